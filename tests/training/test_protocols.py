@@ -1,20 +1,21 @@
-"""The two protocols on small images: what trains, what is held out, what is scored, and going on after a stop."""
+"""The two protocols on small images: what trains, what is held out, what is scored, and resuming after a stop."""
 
 import dataclasses
+import json
 from functools import partial
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 import jdml
 from jdml import data, training
 from jdml.models import SmallConvNet
-from jdml.recipes import Recipe, make_sampler, with_problems
-from jdml.training import by_recipe, protocols
-from jdml.training.protocols import Plan, Retrieval, _parts, ablation, conventional, mlrc
-
-pytestmark = pytest.mark.slow
+from jdml.recipes import Recipe, make_objective, make_sampler, with_problems
+from jdml.training.preprocess import to_float
+from jdml.training.protocols import Plan, Retrieval, ablation, conventional, mlrc
 
 DIM = 8
 
@@ -29,94 +30,108 @@ def stripes(classes=8, images=6, seed=0):
     return data.Dataset("stripes", pixels[..., None].astype(np.uint8), labels)
 
 
+TEST = Retrieval(stripes(seed=1))
 PAIRS = Recipe(loss="contrastive", batch=(3, 3), rate=1e-3, dim=DIM, nmi=True)
-RECIPES = {
-    "pairs": PAIRS,
-    "proxies": Recipe(loss="proxy_anchor", batch=9, rate=1e-3, dim=DIM),
-    "alternating": dataclasses.replace(
-        with_problems(PAIRS, pool_size=4), proxies_per_class=2, nmi=False
-    ),
-}
+PROXIES = Recipe(loss="proxy_anchor", batch=9, rate=1e-3, dim=DIM)
+PROBLEMS = dataclasses.replace(
+    with_problems(PAIRS, pool_size=4), proxies_per_class=2, nmi=False
+)  # fmt: skip
 
 
-def plan(kind, **settings):
+class Counted(SmallConvNet):
+    """Remembers in which mode it was traced."""
+
+    modes = []
+
+    def __call__(self, images, *, train=False):
+        self.modes.append(train)
+        return super().__call__(images, train=train)
+
+
+def plan(recipe, **settings):
     given = {"steps": 4, "evaluate_every": 2, "progress": False, "recall_at": (1,), **settings}
-    return Plan(RECIPES[kind], SmallConvNet(DIM, (8,)), **given)
+    return Plan(recipe, given.pop("model", SmallConvNet(DIM, (8,))), **given)
 
 
-@pytest.mark.parametrize("kind", RECIPES)
-def test_conventional_scores_classes_that_were_not_seen(kind, tmp_path):
-    metrics = conventional(plan(kind), stripes(), Retrieval(stripes(seed=1)), tmp_path)
+@pytest.mark.parametrize("recipe", [PAIRS, PROBLEMS], ids=["pairs", "problems"])
+def test_conventional_scores_classes_that_did_not_train(recipe, tmp_path):
+    metrics = conventional(plan(recipe), stripes(), TEST, tmp_path)
     assert set(metrics) >= {"R@1", "RP", "MAP@R", "nDCG@8", "MAP@1000"}
     assert metrics["queries"] == 48
-    assert ("NMI" in metrics) == RECIPES[kind].nmi
-    again = conventional(plan(kind), stripes(), Retrieval(stripes(seed=1)), tmp_path)
-    assert again == metrics
+    assert ("NMI" in metrics) == recipe.nmi
+    assert conventional(plan(recipe), stripes(), TEST, tmp_path) == metrics
 
 
 def test_queries_can_have_a_gallery_of_their_own():
     queries, gallery = stripes(seed=1), stripes(seed=2).select(np.arange(48) % 6 < 2)
-    metrics = conventional(plan("pairs"), stripes(), Retrieval(queries, gallery))
+    metrics = conventional(plan(PAIRS), stripes(), Retrieval(queries, gallery))
     assert metrics["queries"] == 48
-    with_all = conventional(plan("pairs"), stripes(), Retrieval(queries))
+    with_all = conventional(plan(PAIRS), stripes(), Retrieval(queries))
     assert metrics["MAP@R"] != with_all["MAP@R"]
 
 
-def test_mlrc_trains_four_models_and_scores_them_apart_and_together(tmp_path, monkeypatch):
+def watching():
+    """What each model trains on, and how often a step had been traced before it; for a plan's `batches`."""
     trained = []
-    fit = by_recipe.fit
+    Counted.modes.clear()
 
-    def watched(*arguments, **settings):
-        trained.append((arguments[3], settings))
-        return fit(*arguments, **settings)
+    def batches(dataset, sampler):
+        trained.append((dataset, Counted.modes.count(True)))
+        return sampler
 
-    monkeypatch.setattr(by_recipe, "fit", watched)
-    metrics = mlrc(plan("proxies"), stripes(), Retrieval(stripes(seed=1)), tmp_path)
-    assert len(trained) == 4
-    for train, settings in trained:
-        assert train.num_classes == len(np.unique(train.labels)) == 6
-        assert settings["monitor"] == "MAP@R"
-    assert len({settings["seed"] for _, settings in trained}) == 4
+    return trained, {"batches": batches, "model": Counted(DIM, (8,))}
+
+
+def fit_settings(folder):
+    return json.loads((folder / "config.json").read_text())["fit"]
+
+
+def test_mlrc_trains_four_models_and_scores_them_apart_and_together(tmp_path):
+    """Of as many classes as folds; embeddings that are short stay so, also side by side, in the ball."""
+    trained, watched = watching()
+    ball = dataclasses.replace(PROXIES, normalize="ball")
+    shrunk = partial(jax.tree.map, lambda leaf: 0.3 * leaf)
+    metrics = mlrc(plan(ball, pretrained=shrunk, **watched), stripes(4), TEST, tmp_path)
+    folders = sorted(tmp_path.iterdir())
+    assert [folder.name for folder in folders] == [f"fold{i}" for i in range(4)]
+    assert [len(np.unique(part.labels)) for part, _ in trained] == [3] * 4
+    assert {part.num_classes for part, _ in trained} == {3}
+    assert len({part.images.tobytes() for part, _ in trained}) == 4
+    first, *later = np.diff([count for _, count in trained])
+    assert max(later) < first  # they share a compiled step
+    assert len({fit_settings(folder)["seed"] for folder in folders}) == 4
+    assert {fit_settings(folder)["monitor"] for folder in folders} == {"MAP@R"}
     assert set(metrics) == {"separated", "concatenated", "std"}
     assert metrics["std"]["MAP@R"] > 0
     assert metrics["separated"]["step"] == 4
-    assert sorted(folder.name for folder in tmp_path.iterdir()) == [f"fold{i}" for i in range(4)]
+    models = [training.load(folder, model=watched["model"]) for folder in folders]
+    parts = [jdml.ball(jnp.asarray(model.embed(TEST.queries.images))) for model in models]
+    joined, labels = jnp.concatenate(parts, axis=1), TEST.queries.labels
+    short, unit = (jdml.evaluate_retrieval(f(joined), labels) for f in (jdml.ball, jdml.sphere))
+    assert metrics["concatenated"]["MAP@R"] == pytest.approx(short["MAP@R"])
+    assert metrics["concatenated"]["MAP@R"] != pytest.approx(unit["MAP@R"], abs=1e-4)
 
 
-def test_an_ablation_is_one_model_on_two_thirds_of_the_classes(tmp_path, monkeypatch):
-    trained, fit = [], by_recipe.fit
-
-    def watched(*arguments, **settings):
-        trained.append((arguments[3], settings))
-        return fit(*arguments, **settings)
-
-    monkeypatch.setattr(by_recipe, "fit", watched)
-    metrics = ablation(plan("alternating"), stripes(9), Retrieval(stripes(seed=1)), tmp_path)
-    ((train, settings),) = trained
-    assert train.num_classes == 6
-    assert settings["monitor"] == "MAP@R"
+def test_an_ablation_is_one_model_on_two_thirds_of_the_classes(tmp_path):
+    trained, watched = watching()
+    metrics = ablation(plan(PROXIES, **watched), stripes(3), TEST, tmp_path)
+    ((part, _),) = trained
+    assert part.num_classes == 2
+    assert fit_settings(tmp_path)["monitor"] == "MAP@R"
     assert (metrics["queries"], metrics["step"]) == (48, 4)
-    assert (tmp_path / "config.json").is_file()
-    with pytest.raises(ValueError, match="ablations a third: at least 3 classes must train, got 2"):
-        ablation(plan("pairs"), stripes(2), Retrieval(stripes(seed=1)))
 
 
-def test_embeddings_side_by_side_are_normalized_as_each_is():
-    x = np.random.default_rng(0).normal(scale=0.2, size=(24, 2, DIM)).astype(np.float32)
-    test = Retrieval(stripes(4))
-    vectors = [(jdml.ball(x[:, i]), None) for i in range(2)]
-    labels = test.queries.labels
-    actual = protocols._score(plan("alternating"), vectors, test)
-    short = jdml.evaluate_retrieval(np.asarray(jdml.ball(x.reshape(24, -1))), labels)
-    unit = jdml.evaluate_retrieval(np.asarray(jdml.sphere(x.reshape(24, -1))), labels)
-    assert actual["MAP@R"] == pytest.approx(short["MAP@R"])
-    assert actual["MAP@R"] != pytest.approx(unit["MAP@R"], abs=1e-4)
-
-
-def test_the_four_folds_share_a_compiled_step():
-    by_recipe._parts_of_step.cache_clear()
-    mlrc(plan("proxies"), stripes(), Retrieval(stripes(seed=1)))
-    assert by_recipe._parts_of_step.cache_info().misses == 1
+@pytest.mark.parametrize(
+    ("protocol", "train", "numbers"),
+    [
+        (mlrc, stripes(3), r"\b4 classes\b.*\b3\b"),
+        (ablation, stripes(2), r"\b3 classes\b.*\b2\b"),
+        (mlrc, stripes().select(np.arange(48) % 6 == 0), r"^fold 0: validation\b.*\b2\b"),
+    ],
+)
+def test_too_few_classes_or_images_are_refused(protocol, train, numbers):
+    with pytest.raises(ValueError, match=numbers):
+        protocol(plan(PROXIES), train, TEST)
 
 
 def test_pretrained_variables_are_what_training_begins_with():
@@ -126,74 +141,32 @@ def test_pretrained_variables_are_what_training_begins_with():
         begun.append(variables)
         return jax.tree.map(lambda leaf: leaf * 0, variables)
 
-    still = dataclasses.replace(RECIPES["pairs"], rate=1e-30)
-    of_zeros = dataclasses.replace(plan("pairs", pretrained=pretrained), recipe=still)
-    metrics = conventional(of_zeros, stripes(), Retrieval(stripes(seed=1)))
+    still = dataclasses.replace(PAIRS, rate=1e-30)
+    metrics = conventional(plan(still, pretrained=pretrained), stripes(), TEST)
     assert set(begun[0]) == {"params", "batch_stats"}
     assert metrics["MAP@R"] < 0.2  # all embeddings are one point
 
 
-def test_proxies_begin_where_the_recipe_says(monkeypatch):
-    begun = {}
-
-    def fit(model, objective, optimizer, train, sampler, *, start, **settings):
-        begun[len(begun)] = start
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(by_recipe, "fit", fit)
-    still = {"steps": 1, "progress": False}
-    for kind, start in (("proxies", "random"), ("proxies", "samples"), ("pairs", "random")):
-        recipe = dataclasses.replace(RECIPES[kind], start=start)
-        with pytest.raises(KeyboardInterrupt):
-            conventional(Plan(recipe, SmallConvNet(DIM, (8,)), seed=5, **still), stripes(), None)
-    assert begun[0] is None
-    assert (begun[1].func, begun[1].keywords) == (training.start_on_samples, {"seed": 5})
-    assert begun[2] is None
-
-
-def test_as_many_classes_as_folds_are_enough():
-    train = data.Dataset("toy", np.zeros((8, 2, 2, 1), np.uint8), np.arange(8) % 4)
-    assert [len(part) for part, _ in _parts(train)] == [6] * 4
-    with pytest.raises(ValueError, match="at least 4 classes must train, got 3"):
-        list(_parts(train.select(train.labels < 3)))
-
-
-def test_a_fold_without_two_images_of_a_class_is_refused():
-    lonely = stripes().select(np.arange(48) % 6 == 0)
-    with pytest.raises(ValueError, match="fold 0: validation needs a class with at least 2 images"):
-        mlrc(plan("proxies"), lonely, Retrieval(stripes(seed=1)))
-
-
 def test_places_that_no_sample_fills_do_not_count():
     """Padded batches give the loss of the rows they hold."""
-    from jdml.training.feed import RowFeed
-    from jdml.training.spec import StepSpec
-
-    images = stripes().images
     labels = np.repeat(np.arange(16), 3)
-    train = data.Dataset("threes", images, labels)
-    recipe = dataclasses.replace(RECIPES["pairs"], batch=(4, 5))
-    sampler = make_sampler(recipe, labels, seed=0)
-    objective, optimizer = by_recipe.parts_of_step(recipe, 16, 1, 1)
-    parts = (SmallConvNet(DIM, (8,)), objective, optimizer)
-    feed = RowFeed(StepSpec(*parts, protocols.to_float), train, sampler)
-    state = training.create_state(*parts, images[:1], seed=0)
-    rows = sampler.batch_at(0)
-    assert (rows < 0).sum() == 8
-    _, metrics = feed.step(state)
-    again = training.create_state(*parts, images[:1], seed=0)
-    apply = partial(SmallConvNet(DIM, (8,)).apply, train=True, mutable=["batch_stats"])
-    x = jax.jit(apply)(
-        {"params": again.params["model"], "batch_stats": again.batch_stats},
-        protocols.to_float(images[np.maximum(rows, 0)]),
-    )[0]
-    kept = rows >= 0
-    expected = objective.loss({}, x[kept], jax.numpy.asarray(labels[rows[kept]]))[0]
-    np.testing.assert_allclose(metrics["loss"], expected, rtol=1e-4)
+    train = data.Dataset("threes", stripes().images, labels)
+    recipe, model = dataclasses.replace(PAIRS, batch=(4, 5)), SmallConvNet(DIM, (8,))
+    once = {"steps": 1, "log_every": 1, "progress": False, "preprocess": to_float}
+    result = training.train(recipe, train, model=model, **once)
+    rows = make_sampler(recipe, labels, seed=0).batch_at(0)
+    there = rows >= 0
+    assert (~there).sum() == 8
+    objective = make_objective(recipe, 16)
+    begun = training.create_state(model, objective, optax.identity(), train.images[:1], seed=0)
+    variables = {"params": begun.params["model"], "batch_stats": begun.batch_stats}
+    apply = jax.jit(partial(model.apply, train=True, mutable=["batch_stats"]))
+    x = apply(variables, to_float(train.images[np.maximum(rows, 0)]))[0]
+    expected = objective.loss({}, x[there], jnp.asarray(labels[rows[there]]))[0]
+    np.testing.assert_allclose(result.history[0]["loss"], expected, rtol=1e-4)
 
 
 def test_a_folder_knows_what_was_trained(tmp_path):
-    test = Retrieval(stripes(seed=1))
-    conventional(plan("pairs", config={"method": "a"}), stripes(), test, tmp_path)
-    with pytest.raises(ValueError, match="method"):
-        conventional(plan("pairs", config={"method": "b"}), stripes(), test, tmp_path)
+    conventional(plan(PAIRS, config={"method": "a"}), stripes(), TEST, tmp_path)
+    with pytest.raises(ValueError, match=r"\bmethod\b"):
+        conventional(plan(PAIRS, config={"method": "b"}), stripes(), TEST, tmp_path)
