@@ -22,7 +22,7 @@ from jdml.models import ResNet, SmallConvNet
 from jdml.training import create_state, make_train_step
 
 BATCH, CLASSES, SIDE = 90, 100, machine.small(224, 8)
-PRESETS = machine.small(flows.PRESETS, ("small",))
+PRESETS = machine.small(flows.PRESETS, ("released",))
 CHANGES = machine.small({}, {"num_blocks": 1, "hidden": 8, "depth": 2})
 """What makes a flow small."""
 
