@@ -44,14 +44,14 @@ hunt: $(VENV)/.dev ## CASES generated batches, folders and command lines, other 
 	JDML_HUNT=$(CASES) $(PYTEST) tests/hunt
 
 kills: $(VENV)/.dev ## kill COUNT runs at random moments drawn by SEED, go on, compare bit for bit (needs a C compiler; 40 minutes)
-	$(BIN)/python tests/kills/kill.py --count $(or $(COUNT),100) --seed $(SEED) --record build/kills.jsonl
+	$(BIN)/python tools/kills/kill.py --count $(or $(COUNT),100) --seed $(SEED) --record build/kills.jsonl
 
 properties: $(VENV)/.dev ## which properties are checked of which loss and miner
 	@$(BIN)/python -m pytest -q --collect-only tests/losses/test_properties.py tests/mining/test_miners.py | sed -n 's/.*::test_propert[a-z]*\[\(.*\)\]$$/\1/p'
 
 mutants: $(VENV)/.dev ## faults put into the library, COUNT of them drawn with SEED: which test notices (hours)
-	$(BIN)/python tests/mutants/mutate.py --map
-	$(BIN)/python tests/mutants/mutate.py --count $(or $(COUNT),430) --seed $(SEED)
+	$(BIN)/python tools/mutants/mutate.py --map
+	$(BIN)/python tools/mutants/mutate.py --count $(or $(COUNT),430) --seed $(SEED)
 
 lint: $(VENV)/.dev ## ruff's rules and format
 	$(BIN)/ruff check .

@@ -1,6 +1,6 @@
 """Kill training at random moments, go on with the same command, compare with a run that nobody killed: bit for bit.
 
-    python tests/kills/kill.py [--count 100] [--seed 0] [--only WORDS] [--record FILE] [--work FOLDER] [--mode kill]
+    python tools/kills/kill.py [--count 100] [--seed 0] [--only WORDS] [--record FILE] [--work FOLDER] [--mode kill]
 
 Each of `count` trials draws what is run (`killed_runs.py`) and one to three moments: after some time; at one of the
 operations on the run's files (opened, half written, synchronized, renamed, removed, by a preloaded library, whatever
