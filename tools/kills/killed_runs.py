@@ -208,7 +208,7 @@ MANY: dict[str, Callable[[], None]] = {"jdml sweep": swept, "jdml benchmark": be
 
 def two(process: int, address: str) -> None:
     """One of two processes of a run: CCP on image files, proxies partitioned over all devices."""
-    sys.path.insert(0, str(Path(__file__).parents[1] / "scale"))
+    sys.path.insert(0, str(Path(__file__).parents[2] / "tests" / "scale"))
     import one_of_several
 
     jax.config.update("jax_num_cpu_devices", 2)
