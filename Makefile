@@ -47,7 +47,7 @@ kills: $(VENV)/.dev ## kill COUNT runs at random moments drawn by SEED, go on, c
 	$(BIN)/python tools/kills/kill.py --count $(or $(COUNT),100) --seed $(SEED) --record build/kills.jsonl
 
 properties: $(VENV)/.dev ## which properties are checked of which loss and miner
-	@$(BIN)/python -m pytest -q --collect-only tests/losses/test_properties.py tests/mining/test_miners.py | sed -n 's/.*::test_propert[a-z]*\[\(.*\)\]$$/\1/p'
+	@$(BIN)/python -m pytest -q --collect-only tests/losses tests/mining tests/optim tests/flows | sed -n 's/.*::test_propert[a-z]*\[\(.*\)\]$$/\1/p; s/.*::test_property_\(.*\)__\(with.*\)$$/\1-\2/p'
 
 mutants: $(VENV)/.dev ## faults put into the library, COUNT of them drawn with SEED: which test notices (hours)
 	$(BIN)/python tools/mutants/mutate.py --map
