@@ -168,8 +168,6 @@ def test_values(name, expected):
 
 
 def test_equal_names_compile_once():
-    assert normalizer("resnet18") == normalizer("resnet50") == normalizer("resnet50")
-    assert hash(normalizer("resnet18")) == hash(normalizer("resnet50"))
     assert normalizer("resnet50") != normalizer("bn_inception")
 
     @partial(jax.jit, static_argnums=0)

@@ -8,10 +8,11 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 import pytest
-from models.files import zeros
+from models.files import random_arrays, zeros
 from safetensors.numpy import save_file
 
 from jdml.models import convert_weights, create, load_weights, weights_settings
+from jdml.models.dialects import dialects
 from jdml.registry import NETWORKS
 
 WIDTH, DEPTH, HEADS, PROJECTED, GRID = 48, 2, 4, 20, 4
@@ -277,29 +278,13 @@ def arrays_of(file: str) -> dict[str, np.ndarray]:
 
 
 def test_the_whole_of_transformers_clip_has_its_image_half(small, tmp_path):
-    linear = {"weight": (C, C), "bias": (C,)}
-    block = {
-        **{f"self_attn.{name}_proj.{part}": linear[part] for name in ("q", "k", "v", "out") for part in linear},
-        **{f"layer_norm{number}.{part}": (C,) for number in (1, 2) for part in linear},
-        **MLP,
-    }  # fmt: skip
-    shapes = {
-        "vision_model.embeddings.class_embedding": (C,),
-        "vision_model.embeddings.patch_embedding.weight": (C, 3, 16, 16),
-        "vision_model.embeddings.position_embedding.weight": (17, C), "visual_projection.weight": (P, C),
-        **{f"vision_model.{name}.{part}": (C,) for name in ("pre_layrnorm", "post_layernorm") for part in linear},
-        **{f"vision_model.encoder.layers.{n}.{name}": shape for n in range(DEPTH) for name, shape in block.items()},
-    }  # fmt: skip
-    text = {
-        "text_projection.weight": (P, C),
-        "text_model.final_layer_norm.weight": (C,),
-        "logit_scale": (),
-    }
-    arrays = {name: np.ones(shape, np.float32) for name, shape in {**shapes, **text}.items()}
-    save_file(arrays, tmp_path / "in.safetensors")
     network = small("clip_b16")
+    dialect = next(each for each in dialects(network) if each.origin == "transformers")
+    text = {"text_projection.weight", "text_model.final_layer_norm.weight", "logit_scale"}
+    arrays = random_arrays(network, dialect) | dict.fromkeys(text, np.ones((P, C), np.float32))
+    save_file(arrays, tmp_path / "in.safetensors")
     done = convert_weights(tmp_path / "in.safetensors", tmp_path / "out.safetensors", arch=network)
-    assert (done.origin, set(done.unused)) == ("transformers", set(text))
+    assert (done.origin, set(done.unused)) == ("transformers", text)
 
 
 @pytest.mark.parametrize("file", FILES)
