@@ -64,12 +64,9 @@ def test_the_tables_hold_percentages_that_go_together() -> None:
     [
         ("ccp", {"single": True}),
         ("nir", {"shape": "identity"}),
-        ("nir", {"shape": "softplus", "pooling": "average+max"}),
         ("nir", {"loss": "soft_triple", "pooling": "average+max"}),
-        ("nir", {"temperature": 0.5}),
         ("nir", {"blocks": 15}),
         ("nir", {"conditioning": "embedded"}),
-        ("nir", {"wrong_class_weight": 0.5}),
         ("nir_baseline", {"pooling": "average+max"}),
         ("mpa", {"proxies_per_class": 2}),
         ("xbm", {"size": "S", "protocol": "mlrc"}),
@@ -126,13 +123,6 @@ def test_each_change_of_a_run_is_named_with_both_values() -> None:
         assert len(row.unlike) == names(row, "batch", "20x8", "20x13") == count
 
 
-def test_the_weight_of_the_loss_and_the_method_s_are_told_apart() -> None:
-    run = dataclasses.replace(recipe("nir", "cub", weight=0.5), weight=3.0)
-    row = beside(run, "nir", "cub")[0]
-    assert names(row, "weight", "3", "1")
-    assert names(row, "weight of nir", "0.5")
-
-
 def test_a_value_that_a_paper_does_not_print_is_no_difference_but_a_note() -> None:
     """NIR's rates of Table 2 went down stepwise, and a row of its Table 4 had gradients cut."""
     run = recipe("nir", "cub", decay_every=40, decay_factor=0.2)
@@ -145,13 +135,6 @@ def test_a_value_that_a_paper_does_not_print_is_no_difference_but_a_note() -> No
         assert row.unlike == (note,)
 
 
-def test_a_note_on_other_methods_is_not_on_the_paper_s_own() -> None:
-    for method, notes in (("pfml", 0), ("proxy_anchor", 1)):
-        (row,) = beside(recipe(method, "cub"), method, "cub", label_noise=0.2)
-        assert row.table == "PFML, Table 2"
-        assert len(row.unlike) == notes
-
-
 def test_columns_are_those_of_the_data_set_and_of_each_part() -> None:
     def row(method: str, dataset: str, protocol: Any) -> Beside:
         made = recipe(method, dataset, backbone="bn_inception", protocol=protocol)
@@ -159,8 +142,6 @@ def test_columns_are_those_of_the_data_set_and_of_each_part() -> None:
 
     assert list(row("pfml", "sop", "conventional").values) == ["R@1", "R@10", "R@100"]
     assert list(row("pfml", "cub", "conventional").values) == ["R@1", "R@2", "R@4"]
-    ranked = ["R@1", "R@10", "R@100", "nDCG@10", "nDCG@100", "MAP@R"]
-    assert list(row("mpa", "sop", "conventional").values) == ranked
     # One table has the separated models first, the other the concatenated ones.
     for method in ("pfml", "ccp"):
         found = row(method, "cub", "mlrc")

@@ -21,20 +21,15 @@ from jdml.recipes.words import build_miner, parse_settings
         (lambda: recipe("pfml", "cub", protocol="old"), ValueError, "protocol"),
         (lambda: recipe("contrastive", None), TypeError, "dataset"),
         (lambda: recipe("ccp", "cub", pool_size=0), ValueError, "pool_size"),
-        (lambda: recipe("ccp", "cub", restore="maybe"), TypeError, "restore"),
-        (lambda: recipe("ccp", "cub", single=1), TypeError, "single"),
         (lambda: recipe("ccp", "cub", first="last"), ValueError, "first"),
         (lambda: recipe("ccp", "cub", preset="mine"), ValueError, "preset"),
         (lambda: recipe("ccp", "cub", single=True, patience=5), ValueError, "method ccp: patience"),
         (lambda: recipe("nir", "cub", warmup=-1), ValueError, "warmup_epochs"),
         (lambda: recipe("nir", "cub", flow_lr=0.0), ValueError, "flow_lr"),
         (lambda: recipe("nir", "cub", weight="1"), TypeError, "weight"),
-        (lambda: recipe("nir", "cub", temperature=float("inf")), ValueError, "temperature"),
         (lambda: recipe("nir", "cub", single=True), ValueError, "nir has no setting 'single'"),
         (lambda: recipe("nir", "cub", preset="best"), ValueError, "preset"),
-        (lambda: recipe("nir_baseline", "cub", preset="best"), ValueError, "preset"),
         (lambda: recipe("pfml", "cub", preset="best"), ValueError, "preset"),
-        (lambda: recipe("pfml", "cub", preset=["found"]), ValueError, "preset"),
         (lambda: recipe("pfml", "cub", clip="all"), ValueError, "clip"),
         (lambda: recipe("xbm", "cub", size="M"), ValueError, "size"),
         (lambda: recipe("xbm", "cub", loss="triplet"), ValueError, "loss"),
@@ -44,12 +39,10 @@ from jdml.recipes.words import build_miner, parse_settings
             ValueError,
             "role_rates",
         ),
-        (lambda: make_optimizer(Recipe(role_rates={"model": 3.0}), (), 1), ValueError, "role_r"),
         (lambda: make_optimizer(Recipe(decayed=("proxy",)), (), 1), ValueError, "decayed"),
         (lambda: parse_settings(["margin=.1", "margin=.9"], "--own"), ValueError, "--own"),
         (lambda: build_miner("semi_hard:margin=.1,margin=.9", dim=8), ValueError, "miner semi_h"),
         (lambda: build_miner("semi_hard:margn=.2", dim=8), ValueError, "miner semi_hard"),
-        (lambda: build_miner("eps:k=2", dim=8), ValueError, "miner eps"),
     ],
 )
 def test_a_call_is_refused_with_the_argument_s_name(call, error, name):
@@ -67,26 +60,17 @@ NIR, CCP = {"name": "nir"}, {"name": "ccp"}
         ({"losses": "triplet"}, ValueError, "a recipe has no 'losses'"),
         ({"method": {**NIR, "wait": 1}}, ValueError, "method nir has no 'wait'"),
         ({"method": 3}, TypeError, "method"),
-        ({"method": {}}, ValueError, "method"),
         ({"rate": -1.0}, ValueError, "rate"),
         ({"rate": "fast"}, TypeError, "rate"),
-        ({"rate": None}, TypeError, "rate"),
-        ({"rule": None}, TypeError, "rule"),
         ({"b2": 1.0}, ValueError, "b2"),
         ({"dim": 8.5}, TypeError, "dim"),
-        ({"proxies_per_class": 2.5}, TypeError, "proxies_per_class"),
         ({"freeze_batch_norm": "yes"}, TypeError, "freeze_batch_norm"),
         ({"head": "pca"}, ValueError, "head"),
-        ({"network": 5}, TypeError, "network"),
-        ({"layer_decay": 1.0}, ValueError, "layer_decay"),
         ({"batch": [0, 4]}, ValueError, "batch"),
         ({"batch": [1, 2, 3]}, ValueError, "batch"),
-        ({"batch": "8x4"}, ValueError, "batch"),
-        ({"batch": [8]}, ValueError, "batch"),
         ({"settings": {"mine": len}}, TypeError, r"settings\['mine'\]"),
         ({"role_rates": {"proxies": -1}}, ValueError, r"role_rates\['proxies'\]"),
         ({"decayed": "proxies"}, TypeError, "decayed"),
-        ({"decayed": 5}, TypeError, "decayed"),
         ({"loss": "arcface", "miner": "eps"}, ValueError, "miner"),
         ({"loss": "arcface", "memory": 8}, ValueError, "memory"),
         ({"loss": "arcface", "proxies_per_class": 0}, ValueError, "proxies_per_class"),
@@ -98,9 +82,7 @@ NIR, CCP = {"name": "nir"}, {"name": "ccp"}
         ({"start": "samples"}, ValueError, "start"),
         ({"steps": 5, "rate_warmup": 5}, ValueError, "rate_warmup"),
         ({"schedule": "cosine", "decay_every": 2}, ValueError, "decay_every"),
-        ({"freeze": 3}, TypeError, "freeze"),
         ({"freeze": "("}, ValueError, "freeze"),
-        ({"lora": 2, "lora_paths": "["}, ValueError, "lora_paths"),
         ({"freeze": "a", "lora": 2}, ValueError, "freeze and lora"),
         ({"lora_paths": "a"}, ValueError, "lora_paths"),
         ({"lora": 2, "layer_decay": 0.5}, ValueError, "layer_decay"),
@@ -111,11 +93,6 @@ NIR, CCP = {"name": "nir"}, {"name": "ccp"}
 def test_a_recipe_is_refused_with_the_field_s_name(values, error, name):
     with pytest.raises(error, match=rf"^{name}"):
         Recipe.from_json(values)
-
-
-def test_roles_may_have_rates_and_decay_where_they_learn_or_could():
-    make_optimizer(Recipe(role_rates={"scale": 3.0, "beta": 2.0}), ("scale",), 1)
-    make_optimizer(Recipe(decayed=("model",)), (), 1)
 
 
 @pytest.mark.parametrize(
@@ -163,11 +140,6 @@ def test_a_method_is_put_onto_the_recipe_of_a_loss():
     assert recipes.with_method(base, "ccp", single=True, patience=None).method.patience > 1000
 
 
-def test_a_number_of_a_miner_may_have_a_plus():
-    chained = build_miner("eps+semi_hard:margin=2e+0", dim=8)
-    assert chained == build_miner("eps+semi_hard:margin=2.0", dim=8)
-
-
 def test_a_setting_may_be_a_number_for_each_class():
     x, labels = np.eye(4, 3, dtype=np.float32), np.array([0, 0, 1, 2])
 
@@ -185,11 +157,7 @@ def test_a_setting_may_be_a_number_for_each_class():
     np.testing.assert_allclose(made.loss({}, x, labels)[0], expected, rtol=1e-6)
     with pytest.raises(ValueError, match="^settings: beta"):
         objective("margin", num_classes=4, beta=list(several))
-    for loss, name, wrong in (
-        ("triplet", "margin", several),
-        ("arcface", "margin", several),
-        ("margin", "beta", ("a", "b", "c")),
-    ):
+    for loss, name, wrong in (("triplet", "margin", several), ("margin", "beta", ("a", "b", "c"))):
         made = objective(loss, **{name: wrong})
         with pytest.raises(TypeError, match=rf"^{name}\b"):
             made.loss(made.init(jax.random.key(0)), x, labels)

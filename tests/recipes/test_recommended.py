@@ -11,16 +11,11 @@ from jdml.recipes import Recipe, recommended
     [
         ([99] * 50, 64, (16, 4), "none", "refuse"),
         ([100] * 50, 64, (4, 16), "easy_positive", "refuse"),
-        ([640] * 27, 160, (4, 40), "easy_positive", "refuse"),
         ([640] * 27, 400, (10, 40), "easy_positive", "refuse"),
         ([30] * 16, 80, (16, 5), "none", "refuse"),
-        ([500] * 2, 64, (2, 32), "easy_positive", "refuse"),
-        ([500], 64, (1, 64), "easy_positive", "refuse"),
         ([3] * 90, 64, (21, 3), "none", "refuse"),
-        ([400, 300, 200, 1, 1], 64, (4, 16), "easy_positive", "pad"),
         ([200, 150, 120, 130, 110, 2, 140, 120], 64, (4, 16), "easy_positive", "pad"),
         ([1000, 60, 60, 60, 60], 64, (5, 12), "none", "refuse"),
-        ([300] * 9, 4, (4, 1), "easy_positive", "refuse"),
     ],
 )
 def test_batches_and_positives_go_by_the_size_of_classes(sizes, rows, batch, miner, small):
@@ -58,12 +53,9 @@ def test_the_recommended_recipe_has_these_numbers(begins, rate, head):
     [
         ("begins", "big", ValueError),
         ("steps", -1, ValueError),
-        ("steps", "9", TypeError),
         ("rows", 3, ValueError),
-        ("rows", 64.0, TypeError),
         ("labels", [], ValueError),
         ("labels", np.ones((4, 2), int), ValueError),
-        ("labels", 3, ValueError),
     ],
 )
 def test_an_argument_that_is_none_is_refused(name, value, error):

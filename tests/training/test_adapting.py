@@ -71,8 +71,6 @@ def lora(two, **settings):
         (lambda _: adapt.matching({"a": 1}, 3), TypeError, "pattern"),
         (lambda _: depth_scaled("x"), ValueError, "blocks"),
         (lambda _: factors({"v": jnp.ones(3)}, "v"), ValueError, "pattern"),
-        (lambda _: factors({"v": jnp.ones(3)}, "w"), ValueError, "pattern"),
-        (lambda _: factors([1], "w"), TypeError, "params"),
         (lambda _: factors({"w": [jnp.ones((2, 2))]}, ".*"), TypeError, "params"),
         (lambda two: lora(two, rank=0), ValueError, "rank"),
         (lambda two: lora(two, alpha=-1.0), ValueError, "alpha"),
@@ -152,17 +150,11 @@ def params_of(name):
 PARTS = {
     "vit_s16": (12, "class_token patches positions", "head norm"),
     "resnet50": (16, "stem_conv stem_norm", "head"),
-    "dinov2_s14_reg": (12, "class_token patches positions registers", "head norm"),
-    "clip_b32": (12, "class_token norm_before patches positions", "head norm projection"),
-    "siglip_b16": (12, "patches positions", "head norm pool"),
-    "efficientnet_lite0": (16, "stem", "head top"),
     "bn_inception": (10, "conv1_7x7_s2 conv2_3x3 conv2_3x3_reduce", "head"),
 }
-FIRST = ("vit_s16", "resnet50")  # one of each kind; the others repeat it
-NAMES = [name if name in FIRST else pytest.param(name, marks=pytest.mark.slow) for name in PARTS]
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", PARTS)
 def test_the_depth_of_every_part_of_a_network(name):
     blocks, before, after = PARTS[name]
     depth = adapt.depths(params_of(name), *NETWORKS[name].blocks)

@@ -1,6 +1,6 @@
 """CCP in the loop: problems begin where the best one ended, anchored, with new proxies; nothing is lost on a kill."""
 
-import dataclasses
+import functools
 import itertools
 from types import SimpleNamespace
 
@@ -17,7 +17,6 @@ from jdml.ccp import AlternatingProjections
 from jdml.data import ImageFiles, conventional
 from jdml.ops import ball
 from jdml.training import AlternatingProblems, create_state, embed, fit
-from jdml.training.models import as_model
 
 K, POOL = 3, 5
 OBJECTIVE = objectives.as_proxy_objective(jdml.contrastive_loss, 4, 2, proxies_per_class=K)
@@ -30,10 +29,10 @@ OPTIMIZER = optim.partition_by_role(
 )
 
 
-def hook_of(toy, **changes):
+def hook_of(toy, kind=AlternatingProblems, **changes):
     machine = AlternatingProjections(patience=2, run_patience=50)
     given = {"train": toy.data, "pool_size": POOL, "monitor": "score", "machine": machine}
-    return AlternatingProblems(model=toy.model, **(given | changes))
+    return kind(model=toy.model, **(given | changes))
 
 
 def scripted(values):
@@ -59,39 +58,26 @@ def train(toy, scores, hook, steps=None, **settings):
 
 
 def anchor_of(state):
-    anchors = [
-        part
-        for part in jax.tree.leaves(
-            state.opt_state, is_leaf=lambda p: isinstance(p, optim.AnchoredWeightsState)
-        )
-        if isinstance(part, optim.AnchoredWeightsState)
-    ]
-    assert len(anchors) == 1
-    return anchors[0]
+    is_anchor = lambda part: isinstance(part, optim.AnchoredWeightsState)  # noqa: E731
+    (anchor,) = filter(is_anchor, jax.tree.leaves(state.opt_state, is_leaf=is_anchor))
+    return anchor
 
 
-@dataclasses.dataclass
-class Watched:
-    """A hook that collects the states that pass through another one."""
+class Watched(AlternatingProblems):
+    """It collects the states that pass through it."""
 
-    inner: AlternatingProblems
-    seen: list = dataclasses.field(default_factory=list)
-
-    @property
-    def config(self):
-        return self.inner.config
-
-    def template(self, state):
-        return self.inner.template(state)
+    @functools.cached_property
+    def seen(self):
+        return []
 
     def start(self, state):
-        carried, after = self.inner.start(state)
+        carried, after = super().start(state)
         self.seen.append((None, jax.tree.map(jnp.copy, after)))
         return carried, after
 
     def after_evaluation(self, carried, state, metrics):
         before = jax.tree.map(jnp.copy, state)
-        result = self.inner.after_evaluation(carried, state, metrics)
+        result = super().after_evaluation(carried, state, metrics)
         self.seen.append((before, jax.tree.map(jnp.copy, result.state)))
         return result
 
@@ -130,7 +116,7 @@ SCORES = [0.5, 0.4, 0.3, 0.1, 0.2, 0.1, 0.1, 0.9]
 def test_a_problem_begins_at_the_best_of_the_one_before(toy):
     traced = chex.assert_max_traces(OBJECTIVE.loss, n=1)  # nothing is compiled again
     chex.clear_trace_counter()
-    hook = Watched(hook_of(toy, anchor_first=False))
+    hook = hook_of(toy, Watched, anchor_first=False)
     result = train(toy, SCORES, hook, objective=OBJECTIVE._replace(loss=traced))
     assert [record["problem"] for record in result.history] == [0, 0, 0, 1, 1, 1, 1, 2]
     first, *evaluations = hook.seen
@@ -150,7 +136,7 @@ def test_a_problem_begins_at_the_best_of_the_one_before(toy):
 
 
 def test_a_problem_may_begin_where_the_model_is(toy):
-    hook = Watched(hook_of(toy, restore=False))
+    hook = hook_of(toy, Watched, restore=False)
     train(toy, SCORES[:4], hook)
     (at_best, _), (before, after) = hook.seen[1], hook.seen[3]
     chex.assert_trees_all_equal(after.params["model"], before.params["model"])
@@ -162,7 +148,7 @@ def test_a_problem_may_begin_where_the_model_is(toy):
 
 def test_new_proxies_are_those_that_were_covered_worst_and_the_log_has_the_radius(toy):
     """In units of the distance between classes, too."""
-    hook = Watched(hook_of(toy, pool_size=10))
+    hook = hook_of(toy, Watched, pool_size=10)
     record = train(toy, SCORES[:4], hook).history[2]
     (at_best, _), (_, after) = hook.seen[1], hook.seen[3]
     x, old = embeddings(toy, at_best), np.asarray(ball(at_best.params["proxies"]))
@@ -187,11 +173,10 @@ def test_after_the_last_step_nothing_changes(toy):
     assert not are_samples(toy, result.state.params["proxies"], embeddings(toy, result.state))
 
 
-@pytest.mark.parametrize("few", [1, 2])
-def test_a_pool_smaller_than_the_proxies_is_that_many_times_as_large(toy, few):
+def test_a_pool_smaller_than_the_proxies_is_that_many_times_as_large(toy):
     proxies = []
-    for size in (few, few * K):
-        hook = Watched(hook_of(toy, pool_size=size))
+    for size in (1, K):
+        hook = hook_of(toy, Watched, pool_size=size)
         train(toy, SCORES[:4], hook)
         proxies.append(hook.seen[3][1].params["proxies"])
     np.testing.assert_array_equal(*proxies)
@@ -295,16 +280,12 @@ def files(toy, tmp_path):
 
 def test_image_files_are_augmented_as_in_training(toy, files):
     images, rows = files.train.images, np.arange(40)
-    for seed, augment in ((3, True), (4, True), (3, False)):
-        hook = hook_of(toy, train=files.train, seed=seed, augment=augment)
+    for augment in (True, False):
+        hook = hook_of(toy, train=files.train, seed=3, augment=augment)
         proxies = hook.start(files.state)[1].params["proxies"]
-        made = [
-            images.augmented(rows, seed=(3, 0)),
-            images.augmented(rows, seed=(4, 0)),
-            images[rows],
-        ]
+        made = images.augmented(rows, seed=(3, 0)), images[rows]
         found = [are_samples(toy, proxies, embeddings(toy, files.state, each)) for each in made]
-        assert found == [augment and seed == 3, augment and seed == 4, not augment]
+        assert found == [augment, not augment]
     assert hook.config["augment"] is False
 
 
@@ -312,58 +293,30 @@ def test_damaged_images_are_not_chosen(toy, files):
     def proxies():
         return hook_of(toy, train=files.train).start(files.state)[1].params["proxies"]
 
-    before = proxies()
     whole = [5, 13, 37]  # of class 1
     for row in set(range(1, 40, 4)) - set(whole):
         files.paths[row].write_bytes(files.paths[row].read_bytes()[:40])
     after = proxies()
-    np.testing.assert_array_equal(after[0], before[0])
     x = embeddings(toy, files.state, files.train.images.augmented(np.array(whole), seed=(0, 0)))
     apart = np.abs(np.asarray(after[1])[:, None] - x[None]).max(-1)
     assert sorted(apart.argmin(1)) == [0, 1, 2]
     assert apart.min(1).max() < 1e-5
-    np.testing.assert_array_equal(proxies(), after)
     for row in range(3, 40, 4):
         files.paths[row].write_bytes(b"")
     with pytest.raises(ValueError, match="^class 3 "):
         proxies()
 
 
-def test_pools_are_of_whatever_the_network_takes(toy):
-    rows = np.arange(24, dtype=np.int32).reshape(12, 2)
-    weight = {"w": jnp.ones(())}
-    model = as_model((lambda key, x: weight, lambda p, x: p["w"] * sum(jax.tree.leaves(x))))
-    for images in ({"a": rows, "b": jnp.asarray(rows)}, rows):
-        train = SimpleNamespace(images=images, labels=np.arange(12) % 4)
-        state = create_state(
-            model, OBJECTIVE, OPTIMIZER, jax.tree.map(lambda x: x[:1], images), seed=0
-        )
-        hook = dataclasses.replace(hook_of(toy, train=train), model=model, normalize=None)
-        proxies = np.asarray(hook.start(state)[1].params["proxies"])
-        factor = len(jax.tree.leaves(images))
-        assert set(proxies[2, :, 0].tolist()) == {factor * x for x in (4.0, 12.0, 20.0)}
-
-
 # Kills, and what is refused.
 
 
-class Killed(BaseException):
-    """Stands for a signal."""
-
-
 def to_the_end(toy, out_dir, die_at=None):
-    class Sampler(toy.batches):
-        def __next__(self):
-            if self.i + 1 == die_at:
-                raise Killed
-            return super().__next__()
-
     def by_step(embedder):
         return {"score": SCORES[int(embedder.state.step) // 2 - 1]}
 
-    hook = Watched(hook_of(toy))
+    hook = hook_of(toy, Watched)
     settings = {"evaluate": by_step, "monitor": "score", "checkpoint_every": 3}
-    result = train(toy, SCORES, hook, out_dir=out_dir, sampler=Sampler(), **settings)
+    result = train(toy, SCORES, hook, out_dir=out_dir, sampler=toy.killed_at(die_at), **settings)
     return result, hook
 
 
@@ -372,9 +325,9 @@ def unbroken(toy, tmp_path_factory):
     return to_the_end(toy, tmp_path_factory.mktemp("unbroken"))[0]
 
 
-@pytest.mark.parametrize("die_at", [pytest.param(4, marks=pytest.mark.slow), 7, 9, 13])
+@pytest.mark.parametrize("die_at", [7, pytest.param(9, marks=pytest.mark.slow), 13])
 def test_a_killed_run_ends_with_the_same_bits(toy, identical, tmp_path, unbroken, die_at):
-    with pytest.raises(Killed):
+    with pytest.raises(toy.Killed):
         to_the_end(toy, tmp_path, die_at)
     resumed, hook = to_the_end(toy, tmp_path)
     assert hook.seen[0][0] is not None  # a run that resumes chooses no first proxies
@@ -392,13 +345,10 @@ def labelled(change):
     ("changes", "error", "name"),
     [
         ({"pool_size": 0}, ValueError, "pool_size"),
-        ({"pool_size": 2.5}, TypeError, "pool_size"),
         ({"restore": "no"}, TypeError, "restore"),
-        ({"anchor_first": "no"}, TypeError, "anchor_first"),
         ({"first": "farthest"}, ValueError, "first"),
         ({"monitor": None}, TypeError, "monitor"),
         ({"monitor": "recall"}, ValueError, "monitor"),
-        ({"seed": -1}, ValueError, "seed"),
         ({"machine": None}, TypeError, "machine"),
         ({"normalize": "ball"}, TypeError, "normalize"),
         ({"train": labelled(lambda labels: labels * 0 - 1)}, ValueError, "class 0"),

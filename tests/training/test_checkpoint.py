@@ -6,7 +6,6 @@ import gc
 import json
 import os
 import re
-import subprocess
 import sys
 from types import SimpleNamespace
 
@@ -14,12 +13,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+import orbax.checkpoint as ocp
 import pytest
 
 import jdml
-from jdml.recipes import Recipe
 from jdml.training.checkpoint import RunFolder
-from jdml.training.compared import differences, told_apart
 from jdml.training.description import describe
 from jdml.training.embedded import Embedded, read_embeddings, write_embeddings
 from jdml.training.log import Log, cut
@@ -81,18 +79,16 @@ def test_scores_of_a_shorter_run_are_not_those_of_a_longer_one(tmp_path):
     folder.close()
     RunFolder(tmp_path, config).close()
     assert (tmp_path / "metrics.json").exists()
-    RunFolder(tmp_path, {**config, "fit": {"steps": 4}}, growing=True).close()
+    longer = {**config, "fit": {"steps": 4}}
+    with pytest.raises(ValueError, match=r"\bsteps: 2\b"):
+        RunFolder(tmp_path, longer)
+    RunFolder(tmp_path, longer, growing=True).close()
     assert not (tmp_path / "metrics.json").exists()
     assert json.loads((tmp_path / "metrics_before.json").read_text()) == {"step": 2, "R@1": 0.5}
 
 
 def scores_alone(path):
     write_json(path / "metrics.json", {"EPS": {"R@1": [0.5]}})
-
-
-def scores_of_something_else(path):
-    scores_alone(path)
-    write_json(path / "config.json", {"seeds": 3})
 
 
 def without_configuration(path):
@@ -105,12 +101,9 @@ def without_configuration(path):
     ("prepare", "name"),
     [
         (scores_alone, r"^out_dir\b.*metrics\.json"),
-        (scores_of_something_else, r"^out_dir\b.*metrics\.json"),
         (without_configuration, r"^out_dir\b.*config\.json"),
         (lambda path: (path.rmdir(), path.touch()), r"^out_dir\b"),
         (lambda path: (path / "config.json").write_text("{"), r"config\.json\b"),
-        (lambda path: (path / "config.json").write_text("[" * 100_000), r"config\.json\b"),
-        (lambda path: (path / "config.json").write_bytes(b"\xff"), r"config\.json\b"),
     ],
 )
 def test_a_folder_that_is_no_run_s_is_refused(tmp_path, prepare, name):
@@ -157,16 +150,6 @@ def test_a_checkpoint_that_is_no_state_of_this_run_is_refused(tmp_path, prepare,
     gc.collect()
 
 
-def test_many_arrays_that_are_others_are_named_by_the_first():
-    single = {f"['{n}']": "float32[2]" for n in range(40)}
-    many = dict.fromkeys(single, "float32[3]")
-    message = told_apart(single, many, differences(single, many))
-    assert "37" in message
-    assert len(message) < 300
-    double = dict.fromkeys(single, "float64[2]")
-    assert 'jax_enable_x64", True' in told_apart(double, single, differences(single, double))
-
-
 def test_one_process_at_a_time_writes_into_a_folder(tmp_path):
     """The same one may take it twice; of a folder that it is refused it holds nothing."""
     folder, again = RunFolder(tmp_path, {"a": 1}), RunFolder(tmp_path, {"a": 1})
@@ -186,28 +169,22 @@ def test_one_process_at_a_time_writes_into_a_folder(tmp_path):
     RunFolder(tmp_path, {"a": 1}).close()
 
 
-FORK = """
-import os, sys
-from pathlib import Path
-from jdml.training.lock import lock
-held = lock(Path(sys.argv[1]))
-there, here = os.pipe()
-if os.fork() == 0:
-    os.write(here, b"lives")
-    sys.stdin.read()
-    os._exit(0)
-os.read(there, 5)
-os._exit(0)
-"""
-
-
+@pytest.mark.filterwarnings("ignore:.*fork")
 def test_a_fork_holds_no_folder(tmp_path):
-    """It lives on when the process that wrote into the folder is killed."""
-    words = [sys.executable, "-Wignore", "-c", FORK, str(tmp_path)]
-    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    with subprocess.Popen(words, stdin=subprocess.PIPE, **quiet) as process:
-        assert process.wait() == 0
-        assert another_process_may_take(tmp_path)
+    """It may live on when the process that wrote into the folder has ended."""
+    folder, (end, own_end), (begun, own_begun) = RunFolder(tmp_path, {}), os.pipe(), os.pipe()
+    fork = os.fork()
+    if fork == 0:
+        os.close(own_end)
+        os.write(own_begun, b"1")
+        os.read(end, 1)
+        os._exit(0)
+    os.read(begun, 1)
+    folder.close()
+    free = another_process_may_take(tmp_path)
+    os.close(own_end)
+    os.waitpid(fork, 0)
+    assert free
 
 
 def test_a_model_s_file_that_is_none(tmp_path):
@@ -227,62 +204,9 @@ def test_a_normalization_is_described_by_name(pictures, two, normalize, name):
     assert re.fullmatch(name, str(described))
 
 
-def test_fields_that_a_recipe_did_not_have_are_at_their_defaults(tmp_path):
-    now = Recipe().to_json()
-    before = {name: value for name, value in now.items() if name not in ("freeze", "kept_views")}
-    save(tmp_path, {"recipe": before})
-    RunFolder(tmp_path, {"recipe": now}).close()
-    with pytest.raises(ValueError, match=r'\brecipe\.freeze: null there, "head" now$'):
-        RunFolder(tmp_path, {"recipe": {**now, "freeze": "head"}})
-
-
-def test_settings_that_a_network_did_not_have_are_at_their_defaults(tmp_path):
-    settings = {"pooling": "gem", "remat": False}
-    network = {"network": "vit_s16", "dim": 4, "settings": settings}
-    now = {"embedding": network, "fingerprint": {"model": "new", "data": "d"}}
-    before = {
-        "embedding": {**network, "settings": {"pooling": "gem"}},
-        "fingerprint": {"model": "old", "data": "d"},
-    }
-    save(tmp_path, before)
-    RunFolder(tmp_path, now).close()
-    for change in ({"dim": 8}, {"settings": {**settings, "remat": True}}, {"network": "vit_b16"}):
-        with pytest.raises(ValueError, match=r"^out_dir\b.*\bmodel\b"):
-            RunFolder(tmp_path, {**now, "embedding": {**network, **change}})
-    with pytest.raises(ValueError, match=r"^out_dir\b.*\bdata\b"):
-        RunFolder(tmp_path, {**now, "fingerprint": {"model": "new", "data": "other"}})
-
-
-def test_differences():
-    assert differences({"a": [1, 2]}, {"a": [1, 2]}) == []
-    assert differences({"a": 1, "b": {"c": 2}}, {"b": {"c": 3}, "d": None}) == [
-        "a: 1 there, absent now",
-        "b.c: 2 there, 3 now",
-        "d: absent there, null now",
-    ]
-
-
-def test_json_is_written_whole_or_not_at_all(tmp_path):
-    write_json(tmp_path / "m.json", {"a": 1})
-    with pytest.raises(TypeError):
-        write_json(tmp_path / "m.json", {"a": np.sin})
-    assert json.loads((tmp_path / "m.json").read_text()) == {"a": 1}
-
-
-@pytest.mark.parametrize(
-    "error",
-    [
-        ValueError("RESOURCE_EXHAUSTED: Error writing local file [os_error_code='28']"),
-        OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)),
-    ],
-)
-def test_a_disk_that_fills_up_within_a_checkpoint_is_an_error_of_the_system(
-    tmp_path, monkeypatch, error
-):
-    import orbax.checkpoint as ocp
-
+def test_a_disk_that_fills_up_within_a_checkpoint_is_named(tmp_path, monkeypatch):
     def full(*_, **__):
-        raise error
+        raise ValueError("RESOURCE_EXHAUSTED: Error writing local file [os_error_code='28']")
 
     folder = RunFolder(tmp_path, {})
     monkeypatch.setattr(ocp.CheckpointManager, "save", full)  # as Orbax tells it
@@ -307,20 +231,6 @@ def test_lines_after_a_step_are_removed(tmp_path):
     assert path.read_text() == '{"step": 1}\n{"step": 3}\n'
 
 
-def test_a_log_that_can_grow_no_more_is_closed(tmp_path):
-    """A limit of the process stands for a full disk."""
-    resource = pytest.importorskip("resource", reason="needs limits of a process")
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    log = Log(tmp_path)
-    try:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (8, before[1]))
-        with pytest.raises(OSError, match=r"log\.jsonl"):
-            log.write({"step": 1})
-        log.close()
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
-
-
 def test_tensorboard_resumes_after_the_step(tmp_path, monkeypatch):
     made, writer = [], SimpleNamespace(close=lambda: None)
 
@@ -341,40 +251,6 @@ def test_a_log_has_no_nan(tmp_path):
     assert line["R@1"] is None
     assert line["loss"] == 0.5
     assert line["seconds"] >= 0
-
-
-# Checkpoints of several devices.
-
-TWO_DEVICES = """
-import sys, jax, jax.numpy as jnp
-from jax.sharding import NamedSharding, PartitionSpec as P
-from jdml.training.checkpoint import RunFolder
-assert jax.device_count() == 2
-at = NamedSharding(jax.make_mesh((2,), ("data",)), P("data"))
-tree = {"proxies": jax.device_put(jnp.arange(8.0).reshape(4, 2), at), "half": jnp.ones(2, jnp.bfloat16)}
-folder = RunFolder(sys.argv[1], {})
-folder.save(3, {"state": tree, "best": ()}, {})
-folder.close()
-"""
-ONE_DEVICE = """
-import sys, jax, numpy as np
-from pathlib import Path
-from jdml.training.run_files import read_checkpoint
-assert jax.device_count() == 1
-found = read_checkpoint(Path(sys.argv[1]))
-np.testing.assert_array_equal(found["state"]["proxies"], np.arange(8.0).reshape(4, 2))
-assert found["state"]["half"].dtype == jax.numpy.bfloat16
-assert found["step"] == 3
-"""
-
-
-@pytest.mark.slow  # two processes
-def test_a_checkpoint_of_two_devices_is_read_on_one(tmp_path):
-    """By processes of their own: this one has two devices."""
-    for devices, code in (("2", TWO_DEVICES), ("1", ONE_DEVICE)):
-        environment = {**os.environ, "JAX_NUM_CPU_DEVICES": devices}
-        command = [sys.executable, "-c", code, str(tmp_path)]
-        subprocess.run(command, env=environment, check=True)
 
 
 # Embeddings in files.
@@ -402,10 +278,8 @@ def test_embeddings_that_are_written_are_read_again(tmp_path):
     ("name", "values"),
     [
         ("labels", np.array([0.0, np.nan, 1.0])),
-        ("labels", np.array(["2020-01-01"] * 3, "datetime64[D]")),
         ("labels", np.array([b"\xff"] * 3)),
         ("files", np.arange(3)),
-        ("files", np.array(["x"])),
         ("embeddings", np.array([[1.0], [1e300]])),
     ],
 )

@@ -13,7 +13,6 @@ import numpy as np
 import optax
 import pytest
 from flax import nnx
-from jax.example_libraries import stax
 
 import jdml
 from jdml import data, objectives, training
@@ -90,18 +89,14 @@ def sequential():
 class Collections(nn.Module):
     """Running values in collections of other names, a sown value, noise of a stream of another name."""
 
-    widths: list  # which cannot be hashed
-
     @nn.compact
     def __call__(self, x, training=False):
         count = self.variable("counts", "rows", jnp.zeros, ())
         if training:
             count.value += len(x)
-        for width in self.widths:
-            x = nn.SpectralNorm(nn.Dense(width))(x, update_stats=training)
+        x = nn.SpectralNorm(nn.Dense(3))(x, update_stats=training)
         self.sow("intermediates", "x", x)
-        noise = jax.random.normal(self.make_rng("noise"), x.shape) if training else 0
-        return self.perturb("x", x + noise)
+        return x + jax.random.normal(self.make_rng("noise"), x.shape) if training else x
 
 
 @pytest.mark.parametrize("model", [Attribute(), sequential()])
@@ -110,7 +105,7 @@ def test_linen_modules(model, tmp_path):
 
 
 def test_other_collections_of_linen_are_carried(tmp_path):
-    state = trained(Collections([3]), tmp_path)
+    state = trained(Collections(), tmp_path)
     assert state.batch_stats["~counts"]["rows"] == 16
 
 
@@ -162,23 +157,6 @@ class Variables(Nnx):
         return self.last(self.drop(x)) * self.array
 
 
-class Block(nnx.Module):
-    def __init__(self, rngs):
-        self.linear, self.drop = nnx.Linear(6, 6, rngs=rngs), nnx.Dropout(0.5, rngs=rngs)
-
-    def __call__(self, x):
-        return self.drop(self.linear(x))
-
-
-class Stacked(nnx.Module):
-    def __init__(self):
-        self.blocks = nnx.vmap(Block, in_axes=0)(nnx.Rngs(0).split(3))
-
-    def __call__(self, x):
-        axes = {"in_axes": (0, nnx.Carry), "out_axes": nnx.Carry}
-        return nnx.scan(lambda block, x: block(x), **axes)(self.blocks, x)
-
-
 def nnx_sequential():
     rngs = nnx.Rngs(0)
     layers = nnx.Linear(6, 4, rngs=rngs), nnx.BatchNorm(4, rngs=rngs), jax.nn.relu
@@ -197,10 +175,10 @@ def test_nnx_modules(make, tmp_path):
 
 
 def test_nnx_dropout_draws_by_the_key_of_the_step():
-    model = as_model(Stacked())
+    model = as_model(Nnx())
     variables = model.init(None, None)
     drawn = [
-        model.apply(variables, FEATURES, train=True, rngs={"dropout": jax.random.key(seed)})
+        model.apply(variables, FEATURES, train=True, rngs={"dropout": jax.random.key(seed)})[0]
         for seed in (0, 0, 1)
     ]
     np.testing.assert_array_equal(drawn[0], drawn[1])
@@ -218,17 +196,6 @@ def test_a_bridge_from_linen_to_nnx_is_switched():
     bridge = nnx.bridge.ToNNX(linen("train"), rngs=nnx.Rngs(0)).lazy_init(FEATURES[:1])
     stats = fit(bridge).state.batch_stats
     assert all((leaf != 0).any() for leaf in jax.tree.leaves(stats))
-
-
-class UnknownNnx(Nnx):
-    def __call__(self, x, learning=False):
-        x = self.norm(self.first(x), use_running_average=not learning)
-        return self.last(self.drop(x, deterministic=not learning))
-
-
-class AlwaysDrops(Nnx):
-    def __call__(self, x):
-        return self.drop(self.first(x), deterministic=False)
 
 
 class WithKey(Nnx):
@@ -260,16 +227,6 @@ class WithState(eqx.Module):
         return self.drop(x, key=key), state
 
 
-class OfBatch(eqx.Module):
-    net: eqx.nn.MLP
-
-    def __call__(self, x):
-        return jax.vmap(self.net)(x)
-
-
-LINEAR = eqx.nn.Linear(6, 3, key=KEY)
-
-
 def test_equinox_modules_with_a_state(tmp_path):
     stats = trained(eqx.nn.make_with_state(WithState)(), tmp_path).batch_stats
     assert set(stats) == {"fixed", "state"}
@@ -278,9 +235,8 @@ def test_equinox_modules_with_a_state(tmp_path):
         fit(eqx.nn.make_with_state(WithState)(), freeze="norm/.*")
 
 
-@pytest.mark.parametrize("make", [lambda model: model, lambda model: OfBatch(model)])
-def test_equinox_modules_of_one_row_and_of_a_batch(make, tmp_path):
-    trained(make(eqx.nn.MLP(6, 3, 8, 1, key=KEY)), tmp_path)
+def test_equinox_modules_of_one_row(tmp_path):
+    trained(eqx.nn.MLP(6, 3, 8, 1, key=KEY), tmp_path)
 
 
 # Functions
@@ -353,18 +309,12 @@ REFUSED = {
     "Linen: no boolean": (lambda: linen("mode", True), TypeError, "mode"),
     "Linen: only trains": (lambda: Unknown(True), ValueError, "evaluate"),
     "Linen: a value of a batch": (Cached, ValueError, "cache.*last"),
-    "NNX: no flag that is known": (UnknownNnx, ValueError, "learning"),
-    "NNX: only trains": (AlwaysDrops, ValueError, "evaluate.*dropout"),
     "NNX: a key": (WithKey, TypeError, "key"),
     "NNX: hands train on": (KeywordsNnx, ValueError, "train"),
     "Equinox: its state": (lambda: eqx.nn.make_with_state(WithState)()[0], TypeError, "state"),
-    "Equinox: other images": (lambda: eqx.nn.Linear(7, 3, key=KEY), ValueError, "batch"),
-    "Equinox: two halves": (lambda: eqx.partition(LINEAR, eqx.is_array), TypeError, "combine"),
     "a class": (lambda: nn.Dense, TypeError, "Dense"),
     "nothing": (lambda: None, TypeError, "None"),
-    "numbers": (lambda: (1, 2), TypeError, "int"),
     "Haiku's": (lambda: (init, lambda params, rng, *a, **k: a), TypeError, "Haiku"),
-    "stax": (lambda: stax.serial(stax.Dense(3)), TypeError, "stax"),
     "functions: another argument": (lambda: (init, lambda p, x, mask: x), TypeError, "mask"),
     "functions: whole numbers": (
         lambda: (lambda key, x: {"n": jnp.ones((6, 3), int)}, lambda p, x: x @ p["n"]),
@@ -372,11 +322,6 @@ REFUSED = {
         r"params\['n'\]",
     ),
     "functions: a state": (lambda: (lambda key, x: ({}, {}), apply), TypeError, "init"),
-    "functions: a key": (
-        lambda: (init, lambda p, x, dropout_rng=None: x),
-        TypeError,
-        "dropout_rng",
-    ),
 }
 
 
@@ -395,13 +340,10 @@ class Several(nn.Module):
         return {"embeddings": nn.Dense(3)(x), "features": x}
 
 
-@pytest.mark.parametrize("model", [Several(), (init, lambda params, x: (x, x))])
-def test_a_network_of_several_results_is_refused_by_the_loss(model):
+def test_a_network_of_several_results_needs_an_objective_that_takes_them():
     with pytest.raises(TypeError, match=r"^embeddings\b"):
-        fit(model)
+        fit(Several())
 
-
-def test_an_objective_may_take_what_a_network_returns():
     def loss(params, embeddings, labels, **more):
         value = jdml.triplet_loss(embeddings["embeddings"], labels)
         return value, {"loss": value}
@@ -426,12 +368,9 @@ TORCH = "torch.utils.data"
     ("name", "value", "words"),
     [
         ("train", of_library(TORCH, "DataLoader"), "loader"),
-        ("train", of_library(TORCH, "TensorDataset"), "dataset"),
-        ("train", of_library("grain", "Source"), "source"),
         ("train", (FEATURES, LABELS), "tuple of 2"),
         ("sampler", of_library(TORCH, "RandomSampler"), "asarray"),
         ("sampler", of_library("grain", "IndexSampler"), "Grain"),
-        ("sampler", of_library("mine", "IndexSampler"), r"got a IndexSampler:"),
     ],
 )
 def test_what_is_no_data_set_or_no_sampler_is_refused(name, value, words):

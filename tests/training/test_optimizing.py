@@ -23,38 +23,7 @@ def run(toy, optimizer, out_dir=None, sampler=None, **settings):
     return fit(*parts, out_dir=out_dir, **{**given, **settings})
 
 
-def by_role(make):
-    transforms = {"model": make(), "proxies": optax.adam(1e-2)}
-    return jdml.optim.partition_by_role(transforms, {role: role for role in transforms})
-
-
-WANT_THE_LOSS = {
-    "reduce_on_plateau": optax.chain(optax.adam(1e-2), contrib.reduce_on_plateau()),
-    "by role": by_role(lambda: optax.polyak_sgd(1e-2)),
-    "accumulated": optax.MultiSteps(contrib.momo(1e-2), 2),
-    "injected": optax.inject_hyperparams(optax.polyak_sgd)(1e-2),
-}
-
-
-def kernels(params):
-    """Whether each parameter is one of the network's kernels."""
-    return jax.tree_util.tree_map_with_path(lambda path, _: "kernel" in str(path[-1]), params)
-
-
-def test_what_adds_gradients_as_they_are_is_refused(toy):
-    """optax.masked leaves other gradients alone, and so adds them; a partition does not."""
-    masked = optax.masked(optax.adamw(1e-2), kernels)
-    with pytest.raises(ValueError, match=r"^optimizer\b.*5 of 7.*model"):
-        run(toy, masked, steps=1)
-    frozen = optax.partition(
-        {True: optax.adamw(1e-2, weight_decay=0.1), False: optax.set_to_zero()}, kernels
-    )
-    start, end = (run(toy, frozen, steps=steps).state.params for steps in (0, 3))
-    stays = jax.tree.map(lambda a, b: bool((a == b).all()), start, end)
-    assert stays == jax.tree.map(lambda moved: not moved, kernels(start))
-
-
-@pytest.mark.parametrize("kind", ["bfloat16", "float16", "float32"])
+@pytest.mark.parametrize("kind", ["float16", "float32"])
 def test_parameters_that_lose_small_updates_are_warned_of(toy, caplog, kind):
     class Narrow(nn.Module):
         @nn.compact
@@ -62,13 +31,19 @@ def test_parameters_that_lose_small_updates_are_warned_of(toy, caplog, kind):
             return nn.Dense(2, param_dtype=kind)(images.reshape(len(images), -1))
 
     fit(Narrow(), toy.objective, optax.sgd(1e-3), toy.data, toy.batches(), steps=0, progress=False)
-    lost = {"bfloat16": ["0.004"], "float16": ["0.0005"], "float32": []}[kind]
+    lost = {"float16": ["0.0005"], "float32": []}[kind]
     assert re.findall(r"0\.0\d+", caplog.text) == lost
 
 
-@pytest.mark.parametrize("kind", WANT_THE_LOSS)
-def test_those_that_want_the_loss_get_it(toy, kind):
-    assert np.isfinite(run(toy, WANT_THE_LOSS[kind], steps=2).history[-1]["loss"])
+@pytest.mark.parametrize(
+    "optimizer",
+    [
+        optax.chain(optax.adam(1e-2), contrib.reduce_on_plateau()),
+        optax.MultiSteps(contrib.momo(1e-2), 2),
+    ],
+)
+def test_those_that_want_the_loss_get_it(toy, optimizer):
+    assert np.isfinite(run(toy, optimizer, steps=2).history[-1]["loss"])
 
 
 def test_the_loss_is_the_steps_own(toy):
@@ -78,22 +53,6 @@ def test_the_loss_is_the_steps_own(toy):
     keeps = optax.GradientTransformationExtraArgs(lambda params: jnp.zeros(()), update)
     result = run(toy, keeps, steps=2, log_every=1)
     assert float(result.state.opt_state) == pytest.approx(result.history[-1]["loss"])
-
-
-@pytest.mark.parametrize(
-    ("optimizer", "wants"),
-    [
-        (optax.lbfgs(), "value_fn"),
-        (optax.chain(optax.sgd(1.0), optax.scale_by_backtracking_linesearch(5)), "value_fn"),
-        (contrib.sam(optax.sgd(0.1), optax.sgd(0.1), opaque_mode=True), "sam"),
-        (contrib.sam(optax.sgd(0.1), optax.sgd(0.1)), "sam"),
-        (contrib.sophia(1e-3), "obj_fn"),
-    ],
-)
-def test_those_that_cannot_work_are_refused_before_any_file(toy, tmp_path, optimizer, wants):
-    with pytest.raises(ValueError, match=rf"^optimizer\b.*{wants}"):
-        run(toy, optimizer, tmp_path / "run")
-    assert not list(tmp_path.iterdir())
 
 
 def check_is_evaluated_and_saved(toy, result, folder):
@@ -106,33 +65,19 @@ def check_is_evaluated_and_saved(toy, result, folder):
         np.testing.assert_allclose(own, embedded, rtol=1e-5, atol=1e-6)
 
 
-FREE = {
-    "alone": contrib.schedule_free_adamw(1e-2),
-    "by role": by_role(lambda: contrib.schedule_free_sgd(1e-2)),
-    "accumulated": optax.MultiSteps(contrib.schedule_free_adamw(1e-2), 2),
-}
-NESTED = [pytest.param(kind, marks=pytest.mark.slow) for kind in ("by role", "accumulated")]
-
-
-@pytest.mark.parametrize("kind", ["alone", *NESTED])
-def test_schedule_free_is_evaluated_and_saved_with_its_own_parameters(toy, tmp_path, kind):
-    result = run(toy, FREE[kind], tmp_path)
+def test_schedule_free_is_evaluated_and_saved_with_its_own_parameters(toy, tmp_path):
+    result = run(toy, contrib.schedule_free_adamw(1e-2), tmp_path)
     raw = result.state.params
-    parts = jax.tree.leaves(
-        result.state.opt_state, is_leaf=lambda x: isinstance(x, contrib.ScheduleFreeState)
-    )
-    (free,) = (part for part in parts if isinstance(part, contrib.ScheduleFreeState))
-    own = {"model": free.z["model"]} if kind == "by role" else free.z
-    expected = contrib.schedule_free_eval_params(free._replace(z=own), {k: raw[k] for k in own})
-    chex.assert_trees_all_close(result.best_params, {**raw, **expected}, rtol=1e-5, atol=1e-6)
+    expected = contrib.schedule_free_eval_params(result.state.opt_state, raw)
+    chex.assert_trees_all_close(result.best_params, expected, rtol=1e-5, atol=1e-6)
     kernels = [tree["model"]["Dense_0"]["kernel"] for tree in (raw, result.best_params)]
     assert np.abs(kernels[0] - kernels[1]).max() > 0
     check_is_evaluated_and_saved(toy, result, tmp_path)
 
 
-@pytest.mark.parametrize("decay", [0.5, pytest.param(1 - 1e-12, marks=pytest.mark.slow)])
-def test_an_average_is_the_sum_over_the_steps(toy, tmp_path, decay):
-    """It has nothing of the start, whatever the decay."""
+def test_an_average_is_the_sum_over_the_steps(toy, tmp_path):
+    """It has nothing of the start."""
+    decay = 0.9
     params = []
 
     def evaluate(embed):
@@ -160,18 +105,10 @@ def test_an_average_is_resumed_to_the_bit(toy, identical, tmp_path):
         run(toy, ADAM, tmp_path / "run", **{**settings, "ema": 0.99})
 
 
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {"ema": 1.0},
-        {"ema": 0},
-        {"ema": 0.9, "hook": object()},
-        {"ema": 0.9, "optimizer": contrib.schedule_free_sgd(1e-2)},
-    ],
-)
+@pytest.mark.parametrize("settings", [{"ema": 1.0}, {"ema": 0.9, "hook": object()}])
 def test_averages_that_are_refused(toy, settings):
     with pytest.raises(ValueError, match=r"^ema\b"):
-        run(toy, **{"optimizer": ADAM, **settings})
+        run(toy, ADAM, **settings)
 
 
 def test_multi_steps_count_batches_outside_and_updates_inside(toy):
@@ -184,29 +121,20 @@ def test_multi_steps_count_batches_outside_and_updates_inside(toy):
     assert {int(leaf) for path, leaf in leaves if "count" in str(path)} == {3}
 
 
-@pytest.mark.parametrize("accumulate", [False, pytest.param(True, marks=pytest.mark.slow)])
-def test_a_run_whose_schedule_has_ended_is_not_resumed(toy, tmp_path, accumulate):
+def test_a_run_whose_schedule_has_ended_is_not_resumed(toy, tmp_path):
     def ending(steps):
-        made = optax.adam(optax.cosine_decay_schedule(1e-2, steps))
-        return optax.MultiSteps(made, 2) if accumulate else made
+        return optax.adam(optax.cosine_decay_schedule(1e-2, steps))
 
-    optimizer = ending(3 if accumulate else 6)
-    state = run(toy, optimizer, tmp_path).state
+    state = run(toy, ending(6), tmp_path).state
     with pytest.raises(ValueError, match=r"\boptimizer\b.*\bschedule\b"):
         run(toy, ending(8), tmp_path, steps=8, longer=True)
     for settings in ({"out_dir": tmp_path, "longer": True}, {"state": state}):
         with pytest.raises(ValueError, match=r"\bschedule\b"):
-            run(toy, optimizer, steps=8, **settings)
+            run(toy, ending(6), steps=8, **settings)
 
 
-@pytest.mark.parametrize(
-    "optimizer",
-    [
-        optax.adam(optax.cosine_decay_schedule(1e-2, 6, alpha=0.1)),
-        pytest.param(optax.polyak_sgd(1e-2), marks=pytest.mark.slow),  # whose updates take the loss
-    ],
-)
-def test_more_steps_are_asked_for_by_name(toy, tmp_path, optimizer):
+def test_more_steps_are_asked_for_by_name(toy, tmp_path):
+    optimizer = optax.adam(optax.cosine_decay_schedule(1e-2, 6, alpha=0.1))
     run(toy, optimizer, tmp_path)
     with pytest.raises(ValueError, match=r"\bsteps: 6.* 8.*longer="):
         run(toy, optimizer, tmp_path, steps=8)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from jdml.training import Preempted, compiled_programs, fit, initialize
-from jdml.training.placement import HERE, Placement, agreed, class_shards, either
+from jdml.training.placement import Placement, class_shards
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +40,6 @@ def unbroken(train, tmp_path_factory):
 @pytest.mark.parametrize(
     ("number", "error", "asynchronous"),
     [
-        (signal.SIGTERM, Preempted, False),
         (signal.SIGTERM, Preempted, True),
         (signal.SIGINT, KeyboardInterrupt, False),
     ],
@@ -114,17 +113,6 @@ def test_launchers_are_known(monkeypatch):
             initialize()
     initialize("localhost:1", 2, 1)
     assert calls == [(None, None, None)] * 3 + [("localhost:1", 2, 1)]
-
-
-def test_one_process_without_a_mesh_changes_nothing(toy):
-    assert agreed({"a": 0.1}) == {"a": 0.1}
-    assert either(np.array([True, False])).tolist() == [True, False]
-    rows = np.arange(3)
-    assert Placement.on(None, None) is HERE
-    assert HERE.place(rows) is rows
-    assert HERE.spread(rows, 3) is rows
-    assert HERE.own(3).tolist() == [0, 1, 2]
-    assert class_shards(None, toy.objective) == {}
 
 
 def test_arrays_of_a_role_are_partitioned_where_the_devices_divide_them(toy):

@@ -134,19 +134,6 @@ def test_too_few_classes_or_images_are_refused(protocol, train, numbers):
         protocol(plan(PROXIES), train, TEST)
 
 
-def test_pretrained_variables_are_what_training_begins_with():
-    begun = []
-
-    def pretrained(variables):
-        begun.append(variables)
-        return jax.tree.map(lambda leaf: leaf * 0, variables)
-
-    still = dataclasses.replace(PAIRS, rate=1e-30)
-    metrics = conventional(plan(still, pretrained=pretrained), stripes(), TEST)
-    assert set(begun[0]) == {"params", "batch_stats"}
-    assert metrics["MAP@R"] < 0.2  # all embeddings are one point
-
-
 def test_places_that_no_sample_fills_do_not_count():
     """Padded batches give the loss of the rows they hold."""
     labels = np.repeat(np.arange(16), 3)
@@ -164,9 +151,3 @@ def test_places_that_no_sample_fills_do_not_count():
     x = apply(variables, to_float(train.images[np.maximum(rows, 0)]))[0]
     expected = objective.loss({}, x[there], jnp.asarray(labels[rows[there]]))[0]
     np.testing.assert_allclose(result.history[0]["loss"], expected, rtol=1e-4)
-
-
-def test_a_folder_knows_what_was_trained(tmp_path):
-    conventional(plan(PAIRS, config={"method": "a"}), stripes(), TEST, tmp_path)
-    with pytest.raises(ValueError, match=r"\bmethod\b"):
-        conventional(plan(PAIRS, config={"method": "b"}), stripes(), TEST, tmp_path)

@@ -17,8 +17,6 @@ import pytest
 from jdml.training.records import keep_result, read_results, write_results
 from jdml.training.study import by_seed, run_study
 
-WORKERS = [1, pytest.param(2, marks=pytest.mark.slow)]  # two processes
-
 
 def square(job):
     """A module-level job, as worker processes need it."""
@@ -66,17 +64,6 @@ def test_workers_share_the_cores_and_the_memory_of_a_gpu(study, monkeypatch):
         assert {tuple(result["metrics"]["cores"]) for result in results.values()} <= allowed
 
 
-@pytest.mark.parametrize(
-    ("share", "workers"), [pytest.param("0.2", 2, marks=pytest.mark.slow), (None, 1)]
-)
-def test_a_share_of_a_gpu_s_memory_that_is_set_holds(study, monkeypatch, share, workers):
-    monkeypatch.delenv("XLA_PYTHON_CLIENT_MEM_FRACTION", raising=False)
-    if share:
-        monkeypatch.setenv("XLA_PYTHON_CLIENT_MEM_FRACTION", share)
-    results = study(allowance, jobs_of(0, 1), workers=workers)
-    assert {result["metrics"]["memory"] for result in results.values()} == {share}
-
-
 def test_only_missing_jobs_run_and_one_file_takes_all_results(study, kept):
     """Jobs of any names, in a folder that is made; a run a line, sorted."""
     ran = []
@@ -122,8 +109,6 @@ def test_results_are_what_is_read_again_whatever_a_run_does_with_its_job(study):
         ({"workers": "2"}, TypeError, "workers"),
         ({"workers": 0}, ValueError, "workers"),
         ({"minutes": -1}, ValueError, "minutes"),
-        ({"minutes": "10"}, TypeError, "minutes"),
-        ({"out": "runs/s"}, ValueError, "out"),
         ({"out": "gs://bucket/results.jsonl"}, ValueError, "out"),
         ({"jobs": [{"x": 1}]}, TypeError, "jobs"),
         ({"jobs": {"a": 3}}, TypeError, r"jobs\['a'\]"),
@@ -146,17 +131,14 @@ def test_a_function_of_a_notebook_needs_one_worker(study, monkeypatch):
     assert study(square, jobs_of(1))
 
 
-@pytest.mark.parametrize("workers", WORKERS)
-def test_no_job_begins_when_time_is_up(study, kept, monkeypatch, workers):
+def test_no_job_begins_when_time_is_up(study, kept, monkeypatch):
     """An hour passes with every job that ends."""
     jobs, now = jobs_of(*range(6)), time.monotonic
     with monkeypatch.context() as clock:
         clock.setattr(time, "monotonic", lambda: now() + 3600 * len(read_results(kept)))
         assert study(square, jobs, minutes=0) == {}
-        results = study(square, jobs, workers=workers, minutes=120)
-    assert 2 <= len(results) <= 1 + workers  # the other worker may have begun a third
-    assert list(results) == list(jobs)[: len(results)]
-    assert set(read_results(kept)) == set(results)
+        results = study(square, jobs, minutes=120)
+    assert list(read_results(kept)) == list(results) == list(jobs)[:2]
     assert all(result["metrics"] == square(result["job"]) for result in results.values())
     assert len(study(square, jobs)) == 6
 
@@ -169,18 +151,15 @@ def test_seconds_are_rounded_to_a_tenth(study, monkeypatch):
     assert results["a"]["seconds"] == 1.3
 
 
-@pytest.mark.parametrize("count", [None, 3])
-def test_a_machine_is_described_where_the_system_does_not_say_which_cores(
-    study, monkeypatch, count
-):
+def test_a_machine_is_described_where_the_system_does_not_say_which_cores(study, monkeypatch):
     with monkeypatch.context() as patched:
         patched.delattr(os, "sched_getaffinity")
-        patched.setattr(os, "cpu_count", lambda: count)
+        patched.setattr(os, "cpu_count", lambda: None)
         results = study(dict, {"a": {}})
-    assert results["a"]["machine"].endswith({None: ", 1 of None cores", 3: ", 3 cores"}[count])
+    assert results["a"]["machine"].endswith(", 1 of None cores")
 
 
-@pytest.mark.parametrize("workers", WORKERS)
+@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.slow)])  # two processes
 def test_a_job_that_raises_is_named_and_the_others_are_kept(study, kept, workers):
     jobs = {"good": {"x": 1}, "bad": {"x": 2, "fails": True}, "later": {"x": 3}}
     with pytest.raises(RuntimeError, match="^job 'bad': this job fails"):
@@ -220,8 +199,6 @@ def test_a_metric_by_seed_of_the_runs_with_some_settings():
     }
     assert by_seed(runs, "R@1", way="bb", rate=[3]) == {1: 3, 0: 2}
     assert by_seed(runs, "R@1", way="bb", rate=[4]) == {}
-    assert by_seed(runs, "R@1", way="bb", other=None) == {}
-    assert by_seed({"a": {"job": {"x": 1}, "metrics": {"m": 1}}}, "m", x=1) == {}
     with pytest.raises(ValueError, match=r"^settings\b.*\bseed 1\b"):
         by_seed(runs, "R@1", way="bb")
 
@@ -268,16 +245,16 @@ def test_a_broken_record_is_named(line, tmp_path):
 
 
 ENDLESS = """
-import os, sys, time
+import os, time
 from pathlib import Path
 from jdml.training.study import run_study
 
 def job(settings):
-    Path(settings["told"]).write_text(str(os.getpid()))
+    Path(f"{os.getpid()}.pid").touch()
     time.sleep(600)
 
 if __name__ == "__main__":
-    run_study(job, {n: {"told": sys.argv[1] + n} for n in "ab"}, sys.argv[1] + ".jsonl", workers=2, progress=False)
+    run_study(job, {"a": {}, "b": {}}, "s.jsonl", workers=2, progress=False)
 """
 
 
@@ -292,15 +269,13 @@ def runs(process):
 def test_workers_end_with_a_study_that_is_killed(tmp_path):
     """Else a study that is begun again would train in folders in which they still train."""
     (tmp_path / "run.py").write_text(ENDLESS)
-    files = [tmp_path / f"s{name}" for name in "ab"]
-    words = [sys.executable, str(tmp_path / "run.py"), str(tmp_path / "s")]
-    with subprocess.Popen(words, env={**os.environ, "JAX_PLATFORMS": "cpu"}) as study_of_two:
-        while not all(file.exists() and file.read_text() for file in files):
-            assert study_of_two.poll() is None
+    environment = {**os.environ, "JAX_PLATFORMS": "cpu"}
+    with subprocess.Popen([sys.executable, "run.py"], cwd=tmp_path, env=environment) as study:
+        while len(workers := list(tmp_path.glob("*.pid"))) < 2:
+            assert study.poll() is None
             time.sleep(0.05)
-        study_of_two.kill()
-    workers = [int(file.read_text()) for file in files]
+        study.kill()
     end = time.monotonic() + 300
-    while any(map(runs, workers)):
+    while any(runs(int(worker.stem)) for worker in workers):
         assert time.monotonic() < end
         time.sleep(0.05)

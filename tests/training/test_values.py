@@ -41,7 +41,6 @@ def on_bytes(tmp_path_factory):
     return trained(BYTES, tmp_path_factory.mktemp("bytes"))
 
 
-@pytest.mark.parametrize("dtype", [np.float16, np.float32])
 @pytest.mark.parametrize(
     ("values", "instead"),
     [
@@ -51,10 +50,10 @@ def on_bytes(tmp_path_factory):
         ((UNIT - 0.45) / 0.22, "standardized"),
     ],
 )
-def test_a_run_on_bytes_embeds_no_other_numbers(on_bytes, dtype, values, instead):
+def test_a_run_on_bytes_embeds_no_other_numbers(on_bytes, values, instead):
     with pytest.raises(ValueError, match=rf"^images\b.*{instead}"):
-        on_bytes.embed(values.astype(dtype))
-    embedded = on_bytes.embed(UNIT.astype(dtype))
+        on_bytes.embed(values)
+    embedded = on_bytes.embed(UNIT.astype(np.float16))
     np.testing.assert_allclose(embedded, on_bytes.embed(BYTES), atol=1e-3)
 
 
