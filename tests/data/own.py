@@ -14,9 +14,11 @@ NAMES = ("ant", "bee", "cat", "dog")
 FEATURES = {"image": {"_type": "Image"}, "label": {"_type": "ClassLabel", "names": NAMES}}
 
 
-def encoded(pixels: np.ndarray, kind: str = "PNG") -> bytes:
+def encoded(image: Image.Image | np.ndarray, kind: str = "png", **options) -> bytes:
+    """An image as a file of this kind."""
     file = io.BytesIO()
-    Image.fromarray(pixels).save(file, kind)
+    image = Image.fromarray(image) if isinstance(image, np.ndarray) else image
+    image.save(file, kind, **options)
     return file.getvalue()
 
 

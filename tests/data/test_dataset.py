@@ -50,10 +50,6 @@ def test_select_rows(rows):
         assert (len(none), none.num_classes, none.images.shape) == (0, 0, (0, 2, 2, 1))
 
 
-def test_float_images_stay():
-    assert Dataset("f", np.zeros((1, 2, 2, 3), np.float32), [0]).images.dtype == np.float32
-
-
 @pytest.mark.parametrize(
     ("change", "error", "name"),
     [
@@ -67,7 +63,6 @@ def test_float_images_stay():
         ({"labels": np.zeros(2)}, TypeError, "labels"),
         ({"labels": np.zeros(3, int)}, ValueError, "labels"),
         ({"labels": np.array([0, -4])}, ValueError, "labels .* row 1"),
-        ({"labels": np.array([0, 2**31])}, ValueError, "labels .* row 1"),
         ({"views": {"letter": np.zeros((2, 1), int)}}, ValueError, r"views\['letter'\]"),
     ],
 )
@@ -88,25 +83,18 @@ OF_CARS = np.random.default_rng(0).permutation(np.repeat(np.arange(98), 3)) * 5 
         (lambda: dataset().select(np.ones(3, bool)), ValueError, "rows"),
         (lambda: dataset().select([4]), ValueError, "rows"),
         (lambda: dataset().select([-1]), ValueError, "rows"),
-        (lambda: dataset().select([[1]]), ValueError, "rows"),
         (lambda: dataset().select([0.5]), TypeError, "rows"),
         (lambda: load("cifar"), ValueError, "name"),
         (lambda: load("digits", split="valid"), ValueError, "split"),
         (lambda: load("mnist", data_dir=".", split="valid"), ValueError, "split"),
-        (lambda: load("omniglot", data_dir=".", split="valid"), ValueError, "split"),
         (lambda: load("digits", image_size=8), TypeError, ".*image_size"),
         (lambda: parity_labels(np.array([0.5])), TypeError, "digits"),
         (lambda: corrupt_labels(LABELS, 1.5, 0), ValueError, "fraction"),
-        (lambda: corrupt_labels(LABELS, float("nan"), 0), ValueError, "fraction"),
         (lambda: corrupt_labels(LABELS / 2, 0.5, 0), TypeError, "labels"),
-        (lambda: corrupt_labels(LABELS - 1, 0.5, 0), ValueError, "labels"),
         (lambda: corrupt_labels(LABELS, 0.5, 0, 3), ValueError, "labels"),
-        (lambda: corrupt_labels(LABELS, 0.5, 0, 5.5), TypeError, "num_classes"),
         (lambda: corrupt_labels(np.zeros(4, int), 0.5, 0), ValueError, ".*classes"),
         (lambda: corrupt_labels(LABELS, 0.5, -1), ValueError, "key"),
-        (lambda: corrupt_labels(LABELS, 0.5, "a"), TypeError, "key"),
         (lambda: corrupt_labels(LABELS, 0.5, True), TypeError, "key"),
-        (lambda: mlrc_folds(OF_CARS, folds=1), ValueError, "folds"),
         (lambda: mlrc_folds(OF_CARS, folds=99), ValueError, "folds"),
         (lambda: mlrc_folds(OF_CARS, rule="random"), ValueError, "rule"),
     ],
@@ -134,13 +122,8 @@ def test_digits_split_is_stratified_disjoint_and_fixed():
     both = sorted(image.tobytes() for part in (train, test) for image in part.images)
     assert both == sorted(image.tobytes() for image in whole.images)
     assert test.labels[:10].tolist() == [3, 5, 7, 3, 6, 9, 2, 6, 5, 0]  # as first released
-
-
-def test_digits_views():
-    data = load("digits")
-    assert set(data.views) == {"digit", "parity"}
-    np.testing.assert_array_equal(data.views["digit"], data.labels)
-    np.testing.assert_array_equal(data.relabel("parity").labels, data.labels % 2)
+    assert set(train.views) == {"digit", "parity"}
+    np.testing.assert_array_equal(train.relabel("parity").labels, train.labels % 2)
 
 
 def test_importing_data_imports_nothing_heavy():
@@ -161,7 +144,6 @@ def place(tmp_path) -> Path:
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).touch()
     (tmp_path / "link.jpg").symlink_to(tmp_path / "a.jpg")
-    (tmp_path / "linked").symlink_to(tmp_path / "in")
     return tmp_path
 
 
@@ -181,14 +163,12 @@ def read(place: Path, text: str):
         ("in/../a.jpg", "a.jpg"),
         ("{place}/a.jpg", "a.jpg"),
         ("link.jpg", "a.jpg"),
-        ("linked/c.jpg", "in/c.jpg"),
         ("gone/../x.jpg", "x.jpg"),
     ],
 )
 def test_one_file_by_two_names_is_refused_with_both_lines(place, first, second):
     for header, one, other in (
         ("file,label", ",ant", ",bee"),
-        ("file,label", ",ant", ",ant"),
         ("file,label,split", ",ant,train", ",ant,test"),
     ):
         lines = [header, "", f"b.jpg{one}", first + one, "", second + other]
@@ -203,8 +183,8 @@ def test_a_tsv_file_is_a_list(place):
         assert listing.names["class"] == {0: '5" disk', 1: "bee, red"}
 
 
-@pytest.mark.parametrize("label", ["a\u2028b", "a\x0bb", "a\x85b"])
-def test_what_is_no_line_end_stays_in_a_label(place, label):
+def test_what_is_no_line_end_stays_in_a_label(place):
+    label = "a\u2028b\x0bc\x85d"
     assert read(place, f"file,label\na.jpg,{label}\nb.jpg,bee\n")["a.jpg"] == label
     (place / "names.txt").write_text(f"{label}\nbee\n", encoding="utf-8")
     assert read_names(place / "names.txt") == [label, "bee"]
@@ -218,9 +198,7 @@ def test_what_is_no_line_end_stays_in_a_label(place, label):
     [
         ("", "1"),
         ("file,label,label\na.jpg,ant,bee", "1: .*label"),
-        ("file,label,Label\na.jpg,ant,bee", "1: .*label"),
         ("file|label\na.jpg|ant", "1"),
-        ("sep=|\nfile|label\na.jpg|ant", ".*sep"),
         ('file,label\n\na.jpg,"ant\nb.jpg,bee\n', "3"),
         ('file,label\n"a.jpg","an\nt"\n\nb.jpg\n', "5"),
         ("file,label,split\na.jpg,ant,train\nb.jpg,ant,query", ".*gallery"),
@@ -251,6 +229,7 @@ def test_a_source_is_a_data_set_by_name(source):
     assert (len(part.images), part.files) == (len(part.labels), None)
     (line,) = unlike_published("digits", {"test": part.images.select([0, 1])})
     assert line.startswith("test")
+    assert unlike_published("digits", {"test": part.images}) == ()
     assert unlike_published("birds", {"test": part.images}) == ()
 
 
@@ -261,22 +240,15 @@ def test_images_without_classes_have_no_split(place, monkeypatch):
         read_source("a.jpg", None, split="test")
 
 
-@pytest.mark.parametrize(
-    ("source", "error"),
-    [
-        ("digits", ValueError),  # a data set, and a folder here
-        ("photos.zip", ValueError),
-        ("photos.npz", ValueError),
-        ("birds", FileNotFoundError),
-    ],
-)
-def test_wrong_sources_are_refused(tmp_path, monkeypatch, source, error):
+def test_wrong_sources_are_refused(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "digits").mkdir()
-    for name in ("photos.zip", "photos.npz"):
-        (tmp_path / name).touch()
-    with pytest.raises(error, match=rf"\b{source}\b"):
-        read_source(source, None)
+    (tmp_path / "photos.zip").touch()
+    for source in ("digits", "photos.zip"):  # a data set, and a folder here
+        with pytest.raises(ValueError, match=rf"\b{source}\b"):
+            read_source(source, None)
+    with pytest.raises(FileNotFoundError, match=r"\bbirds\b"):
+        read_source("birds", None)
 
 
 def test_one_image_is_like_no_other():
@@ -309,12 +281,6 @@ def test_without_a_test_part_no_class_is_in_both(place):
 # Parity, wrong labels, folds of classes
 
 
-def test_parity():
-    parity = parity_labels(np.arange(10))
-    np.testing.assert_array_equal(parity, [0, 1] * 5)
-    assert parity.dtype == np.int32
-
-
 @pytest.mark.parametrize("fraction", [0, 0.2, 0.3335, 0.5, 1])
 def test_exactly_that_many_labels_are_wrong(fraction):
     before = LABELS.copy()
@@ -345,27 +311,18 @@ def test_wrong_labels_come_from_the_labels_there_are():
     labels = np.array([2, 9, 40] * 20)
     assert set(corrupt_labels(labels, 1.0, 0)) == {2, 9, 40}
     assert set(corrupt_labels(np.zeros(200, int), 1.0, 0, num_classes=4)) == {1, 2, 3}
-
-
-def test_nothing_to_corrupt():
-    np.testing.assert_array_equal(corrupt_labels(np.zeros(3, int), 0.0, 0), [0, 0, 0])
-    assert corrupt_labels(np.zeros(0, int), 0.5, 0).shape == (0,)
+    assert corrupt_labels(np.zeros(3, int), 0.0, 0).tolist() == [0, 0, 0]
 
 
 def classes(mask):
     return sorted({(label - 2) // 5 for label in OF_CARS[mask]})
 
 
-@pytest.mark.parametrize("rule", ["mlrc", "kfold"])
-def test_no_class_is_on_both_sides(rule):
-    for fold in mlrc_folds(OF_CARS, rule=rule):
-        assert not set(classes(fold.train)) & set(classes(fold.validation))
-        assert fold.train.dtype == fold.validation.dtype == bool
-
-
 def test_the_sizes_and_places_of_cars():
     """98 training classes: 74 train, 24 validate; fold 0 validates on the last part, fold 1 on the first."""
     folds = mlrc_folds(OF_CARS)
+    for fold in [*folds, *mlrc_folds(OF_CARS, rule="kfold")]:
+        assert not set(classes(fold.train)) & set(classes(fold.validation))
     assert [(len(classes(f.train)), len(classes(f.validation))) for f in folds] == [(74, 24)] * 4
     assert classes(folds[0].validation) == list(range(74, 98))
     assert classes(folds[1].validation) == list(range(24))
@@ -376,5 +333,3 @@ def test_kfold_is_scikit_learn_s():
     selection = pytest.importorskip("sklearn.model_selection")
     expected = [held.tolist() for _, held in selection.KFold(4).split(np.arange(98))]
     assert [classes(f.validation) for f in mlrc_folds(OF_CARS, rule="kfold")] == expected
-    sizes = [len(classes(f.train)) for f in mlrc_folds(OF_CARS, rule="kfold")]
-    assert sizes == [73, 73, 74, 74]

@@ -1,7 +1,5 @@
 """Folders of images as people have them: links, parts, names, long tails; and whether a data set is whole."""
 
-import subprocess
-import sys
 import unicodedata
 from pathlib import Path
 
@@ -66,7 +64,10 @@ def test_links_to_files_and_folders_are_entered(tmp_path):
     (root / "dog" / "deep").symlink_to(tmp_path / "store" / "two")
     draw(tmp_path / "lone.png")
     (root / "ant" / "more.png").symlink_to(tmp_path / "lone.png")
-    assert len(read_folder(root).files) == 9
+    (root / "ant" / "twice.png").symlink_to(root / "ant" / "0.png")
+    listing = read_folder(root)
+    assert len(listing.files) == 9
+    assert [note[:6] for note in listing.notes] == ["1 file"]
     assert parts_of(root) == {"train": ["ant", "bee"], "test": ["cat", "dog"]}
 
 
@@ -100,14 +101,6 @@ def test_one_file_in_two_classes_or_parts_is_refused(tmp_path, link, target):
         read_folder(tmp_path)
 
 
-def test_one_file_twice_in_a_class_is_taken_once(tmp_path):
-    classes(tmp_path, "ant", "bee")
-    (tmp_path / "ant" / "x.png").symlink_to(tmp_path / "ant" / "0.png")
-    listing = read_folder(tmp_path)
-    assert len(listing.files) == 4
-    assert [note[:6] for note in listing.notes] == ["1 file"]
-
-
 # Parts
 
 
@@ -116,8 +109,6 @@ def test_one_file_twice_in_a_class_is_taken_once(tmp_path):
     [
         (("train", "valid", "test"), ["train", "val", "test"]),
         (("Training", "validation"), ["train", "val"]),
-        (("training_set", "test_set"), ["train", "test"]),
-        (("train2017", "val2017"), ["train", "val"]),
         (("train", "query", "gallery"), ["train", "query", "gallery", "test"]),
         (("val", "test"), ["val", "test"]),
     ],
@@ -147,15 +138,9 @@ def test_what_lies_next_to_parts_is_left_out_and_noted(tmp_path):
 
 @pytest.mark.parametrize(
     ("places", "names"),
-    [
-        (["train/ant", "train/bee"], "train/"),
-        (["train/ant", "query/ant"], "query and gallery"),
-        (["train/ant", "test/ant", "query/ant", "gallery/ant"], "test"),
-        (["train", "test", "car"], "test/, train/ and car/"),
-        (["bottle/train", "bottle/test", "cable/train", "cable/test"], "bottle .*test/, train/"),
-    ],
+    [(["train/ant", "train/bee"], "train/"), (["train/ant", "query/ant"], "query and gallery")],
 )
-def test_parts_that_may_be_meant_otherwise_are_refused(tmp_path, places, names):
+def test_parts_without_the_other_are_refused(tmp_path, places, names):
     classes(tmp_path, *places)
     with pytest.raises(ValueError, match=rf"\b{names}"):
         read_folder(tmp_path)
@@ -175,16 +160,16 @@ def test_folders_without_images_are_refused(tmp_path):
 # Names
 
 
-@pytest.mark.parametrize("suffix", ["jfif", "JPEG", "dib", "pgm", "tga", "webp"])
-def test_what_pillow_reads_is_an_image(tmp_path, suffix):
-    draw(tmp_path / "ant" / f"a.{suffix}", tmp_path / "bee" / f"a.{suffix}")
-    assert len(read_folder(tmp_path).files) == 2
-    assert check("folder", tmp_path, sample=2).decoded == 2
+def test_what_pillow_reads_is_an_image(tmp_path):
+    for name in ("ant", "bee"):
+        draw(*(tmp_path / name / f"a.{suffix}" for suffix in ("jfif", "JPEG", "tga", "webp")))
+    assert check("folder", tmp_path).decoded == 8
 
 
-@pytest.mark.parametrize("name", [".hidden", "__MACOSX", "@eaDir", "$RECYCLE.BIN", "lost+found"])
-def test_folders_of_systems_are_no_classes(tmp_path, name):
-    classes(tmp_path, "ant", "bee", name, f"ant/{name}")
+def test_folders_of_systems_are_no_classes(tmp_path):
+    classes(tmp_path, "ant", "bee")
+    for name in (".hidden", "__MACOSX", "$RECYCLE.BIN"):
+        classes(tmp_path, name, f"ant/{name}")
     assert parts_of(tmp_path) == {"train": ["ant"], "test": ["bee"]}
     assert len(read_folder(tmp_path).files) == 4
 
@@ -203,9 +188,8 @@ def test_numbers_in_names_count(tmp_path):
     assert parts_of(tmp_path) == {"train": ["1", "2", "9"], "test": ["10", "11", "100"]}
 
 
-@pytest.mark.parametrize("turn", [1, -1])
-def test_the_halves_of_a_long_tail_are_alike_and_that_is_noted(tmp_path, turn):
-    for name, each in zip("abcdefgh"[::turn], (20, 12, 8, 3, 2, 2, 1, 1), strict=True):
+def test_the_halves_of_a_long_tail_are_alike_and_that_is_noted(tmp_path):
+    for name, each in zip("abcdefgh", (20, 12, 8, 3, 2, 2, 1, 1), strict=True):
         classes(tmp_path, name, each=each)
     listing = read_folder(tmp_path)
     ids = listing.views["class"]
@@ -287,24 +271,6 @@ def test_shared_classes_are_named(tmp_path):
     assert note.endswith(": cat, dog")
 
 
-def test_one_folder_too_high(tmp_path):
-    classes(tmp_path, "animals/cat", "animals/dog")
-    train, test = check("folder", tmp_path).problems
-    assert train.startswith("train has 1 class:")
-    assert test.startswith("test has no classes:")
-
-
-def test_a_folder_of_images_needs_pillow(animals):
-    code = (
-        "import sys; sys.modules['PIL'] = None\n"
-        "from jdml.data import check\n"
-        "try: check('folder', sys.argv[1])\n"
-        "except ImportError as error: print(error)"
-    )
-    done = subprocess.run([sys.executable, "-c", code, animals], capture_output=True, text=True)
-    assert "pillow" in done.stdout
-
-
 @pytest.mark.parametrize(
     ("arguments", "name"),
     [({"within": -1}, "within"), ({"sample": 0}, "sample"), ({"name": "imagenet"}, "name")],
@@ -329,15 +295,7 @@ def test_wrong_lists_are_problems(tmp_path):
     for problem, start in zip(findings.problems, starts, strict=True):
         assert problem.startswith(start)
     assert [part.missing for part in findings.parts] == [2, 1]
-
-
-@pytest.mark.parametrize(
-    ("name", "list_name"),
-    [("cub", "images.txt"), ("inshop", "list_eval_partition.txt:3"), ("mnist", "train-images")],
-)
-def test_lists_that_cannot_be_read_are_problems(tmp_path, name, list_name):
-    (tmp_path / "list_eval_partition.txt").write_text("1\nheader\na b\n")
-    assert list_name in check(name, tmp_path).problems[0]
+    assert "images.txt" in check("cub", tmp_path).problems[0]  # which cannot be read
 
 
 def test_one_of_two_halves(tmp_path):

@@ -80,16 +80,11 @@ def test_whole_copies_are_read(copies):
         assert data.images.shape == (count, 28, 28, 1)
         np.testing.assert_array_equal(data.images[:, 5, 5, 0], data.labels)
         assert set(data.labels) == set(range(min(count, 10)))
-    letters = {split: load("omniglot", data_dir=copies, split=split) for split in ("train", "test")}
-    letters["all"] = load("omniglot", data_dir=copies, split="all")
-    assert {split: len(data) for split, data in letters.items()} == {
-        "train": 1,
-        "test": 2,
-        "all": 3,
-    }
-    names = letters["test"].class_names["letter"]
+    parts = [load("omniglot", data_dir=copies, split=part) for part in ("train", "test", "all")]
+    assert list(map(len, parts)) == [1, 2, 3]
+    names = parts[1].class_names["letter"]
     assert names == ("Greek/character01", "Latin/character02")
-    assert letters["test"].images[:, 9, 9, 0].tolist() == [255, 254]
+    assert parts[1].images[:, 9, 9, 0].tolist() == [255, 254]
     for name, train_classes in (("cub", [97, 98, 99]), ("cars", [97]), ("sop", [97, 98, 99])):
         train = load(name, data_dir=copies, **SMALL)
         test = load(name, data_dir=copies, split="test", **SMALL)
@@ -110,21 +105,11 @@ def test_a_damaged_copy_is_named_and_hides_no_whole_one(copies, tmp_path):
         shutil.copy(place / "dataset_info.json", newer)
     assert len(load("mnist", data_dir=tmp_path)) == 10
     (shard,) = place.glob("*train.array_record*")
-    whole = shard.read_bytes()
-
-    def refused() -> None:
-        with pytest.raises(ValueError, match=rf"^{place}\b") as caught:
-            load("mnist", data_dir=tmp_path)
-        assert "\n" not in str(caught.value)
-
-    for content in (b"", whole[: len(whole) // 2], bytes(len(whole))):
-        shard.write_bytes(content)
-        refused()
-    shard.unlink()
-    refused()
-    shard.write_bytes(whole)
     info = place / "dataset_info.json"
-    text = info.read_text()
-    for content in (text.replace("array_record", "riegeli"), "{"):
-        info.write_text(content)
-        refused()
+    other_format = info.read_bytes().replace(b"array_record", b"riegeli")
+    for file, content in ((shard, shard.read_bytes()[:-99]), (info, other_format), (info, b"{")):
+        whole = file.read_bytes()
+        file.write_bytes(content)
+        with pytest.raises(ValueError, match=rf"^{place}\b"):
+            load("mnist", data_dir=tmp_path)
+        file.write_bytes(whole)

@@ -6,7 +6,6 @@ import threading
 import time
 from itertools import islice
 
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -43,12 +42,9 @@ def check_batches(epoch, labels, classes, samples):
     ("sizes", "classes", "samples", "small"),
     [
         ((5, 5, 5, 5), 2, 5, "refuse"),
-        ((4, 7, 9, 12, 5), 3, 4, "refuse"),
         ((2, 2, 2, 61), 4, 2, "refuse"),
         ((2, 3, 100, 3, 2, 3), 2, 2, "refuse"),
-        ((6, 6), 2, 4, "refuse"),
         ((13,), 1, 3, "refuse"),
-        (range(1, 40), 7, 1, "refuse"),
         (np.random.default_rng(5).integers(6, 60, 25), 8, 5, "refuse"),
         ((1, 2, 3, 4, 5, 9), 3, 4, "pad"),
     ],
@@ -80,22 +76,18 @@ def test_classes_meet_in_changing_company():
     assert len({tuple(sorted(pair)) for pair in batches.tolist()}) == 15
 
 
-@pytest.mark.parametrize(
-    ("samples", "settings"), [(2, {}), (3, {"small_classes": "pad"}), (2, {"power": 0.5})]
-)
-def test_very_many_classes(samples, settings):
+@pytest.mark.parametrize(("samples", "small"), [(2, "refuse"), (3, "pad")])
+def test_very_many_classes(samples, small):
     """Drawn all at once, in seconds where batch by batch took minutes; by the same rules."""
     sizes = np.random.default_rng(1).integers(2, 5, 20_001)
     sizes[7] = 15_001 * samples
     labels = labels_of_sizes(*sizes)
-    sampler = ClassBatchSampler(labels, 3, samples, seed=3, **settings)
+    sampler = ClassBatchSampler(labels, 3, samples, seed=3, small_classes=small)
     epochs = [sampler.epoch(number) for number in range(2)]
     one, two = (check_batches(epoch, labels, 3, samples) for epoch in epochs)
     assert len(one) == len(two) == sampler.batches_per_epoch
     again = set(map(frozenset, one.tolist())) & set(map(frozenset, two.tolist()))
     assert len(again) < 0.01 * len(one)
-    if "power" in settings:
-        return
     for epoch in epochs:
         assert set(epoch[epoch >= 0]) == set(range(len(labels)))
     # Spare seats went to the smallest classes: all others have as many groups as they need.
@@ -160,12 +152,10 @@ CUT = RandomBatchSampler(23, 5)
     ("sampler", "state", "error", "name"),
     [
         (STATED, ClassBatchSampler(EQUAL, 2, 4).get_state(), ValueError, "samples_per_class"),
-        (STATED, ClassBatchSampler(EQUAL, 3, 5).get_state(), ValueError, "classes_per_batch"),
         (STATED, ClassBatchSampler(EQUAL, 2, 5, seed=1).get_state(), ValueError, "seed"),
         (STATED, ClassBatchSampler([*EQUAL, 1], 2, 5).get_state(), ValueError, "num_samples"),
         (STATED, ClassBatchSampler(np.sort(EQUAL), 2, 5).get_state(), ValueError, "checksum"),
         (STATED, RandomBatchSampler(20, 10).get_state(), ValueError, "keys"),
-        (STATED, STATED.get_state() | {"pads": 1}, ValueError, "keys"),
         (STATED, None, TypeError, "state"),
         (CUT, CUT.get_state() | {"batch": 4}, ValueError, r"state\['batch'\]"),
         (CUT, CUT.get_state() | {"batch": -1}, ValueError, r"state\['batch'\]"),
@@ -189,12 +179,6 @@ def test_random_batches_cover_the_data_in_two_epochs(size, batch):
         assert len(set(epoch.ravel())) == epoch.size
     for one, two in zip(epochs, epochs[1:], strict=False):
         assert set(one.ravel()) | set(two.ravel()) == set(range(size))
-
-
-def test_classes_large_enough_are_drawn_alike_with_or_without_padding():
-    labels = np.repeat(np.arange(5), 7)
-    plain, padded = (ClassBatchSampler(labels, 2, 3, 1, small_classes=k) for k in ("refuse", "pad"))
-    np.testing.assert_array_equal(take(plain, 10), take(padded, 10))
 
 
 ANCHORED = np.array([0] * 6 + [1] * 5 + [2] * 2)
@@ -249,8 +233,6 @@ def test_numbers_of_numpy_are_numbers(kind) -> None:
     some = RandomBatchSampler(1000, kind(64), kind(3))
     assert (some.batch_size, some.batches_per_epoch) == (64, 15)
     anchored = AnchorBatchSampler(some, np.arange(1000) % 7, kind(2), renew_every=kind(3))
-    for size in (np.array(100), jnp.array(100), np.int64(100), np.zeros(100)):
-        assert RandomBatchSampler(size, 4).batches_per_epoch == 25
     for each in (sampler, some, anchored):
         assert json.loads(json.dumps(each.get_state())) == each.get_state()
 
@@ -319,30 +301,19 @@ ZEROS = np.zeros(3, int)
     [
         (lambda: ClassBatchSampler([0, 0, 1, 1], 3, 1), ValueError, "classes_per_batch"),
         (lambda: ClassBatchSampler(ZEROS[:0], 1, 1), ValueError, "classes_per_batch"),
-        (lambda: ClassBatchSampler([0, 1], 0, 1), ValueError, "classes_per_batch"),
         (lambda: ClassBatchSampler([5, 5, 8, 5], 1, 2), ValueError, r"samples_per_class\b.* 8\b"),
-        (lambda: ClassBatchSampler([0, 1], 1, 0), ValueError, "samples_per_class"),
         (lambda: ClassBatchSampler([0, 1], 1, 1.0), TypeError, "samples_per_class"),
         (lambda: ClassBatchSampler([0.0, 1.0], 1, 1), TypeError, "labels"),
         (lambda: ClassBatchSampler([0, -2], 1, 1), ValueError, "labels"),
-        (lambda: ClassBatchSampler([[0, 1]], 1, 1), ValueError, "labels"),
         (lambda: ClassBatchSampler([0, 1], 1, 1, -3), ValueError, "seed"),
         (lambda: ClassBatchSampler(ZEROS, 1, 1, small_classes="x"), ValueError, "small_classes"),
         (lambda: ClassBatchSampler(ZEROS, 1, 1, power=2.0), ValueError, "power"),
-        (lambda: ClassBatchSampler(ZEROS, 1, 1, within=[0, 1, 2]), ValueError, "within"),
         (lambda: ClassBatchSampler(ZEROS, 1, 1, within=[0, 1]), ValueError, "within"),
-        (
-            lambda: ClassBatchSampler(GROUPED, 4, 2, within=GROUPS),
-            ValueError,
-            "classes_per_batch",
-        ),
+        (lambda: ClassBatchSampler(GROUPED, 4, 2, within=GROUPS), ValueError, "classes_per_batch"),
         (lambda: RandomBatchSampler(3, 4), ValueError, "batch_size"),
-        (lambda: RandomBatchSampler(3, 0), ValueError, "batch_size"),
         (lambda: RandomBatchSampler([1, 2], 2.0), TypeError, "batch_size"),
-        (lambda: RandomBatchSampler(3, 1, -1), ValueError, "seed"),
         (lambda: RandomBatchSampler(3, 1).batch_at(-1), ValueError, "step"),
         (lambda: anchor_sampler(per_class=0), ValueError, "per_class"),
-        (lambda: anchor_sampler(per_class=1.5), TypeError, "per_class"),
         (lambda: anchor_sampler(renew_every=1.5), TypeError, "renew_every"),
         (lambda: anchor_sampler(np.array([0, 1])), ValueError, "labels"),
     ],

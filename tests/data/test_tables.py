@@ -53,14 +53,11 @@ def test_small_pictures_of_a_table_are_an_array_as_they_are(write, name):
     check_same(from_parquet(write(name, image=grey)), PICTURES[..., :1])
 
 
-@pytest.mark.parametrize("threads", [1, 4])
-def test_photographs_are_read_when_they_are_asked_for(write, threads):
+def test_photographs_are_read_when_they_are_asked_for(write):
     file = write(image=[*PHOTOS[:11], b"no image"])
     data = from_parquet(file, transform=small)
-    assert isinstance(data.images, ImageFiles)
-    assert data.images.shape == (12, 8, 8, 3)
     assert str(data.images.files[7]) == f"{file}[7]"
-    images = ImageFiles(data.images.files, small, threads=threads)
+    images = ImageFiles(data.images.files, small, threads=4)
     expected = from_rows([(photo, 0) for photo in PHOTOS[:11]], transform=small).images[:]
     np.testing.assert_array_equal(images[:11], expected)
     with pytest.raises(BadImageError, match=r"birds\.parquet\[11\]:"):
@@ -69,7 +66,7 @@ def test_photographs_are_read_when_they_are_asked_for(write, threads):
     np.testing.assert_array_equal(there[[3, 10]], expected[[3, 10]])
 
 
-def test_labels_of_any_column_and_names_without_a_choice(write):
+def test_labels_of_any_column_and_names_without_a_choice(write, arrow):
     plain = write(image=None, label=None, photo=FILES, species=[NAMES[n] for n in LABELS])
     assert from_parquet(plain, "photo", "species").class_names == {"species": NAMES}
     listing = read_folder(plain)
@@ -77,19 +74,10 @@ def test_labels_of_any_column_and_names_without_a_choice(write):
     named = {"kind": FEATURES["label"]}
     both = write("b.parquet", named, label=None, kind=LABELS.tolist(), width=[8] * 12)
     assert tuple(read_folder(both).names["class"].values()) == NAMES
-
-
-@pytest.mark.parametrize("kind", ["large_string", "dictionary", "string"])
-def test_a_column_of_text_of_any_type(write, arrow, kind):
-    """As pandas writes it, with a column of the numbers of rows; of two columns that might be it none is guessed."""
-    text = arrow.array([NAMES[n] for n in LABELS])
-    text = text.dictionary_encode() if kind == "dictionary" else text.cast(kind)
-    index = {"__index_level_0__": list(range(12))[::-1]}
-    plain = write(label=None, species=text, **index)
-    assert tuple(read_folder(plain).names["class"].values()) == NAMES
+    text = arrow.array([NAMES[n] for n in LABELS]).dictionary_encode()  # as pandas writes it
     check_same(from_parquet(write("c.parquet", label=text)), names=NAMES)
-    with pytest.raises(ValueError, match=r"b\.parquet .*'label'.* image, species, year"):
-        read_folder(write("b.parquet", label=None, species=text, year=[2020] * 12))
+    with pytest.raises(ValueError, match=r"d\.parquet .*'label'.* image, species, year"):
+        read_folder(write("d.parquet", label=None, species=text, year=[2020] * 12))
 
 
 def sizes(listing) -> dict[str, int]:
@@ -109,16 +97,6 @@ def test_parts_are_those_that_files_are_called_after(write, tmp_path):
         read_folder(tmp_path / "hub")
 
 
-def test_tables_in_a_folder_of_photographs_are_left_out(write, tmp_path):
-    for name in NAMES:
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "0.png").write_bytes(FILES[0])
-    write("embedded.parquet")
-    listing = read_folder(tmp_path)
-    assert len(listing.files) == 4
-    assert any("embedded.parquet" in note for note in listing.notes)
-
-
 @pytest.mark.parametrize(
     ("values", "error", "place"),
     [
@@ -127,16 +105,9 @@ def test_tables_in_a_folder_of_photographs_are_left_out(write, tmp_path):
         ({"image": ["a"] * 12}, TypeError, "'image'"),
         ({"label": LABELS / 2}, TypeError, "'label'"),
         ({"label": [0, 1, None, *LABELS[3:].tolist()]}, ValueError, r"birds\.parquet\[2\]"),
-        ({"label": ["cat", " ", *["dog"] * 10]}, ValueError, r"birds\.parquet\[1\]"),
         ({"label": [0, -1] * 6}, ValueError, "^label .* row 1$"),
-        ({"image": [], "label": []}, ValueError, r"birds\.parquet"),
         ({"label": [0, -1] * 6, "features": FEATURES}, ValueError, r"birds\.parquet\[1\]"),
-        (
-            {"image": [*FILES[:7], None, *FILES[8:]]},
-            BadImageError,
-            r"birds\.parquet\[7\]: .*\bnone\b",
-        ),
-        ({"image": [*FILES[:7], b"?", *FILES[8:]]}, BadImageError, r"birds\.parquet\[7\]"),
+        ({"image": [None, *FILES[1:]]}, BadImageError, r"birds\.parquet\[0\]: .*\bnone\b"),
     ],
 )
 def test_wrong_tables_are_refused(write, values, error, place):
@@ -150,14 +121,11 @@ def test_wrong_paths_are_refused(write, tmp_path):
     text.write_text("no table")
     write(other.name, label=list("abcd") * 3)
     for path, error, name in (
-        (tmp_path / "none.parquet", FileNotFoundError, "^path"),
         (tmp_path / "*.txt", FileNotFoundError, r"^path .*\*\.txt"),
-        ([], TypeError, "^path"),
         (3, TypeError, "^path"),
         (text, ValueError, r"/text\.parquet"),
         ([file, other], TypeError, r"birds\.parquet .*labels"),
         ([file, file], ValueError, r"^path .*/birds\.parquet"),
-        ([tmp_path / "birds.*", tmp_path / "." / "birds.parquet"], ValueError, "^path"),
     ):
         with pytest.raises(error, match=rf"{name}\b"):
             from_parquet(path)

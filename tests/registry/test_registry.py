@@ -6,7 +6,6 @@ import subprocess
 import sys
 import tomllib
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -18,7 +17,6 @@ from jdml.data import walk
 from jdml.recipes import Recipe
 from jdml.registry import DATASETS, LOSSES, MINERS, NETWORKS
 from jdml.registry.extras import ALONE, EXTRAS, MissingLibraryError, need, progress_bar
-from jdml.training import exporting
 
 
 def test_every_loss_has_a_record_and_every_record_a_loss():
@@ -32,9 +30,6 @@ def test_every_loss_has_a_record_and_every_record_a_loss():
 def test_every_loss_is_tried_as_what_it_is():
     kinds = {f"{name}_loss": loss.kind for name, loss in LOSSES.items()}
     assert {name: spec.kind for name, spec in tried.REGISTRY.items()} == kinds
-
-
-def test_peers_are_those_that_losses_are_compared_with():
     text = (Path(tried.__file__).parent / "test_pml_parity.py").read_text()
     assert set(tried.PEERS) == set(re.findall(r"jdml\.(\w+_loss)", text))
     assert set(tried.PEERS.values()) == set(re.findall(r"pml_losses\.(\w+)", text))
@@ -123,18 +118,9 @@ def test_a_data_set_is_as_its_record_says(name):
     assert record.counted in ("", *record.labellings)
 
 
-def test_digits_have_the_labellings_and_counts_of_their_record():
-    record = DATASETS["digits"]
-    for split, published in record.published.items():
-        part = data.load("digits", split=split)
-        assert tuple(part.views) == record.labellings
-        assert published == (len(np.unique(part.labels)), len(part))
-
-
-@pytest.mark.parametrize("pointer", ["jdml.mining", ":easy_positive", "jdml.mining:"])
-def test_what_is_no_pointer_is_refused(pointer):
+def test_what_is_no_pointer_is_refused():
     with pytest.raises(ValueError, match=r"^pointer\b"):
-        registry.resolve(pointer)
+        registry.resolve("jdml.mining")
 
 
 def brought_by(code: str) -> set[str]:
@@ -191,15 +177,9 @@ def without(monkeypatch):
 def test_every_extra_is_asked_for_by_its_name(without, module):
     without(module)
     extra = next(extra for extra, modules in EXTRAS.items() if module in modules)
-    with pytest.raises(MissingLibraryError, match=rf"pip install 'jdml\[{extra}\]'$"):
-        need(module, "this")
-
-
-def test_a_missing_library_is_an_import_error_and_a_value_error(without):
-    without("sklearn")
-    for kind in (ImportError, ValueError):
-        with pytest.raises(kind, match="scikit-learn"):
-            metrics.nmi(np.eye(4, dtype=np.float32), np.arange(4) // 2)
+    for kind in (MissingLibraryError, ImportError, ValueError):
+        with pytest.raises(kind, match=rf"pip install 'jdml\[{extra}\]'$"):
+            need(module, "this")
 
 
 RUN = report.Run("run", {}, 0, {"R@1": 0.5}, [{"step": 1, "loss": 2.0}])
@@ -215,27 +195,15 @@ def batches():
     ("library", "use", "extra"),
     [
         ("sklearn", lambda folder: data.load("digits"), "train"),
-        (
-            "sklearn",
-            lambda folder: metrics.nmi(np.eye(4, dtype=np.float32), np.arange(4) // 2),
-            "train",
-        ),
+        ("sklearn", lambda folder: metrics.nmi(np.eye(4), np.arange(4) // 2), "train"),
         ("PIL", lambda folder: data.ImageFiles([folder / "a.png"])[0:1], "train"),
-        ("PIL", lambda folder: data.load("folder", data_dir=folder), "train"),
         ("PIL", lambda folder: data.check("folder", folder), "train"),
-        ("sklearn", lambda folder: data.check("digits", None), "train"),
         ("jinja2", lambda folder: report.html_report(RUN, folder / "run"), "train"),
         ("matplotlib", lambda folder: report.curves({"a": RUN.log}), "train"),
         ("grain", lambda folder: batches(), "train"),
         ("safetensors", lambda folder: models.load_weights(folder / "w.safetensors", {}), "train"),
         ("tqdm", lambda folder: progress_bar(True), "train"),
         ("orbax", lambda folder: training.checkpoint.RunFolder(folder / "run", {}), "train"),
-        ("safetensors", lambda folder: training.checkpoint.RunFolder(folder / "run", {}), "train"),
-        (
-            "flatbuffers",
-            lambda folder: exporting.export_stablehlo(SimpleNamespace(input={"shape": ()})),
-            "train",
-        ),
         ("tensorboardX", lambda folder: training.log.Log(folder, tensorboard=True), "all"),
     ],
 )
@@ -249,25 +217,9 @@ def test_python_asks_before_anything_is_made(without, library, use, extra, tmp_p
     assert not (tmp_path / "run").exists()
 
 
-def test_a_bar_that_is_not_shown_needs_nothing(without):
-    without("tqdm")
-    with progress_bar(False, total=2) as bar:
-        bar.set_description("compiling")
-        bar.set_postfix({"loss": 1.0})
-        bar.set_postfix_str("job", refresh=False)
-        bar.update()
-
-
 @pytest.mark.parametrize(
     ("library", "words"),
-    [
-        ("tyro", "train --help"),
-        ("tyro", "compare x"),
-        ("rich", "train"),
-        ("tqdm", "train"),
-        ("sklearn", "train"),
-        ("flatbuffers", "export nowhere --out m.stablehlo"),
-    ],
+    [("tyro", "train --help"), ("sklearn", "train"), ("flatbuffers", "export x --out m.stablehlo")],
 )
 def test_the_command_line_asks_in_a_line(without, capsys, library, words):
     without(library)
