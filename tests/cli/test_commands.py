@@ -79,7 +79,6 @@ def test_version(jdml_command):
 ERRORS = {
     "permission": (PermissionError(errno.EACCES, "x", "/runs"), 2, "/runs: no permission"),
     "a file in the path": (NotADirectoryError(errno.ENOTDIR, "x", "/a/b"), 2, "/a/b: .*file"),
-    "a file in a folder's place": (FileExistsError(errno.EEXIST, "x", "/a"), 2, "/a: .*file"),
     "an argument": (ValueError("data_dir must be\n  a folder"), 2, "--data-dir must be a folder$"),
     "numbers": (FloatingPointError("the loss is nan at step 3"), 2, "step 3"),
     "memory": (MemoryError(), 2, "out of memory"),

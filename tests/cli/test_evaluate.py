@@ -51,14 +51,6 @@ def test_evaluate_gallery_names_strings_and_sphere(jdml_main, tmp_path):
     assert json.loads(out)["R@1"] == 1.0
 
 
-def test_evaluate_nmi(jdml_main, tmp_path):
-    rng = np.random.default_rng(0)
-    y = np.arange(60) % 2
-    np.savez(tmp_path / "e.npz", embeddings=10 * np.eye(2)[y] + rng.normal(size=(60, 2)), labels=y)
-    _, out, _ = jdml_main("evaluate", tmp_path / "e.npz", "--nmi", "--json", "-")
-    assert (json.loads(out)["NMI"], json.loads(out)["AMI"]) == pytest.approx((1.0, 1.0))
-
-
 X, Y = np.zeros((4, 2), np.float32), np.zeros(4, int)
 GALLERY = {"gallery_embeddings": X, "gallery_labels": Y}
 
@@ -68,23 +60,15 @@ GALLERY = {"gallery_embeddings": X, "gallery_labels": Y}
     [
         ({"x": X, "labels": Y}, "'embeddings'.* labels, x"),
         ({"embeddings": X}, "'labels'"),
-        ({"embeddings": X[:, 0], "labels": Y}, r"embeddings .*\[4\]"),
-        ({"embeddings": X[:0], "labels": Y[:0]}, r"embeddings .*\[0, 2\]"),
         ({"embeddings": X, "labels": Y[:3]}, r"labels .*\[4\].*\[3\]"),
         ({"embeddings": X, "labels": Y / 2}, "labels .*float64"),
-        ({"embeddings": Y[:, None], "labels": Y}, "embeddings .*int64"),
         ({"embeddings": X + [[np.nan, 0]], "labels": Y}, "embeddings .*row 0"),
         ({"embeddings": X, "labels": Y, "gallery_embeddings": X}, "'gallery_labels'"),
-        (
-            {"embeddings": X, "labels": Y, **GALLERY, "gallery_embeddings": X[:, :1]},
-            "gallery_embeddings .*D = 2",
-        ),
         (
             {"embeddings": X, "labels": Y, **GALLERY, "gallery_labels": Y.astype(str)},
             "labels .*gallery labels",
         ),
         ({"embeddings": X, "labels": Y.astype(str).astype(object)}, "'labels' of .*e.npz"),
-        ({"embeddings": np.array([None]), "labels": Y}, "'embeddings' of .*e.npz"),
     ],
 )
 def test_evaluate_refuses(jdml_main, tmp_path, arrays, names):
@@ -169,42 +153,32 @@ def test_evaluate_ignores_what_is_of_one_group(jdml_main, embeddings, tmp_path):
     _, out, _ = jdml_main("evaluate", file, ignore, "camera", "--json", "-")
     assert json.loads(out).items() >= expected.items()
     np.savez(file, **content, files=files)
+    (tmp_path / "few.csv").write_text("\n".join(["file,camera", "0.jpg,l"]))
     for key, name in (
         ("camera", "'camera'"),
         (f"{tmp_path / 't.csv'}:lens", "t.csv:1: "),
-        (f"{tmp_path / 'u.csv'}:camera", "u.csv"),
+        (f"{tmp_path / 'few.csv'}:camera", "few.csv does not name 5 of 6"),
     ):
         code, _, err = jdml_main("evaluate", file, ignore, key)
         assert (code, name in err) == (2, True)
-    (tmp_path / "t.csv").write_text("\n".join(["file,camera", "0.jpg,l"]))
-    code, _, err = jdml_main("evaluate", file, ignore, f"{tmp_path / 't.csv'}:camera")
-    assert "t.csv does not name 5 of 6" in err
-    np.savez(file, **content)
-    code, _, err = jdml_main("evaluate", file, ignore, f"{tmp_path / 't.csv'}:camera")
-    assert "files" in err
 
 
 def test_evaluate_by_level(jdml_main, embeddings, tmp_path):
-    content = dict(np.load(embeddings))
+    content, file = dict(np.load(embeddings)), tmp_path / "levels.npz"
     labels = np.stack([content["labels"] // 2, content["labels"]], axis=1).astype(str)
-    np.savez(tmp_path / "levels.npz", embeddings=content["embeddings"], labels=labels)
-    _, out, _ = jdml_main("evaluate", tmp_path / "levels.npz", "--nmi", "--json", "-")
+    np.savez(file, embeddings=content["embeddings"], labels=labels)
+    _, out, _ = jdml_main("evaluate", file, "--nmi", "--json", "-")
     assert json.loads(out)["R@1"] == pytest.approx([4 / 6, 4 / 6])
-    assert len(json.loads(out)["NMI"]) == 2
+    coarse, fine = json.loads(out)["NMI"]
+    assert 0 <= coarse < 0.7 < fine < 0.8  # of the clusters 0, 1 and 10, 11, 11.4 and 20
     labels = np.stack([content["labels"], np.full_like(content["labels"], -1)], axis=1)
-    np.savez(tmp_path / "levels.npz", embeddings=content["embeddings"], labels=labels)
-    code, out, _ = jdml_main("evaluate", tmp_path / "levels.npz", "--nmi", "--json", "-")
+    np.savez(file, embeddings=content["embeddings"], labels=labels)
+    code, out, _ = jdml_main("evaluate", file, "--nmi", "--json", "-")
     assert (code, [json.loads(out)[name][1] for name in ("R@1", "NMI", "AMI")]) == (0, [0, 0, 0])
-    _, out, _ = jdml_main("evaluate", tmp_path / "levels.npz")
-    assert "level 0" in out
-
-
-@pytest.mark.parametrize("content", [b"", b"not an archive", b"PK\x03\x04 broken"])
-def test_evaluate_refuses_other_files(jdml_main, tmp_path, content):
-    (tmp_path / "e.npz").write_bytes(content)
-    code, _, err = jdml_main("evaluate", tmp_path / "e.npz")
-    assert code == 2
-    assert "e.npz" in err
+    assert "level 0" in jdml_main("evaluate", file)[1]
+    file.write_bytes(b"PK\x03\x04 broken")
+    code, _, err = jdml_main("evaluate", file)
+    assert (code, "levels.npz" in err) == (2, True)
 
 
 @pytest.mark.parametrize("terminal", [True, False])
@@ -217,15 +191,6 @@ def test_tables_lose_no_digit(terminal, capsys, monkeypatch):
     shown = capsys.readouterr().out
     assert all(str(1000 + i) in shown and name in shown for i, name in enumerate(names))
     assert ("metric 0" in shown.splitlines()[2]) != terminal  # on its side
-
-
-def test_names_in_tables_are_no_markup(capsys):
-    names = ["[bold]", "n[1]", "[/red]", "a[/b]c"]
-    print_table("[t]", ["class", "[k]"], [[name, name] for name in names])
-    shown = capsys.readouterr().out
-    assert all(shown.count(name) == 2 for name in names)
-    assert "[t]" in shown
-    assert "[k]" in shown
 
 
 def test_evaluate_files_on_disk(jdml_main, tmp_path):
@@ -256,22 +221,12 @@ def test_evaluate_files_on_disk(jdml_main, tmp_path):
         beside = jdml_main("evaluate", alone, *gallery, *more, "--json", "-")
         assert beside[1] == answer[1]
     assert jdml_main("evaluate", first, *labels)[0] == 0
-    own = files["labels"].rename(tmp_path / "labels.dat")  # whatever it is called
-    assert jdml_main("evaluate", first, "--labels", own)[0] == 0
-    own.rename(files["labels"])
-    np.savez(
-        tmp_path / "dotted.npz", embeddings=arrays["embeddings"], **{"y.npy": np.arange(9) % 3}
-    )
-    assert jdml_main("evaluate", tmp_path / "dotted.npz", "--labels", "y.npy")[0] == 0
     for words, name in (
         ([first], "--labels"),
         ([first, "--labels", "gone.npy"], "gone.npy"),
         ([first, *labels, *gallery[:2]], "--gallery-labels"),
-        ([first, *labels, *gallery[2:]], "--gallery-embeddings"),
-        ([first, *labels, "--self-index", "own"], "own"),
         ([alone, *gallery[:2]], "'gallery_labels'"),
         ([alone, "--gallery-embeddings", "typo"], "'typo'"),
-        ([alone, "--gallery-labels", "typo"], "'gallery_embeddings'"),
     ):
         code, _, err = jdml_main("evaluate", *words)
         assert (code, name in err) == (2, True), err

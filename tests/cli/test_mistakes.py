@@ -32,7 +32,6 @@ def places(tmp_path_factory):
 WORDS = [
     ("paint", "COMMAND", "'paint'"),
     ("trian", "COMMAND", "train"),
-    ("help paint", "COMMAND", "'paint'"),
     ("weights paint", "COMMAND", "weights convert"),
     ("data chekc", "COMMAND", "data check"),
     ("data check cubs .", "NAME", "cub"),
@@ -41,23 +40,16 @@ WORDS = [
     ("data check folder --data-dir .", "--data-dir"),
     ("train --loss tripplet", "--loss", "triplet"),
     ("train --learning-rate 1", "--learning-rate", "--lr"),
-    ("train --optimiser sgd", "--optimiser", "--optimizer"),
     ("train --model=resnet", "--model", "resnet"),
     ("train --data mnst", "--data", "mnist"),
     ("train --miner easy_positve", "--miner", "easy_positive"),
-    ("train --miner eps+foo", "--miner"),
     ("train --miner semi_hard:foo=1", "--miner semi_hard", "margin"),
-    ("train --miner semi_hard:margin", "--miner semi_hard"),
     ("train --loss-setting margn=1", "--loss-setting", "margin"),
-    ("train --loss-setting margin", "--loss-setting"),
     ("train --method nir --method-setting wait=1", "--method-setting", "weight"),
-    ("benchmark --dry-run --loss-setting alpa=2", "--loss-setting", "alpha"),
     ("sweep --set los=triplet --out s", "--set", "loss"),
-    ("sweep --set loss=tripplet --out s", "--loss", "triplet"),
 ]
 NUMBERS = [
     ("train --seed 4294967296", "--seed"),
-    ("train --seed -1", "--seed"),
     ("train --lr 0", "--lr"),
     ("train --steps -1", "--steps"),
     ("train --micro-batch 0", "--micro-batch"),
@@ -65,7 +57,6 @@ NUMBERS = [
     ("train --devices many", "--devices"),
     ("train --validation 1", "--validation"),
     ("train --validation 0.0001", "--validation"),
-    ("train --label-noise 1", "--label-noise"),
     ("train --warmup 2000", "--warmup", "--steps"),
     ("train --batch 8y4", "--batch", "'8y4'"),
     ("train --batch 11x1", "--batch", "10x6"),
@@ -77,18 +68,13 @@ NUMBERS = [
     ("train --data-dir {photos} --memory 1000", "--memory", "18"),
     ("train --loss arcface --proxies-per-class 0", "--proxies-per-class"),
     ("train --processes 2", "processes", "coordinator"),
-    ("benchmark --method mpa --proxies-per-class 0 --dry-run", "--proxies-per-class"),
     ("benchmark --dry-run --seeds 0", "--seeds"),
-    ("benchmark --dry-run --dim 0", "--dim"),
     ("benchmark --dry-run --workers 0", "--workers"),
-    ("benchmark --dry-run --image-size 0", "--image-size"),
-    ("benchmark --dry-run --steps -1", "--steps"),
     ("sweep --set lr=1,-1 --out s", "--lr"),
     ("sweep --seeds 0 --out s", "--seeds"),
     ("search {empty} {file} --gallery {photos} -k 0", "-k"),
     ("search {empty} {file} --gallery {photos} --max-distance -1", "--max-distance"),
     ("evaluate {e} --recall-at 0", "recall_at"),
-    ("evaluate {e} --map-at 999999999999999999999999999999", "map_at"),
     ("data check folder {photos} --sample 0", "sample"),
 ]
 DATA = [
@@ -102,7 +88,6 @@ DATA = [
     ("train --data-dir /no/such", "/no/such"),
     ("train --data-dir=", "--data-dir"),
     ("train --data folder", "--data-dir"),
-    ("train --data inshop", "--data-dir"),
     ("train --data cub --data-dir /no/such", "images.txt", "/no/such"),
     ("train --data omniglot --data-dir /no/such", "images_background.zip", "/no/such"),
     ("train --data nothing_there:rows", "nothing_there:rows"),
@@ -111,7 +96,6 @@ DATA = [
     ("train --train-classes 3 12", "--train-classes", "12"),
     ("train --data cub --train-classes 1", "--train-classes", "--classes-file"),
     ("train --data-dir {photos} --classes-file {names}", "kind9", "kind0"),
-    ("train --data-dir {photos} --classes-file {empty}", "--classes-file"),
     ("train --data-dir {photos} --classes-file {photos}/kind0/0.png", "UTF-8"),
     ("train --data-dir {photos} --out {photos}", "--out", "{photos}"),
     ("train --data-dir {photos} --out {photos}/kind0/run", "--out", "{photos}"),
@@ -124,7 +108,6 @@ DATA = [
     ("data check folder ~no-such-user/photos", "DIR", "~no-such-user/photos"),
     ("embed {empty} {photos} --out e.npz", "{empty}", "config.json"),
     ("embed nowhere {photos} --out e.npz", "run", "nowhere"),
-    ("embed ~no-such-user/run {photos}", "~no-such-user/run"),
     ("embed {empty} {photos} --out e.txt", "--out", ".npz"),
     ("embed {empty} {photos} --out no/e.npz", "--out", "no/e.npz"),
     ("embed {empty} {photos} --data-dir {photos}", "--data-dir", "{photos}"),
@@ -134,7 +117,6 @@ DATA = [
     ("evaluate {e} --json=", "--json"),
     ("evaluate {e} --json no/m.json", "no/m.json"),
     ("evaluate nowhere.npz", "nowhere.npz"),
-    ("evaluate {empty}", "{empty}"),
     ("report --out r.html", "RUN"),
     ("report nowhere", "run", "nowhere"),
     ("report . --out r.pdf", "--out", ".html"),
@@ -155,11 +137,6 @@ TOGETHER = [
     ("train --proxies-lr-factor 2", "--proxies-lr-factor", "triplet"),
     ("train --proxies-start random", "--proxies-start", "triplet"),
     ("train --sampled-classes 4", "--sampled-classes", "triplet"),
-    (
-        "train --loss potential_field --proxies-per-class 0 --proxies-lr-factor 9",
-        "--proxies-lr-factor",
-        "--proxies-per-class",
-    ),
     ("train --features there", "--features", "--freeze backbone"),
     (
         "train --data-dir {photos} --freeze backbone --kept-views 3 --augmentation none",
@@ -174,7 +151,6 @@ TOGETHER = [
     ("train --tensorboard", "--tensorboard", "--out"),
     ("train --method-setting weight=1", "--method-setting", "--method nir"),
     ("train --method nir --loss triplet", "--method nir", "triplet"),
-    ("train --method ccp --loss arcface", "--method ccp", "arcface"),
     ("train --method ccp", "--method ccp", "--validation"),
     ("train --input-stats vit_s16_dino", "--input-stats", "--weights"),
     ("train --pooling gem", "--pooling", "--model eps"),
@@ -187,21 +163,11 @@ TOGETHER = [
     ("benchmark --method eps --proxies-per-class 2 --dry-run", "--proxies-per-class", "eps"),
     ("benchmark --label-noise .2 --protocol mlrc --dry-run", "--label-noise", "conventional"),
     ("benchmark --dry-run --backbone vit_s16 --pooling max", "--pooling", "--backbone vit_s16"),
-    ("benchmark --dry-run --method ccp --method-setting omega=1", "--method-setting", "ccp"),
     ("benchmark --dry-run --method ccp --method-setting loss=arcface", "loss", "contrastive"),
-    ("benchmark --dry-run --method nir --method-setting loss=triplet", "loss", "proxy_anchor"),
-    ("benchmark --dry-run --method nir --method-setting flow=wide", "flow", "wide"),
     ("benchmark --dry-run --method mpa --method-setting weight=1", "--method-setting", "mpa"),
-    (
-        "benchmark --dry-run --method pfml --method-setting clip=vector --loss-setting alpha=4",
-        "preset",
-        "alpha",
-    ),
     ("sweep --set lr --out s", "--set lr"),
-    ("sweep --set lr=1 --set lr=2 --out s", "--set lr"),
     ("sweep --set lr=1e-3,1e-4 --lr 1e-2 --out s", "--lr", "--set lr"),
     ("sweep --set lr=1 --out s --coordinator localhost:1", "--coordinator"),
-    ("sweep --set lr=1 --out s --process 0", "--process"),
     ("search {empty} {file} --gallery e.npz --labels kind", "--labels", "e.npz"),
     (
         "search {empty} {file} --gallery {photos} --max-distance auto --rerank expand",
@@ -212,21 +178,17 @@ TOGETHER = [
 ]
 ADDRESSES = [
     ("demo --out {address}", "--out"),
-    ("train --out {address}", "--out"),
     ("train --data-dir {address}", "--data-dir"),
     ("train --weights {address}", "--weights"),
     ("train --classes-file={address}", "--classes-file"),
     ("sweep --set lr=1,2 --out {address}", "--out"),
-    ("sweep --set data-dir={address} --out here", "--data-dir"),
     ("benchmark --data-dir {address}", "--data-dir"),
     ("embed {address} photos", "RUN"),
     ("embed run cub:{address}", "SOURCE"),
-    ("embed run photos --out {address}.npz", "--out"),
     ("search run q.png --gallery {address}", "--gallery"),
     ("search run {address} --gallery g.npz", "QUERY"),
     ("export run --out {address}.safetensors", "--out"),
     ("evaluate {address}.npz", "FILE"),
-    ("report {address}", "RUN"),
     ("report run --source {address}", "--source"),
     ("compare run --csv {address}.csv", "--csv"),
     ("data check folder {address}", "DIR"),
@@ -252,20 +214,13 @@ def test_mistakes(row, places, jdml_command, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(("typed", "name"), ADDRESSES)
-@pytest.mark.parametrize("address", ["s3://bucket/run", "gs://bucket/run", "hf://org/name"])
-def test_addresses_of_other_machines(typed, name, address, jdml_command, tmp_path, monkeypatch):
+def test_addresses_of_other_machines(typed, name, jdml_command, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    address = "s3://bucket/run"
     check_refused(jdml_command(*typed.format(address=address).split()), (name, address))
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize(
-    ("words", "name"),
-    [
-        (["train", "--data-dir", ""], "--data-dir"),
-        (["embed", "run", ""], "SOURCE"),
-        (["evaluate", "x" * 5000], "x" * 5000),
-    ],
-)
-def test_words_that_are_no_paths(words, name, jdml_command):
-    check_refused(jdml_command(*words), (name,))
+@pytest.mark.parametrize("words", [["embed", "run", ""], ["evaluate", "x" * 5000]])
+def test_words_that_are_no_paths(words, jdml_command):
+    check_refused(jdml_command(*words), (words[-1] or "SOURCE",))

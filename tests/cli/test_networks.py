@@ -11,7 +11,6 @@ import pytest
 
 import jdml.cli
 from jdml import training
-from jdml.data.folder import check_apart
 
 NETS = """
 import equinox as eqx, flax.linen as nn, jax, jax.numpy as jnp
@@ -65,17 +64,6 @@ def wide(width):
 def other():
     return OfLinen(9)
 """
-
-
-def test_a_run_lies_outside_the_images(tmp_path):
-    """Among them it would be a class when the same command is given again."""
-    for name in ("a/train/cat", "a/test/dog", "b/cat"):
-        (tmp_path / name).mkdir(parents=True)
-    check_apart("--out", tmp_path / "a" / "runs" / "1", tmp_path / "a")
-    check_apart("--out", tmp_path / "runs", tmp_path / "b")
-    for inside in ("a", "a/train/run", "b/runs/1"):
-        with pytest.raises(ValueError, match=r"^--out\b"):
-            check_apart("--out", tmp_path / inside, tmp_path / inside[0])
 
 
 OTHERS = ("OfNnx", "of_equinox", "of_functions")

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from jdml import training
-from jdml.cli.train import Train
 
 
 def read_log(folder):
@@ -46,15 +45,6 @@ def test_a_proxy_loss_stops_early(jdml_main, tmp_path):
         int(count.replace(",", "")) for count in re.findall(r"([\d,]{3,})(?= images| of)", out)[:3]
     )
     assert (train + held_out, test) == (1198, 599)
-
-
-def test_the_folder_of_another_run_is_refused(jdml_main, tmp_path):
-    config = {**Train(dim=3).config(), "fit": {"steps": 7}}
-    (tmp_path / "config.json").write_text(json.dumps(config))
-    (tmp_path / "log.jsonl").write_text('{"step": 7}\n')
-    code, _, err = jdml_main("train", "--dim", 2, "--out", tmp_path)
-    assert code == 2
-    assert "dim: 3 there, 2 now" in err
 
 
 @pytest.mark.slow  # three runs, of two programs each

@@ -12,7 +12,7 @@ import pytest
 
 from jdml import data
 from jdml.data.arrays import read_arrays
-from jdml.data.folder import read_folder, read_table
+from jdml.data.folder import read_folder
 from jdml.data.splits import read_names, resplit, train_on
 from jdml.registry.extras import MissingLibraryError
 
@@ -23,112 +23,47 @@ def counts(listing) -> dict[str, tuple[int, int]]:
     return {name: (len(np.unique(ids[rows])), len(rows)) for name, rows in listing.splits.items()}
 
 
-def test_classes_may_be_called_like_splits(tmp_path, draw):
-    draw(tmp_path, 2, 2)
-    (tmp_path / "kind0").rename(tmp_path / "train")
-    assert counts(read_folder(tmp_path)) == {"train": (1, 2), "test": (1, 2), "all": (2, 4)}
-
-
-def write(path: Path, text: str) -> Path:
-    path.write_text(text)
-    return path
-
-
-def test_a_table_of_files_and_labels(photos, tmp_path):
-    rows = [
-        f"{photos}/kind{k}/{i}.png,{'odd' if k % 2 else 'even'}" for k in range(4) for i in range(2)
-    ]
-    listing = read_table(write(tmp_path / "t.csv", "\n".join(["file,label", *rows])))
-    assert counts(listing) == {"train": (1, 4), "test": (1, 4), "all": (2, 8)}
-    splits = ["train"] * 4 + ["test"] * 4
-    rows = [f"{row},{split}" for row, split in zip(rows, splits, strict=True)]
-    listing = read_table(write(tmp_path / "t.csv", "\n".join(["file,label,split", *rows])))
-    assert counts(listing) == {"train": (2, 4), "test": (2, 4), "all": (2, 8)}
-    part = data.load("folder", data_dir=tmp_path / "t.csv", split="test")
-    assert part.class_names["class"] == ("even", "odd")
-    assert part.images[:1].shape == (1, 224, 224, 3)
-
-
-@pytest.mark.parametrize(
-    ("text", "place"),
-    [
-        ("a.png,ant", "t.csv:1"),
-        ("file,label\na.png", "t.csv:2"),
-        ("file,label\na.png,", "t.csv:2"),
-        ("file,label\na.png,ant\na.png,bee", "t.csv:3"),
-        ("file,label,split\na.png,ant,dev", "t.csv:2: split"),
-        ("file,label\n", "t.csv"),
-    ],
-)
-def test_bad_tables_name_the_line(tmp_path, text, place):
-    with pytest.raises(ValueError, match=rf"{place}\b"):
-        read_table(write(tmp_path / "t.csv", text))
-
-
-def test_resplit(photos):
+def test_resplit(photos, tmp_path):
     listing = read_folder(photos)
-    by_class = [resplit(listing, "classes", seed=seed) for seed in (1, 1, 2)]
-    assert counts(by_class[0]) == {"train": (3, 18), "test": (3, 18), "all": (6, 36)}
-    rows = [part.splits["test"].tolist() for part in by_class]
-    assert rows[0] == rows[1] != rows[2]
-    assert counts(resplit(listing, "classes", share=0.34))["test"] == (2, 12)
+    by_class = resplit(listing, "classes", seed=1, share=0.34)
+    assert counts(by_class) == {"train": (4, 24), "test": (2, 12), "all": (6, 36)}
     assert counts(resplit(listing, "images")) == {"train": (6, 30), "test": (6, 6), "all": (6, 36)}
-    assert counts(resplit(listing, "none")) == {"train": (6, 36), "all": (6, 36)}
-    assert counts(train_on(listing, ["kind5", "kind0"]))["train"] == (2, 12)
-
-
-def test_what_cannot_be_split(photos, tmp_path):
-    few = train_on(read_folder(photos), ["kind0"])
+    few = train_on(listing, ["kind5", "kind0"])
+    assert counts(few)["train"] == (2, 12)
+    (tmp_path / "c.txt").write_text("ant\nant\n")
     for refused, name in (
         (lambda: resplit(few, "half"), "rule"),
         (lambda: resplit(few, "images", share=1), "share"),
         (lambda: train_on(few, ["kind0", "kind9"]), "kind9"),
-        (lambda: read_names(write(tmp_path / "c.txt", "ant\nant\n")), "c.txt:2"),
-        (lambda: read_names(write(tmp_path / "c.txt", "\n")), "c.txt"),
+        (lambda: read_names(tmp_path / "c.txt"), "c.txt:2"),
     ):
         with pytest.raises(ValueError, match=rf"\b{name}\b"):
             refused()
 
 
-def test_files_of_other_kinds_are_counted(tmp_path, draw, jdml_command):
+def test_data_check_counts_and_names_what_is_wrong(tmp_path, draw, check):
     root = draw(tmp_path / "photos", 4, 2)
+    code, out, err = check("check", "folder", root, "--quiet")
+    assert (code, err) == (0, "")
+    assert "decoded: 8 images" in out
+    assert "wrong" not in out
     for name in ("kind0/a.heic", "kind1/b.HEIC", "kind2/notes.txt", ".hidden/c.png", "lost.png"):
         (root / name).parent.mkdir(exist_ok=True)
         (root / name).write_bytes(b"?")
-    (root / "__MACOSX" / "kind0").mkdir(parents=True)
-    (root / "kind3" / "__MACOSX").mkdir()
-    (root / "kind3" / "__MACOSX" / "0.png").write_bytes(b"?")
     listing = read_folder(root)
     assert counts(listing)["all"] == (4, 8)
     lone, convertible, other = listing.notes
     assert lone.startswith("1 image ")
     assert re.match(r"2 files .*2 \.heic.*\.jpg", convertible)
     assert re.match(r"1 file .*1 \.txt", other)
-    done = jdml_command("data", "check", "folder", root, "--quiet")
-    assert done.code == 1
-    assert "wrong: 2 files" in done.out
-
-
-def write_pixels(folder, count=2):
-    from PIL import Image
-
-    for name in ("cat", "dog"):
-        (folder / name).mkdir(parents=True)
-        for i in range(count):
-            Image.new("RGB", (9, 9), (i, ord(name[0]), 0)).save(folder / name / f"{i}.png")
-
-
-def test_data_check_counts_and_names_what_is_wrong(check, tmp_path):
-    write_pixels(tmp_path)
-    code, out, err = check("check", "folder", tmp_path, "--quiet")
-    assert (code, err) == (0, "")
-    assert "decoded: 4 images" in out
-    assert "wrong" not in out
-    (tmp_path / "cat" / "1.png").write_bytes(b"no image")
-    code, out, _ = check("check", "folder", tmp_path, "--quiet")
-    assert (code, "wrong: 1 of 4 images" in out) == (1, True)
-    code, out, _ = check("check", "cub", tmp_path, "--quiet")
-    assert (code, "wrong: cub needs images.txt" in out) == (1, True)
+    (root / "kind3" / "1.png").write_bytes(b"no image")
+    for name, problems in (
+        ("folder", ("2 files", "1 of 8 images")),
+        ("cub", ("cub needs images.txt",)),
+    ):
+        code, out, _ = check("check", name, root, "--quiet")
+        assert code == 1
+        assert all(f"wrong: {problem}" in out for problem in problems), out
 
 
 def test_preparing_a_data_set_names_the_library_that_it_needs(tmp_path, monkeypatch, jdml_command):
@@ -197,22 +132,3 @@ def test_a_table_trains_and_is_searched_as_the_folder_is(
     report = jdml_command("report", "run", "--out", "report.html")
     assert (report.code, "not at hand" in report.out) == (0, False)
     assert "data:image/webp" in Path("report.html").read_text()
-
-
-def test_a_name_of_a_module_trains_as_the_folder_does(
-    photos, run, tiny, tmp_path, jdml_command, monkeypatch
-):
-    monkeypatch.chdir(tmp_path)
-    Path("their_photos.py").write_text(
-        "import jdml\n"
-        f"listing = jdml.data.folder.read_folder({str(photos)!r})\n"
-        "labels = [listing.names['class'][n] for n in listing.views['class'].tolist()]\n"
-        "rows = list(zip(listing.files, labels))\n"
-    )
-    done = jdml_command("train", "--data", "their_photos:rows", *tiny, "--out", "run")
-    assert done.code == 0, done.err
-    assert scores(done.out) == scores(run.out)
-    report = jdml_command("report", "run", "--out", "report.html")
-    assert (report.code, "not at hand" in report.out) == (0, False)
-    done = jdml_command("data", "check", "folder", "their_photos:rows", "--quiet")
-    assert (done.code, "wrong" in done.out) == (0, False)

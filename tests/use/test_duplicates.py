@@ -111,25 +111,6 @@ def test_what_has_another_colour_is_not_the_same_and_what_is_flat_is_nothing(tmp
     assert duplicates.by_hash([], []) == duplicates.by_hash([None], [Place("a", "", "b")]) == ()
 
 
-def test_images_that_are_nearly_the_same_are_found_by_embeddings(copied, tmp_path, capsys):
-    """By any function; a couple once, what cannot be read is passed over."""
-
-    def pixels(images):
-        seen = images.images.each(lambda image: np.asarray(image.resize((8, 8)), float).ravel())
-        return np.stack(
-            [one if isinstance(one, np.ndarray) else np.full(192, np.nan) for one in seen]
-        )
-
-    found = data.check("folder", copied, duplicates=pixels)
-    told = {
-        "alike": [{"first": c.first._asdict(), "second": c.second._asdict()} for c in found.alike]
-    }
-    assert couples_in(told, copied) == COPIES
-    assert data.check("folder", copied, duplicates=pixels, within=1e9).alike > found.alike
-    with pytest.raises(ValueError, match=r"^within\b"):
-        data.check("folder", copied, within=-1)
-
-
 def test_embeddings_of_a_run_are_compared(run, photos, tmp_path, jdml_command):
     shutil.copytree(photos, tmp_path / "photos")
     picture = Image.open(photos / "kind0" / "0.png")

@@ -9,17 +9,15 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import jax
 import numpy as np
 import pytest
 
-import jdml
 from jdml import training
-from jdml.cli.commands import COMMANDS
 from jdml.registry import NETWORKS
 from jdml.training import exporting
+from jdml.training.run_files import read_model
 
 
 def metrics_of(folder: Path) -> dict:
@@ -28,26 +26,17 @@ def metrics_of(folder: Path) -> dict:
 
 def test_the_folder_says_all_of_it(run):
     config = json.loads((run.folder / "config.json").read_text())
-    assert config["embedding"]["crop"] == {
-        "size": 16, "short_side": 18, "scale": [0.08, 1.0], "ratio": [0.75, 4 / 3], "resize_first": False,
-    }  # fmt: skip
-    assert config["embedding"]["class_names"] == ["kind0", "kind1", "kind2"]
-    assert config["data"] == "folder"
+    embedding = {"class_names": ["kind0", "kind1", "kind2"], "network": "small", "dim": 4}
+    assert {**embedding, "normalize": "sphere"}.items() <= config["embedding"].items()
+    assert {"size": 16, "short_side": 18}.items() <= config["embedding"]["crop"].items()
+    assert {"data": "folder", "augmentation": "conventional"}.items() <= config.items()
     settled = {"loss": "circle", "network": "small", "normalize": "sphere"}
     assert settled.items() <= config["recipe"].items()
-    assert config["augmentation"] == "conventional"
-    assert {"network": "small", "dim": 4, "normalize": "sphere"}.items() <= config[
-        "embedding"
-    ].items()
     assert set(config["versions"]) == {"jdml", "jax", "flax", "optax", "numpy"}
     last = json.loads((run.folder / "log.jsonl").read_text().splitlines()[-1])
     assert last["model"] == "model.safetensors"
-    from safetensors import safe_open
-
-    with safe_open(run.folder / "model.safetensors", framework="np") as file:
-        described = json.loads(file.metadata()["jdml"])
-    assert described["embedding"] == config["embedding"]
-    assert described["step"] == 4
+    described = read_model(run.folder / "model.safetensors")[1]
+    assert (described["embedding"], described["step"]) == (config["embedding"], 4)
 
 
 def test_embeddings_score_what_the_run_scored(run, photos, tmp_path, jdml_command):
@@ -83,8 +72,6 @@ def test_one_photograph_is_embedded_alike_in_every_way(run, photos):
         train=False,
     )
     np.testing.assert_allclose(trained.normalize(applied), by_path, atol=1e-6)
-    assert trained.class_names == ("kind0", "kind1", "kind2")
-    assert (trained.step, trained.metrics) == (4, metrics_of(run.folder))
 
 
 def test_other_formats(run, photos, tmp_path, jdml_command):
@@ -119,23 +106,6 @@ def test_damaged_images_are_named_and_left_out(run, photos, tmp_path, jdml_comma
     assert (done.code, "kind0/1.png" in done.err) == (2, True)
 
 
-def test_sources_and_queries_that_are_none(run, photos, tmp_path, jdml_command):
-    embed, search = ("embed", run.folder), ("search", run.folder)
-    for words, names in (
-        ((*embed, "cubb:/data"), ("cubb:/data", "cub")),
-        ((*embed, tmp_path), (str(tmp_path),)),
-        ((*embed, photos / "kind0", "--split", "test"), ("--split", "test")),
-        ((*search, "no.jpg", "--gallery", photos), ("QUERY", "no.jpg")),
-        (
-            (*search, photos / "kind0", "--gallery", photos, "--labels", "kind"),
-            ("--labels", "class"),
-        ),
-    ):
-        done = jdml_command(*words)
-        assert (done.code, done.err.count("\n")) == (2, 1)
-        assert re.search(".*".join(map(re.escape, names)), done.err), done.err
-
-
 def test_search_by_photograph(run, photos, tmp_path, jdml_command):
     query = photos / "kind4" / "2.png"
     sheet, neighbours = tmp_path / "sheet.png", tmp_path / "found.json"
@@ -167,10 +137,8 @@ def test_search_by_photograph(run, photos, tmp_path, jdml_command):
     done = search("--max-distance", distances[nearest[0]] / 2)
     assert done.code == 0
     assert json.loads(neighbours.read_text())[0]["found"] == []
-    for second_look in ("reciprocal", "expand", "augment"):
-        assert search("--rerank", second_look).code == 0
-        (answer,) = json.loads(neighbours.read_text())
-        assert [hit["rank"] for hit in answer["found"]] == [1, 2, 3]
+    assert search("--rerank", "augment").code == 0
+    assert len(json.loads(neighbours.read_text())[0]["found"]) == 3
     done = search("--max-distance", "auto")
     limit = float(re.search(r"max distance: ([\d.]+)", done.out)[1])
     (answer,) = json.loads(neighbours.read_text())
@@ -179,24 +147,27 @@ def test_search_by_photograph(run, photos, tmp_path, jdml_command):
     )
 
 
-def test_a_gallery_whose_classes_share_a_vector_finds_nothing(run, photos, tmp_path, jdml_command):
-    gallery, found = tmp_path / "g.npz", tmp_path / "found.json"
+def test_galleries_of_one_point_and_of_another_model(run, photos, tmp_path, jdml_command):
+    """Where classes share a vector nothing is near enough."""
+    gallery, found, query = tmp_path / "g.npz", tmp_path / "found.json", photos / "kind4" / "2.png"
     files = np.array([str(photos / "kind0" / f"{i}.png") for i in range(4)])
-    same = np.ones((4, 4), np.float32)
-    np.savez(gallery, embeddings=same, labels=np.array(list("aabb")), files=files)
+    same = {"embeddings": np.ones((4, 4), np.float32), "labels": np.array(list("aabb"))}
+    np.savez(gallery, **same, files=files)
     options = ("--gallery", gallery, "--max-distance", "auto", "--json", found)
-    done = jdml_command("search", run.folder, photos / "kind4" / "2.png", *options)
+    done = jdml_command("search", run.folder, query, *options)
     assert done.code == 0, done.err
     assert "jdml data check --duplicates" in done.out
     assert json.loads(found.read_text())[0]["found"] == []
-
-
-def test_a_gallery_of_another_model_is_refused(run, photos, tmp_path, jdml_command):
-    gallery = tmp_path / "g.npz"
-    np.savez(gallery, embeddings=np.ones((2, 4), np.float32), model=np.array("0" * 16))
-    done = jdml_command("search", run.folder, photos / "kind0" / "0.png", "--gallery", gallery)
-    assert done.code == 2
-    assert f"{gallery} " in done.err
+    np.savez(gallery, **same, model=np.array("0" * 16))
+    done = jdml_command("search", run.folder, query, *options)
+    assert (done.code, f"{gallery} " in done.err) == (2, True)
+    for words, name in (
+        (("embed", run.folder, "cubb:/data"), "cubb:/data"),
+        (("embed", run.folder, photos / "kind0", "--split", "test"), "--split"),
+        (("search", run.folder, query, "--gallery", photos, "--labels", "kind"), "--labels"),
+    ):
+        done = jdml_command(*words)
+        assert (done.code, done.err.count("\n"), name in done.err) == (2, 1, True), done.err
 
 
 ALONE = """
@@ -211,7 +182,7 @@ assert not [name for name in sys.modules if name.partition(".")[0] in ("jdml", "
 """
 
 
-def test_export_runs_without_jdml(run, photos, tmp_path, jdml_command):
+def test_what_is_exported_is_used_like_a_run(run, photos, tmp_path, jdml_command):
     pytest.importorskip("flatbuffers")
     trained = training.load(run.folder)
     done = jdml_command("export", run.folder, "--out", tmp_path / "model.stablehlo")
@@ -228,21 +199,17 @@ def test_export_runs_without_jdml(run, photos, tmp_path, jdml_command):
     done = subprocess.run(alone, cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     np.testing.assert_allclose(np.load(names[2]), trained.embed(images), atol=1e-5)
-
-
-@pytest.mark.parametrize("platforms", ["gpu", "", (), ("cpu", "quantum")])
-def test_export_for_what_nobody_compiles_for_is_refused(platforms):
-    pytest.importorskip("flatbuffers")
-    with pytest.raises(ValueError, match=r"^platforms\b"):
-        exporting.export_stablehlo(SimpleNamespace(input={}), platforms=platforms)
-
-
-def test_export_for_one_platform(run):
-    pytest.importorskip("flatbuffers")
-    from jax import export
-
-    program = exporting.export_stablehlo(training.load(run.folder), platforms="cpu")
-    assert export.deserialize(program).platforms == ("cpu",)
+    program = jax.export.deserialize(exporting.export_stablehlo(trained, platforms="cpu"))
+    assert program.platforms == ("cpu",)
+    for platforms in ("gpu", (), ("cpu", "quantum")):
+        with pytest.raises(ValueError, match=r"^platforms\b"):
+            exporting.export_stablehlo(trained, platforms=platforms)
+    exported = tmp_path / "model.safetensors"
+    assert jdml_command("export", run.folder, "--out", exported).code == 0
+    again = training.load(exported)
+    np.testing.assert_array_equal(again.embed(images), trained.embed(images))
+    facts = [(each.identity, each.step, each.class_names) for each in (again, trained)]
+    assert facts[0] == facts[1]
 
 
 @pytest.mark.parametrize("dies_at", [0, 1, 2])
@@ -270,15 +237,6 @@ def test_a_killed_export_leaves_no_program_with_another_s_description(
     if described.exists():
         assert json.loads(described.read_text())["step"] == 7
     assert {path.name for path in tmp_path.iterdir()} <= {program.name, described.name}
-
-
-def test_an_exported_file_is_used_like_a_run(run, photos, tmp_path, jdml_command):
-    out = tmp_path / "model.safetensors"
-    assert jdml_command("export", run.folder, "--out", out).code == 0
-    again, trained = training.load(out), training.load(run.folder)
-    np.testing.assert_array_equal(again.embed(photos / "kind1"), trained.embed(photos / "kind1"))
-    assert again.identity == trained.identity
-    assert (again.step, again.class_names) == (trained.step, trained.class_names)
 
 
 def test_a_run_is_resumed_with_more_steps_and_not_with_fewer(photos, tmp_path, jdml_command, tiny):
@@ -330,18 +288,3 @@ def test_the_recipe_of_an_evening_on_real_birds(shared_data, tmp_path, jdml_comm
         assert done.code == 0, (words, done.err)
         if words[1] == "search":
             assert done.out.count(".jpg") >= 3, done.out  # three neighbours
-
-
-def test_the_readme_shows_the_examples_and_no_more_than_fifteen_lines(run, photos):
-    readme = (Path(__file__).parents[2] / "README.md").read_text()
-    section = re.search(r"^## Use what you trained\n(.*?)^(?=## )", readme, re.M | re.S)
-    assert section is not None
-    lines = section[0].strip().splitlines()
-    assert len(lines) <= 15
-    shown = [line.removeprefix("$ ") for line in lines if line.startswith("$ ")]
-    assert shown == [COMMANDS[name].example for name in ("train", "embed", "search", "export")]
-    (expression,) = re.findall(r"`(jdml\.training\.load\(.*?\]\))`", section[0])
-    query = photos / "kind0" / "1.png"
-    expression = expression.replace("runs/photos", str(run.folder)).replace("query.jpg", str(query))
-    expected = training.load(run.folder).embed(query)
-    np.testing.assert_allclose(eval(expression, {"jdml": jdml}), expected, atol=1e-6)

@@ -53,21 +53,8 @@ def test_all_commands_read_the_same_images(run, linked, tmp_path, jdml_command, 
     assert "24 images of 4 classes" in done.out
 
 
-def test_python_reads_lists_and_parts_as_commands_do(run, photos, tmp_path, caplog):
-    trained = training.load(run.folder)
-    lines = ["file;label", f"{photos}/kind1/0.png;b", f"{photos}/kind0/0.png;a"]
-    (tmp_path / "t.csv").write_text("\n".join(lines))
-    assert trained.embed(tmp_path / "t.csv").shape == (2, 4)
-    root = tmp_path / "parts"
-    for part in ("train", "test", "unlabeled"):
-        shutil.copytree(photos / "kind0", root / part / "kind0")
-    assert trained.embed(root).shape == (12, 4)
-    assert "unlabeled/: 6 images" in caplog.text
-
-
-@pytest.mark.parametrize("embedded", [False, True])
 def test_a_query_and_its_copies_are_not_found_whatever_it_is_called(
-    run, photos, tmp_path, jdml_command, monkeypatch, embedded
+    run, photos, tmp_path, jdml_command, monkeypatch
 ):
     root = tmp_path / "photos"
     shutil.copytree(photos, root)
@@ -85,37 +72,29 @@ def test_a_query_and_its_copies_are_not_found_whatever_it_is_called(
         tmp_path / "copy.png",
         "2.png",
     ]
-    gallery, found = root, tmp_path / "found.json"
-    if embedded:
-        gallery = tmp_path / "g.npz"
-        assert jdml_command("embed", run.folder, root, "--out", gallery, "--quiet").code == 0
-    options = ("--gallery", gallery, "-k", 3, "--json", found, "--quiet")
-    done = jdml_command("search", run.folder, *queries, *options)
-    assert done.code == 0, done.err
-    answers = json.loads(found.read_text())
-    assert len(answers) == len(queries)
-    for answer in answers:
-        hits = [os.path.relpath(hit["file"], root) for hit in answer["found"]]
-        assert len(hits) == 3
-        assert not any(hit == "kind4/2.png" or "copy" in hit for hit in hits)
-
-
-def test_a_folder_that_moved(run, photos, tmp_path, jdml_command):
-    root, gallery = tmp_path / "photos", tmp_path / "g.npz"
-    shutil.copytree(photos, root)
+    gallery, found, sheet = (tmp_path / name for name in ("g.npz", "f.json", "s.png"))
     assert jdml_command("embed", run.folder, root, "--out", gallery, "--quiet").code == 0
-    root.rename(tmp_path / "moved")
-    query = tmp_path / "moved" / "kind4" / "2.png"
-    found, sheet = tmp_path / "f.json", tmp_path / "s.png"
-    options = ("--gallery", gallery, "-k", 3, "--json", found, "--quiet")
+    for there in (root, gallery):
+        options = ("--gallery", there, "-k", 3, "--json", found, "--quiet")
+        done = jdml_command("search", run.folder, *queries, *options)
+        assert done.code == 0, done.err
+        answers = json.loads(found.read_text())
+        assert len(answers) == len(queries)
+        for answer in answers:
+            hits = [os.path.relpath(hit["file"], root) for hit in answer["found"]]
+            assert len(hits) == 3
+            assert not any(hit == "kind4/2.png" or "copy" in hit for hit in hits)
+    monkeypatch.chdir(tmp_path)  # the folder moves: only what is drawn needs its files
+    query = root.rename(tmp_path / "moved") / "kind4" / "2.png"
     assert jdml_command("search", run.folder, query, *options).code == 0
     (answer,) = json.loads(found.read_text())
-    assert str(root / "kind4" / "2.png") not in [hit["file"] for hit in answer["found"]]
-    assert len(answer["found"]) == 3
+    hits = [os.path.relpath(hit["file"], root) for hit in answer["found"]]
+    assert len(hits) == 3
+    assert "kind4/2.png" not in hits
     found.unlink()
     done = jdml_command("search", run.folder, query, *options, "--out", sheet)
     assert done.code == 2
-    assert re.search(r"--out .*36 of 36", done.err)
+    assert re.search(r"--out .*41 of 41", done.err)
     assert not found.exists()
     assert not sheet.exists()
 
@@ -140,20 +119,11 @@ def test_parts_are_trained_held_out_and_scored(photos, tmp_path, jdml_command, t
     assert sorted(set(np.load(out)["labels"])) == ["kind3", "kind5"]
 
 
-ADDRESSES = ("s3://bucket/run", "gs://bucket/run", "hf://org/name", "https://host/run")
-
-
-@pytest.mark.parametrize("address", [*ADDRESSES, "file:///data/run", *map(Path, ADDRESSES)])
-def test_addresses_are_refused(address):
-    with pytest.raises(ValueError, match=r"^out_dir\b.*/run|^out_dir\b.*/name"):
-        check_local("out_dir", address)
-
-
 @pytest.mark.parametrize(
     "place",
     [
-        None, "runs/a", "/abs/a:b", "cub:/data/CUB", "cub:CUB", "~/x", "a/s3://b", "..", Path("C:/x"), 3, b"x",
-        PureWindowsPath("C:/x"), Path("/data/s3:/x"), "C:/x",
+        None, "runs/a", "/abs/a:b", "cub:/data/CUB", "a/s3://b", 3, b"x", PureWindowsPath("C:/x"),
+        Path("/data/s3:/x"), "C:/x",
     ],
 )  # fmt: skip
 def test_paths_are_taken(place):
@@ -193,6 +163,8 @@ def fit(place):
 )
 def test_python_refuses_addresses(use, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(ValueError, match=r"\baddress .*bucket"):
-        use("s3://bucket/run.safetensors")
+    others = ("hf://bucket/run", "https://bucket/run", Path("gs://bucket/run"))
+    for address in ("s3://bucket/run.safetensors", *(others if use is training.load else ())):
+        with pytest.raises(ValueError, match=r"\baddress .*bucket"):
+            use(address)
     assert not list(tmp_path.iterdir())
