@@ -170,7 +170,7 @@ def test_what_is_typed_with_a_sweep_s_values_holds_or_is_refused(tmp_path):
 
 
 @pytest.mark.slow  # three runs
-def test_runs_of_other_files_are_no_seeds_of_one_setting(tmp_path, draw, jdml_command):
+def test_runs_of_other_files_or_networks_are_no_seeds_of_one_setting(tmp_path, draw, jdml_command):
     words = "train --loss triplet --image-size 16 --batch 4 --dim 4 --steps 1 --quiet --split images".split()
     for seed, name in enumerate(("birds", "cars", "cars")):
         where = draw(tmp_path / f"{name}{seed}", 2, 12 + (name == "cars"), 16)
@@ -179,6 +179,15 @@ def test_runs_of_other_files_are_no_seeds_of_one_setting(tmp_path, draw, jdml_co
     rows = jdml.report.compare_runs(jdml.report.read_runs(tmp_path / "typed")).rows
     assert {row.name: len(row.runs) for row in rows if len(row.runs) == 1} == {"birds0": 1}
     assert sorted(len(row.runs) for row in rows) == [1, 2]
+    for dims in ((4, 4), (4, 8)):  # as a program writes it, by a factory that is given the seed
+        for seed, dim in enumerate(dims, 1):
+            file = tmp_path / f"typed/cars{seed}/config.json"
+            made = {"factory": "nets:net", "settings": {"seed": seed}, "dim": dim}
+            config = json.loads(file.read_text()) | {"embedding": made}
+            config.pop("data", None)
+            file.write_text(json.dumps(config))
+        cars = jdml.report.read_runs(tmp_path / "typed/cars1", tmp_path / "typed/cars2")
+        assert len(jdml.report.compare_runs(cars).rows) == len(set(dims))
 
 
 def test_classes_of_a_fold_are_not_guessed(run, photos):
