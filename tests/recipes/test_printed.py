@@ -8,30 +8,28 @@ import pytest
 
 from jdml.recipes import DATASETS, RECIPES, Recipe, recipe
 from jdml.recipes.beside import Beside, beside, of_entry
-from jdml.recipes.printed import ENTRIES, Entry, inferred
+from jdml.recipes.printed import ENTRIES, inferred
 from jdml.registry import NETWORKS
-
-
-def found_by(entry: Entry, change: dict[str, Any] | None = None, **where: Any) -> list[Beside]:
-    """The rows that the run of a row finds, where one thing of it may be another."""
-    run, noise = of_entry(entry)
-    asked = {"method": entry.method, "dataset": entry.dataset, "protocol": entry.protocol}
-    asked |= {"backbone": entry.backbone, "label_noise": noise, **where}
-    return beside(dataclasses.replace(run, **change or {}), **asked)
 
 
 def test_each_row_is_found_by_its_own_run_alone() -> None:
     """Also where a table varies nothing but what is changed here: then another row is found, or none."""
     together = set()
     for entry in ENTRIES:
-        found = found_by(entry)
+        run, noise = of_entry(entry)
+        asked: dict[str, Any] = {"method": entry.method, "dataset": entry.dataset}
+        asked |= {"protocol": entry.protocol, "backbone": entry.backbone, "label_noise": noise}
+        found = beside(run, **asked)
         own = Beside(entry.table, entry.rows, (entry.note,) if entry.note else ())
         assert [each for each in found if each.table == entry.table] == [own]
         together.add(tuple(each.table for each in found))
-        run, noise = of_entry(entry)
+        for change in (
+            {"dim": run.dim + 1},
+            {"pooling": "max" if run.pooling == "cubic" else "cubic"},
+        ):
+            rows = [each.rows for each in beside(dataclasses.replace(run, **change), **asked)]
+            assert entry.rows not in rows, (entry.table, entry.method, entry.dataset, change)
         others: tuple[dict[str, Any], ...] = (
-            {"change": {"dim": run.dim + 1}},
-            {"change": {"pooling": "cubic" if run.pooling != "cubic" else "max"}},
             {"label_noise": noise + 0.1},
             {"crop": 112},
             {"dataset": DATASETS[DATASETS.index(entry.dataset) - 1]},
@@ -39,7 +37,7 @@ def test_each_row_is_found_by_its_own_run_alone() -> None:
             {"protocol": "mlrc" if entry.protocol == "conventional" else "conventional"},
         )
         for other in others:
-            rows = [each.rows for each in found_by(entry, **other)]
+            rows = [each.rows for each in beside(run, **{**asked, **other})]
             assert entry.rows not in rows, (entry.table, entry.method, entry.dataset, other)
     # Two tables may report one task: NIR prints its main one with constant and with falling rates.
     assert {tables for tables in together if len(tables) > 1} == {("NIR, Table 1", "NIR, Table 2")}

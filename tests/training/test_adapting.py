@@ -185,6 +185,7 @@ def tiny(plan, pictures, out_dir=None, **settings):
     return train(plan, pictures, model=model, out_dir=out_dir, progress=False, **settings)
 
 
+@pytest.mark.slow  # repeats what is frozen, by a recipe
 def test_the_last_blocks_of_a_network(pictures):
     plan = dataclasses.replace(PLAN, last_blocks=1)
     start, end = (tiny(dataclasses.replace(plan, steps=n), pictures).state for n in (0, 2))
@@ -207,6 +208,7 @@ def test_the_last_blocks_of_a_network_with_batch_norm(pictures):
     assert {name.rpartition("_")[0] or name for name in first} == {"stage6_block0", "top", "head"}
 
 
+@pytest.mark.slow  # several programs of a transformer
 def test_low_ranks_change_nothing_at_first(pictures, tmp_path):
     """Kernels of attention and MLP learn factors; the run's file is one of the network."""
     plan = dataclasses.replace(PLAN, lora=2, lora_alpha=4.0)

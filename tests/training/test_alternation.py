@@ -325,7 +325,7 @@ def unbroken(toy, tmp_path_factory):
     return to_the_end(toy, tmp_path_factory.mktemp("unbroken"))[0]
 
 
-@pytest.mark.parametrize("die_at", [7, pytest.param(9, marks=pytest.mark.slow), 13])
+@pytest.mark.parametrize("die_at", [7, pytest.param(13, marks=pytest.mark.slow)])
 def test_a_killed_run_ends_with_the_same_bits(toy, identical, tmp_path, unbroken, die_at):
     with pytest.raises(toy.Killed):
         to_the_end(toy, tmp_path, die_at)

@@ -151,7 +151,10 @@ def alternating():
     return made, objective, optax.chain(anchor, clip, optimizer), {"hook": hook}
 
 
-@pytest.mark.parametrize("kind", [margin, with_memory, field, regularized, alternating])
+LONGER = [pytest.param(kind, marks=pytest.mark.slow) for kind in (regularized, alternating)]
+
+
+@pytest.mark.parametrize("kind", [margin, with_memory, field, *LONGER])
 def test_a_recipe_s_run_is_the_one_made_by_hand(kind):
     made, objective, optimizer, more = kind()
     held_out = blobs() if "hook" in more else None
@@ -199,6 +202,7 @@ def test_parts_of_one_s_own_take_the_recipe_s_place():
     jax.tree.map(np.testing.assert_array_equal, result.state.params, fresh.params)
 
 
+@pytest.mark.slow  # three networks
 def test_a_network_of_one_s_own_is_not_changed_by_the_recipe_which_is_logged(caplog):
     paper = dataclasses.replace(PLAIN, pooling="max", freeze_batch_norm=True)
     shortest = {**STILL, "steps": 1}

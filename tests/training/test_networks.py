@@ -99,11 +99,12 @@ class Collections(nn.Module):
         return x + jax.random.normal(self.make_rng("noise"), x.shape) if training else x
 
 
-@pytest.mark.parametrize("model", [Attribute(), sequential()])
+@pytest.mark.parametrize("model", [Attribute(), pytest.param(sequential(), marks=pytest.mark.slow)])
 def test_linen_modules(model, tmp_path):
     assert all((mean != 0).any() for mean in means(trained(model, tmp_path).batch_stats))
 
 
+@pytest.mark.slow
 def test_other_collections_of_linen_are_carried(tmp_path):
     state = trained(Collections(), tmp_path)
     assert state.batch_stats["~counts"]["rows"] == 16

@@ -53,7 +53,7 @@ def plan(recipe, **settings):
     return Plan(recipe, given.pop("model", SmallConvNet(DIM, (8,))), **given)
 
 
-@pytest.mark.parametrize("recipe", [PAIRS, PROBLEMS], ids=["pairs", "problems"])
+@pytest.mark.parametrize("recipe", [PAIRS, pytest.param(PROBLEMS, marks=pytest.mark.slow)])
 def test_conventional_scores_classes_that_did_not_train(recipe, tmp_path):
     metrics = conventional(plan(recipe), stripes(), TEST, tmp_path)
     assert set(metrics) >= {"R@1", "RP", "MAP@R", "nDCG@8", "MAP@1000"}

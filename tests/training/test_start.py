@@ -105,21 +105,19 @@ def test_a_head_looks_at_some_images_and_at_all_where_there_are_fewer():
     chex.assert_trees_all_close(seen, alone, rtol=1e-5)
 
 
-def test_a_recipe_s_head_begins_before_its_proxies_and_once(tmp_path):
+def test_a_recipe_s_head_begins_before_its_proxies():
     recipe = Recipe(loss="proxy_anchor", network="small", dim=4, batch=4, rate=1e-30, steps=1)
     recipe = dataclasses.replace(recipe, head="principal", start="samples")
-    settings = {"out_dir": tmp_path, "seed": 2, "progress": False}
-    begun = training.train(recipe, TRAIN, **settings)
+    begun = training.train(recipe, TRAIN, seed=2, progress=False)
     model = jdml.models.create("small", dim=4)
     objective = objectives.proxy(jdml.proxy_anchor_loss, 2, 4)
     state = training.create_state(model, objective, optax.adam(1.0), TRAIN.images, seed=2)
     expected = training.start_head(state, model, TRAIN, seed=2)
     expected = training.start_on_samples(expected, model, TRAIN, seed=2)
     chex.assert_trees_all_close(begun.state.params, expected.params, rtol=1e-5, atol=1e-6)
-    again = training.train(recipe, TRAIN, steps=2, longer=True, **settings)
-    chex.assert_trees_all_close(again.state.params, begun.state.params, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow  # another network
 def test_low_rank_changes_have_a_head_that_begins_too():
     vit = jdml.models.create("vit_s16", dim=4).clone(width=8, depth=1, heads=2, patch=2, grid=2)
     model = training.WithLora(vit, 2, "block0.*/kernel")
