@@ -70,4 +70,5 @@ def small_backbone(monkeypatch):
     """
     record = NETWORKS["resnet50"]
     small = {"make": "jdml.models.convnets:SmallConvNet", "settings": {"features": (8,)}}
+    # --backbone takes the names of the library alone: one of them is small here.
     monkeypatch.setitem(NETWORKS, "resnet50", dataclasses.replace(record, **small))

@@ -73,6 +73,7 @@ def tiny_transformers(monkeypatch):
     for name in ("vit_s16", "siglip_b16"):
         record = registry.NETWORKS[name]
         small = dataclasses.replace(record, settings={**record.settings, **tiny})
+        # --weights takes the networks of the library alone: these are small here.
         monkeypatch.setitem(registry.NETWORKS, name, small)
 
 

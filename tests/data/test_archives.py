@@ -230,6 +230,7 @@ def test_without_mnist_the_table_that_is_there_is_read(tmp_path, monkeypatch):
     """By a data set that is registered for the test, as Colab's folder is absolute."""
     table = tmp_path / "mnist_train_small.csv"
     record = dataclasses.replace(DATASETS["mnist"], beside=str(table))
+    # Registered, as anyone may: no record of the library has a folder that a test may write.
     monkeypatch.setitem(DATASETS, "colab", record)
     monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path))
     with pytest.raises(FileNotFoundError, match="^colab"):

@@ -268,6 +268,7 @@ def test_the_recipe_of_an_evening_on_real_birds(shared_data, tmp_path, jdml_comm
     """
     record = NETWORKS["vit_s16"]
     tiny = {**record.settings, "width": 24, "depth": 1, "heads": 2}
+    # The page names this network, which is large; its words are run as they are.
     monkeypatch.setitem(NETWORKS, "vit_s16", dataclasses.replace(record, settings=tiny))
     crops = sorted((shared_data / "cub_crops227" / "images").iterdir())[:6]
     for place in crops:
