@@ -50,7 +50,7 @@ import pytest
 from _pytest import runner
 from jax._src.interpreters import mlir
 
-pytest.register_assert_rewrite("data.own", "hunt.bad")  # what they assert is told as a test's
+pytest.register_assert_rewrite("data.own", "hunt.bad")  # what they assert is reported as a test's
 
 # Traces make millions of objects, nearly none of them garbage: look for it a hundred times less often.
 gc.freeze()
@@ -64,7 +64,7 @@ runner.runtestprotocol.__code__ = runner.runtestprotocol.__code__.replace(co_sta
 # twentieth of all time. Here they share one, until programs are dropped.
 mlir.make_ir_context = cache(mlir.make_ir_context)
 
-# A suite in the background, or under nohup, inherits an ignored Ctrl-C; it, and the children it starts, get the usual one.
+# A suite in the background or under nohup inherits an ignored Ctrl-C: it and its children get the usual one.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
