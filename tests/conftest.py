@@ -91,6 +91,7 @@ STRICT_ROOMS = {
     "optim",
 }
 
+
 def pytest_sessionfinish() -> None:
     """Spare pytest, which looks for garbage five times at the end, all that is none."""
     gc.collect()

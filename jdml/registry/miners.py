@@ -42,10 +42,8 @@ class Miner:
             >>> MINERS["eps"].build(dim=64) == MINERS["easy_positive"].build(dim=2)
             True
         """
-        own = f"jdml.mining:{self.builder}"
-        builder: Callable[..., Callable[..., Any]] = resolve(
-            self.builder if ":" in self.builder else own
-        )
+        pointer = self.builder if ":" in self.builder else f"jdml.mining:{self.builder}"
+        builder: Callable[..., Callable[..., Any]] = resolve(pointer)
         known = list(inspect.signature(builder).parameters)
         for name in settings:
             if name not in known:
