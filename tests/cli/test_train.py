@@ -91,7 +91,15 @@ def test_a_number_makes_devices_of_a_cpu(asked, there):
     assert ended.stdout.startswith(f"{there} 2 of {there} devices (cpu), 16 rows")
 
 
-@pytest.mark.parametrize("more", ["", "--schedule cosine", "--loss proxy_anchor --validation .3"])
+@pytest.mark.parametrize(
+    "more",
+    [
+        "--loss proxy_anchor --validation .3",
+        # Less of the same.
+        pytest.param("", marks=pytest.mark.slow),
+        pytest.param("--schedule cosine", marks=pytest.mark.slow),
+    ],
+)
 def test_no_steps_score_the_start(jdml_command, tmp_path, more):
     words = ["train", "--dim", 4, "--quiet", "--out", tmp_path, *more.split()]
     done = jdml_command(*words, "--steps", 0)

@@ -40,7 +40,9 @@ def place(request, tmp_path_factory, draw) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("rule", ["classes", "images", "classes-file"])
+@pytest.mark.parametrize(
+    "rule", ["classes", pytest.param("images", marks=pytest.mark.slow), "classes-file"]
+)
 def test_what_is_scored_is_what_was_not_trained_on(place, rule, tmp_path, tiny, jdml_command):
     run, out, exported = tmp_path / "run", tmp_path / "e.npz", tmp_path / "m.safetensors"
     how = ["--split", rule, "--seed", 3]
