@@ -75,13 +75,7 @@ def test_parameters_and_statistics_are_float32(name):
         assert {leaf.dtype for leaf in jax.tree.leaves(tree)} == {np.dtype(np.float32)}
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=[] if name in KINDS else [pytest.mark.slow])  # of another's class
-        for name in BATCH_NORMED
-    ],
-)
+@pytest.mark.parametrize("name", BATCH_NORMED)
 def test_frozen_batch_norm_makes_training_and_evaluation_one_program(name):
     net = create(name, dim=3, freeze_batch_norm=True)
     _, variables = shapes_of(net, 32)
