@@ -31,14 +31,12 @@ SCRIPTS = sorted(
 pytestmark = pytest.mark.slow  # up to half a minute each
 
 
-def scripts_in_memory() -> dict[str, Any]:
-    """Return the imported modules of studies and benchmarks."""
-    return {
-        name: module
-        for name, module in sys.modules.items()
-        if name.partition(".")[0] == "experiments"
-        or BENCHMARKS in Path(getattr(module, "__file__", None) or "").parents
-    }
+def scripts_in_memory() -> list[str]:
+    """Return the imported modules of studies and benchmarks, and those of other folders with these names."""
+    stems = {path.stem for path in BENCHMARKS.glob("*.py")}
+    return [
+        name for name in sys.modules if name in stems or name.partition(".")[0] == "experiments"
+    ]
 
 
 @pytest.fixture

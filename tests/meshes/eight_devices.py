@@ -68,7 +68,7 @@ def register(name: str, case: Case, *ways: str) -> None:
     CHECKS.update({f"{way}, {name}": checks[way] for way in ways or checks})
 
 
-WAYS = ("explicit axes", "auto axes", "set_mesh", "shard_map")
+WAYS = ("explicit axes", "auto axes", "shard_map")
 EVERY_WAY = ("triplet_loss", "proxy_anchor_loss", "potential_field_loss")
 for name in REGISTRY:
     register(name, Case(name), *(() if name in EVERY_WAY else WAYS))

@@ -17,7 +17,7 @@ SCRIPT = Path(__file__).parent / "eight_devices.py"
 TESTS, PARTS = Path(__file__).parents[1], 2
 LIMIT = 3600
 """Seconds after which the script hangs."""
-WAYS = ("explicit axes", "auto axes", "set_mesh", "shard_map")
+WAYS = ("explicit axes", "auto axes", "shard_map")
 
 
 def named_checks() -> list[str]:
