@@ -224,6 +224,7 @@ REFUSED: list[tuple[Any, type[Exception], str]] = [
         (lambda label=label: fields.class_field(POINTS, label, HALVES, TWO), TypeError, "label")
         for label in (0.0, TWO, None)
     ),
+    (lambda: fields.class_field(POINTS, 0, HALVES, TWO[:1]), ValueError, "labels"),
     (lambda: fields.potential(jnp.array([1, 2]), False), TypeError, "r"),
     (
         lambda: fields.superpose(fields.decaying, jnp.ones((2, 1), int), TWO, (0.2, 4.0, 0.2)),

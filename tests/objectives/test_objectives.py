@@ -238,6 +238,11 @@ REFUSED = [
     ),
     (lambda: objectives.as_anchor_objective(jdml.contrastive_loss, 0), ValueError, "num_anchors"),
     (
+        lambda: objectives.as_proxy_objective(jdml.contrastive_loss, 2, 2, in_batch_weight=-1.0),
+        ValueError,
+        "in_batch_weight",
+    ),
+    (
         lambda: objectives.as_anchor_objective(jdml.contrastive_loss, 4, negativ_margin=0.5),
         TypeError,
         ".*negativ_margin",
@@ -278,6 +283,8 @@ def test_a_monitor_adds_its_metrics_to_the_loss() -> None:
     plain = jdml.potential_field_loss(x[:5], y[:5], params["proxies"], delta=0.5, alpha=1.0)
     np.testing.assert_allclose(value, plain, rtol=1e-5)
     assert 0 < metrics["attracting"] <= 1
+    of_five = jax.jit(objective.loss)(params, x[:5], y[:5])[1]
+    chex.assert_trees_all_close(metrics, of_five, rtol=1e-5)
     settings = {"delta": 0.5, "alpha": 1.0, "normalize": None}
     told = objectives.proxy(  # what it takes of the settings need not be said twice
         jdml.potential_field_loss,
