@@ -17,6 +17,7 @@ import orbax.checkpoint as ocp
 import pytest
 
 import jdml
+from jdml.registry.extras import MissingLibraryError
 from jdml.training.checkpoint import RunFolder
 from jdml.training.description import describe
 from jdml.training.embedded import Embedded, read_embeddings, write_embeddings
@@ -293,5 +294,5 @@ def test_other_files_of_embeddings_are_refused(tmp_path, monkeypatch):
     with pytest.raises(ValueError, match=r"^path\b.*e\.csv"):
         write_embeddings(tmp_path / "e.csv", Embedded(X))
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with pytest.raises(ImportError, match="pyarrow"):
+    with pytest.raises(MissingLibraryError, match=r"\bpyarrow\b"):
         write_embeddings(tmp_path / "e.parquet", Embedded(X))

@@ -73,7 +73,7 @@ def test_a_second_interruption_ends_at_once(train, tmp_path):
 @pytest.mark.parametrize(
     ("call", "error", "name"),
     [
-        (lambda mesh: initialize("a:1"), ValueError, "coordinator, processes and process"),
+        (lambda mesh: initialize("a:1"), ValueError, "coordinator.*, processes and process is"),
         (lambda mesh: initialize("a", 2, 0), ValueError, "coordinator"),
         (lambda mesh: initialize("a:1", 2, 2), ValueError, "process"),
         (lambda mesh: initialize("a:1", 0, 0), ValueError, "processes"),
