@@ -112,7 +112,7 @@ def run(tmp_path_factory, photos) -> Path:
     return place
 
 
-def check_readers(place: Path, beside: Path, run: Path, *, search: bool) -> None:
+def check_readers(place: Path, beside: Path, run: Path) -> None:
     """Python and all commands read the same images at a place, or refuse it."""
     loaded = attempt(data.load, "folder", data_dir=place, split="all", check_files=False)
     checked = attempt(data.check, "folder", place)
@@ -141,7 +141,7 @@ def check_readers(place: Path, beside: Path, run: Path, *, search: bool) -> None
             if not refused(part := attempt(data.load, "folder", place, split, check_files=False))
         ]
         assert {str(Path(f).absolute()) for part in parts for f in part} <= set(named)
-    if names and search:
+    if names:
         found = beside / "found.json"
         words = ("--gallery", place, "-k", 9, "--json", found, "--quiet")
         assert command("search", run, names[0], *words).code == 0
@@ -163,14 +163,14 @@ def check_labels(loaded: data.Dataset, named: list[str], embedded: Path) -> None
         assert set(written) <= set(zip(named, labels_of(loaded), strict=True))
 
 
-@generated(few=10, share=0.04, tree=files.trees(), number=st.integers(0, 9))
-def test_folders(run, tree, number):
+@generated(few=10, share=0.04, tree=files.trees())
+def test_folders(run, tree):
     with temporary_folder() as root:
         place = root / "photos"
         place.mkdir()
         files.build(place, tree)
         before = sorted(map(str, place.rglob("*")))
-        check_readers(place, root, run, search=number == 9)
+        check_readers(place, root, run)
         assert sorted(map(str, place.rglob("*"))) == before
 
 
@@ -183,8 +183,8 @@ def images(tmp_path_factory) -> Path:
     return place
 
 
-@generated(few=12, share=0.05, case=st.data(), damage=st.booleans(), number=st.integers(0, 9))
-def test_lists(images, run, case, damage, number):
+@generated(few=12, share=0.05, case=st.data(), damage=st.booleans())
+def test_lists(images, run, case, damage):
     names = sorted(file.name for file in images.iterdir() if file.suffix in (".png", ".jpg"))
     listed = case.draw(files.file_lists(names))
     file = images / f"list{listed.suffix}"
@@ -193,7 +193,7 @@ def test_lists(images, run, case, damage, number):
         if not damage:
             check_list(file, listed.rows)
         with temporary_folder() as beside:
-            check_readers(file, beside, run, search=number == 9)
+            check_readers(file, beside, run)
     finally:
         file.unlink()
 

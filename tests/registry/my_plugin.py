@@ -125,7 +125,7 @@ class Labellings:
 def register():
     """Register all of it, a line each."""
     LOSSES["soft_contrastive"] = Loss("soft_contrastive", "pair", "my_plugin:soft_contrastive_loss")
-    MINERS["near"] = Miner("my_plugin:near_negative", ("near",))
+    MINERS["mine_near"] = Miner("my_plugin:near_negative", ("mine_near",))
     NETWORKS["linear"] = Network(
         "linear", "my_plugin:LinearNet", small_images=True, pooling=False, batch_norm=False
     )

@@ -40,17 +40,17 @@ def check() -> None:
 
     my_plugin.register()
     text = output("train", "--help")
-    assert all(name in text for name in ("soft_contrastive", "near", "linear", "bars", "shrinking"))
+    assert all(name in text for name in ("soft_contrastive", "mine_near", "bars", "shrinking"))
     assert "labellings" in output("--help")
     assert output("labellings", "bars") == "place side\n"
     assert "32" in output("data", "check", "bars", ".")
     assert len(jdml.data.load("bars", ".", split="test")) == 32
     assert jdml.models.create("linear", dim=3).dim == 3
 
-    setting = ("--loss-setting", "margin=0.3", "--miner", "eps+near:radius=0.5")
+    setting = ("--loss-setting", "margin=0.3", "--miner", "eps+mine_near:radius=0.5")
     recipe = train("run", "--loss", "soft_contrastive", *setting, "--labels", "side", "--steps", 1)
     assert (recipe["loss"], recipe["settings"]) == ("soft_contrastive", {"margin": 0.3})
-    assert (recipe["network"], recipe["miner"]) == ("linear", "eps+near:radius=0.5")
+    assert (recipe["network"], recipe["miner"]) == ("linear", "eps+mine_near:radius=0.5")
     wrong = output("train", "--loss", "soft_contrastive", "--loss-setting", "m=1", code=2)
     assert "margin" in wrong
     output("embed", "run", "bars:.", "--split", "test", "--quiet", "--out", "embedded.npz")

@@ -135,7 +135,7 @@ OTHER = {"params": {"model": {"w": jnp.zeros((4, 3))}, "proxies": jnp.ones((2, 1
         (None, OTHER, r"'w'.*float32\[2, 3\].*float32\[4, 3\]"),
         (None, {"more": jnp.ones(2)}, r"^checkpoint .*/3\b.*'more'"),
         (None, {"key": jax.random.key(5, impl="rbg")}, "threefry2x32.*rbg.*jax_default_prng_impl"),
-        (None, {"mask": np.ones(2)}, 'jax_enable_x64", False'),
+        (None, {"mask": np.ones(2)}, "jax_enable_x64"),
     ],
 )
 def test_a_checkpoint_that_is_no_state_of_this_run_is_refused(tmp_path, prepare, changes, names):
