@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from experiments.letters import abreast, protocol
 from experiments.letters import main as letters
-from experiments.letters.methods import METHODS, spread_trial, tuned
+from experiments.letters.methods import METHODS, SHARED, trial, tuned
 from experiments.letters.protocol import Job, make_job, name_of, read_frozen
 from experiments.letters.tables import LEAST, all_of, single_models
 from experiments.omniglot.methods import remembering
@@ -152,7 +152,7 @@ def trials() -> list[Job]:
         make_job(name, f"trial {number}", letters.CHOOSING, 0, protocol.told(recipe))
         for number in range(TRIALS)
         for name in FIELDS
-        for recipe in [tuned(METHODS[name], spread_trial(METHODS[name], number))]
+        for recipe in [tuned(METHODS[name], trial(METHODS[name], number, SHARED))]
     ]
 
 

@@ -109,20 +109,13 @@ def ranges_of(recipe: Recipe) -> dict[str, dict[str, list[Any]]]:
     }
 
 
-def trial(recipe: Recipe, number: int) -> dict[str, Any]:
-    """The values of a trial, from 0: points that fill the ranges evenly, the same ones whenever they are asked for."""
-    ranges = ranges_of(recipe)
-    points = spread(len(ranges), number)
-    return {
-        name: _value(span, point)
-        for (name, span), point in zip(ranges.items(), points, strict=True)
-    }
+def trial(recipe: Recipe, number: int, dims: int | None = None) -> dict[str, Any]:
+    """The values of a trial, from 0: points that fill the ranges evenly, the same ones whenever they are asked for.
 
-
-def spread_trial(recipe: Recipe, number: int) -> dict[str, Any]:
-    """The values of a trial where a range that two methods share has the same point in both."""
+    With ``dims=SHARED`` a range that two methods share has the same point in both.
+    """
     ranges = ranges_of(recipe)
-    points = spread(SHARED, number)[: len(ranges)]
+    points = spread(len(ranges) if dims is None else dims, number)[: len(ranges)]
     return {
         name: _value(span, point)
         for (name, span), point in zip(ranges.items(), points, strict=True)
