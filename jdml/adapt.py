@@ -267,6 +267,51 @@ def scale_by_depth(
     return optax.stateless(scale)
 
 
+def scale_by_path(
+    factors: Mapping[str, float], role: str | None = "model"
+) -> optax.GradientTransformation:
+    """Scale the updates of some parameters: learning rates by regular expression of paths.
+
+    Args:
+        factors: from a pattern of paths (:func:`matching`) to the factor of what it names; the first that names a
+            parameter counts, and what none names keeps its learning rate.
+        role: of the parameters which the model's are; None: they are all parameters.
+
+    Returns:
+        The transformation: after the optimizer's rule, so that it scales the learning rate.
+
+    Raises:
+        TypeError: a pattern that is no text.
+        ValueError: no regular expression; on ``init``: a pattern that names no parameter.
+
+    Example:
+        >>> tx = scale_by_path({"head": 10.0, ".*/bias": 0.0}, role=None)
+        >>> params = {"conv": {"bias": jnp.ones(1), "kernel": jnp.ones(1)}, "head": jnp.ones(1)}
+        >>> updates, _ = tx.update(params, tx.init(params))
+        >>> print(updates["conv"]["bias"], updates["conv"]["kernel"], updates["head"])
+        [0.] [1.] [10.]
+    """
+    patterns = [(_whole(pattern), factor) for pattern, factor in factors.items()]
+
+    def init(params: Tree) -> optax.EmptyState:
+        for pattern in factors:
+            check_pattern("lr_multipliers", pattern, params if role is None else params[role])
+        return optax.EmptyState()
+
+    def scale(path: KeyPath, update: Array) -> Array:
+        name = "/".join(path_texts(path))
+        found = (factor for pattern, factor in patterns if pattern.fullmatch(name))
+        factor = next(found, None)
+        return update if factor is None else update * factor
+
+    def update(updates: Tree, state: Any, params: Any = None) -> tuple[Tree, Any]:
+        part = updates if role is None else updates[role]
+        scaled = jax.tree_util.tree_map_with_path(scale, part)
+        return scaled if role is None else {**updates, role: scaled}, state
+
+    return optax.GradientTransformation(init, update)
+
+
 # LoRA.
 
 

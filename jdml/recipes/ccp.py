@@ -1,13 +1,18 @@
-"""CCP: what it makes of a pair loss's recipe, and its paper's setting, as printed or as the program was released."""
+"""CCP: what it makes of a pair loss, and its paper's setting, as printed or as the program was released."""
 
 import dataclasses
-from collections.abc import Callable
-from typing import Any, Literal
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from jdml.recipes.base import Recipe, known_fields
+from jdml import objectives, optim
+from jdml.recipes.config import known_fields
+from jdml.recipes.method import Method
+from jdml.recipes.recipe import Recipe
 from jdml.recipes.shared import LARGE, pair_settings
-from jdml.registry import Problems
-from jdml.registry.constraints import one_of
+from jdml.registry.constraints import at_least, non_negative, one_of
+
+if TYPE_CHECKING:
+    from jdml.recipes.loss import LossConfig
 
 NEVER = 10**6
 """Evaluations without improvement that do not end a problem before the run ends."""
@@ -19,57 +24,120 @@ PRESETS: dict[str, dict[str, Any]] = {
         "in_batch_weight": 0.1,
         "restore": False,
         "anchor_first": False,
-        "first": "origin",
+        "initial_proxies": "origin",
     },
 }
 """In what text and program differ."""
 
 
-def with_problems(
-    base: Recipe,
-    *,
-    preset: Literal["paper", "released"] = "paper",
-    single: bool = False,
-    **settings: Any,
-) -> Recipe:
-    """Read a pair loss's recipe as CCP does: samples against proxies in the ball, one problem after another.
+@dataclasses.dataclass(frozen=True)
+class CCPConfig(Method):
+    """A pair loss between samples and proxies, which are chosen anew for one problem after another."""
 
-    Args:
-        base: the recipe of a pair loss.
-        preset: one of ``PRESETS``: in what the released program differs from the paper, whose way
-            :class:`jdml.registry.Problems` has.
-        single: whether the first problem never ends: what CCP is compared with.
-        **settings: numbers of :class:`jdml.registry.Problems`; None for the preset's.
+    name = "ccp"
+    kind = "pair"
+    loss = "contrastive"
+    proxies = 8
+    chooses_proxies = True
+    needs_validation = True
 
-    Returns:
-        The recipe. Proxies learn as the model does.
+    pool_size: Annotated[int, at_least(1)] = 12
+    """b, samples per class among which new proxies are chosen."""
+    strength: Annotated[float, non_negative] = 2e-4
+    """λ, of the anchor."""
+    patience: Annotated[int, at_least(1)] = 3
+    """Evaluations without improvement that end a problem."""
+    run_patience: Annotated[int, at_least(1)] = 60
+    """Evaluations without improvement that end the run."""
+    tolerance: Annotated[float, non_negative] = 1e-5
+    """The smallest improvement that counts."""
+    restore: bool = True
+    """As of :class:`jdml.training.AlternatingProblems`, and so are the two that follow."""
+    anchor_first: bool = True
+    """See ``restore``."""
+    initial_proxies: Literal["random", "covering", "origin", "unchanged"] = "random"
+    """See ``restore``."""
+    in_batch_weight: Annotated[float, non_negative] = 0.0
+    """Weight of the same loss between the samples of the batch."""
 
-    Raises:
-        TypeError: if a flag is neither True nor False.
-        ValueError: if there is no such preset, or the loss is one of proxies; a ``patience`` of a single problem.
+    @classmethod
+    def onto(
+        cls,
+        base: Recipe,
+        *,
+        preset: Literal["paper", "released"] = "paper",
+        single: bool = False,
+        **settings: Any,
+    ) -> Recipe:
+        """Read a pair loss's recipe as CCP does: samples against proxies in the ball, one problem after another.
 
-    Example:
-        >>> made = with_problems(Recipe(loss="contrastive"), preset="released")
-        >>> made.num_proxies, made.normalize, made.method.restore
-        (8, 'ball', False)
-    """
-    one_of("preset", preset, PRESETS)
-    if not isinstance(single, bool):
-        raise TypeError(f"single must be True or False, got {single!r}")
-    settings = known_fields("method ccp", Problems, settings)
-    own = {name: value for name, value in settings.items() if value is not None}
-    if single:
-        if "patience" in own:
-            raise ValueError(
-                f"method ccp: patience ends a problem, and the single one never does, got {own['patience']}"
-            )
-        own["patience"] = NEVER
-    problems = Problems(**{**PRESETS[preset], **own})
-    rates = {role: rate for role, rate in base.role_rates.items() if role != "proxies"}
-    return dataclasses.replace(base, method=problems, normalize="ball", role_rates=rates)
+        Args:
+            base: the recipe of a pair loss.
+            preset: one of ``PRESETS``: in what the released program differs from the paper, whose way the class has.
+            single: whether the first problem never ends: what CCP is compared with.
+            **settings: fields of the class; None for the preset's.
+
+        Returns:
+            The recipe. Proxies learn as fast as the model does.
+
+        Raises:
+            TypeError: a flag that is neither True nor False.
+            ValueError: an unknown preset, a loss of proxies, or a ``patience`` of a single problem.
+
+        Example:
+            >>> from jdml.recipes import LossConfig
+            >>> made = CCPConfig.onto(Recipe(loss=LossConfig("contrastive")), preset="released")
+            >>> made.loss.num_proxies, made.loss.normalize, made.loss.method.restore
+            (8, 'ball', False)
+        """
+        one_of("preset", preset, PRESETS)
+        if not isinstance(single, bool):
+            raise TypeError(f"single must be True or False, got {single!r}")
+        settings = known_fields("method ccp", cls, settings)
+        own = {name: value for name, value in settings.items() if value is not None}
+        if single:
+            if "patience" in own:
+                raise ValueError(
+                    f"method ccp: patience ends a problem, and the single one never does, got {own['patience']}"
+                )
+            own["patience"] = NEVER
+        problems = cls(**{**PRESETS[preset], **own})
+        multipliers = {
+            role: factor
+            for role, factor in base.optimizer.lr_multipliers.items()
+            if role != "proxies"
+        }
+        return base.replace(
+            loss={"method": problems, "normalize": "ball"},
+            optimizer={"lr_multipliers": multipliers},
+        )
+
+    def objective(
+        self,
+        loss: "LossConfig",
+        loss_fn: Callable[..., Any],
+        num_classes: int,
+        dim: int,
+        settings: Mapping[str, Any],
+    ) -> objectives.Objective:
+        """Read the pair loss as one of proxies."""
+        return objectives.as_proxy_objective(
+            loss_fn,
+            num_classes,
+            dim,
+            loss.num_proxies,
+            in_batch_weight=self.in_batch_weight,
+            **settings,
+        )
+
+    def transform_gradients(self) -> Any:
+        """Anchor the model's weights, and nothing else."""
+        return optim.add_anchored_weights(
+            self.strength, lambda params: {role: role == "model" for role in params}
+        )
 
 
-def anchored(
+def ccp_recipe(
     dataset: str,
     backbone: str,
     *,
@@ -87,59 +155,33 @@ def anchored(
         preset: one of ``PRESETS``. The program also learns ten times as fast where there are many classes, and trains a
             ResNet-50 in larger batches with four times the weight decay.
         pool_size: b; None: 7 where there are many classes, else the method's own.
-        **settings: as of :func:`with_problems`.
+        **settings: as of :meth:`CCPConfig.onto`.
 
     Returns:
         The recipe.
 
     Raises:
-        ValueError: if there is no such loss or preset.
+        ValueError: an unknown loss or preset.
     """
     one_of("loss", loss, LOSSES)
     large, inception, printed = dataset in LARGE, backbone == "bn_inception", preset == "paper"
-    base = Recipe(
-        loss=loss,
-        settings=pair_settings(loss, dataset),
-        batch=(32 if inception else 24 if printed else 28, 4),
-        rate=1e-5 if printed or not large else 1e-4,
-        b2=0.99 if printed else 0.999,
-        weight_decay=1e-4 if printed or inception else 4e-4,
-        decayed=("proxies",),
-        max_norm=10.0,  # the program's; the text says nothing of it
-        freeze_batch_norm=True,
-        pooling="average+max",
-        dim=512,
+    base = Recipe().replace(
+        loss={"name": loss, "settings": pair_settings(loss, dataset)},
+        network={"pooling": "average+max", "dim": 512},
+        finetune={"freeze_batch_norm": True},
+        batch={
+            "classes": 32 if inception else 24 if printed else 28,
+            "samples_per_class": 4,
+        },
+        optimizer={
+            "learning_rate": 1e-5 if printed or not large else 1e-4,
+            "b2": 0.99 if printed else 0.999,
+            "weight_decay": 1e-4 if printed or inception else 4e-4,
+            "weight_decay_roles": ("proxies",),
+            "clip_global_norm": 10.0,  # the program's; the text says nothing of it
+        },
     )
     if pool_size is None and large:
         pool_size = 7
-    made = with_problems(base, preset=preset, pool_size=pool_size, **settings)
-    return dataclasses.replace(made, proxies_per_class=4) if large else made
-
-
-def make_objective(
-    recipe: Recipe, loss_fn: Callable[..., Any], num_classes: int, dim: int, settings: Any
-) -> Any:
-    """Read a pair loss as one of proxies, see :func:`jdml.recipes.objective.of_proxies`."""
-    from jdml import objectives
-
-    problems = recipe.method
-    assert isinstance(problems, Problems)
-    return objectives.as_proxy_objective(
-        loss_fn,
-        num_classes,
-        dim,
-        recipe.num_proxies,
-        in_batch_weight=problems.in_batch_weight,
-        **settings,
-    )
-
-
-def anchoring(recipe: Recipe) -> Any:
-    """Make what anchors the model's weights, and nothing else."""
-    from jdml import optim
-
-    problems = recipe.method
-    assert isinstance(problems, Problems)
-    return optim.add_anchored_weights(
-        problems.strength, lambda params: {role: role == "model" for role in params}
-    )
+    made = CCPConfig.onto(base, preset=preset, pool_size=pool_size, **settings)
+    return made.replace(loss={"proxies": {"per_class": 4}}) if large else made

@@ -1,13 +1,18 @@
-"""NIR: what it makes of a proxy loss's recipe, its paper's setting, and what it is compared with."""
+"""NIR: what it makes of a proxy loss, its paper's setting, and what it is compared with."""
 
 import dataclasses
-from collections.abc import Callable
-from typing import Any, Literal
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from jdml.recipes.base import Recipe, known_fields
+from jdml.recipes.config import Config, known_fields, set_field
+from jdml.recipes.method import Method
+from jdml.recipes.recipe import Recipe
 from jdml.recipes.shared import LARGE
-from jdml.registry import Regularizer
-from jdml.registry.constraints import one_of
+from jdml.registry.constraints import non_negative, one_of, plain_settings, positive
+
+if TYPE_CHECKING:
+    from jdml.objectives import Objective
+    from jdml.recipes.loss import LossConfig
 
 LOSSES = ("proxy_anchor", "proxy_nca_margin", "soft_triple")
 """Proxy losses of the paper: ProxyAnchor, ProxyNCA* and SoftTriple."""
@@ -19,53 +24,118 @@ PRESETS: dict[str, dict[str, Any]] = {
 normal density's ½, eq. 11, f of the batch's mean; the program's weight decay is a tenth."""
 
 
-def with_nir(
-    base: Recipe,
-    *,
-    conditioning: str = "dense",
-    blocks: int | None = None,
-    width: int | None = None,
-    warmup: int = 1,
-    skip_nonfinite: int | None = 10,
-    **settings: Any,
-) -> Recipe:
-    """Put a flow around every proxy of a recipe's loss.
+@dataclasses.dataclass(frozen=True)
+class NIRConfig(Method):
+    """Non-isotropy regularization, a flow around every proxy of a proxy loss."""
 
-    Args:
-        base: the recipe of a proxy loss.
-        conditioning: as of :class:`jdml.flows.ConditionalFlow`.
-        blocks: of the flow, in the place of its preset's: the D of the paper's Table 4b.
-        width: of the flow's nets, likewise: its W.
-        warmup: epochs in which the backbone waits.
-        skip_nonfinite: as of :func:`jdml.training.fit`.
-        **settings: numbers of :class:`jdml.registry.Regularizer`. Its ``flow_lr`` is 50 times the paper's rate of the
-            model, whatever that of this recipe is.
+    __hash__ = Config.__hash__
 
-    Returns:
-        The recipe.
+    name = "nir"
+    kind = "proxy"
+    loss = "proxy_anchor"
 
-    Raises:
-        TypeError: if a number is none, or there is no such setting.
-        ValueError: if the recipe's loss has no proxies, or a number is out of range.
+    weight: Annotated[float, non_negative] = 0.01
+    """ω, of the proxy loss."""
+    flow: Literal["paper", "released"] = "released"
+    """The flow's size, as of :func:`jdml.flows.preset`."""
+    flow_settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    """Other attributes of :class:`jdml.flows.ConditionalFlow`, such as ``conditioning``."""
+    flow_learning_rate: Annotated[float, positive] = 5e-4
+    """Learning rate of the flow."""
+    shape: Literal["exp", "identity", "softplus"] = "exp"
+    """As of :func:`jdml.objectives.with_nir`, and so are those that follow."""
+    temperature: Annotated[float, positive] = 1.0
+    """See ``shape``."""
+    per_dimension: bool = False
+    """See ``shape``."""
+    norm_weight: Annotated[float, positive] = 0.5
+    """See ``shape``."""
+    of_mean: bool = False
+    """See ``shape``."""
+    stop_proxy_gradient: bool = False
+    """See ``shape``."""
+    wrong_class_weight: Annotated[float, non_negative] = 0.0
+    """See ``shape``."""
+    self_regularization: Literal["both", "generate", "match", "none"] = "none"
+    """See ``shape``."""
+    start_step: Annotated[int, non_negative] = 0
+    """Step from which embeddings get a gradient: ``warmup`` there. The paper's warm-up, in which the backbone is
+    frozen, is the recipe's."""
 
-    Example:
-        >>> made = with_nir(Recipe(loss="proxy_anchor"), weight=0.02)
-        >>> made.method.weight, made.warmup_epochs
-        (0.02, 1)
-    """
-    sizes = {"num_blocks": blocks, "hidden": width}
-    own = {name: size for name, size in sizes.items() if size is not None}
-    of_flow = {"conditioning": conditioning, **own, **settings.pop("flow_settings", {})}
-    settings = known_fields("method nir", Regularizer, settings)
-    return dataclasses.replace(
-        base,
-        method=Regularizer(flow_settings=of_flow, **settings),
-        warmup_epochs=warmup,
-        skip_nonfinite=skip_nonfinite,
-    )
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        set_field(self, "flow_settings", plain_settings("flow_settings", self.flow_settings))
+
+    @classmethod
+    def onto(
+        cls,
+        base: Recipe,
+        *,
+        conditioning: str = "dense",
+        blocks: int | None = None,
+        width: int | None = None,
+        warmup: int = 1,
+        skip_nonfinite: int | None = 10,
+        **settings: Any,
+    ) -> Recipe:
+        """Put a flow around every proxy of a recipe's loss.
+
+        Args:
+            base: the recipe of a proxy loss.
+            conditioning: as of :class:`jdml.flows.ConditionalFlow`.
+            blocks: of the flow, in place of its preset's: the D of the paper's Table 4b.
+            width: of the flow's nets, likewise: its W.
+            warmup: epochs in which the backbone is frozen.
+            skip_nonfinite: as of :class:`BatchConfig`.
+            **settings: fields of the class. The ``flow_learning_rate`` is 50 times the paper's rate of the model,
+                whatever that of this recipe is.
+
+        Returns:
+            The recipe.
+
+        Raises:
+            TypeError: a setting of another kind, or one that there is not.
+            ValueError: a loss without proxies, or a number out of range.
+
+        Example:
+            >>> from jdml.recipes import LossConfig
+            >>> made = NIRConfig.onto(Recipe(loss=LossConfig("proxy_anchor")), weight=0.02)
+            >>> made.loss.method.weight, made.finetune.backbone_freeze_epochs
+            (0.02, 1)
+        """
+        sizes = {"num_blocks": blocks, "hidden": width}
+        own = {name: size for name, size in sizes.items() if size is not None}
+        of_flow = {"conditioning": conditioning, **own, **settings.pop("flow_settings", {})}
+        settings = known_fields("method nir", cls, settings)
+        return base.replace(
+            loss={"method": cls(flow_settings=of_flow, **settings)},
+            finetune={"backbone_freeze_epochs": warmup},
+            batch={"skip_nonfinite": skip_nonfinite},
+        )
+
+    def learning_rates(self) -> Mapping[str, float]:
+        """Return the flow's learning rate."""
+        return {"flow": self.flow_learning_rate}
+
+    def objective(
+        self,
+        loss: "LossConfig",
+        loss_fn: Callable[..., Any],
+        num_classes: int,
+        dim: int,
+        settings: Mapping[str, Any],
+    ) -> "Objective":
+        """Put a flow around every proxy."""
+        from jdml import flows, objectives
+
+        base = loss.of_proxies(loss_fn, num_classes, dim, settings)
+        own = dict(vars(self))
+        flow = flows.preset(own.pop("flow"), dim, dim, **own.pop("flow_settings"))
+        del own["flow_learning_rate"]
+        return objectives.with_nir(base, flow, warmup=own.pop("start_step"), **own)
 
 
-def regularized(
+def nir_recipe(
     dataset: str,
     backbone: str,
     *,
@@ -95,7 +165,7 @@ def regularized(
         decay_every: epochs after which rates are multiplied by ``decay_factor``; None: constant rates, as in Table 1.
             Table 2 has "stepwise scheduling at most twice", by a validation split: no number is printed.
         decay_factor: see ``decay_every``; the released scripts of SOP have .2, twice.
-        **settings: as of :func:`with_nir`.
+        **settings: as of :meth:`NIRConfig.onto`.
 
     Returns:
         The recipe.
@@ -108,16 +178,16 @@ def regularized(
         settings["weight"] = weight
     elif dataset == "cub":
         settings["weight"] = 0.0075
-    base = dataclasses.replace(
-        _setting(loss, dataset, preset, proxies_rate, pooling),
-        max_norm=max_norm,
-        decay_every=decay_every,
-        decay_factor=decay_factor,
+    schedule = "constant"
+    if decay_every is not None:
+        schedule = f"step:every={decay_every},factor={decay_factor}"
+    base = _setting(loss, dataset, preset, proxies_rate, pooling).replace(
+        optimizer={"clip_global_norm": max_norm, "schedule": schedule}
     )
-    return with_nir(base, **{**PRESETS[preset], **settings})
+    return NIRConfig.onto(base, **{**PRESETS[preset], **settings})
 
 
-def unregularized(
+def nir_baseline_recipe(
     dataset: str,
     backbone: str,
     *,
@@ -152,38 +222,22 @@ def unregularized(
     if proxies_rate is None:
         proxies_rate = 4000.0 if preset == "paper" else 2000.0
     base = _setting(loss, dataset, preset, proxies_rate, pooling)
-    return dataclasses.replace(base, weight=weight, warmup_epochs=warmup)
+    return base.replace(loss={"weight": weight}, finetune={"backbone_freeze_epochs": warmup})
 
 
 def _setting(loss: str, dataset: str, preset: str, proxies_rate: float, pooling: str) -> Recipe:
     """What both have in common."""
     one_of("loss", loss, LOSSES)
     several = (2 if dataset in LARGE else 10) if loss == "soft_triple" else 1
-    return Recipe(
-        loss=loss,
-        proxies_per_class=several,
-        batch=(45, 2),
-        rate=1e-5,
-        role_rates={"proxies": proxies_rate},
-        weight_decay=4e-3 if preset == "paper" else 4e-4,
-        freeze_batch_norm=True,
-        pooling=pooling,
-        dim=128,
-        nmi=True,
-        skip_nonfinite=10,
-        map_divisor="class",
+    return Recipe().replace(
+        loss={"name": loss, "proxies": {"per_class": several}},
+        network={"pooling": pooling, "dim": 128},
+        finetune={"freeze_batch_norm": True},
+        batch={"classes": 45, "samples_per_class": 2, "skip_nonfinite": 10},
+        optimizer={
+            "learning_rate": 1e-5,
+            "lr_multipliers": {"proxies": proxies_rate},
+            "weight_decay": 4e-3 if preset == "paper" else 4e-4,
+        },
+        evaluation={"nmi": True, "map_divisor": "class"},
     )
-
-
-def make_objective(
-    recipe: Recipe, loss_fn: Callable[..., Any], num_classes: int, dim: int, settings: Any
-) -> Any:
-    """Put a flow around every proxy, see :func:`jdml.recipes.objective.of_proxies`."""
-    from jdml import flows, objectives
-    from jdml.recipes.objective import of_proxies
-
-    base = of_proxies(recipe, loss_fn, num_classes, dim, settings)
-    own = dict(vars(recipe.method))
-    flow = flows.preset(own.pop("flow"), dim, dim, **own.pop("flow_settings"))
-    del own["flow_lr"]
-    return objectives.with_nir(base, flow, warmup=own.pop("embeddings_wait"), **own)

@@ -1,119 +1,304 @@
-"""From a recipe to its optimizer: rules and learning rates by role."""
+"""The optimizer of a recipe: rules, learning rates by role, schedules, clipping."""
 
+import dataclasses
 import logging
-from collections.abc import Callable
-from typing import Any
+import math
+import re
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, Literal
 
 import optax
 
 from jdml import adapt, optim
-from jdml.recipes.base import Recipe, RecipeError, check_blocks
-from jdml.registry import resolve
+from jdml.recipes.config import Config, RecipeError, set_field
+from jdml.recipes.loss import LossConfig, ProxyConfig
+from jdml.recipes.network import FinetuneConfig, NetworkConfig
+from jdml.recipes.parsing import parse_named
+from jdml.registry.constraints import (
+    non_negative,
+    one_of,
+    plain_settings,
+    positive,
+    share,
+)
 
 ROLES = ("proxies", "beta", "flow")
 """What objectives of the library learn; a recipe may have rates of those that its own does not."""
+SCHEDULES = ("constant", "cosine", "linear", "step")
 
 _log = logging.getLogger(__name__)
 
 
-def make_optimizer(
-    recipe: Recipe, roles: tuple[str, ...], steps_per_epoch: int, steps: int | None = None
+@dataclasses.dataclass(frozen=True)
+class OptimizerConfig(Config):
+    """The rule, and how fast what learns."""
+
+    __hash__ = Config.__hash__
+
+    name: Literal["adam", "adamw", "sgd"] = "adam"
+    """The rule: adam (weight decay is added to the gradient), adamw (decoupled), or sgd with momentum 0.9."""
+    learning_rate: Annotated[float, positive] = 1e-4
+    """Learning rate of the network."""
+    lr_multipliers: Mapping[str, float] = dataclasses.field(
+        default_factory=lambda: {"proxies": 100.0}
+    )
+    """Factors of the learning rate by regular expression: of a role (proxies, beta, flow), or of paths of the network's
+    parameters such as head."""
+    b2: Annotated[float, share] = 0.999
+    """Decay of Adam's second moment."""
+    weight_decay: Annotated[float, non_negative] = 0.0
+    """Weight decay of the network and of weight_decay_roles."""
+    weight_decay_roles: tuple[str, ...] = ()
+    """Roles with weight decay beside the network."""
+    schedule: str = "constant"
+    """How learning rates fall: constant, cosine or linear to 0, or step:every=EPOCHS,factor=0.5."""
+    lr_warmup_steps: Annotated[int, non_negative] = 0
+    """First steps, in which learning rates rise from 0."""
+    clip_global_norm: float | Mapping[str, float] | None = None
+    """Norm that gradients are clipped to: of all together, or by role."""
+    clip_value: Annotated[float | None, positive] = None
+    """Largest entry of any gradient."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("lr_multipliers", "clip_global_norm"):
+            value = getattr(self, name)
+            if isinstance(value, Mapping):
+                value = plain_settings(name, value)
+                set_field(self, name, value)
+            elif name == "lr_multipliers":
+                raise TypeError(f"lr_multipliers must be factors by name, got {value!r}")
+            given = value if isinstance(value, Mapping) else {"": value}
+            for role, number in given.items():
+                if number is not None:
+                    _check_number(f"{{{name}}}{f'[{role!r}]' * bool(role)}", number)
+        roles: Any = self.weight_decay_roles
+        if isinstance(roles, str) or not isinstance(roles, tuple | list):
+            raise TypeError(f"weight_decay_roles must be names of roles, got {roles!r}")
+        set_field(self, "weight_decay_roles", tuple(roles))
+        self.schedule_settings()
+
+    def schedule_settings(self) -> tuple[str, dict[str, Any]]:
+        """Return the schedule's name and settings.
+
+        Raises:
+            ValueError: an unknown schedule or setting.
+
+        Example:
+            >>> OptimizerConfig(schedule="step:every=10").schedule_settings()
+            ('step', {'every': 10, 'factor': 0.5})
+        """
+        name, settings = parse_named(self.schedule, "schedule")
+        one_of("schedule", name, SCHEDULES)
+        if name != "step":
+            known: dict[str, Any] = {}
+        else:
+            known = {"every": None, "factor": 0.5}
+        for setting, value in settings.items():
+            if setting not in known:
+                raise RecipeError(
+                    f"{{schedule}} {name} has no setting {setting!r}; it has {', '.join(known) or 'none'}"
+                )
+            _check_number(f"{{schedule}} {name}: {setting}", value)
+        if name == "step" and not isinstance(settings.get("every"), int):
+            raise RecipeError(
+                f"{{schedule}} step needs a number of epochs, such as step:every=10, got {self.schedule!r}"
+            )
+        return name, {**known, **settings}
+
+    def build(
+        self,
+        roles: tuple[str, ...] = (),
+        *,
+        steps: int,
+        steps_per_epoch: int = 1,
+        loss: LossConfig = LossConfig(),
+        network: NetworkConfig = NetworkConfig(),
+        finetune: FinetuneConfig = FinetuneConfig(),
+    ) -> optax.GradientTransformation:
+        """Make the optimizer, over ``{"model": …, **objective roles}``.
+
+        Anchoring, coupled weight decay and clipping act on the gradients of all roles together; then each role has its
+        rule and learning rate. The model's ``"head"`` learns from the first step on, the rest of it once it is no
+        longer frozen, until when its rule sees no gradient (:func:`jdml.optim.partition_by_role`).
+
+        Args:
+            roles: the objective's parameters by name, such as ``("proxies",)``.
+            steps: of the run, at whose end schedules end.
+            steps_per_epoch: steps per pass over the training images.
+            loss: how its proxies' gradients are clipped, and what its method does to gradients.
+            network: whose blocks ``finetune`` names.
+            finetune: when the backbone begins to learn, and how fast by depth.
+
+        Returns:
+            The transformation.
+
+        Raises:
+            ValueError: ``steps_per_epoch`` below 1, a warm-up as long as the run, or a rate or decay of a role that
+                there is not.
+
+        Example:
+            >>> import jax.numpy as jnp
+            >>> finetune = FinetuneConfig(backbone_freeze_steps=5)
+            >>> optimizer = OptimizerConfig().build(("proxies",), steps=60, finetune=finetune)
+            >>> params = {"model": {"conv": jnp.ones(2), "head": jnp.ones(2)}, "proxies": jnp.ones(3)}
+            >>> updates, _ = optimizer.update(params, optimizer.init(params), params)
+            >>> [bool(updates["model"][part].any()) for part in ("conv", "head")]
+            [False, True]
+        """
+        if steps_per_epoch < 1:
+            raise ValueError(f"steps_per_epoch must be at least 1, got {steps_per_epoch}")
+        self._check_roles(roles)
+        steps = max(1, steps)
+        if self.lr_warmup_steps and self.lr_warmup_steps >= steps:
+            raise RecipeError(
+                f"{{lr_warmup_steps}} must be below {{steps}}, {steps}, got {self.lr_warmup_steps}"
+            )
+        waits = finetune.backbone_freeze_steps
+        waits = finetune.backbone_freeze_epochs * steps_per_epoch if waits is None else waits
+        if waits >= steps:
+            _log.warning(
+                "only the head and the loss's own parameters learn: the backbone is frozen for %d steps of %d",
+                waits,
+                steps,
+            )
+        own = {} if loss.method is None else loss.method.learning_rates()
+
+        def rule(role: str, begins: int = 0) -> optax.GradientTransformation:
+            rate = own[role] if role in own else self.learning_rate * self._multiplier(role)
+            return self._rule(role, self.learning_rate_at(rate, steps, steps_per_epoch, begins))
+
+        rules = {"backbone": rule("model", waits), "head": rule("model")}
+        for role in roles:
+            rules[role] = guarded(loss.proxies, rule(role)) if role == "proxies" else rule(role)
+        by_role = optim.partition_by_role(
+            rules, optim.backbone_and_head, waiting={"backbone": waits}
+        )
+        parts = [*self._of_all_roles(loss), by_role]
+        if finetune.layer_decay is not None:
+            blocks = network.blocks("layer_decay")
+            parts.append(adapt.scale_by_depth(finetune.layer_decay, *blocks))
+        of_paths = {
+            pattern: factor
+            for pattern, factor in self.lr_multipliers.items()
+            if not any(re.fullmatch(pattern, role) for role in (*roles, *ROLES))
+        }
+        if of_paths:
+            parts.append(adapt.scale_by_path(of_paths))
+        return optax.chain(*parts) if len(parts) > 1 else by_role
+
+    def learning_rate_at(
+        self, rate: float, steps: int, steps_per_epoch: int = 1, begins: int = 0
+    ) -> Any:
+        """Return a learning rate by step: up in the warm-up, then constant, in steps, or down to 0.
+
+        Args:
+            rate: its highest value.
+            steps: of the run.
+            steps_per_epoch: steps per pass over the training images.
+            begins: the run's step that is this rule's first.
+
+        Returns:
+            A number where it is constant, else a function of the step.
+        """
+        name, settings = self.schedule_settings()
+        if name == "step":
+            every, factor = settings["every"] * steps_per_epoch, settings["factor"]
+            # A run that resumes knows its rule by this function's name and what it closes over.
+            after = lambda step: rate * factor ** (step // every)  # noqa: E731
+        elif name == "constant":
+            if not self.lr_warmup_steps:
+                return rate
+            after = optax.constant_schedule(rate)
+        else:
+            left = steps - self.lr_warmup_steps
+            after = (
+                optax.cosine_decay_schedule(rate, left)
+                if name == "cosine"
+                else optax.linear_schedule(rate, 0.0, left)
+            )
+        if warmup := self.lr_warmup_steps:
+            up = optax.linear_schedule(rate / warmup, rate, max(warmup - 1, 1))
+            # What is joined counts from there on; epochs do not.
+            epochs = _later(after, warmup) if name == "step" else None
+            after = optax.join_schedules([up, epochs or after], [warmup])
+        return after if not begins else lambda step: after(step + begins)
+
+    def _multiplier(self, role: str) -> float:
+        """Return the factor of a role's learning rate."""
+        found = (f for pattern, f in self.lr_multipliers.items() if re.fullmatch(pattern, role))
+        return 1.0 if role == "model" else next(found, 1.0)
+
+    def _check_roles(self, roles: tuple[str, ...]) -> None:
+        """Refuse a rate of the model beside its own, and decay of a role that there is not."""
+        if "model" in self.lr_multipliers:
+            raise RecipeError(
+                "{lr_multipliers} has 'model', whose rate is {learning_rate} itself"
+            )
+        known = tuple(dict.fromkeys(("model", *roles, *ROLES)))
+        for role in self.weight_decay_roles:
+            if role not in known:
+                raise RecipeError(
+                    f"{{weight_decay_roles}} has {role!r}, expected some of {', '.join(known)}"
+                )
+
+    def _rule(self, role: str, schedule: Any) -> optax.GradientTransformation:
+        """Make Adam, AdamW or gradient descent with momentum; coupled decay comes before all roles."""
+        if self.name == "sgd":
+            return optax.sgd(schedule, momentum=0.9)
+        if self.name == "adam":
+            return optax.adam(schedule, b2=self.b2)
+        decay = self.weight_decay if role in ("model", *self.weight_decay_roles) else 0.0
+        return optax.adamw(schedule, b2=self.b2, weight_decay=decay)
+
+    def _of_all_roles(self, loss: LossConfig) -> list[optax.GradientTransformation]:
+        """Make what acts on all gradients together, before each role's rule."""
+
+        def only(names: tuple[str, ...]) -> Callable[[Any], Any]:
+            return lambda params: {role: role in names for role in params}
+
+        first = []
+        anchor = None if loss.method is None else loss.method.transform_gradients()
+        if anchor is not None:
+            first.append(anchor)
+        if self.name != "adamw" and self.weight_decay:
+            decayed = only(("model", *self.weight_decay_roles))
+            first.append(optax.add_decayed_weights(self.weight_decay, decayed))
+        if self.clip_value is not None:
+            first.append(optax.clip(self.clip_value))
+        if isinstance(self.clip_global_norm, Mapping):
+            first.append(_clip_by_role(self.clip_global_norm))
+        elif self.clip_global_norm is not None:
+            first.append(optax.clip_by_global_norm(self.clip_global_norm))
+        return first
+
+
+def guarded(
+    proxies: ProxyConfig, rule: optax.GradientTransformation
 ) -> optax.GradientTransformation:
-    """Make the optimizer of a recipe, over ``{"model": …, **objective roles}``.
-
-    Anchoring, coupled weight decay and clipping act on the gradients of all roles together; then each role has its rule
-    and learning rate. The model's ``"head"`` learns from the first step on, all else of it after the warm-up, until
-    which its rule sees no gradient (:func:`jdml.optim.partition_by_role`). Learning rates fall by the steps of the run.
-
-    Args:
-        recipe: the recipe.
-        roles: the objective's parameters by name, such as ``("proxies",)``.
-        steps_per_epoch: steps per pass over the training images.
-        steps: of the run; None: the recipe's.
-
-    Returns:
-        The transformation.
-
-    Raises:
-        ValueError: if ``steps_per_epoch`` is below 1, the rate's warm-up is as long as the run, or there is a rate, or
-            decay, of what nobody learns.
-
-    Example:
-        >>> import jax.numpy as jnp
-        >>> from jdml.recipes import recipe
-        >>> optimizer = make_optimizer(recipe("pfml", "cub"), ("proxies",), steps_per_epoch=60)
-        >>> params = {"model": {"conv": jnp.ones(2), "head": jnp.ones(2)}, "proxies": jnp.ones(3)}
-        >>> updates, _ = optimizer.update(params, optimizer.init(params), params)
-        >>> [bool(updates["model"][part].any()) for part in ("conv", "head")]
-        [False, True]
-    """
-    if steps_per_epoch < 1:
-        raise ValueError(f"steps_per_epoch must be at least 1, got {steps_per_epoch}")
-    _check_roles(recipe, roles)
-    whole = recipe.steps if steps is None else steps
-    whole = recipe.epochs * steps_per_epoch if whole is None else max(1, whole)
-    if recipe.rate_warmup and recipe.rate_warmup >= whole:
-        raise RecipeError(
-            f"{{rate_warmup}} must be below {{steps}}, {whole}, got {recipe.rate_warmup}"
-        )
-    waits = recipe.warmup_steps
-    waits = recipe.warmup_epochs * steps_per_epoch if waits is None else waits
-    if waits >= whole:
-        _log.warning(
-            "only heads and what a loss learns move in %d steps: the warm-up of all else takes %d",
-            whole,
-            waits,
-        )
-
-    def rule(role: str, begins: int = 0) -> optax.GradientTransformation:
-        rate = _rate(recipe, role)
-        return _rule(recipe, role, learning_rate(recipe, rate, whole, steps_per_epoch, begins))
-
-    rules = {"backbone": rule("model", waits), "head": rule("model")}
-    rules |= {role: _guarded(recipe, rule(role)) if role == "proxies" else rule(role) for role in roles}  # fmt: skip
-    by_role = optim.partition_by_role(rules, optim.backbone_and_head, waiting={"backbone": waits})
-    parts = [*_of_all_roles(recipe), by_role]
-    if recipe.layer_decay is not None:
-        parts.append(adapt.scale_by_depth(recipe.layer_decay, *check_blocks(recipe, "layer_decay")))
-    return optax.chain(*parts) if len(parts) > 1 else by_role
+    """Put the proxies' rule between what clips their gradients and what keeps them on the sphere."""
+    parts = [rule]
+    if proxies.clip_norm is not None:
+        parts.insert(0, optim.clip_by_vector_norm(proxies.clip_norm))
+    if proxies.clip_value is not None:
+        parts.insert(0, optax.clip(proxies.clip_value))
+    if proxies.on_sphere:
+        parts.append(optim.retract_to_sphere())
+    return rule if len(parts) == 1 else optax.chain(*parts)
 
 
-def learning_rate(
-    recipe: Recipe, rate: float, steps: int, steps_per_epoch: int = 1, begins: int = 0
-) -> Any:
-    """Give a learning rate by step: up in the warm-up, then constant, in steps, or down to 0.
+def _clip_by_role(norms: Mapping[str, float]) -> optax.GradientTransformation:
+    """Clip the gradients of each role to a norm of its own."""
 
-    Args:
-        recipe: the recipe.
-        rate: its highest value.
-        steps: of the run.
-        steps_per_epoch: steps per pass over the training images.
-        begins: the run's step that is this rule's first.
+    def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
+        clipped = {}
+        for role, own in updates.items():
+            norm = next((n for pattern, n in norms.items() if re.fullmatch(pattern, role)), None)
+            clip = optax.identity() if norm is None else optax.clip_by_global_norm(norm)
+            clipped[role] = clip.update(own, optax.EmptyState())[0]
+        return clipped, state
 
-    Returns:
-        A number where it is constant, else a function of the step.
-    """
-    if recipe.decay_every is not None:
-        every = recipe.decay_every * steps_per_epoch
-        # A run that goes on knows its rule by this function's name and what it closes over.
-        after = lambda step: rate * recipe.decay_factor ** (step // every)  # noqa: E731
-    elif recipe.schedule == "constant":
-        if not recipe.rate_warmup:
-            return rate
-        after = optax.constant_schedule(rate)
-    else:
-        left = steps - recipe.rate_warmup
-        after = (
-            optax.cosine_decay_schedule(rate, left)
-            if recipe.schedule == "cosine"
-            else optax.linear_schedule(rate, 0.0, left)
-        )
-    if recipe.rate_warmup:
-        up = optax.linear_schedule(rate / recipe.rate_warmup, rate, max(recipe.rate_warmup - 1, 1))
-        # What is joined counts from there on; epochs do not.
-        epochs = None if recipe.decay_every is None else _later(after, recipe.rate_warmup)
-        after = optax.join_schedules([up, epochs or after], [recipe.rate_warmup])
-    return after if not begins else lambda step: after(step + begins)
+    return optax.GradientTransformation(lambda params: optax.EmptyState(), update)
 
 
 def _later(schedule: Any, steps: int) -> Any:
@@ -121,71 +306,8 @@ def _later(schedule: Any, steps: int) -> Any:
     return lambda step: schedule(step + steps)
 
 
-def _check_roles(recipe: Recipe, roles: tuple[str, ...]) -> None:
-    """Refuse a rate, or decay, of what nobody learns."""
-    known = tuple(dict.fromkeys((*roles, *ROLES)))
-    if "model" in recipe.role_rates:
-        raise RecipeError("{role_rates} has 'model', whose rate is {rate} itself")
-    for field, may in {"role_rates": known, "decayed": ("model", *known)}.items():
-        for role in getattr(recipe, field):
-            if role not in may:
-                raise RecipeError(f"{{{field}}} has {role!r}, expected some of {', '.join(may)}")
-
-
-def _rate(recipe: Recipe, role: str) -> float:
-    """The highest learning rate of a role."""
-    own = {} if recipe.method is None else recipe.method.rates()
-    if role in own:
-        return own[role]
-    return recipe.rate * (1.0 if role == "model" else recipe.role_rates.get(role, 1.0))
-
-
-def _rule(recipe: Recipe, role: str, schedule: Any) -> optax.GradientTransformation:
-    """Adam, AdamW or gradient descent with momentum; decay that is coupled comes before all roles."""
-    if recipe.rule == "sgd":
-        return optax.sgd(schedule, momentum=0.9)
-    if recipe.rule == "adam":
-        return optax.adam(schedule, b2=recipe.b2)
-    decay = recipe.weight_decay if role in ("model", *recipe.decayed) else 0.0
-    return optax.adamw(schedule, b2=recipe.b2, weight_decay=decay)
-
-
-def _guarded(recipe: Recipe, rule: optax.GradientTransformation) -> optax.GradientTransformation:
-    """The proxies' rule between what cuts their gradients and what keeps them on the sphere."""
-    parts = [rule]
-    if recipe.max_proxy_norm is not None:
-        parts.insert(0, optim.clip_by_vector_norm(recipe.max_proxy_norm))
-    if recipe.max_proxy_entry is not None:
-        parts.insert(0, optax.clip(recipe.max_proxy_entry))
-    if recipe.proxies_on_sphere:
-        parts.append(optim.retract_to_sphere())
-    return rule if len(parts) == 1 else optax.chain(*parts)
-
-
-def _of_all_roles(recipe: Recipe) -> list[optax.GradientTransformation]:
-    """What acts on all gradients together, before each role's rule."""
-
-    def only(names: tuple[str, ...]) -> Callable[[Any], Any]:
-        return lambda params: {role: role in names for role in params}
-
-    first = []
-    if recipe.method is not None and recipe.method.gradients:
-        first.append(resolve(recipe.method.gradients)(recipe))
-    if recipe.rule != "adamw" and recipe.weight_decay:
-        decayed = only(("model", *recipe.decayed))
-        first.append(optax.add_decayed_weights(recipe.weight_decay, decayed))
-    if recipe.max_entry is not None:
-        first.append(optax.clip(recipe.max_entry))
-    if recipe.max_norm is not None:
-        clip = optax.clip_by_global_norm(recipe.max_norm)
-        first.append(_each_role(clip) if recipe.norm_by_role else clip)
-    return first
-
-
-def _each_role(transformation: optax.GradientTransformation) -> optax.GradientTransformation:
-    """What has no state, on each role's gradients apart."""
-
-    def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
-        return {role: transformation.update(own, state)[0] for role, own in updates.items()}, state
-
-    return optax.GradientTransformation(transformation.init, update)
+def _check_number(name: str, value: Any) -> None:
+    """Refuse anything but a positive number, or 0 for a learning rate's factor."""
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not number or not math.isfinite(value) or value < 0:
+        raise RecipeError(f"{name} must be a number that is not negative, got {value!r}")

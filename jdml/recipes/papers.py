@@ -4,14 +4,16 @@ import dataclasses
 import inspect
 import re
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any, Literal, get_args
 
 from jdml import registry
-from jdml.recipes.base import Recipe
-from jdml.recipes.ccp import PRESETS as OF_PROBLEMS
-from jdml.recipes.ccp import anchored
-from jdml.recipes.nir import PRESETS as OF_FLOWS
-from jdml.recipes.nir import regularized, unregularized
+from jdml.recipes.ccp import PRESETS as CCP_PRESETS
+from jdml.recipes.ccp import ccp_recipe
+from jdml.recipes.method import METHODS
+from jdml.recipes.nir import PRESETS as NIR_PRESETS
+from jdml.recipes.nir import nir_baseline_recipe, nir_recipe
+from jdml.recipes.recipe import Recipe
 from jdml.recipes.shared import (
     DATASETS,
     LARGE,
@@ -19,7 +21,7 @@ from jdml.recipes.shared import (
     in_protocol,
     pair_settings,
 )
-from jdml.registry import METHODS, NETWORKS, resolve
+from jdml.registry import NETWORKS
 from jdml.registry.constraints import one_of
 
 DELTA = 0.2
@@ -46,40 +48,44 @@ Maker = Callable[..., Recipe]
 """From data set and backbone to a recipe; a method's own settings by keyword."""
 
 
-def _of_pairs(dataset: str, loss: str, **fields: Any) -> Recipe:
-    """EPS's setting, and that of the pair losses it stands beside."""
-    setting: dict[str, Any] = {
-        "batch": (20, 8),
-        "rate": 1e-5,
-        "role_rates": {"beta": 50.0},
-        "weight_decay": 4e-4,
-        "epochs": 150,
-        "freeze_batch_norm": True,
-        "pooling": "average",
-        "dim": 128,
-        "nmi": True,
-        "more_clusters": None if dataset in LARGE else 10,
-    }
-    return Recipe(loss=loss, **{**setting, **fields})
+def _pair_recipe(
+    dataset: str,
+    loss: str,
+    *,
+    settings: Mapping[str, Any] = MappingProxyType({}),
+    random_rows: int | None = None,
+    multipliers: Mapping[str, float] = MappingProxyType({"beta": 50.0}),
+    **of_loss: Any,
+) -> Recipe:
+    """EPS's setting, and that of the pair losses it is compared with."""
+    shape = {"classes": 20, "samples_per_class": 8} if random_rows is None else {"size": random_rows}
+    return Recipe().replace(
+        loss={"name": loss, "settings": settings, **of_loss},
+        network={"pooling": "average", "dim": 128},
+        finetune={"freeze_batch_norm": True},
+        batch={**shape, "epochs": 150},
+        optimizer={"learning_rate": 1e-5, "lr_multipliers": multipliers, "weight_decay": 4e-4},
+        evaluation={"nmi": True, "nmi_cluster_factor": None if dataset in LARGE else 10},
+    )
 
 
-def _easy(dataset: str, backbone: str) -> Recipe:
+def _eps(dataset: str, backbone: str) -> Recipe:
     """EPS with multi-similarity loss: the hard negatives of MS, the easiest positive."""
     miner = "multi_similarity_negative+easy_positive"
-    return _of_pairs(dataset, "multi_similarity", settings={"beta": 40.0}, miner=miner)
+    return _pair_recipe(dataset, "multi_similarity", settings={"beta": 40.0}, miner=miner)
 
 
 def _contrastive(dataset: str, backbone: str) -> Recipe:
     """Contrastive loss with CCP's margins."""
-    return _of_pairs(dataset, "contrastive", settings=contrastive_margins(dataset))
+    return _pair_recipe(dataset, "contrastive", settings=contrastive_margins(dataset))
 
 
-def _similar(dataset: str, backbone: str) -> Recipe:
+def _similarity_contrastive(dataset: str, backbone: str) -> Recipe:
     """C1 of CCP's tables: the contrastive loss of similarities."""
-    return _of_pairs(dataset, "similarity_contrastive")
+    return _pair_recipe(dataset, "similarity_contrastive")
 
 
-def _remembered(
+def _xbm(
     dataset: str,
     backbone: str,
     *,
@@ -90,58 +96,67 @@ def _remembered(
     one_of("loss", loss, ("similarity_contrastive", "contrastive"))
     one_of("size", size, MEMORIES)
     rows = 32 * MEMORIES[size].get(dataset, MEMORIES[size]["cub"])
-    made = _of_pairs(dataset, loss, settings=pair_settings(loss, dataset))
-    return dataclasses.replace(made, memory=rows, memory_wait=1000)
+    settings = pair_settings(loss, dataset)
+    return _pair_recipe(
+        dataset, loss, settings=settings, memory_size=rows, memory_start_step=1000
+    )
 
 
-def _semi_hard(positive: str) -> Maker:
+def _triplet(positive: str) -> Maker:
     """Triplet loss as in EPS's tables: squared distances, averaged over all triplets."""
     settings = {"margin": 0.2, "squared": True, "reduce_fn": "mean"}
     miner = f"{positive}+semi_hard_negative:margin=0.2"
-    return lambda dataset, backbone: _of_pairs(dataset, "triplet", settings=settings, miner=miner)
+    return lambda dataset, backbone: _pair_recipe(
+        dataset, "triplet", settings=settings, miner=miner
+    )
 
 
-def _bounded(positive: str) -> Maker:
+def _margin(positive: str) -> Maker:
     """Margin loss as in EPS's tables: β per class, learned, and distance-weighted negatives."""
     miner = f"{positive}+distance_weighted_negative"
-    return lambda dataset, backbone: _of_pairs(dataset, "margin", learn_beta="class", miner=miner)
+    return lambda dataset, backbone: _pair_recipe(
+        dataset, "margin", learn_beta="class", miner=miner
+    )
 
 
-def _mined(dataset: str, backbone: str) -> Recipe:
+def _multi_similarity(dataset: str, backbone: str) -> Recipe:
     """Multi-similarity loss as in EPS's tables."""
-    settings = {"beta": 40.0}
-    return _of_pairs(dataset, "multi_similarity", settings=settings, miner="multi_similarity")
+    return _pair_recipe(
+        dataset, "multi_similarity", settings={"beta": 40.0}, miner="multi_similarity"
+    )
 
 
 def _proxy_nca(loss: str, **settings: Any) -> Maker:
-    """ProxyNCA as in EPS's tables: random batches; and ProxyNCA++ beside it."""
-    return lambda dataset, backbone: _of_pairs(
+    """ProxyNCA as in EPS's tables: random batches; and ProxyNCA++ in the same setting."""
+    return lambda dataset, backbone: _pair_recipe(
         dataset,
         loss,
         settings=settings,
-        proxies_per_class=1,
-        batch=160,
-        role_rates={"proxies": 50.0 if loss == "proxy_nca" else 100.0},
+        random_rows=160,
+        multipliers={"proxies": 50.0 if loss == "proxy_nca" else 100.0},
+        proxies={"per_class": 1},
     )
 
 
 def _multi_proxy(loss: str, per_class: int | None = None) -> Maker:
-    """The MPA family, and SoftTriple and ProxyAnchor beside it in MPA's tables."""
+    """The MPA family, and SoftTriple and ProxyAnchor as in MPA's tables."""
 
     def make(dataset: str, backbone: str) -> Recipe:
         large = dataset in LARGE
-        return Recipe(
-            loss=loss,
-            proxies_per_class=per_class or (2 if large else 10),
-            batch=32 if large else 64 if dataset == "cars" else 180,
-            rule="adamw",
-            weight_decay=1e-4,
-            decayed=("proxies",),
-            epochs=100 if large else 60,
-            decay_every=20,
-            freeze_batch_norm=not large,
-            pooling="cubic",
-            dim=512,
+        return Recipe().replace(
+            loss={"name": loss, "proxies": {"per_class": per_class or (2 if large else 10)}},
+            network={"pooling": "cubic", "dim": 512},
+            finetune={"freeze_batch_norm": not large},
+            batch={
+                "size": 32 if large else 64 if dataset == "cars" else 180,
+                "epochs": 100 if large else 60,
+            },
+            optimizer={
+                "name": "adamw",
+                "weight_decay": 1e-4,
+                "weight_decay_roles": ("proxies",),
+                "schedule": "step:every=20",
+            },
         )
 
     return make
@@ -150,44 +165,44 @@ def _multi_proxy(loss: str, per_class: int | None = None) -> Maker:
 def _proxy_anchor(dataset: str, backbone: str) -> Recipe:
     """ProxyAnchor's own setting."""
     large, every = dataset in LARGE, 20 if dataset == "cars" else 10
-    changes: Mapping[str, Any] = {"batch": 120, "warmup_epochs": 5, "decay_every": every // 2}
+    rows, frozen, rate, schedule = 120, 5, 1e-4, f"step:every={every // 2}"
     if large:
-        changes = {"rate": 6e-4, "decay_every": 20, "decay_factor": 0.25}
+        rows, frozen, rate, schedule = 180, 1, 6e-4, "step:every=20,factor=0.25"
     elif backbone == "bn_inception":
-        changes = {"decay_every": every}
-    setting: dict[str, Any] = {
-        "batch": 180,
-        "rule": "adamw",
-        "weight_decay": 1e-4,
-        "decayed": ("proxies",),
-        "max_entry": 10.0,
-        "epochs": 60,
-        "warmup_epochs": 1,
-        "freeze_batch_norm": not large,
-        "pooling": "average+max",
-        "dim": 512,
-    }
-    return Recipe(loss="proxy_anchor", proxies_per_class=1, **{**setting, **changes})
-
-
-def _field(loss: str, dataset: str, backbone: str, **settings: Any) -> Recipe:
-    """PFML, and CPML beside it."""
-    large = dataset in LARGE
-    return Recipe(
-        loss=loss,
-        settings={"delta": DELTA, "reduce_fn": "sum", **settings},
-        proxies_per_class=2 if large else 15,
-        batch=180 if backbone == "bn_inception" else 100,
-        weight_decay=1e-4 if dataset == "cars" else 5e-4,
-        epochs=200,
-        warmup_epochs=0 if large else 1,
-        freeze_batch_norm=not large,
-        pooling="average+max",
-        dim=384 if backbone == "vit_s16" else 512,
+        rows, frozen, schedule = 180, 1, f"step:every={every}"
+    return Recipe().replace(
+        loss={"name": "proxy_anchor", "proxies": {"per_class": 1}},
+        network={"pooling": "average+max", "dim": 512},
+        finetune={"freeze_batch_norm": not large, "backbone_freeze_epochs": frozen},
+        batch={"size": rows, "epochs": 60},
+        optimizer={
+            "name": "adamw",
+            "learning_rate": rate,
+            "weight_decay": 1e-4,
+            "weight_decay_roles": ("proxies",),
+            "clip_value": 10.0,
+            "schedule": schedule,
+        },
     )
 
 
-def _potential(
+def _field(loss: str, dataset: str, backbone: str, **settings: Any) -> Recipe:
+    """PFML's setting, and CPML's."""
+    large = dataset in LARGE
+    return Recipe().replace(
+        loss={
+            "name": loss,
+            "settings": {"delta": DELTA, "reduce_fn": "sum", **settings},
+            "proxies": {"per_class": 2 if large else 15},
+        },
+        network={"pooling": "average+max", "dim": 384 if backbone == "vit_s16" else 512},
+        finetune={"freeze_batch_norm": not large, "backbone_freeze_epochs": 0 if large else 1},
+        batch={"size": 180 if backbone == "bn_inception" else 100, "epochs": 200},
+        optimizer={"weight_decay": 1e-4 if dataset == "cars" else 5e-4},
+    )
+
+
+def _pfml(
     dataset: str,
     backbone: str,
     *,
@@ -195,50 +210,51 @@ def _potential(
     clip: Clip | None = None,
     start: Literal["random", "samples"] | None = None,
 ) -> Recipe:
-    """PFML; ``clip`` and ``start`` in the place of the preset's."""
+    """PFML; ``clip`` and ``start`` in place of the preset's."""
     one_of("preset", preset, PFML)
     own = {name: value for name, value in (("clip", clip), ("start", start)) if value is not None}
     alpha, clip, start = ({**PFML[preset], **own}[name] for name in ("alpha", "clip", "start"))
     one_of("clip", clip, get_args(Clip))
-    return dataclasses.replace(
-        _field("potential_field", dataset, backbone, alpha=alpha),
-        max_proxy_entry=CLIP_CHARGES if clip == "entry" else None,
-        max_proxy_norm=alpha / DELTA ** (alpha + 1) if clip == "vector" else None,
-        start=start,
-    )
+    proxies = {
+        "init": start,
+        "clip_value": CLIP_CHARGES if clip == "entry" else None,
+        "clip_norm": alpha / DELTA ** (alpha + 1) if clip == "vector" else None,
+    }
+    field = _field("potential_field", dataset, backbone, alpha=alpha)
+    return field.replace(loss={"proxies": proxies})
 
 
-def _contrasting(dataset: str, backbone: str) -> Recipe:
-    """CPML beside it."""
+def _cpml(dataset: str, backbone: str) -> Recipe:
+    """CPML, which PFML is compared with."""
     return _field("contrastive_potential", dataset, backbone)
 
 
 RECIPES: dict[str, Maker] = {
-    "ccp": anchored,
-    "eps": _easy,
-    "eps_margin": _bounded("easy_positive"),
-    "eps_triplet": _semi_hard("easy_positive"),
+    "ccp": ccp_recipe,
+    "eps": _eps,
+    "eps_margin": _margin("easy_positive"),
+    "eps_triplet": _triplet("easy_positive"),
     "mpa": _multi_proxy("multi_proxy_anchor"),
     "mpa_dw": _multi_proxy("multi_proxy_anchor_dw"),
     "mpa_ap": _multi_proxy("multi_proxy_anchor_ap"),
     "mpa_proxy_anchor": _multi_proxy("proxy_anchor", 1),
-    "nir": regularized,
-    "nir_baseline": unregularized,
-    "pfml": _potential,
-    "cpml": _contrasting,
+    "nir": nir_recipe,
+    "nir_baseline": nir_baseline_recipe,
+    "pfml": _pfml,
+    "cpml": _cpml,
     "contrastive": _contrastive,
-    "similarity_contrastive": _similar,
-    "xbm": _remembered,
-    "margin": _bounded("random_positive"),
-    "triplet": _semi_hard("random_positive"),
-    "multi_similarity": _mined,
+    "similarity_contrastive": _similarity_contrastive,
+    "xbm": _xbm,
+    "margin": _margin("random_positive"),
+    "triplet": _triplet("random_positive"),
+    "multi_similarity": _multi_similarity,
     "proxy_anchor": _proxy_anchor,
     "proxy_nca": _proxy_nca("proxy_nca", scale=9.0),  # vectors of length 3
     "proxy_nca_pp": _proxy_nca("proxy_nca_pp"),
     "soft_triple": _multi_proxy("soft_triple"),
 }
-"""From a method's name to what makes its recipe."""
-OF_PAIRS = (
+"""From a method's name to the function that makes its recipe."""
+PAIR_METHODS = (
     "ccp",
     "eps",
     "eps_margin",
@@ -277,14 +293,14 @@ def settings_of(method: str, *, of_paper: bool = True) -> dict[str, Any]:
     makers: list[Any] = [RECIPES[method]] if of_paper else []
     if method in METHODS:
         kind = METHODS[method]
-        makers = [*([resolve(kind.recipe)] if kind.recipe else []), *makers]
+        makers = [kind.onto, *makers]
         fields = dataclasses.fields(kind)
         defaults = {of.name: of.default for of in fields if of.default is not dataclasses.MISSING}
     for maker in makers:
         for parameter in inspect.signature(maker).parameters.values():
             if parameter.default is not parameter.empty:
                 defaults[parameter.name] = parameter.default
-    presets = {"ccp": OF_PROBLEMS, "nir": OF_FLOWS}.get(method, {})
+    presets = {"ccp": CCP_PRESETS, "nir": NIR_PRESETS}.get(method, {})
     return {**defaults, **presets.get(defaults.get("preset", ""), {})}
 
 
@@ -343,8 +359,17 @@ def recipe(
     made = RECIPES[method](dataset, backbone or "resnet50", **settings)
     if protocol != "conventional":
         made = _under_mlrc(made, method, dataset)
-    asked = {field: settings[name] for name, field in _ASKED.items() if name in settings}
-    return dataclasses.replace(made, network=backbone, **{**_head(backbone), **asked})
+    made = made.replace(**_head(backbone))
+    # Settings that count before what the protocol or the network has.
+    if "pooling" in settings:
+        made = made.replace(network={"pooling": settings["pooling"]})
+    if "warmup" in settings:
+        made = made.replace(finetune={"backbone_freeze_epochs": settings["warmup"]})
+    if settings.get("decay_every") is not None:
+        factor = settings.get("decay_factor", known["decay_factor"])
+        schedule = f"step:every={settings['decay_every']},factor={factor}"
+        made = made.replace(optimizer={"schedule": schedule})
+    return made
 
 
 _ALSO = {
@@ -369,36 +394,36 @@ def _check_name(dataset: str) -> None:
             )
 
 
-_ASKED = {"pooling": "pooling", "warmup": "warmup_epochs", "decay_every": "decay_every"}
-"""Settings of methods that go before what the protocol or the network has."""
-
-
 def _under_mlrc(made: Recipe, method: str, dataset: str) -> Recipe:
     """The same method in the setting that the protocol gives to all."""
-    shared: dict[str, Any] = {
-        "normalize": "sphere" if method in ON_SPHERE else "ball",
-        "batch": (8, 4) if method in OF_PAIRS else 32,
-        "rate": 1e-5,
-        "rule": "adam",
-        "b2": 0.99,
-        "weight_decay": 1e-4,
-        "decay_every": None,
-        "max_entry": None,
-        "warmup_epochs": 0,
-        "freeze_batch_norm": True,
-        "pooling": "average",
-        "dim": 128,
-    }
-    return dataclasses.replace(made, **{**shared, **in_protocol(method, dataset)})
+    of_pairs = method in PAIR_METHODS
+    made = made.replace(
+        loss={"normalize": "sphere" if method in ON_SPHERE else "ball"},
+        network={"pooling": "average", "dim": 128},
+        finetune={"freeze_batch_norm": True, "backbone_freeze_epochs": 0},
+        batch={"classes": 8, "samples_per_class": 4} if of_pairs else {"size": 32},
+        optimizer={
+            "name": "adam",
+            "learning_rate": 1e-5,
+            "b2": 0.99,
+            "weight_decay": 1e-4,
+            "schedule": "constant",
+            "clip_value": None,
+        },
+    )
+    return made.replace(**in_protocol(method, dataset))
 
 
 def _head(backbone: str | None) -> dict[str, Any]:
     """What a network does not have: a choice of pooling, batch norm to freeze; a small one trains what it has."""
     if backbone is None or not NETWORKS[backbone].batch_norm:
-        return {"pooling": None, "freeze_batch_norm": False}
-    if NETWORKS[backbone].small_images:
         return {
-            "freeze_batch_norm": False,
-            **({} if NETWORKS[backbone].pooling else {"pooling": None}),
+            "network": {"name": backbone, "pooling": None},
+            "finetune": {"freeze_batch_norm": False},
         }
-    return {}
+    network: dict[str, Any] = {"name": backbone}
+    if not NETWORKS[backbone].small_images:
+        return {"network": network}
+    if not NETWORKS[backbone].pooling:
+        network["pooling"] = None
+    return {"network": network, "finetune": {"freeze_batch_norm": False}}

@@ -61,23 +61,24 @@ def in_protocol(method: str, dataset: str) -> dict[str, Any]:
         dataset: one of ``DATASETS``, or another.
 
     Returns:
-        Fields of the recipe. SoftTriple has the centres of its row in the tables: 10 per class, 1 where there are many
+        Changes of the recipe, by part. SoftTriple has the centres of its row in the tables: 10 per class, 1 where there are many
         classes. Its γ divides, also on Cars196 and SOP, where the printed ones (19.18, 47.9) make the softmax over the
         centres nearly their mean: so they do in CCP's program and in that of the protocol, from which they come.
     """
     if method in ("multi_similarity", "triplet"):
-        return {"settings": pair_settings(method, dataset), "miner": "none"}
-    by_class: dict[str, Any] = {"batch": (32, 1), "warmup_epochs": 1}
+        return {"loss": {"settings": pair_settings(method, dataset), "miner": "none"}}
+    by_class: dict[str, Any] = {
+        "batch": {"classes": 32, "samples_per_class": 1},
+        "finetune": {"backbone_freeze_epochs": 1},
+    }
     if method == "soft_triple":
         scale, gamma, tau, margin = {
             "cars": (17.69, 19.18, 0.0669, 0.3588),
             "sop": (100.0, 47.9, 0.2, 0.3145),
         }.get(dataset, (20.0, 0.1, 0.2, 0.01))
-        return {
-            **by_class,
-            "settings": {"scale": scale, "gamma": gamma, "tau": tau, "margin": margin},
-            "proxies_per_class": 1 if dataset in LARGE else 10,
-        }
+        settings = {"scale": scale, "gamma": gamma, "tau": tau, "margin": margin}
+        proxies = {"per_class": 1 if dataset in LARGE else 10}
+        return {**by_class, "loss": {"settings": settings, "proxies": proxies}}
     if method == "proxy_nca_pp":  # cosines over the printed .1 are squared distances over .2
-        return {**by_class, "settings": {"temperature": 0.2}}
+        return {**by_class, "loss": {"settings": {"temperature": 0.2}}}
     return by_class if method == "proxy_anchor" else {}

@@ -1,4 +1,4 @@
-"""What the library has, one record a thing: losses, methods, miners, networks, data sets.
+"""What the library has, one record a thing: losses, miners, networks, data sets.
 
 Everything that lists them reads it here: the flat names, the command line and its help, the reports, the documentation
 and the tests. Records are plain values that need neither JAX nor NumPy; what they stand for is named by a pointer
@@ -7,7 +7,6 @@ and the tests. Records are plain values that need neither JAX nor NumPy; what th
 
 from jdml.registry.datasets import DATASETS, Count, DataSet, file_sets, folder_sets, tfds_sets
 from jdml.registry.losses import LOSSES, REGULARIZERS, Loss, pair_losses, proxy_losses
-from jdml.registry.methods import METHODS, Method, Problems, Regularizer
 from jdml.registry.miners import MINERS, Miner, miner_builders
 from jdml.registry.networks import NETWORKS, Images, Network, image_statistics, pretrained_networks
 from jdml.registry.pointers import resolve
@@ -15,7 +14,6 @@ from jdml.registry.pointers import resolve
 __all__ = [
     "DATASETS",
     "LOSSES",
-    "METHODS",
     "MINERS",
     "NETWORKS",
     "REGULARIZERS",
@@ -23,11 +21,8 @@ __all__ = [
     "DataSet",
     "Images",
     "Loss",
-    "Method",
     "Miner",
     "Network",
-    "Problems",
-    "Regularizer",
     "file_sets",
     "folder_sets",
     "image_statistics",

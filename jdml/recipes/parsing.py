@@ -1,4 +1,4 @@
-"""Words that stand for plain values and for miners: settings, batches, chains of miners."""
+"""Read settings and miners from text, such as ``margin=0.2`` and ``easy_positive+semi_hard:margin=0.2``."""
 
 import ast
 import re
@@ -49,45 +49,25 @@ def parse_settings(settings: Iterable[str], option: str, *, words: bool = False)
     return parsed
 
 
-def parse_batch(text: str) -> int | tuple[int, int]:
-    """Read ``"8x4"`` (8 classes × 4 samples) or ``"64"`` (64 random samples).
+def parse_named(text: str, called: str) -> tuple[str, dict[str, Any]]:
+    """Read a name with optional settings after a colon.
 
     Args:
-        text: what was typed.
+        text: such as ``"step:every=10,factor=0.5"``.
+        called: what it is, for the message.
 
     Returns:
-        ``(classes, samples per class)``, or a number of samples.
+        The name, and the settings by name.
 
     Raises:
-        ValueError: anything else.
+        ValueError: settings that are not of this form.
 
     Example:
-        >>> parse_batch("8x4"), parse_batch("64")
-        ((8, 4), 64)
+        >>> parse_named("semi_hard:margin=0.2", "miner")
+        ('semi_hard', {'margin': 0.2})
     """
-    first, times, second = text.replace("×", "x").partition("x")
-    numbers = [first, second] if times else [first]
-    if not all(number.strip().isdecimal() and int(number) > 0 for number in numbers):
-        raise ValueError(
-            f"--batch must be CLASSESxSAMPLES, such as 8x4, or a number of random samples; got {text!r}"
-        )
-    return (int(first), int(second)) if times else int(first)
-
-
-def write_batch(batch: int | tuple[int, int]) -> str:
-    """Write what :func:`parse_batch` reads.
-
-    Args:
-        batch: of a recipe.
-
-    Returns:
-        The words.
-
-    Example:
-        >>> write_batch((8, 4)), write_batch(64)
-        ('8x4', '64')
-    """
-    return str(batch) if isinstance(batch, int) else "x".join(map(str, batch))
+    name, _, settings = text.strip().partition(":")
+    return name, parse_settings(settings.split(",") if settings else (), f"{called} {name}")
 
 
 def build_miner(words: str, dim: int) -> Callable[..., Any] | None:
@@ -116,13 +96,12 @@ def build_miner(words: str, dim: int) -> Callable[..., Any] | None:
         return None
     miners = []
     for word in re.split(r"\+(?!\d)", words):  # 1e+3 is a number
-        name, _, settings = word.strip().partition(":")
+        name, given = parse_named(word, "miner")
         if name not in MINERS:
             known = ["eps", *sorted(MINERS.keys() - {"eps"})]
             raise ValueError(
                 f"miner must be none or a chain of {', '.join(known)}; got {name!r}{nearest(name, known)}"
             )
-        given = parse_settings(settings.split(",") if settings else (), f"miner {name}")
         try:
             miners.append(MINERS[name].build(dim, **given))
         except TypeError as error:

@@ -1,11 +1,12 @@
 """The recipe to begin with on photographs of one's own, for which nobody has tuned."""
 
-from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
 
-from jdml.recipes.base import Recipe
+from jdml.ops import checks
+from jdml.recipes.batch import usual_batch
+from jdml.recipes.recipe import Recipe
 from jdml.recipes.shared import ROWS
 from jdml.registry.constraints import one_of
 
@@ -15,20 +16,20 @@ SHARE_OF_WARMUP = 20
 LARGE, MOST, GROUPS = 100, 40, 4
 """A class of so many images may hold several modes; so many of them in a batch are enough; a batch has so many classes
 at least."""
-Begins = Literal["small", "untrained", "pretrained", "frozen"]
-RATES: dict[Begins, float] = {
+Pretraining = Literal["small", "untrained", "pretrained", "frozen"]
+RATES: dict[Pretraining, float] = {
     "small": 3e-3,
     "untrained": 1e-3,
     "pretrained": 1e-4,
     "frozen": 3e-4,
 }
-"""Of the network, by what it knows when it begins; frozen: where nothing but the head, or low-rank changes, learns."""
+"""Of the network, by what it knows when it pretraining; frozen: where nothing but the head, or low-rank changes, learns."""
 
 
 def recommended(
     labels: Any = None,
     *,
-    begins: Begins = "untrained",
+    pretraining: Pretraining = "untrained",
     steps: int = STEPS,
     rows: int = ROWS,
 ) -> Recipe:
@@ -39,8 +40,8 @@ def recommended(
 
     Args:
         labels: ``[N]``, of the training images; None leaves batch and miner open.
-        begins: what the network knows when it begins, by which its rate goes: ``"small"``: nothing, and it is one for
-            small images; ``"untrained"``: nothing; ``"pretrained"``: all of it learns, slowly, and its head begins on
+        pretraining: what the network knows when it pretraining, by which its rate goes: ``"small"``: nothing, and it is one for
+            small images; ``"untrained"``: nothing; ``"pretrained"``: all of it learns, slowly, and its head pretraining on
             principal directions; ``"frozen"``: so does its head, and that alone, or with changes of low rank, learns.
             Which network it is, and what stays, are fields of their own.
         steps: of training; in a twentieth of them the rates go up.
@@ -51,29 +52,28 @@ def recommended(
 
     Raises:
         TypeError: steps or rows that are no integers.
-        ValueError: another word for how the network begins, steps below 0, fewer than four rows, no labels, or labels
+        ValueError: another word for how the network pretraining, steps below 0, fewer than four rows, no labels, or labels
             that are not ``[N]``.
 
     Example:
-        >>> recipe = recommended(np.repeat(np.arange(50), 60), begins="pretrained")
-        >>> recipe.loss, recipe.batch, recipe.miner, recipe.rate, recipe.head
-        ('circle', (16, 4), 'none', 0.0001, 'principal')
-        >>> recommended(np.repeat(np.arange(9), 500)).miner
+        >>> recipe = recommended(np.repeat(np.arange(50), 60), pretraining="pretrained")
+        >>> recipe.loss.name, str(recipe.batch), recipe.loss.miner, recipe.optimizer.learning_rate
+        ('circle', '16x4', 'none', 0.0001)
+        >>> recommended(np.repeat(np.arange(9), 500)).loss.miner
         'easy_positive'
     """
-    one_of("begins", begins, RATES)
-    _count("steps", steps, 0)
-    _count("rows", rows, GROUPS)
-    recipe = Recipe(
-        loss=LOSS,
-        settings={"margin": 0.1, "gamma": 100.0},
-        head="principal" if begins in ("pretrained", "frozen") else "random",
-        batch=rows,
-        small_classes="refuse",
-        steps=steps,
-        rate=RATES[begins],
-        rate_warmup=steps // SHARE_OF_WARMUP,
-        schedule="cosine",
+    one_of("pretraining", pretraining, RATES)
+    checks.count("steps", steps, least=0)
+    checks.count("rows", rows, least=GROUPS)
+    recipe = Recipe().replace(
+        loss={"name": LOSS, "settings": {"margin": 0.1, "gamma": 100.0}},
+        network={"head_init": "principal" if pretraining in ("pretrained", "frozen") else "random"},
+        batch={"size": rows, "on_small_class": "refuse", "steps": int(steps)},
+        optimizer={
+            "learning_rate": RATES[pretraining],
+            "lr_warmup_steps": int(steps) // SHARE_OF_WARMUP,
+            "schedule": "cosine",
+        },
     )
     return recipe if labels is None else for_classes(recipe, labels, rows=rows)
 
@@ -96,8 +96,6 @@ def for_classes(recipe: Recipe, labels: Any, *, rows: int = ROWS) -> Recipe:
     Raises:
         ValueError: no labels, or labels that are not ``[N]``.
     """
-    from jdml.recipes.sampler import with_usual_batch
-
     given = np.asarray(labels)
     if given.ndim != 1 or not given.size:
         raise ValueError(
@@ -105,19 +103,14 @@ def for_classes(recipe: Recipe, labels: Any, *, rows: int = ROWS) -> Recipe:
         )
     sizes = np.unique(given, return_counts=True)[1]
     if np.median(sizes) < LARGE:
-        return with_usual_batch(recipe, given, rows=rows)
+        return recipe.replace(batch=usual_batch(recipe.batch, recipe.loss, given, rows=rows))
     samples = max(min(MOST, rows // GROUPS), rows // len(sizes))
-    return replace(
-        recipe,
-        miner="easy_positive",
-        batch=(min(len(sizes), rows // samples), samples),
-        small_classes="pad" if sizes.min() < samples else recipe.small_classes,
+    few = "pad" if sizes.min() < samples else recipe.batch.on_small_class
+    return recipe.replace(
+        loss={"miner": "easy_positive"},
+        batch={
+            "classes": min(len(sizes), rows // samples),
+            "samples_per_class": samples,
+            "on_small_class": few,
+        },
     )
-
-
-def _count(name: str, value: Any, least: int) -> None:
-    """Not that of jdml.ops, which brings JAX: the command line's help, which is quick, reads this file."""
-    if isinstance(value, bool) or not isinstance(value, int | np.integer):
-        raise TypeError(f"{name} must be an integer, got a {type(value).__name__}")
-    if value < least:
-        raise ValueError(f"{name} must be >= {least}, got {value}")

@@ -1,0 +1,240 @@
+"""The batches of a recipe: how they are drawn, and how many."""
+
+import dataclasses
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+
+import numpy as np
+
+from jdml.data import ClassBatchSampler, EpochSampler, RandomBatchSampler
+from jdml.recipes.config import Config, RecipeError
+from jdml.recipes.shared import ROWS, SAMPLES
+from jdml.registry.constraints import nearest, non_negative, positive, unit
+
+if TYPE_CHECKING:
+    from jdml.recipes.loss import LossConfig
+
+DEFAULT_SIZE = 128
+"""Rows of a batch where neither ``size`` nor ``classes`` is given."""
+
+
+@dataclasses.dataclass(frozen=True)
+class BatchConfig(Config):
+    """How batches are drawn, and how many steps are taken.
+
+    A batch is ``size`` random rows, or ``classes`` × ``samples_per_class``.
+    """
+
+    size: Annotated[int | None, positive] = None
+    """Rows of a batch, drawn at random. None: 128, or what ``classes`` makes."""
+    classes: Annotated[int | None, positive] = None
+    """Classes in a batch."""
+    samples_per_class: Annotated[int | None, positive] = None
+    """Samples of each class in a batch."""
+    on_small_class: Literal["pad", "refuse"] = "pad"
+    """A class with fewer samples leaves places of the batch empty (pad), or is an error (refuse)."""
+    group_by: str | None = None
+    """A coarser labelling, such as super_class of sop: the classes of a batch are of one of its groups."""
+    class_sampling_power: Annotated[float | None, unit] = None
+    """Draw a class of n samples in proportion to n to this power. None: each sample is drawn once an epoch."""
+    epochs: Annotated[int, positive] = 100
+    """Passes over the training rows."""
+    steps: Annotated[int | None, non_negative] = None
+    """Training steps, in place of epochs; 0 evaluates the start."""
+    skip_nonfinite: Annotated[int | None, positive] = None
+    """Leave out steps whose loss or gradient is not finite; so many in a row end the run. None: the first one does."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if (self.classes is None) != (self.samples_per_class is None):
+            raise RecipeError(
+                f"{{classes}} and {{samples_per_class}} go together, got {self.classes} and {self.samples_per_class}"
+            )
+        if self.size is not None and self.classes is not None:
+            raise RecipeError(
+                f"{{size}} is for random rows, {{classes}} for classes x samples: give one of them, "
+                f"got {self.size} and {self}"
+            )
+        for name in ("group_by", "class_sampling_power"):
+            if getattr(self, name) is not None and self.classes is None:
+                raise RecipeError(
+                    f"{{{name}}} needs {{classes}} and {{samples_per_class}}, got {self.rows} random rows"
+                )
+
+    def __str__(self) -> str:
+        """Return the shape of a batch: ``"8x4"``, or ``"64"`` for random rows."""
+        return str(self.rows) if self.classes is None else f"{self.classes}x{self.samples_per_class}"
+
+    @property
+    def rows(self) -> int:
+        """Rows of a batch."""
+        if self.classes is not None and self.samples_per_class is not None:
+            return self.classes * self.samples_per_class
+        return DEFAULT_SIZE if self.size is None else self.size
+
+    def replace(self, **changes: Any) -> Self:
+        """Return a copy with other values; a new ``size`` takes the place of ``classes``, and the reverse."""
+        if changes.get("size") is not None:
+            changes = {"classes": None, "samples_per_class": None, **changes}
+        elif changes.get("classes") is not None:
+            changes = {"size": None, **changes}
+        return super().replace(**changes)
+
+    def num_steps(self, steps_per_epoch: int) -> int:
+        """Return the steps of a run."""
+        return self.epochs * steps_per_epoch if self.steps is None else self.steps
+
+    def build(
+        self,
+        labels: np.ndarray,
+        seed: int = 0,
+        views: Mapping[str, np.ndarray] = MappingProxyType({}),
+    ) -> EpochSampler:
+        """Make the sampler that draws the batches.
+
+        Args:
+            labels: ``[N]``, of the training images.
+            seed: of the draw.
+            views: other labels of the same images, which ``group_by`` names.
+
+        Returns:
+            The sampler.
+
+        Raises:
+            ValueError: fewer classes than a batch needs, or an unknown view.
+
+        Example:
+            >>> batch = BatchConfig(classes=2, samples_per_class=3)
+            >>> len(next(batch.build(np.repeat(np.arange(4), 5))))
+            6
+        """
+        self.check_views(views)
+        if self.classes is None or self.samples_per_class is None:
+            return RandomBatchSampler(len(labels), min(self.rows, len(labels)), seed=seed)
+        return ClassBatchSampler(
+            labels,
+            self.classes,
+            self.samples_per_class,
+            seed=seed,
+            small_classes=self.on_small_class,
+            within=None if self.group_by is None else views[self.group_by],
+            power=self.class_sampling_power,
+        )
+
+    def check_views(self, views: Mapping[str, np.ndarray]) -> None:
+        """Refuse an unknown labelling in ``group_by``."""
+        if self.group_by is not None and self.group_by not in views:
+            known = ", ".join(sorted(views)) or "the data set's views, of which it has none"
+            raise RecipeError(
+                f"{{group_by}} must be one of {known}, got {self.group_by!r}{nearest(self.group_by, views)}"
+            )
+
+    def fit_to_data(self, labels: np.ndarray) -> Self:
+        """Shrink a batch that is larger than the data: to all rows, or to all classes and the largest's samples.
+
+        Example:
+            >>> str(BatchConfig(classes=9, samples_per_class=4).fit_to_data(np.arange(30) % 3))
+            '3x4'
+        """
+        if self.classes is None or self.samples_per_class is None:
+            return self.replace(size=min(self.rows, len(labels)))
+        sizes = np.unique(labels, return_counts=True)[1]
+        return self.replace(
+            classes=min(self.classes, len(sizes)),
+            samples_per_class=min(self.samples_per_class, int(sizes.max())),
+        )
+
+    def expected_positive_pairs(self, labels: np.ndarray) -> float:
+        """Return the expected number of pairs of one class in a batch.
+
+        For random rows it is the mean over all batches, for classes × samples over all groups of a class.
+
+        Example:
+            >>> BatchConfig(classes=2, samples_per_class=3).expected_positive_pairs(np.repeat(np.arange(4), 6))
+            6.0
+            >>> BatchConfig(size=4).expected_positive_pairs(np.arange(8) // 2)
+            0.8571428571428571
+        """
+        sizes = np.unique(labels, return_counts=True)[1].astype(float)
+        if self.classes is None or self.samples_per_class is None:
+            rows = min(self.rows, len(labels))
+            of_one_class = (sizes * (sizes - 1)).sum() / max(1, len(labels) * (len(labels) - 1))
+            return float(rows * (rows - 1) / 2 * of_one_class)
+        samples, power = self.samples_per_class, self.class_sampling_power
+        per_class = np.minimum(sizes, samples)
+        drawn = np.ceil(sizes / samples) if power is None else sizes**power
+        return float(self.classes * np.average(per_class * (per_class - 1) / 2, weights=drawn))
+
+
+def usual_batch(
+    batch: BatchConfig, loss: "LossConfig", labels: np.ndarray, *, rows: int = ROWS
+) -> BatchConfig:
+    """Return the batch to begin with: classes × samples where samples are compared with each other.
+
+    Args:
+        batch: whose other values are kept.
+        loss: the loss.
+        labels: ``[N]``, of the training images.
+        rows: of a batch, if there are as many.
+
+    Returns:
+        For a proxy loss ``rows`` random rows; for a pair loss 4 samples of each class, more of fewer classes, and
+        fewer where classes are smaller.
+
+    Example:
+        >>> from jdml.recipes import LossConfig
+        >>> str(usual_batch(BatchConfig(), LossConfig(), np.arange(1000) % 100))
+        '16x4'
+        >>> str(usual_batch(BatchConfig(), LossConfig(), np.arange(1000) % 2))
+        '2x32'
+    """
+    if loss.has_proxies:
+        return batch.replace(size=min(rows, len(labels)))
+    sizes = np.unique(labels, return_counts=True)[1]
+    wanted, smallest = max(SAMPLES, rows // len(sizes)), int(sizes.min())
+    if smallest > 1:
+        samples = min(wanted, smallest)
+    else:  # classes of one image leave places empty, others do not
+        samples = min(wanted, max(2, int(np.median(sizes))))
+        batch = batch.replace(on_small_class="pad")
+    return batch.replace(classes=min(len(sizes), rows // samples), samples_per_class=samples)
+
+
+def check_positives(batch: BatchConfig, loss: "LossConfig", labels: np.ndarray) -> None:
+    """Refuse batches in which a pair loss has nothing to compare.
+
+    Proxy losses, and batches with a memory, have something to compare with in any batch.
+
+    Args:
+        batch: the batch.
+        loss: the loss.
+        labels: ``[N]``, of the training images.
+
+    Raises:
+        ValueError: no two images of a class in any batch, or no two of different classes.
+
+    Example:
+        >>> from jdml.recipes import LossConfig
+        >>> check_positives(BatchConfig(classes=20, samples_per_class=1), LossConfig(), np.arange(80) % 20)
+        Traceback (most recent call last):
+        ...
+        jdml.recipes.config.RecipeError: batch 20x1 has no two images of one class: triplet, a pair loss, would learn \
+nothing; 16x4 has 16 classes with 4 images each
+    """
+    if loss.has_proxies or loss.memory_size:
+        return
+    nothing = f"{{batch}} {batch} has no two images of"
+    pair = f"{loss.name}, a pair loss, would learn nothing"
+    sizes = np.unique(labels, return_counts=True)[1]
+    if sizes.max() < 2:
+        raise RecipeError(
+            f"{nothing} one class: each of the {len(sizes)} classes that train has one image, and {pair}; "
+            "a proxy loss such as proxy_anchor can"
+        )
+    usual = usual_batch(batch, loss, labels)
+    instead = f"{usual} has {usual.classes} classes with {usual.samples_per_class} images each"
+    if batch.expected_positive_pairs(labels) == 0:
+        raise RecipeError(f"{nothing} one class: {pair}; {instead}")
+    if batch.classes == 1:
+        raise RecipeError(f"{nothing} different classes: {pair}; {instead}")

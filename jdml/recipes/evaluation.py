@@ -1,0 +1,27 @@
+"""How a run is evaluated, by a recipe."""
+
+import dataclasses
+from typing import Annotated, Literal
+
+from jdml.recipes.config import Config
+from jdml.registry.constraints import inside_unit, positive
+
+
+@dataclasses.dataclass(frozen=True)
+class EvaluationConfig(Config):
+    """When a run is evaluated, what is kept, and what is measured."""
+
+    every: Annotated[int | None, positive] = None
+    """Steps between evaluations of held-out rows. None: an epoch."""
+    monitor: str | None = None
+    """The metric whose best parameters are kept, larger is better. None: MAP@R."""
+    patience: Annotated[int | None, positive] = None
+    """Evaluations without improvement that end the run."""
+    ema: Annotated[float | None, inside_unit] = None
+    """Evaluate and keep an average of the parameters with this decay, such as 0.999."""
+    nmi: bool = False
+    """Measure NMI, too."""
+    nmi_cluster_factor: Annotated[int | None, positive] = None
+    """Measure NMI with so many clusters a class, too (NMI+)."""
+    map_divisor: Literal["min", "k", "relevant", "class"] = "min"
+    """What mAP@1000 is divided by, see :func:`jdml.metrics.map_at_k`."""

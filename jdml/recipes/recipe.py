@@ -1,0 +1,78 @@
+"""What a recipe is: the whole description of how a method is trained, in six parts of plain values."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from jdml.recipes.batch import BatchConfig
+from jdml.recipes.config import Config, RecipeError, known_fields
+from jdml.recipes.evaluation import EvaluationConfig
+from jdml.recipes.loss import LossConfig
+from jdml.recipes.network import FinetuneConfig, NetworkConfig
+from jdml.recipes.optimizer import OptimizerConfig
+
+
+@dataclasses.dataclass(frozen=True)
+class Recipe(Config):
+    """How a method is trained: six parts of plain values, each of which builds what it describes.
+
+    A recipe is read, compared, written as JSON and changed with :meth:`replace` or ``dataclasses.replace``;
+    :func:`jdml.training.train` makes a run of it. What is no plain value (a loss, a miner or a network of your own) is
+    an argument of ``train``.
+
+    Raises:
+        TypeError: a value that is not plain, or a part of another kind.
+        ValueError: a value out of range, an unknown name, or values that contradict each other.
+
+    Example:
+        >>> from jdml.recipes import ProxyConfig
+        >>> loss = LossConfig("potential_field", proxies=ProxyConfig(per_class=15))
+        >>> field = Recipe(loss=loss, batch=BatchConfig(size=100, epochs=2))
+        >>> Recipe.from_json(field.to_json()) == field
+        True
+        >>> field.replace(optimizer={"learning_rate": 1e-3}).optimizer.learning_rate
+        0.001
+        >>> Recipe(loss=LossConfig("proxy_anchor", miner="easy_positive"))
+        Traceback (most recent call last):
+        ...
+        jdml.recipes.config.RecipeError: miner is for pair losses; proxy_anchor is a proxy loss
+    """
+
+    loss: LossConfig = LossConfig()
+    network: NetworkConfig = NetworkConfig()
+    finetune: FinetuneConfig = FinetuneConfig()
+    batch: BatchConfig = BatchConfig()
+    optimizer: OptimizerConfig = OptimizerConfig()
+    evaluation: EvaluationConfig = EvaluationConfig()
+
+    __hash__ = Config.__hash__
+
+    def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):
+            part = getattr(self, field.name)
+            if isinstance(field.type, type) and issubclass(field.type, Config):
+                if not isinstance(part, field.type):
+                    raise TypeError(
+                        f"{field.name} must be a {field.type.__name__}, got a {type(part).__name__}"
+                    )
+        self._check_time()
+        for name in ("last_blocks", "layer_decay"):
+            if getattr(self.finetune, name) is not None and self.network.name is not None:
+                self.network.blocks(name)
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> "Recipe":
+        """Read what :meth:`to_json` returned, see :meth:`Config.from_json`."""
+        kinds = {field.name: field.type for field in dataclasses.fields(cls)}
+        given = known_fields("a recipe", cls, values)
+        for name, value in given.items():
+            kind = kinds[name]
+            if isinstance(kind, type) and issubclass(kind, Config):
+                given[name] = kind.from_json(value)
+        return cls(**given)
+
+    def _check_time(self) -> None:
+        """Refuse a warm-up of the learning rate that is as long as the run."""
+        warmup, steps = self.optimizer.lr_warmup_steps, self.batch.steps
+        if steps is not None and warmup and warmup >= steps:
+            raise RecipeError(f"{{lr_warmup_steps}} must be below {{steps}}, {steps}, got {warmup}")
