@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import flax.linen as nn
 import numpy as np
 
-from jdml.recipes import Recipe
+from jdml.recipes import BatchConfig, LossConfig, NetworkConfig, OptimizerConfig, Recipe
 from jdml.registry.extras import progress_bar
 from jdml.registry.places import check_local
 from jdml.report.runs import Run
@@ -85,13 +85,12 @@ def methods() -> list[Method]:
 
     def recipe(loss: str, miner: str = "none", **settings: float) -> Recipe:
         return Recipe(
-            loss=loss,
-            settings=settings,
-            miner=miner,
-            dim=DIM,
-            batch=BATCH,
-            rate=LEARNING_RATE,
-            role_rates={"proxies": PROXIES_LR_FACTOR},
+            loss=LossConfig(loss, settings, miner=miner),
+            network=NetworkConfig(dim=DIM),
+            batch=BatchConfig(size=BATCH),
+            optimizer=OptimizerConfig(
+                learning_rate=LEARNING_RATE, lr_multipliers={"proxies": PROXIES_LR_FACTOR}
+            ),
         )
 
     negative = f"semi_hard_negative:margin={MARGIN}"

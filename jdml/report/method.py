@@ -69,15 +69,16 @@ def potential_of(recipe: Mapping[str, Any]) -> tuple[str | None, dict[str, float
         ``"potential"`` or ``"contrastive_potential"`` of :mod:`jdml.fields`, or None; δ and α by name.
 
     Example:
-        >>> potential_of({"loss": "potential_field", "settings": {"delta": 0.3, "reduce_fn": "sum"}})
+        >>> potential_of({"loss": {"name": "potential_field", "settings": {"delta": 0.3, "reduce_fn": "sum"}}})
         ('potential', {'delta': 0.3})
     """
     kinds = {
         "potential_field": ("potential", ("delta", "alpha", "repulsion_delta")),
         "contrastive_potential": ("contrastive_potential", ("delta",)),
     }
-    kind, known = kinds.get(str(recipe.get("loss")), (None, ()))
-    settings = recipe.get("settings", {})
+    loss = recipe.get("loss", {})
+    kind, known = kinds.get(str(loss.get("name")), (None, ()))
+    settings = loss.get("settings", {})
     return kind, {name: float(settings[name]) for name in known if name in settings}
 
 
@@ -134,7 +135,7 @@ def _flow(recipe: Mapping[str, Any], dim: int) -> Any:
     """The flow of a run: the released one, but where its recipe says otherwise."""
     from jdml import flows
 
-    nir = recipe.get("method") or {}
+    nir = recipe.get("loss", {}).get("method") or {}
     return flows.preset(nir.get("flow", "released"), dim, dim, **nir.get("flow_settings", {}))
 
 

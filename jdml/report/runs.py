@@ -161,7 +161,7 @@ def _of_folder(place: Path, scores: Mapping[str, Any]) -> Run:
     config = _read_config(place / CONFIG)
     log = _read_log(place / LOG)
     own = {name: value for name, value in config.items() if name not in OF_THE_LOOP}
-    told = {**own.pop("recipe", {}), **own}
+    told = {**_recipe_settings(own.pop("recipe", {})), **own}
     settings = _flat({k: v for k, v in told.items() if k not in NOT_SETTINGS})
     if "data" not in own:  # a program's own run: what it did is known by its fingerprints alone
         fit = {f"fit.{k}": v for k, v in config.get("fit", {}).items() if k != "seed"}
@@ -190,6 +190,12 @@ def _of_folder(place: Path, scores: Mapping[str, Any]) -> Run:
         seconds=last.get("seconds"),
         memory=memory if _is_number(memory) else None,
     )
+
+
+def _recipe_settings(recipe: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a recipe's values by dotted name; a part's name is called as the part."""
+    values = _flat(recipe)
+    return {name.removesuffix(".name"): value for name, value in values.items()}
 
 
 def _seed(value: Any, where: str) -> int | None:

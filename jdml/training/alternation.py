@@ -17,9 +17,7 @@ from jdml.data import BadImageError, ImageFiles
 from jdml.losses.comparison import Normalize
 from jdml.metrics.covering import mean_distance
 from jdml.ops import ball, checks
-from jdml.recipes.base import Recipe
-from jdml.recipes.objective import normalization
-from jdml.registry import Problems
+from jdml.recipes import CCPConfig, Recipe
 from jdml.training.hooks import Hook, HookResult
 from jdml.training.models import Model
 from jdml.training.placement import Tree, whole
@@ -28,7 +26,7 @@ from jdml.training.spec import TrainSet
 from jdml.training.step import TrainState, embed
 
 _log = logging.getLogger(__name__)
-First = Literal["random", "covering", "origin", "kept"]
+First = Literal["random", "covering", "origin", "unchanged"]
 
 
 class Alternation(NamedTuple):
@@ -72,7 +70,7 @@ class AlternatingProblems(Hook):
             paper's algorithm has it; False, as in the released program: nothing is anchored before there is a solution.
         first: the first problem's proxies: ``"random"`` samples; ``"covering"``, chosen from a pool beside K random
             samples, as the paper's algorithm has it read line by line; ``"origin"``, chosen from a pool beside 0, as in
-            the released program, so that the longest embedding is the first; ``"kept"``, those of the state that
+            the released program, so that the longest embedding is the first; ``"unchanged"``, those of the state that
             training begins with: to go on from a run that had no problems.
         restore: whether the model goes back to its best when a problem ends, as the paper's algorithm has it; False
             goes on from where it is, anchored at the best, with pools embedded as it is, as the released program does.
@@ -182,7 +180,7 @@ class AlternatingProblems(Hook):
         anchored = optim.set_anchor(state.opt_state, state.params)
         if self.anchor_first:
             state = state._replace(opt_state=anchored)
-        chosen = proxies if self.first == "kept" else self._first_proxies(state)
+        chosen = proxies if self.first == "unchanged" else self._first_proxies(state)
         state = state._replace(params={**state.params, "proxies": chosen})
         chosen = jnp.copy(chosen)
         return self._remember(self.machine.init(), state, jnp.zeros_like(chosen), chosen), state
@@ -332,7 +330,9 @@ def _covering(points: Array, centres: Array, there: Array) -> tuple[Array, Array
     return radius, jnp.where(between > 0, radius / jnp.where(between > 0, between, 1.0), jnp.inf)
 
 
+@functools.singledispatch
 def make_hook(
+    method: Any,
     recipe: Recipe,
     model: Any,
     train: TrainSet,
@@ -341,52 +341,51 @@ def make_hook(
     seed: int = 0,
     preprocess: Preprocess = standard,
     augment: bool = True,
-    kind: Callable[..., AlternatingProblems] = AlternatingProblems,
-    **more: Any,
-) -> AlternatingProblems:
-    """Make what chooses CCP's proxies anew.
+) -> Hook | None:
+    """Make what a recipe's method does between the steps; None where it does nothing.
 
     Args:
-        recipe: whose method is CCP.
+        method: of the recipe's loss.
+        recipe: the recipe.
         model: the model that is trained.
         train: the data set that is trained on.
-        monitor: the metric that tells when a problem ends.
-        seed: of the pools.
+        monitor: the metric of evaluations that it acts on.
+        seed: of its random numbers.
         preprocess: as in training.
-        augment: whether image files of a pool are augmented, as batches are.
-        kind: the hook's class.
-        **more: other attributes of that class.
+        augment: whether image files are augmented.
 
     Returns:
         The hook.
-
-    Raises:
-        ValueError: another method, or no metric.
     """
-    problems = recipe.method
-    if not isinstance(problems, Problems):
-        raise ValueError(f"recipe must have the method ccp, got {problems!r}")
+    return None
+
+
+@make_hook.register
+def _(
+    method: CCPConfig,
+    recipe: Recipe,
+    model: Any,
+    train: TrainSet,
+    monitor: str | None,
+    **settings: Any,
+) -> AlternatingProblems:
     if monitor is None:
         raise ValueError(
             "validation is needed by ccp: held-out rows, which tell when a problem ends (or evaluate= with monitor=)"
         )
-    machine = AlternatingProjections(
-        patience=problems.patience,
-        run_patience=problems.run_patience,
-        tolerance=problems.tolerance,
-    )
-    return kind(
+    return AlternatingProblems(
         model=model,
         train=train,
-        pool_size=problems.pool_size,
+        pool_size=method.pool_size,
         monitor=monitor,
-        machine=machine,
-        restore=problems.restore,
-        anchor_first=problems.anchor_first,
-        first=problems.first,
-        normalize=normalization(recipe),
-        seed=seed,
-        preprocess=preprocess,
-        augment=augment,
-        **more,
+        machine=AlternatingProjections(
+            patience=method.patience,
+            run_patience=method.run_patience,
+            tolerance=method.tolerance,
+        ),
+        restore=method.restore,
+        anchor_first=method.anchor_first,
+        first=method.initial_proxies,
+        normalize=recipe.loss.normalization,
+        **settings,
     )

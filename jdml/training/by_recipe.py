@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import inspect
 import logging
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -14,18 +13,14 @@ import numpy as np
 
 from jdml import adapt, metrics
 from jdml.data import Dataset, ImageBatches, ImageFiles
-from jdml.recipes.adapting import frozen_pattern, lora_pattern
-from jdml.recipes.base import Recipe, RecipeError
-from jdml.recipes.objective import make_objective, normalization
-from jdml.recipes.optimizer import make_optimizer
-from jdml.recipes.sampler import check_positives, make_sampler
-from jdml.registry import NETWORKS, resolve
-from jdml.registry.networks import for_images
+from jdml.recipes import Recipe, RecipeError
+from jdml.recipes.batch import check_positives
 from jdml.registry.places import check_local
 from jdml.registry.pointers import is_pointer
 from jdml.training.door import check_train, tell_gaps
 from jdml.training.factory import make_own
 from jdml.training.fit_result import Embedder, Evaluate, FitResult
+from jdml.training.alternation import make_hook
 from jdml.training.hooks import Hook
 from jdml.training.loop import fit
 from jdml.training.lora import WithLora
@@ -123,14 +118,14 @@ def train(
         >>> import dataclasses, jdml
         >>> digits = jdml.data.load("digits").relabel("parity")
         >>> easy = jdml.recipes.recipe("eps", "digits")
-        >>> easy = dataclasses.replace(easy, batch=32, dim=8, rate=1e-3)
-        >>> train(easy, digits, steps=2, progress=False).embedder(digits.images[:3]).shape
+        >>> easy = easy.replace(network={"dim": 8}, batch={"size": 32, "steps": 2})
+        >>> train(easy, digits, progress=False).embedder(digits.images[:3]).shape
         (3, 8)
     """
     _check_asked(recipe, train, validation, monitor, watched=evaluate is not None)
     check_local("out_dir", out_dir)
     if steps is not None:
-        recipe = dataclasses.replace(recipe, steps=steps)
+        recipe = recipe.replace(batch={"steps": steps})
     if model is None:
         model = make_network(recipe, train, seed=seed, preprocess=preprocess, pretrained=pretrained)
     else:
@@ -140,26 +135,33 @@ def train(
         _check_classes(recipe, train.labels, drawn=sampler is None)
     batches = sampler
     if batches is None:
-        batches = make_sampler(recipe, train.labels, seed, getattr(train, "views", {}))
-    per_epoch = max(1, len(train) // getattr(batches, "batch_size", recipe.batch_size))
-    steps = recipe.epochs * per_epoch if recipe.steps is None else recipe.steps
+        batches = recipe.batch.build(train.labels, seed, getattr(train, "views", {}))
+    per_epoch = max(1, len(train) // getattr(batches, "batch_size", recipe.batch.rows))
+    steps = recipe.batch.num_steps(per_epoch)
     if objective is None:
         objective, of_recipe = parts_of_step(recipe, train.num_classes, per_epoch, steps)
     else:
         of_recipe = make_optimizer(recipe, roles_of(objective), per_epoch, steps)
-    if sampler is None and isinstance(train.images, ImageFiles) and not recipe.keeps:
+    if sampler is None and isinstance(train.images, ImageFiles) and not recipe.finetune.caches_features:
         batches = ImageBatches(train, batches, seed=seed)
     if evaluate is None and validation is not None:
         evaluate, monitor = retrieval_in(validation, recipe), monitor or MONITOR
-    if hook is None and recipe.method is not None and recipe.method.hook:
-        made = resolve(recipe.method.hook)
-        named = inspect.signature(made).parameters
-        more = {"augment": _augments(recipe, batches)} if "augment" in named else {}
-        hook = made(recipe, model, train, monitor, seed=seed, preprocess=preprocess, **more)
+    if hook is None:
+        augment = _augments(recipe, batches)
+        hook = make_hook(
+            recipe.loss.method,
+            recipe,
+            model,
+            train,
+            monitor,
+            seed=seed,
+            preprocess=preprocess,
+            augment=augment,
+        )
     settings.setdefault("log_every", max(1, min(per_epoch, 50)))
-    settings.setdefault("ema", recipe.ema)
-    if recipe.keeps:
-        settings.setdefault("kept_views", recipe.kept_views)
+    settings.setdefault("ema", recipe.evaluation.ema)
+    if recipe.finetune.caches_features:
+        settings.setdefault("kept_views", recipe.finetune.cached_views)
     settings.setdefault("freeze", pattern_of(recipe, model, train, preprocess))
     check_head(recipe, model, train, preprocess)
     return fit(
@@ -180,11 +182,11 @@ def train(
         out_dir=out_dir,
         config={"recipe": recipe.to_json(), **(config or {})},
         preprocess=preprocess,
-        normalize=normalization(recipe),
+        normalize=recipe.loss.normalization,
         mesh=mesh,
         shard=class_shards(mesh, objective),
-        skip_nonfinite=recipe.skip_nonfinite,
-        loss_scale=recipe.dtype == "float16",
+        skip_nonfinite=recipe.batch.skip_nonfinite,
+        loss_scale=recipe.network.dtype == "float16",
         **settings,
     )
 
@@ -208,24 +210,30 @@ def _check_asked(
 
 def _augments(recipe: Recipe, batches: Any) -> bool:
     """Whether image files are augmented in training: those of kept features only where there are several views."""
-    return recipe.kept_views > 1 if recipe.keeps else getattr(batches, "augment", True)
+    tune = recipe.finetune
+    return tune.cached_views > 1 if tune.caches_features else getattr(batches, "augment", True)
 
 
 def _tell_shape(recipe: Recipe, model: Any) -> None:
     """Tell what the recipe says of its network, and the one that takes its place is not: nothing does it."""
-    bare, plain = model.base if isinstance(model, WithLora) else model, Recipe()
+    bare = model.base if isinstance(model, WithLora) else model
     made_with = (getattr(bare, "factory", None) or {}).get("settings", {})
-    for name in ("pooling", "freeze_batch_norm", "remat"):
-        wanted, own = getattr(recipe, name), getattr(bare, name, None)
-        if wanted not in (getattr(plain, name), own) and name not in made_with:
+    asked = {
+        "pooling": recipe.network.pooling,
+        "freeze_batch_norm": recipe.finetune.freeze_batch_norm or None,
+        "remat": recipe.network.remat or None,
+    }
+    for name, wanted in asked.items():
+        own = getattr(bare, name, None)
+        if wanted not in (None, own) and name not in made_with:
             _log.warning("%s is %r in the recipe, %r in model, which stays so", name, wanted, own)
 
 
 def _check_classes(recipe: Recipe, labels: Any, *, drawn: bool) -> None:
     """Refuse classes of which the recipe's batches have no pair, and tell those that no row has."""
     if drawn:
-        check_positives(recipe, labels)
-    if recipe.has_proxies:
+        check_positives(recipe.batch, recipe.loss, labels)
+    if recipe.loss.has_proxies:
         tell_gaps(labels)
 
 
@@ -257,41 +265,42 @@ def make_network(
     Raises:
         ValueError: a pooling, or batch norm to freeze, that the network does not have.
     """
-    from jdml import models
-    from jdml.models.weights import settings_of
-
-    name = recipe.network
-    if name is None:
-        of_files = isinstance(train.images, ImageFiles)
-        name = for_images(None if of_files else max(train.images.shape[1:3]))
+    name = recipe.network.resolve(train.images)
     if is_pointer(name):
         return adapted(recipe, make_own(recipe, name, train, seed, preprocess))
-    settings: dict[str, Any] = {}
-    if recipe.pooling is not None:
-        if not NETWORKS[name].pooling:
-            raise ValueError(f"pooling is not for network {name}, which has its own")
-        settings["pooling"] = recipe.pooling
-    if recipe.freeze_batch_norm or (recipe.freezes and NETWORKS[name].batch_norm):
-        if not NETWORKS[name].batch_norm:
-            raise ValueError(f"network {name} has no batch norm to freeze")
-        settings["freeze_batch_norm"] = True
-    if recipe.remat:
-        if not hasattr(NETWORKS[name].kind, "remat"):
-            raise RecipeError(
-                f"{{remat}} is for vision transformers, {{network}} {name} has no blocks"
-            )
-        settings["remat"] = True
-    if recipe.dtype != "float32":
-        settings["dtype"] = jnp.dtype(recipe.dtype).type
-    given = {**settings_of(pretrained, name), **settings, **own}
-    return adapted(recipe, models.create(name, dim=recipe.dim, **given))
+    frozen = True if recipe.finetune.freeze_batch_norm else None if recipe.finetune.freezes else False
+    network = recipe.network.build(
+        train.images, freeze_batch_norm=frozen, pretrained=pretrained, **own
+    )
+    return adapted(recipe, network)
 
 
 def adapted(recipe: Recipe, model: Any) -> Any:
     """Give a network the low-rank changes of a recipe; the network itself where there are none, or it has them."""
-    if recipe.lora is None or isinstance(model, WithLora):
+    tune = recipe.finetune
+    if tune.lora is None or isinstance(model, WithLora):
         return model
-    return WithLora(model, recipe.lora, lora_pattern(recipe), alpha=recipe.lora_alpha)
+    return WithLora(model, tune.lora, tune.lora_pattern(recipe.network), alpha=tune.lora_alpha)
+
+
+def make_objective(recipe: Recipe, num_classes: int, **own: Any) -> Any:
+    """Make the objective of a recipe, see :meth:`jdml.recipes.LossConfig.build`."""
+    network = recipe.network
+    return recipe.loss.build(num_classes, network.dim, dtype=network.dtype, **own)
+
+
+def make_optimizer(
+    recipe: Recipe, roles: tuple[str, ...], steps_per_epoch: int, steps: int | None = None
+) -> Any:
+    """Make the optimizer of a recipe, see :meth:`jdml.recipes.OptimizerConfig.build`."""
+    return recipe.optimizer.build(
+        roles,
+        steps=recipe.batch.num_steps(steps_per_epoch) if steps is None else steps,
+        steps_per_epoch=steps_per_epoch,
+        loss=recipe.loss,
+        network=recipe.network,
+        finetune=recipe.finetune,
+    )
 
 
 def pattern_of(
@@ -308,10 +317,11 @@ def pattern_of(
     Returns:
         What ``fit`` takes as ``freeze``.
     """
-    if recipe.freeze is None and recipe.last_blocks is None:
+    if recipe.finetune.freeze is None and recipe.finetune.last_blocks is None:
         return None
     params = _shapes(model, train, preprocess)
-    return frozen_pattern(recipe, dict.fromkeys(path.split("/")[0] for path in adapt.paths(params)))
+    names = dict.fromkeys(path.split("/")[0] for path in adapt.paths(params))
+    return recipe.finetune.frozen_pattern(recipe.network, names)
 
 
 def check_head(
@@ -328,12 +338,14 @@ def check_head(
     Raises:
         ValueError: a network without a dense layer for a head, or a wider embedding than it has features.
     """
-    if recipe.head == "random":
+    if recipe.network.head_init == "random":
         return
     try:
         dense_head(_shapes(model, train, preprocess))
     except ValueError as error:
-        raise RecipeError(f"{{head}} principal, {{dim}} {recipe.dim}: {error}") from error
+        raise RecipeError(
+            f"{{head_init}} principal, {{dim}} {recipe.network.dim}: {error}"
+        ) from error
 
 
 def _shapes(model: Any, train: Dataset, preprocess: Preprocess) -> Any:
@@ -357,7 +369,7 @@ def retrieval_in(validation: Dataset, recipe: Recipe) -> Evaluate:
 
 def normalized(recipe: Recipe, embeddings: np.ndarray | jax.Array) -> jax.Array:
     """Embeddings as retrieval compares them."""
-    normalize = normalization(recipe)
+    normalize = recipe.loss.normalization
     vectors = jnp.asarray(embeddings)
     return vectors if normalize is None else normalize(vectors)
 
@@ -386,9 +398,9 @@ def roles_of(objective: Any) -> tuple[str, ...]:
 def _start(recipe: Recipe, objective: Any, seed: int) -> Any:
     """Where the head begins, and proxies; None where network and objective draw all, or there are none."""
     starts: list[Any] = []
-    if recipe.head == "principal":
+    if recipe.network.head_init == "principal":
         starts.append(functools.partial(start_head, seed=seed))
-    if recipe.start == "samples" and "proxies" in roles_of(objective):
+    if recipe.loss.proxies.init == "samples" and "proxies" in roles_of(objective):
         starts.append(functools.partial(start_on_samples, seed=seed))
     return (
         functools.partial(_started, tuple(starts)) if len(starts) > 1 else next(iter(starts), None)

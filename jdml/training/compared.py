@@ -7,13 +7,12 @@ from typing import Any
 
 import jax
 
-from jdml.recipes.base import Recipe
 
 UNCOMPARED = ("started", "versions")
 """What a run's folder tells, and need not agree with to go on."""
-GROWING = ("fit.steps", "recipe.steps")
+GROWING = ("fit.steps", "recipe.batch.steps")
 """Numbers that may be larger when a run goes on."""
-SCHEDULE = {"fingerprint.optimizer", "recipe.rate_warmup"}
+SCHEDULE = {"fingerprint.optimizer", "recipe.optimizer.lr_warmup_steps"}
 """What a schedule that ends at its steps makes another where these grow."""
 LONGER = ". The steps grew: with longer=True the run goes on to more of them"
 """What is told where a run of more steps is another in nothing else, and may go on."""
@@ -52,11 +51,8 @@ def differences(old: Any, new: Any, prefix: str = "") -> list[str]:
 
 
 def compared(config: Mapping[str, Any]) -> dict[str, Any]:
-    """What two runs agree in; fields that a recipe did not have when it was written have their defaults."""
-    kept = {name: value for name, value in config.items() if name not in UNCOMPARED}
-    if isinstance(kept.get("recipe"), Mapping):
-        kept["recipe"] = {**Recipe().to_json(), **kept["recipe"]}
-    return kept
+    """Return what two runs must agree in."""
+    return {name: value for name, value in config.items() if name not in UNCOMPARED}
 
 
 def grown(line: str, there: Mapping[str, Any], now: Mapping[str, Any]) -> bool:

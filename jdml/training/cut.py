@@ -29,7 +29,7 @@ DRAWS = ("random_bits", "rng_bit_generator", "rng_uniform", "threefry2x32")
 """Operations that draw random numbers; one that makes a key of another draws none."""
 ROWS = 1009
 """So many images a program is traced for, a number that is told from any other."""
-ELSE = "without kept_views (None; 0 in a recipe) images go through the network at each step"
+ELSE = "without cached_views (0 in a recipe) images go through the network at each step"
 
 
 @dataclasses.dataclass(eq=False, slots=True)

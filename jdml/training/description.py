@@ -12,7 +12,7 @@ from jdml.data import Crops, ImageFiles
 from jdml.data.values import value_range
 from jdml.losses.comparison import Normalize
 from jdml.models.creation import Normalizer, create
-from jdml.recipes.objective import NORMALIZATIONS
+from jdml.recipes.loss import NORMALIZATIONS
 from jdml.registry import NETWORKS
 from jdml.training.factory import from_factory
 from jdml.training.lora import WithLora

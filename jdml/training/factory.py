@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from jdml.data import Dataset
-from jdml.recipes.base import Recipe, RecipeError
+from jdml.recipes import FinetuneConfig, NetworkConfig, Recipe, RecipeError
 from jdml.registry.networks import OFFERED
 from jdml.registry.pointers import call_own, resolve_own
 from jdml.training.from_linen import FromLinen
@@ -70,18 +70,18 @@ def make_own(
         ValueError: a setting of the recipe that the factory does not take, or another width than the recipe's.
     """
     shape = train.images.shape
-    settings = {name: getattr(recipe, name) for name in OFFERED if hasattr(recipe, name)}
+    given = vars(recipe.network) | {"freeze_batch_norm": recipe.finetune.freeze_batch_norm}
+    settings = {name: given[name] for name in OFFERED if name in given}
     settings |= {"seed": seed, **({"image_size": int(shape[1])} if len(shape) == 4 else {})}
     network = from_factory(pointer, {k: v for k, v in settings.items() if v is not None})
-    plain = Recipe()
+    plain = vars(NetworkConfig()) | {"freeze_batch_norm": FinetuneConfig().freeze_batch_norm}
     for name in ("dtype", "remat", "pooling", "freeze_batch_norm"):
-        changed = getattr(recipe, name) != getattr(plain, name)
-        if changed and name not in network.factory["settings"]:
+        if given[name] != plain[name] and name not in network.factory["settings"]:
             raise RecipeError(f"{{{name}}} is not for {{network}} {pointer}, which takes no {name}")
     width = _width(network, train, preprocess)
-    if width != recipe.dim:
+    if width != recipe.network.dim:
         raise RecipeError(
-            f"{{dim}} must be {width}, the numbers that {{network}} {pointer} gives of an image, got {recipe.dim}"
+            f"{{dim}} must be {width}, the numbers that {{network}} {pointer} gives of an image, got {recipe.network.dim}"
         )
     return network
 

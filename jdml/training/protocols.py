@@ -15,7 +15,7 @@ import numpy as np
 
 from jdml import metrics
 from jdml.data import Dataset, mlrc_folds
-from jdml.recipes import Recipe, make_sampler
+from jdml.recipes import Recipe
 from jdml.training import by_recipe
 from jdml.training.by_recipe import normalized
 from jdml.training.fit_result import Embedder, FitResult
@@ -105,7 +105,7 @@ def conventional(
         Oh Song, Xiang, Jegelka & Savarese, *Deep Metric Learning via Lifted Structured Feature Embedding* (the splits).
     """
     validation = None
-    if plan.recipe.has_hook:
+    if plan.recipe.loss.needs_validation:
         train, validation = next(_parts(train))
     return _one_model(plan, train, validation, test, out_dir)[1]
 
@@ -219,7 +219,7 @@ def _train(
         steps=plan.steps,
         model=plan.model,
         sampler=plan.batches(
-            train, make_sampler(plan.recipe, train.labels, plan.seed, train.views)
+            train, plan.recipe.batch.build(train.labels, plan.seed, train.views)
         ),
         evaluate_every=plan.evaluate_every if watched else None,
         patience=RUN_PATIENCE if watched else None,
@@ -260,13 +260,13 @@ def _score(plan: Plan, vectors: Sequence[Vectors], test: Retrieval) -> dict[str,
         recall_at=plan.recall_at,
         ndcg_at=plan.ndcg_at,
         map_at=(1000,),
-        map_divisor=plan.recipe.map_divisor,
+        map_divisor=plan.recipe.evaluation.map_divisor,
     )
     scores = {name: float(value) for name, value in retrieval.items()}
-    if plan.recipe.nmi:
+    if plan.recipe.evaluation.nmi:
         scores["NMI"] = float(metrics.nmi(queries, labels, key=jax.random.key(0)))
-    if plan.recipe.more_clusters is not None:
-        number = plan.recipe.more_clusters * len(np.unique(np.asarray(labels)))
+    if plan.recipe.evaluation.nmi_cluster_factor is not None:
+        number = plan.recipe.evaluation.nmi_cluster_factor * len(np.unique(np.asarray(labels)))
         scores["NMI+"] = float(
             metrics.nmi(queries, labels, min(number, len(queries)), key=jax.random.key(0))
         )

@@ -10,7 +10,7 @@ import numpy as np
 from jdml import adapt
 from jdml.data import BadImageError, Dataset, without_bad_images
 from jdml.ops import checks, sphere
-from jdml.recipes.adapting import HEAD
+from jdml.recipes.network import HEAD
 from jdml.training.cut import Before, Cut
 from jdml.training.door import check_train
 from jdml.training.models import AnyModel, Model, as_model, embed_in_training
@@ -142,7 +142,7 @@ def start_head(
         images: how many of them are looked at, as in evaluation; all, where there are fewer.
 
     Returns:
-        The state with another head. ``fit(start=start_head)`` begins with it; a recipe with ``head="principal"`` does.
+        The state with another head. ``fit(start=start_head)`` begins with it; a recipe with ``network.head_init="principal"`` does.
 
     Raises:
         TypeError: no state, no model, no data set, a seed that is no integer, a preprocess that cannot be called.

@@ -7,7 +7,6 @@ and say in the changelog what moved:
     python tests/golden/test_golden.py
 """
 
-import dataclasses
 import json
 import sys
 import zlib
@@ -137,16 +136,16 @@ def of_method(name: str) -> Numbers:
     """The loss of every fifth step of twenty, and where the embeddings come to lie."""
     images = 0.5 + 0.25 * (wave(48, 16) + wave(CLASSES, 16, pace=1.1)[np.arange(48) % CLASSES])
     blobs = data.Dataset("waves", images.reshape(48, 4, 4, 1), np.arange(48) % CLASSES)
-    plan = dataclasses.replace(recipes.recipe(name, "cub"), dim=DIM, batch=(6, 4))
-    if plan.memory:
-        plan = dataclasses.replace(plan, memory=24, memory_wait=2)
-    if isinstance(
-        plan.method, registry.methods.Regularizer
-    ):  # the flow's own size is among the flows
-        few = {**plan.method.flow_settings, "num_blocks": 2}
-        plan = dataclasses.replace(plan, method=dataclasses.replace(plan.method, flow_settings=few))
+    recipe = recipes.recipe(name, "cub").replace(
+        network={"dim": DIM}, batch={"classes": 6, "samples_per_class": 4, "steps": STEPS}
+    )
+    if recipe.loss.memory_size:
+        recipe = recipe.replace(loss={"memory_size": 24, "memory_start_step": 2})
+    if isinstance(recipe.loss.method, recipes.NIRConfig):  # the flow's own size is among the flows
+        few = {**recipe.loss.method.flow_settings, "num_blocks": 2}
+        recipe = recipe.replace(loss={"method": {"flow_settings": few}})
     result = training.train(
-        plan, blobs, validation=blobs, steps=STEPS, model=Network(), progress=False, log_every=5
+        recipe, blobs, validation=blobs, model=Network(), progress=False, log_every=5
     )
     losses = [row["loss"] for row in result.history if "loss" in row]
     return {"losses": losses, "embeddings": digest(result.embedder(blobs.images), name)}
