@@ -81,16 +81,17 @@ def _run(words: list[str], *, own_process: bool) -> int:
     prog = f"jdml {name}"
     known = COMMANDS[name]
     kind = known.kind
+    settings: Any = {
+        "prog": prog,
+        "config": (tyro.conf.PositionalRequiredArgs, tyro.conf.OmitArgPrefixes),
+    }
     if {"-h", "--help"} & set(rest):
         try:
-            tyro.cli(kind, prog=prog, args=["--help"], config=(tyro.conf.PositionalRequiredArgs,))
+            tyro.cli(kind, args=["--help"], **settings)
         finally:
             print(f"example:\n  {known.example}")
     try:
-        messages.check_words(kind, rest)
-        command: Any = tyro.cli(
-            kind, prog=prog, args=rest, config=(tyro.conf.PositionalRequiredArgs,)
-        )
+        command: Any = tyro.cli(kind, args=rest, **settings)
         messages.check_places(command)
         if known.computes:
             compiled_programs = importlib.import_module("jdml.training.compiled_programs")
@@ -101,7 +102,7 @@ def _run(words: list[str], *, own_process: bool) -> int:
     except BrokenPipeError:
         raise
     except (ValueError, TypeError, OSError, FloatingPointError, MemoryError) as error:
-        return _fail(prog, messages.told(error) or "out of memory")
+        return _fail(prog, messages.error_line(error) or "out of memory")
     except RuntimeError as error:
         from jdml.training.process import EndedError
 
@@ -109,12 +110,12 @@ def _run(words: list[str], *, own_process: bool) -> int:
             return _fail(prog, str(error))
         if "RESOURCE_EXHAUSTED" not in str(error):
             raise
-        return _fail(prog, "out of memory: a smaller --batch or --image-size may fit")
+        return _fail(prog, "out of memory: a smaller --batch-size or --image-size may fit")
     except KeyboardInterrupt as error:
         step = getattr(error, "step", None)  # of a run that has saved where it was
         where = "its last checkpoint" if step is None else f"step {step}"
-        told = f"interrupted; with --out, the same command goes on from {where}"
-        return _fail(prog, told, 130)
+        line = f"interrupted; with --out, the same command resumes from {where}"
+        return _fail(prog, line, 130)
 
 
 def _command(words: list[str]) -> tuple[str, list[str]]:

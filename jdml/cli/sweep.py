@@ -1,5 +1,6 @@
 """``jdml sweep``: every combination of settings and seeds, trained and compared."""
 
+import ast
 import contextlib
 import dataclasses
 import functools
@@ -12,26 +13,21 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from jdml.cli.messages import check_places, check_words
-from jdml.cli.start_of_run import words_of
+import tyro
+
+from jdml.cli.options.parts import option_of, parts_of
 from jdml.cli.train import Train
+from jdml.recipes import Recipe
 from jdml.registry.constraints import nearest
 
-OWN = ("seed", "out", "quiet")
-"""Options of jdml train that a sweep sets itself."""
-
-JOINED = ("loss_setting", "method_setting")
-"""Options whose words are numbers by name: those that are typed hold beside those of --set."""
+OWN = ("seed", "out", "quiet", "coordinator", "processes", "process")
+"""Options of jdml train that a sweep sets itself, or has not."""
+LISTS = ("loss_setting", "method_setting", "lr_multiplier", "train_classes")
+"""Options of several words."""
 HELD_OUT = 0.2
 """Share of the training rows by which a sweep chooses, where the data has no val part of its own."""
 FAILED = "failed"
-"""What a run's result has in the place of metrics, where its numbers were no longer finite."""
-
-
-def _repeated() -> Any:
-    import tyro
-
-    return tyro.conf.UseAppendAction
+"""Takes the place of the metrics of a run whose numbers were no longer finite."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,24 +37,24 @@ class Sweep(Train):
     jdml sweep --set loss=triplet,multi_similarity --set lr=1e-4,1e-3 --seeds 3 --labels parity --out runs/sweep
 
     All options of jdml train hold for every run; --set takes one of them and its values, a comma between them. Finished
-    runs are kept: the same command goes on after an interruption, and more values or --seeds add to what is there.
-    Every run lies in a folder of its own in --out, for jdml report and embed; one that is deleted is trained again. The
+    runs are kept: the same command resumes after an interruption, and more values or --seeds add to what is there.
+    Every run has a folder of its own in --out, for jdml report and embed; one that is deleted is trained again. The
     first combination is the baseline of the table, here and in jdml compare. Runs are compared by held-out rows, so
     that the test part chooses nothing: those of --validation, the data's own val part, or else a fifth of the training
-    rows. A run whose loss is no longer finite is named at the end; the others go on.
+    rows. A run whose loss is no longer finite is named at the end; the others continue.
 
     Where settings differ only in numbers of the loss that are traced (margins, temperatures, learning rates), one vmap
     over them trains all at once, without compiling anything again: docs/look.md has a tested example, and one with
     Optuna.
     """
 
-    set: Annotated[tuple[str, ...], _repeated()] = ()
+    set: Annotated[tuple[str, ...], tyro.conf.UseAppendAction] = ()
     """An option of jdml train and its values: lr=1e-4,1e-3. May be given several times."""
     seeds: int = 1
     """Runs of each combination, with seeds from --seed on."""
     jobs: int = 1
     """Runs at a time, each in a process of its own; on a GPU each has its share of the memory."""
-    choose_on: Literal["test", "validation"] = "validation"
+    select_on: Literal["test", "validation"] = "validation"
     """test: hold no rows out unless --validation does; the table then shows scores of the test part."""
     metric: tuple[str, ...] = ()
     """Metrics of the table at the end. Default: R@1 and MAP@R."""
@@ -72,79 +68,150 @@ class Sweep(Train):
         from jdml.training.run_files import CONFIG
         from jdml.training.study import kept_results, run_study
 
-        if self.out is None:
+        out = self.run.out
+        if out is None:
             raise ValueError("--out is missing: the folder for the runs")
         for name in ("seeds", "jobs"):
             if getattr(self, name) < 1:
                 raise ValueError(f"--{name} must be at least 1, got {getattr(self, name)}")
-        if {self.coordinator, self.processes, self.process} != {None}:
+        machine = self.devices
+        if {machine.coordinator, machine.processes, machine.process} != {None}:
             raise ValueError(
                 "--coordinator, --processes and --process are for one run on several machines, jdml train: a sweep "
                 "trains its runs one by one; --jobs has several at a time, and each machine may have a sweep of its own"
             )
         runs = self.runs()
         jobs = {name: {"name": name, **options.config()} for name, options in runs.items()}
-        kept = self.out / "sweep.jsonl"
-        kept_results(jobs, kept)  # other settings are told before other data
-        _check_data(self.out, runs)
-        forget_results(kept, [name for name in runs if not (self.out / name / CONFIG).is_file()])
-        self.out.mkdir(parents=True, exist_ok=True)
-        _keep_order(self.out / ORDER, list(runs))  # first: whoever looks meanwhile has the baseline
-        results = run_study(_Trainer(runs), jobs, kept, workers=self.jobs, progress=not self.quiet)
+        kept = out / "sweep.jsonl"
+        kept_results(jobs, kept)  # other settings are reported before other data
+        _check_data(out, runs)
+        forget_results(kept, [name for name in runs if not (out / name / CONFIG).is_file()])
+        out.mkdir(parents=True, exist_ok=True)
+        _keep_order(out / ORDER, list(runs))  # first: a reader meanwhile has the baseline
+        progress = not self.run.quiet
+        results = run_study(_Trainer(runs), jobs, kept, workers=self.jobs, progress=progress)
         failed = {
             name: str(r["metrics"][FAILED]) for name, r in results.items() if FAILED in r["metrics"]
         }
-        done = [self.out / name for name in runs if name not in failed]
+        done = [out / name for name in runs if name not in failed]
         if done:
             show(compare_runs(read_runs(*done), metrics=self.metric))
         for name, why in failed.items():
             print(f"failed: {name}: {why}")
-        print(f"next: jdml report {shlex.quote(str(self.out))} --out report.html")
+        print(f"next: jdml report {shlex.quote(str(out))} --out report.html")
 
     def runs(self) -> dict[str, Train]:
-        """The options of every run, by its name, ``VALUES-SEED``."""
-        import tyro
-
+        """Return the options of every run, by its name, ``VALUES-SEED``."""
         from jdml.cli.training_data import has_validation
 
-        assert self.out is not None
+        assert self.run.out is not None
         settings = [_values(text) for text in self.set]
         names = [name for name, _ in settings]
+        common = Train(**{f.name: getattr(self, f.name) for f in dataclasses.fields(Train)})
         for name in names:
             if names.count(name) > 1:
                 raise ValueError(f"--set {name} is given twice: give all its values at once")
-            if name not in JOINED and getattr(self, name) != getattr(Train, name, None):
+            if name not in LISTS and _is_typed(common, name):
                 option = name.replace("_", "-")
                 raise ValueError(
                     f"--{option} is given, and its values by --set {option}: give one of them"
                 )
-        common = words_of(
-            Train(**{f.name: getattr(self, f.name) for f in dataclasses.fields(Train)}),
-            without=(*names, *OWN),
-        )
         has_own = functools.cache(has_validation)  # combinations share their data
-        holds_out = self.choose_on == "validation" and "validation" not in names
+        holds_out = self.select_on == "validation" and "validation" not in names
         runs: dict[str, Train] = {}
         for values in itertools.product(*(values for _, values in settings)):
-            chosen: list[str] = []
+            options = common
             for name, value in zip(names, values, strict=True):
-                chosen += _typed(name, value)
-                chosen += getattr(self, name) if name in JOINED else ()
-            check_words(Train, chosen)
-            options = tyro.cli(Train, prog="jdml sweep", args=[*common, *chosen])
-            check_places(options)
-            place = (options.data_name, options.data_dir)
-            if holds_out and not options.validation and not has_own(*place):
-                options = dataclasses.replace(options, validation=HELD_OUT)
+                options = with_option(options, name, value)
+            data = options.data
+            if holds_out and not data.validation and not has_own(data.data_name, data.data_dir):
+                data = dataclasses.replace(data, validation=HELD_OUT)
             title = re.sub(r"[^\w.+=-]+", "_", "_".join(values)) or "run"
-            for seed in range(self.seed, self.seed + self.seeds):
+            for seed in range(self.run.seed, self.run.seed + self.seeds):
                 name = f"{title}-{seed}"
                 if name in runs:
                     raise ValueError(f"--set has two combinations that are both called {title}")
-                runs[name] = dataclasses.replace(
-                    options, seed=seed, out=self.out / name, quiet=True
+                run = dataclasses.replace(
+                    options.run, seed=seed, out=self.run.out / name, quiet=True
                 )
+                runs[name] = dataclasses.replace(options, data=data, run=run)
         return runs
+
+
+def with_option(options: Train, name: str, text: str) -> Train:
+    """Return options with another value of one of them.
+
+    Args:
+        options: of jdml train.
+        name: of the option, such as ``"learning_rate"``.
+        text: its value as it is typed; of several words, one after the other.
+
+    Returns:
+        The options.
+
+    Example:
+        >>> with_option(Train(), "lr", "1e-4").optimizer, with_option(Train(), "labels", "parity").data.labels
+        ({'learning_rate': 0.0001}, 'parity')
+    """
+    group, path = _fields()[name]
+    if name in LISTS:
+        words = (text,) if "(" in text or "[" in text else tuple(shlex.split(text))
+        value: Any = words if name != "train_classes" else tuple(map(int, words))
+    else:
+        value = _literal(text)
+    own = getattr(options, group)
+    if isinstance(own, Mapping):
+        inner = own.get(path[0], {} if len(path) > 1 else ())
+        if len(path) > 1:
+            value = {**inner, path[1]: value}
+        elif name in LISTS:
+            value = (*inner, *value)
+        return dataclasses.replace(options, **{group: {**own, path[0]: value}})
+    if name in LISTS:
+        value = (*getattr(own, path[0]), *value)
+    elif isinstance(getattr(own, path[0]), Path) or path[0] in PLACES:
+        value = Path(text)
+    return dataclasses.replace(options, **{group: dataclasses.replace(own, **{path[0]: value})})
+
+
+PLACES = ("weights", "data_dir", "classes_file", "feature_cache")
+"""Options that are paths."""
+
+
+def _literal(text: str) -> Any:
+    """Return the number or the flag that a text stands for, else the text."""
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return text
+
+
+@functools.cache
+def _fields() -> dict[str, tuple[str, tuple[str, ...]]]:
+    """Return for each option of jdml train its group and the path of its field there."""
+    found: dict[str, tuple[str, tuple[str, ...]]] = {}
+    for path, part in parts_of(Recipe()):
+        group, *inner = path.split(".")
+        for field in dataclasses.fields(part):
+            name = option_of(type(part), field.name).removeprefix("--").replace("-", "_")
+            found[name] = (group, (*inner, field.name))
+    found["lr"] = found["learning_rate"]
+    del found["method"], found["proxies"]
+    for group_field in dataclasses.fields(Train):
+        value = getattr(Train(), group_field.name)
+        if dataclasses.is_dataclass(value):
+            for field in dataclasses.fields(value):
+                found[field.name] = (group_field.name, (field.name,))
+    return {name: place for name, place in found.items() if name not in OWN}
+
+
+def _is_typed(options: Train, name: str) -> bool:
+    """Whether an option of jdml train has another value than its default."""
+    group, path = _fields()[name]
+    own, default = getattr(options, group), getattr(Train(), group)
+    if isinstance(own, Mapping):
+        return path[-1] in (own.get(path[0], {}) if len(path) > 1 else own)
+    return bool(getattr(own, path[0]) != getattr(default, path[0]))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -162,16 +229,16 @@ class _Trainer:
         try:
             with contextlib.redirect_stdout(io.StringIO()):
                 options.execute()
-        except FloatingPointError as error:  # it would come again: the others go on
+        except FloatingPointError as error:  # it would come again: the others continue
             return {FAILED: str(error)}
-        assert options.out is not None
-        metrics: dict[str, Any] = read_json(options.out / METRICS)
+        assert options.run.out is not None
+        metrics: dict[str, Any] = read_json(options.run.out / METRICS)
         return metrics
 
 
 def _check_data(out: Path, runs: Mapping[str, Train]) -> None:
     """Refuse results of other data than there are now."""
-    from jdml.cli.start_of_run import data_checksum
+    from jdml.cli.provenance import data_checksum
     from jdml.cli.training_data import read_training_data
     from jdml.training.run_files import CONFIG, read_json
 
@@ -181,14 +248,14 @@ def _check_data(out: Path, runs: Mapping[str, Train]) -> None:
         if not file.is_file():
             continue
         options = options.settled()
-        data = {**options.defining(), "place": options.data_dir, "seed": options.seed}
+        data = {**options.defining(), "place": options.data.data_dir}
         key = json.dumps(data, sort_keys=True, default=str)
         if key not in there:
-            now = read_training_data(options, options.seed)
+            now = read_training_data(options.data, options.run.seed)
             there[key] = data_checksum(now.train), now.files_checksum
         config = read_json(file, dict)
-        told = config.get("data_checksum"), config.get("started", {}).get("files_checksum")
-        if any(old not in (None, new) for old, new in zip(told, there[key], strict=True)):
+        there_before = config.get("data_checksum"), config.get("started", {}).get("files_checksum")
+        if any(old not in (None, new) for old, new in zip(there_before, there[key], strict=True)):
             raise ValueError(
                 f"--out {out} holds run {name} of other data than there are now: give another --out"
             )
@@ -200,21 +267,6 @@ def _keep_order(file: Path, names: list[str]) -> None:
 
     before = read_json(file) if file.is_file() else []
     write_json(file, [*names, *(name for name in before if name not in names)])
-
-
-def _typed(name: str, value: str) -> list[str]:
-    """An option with a value as it is typed; that of a flag is True or False.
-
-    Example:
-        >>> _typed("lr", "1e-4"), _typed("remat", "True"), _typed("remat", "False")
-        (['--lr', '1e-4'], ['--remat'], ['--no-remat'])
-    """
-    option = name.replace("_", "-")
-    if isinstance(getattr(Train, name, None), bool):
-        if value not in ("True", "False"):
-            raise ValueError(f"--set {name} is a flag: its values are True and False, got {value}")
-        return [f"--{option}" if value == "True" else f"--no-{option}"]
-    return [f"--{option}", *([value] if "(" in value or "[" in value else shlex.split(value))]
 
 
 def _parts(values: str) -> list[str]:
@@ -243,7 +295,7 @@ def _values(text: str) -> tuple[str, list[str]]:
     """
     name, _, values = text.partition("=")
     name = name.strip().removeprefix("--").replace("-", "_")
-    known = [field.name for field in dataclasses.fields(Train) if field.name not in OWN]
+    known = list(_fields())
     if name not in known:
         raise ValueError(
             f"--set must be an option of jdml train and its values, such as lr=1e-4,1e-3; got {text!r}"

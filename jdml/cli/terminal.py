@@ -1,6 +1,8 @@
-"""Tables for people."""
+"""What commands print: tables, and the log's lines above a progress bar."""
 
-from collections.abc import Sequence
+import contextlib
+import logging
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 WIDE = 300
@@ -59,3 +61,27 @@ def _table(title: str | None, columns: Sequence[Any], rows: Sequence[Sequence[An
     for row in rows:
         table.add_row(*(Text(f"{v:.4f}" if isinstance(v, float) else str(v)) for v in row))
     return table
+
+
+class _Lines(logging.Handler):
+    """Prints messages above the progress bar."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        from tqdm import tqdm
+
+        tqdm.write(record.getMessage())
+
+
+@contextlib.contextmanager
+def log_lines(name: str) -> Iterator[None]:
+    """Print what a logger reports, from INFO on to below WARNING, above the progress bar."""
+    logger, handler = logging.getLogger(name), _Lines(logging.INFO)
+    handler.addFilter(lambda record: record.levelno < logging.WARNING)
+    level = logger.level
+    logger.setLevel(logging.INFO)
+    logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(level)

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from jdml import data, registry
-from jdml.cli.options.data import Data
+from jdml.cli.options.data import DataOptions
 from jdml.data.checking import alone
 from jdml.data.loading import read_listing
 from jdml.data.splits import read_names
@@ -35,7 +35,7 @@ class TrainingData(NamedTuple):
     files_checksum: int | None
 
 
-def read_training_data(options: Data, seed: int) -> TrainingData:
+def read_training_data(options: DataOptions, seed: int) -> TrainingData:
     """Read the training and validation rows, and the queries and the gallery of each test part.
 
     Args:
@@ -93,7 +93,7 @@ def load_split(name: str, data_dir: Path | None, split: str, **settings: Any) ->
     return part
 
 
-def _read_arrays(options: Data) -> dict[str, Any]:
+def _read_arrays(options: DataOptions) -> dict[str, Any]:
     settings = {} if options.image_size is None else {"image_size": options.image_size}
     return {
         split: load_split(str(options.data), options.data_dir, split, **settings)
@@ -101,7 +101,7 @@ def _read_arrays(options: Data) -> dict[str, Any]:
     }
 
 
-def _read_files(options: Data, seed: int) -> tuple[dict[str, Any], tuple[str, ...], int]:
+def _read_files(options: DataOptions, seed: int) -> tuple[dict[str, Any], tuple[str, ...], int]:
     """The splits of image files, what was passed over, and a checksum of the files."""
     listing = read_listing(str(options.data), options.data_dir)
     kinds = len(np.unique(next(iter(listing.views.values()))))
@@ -137,7 +137,7 @@ def _read_files(options: Data, seed: int) -> tuple[dict[str, Any], tuple[str, ..
     return parts, (*listing.split_notes, *listing.notes), listing.checksum
 
 
-def _held_out(train: data.Dataset, options: Data, seed: int) -> tuple[data.Dataset, data.Dataset]:
+def _held_out(train: data.Dataset, options: DataOptions, seed: int) -> tuple[data.Dataset, data.Dataset]:
     """Training rows, and the share of them that is held out."""
     held_out = np.zeros(len(train), bool)
     order = np.random.default_rng(seed).permutation(len(train))
@@ -171,7 +171,7 @@ def _split_classes(
 
 
 def _check_classes(
-    train: data.Dataset, labels: str, tests: dict[str, Scored], options: Data
+    train: data.Dataset, labels: str, tests: dict[str, Scored], options: DataOptions
 ) -> None:
     """Refuse parts of fewer than two classes: nothing is learned from one, and everything is found in one."""
     count = len(np.unique(train.labels))

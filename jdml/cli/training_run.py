@@ -1,8 +1,7 @@
-"""A run of ``jdml train``: what its options read, what trains, how it is scored and told."""
+"""A run of ``jdml train``: the data that its options read, what trains, and its scores."""
 
 import shlex
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -10,22 +9,27 @@ import jax
 import numpy as np
 
 from jdml import data
-from jdml.cli.options.base import as_typed
-from jdml.cli.options.train import TrainOptions
-from jdml.cli.start_of_run import data_checksum
+from jdml.cli.options.parts import as_typed
+from jdml.cli.provenance import data_checksum
+from jdml.cli.terminal import log_lines
+from jdml.cli.train import Train
 from jdml.cli.training_data import read_training_data, scored_views
-from jdml.recipes import Recipe, beginning, make_objective, make_sampler
-from jdml.recipes.objective import normalization
-from jdml.recipes.sampler import (
-    check_batches,
-    check_positives,
-    positive_pairs,
-    with_batch_that_fits,
-    with_usual_batch,
+from jdml.recipes import Recipe, default_recipe
+from jdml.recipes.batch import check_positives, usual_batch
+from jdml.training import (
+    Devices,
+    Embedder,
+    Evaluation,
+    FitResult,
+    RunConfig,
+    TensorBoard,
+    metric_names,
+    pretrained,
+    recall_ranks,
+    score,
+    train,
 )
-from jdml.recipes.words import write_batch
-from jdml.training import Embedder, FitResult, metric_names, recall_ranks, score
-from jdml.training.by_recipe import check_head, make_network, pattern_of, train
+from jdml.training.by_recipe import check_head, make_network, make_objective, pattern_of
 from jdml.training.placement import writes
 
 RECOMMENDED = "no --loss and no --method is named: the recommended recipe for photographs"
@@ -33,79 +37,79 @@ RANDOM_HEAD = "the head begins at random"
 
 
 class TrainingRun:
-    """What settled options stand for: data, network, sampler; checked before any work.
+    """What settled options describe: data, network, sampler; checked before any work.
 
     Args:
         options: settled.
-        recipe: how they train.
         started: how the run was started, for its folder.
-        hints: what else is told before the first step.
+        hints: other lines before the first step.
     """
 
     def __init__(
-        self,
-        options: TrainOptions,
-        recipe: Recipe,
-        started: dict[str, Any],
-        hints: Sequence[str] = (),
+        self, options: Train, started: dict[str, Any], hints: Sequence[str] = ()
     ) -> None:
         self.options, self.started, self.hints = options, started, hints
-        self.data = read_training_data(options, options.seed)
+        self.data = read_training_data(options.data, options.run.seed)
         self.train = self.data.train
-        self.recipe, self.notes = fitted(recipe, options, self.train.labels)
-        own = options.network_settings(str(recipe.network))
-        self.preprocess = options.preprocess(str(recipe.network))
-        settings = {
-            "seed": options.seed,
-            "preprocess": self.preprocess,
-            "pretrained": options.pretrained(),
-        }
+        self.recipe, self.notes = fit_to_data(options, self.train.labels)
+        model, weights = str(self.recipe.network.name), options.weights
+        self.preprocess = weights.preprocess(model)
         with as_typed():
-            self.model = make_network(self.recipe, self.train, **settings, **own)
-        self.recall_at = recall_ranks(str(options.data))
+            self.model = make_network(
+                self.recipe,
+                self.train,
+                seed=options.run.seed,
+                preprocess=self.preprocess,
+                pretrained=weights.pretrained(),
+                **weights.network_settings(model),
+            )
+        self.recall_at = recall_ranks(str(options.data.data))
         self._check_head()
         self._check()
         self.sampler = self._sampler()
         self.monitor = self._monitor()
 
     def run(self) -> FitResult:
-        """Train, after saying what is trained on what."""
-        options = self.options
-        mesh, where = options.mesh(self.recipe.batch_size)
-        for line in (*self.summary(), *where) if writes() else ():
+        """Train, after printing what is trained on what."""
+        options, evaluation = self.options, self.recipe.evaluation
+        mesh, devices = options.devices.mesh(self.recipe.batch.rows)
+        for line in (*self.summary(), *devices) if writes() else ():
             print(line, flush=True)
-        return train(
-            self.recipe,
-            self.train,
-            out_dir=options.out,
-            seed=options.seed,
-            mesh=mesh,
-            model=self.model,
-            sampler=self.sampler,
-            evaluate=self.validate if self.data.validation is not None else None,
-            evaluate_every=options.evaluate_every or 100,
-            monitor=self.monitor,
-            patience=options.patience,
-            preprocess=self.preprocess,
-            pretrained=options.pretrained(),
-            config={
-                **options.defining(),
-                "data_checksum": data_checksum(self.train),
-                "started": {
-                    **self.started,
-                    "labels": self.data.labels,
-                    "files_checksum": self.data.files_checksum,
-                },
-            },
-            checkpoint_every=options.checkpoint_every,
-            log_every=options.log_every or 50,
-            longer=True,
-            progress=not options.quiet,
-            tensorboard=options.tensorboard,
-            micro_batch=options.micro_batch,
-            features=options.features,
-            tell=partial(print, flush=True),
-        )
+        load, out = options.weights.pretrained(), options.run.out
+        with log_lines("jdml.training"):
+            return train(
+                self.recipe,
+                self.train,
+                run=RunConfig(
+                    folder=out,
+                    checkpoint_every=options.run.checkpoint_every,
+                    log_every=options.run.log_every or 50,
+                    allow_more_steps=True,
+                    config={
+                        **options.defining(),
+                        "data_checksum": data_checksum(self.train),
+                        "started": {
+                            **self.started,
+                            "labels": self.data.labels,
+                            "files_checksum": self.data.files_checksum,
+                        },
+                    },
+                ),
+                seed=options.run.seed,
+                devices=Devices(mesh, micro_batch=options.devices.micro_batch),
+                callbacks=(TensorBoard(out / "tensorboard"),) if options.run.tensorboard and out else (),
+                progress=not options.run.quiet,
+                model=self.model,
+                sampler=self.sampler,
+                evaluation=Evaluation(
+                    self.validate if self.data.validation is not None else None,
+                    every=evaluation.every or 100,
+                    monitor=self.monitor,
+                    patience=evaluation.patience,
+                ),
+                state=None if load is None else pretrained(load),
+                preprocess=self.preprocess,
+            )
 
     def validate(self, embedder: Embedder) -> dict[str, float]:
         """Score the validation part by all its labels."""
@@ -115,15 +119,15 @@ class TrainingRun:
         """Score each test part by all its labels: ``{"test digit": {"R@1": …}}``."""
         rows: dict[str, dict[str, float]] = {}
         for part, (queries, gallery) in self.data.tests.items():
-            told = scored_views(queries) or tuple(queries.views)
+            scored = scored_views(queries) or tuple(queries.views)
             for name, value in self._score(embedder, queries, gallery).items():
                 view, metric = name.split("/", 1)
-                if view in told:
+                if view in scored:
                     rows.setdefault(f"{part} {view}", {})[metric] = value
         return rows
 
     def validated(self, result: FitResult) -> dict[str, dict[str, float]]:
-        """Give what the parameters that are scored had on the validation part: ``{"validation digit": {"R@1": …}}``."""
+        """Return the validation scores of the parameters that are kept: ``{"validation digit": {"R@1": …}}``."""
         if "validation" in self.data.tests:
             return {}
         step = int(result.state.step) if result.best is None else result.best.step
@@ -137,7 +141,7 @@ class TrainingRun:
         return rows
 
     def summary(self) -> list[str]:
-        """Say what is trained on what, before it begins."""
+        """Return what is trained on what, a line each."""
         images, recipe = self.train.images, self.recipe
         first = jax.ShapeDtypeStruct((1, *images.shape[1:]), np.float32)
         shapes = jax.eval_shape(
@@ -147,42 +151,44 @@ class TrainingRun:
         )
         parameters = sum(int(np.prod(leaf.shape)) for leaf in jax.tree.leaves(shapes["params"]))
         size = "×".join(map(str, images.shape[1:]))
-        batch = write_batch(recipe.batch)
-        per_epoch, steps = self.sampler.batches_per_epoch, int(recipe.steps or 0)
+        batch = recipe.batch
+        per_epoch, steps = self.sampler.batches_per_epoch, int(recipe.batch.steps or 0)
         scored = "".join(
             f"; {part} {len(queries):,} of {len(np.unique(queries.labels)):,}"
             for part, (queries, _) in self.scored_parts().items()
         )
         lines = [
-            f"{recipe.network}: {parameters:,} parameters, images {size}",
+            f"{recipe.network.name}: {parameters:,} parameters, images {size}",
             f"train {len(self.train):,} images of {len(np.unique(self.train.labels)):,} classes{scored}; "
             f"{per_epoch:,} batches of {batch} an epoch, {steps:,} steps are {steps / per_epoch:,.1f} epochs",
         ]
-        if not recipe.has_proxies:
-            pairs = positive_pairs(recipe, self.train.labels)
-            mined = "" if recipe.miner == "none" else f", of those that {recipe.miner} takes"
+        if not recipe.loss.has_proxies:
+            pairs = recipe.batch.expected_positive_pairs(self.train.labels)
+            miner = recipe.loss.miner
+            mined = "" if miner == "none" else f", of those that {miner} takes"
             lines.append(
-                f"a batch has {pairs:,.3g} pairs of one class, which {recipe.loss} learns from{mined}"
+                f"a batch has {pairs:,.3g} pairs of one class, which {recipe.loss.name} learns from{mined}"
             )
         lines += [f"note: {line}" for line in (*self.notes, *self.data.notes)]
         return [*lines, *self.hints]
 
     def scored_parts(self) -> dict[str, tuple[data.Dataset, data.Dataset | None]]:
-        """What is scored on the way and at the end."""
+        """Return the parts that are scored on the way and at the end."""
         held_out = self.data.validation
         return {**({} if held_out is None else {"validation": (held_out, None)}), **self.data.tests}
 
     def next_steps(self) -> list[str]:
-        """Say what to type next."""
-        options = self.options
-        if options.out is None:
+        """Return what to type next, a line each."""
+        options = self.options.data
+        run = self.options.run
+        if run.out is None:
             return [
-                "nothing was kept: --out runs/NAME writes the model, for jdml embed, search and export"
+                "nothing was saved: --out runs/NAME writes the model, for jdml embed, search and export"
             ]
         where = str(options.data_dir) if options.data == "folder" else str(options.data)
         if options.data != "folder" and options.data_dir is not None:
             where += f":{options.data_dir}"
-        where, out = shlex.quote(where), shlex.quote(str(options.out))
+        where, out = shlex.quote(where), shlex.quote(str(run.out))
         split = " --split test" if "test" in self.data.tests else ""
         embed = f"next: jdml embed {out} {where}{split} --out embeddings.npz"
         if not options.of_files:
@@ -191,58 +197,59 @@ class TrainingRun:
 
     def _check(self) -> None:
         """Refuse what the data do not have."""
-        options = self.options
-        if self.data.validation is None and options.patience is not None:
+        recipe = self.recipe
+        if self.data.validation is None and recipe.evaluation.patience is not None:
             raise ValueError("--patience needs --validation, a held-out share of the training rows")
-        if self.data.validation is None and self.recipe.has_hook:
+        if self.data.validation is None and recipe.loss.needs_validation:
             raise ValueError(
-                f"--method {options.method} needs --validation, held-out rows: --validation 0.2"
+                f"--method {self.options.method.method} needs --validation, held-out rows: --validation 0.2"
             )
-        if options.memory > len(self.train):
+        if recipe.loss.memory_size > len(self.train):
             raise ValueError(
-                f"--memory must be at most the {len(self.train)} images that train, got {options.memory}"
+                f"--memory-size must be at most the {len(self.train)} images that train, "
+                f"got {recipe.loss.memory_size}"
             )
         with as_typed():
             # tells wrong settings before any work
-            make_objective(self.recipe, self.train.num_classes)
-            pattern_of(self.recipe, self.model, self.train, self.preprocess)
-            check_batches(self.recipe, self.train.views)
+            make_objective(recipe, self.train.num_classes)
+            pattern_of(recipe, self.model, self.train, self.preprocess)
+            recipe.batch.check_views(self.train.views)
 
     def _check_head(self) -> None:
-        """Refuse a head that cannot begin as typed; where nobody typed how it begins at random, and that is told."""
-        if self.recipe.head == "random":
+        """Refuse a head that cannot begin as typed; where nothing was typed it begins at random, with a note."""
+        if self.recipe.network.head_init == "random":
             return
         try:
             with as_typed():
                 check_head(self.recipe, self.model, self.train, self.preprocess)
         except ValueError as error:
-            if self.options.head is not None:
+            if "head_init" in self.options.network:
                 raise
-            self.recipe = replace(self.recipe, head="random")
+            self.recipe = self.recipe.replace(network={"head_init": "random"})
             self.notes += (f"{RANDOM_HEAD}: {error}",)
 
     def _sampler(self) -> Any:
         options, recipe = self.options, self.recipe
         try:
-            sampler = make_sampler(recipe, self.train.labels, options.seed, self.train.views)
+            sampler = recipe.batch.build(self.train.labels, options.run.seed, self.train.views)
         except ValueError as error:
-            raise ValueError(f"--batch {write_batch(recipe.batch)}: {error}") from error
-        if not options.of_files or recipe.keeps:
+            raise ValueError(f"--classes-per-batch {recipe.batch.classes}: {error}") from error
+        if not options.data.of_files or recipe.finetune.caches_features:
             return sampler
         return data.ImageBatches(
             self.train,
             sampler,
-            seed=options.seed,
-            augment=options.augmentation != "none",
-            workers=options.workers,
-            on_bad_image=options.on_bad_image or "stop",
+            seed=options.run.seed,
+            augment=options.data.augmentation != "none",
+            workers=options.data.workers,
+            on_bad_image=options.data.on_bad_image or "stop",
         )
 
     def _monitor(self) -> str | None:
-        options = self.options
-        if options.patience is None and not self.recipe.has_hook:
+        evaluation = self.recipe.evaluation
+        if evaluation.patience is None and not self.recipe.loss.needs_validation:
             return None
-        monitor = options.monitor or f"{self.data.labels}/MAP@R"
+        monitor = evaluation.monitor or f"{self.data.labels}/MAP@R"
         metrics = metric_names(self.recall_at)
         names = sorted(f"{view}/{metric}" for view in self.train.views for metric in metrics)
         if monitor not in names:
@@ -254,51 +261,45 @@ class TrainingRun:
             embedder,
             queries,
             gallery,
-            normalize=normalization(self.recipe),
+            normalize=self.recipe.loss.normalization,
             recall_at=self.recall_at,
         )
 
 
-def fitted(
-    recipe: Recipe, options: TrainOptions, labels: np.ndarray
-) -> tuple[Recipe, tuple[str, ...]]:
-    """Fit the batch to the data, and what is recommended to the size of its classes.
+def fit_to_data(options: Train, labels: np.ndarray) -> tuple[Recipe, tuple[str, ...]]:
+    """Fit the batch to the data, and the recommended recipe to the size of its classes.
 
     Args:
-        recipe: how is trained.
-        options: as typed.
+        options: settled.
         labels: ``[N]``, of the images that train.
 
     Returns:
-        The recipe, and a line where the batch is another one than was typed, or where the recipe is the recommended
-        one.
+        The recipe, and lines about a batch that is another than was typed, or about the recommended recipe.
 
     Raises:
         ValueError: batches in which the loss has nothing to compare.
     """
-    usual = beginning.for_classes if options.recommends else with_usual_batch
-    made, notes = usual(recipe, labels), [RECOMMENDED] if options.recommends else []
-    if options.miner is not None:
-        made = replace(made, miner=recipe.miner)
-    if options.batch is not None:
-        fits = with_batch_that_fits(recipe, labels)
-        made = replace(made, batch=fits.batch, small_classes=recipe.small_classes)
-        made, few = _padded(made, labels)
-        notes += few
-    if options.batch is not None and made.batch != recipe.batch:
-        there = f"{len(labels):,} images of {len(np.unique(labels)):,} classes train"
-        notes.append(f"--batch is {write_batch(made.batch)}, not {options.batch}: {there}")
+    typed, notes = options.recipe(), []
+    if options.recommends:
+        recipe, notes = default_recipe.for_classes(typed, labels), [RECOMMENDED]
+        if "miner" in options.loss:
+            recipe = recipe.replace(loss={"miner": typed.loss.miner})
+    else:
+        recipe = typed.replace(batch=usual_batch(typed.batch, typed.loss, labels))
+    if options.has_batch:
+        batch = typed.batch.fit_to_data(labels)
+        if str(batch) != str(typed.batch):
+            there = f"{len(labels):,} images of {len(np.unique(labels)):,} classes train"
+            notes.append(f"batches are {batch}, not {typed.batch}: {there}")
+        sizes = np.unique(labels, return_counts=True)[1]
+        samples = batch.samples_per_class or 1
+        if few := int((sizes < samples).sum()):
+            batch = batch.replace(on_small_class="pad")
+            notes.append(
+                f"{few:,} of {len(sizes):,} classes have fewer than {samples} images: "
+                "their places in a batch stay empty"
+            )
+        recipe = recipe.replace(batch=batch)
     with as_typed():
-        check_positives(made, labels)
-    return made, tuple(notes)
-
-
-def _padded(recipe: Recipe, labels: np.ndarray) -> tuple[Recipe, list[str]]:
-    """Let classes that are smaller than their places in a batch leave some empty, and say so."""
-    sizes = np.unique(labels, return_counts=True)[1]
-    samples = recipe.batch[1] if isinstance(recipe.batch, tuple) else 1
-    few = int((sizes < samples).sum())
-    if not few:
-        return recipe, []
-    told = f"{few:,} of {len(sizes):,} classes have fewer than {samples} images: their places in a batch stay empty"
-    return replace(recipe, small_classes="pad"), [told]
+        check_positives(recipe.batch, recipe.loss, labels)
+    return recipe, tuple(notes)

@@ -5,7 +5,7 @@ A protocol trains models by a recipe and scores them on classes that none of the
 """
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,55 +18,17 @@ from jdml.data import Dataset, mlrc_folds
 from jdml.recipes import Recipe
 from jdml.training import by_recipe
 from jdml.training.by_recipe import normalized
-from jdml.training.fit_result import Embedder, FitResult
-from jdml.training.preprocess import Preprocess, to_float
-from jdml.training.step import Pretrained
+from jdml.training.fit_result import FitResult
+from jdml.training.run_config import RunConfig
 
-Batches = Callable[[Dataset, Any], Any]
+Train = Callable[..., FitResult]
+"""As :func:`jdml.training.train`: ``(recipe, data, *, validation, run, seed)``."""
 Vectors = tuple[jax.Array, jax.Array | None]
 RUN_PATIENCE = 60
+"""Evaluations without improvement that end a run, where its recipe says nothing."""
 FOLDS = 4
 THIRDS = 3
-
-
-@dataclasses.dataclass(frozen=True)
-class Plan:
-    """What a protocol trains, apart from the data.
-
-    Attributes:
-        recipe: how.
-        model: the network, whose output layer is called ``"head"``.
-        steps: gradient steps of each model at most; None: the recipe's epochs.
-        evaluate_every: steps between evaluations on held-out classes, where there are any.
-        seed: of parameters, batches and augmentation.
-        preprocess: what stands between stored images and the model.
-        pretrained: from freshly initialized variables ``{"params", "batch_stats"}`` of the model to pretrained ones.
-        batches: from a data set and its sampler to what :func:`jdml.training.fit` takes as sampler: for image files
-            the input pipeline, for images in memory the sampler itself.
-        recall_at: the k of R@k.
-        ndcg_at: the k of nDCG@k.
-        config: JSON-able: what a run's folder must agree with to be resumed. A plan holds functions, which cannot be
-            compared: name here what they stand for (method, data, weights, …).
-        progress: show progress bars.
-        mesh: the devices that train, as of :func:`jdml.training.fit`; proxies are partitioned where these divide the
-            classes.
-        micro_batch: as of :func:`jdml.training.fit`.
-    """
-
-    recipe: Recipe
-    model: Any
-    steps: int | None = None
-    evaluate_every: int = 25
-    seed: int = 0
-    preprocess: Preprocess = to_float
-    pretrained: Pretrained | None = None
-    batches: Batches = lambda dataset, sampler: sampler
-    recall_at: tuple[int, ...] = (1, 2, 4, 8)
-    ndcg_at: tuple[int, ...] = (8,)
-    config: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    progress: bool = True
-    mesh: jax.sharding.Mesh | None = None
-    micro_batch: int | None = None
+RECALL_AT, NDCG_AT = (1, 2, 4, 8), (8,)
 
 
 class Retrieval(NamedTuple):
@@ -82,7 +44,15 @@ class Retrieval(NamedTuple):
 
 
 def conventional(
-    plan: Plan, train: Dataset, test: Retrieval, out_dir: str | Path | None = None
+    recipe: Recipe,
+    data: Dataset,
+    test: Retrieval,
+    run: str | Path | RunConfig | None = None,
+    *,
+    train: Train = by_recipe.train,
+    seed: int = 0,
+    recall_at: tuple[int, ...] = RECALL_AT,
+    ndcg_at: tuple[int, ...] = NDCG_AT,
 ) -> dict[str, float]:
     """Train one model on all training classes, score it on the test classes.
 
@@ -90,10 +60,14 @@ def conventional(
     problem ends, holds out a quarter of the training classes and is scored at its best there.
 
     Args:
-        plan: what is trained.
-        train: the training classes.
+        recipe: how it is trained; ``evaluation.every`` is of evaluations on held-out classes, where there are any.
+        data: the training classes.
         test: queries and gallery.
-        out_dir: folder of the run; None writes nothing.
+        run: folder of the run, or a :class:`jdml.training.RunConfig`; None writes nothing.
+        train: what trains a model, such as ``partial(jdml.training.train, model=…, devices=…)``.
+        seed: of parameters, batches and augmentation.
+        recall_at: the k of R@k.
+        ndcg_at: the k of nDCG@k.
 
     Returns:
         ``R@k``, ``RP``, ``MAP@R``, ``nDCG@k``, ``MAP@1000`` and, where the recipe asks for it, ``NMI``.
@@ -105,21 +79,34 @@ def conventional(
         Oh Song, Xiang, Jegelka & Savarese, *Deep Metric Learning via Lifted Structured Feature Embedding* (the splits).
     """
     validation = None
-    if plan.recipe.loss.needs_validation:
-        train, validation = next(_parts(train))
-    return _one_model(plan, train, validation, test, out_dir)[1]
+    if recipe.loss.needs_validation:
+        data, validation = next(_parts(data))
+    result = _train(train, recipe, data, validation, run, seed)
+    return _score(recipe, [_embed(recipe, result, test)], test, recall_at, ndcg_at)
 
 
 def mlrc(
-    plan: Plan, train: Dataset, test: Retrieval, out_dir: str | Path | None = None
+    recipe: Recipe,
+    data: Dataset,
+    test: Retrieval,
+    run: str | Path | RunConfig | None = None,
+    *,
+    train: Train = by_recipe.train,
+    seed: int = 0,
+    recall_at: tuple[int, ...] = RECALL_AT,
+    ndcg_at: tuple[int, ...] = NDCG_AT,
 ) -> dict[str, dict[str, float]]:
     """Train four models, each on three quarters of the training classes and stopped by the fourth.
 
     Args:
-        plan: what is trained.
-        train: the training classes.
+        recipe: how it is trained; ``evaluation.every`` is of evaluations on held-out classes, where there are any.
+        data: the training classes.
         test: queries and gallery.
-        out_dir: folder of the runs, one subfolder each; None writes nothing.
+        run: folder of the runs, one subfolder each, or a :class:`jdml.training.RunConfig`; None writes nothing.
+        train: what trains a model, such as ``partial(jdml.training.train, model=…, devices=…)``.
+        seed: of parameters, batches and augmentation.
+        recall_at: the k of R@k.
+        ndcg_at: the k of nDCG@k.
 
     Returns:
         ``"separated"``: the mean of the four models' metrics and, as ``step``, of the steps until each had stopped;
@@ -132,31 +119,44 @@ def mlrc(
     Reference:
         Musgrave, Belongie & Lim, *A Metric Learning Reality Check*.
     """
-    scores, vectors = [], []
-    for number, (part, validation) in enumerate(list(_parts(train))):
-        own = dataclasses.replace(plan, seed=plan.seed + number)
-        folder = None if out_dir is None else Path(out_dir) / f"fold{number}"
-        embeddings, measured, step = _one_model(own, part, validation, test, folder)
-        vectors.append(embeddings)
-        scores.append({**measured, "step": step})
+    run, scores, vectors = RunConfig.of(run), [], []
+    for number, (part, validation) in enumerate(list(_parts(data))):
+        folder = None if run.folder is None else Path(run.folder) / f"fold{number}"
+        own = dataclasses.replace(run, folder=folder)
+        result = _train(train, recipe, part, validation, own, seed + number)
+        vectors.append(_embed(recipe, result, test))
+        measured = _score(recipe, vectors[-1:], test, recall_at, ndcg_at)
+        scores.append({**measured, "step": float(result.state.step)})
     values = {name: [metrics[name] for metrics in scores] for name in scores[0]}
     return {
         "separated": {name: float(np.mean(each)) for name, each in values.items()},
-        "concatenated": _score(plan, vectors, test),
+        "concatenated": _score(recipe, vectors, test, recall_at, ndcg_at),
         "std": {name: float(np.std(each, ddof=1)) for name, each in values.items()},
     }
 
 
 def ablation(
-    plan: Plan, train: Dataset, test: Retrieval, out_dir: str | Path | None = None
+    recipe: Recipe,
+    data: Dataset,
+    test: Retrieval,
+    run: str | Path | RunConfig | None = None,
+    *,
+    train: Train = by_recipe.train,
+    seed: int = 0,
+    recall_at: tuple[int, ...] = RECALL_AT,
+    ndcg_at: tuple[int, ...] = NDCG_AT,
 ) -> dict[str, float]:
     """Train one model on two thirds of the training classes, stopped by the other third, as CCP's ablations are.
 
     Args:
-        plan: what is trained.
-        train: the training classes.
+        recipe: how it is trained; ``evaluation.every`` is of evaluations on held-out classes, where there are any.
+        data: the training classes.
         test: queries and gallery.
-        out_dir: folder of the run; None writes nothing.
+        run: folder of the run, or a :class:`jdml.training.RunConfig`; None writes nothing.
+        train: what trains a model, such as ``partial(jdml.training.train, model=…, devices=…)``.
+        seed: of parameters, batches and augmentation.
+        recall_at: the k of R@k.
+        ndcg_at: the k of nDCG@k.
 
     Returns:
         The metrics of :func:`conventional`, and ``step``, where the run had stopped.
@@ -167,22 +167,10 @@ def ablation(
     Reference:
         Gürbüz, Can & Alatan, *Deep Metric Learning with Chance Constraints*, supplement, section 2.1.
     """
-    part, validation = next(_parts(train, THIRDS))
-    _, scores, step = _one_model(plan, part, validation, test, out_dir)
-    return {**scores, "step": step}
-
-
-def _one_model(
-    plan: Plan,
-    train: Dataset,
-    validation: Dataset | None,
-    test: Retrieval,
-    out_dir: str | Path | None,
-) -> tuple[Vectors, dict[str, float], float]:
-    """Train a model: its embeddings of the test part, their metrics, and the step it had stopped at."""
-    result = _train(plan, train, validation, None if out_dir is None else Path(out_dir))
-    embeddings = _embed_test(plan, result.embedder, test)
-    return embeddings, _score(plan, [embeddings], test), float(result.state.step)
+    part, validation = next(_parts(data, THIRDS))
+    result = _train(train, recipe, part, validation, run, seed)
+    scores = _score(recipe, [_embed(recipe, result, test)], test, recall_at, ndcg_at)
+    return {**scores, "step": float(result.state.step)}
 
 
 def _parts(train: Dataset, folds: int = FOLDS) -> Iterator[tuple[Dataset, Dataset]]:
@@ -205,47 +193,42 @@ def _parts(train: Dataset, folds: int = FOLDS) -> Iterator[tuple[Dataset, Datase
 
 
 def _train(
-    plan: Plan, train: Dataset, validation: Dataset | None, out_dir: Path | None
+    train: Train,
+    recipe: Recipe,
+    data: Dataset,
+    validation: Dataset | None,
+    run: str | Path | RunConfig | None,
+    seed: int,
 ) -> FitResult:
-    """One model."""
-    watched = validation is not None
-    return by_recipe.train(
-        plan.recipe,
-        train,
-        validation=validation,
-        out_dir=out_dir,
-        seed=plan.seed,
-        mesh=plan.mesh,
-        steps=plan.steps,
-        model=plan.model,
-        sampler=plan.batches(
-            train, plan.recipe.batch.build(train.labels, plan.seed, train.views)
-        ),
-        evaluate_every=plan.evaluate_every if watched else None,
-        patience=RUN_PATIENCE if watched else None,
-        preprocess=plan.preprocess,
-        pretrained=plan.pretrained,
-        config=plan.config,
-        progress=plan.progress,
-        micro_batch=plan.micro_batch,
-    )
+    """Train one model, stopped by held-out classes where there are any."""
+    evaluation = {"patience": recipe.evaluation.patience or RUN_PATIENCE}
+    if validation is None:
+        evaluation = {"every": None, "patience": None}
+    recipe = recipe.replace(evaluation=evaluation)
+    return train(recipe, data, validation=validation, run=run, seed=seed)
 
 
-def _embed_test(plan: Plan, embedder: Embedder, test: Retrieval) -> Vectors:
-    """Normalized embeddings of queries and gallery."""
-    queries = normalized(plan.recipe, embedder(test.queries.images))
+def _embed(recipe: Recipe, result: FitResult, test: Retrieval) -> Vectors:
+    """Return normalized embeddings of queries and gallery."""
+    queries = normalized(recipe, result.embedder(test.queries.images))
     if test.gallery is None:
         return queries, None
-    return queries, normalized(plan.recipe, embedder(test.gallery.images))
+    return queries, normalized(recipe, result.embedder(test.gallery.images))
 
 
-def _score(plan: Plan, vectors: Sequence[Vectors], test: Retrieval) -> dict[str, float]:
-    """Retrieval with the embeddings of one model, or of several side by side."""
+def _score(
+    recipe: Recipe,
+    vectors: Sequence[Vectors],
+    test: Retrieval,
+    recall_at: tuple[int, ...],
+    ndcg_at: tuple[int, ...],
+) -> dict[str, float]:
+    """Score retrieval with the embeddings of one model, or of several side by side."""
 
     def joined(parts: Sequence[Any]) -> jax.Array:
         if len(parts) == 1:
             return jnp.asarray(parts[0])
-        return normalized(plan.recipe, jnp.concatenate(parts, axis=1))
+        return normalized(recipe, jnp.concatenate(parts, axis=1))
 
     queries, labels = joined([vector for vector, _ in vectors]), jnp.asarray(test.queries.labels)
     gallery = gallery_labels = None
@@ -257,16 +240,16 @@ def _score(plan: Plan, vectors: Sequence[Vectors], test: Retrieval) -> dict[str,
         labels,
         gallery,
         gallery_labels,
-        recall_at=plan.recall_at,
-        ndcg_at=plan.ndcg_at,
+        recall_at=recall_at,
+        ndcg_at=ndcg_at,
         map_at=(1000,),
-        map_divisor=plan.recipe.evaluation.map_divisor,
+        map_divisor=recipe.evaluation.map_divisor,
     )
     scores = {name: float(value) for name, value in retrieval.items()}
-    if plan.recipe.evaluation.nmi:
+    if recipe.evaluation.nmi:
         scores["NMI"] = float(metrics.nmi(queries, labels, key=jax.random.key(0)))
-    if plan.recipe.evaluation.nmi_cluster_factor is not None:
-        number = plan.recipe.evaluation.nmi_cluster_factor * len(np.unique(np.asarray(labels)))
+    if recipe.evaluation.nmi_cluster_factor is not None:
+        number = recipe.evaluation.nmi_cluster_factor * len(np.unique(np.asarray(labels)))
         scores["NMI+"] = float(
             metrics.nmi(queries, labels, min(number, len(queries)), key=jax.random.key(0))
         )

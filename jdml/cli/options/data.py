@@ -2,11 +2,13 @@
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from jdml import registry
-from jdml.cli.options.base import ASIDE, Part, as_help, flag
-from jdml.registry.constraints import at_least, inside_unit, nearest, positive, share
+import tyro
+
+from jdml.cli.options.parts import NOT_DEFINING, option_of
+from jdml.registry.constraints import at_least, check_fields, inside_unit, nearest, positive, share
 from jdml.registry.places import at_home
 from jdml.registry.pointers import is_pointer
 
@@ -23,64 +25,52 @@ def _labels_help() -> Any:
         for name, dataset in registry.DATASETS.items()
         if len(dataset.labellings) > 1
     ]
-    return as_help(
-        f"The labels to train on: {'; '.join(several)}. Default: the first. The table scores all of them."
-    )
+    return tyro.conf.arg(help=f"Labels to train on: {'; '.join(several)}. Default: the first.")
 
 
 def _data_help() -> Any:
     """All data sets by their names, and what else images lie in."""
-    return as_help(
-        f"Data set: {', '.join(sorted(registry.DATASETS))}; or where images lie, as --data-dir has it. Default: what "
-        "--data-dir holds, else digits (1,797 real 8x8 images, which need no files). folder: a folder of images for "
-        "each class; or train/, val/ and test/ of such; or a .csv file of file,label[,split]; a Parquet file, a folder "
-        "of such, or what Hugging Face's save_to_disk wrote, with columns image and label; or module:name, a data set "
-        "of your own module, of any library."
+    return tyro.conf.arg(
+        help=f"Data set: {', '.join(sorted(registry.DATASETS))}; or a path: a folder of classes, train/ val/ test/ of "
+        "such, a .csv of file,label[,split], Parquet; or module:name. Default: what --data-dir holds, else digits."
     )
 
 
 @dataclass(frozen=True)
-class Images(Part):
+class ImageOptions:
     """Where images lie, how large they are, how they are decoded."""
 
-    data_dir: Annotated[Path | None, ASIDE] = None
-    """Folder with the data set's own files, as the original comes (jdml data check NAME DIR looks at it). Default:
-    where jdml data get NAME prepares it, which is done on first use."""
+    data_dir: Annotated[Path | None, NOT_DEFINING] = None
+    """Folder with the data set's own files. Default: where jdml data get NAME prepares it."""
     image_size: Annotated[int | None, at_least(1)] = None
-    """Height and width of the images, in pixels: of Omniglot's (default: 28), or of the crops of image files
-    (default: 64 with a small network, else the augmentation's, 224 or 227)."""
+    """Height and width of crops in pixels. Default: 64 with a small network, else 224; Omniglot: 28."""
     label_noise: Annotated[float, share] = 0.0
-    """Share of the training rows that get a wrong label, drawn by --seed."""
-    workers: Annotated[int | None, positive, ASIDE] = None
-    """Threads that decode image files. Default: one for each core."""
-    on_bad_image: Annotated[Literal["skip", "stop"] | None, ASIDE] = None
-    """What a damaged image file does: stop the run (the default), or be left out and counted. With skip, the images
-    that are scored are looked through before the first step."""
+    """Share of the training rows that get a wrong label."""
+    workers: Annotated[int | None, positive, NOT_DEFINING] = None
+    """Threads that decode image files. Default: one per core."""
+    on_bad_image: Annotated[Literal["skip", "stop"] | None, NOT_DEFINING] = None
+    """What a damaged image file does: stop the run (default), or be left out and counted."""
 
 
 @dataclass(frozen=True)
-class Data(Images):
+class DataOptions(ImageOptions):
     """Which data set, how it is split, which labels train."""
 
     data: Annotated[str | None, _data_help()] = None
     split: Literal["classes", "images", "none"] | None = None
-    """What of image files is scored. classes: half of the classes; images: a fifth of each class's images, both drawn
-    by --seed; none: nothing, all train, for a final model. Default: as the data set comes; of a folder of classes the
-    second half of them, by their names (numbers in them as numbers), or every second by its number of images where
-    one of these halves has less than a quarter of them."""
+    """What of image files is scored: half of the classes, a fifth of each class's images, or nothing. Default: as the
+    data set comes; of a folder of classes the second half of them."""
     test_share: Annotated[float | None, inside_unit] = None
-    """How much --split scores. Default: 0.5 of the classes, 0.2 of the images."""
+    """Share that --split scores. Default: 0.5 of the classes, 0.2 of the images."""
     classes_file: Path | None = None
-    """A text file with the names of the classes that train, one a line; all others are scored."""
+    """Text file with the classes that train, one a line; all others are scored."""
     augmentation: Literal["conventional", "mlrc", "none"] | None = None
-    """How image files are cropped in training. conventional (the default): 224 pixels; mlrc: 227, of images of short
-    side 256; none: the centre, 224."""
+    """How image files are cropped in training: conventional (default), mlrc (227 of 256 pixels), none (the centre)."""
     labels: Annotated[str | None, _labels_help()] = None
     train_classes: tuple[int, ...] = ()
-    """Train on these classes only (numbers of the data set's first labels, such as digits 0 1 2 3 4 5); the table then
-    scores seen and unseen classes apart. Default: all."""
+    """Train on these classes only, by number; seen and unseen classes are then scored apart."""
     validation: Annotated[float, share] = 0.0
-    """Share of the training rows held out for evaluation during training, 0 to below 1."""
+    """Share of the training rows held out for evaluation during training."""
 
     def __post_init__(self) -> None:
         """Take a place for what lies there."""
@@ -114,7 +104,7 @@ class Data(Images):
 
     def check(self) -> None:
         """Refuse what the data set does not have."""
-        super().check()
+        check_fields(self, lambda name: option_of(type(self), name))
         if self.data is not None and self.data not in registry.DATASETS:
             known = sorted(registry.DATASETS)
             raise ValueError(
@@ -129,7 +119,7 @@ class Data(Images):
         options = ("augmentation", "workers", "on_bad_image", "split", "test_share", "classes_file")
         for option in options:
             if not files and getattr(self, option) is not None:
-                raise ValueError(f"{flag(option)} is for image files; {name} lies in memory")
+                raise ValueError(f"{option_of(type(self), option)} is for image files; {name} lies in memory")
         if files and self.train_classes:
             *names, last = (each for each in registry.DATASETS if each not in registry.file_sets())
             raise ValueError(
@@ -147,18 +137,18 @@ class Data(Images):
         if self.classes_file is not None and not self.classes_file.is_file():
             raise ValueError(f"--classes-file must be a file, got {self.classes_file}")
 
-    def settled(self) -> Self:
-        """Also name the data set, and how its files are cut."""
-        options = super().settled()
-        if not options.of_files:
-            return replace(options, data=options.data_name)
+    def settled(self) -> "DataOptions":
+        """Return the options with the data set named, and how its files are cropped, after checking them."""
+        self.check()
+        if not self.of_files:
+            return replace(self, data=self.data_name)
         from jdml import data
 
-        crops = data.mlrc if options.augmentation == "mlrc" else data.conventional
+        crops = data.mlrc if self.augmentation == "mlrc" else data.conventional
         return replace(
-            options,
-            data=options.data_name,
-            image_size=options.image_size or crops().size,
-            augmentation=options.augmentation or "conventional",
-            on_bad_image=options.on_bad_image or "stop",
+            self,
+            data=self.data_name,
+            image_size=self.image_size or crops().size,
+            augmentation=self.augmentation or "conventional",
+            on_bad_image=self.on_bad_image or "stop",
         )

@@ -1,53 +1,112 @@
-"""Options of a run: its seed, its folder, what is told on the way."""
+"""Options of a run: its seed, its folder, its log; and of pretrained weights."""
 
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from jdml.cli.options.base import ASIDE, Part, flag
-from jdml.registry.constraints import of_32_bits, positive
+from jdml import registry
+from jdml.cli.options.parts import NOT_DEFINING, option_of
+from jdml.registry.constraints import check_fields, of_32_bits, positive
 from jdml.registry.places import check_folder
+from jdml.registry.pointers import is_pointer
+
+if TYPE_CHECKING:
+    Statistics = str
+else:
+    Statistics = Literal[tuple(sorted(registry.image_statistics()))]
 
 
 @dataclass(frozen=True)
-class Folder(Part):
-    """Where a run is kept, and what its random numbers come from."""
+class FolderOptions:
+    """The run's folder and its random numbers."""
 
     seed: Annotated[int, of_32_bits] = 0
-    """Of the initial parameters, the batches, the miners, augmentation, --split and the held-out rows."""
-    out: Annotated[Path | None, ASIDE] = None
+    """Of the parameters, the batches, the miners, the augmentation, --split and --validation."""
+    out: Annotated[Path | None, NOT_DEFINING] = None
     """Folder of the run: config.json, log.jsonl, checkpoints, metrics.json, model.safetensors."""
-    quiet: Annotated[bool, ASIDE] = False
+    quiet: Annotated[bool, NOT_DEFINING] = False
     """No progress bar."""
 
     def check(self) -> None:
         """Refuse a folder that cannot be one."""
-        super().check()
+        check_fields(self, lambda name: option_of(type(self), name))
         if self.out is not None:
             check_folder("--out", self.out)
 
 
 @dataclass(frozen=True)
-class RunOptions(Folder):
-    """When a run is looked at, saved, stopped."""
+class RunOptions(FolderOptions):
+    """The run's folder, its log, its checkpoints."""
 
-    evaluate_every: Annotated[int | None, positive] = None
-    """Steps between evaluations on the validation part. Default: 100."""
-    patience: Annotated[int | None, positive] = None
-    """Stop after this many evaluations without improvement, and score the best parameters. Needs --validation.
-    Default: train all steps and score the last."""
-    monitor: str | None = None
-    """What improvement is measured by, LABELS/METRIC. Default: MAP@R of the training labels, such as digit/MAP@R."""
-    checkpoint_every: Annotated[int | None, positive, ASIDE] = None
+    checkpoint_every: Annotated[int | None, positive, NOT_DEFINING] = None
     """Steps between checkpoints. Default: --evaluate-every."""
-    log_every: Annotated[int | None, positive, ASIDE] = None
+    log_every: Annotated[int | None, positive, NOT_DEFINING] = None
     """Steps between lines of the log. Default: 50."""
-    tensorboard: Annotated[bool, ASIDE] = False
+    tensorboard: Annotated[bool, NOT_DEFINING] = False
     """Also write TensorBoard event files into the folder."""
+    feature_cache: Annotated[Path | None, NOT_DEFINING] = None
+    """Folder for the features of a frozen backbone, for other runs. Default: features/ in --out."""
 
     def check(self) -> None:
         """Refuse what needs a folder where there is none."""
         super().check()
         for name in ("checkpoint_every", "log_every", "tensorboard"):
             if getattr(self, name) and self.out is None:
-                raise ValueError(f"{flag(name)} needs --out, a folder to write into")
+                raise ValueError(f"{option_of(type(self), name)} needs --out, a folder to write into")
+
+
+@dataclass(frozen=True)
+class WeightOptions:
+    """Pretrained weights, and how images are normalized for them."""
+
+    weights: Path | None = None
+    """Pretrained weights of the network, from jdml weights convert; images are normalized as they expect."""
+    normalization: Statistics | None = None
+    """Whose statistics normalize images, where not the network's usual ones, such as vit_s16_dino."""
+
+    def check(self, model: str | None) -> None:
+        """Refuse weights that are no file, or of another network."""
+        known = sorted(registry.pretrained_networks())
+        own = model is not None and is_pointer(model)
+        if self.weights is not None and not self.weights.is_file():
+            raise ValueError(f"--weights must be a file, got {self.weights}")
+        if self.normalization is not None and self.weights is None and not own:
+            raise ValueError("--normalization needs --weights, whose images are normalized")
+        if self.weights is not None and model is not None and model not in known:
+            raise ValueError(
+                f"--weights are those of {', '.join(known[:-1])} or {known[-1]}, got --model {model}"
+            )
+
+    def model_name(self) -> str | None:
+        """Return the network that the weights name; None without weights."""
+        from jdml.models.tensors import read_metadata
+        from jdml.models.weights import ARCHITECTURE
+
+        if self.weights is None:
+            return None
+        model = read_metadata(self.weights).get(ARCHITECTURE)
+        if model is None:
+            raise ValueError(
+                f"--weights {self.weights} does not name its network: convert it first (jdml weights convert)"
+            )
+        return str(model)
+
+    def pretrained(self) -> Any:
+        """Return what loads the weights; None without weights."""
+        from jdml import models
+
+        return None if self.weights is None else partial(models.load_weights, self.weights)
+
+    def network_settings(self, model: str) -> dict[str, Any]:
+        """Return the attributes of a network that the statistics imply."""
+        own = {} if is_pointer(model) else registry.NETWORKS[model].other_settings
+        return dict(own.get(self.normalization or "", {}))
+
+    def preprocess(self, model: str, *, always: bool = False) -> Any:
+        """Return what stands between stored images and a network."""
+        from jdml import models
+        from jdml.training import standard
+
+        named = always or self.weights is not None or self.normalization is not None
+        return models.normalizer(self.normalization or model) if named else standard

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from jdml.cli.options.base import ASIDE, Part
+from jdml.cli.options.parts import NOT_DEFINING
 from jdml.registry.constraints import at_least
 
 MOST_OF_A_CPU = 64
@@ -11,22 +11,19 @@ MOST_OF_A_CPU = 64
 
 
 @dataclass(frozen=True)
-class Machines(Part):
+class DeviceOptions:
     """Which devices and processes train, and how many rows at a time."""
 
-    devices: Annotated[str | None, ASIDE] = None
-    """How many devices share each batch: a number, or all. Default: all there are, or as many as divide a batch. A CPU
-    is one device; a number makes as many of it, which keep its cores busier: a small network trains faster on two."""
-    micro_batch: Annotated[int | None, at_least(1), ASIDE] = None
-    """Rows that go through the network at a time, for batches whose activations do not fit: the loss still sees the
-    whole batch. Default: all of a batch."""
-    coordinator: Annotated[str | None, ASIDE] = None
-    """HOST:PORT of the first process, where several are started by hand: the same command on each, with --processes and
-    its own --process. SLURM, Open MPI and GKE need none of the three."""
-    processes: Annotated[int | None, ASIDE] = None
-    """How many processes there are."""
-    process: Annotated[int | None, ASIDE] = None
-    """Which of them this is, 0 the first."""
+    devices: Annotated[str | None, NOT_DEFINING] = None
+    """Devices that share each batch: a number, or all. Default: as many as divide a batch. A number divides a CPU."""
+    micro_batch: Annotated[int | None, at_least(1), NOT_DEFINING] = None
+    """Rows that go through the network at a time, where a batch does not fit; the loss sees the whole batch."""
+    coordinator: Annotated[str | None, NOT_DEFINING] = None
+    """HOST:PORT of the first of several processes started by hand. SLURM, Open MPI and GKE need none of these."""
+    processes: Annotated[int | None, NOT_DEFINING] = None
+    """Number of processes."""
+    process: Annotated[int | None, NOT_DEFINING] = None
+    """Which of them this is, from 0."""
 
     def join(self) -> None:
         """Join the other processes, if there are any, before anything touches a device."""

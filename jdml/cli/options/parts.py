@@ -1,0 +1,272 @@
+"""The parts of a recipe as options: what was typed of each field, and nothing of the others."""
+
+import ast
+import dataclasses
+import functools
+import inspect
+import textwrap
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypedDict, get_args, get_origin, get_type_hints
+
+import tyro
+
+from jdml import registry
+from jdml.recipes import METHODS, Method, Recipe, RecipeError
+from jdml.recipes.config import Config
+from jdml.recipes.parsing import parse_settings
+
+Typed = dict[str, Any]
+"""What was typed of a part, by field."""
+OPTIONS = {
+    "BatchConfig.classes": "classes-per-batch",
+    "BatchConfig.size": "batch-size",
+    "EvaluationConfig.every": "evaluate-every",
+    "LossConfig.memory_size": "memory-size",
+    "LossConfig.name": "loss",
+    "LossConfig.settings": "loss-setting",
+    "LossConfig.weight": "loss-weight",
+    "NetworkConfig.name": "model",
+    "OptimizerConfig.lr_multipliers": "lr-multiplier",
+    "OptimizerConfig.name": "optimizer",
+    "ProxyConfig.clip_norm": "proxy-clip-norm",
+    "ProxyConfig.clip_value": "proxy-clip-value",
+    "ProxyConfig.init": "proxy-init",
+    "ProxyConfig.on_sphere": "proxies-on-sphere",
+    "ProxyConfig.per_class": "proxies-per-class",
+}
+"""Fields whose option has another name than the field."""
+ALIASES = {"learning_rate": ("--lr",), "name": ()}
+CHOICES = {
+    "LossConfig.name": Literal[registry.pair_losses() + registry.proxy_losses()],  # type: ignore[valid-type]
+}
+"""Fields whose choices are the names of records."""
+NOT_DEFINING = "does not change what is computed: a run resumes with another value"
+"""Stands on a field that does not define a run."""
+
+
+@functools.cache
+def field_docs(kind: type) -> dict[str, str]:
+    """Return the docstrings of a dataclass's fields, those that it inherits among them."""
+    docs: dict[str, str] = {}
+    for each in reversed(kind.__mro__):
+        if "__dataclass_fields__" not in vars(each):
+            continue
+        body = ast.parse(textwrap.dedent(inspect.getsource(each))).body[0]
+        assert isinstance(body, ast.ClassDef)
+        for field, doc in zip(body.body, body.body[1:], strict=False):
+            if isinstance(field, ast.AnnAssign) and isinstance(doc, ast.Expr):
+                if isinstance(doc.value, ast.Constant) and isinstance(field.target, ast.Name):
+                    docs[field.target.id] = " ".join(str(doc.value.value).split())
+    return docs
+
+
+def options_of(kind: type[Config], defaults: Config | None = None) -> Any:
+    """Return a type from which tyro reads what was typed of a part.
+
+    Args:
+        kind: the part's class.
+        defaults: whose values the help shows; None: none.
+
+    Returns:
+        A ``TypedDict`` whose keys are all optional.
+    """
+    hints, docs = get_type_hints(kind, include_extras=True), field_docs(kind)
+    fields: dict[str, Any] = {}
+    for field in dataclasses.fields(kind):
+        name, hint = field.name, hints[field.name]
+        own = getattr(defaults, name, None)
+        if isinstance(hint, type) and issubclass(hint, Config):
+            fields[name] = options_of(hint, own)
+            continue
+        hint = hint.__origin__ if get_origin(hint) is Annotated else hint
+        if Method in (hint, *get_args(hint)):
+            continue  # --method, which changes more than this field
+        hint = CHOICES.get(f"{kind.__name__}.{name}", _without_none(hint))
+        shown = None if isinstance(own, Mapping | tuple) else own
+        fields[name] = Annotated[
+            hint,
+            tyro.conf.arg(
+                name=OPTIONS.get(f"{kind.__name__}.{name}"),
+                aliases=ALIASES.get(name),
+                help=docs.get(name, "").replace("``", ""),
+                help_behavior_hint="" if shown in (None, "", False) else f"(default: {shown})",
+                metavar="NAME=VALUE" if hint == tuple[str, ...] and "setting" in name else None,
+            ),
+        ]
+    typed = TypedDict(kind.__name__, fields, total=False)  # type: ignore[operator]
+    typed.__doc__ = str(kind.__doc__).partition("\n\n")[0]
+    return Annotated[typed, tyro.conf.arg(name="")]
+
+
+def _without_none(hint: Any) -> Any:
+    """Return what may be typed of a field: None is what is not typed, and mappings are NAME=VALUE."""
+    kinds = tuple(kind for kind in get_args(hint) if kind is not type(None))
+    if not kinds or get_origin(hint) is Literal:
+        kinds = (hint,)
+    if get_origin(kinds[0]) is Mapping:
+        return tuple[str, ...]
+    if len(kinds) > 1 and get_origin(kinds[1]) is Mapping:
+        kinds = kinds[:1]
+    return kinds[0]
+
+
+def with_typed(recipe: Recipe, typed: Mapping[str, Typed]) -> Recipe:
+    """Return a recipe with what was typed of its parts.
+
+    Args:
+        recipe: the recipe.
+        typed: by part.
+
+    Returns:
+        The recipe.
+
+    Raises:
+        ValueError: values that are out of range or contradict each other, as typed.
+    """
+    with as_typed():
+        return recipe.replace(
+            **{name: _values(getattr(recipe, name), part) for name, part in typed.items()}
+        )
+
+
+def _values(part: Config, typed: Typed) -> dict[str, Any]:
+    """Return the values that were typed: NAME=VALUE take the place of those of the same name."""
+    values: dict[str, Any] = {}
+    for name, value in typed.items():
+        own = getattr(part, name)
+        if isinstance(own, Config):
+            value = _values(own, value)
+        elif isinstance(value, tuple) and isinstance(own, Mapping):
+            value = {**own, **parse_settings(value, option_of(type(part), name))}
+        values[name] = value
+    return values
+
+
+def option_of(kind: type, name: str) -> str:
+    """Return a field's option.
+
+    Example:
+        >>> from jdml.recipes import LossConfig
+        >>> option_of(LossConfig, "settings"), option_of(LossConfig, "miner")
+        ('--loss-setting', '--miner')
+    """
+    return f"--{OPTIONS.get(f'{kind.__name__}.{name}', name.replace('_', '-'))}"
+
+
+def parts_of(recipe: Recipe) -> Iterator[tuple[str, Config]]:
+    """Yield the parts of a recipe, and the parts of these, by dotted path."""
+    for field in dataclasses.fields(recipe):
+        part = getattr(recipe, field.name)
+        yield field.name, part
+        for inner in dataclasses.fields(part):
+            if isinstance(getattr(part, inner.name), Config) and inner.name != "method":
+                yield f"{field.name}.{inner.name}", getattr(part, inner.name)
+
+
+@functools.cache
+def _options_by_field() -> dict[str, str]:
+    """Return the option of each field that a message may name."""
+    options = {"loss": "--loss", "network": "--model", "method": "--method"}
+    for path, part in parts_of(Recipe()):
+        for field in dataclasses.fields(part):
+            option = option_of(type(part), field.name)
+            options.setdefault(field.name, option)
+            options[f"{path}.{field.name}"] = option
+    return options
+
+
+@contextmanager
+def as_typed() -> Iterator[None]:
+    """Name fields of a recipe as options in what is wrong with it."""
+    try:
+        yield
+    except RecipeError as error:
+        options = _options_by_field()
+        raise ValueError(error.with_names(lambda name: options.get(name, name))) from error
+
+
+def to_argv(options: Any, *, without: tuple[str, ...] = ()) -> list[str]:
+    """Return the words of a command line that stand for options, without those at their defaults.
+
+    Args:
+        options: a command's dataclass, whose groups are dataclasses or what was typed of a recipe's parts.
+        without: fields that are left out.
+
+    Returns:
+        The words.
+
+    Example:
+        >>> from jdml.cli.train import Train
+        >>> to_argv(Train(loss={"name": "triplet"}, optimizer={"learning_rate": 1e-4}))
+        ['--loss', 'triplet', '--learning-rate', '0.0001']
+    """
+    words: list[str] = []
+    kinds = dict(parts_of(Recipe()))
+    for field in dataclasses.fields(options):
+        value = getattr(options, field.name)
+        if field.name in without or _is_default(field, value):
+            continue
+        if isinstance(value, dict):
+            words += _words_of_typed(value, kinds, field.name, without)
+        elif dataclasses.is_dataclass(value):
+            words += to_argv(value, without=without)
+        else:
+            words += _words(option_of(type(options), field.name), value)
+    return words
+
+
+def _words_of_typed(
+    typed: Typed, kinds: Mapping[str, Config], path: str, without: tuple[str, ...]
+) -> list[str]:
+    words: list[str] = []
+    for name, value in typed.items():
+        if isinstance(value, dict):
+            words += _words_of_typed(value, kinds, f"{path}.{name}", without)
+        elif f"{path}.{name}" not in without:
+            words += _words(option_of(type(kinds[path]), name), value)
+    return words
+
+
+def _words(option: str, value: Any) -> list[str]:
+    if isinstance(value, bool):
+        return [option if value else option.replace("--", "--no-", 1)]
+    if isinstance(value, list | tuple):
+        return [option, *map(str, value)]
+    return [option, str(value)]
+
+
+def _is_default(field: Any, value: Any) -> bool:
+    if field.default_factory is not dataclasses.MISSING:
+        return bool(value == field.default_factory())
+    return bool(value == field.default)
+
+
+def defining(options: Any) -> dict[str, Any]:
+    """Return what of options defines a run, as JSON has it: files by what they hold."""
+    hints = get_type_hints(type(options), include_extras=True)
+    return {
+        field.name: _by_content(getattr(options, field.name))
+        for field in dataclasses.fields(options)
+        if NOT_DEFINING not in getattr(hints[field.name], "__metadata__", ())
+    }
+
+
+def _by_content(value: Any) -> Any:
+    if isinstance(value, Path):
+        from jdml.cli.provenance import file_digest
+
+        return file_digest(value)
+    return list(value) if isinstance(value, tuple) else value
+
+
+@dataclasses.dataclass(frozen=True)
+class MethodOptions:
+    """What is made of the loss."""
+
+    method: Literal[("plain", *sorted(METHODS))] = "plain"  # type: ignore[valid-type]
+    """plain: the loss alone. ccp: proxies chosen anew for one problem after another, of a pair loss; needs
+    --validation. nir: a flow around every proxy, of a proxy loss."""
+    method_setting: tuple[str, ...] = ()
+    """The method's own numbers, as NAME=VALUE, such as pool_size=7 (ccp) or weight=0.02 (nir)."""
