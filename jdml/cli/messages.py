@@ -37,6 +37,7 @@ SYNONYMS = {
 NAMED = {
     "data_dir": "--data-dir",
     "miner": "--miner",
+    "folder": "--out",
     "out_dir": "--out",
     "source": "SOURCE",
     "split": "--split",

@@ -1,7 +1,11 @@
 """A run of ``jdml train``: what its options read, what trains, how it is scored and told."""
 
+import contextlib
+import logging
+import math
 import shlex
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -24,8 +28,20 @@ from jdml.recipes.sampler import (
     with_usual_batch,
 )
 from jdml.recipes.words import write_batch
-from jdml.training import Embedder, FitResult, metric_names, recall_ranks, score
-from jdml.training.by_recipe import check_head, make_network, pattern_of, train
+from jdml.training import (
+    Devices,
+    Embedder,
+    Evaluation,
+    FitResult,
+    RunConfig,
+    TensorBoard,
+    metric_names,
+    pretrained,
+    recall_ranks,
+    score,
+    train,
+)
+from jdml.training.by_recipe import check_head, frozen, make_network, pattern_of
 from jdml.training.placement import writes
 
 RECOMMENDED = "no --loss and no --method is named: the recommended recipe for photographs"
@@ -74,38 +90,50 @@ class TrainingRun:
         mesh, where = options.mesh(self.recipe.batch_size)
         for line in (*self.summary(), *where) if writes() else ():
             print(line, flush=True)
-        return train(
-            self.recipe,
-            self.train,
-            out_dir=options.out,
-            seed=options.seed,
-            mesh=mesh,
-            model=self.model,
-            sampler=self.sampler,
-            evaluate=self.validate if self.data.validation is not None else None,
-            evaluate_every=options.evaluate_every or 100,
-            monitor=self.monitor,
-            patience=options.patience,
-            preprocess=self.preprocess,
-            pretrained=options.pretrained(),
-            config={
-                **options.defining(),
-                "data_checksum": data_checksum(self.train),
-                "started": {
-                    **self.started,
-                    "labels": self.data.labels,
-                    "files_checksum": self.data.files_checksum,
-                },
-            },
-            checkpoint_every=options.checkpoint_every,
-            log_every=options.log_every or 50,
-            longer=True,
-            progress=not options.quiet,
-            tensorboard=options.tensorboard,
-            micro_batch=options.micro_batch,
-            features=options.features,
-            tell=partial(print, flush=True),
-        )
+        log_every, evaluate_every = options.log_every or 50, options.evaluate_every or 100
+        callbacks = []
+        if options.tensorboard and options.out is not None:
+            every = math.gcd(log_every, evaluate_every)
+            callbacks.append(TensorBoard(options.out / "tensorboard", every=every))
+        load, features = options.pretrained(), options.features
+        with _printing():
+            return train(
+                self.recipe,
+                self.train,
+                run=RunConfig(
+                    options.out,
+                    checkpoint_every=options.checkpoint_every,
+                    log_every=log_every,
+                    allow_more_steps=True,
+                    config=self._config(),
+                ),
+                seed=options.seed,
+                devices=Devices(mesh, micro_batch=options.micro_batch),
+                callbacks=callbacks,
+                progress=not options.quiet,
+                model=frozen(
+                    self.recipe, self.model, self.train, self.preprocess, cache_folder=features
+                ),
+                sampler=self.sampler,
+                evaluation=Evaluation(
+                    self.validate if self.data.validation is not None else None,
+                    evaluate_every,
+                    self.monitor,
+                    options.patience,
+                ),
+                state=None if load is None else pretrained(load),
+                preprocess=self.preprocess,
+            )
+
+    def _config(self) -> dict[str, Any]:
+        """What the run's folder has next to the recipe."""
+        started = {
+            **self.started,
+            "labels": self.data.labels,
+            "files_checksum": self.data.files_checksum,
+        }
+        checksum = data_checksum(self.train)
+        return {**self.options.defining(), "data_checksum": checksum, "started": started}
 
     def validate(self, embedder: Embedder) -> dict[str, float]:
         """Score the validation part by all its labels."""
@@ -257,6 +285,29 @@ class TrainingRun:
             normalize=normalization(self.recipe),
             recall_at=self.recall_at,
         )
+
+
+class _Print(logging.Handler):
+    """Print what training logs, warnings on stderr."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Print a record."""
+        stream = sys.stderr if record.levelno >= logging.WARNING else sys.stdout
+        print(record.getMessage(), file=stream, flush=True)
+
+
+@contextlib.contextmanager
+def _printing() -> Iterator[None]:
+    """Show what training logs for people."""
+    log, handler = logging.getLogger("jdml.training"), _Print()
+    level = log.level
+    log.addHandler(handler)
+    log.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        log.removeHandler(handler)
+        log.setLevel(level)
 
 
 def fitted(

@@ -26,9 +26,9 @@ class Method:
         objective: pointer to what makes its objective: ``(recipe, loss_fn, num_classes, dim, settings) -> Objective``;
             "" where the loss's own is meant.
         gradients: pointer to what acts on all gradients: ``(recipe) -> optax.GradientTransformation``; "" for nothing.
-        hook: pointer to what makes its hook: ``(recipe, model, train, monitor, *, seed, preprocess) -> Hook``, told by
-            ``augment``, where it takes that, whether batches are augmented; "" where it has none. A method
-            with a hook needs held-out rows.
+        hook: pointer to what makes its callback: ``(recipe, model, train, monitor, *, seed, preprocess) -> a
+            jdml.training.StatefulCallback``, told by ``augment``, where it takes that, whether batches are augmented;
+            "" where it has none. A method with one needs held-out rows.
     """
 
     name: ClassVar[str]

@@ -20,7 +20,7 @@ from jdml.ops import ball, checks
 from jdml.recipes.base import Recipe
 from jdml.recipes.objective import normalization
 from jdml.registry import Problems
-from jdml.training.hooks import Hook, HookResult
+from jdml.training.callbacks import CallbackResult, StatefulCallback, Stop
 from jdml.training.models import Model
 from jdml.training.placement import Tree, whole
 from jdml.training.preprocess import Preprocess, standard
@@ -50,8 +50,8 @@ class Alternation(NamedTuple):
 
 
 @dataclass(frozen=True)
-class AlternatingProblems(Hook):
-    """CCP's alternating projections as a hook of :func:`jdml.training.fit`.
+class AlternatingProblems(StatefulCallback):
+    """CCP's alternating projections as a callback of :func:`jdml.training.fit`.
 
     A problem ends when the monitored metric no longer improves. Then the model and the proxies go back to their best
     in this problem, the weights are anchored there (:func:`jdml.optim.set_anchor`), and every class gets new proxies:
@@ -145,14 +145,14 @@ class AlternatingProblems(Hook):
             settings["augment"] = False
         return {**settings, **self.machine._asdict()}
 
-    def template(self, state: TrainState) -> Alternation:
+    def template(self, state: TrainState, /) -> Alternation:
         """Give what is carried, for its structure alone."""
         nothing = (
             jnp.zeros_like(state.params["proxies"]) if "proxies" in state.params else jnp.zeros(0)
         )
         return self._remember(self.machine.init(), state, nothing, nothing)
 
-    def start(self, state: TrainState) -> tuple[Alternation, TrainState]:
+    def start(self, state: TrainState, /) -> tuple[Alternation, TrainState]:
         """Choose the first problem's proxies."""
         checks.count("pool_size", self.pool_size)
         checks.check_flag("restore", self.restore)
@@ -187,9 +187,9 @@ class AlternatingProblems(Hook):
         chosen = jnp.copy(chosen)
         return self._remember(self.machine.init(), state, jnp.zeros_like(chosen), chosen), state
 
-    def after_evaluation(
-        self, carried: Alternation, state: TrainState, metrics: Mapping[str, float]
-    ) -> HookResult:
+    def update(
+        self, carried: Alternation, step: int, state: TrainState, metrics: Mapping[str, float], /
+    ) -> CallbackResult:
         """Take an evaluation into account; between two problems, change the state."""
         if self.monitor not in metrics:
             raise ValueError(f"monitor {self.monitor!r} is not among the metrics {sorted(metrics)}")
@@ -204,7 +204,7 @@ class AlternatingProblems(Hook):
             state, radius, ratio = self._next_problem(carried, state)
             carried = self._remember(machine, state, before, jnp.copy(state.params["proxies"]))
             seen |= {"covering_radius": radius, "covering_ratio": ratio}
-        return HookResult(carried, state, seen, bool(decision.end_run))
+        return CallbackResult(carried, state, seen, Stop() if decision.end_run else None)
 
     def _remember(
         self, machine: AlternationState, state: TrainState, before: Array, chosen: Array
@@ -354,11 +354,11 @@ def make_hook(
         seed: of the pools.
         preprocess: as in training.
         augment: whether image files of a pool are augmented, as batches are.
-        kind: the hook's class.
+        kind: the callback's class.
         **more: other attributes of that class.
 
     Returns:
-        The hook.
+        The callback.
 
     Raises:
         ValueError: another method, or no metric.
@@ -368,7 +368,7 @@ def make_hook(
         raise ValueError(f"recipe must have the method ccp, got {problems!r}")
     if monitor is None:
         raise ValueError(
-            "validation is needed by ccp: held-out rows, which tell when a problem ends (or evaluate= with monitor=)"
+            "validation is needed by ccp: held-out rows, which tell when a problem ends (or evaluation, with a monitor)"
         )
     machine = AlternatingProjections(
         patience=problems.patience,

@@ -17,9 +17,11 @@ from jdml import metrics
 from jdml.data import Dataset, mlrc_folds
 from jdml.recipes import Recipe, make_sampler
 from jdml.training import by_recipe
+from jdml.training.begin import pretrained
 from jdml.training.by_recipe import normalized
 from jdml.training.fit_result import Embedder, FitResult
 from jdml.training.preprocess import Preprocess, to_float
+from jdml.training.run_config import Devices, Evaluation, RunConfig
 from jdml.training.step import Pretrained
 
 Batches = Callable[[Dataset, Any], Any]
@@ -209,25 +211,24 @@ def _train(
 ) -> FitResult:
     """One model."""
     watched = validation is not None
+    recipe = plan.recipe
+    if plan.steps is not None:
+        recipe = dataclasses.replace(recipe, steps=plan.steps)
     return by_recipe.train(
-        plan.recipe,
+        recipe,
         train,
         validation=validation,
-        out_dir=out_dir,
+        run=RunConfig(out_dir, config=plan.config),
         seed=plan.seed,
-        mesh=plan.mesh,
-        steps=plan.steps,
+        devices=Devices(plan.mesh, micro_batch=plan.micro_batch),
         model=plan.model,
-        sampler=plan.batches(
-            train, make_sampler(plan.recipe, train.labels, plan.seed, train.views)
-        ),
-        evaluate_every=plan.evaluate_every if watched else None,
-        patience=RUN_PATIENCE if watched else None,
+        sampler=plan.batches(train, make_sampler(recipe, train.labels, plan.seed, train.views)),
+        evaluation=Evaluation(every=plan.evaluate_every, patience=RUN_PATIENCE)
+        if watched
+        else None,
         preprocess=plan.preprocess,
-        pretrained=plan.pretrained,
-        config=plan.config,
+        state=None if plan.pretrained is None else pretrained(plan.pretrained),
         progress=plan.progress,
-        micro_batch=plan.micro_batch,
     )
 
 
