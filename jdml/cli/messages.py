@@ -9,6 +9,7 @@ from jdml.registry.places import check_local
 OPTIONS = {
     "data_dir": "--data-dir",
     "miner": "--miner",
+    "folder": "--out",
     "out_dir": "--out",
     "source": "SOURCE",
     "split": "--split",

@@ -74,14 +74,14 @@ class _Lines(logging.Handler):
 
 @contextlib.contextmanager
 def log_lines(name: str) -> Iterator[None]:
-    """Print what a logger reports, from INFO on to below WARNING, above the progress bar."""
+    """Print what a logger reports above the progress bar."""
     logger, handler = logging.getLogger(name), _Lines(logging.INFO)
-    handler.addFilter(lambda record: record.levelno < logging.WARNING)
-    level = logger.level
+    before = logger.level, logger.propagate
     logger.setLevel(logging.INFO)
+    logger.propagate = False
     logger.addHandler(handler)
     try:
         yield
     finally:
         logger.removeHandler(handler)
-        logger.setLevel(level)
+        logger.level, logger.propagate = before

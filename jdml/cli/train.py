@@ -2,9 +2,9 @@
 
 import os
 import shlex
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Annotated, Any
 
 from jdml import registry
 from jdml.cli.options.data import DataOptions
@@ -14,8 +14,10 @@ from jdml.cli.options.parts import (
     Typed,
     as_typed,
     defining,
+    make_groups,
     options_of,
     to_argv,
+    typed,
     with_typed,
 )
 from jdml.cli.options.run import RunOptions, WeightOptions
@@ -47,13 +49,10 @@ def recipe_of_loss(name: str) -> Recipe:
     )
 
 
-if TYPE_CHECKING:
-    Loss = Network = Finetune = Batch = Optimizer = Evaluation = Typed
-else:
-    _START = recipe_of_loss("triplet")
-    Loss, Network, Finetune, Batch, Optimizer, Evaluation = (
-        options_of(type(part), part) for part in vars(_START).values()
-    )
+MEASURED = ("nmi", "nmi_cluster_factor", "map_divisor")
+"""What a paper's recipe measures, and this command does not."""
+SHOWN = recipe_of_loss("triplet")
+"""The recipe whose values the help shows."""
 
 
 @dataclass(frozen=True)
@@ -69,17 +68,20 @@ class Train:
     jdml train --labels parity --miner eps+semi_hard --dim 2 --normalize none
     """
 
-    data: DataOptions = DataOptions()
-    network: Network = field(default_factory=dict)
-    weights: WeightOptions = WeightOptions()
-    loss: Loss = field(default_factory=dict)
-    method: MethodOptions = MethodOptions()
-    finetune: Finetune = field(default_factory=dict)
-    batch: Batch = field(default_factory=dict)
-    optimizer: Optimizer = field(default_factory=dict)
-    evaluation: Evaluation = field(default_factory=dict)
-    run: RunOptions = RunOptions()
-    devices: DeviceOptions = DeviceOptions()
+    data: Annotated[DataOptions, options_of(DataOptions())] = typed()
+    network: Annotated[Typed, options_of(SHOWN.network)] = typed()
+    weights: Annotated[WeightOptions, options_of(WeightOptions())] = typed()
+    loss: Annotated[Typed, options_of(SHOWN.loss)] = typed()
+    method: Annotated[MethodOptions, options_of(MethodOptions())] = typed()
+    finetune: Annotated[Typed, options_of(SHOWN.finetune)] = typed()
+    batch: Annotated[Typed, options_of(SHOWN.batch)] = typed()
+    optimizer: Annotated[Typed, options_of(SHOWN.optimizer)] = typed()
+    evaluation: Annotated[Typed, options_of(SHOWN.evaluation, without=MEASURED)] = typed()
+    run: Annotated[RunOptions, options_of(RunOptions())] = typed()
+    devices: Annotated[DeviceOptions, options_of(DeviceOptions())] = typed()
+
+    def __post_init__(self) -> None:
+        make_groups(self)
 
     def execute(self) -> None:
         """Train, score, print the scores, write metrics.json."""
@@ -108,7 +110,7 @@ class Train:
         for line in training.next_steps():
             print(line)
 
-    def typed(self) -> dict[str, Typed]:
+    def typed_parts(self) -> dict[str, Typed]:
         """Return what was typed of a recipe, by part."""
         names = ("loss", "network", "finetune", "batch", "optimizer", "evaluation")
         return {name: getattr(self, name) for name in names}
@@ -153,7 +155,7 @@ class Train:
         Raises:
             ValueError: options that contradict each other, as typed.
         """
-        recipe = with_typed(self.base_recipe(), self.typed())
+        recipe = with_typed(self.base_recipe(), self.typed_parts())
         if not self.has_batch and not recipe.loss.has_proxies:
             recipe = recipe.replace(batch=PAIR_BATCH)
         return recipe

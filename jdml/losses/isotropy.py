@@ -76,7 +76,7 @@ def nir_loss(
         an exponent of 60 the exponential goes on as its tangent: finite, with a gradient that still points the right
         way, up to an exponent of 1e5, where it is flat. Latents are cut at ±1e15. Beyond an exponent of about 40 the
         gradient is finite, but its square, as Adam and norms form it, overflows float32: a flow that meets such samples
-        wants clipping, element by element, softplus, or ``fit(skip_nonfinite=…)``.
+        wants clipping, element by element, softplus, or ``fit(callbacks=[SkipNonfinite(…)])``.
 
     Paper settings:
         exp; temperatures of .3 and 3 and softplus as ablations. The loss it is added to is weighted by ω from .001 to

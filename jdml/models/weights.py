@@ -156,7 +156,7 @@ def load_weights(path: str | Path, variables: Mapping[str, Any]) -> dict[str, An
         Training that starts from pretrained weights::
 
             start = functools.partial(load_weights, "resnet50.safetensors")
-            training.fit(model, objective, optimizer, train, sampler, steps=1000, pretrained=start)
+            training.fit(model, objective, optimizer, train, sampler, steps=1000, state=training.pretrained(start))
 
         >>> load_weights("resnet50.npz", {})
         Traceback (most recent call last):

@@ -222,7 +222,7 @@ def _train(
     method: Method, parts: Parts, steps: int, seed: int
 ) -> tuple[Run, tuple[np.ndarray, np.ndarray]]:
     """Train one method once; return what a report shows of it, and its last embeddings in the plane."""
-    from jdml.training import Embedder
+    from jdml.training import Embedder, Evaluation, RunConfig
     from jdml.training.by_recipe import train
 
     def embed(embedder: Embedder) -> tuple[np.ndarray, np.ndarray]:
@@ -233,15 +233,14 @@ def _train(
         return {**_score("seen", seen, parts.seen), **_score("unseen", unseen, parts.unseen)}
 
     start = time.monotonic()
+    every = max(1, steps // 20)
     result = train(
-        method.recipe,
+        replace(method.recipe, steps=steps),
         parts.train,
         model=Network(),
-        steps=steps,
         seed=seed,
-        evaluate=evaluate,
-        evaluate_every=max(1, steps // 20),
-        log_every=max(1, steps // 20),
+        run=RunConfig(log_every=every),
+        evaluation=Evaluation(evaluate, every),
         progress=False,
     )
     last = result.history[-LAST:]

@@ -51,10 +51,11 @@ def panels(
     loss, settings = potential_of(recipe)
     if loss is not None:
         return _fields(loss, settings, proxies, x, y, there, names)
-    hook = config.get("hook")
-    before, chosen = _problems(folder) if hook else (None, None)
-    if hook and before is not None and chosen is not None:
-        normalize = {"ball": _into_ball, "sphere": unit}.get(hook.get("normalize"), np.asarray)
+    problems = _problems(config.get("callbacks", {}))
+    before, chosen = _changed(folder) if problems else (None, None)
+    if problems and before is not None and chosen is not None:
+        functions: dict[Any, Any] = {"ball": _into_ball, "sphere": unit}
+        normalize = functions.get(problems.get("normalize"), np.asarray)
         return _changes(normalize(before), normalize(chosen), x, y, there, names)
     return []
 
@@ -217,13 +218,19 @@ def _changes(before: Any, chosen: Any, x: Any, y: Any, there: Any, names: Any) -
     return panels
 
 
-def _problems(folder: Path | None) -> tuple[Any, Any]:
-    """What a checkpoint says of the last change of a CCP problem."""
+def _problems(callbacks: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The callback among those of a run, or what it carries, that alternates CCP's problems."""
+    parts = (part for part in callbacks.values() if isinstance(part, Mapping))
+    return next((part for part in parts if "pool_size" in part or "chosen" in part), {})
+
+
+def _changed(folder: Path | None) -> tuple[Any, Any]:
+    """The proxies before and after the last change of a CCP problem, by a checkpoint."""
     from jdml.training.run_files import read_checkpoint
 
     checkpoint = None if folder is None else read_checkpoint(folder)
-    carried = (checkpoint or {}).get("hook", {})
-    if not isinstance(carried, Mapping) or not int(carried.get("machine", {}).get("problem", 0)):
+    carried = _problems((checkpoint or {}).get("callbacks", {}))
+    if not int(carried.get("machine", {}).get("problem", 0)):
         return None, None
     return carried.get("before"), carried.get("chosen")
 

@@ -33,7 +33,7 @@ OF_NETWORK = ("network", "class", "factory", "dim")
 """What says which network a run has trained; not its other attributes, of which older runs tell fewer."""
 FILES = "its files"
 """Which image files a run was given; runs of before this was told have nothing there."""
-OF_THE_LOOP = ("embedding", "fingerprint", "fit", "hook", "started", "versions")
+OF_THE_LOOP = ("embedding", "fingerprint", "fit", "callbacks", "started", "versions")
 """What the loop adds to a run's configuration."""
 HELD_OUT = "validation"
 """What comes before the scores of a benchmark's models while it goes on: of the classes that they do not see."""
@@ -315,7 +315,7 @@ def _read_config(path: Path) -> dict[str, Any]:
     config: dict[str, Any] = read_json(path, dict)
     for name in ("recipe", "benchmark", *OF_THE_LOOP):
         part = config.get(name, {})
-        if name != "hook" and not isinstance(part, dict):
+        if not isinstance(part, dict):
             raise ValueError(f"{path}: {name} must be a JSON object, got {json.dumps(part)}")
     return config
 

@@ -7,14 +7,27 @@ and atomically, so a killed run that is started again ends with the numbers of a
 """
 
 from jdml.training.alternation import AlternatingProblems, Alternation
+from jdml.training.begin import pretrained
 from jdml.training.by_recipe import train
+from jdml.training.callbacks import (
+    EMA,
+    Callback,
+    CallbackResult,
+    LossScale,
+    SkipNonfinite,
+    StatefulCallback,
+    Stop,
+    TensorBoard,
+    every,
+)
 from jdml.training.fit_result import Embedder, FitResult
-from jdml.training.hooks import Hook, HookResult
+from jdml.training.frozen_model import Frozen
 from jdml.training.loop import fit
 from jdml.training.lora import WithLora
 from jdml.training.placement import initialize
 from jdml.training.preprocess import standard, to_float
 from jdml.training.process import Preempted, keep_freed_memory
+from jdml.training.run_config import Devices, Evaluation, RunConfig
 from jdml.training.schedule import Best, improve
 from jdml.training.scoring import metric_names, recall_ranks, score
 from jdml.training.start import start_head, start_on_samples
@@ -28,19 +41,30 @@ from jdml.training.step import (
 from jdml.training.trained_model import Trained, load
 
 __all__ = [
+    "EMA",
     "AlternatingProblems",
     "Alternation",
     "Best",
+    "Callback",
+    "CallbackResult",
+    "Devices",
     "Embedder",
+    "Evaluation",
     "FitResult",
-    "Hook",
-    "HookResult",
+    "Frozen",
+    "LossScale",
     "Preempted",
+    "RunConfig",
+    "SkipNonfinite",
+    "StatefulCallback",
+    "Stop",
+    "TensorBoard",
     "TrainState",
     "Trained",
     "WithLora",
     "create_state",
     "embed",
+    "every",
     "fit",
     "improve",
     "initialize",
@@ -49,6 +73,7 @@ __all__ = [
     "make_indexed_step",
     "make_train_step",
     "metric_names",
+    "pretrained",
     "recall_ranks",
     "score",
     "standard",

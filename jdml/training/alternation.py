@@ -18,7 +18,7 @@ from jdml.losses.comparison import Normalize
 from jdml.metrics.covering import mean_distance
 from jdml.ops import ball, checks
 from jdml.recipes import CCPConfig, Recipe
-from jdml.training.hooks import Hook, HookResult
+from jdml.training.callbacks import CallbackResult, StatefulCallback, Stop
 from jdml.training.models import Model
 from jdml.training.placement import Tree, whole
 from jdml.training.preprocess import Preprocess, standard
@@ -48,8 +48,8 @@ class Alternation(NamedTuple):
 
 
 @dataclass(frozen=True)
-class AlternatingProblems(Hook):
-    """CCP's alternating projections as a hook of :func:`jdml.training.fit`.
+class AlternatingProblems(StatefulCallback):
+    """CCP's alternating projections as a callback of :func:`jdml.training.fit`.
 
     A problem ends when the monitored metric no longer improves. Then the model and the proxies go back to their best
     in this problem, the weights are anchored there (:func:`jdml.optim.set_anchor`), and every class gets new proxies:
@@ -143,14 +143,14 @@ class AlternatingProblems(Hook):
             settings["augment"] = False
         return {**settings, **self.machine._asdict()}
 
-    def template(self, state: TrainState) -> Alternation:
+    def template(self, state: TrainState, /) -> Alternation:
         """Give what is carried, for its structure alone."""
         nothing = (
             jnp.zeros_like(state.params["proxies"]) if "proxies" in state.params else jnp.zeros(0)
         )
         return self._remember(self.machine.init(), state, nothing, nothing)
 
-    def start(self, state: TrainState) -> tuple[Alternation, TrainState]:
+    def start(self, state: TrainState, /) -> tuple[Alternation, TrainState]:
         """Choose the first problem's proxies."""
         checks.count("pool_size", self.pool_size)
         checks.check_flag("restore", self.restore)
@@ -185,9 +185,9 @@ class AlternatingProblems(Hook):
         chosen = jnp.copy(chosen)
         return self._remember(self.machine.init(), state, jnp.zeros_like(chosen), chosen), state
 
-    def after_evaluation(
-        self, carried: Alternation, state: TrainState, metrics: Mapping[str, float]
-    ) -> HookResult:
+    def update(
+        self, carried: Alternation, step: int, state: TrainState, metrics: Mapping[str, float], /
+    ) -> CallbackResult:
         """Take an evaluation into account; between two problems, change the state."""
         if self.monitor not in metrics:
             raise ValueError(f"monitor {self.monitor!r} is not among the metrics {sorted(metrics)}")
@@ -202,7 +202,7 @@ class AlternatingProblems(Hook):
             state, radius, ratio = self._next_problem(carried, state)
             carried = self._remember(machine, state, before, jnp.copy(state.params["proxies"]))
             seen |= {"covering_radius": radius, "covering_ratio": ratio}
-        return HookResult(carried, state, seen, bool(decision.end_run))
+        return CallbackResult(carried, state, seen, Stop() if decision.end_run else None)
 
     def _remember(
         self, machine: AlternationState, state: TrainState, before: Array, chosen: Array
@@ -331,7 +331,7 @@ def _covering(points: Array, centres: Array, there: Array) -> tuple[Array, Array
 
 
 @functools.singledispatch
-def make_hook(
+def make_callback(
     method: Any,
     recipe: Recipe,
     model: Any,
@@ -341,7 +341,7 @@ def make_hook(
     seed: int = 0,
     preprocess: Preprocess = standard,
     augment: bool = True,
-) -> Hook | None:
+) -> StatefulCallback | None:
     """Make what a recipe's method does between the steps; None where it does nothing.
 
     Args:
@@ -355,12 +355,12 @@ def make_hook(
         augment: whether image files are augmented.
 
     Returns:
-        The hook.
+        The callback.
     """
     return None
 
 
-@make_hook.register
+@make_callback.register
 def _(
     method: CCPConfig,
     recipe: Recipe,
@@ -371,7 +371,7 @@ def _(
 ) -> AlternatingProblems:
     if monitor is None:
         raise ValueError(
-            "validation is needed by ccp: held-out rows, which tell when a problem ends (or evaluate= with monitor=)"
+            "validation is needed by ccp: held-out rows, which tell when a problem ends (or evaluation, with a monitor)"
         )
     return AlternatingProblems(
         model=model,

@@ -1,137 +1,144 @@
 """How a run begins: at a state that is given or a fresh one and what is made of it; in a folder that is its own."""
 
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, Self
 
-from jdml.losses.comparison import Normalize
 from jdml.ops import checks
 from jdml.training import door
+from jdml.training.callbacks import Callbacks
 from jdml.training.checkpoint import RunFolder
 from jdml.training.description import describe, trained_view, versions
 from jdml.training.fingerprint import fingerprint, of_data, settings_of
 from jdml.training.lora import WithLora
 from jdml.training.models import Model, unwrapped
 from jdml.training.placement import Tree
+from jdml.training.run_config import RunConfig
 from jdml.training.spec import StepSpec, TrainSet
-from jdml.training.step import Pretrained, Start, TrainState, create_state
+from jdml.training.step import Pretrained, Start, TrainState, fresh_state
 from jdml.training.wrapped import HoldsLayers
 
 
-@dataclass(frozen=True, eq=False)
-class Beginning:
-    """What :func:`jdml.training.fit` is told of the state to begin with.
+@dataclass(frozen=True)
+class FromPretrained:
+    """What :func:`pretrained` returns."""
 
-    Attributes:
-        seed: of a fresh state.
-        state: given instead of a fresh one.
-        pretrained: from a fresh state's variables to those to begin with.
-        start: from a fresh state to the one to begin with.
+    load: Pretrained
+    then: Start | None = None
+
+
+def pretrained(load: Pretrained, then: Start | None = None) -> FromPretrained:
+    """Begin a run with pretrained parameters: ``fit(state=pretrained(load))``.
+
+    Args:
+        load: from the model's fresh variables ``{"params", "batch_stats"}`` to those to begin with, or some of them,
+            such as :func:`jdml.models.load_weights` of a file.
+        then: from the state with these, whose optimizer and objective are fresh, to the one to begin with, such as
+            ``functools.partial(start_on_samples, model=model, train=train)``.
+
+    Returns:
+        What ``fit`` and ``train`` take as ``state``.
 
     Raises:
-        TypeError: no function of the right arguments, a seed that is no integer.
-        ValueError: a state, and what makes another; a seed of more than 32 bits.
+        TypeError: no functions.
     """
+    if not callable(load):
+        raise TypeError(f"load must be a function of a model's fresh variables, got {load!r}")
+    if isinstance(then, TrainState):
+        raise TypeError("then must be a function of a state, got a TrainState")
+    door.check_state(then)
+    return FromPretrained(load, then)
+
+
+State = TrainState | Start | FromPretrained
+"""What ``fit`` takes as ``state``, where it is not None."""
+
+
+class Beginning(NamedTuple):
+    """Where a run begins: at a given state, or at a fresh one and what is made of it."""
 
     seed: int
     state: TrainState | None = None
-    pretrained: Pretrained | None = None
+    load: Pretrained | None = None
     start: Start | None = None
 
-    def __post_init__(self) -> None:
-        checks.seed("seed", self.seed)
-        for name in ("pretrained", "start"):
-            if self.state is not None and getattr(self, name) is not None:
-                raise ValueError(f"state and {name} both say what to begin with: give one of them")
-        door.check_start(self.start)
+    @classmethod
+    def of(cls, state: State | None, seed: int) -> Self:
+        """Return what ``fit(state=, seed=)`` means."""
+        checks.seed("seed", seed)
+        if isinstance(state, FromPretrained):
+            return cls(seed, load=state.load, start=state.then)
+        door.check_state(state)
+        if state is None or isinstance(state, TrainState):
+            return cls(seed, state)
+        return cls(seed, start=state)
 
     @property
-    def told(self) -> Any:
+    def identity(self) -> str | None:
         """What tells this beginning from others; None where it is a fresh state."""
-        first: Any = self.pretrained if self.state is None else self.state
-        return first if self.start is None else (first, self.start)
+        parts = (self.state, self.load, self.start and _name(self.start))
+        return None if all(part is None for part in parts) else fingerprint(parts)
 
-    def make(self, spec: StepSpec, train: TrainSet, sample: Tree, *, going_on: bool) -> TrainState:
-        """Make the state before the first step.
-
-        Args:
-            spec: what the steps are made from.
-            train: the data set.
-            sample: one row of it.
-            going_on: whether a checkpoint takes its place, so that only its structure counts.
-
-        Returns:
-            The state.
-        """
+    def make(self, spec: StepSpec, sample: Tree, *, resumed: bool) -> TrainState:
+        """Make the state before the first step; where a checkpoint takes its place, only its structure counts."""
         if self.state is not None:
             return self.state
-        fresh = create_state(
-            spec.model,
-            spec.objective,
-            spec.optimizer,
-            sample,
-            seed=self.seed,
-            preprocess=spec.preprocess,
-            pretrained=self.pretrained,
-            freeze=spec.freeze,
-        )
-        if self.start is None or going_on:
+        fresh = fresh_state(spec, sample, seed=self.seed, pretrained=self.load)
+        if self.start is None or resumed:
             return fresh
-        started = self.start(fresh, spec.model, train, preprocess=spec.preprocess)
+        started = self.start(fresh)
         door.check_started(started, fresh)
         return started
 
 
+def _name(function: Any) -> list[Any]:
+    """A function's qualified name, and the plain ones among a partial's keywords."""
+    if isinstance(function, functools.partial):
+        plain = {
+            k: v for k, v in function.keywords.items() if isinstance(v, bool | int | float | str)
+        }
+        return [*_name(function.func), plain]
+    named = function if hasattr(function, "__qualname__") else type(function)
+    return [f"{named.__module__}.{named.__qualname__}"]
+
+
 def open_run(
-    out_dir: str | Path,
-    config: Mapping[str, Any],
+    run: RunConfig,
     settings: Mapping[str, Any],
     spec: StepSpec,
     train: TrainSet,
     begin: Beginning,
-    *,
-    normalize: Normalize | None,
-    resume: bool,
-    growing: bool | None,
-    asynchronous: bool = False,
+    callbacks: Callbacks,
 ) -> RunFolder:
-    """Open a run's folder, or refuse it: another run's results are never this run's.
-
-    Args:
-        out_dir: the folder.
-        config: what the caller says of the run.
-        settings: of the loop.
-        spec: what a step is made from.
-        train: the data set.
-        begin: where the run begins.
-        normalize: what retrieval does to embeddings.
-        resume: accept a folder that has a checkpoint.
-        growing: whether more steps than the folder's are the same run going on; None: they never are.
-        asynchronous: whether checkpoints are written while training goes on.
-
-    Returns:
-        The folder.
-    """
-    defining = {
-        "data": of_data(train),
-        "model": fingerprint(_of_model(spec.model), spec.preprocess),
-        "objective": fingerprint(spec.objective),
-        "optimizer": fingerprint(spec.optimizer),
-        "start": None if begin.told is None else fingerprint(begin.told),
-    }
+    """Open a run's folder, or refuse it: another run's results are never this run's."""
+    assert run.folder is not None
+    config, acting = dict(run.config or {}), callbacks.config
     started = config.get("started", {})
     if isinstance(started, Mapping):
         started = {"labels": trained_view(train), **started}
-    told = {
+    described = {
         **config,
+        **({"callbacks": acting} if acting else {}),
         "started": started,
         "fit": dict(settings),
-        "fingerprint": defining,
-        "embedding": describe(spec.model, spec.preprocess, normalize, train),
+        "fingerprint": {
+            "data": of_data(train),
+            "model": fingerprint(_of_model(spec.model), spec.preprocess),
+            "objective": fingerprint(spec.objective),
+            "optimizer": fingerprint(spec.optimizer),
+            "start": begin.identity,
+        },
+        "embedding": describe(spec.model, spec.preprocess, run.normalize, train),
         "versions": versions(),
     }
-    return RunFolder(out_dir, told, resume=resume, growing=growing, asynchronous=asynchronous)
+    return RunFolder(
+        run.folder,
+        described,
+        resume=run.resume,
+        growing=None if callbacks.stateful else run.allow_more_steps,
+        asynchronous=run.async_checkpoints,
+    )
 
 
 def _of_model(model: Model) -> Any:

@@ -1,9 +1,9 @@
-"""From a recipe to a run: objective, optimizer, sampler, start and hook are made of plain values, here alone."""
+"""From a recipe to a run: objective, optimizer, sampler, start and callbacks are made of plain values, here alone."""
 
 import dataclasses
 import functools
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
@@ -15,43 +15,38 @@ from jdml import adapt, metrics
 from jdml.data import Dataset, ImageBatches, ImageFiles
 from jdml.recipes import Recipe, RecipeError
 from jdml.recipes.batch import check_positives
-from jdml.registry.places import check_local
 from jdml.registry.pointers import is_pointer
+from jdml.training.alternation import make_callback
+from jdml.training.begin import FromPretrained, State, pretrained
+from jdml.training.callbacks import EMA, LossScale, SkipNonfinite, StatefulCallback
 from jdml.training.door import check_train, tell_gaps
 from jdml.training.factory import make_own
 from jdml.training.fit_result import Embedder, Evaluate, FitResult
-from jdml.training.alternation import make_hook
-from jdml.training.hooks import Hook
+from jdml.training.frozen_model import Frozen
 from jdml.training.loop import fit
-from jdml.training.lora import WithLora
+from jdml.training.lora import WithLora, frozen_part
 from jdml.training.models import as_model
 from jdml.training.placement import class_shards
 from jdml.training.preprocess import Preprocess, standard
+from jdml.training.run_config import Devices, Evaluation, RunConfig
 from jdml.training.start import dense_head, start_head, start_on_samples
-from jdml.training.step import Pretrained, TrainState
+from jdml.training.step import Start, TrainState
 
 MONITOR = "MAP@R"
 
 _log = logging.getLogger(__name__)
 
 
-class RunSettings(TypedDict, total=False):
-    """Settings of :func:`jdml.training.fit` that :func:`train` hands on: what is kept and told, and where it runs."""
+class Parts(TypedDict, total=False):
+    """Parts of one's own, each in the place of the recipe's."""
 
-    state: TrainState | None
-    checkpoint_every: int | None
-    log_every: int
-    resume: bool
-    longer: bool
-    progress: bool
-    tensorboard: bool
-    micro_batch: int | None
-    ema: float | None
-    freeze: str | None
-    kept_views: int | None
-    features: str | Path | None
-    tell: Callable[[str], None] | None
-    async_saves: bool
+    model: Any
+    objective: Any
+    optimizer: Any
+    sampler: Any
+    evaluation: Evaluate | Evaluation | None
+    state: State | None
+    preprocess: Preprocess
 
 
 def train(
@@ -59,23 +54,12 @@ def train(
     train: Dataset,
     *,
     validation: Dataset | None = None,
-    out_dir: str | Path | None = None,
+    run: str | Path | RunConfig | None = None,
     seed: int = 0,
-    mesh: jax.sharding.Mesh | None = None,
-    steps: int | None = None,
-    model: Any = None,
-    objective: Any = None,
-    optimizer: Any = None,
-    sampler: Any = None,
-    hook: Hook | None = None,
-    evaluate: Evaluate | None = None,
-    evaluate_every: int | None = None,
-    monitor: str | None = None,
-    patience: int | None = None,
-    preprocess: Preprocess = standard,
-    pretrained: Pretrained | None = None,
-    config: Mapping[str, Any] | None = None,
-    **settings: Unpack[RunSettings],
+    devices: jax.sharding.Mesh | Devices | None = None,
+    callbacks: Sequence[Any] = (),
+    progress: bool = True,
+    **parts: Unpack[Parts],
 ) -> FitResult:
     """Train a method by its recipe: :func:`jdml.training.fit` with the parts that the recipe describes.
 
@@ -84,117 +68,120 @@ def train(
     Args:
         recipe: how; from :func:`jdml.recipes.recipe`, or made of values.
         train: the images and labels that train, labelled 0, 1, … without gaps where there are proxies: a class
-            without a row has one, too, which is told.
-        validation: held-out images. They are scored by MAP@R on the way, the best parameters are kept, and they tell
-            when a problem of CCP ends.
-        out_dir: the run's folder, whose ``config.json`` holds the recipe; None writes nothing.
+            without a row has one, too, which is warned of.
+        validation: held-out images. They are scored by MAP@R after each epoch, the best parameters are kept, and they
+            tell when a problem of CCP ends.
+        run: the run's folder, or a :class:`RunConfig`, as of :func:`jdml.training.fit`. ``config.json`` holds the
+            recipe next to its ``config``.
         seed: of parameters, batches, miners, pools and the start.
-        mesh: the devices that train; proxies are partitioned where these divide the classes.
-        steps: of this run, in the place of the recipe's steps or epochs.
-        model: a network in the place of the recipe's. What the recipe says of its own (``pooling``, ``remat``,
-            ``freeze_batch_norm``) is not done to it; the log tells where it is otherwise.
-        objective: an objective in the place of the recipe's.
-        optimizer: a transformation in the place of the recipe's.
-        sampler: what draws the batches, in the place of the recipe's.
-        hook: in the place of CCP's.
-        evaluate: in the place of the retrieval in ``validation``.
-        evaluate_every: steps between evaluations; by default an epoch.
-        monitor: the metric whose best parameters are kept; by default MAP@R where there is ``validation``.
-        patience: evaluations without improvement that end the run.
-        preprocess: what stands between stored images and the model.
-        pretrained: what the fresh variables of the model become.
-        config: JSON-able, kept beside the recipe: what else the run must agree with to go on.
-        **settings: of :func:`jdml.training.fit`.
+        devices: as of :func:`jdml.training.fit`. Proxies are partitioned where the devices divide the classes.
+        callbacks: as of :func:`jdml.training.fit`, next to those of the recipe. :class:`EMA`, :class:`SkipNonfinite`
+            and :class:`LossScale` take the place of the recipe's, a :class:`StatefulCallback` that of the method's (for
+            CCP :class:`AlternatingProblems`).
+        progress: show a progress bar.
+        **parts: ``model``, ``objective``, ``optimizer``, ``sampler``, ``state``, ``preprocess``: see
+            :func:`jdml.training.fit`; ``sampler`` may be a function of ``train`` and the recipe's sampler. What the recipe says of its own network (``pooling``, ``remat``,
+            ``freeze_batch_norm``) is not done to a ``model``; the log tells where it is otherwise. ``evaluation``: a
+            function, called after each epoch, or an :class:`Evaluation`, whose ``every`` counts steps; without its
+            ``function`` it is retrieval in ``validation``. A ``state``, or what :func:`pretrained` does after loading,
+            takes the place of the recipe's start.
 
     Returns:
         The :class:`jdml.training.FitResult`.
 
     Raises:
-        TypeError: no recipe, no data set, or a part of another kind.
+        TypeError: no recipe, no data set, a part of another name or kind.
         ValueError: settings that do not fit the data, batches in which a pair loss finds no two rows of one class, or
             CCP without ``validation``, a ``monitor`` where nothing is evaluated.
 
     Example:
-        >>> import dataclasses, jdml
+        >>> import jdml
         >>> digits = jdml.data.load("digits").relabel("parity")
         >>> easy = jdml.recipes.recipe("eps", "digits")
         >>> easy = easy.replace(network={"dim": 8}, batch={"size": 32, "steps": 2})
         >>> train(easy, digits, progress=False).embedder(digits.images[:3]).shape
         (3, 8)
     """
-    _check_asked(recipe, train, validation, monitor, watched=evaluate is not None)
-    check_local("out_dir", out_dir)
-    if steps is not None:
-        recipe = recipe.replace(batch={"steps": steps})
+    _check_asked(recipe, train, validation, parts)
+    config, placed = RunConfig.of(run), Devices.of(devices)
+    preprocess, state = parts.get("preprocess", standard), parts.get("state")
+    model = parts.get("model")
     if model is None:
-        model = make_network(recipe, train, seed=seed, preprocess=preprocess, pretrained=pretrained)
+        load = state.load if isinstance(state, FromPretrained) else None
+        model = make_network(recipe, train, seed=seed, preprocess=preprocess, pretrained=load)
     else:
         _tell_shape(recipe, model)
-    model = adapted(recipe, model)
+    model = frozen(recipe, adapted(recipe, model), train, preprocess)
+    network = frozen_part(as_model(model))[0]
+    objective, batches = parts.get("objective"), parts.get("sampler")
     if objective is None:
-        _check_classes(recipe, train.labels, drawn=sampler is None)
-    batches = sampler
+        _check_classes(recipe, train.labels, drawn=batches is None)
+    is_own = batches is not None
     if batches is None:
         batches = recipe.batch.build(train.labels, seed, getattr(train, "views", {}))
+    elif callable(batches) and not hasattr(batches, "__next__"):
+        drawn = recipe.batch.build(train.labels, seed, getattr(train, "views", {}))
+        batches = batches(train, drawn)
     per_epoch = max(1, len(train) // getattr(batches, "batch_size", recipe.batch.rows))
     steps = recipe.batch.num_steps(per_epoch)
     if objective is None:
-        objective, of_recipe = parts_of_step(recipe, train.num_classes, per_epoch, steps)
+        objective, optimizer = parts_of_step(recipe, train.num_classes, per_epoch, steps)
     else:
-        of_recipe = make_optimizer(recipe, roles_of(objective), per_epoch, steps)
-    if sampler is None and isinstance(train.images, ImageFiles) and not recipe.finetune.caches_features:
+        optimizer = make_optimizer(recipe, roles_of(objective), per_epoch, steps)
+    from_files = isinstance(train.images, ImageFiles) and not recipe.finetune.caches_features
+    if not is_own and from_files:
         batches = ImageBatches(train, batches, seed=seed)
-    if evaluate is None and validation is not None:
-        evaluate, monitor = retrieval_in(validation, recipe), monitor or MONITOR
-    if hook is None:
-        augment = _augments(recipe, batches)
-        hook = make_hook(
+    evaluation = _evaluation(recipe, parts.get("evaluation"), validation, per_epoch)
+    kinds = {type(callback) for callback in callbacks}
+    added: list[Any] = [callback for callback in _declared(recipe) if type(callback) not in kinds]
+    if not any(map(_is_stateful, callbacks)):
+        of_method = make_callback(
             recipe.loss.method,
             recipe,
-            model,
+            network,
             train,
-            monitor,
+            evaluation.monitor,
             seed=seed,
             preprocess=preprocess,
-            augment=augment,
+            augment=_augments(recipe, batches),
         )
-    settings.setdefault("log_every", max(1, min(per_epoch, 50)))
-    settings.setdefault("ema", recipe.evaluation.ema)
-    if recipe.finetune.caches_features:
-        settings.setdefault("kept_views", recipe.finetune.cached_views)
-    settings.setdefault("freeze", pattern_of(recipe, model, train, preprocess))
-    check_head(recipe, model, train, preprocess)
+        added += [] if of_method is None else [of_method]
+    check_head(recipe, network, train, preprocess)
+    start = _start(recipe, objective, model=network, train=train, seed=seed, preprocess=preprocess)
+    if state is None:
+        state = start
+    elif isinstance(state, FromPretrained) and state.then is None:
+        state = pretrained(state.load, start)
+    if placed.shard is None and placed.mesh is not None:
+        placed = dataclasses.replace(placed, shard=class_shards(placed.mesh, objective))
     return fit(
         model,
         objective,
-        of_recipe if optimizer is None else optimizer,
+        parts.get("optimizer") or optimizer,
         train,
         batches,
         steps=steps,
         seed=seed,
-        pretrained=pretrained,
-        start=_start(recipe, objective, seed),
-        evaluate=evaluate,
-        evaluate_every=per_epoch if evaluate_every is None else evaluate_every,
-        monitor=monitor if evaluate is not None else None,
-        patience=patience,
-        hook=hook,
-        out_dir=out_dir,
-        config={"recipe": recipe.to_json(), **(config or {})},
+        state=state,
+        run=dataclasses.replace(
+            config,
+            config={"recipe": recipe.to_json(), **(config.config or {})},
+            normalize=config.normalize or recipe.loss.normalization,
+        ),
+        evaluation=evaluation,
+        callbacks=(*callbacks, *added),
+        devices=placed,
         preprocess=preprocess,
-        normalize=recipe.loss.normalization,
-        mesh=mesh,
-        shard=class_shards(mesh, objective),
-        skip_nonfinite=recipe.batch.skip_nonfinite,
-        loss_scale=recipe.network.dtype == "float16",
-        **settings,
+        progress=progress,
     )
 
 
-def _check_asked(
-    recipe: Any, train: Any, validation: Any, monitor: str | None, *, watched: bool
-) -> None:
-    """Refuse what is no recipe or no data set, and a metric that nothing tells."""
+def _check_asked(recipe: Any, train: Any, validation: Any, parts: Mapping[str, Any]) -> None:
+    """Refuse what is no recipe, no data set or no part, and a metric that nothing tells."""
+    for name in parts.keys() - Parts.__annotations__.keys():
+        raise TypeError(
+            f"train() got an unexpected keyword argument {name!r}: its parts are {', '.join(Parts.__annotations__)}"
+        )
     if not isinstance(recipe, Recipe):
         raise TypeError(f"recipe must be a jdml.recipes.Recipe, got a {type(recipe).__name__}")
     check_train(train)
@@ -204,8 +191,41 @@ def _check_asked(
         raise TypeError(
             f"validation must be a data set with images and labels, got a {type(validation).__name__}"
         )
-    if monitor is not None and not watched and validation is None:
-        raise ValueError(f"monitor is {monitor!r}, but there is neither validation nor evaluate")
+    asked = Evaluation.of(parts.get("evaluation"))
+    if asked.monitor is not None and asked.function is None and validation is None:
+        raise ValueError(
+            f"monitor is {asked.monitor!r}, but there is neither validation nor an evaluation function"
+        )
+
+
+def _is_stateful(callback: Any) -> bool:
+    return isinstance(callback, StatefulCallback)
+
+
+def _declared(recipe: Recipe) -> list[Any]:
+    """The callbacks of a recipe that are part of the step."""
+    ema, limit = recipe.evaluation.ema, recipe.batch.skip_nonfinite
+    declared: list[Any] = [] if ema is None else [EMA(ema)]
+    declared += [] if limit is None else [SkipNonfinite(limit)]
+    return [*declared, LossScale()] if recipe.network.dtype == "float16" else declared
+
+
+def _evaluation(
+    recipe: Recipe, own: Any, validation: Dataset | None, steps_per_epoch: int
+) -> Evaluation:
+    """Return how a run is evaluated: as is given, and by the recipe otherwise."""
+    asked, evaluation = recipe.evaluation, Evaluation.of(own)
+    if not isinstance(own, Evaluation):
+        evaluation = dataclasses.replace(evaluation, every=asked.every or steps_per_epoch)
+        if own is not None or validation is not None:
+            evaluation = dataclasses.replace(
+                evaluation, monitor=asked.monitor, patience=asked.patience
+            )
+    if evaluation.function is None and validation is not None:
+        monitor = evaluation.monitor or MONITOR
+        function = retrieval_in(validation, recipe)
+        evaluation = dataclasses.replace(evaluation, function=function, monitor=monitor)
+    return evaluation
 
 
 def _augments(recipe: Recipe, batches: Any) -> bool:
@@ -216,7 +236,9 @@ def _augments(recipe: Recipe, batches: Any) -> bool:
 
 def _tell_shape(recipe: Recipe, model: Any) -> None:
     """Tell what the recipe says of its network, and the one that takes its place is not: nothing does it."""
-    bare = model.base if isinstance(model, WithLora) else model
+    bare = model
+    while isinstance(bare, WithLora | Frozen):
+        bare = bare.base
     made_with = (getattr(bare, "factory", None) or {}).get("settings", {})
     asked = {
         "pooling": recipe.network.pooling,
@@ -277,8 +299,8 @@ def make_network(
 
 def adapted(recipe: Recipe, model: Any) -> Any:
     """Give a network the low-rank changes of a recipe; the network itself where there are none, or it has them."""
-    tune = recipe.finetune
-    if tune.lora is None or isinstance(model, WithLora):
+    inner, tune = model.base if isinstance(model, Frozen) else model, recipe.finetune
+    if tune.lora is None or isinstance(inner, WithLora):
         return model
     return WithLora(model, tune.lora, tune.lora_pattern(recipe.network), alpha=tune.lora_alpha)
 
@@ -303,6 +325,22 @@ def make_optimizer(
     )
 
 
+def frozen(
+    recipe: Recipe,
+    model: Any,
+    train: Dataset,
+    preprocess: Preprocess = standard,
+    *,
+    cache_folder: str | Path | None = None,
+) -> Any:
+    """Freeze what a recipe freezes of a network; the network itself where that is nothing, or it is frozen already."""
+    pattern = None if isinstance(model, Frozen) else pattern_of(recipe, model, train, preprocess)
+    if pattern is None:
+        return model
+    views = recipe.finetune.cached_views if recipe.finetune.caches_features else None
+    return Frozen(model, pattern, cached_views=views, cache_folder=cache_folder)
+
+
 def pattern_of(
     recipe: Recipe, model: Any, train: Dataset, preprocess: Preprocess = standard
 ) -> str | None:
@@ -315,7 +353,7 @@ def pattern_of(
         preprocess: what stands between stored images and the model.
 
     Returns:
-        What ``fit`` takes as ``freeze``.
+        What :class:`Frozen` takes as ``pattern``; None where all learn.
     """
     if recipe.finetune.freeze is None and recipe.finetune.last_blocks is None:
         return None
@@ -395,18 +433,16 @@ def roles_of(objective: Any) -> tuple[str, ...]:
     return tuple(jax.eval_shape(objective.init, jax.random.key(0)))
 
 
-def _start(recipe: Recipe, objective: Any, seed: int) -> Any:
+def _start(recipe: Recipe, objective: Any, **settings: Any) -> Start | None:
     """Where the head begins, and proxies; None where network and objective draw all, or there are none."""
     starts: list[Any] = []
     if recipe.network.head_init == "principal":
-        starts.append(functools.partial(start_head, seed=seed))
+        starts.append(functools.partial(start_head, **settings))
     if recipe.loss.proxies.init == "samples" and "proxies" in roles_of(objective):
-        starts.append(functools.partial(start_on_samples, seed=seed))
-    return (
-        functools.partial(_started, tuple(starts)) if len(starts) > 1 else next(iter(starts), None)
-    )
+        starts.append(functools.partial(start_on_samples, **settings))
+    return functools.partial(_started, tuple(starts)) if starts else None
 
 
-def _started(starts: Any, state: TrainState, model: Any, train: Any, **settings: Any) -> TrainState:
+def _started(starts: Any, state: TrainState) -> TrainState:
     """What begins is begun one after the other: proxies on samples as the new head embeds them."""
-    return functools.reduce(lambda s, start: start(s, model, train, **settings), starts, state)
+    return functools.reduce(lambda s, start: start(s), starts, state)

@@ -78,6 +78,7 @@ class RunFolder:
         self._asynchronous = asynchronous
         self._growing = growing
         self._written: int | None = None
+        self._more_steps: dict[str, Any] | None = None
         self._lock: Lock | None = None
         self.description = _description(config)
         self._checkpoints = self.path / CHECKPOINTS
@@ -91,7 +92,7 @@ class RunFolder:
         if self._latest is not None and not resume:
             self.close()
             raise ValueError(
-                f"out_dir {self.path} already has a checkpoint of step {self._latest}: "
+                f"folder {self.path} already has a checkpoint of step {self._latest}: "
                 "resume it or choose another folder"
             )
 
@@ -131,6 +132,15 @@ class RunFolder:
     def begun(self) -> bool:
         """Whether there is a checkpoint to go on from."""
         return self._latest is not None
+
+    def accept(self) -> None:
+        """Write the configuration of a run with more steps than the folder's, once it is known that it can go on."""
+        if self._more_steps is not None and writes():
+            metrics = self.path / METRICS
+            if metrics.exists():  # what the shorter run scored is not what this one does
+                metrics.replace(self.path / SHORTER)
+            write_json(self.path / CONFIG, self._more_steps)
+        self._more_steps = None
 
     def restore(self, template: Tree) -> tuple[Tree, dict[str, Any]] | None:
         """Return the newest checkpoint's tree, shaped as the template, and its progress; None where there is none.
@@ -198,16 +208,16 @@ class RunFolder:
         """Compare the configuration with the folder's, or write it there first of all."""
         file = self.path / CONFIG
         if self.path.exists() and not self.path.is_dir():
-            raise ValueError(f"out_dir must be a folder, {self.path} is a file")
+            raise ValueError(f"folder must be a folder, {self.path} is a file")
         self._take()
         there = read_json(file, dict) if file.exists() else None
         there = there and at_defaults(there, config)
         if there is None or not self._kept():
             if there is None and any(self._checkpoints.glob("*")):
-                raise ValueError(f"out_dir {self.path} has checkpoints but no {CONFIG}")
+                raise ValueError(f"folder {self.path} has checkpoints but no {CONFIG}")
             if (self.path / METRICS).exists():
                 raise ValueError(
-                    f"out_dir {self.path} has {METRICS}, but neither a log nor a checkpoint of the run whose scores "
+                    f"folder {self.path} has {METRICS}, but neither a log nor a checkpoint of the run whose scores "
                     "these are: choose another folder"
                 )
             if writes():
@@ -218,16 +228,11 @@ class RunFolder:
         if changed:
             kept = (read_json(file) for file in self._checkpoints.glob("*/arrays/metadata"))
             raise ValueError(
-                f"out_dir {self.path} holds a run of another configuration: "
+                f"folder {self.path} holds a run of another configuration: "
                 + "; ".join(told(line) for line in changed)
                 + hint(changed, differing, there, config, self._growing, kept)
             )
-        if differing and writes():
-            if (
-                self.path / METRICS
-            ).exists():  # what the shorter run scored is not what this one does
-                (self.path / METRICS).replace(self.path / SHORTER)
-            write_json(file, config)
+        self._more_steps = config if differing else None
 
     def _take(self) -> None:
         """Make the folder, and keep other runs from it; what the first process finds counts for all."""
@@ -238,7 +243,7 @@ class RunFolder:
         taken = writes() and self._lock is None
         if agreed({"taken": taken})["taken"]:
             raise ValueError(
-                f"out_dir {self.path} is written by another process at this moment: wait for it, or choose another "
+                f"folder {self.path} is written by another process at this moment: wait for it, or choose another "
                 "folder"
             )
 

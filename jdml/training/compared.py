@@ -14,7 +14,7 @@ GROWING = ("fit.steps", "recipe.batch.steps")
 """Numbers that may be larger when a run goes on."""
 SCHEDULE = {"fingerprint.optimizer", "recipe.optimizer.lr_warmup_steps"}
 """What a schedule that ends at its steps makes another where these grow."""
-LONGER = ". The steps grew: with longer=True the run goes on to more of them"
+LONGER = ". The steps grew: RunConfig(allow_more_steps=True) lets the run go on to more of them"
 """What is told where a run of more steps is another in nothing else, and may go on."""
 SCHEDULED = (
     ". The steps grew, and a learning rate's schedule ends at its steps: a run with one cannot be made longer; begin "

@@ -15,7 +15,6 @@ from jdml.data import EpochSampler, ImageBatches, ImageFiles
 from jdml.data.dataset import check_channels
 from jdml.data.values import Range, check_alike, check_no_bytes, check_unit
 from jdml.models.creation import Normalizer
-from jdml.ops import checks
 from jdml.training import foreign
 from jdml.training.placement import Tree
 from jdml.training.preprocess import standard, to_float
@@ -23,18 +22,6 @@ from jdml.training.spec import Sampler
 from jdml.training.step import TrainState, arrays_by_path
 
 _log = logging.getLogger(__name__)
-
-
-def check_evaluation(evaluate: object, monitor: str | None, hook: object) -> None:
-    """Refuse what looks at evaluations where there are none.
-
-    Raises:
-        ValueError: a monitor or a hook without ``evaluate``.
-    """
-    if monitor is not None and evaluate is None:
-        raise ValueError(f"monitor is {monitor!r} but there is no evaluate function")
-    if hook is not None and evaluate is None:
-        raise ValueError("hook acts after evaluations, but there is no evaluate function")
 
 
 def check_parts(objective: object, optimizer: object, train: object) -> None:
@@ -187,45 +174,40 @@ def _check_finite(name: str, images: Any) -> None:
             raise ValueError(f"{name} must be finite, row {row} is not")
 
 
-def check_start(start: Any) -> None:
-    """Refuse what cannot be called on a fresh state.
-
-    Raises:
-        TypeError: no function, or one that does not take ``preprocess``.
-    """
-    if start is None:
+def check_state(state: Any) -> None:
+    """Refuse what is neither a state nor a function of a fresh state alone."""
+    if state is None or isinstance(state, TrainState):
         return
-    wanted = "start must be a function (state, model, train, *, preprocess) that returns a state"
-    if not callable(start):
+    wanted = "state must be a TrainState, or a function of the fresh state that returns the one to begin with"
+    if not callable(state) or isinstance(state, type):
+        raise TypeError(f"{wanted}, got {state!r}")
+    try:
+        inspect.signature(state).bind(None)
+    except TypeError as error:
+        name = getattr(state, "__name__", type(state).__name__)
         raise TypeError(
-            f"{wanted}, such as jdml.training.start_on_samples, got a {type(start).__name__}"
-        )
-    if not checks.takes(start, "preprocess"):
-        name = getattr(start, "__name__", type(start).__name__)
-        raise TypeError(f"{wanted}, got {name}, which takes no preprocess")
+            f"{wanted}, but {name} called with a state alone: {error}; write functools.partial({name}, …=…)"
+        ) from None
+    except ValueError:  # a function that does not say what it takes
+        return
 
 
 def check_started(started: object, fresh: TrainState) -> None:
-    """Refuse what ``start`` returned, where it is no state before the first step, or not of the same arrays.
-
-    Args:
-        started: what it returned.
-        fresh: what it was given.
-
-    Raises:
-        TypeError: no state.
-        ValueError: another step, other arrays; naming the first that differs.
-    """
+    """Refuse a state to begin with that is none before the first step, or not of the fresh one's arrays."""
     if not isinstance(started, TrainState):
-        raise TypeError(f"start must return a TrainState, got a {type(started).__name__}")
+        raise TypeError(
+            f"state must be a function that returns a TrainState, got a {type(started).__name__}"
+        )
     if int(started.step) != int(fresh.step):
-        raise ValueError(f"start must leave step at {int(fresh.step)}, got {int(started.step)}")
+        raise ValueError(
+            f"state must be a function that leaves step at {int(fresh.step)}, got {int(started.step)}"
+        )
     had, has = (arrays_by_path(state.params) for state in (fresh, started))
     for name in (*had, *has):
         if had.get(name) != has.get(name):
             raise ValueError(
-                f"start must return parameters of the same shapes: params{name} was {had.get(name, 'not there')}, "
-                f"got {has.get(name, 'none')}"
+                "state must be a function that returns parameters of the same shapes: "
+                f"params{name} was {had.get(name, 'not there')}, got {has.get(name, 'none')}"
             )
 
 
@@ -256,7 +238,7 @@ def as_sampler(sampler: Any, size: int, *, saved: bool) -> Sampler:
     can = all(callable(getattr(sampler, name, None)) for name in ("get_state", "set_state"))
     if saved and not can:
         raise TypeError(
-            f"sampler must have get_state() and set_state() in a run with out_dir, which may go on later, "
+            f"sampler must have get_state() and set_state() in a run with a folder, which may be resumed, "
             f"got a {type(sampler).__name__}: {instead}"
         )
     if isinstance(sampler, EpochSampler):

@@ -62,7 +62,7 @@ class FitResult(NamedTuple):
         best: the best monitored value and its step; None without ``monitor``.
         best_params: parameters of all roles at that step (those of ``state`` without ``monitor``).
         best_batch_stats: the model's running statistics at that step.
-        stopped: ``"steps"`` (all were done), ``"patience"`` or ``"hook"``.
+        stopped: ``"steps"`` (all were done), ``"patience"``, or the reason of a callback's :class:`Stop`.
         embedder: the model with the best parameters, ready to call on images.
     """
 

@@ -68,8 +68,8 @@ def instead_of_sampler(sampler: Any) -> str | None:
     kind, name = _library(sampler), type(sampler).__name__
     if kind == "torch" and "Sampler" in name:
         return (
-            f"got a PyTorch {name}: without out_dir, write (numpy.asarray(rows) for _ in iter(int, 1) for rows in "
-            "sampler), which begins again at each epoch"
+            f"got a PyTorch {name}: in a run without a folder, write (numpy.asarray(rows) for _ in iter(int, 1) for "
+            "rows in sampler), which begins again at each epoch"
         )
     whose = {
         "torch": "PyTorch",

@@ -55,9 +55,11 @@ def check_freeze(
     Raises:
         ValueError: naming the parameters, or the statistics of a frozen part that a batch would change.
     """
-    adapt.check_pattern("freeze", freeze, params["model"])
+    adapt.check_pattern("pattern", freeze, params["model"])
     if not jax.tree.leaves(split_frozen(params, freeze)[0]):
-        raise ValueError(f"freeze must leave something to learn, {freeze!r} is all parameters")
+        raise ValueError(
+            f"pattern must leave something to learn, {freeze!r} freezes all parameters"
+        )
     stay = jax.tree.leaves(adapt.matching(batch_stats, freeze))
     stays = dict(zip(adapt.paths(batch_stats), stay, strict=True))
     moving = moving_statistics(model, params["model"], batch_stats, inputs)
@@ -68,7 +70,7 @@ def check_freeze(
         changed = [part for mean, part in means.items() if marks[mean]]
     if changed:
         raise ValueError(
-            f"freeze: the running statistics of {len(changed)} frozen parts change in training, {changed[0]} first, "
+            f"pattern: the running statistics of {len(changed)} frozen parts change in training, {changed[0]} first, "
             "and with them what they compute: freeze batch norm in the model (freeze_batch_norm=True)"
         )
 

@@ -13,7 +13,6 @@ import numpy as np
 
 from jdml.data import ImageBatches, ImageFiles
 from jdml.models.tensors import replacing
-from jdml.ops import checks
 from jdml.registry.places import check_room
 from jdml.training.cut import ELSE, Before, Cut, OnFeatures
 from jdml.training.description import of_input
@@ -66,15 +65,16 @@ class FeatureFeed(Feed):
 
     def __init__(self, spec: StepSpec, train: TrainSet, sampler: Sampler, keep: Keep) -> None:
         super().__init__(spec, sampler)
-        checks.count("kept_views", keep.views)
         if isinstance(sampler, ImageBatches):
-            raise ValueError("kept_views: sampler must yield rows, got ImageBatches, which decode")
+            raise ValueError(
+                "cached_views: sampler must yield rows, got ImageBatches, which decode"
+            )
         if keep.views > 1 and not isinstance(train.images, ImageFiles):
             raise ValueError(
-                f"kept_views must be 1 of images in memory, which are not augmented, got {keep.views}"
+                f"cached_views must be 1 of images in memory, which are not augmented, got {keep.views}"
             )
         if not hasattr(train.images, "shape"):
-            raise TypeError("kept_views: train must hold images [N, H, W, C]")
+            raise TypeError("cached_views: train must hold images [N, H, W, C]")
         self.train, self.keep, self.input = train, keep, of_input(train.images)
         self._rows: RowFeed | None = None
         self._sets: list[tuple[Any, np.ndarray]] = []
@@ -201,7 +201,7 @@ class FeatureFeed(Feed):
         alone = self._of(np.repeat(batch[:1], min(len(batch), rows_at_once(batch)), 0), state)
         if np.abs(alone[0] - features).max() > CLOSE * np.abs(features).max():
             raise ValueError(
-                "kept_views: what comes before anything that learns must make of an image the same in any batch, but "
+                "cached_views: what comes before anything that learns must make of an image the same in any batch, but "
                 f"makes something else of the first where a batch has no other; {ELSE}"
             )
 

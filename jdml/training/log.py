@@ -1,4 +1,4 @@
-"""The run's log: JSON lines, one per record, flushed; TensorBoard on request."""
+"""The run's log: JSON lines, one per record, flushed."""
 
 import contextlib
 import json
@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from jdml.models.tensors import naming, write_text
-from jdml.registry.extras import need
 from jdml.training.process import most_memory
 from jdml.training.run_files import LOG
 
@@ -17,36 +16,24 @@ RESOURCES = "resources.json"
 
 
 class Log:
-    """Appends records to ``log.jsonl`` and, on request, to TensorBoard event files.
+    """Appends records to ``log.jsonl``.
 
     Args:
         folder: the run's folder; None writes nothing.
         after_step: lines after this step (of a run that was killed before its next checkpoint), and a
             line that was cut short, are removed first, so that no step is logged twice.
-        tensorboard: also write event files into ``folder/tensorboard``.
     """
 
-    def __init__(
-        self, folder: Path | None, *, after_step: int = 0, tensorboard: bool = False
-    ) -> None:
+    def __init__(self, folder: Path | None, *, after_step: int = 0) -> None:
         self._start = time.monotonic()
         self._before = 0.0
         self._file: Any = None
-        self._writer: Any = None
         if folder is None:
-            if tensorboard:
-                raise ValueError("tensorboard needs out_dir, a folder to write into")
             return
-        if tensorboard:
-            need("tensorboardX", "writing TensorBoard's files")
         path = folder / LOG
         cut(path, after_step)
         self._before = _seconds(path)
         self._file = path.open("a", encoding="utf-8")
-        if tensorboard:
-            from tensorboardX import SummaryWriter
-
-            self._writer = SummaryWriter(str(folder / "tensorboard"), purge_step=after_step + 1)
 
     def write(self, record: Mapping[str, float | int | str]) -> None:
         """Write one record as one line: the record and the wall ``seconds`` of the run so far.
@@ -62,20 +49,13 @@ class Log:
         with naming(Path(self._file.name)):
             self._file.write(json.dumps({**finite, "seconds": seconds}) + "\n")
             self._file.flush()
-        if self._writer is not None:
-            for name, value in record.items():
-                if name != "step" and not isinstance(value, str):
-                    self._writer.add_scalar(name, value, int(record["step"]))
-            self._writer.flush()
 
     def close(self) -> None:
-        """Close the files, and say what the run has needed so far: ``resources.json``."""
+        """Close the file, and say what the run has needed so far: ``resources.json``."""
         if self._file is not None:
             with contextlib.suppress(OSError, ValueError):  # a full disk is told by what needs it
                 self._file.close()
                 _write_resources(Path(self._file.name).parent / RESOURCES)
-        if self._writer is not None:
-            self._writer.close()
 
 
 def _write_resources(path: Path) -> None:

@@ -7,7 +7,8 @@ import jax
 
 from jdml import adapt
 from jdml.ops import checks
-from jdml.training.models import AnyModel, as_model, unwrapped
+from jdml.training.frozen_model import Frozen, check_not_frozen
+from jdml.training.models import AnyModel, Model, as_model, unwrapped
 from jdml.training.placement import Tree
 from jdml.training.wrapped import Wrapped
 
@@ -32,7 +33,8 @@ class WithLora(Wrapped):
 
     Raises:
         TypeError: no model, no pattern, no number.
-        ValueError: a rank below 1, α not positive; on ``init``: a pattern that names nothing.
+        ValueError: a rank below 1, α not positive, a model that is :class:`Frozen`; on ``init``: a pattern that names
+            nothing.
 
     Implementation notes:
         B = 0 at the start, so that the first embeddings are the network's own. Merged anew in each step, which costs
@@ -60,6 +62,7 @@ class WithLora(Wrapped):
         alpha: float | None = None,
         also: str = "head",
     ) -> None:
+        check_not_frozen(model)
         checks.count("rank", rank)
         checks.optional(checks.positive)("alpha", alpha)
         for pattern in (paths, also):
@@ -116,6 +119,14 @@ def merged(params: Mapping[str, Any], scale: float) -> dict[str, Any]:
     """
     own, factors = _apart(params)
     return adapt.lora_merged(own, factors, scale)
+
+
+def frozen_part(model: Model) -> tuple[Model, str | None]:
+    """A network without :class:`Frozen`, and the pattern of all that is frozen: what low-rank changes are of, too."""
+    base, patterns = (model.base, [model.pattern]) if isinstance(model, Frozen) else (model, [])
+    if isinstance(base, WithLora):
+        patterns = [base.frozen, *patterns]
+    return base, "|".join(patterns) or None
 
 
 def as_saved(model: Any, params: Tree) -> Tree:

@@ -79,20 +79,6 @@ def with_average(optimizer: Any, decay: float) -> optax.GradientTransformationEx
     return optax.GradientTransformationExtraArgs(init, update)
 
 
-def check_average(decay: Any, hook: object) -> None:
-    """Refuse a decay that makes no average, and a hook, which puts other parameters in the place of the present ones.
-
-    Raises:
-        TypeError: no number.
-        ValueError: not between 0 and 1, or a hook.
-    """
-    checks.optional(checks.positive)("ema", decay)
-    if decay is not None and decay >= 1:
-        raise ValueError(f"ema must be below 1, such as 0.999, got {decay}")
-    if decay is not None and hook is not None:
-        raise ValueError("ema and hook: a hook replaces parameters, of which there is no average")
-
-
 def update(
     optimizer: Any, grads: Tree, state: Tree, params: Tree, loss: Array
 ) -> tuple[Tree, Tree]:
@@ -156,7 +142,7 @@ def check_optimizer_works(optimizer: Any, objective: Objective, *, averaged: boo
         )
     if averaged and _holding(state):
         raise ValueError(
-            "ema: the optimizer (schedule_free) has evaluation parameters of its own, leave it out"
+            "callbacks: EMA, but the optimizer (schedule_free) has evaluation parameters of its own, leave it out"
         )
 
 

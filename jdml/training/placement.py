@@ -52,7 +52,7 @@ class Placement:
 
     @classmethod
     def on(cls, mesh: Any, shard: Mapping[str, Any] | None) -> "Placement":
-        """What ``fit(mesh=, shard=)`` asks for.
+        """What :class:`jdml.training.Devices` asks for.
 
         Args:
             mesh: a mesh, or None.
@@ -231,11 +231,11 @@ def class_shards(mesh: Mesh | None, objective: Objective) -> dict[str, P]:
     """The usual partition: proxies by their classes, where the devices divide these.
 
     Args:
-        mesh: as of ``fit``.
+        mesh: the devices that train.
         objective: whose parameters are meant.
 
     Returns:
-        What ``fit`` takes as ``shard``.
+        What :class:`jdml.training.Devices` takes as ``shard``.
     """
     proxies = jax.eval_shape(objective.init, jax.random.key(0)).get("proxies")
     if mesh is None or proxies is None or len(proxies.shape) < 2:
@@ -330,7 +330,7 @@ def together() -> Iterator[None]:
             raise
         raise EndedError(
             f"process {jax.process_index()} of {jax.process_count()} cannot go on: another process of this run has "
-            "ended, or cannot be reached; with out_dir, the same command goes on from the last checkpoint"
+            "ended, or cannot be reached; with a folder, the same command goes on from the last checkpoint"
         ) from error
 
 
@@ -392,7 +392,7 @@ def _say_where(devices: int) -> None:
     """Say, once, that devices are idle."""
     if devices > 1:
         _log.warning(
-            "training on 1 of %d devices: fit(mesh=jax.make_mesh((%d,), ('data',))) takes all",
+            "training on 1 of %d devices: fit(devices=jax.make_mesh((%d,), ('data',))) takes all",
             devices,
             devices,
         )

@@ -4,17 +4,17 @@ import logging
 import math
 from collections.abc import Mapping
 from dataclasses import asdict
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from jdml.objectives.base import Metrics
+from jdml.training.callbacks import Callbacks, StatefulCallback, Stop, replaced
 from jdml.training.checkpoint import RunFolder
 from jdml.training.feed import Feed
 from jdml.training.fit_result import Evaluate, FitResult
-from jdml.training.hooks import Hook
 from jdml.training.log import Log
 from jdml.training.lora import as_saved
 from jdml.training.optimizing import evaluation_params
@@ -37,10 +37,8 @@ class Run:
         schedule: when what happens.
         state: to begin with; it is copied.
         folder: of the run; None writes nothing.
-        evaluate: as of :func:`fit`.
-        hook: as of :func:`fit`.
-        tensorboard: as of :func:`fit`.
-        skip_nonfinite: as of :func:`fit`.
+        evaluate: as of :class:`Evaluation`.
+        callbacks: as of :func:`fit`.
     """
 
     def __init__(
@@ -51,15 +49,16 @@ class Run:
         folder: RunFolder | None,
         *,
         evaluate: Evaluate | None,
-        hook: Hook | None,
-        tensorboard: bool,
-        skip_nonfinite: int | None,
+        callbacks: Callbacks,
     ) -> None:
         self.feed, self.schedule, self.folder = feed, schedule, folder
-        self.evaluate, self.hook, self.skip_nonfinite = evaluate, hook, skip_nonfinite
+        self.evaluate, self.callbacks = evaluate, callbacks
         self.place = feed.placement.place
         self.state: TrainState = self.place(_copy(state))
-        self.carried: Tree = () if hook is None else self.place(hook.template(self.state))
+        self.carried: dict[str, Tree] = {
+            name: self.place(callback.template(self.state))
+            for name, callback in callbacks.stateful.items()
+        }
         self.done = Progress()
         self.grown = False
         self.best = None if schedule.monitor is None else self._weights()
@@ -71,11 +70,12 @@ class Run:
             self.feed.lacking = []  # a memory has positives and negatives, too
         if self._restore():
             self._save_result()  # as far as a process that was killed had not come
-        elif hook is not None:
-            self.carried, self.state = self.place(hook.start(self.state))
+        else:
+            for name, callback in callbacks.stateful.items():
+                self.carried[name], self.state = self.place(callback.start(self.state))
             self.best = None if schedule.monitor is None else self._weights()
         path = folder.path if folder is not None and writes() else None
-        self.log = Log(path, after_step=self.done.step, tensorboard=tensorboard and writes())
+        self.log = Log(path, after_step=self.done.step)
 
     def __enter__(self) -> "Run":
         return self
@@ -93,7 +93,7 @@ class Run:
         self.done.step += 1
 
     def pause(self) -> None:
-        """Look at what was computed: check, evaluate, remember the best, write."""
+        """Look at what was computed: check, evaluate, remember the best, call back, write."""
         step = self.done.step
         record: Record = {"step": step, **self._collect(), **self.feed.seen()}
         self.waiting = self.feed.waiting()
@@ -101,10 +101,11 @@ class Run:
             scores = self._evaluate()
             for name in sorted(scores.keys() & {*record, "model", "skipped"}):
                 raise ValueError(
-                    f"evaluate must not call a metric {name!r}, which the log has of training: call it otherwise"
+                    f"evaluation must not call a metric {name!r}, which the log has of training: call it otherwise"
                 )
             self.done.scored = list(scores)
             record |= scores
+        self._call_back(record)
         if step == self.schedule.steps and self.done.stopped is None:
             self.done.stopped = "steps"
         if self.folder is not None and self.done.stopped is not None:
@@ -165,7 +166,7 @@ class Run:
             self.done.skipped_in_a_row = self.done.skipped_in_a_row + 1 if wrong else 0
             if not wrong:
                 kept.append(metrics)
-            elif self.done.skipped_in_a_row >= (self.skip_nonfinite or 1):
+            elif self.done.skipped_in_a_row >= (self.callbacks.skip_limit or 1):
                 row = self.done.skipped_in_a_row
                 after = f", as in the {row - 1} before it" if row > 1 else ""
                 value = metrics[wrong[0]]
@@ -174,7 +175,7 @@ class Run:
             name: float(np.mean([m[name] for m in kept])) if kept else math.nan
             for name in sorted(values[0])
         }
-        counted = {"skipped": len(values) - len(kept)} if self.skip_nonfinite else {}
+        counted = {"skipped": len(values) - len(kept)} if self.callbacks.skip_limit else {}
         return {**means, **counted}
 
     def _check_idle(self, values: list[Metrics]) -> None:
@@ -194,7 +195,7 @@ class Run:
         scores = self.evaluate(self.feed.embedder(self._evaluated(self.state)))
         if not isinstance(scores, Mapping):
             raise TypeError(
-                f"evaluate must return a dictionary of numbers by name, got a {type(scores).__name__}"
+                f"evaluation must return a dictionary of numbers by name, got a {type(scores).__name__}"
             )
         metrics = agreed({str(name): _number(name, value) for name, value in scores.items()})
         record: Record = {**metrics}
@@ -210,18 +211,46 @@ class Run:
             patience = self.schedule.patience
             if patience is not None and self.done.best.stale >= patience:
                 self.done.stopped = "patience"
-        if self.hook is None:
-            return record
-        result = self.hook.after_evaluation(self.carried, self.state, metrics)
-        self.carried = self.place(result.carried)
-        if self.done.stopped is None and self.done.step < self.schedule.steps:
-            self.state = self.place(result.state)  # after the last step there is nothing to prepare
-            self.done.stopped = "hook" if result.ended else None
-        return {**record, **result.seen}
+        return record
+
+    def _call_back(self, record: Record) -> None:
+        """Call the callbacks that are due, each once; all of them where one ends the run."""
+        waiting = dict(self.callbacks.called)
+        while due := [name for name, callback in waiting.items() if self._is_due(callback)]:
+            for name in due:
+                self._call(name, waiting.pop(name), record)
+
+    def _is_due(self, callback: Any) -> bool:
+        step, every = self.done.step, getattr(callback, "every", None)
+        if step == self.schedule.steps or self.done.stopped is not None:
+            return True
+        if every is not None:
+            return step % int(every) == 0
+        return self.evaluate is None or self.schedule.evaluates(step)
+
+    def _call(self, name: str, callback: Any, record: Record) -> None:
+        step, told = self.done.step, {**record, **self.waiting}
+        numbers = {k: float(v) for k, v in told.items() if k != "step" and not isinstance(v, str)}
+        if isinstance(callback, StatefulCallback):
+            result = callback.update(self.carried[name], step, self.state, numbers)
+            self.carried[name] = self.place(result.carried)
+            if self.evaluate is not None and self.schedule.evaluates(step):
+                self.done.scored += result.metrics
+            record |= result.metrics
+            state, stop = cast(TrainState | None, result.state), result.stop
+        else:
+            returned: Any = callback(step, self.state, numbers)
+            state, stop = (None, returned) if isinstance(returned, Stop) else (returned, None)
+        if self.done.stopped is not None or step == self.schedule.steps:
+            return  # what was evaluated is the result
+        if state is not None and state is not self.state:
+            self.state = self.place(replaced(state, self.state))
+        if stop is not None:
+            self.done.stopped = stop.reason
 
     def _tree(self) -> dict[str, Tree]:
         tree = {"state": self.state, "best": self.best if self.best is not None else ()}
-        return tree if self.hook is None else {**tree, "hook": self.carried}
+        return {**tree, "callbacks": self.carried} if self.carried else tree
 
     def save(self) -> None:
         """Save everything that the run needs to go on, whatever step it is at."""
@@ -273,7 +302,7 @@ class Run:
         if checkpoint is None:
             return False
         tree, progress = checkpoint
-        self.state, self.carried = tree["state"], tree.get("hook", ())
+        self.state, self.carried = tree["state"], tree.get("callbacks", {})
         self.best = None if self.schedule.monitor is None else tree["best"]
         self.feed.sampler.set_state(progress.pop("sampler"))
         self.pending = jax.tree.map(np.float32, progress.pop("pending"))
@@ -290,8 +319,8 @@ def _copy(tree: Tree) -> Tree:
 
 
 def _number(name: str, value: Any) -> float:
-    """What ``evaluate`` returned of a metric."""
+    """What an evaluation returned of a metric."""
     try:
         return float(value)
     except (TypeError, ValueError) as error:
-        raise TypeError(f"evaluate must return numbers, got {value!r} of {name!r}") from error
+        raise TypeError(f"evaluation must return numbers, got {value!r} of {name!r}") from error

@@ -1,7 +1,7 @@
 """When things happen in a run, how far it is, and which evaluation was the best so far."""
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import NamedTuple
 
 from jdml.ops import checks
@@ -19,13 +19,10 @@ class Schedule:
     checkpoint_every: int
     monitor: str | None
     patience: int | None
+    callback_steps: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         checks.count("steps", self.steps, least=0)
-        for name in ("evaluate_every", "log_every", "checkpoint_every"):
-            checks.count(name, getattr(self, name))
-        if self.patience is not None:
-            checks.count("patience", self.patience)
         if self.patience is not None and self.monitor is None:
             raise ValueError("patience needs monitor, the name of the metric to watch")
 
@@ -39,7 +36,13 @@ class Schedule:
 
     def pauses(self, step: int) -> bool:
         """Whether the host looks at the device's numbers after this step."""
-        return step % self.log_every == 0 or self.evaluates(step) or self.saves(step)
+        every = (self.log_every, *self.callback_steps)
+        return any(step % n == 0 for n in every) or self.evaluates(step) or self.saves(step)
+
+    @property
+    def config(self) -> dict[str, int | str | None]:
+        """What a run's folder compares: all but when callbacks are called."""
+        return {k: v for k, v in asdict(self).items() if k != "callback_steps"}
 
 
 class Best(NamedTuple):

@@ -49,7 +49,8 @@ def start_on_samples(
         rows_at_a_time: how many images make a batch of the network, whose batch normalization sees them as in training.
 
     Returns:
-        The state with other proxies, of length 1. ``fit(start=start_on_samples)`` begins with it.
+        The state with other proxies, of length 1. A run begins with it by
+        ``fit(state=functools.partial(start_on_samples, model=model, train=train))``.
 
     Raises:
         TypeError: no state, no model, no data set, a seed that is no integer, a preprocess that cannot be called.
@@ -142,7 +143,9 @@ def start_head(
         images: how many of them are looked at, as in evaluation; all, where there are fewer.
 
     Returns:
-        The state with another head. ``fit(start=start_head)`` begins with it; a recipe with ``network.head_init="principal"`` does.
+        The state with another head. A run begins with it by
+        ``fit(state=functools.partial(start_head, model=model, train=train))``; that of a recipe by
+        ``NetworkConfig(head_init="principal")``.
 
     Raises:
         TypeError: no state, no model, no data set, a seed that is no integer, a preprocess that cannot be called.

@@ -17,8 +17,8 @@ from jdml.objectives import Objective
 from jdml.objectives.base import Metrics
 from jdml.ops import checks
 from jdml.training import loss_scale
-from jdml.training.frozen import split_frozen, with_frozen
-from jdml.training.lora import WithLora
+from jdml.training.frozen import with_frozen
+from jdml.training.lora import WithLora, frozen_part
 from jdml.training.micro_batch import in_turns
 from jdml.training.models import AnyModel, Model, as_model, embed_in_training, unwrapped
 from jdml.training.optimizing import update
@@ -57,8 +57,8 @@ class TrainState(NamedTuple):
     key: jax.Array
 
 
-Start = Callable[..., TrainState]
-"""From a fresh state, the model and the data to the state to begin with."""
+Start = Callable[[TrainState], TrainState]
+"""From a fresh state to the state to begin with."""
 
 
 def create_state(
@@ -70,7 +70,6 @@ def create_state(
     seed: int,
     preprocess: Preprocess = standard,
     pretrained: Pretrained | None = None,
-    freeze: str | None = None,
 ) -> TrainState:
     """Initialize the model, the objective's parameters, the optimizer and the objective's memory.
 
@@ -84,24 +83,37 @@ def create_state(
         preprocess: what stands between stored images and the model (see :func:`make_train_step`).
         pretrained: from the model's fresh variables ``{"params", "batch_stats"}`` to those to begin with, such as
             :func:`jdml.models.load_weights` of a file.
-        freeze: pattern of the model's parameters that are to stay (:func:`jdml.adapt.matching`): the optimizer knows
-            nothing of them.
 
     Returns:
-        The state before the first step.
+        The state before the first step. The optimizer has no state of parameters that are frozen
+        (:class:`jdml.training.Frozen`).
 
     Raises:
         ValueError: if the objective calls one of its parameters ``"model"``, images are ``[B, C, H, W]``, or the seed
-            has more than 32 bits, ``freeze`` names no parameter.
+            has more than 32 bits, or a frozen model's pattern names no parameter.
     """
+    network, freeze = frozen_part(as_model(model))
+    return fresh_state(
+        StepSpec(network, objective, optimizer, preprocess, freeze=freeze),
+        sample_images,
+        seed=seed,
+        pretrained=pretrained,
+    )
+
+
+def fresh_state(
+    spec: StepSpec, sample_images: Tree, *, seed: int, pretrained: Pretrained | None
+) -> TrainState:
+    """Initialize what :func:`create_state` does, of the parts of a step."""
+    model, objective = spec.model, spec.objective
     checks.seed("seed", seed)
     check_channels("sample_images", sample_images)
     model_key, objective_key, run_key = jax.random.split(jax.random.key(seed), 3)
-    first = preprocess(jax.tree.map(lambda rows: jnp.asarray(rows[:1]), sample_images))
+    first = spec.preprocess(jax.tree.map(lambda rows: jnp.asarray(rows[:1]), sample_images))
     variables: Variables = {
         "params": {},
         "batch_stats": {},
-        **_fresh(as_model(model), model_key, first),
+        **_fresh(model, model_key, first),
     }
     if pretrained is not None:
         _tell_settings(model, pretrained)
@@ -113,12 +125,12 @@ def create_state(
     if "model" in objective_params:
         raise ValueError('the objective must not name a parameter "model": that is the model\'s')
     params = {"model": variables["params"], **objective_params}
-    adapt.check_pattern("freeze", freeze, params["model"])
+    adapt.check_pattern("pattern", spec.freeze, params["model"])
     return TrainState(
         step=jnp.zeros((), jnp.int32),
         params=params,
         batch_stats=variables["batch_stats"],
-        opt_state=_quick_jit(optimizer.init)(split_frozen(params, freeze)[0]),
+        opt_state=_quick_jit(spec.optimizer.init)(spec.split(params)[0]),
         objective_state=objective.init_state(),
         key=run_key,
     )
@@ -287,7 +299,6 @@ def make_train_step(
     placement: Placement = HERE,
     micro_batch: int | None = None,
     skip_nonfinite: bool = False,
-    freeze: str | None = None,
 ) -> Step:
     """Build the jitted train step ``step(state, images, labels, where=None, ids=None) -> (state, metrics)``.
 
@@ -303,8 +314,6 @@ def make_train_step(
         micro_batch: rows that go through the network at a time; None: all.
         skip_nonfinite: whether a step of which loss or gradient norm is not finite leaves all but the number of steps
             as it was.
-        freeze: pattern of the model's parameters that stay (:func:`jdml.adapt.matching`): no gradient is computed of
-            them, and the state is one of :func:`create_state` with the same pattern.
 
     Returns:
         The step. ``images [B, H, W, C]``, ``labels [B]`` ints, ``where [B]`` bool (rows that count for
@@ -317,8 +326,9 @@ def make_train_step(
         ``fold_in(state.key, t)``, so that a restored state goes on exactly. The same model, objective and optimizer
         objects give the same compiled step again.
     """
+    network, freeze = frozen_part(as_model(model))
     settings = (preprocess, placement, micro_batch, skip_nonfinite, freeze)
-    spec = StepSpec(as_model(model), objective, optimizer, *settings)
+    spec = StepSpec(network, objective, optimizer, *settings)
     return compiled(spec, donate=donate, indexed=False)
 
 
@@ -332,7 +342,6 @@ def make_indexed_step(
     placement: Placement = HERE,
     micro_batch: int | None = None,
     skip_nonfinite: bool = False,
-    freeze: str | None = None,
 ) -> Step:
     """Build :func:`make_train_step`'s step over a data set that lies on the device.
 
@@ -345,15 +354,15 @@ def make_indexed_step(
         placement: see :func:`make_train_step`.
         micro_batch: see :func:`make_train_step`.
         skip_nonfinite: see :func:`make_train_step`.
-        freeze: see :func:`make_train_step`.
 
     Returns:
         ``step(state, images [N, H, W, C], labels [N], indices [B], where=None)``, which returns
         ``(state, metrics)``: the batch is gathered inside the compiled step, so that the host sends
         B integers per step. The indices are the samples' ids.
     """
+    network, freeze = frozen_part(as_model(model))
     settings = (preprocess, placement, micro_batch, skip_nonfinite, freeze)
-    spec = StepSpec(as_model(model), objective, optimizer, *settings)
+    spec = StepSpec(network, objective, optimizer, *settings)
     return compiled(spec, donate=donate, indexed=True)
 
 

@@ -156,7 +156,7 @@ def fit_toy(toy):
     def run(out_dir=None, **settings):
         given = {"steps": 3, "evaluate": toy.spread, "evaluate_every": 3, "progress": False}
         parts = settings.pop("model", toy.model), toy.objective, optax.adam(1e-2), toy.data
-        return fit(*parts, toy.batches(), out_dir=out_dir, **{**given, **settings})
+        return fit(*parts, toy.batches(), run=out_dir, **{**given, **settings})
 
     return run
 

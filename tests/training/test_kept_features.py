@@ -38,7 +38,7 @@ def features_of(toy, model, images, folder, **settings):
     """Train the head of a toy on features of its images, which lie in a folder."""
     train = SimpleNamespace(images=images, labels=toy.data.labels)
     settings = {"steps": 1, "freeze": "block.*", "kept_views": 1, "progress": False, **settings}
-    fit(model, toy.objective, toy.optimizer, train, toy.batches(), features=folder, **settings)
+    fit(model, toy.objective, toy.optimizer, train, toy.batches(), **settings)
     return list(folder.iterdir())
 
 
@@ -48,7 +48,7 @@ def test_features_of_a_frozen_backbone_are_computed_once(pictures, tmp_path):
     plan, lines = dataclasses.replace(plan, freeze="backbone"), []
     settings = {"progress": False, "validation": pictures, "evaluate_every": 1}
     settings["tell"] = lines.append
-    cached = train(plan, pictures, out_dir=tmp_path / "run", **settings)
+    cached = train(plan, pictures, run=tmp_path / "run", **settings)
     (file,) = (tmp_path / "run" / "features").iterdir()
     assert np.load(file).shape == (24, 1, 64)
     assert re.findall(r"\d+", lines[0])[0] == "260"
@@ -62,7 +62,7 @@ def test_features_of_a_frozen_backbone_are_computed_once(pictures, tmp_path):
     np.testing.assert_allclose(embedded, jdml.sphere(every), atol=1e-6)
     np.save(file, 1 - np.load(file))  # they are read, not computed
     settings["validation"] = None
-    again = train(plan, pictures, features=file.parent, **settings)
+    again = train(plan, pictures, **settings)
     assert abs(again.history[0]["loss"] - cached.history[0]["loss"]) > 1e-3
     alone = train(plan, pictures, progress=False)  # without a folder they are in memory
     chex.assert_trees_all_close(alone.state.params, cached.state.params, rtol=1e-4)

@@ -20,7 +20,7 @@ ADAM = optax.adam(1e-2)
 def run(toy, optimizer, out_dir=None, sampler=None, **settings):
     given = {"steps": 6, "evaluate": toy.spread, "evaluate_every": 2, "progress": False}
     parts = toy.model, toy.objective, optimizer, toy.data, sampler or toy.batches()
-    return fit(*parts, out_dir=out_dir, **{**given, **settings})
+    return fit(*parts, run=out_dir, **{**given, **settings})
 
 
 @pytest.mark.parametrize("kind", ["float16", "float32"])
@@ -158,7 +158,7 @@ def of_size(weight):
 def half(toy, weight, out_dir=None, dtype=jnp.float16, **settings):
     given = {"steps": 1, "log_every": 1, "progress": False, "loss_scale": True, **settings}
     parts = of_size(weight), optax.sgd(1e-3 / weight), toy.data, toy.batches()
-    return fit(Half(dtype), *parts, out_dir=out_dir, **given)
+    return fit(Half(dtype), *parts, run=out_dir, **given)
 
 
 def test_a_scaled_loss_has_gradients_where_float16_has_none(toy):

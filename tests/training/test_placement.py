@@ -27,7 +27,7 @@ def train(toy):
 
         given = {"steps": 20, "log_every": 6, "checkpoint_every": 9, "progress": False}
         parts = toy.model, toy.objective, toy.optimizer, toy.data, Batches()
-        return fit(*parts, **given, **settings, out_dir=out_dir)
+        return fit(*parts, run=out_dir, **given, **settings)
 
     return run
 

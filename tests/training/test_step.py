@@ -15,14 +15,12 @@ from jdml import objectives
 from jdml.data import ClassBatchSampler, Dataset, RandomBatchSampler
 from jdml.models import SmallConvNet
 from jdml.objectives import Objective, pair, with_memory
-from jdml.training import (
-    create_state,
+from jdml.training import (create_state,
     embed,
     fit,
     make_indexed_step,
     make_train_step,
-    to_float,
-)
+    to_float, Devices)
 
 
 def start(toy, *, objective=None, optimizer=None, images=None):
@@ -297,7 +295,7 @@ def test_batch_norm_must_be_frozen():
     def begin(model, micro_batch):
         parts = OBJECTIVES["proxies"], optax.sgd(1.0), Dataset("noise", IMAGES, LABELS)
         sampler = RandomBatchSampler(24, 8)
-        fit(model, *parts, sampler, steps=0, micro_batch=micro_batch, progress=False)
+        fit(model, *parts, sampler, steps=0, progress=False, devices=Devices(micro_batch=micro_batch))
 
     begin(Normed(frozen=True), 4)
     for model, size in ((Normed(), 4), (Net(), 0)):

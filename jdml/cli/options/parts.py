@@ -37,17 +37,19 @@ OPTIONS = {
     "ProxyConfig.per_class": "proxies-per-class",
 }
 """Fields whose option has another name than the field."""
-ALIASES = {"learning_rate": ("--lr",), "name": ()}
+ALIASES = {"learning_rate": ("--lr",)}
 CHOICES = {
-    "LossConfig.name": Literal[registry.pair_losses() + registry.proxy_losses()],  # type: ignore[valid-type]
+    "LossConfig.name": Literal[registry.pair_losses() + registry.proxy_losses()],
 }
 """Fields whose choices are the names of records."""
+SHORT = 12
+"""Letters of choices that the help lists in front of an option's text."""
 NOT_DEFINING = "does not change what is computed: a run resumes with another value"
 """Stands on a field that does not define a run."""
 
 
 @functools.cache
-def field_docs(kind: type) -> dict[str, str]:
+def field_docs(kind: Any) -> dict[str, str]:
     """Return the docstrings of a dataclass's fields, those that it inherits among them."""
     docs: dict[str, str] = {}
     for each in reversed(kind.__mro__):
@@ -62,42 +64,76 @@ def field_docs(kind: type) -> dict[str, str]:
     return docs
 
 
-def options_of(kind: type[Config], defaults: Config | None = None) -> Any:
-    """Return a type from which tyro reads what was typed of a part.
+def options_of(group: Any, *, without: tuple[str, ...] = ()) -> Any:
+    """Let tyro read what is typed of a group of options: stands on a field of a command's dataclass.
 
     Args:
-        kind: the part's class.
-        defaults: whose values the help shows; None: none.
+        group: a part of a recipe or a dataclass of options, whose values the help shows.
+        without: fields that are no options of the command.
 
     Returns:
-        A ``TypedDict`` whose keys are all optional.
+        An annotation, by which the field becomes what was typed: values by field, the others absent.
     """
+    return tyro.conf.arg(constructor=_typed_dict(group, without))
+
+
+def _typed_dict(group: Any, without: tuple[str, ...] = ()) -> Any:
+    """Return a ``TypedDict`` whose keys, all optional, are the fields of a group."""
+    kind: Any = type(group)
     hints, docs = get_type_hints(kind, include_extras=True), field_docs(kind)
     fields: dict[str, Any] = {}
     for field in dataclasses.fields(kind):
-        name, hint = field.name, hints[field.name]
-        own = getattr(defaults, name, None)
-        if isinstance(hint, type) and issubclass(hint, Config):
-            fields[name] = options_of(hint, own)
+        name, hint, value = field.name, hints[field.name], getattr(group, field.name)
+        if isinstance(value, Config):
+            fields[name] = _typed_dict(value)
             continue
+        own = getattr(hint, "__metadata__", ())
+        helps = next((each.help for each in own if hasattr(each, "help")), None)
         hint = hint.__origin__ if get_origin(hint) is Annotated else hint
-        if Method in (hint, *get_args(hint)):
+        if name in without or Method in (hint, *get_args(hint)):
             continue  # --method, which changes more than this field
         hint = CHOICES.get(f"{kind.__name__}.{name}", _without_none(hint))
-        shown = None if isinstance(own, Mapping | tuple) else own
+        plain = isinstance(value, str | int | float) and not isinstance(value, bool) and value != ""
         fields[name] = Annotated[
             hint,
             tyro.conf.arg(
                 name=OPTIONS.get(f"{kind.__name__}.{name}"),
                 aliases=ALIASES.get(name),
-                help=docs.get(name, "").replace("``", ""),
-                help_behavior_hint="" if shown in (None, "", False) else f"(default: {shown})",
-                metavar="NAME=VALUE" if hint == tuple[str, ...] and "setting" in name else None,
+                help=_with_choices(docs.get(name, helps or "").replace("``", ""), hint),
+                help_behavior_hint=f"(default: {value})" if plain else "",
+                metavar=_metavar(hint),
             ),
         ]
-    typed = TypedDict(kind.__name__, fields, total=False)  # type: ignore[operator]
-    typed.__doc__ = str(kind.__doc__).partition("\n\n")[0]
-    return Annotated[typed, tyro.conf.arg(name="")]
+    return TypedDict(kind.__name__, fields, total=False)  # type: ignore
+
+
+def typed() -> Any:
+    """Return the default of a field of ``options_of``: nothing typed."""
+    return dataclasses.field(default_factory=dict)
+
+
+def make_groups(command: Any) -> None:
+    """Make dataclasses of the groups of a command's options from what was typed of them."""
+    for name, kind in get_type_hints(type(command)).items():
+        value = getattr(command, name)
+        if isinstance(value, dict) and dataclasses.is_dataclass(kind):
+            object.__setattr__(command, name, kind(**value))
+
+
+def _metavar(hint: Any) -> str | None:
+    """Return a short name of what is typed."""
+    if get_origin(hint) is Literal:
+        return "WORD" if len(",".join(map(str, get_args(hint)))) > SHORT else None
+    names = {int: "N", float: "X", str: "TEXT", tuple[str, ...]: "TEXT ...", tuple[int, ...]: "N ..."}
+    return names.get(hint)
+
+
+def _with_choices(text: str, hint: Any) -> str:
+    """Add choices that neither the metavar nor the text lists."""
+    choices = [str(each) for each in get_args(hint)] if get_origin(hint) is Literal else []
+    if _metavar(hint) is None or all(choice in text for choice in choices):
+        return text
+    return f"{text} {', '.join(choices)}."
 
 
 def _without_none(hint: Any) -> Any:
@@ -206,11 +242,12 @@ def to_argv(options: Any, *, without: tuple[str, ...] = ()) -> list[str]:
     kinds = dict(parts_of(Recipe()))
     for field in dataclasses.fields(options):
         value = getattr(options, field.name)
-        if field.name in without or _is_default(field, value):
+        group = dataclasses.is_dataclass(value)
+        if field.name in without or not group and _is_default(field, value):
             continue
         if isinstance(value, dict):
             words += _words_of_typed(value, kinds, field.name, without)
-        elif dataclasses.is_dataclass(value):
+        elif group:
             words += to_argv(value, without=without)
         else:
             words += _words(option_of(type(options), field.name), value)
