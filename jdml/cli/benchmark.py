@@ -1,24 +1,45 @@
-"""``jdml benchmark``: a method, a data set, a protocol; the paper's row beside ours."""
+"""``jdml benchmark``: a method, a data set, a protocol; the paper's row next to ours."""
 
 import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
 
+from jdml import registry
 from jdml.cli.benchmark_table import Rows, called, differences, over, paper_rows, show
-from jdml.cli.options.base import as_typed
-from jdml.cli.options.benchmark import BenchmarkOptions
-from jdml.cli.start_of_run import data_checksum, started
+from jdml.cli.options.data import ImageOptions, PaperData
+from jdml.cli.options.devices import DeviceOptions
+from jdml.cli.options.parts import (
+    NOT_DEFINING,
+    Typed,
+    as_typed,
+    defining,
+    make_groups,
+    options_of,
+    typed,
+    with_typed,
+)
+from jdml.cli.options.run import FolderOptions, WeightOptions
+from jdml.cli.provenance import data_checksum, started
 from jdml.cli.training_data import load_split
-from jdml.recipes import Problems, Recipe
-from jdml.recipes.base import Batch
-from jdml.recipes.beside import told_below
+from jdml.recipes import RECIPES, CCPConfig, Recipe, recipe
+from jdml.recipes.papers import Protocol
+from jdml.recipes.paper_comparison import footnotes
+from jdml.recipes.parsing import parse_settings
 from jdml.registry import DATASETS
+from jdml.registry.constraints import at_least, check_fields
 from jdml.registry.extras import need
+
+if TYPE_CHECKING:
+    Backbone = RecipeName = str
+else:
+    Backbone = Literal[tuple(sorted(registry.pretrained_networks()))]
+    RecipeName = Literal[tuple(sorted(RECIPES))]
 
 FOLDS = 4
 EVERY = {"sop": 250, "inshop": 250}
@@ -26,20 +47,43 @@ MLRC_EVALUATIONS = 600
 """150,000 steps where there are many classes: the longest of the tables took 131,000 on average."""
 DRY_CLASSES = 8
 DRY_IMAGES, DRY_TEST_IMAGES = 8, 2
+SHOWN = Recipe().replace(batch={"epochs": 1}, optimizer={"learning_rate": 1e-5})
 
 
 @dataclass(frozen=True)
-class Benchmark(BenchmarkOptions):
-    """Train a method by its paper's recipe and score it on classes that it has not seen, beside the paper's row.
+class TaskOptions:
+    """What is trained on what."""
+
+    method: RecipeName = "pfml"
+    """What is trained: a method of this library, or one that its papers compare with."""
+    method_setting: tuple[str, ...] = ()
+    """The method's own numbers, as NAME=VALUE, such as preset=found (pfml) or preset=released (nir, ccp)."""
+    dataset: PaperData = "cub"
+    """Data set; folder: any folder of classes, the first half of them for training."""
+    protocol: Protocol = "conventional"
+    """How models are trained, chosen and scored."""
+    backbone: Backbone = "resnet50"
+    """The network."""
+    seeds: Annotated[int, at_least(1), NOT_DEFINING] = 1
+    """How many runs, from --seed on; the table then shows their mean and standard deviation."""
+    worker_kind: Annotated[Literal["process", "thread"], NOT_DEFINING] = "thread"
+    """What decodes images."""
+    dry_run: bool = False
+    """A few steps on made-up images of the right size and a few classes: whether the whole path works."""
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    """Train a method by its paper's recipe and score it on classes that it has not seen, next to the paper's row.
 
     The recipe is the paper's, as printed; --method-setting preset=found (pfml), preset=released (nir, ccp) are others.
-    In what a run is not its row's is said below the table, and no row stands beside a task that no table has.
+    Differences from the paper's run are listed below the table; a task that no table has gets no paper row.
 
     conventional: one model on all training classes, R@k on the test classes. mlrc: four models, each on three quarters
-    of the training classes and stopped by the fourth; scored apart and with their embeddings side by side. ablation:
+    of the training classes and stopped by the fourth; scored apart and with their embeddings concatenated. ablation:
     one model of that kind, on two thirds and stopped by the third (CCP's). The test classes choose nothing.
 
-    With --out, a killed benchmark goes on where it was when the same command is given again. Other losses, miners,
+    With --out, a killed benchmark resumes when the same command is given again. Other losses, miners,
     networks and splits: jdml train.
 
     An example, potential fields on CUB with a ResNet-50; below, whether the whole path works, in about a minute:
@@ -47,38 +91,126 @@ class Benchmark(BenchmarkOptions):
     jdml benchmark --dataset cub --data-dir CUB_200_2011 --method pfml --weights resnet50.safetensors --out runs/pfml
     """
 
+    task: Annotated[TaskOptions, options_of(TaskOptions())] = typed()
+    data: Annotated[ImageOptions, options_of(ImageOptions())] = typed()
+    weights: Annotated[WeightOptions, options_of(WeightOptions())] = typed()
+    network: Annotated[Typed, options_of(Recipe().network, without=("name",), shown=False)] = typed()
+    loss: Annotated[Typed, options_of(Recipe().loss, without=("name",), shown=False)] = typed()
+    finetune: Annotated[Typed, options_of(Recipe().finetune, shown=False)] = typed()
+    batch: Annotated[Typed, options_of(Recipe().batch, shown=False)] = typed()
+    optimizer: Annotated[Typed, options_of(Recipe().optimizer, shown=False)] = typed()
+    evaluation: Annotated[Typed, options_of(Recipe().evaluation, shown=False)] = typed()
+    run: Annotated[FolderOptions, options_of(FolderOptions())] = typed()
+    devices: Annotated[DeviceOptions, options_of(DeviceOptions())] = typed()
+
+    def __post_init__(self) -> None:
+        make_groups(self)
+
+    @property
+    def crop_size(self) -> int:
+        """Height and width of the crops."""
+        return self.data.image_size or (224 if self.task.protocol == "conventional" else 227)
+
+    def check(self) -> None:
+        """Refuse options that contradict each other."""
+        self.run.check()
+        check_fields(self.task)
+        check_fields(self.data)
+        self.weights.check(str(self.task.backbone))
+        task = self.task
+        if self.data.label_noise and (task.protocol != "conventional" or task.method == "ccp"):
+            raise ValueError(
+                "--label-noise is for the conventional protocol, and not for ccp: both choose by training classes"
+            )
+
+    def recipe(self) -> Recipe:
+        """Return the paper's recipe, changed by what was typed.
+
+        Raises:
+            ValueError: options that contradict each other, as typed.
+        """
+        task = self.task
+        own = parse_settings(task.method_setting, "--method-setting", words=True)
+        try:
+            with as_typed():
+                base = recipe(
+                    task.method,
+                    task.dataset,
+                    protocol=task.protocol,
+                    backbone=task.backbone,
+                    **own,
+                )
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"--method-setting: {error}") from error
+        if "pooling" in self.network and base.network.pooling is None:
+            raise ValueError(f"--pooling is not for --backbone {task.backbone}, which has its own")
+        names = ("loss", "network", "finetune", "batch", "optimizer", "evaluation")
+        made = with_typed(base, {name: getattr(self, name) for name in names})
+        settings = ("alpha", "delta")
+        changed = [
+            n for n in settings if made.loss.settings.get(n) != base.loss.settings.get(n)
+        ]
+        if base.loss.proxies.clip_norm is not None and changed:
+            raise ValueError(
+                "--method-setting clip=vector clips at the force of the preset's alpha and delta: it does not go with "
+                f"--loss-setting {'= '.join(changed)}="
+            )
+        every = self.evaluation.get("every", EVERY.get(task.dataset, 25))
+        made = made.replace(evaluation={"every": every})
+        if task.dry_run:
+            made = rehearsed(made)
+            return made.replace(
+                batch={"steps": self.batch.get("steps", 2)}, evaluation={"every": 2}
+            )
+        if task.protocol != "conventional" and not {"steps", "epochs"} & self.batch.keys():
+            longest = MLRC_EVALUATIONS * EVERY.get(task.dataset, 25)
+            made = made.replace(batch={"steps": longest})
+        return made
+
+    def options(self) -> dict[str, Any]:
+        """Return what defines the benchmark beside its recipe, as JSON has it."""
+        groups = (self.task, self.data, self.weights, self.run)
+        return {name: value for group in groups for name, value in defining(group).items()}
+
     def execute(self) -> None:
         """Train, score, show both rows, write metrics.json."""
         from jdml.training.placement import writes
         from jdml.training.run_files import write_json
 
-        self.join()
+        self.devices.join()
         self.check()
-        _check_folder(self.out)
-        if self.dry_run:
+        task, out = self.task, self.run.out
+        _check_folder(self.run.out)
+        if task.dry_run:
             with fake_images(self.crop_size) as folder:
-                source = replace(self, dataset="folder", data_dir=folder)
+                source = replace(
+                    self,
+                    task=replace(task, dataset="folder"),
+                    data=replace(self.data, data_dir=folder),
+                )
                 runs, unlike = self._measure_all(source)
         else:
             runs, unlike = self._measure_all(self)
         if not writes():
             return
-        seeds = "" if self.seeds == 1 else f", {self.seeds} seeds"
-        title = f"{self.dataset}, {self.protocol}: {self.method}, {self.backbone}{seeds}"
-        if self.dry_run:
+        seeds = "" if task.seeds == 1 else f", {task.seeds} seeds"
+        title = f"{task.dataset}, {task.protocol}: {task.method}, {task.backbone}{seeds}"
+        if task.dry_run:
             show(f"{title} (dry run on noise)", runs)
         else:
             found = paper_rows(self, self.recipe())
             differs = (*unlike, *differences(self))
-            below = told_below(found, self.method, self.protocol, differs)
+            below = footnotes(found, task.method, task.protocol, differs)
             show(title, runs, found, below, called(self))
-        if self.out is not None:
-            self.out.mkdir(parents=True, exist_ok=True)
-            rows = runs[0] if self.seeds == 1 else {**over(runs, np.mean), "seeds": runs}
-            write_json(self.out / "metrics.json", {"options": self.told(), **rows})
-            models = [file.parent for file in sorted(self.out.glob("**/model.safetensors"))]
-            if not self.dry_run and models:
-                where = shlex.quote(self.dataset + (f":{self.data_dir}" if self.data_dir else ""))
+        if out is not None:
+            out.mkdir(parents=True, exist_ok=True)
+            rows = runs[0] if task.seeds == 1 else {**over(runs, np.mean), "seeds": runs}
+            write_json(out / "metrics.json", {"options": self.options(), **rows})
+            models = [file.parent for file in sorted(out.glob("**/model.safetensors"))]
+            if not task.dry_run and models:
+                where = shlex.quote(
+                    task.dataset + (f":{self.data.data_dir}" if self.data.data_dir else "")
+                )
                 model = shlex.quote(str(models[0]))
                 print(f"next: jdml embed {model} {where} --split test --out embeddings.npz")
                 print(f"      jdml search {model} PHOTO.jpg --gallery {where} -k 10")
@@ -87,12 +219,12 @@ class Benchmark(BenchmarkOptions):
         """Metrics by row of each seed, and which counts are not the published ones."""
         data, unlike = self._read(source)
         runs = []
-        for number in range(self.seeds):
-            apart = FOLDS if self.protocol == "mlrc" else 1  # whose models have seeds in a row
-            out = self.out
-            if out is not None and self.seeds > 1:
-                out = out / f"seed{self.seed + apart * number}"
-            one = replace(self, seed=self.seed + apart * number, out=out)
+        for number in range(self.task.seeds):
+            apart = FOLDS if self.task.protocol == "mlrc" else 1  # whose models have seeds in a row
+            seed, out = self.run.seed + apart * number, self.run.out
+            if out is not None and self.task.seeds > 1:
+                out = out / f"seed{seed}"
+            one = replace(self, run=replace(self.run, seed=seed, out=out))
             runs.append(one._measure(*data))
         return runs, unlike
 
@@ -101,100 +233,74 @@ class Benchmark(BenchmarkOptions):
         from jdml import data
         from jdml.data.checking import unlike_published
 
-        crops = data.conventional if self.protocol == "conventional" else data.mlrc
+        crops = data.conventional if self.task.protocol == "conventional" else data.mlrc
         train, test = read(source, crops(self.crop_size))
         scored = {"test": test.queries}
         if test.gallery is not None:
             scored = {"query": test.queries, "gallery": test.gallery}
         for name, part in {"train": train, **scored}.items():
             if len(np.unique(part.labels)) < 2:
-                raise ValueError(f"{source.dataset}: the split {name!r} has fewer than two classes")
-        unlike = unlike_published(source.dataset, {"train": train, **scored})
+                raise ValueError(f"{source.task.dataset}: the split {name!r} has fewer than two classes")
+        unlike = unlike_published(source.task.dataset, {"train": train, **scored})
         for line in unlike:
-            print(f"{source.dataset}: {line}", flush=True)
+            print(f"{source.task.dataset}: {line}", flush=True)
         return (train, test), unlike
 
-    def _measure(self, train: Any, test: Any) -> Rows:
-        """Metrics by row."""
-        from jdml import data
-        from jdml.training.protocols import ablation, conventional, mlrc
-
-        plan = self._plan(train)
-        if self.protocol == "mlrc":
-            return mlrc(plan, train, test, self.out)
-        if self.protocol == "ablation":
-            return {"ours": ablation(plan, train, test, self.out)}
-        if self.label_noise:
-            labels = data.corrupt_labels(train.labels, self.label_noise, self.seed)
-            train = replace(train, labels=labels)
-        return {"ours": conventional(plan, train, test, self.out)}
-
-    @property
-    def longest(self) -> int | None:
-        """How many steps a run has at most where nobody typed them; None: the recipe's."""
-        if self.protocol == "conventional":
-            return None
-        return MLRC_EVALUATIONS * EVERY.get(self.dataset, 25)
-
-    def _plan(self, train: Any) -> Any:
-        from jdml.data import ImageBatches
-        from jdml.recipes import make_objective
-        from jdml.training.by_recipe import make_network
+    def _measure(self, data: Any, test: Any) -> Rows:
+        """Return metrics by row."""
+        from jdml.data import ImageBatches, corrupt_labels
+        from jdml.training import Devices, RunConfig, pretrained, train
+        from jdml.training.by_recipe import make_network, make_objective
         from jdml.training.placement import writes
-        from jdml.training.protocols import Plan
+        from jdml.training.protocols import ablation, conventional, mlrc
         from jdml.training.scoring import ndcg_ranks, recall_ranks
 
-        recipe = self.recipe()
+        task, backbone = self.task, str(self.task.backbone)
+        recipe, load = self.recipe(), self.weights.pretrained()
         with as_typed():
-            make_objective(recipe, 2)  # tells wrong settings before any work
-        steps, every = self.steps, EVERY.get(self.dataset, 25)
-        if self.dry_run:
-            recipe, every = rehearsed(recipe), 2
-            steps = 2 if steps is None else steps
-        elif steps is None:
-            steps = self.longest
-        mesh, where = self.mesh(recipe.batch_size)
+            make_objective(recipe, 2)  # refuses wrong settings before any work
+        mesh, where = self.devices.mesh(recipe.batch.rows)
         for line in where if writes() else ():
             print(line, flush=True)
-
-        def batches(dataset: Any, sampler: Any) -> Any:
-            return ImageBatches(
-                dataset,
-                sampler,
-                seed=self.seed,
-                workers=self.workers,
-                worker_kind=self.worker_kind,
-                on_bad_image=self.on_bad_image or "stop",
-            )
-
-        return Plan(
-            recipe=recipe,
-            model=make_network(
-                recipe,
-                train,
-                pretrained=self.pretrained(),
-                **self.network_settings(self.backbone),
-            ),
-            steps=steps,
-            evaluate_every=every,
-            seed=self.seed,
-            preprocess=self.preprocess(self.backbone),
-            pretrained=self.pretrained(),
-            batches=batches,
-            recall_at=recall_ranks(self.dataset),
-            ndcg_at=ndcg_ranks(self.dataset),
-            config=self._config(train),
-            progress=not self.quiet,
-            mesh=mesh,
-            micro_batch=self.micro_batch,
+        batches = partial(
+            ImageBatches,
+            seed=self.run.seed,
+            workers=self.data.workers,
+            worker_kind=task.worker_kind,
+            on_bad_image=self.data.on_bad_image or "stop",
         )
+        settings: Any = {
+            "run": RunConfig(self.run.out, config=self._config(data)),
+            "seed": self.run.seed,
+            "train": partial(
+                train,
+                model=make_network(
+                    recipe, data, pretrained=load, **self.weights.network_settings(backbone)
+                ),
+                sampler=None if recipe.finetune.caches_features else batches,
+                state=None if load is None else pretrained(load),
+                preprocess=self.weights.preprocess(backbone, always=True),
+                devices=Devices(mesh, micro_batch=self.devices.micro_batch),
+                progress=not self.run.quiet,
+            ),
+            "recall_at": recall_ranks(task.dataset),
+            "ndcg_at": ndcg_ranks(task.dataset),
+        }
+        if task.protocol == "mlrc":
+            return mlrc(recipe, data, test, **settings)
+        if task.protocol == "ablation":
+            return {"ours": ablation(recipe, data, test, **settings)}
+        if self.data.label_noise:
+            labels = corrupt_labels(data.labels, self.data.label_noise, self.run.seed)
+            data = replace(data, labels=labels)
+        return {"ours": conventional(recipe, data, test, **settings)}
 
     def _config(self, train: Any) -> dict[str, Any]:
-        """What must agree for a run to go on, beside its recipe: all that changes what is computed."""
-        rows = [] if self.dry_run else paper_rows(self, self.recipe())
-        images = None if self.dry_run else data_checksum(train)
+        """Return what must agree for a run to resume, beside its recipe."""
+        rows = [] if self.task.dry_run else paper_rows(self, self.recipe())
+        images = None if self.task.dry_run else data_checksum(train)
         return {
-            "benchmark": {**self.defining(), "data_checksum": images},
+            "benchmark": {**self.options(), "data_checksum": images},
             "started": {
                 **started("jdml benchmark", self),
                 "paper": rows[0].values if rows else {},
@@ -222,21 +328,22 @@ def read(source: Benchmark, crops: Any) -> tuple[Any, Any]:
     from jdml.training.protocols import Retrieval
 
     def load(split: str) -> Any:
-        part = load_split(source.dataset, source.data_dir, split, transform=crops)
-        return data.without_bad_images(part) if source.on_bad_image == "skip" else part
+        part = load_split(source.task.dataset, source.data.data_dir, split, transform=crops)
+        return data.without_bad_images(part) if source.data.on_bad_image == "skip" else part
 
-    if "query" in DATASETS[source.dataset].published:
+    if "query" in DATASETS[source.task.dataset].published:
         return load("train"), Retrieval(load("query"), load("gallery"))
     return load("train"), Retrieval(load("test"))
 
 
 def rehearsed(recipe: Recipe) -> Recipe:
     """The recipe with batches and pools that the made-up images fill."""
-    small: Batch = (DRY_CLASSES // 4, 4) if isinstance(recipe.batch, tuple) else DRY_CLASSES
-    method = recipe.method
-    if isinstance(method, Problems):
-        method = replace(method, pool_size=DRY_IMAGES)
-    return replace(recipe, batch=small, method=method)
+    batch: dict[str, Any] = {"size": DRY_CLASSES}
+    if recipe.batch.classes is not None:
+        batch = {"classes": DRY_CLASSES // 4, "samples_per_class": 4}
+    if isinstance(recipe.loss.method, CCPConfig):
+        recipe = recipe.replace(loss={"method": {"pool_size": DRY_IMAGES}})
+    return recipe.replace(batch=batch)
 
 
 @contextmanager

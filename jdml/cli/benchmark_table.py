@@ -3,11 +3,12 @@
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from jdml.cli.options.benchmark import BenchmarkOptions
+if TYPE_CHECKING:
+    from jdml.cli.benchmark import Benchmark
 from jdml.recipes import Recipe
 from jdml.recipes.beside import Beside, beside
 
@@ -67,7 +68,7 @@ def show(
         print(line)
 
 
-def paper_rows(options: BenchmarkOptions, recipe: Recipe) -> list[Beside]:
+def paper_rows(options: "Benchmark", recipe: Recipe) -> list[Beside]:
     """What the papers report of such a run.
 
     Args:
@@ -77,19 +78,19 @@ def paper_rows(options: BenchmarkOptions, recipe: Recipe) -> list[Beside]:
     Returns:
         Their rows; none where no paper has one.
     """
-    dino = options.backbone == "vit_s16" and options.input_stats == "vit_s16_dino"
+    dino = options.task.backbone == "vit_s16" and options.weights.normalization == "vit_s16_dino"
     return beside(
         recipe,
-        options.method,
-        options.dataset,
-        protocol=options.protocol,
-        backbone="vit_s16_dino" if dino else str(options.backbone),
-        label_noise=options.label_noise,
+        options.task.method,
+        options.task.dataset,
+        protocol=options.task.protocol,
+        backbone="vit_s16_dino" if dino else str(options.task.backbone),
+        label_noise=options.data.label_noise,
         crop=options.crop_size,
     )
 
 
-def called(options: BenchmarkOptions) -> dict[str, str]:
+def called(options: "Benchmark") -> dict[str, str]:
     """What a row of ours is called where its name does not tell the whole of it.
 
     Args:
@@ -98,12 +99,12 @@ def called(options: BenchmarkOptions) -> dict[str, str]:
     Returns:
         Names by row.
     """
-    if options.method == "ccp" and options.protocol == "conventional":
+    if options.task.method == "ccp" and options.task.protocol == "conventional":
         return {"ours": "ours, 3/4 of the classes"}
     return {}
 
 
-def differences(options: BenchmarkOptions) -> tuple[str, ...]:
+def differences(options: "Benchmark") -> tuple[str, ...]:
     """In what a run is not the papers', beside its recipe.
 
     Args:
@@ -115,5 +116,5 @@ def differences(options: BenchmarkOptions) -> tuple[str, ...]:
     quarter = ["a quarter of the training classes only tells when a problem ends"]
     return (
         *(quarter if called(options) else []),
-        *(["random weights"] if options.weights is None else []),
+        *(["random weights"] if options.weights.weights is None else []),
     )

@@ -114,12 +114,13 @@ def train(
     model = frozen(recipe, adapted(recipe, model), train, preprocess)
     network = frozen_part(as_model(model))[0]
     objective, batches = parts.get("objective"), parts.get("sampler")
-    if objective is None:
-        _check_classes(recipe, train.labels, drawn=batches is None)
     is_own = batches is not None
+    drawn_by_recipe = not is_own or (callable(batches) and not hasattr(batches, "__next__"))
+    if objective is None:
+        _check_classes(recipe, train.labels, drawn=drawn_by_recipe)
     if batches is None:
         batches = recipe.batch.build(train.labels, seed, getattr(train, "views", {}))
-    elif callable(batches) and not hasattr(batches, "__next__"):
+    elif drawn_by_recipe:
         drawn = recipe.batch.build(train.labels, seed, getattr(train, "views", {}))
         batches = batches(train, drawn)
     per_epoch = max(1, len(train) // getattr(batches, "batch_size", recipe.batch.rows))

@@ -64,20 +64,21 @@ def field_docs(kind: Any) -> dict[str, str]:
     return docs
 
 
-def options_of(group: Any, *, without: tuple[str, ...] = ()) -> Any:
+def options_of(group: Any, *, without: tuple[str, ...] = (), shown: bool = True) -> Any:
     """Let tyro read what is typed of a group of options: stands on a field of a command's dataclass.
 
     Args:
         group: a part of a recipe or a dataclass of options, whose values the help shows.
         without: fields that are no options of the command.
+        shown: whether the help shows values.
 
     Returns:
         An annotation, by which the field becomes what was typed: values by field, the others absent.
     """
-    return tyro.conf.arg(constructor=_typed_dict(group, without))
+    return tyro.conf.arg(constructor=_typed_dict(group, without, shown))
 
 
-def _typed_dict(group: Any, without: tuple[str, ...] = ()) -> Any:
+def _typed_dict(group: Any, without: tuple[str, ...] = (), shown: bool = True) -> Any:
     """Return a ``TypedDict`` whose keys, all optional, are the fields of a group."""
     kind: Any = type(group)
     hints, docs = get_type_hints(kind, include_extras=True), field_docs(kind)
@@ -85,7 +86,7 @@ def _typed_dict(group: Any, without: tuple[str, ...] = ()) -> Any:
     for field in dataclasses.fields(kind):
         name, hint, value = field.name, hints[field.name], getattr(group, field.name)
         if isinstance(value, Config):
-            fields[name] = _typed_dict(value)
+            fields[name] = _typed_dict(value, without, shown)
             continue
         own = getattr(hint, "__metadata__", ())
         helps = next((each.help for each in own if hasattr(each, "help")), None)
@@ -100,7 +101,7 @@ def _typed_dict(group: Any, without: tuple[str, ...] = ()) -> Any:
                 name=OPTIONS.get(f"{kind.__name__}.{name}"),
                 aliases=ALIASES.get(name),
                 help=_with_choices(docs.get(name, helps or "").replace("``", ""), hint),
-                help_behavior_hint=f"(default: {value})" if plain else "",
+                help_behavior_hint=f"(default: {value})" if plain and shown else "",
                 metavar=_metavar(hint),
             ),
         ]
