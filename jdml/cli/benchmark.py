@@ -36,7 +36,8 @@ from jdml.registry.constraints import at_least, check_fields
 from jdml.registry.extras import need
 
 if TYPE_CHECKING:
-    Backbone = RecipeName = str
+    Backbone = str
+    RecipeName = str
 else:
     Backbone = Literal[tuple(sorted(registry.pretrained_networks()))]
     RecipeName = Literal[tuple(sorted(RECIPES))]
@@ -47,7 +48,6 @@ MLRC_EVALUATIONS = 600
 """150,000 steps where there are many classes: the longest of the tables took 131,000 on average."""
 DRY_CLASSES = 8
 DRY_IMAGES, DRY_TEST_IMAGES = 8, 2
-SHOWN = Recipe().replace(batch={"epochs": 1}, optimizer={"learning_rate": 1e-5})
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from jdml.cli.options.base import flag
+
 from jdml.registry.constraints import SecondLook
 from jdml.registry.places import at_home
 
@@ -172,4 +172,4 @@ class Evaluate:
         if len(given) == 1:
             ((name, file),) = given.items()
             (other,) = set(GALLERY) - {name}
-            raise ValueError(f"{flag(name)} {file} needs {flag(other)}, another .npy file")
+            raise ValueError(f"--{name.replace("_", "-")} {file} needs --{other.replace("_", "-")}, another .npy file")

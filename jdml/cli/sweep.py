@@ -166,12 +166,14 @@ def with_option(options: Train, name: str, text: str) -> Train:
             value = {**inner, path[1]: value}
         elif name in LISTS:
             value = (*inner, *value)
-        return dataclasses.replace(options, **{group: {**own, path[0]: value}})
+        typed: Any = {group: {**own, path[0]: value}}
+        return dataclasses.replace(options, **typed)
     if name in LISTS:
         value = (*getattr(own, path[0]), *value)
     elif isinstance(getattr(own, path[0]), Path) or path[0] in PLACES:
         value = Path(text)
-    return dataclasses.replace(options, **{group: dataclasses.replace(own, **{path[0]: value})})
+    changed: Any = {group: dataclasses.replace(own, **{path[0]: value})}
+    return dataclasses.replace(options, **changed)
 
 
 PLACES = ("weights", "data_dir", "classes_file", "feature_cache")

@@ -235,7 +235,7 @@ def _train(
     start = time.monotonic()
     every = max(1, steps // 20)
     result = train(
-        replace(method.recipe, steps=steps),
+        method.recipe.replace(batch={"steps": steps}),
         parts.train,
         model=Network(),
         seed=seed,

@@ -201,9 +201,9 @@ def _train(
     seed: int,
 ) -> FitResult:
     """Train one model, stopped by held-out classes where there are any."""
-    evaluation: dict[str, int | None] = {"patience": recipe.evaluation.patience or RUN_PATIENCE}
-    if validation is None:
-        evaluation: dict[str, int | None] = {"every": None, "patience": None}
+    evaluation: dict[str, int | None] = {"every": None, "patience": None}
+    if validation is not None:
+        evaluation = {"patience": recipe.evaluation.patience or RUN_PATIENCE}
     recipe = recipe.replace(evaluation=evaluation)
     return train(recipe, data, validation=validation, run=run, seed=seed)
 

@@ -5,10 +5,11 @@ import dataclasses
 import functools
 import inspect
 import textwrap
+import types
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypedDict, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, TypedDict, Union, get_args, get_origin, get_type_hints
 
 import tyro
 
@@ -115,7 +116,8 @@ def typed() -> Any:
 
 def make_groups(command: Any) -> None:
     """Make dataclasses of the groups of a command's options from what was typed of them."""
-    for name, kind in get_type_hints(type(command)).items():
+    hints: dict[str, Any] = get_type_hints(type(command))
+    for name, kind in hints.items():
         value = getattr(command, name)
         if isinstance(value, dict) and dataclasses.is_dataclass(kind):
             object.__setattr__(command, name, kind(**value))
@@ -139,14 +141,9 @@ def _with_choices(text: str, hint: Any) -> str:
 
 def _without_none(hint: Any) -> Any:
     """Return what may be typed of a field: None is what is not typed, and mappings are NAME=VALUE."""
-    kinds = tuple(kind for kind in get_args(hint) if kind is not type(None))
-    if not kinds or get_origin(hint) is Literal:
-        kinds = (hint,)
-    if get_origin(kinds[0]) is Mapping:
-        return tuple[str, ...]
-    if len(kinds) > 1 and get_origin(kinds[1]) is Mapping:
-        kinds = kinds[:1]
-    return kinds[0]
+    union = get_origin(hint) in (Union, types.UnionType)
+    kinds = [kind for kind in get_args(hint) if kind is not type(None)] if union else [hint]
+    return tuple[str, ...] if get_origin(kinds[0]) is Mapping else kinds[0]
 
 
 def with_typed(recipe: Recipe, typed: Mapping[str, Typed]) -> Recipe:
