@@ -1,4 +1,4 @@
-"""The command jdml evaluate: files of embeddings, their labels, what is refused."""
+"""The command jdml evaluate: files of embeddings, their labels, refusals."""
 
 import json
 import re
@@ -33,7 +33,7 @@ def test_evaluate_json(jdml_main, embeddings, tmp_path):
     assert all(name in out for name in ("R@1", "R@2", "MAP@R", "nDCG@2", "P@2", "found@2"))
 
 
-def test_evaluate_gallery_names_strings_and_sphere(jdml_main, tmp_path):
+def test_evaluate_with_gallery_array_names_string_labels_and_cosine(jdml_main, tmp_path):
     """A separate gallery, string labels, arrays under other names, ranked by cosine."""
     np.savez(
         tmp_path / "e.npz",
@@ -78,8 +78,8 @@ def test_evaluate_refuses(jdml_main, tmp_path, arrays, names):
     assert re.search(names, err), err
 
 
-def test_evaluate_reads_what_it_needs_as_it_lies(jdml_main, embeddings, tmp_path):
-    """Arrays of the other byte order; beside them Python objects, which are not asked for."""
+def test_evaluate_reads_big_endian_arrays_and_skips_objects(jdml_main, embeddings, tmp_path):
+    """Arrays of the other byte order are read; Python objects in the same file are not loaded."""
     content = dict(np.load(embeddings))
     _, expected, _ = jdml_main("evaluate", embeddings, "--json", "-")
     for swapped in (">f8", ">f4"):
@@ -97,8 +97,8 @@ def test_evaluate_reads_what_it_needs_as_it_lies(jdml_main, embeddings, tmp_path
     assert (code, "y.npy" in err, err.count("\n")) == (2, True, 1)
 
 
-def test_evaluate_tells_of_queries_in_the_gallery(jdml_main, embeddings, tmp_path):
-    """And leaves them out, if their rows are said; rows without a class are no queries."""
+def test_evaluate_warns_of_queries_in_the_gallery(jdml_main, embeddings, tmp_path):
+    """With their rows given it excludes them; rows without a class are not queries."""
     content = dict(np.load(embeddings))
     x, y = content["embeddings"], content["labels"].copy()
     file = tmp_path / "both.npz"
@@ -120,8 +120,8 @@ def test_evaluate_tells_of_queries_in_the_gallery(jdml_main, embeddings, tmp_pat
     assert json.loads(out)["queries"] == len(y) - 2  # the other of its class has none
 
 
-def test_evaluate_ignores_what_is_of_one_group(jdml_main, embeddings, tmp_path):
-    """By a key, a column of a table, a file; and what has no other of its class then is told."""
+def test_evaluate_ignores_pairs_of_one_group(jdml_main, embeddings, tmp_path):
+    """Groups come from a key, a column or a file; queries that are left without a match are counted."""
     content = dict(np.load(embeddings))
     x, camera = content["embeddings"], np.array(list("lrlrll"))
     ignore, file = "--ignore-same", tmp_path / "both.npz"
@@ -182,7 +182,7 @@ def test_evaluate_by_level(jdml_main, embeddings, tmp_path):
 
 
 @pytest.mark.parametrize("terminal", [True, False])
-def test_tables_lose_no_digit(terminal, capsys, monkeypatch):
+def test_tables_show_all_digits(terminal, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "60")
     if terminal:
         monkeypatch.setenv("FORCE_COLOR", "1")

@@ -1,4 +1,4 @@
-"""A run on images that is killed with SIGKILL, again and again, ends as an unbroken one."""
+"""A run on images that is killed with SIGKILL several times ends like an uninterrupted one."""
 
 import json
 import os
@@ -60,8 +60,8 @@ def final_arrays(folder: Path) -> list[np.ndarray]:
 
 
 @pytest.mark.filterwarnings("ignore:Sharding info not provided:UserWarning")
-def test_killed_run_ends_like_an_unbroken_one(capsys, animals, tmp_path):
-    """Killed in the middle, resumed with another number of workers, damaged files on the way: the same bits.
+def test_killed_run_ends_like_an_uninterrupted_one(capsys, animals, tmp_path):
+    """Killed in the middle, resumed with another number of workers, with damaged files: the same bits.
 
     Here it is resumed in the tests' process; in one of its own with `make kills`.
     """
