@@ -50,7 +50,7 @@ import pytest
 from _pytest import runner
 from jax._src.interpreters import mlir
 
-pytest.register_assert_rewrite("data.own", "hunt.bad")  # what they assert is reported as a test's
+pytest.register_assert_rewrite("data.pictures", "hunt.bad")  # what they assert is reported as a test's
 
 # Tracing makes millions of objects, hardly any of them garbage: collect a hundred times less often.
 gc.freeze()

@@ -48,7 +48,7 @@ img/MEN/Pants/id_00000007/2.jpg         id_00000007 gallery
 
 
 def cub(folder: Path, **changes: str) -> Path:
-    """Ids are out of order and with gaps; labels stand in another order than images."""
+    """Write ids out of order and with gaps, and labels in another order than images."""
     write(folder, CUB | {f"{name}.txt": text for name, text in changes.items()})
     for line in CUB["images.txt"].splitlines():
         number, path = line.split(maxsplit=1)
@@ -74,7 +74,7 @@ def inshop(folder: Path, old: str = "", new: str = "") -> None:
     write(folder, {"list_eval_partition.txt": INSHOP.replace(old, new, 1)})
 
 
-def test_a_byte_order_mark_is_no_part_of_a_list(tmp_path):
+def test_byte_order_mark_is_skipped(tmp_path):
     cub(tmp_path)
     for file in tmp_path.rglob("*.txt"):
         file.write_bytes(b"\xef\xbb\xbf" + file.read_bytes().replace(b"\n", b"\r\n"))
@@ -220,7 +220,7 @@ def test_wrong_arguments_are_refused(tmp_path, name, options, error, argument):
 
 
 @pytest.mark.slow
-def test_the_real_names_and_images(shared_data):
+def test_real_names_and_images(shared_data):
     train = load("sop", data_dir=shared_data / "sop", check_files=False)
     assert train.relabel("super_class").num_classes == 12
     assert "stapler" in train.class_names["super_class"]
