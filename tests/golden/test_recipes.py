@@ -1,6 +1,6 @@
-"""The papers' recipes, as on file: every method for every data set, field by field.
+"""The papers' recipes match the file: every method for every data set, field by field.
 
-Where one is meant to change, write them anew and look at the difference: ``python tests/golden/test_recipes.py``.
+After an intended change rewrite the file and review the difference: ``python tests/golden/test_recipes.py``.
 """
 
 import json
@@ -16,12 +16,12 @@ FILE = Path(__file__).with_name("recipes.json")
 
 
 def recipe_json(method: str, dataset: str) -> dict[str, Any]:
-    """Return the recipe as JSON has it."""
+    """Return the recipe after a round trip through JSON."""
     return dict(json.loads(json.dumps(recipes.recipe(method, dataset).to_json())))
 
 
 @pytest.mark.parametrize("method", recipes.RECIPES)
-def test_recipes_are_those_on_file(method: str) -> None:
+def test_recipes_match_the_file(method: str) -> None:
     on_file = json.loads(FILE.read_text())
     for dataset in DATASETS:
         assert recipe_json(method, dataset) == on_file[f"{method} {dataset}"]
