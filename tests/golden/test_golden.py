@@ -111,13 +111,13 @@ def of_metrics() -> Numbers:
     scores = metrics.evaluate_retrieval(
         X, LABELS, recall_at=(1, 2, 4), ndcg_at=(4,), precision_at=(2,), found_at=(2,)
     )
-    couples = metrics.verification(X, LABELS, far=(0.1,))
+    pairs = metrics.verification(X, LABELS, far=(0.1,))
     return {
         **{name: [float(value)] for name, value in scores.items()},
         "NMI": [float(metrics.nmi(X, LABELS, key=jax.random.key(0)))],
         "spectral decay": [float(metrics.spectral_decay(X))],
         "uniformity": [float(metrics.uniformity(X))],
-        **{f"couples' {name}": [float(couples[name])] for name in ("AUC", "EER")},
+        **{f"pairs' {name}": [float(pairs[name])] for name in ("AUC", "EER")},
     }
 
 

@@ -110,8 +110,8 @@ def test_anchor_of_weight_zero_has_no_active_terms() -> None:
     d = np.linalg.norm(np.asarray(jdml.sphere(X))[:, None] - jdml.sphere(X)[None], axis=-1)
     positive, negative = Y[:, None] == Y, Y[:, None] != Y
     np.fill_diagonal(positive, False)
-    couples = positive[:, :, None] & negative[:, None, :]
-    active = ((d[:, :, None] - d[:, None, :] + 1 > 0) & couples).sum((1, 2))
+    triplets = positive[:, :, None] & negative[:, None, :]
+    active = ((d[:, :, None] - d[:, None, :] + 1 > 0) & triplets).sum((1, 2))
     expected = np.sum(weights * rows) / np.sum(active * (np.asarray(weights) > 0))
     actual = jdml.triplet_loss(X, Y, margin=1.0, weights=weights)
     np.testing.assert_allclose(actual, expected, rtol=1e-5)

@@ -207,18 +207,18 @@ def test_query_expansion_and_gallery_augmentation_equal_the_oracle(to_disk):
     x, gallery = (some / np.linalg.norm(some, axis=1, keepdims=True) for some in (x, gallery))
     there = to_disk(gallery)
     for alpha in (3.0, 0.0):
-        expected = oracle.moved(x, gallery, 4, alpha, alone=False)
+        expected = oracle.expanded(x, gallery, 4, alpha, alone=False)
         for lies in (gallery, there):
             actual = expand_queries(x, lies, k=4, alpha=alpha)
             np.testing.assert_allclose(actual, expected, atol=1e-5)
-        expected = oracle.moved(gallery, gallery, 4, alpha, alone=True)
+        expected = oracle.expanded(gallery, gallery, 4, alpha, alone=True)
         np.testing.assert_allclose(augment_gallery(gallery, k=4, alpha=alpha), expected, atol=1e-5)
     assert expand_queries(x[:0], there, k=4).shape == (0, 4)
     own = np.arange(30)[::-1]
     found = expand_queries(gallery, gallery[::-1].copy(), k=4, alpha=0.0, self_index=own)
     np.testing.assert_allclose(found, expected, atol=1e-5)  # equals the augmented gallery
     found = expand_queries(x, gallery, k=30, self_index=np.full(9, -1))
-    expected = oracle.moved(x, gallery, 30, 3.0, alone=False)
+    expected = oracle.expanded(x, gallery, 30, 3.0, alone=False)
     np.testing.assert_allclose(found, expected, atol=1e-5)
     many = expand_queries(np.tile(x, (250, 1)), there, k=30)  # two chunks, the last one shorter
     np.testing.assert_allclose(many, np.tile(expected, (250, 1)), atol=1e-5)

@@ -53,7 +53,7 @@ def test_roc_and_auc_equal_scikit_learns():
     from_sklearn = pytest.importorskip("sklearn.metrics", reason="compares with scikit-learn")
     x, y = some(2, 60, whole=True)
     y = np.abs(y)
-    apart, same = oracle.couples(x, y)
+    apart, same = oracle.labelled_pairs(x, y)
     measured = verification(x, y, far=(0.1,), roc=True)
     false, true, _ = from_sklearn.roc_curve(same, -apart, drop_intermediate=False)
     np.testing.assert_allclose(measured["ROC"][0], false, atol=1e-12)
