@@ -234,7 +234,7 @@ def consistent_arrays(draw: Any) -> dict[str, np.ndarray]:
     """Generate arrays of one number of rows, of the types that their names say."""
     random = np.random.default_rng(draw(st.integers(0, 99)))
     rows, dim = draw(st.integers(3, 6)), draw(st.sampled_from([2, 2, 1, 3]))
-    x = random.normal(size=(rows, dim)) * draw(st.sampled_from([1.0, 1e-6, 1e6]))
+    x = random.normal(size=(rows, dim)) * draw(st.sampled_from([1.0, 1e-3, 1e3]))
     labels = random.permutation(np.arange(rows) % 2)
     kinds = {"numbers": labels - 1, "unsigned": labels.astype("u1"), "bytes": labels.astype("S")}
     kinds |= {"texts": np.array(["<b>", "nan"])[labels], "levels": np.stack([labels, labels], 1)}
