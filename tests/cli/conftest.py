@@ -66,9 +66,9 @@ def train_images(jdml_main):
 def small_backbone(monkeypatch):
     """Replace ResNet-50 in its record by a network that compiles quickly.
 
-    A record of its own could not be typed: the choices of --backbone are those at the import of the command.
+    A new record could not be typed, as the choices of --backbone are fixed when the command is imported.
     """
     record = NETWORKS["resnet50"]
     small = {"make": "jdml.models.convnets:SmallConvNet", "settings": {"features": (8,)}}
-    # --backbone takes the names of the library alone: one of them is small here.
+    # --backbone accepts only names of the library: one of them is small here.
     monkeypatch.setitem(NETWORKS, "resnet50", dataclasses.replace(record, **small))

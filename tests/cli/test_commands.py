@@ -44,14 +44,14 @@ def test_help(words, jdml_command, printed):
 
 
 @pytest.mark.parametrize("words", ["data", "help data", "data -h", "help data check"])
-def test_help_is_asked_for_in_several_ways(words, jdml_command):
+def test_help_can_be_requested_in_several_ways(words, jdml_command):
     asked = jdml_command(*words.removeprefix("help ").removesuffix("-h").split(), "--help")
     assert vars(jdml_command(*words.split())) == vars(asked)
 
 
 @pytest.mark.parametrize("words", ["--help", "data check --help", "data --help", "paint"])
 def test_closed_pipe_exits_141(words):
-    """As in `jdml --help | head -1`, whose reader is gone before anything is written."""
+    """In `jdml --help | head -1` the reader may exit before anything is written."""
     reads, writes = os.pipe()
     os.close(reads)
     with os.fdopen(writes, "w") as closed:
@@ -65,7 +65,7 @@ def test_closed_pipe_exits_141(words):
 
 
 def test_version(jdml_command):
-    """Also of the module, and where there is nowhere to write, as in `jdml --version >&-`."""
+    """Also for the module, and with a closed output, as in `jdml --version >&-`."""
     done = jdml_command("--version")
     assert (done.code, done.out) == (0, f"jdml {jdml.__version__}\n")
     for ending, expected in (("", done.out), (" >&-", "")):
@@ -112,7 +112,7 @@ def test_errors_print_one_line_and_set_the_exit_code(how, jdml_command, monkeypa
     assert re.match(f"jdml fail: error: .*{line}", done.err), done.err
 
 
-# The examples, in a folder with `photos`, in any order
+# The examples, run in a folder with `photos`, in any order
 
 SMALL = {
     "demo": "--steps 3 --seeds 1",
@@ -124,7 +124,7 @@ SMALL = {
     "data check": "--quiet",
     "data get": "--data-dir sets",
 }
-"""What makes an example small, and changes nothing else."""
+"""Options that make an example small and change nothing else."""
 
 
 def write_weights(file: Path) -> None:

@@ -66,12 +66,12 @@ def test_head_wider_than_its_features_is_initialized_at_random(animals, tmp_path
 
 @pytest.fixture
 def tiny_transformers(monkeypatch):
-    """Small ones on the records of two large ones, whose names alone --weights takes."""
+    """Replace two large transformers in their records by small ones."""
     tiny = {"width": 8, "depth": 1, "heads": 2, "hidden": 16, "patch": 8, "grid": 2}
     for name in ("vit_s16", "siglip_b16"):
         record = registry.NETWORKS[name]
         small = dataclasses.replace(record, settings={**record.settings, **tiny})
-        # --weights takes the networks of the library alone: these are small here.
+        # --weights accepts only names of the library: two of them are small here.
         monkeypatch.setitem(registry.NETWORKS, name, small)
 
 

@@ -67,7 +67,7 @@ def other():
 
 
 OTHERS = ("OfNnx", "of_equinox", "of_functions")
-"""The command does the same with them; what differs is tested in ``tests/training``."""
+"""One network of each library; ``tests/training`` tests their differences."""
 
 
 @pytest.fixture

@@ -39,7 +39,7 @@ def test_hugging_face_data_in_memory_and_on_disk(hub, birds, tmp_path):
     check_same(from_huggingface(birds.with_format("numpy")), names=NAMES)
     birds.save_to_disk(tmp_path / "saved")
     check_same(from_huggingface(hub.load_from_disk(tmp_path / "saved")), names=NAMES)
-    check_same(from_parquet(tmp_path / "saved"), names=NAMES)  # which needs pyarrow alone
+    check_same(from_parquet(tmp_path / "saved"), names=NAMES)  # needs only pyarrow
     parts = hub.DatasetDict(train=birds.select(range(4)), test=birds.select(range(4, 12)))
     parts.save_to_disk(tmp_path / "parts")
     sizes = {part: len(rows) for part, rows in read_folder(tmp_path / "parts").splits.items()}
@@ -59,7 +59,7 @@ def test_hugging_face_images_stay_encoded(birds):
 def test_hugging_face_stream_with_other_column_names(hub, birds):
     check_same(from_huggingface(birds.to_iterable_dataset()), names=NAMES)
     pairs = [{"image": PICTURES[n], "label": NAMES[LABELS[n]]} for n in range(12)]
-    stream = hub.IterableDataset.from_generator(lambda: iter(pairs))  # which names no columns
+    stream = hub.IterableDataset.from_generator(lambda: iter(pairs))  # without column names
     check_same(from_huggingface(stream), names=NAMES)
     renamed = birds.rename_columns({"image": "photo", "label": "species"})
     assert from_huggingface(renamed, "photo", "species").class_names == {"species": NAMES}
@@ -195,7 +195,7 @@ def test_masks_and_other_colour_modes_are_refused():
 
 
 def test_pillow_images_equal_their_files(tmp_path):
-    """With transparency, turned by EXIF data, of 16 bits."""
+    """Images with transparency, with an EXIF orientation, and of 16 bits."""
     deep = Image.fromarray(np.arange(72, dtype=np.uint16).reshape(8, 9) * 900)
     clear, turned = Image.new("RGB", (9, 8), "red"), Image.fromarray(PICTURES[0])
     turned.getexif()[0x0112] = 6
@@ -247,7 +247,7 @@ def test_wrong_rows_are_refused(rows, error, name):
 def test_float_images_with_transform_and_too_large_data_are_refused(monkeypatch):
     with pytest.raises(TypeError, match=r"float64 \[3, 3, 3\]"):
         from_rows([(np.zeros((3, 3, 3)), 0)], transform=small)
-    monkeypatch.setattr(os, "sysconf", lambda name: 10)  # of memory
+    monkeypatch.setattr(os, "sysconf", lambda name: 10)  # little memory
     with pytest.raises(ValueError, match="transform="):
         from_rows([(PICTURE, 0)])
 
@@ -282,7 +282,7 @@ def test_pointer_to_a_users_module(tmp_path, monkeypatch):
     assert sizes == {"train": 12, "val": 12, "all": 24}
     assert list(parts.names["class"].values()) == ["a", "b", "c", "d"]
     assert image_named("my_birds:parts validation[3]") is parts.files[15]
-    assert len(read_pointer("my_birds:featured").files) == 2  # not of Hugging Face
+    assert len(read_pointer("my_birds:featured").files) == 2  # not a Hugging Face data set
     for name, error, place in (
         ("my_birds:other", ValueError, "my_birds:other .*'holdout'"),
         ("my_birds:numbers", TypeError, "images"),

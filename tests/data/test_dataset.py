@@ -135,7 +135,7 @@ def test_importing_data_imports_nothing_heavy():
     assert done.stdout.strip() == "set()"
 
 
-# Lists of files and labels as people write them
+# Lists of files and labels
 
 
 @pytest.fixture
@@ -217,7 +217,7 @@ def test_paths_of_other_systems_are_read(place):
         train_on(listing, ["tea"])
     named = train_on(replace(listing, split_notes=("halves",)), ["cafe\u0301"])
     assert len(named.splits["train"]) == 2
-    assert named.split_notes == ()  # they were of another split
+    assert named.split_notes == ()  # the notes were about another split
 
 
 # Sources by name

@@ -280,7 +280,7 @@ def test_wrong_arguments_are_refused(animals, arguments, name):
         check(**{"name": "folder", "data_dir": animals, **arguments})
 
 
-def test_wrong_lists_are_problems(tmp_path):
+def test_wrong_lists_are_reported_as_problems(tmp_path):
     header = "image_id class_id super_class_id path\n"
     (tmp_path / "Ebay_train.txt").write_text(header + "1 1 1 a/1.JPG\n2 2 1 a/2.JPG\n")
     (tmp_path / "Ebay_test.txt").write_text(header + "3 2 1 a/2.JPG\n")
@@ -295,7 +295,7 @@ def test_wrong_lists_are_problems(tmp_path):
     for problem, start in zip(findings.problems, starts, strict=True):
         assert problem.startswith(start)
     assert [part.missing for part in findings.parts] == [2, 1]
-    assert "images.txt" in check("cub", tmp_path).problems[0]  # which cannot be read
+    assert "images.txt" in check("cub", tmp_path).problems[0]  # cannot be read
 
 
 def test_check_of_a_single_part(tmp_path):

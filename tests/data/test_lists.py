@@ -132,7 +132,7 @@ def test_inshop(tmp_path, lists, images):
     }
     labels = {split: data.labels.tolist() for split, data in parts.items()}
     assert labels["train"] == [0, 1]
-    assert labels["query"] == [0, 2]  # item 5 is in the gallery alone, and counts
+    assert labels["query"] == [0, 2]  # item 5 is only in the gallery, but is numbered
     assert labels["gallery"] == [0, 1, 2]
     assert labels["test"] == labels["query"] + labels["gallery"]
     assert labels["all"] == [1, 4, 0, 3, 0, 2, 3]

@@ -104,7 +104,7 @@ def test_state_restores_the_position(make, stop):
     next(fresh)
     fresh.set_state(state)
     assert all(same(a, b) for a, b in zip(whole[stop:], islice(fresh, 4), strict=True))
-    batches.set_state(state)  # and back, with batches under way
+    batches.set_state(state)  # and back, with batches in flight
     assert same(next(batches), whole[stop])
 
 
@@ -217,7 +217,7 @@ def test_worker_processes_end_with_a_killed_run(data, tmp_path):
     (tmp_path / "run.py").write_text(KILLED)
     command = [sys.executable, str(tmp_path / "run.py"), str(tmp_path)]
     environment = os.environ | {"PYTHONPATH": str(Path(jdml.__file__).parents[1])}
-    with open(tmp_path / "out", "w") as out:  # no pipe, which workers would hold open
+    with open(tmp_path / "out", "w") as out:  # workers would keep a pipe open
         done = subprocess.run(command, stdout=out, stderr=subprocess.DEVNULL, env=environment)
     assert done.returncode == -signal.SIGKILL
     workers = [int(pid) for pid in (tmp_path / "out").read_text().split()]
@@ -247,7 +247,7 @@ def test_wrong_arguments_are_refused(data, settings, error, name):
         ImageBatches(parts.pop("dataset"), parts.pop("sampler"), **parts)
 
 
-# Crops: where they may lie, what evaluation cuts out
+# Crops: random ones, and those of evaluation
 
 
 def gradient(width: int, height: int):
@@ -303,7 +303,7 @@ def test_random_crops_follow_scale_and_ratio_and_half_are_mirrored(crops, smalle
 
 
 def test_extreme_aspect_ratio_falls_back_to_a_central_crop():
-    """Of 3,000 × 30 pixels the middle 40 columns, which are brighter from left to right here."""
+    """The crop of 3,000 × 30 pixels is the middle 40 columns, which get brighter from left to right here."""
     pixels = np.zeros((30, 3000, 3), np.uint8)
     pixels[:, 1480:1520, 0] = 6 * np.arange(1, 41)
     crop = conventional(40)(Image.fromarray(pixels), np.random.default_rng(0))

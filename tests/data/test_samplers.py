@@ -77,8 +77,8 @@ def test_classes_are_combined_differently_in_every_epoch():
 
 
 @pytest.mark.parametrize(("samples", "small"), [(2, "refuse"), (3, "pad")])
-def test_many_classes_are_drawn_quickly(samples, small):
-    """All batches are drawn at once, by the same rules, in seconds instead of minutes."""
+def test_batches_of_very_many_classes(samples, small):
+    """All batches of an epoch are drawn at once, by the same rules as few ones."""
     sizes = np.random.default_rng(1).integers(2, 5, 20_001)
     sizes[7] = 15_001 * samples
     labels = labels_of_sizes(*sizes)
@@ -219,7 +219,7 @@ def test_anchors_resume_with_the_sampler() -> None:
     ):
         with pytest.raises(ValueError, match=rf"\b{name}\b"):
             other.set_state(state)
-    del state["anchor_labels_checksum"]  # as 0.1 wrote it
+    del state["anchor_labels_checksum"]  # version 0.1 did not write it
     again.set_state({**state, "epoch": 0, "batch": 2})
     assert again.step == 2
 

@@ -72,7 +72,7 @@ def test_photographs_of_a_table_are_read_lazily(write):
     np.testing.assert_array_equal(images[:11], expected)
     with pytest.raises(BadImageError, match=r"birds\.parquet\[11\]:"):
         images[11]
-    there = pickle.loads(pickle.dumps(data.images))  # in another process
+    there = pickle.loads(pickle.dumps(data.images))  # like in another process
     np.testing.assert_array_equal(there[[3, 10]], expected[[3, 10]])
 
 

@@ -47,7 +47,7 @@ class Mnist(tfds.core.GeneratorBasedBuilder):
         for row, digit in enumerate(path.read_bytes()[:count]):
             yield row, {"image": np.full((28, 28, 1), 20 * digit, np.uint8), "label": digit}
 
-# TensorFlow and what comes with it are there until the GPU has been left to JAX.
+# TensorFlow and its dependencies are importable until the GPU is reserved for JAX.
 FAKES = {name: ModuleType(name) for name in ("tensorflow", "cv2", "importlib_resources")}
 forget = lambda devices, kind: [sys.modules.pop(name) for name in FAKES]
 FAKES["tensorflow"].config = SimpleNamespace(set_visible_devices=forget)

@@ -122,7 +122,7 @@ IDEAS = {
         *("method", "normalize", "proxies_per_class", "role_rates", "miner", "batch")
     },
 }
-"""What of a recipe an idea may change; CCP's references are proxies in the ball, chosen, not mined."""
+"""The recipe's fields that an idea may change; CCP's references are selected proxies in the ball, not mined."""
 
 
 @pytest.mark.parametrize("idea", IDEAS)

@@ -30,9 +30,9 @@ CLASSES, DIM, STEPS = 6, 8, 20
 LABELS = np.arange(24) % CLASSES
 SEVERAL = 2
 EXACT = 1e-5
-"""Of one computation in float32: another order of its sums."""
+"""Tolerance of one computation in float32, for another order of its sums."""
 TRAINED = 5e-3
-"""Of twenty steps, which multiply a difference."""
+"""Tolerance after twenty steps, which amplify a difference."""
 
 Numbers = Mapping[str, list[float]]
 

@@ -206,7 +206,7 @@ def test_losses_run_inside_shard_map() -> None:
     np.testing.assert_allclose(sharded, np.mean(halves), rtol=1e-6)
 
 
-# bfloat16 embeddings on a GPU or TPU: the product takes them as they are.
+# bfloat16 embeddings on a GPU or TPU are multiplied without conversion.
 
 HALVES, OTHERS = (jnp.asarray(RNG.normal(size=(n, 6)), jnp.bfloat16) for n in (11, 7))
 HALF_LABELS = jnp.arange(11) % 4

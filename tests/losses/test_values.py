@@ -97,7 +97,7 @@ PROXY_OPTIONS: Mapping[str, Mapping[str, Any]] = {
     "ball": {"embeddings": 0.6 * X, "proxies": 0.6 * MANY_PROXIES, "normalize": "ball"},
     "unnormalized": {"embeddings": 0.3 * X, "proxies": 0.3 * PROXIES, "normalize": None},
 } | {name: {"reduce": name} for name in SUMS_APART}
-# lifted structure needs the negatives of a positive as well, which references do not tell.
+# Lifted structure also needs the negatives of a positive, which references do not have.
 BATCH_ONLY = {"lifted_structure_loss"}
 NORMALIZATIONS = {"sphere": jdml.sphere, "ball": jdml.ball, None: None}
 

@@ -25,7 +25,7 @@ PUBLISHED = {  # parameters before the embedding, as papers and libraries count 
     "efficientnet_lite0": 3_371_008,
     "vit_s16": 21_665_664,
 }
-VITS = {  # without DINOv2's mask token; sizes alone differ from those above
+VITS = {  # without DINOv2's mask token; they differ from those above only in size
     "vit_b16": 85_798_656,
     "vit_l16": 303_301_632,
     "dinov2_s14": 22_056_192,

@@ -85,7 +85,7 @@ def assert_close(actual: Any, expected: Any, dtype: Any) -> None:
 
 
 RULES = ["dense", "stride", "depthwise", "pointwise"]
-"""One geometry for each way in which gradients are computed on a CPU."""
+"""One geometry for each algorithm of the gradients on a CPU."""
 
 
 @pytest.mark.parametrize("name", GEOMETRIES)

@@ -243,7 +243,7 @@ def test_pooling_by_reshape_equals_max_pool(shape):
 @pytest.mark.parametrize(
     ("shape", "pooled"), [((2, 1, 1, 3), (2, 1, 1, 3)), ((2, 1, 5, 3), (2, 1, 2, 3))]
 )
-def test_a_side_of_one_is_not_pooled(shape, pooled):
+def test_side_of_one_pixel_is_not_pooled(shape, pooled):
     x = jax.random.normal(KEY, shape)
     assert max_pool_2x2(x).shape == pooled
     assert float(max_pool_2x2(x)[0, 0, 0, 0]) == float(x[0, 0, : min(shape[2], 2), 0].max())

@@ -184,7 +184,7 @@ def written(model: Any, folder: Path) -> Path:
 
 
 @pytest.mark.slow  # loads PyTorch, timm and transformers
-@pytest.mark.filterwarnings("ignore")  # what other libraries deprecate
+@pytest.mark.filterwarnings("ignore")  # deprecations in other libraries
 @pytest.mark.parametrize("name", REFERENCES)
 def test_embeddings_equal_the_references(name, small, tmp_path):
     reference = REFERENCES[name]

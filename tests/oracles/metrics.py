@@ -96,7 +96,7 @@ def per_query(
 
 
 def is_ignored(ignore: Any, query_labels: Array, gallery_labels: Array, i: int, j: int) -> bool:
-    """Whether a pair does not count: by a matrix, or of one group and one class."""
+    """Return whether a pair is ignored: by a matrix, or because both are of one group and one class."""
     if ignore is None or not isinstance(ignore, tuple):
         return ignore is not None and bool(ignore[i, j])
     groups, theirs = ignore

@@ -81,4 +81,4 @@ LIBRARIES = {
     "torch": ("Tensor", "{}.detach().cpu().numpy()"),
     "h5py": ("Dataset", "numpy.asarray({})"),
 }
-"""Of each the kind of array, and what is to be written instead."""
+"""The type of each library's array, and the conversion to write instead."""

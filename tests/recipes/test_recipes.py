@@ -77,7 +77,7 @@ def test_mlrc_gives_all_methods_the_same_settings(method):
 
 
 def test_mlrc_losses_normalize_into_the_ball():
-    """As retrieval does: short vectors are left as they are."""
+    """Short vectors are not lengthened, like in retrieval."""
     x, y = 0.1 * BATCH[0][:4], jnp.array([0, 0, 1, 1])
     actual = make_objective(recipe("contrastive", "cub", protocol="mlrc"), 2, DIM).loss({}, x, y)[0]
     margins = {"positive_margin": 0.0, "negative_margin": 0.3841}
@@ -88,7 +88,7 @@ def test_mlrc_losses_normalize_into_the_ball():
 
 
 def test_mlrc_soft_triple_divides_by_gamma():
-    """As in CCP's program and the protocol's, which both take 1/γ: the centres' softmax is nearly their mean."""
+    """CCP's and the protocol's programs both use 1/γ, so for large γ the similarity is nearly the centres' mean."""
     plans = [recipe("soft_triple", name, protocol="mlrc") for name in recipes.DATASETS]
     assert [plan.settings["gamma"] for plan in plans] == [0.1, 19.18, 47.9, 0.1]
     x, y = jax.random.normal(KEY, (CLASSES, DIM)), jnp.arange(CLASSES)

@@ -1,4 +1,4 @@
-"""What makes a run the same run: its folder goes on with the same parts alone, in whatever process and order."""
+"""The identity of a run: its folder is resumed only with the same parts, in any process and order."""
 
 import dataclasses
 import os
@@ -27,7 +27,7 @@ def begun(tmp_path_factory):
     return folder
 
 
-def test_a_run_goes_on_in_another_process_and_order(tmp_path):
+def test_run_resumes_in_another_process_and_order(tmp_path):
     for step, seed in ((1, "1"), (2, "2")):  # sets have another order in each
         environment = {"PYTHONPATH": os.pathsep.join(sys.path), "PYTHONHASHSEED": seed}
         words = [sys.executable, "-c", RUN, str(tmp_path), str(step)]
@@ -55,7 +55,7 @@ def test_a_run_goes_on_in_another_process_and_order(tmp_path):
         ({"optimizer": optax.adam(0.1)}, r"optimizer|opt_state"),
     ],
 )
-def test_a_run_of_other_parts_does_not_go_on(begun, changes, names):
+def test_resume_refuses_other_parts(begun, changes, names):
     before = {file: file.stat().st_mtime_ns for file in begun.rglob("*") if file.is_file()}
     with pytest.raises(ValueError, match=rf"^out_dir\b.*\b(?:{names})\b"):
         run(begun, 2, **changes)

@@ -153,10 +153,10 @@ def run_of(**options):
 def test_command_reports_the_batch():
     run = run_of()
     assert run.recipe.batch == (10, 6)
-    assert any("150 pairs" in line for line in run.summary())
+    assert any(re.search(r"\b150 pairs\b", line) for line in run.summary())
     proxies = run_of(loss="proxy_anchor")
     assert proxies.recipe.batch == 64
-    assert not any("pairs of one class" in line for line in proxies.summary())
+    assert not any("pairs" in line for line in proxies.summary())
     (note,) = (line for line in run_of(batch="11x4").summary() if "--batch" in line)
     assert re.findall(r"\d+x\d+", note) == ["10x4", "11x4"]
     assert run_of(batch="2000").recipe.batch == 1198

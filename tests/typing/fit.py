@@ -4,7 +4,7 @@ A `type: ignore` is the assertion that mypy refuses the call for this reason: wi
 it accepts the call.
 """
 
-# As a strict user reads them.
+# Strict settings of a user's mypy.
 # mypy: disallow-any-generics, disallow-subclassing-any, disallow-untyped-calls, disallow-untyped-decorators
 # mypy: extra-checks, warn-return-any
 
