@@ -1,4 +1,4 @@
-"""The tests themselves: they pin no sentences, and patch nothing inside the package without a reason."""
+"""Rules for tests: no pinned sentences, and no patch inside the package without a reason."""
 
 import ast
 import re
@@ -12,7 +12,7 @@ MOST_WORDS = 6
 
 
 def pinned(tree: ast.Module) -> Iterator[int]:
-    """Yield the lines of patterns (``match=``, and in tables) of more words than an argument's name needs."""
+    """Yield the lines of patterns (``match=``, also in tables) with more than ``MOST_WORDS`` words."""
     constants = {ast.unparse(n.targets[0]): n.value for n in tree.body if isinstance(n, ast.Assign)}
     for node in ast.walk(tree):
         if isinstance(node, ast.keyword) and node.arg == "match" and is_long(node.value):
@@ -29,13 +29,13 @@ def pinned(tree: ast.Module) -> Iterator[int]:
 
 
 def is_long(pattern: ast.expr) -> bool:
-    """Whether the texts of a pattern have too many words."""
+    """Return whether a pattern has too many words."""
     texts = [part.value for part in ast.walk(pattern) if isinstance(part, ast.Constant)]
     return len(re.findall(r"[^\W\d_]\w+", " ".join(map(str, texts)))) > MOST_WORDS
 
 
 def tables(test: ast.FunctionDef) -> Iterator[tuple[list[str], ast.expr]]:
-    """Yield the names and the rows of a test's parameters and loops."""
+    """Yield the names and the table of each of a test's parameters and loops."""
     for node in ast.walk(test):
         match node:
             case ast.Call(ast.Attribute(attr="parametrize"), [names, table, *_]):
@@ -45,7 +45,7 @@ def tables(test: ast.FunctionDef) -> Iterator[tuple[list[str], ast.expr]]:
 
 
 def rows(table: ast.expr, constants: dict[str, ast.expr]) -> Iterator[ast.expr]:
-    """Yield the rows of a table, also of those that it adds or names."""
+    """Yield the rows of a table, also of tables that it adds or refers to."""
     match table:
         case ast.List(elts) | ast.Tuple(elts) | ast.Set(elts):
             for row in elts:
@@ -61,7 +61,7 @@ def cells_of(row: ast.expr) -> list[ast.expr]:
 
 
 def patched(tree: ast.Module, lines: list[str]) -> Iterator[int]:
-    """Yield the lines that replace something of the package, unless a comment there or above says why."""
+    """Yield the lines that patch the package without a comment on the line or above."""
     own = {"jdml", "experiments"}
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and str(node.module).partition(".")[0] in own:
@@ -92,7 +92,7 @@ PATCHES = {"setattr", "setitem", "delattr", "delitem", "object"}
 
 
 @pytest.mark.parametrize("folder", sorted({path.parent for path in TESTS.rglob("*.py")}), ids=str)
-def test_tests_pin_no_sentences_and_patch_nothing_without_a_reason(folder):
+def test_no_pinned_sentences_and_no_patch_without_a_reason(folder):
     for path in sorted(folder.glob("*.py")):
         text = path.read_text()
         tree = ast.parse(text)
@@ -100,7 +100,7 @@ def test_tests_pin_no_sentences_and_patch_nothing_without_a_reason(folder):
         assert list(patched(tree, text.splitlines())) == [], f"{path}: use public names"
 
 
-def test_a_pinned_sentence_and_a_patch_are_found():
+def test_pinned_sentences_and_patches_are_found():
     code = """
 from jdml.data import rows
 import jdml.metrics as m

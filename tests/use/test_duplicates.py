@@ -87,7 +87,7 @@ def test_near_duplicates_are_found_by_a_hash(copied, tmp_path, check):
     assert len(digits.notes) == bool(digits.alike)
 
 
-def test_other_colours_and_flat_images_are_not_duplicates(tmp_path):
+def test_uniform_images_and_other_colours_are_not_duplicates(tmp_path):
     pytest.importorskip("imagehash", reason="compares hashes: pip install 'jdml[duplicates]'")
     far = np.hypot(*(np.mgrid[:96, :96] - 48))
     for name, colour in {"red": (200, 30, 30), "blue": (30, 30, 200), "grey": None}.items():

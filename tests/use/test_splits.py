@@ -96,7 +96,7 @@ def test_run_on_all_images_has_no_test_part(place, tmp_path, tiny, jdml_command)
     done = jdml_command("embed", run, place, "--split", "test", "--out", out)
     assert (done.code, "--split none" in done.err) == (2, True)
     done = jdml_command("embed", run, place, "--split", "train", "--out", out, "--quiet")
-    assert re.search(r"\b48\b.*\b8\b", done.out)
+    assert re.search(r"\b48 .*\b8 ", done.out)
     shown, why = with_data(read_runs(run)[0])
     assert (len(shown.data), why) == (48, "")
 
