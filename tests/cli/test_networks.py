@@ -80,7 +80,9 @@ def nets(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "made", ["OfLinen", *(pytest.param(name, marks=pytest.mark.slow) for name in OTHERS)]
+    # Other libraries.
+    "made",
+    ["OfLinen", *(pytest.param(name, marks=pytest.mark.slow) for name in OTHERS)],
 )
 def test_custom_network_trains_embeds_and_searches(capsys, animals, nets, made, train_images):
     words = ("--data", "folder", "--data-dir", animals, "--model", f"nets:{made}", "--batch", "2x3")

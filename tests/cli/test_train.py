@@ -70,7 +70,8 @@ def test_devices_and_micro_batches_change_nothing(jdml_main, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("asked", "there"), [(None, 2), pytest.param("3", 3, marks=pytest.mark.slow)]
+    ("asked", "there"),
+    [(None, 2), pytest.param("3", 3, marks=pytest.mark.slow)],  # another run
 )
 def test_device_count_divides_the_cpu(asked, there):
     """A single process divides its CPU, unless its user has set the number of devices."""

@@ -219,7 +219,7 @@ def test_wrong_arguments_are_refused(tmp_path, name, options, error, argument):
 # The real lists; test_folder.py compares their counts with the published ones
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # reads lists of 120,000 files
 def test_real_names_and_images(shared_data):
     train = load("sop", data_dir=shared_data / "sop", check_files=False)
     assert train.relabel("super_class").num_classes == 12

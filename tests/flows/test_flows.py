@@ -92,7 +92,7 @@ def test_inverse_and_determinant(dim: int, kind: dict[str, Any]) -> None:
     np.testing.assert_allclose(log_det, np.linalg.slogdet(jacobians)[1], atol=1e-4)
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # large programs
 @pytest.mark.parametrize(
     ("dim", "size", "kind"),
     [
@@ -115,7 +115,7 @@ def test_round_trip_and_determinant_at_the_papers_sizes(
 @pytest.mark.parametrize(
     "conditioning",
     ["dense", "mid", "embedded"]
-    + [pytest.param(name, marks=pytest.mark.slow) for name in ("start", "end")],
+    + [pytest.param(name, marks=pytest.mark.slow) for name in ("start", "end")],  # a program each
 )
 def test_map_depends_on_the_condition_for_every_conditioning(conditioning: str) -> None:
     flow, params, x, c = built(5, conditioning=conditioning)
@@ -133,6 +133,7 @@ def test_map_depends_on_the_condition_for_every_conditioning(conditioning: str) 
     assert with_condition == (2 if conditioning in ("start", "mid", "end") else 10)
 
 
+# Another program.
 @pytest.mark.parametrize("mixing", ["permutation", pytest.param("linear", marks=pytest.mark.slow)])
 def test_distribution_has_the_flows_density(mixing: str) -> None:
     flow, params, x, c = built(3, mixing=mixing)

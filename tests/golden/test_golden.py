@@ -177,7 +177,9 @@ QUICK = {
 
 
 @pytest.mark.parametrize(
-    "part", [pytest.param(p, marks=[] if p in QUICK else [pytest.mark.slow]) for p in PARTS]
+    # Programs of other losses.
+    "part",
+    [pytest.param(p, marks=[] if p in QUICK else [pytest.mark.slow]) for p in PARTS],
 )
 def test_numbers_match_the_file(part: str) -> None:
     compute, tolerance = PARTS[part]

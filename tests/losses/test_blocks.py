@@ -110,7 +110,7 @@ def test_anchor_blocks_change_nothing(name: str) -> None:
     assert_close(value_and_grads_of_anchors(name, 4, **WEIGHTED), dense, 1e-9, "blocks of 4")
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # programs of further settings
 @pytest.mark.parametrize("name", ["contrastive_loss", "lifted_structure_loss", "smooth_ap_loss"])
 def test_references_and_miners_in_blocks(name: str) -> None:
     """Another number of references than anchors, and miners, one of them random."""
@@ -119,7 +119,7 @@ def test_references_and_miners_in_blocks(name: str) -> None:
     assert_close(value_and_grads_of_anchors(name, 4, **more), dense, 1e-9, "blocks of 4")
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # programs of further settings
 @pytest.mark.parametrize(
     ("name", "impl"), [("contrastive_loss", "rbg"), ("multi_similarity_loss", "unsafe_rbg")]
 )
@@ -130,7 +130,7 @@ def test_blocks_draw_the_same_pairs_with_every_key_type(name: str, impl: str) ->
     assert_close(blocked, dense, 1e-9, "blocks of 4")
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # programs of further settings
 @pytest.mark.parametrize(
     ("name", "reduce_fn"),
     [("triplet_loss", jdml.trimmed_mean(0.3)), ("margin_loss", jdml.total), ("margin_loss", None)],

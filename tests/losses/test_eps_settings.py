@@ -93,7 +93,7 @@ def expected_terms(positions: np.ndarray, correct: float, terms: object) -> floa
     return float(chances @ np.asarray(values, np.float64))
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # searches a grid
 def test_claim_3_a_far_sample_is_best_at_the_outer_edge_of_the_margin() -> None:
     """With EPS the margin loss between an anchor and a far neighbour is least at β + α: it is pushed away."""
     beta, alpha, number = 1.0, 0.4, 8
@@ -117,7 +117,7 @@ def test_claim_3_a_far_sample_is_best_at_the_outer_edge_of_the_margin() -> None:
     assert expected_terms(np.append(near, beta + alpha + 0.1), 0.8, term) >= values[-1] - 1e-6
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # searches a grid
 def test_claim_4_a_far_sample_is_best_a_margin_beyond_a_near_one() -> None:
     """The two triplets of an anchor, a near and a far sample are least where they are a margin apart."""
     margin, number = 0.4, 8

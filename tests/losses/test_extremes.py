@@ -176,6 +176,7 @@ MINED = [(name, HARD, 4) for name in PAIR if name in (*FIRST, "triplet_loss", "n
 
 @pytest.mark.parametrize(
     ("name", "mine", "anchor_block"),
+    # Programs of other losses.
     [pytest.param(*m, marks=[] if m[0] in QUICK else [pytest.mark.slow]) for m in MINED],
 )
 def test_mined_batch_equals_itself_as_references(

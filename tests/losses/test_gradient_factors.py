@@ -138,14 +138,14 @@ def operations(name: str, samples: int, classes: int | None = None, proxies: int
     return step.lower(*rows, *centres).cost_analysis()["flops"]
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # compiles for two batch sizes
 @pytest.mark.parametrize("name", ["contrastive", "triplet", "multi_similarity"])
 def test_table_2_complexity_of_pair_losses(name: str) -> None:
     """O(M²), also for the triplet loss: triplets are counted, not listed, which avoids O(M³)."""
     assert 3.8 < operations(name, 256) / operations(name, 128) < 4.2
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # compiles for two batch sizes
 @pytest.mark.parametrize(
     ("name", "proxies"),
     [

@@ -70,7 +70,9 @@ QUICK = ("contrastive_loss, large batches", "proxy_anchor_loss, many classes")
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(p, marks=[] if p in QUICK else [pytest.mark.slow]) for p in PROGRAMS]
+    # Large programs.
+    "name",
+    [pytest.param(p, marks=[] if p in QUICK else [pytest.mark.slow]) for p in PROGRAMS],
 )
 def test_temporaries_stay_below_the_limit(name: str) -> None:
     function, arrays, argnums, limit = PROGRAMS[name]

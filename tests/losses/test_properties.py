@@ -31,7 +31,7 @@ def matrix() -> list[Any]:
         for check in CHECKS:
             further = check not in OF_ALL and name not in FIRST
             if check not in spec.skip and not (check == "references" and spec.kind == "proxy"):
-                marks = [pytest.mark.slow] if further else []
+                marks = [pytest.mark.slow] if further else []  # repeats what other cases show
                 rows.append(pytest.param(name, check, marks=marks, id=f"{name}-{check}"))
     return rows
 
@@ -93,7 +93,7 @@ def test_triplet_memory_at_the_documented_size() -> None:
     check_memory(LossCase(jdml.triplet_loss), size=1024, dim=512, arrays=14)
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # repeats what other cases show
 @pytest.mark.parametrize("mine", ["easy_positive", "multi_similarity_pairs"])
 def test_mined_losses_keep_the_properties(mine: str) -> None:
     settings = {"mine": getattr(jdml.mining, mine)()}
@@ -102,7 +102,7 @@ def test_mined_losses_keep_the_properties(mine: str) -> None:
         LOSS_CHECKS[check](mined)
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # repeats what other cases show
 @pytest.mark.parametrize("normalize", [None, jdml.ball])
 def test_other_normalizations_stay_finite(normalize: object) -> None:
     batch = LossCase(jdml.contrastive_loss, settings={"normalize": normalize})

@@ -12,7 +12,7 @@ import pytest
 import jdml
 from jdml import fields, metrics, optim
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.slow  # sums over all labellings
 
 # With noisy labels the usual losses prefer a collapsed class, EPS does not.
 #

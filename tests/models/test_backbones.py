@@ -49,7 +49,8 @@ def shapes_of(net, size: int, channels: int = 3):
 
 
 @pytest.mark.parametrize(
-    "name", [*PUBLISHED, *(pytest.param(n, marks=pytest.mark.slow) for n in VITS)]
+    "name",
+    [*PUBLISHED, *(pytest.param(n, marks=pytest.mark.slow) for n in VITS)],  # large networks
 )
 def test_parameter_counts_equal_the_published(name):
     small = NETWORKS[name].small_images

@@ -19,9 +19,9 @@ Y = jnp.arange(B) % C
 FLOW = jdml.flows.ConditionalFlow(D, D, num_blocks=2, hidden=8, depth=2)
 # With one proxy, with several, and a field.
 LOSSES = [
-    pytest.param(jdml.proxy_anchor_loss, 1, marks=pytest.mark.slow),
+    pytest.param(jdml.proxy_anchor_loss, 1, marks=pytest.mark.slow),  # another program
     (jdml.soft_triple_loss, 3),
-    pytest.param(jdml.potential_field_loss, 3, marks=pytest.mark.slow),
+    pytest.param(jdml.potential_field_loss, 3, marks=pytest.mark.slow),  # another program
 ]
 
 

@@ -171,7 +171,9 @@ QUICK = ("triplet", "proxy_anchor", "potential_field")
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=[] if n in QUICK else [pytest.mark.slow]) for n in LOSSES]
+    # Programs of other losses.
+    "name",
+    [pytest.param(n, marks=[] if n in QUICK else [pytest.mark.slow]) for n in LOSSES],
 )
 def test_parameters_are_float32_with_x64_enabled(name) -> None:
     with jax.enable_x64(True):

@@ -25,6 +25,7 @@ BATCH = jax.random.normal(jax.random.key(0), (24, DIM)), jnp.arange(24) % CLASSE
 # One method for each kind of step; the others run in `make test-all`.
 OTHER_KINDS = ("ccp", "eps", "mpa_dw", "pfml", "cpml", "xbm", "margin", "soft_triple", "proxy_nca")
 STEPS = [
+    # Repeats what other methods show.
     pytest.param(method, dataset, marks=[pytest.mark.slow] * (method not in OTHER_KINDS))
     for method, dataset in [*((method, "cars") for method in RECIPES), ("pfml", "sop")]
 ]

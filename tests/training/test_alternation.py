@@ -325,7 +325,7 @@ def unbroken(toy, tmp_path_factory):
     return train_to_the_end(toy, tmp_path_factory.mktemp("unbroken"))[0]
 
 
-@pytest.mark.parametrize("die_at", [7, pytest.param(13, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("die_at", [7, pytest.param(13, marks=pytest.mark.slow)])  # another run
 def test_killed_run_resumes_exactly(toy, identical, tmp_path, unbroken, die_at):
     with pytest.raises(toy.Killed):
         train_to_the_end(toy, tmp_path, die_at)

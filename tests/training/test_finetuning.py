@@ -96,6 +96,7 @@ def test_frozen_parameters_do_not_change_and_have_no_optimizer_state(fit_toy, tw
     assert (5, 5) in shapes
 
 
+# Another program.
 @pytest.mark.parametrize("way", ["frozen", pytest.param("lora", marks=pytest.mark.slow)])
 def test_adapted_run_is_resumed_and_loaded(toy, tmp_path, identical, way, fit_toy, two):
     lora = WithLora(two, 1, "block1", also="block0/bias|head")

@@ -106,7 +106,7 @@ def test_early_stopping_keeps_the_best(toy, identical):
     assert identical(result.embedder.state.params, result.best_params)
 
 
-REPEATED = [pytest.param(step, marks=pytest.mark.slow) for step in (2, 11)]
+REPEATED = [pytest.param(step, marks=pytest.mark.slow) for step in (2, 11)]  # another run each
 
 
 @pytest.mark.parametrize("die_at", [7, 12, *REPEATED])

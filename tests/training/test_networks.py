@@ -99,12 +99,13 @@ class Collections(nn.Module):
         return x + jax.random.normal(self.make_rng("noise"), x.shape) if training else x
 
 
+# Another program.
 @pytest.mark.parametrize("model", [Attribute(), pytest.param(sequential(), marks=pytest.mark.slow)])
 def test_linen_modules(model, tmp_path):
     assert all((mean != 0).any() for mean in means(trained(model, tmp_path).batch_stats))
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # another program
 def test_other_linen_collections_are_carried(tmp_path):
     state = trained(Collections(), tmp_path)
     assert state.batch_stats["~counts"]["rows"] == 16

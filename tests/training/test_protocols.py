@@ -53,6 +53,7 @@ def plan(recipe, **settings):
     return Plan(recipe, given.pop("model", SmallConvNet(DIM, (8,))), **given)
 
 
+# Several runs.
 @pytest.mark.parametrize("recipe", [PAIRS, pytest.param(PROBLEMS, marks=pytest.mark.slow)])
 def test_conventional_scores_unseen_classes_and_repeats(recipe, tmp_path):
     metrics = conventional(plan(recipe), stripes(), TEST, tmp_path)

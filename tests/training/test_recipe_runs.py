@@ -151,6 +151,7 @@ def alternating():
     return made, objective, optax.chain(anchor, clip, optimizer), {"hook": hook}
 
 
+# Two runs each.
 LONGER = [pytest.param(kind, marks=pytest.mark.slow) for kind in (regularized, alternating)]
 
 

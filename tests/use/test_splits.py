@@ -20,6 +20,7 @@ from jdml.training.exporting import export_file
 from jdml.training.run_files import read_model
 
 
+# Reads photographs.
 @pytest.fixture(scope="module", params=["folder", pytest.param("cub", marks=pytest.mark.slow)])
 def place(request, tmp_path_factory, draw) -> Path:
     """Write eight classes of photographs, as a folder and in CUB's layout, whose own split would train on all."""
@@ -41,7 +42,9 @@ def place(request, tmp_path_factory, draw) -> Path:
 
 
 @pytest.mark.parametrize(
-    "rule", ["classes", pytest.param("images", marks=pytest.mark.slow), "classes-file"]
+    # Another run.
+    "rule",
+    ["classes", pytest.param("images", marks=pytest.mark.slow), "classes-file"],
 )
 def test_scored_images_are_not_training_images(place, rule, tmp_path, tiny, jdml_command):
     run, out, exported = tmp_path / "run", tmp_path / "e.npz", tmp_path / "m.safetensors"
