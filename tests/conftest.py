@@ -9,10 +9,11 @@ import platform
 import signal
 from collections.abc import Callable, Iterator
 from functools import cache
-from importlib.metadata import version
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+
+from quick import QUICK
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
@@ -21,17 +22,8 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 # and processes, and for later runs until the library or JAX changes: reading it back takes a fifth of the time.
 # The programs are in a folder that `make clean` deletes. It is emptied when it has grown large.
 if os.environ.get("JDML_TESTS_OPTIMIZED", "0") == "0":
-    os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
-    # The programs are too small for several LLVM threads, each with its own target machine.
-    flags = ["--xla_cpu_parallel_codegen_split_count=1"]
-    if version("jaxlib").startswith(("0.9.", "0.10.")):
-        # Half of the time of compilation; later releases do not know the flag.
-        flags.append("--xla_cpu_use_fusion_emitters=false")
-    os.environ.setdefault("XLA_FLAGS", " ".join(flags))
-    # Nobody profiles them: without source lines in the operations, no program has to be stripped of them before it is
-    # looked up.
-    os.environ.setdefault("JAX_TRACEBACK_IN_LOCATIONS_LIMIT", "0")
-    os.environ.setdefault("JAX_COMPILATION_CACHE_INCLUDE_METADATA_IN_KEY", "1")
+    for name, value in QUICK.items():
+        os.environ.setdefault(name, value)
 if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
     programs = Path(__file__).parents[1] / "build" / "programs"
     sizes = {path: path.stat().st_size for path in programs.glob("*")}
@@ -50,7 +42,9 @@ import pytest
 from _pytest import runner
 from jax._src.interpreters import mlir
 
-pytest.register_assert_rewrite("data.pictures", "hunt.bad")  # what they assert is reported as a test's
+pytest.register_assert_rewrite(
+    "data.pictures", "hunt.bad"
+)  # what they assert is reported as a test's
 
 # Tracing makes millions of objects, hardly any of them garbage: collect a hundred times less often.
 gc.freeze()
