@@ -247,7 +247,7 @@ def check_list(file: Path, rows: list[tuple[str, str, str]]) -> None:
         assert set(map(str, part.images.files)) == expected
 
 
-@generated(few=12, share=0.015, case=st.data())
+@generated(few=8, share=0.015, case=st.data())
 def test_arrays(run, images, accepted, case):
     """They are measured, shown on a page and searched, without NaN in what is written; or refused."""
     arrays = case.draw(files.sets_of_arrays() | files.consistent_arrays())
