@@ -29,7 +29,7 @@ if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
     sizes = {path: path.stat().st_size for path in programs.glob("*")}
     full = sum(sizes.values()) > 1 << 30
     for path, size in sizes.items():
-        if full or size == 0:  # what wrote it was killed
+        if full or size == 0:  # its writer was killed
             path.unlink(missing_ok=True)
     os.environ["JAX_COMPILATION_CACHE_DIR"] = str(programs)
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
@@ -131,7 +131,7 @@ class Memory:
         jax.clear_caches()
         mlir.make_ir_context.cache_clear()
         self.give_back()
-        if self.held() > LARGE:  # what else there is may be garbage
+        if self.held() > LARGE:  # other memory may be garbage
             gc.collect()
             self.give_back()
         self.limit = max(LARGE, self.held() + GROWTH)

@@ -1,18 +1,17 @@
-"""Programs that run once or twice are compiled quickly: what tests, pages and notebooks set before they import JAX."""
+"""Environment variables that make compilation quick, set by tests, pages and notebooks before they import JAX."""
 
 from importlib.metadata import version
 
-# XLA optimizes less, and hands no program, too small to be worth it, to several threads of LLVM's, each with a machine
-# of its own.
+# XLA optimizes less. The programs are too small for several LLVM threads, each with its own target machine.
 FLAGS = ["--xla_cpu_parallel_codegen_split_count=1"]
 if version("jaxlib").startswith(("0.9.", "0.10.")):
-    # Half of the time of compilation; later releases do not know the flag.
+    # This halves the time of compilation; later releases do not know the flag.
     FLAGS.append("--xla_cpu_use_fusion_emitters=false")
 QUICK = {
     "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",
     "XLA_FLAGS": " ".join(FLAGS),
-    # Nobody profiles them: no operation is told the line that it comes from, and no program must be cleaned of lines
-    # before it is looked for.
+    # Nobody profiles them: without source lines in the operations, no program has to be stripped of them before it is
+    # looked up.
     "JAX_TRACEBACK_IN_LOCATIONS_LIMIT": "0",
     "JAX_COMPILATION_CACHE_INCLUDE_METADATA_IN_KEY": "1",
 }

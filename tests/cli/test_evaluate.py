@@ -132,10 +132,11 @@ def test_evaluate_ignores_pairs_of_one_group(jdml_main, embeddings, tmp_path):
     for name, array in (("x", x), ("y", content["labels"]), ("c", camera)):
         np.save(tmp_path / f"{name}.npy", array)
     expected = {"R@1": 0.75, "queries": 4, "unanswered": 2}
-    for line, told in (("0.jpg,1,z", "'z', and 'l' before"), ("x.jpg,1,", "x.jpg has no camera")):
+    for line, names in (("0.jpg,1,z", "'z'.*'l'"), ("x.jpg,1,", r"x\.jpg.*\bcamera\b")):
         (tmp_path / "w.csv").write_text("\n".join(["file,label,Camera", *lines, line]))
         code, _, err = jdml_main("evaluate", file, ignore, f"{tmp_path / 'w.csv'}:camera")
-        assert (code, told in err, "w.csv:8" in err) == (2, True, True)
+        assert (code, "w.csv:8" in err) == (2, True)
+        assert re.search(names, err)
     lone = (tmp_path / "x.npy", "--labels", tmp_path / "y.npy")
     for options in (
         (file, ignore, "camera"),
@@ -156,11 +157,12 @@ def test_evaluate_ignores_pairs_of_one_group(jdml_main, embeddings, tmp_path):
     (tmp_path / "few.csv").write_text("\n".join(["file,camera", "0.jpg,l"]))
     for key, name in (
         ("camera", "'camera'"),
-        (f"{tmp_path / 't.csv'}:lens", "t.csv:1: "),
-        (f"{tmp_path / 'few.csv'}:camera", "few.csv does not name 5 of 6"),
+        (f"{tmp_path / 't.csv'}:lens", r"t\.csv:1\b"),
+        (f"{tmp_path / 'few.csv'}:camera", r"few\.csv\b.*\b5 of 6\b"),
     ):
         code, _, err = jdml_main("evaluate", file, ignore, key)
-        assert (code, name in err) == (2, True)
+        assert code == 2
+        assert re.search(name, err)
 
 
 def test_evaluate_by_level(jdml_main, embeddings, tmp_path):

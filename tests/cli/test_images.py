@@ -152,9 +152,9 @@ def test_network_that_differs_from_its_weights_file_is_warned_of(tmp_path, caplo
     for network, warnings in ((net, 1), (net.clone(resampling="transformers"), 0)):
         caplog.clear()
         create_state(network, objective, optax.sgd(0.1), images, **given)
-        told = [r for r in caplog.records if "resampling='transformers'" in r.message]
-        assert len(told) == warnings
-        assert all(record.levelno == logging.WARNING for record in told)
+        logged = [r for r in caplog.records if "resampling='transformers'" in r.message]
+        assert len(logged) == warnings
+        assert all(record.levelno == logging.WARNING for record in logged)
 
 
 # Galleries and damaged files

@@ -70,8 +70,8 @@ def of_loss(name: str) -> Numbers:
         return loss(x, LABELS, *proxies)
 
     found, gradients = jax.jit(jax.value_and_grad(value, tuple(range(len(arrays)))))(*arrays)
-    told = {"value": [float(found)]}
-    return told | {
+    numbers = {"value": [float(found)]}
+    return numbers | {
         f"gradient {i}": digest(gradient, f"{name} {i}") for i, gradient in enumerate(gradients)
     }
 
@@ -87,8 +87,8 @@ def of_flow(name: str) -> Numbers:
         return jnp.mean(determinant - 0.5 * jnp.square(latents).sum(-1)), latents
 
     (found, latents), gradient = jax.jit(jax.value_and_grad(value, has_aux=True))(X)
-    told = {"value": [float(found)], "latents": digest(latents, name)}
-    return told | {"gradient": digest(gradient, f"{name} gradient")}
+    numbers = {"value": [float(found)], "latents": digest(latents, name)}
+    return numbers | {"gradient": digest(gradient, f"{name} gradient")}
 
 
 def of_miner(name: str) -> Numbers:

@@ -151,7 +151,7 @@ def test_code_in_a_pickle_is_not_executed(tmp_path, monkeypatch):
 def test_torch_file_without_torch_names_the_package(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", None)
     (tmp_path / "in.pth").write_bytes(b"x")
-    with pytest.raises(ValueError, match=r"in\.pth needs torch"):
+    with pytest.raises(ValueError, match=r"in\.pth\b.*\btorch\b"):
         convert_weights(tmp_path / "in.pth", tmp_path / "out.safetensors", arch=ARCH)
 
 

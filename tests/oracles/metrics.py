@@ -195,17 +195,17 @@ def verification(*data: Array, **options: Any) -> dict[str, float]:
     points = [(0.0, 0.0)]
     points += [(float(np.mean(wrong <= v)), float(np.mean(right <= v))) for v in values]
     beats = sum(float(np.sum(r < wrong) + 0.5 * np.sum(r == wrong)) for r in right)
-    told = {"AUC": beats / len(right) / len(wrong), "right": len(right), "wrong": len(wrong)}
+    scores = {"AUC": beats / len(right) / len(wrong), "right": len(right), "wrong": len(wrong)}
     for (x0, y0), (x1, y1) in itertools.pairwise(points):
         if x1 >= 1 - y1:
             share = (1 - y0 - x0) / (x1 - x0 + y1 - y0)  # interpolates to x = 1 − y
-            told["EER"] = x0 + share * (x1 - x0)
+            scores["EER"] = x0 + share * (x1 - x0)
             break
     for rate in rates:
         last = max(n for n, (x, _) in enumerate(points) if x <= rate)
-        told[f"TAR@FAR={rate:g}"] = points[last][1]
-        told[f"threshold@FAR={rate:g}"] = threshold(values, last)
-    return told
+        scores[f"TAR@FAR={rate:g}"] = points[last][1]
+        scores[f"threshold@FAR={rate:g}"] = threshold(values, last)
+    return scores
 
 
 def threshold(values: Sequence[float], accepted: int) -> float:
@@ -239,7 +239,7 @@ def open_set(
         else:
             unknown.append(apart)
     values = sorted({apart for apart, _ in known} | set(unknown))
-    told = {"R@1": sum(right for _, right in known) / len(known)}
+    scores = {"R@1": sum(right for _, right in known) / len(known)}
     for rate in rates:
         fits = [
             n
@@ -249,9 +249,9 @@ def open_set(
         accepted = max(fits, default=0)
         limit = values[accepted - 1] if accepted else -1.0
         answered = sum(right and apart <= limit for apart, right in known)
-        told[f"DIR@FAR={rate:g}"] = answered / len(known)
-        told[f"threshold@FAR={rate:g}"] = threshold(values, accepted)
-    return told | {"known": len(known), "unknown": len(unknown)}
+        scores[f"DIR@FAR={rate:g}"] = answered / len(known)
+        scores[f"threshold@FAR={rate:g}"] = threshold(values, accepted)
+    return scores | {"known": len(known), "unknown": len(unknown)}
 
 
 def reranked(

@@ -67,7 +67,7 @@ def test_every_table_names_existing_tests_and_recorded_numbers():
     page = every_table.page()
     assert "{" not in page
     assert all(f"| {item.what} |" in page for item in ITEMS)
-    with pytest.raises(ValueError, match="no run on record"):
+    with pytest.raises(ValueError, match="record"):
         every_table.number("eps_mnist|triplett|seen R@1")
 
 

@@ -158,7 +158,7 @@ def test_folder_is_locked_for_one_process(tmp_path):
     assert not lock_is_free(tmp_path)
     folder.save(1, state(), {})
     folder.close()
-    with pytest.raises(ValueError, match=r"^out_dir\b.*\ba: 1 there, 2 now") as refused:
+    with pytest.raises(ValueError, match=r"^out_dir\b.*\ba: 1\b.*\b2\b") as refused:
         RunFolder(tmp_path, {"a": 2})
     assert refused.value is not None  # keeps the error's traceback alive
     assert lock_is_free(tmp_path)

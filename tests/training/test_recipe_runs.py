@@ -187,7 +187,7 @@ def test_run_folder_has_the_recipe(tmp_path):
     written = json.loads((tmp_path / "config.json").read_text())["recipe"]
     assert Recipe.from_json(written) == dataclasses.replace(made, steps=STEPS)
     other = dataclasses.replace(made, rate=2 * RATE)
-    with pytest.raises(ValueError, match=r"\brecipe\.rate: 0\.01 there, 0\.02 now"):
+    with pytest.raises(ValueError, match=r"\brecipe\.rate\b.*\b0\.01\b.*\b0\.02\b"):
         train(other, blobs(), model=Network(), out_dir=tmp_path, **STILL)
 
 

@@ -144,6 +144,6 @@ def test_by_embedding_finds_the_nearest_of_another_class_in_blocks():
     }
     for block in ((8, 16), duplicates.BLOCK):
         found = duplicates.by_embedding(vectors, places, 0.7, block=block)
-        told = {(int(one.file), int(other.file)): far for one, other, far in found}
-        assert told == pytest.approx(expected, rel=1e-4)
+        pairs = {(int(one.file), int(other.file)): far for one, other, far in found}
+        assert pairs == pytest.approx(expected, rel=1e-4)
     assert duplicates.by_embedding(np.full((2, 3), np.nan), places[:2]) == ()

@@ -26,13 +26,13 @@ def test_report_shows_the_images_that_were_scored(run, tmp_path, jdml_command):
     done = jdml_command("report", run.folder, "--out", tmp_path / "r.html")
     assert done.code == 0, done.err
     assert re.search(r"report: .*r\.html \(0\.\d MB\)", done.out)
-    told = content(tmp_path / "r.html")
-    (images,) = told["sets"]
+    page = content(tmp_path / "r.html")
+    (images,) = page["sets"]
     assert images["count"] == 18
     names = images["views"]["class"]["names"]
     assert names == ["kind3", "kind4", "kind5"]  # not trained on
     assert len(images["pictures"]) == 18
-    assert {chart["name"] for chart in told["curves"]} >= {"loss", "grad_norm"}
+    assert {chart["name"] for chart in page["curves"]} >= {"loss", "grad_norm"}
     text = (tmp_path / "r.html").read_text()
     assert "jdml train --data-dir" in text
     assert "test class R@1" in text
@@ -59,10 +59,10 @@ def test_report_of_embeddings_in_a_file(run, photos, tmp_path, jdml_command):
         "report", tmp_path / "e.npz", run.folder, "--out", tmp_path / "r.html", "--thumbnails", 9
     )
     assert done.code == 0, done.err
-    told = content(tmp_path / "r.html")
-    assert [look["name"] for look in told["looks"]] == ["e", "photos"]
-    assert [images["count"] for images in told["sets"]] == [36, 18]
-    assert sum(len(images["pictures"]) for images in told["sets"]) <= 9
+    page = content(tmp_path / "r.html")
+    assert [look["name"] for look in page["looks"]] == ["e", "photos"]
+    assert [images["count"] for images in page["sets"]] == [36, 18]
+    assert sum(len(images["pictures"]) for images in page["sets"]) <= 9
     bare = tmp_path / "bare.npz"
     np.savez(bare, embeddings=np.random.default_rng(0).normal(size=(20, 3)))
     assert jdml_command("report", bare, "--out", tmp_path / "r.html").code == 0
@@ -92,9 +92,9 @@ def test_sweep_trains_missing_runs_and_compares_all(tmp_path, jdml_command):
     assert shlex.split(config["started"]["command"])[:2] == ["jdml", "train"]
     done = jdml_command("report", out, "--out", tmp_path / "r.html")
     assert done.code == 0, done.err
-    told = content(tmp_path / "r.html")
-    assert [look["name"] for look in told["looks"]] == ["triplet-0", "proxy_anchor-0"]
-    proxied = told["looks"][1]
+    page = content(tmp_path / "r.html")
+    assert [look["name"] for look in page["looks"]] == ["triplet-0", "proxy_anchor-0"]
+    proxied = page["looks"][1]
     assert [name for *_, name in proxied["maps"]["pca"]["proxies"]] == ["0", "1"]
     assert len(proxied["proxies"]) == 2
 

@@ -64,8 +64,8 @@ def test_scored_images_are_not_training_images(place, rule, tmp_path, tiny, jdml
             assert done.code == 0, done.err
             with np.load(out) as arrays:
                 files[part] = set(arrays["files"])
-        told = json.loads(jdml_command("evaluate", out, "--json", "-").out)
-        assert {name: told[name] for name in scored} == scored
+        rescored = json.loads(jdml_command("evaluate", out, "--json", "-").out)
+        assert {name: rescored[name] for name in scored} == scored
         assert len(files["train"] | files["test"]) == len(files["train"]) + len(files["test"]) == 48
     shown, why = with_data(read_runs(run)[0])
     assert not why
