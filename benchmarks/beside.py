@@ -88,6 +88,7 @@ class Side:
 
     def __init__(self, root: Path, of: str) -> None:
         command = [sys.executable, __file__, "--child", str(root.resolve()), of]
+        command += ["--smoke"] * machine.SMOKE
         pipe = subprocess.PIPE
         self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True)
         self.cases: list[str] = self._answer()
@@ -202,6 +203,6 @@ def main() -> None:
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--child"]:
-        child(*sys.argv[2:])
+        child(*sys.argv[2:4])
     else:
         main()

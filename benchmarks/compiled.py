@@ -30,7 +30,7 @@ import compilers
 
 
 def _asked() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], allow_abbrev=False)
     add = parser.add_argument
     add("--for", dest="target", choices=compilers.TARGETS, required=True, help="which accelerator")
     add(

@@ -5,6 +5,7 @@ import ctypes
 import json
 import os
 import platform
+import secrets
 import statistics
 import sys
 import time
@@ -39,10 +40,15 @@ RESULTS = Path(__file__).with_name("results.jsonl")
 
 def arguments(parser: argparse.ArgumentParser) -> argparse.Namespace:
     """Read the command line, which may hold --smoke."""
-    parser.add_argument("--smoke", action="store_true", help="toy sizes, to see that it runs")
+    help_of_smoke = "toy sizes, to see that it runs; the record goes into a new folder runs/smoke-…"
+    parser.add_argument("--smoke", action="store_true", help=help_of_smoke)
+    parser.allow_abbrev = False  # --smo would be read here, and not above
     chosen = parser.parse_args()
     if SMOKE:
-        print("smoke: a toy run, whose numbers mean nothing", flush=True)
+        if chosen.out != parser.get_default("out"):
+            parser.error("--out: with --smoke the record goes into a folder of its own")
+        chosen.out = Path("runs") / f"smoke-{secrets.token_hex(4)}" / RESULTS.name
+        print(f"smoke: a toy run, whose numbers mean nothing, in {chosen.out.parent}", flush=True)
     return chosen
 
 
@@ -158,10 +164,12 @@ def describe() -> dict[str, Any]:
 
 def write(path: Path | None, rows: Any, name: str | None = None, **others: Any) -> None:
     """The rows with the machine and what was found of them, as JSON or as the line of this name among others'."""
-    if path is None or (SMOKE and path.resolve() == RESULTS.resolve()):
+    if path is None:
         return
     path.parent.mkdir(parents=True, exist_ok=True)
     record = {"environment": describe(), **others, "rows": rows}
+    if SMOKE:
+        record["smoke"] = True
     if path.suffix == ".jsonl":
         from jdml.training.records import keep_result  # here: its imports are not to be measured
 

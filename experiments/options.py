@@ -26,8 +26,8 @@ class Options:
     workers: int = 1
     """Runs at a time, each in a process of its own with its share of the cores."""
     smoke: bool = smoke.SMOKE
-    """Toy sizes: everything runs once, in seconds, on generated images if there is no folder, into runs/smoke. The
-    numbers mean nothing."""
+    """Toy sizes: everything runs once, in seconds, on generated images if there is no folder, into a new folder
+    runs/smoke-…. The numbers mean nothing."""
 
 
 @dataclasses.dataclass(frozen=True)

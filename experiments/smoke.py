@@ -1,13 +1,13 @@
 """`--smoke`: a study from end to end in seconds, at toy size, to see that it runs; its numbers mean nothing.
 
 The option is read before the constants of the studies are made, each of which states its toy value next to its own:
-``STEPS = small(2000, 2)``. A toy run reads generated images if it needs some and no folder is given, and writes into
-``runs/smoke``.
+``STEPS = small(2000, 2)``. A toy run reads generated images if it needs some and no folder is given, and writes into a
+new folder ``runs/smoke-…`` and nowhere else.
 """
 
 import dataclasses
 import itertools
-import shutil
+import secrets
 import sys
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,10 @@ import numpy as np
 from jdml.models import EmbeddingHead
 
 SMOKE = "--smoke" in sys.argv[1:]
-FOLDER = Path("runs/smoke")
+FOLDER = Path("runs") / f"smoke-{secrets.token_hex(4)}"
+"""Where a toy run writes."""
+READ = ("data_dir", "birds", "weights", "scored")
+"""Settings that are files or folders which a study reads; it writes the others."""
 NETWORK = "experiments.smoke:Linear"
 """What takes the place of a network: it compiles in no time."""
 FLOW = {"num_blocks": 1, "depth": 2, "hidden": 8}
@@ -32,7 +35,7 @@ def small(value: Any, toy: Any) -> Any:
 
 
 def record(file: Path) -> Path:
-    """Return a file of records, or one of that name in runs/smoke with --smoke."""
+    """Return a file of records, or one of that name in the toy run's folder with --smoke."""
     return FOLDER / file.parent.name / file.name if SMOKE else file
 
 
@@ -49,9 +52,15 @@ class Linear(nn.Module):
 
 
 def begin(settings: Any) -> Any:
-    """Say that a toy run follows, empty its folder, and return its settings, with a folder of images."""
-    print("smoke: a toy run, whose numbers mean nothing", flush=True)
-    shutil.rmtree(FOLDER, ignore_errors=True)
+    """Say that a toy run follows, make its folder, and return its settings, with a folder of images."""
+    for field in dataclasses.fields(settings):
+        value = getattr(settings, field.name)
+        if isinstance(value, Path) and field.name not in READ and value != field.default:
+            raise SystemExit(
+                f"--{field.name}: with --smoke all is written into a folder of its own"
+            )
+    print(f"smoke: a toy run, whose numbers mean nothing, in {FOLDER}", flush=True)
+    FOLDER.mkdir(parents=True)
     if getattr(settings, "data", getattr(settings, "task", "")) == "digits":
         return settings
     missing = [name for name in ("data_dir", "birds") if getattr(settings, name, 0) is None]

@@ -17,6 +17,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+from quick import QUICK
 from store import HERE, NOTEBOOKS, begin, execute, first_cell, printed, repository, tidy
 
 NUMBER = re.compile(r"[-−]?\d+(?:\.\d+)?")
@@ -37,7 +38,9 @@ def assert_like(shown: str, found: str) -> None:
 
 
 @pytest.mark.parametrize("name", NOTEBOOKS)
-def test_a_notebook_prints_what_it_did(name):
+def test_a_notebook_prints_what_it_did(name, monkeypatch):
+    for variable, value in QUICK.items():
+        monkeypatch.setenv(variable, value)
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     notebook = execute(name, SMALL=True)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)

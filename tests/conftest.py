@@ -1,4 +1,4 @@
-"""What every test stands on: two CPU devices, quick compilation, strict ranks in the numeric rooms, real data sets."""
+"""Configure all tests: two CPU devices, fast compilation, no rank promotion in numeric packages, real data sets."""
 
 import contextlib
 import ctypes
@@ -9,35 +9,27 @@ import platform
 import signal
 from collections.abc import Callable, Iterator
 from functools import cache
-from importlib.metadata import version
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from quick import QUICK
+
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
-# Nearly all of the tests' time is compilation, of programs that run once or twice. XLA therefore optimizes them less
+# Nearly all of the tests' time is compilation of programs that run once or twice. XLA therefore optimizes them less
 # (JDML_TESTS_OPTIMIZED=1 runs the tests on the programs that users get), and a program is compiled once for all workers
-# and processes, and all runs until the library or JAX makes another of it: to read it takes a fifth of the time.
-# They lie in a folder that `make clean` deletes, and that is emptied where it has grown large.
+# and processes, and for later runs until the library or JAX changes: reading it back takes a fifth of the time.
+# The programs are in a folder that `make clean` deletes. It is emptied when it has grown large.
 if os.environ.get("JDML_TESTS_OPTIMIZED", "0") == "0":
-    os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
-    # A program is too small to be worth several threads of LLVM's, each with a machine of its own.
-    flags = ["--xla_cpu_parallel_codegen_split_count=1"]
-    if version("jaxlib").startswith(("0.9.", "0.10.")):
-        # Half of the time of compilation; later releases do not know the flag.
-        flags.append("--xla_cpu_use_fusion_emitters=false")
-    os.environ.setdefault("XLA_FLAGS", " ".join(flags))
-    # Nobody profiles them: no operation is told the line that it comes from, and no program must be cleaned of lines
-    # before it is looked for.
-    os.environ.setdefault("JAX_TRACEBACK_IN_LOCATIONS_LIMIT", "0")
-    os.environ.setdefault("JAX_COMPILATION_CACHE_INCLUDE_METADATA_IN_KEY", "1")
+    for name, value in QUICK.items():
+        os.environ.setdefault(name, value)
 if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
     programs = Path(__file__).parents[1] / "build" / "programs"
     sizes = {path: path.stat().st_size for path in programs.glob("*")}
     full = sum(sizes.values()) > 1 << 30
     for path, size in sizes.items():
-        if full or size == 0:  # what wrote it was killed
+        if full or size == 0:  # its writer was killed
             path.unlink(missing_ok=True)
     os.environ["JAX_COMPILATION_CACHE_DIR"] = str(programs)
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
@@ -50,14 +42,16 @@ import pytest
 from _pytest import runner
 from jax._src.interpreters import mlir
 
-pytest.register_assert_rewrite("data.own", "hunt.bad")  # what they assert is reported as a test's
+pytest.register_assert_rewrite(
+    "data.pictures", "hunt.bad"
+)  # what they assert is reported as a test's
 
-# Traces make millions of objects, nearly none of them garbage: look for it a hundred times less often.
+# Tracing makes millions of objects, hardly any of them garbage: collect a hundred times less often.
 gc.freeze()
 gc.set_threshold(70_000, 20, 20)
 
-# Python maps 16 KB at a time for the frames of calls, and gives them back with the last of these frames: where a call
-# that is repeated crosses an edge, it does so each time, up to an eighth of all time. Here a MiB has no edge.
+# Python allocates call frames in blocks of 16 KB and frees a block with its last frame. A repeated call at the edge of
+# a block allocates and frees it each time, which takes up to an eighth of all time. Blocks of a MiB avoid this.
 runner.runtestprotocol.__code__ = runner.runtestprotocol.__code__.replace(co_stacksize=1 << 17)
 
 # JAX lowers each program in an MLIR context of its own, which it keeps with the program: more than a MiB, and a
@@ -74,12 +68,12 @@ REPOSITORY = TESTS.parent
 # Two devices on one machine, so that sharded losses are tested wherever the tests run.
 jax.config.update("jax_num_cpu_devices", 2)
 
-# A worker that holds more than this drops its compiled programs; they are read again from the folder above. Where most
-# of it is something else (PyTorch, TensorFlow, data), it may grow by a share of it before it drops them again.
+# A worker that holds more than this drops its compiled programs and reads them again from the folder above. If most of
+# the memory is something else (PyTorch, TensorFlow, data), it may grow by a fraction of that before the next drop.
 LARGE, GROWTH = int(1.25 * 2**30), 384 << 20
 
-# In these rooms an operand of lower rank that broadcasts by accident is an error.
-STRICT_ROOMS = {
+# In the tests of these packages an operand of lower rank that broadcasts by accident is an error.
+STRICT_PACKAGES = {
     "ops",
     "mining",
     "memory",
@@ -93,49 +87,51 @@ STRICT_ROOMS = {
 
 
 def pytest_sessionfinish() -> None:
-    """Spare pytest, which looks for garbage five times at the end, all that is none."""
+    """Freeze all objects, as pytest collects garbage five times at the end."""
     gc.collect()
     gc.freeze()
 
 
-def room_of(path: Path) -> str:
-    """The room whose tests the file holds, "" where it is none's."""
+def package_of(path: Path) -> str:
+    """Return the package that the file tests, "" for none."""
     return path.relative_to(TESTS).parts[0] if TESTS in path.parents else ""
 
 
 @pytest.fixture(autouse=True)
-def strict_ranks(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Make implicit rank promotion an error in the tests of the numeric rooms."""
-    with jax.numpy_rank_promotion("raise" if room_of(request.path) in STRICT_ROOMS else "allow"):
+def no_rank_promotion(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Make implicit rank promotion an error in the tests of numeric packages."""
+    with jax.numpy_rank_promotion(
+        "raise" if package_of(request.path) in STRICT_PACKAGES else "allow"
+    ):
         yield
 
 
 @pytest.fixture(autouse=True)
-def own_draws(request: pytest.FixtureRequest) -> None:
-    """Begin a module's generator anew: what a test draws does not depend on which tests ran before it."""
+def reset_generator(request: pytest.FixtureRequest) -> None:
+    """Reset the module's generator, so that a test's draws do not depend on the tests that ran before it."""
     module = getattr(request.node, "module", None)
     if isinstance(getattr(module, "RNG", None), np.random.Generator):
         module.RNG = np.random.default_rng(2_718)
 
 
 class Memory:
-    """What the process holds, and what it may hold before its compiled programs are dropped, in bytes."""
+    """The process's memory, and the limit at which its compiled programs are dropped, in bytes."""
 
     def __init__(self) -> None:
         self.process, self.limit = psutil.Process(), LARGE
 
     def held(self) -> int:
-        """What the process holds now."""
+        """Return the memory that the process uses now."""
         return self.process.memory_info().rss
 
     def bound(self) -> None:
-        """Drop compiled programs once the process holds more than it may: JAX keeps every one."""
+        """Drop compiled programs once the process uses more than the limit: JAX keeps every one."""
         if self.held() < self.limit:
             return
         jax.clear_caches()
         mlir.make_ir_context.cache_clear()
         self.give_back()
-        if self.held() > LARGE:  # what else there is may be garbage
+        if self.held() > LARGE:  # other memory may be garbage
             gc.collect()
             self.give_back()
         self.limit = max(LARGE, self.held() + GROWTH)
@@ -151,14 +147,14 @@ MEMORY = Memory()
 
 @pytest.fixture(autouse=True)
 def bounded_memory() -> Iterator[None]:
-    """Keep what compiled programs hold within bounds."""
+    """Limit the memory of compiled programs."""
     yield
     MEMORY.bound()
 
 
 @pytest.fixture(scope="session")
 def shared_data() -> Path:
-    """The real data sets: ``$JDML_SHARED_DATA``, else ``../shared/data`` beside the checkout."""
+    """Return the folder of the real data sets: ``$JDML_SHARED_DATA``, else ``../shared/data`` next to the checkout."""
     folder = Path(os.environ.get("JDML_SHARED_DATA", REPOSITORY.parent / "shared" / "data"))
     if not folder.is_dir():
         pytest.skip(f"needs the shared data sets: {folder} is not a folder (set JDML_SHARED_DATA)")
@@ -167,7 +163,7 @@ def shared_data() -> Path:
 
 @pytest.fixture(scope="session")
 def jdml_command() -> Callable[..., SimpleNamespace]:
-    """Run a command in this process; its code, output and error output."""
+    """Run a command in this process; return its exit code, output and error output."""
     import jdml.cli
 
     def run(*words: object) -> SimpleNamespace:
@@ -184,7 +180,7 @@ def jdml_command() -> Callable[..., SimpleNamespace]:
 
 @pytest.fixture(scope="session")
 def jdml_main(jdml_command: Callable[..., SimpleNamespace]) -> Callable[..., tuple[Any, str, str]]:
-    """The same, to be taken apart."""
+    """Run a command in this process; return the same as a tuple."""
 
     def run(*words: object) -> tuple[Any, str, str]:
         done = jdml_command(*words)

@@ -11,10 +11,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
-QUICKLY = "JAX_DISABLE_MOST_OPTIMIZATIONS"  # each picture's programs run once
 REPOSITORY = Path(__file__).parents[2]
 DOCS = REPOSITORY / "docs"
 sys.path[:0] = [str(DOCS), str(REPOSITORY)]  # `maker`, `experiments`
+sys.path.append(str(REPOSITORY / "tests"))  # `quick`
 BUILD = REPOSITORY / "build" / "docs"
 SOURCE, SITE = BUILD / "source", BUILD / "html"
 FILLED_IN = ("index.md", "results.md", "accelerators.md")
@@ -109,9 +109,10 @@ def main() -> None:
     if parser.parse_args().fresh:
         shutil.rmtree(BUILD, ignore_errors=True)
     begun = time.perf_counter()
-    os.environ[QUICKLY] = "1"
+    from quick import QUICK
+
+    os.environ.update(QUICK)  # programs of pictures and pages run a few times
     stage()
-    del os.environ[QUICKLY]
     print(f"pictures: {time.perf_counter() - begun:.0f} s", flush=True)
     kept = page_cache()
     os.environ["JDML_DOCS_CACHE"] = str(kept)

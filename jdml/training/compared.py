@@ -61,7 +61,7 @@ def grown(line: str, there: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
     if name not in GROWING:
         return False
     old, new = (
-        functools.reduce(lambda tree, part: tree[part], name.split("."), config)
+        functools.reduce(lambda tree, part: tree.get(part), name.split("."), config)
         for config in (there, now)
     )
     return isinstance(old, int) and isinstance(new, int) and old < new

@@ -280,7 +280,7 @@ def load(
             batch_stats=variables.get("batch_stats", {}),
             config=config,
             class_names=tuple(told.get("class_names", ())),
-            step=int(description["step"]),
+            step=operator.index(description["step"]),
             metrics=read_json(metrics) if metrics.is_file() else description.get("metrics", {}),
             preprocess=preprocess,
             normalize=build_normalize(told) if normalize is UNSET else normalize,

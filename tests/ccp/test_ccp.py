@@ -48,7 +48,7 @@ def test_greedy_k_center(seed: int, centers: int) -> None:
     assert chosen.dtype == jnp.int32
 
 
-def test_identical_points_are_picked_once_each() -> None:
+def test_identical_points_are_selected_once_each() -> None:
     chosen = ccp.greedy_k_center(jnp.ones((4, 2)), jnp.ones((1, 2)), 4)
     assert sorted(chosen.tolist()) == [0, 1, 2, 3]
     assert ccp.greedy_k_center(jnp.ones((2, 2)), jnp.ones((1, 2)), 5).tolist() == [0, 1, 0, 1, 0]
@@ -62,7 +62,7 @@ def test_points_far_from_zero_are_distinguished() -> None:
     assert not ccp.greedy_covering_radii(jnp.full((3, 2), 0.1)).any()
 
 
-def test_nothing_to_cover() -> None:
+def test_covering_radii_of_no_points_are_empty() -> None:
     assert ccp.greedy_covering_radii(jnp.ones((0, 2))).shape == (0,)
 
 
@@ -72,7 +72,7 @@ def test_checked_names_the_point_that_is_not_finite() -> None:
         jdml.checked(ccp.greedy_k_center)(pool, pool[:1], 2)
 
 
-def test_select_proxies_is_k_center_class_by_class() -> None:
+def test_select_proxies_equals_k_center_per_class() -> None:
     pool = jnp.asarray(RNG.normal(size=(5, 6, 3)), jnp.float32)
     old = jnp.asarray(RNG.normal(size=(5, 2, 3)), jnp.float32)
     where = jnp.asarray(np.arange(6) < np.array([[6], [3], [1], [2], [6]]))
@@ -85,7 +85,7 @@ def test_select_proxies_is_k_center_class_by_class() -> None:
     np.testing.assert_array_equal(first[:, 0], pool[:, 0])
 
 
-def test_more_centres_cover_better() -> None:
+def test_covering_radius_falls_with_more_centres() -> None:
     points = RNG.normal(size=(20, 3)).astype(np.float32)
     radii = np.asarray(ccp.greedy_covering_radii(points))
     assert (np.diff(radii) <= 0).all()
@@ -112,12 +112,14 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("call", "name"), REFUSED)
-def test_mistakes(call: Any, name: str) -> None:
+def test_refusals(call: Any, name: str) -> None:
     with pytest.raises(ValueError, match=rf"^{name}\b"):
         call()
 
 
-def plain_machine(metrics: list[float], patience: int, run_patience: int) -> list[tuple[bool, ...]]:
+def reference_machine(
+    metrics: list[float], patience: int, run_patience: int
+) -> list[tuple[bool, ...]]:
     """The transition table, restated."""
     best = run_best = -np.inf
     waited = run_waited = 0
@@ -148,7 +150,7 @@ def follow(machine: ccp.AlternatingProjections, state: Any, metrics: jax.Array) 
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_the_machine_follows_its_table(seed: int) -> None:
+def test_state_machine_equals_reference(seed: int) -> None:
     rng = np.random.default_rng(seed)
     patience, run_patience = int(rng.integers(1, 4)), int(rng.integers(3, 12))
     metrics = np.round(rng.random(40), 1).astype(np.float32).tolist()
@@ -156,11 +158,11 @@ def test_the_machine_follows_its_table(seed: int) -> None:
     machine = ccp.AlternatingProjections(patience, run_patience)
     problems, decisions = follow(machine, machine.init(), jnp.asarray(metrics))
     rows = [tuple(row) for row in np.stack(decisions, axis=1).tolist()]
-    assert rows == plain_machine(metrics, patience, run_patience)
+    assert rows == reference_machine(metrics, patience, run_patience)
     np.testing.assert_array_equal(problems, np.cumsum(decisions.end_problem))
 
 
-def test_the_machine_outside_a_program() -> None:
+def test_state_machine_runs_without_jit() -> None:
     machine = ccp.AlternatingProjections(patience=2)
     state, ends = machine.init(), []
     for metric in (0.5, 0.4, 0.3, 0.9, 0.9):
@@ -172,7 +174,7 @@ def test_the_machine_outside_a_program() -> None:
 @pytest.mark.parametrize(
     "loss", [jdml.contrastive_loss, jdml.multi_similarity_loss, jdml.triplet_loss]
 )
-def test_any_pair_loss_is_a_proxy_loss(loss: Any) -> None:
+def test_pair_loss_as_proxy_loss_compares_with_proxies(loss: Any) -> None:
     objective = objectives.as_proxy_objective(loss, 3, 4, 2, in_batch_weight=0.1)
     params = objective.init(jax.random.key(0))
     x, y = np.random.default_rng(1).normal(size=(9, 4)).astype(np.float32), jnp.arange(9) % 3
@@ -187,7 +189,7 @@ def test_any_pair_loss_is_a_proxy_loss(loss: Any) -> None:
     chex.assert_tree_all_finite(gradients)
 
 
-def test_random_miners_get_the_key() -> None:
+def test_random_miner_uses_the_key() -> None:
     objective = objectives.as_proxy_objective(
         jdml.triplet_loss, 3, 4, 2, mine=jdml.mining.random_negative()
     )
@@ -198,7 +200,7 @@ def test_random_miners_get_the_key() -> None:
     assert jnp.isfinite(objective.loss(params, x, y, key=jax.random.key(1))[0])
 
 
-def test_hidden_points_count_as_removed() -> None:
+def test_masked_points_equal_removed_points() -> None:
     for hidden in (1e30, np.nan):
         points, where = jnp.array([[0.0], [1.0], [5.0], [hidden]]), np.array([1, 1, 1, 0], bool)
         centres = jnp.array([[0.0], [4.0]])
@@ -207,13 +209,13 @@ def test_hidden_points_count_as_removed() -> None:
         assert ccp.greedy_k_center(points, centres, 2, where=where).tolist() == [1, 2]
 
 
-def test_a_class_without_samples_keeps_its_proxies() -> None:
+def test_class_without_samples_keeps_its_proxies() -> None:
     pool, old = jnp.array([[[np.nan]], [[2.0]]]), jnp.array([[[1.0]], [[3.0]]])
     proxies = ccp.select_proxies(pool, old, 2, where=jnp.array([[False], [True]]))
     assert proxies[..., 0].tolist() == [[1, 1], [2, 2]]
 
 
-def test_labels_out_of_range_take_no_part() -> None:
+def test_labels_out_of_range_are_ignored() -> None:
     objective = objectives.as_proxy_objective(jdml.contrastive_loss, 2, 2)
     proxies = {"proxies": jnp.array([[[0.8, 0.6]], [[-0.6, 0.8]]])}
     x = jnp.array([[1.0, 0.0], [0.0, 1.0], [0.6, 0.8]])

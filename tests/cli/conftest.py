@@ -1,4 +1,4 @@
-"""Folders of drawn pictures, what trains on them, and the snapshots of what commands print."""
+"""Fixtures for commands: folders of drawn pictures, short training runs, and snapshots of printed text."""
 
 import dataclasses
 import functools
@@ -14,7 +14,7 @@ from jdml.registry import NETWORKS
 
 
 class PrintedText(SingleFileSnapshotExtension):
-    """A text file for each test in ``snapshots``, compared by its words.
+    """One text file per test in ``snapshots``, compared by its words.
 
     Layout differs between the versions of tyro and rich: white space, boxes (also those of hyphens, bars and plus
     signs), square brackets and the usage line do not count, nor does whether repeated words are required or have an
@@ -34,7 +34,7 @@ class PrintedText(SingleFileSnapshotExtension):
 
 
 def words(text: str) -> str:
-    """The text without what is layout."""
+    """Return the text without its layout."""
     text = re.sub(r"\Ausage: .*?\n\n", "", text, flags=re.DOTALL).replace("🏭", ":factory:")
     text = re.sub(r"\((required|default:\s*)\)", "", text)
     return re.sub(r"[\s\[\]|+\u2500-\u257f]|-{2,}(?!\w)", "", text)
@@ -42,7 +42,7 @@ def words(text: str) -> str:
 
 @pytest.fixture
 def printed(snapshot, monkeypatch):
-    """What commands printed before; the screen is 100 wide."""
+    """Compare with the printed text on file; the screen is 100 wide."""
     monkeypatch.setenv("COLUMNS", "100")
     return snapshot.use_extension(PrintedText)
 
@@ -64,11 +64,11 @@ def train_images(jdml_main):
 
 @pytest.fixture
 def small_backbone(monkeypatch):
-    """A network that compiles in no time on the record of ResNet-50.
+    """Replace ResNet-50 in its record by a network that compiles quickly.
 
-    A record of its own could not be typed: the choices of --backbone are those at the import of the command.
+    A new record could not be typed, as the choices of --backbone are fixed when the command is imported.
     """
     record = NETWORKS["resnet50"]
     small = {"make": "jdml.models.convnets:SmallConvNet", "settings": {"features": (8,)}}
-    # --backbone takes the names of the library alone: one of them is small here.
+    # --backbone accepts only names of the library: one of them is small here.
     monkeypatch.setitem(NETWORKS, "resnet50", dataclasses.replace(record, **small))

@@ -27,7 +27,7 @@ def draw_photos(root: Path, kinds: int = 6, each: int = 6, size: int = 24) -> Pa
 
 
 def draw_noise(files: Iterable[Path]) -> None:
-    """Draw small pictures of noise, no two alike."""
+    """Draw small pictures of noise, all different."""
     for seed, file in enumerate(files):
         file.parent.mkdir(parents=True, exist_ok=True)
         noise = np.random.default_rng(seed).integers(0, 256, (20, 24, 3), np.uint8)

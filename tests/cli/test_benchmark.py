@@ -1,4 +1,4 @@
-"""`jdml benchmark`: the dry run of every method under its protocols, real files, bad files, the paper's row."""
+"""`jdml benchmark`: a dry run of every method under its protocols, real files, bad files, the paper's row."""
 
 import json
 import shutil
@@ -67,7 +67,7 @@ def test_dry_run(method, protocol, benchmark, tmp_path):
         ("config.json", {"started": {"command": "jdml train"}}),
     ],
 )
-def test_a_folder_of_something_else_is_left_alone(file, content, benchmark, tmp_path):
+def test_foreign_output_folder_is_refused_and_unchanged(file, content, benchmark, tmp_path):
     (tmp_path / file).write_text(json.dumps(content))
     code, _, err = benchmark("--dry-run --out", tmp_path)
     assert code == 2
@@ -75,8 +75,7 @@ def test_a_folder_of_something_else_is_left_alone(file, content, benchmark, tmp_
     assert json.loads((tmp_path / file).read_text()) == content
 
 
-def test_weights_are_loaded(benchmark, tmp_path):
-    """Those in the file are where training starts."""
+def test_training_starts_from_the_given_weights(benchmark, tmp_path):
     net = models.create("resnet50", dim=8)
     variables = net.init(jax.random.key(3), np.zeros((1, 32, 32, 3), np.float32))
     arrays = {
@@ -110,7 +109,7 @@ def test_real_birds(benchmark, shared_data, tmp_path):
     assert benchmark(words, "--on-bad-image", "skip")[0] == 0
 
 
-def test_a_damaged_image_stops_the_run_by_name(benchmark):
+def test_damaged_image_stops_the_run_and_is_named(benchmark):
     with fake_images(32) as folder:
         for image in sorted(folder.glob("*/*/0.jpg")):
             image.write_bytes(image.read_bytes()[:300])
@@ -120,7 +119,7 @@ def test_a_damaged_image_stops_the_run_by_name(benchmark):
     assert "0.jpg" in err
 
 
-def test_the_same_command_again_is_its_result_and_another_is_refused(benchmark, tmp_path):
+def test_repeated_command_returns_its_result_and_another_is_refused(benchmark, tmp_path):
     with fake_images(32) as folder:
         words = f"--dataset folder --data-dir {folder} --batch 16 --steps 4 --out {tmp_path}"
         whole = benchmark(words)
@@ -158,14 +157,14 @@ def test_seeds(benchmark, tmp_path):
         ("--method ccp --protocol mlrc", []),  # ResNet-50
     ],
 )
-def test_the_paper_s_rows_of_a_command(typed, expected):
+def test_command_is_compared_with_the_papers_rows(typed, expected):
     options = tyro.cli(Benchmark, args=typed.split())
     rows = [row for each in paper_rows(options, options.recipe()) for row in each.rows.values()]
     firsts = [row.get("R@1", next(iter(row.values()))) for row in rows]
     assert sorted(firsts) == sorted(expected)
 
 
-def test_what_differs_from_the_paper_is_listed_below_its_row():
+def test_differences_from_the_paper_are_listed_below_its_row():
     poolings = [Benchmark(method="mpa", pooling=typed).recipe().pooling for typed in (None, "max")]
     assert poolings == ["cubic", "max"]
     options = Benchmark(method="eps", batch="8x4", steps=2)
@@ -176,10 +175,10 @@ def test_what_differs_from_the_paper_is_listed_below_its_row():
 
 
 @pytest.mark.parametrize(("dataset", "most"), [("cub", 15_000), ("inshop", 150_000)])
-def test_no_run_of_the_tables_is_cut(dataset, most):
+def test_step_limit_exceeds_the_papers_longest_runs(dataset, most):
     """The longest needed 131,000 steps on average (CCP's Table 5)."""
     assert Benchmark(method="contrastive", dataset=dataset, protocol="mlrc").longest == most
 
 
-def test_the_command_offers_every_recipe():
+def test_command_offers_every_recipe():
     assert set(get_args(get_type_hints(Benchmark)["method"])) == set(RECIPES)

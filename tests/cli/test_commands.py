@@ -1,6 +1,6 @@
-"""Every command: its help, and a run of it from end to end on photographs, as the help's example has it.
+"""Every command: its help, and the help's example run from end to end on photographs.
 
-What they print is text on file in ``snapshots``, which ``pytest tests/cli --snapshot-update`` writes anew.
+The printed text is on file in ``snapshots``; ``pytest tests/cli --snapshot-update`` rewrites it.
 """
 
 import dataclasses
@@ -44,14 +44,14 @@ def test_help(words, jdml_command, printed):
 
 
 @pytest.mark.parametrize("words", ["data", "help data", "data -h", "help data check"])
-def test_help_is_asked_for_in_several_ways(words, jdml_command):
+def test_help_can_be_requested_in_several_ways(words, jdml_command):
     asked = jdml_command(*words.removeprefix("help ").removesuffix("-h").split(), "--help")
     assert vars(jdml_command(*words.split())) == vars(asked)
 
 
 @pytest.mark.parametrize("words", ["--help", "data check --help", "data --help", "paint"])
-def test_nobody_reads_what_is_printed(words):
-    """As in `jdml --help | head -1`, whose reader is gone before anything is written."""
+def test_closed_pipe_exits_141(words):
+    """In `jdml --help | head -1` the reader may exit before anything is written."""
     reads, writes = os.pipe()
     os.close(reads)
     with os.fdopen(writes, "w") as closed:
@@ -65,7 +65,7 @@ def test_nobody_reads_what_is_printed(words):
 
 
 def test_version(jdml_command):
-    """Also of the module, and where there is nowhere to write, as in `jdml --version >&-`."""
+    """Also for the module, and with a closed output, as in `jdml --version >&-`."""
     done = jdml_command("--version")
     assert (done.code, done.out) == (0, f"jdml {jdml.__version__}\n")
     for ending, expected in (("", done.out), (" >&-", "")):
@@ -74,7 +74,7 @@ def test_version(jdml_command):
         assert (ended.returncode, ended.stdout, ended.stderr) == (0, expected, "")
 
 
-# Errors, as a command of one's own raises them
+# Errors, raised by a command that is registered here
 
 ERRORS = {
     "permission": (PermissionError(errno.EACCES, "x", "/runs"), 2, "/runs: no permission"),
@@ -103,7 +103,7 @@ class Failing:
 
 
 @pytest.mark.parametrize("how", ERRORS)
-def test_errors_are_one_line_and_a_code(how, jdml_command, monkeypatch):
+def test_errors_print_one_line_and_set_the_exit_code(how, jdml_command, monkeypatch):
     record = Command("fail", f"{__name__}:Failing", "fail", "jdml fail", computes=False)
     monkeypatch.setitem(COMMANDS, "fail", record)  # registered, as a command of the library is
     _, code, line = ERRORS[how]
@@ -112,7 +112,7 @@ def test_errors_are_one_line_and_a_code(how, jdml_command, monkeypatch):
     assert re.match(f"jdml fail: error: .*{line}", done.err), done.err
 
 
-# The examples, in a folder with `photos`, in any order
+# The examples, run in a folder with `photos`, in any order
 
 SMALL = {
     "demo": "--steps 3 --seeds 1",
@@ -124,7 +124,7 @@ SMALL = {
     "data check": "--quiet",
     "data get": "--data-dir sets",
 }
-"""What makes an example small, and changes nothing else."""
+"""Options that make an example small and change nothing else."""
 
 
 def write_weights(file: Path) -> None:
@@ -141,7 +141,7 @@ def write_weights(file: Path) -> None:
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory, jdml_command) -> SimpleNamespace:
-    """A folder with photographs, a run on them, their embeddings, a query, weights, a prepared data set."""
+    """Make a folder with photographs, a run on them, their embeddings, a query, weights, a prepared data set."""
     folder = tmp_path_factory.mktemp("examples")
     draw_photos(folder / "photos")
     shutil.copy(folder / "photos" / "kind0" / "1.png", folder / "query.jpg")
@@ -157,13 +157,13 @@ def place(tmp_path_factory, jdml_command) -> SimpleNamespace:
 
 
 def example(command: str) -> list[str]:
-    """The words of a command's example, made small."""
+    """Return the words of a command's example, with smaller settings."""
     text = COMMANDS[command].example.replace("resnet18.pth", "torchvision.safetensors")
     return shlex.split(f"{text} {SMALL.get(command, '')}")[1:]
 
 
 def without_numbers(text: str) -> str:
-    """The text with zeros for scores, times and sizes, and what is found, which differ by machine."""
+    """Return the text with zeros for scores, times, sizes and found files, which differ by machine."""
     text = re.sub(r"[\d.]+ [KMG]i?B\b", "0 MB", text)
     text = re.sub(r"[-+]?\d+\.\d+", "0.0", text)
     text = re.sub(r" \((not )?in every run.*?\)", "", text)
@@ -171,7 +171,7 @@ def without_numbers(text: str) -> str:
 
 
 def lines(text: str) -> str:
-    """The text without white space at the end of its lines."""
+    """Return the text without white space at the end of its lines."""
     return "".join(f"{line.rstrip()}\n" for line in text.splitlines())
 
 
@@ -179,7 +179,7 @@ def lines(text: str) -> str:
 @pytest.mark.parametrize(
     "command",
     [
-        pytest.param("demo", marks=pytest.mark.slow),  # trains with four methods
+        pytest.param("demo", marks=pytest.mark.slow),  # trains four methods
         *(name for name in COMMANDS if name != "demo"),
     ],
 )
@@ -188,7 +188,7 @@ def test_example(command, place, jdml_command, monkeypatch, tmp_path, printed):
     words = example(command)
     done = place.printed.get(command) or jdml_command(*words)
     assert done.code == 0, done.err
-    assert (done.err == "") == (command != "demo")  # which has a progress bar
+    assert (done.err == "") == (command != "demo")  # demo has a progress bar
     assert without_numbers(done.out.replace(f"{place.folder}/", "")) == printed
     if "--out" in words:
         out = Path(words[words.index("--out") + 1])

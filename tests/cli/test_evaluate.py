@@ -1,4 +1,4 @@
-"""The command jdml evaluate: files of embeddings, their labels, what is refused."""
+"""The command jdml evaluate: files of embeddings, their labels, refusals."""
 
 import json
 import re
@@ -33,7 +33,7 @@ def test_evaluate_json(jdml_main, embeddings, tmp_path):
     assert all(name in out for name in ("R@1", "R@2", "MAP@R", "nDCG@2", "P@2", "found@2"))
 
 
-def test_evaluate_gallery_names_strings_and_sphere(jdml_main, tmp_path):
+def test_evaluate_with_gallery_array_names_string_labels_and_cosine(jdml_main, tmp_path):
     """A separate gallery, string labels, arrays under other names, ranked by cosine."""
     np.savez(
         tmp_path / "e.npz",
@@ -78,8 +78,8 @@ def test_evaluate_refuses(jdml_main, tmp_path, arrays, names):
     assert re.search(names, err), err
 
 
-def test_evaluate_reads_what_it_needs_as_it_lies(jdml_main, embeddings, tmp_path):
-    """Arrays of the other byte order; beside them Python objects, which are not asked for."""
+def test_evaluate_reads_big_endian_arrays_and_skips_objects(jdml_main, embeddings, tmp_path):
+    """Arrays of the other byte order are read; Python objects in the same file are not loaded."""
     content = dict(np.load(embeddings))
     _, expected, _ = jdml_main("evaluate", embeddings, "--json", "-")
     for swapped in (">f8", ">f4"):
@@ -97,8 +97,8 @@ def test_evaluate_reads_what_it_needs_as_it_lies(jdml_main, embeddings, tmp_path
     assert (code, "y.npy" in err, err.count("\n")) == (2, True, 1)
 
 
-def test_evaluate_tells_of_queries_in_the_gallery(jdml_main, embeddings, tmp_path):
-    """And leaves them out, if their rows are said; rows without a class are no queries."""
+def test_evaluate_warns_of_queries_in_the_gallery(jdml_main, embeddings, tmp_path):
+    """With their rows given it excludes them; rows without a class are not queries."""
     content = dict(np.load(embeddings))
     x, y = content["embeddings"], content["labels"].copy()
     file = tmp_path / "both.npz"
@@ -106,7 +106,7 @@ def test_evaluate_tells_of_queries_in_the_gallery(jdml_main, embeddings, tmp_pat
     np.savez(file, **arrays)
     code, out, err = jdml_main("evaluate", file, "--json", "-")
     assert (code, json.loads(out)["R@1"]) == (0, 1.0)
-    assert err.startswith("note: 6 of 6 queries ")
+    assert re.search(r"\b6 of 6\b", err)
     assert err.count("\n") == 1
     _, expected, _ = jdml_main("evaluate", embeddings, "--json", "-")
     np.savez(file, **arrays, self_index=np.arange(len(y)))
@@ -120,8 +120,8 @@ def test_evaluate_tells_of_queries_in_the_gallery(jdml_main, embeddings, tmp_pat
     assert json.loads(out)["queries"] == len(y) - 2  # the other of its class has none
 
 
-def test_evaluate_ignores_what_is_of_one_group(jdml_main, embeddings, tmp_path):
-    """By a key, a column of a table, a file; and what has no other of its class then is told."""
+def test_evaluate_ignores_pairs_of_one_group(jdml_main, embeddings, tmp_path):
+    """Groups come from a key, a column or a file; queries that are left without a match are counted."""
     content = dict(np.load(embeddings))
     x, camera = content["embeddings"], np.array(list("lrlrll"))
     ignore, file = "--ignore-same", tmp_path / "both.npz"
@@ -132,10 +132,11 @@ def test_evaluate_ignores_what_is_of_one_group(jdml_main, embeddings, tmp_path):
     for name, array in (("x", x), ("y", content["labels"]), ("c", camera)):
         np.save(tmp_path / f"{name}.npy", array)
     expected = {"R@1": 0.75, "queries": 4, "unanswered": 2}
-    for line, told in (("0.jpg,1,z", "'z', and 'l' before"), ("x.jpg,1,", "x.jpg has no camera")):
+    for line, names in (("0.jpg,1,z", "'z'.*'l'"), ("x.jpg,1,", r"x\.jpg.*\bcamera\b")):
         (tmp_path / "w.csv").write_text("\n".join(["file,label,Camera", *lines, line]))
         code, _, err = jdml_main("evaluate", file, ignore, f"{tmp_path / 'w.csv'}:camera")
-        assert (code, told in err, "w.csv:8" in err) == (2, True, True)
+        assert (code, "w.csv:8" in err) == (2, True)
+        assert re.search(names, err)
     lone = (tmp_path / "x.npy", "--labels", tmp_path / "y.npy")
     for options in (
         (file, ignore, "camera"),
@@ -156,11 +157,12 @@ def test_evaluate_ignores_what_is_of_one_group(jdml_main, embeddings, tmp_path):
     (tmp_path / "few.csv").write_text("\n".join(["file,camera", "0.jpg,l"]))
     for key, name in (
         ("camera", "'camera'"),
-        (f"{tmp_path / 't.csv'}:lens", "t.csv:1: "),
-        (f"{tmp_path / 'few.csv'}:camera", "few.csv does not name 5 of 6"),
+        (f"{tmp_path / 't.csv'}:lens", r"t\.csv:1\b"),
+        (f"{tmp_path / 'few.csv'}:camera", r"few\.csv\b.*\b5 of 6\b"),
     ):
         code, _, err = jdml_main("evaluate", file, ignore, key)
-        assert (code, name in err) == (2, True)
+        assert code == 2
+        assert re.search(name, err)
 
 
 def test_evaluate_by_level(jdml_main, embeddings, tmp_path):
@@ -182,7 +184,7 @@ def test_evaluate_by_level(jdml_main, embeddings, tmp_path):
 
 
 @pytest.mark.parametrize("terminal", [True, False])
-def test_tables_lose_no_digit(terminal, capsys, monkeypatch):
+def test_tables_show_all_digits(terminal, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "60")
     if terminal:
         monkeypatch.setenv("FORCE_COLOR", "1")

@@ -25,7 +25,7 @@ def training_of(**options):
     return TrainingRun(settled, settled.recipe(), {})
 
 
-def test_a_run_of_the_recommended_recipe_is_not_made_longer(train_images, animals, tmp_path):
+def test_recommended_recipe_run_is_not_extended(train_images, animals, tmp_path):
     """Its schedule ends at its steps, and its warm-up is a share of them."""
     for steps, code in (3, 0), (40, 2):
         done = train_images("--data-dir", animals, "--out", tmp_path / "run", "--steps", steps)
@@ -41,9 +41,7 @@ def test_a_run_of_the_recommended_recipe_is_not_made_longer(train_images, animal
         ("--model small --freeze backbone --kept-views 2", True),
     ],
 )
-def test_pools_of_proxies_are_augmented_as_batches_are(
-    train_images, animals, tmp_path, typed, augmented
-):
+def test_proxy_pools_are_augmented_like_batches(train_images, animals, tmp_path, typed, augmented):
     words = ("--data-dir", animals, "--loss", "contrastive", "--method", "ccp", "--validation", 0.5)
     code, _, err = train_images(*words, *typed.split(), "--out", tmp_path / "run")
     assert code == 0, err
@@ -54,8 +52,8 @@ def test_pools_of_proxies_are_augmented_as_batches_are(
 # Weights
 
 
-def test_a_head_that_cannot_begin_as_recommended_begins_at_random(animals, tmp_path):
-    """A width that is more than the features; typed, it is refused before any work."""
+def test_head_wider_than_its_features_is_initialized_at_random(animals, tmp_path):
+    """If the initialization was typed, it is refused before any work."""
     file = tmp_path / "resnet18.safetensors"
     write_tensors(file, {}, {weights.ARCHITECTURE: "resnet18"})
     wide = {"data_dir": animals, "model": "resnet18", "weights": file, "dim": 513}
@@ -68,12 +66,12 @@ def test_a_head_that_cannot_begin_as_recommended_begins_at_random(animals, tmp_p
 
 @pytest.fixture
 def tiny_transformers(monkeypatch):
-    """Small ones on the records of two large ones, whose names alone --weights takes."""
+    """Replace two large transformers in their records by small ones."""
     tiny = {"width": 8, "depth": 1, "heads": 2, "hidden": 16, "patch": 8, "grid": 2}
     for name in ("vit_s16", "siglip_b16"):
         record = registry.NETWORKS[name]
         small = dataclasses.replace(record, settings={**record.settings, **tiny})
-        # --weights takes the networks of the library alone: these are small here.
+        # --weights accepts only names of the library: two of them are small here.
         monkeypatch.setitem(registry.NETWORKS, name, small)
 
 
@@ -89,8 +87,8 @@ def write_weights(file, net, metadata, factor=1.0):
 
 
 @pytest.mark.usefixtures("tiny_transformers")
-def test_a_network_is_as_its_file_of_weights_says(train_images, jdml_main, animals, tmp_path):
-    """Another grid, another activation and bicubic; by name, and by all else where no name is on file.
+def test_network_is_configured_by_its_weights_file(train_images, jdml_main, animals, tmp_path):
+    """Another grid, another activation and bicubic resampling; without a name on file by the other settings.
 
     The first image, from which shapes would be read, is damaged.
     """
@@ -124,8 +122,8 @@ def test_a_network_is_as_its_file_of_weights_says(train_images, jdml_main, anima
 
 
 @pytest.mark.usefixtures("tiny_transformers")
-def test_weights_of_another_network(train_images, animals, tmp_path):
-    """Their settings are of their own network: they are not what is refused."""
+def test_weights_of_another_network_are_refused(train_images, animals, tmp_path):
+    """The refusal names the network, not the settings of the file."""
     file = tmp_path / "w.safetensors"
     metadata = {weights.ARCHITECTURE: "siglip_b16", weights.SETTINGS: '{"grid": 24}'}
     write_tensors(file, {"params/positions": np.zeros((1, 577, 384), np.float32)}, metadata)
@@ -134,7 +132,7 @@ def test_weights_of_another_network(train_images, animals, tmp_path):
     assert "'siglip_b16'" in err
 
 
-def test_weights_of_a_later_version(tmp_path):
+def test_weights_of_a_later_version_are_refused(tmp_path):
     file = tmp_path / "w.safetensors"
     write_tensors(file, {}, {weights.ARCHITECTURE: "vit_s16", weights.SETTINGS: '{"rope": 3}'})
     with pytest.raises(ValueError, match=r"w\.safetensors.*\brope=3"):
@@ -143,7 +141,7 @@ def test_weights_of_a_later_version(tmp_path):
 
 
 @pytest.mark.slow  # compiles two transformers for a warning
-def test_a_network_that_is_not_as_its_weights_say_is_warned_of(tmp_path, caplog):
+def test_network_that_differs_from_its_weights_file_is_warned_of(tmp_path, caplog):
     net = models.VisionTransformer(4, width=8, depth=1, heads=2, patch=8, grid=3)
     file = tmp_path / "w.safetensors"
     settings = '{"resampling": "transformers", "grid": 3}'
@@ -154,15 +152,15 @@ def test_a_network_that_is_not_as_its_weights_say_is_warned_of(tmp_path, caplog)
     for network, warnings in ((net, 1), (net.clone(resampling="transformers"), 0)):
         caplog.clear()
         create_state(network, objective, optax.sgd(0.1), images, **given)
-        told = [r for r in caplog.records if "resampling='transformers'" in r.message]
-        assert len(told) == warnings
-        assert all(record.levelno == logging.WARNING for record in told)
+        logged = [r for r in caplog.records if "resampling='transformers'" in r.message]
+        assert len(logged) == warnings
+        assert all(record.levelno == logging.WARNING for record in logged)
 
 
 # Galleries and damaged files
 
 
-def test_inshop_is_searched_in_its_gallery(train_images, tmp_path):
+def test_inshop_is_scored_in_its_gallery(train_images, tmp_path):
     rows = [
         (f"img/{item}/{i}.jpg", f"id_{item:08}", status)
         for item, statuses in enumerate((("train",) * 4, ("train",) * 4, ("query", "gallery") * 2))
@@ -178,7 +176,7 @@ def test_inshop_is_searched_in_its_gallery(train_images, tmp_path):
     assert "test item" in out
 
 
-def test_damaged_images(train_images, animals, tmp_path):
+def test_damaged_images_stop_or_are_skipped(train_images, animals, tmp_path):
     (animals / "ant" / "3.jpg").write_bytes(b"no image")
     words = ("--data-dir", animals, "--batch", 16, "--augmentation", "mlrc")
     options = (*words, "--out", tmp_path / "run")
@@ -193,7 +191,7 @@ def test_damaged_images(train_images, animals, tmp_path):
     assert (config["augmentation"], "workers" in config) == ("mlrc", False)
 
 
-def test_a_stopped_run_resumes_with_skip_wherever_its_images_lie(train_images, animals, tmp_path):
+def test_stopped_run_resumes_with_skip_after_its_images_moved(train_images, animals, tmp_path):
     (animals / "dog" / "3.jpg").write_bytes(b"no image")  # scored, not trained on
     options = ("--data", "folder", "--batch", 8, "--out", tmp_path / "run")
     code, _, err = train_images(*options, "--data-dir", animals)

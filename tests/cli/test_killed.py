@@ -1,4 +1,4 @@
-"""A run on images that is killed with SIGKILL, again and again, ends as an unbroken one."""
+"""A run on images that is killed with SIGKILL several times ends like an uninterrupted one."""
 
 import json
 import os
@@ -33,7 +33,7 @@ def start(words: list[str]) -> subprocess.Popen:
         [sys.executable, "-m", "jdml", *words],
         env={
             **os.environ,
-            "JAX_NUM_CPU_DEVICES": "2",  # as here: else not the same bits
+            "JAX_NUM_CPU_DEVICES": "2",  # as in this process, otherwise the bits differ
             "PYTHONPATH": str(Path(jdml.cli.__file__).parents[2]),
         },
         stdout=subprocess.PIPE,
@@ -60,8 +60,8 @@ def final_arrays(folder: Path) -> list[np.ndarray]:
 
 
 @pytest.mark.filterwarnings("ignore:Sharding info not provided:UserWarning")
-def test_killed_run_ends_like_an_unbroken_one(capsys, animals, tmp_path):
-    """Killed in the middle, resumed with another number of workers, damaged files on the way: the same bits.
+def test_killed_run_ends_like_an_uninterrupted_one(capsys, animals, tmp_path):
+    """Killed in the middle, resumed with another number of workers, with damaged files: the same bits.
 
     Here it is resumed in the tests' process; in one of its own with `make kills`.
     """
@@ -86,4 +86,4 @@ def test_killed_run_ends_like_an_unbroken_one(capsys, animals, tmp_path):
     assert all(np.array_equal(a, b) for a, b in pairs)
     assert (broken / "metrics.json").read_text() == (whole / "metrics.json").read_text()
     assert records(broken) == records(whole)
-    assert 1 <= records(whole)[-1]["bad_images"] <= 2  # those that are not held out
+    assert 1 <= records(whole)[-1]["bad_images"] <= 2  # of the images that are not held out

@@ -1,7 +1,7 @@
-"""Mistakes on the command line: each refused before any work, in one line that names what was typed.
+"""Mistakes on the command line: each is refused before any work, in one line that names the wrong word.
 
-A row is a command and the names that its message has, in this order: the option or the place that is wrong, then what
-to write instead.
+A row is a command and the names in its message, in this order: the option or the path that is wrong, then what to
+write instead.
 """
 
 import re
@@ -13,7 +13,7 @@ from cli.photos import draw_photos
 
 @pytest.fixture(scope="module")
 def places(tmp_path_factory):
-    """Folders and files, most of them with something wrong."""
+    """Make folders and files, most of them with something wrong."""
     root = tmp_path_factory.mktemp("places")
     draw_photos(root / "photos")
     draw_photos(root / "one", 1, 3)
@@ -190,7 +190,7 @@ ADDRESSES = [
 
 
 def check_refused(done, names: tuple[str, ...]) -> None:
-    """Refused in one line with the names in this order; all else that may be said is which devices there are."""
+    """Check that it was refused in one line with the names in this order; a line about devices is allowed."""
     line = ".*".join(rf"(?<![\w-]){re.escape(name)}(?![\w-])" for name in names)
     assert (done.code, done.err.count("\n")) == (2, 1), (done.out, done.err)
     assert not done.out or " devices " in done.out
@@ -207,7 +207,7 @@ def test_mistakes(row, places, jdml_command, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(("typed", "name"), ADDRESSES)
-def test_addresses_of_other_machines(typed, name, jdml_command, tmp_path, monkeypatch):
+def test_remote_addresses_are_refused(typed, name, jdml_command, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     address = "s3://bucket/run"
     check_refused(jdml_command(*typed.format(address=address).split()), (name, address))
@@ -215,5 +215,5 @@ def test_addresses_of_other_machines(typed, name, jdml_command, tmp_path, monkey
 
 
 @pytest.mark.parametrize("words", [["embed", "run", ""], ["evaluate", "x" * 5000]])
-def test_words_that_are_no_paths(words, jdml_command):
+def test_words_that_are_not_paths_are_refused(words, jdml_command):
     check_refused(jdml_command(*words), (words[-1] or "SOURCE",))

@@ -1,4 +1,4 @@
-"""Networks of one's own on the command line."""
+"""Custom networks on the command line."""
 
 import json
 import re
@@ -67,12 +67,12 @@ def other():
 
 
 OTHERS = ("OfNnx", "of_equinox", "of_functions")
-"""The command does the same with them; what differs is tested in ``tests/training``."""
+"""One network of each library; ``tests/training`` tests their differences."""
 
 
 @pytest.fixture
 def nets(tmp_path, monkeypatch):
-    """A module of networks of one's own in the working directory."""
+    """Write a module of custom networks into the working directory."""
     (tmp_path / "nets.py").write_text(NETS)
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
@@ -80,9 +80,11 @@ def nets(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "made", ["OfLinen", *(pytest.param(name, marks=pytest.mark.slow) for name in OTHERS)]
+    # Other libraries.
+    "made",
+    ["OfLinen", *(pytest.param(name, marks=pytest.mark.slow) for name in OTHERS)],
 )
-def test_a_network_of_one_s_own(capsys, animals, nets, made, train_images):
+def test_custom_network_trains_embeds_and_searches(capsys, animals, nets, made, train_images):
     words = ("--data", "folder", "--data-dir", animals, "--model", f"nets:{made}", "--batch", "2x3")
     code, out, err = train_images(*words, "--out", "run")
     assert (code, err) == (0, "")
@@ -117,7 +119,7 @@ def test_a_network_of_one_s_own(capsys, animals, nets, made, train_images):
         ("nets", "--model .*'nets'"),
     ],
 )
-def test_networks_of_one_s_own_that_do_not_fit(train_images, animals, nets, words, names):
+def test_custom_networks_that_do_not_fit_are_refused(train_images, animals, nets, words, names):
     code, _, err = train_images("--data-dir", animals, "--batch", "2x3", "--model", *words.split())
     assert (code, err.count("\n")) == (2, 1)
     assert re.search(names, err), err

@@ -1,4 +1,4 @@
-"""What `jdml train` makes of its options before the first step: recipes, parts of data, objectives, hints."""
+"""The options of `jdml train` before the first step: recipes, parts of data, objectives, hints."""
 
 import dataclasses
 import json
@@ -34,7 +34,7 @@ def photos(tmp_path_factory):
 
 
 def classes(part) -> list[str]:
-    """The names of the classes that occur."""
+    """Return the names of the classes that occur."""
     return sorted(set(np.array(part.class_names["class"])[part.labels].tolist()))
 
 
@@ -43,14 +43,14 @@ def parts_of(**options):
     return read_training_data(settled, settled.seed)
 
 
-def test_a_chain_of_miners():
+def test_miners_are_chained():
     built = build_miner("eps + multi_similarity_negative:epsilon=0.2", dim=8)
     ms = mining.multi_similarity_pairs(epsilon=0.2, mine_positives=False)
     assert built == mining.chain(mining.easy_positive(), ms)
     assert build_miner("none", dim=8) is None
 
 
-def test_a_command_is_typed_as_its_options_were():
+def test_options_round_trip_through_command_words():
     options = Train(
         data="digits",
         loss="triplet",
@@ -100,8 +100,8 @@ def test_defaults_by_kind_of_data(photos, tmp_path):
     json.dumps(config)
 
 
-def test_methods_are_trained_as_their_papers_have_it():
-    """NIR: an epoch in which the backbone waits, a flow at 5e-4; CCP: anchored from the start, one rate for all."""
+def test_methods_use_their_papers_settings():
+    """NIR: the backbone is frozen for an epoch, the flow's rate is 5e-4; CCP: anchored from the start, one rate."""
     nir = Train(method="nir").recipe()
     assert (nir.warmup_epochs, nir.warmup_steps, nir.method.flow_lr) == (1, None, 5e-4)
     assert recipes.recipe("nir", "cub").method.flow_lr == 5e-4
@@ -123,7 +123,7 @@ KNOWN = {
 
 
 @pytest.mark.parametrize("network", KNOWN)
-def test_what_is_recommended_goes_by_what_the_network_knows(network):
+def test_recommended_settings_depend_on_pretraining(network):
     options = TrainOptions(data="folder", data_dir=FILES, **KNOWN[network])
     made, expected = options.recipe(), recommended(begins=network)
     for name in ("loss", "settings", "rate", "rate_warmup", "schedule", "head", "steps"):
@@ -151,14 +151,14 @@ def test_what_is_recommended_goes_by_what_the_network_knows(network):
         ({"loss": "triplet", "batch": "2x40"}, [6] * 3, (2, 6), "none"),
     ],
 )
-def test_what_is_not_typed_goes_by_the_classes_and_a_batch_fits_them(typed, sizes, batch, miner):
+def test_default_batch_and_miner_depend_on_class_sizes(typed, sizes, batch, miner):
     options = TrainOptions(data="folder", data_dir=FILES, model="small", **typed)
     made, notes = fitted(options.recipe(), options, np.repeat(np.arange(len(sizes)), sizes))
     assert (made.batch, made.miner) == (batch, miner)
     assert any(f" not {options.batch}:" in note for note in notes) == (sizes[0] == 6)
 
 
-def test_classes_smaller_than_a_batch_s_places_leave_some_empty():
+def test_small_classes_leave_batch_slots_empty():
     labels = np.repeat(np.arange(8), [9, 10, 9, 10, 9, 3, 3, 3])
     for loss in ("triplet", None):
         options = TrainOptions(data="folder", data_dir=FILES, model="small", loss=loss, batch="4x8")
@@ -204,7 +204,7 @@ def test_splits(photos, tmp_path):
     assert classes(named.train) == ["kind1", "kind4"]
 
 
-def test_a_layout_and_a_table(photos, tmp_path):
+def test_data_from_a_layout_and_a_table(photos, tmp_path):
     for split, kinds in (("train", 3), ("val", 2)):
         draw_photos(tmp_path / "layout" / split, kinds, 3)
     parts = parts_of(data_dir=tmp_path / "layout")
@@ -219,14 +219,14 @@ def test_a_layout_and_a_table(photos, tmp_path):
     assert (len(parts.train), len(parts.tests["test"][0])) == (4, 4)
 
 
-def test_label_noise_is_in_training_alone(photos):
+def test_label_noise_is_in_training_only(photos):
     parts = parts_of(data_dir=photos, label_noise=0.5)
     assert (parts.train.labels != parts.train.views["class"]).sum() == 9
     queries = parts.tests["test"][0]
     np.testing.assert_array_equal(queries.labels, queries.views["class"])
 
 
-def test_lone_images_and_other_files_are_noted(tmp_path):
+def test_single_images_and_other_files_are_noted(tmp_path):
     draw_photos(tmp_path, 4, 2)
     (tmp_path / "kind0" / "0.png").unlink()
     (tmp_path / "kind0" / "0.heic").write_bytes(b"?")
@@ -238,7 +238,7 @@ def test_lone_images_and_other_files_are_noted(tmp_path):
 # Objectives and steps
 
 
-def test_every_option_of_a_network_makes_a_step():
+def test_step_is_traced_with_every_network_option():
     """The step is traced, not compiled: roles, rates and shapes fit each other."""
     typed = {"model": "small", "pooling": "gem", "dtype": "bfloat16", "dim": 4}
     options = Train(loss="proxy_anchor", batch="8", schedule="linear", **typed).settled()
@@ -251,7 +251,7 @@ def test_every_option_of_a_network_makes_a_step():
     assert jax.tree.structure(after) == jax.tree.structure(state)
 
 
-def test_what_happens_in_a_field_is_logged_where_its_pairs_are_few():
+def test_field_activity_is_logged_where_its_pairs_are_few():
     def logged(each):
         options = Train(loss="potential_field", dim=4, proxies_per_class=each)
         objective = make_objective(options.recipe(), 10)
@@ -266,8 +266,8 @@ def test_what_happens_in_a_field_is_logged_where_its_pairs_are_few():
 
 
 @pytest.mark.parametrize("typed", [{}, {"image_size": 16}])
-def test_photographs_without_weights_are_told_where_weights_come_from(typed, photos):
-    """The two commands are whole; that the images are cut is said where nobody typed their size."""
+def test_photographs_without_weights_print_how_to_get_weights(typed, photos):
+    """Both commands are complete; cropping is mentioned if the size was not typed."""
     hints = Train(data_dir=photos, **typed).hints()
     convert, again = (line.split() for line in hints[-2:])
     assert convert == COMMANDS["weights convert"].example.replace("resnet18", "resnet50").split()

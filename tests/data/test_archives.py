@@ -25,13 +25,13 @@ LETTER = "images_background/Latin/character02/0002_01.png"
 
 
 def drawing(source: str, alphabet: str, letter: int, drawer: int) -> np.ndarray:
-    """Ink (True) of one letter: noise that its name decides."""
+    """Return one letter's ink (True): noise seeded by its name."""
     seed = [len(source), len(alphabet), ord(alphabet[0]), letter, drawer]
     return np.random.default_rng(seed).random((105, 105)) < 0.3
 
 
 def drawings(source: str) -> dict[str, bytes]:
-    """A source's PNGs of two drawers, 1 bit, paper white, in an order that is not the sorted one."""
+    """Return a source's PNGs of two drawers, 1 bit, white paper, in unsorted order."""
     out = {}
     for alphabet, letters in reversed(LETTERS[source].items()):
         for letter in range(letters, 0, -1):
@@ -121,7 +121,7 @@ def test_damaged_omniglot_is_refused(tmp_path, write, options, error, name):
 
 
 @pytest.mark.slow  # decodes 13,180 images
-def test_the_real_omniglot(shared_data):
+def test_real_omniglot(shared_data):
     data = load("omniglot", data_dir=shared_data / "omniglot", split="test")
     assert data.images.shape == (13180, 28, 28, 1)
     assert (data.num_classes, data.relabel("letter").num_classes) == (20, 659)
@@ -188,7 +188,7 @@ def test_damaged_mnist_is_refused(tmp_path, name, content):
         load("mnist", data_dir=tmp_path)
 
 
-def test_a_missing_file_is_named(tmp_path):
+def test_missing_mnist_file_is_named(tmp_path):
     with pytest.raises(FileNotFoundError, match=rf"\b{PIXELS}\b.* {tmp_path}"):
         load("mnist", data_dir=tmp_path)
     write_mnist(tmp_path, packed=True)
@@ -199,11 +199,11 @@ def test_a_missing_file_is_named(tmp_path):
 
 
 def write_table(rows, path):
-    """Colab's tables: of each image a line with its digit, and its pixels by row."""
+    """Write a table like Colab's: a line per image with its digit and its pixels by row."""
     path.write_text("".join(",".join(map(str, row)) + "\n" for row in rows))
 
 
-def test_mnist_from_the_tables_that_colab_has(tmp_path):
+def test_mnist_is_read_from_colabs_tables(tmp_path):
     images = np.random.default_rng(0).integers(0, 256, (5, 28, 28))
     digits = np.array([3, 1, 4, 1, 9])
     rows = np.concatenate([digits[:, None], images.reshape(5, -1)], axis=1)
@@ -219,18 +219,18 @@ def test_mnist_from_the_tables_that_colab_has(tmp_path):
 
 
 @pytest.mark.parametrize("wrong", ["3,256", "x,0", "3,0,"])
-def test_a_bad_line_of_a_table_is_named(tmp_path, wrong):
+def test_bad_line_of_a_table_is_named(tmp_path, wrong):
     path = tmp_path / "mnist_train_small.csv"
     path.write_text(f"5{',7' * 784}\n{wrong}{',0' * (784 - wrong.count(','))}\n")
     with pytest.raises(ValueError, match=rf"^{path}:2:"):
         load("mnist", data_dir=tmp_path)
 
 
-def test_without_mnist_the_table_that_is_there_is_read(tmp_path, monkeypatch):
-    """By a data set that is registered for the test, as Colab's folder is absolute."""
+def test_fallback_table_is_read_without_mnist_files(tmp_path, monkeypatch):
+    """The data set is registered by the test, as Colab's folder is absolute."""
     table = tmp_path / "mnist_train_small.csv"
     record = dataclasses.replace(DATASETS["mnist"], beside=str(table))
-    # Registered, as anyone may: no record of the library has a folder that a test may write.
+    # No data set of the library has a fallback folder that a test may write to.
     monkeypatch.setitem(DATASETS, "colab", record)
     monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path))
     with pytest.raises(FileNotFoundError, match="^colab"):
@@ -241,7 +241,7 @@ def test_without_mnist_the_table_that_is_there_is_read(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow  # reads 70,000 images
-def test_the_real_mnist(shared_data):
+def test_real_mnist(shared_data):
     train = load("mnist", data_dir=shared_data / "mnist")
     test = load("mnist", data_dir=shared_data / "mnist", split="test")
     assert train.images.shape == (60000, 28, 28, 1)

@@ -26,7 +26,7 @@ def dataset() -> Dataset:
     return Dataset("toy", images, digits, {"digit": digits, "parity": digits % 2})
 
 
-def test_relabel_changes_the_labels_alone():
+def test_relabel_changes_only_the_labels():
     data = dataset()
     assert data.labels.dtype == data.views["parity"].dtype == np.int32
     assert (len(data), data.num_classes) == (4, 8)
@@ -104,7 +104,7 @@ def test_wrong_arguments_are_refused(call, error, name):
         call()
 
 
-def test_digits_are_scikit_learns():
+def test_digits_equal_scikit_learns():
     datasets = pytest.importorskip("sklearn.datasets")
     raw, data = datasets.load_digits(), load("digits", split="all")
     assert data.images.dtype == np.uint8
@@ -114,7 +114,7 @@ def test_digits_are_scikit_learns():
     assert (data.images.min(), data.images.max()) == (0, 255)
 
 
-def test_digits_split_is_stratified_disjoint_and_fixed():
+def test_digits_split_is_stratified_disjoint_and_deterministic():
     whole, train, test = (load("digits", split=split) for split in ("all", "train", "test"))
     assert (len(train), len(test)) == (1198, 599)
     counts = np.bincount(whole.labels)
@@ -135,7 +135,7 @@ def test_importing_data_imports_nothing_heavy():
     assert done.stdout.strip() == "set()"
 
 
-# Lists of files and labels as people write them
+# Lists of files and labels
 
 
 @pytest.fixture
@@ -166,7 +166,7 @@ def read(place: Path, text: str):
         ("gone/../x.jpg", "x.jpg"),
     ],
 )
-def test_one_file_by_two_names_is_refused_with_both_lines(place, first, second):
+def test_duplicate_file_in_a_list_is_refused_with_both_lines(place, first, second):
     for header, one, other in (
         ("file,label", ",ant", ",bee"),
         ("file,label,split", ",ant,train", ",ant,test"),
@@ -176,14 +176,14 @@ def test_one_file_by_two_names_is_refused_with_both_lines(place, first, second):
             read(place, "\n".join(lines).format(place=place))
 
 
-def test_a_tsv_file_is_a_list(place):
+def test_tsv_file_is_read_as_a_list(place):
     (place / "t.tsv").write_text('file\tlabel\na.jpg\t5" disk\nb.jpg\tbee, red\n')
     for reader in (read_folder, lambda path: read_path(path).listing):
         listing = reader(place / "t.tsv")
         assert listing.names["class"] == {0: '5" disk', 1: "bee, red"}
 
 
-def test_what_is_no_line_end_stays_in_a_label(place):
+def test_unicode_separators_stay_in_a_label(place):
     label = "a\u2028b\x0bc\x85d"
     assert read(place, f"file,label\na.jpg,{label}\nb.jpg,bee\n")["a.jpg"] == label
     (place / "names.txt").write_text(f"{label}\nbee\n", encoding="utf-8")
@@ -209,7 +209,7 @@ def test_wrong_lists_are_refused_with_their_line(place, text, name):
         read(place, text)
 
 
-def test_names_as_other_systems_write_them(place):
+def test_paths_of_other_systems_are_read(place):
     text = "file,label\ne\u0301.jpg,cafe\u0301\nin\\c.jpg,caf\u00e9\n"
     assert read(place, text) == {"é.jpg": "café", "in/c.jpg": "café"}
     listing = read_folder(place / "t.csv")
@@ -217,14 +217,14 @@ def test_names_as_other_systems_write_them(place):
         train_on(listing, ["tea"])
     named = train_on(replace(listing, split_notes=("halves",)), ["cafe\u0301"])
     assert len(named.splits["train"]) == 2
-    assert named.split_notes == ()  # they were of another split
+    assert named.split_notes == ()  # the notes were about another split
 
 
 # Sources by name
 
 
 @pytest.mark.parametrize("source", ["digits", "digits:nowhere"])
-def test_a_source_is_a_data_set_by_name(source):
+def test_source_by_name_equals_the_data_set(source):
     part = read_source(source, None, split="test")
     assert (len(part.images), part.files) == (len(part.labels), None)
     (line,) = unlike_published("digits", {"test": part.images.select([0, 1])})
@@ -233,7 +233,7 @@ def test_a_source_is_a_data_set_by_name(source):
     assert unlike_published("birds", {"test": part.images}) == ()
 
 
-def test_images_without_classes_have_no_split(place, monkeypatch):
+def test_images_without_classes_cannot_be_split(place, monkeypatch):
     monkeypatch.chdir(place)
     assert read_source("a.jpg", None).files.tolist() == [str(place / "a.jpg")]
     with pytest.raises(ValueError, match="^split"):
@@ -251,16 +251,16 @@ def test_wrong_sources_are_refused(tmp_path, monkeypatch):
         read_source("birds", None)
 
 
-def test_one_image_is_like_no_other():
+def test_single_image_has_no_duplicate():
     assert by_embedding(np.ones((1, 3)), [Place("a.jpg", "train", "ant")]) == ()
 
 
-def test_a_folder_is_no_file_of_arrays(tmp_path):
+def test_folder_in_place_of_an_array_file_is_refused(tmp_path):
     with pytest.raises(ValueError, match=rf"^{tmp_path} .*\bfolder\b"):
         read_arrays(tmp_path)
 
 
-def test_a_column_of_a_table(place):
+def test_label_column_of_a_table_is_selected(place):
     table = place / "t.csv"
     table.write_text("file,camera\na.jpg,one\n")
     assert list(read_column(table, "camera").values()) == ["one"]
@@ -271,7 +271,7 @@ def test_a_column_of_a_table(place):
         read_column(place / "nowhere.csv", "camera")
 
 
-def test_without_a_test_part_no_class_is_in_both(place):
+def test_default_split_shares_no_class(place):
     (place / "t.csv").write_text(
         "file,label,split\na.jpg,ant,train\nb.jpg,bee,val\nin/c.jpg,bee,val\n"
     )
@@ -282,7 +282,7 @@ def test_without_a_test_part_no_class_is_in_both(place):
 
 
 @pytest.mark.parametrize("fraction", [0, 0.2, 0.3335, 0.5, 1])
-def test_exactly_that_many_labels_are_wrong(fraction):
+def test_label_noise_changes_the_exact_fraction(fraction):
     before = LABELS.copy()
     noisy = corrupt_labels(LABELS, fraction, 3)
     np.testing.assert_array_equal(LABELS, before)
@@ -291,7 +291,7 @@ def test_exactly_that_many_labels_are_wrong(fraction):
     assert set(noisy) <= set(range(5))
 
 
-def test_wrong_labels_and_samples_are_uniform():
+def test_label_noise_is_uniform_over_samples_and_labels():
     labels = np.repeat(np.arange(4), 5000)
     noisy = corrupt_labels(labels, 0.5, 1)
     table = np.zeros((4, 4))
@@ -301,13 +301,13 @@ def test_wrong_labels_and_samples_are_uniform():
 
 
 @pytest.mark.parametrize("make", [int, np.int64, jax.random.key, jax.random.PRNGKey])
-def test_the_key_alone_decides(make):
+def test_result_depends_only_on_the_key(make):
     first, again, other = (corrupt_labels(LABELS, 0.5, make(seed)) for seed in (7, 7, 8))
     np.testing.assert_array_equal(first, again)
     assert np.any(first != other)
 
 
-def test_wrong_labels_come_from_the_labels_there_are():
+def test_wrong_labels_are_existing_labels():
     labels = np.array([2, 9, 40] * 20)
     assert set(corrupt_labels(labels, 1.0, 0)) == {2, 9, 40}
     assert set(corrupt_labels(np.zeros(200, int), 1.0, 0, num_classes=4)) == {1, 2, 3}
@@ -318,8 +318,8 @@ def classes(mask):
     return sorted({(label - 2) // 5 for label in OF_CARS[mask]})
 
 
-def test_the_sizes_and_places_of_cars():
-    """98 training classes: 74 train, 24 validate; fold 0 validates on the last part, fold 1 on the first."""
+def test_fold_sizes_and_positions_of_cars():
+    """Of 98 training classes 74 train and 24 validate; fold 0 validates on the last, fold 1 on the first."""
     folds = mlrc_folds(OF_CARS)
     for fold in [*folds, *mlrc_folds(OF_CARS, rule="kfold")]:
         assert not set(classes(fold.train)) & set(classes(fold.validation))
@@ -329,7 +329,7 @@ def test_the_sizes_and_places_of_cars():
     assert classes(folds[3].train) == [*range(49), *range(73, 98)]
 
 
-def test_kfold_is_scikit_learn_s():
+def test_kfold_equals_scikit_learns():
     selection = pytest.importorskip("sklearn.model_selection")
     expected = [held.tolist() for _, held in selection.KFold(4).split(np.arange(98))]
     assert [classes(f.validation) for f in mlrc_folds(OF_CARS, rule="kfold")] == expected

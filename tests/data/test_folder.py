@@ -1,4 +1,4 @@
-"""Folders of images as people have them: links, parts, names, long tails; and whether a data set is whole."""
+"""Folders of images: links, parts, names, long tails; and checks that a data set is complete."""
 
 import unicodedata
 from pathlib import Path
@@ -26,7 +26,7 @@ def classes(root: Path, *names: str, each: int = 2) -> None:
 
 
 def parts_of(root: Path) -> dict[str, list[str]]:
-    """The names of the classes of each part, in their order."""
+    """Return the names of the classes of each part, in order."""
     listing = read_folder(root)
     names, ids = listing.names["class"], listing.views["class"]
     return {
@@ -36,7 +36,7 @@ def parts_of(root: Path) -> dict[str, list[str]]:
     }
 
 
-def test_a_folder_of_classes(tmp_path):
+def test_folder_of_classes(tmp_path):
     for name, count in (("c", 1), ("a", 2), ("b", 3)):
         for i in range(count):
             draw(tmp_path / name / f"{i}.JPG")
@@ -55,7 +55,7 @@ def test_a_folder_of_classes(tmp_path):
 # Links
 
 
-def test_links_to_files_and_folders_are_entered(tmp_path):
+def test_links_to_files_and_folders_are_followed(tmp_path):
     classes(tmp_path / "store", "one", "two")
     root = tmp_path / "photos"
     classes(root, "ant", "bee")
@@ -71,7 +71,7 @@ def test_links_to_files_and_folders_are_entered(tmp_path):
     assert parts_of(root) == {"train": ["ant", "bee"], "test": ["cat", "dog"]}
 
 
-def test_circles_and_links_to_nowhere(tmp_path):
+def test_circular_and_broken_links_are_skipped(tmp_path):
     classes(tmp_path, "ant", "bee")
     (tmp_path / "ant" / "up").symlink_to(tmp_path)
     (tmp_path / "all").symlink_to(tmp_path)
@@ -93,7 +93,7 @@ def test_circles_and_links_to_nowhere(tmp_path):
         ("train/bee/x.png", "train/ant/0.png"),
     ],
 )
-def test_one_file_in_two_classes_or_parts_is_refused(tmp_path, link, target):
+def test_linked_file_in_two_classes_or_parts_is_refused(tmp_path, link, target):
     for part in ("train", "test") if "train" in target else ("",):
         classes(tmp_path / part, "ant", "bee")
     (tmp_path / link).symlink_to(tmp_path / target)
@@ -113,13 +113,13 @@ def test_one_file_in_two_classes_or_parts_is_refused(tmp_path, link, target):
         (("val", "test"), ["val", "test"]),
     ],
 )
-def test_parts_by_their_names(tmp_path, names, parts):
+def test_parts_are_recognized_by_name(tmp_path, names, parts):
     for name in names:
         classes(tmp_path / name, "ant", "bee")
     assert parts_of(tmp_path) == dict.fromkeys(parts, ["ant", "bee"])
 
 
-def test_what_lies_next_to_parts_is_left_out_and_noted(tmp_path):
+def test_folders_next_to_parts_are_skipped_and_noted(tmp_path):
     for part in ("train", "test"):
         classes(tmp_path / part, "ant", "bee")
     (tmp_path / "annotations").mkdir()
@@ -140,7 +140,7 @@ def test_what_lies_next_to_parts_is_left_out_and_noted(tmp_path):
     ("places", "names"),
     [(["train/ant", "train/bee"], "train/"), (["train/ant", "query/ant"], "query and gallery")],
 )
-def test_parts_without_the_other_are_refused(tmp_path, places, names):
+def test_part_without_its_counterpart_is_refused(tmp_path, places, names):
     classes(tmp_path, *places)
     with pytest.raises(ValueError, match=rf"\b{names}"):
         read_folder(tmp_path)
@@ -160,13 +160,13 @@ def test_folders_without_images_are_refused(tmp_path):
 # Names
 
 
-def test_what_pillow_reads_is_an_image(tmp_path):
+def test_every_file_that_pillow_reads_is_an_image(tmp_path):
     for name in ("ant", "bee"):
         draw(*(tmp_path / name / f"a.{suffix}" for suffix in ("jfif", "JPEG", "tga", "webp")))
     assert check("folder", tmp_path).decoded == 8
 
 
-def test_folders_of_systems_are_no_classes(tmp_path):
+def test_system_folders_are_not_classes(tmp_path):
     classes(tmp_path, "ant", "bee")
     for name in (".hidden", "__MACOSX", "$RECYCLE.BIN"):
         classes(tmp_path, name, f"ant/{name}")
@@ -174,7 +174,7 @@ def test_folders_of_systems_are_no_classes(tmp_path):
     assert len(read_folder(tmp_path).files) == 4
 
 
-def test_accents_are_one_label(tmp_path):
+def test_composed_and_decomposed_accents_are_one_label(tmp_path):
     forms = [unicodedata.normalize(form, "café") for form in ("NFC", "NFD")]
     for part, name in zip(("train", "test"), forms, strict=True):
         classes(tmp_path / part, name, "tea")
@@ -183,12 +183,12 @@ def test_accents_are_one_label(tmp_path):
     assert len(read_folder(tmp_path).splits["train"]) == 6
 
 
-def test_numbers_in_names_count(tmp_path):
+def test_numbered_names_sort_numerically(tmp_path):
     classes(tmp_path, "1", "2", "9", "10", "11", "100")
     assert parts_of(tmp_path) == {"train": ["1", "2", "9"], "test": ["10", "11", "100"]}
 
 
-def test_the_halves_of_a_long_tail_are_alike_and_that_is_noted(tmp_path):
+def test_long_tail_is_split_into_similar_halves(tmp_path):
     for name, each in zip("abcdefgh", (20, 12, 8, 3, 2, 2, 1, 1), strict=True):
         classes(tmp_path, name, each=each)
     listing = read_folder(tmp_path)
@@ -202,12 +202,12 @@ def test_the_halves_of_a_long_tail_are_alike_and_that_is_noted(tmp_path):
     assert data.resplit(listing, "classes").split_notes == ()
 
 
-# Whether a folder holds a data set whole
+# Checks that a data set is complete
 
 
 @pytest.fixture
 def animals(tmp_path):
-    """Two classes of three images."""
+    """Draw two classes of three images."""
     noise = np.random.default_rng(0)
     for name in ("cat", "dog"):
         (tmp_path / name).mkdir()
@@ -217,12 +217,12 @@ def animals(tmp_path):
     return tmp_path
 
 
-def test_a_whole_folder(animals, capsys):
+def test_complete_folder_has_no_problems(animals, capsys):
     findings = check("folder", animals)
     assert findings.problems == ()
     assert findings.decoded == 6
     assert [tuple(part.found) for part in findings.parts] == [(1, 3), (1, 3)]
-    assert not findings.lists_are_whole  # nothing is published of it
+    assert not findings.lists_are_whole  # no published lists
     assert capsys.readouterr().err == ""
     check("folder", animals, progress=True)
     assert "6/6" in capsys.readouterr().err
@@ -257,8 +257,8 @@ def test_copies_are_named(animals):
     ("places", "couples"),
     [([0, 10, 20, 0.1, 30, 50], 1), ([0, 10, 20, 0.1, 10.1, 50], 2), ([0, 10, 20, 30, 40, 50], 0)],
 )
-def test_images_that_are_nearly_the_same_are_counted(animals, places, couples):
-    """By embeddings of one's own, on a line: the first three are cats."""
+def test_near_duplicates_are_counted(animals, places, couples):
+    """The embeddings lie on a line; the first three are cats."""
     findings = check("folder", animals, duplicates=lambda _: np.array(places)[:, None], within=1)
     assert len(findings.alike) == couples
     assert [problem.split()[0] for problem in findings.problems] == [str(couples)] * (couples > 0)
@@ -280,7 +280,7 @@ def test_wrong_arguments_are_refused(animals, arguments, name):
         check(**{"name": "folder", "data_dir": animals, **arguments})
 
 
-def test_wrong_lists_are_problems(tmp_path):
+def test_wrong_lists_are_reported_as_problems(tmp_path):
     header = "image_id class_id super_class_id path\n"
     (tmp_path / "Ebay_train.txt").write_text(header + "1 1 1 a/1.JPG\n2 2 1 a/2.JPG\n")
     (tmp_path / "Ebay_test.txt").write_text(header + "3 2 1 a/2.JPG\n")
@@ -295,10 +295,10 @@ def test_wrong_lists_are_problems(tmp_path):
     for problem, start in zip(findings.problems, starts, strict=True):
         assert problem.startswith(start)
     assert [part.missing for part in findings.parts] == [2, 1]
-    assert "images.txt" in check("cub", tmp_path).problems[0]  # which cannot be read
+    assert "images.txt" in check("cub", tmp_path).problems[0]  # cannot be read
 
 
-def test_one_of_two_halves(tmp_path):
+def test_check_of_a_single_part(tmp_path):
     write_zip(tmp_path, "images_evaluation")
     findings = check("omniglot", tmp_path)
     assert [part.found.images for part in findings.parts] == [0, 8]
@@ -312,7 +312,7 @@ def test_one_of_two_halves(tmp_path):
     [("cub", "cub200_2011", 11788), ("cars", "cars196", 16185), ("sop", "sop", 120053),
      ("inshop", "inshop", 52712)],
 )  # fmt: skip
-def test_the_real_lists_are_whole_and_their_images_missing(shared_data, name, folder, images):
+def test_real_lists_are_complete_and_missing_images_are_counted(shared_data, name, folder, images):
     findings = check(name, shared_data / folder)
     assert findings.lists_are_whole
     assert sum(part.missing for part in findings.parts) == images

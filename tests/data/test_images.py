@@ -1,4 +1,4 @@
-"""Image files as an array: kinds of images, indexing, what is read late, what is refused."""
+"""Image files as an array: formats, indexing, lazy reading, refusals."""
 
 import io
 import struct
@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
-from data.own import encoded
+from data.pictures import encoded
 
 from jdml.data import BadImageError, Dataset, ImageFiles, conventional
 
@@ -20,7 +20,7 @@ SMALL = conventional(16)
 
 
 class InMemory(NamedTuple):
-    """Bytes that are a file."""
+    """A file in memory."""
 
     content: bytes
 
@@ -29,20 +29,20 @@ class InMemory(NamedTuple):
 
 
 def decode(content: bytes):
-    """The image in a file, or the error of one that is damaged."""
+    """Return the image in a file; raise the error of a damaged one."""
     (image,) = ImageFiles([InMemory(content)]).each(lambda image: image)
     return image
 
 
 def colours(*values):
-    """An image of 20 × 20 blocks."""
+    """Return an image of blocks of 20 × 20 pixels."""
     blocks = np.array(values, np.uint8).reshape(1, len(values), -1)
     return Image.fromarray(blocks.repeat(20, 0).repeat(20, 1).squeeze())
 
 
 @pytest.fixture
 def files(tmp_path) -> list[Path]:
-    """Ten images; image i is filled with grey 20 i."""
+    """Write ten images; image i is filled with grey 20 i."""
     paths = [tmp_path / f"{i}.png" for i in range(10)]
     for i, path in enumerate(paths):
         Image.new("RGB", (24, 18), (20 * i,) * 3).save(path)
@@ -77,14 +77,14 @@ PALETTE = colours(RED, (0, 0, 255)).quantize(2)
         (encoded(Image.new("RGB", (20, 20), RED), "gif"), RED),
     ],
 )
-def test_every_kind_becomes_rgb(content, expected):
+def test_every_mode_becomes_rgb(content, expected):
     image = decode(content)
     assert image.mode == "RGB"
     np.testing.assert_allclose(np.asarray(image)[5, 5].astype(int), expected, atol=3)
 
 
-def test_a_format_that_was_added_after_the_first_image(monkeypatch):
-    """As libraries for HEIF do, whenever a user asks for it."""
+def test_format_registered_after_the_first_image_is_read(monkeypatch):
+    """Libraries for HEIF register it whenever a user asks for it."""
     decode(encoded(PALETTE))
     monkeypatch.setattr(Image, "ID", [*Image.ID, "MINE"])
     opened = lambda file, name: Image.open(io.BytesIO(encoded(PALETTE)))  # noqa: E731
@@ -100,7 +100,7 @@ def orientation_tag(orientation: int):
 
 @pytest.mark.parametrize("orientation", range(1, 9))
 def test_exif_orientation(orientation):
-    """The image is stored so that turning it as EXIF says gives it upright again."""
+    """The image is stored such that its EXIF orientation turns it upright."""
     upright = np.zeros((20, 40, 3), np.uint8)
     upright[:10, :10] = 255  # the upper left corner is white
     stored = {
@@ -118,8 +118,8 @@ def test_exif_orientation(orientation):
     np.testing.assert_array_equal(np.asarray(decode(content)), upright)
 
 
-def test_exif_that_cannot_be_rewritten_turns_the_image():
-    """A resolution unit of text, where a number should be."""
+def test_malformed_exif_still_turns_the_image():
+    """The resolution unit is text, where a number should be."""
     tags = struct.pack("<HHIHH", 0x0112, 3, 1, 6, 0) + struct.pack("<HHI", 0x0128, 2, 4) + b"inc\0"
     exif = b"Exif\0\0II*\0" + struct.pack("<IH", 8, 2) + tags + struct.pack("<I", 0)
     content = encoded(Image.new("RGB", (20, 40), RED), "jpeg", exif=exif)
@@ -129,12 +129,12 @@ def test_exif_that_cannot_be_rewritten_turns_the_image():
 @pytest.mark.parametrize(
     "exif", [b"Exif\0\0", b"Exif\0\0nonsense" * 9, orientation_tag(0), orientation_tag(65535)]
 )
-def test_exif_that_says_nothing_turns_nothing(exif):
+def test_exif_without_orientation_is_ignored(exif):
     assert decode(encoded(Image.new("RGB", (20, 40), RED), "jpeg", exif=exif)).size == (20, 40)
 
 
 @pytest.mark.parametrize("orientation", [3, 6])
-def test_a_tiff_is_turned_once(orientation):
+def test_tiff_is_turned_once(orientation):
     image = decode(encoded(colours(RED, WHITE), "tiff", exif=orientation_tag(orientation)))
     assert image.size == ((20, 40) if orientation == 6 else (40, 20))
     assert image.getpixel((0, 0)) == (WHITE if orientation == 3 else RED)
@@ -149,7 +149,7 @@ def test_a_tiff_is_turned_once(orientation):
         ("tiff", {"tiffinfo": {262: 0}}, (255, 0)),  # values are ink
     ],
 )
-def test_fewer_bits_in_sixteen_are_not_dark(kind, options, ends):
+def test_16_bit_images_of_fewer_bits_are_not_dark(kind, options, ends):
     for bits in (16,) if options else (8, 10, 12, 14, 16):
         ramp = np.linspace(0, 2**bits - 1, 400).astype(np.uint16).reshape(20, 20)
         content = encoded(Image.fromarray(ramp), kind, **options)
@@ -157,7 +157,7 @@ def test_fewer_bits_in_sixteen_are_not_dark(kind, options, ends):
         np.testing.assert_allclose(pixels, np.linspace(*ends, 400).reshape(20, 20), atol=1.3)
 
 
-def test_the_range_that_a_file_names_is_its_own():
+def test_value_range_in_a_file_is_used():
     ramp = (np.arange(16) * 64).astype(">u2")
     for most, expected in ((65535, 3), (4095, 59), (1023, 239)):
         content = b"P5 4 4 %d\n" % most + ramp.tobytes()
@@ -165,7 +165,7 @@ def test_the_range_that_a_file_names_is_its_own():
 
 
 def png16(pixels: np.ndarray) -> bytes:
-    """Colours of 16 bits, which Pillow does not write."""
+    """Return a PNG of 16-bit colours, which Pillow does not write."""
     height, width, channels = pixels.shape
     rows = b"".join(b"\0" + row.astype(">u2").tobytes() for row in pixels)
     kind = {2: 4, 3: 2, 4: 6}[channels]
@@ -178,7 +178,7 @@ def png16(pixels: np.ndarray) -> bytes:
 
 
 @pytest.mark.parametrize("channels", [2, 3, 4])
-def test_colours_of_sixteen_bits(channels):
+def test_16_bit_colours(channels):
     pixels = np.zeros((9, 9, channels), np.uint16)
     pixels[..., -1] = 65535  # opaque, or blue
     pixels[4:, :, 0] = 65535
@@ -197,7 +197,7 @@ def test_colours_of_sixteen_bits(channels):
 # As an array
 
 
-def test_it_looks_like_an_array(files):
+def test_shape_dtype_and_indexing(files):
     images = ImageFiles(files, SMALL)
     assert (images.shape, images.dtype, images.ndim) == ((10, 16, 16, 3), np.uint8, 4)
     assert shades(images[2:5]) == [2, 3, 4]
@@ -226,7 +226,7 @@ def test_select_decodes_nothing(files):
     assert data.select([]).images.shape == (0, 16, 16, 3)
 
 
-def test_threads_change_nothing(files):
+def test_results_do_not_depend_on_threads(files):
     np.testing.assert_array_equal(
         ImageFiles(files, SMALL, threads=1)[:], ImageFiles(files, SMALL, threads=7)[:]
     )
@@ -234,7 +234,7 @@ def test_threads_change_nothing(files):
         ImageFiles(files, threads=0)
 
 
-def test_a_transform_must_return_bytes_of_its_size(files):
+def test_transform_must_return_bytes_of_its_size(files):
     class Unit:
         size = 16
 
@@ -245,7 +245,7 @@ def test_a_transform_must_return_bytes_of_its_size(files):
         ImageFiles(files, Unit())[:1]
 
 
-def test_names_and_whatever_reads_bytes_are_files(tmp_path):
+def test_paths_and_objects_with_read_bytes_are_files(tmp_path):
     file = tmp_path / "1.png"
     Image.new("L", (9, 9), 40).save(file)
     for files in ([str(file)], np.array([str(file)])):
@@ -287,7 +287,7 @@ for name in sys.argv[1:]:
 """
 
 
-def test_of_several_pages_the_first_is_read_and_that_is_logged_once(tmp_path):
+def test_first_of_several_pages_is_read_and_logged_once(tmp_path):
     one, two = (Image.new("RGB", (4, 4), colour) for colour in ("red", "blue"))
     one.save(tmp_path / "one.tiff")
     one.save(tmp_path / "two.tiff", save_all=True, append_images=[two])

@@ -48,7 +48,7 @@ img/MEN/Pants/id_00000007/2.jpg         id_00000007 gallery
 
 
 def cub(folder: Path, **changes: str) -> Path:
-    """Ids are out of order and with gaps; labels stand in another order than images."""
+    """Write ids out of order and with gaps, and labels in another order than images."""
     write(folder, CUB | {f"{name}.txt": text for name, text in changes.items()})
     for line in CUB["images.txt"].splitlines():
         number, path = line.split(maxsplit=1)
@@ -74,7 +74,7 @@ def inshop(folder: Path, old: str = "", new: str = "") -> None:
     write(folder, {"list_eval_partition.txt": INSHOP.replace(old, new, 1)})
 
 
-def test_a_byte_order_mark_is_no_part_of_a_list(tmp_path):
+def test_byte_order_mark_is_skipped(tmp_path):
     cub(tmp_path)
     for file in tmp_path.rglob("*.txt"):
         file.write_bytes(b"\xef\xbb\xbf" + file.read_bytes().replace(b"\n", b"\r\n"))
@@ -132,7 +132,7 @@ def test_inshop(tmp_path, lists, images):
     }
     labels = {split: data.labels.tolist() for split, data in parts.items()}
     assert labels["train"] == [0, 1]
-    assert labels["query"] == [0, 2]  # item 5 is in the gallery alone, and counts
+    assert labels["query"] == [0, 2]  # item 5 is only in the gallery, but is numbered
     assert labels["gallery"] == [0, 1, 2]
     assert labels["test"] == labels["query"] + labels["gallery"]
     assert labels["all"] == [1, 4, 0, 3, 0, 2, 3]
@@ -219,8 +219,8 @@ def test_wrong_arguments_are_refused(tmp_path, name, options, error, argument):
 # The real lists; test_folder.py compares their counts with the published ones
 
 
-@pytest.mark.slow
-def test_the_real_names_and_images(shared_data):
+@pytest.mark.slow  # reads lists of 120,000 files
+def test_real_names_and_images(shared_data):
     train = load("sop", data_dir=shared_data / "sop", check_files=False)
     assert train.relabel("super_class").num_classes == 12
     assert "stapler" in train.class_names["super_class"]

@@ -1,4 +1,4 @@
-"""Batches of augmented images: a function of seed and step, whoever decodes; state; damaged images; crops."""
+"""Batches of augmented images: they depend on seed and step only; state; damaged images; crops."""
 
 import logging
 import os
@@ -33,7 +33,7 @@ pytest.importorskip("grain")
 
 @pytest.fixture
 def data(tmp_path) -> Dataset:
-    """Twelve noisy images of four classes."""
+    """Write twelve noisy images of four classes."""
     noise = np.random.default_rng(0)
     paths = [tmp_path / f"{i}.jpg" for i in range(12)]
     for path in paths:
@@ -43,7 +43,7 @@ def data(tmp_path) -> Dataset:
 
 @pytest.fixture
 def make(data) -> Iterator:
-    """Pipelines over the data, closed at the end."""
+    """Build pipelines over the data; they are closed at the end."""
     made = []
 
     def build(dataset=data, sampler=None, **settings) -> ImageBatches:
@@ -57,7 +57,7 @@ def make(data) -> Iterator:
 
 
 class Corner:
-    """A transform of one's own, without a repr."""
+    """A custom transform without a repr."""
 
     size = 16
 
@@ -70,8 +70,8 @@ def same(a, b) -> bool:
 
 
 @pytest.mark.parametrize("settings", [{}, {"workers": 4, "prefetch": 7}])
-def test_a_batch_is_what_the_sampler_and_the_seeds_say(data, make, settings):
-    """By hand: the sampler's rows, each augmented by a generator of (seed, step, place)."""
+def test_batch_equals_sampler_rows_augmented_by_seed(data, make, settings):
+    """Computed by hand: the sampler's rows, each augmented by a generator of (seed, step, position)."""
     sampler = ClassBatchSampler(data.labels, 2, 2, seed=3)
     for step, batch in enumerate(islice(make(**settings), 9)):
         rows = next(sampler)
@@ -83,7 +83,7 @@ def test_a_batch_is_what_the_sampler_and_the_seeds_say(data, make, settings):
             np.testing.assert_array_equal(batch.images[place], data.images.read(row, random))
 
 
-def test_without_augmentation_images_are_those_of_evaluation(data, make):
+def test_images_without_augmentation_equal_evaluation(data, make):
     sampler = RandomBatchSampler(12, 4)
     batch = next(make(sampler=sampler, augment=False))
     np.testing.assert_array_equal(batch.images, data.images[RandomBatchSampler(12, 4).batch_at(0)])
@@ -93,7 +93,7 @@ def test_without_augmentation_images_are_those_of_evaluation(data, make):
 
 
 @pytest.mark.parametrize("stop", [0, 2, 7])
-def test_a_state_is_a_place(make, stop):
+def test_state_restores_the_position(make, stop):
     batches = make(workers=2)
     whole = list(islice(make(), stop + 4))
     for _ in range(stop):
@@ -104,17 +104,17 @@ def test_a_state_is_a_place(make, stop):
     next(fresh)
     fresh.set_state(state)
     assert all(same(a, b) for a, b in zip(whole[stop:], islice(fresh, 4), strict=True))
-    batches.set_state(state)  # and back, with batches under way
+    batches.set_state(state)  # and back, with batches in flight
     assert same(next(batches), whole[stop])
 
 
-def test_starts_where_its_sampler_stands(data, make):
+def test_pipeline_starts_at_its_samplers_position(data, make):
     sampler = ClassBatchSampler(data.labels, 2, 2, seed=3)
     next(sampler)
     assert same(next(make(sampler=sampler)), list(islice(make(), 2))[1])
 
 
-def test_states_of_others_are_refused(data, make):
+def test_state_of_another_pipeline_is_refused(data, make):
     state = make().get_state()
     other = Dataset("other", ImageFiles(data.images.files, conventional(16)), data.labels)
     for batches, name in (
@@ -140,17 +140,17 @@ def damage(data: Dataset, *rows: int) -> list[Path]:
     return paths
 
 
-def test_a_damaged_image_stops_the_run(data, make):
+def test_damaged_image_stops_the_run(data, make):
     damage(data, 7)
     batches = make(sampler=RandomBatchSampler(12, 12))
-    for _ in range(2):  # it stands where it was, and so raises again
+    for _ in range(2):  # the position does not move, so it raises again
         with pytest.raises(BadImageError, match=r"/7\.jpg:"):
             next(batches)
     assert batches.get_state()["batch"] == 0
 
 
 @pytest.mark.slow  # processes import everything
-def test_processes_read_what_threads_read_and_stop_at_a_damaged_image(data, make):
+def test_processes_equal_threads_and_stop_at_a_damaged_image(data, make):
     (path,) = damage(data, RandomBatchSampler(12, 3).epoch(0)[3, 0])
     threads, processes = (
         make(sampler=RandomBatchSampler(12, 3), workers=2, worker_kind=kind)
@@ -185,7 +185,7 @@ def test_damaged_images_are_skipped_named_once_and_counted(data, make, caplog):
     assert fresh.bad_images == 2
 
 
-def test_without_bad_images(data, caplog):
+def test_without_bad_images_excludes_damaged_rows(data, caplog):
     damage(data, 7, 3)
     whole = without_bad_images(data)
     np.testing.assert_array_equal(whole.labels, np.delete(data.labels, [3, 7]))
@@ -217,7 +217,7 @@ def test_worker_processes_end_with_a_killed_run(data, tmp_path):
     (tmp_path / "run.py").write_text(KILLED)
     command = [sys.executable, str(tmp_path / "run.py"), str(tmp_path)]
     environment = os.environ | {"PYTHONPATH": str(Path(jdml.__file__).parents[1])}
-    with open(tmp_path / "out", "w") as out:  # no pipe, which workers would hold open
+    with open(tmp_path / "out", "w") as out:  # workers would keep a pipe open
         done = subprocess.run(command, stdout=out, stderr=subprocess.DEVNULL, env=environment)
     assert done.returncode == -signal.SIGKILL
     workers = [int(pid) for pid in (tmp_path / "out").read_text().split()]
@@ -247,18 +247,18 @@ def test_wrong_arguments_are_refused(data, settings, error, name):
         ImageBatches(parts.pop("dataset"), parts.pop("sampler"), **parts)
 
 
-# Crops: where they may lie, what evaluation cuts out
+# Crops: random ones, and those of evaluation
 
 
 def gradient(width: int, height: int):
-    """Red grows to the right, green to the bottom, from 0 to 240: a colour is a place."""
+    """Return an image whose red grows to the right and green to the bottom: the colour gives the position."""
     x, y = np.meshgrid(np.linspace(0, 240, width), np.linspace(0, 240, height))
     return Image.fromarray(np.stack([x, y, 0 * x], 2).round().astype(np.uint8))
 
 
 @pytest.mark.parametrize("crops", [mlrc(), conventional()])
 @pytest.mark.parametrize("size", [(500, 375), (1200, 30), (1, 1), (3, 900)])
-def test_sizes(crops, size):
+def test_evaluation_sizes(crops, size):
     image = Image.new("RGB", size, (10, 20, 30))
     for random in (None, np.random.default_rng(0)):
         out = crops(image, random)
@@ -269,8 +269,8 @@ def test_sizes(crops, size):
 
 @pytest.mark.parametrize("crops", [mlrc(), conventional()])
 @pytest.mark.parametrize("size", [(500, 375), (90, 61), (227, 900)])
-def test_evaluation_is_resizing_then_cropping(crops, size):
-    """With Pillow's own resize and crop of the whole image."""
+def test_evaluation_resizes_then_crops(crops, size):
+    """Compared with Pillow's own resize and crop of the whole image."""
     noise = np.random.default_rng(0).integers(0, 256, (size[1], size[0], 3), np.uint8)
     image = Image.fromarray(noise)
     width, height = (side * 256 // min(size) for side in size)
@@ -282,7 +282,7 @@ def test_evaluation_is_resizing_then_cropping(crops, size):
 
 
 def sides(crop: np.ndarray) -> tuple[float, float]:
-    """Width and height of a crop of :func:`gradient`, as shares of the image's; below 0 if mirrored."""
+    """Return a crop of :func:`gradient` as fractions of the image's width and height; negative if mirrored."""
     inner = np.arange(8, len(crop) - 8)
     lines = crop[inner][:, inner].astype(float)
     slopes = np.polyfit(inner, lines[0, :, 0], 1)[0], np.polyfit(inner, lines[:, 0, 1], 1)[0]
@@ -291,7 +291,7 @@ def sides(crop: np.ndarray) -> tuple[float, float]:
 
 
 @pytest.mark.parametrize(("crops", "smallest"), [(mlrc(64), 0.16), (conventional(64), 0.08)])
-def test_random_crops_have_their_scale_and_ratio_and_half_are_mirrored(crops, smallest):
+def test_random_crops_follow_scale_and_ratio_and_half_are_mirrored(crops, smallest):
     random, image = np.random.default_rng(1), gradient(400, 300)
     widths, heights = np.array([sides(crops(image, random)) for _ in range(1000)]).T
     assert 0.45 < np.mean(widths < 0) < 0.55
@@ -302,8 +302,8 @@ def test_random_crops_have_their_scale_and_ratio_and_half_are_mirrored(crops, sm
     assert 1.3 < aspects.max() < 1.38
 
 
-def test_an_extreme_aspect_falls_back_to_the_centre():
-    """Of 3,000 × 30 to the middle 40 columns, which are brighter from left to right here."""
+def test_extreme_aspect_ratio_falls_back_to_a_central_crop():
+    """The crop of 3,000 × 30 pixels is the middle 40 columns, which get brighter from left to right here."""
     pixels = np.zeros((30, 3000, 3), np.uint8)
     pixels[:, 1480:1520, 0] = 6 * np.arange(1, 41)
     crop = conventional(40)(Image.fromarray(pixels), np.random.default_rng(0))

@@ -1,4 +1,4 @@
-"""Samplers: batches of distinct rows, each row in time, the same from the same seed and after a restart; anchors."""
+"""Samplers: batches of distinct rows, all rows covered, equal batches for equal seeds and after restarts; anchors."""
 
 import copy
 import json
@@ -13,7 +13,7 @@ from jdml.data import AnchorBatchSampler, ClassBatchSampler, RandomBatchSampler
 
 
 def labels_of_sizes(*sizes: int) -> np.ndarray:
-    """Classes of these sizes, labels not contiguous, rows mixed."""
+    """Return labels of classes of these sizes, not contiguous, in mixed order."""
     labels = np.repeat(3 * np.arange(len(sizes)) + 1, sizes)
     return np.random.default_rng(len(sizes)).permutation(labels)
 
@@ -23,7 +23,7 @@ def take(sampler, count: int) -> np.ndarray:
 
 
 def check_batches(epoch, labels, classes, samples):
-    """Distinct rows in every batch, grouped by distinct classes, which it returns; −1 where a class has no more."""
+    """Check that a batch has distinct rows grouped by class, −1 where a class has no more; return the classes."""
     assert epoch.dtype == np.int32
     assert epoch.shape[1:] == (classes * samples,)
     filled = epoch >= 0
@@ -49,7 +49,7 @@ def check_batches(epoch, labels, classes, samples):
         ((1, 2, 3, 4, 5, 9), 3, 4, "pad"),
     ],
 )
-def test_every_epoch_is_short_and_has_every_row(sizes, classes, samples, small):
+def test_every_epoch_has_every_row_in_few_batches(sizes, classes, samples, small):
     labels = labels_of_sizes(*sizes)
     sampler = ClassBatchSampler(labels, classes, samples, seed=3, small_classes=small)
     groups = -(-np.array(sizes) // samples)
@@ -61,7 +61,7 @@ def test_every_epoch_is_short_and_has_every_row(sizes, classes, samples, small):
         assert set(epoch[epoch >= 0]) == set(range(len(labels)))
 
 
-def test_spare_seats_go_to_the_smallest_classes():
+def test_extra_slots_are_assigned_to_the_smallest_classes():
     labels = labels_of_sizes(2, 2, 2, 61)
     epoch = ClassBatchSampler(labels, 2, 2).epoch(0)
     drawn = np.bincount(labels[epoch.ravel()] // 3)
@@ -69,7 +69,7 @@ def test_spare_seats_go_to_the_smallest_classes():
     assert drawn[:3].max() - drawn[:3].min() <= 2
 
 
-def test_classes_meet_in_changing_company():
+def test_classes_are_combined_differently_in_every_epoch():
     labels = labels_of_sizes(*[40] * 6)
     sampler = ClassBatchSampler(labels, 2, 2)
     batches = labels[np.concatenate([sampler.epoch(number) for number in range(8)])[:, ::2]]
@@ -77,8 +77,8 @@ def test_classes_meet_in_changing_company():
 
 
 @pytest.mark.parametrize(("samples", "small"), [(2, "refuse"), (3, "pad")])
-def test_very_many_classes(samples, small):
-    """Drawn all at once, in seconds where batch by batch took minutes; by the same rules."""
+def test_batches_of_very_many_classes(samples, small):
+    """All batches of an epoch are drawn at once, by the same rules as few ones."""
     sizes = np.random.default_rng(1).integers(2, 5, 20_001)
     sizes[7] = 15_001 * samples
     labels = labels_of_sizes(*sizes)
@@ -90,7 +90,7 @@ def test_very_many_classes(samples, small):
     assert len(again) < 0.01 * len(one)
     for epoch in epochs:
         assert set(epoch[epoch >= 0]) == set(range(len(labels)))
-    # Spare seats went to the smallest classes: all others have as many groups as they need.
+    # The extra slots are assigned to the smallest classes: all others have as many groups as they need.
     drawn = np.bincount(one.ravel() // 3)
     needed = -(-sizes // samples)
     assert (drawn >= needed).all()
@@ -105,7 +105,7 @@ def samplers(seed: int = 0) -> list:
 
 
 @pytest.mark.parametrize("kind", [0, 1])
-def test_batches_depend_on_seed_and_epoch_alone(kind):
+def test_batches_depend_only_on_seed_and_epoch(kind):
     one, same, other = samplers(1)[kind], samplers(1)[kind], samplers(2)[kind]
     np.testing.assert_array_equal(same.epoch(4), one.epoch(4))
     length = one.batches_per_epoch
@@ -118,7 +118,7 @@ def test_batches_depend_on_seed_and_epoch_alone(kind):
 
 @pytest.mark.parametrize("kind", [0, 1])
 @pytest.mark.parametrize("taken", [0, 3, 4, 11])
-def test_a_restored_sampler_resumes_identically(kind, taken):
+def test_restored_sampler_resumes_identically(kind, taken):
     sampler, restored = samplers()[kind], samplers()[kind]
     list(islice(sampler, taken))
     state = json.loads(json.dumps(sampler.get_state()))
@@ -130,14 +130,14 @@ def test_a_restored_sampler_resumes_identically(kind, taken):
 
 
 @pytest.mark.parametrize("kind", [0, 1])
-def test_any_batch_without_a_step(kind):
+def test_any_batch_is_available_without_stepping(kind):
     sampler = samplers(1)[kind]
     whole, state = take(copy.deepcopy(sampler), 20), sampler.get_state()
     for step in np.random.default_rng(0).permutation(20):
         np.testing.assert_array_equal(sampler.batch_at(int(step)), whole[step])
     assert sampler.get_state() == state
     sampler.step = 13
-    next(sampler)[:] = 0  # a batch is the caller's own
+    next(sampler)[:] = 0  # changing a batch changes no later one
     np.testing.assert_array_equal(sampler.batch_at(13), whole[13])
     assert sampler.step == 14
 
@@ -163,7 +163,7 @@ CUT = RandomBatchSampler(23, 5)
         (CUT, CUT.get_state() | {"batch_size": 6}, ValueError, "batch_size"),
     ],
 )
-def test_another_or_damaged_state_is_refused(sampler, state, error, name):
+def test_state_of_another_sampler_and_damaged_state_are_refused(sampler, state, error, name):
     before = sampler.get_state()
     with pytest.raises(error, match=name):
         sampler.set_state(state)
@@ -184,7 +184,7 @@ def test_random_batches_cover_the_data_in_two_epochs(size, batch):
 ANCHORED = np.array([0] * 6 + [1] * 5 + [2] * 2)
 
 
-def test_each_batch_has_anchors_of_all_classes_and_then_the_other_sampler_s() -> None:
+def test_batch_has_anchors_of_all_classes_then_the_other_samplers_rows() -> None:
     inner = RandomBatchSampler(ANCHORED, 4, seed=3)
     sampler = AnchorBatchSampler(RandomBatchSampler(ANCHORED, 4, seed=3), ANCHORED, 3)
     assert (sampler.num_anchors, sampler.batch_size) == (9, 13)
@@ -194,7 +194,7 @@ def test_each_batch_has_anchors_of_all_classes_and_then_the_other_sampler_s() ->
     assert (batches[:, :9] == batches[0, :9]).all()
 
 
-def test_anchors_are_drawn_anew_after_some_steps_also_across_epochs() -> None:
+def test_anchors_are_refreshed_after_some_steps_across_epochs() -> None:
     sampler = AnchorBatchSampler(RandomBatchSampler(ANCHORED, 4), ANCHORED, 2, renew_every=5)
     assert sampler.batches_per_epoch == 3
     anchors = [tuple(batch) for batch in take(sampler, 20)[:, :4].tolist()]
@@ -219,14 +219,14 @@ def test_anchors_resume_with_the_sampler() -> None:
     ):
         with pytest.raises(ValueError, match=rf"\b{name}\b"):
             other.set_state(state)
-    del state["anchor_labels_checksum"]  # as 0.1 wrote it
+    del state["anchor_labels_checksum"]  # version 0.1 did not write it
     again.set_state({**state, "epoch": 0, "batch": 2})
     assert again.step == 2
 
 
 @pytest.mark.parametrize("kind", [np.uint8, np.int64])
-def test_numbers_of_numpy_are_numbers(kind) -> None:
-    """Products of narrow ones would wrap, and a checkpoint is JSON."""
+def test_numpy_integers_are_accepted(kind) -> None:
+    """Products of narrow integers would overflow, and a checkpoint is JSON."""
     labels = np.repeat(np.arange(64), 8)
     sampler = ClassBatchSampler(labels, kind(64), kind(8), kind(3))
     assert (sampler.batch_size, len(next(sampler))) == (512, 512)
@@ -241,7 +241,7 @@ GROUPED = labels_of_sizes(*[9] * 4, *[6] * 8, *[12] * 3)
 GROUPS = np.searchsorted([12, 36], GROUPED, side="right")  # 4, 8 and 3 classes
 
 
-def test_batches_within_a_group_have_every_row():
+def test_batches_within_groups_cover_every_row():
     sampler = ClassBatchSampler(GROUPED, 3, 2, seed=1, within=GROUPS)
     epoch = sampler.epoch(0)
     check_batches(epoch, GROUPED, 3, 2)
@@ -255,13 +255,13 @@ def test_batches_within_a_group_have_every_row():
 
 
 @pytest.mark.parametrize("power", [0.0, 0.5, 1.0])
-def test_classes_come_by_a_power_of_their_frequency(power):
+def test_classes_are_sampled_by_a_power_of_their_frequency(power):
     sizes = np.array([400, 100, 36, 16, 4, 2, 2, 1])
     labels = labels_of_sizes(*sizes)
     sampler = ClassBatchSampler(labels, 3, 2, small_classes="pad", power=power)
     assert sampler.batches_per_epoch == 94
     classes = check_batches(take(sampler, 20 * 94), labels, 3, 2) // 3
-    for full in range(3):  # so many of the largest stand in every batch
+    for full in range(3):  # this many of the largest classes are in every batch
         expected = np.ones(len(sizes))
         expected[full:] = (3 - full) * sizes[full:] ** power / (sizes[full:] ** power).sum()
         if expected.max() <= 1:
@@ -283,7 +283,7 @@ class Slow(RandomBatchSampler):
         return super().epoch(number)
 
 
-def test_a_long_epoch_is_drawn_while_the_one_before_trains():
+def test_next_epoch_is_drawn_in_the_background():
     sampler = Slow()
     first = next(sampler)
     copied = copy.deepcopy(sampler)  # also while the next epoch is drawn

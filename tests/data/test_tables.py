@@ -6,7 +6,17 @@ import sys
 
 import numpy as np
 import pytest
-from data.own import FEATURES, FILES, LABELS, NAMES, PHOTOS, PICTURES, check_same, encoded, small
+from data.pictures import (
+    FEATURES,
+    FILES,
+    LABELS,
+    NAMES,
+    PHOTOS,
+    PICTURES,
+    check_same,
+    encoded,
+    small,
+)
 
 from jdml.data import BadImageError, ImageFiles, from_parquet, from_rows
 from jdml.data.folder import read_folder
@@ -44,7 +54,7 @@ def write(arrow, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["birds.parquet", "birds.arrow"])
-def test_small_pictures_of_a_table_are_an_array_as_they_are(write, name):
+def test_small_pictures_of_a_table_become_one_array(write, name):
     check_same(from_parquet(write(name)))
     structs = [{"bytes": content, "path": None} for content in FILES]
     check_same(from_parquet(write(name, FEATURES, image=structs)), names=NAMES)
@@ -53,7 +63,7 @@ def test_small_pictures_of_a_table_are_an_array_as_they_are(write, name):
     check_same(from_parquet(write(name, image=grey)), PICTURES[..., :1])
 
 
-def test_photographs_are_read_when_they_are_asked_for(write):
+def test_photographs_of_a_table_are_read_lazily(write):
     file = write(image=[*PHOTOS[:11], b"no image"])
     data = from_parquet(file, transform=small)
     assert str(data.images.files[7]) == f"{file}[7]"
@@ -62,11 +72,11 @@ def test_photographs_are_read_when_they_are_asked_for(write):
     np.testing.assert_array_equal(images[:11], expected)
     with pytest.raises(BadImageError, match=r"birds\.parquet\[11\]:"):
         images[11]
-    there = pickle.loads(pickle.dumps(data.images))  # in another process
+    there = pickle.loads(pickle.dumps(data.images))  # like in another process
     np.testing.assert_array_equal(there[[3, 10]], expected[[3, 10]])
 
 
-def test_labels_of_any_column_and_names_without_a_choice(write, arrow):
+def test_labels_of_any_column_and_default_names(write, arrow):
     plain = write(image=None, label=None, photo=FILES, species=[NAMES[n] for n in LABELS])
     assert from_parquet(plain, "photo", "species").class_names == {"species": NAMES}
     listing = read_folder(plain)
@@ -84,7 +94,7 @@ def sizes(listing) -> dict[str, int]:
     return {part: len(rows) for part, rows in listing.splits.items()}
 
 
-def test_parts_are_those_that_files_are_called_after(write, tmp_path):
+def test_parts_are_named_by_their_files(write, tmp_path):
     for name in ("train-00000-of-00002", "train-00001-of-00002", "validation-00000-of-00001"):
         write(f"hub/data/{name}.parquet")
     assert sizes(read_folder(tmp_path / "hub")) == {"train": 24, "val": 12, "all": 36}
@@ -131,7 +141,7 @@ def test_wrong_paths_are_refused(write, tmp_path):
             from_parquet(path)
 
 
-def test_a_table_is_asked_for_by_its_extra(write, monkeypatch):
+def test_missing_pyarrow_names_its_extra(write, monkeypatch):
     file = write()
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(ImportError, match=r"birds\.parquet .*'jdml\[parquet\]'"):

@@ -1,4 +1,4 @@
-"""What studies draw, mine and update by functions of their own."""
+"""The studies' own sampling, mining and update functions."""
 
 import json
 from pathlib import Path
@@ -19,7 +19,7 @@ from experiments.pfml_needs import trials
 from experiments.smoke import write_images
 
 
-def test_some_positives_are_drawn_uniformly() -> None:
+def test_random_positives_are_drawn_uniformly() -> None:
     pairs = jdml.mining.all_pairs(jnp.array([0] * 6 + [1] * 2))
     keys = jax.random.split(jax.random.key(0), 400)
     mine = jax.jit(jax.vmap(lambda key: some_positives(3)(key, jnp.zeros((8, 8)), pairs).positive))
@@ -29,7 +29,7 @@ def test_some_positives_are_drawn_uniformly() -> None:
     chex.assert_trees_all_close(drawn.mean(0)[:6], 0.6 * pairs.positive[:6], atol=0.1)
 
 
-def test_held_out_digits_do_not_train() -> None:
+def test_held_out_digits_are_not_trained_on() -> None:
     images = {x.tobytes() for x in jdml.data.load("digits").images}
     for seed in range(3):
         parts = trials.load("digits", None, seed, False)
@@ -40,7 +40,7 @@ def test_held_out_digits_do_not_train() -> None:
             assert {x.tobytes() for x in part.images} <= images
 
 
-def test_letters_that_choose_and_that_are_scored_do_not_train(tmp_path: Path) -> None:
+def test_validation_and_test_letters_are_not_trained_on(tmp_path: Path) -> None:
     folder, frozen = write_images(tmp_path), tmp_path / "frozen.json"
     chosen = []
     for fold in range(protocol.FOLDS):
@@ -59,7 +59,7 @@ def test_letters_that_choose_and_that_are_scored_do_not_train(tmp_path: Path) ->
     assert len(protocol.load_test(job, str(folder), frozen)) == 240
 
 
-def test_drawings_of_a_level() -> None:
+def test_drawings_of_each_level() -> None:
     rows, letters = 7 + np.arange(200), np.repeat(np.arange(10) * 3, 20)
     own, labels = levels.rows_of({"letters": 4}, rows, letters, 1)
     assert np.bincount(labels).tolist() == [20] * 4
@@ -73,8 +73,8 @@ def test_drawings_of_a_level() -> None:
     assert (labels != letters // 3).sum() == 80
 
 
-def test_convolutions_by_products_are_the_network_s() -> None:
-    """On a GPU the models of a method go side by side with these."""
+def test_convolutions_by_products_equal_the_networks() -> None:
+    """They let the models of a method train in one program on a GPU."""
     network = jdml.models.SmallConvNet(4, features=(3, 2))
     x = jax.random.normal(jax.random.key(0), (2, 7, 7, 1))
     variables = network.init(jax.random.key(1), x)
@@ -82,7 +82,7 @@ def test_convolutions_by_products_are_the_network_s() -> None:
     np.testing.assert_allclose(products, network.apply(variables, x), rtol=1e-4, atol=1e-6)
 
 
-def test_an_optimizer_forgets_at_a_step() -> None:
+def test_optimizer_state_is_reset_at_a_step() -> None:
     rule, params = reset_at(optax.adam(0.1), 2), {"a": jnp.ones(2)}
     state, steps = rule.init(params), []
     for size in (40.0, 40.0, 1.0):
@@ -91,7 +91,7 @@ def test_an_optimizer_forgets_at_a_step() -> None:
     np.testing.assert_allclose(steps, [-0.1, -0.1, -0.1], rtol=1e-4)
 
 
-def test_a_fine_tuned_network_waits_and_has_a_rate_of_its_own() -> None:
+def test_fine_tuned_network_is_frozen_first_and_has_its_own_rate() -> None:
     rule = finetuned.parts_of_step(finetuned.recipe_of("MS"), 1e-5, 8)[1]
     params = {"model": {"stem": jnp.ones(1), "head": jnp.ones(1)}}
     state, moved = rule.init(params), []

@@ -1,4 +1,4 @@
-"""The tables on the pages of the studies are those that their commands print of the runs on record."""
+"""The tables on the studies' pages equal those that their commands print of the recorded runs."""
 
 import dataclasses
 import importlib
@@ -49,7 +49,7 @@ def tables_of(text: str) -> list[str]:
 
 
 @pytest.mark.parametrize(("study", "own"), STUDIES, ids=lambda value: str(value))
-def test_every_table_that_a_command_prints_stands_on_its_page(
+def test_page_has_every_table_that_the_command_prints(
     study: str, own: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     module = importlib.import_module(f"experiments.{study}")
@@ -68,6 +68,6 @@ def test_every_table_that_a_command_prints_stands_on_its_page(
     assert len([table for table in printed if table not in page]) == ABRIDGED.get(study, 0)
 
 
-def test_the_table_of_all_studies_stands_on_its_page() -> None:
+def test_overview_page_has_the_table_of_all_studies() -> None:
     page = tables_of((results.HERE / "README.md").read_text())
     assert not [table for table in tables_of(results.table()) if table not in page]

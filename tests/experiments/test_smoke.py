@@ -2,6 +2,7 @@
 
 import importlib
 import math
+import re
 import runpy
 import subprocess
 import sys
@@ -17,18 +18,46 @@ from jdml.training.records import read_results
 ROOT = Path(__file__).parents[2]
 EXPERIMENTS, BENCHMARKS = ROOT / "experiments", ROOT / "benchmarks"
 NEEDS = {"gallery_on_disk": "faiss", "input_pipeline": "grain", "training_from_files": "grain"}
-STUDIES = sorted(
-    ".".join(path.relative_to(ROOT).with_suffix("").parts)
-    for path in EXPERIMENTS.glob("*/*.py")
-    if "start(main, Settings" in path.read_text() and path.parent.name != "ideas"  # it runs nothing
+STUDIES = (
+    "ccp_letters.main",
+    "ccp_mnist.branch",
+    "ccp_mnist.main",
+    "cub_crops.adapting",
+    "cub_crops.finetuned",
+    "cub_crops.main",
+    "eps_mnist.main",
+    "eps_omniglot.main",
+    "ideas_on.main",
+    "letters.factors",
+    "letters.main",
+    "letters.reasons",
+    "mpa.main",
+    "nir.decide",
+    "nir.main",
+    "omniglot.main",
+    "pfml_needs.main",
+    "potential_fields.main",
+    "recommended.main",
+    "recommended.whole",
 )
-SCRIPTS = sorted(
-    path.stem
-    for path in BENCHMARKS.glob("*.py")
-    if "__main__" in path.read_text() and path.stem != "compiled"  # tests/compilers: other packages
+SCRIPTS = (
+    "accelerator",
+    "alternation",
+    "beside",
+    "convolutions",
+    "first_step",
+    "gallery_on_disk",
+    "image_training",
+    "input_pipeline",
+    "isotropy",
+    "large_batches",
+    "losses",
+    "micro_batches",
+    "potential_field",
+    "retrieval",
+    "small_steps",
+    "training_from_files",
 )
-
-pytestmark = pytest.mark.slow  # up to half a minute each
 
 
 def scripts_in_memory() -> list[str]:
@@ -47,6 +76,11 @@ def scripts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(BENCHMARKS)
     yield
+    forget_scripts()
+
+
+def forget_scripts() -> None:
+    """Import studies and benchmarks anew the next time."""
     for name in scripts_in_memory():
         del sys.modules[name]
 
@@ -64,11 +98,12 @@ def smoke(
     records = {file: file.stat().st_mtime_ns for file in files}
 
     def run(script: str, *words: str) -> str:
+        forget_scripts()  # a run's folder has its name from when the scripts are imported
         monkeypatch.setattr(sys, "argv", [f"{script}.py", *words, "--smoke"])
         if script in SCRIPTS:
             runpy.run_path(str(BENCHMARKS / f"{script}.py"), run_name="__main__")
         else:
-            runpy.run_module(script, run_name="__main__", alter_sys=True)
+            runpy.run_module(f"experiments.{script}", run_name="__main__", alter_sys=True)
         printed = capsys.readouterr().out
         assert printed.startswith("smoke")
         assert records == {file: file.stat().st_mtime_ns for file in files}
@@ -86,10 +121,24 @@ def check_finite(values: Any) -> None:
         assert math.isfinite(values)
 
 
-@pytest.mark.parametrize("study", STUDIES)
-def test_study(study: str, smoke: Callable[..., str], tmp_path: Path) -> None:
-    printed = smoke(study)
-    files = [file for file in tmp_path.glob("runs/**/*.jsonl") if file.name != "log.jsonl"]
+def main_modules(pattern: str) -> set[str]:
+    """Return the scripts of a folder, as they are named above."""
+    files = [file for file in ROOT.glob(pattern) if '__name__ == "__main__"' in file.read_text()]
+    return {".".join(file.relative_to(ROOT).with_suffix("").parts[1:]) for file in files}
+
+
+def test_every_study_and_benchmark_is_listed() -> None:
+    others = {"ideas.main", "compiled"}  # runs nothing; needs other packages: tests/compilers
+    assert main_modules("experiments/*/*.py") - others == set(STUDIES)
+    assert main_modules("benchmarks/*.py") - others == set(SCRIPTS)
+
+
+SLOW = pytest.mark.slow  # up to half a minute each
+
+
+def check_study(printed: str, folder: Path) -> None:
+    """Check that a study made runs, and printed a table, of finite numbers."""
+    files = [file for file in folder.glob("**/*.jsonl") if file.name != "log.jsonl"]
     runs = [run for file in files for run in read_results(file).values()]
     assert runs
     assert all(run["metrics"] for run in runs)
@@ -98,24 +147,46 @@ def test_study(study: str, smoke: Callable[..., str], tmp_path: Path) -> None:
     assert any(character.isdigit() for line in rows[2:] for character in line)
 
 
+@SLOW
+@pytest.mark.parametrize("study", [study for study in STUDIES if study != "letters.main"])
+def test_study(study: str, smoke: Callable[..., str], tmp_path: Path) -> None:
+    check_study(smoke(study), tmp_path / "runs")
+
+
+@SLOW
 def test_letters_train_abreast_as_alone(smoke: Callable[..., str], tmp_path: Path) -> None:
     """Trained in one program or one after the other, models are the same to rounding."""
     scores = []
     for words in ((), ("--abreast",)):
-        smoke("experiments.letters.main", *words)
-        runs = read_results(tmp_path / "runs" / "smoke" / "letters" / "results.jsonl")
+        printed = smoke("letters.main", *words)
+        folder = tmp_path / re.search(r"runs/smoke-\w+", printed)[0]
+        check_study(printed, folder)
+        runs = read_results(folder / "letters" / "results.jsonl")
         scores.append({name: run["metrics"] for name, run in runs.items()})
     chex.assert_trees_all_close(*scores, atol=0.02)
 
 
+@SLOW
 @pytest.mark.parametrize("script", SCRIPTS)
 def test_benchmark(script: str, smoke: Callable[..., str], tmp_path: Path) -> None:
     if script in NEEDS:
         pytest.importorskip(NEEDS[script])
-    smoke(script, "--out", str(tmp_path / "out.jsonl"))
-    (record,) = read_results(tmp_path / "out.jsonl").values()
+    smoke(script)
+    (file,) = tmp_path.glob("runs/smoke-*/results.jsonl")
+    (record,) = read_results(file).values()
     assert record["rows"]
+    assert record["smoke"]
     check_finite(record)
+
+
+@pytest.mark.parametrize("script", ["letters.main", "losses"])
+def test_a_toy_run_takes_no_place_for_its_records(
+    script: str, smoke: Callable[..., str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as refused:
+        smoke(script, "--out", str(tmp_path / "results.jsonl"))
+    assert "--out" in f"{refused.value}{capsys.readouterr().err}"
+    assert not list(tmp_path.iterdir())
 
 
 def test_records_of_benchmarks(scripts: None, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What studies compute of their runs, and that the runs on record are those that the code asks for."""
+"""The studies' statistics, and whether the recorded runs are those that the code plans."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -22,14 +22,14 @@ MODELS = {(seed, fold): 0.4 + 0.01 * fold for seed in (1, 2, 3) for fold in rang
 
 
 def letters_jobs() -> dict[str, Any]:
-    """Return the jobs that the letters' study asks for, as far as its runs on record have come."""
+    """Return the jobs of the letters study, restricted to those with recorded runs."""
     runs = read_results(letters.HERE / "results.jsonl")
     jobs = letters.pilots() + letters.trials(runs) + letters.also(runs) + letters.models(FROZEN)
     return {protocol.name_of(job): job for job in jobs}
 
 
 def planned_by(study: Any) -> dict[str, Any]:
-    """Return the jobs that a study asks for."""
+    """Return the jobs that a study plans."""
     if study is letters:
         return letters_jobs()
     jobs = study.jobs_of(FROZEN) if hasattr(study, "jobs_of") else study.make_jobs(study.Settings())
@@ -41,12 +41,12 @@ def planned_by(study: Any) -> dict[str, Any]:
     [ccp_letters, branch, letters, factors, reasons, decide],
     ids=lambda study: study.__name__,
 )
-def test_all_runs_on_record_have_the_settings_that_the_study_asks_for(study: Any) -> None:
+def test_recorded_runs_have_the_settings_of_the_study(study: Any) -> None:
     jobs = planned_by(study)
     assert jobs.keys() <= kept_results(jobs, study.Settings().out).keys()
 
 
-def test_scored_settings_of_letters_are_the_best_trials() -> None:
+def test_letters_scores_the_settings_of_the_best_trials() -> None:
     runs, frozen = read_results(letters.HERE / "results.jsonl"), protocol.read_frozen(FROZEN)
     assert letters.best_of(runs, letters.trials(runs)) == frozen["tuned"]
     assert letters.best_of(runs, letters.also(runs)) == frozen["also"]
@@ -66,11 +66,11 @@ def runs_of(column: str, methods: Mapping[str, Mapping[Any, float]]) -> dict[str
     }
 
 
-def test_differences_of_letters_count_where_they_are_sure_and_not_small() -> None:
+def test_letters_reports_significant_and_large_differences() -> None:
     worse = {key: value - 0.02 - 0.001 * key[0] for key, value in MODELS.items()}
     near = {key: value - 0.004 - 0.0001 * key[1] for key, value in MODELS.items()}
     runs = runs_of("tuned", {"a": worse, "b": MODELS, "c": near})
-    runs |= runs_of("tuned", {"a": {(1, None): 0.9}})  # four models together
+    runs |= runs_of("tuned", {"a": {(1, None): 0.9}})  # an ensemble of four models
     found = tables.between(runs)
     assert list(found) == ["b − c", "b − a", "c − a"]
     assert found["b − a"].seeds == len(MODELS)
@@ -83,7 +83,7 @@ def test_differences_of_letters_count_where_they_are_sure_and_not_small() -> Non
     assert "b − a" not in tables.report(runs, {**planned, "tuned": [*runs, "missing"]})
 
 
-def test_questions_of_letters_are_answered_by_the_other_seeds() -> None:
+def test_letters_answers_its_questions_with_the_other_seeds() -> None:
     question = factors.Asked("wrong", 0.2, "FastAP", "circle")
     assert question in factors.ASKED
     values: dict[str, Any] = {
@@ -104,7 +104,7 @@ def test_questions_of_letters_are_answered_by_the_other_seeds() -> None:
     assert not factors.answers(values)
 
 
-def test_paired_differences_leave_out_settings_without_a_partner() -> None:
+def test_paired_differences_skip_settings_without_a_partner() -> None:
     runs = {
         f"factors: start={level} alpha=1-{seed}": {"metrics": {"held out R@1": value + 0.1 * seed}}
         for seed, gain in enumerate((0.02, 0.03, 0.04))
@@ -122,11 +122,11 @@ IDEAS = {
         *("method", "normalize", "proxies_per_class", "role_rates", "miner", "batch")
     },
 }
-"""What of a recipe an idea may change; CCP's references are proxies in the ball, chosen, not mined."""
+"""The recipe's fields that an idea may change; CCP's references are selected proxies in the ball, not mined."""
 
 
 @pytest.mark.parametrize("idea", IDEAS)
-def test_pairs_of_an_idea_differ_by_it_alone(idea: str) -> None:
+def test_pairs_of_an_idea_differ_only_in_it(idea: str) -> None:
     for task, methods in {"letters": BY_LETTER, "alphabets": BY_ALPHABET}.items():
         pairs = ideas.pairs_of(idea, task, methods)
         assert pairs

@@ -1,4 +1,4 @@
-"""Potentials at a distance, superposed at the charges and felt anywhere."""
+"""Potentials of a pair, superposed at the charges and evaluated at any point."""
 
 import functools
 from typing import Any
@@ -20,7 +20,7 @@ R = jnp.linspace(0.013, 2.0, 200)  # never δ itself
 
 @pytest.mark.parametrize("alpha", [0.5, 1.0, 4.0, 6.0])
 @pytest.mark.parametrize("delta", [0.1, 0.2, 0.5])
-def test_potentials_are_the_paper_s(delta: float, alpha: float) -> None:
+def test_potentials_equal_the_papers_formulas(delta: float, alpha: float) -> None:
     r = np.asarray(R, np.float64)
     pull = np.where(r < delta, -1 / delta**alpha, -1 / r**alpha)
     push = np.where(r < delta, 1 / r**alpha, 1 / delta**alpha)
@@ -36,8 +36,8 @@ def test_potentials_are_the_paper_s(delta: float, alpha: float) -> None:
     )
 
 
-def test_forces_stand_where_the_paper_has_them() -> None:
-    """Attraction outside δ only, repulsion inside δ only, both falling with distance; CPML's pull rises."""
+def test_forces_act_where_the_paper_says() -> None:
+    """Attraction acts only outside δ, repulsion only inside; both fall with distance, CPML's attraction rises."""
 
     def force(kind, same: bool) -> np.ndarray:
         return np.asarray(jax.vmap(jax.grad(lambda r: kind(r, same, delta=0.2)))(R))
@@ -53,14 +53,14 @@ def test_forces_stand_where_the_paper_has_them() -> None:
 
 @pytest.mark.parametrize("alpha", [4.0, 8.0, 20.0, 80.0])
 @pytest.mark.parametrize("same", [True, False])
-def test_no_distance_and_no_power_overflows(same: bool, alpha: float) -> None:
+def test_no_distance_or_exponent_overflows(same: bool, alpha: float) -> None:
     r = jnp.array([0.0, 1e-30, 1e-6, 1e-3, 0.1, 1.0, 1e10])
     value, slope = jax.vmap(jax.value_and_grad(lambda r: fields.potential(r, same, alpha=alpha)))(r)
     assert np.isfinite(value).all()
     assert np.isfinite(slope).all()
 
 
-def test_no_floor_lifts_what_lies_beyond_the_reach() -> None:
+def test_minimum_distance_changes_nothing_beyond_the_reach() -> None:
     r = jnp.array([0.01, 1.0])
     np.testing.assert_allclose(
         fields.potential(r, False, delta=0.2, alpha=2.0, min_distance=10.0), 25.0, rtol=1e-6
@@ -81,7 +81,7 @@ def test_superposed_potentials_are_sums_over_the_other_charges() -> None:
         np.testing.assert_allclose(superposed[i], np.sum(felt), rtol=1e-3)
 
 
-def test_the_class_field_at_a_charge_is_its_potential_and_its_own_term() -> None:
+def test_class_field_at_a_charge_is_its_potential_plus_its_own_term() -> None:
     settings = {"delta": 0.7, "alpha": 2.0, "repulsion_delta": 1.1}
 
     def energy(x: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -99,7 +99,7 @@ def test_the_class_field_at_a_charge_is_its_potential_and_its_own_term() -> None
 
 
 def springs(r, same, stiffness, reach):
-    """A potential of one's own: springs within a class, screened repulsion between classes."""
+    """A custom potential: springs within a class, screened repulsion between classes."""
     assert r.shape == same.shape == ()
     return jax.lax.cond(
         same, lambda: stiffness * jnp.square(r - reach), lambda: jnp.exp(-r / reach)
@@ -109,7 +109,7 @@ def springs(r, same, stiffness, reach):
 def springs_oracle(
     x: np.ndarray, labels: np.ndarray, weights: np.ndarray, stiffness: float, reach: float
 ) -> tuple[np.ndarray, np.ndarray, list[float]]:
-    """Ψ at the charges, and of ``Σ w_i Ψ_i`` the gradients by charges and parameters, in float64."""
+    """Return Ψ at the charges, and the gradients of ``Σ w_i Ψ_i`` by charges and parameters, in float64."""
     steps = x[:, None] - x[None]
     r = np.sqrt(np.square(steps).sum(-1))
     same = labels[:, None] == labels[None]
@@ -132,10 +132,10 @@ def springs_oracle(
     [("float64", None, 1e-9), ("float64", 6, 1e-9), ("float32", 6, 1e-4)]
     + [("float16", 20, 1e-3), ("bfloat16", 6, 1e-2)],
 )
-def test_a_potential_of_one_s_own_is_a_function_of_one_pair(
+def test_custom_potential_equals_oracle_for_every_tile(
     dtype: str, tile: int | None, rtol: float
 ) -> None:
-    """What is felt and every gradient, tile by tile; the gradient by charges has their own precision."""
+    """The potentials and all gradients agree; the gradient by charges has the charges' precision."""
     with jax.enable_x64(dtype == "float64"):
         charges = jnp.asarray(CHARGES, dtype)
         weights = RNG.normal(size=len(charges))
@@ -155,7 +155,7 @@ def test_a_potential_of_one_s_own_is_a_function_of_one_pair(
         np.testing.assert_allclose(by_parameters, expected[2], rtol=min(rtol, 1e-4))
 
 
-def test_a_potential_of_one_s_own_is_felt_anywhere() -> None:
+def test_class_field_of_custom_potential_at_any_point() -> None:
     points = RNG.normal(size=(7, 2)).astype(np.float32)
     settings = {"potential": springs, "stiffness": 2.0, "reach": 0.5}
     felt = jax.jit(lambda x: fields.class_field(x, 1, CHARGES, LABELS, **settings))(points)
@@ -164,7 +164,7 @@ def test_a_potential_of_one_s_own_is_felt_anywhere() -> None:
     np.testing.assert_allclose(felt, (terms * (LABELS >= 0)).sum(1), rtol=1e-4)
 
 
-def test_a_potential_counts_as_a_number() -> None:
+def test_boolean_potential_is_summed_as_numbers() -> None:
     def near(r, same):
         return same & (r < 0.5)
 
@@ -197,7 +197,7 @@ def pair_of_numbers(r, same):
         )
     ],
 )
-def test_what_is_no_potential(potential: Any, error: type[Exception], name: str) -> None:
+def test_wrong_potentials_are_refused(potential: Any, error: type[Exception], name: str) -> None:
     with pytest.raises(error, match=f"^{name}"):
         fields.superpose(potential, CHARGES, LABELS)
     with pytest.raises(error, match=f"^{name}"):
@@ -240,7 +240,7 @@ def test_refusals(call: Any, error: type[Exception], name: str) -> None:
         call()
 
 
-def test_checked_names_what_is_not_finite() -> None:
+def test_checked_names_the_value_that_is_not_finite() -> None:
     charges, labels = jnp.array([[0.0, 1.0], [jnp.nan, 0.0]]), jnp.array([0, 1])
 
     def all_at(charges: jax.Array) -> jax.Array:
@@ -254,7 +254,7 @@ def test_checked_names_what_is_not_finite() -> None:
         jdml.checked(jdml.center_regularizer)(charges[None])
 
 
-def test_charges_of_no_class_may_hold_anything() -> None:
+def test_ignored_charges_may_be_nan() -> None:
     charges = np.array([[0.0, 1.0], [np.nan, np.inf], [0.5, 0.0]], np.float32)
     labels = np.array([0, -1, 1], np.int32)
 
@@ -268,7 +268,7 @@ def test_charges_of_no_class_may_hold_anything() -> None:
     np.testing.assert_array_equal(gradient[1], 0)
 
 
-def test_charges_without_a_class_change_nothing() -> None:
+def test_ignored_charges_add_nothing_to_a_class_field() -> None:
     points, charges = (np.array(at, np.float32)[:, None] for at in ([1, 2], [0, 3, 1e30]))
     settings = {"delta": 0.5, "alpha": 1.0, "repulsion_delta": 4.0}
     felt = jax.jit(lambda x, y: fields.class_field(points, 0, x, y, **settings))
@@ -276,7 +276,7 @@ def test_charges_without_a_class_change_nothing() -> None:
     np.testing.assert_array_equal(felt(charges, labels), felt(charges[:2], labels[:2]))
 
 
-def test_half_precision_is_widened_and_labels_of_any_type_are_read() -> None:
+def test_half_precision_is_upcast_and_labels_of_any_integer_type_are_read() -> None:
     charges = CHARGES.astype(jnp.float16)
     wide = charges.astype(jnp.float32)
     labels = np.maximum(LABELS, 0)

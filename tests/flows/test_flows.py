@@ -21,7 +21,7 @@ B, CONDITION = 6, 4
 
 
 def built(dim: int, **settings: Any) -> tuple[flows.ConditionalFlow, Any, np.ndarray, np.ndarray]:
-    """A flow with its parameters, a batch and conditions on the sphere."""
+    """Return a flow with its parameters, a batch and conditions on the sphere."""
     flow = flows.ConditionalFlow(dim, CONDITION, **{"hidden": 16, "depth": 3, **settings})
     rng = np.random.default_rng(1)
     batch, condition = (
@@ -33,7 +33,7 @@ def built(dim: int, **settings: Any) -> tuple[flows.ConditionalFlow, Any, np.nda
 
 @functools.partial(jax.jit, static_argnums=0)
 def there_and_back(flow: flows.ConditionalFlow, params: Any, x: jax.Array, c: jax.Array) -> Any:
-    """What comes back, the log-determinants of either way, and each row's Jacobian."""
+    """Return the reconstruction, the log-determinants of both directions, and each row's Jacobian."""
 
     def moved(by: jax.Array) -> Any:
         there = flow.apply(params, x + by, c)
@@ -52,7 +52,7 @@ KINDS = [
 ]
 
 
-# Of each size that is cut otherwise, one; in `make test` each option is met twice.
+# One case for each way to split the dimensions; in `make test` each option occurs twice.
 SIZED = [
     pytest.param(7, kind, marks=[] if i in (0, 7) else [pytest.mark.slow])
     for i, kind in enumerate(KINDS)
@@ -60,7 +60,7 @@ SIZED = [
 
 
 class Variants(chex.TestCase):
-    """Every preset, with few blocks: there and back, compiled or not, of NumPy's arrays or on a device."""
+    """Every preset with few blocks, forward and inverse: compiled or not, on NumPy arrays or on a device."""
 
     @chex.variants(with_jit=True, without_jit=True, with_device=True)
     @parameterized.named_parameters(*((name, name) for name in flows.PRESETS))
@@ -92,7 +92,7 @@ def test_inverse_and_determinant(dim: int, kind: dict[str, Any]) -> None:
     np.testing.assert_allclose(log_det, np.linalg.slogdet(jacobians)[1], atol=1e-4)
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # large programs
 @pytest.mark.parametrize(
     ("dim", "size", "kind"),
     [
@@ -100,7 +100,7 @@ def test_inverse_and_determinant(dim: int, kind: dict[str, Any]) -> None:
         (512, "released", {}),
     ],
 )
-def test_round_trip_and_determinant_at_the_paper_s_sizes(
+def test_round_trip_and_determinant_at_the_papers_sizes(
     dim: int, size: str, kind: dict[str, Any]
 ) -> None:
     flow = flows.preset(size, dim, dim, **kind)
@@ -115,9 +115,9 @@ def test_round_trip_and_determinant_at_the_paper_s_sizes(
 @pytest.mark.parametrize(
     "conditioning",
     ["dense", "mid", "embedded"]
-    + [pytest.param(name, marks=pytest.mark.slow) for name in ("start", "end")],
+    + [pytest.param(name, marks=pytest.mark.slow) for name in ("start", "end")],  # a program each
 )
-def test_every_conditioning_makes_the_map_depend_on_the_condition(conditioning: str) -> None:
+def test_map_depends_on_the_condition_for_every_conditioning(conditioning: str) -> None:
     flow, params, x, c = built(5, conditioning=conditioning)
     apply = jax.jit(flow.apply, static_argnames="method")
     (latents, _), (other, _) = apply(params, x, c), apply(params, x, -c)
@@ -133,8 +133,9 @@ def test_every_conditioning_makes_the_map_depend_on_the_condition(conditioning: 
     assert with_condition == (2 if conditioning in ("start", "mid", "end") else 10)
 
 
+# Another program.
 @pytest.mark.parametrize("mixing", ["permutation", pytest.param("linear", marks=pytest.mark.slow)])
-def test_the_distribution_is_the_flow_s_density(mixing: str) -> None:
+def test_distribution_has_the_flows_density(mixing: str) -> None:
     flow, params, x, c = built(3, mixing=mixing)
 
     @jax.jit
@@ -154,7 +155,7 @@ def test_the_distribution_is_the_flow_s_density(mixing: str) -> None:
     np.testing.assert_allclose(at_once, stacked, rtol=1e-3, atol=1e-4)
 
 
-def test_the_first_batch_sets_actnorm() -> None:
+def test_first_batch_initializes_actnorm() -> None:
     flow, params, x, c = built(4, actnorm=True, num_blocks=1, coupling="realnvp")
     norm = params["params"]["norms_0"]
     entered = (x - norm["mean"]) * jnp.exp(norm["log_scale"])
@@ -163,7 +164,7 @@ def test_the_first_batch_sets_actnorm() -> None:
     del flow, c
 
 
-def test_actnorm_without_a_first_batch_does_nothing() -> None:
+def test_actnorm_without_a_first_batch_is_the_identity() -> None:
     flow = flows.ConditionalFlow(4, CONDITION, num_blocks=1, hidden=8, depth=2, actnorm=True)
     params = flow.init(jax.random.key(0), jnp.zeros((0, 4)), jnp.zeros((0, CONDITION)))
     chex.assert_trees_all_equal(
@@ -178,7 +179,7 @@ def test_log_scales_stay_within_the_clamp() -> None:
     assert jnp.abs(log_det).max() <= 4 * 0.5 * 0.636 * np.pi / 2 + 1e-5
 
 
-def test_a_linear_map_computes_as_its_triangles_do() -> None:
+def test_linear_map_equals_its_triangular_factors() -> None:
     with jax.enable_x64(True):
         linear = Linear(jnp.zeros((2, 2), jnp.float32), np.ones(2, np.float32))
         assert linear.forward(jnp.ones((1, 2), jnp.float32)).dtype == jnp.float32
@@ -193,7 +194,7 @@ def test_results_are_float32(dtype: Any) -> None:
 
 @pytest.mark.parametrize("dtype", [jnp.float16, jnp.bfloat16])
 @pytest.mark.parametrize("settings", [{}, {"mixing": "linear"}, {"actnorm": True}])
-def test_parameters_of_16_bits_are_computed_with_in_float32(dtype: Any, settings: Any) -> None:
+def test_16_bit_parameters_are_computed_in_float32(dtype: Any, settings: Any) -> None:
     flow = flows.ConditionalFlow(8, 8, num_blocks=2, hidden=8, depth=2, **settings)
     x, c = jax.random.normal(jax.random.key(1), (2, 5, 8))
     narrow = jax.tree.map(lambda p: p.astype(dtype), flow.init(jax.random.key(0), x, c))
@@ -219,7 +220,7 @@ def test_transformations() -> None:
 
 @pytest.mark.slow  # loads PyTorch
 def test_equals_freia_with_the_same_weights() -> None:
-    """FrEIA's GLOWCouplingBlock behind its fixed permutation; the tests carry the weights over."""
+    """FrEIA's GLOWCouplingBlock after its fixed permutation, with its weights copied."""
     torch = pytest.importorskip("torch", reason="FrEIA (the parity extra) is a torch library")
     framework = pytest.importorskip("FrEIA.framework", reason="FrEIA is not installed")
     modules = pytest.importorskip("FrEIA.modules")
@@ -276,7 +277,7 @@ def test_presets() -> None:
         ("clamp", 0.0, ValueError),
     ],
 )
-def test_flows_that_cannot_be(setting: str, value: Any, error: type[Exception]) -> None:
+def test_wrong_settings_are_refused(setting: str, value: Any, error: type[Exception]) -> None:
     flow = flows.ConditionalFlow(**{"dim": 4, "condition_dim": 3, setting: value})
     with pytest.raises(error, match=rf"^{setting}\b"):
         flow.init(jax.random.key(0), jnp.ones((2, 4)), jnp.ones((2, 3)))
@@ -291,7 +292,7 @@ def test_flows_that_cannot_be(setting: str, value: Any, error: type[Exception]) 
         ({"actnorm": True}, "norms_0/"),
     ],
 )
-def test_parameters_of_another_flow(change: dict[str, Any], name: str) -> None:
+def test_parameters_of_another_flow_are_refused(change: dict[str, Any], name: str) -> None:
     sizes = {"num_blocks": 2, "hidden": 8, "depth": 2}
     x, c = jnp.ones((3, 4)), jnp.ones((3, 2))
     params = flows.ConditionalFlow(4, 2, **sizes).init(jax.random.key(0), x, c)
@@ -302,7 +303,7 @@ def test_parameters_of_another_flow(change: dict[str, Any], name: str) -> None:
 
 
 @pytest.mark.parametrize("change", [{"num_blocks": 3}, {"dim": 5}, {"mixing": "permutation"}])
-def test_parameters_of_another_linear_flow(change: dict[str, Any]) -> None:
+def test_parameters_of_another_linear_flow_are_refused(change: dict[str, Any]) -> None:
     sizes = {"dim": 4, "condition_dim": 2, "num_blocks": 2, "hidden": 8, "depth": 2}
     x, c = jnp.ones((3, 4)), jnp.ones((3, 2))
     params = flows.ConditionalFlow(**sizes, mixing="linear").init(jax.random.key(0), x, c)
@@ -313,13 +314,13 @@ def test_parameters_of_another_linear_flow(change: dict[str, Any]) -> None:
         other.apply({}, jnp.ones((3, other.dim)), c)
 
 
-def test_a_condition_is_appended_to_what_it_conditions() -> None:
+def test_condition_is_appended_to_the_input() -> None:
     x, condition = jnp.ones((2, 3)), jnp.zeros((2, 1))
     assert conditioned(lambda half: half, None)(x) is x
     assert conditioned(lambda half: half, condition)(x).shape == (2, 4)
 
 
-def test_a_net_has_a_relu_between_its_layers_alone() -> None:
+def test_net_has_relu_only_between_its_layers() -> None:
     x, net = jnp.array([[1.0, -2.0]]), Net(hidden=3, depth=2, out=2)
     params = net.init(jax.random.key(0), x)
     first, second = params["params"].values()
@@ -329,7 +330,7 @@ def test_a_net_has_a_relu_between_its_layers_alone() -> None:
     )
 
 
-def test_arrays_that_do_not_fit() -> None:
+def test_arrays_of_wrong_shape_or_type_are_refused() -> None:
     flow, params, x, c = built(4)
     rows = [
         ((x, c[:, :3]), None, ValueError, "condition"),
@@ -350,7 +351,7 @@ SPREAD = 0.35
 
 
 def mixture(key: jax.Array, size: int) -> tuple[jax.Array, jax.Array]:
-    """Points in the plane, two modes per class, and their classes."""
+    """Draw points in the plane, two modes per class, and their classes."""
     keys = jax.random.split(key, 3)
     classes, modes = (jax.random.randint(k, (size,), 0, 2) for k in keys[:2])
     noise = SPREAD * jax.random.normal(keys[2], (size, 2))
@@ -358,7 +359,7 @@ def mixture(key: jax.Array, size: int) -> tuple[jax.Array, jax.Array]:
 
 
 def gaussian_nll(seen: np.ndarray, points: np.ndarray) -> np.ndarray:
-    """What a single Gaussian, fitted to the points seen, makes of others."""
+    """Return the negative log-likelihood of points under one Gaussian that is fitted to others."""
     off, covariance = points - seen.mean(0), np.cov(seen.T)
     squares = np.einsum("ni,ij,nj->n", off, np.linalg.inv(covariance), off)
     return squares / 2 + np.linalg.slogdet(covariance)[1] / 2 + np.log(2 * np.pi)

@@ -1,8 +1,7 @@
-"""Numbers that last: values and gradients of every loss, miners, metrics, and twenty steps of every method, as on file.
+"""Golden values on file: values and gradients of every loss, miners, metrics, and twenty steps of every method.
 
-The numbers on file are no truth of their own, that is the oracles' office: they tell that a change of jdml, of JAX, of
-flags or of the device moved something, and what. Where one is meant to move, write them anew, look at the difference,
-and say in the changelog what moved:
+The oracles show that numbers are right; those on file show which of them a change of jdml, JAX, flags or the device has
+moved. After an intended change rewrite the file, review the difference, and name it in the changelog:
 
     python tests/golden/test_golden.py
 """
@@ -30,21 +29,21 @@ CLASSES, DIM, STEPS = 6, 8, 20
 LABELS = np.arange(24) % CLASSES
 SEVERAL = 2
 EXACT = 1e-5
-"""Of one computation in float32: another order of its sums."""
+"""Tolerance of one computation in float32, for another order of its sums."""
 TRAINED = 5e-3
-"""Of twenty steps, which multiply a difference."""
+"""Tolerance after twenty steps, which amplify a difference."""
 
 Numbers = Mapping[str, list[float]]
 
 
 def wave(*shape: int, pace: float = 0.7) -> np.ndarray:
-    """Numbers in -1…1 without a pattern, which hang on no generator."""
+    """Return numbers in -1…1 without a pattern, independent of any generator."""
     count = np.arange(1, 1 + np.prod(shape), dtype=np.float64)
     return np.cos(pace * count**2).reshape(shape).astype(np.float32)
 
 
 def digest(values: Any, name: str) -> list[float]:
-    """An array in three numbers: its sum, its norm, and its product with a wave that belongs to its name."""
+    """Return three numbers of an array: its sum, its norm, and its product with a wave that depends on the name."""
     flat = np.asarray(values, np.float64).ravel()
     pace = 0.3 + zlib.crc32(name.encode()) % 1000 / 1000
     return [
@@ -58,7 +57,7 @@ X = wave(len(LABELS), DIM) + 0.7 * wave(CLASSES, DIM, pace=1.1)[LABELS]
 
 
 def of_loss(name: str) -> Numbers:
-    """Value, and gradients by embeddings and proxies."""
+    """Return the value and the gradients by embeddings and proxies."""
     record = registry.LOSSES[name]
     loss = getattr(jdml, f"{name}_loss")
     arrays = [X]
@@ -70,14 +69,14 @@ def of_loss(name: str) -> Numbers:
         return loss(x, LABELS, *proxies)
 
     found, gradients = jax.jit(jax.value_and_grad(value, tuple(range(len(arrays)))))(*arrays)
-    told = {"value": [float(found)]}
-    return told | {
+    numbers = {"value": [float(found)]}
+    return numbers | {
         f"gradient {i}": digest(gradient, f"{name} {i}") for i, gradient in enumerate(gradients)
     }
 
 
 def of_flow(name: str) -> Numbers:
-    """Latents, logarithms of determinants, and the gradient by what the flow sees."""
+    """Return latents, log-determinants, and the gradient by the flow's input."""
     flow = preset(name, DIM, DIM)
     params = jax.eval_shape(flow.init, jax.random.key(0), X, X)
     params = jax.tree.map(lambda leaf: 0.05 * wave(*leaf.shape), params)
@@ -87,12 +86,12 @@ def of_flow(name: str) -> Numbers:
         return jnp.mean(determinant - 0.5 * jnp.square(latents).sum(-1)), latents
 
     (found, latents), gradient = jax.jit(jax.value_and_grad(value, has_aux=True))(X)
-    told = {"value": [float(found)], "latents": digest(latents, name)}
-    return told | {"gradient": digest(gradient, f"{name} gradient")}
+    numbers = {"value": [float(found)], "latents": digest(latents, name)}
+    return numbers | {"gradient": digest(gradient, f"{name} gradient")}
 
 
 def of_miner(name: str) -> Numbers:
-    """Which pairs are kept."""
+    """Return the mined pairs."""
     record = next(miner for miner in registry.MINERS.values() if miner.builder == name)
     miner = record.build(DIM)
 
@@ -107,22 +106,22 @@ def of_miner(name: str) -> Numbers:
 
 
 def of_metrics() -> Numbers:
-    """All that `evaluate_retrieval` tells, clusters, and couples."""
+    """Return the metrics of `evaluate_retrieval`, of clustering and of verification."""
     scores = metrics.evaluate_retrieval(
         X, LABELS, recall_at=(1, 2, 4), ndcg_at=(4,), precision_at=(2,), found_at=(2,)
     )
-    couples = metrics.verification(X, LABELS, far=(0.1,))
+    pairs = metrics.verification(X, LABELS, far=(0.1,))
     return {
         **{name: [float(value)] for name, value in scores.items()},
         "NMI": [float(metrics.nmi(X, LABELS, key=jax.random.key(0)))],
         "spectral decay": [float(metrics.spectral_decay(X))],
         "uniformity": [float(metrics.uniformity(X))],
-        **{f"couples' {name}": [float(couples[name])] for name in ("AUC", "EER")},
+        **{f"pairs' {name}": [float(pairs[name])] for name in ("AUC", "EER")},
     }
 
 
 class Network(nn.Module):
-    """A layer, batch norm, a head. A bias before the norm has no slope but rounding, which Adam would make steps of."""
+    """A layer, batch norm, a head. No bias before the norm: its gradient is rounding, which Adam would amplify."""
 
     @nn.compact
     def __call__(self, x: jax.Array, *, train: bool = False) -> jax.Array:
@@ -133,7 +132,7 @@ class Network(nn.Module):
 
 
 def of_method(name: str) -> Numbers:
-    """The loss of every fifth step of twenty, and where the embeddings come to lie."""
+    """Return the loss of every fifth step of twenty, and the final embeddings."""
     images = 0.5 + 0.25 * (wave(48, 16) + wave(CLASSES, 16, pace=1.1)[np.arange(48) % CLASSES])
     blobs = data.Dataset("waves", images.reshape(48, 4, 4, 1), np.arange(48) % CLASSES)
     recipe = recipes.recipe(name, "cub").replace(
@@ -161,7 +160,7 @@ PARTS: Mapping[str, tuple[Callable[..., Numbers], float]] = {
 
 
 def exactly(compute: Callable[..., Numbers]) -> Numbers:
-    """As on a CPU: a GPU or TPU rounds the factors of networks and flows unless it is asked not to."""
+    """Compute in full precision: by default a GPU or TPU rounds the factors of matrix products."""
     with jax.default_matmul_precision("highest"):
         return compute()
 
@@ -177,9 +176,11 @@ QUICK = {
 
 
 @pytest.mark.parametrize(
-    "part", [pytest.param(p, marks=[] if p in QUICK else [pytest.mark.slow]) for p in PARTS]
+    # Programs of other losses.
+    "part",
+    [pytest.param(p, marks=[] if p in QUICK else [pytest.mark.slow]) for p in PARTS],
 )
-def test_as_on_file(part: str) -> None:
+def test_numbers_match_the_file(part: str) -> None:
     compute, tolerance = PARTS[part]
     on_file = json.loads(FILE.read_text())[part]
     found = exactly(compute)
@@ -192,7 +193,7 @@ def test_as_on_file(part: str) -> None:
         )
 
 
-def test_nothing_else_is_on_file() -> None:
+def test_file_has_no_other_entries() -> None:
     assert json.loads(FILE.read_text()).keys() == PARTS.keys()
 
 

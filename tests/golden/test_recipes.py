@@ -98,7 +98,7 @@ def old_form(recipe: Recipe) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("method", recipes.RECIPES)
-def test_recipes_are_those_on_file(method: str) -> None:
+def test_recipes_match_the_file(method: str) -> None:
     on_file = json.loads(FILE.read_text())
     for dataset in DATASETS:
         assert old_form(recipes.recipe(method, dataset)) == on_file[f"{method} {dataset}"]

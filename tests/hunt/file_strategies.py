@@ -211,6 +211,43 @@ def arrays(draw: Any) -> np.ndarray:
     return numbers.astype(kind) if kind in CASTS else choices[kind]
 
 
+NAMES_OF_ARRAYS = [
+    "labels",
+    "files",
+    "model",
+    "x",
+    "gallery_embeddings",
+    "gallery_labels",
+    "self_index",
+]
+
+
+@st.composite
+def sets_of_arrays(draw: Any) -> dict[str, np.ndarray]:
+    """Generate arrays under the names that a file of embeddings may have, of any shapes and types."""
+    names = draw(st.lists(st.sampled_from(NAMES_OF_ARRAYS), max_size=3, unique=True))
+    return {name: draw(arrays()) for name in ("embeddings", *names)}
+
+
+@st.composite
+def consistent_arrays(draw: Any) -> dict[str, np.ndarray]:
+    """Generate arrays of one number of rows, of the types that their names say."""
+    random = np.random.default_rng(draw(st.integers(0, 99)))
+    rows, dim = draw(st.integers(3, 6)), draw(st.sampled_from([2, 2, 1, 3]))
+    x = random.normal(size=(rows, dim)) * draw(st.sampled_from([1.0, 1e-3, 1e3]))
+    labels = random.permutation(np.arange(rows) % 2)
+    kinds = {"numbers": labels - 1, "unsigned": labels.astype("u1"), "bytes": labels.astype("S")}
+    kinds |= {"texts": np.array(["<b>", "nan"])[labels], "levels": np.stack([labels, labels], 1)}
+    made = {
+        "embeddings": x.astype(draw(st.sampled_from("f4 f2 f8 >f4".split()))),
+        "labels": kinds[draw(st.sampled_from(list(kinds)))],
+        "files": np.array([f"{row}.png" for row in range(rows)]),
+    }
+    for name in draw(st.lists(st.sampled_from(["labels", "files"]), max_size=1)):
+        del made[name]
+    return made
+
+
 NUMBERS = ["1", "0", "-1", "2.5", "nan", "1e99", "x", "", "9" * 30]
 NAMES = [
     "class",
@@ -266,16 +303,47 @@ COMMANDS: dict[str, dict[str, list[str]]] = {
 """Commands with the arguments that they need, and right and wrong values of their options."""
 
 
+RIGHT: dict[str, dict[str, list[str]]] = {
+    "evaluate e.npz": {
+        "recall-at": ["1", "2"], "normalize": ["none", "sphere"], "rerank": ["none", "expand"], "nmi": [],
+        "json": ["new.json", "-"],
+    },
+    "data check folder photos": {"sample": ["1", "9"], "json": ["new.json"], "quiet": []},
+    "embed run photos": {
+        "out": ["new.npz"], "labels": ["class"], "on-bad-image": ["skip", "stop"], "which": ["last"], "quiet": [],
+    },
+    "search run photos/ant/0.png": {
+        "gallery": ["photos"], "k": ["1", "9"], "max-distance": ["1", "2.5"], "json": ["new.json"], "quiet": [],
+    },
+    "compare r.jsonl": {
+        "metric": ["R@1"], "baseline": ["a", "b"], "csv": ["new.csv"], "markdown": ["new.md"],
+    },
+    "report e.npz": {
+        "out": ["new.html"], "labels": ["class"], "most": ["9"], "title": ["<b>", "é"], "map": ["pca"],
+    },
+    "train --data-dir photos --out run": {
+        "loss": ["triplet", "proxy_anchor"], "batch": ["2x2", "3"], "steps": ["1"], "lr": ["1", "2.5"], "dim": ["1"],
+        "split": ["none"], "seed": ["0", "1"], "image-size": ["8"], "model": ["small"], "memory": ["0"], "quiet": [],
+    },
+}  # fmt: skip
+"""Options of these commands that go together."""
+NEEDED = {"embed run photos": ["out"], "search run photos/ant/0.png": ["gallery"]} | {
+    "report e.npz": ["out"],
+    "train --data-dir photos --out run": ["split", "model", "image-size", "steps"],
+}
+
+
 @st.composite
-def command_lines(draw: Any) -> tuple[list[str], list[list[str]]]:
-    """Generate a command's words, and its options with their values, in some order."""
-    command = draw(st.sampled_from(list(COMMANDS)))
-    known = COMMANDS[command]
+def command_lines(draw: Any, command: str) -> tuple[list[list[str]], bool]:
+    """Generate options of a command in some order, and whether all are right."""
+    right = draw(st.sampled_from([True, False]))
+    known = (RIGHT if right else COMMANDS)[command]
+    names = draw(st.lists(st.sampled_from(list(known)), max_size=4, unique=True))
     options = []
-    for name in draw(st.lists(st.sampled_from(list(known)), max_size=4, unique=True)):
+    for name in dict.fromkeys([*names, *(NEEDED.get(command, []) if right else [])]):
         flag = "-k" if name == "k" else f"--{draw(st.sampled_from([name, name.replace('-', '_')]))}"
         options.append([flag, *([draw(st.sampled_from(known[name]))] if known[name] else [])])
-    if draw(st.integers(0, 9)) == 9:
+    if not right and draw(st.integers(0, 9)) == 9:
         unknown = ["--nothing", "--epochs=3", "-x", "--quiet=maybe", "extra"]
         options.append([draw(st.sampled_from(unknown))])
-    return command.split(), options
+    return options, right

@@ -1,14 +1,18 @@
 """Generated folders, lists, arrays, damaged runs and command lines: read alike by every command, or refused."""
 
 import contextlib
+import gc
+import inspect
 import io
 import json
 import logging
 import re
 import shutil
 import tempfile
+import traceback
 import unicodedata
 import warnings
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -25,6 +29,8 @@ from safetensors.numpy import load_file, save_file
 
 import jdml.cli
 from jdml import data, report, training
+
+PACKAGE = Path(jdml.__file__).parent
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -55,17 +61,35 @@ def command(*words: object) -> SimpleNamespace:
 
 
 def attempt(function: Any, *arguments: Any, **options: Any) -> Any:
-    """Return what a function returns, or the error with which it refuses its input."""
+    """Return what a function returns, or the error with which the library refuses what it is given, by name."""
     try:
         return function(*arguments, **options)
     except (ValueError, TypeError, OSError) as error:
         refusal = error
-    assert len(str(refusal)) > 10, repr(refusal)
+    if isinstance(refusal, OSError) and refusal.filename is not None:  # the system names a file
+        return refusal
+    raised_in = traceback.extract_tb(refusal.__traceback__)[-1].filename
+    assert PACKAGE in Path(raised_in).parents, f"not refused by the library: {refusal!r}"
+    places = [value for value in (*arguments, *options.values()) if isinstance(value, Path)]
+    names = {str(file.relative_to(place.parent)) for place in places for file in place.rglob("*")}
+    names |= {*map(str, places)}
+    if function.__module__.startswith("jdml"):
+        names |= set(inspect.signature(function).parameters)
+    pattern = "|".join(rf"(?<!\w){re.escape(name)}(?!\w)" for name in names)
+    assert re.search(pattern, str(refusal)), f"names nothing: {refusal!r}"
     return refusal
 
 
 def refused(result: Any) -> bool:
     return isinstance(result, Exception)
+
+
+@pytest.fixture
+def accepted() -> Iterator[Counter]:
+    """Count which of a test's kinds of input were accepted; of each at least one must be."""
+    counts = Counter()
+    yield counts
+    assert all(counts.values()), counts
 
 
 @contextlib.contextmanager
@@ -130,7 +154,7 @@ def check_readers(place: Path, beside: Path, run: Path) -> None:
     if not refused(loaded):
         named = [str(Path(file).absolute()) for file in loaded.images.files]
         there = [name for name in named if Path(name).is_file()]
-        whole = [n for n in there if not refused(attempt(lambda n=n: data.ImageFiles([n])[0]))]
+        whole = [name for name in there if not refused(attempt(decoded, Path(name)))]
         missing = len(there) < len(named)  # then nothing is embedded
         assert sorted(names) == ([] if missing else sorted(whole)), done.err
         assert checked.decoded == len(set(there))
@@ -150,6 +174,10 @@ def check_readers(place: Path, beside: Path, run: Path) -> None:
         assert {hit["file"] for hit in answer["found"]} <= set(names) - {names[0]}
 
 
+def decoded(file: Path) -> np.ndarray:
+    return data.ImageFiles([file])[0]
+
+
 def labels_of(loaded: data.Dataset) -> list[str]:
     view = next(iter(loaded.views))
     return [loaded.class_names[view][number] for number in loaded.views[view]]
@@ -160,7 +188,10 @@ def check_labels(loaded: data.Dataset, named: list[str], embedded: Path) -> None
     if embedded.exists():
         saved = np.load(embedded)
         written = zip(saved["files"].tolist(), saved["labels"].tolist(), strict=True)
-        assert set(written) <= set(zip(named, labels_of(loaded), strict=True))
+        labels = [
+            label.rstrip("\0") for label in labels_of(loaded)
+        ]  # NumPy's texts have none there
+        assert set(written) <= set(zip(named, labels, strict=True))
 
 
 @generated(few=10, share=0.04, tree=files.trees())
@@ -216,31 +247,30 @@ def check_list(file: Path, rows: list[tuple[str, str, str]]) -> None:
         assert set(map(str, part.images.files)) == expected
 
 
-ARRAYS = ["labels", "files", "model", "x", "gallery_embeddings", "gallery_labels", "self_index"]
-
-
 @generated(few=8, share=0.015, case=st.data())
-def test_arrays(run, images, case):
+def test_arrays(run, images, accepted, case):
     """They are measured, shown on a page and searched, without NaN in what is written; or refused."""
-    names = case.draw(st.lists(st.sampled_from(ARRAYS), max_size=3, unique=True))
-    arrays = {name: case.draw(files.arrays()) for name in ("embeddings", *names)}
-    if case.draw(st.booleans()):
-        arrays["embeddings"] = np.random.default_rng(0).normal(size=(4, 3)).astype(np.float32)
+    arrays = case.draw(files.sets_of_arrays() | files.consistent_arrays())
     with temporary_folder() as place:
         file = place / "e.npz"
         np.savez(file, **arrays)
         if case.draw(st.integers(0, 4)) == 4:
             file.write_bytes(case.draw(files.damaged(file.read_bytes())))
         measured = command("evaluate", file, "--recall-at", 1, "--json", place / "m.json")
+        accepted["evaluate"] += measured.code == 0
         if measured.code == 0:
             scores = json.loads((place / "m.json").read_text())
-            assert all(0 <= v <= 4 for values in scores.values() for v in np.ravel(values)), scores
+            numbers = [v for values in scores.values() for v in np.ravel(values)]
+            most = {float: 1, int: len(arrays["embeddings"])}
+            assert all(0 <= v <= most[type(v.item())] for v in numbers), scores
         runs = attempt(report.read_runs, file)
+        accepted["report"] += not refused(runs)
         if not refused(runs):
             page = report.html_report(runs, place / "r.html", projections=("pca",))
             (script,) = re.findall(r'"application/json" id="data">(.*?)<', page.read_text(), re.S)
             json.loads(script, parse_constant=pytest.fail)
         done = command("search", run, images / "0.png", "--gallery", file, "--quiet")
+        accepted["search"] += done.code == 0
         assert done.code == 2 or not refused(runs), runs
 
 
@@ -294,6 +324,8 @@ def test_damaged_runs(run, photos, case, number):
             attempt(report.html_report, runs, root / "r.html")
         if number == 9:
             attempt(resume, place, photos)
+        if number >= 8:
+            gc.collect()  # reads that Orbax leaves unfinished
 
 
 @pytest.fixture(scope="module")
@@ -319,21 +351,24 @@ def contents(folder: Path) -> dict[Path, bytes]:
     return {file: file.read_bytes() for file in folder.rglob("*") if file.is_file()}
 
 
-@generated(
-    few=10, share=0.015, line=files.command_lines(), random=st.randoms(use_true_random=False)
-)
-def test_command_lines(work, line, random):
-    """The order of options makes no difference; a refusal writes nothing, and nothing that was there changes."""
-    words, options = line
+@pytest.mark.parametrize("name", files.COMMANDS)
+@generated(few=3, share=0.003, case=st.data(), random=st.randoms(use_true_random=False))
+def test_command_lines(work, name, case, random):
+    """The order of options makes no difference; a refusal writes nothing, and nothing that was there changes.
+
+    Right options are taken; those of training up to the folder, which holds another run.
+    """
+    options, right = case.draw(files.command_lines(name))
     before = contents(work)
     results = []
     for _ in range(2):
-        done = command(*words, *(word for option in options for word in option))
+        done = command(*name.split(), *(word for option in options for word in option))
         after = contents(work)
         for file in after.keys() - before.keys():
             file.unlink()
             assert done.code != 2, file
         assert {file: after.get(file) for file in before} == before
+        assert not right or done.code < 2 or (name[:5] == "train" and "--out" in done.err), done
         results.append((done.code, done.out))
         random.shuffle(options)
     assert results[0] == results[1]

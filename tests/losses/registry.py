@@ -1,6 +1,6 @@
 """Every loss of `jdml.losses` in one place; a new loss joins the property matrix by one line.
 
-`Spec(kind, oracle, …)`: what the property checks and the value tests need to know of a loss.
+`Spec(kind, oracle, …)` describes a loss to the property checks and the value tests.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -12,19 +12,19 @@ import pytest
 import jdml
 from jdml.registry import LOSSES
 from jdml.testing import LossCase
-from oracles import everyday_losses, multi_proxy_losses, pair_losses, proxy_losses
+from oracles import common_losses, multi_proxy_losses, pair_losses, proxy_losses
 
 
 @dataclass(frozen=True)
 class Spec:
-    """How a loss is tried.
+    """How a loss is tested.
 
     Args:
         kind: "pair" or "proxy".
         oracle: Its restatement in `tests/oracles`.
         settings: Keywords that both the loss and the oracle take, other than the defaults.
         shape: Of the unreduced values: "B", "BR", "C" or "BCK" (all charges).
-        skip: Property checks that cannot hold for it, as a definition.
+        skip: Property checks that do not hold by definition.
         proxies_per_class: K in the property checks; None for proxies `[C, D]`.
     """
 
@@ -62,15 +62,15 @@ REGISTRY: Mapping[str, Spec] = {
     "snr_contrastive_loss": Spec(
         "pair", pair_losses.snr_contrastive, {"positive_margin": 0.4, "negative_margin": 2.1}, "BR"
     ),
-    "info_nce_loss": Spec("pair", everyday_losses.info_nce, {"temperature": 0.3}),
-    "sup_con_loss": Spec("pair", everyday_losses.sup_con, {"temperature": 0.4}),
+    "info_nce_loss": Spec("pair", common_losses.info_nce, {"temperature": 0.3}),
+    "sup_con_loss": Spec("pair", common_losses.sup_con, {"temperature": 0.4}),
     "sigmoid_contrastive_loss": Spec(
-        "pair", everyday_losses.sigmoid_contrastive, {"scale": 4.0, "bias": -1.5}
+        "pair", common_losses.sigmoid_contrastive, {"scale": 4.0, "bias": -1.5}
     ),
-    "nca_loss": Spec("pair", everyday_losses.nca, {"scale": 2.0}),
-    "smooth_ap_loss": Spec("pair", everyday_losses.smooth_ap, {"temperature": 0.2}),
+    "nca_loss": Spec("pair", common_losses.nca, {"scale": 2.0}),
+    "smooth_ap_loss": Spec("pair", common_losses.smooth_ap, {"temperature": 0.2}),
     "recall_at_k_loss": Spec(
-        "pair", everyday_losses.recall_at_k, {"k": (1, 3), "temperature": 0.2, "k_temperature": 0.8}
+        "pair", common_losses.recall_at_k, {"k": (1, 3), "temperature": 0.2, "k_temperature": 0.8}
     ),
     "proxy_nca_loss": Spec("proxy", proxy_losses.proxy_nca, {"scale": 3.0}),
     "proxy_nca_pp_loss": Spec("proxy", proxy_losses.proxy_nca_pp, {"temperature": 0.3}),
@@ -91,7 +91,7 @@ REGISTRY: Mapping[str, Spec] = {
     "arcface_loss": Spec("proxy", proxy_losses.arcface, {"scale": 16.0, "margin": 0.4}),
     "subcenter_arcface_loss": Spec(
         "proxy",
-        everyday_losses.subcenter_arcface,
+        common_losses.subcenter_arcface,
         {"scale": 16.0, "margin": 0.4},
         proxies_per_class=2,
     ),
@@ -122,26 +122,26 @@ REGISTRY: Mapping[str, Spec] = {
 
 
 def loss(name: str) -> Callable[..., Any]:
-    """The loss of that name in the public package."""
+    """Return the loss of that name in the public package."""
     return getattr(jdml, name)
 
 
-# One loss of each module shows in `make test` what the others show in `make test-all`.
+# `make test` runs one loss of each module, `make test-all` all of them.
 FIRST = set({r.module: f"{name}_loss" for name, r in reversed(LOSSES.items())}.values())
 
 
 def each(names: Iterable[str]) -> list[Any]:
-    """Parametrize by losses, those that repeat another of their module as slow."""
+    """Parametrize by losses; all but the first of each module are slow."""
     return [pytest.param(n, marks=[] if n in FIRST else [pytest.mark.slow]) for n in names]
 
 
 def case(name: str) -> LossCase:
-    """The batch on which the loss's properties are checked."""
+    """Return the batch on which the loss's properties are checked."""
     spec = REGISTRY[name]
     return LossCase(loss(name), spec.kind, proxies_per_class=spec.proxies_per_class)
 
 
-# What pytorch-metric-learning calls the losses that are compared with its own (test_pml_parity.py).
+# The names in pytorch-metric-learning of the losses that test_pml_parity.py compares.
 PEERS: Mapping[str, str] = {
     "arcface_loss": "ArcFaceLoss",
     "circle_loss": "CircleLoss",

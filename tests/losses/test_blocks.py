@@ -1,4 +1,4 @@
-"""Losses in blocks and over devices: the same loss and gradients as of one whole."""
+"""Losses in blocks and over devices: the same loss and gradients as computed at once."""
 
 from functools import partial
 from typing import Any
@@ -31,7 +31,7 @@ BLOCKED = [
 
 
 def value_and_grads(name: str, class_block: Any, *moved: np.ndarray, **more: Any) -> Any:
-    """The loss and its gradients by rows and proxies; where these are moved, also its slope, forwards."""
+    """Return the loss and its gradients by rows and proxies; with ``moved`` also its forward-mode derivative."""
 
     def value(x: jax.Array, p: jax.Array) -> jax.Array:
         settings = {**REGISTRY[name].settings, "weights": jnp.asarray(WEIGHTS), **more}
@@ -46,7 +46,7 @@ def value_and_grads(name: str, class_block: Any, *moved: np.ndarray, **more: Any
 
 
 @pytest.mark.parametrize("name", each(BLOCKED))
-def test_blocks_change_nothing(name: str) -> None:
+def test_class_blocks_change_nothing(name: str) -> None:
     whole = value_and_grads(name, None)
     if name not in FIRST:
         assert_close(value_and_grads(name, 3), whole, 1e-12, "blocks of 3")
@@ -58,7 +58,7 @@ def test_blocks_change_nothing(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["proxy_anchor_loss", "soft_triple_loss"])
 def test_blocks_of_terms_change_nothing(name: str) -> None:
-    """Of a loss of classes, and of one of rows."""
+    """For a loss with terms per class and one with terms per row."""
     terms = value_and_grads(name, None, reduce_fn=None)
     for block in (2, "auto"):
         blocked = value_and_grads(name, block, reduce_fn=None)
@@ -76,7 +76,7 @@ PAIR = [name for name, spec in REGISTRY.items() if spec.kind == "pair"]
 
 
 def value_and_grads_of_anchors(name: str, anchor_block: Any, **more: Any) -> Any:
-    """The sum of what the loss gives, and its gradients by anchors and references."""
+    """Return the sum of the loss's terms and its gradients by anchors and references."""
     settings = {
         **REGISTRY[name].settings,
         "where": jnp.asarray(WHERE),
@@ -104,33 +104,33 @@ AGAINST = {"references": REFERENCES, "reference_labels": jnp.asarray(REFERENCE_L
 
 
 @pytest.mark.parametrize("name", each(PAIR))
-def test_blocks_of_anchors_change_nothing(name: str) -> None:
-    """The batch against itself, with weights and a mask."""
+def test_anchor_blocks_change_nothing(name: str) -> None:
+    """The batch is compared with itself, with weights and a mask."""
     dense = value_and_grads_of_anchors(name, None, **WEIGHTED)
     assert_close(value_and_grads_of_anchors(name, 4, **WEIGHTED), dense, 1e-9, "blocks of 4")
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # programs of further settings
 @pytest.mark.parametrize("name", ["contrastive_loss", "lifted_structure_loss", "smooth_ap_loss"])
 def test_references_and_miners_in_blocks(name: str) -> None:
-    """References of another number, and miners, one of which draws."""
+    """Another number of references than anchors, and miners, one of them random."""
     more = {**AGAINST, **DRAWN, "ids": jnp.arange(A) % 4, "reference_ids": jnp.arange(R) % 5}
     dense = value_and_grads_of_anchors(name, None, **more)
     assert_close(value_and_grads_of_anchors(name, 4, **more), dense, 1e-9, "blocks of 4")
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # programs of further settings
 @pytest.mark.parametrize(
     ("name", "impl"), [("contrastive_loss", "rbg"), ("multi_similarity_loss", "unsafe_rbg")]
 )
-def test_blocks_draw_the_same_pairs_by_keys_of_every_implementation(name: str, impl: str) -> None:
+def test_blocks_draw_the_same_pairs_with_every_key_type(name: str, impl: str) -> None:
     drawn = {**DRAWN, "key": jax.random.key(0, impl=impl)}
     dense = value_and_grads_of_anchors(name, None, reduce_fn=jdml.total, **drawn)
     blocked = value_and_grads_of_anchors(name, 4, reduce_fn=jdml.total, **drawn)
     assert_close(blocked, dense, 1e-9, "blocks of 4")
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # programs of further settings
 @pytest.mark.parametrize(
     ("name", "reduce_fn"),
     [("triplet_loss", jdml.trimmed_mean(0.3)), ("margin_loss", jdml.total), ("margin_loss", None)],
@@ -141,7 +141,7 @@ def test_reductions_in_blocks(name: str, reduce_fn: Any) -> None:
     assert_close(blocked, dense, 1e-12, "blocks of 3")
 
 
-def test_a_miner_of_ones_own_sees_the_whole_batch() -> None:
+def test_custom_miner_gets_the_whole_batch() -> None:
     seen = []
 
     def near(key: Any, distances: jax.Array, pairs: jdml.Pairs) -> jdml.Pairs:
@@ -155,7 +155,7 @@ def test_a_miner_of_ones_own_sees_the_whole_batch() -> None:
     assert set(seen) == {(A, A)}
 
 
-def test_few_anchors_are_compared_at_once() -> None:
+def test_auto_block_size() -> None:
     side = int(AT_ONCE**0.5)
     assert block_size("auto", side, side) is None
     assert block_size("auto", 4 * side, 4 * side) == 176
@@ -180,7 +180,7 @@ def mesh() -> jax.sharding.Mesh:
 
 @pytest.mark.parametrize("name", ["contrastive_loss", "triplet_loss", "proxy_anchor_loss"])
 def test_sharded_rows_or_proxies_give_the_same_loss_and_gradient(name: str) -> None:
-    """On two devices; tests/meshes has all losses, on eight."""
+    """On two devices; tests/meshes tests all losses on eight."""
     arrays = [BATCH, BATCH_LABELS] if name in PAIR else [BATCH, BATCH_LABELS, FOUR_PROXIES]
     step = jax.jit(jax.value_and_grad(loss(name), tuple(range(0, len(arrays), 2))))
     rows = NamedSharding(mesh(), P("data"))
@@ -192,7 +192,7 @@ def test_sharded_rows_or_proxies_give_the_same_loss_and_gradient(name: str) -> N
 
 
 def test_losses_run_inside_shard_map() -> None:
-    """Each device's own batch, averaged: the mean of the two losses."""
+    """The average over the devices' own batches is the mean of their losses."""
     grid = mesh()
 
     def local(x: jax.Array, y: jax.Array) -> jax.Array:
@@ -206,20 +206,20 @@ def test_losses_run_inside_shard_map() -> None:
     np.testing.assert_allclose(sharded, np.mean(halves), rtol=1e-6)
 
 
-# bfloat16 embeddings on a GPU or TPU: the product takes them as they are.
+# bfloat16 embeddings on a GPU or TPU are multiplied without conversion.
 
 HALVES, OTHERS = (jnp.asarray(RNG.normal(size=(n, 6)), jnp.bfloat16) for n in (11, 7))
 HALF_LABELS = jnp.arange(11) % 4
 
 
 def derivatives(value: Any, x: jax.Array) -> Any:
-    """Value and gradient, and their slopes along one direction."""
+    """Return value and gradient, and their derivatives along one direction."""
     moved = jnp.cos(jnp.arange(x.size)).reshape(x.shape).astype(x.dtype)
     return jax.jvp(jax.value_and_grad(value), (x,), (moved,))
 
 
 @pytest.mark.parametrize("name", each(["contrastive_loss", "multi_similarity_loss"]))
-def test_products_of_16_bits_change_nothing(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_16_bit_products_change_nothing(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
     mesh = jax.make_mesh((1,), ("data",), axis_types=(AxisType.Auto,))
     ways: dict[str, dict[str, Any]] = {
@@ -240,7 +240,7 @@ def test_products_of_16_bits_change_nothing(name: str, monkeypatch: pytest.Monke
             whole = jax.shard_map(value, mesh=mesh, in_specs=P("data"), out_specs=P())
         turned = way in ("at once", "with references")
         step = jax.jit(partial(derivatives, whole) if turned else jax.value_and_grad(whole))
-        if way not in ("in blocks", "on a mesh"):  # in float32 they are what is done at once
+        if way not in ("in blocks", "on a mesh"):  # in float32 these equal the whole computation
             wide = step(HALVES.astype(jnp.float32))
             (expected, slopes), (_, turn) = wide if turned else (wide, (None, None))
         half = step(HALVES)

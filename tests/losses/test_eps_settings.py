@@ -1,4 +1,4 @@
-"""What EPS's tables were made with: squared distances, β per class and sample, and what its claims say."""
+"""EPS's settings (squared distances, β per class and sample) and its claims 3 and 4."""
 
 import functools
 
@@ -17,7 +17,7 @@ Y = jnp.asarray(np.arange(9) % 3)
 
 
 def distances() -> tuple[np.ndarray, np.ndarray]:
-    """All pairs' distances, and whether the two are of one class."""
+    """Return the distances of all pairs, and whether the two are of one class."""
     x = np.asarray(X, np.float64)
     x /= np.linalg.norm(x, axis=1, keepdims=True)
     return np.linalg.norm(x[:, None] - x[None], axis=-1), np.equal.outer(*2 * [np.asarray(Y)])
@@ -54,7 +54,7 @@ def test_margin_on_squared_distances(beta: object) -> None:
 
 
 @pytest.mark.parametrize("anchor_block", [None, 4])
-def test_margin_with_a_boundary_per_class_and_sample(anchor_block: int | None) -> None:
+def test_margin_with_beta_per_class_and_sample(anchor_block: int | None) -> None:
     d, same = distances()
     of_class, of_sample = np.array([1.0, 1.2, 1.4]), RNG.normal(size=9) / 5
     beta = (of_class[np.asarray(Y)] + of_sample)[:, None]
@@ -69,7 +69,7 @@ def test_margin_with_a_boundary_per_class_and_sample(anchor_block: int | None) -
     np.testing.assert_allclose(slope, (active * np.where(same, -1, 1)).sum(1), atol=1e-5)
 
 
-def test_a_boundary_for_each_sample_where_a_mask_tells_the_pairs() -> None:
+def test_margin_with_beta_per_sample_and_given_pairs() -> None:
     beta, (_, same) = jnp.linspace(0.8, 1.4, 9), distances()
     masked = jdml.margin_loss(X, positive=jnp.asarray(same), sample_beta=beta)
     np.testing.assert_allclose(masked, jdml.margin_loss(X, Y, sample_beta=beta), rtol=1e-6)
@@ -80,22 +80,22 @@ def line(positions: np.ndarray) -> jax.Array:
 
 
 def labellings(size: int, correct: float) -> tuple[np.ndarray, np.ndarray]:
-    """All labellings of ``size`` points of one true class, each label right with a probability; and their chances."""
+    """Return all labellings of ``size`` points of one true class, and their probabilities."""
     every = (np.arange(2**size)[:, None] >> np.arange(size)) & 1
     right = (every == 0).sum(1)
     return every, correct**right * (1 - correct) ** (size - right)
 
 
 def expected_terms(positions: np.ndarray, correct: float, terms: object) -> float:
-    """The expectation, over the labels, of what the terms between the first point and the others sum to."""
+    """Return the expected sum, over the labels, of the terms between the first point and the others."""
     every, chances = labellings(len(positions), correct)
     values = jax.jit(jax.vmap(lambda y: terms(line(positions), y)))(jnp.asarray(every))  # type: ignore[operator]
     return float(chances @ np.asarray(values, np.float64))
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # searches a grid
 def test_claim_3_a_far_sample_is_best_at_the_outer_edge_of_the_margin() -> None:
-    """With EPS the margin loss between an anchor and its j-th neighbour, j large, is least at β + α: it is pushed."""
+    """With EPS the margin loss between an anchor and a far neighbour is least at β + α: it is pushed away."""
     beta, alpha, number = 1.0, 0.4, 8
     near = np.linspace(0.0, 0.1, number - 1)
 
@@ -117,7 +117,7 @@ def test_claim_3_a_far_sample_is_best_at_the_outer_edge_of_the_margin() -> None:
     assert expected_terms(np.append(near, beta + alpha + 0.1), 0.8, term) >= values[-1] - 1e-6
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # searches a grid
 def test_claim_4_a_far_sample_is_best_a_margin_beyond_a_near_one() -> None:
     """The two triplets of an anchor, a near and a far sample are least where they are a margin apart."""
     margin, number = 0.4, 8
@@ -141,8 +141,8 @@ def test_claim_4_a_far_sample_is_best_a_margin_beyond_a_near_one() -> None:
     assert expected_terms(np.append(near, near[1] + margin + 0.2), 0.8, terms) >= values[-1] - 1e-6
 
 
-def test_clean_labels_leave_a_class_its_two_modes_if_others_are_far_enough() -> None:
-    """§4.1, of plain distances: diam(A) + 2α ≤ ‖A − B‖ is enough. The printed diam(A) < 2α + ‖A − B‖ is not."""
+def test_clean_labels_allow_two_modes_if_other_classes_are_far() -> None:
+    """§4.1 with plain distances: diam(A) + 2α ≤ ‖A − B‖ suffices; the printed diam(A) < 2α + ‖A − B‖ does not."""
     alpha, labels = 0.5, jnp.array([0, 0, 0, 0, 1, 1])
     far = line(np.array([0.0, 0.0, 1.0, 1.0, 3.0, 3.0]))  # diameter 1, distance 2
     near = line(np.array([0.0, 0.0, 1.0, 1.0, 1.2, 1.2]))  # 1 < 2 · 0.5 + 0.2
@@ -157,8 +157,8 @@ def test_clean_labels_leave_a_class_its_two_modes_if_others_are_far_enough() -> 
 
 
 @pytest.mark.parametrize("mine", [None, mining.easy_positive()])
-def test_clean_labels_cost_a_collapsed_and_a_split_class_nothing_with_eps(mine: object) -> None:
-    """Without noise EPS is 0 for two modes as for one; all pairs charge the split class."""
+def test_eps_is_zero_for_collapsed_and_split_classes_with_clean_labels(mine: object) -> None:
+    """Without noise EPS is 0 for one mode and for two; the loss of all pairs is positive for the split class."""
     corners = np.array([[0.0, 0.0], [2.0, 0.0], [1.0, np.sqrt(3.0)]])
     collapsed, split = corners[[0] * 8 + [2] * 8], corners[[0] * 4 + [1] * 4 + [2] * 8]
     labels = jnp.asarray(np.repeat([0, 1], 8))

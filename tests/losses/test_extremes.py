@@ -1,4 +1,4 @@
-"""The ends of the range: very sharp and very soft losses, second derivatives, no NaN on the way, wide angles."""
+"""Extreme settings: very sharp and very soft losses, second derivatives, no intermediate NaN, wide angles."""
 
 import math
 from typing import Any
@@ -22,7 +22,7 @@ HALVED = ("contrastive_loss", "proxy_anchor_loss")
 
 
 def proxies_for(name: str) -> tuple[np.ndarray, ...]:
-    """The arguments that a loss takes after its labels."""
+    """Return the arguments that a loss takes after its labels."""
     spec = REGISTRY[name]
     size = (3, spec.proxies_per_class or 1, 4)
     return (
@@ -51,7 +51,7 @@ SCALES = {
 
 
 @pytest.mark.parametrize("name", SCALES)
-def test_sharp_losses_are_their_formula(name: str) -> None:
+def test_sharp_losses_equal_their_oracle(name: str) -> None:
     setting, power = SCALES[name]
     arrays = (X, Y, *proxies_for(name))
     for sharpness in (1e9, 1e12, 1e20):
@@ -62,8 +62,8 @@ def test_sharp_losses_are_their_formula(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["proxy_anchor_loss", "multi_proxy_anchor_loss"])
-def test_sharp_hinges_of_classes_grow_with_their_scale(name: str) -> None:
-    """Their oracles overflow; but sharp hinges are hinges, times α."""
+def test_sharp_proxy_losses_grow_with_their_scale(name: str) -> None:
+    """The oracles overflow; a sharp hinge is α times a hinge."""
     settings = {"tau": 0.0} if name.startswith("multi") else {}
     arrays = (X, Y, *proxies_for(name))
     sharp = [float(loss(name)(*arrays, alpha=a, **settings)) / a for a in (1e6, 1e9, 1e12, 1e20)]
@@ -71,8 +71,8 @@ def test_sharp_hinges_of_classes_grow_with_their_scale(name: str) -> None:
 
 
 @pytest.mark.parametrize(("function", "rest"), [(log_sum_exp, []), (log1p_sum_exp, [0.0])])
-def test_log_sums_of_loud_values_in_one_program(function: Any, rest: list[float]) -> None:
-    """A compiler may round ``scale · v`` otherwise where the peak is taken off."""
+def test_log_sums_of_large_values_in_one_program(function: Any, rest: list[float]) -> None:
+    """A compiler may round ``scale · v`` differently where the maximum is subtracted."""
     v = jnp.asarray(RNG.normal(size=(64, 33)), jnp.float32)
     step = jax.jit(jax.value_and_grad(lambda v, s: function(s * v).sum() / s, argnums=0))
     for scale in (1.0, 1e6, 1e9, 1e15, 1e30):
@@ -84,7 +84,7 @@ def test_log_sums_of_loud_values_in_one_program(function: Any, rest: list[float]
         np.testing.assert_allclose(slopes.sum(1), 1.0, atol=1e-3 if not rest else 0.7)
 
 
-def test_log_sums_of_nothing_and_of_the_infinite() -> None:
+def test_log_sums_of_empty_and_infinite_values() -> None:
     nothing, v = jnp.zeros((2, 3), bool), jnp.array([[-jnp.inf, 1e9, 2.0], [jnp.inf, 0.0, 1.0]])
     np.testing.assert_array_equal(log_sum_exp(v, where=nothing), [-np.inf, -np.inf])
     np.testing.assert_array_equal(log1p_sum_exp(v, where=nothing), [0.0, 0.0])
@@ -95,8 +95,8 @@ def test_log_sums_of_nothing_and_of_the_infinite() -> None:
 
 
 @pytest.mark.parametrize("name", each(name for name in REGISTRY if name not in FIELDS))
-def test_second_derivatives_forwards(name: str) -> None:
-    """Of half precision, computed in float32, to what that can hold: it is clipped, and so shows less."""
+def test_forward_over_reverse_second_derivatives(name: str) -> None:
+    """Half precision is computed in float32 and clipped to its own range, hence the wider tolerance."""
     more = jax.tree.map(jnp.asarray, proxies_for(name))
 
     def value(x: Any) -> Any:
@@ -111,7 +111,7 @@ def test_second_derivatives_forwards(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["smooth_ap_loss", "recall_at_k_loss"])
-def test_second_derivatives_of_ranks_are_the_gradient_s_slopes(name: str) -> None:
+def test_second_derivatives_of_ranks_equal_finite_differences(name: str) -> None:
     with jax.enable_x64(True):
         settings = {**REGISTRY[name].settings, "temperature": 0.3}
         gradient = jax.jit(jax.grad(lambda x: loss(name)(x, Y, **settings)))
@@ -132,10 +132,10 @@ WITH_LOOPS = ("triplet_loss", "smooth_ap_loss", "recall_at_k_loss")
 
 
 @pytest.mark.parametrize("name", each(PAIR))
-def test_no_nan_on_the_way(name: str) -> None:
-    """Step by step, not only at the end: of batches without positives, without negatives, of nothing.
+def test_no_intermediate_nan(name: str) -> None:
+    """Every operation is checked, not only the result: batches without positives, without negatives, empty ones.
 
-    All at once, where there is no loop: that of several batches is one step.
+    Losses without a loop take all batches in one `vmap`.
     """
     everybody, nobody = np.ones(6, bool), np.zeros(6, bool)
     batches = (
@@ -152,7 +152,7 @@ def test_no_nan_on_the_way(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["arcface_loss", "subcenter_arcface_loss"])
-def test_the_farther_the_angle_the_larger_the_loss(name: str) -> None:
+def test_loss_grows_with_the_angle(name: str) -> None:
     angles = np.linspace(0.0, math.pi, 400)
     x = np.stack([np.cos(angles), np.sin(angles), 0 * angles], axis=1).astype(np.float32)
     proxies = np.array([[1.0, 0.0, 0.0], [0.0, 0.0, 1.0]], np.float32)[:, None]
@@ -176,12 +176,13 @@ MINED = [(name, HARD, 4) for name in PAIR if name in (*FIRST, "triplet_loss", "n
 
 @pytest.mark.parametrize(
     ("name", "mine", "anchor_block"),
+    # Programs of other losses.
     [pytest.param(*m, marks=[] if m[0] in QUICK else [pytest.mark.slow]) for m in MINED],
 )
-def test_a_mined_batch_is_its_own_references(
+def test_mined_batch_equals_itself_as_references(
     name: str, mine: Any, anchor_block: int | None
 ) -> None:
-    """The batch, or the batch as references in which each anchor knows where it stands: one problem, one value."""
+    """The batch alone, and the batch as references with each anchor's index, have the same value."""
     x, y = RNG.normal(size=(9, 4)).astype(np.float32), np.arange(9) % 3
     settings = {"mine": mine, "key": jax.random.key(2), "anchor_block": anchor_block}
     own = loss(name)(x, y, **settings)

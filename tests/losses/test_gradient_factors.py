@@ -1,4 +1,4 @@
-"""What drives the gradients of proxy losses: MPA's eq. 5, 8, 9, 11, 14 and 18, its Tables 1 and 2.
+"""Gradients of proxy losses: MPA's eq. 5, 8, 9, 11, 14 and 18, its Tables 1 and 2.
 
 With the unit vectors for proxies and nothing normalized, an embedding's entries are its similarities S(x, c), and the
 gradient with respect to it is ∂L/∂S.
@@ -33,7 +33,7 @@ LOSSES: dict[str, Callable[..., jax.Array]] = {
 
 @functools.cache
 def slope(name: str) -> Callable[[jax.Array], jax.Array]:
-    """∂L/∂S as a function of many S ``[M, B, C]``."""
+    """Return ∂L/∂S as a function of many S ``[M, B, C]``."""
 
     def loss(similarities: jax.Array) -> jax.Array:
         return LOSSES[name](similarities, jnp.asarray(LABELS), jnp.eye(CLASSES), normalize=None)
@@ -47,7 +47,7 @@ def gradient(name: str, *changed: np.ndarray) -> np.ndarray:
 
 
 def test_class_wise_gradient() -> None:
-    """Eq. 8 and 9: by the similarity itself and by those of the class's other samples, positive and negative apart."""
+    """Eq. 8 and 9: it depends on the similarity and those of the class's other samples of the same sign."""
     expected = np.zeros((SIZE, CLASSES))
     present = len(set(LABELS))
     for x in range(SIZE):
@@ -63,7 +63,7 @@ def test_class_wise_gradient() -> None:
 
 
 def test_data_wise_gradient() -> None:
-    """Eq. 14: the positive one by its similarity alone, the negative ones by those of the same sample's others."""
+    """Eq. 14: the positive depends on its similarity only, a negative on those of the sample's other negatives."""
     expected = np.zeros((SIZE, CLASSES))
     for x in range(SIZE):
         others = ~POSITIVE[x]
@@ -78,7 +78,7 @@ def test_data_wise_gradient() -> None:
 
 
 def test_all_pairs_gradient() -> None:
-    """Eq. 18, with eq. 11's soft-plus of a sum: all of a sample's similarities are compared with each other."""
+    """Eq. 18, with eq. 11's softplus of a sum: all of a sample's similarities are compared with each other."""
     with_margin = np.where(POSITIVE, DELTA - S, S + DELTA)
     total = np.log1p(np.exp(logsumexp(ALPHA * with_margin, axis=1, keepdims=True)))
     expected = np.where(POSITIVE, -1, 1) * ALPHA / SIZE * np.exp(ALPHA * with_margin - total)
@@ -86,7 +86,7 @@ def test_all_pairs_gradient() -> None:
 
 
 def test_soft_triple_gradient() -> None:
-    """The gradient of eq. 2: softmax minus the true class, as reciprocals of sums of exponentials."""
+    """The gradient of eq. 2 is the softmax minus the true class, as reciprocals of sums of exponentials."""
     logits = SCALE * (S - DELTA * POSITIVE)
     softmax = np.exp(logits - logsumexp(logits, axis=1, keepdims=True))
     expected = SCALE / SIZE * (softmax - POSITIVE)
@@ -95,7 +95,7 @@ def test_soft_triple_gradient() -> None:
 
 
 def of_equation_5(*, mended: bool) -> np.ndarray:
-    """Eq. 5 as printed, or with its signs turned and its relative terms the other way around, inside the sums."""
+    """Return eq. 5 as printed, or with its signs and its relative terms reversed inside the sums."""
     values = np.zeros((SIZE, CLASSES))
     sign = -1 if mended else 1
     for x, own in enumerate(LABELS):
@@ -113,19 +113,19 @@ def of_equation_5(*, mended: bool) -> np.ndarray:
     return values
 
 
-def test_equation_5_as_printed_is_another_function() -> None:
-    """Turning its signs is not enough: with more than two classes it sums what it should sum the reciprocals of."""
+def test_printed_equation_5_differs_from_the_gradient() -> None:
+    """Reversing its signs does not suffice: with more than two classes it should sum reciprocals."""
     true, printed = of_equation_5(mended=True), of_equation_5(mended=False)
     assert (np.sign(printed) == -np.sign(true)).all()
     assert np.abs(-printed - true).max() > 0.1
     np.testing.assert_allclose(
         true.sum(1), 0, atol=1e-12
-    )  # of a softmax; the printed ones do not add up to 0
+    )  # a softmax's gradients sum to 0, the printed ones do not
     assert np.abs(printed.sum(1)).min() > 1e-3
 
 
 def operations(name: str, samples: int, classes: int | None = None, proxies: int = 1) -> float:
-    """Of a value and its gradient, as counted by the compiler; without the regularizer."""
+    """Return the operations of value and gradient without the regularizer, as the compiler counts them."""
     rows = (
         jax.ShapeDtypeStruct((samples, 16), jnp.float32),
         jax.ShapeDtypeStruct((samples,), jnp.int32),
@@ -138,14 +138,14 @@ def operations(name: str, samples: int, classes: int | None = None, proxies: int
     return step.lower(*rows, *centres).cost_analysis()["flops"]
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # compiles for two batch sizes
 @pytest.mark.parametrize("name", ["contrastive", "triplet", "multi_similarity"])
-def test_table_2_of_pairs(name: str) -> None:
-    """O(M²), of the triplet loss too: its couples are counted, not listed, so that O(M³) is not met."""
+def test_table_2_complexity_of_pair_losses(name: str) -> None:
+    """O(M²), also for the triplet loss: triplets are counted, not listed, which avoids O(M³)."""
     assert 3.8 < operations(name, 256) / operations(name, 128) < 4.2
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # compiles for two batch sizes
 @pytest.mark.parametrize(
     ("name", "proxies"),
     [
@@ -157,8 +157,8 @@ def test_table_2_of_pairs(name: str) -> None:
         ("multi_proxy_anchor_ap", 4),
     ],
 )
-def test_table_2_of_proxies(name: str, proxies: int) -> None:
-    """O(MC), and O(MCP) with P proxies per class, where the table allows P²."""
+def test_table_2_complexity_of_proxy_losses(name: str, proxies: int) -> None:
+    """O(MC), and O(MCP) with P proxies per class; the table allows P²."""
     once = operations(name, 128, 64, proxies)
     assert 3.7 < operations(name, 256, 128, proxies) / once < 4.1
     if proxies > 1:
@@ -176,8 +176,8 @@ TABLE = {  # stability, similarity, P-P, N-N, P-N
 
 
 @pytest.mark.parametrize("name", TABLE)
-def test_table_1(name: str) -> None:
-    """Each tick: whether a gradient changes when a similarity of that kind changes."""
+def test_table_1_gradient_dependencies(name: str) -> None:
+    """Each tick of the table says whether a gradient changes with a similarity of that kind."""
     places = list(np.ndindex(SIZE, CLASSES))
     shifted = [S + 0.2, *(S + 0.2 * np.eye(1, S.size, i).reshape(S.shape) for i in range(S.size))]
     still, together, *one_by_one = gradient(name, *shifted)

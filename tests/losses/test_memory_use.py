@@ -1,4 +1,4 @@
-"""How much memory values and gradients of losses take, at the sizes that people have."""
+"""Memory of the losses' values and gradients at realistic sizes."""
 
 from collections.abc import Callable
 from functools import partial
@@ -49,7 +49,7 @@ PROGRAMS: dict[str, tuple[Callable[..., jax.Array], tuple[Any, ...], Any, int]] 
         (0, 1),
         64 * MIB + 1,
     ),
-    # Not cubic in the batch, with classes of any size.
+    # Not cubic in the batch, for classes of any size.
     "smooth_ap_loss": (jdml.smooth_ap_loss, ((4096, 64), 4096), 0, 128 * MIB),
     "recall_at_k_loss": (jdml.recall_at_k_loss, ((4096, 64), 4096), 0, 128 * MIB),
     # SOP: 11,318 classes × 2 proxies, 512-D.
@@ -70,8 +70,10 @@ QUICK = ("contrastive_loss, large batches", "proxy_anchor_loss, many classes")
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(p, marks=[] if p in QUICK else [pytest.mark.slow]) for p in PROGRAMS]
+    # Large programs.
+    "name",
+    [pytest.param(p, marks=[] if p in QUICK else [pytest.mark.slow]) for p in PROGRAMS],
 )
-def test_temporaries(name: str) -> None:
+def test_temporaries_stay_below_the_limit(name: str) -> None:
     function, arrays, argnums, limit = PROGRAMS[name]
     assert temporary_bytes(function, *arrays, argnums=argnums) < limit

@@ -1,4 +1,4 @@
-"""What the potential field and multi-proxies losses must be beyond the property matrix."""
+"""Potential field and multi-proxy losses, beyond the property matrix."""
 
 import functools
 import math
@@ -21,8 +21,8 @@ Y = jnp.asarray(np.arange(B) % (C - 1))
 
 
 @pytest.mark.parametrize("tau", [0.2, 0.7])
-def test_mpa_s_equation_4_sums_the_rows_and_has_the_regularizer_once(tau: float) -> None:
-    """Eq. 1 to 4, line by line; the recipe of the docstring of SoftTriple."""
+def test_mpa_equation_4_sums_rows_and_adds_the_regularizer_once(tau: float) -> None:
+    """Eq. 1 to 4, line by line, with the settings in SoftTriple's docstring."""
     rng = np.random.default_rng(4)
     x, w, y = rng.normal(size=(5, 3)), rng.normal(size=(4, 3, 3)), [0, 1, 3, 1, 2]
     x /= np.linalg.norm(x, axis=-1, keepdims=True)
@@ -52,7 +52,7 @@ def test_mpa_s_equation_4_sums_the_rows_and_has_the_regularizer_once(tau: float)
         np.testing.assert_allclose(in_each_row - actual, 4 * tau * regularizer, rtol=1e-8)
 
 
-def test_mpa_with_one_proxy_is_proxy_anchor() -> None:
+def test_mpa_with_one_proxy_equals_proxy_anchor() -> None:
     one = P[:, :1]
     np.testing.assert_allclose(
         jdml.multi_proxy_anchor_loss(X, Y, one), jdml.proxy_anchor_loss(X, Y, one), rtol=1e-5
@@ -68,7 +68,7 @@ def test_mpa_with_one_proxy_is_proxy_anchor() -> None:
     "name",
     each(["multi_proxy_anchor_loss", "multi_proxy_anchor_dw_loss", "multi_proxy_anchor_ap_loss"]),
 )
-def test_sharp_margins_in_half_precision(name: str) -> None:
+def test_sharp_margins_are_finite_in_half_precision(name: str) -> None:
     def value(x: jax.Array, p: jax.Array) -> jax.Array:
         return getattr(jdml, name)(x, Y, p, alpha=80.0)
 
@@ -95,7 +95,7 @@ def test_fields_without_proxies(loss: str, tile: int | None) -> None:
     np.testing.assert_allclose(actual, expected, rtol=1e-6)
 
 
-def test_the_sum_is_the_paper_s_energy_without_self_terms() -> None:
+def test_field_loss_sum_is_the_papers_energy_without_self_terms() -> None:
     actual = jdml.potential_field_loss(X, Y, P, delta=0.5, alpha=2.0, reduce_fn=jnp.sum)
     expected = multi_proxy_losses.potential_field(
         np.asarray(X, float),
@@ -110,7 +110,7 @@ def test_the_sum_is_the_paper_s_energy_without_self_terms() -> None:
     np.testing.assert_allclose(actual, mean * (B + C * K), rtol=1e-5)
 
 
-def test_hyper_parameters_of_the_field_have_gradients() -> None:
+def test_field_hyper_parameters_have_gradients() -> None:
     def value(delta: jax.Array, alpha: jax.Array) -> jax.Array:
         return jdml.potential_field_loss(
             jnp.asarray(X, jnp.float64), Y, jnp.asarray(P, jnp.float64), delta=delta, alpha=alpha
@@ -150,7 +150,7 @@ def test_activity_counts_pairs_and_forces(settings: dict[str, float]) -> None:
     np.testing.assert_allclose(activity["force"], forces.mean(), rtol=1e-4)
 
 
-def test_two_equal_proxies_are_one_however_sharp_the_softmax() -> None:
+def test_equal_proxies_count_as_one_for_any_softmax_scale() -> None:
     one, two = P[:, :1], jnp.concatenate([P[:, :1], P[:, :1]], axis=1)
     step = jax.jit(jax.grad(lambda x, p, g: jdml.soft_triple_loss(x, Y, p, gamma=g, tau=0.0)))
     for gamma in (0.1, 1e-6, 1e-38):
@@ -159,7 +159,7 @@ def test_two_equal_proxies_are_one_however_sharp_the_softmax() -> None:
 
 
 @pytest.mark.parametrize("loss", [jdml.soft_triple_loss, jdml.multi_proxy_anchor_loss])
-def test_without_the_regularizer(loss) -> None:
+def test_zero_tau_skips_the_regularizer(loss) -> None:
     with_weight = jax.jit(jax.value_and_grad(lambda p, tau: loss(X, Y, p, tau=tau)))
     assert with_weight(P, 0.2)[0] > with_weight(P, None)[0]
     chex.assert_trees_all_close(with_weight(P, 0.0), with_weight(P, None), rtol=1e-6, atol=1e-7)
@@ -171,8 +171,8 @@ def test_short_half_precision_vectors_have_finite_gradients() -> None:
         assert np.isfinite(jax.jit(jax.grad(lambda x, f=loss: f(x, Y, P)))(short)).all()
 
 
-def test_fields_decay_alike_by_default() -> None:
-    """α = 1, which training by the command has: in the loss, in its monitor, and where the potential is drawn."""
+def test_default_alpha_is_the_same_everywhere() -> None:
+    """α = 1 in the loss, in its monitor, in the drawn potential and in the command."""
     one, r = {"alpha": 1.0}, jnp.array([0.25, 0.5])
     assert jdml.potential_field_loss(X, Y, P) == jdml.potential_field_loss(X, Y, P, **one)
     activity = jdml.losses.field_activity

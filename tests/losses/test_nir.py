@@ -31,7 +31,7 @@ def oracle(shape: str, temperature: float, per_dimension: bool) -> np.ndarray:
 
 
 class Variants(chex.TestCase):
-    """Compiled or not, of arrays of NumPy or on a device."""
+    """The loss compiled or not, on NumPy arrays or on a device."""
 
     @chex.variants(with_jit=True, without_jit=True, with_device=True)
     def test_property(self) -> None:
@@ -46,7 +46,7 @@ class Variants(chex.TestCase):
 @pytest.mark.parametrize("per_dimension", [False, True])
 @pytest.mark.parametrize("temperature", [0.3, 1.0, 3.0])
 @pytest.mark.parametrize("shape", ["exp", "softplus", "identity"])
-def test_values(shape: Any, temperature: float, per_dimension: bool) -> None:
+def test_values_equal_the_oracle(shape: Any, temperature: float, per_dimension: bool) -> None:
     settings = {"shape": shape, "temperature": temperature, "per_dimension": per_dimension}
     expected = oracle(shape, temperature, per_dimension)
     with jax.enable_x64(True):
@@ -59,8 +59,8 @@ def test_values(shape: Any, temperature: float, per_dimension: bool) -> None:
 
 
 @pytest.mark.parametrize("shape", ["exp", "softplus", "identity"])
-def test_the_printed_form_is_f_of_the_mean(shape: Any) -> None:
-    """Eq. 11: the mean goes inside."""
+def test_printed_form_is_f_of_the_mean(shape: Any) -> None:
+    """Eq. 11 has the mean inside f."""
     f = {"exp": math.exp, "softplus": lambda u: math.log1p(math.exp(u)), "identity": float}[shape]
     surprise = oracle("identity", 0.3, False)
     with jax.enable_x64(True):
@@ -76,8 +76,8 @@ def test_the_printed_form_is_f_of_the_mean(shape: Any) -> None:
 
 
 @pytest.mark.parametrize("where", [None, WHERE])
-def test_equations_10_and_11_to_the_letter(where: Any) -> None:
-    """(1/|B|) Σ ‖ζ‖² − log|det J|, without a half, and f of it."""
+def test_equations_10_and_11_as_printed(where: Any) -> None:
+    """(1/|B|) Σ ‖ζ‖² − log|det J|, without a factor ½, and f of it."""
     rows = range(B) if where is None else np.flatnonzero(where)
     printed = sum(sum(z * z for z in LATENTS[i]) - LOG_DETS[i] for i in rows) / len(rows)
     with jax.enable_x64(True):
@@ -87,8 +87,8 @@ def test_equations_10_and_11_to_the_letter(where: Any) -> None:
         np.testing.assert_allclose(loss(of_mean=True), math.exp(printed), rtol=1e-12)
 
 
-def test_what_the_half_is_worth() -> None:
-    """f of the mean with the half is not yet eq. 11: the two differ by half the mean squared norm in the exponent."""
+def test_norm_weight_changes_the_exponent() -> None:
+    """f of the mean with ½ differs from eq. 11 by half the mean squared norm in the exponent."""
     square = 2 * math.log(19.17 / 7.39)
     latents, log_dets = jnp.full((5, 4), math.sqrt(square / 4)), jnp.full(5, square / 2 - 2.0)
     log_dets += jnp.array([-0.2, -0.1, 0.0, 0.1, 0.2])
@@ -96,7 +96,7 @@ def test_what_the_half_is_worth() -> None:
     np.testing.assert_allclose([loss(), loss(norm_weight=1.0)], [7.39, 19.17], atol=0.01)
 
 
-def test_hidden_rows_leak_nothing() -> None:
+def test_masked_rows_change_nothing() -> None:
     latents = jnp.asarray(np.where(WHERE[:, None], LATENTS, np.nan), jnp.float32)
     log_dets = jnp.asarray(np.where(WHERE, LOG_DETS, np.inf), jnp.float32)
     value, gradients = jax.value_and_grad(
@@ -110,7 +110,7 @@ def test_hidden_rows_leak_nothing() -> None:
 
 @pytest.mark.parametrize("dtype", [jnp.float16, jnp.bfloat16, jnp.float32])
 @pytest.mark.parametrize("shape", ["exp", "softplus", "identity"])
-def test_no_latent_overflows(shape: Any, dtype: Any) -> None:
+def test_latents_of_any_size_are_finite(shape: Any, dtype: Any) -> None:
     @jax.jit
     def step(latents: jax.Array) -> Any:
         whole = jax.value_and_grad(lambda z, d: jdml.nir_loss(z, d, shape=shape), (0, 1))
@@ -123,7 +123,7 @@ def test_no_latent_overflows(shape: Any, dtype: Any) -> None:
         chex.assert_tree_all_finite(jax.tree.map(np.float32, (value, gradients)))
 
 
-def test_beyond_the_cap_the_gradient_still_points_inward() -> None:
+def test_gradient_points_inward_beyond_the_cap() -> None:
     gradient = jax.grad(lambda z: jdml.nir_loss(z, jnp.zeros(1)))(jnp.full((1, D), 10.0))
     assert (gradient > 1e20).all()
 

@@ -21,7 +21,7 @@ pml_losses: Any
 
 @pytest.fixture(scope="module", autouse=True)
 def peers() -> None:
-    """Import PyTorch and pytorch-metric-learning where a test runs: a worker that only collects stays small."""
+    """Import PyTorch and pytorch-metric-learning only when a test runs, so that collection takes little memory."""
     global torch, pml_distances, pml_losses
     reason = "parity needs the extra `parity`: torch and pytorch-metric-learning"
     torch = pytest.importorskip("torch", reason=reason)
@@ -42,7 +42,7 @@ REFERENCE_LABELS = RNG.integers(0, 6, size=9)
 
 
 def theirs(function: Any, arrays: list[np.ndarray], call: Callable[..., Any]) -> Any:
-    """Value and gradients by torch's autograd."""
+    """Return value and gradients by torch's autograd."""
     tensors = [torch.tensor(a, dtype=torch.float64, requires_grad=True) for a in arrays]
     value = call(function, *tensors)
     value.backward()
@@ -50,7 +50,7 @@ def theirs(function: Any, arrays: list[np.ndarray], call: Callable[..., Any]) ->
 
 
 def ours(function: Callable[..., jax.Array], arrays: list[np.ndarray]) -> Any:
-    """Value and gradients by JAX."""
+    """Return value and gradients by JAX."""
     with jax.enable_x64(True):
         points = [jnp.asarray(a) for a in arrays]
         value, grads = jax.jit(jax.value_and_grad(lambda a: function(*a)))(points)
@@ -58,7 +58,7 @@ def ours(function: Callable[..., jax.Array], arrays: list[np.ndarray]) -> Any:
 
 
 def assert_parity(mine: Any, other: Any) -> None:
-    """Values to 1e-8, gradients to 1e-6, relative to their size."""
+    """Compare values to 1e-8 and gradients to 1e-6, relative to their size."""
     assert mine[0] == pytest.approx(other[0], rel=1e-8, abs=1e-8)
     for a, b in zip(mine[1], other[1], strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-6 * max(1.0, np.abs(b).max()))
@@ -195,7 +195,7 @@ def test_n_pair_loss_on_one_pair_per_class() -> None:
 
 
 def with_proxies(build: Callable[[], Any], attribute: str) -> Callable[[np.ndarray], Any]:
-    """A PML loss whose learned weights are given."""
+    """Return a PML loss with given weights."""
 
     def made(weights: np.ndarray) -> Any:
         loss = build()
@@ -287,7 +287,7 @@ def test_soft_triple_without_regularizer() -> None:
 
 
 def test_nt_xent() -> None:
-    """PML averages over all positive pairs: rows count by how many they have, alike where these are as many."""
+    """PML averages over all positive pairs, so rows count by their number of positives."""
     loss = pml_losses.NTXentLoss(temperature=0.2)
     for labels, reduce_fn in ((np.arange(B) % (B // 2), jdml.mean), (Y, None)):
         positives = (labels[:, None] == labels[None, :]).sum(axis=1) - 1
@@ -301,10 +301,7 @@ def test_nt_xent() -> None:
 
 
 def test_smooth_ap() -> None:
-    """PML ranks each anchor for itself, and takes classes of one size, one after the other.
-
-    It cuts the batch into as many groups as a class has samples, which are the classes only where there are as many.
-    """
+    """PML expects classes of one size, one after the other, and as many classes as samples per class."""
     labels = np.arange(9) // 3
 
     def with_itself(x: jax.Array) -> jax.Array:
@@ -317,5 +314,5 @@ def test_smooth_ap() -> None:
         ours(with_itself, [X[:9]]),
         theirs(loss, [X[:9]], lambda f, x: f(x, torch.tensor(labels))),
     )
-    assert value == pytest.approx(other, rel=1e-6)  # PML adds up in float32
+    assert value == pytest.approx(other, rel=1e-6)  # PML sums in float32
     np.testing.assert_allclose(slopes[0], other_slopes[0], rtol=1e-5, atol=1e-7)

@@ -18,20 +18,20 @@ from jdml.testing.case import assert_close
 # Compiled functions are shared between the checks of one loss, and dropped with the next loss.
 shared_case = lru_cache(maxsize=1)(case)
 
-# That jit changes nothing is said of all variants below; the public check is tried in tests/testing.
+# The variants below show that jit changes nothing; tests/testing tests the public check.
 CHECKS = [check for check in LOSS_CHECKS if check != "jit"]
-# These share a program, and run of all losses in `make test`.
+# These share one program, and run for all losses in `make test`.
 OF_ALL = ("invariance", "degenerate")
 
 
 def matrix() -> list[Any]:
-    """Every loss with every check that says anything about it."""
+    """Return every loss with every check that applies to it."""
     rows = []
     for name, spec in REGISTRY.items():
         for check in CHECKS:
             further = check not in OF_ALL and name not in FIRST
             if check not in spec.skip and not (check == "references" and spec.kind == "proxy"):
-                marks = [pytest.mark.slow] if further else []
+                marks = [pytest.mark.slow] if further else []  # repeats what other cases show
                 rows.append(pytest.param(name, check, marks=marks, id=f"{name}-{check}"))
     return rows
 
@@ -43,7 +43,7 @@ def test_property(name: str, check: str) -> None:
 
 @lru_cache(maxsize=1)
 def by_oracle(name: str) -> tuple[float, float, Any]:
-    """The value in NumPy's float64, its slope along a direction, and the direction."""
+    """Return the oracle's value, its derivative along a direction, and the direction."""
     batch, rng, step = case(name), np.random.default_rng(6), 1e-6
     points = [p for p in batch.params if p is not None]
     along = [rng.normal(size=p.shape) for p in points]
@@ -56,7 +56,7 @@ def by_oracle(name: str) -> tuple[float, float, Any]:
 
 
 class Variants(chex.TestCase):
-    """Value and gradient equal the oracle's, compiled or not, of arrays of NumPy or on a device."""
+    """Value and gradient equal the oracle's, compiled or not, on NumPy arrays or on a device."""
 
     @chex.variants(with_jit=True, without_jit=True, with_device=True)
     @parameterized.named_parameters(*((name, name) for name in REGISTRY))
@@ -77,8 +77,8 @@ class Variants(chex.TestCase):
             assert_close(moved, slope, 1e-3, "the slope by gradients and by the oracle")
 
 
-def test_circle_loss_references() -> None:
-    """Circle loss holds its weights constant: its gradient is not the slope."""
+def test_circle_loss_properties_with_references() -> None:
+    """Circle loss holds its weights constant: its gradient is not its value's derivative."""
     check_references(case("circle_loss"), gradients=False)
 
 
@@ -88,12 +88,12 @@ def test_every_exported_loss_is_registered() -> None:
     assert all(getattr(jdml, name) is getattr(jdml.losses, name) for name in REGISTRY)
 
 
-def test_triplet_memory_at_the_stated_size() -> None:
-    """B = 1,024: under 64 MiB, that is 16 matrices [B, B] of float32."""
+def test_triplet_memory_at_the_documented_size() -> None:
+    """B = 1,024 takes less than 64 MiB, that is 16 matrices [B, B] of float32."""
     check_memory(LossCase(jdml.triplet_loss), size=1024, dim=512, arrays=14)
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # repeats what other cases show
 @pytest.mark.parametrize("mine", ["easy_positive", "multi_similarity_pairs"])
 def test_mined_losses_keep_the_properties(mine: str) -> None:
     settings = {"mine": getattr(jdml.mining, mine)()}
@@ -102,7 +102,7 @@ def test_mined_losses_keep_the_properties(mine: str) -> None:
         LOSS_CHECKS[check](mined)
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # repeats what other cases show
 @pytest.mark.parametrize("normalize", [None, jdml.ball])
 def test_other_normalizations_stay_finite(normalize: object) -> None:
     batch = LossCase(jdml.contrastive_loss, settings={"normalize": normalize})
@@ -111,7 +111,7 @@ def test_other_normalizations_stay_finite(normalize: object) -> None:
 
 
 @pytest.mark.parametrize("name", each(REGISTRY))
-def test_export(name: str) -> None:
+def test_exported_loss_equals_the_loss(name: str) -> None:
     spec = REGISTRY[name]
     x, y = jax.ShapeDtypeStruct((12, 8), jnp.float32), jax.ShapeDtypeStruct((12,), jnp.int32)
     p = jax.ShapeDtypeStruct((5, 2, 8), jnp.float32)

@@ -1,4 +1,4 @@
-"""What papers promise of their losses: easy positives by EPS, potential fields by PFML."""
+"""Theorems of papers: easy positives by EPS, potential fields by PFML."""
 
 import functools
 import itertools
@@ -12,9 +12,9 @@ import pytest
 import jdml
 from jdml import fields, metrics, optim
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.slow  # sums over all labellings
 
-# Why easy positives: with noisy labels the usual losses prefer a collapsed class, EPS does not.
+# With noisy labels the usual losses prefer a collapsed class, EPS does not.
 #
 # EPS §4.2 and appendix B. Two classes of n/2 points, each point's label right with probability p > ½
 # independently. Embedding one puts each class on a point; embedding two splits the first class in
@@ -25,18 +25,18 @@ EPS = jdml.mining.easy_positive()
 
 
 def labellings(size: int) -> np.ndarray:
-    """All 2ⁿ labellings of n points."""
+    """Return all 2ⁿ labellings of n points."""
     return np.array(list(itertools.product((0, 1), repeat=size)), np.int32)
 
 
 def likelihood(size: int, correct: float) -> np.ndarray:
-    """Probability of each labelling when a label is right with probability `correct`."""
+    """Return the probability of each labelling when a label is right with probability `correct`."""
     right = np.sum(labellings(size) == np.arange(size) // (size // 2), axis=1)
     return correct**right * (1 - correct) ** (size - right)
 
 
 def embedding(size: int, distance: float, modes: int) -> np.ndarray:
-    """Corners of a triangle: the first class on one or two of them, the second on the third."""
+    """Return corners of a triangle: the first class on one or two of them, the second on the third."""
     corners = distance * np.array([[0.0, 0.0], [1.0, 0.0], [0.5, np.sqrt(0.75)]])
     per_mode = size // 4
     first = [0] * per_mode + [modes - 1] * per_mode
@@ -45,7 +45,7 @@ def embedding(size: int, distance: float, modes: int) -> np.ndarray:
 
 @functools.cache
 def losses_of_labellings(name: str, size: int, modes: int, easy: bool) -> np.ndarray:
-    """The summed loss under every labelling."""
+    """Return the summed loss under every labelling."""
     settings, distance = {
         "triplet_loss": ({"margin": 1.0}, 1.0),
         "margin_loss": ({"beta": 1.0, "alpha": 1.0}, 2.0),
@@ -61,12 +61,12 @@ def losses_of_labellings(name: str, size: int, modes: int, easy: bool) -> np.nda
 
 
 def expected_loss(name: str, size: int, correct: float, modes: int, easy: bool) -> float:
-    """Exact expectation of the summed loss over all labellings."""
+    """Return the exact expectation of the summed loss over all labellings."""
     return float(likelihood(size, correct) @ losses_of_labellings(name, size, modes, easy))
 
 
 @pytest.mark.parametrize("name", ["triplet_loss", "margin_loss"])
-def test_label_noise_collapses_a_class_and_easy_positives_do_not(name: str) -> None:
+def test_label_noise_favours_collapse_except_with_easy_positives(name: str) -> None:
     for correct in (0.6, 0.9):
         collapsed = expected_loss(name, 12, correct, modes=1, easy=False)
         split = expected_loss(name, 12, correct, modes=2, easy=False)
@@ -76,13 +76,13 @@ def test_label_noise_collapses_a_class_and_easy_positives_do_not(name: str) -> N
         assert split < collapsed * 0.98
 
 
-def test_triplets_need_enough_points_for_the_reversal() -> None:
+def test_easy_triplets_favour_collapse_with_few_points() -> None:
     collapsed = expected_loss("triplet_loss", 8, 0.8, modes=1, easy=True)
     assert collapsed < expected_loss("triplet_loss", 8, 0.8, modes=2, easy=True)
 
 
 def test_expectation_equals_the_closed_form() -> None:
-    """Collapsed triplets by hand: whose true class positive and negative are of, times chances."""
+    """Triplets of collapsed classes by hand: the true classes of positive and negative, with their probabilities."""
     size, p = 8, 0.8
     half, total = size // 2, 0.0
     for far_positive, far_negative in itertools.product((0, 1), repeat=2):  # 1: of the other class
@@ -100,7 +100,7 @@ def test_expectation_equals_the_closed_form() -> None:
     assert expected_loss("triplet_loss", size, p, 1, False) == pytest.approx(total, rel=1e-5)
 
 
-# What potential fields promise: PFML's proposition 1 and corollary 1; CPML, whose forces grow, keeps neither.
+# PFML's proposition 1 and corollary 1; they do not hold for CPML, whose forces grow with distance.
 
 ALPHA = 4.0
 SAMPLES = np.array([[0.9, 0.1], [0.1, 0.8], [-0.7, 0.3], [-0.4, -0.8], [0.6, -0.6]])
@@ -115,7 +115,7 @@ POTENTIALS = {
 
 
 def attraction(name: str, points: jax.Array) -> jax.Array:
-    """The field that the samples, all of one class, make at any points."""
+    """Return the field of the samples, all of one class, at given points."""
     return fields.class_field(
         points,
         0,
@@ -127,7 +127,7 @@ def attraction(name: str, points: jax.Array) -> jax.Array:
 
 
 def rays(reach: float, directions: int = 8, steps: int = 60) -> tuple[np.ndarray, np.ndarray]:
-    """Distances ``[steps]``, and points ``[samples, directions, steps, 2]`` at them around each sample."""
+    """Return distances ``[steps]``, and points ``[samples, directions, steps, 2]`` at them around each sample."""
     angles = 2 * np.pi * np.arange(directions) / directions
     away = np.stack([np.cos(angles), np.sin(angles)], axis=1)
     distances = np.linspace(0, reach, steps)
@@ -136,7 +136,7 @@ def rays(reach: float, directions: int = 8, steps: int = 60) -> tuple[np.ndarray
 
 
 def test_pfml_has_a_minimum_within_delta_of_every_sample() -> None:
-    """Proposition 1, first half: on every line from a sample the field is lowest within δ, and rises beyond."""
+    """Proposition 1, first half: on every line from a sample the field is lowest within δ and rises beyond."""
     distances, points = rays(1.5 * DELTA)
     values = np.asarray(attraction("pfml", jnp.asarray(points.reshape(-1, 2), jnp.float32)))
     values = values.reshape(points.shape[:-1])
@@ -146,8 +146,8 @@ def test_pfml_has_a_minimum_within_delta_of_every_sample() -> None:
     assert (rising > 0).all()
 
 
-def test_cpml_has_none_within_delta_of_all_but_one() -> None:
-    """Proposition 1, second half: far samples outweigh, and nowhere within δ of four of five is there rest."""
+def test_cpml_has_a_minimum_near_one_sample_only() -> None:
+    """Proposition 1, second half: far samples dominate, so four of five have no minimum within δ."""
     _, points = rays(0.999 * DELTA)
     slope = jax.jit(jax.vmap(jax.grad(lambda x: attraction("cpml", x[None])[0])))
     forces = np.linalg.norm(slope(jnp.asarray(points.reshape(-1, 2), jnp.float32)), axis=1)
@@ -156,8 +156,8 @@ def test_cpml_has_none_within_delta_of_all_but_one() -> None:
 
 
 @pytest.mark.parametrize("name", ["pfml", "cpml"])
-def test_proxies_that_samples_attract_come_to_rest_near_them_or_not(name: str) -> None:
-    """Corollary 1: at equilibrium PFML's proxies are within δ of the samples that they stand for, CPML's are not."""
+def test_proxies_settle_near_samples_with_pfml_only(name: str) -> None:
+    """Corollary 1: at equilibrium PFML's proxies are within δ of the samples they represent, CPML's are not."""
     samples = jdml.sphere(jnp.asarray(np.random.default_rng(3).normal(size=(8, 6)), jnp.float32))
     owners, delta = jnp.zeros(8, int), 0.2
     field = functools.partial(
@@ -179,14 +179,14 @@ def test_proxies_that_samples_attract_come_to_rest_near_them_or_not(name: str) -
 
         return jax.lax.scan(move, (proxies, step.init(proxies)), length=600)[0][0]
 
-    # Each begins nearer to another sample: the paper leaves out that two may go to one.
+    # Each starts nearest to another sample: the paper omits that two may go to one.
     pushed = 0.5 * np.random.default_rng(4).normal(size=(4, 6)) / np.sqrt(6)
     proxies = settle(jdml.sphere(samples[:4] + jnp.asarray(pushed, jnp.float32)))
     apart = metrics.proxy_distance(proxies[None], samples, owners)
     assert (apart <= delta + 1e-3) == (name == "pfml")
 
 
-def test_without_attraction_between_proxies_those_pairs_do_not_count() -> None:
+def test_proxy_attraction_false_skips_pairs_of_proxies() -> None:
     rng = np.random.default_rng(0)
     x, p = rng.normal(size=(5, 3)), rng.normal(size=(2, 4, 3))
     y, delta, alpha = np.array([0, 1, 1, 0, 0]), 0.5, 2.0
@@ -218,7 +218,7 @@ def test_without_attraction_between_proxies_those_pairs_do_not_count() -> None:
 
 
 @pytest.mark.parametrize("repulsion", ["contrastive", "mirrored", "decaying"])
-def test_cpml_repels_as_it_is_told(repulsion: str) -> None:
+def test_contrastive_potential_with_every_repulsion(repulsion: str) -> None:
     x = jnp.array([[1.0, 0.0], [0.6, 0.8], [0.96, 0.28]])
     y, delta, alpha = jnp.array([0, 0, 1]), 0.9, 1.5
     r = np.linalg.norm(np.asarray(x)[:, None] - np.asarray(x)[None], axis=-1)
@@ -236,7 +236,7 @@ def test_cpml_repels_as_it_is_told(repulsion: str) -> None:
     assert np.isfinite(slope).all()
 
 
-def test_arcface_goes_on_falling_where_the_cosine_would_rise_again() -> None:
+def test_arcface_is_monotone_beyond_the_turning_point() -> None:
     x, proxies = jnp.array([[-1.0, 0.0]]), jnp.array([[1.0, 0.0], [0.0, 1.0]])
     for margin in (0.5, 3.0):  # on both sides of 2.33
         own = -1 - max(margin * np.sin(margin), 1 - np.cos(margin))

@@ -35,7 +35,7 @@ REDUCTIONS = {
     "mean": jdml.mean,
     "mean_nonzero": jdml.mean_nonzero,
 }
-# That the terms sum to the total is a property check.
+# A property check tests that the terms sum to the total.
 SUMS_APART = ("none", "mean", "mean_nonzero")
 
 
@@ -97,13 +97,13 @@ PROXY_OPTIONS: Mapping[str, Mapping[str, Any]] = {
     "ball": {"embeddings": 0.6 * X, "proxies": 0.6 * MANY_PROXIES, "normalize": "ball"},
     "unnormalized": {"embeddings": 0.3 * X, "proxies": 0.3 * PROXIES, "normalize": None},
 } | {name: {"reduce": name} for name in SUMS_APART}
-# lifted structure needs the negatives of a positive as well, which references do not tell.
+# Lifted structure also needs the negatives of a positive, which references do not have.
 BATCH_ONLY = {"lifted_structure_loss"}
 NORMALIZATIONS = {"sphere": jdml.sphere, "ball": jdml.ball, None: None}
 
 
 def cases() -> list[tuple[str, str]]:
-    """Every loss with every option that has a meaning for it."""
+    """Return every loss with every option that applies to it."""
     listed = []
     for name, spec in REGISTRY.items():
         for option, keywords in (PAIR_OPTIONS if spec.kind == "pair" else PROXY_OPTIONS).items():
@@ -114,7 +114,7 @@ def cases() -> list[tuple[str, str]]:
 
 
 def arguments(kind: str, options: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:
-    """The arrays in their order, and the keywords."""
+    """Return the arrays in order, and the keywords."""
     keywords = dict(options)
     arrays = [keywords.pop("embeddings", X), keywords.pop("labels", Y)]
     if kind == "proxy":
@@ -130,7 +130,7 @@ def actual(
     traced: bool = False,
     **more: Any,
 ) -> Any:
-    """The loss with the options translated for it; ``traced``: its arrays are those of a program."""
+    """Return the loss with the options translated for it; ``traced``: compute it in a traced function."""
     arrays, keywords = arguments(REGISTRY[name].kind, options)
     if "reduce" in keywords:
         keywords["reduce_fn"] = REDUCTIONS[keywords.pop("reduce")]
@@ -150,7 +150,7 @@ def actual(
 
 
 def expected(name: str, options: Mapping[str, Any], **more: Any) -> Any:
-    """The oracle with the options translated for it."""
+    """Return the oracle's value with the options translated for it."""
     arrays, keywords = arguments(REGISTRY[name].kind, options)
     if "mine" in keywords:
         keywords["mine"] = MINERS[keywords["mine"]][1]
@@ -160,8 +160,8 @@ def expected(name: str, options: Mapping[str, Any], **more: Any) -> Any:
 def assert_equal(
     name: str, options: Mapping[str, Any], *, traced: bool = False, **settings: Any
 ) -> None:
-    """Loss and oracle agree in float64."""
-    # That jit changes nothing is a property check.
+    """Check that loss and oracle agree in float64."""
+    # A property check tests that jit changes nothing.
     with jax.enable_x64(True), jax.disable_jit(not traced):
         value = actual(name, options, traced=traced, **settings)
     assert value.dtype == np.float64
@@ -174,13 +174,13 @@ def assert_equal(
 def test_option_in_float64(name: str, option: str) -> None:
     spec = REGISTRY[name]
     options = (PAIR_OPTIONS if spec.kind == "pair" else PROXY_OPTIONS)[option]
-    traced = option == "labels out of range"  # which a call with values at hand refuses
+    traced = option == "labels out of range"  # refused outside a trace
     assert_equal(name, options, traced=traced, **spec.settings)
 
 
 @pytest.mark.parametrize("name", REGISTRY)
-def test_defaults(name: str) -> None:
-    """Exactly; in float32 they are a property check."""
+def test_default_settings_in_float64(name: str) -> None:
+    """A property check tests them in float32."""
     assert_equal(name, {})
 
 
@@ -192,13 +192,13 @@ def test_weights_of_pairs(name: str, reduce: str) -> None:
 
 
 @pytest.mark.parametrize("reduce", ["default", *REDUCTIONS])
-def test_triplets_squared(reduce: str) -> None:
+def test_triplets_of_squared_distances(reduce: str) -> None:
     options = {"where": WHERE} | ({} if reduce == "default" else {"reduce": reduce})
     assert_equal("triplet_loss", options, margin=0.2, squared=True)
 
 
-def test_triplets_tie_and_coincide() -> None:
-    """Equal distances, and hinges of exactly 0, on a grid where the arithmetic is exact."""
+def test_triplets_with_ties_and_hinges_of_zero() -> None:
+    """The points lie on a grid where the arithmetic is exact."""
     grid = np.array([[0, 0], [0, 1], [1, 0], [0, 2], [2, 0], [0, 0], [0, 3], [1, 0]], np.float64)
     labels = np.array([0, 1, 0, 1, 0, 1, 0, 0])
     for reduce in REDUCTIONS:
@@ -225,7 +225,7 @@ def test_center_regularizer() -> None:
 
 
 @pytest.mark.parametrize("name", ["triplet_loss", "contrastive_loss"])
-def test_any_reduction_with_that_signature_works(name: str) -> None:
+def test_custom_reduction(name: str) -> None:
     def largest(values: jax.Array, where: jax.Array) -> jax.Array:
         return jnp.max(values, where=where, initial=0.0)
 
@@ -235,8 +235,8 @@ def test_any_reduction_with_that_signature_works(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["contrastive_loss", "triplet_loss", "n_pair_loss"])
-def test_rows_with_a_mined_out_side_contribute_nothing(name: str) -> None:
-    """Class 3 has one sample: with a miner its row loses its negatives too."""
+def test_rows_without_positives_after_mining_contribute_nothing(name: str) -> None:
+    """Class 3 has one sample: with a miner its row has no negatives either."""
     mine = jdml.mining.easy_positive()
     terms = np.asarray(loss(name)(jnp.asarray(X, jnp.float32), Y, mine=mine, reduce_fn=None))
     assert not terms[9].any()
@@ -251,8 +251,8 @@ def test_traced_hyper_parameters_give_gradients() -> None:
     assert slope == pytest.approx(float(per_class.sum()), rel=1e-4)
 
 
-def test_an_average_over_all_pairs_is_the_margin_loss_s() -> None:
-    """CCP's eq. 4.11 divides by the number of all pairs; the contrastive loss averages each kind of pairs apart."""
+def test_margin_loss_is_the_average_over_all_pairs() -> None:
+    """CCP's eq. 4.11 divides by the number of all pairs; the contrastive loss averages each kind separately."""
     rng = np.random.default_rng(2)
     x, y = rng.normal(size=(9, 4)), np.array([0, 0, 0, 0, 1, 1, 2, 2, 2])
     x /= np.linalg.norm(x, axis=1, keepdims=True)

@@ -1,4 +1,4 @@
-"""The cross-batch memory: first in, first out; excluded by index; nothing stored by halves."""
+"""The cross-batch memory: first in, first out; exclusion by index; complete writes."""
 
 from typing import Any
 
@@ -37,7 +37,7 @@ class MaskedRows(chex.TestCase):
         assert state.next_slot == 3
 
 
-def test_slots_are_where_push_stores() -> None:
+def test_slots_are_the_positions_that_push_writes() -> None:
     state = memory.push(memory.init(4, 2), *batch(0, 1, 2))
     x, y = batch(5, -1, 6)
     slots = memory.slots(state, y)
@@ -46,7 +46,7 @@ def test_slots_are_where_push_stores() -> None:
     np.testing.assert_array_equal(after.labels[slots[jnp.array([0, 2])]], [5, 6])
 
 
-def test_ids_are_stored_with_their_rows_and_are_unknown_by_default() -> None:
+def test_ids_are_stored_and_unknown_by_default() -> None:
     state = memory.push(memory.init(4, 2), *batch(0, 1, 2), ids=jnp.array([7, 8, 9]))
     np.testing.assert_array_equal(state.ids, [7, 8, 9, -1])
     where = jnp.array([True, False])
@@ -63,7 +63,7 @@ def test_labels_of_any_type(dtype) -> None:
     np.testing.assert_array_equal(pushed.ids, -1)
 
 
-def test_labels_are_not_cut() -> None:
+def test_wide_labels_are_refused_or_stored_exactly() -> None:
     vectors, wide = np.ones((2, 2), np.float32), np.array([0, 2**32])
     for call in (
         lambda: memory.push(memory.init(5, 2), vectors, wide),
@@ -84,7 +84,7 @@ def test_no_gradient_enters_the_memory() -> None:
     np.testing.assert_array_equal(jax.grad(through)(jnp.ones((2, 2))), 0)
 
 
-def test_references_from_an_empty_memory_change_nothing() -> None:
+def test_references_from_an_empty_memory_give_loss_zero() -> None:
     x, y = batch(0, 0, 1)
     state = memory.init(8, 2)
     loss = jdml.contrastive_loss(
@@ -97,7 +97,7 @@ def test_references_from_an_empty_memory_change_nothing() -> None:
     assert loss == 0
 
 
-def test_own_entries_are_left_out_by_index_not_by_similarity() -> None:
+def test_own_entries_are_excluded_by_index_not_by_similarity() -> None:
     x = jnp.array([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0]])
     y = jnp.array([0, 0, 1])
     before = memory.init(8, 2)
@@ -113,8 +113,8 @@ def test_own_entries_are_left_out_by_index_not_by_similarity() -> None:
     assert (values[:, 3:] == 0).all()
 
 
-def test_an_older_copy_is_neither_positive_nor_negative() -> None:
-    """A memory of the same rows, in the place of the batch of which each is left out by index."""
+def test_older_copies_are_neither_positive_nor_negative() -> None:
+    """A memory of the same rows gives the loss within the batch, where a row is excluded by index."""
     rng = np.random.default_rng(0)
     x, y, rows = rng.normal(size=(6, 3)), np.arange(6) // 2, np.array([4, 9, 2, 7, 0, 5])
     order = rng.permutation(6)
@@ -141,7 +141,7 @@ REFUSED: list[tuple[tuple[Any, ...], dict[str, Any], type[Exception], str]] = [
 
 
 @pytest.mark.parametrize(("arguments", "ids", "error", "name"), REFUSED)
-def test_push_refuses_what_does_not_fit(
+def test_push_refuses_wrong_arguments(
     arguments: tuple[Any, ...], ids: dict[str, Any], error: type[Exception], name: str
 ) -> None:
     with pytest.raises(error, match=rf"\b{name}"):
@@ -152,6 +152,8 @@ def test_push_refuses_what_does_not_fit(
     ("sizes", "error", "name"),
     [((0, 2), ValueError, "capacity"), ((4, -1), ValueError, "dim"), ((2.5, 2), TypeError, "cap")],
 )
-def test_a_memory_has_a_size(sizes: tuple[Any, ...], error: type[Exception], name: str) -> None:
+def test_init_refuses_wrong_sizes(
+    sizes: tuple[Any, ...], error: type[Exception], name: str
+) -> None:
     with pytest.raises(error, match=f"^{name}"):
         memory.init(*sizes)

@@ -1,4 +1,4 @@
-"""What tests of metrics share: arrays on disk, and galleries of both ways of ranking."""
+"""Fixtures for metrics: arrays on disk, and gallery sizes for both ranking algorithms."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -22,5 +22,5 @@ def to_disk(tmp_path: Path) -> Callable[..., np.memmap]:
 
 @pytest.fixture(params=[60, 130], ids=["device", "host"])
 def size(request: pytest.FixtureRequest) -> int:
-    """Rows of a gallery: up to 64 ranks are found by `top_k`, more on a CPU by a partial sort."""
+    """Return a gallery size: up to 64 ranks are found by `top_k`, more on a CPU by a partial sort."""
     return request.param

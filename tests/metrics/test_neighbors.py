@@ -36,8 +36,8 @@ def test_nearest_equals_the_oracle(exclude_self, whole, block_size):
         assert indices.dtype == jnp.int32
 
 
-def test_distances_are_accurate_where_a_matrix_product_is_not():
-    """Neighbours at 1e-5 around points of length 100: the expansion of the square would see only noise."""
+def test_distances_of_near_points_far_from_zero_are_accurate():
+    """Neighbours at 1e-5 around points of length 100: the expanded square would be mostly rounding."""
     rng = np.random.default_rng(1)
     points = rng.normal(size=(20, 8)).astype(np.float32) * 100
     near = points + 1e-4 * np.sign(points)
@@ -48,7 +48,7 @@ def test_distances_are_accurate_where_a_matrix_product_is_not():
     chex.assert_trees_all_equal(nearest(points, points, 1)[0], jnp.zeros((20, 1)))
 
 
-def test_types():
+def test_array_types():
     points = np.random.default_rng(2).integers(-3, 4, (12, 4)).astype(np.float32)
     expected = nearest(points, points, 3)
     for dtype in (jnp.float16, jnp.bfloat16):
@@ -59,7 +59,7 @@ def test_types():
     np.testing.assert_array_equal(indices, expected[1])
 
 
-def test_floats_of_eight_bits():
+def test_8_bit_floats():
     small = np.random.default_rng(0).normal(size=(9, 3)).astype(ml_dtypes.float8_e4m3fn)
     chex.assert_trees_all_equal(nearest(small, small, 2), nearest(*[small.astype("f4")] * 2, 2))
 
@@ -77,7 +77,7 @@ def test_jit_vmap_and_one_trace():
         chex.assert_trees_all_close(one, jax.tree.map(lambda x, i=i: x[i], batched), rtol=1e-6)
 
 
-def test_gradients_of_the_distances_are_finite_and_right():
+def test_gradients_of_distances_are_finite_and_correct():
     points = jnp.array([[0.0, 0.0], [3.0, 4.0], [3.0, 4.0], [9.0, 9.0]])
 
     def total(queries):
@@ -88,7 +88,7 @@ def test_gradients_of_the_distances_are_finite_and_right():
     np.testing.assert_allclose(gradient, expected, atol=1e-6)
 
 
-def test_no_queries_and_many():
+def test_empty_and_many_queries():
     points = jnp.zeros((3, 2))
     distances, indices = nearest(points[:0], points, 2)
     assert distances.shape == indices.shape == (0, 2)
@@ -104,7 +104,7 @@ def test_memory_is_bounded():
     assert used.temp_size_in_bytes < 512 * 2**20
 
 
-def test_the_frame_keeps_small_whole_numbers_exact():
+def test_small_integers_stay_exact():
     points = jnp.array([[1.0, 1000.0], [5.0, 1004.0], [2.0, 1007.0]])
     centre, exponent = closeness.common_frame(points, points)
     moved = closeness.in_frame(points, (centre, exponent))
@@ -114,7 +114,7 @@ def test_the_frame_keeps_small_whole_numbers_exact():
 
 
 @pytest.mark.parametrize("same", [1e4, 1e30, 3e38])
-def test_a_coordinate_that_all_share_costs_no_digits(same):
+def test_shared_offset_costs_no_precision(same):
     points = np.random.default_rng(3).normal(size=(40, 3)).astype(np.float32)
     shared = np.column_stack([points, np.full(40, same, np.float32)])
     expected = nearest(points, points, 5, exclude_self=True)
@@ -122,7 +122,7 @@ def test_a_coordinate_that_all_share_costs_no_digits(same):
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
-def test_a_row_that_is_not_finite_is_refused_and_spoils_no_other_under_jit(bad):
+def test_row_that_is_not_finite_is_refused_and_isolated_under_jit(bad):
     points = np.random.default_rng(4).normal(size=(12, 3)).astype(np.float32)
     queries, gallery = points[:5].copy(), points.copy()
     expected = nearest(np.delete(queries, 1, 0), gallery, 4)
@@ -145,14 +145,14 @@ def test_a_row_that_is_not_finite_is_refused_and_spoils_no_other_under_jit(bad):
     assert (np.asarray(indices)[:, 8] >= 8).all()
 
 
-def test_the_smallest_case():
+def test_nearest_of_one_query_with_a_nan_in_the_gallery():
     queries, gallery = np.array([[1.0]]), np.array([[0.0], [1.0], [np.nan]])
     assert jax.jit(nearest, static_argnames="k")(queries, gallery, k=1)[1] == 1
 
 
 @pytest.mark.parametrize("released", [False, True], ids=["paper", "program"])
 @pytest.mark.parametrize("whole", [False, True], ids=["generic", "ties"])
-def test_neighbours_that_are_each_others(whole, released):
+def test_rerank_equals_the_oracle(whole, released):
     rng = np.random.default_rng(0)
     x = rng.integers(-2, 3, (34, 3)) if whole else rng.normal(size=(34, 3))
     x = (x / 4).astype(np.float32)
@@ -171,13 +171,13 @@ def test_neighbours_that_are_each_others(whole, released):
 
 
 @pytest.mark.parametrize("released", [False, True], ids=["paper", "program"])
-def test_a_query_that_is_a_row_of_the_gallery_counts_once_among_the_neighbours(released):
+def test_rerank_counts_a_query_in_the_gallery_once(released):
     x = np.random.default_rng(3).normal(size=(40, 3)).astype(np.float32)
     settings = {"k1": 6, "k2": 3, "weight": 0.3, "released": released}
     order = np.random.default_rng(4).permutation(40)
     whole = rerank(x, x[order], self_index=np.argsort(order), **settings)
     np.testing.assert_allclose(whole, rerank(x, **settings)[:, order], atol=2e-6)
-    queries, gallery = np.stack([x[13], x[0]]), x[10:]  # the first lies in the gallery
+    queries, gallery = np.stack([x[13], x[0]]), x[10:]  # the first is in the gallery
     actual = rerank(queries, gallery, self_index=np.array([3, -1]), **settings)
     expected = oracle.reranked(x[:1], gallery, **settings)
     np.testing.assert_allclose(actual[1:], expected, atol=2e-6)
@@ -195,36 +195,36 @@ def test_farthest_rows_in_blocks():
         np.testing.assert_allclose(reranking._farthest(x, at_a_time), expected)
 
 
-def test_of_equally_near_rows_the_first_comes_first():
+def test_ties_are_ordered_by_index():
     rows = jnp.array([[[1.0], [2.0], [1.0]]])
     distances, indices = closeness.exact(jnp.zeros((1, 1)), rows, jnp.array([[7, 3, 5]]))
     assert (distances.tolist(), indices.tolist()) == ([[1.0, 1.0, 2.0]], [[5, 7, 3]])
 
 
-def test_vectors_moved_towards_their_neighbours(to_disk):
+def test_query_expansion_and_gallery_augmentation_equal_the_oracle(to_disk):
     rng = np.random.default_rng(0)
     x, gallery = rng.normal(size=(9, 4)).astype(np.float32), rng.normal(size=(30, 4)).astype("f4")
     x, gallery = (some / np.linalg.norm(some, axis=1, keepdims=True) for some in (x, gallery))
     there = to_disk(gallery)
     for alpha in (3.0, 0.0):
-        expected = oracle.moved(x, gallery, 4, alpha, alone=False)
+        expected = oracle.expanded(x, gallery, 4, alpha, alone=False)
         for lies in (gallery, there):
             actual = expand_queries(x, lies, k=4, alpha=alpha)
             np.testing.assert_allclose(actual, expected, atol=1e-5)
-        expected = oracle.moved(gallery, gallery, 4, alpha, alone=True)
+        expected = oracle.expanded(gallery, gallery, 4, alpha, alone=True)
         np.testing.assert_allclose(augment_gallery(gallery, k=4, alpha=alpha), expected, atol=1e-5)
     assert expand_queries(x[:0], there, k=4).shape == (0, 4)
     own = np.arange(30)[::-1]
     found = expand_queries(gallery, gallery[::-1].copy(), k=4, alpha=0.0, self_index=own)
-    np.testing.assert_allclose(found, expected, atol=1e-5)  # as each moves by the others
+    np.testing.assert_allclose(found, expected, atol=1e-5)  # equals the augmented gallery
     found = expand_queries(x, gallery, k=30, self_index=np.full(9, -1))
-    expected = oracle.moved(x, gallery, 30, 3.0, alone=False)
+    expected = oracle.expanded(x, gallery, 30, 3.0, alone=False)
     np.testing.assert_allclose(found, expected, atol=1e-5)
-    many = expand_queries(np.tile(x, (250, 1)), there, k=30)  # in two pieces, the last one short
+    many = expand_queries(np.tile(x, (250, 1)), there, k=30)  # two chunks, the last one shorter
     np.testing.assert_allclose(many, np.tile(expected, (250, 1)), atol=1e-5)
 
 
-def test_second_looks_at_nothing():
+def test_second_look_at_empty_and_single_rows():
     x = np.ones((1, 3), np.float32)
     assert rerank(x[:0]).shape == (0, 0)
     for kind in ("none", "reciprocal", "expand", "augment"):

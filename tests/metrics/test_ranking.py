@@ -1,4 +1,4 @@
-"""Scores of rankings and of clusters, by their oracles."""
+"""Scores of rankings and of clusters equal their oracles."""
 
 import chex
 import jax
@@ -12,7 +12,7 @@ from oracles import metrics as oracle
 
 pytest.importorskip("sklearn", reason="nmi clusters with scikit-learn")
 
-# MPA, Table 3: R = 4, k = 10, in per cent: Recall@10, Precision@10, MAP@R, MAP@10, nDCG@10.
+# MPA, Table 3: R = 4, k = 10, in percent: Recall@10, Precision@10, MAP@R, MAP@10, nDCG@10.
 TABLE_3 = {
     "1000000000": (100, 10, 25.0, 10.0, 39.0),
     "1000000001": (100, 20, 25.0, 12.0, 50.3),
@@ -39,7 +39,7 @@ def test_table_3_of_the_mpa_paper(ranking, expected):
 def random_rankings(seed=0, queries=40, width=24):
     rng = np.random.default_rng(seed)
     hits = rng.random((queries, width)) < rng.random((queries, 1))
-    # Some right answers may stand beyond the ranking.
+    # Some relevant items may be beyond the ranking.
     return hits, np.maximum(1, hits.sum(1) + rng.integers(0, 3, queries)).astype(np.int32)
 
 
@@ -73,7 +73,7 @@ def test_every_metric_equals_its_oracle(k):
         np.testing.assert_allclose(value, expected[name], rtol=1e-6, atol=1e-7, err_msg=name)
 
 
-def everything(hits, relevant):
+def all_scores(hits, relevant):
     return (
         metrics.recall_at_k(hits, relevant, 3),
         metrics.precision_at_1(hits, relevant),
@@ -86,24 +86,24 @@ def everything(hits, relevant):
 
 def test_jit_vmap_and_leading_axes_agree_and_values_do_not_retrace():
     hits, relevant = map(jnp.asarray, random_rankings())
-    whole = everything(hits, relevant)
-    chex.assert_trees_all_close(jax.vmap(everything)(hits, relevant), whole, rtol=1e-6)
-    stacked = everything(hits.reshape(4, 10, -1), relevant.reshape(4, 10))
+    whole = all_scores(hits, relevant)
+    chex.assert_trees_all_close(jax.vmap(all_scores)(hits, relevant), whole, rtol=1e-6)
+    stacked = all_scores(hits.reshape(4, 10, -1), relevant.reshape(4, 10))
     chex.assert_trees_all_close([v.reshape(-1) for v in stacked], list(whole), rtol=1e-6)
-    once = jax.jit(chex.assert_max_traces(everything, n=1))
+    once = jax.jit(chex.assert_max_traces(all_scores, n=1))
     chex.assert_trees_all_close(once(hits, relevant), whole, rtol=1e-6)
     once(~hits, relevant + 1)
 
 
-def test_no_relevant_answer_scores_zero():
+def test_queries_without_relevant_items_score_zero():
     hits = jnp.array([[True, True], [False, False]])
     for divisor in ("min", "k", "relevant"):
         assert not metrics.map_at_k(hits, jnp.array([0, 0]), divisor=divisor).any()
-    for value in everything(jnp.zeros((2, 4), bool), jnp.array([0, 3])):
+    for value in all_scores(jnp.zeros((2, 4), bool), jnp.array([0, 3])):
         assert not value.any()
 
 
-def test_the_released_map_at_1000_counts_the_query_itself():
+def test_map_divisor_class_counts_the_query_itself():
     perfect, relevant = jnp.arange(30)[None, :] < 19, jnp.array([19])
     score = metrics.map_at_k(perfect, relevant, 1000, divisor="class")
     np.testing.assert_allclose(score, 0.95, rtol=1e-6)
@@ -115,22 +115,22 @@ def test_the_released_map_at_1000_counts_the_query_itself():
 def test_perfect_rankings_score_one_and_order_matters():
     hits = jnp.arange(8)[None, :] < jnp.arange(1, 8)[:, None]
     relevant = jnp.arange(1, 8)
-    for value in everything(hits, relevant):
+    for value in all_scores(hits, relevant):
         np.testing.assert_allclose(value, 1.0, rtol=1e-6)
     early, late = jnp.array([True, False, False]), jnp.array([False, False, True])
     for metric in (metrics.ndcg_at_k, metrics.map_at_k):
         assert metric(early, jnp.array(2)) > metric(late, jnp.array(2))
 
 
-def test_whole_numbers_may_stand_for_booleans():
+def test_integer_hits_equal_boolean_hits():
     hits, relevant = random_rankings()
     chex.assert_trees_all_equal(
-        everything(3 * hits.astype(np.int8), relevant), everything(hits, relevant)
+        all_scores(3 * hits.astype(np.int8), relevant), all_scores(hits, relevant)
     )
 
 
 @pytest.mark.parametrize("dtype", [np.int8, np.uint8])
-def test_numbers_of_relevant_ones_of_any_width(dtype):
+def test_relevant_counts_of_any_integer_type(dtype):
     hits, relevant = np.random.default_rng(1).random((3, 150)) < 0.5, np.array([127, 100, 90])
     for divisor in ("min", "k", "relevant", "class"):
         for k in (100, 300):
@@ -163,8 +163,8 @@ def blobs(noise=0.1):
     return (centres[labels] + noise * rng.normal(size=(60, 3))).astype(np.float32), labels * 7
 
 
-def test_equals_the_formula_on_clusters_that_are_known():
-    """Two heaps far apart, which every start finds; and each point a cluster."""
+def test_nmi_equals_the_formula_on_known_clusters():
+    """Two distant clusters, which every start finds; and each point its own cluster."""
     rng = np.random.default_rng(1)
     labels, heaps = rng.integers(0, 4, 60), rng.integers(0, 2, 60)
     points = rng.normal(size=(60, 3)).astype(np.float32)
@@ -174,14 +174,14 @@ def test_equals_the_formula_on_clusters_that_are_known():
     assert nmi(points, labels, 1) == pytest.approx(0, abs=1e-9)
 
 
-def test_separated_classes_reach_one():
+def test_nmi_of_separated_classes_is_one():
     points, labels = blobs()
     scores = [nmi(points, labels, key=jax.random.key(seed)) for seed in range(8)]
     assert max(scores) == pytest.approx(1.0)
     assert all(0 <= value <= 1 for value in scores)
 
 
-def test_the_key_decides():
+def test_nmi_depends_on_the_key():
     points, labels = blobs(noise=5.0)
     results = [nmi(points, labels, 9, jax.random.key(seed)) for seed in (0, 0, 1, 2, 3)]
     assert results[0] == results[1] == nmi(points, labels, num_clusters=9)
@@ -189,7 +189,7 @@ def test_the_key_decides():
     assert isinstance(nmi(points, labels, key=jax.random.PRNGKey(0)), float)
 
 
-def test_kinds_of_arrays_agree():
+def test_nmi_of_other_array_types_agrees():
     points, labels = blobs()
     points = np.round(points)
     expected = nmi(points, labels)
@@ -197,7 +197,7 @@ def test_kinds_of_arrays_agree():
     assert nmi(points.astype(np.float16), labels) == expected
 
 
-def test_rows_with_a_negative_label_take_no_part():
+def test_nmi_ignores_negative_labels():
     points, labels = blobs(noise=5.0)
     expected = nmi(points[:45], labels[:45])
     labels[45:], points[50:] = -1, np.nan
@@ -206,13 +206,13 @@ def test_rows_with_a_negative_label_take_no_part():
 
 
 @pytest.mark.parametrize("exponent", [-100, -40, 64, 120])
-def test_the_size_of_embeddings_changes_nothing(exponent):
+def test_nmi_is_independent_of_scale(exponent):
     points, labels = blobs(noise=5.0)
     assert nmi(np.ldexp(points, exponent), labels) == nmi(points, labels)
 
 
-def test_agreement_beyond_chance():
-    """By going through all deals, and by scikit-learn."""
+def test_adjusted_mutual_information():
+    """Compared with the enumeration of all assignments, and with scikit-learn."""
     from sklearn.metrics import adjusted_mutual_info_score
 
     rng = np.random.default_rng(0)
@@ -230,7 +230,7 @@ def test_agreement_beyond_chance():
         assert metrics.adjusted_mutual_information(classes, clusters) == pytest.approx(
             expected, abs=1e-9
         )
-        names = np.where(rng.random(size) < 0.2, -1, classes)  # take no part
+        names = np.where(rng.random(size) < 0.2, -1, classes)  # negative labels are ignored
         expected = adjusted_mutual_info_score(names[names >= 0], clusters[names >= 0])
         assert metrics.adjusted_mutual_information(names, clusters) == pytest.approx(
             expected, abs=1e-9
@@ -240,5 +240,5 @@ def test_agreement_beyond_chance():
     assert metrics.adjusted_mutual_information(np.zeros(4, int), np.arange(4)) == 0.0
 
 
-def test_a_collapsed_embedding_is_no_error():
+def test_collapsed_embeddings_score_zero():
     assert nmi(np.ones((12, 2), np.float32), np.arange(12) % 3) == pytest.approx(0.0, abs=1e-9)

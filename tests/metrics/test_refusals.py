@@ -1,4 +1,4 @@
-"""What metrics refuse, once each: by the error's class and the argument's name."""
+"""Refusals of metrics, once each: by the error's class and the argument's name."""
 
 from functools import partial
 
@@ -58,7 +58,7 @@ def retrieval(*arrays, **settings):
 
 
 def stacked(rows):
-    """Objects that are rows."""
+    """Return an object array of rows."""
     several = np.empty(len(rows), object)
     several[:] = list(rows)
     return several
@@ -269,7 +269,7 @@ LABELLED = [
 
 
 @pytest.mark.parametrize("metric", LABELLED)
-def test_a_row_that_is_not_finite_is_refused_where_it_counts(metric):
+def test_row_that_is_not_finite_is_refused_unless_ignored(metric):
     broken = POINTS.copy()
     broken[7, 1] = np.nan
     with pytest.raises(ValueError, match=r"row 7\b"):
@@ -279,7 +279,7 @@ def test_a_row_that_is_not_finite_is_refused_where_it_counts(metric):
 
 
 @pytest.mark.parametrize("metric", UNLABELLED)
-def test_a_row_that_is_not_finite_is_refused_without_labels(metric):
+def test_row_that_is_not_finite_is_refused_without_labels(metric):
     broken = POINTS.copy()
     broken[2, 0] = -np.inf
     with pytest.raises(ValueError, match=r"row 2\b"):
@@ -287,7 +287,7 @@ def test_a_row_that_is_not_finite_is_refused_without_labels(metric):
 
 
 @pytest.mark.parametrize("metric", LABELLED[:2])
-def test_a_row_that_is_not_finite_gives_no_number_under_jit(metric):
+def test_row_that_is_not_finite_gives_nan_under_jit(metric):
     broken = POINTS.copy()
     broken[7, 1] = np.nan
     assert np.isnan(jax.jit(metric)(broken, LABELS))

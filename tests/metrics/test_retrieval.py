@@ -18,10 +18,10 @@ CUTOFFS = {
 
 
 def embedded(seed, queries=60, classes=9, dim=5, whole=False):
-    """Random embeddings; `whole` numbers from a small range have duplicates and ties everywhere."""
+    """Return random embeddings; `whole` numbers from a small range have many duplicates and ties."""
     rng = np.random.default_rng(seed)
     vectors = rng.integers(-2, 3, (queries, dim)) if whole else rng.normal(size=(queries, dim))
-    # Classes of different sizes, some of one sample; any integers as labels, the negative ones no class.
+    # Classes of different sizes, some of one sample; labels are any integers, negative ones are ignored.
     labels = (rng.integers(0, classes, queries) ** 2 - 7) * 10**6
     return vectors.astype(np.float32), labels
 
@@ -30,9 +30,7 @@ def assert_equal_to_oracle(*data, self_index=None, ignore=None, **options):
     expected = oracle.per_query(*data, self_index=self_index, ignore=ignore, **CUTOFFS)
     options["ignore"] = ignore
     if len(data) == 4 and self_index is None:
-        options["self_index"] = np.full(
-            len(data[0]), -1
-        )  # so that nobody asks whether equal rows are one item
+        options["self_index"] = np.full(len(data[0]), -1)  # avoids the warning about equal rows
     elif self_index is not None:
         options["self_index"] = self_index
     actual = evaluate_retrieval(*data, **CUTOFFS, per_query=True, **options)
@@ -58,7 +56,7 @@ def test_self_retrieval_equals_the_oracle(size, whole):
 
 
 @pytest.mark.parametrize("whole", [False, True], ids=["generic", "ties"])
-def test_a_separate_gallery_equals_the_oracle(size, whole):
+def test_separate_gallery_equals_the_oracle(size, whole):
     queries, query_labels = embedded(0, queries=45, whole=whole)
     gallery, gallery_labels = embedded(10, size, classes=7, whole=whole)
     gallery[5:8] = queries[0]
@@ -85,8 +83,8 @@ def test_blocks_change_nothing(size, block_size):
 
 
 @pytest.mark.parametrize(("rows", "dim"), [(3, 1), (64, 512), (130, 3), (257, 129)])
-def test_duplicates_tie_exactly(rows, dim):
-    """All embeddings are the same point: only indices decide, and every one finds itself excluded."""
+def test_ties_of_duplicates_are_ordered_by_index(rows, dim):
+    """All embeddings are the same point: indices alone decide, and every query is excluded."""
     vectors = np.repeat(np.random.default_rng(dim).normal(size=(1, dim)), rows, axis=0)
     labels = np.arange(rows) % 3 == 0
     actual = evaluate_retrieval(
@@ -100,7 +98,7 @@ def test_duplicates_tie_exactly(rows, dim):
 
 @pytest.mark.parametrize("dtype", [np.float16, jnp.bfloat16])
 def test_half_precision_is_ranked_in_float32(dtype):
-    """Closeness in half precision would tie most of them: the vectors' own digits decide."""
+    """Distances in half precision would make most of them tie."""
     vectors, labels = embedded(7, dim=16)
     vectors = (vectors / 64 + 1).astype(dtype)
     assert_equal_to_oracle(vectors, labels)
@@ -110,7 +108,7 @@ def test_half_precision_is_ranked_in_float32(dtype):
     chex.assert_trees_all_equal(nearest(jnp.asarray(vectors), jnp.asarray(gallery), 5), expected)
 
 
-def test_where_all_rows_are_one_point_their_order_decides():
+def test_order_decides_when_all_rows_are_equal():
     labels = np.arange(1024) // 8
     shuffled = np.random.default_rng(0).permutation(labels)
     point = np.ones((1024, 3), np.float32)
@@ -121,7 +119,7 @@ def test_where_all_rows_are_one_point_their_order_decides():
 
 
 def test_large_classes_equal_the_oracle():
-    """As on MNIST: a few classes, R a tenth of the gallery, and of different sizes."""
+    """A few classes of different sizes, R a tenth of the gallery, like MNIST."""
     rng = np.random.default_rng(5)
     labels = rng.choice(5, 250, p=[0.1, 0.1, 0.2, 0.25, 0.35])
     vectors = (rng.normal(size=(5, 2))[labels] + rng.normal(size=(250, 2))).astype(np.float32)
@@ -137,7 +135,7 @@ def test_large_classes_equal_the_oracle():
     ],
     ids=["huge", "tiny", "far from the origin"],
 )
-def test_scale_and_offset_cost_no_digits(size, move):
+def test_scale_and_offset_cost_no_precision(size, move):
     vectors, labels = embedded(2, size)
     vectors = np.round(vectors * 1024) / 1024  # so that the offset is exact in float32
     plain = evaluate_retrieval(vectors.astype(np.float32), labels, **CUTOFFS)
@@ -146,10 +144,10 @@ def test_scale_and_offset_cost_no_digits(size, move):
 
 
 @pytest.mark.parametrize("times", [1e4, 1e30])
-def test_a_row_far_away_costs_the_others_no_digits(size, to_disk, times):
+def test_outlier_costs_the_others_no_precision(size, to_disk, times):
     vectors, labels = embedded(2, size, dim=16)
     vectors[0] *= times
-    labels[0] = 1  # alone in its class: nobody's answer, and asks for none
+    labels[0] = 1  # alone in its class: no query finds it, and it is no query
     assert_equal_to_oracle(vectors, labels)
     own, gallery = np.arange(1, size), to_disk(vectors)
     assert_equal_to_oracle(vectors[1:], labels[1:], gallery, labels, self_index=own)
@@ -158,7 +156,7 @@ def test_a_row_far_away_costs_the_others_no_digits(size, to_disk, times):
     chex.assert_trees_all_equal(found, expected + 1)
 
 
-def test_kinds_of_arrays_and_types_agree():
+def test_array_and_number_types_agree():
     vectors, labels = embedded(3, whole=True)
     expected = evaluate_retrieval(vectors, labels)
     for dtype in (jnp.float16, jnp.bfloat16, np.float64):
@@ -169,7 +167,7 @@ def test_kinds_of_arrays_and_types_agree():
         assert evaluate_retrieval(vectors.astype(np.float64), labels) == expected
 
 
-def test_queries_without_a_reference_are_left_out():
+def test_queries_without_a_match_are_not_counted():
     vectors, _ = embedded(4)
     labels = np.array([0, 0, *range(1, 59)])
     assert evaluate_retrieval(vectors, labels)["queries"] == 2
@@ -177,7 +175,7 @@ def test_queries_without_a_reference_are_left_out():
     assert nothing["queries"] == 0
 
 
-def test_nothing_to_find_is_warned_of():
+def test_no_matches_at_all_is_warned_of():
     vectors, _ = embedded(4)
     lone, others = np.arange(60), np.arange(60) + 60
     with pytest.warns(UserWarning, match=NOBODY) as warned:
@@ -194,7 +192,7 @@ def test_nothing_to_find_is_warned_of():
 
 
 @pytest.mark.parametrize("map_at", [(), (100,)], ids=["device", "host"])
-def test_other_values_are_the_same_program(map_at):
+def test_other_values_do_not_retrace(map_at):
     def evaluate(seed):
         rng = np.random.default_rng(seed)
         labels = rng.integers(0, 12, 124)
@@ -208,8 +206,8 @@ def test_other_values_are_the_same_program(map_at):
         evaluate(2)
 
 
-def some_of_a_gallery(seed, size, whole):
-    """Queries, of which some are rows of the gallery; not in its order, some twice, one with another label."""
+def queries_from_gallery(seed, size, whole):
+    """Return queries of which some are rows of the gallery: in another order, some twice, one relabelled."""
     gallery, labels = embedded(seed, size, whole=whole)
     rng = np.random.default_rng(seed)
     queries, query_labels = embedded(seed + 20, queries=23, whole=whole)
@@ -221,15 +219,15 @@ def some_of_a_gallery(seed, size, whole):
 
 @pytest.mark.parametrize("whole", [False, True], ids=["generic", "ties"])
 @pytest.mark.parametrize("block_size", [None, 7])
-def test_queries_that_are_rows_of_the_gallery_are_left_out(size, whole, block_size):
-    data, own = some_of_a_gallery(3, size, whole)
+def test_self_index_excludes_queries_from_the_gallery(size, whole, block_size):
+    data, own = queries_from_gallery(3, size, whole)
     assert_equal_to_oracle(*data, self_index=own, block_size=block_size)
 
 
 @pytest.mark.parametrize("kind", ["groups", "names", "pairs"])
-def test_pairs_that_do_not_count(size, kind):
-    """Of one group and one class, or any: as if the row were not in this query's gallery."""
-    data, own = some_of_a_gallery(4, size, whole=True)
+def test_ignored_pairs_equal_the_oracle(size, kind):
+    """Pairs of one group and class, or any pairs: as if the row were not in this query's gallery."""
+    data, own = queries_from_gallery(4, size, whole=True)
     rng = np.random.default_rng(4)
     groups = tuple(rng.integers(0, 3, rows) for rows in (23, size))
     if kind == "names":
@@ -244,9 +242,9 @@ def test_pairs_that_do_not_count(size, kind):
         )
 
 
-def test_given_distances_are_ranked(size):
-    """As the vectors' own; what takes no part stays away."""
-    data, own = some_of_a_gallery(4, size, whole=True)
+def test_given_distances_equal_the_vectors_own(size):
+    """Excluded pairs stay excluded."""
+    data, own = queries_from_gallery(4, size, whole=True)
     apart = np.linalg.norm(data[0][:, None].astype(float) - data[2], axis=-1)
     options = {**CUTOFFS, "self_index": own, "ignore": (np.arange(23) % 3, np.arange(size) % 3)}
     expected = evaluate_retrieval(*data, **options)
@@ -254,8 +252,8 @@ def test_given_distances_are_ranked(size):
     assert evaluate_retrieval(*zeros, distances=apart, block_size=7, **options) == expected
 
 
-def test_people_seen_by_other_cameras():
-    """Market-1501's protocol, of a gallery with distractors."""
+def test_person_reidentification_protocol():
+    """Market-1501's protocol, with distractors in the gallery."""
     rng = np.random.default_rng(1)
     people, cameras = rng.integers(0, 8, (2, 63)) // np.array([[1], [2]])
     people[50:] = np.where(rng.random(13) < 0.5, -1, people[50:])
@@ -276,7 +274,7 @@ def test_people_seen_by_other_cameras():
 
 
 @pytest.mark.parametrize("named", [False, True], ids=["numbers", "names"])
-def test_levels_are_labellings_of_their_own(named):
+def test_several_levels_of_labels_equal_each_alone(named):
     vectors, _ = embedded(6, whole=True)
     fine = np.random.default_rng(6).integers(-1, 12, 60)
     labels = np.stack([fine // 4, fine, np.arange(60)], axis=1)
@@ -300,7 +298,7 @@ def test_levels_are_labellings_of_their_own(named):
     assert evaluate_retrieval(vectors[:0], labels[:0])["R@1"].shape == (3,)
 
 
-def test_a_gallery_of_the_queries_is_no_gallery():
+def test_gallery_of_the_queries_equals_no_gallery():
     vectors, labels = embedded(2, whole=True)
     expected = evaluate_retrieval(vectors, labels, per_query=True)
     actual = evaluate_retrieval(
@@ -309,7 +307,7 @@ def test_a_gallery_of_the_queries_is_no_gallery():
     chex.assert_trees_all_equal(actual, expected)
 
 
-def test_a_query_that_equals_what_it_finds_is_warned_of_once():
+def test_queries_equal_to_their_match_are_warned_of_once():
     vectors, labels = embedded(1)
     labels = np.arange(60) % 4
     with pytest.warns(UserWarning, match=r"^60 of 60 .*self_index") as warned:
@@ -320,36 +318,36 @@ def test_a_query_that_equals_what_it_finds_is_warned_of_once():
     others[5] = vectors[9]
     with pytest.warns(UserWarning, match=r"^1 of 60 .*queries\[9\] and gallery\[5\]"):
         evaluate_retrieval(vectors, labels, others, labels)
-    labels[9] = -1  # no query
+    labels[9] = -1  # not a query
     evaluate_retrieval(vectors, labels, others, labels)
     evaluate_retrieval(vectors, labels, vectors, labels, self_index=np.full(60, -1))
     evaluate_retrieval(vectors, labels)
 
 
 def test_labels_beyond_int64_are_not_negative():
-    """As hashes of names are: such a label would be no class, and its row no query."""
+    """Hashes of names are unsigned; as negative labels their rows would be ignored."""
     vectors, labels = embedded(0)
     labels = np.abs(labels)
     hashed = labels.astype(np.uint64) + np.uint64(2**62)
     assert evaluate_retrieval(vectors, hashed) == evaluate_retrieval(vectors, labels)
 
 
-def test_no_ranks_are_no_recall():
+def test_empty_recall_at_computes_no_recall():
     vectors, labels = embedded(0)
     scores = evaluate_retrieval(vectors, labels, recall_at=())
     assert scores.items() <= evaluate_retrieval(vectors, labels).items()
     assert list(scores) == ["P@1", "RP", "MAP@R", "queries"]
 
 
-def test_negative_labels_are_no_class():
-    """They rank as what is wrong, and ask for nothing."""
+def test_negative_labels_are_distractors():
+    """They rank as wrong matches, and are not queries."""
     vectors, _ = embedded(0, queries=30)
     labels = np.random.default_rng(0).integers(0, 3, 30)
     labels[::4] = -1
     scores = evaluate_retrieval(vectors, labels)
     assert scores["queries"] == (labels >= 0).sum()
     assert "unanswered" not in scores
-    names = np.where(labels < 0, 100 + np.arange(30), labels)  # each a class of one row
+    names = np.where(labels < 0, 100 + np.arange(30), labels)  # each its own class
     assert scores | {"unanswered": 8} == evaluate_retrieval(vectors, names)
     with pytest.warns(UserWarning, match="none of 30"):
         nobody = evaluate_retrieval(vectors, np.full(30, -1))
@@ -404,7 +402,7 @@ def test_class_names():
 
 
 @pytest.mark.slow  # loads PyTorch
-def test_tensors_of_torch():
+def test_torch_tensors():
     torch = pytest.importorskip("torch", reason="tensors need torch, of the extra `parity`")
     vectors, labels = embedded(3)
     tensors = torch.tensor(vectors, requires_grad=True), torch.tensor(labels)
@@ -415,13 +413,13 @@ def test_tensors_of_torch():
 
 @pytest.fixture(scope="module")
 def large():
-    """A gallery of three pieces of 8 MiB, the last one short; ties everywhere."""
+    """Return a gallery of three chunks of 8 MiB, the last one shorter, with many ties."""
     some, labels = embedded(5, 4_200, classes=420, whole=True)
     return np.pad(some, ((0, 0), (0, 1024 - 5))), labels
 
 
-def test_a_gallery_on_disk(large, to_disk):
-    """Read in pieces: the same as in memory, ties and all."""
+def test_gallery_on_disk_equals_memory(large, to_disk):
+    """It is read in chunks; ties are the same."""
     gallery, labels = large
     queries, query_labels = gallery[::183] + np.float32(0.25), labels[::183]
     there = to_disk(gallery)
@@ -441,8 +439,8 @@ def test_a_gallery_on_disk(large, to_disk):
         evaluate_retrieval(queries, query_labels, to_disk(broken), labels[:45])
 
 
-def test_nearest_on_disk(large, to_disk):
-    """The same as in memory: ties, one's own row, groups of which few are looked at."""
+def test_nearest_on_disk_equals_memory(large, to_disk):
+    """With ties, excluded own rows, and ignored groups."""
     gallery, _ = large
     there, queries = to_disk(gallery), gallery[:20] + np.float32(0.25)
     for k, settings in ((3, {}), (900, {"block_size": 7}), (4, {"exclude_self": True})):

@@ -1,4 +1,4 @@
-"""The structure of embeddings: what proxies represent, how dense and wide classes are, how few samples cover one."""
+"""The structure of embeddings: proxies, density and width of classes, covering radii."""
 
 import itertools
 
@@ -26,7 +26,7 @@ def costs(c):
     return np.array([[np.linalg.norm(p - z) for z in points] for p in unit(PROXIES[c])])
 
 
-def test_assignment_tries_every_choice():
+def test_assignment_is_the_best_of_all_choices():
     best = []
     for c in range(C - 1):
         table = costs(c)
@@ -35,14 +35,14 @@ def test_assignment_tries_every_choice():
     assert proxy_distance(PROXIES, POINTS, LABELS) == pytest.approx(np.mean(best), rel=1e-5)
 
 
-def test_nearest_takes_each_proxy_for_itself():
+def test_nearest_matches_each_proxy_independently():
     expected = np.mean([costs(c).min(axis=1).mean() for c in range(C - 1)])
     actual = proxy_distance(PROXIES, POINTS, LABELS, kind="nearest")
     assert actual == pytest.approx(expected, rel=1e-5)
     assert actual <= proxy_distance(PROXIES, POINTS, LABELS)
 
 
-def test_represented_is_the_mean_distance_to_what_is_nearest_to_each():
+def test_represented_is_the_mean_distance_to_assigned_embeddings():
     expected = []
     for c in range(C - 1):
         table = costs(c)
@@ -54,8 +54,8 @@ def test_represented_is_the_mean_distance_to_what_is_nearest_to_each():
     assert actual == pytest.approx(np.mean(expected), rel=1e-5)
 
 
-def test_proxies_on_one_point_are_near_the_data_and_have_no_spread():
-    """What the proxies' distance does not tell: fifteen that act as one."""
+def test_collapsed_proxies_have_distance_and_spread_zero():
+    """The proxies' distance does not show that fifteen act as one; the spread does."""
     points = np.repeat(np.eye(3, dtype=np.float32), 15, axis=0)
     digits, parity = np.repeat(np.arange(3), 15), np.zeros(45, int)
     fallen = np.tile(np.eye(3, dtype=np.float32)[0], (1, 15, 1))
@@ -65,7 +65,7 @@ def test_proxies_on_one_point_are_near_the_data_and_have_no_spread():
     measured = metrics.proxy_spread(fallen, points, parity, digits)
     assert measured == metrics.ProxySpread(1.0, 0.0, pytest.approx(1 / 3))
     measured = metrics.proxy_spread(spread, points, parity, digits)
-    together = 3 * 10 / 105  # pairs within the three heaps of five
+    together = 3 * 10 / 105  # pairs within the three groups of five
     assert measured.together == pytest.approx(together)
     assert measured.distance == pytest.approx((1 - together) * np.sqrt(2), rel=1e-6)
     assert measured.covered == 1
@@ -73,7 +73,7 @@ def test_proxies_on_one_point_are_near_the_data_and_have_no_spread():
     assert metrics.proxy_spread(PROXIES[:, 0]) == (0.0, 0.0, None)
 
 
-def test_spread_by_hand():
+def test_proxy_spread_equals_loops():
     expected = []
     for c in range(C):
         expected.append(
@@ -94,7 +94,7 @@ def test_spread_by_hand():
     assert actual.covered == pytest.approx(np.mean(reached))
 
 
-def test_one_proxy_per_class_is_the_closest_embedding():
+def test_distance_of_one_proxy_per_class_is_to_the_closest_embedding():
     expected = np.mean([costs(c)[0].min() for c in range(C - 1)])
     for kind in ("assignment", "nearest"):
         actual = proxy_distance(jnp.asarray(3 * PROXIES[:, 0]), POINTS, LABELS, kind=kind)
@@ -194,15 +194,15 @@ def test_covering_radius():
     assert np.isinf(metrics.covering_radius(POINTS, POINTS[:4], centers_where=np.zeros(4, bool)))
 
 
-def test_one_class_has_no_width_in_units_of_nothing():
+def test_relative_width_of_a_single_class_is_zero():
     labels = jnp.zeros(len(X), int)
     assert metrics.class_density(jnp.asarray(X), labels) == 0
     assert metrics.concentration_variance(jnp.asarray(X), labels) == 0
 
 
 @pytest.mark.parametrize("size", [1e-30, 1e-20, 1e19, 1e30, 7e37])
-def test_the_size_of_embeddings_costs_no_digits(size):
-    """Nearly the smallest and the largest that there are: quotients stay, distances grow along."""
+def test_scale_costs_no_precision(size):
+    """Nearly the smallest and the largest floats: ratios do not change, distances scale."""
     small = np.clip(POINTS, -4, 4)
     large = (small.astype(float) * size).astype(np.float32)
     for quotient in (
@@ -218,14 +218,14 @@ def test_the_size_of_embeddings_costs_no_digits(size):
     assert metrics.uniformity(several) == (expected if size > 1 else 1.0)
 
 
-# How few samples cover their class: against plain loops.
+# Covering radii of classes, compared with plain loops.
 
 SAMPLES = np.random.default_rng(0).normal(size=(14, 3)).astype(np.float32)
 OF_SAMPLES = np.array([0, 1, 2, 0, 1, 2, 0, 1, -1, 0, 1, 0, 0, 2])
 
 
 def plain_radius(points: np.ndarray) -> float:
-    """The mean over k of the radius of k centres, each the point farthest from those before it."""
+    """Return the mean over k of the radius of k centres, each the point farthest from those before it."""
     centres, radii = [points[0]], []
     for _ in points:
         nearest = [min(float(np.linalg.norm(p - c)) for c in centres) for p in points]
@@ -247,8 +247,8 @@ def test_radius_and_distance_of_classes() -> None:
     np.testing.assert_allclose(covering.ratio, covering.radius / covering.between)
 
 
-def test_the_ratio_has_no_unit_and_the_radius_has() -> None:
-    """Shrinking all embeddings covers nothing better."""
+def test_covering_ratio_is_independent_of_scale() -> None:
+    """The radius scales with the embeddings, the ratio does not."""
     whole, small = (
         metrics.class_covering(jnp.asarray(s * SAMPLES), OF_SAMPLES) for s in (1.0, 0.1)
     )
@@ -256,7 +256,7 @@ def test_the_ratio_has_no_unit_and_the_radius_has() -> None:
     np.testing.assert_allclose(small.ratio, whole.ratio, rtol=1e-4)
 
 
-def test_classes_in_one_heap_have_an_infinite_ratio() -> None:
+def test_equal_class_means_have_an_infinite_ratio() -> None:
     covering = metrics.class_covering(
         jnp.array([[0.0], [1.0], [0.0], [1.0]]), np.array([0, 0, 1, 1])
     )
@@ -265,26 +265,26 @@ def test_classes_in_one_heap_have_an_infinite_ratio() -> None:
     assert one == (0.5, 0.0, float("inf"))
 
 
-def test_names_of_classes() -> None:
+def test_covering_with_class_names() -> None:
     covering = metrics.class_covering(SAMPLES[:4], np.array(["a", "b", "a", "b"]))
     assert covering == metrics.class_covering(jnp.asarray(SAMPLES[:4]), np.array([0, 1, 0, 1]))
 
 
-def test_greedy_radii_depend_on_which_point_is_first() -> None:
+def test_greedy_radii_depend_on_the_first_point() -> None:
     points = np.random.default_rng(3).normal(size=(9, 2))
     turned = [jnp.asarray(np.roll(points, -i, axis=0), jnp.float32) for i in range(9)]
     radii = [float(ccp.greedy_covering_radii(p)[2]) for p in turned]
     assert max(radii) > 1.1 * min(radii)
 
 
-def test_gradients_are_finite_where_points_meet() -> None:
+def test_gradients_are_finite_where_points_coincide() -> None:
     for points in ([[0.0, 0.0], [1.0, 0.0], [5.0, 2.0]], [[1.0, 1.0]] * 3):
         gradient = jax.grad(lambda v: ccp.greedy_covering_radii(v).sum())(jnp.array(points))
         assert np.isfinite(gradient).all()
 
 
 @pytest.mark.parametrize("offset", [0.0, 100.0, 1000.0])
-def test_distances_between_points_far_from_0(offset: float) -> None:
+def test_mean_distance_of_points_far_from_zero(offset: float) -> None:
     x = 0.1 * np.random.default_rng(0).normal(size=(20, 8)) + offset
     x = x.astype(np.float32)
     apart = np.linalg.norm(x[:, None].astype(float) - x, axis=-1).sum() / (20 * 19)
@@ -301,8 +301,8 @@ def test_radius_and_distance_of_classes_at_any_scale(scale: float) -> None:
 
 
 @pytest.mark.parametrize("centre", [1e3, 1e5, "of a class"])
-def test_what_points_share_costs_no_digits(centre):
-    """Of float32 that lie far from 0, or near each other around the directions of their classes: those of float64."""
+def test_common_offset_costs_no_precision(centre):
+    """Float32 points far from 0, or close together around their class's direction, give float64's values."""
     rows = np.arange(40) % 4
     moved = np.random.default_rng(0).normal(size=(40, 8))
     moved = 1e-4 * moved + np.eye(4, 8)[rows] if centre == "of a class" else moved + centre
@@ -316,7 +316,7 @@ def test_what_points_share_costs_no_digits(centre):
     ]
     if centre != "of a class":
         assert metrics.covering_radius(x, x) == 0
-    if centre != 1e5:  # there directions have lost them
+    if centre != 1e5:  # directions have lost precision there
         functions.append(lambda x, y: metrics.class_density(x, y, distance="cosine"))
     narrow = [function(x, rows) for function in functions]
     with jax.enable_x64(True):
@@ -325,13 +325,13 @@ def test_what_points_share_costs_no_digits(centre):
         np.testing.assert_allclose(one, other, rtol=1e-3)
 
 
-def test_wide_labels_are_not_cut():
+def test_labels_beyond_int32_are_exact():
     x, y = POINTS[:6], np.arange(6) // 2
     expected = metrics.violation_probability(x, y, beta=1.0, alpha=0.5)
     assert metrics.violation_probability(x, y * 2**32, beta=1.0, alpha=0.5) == expected
 
 
-def test_what_is_not_a_number_stays_so() -> None:
+def test_nan_gives_nan_unless_ignored() -> None:
     covering = metrics.class_covering(jnp.full((4, 2), jnp.nan), jnp.array([0, 0, 1, 1]))
     assert np.isnan(covering.ratio)
     points, labels = np.random.default_rng(0).normal(size=(12, 3)), np.arange(12) % 3

@@ -1,4 +1,4 @@
-"""Verification by distances, compared with loops over all of them and by scikit-learn; queries of no class."""
+"""Verification by distances, compared with loops over all pairs and with scikit-learn; open-set queries."""
 
 import chex
 import jax.numpy as jnp
@@ -32,7 +32,7 @@ def assert_equal_to_oracle(*data, rel=1e-9, **options):
 
 
 @pytest.mark.parametrize("whole", [False, True], ids=["generic", "ties"])
-def test_all_couples_equal_the_oracle(whole):
+def test_verification_equals_the_oracle(whole):
     x, y = some(0, whole=whole)
     gallery, labels = some(1, 30, whole=whole)
     rng = np.random.default_rng(0)
@@ -45,15 +45,15 @@ def test_all_couples_equal_the_oracle(whole):
     assert_equal_to_oracle(x, y, gallery, labels, self_index=own, ignore=cameras)
     assert_equal_to_oracle(x, y, gallery, labels, ignore=pairs)
     there = verification(X, Y, far=())["wrong"]
-    for own in ([1, -1, -1, -1, -1, -1], [-1, 0, -1, -1, -1, -1]):  # whichever of both says it
+    for own in ([1, -1, -1, -1, -1, -1], [-1, 0, -1, -1, -1, -1]):  # either of the two rows
         assert verification(X, Y, far=(), self_index=np.array(own))["wrong"] == there - 1
 
 
-def test_curve_and_area_are_those_of_scikit_learn():
+def test_roc_and_auc_equal_scikit_learns():
     from_sklearn = pytest.importorskip("sklearn.metrics", reason="compares with scikit-learn")
     x, y = some(2, 60, whole=True)
     y = np.abs(y)
-    apart, same = oracle.couples(x, y)
+    apart, same = oracle.labelled_pairs(x, y)
     measured = verification(x, y, far=(0.1,), roc=True)
     false, true, _ = from_sklearn.roc_curve(same, -apart, drop_intermediate=False)
     np.testing.assert_allclose(measured["ROC"][0], false, atol=1e-12)
@@ -66,13 +66,13 @@ def test_curve_and_area_are_those_of_scikit_learn():
 
 
 def rates_of(measured):
-    """What does not count couples."""
+    """Return the measures that are not counts of pairs."""
     return {name: value for name, value in measured.items() if name not in ("right", "wrong")}
 
 
 @pytest.mark.parametrize("where", ["memory", "disk"])
-def test_many_couples_are_counted_in_steps(to_disk, where):
-    """Of each row many copies: so many couples are counted, in pieces, and all rates are those of one copy each."""
+def test_many_pairs_are_counted_in_histogram_bins(to_disk, where):
+    """Many copies of each row have the rates of one copy each."""
     x, y = some(3, 61)
     gallery, labels = some(4, 45)
     cameras = np.arange(61) % 3, np.arange(45) % 3
@@ -90,8 +90,8 @@ def test_many_couples_are_counted_in_steps(to_disk, where):
     assert long["threshold@FAR=0.1"] > 1e24
 
 
-def test_many_couples_among_themselves():
-    """Each once: the rates of both orders."""
+def test_many_pairs_within_one_set():
+    """Pairs counted once have the rates of pairs in both orders."""
     x, y = some(3, 2_950)
     cameras, own = np.arange(2_950) % 3, np.arange(2_950)
     alone = verification(x, y, far=FAR, ignore=(cameras,) * 2)
@@ -101,10 +101,10 @@ def test_many_couples_among_themselves():
     moved = verification(jnp.asarray(x) * 2.0**20 + 2.0**20, y, far=FAR, ignore=(cameras,) * 2)
     assert moved["AUC"] == pytest.approx(alone["AUC"], abs=1e-3)
     point = verification(x * 0, y, far=FAR)
-    assert (point["AUC"], point["threshold@FAR=0.1"]) == (0.5, -1.0)  # nothing is accepted
+    assert (point["AUC"], point["threshold@FAR=0.1"]) == (0.5, -1.0)  # no pair is accepted
 
 
-def test_steps_of_one_row_far_away_are_those_of_the_others():
+def test_outlier_does_not_widen_the_bins():
     x, y = some(3, 61)
     x[np.flatnonzero(y == 2)[0]] *= 1e6
     gallery, labels = some(4, 45)
@@ -116,7 +116,7 @@ def test_steps_of_one_row_far_away_are_those_of_the_others():
     assert areas[1] == pytest.approx(areas[0], abs=1e-3)  # the far row's own distances tie
 
 
-def test_steps_follow_each_other():
+def test_bins_are_contiguous_and_narrow():
     sizes = np.sort(np.abs(np.random.default_rng(0).standard_cauchy(4000))).astype(np.float32)
     steps = couples._step(sizes)
     begin, end = couples._start(steps), couples._start(steps + 1)
@@ -125,23 +125,23 @@ def test_steps_follow_each_other():
     np.testing.assert_array_less(end - begin, 1.01 * np.maximum(1, sizes) / couples.STEPS)
 
 
-def test_a_row_on_disk_that_is_not_finite_is_refused(to_disk):
+def test_row_on_disk_that_is_not_finite_is_refused(to_disk):
     x, y = some(3, 8)
     broken = np.where(np.arange(8)[:, None] == 5, np.nan, x)
     with pytest.raises(ValueError, match=r"^gallery .*row 5\b"):
         verification(x, y, to_disk(broken), y)
 
 
-def test_a_threshold_between_neighbouring_numbers_is_the_lower():
-    lower = np.nextafter(1.0, 2.0)  # midway rounds up
+def test_threshold_between_adjacent_floats_is_the_lower():
+    lower = np.nextafter(1.0, 2.0)  # the midpoint rounds up
     assert (
         couples.Curve(np.array([lower, np.nextafter(lower, 2.0)]), *[np.ones(2)] * 2).threshold(0)
         == lower
     )
 
 
-def test_the_interval_holds_the_threshold_of_all_classes():
-    """Of many samples of classes nearly all: as often as it says, and not where couples were taken for independent."""
+def test_interval_contains_the_population_threshold():
+    """It does so for most samples of classes; an interval for independent pairs would be too narrow."""
     rng = np.random.default_rng(0)
     centres = rng.normal(size=(400, 3))
     rows = np.repeat(centres, 3, axis=0) + 0.2 * rng.normal(size=(1200, 3))
@@ -158,7 +158,7 @@ def test_the_interval_holds_the_threshold_of_all_classes():
 
 
 @pytest.mark.parametrize("whole", [False, True], ids=["generic", "ties"])
-def test_queries_of_no_class(whole):
+def test_open_set_equals_the_oracle(whole):
     x, y = some(5, whole=whole, classes=9)
     gallery, labels = some(6, 30, whole=whole)
     cameras = np.arange(40) % 3, np.arange(30) % 3
@@ -173,18 +173,16 @@ def test_queries_of_no_class(whole):
     assert (measured["known"], measured["unknown"]) == (39, 1)
     assert (
         measured["DIR@FAR=0"] == measured["R@1"] == 1.0
-    )  # what nothing may answer is not answered
+    )  # a query whose whole gallery is ignored counts as rejected
 
 
-def test_a_threshold_from_the_gallery_alone():
+def test_rejection_threshold_keeps_the_false_accept_rate():
     x, y = some(7, 50)
     apart = np.linalg.norm(x[:, None].astype(float) - x, axis=-1)
     nearest = np.where((y[:, None] == y) & (y >= 0), np.inf, apart).min(axis=1)[y >= 0]
     for far in (0.0, 0.1, 0.5):
         threshold = rejection_threshold(x, y, far=far)
-        beyond = nearest[
-            nearest > threshold
-        ].min()  # of two rows, where they are each other's nearest
+        beyond = nearest[nearest > threshold].min()  # two rows, if they are each other's nearest
         assert (nearest <= threshold).mean() <= far < (nearest <= beyond).mean()
     names = np.array(list("abcdefgh"))[y]
     assert rejection_threshold(x, names, far=0.1) > 0

@@ -1,4 +1,4 @@
-"""Weights of random numbers, as the files of other libraries hold them."""
+"""Random weights under the names of other libraries' files."""
 
 import jax
 import numpy as np
@@ -9,14 +9,14 @@ from jdml.models.dialects import Dialect, stored_shape
 
 
 def zeros(arch: str, dim: int = 8) -> dict:
-    """A network's variables as its init returns them, all zeros."""
+    """Return a network's variables with the shapes of its init, all zeros."""
     images = jax.ShapeDtypeStruct((1, 64, 64, 3), np.float32)
     shapes = jax.eval_shape(create(arch, dim=dim).init, jax.random.key(0), images)
     return jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), shapes)
 
 
 def random_arrays(arch: str, dialect: Dialect) -> dict[str, np.ndarray]:
-    """Arrays for everything but the head, positive, by a library's names."""
+    """Return positive arrays for all layers but the head, by a library's names."""
     draw, arrays = np.random.default_rng(0), {}
     for target, value in flatten_dict(zeros(arch), sep="/").items():
         if not target.startswith("params/head/"):

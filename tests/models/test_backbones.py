@@ -1,4 +1,4 @@
-"""All networks by name: sizes, frozen batch norm, types, gradients, what training moves."""
+"""All networks by name: sizes, frozen batch norm, types, gradients, updates in training."""
 
 from functools import cache, partial
 
@@ -25,7 +25,7 @@ PUBLISHED = {  # parameters before the embedding, as papers and libraries count 
     "efficientnet_lite0": 3_371_008,
     "vit_s16": 21_665_664,
 }
-VITS = {  # without DINOv2's mask token; sizes alone differ from those above
+VITS = {  # without DINOv2's mask token; they differ from those above only in size
     "vit_b16": 85_798_656,
     "vit_l16": 303_301_632,
     "dinov2_s14": 22_056_192,
@@ -49,9 +49,10 @@ def shapes_of(net, size: int, channels: int = 3):
 
 
 @pytest.mark.parametrize(
-    "name", [*PUBLISHED, *(pytest.param(n, marks=pytest.mark.slow) for n in VITS)]
+    "name",
+    [*PUBLISHED, *(pytest.param(n, marks=pytest.mark.slow) for n in VITS)],  # large networks
 )
-def test_as_many_parameters_as_published(name):
+def test_parameter_counts_equal_the_published(name):
     small = NETWORKS[name].small_images
     net, channels = create(name, dim=7), 1 if small else 3
     embeddings, variables = shapes_of(net, 28 if small else 64, channels)
@@ -61,13 +62,13 @@ def test_as_many_parameters_as_published(name):
     assert sum(leaf.size for leaf in jax.tree.leaves(body)) == (PUBLISHED | VITS)[name]
     if name == "eps" or name in VITS:
         return
-    for size in (1, 2, 3, 33) if small else (16, 33):  # one set of parameters for every size
+    for size in (1, 2, 3, 33) if small else (16, 33):  # the same parameters for every size
         assert jax.eval_shape(net.apply, variables, images_of(size, channels)).shape == (2, 7)
 
 
 @pytest.mark.parametrize("name", [*KINDS, "dinov2_s14_reg", "clip_b16", "siglip_b16"])
 def test_parameters_and_statistics_are_float32(name):
-    """Also in half precision, and where JAX has float64."""
+    """Also when computing in half precision, and with JAX's float64 enabled."""
     pooling = {"pooling": "gem"} if NETWORKS[name].pooling else {}
     net = create(name, dim=7, dtype=jnp.bfloat16, **pooling)
     with jax.enable_x64(True):
@@ -76,7 +77,7 @@ def test_parameters_and_statistics_are_float32(name):
 
 
 @pytest.mark.parametrize("name", BATCH_NORMED)
-def test_frozen_batch_norm_makes_training_and_evaluation_one_program(name):
+def test_frozen_batch_norm_gives_training_and_evaluation_one_program(name):
     net = create(name, dim=3, freeze_batch_norm=True)
     _, variables = shapes_of(net, 32)
     evaluated, trained = (
@@ -88,7 +89,7 @@ def test_frozen_batch_norm_makes_training_and_evaluation_one_program(name):
     assert str(evaluated) == str(trained)
     _, *statistics = trained.jaxpr.outvars
     number = len(jax.tree.leaves(variables["batch_stats"]))
-    assert statistics == trained.jaxpr.invars[:number]  # as they were
+    assert statistics == trained.jaxpr.invars[:number]  # unchanged
     jax.eval_shape(partial(net.apply, train=True), variables, images_of(32))
     moving = partial(create(name, dim=3).apply, train=True)
     with pytest.raises(ModifyScopeVariableError):
@@ -106,7 +107,7 @@ def tiny_vit(**settings):
 
 @pytest.fixture(scope="module")
 def tiny_variables():
-    """Of the tiny transformer, random."""
+    """Return random variables of the tiny transformer."""
     _, shapes = shapes_of(tiny_vit(), 12)
     draw = np.random.default_rng(0)
     return jax.tree.map(lambda leaf: draw.normal(size=leaf.shape).astype(np.float32), shapes)
@@ -124,8 +125,8 @@ def with_positions(variables, positions):
     return {"params": {**variables["params"], "positions": positions}}
 
 
-def test_patch_tokens_without_positions_know_no_order(tiny_variables):
-    """Average pooling of tokens is the same when the patches change places; with positions it is not."""
+def test_patch_tokens_without_positions_are_unordered(tiny_variables):
+    """Average pooling of tokens is invariant to the patches' order; with positions it is not."""
     images, net = photographs(12), tiny_vit(pooling="average")
     turned = np.roll(images, 4, axis=1)
     apply = jax.jit(net.apply)
@@ -136,7 +137,7 @@ def test_patch_tokens_without_positions_know_no_order(tiny_variables):
     assert not np.allclose(orders[0], embed(tiny_vit(pooling="token"), tiny_variables, images))
 
 
-def test_blocks_computed_anew_give_the_same_gradient(tiny_variables):
+def test_rematerialized_blocks_give_the_same_gradient(tiny_variables):
     images = photographs(12)
     gradients = [
         jax.jit(jax.grad(lambda v, net=net: (net.apply(v, images) ** 2).sum()))(tiny_variables)
@@ -152,7 +153,7 @@ NARROW = {"small": {"features": (4, 4, 8, 8)}, "resnet20v2": {"features": (4, 8,
 
 
 def small_network(name: str, **settings) -> nn.Module:
-    """The network, narrow where it can be, to compile quickly."""
+    """Return the network, narrow if possible, to compile quickly."""
     return create(name, dim=3, **NARROW.get(name, {}), **settings)
 
 
@@ -163,7 +164,7 @@ def fresh_variables(name: str) -> dict:
 
 @cache
 def training(name: str):
-    """Gradients of a loss in training, embeddings and moved statistics."""
+    """Return gradients of a loss in training, embeddings and updated statistics."""
     net = small_network(name)
 
     def loss(params, variables, images):
@@ -181,8 +182,8 @@ def small_images(size: int, batch: int = 16) -> jax.Array:
 
 
 @pytest.mark.parametrize("name", SMALL)
-def test_training_moves_the_running_statistics_and_evaluation_does_not(name):
-    """Statistics of one batch, repeated, are that batch's: both modes then agree."""
+def test_only_training_updates_the_running_statistics(name):
+    """After many updates with one batch the statistics are that batch's, and both modes agree."""
     images, variables = small_images(8), fresh_variables(name)
     evaluate = jax.jit(partial(small_network(name).apply, mutable=("batch_stats",)))
     _, updates = evaluate(variables, images)
@@ -207,7 +208,7 @@ def test_gradients_are_finite(name):
 
 
 @pytest.mark.parametrize("name", SMALL)
-def test_evaluation_embeds_each_image_by_itself(name):
+def test_evaluation_embeds_each_image_independently(name):
     apply, images = jax.jit(small_network(name).apply), small_images(8)
     alone = apply(fresh_variables(name), images[1:2])
     np.testing.assert_allclose(apply(fresh_variables(name), images)[1:2], alone, atol=1e-6)

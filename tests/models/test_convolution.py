@@ -1,4 +1,4 @@
-"""The convolution of all networks is `lax.conv_general_dilated`, value and gradients, however it is computed."""
+"""The networks' convolution equals `lax.conv_general_dilated`: values and gradients, for every algorithm."""
 
 import re
 from functools import partial
@@ -57,7 +57,7 @@ def arrays_of(shape: tuple[int, ...], groups: int, dtype: Any = jnp.float32) -> 
 
 
 def both(name: str, dtype: Any = jnp.float32) -> tuple:
-    """Ours, by chunks of a batch, whose sums must be those of the whole; theirs; arrays."""
+    """Return our convolution (in chunks of a batch), XLA's, and arrays."""
     shape, settings = GEOMETRIES[name]
     settings = {"window_strides": (1, 1), "padding": "SAME", **settings}
     arrays = arrays_of(shape, settings.get("feature_group_count", 1), dtype)
@@ -66,7 +66,7 @@ def both(name: str, dtype: Any = jnp.float32) -> tuple:
 
 
 def with_gradients(function: Any) -> Any:
-    """Value and gradients of a sum with a weight for each output."""
+    """Return value and gradients of a weighted sum of the outputs."""
 
     @jax.jit
     def evaluated(images: jax.Array, kernel: jax.Array) -> tuple:
@@ -85,24 +85,24 @@ def assert_close(actual: Any, expected: Any, dtype: Any) -> None:
 
 
 RULES = ["dense", "stride", "depthwise", "pointwise"]
-"""One geometry for each way in which gradients are computed on a CPU."""
+"""One geometry for each algorithm of the gradients on a CPU."""
 
 
 @pytest.mark.parametrize("name", GEOMETRIES)
-def test_is_xlas(name):
+def test_equals_xla(name):
     ours, theirs, arrays = both(name)
     assert_close(with_gradients(ours)(*arrays), with_gradients(theirs)(*arrays), jnp.float32)
 
 
 @pytest.mark.parametrize("name", RULES)
 @pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
-def test_is_xlas_in_half_precision(name, dtype):
+def test_equals_xla_in_half_precision(name, dtype):
     ours, theirs, arrays = both(name, dtype)
     assert_close(with_gradients(ours)(*arrays), with_gradients(theirs)(*arrays), dtype)
 
 
 def test_padding_beyond_the_kernel():
-    """As if the images had the zeros around them: XLA's gradient of them is wrong there on a CPU (jaxlib 0.10)."""
+    """Equals explicit zero padding; XLA's own gradient is wrong here on a CPU (jaxlib 0.10)."""
     arrays = arrays_of((2, 5, 6, 3, 4, 3, 3), 1)
     zeros = ((4, 0), (3, 5))
 
@@ -115,8 +115,8 @@ def test_padding_beyond_the_kernel():
 
 
 @pytest.mark.parametrize("name", RULES)
-def test_transformed(name):
-    """Under `vmap` over images and kernels, `jax.checkpoint`, and for a gradient of a gradient."""
+def test_vmap_checkpoint_and_second_gradient(name):
+    """`vmap` over images and kernels, `jax.checkpoint`, and a gradient of a gradient."""
     ours, theirs, (images, kernel) = both(name)
     many = jnp.stack([images, 2 * images]), jnp.stack([kernel, kernel + 1])
     actual, expected = (
@@ -150,7 +150,7 @@ def test_batches_sharded_over_a_mesh(name):
 @pytest.mark.parametrize(
     ("name", "platform"), [*((name, "cuda") for name in RULES), ("dense", "tpu")]
 )
-def test_programs_for_accelerators_hold_plain_convolutions(name, platform):
+def test_accelerator_programs_use_plain_convolutions(name, platform):
     ours, theirs, arrays = both(name)
 
     def kinds(function: Any, platform: str) -> dict[str, int]:
@@ -172,7 +172,7 @@ def test_one_program_for_all_platforms():
     assert_close(exported.call(*arrays), with_gradients(ours)(*arrays), jnp.float32)
 
 
-def test_in_a_flax_layer_names_and_values_stay():
+def test_flax_layer_keeps_its_names_and_values():
     images = jnp.ones((2, 5, 5, 3))
     layers = [nn.Conv(4, (3, 3)), nn.Conv(4, (3, 3), conv_general_dilated=convolve)]
     (plain, expected), (ours, actual) = (
@@ -184,14 +184,14 @@ def test_in_a_flax_layer_names_and_values_stay():
     chex.assert_trees_all_close(actual, expected, atol=1e-5)
 
 
-def test_windows_are_what_each_place_sees():
+def test_windows_equal_slices():
     x = np.arange(30.0).reshape(5, 6)
     actual = windows(jnp.asarray(x), (2, 3), (2, 1), (1, 2), axis=0)
     expected = [x[i : i + 3 : 2, 2 * j : 2 * j + 2] for i in range(2) for j in range(3)]
     chex.assert_trees_all_equal([np.asarray(part) for part in actual], expected)
 
 
-def test_forward_mode_says_so():
+def test_forward_mode_is_refused():
     ours, _, arrays = both("dense")
     with pytest.raises(TypeError, match="forward-mode autodiff"):
         jax.jvp(ours, arrays, arrays)

@@ -17,7 +17,7 @@ from jdml.models.layers import BatchNorm, ConvNorm, max_pool
 
 
 def pooled_by_loops(x: np.ndarray, pooling: str, p: float = 3.0) -> np.ndarray:
-    """One image and channel after the other, in float64."""
+    """Pool one image and channel after the other, in float64."""
     out = np.empty((x.shape[0], x.shape[3]))
     for i in range(x.shape[0]):
         for c in range(x.shape[3]):
@@ -36,7 +36,7 @@ def pooled_by_loops(x: np.ndarray, pooling: str, p: float = 3.0) -> np.ndarray:
 
 
 def head_with_identity(pooling: str, features: jax.Array, **settings) -> jax.Array:
-    """The head with an identity for its dense layer, so that the pooling shows."""
+    """Apply the head with an identity for its dense layer, to see the pooling."""
     head = EmbeddingHead(features.shape[-1], pooling, use_bias=False, **settings)
     params = {"embedding": {"kernel": jnp.eye(features.shape[-1])}}
     params |= {"p": jnp.array(3.0)} if pooling == "gem" else {}
@@ -44,19 +44,19 @@ def head_with_identity(pooling: str, features: jax.Array, **settings) -> jax.Arr
 
 
 @pytest.mark.parametrize("pooling", POOLINGS)
-def test_pooling_is_its_definition(pooling):
+def test_pooling_equals_its_definition(pooling):
     x = np.random.default_rng(0).normal(size=(3, 4, 5, 6)).astype(np.float32)
     expected = pooled_by_loops(x, pooling)
     np.testing.assert_allclose(head_with_identity(pooling, jnp.asarray(x)), expected, rtol=2e-5)
 
 
 @pytest.mark.parametrize("p", [1.0, 3.0, 7.5])
-def test_gem_is_its_definition_for_any_exponent(p):
+def test_gem_equals_its_definition_for_any_exponent(p):
     x = np.random.default_rng(1).normal(size=(2, 3, 3, 4)).astype(np.float32)
     np.testing.assert_allclose(gem_pool(x, p), pooled_by_loops(x, "gem", p), rtol=2e-5)
 
 
-def test_gradient_of_gem_is_the_finite_difference():
+def test_gradient_of_gem_equals_finite_differences():
     with jax.enable_x64(True):
         x = np.random.default_rng(2).uniform(0.1, 2, (1, 2, 3, 2))
 
@@ -90,7 +90,7 @@ def test_gem_learns_its_exponent():
 
 @pytest.mark.parametrize("pooling", POOLINGS)
 def test_half_precision_pools_in_float32(pooling):
-    """A sum of 4,096 ones is 4,096, which bfloat16 accumulation would not reach."""
+    """A sum of 4,096 ones is 4,096; accumulation in bfloat16 would give less."""
     x = jnp.ones((1, 64, 64, 2), jnp.bfloat16)
     out = head_with_identity(pooling, x, dtype=jnp.bfloat16)
     assert out.dtype == jnp.float32
@@ -116,7 +116,7 @@ def value_and_gradients(layer: nn.Module, x: jax.Array) -> tuple:
 
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
 @pytest.mark.parametrize("use_running_average", [False, True])
-def test_batch_norm_is_flaxs(use_running_average, dtype):
+def test_batch_norm_equals_flaxs(use_running_average, dtype):
     """Parameters, statistics, values and gradients, under the same names."""
     x = MAPS.astype(dtype)
     actual, expected = (
@@ -135,8 +135,8 @@ def test_batch_norm_without_spread_is_finite():
 
 
 @pytest.mark.parametrize("freeze", [False, True])
-def test_layers_keep_what_goes_in_and_what_comes_out(freeze):
-    """Of each convolution, and little more, also where an activation has two ends."""
+def test_layers_store_only_inputs_and_outputs(freeze):
+    """The memory for the gradient is that of each convolution's input and output, also with relu6."""
 
     class Layers(nn.Module):
         @nn.compact
@@ -160,7 +160,7 @@ def test_layers_keep_what_goes_in_and_what_comes_out(freeze):
 
 @pytest.mark.parametrize("use_running_average", [False, True])
 def test_batch_norm_far_from_zero(use_running_average):
-    """Channels whose mean is hundreds of times their spread, against float64 by the statistics that the layer has."""
+    """Channels whose mean is hundreds of times their spread, compared with float64."""
     x = MAPS + jnp.array([1000, -1000, 0])
     y, up = np.asarray(x, np.float64), np.asarray(jnp.cos(7 * MAPS), np.float64)
     stats = {"mean": jnp.asarray(y.mean((0, 1, 2)), jnp.float32), "var": jnp.array([2, 0.5, 1])}
@@ -186,7 +186,7 @@ def test_batch_norm_far_from_zero(use_running_average):
     chex.assert_trees_all_close((actual, slopes, dx), expected, rtol=1e-5, atol=1e-4)
 
 
-def test_frozen_batch_norm_of_a_channel_without_spread_is_its_bias():
+def test_frozen_batch_norm_of_a_constant_channel_is_its_bias():
     layer = BatchNorm(True, **SETTINGS)
     stats = {"mean": jnp.full(3, 1000.3), "var": jnp.zeros(3)}
     params = {"scale": jnp.ones(3), "bias": jnp.array([0.1, 0.7, -0.3])}
@@ -194,7 +194,7 @@ def test_frozen_batch_norm_of_a_channel_without_spread_is_its_bias():
     chex.assert_trees_all_equal(y, jnp.ones((2, 1)) * params["bias"])
 
 
-def test_frozen_batch_norm_differentiates_forwards_and_by_its_statistics():
+def test_frozen_batch_norm_has_forward_derivatives_and_gradients_by_statistics():
     layer = BatchNorm(True, **SETTINGS)
 
     def apply(params: dict, stats: dict, x: jax.Array) -> jax.Array:
@@ -223,7 +223,7 @@ def value_and_gradient(pool, x):
 
 
 @pytest.mark.parametrize(("size", "stride", "padding"), POOLS)
-def test_max_pool_is_flaxs(size, stride, padding):
+def test_max_pool_equals_flaxs(size, stride, padding):
     ours = partial(max_pool, size=size, stride=stride, padding=padding)
     theirs = partial(nn.max_pool, window_shape=(size, size), strides=(stride,) * 2, padding=padding)
     chex.assert_trees_all_close(
@@ -232,7 +232,7 @@ def test_max_pool_is_flaxs(size, stride, padding):
 
 
 @pytest.mark.parametrize("shape", [(2, 4, 6, 3), (1, 7, 5, 2), (1, 105, 28, 2)])
-def test_pooling_by_reshape_is_max_pool(shape):
+def test_pooling_by_reshape_equals_max_pool(shape):
     x = jax.random.normal(KEY, shape)
     theirs = partial(nn.max_pool, window_shape=(2, 2), strides=(2, 2))
     chex.assert_trees_all_close(
@@ -243,14 +243,14 @@ def test_pooling_by_reshape_is_max_pool(shape):
 @pytest.mark.parametrize(
     ("shape", "pooled"), [((2, 1, 1, 3), (2, 1, 1, 3)), ((2, 1, 5, 3), (2, 1, 2, 3))]
 )
-def test_a_side_of_one_is_not_pooled(shape, pooled):
+def test_side_of_one_pixel_is_not_pooled(shape, pooled):
     x = jax.random.normal(KEY, shape)
     assert max_pool_2x2(x).shape == pooled
     assert float(max_pool_2x2(x)[0, 0, 0, 0]) == float(x[0, 0, : min(shape[2], 2), 0].max())
 
 
-def test_pooling_of_a_tpu_is_that_of_the_others():
-    """Without equal pixels: these share the gradient elsewhere. No TPU is here: both ways are called by name."""
+def test_tpu_pooling_equals_the_default():
+    """For distinct pixels; equal ones share the gradient only in the default. Both functions run on a CPU here."""
     x = jax.random.permutation(KEY, 2 * 7 * 6 * 3).reshape(2, 7, 6, 3) / 100
     ways = (
         partial(way, 3, 2, ((1, 1), (0, 1))) for way in (layers._max_pool, layers._xla_max_pool)

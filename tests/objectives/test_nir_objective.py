@@ -1,4 +1,4 @@
-"""`with_nir`: what it adds to a proxy objective, and who learns from which term."""
+"""`with_nir`: the terms it adds to a proxy objective, and the gradients of each."""
 
 from typing import Any
 
@@ -17,11 +17,11 @@ B, C, D = 8, 3, 4
 X = jax.random.normal(jax.random.key(0), (B, D))
 Y = jnp.arange(B) % C
 FLOW = jdml.flows.ConditionalFlow(D, D, num_blocks=2, hidden=8, depth=2)
-# Of one proxy, of several, of a field.
+# With one proxy, with several, and a field.
 LOSSES = [
-    pytest.param(jdml.proxy_anchor_loss, 1, marks=pytest.mark.slow),
+    pytest.param(jdml.proxy_anchor_loss, 1, marks=pytest.mark.slow),  # another program
     (jdml.soft_triple_loss, 3),
-    pytest.param(jdml.potential_field_loss, 3, marks=pytest.mark.slow),
+    pytest.param(jdml.potential_field_loss, 3, marks=pytest.mark.slow),  # another program
 ]
 
 
@@ -48,7 +48,7 @@ def test_regularizes_any_proxy_loss(loss: Any, per_class: int) -> None:
     assert all(jnp.abs(g).max() > 0 for g in jax.tree.leaves(gradients))
 
 
-def test_hidden_rows_count_as_removed() -> None:
+def test_masked_rows_equal_removed_rows() -> None:
     objective, params = made()
     hidden = jnp.concatenate([X, jnp.full((2, D), jnp.nan)])
     labels = jnp.concatenate([Y, jnp.array([0, 1])])
@@ -59,14 +59,14 @@ def test_hidden_rows_count_as_removed() -> None:
     chex.assert_tree_all_finite(metrics)
 
 
-def test_proxies_may_be_left_to_their_own_loss() -> None:
+def test_stop_proxy_gradient() -> None:
     objective, params = made(stop_proxy_gradient=True, weight=0.0)
     gradient = jax.jit(jax.grad(lambda p: objective.loss(p, X, Y)[0]))(params)
     assert not gradient["proxies"].any()
     assert max(jnp.abs(g).max() for g in jax.tree.leaves(gradient["flow"])) > 0
 
 
-def test_during_the_warm_up_the_model_gets_no_gradient() -> None:
+def test_model_gets_no_gradient_during_warm_up() -> None:
     objective, params = made(warmup=2)
     state = objective.init_state()
     by_model = jax.jit(jax.grad(lambda x, s: objective.loss(params, x, Y, state=s)[0]))
@@ -79,7 +79,7 @@ def test_during_the_warm_up_the_model_gets_no_gradient() -> None:
 
 
 @pytest.mark.parametrize("kind", ["generate", "match", "both"])
-def test_drawn_samples_train_whom_they_should(kind: Any) -> None:
+def test_generated_samples_train_flow_or_proxies(kind: Any) -> None:
     objective, params = made(self_regularization=kind, weight=1.0)
     plain, _ = made(weight=1.0)
 
@@ -96,8 +96,8 @@ def test_drawn_samples_train_whom_they_should(kind: Any) -> None:
         objective.loss(params, X, Y)
 
 
-def test_generate_and_match_is_one_term_with_all_its_gradients() -> None:
-    """L(ψ, P) with ψ = τ(ζ | P), once; the proxies also move the samples that are drawn around them."""
+def test_both_self_regularizations_are_one_term() -> None:
+    """L(ψ, P) with ψ = τ(ζ | P); the gradient by proxies includes their effect on the generated samples."""
     objective, params = made(self_regularization="both", weight=1.0)
     plain, _ = made(weight=1.0)
     key = jax.random.key(3)
@@ -118,17 +118,17 @@ def test_generate_and_match_is_one_term_with_all_its_gradients() -> None:
     chex.assert_trees_all_close(gradient, of_term, rtol=1e-3, atol=1e-4)
 
 
-def test_f_of_the_mean_reaches_the_objective() -> None:
+def test_of_mean_applies_to_the_objective() -> None:
     objective, params = made(weight=0.0, of_mean=True)
     value, metrics = objective.loss(params, X, Y)
     np.testing.assert_allclose(value, jnp.exp(metrics["nll"]), rtol=1e-5)
 
 
-def test_wrong_pairs_are_made_unlikely() -> None:
+def test_wrong_class_weight_lowers_the_likelihood_of_wrong_pairs() -> None:
     objective, params = made(wrong_class_weight=0.5, shape="identity", weight=0.0)
     plain, _ = made(shape="identity", weight=0.0)
     added = objective.loss(params, X, Y)[0] - plain.loss(params, X, Y)[0]
-    # The next sample of another class: with labels 0, 1, 2, 0, … the next one, and of the last (1) the first (0).
+    # Each row is paired with the next sample of another class: the next row, and the first row for the last.
     other = (jnp.arange(B) + 1) % B
     wrong = np.asarray(Y != Y[other])
     assert wrong.all()
@@ -138,7 +138,7 @@ def test_wrong_pairs_are_made_unlikely() -> None:
     np.testing.assert_allclose(added, -0.5 * surprise[wrong].mean(), rtol=1e-4)
 
 
-def test_latents_that_would_overflow_are_reported() -> None:
+def test_capped_latents_are_reported() -> None:
     objective, params = made()
     loud = {**params, "flow": jax.tree.map(lambda p: 100 * p, params["flow"])}
     value, metrics = objective.loss(loud, X, Y)
@@ -146,7 +146,7 @@ def test_latents_that_would_overflow_are_reported() -> None:
     assert metrics["capped"] > 0
 
 
-def test_trains_under_roles() -> None:
+def test_nll_falls_with_an_optimizer_per_role() -> None:
     import optax
 
     objective, params = made(weight=0.1)
@@ -174,12 +174,12 @@ def test_trains_under_roles() -> None:
         ("self_regularization", "all"),
     ],
 )
-def test_mistaken_settings(setting: str, value: Any) -> None:
+def test_wrong_settings_are_refused(setting: str, value: Any) -> None:
     with pytest.raises(ValueError, match=rf"^{setting}\b"):
         made(**{setting: value})
 
 
-def test_what_cannot_be_regularized() -> None:
+def test_wrong_objective_or_flow_is_refused() -> None:
     pair = objectives.pair(jdml.triplet_loss)
     wider = objectives.proxy(jdml.proxy_anchor_loss, C, D + 1)
     for objective, name in ((pair, "objective"), (wider, "flow")):
@@ -187,14 +187,14 @@ def test_what_cannot_be_regularized() -> None:
             objectives.with_nir(objective, FLOW).init(jax.random.key(0))
 
 
-def test_actnorm_starts_sanely() -> None:
+def test_actnorm_starts_with_a_moderate_nll() -> None:
     flow = jdml.flows.ConditionalFlow(D, D, num_blocks=3, hidden=8, depth=2, actnorm=True)
     objective = objectives.with_nir(objectives.proxy(jdml.proxy_anchor_loss, C, D), flow)
     _, metrics = objective.loss(objective.init(jax.random.key(0)), X, Y)
     assert abs(metrics["nll"]) < 100
 
 
-def test_narrow_types() -> None:
+def test_half_precision_proxies_and_int8_labels() -> None:
     objective = objectives.with_nir(objectives.proxy(jdml.proxy_anchor_loss, 200, D), FLOW)
     params = objective.init(jax.random.key(0))
     expected, _ = objective.loss(params, X, Y)

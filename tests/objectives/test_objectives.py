@@ -1,4 +1,4 @@
-"""Objectives: the loss they carry, what they learn and remember, and how they nest."""
+"""Objectives: their loss, parameters, memory and nesting."""
 
 import functools
 
@@ -31,14 +31,14 @@ def test_pair_is_the_loss_with_its_settings() -> None:
 
 
 @pytest.mark.parametrize("loss_fn", [jdml.potential_field_loss, jdml.contrastive_potential_loss])
-def test_pair_takes_a_field_of_samples_alone(loss_fn) -> None:
-    """No proxies, and no key to draw with: the field losses take none."""
+def test_pair_takes_a_field_loss_without_proxies(loss_fn) -> None:
+    """The field losses take no proxies and no key."""
     objective = objectives.pair(loss_fn, delta=0.5)
     loss, _ = objective.loss(objective.init(KEY), X, Y, key=KEY, where=Y < 2)
     assert loss == loss_fn(X, Y, delta=0.5, where=Y < 2)
 
 
-def test_proxies_may_be_what_a_pair_learns() -> None:
+def test_pair_can_learn_proxies() -> None:
     start = jnp.eye(3, X.shape[1])
     objective = objectives.pair(jdml.proxy_anchor_loss, learned={"proxies": start})
     value, _ = objective.loss(objective.init(KEY), X, Y % 3)
@@ -46,7 +46,7 @@ def test_proxies_may_be_what_a_pair_learns() -> None:
     objectives.pair(lambda x, y, *proxies, **settings: jnp.sum(x))
 
 
-def test_pair_hands_the_key_to_random_miners() -> None:
+def test_pair_passes_the_key_to_random_miners() -> None:
     objective = objectives.pair(jdml.triplet_loss, mine=jdml.mining.random_positive())
     assert jnp.isfinite(objective.loss({}, X, Y, key=KEY)[0])
     with pytest.raises(ValueError, match=r"^key\b"):
@@ -77,7 +77,7 @@ def test_proxies_start_on_the_sphere_and_are_learned(per_class: int) -> None:
     assert (gradient["proxies"] != 0).any()
 
 
-def test_memory_compares_with_past_batches_and_not_with_oneself() -> None:
+def test_memory_compares_with_past_batches_but_not_with_itself() -> None:
     objective = objectives.with_memory(
         objectives.pair(jdml.contrastive_loss, negative_margin=1.5), 12, 4, weight=0.5
     )
@@ -101,8 +101,8 @@ def test_memory_compares_with_past_batches_and_not_with_oneself() -> None:
     np.testing.assert_allclose(metrics["memory_loss"], past, rtol=1e-5)
 
 
-def test_memory_leaves_out_older_copies_of_a_sample() -> None:
-    """As if the pairs were not there; who has no id is left out by index alone."""
+def test_memory_excludes_older_copies_of_a_sample() -> None:
+    """Pairs of copies are ignored; rows without an id are excluded by index only."""
     objective = objectives.with_memory(
         objectives.pair(jdml.contrastive_loss, positive_margin=-1.0, negative_margin=2.5), 12, 4
     )
@@ -124,11 +124,11 @@ def test_memory_leaves_out_older_copies_of_a_sample() -> None:
     )
     positive = (np.asarray(Y)[:, None] == labels) & ~same
     negative = (np.asarray(Y)[:, None] != labels) & ~same
-    expected = terms[positive].mean() + terms[negative].mean()  # all have a positive hinge
+    expected = terms[positive].mean() + terms[negative].mean()  # all hinges are positive
     np.testing.assert_allclose(metrics["memory_loss"], expected, rtol=1e-5)
 
 
-def test_a_loss_that_knows_of_no_ids_may_have_a_memory() -> None:
+def test_loss_without_ids_can_have_a_memory() -> None:
     def near(embeddings, labels, *, where=None, references=None, **of_references):
         against = embeddings if references is None else references
         return jnp.mean(jnp.square(embeddings[:, None] - against[None]))
@@ -146,7 +146,7 @@ def test_a_loss_that_knows_of_no_ids_may_have_a_memory() -> None:
 
 
 @pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float32, jnp.float64])
-def test_memory_is_kept_in_the_type_that_is_asked_for(dtype) -> None:
+def test_memory_is_stored_in_the_requested_dtype(dtype) -> None:
     with jax.enable_x64(dtype == jnp.float64):
         x = jnp.asarray(np.random.default_rng(3).normal(size=(6, 4)), dtype)
         pair = objectives.pair(jdml.contrastive_loss, negative_margin=1.5)
@@ -171,9 +171,11 @@ QUICK = ("triplet", "proxy_anchor", "potential_field")
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=[] if n in QUICK else [pytest.mark.slow]) for n in LOSSES]
+    # Programs of other losses.
+    "name",
+    [pytest.param(n, marks=[] if n in QUICK else [pytest.mark.slow]) for n in LOSSES],
 )
-def test_parameters_are_float32_where_jax_has_float64_too(name) -> None:
+def test_parameters_are_float32_with_x64_enabled(name) -> None:
     with jax.enable_x64(True):
         objective = make_objective(Recipe(loss=name, dim=4), 3)
         params, state = objective.init(KEY), objective.init_state()
@@ -182,7 +184,7 @@ def test_parameters_are_float32_where_jax_has_float64_too(name) -> None:
         assert objective.loss(params, X, Y, key=KEY, state=state)[0].dtype == jnp.float32
 
 
-def test_memory_warms_up() -> None:
+def test_memory_starts_after_its_warm_up() -> None:
     plain = objectives.pair(jdml.contrastive_loss)
     objective = objectives.with_memory(plain, 12, 4, warmup=2)
     state, losses = objective.init_state(), []
@@ -194,7 +196,7 @@ def test_memory_warms_up() -> None:
     assert losses[2] > alone
 
 
-def test_memory_is_one_trace_and_takes_masks() -> None:
+def test_memory_traces_once_and_respects_masks() -> None:
     objective = objectives.with_memory(objectives.pair(jdml.multi_similarity_loss), 12, 4)
 
     @jax.jit
@@ -266,12 +268,12 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("build", "error", "name"), REFUSED)
-def test_bad_settings(build, error, name) -> None:
+def test_wrong_settings_are_refused(build, error, name) -> None:
     with pytest.raises(error, match=rf"^{name}\b"):
         build()
 
 
-def test_a_monitor_adds_its_metrics_to_the_loss() -> None:
+def test_monitor_adds_its_metrics_to_the_loss() -> None:
     monitor = functools.partial(jdml.losses.field_activity, delta=0.5, alpha=1.0)
     objective = objectives.proxy(
         jdml.potential_field_loss, 3, 4, 2, monitor=monitor, delta=0.5, alpha=1.0
@@ -286,7 +288,7 @@ def test_a_monitor_adds_its_metrics_to_the_loss() -> None:
     of_five = jax.jit(objective.loss)(params, x[:5], y[:5])[1]
     chex.assert_trees_all_close(metrics, of_five, rtol=1e-5)
     settings = {"delta": 0.5, "alpha": 1.0, "normalize": None}
-    told = objectives.proxy(  # what it takes of the settings need not be said twice
+    derived = objectives.proxy(  # the monitor takes its settings from the loss's
         jdml.potential_field_loss,
         3,
         4,
@@ -295,7 +297,7 @@ def test_a_monitor_adds_its_metrics_to_the_loss() -> None:
         reduce_fn=jnp.sum,
         **settings,
     )
-    _, actual = told.loss(params, x, y)
+    _, actual = derived.loss(params, x, y)
     expected = jdml.losses.field_activity(x, y, params["proxies"], **settings)
     chex.assert_trees_all_close({name: actual[name] for name in expected}, expected)
 
@@ -309,7 +311,7 @@ def test_a_monitor_adds_its_metrics_to_the_loss() -> None:
     chex.assert_trees_all_close(grads, plainly, rtol=1e-5)
 
 
-# Some of very many classes: what a step sees, and what it does not.
+# Sampled classes.
 
 C, D, B = 40, 3, 6
 DRAWS = np.random.default_rng(0)
@@ -323,14 +325,14 @@ def sampled(number):
     return objectives.proxy(jdml.soft_triple_loss, C, D, 2, sampled_classes=number)
 
 
-def test_all_classes_are_exact():
+def test_sampling_all_classes_is_exact():
     params = {"proxies": PROXIES}
     plain = objectives.proxy(jdml.soft_triple_loss, C, D, 2).loss(params, ROWS, CLASSES)
     for number in (C, C + 5):
         chex.assert_trees_all_equal(sampled(number).loss(params, ROWS, CLASSES), plain)
 
 
-def test_the_batchs_classes_are_among_those_drawn():
+def test_sampled_classes_include_the_batchs():
     key = jax.random.key(3)
     drawn, among = draw(PROXIES, CLASSES, 10, key=key)
     chex.assert_shape(drawn, (10, 2, D))
@@ -341,7 +343,7 @@ def test_the_batchs_classes_are_among_those_drawn():
     assert (np.asarray(drawn) != np.asarray(other)).any()
 
 
-def test_others_are_drawn_uniformly_and_never_twice():
+def test_other_classes_are_drawn_uniformly_without_replacement():
     seen = np.zeros(C)
     index = jnp.arange(C, dtype=jnp.float32)[:, None, None]
     keys = jax.random.split(jax.random.key(0), 200)
@@ -351,11 +353,11 @@ def test_others_are_drawn_uniformly_and_never_twice():
         seen[drawn] += 1
     present = np.unique(np.asarray(CLASSES))
     assert (seen[present] == 200).all()
-    others = np.delete(seen, present) / 200  # 5 of 35: 0.143, with a deviation of 0.025
+    others = np.delete(seen, present) / 200  # 5 of 35: 0.143, standard deviation 0.025
     assert 0.04 < others.min() < others.max() < 0.25
 
 
-def test_rows_that_do_not_count_bring_no_class():
+def test_masked_rows_add_no_class():
     where = jnp.arange(B) < 2
     drawn, among = sample_classes(
         PROXIES, jnp.where(where, CLASSES, 99), 6, key=jax.random.key(0), where=where
@@ -369,7 +371,7 @@ def test_rows_that_do_not_count_bring_no_class():
     chex.assert_trees_all_close(loss, alone, rtol=1e-6)
 
 
-def test_only_what_is_drawn_has_a_gradient():
+def test_only_sampled_proxies_have_a_gradient():
     key = jax.random.key(1)
     gradient = jax.grad(lambda p: sampled(10).loss({"proxies": p}, ROWS, CLASSES, key=key)[0])(
         PROXIES
@@ -380,7 +382,7 @@ def test_only_what_is_drawn_has_a_gradient():
     np.testing.assert_array_equal(moved, expected)
 
 
-def test_what_sampled_classes_refuse():
+def test_sampled_classes_refusals():
     params, key = {"proxies": PROXIES}, jax.random.key(0)
     with pytest.raises(ValueError, match=r"^sampled_classes\b"):
         sampled(5).loss(params, ROWS, CLASSES, key=key)
@@ -392,7 +394,7 @@ def test_what_sampled_classes_refuse():
         )(PROXIES)
 
 
-def test_a_step_of_a_million_classes_is_small():
+def test_memory_for_a_million_classes_stays_below_1_gib():
     """1,000,000 classes, 64-D, B = 256, S = 100,000: a gradient's temporaries stay below 1 GiB."""
     objective = objectives.proxy(
         jdml.normalized_softmax_loss, 1_000_000, 64, sampled_classes=100_000
@@ -411,7 +413,7 @@ def test_a_step_of_a_million_classes_is_small():
 
 
 @pytest.mark.parametrize("impl", ["threefry2x32", "rbg", "unsafe_rbg"])
-def test_draws_under_vmap_are_those_alone(impl):
+def test_draws_under_vmap_equal_single_draws(impl):
     keys = jax.random.split(jax.random.key(0, impl=impl), 3)
     mapped, _ = jax.vmap(lambda key: draw(PROXIES, CLASSES, 10, key=key))(keys)
     for key, drawn in zip(keys, mapped, strict=True):
@@ -419,7 +421,7 @@ def test_draws_under_vmap_are_those_alone(impl):
     assert not jnp.array_equal(mapped[0], mapped[1])
 
 
-# Eq. 4.10: the references of a batch are images that go through the network with it.
+# Eq. 4.10: the references of a batch are anchor images that the network embeds with it.
 
 MARGINS = {"positive_margin": 0.0, "negative_margin": 0.5}
 OBJECTIVE = objectives.as_anchor_objective(jdml.contrastive_loss, 4, **MARGINS)
@@ -427,8 +429,8 @@ POINTS = jax.random.normal(jax.random.key(0), (10, 2))
 LABELS = jnp.array([0, 0, 1, 1, 0, 1, 0, 1, 1, 0])
 
 
-def test_the_loss_is_that_of_proxies_at_the_anchors_own_embeddings() -> None:
-    """And its gradient is theirs, too: what a proxy would feel, its anchor feels."""
+def test_anchor_loss_equals_proxy_loss_at_the_anchors_embeddings() -> None:
+    """The gradients are equal, too."""
     by_proxies = objectives.as_proxy_objective(jdml.contrastive_loss, 2, 2, 2, **MARGINS)
 
     def of_proxies(proxies, x):
@@ -442,10 +444,10 @@ def test_the_loss_is_that_of_proxies_at_the_anchors_own_embeddings() -> None:
     np.testing.assert_allclose(gradient[:4], of_anchors, atol=1e-6)
     np.testing.assert_allclose(gradient[4:], of_batch, atol=1e-6)
     in_batch = jdml.contrastive_loss(POINTS, LABELS, normalize=ball, **MARGINS)
-    assert abs(actual - in_batch) > 1e-3  # plain contrastive loss is a third thing
+    assert abs(actual - in_batch) > 1e-3  # the plain contrastive loss differs
 
 
-def test_places_that_no_sample_fills_count_for_nothing() -> None:
+def test_empty_batch_slots_are_ignored() -> None:
     where = jnp.arange(10) % 4 != 1
     hidden = jnp.where(where[:, None], POINTS, jnp.nan)
     masked = OBJECTIVE.loss({}, hidden, LABELS, where=where)[0]
@@ -455,7 +457,7 @@ def test_places_that_no_sample_fills_count_for_nothing() -> None:
 
 
 @pytest.mark.slow  # trains a network
-def test_it_trains_with_its_sampler() -> None:
+def test_anchor_objective_trains_with_its_sampler() -> None:
     digits = data.load("digits")
     sampler = data.AnchorBatchSampler(
         data.ClassBatchSampler(digits.labels, 4, 4), digits.labels, 2, renew_every=10
@@ -470,7 +472,7 @@ def test_it_trains_with_its_sampler() -> None:
     chex.assert_tree_all_finite(result.state.params)
 
 
-def test_a_batch_of_anchors_alone_is_refused() -> None:
+def test_batch_of_anchors_only_is_refused() -> None:
     with pytest.raises(ValueError, match="anchors"):
         OBJECTIVE.loss({}, POINTS[:4], LABELS[:4])
 
@@ -482,7 +484,7 @@ def test_a_batch_of_anchors_alone_is_refused() -> None:
         objectives.proxy(jdml.proxy_anchor_loss, 8, 2, sampled_classes=4),
     ],
 )
-def test_labels_of_numpy_are_those_of_classes(objective) -> None:
+def test_numpy_labels_are_checked_against_the_classes(objective) -> None:
     params, key = objective.init(jax.random.key(0)), jax.random.key(1)
     vectors, labels = np.eye(2, dtype=np.float32), np.array([3, 7])
     value = objective.loss(params, vectors, labels, key=key)[0]
@@ -494,7 +496,7 @@ def test_labels_of_numpy_are_those_of_classes(objective) -> None:
         objective.loss(params, vectors, [3, 7], key=key)
 
 
-def test_a_memory_needs_a_loss_that_takes_references() -> None:
+def test_memory_requires_a_loss_with_references() -> None:
     vectors, labels = np.eye(3, dtype=np.float32), np.array([0, 1, 0])
     for inner in (
         objectives.as_anchor_objective(jdml.contrastive_loss, 2),

@@ -21,7 +21,7 @@ EXTREMES = [0.0, 1e-44, 1e-38, 1e-30, 1e-20, 1e-6, 1.0, 1e6, 1e19, 1e30, 1e36, 3
 
 @pytest.fixture(params=["cpu", "gpu"])
 def platform(request, monkeypatch) -> None:
-    """Formulas as they are for a CPU, and as they are elsewhere."""
+    """Use the formulas for a CPU, and those for other platforms."""
     monkeypatch.setattr(jax, "default_backend", lambda: request.param)
 
 
@@ -44,8 +44,8 @@ def test_normalization_is_finite_at_every_scale(normalize) -> None:
 
 
 @pytest.mark.parametrize("x64", [False, True], ids=["float32", "float64"])
-def test_inverse_norms_on_a_cpu_and_elsewhere(x64: bool, monkeypatch) -> None:
-    """At every scale, each beside others, as 1/‖v‖ in extended precision, and 0 where a vector counts as zero."""
+def test_inverse_norms_on_every_platform(x64: bool, monkeypatch) -> None:
+    """They equal 1/‖v‖ in extended precision at every scale, and 0 where a vector counts as zero."""
     scales = [*EXTREMES, *([1e-320, 1e-300, 1e-298, 1e-160, 1e160, 1e306, 1e307] if x64 else [])]
     with jax.enable_x64(x64):
         rows = (
@@ -79,7 +79,7 @@ def test_gradients_of_normalization_are_tangent_and_scaled(dtype) -> None:
         np.testing.assert_allclose(jacobian.astype(float), expected, **close)
 
 
-def test_on_one_device_all_rows_are_its_own() -> None:
+def test_axis_of_one_device_has_all_rows() -> None:
     rows, axis = jnp.ones((3, 2)), Axis()
     assert not axis.holds_part("embeddings", rows)
     part, real = axis.part(rows)
@@ -87,8 +87,8 @@ def test_on_one_device_all_rows_are_its_own() -> None:
     assert real.tolist() == [True] * 3
 
 
-def test_widened_values_are_wide() -> None:
-    """Also where no gradient is asked for."""
+def test_widen_converts_to_the_wider_dtype() -> None:
+    """Also without a gradient."""
     assert widen(jnp.ones(2, jnp.float16), jnp.float32).dtype == jnp.float32
 
 
@@ -122,7 +122,7 @@ def test_log1p_sum_keeps_tiny_sums() -> None:
 
 @pytest.mark.usefixtures("platform")
 @pytest.mark.parametrize("function", [ops.log_sum_exp, ops.log1p_sum_exp])
-def test_log_sums_of_nothing_pass_no_gradient(function) -> None:
+def test_log_sums_of_no_values_have_gradient_zero(function) -> None:
     def finite_part(values: jax.Array) -> jax.Array:
         results = function(values, where=jnp.array([[True, False], [False, False]]))
         return jnp.where(jnp.isfinite(results), results, 0.0).sum()
@@ -142,7 +142,7 @@ def test_log_sums_of_infinities(function) -> None:
 
 @pytest.mark.usefixtures("platform")
 @pytest.mark.parametrize("where", [None, jnp.array([True, True, False])])
-def test_a_log_sum_of_zeros_passes_no_gradient(where) -> None:
+def test_log_sum_of_zeros_has_gradient_zero(where) -> None:
     def sums(values: jax.Array) -> jax.Array:
         return jnp.maximum(ops.log_sum_exp(values, where=where), -1e3)
 
@@ -154,8 +154,8 @@ def test_a_log_sum_of_zeros_passes_no_gradient(where) -> None:
 
 
 @pytest.mark.parametrize("by_sums", [True, False])
-def test_cosines_are_products_on_the_sphere(by_sums: bool) -> None:
-    """Values and gradients, of zeros, and of vectors whose products overflow."""
+def test_cosines_equal_products_on_the_sphere(by_sums: bool) -> None:
+    """Values and gradients, also for zeros and for vectors whose products overflow."""
     x, y = jax.random.normal(jax.random.key(0), (2, 4, 3))
     x, y = x.at[1].set(0.0), y.at[2].set(0.0).at[3].multiply(1e38).at[1].multiply(1e25)
 
@@ -171,7 +171,7 @@ def test_cosines_are_products_on_the_sphere(by_sums: bool) -> None:
         np.testing.assert_allclose(own, expected, rtol=1e-5, atol=1e-5)
 
 
-def test_distances_match_numpy_and_have_no_pair_of_vectors_in_memory() -> None:
+def test_distances_match_numpy_without_a_difference_per_pair() -> None:
     rng = np.random.default_rng(0)
     x, y = rng.normal(size=(7, 5)), rng.normal(size=(9, 5))
     expected = np.linalg.norm(x[:, None] - y[None], axis=-1)
@@ -184,19 +184,19 @@ def test_distances_match_numpy_and_have_no_pair_of_vectors_in_memory() -> None:
     assert used < 6 * 256 * 512 * 4
 
 
-def test_squares_that_are_given_are_taken() -> None:
+def test_given_squares_are_used() -> None:
     x, y = jnp.array([[3.0, 0.0]]), jnp.array([[0.0, 4.0]])
     np.testing.assert_allclose(distances(x, y, jnp.array([27.0])), [[6.0]])
 
 
-def test_integers_are_in_the_order_of_the_floats() -> None:
+def test_ordered_integers_keep_the_order_of_floats() -> None:
     values = jnp.array([-jnp.inf, -2.0, -1.0, -1e-30, 0.0, 1e-30, 1.0, 2.0, jnp.inf])
     assert (jnp.diff(_as_ordered_integers(values)) > 0).all()
 
 
 @pytest.mark.parametrize("counted", [_counted_by_search, _counted_by_place])
-def test_both_ways_to_count_couples(counted) -> None:
-    """Ties, entries that are neither, rows without one kind."""
+def test_both_algorithms_count_the_same_pairs(counted) -> None:
+    """With ties, entries that are neither positive nor negative, and rows without one kind."""
     rng = np.random.default_rng(1)
     values = jnp.asarray(rng.integers(0, 9, (5, 20)), jnp.int32)
     kinds = jnp.asarray(rng.integers(0, 3, (5, 20)))
@@ -214,8 +214,8 @@ def test_distance_zero_has_gradient_zero() -> None:
 
 
 @pytest.mark.parametrize("scale", [1e-38, 1.0, 3e38])
-def test_products_of_16_bits_lose_nothing(scale: float) -> None:
-    """Cosines of bfloat16 vectors by one pass, and their gradients, as by products in float32."""
+def test_16_bit_products_are_exact(scale: float) -> None:
+    """Cosines of bfloat16 vectors in one pass and their gradients equal products in float32."""
     rng = np.random.default_rng(0)
     x, y = (jnp.asarray(rng.uniform(-1, 1, (n, 16)), jnp.bfloat16) for n in (5, 6))
     x = (jnp.float32(scale) * x).astype(x.dtype).at[2].set(0)
@@ -242,7 +242,7 @@ def test_products_of_16_bits_lose_nothing(scale: float) -> None:
     np.testing.assert_allclose(among, unit[0] @ unit[0].T if np.any(expected) else 0.0, atol=2e-7)
 
 
-# Masked reductions: none is 0, nothing leaks, a true NaN shows.
+# Masked reductions: no term gives 0, masked values do not leak, a NaN term gives NaN.
 
 VALUES = jnp.array([4.0, 0.0, 1.0, -2.0])
 MASK = jnp.array([True, True, True, False])
@@ -272,7 +272,7 @@ def test_value_and_gradient_by_hand(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", REDUCTIONS)
-def test_a_masked_nan_does_not_leak_and_a_kept_one_shows(name: str) -> None:
+def test_masked_nan_does_not_leak_and_other_nan_propagates(name: str) -> None:
     poisoned = VALUES.at[3].set(jnp.nan)
     value, gradient = jax.value_and_grad(REDUCTIONS[name])(poisoned, MASK)
     np.testing.assert_allclose(value, EXPECTED[name], rtol=1e-6)
@@ -297,7 +297,7 @@ def test_jnp_reductions_of_no_term_are_zero(reduce_fn) -> None:
 @pytest.mark.parametrize(
     ("reduce_fn", "counts"), [(total, [0, 0]), (mean, [2, 1]), (mean_nonzero, [1, 1])]
 )
-def test_rows_of_sums_and_what_they_count(reduce_fn, counts) -> None:
+def test_row_sums_and_their_counts(reduce_fn, counts) -> None:
     values, where = jnp.array([[3.0, 0.0], [2.0, 5.0]]), jnp.array([[True, True], [True, False]])
     sums, counted = sum_rows(reduce_fn, values, where)
     assert (sums.tolist(), counted.tolist()) == ([3.0, 2.0], counts)
@@ -308,7 +308,7 @@ def test_unreduced_terms_are_zero_where_masked() -> None:
     np.testing.assert_array_equal(values, [4, 0, 1, 0])
 
 
-def test_groups_reduce_as_if_terms_stood_alone() -> None:
+def test_groups_reduce_like_single_terms() -> None:
     terms = [[3.0, 0.0, 2.0], [1.0], []]
     sums = jnp.array([sum(t) for t in terms])
     counts = jnp.array([len(t) for t in terms])
@@ -319,15 +319,15 @@ def test_groups_reduce_as_if_terms_stood_alone() -> None:
         np.testing.assert_allclose(reduced, reduce_fn(flat), rtol=1e-6)
 
 
-def test_the_share_that_is_trimmed() -> None:
+def test_trimmed_fraction_is_checked_and_cached() -> None:
     for fraction in (-0.1, 1.0, 1.5, float("nan")):
         with pytest.raises(ValueError, match=r"^fraction\b"):
             trimmed_mean(fraction)
     assert trimmed_mean(0.25) is trimmed_mean(0.25)
 
 
-def test_slopes_of_what_is_not_kept() -> None:
-    """At ties, at ends, at infinity: the slopes of sums of exponentials and of roots are finite."""
+def test_gradients_at_ties_ends_and_infinity() -> None:
+    """The gradients of log-sums and of roots are finite."""
     x, y = jnp.array([0.0, 1e30, -1e30, -jnp.inf]), jnp.array([0.0, 0.0, 5.0, 1.0])
     slopes = jax.grad(lambda x, y: log_add_exp(x, y).sum(), (0, 1))(x, y)
     np.testing.assert_allclose(slopes, ([0.5, 1, 0, 0], [0.5, 0, 1, 1]))

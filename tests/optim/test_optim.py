@@ -1,4 +1,4 @@
-"""One optimizer per role, and no parameter without a role; anchored weights wherever optax lets them stand."""
+"""One optimizer per role, no parameter without a role, and anchored weights inside optax's wrappers."""
 
 import inspect
 from typing import Any
@@ -30,7 +30,7 @@ def test_each_role_learns_at_its_own_rate(roles) -> None:
     np.testing.assert_allclose(updates["proxies"], -10.0)
 
 
-def test_roles_may_stand_deeper_than_the_top() -> None:
+def test_roles_may_be_nested() -> None:
     roles = {"model": {"a": "model", "b": "proxies"}, "proxies": "proxies"}
     transform = partition_by_role(TRANSFORMS, roles)
     updates, _ = transform.update(PARAMS, transform.init(PARAMS), PARAMS)
@@ -38,7 +38,7 @@ def test_roles_may_stand_deeper_than_the_top() -> None:
     np.testing.assert_allclose(updates["model"]["b"], -10.0)
 
 
-# Every transformation, with what it makes of gradients of 2 and weights of 1; a new one joins by its line.
+# Every transformation with its updates for gradients of 2 and weights of 1; a new one is added by a line.
 TRANSFORMATIONS: dict[str, tuple[Any, dict[str, Any]]] = {
     "partition_by_role": (partition_by_role(TRANSFORMS, ROLES), {"a": -0.2, "proxies": -20.0}),
     "clip_by_vector_norm": (
@@ -54,7 +54,7 @@ TRANSFORMATIONS: dict[str, tuple[Any, dict[str, Any]]] = {
 
 
 class Variants(chex.TestCase):
-    """The same updates and state, compiled or not, of arrays of NumPy or on a device."""
+    """The same updates and state, compiled or not, on NumPy arrays or on a device."""
 
     @chex.variants(with_jit=True, without_jit=True, with_device=True)
     @parameterized.named_parameters(*((name, name) for name in TRANSFORMATIONS))
@@ -133,7 +133,7 @@ def test_refusals(call: Any, error: type[Exception], name: str) -> None:
         call()
 
 
-def test_vectors_are_cut_one_by_one_and_keep_their_directions():
+def test_clip_by_vector_norm_keeps_directions():
     vectors = jnp.array([[[3e30, 4e30], [0.3, 0.4]], [[0.0, 0.0], [-5.0, 0.0]]])
     tx = optim.clip_by_vector_norm(2.5)
     clipped, _ = tx.update({"proxies": vectors}, tx.init(None))
@@ -143,7 +143,7 @@ def test_vectors_are_cut_one_by_one_and_keep_their_directions():
 
 @pytest.mark.parametrize("dtype", [jnp.float16, jnp.bfloat16, jnp.float32])
 @pytest.mark.parametrize("most", [0.1, 1e-2, 1e-3])
-def test_large_vectors_of_any_type_are_cut_to_the_norm(dtype, most):
+def test_clip_by_vector_norm_of_large_vectors_in_any_dtype(dtype, most):
     tx = optim.clip_by_vector_norm(most)
     clipped, _ = tx.update(jnp.array([[6e4, 6e4]], dtype), tx.init(None))
     assert clipped.dtype == dtype
@@ -162,7 +162,7 @@ def test_retraction_keeps_vectors_on_the_sphere():
         np.testing.assert_allclose(jnp.linalg.norm(params["proxies"], axis=-1), 1, rtol=1e-6)
     still = optim.retract_to_sphere()
     away, _ = still.update(-params["proxies"], still.init(params), params["proxies"])
-    np.testing.assert_array_equal(away, jnp.zeros((3, 2, 4)))  # nowhere to go: it stays
+    np.testing.assert_array_equal(away, jnp.zeros((3, 2, 4)))  # a step to the origin is not made
 
 
 RULES = {
@@ -174,8 +174,8 @@ RULES = {
 
 
 @pytest.mark.parametrize("name", RULES)
-def test_a_role_that_waits_begins_as_if_the_run_began_there(name: str) -> None:
-    """Whatever gradients there were: no moments, no bias correction, no decay, no step of the schedule is spent."""
+def test_waiting_role_starts_with_a_fresh_optimizer_state(name: str) -> None:
+    """Earlier gradients leave no moments, bias correction, decay or schedule steps."""
     rule = RULES[name]
     transform = partition_by_role(
         {"backbone": rule, "head": rule, "proxies": rule},
@@ -202,7 +202,7 @@ def test_a_role_that_waits_begins_as_if_the_run_began_there(name: str) -> None:
         )
 
 
-def test_scalars_and_absent_updates():
+def test_scalars_and_updates_of_none():
     updates = {"beta": jnp.array(3.0), "p": jnp.array([[3.0, 4.0]]), "none": None}
     params = {"beta": jnp.array(1.0), "p": jnp.array([[1.0, 0.0]]), "none": None}
     clip, retract = optim.clip_by_vector_norm(1.0), optim.retract_to_sphere()
@@ -229,7 +229,7 @@ def pulls(tx: optax.GradientTransformation, state: Any) -> Any:
 
 
 @pytest.mark.parametrize("mask", [None, MODEL_ONLY, lambda params: MODEL_ONLY])
-def test_adds_nothing_before_and_the_pull_after(mask: Any) -> None:
+def test_anchored_weights_add_the_pull_once_anchored(mask: Any) -> None:
     tx = add_anchored_weights(0.25, mask)
     state = tx.init(WEIGHTS)
     assert not any(p.any() for p in jax.tree.leaves(pulls(tx, state)))
@@ -255,7 +255,7 @@ WRAPPINGS = {
 
 
 @pytest.mark.parametrize("name", WRAPPINGS)
-def test_works_inside(name: str) -> None:
+def test_anchored_weights_work_inside_optax_wrappers(name: str) -> None:
     tx = WRAPPINGS[name](add_anchored_weights(0.25))
     state = tx.init(WEIGHTS)
     assert not any(p.any() for p in jax.tree.leaves(pulls(tx, state)))
@@ -264,7 +264,7 @@ def test_works_inside(name: str) -> None:
     assert jax.tree.structure(set_anchor(state, ANCHOR)) == jax.tree.structure(state)
 
 
-def test_equals_the_penalty_s_gradient() -> None:
+def test_anchored_weights_equal_the_penaltys_gradient() -> None:
     def penalty(params: Any) -> jax.Array:
         gaps = jax.tree.map(lambda p, a: jnp.sum((p - a) ** 2), params, ANCHOR)
         return 0.5 * 0.3 * sum(jax.tree.leaves(gaps))
@@ -277,7 +277,7 @@ def test_equals_the_penalty_s_gradient() -> None:
 
 
 def test_training_ends_between_optimum_and_anchor() -> None:
-    """min ½(θ − 4)² + ½(θ − 0)² is at 2."""
+    """½(θ − 4)² + ½(θ − 0)² has its minimum at 2."""
     tx = optax.chain(add_anchored_weights(1.0), optax.sgd(0.1))
     theta = jnp.array(0.0)
 
@@ -291,7 +291,7 @@ def test_training_ends_between_optimum_and_anchor() -> None:
     np.testing.assert_allclose(theta, 2.0, rtol=1e-4)
 
 
-def test_keeps_the_updates_type_and_sharding() -> None:
+def test_anchored_weights_keep_dtype_and_sharding() -> None:
     mesh = jax.make_mesh((1,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
     sharding = jax.NamedSharding(mesh, jax.P("data"))
     params = jax.device_put(jnp.ones(4, jnp.bfloat16), sharding)

@@ -66,7 +66,7 @@ def per_query(
     ndcg_at: Sequence[int] = (),
     map_at: Sequence[int] = (),
 ) -> dict[str, Array]:
-    """Every metric of every query, NaN for a query without a reference, or with a negative label."""
+    """Return every metric of every query, NaN for a query without a match or with a negative label."""
     if gallery is None:
         gallery, gallery_labels = queries, query_labels
         self_index = np.arange(len(queries))
@@ -96,7 +96,7 @@ def per_query(
 
 
 def is_ignored(ignore: Any, query_labels: Array, gallery_labels: Array, i: int, j: int) -> bool:
-    """Whether a pair does not count: by a matrix, or of one group and one class."""
+    """Return whether a pair is ignored: by a matrix, or because both are of one group and one class."""
     if ignore is None or not isinstance(ignore, tuple):
         return ignore is not None and bool(ignore[i, j])
     groups, theirs = ignore
@@ -106,10 +106,10 @@ def is_ignored(ignore: Any, query_labels: Array, gallery_labels: Array, i: int, 
 def reidentified(
     distances: Array, people: Array, cameras: Array, their_people: Array, their_cameras: Array
 ) -> tuple[Array, float]:
-    """The curve of matches by rank and the mean average precision, by the protocol of Market-1501.
+    """Return the cumulative matching curve and the mean average precision, by the protocol of Market-1501.
 
     Zheng et al., *Scalable Person Re-identification: A Benchmark*, §5.1: of each query's ranked list good images are
-    those of the person by another camera, junk those by the same camera, which are taken off the list.
+    those of the person by another camera, junk those by the same camera, which are removed from the list.
     """
     curves, precisions = [], []
     for row, person, camera in zip(distances, people, cameras, strict=True):
@@ -143,7 +143,7 @@ def nmi(classes: Array, clusters: Array) -> float:
 
 
 def adjusted_mutual_information(classes: Array, clusters: Array) -> float:
-    """Beyond the expectation over all ways to deal the clusters to the rows: each is gone through."""
+    """Return the adjusted mutual information; the expectation enumerates all assignments of clusters to rows."""
     size = len(classes)
 
     def entropy(*partitions: Array) -> float:
@@ -159,7 +159,7 @@ def adjusted_mutual_information(classes: Array, clusters: Array) -> float:
     return (information(clusters) - by_chance) / (best - by_chance)
 
 
-def couples(
+def labelled_pairs(
     queries: Array,
     labels: Array,
     gallery: Array | None = None,
@@ -168,7 +168,7 @@ def couples(
     self_index: Array | None = None,
     ignore: Any = None,
 ) -> tuple[Array, Array]:
-    """Distance and kin of every couple of rows that have a class; of the queries alone each once."""
+    """Return distance and equality of class for every pair of labelled rows; within queries each pair once."""
     alone = gallery is None
     others, theirs = (queries, labels) if alone else (gallery, gallery_labels)
     apart, same = [], []
@@ -176,7 +176,7 @@ def couples(
         for j, row in enumerate(others):
             if labels[i] < 0 or theirs[j] < 0 or (alone and j <= i):
                 continue
-            both = ((i, j), (j, i)) if alone else ((i, j),)  # whichever of both says so
+            both = ((i, j), (j, i)) if alone else ((i, j),)  # either order excludes the pair
             if self_index is not None and any(self_index[a] == b for a, b in both):
                 continue
             if not any(is_ignored(ignore, labels, theirs, a, b) for a, b in both):
@@ -187,29 +187,29 @@ def couples(
 
 
 def verification(*data: Array, **options: Any) -> dict[str, float]:
-    """Rates at every distance that there is; the last argument says at which false accept rates."""
+    """Return the rates at every occurring distance; the last argument lists the false accept rates."""
     *data, rates = data  # type: ignore[assignment]
-    apart, same = couples(*data, **options)
+    apart, same = labelled_pairs(*data, **options)
     right, wrong = apart[same], apart[~same]
     values = sorted(set(apart.tolist()))
     points = [(0.0, 0.0)]
     points += [(float(np.mean(wrong <= v)), float(np.mean(right <= v))) for v in values]
     beats = sum(float(np.sum(r < wrong) + 0.5 * np.sum(r == wrong)) for r in right)
-    told = {"AUC": beats / len(right) / len(wrong), "right": len(right), "wrong": len(wrong)}
+    scores = {"AUC": beats / len(right) / len(wrong), "right": len(right), "wrong": len(wrong)}
     for (x0, y0), (x1, y1) in itertools.pairwise(points):
         if x1 >= 1 - y1:
-            share = (1 - y0 - x0) / (x1 - x0 + y1 - y0)  # of the way, where x = 1 − y
-            told["EER"] = x0 + share * (x1 - x0)
+            share = (1 - y0 - x0) / (x1 - x0 + y1 - y0)  # interpolates to x = 1 − y
+            scores["EER"] = x0 + share * (x1 - x0)
             break
     for rate in rates:
         last = max(n for n, (x, _) in enumerate(points) if x <= rate)
-        told[f"TAR@FAR={rate:g}"] = points[last][1]
-        told[f"threshold@FAR={rate:g}"] = threshold(values, last)
-    return told
+        scores[f"TAR@FAR={rate:g}"] = points[last][1]
+        scores[f"threshold@FAR={rate:g}"] = threshold(values, last)
+    return scores
 
 
 def threshold(values: Sequence[float], accepted: int) -> float:
-    """Halfway from the last distance that is accepted to the next."""
+    """Return the midpoint of the last accepted distance and the next."""
     if not accepted:
         return 0.0 if values[0] > 0 else -1.0
     return (values[accepted - 1] + values[min(accepted, len(values) - 1)]) / 2
@@ -223,7 +223,7 @@ def open_set(
     rates: Sequence[float],
     **options: Any,
 ) -> dict[str, float]:
-    """Each query's first answer; those of no class in the gallery should have none."""
+    """Return open-set rates by each query's nearest row; queries of classes not in the gallery should be rejected."""
     own, ignore = options.get("self_index"), options.get("ignore")
     known, unknown = [], []
     for i, query in enumerate(queries):
@@ -239,7 +239,7 @@ def open_set(
         else:
             unknown.append(apart)
     values = sorted({apart for apart, _ in known} | set(unknown))
-    told = {"R@1": sum(right for _, right in known) / len(known)}
+    scores = {"R@1": sum(right for _, right in known) / len(known)}
     for rate in rates:
         fits = [
             n
@@ -249,15 +249,15 @@ def open_set(
         accepted = max(fits, default=0)
         limit = values[accepted - 1] if accepted else -1.0
         answered = sum(right and apart <= limit for apart, right in known)
-        told[f"DIR@FAR={rate:g}"] = answered / len(known)
-        told[f"threshold@FAR={rate:g}"] = threshold(values, accepted)
-    return told | {"known": len(known), "unknown": len(unknown)}
+        scores[f"DIR@FAR={rate:g}"] = answered / len(known)
+        scores[f"threshold@FAR={rate:g}"] = threshold(values, accepted)
+    return scores | {"known": len(known), "unknown": len(unknown)}
 
 
 def reranked(
     queries: Array, gallery: Array, k1: int, k2: int, weight: float, released: bool = False
 ) -> Array:
-    """k-reciprocal re-ranking by sets, row by row (Zhong et al., eq. 1 to 12, or as their program differs)."""
+    """Return k-reciprocal distances by sets, row by row (Zhong et al., eq. 1 to 12, or their program)."""
     every = np.concatenate([queries, gallery]).astype(np.float64)
     apart = np.sqrt(((every[:, None] - every[None]) ** 2).sum(-1))
     if released:
@@ -293,8 +293,8 @@ def reranked(
     return final
 
 
-def moved(vectors: Array, gallery: Array, k: int, alpha: float, alone: bool) -> Array:
-    """Each vector with its k nearest, weighted by their cosines, at length 1."""
+def expanded(vectors: Array, gallery: Array, k: int, alpha: float, alone: bool) -> Array:
+    """Return each vector averaged with its k nearest, weighted by their cosines, at length 1."""
     rows = []
     for i, own in enumerate(vectors.astype(np.float64)):
         total = own.copy()

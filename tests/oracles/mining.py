@@ -50,17 +50,17 @@ def extreme(distances: Array, mask: Array, sign: int) -> Array:
 
 
 def easy_positive(distances: Array, positive: Array, negative: Array) -> Masks:
-    """EPS: the nearest positive alone."""
+    """EPS: only the nearest positive."""
     return extreme(distances, positive, 1), negative
 
 
 def hard_positive(distances: Array, positive: Array, negative: Array) -> Masks:
-    """The farthest positive alone."""
+    """Only the farthest positive."""
     return extreme(distances, positive, -1), negative
 
 
 def hard_negative(distances: Array, positive: Array, negative: Array) -> Masks:
-    """The nearest negative alone."""
+    """Only the nearest negative."""
     return positive, extreme(distances, negative, 1)
 
 

@@ -1,4 +1,4 @@
-"""What the loss oracles share, in NumPy float64: normalization, log-sum-exp, reductions; arrays of other libraries."""
+"""Shared parts of the oracles in NumPy float64: normalization, log-sum-exp, reductions; arrays of other libraries."""
 
 import math
 from collections.abc import Sequence
@@ -51,7 +51,7 @@ def softplus(value: float) -> float:
 
 
 def reduced(values: Array, present: Array, reduce: str) -> float | Array:
-    """The terms that are present, put together as `reduce` says."""
+    """Return the reduction of the terms that are present."""
     values = np.where(present, values, 0.0)
     if reduce == "none":
         return values
@@ -61,11 +61,11 @@ def reduced(values: Array, present: Array, reduce: str) -> float | Array:
     return float(values.sum()) / count if count else 0.0
 
 
-# Stand-ins for arrays of libraries that tests do not need: what jdml sees of them.
+# Stand-ins for arrays of libraries that need not be installed.
 
 
 def array_of(library: str, kind: str, values: np.ndarray) -> object:
-    """What another library would hand in: no array of NumPy, but one can be made of it."""
+    """Return a stand-in for another library's array, which converts to a NumPy array."""
 
     def as_numpy(self, dtype=None, copy=None):
         return np.asarray(values, dtype)
@@ -81,4 +81,4 @@ LIBRARIES = {
     "torch": ("Tensor", "{}.detach().cpu().numpy()"),
     "h5py": ("Dataset", "numpy.asarray({})"),
 }
-"""Of each the kind of array, and what is to be written instead."""
+"""The type of each library's array, and the conversion to write instead."""

@@ -17,7 +17,7 @@ Miner = Callable[[Array, Array, Array], tuple[Array, Array]]
 
 
 class Comparison(NamedTuple):
-    """Anchors against references: who is compared with whom."""
+    """Anchors and references with the masks of their pairs."""
 
     anchors: Array  # [B, D], normalized
     references: Array  # [R, D], normalized
@@ -115,8 +115,8 @@ def pair_terms(
     return terms
 
 
-def apart(terms: Array, pairs: Comparison, reduce: str) -> float | Array:
-    """Positives and negatives reduced apart, then added."""
+def reduced_separately(terms: Array, pairs: Comparison, reduce: str) -> float | Array:
+    """Reduce positives and negatives separately, then add."""
     reduce = "mean_nonzero" if reduce == "default" else reduce
     pulled = reduced(terms, pairs.positive, reduce)
     return pulled + reduced(terms, pairs.negative, reduce)
@@ -149,7 +149,7 @@ def contrastive(
         lambda i, j: relu(pairs.distance(i, j) - positive_margin),
         lambda i, j: relu(negative_margin - pairs.distance(i, j)),
     )
-    return apart(terms, pairs, reduce)
+    return reduced_separately(terms, pairs, reduce)
 
 
 def similarity_contrastive(
@@ -373,4 +373,4 @@ def snr_contrastive(
         lambda i, j: relu(noise(i, j) - positive_margin),
         lambda i, j: relu(negative_margin - noise(i, j)),
     )
-    return apart(terms, pairs, reduce)
+    return reduced_separately(terms, pairs, reduce)

@@ -1,4 +1,4 @@
-"""What compiled programs take."""
+"""Memory of compiled programs."""
 
 from collections.abc import Callable
 from typing import Any
@@ -10,7 +10,7 @@ import jax.numpy as jnp
 def temporary_bytes(
     function: Callable[..., jax.Array], *arrays: tuple[int, ...] | int, argnums: Any = 0
 ) -> int:
-    """Compile a value and its gradient for arrays that are never made, and return the bytes of its temporaries.
+    """Compile a value and its gradient for abstract arrays, and return the bytes of the temporaries.
 
     Arrays are the shapes of floats ``(B, D)``, or the number of labels B.
     """

@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 
 def randomize(net: nn.Module, seed: int = 0) -> nn.Module:
-    """Fill batch norm, layer norm and tokens with random numbers, which fresh networks have at 0 and 1."""
+    """Fill batch norm, layer norm and tokens, which start at 0 and 1, with random numbers."""
     torch.manual_seed(seed)
     with torch.no_grad():
         for module in net.modules():

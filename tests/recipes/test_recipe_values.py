@@ -1,4 +1,4 @@
-"""A recipe is plain values, and refuses what none can be."""
+"""A recipe consists of plain values, and refuses wrong ones."""
 
 import dataclasses
 import json
@@ -44,7 +44,7 @@ from jdml.recipes.words import build_miner, parse_settings
         (lambda: build_miner("semi_hard:margn=.2", dim=8), ValueError, "miner semi_hard"),
     ],
 )
-def test_a_call_is_refused_with_the_argument_s_name(call, error, name):
+def test_wrong_arguments_are_refused(call, error, name):
     with pytest.raises(error, match=rf"^{name}"):
         call()
 
@@ -87,7 +87,7 @@ NIR, CCP = {"name": "nir"}, {"name": "ccp"}
         ({"network": "small", "last_blocks": 2}, ValueError, "last_blocks"),
     ],
 )
-def test_a_recipe_is_refused_with_the_field_s_name(values, error, name):
+def test_wrong_fields_are_refused(values, error, name):
     with pytest.raises(error, match=rf"^{name}"):
         Recipe.from_json(values)
 
@@ -95,15 +95,15 @@ def test_a_recipe_is_refused_with_the_field_s_name(values, error, name):
 @pytest.mark.parametrize(
     ("name", "known"), [("CUB", "cub"), ("CUB_200_2011", "cub"), ("cars196", "cars"), ("In-shop", "inshop")]
 )  # fmt: skip
-def test_a_data_set_by_another_name_is_not_taken_for_one_s_own(name, known):
+def test_other_spelling_of_a_data_set_is_refused(name, known):
     with pytest.raises(ValueError, match=rf"^dataset\b.*'{known}'.*'{name}'"):
         recipe("contrastive", name)
     assert recipe("contrastive", "cubes") == recipe("contrastive", "photographs")
 
 
 @pytest.mark.parametrize("protocol", ["conventional", "mlrc"])
-def test_a_recipe_is_plain_values(protocol):
-    """Each value can be replaced; through JSON and back it is the same."""
+def test_recipe_round_trips_through_json(protocol):
+    """Recipes are equal and hashable by value, and each field can be replaced."""
     for method in RECIPES:
         for dataset in (*recipes.DATASETS, "digits"):
             made = recipe(method, dataset, protocol=protocol)
@@ -117,7 +117,7 @@ def test_a_recipe_is_plain_values(protocol):
     assert hash(Recipe(rate=1)) == hash(Recipe(rate=1.0))
 
 
-def test_numbers_of_numpy_and_jax_are_numbers():
+def test_numpy_and_jax_scalars_become_python_numbers():
     numbers = {"dim": np.int64(32), "rate": np.float64(0.1), "weight_decay": jnp.float32(0.5)}
     made = Recipe(**numbers, skip_nonfinite=np.int8(3))
     assert made == Recipe(dim=32, rate=0.1, weight_decay=0.5, skip_nonfinite=3)
@@ -125,7 +125,7 @@ def test_numbers_of_numpy_and_jax_are_numbers():
     assert json.loads(json.dumps(made.to_json()))["dim"] == 32
 
 
-def test_a_method_is_put_onto_the_recipe_of_a_loss():
+def test_with_method_adds_a_method_to_a_recipe():
     nir = recipes.with_method(Recipe(loss="proxy_anchor"), "nir", weight=np.float64(0.5))
     assert type(nir.method.weight) is float
     for method, loss in (("nir", "proxy_anchor"), ("ccp", "contrastive")):
@@ -137,7 +137,7 @@ def test_a_method_is_put_onto_the_recipe_of_a_loss():
     assert recipes.with_method(base, "ccp", single=True, patience=None).method.patience > 1000
 
 
-def test_a_setting_may_be_a_number_for_each_class():
+def test_setting_may_be_one_number_per_class():
     x, labels = np.eye(4, 3, dtype=np.float32), np.array([0, 0, 1, 2])
 
     def objective(loss, num_classes=3, **settings):
@@ -149,7 +149,7 @@ def test_a_setting_may_be_a_number_for_each_class():
     np.testing.assert_allclose(made.loss({}, x, labels)[0], expected, rtol=1e-6)
     proxies = objective("subcenter_arcface", margin=(0, 0, 1))
     assert np.isfinite(proxies.loss(proxies.init(jax.random.key(0)), x, labels)[0])
-    made = objective("recall_at_k", k=(1, 2))  # a loss that takes several numbers of its own
+    made = objective("recall_at_k", k=(1, 2))  # a setting that is a tuple anyway
     expected = jdml.recall_at_k_loss(x, labels, k=(1, 2))
     np.testing.assert_allclose(made.loss({}, x, labels)[0], expected, rtol=1e-6)
     with pytest.raises(ValueError, match="^settings: beta"):
@@ -160,7 +160,7 @@ def test_a_setting_may_be_a_number_for_each_class():
             made.loss(made.init(jax.random.key(0)), x, labels)
 
 
-def test_boundaries_that_are_learned_begin_at_the_given_numbers():
+def test_learned_beta_starts_at_the_given_numbers():
     for learned, beta in (("shared", (1.0, 1.1, 1.2)), ("class", (1.0, 1.1))):
         made = Recipe(loss="margin", learn_beta=learned, settings={"beta": beta})
         with pytest.raises(ValueError, match="^settings: beta"):
@@ -169,6 +169,6 @@ def test_boundaries_that_are_learned_begin_at_the_given_numbers():
     assert make_objective(made, 3).init(jax.random.key(0))["beta"].tolist() == [1, 2, 1]
 
 
-def test_settings_that_are_given_go_before_the_protocol_s():
+def test_given_settings_override_the_protocols():
     made = recipe("nir", "cub", protocol="mlrc", warmup=3, pooling="average+max")
     assert (made.warmup_epochs, made.pooling) == (3, "average+max")

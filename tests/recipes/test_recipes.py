@@ -22,9 +22,10 @@ from jdml.recipes import (
 CLASSES, DIM = 6, 8
 KEY = jax.random.key(7)
 BATCH = jax.random.normal(jax.random.key(0), (24, DIM)), jnp.arange(24) % CLASSES
-# Those whose step is of another kind; the others run in `make test-all`.
+# One method for each kind of step; the others run in `make test-all`.
 OTHER_KINDS = ("ccp", "eps", "mpa_dw", "pfml", "cpml", "xbm", "margin", "soft_triple", "proxy_nca")
 STEPS = [
+    # Repeats what other methods show.
     pytest.param(method, dataset, marks=[pytest.mark.slow] * (method not in OTHER_KINDS))
     for method, dataset in [*((method, "cars") for method in RECIPES), ("pfml", "sop")]
 ]
@@ -40,7 +41,7 @@ def params_of(objective):
 
 
 @pytest.mark.parametrize(("method", "dataset"), STEPS)
-def test_every_recipe_makes_a_step_that_is_finite(method, dataset):
+def test_every_recipe_makes_a_finite_step(method, dataset):
     plan = small(recipe(method, dataset))
     objective = make_objective(plan, CLASSES, DIM)
     params = params_of(objective)
@@ -61,7 +62,7 @@ def test_every_recipe_makes_a_step_that_is_finite(method, dataset):
 
 
 @pytest.mark.parametrize("method", RECIPES)
-def test_the_reality_check_gives_all_methods_the_same_setting(method):
+def test_mlrc_gives_all_methods_the_same_settings(method):
     one_each = method in ("proxy_anchor", "proxy_nca_pp", "soft_triple")  # CCP's §2.1
     proxies = ((32, 1), 1) if one_each else (32, 0)
     expected = ((8, 4), 0) if method in recipes.OF_PAIRS else proxies
@@ -76,8 +77,8 @@ def test_the_reality_check_gives_all_methods_the_same_setting(method):
         assert shared.normalize == ("sphere" if on_sphere else "ball")
 
 
-def test_losses_under_the_reality_check_measure_in_the_ball():
-    """As retrieval does: short vectors are left as they are."""
+def test_mlrc_losses_normalize_into_the_ball():
+    """Short vectors are not lengthened, like in retrieval."""
     x, y = 0.1 * BATCH[0][:4], jnp.array([0, 0, 1, 1])
     actual = make_objective(recipe("contrastive", "cub", protocol="mlrc"), 2, DIM).loss({}, x, y)[0]
     margins = {"positive_margin": 0.0, "negative_margin": 0.3841}
@@ -87,8 +88,8 @@ def test_losses_under_the_reality_check_measure_in_the_ball():
     assert large.init(jax.random.key(0))["proxies"].shape == (2, 1, DIM)  # their -S
 
 
-def test_soft_triple_s_gamma_divides_also_where_the_printed_one_is_large():
-    """As in CCP's program and the protocol's, which both take 1/γ: the centres' softmax is nearly their mean."""
+def test_mlrc_soft_triple_divides_by_gamma():
+    """CCP's and the protocol's programs both use 1/γ, so for large γ the similarity is nearly the centres' mean."""
     plans = [recipe("soft_triple", name, protocol="mlrc") for name in recipes.DATASETS]
     assert [plan.settings["gamma"] for plan in plans] == [0.1, 19.18, 47.9, 0.1]
     x, y = jax.random.normal(KEY, (CLASSES, DIM)), jnp.arange(CLASSES)
@@ -102,7 +103,7 @@ def test_soft_triple_s_gamma_divides_also_where_the_printed_one_is_large():
     np.testing.assert_allclose(loss, expected, rtol=0.01)
 
 
-def test_the_memories_of_ccp_s_tables():
+def test_memory_sizes_of_ccps_tables():
     """3 and 25 batches on CUB and Cars196, 100 and 400 on In-shop, 400 and 1,400 on SOP, after 1,000 steps."""
     for size, batches in (("S", (3, 3, 400, 100)), ("L", (25, 25, 1400, 400))):
         for dataset, number in zip(recipes.DATASETS, batches, strict=True):
@@ -110,7 +111,7 @@ def test_the_memories_of_ccp_s_tables():
             assert (made.memory, made.memory_wait) == (32 * number, 1000)
 
 
-def test_proxy_nca_pp_under_the_reality_check_has_cosines_over_a_tenth():
+def test_mlrc_proxy_nca_pp_divides_cosines_by_a_tenth():
     made = small(
         dataclasses.replace(recipe("proxy_nca_pp", "cub", protocol="mlrc"), normalize="sphere")
     )
@@ -120,7 +121,7 @@ def test_proxy_nca_pp_under_the_reality_check_has_cosines_over_a_tenth():
     np.testing.assert_allclose(loss, -logits[jnp.arange(24), BATCH[1]].mean(), rtol=1e-5)
 
 
-def test_nir_s_program_is_one_word_away_from_what_is_printed():
+def test_nir_presets_paper_and_released():
     printed, released = (recipe("nir", "cars", preset=name) for name in ("paper", "released"))
     assert (printed.method.flow, printed.method.of_mean) == ("paper", True)
     assert (released.method.flow, released.method.of_mean) == ("released", False)
@@ -128,7 +129,7 @@ def test_nir_s_program_is_one_word_away_from_what_is_printed():
     assert recipe("nir_baseline", "cars", preset="released").role_rates["proxies"] == 2000
 
 
-def test_ccp_is_one_preset_or_the_other():
+def test_ccp_presets_paper_and_released():
     paper, released = (recipe("ccp", "cub", preset=name) for name in ("paper", "released"))
     assert paper.method == recipes.Problems()
     assert released.method == recipes.Problems(
@@ -150,7 +151,7 @@ def test_ccp_is_one_preset_or_the_other():
 
 
 @pytest.mark.parametrize("loss", ["proxy_anchor", "proxy_nca_margin", "soft_triple"])
-def test_nir_s_baseline_is_nir_without_the_flow(loss):
+def test_nir_baseline_is_nir_without_the_flow(loss):
     with_flow = recipe("nir", "cub", loss=loss, weight=0.5, warmup=1)
     without = recipe("nir_baseline", "cub", loss=loss, weight=0.5, warmup=1)
     for name in ("batch", "rate", "weight_decay", "warmup_epochs", "pooling", "dim", "nmi"):
@@ -165,7 +166,7 @@ def test_nir_s_baseline_is_nir_without_the_flow(loss):
     assert recipe("nir_baseline", "cub").warmup_epochs == 0
 
 
-def test_nir_s_ablations_and_its_steps_are_settings():
+def test_nir_ablations_and_schedules_are_settings():
     """Table 4a's clipping, Table 4b's D and W, Table 2's steps; eq. 10 and 11 as printed."""
     deep = recipe("nir", "cub", blocks=15, width=64, conditioning="mid")
     assert deep.method.flow_settings == {"conditioning": "mid", "num_blocks": 15, "hidden": 64}
@@ -175,7 +176,7 @@ def test_nir_s_ablations_and_its_steps_are_settings():
 
 
 def updates_of(plan, sizes, steps_per_epoch, **leaves):
-    """A model's and its proxies' updates by step, from gradients of these sizes everywhere."""
+    """Return the updates of a model and its proxies by step, for gradients of these sizes."""
     leaf = jnp.ones(1)
     params = {"model": {"conv": leaf, "head": leaf}, "proxies": leaf, **leaves}
     roles = tuple(role for role in params if role != "model")
@@ -200,8 +201,8 @@ def test_only_the_head_and_the_objective_learn_during_warm_up():
 
 
 @pytest.mark.parametrize("method", ["proxy_anchor", "nir", "pfml"])
-def test_the_warm_up_leaves_no_trace_on_the_backbone(method):
-    """Its first real step is a whole one, and until then neither decay nor moments move it."""
+def test_backbone_is_unchanged_by_the_warm_up(method):
+    """Until its first step neither decay nor moments change it, and that step has the full rate."""
     plan = dataclasses.replace(recipe(method, "cars"), rate=1e-4, warmup_epochs=1)
     conv = updates_of(plan, [8.0, 8.0, 8.0, 0.2], steps_per_epoch=3)["model"]["conv"]
     assert conv[:3].tolist() == [0, 0, 0]
@@ -220,8 +221,8 @@ def test_the_warm_up_leaves_no_trace_on_the_backbone(method):
         ),
     ],
 )
-def test_rates_fall_by_the_run_s_epochs_also_after_a_warm_up(plan, per_epoch, rates):
-    """The backbone's, which waits in the second plan; the head's falls from the start."""
+def test_rates_decay_by_the_runs_epochs_after_a_warm_up(plan, per_epoch, rates):
+    """The backbone is frozen first in the second plan; the head's rate decays from the start."""
     plan = Recipe(loss="proxy_anchor", rate=0.1, **plan)
     model = updates_of(plan, [1.0] * len(rates), per_epoch)["model"]
     np.testing.assert_allclose(-model["conv"], rates, rtol=1e-4)
@@ -230,7 +231,7 @@ def test_rates_fall_by_the_run_s_epochs_also_after_a_warm_up(plan, per_epoch, ra
 
 
 @pytest.mark.parametrize("rule", ["adam", "adamw"])
-def test_weight_decay_reaches_the_model_and_the_roles_that_are_named(rule):
+def test_weight_decay_applies_to_model_and_named_roles(rule):
     plan = Recipe(loss="proxy_anchor", rule=rule, weight_decay=0.5, decayed=("proxies",))
     updates = updates_of(plan, [0.0], steps_per_epoch=1, flow=jnp.ones(1))
     assert updates["model"]["head"][0] < 0
@@ -238,8 +239,8 @@ def test_weight_decay_reaches_the_model_and_the_roles_that_are_named(rule):
     assert updates["flow"][0] == 0
 
 
-def test_a_pair_loss_multiplies_in_bfloat16_what_a_network_computed_in_it(monkeypatch):
-    """Such embeddings, in float32 as networks give them, have the same loss and gradient, with a memory, too."""
+def test_pair_loss_of_bfloat16_network_multiplies_in_bfloat16(monkeypatch):
+    """Loss and gradient are those of float32 products, also with a memory."""
     x, y = BATCH[0].astype(jnp.bfloat16).astype(jnp.float32), BATCH[1]
     plain = Recipe(loss="multi_similarity", dim=DIM, memory=48)
     found = {}
@@ -253,21 +254,21 @@ def test_a_pair_loss_multiplies_in_bfloat16_what_a_network_computed_in_it(monkey
         found[dtype] = jax.jit(jax.value_and_grad(loss, has_aux=True))(x)
     single, half = found.values()
     chex.assert_trees_all_equal(single[0], half[0])
-    # The gradients by the batch's rows and by what they have with the memory are rounded each.
+    # The gradients by the batch and by the memory are rounded separately.
     assert jnp.linalg.norm(half[1] - single[1]) < 2**-8 * jnp.linalg.norm(single[1])
     for wrong in (x.astype(jnp.int32), x.astype(complex)):
         with pytest.raises(TypeError, match=r"^embeddings\b"):
             loss(wrong)
     assert jnp.isfinite(loss(jnp.full_like(x, jnp.finfo(jnp.float32).max))[0])
-    monkeypatch.setattr(jax, "default_backend", lambda: "tpu")  # what the program is made for
-    text = jax.jit(loss).lower(x[:19]).as_text()  # of a size that no one has traced
+    monkeypatch.setattr(jax, "default_backend", lambda: "tpu")  # the target of the program
+    text = jax.jit(loss).lower(x[:19]).as_text()  # a size that forces a new trace
     products = [line for line in text.splitlines() if "stablehlo.dot_general" in line]
     assert len(products) == 2
     assert all(line.count("bf16") == 2 for line in products)
 
 
 def test_eps_triplets_are_squared_and_averaged_over_all():
-    """As in its framework: one triplet per anchor, those without a hinge counted."""
+    """One triplet per anchor, including those with a hinge of 0, like the original program."""
     x, y = BATCH
     for method, positive in (
         ("triplet", jdml.mining.random_positive()),
@@ -284,7 +285,7 @@ def test_eps_triplets_are_squared_and_averaged_over_all():
 
 
 @pytest.mark.parametrize("method", ["margin", "eps_margin"])
-def test_the_boundary_of_each_class_is_learned(method):
+def test_beta_of_each_class_is_learned(method):
     plan = dataclasses.replace(recipe(method, "cub"), dim=DIM, settings={"beta": 1.0})
     objective = make_objective(plan, CLASSES)
     params = objective.init(KEY)
@@ -296,7 +297,7 @@ def test_the_boundary_of_each_class_is_learned(method):
     assert recipe(method, "sop").more_clusters is None  # k-means into 113,160 clusters
 
 
-def test_the_table_of_mpa_has_one_setting():
+def test_methods_of_mpas_table_share_their_settings():
     rows = ("mpa", "mpa_dw", "mpa_ap", "soft_triple", "mpa_proxy_anchor")
     same = {"loss": "proxy_anchor", "proxies_per_class": 1}
     settings = [dataclasses.replace(recipe(method, "cub"), **same) for method in rows]
@@ -308,15 +309,15 @@ def test_the_table_of_mpa_has_one_setting():
     assert shapes == 4 * [(CLASSES, 10, DIM)] + [(CLASSES, 1, DIM)]
 
 
-def test_backbones_have_their_own_batches():
+def test_batch_depends_on_the_backbone():
     for method, batches in (("pfml", (100, 180)), ("ccp", ((24, 4), (32, 4)))):
         for name, batch in zip(("resnet50", "bn_inception"), batches, strict=True):
             assert recipe(method, "cub", backbone=name).batch == batch
 
 
 @pytest.mark.parametrize("protocol", ["conventional", "mlrc"])
-def test_batches_can_be_made_of_classes_of_two(protocol):
-    """Stanford Online Products has classes of two images."""
+def test_batches_from_classes_of_two_images(protocol):
+    """Stanford Online Products has such classes."""
     sizes = np.random.default_rng(0).integers(2, 13, 300)
     labels = np.repeat(np.arange(300), sizes)
     for method in RECIPES:
@@ -326,7 +327,7 @@ def test_batches_can_be_made_of_classes_of_two(protocol):
         assert len(set(rows.tolist())) == len(rows)
 
 
-def test_pfml_is_as_printed_and_what_was_found_is_one_word_away():
+def test_pfml_presets_paper_and_found():
     x, y = jnp.eye(4)[:, :2] + jnp.eye(4)[:, 2:], jnp.array([0, 0, 1, 1])
     values = {}
     for preset, alpha, most in (("found", 1.0, 5.0), ("paper", 4.0, None)):
@@ -344,7 +345,7 @@ def test_pfml_is_as_printed_and_what_was_found_is_one_word_away():
     assert recipe("pfml", "cub", preset="paper", clip="entry").max_proxy_entry == 5.0
 
 
-def test_vectors_of_proxies_are_cut_at_the_force_of_a_pair_at_delta():
+def test_proxy_gradients_are_clipped_at_the_force_at_delta():
     most = 1 / 0.2**2
     params = {"model": {"head": jnp.ones(1)}, "proxies": jnp.ones((2, 2))}
     pushed = jnp.array([[3.0, 4.0], [3.0, 4.0]]) * jnp.array([[1e6], [1e3]])
@@ -355,5 +356,5 @@ def test_vectors_of_proxies_are_cut_at_the_force_of_a_pair_at_delta():
         _, state = optimizer.update(grads, optimizer.init(params), params)
         own = [leaf for leaf in jax.tree.leaves(state) if jnp.shape(leaf) == (2, 2)]
         first = next(leaf for leaf in own if (leaf > 0).all())
-        norms = np.linalg.norm(np.asarray(first) / 0.1, axis=1)  # of Adam's first moment
+        norms = np.linalg.norm(np.asarray(first) / 0.1, axis=1)  # by Adam's first moment
         np.testing.assert_allclose(norms[0], expected, rtol=1e-3)

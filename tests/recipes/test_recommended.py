@@ -1,4 +1,4 @@
-"""The recipe to begin with."""
+"""The recommended recipe."""
 
 import numpy as np
 import pytest
@@ -18,7 +18,7 @@ from jdml.recipes import Recipe, recommended
         ([1000, 60, 60, 60, 60], 64, (5, 12), "none", "refuse"),
     ],
 )
-def test_batches_and_positives_go_by_the_size_of_classes(sizes, rows, batch, miner, small):
+def test_batch_and_miner_depend_on_class_sizes(sizes, rows, batch, miner, small):
     made = recommended(np.repeat(np.arange(len(sizes)), sizes), rows=rows)
     assert (made.batch, made.miner, made.small_classes) == (batch, miner, small)
 
@@ -32,8 +32,8 @@ def test_batches_and_positives_go_by_the_size_of_classes(sizes, rows, batch, min
         ("frozen", 3e-4, "principal"),
     ],
 )
-def test_the_recommended_recipe_has_these_numbers(begins, rate, head):
-    """Those of the study's runs: another number is another recipe, which they say nothing of."""
+def test_recommended_settings(begins, rate, head):
+    """The settings are those that the study has tested."""
     assert recommended([0] * 9 + [1] * 9, begins=begins, steps=300) == Recipe(
         loss="circle",
         settings={"margin": 0.1, "gamma": 100.0},
@@ -58,6 +58,6 @@ def test_the_recommended_recipe_has_these_numbers(begins, rate, head):
         ("labels", np.ones((4, 2), int), ValueError),
     ],
 )
-def test_an_argument_that_is_none_is_refused(name, value, error):
+def test_wrong_arguments_are_refused(name, value, error):
     with pytest.raises(error, match=rf"^{name}\b"):
         recommended(**{name: value})

@@ -69,10 +69,10 @@ def load_bars(data_dir, split="train"):
 
 @dataclasses.dataclass(frozen=True)
 class ShrinkingMethod(Method):
-    """A pair loss, after each evaluation of which the network's weights shrink.
+    """A pair loss; the network's weights shrink after each evaluation.
 
     Attributes:
-        factor: what they are multiplied by.
+        factor: the weights are multiplied by it.
     """
 
     name = "shrinking"
@@ -112,7 +112,7 @@ def make_hook(recipe, *parts, **settings):
 
 @dataclasses.dataclass(frozen=True)
 class Labellings:
-    """Print what a data set is labelled by."""
+    """Print the names of a data set's labels."""
 
     name: str
     """The data set."""
@@ -123,7 +123,7 @@ class Labellings:
 
 
 def register():
-    """Register all of it, a line each."""
+    """Register everything, a line each."""
     LOSSES["soft_contrastive"] = Loss("soft_contrastive", "pair", "my_plugin:soft_contrastive_loss")
     MINERS["mine_near"] = Miner("my_plugin:near_negative", ("mine_near",))
     NETWORKS["linear"] = Network(

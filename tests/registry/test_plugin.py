@@ -1,4 +1,4 @@
-"""What a package of somebody else's registers is there everywhere: in recipes, on the command line, in its help."""
+"""A plugin's registrations are available everywhere: in recipes, on the command line, in its help."""
 
 import contextlib
 import io
@@ -12,14 +12,14 @@ import numpy as np
 
 
 def output(*words: object, code: int = 0) -> str:
-    """Return what ``jdml WORDS`` prints."""
+    """Return the output of ``jdml WORDS``."""
     import jdml.cli
 
     text = io.StringIO()
     with contextlib.redirect_stdout(text), contextlib.redirect_stderr(text):
         try:
             ended = jdml.cli.main([str(word) for word in words])
-        except SystemExit as stop:  # as help ends
+        except SystemExit as stop:  # raised by the help
             ended = stop.code or 0
     assert ended == code, text.getvalue()
     return text.getvalue()
@@ -65,8 +65,8 @@ def check() -> None:
     assert run.settings["method.factor"] == 0.5
 
 
-def test_what_a_plugin_registers_is_there_everywhere(tmp_path: Path) -> None:
-    """In a process of its own: what is registered stays."""
+def test_plugin_registrations_are_available_everywhere(tmp_path: Path) -> None:
+    """Run in a new process, as registrations cannot be undone."""
     here = Path(__file__).parent
     done = subprocess.run(
         [sys.executable, "-W", "error", __file__],

@@ -1,4 +1,4 @@
-"""The records: one a thing, each pointer leads somewhere, none needs JAX to be read; extras are asked for by name."""
+"""The records: one per object, valid pointers, readable without JAX; missing libraries name their extra."""
 
 import inspect
 import re
@@ -19,7 +19,7 @@ from jdml.registry import DATASETS, LOSSES, MINERS, NETWORKS
 from jdml.registry.extras import ALONE, EXTRAS, MissingLibraryError, need, progress_bar
 
 
-def test_every_loss_has_a_record_and_every_record_a_loss():
+def test_losses_and_records_correspond():
     public = {name for name in losses.__all__ if name.endswith("_loss")}
     assert public - set(registry.REGULARIZERS) == {f"{name}_loss" for name in LOSSES}
     assert set(registry.REGULARIZERS) <= set(losses.__all__)
@@ -27,7 +27,7 @@ def test_every_loss_has_a_record_and_every_record_a_loss():
     assert list(LOSSES) == [*sorted(pairs), *sorted(proxies)]
 
 
-def test_every_loss_is_tried_as_what_it_is():
+def test_losses_are_tested_with_their_recorded_kind():
     kinds = {f"{name}_loss": loss.kind for name, loss in LOSSES.items()}
     assert {name: spec.kind for name, spec in tried.REGISTRY.items()} == kinds
     text = (Path(tried.__file__).parent / "test_pml_parity.py").read_text()
@@ -36,7 +36,7 @@ def test_every_loss_is_tried_as_what_it_is():
 
 
 @pytest.mark.parametrize("name", LOSSES)
-def test_a_loss_is_as_its_record_says(name):
+def test_loss_matches_its_record(name):
     record = LOSSES[name]
     assert record.name == name
     assert record.function is getattr(losses, f"{name}_loss")
@@ -48,12 +48,12 @@ def test_a_loss_is_as_its_record_says(name):
         assert (parameters["proxies"].default is None) == (not record.needs_proxies)
     assert record.monitor is None or record.monitor in losses.__all__
     assert (record.proxies > 1) == record.several
-    if record.kind == "proxy":  # in training, too, unless another number is typed
+    if record.kind == "proxy":  # the default number in training, too
         assert Recipe(loss=name).num_proxies == record.proxies
         assert Recipe(loss=name, proxies_per_class=2).num_proxies == 2
 
 
-def test_every_miner_has_a_record_and_every_record_a_miner():
+def test_miners_and_records_correspond():
     rules = {
         name
         for name in mining.__all__
@@ -64,7 +64,7 @@ def test_every_miner_has_a_record_and_every_record_a_miner():
 
 
 @pytest.mark.parametrize("word", MINERS)
-def test_a_miner_is_as_its_record_says(word):
+def test_miner_matches_its_record(word):
     record = MINERS[word]
     assert word in record.words
     takes = inspect.signature(getattr(mining, record.builder)).parameters
@@ -73,7 +73,7 @@ def test_a_miner_is_as_its_record_says(word):
     assert callable(record.build(dim=8))
 
 
-def test_settings_of_a_miner_go_before_those_its_word_implies():
+def test_given_settings_of_a_miner_override_its_records():
     record = MINERS["multi_similarity_negative"]
     assert record.build(dim=2) == mining.multi_similarity_pairs(mine_positives=False)
     assert record.build(dim=2, mine_positives=True) == mining.multi_similarity_pairs()
@@ -82,7 +82,7 @@ def test_settings_of_a_miner_go_before_those_its_word_implies():
 
 
 @pytest.mark.parametrize("name", NETWORKS)
-def test_a_network_is_as_its_record_says(name):
+def test_network_matches_its_record(name):
     record = NETWORKS[name]
     assert (record.name, type(models.create(name, dim=2))) == (name, record.kind)
     takes = inspect.signature(record.kind).parameters
@@ -97,7 +97,7 @@ def test_a_network_is_as_its_record_says(name):
         assert all(callable(dialect.name) for dialect in registry.resolve(record.dialects))
 
 
-def test_image_statistics_are_those_of_all_weights():
+def test_image_statistics_cover_all_weights():
     statistics = registry.image_statistics()
     others = {name for record in NETWORKS.values() for name in record.other_images}
     assert {"vit_s16_dino", "clip_b16_laion"} <= others
@@ -106,7 +106,7 @@ def test_image_statistics_are_those_of_all_weights():
 
 
 @pytest.mark.parametrize("name", DATASETS)
-def test_a_data_set_is_as_its_record_says(name):
+def test_data_set_matches_its_record(name):
     record = DATASETS[name]
     assert record.name == name
     takes = list(inspect.signature(record.reader).parameters)
@@ -118,38 +118,38 @@ def test_a_data_set_is_as_its_record_says(name):
     assert record.counted in ("", *record.labellings)
 
 
-def test_what_is_no_pointer_is_refused():
+def test_malformed_pointer_is_refused():
     with pytest.raises(ValueError, match=r"^pointer\b"):
         registry.resolve("jdml.mining")
 
 
-def brought_by(code: str) -> set[str]:
-    """The libraries that code brings into a new process."""
+def imported_by(code: str) -> set[str]:
+    """Return the libraries that code imports in a new process."""
     code += "\nimport sys; print(*{name.split('.')[0] for name in sys.modules})"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return set(done.stdout.splitlines()[-1].split())
 
 
-def test_records_need_the_standard_library_alone():
-    brought = brought_by("import jdml.registry") - set(sys.stdlib_module_names)
+def test_records_import_only_the_standard_library():
+    brought = imported_by("import jdml.registry") - set(sys.stdlib_module_names)
     assert not brought & {"jax", "jaxlib", "numpy", "flax", "tyro"}
 
 
 @pytest.mark.parametrize("command", ["train", "weights convert", "data check"])
-def test_help_needs_no_jax(command):
+def test_help_does_not_import_jax(command):
     code = f"""
 import contextlib, jdml.cli
 with contextlib.suppress(SystemExit):
     jdml.cli.main([*{command.split()}, "--help"])
 """
-    assert not brought_by(code) & {"jax", "jaxlib", "flax"}
+    assert not imported_by(code) & {"jax", "jaxlib", "flax"}
 
 
 PROJECT = Path(__file__).parents[2] / "pyproject.toml"
 
 
-def test_the_extras_are_those_of_the_project():
+def test_extras_match_pyproject():
     declared = tomllib.loads(PROJECT.read_text())["project"]["optional-dependencies"]
     names = {
         extra: {re.split(r"[<>=\[]", text)[0] for text in declared[extra]} for extra in declared
@@ -157,13 +157,13 @@ def test_the_extras_are_those_of_the_project():
     for extra, modules in EXTRAS.items():
         assert set(modules.values()) <= names[extra]
     imported = set(EXTRAS["train"].values())
-    assert names["train"] - imported <= {"filelock"}  # which JAX imports
+    assert names["train"] - imported <= {"filelock"}  # JAX imports it
     assert not set(ALONE.values()) & set().union(*(modules.values() for modules in EXTRAS.values()))
 
 
 @pytest.fixture
 def without(monkeypatch):
-    """Make a library one that is not installed."""
+    """Make a library appear not installed."""
 
     def block(library):
         for module in [name for name in sys.modules if name.partition(".")[0] == library]:
@@ -174,7 +174,7 @@ def without(monkeypatch):
 
 
 @pytest.mark.parametrize("module", [module for modules in EXTRAS.values() for module in modules])
-def test_every_extra_is_asked_for_by_its_name(without, module):
+def test_missing_library_names_its_extra(without, module):
     without(module)
     extra = next(extra for extra, modules in EXTRAS.items() if module in modules)
     for kind in (MissingLibraryError, ImportError, ValueError):
@@ -207,7 +207,9 @@ def batches():
         ("tensorboardX", lambda folder: training.log.Log(folder, tensorboard=True), "all"),
     ],
 )
-def test_python_asks_before_anything_is_made(without, library, use, extra, tmp_path):
+def test_missing_library_is_reported_before_any_file_is_written(
+    without, library, use, extra, tmp_path
+):
     (tmp_path / "a.png").write_bytes(b"")
     (tmp_path / "w.safetensors").write_bytes(b"")
     walk.suffixes.cache_clear()
@@ -221,7 +223,7 @@ def test_python_asks_before_anything_is_made(without, library, use, extra, tmp_p
     ("library", "words"),
     [("tyro", "train --help"), ("sklearn", "train"), ("flatbuffers", "export x --out m.stablehlo")],
 )
-def test_the_command_line_asks_in_a_line(without, capsys, library, words):
+def test_command_reports_a_missing_library_in_one_line(without, capsys, library, words):
     without(library)
     assert jdml.cli.main(words.split()) == 2
     shown = capsys.readouterr()
@@ -229,7 +231,7 @@ def test_the_command_line_asks_in_a_line(without, capsys, library, words):
     assert (shown.out, shown.err.count("\n")) == ("", 1)
 
 
-def test_flows_ask_for_theirs(without, monkeypatch):
+def test_flows_report_missing_distrax(without, monkeypatch):
     without("distrax")
     for module in [name for name in sys.modules if name.startswith("jdml.flows")]:
         monkeypatch.delitem(sys.modules, module)

@@ -1,11 +1,11 @@
-"""Folders of runs as commands write them, and what a page's script reads."""
+"""Write run folders like the commands do, and read a page's data."""
 
 import json
 import re
 
 
 def write_run(folder, config, scores=None, log=()):
-    """Write a run whose log ends in the middle of a record, as after a kill."""
+    """Write a run whose log ends in an incomplete record, as after a kill."""
     folder.mkdir(parents=True)
     (folder / "config.json").write_text(json.dumps(config))
     (folder / "log.jsonl").write_text("".join(json.dumps(record) + "\n" for record in log) + '{"st')
@@ -15,7 +15,7 @@ def write_run(folder, config, scores=None, log=()):
 
 
 def train_config(**changes):
-    """Return what `jdml train` writes into config.json."""
+    """Return the config.json of `jdml train`."""
     return {
         "data": "digits",
         "loss": "triplet",

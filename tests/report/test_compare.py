@@ -1,4 +1,4 @@
-"""Runs are compared: seeds of a row, paired differences, the verdict, and the command."""
+"""Comparison of runs: seeds of a row, paired differences, the verdict, and the command."""
 
 import csv
 import io
@@ -37,10 +37,10 @@ RUNS = [
 ]
 
 
-def test_differences_are_paired_and_students():
+def test_differences_are_paired_with_students_intervals():
     comparison = compare_runs(RUNS)
     base, other = comparison.rows
-    assert comparison.settings == []  # the loss is the rows' name
+    assert comparison.settings == []  # the rows are named by the loss
     assert base.differences == {}
     actual = other.differences["R@1"]
     expected = stats.ttest_rel(other.values["R@1"], base.values["R@1"]).confidence_interval(0.95)
@@ -62,7 +62,7 @@ def test_differences_are_paired_and_students():
     assert rows[1][:4] == ["b", "3", "58.3 ± 10.4", "+8.3 [+1.2, +15.5]"]
 
 
-def test_the_baseline_is_chosen():
+def test_baseline_is_the_first_row():
     assert [row.name for row in compare_runs(RUNS, baseline="b-1").rows] == ["b", "a"]
 
 
@@ -74,7 +74,7 @@ def test_one_row_has_no_verdict():
     assert verdict(compare_runs(RUNS[:3])) == []
 
 
-def test_seeds_that_are_not_shared_are_not_compared():
+def test_only_shared_seeds_are_compared():
     runs = [
         *RUNS[:3],
         Run("b", {"loss": "b", "lr": 0.2}, 7, {"R@1": 0.9}),
@@ -92,7 +92,7 @@ def test_seeds_that_are_not_shared_are_not_compared():
     assert [row[4] for row in rows] == ["baseline", "–", "+10.0 (n = 1)"]
 
 
-def test_runs_without_a_score_are_named_and_not_counted():
+def test_runs_without_a_score_are_listed_and_not_counted():
     runs = runs_of("R@1", a=(0.4, 0.5, 0.6), b=(0.45, 0.6, 0.65))
     runs[-1] = Run("b-2", {"loss": "b"}, 2)
     comparison = compare_runs(runs)
@@ -102,7 +102,7 @@ def test_runs_without_a_score_are_named_and_not_counted():
     assert [record["R@1 runs"] for record in comparison_records(comparison)] == [3, 2]
 
 
-def test_a_setting_named_like_a_column_is_renamed():
+def test_setting_named_like_a_column_is_renamed():
     settings = [
         {"loss": "a", "run": 1, "seconds": 0.1, "lr": 1 / 3, "R@1 runs": True, "on": None},
         {
@@ -130,7 +130,7 @@ def test_a_setting_named_like_a_column_is_renamed():
     assert (one["on"], other["on"]) == ("–", "1 2")
 
 
-def test_rows_of_one_name_are_numbered():
+def test_rows_with_equal_names_are_numbered():
     runs = [
         *(Run(f"t-{seed}", {"l": 1}, seed, {"R@1": 0.5}) for seed in (0, 1)),
         Run("t", {"l": 2}, 0, {"R@1": 0.6}),
@@ -141,7 +141,7 @@ def test_rows_of_one_name_are_numbered():
     assert compare_runs(runs, baseline="t-1").rows[0].settings == {"l": 1}
 
 
-def test_papers_that_report_other_numbers_are_rows_of_their_own():
+def test_each_papers_numbers_are_one_row():
     runs = [
         Run(name, {"method": name}, 0, {"ours R@1": 0.5}, paper={"R@1": value})
         for name, value in (("pfml", 73.4), ("proxy_anchor", 69.7), ("again", 73.4))
@@ -152,7 +152,7 @@ def test_papers_that_report_other_numbers_are_rows_of_their_own():
     assert compare_runs(runs[::2]).papers == {"paper": {"ours R@1": 73.4}}
 
 
-def test_many_metrics_are_cut_to_the_usual_ones():
+def test_default_metrics_are_the_usual_ones():
     names = [f"{view} {kind}" for view in "xy" for kind in ("MAP@R", "R@1", "R@2", "R@4", "RP")]
     runs = [Run("a", {}, 0, dict.fromkeys(names, 0.5))]
     assert compare_runs(runs).shown == ["x R@1", "x MAP@R", "y R@1", "y MAP@R"]
@@ -173,14 +173,14 @@ def test_many_metrics_are_cut_to_the_usual_ones():
         (runs_of("loss", a=(1.0, 2.0), b=(5.0, 6.001)), ["loss: more.* b "]),
     ],
 )
-def test_the_verdict(runs, expected):
+def test_verdict(runs, expected):
     lines = verdict(compare_runs(runs))
     for pattern in expected:
         assert any(re.search(pattern, line) for line in lines), lines
     assert ("test part" in lines[-1]) == ("loss" not in runs[0].metrics)
 
 
-def test_held_out_rows_choose_where_there_are_any():
+def test_comparison_uses_held_out_scores_if_there_are_any():
     runs = [
         Run(name, {"loss": name}, 0, {"test class R@1": test, "validation class R@1": held_out})
         for name, test, held_out in (("a", 0.5, 0.6), ("b", 0.9, 0.5))
@@ -223,8 +223,8 @@ def test_compare_prints_and_writes(tmp_path, capsys):
     assert str(tmp_path / "none") in capsys.readouterr().err
 
 
-def test_a_comparison_takes_120_columns(tmp_path, capsys):
-    """Of long names, many settings and many metrics the first are shown, and the others are named."""
+def test_comparison_is_at_most_120_columns_wide(tmp_path, capsys):
+    """The first of many settings and metrics are shown, and the others are listed."""
     views, kinds = ("class", "superclass"), ("R@1", "MAP@R", "P@1", "NMI")
     names = [f"test {view} {kind}" for view in views for kind in kinds]
     scores = {"step": 1, **dict.fromkeys(names, 0.5)}
@@ -238,7 +238,7 @@ def test_a_comparison_takes_120_columns(tmp_path, capsys):
     assert all(name in " ".join(shown.split()) for name in [*names, "--csv"])
 
 
-def test_a_sweep_of_flags_and_of_values_in_brackets(tmp_path):
+def test_sweep_over_flags_and_tuples(tmp_path):
     given = ("remat=True,False", "loss-setting=k=(1, 2),k=(1, 4)")
     swept = Sweep(loss="recall_at_k", set=given, out=tmp_path).runs()
     assert {name: (run.remat, run.loss_setting) for name, run in swept.items()} == {

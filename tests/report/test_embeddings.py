@@ -1,4 +1,4 @@
-"""What a page shows of embeddings equals its definition: neighbours, structure, maps, a method's picture."""
+"""The page's data on embeddings equals its definition: neighbours, structure, maps, a method's picture."""
 
 import sys
 from collections import Counter
@@ -45,7 +45,7 @@ def shown(cloud, tmp_path_factory):
     return content(page)["looks"][0], proxies
 
 
-def test_neighbours_classes_and_hubs(cloud, shown):
+def test_neighbours_classes_and_hubs_equal_their_definitions(cloud, shown):
     x, labels = cloud
     page, _ = shown
     apart = squareform(pdist(x)) + np.diag([np.inf] * len(x))
@@ -73,7 +73,7 @@ def test_neighbours_classes_and_hubs(cloud, shown):
         assert (count, share) == (wrong, pytest.approx(wrong / (16 * 8), rel=1e-3))
 
 
-def test_structure_is_that_of_the_metrics(cloud, shown):
+def test_structure_equals_the_metrics(cloud, shown):
     x, labels = cloud
     page, _ = shown
     same = pdist(labels[:, None]) == 0
@@ -95,23 +95,23 @@ def test_proxies_are_measured_against_their_class(cloud, shown):
     page, proxies = shown
     units = unit(proxies)
     apart = [np.linalg.norm(units[c] - x[labels == c].mean(0), axis=1).mean() for c in range(3)]
-    measured = page["proxies"]
-    assert measured["proxy to its class's mean"] == pytest.approx(np.mean(apart), rel=1e-3)
+    _, to_mean, distance, together = page["proxies"].values()
+    assert to_mean == pytest.approx(np.mean(apart), rel=1e-3)
     spread = np.linalg.norm(units[0, 0] - units[0, 1])
-    assert measured["spread of a class's proxies"] == pytest.approx(spread, rel=1e-3)
-    assert measured["proxies of a class within 0.2 of each other"] == 0
+    assert distance == pytest.approx(spread, rel=1e-3)
+    assert together == 0
     assert len(page["maps"]["pca"]["proxies"]) == 6
 
 
-def test_labels_are_doubtful_where_neighbours_agree_on_another(tmp_path):
+def test_labels_that_disagree_with_unanimous_neighbours_are_doubtful(tmp_path):
     rng = np.random.default_rng(0)
     sizes = [9, 8, 4, 9]
     labels = np.repeat([3, 5, 8, -1], sizes)
     x = 9 * np.eye(4)[np.repeat(range(4), sizes)] + rng.normal(size=(30, 4))
     wrong = labels.copy()
-    wrong[[2, 20]] = 5  # one among eight, one among the three that a small class still has
-    wrong[12:16] = 3  # half of a class: its neighbours do not agree
-    wrong[29] = 3  # among rows without a class, which say nothing
+    wrong[[2, 20]] = 5  # one among eight, one in a small class of four
+    wrong[12:16] = 3  # half of a class: neighbours do not agree
+    wrong[29] = 3  # among rows without a class, which do not count
     found = {}
     for name, of in (("right", labels), ("wrong", wrong)):
         np.savez(tmp_path / f"{name}.npz", embeddings=x, labels=of)
@@ -121,7 +121,7 @@ def test_labels_are_doubtful_where_neighbours_agree_on_another(tmp_path):
     assert found["right"]["count"] == 0
 
 
-def test_rows_without_a_class(tmp_path):
+def test_rows_without_a_class_are_ignored(tmp_path):
     line = np.array([[0.0], [1.0], [3.0], [10.0], [11.0], [14.0]])
     classes = np.array([0, 0, 1, 1, 1, 0])
     x = np.concatenate([line, line + 0.4])
@@ -133,7 +133,7 @@ def test_rows_without_a_class(tmp_path):
     of = page["looks"][0]["views"]["level 0"]
     assert [row[:2] for row in of["classes"]] == [[1, 3], [2, 3]]
     assert {n for pair in of["confused"] for n in pair[:2]} == {1, 2}
-    assert of["nearest"] == "111111222222"  # wrong; nothing to find
+    assert of["nearest"] == "111111222222"  # 0: right, 1: wrong, 2: no match
     apart = pdist(line)[pdist(classes[:, None]) == 0]
     assert page["looks"][0]["structure"]["within"] == pytest.approx(apart.mean(), rel=1e-3)
 
@@ -141,24 +141,24 @@ def test_rows_without_a_class(tmp_path):
 # Maps
 
 
-def lay(x, method, others=None):
-    """Return the points of a map, and those of what lies on it."""
-    with threadpoolctl.threadpool_limits(1):  # OpenMP's threads wait for each other on busy cores
+def map_points(x, method, others=None):
+    """Return the points of a map, those of the proxies on it, and its axis label."""
+    with threadpoolctl.threadpool_limits(1):  # OpenMP's threads block each other on busy cores
         figure = report.embedding_map(x, np.arange(len(x)), method=method, proxies=others)
     (axes,) = figure.axes
     points = np.concatenate([np.asarray(group.get_offsets()) for group in axes.collections])
     return points[: len(x)], points[len(x) :], axes.get_xlabel()
 
 
-def test_maps_lay_neighbours_together(cloud):
+def test_maps_place_neighbours_together(cloud):
     x, labels = cloud
-    points, others, words = lay(x, "pca", x[:2])
+    points, others, words = map_points(x, "pca", x[:2])
     np.testing.assert_allclose(points[:2], others, atol=1e-6)
     variance = np.linalg.svd(x - x.mean(0), compute_uv=False) ** 2
     assert f"{100 * variance[:2].sum() / variance.sum():.0f} %" in words
     np.testing.assert_allclose((points**2).sum(), variance[:2].sum(), rtol=1e-5)
     clear = np.eye(3, 8)[labels] + 0.01 * x
-    laid, none, words = lay(clear, "tsne")
+    laid, none, words = map_points(clear, "tsne")
     assert words.startswith("t-SNE")
     assert none.shape == (0, 2)
     assert jdml.evaluate_retrieval(laid, labels, recall_at=(1,))["R@1"] > 0.9
@@ -166,10 +166,10 @@ def test_maps_lay_neighbours_together(cloud):
 
 @pytest.mark.parametrize("width", [1, 3])
 @pytest.mark.parametrize("method", ["pca", "tsne"])
-def test_embeddings_that_are_all_the_same_are_one_point(width, method):
-    """Scikit-learn ends the program there."""
+def test_equal_embeddings_are_mapped_to_one_point(width, method):
+    """Scikit-learn crashes on them."""
     for rows, value in ((2, 0.0), (3, 0.3), (40, 1e-30), (3, -2e10)):
-        laid, _, _ = lay(np.full((rows, width), value), method)
+        laid, _, _ = map_points(np.full((rows, width), value), method)
         assert laid.shape == (rows, 2)
         np.testing.assert_allclose(laid, 0, atol=1e-9 * abs(value))
 
@@ -178,13 +178,13 @@ def test_embeddings_that_are_all_the_same_are_one_point(width, method):
 def test_maps_of_few_rows_and_dimensions(scale):
     for shape in ((2, 3), (3, 1), (12, 1)):
         x = scale * np.random.default_rng(0).normal(size=shape)
-        laid, stars, _ = lay(x, "tsne", x[:1])
+        laid, stars, _ = map_points(x, "tsne", x[:1])
         assert (laid.shape, stars.shape) == ((len(x), 2), (1, 2))
         assert np.isfinite(laid).all()
         assert len(np.unique(laid, axis=0)) == len(x)
 
 
-def test_umap_names_its_library(cloud, monkeypatch):
+def test_missing_umap_names_its_library(cloud, monkeypatch):
     monkeypatch.setitem(sys.modules, "umap", None)
     with pytest.raises(ValueError, match="pip install umap-learn"):
         report.embedding_map(*cloud, method="umap")
@@ -192,20 +192,20 @@ def test_umap_names_its_library(cloud, monkeypatch):
 
 @pytest.mark.slow  # compiles UMAP
 @pytest.mark.filterwarnings("ignore:Tensorflow not installed:ImportWarning")
-def test_umap_lays_neighbours_together(cloud):
+def test_umap_places_neighbours_together(cloud):
     pytest.importorskip("umap", reason="needs umap-learn")
     x, labels = np.eye(3, 8)[cloud[1]] + 0.01 * cloud[0], cloud[1]
-    laid, others, words = lay(x, "umap", x[:2])
+    laid, others, words = map_points(x, "umap", x[:2])
     assert words.startswith("UMAP")
     assert (laid.shape, others.shape) == ((len(x), 2), (2, 2))
     assert jdml.evaluate_retrieval(laid, labels, recall_at=(1,))["R@1"] > 0.9
-    np.testing.assert_allclose(laid, lay(x, "umap", x[:2])[0])
+    np.testing.assert_allclose(laid, map_points(x, "umap", x[:2])[0])
 
 
 # Pictures
 
 
-def test_thumbnails_of_every_kind(tmp_path):
+def test_thumbnails_of_every_image_type(tmp_path):
     grey = np.arange(4 * 4, dtype=np.uint8).reshape(1, 4, 4, 1)
     floats = np.zeros((1, 4, 4, 3), np.float32)
     floats[0, 0, 0] = 1
@@ -218,7 +218,7 @@ def test_thumbnails_of_every_kind(tmp_path):
     assert list(thumbnails(files, [0, 1, 2])) == [0]
 
 
-def test_thumbnails_fit_their_room():
+def test_thumbnails_fit_their_size_limit():
     rng = np.random.default_rng(0)
     images = rng.integers(0, 256, (60, 96, 96, 3)).astype(np.uint8)
     pictures = thumbnails(images, range(60), room=45_000)
@@ -229,7 +229,7 @@ def test_thumbnails_fit_their_room():
 # The methods' own pictures
 
 
-def test_a_field_is_painted_where_its_charges_are(cloud):
+def test_field_is_drawn_with_its_charges(cloud):
     x, labels = cloud
     proxies = {"proxies": np.eye(3, 8)[:, None]}
     field = {"recipe": {"loss": "potential_field", "settings": {"alpha": 2.0}}}
@@ -244,7 +244,7 @@ def test_a_field_is_painted_where_its_charges_are(cloud):
     assert panels(field, {}, x, labels, str) == []
 
 
-def test_a_density_is_that_of_the_run_s_own_flow(cloud):
+def test_density_is_drawn_with_the_runs_flow(cloud):
     pytest.importorskip("distrax", reason="flows need distrax")
     import jax
     import jax.numpy as jnp

@@ -27,7 +27,7 @@ def panel(classes, size=50):
     return "points", rng.normal(size=(size, 2)), rng.integers(0, classes, size)
 
 
-def test_a_picture_is_the_old_or_the_new_one(tmp_path, monkeypatch):
+def test_failed_write_keeps_the_old_picture(tmp_path, monkeypatch):
     def full(descriptor):
         raise OSError(errno.ENOSPC, "full")
 
@@ -42,7 +42,7 @@ def test_a_picture_is_the_old_or_the_new_one(tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_curves_are_drawn_from_logs_and_folders(tmp_path):
+def test_curves_from_logs_and_folders(tmp_path):
     log = [{"step": s, "loss": 1 / s, "R@1": s / 9 if s > 1 else None} for s in (1, 2, 3)]
     figure = report.curves({"a": log, "b": [log, log]})
     assert [axes.get_title() for axes in figure.axes] == ["loss", "R@1"]
@@ -56,12 +56,12 @@ def titles(figure):
     return [axes.get_title() for axes in figure.axes]
 
 
-def test_a_gallery_has_a_row_for_each_query(cloud):
+def test_gallery_has_a_row_per_query(cloud):
     x, y = cloud
     images, names = np.zeros((24, 4, 4, 1), np.uint8), ["a", "b", "c"]
     figure = report.gallery(images, x, y, queries=3, k=4, class_names=names, title="t")
     assert len(titles(figure)) == 15
-    assert figure._repr_png_().startswith(b"\x89PNG")  # what a notebook shows
+    assert figure._repr_png_().startswith(b"\x89PNG")  # shown by a notebook
     first = {title.split("\n")[0] for title in titles(figure)}
     assert first <= {"query", "✓ right", "✗ wrong"}
     assert titles(report.gallery(images, x, y, queries=[10], k=1))[0] == "query\n1"
@@ -83,7 +83,7 @@ def test_maps_and_confusions_name_classes(cloud):
 
 
 def test_rows_without_a_class_in_figures():
-    """They are not named as a class, and no neighbour of theirs is wrong; where nothing can be found comes last."""
+    """They have no class name and no wrong neighbours; queries without a match come last."""
     x = np.array([[0.0], [1.0], [10.0], [11.5], [20.0], [30.0], [31.0]])
     y = np.array([0, 0, 1, 1, 2, -1, -1])
     names, images = ["a", "b", "alone"], np.zeros((7, 4, 4, 1), np.uint8)
@@ -100,8 +100,8 @@ def test_rows_without_a_class_in_figures():
         assert last == ["alone", "(no class)", "(no class)"]
 
 
-def test_names_in_figures_are_no_formulas(cloud, tmp_path):
-    """Dollars and a first underscore are text: a name is shown as it is, in legends, too."""
+def test_names_in_figures_are_not_read_as_formulas(cloud, tmp_path):
+    """Dollar signs and a leading underscore are shown as text, also in legends."""
     x, y = cloud
     names = ["$5", "a$b$", "_$\\foo$"]
     figure = report.embedding_map(x, y, class_names=names)

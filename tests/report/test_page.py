@@ -1,4 +1,4 @@
-"""The page opens in a browser: it asks nothing of a network, complains of nothing, and its parts work."""
+"""The page in a browser: no network requests, no errors, and working controls."""
 
 import html
 import re
@@ -64,7 +64,7 @@ def make_runs(names):
 
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory):
-    """The page of hostile names, and that of tame ones."""
+    """Make a page with hostile names, and one with ordinary names."""
     return {
         kind: report.html_report(
             make_runs(names), tmp_path_factory.mktemp(kind) / "r.html", title=names[0]
@@ -73,14 +73,14 @@ def pages(tmp_path_factory):
     }
 
 
-def test_the_page_names_no_address(pages):
+def test_page_contains_no_address(pages):
     text = pages["tame"].read_text()
     assert not re.search(r"(https?:)?//[\w.]+\.\w", re.sub(r"data:[\w/+;,=]+", "", text))
     assert "default-src 'none'" in text
     assert pages["tame"].stat().st_size < 1e6
 
 
-def test_names_are_data_and_never_markup(pages, tmp_path):
+def test_names_are_escaped(pages, tmp_path):
     text = pages["hostile"].read_text()
     assert text.count("<script") == text.count("</script>") == 2
     assert "<img" not in text
@@ -92,7 +92,7 @@ def test_names_are_data_and_never_markup(pages, tmp_path):
     assert "a [b]<br><small>[c]</small>" in text
 
 
-def test_the_page_has_the_verdict_of_the_command(pages, tmp_path):
+def test_page_and_command_have_the_same_verdict(pages, tmp_path):
     def on(page):
         found = re.search(r'<ul class="notes" id="verdict".*?>(.*?)</ul>', page.read_text(), re.S)
         lines = re.findall(r"<li.*?>(.*?)</li>", found[1], re.S) if found else []
@@ -105,7 +105,7 @@ def test_the_page_has_the_verdict_of_the_command(pages, tmp_path):
     assert on(report.html_report(alone, tmp_path / "alone.html")) == []
 
 
-def test_a_long_curve_ends_where_it_ended(tmp_path):
+def test_thinned_curve_keeps_its_last_point(tmp_path):
     log = [{"step": step, "loss": 1.0} for step in range(1, 1502)] + [{"step": 1502, "loss": 9.0}]
     page = report.html_report(Run("a", log=log), tmp_path / "r.html")
     points = content(page)["curves"][0]["lines"][0]["points"]
@@ -153,7 +153,7 @@ def browser():
 
 
 class Tab:
-    """A page in the browser, with its requests and complaints."""
+    """A page in the browser, with its requests and errors."""
 
     def __init__(self, browser, path, width=1280, height=900, scheme="light", **options):
         self.asked, self.complaints = [], []
@@ -180,7 +180,7 @@ class Tab:
         return self.page.locator(selector).count()
 
     def spoken(self):
-        """Return what a screen reader was told last."""
+        """Return the last announcement to a screen reader."""
         return self.page.text_content("#spoken")
 
 
@@ -191,8 +191,8 @@ def tab(browser, pages):
 
 
 @IN_BROWSER
-def test_hostile_names_change_only_what_is_read(browser, pages):
-    """Nothing is asked for, the same elements are on both pages, and neither is wider than its window."""
+def test_hostile_names_change_only_the_text(browser, pages):
+    """No requests, the same elements on both pages, and neither is wider than its window."""
     count = """() => {
       const n = {};
       for (const e of document.querySelectorAll('body *')) n[e.tagName] = (n[e.tagName] || 0) + 1;
@@ -235,7 +235,7 @@ def test_queries_are_filtered_and_sorted(tab):
 
 
 @IN_BROWSER
-def test_right_and_wrong_differ_by_words_and_frames(tab):
+def test_right_and_wrong_differ_by_text_and_frame(tab):
     tab.page.get_by_label("Order").select_option(label="worst first")
     frames = tab.page.evaluate(
         """() => [...document.querySelectorAll('#gallery-here .found > li')].flatMap((row) => {
@@ -252,7 +252,7 @@ def test_right_and_wrong_differ_by_words_and_frames(tab):
 
 
 @IN_BROWSER
-def test_a_confused_pair_leads_to_its_queries(tab):
+def test_click_on_a_confused_pair_shows_its_queries(tab):
     row = tab.page.locator("#confused tbody tr").first
     pair = set(row.locator("th").text_content().split(" ↔ "))
     row.get_by_role("button").click()
@@ -263,7 +263,7 @@ def test_a_confused_pair_leads_to_its_queries(tab):
 
 
 @IN_BROWSER
-def test_tables_are_sorted_by_their_heads(tab):
+def test_click_on_a_table_head_sorts(tab):
     head = tab.page.locator("#classes th", has_text="R@1")
     cells = tab.page.locator("#classes tbody td:nth-child(3)")
     for direction in ("descending", "ascending"):
@@ -278,7 +278,7 @@ def test_tables_are_sorted_by_their_heads(tab):
 
 
 @IN_BROWSER
-def test_the_map_answers_mouse_and_keyboard(tab):
+def test_map_reacts_to_mouse_and_keyboard(tab):
     canvas = tab.page.locator("#map canvas[role=img]").first
     canvas.scroll_into_view_if_needed()
     canvas.focus()
@@ -310,7 +310,7 @@ def test_the_map_answers_mouse_and_keyboard(tab):
 
 
 @IN_BROWSER
-def test_lines_are_hidden_by_their_names_and_read_by_arrows(tab):
+def test_curves_are_hidden_by_legend_and_read_by_arrow_keys(tab):
     canvas = tab.page.locator("#curves canvas[role=img]").first
     canvas.focus()
     tab.page.keyboard.press("ArrowRight")
@@ -325,8 +325,8 @@ def test_lines_are_hidden_by_their_names_and_read_by_arrows(tab):
 
 
 @IN_BROWSER
-def test_the_methods_picture_is_painted(tab):
-    """The potential's two signs, blue and red, in the picture of each class."""
+def test_field_picture_is_drawn(tab):
+    """Each class's picture shows the potential's two signs, blue and red."""
     plots = tab.page.locator("#method canvas[role=img]")
     assert plots.count() == 8  # four classes of each run
     colours = plots.first.evaluate(
@@ -340,7 +340,7 @@ def test_the_methods_picture_is_painted(tab):
 
 
 @IN_BROWSER
-def test_everything_has_a_name(tab):
+def test_every_control_has_an_accessible_name(tab):
     nameless = tab.page.evaluate(
         """() => {
           const kinds = 'button, select, img, canvas[role=img], [role=region], section';
@@ -359,7 +359,7 @@ def test_everything_has_a_name(tab):
 
 @IN_BROWSER
 @pytest.mark.parametrize("kind", ["no labels", "no embeddings", "no pictures"])
-def test_a_page_shows_what_there_is(browser, tmp_path, kind):
+def test_page_omits_missing_sections(browser, tmp_path, kind):
     x = np.random.default_rng(0).normal(size=(24, 4))
     run = {
         "no labels": Run("a", embeddings=x, data=Dataset("d", x, np.zeros(24, int))),
@@ -375,7 +375,7 @@ def test_a_page_shows_what_there_is(browser, tmp_path, kind):
 
 @IN_BROWSER
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_a_phone_shows_it_within_its_width(browser, pages, scheme):
+def test_page_fits_the_width_of_a_phone(browser, pages, scheme):
     phone = {"has_touch": True, "is_mobile": True}
     with Tab(browser, pages["hostile"], 390, 844, scheme, **phone) as opened:
         assert opened.page.evaluate("document.documentElement.scrollWidth") == 390
@@ -392,8 +392,8 @@ def test_a_phone_shows_it_within_its_width(browser, pages, scheme):
 
 
 @IN_BROWSER
-def test_a_large_page_takes_few_bytes(browser, tmp_path):
-    """At a third of 10,000 embeddings and 1,000 pictures, a third of 5 MB."""
+def test_size_of_a_large_page(browser, tmp_path):
+    """A third of 10,000 embeddings and 1,000 pictures takes at most a third of 5 MB."""
     rng = np.random.default_rng(0)
     labels = rng.integers(0, 100, 3300)
     x = rng.normal(size=(100, 16))[labels] + rng.normal(size=(3300, 16))

@@ -1,4 +1,4 @@
-"""Each wrong argument of a report's functions is refused by its name, before anything is written."""
+"""Wrong arguments of a report's functions are refused by name, before anything is written."""
 
 import numpy as np
 import pytest
@@ -61,14 +61,14 @@ REFUSALS = [
 
 
 @pytest.mark.parametrize(("call", "name"), REFUSALS, ids=[name for _, name in REFUSALS])
-def test_wrong_arguments(call, name, tmp_path, monkeypatch):
+def test_wrong_arguments_are_refused(call, name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ValueError, match=rf"^{name}\b"):
         call()
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_demo_leaves_another_run_alone(tmp_path):
+def test_demo_refuses_another_runs_folder(tmp_path):
     (tmp_path / "config.json").write_text('{"lr": 0.1}')
     with pytest.raises(ValueError, match=r"^out_dir\b"):
         run_demo(tmp_path, steps=1, seeds=1)

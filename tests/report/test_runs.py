@@ -1,4 +1,4 @@
-"""Runs are read from wherever they were written."""
+"""Reading of runs of every command."""
 
 import json
 
@@ -9,7 +9,7 @@ from report.files import train_config, write_run
 from jdml.report import compare_runs, comparison_table, read_runs
 
 
-def test_a_run_of_train_is_read(tmp_path):
+def test_run_of_train_is_read(tmp_path):
     log = [
         {"step": 1, "loss": 2.0, "seconds": 1.5},
         {"step": 2, "loss": None, "seconds": 3.0},
@@ -25,7 +25,7 @@ def test_a_run_of_train_is_read(tmp_path):
     assert not run.trained
 
 
-def test_a_run_of_fit_is_identified_by_its_fingerprints(tmp_path):
+def test_run_of_fit_is_identified_by_its_fingerprints(tmp_path):
     for name, objective in (("a", "one"), ("b", "another")):
         config = {"fit": {"steps": 4, "seed": 3}, "fingerprint": {"objective": objective}}
         write_run(tmp_path / name, config, {"MAP@R": 0.25})
@@ -34,7 +34,7 @@ def test_a_run_of_fit_is_identified_by_its_fingerprints(tmp_path):
     assert [row.name for row in compare_runs(runs).rows] == ["a", "b"]
 
 
-def test_the_runs_of_benchmark_are_read(tmp_path):
+def test_runs_of_benchmark_are_read(tmp_path):
     options = {"method": "pfml", "protocol": "conventional", "seed": 4, "data_dir": "/x"}
     seeds = [{"ours": {"R@1": value}} for value in (0.25, 0.75)]
     folder = tmp_path / "b"
@@ -70,7 +70,7 @@ def test_four_folds_are_one_run(tmp_path):
     assert compare_runs([run]).papers == {"paper": paper}
 
 
-def test_folds_of_an_unfinished_benchmark_have_scores_of_held_out_classes(tmp_path):
+def test_folds_of_an_unfinished_benchmark_have_validation_scores(tmp_path):
     config = {"started": {"command": "jdml benchmark --protocol mlrc"}, "recipe": {"loss": "pfml"}}
     for seed in (0, 1):
         scores = {"step": 4, "R@1": 0.5 + seed / 4}
@@ -85,7 +85,7 @@ def write_records(path, records):
     path.write_text("".join(f"{line}\n" for line in lines))
 
 
-def test_a_study_and_a_demo_are_read(tmp_path, monkeypatch):
+def test_study_and_demo_are_read(tmp_path, monkeypatch):
     study = {
         f"{name}-{seed}": {
             "job": {"name": f"{name}-{seed}", "method": name, "seed": seed},
@@ -141,7 +141,7 @@ def test_wrong_arrays_are_refused(tmp_path, arrays, named):
     assert "e.npz" in str(refusal.value)
 
 
-def test_places_without_runs_are_refused(tmp_path):
+def test_paths_without_runs_are_refused(tmp_path):
     (tmp_path / "empty").mkdir()
     (tmp_path / "a.txt").write_text("")
     (tmp_path / "b.npz").write_text("no zip")
@@ -152,7 +152,7 @@ def test_places_without_runs_are_refused(tmp_path):
             read_runs(tmp_path / name)
 
 
-def test_runs_of_one_name_are_named_by_their_folders(tmp_path):
+def test_runs_with_equal_names_are_named_by_their_folders(tmp_path):
     for parent in ("x", "y"):
         write_run(tmp_path / parent / "a", train_config(seed=0, parent=parent))
     names = [
@@ -163,7 +163,7 @@ def test_runs_of_one_name_are_named_by_their_folders(tmp_path):
     assert [run.name for run in read_runs(tmp_path / "x")] == ["a"]
 
 
-def test_a_sweep_s_first_run_is_the_baseline_of_all(tmp_path):
+def test_first_run_of_a_sweep_is_the_baseline(tmp_path):
     for name in ("b-0", "a-0", "c-0"):
         write_run(tmp_path / "s" / name, train_config(loss=name, seed=0), {"step": 1, "R@1": 0.5})
     assert [run.name for run in read_runs(tmp_path / "s")] == ["a-0", "b-0", "c-0"]

@@ -11,7 +11,7 @@ from jdml.report.searching import search_images
 from jdml.training.embedded import Embedded
 
 
-def test_a_query_and_its_copies_are_not_found(tmp_path):
+def test_query_and_its_copies_are_not_found(tmp_path):
     files = [tmp_path / name for name in "abcd"]
     for file, content in zip(files, ("one", "one", "two", "three"), strict=True):
         file.write_text(content)
@@ -23,7 +23,7 @@ def test_a_query_and_its_copies_are_not_found(tmp_path):
 
 
 @pytest.mark.parametrize("second_look", ["expand", "reciprocal"])
-def test_a_second_look_leaves_the_query_out(tmp_path, second_look):
+def test_second_look_excludes_the_query(tmp_path, second_look):
     x = np.random.default_rng(0).normal(size=(15, 4)).astype(np.float32)
     names = np.array([str(tmp_path / f"{row}.png") for row in range(15)])
     for name in names:
@@ -42,7 +42,7 @@ def test_a_second_look_leaves_the_query_out(tmp_path, second_look):
         assert [hit["file"] for hit in answer["found"]] == names[expected].tolist()
 
 
-def test_the_demo_keeps_the_tested_images_out_of_training():
+def test_demo_does_not_train_on_test_images():
     parts = load_parts()
     assert set(parts.train.labels.tolist()) == {0, 1}
     assert set(parts.train.views["digit"].tolist()) == set(range(6))
@@ -52,8 +52,8 @@ def test_the_demo_keeps_the_tested_images_out_of_training():
     assert not any(image.tobytes() in trained for image in parts.seen.images)
 
 
-def test_the_demo_compares_four_methods():
-    """That it runs and writes its files is tested by its example, in tests/cli/test_commands.py."""
+def test_demo_compares_four_methods():
+    """Its example in tests/cli/test_commands.py tests that it runs and writes its files."""
     names = [method.name for method in methods()]
     assert names == ["triplet", "triplet + EPS", "MS + EPS", "ProxyAnchor"]
     scores = {"triplet": {name: [0.4, 0.5] for name in COLUMNS}}

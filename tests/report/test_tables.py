@@ -16,7 +16,7 @@ def test_mean_and_sample_standard_deviation():
 
 
 @pytest.mark.parametrize("confidence", [0.95, 0.8])
-def test_paired_differences_are_students(confidence):
+def test_paired_differences_have_students_intervals(confidence):
     actual = paired(ONE, OTHER, confidence=confidence)
     both = np.array([[100 * values[seed] for seed in (0, 1, 2)] for values in (ONE, OTHER)])
     expected = stats.ttest_rel(*both)
@@ -26,7 +26,7 @@ def test_paired_differences_are_students(confidence):
     np.testing.assert_allclose((actual.low, actual.high), expected.confidence_interval(confidence))
 
 
-def test_paired_differences_that_have_no_spread():
+def test_paired_differences_without_spread():
     assert paired(ONE, ONE)[:4] == (0, 0, 0, 1)
     assert paired({0: 1, 1: 2}, {0: 0, 1: 1}, scale=1)[:4] == (1, 1, 1, 0)
     alone = paired({0: 0.5}, ONE)
@@ -35,7 +35,7 @@ def test_paired_differences_that_have_no_spread():
     assert str(paired({}, ONE)) == "–"
 
 
-def test_holm_steps_down():
+def test_holm_correction():
     corrected = holm({"a": 0.04, "b": 0.01, "c": 0.03, "d": float("nan")})
     assert list(corrected) == ["b", "c", "a"]
     np.testing.assert_allclose(list(corrected.values()), [3 * 0.01, 2 * 0.03, 2 * 0.03])
@@ -44,7 +44,7 @@ def test_holm_steps_down():
     assert holm({"a": 0.25, 1: 0.25}) == {"a": 0.5, 1: 0.5}
 
 
-def test_the_first_of_several_paired_tests_decides():
+def test_conclusion_is_that_of_the_first_paired_test():
     columns = {"triplet": {"new": ONE, "old": OTHER}, "margin": {"new": OTHER, "old": ONE}}
     tests = {"gain": ("new", "old"), "loss": ("old", "new")}
     table, conclusion = paired_table("points", tests, columns, planned=3).split("\n\n")

@@ -1,6 +1,6 @@
-"""The public names keep their word: every signature is in `api.txt`, so that a change of one is seen and meant.
+"""The public signatures match `api.txt`, so that no change of one goes unnoticed.
 
-python tests/repository/test_api.py   # after a change that is meant; it is named in the changelog
+python tests/repository/test_api.py   # after an intended change, which the changelog names
 """
 
 import difflib
@@ -22,9 +22,9 @@ from maker.pages import public_names
 FILE = Path(__file__).with_name("api.txt")
 
 
-def written(function: Any) -> str:
-    """Names, kinds and defaults of parameters: what a caller writes. Types are mypy's to compare."""
-    if typing.get_origin(function):  # a type of functions: Python 3.14 makes up a signature
+def signature_of(function: Any) -> str:
+    """Return names, kinds and defaults of parameters, as a caller needs them. mypy checks the types."""
+    if typing.get_origin(function):  # a type of functions: Python 3.14 invents a signature
         return "(…)"
     try:
         signature = inspect.signature(function)
@@ -32,24 +32,24 @@ def written(function: Any) -> str:
         return "(…)"
     parameters = [p.replace(annotation=p.empty) for p in signature.parameters.values()]
     text = str(signature.replace(parameters=parameters, return_annotation=signature.empty))
-    # Functions and classes by their names, and nothing by where it lies in memory.
+    # Functions and classes by name, nothing by its address in memory.
     return re.sub(
         r"<\S+ object at \w+>", "…", re.sub(r"<(?:function|class) '?([\w.]+)[^>]*>", r"\1", text)
     )
 
 
 def members(kind: type) -> Iterator[str]:
-    """Methods and properties of a class that it has from this library."""
+    """Return the methods and properties of a class that this library defines."""
     for name in sorted(dir(kind)):
         owner = next((base for base in kind.__mro__ if name in vars(base)), object)
         if name.startswith("_") or not owner.__module__.startswith("jdml"):
             continue
         member = getattr(kind, name)
-        yield f"    .{name}{written(member) if callable(member) else ''}"
+        yield f"    .{name}{signature_of(member) if callable(member) else ''}"
 
 
 def lines() -> Iterator[str]:
-    """The flat names; then a line for each public name of a room, and what its classes have."""
+    """Return the flat names, then a line for each public name of a package and for its classes' members."""
     yield from (f"jdml.{name}" for name in sorted(jdml.__all__))
     for room in jdml._ROOMS:
         module = importlib.import_module(f"jdml.{room}")
@@ -57,7 +57,7 @@ def lines() -> Iterator[str]:
             value = getattr(module, name)
             if inspect.ismodule(value):
                 continue
-            yield f"jdml.{room}.{name}{written(value) if callable(value) else ''}"
+            yield f"jdml.{room}.{name}{signature_of(value) if callable(value) else ''}"
             if inspect.isclass(value):
                 yield from members(value)
 

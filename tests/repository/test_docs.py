@@ -1,4 +1,4 @@
-"""Documentation that cannot rot: its code runs, its commands exist, docstrings fit signatures."""
+"""The documentation is up to date: its code runs, its commands exist, docstrings match signatures."""
 
 import ast
 import contextlib
@@ -60,7 +60,7 @@ DECIMAL = re.compile(r"\d+\.\d+")
 
 
 def assert_prints(shown: str, printed: str) -> None:
-    """The same words, and scores within 0.1: training is not the same to the bit on every machine."""
+    """Check for the same words, and scores within 0.1, as training differs slightly between machines."""
     assert DECIMAL.sub("#", printed).split() == DECIMAL.sub("#", shown).split()
     for expected, value in zip(DECIMAL.findall(shown), DECIMAL.findall(printed), strict=True):
         assert abs(float(value) - float(expected)) <= 0.1, f"the page shows {shown}, not {printed}"
@@ -68,9 +68,9 @@ def assert_prints(shown: str, printed: str) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=page_id)
 def test_python_blocks_run(page, tmp_path, monkeypatch, capsys):
-    """A page's blocks run in order, in one namespace and in an empty folder.
+    """Run a page's blocks in order, in one namespace and in an empty folder.
 
-    A ``text`` block shows what the ``python`` block before it prints.
+    A ``text`` block shows the output of the ``python`` block before it.
     """
     monkeypatch.chdir(tmp_path)
     namespace: dict[str, object] = {"__name__": "page"}
@@ -84,10 +84,10 @@ def test_python_blocks_run(page, tmp_path, monkeypatch, capsys):
 
 
 @pytest.mark.slow  # other libraries
-@pytest.mark.filterwarnings("default:::")  # those of the libraries themselves
+@pytest.mark.filterwarnings("default:::")  # warnings of the libraries themselves
 @pytest.mark.parametrize("library", ["equimo.models", "jaxnn", "eqx_zoo"])
-def test_networks_of_other_libraries_are_made(library, tmp_path, monkeypatch):
-    """The guide's factories, in blocks of `py`, where the library is installed: traced from images to embeddings."""
+def test_networks_of_other_libraries_can_be_traced(library, tmp_path, monkeypatch):
+    """Trace the guide's factories (blocks of `py`) from images to embeddings, if the library is installed."""
     why = f"docs/guides/zoos.md has networks of {library}, which is not installed"
     pytest.importorskip(library, reason=why, exc_type=ImportError)
     codes = [code for _, _, code in blocks(REPOSITORY / "docs/guides/zoos.md", "py")]
@@ -104,8 +104,8 @@ def test_networks_of_other_libraries_are_made(library, tmp_path, monkeypatch):
         assert made.factory["settings"]["dim"] == 32
 
 
-def test_the_synopsis_runs_on_the_base_install(tmp_path):
-    """README's blocks, in a process that has nothing that an extra brings, but what Flax needs itself."""
+def test_readme_runs_on_the_base_install(tmp_path):
+    """Run README's blocks in a process without the extras' libraries, except those that Flax needs."""
     extras = {name for modules in (*EXTRAS.values(), ALONE) for name in modules}
     missing = dict.fromkeys(extras - {"orbax", "rich"})
     codes = [text for _, _, text in blocks(README, "python")]
@@ -121,14 +121,14 @@ def test_the_synopsis_runs_on_the_base_install(tmp_path):
 @pytest.mark.parametrize(
     "printed", ["R@1 0.5", "R@1 0.5 0.5", "R@1 0.65 MAP@R 0.40", "MAP@R 0.51 R@1 0.40"]
 )
-def test_a_stale_output_is_caught(printed):
+def test_stale_output_is_found(printed):
     assert_prints("R@1 0.51  MAP@R 0.40\n", "R@1 0.55 MAP@R 0.35\n")
     with pytest.raises(AssertionError):
         assert_prints("R@1 0.51  MAP@R 0.40\n", printed)
 
 
 def commands(page: Path) -> Iterator[list[str]]:
-    """Every command of the page's console blocks, as words, without prompts, comments, outputs."""
+    """Return every command of the page's console blocks as words, without prompts, comments and outputs."""
     for _, _, text in blocks(page, "console", "bash", "sh", "shell"):
         lines = text.replace("\\\n", " ").splitlines()
         prompted = any(line.startswith("$ ") for line in lines)
@@ -142,7 +142,7 @@ def commands(page: Path) -> Iterator[list[str]]:
 
 @cache
 def help_of_jdml(*subcommand: str) -> str:
-    """What ``jdml … --help`` prints; fails where it fails."""
+    """Return the output of ``jdml … --help``; fail if it fails."""
     with asking_for_help("jdml", *subcommand) as shown:
         jdml.cli.main([*subcommand, "--help"])
     return shown.getvalue()
@@ -150,10 +150,10 @@ def help_of_jdml(*subcommand: str) -> str:
 
 @cache
 def help_of_script(script: Path) -> str:
-    """What ``python script --help`` prints; fails where it fails."""
+    """Return the output of ``python script --help``; fail if it fails."""
     forget_siblings()
     with asking_for_help(str(script)) as shown:
-        sys.path.insert(0, str(script.parent))  # as `python script` does
+        sys.path.insert(0, str(script.parent))  # like `python script`
         try:
             runpy.run_path(str(script), run_name="__main__")
         finally:
@@ -164,7 +164,7 @@ def help_of_script(script: Path) -> str:
 
 @cache
 def help_of_module(name: str) -> str:
-    """What ``python -m name --help`` prints; fails where it fails."""
+    """Return the output of ``python -m name --help``; fail if it fails."""
     source = REPOSITORY.joinpath(*name.split(".")).with_suffix(".py")
     with asking_for_help(name) as shown:
         runpy.run_path(str(source), run_name="__main__")
@@ -173,7 +173,7 @@ def help_of_module(name: str) -> str:
 
 @contextlib.contextmanager
 def asking_for_help(*command: str) -> Iterator[io.StringIO]:
-    """A program that is asked for its help in this process, as it would be in one of its own."""
+    """Run a program with ``--help`` in this process, like in a new one."""
     shown = io.StringIO()
     with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(shown):
         patch.setattr(sys, "argv", [*command, "--help"])
@@ -188,21 +188,21 @@ def asking_for_help(*command: str) -> Iterator[io.StringIO]:
 
 
 def forget_siblings() -> None:
-    """Scripts of different folders have siblings of the same names."""
+    """Remove imported siblings of scripts: scripts of different folders have siblings with equal names."""
     for name, module in list(sys.modules.items()):
         if SCRIPTS in Path(getattr(module, "__file__", None) or "").parents:
             del sys.modules[name]
 
 
 def unknown_flags(help_text: str, words: list[str]) -> list[str]:
-    """Which of the ``--flags`` among ``words`` the help does not mention."""
+    """Return the ``--flags`` among ``words`` that the help does not mention."""
     flags = [word.split("=")[0] for word in words if word.startswith("--")]
     return [flag for flag in flags if not re.search(rf"{re.escape(flag)}(?![\w-])", help_text)]
 
 
 @pytest.mark.parametrize("page", [page for page in MANUALS if page.is_file()], ids=page_id)
 def test_commands_exist(page):
-    """Make's targets, `jdml` subcommands, experiments and all their flags are really there."""
+    """Make's targets, `jdml` subcommands, experiments and all their flags exist."""
     targets = set(
         re.findall(r"^([a-z][\w-]*):", (REPOSITORY / "Makefile").read_text(), re.MULTILINE)
     )
@@ -240,7 +240,7 @@ def test_relative_links_resolve(page):
             assert (page.parent / target).exists(), f"{page} links to {target}, which is not there"
 
 
-def test_the_version_is_the_same_everywhere():
+def test_version_is_the_same_everywhere():
     assert f"\n## [{jdml.__version__}]\n" in (REPOSITORY / "CHANGELOG.md").read_text()
     assert f"\nversion: {jdml.__version__}\n" in (REPOSITORY / "CITATION.cff").read_text()
 
@@ -254,8 +254,8 @@ def test_actions_are_pinned_by_hash():
             )
 
 
-def test_notebooks_agree_with_their_text():
-    """Each notebook and its paired text file hold the same cells."""
+def test_notebooks_match_their_text_files():
+    """Each notebook and its paired text file have the same cells."""
     jupytext = pytest.importorskip("jupytext", reason="pairs are read by jupytext (the dev extra)")
     for notebook in sorted(REPOSITORY.glob("notebooks/*.ipynb")):
         text = next(
@@ -268,16 +268,16 @@ def test_notebooks_agree_with_their_text():
         assert cells[0] == cells[1], f"{notebook.name} and {text.name} differ: run jupytext --sync"
 
 
-# Rooms whose names are for users. A function there is public if its room says so.
+# Packages for users. A function there is public if its package exports it.
 ROOMS = sorted({module.split(".")[1] for module in MODULES if "." in module} - {"cli"})
-# What an example would need is a whole program: README, notebooks and `jdml demo` show these.
+# Their examples would be whole programs: README, notebooks and `jdml demo` show these.
 WITHOUT_EXAMPLE = re.compile(r"jdml\.(training|report)\.|jdml\.losses\.(compare|assign)$")
 
 
 def public_functions() -> dict[str, Callable[..., object]]:
-    """Every function that a room exports, by its dotted name.
+    """Return every function that a package exports, by its dotted name.
 
-    Left out are the parts of `check_loss`, which all take the one case and say in a line what they check.
+    The parts of `check_loss` are omitted: they all take one case, and one line says what they check.
     """
     parts = set(jdml.testing.LOSS_CHECKS.values())
     functions: dict[str, Callable[..., object]] = {}
@@ -292,7 +292,7 @@ def public_functions() -> dict[str, Callable[..., object]]:
 
 
 def is_own_function(value: object) -> bool:
-    """Whether it is a function, decorated or not, that was written in this package."""
+    """Return whether it is a function of this package, decorated or not."""
     is_function = callable(value) and isinstance(inspect.unwrap(value), FunctionType)
     return is_function and value.__module__.startswith("jdml.")
 
@@ -301,7 +301,7 @@ FUNCTIONS = public_functions()
 
 
 def section(documentation: str, title: str) -> str | None:
-    """The dedented text of a docstring's section, None where it has none."""
+    """Return the dedented text of a docstring's section, None if it has none."""
     parts = re.split(rf"^{title}:\n", documentation, maxsplit=1, flags=re.MULTILINE)
     if len(parts) == 1:
         return None
@@ -310,7 +310,7 @@ def section(documentation: str, title: str) -> str | None:
 
 
 def documented_arguments(documentation: str) -> list[str]:
-    """The names that the Args section describes, in order."""
+    """Return the names that the Args section describes, in order."""
     entries = re.findall(
         r"^(\*{0,2}\w+(?:, \*{0,2}\w+)*)(?: \([^)]*\))?:",
         section(documentation, "Args") or "",
@@ -320,7 +320,7 @@ def documented_arguments(documentation: str) -> list[str]:
 
 
 def raises(function: Callable[..., object]) -> bool:
-    """Whether the function's own body raises."""
+    """Return whether the function's own body raises."""
     tree = ast.parse(textwrap.dedent(inspect.getsource(inspect.unwrap(function))))
     return any(isinstance(node, ast.Raise) and node.exc is not None for node in ast.walk(tree))
 
@@ -341,7 +341,7 @@ def test_docstring_covers_the_signature(name):
 
 
 class NumberChecker(doctest.OutputChecker):
-    """Compares decimal numbers to the digits that the example writes, the rest literally."""
+    """Compare decimal numbers to the digits in the example, the rest literally."""
 
     number = re.compile(r"-?\d+\.\d*(?:e[+-]?\d+)?")
 
@@ -356,13 +356,13 @@ class NumberChecker(doctest.OutputChecker):
 
     @staticmethod
     def is_close(wanted: str, given: str) -> bool:
-        """Whether the two differ by at most one unit in the last digit that is wanted."""
+        """Return whether the two differ by at most one unit in the last expected digit."""
         unit = Decimal(1).scaleb(Decimal(wanted).as_tuple().exponent)
         return abs(Decimal(given) - Decimal(wanted)) <= unit
 
 
 def run_examples(documentation: str, name: str, names: dict[str, object]) -> str:
-    """Run a docstring's examples; returns the report of those that failed."""
+    """Run a docstring's examples; return the report of those that failed."""
     flags = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
     runner = doctest.DocTestRunner(NumberChecker(), verbose=False, optionflags=flags)
     report: list[str] = []
@@ -373,7 +373,7 @@ def run_examples(documentation: str, name: str, names: dict[str, object]) -> str
 
 @pytest.mark.parametrize("module", MODULES)
 def test_examples_run(module, tmp_path, monkeypatch):
-    """The doctests of every docstring in the module, those of decorated functions too."""
+    """Run the doctests of every docstring in the module, also of decorated functions."""
     monkeypatch.chdir(tmp_path)
     loaded = importlib.import_module(module)
     report = ""
@@ -388,13 +388,13 @@ def test_examples_run(module, tmp_path, monkeypatch):
     ("want", "passes"),
     [("0.2", True), ("0.19", True), ("0.18", False), ("0.1999", True), ("Array(0.2)", False)],
 )
-def test_an_example_is_compared_to_its_digits(want, passes):
+def test_example_is_compared_to_its_digits(want, passes):
     report = run_examples(f">>> 0.19999999\n{want}\n", "example", {})
     assert (not report) == passes
 
 
-def test_a_stale_docstring_is_caught():
-    """The checker itself: it reads grouped names, starred names, types and wrapped lines."""
+def test_stale_docstring_is_found():
+    """The checker reads grouped names, starred names, types and wrapped lines."""
     documentation = inspect.cleandoc(
         """Line.
 
@@ -414,7 +414,7 @@ def test_a_stale_docstring_is_caught():
     assert section(documentation, "Raises") is None
 
 
-def test_an_unknown_flag_is_caught():
+def test_unknown_flag_is_found():
     help_text = "usage: jdml train [--steps INT] [--out-dir PATH]"
     words = ["train", "--steps=3", "--out", "x", "--out-dir", "y"]
     assert unknown_flags(help_text, words) == ["--out"]

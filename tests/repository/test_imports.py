@@ -17,7 +17,7 @@ import jdml
 
 PACKAGE = Path(jdml.__file__).parent
 
-# room -> the rooms that it may import (its own modules, and the records of `registry`, always).
+# package -> the packages that it may import (its own modules and the records of `registry` always).
 NUMERICS = {"ops", "mining", "memory", "fields", "losses", "metrics"}
 METHODS = NUMERICS | {"flows", "ccp", "objectives", "optim", "adapt", "models", "data"}
 ALLOWED = {
@@ -42,20 +42,20 @@ ALLOWED = {
     "cli": METHODS | {"recipes", "training", "report"},
     "__main__": {"cli"},
 }
-# The package's own file imports nothing, but names all rooms for type checkers.
+# jdml's own file imports nothing, but names all packages for type checkers.
 ALLOWED["__init__"] = set(ALLOWED) - {"__main__"}
-# Where the flat names stand: everything that is light.
+# The packages of the flat names: everything that imports quickly.
 LIGHT_ROOMS = NUMERICS | {"objectives", "optim", "testing"}
 
-# Rooms that know arrays only: no modules, no optimizers, not even inside a function.
+# Packages that use arrays only: no modules, no optimizers, not even inside a function.
 PURE_ROOMS = {"ops", "mining", "memory", "metrics", "fields", "losses"}
 NOT_PURE = {"flax", "optax", "distrax", "orbax", "grain", "tensorflow_datasets", "tyro"}
-# What a module may import when it is itself imported; all else belongs where it is used.
+# The imports that a module may have at its top; all others belong inside the functions that use them.
 LIGHT = {"jax", "numpy", "flax", "optax", "jdml"} | set(sys.stdlib_module_names)
 
 
 class Import(NamedTuple):
-    """One import: what is imported, where, and whether importing the module runs it."""
+    """One import: the module, its line, and whether it is at the top level."""
 
     module: str
     line: int
@@ -63,7 +63,7 @@ class Import(NamedTuple):
 
 
 def imports(tree: ast.Module, package: str) -> Iterator[Import]:
-    """All imports of a module that stands in ``package``, with relative ones resolved."""
+    """Return all imports of a module in ``package``, with relative ones resolved."""
 
     def visit(node: ast.AST, at_top: bool) -> Iterator[Import]:
         if isinstance(node, ast.Import):
@@ -130,7 +130,7 @@ def test_packages_import_in_one_direction():
         ("attic.py", "", "no row in ALLOWED"),
     ],
 )
-def test_a_wrong_import_is_found(tmp_path, file, code, why):
+def test_wrong_import_is_found(tmp_path, file, code, why):
     path = tmp_path / "jdml" / file
     path.parent.mkdir(parents=True)
     path.write_text(code)
@@ -148,7 +148,7 @@ def test_a_wrong_import_is_found(tmp_path, file, code, why):
         ("training/loop.py", "from jdml import metrics, objectives"),
     ],
 )
-def test_an_allowed_import_is_not(tmp_path, file, code):
+def test_allowed_import_is_accepted(tmp_path, file, code):
     path = tmp_path / "jdml" / file
     path.parent.mkdir(parents=True)
     path.write_text(code)
@@ -173,8 +173,8 @@ HEAVY = {
 }  # fmt: skip
 
 
-def test_import_brings_in_nothing():
-    """`import jdml` and `jdml --help` wait for nobody: JAX and everything else come when they are used."""
+def test_import_jdml_imports_nothing_else():
+    """`import jdml` and `jdml --help` are quick: JAX and everything else are imported when used."""
     done = python("""
         import sys
         import jdml
@@ -189,8 +189,8 @@ def test_import_brings_in_nothing():
     assert done.returncode == 0, done.stderr
 
 
-def test_losses_bring_in_jax_alone():
-    """The flat names, and the rooms they stand in, need JAX and NumPy; other libraries wait for their rooms."""
+def test_losses_import_only_jax():
+    """The flat names and their packages need JAX and NumPy; other packages import other libraries."""
     done = python(f"""
         import sys
         import jax, numpy
@@ -205,14 +205,14 @@ def test_losses_bring_in_jax_alone():
 
 
 def test_import_touches_no_device():
-    """On a platform that does not exist, asking for a device fails, and the flat names do not."""
+    """With a platform that does not exist, using a device fails, but importing the flat names does not."""
     touch = "import jax; jax.devices()"
     assert python(touch, JAX_PLATFORMS="no_such_platform").returncode != 0
     done = python("from jdml import *", JAX_PLATFORMS="no_such_platform")
     assert done.returncode == 0, done.stderr
 
 
-def test_import_opens_no_file_but_code():
+def test_import_opens_only_code():
     done = python("""
         import sys
         import jax, numpy, flax, optax
@@ -228,17 +228,17 @@ def test_import_opens_no_file_but_code():
     assert done.returncode == 0, done.stderr
 
 
-def public_rooms() -> Iterator[ModuleType]:
-    """The rooms that are light to import."""
+def light_packages() -> Iterator[ModuleType]:
+    """Return the packages that import quickly."""
     for room in sorted(LIGHT_ROOMS):
         if (PACKAGE / room).is_dir() or (PACKAGE / f"{room}.py").is_file():
             yield importlib.import_module(f"jdml.{room}")
 
 
-def test_flat_names_stand_in_their_rooms():
-    """`jdml.f is jdml.room.f`."""
+def test_flat_names_are_those_of_their_packages():
+    """`jdml.f is jdml.package.f`."""
     assert len(jdml.__all__) == len(set(jdml.__all__))
-    rooms = list(public_rooms())
+    rooms = list(light_packages())
     for name in jdml.__all__:
         value = getattr(jdml, name)
         if isinstance(value, ModuleType):
@@ -247,14 +247,14 @@ def test_flat_names_stand_in_their_rooms():
             assert any(getattr(room, name, None) is value for room in rooms), name
 
 
-def test_every_loss_is_a_flat_name():
+def test_every_loss_has_a_flat_name():
     losses = importlib.import_module("jdml.losses")
     missing = {name for name in losses.__all__ if name.endswith("_loss")} - set(jdml.__all__)
     assert not missing
 
 
-def test_rooms_resolve_on_first_use():
-    """`jdml.training` and the other rooms need no import statement of their own."""
+def test_packages_resolve_on_first_use():
+    """`jdml.training` and the other packages need no separate import statement."""
     rooms = sorted(
         {path.relative_to(PACKAGE).with_suffix("").parts[0] for path in PACKAGE.rglob("*.py")}
         - {"__init__", "__main__", "flows"}
@@ -264,6 +264,6 @@ def test_rooms_resolve_on_first_use():
     assert set(rooms) <= set(dir(jdml))
 
 
-def test_an_unknown_name_is_an_attribute_error():
+def test_unknown_name_is_an_attribute_error():
     with pytest.raises(AttributeError, match="no_such_loss"):
         _ = jdml.no_such_loss

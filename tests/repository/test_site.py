@@ -1,4 +1,4 @@
-"""The site's makers: pages are complete, the first picture is right, the checks of a built site notice faults."""
+"""The site's generators: pages are complete, the first picture is right, checks of a built site find faults."""
 
 import ast
 import inspect
@@ -34,7 +34,7 @@ def test_every_loss_and_miner_has_a_page():
 
 
 @pytest.mark.slow  # thousands of steps
-def test_the_first_picture_shows_what_it_says():
+def test_first_picture_matches_its_caption():
     """The triplet loss merges the two modes of a class; with easy positives they stay apart."""
     _, _, modes = start()
 
@@ -47,7 +47,7 @@ def test_the_first_picture_shows_what_it_says():
     assert gap(easy[-1]) > 1.0
 
 
-def test_speed_pages_hold_what_is_on_record():
+def test_speed_pages_match_the_records():
     rows = records.record("losses")["rows"]
     triplet = next(row for row in rows if row["loss"] == "triplet")
     assert f"{triplet['milliseconds']['jdml']:.2f}" in records.cost("triplet_loss")
@@ -57,7 +57,7 @@ def test_speed_pages_hold_what_is_on_record():
             assert f"| {row['what']} | {row['devices']} |" in compiled.page()
 
 
-def test_every_table_names_tests_that_exist_and_numbers_on_record():
+def test_every_table_names_existing_tests_and_recorded_numbers():
     for item in ITEMS:
         for test in item.tests:
             file, function = test.split("::")
@@ -67,11 +67,11 @@ def test_every_table_names_tests_that_exist_and_numbers_on_record():
     page = every_table.page()
     assert "{" not in page
     assert all(f"| {item.what} |" in page for item in ITEMS)
-    with pytest.raises(ValueError, match="no run on record"):
+    with pytest.raises(ValueError, match="record"):
         every_table.number("eps_mnist|triplett|seen R@1")
 
 
-def test_checks_of_a_built_site_notice_faults(tmp_path):
+def test_checks_of_a_built_site_find_faults(tmp_path):
     one = '<a href="b.html#here">x</a><a href="https://jdml.example">y</a><img src="none.png">'
     two = '<p id="here"></p><dt id="jdml.f"><a href="#gone">x</a><a href="c.html">z</a>'
     (tmp_path / "a.html").write_text(one)
@@ -81,7 +81,7 @@ def test_checks_of_a_built_site_notice_faults(tmp_path):
     assert checks.undocumented(tmp_path, ["jdml.f", "jdml.g"]) == ["jdml.g"]
 
 
-def test_a_stamp_changes_with_code_not_with_words(tmp_path):
+def test_stamp_changes_with_code_only(tmp_path):
     file = tmp_path / "a.py"
 
     def stamp(text):

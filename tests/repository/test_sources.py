@@ -1,4 +1,4 @@
-"""The sources, read and not run: markup of docstrings, no circular imports, typed calls."""
+"""Static checks of the sources: markup of docstrings, no circular imports, typed options."""
 
 import ast
 import inspect
@@ -14,14 +14,14 @@ from jdml.losses import assignment, comparison, potential
 
 PACKAGE = Path(jdml.__file__).parent
 
-# Markup of docstrings: code stands in double backticks; a command's help, which is shown as it is, has none.
+# Markup of docstrings: code is in double backticks; a command's help, which is shown as text, has none.
 
-# In single backticks, neither a role's nor a link's.
+# Text in single backticks that is neither a role nor a link.
 SINGLE = re.compile(r"(?<![`:\\\w])`[^`]+`(?![`_])")
 
 
 def wrong_markup(source: str) -> list[str]:
-    """Return what stands in single backticks in a docstring, as ``line: what``."""
+    """Return text in single backticks in docstrings, as ``line: text``."""
     wrong = []
     for node in ast.walk(ast.parse(source)):
         body = node.body if isinstance(getattr(node, "body", None), list) else []
@@ -42,23 +42,23 @@ def test_docstrings_have_code_in_double_backticks():
     assert wrong_markup('"""Of ``x``, :func:`fit` and `a page <https://jax.dev>`_."""') == []
 
 
-# No circles: a file of `jdml/` never needs, through others, what needs it, wherever the import stands.
+# No circular imports between files of `jdml/`, at the top or inside functions.
 
 
 def import_graph(package: Path) -> dict[str, set[str]]:
-    """The files that each file imports: at the top, inside functions, for type checkers alone."""
+    """Return the files that each file imports: at the top, inside functions, for type checkers only."""
     files = {name_of(path, package): path for path in sorted(package.rglob("*.py"))}
     return {name: set(imported(path, name, files)) - {name} for name, path in files.items()}
 
 
 def name_of(path: Path, package: Path) -> str:
-    """A file's module; of a package's own file the package."""
+    """Return a file's module; for a package's own file the package."""
     parts = path.relative_to(package.parent).with_suffix("").parts
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
 def imported(path: Path, name: str, files: Mapping[str, Path]) -> Iterator[str]:
-    """The files that a file imports from; a name that is no file is one of its package's own file."""
+    """Return the files that a file imports from; any other name is in the package's own file."""
     package = name if path.name == "__init__.py" else name.rpartition(".")[0]
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
@@ -73,14 +73,14 @@ def imported(path: Path, name: str, files: Mapping[str, Path]) -> Iterator[str]:
 
 
 def circles(graph: Mapping[str, set[str]]) -> set[frozenset[str]]:
-    """The sets of files each of which leads to each of the others."""
+    """Return the sets of files that import each other in a circle."""
     reached = {start: reachable(graph, start) for start in graph}
     together = {frozenset(b for b in found if a in reached[b]) for a, found in reached.items()}
     return together - {frozenset()}
 
 
 def reachable(graph: Mapping[str, set[str]], start: str) -> set[str]:
-    """Where the imports of a file lead, itself only if they lead back."""
+    """Return the files that a file imports, directly or not; the file itself only if it is in a circle."""
     found: set[str] = set()
     ahead = list(graph[start])
     while ahead:
@@ -91,11 +91,11 @@ def reachable(graph: Mapping[str, set[str]], start: str) -> set[str]:
     return found
 
 
-def test_the_imports_of_files_make_no_circle():
+def test_no_circular_imports():
     assert circles(import_graph(PACKAGE)) == set()
 
 
-def test_a_circle_is_caught_wherever_its_imports_stand(tmp_path):
+def test_circular_imports_are_found_at_any_level(tmp_path):
     package = tmp_path / "jdml"
     for name, code in {
         "__init__.py": "",
@@ -113,7 +113,7 @@ def test_a_circle_is_caught_wherever_its_imports_stand(tmp_path):
     assert circles(import_graph(package)) == {frozenset(f"jdml.{name}" for name in names)}
 
 
-# What an editor and a type checker see of losses: the options that they hand on. Of calls: `tests/typing`.
+# The types of the losses' shared options, for editors and type checkers. `tests/typing` checks calls.
 
 TYPED = {
     comparison.compare: comparison.CompareOptions,
@@ -123,7 +123,7 @@ TYPED = {
 
 
 @pytest.mark.parametrize("function", TYPED, ids=lambda function: function.__name__)
-def test_typed_options_are_the_keywords_of_their_function(function):
+def test_typed_options_match_the_functions_keywords(function):
     hints = get_type_hints(function)
     parameters = inspect.signature(function).parameters.values()
     taken = {p.name: hints[p.name] for p in parameters if p.kind is p.KEYWORD_ONLY}
@@ -137,7 +137,7 @@ def test_typed_options_are_the_keywords_of_their_function(function):
     "name",
     [name for name in jdml.losses.__all__ if hasattr(getattr(jdml.losses, name), "__wrapped__")],
 )
-def test_a_loss_is_typed_by_the_options_that_it_spells_out(name):
+def test_typed_options_match_each_loss(name):
     loss = getattr(jdml.losses, name)
     written = inspect.signature(loss.__wrapped__).parameters
     options = {p.annotation for p in written.values() if p.kind is p.VAR_KEYWORD}

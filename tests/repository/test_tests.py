@@ -1,4 +1,4 @@
-"""The tests themselves: they pin no sentences, and patch nothing inside the package without a reason."""
+"""Rules for tests: no pinned sentences, and no patch inside the package without a reason."""
 
 import ast
 import re
@@ -12,17 +12,56 @@ MOST_WORDS = 6
 
 
 def pinned(tree: ast.Module) -> Iterator[int]:
-    """Yield the lines of patterns (``match=``) of more words than an argument's name needs."""
+    """Yield the lines of patterns (``match=``, also in tables) with more than ``MOST_WORDS`` words."""
+    constants = {ast.unparse(n.targets[0]): n.value for n in tree.body if isinstance(n, ast.Assign)}
     for node in ast.walk(tree):
-        if isinstance(node, ast.keyword) and node.arg == "match":
-            texts = [part.value for part in ast.walk(node) if isinstance(part, ast.Constant)]
-            words = re.findall(r"[^\W\d_]{2,}", " ".join(map(str, texts)))
-            if len(words) > MOST_WORDS:
-                yield node.value.lineno
+        if isinstance(node, ast.keyword) and node.arg == "match" and is_long(node.value):
+            yield node.value.lineno
+        if isinstance(node, ast.FunctionDef):
+            matches = (n for n in ast.walk(node) if isinstance(n, ast.keyword) and n.arg == "match")
+            names = {n.id for match in matches for n in ast.walk(match) if isinstance(n, ast.Name)}
+            for columns, table in tables(node):
+                for row in rows(table, constants):
+                    cells = [row] if len(columns) == 1 else cells_of(row)
+                    for column, cell in zip(columns, cells, strict=False):
+                        if column in names and is_long(cell):
+                            yield cell.lineno
+
+
+def is_long(pattern: ast.expr) -> bool:
+    """Return whether a pattern has too many words."""
+    texts = [part.value for part in ast.walk(pattern) if isinstance(part, ast.Constant)]
+    return len(re.findall(r"[^\W\d_]\w+", " ".join(map(str, texts)))) > MOST_WORDS
+
+
+def tables(test: ast.FunctionDef) -> Iterator[tuple[list[str], ast.expr]]:
+    """Yield the names and the table of each of a test's parameters and loops."""
+    for node in ast.walk(test):
+        match node:
+            case ast.Call(ast.Attribute(attr="parametrize"), [names, table, *_]):
+                yield re.findall(r"\w+", ast.unparse(names)), table
+            case ast.For(target, table):
+                yield re.findall(r"\w+", ast.unparse(target)), table
+
+
+def rows(table: ast.expr, constants: dict[str, ast.expr]) -> Iterator[ast.expr]:
+    """Yield the rows of a table, also of tables that it adds or refers to."""
+    match table:
+        case ast.List(elts) | ast.Tuple(elts) | ast.Set(elts):
+            for row in elts:
+                yield from rows(row.value, constants) if isinstance(row, ast.Starred) else [row]
+        case ast.BinOp(left, _, right):
+            yield from (*rows(left, constants), *rows(right, constants))
+        case ast.Name(name) if name in constants:
+            yield from rows(constants[name], {})
+
+
+def cells_of(row: ast.expr) -> list[ast.expr]:
+    return row.args if isinstance(row, ast.Call) else getattr(row, "elts", [])
 
 
 def patched(tree: ast.Module, lines: list[str]) -> Iterator[int]:
-    """Yield the lines that replace something of the package, unless a comment there or above says why."""
+    """Yield the lines that patch the package without a comment on the line or above."""
     own = {"jdml", "experiments"}
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and str(node.module).partition(".")[0] in own:
@@ -30,16 +69,30 @@ def patched(tree: ast.Module, lines: list[str]) -> Iterator[int]:
         elif isinstance(node, ast.Import):
             own |= {a.asname for a in node.names if a.asname and a.name.partition(".")[0] in own}
     for node in ast.walk(tree):
+        changed: list[ast.expr] = []
         match node:
-            case ast.Call(ast.Attribute(attr="setattr" | "setitem" | "object"), [target, *_]):
-                name = ast.unparse(target).strip("'\"").partition(".")[0]
-                commented = any("#" in line for line in lines[node.lineno - 2 : node.end_lineno])
-                if name in own and not commented:
-                    yield node.lineno
+            case ast.Call(ast.Attribute(attr=name), [target, *_]) if name in PATCHES:
+                changed = [target]
+            case ast.Call(ast.Name("setattr" | "delattr"), [target, *_]):
+                changed = [target]
+            case ast.Assign(targets) | ast.Delete(targets):
+                changed = [part for part in targets if isinstance(part, ast.Attribute)]
+            case ast.AugAssign(ast.Attribute() as target) | ast.AnnAssign(
+                ast.Attribute() as target
+            ):
+                changed = [target]
+        for target in changed:
+            name = ast.unparse(target).strip("'\"").partition(".")[0]
+            commented = any("#" in line for line in lines[node.lineno - 2 : node.end_lineno])
+            if name in own and not commented:
+                yield node.lineno
+
+
+PATCHES = {"setattr", "setitem", "delattr", "delitem", "object"}
 
 
 @pytest.mark.parametrize("folder", sorted({path.parent for path in TESTS.rglob("*.py")}), ids=str)
-def test_tests_pin_no_sentences_and_patch_nothing_without_a_reason(folder):
+def test_no_pinned_sentences_and_no_patch_without_a_reason(folder):
     for path in sorted(folder.glob("*.py")):
         text = path.read_text()
         tree = ast.parse(text)
@@ -47,7 +100,7 @@ def test_tests_pin_no_sentences_and_patch_nothing_without_a_reason(folder):
         assert list(patched(tree, text.splitlines())) == [], f"{path}: use public names"
 
 
-def test_a_pinned_sentence_and_a_patch_are_found():
+def test_pinned_sentences_and_patches_are_found():
     code = """
 from jdml.data import rows
 import jdml.metrics as m
@@ -57,7 +110,17 @@ with pytest.raises(ValueError, match=r"^labels\\\\b"):
     monkeypatch.setattr("jdml.data.rows.MANY", 5)  # nothing else reaches it
     monkeypatch.setattr(os, "fsync", fail)
     monkeypatch.setitem(m.TABLE, "a", 1)
+    rows.MANY = 5
+    rows = own.MANY = m.MANY = 1
+TABLE = [(1, "labels"), pytest.param(2, "labels must have one entry for each row")]
+@pytest.mark.parametrize("one", [1])
+@pytest.mark.parametrize(("given", "name"), [*TABLE, (3, "x")])
+def test(one, given, name):
+    with pytest.raises(ValueError, match=rf"^{name}"):
+        for word in ("weights", "weights must be positive or zero for each row"):
+            with pytest.raises(ValueError, match=word):
+                f(one, given, "weights must be positive or zero for each row")
 """
     tree = ast.parse(code)
-    assert list(pinned(tree)) == [4]
-    assert list(patched(tree, code.splitlines())) == [5, 9]
+    assert sorted(pinned(tree)) == [4, 12, 17]
+    assert sorted(patched(tree, code.splitlines())) == [5, 9, 10, 11]

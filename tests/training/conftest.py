@@ -1,4 +1,4 @@
-"""A tiny model, objective, data set and sampler: everything that the loop needs, nothing that takes time."""
+"""A tiny model, objective, data set and sampler for quick runs of the training loop."""
 
 from types import SimpleNamespace
 
@@ -15,7 +15,7 @@ from jdml.training import fit
 
 
 class Net(nn.Module):
-    """Batch norm, so that there are statistics; dropout, so that there is randomness."""
+    """A network with batch norm, for statistics, and dropout, for randomness."""
 
     @nn.compact
     def __call__(self, images, *, train=False):
@@ -36,7 +36,7 @@ class Two(nn.Module):
 
 
 class Batches:
-    """Batch i is a pure function of i."""
+    """A sampler whose batch i is a pure function of i."""
 
     def __init__(self, size=40, batch=8):
         self.size, self.batch, self.i = size, batch, 0
@@ -56,11 +56,11 @@ class Batches:
 
 
 class Killed(BaseException):
-    """Stands for a signal: nothing catches it."""
+    """Simulates a signal: no code catches it."""
 
 
 def killed_at(step):
-    """A sampler that dies when the batch of this step is asked for."""
+    """Return a sampler that raises at the batch of this step."""
 
     class Sampler(Batches):
         def __next__(self):
@@ -72,7 +72,7 @@ def killed_at(step):
 
 
 class Rows(Batches):
-    """These batches in turn."""
+    """A sampler of the given batches in turn."""
 
     def __init__(self, batches):
         self.batches, self.i = list(batches), 0
@@ -83,7 +83,7 @@ class Rows(Batches):
 
 
 class OnDisk:
-    """Images that do not say how large they are: batches are gathered on the host."""
+    """Images without a known size: batches are gathered on the host."""
 
     def __init__(self, images):
         self.images, self.shape, self.dtype = images, images.shape, images.dtype
@@ -96,7 +96,7 @@ class OnDisk:
 
 
 def toy_objective(scale=1.0):
-    """Embeddings near their class's proxy, and far from a running mean."""
+    """Return an objective that pulls embeddings to their class's proxy and away from a running mean."""
 
     def loss(params, embeddings, labels, *, key=None, where=None, state=None):
         weights = jnp.ones(len(labels)) if where is None else where.astype(jnp.float32)
@@ -151,7 +151,7 @@ def two():
 
 @pytest.fixture(scope="session")
 def fit_toy(toy):
-    """Three steps of the toy, evaluated at their end; what is given takes the place of what is its own."""
+    """Train the toy for three steps and evaluate at the end; settings override the defaults."""
 
     def run(out_dir=None, **settings):
         given = {"steps": 3, "evaluate": toy.spread, "evaluate_every": 3, "progress": False}
@@ -162,7 +162,7 @@ def fit_toy(toy):
 
 
 def same(a, b):
-    """Bitwise equality of two pytrees."""
+    """Return whether two pytrees are bitwise equal."""
     data = lambda x: jax.random.key_data(x) if jnp.issubdtype(x.dtype, jax.dtypes.prng_key) else x  # noqa: E731
     leaves = zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True)
     return jax.tree.structure(a) == jax.tree.structure(b) and all(

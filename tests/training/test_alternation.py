@@ -1,4 +1,4 @@
-"""CCP in the loop: problems begin where the best one ended, anchored, with new proxies; nothing is lost on a kill."""
+"""CCP in the training loop: each problem starts from the previous best, anchored, with new proxies; exact resume."""
 
 import functools
 import itertools
@@ -36,7 +36,7 @@ def hook_of(toy, kind=AlternatingProblems, **changes):
 
 
 def scripted(values):
-    """An evaluation with given scores."""
+    """Return an evaluation with given scores."""
     left = iter(values)
     return lambda embedder: {"score": next(left)}
 
@@ -64,7 +64,7 @@ def anchor_of(state):
 
 
 class Watched(AlternatingProblems):
-    """It collects the states that pass through it."""
+    """Collects the states before and after each call."""
 
     @functools.cached_property
     def seen(self):
@@ -83,14 +83,14 @@ class Watched(AlternatingProblems):
 
 
 def embeddings(toy, state, images=None):
-    """How a state embeds images, by default all samples."""
+    """Return a state's embeddings of images, by default of all samples."""
     images = toy.data.images if images is None else images
     x = embed(toy.model, state.params["model"], state.batch_stats, images)
     return np.asarray(ball(jnp.asarray(x)))
 
 
 def chosen_rows(toy, proxies, x):
-    """Which samples the proxies of each class are; None where one of them is none."""
+    """Return which samples the proxies of each class are; None if one is not a sample."""
     rows = []
     for of_class, chosen in enumerate(np.asarray(proxies)):
         own = np.flatnonzero(toy.data.labels == of_class)
@@ -102,19 +102,19 @@ def chosen_rows(toy, proxies, x):
 
 
 def are_samples(toy, proxies, x):
-    """Whether each class's proxies are different embeddings of its samples."""
+    """Return whether each class's proxies are embeddings of different samples of the class."""
     rows = chosen_rows(toy, proxies, x)
     return rows is not None and all(len(set(of_class)) == K for of_class in rows)
 
 
-# What happens between two problems.
+# The transition between two problems.
 
 SCORES = [0.5, 0.4, 0.3, 0.1, 0.2, 0.1, 0.1, 0.9]
 """Improves, stale, stale → problem 1; improves, improves, stale, stale → problem 2."""
 
 
-def test_a_problem_begins_at_the_best_of_the_one_before(toy):
-    traced = chex.assert_max_traces(OBJECTIVE.loss, n=1)  # nothing is compiled again
+def test_problem_starts_at_the_best_state_of_the_previous_one(toy):
+    traced = chex.assert_max_traces(OBJECTIVE.loss, n=1)  # no retrace
     chex.clear_trace_counter()
     hook = hook_of(toy, Watched, anchor_first=False)
     result = train(toy, SCORES, hook, objective=OBJECTIVE._replace(loss=traced))
@@ -135,7 +135,7 @@ def test_a_problem_begins_at_the_best_of_the_one_before(toy):
         chex.assert_trees_all_equal(before.params, after.params)
 
 
-def test_a_problem_may_begin_where_the_model_is(toy):
+def test_problem_starts_at_the_last_state_with_restore_false(toy):
     hook = hook_of(toy, Watched, restore=False)
     train(toy, SCORES[:4], hook)
     (at_best, _), (before, after) = hook.seen[1], hook.seen[3]
@@ -146,8 +146,8 @@ def test_a_problem_may_begin_where_the_model_is(toy):
     assert not are_samples(toy, after.params["proxies"], embeddings(toy, at_best))
 
 
-def test_new_proxies_are_those_that_were_covered_worst_and_the_log_has_the_radius(toy):
-    """In units of the distance between classes, too."""
+def test_new_proxies_are_the_worst_covered_samples(toy):
+    """The log has their covering radius, also relative to the distance between classes."""
     hook = hook_of(toy, Watched, pool_size=10)
     record = train(toy, SCORES[:4], hook).history[2]
     (at_best, _), (_, after) = hook.seen[1], hook.seen[3]
@@ -166,14 +166,14 @@ def test_new_proxies_are_those_that_were_covered_worst_and_the_log_has_the_radiu
     np.testing.assert_allclose(record["covering_ratio"], ratio, rtol=1e-4)
 
 
-def test_after_the_last_step_nothing_changes(toy):
+def test_no_transition_after_the_last_step(toy):
     result = train(toy, SCORES[:3], hook_of(toy, anchor_first=False))
     assert not anchor_of(result.state).anchored
     chex.assert_trees_all_equal(result.state.params, result.best_params)
     assert not are_samples(toy, result.state.params["proxies"], embeddings(toy, result.state))
 
 
-def test_a_pool_smaller_than_the_proxies_is_that_many_times_as_large(toy):
+def test_pool_has_at_least_as_many_samples_as_proxies(toy):
     proxies = []
     for size in (1, K):
         hook = hook_of(toy, Watched, pool_size=size)
@@ -182,7 +182,7 @@ def test_a_pool_smaller_than_the_proxies_is_that_many_times_as_large(toy):
     np.testing.assert_array_equal(*proxies)
 
 
-def test_the_run_ends(toy):
+def test_run_ends_after_stale_problems(toy):
     machine = AlternatingProjections(patience=2, run_patience=3)
     result = train(toy, [0.5, 0.4, 0.3, 0.2, 0.9], hook_of(toy, machine=machine), monitor="score")
     assert result.stopped == "hook"
@@ -191,12 +191,12 @@ def test_the_run_ends(toy):
     assert result.best.value == 0.5
 
 
-# How the first problem begins.
+# The start of the first problem.
 
 
 @pytest.fixture(scope="module")
 def fresh(toy):
-    """A state that nothing has trained, and how it embeds all samples."""
+    """Return an untrained state and its embeddings of all samples."""
     state = create_state(toy.model, OBJECTIVE, OPTIMIZER, toy.data.images[:1], seed=0)
     return state, embeddings(toy, state)
 
@@ -205,8 +205,8 @@ def first_proxies(toy, fresh, **changes):
     return hook_of(toy, **changes).start(fresh[0])[1].params["proxies"]
 
 
-def test_the_first_proxies_are_random_samples(toy, fresh):
-    """Not those that are farthest from each other, whatever the pool's size."""
+def test_first_proxies_are_random_samples(toy, fresh):
+    """They are not the samples farthest from each other, for any pool size."""
     by_seed = [
         chosen_rows(toy, first_proxies(toy, fresh, seed=seed), fresh[1]) for seed in range(6)
     ]
@@ -216,7 +216,7 @@ def test_the_first_proxies_are_random_samples(toy, fresh):
     assert chosen_rows(toy, of_larger, fresh[1]) == by_seed[0]
 
 
-def test_the_released_start_covers_what_is_far_from_the_origin(toy, fresh):
+def test_released_start_covers_samples_far_from_the_origin(toy, fresh):
     x = fresh[1]
     proxies = first_proxies(toy, fresh, first="origin", pool_size=10)
     for of_class, rows in enumerate(chosen_rows(toy, proxies, x)):
@@ -227,7 +227,7 @@ def test_the_released_start_covers_what_is_far_from_the_origin(toy, fresh):
         assert rows == own[picked].tolist()
 
 
-def test_the_algorithm_s_start_covers_what_random_samples_leave(toy, fresh):
+def test_papers_start_covers_samples_far_from_random_ones(toy, fresh):
     x = fresh[1]
     proxies = first_proxies(toy, fresh, first="covering", pool_size=10)
     begins = np.array(list(itertools.combinations(range(10), K)))  # any K of a class's ten
@@ -241,17 +241,17 @@ def test_the_algorithm_s_start_covers_what_random_samples_leave(toy, fresh):
         assert len({tuple(each) for each in covers}) < 100  # of 720
 
 
-def test_the_first_problem_may_be_anchored_where_training_begins(toy, fresh):
+def test_first_problem_is_anchored_at_the_initial_state(toy, fresh):
     before, _ = fresh
     state = hook_of(toy).start(before)[1]
     assert anchor_of(state).anchored
     chex.assert_trees_all_equal(anchor_of(state).anchor["model"], before.params["model"])
     state = hook_of(toy, anchor_first=False, first="kept").start(before)[1]
     assert not anchor_of(state).anchored
-    chex.assert_trees_all_equal(state.params, before.params)  # its own proxies are kept, too
+    chex.assert_trees_all_equal(state.params, before.params)  # proxies are unchanged, too
 
 
-def test_a_class_smaller_than_the_pool_gives_all_it_has(toy, fresh):
+def test_class_smaller_than_the_pool_is_used_completely(toy, fresh):
     labels = np.array([0] * 2 + [1] * 14 + [2] * 12 + [3] * 12, np.int32)
     small = SimpleNamespace(images=toy.data.images, labels=labels)
     proxies = np.asarray(first_proxies(toy, fresh, train=small)[0])
@@ -260,12 +260,12 @@ def test_a_class_smaller_than_the_pool_gives_all_it_has(toy, fresh):
     assert set(apart.argmin(1)) == {0, 1}
 
 
-# What pools are made of.
+# The images of pools.
 
 
 @pytest.fixture
 def files(toy, tmp_path):
-    """Forty image files, of the toy's shape once they are cut."""
+    """Write forty image files, which have the toy's shape after cropping."""
     from PIL import Image
 
     noise = np.random.default_rng(0)
@@ -289,7 +289,7 @@ def test_image_files_are_augmented_as_in_training(toy, files):
     assert hook.config["augment"] is False
 
 
-def test_damaged_images_are_not_chosen(toy, files):
+def test_damaged_images_are_not_selected(toy, files):
     def proxies():
         return hook_of(toy, train=files.train).start(files.state)[1].params["proxies"]
 
@@ -307,10 +307,10 @@ def test_damaged_images_are_not_chosen(toy, files):
         proxies()
 
 
-# Kills, and what is refused.
+# Kills and refusals.
 
 
-def to_the_end(toy, out_dir, die_at=None):
+def train_to_the_end(toy, out_dir, die_at=None):
     def by_step(embedder):
         return {"score": SCORES[int(embedder.state.step) // 2 - 1]}
 
@@ -322,22 +322,22 @@ def to_the_end(toy, out_dir, die_at=None):
 
 @pytest.fixture(scope="module")
 def unbroken(toy, tmp_path_factory):
-    return to_the_end(toy, tmp_path_factory.mktemp("unbroken"))[0]
+    return train_to_the_end(toy, tmp_path_factory.mktemp("unbroken"))[0]
 
 
-@pytest.mark.parametrize("die_at", [7, pytest.param(13, marks=pytest.mark.slow)])
-def test_a_killed_run_ends_with_the_same_bits(toy, identical, tmp_path, unbroken, die_at):
+@pytest.mark.parametrize("die_at", [7, pytest.param(13, marks=pytest.mark.slow)])  # another run
+def test_killed_run_resumes_exactly(toy, identical, tmp_path, unbroken, die_at):
     with pytest.raises(toy.Killed):
-        to_the_end(toy, tmp_path, die_at)
-    resumed, hook = to_the_end(toy, tmp_path)
-    assert hook.seen[0][0] is not None  # a run that resumes chooses no first proxies
+        train_to_the_end(toy, tmp_path, die_at)
+    resumed, hook = train_to_the_end(toy, tmp_path)
+    assert hook.seen[0][0] is not None  # a resumed run does not select first proxies
     assert identical(resumed.state, unbroken.state)
     assert identical(resumed.best_params, unbroken.best_params)
     assert resumed.history == unbroken.history
 
 
 def labelled(change):
-    """The toy's images with other labels."""
+    """Return the toy's images with changed labels."""
     return lambda toy: SimpleNamespace(images=toy.data.images, labels=change(toy.data.labels))
 
 
@@ -355,7 +355,7 @@ def labelled(change):
         ({"train": labelled(lambda labels: labels + (labels == 2))}, ValueError, "class 2"),
     ],
 )
-def test_a_hook_is_refused_before_any_step(toy, changes, error, name):
+def test_wrong_hook_is_refused_before_any_step(toy, changes, error, name):
     changes = {key: value(toy) if key == "train" else value for key, value in changes.items()}
     with pytest.raises(error, match=rf"^{name}\b"):
         train(toy, [0.5], hook_of(toy, **changes))
@@ -369,6 +369,6 @@ def test_a_hook_is_refused_before_any_step(toy, changes, error, name):
         ({"evaluate": None}, r"^hook\b"),
     ],
 )
-def test_a_run_that_a_hook_cannot_act_in_is_refused(toy, settings, name):
+def test_run_without_the_hooks_requirements_is_refused(toy, settings, name):
     with pytest.raises(ValueError, match=name):
         train(toy, [0.5], hook_of(toy), **settings)

@@ -1,4 +1,4 @@
-"""A run's folder, its log and the files next to it, by themselves."""
+"""A run's folder: checkpoints, locks, the log, and files of embeddings."""
 
 import errno
 import fcntl
@@ -26,7 +26,7 @@ from jdml.training.run_files import read_model, write_json
 
 
 def state(scale=1.0):
-    """Everything that a run may hold: typed keys, NamedTuples, empty containers, 16-bit numbers."""
+    """Return a state with typed keys, NamedTuples, empty containers and 16-bit numbers."""
     params = {"model": {"w": scale * jnp.arange(6.0).reshape(2, 3)}, "proxies": jnp.ones((2, 1, 3))}
     optimizer = optax.chain(optax.clip_by_global_norm(1.0), optax.adamw(1e-3))
     return {
@@ -42,14 +42,14 @@ def state(scale=1.0):
 
 
 def save(path, config, tree=None):
-    """A folder with a checkpoint of step 3."""
+    """Write a folder with a checkpoint of step 3."""
     folder = RunFolder(path, config)
     folder.save(3, tree or state(), {})
     folder.close()
 
 
-def another_process_may_take(path):
-    """A lock belongs to an open file: another file of this process is like one of another process."""
+def lock_is_free(path):
+    """Return whether the lock is free. It belongs to an open file, so this file acts like another process's."""
     folder = os.open(path, os.O_RDONLY)
     try:
         fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -72,7 +72,7 @@ def test_round_trip(tmp_path, identical):
     again.close()
 
 
-def test_scores_of_a_shorter_run_are_not_those_of_a_longer_one(tmp_path):
+def test_metrics_of_a_shorter_run_are_set_aside(tmp_path):
     config = {"lr": 0.1, "fit": {"steps": 2}}
     folder = RunFolder(tmp_path, config)
     folder.save(2, state(), {})
@@ -107,18 +107,18 @@ def without_configuration(path):
         (lambda path: (path / "config.json").write_text("{"), r"config\.json\b"),
     ],
 )
-def test_a_folder_that_is_no_run_s_is_refused(tmp_path, prepare, name):
+def test_folder_that_is_not_a_run_is_refused(tmp_path, prepare, name):
     prepare(tmp_path)
     with pytest.raises(ValueError, match=name):
         RunFolder(tmp_path, {})
 
 
-def test_a_configuration_must_be_json(tmp_path):
+def test_configuration_must_be_json(tmp_path):
     with pytest.raises(TypeError, match=r"^config\b"):
         RunFolder(tmp_path, {"f": np.sin})
 
 
-def cut_short(path):
+def truncate_files(path):
     for file in (path / "checkpoints" / "3" / "state").rglob("*"):
         if file.is_file():
             file.write_bytes(file.read_bytes()[:10])
@@ -130,7 +130,7 @@ OTHER = {"params": {"model": {"w": jnp.zeros((4, 3))}, "proxies": jnp.ones((2, 1
 @pytest.mark.parametrize(
     ("prepare", "changes", "names"),
     [
-        (cut_short, {}, r"^checkpoint .*/3\b"),
+        (truncate_files, {}, r"^checkpoint .*/3\b"),
         (lambda path: (path / "checkpoints" / "7").mkdir(), {}, r"^checkpoint .*/7\b"),
         (None, OTHER, r"'w'.*float32\[2, 3\].*float32\[4, 3\]"),
         (None, {"more": jnp.ones(2)}, r"^checkpoint .*/3\b.*'more'"),
@@ -138,8 +138,8 @@ OTHER = {"params": {"model": {"w": jnp.zeros((4, 3))}, "proxies": jnp.ones((2, 1
         (None, {"mask": np.ones(2)}, "jax_enable_x64"),
     ],
 )
-def test_a_checkpoint_that_is_no_state_of_this_run_is_refused(tmp_path, prepare, changes, names):
-    """Orbax leaves its other reads unfinished when one fails: they are collected here."""
+def test_damaged_or_foreign_checkpoint_is_refused(tmp_path, prepare, changes, names):
+    """Orbax leaves other reads unfinished when one fails; they are collected here."""
     save(tmp_path, {})
     if prepare:
         prepare(tmp_path)
@@ -151,17 +151,17 @@ def test_a_checkpoint_that_is_no_state_of_this_run_is_refused(tmp_path, prepare,
     gc.collect()
 
 
-def test_one_process_at_a_time_writes_into_a_folder(tmp_path):
-    """The same one may take it twice; of a folder that it is refused it holds nothing."""
+def test_folder_is_locked_for_one_process(tmp_path):
+    """The same process may open it twice; a refused open releases the lock."""
     folder, again = RunFolder(tmp_path, {"a": 1}), RunFolder(tmp_path, {"a": 1})
     again.close()
-    assert not another_process_may_take(tmp_path)
+    assert not lock_is_free(tmp_path)
     folder.save(1, state(), {})
     folder.close()
-    with pytest.raises(ValueError, match=r"^out_dir\b.*\ba: 1 there, 2 now") as refused:
+    with pytest.raises(ValueError, match=r"^out_dir\b.*\ba: 1\b.*\b2\b") as refused:
         RunFolder(tmp_path, {"a": 2})
-    assert refused.value is not None  # and so what it holds
-    assert another_process_may_take(tmp_path)
+    assert refused.value is not None  # keeps the error's traceback alive
+    assert lock_is_free(tmp_path)
     taken = os.open(tmp_path, os.O_RDONLY)
     fcntl.flock(taken, fcntl.LOCK_EX)
     with pytest.raises(ValueError, match=r"^out_dir\b"):
@@ -171,8 +171,8 @@ def test_one_process_at_a_time_writes_into_a_folder(tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore:.*fork")
-def test_a_fork_holds_no_folder(tmp_path):
-    """It may live on when the process that wrote into the folder has ended."""
+def test_fork_does_not_keep_the_lock(tmp_path):
+    """A fork may outlive the process that wrote into the folder."""
     folder, (end, own_end), (begun, own_begun) = RunFolder(tmp_path, {}), os.pipe(), os.pipe()
     fork = os.fork()
     if fork == 0:
@@ -182,13 +182,13 @@ def test_a_fork_holds_no_folder(tmp_path):
         os._exit(0)
     os.read(begun, 1)
     folder.close()
-    free = another_process_may_take(tmp_path)
+    free = lock_is_free(tmp_path)
     os.close(own_end)
     os.waitpid(fork, 0)
     assert free
 
 
-def test_a_model_s_file_that_is_none(tmp_path):
+def test_missing_or_damaged_model_file(tmp_path):
     file = tmp_path / "model.safetensors"
     with pytest.raises(FileNotFoundError):
         read_model(file)
@@ -200,17 +200,17 @@ def test_a_model_s_file_that_is_none(tmp_path):
 @pytest.mark.parametrize(
     ("normalize", "name"), [(None, "None"), (jdml.sphere, "sphere"), (optax.global_norm, ".*norm")]
 )
-def test_a_normalization_is_described_by_name(pictures, two, normalize, name):
+def test_normalization_is_described_by_name(pictures, two, normalize, name):
     described = describe(two, jnp.asarray, normalize, pictures)["normalize"]
     assert re.fullmatch(name, str(described))
 
 
-def test_a_disk_that_fills_up_within_a_checkpoint_is_named(tmp_path, monkeypatch):
+def test_full_disk_within_a_checkpoint_is_named(tmp_path, monkeypatch):
     def full(*_, **__):
         raise ValueError("RESOURCE_EXHAUSTED: Error writing local file [os_error_code='28']")
 
     folder = RunFolder(tmp_path, {})
-    monkeypatch.setattr(ocp.CheckpointManager, "save", full)  # as Orbax tells it
+    monkeypatch.setattr(ocp.CheckpointManager, "save", full)  # Orbax's own error
     with pytest.raises(OSError, match="checkpoints") as refused:
         folder.save(1, {"state": jnp.ones(2)}, {})
     assert refused.value.errno == errno.ENOSPC
@@ -227,7 +227,7 @@ def test_lines_after_a_step_are_removed(tmp_path):
     path.write_text('{"step": 1}\n{"step": 4}\n[]\n{"step": 3}\n{"st')
     cut(path, 3)
     assert path.read_text() == '{"step": 1}\n{"step": 3}\n'
-    path.write_text('{"step": 1}\n{"step": 3}')  # what comes next begins a line
+    path.write_text('{"step": 1}\n{"step": 3}')  # the next record must start a line
     cut(path, 3)
     assert path.read_text() == '{"step": 1}\n{"step": 3}\n'
 
@@ -244,7 +244,7 @@ def test_tensorboard_resumes_after_the_step(tmp_path, monkeypatch):
     assert made == [(str(tmp_path / "tensorboard"), 5)]
 
 
-def test_a_log_has_no_nan(tmp_path):
+def test_log_has_no_nan(tmp_path):
     log = Log(tmp_path)
     log.write({"step": 1, "R@1": float("nan"), "loss": 0.5})
     log.close()
@@ -259,7 +259,7 @@ def test_a_log_has_no_nan(tmp_path):
 X = np.eye(3, 2, dtype=np.float32)
 
 
-def test_embeddings_that_are_written_are_read_again(tmp_path):
+def test_embeddings_round_trip(tmp_path):
     written = Embedded(X, np.array(["a", "b", "b"]), np.array(list("xyz")), "a model")
     write_embeddings(tmp_path / "e.npz", written)
     read = read_embeddings(tmp_path / "e.npz")
@@ -270,7 +270,7 @@ def test_embeddings_that_are_written_are_read_again(tmp_path):
     write_embeddings(tmp_path / "e.npy", written)
     np.testing.assert_array_equal(np.load(tmp_path / "e.npy"), X)
     names = {"labels": np.array([b"a", b"b", "é".encode()]), "files": np.array([b"x"] * 3)}
-    np.savez(tmp_path / "e.npz", embeddings=X, **names)  # of another program
+    np.savez(tmp_path / "e.npz", embeddings=X, **names)  # written by another program
     read = read_embeddings(tmp_path / "e.npz")
     assert (read.labels.tolist(), read.files.tolist()) == (["a", "b", "é"], ["x"] * 3)
 
@@ -284,13 +284,13 @@ def test_embeddings_that_are_written_are_read_again(tmp_path):
         ("embeddings", np.array([[1.0], [1e300]])),
     ],
 )
-def test_columns_that_are_none_are_refused(tmp_path, name, values):
+def test_wrong_columns_are_refused(tmp_path, name, values):
     np.savez(tmp_path / "e.npz", **{"embeddings": X, name: values})
     with pytest.raises(ValueError, match=rf"^{name} of .*e\.npz\b"):
         read_embeddings(tmp_path / "e.npz")
 
 
-def test_other_files_of_embeddings_are_refused(tmp_path, monkeypatch):
+def test_unknown_suffix_and_missing_pyarrow_are_refused(tmp_path, monkeypatch):
     with pytest.raises(ValueError, match=r"^path\b.*e\.csv"):
         write_embeddings(tmp_path / "e.csv", Embedded(X))
     monkeypatch.setitem(sys.modules, "pyarrow", None)

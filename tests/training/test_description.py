@@ -1,4 +1,4 @@
-"""A network of the library is described in a file, and made again from it, however its user changed it."""
+"""The description of a network in a run's file: every network of the library is rebuilt from it."""
 
 import jax.numpy as jnp
 import pytest
@@ -17,7 +17,7 @@ OTHERS = {
 
 
 @pytest.mark.parametrize("name", NETWORKS)
-def test_every_network_is_described_and_made_again(name):
+def test_every_network_is_described_and_rebuilt(name):
     for settings in ({}, *NETWORKS[name].other_settings.values(), *OTHERS.get(name, ())):
         model = create(name, dim=5, **settings)
         described = _of_model(model)
@@ -25,7 +25,7 @@ def test_every_network_is_described_and_made_again(name):
         assert set(described) == {"network", "dim", "settings"}
 
 
-def test_what_no_file_can_hold_is_a_class():
-    """Read again with its module alone."""
+def test_settings_that_json_cannot_store_leave_the_class_name():
+    """Loading it requires the module."""
     kind = "jdml.models.vit.VisionTransformer"
     assert _of_model(VisionTransformer(activation=abs)) == {"class": kind}

@@ -1,4 +1,4 @@
-"""Large arrays take the pages that earlier ones have left, once a process asks for it."""
+"""Large arrays reuse the memory pages of earlier ones after `keep_freed_memory`."""
 
 import platform
 import subprocess
@@ -27,7 +27,7 @@ print(fresh, of_ten_arrays())
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="needs glibc")
 @pytest.mark.slow  # a process
 def test_keep_freed_memory() -> None:
-    """In a process of its own, as it lasts."""
+    """Run in a new process, as the setting cannot be undone."""
     printed = subprocess.check_output([sys.executable, "-c", FAULTS], text=True)
     fresh, reused = map(int, printed.split())
     assert reused < fresh / 10

@@ -38,13 +38,13 @@ SETTINGS = {"monitor": "spread", "checkpoint_every": 3, "config": {"lr": 0.01, "
 
 
 @pytest.fixture(scope="module")
-def unbroken(toy, tmp_path_factory):
-    """A finished run and its folder, which tests read."""
-    folder = tmp_path_factory.mktemp("unbroken")
+def uninterrupted(toy, tmp_path_factory):
+    """Return a finished run and its folder, which tests only read."""
+    folder = tmp_path_factory.mktemp("uninterrupted")
     return train(toy, out_dir=folder, **SETTINGS), folder
 
 
-def test_the_schedule_and_the_means_between_records(toy):
+def test_schedule_and_means_between_records(toy):
     result = train(toy)
     assert [record["step"] for record in result.history] == [4, 5, 8, 10, 12]
     assert [r["step"] for r in result.history if "spread" in r] == [5, 10, 12]
@@ -55,19 +55,19 @@ def test_the_schedule_and_the_means_between_records(toy):
     np.testing.assert_allclose(means[2], np.mean(losses[5:8]), rtol=1e-6)
 
 
-def test_the_loss_falls(toy):
+def test_loss_falls(toy):
     history = train(toy, steps=150, log_every=10).history
     assert history[-1]["loss"] < 0.5 * history[0]["loss"]
 
 
-def test_batches_of_the_host_give_the_same_run(toy):
-    """Data too large for the device are gathered on the host."""
+def test_host_batches_give_the_same_run(toy):
+    """Data too large for the device is gathered on the host."""
     large = SimpleNamespace(images=toy.on_disk(toy.data.images), labels=toy.data.labels)
     losses = [[r["loss"] for r in train(toy, train=part).history] for part in (toy.data, large)]
     np.testing.assert_allclose(*losses, rtol=1e-4)
 
 
-def test_starts_from_a_given_state_and_leaves_it_alone(toy, identical):
+def test_starts_from_a_given_state_without_changing_it(toy, identical):
     first = train(toy).state
     copy = jax.tree.map(jnp.copy, first)
     second = train(toy, state=first, steps=3)
@@ -85,7 +85,7 @@ def test_improve():
 
 
 def scripted(values):
-    """An evaluation that returns given values in turn and remembers the parameters it saw."""
+    """Return an evaluation with given values in turn that records the parameters."""
     seen = []
 
     def evaluate(embedder):
@@ -106,14 +106,14 @@ def test_early_stopping_keeps_the_best(toy, identical):
     assert identical(result.embedder.state.params, result.best_params)
 
 
-REPEATED = [pytest.param(step, marks=pytest.mark.slow) for step in (2, 11)]
+REPEATED = [pytest.param(step, marks=pytest.mark.slow) for step in (2, 11)]  # another run each
 
 
 @pytest.mark.parametrize("die_at", [7, 12, *REPEATED])
-def test_resume_is_bit_exact(toy, identical, unbroken, tmp_path, die_at):
+def test_resume_is_bit_exact(toy, identical, uninterrupted, tmp_path, die_at):
     with pytest.raises(toy.Killed):
         train(toy, out_dir=tmp_path, sampler=toy.killed_at(die_at), **SETTINGS)
-    resumed, whole = train(toy, out_dir=tmp_path, **SETTINGS), unbroken[0]
+    resumed, whole = train(toy, out_dir=tmp_path, **SETTINGS), uninterrupted[0]
     assert identical(whole.state, resumed.state)
     assert identical(whole.best_params, resumed.best_params)
     assert whole.best == resumed.best
@@ -122,8 +122,8 @@ def test_resume_is_bit_exact(toy, identical, unbroken, tmp_path, die_at):
     assert records == resumed.history
 
 
-def test_resumed_patience_counts_on(toy, tmp_path):
-    """Stale evaluations before the kill count after it, too."""
+def test_patience_is_resumed(toy, tmp_path):
+    """Stale evaluations before the kill count after it."""
     evaluate, _ = scripted([0.5, 0.4])
     settings = {"evaluate_every": 2, "monitor": "value", "patience": 3, "steps": 20}
     with pytest.raises(toy.Killed):
@@ -135,8 +135,8 @@ def test_resumed_patience_counts_on(toy, tmp_path):
     assert result.best == Best(0.5, 2, 3)
 
 
-def test_remains_of_a_killed_save(toy, identical, unbroken, tmp_path):
-    """A half-written checkpoint and a half-written log line are as if they had never been."""
+def test_incomplete_files_of_a_killed_save_are_ignored(toy, identical, uninterrupted, tmp_path):
+    """A partly written checkpoint and a partly written log line change nothing."""
     with pytest.raises(toy.Killed):
         train(toy, out_dir=tmp_path, sampler=toy.killed_at(8), **SETTINGS)
     checkpoints = tmp_path / "checkpoints"
@@ -146,14 +146,16 @@ def test_remains_of_a_killed_save(toy, identical, unbroken, tmp_path):
     with (tmp_path / "log.jsonl").open("a") as log:
         log.write('{"step": 8, "lo')
     resumed = train(toy, out_dir=tmp_path, **SETTINGS)
-    assert identical(unbroken[0].state, resumed.state)
+    assert identical(uninterrupted[0].state, resumed.state)
     assert {path.name for path in checkpoints.iterdir()} == {"9", "12"}
     assert [line["step"] for line in log_lines(tmp_path)] == [3, 4, 5, 6, 8, 9, 10, 12]
 
 
 @pytest.mark.parametrize("dies_at", [3, 12])
-def test_a_kill_between_a_checkpoint_and_the_rest(toy, unbroken, tmp_path, monkeypatch, dies_at):
-    """What is written after a checkpoint is written when the run is resumed: model, metrics."""
+def test_kill_after_a_checkpoint_but_before_model_and_metrics(
+    toy, uninterrupted, tmp_path, monkeypatch, dies_at
+):
+    """The resumed run writes the model and metrics that were missing."""
     replace, checkpoint = os.replace, tmp_path / "checkpoints" / str(dies_at)
 
     def killed(source, target):
@@ -167,21 +169,21 @@ def test_a_kill_between_a_checkpoint_and_the_rest(toy, unbroken, tmp_path, monke
             train(toy, out_dir=tmp_path, **SETTINGS)
     train(toy, out_dir=tmp_path, **SETTINGS)
     for name in ("model.safetensors", "metrics.json"):
-        assert (tmp_path / name).read_bytes() == (unbroken[1] / name).read_bytes(), name
-    logged = [[{**x, "seconds": 0} for x in log_lines(run)] for run in (unbroken[1], tmp_path)]
+        assert (tmp_path / name).read_bytes() == (uninterrupted[1] / name).read_bytes(), name
+    logged = [[{**x, "seconds": 0} for x in log_lines(run)] for run in (uninterrupted[1], tmp_path)]
     assert logged[0] == logged[1]
 
 
-def test_a_finished_run(toy, identical, unbroken):
-    """It is reported again, has two checkpoints, and is refused to another run, before any work."""
-    first, folder = unbroken
+def test_finished_run_returns_its_result_and_refuses_other_settings(toy, identical, uninterrupted):
+    """It has two checkpoints, and refuses before any work."""
+    first, folder = uninterrupted
     log = (folder / "log.jsonl").read_text()
     settings = {**SETTINGS, "out_dir": folder, "sampler": toy.killed_at(1)}
     again = train(toy, **settings)
     assert identical(first.state, again.state)
     assert identical(first.best_params, again.best_params)
     assert (first.history, first.stopped) == (again.history, again.stopped)
-    assert first.stopped == "steps"  # a monitor without patience
+    assert first.stopped == "steps"  # the monitor has no patience
     assert {path.name for path in (folder / "checkpoints").iterdir()} == {"9", "12"}
     assert read_checkpoint(folder)["step"] == 12
     for change, words in (
@@ -195,7 +197,7 @@ def test_a_finished_run(toy, identical, unbroken):
     assert (folder / "log.jsonl").read_text() == log
 
 
-def test_nan_names_its_step_and_is_not_saved(toy, tmp_path):
+def test_nan_loss_names_its_step_and_is_not_saved(toy, tmp_path):
     """A sampler that reaches the poisoned row in step 7 only."""
     images = (toy.data.images / 255).astype(np.float32)
     images[0] = np.nan
@@ -231,13 +233,13 @@ def test_nan_names_its_step_and_is_not_saved(toy, tmp_path):
         ({"evaluate": lambda embed: {"a": "x"}}, TypeError, "evaluate"),
     ],
 )
-def test_bad_settings(toy, settings, error, name):
+def test_wrong_settings_are_refused(toy, settings, error, name):
     with pytest.raises(error, match=rf"^{name}\b"):
         train(toy, **settings)
 
 
-def test_a_monitor_that_is_never_a_number(toy, tmp_path, caplog):
-    """The last parameters are the result, in memory and on disk."""
+def test_monitor_that_is_always_nan_keeps_the_last_parameters(toy, tmp_path, caplog):
+    """In memory and on disk."""
     settings = {"evaluate": lambda embed: {"a": float("nan")}, "monitor": "a"}
     last, result = train(toy, evaluate=None), train(toy, **settings, out_dir=tmp_path)
     assert result.best is None
@@ -254,7 +256,7 @@ def test_a_monitor_that_is_never_a_number(toy, tmp_path, caplog):
         (lambda variables: {"params": {**variables["params"], "more": np.ones(2)}}, "more"),
     ],
 )
-def test_pretrained_returns_variables_of_the_network(toy, pretrained, words):
+def test_pretrained_variables_must_match_the_network(toy, pretrained, words):
     with pytest.raises(ValueError, match=rf"^pretrained\b.*{words}"):
         train(toy, pretrained=pretrained, steps=1)
 
@@ -263,7 +265,7 @@ def test_progress_bar_shows_loss_and_metric(toy, capsys):
     before, evaluate = [], lambda embed: {**toy.spread(embed), "other": 0.0}
     tell = lambda line: before.append(capsys.readouterr().err)  # noqa: E731
     train(toy, progress=True, evaluate=evaluate, tell=tell)
-    assert before[0].endswith(" \r")  # a reported line stands alone
+    assert before[0].endswith(" \r")  # the bar is cleared before a reported line
     shown = capsys.readouterr().err
     assert "compiling" in before[0] + shown
     assert "12/12" in shown
@@ -274,16 +276,16 @@ def test_progress_bar_shows_loss_and_metric(toy, capsys):
     assert capsys.readouterr().err == ""
 
 
-def test_tensorboard(toy, tmp_path):
+def test_tensorboard_events_have_the_metric(toy, tmp_path):
     pytest.importorskip("tensorboardX", reason="needs tensorboardX")
     train(toy, out_dir=tmp_path, tensorboard=True)
     (events,) = (tmp_path / "tensorboard").iterdir()
     assert b"spread" in events.read_bytes()
 
 
-def test_steps_that_are_not_finite_are_left_out(toy, identical, tmp_path, capsys):
-    """1e25 is finite, but its square, which Adam takes, is not: its second moment would stay infinite for good."""
-    good, bad = np.arange(1, 9), np.arange(3, 35, 4)  # the latter of one class only
+def test_steps_that_are_not_finite_are_skipped(toy, identical, tmp_path, capsys):
+    """1e25 is finite but its square is not: Adam's second moment would become infinite and remain so."""
+    good, bad = np.arange(1, 9), np.arange(3, 35, 4)  # bad has one class only
 
     def loss(params, embeddings, labels, **others):
         plain, metrics = toy.objective.loss(params, embeddings, labels, **others)

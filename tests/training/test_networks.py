@@ -1,4 +1,4 @@
-"""What `fit` takes as a network: each kind is trained, saved and read again, or refused before any file."""
+"""Networks that `fit` accepts: each kind is trained, saved and loaded, or refused before any file."""
 
 import re
 import sys
@@ -34,7 +34,7 @@ def fit(model, out_dir=None, train=SET, sampler=None, **settings):
 
 
 def trained(model, folder):
-    """Train a network: every kernel changes, and the run's folder embeds as the result does."""
+    """Train a network; check that every kernel changes and that the run's folder embeds like the result."""
     fresh = training.create_state(model, OBJECTIVE, optax.adam(1e-2), FEATURES, seed=0)
     result = fit(model, folder)
     state = result.state
@@ -47,7 +47,7 @@ def trained(model, folder):
 
 
 def means(stats):
-    """The running means of batch normalization."""
+    """Return the running means of batch normalization."""
     leaves = jax.tree_util.tree_leaves_with_path(stats)
     return [x for path, x in leaves if "mean" in str(path)]
 
@@ -56,7 +56,7 @@ def means(stats):
 
 
 def linen(flag, inverted=False):
-    """A Linen module whose call has a flag of this name."""
+    """Return a Linen module whose call has a flag of this name."""
     scope = {"nn": nn}
     exec(
         f"class Net(nn.Module):\n"
@@ -72,7 +72,7 @@ def linen(flag, inverted=False):
 
 class Attribute(nn.Module):
     training: bool = False
-    mode: Any = 3  # not a mode of training
+    mode: Any = 3  # not a training mode
 
     @nn.compact
     def __call__(self, x):
@@ -81,13 +81,13 @@ class Attribute(nn.Module):
 
 
 def sequential():
-    """Layers without a mode, and modules with a flag each."""
+    """Return layers without a mode, and modules with a flag each."""
     layers = nn.Dense(5), nn.relu, nn.BatchNorm(), nn.Dropout(0.2)
     return nn.Sequential([*layers, Attribute(True), linen("is_training")])
 
 
 class Collections(nn.Module):
-    """Running values in collections of other names, a sown value, noise of a stream of another name."""
+    """Running values in other collections, a sown value, noise from another stream."""
 
     @nn.compact
     def __call__(self, x, training=False):
@@ -99,13 +99,14 @@ class Collections(nn.Module):
         return x + jax.random.normal(self.make_rng("noise"), x.shape) if training else x
 
 
+# Another program.
 @pytest.mark.parametrize("model", [Attribute(), pytest.param(sequential(), marks=pytest.mark.slow)])
 def test_linen_modules(model, tmp_path):
     assert all((mean != 0).any() for mean in means(trained(model, tmp_path).batch_stats))
 
 
-@pytest.mark.slow
-def test_other_collections_of_linen_are_carried(tmp_path):
+@pytest.mark.slow  # another program
+def test_other_linen_collections_are_carried(tmp_path):
     state = trained(Collections(), tmp_path)
     assert state.batch_stats["~counts"]["rows"] == 16
 
@@ -175,7 +176,7 @@ def test_nnx_modules(make, tmp_path):
         np.testing.assert_array_equal(*own)
 
 
-def test_nnx_dropout_draws_by_the_key_of_the_step():
+def test_nnx_dropout_uses_the_steps_key():
     model = as_model(Nnx())
     variables = model.init(None, None)
     drawn = [
@@ -186,14 +187,14 @@ def test_nnx_dropout_draws_by_the_key_of_the_step():
     assert (drawn[0] != drawn[2]).any()
 
 
-def test_nnx_parameters_are_those_of_the_module():
+def test_nnx_starts_at_the_modules_parameters():
     parts = OBJECTIVE, optax.sgd(1.0), FEATURES
     states = [training.create_state(Nnx(seed), *parts, seed=0) for seed in (0, 1)]
     kernels = [state.params["model"]["last"]["kernel"] for state in states]
     assert (kernels[0] != kernels[1]).any()
 
 
-def test_a_bridge_from_linen_to_nnx_is_switched():
+def test_bridge_from_linen_to_nnx_switches_modes():
     bridge = nnx.bridge.ToNNX(linen("train"), rngs=nnx.Rngs(0)).lazy_init(FEATURES[:1])
     stats = fit(bridge).state.batch_stats
     assert all((leaf != 0).any() for leaf in jax.tree.leaves(stats))
@@ -236,7 +237,7 @@ def test_equinox_modules_with_a_state(tmp_path):
         fit(eqx.nn.make_with_state(WithState)(), freeze="norm/.*")
 
 
-def test_equinox_modules_of_one_row(tmp_path):
+def test_equinox_module_of_a_single_row_is_mapped(tmp_path):
     trained(eqx.nn.MLP(6, 3, 8, 1, key=KEY), tmp_path)
 
 
@@ -256,7 +257,7 @@ def noisy(params, images, is_training, rng):
 
 
 class Unhashable:
-    """A network in Linen's form, of which nothing is known but its two functions."""
+    """An object with Linen's two methods."""
 
     __hash__ = None
 
@@ -276,14 +277,14 @@ def test_pairs_of_functions(model, tmp_path):
     trained(model, tmp_path)
 
 
-def test_an_object_that_cannot_be_hashed_is_initialized_in_evaluation_mode(tmp_path):
+def test_unhashable_object_is_initialized_in_evaluation_mode(tmp_path):
     model = Unhashable()
     assert (means(trained(model, tmp_path).batch_stats)[0] != 0).any()
     assert model.trains == {False}
 
 
-def test_keys_by_name_are_given_in_training_alone():
-    """As functions around Flax's modules take them: a dropout of all leaves nothing."""
+def test_rngs_are_passed_in_training_only():
+    """Functions around Flax modules take `rngs`; full dropout gives a gradient of zero."""
     drop = nn.Dropout(1.0)
 
     def apply(params, images, rngs=None):
@@ -295,8 +296,8 @@ def test_keys_by_name_are_given_in_training_alone():
     assert result.history[-1]["grad_norm"] == 0
 
 
-def test_pairs_of_other_functions_are_taken_as_they_are():
-    """Those of a Linen module stand for it; some built-in functions have no signature."""
+def test_bound_methods_stand_for_their_module():
+    """Built-in functions without a signature are accepted, too."""
     module = linen("training")
     assert as_model((module.init, module.apply)) == as_model(module)
     assert as_model((init, max)) is not None
@@ -327,7 +328,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("kind", REFUSED)
-def test_networks_that_are_refused(kind, tmp_path):
+def test_wrong_networks_are_refused(kind, tmp_path):
     make, error, words = REFUSED[kind]
     with pytest.raises(error, match=rf"^model\b.*{words}") as caught:
         fit(make(), tmp_path / "run")
@@ -341,7 +342,7 @@ class Several(nn.Module):
         return {"embeddings": nn.Dense(3)(x), "features": x}
 
 
-def test_a_network_of_several_results_needs_an_objective_that_takes_them():
+def test_several_outputs_need_an_objective_that_takes_them():
     with pytest.raises(TypeError, match=r"^embeddings\b"):
         fit(Several())
 
@@ -358,7 +359,7 @@ def test_a_network_of_several_results_needs_an_objective_that_takes_them():
 # Data sets and samplers of other libraries
 
 
-def of_library(module, name):
+def foreign_object(module, name):
     return type(name, (), {"__module__": module})()
 
 
@@ -368,30 +369,30 @@ TORCH = "torch.utils.data"
 @pytest.mark.parametrize(
     ("name", "value", "words"),
     [
-        ("train", of_library(TORCH, "DataLoader"), "loader"),
+        ("train", foreign_object(TORCH, "DataLoader"), "loader"),
         ("train", (FEATURES, LABELS), "tuple of 2"),
-        ("sampler", of_library(TORCH, "RandomSampler"), "asarray"),
-        ("sampler", of_library("grain", "IndexSampler"), "Grain"),
+        ("sampler", foreign_object(TORCH, "RandomSampler"), "asarray"),
+        ("sampler", foreign_object("grain", "IndexSampler"), "Grain"),
     ],
 )
-def test_what_is_no_data_set_or_no_sampler_is_refused(name, value, words):
+def test_wrong_data_sets_and_samplers_are_refused(name, value, words):
     with pytest.raises(TypeError, match=rf"^{name}\b.*{words}"):
         fit((init, apply), **{name: value})
 
 
-def test_another_library_s_object_with_images_is_a_data_set():
-    train = of_library("torch.utils.data", "Mine")
+def test_object_with_images_and_labels_is_a_data_set():
+    train = foreign_object("torch.utils.data", "Mine")
     train.images, train.labels = FEATURES, LABELS
     assert fit((init, apply), train=train, steps=0).history == [{"step": 0}]
 
 
-def test_a_sampler_of_other_rows_is_refused():
+def test_sampler_of_another_size_is_refused():
     with pytest.raises(ValueError, match=r"^sampler\b.*24.*20"):
         fit((init, apply), sampler=data.RandomBatchSampler(20, 8))
 
 
-def test_a_factory_with_other_arguments(monkeypatch):
-    """One with any arguments gets those that a recipe has; one that needs others is refused."""
+def test_factory_gets_the_recipes_arguments(monkeypatch):
+    """A factory that requires other arguments is refused."""
     given = []
 
     def net(dim, *layers, **more):
@@ -406,8 +407,8 @@ def test_a_factory_with_other_arguments(monkeypatch):
         make_network(Recipe(network="own_nets:deep"), SET)
 
 
-def test_the_memory_of_parameters_is_reported():
-    """240,000 and 120,000 numbers of 4 bytes, and twice as many of Adam's."""
+def test_memory_of_parameters_is_reported():
+    """240,000 and 120,000 numbers of 4 bytes, and twice as many for Adam."""
     lines = []
     wide = nn.Sequential([nn.Dense(40_000, use_bias=False), nn.Dense(3, use_bias=False)])
     fit(wide, tell=lines.append, steps=1)

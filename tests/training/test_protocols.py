@@ -1,4 +1,4 @@
-"""The two protocols on small images: what trains, what is held out, what is scored, and resuming after a stop."""
+"""The evaluation protocols on small images: training, held-out classes, scores, and repeated calls."""
 
 import dataclasses
 import json
@@ -21,7 +21,7 @@ DIM = 8
 
 
 def stripes(classes=8, images=6, seed=0):
-    """Classes of noisy stripes: the class is the stripes' width."""
+    """Return classes of noisy stripes, which differ by the stripes' width."""
     rng = np.random.default_rng(seed)
     labels = np.repeat(np.arange(classes), images)
     columns = np.arange(8) // (1 + labels[:, None] % 4) + labels[:, None]
@@ -39,7 +39,7 @@ PROBLEMS = dataclasses.replace(
 
 
 class Counted(SmallConvNet):
-    """Remembers in which mode it was traced."""
+    """Records the mode of each trace."""
 
     modes = []
 
@@ -53,8 +53,9 @@ def plan(recipe, **settings):
     return Plan(recipe, given.pop("model", SmallConvNet(DIM, (8,))), **given)
 
 
+# Several runs.
 @pytest.mark.parametrize("recipe", [PAIRS, pytest.param(PROBLEMS, marks=pytest.mark.slow)])
-def test_conventional_scores_classes_that_did_not_train(recipe, tmp_path):
+def test_conventional_scores_unseen_classes_and_repeats(recipe, tmp_path):
     metrics = conventional(plan(recipe), stripes(), TEST, tmp_path)
     assert set(metrics) >= {"R@1", "RP", "MAP@R", "nDCG@8", "MAP@1000"}
     assert metrics["queries"] == 48
@@ -62,7 +63,7 @@ def test_conventional_scores_classes_that_did_not_train(recipe, tmp_path):
     assert conventional(plan(recipe), stripes(), TEST, tmp_path) == metrics
 
 
-def test_queries_can_have_a_gallery_of_their_own():
+def test_queries_with_a_separate_gallery():
     queries, gallery = stripes(seed=1), stripes(seed=2).select(np.arange(48) % 6 < 2)
     metrics = conventional(plan(PAIRS), stripes(), Retrieval(queries, gallery))
     assert metrics["queries"] == 48
@@ -71,7 +72,7 @@ def test_queries_can_have_a_gallery_of_their_own():
 
 
 def watching():
-    """What each model trains on, and how often a step had been traced before it; for a plan's `batches`."""
+    """Return a list of each model's data and number of earlier traces, and the plan's settings that fill it."""
     trained = []
     Counted.modes.clear()
 
@@ -86,8 +87,8 @@ def fit_settings(folder):
     return json.loads((folder / "config.json").read_text())["fit"]
 
 
-def test_mlrc_trains_four_models_and_scores_them_apart_and_together(tmp_path):
-    """Of as many classes as folds; embeddings that are short stay so, also side by side, in the ball."""
+def test_mlrc_scores_four_models_separately_and_concatenated(tmp_path):
+    """With one class per fold; embeddings shorter than 1 are not lengthened, also when concatenated."""
     trained, watched = watching()
     ball = dataclasses.replace(PROXIES, normalize="ball")
     shrunk = partial(jax.tree.map, lambda leaf: 0.3 * leaf)
@@ -98,7 +99,7 @@ def test_mlrc_trains_four_models_and_scores_them_apart_and_together(tmp_path):
     assert {part.num_classes for part, _ in trained} == {3}
     assert len({part.images.tobytes() for part, _ in trained}) == 4
     first, *later = np.diff([count for _, count in trained])
-    assert max(later) < first  # they share a compiled step
+    assert max(later) < first  # the models share a compiled step
     assert len({fit_settings(folder)["seed"] for folder in folders}) == 4
     assert {fit_settings(folder)["monitor"] for folder in folders} == {"MAP@R"}
     assert set(metrics) == {"separated", "concatenated", "std"}
@@ -112,7 +113,7 @@ def test_mlrc_trains_four_models_and_scores_them_apart_and_together(tmp_path):
     assert metrics["concatenated"]["MAP@R"] != pytest.approx(unit["MAP@R"], abs=1e-4)
 
 
-def test_an_ablation_is_one_model_on_two_thirds_of_the_classes(tmp_path):
+def test_ablation_trains_one_model_on_two_thirds_of_the_classes(tmp_path):
     trained, watched = watching()
     metrics = ablation(plan(PROXIES, **watched), stripes(3), TEST, tmp_path)
     ((part, _),) = trained
@@ -134,8 +135,8 @@ def test_too_few_classes_or_images_are_refused(protocol, train, numbers):
         protocol(plan(PROXIES), train, TEST)
 
 
-def test_places_that_no_sample_fills_do_not_count():
-    """Padded batches give the loss of the rows they hold."""
+def test_empty_batch_slots_are_ignored():
+    """Padded batches have the loss of their rows."""
     labels = np.repeat(np.arange(16), 3)
     train = data.Dataset("threes", stripes().images, labels)
     recipe, model = dataclasses.replace(PAIRS, batch=(4, 5)), SmallConvNet(DIM, (8,))

@@ -28,8 +28,7 @@ def start(toy, *, objective=None, optimizer=None, images=None):
     return create_state(*parts, toy.data.images if images is None else images, seed=1)
 
 
-def test_a_fresh_state(toy, identical):
-    """It holds every role, and the seed decides."""
+def test_initial_state_has_every_role_and_depends_on_the_seed(toy, identical):
     state = start(toy)
     assert set(state.params) == {"model", "proxies"}
     assert set(state.batch_stats) == {"BatchNorm_0"}
@@ -39,8 +38,8 @@ def test_a_fresh_state(toy, identical):
     assert not identical(state.params, other.params)
 
 
-def test_step_is_the_gradient_step_by_hand(toy):
-    """One SGD step against the same formula written out."""
+def test_step_equals_a_gradient_step_by_hand(toy):
+    """One SGD step equals the same formula written out."""
     optimizer = optax.sgd(0.1)
     state = start(toy, optimizer=optimizer)
     images, labels = toy.data.images[:8], toy.data.labels[:8]
@@ -85,7 +84,7 @@ def test_one_trace_for_all_batches(toy):
     assert state.step == 3
 
 
-def test_indexed_step_is_the_same_step(toy, identical):
+def test_indexed_step_equals_the_step(toy, identical):
     indices = np.array([3, 1, 4, 15, 9, 2, 6, 5], np.int32)
     images, labels = jnp.asarray(toy.data.images), jnp.asarray(toy.data.labels)
     parts = toy.model, toy.objective, toy.optimizer
@@ -95,7 +94,7 @@ def test_indexed_step_is_the_same_step(toy, identical):
     np.testing.assert_allclose(plain[1]["loss"], indexed[1]["loss"], rtol=1e-5)
 
 
-def test_donated_state_is_gone(toy):
+def test_donated_state_is_deleted(toy):
     state = start(toy)
     step = make_train_step(toy.model, toy.objective, toy.optimizer, donate=True)
     step(state, toy.data.images[:8], toy.data.labels[:8])
@@ -108,8 +107,8 @@ def embedded(toy, state, images, **settings):
 
 
 @pytest.mark.parametrize("size", [1, 17])
-def test_embed_is_apply_whatever_the_batches(toy, size):
-    """Also of a list, and of another order of bytes."""
+def test_embed_equals_apply_for_any_batch_size(toy, size):
+    """Also for a list, and for big-endian arrays."""
     state = start(toy)
     images = toy.data.images[:size].astype(np.float32)
     variables = {"params": state.params["model"], "batch_stats": state.batch_stats}
@@ -129,7 +128,7 @@ def test_embed_compiles_once(toy):
         embedded(toy, state, toy.data.images[:size], preprocess=preprocess)
 
 
-def test_parts_of_a_step_and_images_that_are_refused(toy):
+def test_wrong_arguments_are_refused(toy):
     images, state = toy.data.images, start(toy)
     greedy = Objective(lambda key: {"model": jnp.zeros(1)}, toy.objective.loss)
     for call, error, name in (
@@ -143,7 +142,7 @@ def test_parts_of_a_step_and_images_that_are_refused(toy):
             call()
 
 
-def test_large_images_are_embedded_few_at_a_time():
+def test_batch_size_of_embed_depends_on_the_image_size():
     sizes = []
 
     def apply(params, images):
@@ -156,7 +155,7 @@ def test_large_images_are_embedded_few_at_a_time():
     assert sizes == [512, 32, 1]
 
 
-# The ids of a batch's samples: a memory leaves out their older copies
+# The ids of a batch's samples: a memory excludes their older copies
 
 RNG = np.random.default_rng(0)
 DATA = SimpleNamespace(
@@ -177,8 +176,8 @@ def run(toy, given, train=DATA, **settings):
 
 
 @pytest.mark.parametrize("on_host", [False, True])
-def test_the_memory_knows_the_rows_of_the_data_set(toy, on_host):
-    """On the device and on the host; what no sample fills is not there."""
+def test_memory_has_the_rows_of_the_data_set(toy, on_host):
+    """On the device and on the host; empty slots are not stored."""
     given = batches(4)
     given[1] = np.where(np.arange(12) % 5 == 1, -1, given[1])
     images = toy.on_disk(DATA.images) if on_host else DATA.images
@@ -190,8 +189,8 @@ def test_the_memory_knows_the_rows_of_the_data_set(toy, on_host):
     assert (memory.ids[len(expected) :] == -1).all()
 
 
-def test_a_step_leaves_out_older_copies():
-    """All rows twice: with ids the memory's part is that of the batch alone."""
+def test_step_excludes_older_copies():
+    """With all rows twice and ids, the memory's loss is that of the batch alone."""
     parts = (MODEL, OBJECTIVE, optax.sgd(0.0))
     rows = np.arange(30, dtype=np.int32)
     step, indexed = make_train_step(*parts), make_indexed_step(*parts)
@@ -208,7 +207,7 @@ def test_a_step_leaves_out_older_copies():
     assert losses["without ids"]["memory_loss"] < 0.9 * alone["memory_loss"]
 
 
-def test_a_run_with_a_memory_is_resumed_bit_for_bit(toy, tmp_path, identical):
+def test_run_with_a_memory_is_resumed_exactly(toy, tmp_path, identical):
     given = batches()
     unbroken = run(toy, given)
     with pytest.raises(IndexError):
@@ -218,7 +217,7 @@ def test_a_run_with_a_memory_is_resumed_bit_for_bit(toy, tmp_path, identical):
     assert set(np.asarray(resumed.objective_state.memory.ids)) == set(range(30))
 
 
-# Micro-batches: the gradient of the whole batch with the activations of some rows.
+# Micro-batches: the gradient of the whole batch with the activations of a part of it.
 
 DRAWS = np.random.default_rng(0)
 IMAGES = DRAWS.integers(0, 256, (24, 4, 4, 1), np.uint8)
@@ -226,7 +225,7 @@ LABELS = np.arange(24) % 6
 
 
 class Net(nn.Module):
-    """Embeddings of length 1, which a row of zeros has not."""
+    """Embeddings of length 1; a row of zeros would give NaN."""
 
     dropout: float = 0.0
 
@@ -238,7 +237,7 @@ class Net(nn.Module):
 
 
 def gradient(model, objective, **settings):
-    """Parameters before and after a step of plain gradient descent, whose rate is 1."""
+    """Return the difference of parameters after a step of gradient descent at rate 1, the state and the metrics."""
     parts = model, objective, optax.sgd(1.0)
     state = create_state(*parts, IMAGES, seed=0)
     after, metrics = make_train_step(*parts, **settings)(state, IMAGES, LABELS)
@@ -253,8 +252,8 @@ OBJECTIVES = {
 
 
 @pytest.mark.parametrize("name", OBJECTIVES)
-def test_the_gradient_is_that_of_the_whole_batch(name):
-    """In turns of 7 of the 24 rows, the last of which is filled up with rows that there are."""
+def test_micro_batches_give_the_gradient_of_the_whole_batch(name):
+    """Micro-batches of 7 of 24 rows; the last one is padded with existing rows."""
     plain, state, metrics = gradient(Net(), OBJECTIVES[name])
     actual, other, measured = gradient(Net(), OBJECTIVES[name], micro_batch=7)
     error = optax.tree.norm(jax.tree.map(jnp.subtract, actual, plain)) / optax.tree.norm(plain)
@@ -263,8 +262,8 @@ def test_the_gradient_is_that_of_the_whole_batch(name):
     chex.assert_trees_all_close(measured, metrics, rtol=1e-5)
 
 
-def test_dropout_draws_by_the_turn_and_the_same_twice():
-    """The same as turn after turn by hand, with the key of each."""
+def test_dropout_of_micro_batches_is_repeated_in_the_backward_pass():
+    """Equals the micro-batches by hand, each with its own key."""
     model, objective = Net(0.5), OBJECTIVES["proxies"]
     actual, state, _ = gradient(model, objective, micro_batch=8)
     key = jax.random.split(jax.random.fold_in(state.key, 0))[0]
@@ -283,7 +282,7 @@ def test_dropout_draws_by_the_turn_and_the_same_twice():
     chex.assert_trees_all_close(actual, expected, rtol=1e-4, atol=1e-6)
 
 
-def test_batch_norm_must_be_frozen():
+def test_micro_batches_refuse_batch_norm_that_is_not_frozen():
     class Normed(nn.Module):
         frozen: bool = False
 
@@ -304,8 +303,8 @@ def test_batch_norm_must_be_frozen():
 
 
 @pytest.mark.slow  # compiles a large program
-def test_a_large_batch_fits():
-    """SmallConvNet at B = 16,384 of 28 × 28 in 2 GiB, with the arguments of the step."""
+def test_memory_of_a_large_batch():
+    """A step of SmallConvNet with B = 16,384 images of 28 × 28 takes less than 2 GiB."""
     model = SmallConvNet(64, freeze_batch_norm=True)
     parts = model, objectives.pair(jdml.contrastive_loss), optax.adam(1e-3)
     images = jax.ShapeDtypeStruct((16_384, 28, 28, 1), jnp.uint8)

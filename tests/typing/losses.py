@@ -1,10 +1,10 @@
 """Calls of losses as mypy reads them, for `make types`.
 
-Where it says `type: ignore`, that is the assertion: mypy must refuse the call for this reason, and ends with an error
-(`warn_unused_ignores`) where it takes it.
+A `type: ignore` is the assertion that mypy refuses the call for this reason: with `warn_unused_ignores` mypy fails if
+it accepts the call.
 """
 
-# As a strict user reads them.
+# Strict settings of a user's mypy.
 # mypy: disallow-any-generics, disallow-subclassing-any, disallow-untyped-calls, disallow-untyped-decorators
 # mypy: extra-checks, warn-return-any
 

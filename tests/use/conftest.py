@@ -1,4 +1,4 @@
-"""A folder of drawn photographs, and one run on it that all tests share."""
+"""Fixtures: a folder of drawn photographs, and one run on it that all tests share."""
 
 import functools
 from pathlib import Path
@@ -10,7 +10,7 @@ from cli.photos import TINY, draw_photos
 
 @pytest.fixture(scope="session")
 def check(jdml_main):
-    """Run `jdml data`; return its code, output and error output."""
+    """Run `jdml data`; return its exit code, output and error output."""
     return functools.partial(jdml_main, "data")
 
 
@@ -31,7 +31,7 @@ def photos(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="session")
 def run(photos, tmp_path_factory, jdml_command) -> SimpleNamespace:
-    """A run of `jdml train` on the photographs, what it printed, and its folder."""
+    """Run `jdml train` on the photographs; return the exit code, the output and the folder."""
     folder = tmp_path_factory.mktemp("runs") / "photos"
     done = jdml_command("train", "--data-dir", photos, *TINY, "--out", folder)
     assert done.code == 0, done.err

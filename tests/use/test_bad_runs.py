@@ -75,7 +75,7 @@ def read(name: str = "") -> Callable[[Path], Any]:
 
 ROW = '{"name": "a", "job": {}, "metrics": {}'
 RUNS = [
-    Bad("another program's configuration", with_file("config.json", "{}"), last, "/run "),
+    Bad("another program's configuration", with_file("config.json", "{}"), last, "^/run "),
     Bad("a deep configuration", with_file("config.json", DEEP), training.load, "config.json"),
     Bad("a seed of words", with_file("config.json", '{"seed": "first"}'), read(), "seed"),
     Bad("scores of words", with_file("metrics.json", "R@1 = 1"), training.load, "metrics.json"),
@@ -121,8 +121,8 @@ RUNS = [
         )
         for name, value, what in (
             ("network", "vgg", "vgg"),
-            ("settings", {"wide": 3}, "/run"),
-            ("input", {"shape": [0.5], "dtype": "uint8"}, "/run"),
+            ("settings", {"wide": 3}, "^/run .*wide"),
+            ("input", {"shape": [0.5], "dtype": "uint8"}, "^/run .*float"),
         )
     ),
     Bad("a checkpoint that is half written", half_written, last, "checkpoint "),

@@ -1,4 +1,4 @@
-"""Disks: full ones leave nothing half written, and compiled programs lie in the user's cache folder."""
+"""Full disks leave no incomplete file, and compiled programs are in the user's cache folder."""
 
 import errno
 import os
@@ -10,7 +10,7 @@ import pytest
 from jdml.training import compiled_programs
 
 
-def test_a_full_disk_leaves_nothing_half_written(run, photos, tmp_path, monkeypatch, jdml_command):
+def test_full_disk_leaves_no_incomplete_file(run, photos, tmp_path, monkeypatch, jdml_command):
     def full(descriptor):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
@@ -26,7 +26,7 @@ def test_a_full_disk_leaves_nothing_half_written(run, photos, tmp_path, monkeypa
 
 
 @pytest.mark.slow  # two runs; tests/training fills a disk within a checkpoint
-def test_a_disk_that_fills_up_in_training_keeps_the_checkpoint_before(
+def test_disk_that_fills_during_training_keeps_the_last_checkpoint(
     tmp_path, monkeypatch, jdml_command
 ):
     words = "train --model eps --dim 2 --batch 2x4 --checkpoint-every 2 --quiet --out".split()
@@ -45,7 +45,7 @@ def test_a_disk_that_fills_up_in_training_keeps_the_checkpoint_before(
     assert jdml_command(*words, tmp_path / "run", "--steps", "6").code == 0
 
 
-def test_compiled_programs_are_kept_unless_switched_off(tmp_path, monkeypatch):
+def test_compiled_programs_are_cached_unless_switched_off(tmp_path, monkeypatch):
     monkeypatch.setenv("JDML_CACHE", "off")
     assert compiled_programs.keep_compiled_programs() is None
     names = (

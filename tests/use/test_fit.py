@@ -1,4 +1,4 @@
-"""What `fit` takes and refuses; a folder's results are its own run's; `load` of its runs."""
+"""`fit`: accepted and refused arguments, results that belong to their run, and `load`."""
 
 import functools
 import json
@@ -22,7 +22,7 @@ SET = data.Dataset("features", FEATURES, LABELS, {"class": LABELS}, {"class": tu
 
 
 class Mlp(nn.Module):
-    """Without `train` among its arguments."""
+    """A network without the argument `train`."""
 
     width: int = 5
 
@@ -56,7 +56,7 @@ def spread(embed):
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    """A run whose best step is not its last."""
+    """Return a run whose best step is not its last."""
     folder = tmp_path_factory.mktemp("fit")
     values = iter([0.1, 0.9, 0.2])
     result = fit(
@@ -69,7 +69,7 @@ def run(tmp_path_factory):
 # load
 
 
-def test_best_is_what_metrics_scores(run):
+def test_load_returns_the_step_that_metrics_json_scores(run):
     trained = training.load(run.folder, model=Mlp())
     assert (trained.step, trained.metrics) == (2, {"step": 2, "score": 0.9})
     jax.tree.map(np.testing.assert_array_equal, trained.params, run.result.best_params["model"])
@@ -82,7 +82,7 @@ def test_best_is_what_metrics_scores(run):
     jax.tree.map(np.testing.assert_array_equal, trained.params, run.result.state.params["model"])
 
 
-def test_a_folder_without_its_model_file_loads_from_its_checkpoint(run, tmp_path):
+def test_folder_without_model_file_loads_from_its_checkpoint(run, tmp_path):
     folder = shutil.copytree(run.folder, tmp_path / "run")
     (folder / "model.safetensors").unlink()
     best = training.load(folder, model=Mlp())
@@ -90,7 +90,7 @@ def test_a_folder_without_its_model_file_loads_from_its_checkpoint(run, tmp_path
     jax.tree.map(np.testing.assert_array_equal, best.params, run.result.best_params["model"])
 
 
-def test_what_cannot_be_loaded_or_embedded(run, tmp_path):
+def test_load_and_embed_refuse_wrong_arguments(run, tmp_path):
     for fold in ("fold0", "fold1"):
         (tmp_path / "folds" / fold).mkdir(parents=True)
         (tmp_path / "folds" / fold / "config.json").write_text("{}")
@@ -110,7 +110,7 @@ def test_what_cannot_be_loaded_or_embedded(run, tmp_path):
             call()
 
 
-# What is taken
+# Accepted arguments
 
 
 def test_tokens_and_two_towers(tmp_path):
@@ -137,7 +137,7 @@ def test_tokens_and_two_towers(tmp_path):
     np.testing.assert_array_equal(texts, result.embedder(both.images)[0])
 
 
-# What is refused
+# Refusals
 
 
 def generator():
@@ -146,7 +146,7 @@ def generator():
 
 
 def of(library, name, **methods):
-    """Stands for an object of a library that need not be installed."""
+    """Return a stand-in for an object of a library that need not be installed."""
     return type(name, (), {**methods, "__module__": f"{library}.data"})()
 
 
@@ -187,14 +187,14 @@ SHORT = SimpleNamespace(images=FEATURES, labels=LABELS[:5])
         ("sampler", iter([np.arange(8)]), ValueError, "ended"),
     ],
 )
-def test_wrong_arguments_are_one_sentence(argument, value, error, names):
-    """With what to write instead, where the argument is of a library that is known."""
+def test_wrong_arguments_are_refused_in_one_line(argument, value, error, names):
+    """For objects of known libraries the message has the conversion."""
     with pytest.raises(error, match=rf"^{argument}\b.*{names}") as caught:
         fit(**{argument: value})
     assert "\n" not in str(caught.value)
 
 
-def test_a_generator_trains_without_a_folder(tmp_path):
+def test_generator_trains_only_without_a_folder(tmp_path):
     assert fit(sampler=generator()).stopped == "steps"
     with pytest.raises(TypeError, match=r"^sampler\b.*get_state"):
         fit(tmp_path / "run", sampler=generator())
@@ -215,7 +215,7 @@ def test_objectives_check_their_settings(make, names):
         make()
 
 
-# No stale results
+# Results belong to their run
 
 
 @pytest.mark.parametrize(
@@ -229,9 +229,9 @@ def test_objectives_check_their_settings(make, names):
         ({"pretrained": dict}, "start"),
     ],
 )
-def test_another_run_is_never_this_one(run, changes, part):
+def test_resume_refuses_another_run(run, changes, part):
     before = (run.folder / "metrics.json").read_text()
-    with pytest.raises(ValueError, match=rf"\b{part} is another\b"):
+    with pytest.raises(ValueError, match=rf"\b{part}\b"):
         fit(
             run.folder, steps=3, evaluate=spread, evaluate_every=1, monitor="score",
             normalize=jdml.sphere, **changes,
@@ -239,17 +239,17 @@ def test_another_run_is_never_this_one(run, changes, part):
     assert (run.folder / "metrics.json").read_text() == before
 
 
-def test_a_refused_run_leaves_its_folder_to_the_next(tmp_path):
-    """What is wrong shows in the first step: the folder holds nothing but the configuration."""
+def test_folder_of_a_refused_run_can_be_reused(tmp_path):
+    """The refusal comes in the first step, when the folder has only the configuration."""
     with pytest.raises(ValueError, match=r"^proxies\b"):
         fit(tmp_path, objective=objectives.proxy(jdml.proxy_anchor_loss, 4, 7))
     right = fit(tmp_path, objective=objectives.proxy(jdml.proxy_anchor_loss, 4, 3))
     assert right.stopped == "steps"
-    with pytest.raises(ValueError, match=r"\bobjective is another\b"):
+    with pytest.raises(ValueError, match=r"\bobjective\b"):
         fit(tmp_path, objective=objectives.proxy(jdml.proxy_anchor_loss, 5, 3))
 
 
-def test_the_same_run_is_its_result_again(run):
+def test_repeated_call_returns_the_same_result(run):
     again = fit(
         run.folder, steps=3, evaluate=spread, evaluate_every=1, monitor="score",
         normalize=jdml.sphere, objective=objectives.pair(jdml.triplet_loss), optimizer=optax.adam(1e-2),

@@ -1,4 +1,4 @@
-"""Loaders of other libraries: what the guide says to write, on theirs where they are installed, else on stand-ins."""
+"""The guide's code for other libraries' loaders, run on the libraries if installed, otherwise on stand-ins."""
 
 import re
 from pathlib import Path
@@ -20,7 +20,7 @@ IMAGES = np.random.default_rng(0).integers(0, 256, (10, 8, 6, 3), dtype=np.uint8
 LABELS = np.arange(10) % 3
 
 
-def as_written(name, **there):
+def run_block(name, **there):
     names = {"numpy": np, "jdml": jdml, **there}
     exec(BLOCKS[name], names)
     return names
@@ -50,42 +50,42 @@ def torch_data(torch):
     return Pairs()
 
 
-def test_a_data_set_and_a_loader_of_pytorch(torch, torch_data):
-    check_pairs(as_written("torch-data-set", dataset=torch_data)["train"])
+def test_pytorch_data_set_and_loader(torch, torch_data):
+    check_pairs(run_block("torch-data-set", dataset=torch_data)["train"])
     check_pairs(
-        as_written("torch-loader", loader=torch.utils.data.DataLoader(torch_data, 4))["train"]
+        run_block("torch-loader", loader=torch.utils.data.DataLoader(torch_data, 4))["train"]
     )
 
 
-def test_a_sampler_of_pytorch_starts_again(torch):
+def test_pytorch_sampler_restarts(torch):
     drawn = torch.utils.data.BatchSampler(range(10), 4, drop_last=False)
-    sampler = as_written("torch-sampler", batch_sampler=drawn)["sampler"]
+    sampler = run_block("torch-sampler", batch_sampler=drawn)["sampler"]
     batches = [next(sampler).tolist() for _ in range(4)]
     assert batches == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9], [0, 1, 2, 3]]
 
 
-def test_columns_of_hugging_face():
+def test_hugging_face_columns():
     hub = pytest.importorskip("datasets", reason="reads its data sets: pip install datasets")
     features = hub.Features(image=hub.Image(), label=hub.Value("int64"))
     rows = {"image": [Image.fromarray(image) for image in IMAGES], "label": LABELS.tolist()}
     dataset = {"train": hub.Dataset.from_dict(rows, features=features)}
-    check_pairs(as_written("hugging-face", dataset=dataset)["train"])
+    check_pairs(run_block("hugging-face", dataset=dataset)["train"])
 
 
-def test_examples_of_tf_data():
+def test_tf_data_examples():
     examples = SimpleNamespace(as_numpy_iterator=lambda: zip(IMAGES, LABELS, strict=True))
-    check_pairs(as_written("tf-data", dataset=examples)["train"])
+    check_pairs(run_block("tf-data", dataset=examples)["train"])
 
 
-def test_photographs_are_drawn_as_files(draw, tmp_path, monkeypatch):
+def test_photographs_are_read_as_files(draw, tmp_path, monkeypatch):
     draw(tmp_path / "photos", 32, 4)
     monkeypatch.chdir(tmp_path)
-    fitted = as_written("photographs", fit=lambda photos, batches: (photos, batches))["result"]
+    fitted = run_block("photographs", fit=lambda photos, batches: (photos, batches))["result"]
     assert isinstance(fitted[0].images, jdml.data.ImageFiles)
     assert isinstance(fitted[1], jdml.data.ImageBatches)
 
 
-def test_all_blocks_are_tried():
+def test_every_block_of_the_guide_is_run():
     text = Path(__file__).read_text()
-    assert all(f'as_written("{name}"' in text for name in BLOCKS)
+    assert all(f'run_block("{name}"' in text for name in BLOCKS)
     assert len(BLOCKS) == GUIDE.read_text().count("{code-block} python")

@@ -1,4 +1,4 @@
-"""Proxies that begin on samples, heads that begin on principal directions."""
+"""Initialization of proxies from samples and of heads from principal components."""
 
 import dataclasses
 import functools
@@ -24,7 +24,7 @@ def begin(per_class):
     return training.create_state(MODEL, objective, optax.adam(1e-3), TRAIN.images, seed=1)
 
 
-def test_proxies_begin_on_samples_of_their_class_as_training_embeds_them():
+def test_proxies_start_at_embedded_samples_of_their_class():
     state, train = begin(4), TRAIN.select(np.arange(8))  # all 4 samples of each class
     started = training.start_on_samples(state, MODEL, train, seed=3)
     again = training.start_on_samples(state, MODEL, train, seed=3)
@@ -39,12 +39,12 @@ def test_proxies_begin_on_samples_of_their_class_as_training_embeds_them():
         np.testing.assert_allclose(gaps.min(1), 0, atol=1e-5)
 
 
-def test_a_small_class_has_some_samples_twice():
+def test_small_class_repeats_samples():
     proxies = training.start_on_samples(begin(7), MODEL, TRAIN, rows_at_a_time=5).params["proxies"]
     assert proxies.shape == (2, 7, 3)
 
 
-def test_a_damaged_file_is_left_out(tmp_path, caplog):
+def test_damaged_file_is_skipped(tmp_path, caplog):
     files = [tmp_path / f"{i}.png" for i in range(4)]
     for i, file in enumerate(files):
         Image.fromarray(np.full((4, 4, 3), 60 * i, np.uint8)).save(file)
@@ -65,7 +65,7 @@ def with_head(model, images=TRAIN.images):
 
 
 def pooled(model, state, images, width):
-    """The input of the head: the network's embeddings with the identity for a head."""
+    """Return the head's input: the network's embeddings with an identity head."""
     identity = {"kernel": jnp.eye(width), "bias": jnp.zeros(width)}
     head = {**state.params["model"]["head"], "embedding": identity}
     params = {**state.params["model"], "head": head}
@@ -73,8 +73,8 @@ def pooled(model, state, images, width):
     return np.asarray(model.clone(dim=width).apply(variables, images), np.float64)
 
 
-def test_a_head_begins_on_the_principal_directions_of_its_features():
-    """Of all projections to three dimensions none keeps more of the features' squares."""
+def test_head_starts_at_the_principal_components_of_its_features():
+    """No other projection to three dimensions keeps more of the features' squared norm."""
     model = jdml.models.create("small", dim=3, pooling="gem").clone(features=(4, 8))
     state = with_head(model)
     of_model = state.params["model"]
@@ -89,14 +89,14 @@ def test_a_head_begins_on_the_principal_directions_of_its_features():
     np.testing.assert_allclose(kept, values[:3], rtol=1e-4, atol=1e-5)
     along = np.abs(directions[:3] @ np.asarray(head["embedding"]["kernel"]))
     np.testing.assert_allclose(along, np.eye(3), atol=1e-2)
-    assert not head["embedding"]["bias"].any()  # of fives
+    assert not head["embedding"]["bias"].any()  # was 5
     others = {**state.params["model"], "head": {**head, "embedding": None}}
     mine = {**started.params["model"], "head": {**head, "embedding": None}}
     chex.assert_trees_all_equal(mine, others)
     assert started.opt_state is state.opt_state
 
 
-def test_a_head_looks_at_some_images_and_at_all_where_there_are_fewer():
+def test_head_uses_at_most_the_given_number_of_images():
     model = jdml.models.create("small", dim=2).clone(features=(4,))
     state = with_head(model)
     rows = np.sort(np.random.default_rng(5).permutation(9)[:4])
@@ -105,7 +105,7 @@ def test_a_head_looks_at_some_images_and_at_all_where_there_are_fewer():
     chex.assert_trees_all_close(seen, alone, rtol=1e-5)
 
 
-def test_a_recipe_s_head_begins_before_its_proxies():
+def test_recipe_initializes_the_head_before_the_proxies():
     recipe = Recipe(loss="proxy_anchor", network="small", dim=4, batch=4, rate=1e-30, steps=1)
     recipe = dataclasses.replace(recipe, head="principal", start="samples")
     begun = training.train(recipe, TRAIN, seed=2, progress=False)
@@ -118,7 +118,7 @@ def test_a_recipe_s_head_begins_before_its_proxies():
 
 
 @pytest.mark.slow  # another network
-def test_low_rank_changes_have_a_head_that_begins_too():
+def test_head_of_a_lora_network_is_initialized():
     vit = jdml.models.create("vit_s16", dim=4).clone(width=8, depth=1, heads=2, patch=2, grid=2)
     model = training.WithLora(vit, 2, "block0.*/kernel")
     images = np.repeat(TRAIN.images, 3, axis=-1)
@@ -148,14 +148,14 @@ REFUSED = [
         ({"train": dataclasses.replace(TRAIN, labels=np.zeros(9, int))}, ValueError, "class 1"),
     ],
 )
-def test_what_proxies_cannot_begin_on(change, error, name):
+def test_start_on_samples_refuses_wrong_arguments(change, error, name):
     arguments = {"model": MODEL, "train": TRAIN, **change}
     state = arguments.pop("state", None) or begin(2)
     with pytest.raises(error, match=rf"\b{name}\b"):
         training.start_on_samples(state, **arguments)
 
 
-def test_an_objective_without_proxies_cannot_begin_on_samples():
+def test_start_on_samples_refuses_an_objective_without_proxies():
     with pytest.raises(ValueError, match=r"\bproxies\b"):
         training.start_on_samples(with_head(MODEL), MODEL, TRAIN)
 
@@ -169,7 +169,7 @@ def test_an_objective_without_proxies_cannot_begin_on_samples():
         ({"model": jdml.models.SmallConvNet(9, (4,))}, ValueError, "9 of 4"),
     ],
 )
-def test_what_a_head_cannot_begin_on(change, error, name):
+def test_start_head_refuses_wrong_arguments(change, error, name):
     arguments = {"model": MODEL, "train": TRAIN, **change}
     state = arguments.pop("state", None) or with_head(arguments["model"])
     with pytest.raises(error, match=rf"\b{name}\b"):
@@ -177,7 +177,7 @@ def test_what_a_head_cannot_begin_on(change, error, name):
 
 
 def changed(**settings):
-    """A function that begins a run, and changes something of the state."""
+    """Return a start function that changes a field of the state."""
     return lambda state, *_, preprocess: state._replace(**settings)
 
 
@@ -189,14 +189,14 @@ def changed(**settings):
         (changed(params={"model": {}}), ValueError, "params"),
     ],
 )
-def test_what_a_run_cannot_begin_with(start, error, name):
+def test_fit_refuses_wrong_start_functions(start, error, name):
     objective = objectives.proxy(jdml.potential_field_loss, 2, 3, 2)
     parts = (MODEL, objective, optax.sgd(0.1), TRAIN, data.RandomBatchSampler(9, 4, seed=0))
     with pytest.raises(error, match=rf"^start\b.*\b{name}\b"):
         training.fit(*parts, steps=1, progress=False, state=start)
 
 
-def test_a_run_that_begins_on_samples_is_resumed(tmp_path):
+def test_run_that_starts_on_samples_is_resumed(tmp_path):
     objective = objectives.proxy(jdml.potential_field_loss, 2, 3, 2, alpha=1.0)
     optimizer = optax.sgd(0.0)
 
@@ -209,7 +209,7 @@ def test_a_run_that_begins_on_samples_is_resumed(tmp_path):
 
     fresh = training.create_state(MODEL, objective, optimizer, TRAIN.images, seed=0)
     expected = training.start_on_samples(fresh, MODEL, TRAIN, seed=3).params["proxies"]
-    for steps in (1, 2):  # the second is resumed
+    for steps in (1, 2):  # the second call resumes
         state = run(steps, 3, tmp_path)
         np.testing.assert_array_equal(state.params["proxies"], expected)
     for seed in (4, None):

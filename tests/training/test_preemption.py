@@ -1,4 +1,4 @@
-"""Processes, preemption and compiled programs, as one process sees them."""
+"""Preemption, several processes and the compilation cache, tested in one process."""
 
 import importlib.util
 import signal
@@ -16,7 +16,7 @@ from jdml.training.placement import Placement, class_shards
 @pytest.fixture(scope="module")
 def train(toy):
     def run(out_dir, send=(), **settings):
-        """Twenty steps; before the fourteenth batch the process gets these signals."""
+        """Train for twenty steps; the process gets the signals before the fourteenth batch."""
 
         class Batches(toy.batches):
             def __next__(self):
@@ -44,7 +44,7 @@ def unbroken(train, tmp_path_factory):
         (signal.SIGINT, KeyboardInterrupt, False),
     ],
 )
-def test_a_run_that_is_asked_to_end_saves_and_resumes(
+def test_signalled_run_saves_and_resumes(
     train, unbroken, identical, tmp_path, number, error, asynchronous
 ):
     before = signal.getsignal(number)
@@ -57,10 +57,12 @@ def test_a_run_that_is_asked_to_end_saves_and_resumes(
     assert signal.getsignal(number) is before
     resumed = train(tmp_path, **settings)
     assert identical(resumed.state, unbroken.state)
-    assert resumed.history == unbroken.history  # also the mean over the steps around the end
+    assert (
+        resumed.history == unbroken.history
+    )  # also the mean over the steps around the interruption
 
 
-def test_a_second_interruption_ends_at_once(train, tmp_path):
+def test_second_interruption_ends_immediately(train, tmp_path):
     with pytest.raises(KeyboardInterrupt) as ended:
         train(tmp_path, send=(signal.SIGINT, signal.SIGINT))
     assert not hasattr(ended.value, "step")
@@ -83,7 +85,7 @@ def test_a_second_interruption_ends_at_once(train, tmp_path):
         (lambda mesh: Placement.on(mesh, {"proxies": jax.P("x")}), ValueError, "shard"),
     ],
 )
-def test_processes_and_partitions_that_are_none_are_refused(call, error, name):
+def test_wrong_processes_and_partitions_are_refused(call, error, name):
     mesh = jax.make_mesh((2,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
     with pytest.raises(error, match=rf"^{name}"):
         call(mesh)
@@ -95,14 +97,14 @@ def test_several_processes_need_a_mesh(monkeypatch):
         Placement.on(None, {})
 
 
-def test_launchers_are_known(monkeypatch):
+def test_launchers_are_detected(monkeypatch):
     calls = []
     monkeypatch.setattr(jax.distributed, "initialize", lambda *a, **k: calls.append(a))
     initialize()
     monkeypatch.setenv("SLURM_STEP_NUM_TASKS", "1")
     initialize()
     initialize("localhost:1", 1, 0)
-    assert not calls  # one process
+    assert not calls  # a single process
     for name, value in (
         ("SLURM_STEP_NUM_TASKS", "4"),
         ("OMPI_COMM_WORLD_SIZE", "2"),
@@ -115,7 +117,7 @@ def test_launchers_are_known(monkeypatch):
     assert calls == [(None, None, None)] * 3 + [("localhost:1", 2, 1)]
 
 
-def test_arrays_of_a_role_are_partitioned_where_the_devices_divide_them(toy):
+def test_arrays_of_a_role_are_sharded_if_the_devices_divide_them(toy):
     mesh = jax.make_mesh((2,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
     assert class_shards(mesh, toy.objective) == {"proxies": jax.P("data")}
     placed = Placement.on(mesh, {"proxies": jax.P("data")})
@@ -128,7 +130,7 @@ def test_arrays_of_a_role_are_partitioned_where_the_devices_divide_them(toy):
             placed.check(params)
 
 
-# The compilation cache: limited where that can be, and never left so that later writes break.
+# The compilation cache: limited if filelock is installed, and cleaned of incomplete entries.
 
 
 @pytest.fixture
@@ -153,7 +155,7 @@ def cache(monkeypatch, tmp_path):
         jax.config.update(name, value)
 
 
-def test_without_filelock_nothing_is_written_where_there_is_a_limit(cache, tmp_path):
+def test_without_filelock_another_unlimited_folder_is_used(cache, tmp_path):
     assert cache(filelock=False) == tmp_path / "unlimited"
     assert jax.config.values["jax_compilation_cache_max_size"] == -1
     pytest.importorskip("filelock")
@@ -161,7 +163,7 @@ def test_without_filelock_nothing_is_written_where_there_is_a_limit(cache, tmp_p
     assert jax.config.values["jax_compilation_cache_max_size"] == 1 << 30
 
 
-def test_entries_that_a_killed_process_was_writing_are_removed(cache, tmp_path):
+def test_incomplete_cache_entries_are_removed(cache, tmp_path):
     pytest.importorskip("filelock")
     for name in ("jit_part-1-cache", "jit_whole-2-cache", "jit_whole-2-atime"):
         (tmp_path / name).write_bytes(b"12345678")
@@ -179,7 +181,7 @@ def test_entries_that_a_killed_process_was_writing_are_removed(cache, tmp_path):
         ("plain", "home/.cache"),
     ],
 )
-def test_a_user_s_programs_lie_in_the_system_s_cache_folder(monkeypatch, tmp_path, system, folder):
+def test_cache_folder_of_each_system(monkeypatch, tmp_path, system, folder):
     monkeypatch.setattr(Path, "home", lambda: tmp_path / "home")
     monkeypatch.setattr(sys, "platform", system)
     monkeypatch.setenv("LOCALAPPDATA", str(tmp_path / "local"))

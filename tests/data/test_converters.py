@@ -1,11 +1,11 @@
-"""Data sets of other libraries and rows of anything: read by one line, streamed, or refused."""
+"""Converters from other libraries' data sets and from rows: read, streamed, or refused."""
 
 import io
 import os
 
 import numpy as np
 import pytest
-from data.own import FILES, LABELS, NAMES, PHOTOS, PICTURES, check_same, small
+from data.pictures import FILES, LABELS, NAMES, PHOTOS, PICTURES, check_same, small
 from PIL import Image
 
 from jdml.data import (
@@ -34,12 +34,12 @@ def birds(hub):
     return hub.Dataset.from_dict(rows, features=features)
 
 
-def test_hugging_face_in_memory_and_on_disk(hub, birds, tmp_path):
+def test_hugging_face_data_in_memory_and_on_disk(hub, birds, tmp_path):
     check_same(from_huggingface(birds), names=NAMES)
     check_same(from_huggingface(birds.with_format("numpy")), names=NAMES)
     birds.save_to_disk(tmp_path / "saved")
     check_same(from_huggingface(hub.load_from_disk(tmp_path / "saved")), names=NAMES)
-    check_same(from_parquet(tmp_path / "saved"), names=NAMES)  # which needs pyarrow alone
+    check_same(from_parquet(tmp_path / "saved"), names=NAMES)  # needs only pyarrow
     parts = hub.DatasetDict(train=birds.select(range(4)), test=birds.select(range(4, 12)))
     parts.save_to_disk(tmp_path / "parts")
     sizes = {part: len(rows) for part, rows in read_folder(tmp_path / "parts").splits.items()}
@@ -48,7 +48,7 @@ def test_hugging_face_in_memory_and_on_disk(hub, birds, tmp_path):
     check_same(from_parquet(tmp_path / "birds.parquet"), names=NAMES)
 
 
-def test_hugging_face_stays_encoded_where_it_is(birds):
+def test_hugging_face_images_stay_encoded(birds):
     images = from_huggingface(birds, transform=small).images
     assert isinstance(images, ImageFiles)
     assert images.files[3].read_bytes() == FILES[3]
@@ -56,10 +56,10 @@ def test_hugging_face_stays_encoded_where_it_is(birds):
     assert images[[1, 2]].shape == (2, 8, 8, 3)
 
 
-def test_hugging_face_streamed_and_renamed(hub, birds):
+def test_hugging_face_stream_with_other_column_names(hub, birds):
     check_same(from_huggingface(birds.to_iterable_dataset()), names=NAMES)
     pairs = [{"image": PICTURES[n], "label": NAMES[LABELS[n]]} for n in range(12)]
-    stream = hub.IterableDataset.from_generator(lambda: iter(pairs))  # which names no columns
+    stream = hub.IterableDataset.from_generator(lambda: iter(pairs))  # without column names
     check_same(from_huggingface(stream), names=NAMES)
     renamed = birds.rename_columns({"image": "photo", "label": "species"})
     assert from_huggingface(renamed, "photo", "species").class_names == {"species": NAMES}
@@ -96,7 +96,7 @@ def torch_data(torch, images, labels=LABELS):
     return Pairs()
 
 
-def test_pytorch_tensors_are_an_array_as_they_are(torch):
+def test_pytorch_tensors_become_one_array(torch):
     tensors = torch.from_numpy(PICTURES.transpose(0, 3, 1, 2))
     check_same(from_torch(torch.utils.data.TensorDataset(tensors, torch.from_numpy(LABELS))))
     shares = (PICTURES / np.float32(255)).astype(np.float32)
@@ -117,7 +117,7 @@ def test_pytorch_tensors_are_an_array_as_they_are(torch):
         from_torch(loader, "birds", "kind")
 
 
-def test_pytorch_photographs_are_read_when_they_are_drawn(torch):
+def test_pytorch_photographs_are_read_lazily(torch):
     photos = [Image.open(io.BytesIO(content)) for content in PHOTOS]
     data = from_torch(torch_data(torch, photos), labels=LABELS, transform=small)
     expected = from_rows([(content, 0) for content in PHOTOS], transform=small).images[:]
@@ -125,16 +125,16 @@ def test_pytorch_photographs_are_read_when_they_are_drawn(torch):
     assert from_torch(torch_data(torch, photos)).images.shape == (12, 224, 224, 3)
 
 
-# Rows of anything
+# Rows
 
 
-def test_rows_of_a_table_of_pandas():
+def test_rows_of_a_pandas_table():
     pandas = pytest.importorskip("pandas", reason="reads a table of pandas")
     table = pandas.DataFrame({"image": list(FILES), "label": LABELS}, index=range(5, 17))
     check_same(from_rows(table))
 
 
-def test_rows_of_anything():
+def test_rows_of_arrays_files_images_and_dicts():
     pairs = list(zip(PICTURES, LABELS, strict=True))
     check_same(from_rows(pairs))
     check_same(from_rows(iter(pairs)))
@@ -150,7 +150,7 @@ def test_rows_of_anything():
     assert from_rows(tall).images.shape == (4, 224, 224, 3)
 
 
-def test_labels_of_rows_that_are_given():
+def test_given_labels_replace_those_of_the_rows():
     pairs = list(zip(PICTURES, LABELS, strict=True))
     check_same(from_rows(iter(pairs), labels=LABELS))
     finer = [f"{label}-{row % 2}" for row, label in enumerate(LABELS)]
@@ -174,7 +174,7 @@ def test_labels_of_rows_that_are_given():
             from_rows(rows, labels=labels)
 
 
-def test_tensors_are_a_data_set_s_arrays(torch):
+def test_torch_tensors_are_accepted_by_dataset(torch):
     features = torch.arange(12.0).reshape(4, 3)
     for tensor in (features.clone().requires_grad_(), features.bfloat16()):
         data = Dataset("tensors", tensor, torch.arange(4))
@@ -182,7 +182,7 @@ def test_tensors_are_a_data_set_s_arrays(torch):
         assert data.labels.tolist() == [0, 1, 2, 3]
 
 
-def test_masks_and_other_colours_are_refused():
+def test_masks_and_other_colour_modes_are_refused():
     inks = [Image.fromarray(image).convert("CMYK") for image in PICTURES]
     for images, labels, name in (
         (PICTURES, np.ma.array(LABELS, mask=LABELS == 1), "labels"),
@@ -194,8 +194,8 @@ def test_masks_and_other_colours_are_refused():
     assert len(Dataset("whole", np.ma.array(PICTURES), np.ma.array(LABELS))) == 12
 
 
-def test_pictures_of_pillow_are_as_their_files(tmp_path):
-    """With transparency, turned by EXIF data, of 16 bits."""
+def test_pillow_images_equal_their_files(tmp_path):
+    """Images with transparency, with an EXIF orientation, and of 16 bits."""
     deep = Image.fromarray(np.arange(72, dtype=np.uint16).reshape(8, 9) * 900)
     clear, turned = Image.new("RGB", (9, 8), "red"), Image.fromarray(PICTURES[0])
     turned.getexif()[0x0112] = 6
@@ -208,7 +208,7 @@ def test_pictures_of_pillow_are_as_their_files(tmp_path):
             np.testing.assert_array_equal(from_rows([(picture, 0)]).images, expected)
 
 
-def test_a_source_of_grain():
+def test_grain_source():
     grain = pytest.importorskip("grain")
     source = grain.MapDataset.source(list(zip(PICTURES, LABELS, strict=True)))
     check_same(from_rows(source))
@@ -244,18 +244,18 @@ def test_wrong_rows_are_refused(rows, error, name):
     assert "\n" not in str(caught.value)
 
 
-def test_what_cannot_be_cut_or_does_not_fit_is_refused(monkeypatch):
+def test_float_images_with_transform_and_too_large_data_are_refused(monkeypatch):
     with pytest.raises(TypeError, match=r"float64 \[3, 3, 3\]"):
         from_rows([(np.zeros((3, 3, 3)), 0)], transform=small)
-    monkeypatch.setattr(os, "sysconf", lambda name: 10)  # of memory
+    monkeypatch.setattr(os, "sysconf", lambda name: 10)  # little memory
     with pytest.raises(ValueError, match="transform="):
         from_rows([(PICTURE, 0)])
 
 
-# A module of one's own
+# A user's module
 
 
-def test_a_name_of_ones_own_module(tmp_path, monkeypatch):
+def test_pointer_to_a_users_module(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "my_birds.py").write_text(
         "import numpy as np, jdml\n"
@@ -282,7 +282,7 @@ def test_a_name_of_ones_own_module(tmp_path, monkeypatch):
     assert sizes == {"train": 12, "val": 12, "all": 24}
     assert list(parts.names["class"].values()) == ["a", "b", "c", "d"]
     assert image_named("my_birds:parts validation[3]") is parts.files[15]
-    assert len(read_pointer("my_birds:featured").files) == 2  # not of Hugging Face
+    assert len(read_pointer("my_birds:featured").files) == 2  # not a Hugging Face data set
     for name, error, place in (
         ("my_birds:other", ValueError, "my_birds:other .*'holdout'"),
         ("my_birds:numbers", TypeError, "images"),

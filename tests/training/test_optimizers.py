@@ -1,4 +1,4 @@
-"""Optimizers of every kind: those that want the loss, those with parameters of their own to evaluate with, averages."""
+"""Optimizers that take the loss or evaluate with other parameters, averages of parameters, loss scaling."""
 
 import re
 
@@ -42,11 +42,11 @@ def test_parameters_that_lose_small_updates_are_warned_of(toy, caplog, kind):
         optax.MultiSteps(contrib.momo(1e-2), 2),
     ],
 )
-def test_those_that_want_the_loss_get_it(toy, optimizer):
+def test_optimizers_that_need_the_loss_get_it(toy, optimizer):
     assert np.isfinite(run(toy, optimizer, steps=2).history[-1]["loss"])
 
 
-def test_the_loss_is_the_steps_own(toy):
+def test_optimizer_gets_the_steps_own_loss(toy):
     def update(grads, state, params=None, *, value, **extra):
         return jax.tree.map(jnp.zeros_like, grads), value
 
@@ -56,7 +56,7 @@ def test_the_loss_is_the_steps_own(toy):
 
 
 def check_is_evaluated_and_saved(toy, result, folder):
-    """The result's parameters are those that were evaluated, and that are read again."""
+    """Check that the result's parameters are those that were evaluated and saved."""
     images = toy.data.images
     embedded = result.embedder(images)
     assert result.history[-1]["spread"] == pytest.approx(float(embedded.std()))
@@ -65,7 +65,7 @@ def check_is_evaluated_and_saved(toy, result, folder):
         np.testing.assert_allclose(own, embedded, rtol=1e-5, atol=1e-6)
 
 
-def test_schedule_free_is_evaluated_and_saved_with_its_own_parameters(toy, tmp_path):
+def test_schedule_free_evaluates_and_saves_its_averaged_parameters(toy, tmp_path):
     result = run(toy, contrib.schedule_free_adamw(1e-2), tmp_path)
     raw = result.state.params
     expected = contrib.schedule_free_eval_params(result.state.opt_state, raw)
@@ -75,8 +75,8 @@ def test_schedule_free_is_evaluated_and_saved_with_its_own_parameters(toy, tmp_p
     check_is_evaluated_and_saved(toy, result, tmp_path)
 
 
-def test_an_average_is_the_sum_over_the_steps(toy, tmp_path):
-    """It has nothing of the start."""
+def test_ema_is_the_weighted_mean_over_the_steps(toy, tmp_path):
+    """The initial parameters have no weight."""
     decay = 0.9
     params = []
 
@@ -93,7 +93,7 @@ def test_an_average_is_the_sum_over_the_steps(toy, tmp_path):
     check_is_evaluated_and_saved(toy, averaged, tmp_path)
 
 
-def test_an_average_is_resumed_to_the_bit(toy, identical, tmp_path):
+def test_ema_is_resumed_exactly(toy, identical, tmp_path):
     settings = {"ema": 0.9, "monitor": "spread"}
     whole = run(toy, ADAM, tmp_path / "whole", **settings)
     with pytest.raises(toy.Killed):
@@ -106,13 +106,13 @@ def test_an_average_is_resumed_to_the_bit(toy, identical, tmp_path):
 
 
 @pytest.mark.parametrize("settings", [{"ema": 1.0}, {"ema": 0.9, "hook": object()}])
-def test_averages_that_are_refused(toy, settings):
+def test_wrong_ema_is_refused(toy, settings):
     with pytest.raises(ValueError, match=r"^ema\b"):
         run(toy, ADAM, **settings)
 
 
-def test_multi_steps_count_batches_outside_and_updates_inside(toy):
-    """Six steps are six batches; a schedule inside sees three."""
+def test_multi_steps_schedule_counts_updates(toy):
+    """Six steps are six batches; the inner schedule counts three."""
     optimizer = optax.MultiSteps(optax.adam(optax.linear_schedule(1e-2, 0.0, 3)), 2)
     result = run(toy, optimizer)
     assert int(result.state.step) == 6
@@ -121,7 +121,7 @@ def test_multi_steps_count_batches_outside_and_updates_inside(toy):
     assert {int(leaf) for path, leaf in leaves if "count" in str(path)} == {3}
 
 
-def test_a_run_whose_schedule_has_ended_is_not_resumed(toy, tmp_path):
+def test_resume_refuses_a_finished_schedule(toy, tmp_path):
     def ending(steps):
         return optax.adam(optax.cosine_decay_schedule(1e-2, steps))
 
@@ -133,7 +133,7 @@ def test_a_run_whose_schedule_has_ended_is_not_resumed(toy, tmp_path):
             run(toy, ending(6), steps=8, **settings)
 
 
-def test_more_steps_are_asked_for_by_name(toy, tmp_path):
+def test_more_steps_need_the_argument_longer(toy, tmp_path):
     optimizer = optax.adam(optax.cosine_decay_schedule(1e-2, 6, alpha=0.1))
     run(toy, optimizer, tmp_path)
     with pytest.raises(ValueError, match=r"\bsteps: 6.* 8.*longer="):
@@ -161,7 +161,7 @@ def half(toy, weight, out_dir=None, dtype=jnp.float16, **settings):
     return fit(Half(dtype), *parts, run=out_dir, **given)
 
 
-def test_a_scaled_loss_has_gradients_where_float16_has_none(toy):
+def test_scaled_loss_avoids_float16_underflow(toy):
     norms = [
         half(toy, 1e-9, loss_scale=scaled, dtype=dtype).history[-1]["grad_norm"]
         for scaled, dtype in ((False, jnp.float16), (True, jnp.float16), (False, jnp.float32))
@@ -170,7 +170,7 @@ def test_a_scaled_loss_has_gradients_where_float16_has_none(toy):
     assert norms[1] == pytest.approx(norms[2], rel=0.02)
 
 
-def test_steps_whose_scaled_gradients_overflow_are_left_out(toy, tmp_path):
+def test_steps_with_overflowing_scaled_gradients_are_skipped(toy, tmp_path):
     whole = half(toy, 1e3, steps=12)
     skipped = [record["skipped"] for record in whole.history]
     assert skipped[0] == 1
@@ -185,7 +185,7 @@ def test_steps_whose_scaled_gradients_overflow_are_left_out(toy, tmp_path):
         half(toy, jnp.inf, steps=41)
 
 
-def test_the_scale_is_doubled_after_2000_steps(toy):
+def test_loss_scale_doubles_after_2000_steps(toy):
     state = half(toy, 1e-3).state
     state = state._replace(opt_state=state.opt_state._replace(steps=jnp.int32(1998)))
     scales = []

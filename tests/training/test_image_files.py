@@ -23,7 +23,7 @@ pytest.importorskip("grain")
 
 @pytest.fixture
 def data(tmp_path) -> Dataset:
-    """Forty photographs of noise in four classes."""
+    """Write forty images of noise in four classes."""
     noise = np.random.default_rng(0)
     folder = tmp_path / "images"
     folder.mkdir()
@@ -50,7 +50,7 @@ def train(toy, data, batches, **settings):
 
 
 def test_resume_is_bit_exact(toy, identical, data, tmp_path):
-    """With a damaged file that is skipped before and after the kill."""
+    """A damaged file is skipped before and after the kill."""
     data.images.files[5].write_bytes(b"\xff\xd8 no image")
     evaluate = {"evaluate": lambda embed: {"norm": float(embed(data.images[:4]).sum())}}
     settings = {"checkpoint_every": 3, **evaluate}
@@ -85,14 +85,14 @@ def test_history_and_log(toy, data, tmp_path, capsys):
     assert {"class/R@1", "class/MAP@R"} <= set(result.history[1])
 
 
-def test_a_damaged_image_ends_the_run_and_is_named(toy, data):
+def test_damaged_image_ends_the_run_and_is_named(toy, data):
     data.images.files[39].write_bytes(b"")
     with pytest.raises(BadImageError, match=r"39\.jpg"):
         train(toy, data, batches_of(data))
 
 
-def test_skipped_rows_do_not_count(toy, identical, data):
-    """A skipped file's pixels are nowhere in the loss: two ways of damage give the same run."""
+def test_skipped_rows_do_not_affect_the_loss(toy, identical, data):
+    """Two kinds of damage give the same run."""
 
     def damaged(content):
         data.images.files[5].write_bytes(content)
@@ -101,7 +101,7 @@ def test_skipped_rows_do_not_count(toy, identical, data):
     assert identical(damaged(b"").state, damaged(b"other").state)
 
 
-def test_a_memory_knows_the_rows_of_whole_files(toy, data):
+def test_memory_has_the_rows_of_undamaged_files(toy, data):
     data.images.files[5].write_bytes(b"")
     objective = objectives.with_memory(objectives.pair(jdml.contrastive_loss), 100, 2)
     batches = batches_of(data, on_bad_image="skip")
@@ -112,15 +112,15 @@ def test_a_memory_knows_the_rows_of_whole_files(toy, data):
     np.testing.assert_array_equal(result.state.objective_state.memory.ids[: len(rows)], rows)
 
 
-def test_images_without_a_pipeline_are_those_of_evaluation(toy, data):
-    """A plain sampler over image files: each batch is decoded as in evaluation."""
+def test_images_without_a_pipeline_are_decoded_as_in_evaluation(toy, data):
+    """A plain sampler over image files equals a pipeline without augmentation."""
     plain = train(toy, data, RandomBatchSampler(40, 8, seed=1))
     piped = train(toy, data, batches_of(data, augment=False))
     losses = [[record["loss"] for record in run.history] for run in (plain, piped)]
     np.testing.assert_allclose(*losses, rtol=1e-4)
 
 
-def test_batches_of_another_data_set(toy, data):
+def test_batches_of_another_data_set_are_refused(toy, data):
     with pytest.raises(ValueError, match=r"^sampler\b"):
         train(toy, data.select(np.arange(40)), batches_of(data))
 
@@ -129,7 +129,7 @@ def test_batches_of_another_data_set(toy, data):
 
 
 def test_score_of_queries_in_a_gallery():
-    """Item 1 is found, item 0 is not; the gallery's own neighbours do not matter."""
+    """Item 1 is found, item 0 is not; neighbours within the gallery do not matter."""
     points = np.array([0.0, 10.0, 1.0, 2.0, 11.0], np.float32).reshape(-1, 1, 1, 1)
     items = np.array([0, 1, 1, 0, 1])
     whole = Dataset("points", points, items, {"item": items, "any": 0 * items})
@@ -140,7 +140,7 @@ def test_score_of_queries_in_a_gallery():
     assert (scores["item/R@1"], scores["item/R@2"], scores["any/R@1"]) == (0.5, 1.0, 1.0)
 
 
-def test_ranks_of_the_papers():
+def test_recall_ranks_of_the_papers():
     assert recall_ranks("sop") == (1, 10, 100, 1000)
     assert recall_ranks("inshop") == (1, 10, 20, 30)
     assert metric_names(recall_ranks("cub")) == ("R@1", "R@2", "R@4", "R@8", "RP", "MAP@R")

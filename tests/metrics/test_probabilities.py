@@ -1,4 +1,4 @@
-"""Probabilities: of violated constraints by CCP, and of classes by directions."""
+"""Probabilities: of violated constraints (CCP), and of classes under a von Mises–Fisher mixture."""
 
 import flax.linen
 import jax
@@ -11,7 +11,7 @@ from jdml import metrics
 from jdml.metrics import vmf_mixture_likelihood
 from jdml.metrics.directions import _log_bessel
 
-# Violation of chance constraints against plain loops, Markov's bound, lemma 4.4, propositions 4.1 and 4.2.
+# Violation of chance constraints: plain loops, Markov's bound, lemma 4.4, propositions 4.1 and 4.2.
 
 RNG = np.random.default_rng(0)
 X, Y = RNG.normal(size=(30, 3)).astype(np.float32), np.arange(30) % 3
@@ -19,7 +19,7 @@ CLASSES = X + 4.0 * np.eye(3, dtype=np.float32)[Y]
 
 
 def plain(x, y, anchors, owners, beta, alpha, own):
-    """Shares and hinges pair by pair."""
+    """Return the fractions and hinges pair by pair."""
     shares, hinges = [], []
     for i, (a, c) in enumerate(zip(anchors, owners, strict=True)):
         signed = [
@@ -33,7 +33,7 @@ def plain(x, y, anchors, owners, beta, alpha, own):
 
 
 @pytest.mark.parametrize(("beta", "alpha"), [(1.0, 0.3), (3.0, 3.0), (2.5, 0.01)])
-def test_probability_bound_and_worst_anchor(beta: float, alpha: float) -> None:
+def test_probability_bound_and_worst_anchor_equal_loops(beta: float, alpha: float) -> None:
     violation = metrics.violation_probability(X, Y, beta=beta, alpha=alpha)
     np.testing.assert_allclose(violation, plain(X, Y, X, Y, beta, alpha, True), rtol=1e-4)
     proxies, owners = RNG.normal(size=(5, 3)).astype(np.float32), np.array([0, 1, 2, 0, 1])
@@ -44,8 +44,8 @@ def test_probability_bound_and_worst_anchor(beta: float, alpha: float) -> None:
 
 
 @pytest.mark.parametrize("alpha", [0.05, 0.5, 2.0])
-def test_markov_s_bound_holds_and_is_the_contrastive_loss(alpha: float) -> None:
-    """Eq. 4.2: the loss with margins β − α and β + α, over all pairs, by α."""
+def test_markovs_bound_holds_and_is_the_contrastive_loss(alpha: float) -> None:
+    """Eq. 4.2: the loss with margins β − α and β + α over all pairs, divided by α."""
     violation = metrics.violation_probability(CLASSES, Y, beta=2.0, alpha=alpha)
     assert violation.probability <= violation.bound
     assert violation.probability <= violation.worst
@@ -56,13 +56,13 @@ def test_markov_s_bound_holds_and_is_the_contrastive_loss(alpha: float) -> None:
     np.testing.assert_allclose(violation.bound, float(hinges) / alpha, rtol=1e-4)
 
 
-def test_classes_apart_violate_nothing() -> None:
+def test_separated_classes_violate_nothing() -> None:
     violation = metrics.violation_probability(0.01 * X + np.eye(3)[Y], Y, beta=0.7, alpha=0.5)
     assert violation == (0.0, 0.0, 0.0)
 
 
 def network(kernels, dense):
-    """An L-layer CNN: convolutions with ReLU, each then max-pooled over windows apart, the mean over space, a layer."""
+    """Return an L-layer CNN: convolutions with ReLU and disjoint max-pooling, a mean over space, a dense layer."""
 
     def embed(images):
         for kernel in kernels:
@@ -76,13 +76,13 @@ def network(kernels, dense):
 
 
 def weight_sums(kernel):
-    """The largest absolute sum of the weights into a neuron, and of those out of one."""
+    """Return the largest absolute sum of the weights into a neuron, and of those out of one."""
     sizes = np.abs(np.asarray(kernel)).reshape(-1, *kernel.shape[-2:])
     return sizes.sum((0, 1)).max(), sizes.sum((0, 2)).max()
 
 
 @pytest.mark.parametrize(("same", "normalize"), [(True, None), (False, jdml.ball)])
-def test_the_loss_of_a_cnn_is_lipschitz(same: bool, normalize: object) -> None:
+def test_loss_of_a_cnn_is_lipschitz(same: bool, normalize: object) -> None:
     """Lemma 4.4: √2 ω^L, with ω the largest sum of the weights into a neuron *and* out of one."""
     rng = np.random.default_rng(7)
     with jax.enable_x64(True):
@@ -105,18 +105,18 @@ def test_the_loss_of_a_cnn_is_lipschitz(same: bool, normalize: object) -> None:
         assert (jnp.abs(jnp.diff(values)) <= bound * apart).all()
 
 
-def test_the_weights_into_a_neuron_alone_do_not_bound_the_slope() -> None:
-    """Lemma 4.4 as printed: nine neurons that all copy one input have ω = 1, and the distance grows threefold."""
+def test_incoming_weights_alone_do_not_bound_the_slope() -> None:
+    """Lemma 4.4 as printed: nine neurons that copy one input have ω = 1, but the distance grows threefold."""
     copies, single = jnp.ones((1, 9)), jnp.ones((9, 1))
     assert weight_sums(copies) == (1, 9)
     near, far = jnp.array([[0.0], [1.0]]) @ copies
     assert jnp.linalg.norm(far - near) == 3 > np.sqrt(2)
-    assert weight_sums(single) == (9, 1)  # nor do those out of one, by which it is proved
+    assert weight_sums(single) == (9, 1)  # nor do outgoing weights alone, which the proof uses
     assert jnp.linalg.norm(jnp.ones(9) @ single) == 9 > np.sqrt(2) * jnp.linalg.norm(jnp.ones(9))
 
 
-def test_few_anchors_stand_for_all_the_nearer_the_more_they_are() -> None:
-    """Proposition 4.1: but for a share γ of the draws, within ζ δ_S + L √(log(1/γ) / m); and as 1/√m."""
+def test_loss_of_random_anchors_approaches_that_of_all() -> None:
+    """Proposition 4.1: all but a fraction γ of the draws are within ζ δ_S + L √(log(1/γ) / m), falling as 1/√m."""
     rng = np.random.default_rng(3)
     x, y, beta, alpha, gamma = rng.uniform(size=(300, 2)), rng.integers(0, 3, 300), 0.5, 0.3, 0.05
     apart = np.linalg.norm(x[:, None] - x[None], axis=-1)
@@ -138,8 +138,8 @@ def test_few_anchors_stand_for_all_the_nearer_the_more_they_are() -> None:
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_the_loss_of_few_samples_is_near_that_of_all_as_far_as_these_cover(seed: int) -> None:
-    """Proposition 4.2, of a loss that is 1-Lipschitz: the gap is at most the covering radius and the training error."""
+def test_gap_of_few_samples_is_bounded_by_their_covering_radius(seed: int) -> None:
+    """Proposition 4.2 for a 1-Lipschitz loss: the gap is at most the covering radius plus the training error."""
     rng = np.random.default_rng(seed)
     x = rng.normal(size=(24, 2)) + 1.5 * rng.normal(size=(3, 2))[np.arange(24) % 3]
     y, beta, alpha = np.arange(24) % 3, 1.0, 0.4
@@ -168,7 +168,7 @@ def test_the_loss_of_few_samples_is_near_that_of_all_as_far_as_these_cover(seed:
     assert gaps[-1] < 1e-9
 
 
-def test_rows_of_no_class_take_no_part_and_anchors_have_names() -> None:
+def test_negative_labels_are_ignored_and_names_are_labels() -> None:
     x, y = np.eye(3, dtype=np.float32), np.array([0, 0, 1])
     expected = metrics.violation_probability(x, y, beta=0.5, alpha=0.5)
     padded = np.concatenate([x, x]), np.concatenate([y, np.full(3, -1)])
@@ -179,7 +179,7 @@ def test_rows_of_no_class_take_no_part_and_anchors_have_names() -> None:
     assert metrics.violation_probability(x, names, x, names, beta=0.5, alpha=0.5) == among
 
 
-# A mixture of von Mises–Fisher distributions: its densities, its posterior, and ProxyNCA++ as a special case.
+# A von Mises–Fisher mixture: its densities, its posterior, and ProxyNCA++ as a special case.
 
 DRAWS = np.random.default_rng(0)
 POINTS, PROXIES = (
@@ -189,7 +189,7 @@ POINTS, PROXIES = (
 OF_POINTS = np.arange(12) % 4
 
 
-def test_with_one_concentration_it_is_proxy_nca_pp() -> None:
+def test_mixture_with_one_concentration_is_proxy_nca_pp() -> None:
     """Eq. 4: squared distances of unit vectors are 2 − 2s."""
     loss = jdml.proxy_nca_pp_loss(
         jnp.asarray(POINTS), jnp.asarray(OF_POINTS), jnp.asarray(PROXIES), temperature=0.2
@@ -198,7 +198,7 @@ def test_with_one_concentration_it_is_proxy_nca_pp() -> None:
     np.testing.assert_allclose(likelihood, -float(loss), rtol=1e-5)
 
 
-def test_concentrations_and_weights_of_each_class() -> None:
+def test_mixture_with_concentrations_and_weights_per_class() -> None:
     kappas, weights = np.array([0.1, 4.0, 50.0, 2.0]), np.array([0.1, 0.2, 0.3, 0.4])
     unit, centres = (a / np.linalg.norm(a, axis=1, keepdims=True) for a in (POINTS, PROXIES))
     normalizers = kappas / (4 * np.pi * np.sinh(kappas))  # C_3
@@ -231,11 +231,11 @@ def test_bessel_functions_of_large_orders() -> None:
 
 
 def test_bessel_functions_that_underflow() -> None:
-    """There the first term is all: log I_v(2x) − log I_v(x) = v log 2."""
+    """Only the first term of the series counts: log I_v(2x) − log I_v(x) = v log 2."""
     for order in (3.0, 29.0):
         x = np.array([1e-12, 1e-100, 1e-200])
         value = _log_bessel(order, 2 * x) - _log_bessel(order, x)
         np.testing.assert_allclose(value, order * np.log(2), rtol=1e-9)
     wide = np.concatenate([POINTS, np.zeros((12, 57), np.float32)], axis=1)
     value = vmf_mixture_likelihood(wide, OF_POINTS, wide[:4], concentrations=1e-12)
-    np.testing.assert_allclose(value, -np.log(4), rtol=1e-6)  # all classes alike
+    np.testing.assert_allclose(value, -np.log(4), rtol=1e-6)  # all classes are equally likely

@@ -1,4 +1,4 @@
-"""Training and evaluation mode: by which flag, what stays in one mode, and which network a run resumes."""
+"""Training and evaluation mode: flags, layers that stay in evaluation mode, and resuming."""
 
 import logging
 
@@ -26,18 +26,18 @@ def fit(model, out=None, **settings):
 
 
 def warned(caplog):
-    """The warnings about the mode of a layer."""
+    """Return the warnings about a layer's mode."""
     return [record.getMessage() for record in caplog.records if "evaluation" in record.getMessage()]
 
 
-# The seven names of the contract
+# The seven flag names of the API
 
 TRAINING = ("train", "training", "is_training")
 EVALUATION = ("deterministic", "use_running_average", "inference", "eval")
 
 
 @pytest.mark.parametrize("name", TRAINING + EVALUATION)
-def test_a_flag_of_each_name_is_set(name):
+def test_every_known_flag_is_set(name):
     scope = {"modes": []}
     exec(f"def net(params, x, {name}=None):\n  modes.append({name})\n  return x @ params", scope)
     net = jdml.training.models.as_model((lambda key, x: jnp.ones((6, 2)), scope["net"]))
@@ -47,7 +47,7 @@ def test_a_flag_of_each_name_is_set(name):
     assert scope["modes"] == [name in TRAINING, name in EVALUATION]
 
 
-# Layers in evaluation mode in training: dropout by a flag that is not known, frozen batch normalization
+# Layers in evaluation mode during training: dropout with an unknown flag, frozen batch normalization
 
 
 class Linen(nn.Module):
@@ -68,7 +68,7 @@ class Nnx(nnx.Module):
         return self.drop(self.act(self.norm(self.first(x)))) * self.scale
 
 
-def test_dropout_under_a_flag_that_is_not_known_is_named_with_the_flag(caplog):
+def test_dropout_with_an_unknown_flag_is_warned_of(caplog):
     with caplog.at_level(logging.WARNING):
         fit(Linen(), steps=0)
     (line,) = warned(caplog)
@@ -76,7 +76,7 @@ def test_dropout_under_a_flag_that_is_not_known_is_named_with_the_flag(caplog):
     assert "enable_dropout" in line
 
 
-def test_frozen_batch_norm_is_named_and_stays(caplog):
+def test_batch_norm_in_evaluation_mode_is_warned_of_and_frozen(caplog):
     with caplog.at_level(logging.WARNING):
         before, after = (
             fit(Nnx(evaluating=True), steps=steps).state.batch_stats for steps in (0, 2)
@@ -91,7 +91,7 @@ def in_evaluation_mode():
     return module
 
 
-def test_a_whole_network_in_evaluation_mode_is_trained(caplog):
+def test_network_entirely_in_evaluation_mode_is_trained(caplog):
     with caplog.at_level(logging.WARNING):
         before, after = (
             jax.tree.leaves(fit(in_evaluation_mode(), steps=steps).state.batch_stats)
@@ -101,11 +101,11 @@ def test_a_whole_network_in_evaluation_mode_is_trained(caplog):
     assert {"norm" in line for line in warned(caplog)} == {True}
 
 
-# Which network a run resumes
+# Resuming
 
 
-def test_a_run_is_resumed_with_the_same_network_alone(tmp_path):
-    """Its activations, rates and plain values count; the mode in which it comes does not."""
+def test_resume_refuses_another_network(tmp_path):
+    """Activations, rates and plain values are compared; the training mode is not."""
     fit(Nnx(), tmp_path)
     for changed in ({"act": jnp.sin}, {"rate": 0.1}, {"scale": 2.0}):
         with pytest.raises(ValueError, match=r"\bmodel\b"):

@@ -1,4 +1,4 @@
-"""Two towers, both directions, nested prefixes, margins per class: beyond the registry's one signature."""
+"""Two towers, both directions, nested prefixes, margins per class: signatures that the registry does not cover."""
 
 import chex
 import jax
@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import jdml
-from oracles import everyday_losses
+from oracles import common_losses
 
 B, D, C = 6, 5, 4
 RNG = np.random.default_rng(11)
@@ -15,8 +15,8 @@ Q, N = RNG.normal(size=(B, D)), RNG.normal(size=(B, D))
 Y = np.array([0, 1, 1, 2, 3, 0])
 PAIRS = np.eye(B, dtype=bool)
 TOWERS = {
-    "info_nce_loss": (everyday_losses.info_nce, {"temperature": 0.2}),
-    "sigmoid_contrastive_loss": (everyday_losses.sigmoid_contrastive, {"scale": 5.0, "bias": -2.0}),
+    "info_nce_loss": (common_losses.info_nce, {"temperature": 0.2}),
+    "sigmoid_contrastive_loss": (common_losses.sigmoid_contrastive, {"scale": 5.0, "bias": -2.0}),
 }
 
 
@@ -39,8 +39,8 @@ def test_without_labels_row_i_belongs_to_reference_i(name: str) -> None:
             np.testing.assert_allclose(value, expected, rtol=1e-10)
 
 
-def test_ids_leave_out_copies_of_a_partner_and_not_the_partner() -> None:
-    """Two queries of one document: neither is the other's negative."""
+def test_ids_mask_copies_of_a_partner_but_not_the_partner() -> None:
+    """Two queries of one document are not negatives of each other."""
     ids = np.array([0, 1, 0, 3, 4, 5])
     value = jdml.info_nce_loss(Q, references=N, ids=ids, reference_ids=ids)
     rows = jnp.stack(
@@ -56,7 +56,7 @@ def test_ids_leave_out_copies_of_a_partner_and_not_the_partner() -> None:
 
 
 @pytest.mark.parametrize("name", [*TOWERS, "triplet_loss"])
-def test_both_ways(name: str) -> None:
+def test_both_ways_averages_the_two_directions(name: str) -> None:
     loss = getattr(jdml, name)
     there = loss(Q, references=N, positive=PAIRS)
     back = loss(N, references=Q, positive=PAIRS)
@@ -72,7 +72,7 @@ def test_both_ways(name: str) -> None:
     )
 
 
-def test_matryoshka_cuts_embeddings_proxies_and_references() -> None:
+def test_matryoshka_truncates_embeddings_proxies_and_references() -> None:
     dims, weights = (2, D), (0.5, 2.0)
     proxies = RNG.normal(size=(C, 2, D))
 
@@ -96,8 +96,8 @@ def test_matryoshka_cuts_embeddings_proxies_and_references() -> None:
     chex.assert_tree_all_finite(by_entry)
 
 
-def test_what_belongs_to_pairs_is_turned_on_the_way_back() -> None:
-    """Weights of pairs, and a miner of other embeddings."""
+def test_both_ways_transposes_weights_and_miner_arrays() -> None:
+    """Weights of pairs, and a miner with other embeddings."""
     rng = np.random.default_rng(5)
     weights = jnp.asarray(rng.uniform(size=(len(Q), len(N))), jnp.float32)
     labels, loss = jnp.arange(len(Q)) // 2, jdml.contrastive_loss
@@ -117,7 +117,7 @@ def test_what_belongs_to_pairs_is_turned_on_the_way_back() -> None:
     assert each[1] != loss(N, references=Q, mine=there)
 
 
-def test_towers_whatever_wraps_the_loss() -> None:
+def test_both_ways_and_matryoshka_commute() -> None:
     ids = jnp.arange(len(Q))
     dims = (Q.shape[1],)
     inside = jdml.both_ways(jdml.matryoshka(jdml.info_nce_loss, dims))
@@ -126,15 +126,15 @@ def test_towers_whatever_wraps_the_loss() -> None:
     np.testing.assert_allclose(inside(Q, N, **settings), outside(Q, N, **settings), rtol=1e-6)
 
 
-def test_decoupled_sup_con() -> None:
-    for labels in (Y, np.zeros(B, int)):  # of one class there is nothing to compare with
+def test_decoupled_sup_con_equals_oracle() -> None:
+    for labels in (Y, np.zeros(B, int)):  # one class has no negatives
         with jax.enable_x64(True):
             value = jdml.sup_con_loss(jnp.asarray(Q), labels, decoupled=True, temperature=0.3)
-        expected = everyday_losses.sup_con(Q, labels, decoupled=True, temperature=0.3)
+        expected = common_losses.sup_con(Q, labels, decoupled=True, temperature=0.3)
         np.testing.assert_allclose(value, expected, rtol=1e-10)
 
 
-def test_margins_per_class() -> None:
+def test_subcenter_arcface_with_margins_per_class() -> None:
     margins = np.array([0.1, 0.2, 0.6, 0.9])
     proxies, labels = RNG.normal(size=(C, 3, D)), jnp.array([0, 1, 1, 2, 3, 9])
     with jax.enable_x64(True):
@@ -144,7 +144,7 @@ def test_margins_per_class() -> None:
         slopes = jax.grad(
             lambda m: jdml.subcenter_arcface_loss(Q, labels, proxies, margin=m, scale=8.0)
         )(jnp.asarray(margins))
-    expected = everyday_losses.subcenter_arcface(
+    expected = common_losses.subcenter_arcface(
         Q, np.asarray(labels), proxies, margin=margins, scale=8.0
     )
     np.testing.assert_allclose(value, expected, rtol=1e-10)
@@ -166,8 +166,8 @@ LEARNED = {
 
 
 @pytest.mark.parametrize("name", LEARNED)
-def test_learned_temperature_and_bias(name: str) -> None:
-    """Gradients by what CLIP and SigLIP learn equal finite differences."""
+def test_gradients_of_temperature_and_bias(name: str) -> None:
+    """The parameters that CLIP and SigLIP learn: gradients equal finite differences."""
     function, at = LEARNED[name]
     with jax.enable_x64(True):
         value = jax.jit(lambda at: function(jnp.asarray(Q), *at))
@@ -179,8 +179,8 @@ def test_learned_temperature_and_bias(name: str) -> None:
             np.testing.assert_allclose(slope, (ends[0] - ends[1]) / 2e-6, rtol=1e-5)
 
 
-def test_all_bins_at_once_on_accelerators(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same histograms; one row more, which is not valid, has the program made anew."""
+def test_fast_ap_bins_at_once_on_accelerators(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same histograms; an additional row that is not valid forces a new trace."""
     slope = jax.grad(jdml.fast_ap_loss)
     expected = slope(jnp.asarray(Q), Y)
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
@@ -188,13 +188,13 @@ def test_all_bins_at_once_on_accelerators(monkeypatch: pytest.MonkeyPatch) -> No
     np.testing.assert_allclose(slope(jnp.asarray(more), labels)[:-1], expected, atol=1e-6)
 
 
-def test_recall_takes_one_rank_or_several() -> None:
+def test_recall_with_several_ranks_is_the_mean() -> None:
     one = [jdml.recall_at_k_loss(Q, Y, k=k) for k in (1, 2)]
     np.testing.assert_allclose(jdml.recall_at_k_loss(Q, Y, k=(1, 2)), np.mean(one), rtol=1e-6)
 
 
-def test_nca_is_content_with_one_near_positive() -> None:
-    """Two modes of a class: SupCon pulls them together, NCA lets them be."""
+def test_nca_accepts_two_modes_of_a_class() -> None:
+    """SupCon pulls two modes of a class together, NCA does not."""
     angles = np.array([0.0, 0.05, 2.0, 2.05, 4.0, 4.05])
     x = np.stack([np.cos(angles), np.sin(angles)], axis=1)
     labels = np.array([0, 0, 0, 0, 1, 1])
@@ -208,8 +208,8 @@ def test_nca_is_content_with_one_near_positive() -> None:
     assert pulls[0] < 0.01 * pulls[1]
 
 
-def test_variables_of_flax_nnx_are_arrays() -> None:
-    """Whatever has ``__jax_array__``; its gradient is that of what it holds."""
+def test_flax_nnx_variables_are_accepted_as_arrays() -> None:
+    """Any object with ``__jax_array__``; its gradient is that of its array."""
     nnx = pytest.importorskip("flax.nnx")
     proxies = jnp.asarray(RNG.normal(size=(C, D)), jnp.float32)
     x, y = jnp.asarray(Q, jnp.float32), jnp.asarray(Y)

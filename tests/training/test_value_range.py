@@ -1,4 +1,4 @@
-"""Bytes and floating-point numbers are never taken for each other."""
+"""Value ranges of images: bytes and floating-point numbers are not confused."""
 
 import dataclasses
 import sys
@@ -24,7 +24,7 @@ class Net(nn.Module):
 
 
 def fit(images, out=None, **options):
-    """A run without a step."""
+    """Train for zero steps."""
     parts = objectives.pair(jdml.triplet_loss), optax.sgd(1e-2), data.Dataset("toy", images, LABELS)
     sampler = data.RandomBatchSampler(24, 8)
     return training.fit(Net(), *parts, sampler, steps=0, progress=False, run=out, **options)
@@ -37,7 +37,7 @@ def trained(images, tmp_path):
 
 @pytest.fixture(scope="module")
 def on_bytes(tmp_path_factory):
-    """A run that was trained on bytes."""
+    """Return a run that was trained on bytes."""
     return trained(BYTES, tmp_path_factory.mktemp("bytes"))
 
 
@@ -50,7 +50,7 @@ def on_bytes(tmp_path_factory):
         ((UNIT - 0.45) / 0.22, "standardized"),
     ],
 )
-def test_a_run_on_bytes_embeds_no_other_numbers(on_bytes, values, instead):
+def test_run_on_bytes_refuses_other_ranges(on_bytes, values, instead):
     with pytest.raises(ValueError, match=rf"^images\b.*{instead}"):
         on_bytes.embed(values)
     embedded = on_bytes.embed(UNIT.astype(np.float16))
@@ -66,12 +66,12 @@ def test_a_run_on_bytes_embeds_no_other_numbers(on_bytes, values, instead):
     ],
 )
 def test_other_integers_are_refused(on_bytes, images, instead):
-    """With what to write, which spoils no number."""
+    """The message has a lossless conversion."""
     with pytest.raises(TypeError, match=rf"^images\b.*{instead}"):
         on_bytes.embed(images)
 
 
-def test_a_run_on_numbers_embeds_such_numbers(tmp_path):
+def test_run_on_floats_refuses_other_ranges(tmp_path):
     standardized = ((UNIT - 0.45) / 0.22).astype(np.float32)
     run = trained(standardized, tmp_path / "standardized")
     for images in (BYTES, UNIT, 255 * UNIT):
@@ -85,7 +85,7 @@ def test_a_run_on_numbers_embeds_such_numbers(tmp_path):
     np.testing.assert_allclose(run.embed(BYTES), run.embed(UNIT), atol=1e-5)
 
 
-def test_fit_refuses_bytes_as_floating_point_numbers():
+def test_fit_refuses_floats_up_to_255():
     with pytest.raises(ValueError, match=r"^train\.images\b"):
         fit(255 * UNIT)
     fit(255 * UNIT, preprocess=lambda images: images / 255)
@@ -96,7 +96,7 @@ def test_fit_refuses_bytes_as_floating_point_numbers():
     fit(BYTES, preprocess=normalizer("resnet18"))
 
 
-def test_bytes_that_are_0_and_1_alone_are_refused():
+def test_bytes_of_0_and_1_only_are_refused():
     drawn = (BYTES > 128).astype(np.uint8)
     with pytest.raises(ValueError, match=r"^train\.images\b"):
         fit(drawn)
@@ -104,7 +104,7 @@ def test_bytes_that_are_0_and_1_alone_are_refused():
     fit(255 * drawn)
 
 
-def test_the_embedder_that_fit_returns_refuses_them_too(on_bytes):
+def test_embedder_of_fit_refuses_other_ranges(on_bytes):
     embedder = fit(BYTES).embedder
     assert embedder(BYTES).shape == embedder(UNIT).shape == (24, 2)
     for images in (255 * UNIT, 2 * UNIT - 1):
@@ -130,12 +130,12 @@ def test_features_have_any_range(tmp_path):
         run.images_of(data.ImageFiles(["a.jpg"]))
 
 
-def test_grey_images_of_files(tmp_path):
+def test_grey_image_files(tmp_path):
     images = trained(BYTES[..., :1], tmp_path).images_of(data.ImageFiles(["a.jpg"]))
     assert images.shape == (1, 4, 4, 1)
 
 
-def test_larger_images_are_cut_with_pillow(on_bytes, monkeypatch):
+def test_larger_images_are_cropped_with_pillow(on_bytes, monkeypatch):
     run = dataclasses.replace(on_bytes, crop=data.conventional(4))
     larger = np.repeat(BYTES[:2], 2, axis=2)
     assert run.embed(larger).shape == (2, 2)
@@ -144,14 +144,14 @@ def test_larger_images_are_cut_with_pillow(on_bytes, monkeypatch):
         run.embed(larger)
 
 
-def test_arguments_of_embed_that_are_refused(on_bytes):
+def test_embed_refuses_wrong_arguments(on_bytes):
     with pytest.raises(ValueError, match=r"^on_bad_image\b"):
         on_bytes.embed(BYTES, on_bad_image="skip")
     with pytest.raises(ValueError, match=r"^images\b.*\[N, H, W, C\]"):
         on_bytes.embed(np.zeros((2, 3, 9, 9), np.float32))
 
 
-def test_a_run_embeds_and_exports_the_same(tmp_path):
+def test_exported_function_equals_embed(tmp_path):
     run = trained(UNIT, tmp_path)
     np.testing.assert_allclose(run.function()(UNIT), run.embed(UNIT), rtol=1e-5)
     alone = training.load(tmp_path / "model.safetensors", model=Net())

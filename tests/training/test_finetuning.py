@@ -1,4 +1,4 @@
-"""A network that is adapted: frozen in parts, slow by depth, changed by low ranks; saved, resumed, read again."""
+"""Fine-tuning: frozen parts, learning rates by depth, LoRA; saved, resumed, loaded."""
 
 import dataclasses
 import re
@@ -18,7 +18,7 @@ from jdml.training import WithLora, create_state, load, train
 from jdml.training.by_recipe import make_network, pattern_of
 
 
-def test_patterns_name_whole_parts_of_paths():
+def test_patterns_match_whole_parts_of_paths():
     params = {"block1": {"kernel": 1, "bias": 1}, "block10": {"kernel": 1}, "blocks": [1, 1]}
 
     def named(pattern):
@@ -47,7 +47,7 @@ def test_paths_of_a_module_with_a_field_called_value():
 
 
 def moved(start, end):
-    """Whether each array is another."""
+    """Return for each array whether it changed."""
     return jax.tree.map(lambda a, b: bool((a != b).any()), start, end)
 
 
@@ -77,13 +77,13 @@ def lora(two, **settings):
         (lambda two: lora(two, paths=1), TypeError, "pattern"),
     ],
 )  # fmt: skip
-def test_patterns_and_ranks_that_are_refused(two, call, error, name):
+def test_wrong_patterns_and_ranks_are_refused(two, call, error, name):
     with pytest.raises(error, match=rf"^{name}\b"):
         call(two)
 
 
-def test_what_is_frozen_stays_and_costs_nothing(fit_toy, two):
-    """Bit for bit, without moments, with an average."""
+def test_frozen_parameters_do_not_change_and_have_no_optimizer_state(fit_toy, two):
+    """They stay bitwise equal, also with an average of the parameters."""
     settings = {"freeze": "block0|block1/bias", "ema": 0.9, "model": two}
     start, end = (fit_toy(steps=steps, **settings).state for steps in (0, 3))
     stays = adapt.matching(start.params["model"], settings["freeze"])
@@ -96,8 +96,9 @@ def test_what_is_frozen_stays_and_costs_nothing(fit_toy, two):
     assert (5, 5) in shapes
 
 
+# Another program.
 @pytest.mark.parametrize("way", ["frozen", pytest.param("lora", marks=pytest.mark.slow)])
-def test_a_run_is_resumed_and_read_as_any(toy, tmp_path, identical, way, fit_toy, two):
+def test_adapted_run_is_resumed_and_loaded(toy, tmp_path, identical, way, fit_toy, two):
     lora = WithLora(two, 1, "block1", also="block0/bias|head")
     frozen = {"model": two, "freeze": "block0|block1/bias"}
     lines, settings = [], {"frozen": frozen, "lora": {"model": lora}}[way]
@@ -120,8 +121,8 @@ def test_a_run_is_resumed_and_read_as_any(toy, tmp_path, identical, way, fit_toy
         fit_toy(tmp_path / "run", **{**settings, "freeze": freeze})
 
 
-def test_a_frozen_layer_has_no_gradient_in_the_program(toy, two):
-    """The products of the two first layers are computed once, forwards."""
+def test_program_computes_no_gradient_of_frozen_layers(toy, two):
+    """The two first layers have only their forward products."""
 
     def products(freeze):
         optimizer = optax.sgd(1.0)
@@ -134,8 +135,8 @@ def test_a_frozen_layer_has_no_gradient_in_the_program(toy, two):
 
 
 @pytest.mark.parametrize("freeze", ["BatchNorm_0", "Conv"])
-def test_what_cannot_be_frozen(fit_toy, freeze):
-    """Running statistics that training changes; what is not there."""
+def test_freezing_statistics_or_unknown_parts_is_refused(fit_toy, freeze):
+    """Running statistics that training changes, and a name that does not exist."""
     with pytest.raises(ValueError, match=r"^freeze\b"):
         fit_toy(freeze=freeze)
 
@@ -155,7 +156,7 @@ PARTS = {
 
 
 @pytest.mark.parametrize("name", PARTS)
-def test_the_depth_of_every_part_of_a_network(name):
+def test_depth_of_every_part_of_a_network(name):
     blocks, before, after = PARTS[name]
     depth = adapt.depths(params_of(name), *NETWORKS[name].blocks)
     assert set(depth.values()) == set(range(blocks + 2))
@@ -164,7 +165,7 @@ def test_the_depth_of_every_part_of_a_network(name):
 
 
 def test_learning_rates_by_depth():
-    """BEiT's: the head 1, the last block d, …, patches d^(L + 1)."""
+    """BEiT's rates: the head 1, the last block d, …, patches d^(L + 1)."""
     plan = Recipe(loss="proxy_anchor", network="vit_s16", layer_decay=0.5, rate=1.0, rule="sgd")
     names = ["patches", "block0", "block1", "block10", "norm", "head"]
     params = {"model": {name: jnp.zeros(1) for name in names}, "proxies": jnp.zeros(1)}
@@ -185,8 +186,8 @@ def tiny(plan, pictures, out_dir=None, **settings):
     return train(plan, pictures, model=model, progress=False, run=out_dir, **settings)
 
 
-@pytest.mark.slow  # repeats what is frozen, by a recipe
-def test_the_last_blocks_of_a_network(pictures):
+@pytest.mark.slow  # repeats frozen parameters with a recipe
+def test_training_only_the_last_blocks(pictures):
     plan = dataclasses.replace(PLAN, last_blocks=1)
     start, end = (tiny(dataclasses.replace(plan, steps=n), pictures).state for n in (0, 2))
     start, end = start.params["model"], end.params["model"]
@@ -198,7 +199,7 @@ def test_the_last_blocks_of_a_network(pictures):
         make_network(Recipe(network="small", lora=2), pictures)
 
 
-def test_the_last_blocks_of_a_network_with_batch_norm(pictures):
+def test_training_only_the_last_blocks_with_batch_norm(pictures):
     lite = Recipe(network="efficientnet_lite0", last_blocks=1)
     assert make_network(lite, pictures).freeze_batch_norm
     pattern = pattern_of(lite, make_network(lite, pictures), pictures)
@@ -209,8 +210,8 @@ def test_the_last_blocks_of_a_network_with_batch_norm(pictures):
 
 
 @pytest.mark.slow  # several programs of a transformer
-def test_low_ranks_change_nothing_at_first(pictures, tmp_path):
-    """Kernels of attention and MLP learn factors; the run's file is one of the network."""
+def test_lora_starts_at_the_pretrained_network(pictures, tmp_path):
+    """Kernels of attention and MLP get factors; the run's file is the merged network's."""
     plan = dataclasses.replace(PLAN, lora=2, lora_alpha=4.0)
     start = tiny(dataclasses.replace(plan, steps=0), pictures)
     params, network = start.state.params["model"], start.embedder.model
@@ -235,7 +236,7 @@ def test_low_ranks_change_nothing_at_first(pictures, tmp_path):
     )
 
 
-def test_low_ranks_by_hand():
+def test_lora_kernel_is_base_plus_product():
     rng = np.random.default_rng(0)
     w, a, b = (rng.normal(size=shape) for shape in ((2, 3, 4), (6, 2), (2, 4)))
     made = adapt.lora_merged({"w": jnp.asarray(w), "v": 1}, {"w": {"a": a, "b": b}}, 0.5)
@@ -243,8 +244,8 @@ def test_low_ranks_by_hand():
     assert made["v"] == 1
 
 
-def test_low_ranks_of_any_network_with_pretrained_weights(fit_toy, two):
-    """Weights have no factors."""
+def test_lora_with_pretrained_weights(fit_toy, two):
+    """The weights' file has no factors."""
     model = WithLora(two, 1, "block1", also="block0/bias|head")
 
     def ones(variables):

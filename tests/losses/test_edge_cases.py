@@ -1,4 +1,4 @@
-"""Edges that users reach: integers and floats of any type, empty batches, huge vectors, settings from files."""
+"""Edge cases: integers and floats of any type, empty batches, huge vectors, settings from files."""
 
 from collections.abc import Callable
 from typing import Any
@@ -35,7 +35,7 @@ def towers(embeddings: Any, labels: Any) -> jax.Array:
 
 
 @pytest.mark.parametrize("compute", [pair, proxy, towers])
-def test_arrays_of_any_type_and_order_of_bytes(compute: Callable[[Any, Any], jax.Array]) -> None:
+def test_arrays_of_any_type_and_byte_order(compute: Callable[[Any, Any], jax.Array]) -> None:
     labels, x = np.array([0, 5, 17, 99, 100, 120]), np.asarray(X)
     expected = compute(X, labels)
     for dtype in (np.uint8, np.int8, np.uint16, "<i4", ">i4", ">i8"):
@@ -50,14 +50,14 @@ def test_arrays_of_any_type_and_order_of_bytes(compute: Callable[[Any, Any], jax
             np.testing.assert_allclose(compute(embeddings, labels), rounded, rtol=1e-2)
 
 
-def test_proxies_and_weights_of_the_other_order_of_bytes() -> None:
+def test_big_endian_proxies_and_weights() -> None:
     proxies, weights = np.asarray(X[:3]), np.linspace(0.5, 2.0, 6, dtype=np.float32)
     swapped = jdml.arcface_loss(X, Y, proxies.astype(">f4"), weights=weights.astype(">f4"))
     assert swapped == jdml.arcface_loss(X, Y, proxies, weights=weights)
 
 
-def test_labels_that_are_no_class_where_nobody_looks() -> None:
-    """Of a traced call, of an array of JAX, of a row that does not count; of scalar boundaries, any label."""
+def test_labels_out_of_range_are_ignored_where_unchecked() -> None:
+    """In traced calls, in JAX arrays and in masked rows; a scalar beta accepts any label."""
     outside, where = np.where(np.arange(6) == 4, 99, Y), np.arange(6) != 4
     expected = jdml.proxy_anchor_loss(X, Y, X[:3], where=where)
     assert jdml.proxy_anchor_loss(X, outside, X[:3], where=where) == expected
@@ -78,12 +78,12 @@ def test_empty_batches_reduce_to_zero(reduce_fn) -> None:
 
 
 @pytest.mark.parametrize("name", ["fast_ap", "info_nce", "lifted_structure", "snr_contrastive"])
-def test_a_loss_of_nan_is_nan(name: str) -> None:
-    """A model that has diverged is not one that has learned all: comparisons with NaN are false, on either side."""
+def test_loss_of_nan_is_nan(name: str) -> None:
+    """Comparisons with NaN are false, but a diverged model must not have a loss of 0."""
     assert jnp.isnan(getattr(jdml, f"{name}_loss")(X * jnp.nan, Y))
 
 
-def test_one_nan_is_not_left_out() -> None:
+def test_single_nan_row_makes_the_loss_nan() -> None:
     one = X.at[2].set(jnp.nan)
     assert jnp.isnan(jdml.sup_con_loss(one, Y))
     assert jnp.isnan(jdml.proxy_anchor_loss(one, Y, X[:3]))
@@ -98,38 +98,38 @@ def test_one_nan_is_not_left_out() -> None:
         *(jdml.potential_field_loss, jdml.contrastive_potential_loss),
     ],
 )
-def test_huge_vectors_compared_as_they_are(loss: Callable[..., jax.Array]) -> None:
+def test_huge_vectors_without_normalization_are_finite(loss: Callable[..., jax.Array]) -> None:
     step = jax.jit(jax.value_and_grad(lambda x: loss(x, Y, normalize=None)))
     for scale in (1e15, 1e20, 1e30):
         chex.assert_tree_all_finite(step(scale * X))
 
 
-def test_weight_zero_takes_an_anchor_out_of_the_active_terms() -> None:
+def test_anchor_of_weight_zero_has_no_active_terms() -> None:
     weights = jnp.array([1.0, 1.0, 0.0, 1.0, 1.0, 0.0])
     rows = jdml.triplet_loss(X, Y, margin=1.0, reduce_fn=None)
     d = np.linalg.norm(np.asarray(jdml.sphere(X))[:, None] - jdml.sphere(X)[None], axis=-1)
     positive, negative = Y[:, None] == Y, Y[:, None] != Y
     np.fill_diagonal(positive, False)
-    couples = positive[:, :, None] & negative[:, None, :]
-    active = ((d[:, :, None] - d[:, None, :] + 1 > 0) & couples).sum((1, 2))
+    triplets = positive[:, :, None] & negative[:, None, :]
+    active = ((d[:, :, None] - d[:, None, :] + 1 > 0) & triplets).sum((1, 2))
     expected = np.sum(weights * rows) / np.sum(active * (np.asarray(weights) > 0))
     actual = jdml.triplet_loss(X, Y, margin=1.0, weights=weights)
     np.testing.assert_allclose(actual, expected, rtol=1e-5)
 
 
-def test_settings_as_files_hold_them() -> None:
+def test_numpy_scalars_are_accepted_as_settings() -> None:
     assert jdml.triplet_loss(X, Y, squared=np.bool_(True)) == jdml.triplet_loss(X, Y, squared=True)
     expected = jdml.multi_similarity_loss(X, Y, alpha=2.0)
     assert jdml.multi_similarity_loss(X, Y, alpha=np.uint8(2)) == expected
 
 
-def test_trimming_takes_whole_counts() -> None:
+def test_trimmed_mean_removes_whole_counts() -> None:
     for count, share, left in ((100, 0.4, 60), (100, 0.7, 30), (50, 0.7, 15), (3, 0.4, 2)):
         value = jdml.trimmed_mean(share)(jnp.arange(count, dtype=jnp.float32))
         np.testing.assert_allclose(value, np.arange(left).mean(), rtol=1e-6)
 
 
-def test_triplet_margin_of_a_wider_type() -> None:
+def test_triplet_margin_of_float64() -> None:
     with jax.enable_x64(True):
         x = jax.random.normal(jax.random.key(0), (12, 4), jnp.float32)
         y = jnp.arange(12) % 3
@@ -141,7 +141,7 @@ PROXY_LOSSES = [name for name in registry.proxy_losses() if registry.LOSSES[name
 
 
 @pytest.mark.parametrize("name", each(f"{name}_loss" for name in PROXY_LOSSES))
-def test_a_proxy_too_long_for_floats_counts_as_zero(name: str) -> None:
+def test_proxy_whose_norm_overflows_counts_as_zero(name: str) -> None:
     x = jax.random.normal(jax.random.key(0), (6, 8))
     y = jnp.array([0, 1, 2, 0, 1, 2])
     proxies = jax.random.normal(jax.random.key(1), (3, 8))
@@ -158,7 +158,7 @@ def test_a_proxy_too_long_for_floats_counts_as_zero(name: str) -> None:
 
 @pytest.mark.parametrize("centres", [2, 3])
 @pytest.mark.parametrize("gamma", [1e-6, 0.1, 1e6])
-def test_soft_similarity_of_two_centres_and_of_more(centres: int, gamma: float) -> None:
+def test_soft_similarity_of_any_number_of_centres(centres: int, gamma: float) -> None:
     rng = np.random.default_rng(0)
     x, p = rng.normal(size=(6, 4)), rng.normal(size=(3, centres, 4))
     x /= np.linalg.norm(x, axis=-1, keepdims=True)
@@ -182,8 +182,8 @@ def test_soft_similarity_of_two_centres_and_of_more(centres: int, gamma: float) 
 
 
 @pytest.mark.parametrize("apart", [0.0, 1.0, 15.0, -8.0, -20.0])
-def test_soft_averages_of_two_have_exact_gradients(apart: float) -> None:
-    """Also of the centre whose weight is tiny, in either order, and twice at ties."""
+def test_soft_average_of_two_has_exact_gradients(apart: float) -> None:
+    """Also for the centre with a tiny weight, in either order, and the second derivative at ties."""
     gamma = 0.1
     values = (jnp.zeros((1, 1)), jnp.full((1, 1), apart * gamma))
 

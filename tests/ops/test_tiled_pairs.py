@@ -1,4 +1,4 @@
-"""Sums over pairs in tiles: equal to the dense sum in float64, whatever the tiles, under every transformation."""
+"""Tiled sums over pairs equal the dense sum in float64, for every tile size and under every transformation."""
 
 from collections.abc import Callable
 from functools import cache
@@ -19,13 +19,13 @@ from oracles.programs import temporary_bytes
 N, D = 37, 3
 RNG = np.random.default_rng(0)
 POINTS = 0.3 * RNG.normal(size=(N, D))
-GROUPS = RNG.integers(-1, 4, N)  # some take no part
+GROUPS = RNG.integers(-1, 4, N)  # points of group -1 are ignored
 COTANGENTS = RNG.normal(size=N)
 TILES = [None, 1, 5, 36, 37, 100]
 
 
 def term(squared: jax.Array, same: jax.Array, reach: Any) -> jax.Array:
-    """Flat beyond the reach for other groups, and within it for the same one."""
+    """Return a term that is constant beyond the reach for other groups, and within it for the same group."""
     return jnp.where(same, jnp.maximum(squared, reach), 1.0 / (1.0 + jnp.minimum(squared, reach)))
 
 
@@ -46,7 +46,7 @@ def weighted(sums: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
 
 @cache
 def wanted() -> Any:
-    """The weighted sum, its gradients and the sums, dense."""
+    """Return the weighted sum, its gradients and the sums, computed densely."""
     value_and_grads = jax.value_and_grad(weighted(dense), (0, 1))
     with jax.enable_x64(True):
         return jax.jit(lambda *at: (value_and_grads(*at), dense(*at)))(jnp.asarray(POINTS), 0.2)
@@ -82,7 +82,7 @@ def test_few_points(size: int) -> None:
     assert not np.asarray(gradient).any()
 
 
-def test_points_of_no_group_neither_act_nor_are_acted_upon() -> None:
+def test_ignored_points_change_no_sum_and_get_no_gradient() -> None:
     kept = GROUPS >= 0
     points = jnp.asarray(POINTS, jnp.float32)
     sums = np.asarray(jax.jit(lambda p: streamed(p, 0.2, 8))(points))
@@ -94,7 +94,7 @@ def test_points_of_no_group_neither_act_nor_are_acted_upon() -> None:
 
 
 @pytest.mark.parametrize("tile", [8, None])
-def test_transformations(tile: int | None) -> None:
+def test_vmap_checkpoint_and_map(tile: int | None) -> None:
     with jax.enable_x64(True):
         stack = jnp.asarray(np.stack([POINTS, 2 * POINTS]))
         gradient = jax.grad(lambda p: jnp.square(streamed(p, 0.2, tile)).sum())
@@ -107,7 +107,7 @@ def test_transformations(tile: int | None) -> None:
         np.testing.assert_allclose(looped, single, rtol=1e-10)
 
 
-def test_a_traced_function_is_met_again_with_other_arguments_differentiated() -> None:
+def test_cached_trace_is_differentiated_by_other_arguments() -> None:
     x, groups = jnp.asarray(POINTS), jnp.asarray(GROUPS)
 
     def value(x: jax.Array, delta: jax.Array | float) -> jax.Array:
@@ -140,7 +140,7 @@ def test_a_traced_function_is_met_again_with_other_arguments_differentiated() ->
         ("tile", 2.5, TypeError),
     ],
 )
-def test_arguments_that_do_not_fit(name: str, value: Any, error: type[Exception]) -> None:
+def test_wrong_arguments_are_refused(name: str, value: Any, error: type[Exception]) -> None:
     fitting = {"points": jnp.zeros((3, 2)), "groups": jnp.zeros(3, int), "parameters": (0.5,)}
     with pytest.raises(error, match=rf"^{name}\b"):
         ops.pair_sums(term, **{**fitting, name: value})
@@ -153,7 +153,7 @@ def two_devices() -> jax.sharding.Mesh:
     return jax.make_mesh((2,), ("data",), axis_types=kinds, devices=jax.devices()[:2])
 
 
-def test_what_devices_hold_and_find() -> None:
+def test_axis_holds_part_and_reduces_across_devices() -> None:
     axis, held = Axis(("data",)), []
 
     def ask(rows: jax.Array, same: jax.Array) -> tuple[jax.Array, ...]:
@@ -167,7 +167,7 @@ def test_what_devices_hold_and_find() -> None:
     assert held == [[True, False]]
 
 
-def test_who_takes_an_axis_is_handed_one() -> None:
+def test_sharded_call_passes_an_axis_to_functions_that_take_one() -> None:
     rows = jax.device_put(jnp.ones((4, 2)), jax.NamedSharding(two_devices(), jax.P("data")))
     seen = []
 
@@ -180,7 +180,7 @@ def test_who_takes_an_axis_is_handed_one() -> None:
     assert seen == [None, ("data",)]
 
 
-def test_rows_are_handed_on_as_they_are() -> None:
+def test_local_rows_are_passed_without_a_copy() -> None:
     same = []
 
     def inside(rows: jax.Array, proxies: jax.Array) -> jax.Array:
@@ -197,7 +197,7 @@ def test_rows_are_handed_on_as_they_are() -> None:
 @pytest.mark.parametrize(
     ("rows", "classes", "by_class"), [(4, 2, False), (2, 10, True), (3, 2, True)]
 )
-def test_proxies_are_shared_by_classes_where_they_are_more_or_rows_do_not_divide(
+def test_proxies_are_sharded_by_class_if_more_or_rows_do_not_divide(
     rows: int, classes: int, by_class: bool
 ) -> None:
     arguments = {"embeddings": jnp.ones((rows, 2)), "proxies": jnp.ones((classes, 2))}
@@ -219,14 +219,14 @@ def test_sums_run_inside_shard_map() -> None:
 
 
 @pytest.mark.parametrize("again", [jax.jacrev, jax.jacfwd])
-def test_a_second_derivative_is_refused(again: Callable[..., Any]) -> None:
+def test_second_derivative_is_refused(again: Callable[..., Any]) -> None:
     gradient = jax.jit(jax.grad(lambda p: streamed(p, 0.2, 8).sum()))
     with pytest.raises(NotImplementedError, match="derivatives"):
         again(gradient)(jnp.asarray(POINTS))
 
 
 def test_tiles_without_force_are_skipped_by_the_gradient() -> None:
-    """Three far groups, one tile each: where groups exert no force on each other, only their own tiles are pulled."""
+    """Three distant groups, one tile each: without a force between groups only each group's own tile is visited."""
     groups = jnp.repeat(jnp.arange(3), 4)
     points = jnp.asarray(RNG.normal(size=(12, 2)), jnp.float32)
     seen = []
@@ -249,7 +249,7 @@ def test_tiles_without_force_are_skipped_by_the_gradient() -> None:
         gradient(flat_between_groups), np.concatenate(alone), rtol=1e-4, atol=1e-4
     )
     gradient(sloping)
-    # Both are evaluated on all six tiles to be summed, then once more where they are pulled: on three, on all six.
+    # Both terms are evaluated on all six tiles for the sum, then for the gradient on three tiles and on all six.
     assert seen.count("sloping") - seen.count("flat") == 3
 
 

@@ -1,4 +1,4 @@
-"""Features of a frozen backbone, computed once: those of the network and of the images, of any network."""
+"""The feature cache of a frozen backbone: computed once, for these images and this network, for any network."""
 
 import dataclasses
 import re
@@ -20,7 +20,7 @@ from jdml.training import fit, load, train
 
 
 class Watched:
-    """Images of which each look notes what a folder holds."""
+    """Images that record a folder's content at each access."""
 
     def __init__(self, images, folder):
         self.images, self.folder, self.found = images, folder, []
@@ -35,7 +35,7 @@ class Watched:
 
 
 def features_of(toy, model, images, folder, **settings):
-    """Train the head of a toy on features of its images, which lie in a folder."""
+    """Train the toy's head on cached features; return the folder's files."""
     train = SimpleNamespace(images=images, labels=toy.data.labels)
     settings = {"steps": 1, "freeze": "block.*", "kept_views": 1, "progress": False, **settings}
     fit(model, toy.objective, toy.optimizer, train, toy.batches(), **settings)
@@ -43,7 +43,7 @@ def features_of(toy, model, images, folder, **settings):
 
 
 def test_features_of_a_frozen_backbone_are_computed_once(pictures, tmp_path):
-    """The same head as of images at each step; read again from their folder; the run is one of the network."""
+    """The head equals one trained on images; features are read from the folder; the run has the whole network."""
     plan = Recipe(network="small", dim=4, batch=8, steps=3, rate=1e-2, loss="proxy_anchor")
     plan, lines = dataclasses.replace(plan, freeze="backbone"), []
     settings = {"progress": False, "validation": pictures, "evaluate_every": 1}
@@ -60,18 +60,18 @@ def test_features_of_a_frozen_backbone_are_computed_once(pictures, tmp_path):
     np.testing.assert_allclose(few, every[:5], atol=1e-6)
     embedded = load(tmp_path / "run").embed(pictures.images)
     np.testing.assert_allclose(embedded, jdml.sphere(every), atol=1e-6)
-    np.save(file, 1 - np.load(file))  # they are read, not computed
+    np.save(file, 1 - np.load(file))  # changed features show that they are read
     settings["validation"] = None
     again = train(plan, pictures, **settings)
     assert abs(again.history[0]["loss"] - cached.history[0]["loss"]) > 1e-3
-    alone = train(plan, pictures, progress=False)  # without a folder they are in memory
+    alone = train(plan, pictures, progress=False)  # without a folder features are in memory
     chex.assert_trees_all_close(alone.state.params, cached.state.params, rtol=1e-4)
     with pytest.raises(ValueError, match=r"^kept_views\b"):
         train(dataclasses.replace(plan, kept_views=2), pictures, progress=False)
 
 
-def test_features_lie_in_the_folder_once_they_are_whole(toy, two, tmp_path):
-    """Nothing large is left by a process that is killed; other images have other features."""
+def test_incomplete_features_are_not_in_the_folder(toy, two, tmp_path):
+    """A killed process leaves no large file; other images get another file."""
     folder = tmp_path / "features"
     images = Watched(toy.data.images, folder)
     assert len(features_of(toy, two, images, folder)) == 1
@@ -80,13 +80,13 @@ def test_features_lie_in_the_folder_once_they_are_whole(toy, two, tmp_path):
     assert len(features_of(toy, two, 255 - toy.data.images, folder)) == 2
 
 
-def test_one_of_several_processes_writes_features(toy, two, tmp_path, monkeypatch):
+def test_only_the_first_process_writes_features(toy, two, tmp_path, monkeypatch):
     monkeypatch.setattr(jax, "process_index", lambda: 1)
     assert features_of(toy, two, toy.data.images, tmp_path / "features") == []
 
 
-def test_features_that_a_disk_has_no_room_for(toy, two, tmp_path, monkeypatch):
-    """A process that wrote them to a mapped file would be ended by the system."""
+def test_features_that_do_not_fit_the_disk_are_refused(toy, two, tmp_path, monkeypatch):
+    """The system would kill a process that writes them to a mapped file."""
     free = shutil.disk_usage(tmp_path)._replace(free=(1 << 20) + 2 * 40 * 5 * 4 - 1)
     monkeypatch.setattr(shutil, "disk_usage", lambda folder: free)
     with pytest.raises(OSError, match=r"/features\b"):
@@ -94,8 +94,8 @@ def test_features_that_a_disk_has_no_room_for(toy, two, tmp_path, monkeypatch):
     assert list((tmp_path / "features").iterdir()) == []
 
 
-def test_features_are_those_of_the_images_and_of_the_network(tmp_path):
-    """Not of files of these names in another folder, or before; nor of a network with the same parameters."""
+def test_cache_depends_on_images_and_network(tmp_path):
+    """Files changed or moved, and another network with the same parameters, get new features."""
 
     def written(folder, seed):
         (tmp_path / folder).mkdir(exist_ok=True)
@@ -107,7 +107,7 @@ def test_features_are_those_of_the_images_and_of_the_network(tmp_path):
         return data.Dataset(folder, images, np.array([0, 0, 1, 1], np.int32))
 
     def files(plan):
-        """Train, and count the files of features."""
+        """Train, and count the cached files."""
         embedded = []
 
         def evaluate(embedder):
@@ -136,7 +136,7 @@ def test_features_are_those_of_the_images_and_of_the_network(tmp_path):
 
 
 def of_functions():
-    """Compiled as a whole, in half precision, and with a head that uses its input twice."""
+    """Return a jitted network in half precision whose head uses its input twice."""
     keys = jax.random.split(jax.random.key(0))
     params = {
         "body": jax.random.normal(keys[0], (9, 5)) / 3,
@@ -153,7 +153,7 @@ def of_functions():
 
 
 def test_features_of_a_network_of_functions(fit_toy, tmp_path):
-    """Each step is the one on images, on a mesh too, and only the head moves."""
+    """Each step equals the one on images, also on a mesh, and only the head changes."""
     mesh = jax.make_mesh((2,), ("data",), axis_types=(jax.sharding.AxisType.Explicit,))
     settings = {"model": of_functions(), "freeze": "(?!head/).*"}
     settings |= {"evaluate_every": 1, "log_every": 1}
@@ -181,6 +181,6 @@ class Normed(nn.Module):
         return nn.Dense(2, name="head")(nn.BatchNorm(not train)(x))
 
 
-def test_a_network_of_which_no_features_can_be_stored(fit_toy):
+def test_network_whose_features_cannot_be_cached_is_refused(fit_toy):
     with pytest.raises(ValueError, match=r"^kept_views\b"):
         fit_toy(model=Normed(), freeze="body.*", kept_views=1)

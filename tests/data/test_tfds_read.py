@@ -13,7 +13,7 @@ from jdml.data import conventional, load
 pytest.importorskip("tensorflow_datasets", reason="needs TensorFlow Datasets")
 SMALL = {"transform": conventional(8)}
 
-# Run apart: defining a builder registers its name, and preparing prints. The shade of an image tells its label.
+# Run in a new process: defining a builder registers its name, and preparing prints. An image's shade is its label.
 PREPARE = """
 import io, sys
 import tensorflow_datasets as tfds
@@ -74,7 +74,7 @@ def copies(tmp_path_factory) -> Path:
     return folder
 
 
-def test_whole_copies_are_read(copies):
+def test_complete_copies_are_read(copies):
     for split, count in (("train", 10), ("test", 4), ("all", 14)):
         data = load("mnist", data_dir=copies, split=split)
         assert data.images.shape == (count, 28, 28, 1)
@@ -97,7 +97,7 @@ def test_whole_copies_are_read(copies):
     assert "stanford_online_products train[0]" in map(str, train.images.files)
 
 
-def test_a_damaged_copy_is_named_and_hides_no_whole_one(copies, tmp_path):
+def test_damaged_copy_is_named_and_complete_ones_are_still_read(copies, tmp_path):
     place = shutil.copytree(copies / "mnist", tmp_path / "mnist") / "3.0.1"
     for name in ("3.0.2", "incomplete.AB9XYZ_3.0.1"):
         newer = place.parent / name

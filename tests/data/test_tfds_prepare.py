@@ -1,4 +1,4 @@
-"""Data sets that TensorFlow Datasets prepares: on first use, without a network, refused; never downloaded."""
+"""Data sets that TensorFlow Datasets prepares: on first use, without a network, or forbidden; nothing is downloaded."""
 
 import os
 import re
@@ -11,13 +11,13 @@ from jdml.data import get, load
 
 
 def run(script: str, *words: object) -> tuple[int, str]:
-    """Run apart, as builders register their names; the exit code, and what is printed."""
+    """Run in a new process, as builders register their names; return the exit code and the output."""
     command = [sys.executable, "-c", script, *map(str, words)]
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     return done.returncode, done.stdout
 
 
-# A builder that needs no TensorFlow and reads one file, of a host that is not there.
+# A builder that needs no TensorFlow and reads one file, of a host that does not exist.
 FIRST_USE = """
 import hashlib, sys
 from types import ModuleType, SimpleNamespace
@@ -47,7 +47,7 @@ class Mnist(tfds.core.GeneratorBasedBuilder):
         for row, digit in enumerate(path.read_bytes()[:count]):
             yield row, {"image": np.full((28, 28, 1), 20 * digit, np.uint8), "label": digit}
 
-# TensorFlow and what comes with it are there until the GPU has been left to JAX.
+# TensorFlow and its dependencies are importable until the GPU is reserved for JAX.
 FAKES = {name: ModuleType(name) for name in ("tensorflow", "cv2", "importlib_resources")}
 forget = lambda devices, kind: [sys.modules.pop(name) for name in FAKES]
 FAKES["tensorflow"].config = SimpleNamespace(set_visible_devices=forget)
@@ -59,7 +59,7 @@ print(*np.bincount(train.labels), len(test))
 
 
 @pytest.mark.slow  # two processes import TensorFlow Datasets
-def test_the_first_use_prepares_and_without_a_network_names_the_missing_file(tmp_path, monkeypatch):
+def test_first_use_prepares_and_names_the_missing_file_when_offline(tmp_path, monkeypatch):
     pytest.importorskip("tensorflow_datasets")
     monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path / "sets"))
     for variable in [name for name in os.environ if name.lower().endswith("_proxy")]:
@@ -82,7 +82,7 @@ def test_the_first_use_prepares_and_without_a_network_names_the_missing_file(tmp
 
 
 @pytest.mark.parametrize("name", ["mnist", "omniglot", "cub", "cars", "sop"])
-def test_preparing_may_be_forbidden(tmp_path, monkeypatch, name):
+def test_preparation_can_be_forbidden(tmp_path, monkeypatch, name):
     monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path))
     with pytest.raises(
         FileNotFoundError, match=rf"^{name}\b.* {tmp_path}: .*`jdml data get {name}`"

@@ -1,4 +1,4 @@
-"""The papers' rows: each is found by the run that it reports and by no other, and a run's differences are named."""
+"""The papers' results: each row is found by the run it reports and by no other; a run's differences are listed."""
 
 import dataclasses
 import re
@@ -12,8 +12,8 @@ from jdml.recipes.printed import ENTRIES, inferred
 from jdml.registry import NETWORKS
 
 
-def test_each_row_is_found_by_its_own_run_alone() -> None:
-    """Also where a table varies nothing but what is changed here: then another row is found, or none."""
+def test_row_is_found_only_by_its_own_run() -> None:
+    """A changed run finds another row or none, also where a table varies only what is changed here."""
     together = set()
     for entry in ENTRIES:
         run, noise = of_entry(entry)
@@ -39,12 +39,12 @@ def test_each_row_is_found_by_its_own_run_alone() -> None:
         for other in others:
             rows = [each.rows for each in beside(run, **{**asked, **other})]
             assert entry.rows not in rows, (entry.table, entry.method, entry.dataset, other)
-    # Two tables may report one task: NIR prints its main one with constant and with falling rates.
+    # Two tables may report one task: NIR prints its main one with constant and with decaying rates.
     assert {tables for tables in together if len(tables) > 1} == {("NIR, Table 1", "NIR, Table 2")}
 
 
-def test_the_tables_hold_percentages_that_go_together() -> None:
-    """More neighbours find more; precision bounds what is averaged over its ranks."""
+def test_values_are_consistent_percentages() -> None:
+    """Recall grows with the number of neighbours; P@1, RP and MAP@R do not increase in this order."""
     for entry in ENTRIES:
         assert entry.method in RECIPES
         assert entry.backbone.removesuffix("_dino") in NETWORKS
@@ -70,7 +70,7 @@ def test_the_tables_hold_percentages_that_go_together() -> None:
         ("xbm", {"size": "S", "protocol": "mlrc"}),
     ],
 )
-def test_a_task_that_no_table_has_finds_no_row(method: str, settings: dict[str, Any]) -> None:
+def test_unreported_task_finds_no_row(method: str, settings: dict[str, Any]) -> None:
     fields = {name: settings[name] for name in ("proxies_per_class",) if name in settings}
     given = {name: value for name, value in settings.items() if name not in fields}
     protocol = given.pop("protocol", "conventional")
@@ -81,7 +81,7 @@ def test_a_task_that_no_table_has_finds_no_row(method: str, settings: dict[str, 
 
 
 def names(row: Beside, setting: str, ours: str, paper: str = "") -> bool:
-    """Whether a difference begins with the setting's name and has both values."""
+    """Return whether a difference begins with the setting's name and has both values."""
     pattern = rf"{re.escape(setting)} {re.escape(ours)}\b.*{re.escape(paper)}\b"
     return any(re.match(pattern, line) for line in row.unlike)
 
@@ -95,7 +95,7 @@ def names(row: Beside, setting: str, ours: str, paper: str = "") -> bool:
         ("ccp", "released", ("in_batch_weight", "0.1", "0")),
     ],
 )
-def test_the_paper_s_settings_are_the_default_and_another_preset_differs(
+def test_default_preset_is_the_papers_and_another_differs(
     method: str, preset: str, difference: tuple[str, ...]
 ) -> None:
     assert recipe(method, "cars") == recipe(method, "cars", preset="paper")
@@ -106,7 +106,7 @@ def test_the_paper_s_settings_are_the_default_and_another_preset_differs(
     assert names(ours, *difference)
 
 
-def test_each_change_of_a_run_is_named_with_both_values() -> None:
+def test_differences_of_a_run_are_listed_with_both_values() -> None:
     run = dataclasses.replace(recipe("eps", "cub"), batch=(8, 4), rate=1e-3, steps=2)
     (row,) = beside(run, "eps", "cub")
     assert len(row.unlike) == 4
@@ -121,8 +121,8 @@ def test_each_change_of_a_run_is_named_with_both_values() -> None:
         assert len(row.unlike) == names(row, "batch", "20x8", "20x13") == count
 
 
-def test_a_value_that_a_paper_does_not_print_is_no_difference_but_a_note() -> None:
-    """NIR's rates of Table 2 went down stepwise, and a row of its Table 4 had gradients cut."""
+def test_value_that_a_paper_does_not_print_is_a_note() -> None:
+    """NIR's rates of Table 2 decayed stepwise, and a row of its Table 4 had clipped gradients."""
     run = recipe("nir", "cub", decay_every=40, decay_factor=0.2)
     first, second = beside(run, "nir", "cub")
     assert names(first, "decay_every", "40", "none")
@@ -133,7 +133,7 @@ def test_a_value_that_a_paper_does_not_print_is_no_difference_but_a_note() -> No
         assert row.unlike == (note,)
 
 
-def test_columns_are_those_of_the_data_set_and_of_each_part() -> None:
+def test_columns_depend_on_data_set_and_protocol() -> None:
     def row(method: str, dataset: str, protocol: Any) -> Beside:
         made = recipe(method, dataset, backbone="bn_inception", protocol=protocol)
         return beside(made, method, dataset, backbone="bn_inception", protocol=protocol)[0]
@@ -150,8 +150,8 @@ def test_columns_are_those_of_the_data_set_and_of_each_part() -> None:
         assert found.values["separated P@1"] < found.values["concatenated P@1"]
 
 
-def test_what_is_inferred_is_said_by_method_and_protocol() -> None:
-    """Under MLRC batches, rates and pooling are the protocol's."""
+def test_inferred_settings_depend_on_method_and_protocol() -> None:
+    """Under MLRC the protocol sets batches, rates and pooling."""
     assert inferred("proxy_anchor") == ""
     assert "10" in inferred("ccp")
     assert "256" in inferred("contrastive", "mlrc")
@@ -165,6 +165,6 @@ def test_what_is_inferred_is_said_by_method_and_protocol() -> None:
 
 
 @pytest.mark.parametrize("wrong", [{"protocol": "mlcr"}, {"backbone": "resnet-50"}])
-def test_what_no_run_has_is_refused(wrong: dict[str, Any]) -> None:
+def test_unknown_protocol_and_backbone_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=rf"^{next(iter(wrong))}\b"):
         beside(recipe("pfml", "cub"), "pfml", "cub", **wrong)

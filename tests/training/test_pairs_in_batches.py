@@ -1,4 +1,4 @@
-"""Batches from which a pair loss learns nothing: refused, stopped, and never the default."""
+"""Batches without positive or negative pairs: refused, stopped, and never the default."""
 
 import dataclasses
 import re
@@ -27,7 +27,7 @@ UNEQUAL = np.repeat(np.arange(6), [1, 1, 2, 5, 30, 60])
 
 
 def pairs(rows, labels):
-    """Pairs of one class in a batch, one by one."""
+    """Count the pairs of one class in a batch."""
     y = [labels[row] for row in rows if row >= 0]
     return sum(y[i] == y[j] for i in range(len(y)) for j in range(i))
 
@@ -43,14 +43,14 @@ UNLIKE = np.repeat(np.arange(12), [1, 2, 3, 5, 8, 13, 2, 3, 5, 8, 2, 3])
         ({"batch": (3, 4), "class_power": 0.5}, UNLIKE),
     ],
 )
-def test_the_expected_number_of_pairs_is_the_mean_of_batches(settings, labels):
+def test_expected_number_of_pairs_is_the_mean_over_batches(settings, labels):
     recipe = Recipe(**settings)
     sampler = make_sampler(recipe, labels)
     mean = np.mean([pairs(next(sampler), labels) for _ in range(2000)])
     assert positive_pairs(recipe, labels) == pytest.approx(mean, rel=0.05)
 
 
-def test_batches_within_a_view_are_typed_and_refused():
+def test_batch_within_keeps_groups_and_refuses_others():
     typed = Train(batch="2x3", batch_within="kind", class_power=0.5, remat=True, dtype="float16")
     recipe = typed.recipe()
     assert Recipe.from_json(recipe.to_json()) == recipe
@@ -64,7 +64,7 @@ def test_batches_within_a_view_are_typed_and_refused():
 
 
 @pytest.mark.parametrize("labels", [UNEQUAL, np.arange(9) // 2])
-def test_usual_batches_of_pair_losses_have_positives_and_negatives(labels):
+def test_default_batches_of_pair_losses_have_positives_and_negatives(labels):
     recipe = with_usual_batch(Recipe(), labels)
     check_positives(recipe, labels)
     rows = next(make_sampler(recipe, labels))
@@ -82,7 +82,7 @@ def test_usual_batches_of_pair_losses_have_positives_and_negatives(labels):
         ("proxy_anchor", np.arange(40) % 10, 40),
     ],
 )
-def test_the_usual_batch(loss, labels, batch):
+def test_default_batch(loss, labels, batch):
     assert with_usual_batch(Recipe(loss=loss), labels).batch == batch
 
 
@@ -102,7 +102,7 @@ def test_batches_shrink_to_the_data():
         (Recipe(batch=(1, 5)), CLASSES, "batch 1x5"),
     ],
 )
-def test_batches_of_which_nothing_is_learned_are_refused(recipe, labels, words):
+def test_batches_without_pairs_are_refused(recipe, labels, words):
     with pytest.raises(ValueError, match=rf"\b{words}\b"):
         check_positives(recipe, labels)
     images = np.zeros((len(labels), 8, 8, 1), np.uint8)
@@ -120,7 +120,7 @@ def fitted(objective, labels, sampler, steps, **settings):
 
 
 @pytest.mark.parametrize(("steps", "mine"), [(3, None), (120, jdml.mining.easy_positive())])
-def test_fit_stops_where_no_positive_comes(steps, mine, tmp_path):
+def test_fit_stops_without_positives(steps, mine, tmp_path):
     objective = objectives.pair(jdml.triplet_loss, mine=mine)
     sampler = data.ClassBatchSampler(CLASSES, 20, 1)
     with pytest.raises(ValueError, match=rf"^sampler\b.*one class.*\b{min(steps, 50)}\b"):
@@ -129,15 +129,15 @@ def test_fit_stops_where_no_positive_comes(steps, mine, tmp_path):
 
 
 @pytest.mark.parametrize("labels", [CLASSES, np.zeros(200, int)])
-def test_fit_stops_where_no_negative_comes(labels, caplog):
+def test_fit_stops_without_negatives(labels, caplog):
     sampler = data.ClassBatchSampler(labels, 1, 5)
     with pytest.raises(ValueError, match=r"^sampler\b.*two classes.*\b50\b"):
         fitted(objectives.pair(jdml.triplet_loss), labels, sampler, 60)
     assert ("one class" in caplog.text) == (labels.max() == 0)
 
 
-def test_fit_continues_where_something_is_learned():
-    """One positive in many batches; a loss of proxies; a memory that fills first."""
+def test_fit_continues_with_few_positives_proxies_or_a_memory():
+    """One positive in many batches; a proxy loss; a memory that has to fill first."""
     rare = np.concatenate([np.arange(39), [0]])
     fitted(objectives.pair(jdml.triplet_loss), rare, data.RandomBatchSampler(40, 30), 60)
     proxies = objectives.proxy(jdml.proxy_anchor_loss, 40, 2)
@@ -151,13 +151,13 @@ def run_of(**options):
     return TrainingRun(settled, settled.recipe(), {})
 
 
-def test_the_command_line_reports_the_batch():
+def test_command_reports_the_batch():
     run = run_of()
     assert run.recipe.batch == (10, 6)
-    assert any("150 pairs" in line for line in run.summary())
+    assert any(re.search(r"\b150 pairs\b", line) for line in run.summary())
     proxies = run_of(loss="proxy_anchor")
     assert proxies.recipe.batch == 64
-    assert not any("pairs of one class" in line for line in proxies.summary())
+    assert not any("pairs" in line for line in proxies.summary())
     (note,) = (line for line in run_of(batch="11x4").summary() if "--batch" in line)
     assert re.findall(r"\d+x\d+", note) == ["10x4", "11x4"]
     assert run_of(batch="2000").recipe.batch == 1198

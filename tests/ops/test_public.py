@@ -1,4 +1,4 @@
-"""The decorator behind every public function: what is traced, what is checked and when."""
+"""The decorator of every public function: traced and static arguments, and checks."""
 
 import chex
 import jax
@@ -15,7 +15,7 @@ Y = jnp.array([0, 0, 1, 1])
 
 
 def traced_counter():
-    """A public function, and the list of what it saw at each trace."""
+    """Return a public function, and the list of its arguments at each trace."""
     traces: list[tuple] = []
 
     @ops.public(power=checks.positive, bins=checks.count)
@@ -81,7 +81,7 @@ def test_hyper_parameters_are_checked_before_tracing(name, value, error) -> None
         (checks.as_centres, np.ones((0, 3)), ValueError, "x"),
     ],
 )
-def test_what_checks_refuse(check, value, error, name) -> None:
+def test_checks_refuse_wrong_values(check, value, error, name) -> None:
     with pytest.raises(error, match=f"^{name}"):
         check("x", value)
 
@@ -89,7 +89,7 @@ def test_what_checks_refuse(check, value, error, name) -> None:
 @pytest.mark.parametrize(
     "labels", [np.array([2.0**40]), np.array([0, 2**31 - 1]), np.zeros(0, int)]
 )
-def test_labels_that_are_no_wide_integers_are_let_through(labels) -> None:
+def test_labels_that_fit_int32_are_accepted(labels) -> None:
     checks.check_label_values("x", labels)
 
 
@@ -121,13 +121,13 @@ def test_checked_gives_the_same_value_and_gradient() -> None:
     )
 
 
-def test_checks_leave_no_trace_in_later_calls() -> None:
+def test_checks_do_not_change_later_calls() -> None:
     with pytest.raises(ValueError, match="labels"):
         jdml.checked(jdml.proxy_anchor_loss)(X, Y + 5, jnp.eye(3))
     assert jax.jit(jdml.proxy_anchor_loss)(X, Y + 5, jnp.eye(3)) == 0
 
 
-def test_a_miner_built_anew_in_every_call_recompiles_nothing() -> None:
+def test_rebuilt_miner_does_not_retrace() -> None:
     @chex.assert_max_traces(n=1)
     def counted(x: jax.Array) -> jax.Array:
         return x

@@ -15,7 +15,7 @@ FEATURES = {"image": {"_type": "Image"}, "label": {"_type": "ClassLabel", "names
 
 
 def encoded(image: Image.Image | np.ndarray, kind: str = "png", **options) -> bytes:
-    """An image as a file of this kind."""
+    """Return the image encoded as a file of this kind."""
     file = io.BytesIO()
     image = Image.fromarray(image) if isinstance(image, np.ndarray) else image
     image.save(file, kind, **options)

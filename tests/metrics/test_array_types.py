@@ -1,4 +1,4 @@
-"""The kinds of arrays that metrics take: arrays of any library and order of bytes, classes by number or name."""
+"""Arrays that metrics accept: of any library and byte order, with classes by number or name."""
 
 import shutil
 
@@ -22,7 +22,7 @@ EXPECTED = evaluate_retrieval(X, Y)
 
 
 @pytest.mark.parametrize("order", ["<", ">"])
-def test_any_order_of_bytes(order):
+def test_any_byte_order(order):
     x, y = X.astype(f"{order}f4"), Y.astype(f"{order}i8")
     assert evaluate_retrieval(x, y) == EXPECTED
     chex.assert_trees_all_equal(nearest(x, x, 3), nearest(X, X, 3))
@@ -30,11 +30,11 @@ def test_any_order_of_bytes(order):
     assert metrics.uniformity(X.astype(f"{order}f8")) == metrics.uniformity(X)
 
 
-def test_any_order_of_bytes_on_disk(to_disk):
+def test_any_byte_order_on_disk(to_disk):
     there, queries = to_disk(X, ">f4"), X + np.float32(0.1)
     chex.assert_trees_all_close(nearest(queries, there, 3), nearest(queries, X, 3), rtol=1e-6)
     assert evaluate_retrieval(queries, Y, there, Y) == evaluate_retrieval(queries, Y, X, Y)
-    for metric in (  # which read all of it
+    for metric in (  # these read the whole array
         lambda x: metrics.uniformity(x),
         lambda x: metrics.class_density(x, Y),
         lambda x: metrics.covering_radius(x, x[:3]),
@@ -46,7 +46,7 @@ def test_any_order_of_bytes_on_disk(to_disk):
         assert metric(there) == metric(X)
 
 
-def test_text_without_a_width():
+def test_variable_width_strings():
     names = NAMES.astype(np.dtypes.StringDType())
     assert evaluate_retrieval(X, names) == EXPECTED
     views = np.where(np.arange(20) < 10, "left", "right")
@@ -56,7 +56,7 @@ def test_text_without_a_width():
 
 
 @pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
-def test_narrow_numbers_are_not_rounded_again(dtype):
+def test_16_bit_numbers_are_computed_in_float32(dtype):
     narrow = jnp.asarray(X, dtype)
     for metric in (
         lambda x: metrics.class_covering(x, Y),
@@ -76,31 +76,31 @@ def test_arrays_of_other_libraries(library):
     assert nearest(array_of(library, kind, X), X, 2)[1].shape == (20, 2)
 
 
-def test_labels_by_either_name():
+def test_labels_as_keyword_or_list():
     assert evaluate_retrieval(X, labels=Y) == EXPECTED
     assert evaluate_retrieval(queries=X, labels=list(NAMES), gallery=None) == EXPECTED
 
 
-def test_labels_that_are_python_objects():
+def test_object_arrays_of_labels():
     assert evaluate_retrieval(X, Y.astype(object)) == EXPECTED
     assert evaluate_retrieval(X, NAMES.astype(object)) == EXPECTED
     assert evaluate_retrieval(X, np.array([np.int64(label) for label in Y], object)) == EXPECTED
     assert metrics.class_density(X, NAMES.astype(object)) == metrics.class_density(X, Y)
 
 
-def test_modes_may_be_names():
+def test_modes_by_name():
     modes = NAMES.astype(object)
     proxies = jnp.asarray(RNG.normal(size=(4, 2, 3)), jnp.float32)
     assert metrics.proxy_spread(proxies, X, Y, modes) == metrics.proxy_spread(proxies, X, Y, Y)
 
 
-# Metrics of arrays by name: what a file holds, measured as its arrays are.
+# `evaluate_arrays`: arrays by name, as a file has them.
 
 ROWS = np.random.default_rng(0).normal(size=(12, 3)).astype(np.float32)
 CLASSES = np.arange(12) % 3
 
 
-def test_arrays_are_measured_as_they_are():
+def test_evaluate_arrays_equals_evaluate_retrieval():
     by_name = {
         "q": ROWS,
         "c": CLASSES,
@@ -119,7 +119,7 @@ def test_arrays_are_measured_as_they_are():
     }
 
 
-def test_a_second_look_at_arrays_is_that_of_a_gallery_with_own_rows():
+def test_second_look_equals_its_steps_with_self_index():
     rows, classes = (
         np.random.default_rng(1).normal(size=(60, 3)).astype(np.float32),
         np.arange(60) % 6,
@@ -144,14 +144,14 @@ def test_a_second_look_at_arrays_is_that_of_a_gallery_with_own_rows():
         assert {name: clusters[name] for name in ("NMI", "AMI")} == agreement(rows, classes)
 
 
-def test_ignored_answers_are_counted_in_blocks():
+def test_ignored_matches_are_counted_in_blocks():
     barred = np.arange(144).reshape(12, 12) % 5 == 0
     expected = (barred & (CLASSES[:, None] == CLASSES)).sum(1).tolist()
     for at_a_time in (AT_A_TIME, 1):
         assert _ignored(barred, CLASSES, CLASSES, at_a_time).tolist() == expected
 
 
-def test_arrays_on_disk(to_disk):
+def test_evaluate_arrays_on_disk(to_disk):
     arrays = {"embeddings": ROWS, "labels": CLASSES, "gallery_labels": CLASSES[::-1]}
     arrays["self_index"] = np.arange(12)[::-1]
     expected = evaluate_arrays({**arrays, "gallery_embeddings": ROWS[::-1]})
@@ -159,7 +159,7 @@ def test_arrays_on_disk(to_disk):
     assert evaluate_arrays({**arrays, **there}) == pytest.approx(expected)
 
 
-def test_a_gallery_on_disk_is_scaled_there(to_disk, tmp_path, monkeypatch):
+def test_gallery_on_disk_is_normalized_on_disk(to_disk, tmp_path, monkeypatch):
     gallery = to_disk(3 * ROWS[::-1])
     arrays = {"embeddings": 2 * ROWS, "labels": CLASSES, "gallery_labels": CLASSES[::-1]}
     arrays["self_index"] = np.arange(12)[::-1]

@@ -1,0 +1,62 @@
+"""The identity of a run: its folder is resumed only with the same parts, in any process and order."""
+
+import dataclasses
+import os
+import subprocess
+import sys
+
+import optax
+import pytest
+from training import own_parts
+from training.own_parts import CONFIG, DATA, RECIPE, TAGS, Net, run
+
+RUN = "import sys; from training.own_parts import run; run(sys.argv[1], int(sys.argv[2]))"
+
+
+def other_labels():
+    labels = DATA.labels.copy()
+    labels[:2] = labels[1::-1]
+    return dataclasses.replace(DATA, labels=labels)
+
+
+@pytest.fixture(scope="module")
+def begun(tmp_path_factory):
+    """A run of two steps, in this process."""
+    folder = tmp_path_factory.mktemp("runs") / "begun"
+    run(folder, 2)
+    return folder
+
+
+def test_run_resumes_in_another_process_and_order(tmp_path):
+    for step, seed in ((1, "1"), (2, "2")):  # sets have another order in each
+        environment = {"PYTHONPATH": os.pathsep.join(sys.path), "PYTHONHASHSEED": seed}
+        words = [sys.executable, "-c", RUN, str(tmp_path), str(step)]
+        done = subprocess.run(words, env={**os.environ, **environment}, capture_output=True)
+        assert done.returncode == 0, done.stderr.decode()
+    rates, note = (dict(reversed(d.items())) for d in (RECIPE.role_rates, CONFIG["note"]))
+    changes = {"recipe": dataclasses.replace(RECIPE, role_rates=rates), "config": {"note": note}}
+    changes["objective"] = own_parts.objective_of(own_parts.triplet, *reversed(TAGS))
+    result = run(tmp_path, 3, **changes)
+    assert [record["step"] for record in result.history] == [1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("changes", "names"),
+    [
+        ({"recipe": dataclasses.replace(RECIPE, role_rates={"proxies": 9.0})}, r"role_rates"),
+        ({"recipe": dataclasses.replace(RECIPE, nmi=True)}, r"recipe\.nmi"),
+        ({"config": {"note": {**CONFIG["note"], "b": 3}}}, r"note\.b"),
+        ({"seed": 1}, r"seed"),
+        ({"train": other_labels()}, r"data|labels"),
+        ({"train": dataclasses.replace(DATA, images=DATA.images + 1)}, r"data|images"),
+        ({"model": Net(dim=5)}, r"model|embedding|params"),
+        ({"objective": own_parts.objective_of(own_parts.contrastive, *TAGS)}, r"objective"),
+        ({"preprocess": own_parts.thirds}, r"preprocess"),
+        ({"optimizer": optax.adam(0.1)}, r"optimizer|opt_state"),
+    ],
+)
+def test_resume_refuses_other_parts(begun, changes, names):
+    before = {file: file.stat().st_mtime_ns for file in begun.rglob("*") if file.is_file()}
+    with pytest.raises(ValueError, match=rf"^out_dir\b.*\b(?:{names})\b"):
+        run(begun, 2, **changes)
+    assert {file: file.stat().st_mtime_ns for file in begun.rglob("*") if file.is_file()} == before
