@@ -110,7 +110,7 @@ def map_at_r(embedder, part):
     return jdml.evaluate_retrieval(x, part.labels)["MAP@R"]
 
 
-def learn(hook):
+def learn(problems):
     def adam(rate):
         falling = optax.cosine_decay_schedule(rate, STEPS)
         return optax.chain(optax.clip_by_global_norm(10.0), optax.adam(falling, b2=0.99))
@@ -128,10 +128,12 @@ def learn(hook):
         train,
         jdml.data.ClassBatchSampler(train.labels, 8, 4, seed=0),
         steps=STEPS,
-        evaluate=lambda embedder: {"validation": map_at_r(embedder, validation)},
-        evaluate_every=EVERY,
-        monitor="validation",
-        hook=hook,
+        evaluation=training.Evaluation(
+            lambda embedder: {"validation": map_at_r(embedder, validation)},
+            every=EVERY,
+            monitor="validation",
+        ),
+        callbacks=[problems],
         progress=False,
     )
 
@@ -139,7 +141,7 @@ def learn(hook):
 # %% [markdown]
 # ## Alternating problems
 #
-# `AlternatingProblems` is a hook of the training loop. Here it also notes how each problem begins.
+# `AlternatingProblems` is a callback of the training loop. Here it also notes how each problem begins.
 
 
 # %%
@@ -159,14 +161,14 @@ class Recorder(training.AlternatingProblems):
         self.keep(after, None)
         return carried, after
 
-    def after_evaluation(self, carried, state, metrics):
-        result = super().after_evaluation(carried, state, metrics)
+    def update(self, carried, step, state, metrics):
+        result = super().update(carried, step, state, metrics)
         if int(result.carried.machine.problem) > int(carried.machine.problem):
             self.keep(result.state, np.asarray(ball(carried.params["proxies"])))
         return result
 
 
-hook = Recorder(
+problems = Recorder(
     model=model,
     train=train,
     pool_size=16,
@@ -175,8 +177,8 @@ hook = Recorder(
     restore=False,
     anchor_first=False,
 )
-single = dataclasses.replace(hook, machine=AlternatingProjections(10**6, 10**6), panels=[])
-runs = {"single": learn(single), "CCP": learn(hook)}
+single = dataclasses.replace(problems, machine=AlternatingProjections(10**6, 10**6), panels=[])
+runs = {"single": learn(single), "CCP": learn(problems)}
 for name, run in runs.items():
     print(f"{name:8} new images MAP@R {100 * map_at_r(run.embedder, new):.1f}")
 
@@ -186,7 +188,7 @@ for name, run in runs.items():
 # Samples as dots, converged proxies as boxes, the next ones as circles; a colour is a digit.
 
 # %%
-panels = hook.panels[:5]
+panels = problems.panels[:5]
 figure, axes = plt.subplots(1, len(panels), figsize=(3.2 * len(panels), 3.4), layout="constrained")
 for number, (axis, (points, old, new)) in enumerate(zip(np.atleast_1d(axes), panels, strict=True)):
     for label, colour in enumerate(plt.colormaps["tab10"].colors):

@@ -111,7 +111,6 @@ def learn(positive, seed):
         jdml.data.RandomBatchSampler(len(train), 64, seed=seed),
         steps=STEPS,
         seed=seed,
-        evaluate_every=STEPS,
         progress=False,
     ).embedder
 

@@ -100,7 +100,6 @@ def learn(loss, per_class, seed=0):
         jdml.data.RandomBatchSampler(len(train), 64, seed=seed),
         steps=STEPS,
         seed=seed,
-        evaluate_every=STEPS,
         progress=False,
     )
     x = jdml.sphere(jnp.asarray(result.embedder(new.images)))

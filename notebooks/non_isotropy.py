@@ -173,8 +173,7 @@ def learn(regularized, seed=0, steps=200):
         jdml.data.RandomBatchSampler(len(train), 64, seed=seed),
         steps=steps,
         seed=seed,
-        evaluate_every=steps,
-        log_every=20,
+        run=training.RunConfig(log_every=20),
         progress=False,
     )
     return jdml.sphere(jnp.asarray(result.embedder(new.images))), result.history

@@ -183,7 +183,6 @@ def learn(objective, noise):
         dataclasses.replace(train, labels=wrong),
         jdml.data.RandomBatchSampler(len(train), 64, seed=0),
         steps=STEPS,
-        evaluate_every=STEPS,
         progress=False,
     ).embedder
 
