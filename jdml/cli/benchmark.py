@@ -94,7 +94,9 @@ class Benchmark:
     task: Annotated[TaskOptions, options_of(TaskOptions())] = typed()
     data: Annotated[ImageOptions, options_of(ImageOptions())] = typed()
     weights: Annotated[WeightOptions, options_of(WeightOptions())] = typed()
-    network: Annotated[Typed, options_of(Recipe().network, without=("name",), shown=False)] = typed()
+    network: Annotated[Typed, options_of(Recipe().network, without=("name",), shown=False)] = (
+        typed()
+    )
     loss: Annotated[Typed, options_of(Recipe().loss, without=("name",), shown=False)] = typed()
     finetune: Annotated[Typed, options_of(Recipe().finetune, shown=False)] = typed()
     batch: Annotated[Typed, options_of(Recipe().batch, shown=False)] = typed()
@@ -147,9 +149,7 @@ class Benchmark:
         names = ("loss", "network", "finetune", "batch", "optimizer", "evaluation")
         made = with_typed(base, {name: getattr(self, name) for name in names})
         settings = ("alpha", "delta")
-        changed = [
-            n for n in settings if made.loss.settings.get(n) != base.loss.settings.get(n)
-        ]
+        changed = [n for n in settings if made.loss.settings.get(n) != base.loss.settings.get(n)]
         if base.loss.proxies.clip_norm is not None and changed:
             raise ValueError(
                 "--method-setting clip=vector clips at the force of the preset's alpha and delta: it does not go with "
@@ -240,7 +240,9 @@ class Benchmark:
             scored = {"query": test.queries, "gallery": test.gallery}
         for name, part in {"train": train, **scored}.items():
             if len(np.unique(part.labels)) < 2:
-                raise ValueError(f"{source.task.dataset}: the split {name!r} has fewer than two classes")
+                raise ValueError(
+                    f"{source.task.dataset}: the split {name!r} has fewer than two classes"
+                )
         unlike = unlike_published(source.task.dataset, {"train": train, **scored})
         for line in unlike:
             print(f"{source.task.dataset}: {line}", flush=True)

@@ -172,4 +172,6 @@ class Evaluate:
         if len(given) == 1:
             ((name, file),) = given.items()
             (other,) = set(GALLERY) - {name}
-            raise ValueError(f"--{name.replace("_", "-")} {file} needs --{other.replace("_", "-")}, another .npy file")
+            raise ValueError(
+                f"--{name.replace('_', '-')} {file} needs --{other.replace('_', '-')}, another .npy file"
+            )

@@ -179,7 +179,9 @@ class Train:
                 f"--cached-views {recipe.finetune.cached_views} caches augmented views: --augmentation none leaves one"
             )
         if self.run.feature_cache is not None and not recipe.finetune.caches_features:
-            raise ValueError("--feature-cache needs --freeze backbone, of which features are cached")
+            raise ValueError(
+                "--feature-cache needs --freeze backbone, of which features are cached"
+            )
         needs = "held-out rows: --validation 0.2"
         if not self.data.may_hold_out:
             for name, option in {"patience": "--patience", "every": "--evaluate-every"}.items():

@@ -137,7 +137,9 @@ def _read_files(options: DataOptions, seed: int) -> tuple[dict[str, Any], tuple[
     return parts, (*listing.split_notes, *listing.notes), listing.checksum
 
 
-def _held_out(train: data.Dataset, options: DataOptions, seed: int) -> tuple[data.Dataset, data.Dataset]:
+def _held_out(
+    train: data.Dataset, options: DataOptions, seed: int
+) -> tuple[data.Dataset, data.Dataset]:
     """Training rows, and the share of them that is held out."""
     held_out = np.zeros(len(train), bool)
     order = np.random.default_rng(seed).permutation(len(train))

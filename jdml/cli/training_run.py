@@ -45,9 +45,7 @@ class TrainingRun:
         hints: other lines before the first step.
     """
 
-    def __init__(
-        self, options: Train, started: dict[str, Any], hints: Sequence[str] = ()
-    ) -> None:
+    def __init__(self, options: Train, started: dict[str, Any], hints: Sequence[str] = ()) -> None:
         self.options, self.started, self.hints = options, started, hints
         self.data = read_training_data(options.data, options.run.seed)
         self.train = self.data.train
@@ -97,7 +95,9 @@ class TrainingRun:
                 ),
                 seed=options.run.seed,
                 devices=Devices(mesh, micro_batch=options.devices.micro_batch),
-                callbacks=(TensorBoard(out / "tensorboard"),) if options.run.tensorboard and out else (),
+                callbacks=(TensorBoard(out / "tensorboard"),)
+                if options.run.tensorboard and out
+                else (),
                 progress=not options.run.quiet,
                 model=self.model,
                 sampler=self.sampler,

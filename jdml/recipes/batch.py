@@ -27,23 +27,23 @@ class BatchConfig(Config):
     """
 
     size: Annotated[int | None, positive] = None
-    """Rows of a batch, drawn at random. None: 128, or what ``classes`` makes."""
+    """Rows of a batch, drawn at random. None: 128."""
     classes: Annotated[int | None, positive] = None
-    """Classes in a batch."""
+    """Classes in a batch, in place of random rows."""
     samples_per_class: Annotated[int | None, positive] = None
-    """Samples of each class in a batch."""
+    """Samples of each of these classes."""
     on_small_class: Literal["pad", "refuse"] = "pad"
-    """A class with fewer samples leaves places of the batch empty (pad), or is an error (refuse)."""
+    """A smaller class leaves places empty (pad), or is an error (refuse)."""
     group_by: str | None = None
-    """A coarser labelling, such as super_class of sop: the classes of a batch are of one of its groups."""
+    """A coarser labelling: the classes of a batch are of one of its groups."""
     class_sampling_power: Annotated[float | None, unit] = None
-    """Draw a class of n samples in proportion to n to this power. None: each sample is drawn once an epoch."""
+    """Draw a class of n samples in proportion to n to this power. None: each sample once an epoch."""
     epochs: Annotated[int, positive] = 100
     """Passes over the training rows."""
     steps: Annotated[int | None, non_negative] = None
     """Training steps, in place of epochs; 0 evaluates the start."""
     skip_nonfinite: Annotated[int | None, positive] = None
-    """Leave out steps whose loss or gradient is not finite; so many in a row end the run. None: the first one does."""
+    """Leave out steps that are not finite; so many in a row end the run."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -64,7 +64,9 @@ class BatchConfig(Config):
 
     def __str__(self) -> str:
         """Return the shape of a batch: ``"8x4"``, or ``"64"`` for random rows."""
-        return str(self.rows) if self.classes is None else f"{self.classes}x{self.samples_per_class}"
+        return (
+            str(self.rows) if self.classes is None else f"{self.classes}x{self.samples_per_class}"
+        )
 
     @property
     def rows(self) -> int:

@@ -14,11 +14,11 @@ class EvaluationConfig(Config):
     every: Annotated[int | None, positive] = None
     """Steps between evaluations of held-out rows. None: an epoch."""
     monitor: str | None = None
-    """The metric whose best parameters are kept, larger is better. None: MAP@R."""
+    """Metric whose best parameters are kept. None: MAP@R."""
     patience: Annotated[int | None, positive] = None
     """Evaluations without improvement that end the run."""
     ema: Annotated[float | None, inside_unit] = None
-    """Evaluate and keep an average of the parameters with this decay, such as 0.999."""
+    """Evaluate and keep an average of the parameters with this decay."""
     nmi: bool = False
     """Measure NMI, too."""
     nmi_cluster_factor: Annotated[int | None, positive] = None

@@ -48,13 +48,13 @@ class ProxyConfig(Config):
     __hash__ = Config.__hash__
 
     per_class: Annotated[int | None, number] = None
-    """How many each class has. None: the loss's own number, 8 with CCP. 0: a field of samples alone."""
+    """Proxies of each class; 0: a field of samples alone. None: the loss's own number, 8 with CCP."""
     init: Literal["random", "samples"] = "random"
-    """Where they begin: at random, or on samples of their class."""
+    """Where proxies begin: at random, or on samples of their class."""
     sampled_classes: Annotated[int | None, positive] = None
-    """Classes that a step sees, drawn at random beside those of the batch. None: all."""
+    """Classes that a step sees, at random beside the batch's. None: all."""
     clip_value: Annotated[float | None, positive] = None
-    """Largest entry of their gradient."""
+    """Largest entry of the proxies' gradient."""
     clip_norm: Annotated[float | None, positive] = None
     """Largest norm of each proxy's gradient."""
     on_sphere: bool = False
@@ -73,22 +73,21 @@ class LossConfig(Config):
     __hash__ = Config.__hash__
 
     name: str = "triplet"
-    """The loss: a name in ``jdml.registry.LOSSES``."""
+    """The loss; proxy losses learn vectors of each class."""
     settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    """The loss's own numbers in place of its defaults. ``reduce_fn`` is mean, mean_nonzero, sum or total."""
+    """The loss's own numbers, such as margin=0.2 or reduce_fn=mean."""
     weight: Annotated[float, non_negative] = 1.0
     """Factor of the whole loss."""
     miner: str = "none"
-    """Pairs that a pair loss sees: miners joined by +, each with settings after a colon, such as
-    easy_positive+semi_hard_negative:margin=0.2."""
+    """Pairs that a pair loss sees, such as easy_positive+semi_hard:margin=0.2."""
     normalize: Literal["sphere", "ball", "none"] = "sphere"
-    """How embeddings are scaled before they are compared, in the loss and in retrieval."""
+    """How embeddings are scaled, in the loss and in retrieval."""
     learn_beta: Literal["class", "shared"] | None = None
-    """Learn the boundary of the margin loss, for each class or one for all."""
+    """Learn the margin loss's boundary, per class or one for all."""
     memory_size: Annotated[int, non_negative] = 0
-    """Remembered embeddings that a pair loss also compares the batch with."""
+    """Remembered embeddings that a pair loss also compares with."""
     memory_start_step: Annotated[int, non_negative] = 0
-    """Step from which the memory is used; until then it fills."""
+    """Step from which the memory is used."""
     proxies: ProxyConfig = ProxyConfig()
     method: Method | None = None
     """What is made of the loss: ``CCPConfig`` or ``NIRConfig``. None: the loss alone."""

@@ -27,18 +27,17 @@ class NetworkConfig(Config):
     """The network, and how it is built."""
 
     name: str | None = None
-    """The network: a name in ``jdml.registry.NETWORKS``, or package.module:factory, which makes one of your own.
-    None: eps for small images in memory, small for others."""
+    """The network, or package.module:factory. None: small, or eps for tiny images."""
     dim: Annotated[int, positive] = 64
     """Dimension of the embeddings."""
     pooling: str | None = None
     """How the network pools over space. None: its own way."""
     head_init: Literal["random", "principal"] = "random"
-    """Where the embedding head begins: at random, or on the principal directions of pretrained features."""
+    """Begin the head at random, or on principal directions of pretrained features."""
     dtype: Literal["bfloat16", "float16", "float32"] = "float32"
-    """What the network computes in; parameters stay float32, and with float16 the loss is scaled."""
+    """What the network computes in; float16 scales the loss."""
     remat: bool = False
-    """Compute a vision transformer's blocks again for the gradient, which takes less memory."""
+    """Recompute a vision transformer's blocks for the gradient, to save memory."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -52,7 +51,12 @@ class NetworkConfig(Config):
         return for_images(None if isinstance(images, ImageFiles) else max(images.shape[1:3]))
 
     def build(
-        self, images: Any, *, freeze_batch_norm: bool | None = False, pretrained: Any = None, **own: Any
+        self,
+        images: Any,
+        *,
+        freeze_batch_norm: bool | None = False,
+        pretrained: Any = None,
+        **own: Any,
     ) -> Any:
         """Make one of the library's networks.
 
@@ -114,27 +118,25 @@ class FinetuneConfig(Config):
     """What of the network learns, how fast by depth, and from when on."""
 
     freeze: str | None = None
-    """What stays as it is: backbone, all but the embedding head, or a regular expression of parameters' paths such as
-    block[0-8]|patches."""
+    """What is frozen: backbone, or a regular expression of parameters' paths."""
     freeze_batch_norm: bool = False
-    """Keep the running statistics of batch norm; they are kept wherever anything is frozen."""
+    """Keep the running statistics of batch norm."""
     cached_views: Annotated[int, non_negative] = 1
-    """With a frozen backbone: views of each image whose features are computed once. 1: the image as in evaluation;
-    more: augmented ones; 0: images go through the backbone at each step."""
+    """With a frozen backbone: views of each image whose features are cached; 0: none."""
     last_blocks: Annotated[int | None, positive] = None
-    """Train only so many of the network's last blocks, and what comes after them."""
+    """Train only the network's last blocks, so many, and what follows."""
     layer_decay: Annotated[float | None, inside_unit] = None
     """Factor of the learning rate from each block to the one before it."""
     lora: Annotated[int | None, positive] = None
-    """Rank of the changes that the blocks' kernels learn while all but the embedding head stays."""
+    """Rank of low-rank changes of the blocks' kernels; the rest is frozen but the head."""
     lora_alpha: Annotated[float | None, positive] = None
-    """Changes are multiplied by this over the rank. None: by 1."""
+    """Low-rank changes are multiplied by this over the rank. None: by 1."""
     lora_paths: str | None = None
-    """Which arrays learn such changes: a regular expression of paths. None: the kernels of the blocks."""
+    """Arrays that change, as a regular expression. None: the blocks' kernels."""
     backbone_freeze_epochs: Annotated[int, non_negative] = 0
-    """First epochs in which only the embedding head and the loss's own parameters learn."""
+    """First epochs in which only the head and the loss's parameters learn."""
     backbone_freeze_steps: Annotated[int | None, non_negative] = None
-    """The same in steps, in place of epochs."""
+    """The same in steps."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -36,22 +36,21 @@ class OptimizerConfig(Config):
     __hash__ = Config.__hash__
 
     name: Literal["adam", "adamw", "sgd"] = "adam"
-    """The rule: adam (weight decay is added to the gradient), adamw (decoupled), or sgd with momentum 0.9."""
+    """adam (weight decay in the gradient), adamw (decoupled), sgd (momentum 0.9)."""
     learning_rate: Annotated[float, positive] = 1e-4
     """Learning rate of the network."""
     lr_multipliers: Mapping[str, float] = dataclasses.field(
         default_factory=lambda: {"proxies": 100.0}
     )
-    """Factors of the learning rate by regular expression: of a role (proxies, beta, flow), or of paths of the network's
-    parameters such as head."""
+    """Factors by role (proxies, beta, flow) or by path, as regular expressions."""
     b2: Annotated[float, share] = 0.999
     """Decay of Adam's second moment."""
     weight_decay: Annotated[float, non_negative] = 0.0
-    """Weight decay of the network and of weight_decay_roles."""
+    """Weight decay of the network."""
     weight_decay_roles: tuple[str, ...] = ()
-    """Roles with weight decay beside the network."""
+    """Roles that decay, too, such as proxies."""
     schedule: str = "constant"
-    """How learning rates fall: constant, cosine or linear to 0, or step:every=EPOCHS,factor=0.5."""
+    """constant, cosine or linear to 0, or step:every=EPOCHS,factor=0.5."""
     lr_warmup_steps: Annotated[int, non_negative] = 0
     """First steps, in which learning rates rise from 0."""
     clip_global_norm: float | Mapping[str, float] | None = None
@@ -232,9 +231,7 @@ class OptimizerConfig(Config):
     def _check_roles(self, roles: tuple[str, ...]) -> None:
         """Refuse a rate of the model beside its own, and decay of a role that there is not."""
         if "model" in self.lr_multipliers:
-            raise RecipeError(
-                "{lr_multipliers} has 'model', whose rate is {learning_rate} itself"
-            )
+            raise RecipeError("{lr_multipliers} has 'model', whose rate is {learning_rate} itself")
         known = tuple(dict.fromkeys(("model", *roles, *ROLES)))
         for role in self.weight_decay_roles:
             if role not in known:
@@ -307,7 +304,7 @@ def _later(schedule: Any, steps: int) -> Any:
 
 
 def _check_number(name: str, value: Any) -> None:
-    """Refuse anything but a positive number, or 0 for a learning rate's factor."""
+    """Factors by role (proxies, beta, flow) or by path, as regular expressions."""
     number = isinstance(value, int | float) and not isinstance(value, bool)
     if not number or not math.isfinite(value) or value < 0:
         raise RecipeError(f"{name} must be a number that is not negative, got {value!r}")

@@ -58,7 +58,9 @@ def _pair_recipe(
     **of_loss: Any,
 ) -> Recipe:
     """EPS's setting, and that of the pair losses it is compared with."""
-    shape = {"classes": 20, "samples_per_class": 8} if random_rows is None else {"size": random_rows}
+    shape = (
+        {"classes": 20, "samples_per_class": 8} if random_rows is None else {"size": random_rows}
+    )
     return Recipe().replace(
         loss={"name": loss, "settings": settings, **of_loss},
         network={"pooling": "average", "dim": 128},
@@ -97,9 +99,7 @@ def _xbm(
     one_of("size", size, MEMORIES)
     rows = 32 * MEMORIES[size].get(dataset, MEMORIES[size]["cub"])
     settings = pair_settings(loss, dataset)
-    return _pair_recipe(
-        dataset, loss, settings=settings, memory_size=rows, memory_start_step=1000
-    )
+    return _pair_recipe(dataset, loss, settings=settings, memory_size=rows, memory_start_step=1000)
 
 
 def _triplet(positive: str) -> Maker:

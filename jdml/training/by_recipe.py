@@ -291,7 +291,9 @@ def make_network(
     name = recipe.network.resolve(train.images)
     if is_pointer(name):
         return adapted(recipe, make_own(recipe, name, train, seed, preprocess))
-    frozen = True if recipe.finetune.freeze_batch_norm else None if recipe.finetune.freezes else False
+    frozen = (
+        True if recipe.finetune.freeze_batch_norm else None if recipe.finetune.freezes else False
+    )
     network = recipe.network.build(
         train.images, freeze_batch_norm=frozen, pretrained=pretrained, **own
     )

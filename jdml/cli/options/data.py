@@ -25,14 +25,14 @@ def _labels_help() -> Any:
         for name, dataset in registry.DATASETS.items()
         if len(dataset.labellings) > 1
     ]
-    return tyro.conf.arg(help=f"Labels to train on: {'; '.join(several)}. Default: the first.")
+    return tyro.conf.arg(help=f"Labels to train on, {'; '.join(several)}.")
 
 
 def _data_help() -> Any:
     """All data sets by their names, and what else images lie in."""
     return tyro.conf.arg(
-        help=f"Data set: {', '.join(sorted(registry.DATASETS))}; or a path: a folder of classes, train/ val/ test/ of "
-        "such, a .csv of file,label[,split], Parquet; or module:name. Default: what --data-dir holds, else digits."
+        help=f"{', '.join(sorted(registry.DATASETS))}; or a folder of classes, a .csv of file,label[,split], Parquet, "
+        "module:name. Default: what --data-dir holds, else digits."
     )
 
 
@@ -41,15 +41,15 @@ class ImageOptions:
     """Where images lie, how large they are, how they are decoded."""
 
     data_dir: Annotated[Path | None, NOT_DEFINING] = None
-    """Folder with the data set's own files. Default: where jdml data get NAME prepares it."""
+    """Folder with the data set's files. Default: that of jdml data get NAME."""
     image_size: Annotated[int | None, at_least(1)] = None
-    """Height and width of crops in pixels. Default: 64 with a small network, else 224; Omniglot: 28."""
+    """Height and width of crops. Default: 64 with a small network, else 224."""
     label_noise: Annotated[float, share] = 0.0
     """Share of the training rows that get a wrong label."""
     workers: Annotated[int | None, positive, NOT_DEFINING] = None
     """Threads that decode image files. Default: one per core."""
     on_bad_image: Annotated[Literal["skip", "stop"] | None, NOT_DEFINING] = None
-    """What a damaged image file does: stop the run (default), or be left out and counted."""
+    """A damaged image stops the run (default), or is left out and counted."""
 
 
 @dataclass(frozen=True)
@@ -58,19 +58,19 @@ class DataOptions(ImageOptions):
 
     data: Annotated[str | None, _data_help()] = None
     split: Literal["classes", "images", "none"] | None = None
-    """What of image files is scored: half of the classes, a fifth of each class's images, or nothing. Default: as the
-    data set comes; of a folder of classes the second half of them."""
+    """What is scored: half of the classes, a fifth of each class's images, or nothing. Default: as the data set
+    comes; of a folder of classes the second half of them."""
     test_share: Annotated[float | None, inside_unit] = None
-    """Share that --split scores. Default: 0.5 of the classes, 0.2 of the images."""
+    """Share that --split scores. Default: 0.5 of classes, 0.2 of images."""
     classes_file: Path | None = None
-    """Text file with the classes that train, one a line; all others are scored."""
+    """Text file with the classes that train, one a line."""
     augmentation: Literal["conventional", "mlrc", "none"] | None = None
-    """How image files are cropped in training: conventional (default), mlrc (227 of 256 pixels), none (the centre)."""
+    """Crops in training: conventional (default), mlrc, or none (the centre)."""
     labels: Annotated[str | None, _labels_help()] = None
     train_classes: tuple[int, ...] = ()
-    """Train on these classes only, by number; seen and unseen classes are then scored apart."""
+    """Train on these classes only, by number; score seen and unseen apart."""
     validation: Annotated[float, share] = 0.0
-    """Share of the training rows held out for evaluation during training."""
+    """Share of the training rows held out for evaluations."""
 
     def __post_init__(self) -> None:
         """Take a place for what lies there."""
@@ -119,7 +119,9 @@ class DataOptions(ImageOptions):
         options = ("augmentation", "workers", "on_bad_image", "split", "test_share", "classes_file")
         for option in options:
             if not files and getattr(self, option) is not None:
-                raise ValueError(f"{option_of(type(self), option)} is for image files; {name} lies in memory")
+                raise ValueError(
+                    f"{option_of(type(self), option)} is for image files; {name} lies in memory"
+                )
         if files and self.train_classes:
             *names, last = (each for each in registry.DATASETS if each not in registry.file_sets())
             raise ValueError(

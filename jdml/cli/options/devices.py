@@ -15,11 +15,11 @@ class DeviceOptions:
     """Which devices and processes train, and how many rows at a time."""
 
     devices: Annotated[str | None, NOT_DEFINING] = None
-    """Devices that share each batch: a number, or all. Default: as many as divide a batch. A number divides a CPU."""
+    """Devices that share a batch: a number (also of a CPU), or all."""
     micro_batch: Annotated[int | None, at_least(1), NOT_DEFINING] = None
-    """Rows that go through the network at a time, where a batch does not fit; the loss sees the whole batch."""
+    """Rows that go through the network at a time; the loss sees all."""
     coordinator: Annotated[str | None, NOT_DEFINING] = None
-    """HOST:PORT of the first of several processes started by hand. SLURM, Open MPI and GKE need none of these."""
+    """HOST:PORT of the first of several processes started by hand."""
     processes: Annotated[int | None, NOT_DEFINING] = None
     """Number of processes."""
     process: Annotated[int | None, NOT_DEFINING] = None

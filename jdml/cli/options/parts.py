@@ -45,6 +45,8 @@ CHOICES = {
 """Fields whose choices are the names of records."""
 SHORT = 12
 """Letters of choices that the help lists in front of an option's text."""
+MANY = 15
+"""Choices that the help does not list, but for the losses."""
 NOT_DEFINING = "does not change what is computed: a run resumes with another value"
 """Stands on a field that does not define a run."""
 
@@ -95,13 +97,13 @@ def _typed_dict(group: Any, without: tuple[str, ...] = (), shown: bool = True) -
         if name in without or Method in (hint, *get_args(hint)):
             continue  # --method, which changes more than this field
         hint = CHOICES.get(f"{kind.__name__}.{name}", _without_none(hint))
-        plain = isinstance(value, str | int | float) and not isinstance(value, bool) and value != ""
+        plain = isinstance(value, str | int | float) and value not in (0, "", "none")
         fields[name] = Annotated[
             hint,
             tyro.conf.arg(
                 name=OPTIONS.get(f"{kind.__name__}.{name}"),
                 aliases=ALIASES.get(name),
-                help=_with_choices(docs.get(name, helps or "").replace("``", ""), hint),
+                help=_with_choices(_plain(docs.get(name, helps or "")), hint),
                 help_behavior_hint=f"(default: {value})" if plain and shown else "",
                 metavar=_metavar(hint),
             ),
@@ -127,14 +129,26 @@ def _metavar(hint: Any) -> str | None:
     """Return a short name of what is typed."""
     if get_origin(hint) is Literal:
         return "WORD" if len(",".join(map(str, get_args(hint)))) > SHORT else None
-    names = {int: "N", float: "X", str: "TEXT", tuple[str, ...]: "TEXT ...", tuple[int, ...]: "N ..."}
+    names = {
+        int: "N",
+        float: "X",
+        str: "TEXT",
+        tuple[str, ...]: "TEXT ...",
+        tuple[int, ...]: "N ...",
+    }
     return names.get(hint)
+
+
+def _plain(text: str) -> str:
+    """Return a docstring as help: without markup, and with None called the default."""
+    return text.replace("``", "").replace("None: ", "Default: ")
 
 
 def _with_choices(text: str, hint: Any) -> str:
     """Add choices that neither the metavar nor the text lists."""
     choices = [str(each) for each in get_args(hint)] if get_origin(hint) is Literal else []
-    if _metavar(hint) is None or all(choice in text for choice in choices):
+    listed = all(choice in text for choice in choices)
+    if _metavar(hint) is None or listed or MANY < len(choices) != len(registry.LOSSES):
         return text
     return f"{text} {', '.join(choices)}."
 
@@ -301,7 +315,6 @@ class MethodOptions:
     """What is made of the loss."""
 
     method: Literal[("plain", *sorted(METHODS))] = "plain"  # type: ignore[valid-type]
-    """plain: the loss alone. ccp: proxies chosen anew for one problem after another, of a pair loss; needs
-    --validation. nir: a flow around every proxy, of a proxy loss."""
+    """ccp: proxies for one problem after another; needs --validation. nir: a flow around each proxy."""
     method_setting: tuple[str, ...] = ()
-    """The method's own numbers, as NAME=VALUE, such as pool_size=7 (ccp) or weight=0.02 (nir)."""
+    """The method's own numbers, such as pool_size=7 (ccp), weight=0.02 (nir)."""

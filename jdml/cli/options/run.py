@@ -22,9 +22,9 @@ class FolderOptions:
     """The run's folder and its random numbers."""
 
     seed: Annotated[int, of_32_bits] = 0
-    """Of the parameters, the batches, the miners, the augmentation, --split and --validation."""
+    """Of parameters, batches, miners, augmentation, --split, --validation."""
     out: Annotated[Path | None, NOT_DEFINING] = None
-    """Folder of the run: config.json, log.jsonl, checkpoints, metrics.json, model.safetensors."""
+    """Folder of the run: config.json, log.jsonl, checkpoints, model.safetensors."""
     quiet: Annotated[bool, NOT_DEFINING] = False
     """No progress bar."""
 
@@ -44,16 +44,18 @@ class RunOptions(FolderOptions):
     log_every: Annotated[int | None, positive, NOT_DEFINING] = None
     """Steps between lines of the log. Default: 50."""
     tensorboard: Annotated[bool, NOT_DEFINING] = False
-    """Also write TensorBoard event files into the folder."""
+    """Also write TensorBoard event files."""
     feature_cache: Annotated[Path | None, NOT_DEFINING] = None
-    """Folder for the features of a frozen backbone, for other runs. Default: features/ in --out."""
+    """Folder of cached features, for other runs. Default: features/ in --out."""
 
     def check(self) -> None:
         """Refuse what needs a folder where there is none."""
         super().check()
         for name in ("checkpoint_every", "log_every", "tensorboard"):
             if getattr(self, name) and self.out is None:
-                raise ValueError(f"{option_of(type(self), name)} needs --out, a folder to write into")
+                raise ValueError(
+                    f"{option_of(type(self), name)} needs --out, a folder to write into"
+                )
 
 
 @dataclass(frozen=True)
@@ -61,9 +63,9 @@ class WeightOptions:
     """Pretrained weights, and how images are normalized for them."""
 
     weights: Path | None = None
-    """Pretrained weights of the network, from jdml weights convert; images are normalized as they expect."""
+    """Pretrained weights, from jdml weights convert."""
     normalization: Statistics | None = None
-    """Whose statistics normalize images, where not the network's usual ones, such as vit_s16_dino."""
+    """Whose statistics normalize images. Default: the network's usual weights'."""
 
     def check(self, model: str | None) -> None:
         """Refuse weights that are no file, or of another network."""
