@@ -28,8 +28,8 @@ from jdml.cli.options.run import FolderOptions, WeightOptions
 from jdml.cli.provenance import data_checksum, started
 from jdml.cli.training_data import load_split
 from jdml.recipes import RECIPES, CCPConfig, Recipe, recipe
-from jdml.recipes.papers import Protocol
 from jdml.recipes.paper_comparison import footnotes
+from jdml.recipes.papers import Protocol
 from jdml.recipes.parsing import parse_settings
 from jdml.registry import DATASETS
 from jdml.registry.constraints import at_least, check_fields

@@ -11,7 +11,6 @@ from typing import Any, Literal
 
 import numpy as np
 
-
 from jdml.registry.constraints import SecondLook
 from jdml.registry.places import at_home
 

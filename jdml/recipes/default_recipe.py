@@ -23,7 +23,7 @@ RATES: dict[Pretraining, float] = {
     "pretrained": 1e-4,
     "frozen": 3e-4,
 }
-"""Of the network, by what it knows when it pretraining; frozen: where nothing but the head, or low-rank changes, learns."""
+"""Learning rates by what the network knows; frozen: nothing but the head, or low-rank changes, learns."""
 
 
 def recommended(
@@ -40,10 +40,10 @@ def recommended(
 
     Args:
         labels: ``[N]``, of the training images; None leaves batch and miner open.
-        pretraining: what the network knows when it pretraining, by which its rate goes: ``"small"``: nothing, and it is one for
-            small images; ``"untrained"``: nothing; ``"pretrained"``: all of it learns, slowly, and its head pretraining on
-            principal directions; ``"frozen"``: so does its head, and that alone, or with changes of low rank, learns.
-            Which network it is, and what stays, are fields of their own.
+        pretraining: what the network knows, which its learning rate depends on. ``"small"``: nothing, and it is a
+            network for small images; ``"untrained"``: nothing; ``"pretrained"``: all of it learns, slowly, with a head
+            that begins on principal directions; ``"frozen"``: only that head, or low-rank changes, learn. The network
+            and what is frozen are fields of their own.
         steps: of training; in a twentieth of them the rates go up.
         rows: of a batch, if there are as many.
 
@@ -52,8 +52,8 @@ def recommended(
 
     Raises:
         TypeError: steps or rows that are no integers.
-        ValueError: another word for how the network pretraining, steps below 0, fewer than four rows, no labels, or labels
-            that are not ``[N]``.
+        ValueError: an unknown ``pretraining``, steps below 0, fewer than four rows, no labels, or labels that are not
+            ``[N]``.
 
     Example:
         >>> recipe = recommended(np.repeat(np.arange(50), 60), pretraining="pretrained")

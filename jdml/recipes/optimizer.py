@@ -24,6 +24,8 @@ from jdml.registry.constraints import (
 
 ROLES = ("proxies", "beta", "flow")
 """What objectives of the library learn; a recipe may have rates of those that its own does not."""
+LOSS, NETWORK, FINETUNE = LossConfig(), NetworkConfig(), FinetuneConfig()
+"""The other parts of a recipe that says nothing of them."""
 SCHEDULES = ("constant", "cosine", "linear", "step")
 
 _log = logging.getLogger(__name__)
@@ -111,9 +113,9 @@ class OptimizerConfig(Config):
         *,
         steps: int,
         steps_per_epoch: int = 1,
-        loss: LossConfig = LossConfig(),
-        network: NetworkConfig = NetworkConfig(),
-        finetune: FinetuneConfig = FinetuneConfig(),
+        loss: LossConfig = LOSS,
+        network: NetworkConfig = NETWORK,
+        finetune: FinetuneConfig = FINETUNE,
     ) -> optax.GradientTransformation:
         """Make the optimizer, over ``{"model": …, **objective roles}``.
 

@@ -61,9 +61,10 @@ def in_protocol(method: str, dataset: str) -> dict[str, Any]:
         dataset: one of ``DATASETS``, or another.
 
     Returns:
-        Changes of the recipe, by part. SoftTriple has the centres of its row in the tables: 10 per class, 1 where there are many
-        classes. Its γ divides, also on Cars196 and SOP, where the printed ones (19.18, 47.9) make the softmax over the
-        centres nearly their mean: so they do in CCP's program and in that of the protocol, from which they come.
+        Changes of the recipe, by part. SoftTriple has the centres of its row in the tables: 10 per class, 1 where there
+        are many classes. Its γ divides, also on Cars196 and SOP, where the printed ones (19.18, 47.9) make the softmax
+        over the centres nearly their mean: so they do in CCP's program and in that of the protocol, from which they
+        come.
     """
     if method in ("multi_similarity", "triplet"):
         return {"loss": {"settings": pair_settings(method, dataset), "miner": "none"}}

@@ -80,11 +80,11 @@ def train(
             CCP :class:`AlternatingProblems`).
         progress: show a progress bar.
         **parts: ``model``, ``objective``, ``optimizer``, ``sampler``, ``state``, ``preprocess``: see
-            :func:`jdml.training.fit`; ``sampler`` may be a function of ``train`` and the recipe's sampler. What the recipe says of its own network (``pooling``, ``remat``,
-            ``freeze_batch_norm``) is not done to a ``model``; the log tells where it is otherwise. ``evaluation``: a
-            function, called after each epoch, or an :class:`Evaluation`, whose ``every`` counts steps; without its
-            ``function`` it is retrieval in ``validation``. A ``state``, or what :func:`pretrained` does after loading,
-            takes the place of the recipe's start.
+            :func:`jdml.training.fit`; ``sampler`` may be a function of ``train`` and the recipe's sampler. What the
+            recipe says of its own network (``pooling``, ``remat``, ``freeze_batch_norm``) is not done to a ``model``; a
+            warning says where it is otherwise. ``evaluation``: a function, called as the recipe's ``evaluation`` says,
+            or an :class:`Evaluation`; without its ``function`` it is retrieval in ``validation``. A ``state``, or what
+            :func:`pretrained` does after loading, takes the place of the recipe's start.
 
     Returns:
         The :class:`jdml.training.FitResult`.

@@ -1,12 +1,10 @@
 """What two runs must agree in for one to go on with the other's checkpoints, and how it is told where they do not."""
 
-import functools
 import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 import jax
-
 
 UNCOMPARED = ("started", "versions")
 """What a run's folder tells, and need not agree with to go on."""
@@ -60,11 +58,15 @@ def grown(line: str, there: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
     name = line.partition(":")[0]
     if name not in GROWING:
         return False
-    old, new = (
-        functools.reduce(lambda tree, part: tree.get(part), name.split("."), config)
-        for config in (there, now)
-    )
+    old, new = (_value_at(config, name) for config in (there, now))
     return isinstance(old, int) and isinstance(new, int) and old < new
+
+
+def _value_at(config: Any, path: str) -> Any:
+    """Return the value at a dotted path; None where there is none."""
+    for name in path.split("."):
+        config = config.get(name) if isinstance(config, Mapping) else None
+    return config
 
 
 def told(line: str) -> str:

@@ -81,7 +81,8 @@ def make_own(
     width = _width(network, train, preprocess)
     if width != recipe.network.dim:
         raise RecipeError(
-            f"{{dim}} must be {width}, the numbers that {{network}} {pointer} gives of an image, got {recipe.network.dim}"
+            f"{{dim}} must be {width}, the numbers that {{network}} {pointer} gives of an image, "
+            f"got {recipe.network.dim}"
         )
     return network
 

@@ -4,9 +4,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from jdml import registry
 import tyro
 
+from jdml import registry
 from jdml.cli.options.parts import NOT_DEFINING, option_of
 from jdml.registry.constraints import at_least, check_fields, inside_unit, nearest, positive, share
 from jdml.registry.places import at_home

@@ -121,7 +121,7 @@ def make_groups(command: Any) -> None:
     hints: dict[str, Any] = get_type_hints(type(command))
     for name, kind in hints.items():
         value = getattr(command, name)
-        if isinstance(value, dict) and dataclasses.is_dataclass(kind):
+        if isinstance(value, dict) and isinstance(kind, type) and dataclasses.is_dataclass(kind):
             object.__setattr__(command, name, kind(**value))
 
 
