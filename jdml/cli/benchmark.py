@@ -155,17 +155,20 @@ class Benchmark:
                 "--method-setting clip=vector clips at the force of the preset's alpha and delta: it does not go with "
                 f"--loss-setting {'= '.join(changed)}="
             )
-        every = self.evaluation.get("every", EVERY.get(task.dataset, 25))
-        made = made.replace(evaluation={"every": every})
-        if task.dry_run:
-            made = rehearsed(made)
-            return made.replace(
-                batch={"steps": self.batch.get("steps", 2)}, evaluation={"every": 2}
-            )
-        if task.protocol != "conventional" and not {"steps", "epochs"} & self.batch.keys():
-            longest = MLRC_EVALUATIONS * EVERY.get(task.dataset, 25)
-            made = made.replace(batch={"steps": longest})
         return made
+
+    def run_recipe(self) -> Recipe:
+        """Return the recipe as it runs: with the protocol's evaluations, or a few steps in a dry run."""
+        task, recipe = self.task, self.recipe()
+        if task.dry_run:
+            steps = self.batch.get("steps", 2)
+            return rehearsed(recipe).replace(batch={"steps": steps}, evaluation={"every": 2})
+        every = EVERY.get(task.dataset, 25)
+        if "every" not in self.evaluation:
+            recipe = recipe.replace(evaluation={"every": every})
+        if task.protocol != "conventional" and not {"steps", "epochs"} & self.batch.keys():
+            recipe = recipe.replace(batch={"steps": MLRC_EVALUATIONS * every})
+        return recipe
 
     def options(self) -> dict[str, Any]:
         """Return what defines the benchmark beside its recipe, as JSON has it."""
@@ -252,15 +255,13 @@ class Benchmark:
         """Return metrics by row."""
         from jdml.data import ImageBatches, corrupt_labels
         from jdml.training import Devices, RunConfig, pretrained, train
-        from jdml.training.by_recipe import make_network, make_objective
+        from jdml.training.by_recipe import make_network
         from jdml.training.placement import writes
         from jdml.training.protocols import ablation, conventional, mlrc
         from jdml.training.scoring import ndcg_ranks, recall_ranks
 
         task, backbone = self.task, str(self.task.backbone)
-        recipe, load = self.recipe(), self.weights.pretrained()
-        with as_typed():
-            make_objective(recipe, 2)  # refuses wrong settings before any work
+        recipe, load = self.run_recipe(), self.weights.pretrained()
         mesh, where = self.devices.mesh(recipe.batch.rows)
         for line in where if writes() else ():
             print(line, flush=True)

@@ -3,6 +3,7 @@
 import os
 import shlex
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -155,6 +156,10 @@ class Train:
         Raises:
             ValueError: options that contradict each other, as typed.
         """
+        return self._recipe
+
+    @cached_property
+    def _recipe(self) -> Recipe:
         recipe = with_typed(self.base_recipe(), self.typed_parts())
         if not self.has_batch and not recipe.loss.has_proxies:
             recipe = recipe.replace(batch=PAIR_BATCH)
@@ -162,9 +167,6 @@ class Train:
 
     def check(self) -> None:
         """Refuse options of different groups that contradict each other."""
-        self.data.check()
-        self.run.check()
-        self.weights.check(self.network.get("name"))
         if self.method.method == "plain" and self.method.method_setting:
             known = " or ".join(f"--method {name}" for name in METHODS)
             raise ValueError(f"--method-setting needs {known}")
@@ -195,9 +197,10 @@ class Train:
 
     def settled(self) -> "Train":
         """Return the options with the data set and the network named, after checking them."""
-        self.check()
+        self.run.check()
         options = replace(self, data=self.data.settled())
         images = options.data.image_size or 0
+        self.weights.check(self.network.get("name"))
         model = self.network.get("name") or self.weights.model_name()
         model = model or for_images(None if options.data.of_files else images)
         options = replace(options, network={**options.network, "name": model})

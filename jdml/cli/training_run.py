@@ -29,7 +29,7 @@ from jdml.training import (
     score,
     train,
 )
-from jdml.training.by_recipe import check_head, make_network, make_objective, pattern_of
+from jdml.training.by_recipe import check_head, make_network, pattern_of
 from jdml.training.placement import writes
 
 RECOMMENDED = "no --loss and no --method is named: the recommended recipe for photographs"
@@ -74,7 +74,7 @@ class TrainingRun:
         for line in (*self.summary(), *devices) if writes() else ():
             print(line, flush=True)
         load, out = options.weights.pretrained(), options.run.out
-        with log_lines("jdml.training"):
+        with as_typed(), log_lines("jdml.training"):
             return train(
                 self.recipe,
                 self.train,
@@ -210,8 +210,6 @@ class TrainingRun:
                 f"got {recipe.loss.memory_size}"
             )
         with as_typed():
-            # tells wrong settings before any work
-            make_objective(recipe, self.train.num_classes)
             pattern_of(recipe, self.model, self.train, self.preprocess)
             recipe.batch.check_views(self.train.views)
 
