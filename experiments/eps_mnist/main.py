@@ -2,12 +2,7 @@
 
 Reproduces Levi et al., *Rethinking Preventing Class-Collapsing*, Fig. 2 and Table 1: a small network maps digits to the
 plane, trained on the labels even and odd of the digits 0–5, and is scored on the digits themselves, on new images of
-0–5 and on the digits 6–9 that it has never seen.
-
-    python -m experiments.eps_mnist.main                                        # scikit-learn's 8×8 digits, a minute
-    python -m experiments.eps_mnist.main --data mnist --data-dir DIR --seeds 5  # MNIST's four IDX files in DIR
-
-Finished runs are kept: an interrupted study goes on where it stopped. Everything is written to --out.
+0–5 and on the digits 6–9 that it has never seen. Finished runs are kept: an interrupted study goes on where it stopped.
 """
 
 import dataclasses
@@ -22,24 +17,22 @@ import jdml
 from experiments.options import InFolder, start
 from experiments.shown import beside, tell
 from experiments.smoke import NETWORK, small
-from jdml import data, metrics, training
-from jdml.recipes import Recipe
+from jdml import data, metrics
+from jdml.recipes import BatchConfig, LossConfig, NetworkConfig, OptimizerConfig, Recipe
 from jdml.report import markdown_table, mean_std, scatter_grid
-from jdml.training.by_recipe import normalized, train
+from jdml.training import Embedder, Evaluation, by_recipe
 from jdml.training.records import write_results
 from jdml.training.study import over_seeds, run_study
 
-BATCH = 64
-LEARNING_RATE = 1e-3
-MARGIN = 10.0  # of the triplet loss; a distance in the plane
 LAST = 3  # the scores of a run are the mean over its last evaluations, a tenth of the run apart
 RANKS = (1, 5, 10)
 LOSSES = small(("triplet", "margin", "MS"), ("triplet",))
 METHODS = tuple(f"{eps}{loss}" for loss in LOSSES for eps in ("", "EPS + "))
 PAPER = {  # R@1, R@5, R@10 on 0–5 and on 6–9: Table 1
-    "triplet": ((42.0, 87.5, 96.6), (35.2, 80.9, 93.3)),
-    "EPS + triplet": ((65.8, 93.6, 97.4), (42.3, 83.9, 93.6)),
+    "triplet": (42.0, 87.5, 96.6, 35.2, 80.9, 93.3),
+    "EPS + triplet": (65.8, 93.6, 97.4, 42.3, 83.9, 93.6),
 }
+COLUMNS = [f"{part} R@{k}" for part in ("seen", "unseen") for k in RANKS]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,19 +75,16 @@ def recipe_of(method: str) -> Recipe:
     eps = method.startswith("EPS + ")
     positive = "easy_positive" if eps else "random_positive"
     hard = "multi_similarity_negative+easy_positive" if eps else "multi_similarity"
-    own: dict[str, Any] = {
-        "triplet": {"settings": {"margin": MARGIN}, "miner": positive, "normalize": "none"},
-        "margin": {"learn_beta": "shared", "miner": positive, "normalize": "none"},
-        "multi_similarity": {"settings": {"beta": 40.0}, "miner": hard},
+    losses = {
+        "triplet": LossConfig("triplet", {"margin": 10.0}, miner=positive, normalize="none"),
+        "margin": LossConfig("margin", learn_beta="shared", miner=positive, normalize="none"),
+        "MS": LossConfig("multi_similarity", {"beta": 40.0}, miner=hard),
     }
-    loss = method.removeprefix("EPS + ").replace("MS", "multi_similarity")
     return Recipe(
-        loss=loss,
-        network=small("eps", NETWORK),
-        dim=2,
-        batch=BATCH,
-        rate=LEARNING_RATE,
-        **own[loss],
+        loss=losses[method.removeprefix("EPS + ")],
+        network=NetworkConfig(small("eps", NETWORK), dim=2),
+        batch=BatchConfig(64),
+        optimizer=OptimizerConfig(learning_rate=1e-3),
     )
 
 
@@ -108,54 +98,39 @@ def recalls(embeddings: np.ndarray, digits: np.ndarray, part: str) -> dict[str, 
 def run(job: dict[str, Any]) -> dict[str, Any]:
     """Train one network and score it on the digits."""
     parts = load(job["data"], job["data_dir"], job["held_out"])
-    recipe = recipe_of(job["method"])
+    recipe = recipe_of(job["method"]).replace(batch={"steps": job["steps"]})
     every = max(1, job["steps"] // 10)
+    scored = {"seen": parts.seen, "unseen": parts.unseen}
 
-    def embed(embedder: training.Embedder, part: data.Dataset) -> np.ndarray:
-        return np.asarray(normalized(recipe, embedder(part.images)))
+    def embed(embedder: Embedder, part: data.Dataset) -> np.ndarray:
+        return np.asarray(by_recipe.normalized(recipe, embedder(part.images)))
 
-    def evaluate(embedder: training.Embedder) -> dict[str, float]:
+    def evaluate(embedder: Embedder) -> dict[str, float]:
         if int(embedder.state.step) <= job["steps"] - LAST * every:
             return {}
-        scored = {"seen": parts.seen, "unseen": parts.unseen}
-        recalled = [
-            recalls(embed(embedder, part), part.views["digit"], name)
-            for name, part in scored.items()
-        ]
-        return recalled[0] | recalled[1]
+        found = {}
+        for name, part in scored.items():
+            found |= recalls(embed(embedder, part), part.views["digit"], name)
+        return found
 
-    result = train(
-        recipe,
-        parts.train,
-        steps=job["steps"],
-        seed=job["seed"],
-        evaluate=evaluate,
-        evaluate_every=every,
-        log_every=every,
-        progress=False,
+    evaluation = Evaluation(evaluate, every)
+    result = by_recipe.train(
+        recipe, parts.train, seed=job["seed"], evaluation=evaluation, progress=False
     )
-    records = [record for record in result.history if "seen R@1" in record]
-    names = [f"{part} R@{k}" for part in ("seen", "unseen") for k in RANKS]
-    scores: dict[str, Any] = {
-        name: float(np.mean([record[name] for record in records])) for name in names
-    }
-    if job["points"]:
-        for name, part in (("seen", parts.seen), ("unseen", parts.unseen)):
-            rows = np.random.default_rng(0).permutation(len(part))[:1500]
-            points = embed(result.embedder, part.select(rows))
-            scores[f"{name} points"] = np.round(points.astype(float), 4).tolist()
-            scores[f"{name} digits"] = part.views["digit"][rows].tolist()
+    last = [record for record in result.history if COLUMNS[0] in record]
+    scores: dict[str, Any] = {m: float(np.mean([record[m] for record in last])) for m in COLUMNS}
+    for name, part in scored.items() if job["points"] else ():
+        rows = np.random.default_rng(0).permutation(len(part))[:1500]
+        points = embed(result.embedder, part.select(rows))
+        scores[f"{name} points"] = np.round(points.astype(float), 4).tolist()
+        scores[f"{name} digits"] = part.views["digit"][rows].tolist()
     return scores
 
 
 def make_jobs(settings: Settings) -> dict[str, dict[str, Any]]:
     """Every run of the study by name."""
-    base = {
-        "data": settings.data,
-        "data_dir": settings.folder,
-        "steps": settings.steps,
-        "held_out": settings.held_out,
-    }
+    asked = {name: getattr(settings, name) for name in ("data", "steps", "held_out")}
+    base = {**asked, "data_dir": settings.folder}
     return {
         f"{method}-{seed}": {**base, "method": method, "seed": seed, "points": seed == 0}
         for loss in LOSSES
@@ -164,32 +139,27 @@ def make_jobs(settings: Settings) -> dict[str, dict[str, Any]]:
     }
 
 
-def recall_table(results: dict[str, Any], paper_figures: dict[str, Any]) -> str:
-    """Table 1: ours, and in brackets the paper's."""
+def report(results: dict[str, Any], paper: dict[str, Any]) -> str:
+    """Table 1, ours and in brackets the paper's; and what EPS adds to R@1, paired by seed."""
     rows = []
     for method in METHODS:
-        cells = [method]
-        for part, figures in zip(
-            ("seen", "unseen"), paper_figures.get(method, ((), ())), strict=True
-        ):
-            for k, paper in zip(RANKS, figures or (None,) * len(RANKS), strict=True):
-                ours = mean_std(over_seeds(results, method, f"{part} R@{k}"))
-                cells.append(ours if paper is None else f"{ours} ({paper})")
-        rows.append(cells)
+        ours = [mean_std(over_seeds(results, method, column)) for column in COLUMNS]
+        if method in paper:
+            ours = [f"{own} ({theirs})" for own, theirs in zip(ours, paper[method], strict=True)]
+        rows.append([method, *ours])
+    gains = []
+    for loss in LOSSES:
+        recalled = [
+            np.subtract(
+                *(over_seeds(results, name, f"{part} R@1") for name in (f"EPS + {loss}", loss))
+            )
+            for part in ("seen", "unseen")
+        ]
+        gains.append([loss, *map(mean_std, recalled)])
     titles = [f"{digits} R@{k}" for digits in ("0–5", "6–9") for k in RANKS]
-    return markdown_table(["method", *titles], rows)
-
-
-def gain_table(results: dict[str, Any]) -> str:
-    """What EPS adds to R@1, paired by seed."""
-    rows = []
-    for method in LOSSES:
-        gains = []
-        for part in ("seen", "unseen"):
-            ours = over_seeds(results, f"EPS + {method}", f"{part} R@1")
-            gains.append(mean_std(np.subtract(ours, over_seeds(results, method, f"{part} R@1"))))
-        rows.append([method, *gains])
-    return markdown_table(["loss", "EPS adds on 0–5", "EPS adds on 6–9"], rows)
+    added = markdown_table(["loss", "EPS adds on 0–5", "EPS adds on 6–9"], gains)
+    against = "EPS against the same loss without it, paired by seed:\n"
+    return "\n".join([markdown_table(["method", *titles], rows), against, added])
 
 
 def draw(results: dict[str, Any], path: Path) -> None:
@@ -209,12 +179,6 @@ def draw(results: dict[str, Any], path: Path) -> None:
     )
 
 
-def report(results: dict[str, Any], paper: dict[str, Any]) -> str:
-    """Both tables as Markdown."""
-    gains = "EPS against the same loss without it, paired by seed:\n"
-    return "\n".join([recall_table(results, paper), gains, gain_table(results)])
-
-
 def main(settings: Settings) -> str | None:
     """Run what is missing, print the tables and write tables and figure; or only the tables of what is kept."""
     if settings.table:
@@ -222,16 +186,13 @@ def main(settings: Settings) -> str | None:
     out = settings.place("eps")
     load(settings.data, settings.folder, settings.held_out)
     results = run_study(run, make_jobs(settings), out / "runs.jsonl", workers=settings.workers)
-    tables = report(results, PAPER if settings.data == "mnist" else {})
-    tell(tables, results, out / "tables.md")
+    tell(report(results, PAPER if settings.data == "mnist" else {}), results, out / "tables.md")
     draw(results, out / "scatter.png")
-    scores = {name: {**r, "metrics": _numbers(r["metrics"])} for name, r in results.items()}
-    write_results(out / "results.jsonl", scores)
+    for result in results.values():
+        numbers = {k: v for k, v in result["metrics"].items() if isinstance(v, float)}
+        result["metrics"] = numbers
+    write_results(out / "results.jsonl", results)
     return None
-
-
-def _numbers(scores: dict[str, Any]) -> dict[str, float]:
-    return {name: value for name, value in scores.items() if isinstance(value, float)}
 
 
 if __name__ == "__main__":

@@ -1,12 +1,8 @@
 """Multi-proxies anchor losses: how many proxies per class, and nDCG@k beside Recall and MAP@R.
 
 After Saeki, Kawahara & Aman, *Multi Proxy Anchor Family Loss for Several Types of Gradients*, Tables 4–8, at the size
-of a laptop: even and odd digits, and Omniglot's alphabets tested on the letters of alphabets never seen.
-
-    python -m experiments.mpa.main                                        # embedded digits
-    python -m experiments.mpa.main --data omniglot --data-dir DIR --seeds 3
-
-Finished runs are kept: an interrupted study goes on where it stopped. Everything is written to --out.
+of a laptop: even and odd digits, and Omniglot's alphabets tested on the letters of alphabets never seen. Finished runs
+are kept.
 """
 
 import dataclasses
@@ -46,16 +42,16 @@ class Settings(InFolder):
 def make_jobs(settings: Settings) -> dict[str, dict[str, Any]]:
     """Every run of the study by name."""
     base = base_of(settings.data, settings.folder, settings.steps)
-    jobs = {}
-    for seed in range(settings.seeds):
-        own = {"method": "ProxyAnchor", "settings": {}, "seed": seed}
-        jobs[f"ProxyAnchor-{seed}"] = {**base, **own}
-        for method in FAMILY:
-            for number in NUMBERS:
-                changed = {**LOSSES[method][1], "proxies_per_class": number}
-                own = {"method": method, "settings": changed, "seed": seed}
-                jobs[f"{method} {number}-{seed}"] = {**base, **own}
-    return jobs
+    runs: dict[str, dict[str, Any]] = {"ProxyAnchor": {"method": "ProxyAnchor", "settings": {}}}
+    for method in FAMILY:
+        for number in NUMBERS:
+            own = {**LOSSES[method][1], "proxies_per_class": number}
+            runs[f"{method} {number}"] = {"method": method, "settings": own}
+    return {
+        f"{name}-{seed}": {**base, **own, "seed": seed}
+        for seed in range(settings.seeds)
+        for name, own in runs.items()
+    }
 
 
 def report(results: dict[str, Any], settings: Settings) -> str:
@@ -70,13 +66,11 @@ def report(results: dict[str, Any], settings: Settings) -> str:
         name = method if method == "ProxyAnchor" else f"{method} {SHOWN}"
         scores = cells(results, name, [f"{view} {m}" for m in QUALITY])  # older runs had fewer
         quality.append([method, *scores, paper])
-    return "\n".join(
-        [
-            f"{view} R@1 by the number of proxies per class:\n",
-            markdown_table(["method", *map(str, NUMBERS)], sweep),
-            f"{SHOWN} proxies per class (ProxyAnchor: 1):\n",
-            markdown_table(["method", *QUALITY, "paper, CUB, K = 10"], quality),
-        ]
+    numbers = markdown_table(["method", *map(str, NUMBERS)], sweep)
+    scored = markdown_table(["method", *QUALITY, "paper, CUB, K = 10"], quality)
+    return (
+        f"{view} R@1 by the number of proxies per class:\n\n{numbers}\n"
+        f"{SHOWN} proxies per class (ProxyAnchor: 1):\n\n{scored}"
     )
 
 

@@ -2,13 +2,7 @@
 
 After Bhatnagar & Ahuja, *Potential Field Based Deep Metric Learning*: Fig. 2 (the field), Tables 1–3 and Fig. 3, at the
 size of a laptop. Classes here have many local centres, what several proxies per class are for: even and odd digits, and
-Omniglot's alphabets, tested on digits and on the letters of alphabets never seen.
-
-    python -m experiments.potential_fields.main                                          # embedded digits
-    python -m experiments.potential_fields.main --data mnist --data-dir DIR --seeds 5
-    python -m experiments.potential_fields.main --data omniglot --data-dir DIR --seeds 5
-
-Finished runs are kept: an interrupted study goes on where it stopped. Everything is written to --out.
+Omniglot's alphabets, tested on digits and on the letters of alphabets never seen. Finished runs are kept.
 """
 
 import dataclasses
@@ -34,18 +28,8 @@ from jdml.training.study import over_seeds, run_study
 
 NOISE = 0.2
 CLEAN = ("PFML", "CPML", "MPA", "MPA-DW", "MPA-AP", "SoftTriple", "ProxyAnchor", "ProxyNCA*")
-NOISY = (
-    "PFML",
-    "CPML",
-    "triplet",
-    "MS",
-    "ProxyNCA",
-    "ProxyAnchor",
-    "SoftTriple",
-    "MPA-DW",
-    "MPA-AP",
-    "ProxyNCA*",
-)
+NOISY = ("PFML", "CPML", "triplet", "MS", "ProxyNCA", "ProxyAnchor", "SoftTriple", "MPA-DW")
+NOISY += ("MPA-AP", "ProxyNCA*")
 FOILS = ("CPML", "CPML, mirrored", "CPML, decaying")
 NEAR = ("PFML", "CPML", "SoftTriple", "ProxyNCA", "ProxyAnchor")
 SWEEPS: dict[str, tuple[float, ...]] = {
@@ -58,13 +42,8 @@ SWEEPS: dict[str, tuple[float, ...]] = {
 if SMOKE:
     CLEAN, NOISY, FOILS, NEAR = ("PFML",), ("triplet",), ("CPML, decaying",), ("SoftTriple",)
     SWEEPS = {"alpha": (2.0,)}
-PAPER_NOISE = {
-    "triplet": "55.1",
-    "MS": "58.9",
-    "ProxyNCA": "60.1",
-    "ProxyAnchor": "60.7",
-    "PFML": "66.7",
-}
+OF_NOISY = (55.1, 58.9, 60.1, 60.7, 66.7)
+PAPER_NOISE = dict(zip(("triplet", "MS", "ProxyNCA", "ProxyAnchor", "PFML"), OF_NOISY, strict=True))
 PAPER_DISTANCE = {
     "SoftTriple": ".24",
     "ProxyNCA": ".36",
@@ -72,6 +51,18 @@ PAPER_DISTANCE = {
     "CPML": ".26",
     "PFML": ".16",
 }
+WRONG = "20 % of the training labels wrong"
+TABLES: dict[str, tuple[str, str, tuple[str, ...], dict[str, Any]]] = {
+    "methods": (
+        "Clean labels (last column: the paper's proxy distance on CUB)",
+        "",
+        CLEAN,
+        PAPER_DISTANCE,
+    ),
+    "noise": (f"{WRONG} (last column: the paper's R@1 on CUB)", ", noise", NOISY, PAPER_NOISE),
+    "foils": (f"CPML by its repulsion, {WRONG}", ", noise", FOILS, {}),
+}
+"""Of a part its title, what is added to the methods' names, the methods, and the paper's numbers."""
 
 Part = Literal["picture", "learned", "methods", "noise", "foils", "epoch", "sweeps"]
 
@@ -91,29 +82,30 @@ class Settings(InFolder):
     held_out: bool = False
     """Score on a fifth of the training alphabets (a sixth of the training digits), held out: how PFML was tuned."""
 
+    @property
+    def measure(self) -> str:
+        """What the sweeps show."""
+        return f"{TASKS[self.data].views[0]} R@1"
+
 
 def make_jobs(settings: Settings) -> dict[str, dict[str, Any]]:
     """Every run of the study by name."""
     base = base_of(settings.data, settings.folder, settings.steps, settings.held_out)
 
-    def job(
-        method: str, seed: int, noise: float = 0.0, clip: float = CLIP, **changed: float
-    ) -> dict[str, Any]:
-        own = {"method": method, "settings": {**LOSSES[method][1], **changed}}
-        clipped = {"clip": clip} if method in FIELDS else {}
-        return {**base, **own, **clipped, "noise": noise, "seed": seed}
+    def job(method: str, seed: int, suffix: str = "", **changed: float) -> dict[str, Any]:
+        own = {"clip": changed.pop("clip", CLIP)} if method in FIELDS else {}
+        own |= {"method": method, "settings": {**LOSSES[method][1], **changed}, "seed": seed}
+        own |= {"noise": NOISE if suffix == ", noise" else 0.0}
+        return {**base, **own, **({"epoch": True} if suffix == ", epoch" else {})}
 
-    jobs = {}
-    for seed in range(settings.seeds):
-        if "methods" in settings.parts:
-            jobs |= {f"{method}-{seed}": job(method, seed) for method in CLEAN}
-        if "noise" in settings.parts:
-            jobs |= {f"{method}, noise-{seed}": job(method, seed, NOISE) for method in NOISY}
-        if "foils" in settings.parts:
-            jobs |= {f"{method}, noise-{seed}": job(method, seed, NOISE) for method in FOILS}
-        if "epoch" in settings.parts:
-            for method in NEAR:
-                jobs[f"{method}, epoch-{seed}"] = {**job(method, seed), "epoch": True}
+    methods = {part: (suffix, names) for part, (_, suffix, names, _) in TABLES.items()}
+    methods["epoch"] = (", epoch", NEAR)
+    jobs = {
+        f"{method}{suffix}-{seed}": job(method, seed, suffix)
+        for seed in range(settings.seeds)
+        for part, (suffix, names) in methods.items()
+        for method in (names if part in settings.parts else ())
+    }
     for seed in range(settings.sweep_seeds if "sweeps" in settings.parts else 0):
         for name, values in SWEEPS.items():
             for value in values:
@@ -126,7 +118,7 @@ def table(
     settings: Settings,
     suffix: str,
     methods: tuple[str, ...],
-    paper: dict[str, str],
+    paper: dict[str, Any],
 ) -> str:
     """One row per method that was run: retrieval, the proxies' distances, and the paper's number if there is any."""
     first, second = TASKS[settings.data].views
@@ -134,13 +126,11 @@ def table(
     of_proxies = ("proxy distance, assignment", "proxy distance, nearest", "proxies together")
     rows = []
     for method in methods:
-        if not over_seeds(results, method + suffix, columns[0]):
-            continue
-        scores = cells(results, method + suffix, columns)
-        scores += cells(results, method + suffix, of_proxies, 1, 2)
-        rows.append([method, *scores, *([paper.get(method, "–")] if paper else [])])
-    titles = ["method", *columns, *of_proxies, *(["paper"] if paper else [])]
-    return markdown_table(titles, rows)
+        if over_seeds(results, method + suffix, columns[0]):
+            scores = cells(results, method + suffix, columns)
+            scores += cells(results, method + suffix, of_proxies, 1, 2)
+            rows.append([method, *scores, *([str(paper.get(method, "–"))] if paper else [])])
+    return markdown_table(["method", *columns, *of_proxies, *(["paper"] if paper else [])], rows)
 
 
 def epoch_table(results: dict[str, Any]) -> str:
@@ -151,43 +141,26 @@ def epoch_table(results: dict[str, Any]) -> str:
         if not REGISTERED[LOSSES[method][0]].several:
             shown[EPOCH.index("epoch: together")] = "–"
         rows.append([method, *shown, PAPER_DISTANCE.get(method, "–")])
-    return markdown_table(
-        ["method", *(name.removeprefix("epoch: ") for name in EPOCH), "paper"], rows
-    )
-
-
-def sweep_tables(results: dict[str, Any], settings: Settings) -> list[str]:
-    """One table per swept parameter of PFML."""
-    measure = f"{TASKS[settings.data].views[0]} R@1"
-    sections = []
-    for name, values in SWEEPS.items():
-        rows = [[f"{v:g}", *cells(results, f"{name} {v:g}", [measure])] for v in values]
-        sections.append(markdown_table([name.replace("_", " "), measure], rows))
-    return sections
+    titles = (name.removeprefix("epoch: ") for name in EPOCH)
+    return markdown_table(["method", *titles, "paper"], rows)
 
 
 def report(results: dict[str, Any], settings: Settings) -> str:
     """All tables as Markdown."""
-    wrong = "20 % of the training labels wrong"
-    tables = {
-        "methods": (
-            "Clean labels (last column: the paper's proxy distance on CUB)",
-            "",
-            CLEAN,
-            PAPER_DISTANCE,
-        ),
-        "noise": (f"{wrong} (last column: the paper's R@1 on CUB)", ", noise", NOISY, PAPER_NOISE),
-        "foils": (f"CPML by its repulsion, {wrong}", ", noise", FOILS, {}),
-    }
     sections = []
-    for part, (title, *rows) in tables.items():
+    for part, (title, *rows) in TABLES.items():
         if part in settings.parts:
             sections += [f"{title}:\n", table(results, settings, *rows)]
     if "epoch" in settings.parts:
         sections += ["Proxies over the last epoch (last column: the paper's, on CUB):\n"]
         sections += [epoch_table(results)]
     if "sweeps" in settings.parts:
-        sections += ["PFML by its parameters, one at a time:\n", *sweep_tables(results, settings)]
+        sections += ["PFML by its parameters, one at a time:\n"]
+        for name, values in SWEEPS.items():
+            rows = [
+                [f"{v:g}", *cells(results, f"{name} {v:g}", [settings.measure])] for v in values
+            ]
+            sections.append(markdown_table([name.replace("_", " "), settings.measure], rows))
     return "\n".join(sections)
 
 
@@ -204,14 +177,7 @@ def main(settings: Settings) -> str | None:
         draw_learned(out / "learned.png")
     results = run_study(run, make_jobs(settings), out / "results.jsonl", workers=settings.workers)
     if "sweeps" in settings.parts:
-        measure = f"{TASKS[settings.data].views[0]} R@1"
-        curves = {
-            name.replace("_", " "): {
-                value: over_seeds(results, f"{name} {value:g}", measure) for value in values
-            }
-            for name, values in SWEEPS.items()
-        }
-        draw_sweeps(curves, measure, out / "sweeps.png")
+        draw_sweeps(results, SWEEPS, settings.measure, out / "sweeps.png")
     tell(report(results, settings), results, out / f"tables_{'_'.join(settings.parts)}.md")
     return None
 

@@ -3,7 +3,7 @@
 Of charges that were put there, and of embeddings and proxies that were learned in the plane.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +15,16 @@ import jdml
 from experiments.shown import draw_means, subplots
 from experiments.smoke import NETWORK, small
 from jdml import fields
-from jdml.recipes import Recipe
+from jdml.recipes import (
+    BatchConfig,
+    LossConfig,
+    NetworkConfig,
+    OptimizerConfig,
+    ProxyConfig,
+    Recipe,
+)
 from jdml.training import by_recipe
+from jdml.training.study import over_seeds
 
 COLOURS = ("#1f77b4", "#d62728")
 Scene = tuple[np.ndarray, np.ndarray, np.ndarray]
@@ -38,19 +46,19 @@ def learned(steps: int = small(300, 2), shown: int = 60) -> Scene:
     """Even and odd digits and their proxies as PFML lays them into the unit disk, of each class some samples."""
     digits = jdml.data.load("digits")
     train = digits.select(digits.views["digit"] <= 5).relabel("parity")
-    recipe = Recipe(
-        loss="potential_field",
-        settings={"alpha": 1.0, "reduce_fn": "sum"},
-        proxies_per_class=5,
-        start="samples",
+    loss = LossConfig(
+        "potential_field",
+        {"alpha": 1.0, "reduce_fn": "sum"},
         normalize="ball",
-        network=small("eps", NETWORK),
-        dim=2,
-        batch=64,
-        rate=1e-3,
-        role_rates={"proxies": 30.0},
+        proxies=ProxyConfig(5, "samples"),
     )
-    result = by_recipe.train(recipe, train, steps=steps, log_every=steps, progress=False)
+    recipe = Recipe(
+        loss=loss,
+        network=NetworkConfig(small("eps", NETWORK), dim=2),
+        batch=BatchConfig(64, steps=steps),
+        optimizer=OptimizerConfig(learning_rate=1e-3, lr_multipliers={"proxies": 30.0}),
+    )
+    result = by_recipe.train(recipe, train, progress=False)
     rows = np.concatenate([np.flatnonzero(train.labels == c)[:shown] for c in (0, 1)])
     samples = jdml.ball(jnp.asarray(result.embedder(train.images[rows])))
     proxies = jdml.ball(result.state.params["proxies"].reshape(-1, 2))
@@ -79,14 +87,8 @@ def panel(axes: Any, title: str, shown: Scene, label: int = 0, **settings: Any) 
     for of_class, colour in enumerate(COLOURS):
         for kind, marker, area in ((False, "o", 14), (True, "*", 190)):
             chosen = (labels == of_class) & (is_proxy == kind)
-            axes.scatter(
-                *charges[chosen].T,
-                s=area,
-                marker=marker,
-                c=colour,
-                edgecolors="white",
-                linewidths=0.7,
-            )
+            style = {"marker": marker, "c": colour, "edgecolors": "white", "linewidths": 0.7}
+            axes.scatter(*charges[chosen].T, s=area, **style)
     axes.set(title=title, xticks=[], yticks=[], aspect="equal")
 
 
@@ -114,14 +116,14 @@ def draw_learned(path: Path) -> None:
 
 
 def draw_sweeps(
-    curves: Mapping[str, Mapping[float, Sequence[float]]], measure: str, path: Path
+    results: Mapping[str, Any], sweeps: Mapping[str, tuple[float, ...]], measure: str, path: Path
 ) -> None:
     """Fig. 3: a measure by one parameter at a time, mean and deviation of the seeds."""
-    figure, (row,) = subplots(columns=len(curves), size=(3.1 * len(curves), 3.1), sharey=True)
-    for axes, (name, points) in zip(row, curves.items(), strict=True):
-        values = sorted(points)
-        draw_means(axes, range(len(values)), [points[value] for value in values])
+    figure, (row,) = subplots(columns=len(sweeps), size=(3.1 * len(sweeps), 3.1), sharey=True)
+    for axes, (name, values) in zip(row, sweeps.items(), strict=True):
+        runs = [over_seeds(results, f"{name} {value:g}", measure) for value in values]
+        draw_means(axes, range(len(values)), runs)
         axes.set_xticks(range(len(values)), [f"{value:g}" for value in values])
-        axes.set(xlabel=name)
+        axes.set(xlabel=name.replace("_", " "))
     row[0].set_ylabel(f"{measure} (%)")
     figure.savefig(path, dpi=130)

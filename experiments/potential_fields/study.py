@@ -15,25 +15,24 @@ import numpy as np
 import jdml
 from experiments.eps_mnist import main as digits  # the same images, by parity
 from experiments.smoke import NETWORK, small
-from jdml import data, metrics, training
-from jdml.recipes import Recipe, make_sampler
-from jdml.recipes.base import Batch
-from jdml.training import by_recipe
+from jdml import data, metrics
+from jdml.recipes import BatchConfig, LossConfig, NetworkConfig, OptimizerConfig, Recipe
+from jdml.training import Embedder, Evaluation, by_recipe
 
 MULTI = small(15, 2)  # proxies per class, where a loss takes several
 PROXY_RATE = 100.0  # the proxies' learning rate, in units of the model's
 CLIP = 5.0  # largest entry of the proxies' gradient, for charges that almost touch
-PFML = {"delta": 0.2, "alpha": 1.0, "proxies_per_class": MULTI}
-CPML = {"delta": 0.2, "proxies_per_class": MULTI}
+SEVERAL = {"proxies_per_class": MULTI}
+CPML = {"delta": 0.2, **SEVERAL}
 LOSSES: dict[str, tuple[str, dict[str, Any]]] = {
-    "PFML": ("potential_field", PFML),
+    "PFML": ("potential_field", {"delta": 0.2, "alpha": 1.0, **SEVERAL}),
     "CPML": ("contrastive_potential", CPML),
     "CPML, mirrored": ("contrastive_potential", {**CPML, "repulsion": "mirrored"}),
     "CPML, decaying": ("contrastive_potential", {**CPML, "repulsion": "decaying", "alpha": 1.0}),
-    "MPA": ("multi_proxy_anchor", {"proxies_per_class": MULTI}),
-    "MPA-DW": ("multi_proxy_anchor_dw", {"proxies_per_class": MULTI}),
-    "MPA-AP": ("multi_proxy_anchor_ap", {"proxies_per_class": MULTI}),
-    "SoftTriple": ("soft_triple", {"proxies_per_class": MULTI}),
+    "MPA": ("multi_proxy_anchor", SEVERAL),
+    "MPA-DW": ("multi_proxy_anchor_dw", SEVERAL),
+    "MPA-AP": ("multi_proxy_anchor_ap", SEVERAL),
+    "SoftTriple": ("soft_triple", SEVERAL),
     "ProxyAnchor": ("proxy_anchor", {}),
     "ProxyNCA*": ("proxy_nca_margin", {}),
     "ProxyNCA": ("proxy_nca", {"scale": 9.0}),
@@ -49,13 +48,7 @@ MEASURES = ("R@1", "nDCG@2", "nDCG@4", "nDCG@8", "MAP@R")
 FIELDS = ("PFML", "CPML", "CPML, mirrored", "CPML, decaying")
 POINTS = 4
 """How often proxies are measured in the last epoch."""
-EPOCH = (
-    "epoch: assignment",
-    "epoch: nearest",
-    "epoch: represented",
-    "epoch: together",
-    "epoch: covered",
-)
+EPOCH = [f"epoch: {m}" for m in ("assignment", "nearest", "represented", "together", "covered")]
 
 
 class Task(NamedTuple):
@@ -65,15 +58,18 @@ class Task(NamedTuple):
     dim: int
     rate: float
     views: tuple[str, str]
-    batch: Batch = 64
+    batch: BatchConfig = BatchConfig(64)
     network: str | None = small("eps", NETWORK)
 
 
 DIGITS = ("seen digits", "unseen digits")
+OF_ALPHABETS = BatchConfig(classes=4, samples_per_class=40)
 TASKS = {
     "digits": Task(small(300, 2), 16, 1e-3, DIGITS),
     "mnist": Task(500, 16, 1e-3, DIGITS),
-    "omniglot": Task(1200, 128, 5e-4, ("letters", "alphabets"), (4, 40), small("small", NETWORK)),
+    "omniglot": Task(
+        1200, 128, 5e-4, ("letters", "alphabets"), OF_ALPHABETS, small("small", NETWORK)
+    ),
 }
 
 
@@ -87,126 +83,107 @@ class Parts(NamedTuple):
 @functools.cache
 def load(name: str, data_dir: str | None, held_out: bool) -> Parts:
     """The data of a task: labelled by parity or alphabet, scored on digits or letters."""
-    if name == "omniglot":
-        train, test = (
-            data.load(name, data_dir=data_dir, split=split, image_size=28)
-            for split in ("train", "test")
-        )
-        if held_out:
-            alphabets = np.random.default_rng(0).permutation(train.num_classes)[
-                : train.num_classes // 5
-            ]
-            chosen = np.isin(train.labels, alphabets)
-            test, train = train.select(chosen), train.select(~chosen)
-            train = dataclasses.replace(
-                train, labels=np.unique(train.labels, return_inverse=True)[1]
-            )
-        letters, alphabets = (test.views[view] for view in ("letter", "alphabet"))
-        return Parts(train, (("letters", test, letters), ("alphabets", test, alphabets)))
-    train, *scored = digits.load(name, data_dir, held_out)
-    titled = zip(DIGITS, scored, strict=True)
-    return Parts(train, tuple((title, part, part.views["digit"]) for title, part in titled))
+    if name != "omniglot":
+        train, *scored = digits.load(name, data_dir, held_out)
+        titled = zip(DIGITS, scored, strict=True)
+        return Parts(train, tuple((title, part, part.views["digit"]) for title, part in titled))
+    whole = functools.partial(data.load, name, data_dir=data_dir, image_size=28)
+    train, test = (whole(split=split) for split in ("train", "test"))
+    if held_out:
+        alphabets = np.random.default_rng(0).permutation(train.num_classes)
+        chosen = np.isin(train.labels, alphabets[: train.num_classes // 5])
+        test, train = train.select(chosen), train.select(~chosen)
+        own = np.unique(train.labels, return_inverse=True)[1]
+        train = dataclasses.replace(train, labels=own)
+    of_views = ((title, test, test.views[title[:-1]]) for title in TASKS[name].views)
+    return Parts(train, tuple(of_views))
 
 
 def base_of(
     data: str, folder: str | None, steps: int | None, held_out: bool = False
 ) -> dict[str, Any]:
     """What the jobs of a study have in common, on clean labels."""
+    places = {"data": data, "data_dir": folder, "held_out": held_out}
     return {
-        "data": data,
-        "data_dir": folder,
+        **places,
         "steps": steps or TASKS[data].steps,
-        "held_out": held_out,
         "noise": 0.0,
         "proxy_rate": PROXY_RATE,
     }
 
 
-def recipe_of(task: Task, method: str, settings: dict[str, Any], /, **own: Any) -> Recipe:
-    """The recipe of a method on a task, with these settings of its loss."""
-    settings = dict(settings)
-    if method in FIELDS:
-        # The paper's U: a force does not depend on how many charges there are.
-        settings["reduce_fn"] = "sum"
+def recipe_of(task: Task, method: str, settings: dict[str, Any]) -> Recipe:
+    """The recipe of a method on a task, with these settings of its loss and this number of proxies."""
+    # The paper's U: a force does not depend on how many charges there are.
+    settings = {**settings, **({"reduce_fn": "sum"} if method in FIELDS else {})}
+    number = settings.pop("proxies_per_class", None)
+    loss = LossConfig(LOSSES[method][0], settings, miner=MINERS.get(method, "none"))
     return Recipe(
-        loss=LOSSES[method][0],
-        proxies_per_class=settings.pop("proxies_per_class", None),
-        settings=settings,
-        miner=MINERS.get(method, "none"),
-        network=task.network,
-        dim=task.dim,
+        loss=loss.replace(proxies={"per_class": number}),
+        network=NetworkConfig(task.network, task.dim),
         batch=task.batch,
-        rate=task.rate,
-        **own,
+        optimizer=OptimizerConfig(learning_rate=task.rate),
+    )
+
+
+def recipe_of_job(job: dict[str, Any]) -> Recipe:
+    """The recipe of a job, with the rate of its proxies and the largest entry of their gradient."""
+    return recipe_of(TASKS[job["data"]], job["method"], job["settings"]).replace(
+        loss={"proxies": {"clip_value": job.get("clip")}},
+        batch={"steps": job["steps"]},
+        optimizer={"lr_multipliers": {"proxies": job["proxy_rate"]}},
     )
 
 
 def run(job: dict[str, Any]) -> dict[str, float]:
     """Train one network, score its retrieval, and measure how far its proxies are from the training data."""
-    parts = load(job["data"], job["data_dir"], job["held_out"])
-    train, task = parts.train, TASKS[job["data"]]
+    train, scored = load(job["data"], job["data_dir"], job["held_out"])
     if job["noise"]:
         labels = data.corrupt_labels(train.labels, job["noise"], jax.random.key(job["seed"]))
         train = dataclasses.replace(train, labels=labels)
-    recipe = recipe_of(
-        task,
-        job["method"],
-        job["settings"],
-        role_rates={"proxies": job["proxy_rate"]},
-        max_proxy_entry=job.get("clip"),
-    )
-    sampler = make_sampler(recipe, train.labels, job["seed"])
-    every = max(1, min(sampler.batches_per_epoch, job["steps"]) // POINTS)
+    recipe, steps = recipe_of_job(job), job["steps"]
+    sampler = recipe.batch.build(train.labels, job["seed"])
     over_epoch: list[dict[str, float]] = []
 
-    def evaluate(embedder: training.Embedder) -> dict[str, float]:
-        if int(embedder.state.step) > job["steps"] - sampler.batches_per_epoch:
+    def evaluate(embedder: Embedder) -> dict[str, float]:
+        if int(embedder.state.step) > steps - sampler.batches_per_epoch:
             proxies = embedder.state.params["proxies"]
             over_epoch.append(measure(proxies, embedder(train.images), train))
         return {}
 
-    epoch = "epoch" in job
+    every = max(1, min(sampler.batches_per_epoch, steps) // POINTS)
     result = by_recipe.train(
         recipe,
         train,
         sampler=sampler,
-        steps=job["steps"],
         seed=job["seed"],
-        evaluate=evaluate if epoch else None,
-        evaluate_every=every if epoch else None,
-        log_every=job["steps"],
+        evaluation=Evaluation(evaluate, every) if "epoch" in job else None,
         progress=False,
     )
     scores: dict[str, float] = {}
-    for title, part, labels in parts.scored:
+    for title, part, labels in scored:
         x = np.asarray(jdml.sphere(jnp.asarray(result.embedder(part.images))))
         retrieval = jdml.evaluate_retrieval(x, labels, ndcg_at=(2, 4, 8))
         scores |= {f"{title} {name}": retrieval[name] for name in MEASURES}
-    if epoch:
+    if "epoch" in job:
         scores |= {name: float(np.mean([point[name] for point in over_epoch])) for name in EPOCH}
     proxies = result.state.params.get("proxies")
     if proxies is not None:
-        x = result.embedder(train.images)
         if proxies.shape[1] > 1:
             scores["proxies together"] = metrics.proxy_spread(proxies).together
+        x = jnp.asarray(result.embedder(train.images))
         for kind in ("assignment", "nearest"):
-            scores[f"proxy distance, {kind}"] = metrics.proxy_distance(
-                proxies, jnp.asarray(x), train.labels, kind=kind
-            )
+            found = metrics.proxy_distance(proxies, x, train.labels, kind=kind)
+            scores[f"proxy distance, {kind}"] = found
     return scores
 
 
 def measure(proxies: jax.Array, embeddings: np.ndarray, train: data.Dataset) -> dict[str, float]:
     """The proxies' distance from the training data by every reading, and their spread over the modes of classes."""
     x = jnp.asarray(embeddings)
-    distances = {
-        f"epoch: {kind}": metrics.proxy_distance(proxies, x, train.labels, kind=kind)
-        for kind in ("assignment", "nearest", "represented")
-    }
     modes = train.views["letter" if "letter" in train.views else "digit"]
     spread = metrics.proxy_spread(proxies, x, train.labels, modes)
-    return {
-        **distances,
-        "epoch: together": spread.together,
-        "epoch: covered": float(spread.covered or 0.0),
-    }
+    kinds = ("assignment", "nearest", "represented")
+    distances = [metrics.proxy_distance(proxies, x, train.labels, kind=kind) for kind in kinds]
+    found = (*distances, spread.together, float(spread.covered or 0.0))
+    return dict(zip(EPOCH, found, strict=True))
