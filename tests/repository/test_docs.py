@@ -22,7 +22,7 @@ import numpy as np
 import pytest
 
 import jdml
-from jdml.recipes import Recipe
+from jdml.recipes import NetworkConfig, Recipe
 from jdml.registry.extras import ALONE, EXTRAS
 from jdml.training.by_recipe import make_network
 
@@ -99,7 +99,7 @@ def test_networks_of_other_libraries_can_be_traced(library, tmp_path, monkeypatc
     inputs = tokens if library == "eqx_zoo" else photographs
     train = jdml.data.Dataset("inputs", inputs, np.arange(2))
     for factory in re.findall(r"^def (\w+)\(", code, re.MULTILINE):
-        recipe = Recipe(network=f"{name}:{factory}", dim=32)
+        recipe = Recipe(network=NetworkConfig(f"{name}:{factory}", dim=32))
         made = make_network(recipe, train)
         assert made.factory["settings"]["dim"] == 32
 
