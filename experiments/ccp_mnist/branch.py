@@ -2,14 +2,8 @@
 
 MNIST in the plane. A single proxy problem, its four proxies per class uniform on the circle, is trained at a constant
 rate until validation has not improved for 20 evaluations. From there each way goes on for as many steps. The ways, and
-which differences decide, are written in README.md and below, before the runs.
-
-    python -m experiments.ccp_mnist.branch --data-dir DIR                 # all that is missing
-    python -m experiments.ccp_mnist.branch --data-dir DIR --minutes 10    # as far as ten minutes go; again to go on
-    python -m experiments.ccp_mnist.branch --table                        # tables and picture of the runs there are
-
-Every run is kept in results.jsonl, as soon as it ends, and never run twice. The plateau's weights lie in runs/; where
-they are missing they are trained again.
+which differences decide, are written in README.md and below, before the runs, each of which is kept and never run
+twice. The plateau's weights lie in runs/; where they are missing they are trained again.
 """
 
 import dataclasses
@@ -32,12 +26,12 @@ from experiments.ccp_mnist.study import (
     within,
 )
 from experiments.options import Kept, start
-from experiments.shown import cell
+from experiments.shown import cell, curve
 from experiments.smoke import record, small
 from jdml import training
 from jdml.metrics import class_covering
 from jdml.ops import ball
-from jdml.recipes import Problems, Recipe
+from jdml.recipes import CCPConfig, Recipe
 from jdml.recipes.ccp import NEVER
 from jdml.report import Paired, markdown_table, mean_std, paired
 from jdml.training import by_recipe
@@ -47,8 +41,6 @@ PLATEAU = small(
     {"most": 10_000, "every": 50, "patience": 20}, {"most": 2, "every": 1, "patience": 5}
 )
 STEPS = small(2000, 6)
-SHOWN = 1000
-"""Training images whose covering radius is measured."""
 WAYS: dict[str, dict[str, Any]] = {
     "go on": {"patience": NEVER, "strength": 0.0},
     "CCP": {"pool_size": 16, "strength": 2e-4},
@@ -85,60 +77,54 @@ class Settings(Kept):
 def make_jobs(settings: Settings) -> dict[str, dict[str, Any]]:
     """Every run by name: the plateau and the ways on from it, seed by seed."""
     return {
-        f"{way}-{seed}": {
-            "data": settings.data,
-            "way": way,
-            "steps": STEPS,
-            "seed": seed,
-            **PLATEAU,
-        }
+        f"{way}-{seed}": dict(data=settings.data, way=way, steps=STEPS, seed=seed, **PLATEAU)
         for seed in range(settings.seeds)
         for way in ("plateau", *WAYS)
     }
 
 
-def recipe_of(way: str) -> Recipe:
+def recipe_of(way: str, steps: int = STEPS) -> Recipe:
     """Constant rates; the model's weights anchored, the proxies' not, which are those of the plateau at first."""
-    problems = Problems(run_patience=NEVER, first="kept", **WAYS[way])
-    number = BASE["proxies_per_class"]
-    return dataclasses.replace(RECIPE, method=problems, proxies_per_class=number, batch=(8, 4))
+    problems = CCPConfig(run_patience=NEVER, initial_proxies="unchanged", **WAYS[way])
+    loss = {"method": problems, "proxies": {"per_class": BASE["proxies_per_class"]}}
+    return RECIPE.replace(loss=loss, batch={"steps": steps})
 
 
 def measured(recipe: Recipe, parts: Parts, result: training.FitResult) -> dict[str, Any]:
     """What all runs have in common: how the last weights lie, and the way there."""
     last = training.Embedder(by_recipe.make_network(recipe, parts.train), result.state)
-    shown = parts.train.select(np.arange(min(SHOWN, len(parts.train))))
     seen, unseen = (
         class_covering(ball(jnp.asarray(last(part.images))), part.labels)
-        for part in (shown, parts.validation)
+        for part in (parts.shown, parts.validation)
     )
-    curve = [[r["step"], round(float(r["validation"]), 5)] for r in result.history]
+    evaluated = curve(result.history, "validation")
     assert result.best is not None
-    return {
-        "test": round(map_at_r(last(parts.test.images), parts.test.labels), 5),
-        "validation": curve[-1][1],
-        "best validation": round(result.best.value, 5),
-        "radius": round(seen.radius, 5),
-        "between": round(seen.between, 5),
-        "ratio": round(seen.ratio, 5),
-        "unseen ratio": round(unseen.ratio, 5),
-        "spread": round(within(np.asarray(ball(result.state.params["proxies"]))), 5),
-        "curve": curve,
+    numbers = {
+        "test": map_at_r(last(parts.test.images), parts.test.labels),
+        "validation": evaluated[-1][1],
+        "best validation": result.best.value,
+        "radius": seen.radius,
+        "between": seen.between,
+        "ratio": seen.ratio,
+        "unseen ratio": unseen.ratio,
+        "spread": within(np.asarray(ball(result.state.params["proxies"]))),
     }
+    return {**{name: round(float(v), 5) for name, v in numbers.items()}, "curve": evaluated}
 
 
 def run(job: dict[str, Any], data_dir: str | None, cache: str) -> dict[str, Any]:
     """Train to the plateau, or on from it."""
-    parts, recipe, seed = load(job["data"], data_dir), recipe_of("go on"), job["seed"]
+    parts, recipe, seed = load(job["data"], data_dir), recipe_of("go on", job["most"]), job["seed"]
     go = functools.partial(train, parts=parts, every=job["every"], seed=seed)
     folder = Path(cache) / f"{job['data']}-plateau-{seed}"
-    plateau = go(recipe, steps=job["most"], patience=job["patience"], out_dir=folder)
+    plateau = go(recipe, patience=job["patience"], run=folder)
     if job["way"] == "plateau":
         return measured(recipe, parts, plateau)
-    recipe = recipe_of(job["way"])
-    hook = make_recorder(recipe, parts, seed)
-    result = go(recipe, steps=job["steps"], state=plateau.state, hook=hook)
-    rounded = [{k: round(float(v), 5) for k, v in problem.items()} for problem in hook.history]
+    recipe = recipe_of(job["way"], job["steps"])
+    recorder = make_recorder(recipe, parts, seed)
+    assert recorder is not None
+    result = go(recipe, state=plateau.state, callbacks=[recorder])
+    rounded = [{k: round(float(v), 5) for k, v in problem.items()} for problem in recorder.history]
     scores = measured(recipe, parts, result)
     return {**scores, "problems": 1 + len(rounded), "history": rounded}
 
@@ -163,10 +149,7 @@ def tables(results: dict[str, Any]) -> str:
     sections = [markdown_table(titles, rows), ""]
     pairs = {**TESTS, **{f"{way}, since the plateau": (way, "plateau") for way in WAYS}}
     rows = [
-        [
-            f"{name}: {' − '.join(pair)}",
-            *(str(compared(results, pair, metric)) for metric in MEASURED),
-        ]
+        [f"{name}: {' − '.join(pair)}", *(str(compared(results, pair, m)) for m in MEASURED)]
         for name, pair in pairs.items()
     ]
     sections += [markdown_table(["difference", *titles[1:5]], rows), "", by_problem(results)]
@@ -182,16 +165,10 @@ def by_problem(results: dict[str, Any]) -> str:
             first = [run[1] for run in runs if len(run) > 1]
             best = list(by_seed(results, "best validation", way=way).values())
             reached = sum(problem["validation"] > 0.5 for problem in first)
-            rows.append(
-                [
-                    way,
-                    mean_std([run[0]["validation"] for run in runs if run]),
-                    cell([problem["validation"] for problem in first]),
-                    f"{reached} of {len(first)}",
-                    cell([p["steps"] for p in first], 1, 0),
-                    mean_std(best),
-                ]
-            )
+            old = mean_std([run[0]["validation"] for run in runs if run])
+            new = cell([problem["validation"] for problem in first])
+            steps = cell([problem["steps"] for problem in first], 1, 0)
+            rows.append([way, old, new, f"{reached} of {len(first)}", steps, mean_std(best)])
     titles = ["the old proxies", "the first new ones", "above 50", "their steps", "all"]
     return markdown_table(["validation MAP@R with", *titles], rows)
 

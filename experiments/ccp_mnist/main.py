@@ -3,12 +3,7 @@
 After Gürbüz, Can & Alatan, *Deep Metric Learning with Chance Constraints*, Figs. 2 and 6 (the panels), 4 (alternating
 against a single problem, steps per problem), 5 (pools and proxies), 7 (radii and distances, also of images that do not
 train), 8 (strength of the anchor) and 9 (classes in a batch): ResNet20-v2, contrastive loss with K = 4 proxies per
-class as references, b = 16 samples per class in a pool.
-
-    python -m experiments.ccp_mnist.main                                        # scikit-learn's 8×8 digits
-    python -m experiments.ccp_mnist.main --data mnist --data-dir DIR --seeds 3  # MNIST's four IDX files in DIR
-
-Finished runs are kept: an interrupted study goes on where it stopped. Everything is written to --out.
+class as references, b = 16 samples per class in a pool. Finished runs are kept.
 """
 
 import dataclasses

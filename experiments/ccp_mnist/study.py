@@ -11,13 +11,22 @@ import numpy as np
 
 import jdml
 from experiments.smoke import NETWORK, small
-from jdml import data, objectives, training
+from jdml import data, objectives
 from jdml.metrics import class_covering
 from jdml.ops import ball
-from jdml.recipes import Problems, Recipe, make_optimizer, make_sampler
+from jdml.recipes import BatchConfig, CCPConfig, LossConfig, NetworkConfig, OptimizerConfig, Recipe
 from jdml.recipes.ccp import NEVER
-from jdml.training import AlternatingProblems, Alternation, HookResult, TrainState, by_recipe, embed
-from jdml.training.alternation import make_hook
+from jdml.training import (
+    AlternatingProblems,
+    Alternation,
+    CallbackResult,
+    Evaluation,
+    FitResult,
+    TrainState,
+    by_recipe,
+    embed,
+)
+from jdml.training.alternation import make_callback
 
 CLASSES = 10
 METHODS = ("in batch", "samples", "single", "CCP")
@@ -35,10 +44,9 @@ BASE: dict[str, Any] = {
 MARGINS = {"positive_margin": 0.0, "negative_margin": 0.5}
 ANCHORS_LAST = 200
 """Steps, as long as a short problem of CCP: eq. 4.10 is solved for one set of anchors after another."""
-SCORED = 1000
-"""Validation images at most: they are embedded again at every evaluation."""
-TRAINING_SCORED = 10_000
-"""Training images at most that are scored at the end: as many as MNIST has for testing."""
+SCORED, TRAINING_SCORED = 1000, 10_000
+"""Validation images at most, which are embedded again at every evaluation; training images that are scored at the end:
+as many as MNIST has for testing."""
 SHOWN = 1000
 """Points of the training set for covering radii and pictures."""
 
@@ -55,16 +63,15 @@ class Task(NamedTuple):
 
 TASKS = {"digits": Task(small(1500, 9), small(20, 1), 3, 0.01), "mnist": Task(6000, 50, 3, 0.002)}
 RECIPE = Recipe(
-    loss="contrastive",
-    settings=MARGINS,
-    normalize="ball",
-    network=small("resnet20v2", NETWORK),
-    dim=2,
-    rate=1e-3,
-    role_rates={"proxies": 10.0},
-    b2=0.99,
-    max_norm=10.0,
-    norm_by_role=True,
+    loss=LossConfig("contrastive", MARGINS, normalize="ball"),
+    network=NetworkConfig(small("resnet20v2", NETWORK), dim=2),
+    batch=BatchConfig(classes=8, samples_per_class=4),
+    optimizer=OptimizerConfig(
+        learning_rate=1e-3,
+        lr_multipliers={"proxies": 10.0},
+        b2=0.99,
+        clip_global_norm={".*": 10.0},
+    ),
 )
 """What all runs share."""
 
@@ -75,6 +82,16 @@ class Parts(NamedTuple):
     train: data.Dataset
     validation: data.Dataset
     test: data.Dataset
+
+    @property
+    def shown(self) -> data.Dataset:
+        """The first of those that train."""
+        return first(self.train, SHOWN)
+
+
+def first(part: data.Dataset, number: int) -> data.Dataset:
+    """So many images, or all."""
+    return part.select(np.arange(min(number, len(part))))
 
 
 @functools.cache
@@ -114,73 +131,59 @@ class Recorder(AlternatingProblems):
     history: list[dict[str, float]] = dataclasses.field(default_factory=list)
     panels: list[dict[str, np.ndarray]] = dataclasses.field(default_factory=list)
 
-    def start(self, state: TrainState) -> tuple[Alternation, TrainState]:
+    def start(self, state: TrainState, /) -> tuple[Alternation, TrainState]:
         """Also the panel before the first step."""
         carried, after = super().start(state)
-        self.note(state, None, after, 0, 0.0)
+        new = np.asarray(after.params["proxies"])
+        self.draw(after, new, new)
         return carried, after
 
-    def after_evaluation(
-        self, carried: Alternation, state: TrainState, metrics: Mapping[str, float]
-    ) -> HookResult:
-        """Also note a problem that ended."""
-        result = super().after_evaluation(carried, state, metrics)
-        ended = int(result.carried.machine.problem) > int(carried.machine.problem)
-        if ended:
+    def update(
+        self, carried: Alternation, step: int, state: TrainState, metrics: Mapping[str, float], /
+    ) -> CallbackResult:
+        """Also note a problem that ended: what it converged to, and how the next one begins."""
+        result = super().update(carried, step, state, metrics)
+        if int(result.carried.machine.problem) > int(carried.machine.problem):
             at_best = state._replace(params=carried.params, batch_stats=carried.batch_stats)
-            self.note(at_best, carried, result.state, int(state.step), float(carried.machine.best))
+            old = np.asarray(ball(carried.params["proxies"]))
+            new = np.asarray(result.state.params["proxies"])
+            self.draw(result.state, old, new)
+            parts = (self.points, self.unseen)
+            seen, unseen = (class_covering(self.embed(at_best, p), p.labels) for p in parts)
+            self.history.append(
+                {
+                    "steps": step - sum(problem["steps"] for problem in self.history),
+                    "validation": float(carried.machine.best),
+                    "within": within(old),
+                    "next within": within(new),
+                    "class radius": seen.radius,
+                    "between classes": seen.between,
+                    "class ratio": seen.ratio,
+                    "unseen radius": unseen.radius,
+                    "unseen between": unseen.between,
+                    "unseen ratio": unseen.ratio,
+                }
+            )
         return result
 
-    def embed_points(self, state: TrainState, points: Any) -> np.ndarray:
+    def embed(self, state: TrainState, points: Any) -> np.ndarray:
         """The points in the unit disk."""
         x = embed(self.model, state.params["model"], state.batch_stats, points.images)
         return np.asarray(ball(jnp.asarray(x)))
 
-    def note(
-        self,
-        state: TrainState,
-        converged: Alternation | None,
-        after: TrainState,
-        step: int,
-        score: float,
-    ) -> None:
-        """What a problem converged to, and how the next one begins."""
-        labels = np.asarray(self.points.labels)
-        new = np.asarray(after.params["proxies"])
-        old = new if converged is None else np.asarray(ball(converged.params["proxies"]))
-        points = self.embed_points(after, self.points)
+    def draw(self, state: TrainState, old: np.ndarray, new: np.ndarray) -> None:
+        """Keep a panel: the points, and the proxies between two problems."""
+        labels, points = np.asarray(self.points.labels), self.embed(state, self.points)
         self.panels.append({"points": points, "labels": labels, "old": old, "new": new})
-        if converged is None:
-            return
-        seen, unseen = (
-            class_covering(self.embed_points(state, part), part.labels)
-            for part in (self.points, self.unseen)
-        )
-
-        before = sum(problem["steps"] for problem in self.history)
-        self.history.append(
-            {
-                "steps": step - before,
-                "validation": score,
-                "within": within(old),
-                "next within": within(new),
-                "class radius": seen.radius,
-                "between classes": seen.between,
-                "class ratio": seen.ratio,
-                "unseen radius": unseen.radius,
-                "unseen between": unseen.between,
-                "unseen ratio": unseen.ratio,
-            }
-        )
 
 
 def recipe_of(job: dict[str, Any]) -> Recipe:
     """Contrastive, in the unit disk, against the batch or proxies; the model anchored, the proxies not."""
-    task, proxies, problems = TASKS[job["data"]], None, None
+    task, number, problems = TASKS[job["data"]], None, None
     if job["method"] in ("single", "CCP"):
-        proxies = int(job["proxies_per_class"])
-        problems = Problems(
-            pool_size=max(int(job["pool_size"]), proxies),
+        number = int(job["proxies_per_class"])
+        problems = CCPConfig(
+            pool_size=max(int(job["pool_size"]), number),
             strength=job["strength"],
             patience=task.patience if job["method"] == "CCP" else NEVER,
             run_patience=NEVER,
@@ -189,9 +192,11 @@ def recipe_of(job: dict[str, Any]) -> Recipe:
             anchor_first=False,
             in_batch_weight=job["in_batch_weight"],
         )
-    batch = (int(job["classes_per_batch"]), int(job["samples_per_class"]))
-    return dataclasses.replace(
-        RECIPE, proxies_per_class=proxies, method=problems, batch=batch, schedule="cosine"
+    batch = {"classes": job["classes_per_batch"], "samples_per_class": job["samples_per_class"]}
+    return RECIPE.replace(
+        loss={"method": problems, "proxies": {"per_class": number}},
+        batch={**batch, "steps": job["steps"]},
+        optimizer={"schedule": "cosine"},
     )
 
 
@@ -200,13 +205,13 @@ def own_parts(job: dict[str, Any], recipe: Recipe, labels: np.ndarray) -> dict[s
 
     Without problems, too, the optimizer is CCP's, whose anchor is then never set: the runs on record, to the bit.
     """
-    if recipe.method is not None:
+    if recipe.loss.method is not None:
         return {}
     like = recipe_of({**job, "method": "CCP"})
-    own: dict[str, Any] = {"optimizer": make_optimizer(like, ("proxies",), 1, job["steps"])}
+    own: dict[str, Any] = {"optimizer": by_recipe.make_optimizer(like, ("proxies",), 1)}
     if job["method"] == "samples":
         number, seed = int(job["proxies_per_class"]), job["seed"]
-        anchors, batches = number * CLASSES, make_sampler(recipe, labels, seed)
+        anchors, batches = number * CLASSES, recipe.batch.build(labels, seed)
         own["objective"] = objectives.as_anchor_objective(jdml.contrastive_loss, anchors, **MARGINS)
         own["sampler"] = data.AnchorBatchSampler(
             batches, labels, number, renew_every=ANCHORS_LAST, seed=seed
@@ -214,41 +219,41 @@ def own_parts(job: dict[str, Any], recipe: Recipe, labels: np.ndarray) -> dict[s
     return own
 
 
-def make_recorder(recipe: Recipe, parts: Parts, seed: int) -> Any:
+def make_recorder(recipe: Recipe, parts: Parts, seed: int) -> Recorder | None:
     """What chooses the proxies of a recipe with problems, and notes what they come to."""
+    if recipe.loss.method is None:
+        return None
     model = by_recipe.make_network(recipe, parts.train)
-    shown = parts.train.select(np.arange(min(SHOWN, len(parts.train))))
-    noted: dict[str, Any] = {"kind": Recorder, "points": shown, "unseen": parts.validation}
-    return make_hook(recipe, model, parts.train, "validation", seed=seed, **noted)
+    made = make_callback(recipe.loss.method, recipe, model, parts.train, "validation", seed=seed)
+    return Recorder(**vars(made), points=parts.shown, unseen=parts.validation)
 
 
-def train(recipe: Recipe, parts: Parts, every: int, **settings: Any) -> training.FitResult:
+def train(
+    recipe: Recipe, parts: Parts, every: int, patience: int | None = None, **settings: Any
+) -> FitResult:
     """Train, with MAP@R of the validation images after every so many steps."""
     images, labels = parts.validation.images, parts.validation.labels
-    return by_recipe.train(
-        recipe,
-        parts.train,
-        evaluate=lambda embedder: {"validation": map_at_r(embedder(images), labels)},
-        evaluate_every=every,
-        monitor="validation",
-        log_every=every,
-        progress=False,
-        **settings,
-    )
+
+    def evaluate(embedder: Any) -> dict[str, float]:
+        return {"validation": map_at_r(embedder(images), labels)}
+
+    evaluation = Evaluation(evaluate, every, "validation", patience)
+    own = {"evaluation": evaluation, "progress": False}
+    return by_recipe.train(recipe, parts.train, **own, **settings)
 
 
 def run(job: dict[str, Any]) -> dict[str, Any]:
     """Train one network; MAP@R of its best evaluation on validation, training and test images."""
     parts, recipe, seed = load(job["data"], job["data_dir"]), recipe_of(job), job["seed"]
-    hook = None if recipe.method is None else make_recorder(recipe, parts, seed)
+    recorder = make_recorder(recipe, parts, seed)
     own = own_parts(job, recipe, parts.train.labels)
-    every = TASKS[job["data"]].every
-    result = train(recipe, parts, every, steps=job["steps"], seed=seed, hook=hook, **own)
+    own["callbacks"] = [] if recorder is None else [recorder]
+    result = train(recipe, parts, TASKS[job["data"]].every, seed=seed, **own)
     assert result.best is not None
-    if job["panels"] is not None:
-        save_panels(hook, Path(job["panels"]))
-    scored = parts.train.select(np.arange(min(TRAINING_SCORED, len(parts.train))))
-    history = [] if hook is None else hook.history
+    if job["panels"] is not None and recorder is not None:
+        save_panels(recorder, Path(job["panels"]))
+    scored = first(parts.train, TRAINING_SCORED)
+    history = [] if recorder is None else recorder.history
     return {
         "validation": result.best.value,
         "best step": result.best.step,
@@ -260,10 +265,9 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def save_panels(hook: Recorder, path: Path) -> None:
+def save_panels(recorder: Recorder, path: Path) -> None:
     """The start and the first problems, for the picture."""
-    kinds = ("class radius", "between classes", "class ratio")
-    keys = (*kinds, "unseen radius", "unseen between", "unseen ratio")
-    radii = [[problem[key] for key in keys] for problem in hook.history]
-    arrays = {f"{name}{i}": v for i, panel in enumerate(hook.panels) for name, v in panel.items()}
-    np.savez(path, number=len(hook.panels), radii=np.array(radii), **arrays)
+    radii = [list(problem.values())[4:] for problem in recorder.history]
+    panels = enumerate(recorder.panels)
+    arrays = {f"{name}{i}": value for i, panel in panels for name, value in panel.items()}
+    np.savez(path, number=len(recorder.panels), radii=np.array(radii), **arrays)

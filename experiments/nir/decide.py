@@ -1,13 +1,7 @@
 """What of NIR's gain is its warm-up: seven ways to train each of three proxy losses, on the same seeds.
 
 Omniglot at 28×28, trained on alphabets, scored on the letters of alphabets never seen, 600 steps. The ways, and which
-differences decide, are written in README.md and below, before the runs.
-
-    python -m experiments.nir.decide --data-dir DIR                 # all that is missing
-    python -m experiments.nir.decide --data-dir DIR --minutes 10    # as far as ten minutes go; again to go on
-    python -m experiments.nir.decide --table                        # the tables of the runs that there are
-
-Every run is kept in results.jsonl, as soon as it ends, and never run twice. decided.png is Fig. 3: R@1 on the way.
+differences decide, are written in README.md and below, before the runs, each of which is kept and never run twice.
 """
 
 import dataclasses
@@ -28,10 +22,10 @@ from experiments.smoke import record, small
 from jdml import optim
 from jdml.recipes import Recipe
 from jdml.report import markdown_table, paired_table
-from jdml.training import by_recipe
+from jdml.training import Evaluation, by_recipe
 from jdml.training.study import by_seed
 
-STEPS, BATCH = small(600, 2), small((4, 40), (2, 4))
+STEPS, CLASSES, SAMPLES = small((600, 4, 40), (2, 2, 4))
 WARMUP = small(50, 1)
 BASES = ("ProxyAnchor", "ProxyNCA*", "SoftTriple")
 WAYS: dict[str, dict[str, Any]] = {
@@ -75,12 +69,7 @@ class Settings(Kept):
 def make_jobs(settings: Settings) -> dict[str, dict[str, Any]]:
     """Every run by name: all ways of a loss with the first seed, then with the next."""
     return {
-        f"{base.replace('*', 'x')}, {way}-{seed}": {
-            "base": base,
-            "way": way,
-            "steps": STEPS,
-            "seed": seed,
-        }
+        f"{base.replace('*', 'x')}, {way}-{seed}": dict(base=base, way=way, steps=STEPS, seed=seed)
         for base in settings.bases
         for seed in range(settings.seeds)
         for way in small(WAYS, ("warm-up, reset", "NIR", "warm-up"))
@@ -106,24 +95,30 @@ def reset_at(rule: optax.GradientTransformation, at: int) -> optax.GradientTrans
 
 def recipe_of(base: str, way: dict[str, Any]) -> Recipe:
     """The recipe of a loss in one of the ways: NIR, a warm-up, or another rate of the network alone."""
-    of_task = {"data": "omniglot", "method": base, "nir": way.get("nir"), "flow": {}}
+    of_task = {
+        "data": "omniglot",
+        "method": base,
+        "nir": way.get("nir"),
+        "flow": {},
+        "steps": STEPS,
+    }
     recipe, faster = regularized.recipe_of(of_task), way.get("faster", 1.0)
-    rates = {role: rate / faster for role, rate in recipe.role_rates.items()}
-    return dataclasses.replace(
-        recipe,
-        batch=BATCH,
-        rate=faster * recipe.rate,
-        role_rates=rates,
-        warmup_steps=way.get("warmup", 0),
+    rates = {role: rate / faster for role, rate in recipe.optimizer.lr_multipliers.items()}
+    rate = faster * recipe.optimizer.learning_rate
+    return recipe.replace(
+        finetune={"backbone_freeze_steps": way.get("warmup", 0)},
+        batch={"classes": CLASSES, "samples_per_class": SAMPLES},
+        optimizer={"learning_rate": rate, "lr_multipliers": rates},
     )
 
 
 def with_reset(recipe: Recipe) -> optax.GradientTransformation:
     """The recipe's optimizer, but for what does not wait: it is reset when the others begin."""
-    rates = {"head": recipe.rate, "proxies": recipe.rate * recipe.role_rates["proxies"]}
-    begins = recipe.warmup_steps or 0
+    rate = recipe.optimizer.learning_rate
+    rates = {"head": rate, "proxies": rate * recipe.optimizer.lr_multipliers["proxies"]}
+    begins = recipe.finetune.backbone_freeze_steps or 0
     fresh = {role: reset_at(optax.adam(rate), begins) for role, rate in rates.items()}
-    rules = {"backbone": optax.adam(recipe.rate), **fresh}
+    rules = {"backbone": optax.adam(rate), **fresh}
     return optim.partition_by_role(rules, optim.backbone_and_head, waiting={"backbone": begins})
 
 
@@ -144,11 +139,8 @@ def run(job: dict[str, Any], data_dir: str | None) -> dict[str, Any]:
         recipe,
         train,
         optimizer=with_reset(recipe) if way.get("reset") else None,
-        steps=job["steps"],
         seed=job["seed"],
-        evaluate=recall,
-        evaluate_every=max(1, job["steps"] // 12),
-        log_every=max(1, job["steps"] // 12),
+        evaluation=Evaluation(recall, max(1, STEPS // 12)),
         progress=False,
     )
     x = jdml.sphere(jnp.asarray(result.embedder(test.images)))

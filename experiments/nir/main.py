@@ -2,13 +2,8 @@
 
 After Roth, Vinyals & Akata, *Non-isotropy Regularization for Proxy-based Deep Metric Learning*: Tables 1 and 3–5 and
 Figs. 1, 2 and 4, at the size of a laptop. Classes have local structure that their labels do not tell: even and odd
-digits, scored on the digits, and Omniglot's alphabets, scored on the letters of alphabets never seen.
-
-    python -m experiments.nir.main                                                      # embedded digits
-    python -m experiments.nir.main --data omniglot --data-dir DIR --seeds 5 --workers 2
-    python -m experiments.nir.main --data omniglot --data-dir DIR --parts ablations --workers 2
-
-Finished runs are kept: an interrupted study goes on where it stopped. Everything is written to --out.
+digits, scored on the digits, and Omniglot's alphabets, scored on the letters of alphabets never seen. Finished runs are
+kept.
 """
 
 import dataclasses
@@ -101,21 +96,13 @@ class Settings(InFolder):
 
 def make_base(settings: Settings) -> dict[str, Any]:
     """What all runs share."""
-    own: dict[str, Any] = {}
+    own = {name: getattr(settings, name) for name in ("data", "held_out")}
     if settings.data == "crops":
         features = resolved(settings.place("nir") / "features")
-        own = {"weights": resolved(settings.weights), "features": features}
-    return {
-        **own,
-        "data": settings.data,
-        "data_dir": settings.folder,
-        "steps": settings.steps or TASKS[settings.data].steps,
-        "held_out": settings.held_out,
-        "method": ABLATED,
-        "nir": None,
-        "flow": {},
-        "clip": None,
-    }
+        own |= {"weights": resolved(settings.weights), "features": features}
+    steps = settings.steps or TASKS[settings.data].steps
+    changed = {"method": ABLATED, "nir": None, "flow": {}, "clip": None}
+    return {**own, "data_dir": settings.folder, "steps": steps, **changed}
 
 
 def make_jobs(settings: Settings) -> dict[str, dict[str, Any]]:
@@ -149,33 +136,20 @@ def method_tables(results: dict[str, Any]) -> list[str]:
     retrieval = [
         [name, *cells(results, name, RETRIEVAL), PAPER_RETRIEVAL.get(name, "–")] for name in names
     ]
-    sections = [
-        "Retrieval (last column: the paper's three on CUB):\n",
-        markdown_table(["method", *RETRIEVAL, "paper"], retrieval),
-    ]
+    sections = ["Retrieval (last column: the paper's three on CUB):\n"]
+    sections += [markdown_table(["method", *RETRIEVAL, "paper"], retrieval)]
     for part in ("test", "train"):
         measured = [f"{part} {metric}" for metric in STRUCTURE]
         rows = [
             [name, *cells(results, name, measured, 1, 3), PAPER_STRUCTURE.get(name, "–")]
             for name in names
         ]
-        sections += [
-            f"Structure of {part} embeddings (last column: the paper's on CUB):\n",
-            markdown_table(["method", *STRUCTURE, "paper"], rows),
-        ]
-    gains = [
-        [
-            method,
-            *(difference(results, method, metric, 100) for metric in RETRIEVAL),
-            *(difference(results, method, f"test {metric}", 1) for metric in STRUCTURE),
-        ]
-        for method in METHODS
-    ]
-    sections += [
-        "What NIR adds, over the same seeds:\n",
-        markdown_table(["method", *RETRIEVAL, *STRUCTURE], gains),
-    ]
-    return sections
+        sections += [f"Structure of {part} embeddings (last column: the paper's on CUB):\n"]
+        sections += [markdown_table(["method", *STRUCTURE, "paper"], rows)]
+    compared = [(m, 100.0) for m in RETRIEVAL] + [(f"test {m}", 1.0) for m in STRUCTURE]
+    gains = [[method, *(difference(results, method, *c) for c in compared)] for method in METHODS]
+    table = markdown_table(["method", *RETRIEVAL, *STRUCTURE], gains)
+    return [*sections, "What NIR adds, over the same seeds:\n", table]
 
 
 def ablation_table(results: dict[str, Any]) -> str:
@@ -207,30 +181,21 @@ def control_table(results: dict[str, Any]) -> str:
 
 def switch_table(watched: dict[str, dict[str, list[float]]]) -> str:
     """The first and the last ten steps of each variant."""
-    rows = [
-        [
-            variant,
-            *(
-                f"{np.mean(values[name][:10]):.3g} → {np.mean(values[name][-10:]):.3g}"
-                for name in MEASURED
-            ),
-        ]
-        for variant, values in watched.items()
-    ]
+
+    def ends(values: list[float]) -> str:
+        return f"{np.mean(values[:10]):.3g} → {np.mean(values[-10:]):.3g}"
+
+    rows = [[variant, *(ends(of[name]) for name in MEASURED)] for variant, of in watched.items()]
     return markdown_table(["f", *MEASURED], rows)
 
 
 def time_table(base: dict[str, Any]) -> str:
     """Milliseconds per training step."""
     seconds = seconds_per_step({**base, "seed": 0})
+    took = {method: (seconds[method], seconds[f"{method} + NIR"]) for method in METHODS}
     rows = [
-        [
-            method,
-            f"{1e3 * seconds[method]:.1f}",
-            f"{1e3 * seconds[f'{method} + NIR']:.1f}",
-            f"{seconds[f'{method} + NIR'] / seconds[method] - 1:.0%}",
-        ]
-        for method in METHODS
+        [method, f"{1e3 * alone:.1f}", f"{1e3 * both:.1f}", f"{both / alone - 1:.0%}"]
+        for method, (alone, both) in took.items()
     ]
     return markdown_table(["a step's milliseconds", "alone", "with NIR", "added"], rows)
 
@@ -241,12 +206,10 @@ def kept(settings: Settings) -> str:
     if "methods" in settings.parts:
         sections += method_tables(beside(__file__, settings.data))
     if "ablations" in settings.parts:
-        ablated = beside(__file__, f"{settings.data} ablation")
-        sections += (
-            ["Ablations:\n", ablation_table(ablated)]
-            if ablated
-            else ["Controls:\n", control_table(beside(__file__, settings.data))]
-        )
+        if ablated := beside(__file__, f"{settings.data} ablation"):
+            sections += ["Ablations:\n", ablation_table(ablated)]
+        else:
+            sections += ["Controls:\n", control_table(beside(__file__, settings.data))]
     return "\n".join(sections)
 
 
@@ -262,12 +225,9 @@ def main(settings: Settings) -> str | None:
     if "picture" in settings.parts:
         draw_isotropy(out / "isotropy.png", min(base["steps"], 300))
     if "switch" in settings.parts:
-        dim = TASKS[settings.data].dim
         steps = min(base["steps"], 400)
-        alone = {
-            variant: {"variant": variant, "dim": dim, "steps": steps, "width": 0.3, "seed": 0}
-            for variant in VARIANTS
-        }
+        own = {"dim": TASKS[settings.data].dim, "steps": steps, "width": 0.3, "seed": 0}
+        alone = {variant: {"variant": variant, **own} for variant in VARIANTS}
         watched = run_study(watch, alone, out / "switch.jsonl")
         curves = {variant: watched[variant]["metrics"] for variant in VARIANTS}
         draw_switch_off(curves, out / "switch_off.png")

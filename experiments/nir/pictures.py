@@ -13,15 +13,15 @@ from experiments.nir.regularized import VARIANTS
 from experiments.shown import subplots
 from experiments.smoke import FLOW, NETWORK, small
 from jdml import data, flows
-from jdml.recipes import Recipe, Regularizer
+from jdml.recipes import BatchConfig, LossConfig, NetworkConfig, NIRConfig, OptimizerConfig, Recipe
 from jdml.training import by_recipe
 from jdml.training.study import over_seeds
 
 DIM = 3
 RATE = 1e-3
 OF_FLOW = small({}, FLOW)
-SHAPED = Regularizer(
-    weight=1.0, shape="softplus", flow_lr=RATE, embeddings_wait=50, flow_settings=OF_FLOW
+SHAPED = NIRConfig(
+    1.0, "released", OF_FLOW, flow_learning_rate=RATE, shape="softplus", start_step=50
 )
 """In three dimensions even a good density is low, and the exponential of its negative logarithm huge."""
 REACH = 1.0
@@ -33,16 +33,12 @@ def train_on_sphere(regularized: bool, steps: int) -> tuple[dict[str, Any], np.n
     """Ten digits on the sphere, with ProxyNCA: what was learned, the new images' embeddings, their digits."""
     train, test = (data.load("digits", split=split) for split in ("train", "test"))
     recipe = Recipe(
-        loss="proxy_nca",
-        settings={"scale": 9.0},
-        method=SHAPED if regularized else None,
-        network=small("eps", NETWORK),
-        dim=DIM,
-        batch=64,
-        rate=RATE,
-        role_rates={"proxies": 10.0},
+        loss=LossConfig("proxy_nca", {"scale": 9.0}, method=SHAPED if regularized else None),
+        network=NetworkConfig(small("eps", NETWORK), DIM),
+        batch=BatchConfig(64, steps=steps),
+        optimizer=OptimizerConfig(learning_rate=RATE, lr_multipliers={"proxies": 10.0}),
     )
-    result = by_recipe.train(recipe, train, steps=steps, progress=False)
+    result = by_recipe.train(recipe, train, progress=False)
     x = np.asarray(jdml.sphere(jnp.asarray(result.embedder(test.images))))
     return result.state.params, x, test.labels
 

@@ -15,10 +15,11 @@ from experiments.potential_fields import study  # the same data, batches and bas
 from experiments.potential_fields.study import LOSSES, Parts, Task
 from experiments.smoke import FLOW, SMOKE, small
 from jdml import metrics, optim, training
-from jdml.recipes import Recipe, Regularizer, make_optimizer, make_sampler
+from jdml.recipes import BatchConfig, NIRConfig, Recipe
 from jdml.training import by_recipe
 
-TASKS = {**study.TASKS, "crops": Task(300, 128, 1e-3, ("species", "species"), (8, 10), None)}
+OF_SPECIES = BatchConfig(classes=8, samples_per_class=10)
+TASKS = {**study.TASKS, "crops": Task(300, 128, 1e-3, ("species",) * 2, OF_SPECIES, None)}
 
 METHODS = small(("ProxyAnchor", "ProxyNCA*", "SoftTriple"), ("ProxyAnchor",))
 NIR: dict[str, Any] = {"weight": 0.01, "warmup": 50}
@@ -56,19 +57,20 @@ def recipe_of(job: dict[str, Any]) -> Recipe:
     task, own, nir = TASKS[job["data"]], dict(job["nir"] or {}), None
     warmup = own.pop("warmup", 0)
     if job["nir"] is not None:
-        nir = Regularizer(
-            flow_settings={**small({}, FLOW), **job["flow"]}, flow_lr=task.rate, **own
-        )
-    settings = LOSSES[job["method"]][1]
-    more: dict[str, Any] = {"method": nir, "warmup_steps": warmup, "skip_nonfinite": 10}
-    return study.recipe_of(task, job["method"], settings, **more)
+        flow = {**small({}, FLOW), **job["flow"]}
+        nir = NIRConfig(flow_settings=flow, flow_learning_rate=task.rate, **own)
+    return study.recipe_of(task, job["method"], LOSSES[job["method"]][1]).replace(
+        loss={"method": nir},
+        finetune={"backbone_freeze_steps": warmup},
+        batch={"skip_nonfinite": 10, "steps": job["steps"]},
+    )
 
 
 def own_optimizer(job: dict[str, Any], recipe: Recipe) -> optax.GradientTransformation | None:
     """Two ablations of the recipe's: clipped gradients; a rate of 0 at first, which is no warm-up. Else None."""
     clip, still = job["clip"], job.get("still")
     roles = ("proxies", "flow")
-    rules = make_optimizer(recipe, roles, steps_per_epoch=1)
+    rules = by_recipe.make_optimizer(recipe, roles, 1)
     if clip is not None:
         clips = dict.fromkeys(("backbone", "head", *roles), optax.clip_by_global_norm(clip))
         return optax.chain(optim.partition_by_role(clips, optim.backbone_and_head), rules)
@@ -101,12 +103,8 @@ def structure(embeddings: jax.Array, labels: np.ndarray) -> dict[str, float]:
 def retrieval(x: jax.Array, labels: np.ndarray) -> dict[str, float]:
     """What a paper's table shows of unit embeddings."""
     scores = jdml.evaluate_retrieval(x, labels, map_at=(1000,))
-    return {
-        "R@1": scores["R@1"],
-        "MAP@R": scores["MAP@R"],
-        "mAP@1000": scores["MAP@1000"],
-        "NMI": metrics.nmi(x, labels, key=jax.random.key(0)),
-    }
+    found = {"R@1": scores["R@1"], "MAP@R": scores["MAP@R"], "mAP@1000": scores["MAP@1000"]}
+    return {**found, "NMI": metrics.nmi(x, labels, key=jax.random.key(0))}
 
 
 def run(job: dict[str, Any]) -> dict[str, Any]:
@@ -120,9 +118,8 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
             train,
             model=make_model(job),
             optimizer=own_optimizer(job, recipe),
-            steps=job["steps"],
             seed=job["seed"],
-            log_every=max(1, job["steps"] // 20),
+            run=training.RunConfig(log_every=max(1, job["steps"] // 20)),
             progress=False,
         )
     except FloatingPointError as error:  # a density without bound: a finding of its own
@@ -139,7 +136,7 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
 def seconds_per_step(job: dict[str, Any], repeats: int = 20) -> dict[str, float]:
     """Time of a training step of each method, alone and with the flow: medians of steps taken in turn."""
     train = load(job).train
-    rows = next(iter(make_sampler(recipe_of(job), train.labels, job["seed"])))
+    rows = next(iter(recipe_of(job).batch.build(train.labels, job["seed"])))
     images, labels = jnp.asarray(train.images[rows]), jnp.asarray(train.labels[rows], jnp.int32)
     states, steps = {}, {}
     for method in METHODS:
