@@ -18,6 +18,7 @@ from jdml.cli.options.parts import (
     NOT_DEFINING,
     Typed,
     as_typed,
+    check_options,
     defining,
     make_groups,
     options_of,
@@ -32,7 +33,7 @@ from jdml.recipes.paper_comparison import footnotes
 from jdml.recipes.papers import Protocol
 from jdml.recipes.parsing import parse_settings
 from jdml.registry import DATASETS
-from jdml.registry.constraints import at_least, check_fields
+from jdml.registry.constraints import at_least
 from jdml.registry.extras import need
 
 if TYPE_CHECKING:
@@ -116,8 +117,8 @@ class Benchmark:
     def check(self) -> None:
         """Refuse options that contradict each other."""
         self.run.check()
-        check_fields(self.task)
-        check_fields(self.data)
+        check_options(self.task)
+        check_options(self.data)
         self.weights.check(str(self.task.backbone))
         task = self.task
         if self.data.label_noise and (task.protocol != "conventional" or task.method == "ccp"):

@@ -84,11 +84,11 @@ class NetworkConfig(Config):
         record, settings = NETWORKS[name], dict[str, Any]()
         if self.pooling is not None:
             if not record.pooling:
-                raise ValueError(f"pooling is not for network {name}, which has its own")
+                raise RecipeError(f"{{pooling}} is not for {{network}} {name}, which has its own")
             settings["pooling"] = self.pooling
         if freeze_batch_norm or (freeze_batch_norm is None and record.batch_norm):
             if not record.batch_norm:
-                raise ValueError(f"network {name} has no batch norm to freeze")
+                raise RecipeError(f"{{network}} {name} has no batch norm to freeze")
             settings["freeze_batch_norm"] = True
         if self.remat:
             if not hasattr(record.kind, "remat"):

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import tyro
 
 from jdml import registry
-from jdml.cli.options.parts import NOT_DEFINING, option_of
-from jdml.registry.constraints import at_least, check_fields, inside_unit, nearest, positive, share
+from jdml.cli.options.parts import NOT_DEFINING, check_options, option_of
+from jdml.registry.constraints import at_least, inside_unit, nearest, positive, share
 from jdml.registry.places import at_home
 from jdml.registry.pointers import is_pointer
 
@@ -104,7 +104,7 @@ class DataOptions(ImageOptions):
 
     def check(self) -> None:
         """Refuse what the data set does not have."""
-        check_fields(self, lambda name: option_of(type(self), name))
+        check_options(self)
         if self.data is not None and self.data not in registry.DATASETS:
             known = sorted(registry.DATASETS)
             raise ValueError(

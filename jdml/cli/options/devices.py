@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from jdml.cli.options.parts import NOT_DEFINING
+from jdml.cli.options.parts import NOT_DEFINING, check_options
 from jdml.registry.constraints import at_least
 
 MOST_OF_A_CPU = 64
@@ -29,6 +29,7 @@ class DeviceOptions:
         """Join the other processes, if there are any, before anything touches a device."""
         from jdml.training import initialize
 
+        check_options(self)
         if self.devices not in (None, "all") and not str(self.devices).isdigit():
             raise ValueError(f"--devices must be a number or all, got {self.devices!r}")
         initialize(self.coordinator, self.processes, self.process)

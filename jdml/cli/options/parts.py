@@ -17,6 +17,7 @@ from jdml import registry
 from jdml.recipes import METHODS, Method, Recipe, RecipeError
 from jdml.recipes.config import Config
 from jdml.recipes.parsing import parse_settings
+from jdml.registry.constraints import check_fields
 
 Typed = dict[str, Any]
 """What was typed of a part, by field."""
@@ -201,6 +202,11 @@ def option_of(kind: type, name: str) -> str:
         ('--loss-setting', '--miner')
     """
     return f"--{OPTIONS.get(f'{kind.__name__}.{name}', name.replace('_', '-'))}"
+
+
+def check_options(group: Any) -> None:
+    """Refuse values of a dataclass of options, naming each as it is typed."""
+    check_fields(group, lambda name: option_of(type(group), name))
 
 
 def parts_of(recipe: Recipe) -> Iterator[tuple[str, Config]]:

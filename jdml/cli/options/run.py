@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from jdml import registry
-from jdml.cli.options.parts import NOT_DEFINING, option_of
-from jdml.registry.constraints import check_fields, of_32_bits, positive
+from jdml.cli.options.parts import NOT_DEFINING, check_options, option_of
+from jdml.registry.constraints import of_32_bits, positive
 from jdml.registry.places import check_folder
 from jdml.registry.pointers import is_pointer
 
@@ -30,7 +30,7 @@ class FolderOptions:
 
     def check(self) -> None:
         """Refuse a folder that cannot be one."""
-        check_fields(self, lambda name: option_of(type(self), name))
+        check_options(self)
         if self.out is not None:
             check_folder("--out", self.out)
 
