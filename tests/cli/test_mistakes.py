@@ -1,4 +1,4 @@
-"""Mistakes on the command line: each is refused before any work, in one line that names the wrong word.
+"""Mistakes on the command line: each is refused before any work, in words that name the wrong one.
 
 A row is a command and the names in its message, in this order: the option or the path that is wrong, then what to
 write instead.
@@ -29,15 +29,23 @@ def places(tmp_path_factory):
     return {path.name.split(".")[0]: path for path in root.iterdir()}
 
 
+UNREADABLE = [
+    ("train --optimzer adam", "--optimzer", "--optimizer"),
+    ("train --loss tripplet", "--loss", "triplet"),
+    ("train --lr fast", "--lr", "fast"),
+    ("train --model", "--model"),
+    ("train --train-classes one", "--train-classes", "one"),
+    ("sweep --select-on train --set lr=1 --out s", "--select-on", "validation"),
+    ("benchmark --method pfm", "--method", "pfml"),
+    ("evaluate {e} --recall 1", "--recall", "--recall-at"),
+    ("data check .", "name", "folder"),
+    ("data check folder --dir .", "dir"),
+]
+"""Refused by tyro, which prints what it may have been in a box."""
 WORDS = [
     ("paint", "COMMAND", "'paint'"),
     ("trian", "COMMAND", "train"),
     ("data chekc", "COMMAND", "data check"),
-    ("data check .", "NAME", "folder ."),
-    ("data check folder --dir .", "DIR", "--dir"),
-    ("data check folder --data-dir .", "--data-dir"),
-    ("train --loss tripplet", "--loss", "triplet"),
-    ("train --learning-rate 1", "--learning-rate", "--lr"),
     ("train --model=resnet", "--model", "resnet"),
     ("train --data mnst", "--data", "mnist"),
     ("train --miner easy_positve", "--miner", "easy_positive"),
@@ -48,26 +56,25 @@ WORDS = [
 ]
 NUMBERS = [
     ("train --seed 4294967296", "--seed"),
-    ("train --lr 0", "--lr"),
+    ("train --lr 0", "--learning-rate"),
     ("train --steps -1", "--steps"),
     ("train --micro-batch 0", "--micro-batch"),
     ("train --devices 3", "--devices"),
     ("train --devices many", "--devices"),
     ("train --validation 1", "--validation"),
     ("train --validation 0.0001", "--validation"),
-    ("train --warmup 2000", "--warmup", "--steps"),
-    ("train --batch 8y4", "--batch", "'8y4'"),
-    ("train --batch 11x1", "--batch", "10x6"),
-    ("train --batch 1", "--batch", "10x6"),
-    ("train --data-dir {photos} --batch 9x1", "--batch", "3x6"),
+    ("train --lr-warmup-steps 2000", "--lr-warmup-steps", "--steps"),
+    ("train --classes-per-batch 11 --samples-per-class 1", "batch", "10x6"),
+    ("train --batch-size 1", "batch", "10x6"),
+    ("train --data-dir {photos} --classes-per-batch 9 --samples-per-class 1", "batch", "3x6"),
     ("train --data omniglot --image-size 0", "--image-size"),
     ("train --data-dir {photos} --image-size 100000", "--image-size", "GiB"),
-    ("train --memory 1000000000", "--memory", "GiB"),
-    ("train --data-dir {photos} --memory 1000", "--memory", "18"),
+    ("train --memory-size 1000000000", "--memory-size", "GiB"),
+    ("train --data-dir {photos} --memory-size 1000", "--memory-size", "18"),
     ("train --loss arcface --proxies-per-class 0", "--proxies-per-class"),
     ("train --processes 2", "processes", "coordinator"),
     ("benchmark --dry-run --seeds 0", "--seeds"),
-    ("sweep --set lr=1,-1 --out s", "--lr"),
+    ("sweep --set lr=1,-1 --out s", "--learning-rate"),
     ("sweep --seeds 0 --out s", "--seeds"),
     ("search {empty} {file} --gallery {photos} -k 0", "-k"),
     ("search {empty} {file} --gallery {photos} --max-distance -1", "--max-distance"),
@@ -125,15 +132,14 @@ TOGETHER = [
     ("train --data-dir {photos} --test-share .5", "--test-share", "--split classes"),
     ("train --data-dir {photos} --model eps --image-size 224", "--model eps", "small"),
     ("train --loss proxy_anchor --miner eps", "--miner", "proxy_anchor"),
-    ("train --loss proxy_anchor --memory 64", "--memory", "proxy_anchor"),
+    ("train --loss proxy_anchor --memory-size 64", "--memory-size", "proxy_anchor"),
     ("train --proxies-per-class 2", "--proxies-per-class", "triplet"),
-    ("train --proxies-lr-factor 2", "--proxies-lr-factor", "triplet"),
-    ("train --proxies-start random", "--proxies-start", "triplet"),
+    ("train --proxy-init samples", "--proxy-init", "--proxies-per-class"),
     ("train --sampled-classes 4", "--sampled-classes", "triplet"),
-    ("train --features there", "--features", "--freeze backbone"),
+    ("train --feature-cache there", "--feature-cache", "--freeze backbone"),
     (
-        "train --data-dir {photos} --freeze backbone --kept-views 3 --augmentation none",
-        "--kept-views",
+        "train --data-dir {photos} --freeze backbone --cached-views 3 --augmentation none",
+        "--cached-views",
         "--augmentation none",
     ),
     ("train --patience 3", "--patience", "--validation"),
@@ -145,14 +151,15 @@ TOGETHER = [
     ("train --method-setting weight=1", "--method-setting", "--method nir"),
     ("train --method nir --loss triplet", "--method nir", "triplet"),
     ("train --method ccp", "--method ccp", "--validation"),
-    ("train --input-stats vit_s16_dino", "--input-stats", "--weights"),
+    ("train --normalization vit_s16_dino", "--normalization", "--weights"),
     ("train --pooling gem", "--pooling", "--model eps"),
-    ("train --model eps --weights r.safetensors", "--weights", "--model eps"),
+    ("train --model eps --weights {file}", "--weights", "--model eps"),
     ("train --freeze backbone", "--freeze backbone", "head"),
     ("train --last-blocks 2", "--last-blocks", "--model", "eps"),
     ("train --lora-alpha 2", "--lora-alpha", "--lora"),
     ("train --loss triplet --learn-beta class", "--learn-beta", "--loss margin"),
-    ("train --loss margin --beta-lr-factor 2", "--beta-lr-factor", "--learn-beta"),
+    ("train --batch-size 8 --classes-per-batch 2", "--classes-per-batch", "--samples-per-class"),
+    ("train --batch-size 8 --group-by digit", "--group-by", "--classes-per-batch"),
     ("benchmark --method eps --proxies-per-class 2 --dry-run", "--proxies-per-class", "eps"),
     ("benchmark --label-noise .2 --protocol mlrc --dry-run", "--label-noise", "conventional"),
     ("benchmark --dry-run --backbone vit_s16 --pooling max", "--pooling", "--backbone vit_s16"),
@@ -195,6 +202,17 @@ def check_refused(done, names: tuple[str, ...]) -> None:
     assert (done.code, done.err.count("\n")) == (2, 1), (done.out, done.err)
     assert not done.out or " devices " in done.out
     assert re.match(rf"jdml[\w ]*: error: .*{line}", done.err), done.err
+
+
+@pytest.mark.parametrize("row", UNREADABLE, ids=lambda row: row[0])
+def test_words_that_are_no_options_or_choices(row, places, jdml_command, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    typed, *names = row
+    done = jdml_command(*[word.format(**places) for word in typed.split()])
+    assert (done.code, done.out) == (2, "")
+    for name in names:
+        assert re.search(rf"(?<![\w-]){name}(?![\w-])", done.err), done.err
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("row", [*WORDS, *NUMBERS, *DATA, *TOGETHER], ids=lambda row: row[0])
