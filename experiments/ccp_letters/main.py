@@ -2,13 +2,7 @@
 
 964 letters of 20 drawings train, in the four class-disjoint folds of *A Metric Learning Reality Check*: three quarters
 train, the fourth stops the run and ends problems; the 659 letters of other alphabets are scored. The ways, and which
-differences decide, are written in README.md and below, before the runs.
-
-    python -m experiments.ccp_letters.main --data-dir DIR                 # all that is missing
-    python -m experiments.ccp_letters.main --data-dir DIR --minutes 10    # as far as ten minutes go; again to go on
-    python -m experiments.ccp_letters.main --table                        # the tables of the runs that there are
-
-Every run is kept in kept.jsonl, as soon as it ends, and never run twice.
+differences decide, are written in README.md and below, before the runs, each of which is kept and never run twice.
 """
 
 import dataclasses
@@ -27,16 +21,24 @@ from experiments.smoke import NETWORK, record, small
 from jdml import data
 from jdml.metrics import class_covering
 from jdml.ops import ball
-from jdml.recipes import Problems, Recipe, make_sampler
+from jdml.recipes import (
+    BatchConfig,
+    CCPConfig,
+    EvaluationConfig,
+    LossConfig,
+    NetworkConfig,
+    OptimizerConfig,
+    ProxyConfig,
+    Recipe,
+)
 from jdml.recipes.ccp import NEVER
 from jdml.report import markdown_table, paired_table
-from jdml.training import by_recipe
-from jdml.training.alternation import make_hook
+from jdml.training import RunConfig, by_recipe
+from jdml.training.alternation import make_callback
 from jdml.training.study import by_seed
 
-DIM, RATE, PROXY_RATE = 128, 5e-4, 10.0
 STEPS, EVERY, RUN_PATIENCE, PATIENCE = small(10_000, 2), small(100, 1), 20, 3
-FOLDS, BATCH = small(4, 2), small((8, 4), (2, 4))
+FOLDS, CLASSES = small(4, 2), small(8, 2)
 LOSSES: dict[str, dict[str, Any]] = {
     "contrastive": {"positive_margin": 0.0, "negative_margin": 0.3841},
     "multi_similarity": {"alpha": 2.0, "beta": 40.0, "base": 0.5},
@@ -105,13 +107,9 @@ def load(data_dir: str | None) -> tuple[data.Dataset, data.Dataset]:
 def make_jobs(settings: Settings) -> dict[str, dict[str, Any]]:
     """Every model by name: all ways of a loss with the first seed, then with the next."""
     return {
-        f"{loss}, {way}, fold {fold}-{seed}": {
-            "loss": loss,
-            "way": way,
-            "fold": fold,
-            "seed": seed,
-            "steps": settings.steps,
-        }
+        f"{loss}, {way}, fold {fold}-{seed}": dict(
+            loss=loss, way=way, fold=fold, seed=seed, steps=settings.steps
+        )
         for loss in settings.losses
         for seed in range(settings.seeds)
         for way in settings.ways
@@ -123,23 +121,27 @@ def recipe_of(job: dict[str, Any], classes: int) -> Recipe:
     """A loss in the ball, beside the batch, a memory or proxies; where there are proxies the model is anchored."""
     way = {**WAYS, **AFTERWARDS}[job["way"]]
     own = {name: way[name] for name in ("patience", "strength", "anchor_first") if name in way}
-    problems = Problems(pool_size=7, run_patience=RUN_PATIENCE, **own) if own else None
-    return Recipe(
-        loss=job["loss"],
-        settings=LOSSES[job["loss"]],
-        memory=way.get("memory", 0) * classes,
-        memory_wait=500,
-        proxies_per_class=way.get("proxies"),
-        method=problems,
+    problems = CCPConfig(pool_size=7, run_patience=RUN_PATIENCE, **own) if own else None
+    loss = LossConfig(
+        job["loss"],
+        LOSSES[job["loss"]],
         normalize="ball",
-        network=small("small", NETWORK),
-        dim=DIM,
-        batch=BATCH,
-        rate=RATE,
-        role_rates={"proxies": PROXY_RATE},
-        b2=0.99,
-        max_norm=10.0,
-        norm_by_role=True,
+        memory_size=way.get("memory", 0) * classes,
+        memory_start_step=500,
+        proxies=ProxyConfig(way.get("proxies")),
+        method=problems,
+    )
+    return Recipe(
+        loss=loss,
+        network=NetworkConfig(small("small", NETWORK), dim=128),
+        batch=BatchConfig(classes=CLASSES, samples_per_class=4, steps=job["steps"]),
+        optimizer=OptimizerConfig(
+            learning_rate=5e-4,
+            lr_multipliers={"proxies": 10.0},
+            b2=0.99,
+            clip_global_norm={".*": 10.0},
+        ),
+        evaluation=EvaluationConfig(every=min(EVERY, job["steps"]), patience=RUN_PATIENCE),
     )
 
 
@@ -150,41 +152,34 @@ def run(job: dict[str, Any], data_dir: str | None) -> dict[str, Any]:
     train, validation = everything.select(fold.train), everything.select(fold.validation)
     own = np.unique(train.labels, return_inverse=True)[1]
     train = dataclasses.replace(train, labels=own)
-    recipe = recipe_of(job, train.num_classes)
-    hook = None
-    if recipe.method is not None:
-        model = by_recipe.make_network(recipe, train)
-        hook = make_hook(recipe, model, train, by_recipe.MONITOR, seed=job["seed"])
+    recipe, seed = recipe_of(job, train.num_classes), job["seed"]
+    model, method = by_recipe.make_network(recipe, train), recipe.loss.method
+    problems = make_callback(method, recipe, model, train, by_recipe.MONITOR, seed=seed)
     result = by_recipe.train(
         recipe,
         train,
         validation=validation,
-        sampler=make_sampler(recipe, train.labels, job["seed"]),
-        steps=job["steps"],
-        seed=FOLDS * job["seed"] + job["fold"],
-        evaluate_every=min(EVERY, job["steps"]),
-        log_every=min(EVERY, job["steps"]),
-        patience=RUN_PATIENCE,
-        hook=hook,
+        sampler=recipe.batch.build(train.labels, seed),
+        seed=FOLDS * seed + job["fold"],
+        run=RunConfig(log_every=min(EVERY, job["steps"])),
+        callbacks=[] if problems is None else [problems],
         progress=False,
     )
     assert result.best is not None
-    x = ball(jnp.asarray(result.embedder(test.images)))
+    x, held_out = (ball(jnp.asarray(result.embedder(part.images))) for part in (test, validation))
     scores = jdml.evaluate_retrieval(x, test.labels, recall_at=(1,))
-    covering = class_covering(
-        ball(jnp.asarray(result.embedder(validation.images))), validation.labels
-    )
+
+    def rounded(values: Any, names: tuple[str, ...]) -> dict[str, float]:
+        return {name: round(float(values[name]), 5) for name in names if name in values}
+
     kept = ("step", "MAP@R", "problem", "covering_radius", "covering_ratio")
     return {
-        **{name: round(float(scores[name]), 5) for name in SCORES},
+        **rounded(scores, SCORES),
         "validation": round(result.best.value, 5),
         "best step": result.best.step,
         "problems": 1 + max(int(record.get("problem", 0)) for record in result.history),
-        "unseen ratio": round(covering.ratio, 5),
-        "curve": [
-            {k: round(float(record[k]), 5) for k in kept if k in record}
-            for record in result.history
-        ],
+        "unseen ratio": round(class_covering(held_out, validation.labels).ratio, 5),
+        "curve": [rounded(record, kept) for record in result.history],
     }
 
 

@@ -77,15 +77,8 @@ def tables(models: dict[tuple[str, str], list[dict[str, Any]]], chance: tuple[st
     trained = {key: metrics for key, metrics in models.items() if metrics}
     steps = [[*key, *by_step(metrics), str(len(metrics))] for key, metrics in trained.items()]
     problems = [[*key, *by_problem(trained[key])] for key in trained if key[1] in chance]
-    first = markdown_table(
-        ["loss", "way", *(f"step {at:,}" for at in AT), "ended before", "models"], steps
-    )
-    titles = [
-        "first problem's steps",
-        "its MAP@R",
-        "later, ended",
-        "best at once",
-        "undone",
-        "gain",
-    ]
-    return f"{first}\n{markdown_table(['loss', 'way', *titles], problems)}"
+    at = (f"step {at:,}" for at in AT)
+    first = markdown_table(["loss", "way", *at, "ended before", "models"], steps)
+    titles = ["loss", "way", "first problem's steps", "its MAP@R", "later, ended"]
+    titles += ["best at once", "undone", "gain"]
+    return f"{first}\n{markdown_table(titles, problems)}"
