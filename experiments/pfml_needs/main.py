@@ -1,13 +1,8 @@
 """What PFML needs: its parameters and its proxies' start, tried on held-out classes; then its paper's regime.
 
-    python -m experiments.pfml_needs.main --parts points factors range number sphere           # digits: no files needed
-    python -m experiments.pfml_needs.main --task alphabets --data-dir DIR --parts factors batches sphere
-    python -m experiments.pfml_needs.main --task letters --data-dir DIR --parts few regime
-    python -m experiments.pfml_needs.main --task letters --parts few --table --at alpha=1.0   # where a factor is fixed
-
 Every run is kept in results.jsonl beside this file as soon as it ends, and none is done twice: the same command
-goes on where it was stopped, on any machine. Tables are made from what is kept, and say how many seeds they hold;
---table makes them without a run. No part but regime looks at a test split.
+goes on where it was stopped, on any machine. Tables are made from what is kept, and say how many seeds they hold. No
+part but regime looks at a test split.
 """
 
 import dataclasses
@@ -17,12 +12,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
 
-from experiments.options import Tabled, start
+from experiments.options import Kept, start
 from experiments.pfml_needs.tables import of_task, report
 from experiments.pfml_needs.trials import TASKS, run
 from experiments.smoke import SMOKE, record, small
-from jdml.training.records import read_results
-from jdml.training.study import run_study
 
 HERE = Path(__file__).parent
 NOISE = 0.2
@@ -63,7 +56,7 @@ Part = Literal["points", "factors", "range", "number", "sphere", "batches", "few
 
 
 @dataclasses.dataclass(frozen=True)
-class Settings(Tabled):
+class Settings(Kept):
     """What is run."""
 
     task: Literal["digits", "alphabets", "letters"] = "digits"
@@ -79,33 +72,18 @@ class Settings(Tabled):
     held-out letters. regime: the paper's, on the letters of the test alphabets."""
     steps: int | None = None
     """Training steps; default 300 (digits), 600 (alphabets), 1200 (letters)."""
-    minutes: float | None = None
-    """Begin no further run after so many minutes."""
     out: Path = record(HERE)
     """Where the kept runs are."""
     at: tuple[str, ...] = ()
     """Tables of these levels of factors alone, as FACTOR=LEVEL."""
-    quiet: bool = False
-    """No progress bar."""
 
 
 def base(options: Settings, /, **changed: Any) -> dict[str, Any]:
     """Today's preset, which every part but points changes in one way or another."""
-    job = {
-        "task": options.task,
-        "test": False,
-        "method": "PFML",
-        "settings": {"delta": 0.2, "alpha": 1.0},
-        "proxies": 15,
-        "start": "sphere",
-        "clip": "entry",
-        "sphere": False,
-        "proxy_rate": 100.0,
-        "noise": 0.0,
-        "batch": TASKS[options.task].batch,
-        "steps": options.steps,
-    }
-    return {**job, **changed}
+    job = {"task": options.task, "batch": TASKS[options.task].batch, "steps": options.steps}
+    method = {"method": "PFML", "settings": {"delta": 0.2, "alpha": 1.0}, "proxies": 15}
+    guards = {"start": "sphere", "clip": "entry", "sphere": False, "proxy_rate": 100.0}
+    return {**job, **method, **guards, "test": False, "noise": 0.0, **changed}
 
 
 def with_factors(job: dict[str, Any], **levels: Any) -> dict[str, Any]:
@@ -184,13 +162,8 @@ def main(settings: Settings) -> str:
     for part in ("few", "regime"):
         if part in settings.parts and settings.task != "letters":
             raise SystemExit(f"--parts {part} is for --task letters")
-    kept = settings.out / "results.jsonl"
-    if not settings.table:
-        work = functools.partial(run, data_dir=settings.folder)
-        jobs, progress = make_jobs(settings), not settings.quiet
-        limits = {"workers": settings.workers, "minutes": settings.minutes}
-        run_study(work, jobs, kept, **limits, progress=progress)
-    return report(of_task(read_results(kept), settings.task), settings.parts, settings.at)
+    results = settings.results(run, make_jobs(settings), settings.out / "results.jsonl")
+    return report(of_task(results, settings.task), settings.parts, settings.at)
 
 
 if __name__ == "__main__":

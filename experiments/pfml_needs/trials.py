@@ -1,9 +1,8 @@
 """One run of the study: proxies among fixed points, or a network trained on some classes and scored on held-out ones.
 
 No run looks at a class or an image of a test split, but for the letters' part `regime`, which is scored on the test
-alphabets. Digits: of the training images of 0 to 5 four digits train, by
-parity; two digits and a sixth of the others' images are held out, another pair for each seed. Omniglot: six of the
-thirty training alphabets are held out; labels are alphabets, or letters.
+alphabets. Digits: of the training images of 0 to 5 four digits train, by parity; two digits and a sixth of the others'
+images are held out, another pair for each seed. Omniglot: six of the thirty training alphabets are held out.
 """
 
 import dataclasses
@@ -17,10 +16,16 @@ import optax
 
 import jdml
 from experiments.smoke import NETWORK, small
-from jdml import data, metrics, training
-from jdml.recipes import Recipe, make_objective, make_optimizer
-from jdml.recipes.base import Batch
-from jdml.training import by_recipe
+from jdml import data, metrics
+from jdml.recipes import (
+    BatchConfig,
+    LossConfig,
+    NetworkConfig,
+    OptimizerConfig,
+    ProxyConfig,
+    Recipe,
+)
+from jdml.training import FitResult, by_recipe
 
 HELD_OUT_ALPHABETS = small(6, 1)
 DIGITS = 390
@@ -45,7 +50,8 @@ class Task(NamedTuple):
     steps: int
     dim: int
     rate: float
-    batch: Batch
+    batch: int | tuple[int, int]
+    """Random rows, or classes and samples of each."""
 
 
 POINT_STEPS = small(300, 3)
@@ -80,24 +86,17 @@ def load(task: str, data_dir: str | None, seed: int, test: bool) -> Parts:
         kept = order[~scored[order]][:DIGITS]
         train, rest = whole.select(kept), whole.select(scored)
         return Parts(train.relabel("parity"), digits[kept], rest, digits[scored], unseen[scored])
-    whole = data.load("omniglot", data_dir=data_dir, image_size=28)
+    train = data.load("omniglot", data_dir=data_dir, image_size=28)
     if test:
-        train = whole
-        scored_part = data.load("omniglot", data_dir=data_dir, split="test", image_size=28)
+        scored = data.load("omniglot", data_dir=data_dir, split="test", image_size=28)
     else:
-        alphabets = np.random.default_rng(seed).permutation(whole.num_classes)
-        out = np.isin(whole.labels, alphabets[:HELD_OUT_ALPHABETS])
-        train, scored_part = whole.select(~out), whole.select(out)
+        alphabets = np.random.default_rng(seed).permutation(train.num_classes)
+        out = np.isin(train.labels, alphabets[:HELD_OUT_ALPHABETS])
+        train, scored = train.select(~out), train.select(out)
     view = "alphabet" if task == "alphabets" else "letter"
     labels = np.unique(train.views[view], return_inverse=True)[1].astype(np.int32)
-    letters = scored_part.views["letter"]
-    return Parts(
-        dataclasses.replace(train, labels=labels),
-        train.views["letter"],
-        scored_part,
-        letters,
-        np.ones(len(letters), bool),
-    )
+    own, letters = dataclasses.replace(train, labels=labels), scored.views["letter"]
+    return Parts(own, train.views["letter"], scored, letters, np.ones(len(letters), bool))
 
 
 def strongest(job: dict[str, Any]) -> float:
@@ -110,20 +109,22 @@ def recipe_of(job: dict[str, Any]) -> Recipe:
     """The recipe of a job; fields without proxies are those of the samples alone, whose force is U."""
     task, pairs = TASKS[job["task"]], job["method"] == "MS"
     total = {"reduce_fn": "sum"} if job["method"] in FIELDS else {}
+    proxies = ProxyConfig(
+        per_class=None if pairs else job["proxies"],
+        init="samples" if job["start"] == "samples" and job["proxies"] else "random",
+        clip_value=CLIP if job["clip"] == "entry" else None,
+        clip_norm=strongest(job) if job["clip"] == "norm" else None,
+        on_sphere=job["sphere"],
+    )
+    miner, settings = "multi_similarity" if pairs else "none", {**job["settings"], **total}
+    network = small("eps" if job["task"] == "digits" else "small", NETWORK)
+    rows, rate = job["batch"] or task.batch, {"proxies": job["proxy_rate"]}
+    batch = BatchConfig(rows) if isinstance(rows, int) else BatchConfig(None, *rows)
     return Recipe(
-        loss=LOSSES[job["method"]],
-        settings={**job["settings"], **total},
-        miner="multi_similarity" if pairs else "none",
-        proxies_per_class=None if pairs else job["proxies"],
-        start="samples" if job["start"] == "samples" and job["proxies"] else "random",
-        network=small("eps" if job["task"] == "digits" else "small", NETWORK),
-        dim=job.get("dim", task.dim),
-        batch=job["batch"] or task.batch,
-        rate=task.rate,
-        role_rates={"proxies": job["proxy_rate"]},
-        max_proxy_entry=CLIP if job["clip"] == "entry" else None,
-        max_proxy_norm=strongest(job) if job["clip"] == "norm" else None,
-        proxies_on_sphere=job["sphere"],
+        loss=LossConfig(LOSSES[job["method"]], settings, miner=miner, proxies=proxies),
+        network=NetworkConfig(network, job.get("dim", task.dim)),
+        batch=batch.replace(steps=job["steps"] or task.steps),
+        optimizer=OptimizerConfig(learning_rate=task.rate, lr_multipliers=rate),
     )
 
 
@@ -139,17 +140,20 @@ def learn(job: dict[str, Any], data_dir: str | None) -> dict[str, float]:
     if job["noise"]:
         noisy = data.corrupt_labels(train.labels, job["noise"], jax.random.key(job["seed"]))
         train = dataclasses.replace(train, labels=noisy)
-    steps = job["steps"] or TASKS[job["task"]].steps
     try:
-        result = by_recipe.train(
-            recipe_of(job), train, steps=steps, seed=job["seed"], log_every=steps, progress=False
-        )
+        result = by_recipe.train(recipe_of(job), train, seed=job["seed"], progress=False)
     except FloatingPointError:
         return {"diverged": 1.0, "held out R@1": 0.0, "held out MAP@R": 0.0}
-    return {**score(result, parts), **structure(result, parts, job)}
+    proxies, scores = result.state.params.get("proxies"), score(result, parts)
+    if proxies is None:
+        return scores
+    # By the labels as they are, not as they were told.
+    x = jnp.asarray(result.embedder(parts.train.images))
+    delta = job["settings"].get("delta", 0.2)
+    return {**scores, **lie(proxies, x, parts.train.labels, parts.modes, delta)}
 
 
-def score(result: training.FitResult, parts: Parts) -> dict[str, float]:
+def score(result: FitResult, parts: Parts) -> dict[str, float]:
     """Retrieval among all that is scored, by held-out classes and by the others."""
     x = np.asarray(jdml.sphere(jnp.asarray(result.embedder(parts.scored.images))))
     per_query = jdml.evaluate_retrieval(x, parts.labels, per_query=True)
@@ -159,16 +163,6 @@ def score(result: training.FitResult, parts: Parts) -> dict[str, float]:
             for name in ("R@1", "MAP@R"):
                 scores[f"{title} {name}"] = float(np.nanmean(np.asarray(per_query[name])[rows]))
     return scores
-
-
-def structure(result: training.FitResult, parts: Parts, job: dict[str, Any]) -> dict[str, float]:
-    """How the proxies lie, where there are any: by the labels as they are, not as they were told."""
-    proxies = result.state.params.get("proxies")
-    if proxies is None:
-        return {}
-    x = jnp.asarray(result.embedder(parts.train.images))
-    delta = job["settings"].get("delta", 0.2)
-    return lie(proxies, x, parts.train.labels, parts.modes, delta)
 
 
 def lie(
@@ -200,7 +194,8 @@ def settle(job: dict[str, Any]) -> dict[str, float]:
     labels = np.repeat(np.arange(CLASSES), MODES * SAMPLES)
     modes = np.tile(np.repeat(np.arange(MODES), SAMPLES), CLASSES)
     key = jax.random.key(job["seed"])
-    objective, optimizer = make_objective(recipe, CLASSES), make_optimizer(recipe, ("proxies",), 1)
+    objective = by_recipe.make_objective(recipe, CLASSES)
+    optimizer = by_recipe.make_optimizer(recipe, ("proxies",), 1)
     proxies = objective.init(key)["proxies"]
     if job["start"] == "samples":
         rows = [rng.choice(np.flatnonzero(labels == c), number, False) for c in range(CLASSES)]
@@ -213,7 +208,7 @@ def settle(job: dict[str, Any]) -> dict[str, float]:
     def settled(proxies: jax.Array, key: jax.Array, x: jax.Array, y: jax.Array) -> jax.Array:
         def step(carried: Any, key: jax.Array) -> tuple[Any, None]:
             params, state = carried
-            rows = jax.random.choice(key, len(x), (recipe.batch_size,), replace=False)
+            rows = jax.random.choice(key, len(x), (recipe.batch.rows,), replace=False)
             slope = jax.grad(loss)(params, x[rows], y[rows])
             updates, state = optimizer.update(slope, state, params)
             return (optax.apply_updates(params, updates), state), None
