@@ -1,17 +1,9 @@
 """EPS on Omniglot: trained on alphabets only, tested on the letters and languages of unseen alphabets.
 
 Reproduces, at 28×28 pixels with a small network, what Levi et al. (*Rethinking Preventing Class-Collapsing*, Tables 3
-and 4, Figs. 4 and 5b) show at 80×80 with ResNet-50: easy positive sampling lets an alphabet keep its letters apart.
-
-    python -m experiments.eps_omniglot.main --data-dir DIR --seeds 3
-    python -m experiments.eps_omniglot.main --table                 # the tables of the runs in this folder
-
-The paper's size is a matter of options (a GPU's work; whether it runs can be seen anywhere, with --smoke):
-
-    python -m experiments.eps_omniglot.main --data-dir DIR --model resnet50 --weights resnet50.safetensors --steps 20000
-
-DIR holds images_background.zip and images_evaluation.zip. Two minutes per run on two cores; finished runs are kept, so
-that an interrupted study goes on where it stopped. Everything is written to --out.
+and 4, Figs. 4 and 5b) show at 80×80 with ResNet-50: easy positive sampling lets an alphabet keep its letters apart. The
+paper's size is a matter of options (a GPU's work): --model resnet50 --weights resnet50.safetensors --steps 20000. Two
+minutes per run on two cores; finished runs are kept.
 """
 
 import dataclasses
@@ -30,10 +22,17 @@ from experiments.letters.levels import COPIES, with_copies
 from experiments.options import Tabled, resolved, start
 from experiments.shown import beside, tell
 from experiments.smoke import NETWORK, record, small
-from jdml import data, metrics, mining, models, training
-from jdml.recipes import Recipe, make_objective
-from jdml.recipes.words import build_miner
-from jdml.training import by_recipe
+from jdml import data, metrics, mining, models
+from jdml.recipes import (
+    BatchConfig,
+    FinetuneConfig,
+    LossConfig,
+    NetworkConfig,
+    OptimizerConfig,
+    Recipe,
+)
+from jdml.recipes.parsing import build_miner
+from jdml.training import Evaluation, by_recipe, pretrained, standard
 from jdml.training.study import run_study
 
 DIM = small(128, 8)
@@ -43,6 +42,7 @@ PRETRAINED_RATE = 1e-5
 
 POINTS = small(12, 2)
 """Evaluations of a curve over training."""
+Sweep = Literal["positives", "batches", "trimmed", "positives_margin", "trimmed_margin"]
 POINTS_OF: dict[str, dict[float, dict[str, Any]]] = {
     **{
         f"positives{suffix}": {
@@ -63,17 +63,7 @@ POINTS_OF: dict[str, dict[float, dict[str, Any]]] = {
 }
 """What the points of each sweep change."""
 
-Part = Literal[
-    "methods",
-    "printed",
-    "longer",
-    "curves",
-    "positives",
-    "batches",
-    "trimmed",
-    "positives_margin",
-    "trimmed_margin",
-]
+Part = Literal["methods", "printed", "longer", "curves", Sweep]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -126,23 +116,22 @@ def recipe_of(job: dict[str, Any]) -> Recipe:
     # The negatives are compared with the hardest positive of the batch, then the easy one is kept.
     hard = "multi_similarity_negative+easy_positive" if eps else "multi_similarity"
     weighted = f"{positive}+distance_weighted_negative"
-    methods: dict[str, dict[str, Any]] = {
-        "triplet": {"settings": {"margin": MARGIN}, "miner": semi_hard},
-        "triplet, printed": {"settings": printed, "miner": semi_hard},
-        "triplet, mined, printed": {"settings": printed, "miner": "soft_hard_pairs"},
-        "margin": {"loss": "margin", "learn_beta": "class", "miner": weighted},
-        "MS": {"loss": "multi_similarity", "settings": {"beta": 40.0}, "miner": hard},
-        "ProxyNCA": {"loss": "proxy_nca", "settings": {"scale": 9.0}},
+    losses = {
+        "triplet": LossConfig("triplet", {"margin": MARGIN}, miner=semi_hard),
+        "triplet, printed": LossConfig("triplet", printed, miner=semi_hard),
+        "triplet, mined, printed": LossConfig("triplet", printed, miner="soft_hard_pairs"),
+        "margin": LossConfig("margin", learn_beta="class", miner=weighted),
+        "MS": LossConfig("multi_similarity", {"beta": 40.0}, miner=hard),
+        "ProxyNCA": LossConfig("proxy_nca", {"scale": 9.0}),
     }
-    large = job.get("model") == "resnet50"
+    large, samples = job.get("model") == "resnet50", job["samples_per_class"]
+    rate, schedule = job.get("rate", LEARNING_RATE), job.get("schedule", "constant")
     return Recipe(
-        **methods[job["method"].removeprefix("EPS + ")],
-        network="resnet50" if large else small("small", NETWORK),
-        freeze_batch_norm=large,
-        dim=DIM,
-        batch=(job["batch"] // job["samples_per_class"], job["samples_per_class"]),
-        rate=job.get("rate", LEARNING_RATE),
-        schedule=job.get("schedule", "constant"),
+        loss=losses[job["method"].removeprefix("EPS + ")],
+        network=NetworkConfig("resnet50" if large else small("small", NETWORK), DIM),
+        finetune=FinetuneConfig(freeze_batch_norm=large),
+        batch=BatchConfig(None, job["batch"] // samples, samples, steps=job["steps"]),
+        optimizer=OptimizerConfig(learning_rate=rate, schedule=schedule),
     )
 
 
@@ -152,7 +141,7 @@ def own_keywords(job: dict[str, Any], recipe: Recipe) -> dict[str, Any]:
     if job["trim"]:
         own["reduce_fn"] = jdml.trimmed_mean(job["trim"])
     if "candidates" in job:
-        positive, negative = (build_miner(words, DIM) for words in recipe.miner.split("+"))
+        positive, negative = (build_miner(words, DIM) for words in recipe.loss.miner.split("+"))
         few = mining.chain(some_positives(job["candidates"]), positive)
         own["mine"] = mining.chain(few, negative)
     return own
@@ -186,12 +175,9 @@ def score(embeddings: np.ndarray, dataset: data.Dataset, clusters: int) -> dict[
             f"{view} {name}": retrieval[name] for name in ("R@1", "R@2", "R@4", "R@8", "MAP@R")
         }
     letters, languages = dataset.views["letter"], dataset.views["alphabet"]
-    scores["letter NMI"] = metrics.nmi(x, letters, key=jax.random.key(0))
-    scores["alphabet NMI"] = metrics.nmi(x, languages, key=jax.random.key(0))
-    scores["alphabet NMI+"] = metrics.nmi(
-        x, languages, num_clusters=clusters, key=jax.random.key(0)
-    )
-    return scores
+    nmi = functools.partial(metrics.nmi, x, key=jax.random.key(0))
+    of_languages = {"alphabet NMI": nmi(languages), "alphabet NMI+": nmi(languages, clusters)}
+    return {**scores, "letter NMI": nmi(letters), **of_languages}
 
 
 def run(job: dict[str, Any]) -> dict[str, Any]:
@@ -207,18 +193,16 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
         curve.append(float(recall))
         return {"R@1": curve[-1]}
 
+    own = own_keywords(job, recipe)
     result = by_recipe.train(
         recipe,
         augmented(train) if job.get("distorted") else train,
-        steps=job["steps"],
         seed=job["seed"],
-        objective=make_objective(recipe, train.num_classes, **own_keywords(job, recipe)),
-        pretrained=weights and functools.partial(models.load_weights, weights),
-        evaluate=evaluate if "points" in job else None,
-        evaluate_every=every,
-        log_every=job["steps"],
+        objective=by_recipe.make_objective(recipe, train.num_classes, **own),
+        state=pretrained(functools.partial(models.load_weights, weights)) if weights else None,
+        evaluation=Evaluation(evaluate, every) if "points" in job else None,
         progress=False,
-        preprocess=as_photographs if recipe.network == "resnet50" else training.standard,
+        preprocess=as_photographs if recipe.network.name == "resnet50" else standard,
     )
     if "points" in job:
         return {"curve": [[every * (i + 1), value] for i, value in enumerate(curve)]}
@@ -274,20 +258,19 @@ def make_jobs(settings: Settings) -> dict[str, dict[str, Any]]:
 
 def main(settings: Settings) -> None:
     """Run what is missing, print the tables and write table and figure."""
-    if settings.table:
-        kept = beside(__file__)
-        settings.out.mkdir(parents=True, exist_ok=True)
-        tell(report(kept, get_args(Part), settings.out), kept, settings.out / "tables.md")
-        return
     if settings.weights is not None and settings.model == "small":
         raise SystemExit("--weights are those of a ResNet-50: add --model resnet50")
-    jobs = make_jobs(settings)
-    first = next(iter(jobs.values()))
-    # A wrong folder shows before any work.
-    load(first["data_dir"], "train", first["image_size"])
-    results = run_study(run, jobs, settings.out / "results.jsonl", workers=settings.workers)
-    text = report(results, settings.parts, settings.out)
-    tell(text, results, settings.out / "tables.md")
+    out, parts = settings.out, settings.parts
+    if settings.table:
+        results, parts = beside(__file__), get_args(Part)
+        out.mkdir(parents=True, exist_ok=True)
+    else:
+        jobs = make_jobs(settings)
+        first = next(iter(jobs.values()))
+        # A wrong folder shows before any work.
+        load(first["data_dir"], "train", first["image_size"])
+        results = run_study(run, jobs, out / "results.jsonl", workers=settings.workers)
+    tell(report(results, parts, out), results, out / "tables.md")
 
 
 if __name__ == "__main__":
