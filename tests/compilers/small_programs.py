@@ -25,7 +25,7 @@ from jax import export
 
 from jdml.mining import multi_similarity_pairs
 from jdml.models import SmallConvNet, layers
-from jdml.recipes import Recipe, make_objective
+from jdml.recipes import LossConfig
 from jdml.training.exporting import PLATFORMS
 
 
@@ -55,7 +55,7 @@ def pooled() -> tuple[str, Callable[[], Any]]:
 
 def in_bfloat16() -> tuple[str, Callable[[], Any]]:
     """A pair loss of a recipe in bfloat16, whose network hands over float32."""
-    objective = make_objective(Recipe(loss="multi_similarity", dtype="bfloat16"), num_classes=4)
+    objective = LossConfig("multi_similarity").build(4, dtype="bfloat16")
 
     def value(x: jax.Array, labels: jax.Array) -> jax.Array:
         return objective.loss({}, x, labels)[0]

@@ -13,7 +13,7 @@ import jdml
 from jdml import data, memory, objectives, training
 from jdml.objectives.sampling import sample_classes
 from jdml.ops import ball
-from jdml.recipes import Recipe, make_objective
+from jdml.recipes import LossConfig
 from jdml.registry import LOSSES
 
 RNG = np.random.default_rng(0)
@@ -177,7 +177,7 @@ QUICK = ("triplet", "proxy_anchor", "potential_field")
 )
 def test_parameters_are_float32_with_x64_enabled(name) -> None:
     with jax.enable_x64(True):
-        objective = make_objective(Recipe(loss=name, dim=4), 3)
+        objective = LossConfig(name).build(3, dim=4)
         params, state = objective.init(KEY), objective.init_state()
         leaves = jax.tree.leaves((params, state))
         assert {leaf.dtype for leaf in leaves if leaf.dtype.kind == "f"} <= {np.dtype(np.float32)}

@@ -10,8 +10,22 @@ import pytest
 
 import jdml
 from jdml import recipes
-from jdml.recipes import RECIPES, Recipe, make_objective, make_optimizer, recipe
-from jdml.recipes.words import build_miner, parse_settings
+from jdml.recipes import (
+    RECIPES,
+    BatchConfig,
+    LossConfig,
+    NetworkConfig,
+    OptimizerConfig,
+    Recipe,
+    recipe,
+)
+from jdml.recipes.parsing import build_miner, parse_settings
+
+
+def rates_of(multipliers):
+    """Build an optimizer with these multipliers, and begin."""
+    optimizer = OptimizerConfig(lr_multipliers=multipliers).build(steps=9)
+    return optimizer.init({"model": {"conv": jnp.ones(1), "head": jnp.ones(1)}})
 
 
 @pytest.mark.parametrize(
@@ -21,24 +35,25 @@ from jdml.recipes.words import build_miner, parse_settings
         (lambda: recipe("pfml", "cub", protocol="old"), ValueError, "protocol"),
         (lambda: recipe("contrastive", None), TypeError, "dataset"),
         (lambda: recipe("ccp", "cub", pool_size=0), ValueError, "pool_size"),
-        (lambda: recipe("ccp", "cub", first="last"), ValueError, "first"),
+        (lambda: recipe("ccp", "cub", initial_proxies="last"), ValueError, "initial_proxies"),
         (lambda: recipe("ccp", "cub", preset="mine"), ValueError, "preset"),
         (lambda: recipe("ccp", "cub", single=True, patience=5), ValueError, "method ccp: patience"),
-        (lambda: recipe("nir", "cub", warmup=-1), ValueError, "warmup_epochs"),
-        (lambda: recipe("nir", "cub", flow_lr=0.0), ValueError, "flow_lr"),
+        (lambda: recipe("nir", "cub", warmup=-1), ValueError, "backbone_freeze_epochs"),
+        (lambda: recipe("nir", "cub", flow_learning_rate=0.0), ValueError, "flow_learning"),
         (lambda: recipe("nir", "cub", weight="1"), TypeError, "weight"),
         (lambda: recipe("nir", "cub", single=True), ValueError, "nir has no setting 'single'"),
         (lambda: recipe("pfml", "cub", preset="best"), ValueError, "preset"),
         (lambda: recipe("pfml", "cub", clip="all"), ValueError, "clip"),
         (lambda: recipe("xbm", "cub", size="M"), ValueError, "size"),
         (lambda: recipe("xbm", "cub", loss="triplet"), ValueError, "loss"),
-        (lambda: make_optimizer(recipe("pfml", "cub"), ("proxies",), 0), ValueError, "steps_per"),
+        (lambda: OptimizerConfig().build(steps=9, steps_per_epoch=0), ValueError, "steps_per"),
+        (lambda: rates_of({"proxy": 3.0}), ValueError, "lr_multipliers"),
+        (lambda: rates_of({"model": 3.0}), ValueError, "lr_multipliers"),
         (
-            lambda: make_optimizer(Recipe(role_rates={"proxy": 3.0}), (), 1),
+            lambda: OptimizerConfig(weight_decay_roles=("proxy",)).build(steps=9),
             ValueError,
-            "role_rates",
+            "weight_decay_roles",
         ),
-        (lambda: make_optimizer(Recipe(decayed=("proxy",)), (), 1), ValueError, "decayed"),
         (lambda: parse_settings(["margin=.1", "margin=.9"], "--own"), ValueError, "--own"),
         (lambda: build_miner("semi_hard:margin=.1,margin=.9", dim=8), ValueError, "miner semi_h"),
         (lambda: build_miner("semi_hard:margn=.2", dim=8), ValueError, "miner semi_hard"),
@@ -55,36 +70,50 @@ NIR, CCP = {"name": "nir"}, {"name": "ccp"}
 @pytest.mark.parametrize(
     ("values", "error", "name"),
     [
-        ({"loss": "tripplet"}, ValueError, "loss"),
-        ({"losses": "triplet"}, ValueError, "a recipe has no 'losses'"),
-        ({"method": {**NIR, "wait": 1}}, ValueError, "method nir has no 'wait'"),
-        ({"method": 3}, TypeError, "method"),
-        ({"rate": -1.0}, ValueError, "rate"),
-        ({"rate": "fast"}, TypeError, "rate"),
-        ({"b2": 1.0}, ValueError, "b2"),
-        ({"dim": 8.5}, TypeError, "dim"),
-        ({"freeze_batch_norm": "yes"}, TypeError, "freeze_batch_norm"),
-        ({"head": "pca"}, ValueError, "head"),
-        ({"batch": [0, 4]}, ValueError, "batch"),
-        ({"settings": {"mine": len}}, TypeError, r"settings\['mine'\]"),
-        ({"role_rates": {"proxies": -1}}, ValueError, r"role_rates\['proxies'\]"),
-        ({"decayed": "proxies"}, TypeError, "decayed"),
-        ({"loss": "arcface", "miner": "eps"}, ValueError, "miner"),
-        ({"loss": "arcface", "memory": 8}, ValueError, "memory"),
-        ({"loss": "arcface", "proxies_per_class": 0}, ValueError, "proxies_per_class"),
-        ({"proxies_per_class": 2}, ValueError, "proxies_per_class"),
-        ({"method": NIR}, ValueError, "method nir"),
-        ({"loss": "arcface", "method": CCP}, ValueError, "method ccp"),
-        ({"method": CCP, "memory": 8}, ValueError, "memory"),
-        ({"learn_beta": "class"}, ValueError, "learn_beta"),
-        ({"start": "samples"}, ValueError, "start"),
-        ({"steps": 5, "rate_warmup": 5}, ValueError, "rate_warmup"),
-        ({"schedule": "cosine", "decay_every": 2}, ValueError, "decay_every"),
-        ({"freeze": "("}, ValueError, "freeze"),
-        ({"freeze": "a", "lora": 2}, ValueError, "freeze and lora"),
-        ({"lora": 2, "layer_decay": 0.5}, ValueError, "layer_decay"),
-        ({"kept_views": 2}, ValueError, "kept_views"),
-        ({"network": "small", "last_blocks": 2}, ValueError, "last_blocks"),
+        ({"loss": {"name": "tripplet"}}, ValueError, "loss"),
+        ({"losses": {}}, ValueError, "a recipe has no 'losses'"),
+        ({"loss": {"method": {**NIR, "wait": 1}}}, ValueError, "NIRConfig has no 'wait'"),
+        ({"loss": {"method": 3}}, TypeError, "method"),
+        ({"loss": "triplet"}, TypeError, "LossConfig"),
+        ({"optimizer": {"learning_rate": -1.0}}, ValueError, "learning_rate"),
+        ({"optimizer": {"learning_rate": "fast"}}, TypeError, "learning_rate"),
+        ({"optimizer": {"b2": 1.0}}, ValueError, "b2"),
+        ({"network": {"dim": 8.5}}, TypeError, "dim"),
+        ({"finetune": {"freeze_batch_norm": "yes"}}, TypeError, "freeze_batch_norm"),
+        ({"network": {"head_init": "pca"}}, ValueError, "head_init"),
+        ({"batch": {"classes": 0, "samples_per_class": 4}}, ValueError, "classes"),
+        ({"batch": {"classes": 4}}, ValueError, "classes"),
+        ({"batch": {"size": 4, "classes": 2, "samples_per_class": 2}}, ValueError, "size"),
+        ({"batch": {"size": 4, "group_by": "kind"}}, ValueError, "group_by"),
+        ({"loss": {"settings": {"mine": len}}}, TypeError, r"settings\['mine'\]"),
+        ({"optimizer": {"lr_multipliers": {"proxies": -1}}}, ValueError, "lr_multipliers"),
+        ({"optimizer": {"weight_decay_roles": "proxies"}}, TypeError, "weight_decay_roles"),
+        ({"loss": {"name": "arcface", "miner": "eps"}}, ValueError, "miner"),
+        ({"loss": {"name": "arcface", "memory_size": 8}}, ValueError, "memory_size"),
+        ({"loss": {"name": "arcface", "proxies": {"per_class": 0}}}, ValueError, "per_class"),
+        ({"loss": {"proxies": {"per_class": 2}}}, ValueError, "per_class"),
+        ({"loss": {"method": NIR}}, ValueError, "method nir"),
+        ({"loss": {"name": "arcface", "method": CCP}}, ValueError, "method ccp"),
+        ({"loss": {"method": CCP, "memory_size": 8}}, ValueError, "memory_size"),
+        ({"loss": {"learn_beta": "class"}}, ValueError, "learn_beta"),
+        ({"loss": {"proxies": {"init": "samples"}}}, ValueError, "init"),
+        (
+            {"batch": {"steps": 5}, "optimizer": {"lr_warmup_steps": 5}},
+            ValueError,
+            "lr_warmup_steps",
+        ),
+        ({"optimizer": {"schedule": "cosine:every=2"}}, ValueError, "schedule"),
+        ({"optimizer": {"schedule": "step"}}, ValueError, "schedule"),
+        ({"optimizer": {"schedule": "sine"}}, ValueError, "schedule"),
+        ({"finetune": {"freeze": "("}}, ValueError, "freeze"),
+        ({"finetune": {"freeze": "a", "lora": 2}}, ValueError, "freeze and lora"),
+        ({"finetune": {"lora": 2, "layer_decay": 0.5}}, ValueError, "layer_decay"),
+        ({"finetune": {"cached_views": 2}}, ValueError, "cached_views"),
+        (
+            {"network": {"name": "small"}, "finetune": {"last_blocks": 2}},
+            ValueError,
+            "last_blocks",
+        ),
     ],
 )
 def test_wrong_fields_are_refused(values, error, name):
@@ -110,38 +139,55 @@ def test_recipe_round_trips_through_json(protocol):
             again = Recipe.from_json(json.loads(json.dumps(made.to_json(), allow_nan=False)))
             assert again == made
             assert hash(again) == hash(made)
-            other = dataclasses.replace(made, rate=2 * made.rate)
-            assert other != made
-            assert other.to_json() == {**made.to_json(), "rate": 2 * made.rate}
-    assert Recipe(rate=1) == Recipe(rate=1.0)
-    assert hash(Recipe(rate=1)) == hash(Recipe(rate=1.0))
+            rate = 2 * made.optimizer.learning_rate
+            other = dataclasses.replace(
+                made, optimizer=dataclasses.replace(made.optimizer, learning_rate=rate)
+            )
+            assert other == made.replace(optimizer={"learning_rate": rate}) != made
+            changed = {**made.optimizer.to_json(), "learning_rate": rate}
+            assert other.to_json() == {**made.to_json(), "optimizer": changed}
+    assert OptimizerConfig(learning_rate=1) == OptimizerConfig(learning_rate=1.0)
+    assert hash(OptimizerConfig(learning_rate=1)) == hash(OptimizerConfig(learning_rate=1.0))
+
+
+def test_size_and_classes_replace_each_other():
+    batch = BatchConfig(classes=8, samples_per_class=4)
+    assert (batch.rows, str(batch)) == (32, "8x4")
+    assert batch.replace(size=5) == BatchConfig(size=5)
+    assert BatchConfig(size=5).replace(classes=8, samples_per_class=4) == batch
+    assert BatchConfig().rows == 128
 
 
 def test_numpy_and_jax_scalars_become_python_numbers():
-    numbers = {"dim": np.int64(32), "rate": np.float64(0.1), "weight_decay": jnp.float32(0.5)}
-    made = Recipe(**numbers, skip_nonfinite=np.int8(3))
-    assert made == Recipe(dim=32, rate=0.1, weight_decay=0.5, skip_nonfinite=3)
-    assert {type(value) for value in (made.dim, made.rate, made.weight_decay)} == {int, float}
-    assert json.loads(json.dumps(made.to_json()))["dim"] == 32
+    network = NetworkConfig(dim=np.int64(32))
+    optimizer = OptimizerConfig(learning_rate=np.float64(0.1), weight_decay=jnp.float32(0.5))
+    assert network == NetworkConfig(dim=32)
+    assert optimizer == OptimizerConfig(learning_rate=0.1, weight_decay=0.5)
+    assert type(network.dim) is int
+    assert type(optimizer.weight_decay) is float
+    assert json.loads(json.dumps(network.to_json()))["dim"] == 32
 
 
 def test_with_method_adds_a_method_to_a_recipe():
-    nir = recipes.with_method(Recipe(loss="proxy_anchor"), "nir", weight=np.float64(0.5))
-    assert type(nir.method.weight) is float
+    def base(loss):
+        return Recipe(loss=LossConfig(loss))
+
+    nir = recipes.with_method(base("proxy_anchor"), "nir", weight=np.float64(0.5))
+    assert type(nir.loss.method.weight) is float
     for method, loss in (("nir", "proxy_anchor"), ("ccp", "contrastive")):
         with pytest.raises(ValueError, match=rf"^method {method} has no 'wieght'"):
-            recipes.with_method(Recipe(loss=loss), method, wieght=1)
-    base = Recipe(loss="contrastive")
+            recipes.with_method(base(loss), method, wieght=1)
     with pytest.raises(ValueError, match="^method ccp: patience"):
-        recipes.with_method(base, "ccp", single=True, patience=5)
-    assert recipes.with_method(base, "ccp", single=True, patience=None).method.patience > 1000
+        recipes.with_method(base("contrastive"), "ccp", single=True, patience=5)
+    single = recipes.with_method(base("contrastive"), "ccp", single=True, patience=None)
+    assert single.loss.method.patience > 1000
 
 
 def test_setting_may_be_one_number_per_class():
     x, labels = np.eye(4, 3, dtype=np.float32), np.array([0, 0, 1, 2])
 
     def objective(loss, num_classes=3, **settings):
-        return make_objective(Recipe(loss=loss, settings=settings, dim=3), num_classes)
+        return LossConfig(loss, settings).build(num_classes, dim=3)
 
     several = (1, 2.0, 1)
     expected = jdml.margin_loss(x, labels, beta=np.array(several, np.float32))
@@ -162,13 +208,13 @@ def test_setting_may_be_one_number_per_class():
 
 def test_learned_beta_starts_at_the_given_numbers():
     for learned, beta in (("shared", (1.0, 1.1, 1.2)), ("class", (1.0, 1.1))):
-        made = Recipe(loss="margin", learn_beta=learned, settings={"beta": beta})
+        made = LossConfig("margin", {"beta": beta}, learn_beta=learned)
         with pytest.raises(ValueError, match="^settings: beta"):
-            make_objective(made, 3)
-    made = Recipe(loss="margin", learn_beta="class", settings={"beta": (1, 2, 1)})
-    assert make_objective(made, 3).init(jax.random.key(0))["beta"].tolist() == [1, 2, 1]
+            made.build(3)
+    made = LossConfig("margin", {"beta": (1, 2, 1)}, learn_beta="class")
+    assert made.build(3).init(jax.random.key(0))["beta"].tolist() == [1, 2, 1]
 
 
 def test_given_settings_override_the_protocols():
     made = recipe("nir", "cub", protocol="mlrc", warmup=3, pooling="average+max")
-    assert (made.warmup_epochs, made.pooling) == (3, "average+max")
+    assert (made.finetune.backbone_freeze_epochs, made.network.pooling) == (3, "average+max")

@@ -1,7 +1,5 @@
 """The recipes: every method trains on every data set's settings, and the optimizer does what is written."""
 
-import dataclasses
-
 import chex
 import jax
 import jax.numpy as jnp
@@ -12,12 +10,14 @@ import jdml
 from jdml import recipes
 from jdml.recipes import (
     RECIPES,
+    CCPConfig,
+    FinetuneConfig,
+    LossConfig,
+    OptimizerConfig,
     Recipe,
-    make_objective,
-    make_optimizer,
-    make_sampler,
     recipe,
 )
+from jdml.training.by_recipe import make_optimizer
 
 CLASSES, DIM = 6, 8
 KEY = jax.random.key(7)
@@ -32,7 +32,7 @@ STEPS = [
 
 
 def small(plan: Recipe) -> Recipe:
-    return dataclasses.replace(plan, dim=DIM)
+    return plan.replace(network={"dim": DIM})
 
 
 def params_of(objective):
@@ -43,7 +43,7 @@ def params_of(objective):
 @pytest.mark.parametrize(("method", "dataset"), STEPS)
 def test_every_recipe_makes_a_finite_step(method, dataset):
     plan = small(recipe(method, dataset))
-    objective = make_objective(plan, CLASSES, DIM)
+    objective = plan.loss.build(CLASSES, DIM)
     params = params_of(objective)
     optimizer = make_optimizer(plan, tuple(k for k in params if k != "model"), steps_per_epoch=2)
 
@@ -64,38 +64,38 @@ def test_every_recipe_makes_a_finite_step(method, dataset):
 @pytest.mark.parametrize("method", RECIPES)
 def test_mlrc_gives_all_methods_the_same_settings(method):
     one_each = method in ("proxy_anchor", "proxy_nca_pp", "soft_triple")  # CCP's §2.1
-    proxies = ((32, 1), 1) if one_each else (32, 0)
-    expected = ((8, 4), 0) if method in recipes.OF_PAIRS else proxies
+    proxies = ("32x1", 1) if one_each else ("32", 0)
+    expected = ("8x4", 0) if method in recipes.PAIR_METHODS else proxies
     on_sphere = method in ("nir", "nir_baseline", "pfml", "cpml")
     for dataset in recipes.DATASETS:
         own, shared = recipe(method, dataset), recipe(method, dataset, protocol="mlrc")
-        assert (shared.batch, shared.warmup_epochs) == expected
-        assert (shared.dim, shared.rate, shared.pooling) == (128, 1e-5, "average")
-        assert shared.decay_every is None
-        assert shared.role_rates == own.role_rates
-        assert shared.method == own.method
-        assert shared.normalize == ("sphere" if on_sphere else "ball")
+        assert (str(shared.batch), shared.finetune.backbone_freeze_epochs) == expected
+        assert (shared.network.dim, shared.network.pooling) == (128, "average")
+        assert (shared.optimizer.learning_rate, shared.optimizer.schedule) == (1e-5, "constant")
+        assert shared.optimizer.lr_multipliers == own.optimizer.lr_multipliers
+        assert shared.loss.method == own.loss.method
+        assert shared.loss.normalize == ("sphere" if on_sphere else "ball")
 
 
 def test_mlrc_losses_normalize_into_the_ball():
     """Short vectors are not lengthened, like in retrieval."""
     x, y = 0.1 * BATCH[0][:4], jnp.array([0, 0, 1, 1])
-    actual = make_objective(recipe("contrastive", "cub", protocol="mlrc"), 2, DIM).loss({}, x, y)[0]
+    actual = recipe("contrastive", "cub", protocol="mlrc").loss.build(2, DIM).loss({}, x, y)[0]
     margins = {"positive_margin": 0.0, "negative_margin": 0.3841}
     expected = jdml.contrastive_loss(x, y, normalize=jdml.ball, **margins)
     np.testing.assert_allclose(actual, expected, rtol=1e-6)
-    large = make_objective(recipe("soft_triple", "sop", protocol="mlrc"), 2, DIM)
+    large = recipe("soft_triple", "sop", protocol="mlrc").loss.build(2, DIM)
     assert large.init(jax.random.key(0))["proxies"].shape == (2, 1, DIM)  # their -S
 
 
 def test_mlrc_soft_triple_divides_by_gamma():
     """CCP's and the protocol's programs both use 1/γ, so for large γ the similarity is nearly the centres' mean."""
     plans = [recipe("soft_triple", name, protocol="mlrc") for name in recipes.DATASETS]
-    assert [plan.settings["gamma"] for plan in plans] == [0.1, 19.18, 47.9, 0.1]
+    assert [plan.loss.settings["gamma"] for plan in plans] == [0.1, 19.18, 47.9, 0.1]
     x, y = jax.random.normal(KEY, (CLASSES, DIM)), jnp.arange(CLASSES)
     centres = jax.random.normal(jax.random.key(1), (CLASSES, 10, DIM))
-    plan = small(plans[1])
-    loss = make_objective(plan, CLASSES).loss({"proxies": centres}, x, y)[0]
+    plan = plans[1].loss
+    loss = plan.build(CLASSES, DIM).loss({"proxies": centres}, x, y)[0]
     regularizer = plan.settings["tau"] * jdml.losses.center_regularizer(centres)
     similarities = jnp.einsum("bd,ckd->bck", jdml.ball(x), jdml.ball(centres)).mean(-1)
     logits = plan.settings["scale"] * (similarities - plan.settings["margin"] * jnp.eye(CLASSES))
@@ -108,71 +108,70 @@ def test_memory_sizes_of_ccps_tables():
     for size, batches in (("S", (3, 3, 400, 100)), ("L", (25, 25, 1400, 400))):
         for dataset, number in zip(recipes.DATASETS, batches, strict=True):
             made = recipe("xbm", dataset, protocol="mlrc", size=size, loss="contrastive")
-            assert (made.memory, made.memory_wait) == (32 * number, 1000)
+            assert (made.loss.memory_size, made.loss.memory_start_step) == (32 * number, 1000)
 
 
 def test_mlrc_proxy_nca_pp_divides_cosines_by_a_tenth():
-    made = small(
-        dataclasses.replace(recipe("proxy_nca_pp", "cub", protocol="mlrc"), normalize="sphere")
-    )
+    made = recipe("proxy_nca_pp", "cub", protocol="mlrc").loss.replace(normalize="sphere")
     x, p = jdml.sphere(BATCH[0]), jdml.sphere(jax.random.normal(KEY, (CLASSES, 1, DIM)))
-    loss = make_objective(made, CLASSES).loss({"proxies": p}, x, BATCH[1])[0]
+    loss = made.build(CLASSES, DIM).loss({"proxies": p}, x, BATCH[1])[0]
     logits = jax.nn.log_softmax(x @ p[:, 0].T / 0.1)
     np.testing.assert_allclose(loss, -logits[jnp.arange(24), BATCH[1]].mean(), rtol=1e-5)
 
 
 def test_nir_presets_paper_and_released():
     printed, released = (recipe("nir", "cars", preset=name) for name in ("paper", "released"))
-    assert (printed.method.flow, printed.method.of_mean) == ("paper", True)
-    assert (released.method.flow, released.method.of_mean) == ("released", False)
-    assert (printed.weight_decay, released.weight_decay) == (4e-3, 4e-4)
-    assert recipe("nir_baseline", "cars", preset="released").role_rates["proxies"] == 2000
+    methods = [made.loss.method for made in (printed, released)]
+    assert [(nir.flow, nir.of_mean) for nir in methods] == [("paper", True), ("released", False)]
+    assert (printed.optimizer.weight_decay, released.optimizer.weight_decay) == (4e-3, 4e-4)
+    baseline = recipe("nir_baseline", "cars", preset="released")
+    assert baseline.optimizer.lr_multipliers["proxies"] == 2000
 
 
 def test_ccp_presets_paper_and_released():
     paper, released = (recipe("ccp", "cub", preset=name) for name in ("paper", "released"))
-    assert paper.method == recipes.Problems()
-    assert released.method == recipes.Problems(
-        restore=False, anchor_first=False, first="origin", in_batch_weight=0.1
+    assert paper.loss.method == CCPConfig()
+    assert released.loss.method == CCPConfig(
+        restore=False, anchor_first=False, initial_proxies="origin", in_batch_weight=0.1
     )
     x, y = BATCH
 
     def parts(plan):
-        objective = make_objective(plan, CLASSES, DIM)
+        objective = plan.loss.build(CLASSES, DIM)
         return set(objective.loss(objective.init(jax.random.key(0)), x, y)[1])
 
     assert "in_batch_loss" not in parts(paper)
     assert "in_batch_loss" in parts(released)
-    assert recipe("ccp", "sop", preset="released").rate == 1e-4
+    assert recipe("ccp", "sop", preset="released").optimizer.learning_rate == 1e-4
     mixed = recipe("ccp", "sop", preset="released", restore=True, single=True, loss="triplet")
-    assert mixed.method.restore
-    assert mixed.method.first == "origin"
-    assert mixed.method.patience > 10_000
+    assert mixed.loss.method.restore
+    assert mixed.loss.method.initial_proxies == "origin"
+    assert mixed.loss.method.patience > 10_000
 
 
 @pytest.mark.parametrize("loss", ["proxy_anchor", "proxy_nca_margin", "soft_triple"])
 def test_nir_baseline_is_nir_without_the_flow(loss):
     with_flow = recipe("nir", "cub", loss=loss, weight=0.5, warmup=1)
     without = recipe("nir_baseline", "cub", loss=loss, weight=0.5, warmup=1)
-    for name in ("batch", "rate", "weight_decay", "warmup_epochs", "pooling", "dim", "nmi"):
-        assert getattr(with_flow, name) == getattr(without, name)
-    assert with_flow.role_rates == without.role_rates == {"proxies": 4000.0}
-    base = make_objective(without, CLASSES, DIM)
+    assert with_flow.replace(loss={"method": None, "weight": 0.5}) == without
+    assert without.optimizer.lr_multipliers == {"proxies": 4000.0}
+    base = without.loss.build(CLASSES, DIM)
     params = base.init(jax.random.key(0))
     value, metrics = base.loss(params, *BATCH)
     alone = getattr(jdml, f"{loss}_loss")(*BATCH, params["proxies"])
     np.testing.assert_allclose(value, 0.5 * alone, rtol=1e-5)
     np.testing.assert_allclose(metrics["loss"], value)
-    assert recipe("nir_baseline", "cub").warmup_epochs == 0
+    assert recipe("nir_baseline", "cub").finetune.backbone_freeze_epochs == 0
 
 
 def test_nir_ablations_and_schedules_are_settings():
     """Table 4a's clipping, Table 4b's D and W, Table 2's steps; eq. 10 and 11 as printed."""
     deep = recipe("nir", "cub", blocks=15, width=64, conditioning="mid")
-    assert deep.method.flow_settings == {"conditioning": "mid", "num_blocks": 15, "hidden": 64}
+    assert deep.loss.method.flow_settings == {"conditioning": "mid", "num_blocks": 15, "hidden": 64}
     stepped = recipe("nir", "cars", max_norm=1.0, decay_every=40, decay_factor=0.2)
-    assert (stepped.max_norm, stepped.decay_every, stepped.decay_factor) == (1.0, 40, 0.2)
-    assert recipe("nir", "cub", norm_weight=1.0, of_mean=True).method.norm_weight == 1.0
+    assert stepped.optimizer.clip_global_norm == 1.0
+    assert stepped.optimizer.schedule == "step:every=40,factor=0.2"
+    assert recipe("nir", "cub", norm_weight=1.0, of_mean=True).loss.method.norm_weight == 1.0
 
 
 def updates_of(plan, sizes, steps_per_epoch, **leaves):
@@ -192,7 +191,11 @@ def updates_of(plan, sizes, steps_per_epoch, **leaves):
 
 
 def test_only_the_head_and_the_objective_learn_during_warm_up():
-    plan = Recipe(loss="proxy_anchor", warmup_epochs=2, rate=0.1, role_rates={"proxies": 10})
+    plan = Recipe(
+        loss=LossConfig("proxy_anchor"),
+        finetune=FinetuneConfig(backbone_freeze_epochs=2),
+        optimizer=OptimizerConfig(learning_rate=0.1, lr_multipliers={"prox.*": 10}),
+    )
     updates = updates_of(plan, [1.0] * 8, steps_per_epoch=3)
     conv = [0] * 6 + [-0.1] * 2
     np.testing.assert_allclose(updates["model"]["conv"], conv, atol=1e-5)
@@ -203,27 +206,29 @@ def test_only_the_head_and_the_objective_learn_during_warm_up():
 @pytest.mark.parametrize("method", ["proxy_anchor", "nir", "pfml"])
 def test_backbone_is_unchanged_by_the_warm_up(method):
     """Until its first step neither decay nor moments change it, and that step has the full rate."""
-    plan = dataclasses.replace(recipe(method, "cars"), rate=1e-4, warmup_epochs=1)
+    plan = recipe(method, "cars").replace(
+        optimizer={"learning_rate": 1e-4}, finetune={"backbone_freeze_epochs": 1}
+    )
     conv = updates_of(plan, [8.0, 8.0, 8.0, 0.2], steps_per_epoch=3)["model"]["conv"]
     assert conv[:3].tolist() == [0, 0, 0]
     np.testing.assert_allclose(conv[3], -1e-4, rtol=1e-3)
 
 
 @pytest.mark.parametrize(
-    ("plan", "per_epoch", "rates"),
+    ("schedule", "warmup", "frozen", "per_epoch", "rates"),
     [
-        ({"decay_every": 2}, 1, [0.1, 0.1, 0.05, 0.05, 0.025]),
-        ({"decay_every": 2, "warmup_epochs": 1}, 1, [0, 0.1, 0.05, 0.05, 0.025]),
-        (
-            {"decay_every": 1, "rate_warmup": 2, "decay_factor": 0.1},
-            3,
-            [0.05, 0.1, 0.1, 0.01, 0.01, 0.01, 0.001],
-        ),
+        ("step:every=2", 0, 0, 1, [0.1, 0.1, 0.05, 0.05, 0.025]),
+        ("step:every=2", 0, 1, 1, [0, 0.1, 0.05, 0.05, 0.025]),
+        ("step:every=1,factor=0.1", 2, 0, 3, [0.05, 0.1, 0.1, 0.01, 0.01, 0.01, 0.001]),
     ],
 )
-def test_rates_decay_by_the_runs_epochs_after_a_warm_up(plan, per_epoch, rates):
+def test_rates_decay_by_the_runs_epochs_after_a_warm_up(schedule, warmup, frozen, per_epoch, rates):
     """The backbone is frozen first in the second plan; the head's rate decays from the start."""
-    plan = Recipe(loss="proxy_anchor", rate=0.1, **plan)
+    plan = Recipe().replace(
+        loss={"name": "proxy_anchor"},
+        finetune={"backbone_freeze_epochs": frozen},
+        optimizer={"learning_rate": 0.1, "schedule": schedule, "lr_warmup_steps": warmup},
+    )
     model = updates_of(plan, [1.0] * len(rates), per_epoch)["model"]
     np.testing.assert_allclose(-model["conv"], rates, rtol=1e-4)
     rates[0] = rates[0] or 0.1
@@ -232,7 +237,8 @@ def test_rates_decay_by_the_runs_epochs_after_a_warm_up(plan, per_epoch, rates):
 
 @pytest.mark.parametrize("rule", ["adam", "adamw"])
 def test_weight_decay_applies_to_model_and_named_roles(rule):
-    plan = Recipe(loss="proxy_anchor", rule=rule, weight_decay=0.5, decayed=("proxies",))
+    decay = OptimizerConfig(rule, weight_decay=0.5, weight_decay_roles=("proxies",))
+    plan = Recipe(loss=LossConfig("proxy_anchor"), optimizer=decay)
     updates = updates_of(plan, [0.0], steps_per_epoch=1, flow=jnp.ones(1))
     assert updates["model"]["head"][0] < 0
     assert updates["proxies"][0] < 0
@@ -242,10 +248,10 @@ def test_weight_decay_applies_to_model_and_named_roles(rule):
 def test_pair_loss_of_bfloat16_network_multiplies_in_bfloat16(monkeypatch):
     """Loss and gradient are those of float32 products, also with a memory."""
     x, y = BATCH[0].astype(jnp.bfloat16).astype(jnp.float32), BATCH[1]
-    plain = Recipe(loss="multi_similarity", dim=DIM, memory=48)
+    plain = LossConfig("multi_similarity", memory_size=48)
     found = {}
     for dtype in ("float32", "bfloat16"):
-        objective = make_objective(dataclasses.replace(plain, dtype=dtype), CLASSES)
+        objective = plain.build(CLASSES, DIM, dtype=dtype)
         state = objective.update_state(objective.init_state(), x[::-1], y[::-1])
 
         def loss(x, objective=objective, state=state):
@@ -280,39 +286,39 @@ def test_eps_triplets_are_squared_and_averaged_over_all():
         )
         squares = np.asarray(jdml.ops.squared_distances(jdml.sphere(x), jdml.sphere(x)))
         pull, push = (np.where(side, squares, 0).sum(1) for side in kept)
-        actual = make_objective(recipe(method, "cub"), CLASSES, DIM).loss({}, x, y, key=KEY)[0]
+        actual = recipe(method, "cub").loss.build(CLASSES, DIM).loss({}, x, y, key=KEY)[0]
         np.testing.assert_allclose(actual, np.maximum(pull - push + 0.2, 0).mean(), rtol=1e-4)
 
 
 @pytest.mark.parametrize("method", ["margin", "eps_margin"])
 def test_beta_of_each_class_is_learned(method):
-    plan = dataclasses.replace(recipe(method, "cub"), dim=DIM, settings={"beta": 1.0})
-    objective = make_objective(plan, CLASSES)
+    plan = recipe(method, "cub").replace(loss={"settings": {"beta": 1.0}})
+    objective = plan.loss.build(CLASSES, DIM)
     params = objective.init(KEY)
     np.testing.assert_array_equal(params["beta"], np.ones(CLASSES))
     slope = jax.grad(lambda p: objective.loss(p, *BATCH, key=KEY)[0])(params)["beta"]
     assert np.abs(slope).max() > 0
-    assert plan.role_rates["beta"] == 50.0
-    assert recipe(method, "cub").more_clusters == 10
-    assert recipe(method, "sop").more_clusters is None  # k-means into 113,160 clusters
+    assert plan.optimizer.lr_multipliers["beta"] == 50.0
+    assert recipe(method, "cub").evaluation.nmi_cluster_factor == 10
+    assert (
+        recipe(method, "sop").evaluation.nmi_cluster_factor is None
+    )  # k-means into 113,160 clusters
 
 
 def test_methods_of_mpas_table_share_their_settings():
     rows = ("mpa", "mpa_dw", "mpa_ap", "soft_triple", "mpa_proxy_anchor")
-    same = {"loss": "proxy_anchor", "proxies_per_class": 1}
-    settings = [dataclasses.replace(recipe(method, "cub"), **same) for method in rows]
+    same = {"name": "proxy_anchor", "proxies": {"per_class": 1}}
+    settings = [recipe(method, "cub").replace(loss=same) for method in rows]
     assert len(set(settings)) == 1
-    assert settings[0].pooling == "cubic"
-    shapes = [
-        make_objective(recipe(m, "cub"), CLASSES, DIM).init(KEY)["proxies"].shape for m in rows
-    ]
+    assert settings[0].network.pooling == "cubic"
+    shapes = [recipe(m, "cub").loss.build(CLASSES, DIM).init(KEY)["proxies"].shape for m in rows]
     assert shapes == 4 * [(CLASSES, 10, DIM)] + [(CLASSES, 1, DIM)]
 
 
 def test_batch_depends_on_the_backbone():
-    for method, batches in (("pfml", (100, 180)), ("ccp", ((24, 4), (32, 4)))):
+    for method, batches in (("pfml", ("100", "180")), ("ccp", ("24x4", "32x4"))):
         for name, batch in zip(("resnet50", "bn_inception"), batches, strict=True):
-            assert recipe(method, "cub", backbone=name).batch == batch
+            assert str(recipe(method, "cub", backbone=name).batch) == batch
 
 
 @pytest.mark.parametrize("protocol", ["conventional", "mlrc"])
@@ -321,7 +327,7 @@ def test_batches_from_classes_of_two_images(protocol):
     sizes = np.random.default_rng(0).integers(2, 13, 300)
     labels = np.repeat(np.arange(300), sizes)
     for method in RECIPES:
-        batch = next(make_sampler(recipe(method, "sop", protocol=protocol), labels, seed=0))
+        batch = next(recipe(method, "sop", protocol=protocol).batch.build(labels, seed=0))
         assert (batch >= -1).all()
         rows = batch[batch >= 0]
         assert len(set(rows.tolist())) == len(rows)
@@ -332,8 +338,8 @@ def test_pfml_presets_paper_and_found():
     values = {}
     for preset, alpha, most in (("found", 1.0, 5.0), ("paper", 4.0, None)):
         made = recipe("pfml", "cub", preset=preset)
-        assert (made.max_proxy_entry, made.max_proxy_norm) == (most, None)
-        objective = make_objective(made, 2, 2)
+        assert (made.loss.proxies.clip_value, made.loss.proxies.clip_norm) == (most, None)
+        objective = made.loss.build(2, 2)
         params = objective.init(jax.random.key(0))
         values[preset] = objective.loss(params, x, y)[0]
         expected = jdml.potential_field_loss(
@@ -342,7 +348,7 @@ def test_pfml_presets_paper_and_found():
         np.testing.assert_allclose(values[preset], expected, rtol=1e-6)
     assert values["found"] != values["paper"]
     assert recipe("pfml", "cub") == recipe("pfml", "cub", preset="paper")
-    assert recipe("pfml", "cub", preset="paper", clip="entry").max_proxy_entry == 5.0
+    assert recipe("pfml", "cub", preset="paper", clip="entry").loss.proxies.clip_value == 5.0
 
 
 def test_proxy_gradients_are_clipped_at_the_force_at_delta():

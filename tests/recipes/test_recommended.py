@@ -3,7 +3,14 @@
 import numpy as np
 import pytest
 
-from jdml.recipes import Recipe, recommended
+from jdml.recipes import (
+    BatchConfig,
+    LossConfig,
+    NetworkConfig,
+    OptimizerConfig,
+    Recipe,
+    recommended,
+)
 
 
 @pytest.mark.parametrize(
@@ -20,11 +27,13 @@ from jdml.recipes import Recipe, recommended
 )
 def test_batch_and_miner_depend_on_class_sizes(sizes, rows, batch, miner, small):
     made = recommended(np.repeat(np.arange(len(sizes)), sizes), rows=rows)
-    assert (made.batch, made.miner, made.small_classes) == (batch, miner, small)
+    classes, samples = batch
+    assert (made.batch.classes, made.batch.samples_per_class) == (classes, samples)
+    assert (made.loss.miner, made.batch.on_small_class) == (miner, small)
 
 
 @pytest.mark.parametrize(
-    ("begins", "rate", "head"),
+    ("pretraining", "rate", "head"),
     [
         ("small", 3e-3, "random"),
         ("untrained", 1e-3, "random"),
@@ -32,26 +41,21 @@ def test_batch_and_miner_depend_on_class_sizes(sizes, rows, batch, miner, small)
         ("frozen", 3e-4, "principal"),
     ],
 )
-def test_recommended_settings(begins, rate, head):
+def test_recommended_settings(pretraining, rate, head):
     """The settings are those that the study has tested."""
-    assert recommended([0] * 9 + [1] * 9, begins=begins, steps=300) == Recipe(
-        loss="circle",
-        settings={"margin": 0.1, "gamma": 100.0},
-        batch=(2, 9),
-        small_classes="refuse",
-        steps=300,
-        rate=rate,
-        rate_warmup=15,
-        schedule="cosine",
-        head=head,
+    assert recommended([0] * 9 + [1] * 9, pretraining=pretraining, steps=300) == Recipe(
+        loss=LossConfig("circle", {"margin": 0.1, "gamma": 100.0}),
+        network=NetworkConfig(head_init=head),
+        batch=BatchConfig(classes=2, samples_per_class=9, on_small_class="refuse", steps=300),
+        optimizer=OptimizerConfig(learning_rate=rate, lr_warmup_steps=15, schedule="cosine"),
     )
-    assert recommended(steps=0).rate_warmup == 0
+    assert recommended(steps=0).optimizer.lr_warmup_steps == 0
 
 
 @pytest.mark.parametrize(
     ("name", "value", "error"),
     [
-        ("begins", "big", ValueError),
+        ("pretraining", "big", ValueError),
         ("steps", -1, ValueError),
         ("rows", 3, ValueError),
         ("labels", [], ValueError),

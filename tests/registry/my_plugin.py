@@ -11,20 +11,20 @@ from jdml import ops
 from jdml.cli.commands import COMMANDS, Command
 from jdml.losses import compare
 from jdml.ops import checks
+from jdml.recipes import Method
 from jdml.registry import (
     DATASETS,
     LOSSES,
-    METHODS,
     MINERS,
     NETWORKS,
     Count,
     DataSet,
     Loss,
-    Method,
     Miner,
     Network,
 )
-from jdml.training.hooks import Hook, HookResult
+from jdml.training import CallbackResult
+from jdml.training.alternation import make_callback
 
 
 @ops.public(compare, margin=checks.finite)
@@ -69,22 +69,19 @@ def load_bars(data_dir, split="train"):
 
 @dataclasses.dataclass(frozen=True)
 class ShrinkingMethod(Method):
-    """A pair loss; the network's weights shrink after each evaluation.
-
-    Attributes:
-        factor: the weights are multiplied by it.
-    """
+    """A pair loss; the network's weights shrink after each evaluation."""
 
     name = "shrinking"
     kind = "pair"
     loss = "triplet"
-    hook = "my_plugin:make_hook"
+    needs_validation = True
 
     factor: float = 0.9
+    """The weights are multiplied by it."""
 
 
 @dataclasses.dataclass(frozen=True)
-class ShrinkWeights(Hook):
+class ShrinkWeights:
     """Multiply the network's weights by a factor after each evaluation, and count."""
 
     factor: float
@@ -98,16 +95,16 @@ class ShrinkWeights(Hook):
         """Begin to count."""
         return self.template(state), state
 
-    def after_evaluation(self, count, state, metrics):
+    def update(self, count, step, state, metrics):
         """Shrink the weights."""
         model = jax.tree.map(lambda leaf: self.factor * leaf, state.params["model"])
         state = state._replace(params={**state.params, "model": model})
-        return HookResult(count + 1, state, {"shrunk": int(count) + 1}, ended=False)
+        return CallbackResult(count + 1, state, {"shrunk": int(count) + 1})
 
 
-def make_hook(recipe, *parts, **settings):
-    """Return the hook of a recipe with this method."""
-    return ShrinkWeights(recipe.method.factor)
+@make_callback.register
+def _(method: ShrinkingMethod, *parts, **settings):
+    return ShrinkWeights(method.factor)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -133,7 +130,6 @@ def register():
     DATASETS["bars"] = DataSet(
         "bars", "arrays", "my_plugin:load_bars", "nothing", ("place", "side"), published=count
     )
-    METHODS["shrinking"] = ShrinkingMethod
     COMMANDS["labellings"] = Command(
         "labellings", "my_plugin:Labellings", "print what a data set is labelled by", "…"
     )

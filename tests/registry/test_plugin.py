@@ -40,7 +40,7 @@ def check() -> None:
 
     my_plugin.register()
     text = output("train", "--help")
-    assert all(name in text for name in ("soft_contrastive", "mine_near", "bars", "shrinking"))
+    assert all(name in text for name in ("soft_contrastive", "bars", "shrinking"))
     assert "labellings" in output("--help")
     assert output("labellings", "bars") == "place side\n"
     assert "32" in output("data", "check", "bars", ".")
@@ -49,8 +49,9 @@ def check() -> None:
 
     setting = ("--loss-setting", "margin=0.3", "--miner", "eps+mine_near:radius=0.5")
     recipe = train("run", "--loss", "soft_contrastive", *setting, "--labels", "side", "--steps", 1)
-    assert (recipe["loss"], recipe["settings"]) == ("soft_contrastive", {"margin": 0.3})
-    assert (recipe["network"], recipe["miner"]) == ("linear", "eps+mine_near:radius=0.5")
+    loss, network = recipe["loss"], recipe["network"]
+    assert (loss["name"], loss["settings"]) == ("soft_contrastive", {"margin": 0.3})
+    assert (network["name"], loss["miner"]) == ("linear", "eps+mine_near:radius=0.5")
     wrong = output("train", "--loss", "soft_contrastive", "--loss-setting", "m=1", code=2)
     assert "margin" in wrong
     output("embed", "run", "bars:.", "--split", "test", "--quiet", "--out", "embedded.npz")
@@ -58,11 +59,11 @@ def check() -> None:
 
     method = "--method shrinking --method-setting factor=0.5 --steps 2".split()
     recipe = train("shrunk", *method)
-    assert recipe["method"] == {"name": "shrinking", "factor": 0.5}
+    assert recipe["loss"]["method"] == {"name": "shrinking", "factor": 0.5}
     log = [json.loads(line) for line in Path("shrunk/log.jsonl").read_text().splitlines()]
     assert [line["shrunk"] for line in log if "shrunk" in line] == [1, 2]
     (run,) = jdml.report.read_runs("shrunk")
-    assert run.settings["method.factor"] == 0.5
+    assert run.settings["loss.method.factor"] == 0.5
 
 
 def test_plugin_registrations_are_available_everywhere(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from losses import registry as tried
 import jdml.cli
 from jdml import data, losses, metrics, mining, models, registry, report, training
 from jdml.data import walk
-from jdml.recipes import Recipe
+from jdml.recipes import LossConfig, ProxyConfig
 from jdml.registry import DATASETS, LOSSES, MINERS, NETWORKS
 from jdml.registry.extras import ALONE, EXTRAS, MissingLibraryError, need, progress_bar
 
@@ -49,8 +49,8 @@ def test_loss_matches_its_record(name):
     assert record.monitor is None or record.monitor in losses.__all__
     assert (record.proxies > 1) == record.several
     if record.kind == "proxy":  # the default number in training, too
-        assert Recipe(loss=name).num_proxies == record.proxies
-        assert Recipe(loss=name, proxies_per_class=2).num_proxies == 2
+        assert LossConfig(name).num_proxies == record.proxies
+        assert LossConfig(name, proxies=ProxyConfig(per_class=2)).num_proxies == 2
 
 
 def test_miners_and_records_correspond():
@@ -136,7 +136,7 @@ def test_records_import_only_the_standard_library():
     assert not brought & {"jax", "jaxlib", "numpy", "flax", "tyro"}
 
 
-@pytest.mark.parametrize("command", ["train", "weights convert", "data check"])
+@pytest.mark.parametrize("command", ["search", "weights convert", "data check"])
 def test_help_does_not_import_jax(command):
     code = f"""
 import contextlib, jdml.cli
@@ -204,7 +204,7 @@ def batches():
         ("safetensors", lambda folder: models.load_weights(folder / "w.safetensors", {}), "train"),
         ("tqdm", lambda folder: progress_bar(True), "train"),
         ("orbax", lambda folder: training.checkpoint.RunFolder(folder / "run", {}), "train"),
-        ("tensorboardX", lambda folder: training.log.Log(folder, tensorboard=True), "all"),
+        ("tensorboardX", lambda folder: training.TensorBoard(folder / "tensorboard"), "all"),
     ],
 )
 def test_missing_library_is_reported_before_any_file_is_written(

@@ -46,8 +46,6 @@ CHOICES = {
 """Fields whose choices are the names of records."""
 SHORT = 12
 """Letters of choices that the help lists in front of an option's text."""
-MANY = 15
-"""Choices that the help does not list, but for the losses."""
 NOT_DEFINING = "does not change what is computed: a run resumes with another value"
 """Stands on a field that does not define a run."""
 
@@ -149,7 +147,7 @@ def _with_choices(text: str, hint: Any) -> str:
     """Add choices that neither the metavar nor the text lists."""
     choices = [str(each) for each in get_args(hint)] if get_origin(hint) is Literal else []
     listed = all(choice in text for choice in choices)
-    if _metavar(hint) is None or listed or MANY < len(choices) != len(registry.LOSSES):
+    if _metavar(hint) is None or listed:
         return text
     return f"{text} {', '.join(choices)}."
 

@@ -3,18 +3,13 @@
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any
 
 from jdml import registry
 from jdml.cli.options.parts import NOT_DEFINING, check_options, option_of
-from jdml.registry.constraints import of_32_bits, positive
+from jdml.registry.constraints import of_32_bits, one_of, positive
 from jdml.registry.places import check_folder
 from jdml.registry.pointers import is_pointer
-
-if TYPE_CHECKING:
-    Statistics = str
-else:
-    Statistics = Literal[tuple(sorted(registry.image_statistics()))]
 
 
 @dataclass(frozen=True)
@@ -64,8 +59,8 @@ class WeightOptions:
 
     weights: Path | None = None
     """Pretrained weights, from jdml weights convert."""
-    normalization: Statistics | None = None
-    """Whose statistics normalize images. Default: the network's usual weights'."""
+    normalization: str | None = None
+    """Whose statistics normalize images, such as vit_s16_dino. Default: the network's."""
 
     def check(self, model: str | None) -> None:
         """Refuse weights that are no file, or of another network."""
@@ -73,6 +68,8 @@ class WeightOptions:
         own = model is not None and is_pointer(model)
         if self.weights is not None and not self.weights.is_file():
             raise ValueError(f"--weights must be a file, got {self.weights}")
+        if self.normalization is not None:
+            one_of("--normalization", self.normalization, sorted(registry.image_statistics()))
         if self.normalization is not None and self.weights is None and not own:
             raise ValueError("--normalization needs --weights, whose images are normalized")
         if self.weights is not None and model is not None and model not in known:
