@@ -16,7 +16,7 @@ from jdml.cli.start_of_run import data_checksum, started
 from jdml.cli.training_data import load_split
 from jdml.recipes import Problems, Recipe
 from jdml.recipes.base import Batch
-from jdml.recipes.beside import told_below
+from jdml.recipes.paper_comparison import footnotes
 from jdml.registry import DATASETS
 from jdml.registry.extras import need
 
@@ -70,7 +70,7 @@ class Benchmark(BenchmarkOptions):
         else:
             found = paper_rows(self, self.recipe())
             differs = (*unlike, *differences(self))
-            below = told_below(found, self.method, self.protocol, differs)
+            below = footnotes(found, self.method, self.protocol, differs)
             show(title, runs, found, below, called(self))
         if self.out is not None:
             self.out.mkdir(parents=True, exist_ok=True)

@@ -9,7 +9,7 @@ import numpy as np
 
 from jdml.cli.options.benchmark import BenchmarkOptions
 from jdml.recipes import Recipe
-from jdml.recipes.beside import Beside, beside
+from jdml.recipes.paper_comparison import PaperRow, find_paper_rows
 
 Rows = dict[str, dict[str, float]]
 
@@ -35,7 +35,7 @@ def over(runs: Sequence[Rows], statistic: Callable[[Any], Any]) -> Rows:
 def show(
     title: str,
     runs: Sequence[Rows],
-    paper: Sequence[Beside] = (),
+    paper: Sequence[PaperRow] = (),
     below: Sequence[str] = (),
     called: Mapping[str, str] = MappingProxyType({}),
 ) -> None:
@@ -67,7 +67,7 @@ def show(
         print(line)
 
 
-def paper_rows(options: BenchmarkOptions, recipe: Recipe) -> list[Beside]:
+def paper_rows(options: BenchmarkOptions, recipe: Recipe) -> list[PaperRow]:
     """What the papers report of such a run.
 
     Args:
@@ -78,7 +78,7 @@ def paper_rows(options: BenchmarkOptions, recipe: Recipe) -> list[Beside]:
         Their rows; none where no paper has one.
     """
     dino = options.backbone == "vit_s16" and options.input_stats == "vit_s16_dino"
-    return beside(
+    return find_paper_rows(
         recipe,
         options.method,
         options.dataset,
