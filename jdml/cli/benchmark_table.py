@@ -10,7 +10,7 @@ import numpy as np
 if TYPE_CHECKING:
     from jdml.cli.benchmark import Benchmark
 from jdml.recipes import Recipe
-from jdml.recipes.beside import Beside, beside
+from jdml.recipes.paper_comparison import PaperRow, find_paper_rows
 
 Rows = dict[str, dict[str, float]]
 
@@ -36,7 +36,7 @@ def over(runs: Sequence[Rows], statistic: Callable[[Any], Any]) -> Rows:
 def show(
     title: str,
     runs: Sequence[Rows],
-    paper: Sequence[Beside] = (),
+    paper: Sequence[PaperRow] = (),
     below: Sequence[str] = (),
     called: Mapping[str, str] = MappingProxyType({}),
 ) -> None:
@@ -68,7 +68,7 @@ def show(
         print(line)
 
 
-def paper_rows(options: "Benchmark", recipe: Recipe) -> list[Beside]:
+def paper_rows(options: "Benchmark", recipe: Recipe) -> list[PaperRow]:
     """What the papers report of such a run.
 
     Args:
@@ -79,7 +79,7 @@ def paper_rows(options: "Benchmark", recipe: Recipe) -> list[Beside]:
         Their rows; none where no paper has one.
     """
     dino = options.task.backbone == "vit_s16" and options.weights.normalization == "vit_s16_dino"
-    return beside(
+    return find_paper_rows(
         recipe,
         options.task.method,
         options.task.dataset,

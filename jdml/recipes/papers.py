@@ -333,9 +333,9 @@ def recipe(
         ValueError: if there is no such method, protocol or setting, or one of ``DATASETS`` has another name here.
 
     Implementation notes:
-        The settings are the papers', as printed. What they leave open was filled in, see ``inferred`` in
-        ``jdml/recipes/printed.py``; SoftTriple stands in MPA's setting, and so does ``"mpa_proxy_anchor"``, ProxyAnchor
-        as MPA ran it; C1, XBM and ProxyNCA++, of which CCP has MLRC rows alone, stand in EPS's otherwise.
+        The settings are the papers', as printed. What they leave open was filled in, see ``[unspecified]`` in
+        ``jdml/recipes/paper_results.toml``; SoftTriple stands in MPA's setting, and so does ``"mpa_proxy_anchor"``,
+        ProxyAnchor as MPA ran it; C1, XBM and ProxyNCA++, of which CCP has MLRC rows alone, stand in EPS's otherwise.
         A preset is another way: ``"found"`` of PFML (see ``experiments/pfml_needs``; ``clip="vector"`` keeps
         directions), ``"released"`` of CCP and NIR, as their programs are. CCP has no plateau schedule. Its hierarchical
         proxy loss (HPL-PA) is another paper's, and not here.

@@ -16,7 +16,7 @@ from jdml.cli.benchmark_table import differences, paper_rows
 from jdml.models import weights
 from jdml.models.tensors import write_tensors
 from jdml.recipes import RECIPES
-from jdml.recipes.beside import told_below
+from jdml.recipes.paper_comparison import footnotes
 
 FLOW = "--method-setting blocks=1 width=8"
 
@@ -169,7 +169,7 @@ def test_differences_from_the_paper_are_listed_below_its_row():
     assert poolings == ["cubic", "max"]
     options = Benchmark(method="eps", batch="8x4", steps=2)
     found = paper_rows(options, options.recipe())
-    below = "\n".join(told_below(found, "eps", "conventional", differences(options)))
+    below = "\n".join(footnotes(found, "eps", "conventional", differences(options)))
     for difference in ("batch 8x4 (paper: 20x8)", "steps 2", "random weights"):
         assert difference in below
 

@@ -1,0 +1,225 @@
+"""Which row of a paper a run is compared with, and in what the two differ."""
+
+import functools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from jdml.recipes.config import Config
+from jdml.recipes.method import Method
+from jdml.recipes.paper_results import PAPER_RESULTS, PaperResult, unspecified_settings
+from jdml.recipes.papers import RECIPES, recipe, settings_of
+from jdml.recipes.recipe import Recipe
+from jdml.registry import NETWORKS
+from jdml.registry.constraints import one_of
+
+CROP_SIZES = {"ablation": 227, "conventional": 224, "mlrc": 227}
+"""Height and width of the papers' crops, by protocol."""
+TASK_FIELDS = (
+    "loss.name",
+    "loss.memory_size",
+    "loss.memory_start_step",
+    "loss.learn_beta",
+    "network.dim",
+    "network.pooling",
+)
+"""Fields of a recipe that the tables vary: a run with other values has another task than the row."""
+TASK_SETTINGS = {
+    "nir": (
+        "shape",
+        "temperature",
+        "per_dimension",
+        "stop_proxy_gradient",
+        "wrong_class_weight",
+        "self_regularization",
+        "flow_settings",
+    ),
+    "ccp": ("patience",),
+}
+"""The same of a method's own settings. So is a weight of 0, which leaves the proxy loss out."""
+EXCLUDED = ("loss.name", "loss.method", "loss.settings", "network.name", "batch.steps")
+"""Fields of a recipe that are compared elsewhere; those of its evaluation only measure."""
+
+
+@dataclass(frozen=True)
+class PaperRow:
+    """A row of a paper's table, in percent by metric, and in what a run differs from it."""
+
+    table: str
+    values: Mapping[str, float]
+    differences: tuple[str, ...]
+
+    @property
+    def rows(self) -> dict[str, dict[str, float]]:
+        """The numbers as rows to print: ``"separated P@1"`` is in the row ``"TABLE, separated"``."""
+        rows: dict[str, dict[str, float]] = {}
+        for name, value in self.values.items():
+            part, _, metric = name.rpartition(" ")
+            rows.setdefault(f"{self.table}, {part}" if part else self.table, {})[metric] = value
+        return rows
+
+
+def find_paper_rows(
+    run: Recipe,
+    method: str,
+    dataset: str,
+    *,
+    protocol: str = "conventional",
+    backbone: str = "resnet50",
+    label_noise: float = 0.0,
+    crop: int | None = None,
+) -> list[PaperRow]:
+    """Look up what the papers report of the task of a run.
+
+    Args:
+        run: the recipe as it runs.
+        method: whose recipe it was made of.
+        dataset: what is trained on.
+        protocol: of ``jdml benchmark``.
+        backbone: the network, as ``paper_results.toml`` names it.
+        label_noise: the share of wrong labels.
+        crop: height and width of the crops; None: the papers'.
+
+    Returns:
+        The rows of this task; none where the papers have none.
+
+    Raises:
+        ValueError: if there is no such method, protocol or backbone.
+
+    Example:
+        >>> row = find_paper_rows(recipe("pfml", "cub", preset="found"), "pfml", "cub")[0]
+        >>> row.table, row.values["R@1"], row.differences[0]
+        ('PFML, Table 1', 73.4, 'alpha 1 (paper: 4)')
+    """
+    one_of("method", method, RECIPES)
+    one_of("protocol", protocol, CROP_SIZES)
+    one_of("backbone", backbone, (*NETWORKS, "vit_s16_dino"))
+    if crop not in (None, CROP_SIZES[protocol]):
+        return []
+    asked = (protocol, method, backbone, dataset)
+    found = []
+    for result in PAPER_RESULTS:
+        if (result.protocol, result.method, result.backbone, result.dataset) != asked:
+            continue
+        paper, noise = reported_run(result)
+        if noise == label_noise and _task(paper) == _task(run):
+            paper = _with_values(paper, {name: _value(run, name) for name in result.unprinted})
+            differences = (*_differences(run, paper), *([result.note] if result.note else []))
+            found.append(PaperRow(result.table, result.values, differences))
+    return found
+
+
+def footnotes(
+    found: Sequence[PaperRow], method: str, protocol: str, differences: Sequence[str] = ()
+) -> list[str]:
+    """Write the lines below a table of a run and the papers' rows.
+
+    Args:
+        found: the papers' rows.
+        method: whose recipe the run was made of.
+        protocol: of ``jdml benchmark``.
+        differences: of the run from every row, apart from its recipe.
+
+    Returns:
+        Lines: in what the run and the rows differ, and what the paper leaves open.
+
+    Example:
+        >>> footnotes([], "mpa", "conventional")
+        ['no table of the papers has this task']
+    """
+    if not found:
+        return ["no table of the papers has this task"]
+    lines = [
+        f"not as in {row.table}: {'; '.join(row.differences)}" for row in found if row.differences
+    ]
+    if differences:
+        lines.append(f"not the paper's task: {'; '.join(differences)}")
+    if filled_in := unspecified_settings(method, protocol):
+        lines.append(f"what the paper leaves open is, in its recipe: {filled_in}")
+    return lines
+
+
+def reported_run(result: PaperResult) -> tuple[Recipe, float]:
+    """Return the recipe of the run that a paper reports, and its share of wrong labels."""
+    fields, known = dict(result.task), settings_of(result.method)
+    noise = fields.pop("label_noise", 0.0)
+    settings = {name: fields.pop(name) for name in list(fields) if name in known}
+    protocol: Any = result.protocol
+    network = result.backbone.removesuffix("_dino")
+    made = recipe(result.method, result.dataset, protocol=protocol, backbone=network, **settings)
+    return _with_values(made, fields), noise
+
+
+def _value(recipe: Any, path: str) -> Any:
+    """Return a value of a recipe by its dotted path."""
+    return functools.reduce(getattr, path.split("."), recipe)
+
+
+def _with_values(recipe: Recipe, values: Mapping[str, Any]) -> Recipe:
+    """Return a recipe with other values, by dotted path."""
+    changes: dict[str, Any] = {}
+    for path, value in values.items():
+        *parts, name = path.split(".")
+        functools.reduce(lambda tree, part: tree.setdefault(part, {}), parts, changes)[name] = value
+    return recipe.replace(**changes)
+
+
+def _task(run: Recipe) -> dict[str, Any]:
+    """Return what the tables vary."""
+    method = run.loss.method
+    task = {name: _value(run, name) for name in TASK_FIELDS}
+    task["proxies"] = run.loss.num_proxies
+    task["clipped"] = run.optimizer.clip_global_norm is not None
+    if method is not None:
+        settings = vars(method)
+        task |= {name: settings[name] for name in TASK_SETTINGS[method.name]}
+        task["without the loss"] = settings.get("weight") == 0
+    return task
+
+
+def _differences(run: Recipe, paper: Recipe) -> Iterator[str]:
+    """Say in what a recipe differs from that of a paper's row."""
+    ours, theirs = _compared_values(run), _compared_values(paper)
+    for name in {**ours, **theirs}:
+        if ours.get(name) != theirs.get(name):
+            yield f"{name} {_format(ours.get(name))} (paper: {_format(theirs.get(name))})"
+    if run.batch.steps != paper.batch.steps:
+        yield f"steps {run.batch.steps}"
+
+
+def _compared_values(run: Recipe) -> dict[str, Any]:
+    """Return a recipe's values by name, those of its loss and method among them."""
+    optimizer, method = run.optimizer, run.loss.method
+    rates = {
+        f"learning_rate of {role}": factor * optimizer.learning_rate
+        for role, factor in optimizer.lr_multipliers.items()
+    }
+    fields = {
+        path.removesuffix(".name").split(".", 1)[-1]: value
+        for path, value in flat_values(run)
+        if path not in EXCLUDED and not path.startswith(("evaluation.", "optimizer.lr_mult"))
+    }
+    for name in ("size", "classes", "samples_per_class"):
+        del fields[name]
+    values = {**run.loss.settings, **rates, **fields, "batch": str(run.batch)}
+    if method is None:
+        return values
+    return values | {
+        f"{name} of {method.name}" if name in values else name: value
+        for name, value in vars(method).items()
+    }
+
+
+def flat_values(config: Config, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the values of a recipe by dotted path; a method is one value."""
+    for name, value in vars(config).items():
+        if isinstance(value, Config) and not isinstance(value, Method):
+            yield from flat_values(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value
+
+
+def _format(value: Any) -> str:
+    if value is None:
+        return "none"
+    return f"{value:g}" if isinstance(value, float) else str(value)

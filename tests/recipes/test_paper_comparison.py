@@ -1,0 +1,172 @@
+"""The papers' rows: each is found by the run that it reports and by no other, and a run's differences are named."""
+
+import dataclasses
+import re
+from typing import Any
+
+import pytest
+
+from jdml.recipes import DATASETS, RECIPES, recipe
+from jdml.recipes.paper_comparison import PaperRow, find_paper_rows, reported_run
+from jdml.recipes.paper_results import PAPER_RESULTS, unspecified_settings
+from jdml.registry import NETWORKS
+
+
+def test_each_row_is_found_by_its_own_run_alone() -> None:
+    """Also where a table varies nothing but what is changed here: then another row is found, or none."""
+    together = set()
+    for result in PAPER_RESULTS:
+        run, noise = reported_run(result)
+        asked: dict[str, Any] = {"method": result.method, "dataset": result.dataset}
+        asked |= {"protocol": result.protocol, "backbone": result.backbone, "label_noise": noise}
+        found = find_paper_rows(run, **asked)
+        own = PaperRow(result.table, result.values, (result.note,) if result.note else ())
+        assert [row for row in found if row.table == result.table] == [own]
+        together.add(tuple(row.table for row in found))
+        changes: tuple[dict[str, Any], ...] = (
+            {"dim": run.dim + 1},
+            {"pooling": "max" if run.pooling == "cubic" else "cubic"},
+        )
+        others: tuple[dict[str, Any], ...] = (
+            {"label_noise": noise + 0.1},
+            {"crop": 112},
+            {"dataset": DATASETS[DATASETS.index(result.dataset) - 1]},
+            {"backbone": "resnet18"},
+            {"protocol": "mlrc" if result.protocol == "conventional" else "conventional"},
+        )
+        for change, other in (*((each, {}) for each in changes), *(({}, each) for each in others)):
+            rows = find_paper_rows(dataclasses.replace(run, **change), **asked | other)
+            assert result.values not in [row.values for row in rows], (result, change, other)
+    # Two tables may report one task: NIR prints its main one with constant and with falling rates.
+    assert {tables for tables in together if len(tables) > 1} == {("NIR, Table 1", "NIR, Table 2")}
+
+
+def test_the_tables_hold_percentages_that_go_together() -> None:
+    """More neighbours find more; precision bounds what is averaged over its ranks."""
+    for result in PAPER_RESULTS:
+        assert result.method in RECIPES
+        assert result.backbone.removesuffix("_dino") in NETWORKS
+        rows = PaperRow(result.table, result.values, ()).rows.values()
+        assert rows
+        for row in rows:
+            assert all(0 < value < 100 for value in row.values()), result
+            recalls = [value for name, value in row.items() if name.startswith("R@")]
+            assert recalls == sorted(recalls), result
+            falling = [row[name] for name in ("P@1", "RP", "MAP@R") if name in row]
+            assert falling == sorted(falling, reverse=True), result
+
+
+@pytest.mark.parametrize(
+    ("method", "settings", "fields"),
+    [
+        ("ccp", {"single": True}, {}),
+        ("nir", {"shape": "identity"}, {}),
+        ("nir", {"loss": "soft_triple", "pooling": "average+max"}, {}),
+        ("nir", {"blocks": 15}, {}),
+        ("nir", {"conditioning": "embedded"}, {}),
+        ("nir_baseline", {"pooling": "average+max"}, {}),
+        ("mpa", {}, {"proxies_per_class": 2}),
+        ("xbm", {"size": "S", "protocol": "mlrc"}, {}),
+    ],
+)
+def test_a_task_that_no_table_has_finds_no_row(
+    method: str, settings: dict[str, Any], fields: dict[str, Any]
+) -> None:
+    protocol = settings.get("protocol", "conventional")
+    for backbone in ("resnet50", "bn_inception"):
+        run = dataclasses.replace(recipe(method, "cub", backbone=backbone, **settings), **fields)
+        assert find_paper_rows(run, method, "cub", backbone=backbone, protocol=protocol) == []
+
+
+def names(row: PaperRow, setting: str, ours: str, paper: str = "") -> bool:
+    """Whether a difference begins with the setting's name and has both values."""
+    pattern = rf"{re.escape(setting)} {re.escape(ours)}\b.*{re.escape(paper)}\b"
+    return any(re.match(pattern, line) for line in row.differences)
+
+
+@pytest.mark.parametrize(
+    ("method", "preset", "difference"),
+    [
+        ("pfml", "found", ("alpha", "1", "4")),
+        ("nir", "released", ("flow", "released", "paper")),
+        ("nir_baseline", "released", ("rate of proxies", "0.02", "0.04")),
+        ("ccp", "released", ("in_batch_weight", "0.1", "0")),
+    ],
+)
+def test_the_paper_s_settings_are_the_default_and_another_preset_differs(
+    method: str, preset: str, difference: tuple[str, ...]
+) -> None:
+    assert recipe(method, "cars") == recipe(method, "cars", preset="paper")
+    (paper, *_), (ours, *_) = (
+        find_paper_rows(recipe(method, "cars", preset=name), method, "cars")
+        for name in ("paper", preset)
+    )
+    assert (paper.values, paper.differences) == (ours.values, ())
+    assert names(ours, *difference)
+
+
+def test_each_change_of_a_run_is_named_with_both_values() -> None:
+    run = dataclasses.replace(recipe("eps", "cub"), batch=(8, 4), rate=1e-3, steps=2)
+    (row,) = find_paper_rows(run, "eps", "cub")
+    assert len(row.differences) == 4
+    assert names(row, "rate of beta", "0.05", "0.0005")
+    assert names(row, "batch", "8x4", "20x8")
+    assert names(row, "rate", "0.001", "1e-05")
+    assert names(row, "steps", "2")
+    large = dataclasses.replace(recipe("eps", "cub", backbone="bn_inception"), dim=512)
+    for batch, count in (((20, 8), 1), ((20, 13), 0)):
+        run = dataclasses.replace(large, batch=batch)
+        (row,) = find_paper_rows(run, "eps", "cub", backbone="bn_inception")
+        assert len(row.differences) == names(row, "batch", "20x8", "20x13") == count
+
+
+def test_a_value_that_a_paper_does_not_print_is_no_difference_but_a_note() -> None:
+    """NIR's rates of Table 2 went down stepwise, and a row of its Table 4 had gradients cut."""
+    run = recipe("nir", "cub", decay_every=40, decay_factor=0.2)
+    first, second = find_paper_rows(run, "nir", "cub")
+    assert names(first, "decay_every", "40", "none")
+    assert names(first, "decay_factor", "0.2", "0.5")
+    (cut,) = find_paper_rows(recipe("nir", "cub", max_norm=3.0), "nir", "cub")
+    for row in (second, cut):
+        (note,) = {result.note for result in PAPER_RESULTS if result.values == row.values}
+        assert note
+        assert row.differences == (note,)
+
+
+def test_columns_are_those_of_the_data_set_and_of_each_part() -> None:
+    def row(method: str, dataset: str, protocol: Any) -> PaperRow:
+        run = recipe(method, dataset, backbone="bn_inception", protocol=protocol)
+        asked = {"backbone": "bn_inception", "protocol": protocol}
+        return find_paper_rows(run, method, dataset, **asked)[0]
+
+    assert list(row("pfml", "sop", "conventional").values) == ["R@1", "R@10", "R@100"]
+    assert list(row("pfml", "cub", "conventional").values) == ["R@1", "R@2", "R@4"]
+    # One table has the separated models first, the other the concatenated ones.
+    for method in ("pfml", "ccp"):
+        found = row(method, "cub", "mlrc")
+        for part in ("separated", "concatenated"):
+            own = found.rows[f"{found.table}, {part}"]
+            assert list(own) == ["P@1", "RP", "MAP@R"]
+            assert {name: found.values[f"{part} {name}"] for name in own} == own
+        assert found.values["separated P@1"] < found.values["concatenated P@1"]
+
+
+def test_what_a_paper_leaves_open_is_said_by_method_and_protocol() -> None:
+    """Under MLRC batches, rates and pooling are the protocol's."""
+    assert unspecified_settings("proxy_anchor") == ""
+    assert "10" in unspecified_settings("ccp")
+    assert "γ" in unspecified_settings("soft_triple", "mlrc")
+    assert "256" in unspecified_settings("contrastive", "mlrc")
+    for method in ("multi_similarity", "contrastive"):
+        assert unspecified_settings(method, "mlrc") == unspecified_settings("margin", "ablation")
+    for protocol, rate in (("conventional", True), ("mlrc", False)):
+        assert "α = 4" in unspecified_settings("pfml", protocol)
+        assert ("1e-4" in unspecified_settings("pfml", protocol)) is rate
+    run = recipe("pfml", "cub", protocol="mlrc")
+    assert (run.rate, run.pooling) == (1e-5, "average")
+
+
+@pytest.mark.parametrize("wrong", [{"protocol": "mlcr"}, {"backbone": "resnet-50"}])
+def test_what_no_run_has_is_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=rf"^{next(iter(wrong))}\b"):
+        find_paper_rows(recipe("pfml", "cub"), "pfml", "cub", **wrong)
