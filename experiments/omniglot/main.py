@@ -36,14 +36,15 @@ from experiments.omniglot.methods import (
     train,
 )
 from experiments.options import start
+from experiments.recorded_recipes import batch_of
 from experiments.shown import beside
 from experiments.smoke import record, small
 from jdml import data, metrics
 from jdml.report import markdown_table, paired
 from jdml.training.study import over_seeds, run_study
 
-RATE, BATCH = 5e-4, small((4, 40), (2, 4))
-LETTER_BATCH = (16, 10)
+RATE, BATCH = 5e-4, batch_of(small((4, 40), (2, 4)))
+LETTER_BATCH = batch_of((16, 10))
 """As many drawings: a letter has 20."""
 HELD_OUT = small(3, 1)
 """Alphabets."""
@@ -97,7 +98,7 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
         scores |= {f"{title} {name}": float(retrieval[name][level]) for name in SCORES}
     unit = np.asarray(jdml.sphere(jnp.asarray(x)))
     scores["letters NMI"] = metrics.nmi(unit, views["letter"], key=jax.random.key(0))
-    if recipe.has_hook:
+    if recipe.loss.needs_validation:
         scores["problems"] = 1 + result.history[-1]["problem"]
     return scores
 

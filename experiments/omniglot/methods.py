@@ -12,11 +12,10 @@ from experiments.eps_omniglot.tables import PAPER as EPS_PAPER
 from experiments.options import Tabled
 from experiments.shown import cell
 from experiments.smoke import FLOW, NETWORK, small
-from jdml import data, training
-from jdml.recipes import Problems, Recipe, Regularizer
-from jdml.recipes.base import Batch
+from jdml import data
+from jdml.recipes import CCPConfig, LossConfig, NetworkConfig, NIRConfig, ProxyConfig, Recipe
 from jdml.recipes.ccp import NEVER
-from jdml.training import by_recipe
+from jdml.training import Evaluation, FitResult, RunConfig, by_recipe
 from jdml.training.study import over_seeds
 
 DIM = small(128, 8)
@@ -34,54 +33,44 @@ WEIGHTED = "distance_weighted_negative"
 def of(loss: str, /, miner: str = "none", **settings: Any) -> Recipe:
     """A loss with these settings; proxies learn 100 times as fast as the network."""
     return Recipe(
-        loss=loss,
-        settings=settings,
-        miner=miner,
-        network=small("small", NETWORK),
-        dim=DIM,
-        max_proxy_entry=CLIP,
+        loss=LossConfig(loss, settings, miner=miner, proxies=ProxyConfig(clip_value=CLIP)),
+        network=NetworkConfig(small("small", NETWORK), DIM),
     )
 
 
 def several(loss: str, **settings: Any) -> Recipe:
     """A loss with several proxies per class."""
-    return dataclasses.replace(of(loss, **settings), proxies_per_class=MULTI)
+    return of(loss, **settings).replace(loss={"proxies": {"per_class": MULTI}})
 
 
 def margin(positive: str) -> Recipe:
     """Margin loss with a learned β per class."""
-    return dataclasses.replace(of("margin", f"{positive}+{WEIGHTED}"), learn_beta="class")
+    return of("margin", f"{positive}+{WEIGHTED}").replace(loss={"learn_beta": "class"})
 
 
 def remembering(recipe: Recipe, memory: int = REMEMBERED) -> Recipe:
     """The same with a cross-batch memory."""
-    return dataclasses.replace(recipe, memory=memory, memory_wait=WARMUP)
+    return recipe.replace(loss={"memory_size": memory, "memory_start_step": WARMUP})
 
 
 def regularized(recipe: Recipe) -> Recipe:
     """The same with non-isotropy regularization."""
-    regularizer = Regularizer(embeddings_wait=WARMUP, flow_settings=small({}, FLOW))
-    return dataclasses.replace(recipe, method=regularizer)
+    nir = NIRConfig(start_step=WARMUP, flow_settings=small({}, FLOW))
+    return recipe.replace(loss={"method": nir})
 
 
 def against_proxies(recipe: Recipe, patience: int) -> Recipe:
     """CCP's reading of a pair loss: a single proxy problem, or alternating ones; proxies begin as embeddings."""
-    problems = Problems(
-        patience=patience, run_patience=NEVER, anchor_first=False, in_batch_weight=0.1
-    )
-    return dataclasses.replace(
-        recipe, method=problems, normalize="ball", role_rates={"proxies": 10.0}
-    )
+    ccp = CCPConfig(patience=patience, run_patience=NEVER, anchor_first=False, in_batch_weight=0.1)
+    proxies = {"lr_multipliers": {"proxies": 10.0}}
+    return recipe.replace(loss={"method": ccp, "normalize": "ball"}, optimizer=proxies)
 
 
-def on_data(recipe: Recipe, batch: Batch, rate: float, pool: int) -> Recipe:
+def on_data(recipe: Recipe, batch: Mapping[str, int], rate: float, pool: int) -> Recipe:
     """The recipe on a data set: its batches, the learning rate of network and flow, the size of CCP's pools."""
-    method = recipe.method
-    if isinstance(method, Regularizer):
-        method = dataclasses.replace(method, flow_lr=rate)
-    elif isinstance(method, Problems):
-        method = dataclasses.replace(method, pool_size=pool)
-    return dataclasses.replace(recipe, batch=batch, rate=rate, method=method)
+    own = {"nir": {"flow_learning_rate": rate}, "ccp": {"pool_size": pool}}
+    loss = {} if recipe.loss.method is None else {"method": own[recipe.loss.method.name]}
+    return recipe.replace(loss=loss, batch=batch, optimizer={"learning_rate": rate})
 
 
 CONTRASTIVE = {"positive_margin": 0.0, "negative_margin": 0.5}
@@ -91,8 +80,8 @@ FIELD = {"delta": 0.2, "reduce_fn": "sum"}  # the paper's U
 BASES: dict[str, Recipe] = {
     "contrastive": of("contrastive", **CONTRASTIVE),
     "contrastive (similarity)": of("similarity_contrastive"),
-    "SNR contrastive": dataclasses.replace(
-        of("snr_contrastive", positive_margin=0.0, negative_margin=1.0), normalize="none"
+    "SNR contrastive": of("snr_contrastive", positive_margin=0.0, negative_margin=1.0).replace(
+        loss={"normalize": "none"}
     ),
     "triplet": of("triplet", f"{RANDOM}+{SEMI_HARD}", margin=0.2),
     "margin": margin(RANDOM),
@@ -177,7 +166,7 @@ def hold_out(train: data.Dataset, test: data.Dataset, classes: int) -> Parts:
 
 def normalized(recipe: Recipe, embeddings: np.ndarray) -> np.ndarray:
     """Embeddings as retrieval compares them: in the ball where proxies are chosen, else on the sphere."""
-    normalize = jdml.sphere if not recipe.has_hook else jdml.ball
+    normalize = jdml.ball if recipe.loss.needs_validation else jdml.sphere
     return np.asarray(normalize(jnp.asarray(embeddings)))
 
 
@@ -202,7 +191,7 @@ def retrieve(recipe: Recipe, embeddings: np.ndarray, labels: np.ndarray) -> dict
 
 def train(
     recipe: Recipe, parts: Parts, view: str, *, steps: int, seed: int, model: Any = None
-) -> training.FitResult:
+) -> FitResult:
     """The network at its best validation, by MAP@R of a view of the labels."""
 
     def evaluate(embedder: Any) -> dict[str, float]:
@@ -210,14 +199,11 @@ def train(
         return {"MAP@R": retrieve(recipe, embedder(parts.validation.images), labels)["MAP@R"]}
 
     return by_recipe.train(
-        recipe,
+        recipe.replace(batch={"steps": steps}),
         parts.train,
         model=model,
-        steps=steps,
         seed=seed,
-        evaluate=evaluate,
-        evaluate_every=max(1, steps // EVALUATIONS),
-        monitor="MAP@R",
-        log_every=steps,
+        evaluation=Evaluation(evaluate, max(1, steps // EVALUATIONS), "MAP@R"),
+        run=RunConfig(log_every=steps),
         progress=False,
     )
