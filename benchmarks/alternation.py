@@ -90,18 +90,18 @@ def main() -> None:
         print(
             f"{row['step']:>18} {1e3 * row['seconds']:>7.2f} {row['ratio']:>9.3f} {row['optimizer_models']:>27.2f}"
         )
-    hook = AlternatingProblems(
+    problems = AlternatingProblems(
         model=model,
         train=Dataset("random", images, labels),
         pool_size=POOL,
         monitor="score",
         machine=AlternatingProjections(patience=1, run_patience=10**6),
     )
-    carried, state = hook.start(states["proxies, anchored"])
+    carried, state = problems.start(states["proxies, anchored"])
     took = []
-    for score in (1.0, 0.0) * 4:
+    for step, score in enumerate((1.0, 0.0) * 4):
         start = time.perf_counter()
-        result = hook.after_evaluation(carried, state, {"score": score})
+        result = problems.update(carried, step, state, {"score": score})
         jax.block_until_ready(result.state)
         took.append(time.perf_counter() - start)
         carried, state = result.carried, result.state
