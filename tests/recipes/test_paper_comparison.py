@@ -1,6 +1,5 @@
 """The papers' rows: each is found by the run that it reports and by no other, and a run's differences are named."""
 
-import dataclasses
 import re
 from typing import Any
 
@@ -24,8 +23,8 @@ def test_each_row_is_found_by_its_own_run_alone() -> None:
         assert [row for row in found if row.table == result.table] == [own]
         together.add(tuple(row.table for row in found))
         changes: tuple[dict[str, Any], ...] = (
-            {"dim": run.dim + 1},
-            {"pooling": "max" if run.pooling == "cubic" else "cubic"},
+            {"dim": run.network.dim + 1},
+            {"pooling": "max" if run.network.pooling == "cubic" else "cubic"},
         )
         others: tuple[dict[str, Any], ...] = (
             {"label_noise": noise + 0.1},
@@ -35,7 +34,7 @@ def test_each_row_is_found_by_its_own_run_alone() -> None:
             {"protocol": "mlrc" if result.protocol == "conventional" else "conventional"},
         )
         for change, other in (*((each, {}) for each in changes), *(({}, each) for each in others)):
-            rows = find_paper_rows(dataclasses.replace(run, **change), **asked | other)
+            rows = find_paper_rows(run.replace(network=change), **asked | other)
             assert result.values not in [row.values for row in rows], (result, change, other)
     # Two tables may report one task: NIR prints its main one with constant and with falling rates.
     assert {tables for tables in together if len(tables) > 1} == {("NIR, Table 1", "NIR, Table 2")}
@@ -65,7 +64,7 @@ def test_the_tables_hold_percentages_that_go_together() -> None:
         ("nir", {"blocks": 15}, {}),
         ("nir", {"conditioning": "embedded"}, {}),
         ("nir_baseline", {"pooling": "average+max"}, {}),
-        ("mpa", {}, {"proxies_per_class": 2}),
+        ("mpa", {}, {"proxies": {"per_class": 2}}),
         ("xbm", {"size": "S", "protocol": "mlrc"}, {}),
     ],
 )
@@ -74,7 +73,7 @@ def test_a_task_that_no_table_has_finds_no_row(
 ) -> None:
     protocol = settings.get("protocol", "conventional")
     for backbone in ("resnet50", "bn_inception"):
-        run = dataclasses.replace(recipe(method, "cub", backbone=backbone, **settings), **fields)
+        run = recipe(method, "cub", backbone=backbone, **settings).replace(loss=fields)
         assert find_paper_rows(run, method, "cub", backbone=backbone, protocol=protocol) == []
 
 
@@ -89,7 +88,7 @@ def names(row: PaperRow, setting: str, ours: str, paper: str = "") -> bool:
     [
         ("pfml", "found", ("alpha", "1", "4")),
         ("nir", "released", ("flow", "released", "paper")),
-        ("nir_baseline", "released", ("rate of proxies", "0.02", "0.04")),
+        ("nir_baseline", "released", ("learning_rate of proxies", "0.02", "0.04")),
         ("ccp", "released", ("in_batch_weight", "0.1", "0")),
     ],
 )
@@ -106,16 +105,17 @@ def test_the_paper_s_settings_are_the_default_and_another_preset_differs(
 
 
 def test_each_change_of_a_run_is_named_with_both_values() -> None:
-    run = dataclasses.replace(recipe("eps", "cub"), batch=(8, 4), rate=1e-3, steps=2)
+    batch = {"classes": 8, "samples_per_class": 4, "steps": 2}
+    run = recipe("eps", "cub").replace(batch=batch, optimizer={"learning_rate": 1e-3})
     (row,) = find_paper_rows(run, "eps", "cub")
     assert len(row.differences) == 4
-    assert names(row, "rate of beta", "0.05", "0.0005")
+    assert names(row, "learning_rate of beta", "0.05", "0.0005")
     assert names(row, "batch", "8x4", "20x8")
-    assert names(row, "rate", "0.001", "1e-05")
+    assert names(row, "learning_rate", "0.001", "1e-05")
     assert names(row, "steps", "2")
-    large = dataclasses.replace(recipe("eps", "cub", backbone="bn_inception"), dim=512)
-    for batch, count in (((20, 8), 1), ((20, 13), 0)):
-        run = dataclasses.replace(large, batch=batch)
+    large = recipe("eps", "cub", backbone="bn_inception").replace(network={"dim": 512})
+    for samples, count in ((8, 1), (13, 0)):
+        run = large.replace(batch={"classes": 20, "samples_per_class": samples})
         (row,) = find_paper_rows(run, "eps", "cub", backbone="bn_inception")
         assert len(row.differences) == names(row, "batch", "20x8", "20x13") == count
 
@@ -124,8 +124,7 @@ def test_a_value_that_a_paper_does_not_print_is_no_difference_but_a_note() -> No
     """NIR's rates of Table 2 went down stepwise, and a row of its Table 4 had gradients cut."""
     run = recipe("nir", "cub", decay_every=40, decay_factor=0.2)
     first, second = find_paper_rows(run, "nir", "cub")
-    assert names(first, "decay_every", "40", "none")
-    assert names(first, "decay_factor", "0.2", "0.5")
+    assert names(first, "schedule", "step:every=40,factor=0.2", "constant")
     (cut,) = find_paper_rows(recipe("nir", "cub", max_norm=3.0), "nir", "cub")
     for row in (second, cut):
         (note,) = {result.note for result in PAPER_RESULTS if result.values == row.values}
@@ -163,7 +162,7 @@ def test_what_a_paper_leaves_open_is_said_by_method_and_protocol() -> None:
         assert "α = 4" in unspecified_settings("pfml", protocol)
         assert ("1e-4" in unspecified_settings("pfml", protocol)) is rate
     run = recipe("pfml", "cub", protocol="mlrc")
-    assert (run.rate, run.pooling) == (1e-5, "average")
+    assert (run.optimizer.learning_rate, run.network.pooling) == (1e-5, "average")
 
 
 @pytest.mark.parametrize("wrong", [{"protocol": "mlcr"}, {"backbone": "resnet-50"}])
