@@ -5,7 +5,6 @@ import io
 import os
 import sys
 from collections.abc import Sequence
-from typing import Any
 
 from jdml.cli.commands import COMMANDS, overview
 
@@ -74,24 +73,17 @@ def _run(words: list[str], *, own_process: bool) -> int:
             need(library, "the command line")
     except MissingLibraryError as error:
         return _fail("jdml", str(error))
-    import tyro
-
     from jdml.cli import messages
 
     prog = f"jdml {name}"
     known = COMMANDS[name]
-    kind = known.kind
-    settings: Any = {
-        "prog": prog,
-        "config": (tyro.conf.PositionalRequiredArgs, tyro.conf.OmitArgPrefixes),
-    }
     if {"-h", "--help"} & set(rest):
         try:
-            tyro.cli(kind, args=["--help"], **settings)
+            known.read(["--help"])
         finally:
             print(f"example:\n  {known.example}")
     try:
-        command: Any = tyro.cli(kind, args=rest, **settings)
+        command = known.read(rest)
         messages.check_places(command)
         if known.computes:
             compiled_programs = importlib.import_module("jdml.training.compiled_programs")

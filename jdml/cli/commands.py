@@ -1,5 +1,6 @@
 """The commands, one record each."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,6 +29,13 @@ class Command:
     def kind(self) -> Any:
         """The dataclass of its options."""
         return resolve(self.options)
+
+    def read(self, words: Sequence[str]) -> Any:
+        """Return its options as they are typed; what cannot be read ends the process."""
+        import tyro
+
+        settings = (tyro.conf.PositionalRequiredArgs, tyro.conf.OmitArgPrefixes)
+        return tyro.cli(self.kind, prog=f"jdml {self.name}", args=words, config=settings)
 
 
 COMMANDS: dict[str, Command] = {
