@@ -145,7 +145,14 @@ def of_method(name: str) -> Numbers:
     ):  # the flow's own size is among the flows
         few = {**plan.method.flow_settings, "num_blocks": 2}
         plan = dataclasses.replace(plan, method=dataclasses.replace(plan.method, flow_settings=few))
-    result = training.train(dataclasses.replace(plan, steps=STEPS), blobs, validation=blobs, model=Network(), progress=False, run=training.RunConfig(log_every=5))
+    result = training.train(
+        dataclasses.replace(plan, steps=STEPS),
+        blobs,
+        validation=blobs,
+        model=Network(),
+        progress=False,
+        run=training.RunConfig(log_every=5),
+    )
     losses = [row["loss"] for row in result.history if "loss" in row]
     return {"losses": losses, "embeddings": digest(result.embedder(blobs.images), name)}
 

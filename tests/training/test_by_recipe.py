@@ -17,7 +17,7 @@ import jdml
 from jdml import data, mining, objectives, optim, training
 from jdml.ccp import AlternatingProjections
 from jdml.recipes import Recipe, with_nir, with_problems
-from jdml.training import (start_on_samples, train, Evaluation)
+from jdml.training import start_on_samples, train
 from jdml.training.by_recipe import make_network, retrieval_in
 
 DIM, CLASSES, STEPS, RATE = 4, 5, 4, 1e-2
@@ -182,12 +182,12 @@ def test_a_recipe_s_run_is_the_one_made_by_hand(kind):
 
 def test_a_run_s_folder_holds_the_recipe(tmp_path):
     made = margin()[0]
-    train(made, blobs(), model=Network(), run=tmp_path, **STILL)
+    train(made, blobs(), model=Network(), out_dir=tmp_path, **STILL)
     written = json.loads((tmp_path / "config.json").read_text())["recipe"]
     assert Recipe.from_json(written) == dataclasses.replace(made, steps=STEPS)
     other = dataclasses.replace(made, rate=2 * RATE)
     with pytest.raises(ValueError, match=r"\brecipe\.rate: 0\.01 there, 0\.02 now"):
-        train(other, blobs(), model=Network(), run=tmp_path, **STILL)
+        train(other, blobs(), model=Network(), out_dir=tmp_path, **STILL)
 
 
 def test_parts_of_one_s_own_take_the_recipe_s_place():
@@ -276,9 +276,9 @@ def change(**fields):
         (lambda: train("triplet", blobs()), TypeError, "recipe"),
         (lambda: train(PLAIN, (blobs().images, blobs().labels)), TypeError, "train"),
         (lambda: train(PLAIN, blobs(), validation="blobs"), TypeError, "validation"),
-        (lambda: train(PLAIN, blobs(), evaluation=Evaluation(monitor="MAP@R")), ValueError, "monitor"),
+        (lambda: train(PLAIN, blobs(), monitor="MAP@R"), ValueError, "monitor"),
         (lambda: train(with_problems(PLAIN), blobs(), model=Network()), ValueError, "validation"),
-        (lambda: train(PLAIN, blobs(), model=Network()), ValueError, "features"),
+        (lambda: train(PLAIN, blobs(), model=Network(), features="x"), ValueError, "features"),
         (lambda: train(change(settings={"margn": 0.1}), blobs()), ValueError, "settings: .*margn"),
         (lambda: network_for((8, 8, 1), remat=True), ValueError, "remat"),
         (lambda: network_for((8, 8, 1), pooling="gem"), ValueError, "pooling"),

@@ -16,7 +16,7 @@ from PIL import Image
 import jdml
 from jdml import data, models
 from jdml.recipes import Recipe
-from jdml.training import fit, load, train
+from jdml.training import Frozen, fit, load, train
 
 
 class Watched:
@@ -38,7 +38,7 @@ def features_of(toy, model, images, folder, **settings):
     """Train the head of a toy on features of its images, which lie in a folder."""
     train = SimpleNamespace(images=images, labels=toy.data.labels)
     settings = {"steps": 1, "freeze": "block.*", "kept_views": 1, "progress": False, **settings}
-    fit(model, toy.objective, toy.optimizer, train, toy.batches(), **settings)
+    fit(model, toy.objective, toy.optimizer, train, toy.batches(), features=folder, **settings)
     return list(folder.iterdir())
 
 
@@ -46,9 +46,9 @@ def test_features_of_a_frozen_backbone_are_computed_once(pictures, tmp_path):
     """The same head as of images at each step; read again from their folder; the run is one of the network."""
     plan = Recipe(network="small", dim=4, batch=8, steps=3, rate=1e-2, loss="proxy_anchor")
     plan, lines = dataclasses.replace(plan, freeze="backbone"), []
-    settings = {"progress": False, "validation": pictures, "evaluate_every": 1}
+    settings = {"progress": False, "validation": pictures, "every": 1}
     settings["tell"] = lines.append
-    cached = train(plan, pictures, run=tmp_path / "run", **settings)
+    cached = train(plan, pictures, folder=tmp_path / "run", **settings)
     (file,) = (tmp_path / "run" / "features").iterdir()
     assert np.load(file).shape == (24, 1, 64)
     assert re.findall(r"\d+", lines[0])[0] == "260"
@@ -62,7 +62,7 @@ def test_features_of_a_frozen_backbone_are_computed_once(pictures, tmp_path):
     np.testing.assert_allclose(embedded, jdml.sphere(every), atol=1e-6)
     np.save(file, 1 - np.load(file))  # they are read, not computed
     settings["validation"] = None
-    again = train(plan, pictures, **settings)
+    again = train(plan, pictures, features=file.parent, **settings)
     assert abs(again.history[0]["loss"] - cached.history[0]["loss"]) > 1e-3
     alone = train(plan, pictures, progress=False)  # without a folder they are in memory
     chex.assert_trees_all_close(alone.state.params, cached.state.params, rtol=1e-4)
@@ -117,7 +117,7 @@ def test_features_are_those_of_the_images_and_of_the_network(tmp_path):
         folder = tmp_path / "features"
         pooling = plan.pooling or "average"
         model = models.SmallConvNet(plan.dim, (8,), pooling=pooling, freeze_batch_norm=True)
-        settings = {"features": folder, "evaluate": evaluate, "progress": False}
+        settings = {"features": folder, "function": evaluate, "progress": False}
         result = train(plan, train_set, model=model, **settings)
         np.testing.assert_allclose(embedded[-1], result.embedder(test.images), atol=1e-6)
         return len(list(folder.iterdir()))
@@ -156,7 +156,7 @@ def test_features_of_a_network_of_functions(fit_toy, tmp_path):
     """Each step is the one on images, on a mesh too, and only the head moves."""
     mesh = jax.make_mesh((2,), ("data",), axis_types=(jax.sharding.AxisType.Explicit,))
     settings = {"model": of_functions(), "freeze": "(?!head/).*"}
-    settings |= {"evaluate_every": 1, "log_every": 1}
+    settings |= {"every": 1, "log_every": 1}
     each = fit_toy(**settings)
     cached = fit_toy(tmp_path, kept_views=1, mesh=mesh, **settings)
     (file,) = (tmp_path / "features").iterdir()

@@ -351,7 +351,7 @@ def test_a_network_of_several_results_needs_an_objective_that_takes_them():
 
     sampler = data.ClassBatchSampler(LABELS, 2, 2)
     parts = OBJECTIVE._replace(loss=loss), optax.sgd(0.1), SET, sampler
-    result = training.fit(Several(), *parts, steps=1, progress=False, run=training.RunConfig(log_every=1))
+    result = training.fit(Several(), *parts, steps=1, log_every=1, progress=False)
     assert np.isfinite(result.history[-1]["loss"])
 
 

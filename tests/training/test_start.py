@@ -193,7 +193,7 @@ def test_what_a_run_cannot_begin_with(start, error, name):
     objective = objectives.proxy(jdml.potential_field_loss, 2, 3, 2)
     parts = (MODEL, objective, optax.sgd(0.1), TRAIN, data.RandomBatchSampler(9, 4, seed=0))
     with pytest.raises(error, match=rf"^start\b.*\b{name}\b"):
-        training.fit(*parts, steps=1, progress=False, state=start)
+        training.fit(*parts, steps=1, start=start, progress=False)
 
 
 def test_a_run_that_begins_on_samples_is_resumed(tmp_path):
@@ -205,7 +205,7 @@ def test_a_run_that_begins_on_samples_is_resumed(tmp_path):
         sampler = data.RandomBatchSampler(len(TRAIN.labels), 4, seed=0)
         settings = {"steps": steps, "start": start, "out_dir": out_dir, "checkpoint_every": 1}
         parts = MODEL, objective, optimizer, TRAIN, sampler
-        return training.fit(*parts, progress=False, run=training.RunConfig(allow_more_steps=True), **settings).state
+        return training.fit(*parts, **settings, longer=True, progress=False).state
 
     fresh = training.create_state(MODEL, objective, optimizer, TRAIN.images, seed=0)
     expected = training.start_on_samples(fresh, MODEL, TRAIN, seed=3).params["proxies"]
