@@ -186,7 +186,7 @@ PLAN = Recipe(loss="proxy_anchor", network="vit_s16", dim=4, batch=8, steps=2, r
 
 def tiny(plan, pictures, folder=None, **settings):
     model = models.create("vit_s16", dim=4).clone(**TINY)
-    return train(plan, pictures, model=model, folder=out_dir, progress=False, **settings)
+    return train(plan, pictures, model=model, run=folder, progress=False, **settings)
 
 
 @pytest.mark.slow  # repeats what is frozen, by a recipe

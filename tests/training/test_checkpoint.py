@@ -7,7 +7,6 @@ import json
 import os
 import re
 import sys
-from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp

@@ -8,6 +8,7 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
+from training.as_values import as_values
 
 from jdml.training import Preempted, compiled_programs, fit, initialize
 from jdml.training.placement import Placement, class_shards
