@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from training.as_values import as_values
 
 from jdml import data
 from jdml.objectives import Objective
@@ -153,10 +154,10 @@ def two():
 def fit_toy(toy):
     """Train the toy for three steps and evaluate at the end; settings override the defaults."""
 
-    def run(out_dir=None, **settings):
-        given = {"steps": 3, "evaluate": toy.spread, "evaluate_every": 3, "progress": False}
+    def run(folder=None, **settings):
+        given = {"steps": 3, "function": toy.spread, "every": 3, "progress": False}
         parts = settings.pop("model", toy.model), toy.objective, optax.adam(1e-2), toy.data
-        return fit(*parts, toy.batches(), run=out_dir, **{**given, **settings})
+        return fit(*parts, toy.batches(), **as_values({"folder": folder, **given, **settings}))
 
     return run
 

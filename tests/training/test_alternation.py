@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from training.as_values import as_values
 
 import jdml
 from jdml import objectives, optim
@@ -49,12 +50,12 @@ def train(toy, scores, hook, steps=None, **settings):
         "train": toy.data,
         "sampler": toy.batches(),
         "steps": steps or 2 * len(scores),
-        "evaluate": scripted(scores),
-        "evaluate_every": 2,
+        "function": scripted(scores),
+        "every": 2,
         "progress": False,
-        "hook": hook,
+        "callbacks": [hook],
     }
-    return fit(**(parts | settings))
+    return fit(**as_values(parts | settings))
 
 
 def anchor_of(state):
@@ -75,9 +76,9 @@ class Watched(AlternatingProblems):
         self.seen.append((None, jax.tree.map(jnp.copy, after)))
         return carried, after
 
-    def after_evaluation(self, carried, state, metrics):
+    def update(self, carried, step, state, metrics):
         before = jax.tree.map(jnp.copy, state)
-        result = super().after_evaluation(carried, state, metrics)
+        result = super().update(carried, step, state, metrics)
         self.seen.append((before, jax.tree.map(jnp.copy, result.state)))
         return result
 
@@ -185,7 +186,7 @@ def test_pool_has_at_least_as_many_samples_as_proxies(toy):
 def test_run_ends_after_stale_problems(toy):
     machine = AlternatingProjections(patience=2, run_patience=3)
     result = train(toy, [0.5, 0.4, 0.3, 0.2, 0.9], hook_of(toy, machine=machine), monitor="score")
-    assert result.stopped == "hook"
+    assert result.stopped == "callback"
     assert int(result.state.step) == 8
     assert result.best is not None
     assert result.best.value == 0.5
@@ -310,13 +311,13 @@ def test_damaged_images_are_not_selected(toy, files):
 # Kills and refusals.
 
 
-def train_to_the_end(toy, out_dir, die_at=None):
+def train_to_the_end(toy, folder, die_at=None):
     def by_step(embedder):
         return {"score": SCORES[int(embedder.state.step) // 2 - 1]}
 
     hook = hook_of(toy, Watched)
-    settings = {"evaluate": by_step, "monitor": "score", "checkpoint_every": 3}
-    result = train(toy, SCORES, hook, out_dir=out_dir, sampler=toy.killed_at(die_at), **settings)
+    settings = {"function": by_step, "monitor": "score", "checkpoint_every": 3}
+    result = train(toy, SCORES, hook, folder=folder, sampler=toy.killed_at(die_at), **settings)
     return result, hook
 
 
@@ -366,7 +367,7 @@ def test_wrong_hook_is_refused_before_any_step(toy, changes, error, name):
     [
         ({"optimizer": optax.adam(1e-3)}, r"^opt_state\b"),
         ({"objective": objectives.pair(jdml.contrastive_loss)}, r"\bproxies\b"),
-        ({"evaluate": None}, r"^hook\b"),
+        ({"function": None}, r"^monitor\b"),
     ],
 )
 def test_run_without_the_hooks_requirements_is_refused(toy, settings, name):

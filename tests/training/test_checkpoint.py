@@ -7,7 +7,6 @@ import json
 import os
 import re
 import sys
-from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -83,7 +82,10 @@ def test_metrics_of_a_shorter_run_are_set_aside(tmp_path):
     longer = {**config, "fit": {"steps": 4}}
     with pytest.raises(ValueError, match=r"\bsteps: 2\b"):
         RunFolder(tmp_path, longer)
-    RunFolder(tmp_path, longer, growing=True).close()
+    grown = RunFolder(tmp_path, longer, growing=True)
+    assert (tmp_path / "metrics.json").exists()
+    grown.accept()
+    grown.close()
     assert not (tmp_path / "metrics.json").exists()
     assert json.loads((tmp_path / "metrics_before.json").read_text()) == {"step": 2, "R@1": 0.5}
 
@@ -101,9 +103,9 @@ def without_configuration(path):
 @pytest.mark.parametrize(
     ("prepare", "name"),
     [
-        (scores_alone, r"^out_dir\b.*metrics\.json"),
-        (without_configuration, r"^out_dir\b.*config\.json"),
-        (lambda path: (path.rmdir(), path.touch()), r"^out_dir\b"),
+        (scores_alone, r"^folder\b.*metrics\.json"),
+        (without_configuration, r"^folder\b.*config\.json"),
+        (lambda path: (path.rmdir(), path.touch()), r"^folder\b"),
         (lambda path: (path / "config.json").write_text("{"), r"config\.json\b"),
     ],
 )
@@ -158,13 +160,13 @@ def test_folder_is_locked_for_one_process(tmp_path):
     assert not lock_is_free(tmp_path)
     folder.save(1, state(), {})
     folder.close()
-    with pytest.raises(ValueError, match=r"^out_dir\b.*\ba: 1\b.*\b2\b") as refused:
+    with pytest.raises(ValueError, match=r"^folder\b.*\ba: 1\b.*\b2\b") as refused:
         RunFolder(tmp_path, {"a": 2})
     assert refused.value is not None  # keeps the error's traceback alive
     assert lock_is_free(tmp_path)
     taken = os.open(tmp_path, os.O_RDONLY)
     fcntl.flock(taken, fcntl.LOCK_EX)
-    with pytest.raises(ValueError, match=r"^out_dir\b"):
+    with pytest.raises(ValueError, match=r"^folder\b"):
         RunFolder(tmp_path, {"a": 1})
     os.close(taken)
     RunFolder(tmp_path, {"a": 1}).close()
@@ -230,18 +232,6 @@ def test_lines_after_a_step_are_removed(tmp_path):
     path.write_text('{"step": 1}\n{"step": 3}')  # the next record must start a line
     cut(path, 3)
     assert path.read_text() == '{"step": 1}\n{"step": 3}\n'
-
-
-def test_tensorboard_resumes_after_the_step(tmp_path, monkeypatch):
-    made, writer = [], SimpleNamespace(close=lambda: None)
-
-    def summaries(folder, purge_step):
-        made.append((folder, purge_step))
-        return writer
-
-    monkeypatch.setitem(sys.modules, "tensorboardX", SimpleNamespace(SummaryWriter=summaries))
-    Log(tmp_path, after_step=4, tensorboard=True).close()
-    assert made == [(str(tmp_path / "tensorboard"), 5)]
 
 
 def test_log_has_no_nan(tmp_path):

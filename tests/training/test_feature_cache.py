@@ -16,7 +16,8 @@ from PIL import Image
 import jdml
 from jdml import data, models
 from jdml.recipes import Recipe
-from jdml.training import fit, load, train
+from jdml.training import Evaluation, Frozen, fit, load, train
+from jdml.training.by_recipe import frozen, make_network
 
 
 class Watched:
@@ -37,21 +38,22 @@ class Watched:
 def features_of(toy, model, images, folder, **settings):
     """Train the toy's head on cached features; return the folder's files."""
     train = SimpleNamespace(images=images, labels=toy.data.labels)
-    settings = {"steps": 1, "freeze": "block.*", "kept_views": 1, "progress": False, **settings}
-    fit(model, toy.objective, toy.optimizer, train, toy.batches(), **settings)
+    model = Frozen(model, "block.*", cached_views=1, cache_folder=folder)
+    parts = toy.objective, toy.optimizer, train, toy.batches()
+    fit(model, *parts, **{"steps": 1, "progress": False, **settings})
     return list(folder.iterdir())
 
 
-def test_features_of_a_frozen_backbone_are_computed_once(pictures, tmp_path):
+def test_features_of_a_frozen_backbone_are_computed_once(pictures, tmp_path, caplog):
     """The head equals one trained on images; features are read from the folder; the run has the whole network."""
     plan = Recipe(network="small", dim=4, batch=8, steps=3, rate=1e-2, loss="proxy_anchor")
-    plan, lines = dataclasses.replace(plan, freeze="backbone"), []
-    settings = {"progress": False, "validation": pictures, "evaluate_every": 1}
-    settings["tell"] = lines.append
+    plan = dataclasses.replace(plan, freeze="backbone")
+    settings = {"progress": False, "validation": pictures, "evaluation": Evaluation(every=1)}
+    caplog.set_level("INFO", "jdml.training")
     cached = train(plan, pictures, run=tmp_path / "run", **settings)
     (file,) = (tmp_path / "run" / "features").iterdir()
     assert np.load(file).shape == (24, 1, 64)
-    assert re.findall(r"\d+", lines[0])[0] == "260"
+    assert re.findall(r"\d+", caplog.messages[0])[0] == "260"
     each = train(dataclasses.replace(plan, kept_views=0), pictures, **settings)
     chex.assert_trees_all_close(cached.state.params, each.state.params, rtol=1e-3, atol=1e-5)
     scores = ([r["MAP@R"] for r in result.history] for result in (cached, each))
@@ -62,11 +64,13 @@ def test_features_of_a_frozen_backbone_are_computed_once(pictures, tmp_path):
     np.testing.assert_allclose(embedded, jdml.sphere(every), atol=1e-6)
     np.save(file, 1 - np.load(file))  # changed features show that they are read
     settings["validation"] = None
-    again = train(plan, pictures, **settings)
+    own = make_network(plan, pictures)
+    own = frozen(plan, own, pictures, cache_folder=file.parent)
+    again = train(plan, pictures, model=own, **settings)
     assert abs(again.history[0]["loss"] - cached.history[0]["loss"]) > 1e-3
     alone = train(plan, pictures, progress=False)  # without a folder features are in memory
     chex.assert_trees_all_close(alone.state.params, cached.state.params, rtol=1e-4)
-    with pytest.raises(ValueError, match=r"^kept_views\b"):
+    with pytest.raises(ValueError, match=r"^cached_views\b"):
         train(dataclasses.replace(plan, kept_views=2), pictures, progress=False)
 
 
@@ -117,8 +121,8 @@ def test_cache_depends_on_images_and_network(tmp_path):
         folder = tmp_path / "features"
         pooling = plan.pooling or "average"
         model = models.SmallConvNet(plan.dim, (8,), pooling=pooling, freeze_batch_norm=True)
-        settings = {"features": folder, "evaluate": evaluate, "progress": False}
-        result = train(plan, train_set, model=model, **settings)
+        model = frozen(plan, model, train_set, cache_folder=folder)
+        result = train(plan, train_set, model=model, evaluation=evaluate, progress=False)
         np.testing.assert_allclose(embedded[-1], result.embedder(test.images), atol=1e-6)
         return len(list(folder.iterdir()))
 
@@ -155,17 +159,17 @@ def of_functions():
 def test_features_of_a_network_of_functions(fit_toy, tmp_path):
     """Each step equals the one on images, also on a mesh, and only the head changes."""
     mesh = jax.make_mesh((2,), ("data",), axis_types=(jax.sharding.AxisType.Explicit,))
-    settings = {"model": of_functions(), "freeze": "(?!head/).*"}
-    settings |= {"evaluate_every": 1, "log_every": 1}
-    each = fit_toy(**settings)
-    cached = fit_toy(tmp_path, kept_views=1, mesh=mesh, **settings)
+    network, settings = of_functions(), {"every": 1, "log_every": 1}
+    each, cached = (Frozen(network, "(?!head/).*", cached_views=views) for views in (None, 1))
+    start = fit_toy(**{**settings, "steps": 0}, model=each).state.params["model"]
+    each = fit_toy(**settings, model=each)
+    cached = fit_toy(tmp_path, mesh=mesh, model=cached, **settings)
     (file,) = (tmp_path / "features").iterdir()
     assert np.load(file).shape == (40, 1, 2 * 5)
     chex.assert_trees_all_close(cached.state.params, each.state.params, rtol=1e-4, atol=1e-6)
     for name in ("loss", "spread"):
         values = ([record[name] for record in result.history] for result in (cached, each))
         np.testing.assert_allclose(*values, rtol=1e-4)
-    start = fit_toy(**{**settings, "steps": 0}).state.params["model"]
     same = jax.tree.map(np.array_equal, start, cached.state.params["model"])
     head = jax.tree.leaves(same.pop("head"))
     assert all(jax.tree.leaves(same))
@@ -182,5 +186,5 @@ class Normed(nn.Module):
 
 
 def test_network_whose_features_cannot_be_cached_is_refused(fit_toy):
-    with pytest.raises(ValueError, match=r"^kept_views\b"):
-        fit_toy(model=Normed(), freeze="body.*", kept_views=1)
+    with pytest.raises(ValueError, match=r"^cached_views\b"):
+        fit_toy(model=Frozen(Normed(), "body.*", cached_views=1))

@@ -14,7 +14,7 @@ import jdml
 from jdml import adapt, models
 from jdml.recipes import Recipe, make_optimizer
 from jdml.registry import NETWORKS
-from jdml.training import WithLora, create_state, load, train
+from jdml.training import EMA, Frozen, WithLora, create_state, load, pretrained, train
 from jdml.training.by_recipe import make_network, pattern_of
 
 
@@ -73,6 +73,11 @@ def lora(two, **settings):
         (lambda _: factors({"v": jnp.ones(3)}, "v"), ValueError, "pattern"),
         (lambda _: factors({"w": [jnp.ones((2, 2))]}, ".*"), TypeError, "params"),
         (lambda two: lora(two, rank=0), ValueError, "rank"),
+        (lambda two: lora(Frozen(two, "head")), ValueError, "model"),
+        (lambda two: Frozen(Frozen(two, "head"), "block0"), ValueError, "model"),
+        (lambda two: Frozen(two, "("), ValueError, "pattern"),
+        (lambda two: Frozen(two, "head", cached_views=0), ValueError, "cached_views"),
+        (lambda two: Frozen(two, "head", cache_folder="x"), ValueError, "cache_folder"),
         (lambda two: lora(two, alpha=-1.0), ValueError, "alpha"),
         (lambda two: lora(two, paths=1), TypeError, "pattern"),
     ],
@@ -84,9 +89,10 @@ def test_wrong_patterns_and_ranks_are_refused(two, call, error, name):
 
 def test_frozen_parameters_do_not_change_and_have_no_optimizer_state(fit_toy, two):
     """They stay bitwise equal, also with an average of the parameters."""
-    settings = {"freeze": "block0|block1/bias", "ema": 0.9, "model": two}
+    pattern = "block0|block1/bias"
+    settings = {"callbacks": [EMA(0.9)], "model": Frozen(two, pattern)}
     start, end = (fit_toy(steps=steps, **settings).state for steps in (0, 3))
-    stays = adapt.matching(start.params["model"], settings["freeze"])
+    stays = adapt.matching(start.params["model"], pattern)
     assert moved(start.params, end.params) == {
         "model": jax.tree.map(lambda stay: not stay, stays),
         "proxies": True,
@@ -98,17 +104,17 @@ def test_frozen_parameters_do_not_change_and_have_no_optimizer_state(fit_toy, tw
 
 # Another program.
 @pytest.mark.parametrize("way", ["frozen", pytest.param("lora", marks=pytest.mark.slow)])
-def test_adapted_run_is_resumed_and_loaded(toy, tmp_path, identical, way, fit_toy, two):
+def test_adapted_run_is_resumed_and_loaded(toy, tmp_path, identical, way, fit_toy, two, caplog):
     lora = WithLora(two, 1, "block1", also="block0/bias|head")
-    frozen = {"model": two, "freeze": "block0|block1/bias"}
-    lines, settings = [], {"frozen": frozen, "lora": {"model": lora}}[way]
-    settings = {"ema": 0.9, "checkpoint_every": 1, "tell": lines.append, **settings}
+    model = {"frozen": Frozen(two, "block0|block1/bias"), "lora": lora}[way]
+    settings = {"callbacks": [EMA(0.9)], "checkpoint_every": 1, "model": model}
+    caplog.set_level("INFO", "jdml.training")
     fit_toy(tmp_path / "run", **{**settings, "steps": 2})
     whole = fit_toy(tmp_path / "whole", **settings)
-    again = fit_toy(tmp_path / "run", longer=True, **settings)
+    again = fit_toy(tmp_path / "run", allow_more_steps=True, **settings)
     assert identical(again.state, whole.state)
     learns = {"frozen": ["37", "92"], "lora": ["27", "102"]}[way]
-    assert re.findall(r"\d+", lines[0])[:2] == learns
+    assert re.findall(r"\d+", caplog.messages[0])[:2] == learns
     params = again.best_params["model"]
     params = lora.merged(params) if way == "lora" else params
     for which in ("best", "last"):
@@ -116,29 +122,27 @@ def test_adapted_run_is_resumed_and_loaded(toy, tmp_path, identical, way, fit_to
         chex.assert_trees_all_close(read.params, params, rtol=1e-6, atol=1e-7)
     embedded = two.apply({"params": params}, toy.data.images / np.float32(255))
     np.testing.assert_allclose(again.embedder(toy.data.images), embedded, atol=1e-6)
-    freeze = f"{settings.get('freeze', 'head')}|block0/kernel"
+    more = Frozen(two if way == "frozen" else lora, "block0|block1/bias|block0/kernel")
     with pytest.raises(ValueError, match=r"\bfreeze\b.*block0/kernel"):
-        fit_toy(tmp_path / "run", **{**settings, "freeze": freeze})
+        fit_toy(tmp_path / "run", **{**settings, "model": more})
 
 
 def test_program_computes_no_gradient_of_frozen_layers(toy, two):
     """The two first layers have only their forward products."""
 
-    def products(freeze):
-        optimizer = optax.sgd(1.0)
-        spec = jdml.training.make_train_step(two, toy.objective, optimizer, freeze=freeze)
-        images = toy.data.images[:8]
-        state = create_state(two, toy.objective, optimizer, images, seed=0, freeze=freeze)
-        return str(spec.trace(state, images, toy.data.labels[:8]).jaxpr).count("dot_general")
+    def products(model):
+        parts, images = (model, toy.objective, optax.sgd(1.0)), toy.data.images[:8]
+        step, state = jdml.training.make_train_step(*parts), create_state(*parts, images, seed=0)
+        return str(step.trace(state, images, toy.data.labels[:8]).jaxpr).count("dot_general")
 
-    assert (products(None), products("block.*")) == (3 + 3 + 2, 3 + 1)
+    assert (products(two), products(Frozen(two, "block.*"))) == (3 + 3 + 2, 3 + 1)
 
 
-@pytest.mark.parametrize("freeze", ["BatchNorm_0", "Conv"])
-def test_freezing_statistics_or_unknown_parts_is_refused(fit_toy, freeze):
+@pytest.mark.parametrize("pattern", ["BatchNorm_0", "Conv"])
+def test_freezing_statistics_or_unknown_parts_is_refused(fit_toy, toy, pattern):
     """Running statistics that training changes, and a name that does not exist."""
-    with pytest.raises(ValueError, match=r"^freeze\b"):
-        fit_toy(freeze=freeze)
+    with pytest.raises(ValueError, match=r"^pattern\b"):
+        fit_toy(model=Frozen(toy.model, pattern))
 
 
 def params_of(name):
@@ -181,9 +185,9 @@ TINY = {"width": 8, "depth": 2, "heads": 2, "patch": 8, "grid": 2}
 PLAN = Recipe(loss="proxy_anchor", network="vit_s16", dim=4, batch=8, steps=2, rate=1e-2)
 
 
-def tiny(plan, pictures, out_dir=None, **settings):
+def tiny(plan, pictures, folder=None, **settings):
     model = models.create("vit_s16", dim=4).clone(**TINY)
-    return train(plan, pictures, model=model, progress=False, run=out_dir, **settings)
+    return train(plan, pictures, model=model, run=folder, progress=False, **settings)
 
 
 @pytest.mark.slow  # repeats frozen parameters with a recipe
@@ -252,7 +256,7 @@ def test_lora_with_pretrained_weights(fit_toy, two):
         return {"params": jax.tree.map(jnp.ones_like, variables["params"])}
 
     start, end = (
-        fit_toy(model=model, steps=n, pretrained=ones).state.params["model"] for n in (0, 2)
+        fit_toy(model=model, steps=n, state=pretrained(ones)).state.params["model"] for n in (0, 2)
     )
     assert float(start["block0"]["kernel"].sum()) == 45
     learns = moved(start, end)

@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+from training.as_values import as_values
 
 import jdml
 from jdml import objectives
@@ -41,18 +42,20 @@ def batches_of(data, kind=ImageBatches, **settings):
 def train(toy, data, batches, **settings):
     parts = {
         "steps": 12,
-        "evaluate": lambda embed: score(embed, data),
-        "evaluate_every": 5,
+        "function": lambda embed: score(embed, data),
+        "every": 5,
         "log_every": 4,
         "progress": False,
     }
-    return fit(toy.model, toy.objective, toy.optimizer, data, batches, **(parts | settings))
+    return fit(
+        toy.model, toy.objective, toy.optimizer, data, batches, **as_values(parts | settings)
+    )
 
 
 def test_resume_is_bit_exact(toy, identical, data, tmp_path):
     """A damaged file is skipped before and after the kill."""
     data.images.files[5].write_bytes(b"\xff\xd8 no image")
-    evaluate = {"evaluate": lambda embed: {"norm": float(embed(data.images[:4]).sum())}}
+    evaluate = {"function": lambda embed: {"norm": float(embed(data.images[:4]).sum())}}
     settings = {"checkpoint_every": 3, **evaluate}
 
     class Killed(ImageBatches):
@@ -63,7 +66,7 @@ def test_resume_is_bit_exact(toy, identical, data, tmp_path):
 
     def run(name, kind=ImageBatches):
         batches = batches_of(data, kind, on_bad_image="skip")
-        return train(toy, data, batches, out_dir=tmp_path / name, **settings)
+        return train(toy, data, batches, folder=tmp_path / name, **settings)
 
     unbroken = run("a")
     with pytest.raises(toy.Killed):
@@ -75,7 +78,7 @@ def test_resume_is_bit_exact(toy, identical, data, tmp_path):
 
 
 def test_history_and_log(toy, data, tmp_path, capsys):
-    result = train(toy, data, batches_of(data), out_dir=tmp_path, progress=True)
+    result = train(toy, data, batches_of(data), folder=tmp_path, progress=True)
     assert [record["step"] for record in result.history] == [4, 5, 8, 10, 12]
     assert all(record["bad_images"] == 0 for record in result.history)
     assert not any("input_wait" in record for record in result.history)
@@ -96,7 +99,7 @@ def test_skipped_rows_do_not_affect_the_loss(toy, identical, data):
 
     def damaged(content):
         data.images.files[5].write_bytes(content)
-        return train(toy, data, batches_of(data, on_bad_image="skip"), evaluate=None)
+        return train(toy, data, batches_of(data, on_bad_image="skip"), function=None)
 
     assert identical(damaged(b"").state, damaged(b"other").state)
 

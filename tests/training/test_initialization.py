@@ -177,14 +177,16 @@ def test_start_head_refuses_wrong_arguments(change, error, name):
 
 
 def changed(**settings):
-    """Return a start function that changes a field of the state."""
-    return lambda state, *_, preprocess: state._replace(**settings)
+    """Return a function that changes a field of the state."""
+    return lambda state: state._replace(**settings)
 
 
 @pytest.mark.parametrize(
     ("start", "error", "name"),
     [
-        (lambda *_, preprocess: None, TypeError, "TrainState"),
+        (lambda state: None, TypeError, "TrainState"),
+        (training.start_head, TypeError, "model"),
+        ({"model": {}}, TypeError, "TrainState"),
         (changed(step=5), ValueError, "step"),
         (changed(params={"model": {}}), ValueError, "params"),
     ],
@@ -192,20 +194,21 @@ def changed(**settings):
 def test_fit_refuses_wrong_start_functions(start, error, name):
     objective = objectives.proxy(jdml.potential_field_loss, 2, 3, 2)
     parts = (MODEL, objective, optax.sgd(0.1), TRAIN, data.RandomBatchSampler(9, 4, seed=0))
-    with pytest.raises(error, match=rf"^start\b.*\b{name}\b"):
-        training.fit(*parts, steps=1, progress=False, state=start)
+    with pytest.raises(error, match=rf"^state\b.*\b{name}\b"):
+        training.fit(*parts, steps=1, state=start, progress=False)
 
 
 def test_run_that_starts_on_samples_is_resumed(tmp_path):
     objective = objectives.proxy(jdml.potential_field_loss, 2, 3, 2, alpha=1.0)
     optimizer = optax.sgd(0.0)
 
-    def run(steps, seed, out_dir):
-        start = None if seed is None else functools.partial(training.start_on_samples, seed=seed)
+    def run(steps, seed, folder):
+        on_samples = functools.partial(training.start_on_samples, model=MODEL, train=TRAIN)
+        start = None if seed is None else functools.partial(on_samples, seed=seed)
         sampler = data.RandomBatchSampler(len(TRAIN.labels), 4, seed=0)
-        settings = {"steps": steps, "start": start, "out_dir": out_dir, "checkpoint_every": 1}
+        kept = training.RunConfig(folder, checkpoint_every=1, allow_more_steps=True)
         parts = MODEL, objective, optimizer, TRAIN, sampler
-        return training.fit(*parts, progress=False, run=training.RunConfig(allow_more_steps=True), **settings).state
+        return training.fit(*parts, steps=steps, state=start, run=kept, progress=False).state
 
     fresh = training.create_state(MODEL, objective, optimizer, TRAIN.images, seed=0)
     expected = training.start_on_samples(fresh, MODEL, TRAIN, seed=3).params["proxies"]

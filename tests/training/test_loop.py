@@ -1,6 +1,7 @@
 """The loop: schedule, early stopping, log, checkpoints, resume."""
 
 import json
+import logging
 import os
 import shutil
 from types import SimpleNamespace
@@ -9,8 +10,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from training.as_values import as_values, logged
 
-from jdml.training import Best, fit, improve, load
+from jdml.training import Best, SkipNonfinite, TensorBoard, fit, improve, load, pretrained
 from jdml.training.run_files import read_checkpoint
 
 
@@ -22,12 +24,12 @@ def train(toy, **settings):
         "train": toy.data,
         "sampler": toy.batches(),
         "steps": 12,
-        "evaluate": toy.spread,
-        "evaluate_every": 5,
+        "function": toy.spread,
+        "every": 5,
         "log_every": 4,
         "progress": False,
     }
-    return fit(**(parts | settings))
+    return fit(**as_values(parts | settings))
 
 
 def log_lines(folder):
@@ -41,7 +43,7 @@ SETTINGS = {"monitor": "spread", "checkpoint_every": 3, "config": {"lr": 0.01, "
 def uninterrupted(toy, tmp_path_factory):
     """Return a finished run and its folder, which tests only read."""
     folder = tmp_path_factory.mktemp("uninterrupted")
-    return train(toy, out_dir=folder, **SETTINGS), folder
+    return train(toy, folder=folder, **SETTINGS), folder
 
 
 def test_schedule_and_means_between_records(toy):
@@ -97,7 +99,7 @@ def scripted(values):
 
 def test_early_stopping_keeps_the_best(toy, identical):
     evaluate, seen = scripted([0.1, 0.5, 0.4, 0.5, 0.9])
-    result = train(toy, steps=100, evaluate=evaluate, evaluate_every=2, monitor="value", patience=2)
+    result = train(toy, steps=100, function=evaluate, every=2, monitor="value", patience=2)
     assert result.stopped == "patience"
     assert int(result.state.step) == 8
     assert result.best == Best(0.5, 4, 2)
@@ -112,8 +114,8 @@ REPEATED = [pytest.param(step, marks=pytest.mark.slow) for step in (2, 11)]  # a
 @pytest.mark.parametrize("die_at", [7, 12, *REPEATED])
 def test_resume_is_bit_exact(toy, identical, uninterrupted, tmp_path, die_at):
     with pytest.raises(toy.Killed):
-        train(toy, out_dir=tmp_path, sampler=toy.killed_at(die_at), **SETTINGS)
-    resumed, whole = train(toy, out_dir=tmp_path, **SETTINGS), uninterrupted[0]
+        train(toy, folder=tmp_path, sampler=toy.killed_at(die_at), **SETTINGS)
+    resumed, whole = train(toy, folder=tmp_path, **SETTINGS), uninterrupted[0]
     assert identical(whole.state, resumed.state)
     assert identical(whole.best_params, resumed.best_params)
     assert whole.best == resumed.best
@@ -125,11 +127,11 @@ def test_resume_is_bit_exact(toy, identical, uninterrupted, tmp_path, die_at):
 def test_patience_is_resumed(toy, tmp_path):
     """Stale evaluations before the kill count after it."""
     evaluate, _ = scripted([0.5, 0.4])
-    settings = {"evaluate_every": 2, "monitor": "value", "patience": 3, "steps": 20}
+    settings = {"every": 2, "monitor": "value", "patience": 3, "steps": 20}
     with pytest.raises(toy.Killed):
-        train(toy, evaluate=evaluate, out_dir=tmp_path, sampler=toy.killed_at(6), **settings)
+        train(toy, function=evaluate, folder=tmp_path, sampler=toy.killed_at(6), **settings)
     evaluate, _ = scripted([0.3, 0.2, 0.9])
-    result = train(toy, evaluate=evaluate, out_dir=tmp_path, **settings)
+    result = train(toy, function=evaluate, folder=tmp_path, **settings)
     assert result.stopped == "patience"
     assert int(result.state.step) == 8
     assert result.best == Best(0.5, 2, 3)
@@ -138,14 +140,14 @@ def test_patience_is_resumed(toy, tmp_path):
 def test_incomplete_files_of_a_killed_save_are_ignored(toy, identical, uninterrupted, tmp_path):
     """A partly written checkpoint and a partly written log line change nothing."""
     with pytest.raises(toy.Killed):
-        train(toy, out_dir=tmp_path, sampler=toy.killed_at(8), **SETTINGS)
+        train(toy, folder=tmp_path, sampler=toy.killed_at(8), **SETTINGS)
     checkpoints = tmp_path / "checkpoints"
     shutil.copytree(checkpoints / "6", checkpoints / "9.orbax-checkpoint-tmp")
     (checkpoints / "9.orbax-checkpoint-tmp" / "progress" / "metadata").write_text('{"st')
     (checkpoints / "3" / "state" / "d").mkdir(parents=True, exist_ok=True)  # was being removed
     with (tmp_path / "log.jsonl").open("a") as log:
         log.write('{"step": 8, "lo')
-    resumed = train(toy, out_dir=tmp_path, **SETTINGS)
+    resumed = train(toy, folder=tmp_path, **SETTINGS)
     assert identical(uninterrupted[0].state, resumed.state)
     assert {path.name for path in checkpoints.iterdir()} == {"9", "12"}
     assert [line["step"] for line in log_lines(tmp_path)] == [3, 4, 5, 6, 8, 9, 10, 12]
@@ -166,8 +168,8 @@ def test_kill_after_a_checkpoint_but_before_model_and_metrics(
     with monkeypatch.context() as patch:
         patch.setattr(os, "replace", killed)
         with pytest.raises(toy.Killed):
-            train(toy, out_dir=tmp_path, **SETTINGS)
-    train(toy, out_dir=tmp_path, **SETTINGS)
+            train(toy, folder=tmp_path, **SETTINGS)
+    train(toy, folder=tmp_path, **SETTINGS)
     for name in ("model.safetensors", "metrics.json"):
         assert (tmp_path / name).read_bytes() == (uninterrupted[1] / name).read_bytes(), name
     logged = [[{**x, "seconds": 0} for x in log_lines(run)] for run in (uninterrupted[1], tmp_path)]
@@ -178,7 +180,7 @@ def test_finished_run_returns_its_result_and_refuses_other_settings(toy, identic
     """It has two checkpoints, and refuses before any work."""
     first, folder = uninterrupted
     log = (folder / "log.jsonl").read_text()
-    settings = {**SETTINGS, "out_dir": folder, "sampler": toy.killed_at(1)}
+    settings = {**SETTINGS, "folder": folder, "sampler": toy.killed_at(1)}
     again = train(toy, **settings)
     assert identical(first.state, again.state)
     assert identical(first.best_params, again.best_params)
@@ -203,12 +205,12 @@ def test_nan_loss_names_its_step_and_is_not_saved(toy, tmp_path):
     images[0] = np.nan
     rows = [np.arange(1, 9)] * 6 + [np.arange(8)] * 9
     settings = {"train": SimpleNamespace(images=images, labels=toy.data.labels), "log_every": 10}
-    folder = {"out_dir": tmp_path, "checkpoint_every": 2}
+    folder = {"folder": tmp_path, "checkpoint_every": 2}
     with pytest.raises(FloatingPointError, match=r"\bloss is nan at step 7\b"):
         train(toy, sampler=toy.rows(rows), **settings, **folder)
     assert max(int(path.name) for path in (tmp_path / "checkpoints").iterdir()) == 6
     with pytest.raises(FloatingPointError, match=r"\bnan at step 8\b"):
-        train(toy, sampler=toy.rows(rows), skip_nonfinite=2, **settings)
+        train(toy, sampler=toy.rows(rows), callbacks=[SkipNonfinite(2)], **settings)
 
 
 @pytest.mark.parametrize(
@@ -218,19 +220,20 @@ def test_nan_loss_names_its_step_and_is_not_saved(toy, tmp_path):
         ({"steps": True}, TypeError, "steps"),
         ({"log_every": "2"}, TypeError, "log_every"),
         ({"checkpoint_every": 4.0}, TypeError, "checkpoint_every"),
-        ({"evaluate_every": 0}, ValueError, "evaluate_every"),
+        ({"every": 0}, ValueError, "every"),
         ({"patience": 2}, ValueError, "patience"),
         ({"patience": 0, "monitor": "spread"}, ValueError, "patience"),
-        ({"monitor": "spread", "evaluate": None}, ValueError, "monitor"),
+        ({"monitor": "spread", "function": None}, ValueError, "monitor"),
         ({"monitor": "R@1"}, ValueError, r"monitor.*R@1.*spread"),
-        ({"state": object(), "pretrained": dict}, ValueError, "state and pretrained"),
-        ({"tensorboard": True}, ValueError, "tensorboard"),
-        ({"skip_nonfinite": 0}, ValueError, "skip_nonfinite"),
-        ({"out_dir": ""}, ValueError, "out_dir"),
-        ({"evaluate": lambda embed: {"loss": 1.0}}, ValueError, "evaluate.*loss"),
-        ({"evaluate": lambda embed: {"model": 1.0}}, ValueError, "evaluate.*model"),
-        ({"evaluate": lambda embed: None}, TypeError, "evaluate"),
-        ({"evaluate": lambda embed: {"a": "x"}}, TypeError, "evaluate"),
+        ({"state": object()}, TypeError, "state"),
+        ({"run": 3}, TypeError, "run"),
+        ({"evaluation": 3}, TypeError, "evaluation"),
+        ({"devices": 3}, TypeError, "devices"),
+        ({"folder": ""}, ValueError, "folder"),
+        ({"function": lambda embed: {"loss": 1.0}}, ValueError, "evaluation.*loss"),
+        ({"function": lambda embed: {"model": 1.0}}, ValueError, "evaluation.*model"),
+        ({"function": lambda embed: None}, TypeError, "evaluation"),
+        ({"function": lambda embed: {"a": "x"}}, TypeError, "evaluation"),
     ],
 )
 def test_wrong_settings_are_refused(toy, settings, error, name):
@@ -240,8 +243,8 @@ def test_wrong_settings_are_refused(toy, settings, error, name):
 
 def test_monitor_that_is_always_nan_keeps_the_last_parameters(toy, tmp_path, caplog):
     """In memory and on disk."""
-    settings = {"evaluate": lambda embed: {"a": float("nan")}, "monitor": "a"}
-    last, result = train(toy, evaluate=None), train(toy, **settings, out_dir=tmp_path)
+    settings = {"function": lambda embed: {"a": float("nan")}, "monitor": "a"}
+    last, result = train(toy, function=None), train(toy, **settings, folder=tmp_path)
     assert result.best is None
     expected = last.embedder(toy.data.images)
     np.testing.assert_array_equal(result.embedder(toy.data.images), expected)
@@ -250,22 +253,27 @@ def test_monitor_that_is_always_nan_keeps_the_last_parameters(toy, tmp_path, cap
 
 
 @pytest.mark.parametrize(
-    ("pretrained", "words"),
+    ("load", "words"),
     [
         (lambda variables: variables["params"], "BatchNorm_0"),
         (lambda variables: {"params": {**variables["params"], "more": np.ones(2)}}, "more"),
     ],
 )
-def test_pretrained_variables_must_match_the_network(toy, pretrained, words):
+def test_pretrained_variables_must_match_the_network(toy, load, words):
     with pytest.raises(ValueError, match=rf"^pretrained\b.*{words}"):
-        train(toy, pretrained=pretrained, steps=1)
+        train(toy, state=pretrained(load), steps=1)
 
 
 def test_progress_bar_shows_loss_and_metric(toy, capsys):
     before, evaluate = [], lambda embed: {**toy.spread(embed), "other": 0.0}
-    tell = lambda line: before.append(capsys.readouterr().err)  # noqa: E731
-    train(toy, progress=True, evaluate=evaluate, tell=tell)
-    assert before[0].endswith(" \r")  # the bar is cleared before a reported line
+
+    class Handler(logging.Handler):
+        def emit(self, record):
+            before.append(capsys.readouterr().err)
+
+    with logged(Handler()):
+        train(toy, progress=True, function=evaluate)
+    assert before[0].endswith(" \r")  # a reported line stands alone
     shown = capsys.readouterr().err
     assert "compiling" in before[0] + shown
     assert "12/12" in shown
@@ -278,7 +286,7 @@ def test_progress_bar_shows_loss_and_metric(toy, capsys):
 
 def test_tensorboard_events_have_the_metric(toy, tmp_path):
     pytest.importorskip("tensorboardX", reason="needs tensorboardX")
-    train(toy, out_dir=tmp_path, tensorboard=True)
+    train(toy, callbacks=[TensorBoard(tmp_path / "tensorboard")])
     (events,) = (tmp_path / "tensorboard").iterdir()
     assert b"spread" in events.read_bytes()
 
@@ -294,13 +302,18 @@ def test_steps_that_are_not_finite_are_skipped(toy, identical, tmp_path, capsys)
     objective = toy.objective._replace(loss=loss)
 
     def run(*kinds, allowed=2, **settings):
-        settings = {"steps": len(kinds), "evaluate": None, "skip_nonfinite": allowed, **settings}
+        settings = {
+            "steps": len(kinds),
+            "function": None,
+            "callbacks": [SkipNonfinite(allowed)] if allowed else [],
+            **settings,
+        }
         return train(toy, objective=objective, sampler=toy.rows(kinds), **settings)
 
     before, after = run(good, good, good), run(good, good, good, bad)
     assert identical(after.state._replace(step=before.state.step), before.state)
     kinds = [good, bad, good, bad, good, good]
-    result = run(*kinds, out_dir=tmp_path / "a", evaluate_every=3, log_every=3)
+    result = run(*kinds, folder=tmp_path / "a", every=3, log_every=3)
     assert [record["skipped"] for record in result.history] == [1, 1]
     assert [line["skipped"] for line in log_lines(tmp_path / "a")] == [1, 1]
     assert all(np.isfinite(record["loss"]) for record in result.history)

@@ -27,8 +27,8 @@ OBJECTIVE = objectives.pair(jdml.triplet_loss)
 KEY = jax.random.key(0)
 
 
-def fit(model, out_dir=None, train=SET, sampler=None, **settings):
-    settings = {"steps": 2, "progress": False, "out_dir": out_dir, **settings}
+def fit(model, folder=None, train=SET, sampler=None, **settings):
+    settings = {"steps": 2, "progress": False, "run": folder, **settings}
     sampler = sampler or data.RandomBatchSampler(24, 8)
     return training.fit(model, OBJECTIVE, optax.adam(1e-2), train, sampler, **settings)
 
@@ -233,8 +233,8 @@ def test_equinox_modules_with_a_state(tmp_path):
     stats = trained(eqx.nn.make_with_state(WithState)(), tmp_path).batch_stats
     assert set(stats) == {"fixed", "state"}
     assert float(jnp.abs(stats["state"]["1"]["0"]).max()) > 0
-    with pytest.raises(ValueError, match=r"^freeze\b.*norm"):
-        fit(eqx.nn.make_with_state(WithState)(), freeze="norm/.*")
+    with pytest.raises(ValueError, match=r"^pattern\b.*norm"):
+        fit(training.Frozen(eqx.nn.make_with_state(WithState)(), "norm/.*"))
 
 
 def test_equinox_module_of_a_single_row_is_mapped(tmp_path):
@@ -352,7 +352,9 @@ def test_several_outputs_need_an_objective_that_takes_them():
 
     sampler = data.ClassBatchSampler(LABELS, 2, 2)
     parts = OBJECTIVE._replace(loss=loss), optax.sgd(0.1), SET, sampler
-    result = training.fit(Several(), *parts, steps=1, progress=False, run=training.RunConfig(log_every=1))
+    result = training.fit(
+        Several(), *parts, steps=1, run=training.RunConfig(log_every=1), progress=False
+    )
     assert np.isfinite(result.history[-1]["loss"])
 
 
@@ -407,9 +409,9 @@ def test_factory_gets_the_recipes_arguments(monkeypatch):
         make_network(Recipe(network="own_nets:deep"), SET)
 
 
-def test_memory_of_parameters_is_reported():
+def test_memory_of_parameters_is_reported(caplog):
     """240,000 and 120,000 numbers of 4 bytes, and twice as many for Adam."""
-    lines = []
+    caplog.set_level("INFO", "jdml.training")
     wide = nn.Sequential([nn.Dense(40_000, use_bias=False), nn.Dense(3, use_bias=False)])
-    fit(wide, tell=lines.append, steps=1)
-    assert re.findall(r"[\d.,]+ MB", lines[0])[:2] == ["1.4 MB", "2.9 MB"]
+    fit(wide, steps=1)
+    assert re.findall(r"[\d.,]+ MB", caplog.messages[0])[:2] == ["1.4 MB", "2.9 MB"]

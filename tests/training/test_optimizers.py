@@ -10,17 +10,18 @@ import optax
 import pytest
 from flax import linen as nn
 from optax import contrib
+from training.as_values import as_values
 
 import jdml
-from jdml.training import fit, load
+from jdml.training import EMA, LossScale, fit, load
 
 ADAM = optax.adam(1e-2)
 
 
-def run(toy, optimizer, out_dir=None, sampler=None, **settings):
-    given = {"steps": 6, "evaluate": toy.spread, "evaluate_every": 2, "progress": False}
+def run(toy, optimizer, folder=None, sampler=None, **settings):
+    given = {"steps": 6, "function": toy.spread, "every": 2, "progress": False}
     parts = toy.model, toy.objective, optimizer, toy.data, sampler or toy.batches()
-    return fit(*parts, run=out_dir, **{**given, **settings})
+    return fit(*parts, **as_values({"folder": folder, **given, **settings}))
 
 
 @pytest.mark.parametrize("kind", ["float16", "float32"])
@@ -84,8 +85,8 @@ def test_ema_is_the_weighted_mean_over_the_steps(toy, tmp_path):
         params.append(jax.tree.map(np.asarray, embed.state.params))
         return {}
 
-    run(toy, ADAM, evaluate=evaluate, evaluate_every=1)
-    averaged = run(toy, ADAM, tmp_path, ema=decay)
+    run(toy, ADAM, function=evaluate, every=1)
+    averaged = run(toy, ADAM, tmp_path, callbacks=[EMA(decay)])
     weights = decay ** np.arange(5, -1, -1)
     expected = jax.tree.map(lambda *steps: np.average(steps, axis=0, weights=weights), *params)
     chex.assert_trees_all_close(averaged.best_params, expected, rtol=1e-4, atol=1e-6)
@@ -94,7 +95,7 @@ def test_ema_is_the_weighted_mean_over_the_steps(toy, tmp_path):
 
 
 def test_ema_is_resumed_exactly(toy, identical, tmp_path):
-    settings = {"ema": 0.9, "monitor": "spread"}
+    settings = {"callbacks": [EMA(0.9)], "monitor": "spread"}
     whole = run(toy, ADAM, tmp_path / "whole", **settings)
     with pytest.raises(toy.Killed):
         run(toy, ADAM, tmp_path / "run", sampler=toy.killed_at(4), **settings)
@@ -102,13 +103,12 @@ def test_ema_is_resumed_exactly(toy, identical, tmp_path):
     assert identical(whole.state, again.state)
     assert identical(whole.best_params, again.best_params)
     with pytest.raises(ValueError, match=r"\boptimizer\b"):
-        run(toy, ADAM, tmp_path / "run", **{**settings, "ema": 0.99})
+        run(toy, ADAM, tmp_path / "run", **{**settings, "callbacks": [EMA(0.99)]})
 
 
-@pytest.mark.parametrize("settings", [{"ema": 1.0}, {"ema": 0.9, "hook": object()}])
-def test_wrong_ema_is_refused(toy, settings):
-    with pytest.raises(ValueError, match=r"^ema\b"):
-        run(toy, ADAM, **settings)
+def test_wrong_ema_is_refused():
+    with pytest.raises(ValueError, match=r"^decay\b"):
+        EMA(1.0)
 
 
 def test_multi_steps_schedule_counts_updates(toy):
@@ -127,8 +127,8 @@ def test_resume_refuses_a_finished_schedule(toy, tmp_path):
 
     state = run(toy, ending(6), tmp_path).state
     with pytest.raises(ValueError, match=r"\boptimizer\b.*\bschedule\b"):
-        run(toy, ending(8), tmp_path, steps=8, longer=True)
-    for settings in ({"out_dir": tmp_path, "longer": True}, {"state": state}):
+        run(toy, ending(8), tmp_path, steps=8, allow_more_steps=True)
+    for settings in ({"folder": tmp_path, "allow_more_steps": True}, {"state": state}):
         with pytest.raises(ValueError, match=r"\bschedule\b"):
             run(toy, ending(6), steps=8, **settings)
 
@@ -136,9 +136,9 @@ def test_resume_refuses_a_finished_schedule(toy, tmp_path):
 def test_more_steps_need_the_argument_longer(toy, tmp_path):
     optimizer = optax.adam(optax.cosine_decay_schedule(1e-2, 6, alpha=0.1))
     run(toy, optimizer, tmp_path)
-    with pytest.raises(ValueError, match=r"\bsteps: 6.* 8.*longer="):
+    with pytest.raises(ValueError, match=r"\bsteps: 6.* 8.*allow_more_steps="):
         run(toy, optimizer, tmp_path, steps=8)
-    assert run(toy, optimizer, tmp_path, steps=8, longer=True).state.step == 8
+    assert run(toy, optimizer, tmp_path, steps=8, allow_more_steps=True).state.step == 8
     with pytest.raises(ValueError, match=r"\bsteps: 8.* 6"):
         run(toy, optimizer, tmp_path)
 
@@ -155,16 +155,16 @@ def of_size(weight):
     return jdml.objectives.pair(lambda x, labels, **_: weight * jnp.mean(x**2))
 
 
-def half(toy, weight, out_dir=None, dtype=jnp.float16, **settings):
-    given = {"steps": 1, "log_every": 1, "progress": False, "loss_scale": True, **settings}
+def half(toy, weight, folder=None, dtype=jnp.float16, **settings):
+    given = {"steps": 1, "log_every": 1, "progress": False, "callbacks": [LossScale()]}
     parts = of_size(weight), optax.sgd(1e-3 / weight), toy.data, toy.batches()
-    return fit(Half(dtype), *parts, run=out_dir, **given)
+    return fit(Half(dtype), *parts, **as_values({"folder": folder, **given, **settings}))
 
 
 def test_scaled_loss_avoids_float16_underflow(toy):
     norms = [
-        half(toy, 1e-9, loss_scale=scaled, dtype=dtype).history[-1]["grad_norm"]
-        for scaled, dtype in ((False, jnp.float16), (True, jnp.float16), (False, jnp.float32))
+        half(toy, 1e-9, callbacks=scaled, dtype=dtype).history[-1]["grad_norm"]
+        for scaled, dtype in (([], jnp.float16), ([LossScale()], jnp.float16), ([], jnp.float32))
     ]
     assert norms[0] == 0
     assert norms[1] == pytest.approx(norms[2], rel=0.02)
@@ -178,7 +178,7 @@ def test_steps_with_overflowing_scaled_gradients_are_skipped(toy, tmp_path):
     assert float(whole.state.opt_state.scale) == 2.0 ** (15 - sum(skipped))
     assert np.isfinite(whole.history[-1]["loss"])
     half(toy, 1e3, tmp_path, steps=2)
-    again = half(toy, 1e3, tmp_path, steps=12, longer=True)
+    again = half(toy, 1e3, tmp_path, steps=12, allow_more_steps=True)
     jax.tree.map(np.testing.assert_array_equal, again.state.opt_state, whole.state.opt_state)
     jax.tree.map(np.testing.assert_array_equal, again.state.params, whole.state.params)
     with pytest.raises(FloatingPointError, match=r"\bloss is inf at step 40"):

@@ -1,6 +1,5 @@
 """Batches without positive or negative pairs: refused, stopped, and never the default."""
 
-import dataclasses
 import re
 from dataclasses import replace
 
@@ -107,7 +106,9 @@ def test_batches_without_pairs_are_refused(recipe, labels, words):
         check_positives(recipe, labels)
     images = np.zeros((len(labels), 8, 8, 1), np.uint8)
     with pytest.raises(ValueError, match=rf"\b{words}\b"):
-        training.train(dataclasses.replace(recipe, steps=1), data.Dataset("own", images, labels), progress=False)
+        training.train(
+            replace(recipe, steps=1), data.Dataset("own", images, labels), progress=False
+        )
 
 
 POINTS = (lambda key, x: jax.random.normal(key, (4, 2)), lambda params, x: x @ params)
@@ -124,7 +125,7 @@ def test_fit_stops_without_positives(steps, mine, tmp_path):
     objective = objectives.pair(jdml.triplet_loss, mine=mine)
     sampler = data.ClassBatchSampler(CLASSES, 20, 1)
     with pytest.raises(ValueError, match=rf"^sampler\b.*one class.*\b{min(steps, 50)}\b"):
-        fitted(objective, CLASSES, sampler, steps, out_dir=tmp_path)
+        fitted(objective, CLASSES, sampler, steps, run=tmp_path)
     assert not (tmp_path / "model.safetensors").exists()
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
+from training.as_values import as_values
 
 from jdml.training import Preempted, compiled_programs, fit, initialize
 from jdml.training.placement import Placement, class_shards
@@ -15,7 +16,7 @@ from jdml.training.placement import Placement, class_shards
 
 @pytest.fixture(scope="module")
 def train(toy):
-    def run(out_dir, send=(), **settings):
+    def run(folder, send=(), **settings):
         """Train for twenty steps; the process gets the signals before the fourteenth batch."""
 
         class Batches(toy.batches):
@@ -27,7 +28,7 @@ def train(toy):
 
         given = {"steps": 20, "log_every": 6, "checkpoint_every": 9, "progress": False}
         parts = toy.model, toy.objective, toy.optimizer, toy.data, Batches()
-        return fit(*parts, run=out_dir, **given, **settings)
+        return fit(*parts, **as_values({"folder": folder, **given, **settings}))
 
     return run
 
@@ -48,7 +49,7 @@ def test_signalled_run_saves_and_resumes(
     train, unbroken, identical, tmp_path, number, error, asynchronous
 ):
     before = signal.getsignal(number)
-    settings = {"async_saves": asynchronous}
+    settings = {"async_checkpoints": asynchronous}
     with pytest.raises(error, match=r"\bstep 14\b") as ended:
         train(tmp_path, send=(number,), **settings)
     assert ended.value.step == 14

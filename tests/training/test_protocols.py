@@ -140,8 +140,8 @@ def test_empty_batch_slots_are_ignored():
     labels = np.repeat(np.arange(16), 3)
     train = data.Dataset("threes", stripes().images, labels)
     recipe, model = dataclasses.replace(PAIRS, batch=(4, 5)), SmallConvNet(DIM, (8,))
-    once = {"steps": 1, "log_every": 1, "progress": False, "preprocess": to_float}
-    result = training.train(recipe, train, model=model, **once)
+    once = {"progress": False, "preprocess": to_float}
+    result = training.train(dataclasses.replace(recipe, steps=1), train, model=model, **once)
     rows = make_sampler(recipe, labels, seed=0).batch_at(0)
     there = rows >= 0
     assert (~there).sum() == 8

@@ -9,18 +9,22 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from training.as_values import as_values
 
 import jdml
 from jdml import objectives
 from jdml.data import ClassBatchSampler, Dataset, RandomBatchSampler
 from jdml.models import SmallConvNet
 from jdml.objectives import Objective, pair, with_memory
-from jdml.training import (create_state,
+from jdml.training import (
+    Devices,
+    create_state,
     embed,
     fit,
     make_indexed_step,
     make_train_step,
-    to_float, Devices)
+    to_float,
+)
 
 
 def start(toy, *, objective=None, optimizer=None, images=None):
@@ -172,7 +176,9 @@ def batches(number=6):
 
 def run(toy, given, train=DATA, **settings):
     settings = {"steps": len(given), "progress": False, **settings}
-    return fit(MODEL, OBJECTIVE, optax.sgd(0.1), train, toy.rows(given), **settings).state
+    return fit(
+        MODEL, OBJECTIVE, optax.sgd(0.1), train, toy.rows(given), **as_values(settings)
+    ).state
 
 
 @pytest.mark.parametrize("on_host", [False, True])
@@ -211,8 +217,8 @@ def test_run_with_a_memory_is_resumed_exactly(toy, tmp_path, identical):
     given = batches()
     unbroken = run(toy, given)
     with pytest.raises(IndexError):
-        run(toy, given[:4], steps=6, out_dir=tmp_path, checkpoint_every=2)
-    resumed = run(toy, given, out_dir=tmp_path, checkpoint_every=2)
+        run(toy, given[:4], steps=6, folder=tmp_path, checkpoint_every=2)
+    resumed = run(toy, given, folder=tmp_path, checkpoint_every=2)
     assert identical(resumed, unbroken)
     assert set(np.asarray(resumed.objective_state.memory.ids)) == set(range(30))
 
@@ -294,7 +300,14 @@ def test_micro_batches_refuse_batch_norm_that_is_not_frozen():
     def begin(model, micro_batch):
         parts = OBJECTIVES["proxies"], optax.sgd(1.0), Dataset("noise", IMAGES, LABELS)
         sampler = RandomBatchSampler(24, 8)
-        fit(model, *parts, sampler, steps=0, progress=False, devices=Devices(micro_batch=micro_batch))
+        fit(
+            model,
+            *parts,
+            sampler,
+            steps=0,
+            progress=False,
+            devices=Devices(micro_batch=micro_batch),
+        )
 
     begin(Normed(frozen=True), 4)
     for model, size in ((Normed(), 4), (Net(), 0)):

@@ -9,6 +9,7 @@ import numpy as np
 import optax
 import pytest
 from flax import nnx
+from training.as_values import as_values
 
 import jdml
 from jdml import data, objectives, training
@@ -20,9 +21,9 @@ KEY = jax.random.key(0)
 
 
 def fit(model, out=None, **settings):
-    settings = {"steps": 2, "progress": False, "out_dir": out, **settings}
+    settings = {"steps": 2, "progress": False, "folder": out, **settings}
     sampler = data.RandomBatchSampler(16, 8, seed=0)
-    return training.fit(model, OBJECTIVE, optax.adam(1e-2), SET, sampler, **settings)
+    return training.fit(model, OBJECTIVE, optax.adam(1e-2), SET, sampler, **as_values(settings))
 
 
 def warned(caplog):
@@ -109,5 +110,5 @@ def test_resume_refuses_another_network(tmp_path):
     fit(Nnx(), tmp_path)
     for changed in ({"act": jnp.sin}, {"rate": 0.1}, {"scale": 2.0}):
         with pytest.raises(ValueError, match=r"\bmodel\b"):
-            fit(Nnx(**changed), tmp_path, steps=3, longer=True)
-    assert fit(in_evaluation_mode(), tmp_path, steps=3, longer=True).state.step == 3
+            fit(Nnx(**changed), tmp_path, steps=3, allow_more_steps=True)
+    assert fit(in_evaluation_mode(), tmp_path, steps=3, allow_more_steps=True).state.step == 3

@@ -27,7 +27,7 @@ def fit(images, out=None, **options):
     """Train for zero steps."""
     parts = objectives.pair(jdml.triplet_loss), optax.sgd(1e-2), data.Dataset("toy", images, LABELS)
     sampler = data.RandomBatchSampler(24, 8)
-    return training.fit(Net(), *parts, sampler, steps=0, progress=False, run=out, **options)
+    return training.fit(Net(), *parts, sampler, steps=0, run=out, progress=False, **options)
 
 
 def trained(images, tmp_path):
