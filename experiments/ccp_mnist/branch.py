@@ -15,16 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from experiments.ccp_mnist.pictures import draw_ways
-from experiments.ccp_mnist.study import (
-    BASE,
-    RECIPE,
-    Parts,
-    load,
-    make_recorder,
-    map_at_r,
-    train,
-    within,
-)
+from experiments.ccp_mnist.study import RECIPE, Parts, load, make_recorder, map_at_r, train, within
 from experiments.options import Kept, start
 from experiments.shown import cell, curve
 from experiments.smoke import record, small
@@ -86,7 +77,7 @@ def make_jobs(settings: Settings) -> dict[str, dict[str, Any]]:
 def recipe_of(way: str, steps: int = STEPS) -> Recipe:
     """Constant rates; the model's weights anchored, the proxies' not, which are those of the plateau at first."""
     problems = CCPConfig(run_patience=NEVER, initial_proxies="unchanged", **WAYS[way])
-    loss = {"method": problems, "proxies": {"per_class": BASE["proxies_per_class"]}}
+    loss = {"method": problems, "proxies": {"per_class": 4}}
     return RECIPE.replace(loss=loss, batch={"steps": steps})
 
 

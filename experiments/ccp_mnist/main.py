@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from experiments.ccp_mnist.pictures import draw_panels
-from experiments.ccp_mnist.study import BASE, METHODS, TASKS, load, run
+from experiments.ccp_mnist.study import BASE, METHODS, TASKS, run
 from experiments.options import InFolder, start
 from experiments.shown import beside, cell, cells, tell
 from experiments.smoke import small
@@ -68,19 +68,13 @@ class Settings(InFolder):
 
 def make_jobs(settings: Settings, out: Path) -> dict[str, dict[str, Any]]:
     """Every run of the study by name."""
-    base = {
-        **BASE,
-        "data": settings.data,
-        "data_dir": settings.folder,
-        "steps": settings.steps or TASKS[settings.data].steps,
-    }
+    steps = settings.steps or TASKS[settings.data].steps
+    base = {**BASE, "data": settings.data, "data_dir": settings.folder, "steps": steps}
     jobs = {}
-    if "methods" in settings.parts:
-        for seed in range(settings.seeds):
-            for method in METHODS:
-                panels = str(out / "panels.npz") if method == "CCP" and seed == 0 else None
-                own = {"method": method, "seed": seed, "panels": panels}
-                jobs[f"{method}-{seed}"] = {**base, **own}
+    for seed in range(settings.seeds if "methods" in settings.parts else 0):
+        for method in METHODS:
+            panels = str(out / "panels.npz") if method == "CCP" and seed == 0 else None
+            jobs[f"{method}-{seed}"] = {**base, "method": method, "seed": seed, "panels": panels}
     for part in settings.parts:
         for own in grid(SWEEPS[part]).values() if part in SWEEPS else ():
             for seed in range(settings.sweep_seeds):
@@ -117,14 +111,10 @@ def methods_table(results: dict[str, Any]) -> str:
 def seeds_table(results: dict[str, Any]) -> str:
     """MAP@R on test images seed by seed, and what CCP has more over the same seeds."""
     test = {method: dict(enumerate(over_seeds(results, method, "test"))) for method in METHODS}
-    rows = [
-        [
-            method,
-            *(f"{100 * value:.1f}" for value in of_seeds.values()),
-            "–" if method == "CCP" else str(paired(test["CCP"], of_seeds)),
-        ]
-        for method, of_seeds in test.items()
-    ]
+    rows = []
+    for method, of_seeds in test.items():
+        gain = "–" if method == "CCP" else str(paired(test["CCP"], of_seeds))
+        rows.append([method, *(f"{100 * value:.1f}" for value in of_seeds.values()), gain])
     titles = (f"seed {seed}" for seed in test["CCP"])
     return markdown_table(["test", *titles, "CCP − it"], rows)
 
@@ -169,19 +159,16 @@ def main(settings: Settings) -> str | None:
     """Run what is missing, print the tables, write tables and figures; or only the tables of what is kept."""
     if settings.table:
         return report(beside(__file__, settings.data), settings)
-    load(settings.data, settings.folder)
     out = settings.place("ccp")
     jobs = make_jobs(settings, out)
     results = run_study(run, jobs, out / "results.jsonl", workers=settings.workers)
     if "methods" in settings.parts:
         draw_panels(out / "panels.npz", out / "panels.png")
-        logs = {
-            method: [
-                [{"step": step, "validation MAP@R": value} for step, value in curve]
-                for curve in over_seeds(results, method, "curve")
-            ]
-            for method in METHODS
-        }
+
+        def records(curve: Any) -> list[dict[str, float]]:
+            return [{"step": step, "validation MAP@R": value} for step, value in curve]
+
+        logs = {m: [*map(records, over_seeds(results, m, "curve"))] for m in METHODS}
         curves(logs).savefig(out / "curves.png", dpi=110)
     tell(report(results, settings), results, out / f"tables_{'_'.join(settings.parts)}.md")
     return None

@@ -11,22 +11,13 @@ import numpy as np
 
 import jdml
 from experiments.smoke import NETWORK, small
-from jdml import data, objectives
+from jdml import data, objectives, training
 from jdml.metrics import class_covering
 from jdml.ops import ball
-from jdml.recipes import BatchConfig, CCPConfig, LossConfig, NetworkConfig, OptimizerConfig, Recipe
+from jdml.recipes import CCPConfig, Recipe
 from jdml.recipes.ccp import NEVER
-from jdml.training import (
-    AlternatingProblems,
-    Alternation,
-    CallbackResult,
-    Evaluation,
-    FitResult,
-    TrainState,
-    by_recipe,
-    embed,
-)
-from jdml.training.alternation import make_callback
+from jdml.training import Alternation, TrainState, by_recipe
+from jdml.training.alternation import AlternatingProblems, make_callback
 
 CLASSES = 10
 METHODS = ("in batch", "samples", "single", "CCP")
@@ -62,16 +53,12 @@ class Task(NamedTuple):
 
 
 TASKS = {"digits": Task(small(1500, 9), small(20, 1), 3, 0.01), "mnist": Task(6000, 50, 3, 0.002)}
-RECIPE = Recipe(
-    loss=LossConfig("contrastive", MARGINS, normalize="ball"),
-    network=NetworkConfig(small("resnet20v2", NETWORK), dim=2),
-    batch=BatchConfig(classes=8, samples_per_class=4),
-    optimizer=OptimizerConfig(
-        learning_rate=1e-3,
-        lr_multipliers={"proxies": 10.0},
-        b2=0.99,
-        clip_global_norm={".*": 10.0},
-    ),
+RATES = {"learning_rate": 1e-3, "lr_multipliers": {"proxies": 10.0}}
+RECIPE = Recipe().replace(
+    loss={"name": "contrastive", "settings": MARGINS, "normalize": "ball"},
+    network={"name": small("resnet20v2", NETWORK), "dim": 2},
+    batch={"classes": 8, "samples_per_class": 4},
+    optimizer={**RATES, "b2": 0.99, "clip_global_norm": {".*": 10.0}},
 )
 """What all runs share."""
 
@@ -140,7 +127,7 @@ class Recorder(AlternatingProblems):
 
     def update(
         self, carried: Alternation, step: int, state: TrainState, metrics: Mapping[str, float], /
-    ) -> CallbackResult:
+    ) -> training.CallbackResult:
         """Also note a problem that ended: what it converged to, and how the next one begins."""
         result = super().update(carried, step, state, metrics)
         if int(result.carried.machine.problem) > int(carried.machine.problem):
@@ -168,7 +155,7 @@ class Recorder(AlternatingProblems):
 
     def embed(self, state: TrainState, points: Any) -> np.ndarray:
         """The points in the unit disk."""
-        x = embed(self.model, state.params["model"], state.batch_stats, points.images)
+        x = training.embed(self.model, state.params["model"], state.batch_stats, points.images)
         return np.asarray(ball(jnp.asarray(x)))
 
     def draw(self, state: TrainState, old: np.ndarray, new: np.ndarray) -> None:
@@ -230,14 +217,14 @@ def make_recorder(recipe: Recipe, parts: Parts, seed: int) -> Recorder | None:
 
 def train(
     recipe: Recipe, parts: Parts, every: int, patience: int | None = None, **settings: Any
-) -> FitResult:
+) -> training.FitResult:
     """Train, with MAP@R of the validation images after every so many steps."""
     images, labels = parts.validation.images, parts.validation.labels
 
     def evaluate(embedder: Any) -> dict[str, float]:
         return {"validation": map_at_r(embedder(images), labels)}
 
-    evaluation = Evaluation(evaluate, every, "validation", patience)
+    evaluation = training.Evaluation(evaluate, every, "validation", patience)
     own = {"evaluation": evaluation, "progress": False}
     return by_recipe.train(recipe, parts.train, **own, **settings)
 

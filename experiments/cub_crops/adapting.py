@@ -90,11 +90,10 @@ def begin(weights: str | None, variables: Mapping[str, Any]) -> dict[str, Any]:
 @functools.cache
 def parts(data_dir: str | None, side: int, *, test: bool) -> tuple[data.Dataset, data.Dataset]:
     """What trains, and what is scored: the test species, or some of those that would train."""
-    crop = data.conventional(side)
-    train, scored = (
-        data.load("cub", data_dir=data_dir, split=split, transform=crop)
-        for split in ("train", "test")
+    crops = functools.partial(
+        data.load, "cub", data_dir=data_dir, transform=data.conventional(side)
     )
+    train, scored = (crops(split=split) for split in ("train", "test"))
     return (train, scored) if test else hold_out(train, scored, HELD_OUT)[:2]
 
 
@@ -169,13 +168,12 @@ def chosen(results: Mapping[str, Any], way: str) -> tuple[float, int]:
 
 def tests(results: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """The runs that count."""
-    jobs = {}
-    for way in WAYS:
-        rate, steps = chosen(results, way)
-        for seed in SEEDS:
-            job = {"way": way, "rate": rate, "steps": [steps], "seed": seed, "test": True}
-            jobs[f"{way}-{seed}"] = job
-    return jobs
+    best = {way: chosen(results, way) for way in WAYS}
+    return {
+        f"{way}-{seed}": dict(way=way, rate=rate, steps=[steps], seed=seed, test=True)
+        for way, (rate, steps) in best.items()
+        for seed in SEEDS
+    }
 
 
 def compared_on_digits(results: Mapping[str, Any]) -> str:

@@ -9,7 +9,6 @@ import dataclasses
 import functools
 import hashlib
 import math
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -189,11 +188,8 @@ def tests(results: Results, seeds: Sequence[int]) -> dict[str, dict[str, Any]]:
     """The runs that count, of all methods the first seed, then the next; none before all that choose have ended."""
     if not results.keys() >= trials().keys():
         return {}
-    rates = {
-        kind: max(RATES, key=functools.partial(held_out, results, method))
-        for kind, method in CHOOSE.items()
-    }
-    own = {method: rates[recipe_of(method).loss.kind] for method in TEN}
+    best = {m: max(RATES, key=functools.partial(held_out, results, m)) for m in CHOOSE.values()}
+    own = {method: best[CHOOSE[recipe_of(method).loss.kind]] for method in TEN}
     return {
         f"{method}-{seed}": dict(method=method, rate=rate, seed=seed, test=True)
         for seed in seeds
@@ -243,10 +239,8 @@ def report(results: Results, heads: Results) -> str:
 
 def corrected(found: Mapping[str, Paired]) -> dict[str, str]:
     """The p-values of the methods by Holm, over as many as there will be; their mean is a test of its own."""
-    p = holm(
-        {name: gap.p for name, gap in found.items() if name in TEN and gap.seeds > 1}, len(TEN)
-    )
-    return {name: f"{value:.2g}" for name, value in p.items()}
+    p = {name: gap.p for name, gap in found.items() if name in TEN and gap.seeds > 1}
+    return {name: f"{value:.2g}" for name, value in holm(p, len(TEN)).items()}
 
 
 def main(settings: Settings) -> str:
@@ -257,13 +251,10 @@ def main(settings: Settings) -> str:
         raise ValueError(f"--seeds must be among {SEEDS}, got {settings.seeds}")
     read = b"" if settings.weights is None else settings.weights.read_bytes()
     digest = hashlib.sha256(read).hexdigest()[:12]
-    end = None if settings.minutes is None else time.monotonic() + 60 * settings.minutes
     results: Results = {}
     for stage in (lambda _: trials(), functools.partial(tests, seeds=settings.seeds)):
-        left = None if end is None else max(0.0, (end - time.monotonic()) / 60)
-        timed = dataclasses.replace(settings, minutes=left)
         jobs = {name: {**job, "weights": digest} for name, job in stage(results).items()}
-        results = timed.results(run, jobs, settings.out, weights=resolved(settings.weights))
+        results = settings.results(run, jobs, settings.out, weights=resolved(settings.weights))
     kept = read_results(HERE / "results.jsonl")
     heads = {name: run for name, run in kept.items() if "open_set" not in run["job"]}
     return report(results, heads)

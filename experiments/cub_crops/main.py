@@ -18,17 +18,8 @@ import numpy as np
 
 import jdml
 from experiments.cub_crops.features import Head, load
-from experiments.omniglot.methods import (
-    DIM,
-    METHODS,
-    OfMethods,
-    hold_out,
-    normalized,
-    on_data,
-    retrieve,
-    table_rows,
-    train,
-)
+from experiments.omniglot import methods as known
+from experiments.omniglot.methods import METHODS, OfMethods, normalized, on_data
 from experiments.options import resolved, start
 from experiments.shown import beside
 from experiments.smoke import record, small
@@ -75,7 +66,7 @@ class Settings(OfMethods):
 
 def score(recipe: Recipe, x: np.ndarray, labels: np.ndarray) -> dict[str, float]:
     """Retrieval and clustering of the test classes."""
-    retrieval = retrieve(recipe, x, labels)
+    retrieval = known.retrieve(recipe, x, labels)
     unit = jdml.sphere(jnp.asarray(x))
     clustered = metrics.nmi(unit, jnp.asarray(labels), key=jax.random.key(0))
     return {"NMI": float(clustered), **{name: retrieval[name] for name in COLUMNS[:3]}}
@@ -113,7 +104,9 @@ def score_open_set(
 
 def run(job: dict[str, Any]) -> dict[str, Any]:
     """Train one head, and score it at its best validation on the test classes."""
-    parts = hold_out(*load(job["data_dir"], job["weights"], job["features"]), classes=HELD_OUT)
+    parts = known.hold_out(
+        *load(job["data_dir"], job["weights"], job["features"]), classes=HELD_OUT
+    )
 
     def scored(recipe: Recipe, embed: Callable[[np.ndarray], np.ndarray]) -> dict[str, float]:
         x = embed(parts.test.images)
@@ -130,7 +123,7 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
     recipe = on_data(METHODS[job["method"]], BATCH, RATE, pool=16)
     steps, seed = job["steps"], job["seed"]
     try:
-        result = train(recipe, parts, "class", steps=steps, seed=seed, model=Head(DIM))
+        result = known.train(recipe, parts, "class", steps=steps, seed=seed, model=Head(known.DIM))
     except FloatingPointError as error:
         return {"diverged": str(error)}
     assert result.best is not None
@@ -160,7 +153,7 @@ def make_jobs(settings: Settings, out: Path) -> dict[str, dict[str, Any]]:
 
 def table(results: dict[str, Any], columns: Sequence[str]) -> str:
     """A row per method, best first."""
-    return markdown_table(["method", *columns, "runs"], table_rows(results, columns))
+    return markdown_table(["method", *columns, "runs"], known.table_rows(results, columns))
 
 
 def main(settings: Settings) -> str:

@@ -18,7 +18,7 @@ from experiments.options import InFolder, start
 from experiments.shown import beside, tell
 from experiments.smoke import NETWORK, small
 from jdml import data, metrics
-from jdml.recipes import BatchConfig, LossConfig, NetworkConfig, OptimizerConfig, Recipe
+from jdml.recipes import LossConfig, Recipe
 from jdml.report import markdown_table, mean_std, scatter_grid
 from jdml.training import Embedder, Evaluation, by_recipe
 from jdml.training.records import write_results
@@ -80,11 +80,10 @@ def recipe_of(method: str) -> Recipe:
         "margin": LossConfig("margin", learn_beta="shared", miner=positive, normalize="none"),
         "MS": LossConfig("multi_similarity", {"beta": 40.0}, miner=hard),
     }
-    return Recipe(
-        loss=losses[method.removeprefix("EPS + ")],
-        network=NetworkConfig(small("eps", NETWORK), dim=2),
-        batch=BatchConfig(64),
-        optimizer=OptimizerConfig(learning_rate=1e-3),
+    return Recipe(loss=losses[method.removeprefix("EPS + ")]).replace(
+        network={"name": small("eps", NETWORK), "dim": 2},
+        batch={"size": 64},
+        optimizer={"learning_rate": 1e-3},
     )
 
 
@@ -184,7 +183,6 @@ def main(settings: Settings) -> str | None:
     if settings.table:
         return report(beside(__file__), PAPER)
     out = settings.place("eps")
-    load(settings.data, settings.folder, settings.held_out)
     results = run_study(run, make_jobs(settings), out / "runs.jsonl", workers=settings.workers)
     tell(report(results, PAPER if settings.data == "mnist" else {}), results, out / "tables.md")
     draw(results, out / "scatter.png")

@@ -18,7 +18,7 @@ from jax import Array
 
 import jdml
 from experiments.eps_omniglot.tables import CURVES, LONGER, PAPER, PRINTED, report
-from experiments.letters.levels import COPIES, with_copies
+from experiments.letters.levels import with_copies
 from experiments.options import Tabled, resolved, start
 from experiments.shown import beside, tell
 from experiments.smoke import NETWORK, record, small
@@ -153,12 +153,6 @@ def load(data_dir: str | None, split: str, image_size: int) -> data.Dataset:
     return data.load("omniglot", data_dir=data_dir, split=split, image_size=image_size)
 
 
-def augmented(dataset: data.Dataset) -> data.Dataset:
-    """A data set of each drawing as it is, and distorted: turned, larger or smaller, aside."""
-    labels = np.tile(dataset.labels, 1 + COPIES)
-    return data.Dataset(dataset.name, with_copies(dataset.images), labels)
-
-
 def as_photographs(images: Array) -> Array:
     """Grey images as a ResNet-50 with pretrained weights expects them."""
     return models.normalizer("resnet50")(jnp.repeat(images, 3, axis=-1))
@@ -169,11 +163,9 @@ def score(embeddings: np.ndarray, dataset: data.Dataset, clusters: int) -> dict[
     x = np.asarray(jdml.sphere(jnp.asarray(embeddings)))
     scores = {}
     for view in ("letter", "alphabet"):
-        labels = dataset.views[view]
-        retrieval = jdml.evaluate_retrieval(x, labels)
-        scores |= {
-            f"{view} {name}": retrieval[name] for name in ("R@1", "R@2", "R@4", "R@8", "MAP@R")
-        }
+        retrieval = jdml.evaluate_retrieval(x, dataset.views[view])
+        names = ("R@1", "R@2", "R@4", "R@8", "MAP@R")
+        scores |= {f"{view} {name}": retrieval[name] for name in names}
     letters, languages = dataset.views["letter"], dataset.views["alphabet"]
     nmi = functools.partial(metrics.nmi, x, key=jax.random.key(0))
     of_languages = {"alphabet NMI": nmi(languages), "alphabet NMI+": nmi(languages, clusters)}
@@ -196,7 +188,7 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
     own = own_keywords(job, recipe)
     result = by_recipe.train(
         recipe,
-        augmented(train) if job.get("distorted") else train,
+        with_copies(train) if job.get("distorted") else train,
         seed=job["seed"],
         objective=by_recipe.make_objective(recipe, train.num_classes, **own),
         state=pretrained(functools.partial(models.load_weights, weights)) if weights else None,
@@ -215,15 +207,9 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
 
 def make_jobs(settings: Settings) -> dict[str, dict[str, Any]]:
     """Every run of the study by name, the tables' first."""
-    base = {
-        "data_dir": settings.folder,
-        "image_size": settings.image_size or (28 if settings.model == "small" else 80),
-        "steps": settings.steps,
-        "batch": small(160, 12),
-        "samples_per_class": small(40, 4),
-        "trim": 0.0,
-        "score_train": False,
-    }
+    base = {"batch": small(160, 12), "samples_per_class": small(40, 4), "trim": 0.0}
+    base |= {"data_dir": settings.folder, "steps": settings.steps, "score_train": False}
+    base["image_size"] = settings.image_size or (28 if settings.model == "small" else 80)
     if settings.model != "small":
         weights = resolved(settings.weights)
         rate = settings.rate or (LEARNING_RATE if weights is None else PRETRAINED_RATE)
@@ -231,11 +217,9 @@ def make_jobs(settings: Settings) -> dict[str, dict[str, Any]]:
     elif settings.rate is not None:
         base["rate"] = settings.rate
     named: dict[str, dict[str, Any]] = {}
-    if "methods" in settings.parts:
-        trained = ("triplet", "EPS + triplet")
-        named |= {
-            name: {"method": name, "score_train": name in trained} for name in small(PAPER, trained)
-        }
+    trained = ("triplet", "EPS + triplet")
+    for name in small(PAPER, trained) if "methods" in settings.parts else ():
+        named[name] = {"method": name, "score_train": name in trained}
     if "printed" in settings.parts:
         named |= {name: {"method": name, "score_train": True} for name in PRINTED}
     if "longer" in settings.parts:
@@ -266,9 +250,6 @@ def main(settings: Settings) -> None:
         out.mkdir(parents=True, exist_ok=True)
     else:
         jobs = make_jobs(settings)
-        first = next(iter(jobs.values()))
-        # A wrong folder shows before any work.
-        load(first["data_dir"], "train", first["image_size"])
         results = run_study(run, jobs, out / "results.jsonl", workers=settings.workers)
     tell(report(results, parts, out), results, out / "tables.md")
 

@@ -134,18 +134,9 @@ def sweep(results: Results, part: str) -> dict[float, list[float]]:
     return values
 
 
-def sweep_table(title: str, values: dict[float, list[float]]) -> str:
-    """One row per swept value, with its number of runs."""
-    rows = [
-        [f"{value:g}", mean_std(runs), str(len(runs))] for value, runs in sorted(values.items())
-    ]
-    return markdown_table([title, "letters R@1", "runs"], rows)
-
-
 def report(results: Results, parts: tuple[str, ...], out: Path) -> str:
     """All tables as Markdown, and the figure."""
-    sections = []
-    curves = {}
+    sections, curves = [], {}
     if "methods" in parts:
         sections += ["Unseen alphabets, in brackets the paper:", methods_table(results)]
         sections += ["EPS against the same loss without it, paired by seed:", gains_table(results)]
@@ -164,7 +155,9 @@ def report(results: Results, parts: tuple[str, ...], out: Path) -> str:
                 for value, method in swept.known.items():
                     values[value] = over_seeds(results, method, "letter R@1")
             curves[swept.axis] = values
-            sections += [swept.heading, sweep_table(swept.column, values)]
+            rows = [[f"{v:g}", mean_std(values[v]), str(len(values[v]))] for v in sorted(values)]
+            table = markdown_table([swept.column, "letters R@1", "runs"], rows)
+            sections += [swept.heading, table]
     if curves:
         draw_curves(curves, out / "curves.png")
     return "\n".join(sections)

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from experiments.mpa.gradients import draw_gradients
 from experiments.options import InFolder, start
-from experiments.potential_fields.study import LOSSES, TASKS, base_of, load, run
+from experiments.potential_fields.study import LOSSES, TASKS, base_of, run
 from experiments.shown import beside, cells, draw_means, subplots, tell
 from experiments.smoke import small
 from jdml.report import markdown_table, mean_std
@@ -91,7 +91,6 @@ def main(settings: Settings) -> str | None:
     if settings.table:
         return report(beside(__file__, settings.data), settings)
     out = settings.place("mpa")
-    load(settings.data, settings.folder, False)
     results = run_study(run, make_jobs(settings), out / "results.jsonl", workers=settings.workers)
     tell(report(results, settings), results, out / "tables.md")
     draw(results, settings, out / "proxies.png")

@@ -95,13 +95,8 @@ def reset_at(rule: optax.GradientTransformation, at: int) -> optax.GradientTrans
 
 def recipe_of(base: str, way: dict[str, Any]) -> Recipe:
     """The recipe of a loss in one of the ways: NIR, a warm-up, or another rate of the network alone."""
-    of_task = {
-        "data": "omniglot",
-        "method": base,
-        "nir": way.get("nir"),
-        "flow": {},
-        "steps": STEPS,
-    }
+    of_task = {"data": "omniglot", "method": base, "flow": {}, "steps": STEPS}
+    of_task["nir"] = way.get("nir")
     recipe, faster = regularized.recipe_of(of_task), way.get("faster", 1.0)
     rates = {role: rate / faster for role, rate in recipe.optimizer.lr_multipliers.items()}
     rate = faster * recipe.optimizer.learning_rate

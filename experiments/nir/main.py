@@ -8,21 +8,12 @@ kept.
 
 import dataclasses
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 
 from experiments.nir.pictures import MEASURED, draw_isotropy, draw_spectra, draw_switch_off, watch
-from experiments.nir.regularized import (
-    METHODS,
-    NIR,
-    STRUCTURE,
-    TASKS,
-    VARIANTS,
-    load,
-    run,
-    seconds_per_step,
-)
+from experiments.nir.regularized import METHODS, NIR, STRUCTURE, TASKS, VARIANTS, run, step_times
 from experiments.options import InFolder, resolved, start
 from experiments.shown import beside, cells, tell
 from experiments.smoke import SMOKE, small
@@ -84,10 +75,7 @@ class Settings(InFolder):
     unless --steps are given."""
     weights: Path | None = None
     """For crops: pretrained weights of EfficientNet-Lite0, from jdml weights convert."""
-    parts: tuple[Part, ...] = small(
-        ("picture", "switch", "methods", "time"),
-        ("picture", "switch", "methods", "ablations", "time"),
-    )
+    parts: tuple[Part, ...] = small(("picture", "switch", "methods", "time"), get_args(Part))
     """picture: Figs. 1 and 2. switch: the flow alone. methods: Tables 1 and 3, Fig. 4. ablations: Tables 4 and 5. time:
     of a step."""
     held_out: bool = False
@@ -107,19 +95,15 @@ def make_base(settings: Settings) -> dict[str, Any]:
 
 def make_jobs(settings: Settings) -> dict[str, dict[str, Any]]:
     """Every training run of the study by name."""
-    base, jobs = make_base(settings), {}
-    for seed in range(settings.seeds):
-        if "methods" in settings.parts:
-            for method in METHODS:
-                own = {**base, "method": method, "seed": seed}
-                jobs[f"{method}-{seed}"] = own
-                jobs[f"{method} + NIR-{seed}"] = {**own, "nir": NIR}
-        if "ablations" in settings.parts:
-            for name, changes in ABLATIONS.items():
-                own = changes.get("nir", {})
-                nir = None if own is None else {**NIR, **own}
-                jobs[f"{name}-{seed}"] = {**base, **changes, "nir": nir, "seed": seed}
-    return jobs
+    named: dict[str, dict[str, Any]] = {}
+    for method in METHODS if "methods" in settings.parts else ():
+        named[method] = {"method": method}
+        named[f"{method} + NIR"] = {"method": method, "nir": NIR}
+    for name, changes in ABLATIONS.items() if "ablations" in settings.parts else ():
+        own = changes.get("nir", {})
+        named[name] = {**changes, "nir": None if own is None else {**NIR, **own}}
+    base, seeds = make_base(settings), range(settings.seeds)
+    return {f"{k}-{seed}": {**base, **v, "seed": seed} for seed in seeds for k, v in named.items()}
 
 
 def difference(results: dict[str, Any], method: str, metric: str, scale: float) -> str:
@@ -191,37 +175,27 @@ def switch_table(watched: dict[str, dict[str, list[float]]]) -> str:
 
 def time_table(base: dict[str, Any]) -> str:
     """Milliseconds per training step."""
-    seconds = seconds_per_step({**base, "seed": 0})
-    took = {method: (seconds[method], seconds[f"{method} + NIR"]) for method in METHODS}
-    rows = [
-        [method, f"{1e3 * alone:.1f}", f"{1e3 * both:.1f}", f"{both / alone - 1:.0%}"]
-        for method, (alone, both) in took.items()
-    ]
+    rows, seconds = [], step_times({**base, "seed": 0})
+    for method in METHODS:
+        alone, both = seconds[method], seconds[f"{method} + NIR"]
+        rows.append([method, f"{1e3 * alone:.1f}", f"{1e3 * both:.1f}", f"{both / alone - 1:.0%}"])
     return markdown_table(["a step's milliseconds", "alone", "with NIR", "added"], rows)
-
-
-def kept(settings: Settings) -> str:
-    """The tables of the runs that are kept."""
-    sections = []
-    if "methods" in settings.parts:
-        sections += method_tables(beside(__file__, settings.data))
-    if "ablations" in settings.parts:
-        if ablated := beside(__file__, f"{settings.data} ablation"):
-            sections += ["Ablations:\n", ablation_table(ablated)]
-        else:
-            sections += ["Controls:\n", control_table(beside(__file__, settings.data))]
-    return "\n".join(sections)
 
 
 def main(settings: Settings) -> str | None:
     """Run what is missing, print the tables, write tables and figures; or only the tables of what is kept."""
+    sections: list[str] = []
     if settings.table:
-        return kept(settings)
-    base = make_base(settings)
-    load(base)
-    out = settings.place("nir")
+        kept, ablated = (beside(__file__, settings.data + of) for of in ("", " ablation"))
+        if "methods" in settings.parts:
+            sections += method_tables(kept)
+        if "ablations" in settings.parts and ablated:
+            sections += ["Ablations:\n", ablation_table(ablated)]
+        elif "ablations" in settings.parts:
+            sections += ["Controls:\n", control_table(kept)]
+        return "\n".join(sections)
+    base, out = make_base(settings), settings.place("nir")
     out.mkdir(parents=True, exist_ok=True)
-    sections = []
     if "picture" in settings.parts:
         draw_isotropy(out / "isotropy.png", min(base["steps"], 300))
     if "switch" in settings.parts:

@@ -133,7 +133,7 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
     return {**scores, "nll": surprise} if surprise else scores
 
 
-def seconds_per_step(job: dict[str, Any], repeats: int = 20) -> dict[str, float]:
+def step_times(job: dict[str, Any], repeats: int = 20) -> dict[str, float]:
     """Time of a training step of each method, alone and with the flow: medians of steps taken in turn."""
     train = load(job).train
     rows = next(iter(recipe_of(job).batch.build(train.labels, job["seed"])))

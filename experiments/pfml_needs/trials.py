@@ -15,13 +15,11 @@ import numpy as np
 import optax
 
 import jdml
+from experiments.recorded_recipes import batch_of
 from experiments.smoke import NETWORK, small
 from jdml import data, metrics
 from jdml.recipes import (
-    BatchConfig,
     LossConfig,
-    NetworkConfig,
-    OptimizerConfig,
     ProxyConfig,
     Recipe,
 )
@@ -118,13 +116,13 @@ def recipe_of(job: dict[str, Any]) -> Recipe:
     )
     miner, settings = "multi_similarity" if pairs else "none", {**job["settings"], **total}
     network = small("eps" if job["task"] == "digits" else "small", NETWORK)
-    rows, rate = job["batch"] or task.batch, {"proxies": job["proxy_rate"]}
-    batch = BatchConfig(rows) if isinstance(rows, int) else BatchConfig(None, *rows)
+    rate = {"proxies": job["proxy_rate"]}
     return Recipe(
         loss=LossConfig(LOSSES[job["method"]], settings, miner=miner, proxies=proxies),
-        network=NetworkConfig(network, job.get("dim", task.dim)),
-        batch=batch.replace(steps=job["steps"] or task.steps),
-        optimizer=OptimizerConfig(learning_rate=task.rate, lr_multipliers=rate),
+    ).replace(
+        network={"name": network, "dim": job.get("dim", task.dim)},
+        batch={**batch_of(job["batch"] or task.batch), "steps": job["steps"] or task.steps},
+        optimizer={"learning_rate": task.rate, "lr_multipliers": rate},
     )
 
 

@@ -10,16 +10,7 @@ from typing import Any, Literal, get_args
 
 from experiments.options import InFolder, start
 from experiments.potential_fields.picture import draw_fields, draw_learned, draw_sweeps
-from experiments.potential_fields.study import (
-    CLIP,
-    EPOCH,
-    FIELDS,
-    LOSSES,
-    TASKS,
-    base_of,
-    load,
-    run,
-)
+from experiments.potential_fields.study import CLIP, EPOCH, FIELDS, LOSSES, TASKS, base_of, run
 from experiments.shown import beside, cells, tell
 from experiments.smoke import SMOKE, small
 from jdml.registry import LOSSES as REGISTERED
@@ -28,8 +19,8 @@ from jdml.training.study import over_seeds, run_study
 
 NOISE = 0.2
 CLEAN = ("PFML", "CPML", "MPA", "MPA-DW", "MPA-AP", "SoftTriple", "ProxyAnchor", "ProxyNCA*")
-NOISY = ("PFML", "CPML", "triplet", "MS", "ProxyNCA", "ProxyAnchor", "SoftTriple", "MPA-DW")
-NOISY += ("MPA-AP", "ProxyNCA*")
+NOISY: tuple[str, ...] = ("PFML", "CPML", "triplet", "MS", "ProxyNCA", "ProxyAnchor", "SoftTriple")
+NOISY += ("MPA-DW", "MPA-AP", "ProxyNCA*")
 FOILS = ("CPML", "CPML, mirrored", "CPML, decaying")
 NEAR = ("PFML", "CPML", "SoftTriple", "ProxyNCA", "ProxyAnchor")
 SWEEPS: dict[str, tuple[float, ...]] = {
@@ -168,7 +159,6 @@ def main(settings: Settings) -> str | None:
     """Run what is missing, print the tables, write tables and figures; or only the tables of what is kept."""
     if settings.table:
         return report(beside(__file__, settings.data), settings)
-    load(settings.data, settings.folder, settings.held_out)
     out = settings.place("potential_fields")
     out.mkdir(parents=True, exist_ok=True)
     if "picture" in settings.parts:
