@@ -30,13 +30,9 @@ def evaluate_arrays(
     self_index: str = "self_index",
     ignore_same: str | None = None,
     second_look: SecondLook = "none",
-    recall_at: Sequence[int] = (1, 2, 4, 8),
-    precision_at: Sequence[int] = (),
-    found_at: Sequence[int] = (),
-    ndcg_at: Sequence[int] = (),
-    map_at: Sequence[int] = (),
     on_sphere: bool = False,
     clustered: bool = False,
+    **ranks: Sequence[int],
 ) -> dict[str, Any]:
     """Measure embeddings that lie with their labels among other arrays, such as those of a ``.npz`` file.
 
@@ -52,13 +48,9 @@ def evaluate_arrays(
         ignore_same: name of an array of groups ``[N]``, integers or names, and ``gallery_NAME`` for the gallery's
             ``[M]``: pairs of one group and one class do not count.
         second_look: rank again by :func:`jdml.metrics.rerank`, with expanded queries, or in an augmented gallery.
-        recall_at: k of ``"R@k"``.
-        precision_at: k of ``"P@k"``.
-        found_at: k of ``"found@k"``.
-        ndcg_at: k of ``"nDCG@k"``.
-        map_at: k of ``"MAP@k"``.
         on_sphere: scale every vector to length 1 first.
         clustered: also ``"NMI"`` and ``"AMI"``.
+        **ranks: ``recall_at``, ``precision_at``, ``found_at``, ``ndcg_at``, ``map_at`` of ``evaluate_retrieval``.
 
     Returns:
         The metrics of :func:`jdml.metrics.evaluate_retrieval`, and of clusters where asked for; lists ``[L]`` by level.
@@ -108,11 +100,7 @@ def evaluate_arrays(
             self_index=ranked.self_index,
             ignore=groups,
             distances=ranked.distances,
-            recall_at=recall_at,
-            precision_at=precision_at,
-            found_at=found_at,
-            ndcg_at=ndcg_at,
-            map_at=map_at,
+            **ranks,
         )
     if clustered:
         scores = [agreement(queries, level) for level in np.atleast_2d(classes.T)]
