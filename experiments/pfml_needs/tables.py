@@ -1,6 +1,5 @@
 """Tables of the study: what each setting scored, and the paired difference that each factor makes."""
 
-import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -21,10 +20,7 @@ COMMON = ("held out R@1", "seen R@1", "held out MAP@R", "together", "covered", "
 PERCENT = ("R@1", "MAP@R")
 DIFFERENCES = ("held out R@1", "held out MAP@R", "seen R@1", "covered")
 BESIDE = ("held out R@1", "held out MAP@R", "seen R@1")
-PRESETS: dict[str, Levels] = {
-    "range": (("delta", "0.2"), ("nearest", "0.005")),
-    "number": (("proxies", "15"),),
-}
+PRESETS = {"range": {"delta": "0.2", "nearest": "0.005"}, "number": {"proxies": "15"}}
 """The preset's levels, where each setting is compared with it."""
 WORDS = ("sphere", "samples", "on", "off", "none", "entry", "norm", "False", "True", "random")
 """The order of levels that are no numbers: the first of a factor is what the others are compared with."""
@@ -78,30 +74,29 @@ def shown(measure: str, runs: Mapping[int, float]) -> str:
 
 def setting_table(runs: Runs, part: str) -> str:
     """A row for each setting that has a run."""
-    measures = [
-        measure
-        for measure in MEASURES.get(part, COMMON)
-        if any(scores(seeds, measure) for seeds in runs.values())
-    ]
+    measures = those_measured(runs, MEASURES.get(part, COMMON))
     rows = []
     for levels, seeds in runs.items():
         cells = [shown(measure, scores(seeds, measure)) for measure in measures]
         rows.append([*(value for _, value in levels), *cells, str(len(seeds))])
-    names = [name for name, _ in next(iter(runs))]
-    return markdown_table([*names, *measures, "seeds"], rows)
+    return markdown_table([*factors_of(runs), *measures, "seeds"], rows)
+
+
+def factors_of(runs: Runs) -> list[str]:
+    """The names of the factors."""
+    return [name for name, _ in next(iter(runs))]
+
+
+def those_measured(runs: Runs, measures: Sequence[str]) -> list[str]:
+    """The measures that some run has."""
+    return [m for m in measures if any(scores(seeds, m) for seeds in runs.values())]
 
 
 def difference_table(runs: Runs) -> str:
     """For each factor the difference of a level to its first, averaged over the other factors, paired by seed."""
-    factors: dict[str, dict[str, None]] = {}
-    for name, value in itertools.chain(*runs):
-        factors.setdefault(name, {})[value] = None
-    measures = [
-        m for m in DIFFERENCES if any(m in one for s in runs.values() for one in s.values())
-    ]
-    rows = []
-    for name, values in factors.items():
-        first, *others = values
+    measures, rows = those_measured(runs, DIFFERENCES), []
+    for name in factors_of(runs):
+        first, *others = dict.fromkeys(dict(levels)[name] for levels in runs)
         for value in others:
             cells = [differ(runs, name, first, value, measure) for measure in measures]
             rows.append([f"{name}: {value} − {first}", *cells])
@@ -110,48 +105,40 @@ def difference_table(runs: Runs) -> str:
 
 def differ(runs: Runs, factor: str, first: str, second: str, measure: str) -> str:
     """Mean difference of two levels over seeds, with a 95 % interval; settings that have both, and only those."""
-    one: dict[int, list[float]] = {}
-    two: dict[int, list[float]] = {}
+    values: tuple[dict[int, list[float]], ...] = ({}, {})
     for levels, seeds in runs.items():
-        if (factor, first) not in levels:
-            continue
-        other = tuple((n, second if n == factor else v) for n, v in levels)
-        for seed, metrics in seeds.items():
-            beside = runs.get(other, {}).get(seed, {})
-            if measure in metrics and measure in beside:
-                one.setdefault(seed, []).append(metrics[measure])
-                two.setdefault(seed, []).append(beside[measure])
-    means = ({seed: float(np.mean(v)) for seed, v in level.items()} for level in (two, one))
+        if (factor, first) in levels:
+            other = runs.get(at_level(levels, {factor: second}), {})
+            one, two = scores(seeds, measure), scores(other, measure)
+            for seed in [seed for seed in one if seed in two]:
+                for kept, of in zip(values, (two, one), strict=True):
+                    kept.setdefault(seed, []).append(of[seed])
+    means = ({seed: float(np.mean(v)) for seed, v in level.items()} for level in values)
     return interval(measure, *means)
 
 
-def against_table(runs: Runs, preset: Levels) -> str:
+def at_level(levels: Levels, changed: Mapping[str, str]) -> Levels:
+    """A setting at other levels of some factors."""
+    return tuple((name, changed.get(name, value)) for name, value in levels)
+
+
+def against_table(runs: Runs, preset: Mapping[str, str]) -> str:
     """Each setting beside the one that has the preset's levels, and is otherwise the same, paired by seed."""
-    known = dict(preset)
     rows = []
     for levels, seeds in runs.items():
-        other = tuple((name, known.get(name, value)) for name, value in levels)
-        if other == levels or other not in runs:
-            continue
-        cells = [
-            interval(measure, scores(seeds, measure), scores(runs[other], measure))
-            for measure in BESIDE
-        ]
-        rows.append([*(value for _, value in levels), *cells])
-    names = [name for name, _ in next(iter(runs))]
-    return markdown_table([*names, *BESIDE], rows)
+        other = at_level(levels, preset)
+        if other != levels and other in runs:
+            pairs = [(m, scores(seeds, m), scores(runs[other], m)) for m in BESIDE]
+            rows.append([*(value for _, value in levels), *(interval(*pair) for pair in pairs)])
+    return markdown_table([*factors_of(runs), *BESIDE], rows)
 
 
 def ranking_table(runs: Runs) -> str:
     """Methods from the best to the worst, clean and with wrong labels, each beside the next one."""
     measure, rows = "held out R@1", []
-    noises = dict.fromkeys(levels[-1] for levels in runs)
-    for noise in noises:
-        scored = {
-            levels[0][1]: scores(seeds, measure)
-            for levels, seeds in runs.items()
-            if levels[-1] == noise
-        }
+    for noise in dict.fromkeys(levels[-1] for levels in runs):
+        of_noise = {levels[0][1]: seeds for levels, seeds in runs.items() if levels[-1] == noise}
+        scored = {method: scores(seeds, measure) for method, seeds in of_noise.items()}
         order = sorted(scored, key=lambda method: -float(np.mean(list(scored[method].values()))))
         for method, following in zip(order, [*order[1:], None], strict=True):
             beside = interval(measure, scored[method], scored[following]) if following else ""
@@ -170,20 +157,14 @@ def interval(measure: str, one: Mapping[int, float], other: Mapping[int, float])
 
 
 def only_at(runs: Runs, fixed: Sequence[str]) -> Runs:
-    """The runs at some levels, FACTOR=LEVEL, by the levels of the other factors.
-
-    Raises:
-        SystemExit: no run is at one of them.
-    """
+    """The runs at some levels, FACTOR=LEVEL, by the levels of the other factors."""
     for level in fixed:
         name, _, value = level.partition("=")
         there = {levels: seeds for levels, seeds in runs.items() if (name, value) in levels}
         if not there:
             known = sorted({"=".join(level) for levels in runs for level in levels})
             raise SystemExit(f"--at {level}: no run is there; they are at {', '.join(known)}")
-        runs = {
-            tuple(one for one in levels if one[0] != name): seeds for levels, seeds in there.items()
-        }
+        runs = {tuple(x for x in levels if x[0] != name): seeds for levels, seeds in there.items()}
     return runs
 
 
