@@ -39,36 +39,24 @@ class Swept(NamedTuple):
     known: dict[float, str]
 
 
+CHOICES = "EPS + {} by positives to choose from (1: random positives):"
+CHOSEN = "positives that the easy one is chosen from"
+TRIMMED = "{} with random positives, the largest terms trimmed:"
+SHARE = "trimmed share{} (random positives)"
+IN_BATCH = "EPS + triplet by samples per class in a batch of 160:"
+PER_ALPHABET = "samples per alphabet in a batch of 160"
+T, M = "triplet", "margin"
 SWEPT = {
-    "positives": Swept(
-        "EPS + triplet by positives to choose from (1: random positives):",
-        "positives",
-        "positives that the easy one is chosen from",
-        {1: "triplet", 39: "EPS + triplet"},
-    ),
-    "batches": Swept(
-        "EPS + triplet by samples per class in a batch of 160:",
-        "samples per class",
-        "samples per alphabet in a batch of 160",
-        {40: "EPS + triplet"},
-    ),
+    "positives": Swept(CHOICES.format(T), "positives", CHOSEN, {1: T, 39: "EPS + triplet"}),
+    "batches": Swept(IN_BATCH, "samples per class", PER_ALPHABET, {40: "EPS + triplet"}),
     "trimmed": Swept(
-        "Triplet with random positives, the largest terms trimmed:",
-        "trimmed share",
-        "trimmed share of the triplets (random positives)",
-        {0: "triplet"},
+        TRIMMED.format("Triplet"), "trimmed share", SHARE.format(" of the triplets"), {0: T}
     ),
     "positives_margin": Swept(
-        "EPS + margin by positives to choose from (1: random positives):",
-        "positives",
-        "margin: positives that the easy one is chosen from",
-        {1: "margin", 39: "EPS + margin"},
+        CHOICES.format(M), "positives", f"margin: {CHOSEN}", {1: M, 39: "EPS + margin"}
     ),
     "trimmed_margin": Swept(
-        "Margin with random positives, the largest terms trimmed:",
-        "trimmed share",
-        "margin: trimmed share (random positives)",
-        {0: "margin"},
+        TRIMMED.format("Margin"), "trimmed share", f"margin: {SHARE.format('')}", {0: M}
     ),
 }
 

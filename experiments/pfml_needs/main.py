@@ -27,18 +27,11 @@ FACTORS: dict[str, tuple[Any, ...]] = {
     "clip": ("none", "entry", "norm"),
 }
 if SMOKE:
-    FACTORS = {
-        name: levels[:2] if name == "start" else levels[:1] for name, levels in FACTORS.items()
-    }
+    FACTORS = {name: levels[: 1 + (name == "start")] for name, levels in FACTORS.items()}
 DIMS = small((16, 128, 512), (8,))
 NUMBERS = small((0, 1, 3, 15), (2,))
 RATES = (100.0, 10.0)
-FEW: dict[str, tuple[Any, ...]] = {
-    "proxies": (1, 3),
-    "alpha": (1.0, 4.0),
-    "start": ("sphere", "samples"),
-    "proxy_rate": RATES,
-}
+FEW = {"proxies": (1, 3), "alpha": (1.0, 4.0), "start": ("sphere", "samples"), "proxy_rate": RATES}
 REGIME: dict[str, tuple[str, int, dict[str, Any]]] = {
     **{f"PFML, {m}": ("PFML", m, {"delta": 0.2, "alpha": 4.0}) for m in (1, 2, 3)},
     **{f"PFML-found, {m}": ("PFML", m, {"delta": 0.2, "alpha": 1.0}) for m in (1, 3)},
@@ -52,6 +45,8 @@ REGIME: dict[str, tuple[str, int, dict[str, Any]]] = {
 CLIPS = {"PFML": "norm", "PFML-found": "entry"}
 """Of proxies' gradients in the regime: at first, and as settled on held-out classes since."""
 
+NEEDS = {"batches": ("alphabets", "letters"), "few": ("letters",), "regime": ("letters",)}
+"""The tasks of parts that are not for all: a batch of digits has both classes anyway."""
 Part = Literal["points", "factors", "range", "number", "sphere", "batches", "few", "regime"]
 
 
@@ -95,14 +90,8 @@ def with_factors(job: dict[str, Any], **levels: Any) -> dict[str, Any]:
 
 def grid(**factors: tuple[Any, ...]) -> list[dict[str, Any]]:
     """Every combination of levels."""
-    return [
-        dict(zip(factors, levels, strict=True)) for levels in itertools.product(*factors.values())
-    ]
-
-
-def named(part: str, levels: dict[str, Any]) -> str:
-    """The name of a setting, from which the tables read its levels."""
-    return f"{part}: " + " ".join(f"{name}={value}" for name, value in levels.items())
+    combined = itertools.product(*factors.values())
+    return [dict(zip(factors, levels, strict=True)) for levels in combined]
 
 
 def settings_of(part: Part, options: Settings) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
@@ -144,24 +133,20 @@ def settings_of(part: Part, options: Settings) -> Iterator[tuple[dict[str, Any],
 
 
 def make_jobs(settings: Settings) -> dict[str, dict[str, Any]]:
-    """Every run by name, which begins with its task's; one seed of all settings after the other."""
-    return {
-        f"{settings.task}: {named(part, levels)}-{seed}": {**job, "seed": seed}
-        for part in settings.parts
-        for seed in range(settings.seeds)
-        for levels, job in settings_of(part, settings)
-    }
+    """Every run by name, which tells its task, its part and its levels; one seed of all settings after the other."""
+    jobs = {}
+    for part, seed in itertools.product(settings.parts, range(settings.seeds)):
+        for levels, job in settings_of(part, settings):
+            told = " ".join(f"{name}={value}" for name, value in levels.items())
+            jobs[f"{settings.task}: {part}: {told}-{seed}"] = {**job, "seed": seed}
+    return jobs
 
 
 def main(settings: Settings) -> str:
     """Run what is missing; return the tables of what is kept."""
-    if "batches" in settings.parts and settings.task == "digits":
-        raise SystemExit(
-            "--parts batches is for Omniglot: a batch of digits has both classes anyway"
-        )
-    for part in ("few", "regime"):
-        if part in settings.parts and settings.task != "letters":
-            raise SystemExit(f"--parts {part} is for --task letters")
+    for part, tasks in NEEDS.items():
+        if part in settings.parts and settings.task not in tasks:
+            raise SystemExit(f"--parts {part} is for --task {' or '.join(tasks)}")
     results = settings.results(run, make_jobs(settings), settings.out / "results.jsonl")
     return report(of_task(results, settings.task), settings.parts, settings.at)
 
