@@ -35,6 +35,10 @@ class RecipeError(ValueError):
 class Config:
     """A frozen dataclass of plain values, which are checked by their types and by the constraints on the fields."""
 
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        cls.__hash__ = Config.__hash__  # type: ignore[method-assign]  # or dataclass hashes mappings, too
+
     def __post_init__(self) -> None:
         try:
             check_fields(self)

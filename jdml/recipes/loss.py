@@ -45,8 +45,6 @@ MONITORED = 4096
 class ProxyConfig(Config):
     """Proxies of a proxy loss, of CCP, of a field."""
 
-    __hash__ = Config.__hash__
-
     per_class: Annotated[int | None, number] = None
     """Proxies of each class; 0: a field of samples alone. None: the loss's own number, 8 with CCP."""
     init: Literal["random", "samples"] = "random"
@@ -69,8 +67,6 @@ class LossConfig(Config):
         TypeError: a value that is not plain, naming its field.
         ValueError: a value out of range, an unknown name, or values that contradict each other.
     """
-
-    __hash__ = Config.__hash__
 
     name: str = "triplet"
     """The loss; proxy losses learn vectors of each class."""

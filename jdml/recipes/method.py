@@ -38,13 +38,12 @@ class Method(Config):
     chooses_proxies: ClassVar[bool] = False
     needs_validation: ClassVar[bool] = False
 
-    __hash__ = Config.__hash__
-
     def to_json(self) -> dict[str, Any]:
         """Return the name and the numbers."""
         return {"name": self.name, **super().to_json()}
 
     def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
         METHODS[cls.name] = cls
 
     @classmethod

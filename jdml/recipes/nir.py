@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from jdml.recipes.config import Config, known_fields, set_field
+from jdml.recipes.config import known_fields, set_field
 from jdml.recipes.method import Method
 from jdml.recipes.recipe import Recipe
 from jdml.recipes.shared import LARGE
@@ -27,8 +27,6 @@ normal density's ½, eq. 11, f of the batch's mean; the program's weight decay i
 @dataclasses.dataclass(frozen=True)
 class NIRConfig(Method):
     """Non-isotropy regularization, a flow around every proxy of a proxy loss."""
-
-    __hash__ = Config.__hash__
 
     name = "nir"
     kind = "proxy"

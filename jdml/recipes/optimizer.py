@@ -35,8 +35,6 @@ _log = logging.getLogger(__name__)
 class OptimizerConfig(Config):
     """The rule, and how fast what learns."""
 
-    __hash__ = Config.__hash__
-
     name: Literal["adam", "adamw", "sgd"] = "adam"
     """adam (weight decay in the gradient), adamw (decoupled), sgd (momentum 0.9)."""
     learning_rate: Annotated[float, positive] = 1e-4

@@ -45,8 +45,6 @@ class Recipe(Config):
     optimizer: OptimizerConfig = OptimizerConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
 
-    __hash__ = Config.__hash__
-
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
             part = getattr(self, field.name)
