@@ -60,6 +60,12 @@ def panels(
     return []
 
 
+def _loss(recipe: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the loss of a recipe; nothing where the folder has none with numbers."""
+    loss = recipe.get("loss")
+    return loss if isinstance(loss, Mapping) else {}
+
+
 def potential_of(recipe: Mapping[str, Any]) -> tuple[str | None, dict[str, float]]:
     """Which potential a run had, if any, and its numbers.
 
@@ -77,7 +83,7 @@ def potential_of(recipe: Mapping[str, Any]) -> tuple[str | None, dict[str, float
         "potential_field": ("potential", ("delta", "alpha", "repulsion_delta")),
         "contrastive_potential": ("contrastive_potential", ("delta",)),
     }
-    loss = recipe.get("loss", {})
+    loss = _loss(recipe)
     kind, known = kinds.get(str(loss.get("name")), (None, ()))
     settings = loss.get("settings", {})
     return kind, {name: float(settings[name]) for name in known if name in settings}
@@ -136,7 +142,7 @@ def _flow(recipe: Mapping[str, Any], dim: int) -> Any:
     """The flow of a run: the released one, but where its recipe says otherwise."""
     from jdml import flows
 
-    nir = recipe.get("loss", {}).get("method") or {}
+    nir = _loss(recipe).get("method") or {}
     return flows.preset(nir.get("flow", "released"), dim, dim, **nir.get("flow_settings", {}))
 
 

@@ -58,8 +58,8 @@ class DataOptions(ImageOptions):
 
     data: Annotated[str | None, _data_help()] = None
     split: Literal["classes", "images", "none"] | None = None
-    """What is scored: half of the classes, a fifth of each class's images, or nothing. Default: as the data set
-    comes; of a folder of classes the second half of them."""
+    """What is scored: classes (half of them), images (a fifth of each class's) or none. Default: the data set's own;
+    of a folder its second half."""
     test_share: Annotated[float | None, inside_unit] = None
     """Share that --split scores. Default: 0.5 of classes, 0.2 of images."""
     classes_file: Path | None = None

@@ -237,6 +237,9 @@ def as_typed() -> Iterator[None]:
     except RecipeError as error:
         options = _options_by_field()
         raise ValueError(error.with_names(lambda name: options.get(name, name))) from error
+    except TypeError as error:
+        name, _, wrong = str(error).partition(" ")
+        raise ValueError(f"{_options_by_field().get(name, name)} {wrong}") from error
 
 
 def to_argv(options: Any, *, without: tuple[str, ...] = ()) -> list[str]:
