@@ -9,7 +9,7 @@ import pytest
 Image = pytest.importorskip("PIL.Image")
 pytest.importorskip("grain")
 
-TINY = "--image-size 16 --dim 4 --batch 3x4 --steps 4 --quiet --workers 1".split()
+TINY = "--image-size 16 --dim 4 --classes-per-batch 3 --samples-per-class 4 --steps 4 --quiet --workers 1".split()
 """Options of a small run on the photographs."""
 
 

@@ -7,12 +7,12 @@ from typing import get_args, get_type_hints
 import jax
 import numpy as np
 import pytest
-import tyro
 from flax.traverse_util import flatten_dict
 
 from jdml import models, training
-from jdml.cli.benchmark import Benchmark, fake_images
+from jdml.cli.benchmark import TaskOptions, fake_images
 from jdml.cli.benchmark_table import differences, paper_rows
+from jdml.cli.commands import COMMANDS
 from jdml.models import weights
 from jdml.models.tensors import write_tensors
 from jdml.recipes import RECIPES
@@ -22,6 +22,11 @@ FLOW = "--method-setting blocks=1 width=8"
 
 
 pytestmark = pytest.mark.usefixtures("small_backbone")
+
+
+def read(words):
+    """Return the options of `jdml benchmark` of what is typed."""
+    return COMMANDS["benchmark"].read(words.split())
 
 
 @pytest.fixture
@@ -98,7 +103,9 @@ def test_training_starts_from_the_given_weights(benchmark, tmp_path):
 def test_real_birds(benchmark, shared_data, tmp_path):
     folder = tmp_path / "birds"
     shutil.copytree(shared_data / "cub_crops227", folder)
-    words = f"--data-dir {folder} --method eps --batch 8x4 --steps 2"
+    words = (
+        f"--data-dir {folder} --method eps --classes-per-batch 8 --samples-per-class 4 --steps 2"
+    )
     code, out, err = benchmark(words)
     assert (code, err) == (0, "")
     for count in ("20", "600", "100", "5864"):  # classes and images, ours and the published
@@ -113,7 +120,7 @@ def test_damaged_image_stops_the_run_and_is_named(benchmark):
     with fake_images(32) as folder:
         for image in sorted(folder.glob("*/*/0.jpg")):
             image.write_bytes(image.read_bytes()[:300])
-        words = "--steps 20 --method contrastive --batch 4x4 --dataset folder --data-dir"
+        words = "--steps 20 --method contrastive --batch-size 16 --dataset folder --data-dir"
         code, _, err = benchmark(words, folder)
     assert code == 2
     assert "0.jpg" in err
@@ -121,7 +128,7 @@ def test_damaged_image_stops_the_run_and_is_named(benchmark):
 
 def test_repeated_command_returns_its_result_and_another_is_refused(benchmark, tmp_path):
     with fake_images(32) as folder:
-        words = f"--dataset folder --data-dir {folder} --batch 16 --steps 4 --out {tmp_path}"
+        words = f"--dataset folder --data-dir {folder} --batch-size 16 --steps 4 --out {tmp_path}"
         whole = benchmark(words)
         assert whole[0] == 0, whole
         assert benchmark(words)[1] == whole[1]
@@ -149,25 +156,29 @@ def test_seeds(benchmark, tmp_path):
         ("--method ccp --backbone bn_inception --protocol mlrc", [62.39, 69.73]),
         ("--method ccp --method-setting loss=multi_similarity --dataset cars", [89.02]),
         ("--method xbm --backbone bn_inception --protocol mlrc --dataset sop", [78.68, 75.37]),
-        ("--backbone vit_s16 --input-stats vit_s16_dino", [83.1]),
+        ("--backbone vit_s16 --normalization vit_s16_dino", [83.1]),
         ("--label-noise 0.2", [66.7]),
-        ("--method eps --backbone bn_inception --dim 512 --batch 20x13 --dataset cars", [85.5]),
+        (
+            "--method eps --backbone bn_inception --dim 512 --dataset cars "
+            "--classes-per-batch 20 --samples-per-class 13",
+            [85.5],
+        ),
         ("--method nir --method-setting blocks=15 width=64", [66.5]),
         ("--label-noise 0.1", []),
         ("--method ccp --protocol mlrc", []),  # ResNet-50
     ],
 )
 def test_command_is_compared_with_the_papers_rows(typed, expected):
-    options = tyro.cli(Benchmark, args=typed.split())
+    options = read(typed)
     rows = [row for each in paper_rows(options, options.recipe()) for row in each.rows.values()]
     firsts = [row.get("R@1", next(iter(row.values()))) for row in rows]
     assert sorted(firsts) == sorted(expected)
 
 
 def test_differences_from_the_paper_are_listed_below_its_row():
-    poolings = [Benchmark(method="mpa", pooling=typed).recipe().pooling for typed in (None, "max")]
-    assert poolings == ["cubic", "max"]
-    options = Benchmark(method="eps", batch="8x4", steps=2)
+    recipes = [read(f"--method mpa {words}").recipe() for words in ("", "--pooling max")]
+    assert [recipe.network.pooling for recipe in recipes] == ["cubic", "max"]
+    options = read("--method eps --classes-per-batch 8 --samples-per-class 4 --steps 2")
     found = paper_rows(options, options.recipe())
     below = "\n".join(footnotes(found, "eps", "conventional", differences(options)))
     for difference in ("batch 8x4 (paper: 20x8)", "steps 2", "random weights"):
@@ -177,8 +188,9 @@ def test_differences_from_the_paper_are_listed_below_its_row():
 @pytest.mark.parametrize(("dataset", "most"), [("cub", 15_000), ("inshop", 150_000)])
 def test_step_limit_exceeds_the_papers_longest_runs(dataset, most):
     """The longest needed 131,000 steps on average (CCP's Table 5)."""
-    assert Benchmark(method="contrastive", dataset=dataset, protocol="mlrc").longest == most
+    options = read(f"--method contrastive --dataset {dataset} --protocol mlrc")
+    assert options.run_recipe().batch.steps == most
 
 
 def test_command_offers_every_recipe():
-    assert set(get_args(get_type_hints(Benchmark)["method"])) == set(RECIPES)
+    assert set(get_args(get_type_hints(TaskOptions)["method"])) == set(RECIPES)

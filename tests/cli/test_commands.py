@@ -82,7 +82,7 @@ ERRORS = {
     "an argument": (ValueError("data_dir must be\n  a folder"), 2, "--data-dir must be a folder$"),
     "numbers": (FloatingPointError("the loss is nan at step 3"), 2, "step 3"),
     "memory": (MemoryError(), 2, "out of memory"),
-    "memory of a device": (RuntimeError("RESOURCE_EXHAUSTED: 9 GiB"), 2, "--batch"),
+    "memory of a device": (RuntimeError("RESOURCE_EXHAUSTED: 9 GiB"), 2, "--batch-size"),
     "a worker": (EndedError("a worker was ended"), 2, "a worker was ended"),
     "Ctrl-C": (KeyboardInterrupt(), 130, "--out"),
 }
@@ -116,7 +116,7 @@ def test_errors_print_one_line_and_set_the_exit_code(how, jdml_command, monkeypa
 
 SMALL = {
     "demo": "--steps 3 --seeds 1",
-    "train": "--image-size 16 --dim 4 --batch 3x4 --steps 4 --workers 1 --quiet",
+    "train": "--image-size 16 --dim 4 --classes-per-batch 3 --samples-per-class 4 --steps 4 --workers 1 --quiet",
     "embed": "--quiet",
     "search": "--quiet",
     "sweep": "--steps 2 --dim 4 --quiet",

@@ -13,16 +13,16 @@ from cli.photos import draw_noise
 from flax.traverse_util import flatten_dict
 
 from jdml import losses, models, objectives, registry
-from jdml.cli.train import Train
+from jdml.cli.commands import COMMANDS
 from jdml.cli.training_run import TrainingRun
 from jdml.models import weights
 from jdml.models.tensors import write_tensors
 from jdml.training import create_state, load
 
 
-def training_of(**options):
-    settled = Train(image_size=16, **options).settled()
-    return TrainingRun(settled, settled.recipe(), {})
+def training_of(*words):
+    options = COMMANDS["train"].read(["--image-size", "16", *map(str, words)])
+    return TrainingRun(options.settled(), {})
 
 
 def test_recommended_recipe_run_is_not_extended(train_images, animals, tmp_path):
@@ -38,15 +38,15 @@ def test_recommended_recipe_run_is_not_extended(train_images, animals, tmp_path)
     ("typed", "augmented"),
     [
         ("--augmentation none", False),
-        ("--model small --freeze backbone --kept-views 2", True),
+        ("--model small --freeze backbone --cached-views 2", True),
     ],
 )
 def test_proxy_pools_are_augmented_like_batches(train_images, animals, tmp_path, typed, augmented):
     words = ("--data-dir", animals, "--loss", "contrastive", "--method", "ccp", "--validation", 0.5)
     code, _, err = train_images(*words, *typed.split(), "--out", tmp_path / "run")
     assert code == 0, err
-    hook = json.loads((tmp_path / "run" / "config.json").read_text())["hook"]
-    assert hook.get("augment", True) == augmented
+    config = json.loads((tmp_path / "run" / "config.json").read_text())
+    assert config["callbacks"]["AlternatingProblems"].get("augment", True) == augmented
 
 
 # Weights
@@ -56,12 +56,12 @@ def test_head_wider_than_its_features_is_initialized_at_random(animals, tmp_path
     """If the initialization was typed, it is refused before any work."""
     file = tmp_path / "resnet18.safetensors"
     write_tensors(file, {}, {weights.ARCHITECTURE: "resnet18"})
-    wide = {"data_dir": animals, "model": "resnet18", "weights": file, "dim": 513}
-    run = training_of(**wide)
-    assert run.recipe.head == "random"
+    wide = ("--data-dir", animals, "--model", "resnet18", "--weights", file, "--dim", 513)
+    run = training_of(*wide)
+    assert run.recipe.network.head_init == "random"
     assert run.notes
-    with pytest.raises(ValueError, match=r"^--head principal, --dim 513\b"):
-        training_of(**wide, head="principal")
+    with pytest.raises(ValueError, match=r"^--head-init principal, --dim 513\b"):
+        training_of(*wide, "--head-init", "principal")
 
 
 @pytest.fixture
@@ -99,7 +99,18 @@ def test_network_is_configured_by_its_weights_file(train_images, jdml_main, anim
     metadata = {weights.ARCHITECTURE: network, weights.SETTINGS: json.dumps(settings)}
     arrays = write_weights(file, net, metadata)
     (animals / "ant" / "0.jpg").write_bytes(b"no image")
-    data = ("--data-dir", animals, "--batch", "2x3", "--on-bad-image", "skip", "--steps", 0)
+    data = (
+        "--data-dir",
+        animals,
+        "--classes-per-batch",
+        2,
+        "--samples-per-class",
+        3,
+        "--on-bad-image",
+        "skip",
+        "--steps",
+        0,
+    )
     words = (*data, "--model", network, "--weights", file, "--out", run)
     code, _, err = train_images(*words)
     assert (code, err) == (0, "")
@@ -170,7 +181,7 @@ def test_inshop_is_scored_in_its_gallery(train_images, tmp_path):
     text = "\n".join([str(len(rows)), "image_name item_id evaluation_status", *lines])
     (tmp_path / "list_eval_partition.txt").write_text(text)
     draw_noise(tmp_path / path for path, _, _ in rows)
-    code, out, err = train_images("--data", "inshop", "--data-dir", tmp_path, "--batch", 4)
+    code, out, err = train_images("--data", "inshop", "--data-dir", tmp_path, "--batch-size", 4)
     assert code == 0, err
     assert "R@30" in out
     assert "test item" in out
@@ -178,7 +189,7 @@ def test_inshop_is_scored_in_its_gallery(train_images, tmp_path):
 
 def test_damaged_images_stop_or_are_skipped(train_images, animals, tmp_path):
     (animals / "ant" / "3.jpg").write_bytes(b"no image")
-    words = ("--data-dir", animals, "--batch", 16, "--augmentation", "mlrc")
+    words = ("--data-dir", animals, "--batch-size", 16, "--augmentation", "mlrc")
     options = (*words, "--out", tmp_path / "run")
     code, _, err = train_images(*options)
     assert (code, err.count("\n")) == (2, 1)
@@ -193,7 +204,7 @@ def test_damaged_images_stop_or_are_skipped(train_images, animals, tmp_path):
 
 def test_stopped_run_resumes_with_skip_after_its_images_moved(train_images, animals, tmp_path):
     (animals / "dog" / "3.jpg").write_bytes(b"no image")  # scored, not trained on
-    options = ("--data", "folder", "--batch", 8, "--out", tmp_path / "run")
+    options = ("--data", "folder", "--batch-size", 8, "--out", tmp_path / "run")
     code, _, err = train_images(*options, "--data-dir", animals)
     assert (code, err.count("\n")) == (2, 1)
     moved = animals.rename(tmp_path / "moved")

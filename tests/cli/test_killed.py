@@ -20,9 +20,10 @@ pytestmark = pytest.mark.slow  # three runs, one of them in a process of its own
 
 def command(animals: Path, folder: Path, workers: int) -> list[str]:
     options = (
-        "train --data folder --model eps --dim 2 --image-size 16 --batch 2x4 --steps 30 --on-bad-image skip "
+        "train --data folder --model eps --dim 2 --image-size 16 --classes-per-batch 2 --samples-per-class 4 "
+        "--steps 30 --on-bad-image skip "
         "--validation 0.2 --evaluate-every 10 --patience 100 --checkpoint-every 5 --quiet "
-        "--loss contrastive --memory 12 --miner eps --weight-decay 1e-4 --devices 1"
+        "--loss contrastive --memory-size 12 --miner eps --weight-decay 1e-4 --devices 1"
     )
     files = ["--data-dir", str(animals), "--out", str(folder), "--workers", str(workers)]
     return [*options.split(), *files]

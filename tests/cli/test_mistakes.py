@@ -160,7 +160,7 @@ TOGETHER = [
     ("train --loss triplet --learn-beta class", "--learn-beta", "--loss margin"),
     ("train --batch-size 8 --classes-per-batch 2", "--classes-per-batch", "--samples-per-class"),
     ("train --batch-size 8 --group-by digit", "--group-by", "--classes-per-batch"),
-    ("benchmark --method eps --proxies-per-class 2 --dry-run", "--proxies-per-class", "eps"),
+    ("benchmark --method eps --proxies-per-class 2 --dry-run", "--proxies-per-class", "pair"),
     ("benchmark --label-noise .2 --protocol mlrc --dry-run", "--label-noise", "conventional"),
     ("benchmark --dry-run --backbone vit_s16 --pooling max", "--pooling", "--backbone vit_s16"),
     ("benchmark --dry-run --method ccp --method-setting loss=arcface", "loss", "contrastive"),

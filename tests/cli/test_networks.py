@@ -66,6 +66,7 @@ def other():
 """
 
 
+BATCH = "--classes-per-batch 2 --samples-per-class 3".split()
 OTHERS = ("OfNnx", "of_equinox", "of_functions")
 """One network of each library; ``tests/training`` tests their differences."""
 
@@ -85,7 +86,7 @@ def nets(tmp_path, monkeypatch):
     ["OfLinen", *(pytest.param(name, marks=pytest.mark.slow) for name in OTHERS)],
 )
 def test_custom_network_trains_embeds_and_searches(capsys, animals, nets, made, train_images):
-    words = ("--data", "folder", "--data-dir", animals, "--model", f"nets:{made}", "--batch", "2x3")
+    words = ("--data", "folder", "--data-dir", animals, "--model", f"nets:{made}", *BATCH)
     code, out, err = train_images(*words, "--out", "run")
     assert (code, err) == (0, "")
     assert f"nets:{made}: " in out
@@ -93,7 +94,10 @@ def test_custom_network_trains_embeds_and_searches(capsys, animals, nets, made, 
     trained = training.load("run")
     vectors = trained.embed(animals)
     assert vectors.shape == (32, 4)
-    assert json.loads(Path("run/config.json").read_text())["recipe"]["network"] == f"nets:{made}"
+    assert (
+        json.loads(Path("run/config.json").read_text())["recipe"]["network"]["name"]
+        == f"nets:{made}"
+    )
     for command in ("embed run animals", "export run --out e.safetensors", "export run --out e.stablehlo",
                     "embed e.safetensors animals --out from_file.npz",
                     "search run animals/ant/0.jpg --gallery animals -k 1"):  # fmt: skip
@@ -120,6 +124,6 @@ def test_custom_network_trains_embeds_and_searches(capsys, animals, nets, made, 
     ],
 )
 def test_custom_networks_that_do_not_fit_are_refused(train_images, animals, nets, words, names):
-    code, _, err = train_images("--data-dir", animals, "--batch", "2x3", "--model", *words.split())
+    code, _, err = train_images("--data-dir", animals, *BATCH, "--model", *words.split())
     assert (code, err.count("\n")) == (2, 1)
     assert re.search(names, err), err

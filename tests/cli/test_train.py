@@ -32,7 +32,8 @@ def test_seen_and_unseen_classes_are_scored_separately(jdml_main, tmp_path):
 
 def test_proxy_loss_stops_early(jdml_main, tmp_path):
     options = (
-        "--loss soft_triple --proxies-per-class 2 --dim 4 --batch 4x4 --optimizer sgd --lr 1e-9 --weight-decay 1e-4 "
+        "--loss soft_triple --proxies-per-class 2 --dim 4 --classes-per-batch 4 --samples-per-class 4 "
+        "--optimizer sgd --lr 1e-9 --weight-decay 1e-4 "
         "--validation 0.3 --evaluate-every 2 --patience 1 --steps 50 --quiet"
     )
     code, out, err = jdml_main("train", *options.split(), "--out", tmp_path)
@@ -51,7 +52,7 @@ def test_proxy_loss_stops_early(jdml_main, tmp_path):
 def test_devices_and_micro_batches_change_nothing(jdml_main, tmp_path):
     """Six steps on one device and on two are the same, also resumed on the other."""
     words = "train --loss multi_similarity --optimizer sgd --lr 1e-3 --freeze-batch-norm --steps 6"
-    words = f"{words} --dim 8 --batch 32 --quiet".split()
+    words = f"{words} --dim 8 --batch-size 32 --quiet".split()
     shown = {}
     for name, more in {
         "one": ["--devices", 1],
@@ -76,8 +77,8 @@ def test_devices_and_micro_batches_change_nothing(jdml_main, tmp_path):
 def test_device_count_divides_the_cpu(asked, there):
     """A single process divides its CPU, unless its user has set the number of devices."""
     program = (
-        "import jax; from jdml.cli.options.machines import Machines; machines = Machines(devices='2');"
-        "machines.join(); print(jax.device_count(), *machines.mesh(32)[1])"
+        "import jax; from jdml.cli.options.devices import DeviceOptions; options = DeviceOptions(devices='2');"
+        "options.join(); print(jax.device_count(), *options.mesh(32)[1])"
     )
     env = {k: v for k, v in os.environ.items() if k not in ("XLA_FLAGS", "JAX_NUM_CPU_DEVICES")}
     if asked:
@@ -117,12 +118,16 @@ def test_zero_steps_score_the_initial_network(jdml_command, tmp_path, more):
 def test_ccp_trains(jdml_command, tmp_path):
     done = jdml_command(
         *"train --method ccp --validation .3 --proxies-per-class 2 --method-setting patience=1".split(),
-        *"--dim 2 --batch 8 --steps 2 --evaluate-every 1 --quiet --out".split(), tmp_path,
+        *"--dim 2 --batch-size 8 --steps 2 --evaluate-every 1 --quiet --out".split(), tmp_path,
     )  # fmt: skip
     assert done.code == 0, done.err
     config = json.loads((tmp_path / "config.json").read_text())
-    assert config["hook"].items() >= {"patience": 1, "anchor_first": True}.items()
-    assert (config["recipe"]["normalize"], config["embedding"]["normalize"]) == ("ball", "ball")
+    problems = config["callbacks"]["AlternatingProblems"]
+    assert problems.items() >= {"patience": 1, "anchor_first": True}.items()
+    assert (config["recipe"]["loss"]["normalize"], config["embedding"]["normalize"]) == (
+        "ball",
+        "ball",
+    )
     trained = training.load(tmp_path)
     assert trained.objective_params["proxies"].shape == (10, 2, 2)
     vectors = trained.embed(np.zeros((1, 8, 8, 1), np.uint8))

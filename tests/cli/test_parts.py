@@ -1,0 +1,79 @@
+"""A recipe's parts: a field that is added is an option with its help, and in JSON; parts and calls are small."""
+
+import contextlib
+import dataclasses
+import inspect
+import io
+import json
+import re
+from typing import Annotated
+
+import pytest
+
+import jdml.cli
+from jdml import recipes, training
+from jdml.cli.commands import COMMANDS, Command
+from jdml.cli.options.parts import Typed, options_of, typed, with_typed
+from jdml.recipes import LossConfig, Recipe
+
+
+@dataclasses.dataclass(frozen=True)
+class MyLoss(LossConfig):
+    """A loss with one more number."""
+
+    extra: int = 3
+    """What is added to the loss."""
+
+
+@dataclasses.dataclass(frozen=True)
+class MyRecipe(Recipe):
+    """A recipe with this loss."""
+
+    loss: MyLoss = MyLoss()
+
+
+@dataclasses.dataclass(frozen=True)
+class Show:
+    """Print a recipe."""
+
+    loss: Annotated[Typed, options_of(MyLoss())] = typed()
+
+    def execute(self) -> None:
+        print(json.dumps(with_typed(MyRecipe(), {"loss": self.loss}).to_json()))
+
+
+def test_field_of_a_subclass_is_in_json():
+    made = MyRecipe(loss=MyLoss("circle", extra=5))
+    assert MyRecipe.from_json(json.loads(json.dumps(made.to_json()))) == made
+    assert made != made.replace(loss={"extra": 6})
+    assert hash(made) == hash(MyRecipe.from_json(made.to_json()))
+
+
+def test_field_of_a_subclass_is_an_option_with_its_help(jdml_command, monkeypatch):
+    record = Command("show", f"{__name__}:Show", "show", "jdml show", computes=False)
+    monkeypatch.setitem(COMMANDS, "show", record)  # registered, as a command of the library is
+    told = " ".join(jdml_command("show", "--help").out.split())
+    assert "--extra N What is added to the loss. (default: 3)" in told
+    done = jdml_command("show", "--extra", 5, "--loss", "circle")
+    assert (done.code, done.err) == (0, "")
+    assert MyRecipe.from_json(json.loads(done.out)) == MyRecipe(loss=MyLoss("circle", extra=5))
+
+
+def test_help_of_train_is_three_screens_in_groups(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "100")
+    screen = io.TextIOWrapper(io.BytesIO(), "utf-8", write_through=True)
+    with contextlib.redirect_stdout(screen), pytest.raises(SystemExit):
+        jdml.cli.main(["train", "--help"])
+    text = screen.buffer.getvalue().decode()
+    assert len(text.splitlines()) <= 180
+    assert "(default: None)" not in text
+    groups = re.findall(r"^╭─ (\S+) options ─+╮$", text, re.M)
+    assert {"data", *(field.name for field in dataclasses.fields(Recipe)), "run"} <= set(groups)
+
+
+def test_parts_and_calls_are_small():
+    parts = [*(type(part) for part in vars(Recipe()).values()), recipes.ProxyConfig]
+    for kind in parts:
+        assert len(dataclasses.fields(kind)) <= 10, kind
+    assert len(inspect.signature(training.fit).parameters) <= 14
+    assert len(inspect.signature(training.train).parameters) <= 10
