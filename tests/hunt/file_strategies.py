@@ -292,12 +292,13 @@ COMMANDS: dict[str, dict[str, list[str]]] = {
     },
     # The folder holds another run: all options are read and checked, and nothing trains.
     "train --data-dir photos --out run": {
-        "loss": ["triplet", "proxy_anchor", "x"], "batch": ["2x2", "0x2", "3", "x", "99x99"], "steps": NUMBERS,
+        "loss": ["triplet", "proxy_anchor", "x"], "batch-size": ["3", *NUMBERS], "steps": NUMBERS,
+        "classes-per-batch": ["2", *NUMBERS], "samples-per-class": ["2", *NUMBERS],
         "lr": NUMBERS, "dim": NUMBERS, "split": ["none", "images", "classes", "x"], "validation": NUMBERS,
         "seed": NUMBERS, "image-size": ["8", *NUMBERS], "model": ["small", "eps", "x"],
         "miner": ["easy", "easy+hard", "x"], "classes-file": ["names.txt", "e.npz", "nowhere"], "test-share": NUMBERS,
-        "labels": NAMES, "memory": NUMBERS, "weight-decay": NUMBERS, "label-noise": NUMBERS, "train-classes": NUMBERS,
-        "quiet": [],
+        "labels": NAMES, "memory-size": NUMBERS, "weight-decay": NUMBERS, "label-noise": NUMBERS,
+        "train-classes": NUMBERS, "quiet": [],
     },
 }  # fmt: skip
 """Commands with the arguments that they need, and right and wrong values of their options."""
@@ -322,8 +323,9 @@ RIGHT: dict[str, dict[str, list[str]]] = {
         "out": ["new.html"], "labels": ["class"], "most": ["9"], "title": ["<b>", "é"], "map": ["pca"],
     },
     "train --data-dir photos --out run": {
-        "loss": ["triplet", "proxy_anchor"], "batch": ["2x2", "3"], "steps": ["1"], "lr": ["1", "2.5"], "dim": ["1"],
-        "split": ["none"], "seed": ["0", "1"], "image-size": ["8"], "model": ["small"], "memory": ["0"], "quiet": [],
+        "loss": ["triplet", "proxy_anchor"], "batch-size": ["3"], "steps": ["1"], "lr": ["1", "2.5"], "dim": ["1"],
+        "split": ["none"], "seed": ["0", "1"], "image-size": ["8"], "model": ["small"], "memory-size": ["0"],
+        "quiet": [],
     },
 }  # fmt: skip
 """Options of these commands that go together."""
@@ -344,6 +346,6 @@ def command_lines(draw: Any, command: str) -> tuple[list[list[str]], bool]:
         flag = "-k" if name == "k" else f"--{draw(st.sampled_from([name, name.replace('-', '_')]))}"
         options.append([flag, *([draw(st.sampled_from(known[name]))] if known[name] else [])])
     if not right and draw(st.integers(0, 9)) == 9:
-        unknown = ["--nothing", "--epochs=3", "-x", "--quiet=maybe", "extra"]
+        unknown = ["--nothing", "--batch=3", "-x", "--quiet=maybe", "extra"]
         options.append([draw(st.sampled_from(unknown))])
     return options, right

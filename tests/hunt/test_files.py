@@ -111,6 +111,8 @@ def photos(tmp_path_factory) -> Path:
 def resume(place: Path, photos: Path) -> Any:
     """Train a small network for a step, or resume a run that did."""
     images = data.load("folder", photos, "all", transform=data.conventional(8))
+    recipe = {"loss": {"name": "triplet"}, "optimizer": {"learning_rate": 0.1}}
+    config = {"data": "toy", "recipe": recipe, "seed": 0}
     return training.fit(
         jdml.models.create("small", dim=2),
         jdml.objectives.pair(jdml.triplet_loss),
@@ -118,9 +120,7 @@ def resume(place: Path, photos: Path) -> Any:
         images,
         data.RandomBatchSampler(len(images), 8),
         steps=1,
-        out_dir=place,
-        config={"data": "toy", "recipe": {"loss": "triplet", "lr": 0.1}, "seed": 0},
-        log_every=1,
+        run=training.RunConfig(place, log_every=1, config=config),
         progress=False,
     )
 

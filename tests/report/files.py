@@ -14,12 +14,11 @@ def write_run(folder, config, scores=None, log=()):
     return folder
 
 
-def train_config(**changes):
+def train_config(*, loss="triplet", lr=0.001, **changes):
     """Return the config.json of `jdml train`."""
     return {
         "data": "digits",
-        "loss": "triplet",
-        "lr": 0.001,
+        "recipe": {"loss": {"name": loss}, "optimizer": {"learning_rate": lr}},
         "seed": 0,
         "fit": {"steps": 4, "seed": 0},
         "fingerprint": {"objective": "a"},

@@ -10,7 +10,7 @@ from report.files import train_config, write_run
 from scipy import stats
 
 from jdml.cli import main
-from jdml.cli.sweep import Sweep
+from jdml.cli.commands import COMMANDS
 from jdml.report import Run, compare_runs, comparison_records, comparison_table, read_runs, verdict
 
 
@@ -239,10 +239,14 @@ def test_comparison_is_at_most_120_columns_wide(tmp_path, capsys):
 
 
 def test_sweep_over_flags_and_tuples(tmp_path):
-    given = ("remat=True,False", "loss-setting=k=(1, 2),k=(1, 4)")
-    swept = Sweep(loss="recall_at_k", set=given, out=tmp_path).runs()
-    assert {name: (run.remat, run.loss_setting) for name, run in swept.items()} == {
-        f"{flag}_k=_1_{k}_-0": (flag, (f"k=(1, {k})",)) for flag in (True, False) for k in (2, 4)
+    def runs(*values):
+        words = ("--out", str(tmp_path), "--loss", "recall_at_k", "--model", "vit_s16", "--set")
+        swept = COMMANDS["sweep"].read([*words, *values]).runs()
+        return {name: run.recipe() for name, run in swept.items()}
+
+    recipes = runs("remat=True,False", "--set", "loss-setting=k=(1, 2),k=(1, 4)")
+    assert {name: (r.network.remat, r.loss.settings) for name, r in recipes.items()} == {
+        f"{flag}_k=_1_{k}_-0": (flag, {"k": (1, k)}) for flag in (True, False) for k in (2, 4)
     }
-    with pytest.raises(ValueError, match=r"^--set remat\b"):
-        Sweep(set=("remat=1",), out=tmp_path).runs()
+    with pytest.raises(ValueError, match=r"^--remat\b.*\b1\b"):
+        runs("remat=1")

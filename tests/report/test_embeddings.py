@@ -232,7 +232,7 @@ def test_thumbnails_fit_their_size_limit():
 def test_field_is_drawn_with_its_charges(cloud):
     x, labels = cloud
     proxies = {"proxies": np.eye(3, 8)[:, None]}
-    field = {"recipe": {"loss": "potential_field", "settings": {"alpha": 2.0}}}
+    field = {"recipe": {"loss": {"name": "potential_field", "settings": {"alpha": 2.0}}}}
     drawn = panels(field, proxies, x, labels, str)
     assert len(drawn) == 3
     for label, panel in enumerate(drawn):
@@ -240,7 +240,7 @@ def test_field_is_drawn_with_its_charges(cloud):
         x0, x1, y0, y1 = panel["extent"]
         assert all(x0 <= a <= x1 and y0 <= b <= y1 for a, b, _ in panel["points"] + panel["stars"])
         assert sum(own for *_, own in panel["stars"]) == 1
-    assert panels({"recipe": {"loss": "triplet"}}, proxies, x, labels, str) == []
+    assert panels({"recipe": {"loss": {"name": "triplet"}}}, proxies, x, labels, str) == []
     assert panels(field, {}, x, labels, str) == []
 
 
@@ -254,7 +254,7 @@ def test_density_is_drawn_with_the_runs_flow(cloud):
     flow = flows.preset("released", 8, 8, **settings)
     params = flow.init(jax.random.key(0), jnp.zeros((2, 8)), jnp.zeros((2, 8)))["params"]
     learned = {"proxies": np.eye(3, 8)[:, None], "flow": params}
-    config = {"recipe": {"method": {"flow_settings": settings}}}
+    config = {"recipe": {"loss": {"method": {"flow_settings": settings}}}}
     first, *_ = panels(config, learned, x, labels, str)
     assert first["heat"]["kind"] == "level"
     assert first["stars"] == [[0.0, 0.0, 1]]

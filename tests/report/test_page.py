@@ -47,7 +47,7 @@ def make_runs(names):
             0,
             {"test kind R@1": 0.5 + place / 4},
             log,
-            config={"recipe": {"loss": "potential_field", "settings": {"delta": 0.3}}},
+            config={"recipe": {"loss": {"name": "potential_field", "settings": {"delta": 0.3}}}},
             command=f"jdml train --note {names[2]}",
             versions={"jdml": "0.1"},
             seconds=2.0,

@@ -19,7 +19,7 @@ def test_run_of_train_is_read(tmp_path):
     (place / "resources.json").write_text('{"memory_mib": 70.5}')
     (run,) = read_runs(place)
     assert (run.name, run.seed, run.metrics) == ("a", 0, {"test digit R@1": 0.5})
-    assert run.settings == {"data": "digits", "loss": "triplet", "lr": 0.001}
+    assert run.settings == {"data": "digits", "loss": "triplet", "optimizer.learning_rate": 0.001}
     assert (run.seconds, run.memory, run.command) == (3.0, 70.5, "jdml train --lr 0.001")
     assert [record["step"] for record in run.log] == [1, 2]
     assert not run.trained
@@ -71,7 +71,10 @@ def test_four_folds_are_one_run(tmp_path):
 
 
 def test_folds_of_an_unfinished_benchmark_have_validation_scores(tmp_path):
-    config = {"started": {"command": "jdml benchmark --protocol mlrc"}, "recipe": {"loss": "pfml"}}
+    config = {
+        "started": {"command": "jdml benchmark --protocol mlrc"},
+        "recipe": {"loss": {"name": "pfml"}},
+    }
     for seed in (0, 1):
         scores = {"step": 4, "R@1": 0.5 + seed / 4}
         write_run(tmp_path / "m" / f"fold{seed}", {**config, "fit": {"seed": seed}}, scores)

@@ -29,7 +29,7 @@ def test_full_disk_leaves_no_incomplete_file(run, photos, tmp_path, monkeypatch,
 def test_disk_that_fills_during_training_keeps_the_last_checkpoint(
     tmp_path, monkeypatch, jdml_command
 ):
-    words = "train --model eps --dim 2 --batch 2x4 --checkpoint-every 2 --quiet --out".split()
+    words = "train --model eps --dim 2 --batch-size 16 --checkpoint-every 2 --quiet --out".split()
     free, saves = shutil.disk_usage, []
 
     def filling(path):

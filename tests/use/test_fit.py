@@ -39,14 +39,14 @@ PARTS = {
 }
 
 
-def fit(out_dir=None, *, steps=2, sampler=None, **changes):
+def fit(run=None, *, steps=2, sampler=None, **changes):
     settings = {name: changes.pop(name) for name in tuple(changes) if name not in PARTS}
     parts = {**PARTS, **changes}
     if sampler is None:
         sampler = data.RandomBatchSampler(24, 8)
     return training.fit(
         parts["model"], parts["objective"], parts["optimizer"], parts["train"], sampler,
-        steps=steps, out_dir=out_dir, progress=False, **settings,
+        steps=steps, run=run, progress=False, **settings,
     )  # fmt: skip
 
 
@@ -60,9 +60,10 @@ def run(tmp_path_factory):
     folder = tmp_path_factory.mktemp("fit")
     values = iter([0.1, 0.9, 0.2])
     result = fit(
-        folder, steps=3, evaluate=lambda embed: {"score": next(values)}, evaluate_every=1,
-        monitor="score", normalize=jdml.sphere,
-    )  # fmt: skip
+        training.RunConfig(folder, normalize=jdml.sphere),
+        steps=3,
+        evaluation=training.Evaluation(lambda embed: {"score": next(values)}, 1, monitor="score"),
+    )
     return SimpleNamespace(folder=folder, result=result)
 
 
@@ -218,6 +219,15 @@ def test_objectives_check_their_settings(make, names):
 # Results belong to their run
 
 
+def again(run):
+    """Return the settings of the run."""
+    return {
+        "run": training.RunConfig(run.folder, normalize=jdml.sphere),
+        "steps": 3,
+        "evaluation": training.Evaluation(spread, 1, monitor="score"),
+    }
+
+
 @pytest.mark.parametrize(
     ("changes", "part"),
     [
@@ -226,16 +236,13 @@ def test_objectives_check_their_settings(make, names):
         ({"model": Mlp(6)}, "model"),
         ({"preprocess": jnp.sin}, "model"),
         ({"train": data.Dataset("other", FEATURES + 1, LABELS)}, "data"),
-        ({"pretrained": dict}, "start"),
+        ({"state": training.pretrained(dict)}, "start"),
     ],
 )
 def test_resume_refuses_another_run(run, changes, part):
     before = (run.folder / "metrics.json").read_text()
     with pytest.raises(ValueError, match=rf"\b{part}\b"):
-        fit(
-            run.folder, steps=3, evaluate=spread, evaluate_every=1, monitor="score",
-            normalize=jdml.sphere, **changes,
-        )  # fmt: skip
+        fit(**again(run), **changes)
     assert (run.folder / "metrics.json").read_text() == before
 
 
@@ -250,11 +257,8 @@ def test_folder_of_a_refused_run_can_be_reused(tmp_path):
 
 
 def test_repeated_call_returns_the_same_result(run):
-    again = fit(
-        run.folder, steps=3, evaluate=spread, evaluate_every=1, monitor="score",
-        normalize=jdml.sphere, objective=objectives.pair(jdml.triplet_loss), optimizer=optax.adam(1e-2),
-    )  # fmt: skip
-    assert again.history == run.result.history
+    parts = {"objective": objectives.pair(jdml.triplet_loss), "optimizer": optax.adam(1e-2)}
+    assert fit(**again(run), **parts).history == run.result.history
     assert json.loads((run.folder / "metrics.json").read_text()) == {"step": 2, "score": 0.9}
 
 

@@ -16,6 +16,8 @@ from jdml import data, models, objectives, report, training
 from jdml.registry.places import check_local
 from jdml.training import exporting, records, study
 
+BATCH = "--classes-per-batch 2 --samples-per-class 4"
+
 
 @pytest.fixture
 def linked(photos, tmp_path):
@@ -47,7 +49,7 @@ def test_all_commands_read_the_same_linked_images(run, linked, tmp_path, jdml_co
     assert [answer["query"] for answer in answers] == files.tolist()
     assert {len(answer["found"]) for answer in answers} == {23}
     assert re.search(r"\b24 ", jdml_command("data", "check", "folder", linked, "--quiet").out)
-    words = ("--batch", "2x4", "--split", "none", "--out", tmp_path / "run")
+    words = (*BATCH.split(), "--split", "none", "--out", tmp_path / "run")
     done = jdml_command("train", "--data-dir", linked, *tiny, *words)
     assert done.code == 0, done.err
     assert re.search(r"\b24 .*\b4 ", done.out)
@@ -127,7 +129,7 @@ def test_named_parts_are_trained_held_out_and_scored(photos, tmp_path, jdml_comm
     ],
 )  # fmt: skip
 def test_local_paths_are_accepted(place):
-    check_local("out_dir", place)
+    check_local("folder", place)
 
 
 class Points(nn.Module):
@@ -141,7 +143,7 @@ class Points(nn.Module):
 def fit(place):
     points = data.Dataset("points", np.zeros((4, 4), np.float32), np.arange(4) // 2)
     objective, sampler = objectives.pair(jdml.triplet_loss), data.RandomBatchSampler(4, 4)
-    return training.fit(Points(), objective, optax.sgd(1), points, sampler, steps=1, out_dir=place)
+    return training.fit(Points(), objective, optax.sgd(1), points, sampler, steps=1, run=place)
 
 
 @pytest.mark.parametrize(

@@ -7,10 +7,9 @@ import shutil
 
 import numpy as np
 import pytest
-import tyro
 
 import jdml
-from jdml.cli.sweep import Sweep
+from jdml.cli.commands import COMMANDS
 
 pytest.importorskip("jinja2")
 
@@ -88,7 +87,7 @@ def test_sweep_trains_missing_runs_and_compares_all(tmp_path, jdml_command):
     scores = out / "proxy_anchor-0" / "metrics.json"
     assert scores.stat().st_mtime_ns == times[scores]
     config = json.loads((out / "proxy_anchor-0" / "config.json").read_text())
-    assert config["recipe"]["loss"] == "proxy_anchor"
+    assert config["recipe"]["loss"]["name"] == "proxy_anchor"
     assert shlex.split(config["started"]["command"])[:2] == ["jdml", "train"]
     done = jdml_command("report", out, "--out", tmp_path / "r.html")
     assert done.code == 0, done.err
@@ -121,7 +120,7 @@ def test_sweep_selects_by_held_out_rows_with_compares_baseline(tmp_path, jdml_co
     [
         ("lr=1e-4,1e-3", {0.2}),
         ("lr=1e-4,1e-3 --validation .3", {0.3}),
-        ("lr=1e-4,1e-3 --choose-on test", {0.0}),
+        ("lr=1e-4,1e-3 --select-on test", {0.0}),
         ("lr=1e-4,1e-3 --data-dir PHOTOS", {0.0}),
         ("validation=0,0.3", {0, 0.3}),
     ],
@@ -131,8 +130,8 @@ def test_validation_share_of_a_sweep(tmp_path, draw, typed, shares):
     for part in ("train", "val", "test") if "PHOTOS" in typed else ():
         draw(tmp_path / "photos" / part, 2, 2)
     words = typed.replace("PHOTOS", str(tmp_path / "photos")).split()
-    sweep = tyro.cli(Sweep, args=["--out", str(tmp_path), "--set", *words])
-    assert {run.validation for run in sweep.runs().values()} == shares
+    sweep = COMMANDS["sweep"].read(["--out", str(tmp_path), "--set", *words])
+    assert {run.data.validation for run in sweep.runs().values()} == shares
 
 
 @pytest.mark.slow  # two runs, and the same again
@@ -149,8 +148,17 @@ def test_sweep_continues_after_a_run_that_is_not_finite(tmp_path, jdml_command):
 @pytest.mark.slow  # two sweeps
 def test_sweep_refuses_runs_of_changed_data(tmp_path, draw, jdml_command):
     birds = draw(tmp_path / "birds", 2, 12, 16)
-    words = "sweep --loss triplet --image-size 16 --batch 4 --dim 4 --steps 1 --quiet --set lr=1e-3 --choose-on test"
-    words = (*words.split(), "--split", "images", "--out", tmp_path / "s", "--data-dir")
+    words = "sweep --loss triplet --image-size 16 --batch-size 4 --dim 4 --steps 1 --quiet --set lr=1e-3"
+    words = (
+        *words.split(),
+        "--select-on",
+        "test",
+        "--split",
+        "images",
+        "--out",
+        tmp_path / "s",
+        "--data-dir",
+    )
     for _ in range(2):  # the second call finds the run finished
         assert jdml_command(*words, birds).code == 0
     shutil.copy(birds / "kind0/0.png", birds / "kind0/more.png")
@@ -159,19 +167,22 @@ def test_sweep_refuses_runs_of_changed_data(tmp_path, draw, jdml_command):
 
 
 def test_options_typed_with_a_sweep_apply_or_are_refused(tmp_path):
-    typed = {"loss": "multi_similarity", "loss_setting": ("alpha=3",), "out": tmp_path}
-    runs = Sweep(set=("loss-setting=beta=40,beta=60",), **typed).runs().values()
-    assert [run.recipe().settings for run in runs] == [
+    def recipes(values):
+        words = "--loss multi_similarity --loss-setting alpha=3 --set"
+        sweep = COMMANDS["sweep"].read([*words.split(), values, "--out", str(tmp_path)])
+        return [run.recipe() for run in sweep.runs().values()]
+
+    assert [recipe.loss.settings for recipe in recipes("loss-setting=beta=40,beta=60")] == [
         {"alpha": 3.0, "beta": 40.0},
         {"alpha": 3.0, "beta": 60.0},
     ]
     with pytest.raises(ValueError, match=r"\balpha\b"):
-        next(iter(Sweep(set=("loss-setting=alpha=4",), **typed).runs().values())).recipe()
+        recipes("loss-setting=alpha=4")
 
 
 @pytest.mark.slow  # three runs
 def test_runs_of_other_files_or_networks_are_separate_rows(tmp_path, draw, jdml_command):
-    words = "train --loss triplet --image-size 16 --batch 4 --dim 4 --steps 1 --quiet --split images".split()
+    words = "train --loss triplet --image-size 16 --batch-size 4 --dim 4 --steps 1 --quiet --split images".split()
     for seed, name in enumerate(("birds", "cars", "cars")):
         where = draw(tmp_path / f"{name}{seed}", 2, 12 + (name == "cars"), 16)
         out = ("--out", tmp_path / "typed" / f"{name}{seed}")

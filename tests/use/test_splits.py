@@ -1,6 +1,5 @@
 """The test part of a run has no training image: in its folder, in its file, in a report."""
 
-import dataclasses
 import json
 import re
 import shutil
@@ -129,9 +128,12 @@ def test_file_without_its_run_does_not_know_its_parts(photos, run, tmp_path):
 def test_labels_are_those_of_training(tmp_path):
     """Also for a run without a command line."""
     digits = jdml.data.load("digits").relabel("parity")
-    easy = dataclasses.replace(jdml.recipes.recipe("eps", "digits"), batch=16, dim=4)
+    easy = jdml.recipes.recipe("eps", "digits").replace(
+        network={"dim": 4}, batch={"size": 16, "steps": 1}
+    )
     run, file = tmp_path / "run", tmp_path / "m.safetensors"
-    training.train(easy, digits, steps=1, progress=False, out_dir=run, config={"data": "digits"})
+    config = training.RunConfig(run, config={"data": "digits"})
+    training.train(easy, digits, run=config, progress=False)
     export_file(training.load(run), file)
     for place in (run, run / "model.safetensors", file):
         labels = read_source("digits", None, config=training.load(place).config).labels
