@@ -19,24 +19,16 @@ from jax import Array
 import jdml
 from experiments.eps_omniglot.tables import CURVES, LONGER, PAPER, PRINTED, report
 from experiments.letters.levels import with_copies
+from experiments.omniglot.methods import DIM, METHODS
 from experiments.options import Tabled, resolved, start
 from experiments.shown import beside, tell
-from experiments.smoke import NETWORK, record, small
+from experiments.smoke import record, small
 from jdml import data, metrics, mining, models
-from jdml.recipes import (
-    BatchConfig,
-    FinetuneConfig,
-    LossConfig,
-    NetworkConfig,
-    OptimizerConfig,
-    Recipe,
-)
+from jdml.recipes import Recipe
 from jdml.recipes.parsing import build_miner
 from jdml.training import Evaluation, by_recipe, pretrained, standard
 from jdml.training.study import run_study
 
-DIM = small(128, 8)
-MARGIN = 0.2
 LEARNING_RATE = 5e-4
 PRETRAINED_RATE = 1e-5
 
@@ -109,29 +101,21 @@ def some_positives(count: int) -> mining.Miner:
 
 def recipe_of(job: dict[str, Any]) -> Recipe:
     """The recipe of a row of the table: with a random positive, or with the easy one."""
-    eps = job["method"].startswith("EPS + ")
-    positive = "easy_positive" if eps else "random_positive"
-    semi_hard = f"{positive}+semi_hard_negative:margin={MARGIN}"
-    printed = {"margin": MARGIN, "squared": True, "reduce_fn": "mean"}
-    # The negatives are compared with the hardest positive of the batch, then the easy one is kept.
-    hard = "multi_similarity_negative+easy_positive" if eps else "multi_similarity"
-    weighted = f"{positive}+distance_weighted_negative"
-    losses = {
-        "triplet": LossConfig("triplet", {"margin": MARGIN}, miner=semi_hard),
-        "triplet, printed": LossConfig("triplet", printed, miner=semi_hard),
-        "triplet, mined, printed": LossConfig("triplet", printed, miner="soft_hard_pairs"),
-        "margin": LossConfig("margin", learn_beta="class", miner=weighted),
-        "MS": LossConfig("multi_similarity", {"beta": 40.0}, miner=hard),
-        "ProxyNCA": LossConfig("proxy_nca", {"scale": 9.0}),
-    }
-    large, samples = job.get("model") == "resnet50", job["samples_per_class"]
-    rate, schedule = job.get("rate", LEARNING_RATE), job.get("schedule", "constant")
-    return Recipe(
-        loss=losses[job["method"].removeprefix("EPS + ")],
-        network=NetworkConfig("resnet50" if large else small("small", NETWORK), DIM),
-        finetune=FinetuneConfig(freeze_batch_norm=large),
-        batch=BatchConfig(None, job["batch"] // samples, samples, steps=job["steps"]),
-        optimizer=OptimizerConfig(learning_rate=rate, schedule=schedule),
+    method, large = job["method"], job.get("model") == "resnet50"
+    known = METHODS[method.removesuffix(", printed").removesuffix(", mined")]
+    loss: dict[str, Any] = {"proxies": {"clip_value": None}}
+    if method.endswith(", printed"):
+        loss["settings"] = {"margin": 0.2, "squared": True, "reduce_fn": "mean"}
+    if method == "triplet, mined, printed":
+        loss["miner"] = "soft_hard_pairs"
+    samples = job["samples_per_class"]
+    classes, rate = job["batch"] // samples, job.get("rate", LEARNING_RATE)
+    return known.replace(
+        loss=loss,
+        network={"name": "resnet50"} if large else {},
+        finetune={"freeze_batch_norm": large},
+        batch={"classes": classes, "samples_per_class": samples, "steps": job["steps"]},
+        optimizer={"learning_rate": rate, "schedule": job.get("schedule", "constant")},
     )
 
 

@@ -15,6 +15,7 @@ import numpy as np
 import optax
 
 import jdml
+from experiments.omniglot.methods import BASES
 from experiments.recorded_recipes import batch_of
 from experiments.smoke import NETWORK, small
 from jdml import data, metrics
@@ -30,15 +31,6 @@ DIGITS = 390
 """Images that train: as many for each seed."""
 CLIP = 5.0
 """Of each entry of a proxy's gradient, in units of the sum U: the recipe's so far."""
-LOSSES = {
-    "PFML": "potential_field",
-    "CPML": "contrastive_potential",
-    "MPA-AP": "multi_proxy_anchor_ap",
-    "SoftTriple": "soft_triple",
-    "ProxyAnchor": "proxy_anchor",
-    "ProxyNCA++": "proxy_nca_pp",
-    "MS": "multi_similarity",
-}
 FIELDS = ("PFML", "CPML")
 
 
@@ -105,20 +97,20 @@ def strongest(job: dict[str, Any]) -> float:
 
 def recipe_of(job: dict[str, Any]) -> Recipe:
     """The recipe of a job; fields without proxies are those of the samples alone, whose force is U."""
-    task, pairs = TASKS[job["task"]], job["method"] == "MS"
+    task, base = TASKS[job["task"]], BASES[job["method"]].loss
     total = {"reduce_fn": "sum"} if job["method"] in FIELDS else {}
     proxies = ProxyConfig(
-        per_class=None if pairs else job["proxies"],
+        per_class=job["proxies"] if base.kind == "proxy" else None,
         init="samples" if job["start"] == "samples" and job["proxies"] else "random",
         clip_value=CLIP if job["clip"] == "entry" else None,
         clip_norm=strongest(job) if job["clip"] == "norm" else None,
         on_sphere=job["sphere"],
     )
-    miner, settings = "multi_similarity" if pairs else "none", {**job["settings"], **total}
+    settings = {**job["settings"], **total}
     network = small("eps" if job["task"] == "digits" else "small", NETWORK)
     rate = {"proxies": job["proxy_rate"]}
     return Recipe(
-        loss=LossConfig(LOSSES[job["method"]], settings, miner=miner, proxies=proxies),
+        loss=LossConfig(base.name, settings, miner=base.miner, proxies=proxies),
     ).replace(
         network={"name": network, "dim": job.get("dim", task.dim)},
         batch={**batch_of(job["batch"] or task.batch), "steps": job["steps"] or task.steps},

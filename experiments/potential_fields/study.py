@@ -14,36 +14,28 @@ import numpy as np
 
 import jdml
 from experiments.eps_mnist import main as digits  # the same images, by parity
+from experiments.omniglot.methods import BASES
 from experiments.smoke import NETWORK, small
 from jdml import data, metrics
 from jdml.recipes import BatchConfig, LossConfig, NetworkConfig, OptimizerConfig, Recipe
 from jdml.training import Embedder, Evaluation, by_recipe
 
-MULTI = small(15, 2)  # proxies per class, where a loss takes several
 PROXY_RATE = 100.0  # the proxies' learning rate, in units of the model's
 CLIP = 5.0  # largest entry of the proxies' gradient, for charges that almost touch
-SEVERAL = {"proxies_per_class": MULTI}
-CPML = {"delta": 0.2, **SEVERAL}
-LOSSES: dict[str, tuple[str, dict[str, Any]]] = {
-    "PFML": ("potential_field", {"delta": 0.2, "alpha": 1.0, **SEVERAL}),
-    "CPML": ("contrastive_potential", CPML),
-    "CPML, mirrored": ("contrastive_potential", {**CPML, "repulsion": "mirrored"}),
-    "CPML, decaying": ("contrastive_potential", {**CPML, "repulsion": "decaying", "alpha": 1.0}),
-    "MPA": ("multi_proxy_anchor", SEVERAL),
-    "MPA-DW": ("multi_proxy_anchor_dw", SEVERAL),
-    "MPA-AP": ("multi_proxy_anchor_ap", SEVERAL),
-    "SoftTriple": ("soft_triple", SEVERAL),
-    "ProxyAnchor": ("proxy_anchor", {}),
-    "ProxyNCA*": ("proxy_nca_margin", {}),
-    "ProxyNCA": ("proxy_nca", {"scale": 9.0}),
-    "triplet": ("triplet", {"margin": 0.2}),
-    "MS": ("multi_similarity", {"beta": 40.0}),
-}
+
+
+def settings_of(loss: LossConfig) -> dict[str, Any]:
+    """The settings of a loss as jobs have them: with the number of proxies, without how terms are reduced."""
+    own = {name: value for name, value in loss.settings.items() if name != "reduce_fn"}
+    number = loss.proxies.per_class
+    return own if number is None else {**own, "proxies_per_class": number}
+
+
+LOSSES = {name: (recipe.loss.name, settings_of(recipe.loss)) for name, recipe in BASES.items()}
 """Of each method the loss and its settings, with the number of proxies."""
-MINERS = {
-    "triplet": "random_positive+semi_hard_negative:margin=0.2",
-    "MS": "multi_similarity",
-}
+CPML, SETTINGS = LOSSES["CPML"]
+LOSSES["CPML, mirrored"] = (CPML, {**SETTINGS, "repulsion": "mirrored"})
+LOSSES["CPML, decaying"] = (CPML, {**SETTINGS, "repulsion": "decaying", "alpha": 1.0})
 MEASURES = ("R@1", "nDCG@2", "nDCG@4", "nDCG@8", "MAP@R")
 FIELDS = ("PFML", "CPML", "CPML, mirrored", "CPML, decaying")
 POINTS = 4
@@ -117,7 +109,8 @@ def recipe_of(task: Task, method: str, settings: dict[str, Any]) -> Recipe:
     # The paper's U: a force does not depend on how many charges there are.
     settings = {**settings, **({"reduce_fn": "sum"} if method in FIELDS else {})}
     number = settings.pop("proxies_per_class", None)
-    loss = LossConfig(LOSSES[method][0], settings, miner=MINERS.get(method, "none"))
+    miner = BASES[method].loss.miner if method in BASES else "none"
+    loss = LossConfig(LOSSES[method][0], settings, miner=miner)
     return Recipe(
         loss=loss.replace(proxies={"per_class": number}),
         network=NetworkConfig(task.network, task.dim),
