@@ -1,7 +1,7 @@
 """Metrics of arrays by their names, as a file holds them: checked, scaled, measured."""
 
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -32,7 +32,7 @@ def evaluate_arrays(
     second_look: SecondLook = "none",
     on_sphere: bool = False,
     clustered: bool = False,
-    **ranks: Sequence[int],
+    **ranks: Any,
 ) -> dict[str, Any]:
     """Measure embeddings that lie with their labels among other arrays, such as those of a ``.npz`` file.
 
