@@ -23,7 +23,7 @@ from jdml.cli.options.parts import (
 )
 from jdml.cli.options.run import RunOptions, WeightOptions
 from jdml.cli.provenance import started
-from jdml.recipes import METHODS, Recipe, default_recipe, settings_of, with_method
+from jdml.recipes import METHODS, NetworkConfig, Recipe, default_recipe, settings_of, with_method
 from jdml.recipes.network import BACKBONE
 from jdml.recipes.parsing import parse_settings
 from jdml.registry import NETWORKS, pretrained_networks
@@ -203,6 +203,7 @@ class Train:
         self.weights.check(self.network.get("name"))
         model = self.network.get("name") or self.weights.model_name()
         model = model or for_images(None if options.data.of_files else images)
+        NetworkConfig(model)  # refuses an unknown name
         options = replace(options, network={**options.network, "name": model})
         if self._shrinks(model):
             options = replace(options, data=replace(options.data, image_size=SMALL_IMAGES))
