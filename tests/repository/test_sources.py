@@ -143,3 +143,20 @@ def test_typed_options_match_each_loss(name):
     options = {p.annotation for p in written.values() if p.kind is p.VAR_KEYWORD}
     handed_on = set(inspect.signature(loss).parameters) - set(written)
     assert handed_on == {key for option in options for key in get_args(option)[0].__annotations__}
+
+
+def test_calls_and_values_stay_small():
+    """At most 14 parameters a function, but of two with many options of the field, and 20 fields a dataclass."""
+    large = []
+    for file in PACKAGE.rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.FunctionDef):
+                named = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
+                count, most = sum(each.arg not in ("self", "cls") for each in named), 14
+            elif isinstance(node, ast.ClassDef):
+                count, most = sum(isinstance(each, ast.AnnAssign) for each in node.body), 20
+            else:
+                continue
+            if count > most and node.name not in ("compare", "evaluate_retrieval"):
+                large.append(f"{file.name}: {node.name} has {count}")
+    assert not large
