@@ -1,5 +1,6 @@
 """From a recipe to a run: objective, optimizer, sampler, start and callbacks are made of plain values, here alone."""
 
+import copy
 import dataclasses
 import functools
 import logging
@@ -419,7 +420,7 @@ def parts_of_step(
     recipe: Recipe, classes: int, steps_per_epoch: int, steps: int
 ) -> tuple[Any, Any]:
     """Objective and optimizer, the same objects for folds of the same size, which then share a compiled step."""
-    return _parts_of_step(dataclasses.replace(recipe), classes, steps_per_epoch, steps)
+    return _parts_of_step(copy.deepcopy(recipe), classes, steps_per_epoch, steps)
 
 
 @functools.lru_cache(maxsize=8)

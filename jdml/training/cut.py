@@ -141,7 +141,7 @@ class Cut:
             self._check_worked(evaluated)
         if any(shape[:1] != (ROWS,) for shape, _ in evaluated.shapes):
             raise ValueError(
-                f"{'kept_views' if trained else 'the head'}: what learns must take of each image numbers of its own "
+                f"{'cached_views' if trained else 'the head'}: what learns must take of each image numbers of its own "
                 f"[B, …], takes {[list(shape) for shape, _ in evaluated.shapes]} of {ROWS} images"
                 f"{'; ' + ELSE if trained else ''}"
             )
@@ -153,9 +153,9 @@ class Cut:
         """Refuse features that nothing has been computed of."""
         if not evaluated.worked:
             raise ValueError(
-                "kept_views: what learns takes the images themselves (in JAX's "
+                "cached_views: what learns takes the images themselves (in JAX's "
                 f"{', '.join(dict.fromkeys(evaluated.bare))}), so that nothing can be computed once: freeze more, such "
-                f"as freeze='(?!head/).*'; {ELSE}"
+                f"as '(?!head/).*'; {ELSE}"
             )
 
     def _check_training(self, variables: Mapping[str, Tree], evaluated: Side, inputs: Tree) -> None:
@@ -166,7 +166,7 @@ class Cut:
         moves = moving_statistics(self.model, params, stats, inputs)
         if not alike or met.draws or moves:
             raise ValueError(
-                "kept_views: what learns must be the same in training and evaluation, without dropout or batch norm; "
+                "cached_views: what learns must be the same in training and evaluation, without dropout or batch norm; "
                 f"{ELSE}"
             )
 
