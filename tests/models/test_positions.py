@@ -12,7 +12,7 @@ import pytest
 from models.files import random_arrays, zeros
 
 from jdml import registry
-from jdml.cli.options.network import Network
+from jdml.cli.options.run import WeightOptions
 from jdml.models import (
     convert_weights,
     create,
@@ -113,7 +113,7 @@ def test_network_at_another_size_resamples_like_its_weights_origin(origin, tmp_p
     """It equals a network made for that size with positions that the reference resampled."""
     file = file_of(origin, shallow, tmp_path)
     stats = "vit_s16_dino" if origin == "dino" else None
-    given = Network(weights=file, input_stats=stats).network_settings(shallow)
+    given = WeightOptions(weights=file, normalization=stats).network_settings(shallow)
     settings = weights_settings(file) | given
     assert settings == ({} if origin == "timm" else {"resampling": origin})
     images = np.random.default_rng(0).normal(size=(2, 96, 96, 3)).astype(np.float32)
@@ -133,8 +133,8 @@ def test_network_at_another_size_resamples_like_its_weights_origin(origin, tmp_p
 def test_weights_without_settings_change_no_setting():
     assert weights_settings(None) == {}
     assert weights_settings(partial(load_weights, "weights.npz")) == {}
-    assert Network().network_settings("vit_s16") == {}
-    dino = Network(input_stats="vit_s16_dino")
+    assert WeightOptions().network_settings("vit_s16") == {}
+    dino = WeightOptions(normalization="vit_s16_dino")
     assert dino.network_settings("resnet50") == {}
     for network in registry.NETWORKS.values():
         assert network.other_settings.keys() <= network.other_images.keys()

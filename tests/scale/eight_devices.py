@@ -34,7 +34,7 @@ from jdml.flows import ConditionalFlow
 from jdml.mining import chain, easy_positive, semi_hard_negative
 from jdml.models.convolution import convolve
 from jdml.optim import add_anchored_weights, partition_by_role
-from jdml.training import AlternatingProblems, fit
+from jdml.training import AlternatingProblems, Devices, Evaluation, RunConfig, fit
 
 CLASSES, DIM, STEPS = 8, 16, 30
 RNG = np.random.default_rng(0)
@@ -99,7 +99,7 @@ METHODS: dict[str, Mapping[str, Any]] = {
     "CCP": {
         "objective": objectives.as_proxy_objective(jdml.contrastive_loss, CLASSES, DIM, 2),
         "optimizer": anchored(),
-        "hook": problems,
+        "callback": problems,
         "model": Net(scale=0.2),
     },
 }
@@ -111,29 +111,31 @@ def evaluate(embed: Any) -> Mapping[str, float]:
     return {name: scores[name] for name in ("MAP@R", "R@8")}
 
 
+def grid_of(devices: int) -> Mesh:
+    return jax.make_mesh((devices,), ("data",), devices=jax.devices()[:devices])
+
+
 def train(name: str, devices: int | None, *, batch: int = 4, **settings: Any) -> Any:
     """30 steps of a method; on a mesh its proxies are partitioned."""
     method = METHODS[name]
     model = method.get("model", Net())
     roles = tuple(sorted(jax.eval_shape(method["objective"].init, jax.random.key(0))))
-    where = {}
+    where: dict[str, Any] = {"micro_batch": settings.pop("micro_batch", None)}
     if devices is not None:
-        grid = jax.make_mesh((devices,), ("data",), devices=jax.devices()[:devices])
-        where = {"mesh": grid, "shard": {"proxies": P("data")} if "proxies" in roles else None}
+        where["mesh"] = grid_of(devices)
+        where["shard"] = {"proxies": P("data")} if "proxies" in roles else None
+    where |= {name: settings.pop(name) for name in ("mesh", "shard") if name in settings}
     chosen = {
         "steps": STEPS,
-        "evaluate": evaluate,
-        "evaluate_every": 5,
-        "monitor": "MAP@R",
-        "log_every": 10,
+        "run": RunConfig(**{"log_every": 10, **settings.pop("run", {})}),
+        "evaluation": Evaluation(evaluate, every=5, monitor="MAP@R"),
+        "callbacks": [method["callback"](model)] if "callback" in method else [],
+        "devices": Devices(**where),
         "progress": False,
-        "hook": method["hook"](model) if "hook" in method else None,
     }
     sampler = settings.pop("sampler", ClassBatchSampler(LABELS, 4, batch, seed=1))
     optimizer = method.get("optimizer", OPTIMIZERS[roles])
-    return fit(
-        model, method["objective"], optimizer, DATA, sampler, **{**chosen, **where, **settings}
-    )
+    return fit(model, method["objective"], optimizer, DATA, sampler, **{**chosen, **settings})
 
 
 def history(result: Any) -> list[dict[str, float]]:
@@ -161,7 +163,7 @@ def register(name: str) -> None:
             proxies = result.state.params.get("proxies")
             if proxies is not None:
                 assert proxies.addressable_shards[0].data.shape[0] == CLASSES // devices
-        if "hook" in METHODS[name]:
+        if "callback" in METHODS[name]:
             assert max(record["problem"] for record in alone(name).history) >= 2
         if name in ("XBM", "MPA"):
             assert_same(train(name, 8, batch=3), train(name, None, batch=3))  # 12 rows on 8 devices
@@ -196,9 +198,9 @@ def checkpoints_resume_on_other_numbers_of_devices() -> None:
             for devices, end in zip(topology, (8, 17, 26, 0), strict=True):
                 sampler = Dying(LABELS, 4, 4, seed=1)
                 sampler.dies_at = end
-                settings = {"out_dir": folder, "checkpoint_every": 5, "async_saves": end == 17}
+                run = {"folder": folder, "checkpoint_every": 5, "async_checkpoints": end == 17}
                 with contextlib.suppress(Stopped):
-                    result = train(name, devices, sampler=sampler, **settings)
+                    result = train(name, devices, sampler=sampler, run=run)
         assert_same(result, alone(name))
     unbroken = train("MPA", 4)
     assert history(result) == history(unbroken)
@@ -221,11 +223,8 @@ def sampled_classes_resume_on_other_numbers_of_devices() -> None:
                 DATA,
                 ClassBatchSampler(LABELS, 4, 4, seed=1),
                 steps=steps,
-                mesh=jax.make_mesh((devices,), ("data",), devices=jax.devices()[:devices]),
-                shard={"proxies": P("data")},
-                out_dir=folder,
-                longer=True,
-                log_every=1,
+                run=RunConfig(folder, log_every=1, allow_more_steps=True),
+                devices=Devices(grid_of(devices), {"proxies": P("data")}),
                 progress=False,
             )
 
@@ -330,11 +329,11 @@ class Wide(nn.Module):
 @check
 def steps_do_not_run_ahead_of_each_other() -> None:
     """On a CPU, whose devices share few threads, steps under way together wait for each other for ever."""
-    grid = jax.make_mesh((8,), ("data",))
+    devices = Devices(grid_of(8), {"proxies": P("data")})
     sampler, optimizer = RandomBatchSampler(64, 64, seed=1), OPTIMIZERS[("proxies",)]
     objective = PROXY(jdml.proxy_anchor_loss)
-    settings = {"steps": 200, "progress": False, "mesh": grid, "shard": {"proxies": P("data")}}
-    result = fit(Wide(), objective, optimizer, DATA, sampler, **settings)
+    parts = Wide(), objective, optimizer, DATA, sampler
+    result = fit(*parts, steps=200, devices=devices, progress=False)
     assert np.isfinite(result.history[-1]["loss"])
 
 

@@ -26,7 +26,15 @@ from jdml import objectives
 from jdml.ccp import AlternatingProjections
 from jdml.data import ClassBatchSampler, Crops, Dataset, ImageBatches, ImageFiles
 from jdml.optim import add_anchored_weights
-from jdml.training import AlternatingProblems, fit, initialize, to_float
+from jdml.training import (
+    AlternatingProblems,
+    Devices,
+    Evaluation,
+    RunConfig,
+    fit,
+    initialize,
+    to_float,
+)
 
 SIZE, CLASSES, STEPS = 8, 8, 24
 
@@ -74,7 +82,7 @@ def main() -> None:
     batches = Mortal(data, ClassBatchSampler(labels, 4, 4, seed=1), workers=1, prefetch=1)
     batches.dies_at = int(rest[3]) if len(rest) > 3 else 0
     model = Net()
-    hook = AlternatingProblems(
+    problems = AlternatingProblems(
         model,
         data,
         4,
@@ -103,16 +111,12 @@ def main() -> None:
         data,
         batches,
         steps=STEPS,
-        evaluate=evaluate,
-        evaluate_every=4,
-        monitor="R@8",
-        hook=hook,
-        out_dir=out,
-        log_every=2,
-        progress=False,
+        run=RunConfig(out, log_every=2),
+        evaluation=Evaluation(evaluate, every=4, monitor="R@8"),
+        callbacks=[problems],
+        devices=Devices(jax.make_mesh((jax.device_count(),), ("data",)), {"proxies": P("data")}),
         preprocess=to_float,
-        mesh=jax.make_mesh((jax.device_count(),), ("data",)),
-        shard={"proxies": P("data")},
+        progress=False,
     )
     params = outcome.embedder.state.params["model"]
     found = {

@@ -13,7 +13,11 @@ from jdml.recipes import Recipe
 
 IMAGES = np.random.default_rng(0).random((12, 4, 4, 1)).astype(np.float32)
 DATA = data.Dataset("twelve", IMAGES, np.arange(12) % 3)
-RECIPE = Recipe(batch=6, dim=3, role_rates={"proxies": 10.0, "beta": 2.0})
+RECIPE = Recipe().replace(
+    network={"dim": 3},
+    batch={"size": 6},
+    optimizer={"lr_multipliers": {"proxies": 10.0, "beta": 2.0}},
+)
 CONFIG = {"note": {"a": 1, "b": 2, "c": 3}}
 TAGS = ("one", "two", "three")
 
@@ -51,6 +55,7 @@ def objective_of(loss, *tags):
 def run(folder, steps, recipe=RECIPE, train=DATA, **changes):
     """Train, or go on with the run of a folder."""
     objective = objective_of(triplet, *TAGS)
-    parts = {"model": Net(), "objective": objective, "preprocess": halved, "config": CONFIG}
-    parts |= {"optimizer": optax.sgd(0.1), "longer": True, "progress": False}
-    return training.train(recipe, train, steps=steps, out_dir=folder, **{**parts, **changes})
+    config = training.RunConfig(folder, allow_more_steps=True, config=changes.pop("config", CONFIG))
+    parts = {"model": Net(), "objective": objective, "preprocess": halved}
+    parts |= {"optimizer": optax.sgd(0.1), "progress": False, "run": config}
+    return training.train(recipe.replace(batch={"steps": steps}), train, **{**parts, **changes})

@@ -247,7 +247,7 @@ def test_first_problem_is_anchored_at_the_initial_state(toy, fresh):
     state = hook_of(toy).start(before)[1]
     assert anchor_of(state).anchored
     chex.assert_trees_all_equal(anchor_of(state).anchor["model"], before.params["model"])
-    state = hook_of(toy, anchor_first=False, first="kept").start(before)[1]
+    state = hook_of(toy, anchor_first=False, first="unchanged").start(before)[1]
     assert not anchor_of(state).anchored
     chex.assert_trees_all_equal(state.params, before.params)  # proxies are unchanged, too
 

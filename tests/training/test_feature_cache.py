@@ -1,6 +1,5 @@
 """The feature cache of a frozen backbone: computed once, for these images and this network, for any network."""
 
-import dataclasses
 import re
 import shutil
 from types import SimpleNamespace
@@ -15,7 +14,7 @@ from PIL import Image
 
 import jdml
 from jdml import data, models
-from jdml.recipes import Recipe
+from jdml.recipes import LossConfig, NetworkConfig, Recipe
 from jdml.training import Evaluation, Frozen, fit, load, train
 from jdml.training.by_recipe import frozen, make_network
 
@@ -46,15 +45,18 @@ def features_of(toy, model, images, folder, **settings):
 
 def test_features_of_a_frozen_backbone_are_computed_once(pictures, tmp_path, caplog):
     """The head equals one trained on images; features are read from the folder; the run has the whole network."""
-    plan = Recipe(network="small", dim=4, batch=8, steps=3, rate=1e-2, loss="proxy_anchor")
-    plan = dataclasses.replace(plan, freeze="backbone")
+    plan = Recipe(LossConfig("proxy_anchor"), NetworkConfig("small", dim=4)).replace(
+        finetune={"freeze": "backbone"},
+        batch={"size": 8, "steps": 3},
+        optimizer={"learning_rate": 1e-2},
+    )
     settings = {"progress": False, "validation": pictures, "evaluation": Evaluation(every=1)}
     caplog.set_level("INFO", "jdml.training")
     cached = train(plan, pictures, run=tmp_path / "run", **settings)
     (file,) = (tmp_path / "run" / "features").iterdir()
     assert np.load(file).shape == (24, 1, 64)
     assert re.findall(r"\d+", caplog.messages[0])[0] == "260"
-    each = train(dataclasses.replace(plan, kept_views=0), pictures, **settings)
+    each = train(plan.replace(finetune={"cached_views": 0}), pictures, **settings)
     chex.assert_trees_all_close(cached.state.params, each.state.params, rtol=1e-3, atol=1e-5)
     scores = ([r["MAP@R"] for r in result.history] for result in (cached, each))
     np.testing.assert_allclose(*scores, atol=1e-3)
@@ -71,7 +73,7 @@ def test_features_of_a_frozen_backbone_are_computed_once(pictures, tmp_path, cap
     alone = train(plan, pictures, progress=False)  # without a folder features are in memory
     chex.assert_trees_all_close(alone.state.params, cached.state.params, rtol=1e-4)
     with pytest.raises(ValueError, match=r"^cached_views\b"):
-        train(dataclasses.replace(plan, kept_views=2), pictures, progress=False)
+        train(plan.replace(finetune={"cached_views": 2}), pictures, progress=False)
 
 
 def test_incomplete_features_are_not_in_the_folder(toy, two, tmp_path):
@@ -119,21 +121,24 @@ def test_cache_depends_on_images_and_network(tmp_path):
             return {}
 
         folder = tmp_path / "features"
-        pooling = plan.pooling or "average"
-        model = models.SmallConvNet(plan.dim, (8,), pooling=pooling, freeze_batch_norm=True)
+        dim, pooling = plan.network.dim, plan.network.pooling or "average"
+        model = models.SmallConvNet(dim, (8,), pooling=pooling, freeze_batch_norm=True)
         model = frozen(plan, model, train_set, cache_folder=folder)
         result = train(plan, train_set, model=model, evaluation=evaluate, progress=False)
         np.testing.assert_allclose(embedded[-1], result.embedder(test.images), atol=1e-6)
         return len(list(folder.iterdir()))
 
     train_set, test = written("train", 0), written("test", 1)
-    plan = Recipe(network="small", dim=4, batch=(2, 2), steps=1, freeze="backbone", loss="triplet")
+    plan = Recipe(network=NetworkConfig("small", dim=4)).replace(
+        finetune={"freeze": "backbone"},
+        batch={"classes": 2, "samples_per_class": 2, "steps": 1},
+    )
     assert files(plan) == 2
-    assert files(dataclasses.replace(plan, dim=3)) == 2
-    assert files(dataclasses.replace(plan, pooling="max")) == 4
+    assert files(plan.replace(network={"dim": 3})) == 2
+    assert files(plan.replace(network={"pooling": "max"})) == 4
     test = written("test", 2)
     assert files(plan) == 5
-    assert files(dataclasses.replace(plan, kept_views=2)) == 6
+    assert files(plan.replace(finetune={"cached_views": 2})) == 6
     (views,) = (x for x in map(np.load, (tmp_path / "features").iterdir()) if x.shape[1] == 2)
     assert views.shape == (4, 2, 8)
     assert (views[:, 0] != views[:, 1]).any(-1).all()

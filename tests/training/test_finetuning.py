@@ -1,6 +1,5 @@
 """Fine-tuning: frozen parts, learning rates by depth, LoRA; saved, resumed, loaded."""
 
-import dataclasses
 import re
 
 import chex
@@ -12,10 +11,10 @@ import pytest
 
 import jdml
 from jdml import adapt, models
-from jdml.recipes import Recipe, make_optimizer
+from jdml.recipes import FinetuneConfig, LossConfig, NetworkConfig, Recipe
 from jdml.registry import NETWORKS
 from jdml.training import EMA, Frozen, WithLora, create_state, load, pretrained, train
-from jdml.training.by_recipe import make_network, pattern_of
+from jdml.training.by_recipe import make_network, make_optimizer, pattern_of
 
 
 def test_patterns_match_whole_parts_of_paths():
@@ -170,10 +169,12 @@ def test_depth_of_every_part_of_a_network(name):
 
 def test_learning_rates_by_depth():
     """BEiT's rates: the head 1, the last block d, …, patches d^(L + 1)."""
-    plan = Recipe(loss="proxy_anchor", network="vit_s16", layer_decay=0.5, rate=1.0, rule="sgd")
+    plan = PLAN.replace(
+        finetune={"layer_decay": 0.5}, optimizer={"name": "sgd", "learning_rate": 1.0}
+    )
     names = ["patches", "block0", "block1", "block10", "norm", "head"]
     params = {"model": {name: jnp.zeros(1) for name in names}, "proxies": jnp.zeros(1)}
-    optimizer = make_optimizer(plan, ("proxies",), steps_per_epoch=1)
+    optimizer = make_optimizer(plan, ("proxies",), 1)
     ones = jax.tree.map(jnp.ones_like, params)
     updates, _ = optimizer.update(ones, optimizer.init(params), params)
     factors = [-float(updates["model"][name][0]) for name in names]
@@ -182,7 +183,9 @@ def test_learning_rates_by_depth():
 
 
 TINY = {"width": 8, "depth": 2, "heads": 2, "patch": 8, "grid": 2}
-PLAN = Recipe(loss="proxy_anchor", network="vit_s16", dim=4, batch=8, steps=2, rate=1e-2)
+PLAN = Recipe(LossConfig("proxy_anchor"), NetworkConfig("vit_s16", dim=4)).replace(
+    batch={"size": 8, "steps": 2}, optimizer={"learning_rate": 1e-2}
+)
 
 
 def tiny(plan, pictures, folder=None, **settings):
@@ -192,19 +195,23 @@ def tiny(plan, pictures, folder=None, **settings):
 
 @pytest.mark.slow  # repeats frozen parameters with a recipe
 def test_training_only_the_last_blocks(pictures):
-    plan = dataclasses.replace(PLAN, last_blocks=1)
-    start, end = (tiny(dataclasses.replace(plan, steps=n), pictures).state for n in (0, 2))
+    plan = PLAN.replace(finetune={"last_blocks": 1})
+    start, end = (tiny(plan.replace(batch={"steps": n}), pictures).state for n in (0, 2))
     start, end = start.params["model"], end.params["model"]
     learns = {name for name in start if any(jax.tree.leaves(moved(start[name], end[name])))}
     assert learns == set(start) - {"patches", "positions", "class_token", "block0"}
     with pytest.raises(ValueError, match=r"^last_blocks\b"):
-        tiny(dataclasses.replace(PLAN, last_blocks=2), pictures)
+        tiny(PLAN.replace(finetune={"last_blocks": 2}), pictures)
     with pytest.raises(ValueError, match=r"\blora\b.*small.*lora_paths"):
-        make_network(Recipe(network="small", lora=2), pictures)
+        make_network(
+            Recipe(network=NetworkConfig("small"), finetune=FinetuneConfig(lora=2)), pictures
+        )
 
 
 def test_training_only_the_last_blocks_with_batch_norm(pictures):
-    lite = Recipe(network="efficientnet_lite0", last_blocks=1)
+    lite = Recipe(
+        network=NetworkConfig("efficientnet_lite0"), finetune=FinetuneConfig(last_blocks=1)
+    )
     assert make_network(lite, pictures).freeze_batch_norm
     pattern = pattern_of(lite, make_network(lite, pictures), pictures)
     params = params_of("efficientnet_lite0")
@@ -216,8 +223,8 @@ def test_training_only_the_last_blocks_with_batch_norm(pictures):
 @pytest.mark.slow  # several programs of a transformer
 def test_lora_starts_at_the_pretrained_network(pictures, tmp_path):
     """Kernels of attention and MLP get factors; the run's file is the merged network's."""
-    plan = dataclasses.replace(PLAN, lora=2, lora_alpha=4.0)
-    start = tiny(dataclasses.replace(plan, steps=0), pictures)
+    plan = PLAN.replace(finetune={"lora": 2, "lora_alpha": 4.0})
+    start = tiny(plan.replace(batch={"steps": 0}), pictures)
     params, network = start.state.params["model"], start.embedder.model
     own = {name: part for name, part in params.items() if name != "lora"}
     images = pictures.images[:4] / np.float32(255)

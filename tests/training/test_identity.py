@@ -13,6 +13,10 @@ from training.own_parts import CONFIG, DATA, RECIPE, TAGS, Net, run
 RUN = "import sys; from training.own_parts import run; run(sys.argv[1], int(sys.argv[2]))"
 
 
+def with_rates(rates):
+    return RECIPE.replace(optimizer={"lr_multipliers": rates})
+
+
 def other_labels():
     labels = DATA.labels.copy()
     labels[:2] = labels[1::-1]
@@ -33,8 +37,9 @@ def test_run_resumes_in_another_process_and_order(tmp_path):
         words = [sys.executable, "-c", RUN, str(tmp_path), str(step)]
         done = subprocess.run(words, env={**os.environ, **environment}, capture_output=True)
         assert done.returncode == 0, done.stderr.decode()
-    rates, note = (dict(reversed(d.items())) for d in (RECIPE.role_rates, CONFIG["note"]))
-    changes = {"recipe": dataclasses.replace(RECIPE, role_rates=rates), "config": {"note": note}}
+    rates = RECIPE.optimizer.lr_multipliers
+    rates, note = (dict(reversed(d.items())) for d in (rates, CONFIG["note"]))
+    changes = {"recipe": with_rates(rates), "config": {"note": note}}
     changes["objective"] = own_parts.objective_of(own_parts.triplet, *reversed(TAGS))
     result = run(tmp_path, 3, **changes)
     assert [record["step"] for record in result.history] == [1, 2, 3]
@@ -43,8 +48,8 @@ def test_run_resumes_in_another_process_and_order(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "names"),
     [
-        ({"recipe": dataclasses.replace(RECIPE, role_rates={"proxies": 9.0})}, r"role_rates"),
-        ({"recipe": dataclasses.replace(RECIPE, nmi=True)}, r"recipe\.nmi"),
+        ({"recipe": with_rates({"proxies": 9.0})}, r"lr_multipliers"),
+        ({"recipe": RECIPE.replace(evaluation={"nmi": True})}, r"recipe\.evaluation\.nmi"),
         ({"config": {"note": {**CONFIG["note"], "b": 3}}}, r"note\.b"),
         ({"seed": 1}, r"seed"),
         ({"train": other_labels()}, r"data|labels"),
@@ -57,6 +62,6 @@ def test_run_resumes_in_another_process_and_order(tmp_path):
 )
 def test_resume_refuses_other_parts(begun, changes, names):
     before = {file: file.stat().st_mtime_ns for file in begun.rglob("*") if file.is_file()}
-    with pytest.raises(ValueError, match=rf"^out_dir\b.*\b(?:{names})\b"):
+    with pytest.raises(ValueError, match=rf"^folder\b.*\b(?:{names})\b"):
         run(begun, 2, **changes)
     assert {file: file.stat().st_mtime_ns for file in begun.rglob("*") if file.is_file()} == before

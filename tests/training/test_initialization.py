@@ -106,8 +106,12 @@ def test_head_uses_at_most_the_given_number_of_images():
 
 
 def test_recipe_initializes_the_head_before_the_proxies():
-    recipe = Recipe(loss="proxy_anchor", network="small", dim=4, batch=4, rate=1e-30, steps=1)
-    recipe = dataclasses.replace(recipe, head="principal", start="samples")
+    recipe = Recipe().replace(
+        loss={"name": "proxy_anchor", "proxies": {"init": "samples"}},
+        network={"name": "small", "dim": 4, "head_init": "principal"},
+        batch={"size": 4, "steps": 1},
+        optimizer={"learning_rate": 1e-30},
+    )
     begun = training.train(recipe, TRAIN, seed=2, progress=False)
     model = jdml.models.create("small", dim=4)
     objective = objectives.proxy(jdml.proxy_anchor_loss, 2, 4)

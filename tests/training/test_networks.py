@@ -16,7 +16,7 @@ from flax import nnx
 
 import jdml
 from jdml import data, objectives, training
-from jdml.recipes import Recipe
+from jdml.recipes import NetworkConfig, Recipe
 from jdml.training.by_recipe import make_network
 from jdml.training.models import as_model
 
@@ -403,10 +403,10 @@ def test_factory_gets_the_recipes_arguments(monkeypatch):
 
     own = SimpleNamespace(net=net, deep=lambda dim, depth: None)
     monkeypatch.setitem(sys.modules, "own_nets", own)
-    make_network(Recipe(network="own_nets:net", dim=3), SET)
+    make_network(Recipe(network=NetworkConfig("own_nets:net", dim=3)), SET)
     assert given == [(3, (), {})]
     with pytest.raises(TypeError, match=r"\bown_nets:deep\b.*\bdepth\b"):
-        make_network(Recipe(network="own_nets:deep"), SET)
+        make_network(Recipe(network=NetworkConfig("own_nets:deep")), SET)
 
 
 def test_memory_of_parameters_is_reported(caplog):

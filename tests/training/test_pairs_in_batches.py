@@ -1,7 +1,6 @@
 """Batches without positive or negative pairs: refused, stopped, and never the default."""
 
 import re
-from dataclasses import replace
 
 import jax
 import numpy as np
@@ -12,17 +11,15 @@ import jdml
 from jdml import data, objectives, training
 from jdml.cli.train import Train
 from jdml.cli.training_run import TrainingRun
-from jdml.recipes import Recipe
-from jdml.recipes.sampler import (
-    check_positives,
-    make_sampler,
-    positive_pairs,
-    with_batch_that_fits,
-    with_usual_batch,
-)
+from jdml.recipes import BatchConfig, LossConfig, Recipe
+from jdml.recipes.batch import check_positives, usual_batch
 
 CLASSES = np.repeat(np.arange(40), 5)
 UNEQUAL = np.repeat(np.arange(6), [1, 1, 2, 5, 30, 60])
+
+
+def shape(classes, samples, **settings):
+    return BatchConfig(classes=classes, samples_per_class=samples, **settings)
 
 
 def pairs(rows, labels):
@@ -35,38 +32,36 @@ UNLIKE = np.repeat(np.arange(12), [1, 2, 3, 5, 8, 13, 2, 3, 5, 8, 2, 3])
 
 
 @pytest.mark.parametrize(
-    ("settings", "labels"),
+    ("batch", "labels"),
     [
-        ({"batch": 16}, CLASSES),
-        ({"batch": (4, 5)}, CLASSES),
-        ({"batch": (3, 4), "class_power": 0.5}, UNLIKE),
+        (BatchConfig(16), CLASSES),
+        (shape(4, 5), CLASSES),
+        (shape(3, 4, class_sampling_power=0.5), UNLIKE),
     ],
 )
-def test_expected_number_of_pairs_is_the_mean_over_batches(settings, labels):
-    recipe = Recipe(**settings)
-    sampler = make_sampler(recipe, labels)
+def test_expected_number_of_pairs_is_the_mean_over_batches(batch, labels):
+    sampler = batch.build(labels)
     mean = np.mean([pairs(next(sampler), labels) for _ in range(2000)])
-    assert positive_pairs(recipe, labels) == pytest.approx(mean, rel=0.05)
+    assert batch.expected_positive_pairs(labels) == pytest.approx(mean, rel=0.05)
 
 
-def test_batch_within_keeps_groups_and_refuses_others():
-    typed = Train(batch="2x3", batch_within="kind", class_power=0.5, remat=True, dtype="float16")
-    recipe = typed.recipe()
+def test_batches_within_groups_and_others_refused():
+    batch, views = shape(2, 3, group_by="kind", class_sampling_power=0.5), {"kind": CLASSES // 5}
+    recipe = Recipe(batch=batch)
     assert Recipe.from_json(recipe.to_json()) == recipe
-    assert (recipe.batch_within, recipe.class_power) == ("kind", 0.5)
-    assert (recipe.remat, recipe.dtype) == (True, "float16")
-    rows = next(make_sampler(recipe, CLASSES, views={"kind": CLASSES // 5}))
+    rows = next(batch.build(CLASSES, views=views))
     assert len(set(CLASSES[rows] // 5)) == 1
-    for changed, name in ({"batch_within": "kinds"}, "kinds"), ({"batch": 8}, "batch"):
-        with pytest.raises(ValueError, match=rf"^batch_within\b.*\b{name}\b"):
-            make_sampler(replace(recipe, **changed), CLASSES, views={"kind": CLASSES // 5})
+    with pytest.raises(ValueError, match=r"^group_by\b.*\bkinds\b"):
+        batch.replace(group_by="kinds").build(CLASSES, views=views)
+    with pytest.raises(ValueError, match=r"^group_by\b.*\bclasses\b"):
+        batch.replace(size=8)
 
 
 @pytest.mark.parametrize("labels", [UNEQUAL, np.arange(9) // 2])
 def test_default_batches_of_pair_losses_have_positives_and_negatives(labels):
-    recipe = with_usual_batch(Recipe(), labels)
-    check_positives(recipe, labels)
-    rows = next(make_sampler(recipe, labels))
+    batch = usual_batch(BatchConfig(), LossConfig(), labels)
+    check_positives(batch, LossConfig(), labels)
+    rows = next(batch.build(labels))
     assert pairs(rows, labels) > 0
     assert len({labels[row] for row in rows if row >= 0}) > 1
     assert len(rows) <= 64
@@ -75,40 +70,40 @@ def test_default_batches_of_pair_losses_have_positives_and_negatives(labels):
 @pytest.mark.parametrize(
     ("loss", "labels", "batch"),
     [
-        ("triplet", np.arange(400) % 40, (16, 4)),
-        ("triplet", np.arange(40) % 10, (10, 4)),
-        ("triplet", np.arange(80) % 2, (2, 32)),
-        ("proxy_anchor", np.arange(40) % 10, 40),
+        ("triplet", np.arange(400) % 40, "16x4"),
+        ("triplet", np.arange(40) % 10, "10x4"),
+        ("triplet", np.arange(80) % 2, "2x32"),
+        ("proxy_anchor", np.arange(40) % 10, "40"),
     ],
 )
 def test_default_batch(loss, labels, batch):
-    assert with_usual_batch(Recipe(loss=loss), labels).batch == batch
+    assert str(usual_batch(BatchConfig(), LossConfig(loss), labels)) == batch
 
 
 def test_batches_shrink_to_the_data():
     labels = np.arange(30) % 3
-    fits = {200: 30, 8: 8, (9, 4): (3, 4), (2, 40): (2, 10), (2, 5): (2, 5)}
-    for batch, expected in fits.items():
-        assert with_batch_that_fits(Recipe(batch=batch), labels).batch == expected
+    for size, expected in {200: 30, 8: 8}.items():
+        assert BatchConfig(size).fit_to_data(labels) == BatchConfig(expected)
+    for given, expected in {(9, 4): (3, 4), (2, 40): (2, 10), (2, 5): (2, 5)}.items():
+        assert shape(*given).fit_to_data(labels) == shape(*expected)
 
 
 @pytest.mark.parametrize(
-    ("recipe", "labels", "words"),
+    ("batch", "labels", "words"),
     [
-        (Recipe(batch=(20, 1)), CLASSES, "batch 20x1.*16x4"),
-        (Recipe(batch=16), np.arange(30), "30 classes"),
-        (Recipe(batch=1), CLASSES, "batch 1"),
-        (Recipe(batch=(1, 5)), CLASSES, "batch 1x5"),
+        (shape(20, 1), CLASSES, "batch 20x1.*16x4"),
+        (BatchConfig(16), np.arange(30), "30 classes"),
+        (BatchConfig(1), CLASSES, "batch 1"),
+        (shape(1, 5), CLASSES, "batch 1x5"),
     ],
 )
-def test_batches_without_pairs_are_refused(recipe, labels, words):
+def test_batches_without_pairs_are_refused(batch, labels, words):
     with pytest.raises(ValueError, match=rf"\b{words}\b"):
-        check_positives(recipe, labels)
+        check_positives(batch, LossConfig(), labels)
     images = np.zeros((len(labels), 8, 8, 1), np.uint8)
+    own = data.Dataset("own", images, labels)
     with pytest.raises(ValueError, match=rf"\b{words}\b"):
-        training.train(
-            replace(recipe, steps=1), data.Dataset("own", images, labels), progress=False
-        )
+        training.train(Recipe(batch=batch.replace(steps=1)), own, progress=False)
 
 
 POINTS = (lambda key, x: jax.random.normal(key, (4, 2)), lambda params, x: x @ params)
@@ -154,13 +149,13 @@ def run_of(**options):
 
 def test_command_reports_the_batch():
     run = run_of()
-    assert run.recipe.batch == (10, 6)
+    assert run.recipe.batch.replace(steps=None) == shape(10, 6, on_small_class="refuse")
     assert any(re.search(r"\b150 pairs\b", line) for line in run.summary())
-    proxies = run_of(loss="proxy_anchor")
-    assert proxies.recipe.batch == 64
+    proxies = run_of(loss={"name": "proxy_anchor"})
+    assert str(proxies.recipe.batch) == "64"
     assert not any("pairs" in line for line in proxies.summary())
-    (note,) = (line for line in run_of(batch="11x4").summary() if "--batch" in line)
-    assert re.findall(r"\d+x\d+", note) == ["10x4", "11x4"]
-    assert run_of(batch="2000").recipe.batch == 1198
-    with pytest.raises(ValueError, match=r"^--batch 10x1\b"):
-        run_of(batch="10x1")
+    large = run_of(batch={"classes": 11, "samples_per_class": 4})
+    assert any(re.findall(r"\b\d+x\d+\b", line) == ["10x4", "11x4"] for line in large.notes)
+    assert run_of(batch={"size": 2000}).recipe.batch.rows == 1198
+    with pytest.raises(ValueError, match=r"\b10x1\b"):
+        run_of(batch={"classes": 10, "samples_per_class": 1})

@@ -1,6 +1,5 @@
 """The evaluation protocols on small images: training, held-out classes, scores, and repeated calls."""
 
-import dataclasses
 import json
 from functools import partial
 
@@ -13,9 +12,9 @@ import pytest
 import jdml
 from jdml import data, training
 from jdml.models import SmallConvNet
-from jdml.recipes import Recipe, make_objective, make_sampler, with_problems
+from jdml.recipes import CCPConfig, Recipe
 from jdml.training.preprocess import to_float
-from jdml.training.protocols import Plan, Retrieval, ablation, conventional, mlrc
+from jdml.training.protocols import Retrieval, ablation, conventional, mlrc
 
 DIM = 8
 
@@ -31,11 +30,21 @@ def stripes(classes=8, images=6, seed=0):
 
 
 TEST = Retrieval(stripes(seed=1))
-PAIRS = Recipe(loss="contrastive", batch=(3, 3), rate=1e-3, dim=DIM, nmi=True)
-PROXIES = Recipe(loss="proxy_anchor", batch=9, rate=1e-3, dim=DIM)
-PROBLEMS = dataclasses.replace(
-    with_problems(PAIRS, pool_size=4), proxies_per_class=2, nmi=False
-)  # fmt: skip
+PLAIN = Recipe().replace(
+    network={"dim": DIM},
+    batch={"steps": 4},
+    optimizer={"learning_rate": 1e-3},
+    evaluation={"every": 2},
+)
+PAIRS = PLAIN.replace(
+    loss={"name": "contrastive"},
+    batch={"classes": 3, "samples_per_class": 3},
+    evaluation={"nmi": True},
+)
+PROXIES = PLAIN.replace(loss={"name": "proxy_anchor"}, batch={"size": 9})
+PROBLEMS = CCPConfig.onto(PAIRS, pool_size=4).replace(
+    loss={"proxies": {"per_class": 2}}, evaluation={"nmi": False}
+)
 
 
 class Counted(SmallConvNet):
@@ -48,39 +57,39 @@ class Counted(SmallConvNet):
         return super().__call__(images, train=train)
 
 
-def plan(recipe, **settings):
-    given = {"steps": 4, "evaluate_every": 2, "progress": False, "recall_at": (1,), **settings}
-    return Plan(recipe, given.pop("model", SmallConvNet(DIM, (8,))), **given)
+def trained(protocol, recipe, *arguments, **parts):
+    parts = {"model": SmallConvNet(DIM, (8,)), "progress": False, **parts}
+    return protocol(recipe, *arguments, train=partial(training.train, **parts), recall_at=(1,))
 
 
 # Several runs.
 @pytest.mark.parametrize("recipe", [PAIRS, pytest.param(PROBLEMS, marks=pytest.mark.slow)])
 def test_conventional_scores_unseen_classes_and_repeats(recipe, tmp_path):
-    metrics = conventional(plan(recipe), stripes(), TEST, tmp_path)
+    metrics = trained(conventional, recipe, stripes(), TEST, tmp_path)
     assert set(metrics) >= {"R@1", "RP", "MAP@R", "nDCG@8", "MAP@1000"}
     assert metrics["queries"] == 48
-    assert ("NMI" in metrics) == recipe.nmi
-    assert conventional(plan(recipe), stripes(), TEST, tmp_path) == metrics
+    assert ("NMI" in metrics) == recipe.evaluation.nmi
+    assert trained(conventional, recipe, stripes(), TEST, tmp_path) == metrics
 
 
 def test_queries_with_a_separate_gallery():
     queries, gallery = stripes(seed=1), stripes(seed=2).select(np.arange(48) % 6 < 2)
-    metrics = conventional(plan(PAIRS), stripes(), Retrieval(queries, gallery))
+    metrics = trained(conventional, PAIRS, stripes(), Retrieval(queries, gallery))
     assert metrics["queries"] == 48
-    with_all = conventional(plan(PAIRS), stripes(), Retrieval(queries))
+    with_all = trained(conventional, PAIRS, stripes(), Retrieval(queries))
     assert metrics["MAP@R"] != with_all["MAP@R"]
 
 
 def watching():
-    """Return a list of each model's data and number of earlier traces, and the plan's settings that fill it."""
-    trained = []
+    """Return a list of each model's data and number of earlier traces, and the parts that fill it."""
+    seen = []
     Counted.modes.clear()
 
     def batches(dataset, sampler):
-        trained.append((dataset, Counted.modes.count(True)))
+        seen.append((dataset, Counted.modes.count(True)))
         return sampler
 
-    return trained, {"batches": batches, "model": Counted(DIM, (8,))}
+    return seen, {"sampler": batches, "model": Counted(DIM, (8,))}
 
 
 def fit_settings(folder):
@@ -89,16 +98,16 @@ def fit_settings(folder):
 
 def test_mlrc_scores_four_models_separately_and_concatenated(tmp_path):
     """With one class per fold; embeddings shorter than 1 are not lengthened, also when concatenated."""
-    trained, watched = watching()
-    ball = dataclasses.replace(PROXIES, normalize="ball")
-    shrunk = partial(jax.tree.map, lambda leaf: 0.3 * leaf)
-    metrics = mlrc(plan(ball, pretrained=shrunk, **watched), stripes(4), TEST, tmp_path)
+    seen, watched = watching()
+    ball = PROXIES.replace(loss={"normalize": "ball"})
+    shrunk = training.pretrained(partial(jax.tree.map, lambda leaf: 0.3 * leaf))
+    metrics = trained(mlrc, ball, stripes(4), TEST, tmp_path, state=shrunk, **watched)
     folders = sorted(tmp_path.iterdir())
     assert [folder.name for folder in folders] == [f"fold{i}" for i in range(4)]
-    assert [len(np.unique(part.labels)) for part, _ in trained] == [3] * 4
-    assert {part.num_classes for part, _ in trained} == {3}
-    assert len({part.images.tobytes() for part, _ in trained}) == 4
-    first, *later = np.diff([count for _, count in trained])
+    assert [len(np.unique(part.labels)) for part, _ in seen] == [3] * 4
+    assert {part.num_classes for part, _ in seen} == {3}
+    assert len({part.images.tobytes() for part, _ in seen}) == 4
+    first, *later = np.diff([count for _, count in seen])
     assert max(later) < first  # the models share a compiled step
     assert len({fit_settings(folder)["seed"] for folder in folders}) == 4
     assert {fit_settings(folder)["monitor"] for folder in folders} == {"MAP@R"}
@@ -114,9 +123,9 @@ def test_mlrc_scores_four_models_separately_and_concatenated(tmp_path):
 
 
 def test_ablation_trains_one_model_on_two_thirds_of_the_classes(tmp_path):
-    trained, watched = watching()
-    metrics = ablation(plan(PROXIES, **watched), stripes(3), TEST, tmp_path)
-    ((part, _),) = trained
+    seen, watched = watching()
+    metrics = trained(ablation, PROXIES, stripes(3), TEST, tmp_path, **watched)
+    ((part, _),) = seen
     assert part.num_classes == 2
     assert fit_settings(tmp_path)["monitor"] == "MAP@R"
     assert (metrics["queries"], metrics["step"]) == (48, 4)
@@ -132,20 +141,21 @@ def test_ablation_trains_one_model_on_two_thirds_of_the_classes(tmp_path):
 )
 def test_too_few_classes_or_images_are_refused(protocol, train, numbers):
     with pytest.raises(ValueError, match=numbers):
-        protocol(plan(PROXIES), train, TEST)
+        trained(protocol, PROXIES, train, TEST)
 
 
 def test_empty_batch_slots_are_ignored():
     """Padded batches have the loss of their rows."""
     labels = np.repeat(np.arange(16), 3)
     train = data.Dataset("threes", stripes().images, labels)
-    recipe, model = dataclasses.replace(PAIRS, batch=(4, 5)), SmallConvNet(DIM, (8,))
+    recipe = PAIRS.replace(batch={"classes": 4, "samples_per_class": 5, "steps": 1})
+    model = SmallConvNet(DIM, (8,))
     once = {"progress": False, "preprocess": to_float}
-    result = training.train(dataclasses.replace(recipe, steps=1), train, model=model, **once)
-    rows = make_sampler(recipe, labels, seed=0).batch_at(0)
+    result = training.train(recipe, train, model=model, **once)
+    rows = recipe.batch.build(labels, seed=0).batch_at(0)
     there = rows >= 0
     assert (~there).sum() == 8
-    objective = make_objective(recipe, 16)
+    objective = recipe.loss.build(16, DIM)
     begun = training.create_state(model, objective, optax.identity(), train.images[:1], seed=0)
     variables = {"params": begun.params["model"], "batch_stats": begun.batch_stats}
     apply = jax.jit(partial(model.apply, train=True, mutable=["batch_stats"]))

@@ -17,13 +17,17 @@ import pytest
 import jdml
 from jdml import data, mining, objectives, optim, training
 from jdml.ccp import AlternatingProjections
-from jdml.recipes import Recipe, with_nir, with_problems
+from jdml.recipes import CCPConfig, NIRConfig, Recipe
 from jdml.training import Evaluation, RunConfig, SkipNonfinite, start_on_samples, train
 from jdml.training.by_recipe import make_network, retrieval_in
 
 DIM, CLASSES, STEPS, RATE = 4, 5, 4, 1e-2
 STILL = {"progress": False}
-PLAIN = Recipe(batch=(3, 3), rate=RATE, dim=DIM, steps=STEPS)
+PLAIN = Recipe().replace(
+    network={"dim": DIM},
+    batch={"classes": 3, "samples_per_class": 3, "steps": STEPS},
+    optimizer={"learning_rate": RATE},
+)
 
 
 class Network(nn.Module):
@@ -63,15 +67,10 @@ def margin():
     optimizer = roles(
         {"model": optax.sgd(RATE, momentum=0.9), "beta": optax.sgd(5 * RATE, momentum=0.9)}
     )
-    made = dataclasses.replace(
-        PLAIN,
-        loss="margin",
-        settings={"beta": 1.1},
-        learn_beta="class",
-        miner="distance_weighted",
-        rule="sgd",
-        weight_decay=0.1,
-        role_rates={"beta": 5.0},
+    settings = {"settings": {"beta": 1.1}, "learn_beta": "class", "miner": "distance_weighted"}
+    made = PLAIN.replace(
+        loss={"name": "margin", **settings},
+        optimizer={"name": "sgd", "weight_decay": 0.1, "lr_multipliers": {"beta": 5.0}},
     )
     return made, objective, optax.chain(decay, optimizer), {}
 
@@ -81,9 +80,9 @@ def with_memory():
     objective = objectives.with_memory(objective, 12, DIM, warmup=1)
     up = optax.linear_schedule(RATE / 2, RATE, 1)
     rate = optax.join_schedules([up, optax.cosine_decay_schedule(RATE, STEPS - 2)], [2])
-    rule = {"rule": "adamw", "weight_decay": 0.1, "schedule": "cosine", "rate_warmup": 2}
-    mined = {"loss": "multi_similarity", "miner": "multi_similarity"}
-    made = dataclasses.replace(PLAIN, **mined, memory=12, memory_wait=1, **rule)
+    rule = {"name": "adamw", "weight_decay": 0.1, "schedule": "cosine", "lr_warmup_steps": 2}
+    mined = {"name": "multi_similarity", "miner": "multi_similarity"}
+    made = PLAIN.replace(loss={**mined, "memory_size": 12, "memory_start_step": 1}, optimizer=rule)
     return made, objective, roles({"model": optax.adamw(rate, weight_decay=0.1)}), {}
 
 
@@ -92,17 +91,13 @@ def field():
         jdml.potential_field_loss, CLASSES, DIM, 2, alpha=1.0, reduce_fn=jnp.sum
     )
     proxies = optax.chain(optax.clip(5.0), optax.adam(50 * RATE))
-    made = dataclasses.replace(
-        PLAIN,
-        loss="potential_field",
-        settings={"alpha": 1.0, "reduce_fn": "sum"},
-        proxies_per_class=2,
-        batch=9,
-        role_rates={"proxies": 50.0},
-        max_proxy_entry=5.0,
-        start="samples",
+    numbers = {"alpha": 1.0, "reduce_fn": "sum"}
+    own = {"per_class": 2, "init": "samples", "clip_value": 5.0}
+    made = PLAIN.replace(
+        loss={"name": "potential_field", "settings": numbers, "proxies": own},
+        batch={"size": 9},
+        optimizer={"lr_multipliers": {"proxies": 50.0}},
     )
-
     start = functools.partial(start_on_samples, model=Network(), train=blobs(), seed=3)
     return made, objective, roles({"model": optax.adam(RATE), "proxies": proxies}), {"state": start}
 
@@ -116,10 +111,9 @@ def regularized():
     objective = objectives.with_nir(base, flows.preset("released", DIM, DIM, **size), weight=0.02)
     rules = {"model": RATE, "proxies": 100 * RATE, "flow": 5e-4}
     optimizer = roles({role: optax.adam(rate) for role, rate in rules.items()}, waiting=3)
-    plain = dataclasses.replace(PLAIN, loss="proxy_anchor")
-    made = with_nir(plain, weight=0.02)  # frozen for an epoch, 30 images in batches of 9
-    method = dataclasses.replace(made.method, flow_settings=size)
-    made = dataclasses.replace(made, method=method)
+    plain = PLAIN.replace(loss={"name": "proxy_anchor"})
+    made = NIRConfig.onto(plain, weight=0.02)  # frozen for an epoch, 30 images in batches of 9
+    made = made.replace(loss={"method": {"flow_settings": size}})
     return made, objective, optimizer, {"callbacks": [SkipNonfinite(10)]}
 
 
@@ -142,11 +136,12 @@ def alternating():
         seed=3,
         preprocess=training.standard,
     )
-    plain = dataclasses.replace(
-        PLAIN, loss="contrastive", settings={"negative_margin": 0.4}, max_norm=1.0
+    plain = PLAIN.replace(
+        loss={"name": "contrastive", "settings": {"negative_margin": 0.4}},
+        optimizer={"clip_global_norm": 1.0},
     )
-    made = with_problems(plain, pool_size=3, patience=1, in_batch_weight=0.1)
-    made = dataclasses.replace(made, proxies_per_class=2)
+    made = CCPConfig.onto(plain, pool_size=3, patience=1, in_batch_weight=0.1)
+    made = made.replace(loss={"proxies": {"per_class": 2}})
     return made, objective, optax.chain(anchor, clip, optimizer), {"callbacks": [problems]}
 
 
@@ -164,9 +159,9 @@ def test_recipe_run_equals_the_run_made_by_hand(kind):
     one = train(made, blobs(), validation=held_out, model=Network(), **shared, **watched)
     labels = blobs().labels
     sampler = (
-        data.RandomBatchSampler(len(labels), made.batch, seed=3)
-        if isinstance(made.batch, int)
-        else data.ClassBatchSampler(labels, *made.batch, seed=3)
+        data.RandomBatchSampler(len(labels), 9, seed=3)
+        if made.batch.classes is None
+        else data.ClassBatchSampler(labels, 3, 3, seed=3)
     )
 
     def evaluate(embedder):
@@ -187,14 +182,9 @@ def test_run_folder_has_the_recipe(tmp_path):
     train(made, blobs(), model=Network(), run=tmp_path, **STILL)
     written = json.loads((tmp_path / "config.json").read_text())["recipe"]
     assert Recipe.from_json(written) == made
-    other = dataclasses.replace(made, rate=2 * RATE)
-<<<<<<< HEAD:tests/training/test_by_recipe.py
-    with pytest.raises(ValueError, match=r"\brecipe\.rate: 0\.01 there, 0\.02 now"):
+    other = made.replace(optimizer={"learning_rate": 2 * RATE})
+    with pytest.raises(ValueError, match=r"\brecipe\b.*\blearning_rate\b.*\b0\.01\b.*\b0\.02\b"):
         train(other, blobs(), model=Network(), run=tmp_path, **STILL)
-=======
-    with pytest.raises(ValueError, match=r"\brecipe\.rate\b.*\b0\.01\b.*\b0\.02\b"):
-        train(other, blobs(), model=Network(), out_dir=tmp_path, **STILL)
->>>>>>> main:tests/training/test_recipe_runs.py
 
 
 def test_given_parts_override_the_recipe():
@@ -211,8 +201,8 @@ def test_given_parts_override_the_recipe():
 
 @pytest.mark.slow  # three networks
 def test_recipe_fields_that_a_given_network_ignores_are_logged(caplog):
-    paper = dataclasses.replace(PLAIN, pooling="max", freeze_batch_norm=True)
-    paper, plain = (dataclasses.replace(each, steps=1) for each in (paper, PLAIN))
+    plain = PLAIN.replace(batch={"steps": 1})
+    paper = plain.replace(network={"pooling": "max"}, finetune={"freeze_batch_norm": True})
     train(paper, blobs(), model=Network(), **STILL)
     assert re.search(r"^.*\bpooling\b.*'max'.*None", caplog.text, re.MULTILINE)
     assert re.search(r"\bfreeze_batch_norm\b.*True", caplog.text)
@@ -224,11 +214,11 @@ def test_recipe_fields_that_a_given_network_ignores_are_logged(caplog):
 
 
 def test_mutated_recipe_settings_take_effect():
-    recipe = dataclasses.replace(PLAIN, settings={"margin": 0.1})
+    recipe = PLAIN.replace(loss={"settings": {"margin": 0.1}})
     first = train(recipe, blobs(), model=Network(), **STILL).history[-1]["loss"]
-    recipe.settings["margin"] = 1.5
+    recipe.loss.settings["margin"] = 1.5
     second = train(recipe, blobs(), model=Network(), **STILL).history[-1]["loss"]
-    wide = dataclasses.replace(PLAIN, settings={"margin": 1.5})
+    wide = PLAIN.replace(loss={"settings": {"margin": 1.5}})
     assert first < second == train(wide, blobs(), model=Network(), **STILL).history[-1]["loss"]
 
 
@@ -236,20 +226,20 @@ def test_classes_without_rows_are_warned_of_with_proxies(recwarn):
     gaps = dataclasses.replace(blobs(), labels=10 * blobs().labels)
     train(PLAIN, gaps, model=Network(), **STILL)
     assert not [each for each in recwarn if issubclass(each.category, UserWarning)]
-    proxies = dataclasses.replace(PLAIN, loss="arcface")
+    proxies = PLAIN.replace(loss={"name": "arcface"})
     with pytest.warns(UserWarning, match=r"\blabel 1\b"):
         train(proxies, gaps, model=Network(), **STILL)
 
 
-def network_for(shape, **changes):
+def network_for(shape, *, finetune=(), **changes):
     part = data.Dataset("x", np.zeros((4, *shape), np.uint8), np.arange(4) % 2)
-    return make_network(dataclasses.replace(PLAIN, **changes), part)
+    return make_network(PLAIN.replace(network=changes, finetune=dict(finetune)), part)
 
 
 def test_default_network_depends_on_the_images():
     assert type(network_for((8, 8, 1))).__name__ == "EpsNet"
     assert type(network_for((96, 96, 3))).__name__ == "SmallConvNet"
-    named = network_for((8, 8, 1), network="resnet20v2", freeze_batch_norm=True)
+    named = network_for((8, 8, 1), name="resnet20v2", finetune={"freeze_batch_norm": True})
     assert type(named).__name__ == "ResNet20V2"
     assert named.freeze_batch_norm
 
@@ -262,8 +252,8 @@ def test_custom_factory_gets_the_image_size(monkeypatch):
         return Network()
 
     monkeypatch.setitem(sys.modules, "own_nets", SimpleNamespace(net=net))
-    make_network(dataclasses.replace(PLAIN, network="own_nets:net"), blobs())
-    assert set(sizes) == {(blobs().images.shape[1], PLAIN.dim)}
+    make_network(PLAIN.replace(network={"name": "own_nets:net"}), blobs())
+    assert set(sizes) == {(blobs().images.shape[1], DIM)}
 
 
 def test_training_scores_only_one_recall():
@@ -273,10 +263,6 @@ def test_training_scores_only_one_recall():
     assert [name for name in scores if name.startswith("R@")] == ["R@1"]
 
 
-def change(**fields):
-    return dataclasses.replace(PLAIN, **fields)
-
-
 @pytest.mark.parametrize(
     ("call", "error", "name"),
     [
@@ -284,13 +270,17 @@ def change(**fields):
         (lambda: train(PLAIN, (blobs().images, blobs().labels)), TypeError, "train"),
         (lambda: train(PLAIN, blobs(), validation="blobs"), TypeError, "validation"),
         (lambda: train(PLAIN, blobs(), evaluation=Evaluation(monitor="a")), ValueError, "monitor"),
-        (lambda: train(with_problems(PLAIN), blobs(), model=Network()), ValueError, "validation"),
+        (lambda: train(CCPConfig.onto(PLAIN), blobs(), model=Network()), ValueError, "validation"),
         (lambda: train(PLAIN, blobs(), steps=3), TypeError, r".*\bsteps"),
-        (lambda: train(change(settings={"margn": 0.1}), blobs()), ValueError, "settings: .*margn"),
+        (
+            lambda: train(PLAIN.replace(loss={"settings": {"margn": 0.1}}), blobs()),
+            ValueError,
+            "settings: .*margn",
+        ),
         (lambda: network_for((8, 8, 1), remat=True), ValueError, "remat"),
         (lambda: network_for((8, 8, 1), pooling="gem"), ValueError, "pooling"),
         (
-            lambda: network_for((8, 8, 1), network="vit_s16", freeze_batch_norm=True),
+            lambda: network_for((8, 8, 1), name="vit_s16", finetune={"freeze_batch_norm": True}),
             ValueError,
             "network vit_s16",
         ),

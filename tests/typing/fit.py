@@ -18,7 +18,7 @@ from flax import nnx
 
 import jdml
 from jdml.data import ClassBatchSampler, Dataset
-from jdml.training import Embedder, fit
+from jdml.training import Embedder, Evaluation, RunConfig, fit
 
 
 class Network(nn.Module):
@@ -49,13 +49,15 @@ def evaluate(embedder: Embedder) -> Mapping[str, float]:
 def make(optimizer: Any, train: Dataset) -> None:
     objective = jdml.objectives.pair(jdml.triplet_loss, margin=0.1)
     batches = ClassBatchSampler(train.labels, 2, 2)
-    result = fit(Network(), objective, optimizer, train, batches, steps=3, evaluate=evaluate)
+    result = fit(Network(), objective, optimizer, train, batches, steps=3, evaluation=evaluate)
     result.best_params["model"]
     result.best_parameters  # type: ignore[attr-defined]
-    fit(Other(), objective, optimizer, Features(), rows(), steps=3, normalize=jdml.sphere)
+    config = RunConfig("runs/features", normalize=jdml.sphere)
+    fit(Other(), objective, optimizer, Features(), rows(), steps=3, run=config)
     jdml.training.fit(Network(), objective, optimizer, train, batches, step=3)  # type: ignore[call-arg]
     fit(Network(), jdml.triplet_loss, optimizer, train, batches, steps=3)  # type: ignore[arg-type]
     fit("cub", objective, optimizer, train, batches, steps=3)  # type: ignore[arg-type]
     fit(Network(), objective, optimizer, (train.images, train.labels), batches, steps=3)  # type: ignore[arg-type]
     fit(Network(), objective, optimizer, train, 32, steps=3)  # type: ignore[arg-type]
-    fit(Network(), objective, optimizer, train, batches, steps=3, monitor=evaluate)  # type: ignore[arg-type]
+    fit(Network(), objective, optimizer, train, batches, steps=3, devices=8)  # type: ignore[arg-type]
+    Evaluation(evaluate, monitor=evaluate)  # type: ignore[arg-type]

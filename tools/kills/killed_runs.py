@@ -18,11 +18,20 @@ import optax
 import jdml
 from jdml import data, objectives
 from jdml.recipes import RECIPES, Recipe, recipe
-from jdml.training import WithLora, fit, train
+from jdml.training import (
+    EMA,
+    Devices,
+    Evaluation,
+    LossScale,
+    RunConfig,
+    WithLora,
+    fit,
+    train,
+)
 
 RUN = "run"
 STEPS = 10
-EACH = {"steps": STEPS, "evaluate_every": 3, "checkpoint_every": 2, "log_every": 1}
+SAVED = RunConfig(RUN, checkpoint_every=2, log_every=1)
 LAYERS = ("block0", "block1")
 
 
@@ -70,43 +79,54 @@ def evaluate(embedder: Any) -> dict[str, float]:
 def of_recipe(name: str) -> None:
     """A recipe of the papers, on digits."""
     made = recipe(name, "digits")
-    paired = isinstance(made.batch, tuple)
-    changes: dict[str, Any] = {
-        "batch": (4, 4) if paired else 16,
-        "dim": 4,
-        "rate": 1e-3,
-        "steps": STEPS,
-        "freeze_batch_norm": False,
-        "pooling": None,
-        "warmup_epochs": 0,
-        "proxies_per_class": made.proxies_per_class and min(made.proxies_per_class, 2),
-    }
-    if made.memory:
-        changes |= {"memory": 40, "memory_wait": 3}
-    if name.startswith("nir") and made.method is not None:
-        small = {"num_blocks": 1, "hidden": 4, "depth": 1}
-        changes["method"] = dataclasses.replace(made.method, flow_settings=small)
+    each = made.loss.proxies.per_class
+    loss: dict[str, Any] = {"proxies": {"per_class": each and min(each, 2)}}
+    if made.loss.memory_size:
+        loss |= {"memory_size": 40, "memory_start_step": 3}
+    if name.startswith("nir") and made.loss.method is not None:
+        loss["method"] = {"flow_settings": {"num_blocks": 1, "hidden": 4, "depth": 1}}
     if name == "ccp":
-        changes["method"] = dataclasses.replace(
-            made.method, patience=1, run_patience=50, pool_size=3
-        )
-    _train(dataclasses.replace(made, **changes), monitor="R@1")
+        loss["method"] = {"patience": 1, "run_patience": 50, "pool_size": 3}
+    small = {"size": 16} if made.batch.classes is None else {"classes": 4, "samples_per_class": 4}
+    made = made.replace(
+        loss=loss,
+        network={"dim": 4, "pooling": None},
+        finetune={"freeze_batch_norm": False, "backbone_freeze_epochs": 0},
+        batch={**small, "steps": STEPS},
+        optimizer={"learning_rate": 1e-3},
+    )
+    _train(made, "R@1")
 
 
-def _train(made: Recipe, **settings: Any) -> None:
-    given = {"validation": parts()[1], "evaluate": evaluate, "model": Tiny(), "progress": False}
-    train(made, parts()[0], out_dir=RUN, **{**EACH, "steps": None, **given, **settings})
+def _train(made: Recipe, monitor: str, model: Any = None) -> None:
+    model = Tiny() if model is None else model
+    evaluation = Evaluation(evaluate, every=3, monitor=monitor)
+    train(made, parts()[0], run=SAVED, model=model, evaluation=evaluation, progress=False)
 
 
-PLAIN = Recipe(loss="contrastive", batch=(4, 4), dim=4, rate=1e-2, steps=STEPS)
+PLAIN = Recipe().replace(
+    loss={"name": "contrastive"},
+    network={"dim": 4},
+    batch={"classes": 4, "samples_per_class": 4, "steps": STEPS},
+    optimizer={"learning_rate": 1e-2},
+)
 
 
-def _fit(model: Any = None, **settings: Any) -> None:
+def _fit(
+    model: Any = None,
+    run: RunConfig = SAVED,
+    *,
+    function: Any = evaluate,
+    every: int = 3,
+    monitor: str | None = None,
+    patience: int | None = None,
+    **settings: Any,
+) -> None:
     objective = objectives.pair(jdml.contrastive_loss, mine=jdml.mining.random_positive())
     sampler = data.ClassBatchSampler(parts()[0].labels, 4, 4, seed=1)
-    optimizer = optax.adam(1e-2)
-    given = {**EACH, "evaluate": evaluate, "progress": False, "out_dir": RUN}
-    fit(model or Tiny(), objective, optimizer, parts()[0], sampler, **{**given, **settings})
+    given = model or Tiny(), objective, optax.adam(1e-2), parts()[0], sampler
+    evaluation = Evaluation(function, every, monitor, patience)
+    fit(*given, steps=STEPS, run=run, evaluation=evaluation, progress=False, **settings)
 
 
 def command(*words: str) -> None:
@@ -118,10 +138,10 @@ def command(*words: str) -> None:
         sys.exit(code)
 
 
+TWO = "--classes-per-batch 2 --samples-per-class 8"
 OWN = "--model killed_runs:tiny --dim 4 --steps 8 --quiet --out run --checkpoint-every 2 --log-every 1"
-
-
-IMAGES = f"train --data folder --data-dir ../images --image-size 8 --batch 4x3 --workers 1 {OWN}"
+BATCH = "--classes-per-batch 4 --samples-per-class 3"
+IMAGES = f"train --data folder --data-dir ../images --image-size 8 {BATCH} --workers 1 {OWN}"
 
 
 def draw_images(folder: Path, classes: int = 8, each: int = 8) -> None:
@@ -150,28 +170,37 @@ def _draw(pixels: np.ndarray, file: Path) -> None:
     Image.fromarray(np.clip(pixels, 0, 255).astype(np.uint8)).save(file)
 
 
-SAMPLED = {"loss": "normalized_softmax", "proxies_per_class": 1, "sampled_classes": 6, "batch": 4}
+SAMPLED = PLAIN.replace(
+    loss={"name": "normalized_softmax", "proxies": {"per_class": 1, "sampled_classes": 6}},
+    batch={"size": 4},
+    optimizer={"learning_rate": 1e-4},
+)
 ONE: dict[str, Callable[[], None]] = {
     **{f"recipe {name}": functools.partial(of_recipe, name) for name in RECIPES},
     # Checkpoints are written while training goes on; the best are kept, evaluations are rarer than saves.
     "fit, saves in the background": lambda: _fit(
-        async_saves=True, monitor="spread", patience=9, evaluate_every=4, checkpoint_every=1
+        run=dataclasses.replace(SAVED, async_checkpoints=True, checkpoint_every=1),
+        every=4,
+        monitor="spread",
+        patience=9,
     ),
     # Evaluations are rarer than saves, log lines than both.
     "fit, saves between evaluations": lambda: _fit(
-        monitor="R@1", evaluate_every=4, checkpoint_every=3, log_every=5
+        run=RunConfig(RUN, checkpoint_every=3, log_every=5), every=4, monitor="R@1"
     ),
-    "fit, never scored": lambda: _fit(evaluate=None, evaluate_every=4),
-    "fit, LoRA and EMA": lambda: _fit(WithLora(Tiny(), 2, "block.*"), ema=0.9, monitor="spread"),
+    "fit, never scored": lambda: _fit(function=None, every=4),
+    "fit, LoRA and EMA": lambda: _fit(
+        WithLora(Tiny(), 2, "block.*"), monitor="spread", callbacks=[EMA(0.9)]
+    ),
     "fit, frozen, features kept": lambda: _train(
-        dataclasses.replace(PLAIN, freeze="backbone"), model=still(4), monitor="spread"
+        PLAIN.replace(finetune={"freeze": "backbone"}), "spread", still(4)
     ),
-    "fit, micro-batches": lambda: _fit(micro_batch=4, monitor="spread"),
-    "fit, loss scale": lambda: _fit(loss_scale=True, monitor="spread"),
-    "fit, sampled classes": lambda: _train(Recipe(**SAMPLED, dim=4, steps=STEPS), monitor="spread"),
+    "fit, micro-batches": lambda: _fit(monitor="spread", devices=Devices(micro_batch=4)),
+    "fit, loss scale": lambda: _fit(monitor="spread", callbacks=[LossScale()]),
+    "fit, sampled classes": lambda: _train(SAMPLED, "spread"),
     # Stopped early.
     "jdml train, EPS on digits": lambda: command(
-        f"train --data digits --labels parity --miner eps+semi_hard --batch 2x8 {OWN}",
+        f"train --data digits --labels parity --miner eps+semi_hard {TWO} {OWN}",
         "--validation 0.1 --evaluate-every 3 --patience 9",
     ),
     # Workers decode the images.
@@ -181,7 +210,7 @@ ONE: dict[str, Callable[[], None]] = {
     ),
     # On several views of each image.
     "jdml train, views of a folder, frozen": lambda: command(
-        f"{IMAGES} --freeze backbone --kept-views 2".replace("runs:tiny", "runs:still")
+        f"{IMAGES} --freeze backbone --cached-views 2".replace("runs:tiny", "runs:still")
     ),
 }
 """Runs of one process, by what they are."""
@@ -189,7 +218,7 @@ ONE: dict[str, Callable[[], None]] = {
 
 def swept() -> None:
     """Runs of a sweep, and its results."""
-    small = "--data digits --labels parity --model killed_runs:tiny --dim 4 --steps 4 --batch 2x8"
+    small = "--data digits --labels parity --model killed_runs:tiny --dim 4 --steps 4 {TWO}"
     command(f"sweep {small} --set lr=1e-2,1e-3 --seeds 1 --quiet --out run --checkpoint-every 2")
 
 
@@ -198,7 +227,7 @@ def benchmarked() -> None:
     from jdml import models
 
     models.create = lambda name, *, dim, **_: Tiny(dim)
-    small = "--image-size 16 --dim 4 --batch 16 --steps 4 --quiet --out run"
+    small = "--image-size 16 --dim 4 --batch-size 16 --steps 4 --quiet --out run"
     command(f"benchmark --dataset folder --data-dir ../images {small}")
 
 
@@ -219,7 +248,7 @@ def two(process: int, address: str) -> None:
 
 
 TRAINED = (
-    "train --data folder --data-dir images --image-size 8 --batch 4x3 --workers 1 --model killed_runs:tiny --dim 4 "
+    f"train --data folder --data-dir images --image-size 8 {BATCH} --workers 1 --model killed_runs:tiny --dim 4 "
     "--steps 4 --quiet --out"
 )
 SEARCH = "search {run} images/kind0/0.png --gallery images --quiet -k 2"
