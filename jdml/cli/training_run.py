@@ -15,7 +15,7 @@ from jdml.cli.terminal import log_lines
 from jdml.cli.train import Train
 from jdml.cli.training_data import read_training_data, scored_views
 from jdml.recipes import Recipe, default_recipe
-from jdml.recipes.batch import check_positives, usual_batch
+from jdml.recipes.pairs_in_batches import check_positives, usual_batch
 from jdml.training import (
     Devices,
     Embedder,

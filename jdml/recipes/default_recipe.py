@@ -5,7 +5,7 @@ from typing import Any, Literal
 import numpy as np
 
 from jdml.ops import checks
-from jdml.recipes.batch import usual_batch
+from jdml.recipes.pairs_in_batches import usual_batch
 from jdml.recipes.recipe import Recipe
 from jdml.recipes.shared import ROWS
 from jdml.registry.constraints import one_of

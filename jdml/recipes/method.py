@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
 from jdml.recipes.config import Config
 from jdml.registry.constraints import one_of
@@ -11,9 +11,9 @@ if TYPE_CHECKING:
     import optax
 
     from jdml.objectives import Objective
-    from jdml.recipes.loss import LossConfig
-    from jdml.recipes.recipe import Recipe
 
+Recipe = TypeVar("Recipe", bound=Config)
+"""A :class:`jdml.recipes.Recipe`, which holds methods and is not imported here."""
 METHODS: dict[str, type["Method"]] = {}
 """Every method by its name: a subclass of :class:`Method` is one."""
 
@@ -47,7 +47,7 @@ class Method(Config):
         METHODS[cls.name] = cls
 
     @classmethod
-    def onto(cls, base: "Recipe", **settings: Any) -> "Recipe":
+    def onto(cls, base: Any, **settings: Any) -> Any:
         """Put the method onto the recipe of a loss, with what else it changes there.
 
         Args:
@@ -65,13 +65,13 @@ class Method(Config):
 
     def objective(
         self,
-        loss: "LossConfig",
+        loss: Any,
         loss_fn: Callable[..., Any],
         num_classes: int,
         dim: int,
         settings: Mapping[str, Any],
     ) -> "Objective | None":
-        """Make the objective from the loss; None where the loss's own is meant."""
+        """Make the objective from the recipe's loss; None where the loss's own is meant."""
         return None
 
     def transform_gradients(self) -> "optax.GradientTransformation | None":
@@ -83,7 +83,7 @@ class Method(Config):
         return {}
 
 
-def with_method(base: "Recipe", name: str, **settings: Any) -> "Recipe":
+def with_method(base: Recipe, name: str, **settings: Any) -> Recipe:
     """Put a method onto the recipe of a loss.
 
     Args:
@@ -104,4 +104,5 @@ def with_method(base: "Recipe", name: str, **settings: Any) -> "Recipe":
         0.02
     """
     one_of("method", name, METHODS)
-    return METHODS[name].onto(base, **settings)
+    made: Recipe = METHODS[name].onto(base, **settings)
+    return made
