@@ -341,7 +341,7 @@ def recipe(
         proxy loss (HPL-PA) is another paper's, and not here.
 
     Example:
-        >>> recipe("mpa", "sop").batch, recipe("pfml", "cars", protocol="mlrc").dim
+        >>> recipe("mpa", "sop").batch.size, recipe("pfml", "cars", protocol="mlrc").network.dim
         (32, 128)
     """
     one_of("method", method, RECIPES)
