@@ -94,9 +94,7 @@ def measured(recipe: Recipe, parts: Parts, result: training.FitResult) -> dict[s
         "test": map_at_r(last(parts.test.images), parts.test.labels),
         "validation": evaluated[-1][1],
         "best validation": result.best.value,
-        "radius": seen.radius,
-        "between": seen.between,
-        "ratio": seen.ratio,
+        **seen._asdict(),
         "unseen ratio": unseen.ratio,
         "spread": within(np.asarray(ball(result.state.params["proxies"]))),
     }

@@ -146,9 +146,7 @@ class Recorder(AlternatingProblems):
                     "class radius": seen.radius,
                     "between classes": seen.between,
                     "class ratio": seen.ratio,
-                    "unseen radius": unseen.radius,
-                    "unseen between": unseen.between,
-                    "unseen ratio": unseen.ratio,
+                    **{f"unseen {name}": value for name, value in unseen._asdict().items()},
                 }
             )
         return result
