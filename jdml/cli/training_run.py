@@ -1,5 +1,6 @@
 """A run of ``jdml train``: the data that its options read, what trains, and its scores."""
 
+import math
 import shlex
 from collections.abc import Sequence
 from functools import partial
@@ -29,7 +30,7 @@ from jdml.training import (
     score,
     train,
 )
-from jdml.training.by_recipe import check_head, make_network, pattern_of
+from jdml.training.by_recipe import check_head, frozen, make_network, pattern_of
 from jdml.training.placement import writes
 
 RECOMMENDED = "no --loss and no --method is named: the recommended recipe for photographs"
@@ -95,11 +96,15 @@ class TrainingRun:
                 ),
                 seed=options.run.seed,
                 devices=Devices(mesh, micro_batch=options.devices.micro_batch),
-                callbacks=(TensorBoard(out / "tensorboard"),)
-                if options.run.tensorboard and out
-                else (),
+                callbacks=self._callbacks(),
                 progress=not options.run.quiet,
-                model=self.model,
+                model=frozen(
+                    self.recipe,
+                    self.model,
+                    self.train,
+                    self.preprocess,
+                    cache_folder=options.run.feature_cache,
+                ),
                 sampler=self.sampler,
                 evaluation=Evaluation(
                     self.validate if self.data.validation is not None else None,
@@ -110,6 +115,14 @@ class TrainingRun:
                 state=None if load is None else pretrained(load),
                 preprocess=self.preprocess,
             )
+
+    def _callbacks(self) -> list[TensorBoard]:
+        """Return what writes event files, at each log record and each evaluation."""
+        run, every = self.options.run, self.recipe.evaluation.every or 100
+        if not run.tensorboard or run.out is None:
+            return []
+        every = math.gcd(run.log_every or 50, every)
+        return [TensorBoard(run.out / "tensorboard", every=every)]
 
     def validate(self, embedder: Embedder) -> dict[str, float]:
         """Score the validation part by all its labels."""
