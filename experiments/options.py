@@ -2,7 +2,8 @@
 
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,37 +20,32 @@ def resolved(path: Path | None) -> str | None:
     return None if path is None else str(path.resolve())
 
 
+def check_names(option: str, given: Iterable[str], known: Iterable[str]) -> None:
+    """Refuse names that a study does not have."""
+    unknown = sorted(set(given) - set(known))
+    if unknown:
+        raise ValueError(f"--{option} must be some of {', '.join(known)}; got {unknown}")
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Options:
-    """What every study is asked."""
+class Tabled:
+    """What every study is asked that has runs beside it."""
 
     workers: int = 1
     """Runs at a time, each in a process of its own with its share of the cores."""
     smoke: bool = smoke.SMOKE
     """Toy sizes: everything runs once, in seconds, on generated images if there is no folder, into a new folder
     runs/smoke-…. The numbers mean nothing."""
-
-
-@dataclasses.dataclass(frozen=True)
-class OnFiles(Options):
-    """What a study is asked whose data lie in files."""
-
     data_dir: Path | None = None
     """Folder with the data set's files: MNIST's four IDX files, Omniglot's two zips, or crops in CUB's layout; by
     default where `jdml data get NAME` prepares it."""
+    table: bool = False
+    """Run nothing, and read no images: only the tables of the runs that are kept."""
 
     @property
     def folder(self) -> str | None:
         """The folder as jobs tell it."""
         return resolved(self.data_dir)
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Tabled(OnFiles):
-    """What a study is asked that has runs beside it."""
-
-    table: bool = False
-    """Run nothing, and read no images: only the tables of the runs that are kept."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -76,14 +72,19 @@ class Kept(Tabled):
     minutes: float | None = None
     """Begin no further run after so many minutes."""
 
-    def results(self, run: Any, jobs: Mapping[str, Any], out: Path, **places: str) -> Any:
-        """Do what is missing, as far as time goes; all runs that are kept.
+    @functools.cached_property
+    def _end(self) -> float | None:
+        return None if self.minutes is None else time.monotonic() + 60 * self.minutes
+
+    def results(self, run: Any, jobs: Mapping[str, Any], out: Path, **places: Any) -> Any:
+        """Do what is missing, as far as time goes from the first call on; all runs that are kept.
 
         Where the data and other files lie is no part of a job: ``run`` takes it as ``data_dir``, and by ``places``.
         """
         if not self.table:
             one = functools.partial(run, data_dir=self.folder, **places)
-            run_study(one, jobs, out, workers=self.workers, minutes=self.minutes)
+            left = None if self._end is None else max(0.0, (self._end - time.monotonic()) / 60)
+            run_study(one, jobs, out, workers=self.workers, minutes=left)
         return read_results(out)
 
 

@@ -1,9 +1,6 @@
 """Each paper's idea switched on and off, on its base's own settings and on its own: nothing else differs.
 
 The rule is in README.md, written before the runs.
-
-    python -m experiments.ideas_on.main --data-dir DIR --workers 2      # all that is missing; resumes
-    python -m experiments.ideas_on.main --table                         # the tables of the runs on file
 """
 
 import dataclasses
@@ -11,23 +8,24 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from experiments.letters import abreast, protocol
+from experiments.letters import levels, protocol
 from experiments.letters import main as letters
-from experiments.letters.methods import METHODS, SHARED, trial, tuned
+from experiments.letters.methods import METHODS, SHARED
 from experiments.letters.protocol import Job, make_job, name_of, read_frozen
+from experiments.letters.runs import HERE as LETTERS
+from experiments.letters.runs import OfModels
 from experiments.letters.tables import LEAST, all_of, single_models
 from experiments.omniglot.methods import remembering
-from experiments.options import Kept, start
+from experiments.options import start
+from experiments.recorded_recipes import batch_of
 from experiments.smoke import SMOKE, record, small
-from jdml.recipes import Problems, Recipe, Regularizer
+from jdml.recipes import NIRConfig, Recipe
 from jdml.recipes.ccp import NEVER
 from jdml.report import markdown_table, paired
 from jdml.training.records import read_results
-from jdml.training.run_files import write_json
 
 HERE = Path(__file__).parent
-LETTERS = Path(letters.__file__).parent
-SEEDS, TRIALS = small((1, 2, 3), (1,)), small(10, 1)
+SEEDS = small((1, 2, 3), (1,))
 DRAWINGS = small((4, 8), (4,))
 """Drawings of a letter in a batch of EPS: with two it changes nothing."""
 PROXIES = (1, 2, 4, 8)
@@ -62,7 +60,7 @@ class Config(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class Settings(Kept):
+class Settings(OfModels):
     """What is run."""
 
     only: tuple[str, ...] = ()
@@ -82,13 +80,8 @@ def settings_of(method: str) -> Recipe:
     columns = read_frozen(LETTERS / "frozen.json")
     for column in ("tuned", "also", "papers"):
         if method in columns[column]:
-            return Recipe.from_json(columns[column][method])
+            return columns[column][method]
     raise ValueError(f"method must be one of the letters' study, got {method!r}")
-
-
-def changed(recipe: Recipe, **fields: Any) -> Recipe:
-    """Return the recipe with other fields."""
-    return dataclasses.replace(recipe, **fields)
 
 
 def configs() -> Iterator[Config]:
@@ -97,48 +90,48 @@ def configs() -> Iterator[Config]:
         easy = f"EPS + {base}"
         for method in (base, easy):
             for drawings in DRAWINGS:
-                batch = (protocol.levels.USUAL["batch"] // drawings, drawings)
-                at = changed(settings_of(method), batch=batch)
+                batch = batch_of((levels.USUAL["batch"] // drawings, drawings))
+                at = settings_of(method).replace(batch=batch)
                 where = f"{base}, settings of {method}, {drawings} drawings"
-                yield Config("EPS", where, "off", changed(at, miner=METHODS[base].miner), off=True)
-                yield Config("EPS", where, "on", changed(at, miner=METHODS[easy].miner))
+                for level, miner in (
+                    ("off", METHODS[base].loss.miner),
+                    ("on", METHODS[easy].loss.miner),
+                ):
+                    recipe = at.replace(loss={"miner": miner})
+                    yield Config("EPS", where, level, recipe, off=level == "off")
     for method in ("MPA-DW", "MPA-AP"):
         for number in PROXIES:
-            recipe = changed(settings_of(method), proxies_per_class=number)
+            recipe = settings_of(method).replace(loss={"proxies": {"per_class": number}})
             yield Config("MPA", method, f"{number} proxies", recipe, off=number == 1)
     for base, own in (("ProxyAnchor", True), ("SoftTriple", False), ("ProxyNCA*", False)):
         # Of the two others base and idea have the same frozen settings, their papers'.
         for method in (base, f"{base} + NIR")[: 1 + own]:
-            at = settings_of(method)
-            nir = at.method or Regularizer(embeddings_wait=50)
-            nir = dataclasses.replace(nir, flow_lr=FLOW_RATE)
-            where = f"{base}, settings of {method}"
-            yield Config("NIR", where, "off", changed(at, method=None), off=True)
-            yield Config("NIR", where, "on", changed(at, method=nir))
+            at, where = settings_of(method), f"{base}, settings of {method}"
+            nir = at.loss.method or NIRConfig(start_step=50)
+            nir = nir.replace(flow_learning_rate=FLOW_RATE)
+            yield Config("NIR", where, "off", at.replace(loss={"method": None}), off=True)
+            yield Config("NIR", where, "on", at.replace(loss={"method": nir}))
     for base in ("MS", "contrastive", "triplet"):
         for method in (base, f"{base} + XBM"):
-            at = settings_of(method)
-            where = f"{base}, settings of {method}"
-            off = changed(at, memory=0, memory_wait=0)
-            yield Config("memory", where, "off", off, off=True)
-            yield Config("memory", where, "on", at if at.memory else remembering(at, MEMORY))
+            at, where = settings_of(method), f"{base}, settings of {method}"
+            none = {"memory_size": 0, "memory_start_step": 0}
+            yield Config("memory", where, "off", at.replace(loss=none), off=True)
+            on = at if at.loss.memory_size else remembering(at, MEMORY)
+            yield Config("memory", where, "on", on)
     for base in ("contrastive", "MS"):
         for method in (base, f"{base} + CCP"):
-            at, ccp = settings_of(method), METHODS[f"{base} + CCP"]
-            own = (
-                at
-                if at.has_hook
-                else changed(ccp, batch=at.batch, rate=at.rate, settings=at.settings)
-            )
-            where = f"{base}, settings of {method}"
-            plain = changed(
-                own, method=None, normalize=METHODS[base].normalize, proxies_per_class=None
-            )
-            yield Config("CCP", where, "off", plain, off=True)
+            own, where = settings_of(method), f"{base}, settings of {method}"
+            if not own.loss.needs_validation:
+                rate = {"learning_rate": own.optimizer.learning_rate}
+                loss = {"settings": own.loss.settings}
+                ccp = METHODS[f"{base} + CCP"].replace(loss=loss, optimizer=rate)
+                own = dataclasses.replace(ccp, batch=own.batch)
+            plain = {"normalize": METHODS[base].loss.normalize, "proxies": {"per_class": None}}
+            off = own.replace(loss={**plain, "method": None})
+            yield Config("CCP", where, "off", off, off=True)
             for level, patience in (("one problem", NEVER), ("problems", 1)):
-                assert isinstance(own.method, Problems)
-                problems = dataclasses.replace(own.method, patience=patience)
-                yield Config("CCP", where, level, changed(own, method=problems))
+                on = own.replace(loss={"method": {"patience": patience}})
+                yield Config("CCP", where, level, on)
 
 
 def planned() -> list[Config]:
@@ -148,46 +141,37 @@ def planned() -> list[Config]:
 
 def trials() -> list[Job]:
     """Give the fields' trials, at the same points: ranges that both have come first, in one order."""
-    return [
-        make_job(name, f"trial {number}", letters.CHOOSING, 0, protocol.told(recipe))
-        for number in range(TRIALS)
-        for name in FIELDS
-        for recipe in [tuned(METHODS[name], trial(METHODS[name], number, SHARED))]
-    ]
+    return letters.in_turn({name: METHODS[name] for name in FIELDS}, SHARED)
 
 
 def fields(results: Mapping[str, Any]) -> list[Config]:
     """Give the fields with their best trials' settings; none before all trials are done."""
-    best = letters.best_of(dict(results), trials())
+    best = letters.best_of(results, trials())
     return [
-        Config("field", "ten trials each", name, Recipe.from_json(best[name]), off=name == "CPML")
+        Config("field", "ten trials each", name, best[name], off=name == "CPML")
         for name in FIELDS
         if best
     ]
 
 
-def models(settings: Settings, chosen: list[Config]) -> dict[str, Job]:
-    """Give the models of these settings by name: seed by seed."""
-    jobs = [
-        {
-            **make_job(config.name, "tuned", seed, fold, protocol.told(config.recipe)),
-            **({"every": EVERY} if config.idea == "CCP" else {}),
-        }
+def models(settings: Settings, chosen: list[Config]) -> list[Job]:
+    """Give the models of these settings: seed by seed."""
+    return [
+        make_job(config.name, "tuned", seed, fold, config.recipe, **every)
         for seed in settings.seeds
         for config in chosen
+        for every in [{"every": EVERY} if config.idea == "CCP" else {}]
         if config.idea in (settings.only or config.idea)
         for fold in range(protocol.FOLDS)
     ]
-    return {name_of(job): job for job in jobs}
 
 
 def freeze(path: Path, chosen: list[Config]) -> None:
     """Add settings to the file of what may be scored; none that is there is changed."""
     before = read_frozen(path)["tuned"]
-    new = {config.name: protocol.told(config.recipe) for config in chosen}
+    new = {config.name: config.recipe for config in chosen}
     if new.keys() - before.keys():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_json(path, {"tuned": {**new, **before}})
+        letters.write_frozen(path, {"tuned": {**new, **before}})
 
 
 def report(results: Mapping[str, Any], chosen: list[Config]) -> str:
@@ -222,20 +206,13 @@ def report(results: Mapping[str, Any], chosen: list[Config]) -> str:
 
 def main(settings: Settings) -> str:
     """Run what is missing, as far as time goes; return the tables."""
-    where = {"runs": str(settings.runs.resolve()), "frozen": str(settings.frozen.resolve())}
     if not settings.table:
         freeze(settings.frozen, planned())
-        settings.results(
-            letters.run, {name_of(job): job for job in trials()}, settings.out, **where
-        )
+        settings.do(trials())
     chosen = [*planned(), *fields(read_results(settings.out))]
     if not settings.table:
         freeze(settings.frozen, chosen)
-        jobs = models(settings, chosen)
-        together = {name: job for name, job in jobs.items() if abreast.can(job)}
-        abreast.run_all(settings, together)
-        alone = {name: job for name, job in jobs.items() if name not in together}
-        settings.results(letters.run, alone, settings.out, **where)
+        settings.do(models(settings, chosen))
     return report(read_results(settings.out), chosen)
 
 

@@ -1,11 +1,8 @@
-"""The folds and seeds of a method together: side by side on a GPU, which one of these models leaves idle.
+"""The folds and seeds of a method together, side by side on a GPU, which one of these models leaves idle.
 
-Start, batches, steps, evaluations and choice are those of :func:`jdml.training.by_recipe.train`, to rounding (tested);
-only the convolutions are others: of kernels that differ by model XLA makes convolutions of groups, which are slow, of
-products products of batches. CCP's models, which the host leads from problem to problem, are not trained so.
-
-On a CPU the host leads all of them, one after another and step by step: in a loop of XLA's own a convolution there
-takes six to nine times as long, and as a product twice.
+Start, batches, steps, evaluations and choice are those of :func:`jdml.training.train`, to rounding (tested); only the
+convolutions are others: of kernels that differ by model XLA makes convolutions of groups, which are slow, of products
+products of batches. CCP's models, which the host leads from problem to problem, are not trained so.
 """
 
 import dataclasses
@@ -15,7 +12,8 @@ import math
 import platform
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,13 +24,11 @@ import numpy as np
 
 from experiments.letters import levels, protocol
 from experiments.letters.methods import objective_of
-from experiments.letters.protocol import Job, letters, load_test, name_of, score
+from experiments.letters.protocol import Job, letters, load_fold, load_test, name_of, score
+from experiments.recorded_recipes import from_flat
 from jdml import data
 from jdml.metrics import evaluate_retrieval
 from jdml.models.convolution import windows
-from jdml.recipes import Recipe
-from jdml.recipes.optimizer import make_optimizer
-from jdml.recipes.sampler import make_sampler
 from jdml.training import by_recipe, make_indexed_step, standard
 from jdml.training.records import keep_result
 from jdml.training.schedule import Best, improve
@@ -71,36 +67,35 @@ class Models(NamedTuple):
     held_out_labels: list[jax.Array]
 
 
-def run_all(settings: Any, jobs: Mapping[str, Job]) -> None:
-    """Do those of the jobs that can go together and have no result yet, and keep each one's as if it had gone alone.
+def run_all(settings: Any, jobs: Mapping[str, Job], frozen: str) -> None:
+    """Do those of the jobs that have no result yet, and keep each one's as if it had gone alone.
 
     Raises:
         ValueError: a kept result is of other settings, naming it.
     """
     kept = kept_results(jobs, settings.out)
-    missing = {_together_with(job) for name, job in jobs.items() if name not in kept}
+    missing = {_scored_with(job) for name, job in jobs.items() if name not in kept}
     units: dict[str, list[Job]] = {}
     for job in jobs.values():
-        recipe = Recipe.from_json(job["recipe"])
-        if can(job) and _together_with(job) in missing:
-            units.setdefault(_unit(job, recipe), []).append(job)
+        if _scored_with(job) in missing:
+            units.setdefault(_unit(job), []).append(job)
     parts = {
         f"{name}, {first}": {"models": models[first : first + MOST]}
         for name, models in units.items()
         for first in range(0, len(models), MOST)
     }
     settings.out.parent.mkdir(parents=True, exist_ok=True)
-    where = {"kept": str(settings.out.resolve()), "frozen": str(settings.frozen.resolve())}
+    where = {"kept": str(settings.out.resolve()), "frozen": frozen}
     with tempfile.TemporaryDirectory() as folder:
         settings.results(run, parts, Path(folder) / "units.jsonl", **where)
 
 
 def can(job: Job) -> bool:
     """Whether a job is one model whose steps the host does not lead."""
-    return job["fold"] is not None and not Recipe.from_json(job["recipe"]).has_hook
+    return job["fold"] is not None and not from_flat(job["recipe"]).loss.needs_validation
 
 
-def _together_with(job: Job) -> str:
+def _scored_with(job: Job) -> str:
     """The four models that are scored together: if one is missing, all go again, so that they are those of the table.
 
     Models of a changed factor, and those that are looked at on held-out letters alone, are scored by themselves.
@@ -110,14 +105,14 @@ def _together_with(job: Job) -> str:
     return json.dumps([job["column"], job["method"], job["seed"]])
 
 
-def _unit(job: Job, recipe: Recipe) -> str:
+def _unit(job: Job) -> str:
     """The name of the models that have one program: of a recipe and as many letters, however many drawings of each."""
     shape: dict[str, Any] = {"column": job["column"]}
     if "of" in job:
         # Of as many letters: proxies, and margins of a letter each, are parameters.
         shape = {"recipe": job["recipe"], "steps": job["steps"]}
         shape["letters"] = job["data"].get("letters")
-        if recipe.batch_size >= LARGE:
+        if from_flat(job["recipe"]).batch.rows >= LARGE:
             shape["model"] = [job["seed"], job["fold"]]
     return f"{job['method']}: {json.dumps(shape)}"
 
@@ -125,15 +120,19 @@ def _unit(job: Job, recipe: Recipe) -> str:
 def run(unit: Mapping[str, list[Job]], data_dir: str | None, kept: str, frozen: str) -> dict:
     """Train models of one recipe together, score those whose settings are frozen, and keep each one's result."""
     jobs, begun = unit["models"], time.perf_counter()
-    scored = "of" in jobs[0] or jobs[0]["column"] in protocol.COLUMNS
+    scored = protocol.is_scored(jobs[0])
     test = load_test(jobs[0], data_dir, Path(frozen)) if scored else None
-    results, vectors = fit(jobs, data_dir, test)
-    rows = list(zip(jobs, results, strict=True))
-    for result, own in zip(results, vectors, strict=True):
+    rows = []
+    by_seed: dict[int, list[Any]] = {}
+    for job, result, own in zip(jobs, *fit(jobs, data_dir, test), strict=True):
+        rows.append((job, result))
         if test is not None and "diverged" not in result:
             result |= score(own, test)
-    if test is not None and "of" not in jobs[0]:
-        rows += _together(jobs, results, vectors, test)
+            by_seed.setdefault(job["seed"], []).append(own)
+    for seed, four in by_seed.items() if "of" not in jobs[0] else ():
+        if test is not None and len(four) == protocol.FOLDS:
+            side = by_recipe.normalized(from_flat(jobs[0]["recipe"]), jnp.concatenate(four, 1))
+            rows.append(({**jobs[0], "seed": seed, "fold": None}, score(side, test)))
     seconds = round((time.perf_counter() - begun) / len(jobs), 1)
     machine = f"{platform.machine()}, {jax.devices()[0].device_kind}"
     for job, metrics in rows:
@@ -142,31 +141,15 @@ def run(unit: Mapping[str, list[Job]], data_dir: str | None, kept: str, frozen: 
     return {"models": len(jobs)}
 
 
-def _together(
-    jobs: Sequence[Job], results: Sequence[Any], vectors: Sequence[Any], test: data.Dataset
-) -> list[tuple[Job, dict[str, Any]]]:
-    """The scores of the four models of each seed side by side, if none diverged."""
-    normalize = functools.partial(by_recipe.normalized, Recipe.from_json(jobs[0]["recipe"]))
-    by_seed: dict[int, list[Any]] = {}
-    for job, result, own in zip(jobs, results, vectors, strict=True):
-        if "diverged" not in result:
-            by_seed.setdefault(job["seed"], []).append(own)
-    return [
-        ({**jobs[0], "seed": seed, "fold": None}, score(normalize(jnp.concatenate(four, 1)), test))
-        for seed, four in by_seed.items()
-        if len(four) == protocol.FOLDS
-    ]
-
-
 def fit(
     jobs: Sequence[Job], data_dir: str | None, test: data.Dataset | None
 ) -> tuple[list[dict[str, Any]], list[Any]]:
     """What each model's run leaves, and the unseen drawings' normalized embeddings by its best weights."""
-    recipe, steps = Recipe.from_json(jobs[0]["recipe"]), jobs[0]["steps"]
-    model, step, models = _begin(jobs, recipe, steps, data_dir)
-    advance, embed = (_programs if side_by_side() else _by_host)(model, step)
+    recipe, steps = protocol.recipe_of(jobs[0]), jobs[0]["steps"]
+    model, step, models = _begin(jobs, data_dir)
+    advance, embed = _programs(model, step)
     states, best_weights = models.states, _weights(models.states)
-    every = jobs[0].get("every", min(protocol.EVERY, steps))
+    every = protocol.every_of(jobs[0])
     if steps % every:
         raise ValueError(
             f"steps must be a multiple of those between evaluations, got {steps}, {every}"
@@ -177,7 +160,8 @@ def fit(
     for done in range(every, steps + 1, every):
         rows = jnp.asarray(models.rows[:, done - every : done])
         states, metrics = advance(states, models.images, models.labels, rows)
-        _note_divergence(diverged, metrics, done - every)
+        for number, told in _not_finite(metrics, done - every):
+            diverged.setdefault(number, told)
         vectors, improved = embed(*_weights(states), models.held_out), []
         for number, labels in enumerate(models.held_out_labels):
             value = math.nan
@@ -188,16 +172,16 @@ def fit(
             curves[number].append([done, round(value, 5)])
             improved.append(better)
         best_weights = _chosen(jnp.asarray(improved), _weights(states), best_weights)
-    results = [
+    results: list[dict[str, Any]] = [
         {"diverged": diverged[number]}
         if number in diverged
         else {
             "validation": round(own.value, 5),
             "best step": own.step,
             "steps": steps,
-            "curve": curves[number],
+            "curve": curve,
         }
-        for number, own in enumerate(best)
+        for number, (own, curve) in enumerate(zip(best, curves, strict=True))
     ]
     if test is None:
         return results, [None] * len(jobs)
@@ -210,129 +194,67 @@ def _weights(states: Any) -> tuple[Any, Any]:
     return states.params["model"], states.batch_stats
 
 
-def _begin(
-    jobs: Sequence[Job], recipe: Recipe, steps: int, data_dir: str | None
-) -> tuple[Any, Any, Models]:
+def _begin(jobs: Sequence[Job], data_dir: str | None) -> tuple[Any, Any, Models]:
     """The network, the step of one model, and all models before it."""
-    whole = letters(data_dir, "train")
-    folds = data.mlrc_folds(whole.labels, protocol.FOLDS)
-    loaded = [_drawings(job, whole, folds[job["fold"]].train) for job in jobs]
+    whole, recipe = letters(data_dir, "train"), protocol.recipe_of(jobs[0])
+    changes = [job.get("data", {}) for job in jobs]
+    seeds = [protocol.seed_of(job["seed"], job["fold"]) for job in jobs]
+    loaded = [
+        load_fold(data_dir, job["fold"], change, seed)
+        for job, change, seed in zip(jobs, changes, seeds, strict=True)
+    ]
     first = loaded[0][0]
-    if {train.num_classes for train, _ in loaded} != {first.num_classes}:
+    if {train.num_classes for train, *_ in loaded} != {first.num_classes}:
         raise ValueError(
             "models of a program must have as many letters, for all have the first's parameters"
         )
-    network = by_recipe.make_network(recipe, first)
-    model = ByProducts(network) if side_by_side() else network
-    per_epoch = max(1, len(first) // recipe.batch_size)
+    model = ByProducts(by_recipe.make_network(recipe, first))
+    per_epoch = max(1, len(first) // recipe.batch.rows)
     objective = objective_of(jobs[0]["method"], recipe, first.num_classes)
     if objective is None:
+        steps = jobs[0]["steps"]
         objective, optimizer = by_recipe.parts_of_step(recipe, first.num_classes, per_epoch, steps)
     else:
-        optimizer = make_optimizer(recipe, by_recipe.roles_of(objective), per_epoch, steps)
+        optimizer = by_recipe.make_optimizer(recipe, by_recipe.roles_of(objective), per_epoch)
     parts = {"model": model, "objective": objective, "optimizer": optimizer}
-    images, copies = whole.images, 1
-    if any(job.get("data", {}).get("augmented") for job in jobs):
-        images, copies = levels.with_copies(images), 1 + levels.COPIES
+    copied = levels.with_copies(whole) if any(own.get("augmented") for own in changes) else whole
     states, labels, rows = [], [], []
-    for job, (train, own) in zip(jobs, loaded, strict=True):
-        seed = protocol.seed_of(job["seed"], job["fold"])
-        begun = by_recipe.train(recipe, train, steps=0, seed=seed, progress=False, **parts)
-        states.append(begun.state)
+    for (train, _, own), change, seed in zip(loaded, changes, seeds, strict=True):
+        at_first = recipe.replace(batch={"steps": 0})
+        states.append(by_recipe.train(at_first, train, seed=seed, progress=False, **parts).state)
         of_all = np.full(len(whole), -1, np.int32)
         of_all[own] = train.labels
-        labels.append(np.tile(of_all, copies))
-        sampler = make_sampler(recipe, train.labels, seed, train.views)
-        drawn = own[np.stack([next(sampler) for _ in range(steps)])]
-        if job.get("data", {}).get("augmented"):
-            random = np.random.default_rng(seed)
-            drawn += len(whole) * random.integers(0, copies, drawn.shape)
-        rows.append(drawn.astype(np.int32))
-    held_out = [whole.select(folds[job["fold"]].validation) for job in jobs]
+        labels.append(np.tile(of_all, len(copied) // len(whole)))
+        drawn = np.stack([*islice(levels.batches(recipe, train, seed, change), jobs[0]["steps"])])
+        copy, row = np.divmod(drawn, len(train))
+        rows.append((own[row] + len(whole) * copy).astype(np.int32))
     models = Models(
         _stacked(*states),
-        jnp.asarray(images),
+        jnp.asarray(copied.images),
         jnp.asarray(np.stack(labels)),
         np.stack(rows),
-        jnp.asarray(np.stack([one.images for one in held_out])),
-        [jnp.asarray(one.labels) for one in held_out],
+        jnp.asarray(np.stack([held_out.images for _, held_out, _ in loaded])),
+        [jnp.asarray(held_out.labels) for _, held_out, _ in loaded],
     )
     return model, make_indexed_step(model, objective, optimizer), models
-
-
-def _drawings(job: Job, whole: data.Dataset, fold: np.ndarray) -> tuple[data.Dataset, np.ndarray]:
-    """What a model trains on, numbered anew, and which rows of all drawings these are."""
-    rows = np.flatnonzero(fold)
-    seed = protocol.seed_of(job["seed"], job["fold"])
-    own, labels = levels.rows_of(job.get("data", {}), rows, whole.labels[rows], seed)
-    return dataclasses.replace(whole.select(own), labels=labels), own
-
-
-def side_by_side() -> bool:
-    """Whether models go abreast here."""
-    return jax.default_backend() != "cpu"
-
-
-def _embedding(model: Any) -> Callable[..., jax.Array]:
-    """From weights and some drawings to embeddings."""
-
-    def embed(params: Any, batch_stats: Any, images: jax.Array) -> Any:
-        variables = {"params": params, "batch_stats": batch_stats}
-        return model.apply(variables, standard(images), train=False)
-
-    return embed
 
 
 @functools.lru_cache(maxsize=4)
 def _programs(model: ByProducts, step: Any) -> tuple[Any, Any]:
     """Many steps of all models, and the embeddings of as many drawings of each."""
-    embed = _embedding(model)
 
     def steps(state: Any, images: jax.Array, labels: jax.Array, rows: jax.Array) -> Any:
         return jax.lax.scan(lambda state, rows: step(state, images, labels, rows), state, rows)
 
     def embed_all(params: Any, batch_stats: Any, images: jax.Array) -> jax.Array:
-        parts = images.reshape(-1, AT_ONCE, *images.shape[1:])
-        vectors = jax.lax.map(functools.partial(embed, params, batch_stats), parts)
+        def embed(images: jax.Array) -> Any:
+            variables = {"params": params, "batch_stats": batch_stats}
+            return model.apply(variables, standard(images), train=False)
+
+        vectors = jax.lax.map(embed, images.reshape(-1, AT_ONCE, *images.shape[1:]))
         return vectors.reshape(len(images), -1)
 
     return jax.jit(jax.vmap(steps, in_axes=(0, None, 0, 0))), jax.jit(jax.vmap(embed_all))
-
-
-@functools.lru_cache(maxsize=4)
-def _by_host(model: Any, step: Any) -> tuple[Any, Any]:
-    """The same, model by model."""
-    embed = jax.jit(_embedding(model))
-
-    def steps(state: Any, images: jax.Array, labels: jax.Array, rows: jax.Array) -> Any:
-        told = []
-        for batch in rows:
-            state, metrics = step(state, images, labels, batch)
-            told.append(metrics)
-        return state, jax.tree.map(lambda *values: np.stack(values), *told)
-
-    def advance(states: Any, images: jax.Array, labels: jax.Array, rows: jax.Array) -> Any:
-        of_each = zip(_each(states), labels, rows, strict=True)
-        ended, told = zip(*(steps(state, images, *own) for state, *own in of_each), strict=True)
-        return _stacked(*ended), _stacked(*told)
-
-    def embed_all(params: Any, batch_stats: Any, images: jax.Array) -> jax.Array:
-        return jnp.stack(
-            [
-                jnp.concatenate(
-                    [embed(*own, part) for part in jnp.split(drawings, len(drawings) // AT_ONCE)]
-                )
-                for own, drawings in zip(_each((params, batch_stats)), images, strict=True)
-            ]
-        )
-
-    return advance, embed_all
-
-
-def _each(tree: Any) -> list[Any]:
-    """The models of arrays that hold one a row."""
-    number = len(jax.tree.leaves(tree)[0])
-    return [jax.tree.map(lambda leaf, place=place: leaf[place], tree) for place in range(number)]
 
 
 @jax.jit
@@ -351,16 +273,14 @@ def _chosen(improved: jax.Array, new: Any, old: Any) -> Any:
     return jax.vmap(choose)(improved, new, old)
 
 
-def _note_divergence(
-    diverged: dict[int, str], metrics: Mapping[str, jax.Array], before: int
-) -> None:
+def _not_finite(metrics: Mapping[str, jax.Array], before: int) -> Iterator[tuple[int, str]]:
     """Tell of each model the first step whose loss or gradient was not finite."""
     for name in ("loss", "grad_norm"):
         wrong = ~np.isfinite(np.asarray(metrics[name]))
         for number in np.flatnonzero(wrong.any(1)):
             first = int(wrong[number].argmax())
             value = metrics[name][number, first]
-            diverged.setdefault(int(number), f"the {name} is {value} at step {before + first + 1}")
+            yield int(number), f"the {name} is {value} at step {before + first + 1}"
 
 
 def _with_products(call: Any, inputs: Any, settings: Any, context: Any) -> Any:

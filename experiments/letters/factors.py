@@ -1,10 +1,6 @@
 """What changes the order of methods by letter: one thing at a time, of tuned methods, otherwise as they were scored.
 
-What is run and what counts is written in README.md, before the runs:
-
-    python -m experiments.letters.factors --data-dir DIR --workers 2                   # goes on where it was stopped
-    python -m experiments.letters.factors --data-dir DIR --workers 2 --seeds 1 --only wrong                # a part
-    python -m experiments.letters.factors --table                      # the tables and figures of what there is
+What is run and what counts is written in README.md, before the runs.
 """
 
 import dataclasses
@@ -14,10 +10,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from experiments.letters import abreast, levels, pictures, protocol
+from experiments.letters import levels, pictures, protocol
 from experiments.letters.protocol import Job, make_job, name_of, read_frozen
+from experiments.letters.runs import HERE, OfModels
 from experiments.letters.tables import LEAST, interval, single_models, tuned_models
-from experiments.options import Kept, start
+from experiments.options import check_names, start
 from experiments.smoke import SMOKE, record, small
 from jdml.report import Paired, holm, markdown_table, paired
 from jdml.training.records import read_results
@@ -28,7 +25,6 @@ METHODS = small(
 )
 FIRST, OTHERS = 1, small((2, 3), (2,))
 """The seed that has every level and suggests, and those that are asked whether it is so."""
-HERE = Path(__file__).parent
 Values = dict[Any, float]
 
 
@@ -59,7 +55,7 @@ if SMOKE:
 
 
 @dataclasses.dataclass(frozen=True)
-class Settings(Kept):
+class Settings(OfModels):
     """What is run."""
 
     only: tuple[str, ...] = ()
@@ -88,11 +84,11 @@ def jobs_of(frozen: Path) -> list[Job]:
         if method in columns[column]
     ]
     return [
-        {
-            **make_job(method, f"{factor} {level}", seed, fold, made.recipe),
+        make_job(
+            *(method, f"{factor} {level}", seed, fold, made.recipe),
             **{"of": column, "factor": factor, "level": level, "data": made.data},
             **{"steps": made.steps, "every": max(1, made.steps // levels.LOOKS)},
-        }
+        )
         for factor, level, method, column in at
         for made in [levels.at(columns[column][method], factor, level)]
         for seed in seeds_of(factor, level, method)
@@ -205,22 +201,14 @@ def verdicts(found: Mapping[str, Paired]) -> str:
 
 def main(settings: Settings) -> str:
     """Run what is missing, as far as time goes; return the tables, and draw the figures."""
-    unknown = sorted(set(settings.only) - set(levels.FACTORS))
-    if unknown:
-        raise ValueError(
-            f"--only must name factors among {', '.join(levels.FACTORS)}; got {unknown}"
-        )
+    check_names("only", settings.only, levels.FACTORS)
     if not set(settings.seeds) <= {FIRST, *OTHERS}:
         raise ValueError(f"--seeds must be among {(FIRST, *OTHERS)}, got {settings.seeds}")
     planned = {name_of(job): job for job in jobs_of(settings.frozen)}
-    if not settings.table:
-        chosen = settings.only or levels.FACTORS
-        wanted = {
-            name: job
-            for name, job in planned.items()
-            if job["factor"] in chosen and job["seed"] in settings.seeds
-        }
-        abreast.run_all(settings, wanted)
+    chosen = settings.only or levels.FACTORS
+    settings.do(
+        job for job in planned.values() if job["factor"] in chosen and job["seed"] in settings.seeds
+    )
     results, scored = read_results(settings.out), read_results(settings.scored)
     there = sorted({job["method"] for job in planned.values()})
     done = sum(name in results for name in planned)

@@ -2,7 +2,7 @@
 
 import functools
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -10,7 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from experiments.smoke import SMOKE, small
-from jdml.data import corrupt_labels
+from jdml.data import Dataset, corrupt_labels
+from jdml.recipes import Recipe
 
 FACTORS: dict[str, tuple[Any, ...]] = {
     "letters": (90, 180, 361),
@@ -48,40 +49,36 @@ def ordered(factor: str) -> list[Any]:
 class Level(NamedTuple):
     """What a job has."""
 
-    recipe: dict[str, Any]
+    recipe: Recipe
     steps: int
     data: dict[str, Any]
 
 
-def at(recipe: Mapping[str, Any], factor: str, level: Any) -> Level:
+def at(recipe: Recipe, factor: str, level: Any) -> Level:
     """A recipe with one thing changed.
 
     A batch of other size sees as many drawings in all, in at least 256 steps, at a rate that goes with its root; it has
     512 letters at most, and then more drawings of each. Of fewer drawings of a letter no more are in a batch.
     """
-    made, steps = dict(recipe), USUAL["steps"]
+    made, steps, each = recipe, USUAL["steps"], recipe.batch.samples_per_class
     if factor == "batch":
-        made["batch"] = _batch(level, recipe["batch"])
-        made["rate"] = float(f"{recipe['rate'] * math.sqrt(level / USUAL['batch']):.3g}")
+        batch = {"size": level} if each is None else _by_letter(level, each)
+        rate = float(f"{recipe.optimizer.learning_rate * math.sqrt(level / USUAL['batch']):.3g}")
+        made = recipe.replace(batch=batch, optimizer={"learning_rate": rate})
         steps = max(LEAST_STEPS, steps * USUAL["batch"] // level // LOOKS * LOOKS)
     elif factor == "dim":
-        made["dim"] = level
+        made = recipe.replace(network={"dim": level})
     elif factor == "steps":
         steps = level
-    elif factor == "drawings" and not isinstance(recipe["batch"], int):
-        made["batch"] = _by_letter(USUAL["batch"], min(level, recipe["batch"][1]))
+    elif factor == "drawings" and each is not None:
+        made = recipe.replace(batch=_by_letter(USUAL["batch"], min(level, each)))
     return Level(made, steps, {factor: level} if factor in CHANGES else {})
 
 
-def _batch(rows: int, usual: Any) -> Any:
-    """A batch of so many rows, random ones or by letter, as usual."""
-    return rows if isinstance(usual, int) else _by_letter(rows, usual[1])
-
-
-def _by_letter(rows: int, drawings: int) -> list[int]:
+def _by_letter(rows: int, drawings: int) -> dict[str, int]:
     """Letters, and drawings of each: so many, if there are letters for that."""
     letters = min(MOST_LETTERS, rows // drawings)
-    return [letters, rows // letters]
+    return {"classes": letters, "samples_per_class": rows // letters}
 
 
 def rows_of(
@@ -109,33 +106,31 @@ def _some_drawings(rows: Any, labels: Any, number: int, seed: int) -> Any:
     return rows[kept], labels[kept]
 
 
-def _wrong(rows: Any, labels: Any, share: float, seed: int) -> Any:
-    return rows, corrupt_labels(labels, share, seed)
-
-
-def _same(rows: Any, labels: Any, _level: Any, _seed: int) -> Any:
-    """Distorted drawings are the same drawings: see :func:`distorted`."""
-    return rows, labels
-
-
-CHANGES = {
+CHANGES: dict[str, Callable[..., Any]] = {
     "letters": _some_letters,
     "drawings": _some_drawings,
-    "wrong": _wrong,
-    "augmented": _same,
+    "wrong": lambda rows, labels, share, seed: (rows, corrupt_labels(labels, share, seed)),
+    "augmented": lambda rows, labels, level, seed: (rows, labels),
 }
-"""Of the data: what they leave of rows and labels."""
+"""Of the data: what they leave of rows and labels; distorted drawings are the same drawings."""
 
 
-def distorted(images: np.ndarray) -> np.ndarray:
-    """Copies ``[COPIES · N, H, W, 1]`` of drawings, turned by up to 15°, 15 % larger or smaller, 2 pixels aside."""
+def with_copies(drawings: Dataset) -> Dataset:
+    """Drawings, then their copies, each turned by up to 15°, 15 % larger or smaller, 2 pixels aside."""
     keys = jax.random.split(jax.random.key(0), COPIES)
-    return np.concatenate([np.asarray(_distorted(images, key)) for key in keys])
+    copies = (np.asarray(_distorted(drawings.images, key)) for key in keys)
+    images = np.concatenate([drawings.images, *copies])
+    return Dataset(drawings.name, images, np.tile(drawings.labels, 1 + COPIES))
 
 
-def with_copies(images: np.ndarray) -> np.ndarray:
-    """Drawings as they are, then their copies, ``[(1 + COPIES) · N, H, W, 1]``."""
-    return np.concatenate([images, distorted(images)])
+def batches(
+    recipe: Recipe, train: Dataset, seed: int, changes: Mapping[str, Any]
+) -> Iterator[np.ndarray]:
+    """The recipe's batches; of augmented drawings each as it is or one of its copies."""
+    random = np.random.default_rng(seed)
+    for rows in recipe.batch.build(train.labels, seed, train.views):
+        copies = random.integers(0, 1 + COPIES, rows.shape) if changes.get("augmented") else 0
+        yield rows + len(train) * copies
 
 
 @jax.jit

@@ -1,45 +1,25 @@
 """Every method on Omniglot by letter, tuned alike, under the protocol of *A Metric Learning Reality Check*.
 
 What is run, in which order, and which differences count is written in README.md, before the runs. All of it goes on by
-one command, which may be stopped anywhere:
-
-    python -m experiments.letters.main --data-dir DIR                  # all that is missing
-    python -m experiments.letters.main --data-dir DIR --minutes 8      # begin nothing after eight minutes
-    python -m experiments.letters.main --table                         # the tables of the runs that there are
-
-A run that has ended is a line of results.jsonl and never run twice; one that was stopped goes on in its folder under
---runs. When the trials are done, the settings that they choose are written into frozen.json: commit it, and go on.
+one command, which may be stopped anywhere: a run that has ended is a line of results.jsonl and never run twice; one
+that was stopped goes on in its folder under --runs. When the trials are done, the settings that they choose are written
+into frozen.json: commit it, and go on.
 """
 
 import dataclasses
-import shutil
-import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import jax.numpy as jnp
-
-from experiments.letters import abreast, protocol
-from experiments.letters.methods import METHODS, objective_of, trial, tuned
-from experiments.letters.protocol import (
-    Job,
-    load_fold,
-    load_test,
-    make_job,
-    name_of,
-    read_frozen,
-    score,
-    seed_of,
-    told,
-)
+from experiments.letters import protocol
+from experiments.letters.methods import METHODS, trial, tuned
+from experiments.letters.protocol import Job, make_job, name_of, read_frozen
+from experiments.letters.runs import OfModels
 from experiments.letters.tables import CLAIMS, report
-from experiments.options import Kept, start
-from experiments.shown import curve
-from experiments.smoke import NETWORK, SMOKE, record, small
-from jdml import data
+from experiments.options import check_names, start
+from experiments.recorded_recipes import from_flat, to_flat
+from experiments.smoke import NETWORK, SMOKE, small
 from jdml.recipes import Recipe
-from jdml.training import FitResult, by_recipe
 from jdml.training.records import read_results
 from jdml.training.run_files import write_json
 
@@ -51,92 +31,16 @@ AGAIN = ("ArcFace", "sub-centre ArcFace")
 CLAIMED = tuple(dict.fromkeys(name for pair in CLAIMS for name in pair))
 CHOOSING = 0
 """Seed of all that chooses; what is scored has others."""
-HERE = Path(__file__).parent
-Results = dict[str, Any]
+Results = Mapping[str, Any]
+Frozen = dict[str, dict[str, Recipe]]
 
 
 @dataclasses.dataclass(frozen=True)
-class Settings(Kept):
+class Settings(OfModels):
     """What is run."""
 
     only: tuple[str, ...] = ()
     """Of the methods these only, by name."""
-    out: Path = record(HERE / "results.jsonl")
-    """File of the kept runs."""
-    frozen: Path = record(HERE / "frozen.json")
-    """File of the settings that are scored."""
-    runs: Path = record(Path("runs/letters"))
-    """Folder of the runs that have not ended, and of models that are not yet scored together."""
-    abreast: bool = False
-    """Train the folds and seeds of a method in one program: for a GPU, which one of these models leaves idle."""
-
-
-def fit_one(job: Job, fold: int, data_dir: str | None, runs: Path) -> FitResult:
-    """One model of one fold, from where its folder is; the best of its evaluations."""
-    train, validation = load_fold(data_dir, fold)
-    recipe = Recipe.from_json(job["recipe"])
-    every = min(job.get("every", protocol.EVERY), job["steps"])
-    return by_recipe.train(
-        recipe,
-        train,
-        validation=validation,
-        objective=objective_of(job["method"], recipe, train.num_classes),
-        steps=job["steps"],
-        seed=seed_of(job["seed"], fold),
-        evaluate_every=every,
-        log_every=every,
-        out_dir=folder_of(job, fold, runs),
-        progress=False,
-    )
-
-
-def folder_of(job: Job, fold: int, runs: Path) -> Path:
-    """The folder of a model."""
-    return runs / name_of({**job, "fold": fold}).replace(":", ",")
-
-
-def run(job: Job, data_dir: str | None, runs: str, frozen: str) -> dict[str, Any]:
-    """Train a model of a fold, and score it where its settings are frozen; or score the four of a seed together."""
-    scored = job["column"] in protocol.COLUMNS
-    test = load_test(job, data_dir, Path(frozen)) if scored else None
-    if job["fold"] is None:
-        assert test is not None
-        return together(job, test, data_dir, Path(runs))
-    try:
-        result = fit_one(job, job["fold"], data_dir, Path(runs))
-    except FloatingPointError as error:
-        return {"diverged": str(error)}
-    assert result.best is not None
-    if test is None:
-        shutil.rmtree(folder_of(job, job["fold"], Path(runs)))
-        scores = {}
-    else:
-        vectors = by_recipe.normalized(
-            Recipe.from_json(job["recipe"]), result.embedder(test.images)
-        )
-        scores = score(vectors, test)
-    problems = [int(row["problem"]) for row in result.history if "problem" in row]
-    return {
-        **scores,
-        **({"problems": max(problems)} if problems else {}),
-        "validation": round(result.best.value, 5),
-        "best step": result.best.step,
-        "steps": int(result.history[-1]["step"]),
-        "curve": curve(result.history),
-    }
-
-
-def together(job: Job, test: data.Dataset, data_dir: str | None, runs: Path) -> dict[str, float]:
-    """The four models' normalized embeddings side by side, normalized again; a model that is gone is trained again."""
-    recipe = Recipe.from_json(job["recipe"])
-    vectors = [
-        by_recipe.normalized(recipe, fit_one(job, fold, data_dir, runs).embedder(test.images))
-        for fold in range(protocol.FOLDS)
-    ]
-    scores = score(by_recipe.normalized(recipe, jnp.concatenate(vectors, axis=1)), test)
-    for fold in range(protocol.FOLDS):
-        shutil.rmtree(folder_of(job, fold, runs))
-    return scores
 
 
 def ranked(results: Results, jobs: list[Job]) -> list[Job]:
@@ -148,60 +52,53 @@ def ranked(results: Results, jobs: list[Job]) -> list[Job]:
 
 def pilots() -> list[Job]:
     """All methods with their papers' settings on the first fold."""
-    return [make_job(name, "pilot", CHOOSING, 0, told(made)) for name, made in METHODS.items()]
+    return [make_job(name, "pilot", CHOOSING, 0, recipe) for name, recipe in METHODS.items()]
 
 
 def trials(results: Results) -> list[Job]:
     """The leading methods' trials on the same fold; none before all pilots."""
-    return in_turn([job["method"] for job in ranked(results, pilots())[:LEADING]])
+    leading = [job["method"] for job in ranked(results, pilots())[:LEADING]]
+    return in_turn({name: METHODS[name] for name in leading})
 
 
 def also(results: Results) -> list[Job]:
     """The trials of the methods that the papers' claims are about, if they do not lead."""
     leading = {job["method"] for job in trials(results)}
-    return in_turn([name for name in CLAIMED if name in METHODS and name not in leading])
+    names = [name for name in CLAIMED if name in METHODS and name not in leading]
+    return in_turn({name: METHODS[name] for name in names})
 
 
-def in_turn(names: Sequence[str]) -> list[Job]:
+def in_turn(methods: Mapping[str, Recipe], dims: int | None = None) -> list[Job]:
     """Of all methods the first trial, then of all the next."""
     return [
-        make_job(name, f"trial {number}", CHOOSING, 0, told(tuned(made, trial(made, number))))
+        make_job(name, f"trial {number}", CHOOSING, 0, tuned(made, trial(made, number, dims)))
         for number in range(TRIALS)
-        for name, made in [(name, METHODS[name]) for name in names]
+        for name, made in methods.items()
     ]
 
 
-def best_of(results: Results, jobs: list[Job]) -> dict[str, Any]:
+def best_of(results: Results, jobs: list[Job]) -> dict[str, Recipe]:
     """Each method's best trial, the best method first; none before all trials are done."""
-    best: dict[str, Any] = {}
+    best: dict[str, Recipe] = {}
     for job in ranked(results, jobs):
-        best.setdefault(job["method"], job["recipe"])
+        best.setdefault(job["method"], from_flat(job["recipe"]))
     return best
 
 
-def freeze(results: Results, frozen: Mapping[str, Any]) -> dict[str, Any]:
+def freeze(results: Results, frozen: Frozen) -> Frozen:
     """What can be scored now, and could not before.
 
     First each leading method's best trial, the best of them also deep, and all papers' settings; then what is run
     again, and the best trials of the methods that are tuned too.
     """
     if frozen["tuned"]:
-        new = {
-            "again": {name: frozen["papers"][name] for name in AGAIN if name in frozen["papers"]},
-            "also": best_of(results, also(results)),
-        }
+        again = {name: frozen["papers"][name] for name in AGAIN if name in frozen["papers"]}
+        new = {"again": again, "also": best_of(results, also(results))}
         return {column: own for column, own in new.items() if own and not frozen[column]}
     best = best_of(results, trials(results))
-    if not best:
-        return {}
-    deep = {
-        name: {**best[name], "network": small("resnet20v2", NETWORK)} for name in list(best)[:DEEP]
-    }
-    return {
-        "tuned": best,
-        "papers": {name: told(made) for name, made in METHODS.items()},
-        "resnet": deep,
-    }
+    deep = {"name": small("resnet20v2", NETWORK)}
+    resnet = {name: recipe.replace(network=deep) for name, recipe in [*best.items()][:DEEP]}
+    return {"tuned": best, "papers": METHODS, "resnet": resnet} if best else {}
 
 
 def models(frozen: Path) -> list[Job]:
@@ -240,32 +137,29 @@ def stages(settings: Settings) -> Iterator[list[Job]]:
 def froze(settings: Settings) -> bool:
     """Write down what can be scored now, and could not before; whether there was any."""
     before = read_frozen(settings.frozen)
-    new = {} if settings.table else freeze(read_results(settings.out), before)
+    new = freeze(read_results(settings.out), before)
     if new:
-        write_json(settings.frozen, {**{k: v for k, v in before.items() if v}, **new})
+        write_frozen(settings.frozen, {**before, **new})
         print(f"frozen in {settings.frozen}: commit it, then go on", flush=True)
     return bool(new)
 
 
+def write_frozen(path: Path, frozen: Frozen) -> None:
+    """Write the settings that may be scored."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    flat = {
+        column: {name: to_flat(recipe) for name, recipe in recipes.items()}
+        for column, recipes in frozen.items()
+        if recipes
+    }
+    write_json(path, flat)
+
+
 def main(settings: Settings) -> str:
     """Run what is missing, as far as time goes; return the tables."""
-    unknown = sorted(set(settings.only) - set(METHODS))
-    if unknown:
-        raise ValueError(f"--only must name methods among {', '.join(METHODS)}; got {unknown}")
-    end = None if settings.minutes is None else time.monotonic() + 60 * settings.minutes
-    where = {"runs": str(settings.runs.resolve()), "frozen": str(settings.frozen.resolve())}
-
-    def in_time() -> Settings:
-        left = None if end is None else max(0.0, (end - time.monotonic()) / 60)
-        return dataclasses.replace(settings, minutes=left)
-
-    for stage in stages(settings):
-        jobs = {name_of(job): job for job in stage if job["method"] in (settings.only or METHODS)}
-        if settings.abreast and not settings.table:
-            together = {name: job for name, job in jobs.items() if abreast.can(job)}
-            abreast.run_all(in_time(), together)
-            jobs = {name: job for name, job in jobs.items() if name not in together}
-        in_time().results(run, jobs, settings.out, **where)
+    check_names("only", settings.only, METHODS)
+    for stage in () if settings.table else stages(settings):
+        settings.do(job for job in stage if job["method"] in (settings.only or METHODS))
     kept = read_results(settings.out)
     planned = {"pilot": pilots(), "trial": trials(kept) + also(kept)}
     for column in protocol.COLUMNS:

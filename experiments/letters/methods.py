@@ -3,7 +3,6 @@
 Steps, batches and learning rate are the study's; what a paper says of its loss, miner, proxies and memory is kept.
 """
 
-import dataclasses
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,11 +10,12 @@ from typing import Any
 
 import jdml
 from experiments.omniglot import methods as known
+from experiments.recorded_recipes import batch_of
 from experiments.smoke import small
+from jdml import objectives
 from jdml.objectives import Objective
 from jdml.recipes import Recipe
-from jdml.recipes.objective import loss_settings, of_proxies, of_samples
-from jdml.recipes.words import build_miner
+from jdml.recipes.parsing import build_miner
 from jdml.registry import LOSSES
 
 RATE, ROWS, PER_CLASS = 1e-3, small(64, 8), 4
@@ -40,8 +40,8 @@ EVERYDAY = {
 FIELD = known.several("potential_field", alpha=4.0, **known.FIELD)
 FOUND = known.several("potential_field", alpha=1.0, **known.FIELD)
 FIELDS = {
-    "PFML": dataclasses.replace(FIELD, max_proxy_entry=None),
-    "PFML, found": dataclasses.replace(FOUND, start="samples"),
+    "PFML": FIELD.replace(loss={"proxies": {"clip_value": None}}),
+    "PFML, found": FOUND.replace(loss={"proxies": {"init": "samples"}}),
 }
 ALSO_EASY = {
     "EPS + contrastive (similarity)": known.of("similarity_contrastive", known.EASY),
@@ -56,11 +56,15 @@ NESTED = {f"{name}, matryoshka": name for name in ("MS", "SupCon", "ProxyAnchor"
 
 def on_letters(recipe: Recipe) -> Recipe:
     """The recipe as all are trained that are not tuned."""
-    random = recipe.has_proxies and not recipe.has_hook
-    made = known.on_data(recipe, ROWS if random else (ROWS // PER_CLASS, PER_CLASS), RATE, POOL)
-    number = 4 if recipe.has_hook else PROXIES if LOSSES[recipe.loss].several else None
-    rates = {**made.role_rates, "beta": 50.0}
-    return dataclasses.replace(made, proxies_per_class=number, role_rates=rates, schedule="cosine")
+    alternating = recipe.loss.needs_validation
+    random = recipe.loss.has_proxies and not alternating
+    batch = batch_of(ROWS if random else (ROWS // PER_CLASS, PER_CLASS))
+    number = 4 if alternating else PROXIES if LOSSES[recipe.loss.name].several else None
+    rates = {**recipe.optimizer.lr_multipliers, "beta": 50.0}
+    return known.on_data(recipe, batch, RATE, POOL).replace(
+        loss={"proxies": {"per_class": number}},
+        optimizer={"lr_multipliers": rates, "schedule": "cosine"},
+    )
 
 
 METHODS: dict[str, Recipe] = {
@@ -77,36 +81,34 @@ METHODS: dict[str, Recipe] = {
 
 def tuned(recipe: Recipe, settings: Mapping[str, Any]) -> Recipe:
     """The recipe with the values of a trial: of itself, of its method, all others of its loss."""
-    of_method = {} if recipe.method is None else vars(recipe.method)
-    fields: dict[str, Any] = {}
-    loss, method = dict(recipe.settings), {}
     for name, value in settings.items():
-        if name == "per_class":
-            fields["batch"] = (ROWS // value, value)
+        change: dict[str, Any]
+        if name == "rate":
+            change = {"optimizer": {"learning_rate": value}}
         elif name == "proxies_rate":
-            fields["role_rates"] = {**recipe.role_rates, "proxies": value}
-        elif name in ("rate", "memory", "proxies_per_class"):
-            fields[name] = value
-        elif name in of_method:
-            method[name] = value
+            rates = {**recipe.optimizer.lr_multipliers, "proxies": value}
+            change = {"optimizer": {"lr_multipliers": rates}}
+        elif name == "per_class":
+            change = {"batch": batch_of((ROWS // value, value))}
+        elif name == "proxies_per_class":
+            change = {"loss": {"proxies": {"per_class": value}}}
+        elif name == "memory":
+            change = {"loss": {"memory_size": value}}
+        elif name in getattr(recipe.loss.method, "__dict__", ()):
+            change = {"loss": {"method": {name: value}}}
         else:
-            loss[name] = value
-    if recipe.method is not None:
-        fields["method"] = dataclasses.replace(recipe.method, **method)
-    made = dataclasses.replace(recipe, settings=loss, **fields)
-    return known.on_data(made, made.batch, made.rate, POOL)
+            change = {"loss": {"settings": {**recipe.loss.settings, name: value}}}
+        recipe = recipe.replace(**change)
+    return known.on_data(recipe, {}, recipe.optimizer.learning_rate, POOL)
 
 
 def ranges_of(recipe: Recipe) -> dict[str, dict[str, list[Any]]]:
     """What is tuned of a method, by the name of the setting."""
-    record, ranges = LOSSES[recipe.loss], tomllib.loads(RANGES.read_text())
-    sections = ["all", record.kind]
-    sections += ["several"] * record.several + ["memory"] * bool(recipe.memory)
-    sections += [] if recipe.method is None else [recipe.method.name]
-    own = [ranges[section] for section in sections]
-    return {
-        name: span for part in (*own, ranges["losses"][recipe.loss]) for name, span in part.items()
-    }
+    loss, ranges = recipe.loss, tomllib.loads(RANGES.read_text())
+    sections = ["all", loss.kind, *["several"] * LOSSES[loss.name].several]
+    sections += ["memory"] * bool(loss.memory_size) + ([loss.method.name] if loss.method else [])
+    own = [*(ranges[section] for section in sections), ranges["losses"][loss.name]]
+    return {name: span for part in own for name, span in part.items()}
 
 
 def trial(recipe: Recipe, number: int, dims: int | None = None) -> dict[str, Any]:
@@ -143,9 +145,9 @@ def objective_of(name: str, recipe: Recipe, classes: int) -> Objective | None:
     """What no recipe names: the loss of nested prefixes; None where the recipe says all."""
     if name not in NESTED:
         return None
-    loss_fn = LOSSES[recipe.loss].function
-    settings = loss_settings(recipe, loss_fn)
-    make = of_proxies if recipe.has_proxies else of_samples
-    if make is of_samples:
-        settings["mine"] = build_miner(recipe.miner, recipe.dim)
-    return make(recipe, jdml.matryoshka(loss_fn, PREFIXES), classes, recipe.dim, settings)
+    loss, dim = recipe.loss, recipe.network.dim
+    nested = jdml.matryoshka(LOSSES[loss.name].function, PREFIXES)
+    settings = {**loss.settings, "normalize": loss.normalization}
+    if loss.has_proxies:
+        return loss.of_proxies(nested, classes, dim, settings)
+    return objectives.pair(nested, mine=build_miner(loss.miner, dim), **settings)

@@ -11,7 +11,8 @@ import numpy as np
 
 from experiments.letters import levels
 from experiments.letters.tables import SCORES
-from experiments.smoke import NETWORK, small
+from experiments.recorded_recipes import from_flat, to_flat
+from experiments.smoke import NETWORK, SMOKE, small
 from jdml import data
 from jdml.metrics import evaluate_retrieval
 from jdml.recipes import Recipe
@@ -34,18 +35,29 @@ def letters(data_dir: str | None, split: str) -> data.Dataset:
     return data.load("omniglot", data_dir=data_dir, split=split).relabel("letter")
 
 
-def load_fold(data_dir: str | None, fold: int) -> tuple[data.Dataset, data.Dataset]:
-    """Three quarters of the training letters, numbered anew, and the quarter that chooses the weights."""
+def load_fold(
+    data_dir: str | None, fold: int, changes: Any = None, seed: int = 0
+) -> tuple[data.Dataset, data.Dataset, np.ndarray]:
+    """Three quarters of the training letters, numbered anew, the quarter that chooses the weights, the former's rows.
+
+    With ``changes``, levels by factor, of the former as much as they leave.
+    """
     whole = letters(data_dir, "train")
     parts = data.mlrc_folds(whole.labels, FOLDS)[fold]
-    train, validation = whole.select(parts.train), whole.select(parts.validation)
-    own = np.unique(train.labels, return_inverse=True)[1]
-    return dataclasses.replace(train, labels=own), validation
+    rows = np.flatnonzero(parts.train)
+    rows, labels = levels.rows_of(changes or {}, rows, whole.labels[rows], seed)
+    train = dataclasses.replace(whole.select(rows), labels=labels)
+    return train, whole.select(parts.validation), rows
 
 
 def seed_of(seed: int, fold: int) -> int:
     """The seed of a model, whatever its method: differences are paired by it."""
     return FOLDS * seed + fold
+
+
+def is_scored(job: Job) -> bool:
+    """Whether a model is scored on the test letters."""
+    return "of" in job or job["column"] in COLUMNS
 
 
 def load_test(job: Job, data_dir: str | None, frozen: Path) -> data.Dataset:
@@ -59,7 +71,7 @@ def load_test(job: Job, data_dir: str | None, frozen: Path) -> data.Dataset:
     kept = read_frozen(frozen)[str(job.get("of", job["column"]))].get(job["method"])
     if kept is not None and "of" in job:
         kept = levels.at(kept, job["factor"], job["level"]).recipe
-    if kept != job["recipe"]:
+    if kept != from_flat(job["recipe"]):
         raise ValueError(
             f"{job['method']}, {job['column']}: the test letters are for settings that are frozen, and {frozen} has "
             "none of this method, or others"
@@ -67,25 +79,32 @@ def load_test(job: Job, data_dir: str | None, frozen: Path) -> data.Dataset:
     return letters(data_dir, "test")
 
 
-def read_frozen(path: Path) -> dict[str, dict[str, Any]]:
+def read_frozen(path: Path) -> dict[str, dict[str, Recipe]]:
     """The recipes that are scored, by column and method; none before the file is there."""
     kept = json.loads(path.read_text()) if path.exists() else {}
-    own = small({}, {"network": NETWORK, "dim": 8, "batch": [4, 4]})
 
-    def toy(recipe: dict[str, Any]) -> dict[str, Any]:
-        return recipe if recipe.get("network") == NETWORK else {**recipe, **own}
+    def read(values: Any) -> Recipe:
+        recipe = from_flat(values)
+        if not SMOKE or recipe.network.name == NETWORK:
+            return recipe
+        batch = {"classes": 4, "samples_per_class": 4}
+        return recipe.replace(network={"name": NETWORK, "dim": 8}, batch=batch)
 
     return {
-        column: {method: toy(recipe) for method, recipe in kept.get(column, {}).items()}
+        column: {method: read(values) for method, values in kept.get(column, {}).items()}
         for column in COLUMNS
     }
 
 
-def told(recipe: Recipe) -> dict[str, Any]:
-    """What of a recipe is no default, as JSON has it."""
-    usual = Recipe().to_json()
-    own = {name: value for name, value in recipe.to_json().items() if value != usual[name]}
-    return dict(json.loads(json.dumps(own)))
+def every_of(job: Job) -> int:
+    """Steps between evaluations."""
+    return int(min(job.get("every", EVERY), job["steps"]))
+
+
+def recipe_of(job: Job) -> Recipe:
+    """The recipe of a job, with its steps and evaluations."""
+    steps, looks = {"steps": job["steps"]}, {"every": every_of(job)}
+    return from_flat(job["recipe"]).replace(batch=steps, evaluation=looks)
 
 
 def score(vectors: Any, test: data.Dataset) -> dict[str, float]:
@@ -94,10 +113,12 @@ def score(vectors: Any, test: data.Dataset) -> dict[str, float]:
     return {name: round(float(measured[name]), 5) for name in SCORES}
 
 
-def make_job(method: str, column: str, seed: int, fold: int | None, recipe: dict[str, Any]) -> Job:
+def make_job(
+    method: str, column: str, seed: int, fold: int | None, recipe: Recipe, **others: Any
+) -> Job:
     """A model, or four of them together."""
     at = {"method": method, "column": column, "seed": seed, "fold": fold}
-    return {**at, "recipe": recipe, "steps": STEPS}
+    return {**at, "recipe": to_flat(recipe), "steps": STEPS, **others}
 
 
 def name_of(job: Job) -> str:

@@ -2,9 +2,6 @@
 
 What would count is written in README.md, before the runs. They are looked at on the held-out letters alone; the unseen
 ones are not read.
-
-    python -m experiments.letters.reasons --data-dir DIR --workers 2
-    python -m experiments.letters.reasons --table
 """
 
 import dataclasses
@@ -12,15 +9,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from experiments.letters import abreast, levels
+from experiments.letters import levels
 from experiments.letters.protocol import Job, make_job, name_of, read_frozen
+from experiments.letters.runs import HERE, OfModels
 from experiments.omniglot.methods import EASY
-from experiments.options import Kept, start
+from experiments.options import start
 from experiments.smoke import record, small
 from jdml.report import markdown_table, paired
 from jdml.training.records import read_results
 
-HERE = Path(__file__).parent
 SEED = 1
 WRONG, SCALE = 0.2, 12.0
 """Share of wrong labels; circle's scale γ, where its trials chose 98."""
@@ -32,7 +29,7 @@ FOLDS = {"circle": small((0, 1, 2, 3), (0,)), **dict.fromkeys(LATE, small((0, 1)
 
 
 @dataclasses.dataclass(frozen=True)
-class Settings(Kept):
+class Settings(OfModels):
     """What is run."""
 
     out: Path = record(HERE / "reasons.jsonl")
@@ -45,12 +42,13 @@ def jobs_of(frozen: Path) -> dict[str, Job]:
     """Circle with another scale or positives, with right labels and wrong; large batches with a role's usual rate."""
     kept = read_frozen(frozen)
     circle = kept["tuned"]["circle"]
+    soft = {"settings": {**circle.loss.settings, "gamma": SCALE}}
     changed = {
-        f"γ {SCALE:g}": {**circle, "settings": {**circle["settings"], "gamma": SCALE}},
-        "easy positives": {**circle, "miner": EASY},
+        f"γ {SCALE:g}": circle.replace(loss=soft),
+        "easy positives": circle.replace(loss={"miner": EASY}),
     }
     jobs = [
-        {**make_job("circle", f"{name}, {labels}", SEED, fold, recipe), "data": data}
+        make_job("circle", f"{name}, {labels}", SEED, fold, recipe, data=data)
         for name, recipe in changed.items()
         for labels, data in (("right", {}), ("wrong", {"wrong": WRONG}))
         for fold in FOLDS["circle"]
@@ -58,16 +56,13 @@ def jobs_of(frozen: Path) -> dict[str, Job]:
     for method, (column, role, called) in LATE.items():
         usual = kept[column][method]
         large = levels.at(usual, "batch", ROWS)
-        rates = large.recipe["role_rates"]
-        slower = {**rates, role: rates[role] * (usual["rate"] / large.recipe["rate"])}
-        recipe, every = {**large.recipe, "role_rates": slower}, large.steps // levels.LOOKS
-        jobs += [
-            {
-                **make_job(method, f"batch {ROWS}, {called} usual rate", SEED, fold, recipe),
-                **{"steps": large.steps, "every": every},
-            }
-            for fold in FOLDS[method]
-        ]
+        slower = usual.optimizer.learning_rate / large.recipe.optimizer.learning_rate
+        rates = large.recipe.optimizer.lr_multipliers
+        rates = {"lr_multipliers": {**rates, role: rates[role] * slower}}
+        recipe, steps = large.recipe.replace(optimizer=rates), large.steps
+        own = {"steps": steps, "every": steps // levels.LOOKS}
+        name = f"batch {ROWS}, {called} usual rate"
+        jobs += [make_job(method, name, SEED, fold, recipe, **own) for fold in FOLDS[method]]
     return {name_of(job): job for job in jobs}
 
 
@@ -86,7 +81,7 @@ def held_out(
 def report(results: Mapping[str, Any], frozen: Path) -> str:
     """What wrong labels cost circle as it is and changed; how the large batch begins with either rate."""
     scored, factors = (read_results(HERE / f"{name}.jsonl") for name in ("results", "factors"))
-    usual = read_frozen(frozen)["tuned"]["circle"]["settings"]["gamma"]
+    usual = read_frozen(frozen)["tuned"]["circle"].loss.settings["gamma"]
     costs: dict[str, list[tuple[Mapping[str, Any], str]]] = {
         f"γ {usual:g}, as scored": [(scored, "tuned"), (factors, f"wrong {WRONG}")]
     }
@@ -124,8 +119,7 @@ def _each(values: Mapping[int, float]) -> str:
 
 def main(settings: Settings) -> str:
     """Run what is missing, as far as time goes; return the tables."""
-    if not settings.table:
-        abreast.run_all(settings, jobs_of(settings.frozen))
+    settings.do(jobs_of(settings.frozen).values())
     return report(read_results(settings.out), settings.frozen)
 
 

@@ -44,13 +44,13 @@ def test_validation_and_test_letters_are_not_trained_on(tmp_path: Path) -> None:
     folder, frozen = write_images(tmp_path), tmp_path / "frozen.json"
     chosen = []
     for fold in range(protocol.FOLDS):
-        train, validation = protocol.load_fold(str(folder), fold)
+        train, validation, _ = protocol.load_fold(str(folder), fold)
         assert set(train.views["letter"]).isdisjoint(validation.views["letter"])
         assert len(train) + len(validation) == 12 * 20
         np.testing.assert_array_equal(np.unique(train.labels), np.arange(9))
         chosen += np.unique(validation.views["letter"]).tolist()
     assert sorted(chosen) == list(range(12))
-    job = protocol.make_job("MS", "papers", 1, 0, protocol.told(methods.METHODS["MS"]))
+    job = protocol.make_job("MS", "papers", 1, 0, methods.METHODS["MS"])
     for others in ({}, {"papers": {"MS": {**job["recipe"], "rate": 0.5}}}):
         frozen.write_text(json.dumps(others))
         with pytest.raises(ValueError, match=r"^MS, papers\b"):

@@ -14,16 +14,18 @@ from experiments.letters.methods import METHODS as BY_LETTER
 from experiments.nir import decide
 from experiments.omniglot.methods import METHODS as BY_ALPHABET
 from experiments.pfml_needs import tables as pfml_tables
+from jdml.recipes import Method
+from jdml.recipes.config import Config
 from jdml.training.records import read_results
 from jdml.training.study import kept_results
 
-FROZEN = letters.HERE / "frozen.json"
+FROZEN = letters.Settings().frozen
 MODELS = {(seed, fold): 0.4 + 0.01 * fold for seed in (1, 2, 3) for fold in range(4)}
 
 
 def letters_jobs() -> dict[str, Any]:
     """Return the jobs of the letters study, restricted to those with recorded runs."""
-    runs = read_results(letters.HERE / "results.jsonl")
+    runs = read_results(letters.Settings().out)
     jobs = letters.pilots() + letters.trials(runs) + letters.also(runs) + letters.models(FROZEN)
     return {protocol.name_of(job): job for job in jobs}
 
@@ -47,7 +49,7 @@ def test_recorded_runs_have_the_settings_of_the_study(study: Any) -> None:
 
 
 def test_letters_scores_the_settings_of_the_best_trials() -> None:
-    runs, frozen = read_results(letters.HERE / "results.jsonl"), protocol.read_frozen(FROZEN)
+    runs, frozen = read_results(letters.Settings().out), protocol.read_frozen(FROZEN)
     assert letters.best_of(runs, letters.trials(runs)) == frozen["tuned"]
     assert letters.best_of(runs, letters.also(runs)) == frozen["also"]
     best = list(frozen["tuned"])[: letters.DEEP]
@@ -115,14 +117,24 @@ def test_paired_differences_skip_settings_without_a_partner() -> None:
 
 
 IDEAS = {
-    "easy positives (EPS)": {"miner"},
-    "a memory (XBM)": {"memory", "memory_wait"},
-    "a flow (NIR)": {"method"},
+    "easy positives (EPS)": {"loss.miner"},
+    "a memory (XBM)": {"loss.memory_size", "loss.memory_start_step"},
+    "a flow (NIR)": {"loss.method"},
     "alternating problems (CCP)": {
-        *("method", "normalize", "proxies_per_class", "role_rates", "miner", "batch")
+        *("loss.method", "loss.normalize", "loss.miner", "loss.proxies.per_class"),
+        *("batch.size", "batch.classes", "batch.samples_per_class", "optimizer.lr_multipliers"),
     },
 }
-"""The recipe's fields that an idea may change; CCP's references are selected proxies in the ball, not mined."""
+"""The recipe's values that an idea may change; CCP's references are selected proxies in the ball, not mined."""
+
+
+def values_of(config: Any, path: str = "") -> dict[str, Any]:
+    """Return the values of a recipe by where they stand."""
+    values: dict[str, Any] = {}
+    for name, value in vars(config).items():
+        nested = isinstance(value, Config) and not isinstance(value, Method)
+        values |= values_of(value, f"{path}{name}.") if nested else {path + name: value}
+    return values
 
 
 @pytest.mark.parametrize("idea", IDEAS)
@@ -131,7 +143,7 @@ def test_pairs_of_an_idea_differ_only_in_it(idea: str) -> None:
         pairs = ideas.pairs_of(idea, task, methods)
         assert pairs
         for pair in pairs:
-            one, other = (vars(methods[name]) for name in pair)
+            one, other = (values_of(methods[name]) for name in pair)
             changed = {name for name in one if one[name] != other[name]}
             assert changed
             assert changed <= IDEAS[idea], pair
