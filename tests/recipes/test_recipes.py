@@ -235,6 +235,19 @@ def test_rates_decay_by_the_runs_epochs_after_a_warm_up(schedule, warmup, frozen
     np.testing.assert_allclose(-model["head"], rates, rtol=1e-4)
 
 
+def test_learning_rates_by_path_and_clipping_by_role():
+    """A pattern of paths scales what it names alone; a norm for each role lets no other role's gradient count."""
+    optimizer = OptimizerConfig(
+        "sgd", 0.1, {"head": 3.0, "prox.*": 10.0}, clip_global_norm={"model": 2.0, ".*": 1.0}
+    )
+    plan = Recipe(loss=LossConfig("proxy_anchor"), optimizer=optimizer)
+    updates = updates_of(plan, [8.0], steps_per_epoch=1)
+    each = 2.0 / np.sqrt(2)  # two parameters share the model's norm
+    np.testing.assert_allclose(updates["model"]["conv"], [-0.1 * each], rtol=1e-6)
+    np.testing.assert_allclose(updates["model"]["head"], [-0.3 * each], rtol=1e-6)
+    np.testing.assert_allclose(updates["proxies"], [-1.0], rtol=1e-6)
+
+
 @pytest.mark.parametrize("rule", ["adam", "adamw"])
 def test_weight_decay_applies_to_model_and_named_roles(rule):
     decay = OptimizerConfig(rule, weight_decay=0.5, weight_decay_roles=("proxies",))
