@@ -242,9 +242,7 @@ def has_oracle(name: str, case: Case) -> bool:
     if (name, case.call) in NO_ORACLE or call.oracle is None or (call.ties and rows != {"plain"}):
         return False
     if name.startswith("proxy_nca") and case.call == "not normalized":
-        return "huge" not in rows | set(
-            case.others
-        )  # the squares' difference has no precision left
+        return "huge" not in rows | set(case.others)  # the squares' difference is rounding
     short = case.call in ("not normalized", "in the ball") and {"tiny", "subnormal"} & rows
     return not (name == "snr_contrastive_loss" and short)  # no variance, by the loss
 
