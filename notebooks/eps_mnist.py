@@ -68,7 +68,7 @@ from jdml.report import gallery, scatter_grid
 
 SMALL = False  # True: the 8×8 digits of scikit-learn, in under a minute
 DATA_DIR = None  # a folder with MNIST; None: TensorFlow Datasets prepares it on first use
-STEPS = 200 if SMALL else 500
+STEPS = 80 if SMALL else 500
 SEEDS = range(3)
 RANKS = (1, 5, 10)
 

@@ -154,7 +154,7 @@ plt.show()
 DIM = 16
 
 
-def learn(regularized, seed=0, steps=200):
+def learn(regularized, seed=0, steps=100 if SMALL else 200):
     objective = objectives.proxy(jdml.proxy_anchor_loss, train.num_classes, DIM)
     rates = {"backbone": 1e-3, "head": 1e-3, "proxies": 1e-1}
     if regularized:

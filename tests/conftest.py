@@ -42,9 +42,8 @@ import pytest
 from _pytest import runner
 from jax._src.interpreters import mlir
 
-pytest.register_assert_rewrite(
-    "data.pictures", "hunt.bad"
-)  # what they assert is reported as a test's
+# Their failed assertions are reported like those of a test.
+pytest.register_assert_rewrite("data.pictures", "hunt.bad")
 
 # Tracing makes millions of objects, hardly any of them garbage: collect a hundred times less often.
 gc.freeze()

@@ -1,7 +1,7 @@
 """Recipes: how each paper trains its method on each data set, as plain values in six parts.
 
 ``recipe("pfml", "cub")`` is the method's loss with its optimizer, batches, schedule and network head. Everything can
-be replaced (:meth:`Recipe.replace`): a recipe is a starting point that is written down, not a rule.
+be replaced (``replace``): a recipe is a starting point that is written down, not a rule.
 :func:`jdml.training.train` makes a run of it.
 """
 

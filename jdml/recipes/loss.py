@@ -131,7 +131,7 @@ class LossConfig(Config):
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> "LossConfig":
-        """Read what :meth:`to_json` returned, see :meth:`Config.from_json`."""
+        """Read what ``to_json`` returned; an absent field has its default."""
         given = dict(values) if isinstance(values, Mapping) else values
         if isinstance(given, dict) and isinstance(given.get("proxies"), Mapping):
             given["proxies"] = ProxyConfig.from_json(given["proxies"])

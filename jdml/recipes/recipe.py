@@ -16,7 +16,7 @@ from jdml.recipes.optimizer import OptimizerConfig
 class Recipe(Config):
     """How a method is trained: six parts of plain values, each of which builds what it describes.
 
-    A recipe is read, compared, written as JSON and changed with :meth:`replace` or ``dataclasses.replace``;
+    A recipe is read, compared, written as JSON and changed with ``replace`` or ``dataclasses.replace``;
     :func:`jdml.training.train` makes a run of it. What is no plain value (a loss, a miner or a network of your own) is
     an argument of ``train``.
 
@@ -60,7 +60,7 @@ class Recipe(Config):
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> "Recipe":
-        """Read what :meth:`to_json` returned, see :meth:`Config.from_json`."""
+        """Read what ``to_json`` returned; an absent field has its default."""
         kinds = {field.name: field.type for field in dataclasses.fields(cls)}
         given = known_fields("a recipe", cls, values)
         for name, value in given.items():

@@ -1,6 +1,6 @@
-"""Compile a small program of everything for an accelerator that is not here: `small_programs.py TARGET FILE [WORD …]`.
+"""Compile small programs of all parts for an accelerator that is absent: `small_programs.py TARGET FILE [WORD …]`.
 
-Writes what was counted of each program as JSON, by name, or the error in its place.
+Writes the counts of each program, or its error, as JSON by name.
 """
 
 import json
@@ -30,7 +30,7 @@ from jdml.training.exporting import PLATFORMS
 
 
 def exported(dim: int) -> tuple[str, Callable[[], Any]]:
-    """A network, exported for every platform as `jdml export` does, and compiled from there."""
+    """Return a network that is exported for every platform, like `jdml export` does, and compiled from the export."""
     module = SmallConvNet(dim, (4,))
     images = jax.ShapeDtypeStruct((4, 8, 8, 3), jnp.uint8)
     floats = jnp.zeros((1, 8, 8, 3))
@@ -45,7 +45,7 @@ def exported(dim: int) -> tuple[str, Callable[[], Any]]:
 
 
 def pooled() -> tuple[str, Callable[[], Any]]:
-    """Max-pooling and its gradient."""
+    """Return max-pooling and its gradient."""
 
     def value(x: jax.Array) -> jax.Array:
         return layers.max_pool(x, 3, 2, ((1, 1), (1, 1))).sum()
@@ -54,7 +54,7 @@ def pooled() -> tuple[str, Callable[[], Any]]:
 
 
 def in_bfloat16() -> tuple[str, Callable[[], Any]]:
-    """A pair loss of a recipe in bfloat16, whose network hands over float32."""
+    """Return a recipe's pair loss in bfloat16, whose network returns float32."""
     objective = LossConfig("multi_similarity").build(4, dtype="bfloat16")
 
     def value(x: jax.Array, labels: jax.Array) -> jax.Array:
@@ -65,7 +65,7 @@ def in_bfloat16() -> tuple[str, Callable[[], Any]]:
 
 
 def of_size() -> Iterator[tuple[Any, ...]]:
-    """Losses of a usual batch: what small ones move is mostly that of single kernels."""
+    """Yield losses of a usual batch: with small batches single kernels dominate the traffic."""
     rows, classes, dim = 1_024, 1_000, 512
     was, programs.DIM = programs.DIM, dim
     yield programs.bare(rows, rows)
@@ -84,10 +84,10 @@ METHODS = {"h100": ("XBM", "MPA", "PFML"), "v5e": ("EPS", "NIR", "CCP", "sampled
 """Whose steps are compiled for which target: each for one."""
 
 
-def everything(target: str, both: tuple[str, ...]) -> Iterator[tuple[Any, ...]]:
-    """Each program's name, how it is traced, and more that is not of interest here.
+def all_programs(target: str, both: tuple[str, ...]) -> Iterator[tuple[Any, ...]]:
+    """Yield each program's name, its trace function, and further fields that are not used here.
 
-    Of the losses those whose names begin with a word of ``both`` are for both targets, the others for one each.
+    Losses whose names begin with a word of ``both`` are compiled for both targets, the others for one each.
     """
     yield exported(programs.DIM)
     yield pooled()
@@ -108,12 +108,12 @@ def everything(target: str, both: tuple[str, ...]) -> Iterator[tuple[Any, ...]]:
 
 
 def main(target: str, out: Path, *both: str) -> None:
-    """Compile all, and write what was found."""
+    """Compile all, and write the counts."""
     programs.place(lambda number: compilers.devices(target, 8)[:number])
     programs.BATCH, programs.DIM, programs.STEP_CLASSES = 12, 8, 128
     programs.MEMORY = 128
     found = {}
-    for what, lowered, *_ in everything(target, both):
+    for what, lowered, *_ in all_programs(target, both):
         try:
             text = compilers.compiled(lowered(), compilers.QUICK)[0].as_text()
             program = compilers.Program(text)

@@ -1,4 +1,4 @@
-"""The compilers for H100 and TPU v5e take a small program of everything; what their programs hold is read right."""
+"""The compilers for H100 and TPU v5e compile small programs of all parts; their programs are analysed correctly."""
 
 import importlib.util
 import json
@@ -74,8 +74,8 @@ ENTRY %main (p: f32[80,4]) -> f32[80,4] {
 """
 
 
-def test_what_is_counted() -> None:
-    """Loops turn as conditions say; slices count as slices, read or put in place; products as two a multiplication."""
+def test_counts_of_operations() -> None:
+    """Loops count by their conditions, slices by their own size, products as two operations per multiplication."""
     program = compilers.Program(TEXT)
     assert program.kernels == 4
     of_turn = (128 + 4 + 128) + (2 * 128 + 256) + (128 + 2 * 4 + 128)
@@ -97,7 +97,7 @@ ENTRY %main (a: f32[16,4,1], b: f32[8,2,4]) -> f32[16,8,2] {
 
 
 def test_products_along_a_short_axis() -> None:
-    """A TPU writes them as a convolution over one entry and zeros, which are not multiplied."""
+    """A TPU computes them as a convolution over one entry and zeros, which are not multiplied."""
     assert compilers.Program(ALONG).operations == {"f32": 2 * 16 * 8 * 2 * 4}
 
 
@@ -125,7 +125,7 @@ ENTRY %main (p: f32[100,256]) -> f32[100,256] {
 
 
 def test_memories_of_a_tpu() -> None:
-    """Only what goes through the device's memory is moved, in whole tiles, by copies too, which are no kernels."""
+    """Only traffic through the device's memory counts, in whole tiles; copies count, but not as kernels."""
     program = compilers.Program(TILED)
     assert program.kernels == 1
     padded, cut = 104 * 256 * 4, 8 * 256 * 4
@@ -134,7 +134,7 @@ def test_memories_of_a_tpu() -> None:
 
 @pytest.mark.slow  # a minute each
 @pytest.mark.parametrize("target", compilers.TARGETS)
-def test_programs(target: str, tmp_path: Path) -> None:
+def test_programs_compile_and_match_their_counts(target: str, tmp_path: Path) -> None:
     """Every program compiles, keeps to the device and to 32 bits, and ranks by products of full precision."""
     found = compiled(target, tmp_path / "found.json")
     assert {name: row["error"] for name, row in found.items() if "error" in row} == {}
@@ -154,7 +154,7 @@ def test_programs(target: str, tmp_path: Path) -> None:
         # Similarities and one gradient: a batch against itself moves on both sides alike.
         assert found[f"{name}, 12 rows"]["operations"]["f32"] <= 0.7 * among, name
         assert found[f"{name}, 12 rows"]["kernels"] <= 30, name
-    assert found["max_pool"]["kernels"] <= 8  # and not one for each place of a window
+    assert found["max_pool"]["kernels"] <= 8  # not one for each position of a window
     with_proxies = found["products, 12 x 8"]["operations"]["f32"]
     assert found[MPA]["operations"]["f32"] <= 1.4 * with_proxies
     among, with_proxies = (found[name]["bytes"] for name in BARE)
@@ -167,7 +167,7 @@ def test_programs(target: str, tmp_path: Path) -> None:
     assert len(steps) == 3
     for method, collectives in steps.items():
         gathered = collectives["all-gather"]
-        # A device's own rows of a memory or a table stay with it; a field takes all charges to each, once.
+        # A device's rows of a memory or a table stay on it; a field gathers all charges once.
         assert gathered <= (2.1 if "PFML" in method else 0.2) * table, method
 
 
@@ -200,13 +200,13 @@ MPA = "multi_proxy_anchor, 12 x 4 classes x 2"
 
 
 def python() -> str:
-    """An interpreter that has the compilers: $JDML_COMPILERS, what `make .venv/.compilers` makes, or this one."""
+    """Return an interpreter with the compilers: $JDML_COMPILERS, that of `make .venv/.compilers`, or this one."""
     own = Path(sys.prefix) / "compilers" / "bin" / "python"
     return os.environ.get("JDML_COMPILERS") or str(own if own.exists() else sys.executable)
 
 
 def compiled(target: str, out: Path) -> dict[str, Any]:
-    """What the script writes: a compiler needs a process of its own, with its own environment."""
+    """Return the script's results; a compiler needs a separate process with its own environment."""
     given = {k: v for k, v in os.environ.items() if not k.startswith(("JAX_", "XLA_"))}
     given["PYTHONPATH"] = str(ROOT)
     done = subprocess.run(

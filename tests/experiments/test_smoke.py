@@ -154,8 +154,10 @@ def test_study(study: str, smoke: Callable[..., str], tmp_path: Path) -> None:
 
 
 @SLOW
-def test_letters_train_abreast_as_alone(smoke: Callable[..., str], tmp_path: Path) -> None:
-    """Trained in one program or one after the other, models are the same to rounding."""
+def test_letters_in_one_program_equal_separate_training(
+    smoke: Callable[..., str], tmp_path: Path
+) -> None:
+    """Models trained in one program or one after the other are equal to rounding."""
     scores = []
     for words in ((), ("--abreast",)):
         printed = smoke("letters.main", *words)
@@ -180,7 +182,7 @@ def test_benchmark(script: str, smoke: Callable[..., str], tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("script", ["letters.main", "losses"])
-def test_a_toy_run_takes_no_place_for_its_records(
+def test_smoke_run_refuses_an_output_file(
     script: str, smoke: Callable[..., str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as refused:
@@ -189,8 +191,8 @@ def test_a_toy_run_takes_no_place_for_its_records(
     assert not list(tmp_path.iterdir())
 
 
-def test_records_of_benchmarks(scripts: None, tmp_path: Path) -> None:
-    """A line for each, in order; rows of another machine are not mixed with those of this one."""
+def test_benchmark_records_are_ordered_and_kept_by_machine(scripts: None, tmp_path: Path) -> None:
+    """Each has a line, in order; rows of another machine are not mixed with this one's."""
     machine, losses = map(importlib.import_module, ("machine", "losses"))
     file = tmp_path / "results.jsonl"
     for name, row in (("losses", 1), ("alternation", 2), ("losses", 3)):
@@ -208,7 +210,7 @@ def test_records_of_benchmarks(scripts: None, tmp_path: Path) -> None:
         losses.merged({"environment": {**machine.describe(), "cores": 1000}, "rows": rows}, rows)
 
 
-def test_a_checkout_with_changes_has_no_commit(scripts: None, tmp_path: Path) -> None:
+def test_modified_checkout_records_no_commit(scripts: None, tmp_path: Path) -> None:
     commit = importlib.import_module("beside").commit
     assert commit(tmp_path) is None
     for command in (["init", "-q"], ["add", "."], ["commit", "-q", "--allow-empty", "-m", "first"]):

@@ -1,4 +1,4 @@
-"""Bad inputs: each is refused with an error that names it, or read correctly; no code runs and nothing is written."""
+"""Bad inputs: each is refused with an error that names it, or read correctly; no code runs, nothing is written."""
 
 import os
 import re
@@ -23,11 +23,11 @@ class Bad(NamedTuple):
     """A bad input.
 
     Attributes:
-        what: It is.
-        make: Write it into a folder of its own, and return what is read.
+        what: Its description.
+        make: Write it into an empty folder, and return the path or object to read.
         reader: Reads it.
-        refused: A pattern of what the error names; "" for the name of the file.
-        read: What the reader must return, where the input is not refused.
+        refused: A pattern that the error must match; "" for the name of the file.
+        read: The reader's expected result, if the input is not refused.
     """
 
     what: str
@@ -38,7 +38,7 @@ class Bad(NamedTuple):
 
 
 class Code:
-    """A pickle that leaves a mark when it is read."""
+    """A pickle that leaves a mark when it is loaded."""
 
     def __init__(self, mark: Path) -> None:
         self.mark = mark
@@ -63,7 +63,7 @@ def put(name: str, content: bytes | Callable[[], bytes]) -> Callable[[Path], Pat
     return make
 
 
-def cut(file: Path, share: float = 0.6) -> Path:
+def truncate(file: Path, share: float = 0.6) -> Path:
     """Cut the end off a file."""
     content = file.read_bytes()
     file.write_bytes(content[: int(share * len(content))])
@@ -85,14 +85,14 @@ def tree(place: Path) -> list[str]:
 
 
 def memory_of(name: str) -> int:
-    """Return an entry of this process's status in bytes, 0 where the system reports none."""
+    """Return an entry of this process's status in bytes, 0 if the system does not report it."""
     status = Path("/proc/self/status")
     lines = status.read_text().splitlines() if status.exists() else []
     return sum(1024 * int(line.split()[1]) for line in lines if line.startswith(name))
 
 
 def forget_peak() -> bool:
-    """Let the most memory that this process has held count from now on; whether the system can."""
+    """Reset this process's peak memory; return whether the system can."""
     try:
         Path("/proc/self/clear_refs").write_text("5")
     except OSError:
@@ -100,7 +100,9 @@ def forget_peak() -> bool:
     return True
 
 
-def judge(bad: Bad, made: Any, place: Path, errors: Any = (ValueError, TypeError, OSError)) -> None:
+def check_bad(
+    bad: Bad, made: Any, place: Path, errors: Any = (ValueError, TypeError, OSError)
+) -> None:
     """Check that a bad input is refused or read, within bounds, and that nothing runs or is written."""
     before, known, start = tree(place), forget_peak(), time.process_time()
     memory = memory_of("VmRSS")

@@ -1,4 +1,4 @@
-"""The last lines of a hunt: how many cases of which test ran, and how many tests failed."""
+"""The summary of a hunt: how many cases each test ran, and how many tests failed."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ FAILED: Counter[str] = Counter()
 
 @pytest.fixture(autouse=True)
 def count_cases(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Report how many cases a test tried, whichever process ran it."""
+    """Report how many cases a test tried, from any worker process."""
     before = len(TRIED)
     yield
     request.node.user_properties.append(("cases", len(TRIED) - before))

@@ -75,7 +75,7 @@ def _entries(kinds: list[str], names: st.SearchStrategy[str]) -> st.SearchStrate
 
 @st.composite
 def trees(draw: Any) -> list[Entry]:
-    """Generate a tree: mostly classes with images, sometimes in parts, and whatever else lies there."""
+    """Generate a tree: mostly classes with images, sometimes in parts, and other files."""
     entries = []
     splits = [[()], [()], [("train",), ("test",)], [("train",), ("val",), ("test",)], [("images",)]]
     parts = draw(st.sampled_from(splits))
@@ -100,7 +100,7 @@ def content(kind: str, number: int) -> bytes:
 
 
 def build(root: Path, entries: list[Entry]) -> None:
-    """Write a tree; an entry that cannot be there (a file within a file, a name by the locale) is left out."""
+    """Write a tree; an entry that cannot exist (a file within a file, a name in another locale) is skipped."""
     for entry in entries:
         path = root.joinpath(*entry.path)
         with contextlib.suppress(OSError, UnicodeError):
@@ -127,7 +127,7 @@ class FileList(NamedTuple):
 
 @st.composite
 def file_lists(draw: Any, files: list[str]) -> FileList:
-    """Generate a list of some of the files, written as one of many spreadsheets and programs would."""
+    """Generate a list of some of the files in the dialect of some spreadsheet or program."""
     splits = [(), ("train", "test"), ("train", "val", "test"), ("query", "gallery", "train")]
     split = draw(st.sampled_from(splits))
     rows = [
@@ -158,7 +158,7 @@ def file_lists(draw: Any, files: list[str]) -> FileList:
 
 @st.composite
 def damaged(draw: Any, content: bytes) -> bytes:
-    """Generate bytes that were cut, or of which one was replaced, removed or inserted."""
+    """Generate truncated bytes, or bytes of which one was replaced, removed or inserted."""
     place = draw(st.integers(0, max(len(content) - 1, 0)))
     other = draw(st.sampled_from([b"\0", b"\xff", b'"', b"\n", b"\r", b",", b"{", b"9", b"\xc3"]))
     before, after = content[:place], content[place:]
@@ -173,7 +173,7 @@ OTHER_VALUES = [
 
 @st.composite
 def altered(draw: Any, value: Any) -> Any:
-    """Generate JSON of which one part is another, or is missing."""
+    """Generate JSON with one part changed or missing."""
     if not isinstance(value, dict | list) or not value or draw(st.integers(0, 3)) == 3:
         return draw(st.sampled_from(OTHER_VALUES))
     key = draw(st.sampled_from(list(value) if isinstance(value, dict) else range(len(value))))
@@ -231,7 +231,7 @@ def sets_of_arrays(draw: Any) -> dict[str, np.ndarray]:
 
 @st.composite
 def consistent_arrays(draw: Any) -> dict[str, np.ndarray]:
-    """Generate arrays of one number of rows, of the types that their names say."""
+    """Generate arrays with equal numbers of rows and the types that their names require."""
     random = np.random.default_rng(draw(st.integers(0, 99)))
     rows, dim = draw(st.integers(3, 6)), draw(st.sampled_from([2, 2, 1, 3]))
     x = random.normal(size=(rows, dim)) * draw(st.sampled_from([1.0, 1e-3, 1e3]))
@@ -290,7 +290,7 @@ COMMANDS: dict[str, dict[str, list[str]]] = {
         "out": OUTPUTS, "labels": NAMES, "most": NUMBERS, "thumbnails": NUMBERS, "looked": NUMBERS,
         "title": ["", "<b>", "é"], "map": ["pca", "x"], "metric": NAMES, "baseline": ["e", "c"],
     },
-    # The folder holds another run: all options are read and checked, and nothing trains.
+    # The folder has another run: all options are read and checked, and nothing is trained.
     "train --data-dir photos --out run": {
         "loss": ["triplet", "proxy_anchor", "x"], "batch-size": ["3", *NUMBERS], "steps": NUMBERS,
         "classes-per-batch": ["2", *NUMBERS], "samples-per-class": ["2", *NUMBERS],
@@ -337,7 +337,7 @@ NEEDED = {"embed run photos": ["out"], "search run photos/ant/0.png": ["gallery"
 
 @st.composite
 def command_lines(draw: Any, command: str) -> tuple[list[list[str]], bool]:
-    """Generate options of a command in some order, and whether all are right."""
+    """Generate options of a command in some order, and whether all are valid."""
     right = draw(st.sampled_from([True, False]))
     known = (RIGHT if right else COMMANDS)[command]
     names = draw(st.lists(st.sampled_from(list(known)), max_size=4, unique=True))

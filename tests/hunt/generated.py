@@ -1,4 +1,4 @@
-"""How many generated cases a test tries: a few, always the same; in a hunt many, others each time."""
+"""The number of generated cases: a few fixed ones per test; in a hunt many, different each time."""
 
 import functools
 import os
@@ -24,12 +24,12 @@ SETTINGS: dict[str, Any] = {
 def generated(
     *, few: int, share: float, **strategies: st.SearchStrategy[Any]
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Decorate a test with generated arguments; a hunt also replays what failed before.
+    """Decorate a test with generated arguments; a hunt also replays earlier failures.
 
     Args:
-        few: how many cases the ordinary tests try.
-        share: the part of all cases of a hunt.
-        **strategies: by argument, how it is generated.
+        few: number of cases in the ordinary tests.
+        share: fraction of all cases of a hunt.
+        **strategies: each argument's strategy.
     """
     if CASES:
         chosen = settings(max_examples=max(1, round(CASES * share)), print_blob=True, **SETTINGS)

@@ -32,17 +32,17 @@ Arrays = Mapping[str, np.ndarray]
 
 @dataclass(frozen=True)
 class Call:
-    """A way to call a loss.
+    """One form of call of a loss.
 
     Attributes:
         settings: The loss's keywords.
-        oracle: The same as keywords of its oracle; None where that has none.
-        like: The call that must give the same.
+        oracle: The same as keywords of its oracle; None if it has none.
+        like: The call that must give the same result.
         references: Whether the batch is compared with others.
-        masked: Whether a mask tells which pairs are positive, instead of labels.
+        masked: Whether a mask gives the positive pairs, instead of labels.
         ties: Whether rounding decides between equal distances.
         per_class: K of the proxies.
-        dtype: Of the vectors, where it is of 16 bits.
+        dtype: Of the vectors, if it has 16 bits.
     """
 
     settings: Mapping[str, Any] = field(default_factory=dict)
@@ -102,12 +102,12 @@ class Case:
         call: The name of the call.
         seed: Of the random rows.
         rows: Kinds of the anchors.
-        labels: Of the anchors; −1 for none; for proxies also one class too many.
+        labels: Of the anchors; −1 for none; for proxies also a class out of range.
         where: Which anchors are valid.
         weights: Of the anchors.
         others: Kinds of the references, or of the proxies.
         other_labels: Of the references.
-        edge: Which hyper-parameter has which extreme value; 0: none.
+        edge: The number of a hyper-parameter's extreme value; 0: none.
     """
 
     call: str = "plain"
@@ -122,14 +122,14 @@ class Case:
 
     @property
     def valid(self) -> np.ndarray:
-        """The anchors that take part: those in `where` that have a class."""
+        """Return which anchors are used: those in `where` that have a class."""
         labels = np.array(self.labels)
         return np.array(self.where) & (labels >= 0) & (labels < C)
 
     def vectors(
         self, kinds: tuple[str, ...], start: int, lengths: Mapping[str, float]
     ) -> np.ndarray:
-        """Rows of these kinds in float64; `copy` and its like are of the first row of all."""
+        """Return rows of these kinds in float64; `copy` and similar kinds refer to the first row."""
         random = np.random.default_rng(self.seed).normal(size=(64, D))
         first = random[0]
         rows = []
@@ -146,7 +146,7 @@ class Case:
 
 
 def calls_of(name: str) -> list[str]:
-    """Return the calls that a loss has."""
+    """Return the calls that apply to a loss."""
     spec = REGISTRY[name]
     blocks = spec.kind == "pair" or "K" not in spec.shape
     return [call for call in CALLS[spec.kind] if blocks or call != "in blocks"]
@@ -236,13 +236,13 @@ def hyper_parameters(name: str, case: Case) -> tuple[dict[str, float], bool]:
 
 
 def has_oracle(name: str, case: Case) -> bool:
-    """Whether the oracle has a value for a case."""
+    """Return whether the oracle has a value for a case."""
     rows = set(case.rows)
     call = CALLS[REGISTRY[name].kind][case.call]
     if (name, case.call) in NO_ORACLE or call.oracle is None or (call.ties and rows != {"plain"}):
         return False
     if name.startswith("proxy_nca") and case.call == "not normalized":
-        return "huge" not in rows | set(case.others)  # the squares' difference has no digit left
+        return "huge" not in rows | set(case.others)  # the squares' difference is rounding
     short = case.call in ("not normalized", "in the ball") and {"tiny", "subnormal"} & rows
     return not (name == "snr_contrastive_loss" and short)  # no variance, by the loss
 

@@ -1,4 +1,4 @@
-"""Files that are damaged, hostile or odd: refused by their names, or read correctly, in bounded memory and time."""
+"""Damaged, hostile or unusual files: refused by name, or read correctly, in bounded memory and time."""
 
 import gzip
 import inspect
@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hunt.bad import DEEP, Bad, Code, X, classes, cut, judge, mark, put
+from hunt.bad import DEEP, Bad, Code, X, check_bad, classes, mark, put, truncate
 from PIL import Image
 from safetensors.numpy import save
 
@@ -145,7 +145,10 @@ FOLDERS = [
     Bad("UTF-16", listed("file,label\na.png,x\n".encode("utf-16")), rows_of, ""),
     Bad("an open quotation", listed('file,label\n"a.png,x\n'), rows_of, ""),
     Bad(
-        "a truncated table", lambda place: cut(table(image=[b"x"], label=[1])(place)), pixels_in, ""
+        "a truncated table",
+        lambda place: truncate(table(image=[b"x"], label=[1])(place)),
+        pixels_in,
+        "",
     ),
     Bad(
         "a device within a table",
@@ -180,8 +183,8 @@ def letters(*members: tuple[str, bytes]) -> Callable[[Path], Path]:
     return make
 
 
-def by_its_header_large(place: Path) -> Path:
-    """Write a letter that is 2 GB by the archive's directory."""
+def with_a_false_size(place: Path) -> Path:
+    """Write a letter whose size is 2 GB in the archive's directory."""
     file = letters((LETTER, bytes(100)))(place)
     content = bytearray(file.read_bytes())
     struct.pack_into("<I", content, content.rindex(b"PK\1\2") + 24, 2 << 30)
@@ -219,7 +222,7 @@ ARCHIVES = [
         read_letters,
         read=1,
     ),
-    Bad("a member of 2 GB of zeros, by its header", by_its_header_large, read_letters, LETTER),
+    Bad("a member of 2 GB of zeros, by its header", with_a_false_size, read_letters, LETTER),
     Bad("2 GB more than the header says", digits(SHAPE + bytes(4), 2 << 30), read_digits, ""),
     Bad("a header of 2⁹⁶ bytes", digits(SHAPE[:4] + b"\xff" * 12), read_digits, ""),
 ]
@@ -268,7 +271,10 @@ ARRAYS = [
         "e.npz.*labels|labels.*e.npz",
     ),
     Bad(
-        "a truncated archive", lambda place: cut(arrays(embeddings=X)(place)), report.read_runs, ""
+        "a truncated archive",
+        lambda place: truncate(arrays(embeddings=X)(place)),
+        report.read_runs,
+        "",
     ),
     Bad(
         "complex numbers",
@@ -307,14 +313,14 @@ TORCH = [
 @pytest.mark.parametrize(
     "bad", [*IMAGES, *FOLDERS, *ARCHIVES, *ARRAYS, *WEIGHTS, *TORCH], ids=lambda bad: bad.what
 )
-def test_bad_files(tmp_path, bad):
+def test_bad_files_are_refused_or_read(tmp_path, bad):
     place = tmp_path / "there"
     place.mkdir()
-    judge(bad, bad.make(place), place)
+    check_bad(bad, bad.make(place), place)
 
 
-def test_deep_folders(tmp_path):
-    """Folders may lie deeper within each other than Python has calls within calls."""
+def test_deeply_nested_folders_are_read(tmp_path):
+    """Folders may be nested deeper than Python's recursion limit."""
     root = classes(tmp_path, "ant", "bee")
     (root / "ant").joinpath(*["d"] * 600).mkdir(parents=True)
     limit = sys.getrecursionlimit()

@@ -1,4 +1,4 @@
-"""Generated folders, lists, arrays, damaged runs and command lines: read alike by every command, or refused."""
+"""Generated folders, lists, arrays, damaged runs and command lines: read equally by every command, or refused."""
 
 import contextlib
 import gc
@@ -35,14 +35,14 @@ PACKAGE = Path(jdml.__file__).parent
 
 @pytest.fixture(scope="module", autouse=True)
 def without_logs():
-    """Log nothing: some names of files are no text, which a worker cannot send to the main process."""
+    """Disable logging: some file names are not text, which a worker cannot send to the main process."""
     logging.disable()
     yield
     logging.disable(logging.NOTSET)
 
 
 def command(*words: object) -> SimpleNamespace:
-    """Run a command as in a terminal; return its exit code, output and errors. A refusal is one line."""
+    """Run a command like in a terminal; return its exit code, output and errors. A refusal is one line."""
     out = io.TextIOWrapper(io.BytesIO(), "utf-8", write_through=True)
     err = io.TextIOWrapper(io.BytesIO(), "utf-8", "backslashreplace", write_through=True)
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
@@ -61,7 +61,7 @@ def command(*words: object) -> SimpleNamespace:
 
 
 def attempt(function: Any, *arguments: Any, **options: Any) -> Any:
-    """Return what a function returns, or the error with which the library refuses what it is given, by name."""
+    """Return a function's result, or the error with which the library refuses its input by name."""
     try:
         return function(*arguments, **options)
     except (ValueError, TypeError, OSError) as error:
@@ -86,7 +86,7 @@ def refused(result: Any) -> bool:
 
 @pytest.fixture
 def accepted() -> Iterator[Counter]:
-    """Count which of a test's kinds of input were accepted; of each at least one must be."""
+    """Count the accepted inputs of each kind; check that each kind has at least one."""
     counts = Counter()
     yield counts
     assert all(counts.values()), counts
@@ -100,7 +100,7 @@ def temporary_folder() -> Iterator[Path]:
 
 @pytest.fixture(scope="module")
 def photos(tmp_path_factory) -> Path:
-    """A folder of nine images of three classes."""
+    """Write a folder of nine images of three classes."""
     place = tmp_path_factory.mktemp("work") / "photos"
     classes = ("ant", "bees", "fly")
     tree = [((name, f"{n}.png"), 3 * n + len(name)) for name in classes for n in range(3)]
@@ -127,7 +127,7 @@ def resume(place: Path, photos: Path) -> Any:
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory, photos) -> Path:
-    """A run of a small network, with all files that a run's folder may hold."""
+    """Train a small network; its folder has all files that a run may have."""
     place = tmp_path_factory.mktemp("runs") / "run"
     resume(place, photos)
     scores = {"step": 1, "test class": {"R@1": 0.5, "MAP@R": 0.25}}
@@ -137,7 +137,7 @@ def run(tmp_path_factory, photos) -> Path:
 
 
 def check_readers(place: Path, beside: Path, run: Path) -> None:
-    """Python and all commands read the same images at a place, or refuse it."""
+    """Check that Python and all commands read the same images at a path, or refuse it."""
     loaded = attempt(data.load, "folder", data_dir=place, split="all", check_files=False)
     checked = attempt(data.check, "folder", place)
     assert refused(loaded) <= bool(checked.problems), loaded
@@ -184,7 +184,7 @@ def labels_of(loaded: data.Dataset) -> list[str]:
 
 
 def check_labels(loaded: data.Dataset, named: list[str], embedded: Path) -> None:
-    """Each embedded file has the label with which it was loaded."""
+    """Check that each embedded file has the label with which it was loaded."""
     if embedded.exists():
         saved = np.load(embedded)
         written = zip(saved["files"].tolist(), saved["labels"].tolist(), strict=True)
@@ -207,7 +207,7 @@ def test_folders(run, tree):
 
 @pytest.fixture(scope="module")
 def images(tmp_path_factory) -> Path:
-    """A folder of images for lists to name."""
+    """Write a folder of images that lists refer to."""
     place = tmp_path_factory.mktemp("images")
     names = files.FILES[:5] + files.FILES[11:20]
     files.build(place, [files.Entry((name,), "png", n) for n, name in enumerate(names)])
@@ -230,7 +230,7 @@ def test_lists(images, run, case, damage):
 
 
 def check_list(file: Path, rows: list[tuple[str, str, str]]) -> None:
-    """Each image has the label and is in the part that were written."""
+    """Check that each image has the label and the part in the list."""
     parts = {split for _, _, split in rows}
     loaded = attempt(data.load, "folder", file, "all", check_files=False)
     if parts & {"query", "gallery"} and not {"query", "gallery"} <= parts:
@@ -249,7 +249,7 @@ def check_list(file: Path, rows: list[tuple[str, str, str]]) -> None:
 
 @generated(few=8, share=0.015, case=st.data())
 def test_arrays(run, images, accepted, case):
-    """They are measured, shown on a page and searched, without NaN in what is written; or refused."""
+    """Arrays are scored, reported and searched without NaN in the output, or refused."""
     arrays = case.draw(files.sets_of_arrays() | files.consistent_arrays())
     with temporary_folder() as place:
         file = place / "e.npz"
@@ -275,7 +275,7 @@ def test_arrays(run, images, accepted, case):
 
 
 def damage_a_file(draw: Any, place: Path) -> None:
-    """Damage or remove one file of a run's folder."""
+    """Generate damage to, or the removal of, one file of a run's folder."""
     known = sorted(file for file in place.rglob("*") if file.is_file())
     own = [file for file in known if file.parent == place]
     file = draw(st.sampled_from(own) | st.sampled_from(known))
@@ -304,7 +304,7 @@ def damage_a_file(draw: Any, place: Path) -> None:
             file.write_text("\n".join(new))
 
 
-# Orbax leaves threads behind that find no event loop any more.
+# Orbax leaves threads behind that no longer find an event loop.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @generated(few=10, share=0.03, case=st.data(), number=st.integers(0, 9))
 def test_damaged_runs(run, photos, case, number):
@@ -325,12 +325,12 @@ def test_damaged_runs(run, photos, case, number):
         if number == 9:
             attempt(resume, place, photos)
         if number >= 8:
-            gc.collect()  # reads that Orbax leaves unfinished
+            gc.collect()  # collects reads that Orbax leaves unfinished
 
 
 @pytest.fixture(scope="module")
 def work(photos, run):
-    """A working directory with something for every command."""
+    """Make a working directory with inputs for every command."""
     place = photos.parent
     np.savez(place / "e.npz", embeddings=np.eye(6, 3, dtype=np.float32), labels=np.arange(6) % 2)
     (place / "t.csv").write_text("file,label\nphotos/ant/0.png,x\nphotos/bees/0.png,y\n")
@@ -354,9 +354,9 @@ def contents(folder: Path) -> dict[Path, bytes]:
 @pytest.mark.parametrize("name", files.COMMANDS)
 @generated(few=3, share=0.003, case=st.data(), random=st.randoms(use_true_random=False))
 def test_command_lines(work, name, case, random):
-    """The order of options makes no difference; a refusal writes nothing, and nothing that was there changes.
+    """The order of options makes no difference; a refusal writes nothing, and existing files do not change.
 
-    Right options are taken; those of training up to the folder, which holds another run.
+    Valid options are accepted; those of training up to the folder, which has another run.
     """
     options, right = case.draw(files.command_lines(name))
     before = contents(work)

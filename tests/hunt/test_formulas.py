@@ -21,7 +21,7 @@ from oracles import mining as mining_oracles
 
 SEEDS = st.integers(0, 1 << 20)
 
-# Miners meet rows without a positive or a negative, ties, copies, antipodes; keys of every implementation.
+# Miners: rows without a positive or a negative, ties, copies, antipodes; keys of every type.
 
 ROWS, COLUMNS = 5, 7
 GRIDS = (None, (0.0, 1.0), (0.0, 0.5, 1.0, 1.5, 2.0), (2.0,), (0.0,))
@@ -30,7 +30,7 @@ KEYS = ("threefry2x32", "rbg", "unsafe_rbg")
 
 @dataclass(frozen=True)
 class Mined:
-    """Distances of a grid (None: all different), and how many of three kinds of pairs there are."""
+    """Distances on a grid (None: all different), and the numbers of three kinds of pairs."""
 
     seed: int
     grid: tuple[float, ...] | None
@@ -49,7 +49,7 @@ MINED = st.builds(
 
 @functools.cache
 def mined_by(word: str) -> Any:
-    """Return the miner, of all rows and of the last three alone."""
+    """Return a function that applies the miner to all rows and to the last three only."""
     miner = MINERS[word].build(dim=4)
 
     def both(key: jax.Array, distances: jax.Array, pairs: Pairs) -> tuple[Pairs, Pairs]:
@@ -81,14 +81,14 @@ def test_miners(word: str, case: Mined) -> None:
     if hasattr(mining_oracles, builder):
         some = np.ones(ROWS, bool)
         if builder == "multi_similarity_pairs":
-            some = positive.any(1) & negative.any(1)  # others contribute nothing anyway
+            some = positive.any(1) & negative.any(1)  # other rows contribute nothing
         oracle, settings = getattr(mining_oracles, builder), MINERS[word].settings
         expected = oracle(wide, positive, negative, **settings)
         for side in (0, 1):
             np.testing.assert_array_equal(chosen[side][some], expected[side][some])
 
 
-# Metrics are of whole numbers, so that ties are ties, at every scale that floats have.
+# Metrics: on whole numbers, so that ties are exact, at every scale of floats.
 
 SCALES = (0, 0, 0, 30, 55, 100, -30, -60, -100)
 
@@ -145,7 +145,7 @@ def test_retrieval(case: Searched) -> None:
     block = {} if case.seed % 2 else {"block_size": 4}
     ranks = RANKS | {"map_at": (5,)}
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # of twins, and of nothing to measure
+        warnings.simplefilter("ignore", UserWarning)  # equal rows, and queries without a match
         scores = metrics.evaluate_retrieval(*arrays, per_query=True, **ranks, **options, **block)
     expected = metric_oracles.per_query(*arrays, **ranks, **options)
     for name, values in expected.items():
@@ -181,7 +181,7 @@ def test_nearest(case: Searched) -> None:
             np.testing.assert_allclose(distances[i], apart, rtol=1e-6)
 
 
-# The memory is compared with a list.
+# Memory: compared with a list.
 
 CAPACITY = 5
 
@@ -215,7 +215,7 @@ def test_memory(seed: int, pushes: int) -> None:
         assert bool(state.valid[slot]) == (row is not None)
 
 
-# Flows lead back to where they came from, with the volume of their Jacobian, for weights of any size.
+# Flows: invertible, with the Jacobian's determinant, for weights of any size.
 
 FLOWS = [
     {"dim": dim, "coupling": coupling, "mixing": mixing}
@@ -289,7 +289,7 @@ SHAPES = {"exp": math.exp, "softplus": lambda u: math.log1p(math.exp(u)), "ident
     per_dimension=st.booleans() if CASES else st.just(False),
 )
 def test_nir(seed: int, shape: str, temperature: float, length: float, per_dimension: bool) -> None:
-    """Finite, masked rows are removed, and at ordinary lengths the mean of the formula over the rows."""
+    """NIR is finite, ignores masked rows, and at ordinary lengths equals the mean of the formula over the rows."""
     draw = np.random.default_rng(seed)
     latents, log_dets = np.clip(length * draw.normal(size=(4, 3)), -3e38, 3e38), draw.normal(size=4)
     where, weights = draw.random(4) < 0.7, draw.choice((1.0, 2.0, 0.0, -1.0), 4)

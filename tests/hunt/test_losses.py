@@ -1,4 +1,4 @@
-"""Every loss on generated batches: finite, masked rows are removed, equal to the oracle and its slope."""
+"""Every loss on generated batches: finite, masked rows ignored, value and gradient equal to the oracle's."""
 
 import warnings
 from collections.abc import Callable
@@ -16,7 +16,7 @@ from losses.registry import REGISTRY
 SPOILED = (np.nan, np.inf, -np.inf, 1e30, 3e38)
 FAR = ("plain",) * 5 + ("huge",)
 FAILED_BEFORE = {
-    # A slope times a vector that long is no float, though a slope by it is: embeddings, and proxies.
+    # The product of gradient and vector overflows, though the gradient by it does not: embeddings, and proxies.
     "info_nce_loss": [Case(rows=FAR, labels=(0, 0, 0, 0, 0, 1), edge=6)],
     "proxy_nca_margin_loss": [
         Case(rows=FAR, edge=19),
@@ -46,7 +46,7 @@ def assert_same(left: Value, right: Value, vectors: Arrays) -> None:
 
 
 def check(name: str, case: Case, *, only_finite: bool = False) -> None:
-    """Check all that must hold of a loss for this case, or only that it is finite, which is quick."""
+    """Check all properties of a loss for this case, or only that it is finite, which is quick."""
     call = CALLS[REGISTRY[name].kind][case.call]
     arrays = loss_cases.vectors_of(name, case, call), loss_cases.others_of(case, call)
     numbers, moderate = loss_cases.hyper_parameters(name, case)
@@ -54,11 +54,11 @@ def check(name: str, case: Case, *, only_finite: bool = False) -> None:
     if call.dtype is None and moderate and not only_finite and loss_cases.has_oracle(name, case):
         check_oracle(name, case, *arrays, numbers)
     if call.like and not only_finite and not (call.ties and set(case.rows) != {"plain"}):
-        check_alike(name, case, arrays[0], numbers)
+        check_equivalent_call(name, case, arrays[0], numbers)
 
 
 def check_finite(name: str, case: Case, vectors: Any, others: Any, numbers: Any) -> None:
-    """In float32 or less: finite, and masked rows contribute nothing, whatever they hold."""
+    """Check in float32 or less that the loss is finite and that masked rows with any content contribute nothing."""
     call = CALLS[REGISTRY[name].kind][case.call]
     dtype = call.dtype or jnp.float32
     value, gradients = run(name, case.call, vectors, others, numbers, dtype)
@@ -85,8 +85,8 @@ def check_finite(name: str, case: Case, vectors: Any, others: Any, numbers: Any)
         assert abs(value - wide) <= 1e-5 * max(1.0, abs(wide)), f"{value}, in float32 {wide}"
 
 
-def check_alike(name: str, case: Case, vectors: Any, numbers: Any) -> None:
-    """In float64: value and slope of another call that says the same, such as one without blocks."""
+def check_equivalent_call(name: str, case: Case, vectors: Any, numbers: Any) -> None:
+    """Check in float64 that an equivalent call, such as one without blocks, has the same value and gradient."""
     calls = CALLS[REGISTRY[name].kind]
     random = np.random.default_rng(case.seed)
     along = {n: random.normal(size=v.shape) for n, v in vectors.items()}
@@ -106,7 +106,7 @@ def check_alike(name: str, case: Case, vectors: Any, numbers: Any) -> None:
 
 
 def check_oracle(name: str, case: Case, vectors: Any, others: Any, numbers: Any) -> None:
-    """In float64: the oracle's value, and a gradient that is its slope."""
+    """Check in float64 that the value is the oracle's, and the gradient its derivative."""
     spec = REGISTRY[name]
     call = CALLS[spec.kind][case.call]
 
@@ -165,13 +165,13 @@ class TestLosses:
 
     @pytest.mark.parametrize("name", ["triplet_loss", "proxy_anchor_loss"])
     def test_calls_in_blocks(self, name: str) -> None:
-        """What a hunt tries of all losses, by masks, miners and keys too."""
+        """A hunt does this for all losses, also with masks, miners and keys."""
         rows = ("plain", "copy", "plain", "opposite", "plain", "plain")
         check(name, Case("in blocks", rows=rows, where=(True, True, False, True, True, True)))
 
     @pytest.mark.parametrize("name", NAMES, scope="class")
     def test_extreme_settings(self, name: str) -> None:
-        """Finite however sharp or soft, also where rows are copies of each other, opposite, and zero."""
+        """The loss is finite at any sharpness, also for rows that are equal, opposite or zero."""
         for case in FAILED_BEFORE.get(name, []):
             check(name, case)
         for edge in range(1, loss_cases.edges(name) + 1):

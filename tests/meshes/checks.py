@@ -1,4 +1,4 @@
-"""Checks by name, which a script with eight devices tries one after the other, and what they count: operations."""
+"""A registry of checks for a script with eight devices, and a count of operations."""
 
 import functools
 import math
@@ -19,7 +19,7 @@ Check = Callable[[], None]
 
 
 class Checks(dict[str, Check]):
-    """Functions without arguments that raise where something does not hold."""
+    """Functions without arguments that raise if their check fails."""
 
     def add(self, function: Check) -> Check:
         """Decorate a check, whose name is the function's."""
@@ -27,12 +27,12 @@ class Checks(dict[str, Check]):
         return function
 
     def holding(self, words: Iterable[str]) -> "Checks":
-        """Those whose names hold one of some words; all without any."""
+        """Return the checks whose names contain one of the words; all without words."""
         words = tuple(words)
         return Checks({n: c for n, c in self.items() if not words or any(w in n for w in words)})
 
     def run(self) -> tuple[dict[str, str], dict[str, float]]:
-        """Try all: by name the empty string or what does not hold, and the seconds that it took."""
+        """Run all; return by name the error ("" for success) and the seconds."""
         results, seconds = {}, {}
         for name, function in self.items():
             started = time.perf_counter()
@@ -47,13 +47,13 @@ class Checks(dict[str, Check]):
 
 
 def operations(jaxpr: Any) -> float:
-    """The operations of a jaxpr: those of a ``shard_map`` are one device's, a loop's body counts as often as it runs.
+    """Count the operations of a jaxpr: a ``shard_map`` counts for one device, a loop's body for every iteration.
 
     Args:
         jaxpr: of ``jax.jit(f).trace(…)`` or ``jax.make_jaxpr``.
 
     Returns:
-        Multiplications and additions of matrix products, and one for each entry that another operation makes.
+        Multiplications and additions of matrix products, and one for each output entry of other operations.
     """
     jaxpr = getattr(jaxpr, "jaxpr", jaxpr)
     return sum(_operations(equation) for equation in jaxpr.eqns)
@@ -84,13 +84,13 @@ def _is_jaxpr(value: Any) -> bool:
 
 
 def collected(text: str) -> set[int]:
-    """The bytes of each array of 32 bits that a compiled program collects or sums over devices."""
+    """Return the bytes of each 32-bit array that a compiled program gathers or sums over devices."""
     lines = re.findall(r" = (.*?) (?:all-reduce|all-gather|reduce-scatter)(?:-start)?\(", text)
     sizes = [re.findall(r"[fsu]32\[([\d,]+)\]", line) for line in lines]
     return {4 * math.prod(map(int, sides.split(","))) for line in sizes for sides in line}
 
 
-# A batch, meshes, and a loss as it is tried on them.
+# A batch, meshes, and a loss with its checks on them.
 
 B, D, C, K = 16, 5, 12, 2
 RNG = np.random.default_rng(0)
@@ -113,7 +113,7 @@ def put(grid: jax.sharding.Mesh, arrays: Any, specs: Any) -> list[jax.Array]:
 
 
 def mapped(step: Any, grid: jax.sharding.Mesh, of: Any, to: Any, **settings: Any) -> Any:
-    """A step in a shard_map of the user's, who passes the axis's name."""
+    """Return a step inside the user's shard_map, which passes the axis name."""
     named = functools.partial(step, axis_name="data")
     return jax.jit(jax.shard_map(named, mesh=grid, in_specs=of, out_specs=to, **settings))
 
@@ -128,7 +128,7 @@ def assert_same(actual: Any, expected: Any, tolerance: float = 1e-5) -> None:
 
 
 class Case:
-    """A loss as a function of arrays, with the ways in which these lie on a mesh."""
+    """A loss as a function of arrays, with their shardings on a mesh."""
 
     def __init__(self, name: str, **settings: Any) -> None:
         self.pair = REGISTRY[name].kind == "pair"
@@ -154,7 +154,7 @@ class Case:
         assert_same(jax.device_get(self.step(*put(grid, self.arrays, specs))), self.expected)
 
     def inside(self, size: int, check_vma: bool) -> None:
-        """In a shard_map of the user's: the value of all, and the rows of the one-device gradient."""
+        """Check the loss inside the user's shard_map: the global value, and the rows of the one-device gradient."""
         grid, specs = mesh(EXPLICIT, size), self.rows()
         outs = (P(), tuple(specs[i] for i in self.wanted))
         step = jax.value_and_grad(self.value, self.wanted)
@@ -162,7 +162,7 @@ class Case:
         assert_same(jax.device_get(sharded(*put(grid, self.arrays, specs))), self.expected)
 
     def in_context(self, size: int) -> None:
-        """Under `jax.set_mesh`, and with classes alone spread where there are some."""
+        """Check the loss under `jax.set_mesh`, and with only the classes sharded if there are any."""
         grid = mesh(EXPLICIT, size)
         with jax.set_mesh(grid):
             self.on(grid, self.rows() if self.pair else [P()] * 4 + [P("data")])

@@ -1,9 +1,9 @@
-"""What is tried on eight devices: a script, as a process has as many devices as it starts with.
+"""Checks on eight devices, as a script, because a process cannot change its number of devices.
 
     JAX_NUM_CPU_DEVICES=8 PYTHONPATH=tests python tests/meshes/eight_devices.py RESULTS.json 0/1 [WORD …]
 
-tries part 0 of 1 of the checks, or those whose names hold a word, and writes one entry per check: the empty string
-where it holds, else what does not. `test_meshes.py` runs all.
+runs part 0 of 1 of the checks, or those whose names contain a word, and writes one entry per check: its error, or the
+empty string. `test_meshes.py` runs all.
 """
 
 import functools
@@ -52,11 +52,11 @@ check = CHECKS.add
 
 
 def register(name: str, case: Case, *ways: str) -> None:
-    """Add checks of a loss: on both kinds of axes, of arrays, of a context and of a shard_map of the user's."""
-    both = case.rows(P("model"))  # rows and classes are spread
+    """Add checks of a loss: on both types of axes, with sharded arrays, a context and the user's shard_map."""
+    both = case.rows(P("model"))  # rows and classes are sharded
     checks = {
-        "explicit axes": lambda: case.on(mesh(EXPLICIT, 4, 2), both),  # which rows are collected
-        "auto axes": lambda: case.on(mesh(AUTO, 4, 2), both),  # which divide the rows alone
+        "explicit axes": lambda: case.on(mesh(EXPLICIT, 4, 2), both),  # rows are gathered
+        "auto axes": lambda: case.on(mesh(AUTO, 4, 2), both),  # only the rows are divided
         "set_mesh": lambda: case.in_context(2),
         "shard_map": lambda: case.inside(8, check_vma=True),
         "shard_map without check_vma": lambda: case.inside(4, check_vma=False),
@@ -93,14 +93,14 @@ for name, (function, settings) in OPTIONS.items():
 
 
 @check
-def classes_that_are_sharded_over_all_devices() -> None:
+def classes_sharded_over_all_devices() -> None:
     for kind in (EXPLICIT, AUTO):
         Case("normalized_softmax_loss").on(mesh(kind, 4), [P()] * 4 + [ROWS])
 
 
 @check
-def the_smaller_of_batch_and_proxies_is_collected() -> None:
-    """Programs of value and gradient collect and sum no array as large as the larger, on either kind of axes."""
+def smaller_of_batch_and_proxies_is_gathered() -> None:
+    """Value and gradient gather and sum no array as large as the larger one, on either type of axes."""
     step = jax.jit(jax.value_and_grad(jdml.multi_proxy_anchor_loss, (0, 2)))
     for rows, classes in ((64, 128), (128, 24)):
         for kind in (EXPLICIT, AUTO):
@@ -113,8 +113,8 @@ def the_smaller_of_batch_and_proxies_is_collected() -> None:
 
 
 @check
-def towers_are_matched_with_their_own_partners() -> None:
-    """Row i of all devices belongs to reference i of all devices."""
+def towers_are_matched_across_devices() -> None:
+    """Global row i belongs to global reference i."""
     other = RNG.normal(size=(B, D)).astype(np.float32)
 
     def value(q: Any, n: Any, **more: Any) -> Any:
@@ -131,7 +131,7 @@ def towers_are_matched_with_their_own_partners() -> None:
 
 
 @check
-def gradients_do_not_know_the_number_of_devices() -> None:
+def gradients_are_independent_of_the_number_of_devices() -> None:
     expected = jax.grad(jdml.sup_con_loss)(jnp.asarray(X), jnp.asarray(Y))
     for size in (1, 2, 8):
         grid = mesh(EXPLICIT, size)
@@ -141,8 +141,8 @@ def gradients_do_not_know_the_number_of_devices() -> None:
 
 
 @check
-def no_sample_meets_its_own_copy() -> None:
-    """With a class per sample there is no positive, not even the gathered copy of a sample itself."""
+def no_sample_is_paired_with_itself() -> None:
+    """With one class per sample there is no positive, also not a sample's gathered copy."""
     grid = mesh(EXPLICIT, 8)
     placed = put(grid, (X, np.arange(B, dtype=np.int32)), (ROWS,) * 2)
     for function in (jdml.info_nce_loss, jdml.smooth_ap_loss):
@@ -151,8 +151,8 @@ def no_sample_meets_its_own_copy() -> None:
 
 
 @check
-def every_device_uses_the_labels_of_its_own_rows() -> None:
-    """Classes that differ between devices only: positives are within a device, negatives across."""
+def devices_use_the_labels_of_their_rows() -> None:
+    """One class per device: positives are within a device, negatives across devices."""
     labels = np.repeat(np.arange(8), 2).astype(np.int32)
     x = np.repeat(np.eye(8, dtype=np.float32), 2, axis=0)
     grid = mesh(EXPLICIT, 8)
@@ -161,7 +161,7 @@ def every_device_uses_the_labels_of_its_own_rows() -> None:
 
 
 @check
-def terms_of_all_rows_are_global_on_a_mesh_and_own_in_a_shard_map() -> None:
+def unreduced_terms_are_global_on_a_mesh_and_local_in_a_shard_map() -> None:
     grid = mesh(EXPLICIT, 8)
     placed = put(grid, (X, Y), (ROWS,) * 2)
     p = jnp.asarray(PROXIES)
@@ -191,8 +191,8 @@ def nir_on_a_mesh() -> None:
 
 
 @check
-def hyper_parameters_that_are_learned() -> None:
-    """Gradients by what is the same on every device are whole, and counted once."""
+def learned_hyper_parameters() -> None:
+    """Gradients by replicated parameters are complete, and counted once."""
     beta = np.linspace(0.8, 1.3, 5).astype(np.float32)
 
     def margin(x: Any, y: Any, b: Any, **more: Any) -> Any:
@@ -214,7 +214,7 @@ def hyper_parameters_that_are_learned() -> None:
 
 
 @check
-def boundaries_of_samples_go_with_their_rows() -> None:
+def sample_betas_are_sharded_with_their_rows() -> None:
     own = (RNG.normal(size=B) / 10).astype(np.float32)
 
     def margin(x: Any, y: Any, b: Any, **more: Any) -> Any:
@@ -229,8 +229,8 @@ def boundaries_of_samples_go_with_their_rows() -> None:
 
 
 @check
-def miners_and_pairs_alone() -> None:
-    """Every miner takes the same pairs, those that draw too."""
+def miners_and_pairs_without_a_loss() -> None:
+    """Every miner, also a random one, selects the same pairs."""
 
     @jax.jit
     def mined(y: Any, distances: Any) -> Any:
@@ -250,8 +250,8 @@ def miners_and_pairs_alone() -> None:
 
 
 @check
-def draws_by_keys_of_every_implementation() -> None:
-    """The keys that TPUs are often set to: miners alone, and in a loss in blocks."""
+def random_draws_with_every_key_type() -> None:
+    """Also the key types that are common on TPUs: miners without a loss, and in a loss in blocks."""
     distances = jdml.ops.distances(jnp.asarray(X), jnp.asarray(X))
     for impl in ("rbg", "unsafe_rbg"):
         key = jax.random.key(0, impl=impl)
@@ -269,8 +269,8 @@ def draws_by_keys_of_every_implementation() -> None:
 
 
 @check
-def classes_sampled_by_keys_of_every_implementation() -> None:
-    """As many devices draw the same classes, whatever the kinds of their axes; fewer devices draw others."""
+def sampled_classes_with_every_key_type() -> None:
+    """The classes depend on the number of devices, not on the type of axes."""
     objective = jdml.objectives.proxy(jdml.normalized_softmax_loss, 40, D, sampled_classes=32)
     params = {"proxies": RNG.normal(size=(40, 1, D)).astype(np.float32)}
     for impl in ("threefry2x32", "unsafe_rbg"):
@@ -281,13 +281,13 @@ def classes_sampled_by_keys_of_every_implementation() -> None:
 
 
 def gravity(r: jax.Array, same: jax.Array, strength: Any) -> jax.Array:
-    """A potential of one's own."""
+    """A custom potential."""
     return jnp.where(same, -strength / (1.0 + r), 0.0)
 
 
 @check
-def a_potential_of_one_s_own_in_a_shard_map() -> None:
-    """The devices share the tiles; each finds the gradient of its own rows."""
+def custom_potential_in_a_shard_map() -> None:
+    """The devices divide the tiles; each computes the gradient of its own rows."""
 
     def step(x: Any, y: Any, axis_name: str | None = None) -> Any:
         axis = as_axis(axis_name)
@@ -304,7 +304,7 @@ def a_potential_of_one_s_own_in_a_shard_map() -> None:
 
 
 @check
-def fields_alone() -> None:
+def fields_without_a_loss() -> None:
     classes = np.where(Y == 4, -1, Y)
 
     def value(x: Any, points: Any, y: Any) -> Any:
@@ -336,8 +336,8 @@ three that rows against others take; lifted structure two of five."""
 
 
 @check
-def each_of_eight_devices_does_an_eighth_of_the_work() -> None:
-    """Operations of value and gradient, loops counted: at most 0.15 of one device's."""
+def each_device_does_an_eighth_of_the_work() -> None:
+    """Value and gradient take at most 0.15 of one device's operations, loops included."""
     rows, dim, classes = 512, 64, 256
     shapes = [((rows, dim), np.float32), ((rows,), np.int32), ((classes, 2, dim), np.float32)]
     too_much = {}
@@ -376,7 +376,7 @@ def main() -> None:
     gc.set_threshold(70_000, 20, 20)
     part, parts = map(int, sys.argv[2].split("/"))
     chosen = CHECKS.holding(sys.argv[3:])
-    # The checks of a loss share what one device computes: they stay together.
+    # The checks of one loss share the one-device result, so they stay in one part.
     chosen = Checks(
         {n: c for n, c in chosen.items() if sum(map(ord, n.split(", ")[-1])) % parts == part}
     )

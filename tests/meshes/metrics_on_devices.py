@@ -1,4 +1,4 @@
-"""Metrics on eight devices; `eight_devices.py` tries them."""
+"""Checks of metrics on eight devices; `eight_devices.py` runs them."""
 
 import functools
 
@@ -28,8 +28,8 @@ check = CHECKS.add
 
 
 @check
-def nearest_and_retrieval_in_a_gallery_on_a_mesh() -> None:
-    gallery = RNG.integers(-2, 3, (32, 3)).astype(np.float32)  # ties everywhere
+def nearest_and_retrieval_with_a_sharded_gallery() -> None:
+    gallery = RNG.integers(-2, 3, (32, 3)).astype(np.float32)  # many ties
     labels = RNG.integers(0, 6, 32)
     queries, query_labels = gallery[:10] + 0.25, labels[:10]
     broken = np.arange(32)[:, None] == 17
@@ -77,7 +77,7 @@ def nearest_and_retrieval_in_a_gallery_on_a_mesh() -> None:
 
 
 @check
-def couples_and_queries_of_no_class_in_a_gallery_on_a_mesh() -> None:
+def verification_and_open_set_with_a_sharded_gallery() -> None:
     verification, open_set = jdml.metrics.verification, jdml.metrics.open_set
     gallery = RNG.normal(size=(32, 3)).astype(np.float32)
     labels = RNG.integers(0, 6, 32)
@@ -94,8 +94,8 @@ def couples_and_queries_of_no_class_in_a_gallery_on_a_mesh() -> None:
 
 
 @check
-def many_couples_are_counted_in_steps_in_a_gallery_on_a_mesh() -> None:
-    """Millions, of which no distance is kept; queries come in two blocks."""
+def many_pairs_in_histogram_bins_with_a_sharded_gallery() -> None:
+    """Millions of distances, none of which is stored; queries come in two blocks."""
     gallery = RNG.normal(size=(2912, 3)).astype(np.float32)
     labels = RNG.integers(0, 6, 2912)
     queries, groups = gallery[:1450] + 0.25, (np.arange(1450) % 3, np.arange(2912) % 3)
@@ -106,7 +106,7 @@ def many_couples_are_counted_in_steps_in_a_gallery_on_a_mesh() -> None:
 
 
 @check
-def queries_and_a_gallery_on_a_mesh_moved_towards_their_neighbours() -> None:
+def query_expansion_with_a_sharded_gallery() -> None:
     expand, augment = jdml.metrics.expand_queries, jdml.metrics.augment_gallery
     x = RNG.normal(size=(32, 3)).astype(np.float32)
     for kind in (EXPLICIT, AUTO):

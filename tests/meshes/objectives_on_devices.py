@@ -1,4 +1,4 @@
-"""Memories and objectives on eight devices; `eight_devices.py` tries them."""
+"""Checks of memories and objectives on eight devices; `eight_devices.py` runs them."""
 
 from typing import Any
 
@@ -24,18 +24,16 @@ from meshes.checks import (
 
 import jdml
 
-IDS = (
-    np.random.default_rng(1).permutation(2 * B)[:B].astype(np.int32) - 1
-)  # one may be −1, not known
+IDS = np.random.default_rng(1).permutation(2 * B)[:B].astype(np.int32) - 1  # one may be −1, unknown
 ROWS = P("data")
 CHECKS = Checks()
 check = CHECKS.add
 
 
 @check
-def the_memory_is_the_same_everywhere_in_the_order_of_the_batch() -> None:
+def memory_is_replicated_in_the_order_of_the_batch() -> None:
     def step(state: Any, x: Any, y: Any, ids: Any, **more: Any) -> Any:
-        """As `objectives.with_memory` does it: the batch enters first."""
+        """Push the batch first, like `objectives.with_memory`."""
         pushed = jdml.memory.push(state, x, y, ids=ids, **more)
 
         def past(x: Any) -> Any:
@@ -68,7 +66,7 @@ def the_memory_is_the_same_everywhere_in_the_order_of_the_batch() -> None:
 
 
 @check
-def an_objective_with_a_memory() -> None:
+def objective_with_a_memory() -> None:
     objective = jdml.objectives.with_memory(jdml.objectives.pair(jdml.contrastive_loss), 40, D)
     old = jnp.asarray(X) + 1.0, jnp.asarray(Y)
     start = objective.update_state(objective.init_state(), *old, ids=IDS[::-1].copy())
@@ -89,8 +87,8 @@ def an_objective_with_a_memory() -> None:
 
 
 @check
-def an_objective_with_a_flow() -> None:
-    """Of every kind: what the flow draws, wrong classes, several proxies, a learned matrix."""
+def objective_with_a_flow() -> None:
+    """With generated samples, wrong classes, several proxies and a learned matrix."""
     of = jdml.objectives
     flow = jdml.flows.ConditionalFlow(D, D, num_blocks=1, hidden=4, depth=1)
     learned = jdml.flows.ConditionalFlow(D, D, num_blocks=2, hidden=4, depth=1, mixing="linear")

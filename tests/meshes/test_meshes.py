@@ -1,4 +1,4 @@
-"""Any mesh: the same values and gradients as on one device, an eighth of the work on each of eight."""
+"""Meshes: the same values and gradients as on one device, and an eighth of the work on each of eight."""
 
 import ast
 import json
@@ -21,7 +21,7 @@ WAYS = ("explicit axes", "auto axes", "shard_map")
 
 
 def named_checks() -> list[str]:
-    """The checks that functions are: of the script, and of the modules that it imports."""
+    """Return the names of the checks that are functions of the script and of the modules that it imports."""
     return [
         node.name.replace("_", " ")
         for file in sorted(SCRIPT.parent.glob("*_devices.py"))
@@ -32,7 +32,7 @@ def named_checks() -> list[str]:
 
 
 def run_script(folder: Path) -> dict[str, str]:
-    """What the script writes; eight devices need a process of their own, and there are two cores."""
+    """Return the script's results; eight devices need separate processes, one per core."""
     environment = os.environ | {
         "JAX_PLATFORMS": "cpu",
         "JAX_NUM_CPU_DEVICES": "8",
@@ -61,7 +61,7 @@ def run_script(folder: Path) -> dict[str, str]:
 def results(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> dict[str, str]:
-    """The script is run once, by the first worker that needs it; the others wait for what it finds."""
+    """Run the script once, in the first worker that needs it; the others wait for its results."""
     base = tmp_path_factory.getbasetemp()
     folder = (base.parent if hasattr(request.config, "workerinput") else base) / "meshes"
     whole = folder / "whole.json"
@@ -82,7 +82,7 @@ def results(
     return dict(json.loads(whole.read_text()))
 
 
-def test_the_script_ran(results: dict[str, str]) -> None:
+def test_script_ends_without_an_error(results: dict[str, str]) -> None:
     assert "the script" not in results, results["the script"]
 
 
@@ -98,7 +98,7 @@ def test_check(results: dict[str, str], name: str) -> None:
 
 
 def test_options_and_other_meshes(results: dict[str, str]) -> None:
-    """Every other entry: miners, blocks, reductions; other numbers of devices, other kinds of axes."""
+    """All other entries: miners, blocks, reductions, other numbers of devices and types of axes."""
     others = set(results) - {f"{way}, {name}" for way in WAYS for name in REGISTRY}
     broken = {name: results[name] for name in others - set(named_checks()) if results[name]}
     assert len(others) > 30

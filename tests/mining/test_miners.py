@@ -1,4 +1,4 @@
-"""Miners equal their oracles, draw from the right distribution, and keep the public properties."""
+"""Miners equal their oracles, sample from the right distribution, and have the public properties."""
 
 from functools import partial
 from typing import Any
@@ -29,7 +29,7 @@ PAIRS = Pairs(jnp.asarray(POSITIVE), jnp.asarray(NEGATIVE))
 KEY = jax.random.key(3)
 DRAWS = 4000
 
-# A new miner joins by its record; these are combinations.
+# Every miner with a record is included; these are combinations.
 BUILDERS: dict[str, Any] = {
     **{miner.builder: partial(miner.build, D) for miner in reversed(MINERS.values())},
     "chain": lambda: mining.chain(
@@ -37,27 +37,27 @@ BUILDERS: dict[str, Any] = {
     ),
     "chain of draws": lambda: mining.chain(mining.random_positive(), mining.semi_hard_negative()),
 }
-# Those without an oracle are compared with the distribution that they draw from.
+# Random miners without an oracle are compared with their distribution.
 DETERMINISTIC = [name for name in BUILDERS if hasattr(oracles, name)]
 RANDOM = [name for name in BUILDERS if name not in DETERMINISTIC and name != "chain"]
 
 
 def draws(miner: Any, distances: np.ndarray, pairs: Pairs) -> Pairs:
-    """What the miner keeps under many keys."""
+    """Return the pairs that the miner keeps with many keys."""
     keys = jax.random.split(KEY, DRAWS)
     mined = jax.jit(jax.vmap(miner, in_axes=(0, None, None)))(keys, jnp.asarray(distances), pairs)
     return jax.tree.map(np.asarray, mined)
 
 
 def assert_frequencies(masks: np.ndarray, probabilities: np.ndarray) -> None:
-    """One entry per row that has any, as often as its probability says (5 standard errors)."""
+    """Check that each row with candidates has one entry, with the given frequency to 5 standard errors."""
     assert (masks.sum(axis=2) == probabilities.any(axis=1)).all()
     error = 5 * np.sqrt(probabilities * (1 - probabilities) / len(masks)) + 1e-9
     assert (np.abs(masks.mean(axis=0) - probabilities) <= error).all()
 
 
 def uniform(mask: np.ndarray) -> np.ndarray:
-    """Equal probabilities in every row that has any."""
+    """Return equal probabilities in every row with candidates."""
     return mask / np.maximum(mask.sum(axis=1, keepdims=True), 1)
 
 
@@ -67,7 +67,7 @@ def test_properties(name: str) -> None:
 
 
 class Variants(chex.TestCase):
-    """The oracle's pairs, compiled or not, of distances of NumPy or on a device."""
+    """The oracle's pairs, compiled or not, with distances in NumPy or on a device."""
 
     @chex.variants(with_jit=True, without_jit=True, with_device=True)
     @parameterized.named_parameters(*((name, name) for name in BUILDERS))
@@ -91,7 +91,7 @@ class Variants(chex.TestCase):
 def test_multi_similarity_pairs(epsilon: float, mine_positives: bool) -> None:
     miner = mining.multi_similarity_pairs(epsilon, mine_positives=mine_positives)
     mined = miner(None, jnp.asarray(DISTANCES), PAIRS)
-    both = POSITIVE.any(axis=1) & NEGATIVE.any(axis=1)  # other rows contribute nothing anyway
+    both = POSITIVE.any(axis=1) & NEGATIVE.any(axis=1)  # other rows contribute nothing
     positive, negative = oracles.multi_similarity_pairs(
         DISTANCES, POSITIVE, NEGATIVE, epsilon, mine_positives
     )
@@ -100,8 +100,8 @@ def test_multi_similarity_pairs(epsilon: float, mine_positives: bool) -> None:
 
 
 @pytest.mark.parametrize("margin", [0.0, 0.2])
-def test_negatives_that_may_be_positives(margin: float) -> None:
-    """By the distances of the batch, and by those of a teacher."""
+def test_trusted_negatives_exclude_likely_positives(margin: float) -> None:
+    """With the batch's own distances, and with a teacher's."""
     distances = DISTANCES.astype(np.float64)
     expected = oracles.trusted_negative(distances, POSITIVE, NEGATIVE, margin)
     mined = mining.trusted_negative(margin)(None, jnp.asarray(DISTANCES), PAIRS)
@@ -115,7 +115,7 @@ def test_negatives_that_may_be_positives(margin: float) -> None:
         guided(None, jnp.ones((5, R)), Pairs(PAIRS.positive[:5], PAIRS.negative[:5]))
 
 
-def test_a_miner_of_one_s_own_is_not_differentiated() -> None:
+def test_custom_miner_is_not_differentiated() -> None:
     @jax.custom_jvp
     def watched(distances: jax.Array) -> jax.Array:
         return distances
@@ -132,7 +132,7 @@ def test_a_miner_of_one_s_own_is_not_differentiated() -> None:
     assert jnp.isfinite(gradient).all()
 
 
-def test_a_teacher_is_finite_under_checked() -> None:
+def test_teacher_embeddings_are_checked() -> None:
     @jdml.checked
     @jax.jit
     def negatives(teacher: jax.Array, references: jax.Array) -> jax.Array:
@@ -148,8 +148,8 @@ def test_a_teacher_is_finite_under_checked() -> None:
         negatives(x, others)
 
 
-def test_a_teacher_in_a_loss_of_two_towers() -> None:
-    """A passage that the teacher finds nearer than the answer is no negative; under jit, in both directions."""
+def test_teacher_in_a_two_tower_loss() -> None:
+    """A document that the teacher ranks above the answer is not a negative; under jit, in both directions."""
     queries, documents = (
         jnp.asarray(some, jnp.float32) for some in (POINTS[:B], POINTS[B : 2 * B - 3])
     )
@@ -169,7 +169,7 @@ def test_a_teacher_in_a_loss_of_two_towers() -> None:
 
 
 @pytest.mark.parametrize("name", ["easy_positive", "hard_positive", "hard_negative"])
-def test_ties_go_to_the_lowest_index(name: str) -> None:
+def test_ties_select_the_lowest_index(name: str) -> None:
     mined = BUILDERS[name]()(None, jnp.ones((B, R)), PAIRS)
     side, mask = ("negative", NEGATIVE) if name == "hard_negative" else ("positive", POSITIVE)
     chosen = np.asarray(getattr(mined, side))
@@ -188,7 +188,7 @@ def test_random_positive_and_negative_are_uniform() -> None:
 
 @pytest.mark.parametrize("margin", [0.01, 0.15])
 def test_semi_hard_negatives(margin: float) -> None:
-    """Within the margin beyond the nearest positive, uniformly; where there is none, any."""
+    """Uniform among negatives within the margin beyond the nearest positive, or among all if there is none."""
     probabilities = np.zeros((B, R))
     for i in range(B):
         if not POSITIVE[i].any():
@@ -203,7 +203,7 @@ def test_semi_hard_negatives(margin: float) -> None:
 
 
 def test_soft_hard_pairs() -> None:
-    """Positives beyond the nearest negative, negatives within the farthest positive; where there is none, any."""
+    """Positives beyond the nearest negative and negatives within the farthest positive, or any if there is none."""
     probabilities = np.zeros((2, B, R))
     for i in range(B):
         nearest = DISTANCES[i, NEGATIVE[i]].min(initial=np.inf)
@@ -223,7 +223,7 @@ def test_soft_hard_pairs() -> None:
 
 @pytest.mark.parametrize("dim", [3, 4, 16])
 def test_distance_weighted_negatives(dim: int) -> None:
-    """Probability ∝ 1/q(d); beyond 1.4 only in a row that has no other."""
+    """Probability ∝ 1/q(d); distances beyond 1.4 only in rows without smaller ones."""
     distances = DISTANCES.copy()
     distances[4] = np.linspace(1.45, 1.99, R)
     distances[5, :3] = (0.0, 0.3, 0.5)
@@ -235,7 +235,7 @@ def test_distance_weighted_negatives(dim: int) -> None:
 
 
 def test_distance_weighted_negatives_at_distance_two() -> None:
-    """1 − d²/4 is 0 there: the released programs draw from NaN."""
+    """1 − d²/4 is 0 there: the released programs sample from NaN."""
     pairs = Pairs(jnp.zeros((2, 3), bool), jnp.ones((2, 3), bool))
     distances = jnp.array([[2.0, 2.0, 2.0], [2.0, 1.0, 2.0]])
     for dim in (2, 3, 128):
@@ -254,7 +254,7 @@ def test_chain_runs_in_order() -> None:
     np.testing.assert_array_equal(nothing.positive, POSITIVE)
 
 
-def test_chain_gives_every_miner_a_key_of_its_own() -> None:
+def test_chain_gives_every_miner_its_own_key() -> None:
     """Positive and negative draws of one chain are independent."""
     size = 4
     pairs = Pairs(jnp.ones((1, 2 * size), bool).at[0, size:].set(False), None)
@@ -297,7 +297,7 @@ def test_all_pairs(options: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("name", RANDOM)
-def test_random_miners_say_that_they_need_a_key(name: str) -> None:
+def test_random_miners_require_a_key(name: str) -> None:
     with pytest.raises(ValueError, match=r"^key\b"):
         BUILDERS[name]()(None, jnp.asarray(DISTANCES), PAIRS)
     x = jnp.asarray(POINTS[:8], jnp.float32)
@@ -311,7 +311,7 @@ def test_miners_compare_by_value(name: str) -> None:
     assert mining.semi_hard_negative(margin=0.1) != mining.semi_hard_negative(margin=0.3)
 
 
-def test_no_gradient_goes_through_a_miner() -> None:
+def test_miner_has_no_gradient() -> None:
     def kept(distances: jax.Array) -> jax.Array:
         mined = mining.easy_positive()(None, distances, PAIRS)
         return jnp.sum(jnp.where(mined.positive, 1.0, 0.0))
@@ -319,7 +319,7 @@ def test_no_gradient_goes_through_a_miner() -> None:
     assert not np.asarray(jax.grad(kept)(jnp.asarray(DISTANCES))).any()
 
 
-def test_mined_distances_are_those_of_normalized_vectors() -> None:
+def test_miner_gets_distances_of_normalized_vectors() -> None:
     seen = []
 
     def spy(key: jax.Array | None, distances: jax.Array, pairs: Pairs) -> Pairs:
@@ -353,7 +353,7 @@ def test_wrong_settings_are_refused(build: Any, error: type[Exception], argument
 
 @pytest.mark.parametrize("impl", ["threefry2x32", "rbg", "unsafe_rbg"])
 @pytest.mark.parametrize("name", RANDOM)
-def test_rows_draw_alike_whatever_the_key_and_the_other_rows(name: str, impl: str) -> None:
+def test_rows_draw_independently_of_other_rows(name: str, impl: str) -> None:
     key, distances, miner = jax.random.key(0, impl=impl), jnp.asarray(DISTANCES), BUILDERS[name]()
     keys = mining.row_keys(key, jnp.arange(B))
     together = miner(key, distances, PAIRS)
@@ -369,12 +369,12 @@ def test_rows_draw_alike_whatever_the_key_and_the_other_rows(name: str, impl: st
             np.testing.assert_array_equal(getattr(mapped, side)[i], getattr(alone, side))
 
 
-def test_keys_of_every_implementation_differ_from_seed_to_seed() -> None:
+def test_seeds_give_different_draws_with_every_key_type() -> None:
     for impl in ("threefry2x32", "rbg", "unsafe_rbg"):
         keys = [mining.row_keys(jax.random.key(seed, impl=impl), jnp.arange(9)) for seed in (0, 1)]
         words = {tuple(row) for key in keys for row in np.asarray(jax.random.key_data(key))}
         assert len(words) == 18
-    old = jax.random.PRNGKey(3)  # as numbers
+    old = jax.random.PRNGKey(3)  # a raw key
     np.testing.assert_array_equal(
         jax.random.key_data(mining.row_keys(old, jnp.arange(4))),
         jax.random.key_data(mining.row_keys(jax.random.key(3), jnp.arange(4))),

@@ -1,8 +1,8 @@
-"""Runs of each method on 1, 2, 4 and 8 devices: a script, as a process has as many devices as it starts with.
+"""Runs of each method on 1, 2, 4 and 8 devices, as a script, because a process cannot change its number of devices.
 
     JAX_NUM_CPU_DEVICES=8 PYTHONPATH=tests python tests/scale/eight_devices.py RESULTS.json [WORD …]
 
-writes one entry per check: the empty string where it holds, else what does not. `test_processes.py` runs it.
+writes one entry per check: its error, or the empty string. `test_processes.py` runs it.
 """
 
 import contextlib
@@ -47,9 +47,9 @@ check = CHECKS.add
 
 
 class Net(nn.Module):
-    """Dropout, so that there is randomness; batch norm on request.
+    """A network with dropout, for randomness, and optional batch norm.
 
-    CCP's embeddings stay within the unit ball, whose border is a kink: rounding decides on which side a proxy lies.
+    CCP's embeddings stay inside the unit ball: at its border rounding decides on which side a proxy is.
     """
 
     batch_norm: bool = False
@@ -57,7 +57,7 @@ class Net(nn.Module):
 
     @nn.compact
     def __call__(self, images: Any, *, train: bool = False) -> Any:
-        # Without a bias: before batch norm its gradient is rounding, which Adam makes large.
+        # Without a bias: before batch norm its gradient is rounding, which Adam amplifies.
         x = nn.Dense(8, use_bias=False)(images.reshape(len(images), -1))
         if self.batch_norm:
             x = nn.BatchNorm(use_running_average=not train)(x)
@@ -77,7 +77,7 @@ def anchored() -> Any:
 
 
 def problems(model: Any) -> AlternatingProblems:
-    machine = AlternatingProjections(patience=1, run_patience=100)  # R@8 is soon as good as it gets
+    machine = AlternatingProjections(patience=1, run_patience=100)  # R@8 soon reaches its maximum
     return AlternatingProblems(model, DATA, pool_size=6, monitor="R@8", machine=machine)
 
 
@@ -85,7 +85,7 @@ FLOW = ConditionalFlow(DIM, DIM, num_blocks=1, hidden=4, depth=1)
 EPS = chain(easy_positive(), semi_hard_negative(0.2))
 PAIR = objectives.pair(jdml.contrastive_loss, mine=EPS)
 PROXY = functools.partial(objectives.proxy, num_classes=CLASSES, dim=DIM)
-# Attraction of 1/r² between proxies that nearly meet amplifies rounding: it ends at 0.2. Repulsion has no end to cross.
+# Attraction of 1/r² between nearly equal proxies amplifies rounding: it ends at 0.2. Repulsion has no limit to cross.
 SMOOTH = {"alpha": 1.0, "delta": 0.2, "repulsion_delta": 2.5}
 METHODS: dict[str, Mapping[str, Any]] = {
     "EPS": {
@@ -116,7 +116,7 @@ def grid_of(devices: int) -> Mesh:
 
 
 def train(name: str, devices: int | None, *, batch: int = 4, **settings: Any) -> Any:
-    """30 steps of a method; on a mesh its proxies are partitioned."""
+    """Train a method for 30 steps; on a mesh its proxies are sharded."""
     method = METHODS[name]
     model = method.get("model", Net())
     roles = tuple(sorted(jax.eval_shape(method["objective"].init, jax.random.key(0))))
@@ -139,12 +139,12 @@ def train(name: str, devices: int | None, *, batch: int = 4, **settings: Any) ->
 
 
 def history(result: Any) -> list[dict[str, float]]:
-    """The numbers; a run with a folder also tells where its model is."""
+    """Return the numbers of the history; a run with a folder also has the path of its model."""
     return [{k: v for k, v in record.items() if k != "model"} for record in result.history]
 
 
 def assert_same(actual: Any, expected: Any, tolerance: float = 1e-4) -> None:
-    """Parameters and history, to a relative 1e-4."""
+    """Compare parameters and history to a relative 1e-4."""
     trees = [(actual.state.params, expected.state.params), (history(actual), history(expected))]
     for a, b in trees:
         chex.assert_trees_all_close(a, b, rtol=tolerance, atol=tolerance)
@@ -176,7 +176,7 @@ for name in METHODS:
 
 
 class Stopped(BaseException):
-    """Stands for a signal."""
+    """Simulates a signal."""
 
 
 class Dying(ClassBatchSampler):
@@ -192,7 +192,7 @@ class Dying(ClassBatchSampler):
 
 @check
 def checkpoints_resume_on_other_numbers_of_devices() -> None:
-    """A memory, killed and resumed on 4, 2, 1 and 8 devices; partitioned proxies bit for bit on as many."""
+    """A memory is killed and resumed on 4, 2, 1 and 8 devices; sharded proxies resume exactly on as many devices."""
     for name, topology in {"XBM": (4, 2, 1, 8), "MPA": (4, 4, 4, 4)}.items():
         with tempfile.TemporaryDirectory() as folder:
             for devices, end in zip(topology, (8, 17, 26, 0), strict=True):
@@ -209,7 +209,7 @@ def checkpoints_resume_on_other_numbers_of_devices() -> None:
 
 @check
 def sampled_classes_resume_on_other_numbers_of_devices() -> None:
-    """What was saved on four devices is there on two and on one, moments and all, and learns on."""
+    """A checkpoint of four devices, with moments, is loaded on two and on one, and training continues."""
     objective = objectives.proxy(
         jdml.normalized_softmax_loss, num_classes=128, dim=DIM, sampled_classes=64
     )
@@ -242,7 +242,7 @@ def sampled_classes_resume_on_other_numbers_of_devices() -> None:
 
 @check
 def micro_batches_on_a_mesh() -> None:
-    """As on one device, with blocks, a memory, and nested embeddings."""
+    """Micro-batches with blocks, a memory and nested embeddings equal one device's."""
     nested = jdml.matryoshka(jdml.info_nce_loss, (8, 16))
     METHODS["nested"] = {
         "objective": objectives.with_memory(objectives.pair(nested, anchor_block=4), 40, DIM)
@@ -254,7 +254,7 @@ def micro_batches_on_a_mesh() -> None:
 
 @check
 def each_device_draws_among_its_own_classes() -> None:
-    """On a mesh and inside shard_map: every class of the batch, as many of each device, an eighth of the work."""
+    """On a mesh and inside shard_map: all classes of the batch, as many from each device, an eighth of the work."""
     classes, dim, number = 512, 16, 128
     objective = objectives.proxy(jdml.normalized_softmax_loss, classes, dim, sampled_classes=number)
     x = jnp.asarray(RNG.normal(size=(16, dim)), jnp.float32)
@@ -282,7 +282,7 @@ def each_device_draws_among_its_own_classes() -> None:
     np.testing.assert_allclose(actual[0], expected, 1e-5)
     inner = mapped(step, grid, P("data"), (P(), P("data")))
     chex.assert_trees_all_close(inner(*placed), actual, rtol=1e-5, atol=1e-6)
-    # The same proxies on every device: the same draw on every one.
+    # With replicated proxies every device makes the same draw.
     replicated = jax.device_put(proxies, NamedSharding(grid, P()))
     expected = jax.jit(step)(proxies, x, y)
     for check_vma in (True, False):
@@ -300,8 +300,8 @@ def each_device_draws_among_its_own_classes() -> None:
 
 
 @check
-def convolutions_stay_where_their_images_are() -> None:
-    """Values and gradients of one device, and no collective but the sum of the kernel's gradient."""
+def convolutions_are_computed_on_their_images_devices() -> None:
+    """Values and gradients equal one device's; the only collective is the sum of the kernel's gradient."""
     grid = Mesh(np.array(jax.devices()), ("data",))
     x = jnp.asarray(RNG.normal(size=(16, 6, 6, 4)), jnp.float32)
     for shape, groups in (((1, 1, 4, 6), 1), ((3, 3, 1, 4), 4), ((3, 3, 4, 5), 1)):
@@ -319,7 +319,7 @@ def convolutions_stay_where_their_images_are() -> None:
 
 
 class Wide(nn.Module):
-    """Enough work that a step takes longer than its dispatch."""
+    """A network whose step takes longer than its dispatch."""
 
     @nn.compact
     def __call__(self, images: Any, *, train: bool = False) -> Any:
@@ -328,7 +328,7 @@ class Wide(nn.Module):
 
 @check
 def steps_do_not_run_ahead_of_each_other() -> None:
-    """On a CPU, whose devices share few threads, steps under way together wait for each other for ever."""
+    """On a CPU, whose devices share few threads, concurrent steps would deadlock."""
     devices = Devices(grid_of(8), {"proxies": P("data")})
     sampler, optimizer = RandomBatchSampler(64, 64, seed=1), OPTIMIZERS[("proxies",)]
     objective = PROXY(jdml.proxy_anchor_loss)
@@ -338,7 +338,7 @@ def steps_do_not_run_ahead_of_each_other() -> None:
 
 
 @check
-def shards_that_cannot_be() -> None:
+def wrong_shards_are_refused() -> None:
     for error, name, arguments, settings in (
         (ValueError, r"shard\['proxies'\].* 3 devices.*\[8, 2, 16\]", ("MPA", 3), {}),
         (ValueError, "shard .*'flow'", ("MPA", 2), {"shard": {"flow": P("data")}}),

@@ -1,4 +1,4 @@
-"""Many devices are as one, and two real processes: what each decodes and writes, and what the death of one does."""
+"""Many devices train like one; two real processes share decoding and writing, and handle the death of one."""
 
 import json
 import os
@@ -15,7 +15,7 @@ Image = pytest.importorskip("PIL.Image")
 pytest.importorskip("grain")
 
 pytestmark = pytest.mark.slow  # many runs on eight devices, and in several processes
-SCRIPT = Path(__file__).parent / "one_of_several.py"
+SCRIPT = Path(__file__).parent / "one_process.py"
 EIGHT_DEVICES = Path(__file__).parent / "eight_devices.py"
 TESTS = Path(__file__).parents[1]
 LIMIT = 3600
@@ -25,7 +25,7 @@ DIES_AT, ASKED_AT, BATCH, POOL, SIZE = 19, 9, 16, 32, 64
 
 @pytest.fixture
 def images(tmp_path: Path) -> Path:
-    """64 pictures of eight classes."""
+    """Write 64 pictures of eight classes."""
     folder = tmp_path / "images"
     folder.mkdir()
     random = np.random.default_rng(0)
@@ -62,7 +62,7 @@ def free_port() -> int:
         return int(bound.getsockname()[1])
 
 
-def test_one_of_two_processes_is_killed(images: Path, tmp_path: Path) -> None:
+def test_run_resumes_after_one_of_two_processes_is_killed(images: Path, tmp_path: Path) -> None:
     whole, broken = tmp_path / "whole", tmp_path / "broken"
     unbroken = start(4, images, whole, tmp_path / "whole.json")
     address = f"localhost:{free_port()}", 2
@@ -74,14 +74,14 @@ def test_one_of_two_processes_is_killed(images: Path, tmp_path: Path) -> None:
     assert first.returncode != 0
     assert "process 0 of 2" in printed[2]
     assert not list(tmp_path.glob("[ab].json"))
-    # One process wrote; each decoded half of the batches and pools, and half of what was evaluated.
+    # One process wrote; each decoded half of the batches, pools and evaluated images.
     logged = [json.loads(line)["step"] for line in (broken / "log.jsonl").read_text().splitlines()]
     assert logged == list(range(2, DIES_AT, 2))
     pools = 2 * POOL  # before the first step, and between two problems
     for process in range(2):
         step, training, evaluation = json.loads((broken / f"decoded{process}.json").read_text())
         assert step == 16
-        ahead = 3 * BATCH  # what the pipeline has ready
+        ahead = 3 * BATCH  # prefetched by the pipeline
         assert step * BATCH + pools <= 2 * training <= step * BATCH + pools + ahead
         assert 2 * evaluation == SIZE * step // 4
 
@@ -95,8 +95,8 @@ def test_one_of_two_processes_is_killed(images: Path, tmp_path: Path) -> None:
     assert expected["history"][-1]["problem"] >= 2
     for ours, theirs in zip(actual["history"], expected["history"], strict=True):
         assert ours.keys() == theirs.keys()
-        # Two devices add up in another order than four, and the classes lie in one heap here: a distance between them
-        # of 0.004 multiplies rounding, of a gradient, too. What resumes on as many devices does so bit for bit.
+        # Two devices sum in another order than four, and the classes nearly coincide here: a distance of 0.004 between
+        # them amplifies rounding, also of a gradient. On as many devices a run resumes exactly.
         rough = [name for name in ours if name.startswith(("covering", "grad_norm"))]
         for name in rough:
             np.testing.assert_allclose(ours[name], theirs[name], 1e-2, err_msg=name)
@@ -108,8 +108,8 @@ def test_one_of_two_processes_is_killed(images: Path, tmp_path: Path) -> None:
     np.testing.assert_allclose(actual["embeddings"], expected["embeddings"], atol=5e-4)
 
 
-def test_one_of_two_processes_is_asked_to_end(images: Path, tmp_path: Path) -> None:
-    """Both save at one step and end; one process resumes from there."""
+def test_both_processes_save_and_end_after_a_signal_to_one(images: Path, tmp_path: Path) -> None:
+    """Both save at the same step and end; a single process resumes from there."""
     address = f"localhost:{free_port()}", 2
     run = tmp_path / "run"
     both = [
@@ -147,7 +147,7 @@ for queries, gallery in ((shared, None), (x, shared), (shared, shared)):
 """
 
 
-def test_evaluation_of_arrays_that_two_processes_share() -> None:
+def test_evaluation_of_arrays_shared_by_two_processes() -> None:
     environment = os.environ | {
         "JAX_PLATFORMS": "cpu",
         "JAX_NUM_CPU_DEVICES": "1",
@@ -168,8 +168,8 @@ def test_evaluation_of_arrays_that_two_processes_share() -> None:
     assert [process.returncode for process in both] == [0, 0], printed
 
 
-def test_many_devices_train_as_one(tmp_path: Path) -> None:
-    """Every method's parameters and history; memory, checkpoints and refusals."""
+def test_many_devices_train_like_one(tmp_path: Path) -> None:
+    """Every method's parameters and history, memory, checkpoints and refusals."""
     pytest.importorskip("distrax")
     environment = os.environ | {
         "JAX_PLATFORMS": "cpu",

@@ -7,10 +7,10 @@ import sys
 
 import optax
 import pytest
-from training import own_parts
-from training.own_parts import CONFIG, DATA, RECIPE, TAGS, Net, run
+from training import custom_parts
+from training.custom_parts import CONFIG, DATA, RECIPE, TAGS, Net, run
 
-RUN = "import sys; from training.own_parts import run; run(sys.argv[1], int(sys.argv[2]))"
+RUN = "import sys; from training.custom_parts import run; run(sys.argv[1], int(sys.argv[2]))"
 
 
 def with_rates(rates):
@@ -40,7 +40,7 @@ def test_run_resumes_in_another_process_and_order(tmp_path):
     rates = RECIPE.optimizer.lr_multipliers
     rates, note = (dict(reversed(d.items())) for d in (rates, CONFIG["note"]))
     changes = {"recipe": with_rates(rates), "config": {"note": note}}
-    changes["objective"] = own_parts.objective_of(own_parts.triplet, *reversed(TAGS))
+    changes["objective"] = custom_parts.objective_of(custom_parts.triplet, *reversed(TAGS))
     result = run(tmp_path, 3, **changes)
     assert [record["step"] for record in result.history] == [1, 2, 3]
 
@@ -55,8 +55,8 @@ def test_run_resumes_in_another_process_and_order(tmp_path):
         ({"train": other_labels()}, r"data|labels"),
         ({"train": dataclasses.replace(DATA, images=DATA.images + 1)}, r"data|images"),
         ({"model": Net(dim=5)}, r"model|embedding|params"),
-        ({"objective": own_parts.objective_of(own_parts.contrastive, *TAGS)}, r"objective"),
-        ({"preprocess": own_parts.thirds}, r"preprocess"),
+        ({"objective": custom_parts.objective_of(custom_parts.contrastive, *TAGS)}, r"objective"),
+        ({"preprocess": custom_parts.thirds}, r"preprocess"),
         ({"optimizer": optax.adam(0.1)}, r"optimizer|opt_state"),
     ],
 )

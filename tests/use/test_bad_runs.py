@@ -1,4 +1,4 @@
-"""Runs that are damaged or another's, and words that are no input: refused in a sentence, nothing run or written."""
+"""Damaged or foreign runs and wrong words: refused in one line; nothing is executed or written."""
 
 import contextlib
 import io
@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hunt.bad import DEEP, Bad, X, cut, judge
+from hunt.bad import DEEP, Bad, X, check_bad, truncate
 from PIL import Image
 from safetensors.numpy import save
 
@@ -22,7 +22,7 @@ from jdml.training.run_files import read_model
 
 
 def changed(place: Path, **parts: Any) -> Path:
-    """A run whose model's description is another in some parts."""
+    """Return a run with some fields of its model's description changed."""
     file = place / "model.safetensors"
     tensors, told = read_model(file)
     told["embedding"] |= parts
@@ -46,14 +46,14 @@ def with_file(name: str, content: str | bytes) -> Callable[[Path], Path]:
     return make
 
 
-def half_written(place: Path) -> Path:
+def with_truncated_checkpoint(place: Path) -> Path:
     for file in place.glob("checkpoints/4/state/**/*"):
         if file.is_file() and file.parent.name == "d":
-            cut(file)
+            truncate(file)
     return place
 
 
-def being_written(place: Path) -> Path:
+def with_incomplete_checkpoint(place: Path) -> Path:
     (place / "model.safetensors").unlink()
     for step in (place / "checkpoints").iterdir():
         step.rename(step.with_name(f"{step.name}.orbax-checkpoint-tmp-7"))
@@ -99,8 +99,8 @@ RUNS = [
         "a: seed",
     ),
     Bad(
-        "a model that is cut",
-        lambda place: cut(place / "model.safetensors").parent,
+        "a truncated model",
+        lambda place: truncate(place / "model.safetensors").parent,
         training.load,
         "model.safetensors",
     ),
@@ -125,8 +125,8 @@ RUNS = [
             ("input", {"shape": [0.5], "dtype": "uint8"}, "^/run .*float"),
         )
     ),
-    Bad("a checkpoint that is half written", half_written, last, "checkpoint "),
-    Bad("a checkpoint that is being written", being_written, training.load, "parameters"),
+    Bad("a truncated checkpoint", with_truncated_checkpoint, last, "checkpoint "),
+    Bad("an incomplete checkpoint", with_incomplete_checkpoint, training.load, "parameters"),
     Bad(
         "an exported program in its place",
         with_file("m.stablehlo", b"\0" * 99),
@@ -136,19 +136,19 @@ RUNS = [
 ]
 
 
-# Orbax leaves threads behind that find no event loop any more.
+# Orbax leaves threads behind that no longer find an event loop.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("bad", RUNS, ids=[bad.what for bad in RUNS])
-def test_bad_runs(tmp_path, run, bad):
+def test_damaged_runs_are_refused(tmp_path, run, bad):
     place = tmp_path / "there" / "run"
     shutil.copytree(run.folder, place)
-    judge(bad, bad.make(place), place)
+    check_bad(bad, bad.make(place), place)
 
 
 # Commands
 
 
-def test_names_of_all_kinds_are_only_shown(tmp_path, run, jdml_command):
+def test_hostile_names_are_shown_as_text(tmp_path, run, jdml_command):
     names = ("[red]ant", "=1+1", "<script>alert(1)<!--", "\udcff", "a\nb", "b\x1b[31m")
     root = tmp_path / "photos"
     for number, name in enumerate(names):

@@ -238,12 +238,12 @@ MANY: dict[str, Callable[[], None]] = {"jdml sweep": swept, "jdml benchmark": be
 def two(process: int, address: str) -> None:
     """One of two processes of a run: CCP on image files, proxies partitioned over all devices."""
     sys.path.insert(0, str(Path(__file__).parents[2] / "tests" / "scale"))
-    import one_of_several
+    import one_process
 
     jax.config.update("jax_num_cpu_devices", 2)
     told = [RUN, f"told{process}.json", address, "2", str(process)]
-    sys.argv = ["one_of_several", "../dots", *told]
-    one_of_several.main()
+    sys.argv = ["one_process", "../dots", *told]
+    one_process.main()
     jax.distributed.shutdown()  # each waits for the other, as at the end of a program
 
 

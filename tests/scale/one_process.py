@@ -1,9 +1,9 @@
-"""A run of which several processes take part, each with as many devices as it starts with.
+"""One of several processes of a run, each with its own devices.
 
-    python tests/scale/one_of_several.py IMAGES OUT RESULT.json [HOST:PORT PROCESSES PROCESS [DIE_AT]]
+    python tests/scale/one_process.py IMAGES OUT RESULT.json [HOST:PORT PROCESSES PROCESS [DIE_AT]]
 
-CCP on image files, over all devices of all processes; proxies are partitioned. `DIE_AT` is the step before which this
-process kills itself, or with a minus is asked to end. What was decoded, and by whom, is written at every evaluation.
+It trains CCP on image files over all devices of all processes; proxies are sharded. `DIE_AT` is the step before which
+this process kills itself, or with a minus gets a signal to end. Each evaluation writes which process decoded what.
 `test_processes.py` runs it.
 """
 
@@ -51,7 +51,7 @@ class Counted(ImageFiles):
 
 
 class Mortal(ImageBatches):
-    """A pipeline that kills its process before a step, or asks it to end before a step with a minus."""
+    """A pipeline that kills its process before a step, or signals it to end if the step is negative."""
 
     dies_at = 0
 
@@ -72,7 +72,7 @@ class Net(nn.Module):
 def main() -> None:
     images, out, result, *rest = sys.argv[1:]
     if rest:
-        # As `initialize` does it, but that a death is noticed sooner.
+        # Like `initialize`, but a dead process is detected sooner.
         soon = {"heartbeat_timeout_seconds": 6, "shutdown_timeout_seconds": 30}
         jax.distributed.initialize(rest[0], int(rest[1]), int(rest[2]), **soon)
         initialize(rest[0], int(rest[1]), int(rest[2]))
@@ -89,7 +89,7 @@ def main() -> None:
         "R@8",
         AlternatingProjections(patience=1, run_patience=50),
         anchor_first=False,
-        first="covering",  # well apart, so that rounding chooses none of the next problem's
+        first="covering",  # far apart, so that rounding does not affect the next problem's selection
     )
     asked = []
 
@@ -98,7 +98,7 @@ def main() -> None:
         asked.append(scores["R@8"])
         decoded = Path(out) / f"decoded{jax.process_index()}.json"
         decoded.write_text(json.dumps([4 * len(asked), Counted.training, Counted.evaluation]))
-        # Processes that measure differently go by what the first one has measured.
+        # If processes measure differently, the first one's scores are used.
         return {"R@8": scores["R@8"] - (jax.process_index() * len(asked) % 2)}
 
     outcome = fit(

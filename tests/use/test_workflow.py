@@ -1,4 +1,4 @@
-"""From a folder of photographs to embeddings, search and export: the whole path, as a person walks it."""
+"""The whole workflow: from a folder of photographs to embeddings, search and export."""
 
 import contextlib
 import dataclasses
@@ -24,7 +24,7 @@ def metrics_of(folder: Path) -> dict:
     return json.loads((folder / "metrics.json").read_text())
 
 
-def test_the_folder_says_all_of_it(run):
+def test_run_folder_describes_the_run(run):
     config = json.loads((run.folder / "config.json").read_text())
     embedding = {"class_names": ["kind0", "kind1", "kind2"], "network": "small", "dim": 4}
     assert {**embedding, "normalize": "sphere"}.items() <= config["embedding"].items()
@@ -40,11 +40,11 @@ def test_the_folder_says_all_of_it(run):
     assert (described["embedding"], described["step"]) == (config["embedding"], 4)
 
 
-def test_embeddings_score_what_the_run_scored(run, photos, tmp_path, jdml_command):
+def test_embeddings_have_the_runs_scores(run, photos, tmp_path, jdml_command):
     out = tmp_path / "e.npz"
     done = jdml_command("embed", run.folder, photos, "--split", "test", "--out", out)
     assert done.code == 0, done.err
-    assert "18 images of 3 classes, 4-D" in done.out
+    assert re.search(r"\b18 .*\b3 .*\b4-D\b", done.out)
     assert "100%" in done.err
     done = jdml_command("evaluate", out, "--json", "-")
     scored, expected = json.loads(done.out), metrics_of(run.folder)["test class"]
@@ -55,7 +55,7 @@ def test_embeddings_score_what_the_run_scored(run, photos, tmp_path, jdml_comman
         assert all(Path(name).is_file() for name in arrays["files"])
 
 
-def test_one_photograph_is_embedded_alike_in_every_way(run, photos):
+def test_photograph_has_the_same_embedding_in_every_form(run, photos):
     trained = training.load(run.folder)
     files = [photos / "kind0" / "0.png", photos / "kind4" / "3.png"]
     by_path = trained.embed(files)
@@ -75,7 +75,7 @@ def test_one_photograph_is_embedded_alike_in_every_way(run, photos):
     np.testing.assert_allclose(trained.normalize(applied), by_path, atol=1e-6)
 
 
-def test_other_formats(run, photos, tmp_path, jdml_command):
+def test_embed_writes_other_formats(run, photos, tmp_path, jdml_command):
     expected = training.load(run.folder).embed(photos / "kind5")
     flat = ("embed", run.folder, photos / "kind5", "--quiet", "--out")
     done = jdml_command(*flat, tmp_path / "e.npy")
@@ -90,13 +90,13 @@ def test_other_formats(run, photos, tmp_path, jdml_command):
     np.testing.assert_allclose(table["embedding"].to_pylist()[30:], expected, atol=1e-6)
 
 
-def test_damaged_images_are_named_and_left_out(run, photos, tmp_path, jdml_command, caplog, draw):
+def test_embed_names_and_skips_damaged_images(run, photos, tmp_path, jdml_command, caplog, draw):
     folder = draw(tmp_path / "other", 2, 2)
     (folder / "kind0" / "1.png").write_bytes(b"no image")
     out = tmp_path / "e.npz"
     done = jdml_command("embed", run.folder, folder, "--out", out, "--quiet")
     assert done.code == 0, done.err
-    assert "3 images of 2 classes, 4-D, 1 damaged" in done.out
+    assert re.search(r"\b3 .*\b2 .*\b4-D\b.*\b1 ", done.out)
     assert "kind0/1.png" in caplog.text
     with np.load(out) as arrays:
         assert len(arrays["embeddings"]) == len(arrays["files"]) == len(arrays["labels"]) == 3
@@ -148,8 +148,8 @@ def test_search_by_photograph(run, photos, tmp_path, jdml_command):
     )
 
 
-def test_galleries_of_one_point_and_of_another_model(run, photos, tmp_path, jdml_command):
-    """Where classes share a vector nothing is near enough."""
+def test_search_in_galleries_of_one_point_and_of_another_model(run, photos, tmp_path, jdml_command):
+    """If all classes share a vector, no match is near enough."""
     gallery, found, query = tmp_path / "g.npz", tmp_path / "found.json", photos / "kind4" / "2.png"
     files = np.array([str(photos / "kind0" / f"{i}.png") for i in range(4)])
     same = {"embeddings": np.ones((4, 4), np.float32), "labels": np.array(list("aabb"))}
@@ -183,7 +183,7 @@ assert not [name for name in sys.modules if name.partition(".")[0] in ("jdml", "
 """
 
 
-def test_what_is_exported_is_used_like_a_run(run, photos, tmp_path, jdml_command):
+def test_exported_file_is_used_like_a_run(run, photos, tmp_path, jdml_command):
     pytest.importorskip("flatbuffers")
     trained = training.load(run.folder)
     done = jdml_command("export", run.folder, "--out", tmp_path / "model.stablehlo")
@@ -214,7 +214,7 @@ def test_what_is_exported_is_used_like_a_run(run, photos, tmp_path, jdml_command
 
 
 @pytest.mark.parametrize("dies_at", [0, 1, 2])  # 2: after both files
-def test_a_killed_export_leaves_no_program_with_another_s_description(
+def test_killed_export_leaves_program_and_description_consistent(
     run, dies_at, tmp_path, monkeypatch
 ):
     pytest.importorskip("flatbuffers")
@@ -241,8 +241,8 @@ def test_a_killed_export_leaves_no_program_with_another_s_description(
     assert {path.name for path in tmp_path.iterdir()} <= {program.name, described.name}
 
 
-def test_a_run_is_resumed_with_more_steps_and_not_with_fewer(photos, tmp_path, jdml_command, tiny):
-    """At a constant rate, as a loss has that was named."""
+def test_run_resumes_with_more_steps_but_not_with_fewer(photos, tmp_path, jdml_command, tiny):
+    """The rate is constant, as for any loss that is given by name."""
     folder = tmp_path / "run"
     command = ["train", "--data-dir", photos, *tiny, "--loss", "triplet", "--out", folder]
     assert jdml_command(*command).code == 0
@@ -256,21 +256,21 @@ def test_a_run_is_resumed_with_more_steps_and_not_with_fewer(photos, tmp_path, j
     assert metrics_of(folder)["step"] == training.load(folder).step == 6
     done = jdml_command(*command)
     assert done.code == 2
-    assert "steps: 6 there, 4 now" in done.err
+    assert re.search(r"\bsteps\b.*\b6\b.*\b4\b", done.err)
 
 
-# The pages
+# The guide's commands
 
 
 @pytest.mark.slow  # trains and embeds three times
-def test_the_recipe_of_an_evening_on_real_birds(shared_data, tmp_path, jdml_command, monkeypatch):
-    """The page's own commands, from the folder to a search; less training.
+def test_guides_commands_on_real_birds(shared_data, tmp_path, jdml_command, monkeypatch):
+    """Run the page's commands, from the folder to a search, with less training.
 
-    A small network stands on the record of the large one, as the page's words are not to be others.
+    A small network replaces the large one in its record, as the page's words are used unchanged.
     """
     record = NETWORKS["vit_s16"]
     tiny = {**record.settings, "width": 24, "depth": 1, "heads": 2}
-    # The page names this network, which is large; its words are run as they are.
+    # The page names this network, which is large.
     monkeypatch.setitem(NETWORKS, "vit_s16", dataclasses.replace(record, settings=tiny))
     crops = sorted((shared_data / "cub_crops227" / "images").iterdir())[:6]
     for place in crops:

@@ -1,4 +1,4 @@
-"""Parts of a run that are a user's own, imported by the tests and by another process."""
+"""Custom parts of a run, imported by the tests and by another process."""
 
 import functools
 
