@@ -5,12 +5,7 @@ Trained on alphabets, tested on the letters and the languages of alphabets that 
 and one budget of steps for all; three of the 30 training alphabets are held out, and the weights that find their
 letters best are the ones that are tested.
 
-    python -m experiments.omniglot.main --data-dir DIR --workers 2
-    python -m experiments.omniglot.main --data-dir DIR --labels alphabet letter   # trained by either label
-    python -m experiments.omniglot.main --table                    # the tables of the runs in this folder
-
-DIR holds images_background.zip and images_evaluation.zip. Finished runs are kept, so that an interrupted study goes on
-where it stopped; the progress bar tells what is left. Everything is written to --out.
+Finished runs are kept, so that an interrupted study goes on where it stopped. Everything is written to --out.
 """
 
 import dataclasses
@@ -40,6 +35,7 @@ from experiments.recorded_recipes import batch_of
 from experiments.shown import beside
 from experiments.smoke import record, small
 from jdml import data, metrics
+from jdml.recipes import Recipe
 from jdml.report import markdown_table, paired
 from jdml.training.study import over_seeds, run_study
 
@@ -92,15 +88,24 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
         return {"diverged": str(error)}
     assert result.best is not None
     scores: dict[str, Any] = {"validation": result.best.value, "best step": result.best.step}
-    x, views = result.embedder(parts.test.images), parts.test.views
-    retrieval = retrieve(recipe, x, np.stack([views[view] for view in LEVELS.values()], axis=1))
-    for level, title in enumerate(LEVELS):
-        scores |= {f"{title} {name}": float(retrieval[name][level]) for name in SCORES}
-    unit = np.asarray(jdml.sphere(jnp.asarray(x)))
-    scores["letters NMI"] = metrics.nmi(unit, views["letter"], key=jax.random.key(0))
+    x = result.embedder(parts.test.images)
+    scores |= score(recipe, x, parts.test)
+    unit, letters = np.asarray(jdml.sphere(jnp.asarray(x))), parts.test.views["letter"]
+    scores["letters NMI"] = metrics.nmi(unit, letters, key=jax.random.key(0))
     if recipe.loss.needs_validation:
         scores["problems"] = 1 + result.history[-1]["problem"]
     return scores
+
+
+def score(recipe: Recipe, x: np.ndarray, test: data.Dataset) -> dict[str, float]:
+    """Retrieval by letters and by languages."""
+    labels = np.stack([test.views[view] for view in LEVELS.values()], axis=1)
+    found: Any = retrieve(recipe, x, labels)
+    return {
+        f"{title} {name}": float(found[name][level])
+        for level, title in enumerate(LEVELS)
+        for name in SCORES
+    }
 
 
 def make_jobs(settings: Settings) -> dict[str, dict[str, Any]]:

@@ -2,11 +2,6 @@
 
 On the three tasks that have a table of many untuned methods: letters, alphabets and birds. What counts is written in
 README.md, before the runs. Network, images, steps and rows of a batch are each task's; the recipe says all else.
-
-    python -m experiments.recommended.main --data-dir OMNIGLOT --birds DIR --weights lite0.safetensors
-    python -m experiments.recommended.main --table
-
-Runs that have ended are kept in results.jsonl and not made again.
 """
 
 import dataclasses
@@ -33,8 +28,9 @@ from experiments.omniglot.methods import (
 from experiments.options import Kept, resolved, start
 from experiments.smoke import NETWORK, record, small
 from jdml.recipes import Recipe, recommended
+from jdml.recipes.default_recipe import Pretraining
 from jdml.report import Paired, markdown_table, mean_std, paired
-from jdml.training import FitResult, by_recipe
+from jdml.training import FitResult, RunConfig, by_recipe
 from jdml.training.records import read_results
 
 HERE = Path(__file__).parent
@@ -108,27 +104,25 @@ class Settings(Kept):
     """File of the runs."""
 
 
-def on_task(labels: np.ndarray, begins: Any, steps: int, rows: int) -> Recipe:
+def on_task(labels: Any, pretraining: Pretraining, steps: int, rows: int) -> Recipe:
     """The recommended recipe with a task's steps, rows and width."""
-    recipe = recommended(labels, begins=begins, steps=steps, rows=rows)
-    return dataclasses.replace(recipe, network=small("small", NETWORK), dim=DIM)
+    recipe = recommended(labels, pretraining=pretraining, steps=steps, rows=rows)
+    return recipe.replace(network={"name": small("small", NETWORK), "dim": DIM})
 
 
 def run_letters(job: Mapping[str, Any], data_dir: str | None, **_: Any) -> Scores:
     """A model of one fold, scored on the unseen letters."""
-    fold = job["fold"]
-    part, validation = protocol.load_fold(data_dir, fold)
+    fold, every = job["fold"], protocol.EVERY
+    part, validation, _ = protocol.load_fold(data_dir, fold)
     recipe = letters.METHODS[TASKS["letters"].first]
     if job["method"] == RECOMMENDED:
         recipe = on_task(part.labels, "small", protocol.STEPS, letters.ROWS)
     result = by_recipe.train(
-        recipe,
+        recipe.replace(batch={"steps": protocol.STEPS}, evaluation={"every": every}),
         part,
         validation=validation,
-        steps=protocol.STEPS,
         seed=protocol.seed_of(job["seed"], fold),
-        evaluate_every=protocol.EVERY,
-        log_every=protocol.EVERY,
+        run=RunConfig(log_every=every),
         progress=False,
     )
     test = protocol.letters(data_dir, "test")
@@ -141,16 +135,9 @@ def run_alphabets(job: Mapping[str, Any], data_dir: str | None, **_: Any) -> Sco
     parts, steps = alphabets.load(data_dir), alphabets.Settings.steps
     recipe = on_data(METHODS[TASKS["alphabets"].first], alphabets.BATCH, alphabets.RATE, pool=24)
     if job["method"] == RECOMMENDED:
-        recipe = on_task(parts.train.labels, "small", steps, recipe.batch_size)
+        recipe = on_task(parts.train.labels, "small", steps, recipe.batch.rows)
     result = train(recipe, parts, "letter", steps=steps, seed=job["seed"])
-    x, views = result.embedder(parts.test.images), parts.test.views
-    levels = np.stack([views[view] for view in alphabets.LEVELS.values()], axis=1)
-    found: Any = retrieve(recipe, x, levels)
-    scores = {
-        f"{title} {name}": float(found[name][level])
-        for level, title in enumerate(alphabets.LEVELS)
-        for name in alphabets.SCORES
-    }
+    scores = alphabets.score(recipe, result.embedder(parts.test.images), parts.test)
     return {**scores, **best_of(result)}
 
 
@@ -159,13 +146,13 @@ def run_birds(
 ) -> Scores:
     """A head on the features of the frozen network, scored on the test species."""
     parts = hold_out(*load(birds_dir, weights, features), classes=birds.HELD_OUT)
-    steps, batch = birds.Settings.steps, birds.BATCH
-    recipe = on_data(METHODS[TASKS["birds"].first], batch, birds.RATE, pool=16)
+    steps = birds.Settings.steps
+    recipe = on_data(METHODS[TASKS["birds"].first], birds.BATCH, birds.RATE, pool=16)
     if job["method"] in (RECOMMENDED, PARTS[0]):
-        recipe = on_task(parts.train.labels, "frozen", steps, recipe.batch_size)
+        recipe = on_task(parts.train.labels, "frozen", steps, recipe.batch.rows)
     if job["method"] in PARTS:
-        heads: Any = dict(zip(PARTS, ("random", "principal"), strict=True))
-        recipe = dataclasses.replace(recipe, head=heads[job["method"]])
+        head = "random" if job["method"] == PARTS[0] else "principal"
+        recipe = recipe.replace(network={"head_init": head})
     result = train(recipe, parts, "class", steps=steps, seed=job["seed"], model=Head(DIM))
     x = np.asarray(by_recipe.normalized(recipe, result.embedder(parts.test.images)))
     found = retrieve(recipe, x, parts.test.labels)
@@ -319,11 +306,8 @@ def report(results: Results) -> str:
 def main(settings: Settings) -> str:
     """Do the runs that are missing, and give the tables."""
     jobs = {key: job for name in settings.only for key, job in jobs_of(name).items()}
-    places = {
-        "birds_dir": resolved(settings.birds),
-        "weights": resolved(settings.weights),
-        "features": resolved(settings.features),
-    }
+    places = {"birds_dir": resolved(settings.birds), "weights": resolved(settings.weights)}
+    places["features"] = resolved(settings.features)
     return report(settings.results(run, jobs, settings.out, **places))
 
 

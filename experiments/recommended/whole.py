@@ -2,17 +2,14 @@
 
 What counts is written in README.md, before the runs. Photographs, crops, steps, evaluations and frozen batch norm are
 those of the ten methods that are fine-tuned there (`experiments.cub_crops.finetuned`), beside which it stands.
-
-    python -m experiments.recommended.whole --data-dir CROPS --weights lite0.safetensors
-    python -m experiments.recommended.whole --table
-
-Runs that have ended are kept in whole.jsonl and not made again.
 """
 
 import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from experiments.cub_crops import finetuned
 from experiments.cub_crops.features import BACKBONE
@@ -48,7 +45,7 @@ class Settings(Kept):
 def recipe_of(labels: Any) -> Recipe:
     """The recommended recipe where all learns, with the task's network and number of steps."""
     made = on_task(labels, "pretrained", finetuned.STEPS, ROWS)
-    return dataclasses.replace(made, network=BACKBONE, freeze_batch_norm=True)
+    return made.replace(network={"name": BACKBONE}, finetune={"freeze_batch_norm": True})
 
 
 def run(job: Mapping[str, Any], *, data_dir: str | None, weights: str | None) -> dict[str, Any]:
@@ -59,9 +56,10 @@ def run(job: Mapping[str, Any], *, data_dir: str | None, weights: str | None) ->
 
 def jobs_of(seeds: tuple[int, ...]) -> dict[str, dict[str, Any]]:
     """A run for each seed, with all that makes its recipe another."""
-    made = recipe_of([species for species in range(16) for _ in range(30)])
-    told = {"loss": made.loss, "settings": dict(made.settings), "rate": made.rate}
-    told |= {"batch": list(made.batch) if isinstance(made.batch, tuple) else made.batch}
+    made = recipe_of(np.repeat(np.arange(16), 30))
+    told: dict[str, Any] = {"loss": made.loss.name, "settings": dict(made.loss.settings)}
+    told["batch"] = [made.batch.classes, made.batch.samples_per_class]
+    told["rate"] = made.optimizer.learning_rate
     return {
         f"{RECOMMENDED}, all learns-{seed}": {"method": RECOMMENDED, **told, "seed": seed}
         for seed in seeds
