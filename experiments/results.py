@@ -20,51 +20,31 @@ HERE = Path(__file__).parent
 START, END = "<!-- table -->", "<!-- end of table -->"
 
 
-class Runs(NamedTuple):
-    """The runs that are kept of a study.
-
-    Attributes:
-        study: the module that made them.
-        options: with which.
-        date: when.
-    """
-
-    study: str
-    options: str
-    date: str
-
-    @property
-    def folder(self) -> str:
-        """The experiment."""
-        return self.study.partition(".")[0]
-
-    @property
-    def command(self) -> str:
-        """What makes them."""
-        return f"python -m experiments.{self.study} {self.options}"
-
-
-class Shown(NamedTuple):
-    """What a column shows of them.
+class Column(NamedTuple):
+    """A column of the table.
 
     Attributes:
         title: its heading.
+        study: the module that made the runs.
+        options: with which.
+        date: when.
         metric: in the results.
         rename: from a run's name there (without its seed) to a method, or None.
         paper: what the method's paper reports on the same task, in percent.
     """
 
     title: str
+    study: str
+    options: str
+    date: str
     metric: str
     rename: Callable[[str], str | None]
     paper: Mapping[str, float] = {}
 
-
-class Column(NamedTuple):
-    """A column of the table: runs, and what it shows of them."""
-
-    runs: Runs
-    shown: Shown
+    @property
+    def folder(self) -> str:
+        """The experiment."""
+        return self.study.partition(".")[0]
 
 
 def same(name: str) -> str | None:
@@ -113,71 +93,69 @@ OF_CCP = {
 """Names of CCP's study on MNIST."""
 PARITY_PAPER = {"triplet": 35.2, "EPS + triplet": 42.3}
 CCP_PAPER = {"contrastive + CCP": 97.21, "contrastive, anchor samples": 98.06}
-OMNIGLOT = "--data omniglot --data-dir DIR"
-MNIST = "--data mnist --data-dir DIR"
+DIR, FIELDS = "--data-dir DIR", "potential_fields.main"
+OMNIGLOT, MNIST = f"--data omniglot {DIR}", f"--data mnist {DIR}"
+LETTERS, SEEN = "letters R@1", "seen digits R@1"
 COLUMNS = (
     Column(
-        Runs("omniglot.main", "--data-dir DIR --workers 2", "2026-11-21"),
-        Shown("Omniglot letters, 400 steps", "letters R@1", same, EPS_PAPER),
+        *("Omniglot letters, 400 steps", "omniglot.main", f"{DIR} --workers 2", "2026-11-21"),
+        *(LETTERS, same, EPS_PAPER),
     ),
     Column(
-        Runs("nir.decide", "--data-dir DIR --workers 2", "2026-11-22 and 23"),
-        Shown("Omniglot letters, 600 steps", "R@1", of_nir),
+        *("Omniglot letters, 600 steps", "nir.decide", f"{DIR} --workers 2", "2026-11-22 and 23"),
+        *("R@1", of_nir),
     ),
     Column(
-        Runs("mpa.main", f"{OMNIGLOT} --steps 600 --seeds 3", "2026-11-22 and 23"),
-        Shown(
-            "Omniglot letters, 600 steps, up to 12 proxies per class", "letters R@1", of_multi_proxy
-        ),
+        *("Omniglot letters, 600 steps, up to 12 proxies per class", "mpa.main"),
+        *(f"{OMNIGLOT} --steps 600 --seeds 3", "2026-11-22 and 23", LETTERS, of_multi_proxy),
     ),
     Column(
-        Runs("eps_omniglot.main", "--data-dir DIR --seeds 3", "2026-11-21"),
-        Shown("Omniglot letters, 1,200 steps", "letter R@1", of_eps, EPS_PAPER),
+        *("Omniglot letters, 1,200 steps", "eps_omniglot.main", f"{DIR} --seeds 3", "2026-11-21"),
+        *("letter R@1", of_eps, EPS_PAPER),
     ),
     Column(
-        Runs("potential_fields.main", f"{OMNIGLOT} --parts methods --seeds 3", "2026-11-23"),
-        Shown("the same, proxies and fields", "letters R@1", of_fields("omniglot")),
+        *("the same, proxies and fields", FIELDS, f"{OMNIGLOT} --parts methods --seeds 3"),
+        *("2026-11-23", LETTERS, of_fields("omniglot")),
     ),
     Column(
-        Runs("potential_fields.main", f"{OMNIGLOT} --parts noise --seeds 5", "2026-11-21 and 23"),
-        Shown("the same, 20 % wrong labels", "letters R@1", of_fields("omniglot", ", noise")),
+        *("the same, 20 % wrong labels", FIELDS, f"{OMNIGLOT} --parts noise --seeds 5"),
+        *("2026-11-21 and 23", LETTERS, of_fields("omniglot", ", noise")),
     ),
     Column(
-        Runs("eps_mnist.main", f"{MNIST} --seeds 5", "2026-11-21"),
-        Shown("MNIST even/odd, unseen digits", "unseen R@1", same, PARITY_PAPER),
+        *("MNIST even/odd, unseen digits", "eps_mnist.main", f"{MNIST} --seeds 5", "2026-11-21"),
+        *("unseen R@1", same, PARITY_PAPER),
     ),
     Column(
-        Runs("potential_fields.main", f"{MNIST} --parts methods --seeds 3", "2026-11-23"),
-        Shown("MNIST even/odd, seen digits, 16-D", "seen digits R@1", of_fields("mnist")),
+        *("MNIST even/odd, seen digits, 16-D", FIELDS, f"{MNIST} --parts methods --seeds 3"),
+        *("2026-11-23", SEEN, of_fields("mnist")),
     ),
     Column(
-        Runs("potential_fields.main", f"{MNIST} --parts noise --seeds 5", "2026-11-22 and 23"),
-        Shown("the same, 20 % wrong labels", "seen digits R@1", of_fields("mnist", ", noise")),
+        *("the same, 20 % wrong labels", FIELDS, f"{MNIST} --parts noise --seeds 5"),
+        *("2026-11-22 and 23", SEEN, of_fields("mnist", ", noise")),
     ),
     Column(
-        Runs("ccp_mnist.main", f"{MNIST} --seeds 3", "2026-11-24"),
-        Shown("MNIST in the plane, MAP@R", "test", OF_CCP.get, CCP_PAPER),
+        *("MNIST in the plane, MAP@R", "ccp_mnist.main", f"{MNIST} --seeds 3", "2026-11-24"),
+        *("test", OF_CCP.get, CCP_PAPER),
     ),
     Column(
-        Runs("cub_crops.main", "--data-dir DIR --weights lite0.safetensors", "2026-11-21"),
-        Shown("CUB crops, frozen features", "R@1", same),
+        *("CUB crops, frozen features", "cub_crops.main", f"{DIR} --weights lite0.safetensors"),
+        *("2026-11-21", "R@1", same),
     ),
 )
 
 
 def shown_runs(column: Column) -> list[tuple[str, dict[str, Any]]]:
     """All runs that the column shows, each with its method."""
-    runs, shown = column
-    kept = read_results(HERE / runs.folder / "results.jsonl")
-    named = [(shown.rename(key.rpartition("-")[0]), result) for key, result in kept.items()]
-    return [(name, run) for name, run in named if name and shown.metric in run["metrics"]]
+    kept = read_results(HERE / column.folder / "results.jsonl")
+    named = [(column.rename(key.rpartition("-")[0]), result) for key, result in kept.items()]
+    return [(name, run) for name, run in named if name and column.metric in run["metrics"]]
 
 
 def values(column: Column) -> dict[str, list[float]]:
     """The metric of all runs by method."""
     by_method: dict[str, list[float]] = {}
     for method, result in shown_runs(column):
-        by_method.setdefault(method, []).append(result["metrics"][column.shown.metric])
+        by_method.setdefault(method, []).append(result["metrics"][column.metric])
     return by_method
 
 
@@ -193,41 +171,30 @@ def cell(column: Column, method: str, runs: list[float] | None) -> str:
     """Mean ± std of so many runs, and the paper's figure in brackets."""
     if runs is None:
         return "–"
-    paper = column.shown.paper
-    beside = f" [{paper[method]}]" if method in paper else ""
+    beside = f" [{column.paper[method]}]" if method in column.paper else ""
     return f"{mean_std(runs)} ({len(runs)}){beside}"
 
 
 def table() -> str:
     """The methods, best first in the first column that has them; then how columns were made."""
-    columns = [values(column) for column in COLUMNS]
+    columns = [(column, values(column)) for column in COLUMNS]
 
     def place(method: str) -> tuple[int, float]:
-        first = next(i for i, runs in enumerate(columns) if method in runs)
-        return first, -float(np.mean(columns[first][method]))
+        first = next(i for i, (_, runs) in enumerate(columns) if method in runs)
+        return first, -float(np.mean(columns[first][1][method]))
 
-    ordered = sorted(dict.fromkeys(method for runs in columns for method in runs), key=place)
-    rows = [
-        [
-            method,
-            *(cell(c, method, runs.get(method)) for c, runs in zip(COLUMNS, columns, strict=True)),
-        ]
-        for method in ordered
-    ]
-    titles = [shown.title for _, shown in COLUMNS]
+    ordered = sorted(dict.fromkeys(method for _, runs in columns for method in runs), key=place)
+    rows = [[m, *(cell(column, m, runs.get(m)) for column, runs in columns)] for m in ordered]
     sources = [
         [
-            column.shown.title,
-            column.runs.date,
-            machines(column),
-            f"[{column.runs.folder}]({column.runs.folder})",
-            f"`{column.runs.command}`",
+            *(column.title, column.date, machines(column), f"[{column.folder}]({column.folder})"),
+            f"`python -m experiments.{column.study} {column.options}`",
         ]
         for column in COLUMNS
     ]
     return "\n".join(
         [
-            markdown_table(["R@1", *titles], rows),
+            markdown_table(["R@1", *(column.title for column in COLUMNS)], rows),
             "All on CPUs, without a GPU; in brackets how many runs, where machines differ:\n",
             markdown_table(["column", "date", "machine", "experiment", "command"], sources),
         ]

@@ -128,8 +128,8 @@ def best(count: int = 6) -> str:
         values = results.values(column)
         place = sorted(values, key=lambda m: -sum(values[m]) / len(values[m]))[:count]
         cells = " · ".join(f"{m} {results.cell(column, m, values[m])}" for m in place)
-        link = f"[{column.shown.title}](experiments/{column.runs.folder}/README.md)"
-        rows.append([link, column.runs.date, cells])
+        link = f"[{column.title}](experiments/{column.folder}/README.md)"
+        rows.append([link, column.date, cells])
     return table(["study", "date", "R@1 in percent: mean ± std (runs) [paper]"], rows)
 
 
@@ -144,7 +144,7 @@ def rows_of(name: str) -> str:
         named = {m: v for m, v in values.items() if method in m.split(" + ")}
         place = sorted(values, key=lambda m: -sum(values[m]) / len(values[m]))
         for m, runs in sorted(named.items(), key=lambda item: item[0]):
-            link = f"[{column.shown.title}](../experiments/{column.runs.folder}/README.md)"
+            link = f"[{column.title}](../experiments/{column.folder}/README.md)"
             rank = f"{place.index(m) + 1} of {len(place)}"
             rows.append([link, m, results.cell(column, m, runs), rank])
     return (

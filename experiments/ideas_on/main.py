@@ -120,17 +120,17 @@ def configs() -> Iterator[Config]:
             yield Config("memory", where, "on", on)
     for base in ("contrastive", "MS"):
         for method in (base, f"{base} + CCP"):
-            own, where = settings_of(method), f"{base}, settings of {method}"
-            if not own.loss.needs_validation:
-                rate = {"learning_rate": own.optimizer.learning_rate}
-                loss = {"settings": own.loss.settings}
+            at, where = settings_of(method), f"{base}, settings of {method}"
+            if not at.loss.needs_validation:
+                rate = {"learning_rate": at.optimizer.learning_rate}
+                loss = {"settings": at.loss.settings}
                 ccp = METHODS[f"{base} + CCP"].replace(loss=loss, optimizer=rate)
-                own = dataclasses.replace(ccp, batch=own.batch)
+                at = dataclasses.replace(ccp, batch=at.batch)
             plain = {"normalize": METHODS[base].loss.normalize, "proxies": {"per_class": None}}
-            off = own.replace(loss={**plain, "method": None})
+            off = at.replace(loss={**plain, "method": None})
             yield Config("CCP", where, "off", off, off=True)
             for level, patience in (("one problem", NEVER), ("problems", 1)):
-                on = own.replace(loss={"method": {"patience": patience}})
+                on = at.replace(loss={"method": {"patience": patience}})
                 yield Config("CCP", where, level, on)
 
 

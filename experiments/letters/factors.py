@@ -84,11 +84,11 @@ def jobs_of(frozen: Path) -> list[Job]:
         if method in columns[column]
     ]
     return [
-        make_job(
-            *(method, f"{factor} {level}", seed, fold, made.recipe),
+        {
+            **make_job(method, f"{factor} {level}", seed, fold, made.recipe),
             **{"of": column, "factor": factor, "level": level, "data": made.data},
             **{"steps": made.steps, "every": max(1, made.steps // levels.LOOKS)},
-        )
+        }
         for factor, level, method, column in at
         for made in [levels.at(columns[column][method], factor, level)]
         for seed in seeds_of(factor, level, method)

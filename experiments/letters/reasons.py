@@ -58,8 +58,8 @@ def jobs_of(frozen: Path) -> dict[str, Job]:
         large = levels.at(usual, "batch", ROWS)
         slower = usual.optimizer.learning_rate / large.recipe.optimizer.learning_rate
         rates = large.recipe.optimizer.lr_multipliers
-        rates = {"lr_multipliers": {**rates, role: rates[role] * slower}}
-        recipe, steps = large.recipe.replace(optimizer=rates), large.steps
+        changed_rates = {"lr_multipliers": {**rates, role: rates[role] * slower}}
+        recipe, steps = large.recipe.replace(optimizer=changed_rates), large.steps
         own = {"steps": steps, "every": steps // levels.LOOKS}
         name = f"batch {ROWS}, {called} usual rate"
         jobs += [make_job(method, name, SEED, fold, recipe, **own) for fold in FOLDS[method]]
