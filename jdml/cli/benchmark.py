@@ -17,7 +17,6 @@ from jdml.cli.options.devices import DeviceOptions
 from jdml.cli.options.parts import (
     NOT_DEFINING,
     Typed,
-    as_typed,
     check_options,
     defining,
     make_groups,
@@ -135,14 +134,9 @@ class Benchmark:
         task = self.task
         own = parse_settings(task.method_setting, "--method-setting", words=True)
         try:
-            with as_typed():
-                base = recipe(
-                    task.method,
-                    task.dataset,
-                    protocol=task.protocol,
-                    backbone=task.backbone,
-                    **own,
-                )
+            base = recipe(
+                task.method, task.dataset, protocol=task.protocol, backbone=task.backbone, **own
+            )
         except (TypeError, ValueError) as error:
             raise ValueError(f"--method-setting: {error}") from error
         if "pooling" in self.network and base.network.pooling is None:

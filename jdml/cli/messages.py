@@ -10,7 +10,6 @@ OPTIONS = {
     "data_dir": "--data-dir",
     "miner": "--miner",
     "folder": "--out",
-    "network": "--model",
     "out_dir": "--out",
     "source": "SOURCE",
     "split": "--split",

@@ -156,7 +156,7 @@ def with_option(options: Train, name: str, text: str) -> Train:
     group, path = _fields()[name]
     if name in LISTS:
         words = (text,) if "(" in text or "[" in text else tuple(shlex.split(text))
-        value: Any = words if name != "train_classes" else tuple(map(int, words))
+        value: Any = words if name != "train_classes" else tuple(map(_literal, words))
     else:
         value = _literal(text)
     own = getattr(options, group)

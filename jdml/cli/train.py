@@ -14,6 +14,7 @@ from jdml.cli.options.parts import (
     MethodOptions,
     Typed,
     as_typed,
+    check_options,
     defining,
     make_groups,
     options_of,
@@ -27,7 +28,7 @@ from jdml.recipes import METHODS, NetworkConfig, Recipe, default_recipe, setting
 from jdml.recipes.network import BACKBONE
 from jdml.recipes.parsing import parse_settings
 from jdml.registry import NETWORKS, pretrained_networks
-from jdml.registry.constraints import nearest
+from jdml.registry.constraints import nearest, one_of
 from jdml.registry.networks import SMALL_IMAGES, for_images
 from jdml.registry.pointers import is_pointer
 
@@ -41,6 +42,7 @@ COPIES = 4
 
 def recipe_of_loss(name: str) -> Recipe:
     """Return the recipe to begin with for a loss."""
+    one_of("--loss", name, registry.LOSSES)
     loss = registry.LOSSES[name]
     return Recipe().replace(
         loss={"name": name, "proxies": {"init": loss.start}},
@@ -132,6 +134,7 @@ class Train:
             steps = self.batch.get("steps", default_recipe.STEPS)
             recipe = default_recipe.recommended(pretraining=self._pretraining, steps=steps)
             return recipe.replace(evaluation={"every": 100})
+        check_options(self.method)
         method = self.method.method
         loss = "triplet" if method == "plain" else METHODS[method].loss
         base = recipe_of_loss(self.loss.get("name", loss))
@@ -203,7 +206,8 @@ class Train:
         self.weights.check(self.network.get("name"))
         model = self.network.get("name") or self.weights.model_name()
         model = model or for_images(None if options.data.of_files else images)
-        NetworkConfig(model)  # refuses an unknown name
+        with as_typed():
+            NetworkConfig(model)  # refuses an unknown name
         options = replace(options, network={**options.network, "name": model})
         if self._shrinks(model):
             options = replace(options, data=replace(options.data, image_size=SMALL_IMAGES))

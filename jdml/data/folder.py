@@ -63,7 +63,7 @@ def read_folder(data_dir: str | Path | None) -> Listing:
         found = {part: [file for of, file in tables if of == part] for part in parts}
         return _of_images((part, read_columns(files)) for part, files in found.items())
     if not root.is_dir():
-        raise FileNotFoundError(f"folder needs a folder of classes: {root.absolute()} is none")
+        raise FileNotFoundError(f"{root.absolute()} is not a folder of classes")
     others: Counter[str] = Counter()
     beside = [file.name for _, file in tables_in(root)]
     notes = [f"tables are passed over, for the images beside them: {first(beside)}"] * bool(beside)

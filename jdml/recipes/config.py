@@ -44,6 +44,8 @@ class Config:
             check_fields(self)
         except ValueError as error:
             name, _, wrong = str(error).partition(" ")
+            if name == "name":
+                name = type(self).__name__.removesuffix("Config").lower()
             raise RecipeError(f"{{{name}}} {wrong}") from None
 
     def __hash__(self) -> int:

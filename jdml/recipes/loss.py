@@ -96,8 +96,10 @@ class LossConfig(Config):
                 f"method must be a CCPConfig, a NIRConfig or another Method, got {self.method!r}"
             )
         set_field(self, "settings", plain_settings("settings", self.settings))
+        check_settings(LOSSES[self.name].function, self.settings)
         self._check_method()
         self._check_proxies()
+        build_miner(self.miner, dim=64)  # refuses unknown ones
 
     @property
     def kind(self) -> Literal["pair", "proxy"]:
@@ -163,7 +165,7 @@ class LossConfig(Config):
             (3, 1, 2)
         """
         loss_fn = LOSSES[self.name].function
-        settings = self._loss_settings(loss_fn)
+        settings = self._loss_settings()
         if self.kind == "pair":
             settings["mine"] = build_miner(self.miner, dim)
         for name, value in settings.items():
@@ -229,9 +231,8 @@ class LossConfig(Config):
             return made
         return objectives.with_memory(made, self.memory_size, dim, warmup=self.memory_start_step)
 
-    def _loss_settings(self, loss_fn: Callable[..., Any]) -> dict[str, Any]:
+    def _loss_settings(self) -> dict[str, Any]:
         """Return the settings as the loss takes them: names of functions become functions."""
-        check_settings(loss_fn, self.settings)
         settings: dict[str, Any] = dict(self.settings)
         for name in LOSSES[self.name].per_class:
             if name in settings:

@@ -95,12 +95,12 @@ def _typed_dict(group: Any, without: tuple[str, ...] = (), shown: bool = True) -
         hint = hint.__origin__ if get_origin(hint) is Annotated else hint
         if name in without or Method in (hint, *get_args(hint)):
             continue  # --method, which changes more than this field
-        hint = CHOICES.get(f"{kind.__name__}.{name}", _without_none(hint))
+        hint = _of_field(CHOICES, kind, name, _without_none(hint))
         plain = isinstance(value, str | int | float) and value not in (0, "", "none")
         fields[name] = Annotated[
             hint,
             tyro.conf.arg(
-                name=OPTIONS.get(f"{kind.__name__}.{name}"),
+                name=_of_field(OPTIONS, kind, name, None),
                 aliases=ALIASES.get(name),
                 help=_with_choices(_plain(docs.get(name, helps or "")), hint),
                 help_behavior_hint=f"(default: {value})" if plain and shown else "",
@@ -108,6 +108,12 @@ def _typed_dict(group: Any, without: tuple[str, ...] = (), shown: bool = True) -
             ),
         ]
     return TypedDict(kind.__name__, fields, total=False)  # type: ignore
+
+
+def _of_field(table: Mapping[str, Any], kind: type, name: str, otherwise: Any) -> Any:
+    """Return what a table has of a dataclass's field, or of the class that it inherits it from."""
+    keys = (f"{each.__name__}.{name}" for each in kind.__mro__)
+    return next((table[key] for key in keys if key in table), otherwise)
 
 
 def typed() -> Any:
@@ -199,7 +205,7 @@ def option_of(kind: type, name: str) -> str:
         >>> option_of(LossConfig, "settings"), option_of(LossConfig, "miner")
         ('--loss-setting', '--miner')
     """
-    return f"--{OPTIONS.get(f'{kind.__name__}.{name}', name.replace('_', '-'))}"
+    return f"--{_of_field(OPTIONS, kind, name, name.replace('_', '-'))}"
 
 
 def check_options(group: Any) -> None:
@@ -220,7 +226,12 @@ def parts_of(recipe: Recipe) -> Iterator[tuple[str, Config]]:
 @functools.cache
 def _options_by_field() -> dict[str, str]:
     """Return the option of each field that a message may name."""
-    options = {"loss": "--loss", "network": "--model", "method": "--method"}
+    options = {
+        "loss": "--loss",
+        "method": "--method",
+        "network": "--model",
+        "optimizer": "--optimizer",
+    }
     for path, part in parts_of(Recipe()):
         for field in dataclasses.fields(part):
             option = option_of(type(part), field.name)
@@ -232,14 +243,14 @@ def _options_by_field() -> dict[str, str]:
 @contextmanager
 def as_typed() -> Iterator[None]:
     """Name fields of a recipe as options in what is wrong with it."""
+    options = _options_by_field()
     try:
         yield
     except RecipeError as error:
-        options = _options_by_field()
         raise ValueError(error.with_names(lambda name: options.get(name, name))) from error
-    except TypeError as error:
+    except (TypeError, ValueError) as error:
         name, _, wrong = str(error).partition(" ")
-        raise ValueError(f"{_options_by_field().get(name, name)} {wrong}") from error
+        raise ValueError(f"{options.get(name, name)} {wrong}") from error
 
 
 def to_argv(options: Any, *, without: tuple[str, ...] = ()) -> list[str]:
