@@ -2,8 +2,6 @@
 
 Nothing is trained: the runs are those of the tables of untuned methods, on letters, alphabets and birds.
 
-    python -m experiments.ideas.main
-
 An idea's effect on a task is the mean over all pairs of methods on record there that differ by it alone, model by model
 of the same seed and fold. How it is judged is written in README.md.
 """
@@ -66,15 +64,6 @@ def effect(field: Models, pairs: list[tuple[str, str]]) -> Paired:
     return paired(*means)
 
 
-def effects(fields: Mapping[str, Models]) -> dict[tuple[str, str], Paired]:
-    """What each idea adds on each task, in the task's own measure."""
-    return {
-        (idea, task): effect(fields[task], pairs_of(idea, task, fields[task]))
-        for idea in IDEAS
-        for task in TASKS
-    }
-
-
 def agreement(one: Models, other: Models) -> list[str]:
     """Kendall's τ between the orders of the methods that two tables have, its p without any relation, their number."""
     names = sorted(one.keys() & other.keys())
@@ -86,17 +75,19 @@ def agreement(one: Models, other: Models) -> list[str]:
 def main(_: Settings) -> str:
     """The tables."""
     fields: dict[str, Models] = {task: field_of(task) for task in TASKS}
-    found = effects(fields)
+    found = {
+        (idea, task): effect(field, pairs_of(idea, task, field))
+        for idea in IDEAS
+        for task, field in fields.items()
+    }
     p = holm({key: pair.p for key, pair in found.items()}, len(found))
-    rows = []
-    for idea in IDEAS:
-        cells = []
-        for task in TASKS:
-            pair = found[idea, task]
-            sure = " *" if p[idea, task] < 0.05 else ""
-            number = len(pairs_of(idea, task, fields[task]))
-            cells.append(f"{pair.mean:+.1f} [{pair.low:+.1f}, {pair.high:+.1f}]{sure} ({number})")
-        rows.append([idea, *cells])
+
+    def cell(idea: str, task: str) -> str:
+        pair, sure = found[idea, task], " *" if p[idea, task] < 0.05 else ""
+        number = len(pairs_of(idea, task, fields[task]))
+        return f"{pair.mean:+.1f} [{pair.low:+.1f}, {pair.high:+.1f}]{sure} ({number})"
+
+    rows = [[idea, *(cell(idea, task) for task in TASKS)] for idea in IDEAS]
     titles = [f"{name}, {task.measure}" for name, task in TASKS.items()]
     fields["letters, tuned"] = tuned_models(kept_of("letters"))
     couples = [*itertools.combinations(TASKS, 2), ("letters", "letters, tuned")]

@@ -5,7 +5,7 @@ README.md, before the runs. Network, images, steps and rows of a batch are each 
 """
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -26,10 +26,11 @@ from experiments.omniglot.methods import (
     train,
 )
 from experiments.options import Kept, resolved, start
+from experiments.shown import cell
 from experiments.smoke import NETWORK, record, small
 from jdml.recipes import Recipe, recommended
 from jdml.recipes.default_recipe import Pretraining
-from jdml.report import Paired, markdown_table, mean_std, paired
+from jdml.report import Paired, markdown_table, paired
 from jdml.training import FitResult, RunConfig, by_recipe
 from jdml.training.records import read_results
 
@@ -60,23 +61,15 @@ class Task:
     folds: tuple[int, ...] = (0,)
 
 
+FOLDS = tuple(range(protocol.FOLDS))
 TASKS = {
-    "letters": Task(
-        small("FastAP", "MS"),
-        "MAP@R",
-        "letters",
-        small((2, 3), (2,)),
-        (1,),
-        tuple(range(protocol.FOLDS)),
-    ),
+    "letters": Task(small("FastAP", "MS"), "MAP@R", "letters", small((2, 3), (2,)), (1,), FOLDS),
     "alphabets": Task(
-        "EPS + circle",
-        "letters R@1",
-        "omniglot",
+        *("EPS + circle", "letters R@1", "omniglot"),
         *small(((3, 4, 5, 6, 8), (0, 1, 2)), ((3,), (0,))),
     ),
     "birds": Task(
-        "MPA-DW", "R@1", "cub_crops", *small((tuple(range(10, 20)), (0, 1, 2)), ((10,), (0,)))
+        *("MPA-DW", "R@1", "cub_crops"), *small((tuple(range(10, 20)), (0, 1, 2)), ((10,), (0,)))
     ),
 }
 PARTS = ("recommended, a random head", "MPA-DW, a principal head")
@@ -159,13 +152,6 @@ def run_birds(
     return {**{name: float(found[name]) for name in COLUMNS["birds"]}, **best_of(result)}
 
 
-RUNS: dict[str, Callable[..., Scores]] = {
-    "letters": run_letters,
-    "alphabets": run_alphabets,
-    "birds": run_birds,
-}
-
-
 def best_of(result: FitResult) -> Scores:
     """Which of the evaluations gave the weights."""
     assert result.best is not None
@@ -174,7 +160,8 @@ def best_of(result: FitResult) -> Scores:
 
 def run(job: Mapping[str, Any], **places: Any) -> Scores:
     """Train and score a model of a task."""
-    return RUNS[job["task"]](job, **places)
+    runs = {"letters": run_letters, "alphabets": run_alphabets, "birds": run_birds}
+    return runs[job["task"]](job, **places)
 
 
 def jobs_of(name: str) -> dict[str, dict[str, Any]]:
@@ -184,27 +171,29 @@ def jobs_of(name: str) -> dict[str, dict[str, Any]]:
     made += [(RECOMMENDED, seed) for seed in task.alone]
     made += [(method, seed) for method in PARTS for seed in task.beside if name == "birds"]
     return {
-        f"{name}: {method}, fold {fold}-{seed}": {
-            "task": name,
-            "method": method,
-            "seed": seed,
-            "fold": fold,
-        }
+        f"{name}: {method}, fold {fold}-{seed}": dict(
+            task=name, method=method, seed=seed, fold=fold
+        )
         for method, seed in made
         for fold in task.folds
     }
 
 
 def models_of(
-    results: Results, name: str, method: str, measure: str, seeds: tuple[int, ...]
+    results: Results, name: str, method: str, measure: str, seeds: tuple[int, ...] | None = None
 ) -> dict[Model, float]:
-    """A measure of a method's models by seed and fold."""
-    jobs = {key: job for key, job in jobs_of(name).items() if job["method"] == method}
+    """A measure of a method's models by seed and fold; those that stand beside each other."""
     return {
         (job["seed"], job["fold"]): results[key]["metrics"][measure]
-        for key, job in jobs.items()
-        if key in results and job["seed"] in seeds
+        for key, job in jobs_of(name).items()
+        if job["method"] == method and key in results
+        if job["seed"] in (seeds or TASKS[name].beside)
     }
+
+
+def gap(results: Results, name: str, one: str, other: str, measure: str) -> Paired:
+    """By how much a method is better than another, model by model."""
+    return paired(*(models_of(results, name, method, measure) for method in (one, other)))
 
 
 def kept_of(name: str) -> Results:
@@ -233,11 +222,8 @@ def field_of(name: str) -> dict[str, dict[Model, float]]:
 def differences(results: Results) -> dict[str, Paired]:
     """The recommended recipe less the first of the untuned methods, by the seeds that the first never had."""
     return {
-        f"{name}: {RECOMMENDED} − {task.first}, {task.measure}": paired(
-            *(
-                models_of(results, name, method, task.measure, task.beside)
-                for method in (RECOMMENDED, task.first)
-            )
+        f"{name}: {RECOMMENDED} − {task.first}, {task.measure}": gap(
+            results, name, RECOMMENDED, task.first, task.measure
         )
         for name, task in TASKS.items()
     }
@@ -245,12 +231,10 @@ def differences(results: Results) -> dict[str, Paired]:
 
 def by_folds(results: Results) -> Paired:
     """The difference on letters with the folds, which share letters, as units: seeds are averaged."""
-    task = TASKS["letters"]
-    means = []
+    task, means = TASKS["letters"], []
     for method in (RECOMMENDED, task.first):
-        models = models_of(results, "letters", method, task.measure, task.beside)
         folds: dict[int, list[float]] = {}
-        for (_, fold), value in models.items():
+        for (_, fold), value in models_of(results, "letters", method, task.measure).items():
             folds.setdefault(fold, []).append(value)
         means.append({fold: float(np.mean(values)) for fold, values in folds.items()})
     return paired(*means)
@@ -258,17 +242,14 @@ def by_folds(results: Results) -> Paired:
 
 def on_birds(results: Results) -> dict[str, Paired]:
     """Beside the frozen features, and what the head's start is worth: by the seeds of the comparison."""
-    seeds, told = TASKS["birds"].beside, {}
-    frozen = kept_of("birds")[f"{birds.FEATURES}-0"]["metrics"]
+    told, frozen = {}, kept_of("birds")[f"{birds.FEATURES}-0"]["metrics"]
     for measure in COLUMNS["birds"]:
-        own = models_of(results, "birds", RECOMMENDED, measure, seeds)
-        told[f"{RECOMMENDED} − {birds.FEATURES}, {measure}"] = paired(
-            own, dict.fromkeys(own, frozen[measure])
-        )
-    for one, other in ((RECOMMENDED, PARTS[0]), (PARTS[1], TASKS["birds"].first)):
+        own = models_of(results, "birds", RECOMMENDED, measure)
+        bare = dict.fromkeys(own, frozen[measure])
+        told[f"{RECOMMENDED} − {birds.FEATURES}, {measure}"] = paired(own, bare)
+    for pair in ((RECOMMENDED, PARTS[0]), (PARTS[1], TASKS["birds"].first)):
         for measure in ("R@1", "MAP@R"):
-            models = [models_of(results, "birds", m, measure, seeds) for m in (one, other)]
-            told[f"{one} − {other}, {measure}"] = paired(*models)
+            told[f"{' − '.join(pair)}, {measure}"] = gap(results, "birds", *pair, measure)
     return told
 
 
@@ -276,8 +257,7 @@ def ahead_of(results: Results, name: str) -> str:
     """How many of the untuned methods it is ahead of in all models of the table's seeds."""
     task, field = TASKS[name], field_of(name)
     own = models_of(results, name, RECOMMENDED, task.measure, task.alone)
-    missing = len(task.alone) * len(task.folds) - len(own)
-    if missing:
+    if missing := len(task.alone) * len(task.folds) - len(own):
         return f"{name}: {missing} models with the table's seeds are missing"
     ahead = [m for m, values in field.items() if all(own[key] > values[key] for key in own)]
     return f"{name}: ahead of {len(ahead)} of {len(field)} untuned methods in all {len(own)} models"
@@ -289,11 +269,8 @@ def report(results: Results) -> str:
     for name, task in TASKS.items():
         rows = []
         for method in (RECOMMENDED, task.first):
-            each = [
-                models_of(results, name, method, column, task.beside) for column in COLUMNS[name]
-            ]
-            cells = [mean_std([*values.values()]) if values else "–" for values in each]
-            rows.append([method, *cells, str(len(each[0]))])
+            each = [[*models_of(results, name, method, c).values()] for c in COLUMNS[name]]
+            rows.append([method, *map(cell, each), str(len(each[0]))])
         sections.append(markdown_table([name, *COLUMNS[name], "models"], rows))
     sections.append(all_of(differences(results), "points"))
     more = {"letters, by folds": by_folds(results), **on_birds(results)}

@@ -68,11 +68,8 @@ def jobs_of(seeds: tuple[int, ...]) -> dict[str, dict[str, Any]]:
 
 def report(results: Mapping[str, Any]) -> str:
     """What it scored, beside the first of the ten and the frozen features."""
-    ten = {
-        name: run
-        for name, run in read_results(BIRDS / "finetuned.jsonl").items()
-        if run["job"]["test"]
-    }
+    tuned = read_results(BIRDS / "finetuned.jsonl")
+    ten = {name: run for name, run in tuned.items() if run["job"]["test"]}
     bare = read_results(BIRDS / "results.jsonl")[f"{FEATURES}-0"]["metrics"]
     own = {c: by_seed(results, c, method=RECOMMENDED) for c in COLUMNS}
     first = {c: by_seed(ten, c, method=FIRST) for c in COLUMNS}
