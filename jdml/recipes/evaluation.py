@@ -24,4 +24,4 @@ class EvaluationConfig(Config):
     nmi_cluster_factor: Annotated[int | None, positive] = None
     """Measure NMI with so many clusters a class, too (NMI+)."""
     map_divisor: Literal["min", "k", "relevant", "class"] = "min"
-    """What mAP@1000 is divided by, see :func:`jdml.metrics.map_at_k`."""
+    """What mAP@1000 is divided by, as ``jdml.metrics.map_at_k`` says."""

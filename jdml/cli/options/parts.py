@@ -96,14 +96,16 @@ def _typed_dict(group: Any, without: tuple[str, ...] = (), shown: bool = True) -
         if name in without or Method in (hint, *get_args(hint)):
             continue  # --method, which changes more than this field
         hint = _of_field(CHOICES, kind, name, _without_none(hint))
-        plain = isinstance(value, str | int | float) and value not in (0, "", "none")
+        told = isinstance(value, str | int | float) and value not in (0, "", "none") and shown
+        text = _plain(docs.get(name, helps or ""))
+        text = text.partition(" Default: ")[0] if told else text
         fields[name] = Annotated[
             hint,
             tyro.conf.arg(
                 name=_of_field(OPTIONS, kind, name, None),
                 aliases=ALIASES.get(name),
-                help=_with_choices(_plain(docs.get(name, helps or "")), hint),
-                help_behavior_hint=f"(default: {value})" if plain and shown else "",
+                help=_with_choices(text, hint),
+                help_behavior_hint=f"(default: {value})" if told else "",
                 metavar=_metavar(hint),
             ),
         ]
