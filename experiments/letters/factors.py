@@ -148,11 +148,8 @@ def agreement(values: Mapping[str, Mapping[Any, Values]], factor: str, level: An
     """Kendall's τ of the methods' means at a level with those at the usual one; of those that have both."""
     from scipy.stats import kendalltau
 
-    pairs = [
-        (own[level], own[levels.USUAL[factor]])
-        for own in values.values()
-        if own[level] and own[levels.USUAL[factor]]
-    ]
+    usual = levels.USUAL[factor]
+    pairs = [(own[level], own[usual]) for own in values.values() if own[level] and own[usual]]
     if len(pairs) < 2:
         return "–"
     means = [[float(np.mean(list(part.values()))) for part in pair] for pair in pairs]
@@ -162,18 +159,16 @@ def agreement(values: Mapping[str, Mapping[Any, Values]], factor: str, level: An
 def answers(values: Mapping[str, Mapping[str, Mapping[Any, Values]]]) -> dict[str, Paired]:
     """By how much more the one method gains than the other, of the other seeds' models; where none is missing."""
     models = {(seed, fold) for seed in OTHERS for fold in range(protocol.FOLDS)}
+
+    def gains(own: Mapping[Any, Values], level: Any, usual: Any) -> Values:
+        both = models & own[level].keys() & own[usual].keys()
+        return {model: own[level][model] - own[usual][model] for model in both}
+
     found = {}
-    for factor, level, more, less in ASKED:
-        gains_of_more, gains_of_less = (
-            {
-                model: own[level][model] - own[levels.USUAL[factor]][model]
-                for model in models
-                if model in own[level] and model in own[levels.USUAL[factor]]
-            }
-            for own in (values[factor][more], values[factor][less])
-        )
-        if set(gains_of_more) == set(gains_of_less) == models:
-            found[asked_as(factor, level, more, less)] = paired(gains_of_more, gains_of_less)
+    for factor, level, *methods in ASKED:
+        more, less = (gains(values[factor][m], level, levels.USUAL[factor]) for m in methods)
+        if set(more) == set(less) == models:
+            found[asked_as(factor, level, *methods)] = paired(more, less)
     return found
 
 
@@ -190,12 +185,11 @@ def verdicts(found: Mapping[str, Paired]) -> str:
     p = holm({name: gap.p for name, gap in found.items()}, len(ASKED))
     rows = []
     for name in (asked_as(*question) for question in ASKED):
-        if name not in found:
-            rows.append([name, "a model diverged", "–", "not known"])
-            continue
-        gap = found[name]
-        so = p[name] < 0.05 and gap.mean >= LEAST
-        rows.append([name, str(gap), f"{p[name]:.2g}", "yes" if so else "no"])
+        row = [name, "a model diverged", "–", "not known"]
+        if name in found:
+            gap, so = found[name], p[name] < 0.05 and found[name].mean >= LEAST
+            row = [name, str(gap), f"{p[name]:.2g}", "yes" if so else "no"]
+        rows.append(row)
     return markdown_table(["asked of seeds 2 and 3", "MAP@R, points", "p after Holm", "so"], rows)
 
 

@@ -33,8 +33,8 @@ def interval(values: Mapping[Any, float]) -> str:
     whole = mean_of(values)
     if not whole.seeds:
         return "–"
-    low_high = "" if whole.seeds == 1 else f" [{whole.low:.1f}, {whole.high:.1f}]"
-    return f"{whole.mean:.1f}{low_high}"
+    spread = "" if whole.seeds == 1 else f" [{whole.low:.1f}, {whole.high:.1f}]"
+    return f"{whole.mean:.1f}{spread}"
 
 
 def mean_of(values: Mapping[Any, float], scale: float = 100.0) -> Paired:
@@ -83,37 +83,33 @@ def chosen(results: Results) -> str:
         if column == "pilot" or column.startswith("trial"):
             value = result["metrics"].get("validation", 0.0)
             by_method.setdefault(result["job"]["method"], {})[column] = value
+
+    def percent(values: Sequence[float]) -> str:
+        return f"{100 * max(values):.1f}" if values else "–"
+
     rows = []
     for method, values in sorted(by_method.items(), key=lambda item: -item[1].get("pilot", 0.0)):
-        tried = {column: value for column, value in values.items() if column != "pilot"}
-        pilot = f"{100 * values['pilot']:.1f}" if "pilot" in values else "–"
-        best = f"{100 * max(tried.values()):.1f}" if tried else "–"
-        rows.append([method, pilot, best, str(len(tried))])
+        pilot = [values.pop("pilot")] if "pilot" in values else []
+        rows.append([method, percent(pilot), percent([*values.values()]), str(len(values))])
     return markdown_table(["held-out MAP@R", "paper's settings", "best trial", "trials"], rows)
 
 
 def scored(results: Results, column: str, *, whole: bool) -> str:
     """The unseen letters: single models, and four together; if runs are missing, nothing follows from it."""
     metrics = {name: models_of(results, column, name) for name in SCORES}
+    single = single_models(results, column)
     rows = []
-    for method, values in metrics["MAP@R"].items():
-        single = {key: value for key, value in values.items() if key[1] is not None}
-        mean = sum(single.values()) / max(1, len(single))
+    for method in metrics["MAP@R"]:
+        own = single[method]
         cells = [
-            interval(
-                {key: metrics[name][method][key] for key in values if (key[1] is None) == four}
-            )
-            for four in (False, True)
+            interval({key: v for key, v in metrics[name][method].items() if (key in own) == alone})
+            for alone in (True, False)
             for name in SCORES
         ]
-        rows.append((-mean, [method, *cells, str(len(single))]))
-    titles = [
-        column if whole else f"{column}, PARTIAL",
-        *SCORES,
-        *(f"together {name}" for name in SCORES),
-        "models",
-    ]
-    return markdown_table(titles, [cells for _, cells in sorted(rows)])
+        rows.append((-sum(own.values()) / max(1, len(own)), [method, *cells, str(len(own))]))
+    titles = [*SCORES, *(f"together {name}" for name in SCORES), "models"]
+    named = column if whole else f"{column}, PARTIAL"
+    return markdown_table([named, *titles], [cells for _, cells in sorted(rows)])
 
 
 def went_with(results: Results) -> str:
@@ -132,11 +128,10 @@ def went_with(results: Results) -> str:
             for name in dict(*tried[:1])
             if len({own.get(name) for own in tried}) > 1
         }
-        if "rate" not in rho:  # of a single trial nothing can be told
-            continue
-        rates[method] = rho["rate"]
-        most, largest = max(rho.items(), key=lambda one: abs(one[1]))
-        rows.append([method, f"{rates[method]:.2f}", most, f"{largest:.2f}"])
+        if "rate" in rho:  # of a single trial nothing can be told
+            rates[method] = rho["rate"]
+            most, largest = max(rho.items(), key=lambda one: abs(one[1]))
+            rows.append([method, f"{rates[method]:.2f}", most, f"{largest:.2f}"])
     whole = mean_of(rates, scale=1)
     mean = ["mean", f"{whole.mean:.2f} [{whole.low:.2f}, {whole.high:.2f}]", "", ""]
     return markdown_table(["trials", "ρ of the rate", "largest of", "ρ"], [*sorted(rows), mean])
@@ -195,23 +190,15 @@ def tuned_models(results: Results) -> dict[str, dict[Model, float]]:
 
 def counting(pairs: Mapping[str, Paired]) -> str:
     """The differences that are sure after Holm's correction for all of them, and not small."""
-    p = holm({name: difference.p for name, difference in pairs.items()}, len(pairs))
-    kept = [
-        name
-        for name, difference in pairs.items()
-        if p.get(name, 1.0) < 0.05 and abs(difference.mean) >= LEAST
-    ]
-    return _rows(f"MAP@R, points: those that count of {len(pairs)}", pairs, p, kept)
+    p = holm({name: gap.p for name, gap in pairs.items()}, len(pairs))
+    kept = {n: gap for n, gap in pairs.items() if p.get(n, 1.0) < 0.05 and abs(gap.mean) >= LEAST}
+    return all_of(kept, f"MAP@R, points: those that count of {len(pairs)}", p)
 
 
-def all_of(pairs: Mapping[str, Paired], title: str = "MAP@R, points") -> str:
-    """All differences; those count that are sure after Holm's correction, and not small."""
-    p = holm({name: difference.p for name, difference in pairs.items()}, len(pairs))
-    return _rows(title, pairs, p, list(pairs))
-
-
-def _rows(
-    title: str, pairs: Mapping[str, Paired], p: Mapping[str, float], names: Sequence[str]
+def all_of(
+    pairs: Mapping[str, Paired], title: str = "MAP@R, points", p: Mapping[str, float] | None = None
 ) -> str:
-    rows = [[name, str(pairs[name]), f"{p[name]:.2g}" if name in p else "–"] for name in names]
+    """All differences; those count that are sure after Holm's correction, and not small."""
+    p = holm({name: gap.p for name, gap in pairs.items()}, len(pairs)) if p is None else p
+    rows = [[name, str(gap), f"{p[name]:.2g}" if name in p else "–"] for name, gap in pairs.items()]
     return markdown_table([title, "difference", "p after Holm"], rows)

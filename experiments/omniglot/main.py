@@ -111,16 +111,13 @@ def score(recipe: Recipe, x: np.ndarray, test: data.Dataset) -> dict[str, float]
 def make_jobs(settings: Settings) -> dict[str, dict[str, Any]]:
     """Every run by name: all methods with the first seed, then with the next."""
     base = {"data_dir": settings.folder, "steps": settings.steps}
-    jobs = {
-        f"{name}-{seed}": {**base, "method": name, "seed": seed} for name, seed in settings.runs
+    ways = {"alphabet": ("", {}), "letter": (", by letter", {"labels": "letter"})}
+    return {
+        f"{name}{suffix}-{seed}": {**base, "method": name, "seed": seed, **own}
+        for labels, (suffix, own) in ways.items()
+        if labels in settings.labels
+        for name, seed in settings.runs
     }
-    by_letter = {
-        f"{job['method']}, by letter-{job['seed']}": {**job, "labels": "letter"}
-        for job in jobs.values()
-    }
-    return (jobs if "alphabet" in settings.labels else {}) | (
-        by_letter if "letter" in settings.labels else {}
-    )
 
 
 def by_level(results: dict[str, Any]) -> str:
@@ -144,28 +141,19 @@ def table(results: dict[str, Any]) -> str:
 def of_memories(results: Mapping[str, Any]) -> str:
     """Whether a memory is behind for a row's older copies: by seed, and beside the loss alone."""
     runs = {way: dict(enumerate(over_seeds(results, way, "letters R@1"))) for way in MEMORIES}
-    rows = [
-        [
-            title,
-            *(f"{100 * value:.1f}" for value in runs[way].values()),
-            "" if way == "alone" else str(paired(runs[way], runs["alone"])),
-        ]
-        for way, title in MEMORIES.items()
-    ]
-    seeds = ("seed 0", "seed 1", "seed 2")
-    return markdown_table(["letters R@1", *seeds, "beside EPS + MS, paired"], rows)
-
-
-def kept_tables() -> str:
-    """All tables of the runs that are kept."""
-    tables = {"": table, "memory": of_memories, "levels": by_level}
-    return "\n".join(show(beside(__file__, part)) for part, show in tables.items())
+    rows = []
+    for way, title in MEMORIES.items():
+        gap = "" if way == "alone" else str(paired(runs[way], runs["alone"]))
+        rows.append([title, *(f"{100 * value:.1f}" for value in runs[way].values()), gap])
+    titles = ["letters R@1", "seed 0", "seed 1", "seed 2", "beside EPS + MS, paired"]
+    return markdown_table(titles, rows)
 
 
 def main(settings: Settings) -> str:
     """Do the runs that are missing, and write the table."""
     if settings.table:
-        return kept_tables()
+        tables = {"": table, "memory": of_memories, "levels": by_level}
+        return "\n".join(show(beside(__file__, part)) for part, show in tables.items())
     out = settings.out
     results = run_study(run, make_jobs(settings), out / "results.jsonl", workers=settings.workers)
     text = by_level(results) if "letter" in settings.labels else table(results)

@@ -9,7 +9,7 @@ import numpy as np
 
 import jdml
 from experiments.eps_omniglot.tables import PAPER as EPS_PAPER
-from experiments.options import Tabled
+from experiments.options import Tabled, check_names
 from experiments.shown import cell
 from experiments.smoke import FLOW, NETWORK, small
 from jdml import data
@@ -143,9 +143,7 @@ class OfMethods(Tabled):
     @property
     def runs(self) -> list[tuple[str, int]]:
         """Method and seed of each run: all methods with the first seed, then with the next."""
-        unknown = sorted(set(self.only) - set(METHODS))
-        if unknown:
-            raise ValueError(f"--only must name methods among {', '.join(METHODS)}; got {unknown}")
+        check_names("only", self.only, METHODS)
         names = self.only or tuple({**BASES, **EPS, **COMBINED})
         return [(name, seed) for seed in range(self.seeds) for name in names]
 
@@ -172,16 +170,13 @@ def normalized(recipe: Recipe, embeddings: np.ndarray) -> np.ndarray:
 
 def table_rows(results: Mapping[str, Any], columns: Sequence[str]) -> list[list[str]]:
     """A row per method, best in the first column first: its name, its scores, how many runs have them."""
-    names = dict.fromkeys(key.rpartition("-")[0] for key in results)
-    scores = {name: [over_seeds(results, name, column) for column in columns] for name in names}
-
-    def first(name: str) -> tuple[float, str]:
-        return float(np.mean(scores[name][0])) if scores[name][0] else -1.0, name
-
-    return [
-        [name, *(cell(runs, none="diverged") for runs in scores[name]), str(len(scores[name][0]))]
-        for name in sorted(names, key=first, reverse=True)
-    ]
+    rows = []
+    for name in dict.fromkeys(key.rpartition("-")[0] for key in results):
+        scores = [over_seeds(results, name, column) for column in columns]
+        first = float(np.mean(scores[0])) if scores[0] else -1.0
+        cells = (cell(runs, none="diverged") for runs in scores)
+        rows.append((first, name, [name, *cells, str(len(scores[0]))]))
+    return [row for *_, row in sorted(rows, reverse=True)]
 
 
 def retrieve(recipe: Recipe, embeddings: np.ndarray, labels: np.ndarray) -> dict[str, float]:
