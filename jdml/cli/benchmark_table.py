@@ -3,14 +3,11 @@
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from jdml.cli.benchmark import Benchmark
-from jdml.recipes import Recipe
-from jdml.recipes.paper_comparison import PaperRow, find_paper_rows
+from jdml.recipes.paper_comparison import PaperRow
 
 Rows = dict[str, dict[str, float]]
 
@@ -66,55 +63,3 @@ def show(
     print_table(title, ["%", *names], table)
     for line in below:
         print(line)
-
-
-def paper_rows(options: "Benchmark", recipe: Recipe) -> list[PaperRow]:
-    """What the papers report of such a run.
-
-    Args:
-        options: of the command.
-        recipe: what they stand for.
-
-    Returns:
-        Their rows; none where no paper has one.
-    """
-    dino = options.task.backbone == "vit_s16" and options.weights.normalization == "vit_s16_dino"
-    return find_paper_rows(
-        recipe,
-        options.task.method,
-        options.task.dataset,
-        protocol=options.task.protocol,
-        backbone="vit_s16_dino" if dino else str(options.task.backbone),
-        label_noise=options.data.label_noise,
-        crop=options.crop_size,
-    )
-
-
-def called(options: "Benchmark") -> dict[str, str]:
-    """What a row of ours is called where its name does not tell the whole of it.
-
-    Args:
-        options: of the command.
-
-    Returns:
-        Names by row.
-    """
-    if options.task.method == "ccp" and options.task.protocol == "conventional":
-        return {"ours": "ours, 3/4 of the classes"}
-    return {}
-
-
-def differences(options: "Benchmark") -> tuple[str, ...]:
-    """In what a run is not the papers', beside its recipe.
-
-    Args:
-        options: of the command.
-
-    Returns:
-        What is known to differ.
-    """
-    quarter = ["a quarter of the training classes only tells when a problem ends"]
-    return (
-        *(quarter if called(options) else []),
-        *(["random weights"] if options.weights.weights is None else []),
-    )

@@ -1,9 +1,7 @@
 """The provenance of a run: the command that repeats it, and its images and weights."""
 
-import hashlib
 import shlex
 import zlib
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -33,11 +31,6 @@ def started(command: str, options: Any) -> dict[str, Any]:
         "command": shlex.join([*command.split(), *to_argv(options)]),
         "data_dir": None if folder is None else str(folder),
     }
-
-
-def file_digest(path: Path) -> str:
-    """What a file holds."""
-    return hashlib.sha256(path.read_bytes()).hexdigest()[:16]
 
 
 def data_checksum(dataset: "Dataset") -> int:

@@ -11,7 +11,6 @@ from flax.traverse_util import flatten_dict
 
 from jdml import models, training
 from jdml.cli.benchmark import TaskOptions, fake_images
-from jdml.cli.benchmark_table import differences, paper_rows
 from jdml.cli.commands import COMMANDS
 from jdml.models import weights
 from jdml.models.tensors import write_tensors
@@ -170,7 +169,7 @@ def test_seeds(benchmark, tmp_path):
 )
 def test_command_is_compared_with_the_papers_rows(typed, expected):
     options = read(typed)
-    rows = [row for each in paper_rows(options, options.recipe()) for row in each.rows.values()]
+    rows = [row for each in options.paper_rows() for row in each.rows.values()]
     firsts = [row.get("R@1", next(iter(row.values()))) for row in rows]
     assert sorted(firsts) == sorted(expected)
 
@@ -179,8 +178,8 @@ def test_differences_from_the_paper_are_listed_below_its_row():
     recipes = [read(f"--method mpa {words}").recipe() for words in ("", "--pooling max")]
     assert [recipe.network.pooling for recipe in recipes] == ["cubic", "max"]
     options = read("--method eps --classes-per-batch 8 --samples-per-class 4 --steps 2")
-    found = paper_rows(options, options.recipe())
-    below = "\n".join(footnotes(found, "eps", "conventional", differences(options)))
+    found = options.paper_rows()
+    below = "\n".join(footnotes(found, "eps", "conventional", options.differences()))
     for difference in ("batch 8x4 (paper: 20x8)", "steps 2", "random weights"):
         assert difference in below
 

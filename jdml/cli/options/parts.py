@@ -3,6 +3,7 @@
 import ast
 import dataclasses
 import functools
+import hashlib
 import inspect
 import textwrap
 import types
@@ -324,9 +325,7 @@ def defining(options: Any) -> dict[str, Any]:
 
 def _by_content(value: Any) -> Any:
     if isinstance(value, Path):
-        from jdml.cli.provenance import file_digest
-
-        return file_digest(value)
+        return hashlib.sha256(value.read_bytes()).hexdigest()[:16]
     return list(value) if isinstance(value, tuple) else value
 
 
