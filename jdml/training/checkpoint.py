@@ -155,6 +155,8 @@ class RunFolder:
         path = self._checkpoints / str(self._latest)
         try:
             arrays = self._read(arrays=args.JsonRestore())["arrays"]
+            if not all(isinstance(kind, str) for kind in dict(arrays).values()):
+                raise ValueError(f"arrays must have kinds as text, got {arrays}")
             differing = differences(arrays, _arrays(template))
             if not differing:
                 items = args.StandardRestore(_pack(template))
@@ -226,7 +228,7 @@ class RunFolder:
         differing = differences(compared(there), compared(config))
         changed = [line for line in differing if not (self._growing and grown(line, there, config))]
         if changed:
-            kept = (read_json(file) for file in self._checkpoints.glob("*/arrays/metadata"))
+            kept = (read_json(file, dict) for file in self._checkpoints.glob("*/arrays/metadata"))
             raise ValueError(
                 f"folder {self.path} holds a run of another configuration: "
                 + "; ".join(told(line) for line in changed)

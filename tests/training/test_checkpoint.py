@@ -126,6 +126,11 @@ def truncate_files(path):
             file.write_bytes(file.read_bytes()[:10])
 
 
+def without_a_kind(path):
+    file = path / "checkpoints" / "3" / "arrays" / "metadata"
+    file.write_text(file.read_text().replace('"bool[2]"', "null"))
+
+
 OTHER = {"params": {"model": {"w": jnp.zeros((4, 3))}, "proxies": jnp.ones((2, 1, 3))}}
 
 
@@ -133,6 +138,7 @@ OTHER = {"params": {"model": {"w": jnp.zeros((4, 3))}, "proxies": jnp.ones((2, 1
     ("prepare", "changes", "names"),
     [
         (truncate_files, {}, r"^checkpoint .*/3\b"),
+        (without_a_kind, {}, r"^checkpoint .*/3\b.*\barrays\b"),
         (lambda path: (path / "checkpoints" / "7").mkdir(), {}, r"^checkpoint .*/7\b"),
         (None, OTHER, r"'w'.*float32\[2, 3\].*float32\[4, 3\]"),
         (None, {"more": jnp.ones(2)}, r"^checkpoint .*/3\b.*'more'"),
