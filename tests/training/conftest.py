@@ -155,9 +155,18 @@ def fit_toy(toy):
     """Train the toy for three steps and evaluate at the end; settings override the defaults."""
 
     def run(folder=None, **settings):
-        given = {"steps": 3, "function": toy.spread, "every": 3, "progress": False}
-        parts = settings.pop("model", toy.model), toy.objective, optax.adam(1e-2), toy.data
-        return fit(*parts, toy.batches(), **as_values({"folder": folder, **given, **settings}))
+        given = {
+            "model": toy.model,
+            "objective": toy.objective,
+            "optimizer": optax.adam(1e-2),
+            "train": toy.data,
+            "sampler": toy.batches(),
+            "steps": 3,
+            "function": toy.spread,
+            "every": 3,
+            "progress": False,
+        }
+        return fit(**as_values({"folder": folder, **given, **settings}))
 
     return run
 
