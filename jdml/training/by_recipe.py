@@ -19,7 +19,7 @@ from jdml.recipes.pairs_in_batches import check_positives
 from jdml.registry.pointers import is_pointer
 from jdml.training.alternation import make_callback
 from jdml.training.begin import FromPretrained, State, pretrained
-from jdml.training.callbacks import EMA, LossScale, SkipNonfinite, StatefulCallback
+from jdml.training.callbacks import EMA, AnyCallback, LossScale, SkipNonfinite, StatefulCallback
 from jdml.training.door import check_train, tell_gaps
 from jdml.training.factory import make_own
 from jdml.training.fit_result import Embedder, Evaluate, FitResult
@@ -58,7 +58,7 @@ def train(
     run: str | Path | RunConfig | None = None,
     seed: int = 0,
     devices: jax.sharding.Mesh | Devices | None = None,
-    callbacks: Sequence[Any] = (),
+    callbacks: Sequence[AnyCallback] = (),
     progress: bool = True,
     **parts: Unpack[Parts],
 ) -> FitResult:

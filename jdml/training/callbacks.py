@@ -222,6 +222,8 @@ class TensorBoard:
         self._writer.flush()
 
 
+AnyCallback = Callback | StatefulCallback | EMA | SkipNonfinite | LossScale
+"""What ``fit`` takes among ``callbacks``."""
 DECLARED = (EMA, SkipNonfinite, LossScale)
 """Callbacks that are part of the compiled step."""
 

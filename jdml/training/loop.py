@@ -14,7 +14,7 @@ from jdml.objectives import Objective
 from jdml.registry.extras import progress_bar
 from jdml.training import door
 from jdml.training.begin import Beginning, State, open_run
-from jdml.training.callbacks import Callbacks
+from jdml.training.callbacks import AnyCallback, Callbacks
 from jdml.training.fit_result import Evaluate, FitResult
 from jdml.training.frozen_model import Frozen
 from jdml.training.kept import FEATURES, Keep, make_feed
@@ -52,7 +52,7 @@ def fit(
     state: State | None = None,
     run: str | Path | RunConfig | None = None,
     evaluation: Evaluate | Evaluation | None = None,
-    callbacks: Sequence[Any] = (),
+    callbacks: Sequence[AnyCallback] = (),
     devices: jax.sharding.Mesh | Devices | None = None,
     preprocess: Preprocess = standard,
     progress: bool = True,

@@ -16,7 +16,8 @@ from collections.abc import Callable, Iterator
 from decimal import Decimal
 from functools import cache
 from pathlib import Path
-from types import FunctionType
+from types import FunctionType, SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -81,6 +82,33 @@ def test_python_blocks_run(page, tmp_path, monkeypatch, capsys):
             continue
         exec(compile("\n" * (line - 1) + text, str(page), "exec"), namespace)
         printed = capsys.readouterr().out
+
+
+def test_callbacks_log_to_trackers(tmp_path, monkeypatch):
+    """The guide's callbacks, with a stand-in for what each tracker logs to."""
+    monkeypatch.chdir(tmp_path)
+    logged: dict[str, list[tuple[dict[str, float], int]]] = {}
+
+    def stand_in(library: str, name: str) -> None:
+        calls = logged.setdefault(library, [])
+        log = lambda metrics, step: calls.append((metrics, step))  # noqa: E731
+        module = SimpleNamespace(**{name: log}, init=lambda project: None)
+        monkeypatch.setitem(sys.modules, library, module)
+
+    stand_in("wandb", "log")
+    stand_in("mlflow", "log_metrics")
+    scalars: list[tuple[str, float, int]] = []
+    writer = SimpleNamespace(add_scalar=lambda *scalar: scalars.append(scalar), flush=list)
+    board = SimpleNamespace(SummaryWriter=lambda folder, purge_step: writer)
+    monkeypatch.setitem(sys.modules, "tensorboardX", board)
+    namespace: dict[str, Any] = {"__name__": "page"}
+    for _, _, text in blocks(REPOSITORY / "docs/guides/callbacks.md", "python", "py"):
+        exec(text, namespace)
+    for calls in logged.values():
+        assert [step for _, step in calls] == [10, 20, 30]
+        assert all(metrics["loss"] > 0 for metrics, _ in calls)
+    assert [step for name, _, step in scalars if name == "loss"] == [10, 20, 30]
+    assert int(namespace["result"].state.step) == 30
 
 
 @pytest.mark.slow  # other libraries
