@@ -18,7 +18,7 @@ from flax import nnx
 
 import jdml
 from jdml.data import ClassBatchSampler, Dataset
-from jdml.training import Embedder, Evaluation, RunConfig, fit
+from jdml.training import EMA, Embedder, Evaluation, RunConfig, Stop, TrainState, every, fit
 
 
 class Network(nn.Module):
@@ -46,6 +46,10 @@ def evaluate(embedder: Embedder) -> Mapping[str, float]:
     return {"score": float(embedder(np.zeros((4, 2))).sum())}
 
 
+def show(step: int, state: TrainState, metrics: Mapping[str, float]) -> Stop | None:
+    return Stop("soon") if metrics["loss"] < step else None
+
+
 def make(optimizer: Any, train: Dataset) -> None:
     objective = jdml.objectives.pair(jdml.triplet_loss, margin=0.1)
     batches = ClassBatchSampler(train.labels, 2, 2)
@@ -60,4 +64,7 @@ def make(optimizer: Any, train: Dataset) -> None:
     fit(Network(), objective, optimizer, (train.images, train.labels), batches, steps=3)  # type: ignore[arg-type]
     fit(Network(), objective, optimizer, train, 32, steps=3)  # type: ignore[arg-type]
     fit(Network(), objective, optimizer, train, batches, steps=3, devices=8)  # type: ignore[arg-type]
+    called = EMA(0.9), every(3, show), show
+    fit(Network(), objective, optimizer, train, batches, steps=3, callbacks=called)
+    fit(Network(), objective, optimizer, train, batches, steps=3, callbacks=[evaluate])  # type: ignore[list-item]
     Evaluation(evaluate, monitor=evaluate)  # type: ignore[arg-type]
