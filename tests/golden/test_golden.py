@@ -144,7 +144,12 @@ def of_method(name: str) -> Numbers:
         few = {**recipe.loss.method.flow_settings, "num_blocks": 2}
         recipe = recipe.replace(loss={"method": {"flow_settings": few}})
     result = training.train(
-        recipe, blobs, validation=blobs, model=Network(), progress=False, run=training.RunConfig(log_every=5)
+        recipe,
+        blobs,
+        validation=blobs,
+        model=Network(),
+        progress=False,
+        run=training.RunConfig(log_every=5),
     )
     losses = [row["loss"] for row in result.history if "loss" in row]
     return {"losses": losses, "embeddings": digest(result.embedder(blobs.images), name)}
