@@ -90,7 +90,7 @@ class Kept(Tabled):
 
 def start(main: Callable[[Any], str | None], settings: type, description: str | None) -> None:
     """Begin a study at the command line: read its settings, and print what it returns."""
-    chosen = tyro.cli(settings, description=description)
+    chosen: Any = tyro.cli(settings, description=description)
     if smoke.SMOKE:
         chosen = smoke.begin(chosen)
     else:

@@ -107,7 +107,8 @@ COLUMNS = (
     ),
     Column(
         *("Omniglot letters, 600 steps, up to 12 proxies per class", "mpa.main"),
-        *(f"{OMNIGLOT} --steps 600 --seeds 3", "2026-11-22 and 23", LETTERS, of_multi_proxy),
+        *(f"{OMNIGLOT} --steps 600 --seeds 3", "2026-11-22 and 23"),
+        *(LETTERS, of_multi_proxy),
     ),
     Column(
         *("Omniglot letters, 1,200 steps", "eps_omniglot.main", f"{DIR} --seeds 3", "2026-11-21"),

@@ -37,7 +37,7 @@ class Asked(NamedTuple):
     less: str
 
 
-ASKED = (
+ASKED: tuple[Asked, ...] = (
     Asked("letters", 90, "triplet", "ArcFace"),
     Asked("drawings", 5, "triplet", "MPA-DW"),
     Asked("wrong", 0.2, "FastAP", "circle"),

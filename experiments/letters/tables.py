@@ -125,7 +125,7 @@ def went_with(results: Results) -> str:
         tried = [dict(_numbers(run["job"]["recipe"])) for run in trials]
         rho = {
             name: float(stats.spearmanr([own[name] for own in tried], found).statistic)
-            for name in dict(*tried[:1])
+            for name in (tried[0] if tried else {})
             if len({own.get(name) for own in tried}) > 1
         }
         if "rate" in rho:  # of a single trial nothing can be told

@@ -72,11 +72,11 @@ class Settings(OfMethods):
 @functools.cache
 def load(data_dir: str | None) -> Parts:
     """Omniglot with the last alphabets of the training half held out."""
-    halves = (data.load("omniglot", data_dir=data_dir, split=split) for split in ("train", "test"))
-    return hold_out(*halves, classes=HELD_OUT)
+    train, test = (data.load("omniglot", data_dir=data_dir, split=s) for s in ("train", "test"))
+    return hold_out(train, test, HELD_OUT)
 
 
-def run(job: dict[str, Any]) -> dict[str, Any]:
+def run(job: Mapping[str, Any]) -> dict[str, Any]:
     """Train one network, and score it at its best validation on the unseen alphabets."""
     parts, batch = load(job["data_dir"]), BATCH
     if job.get("labels") == "letter":
@@ -90,17 +90,17 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
     scores: dict[str, Any] = {"validation": result.best.value, "best step": result.best.step}
     x = result.embedder(parts.test.images)
     scores |= score(recipe, x, parts.test)
-    unit, letters = np.asarray(jdml.sphere(jnp.asarray(x))), parts.test.views["letter"]
+    unit, letters = jdml.sphere(jnp.asarray(x)), jnp.asarray(parts.test.views["letter"])
     scores["letters NMI"] = metrics.nmi(unit, letters, key=jax.random.key(0))
     if recipe.loss.needs_validation:
-        scores["problems"] = 1 + result.history[-1]["problem"]
+        scores["problems"] = 1 + int(result.history[-1]["problem"])
     return scores
 
 
 def score(recipe: Recipe, x: np.ndarray, test: data.Dataset) -> dict[str, float]:
     """Retrieval by letters and by languages."""
     labels = np.stack([test.views[view] for view in LEVELS.values()], axis=1)
-    found: Any = retrieve(recipe, x, labels)
+    found = retrieve(recipe, x, labels)
     return {
         f"{title} {name}": float(found[name][level])
         for level, title in enumerate(LEVELS)

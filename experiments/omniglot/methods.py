@@ -73,7 +73,7 @@ def on_data(recipe: Recipe, batch: Mapping[str, int], rate: float, pool: int) ->
     return recipe.replace(loss=loss, batch=batch, optimizer={"learning_rate": rate})
 
 
-CONTRASTIVE = {"positive_margin": 0.0, "negative_margin": 0.5}
+CONTRASTIVE: dict[str, Any] = {"positive_margin": 0.0, "negative_margin": 0.5}
 EASY_MS = f"multi_similarity_negative+{EASY}"
 FIELD = {"delta": 0.2, "reduce_fn": "sum"}  # the paper's U
 
@@ -162,7 +162,7 @@ def hold_out(train: data.Dataset, test: data.Dataset, classes: int) -> Parts:
     return Parts(train.select(~held_out), train.select(held_out), test)
 
 
-def normalized(recipe: Recipe, embeddings: np.ndarray) -> np.ndarray:
+def normalized(recipe: Recipe, embeddings: Any) -> Any:
     """Embeddings as retrieval compares them: in the ball where proxies are chosen, else on the sphere."""
     normalize = jdml.ball if recipe.loss.needs_validation else jdml.sphere
     return np.asarray(normalize(jnp.asarray(embeddings)))
@@ -179,7 +179,7 @@ def table_rows(results: Mapping[str, Any], columns: Sequence[str]) -> list[list[
     return [row for *_, row in sorted(rows, reverse=True)]
 
 
-def retrieve(recipe: Recipe, embeddings: np.ndarray, labels: np.ndarray) -> dict[str, float]:
+def retrieve(recipe: Recipe, embeddings: np.ndarray, labels: Any) -> Any:
     """Retrieval where the loss lives."""
     return jdml.evaluate_retrieval(normalized(recipe, embeddings), labels, recall_at=(1, 8))
 

@@ -106,7 +106,7 @@ def on_task(labels: Any, pretraining: Pretraining, steps: int, rows: int) -> Rec
 def run_letters(job: Mapping[str, Any], data_dir: str | None, **_: Any) -> Scores:
     """A model of one fold, scored on the unseen letters."""
     fold, every = job["fold"], protocol.EVERY
-    part, validation, _ = protocol.load_fold(data_dir, fold)
+    part, validation = protocol.load_fold(data_dir, fold)[:2]
     recipe = letters.METHODS[TASKS["letters"].first]
     if job["method"] == RECOMMENDED:
         recipe = on_task(part.labels, "small", protocol.STEPS, letters.ROWS)
@@ -160,7 +160,7 @@ def best_of(result: FitResult) -> Scores:
 
 def run(job: Mapping[str, Any], **places: Any) -> Scores:
     """Train and score a model of a task."""
-    runs = {"letters": run_letters, "alphabets": run_alphabets, "birds": run_birds}
+    runs: Any = {"letters": run_letters, "alphabets": run_alphabets, "birds": run_birds}
     return runs[job["task"]](job, **places)
 
 
