@@ -37,14 +37,9 @@ FIELDS = ("PFML, found", "CPML")
 
 
 class Config(NamedTuple):
-    """A setting of one idea.
+    """A setting of one idea: what is trained, and whether it is what the others of ``where`` are compared with.
 
-    Attributes:
-        idea: EPS, MPA, NIR, memory, CCP or field.
-        where: the method it is switched on in, and whose settings both have.
-        level: the idea's strength: drawings, proxies, on or off.
-        recipe: what is trained.
-        off: whether this is the setting that the others of ``where`` are compared with.
+    ``where`` is the method it is switched on in, and whose settings both have; ``level`` drawings, proxies, on or off.
     """
 
     idea: str
@@ -178,16 +173,16 @@ def report(results: Mapping[str, Any], chosen: list[Config]) -> str:
     """Compare every setting with the one that is off in the same place, model by model; Holm over all of them."""
     scores = single_models(results, "tuned")
     off = {(config.idea, config.where): config.name for config in chosen if config.off}
-    wanted = len(SEEDS) * protocol.FOLDS
-    pairs, rows = {}, []
+    pairs, rows, done = {}, [], 0
     for config in chosen:
-        mine, other = scores.get(config.name, {}), off[config.idea, config.where]
-        if config.off or not mine.keys() & scores.get(other, {}).keys():
-            continue
-        pairs[config.name] = paired(mine, scores[other])
-        rows.append([config.name, str(len(mine.keys() & scores[other].keys()))])
-    done = sum(int(row[1]) for row in rows)
-    planned = wanted * sum(not config.off for config in chosen)
+        mine = scores.get(config.name, {})
+        other = scores.get(off[config.idea, config.where], {})
+        both = len(mine.keys() & other.keys())
+        if both and not config.off:
+            pairs[config.name] = paired(mine, other)
+            rows.append([config.name, str(both)])
+            done += both
+    planned = len(SEEDS) * protocol.FOLDS * sum(not config.off for config in chosen)
     partial = "All" if done == planned else "PARTIAL:"
     problems = [
         [name_of(run["job"]), str(run["metrics"].get("problems", "–"))]
