@@ -1,7 +1,6 @@
-"""Miners, memory, metrics, flows and NIR on generated cases, compared with plain loops."""
+"""Miners, metrics and flows on generated cases, compared with plain loops."""
 
 import functools
-import math
 import warnings
 from dataclasses import dataclass
 from typing import Any
@@ -13,7 +12,7 @@ import pytest
 from hunt.generated import CASES, generated
 from hypothesis import strategies as st
 
-from jdml import flows, losses, memory, metrics, mining
+from jdml import flows, metrics, mining
 from jdml.mining import Pairs
 from jdml.registry.miners import MINERS
 from oracles import metrics as metric_oracles
@@ -168,53 +167,6 @@ def test_verification(case: Searched) -> None:
     assert np.isfinite(apart).all()
 
 
-@generated(few=3, share=0.01, case=SEARCHED)
-def test_nearest(case: Searched) -> None:
-    (queries, _, *rest), _ = searched(case)
-    gallery = rest[0] if rest else queries
-    distances, indices = metrics.nearest(queries, gallery, 3, exclude_self=not rest)
-    for i, query in enumerate(queries):
-        expected = metric_oracles.ranked(query, gallery, () if rest else (i,))[:3]
-        assert len(set(indices[i].tolist())) == 3
-        for rows in (indices[i], expected):  # whose distances may be equal but for rounding
-            apart = np.linalg.norm(gallery[rows].astype(float) - query.astype(float), axis=1)
-            np.testing.assert_allclose(distances[i], apart, rtol=1e-6)
-
-
-# Memory: compared with a list.
-
-CAPACITY = 5
-
-
-@jax.jit
-def push(state: Any, x: Any, labels: Any, where: Any, ids: Any) -> Any:
-    return memory.push(state, x, labels, where, ids=ids), memory.slots(state, labels, where)
-
-
-@generated(few=3, share=0.02, seed=SEEDS, pushes=st.integers(1, 9))
-def test_memory(seed: int, pushes: int) -> None:
-    draw, state = np.random.default_rng(seed), memory.init(CAPACITY, 2)
-    rows: list[Any] = [None] * CAPACITY
-    place = 0
-    for _ in range(pushes):
-        x = draw.normal(size=(3, 2)).astype(np.float32)
-        labels, ids = (draw.integers(-2, 4, 3).astype(np.int32) for _ in range(2))
-        where = draw.random(3) < 0.7
-        x[~where] = np.nan
-        state, slots = push(state, x, labels, where, ids)
-        for i in range(3):
-            stored = where[i] and labels[i] >= 0
-            assert slots[i] == (place if stored else -1)
-            if stored:
-                rows[place] = (x[i], labels[i], ids[i])
-                place = (place + 1) % CAPACITY
-    for slot, row in enumerate(rows):
-        x, label, index = ((0.0, 0.0), -1, -1) if row is None else row
-        np.testing.assert_array_equal(state.embeddings[slot], x)
-        assert (state.labels[slot], state.ids[slot]) == (label, index)
-        assert bool(state.valid[slot]) == (row is not None)
-
-
 # Flows: invertible, with the Jacobian's determinant, for weights of any size.
 
 FLOWS = [
@@ -264,57 +216,3 @@ def test_flows(kind: int, seed: int, weights: float, length: float) -> None:
     np.testing.assert_allclose(back, x, atol=1e-9 * max(1.0, length) + 1e-15 * steep.max())
     np.testing.assert_allclose(log_det_back, -log_det, atol=1e-8)
     np.testing.assert_allclose(np.linalg.slogdet(jacobians)[1], log_det, atol=1e-6)
-
-
-@functools.cache
-def nir_of(shape: str, per_dimension: bool) -> Any:
-    def value(latents: Any, log_dets: Any, **options: Any) -> Any:
-        return losses.nir_loss(
-            latents, log_dets, shape=shape, per_dimension=per_dimension, **options
-        )
-
-    return jax.jit(jax.value_and_grad(value, (0, 1)))
-
-
-SHAPES = {"exp": math.exp, "softplus": lambda u: math.log1p(math.exp(u)), "identity": float}
-
-
-@generated(
-    few=2,
-    share=0.02,
-    seed=SEEDS,
-    shape=st.sampled_from(list(SHAPES) if CASES else ["exp"]),
-    temperature=st.sampled_from((1.0, 0.3, 3.0, 1e-30, 1e9, 3e38)),
-    length=st.sampled_from((1.0, 0.0, 1e-20, 1e4, 1e15, 3e38)),
-    per_dimension=st.booleans() if CASES else st.just(False),
-)
-def test_nir(seed: int, shape: str, temperature: float, length: float, per_dimension: bool) -> None:
-    """NIR is finite, ignores masked rows, and at ordinary lengths equals the mean of the formula over the rows."""
-    draw = np.random.default_rng(seed)
-    latents, log_dets = np.clip(length * draw.normal(size=(4, 3)), -3e38, 3e38), draw.normal(size=4)
-    where, weights = draw.random(4) < 0.7, draw.choice((1.0, 2.0, 0.0, -1.0), 4)
-
-    def run(latents: np.ndarray, log_dets: np.ndarray, dtype: Any) -> Any:
-        with jax.enable_x64(dtype == np.float64):
-            numbers = (jnp.asarray(a, dtype) for a in (latents, log_dets))
-            options = {"weights": weights.astype(dtype), "temperature": dtype(temperature)}
-            loss = nir_of(shape, per_dimension)
-            return jax.device_get(loss(*numbers, where=where, **options))
-
-    value, gradients = run(latents, log_dets, np.float32)
-    assert all(np.isfinite(leaf).all() for leaf in (value, *gradients))
-    spoiled = np.where(where[:, None], latents, np.nan), np.where(where, log_dets, np.inf)
-    again, others = run(*spoiled, np.float32)
-    assert again == value
-    for gradient, other in zip(gradients, others, strict=True):
-        np.testing.assert_array_equal(gradient, other)
-        assert not gradient[~where].any()
-    if length <= 1.0 and temperature <= 3.0:
-        u = temperature * (0.5 * np.square(latents).sum(1) - log_dets)
-        terms = [
-            w * SHAPES[shape](x / 3 if per_dimension else x)
-            for x, w in zip(u, weights, strict=True)
-        ]
-        expected = np.mean(np.array(terms)[where]) if where.any() else 0.0
-        wide = run(latents, log_dets, np.float64)[0]
-        np.testing.assert_allclose(wide, expected, rtol=1e-9, atol=1e-12)

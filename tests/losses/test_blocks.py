@@ -121,17 +121,6 @@ def test_references_and_miners_in_blocks(name: str) -> None:
 
 @pytest.mark.slow  # programs of further settings
 @pytest.mark.parametrize(
-    ("name", "impl"), [("contrastive_loss", "rbg"), ("multi_similarity_loss", "unsafe_rbg")]
-)
-def test_blocks_draw_the_same_pairs_with_every_key_type(name: str, impl: str) -> None:
-    drawn = {**DRAWN, "key": jax.random.key(0, impl=impl)}
-    dense = value_and_grads_of_anchors(name, None, reduce_fn=jdml.total, **drawn)
-    blocked = value_and_grads_of_anchors(name, 4, reduce_fn=jdml.total, **drawn)
-    assert_close(blocked, dense, 1e-9, "blocks of 4")
-
-
-@pytest.mark.slow  # programs of further settings
-@pytest.mark.parametrize(
     ("name", "reduce_fn"),
     [("triplet_loss", jdml.trimmed_mean(0.3)), ("margin_loss", jdml.total), ("margin_loss", None)],
 )

@@ -193,21 +193,6 @@ def test_recall_with_several_ranks_is_the_mean() -> None:
     np.testing.assert_allclose(jdml.recall_at_k_loss(Q, Y, k=(1, 2)), np.mean(one), rtol=1e-6)
 
 
-def test_nca_accepts_two_modes_of_a_class() -> None:
-    """SupCon pulls two modes of a class together, NCA does not."""
-    angles = np.array([0.0, 0.05, 2.0, 2.05, 4.0, 4.05])
-    x = np.stack([np.cos(angles), np.sin(angles)], axis=1)
-    labels = np.array([0, 0, 0, 0, 1, 1])
-    pulls = [
-        np.abs(jax.grad(loss)(jnp.asarray(x, jnp.float32), labels)).max()
-        for loss in (
-            lambda x, y: jdml.nca_loss(x, y, scale=20.0),
-            lambda x, y: jdml.sup_con_loss(x, y, temperature=1 / 40),
-        )
-    ]
-    assert pulls[0] < 0.01 * pulls[1]
-
-
 def test_flax_nnx_variables_are_accepted_as_arrays() -> None:
     """Any object with ``__jax_array__``; its gradient is that of its array."""
     nnx = pytest.importorskip("flax.nnx")

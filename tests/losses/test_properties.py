@@ -93,23 +93,6 @@ def test_triplet_memory_at_the_documented_size() -> None:
     check_memory(LossCase(jdml.triplet_loss), size=1024, dim=512, arrays=14)
 
 
-@pytest.mark.slow  # repeats what other cases show
-@pytest.mark.parametrize("mine", ["easy_positive", "multi_similarity_pairs"])
-def test_mined_losses_keep_the_properties(mine: str) -> None:
-    settings = {"mine": getattr(jdml.mining, mine)()}
-    mined = LossCase(jdml.multi_similarity_loss, settings=settings)
-    for check in ("jit", "gradients", "mask", "degenerate", "traces"):
-        LOSS_CHECKS[check](mined)
-
-
-@pytest.mark.slow  # repeats what other cases show
-@pytest.mark.parametrize("normalize", [None, jdml.ball])
-def test_other_normalizations_stay_finite(normalize: object) -> None:
-    batch = LossCase(jdml.contrastive_loss, settings={"normalize": normalize})
-    for check in ("gradients", "mask"):
-        LOSS_CHECKS[check](batch)
-
-
 @pytest.mark.parametrize("name", each(REGISTRY))
 def test_exported_loss_equals_the_loss(name: str) -> None:
     spec = REGISTRY[name]

@@ -168,15 +168,6 @@ def test_teacher_in_a_two_tower_loss() -> None:
     np.testing.assert_allclose(loss(queries), expected[some].mean(), rtol=1e-4)
 
 
-@pytest.mark.parametrize("name", ["easy_positive", "hard_positive", "hard_negative"])
-def test_ties_select_the_lowest_index(name: str) -> None:
-    mined = BUILDERS[name]()(None, jnp.ones((B, R)), PAIRS)
-    side, mask = ("negative", NEGATIVE) if name == "hard_negative" else ("positive", POSITIVE)
-    chosen = np.asarray(getattr(mined, side))
-    for row in np.flatnonzero(mask.any(axis=1)):
-        assert chosen[row].nonzero()[0].tolist() == [mask[row].nonzero()[0][0]]
-
-
 def test_random_positive_and_negative_are_uniform() -> None:
     drawn = draws(mining.random_positive(), DISTANCES, PAIRS)
     assert_frequencies(drawn.positive, uniform(POSITIVE))

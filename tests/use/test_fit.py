@@ -1,7 +1,6 @@
 """`fit`: accepted and refused arguments, results that belong to their run, and `load`."""
 
 import functools
-import json
 import shutil
 from types import SimpleNamespace
 
@@ -48,10 +47,6 @@ def fit(run=None, *, steps=2, sampler=None, **changes):
         parts["model"], parts["objective"], parts["optimizer"], parts["train"], sampler,
         steps=steps, run=run, progress=False, **settings,
     )  # fmt: skip
-
-
-def spread(embed):
-    return {"spread": float(embed(FEATURES).std())}
 
 
 @pytest.fixture(scope="module")
@@ -219,33 +214,6 @@ def test_objectives_check_their_settings(make, names):
 # Results belong to their run
 
 
-def again(run):
-    """Return the settings of the run."""
-    return {
-        "run": training.RunConfig(run.folder, normalize=jdml.sphere),
-        "steps": 3,
-        "evaluation": training.Evaluation(spread, 1, monitor="score"),
-    }
-
-
-@pytest.mark.parametrize(
-    ("changes", "part"),
-    [
-        ({"objective": objectives.pair(jdml.triplet_loss, margin=0.3)}, "objective"),
-        ({"optimizer": optax.adam(2e-2)}, "optimizer"),
-        ({"model": Mlp(6)}, "model"),
-        ({"preprocess": jnp.sin}, "model"),
-        ({"train": data.Dataset("other", FEATURES + 1, LABELS)}, "data"),
-        ({"state": training.pretrained(dict)}, "start"),
-    ],
-)
-def test_resume_refuses_another_run(run, changes, part):
-    before = (run.folder / "metrics.json").read_text()
-    with pytest.raises(ValueError, match=rf"\b{part}\b"):
-        fit(**again(run), **changes)
-    assert (run.folder / "metrics.json").read_text() == before
-
-
 def test_folder_of_a_refused_run_can_be_reused(tmp_path):
     """The refusal comes in the first step, when the folder has only the configuration."""
     with pytest.raises(ValueError, match=r"^proxies\b"):
@@ -254,12 +222,6 @@ def test_folder_of_a_refused_run_can_be_reused(tmp_path):
     assert right.stopped == "steps"
     with pytest.raises(ValueError, match=r"\bobjective\b"):
         fit(tmp_path, objective=objectives.proxy(jdml.proxy_anchor_loss, 5, 3))
-
-
-def test_repeated_call_returns_the_same_result(run):
-    parts = {"objective": objectives.pair(jdml.triplet_loss), "optimizer": optax.adam(1e-2)}
-    assert fit(**again(run), **parts).history == run.result.history
-    assert json.loads((run.folder / "metrics.json").read_text()) == {"step": 2, "score": 0.9}
 
 
 SCALE = 2.0
