@@ -118,6 +118,16 @@ def mapped(step: Any, grid: jax.sharding.Mesh, of: Any, to: Any, **settings: Any
     return jax.jit(jax.shard_map(named, mesh=grid, in_specs=of, out_specs=to, **settings))
 
 
+def check_on_eight(step: Any, arrays: Any, specs: Any, to: Any) -> None:
+    """Check a step on a mesh, and inside the user's shard_map with and without `check_vma`."""
+    expected, grid = jax.jit(step)(*arrays), mesh(EXPLICIT, 8)
+    placed = put(grid, arrays, specs)
+    assert_same(jax.device_get(jax.jit(step)(*placed)), expected)
+    for check_vma in (True, False):
+        inner = mapped(step, grid, tuple(specs), to, check_vma=check_vma)
+        assert_same(jax.device_get(inner(*placed)), expected)
+
+
 def assert_same(actual: Any, expected: Any, tolerance: float = 1e-5) -> None:
     for a, e in zip(jax.tree.leaves(actual), jax.tree.leaves(expected), strict=True):
         a, e = np.asarray(a, np.float64), np.asarray(e, np.float64)

@@ -34,6 +34,7 @@ from meshes.checks import (
     X,
     Y,
     assert_same,
+    check_on_eight,
     collected,
     mapped,
     mesh,
@@ -120,50 +121,11 @@ def towers_are_matched_across_devices() -> None:
     def value(q: Any, n: Any, **more: Any) -> Any:
         return jdml.both_ways(jdml.info_nce_loss)(q, n, **more)
 
-    step = jax.value_and_grad(value, (0, 1))
-    expected = jax.jit(step)(X, other)
-    grid, rows = mesh(EXPLICIT, 8), [ROWS] * 2
-    placed = put(grid, (X, other), rows)
-    assert_same(jax.device_get(jax.jit(step)(*placed)), expected)
-    for check_vma in (True, False):
-        inner = mapped(step, grid, ROWS, (P(), ROWS), check_vma=check_vma)
-        assert_same(jax.device_get(inner(*placed)), expected)
-
-
-@check
-def gradients_are_independent_of_the_number_of_devices() -> None:
-    expected = jax.grad(jdml.sup_con_loss)(jnp.asarray(X), jnp.asarray(Y))
-    for size in (1, 2, 8):
-        grid = mesh(EXPLICIT, size)
-        inner = mapped(jax.grad(jdml.sup_con_loss), grid, ROWS, ROWS)
-        actual = inner(*put(grid, (X, Y), (ROWS, ROWS)))
-        assert_same(jax.device_get(actual), expected)
-
-
-@check
-def no_sample_is_paired_with_itself() -> None:
-    """With one class per sample there is no positive, also not a sample's gathered copy."""
-    grid = mesh(EXPLICIT, 8)
-    placed = put(grid, (X, np.arange(B, dtype=np.int32)), (ROWS,) * 2)
-    for function in (jdml.info_nce_loss, jdml.smooth_ap_loss):
-        assert float(mapped(function, grid, ROWS, P())(*placed)) == 0
-        assert float(jax.jit(function)(*placed)) == 0
-
-
-@check
-def devices_use_the_labels_of_their_rows() -> None:
-    """One class per device: positives are within a device, negatives across devices."""
-    labels = np.repeat(np.arange(8), 2).astype(np.int32)
-    x = np.repeat(np.eye(8, dtype=np.float32), 2, axis=0)
-    grid = mesh(EXPLICIT, 8)
-    total = functools.partial(jdml.contrastive_loss, reduce_fn=jdml.total)
-    assert float(mapped(total, grid, ROWS, P())(*put(grid, (x, labels), (ROWS, ROWS)))) == 0
+    check_on_eight(jax.value_and_grad(value, (0, 1)), (X, other), (ROWS,) * 2, (P(), ROWS))
 
 
 @check
 def unreduced_terms_are_global_on_a_mesh_and_local_in_a_shard_map() -> None:
-    grid = mesh(EXPLICIT, 8)
-    placed = put(grid, (X, Y), (ROWS,) * 2)
     p = jnp.asarray(PROXIES)
     for function, of_classes in (
         (lambda x, y, **o: jdml.nca_loss(x, y, reduce_fn=None, **o), False),
@@ -171,23 +133,14 @@ def unreduced_terms_are_global_on_a_mesh_and_local_in_a_shard_map() -> None:
         (lambda x, y, **o: jdml.arcface_loss(x, y, p, reduce_fn=None, **o), False),
         (lambda x, y, **o: jdml.proxy_anchor_loss(x, y, p, reduce_fn=None, **o), True),
     ):
-        expected = function(jnp.asarray(X), jnp.asarray(Y))
-        assert_same(jax.device_get(jax.jit(function)(*placed)), expected)
-        inner = mapped(function, grid, ROWS, P() if of_classes else ROWS)
-        assert_same(jax.device_get(inner(*placed)), expected)
+        check_on_eight(function, (X, Y), (ROWS,) * 2, P() if of_classes else ROWS)
 
 
 @check
 def nir_on_a_mesh() -> None:
     volumes = RNG.normal(size=B).astype(np.float32)
     step = jax.value_and_grad(jdml.nir_loss, (0, 1))
-    expected = jax.jit(step)(X, volumes)
-    grid = mesh(EXPLICIT, 8)
-    placed = put(grid, (X, volumes), (ROWS,) * 2)
-    assert_same(jax.device_get(jax.jit(step)(*placed)), expected)
-    for check_vma in (True, False):
-        inner = mapped(step, grid, ROWS, (P(), ROWS), check_vma=check_vma)
-        assert_same(jax.device_get(inner(*placed)), expected)
+    check_on_eight(step, (X, volumes), (ROWS,) * 2, (P(), ROWS))
 
 
 @check
@@ -201,16 +154,9 @@ def learned_hyper_parameters() -> None:
     def star(x: Any, y: Any, b: Any, **more: Any) -> Any:
         return jdml.proxy_nca_margin_loss(x, y, jnp.asarray(PROXIES), alpha=b[0] + 3.0, **more)
 
-    grid = mesh(EXPLICIT, 8)
-    specs = (ROWS, ROWS, P())
     for function in (margin, star):
         step = jax.value_and_grad(function, (0, 2))
-        expected = jax.jit(step)(X, Y, beta)
-        placed = put(grid, (X, Y, beta), specs)
-        assert_same(jax.device_get(jax.jit(step)(*placed)), expected)
-        for check_vma in (True, False):
-            inner = mapped(step, grid, specs, (P(), (ROWS, P())), check_vma=check_vma)
-            assert_same(jax.device_get(inner(*placed)), expected)
+        check_on_eight(step, (X, Y, beta), (ROWS, ROWS, P()), (P(), (ROWS, P())))
 
 
 @check
@@ -220,12 +166,8 @@ def sample_betas_are_sharded_with_their_rows() -> None:
     def margin(x: Any, y: Any, b: Any, **more: Any) -> Any:
         return jdml.margin_loss(x, y, sample_beta=b, **more)
 
-    expected = jax.jit(jax.value_and_grad(margin, (0, 2)))(X, Y, own)
-    grid, rows = mesh(EXPLICIT, 8), [ROWS] * 3
-    placed = put(grid, (X, Y, own), rows)
     step = jax.value_and_grad(margin, (0, 2))
-    for one in (jax.jit(step), mapped(step, grid, ROWS, (P(), ROWS))):
-        assert_same(jax.device_get(one(*placed)), expected)
+    check_on_eight(step, (X, Y, own), (ROWS,) * 3, (P(), ROWS))
 
 
 @check
