@@ -156,31 +156,6 @@ def test_proxy_whose_norm_overflows_counts_as_zero(name: str) -> None:
     np.testing.assert_allclose(long[1][0], zero[1][0], rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("centres", [2, 3])
-@pytest.mark.parametrize("gamma", [1e-6, 0.1, 1e6])
-def test_soft_similarity_of_any_number_of_centres(centres: int, gamma: float) -> None:
-    rng = np.random.default_rng(0)
-    x, p = rng.normal(size=(6, 4)), rng.normal(size=(3, centres, 4))
-    x /= np.linalg.norm(x, axis=-1, keepdims=True)
-    p /= np.linalg.norm(p, axis=-1, keepdims=True)
-    similar = np.einsum("bd,ckd->bck", x, p)
-    weights = np.exp((similar - similar.max(-1, keepdims=True)) / gamma)
-    averages = (weights * similar).sum(-1) / weights.sum(-1)
-    own = averages[np.arange(6), Y]
-    expected = np.log(np.exp(averages).sum(-1)) - own
-    rows = jdml.soft_triple_loss(
-        jnp.asarray(x, jnp.float32),
-        Y,
-        jnp.asarray(p, jnp.float32),
-        scale=1.0,
-        gamma=gamma,
-        margin=0.0,
-        tau=None,
-        reduce_fn=None,
-    )
-    np.testing.assert_allclose(rows, expected, rtol=2e-5)
-
-
 @pytest.mark.parametrize("apart", [0.0, 1.0, 15.0, -8.0, -20.0])
 def test_soft_average_of_two_has_exact_gradients(apart: float) -> None:
     """Also for the centre with a tiny weight, in either order, and the second derivative at ties."""
