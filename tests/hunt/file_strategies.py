@@ -21,36 +21,9 @@ FOLDERS = [
     "ant", "bee", "cat", "Ant", "10", "9", "train", "test", "val", "valid", "query", "gallery", "Training", "images",
     "data", "unlabeled", ".hidden", "__MACOSX", *CAFE, *ODD,
 ]  # fmt: skip
-FILES = [
-    "0.png",
-    "1.png",
-    "2.PNG",
-    "3.jpg",
-    "4.jpeg",
-    "no-suffix",
-    ".png",
-    "n.txt",
-    "h.heic",
-    "l.csv",
-    "Thumbs.db",
-]
+FILES = "0.png 1.png 2.PNG 3.jpg 4.jpeg no-suffix .png n.txt h.heic l.csv Thumbs.db".split()
 FILES += [f"{name}.png" for name in (*CAFE, *ODD)]
-LABELS = [
-    "ant",
-    "bee",
-    "Ant",
-    "10",
-    "9",
-    "nan",
-    "a,b",
-    'q"uote',
-    "two\nlines",
-    "-1",
-    "=1+1",
-    "0x",
-    "\U0001f426",
-    *CAFE,
-]
+LABELS = [*'ant bee Ant 10 9 nan a,b q"uote -1 =1+1 0x \U0001f426'.split(), "two\nlines", *CAFE]
 
 
 class Entry(NamedTuple):
@@ -211,15 +184,7 @@ def arrays(draw: Any) -> np.ndarray:
     return numbers.astype(kind) if kind in CASTS else choices[kind]
 
 
-NAMES_OF_ARRAYS = [
-    "labels",
-    "files",
-    "model",
-    "x",
-    "gallery_embeddings",
-    "gallery_labels",
-    "self_index",
-]
+NAMES_OF_ARRAYS = "labels files model x gallery_embeddings gallery_labels self_index".split()
 
 
 @st.composite
@@ -249,19 +214,7 @@ def consistent_arrays(draw: Any) -> dict[str, np.ndarray]:
 
 
 NUMBERS = ["1", "0", "-1", "2.5", "nan", "1e99", "x", "", "9" * 30]
-NAMES = [
-    "class",
-    "labels",
-    "embeddings",
-    "R@1",
-    "none",
-    "sphere",
-    "all",
-    "train",
-    "test",
-    "nobody",
-    "é",
-]
+NAMES = "class labels embeddings R@1 none sphere all train test nobody é".split()
 OUTPUTS = [
     "new.npz", "new.json", "new.html", "new.csv", "new.md", "new.png", "-", "photos", "no/where.json", "e.npz/x.json",
 ]  # fmt: skip
