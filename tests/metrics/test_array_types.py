@@ -78,6 +78,11 @@ def test_arrays_of_other_libraries(library):
 
 def test_labels_as_keyword_or_list():
     assert evaluate_retrieval(X, labels=Y) == EXPECTED
+    by_number, by_name = (
+        evaluate_retrieval(X[:9], labels[:9], X, labels, self_index=np.arange(9))
+        for labels in (Y, NAMES)
+    )
+    assert by_name == by_number
     assert evaluate_retrieval(queries=X, labels=list(NAMES), gallery=None) == EXPECTED
 
 

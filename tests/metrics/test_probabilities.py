@@ -56,11 +56,6 @@ def test_markovs_bound_holds_and_is_the_contrastive_loss(alpha: float) -> None:
     np.testing.assert_allclose(violation.bound, float(hinges) / alpha, rtol=1e-4)
 
 
-def test_separated_classes_violate_nothing() -> None:
-    violation = metrics.violation_probability(0.01 * X + np.eye(3)[Y], Y, beta=0.7, alpha=0.5)
-    assert violation == (0.0, 0.0, 0.0)
-
-
 def network(kernels, dense):
     """Return an L-layer CNN: convolutions with ReLU and disjoint max-pooling, a mean over space, a dense layer."""
 

@@ -112,16 +112,6 @@ def test_map_divisor_class_counts_the_query_itself():
     np.testing.assert_allclose(scores["MAP@5"], 2 / 3, rtol=1e-6)
 
 
-def test_perfect_rankings_score_one_and_order_matters():
-    hits = jnp.arange(8)[None, :] < jnp.arange(1, 8)[:, None]
-    relevant = jnp.arange(1, 8)
-    for value in all_scores(hits, relevant):
-        np.testing.assert_allclose(value, 1.0, rtol=1e-6)
-    early, late = jnp.array([True, False, False]), jnp.array([False, False, True])
-    for metric in (metrics.ndcg_at_k, metrics.map_at_k):
-        assert metric(early, jnp.array(2)) > metric(late, jnp.array(2))
-
-
 def test_integer_hits_equal_boolean_hits():
     hits, relevant = random_rankings()
     chex.assert_trees_all_equal(
@@ -172,13 +162,6 @@ def test_nmi_equals_the_formula_on_known_clusters():
     for x, clusters, count in ((apart, heaps, 2), (points, np.arange(60), 60)):
         assert nmi(x, labels, count) == pytest.approx(oracle.nmi(labels, clusters), rel=1e-9)
     assert nmi(points, labels, 1) == pytest.approx(0, abs=1e-9)
-
-
-def test_nmi_of_separated_classes_is_one():
-    points, labels = blobs()
-    scores = [nmi(points, labels, key=jax.random.key(seed)) for seed in range(8)]
-    assert max(scores) == pytest.approx(1.0)
-    assert all(0 <= value <= 1 for value in scores)
 
 
 def test_nmi_depends_on_the_key():

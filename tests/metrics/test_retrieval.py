@@ -108,16 +108,6 @@ def test_half_precision_is_ranked_in_float32(dtype):
     chex.assert_trees_all_equal(nearest(jnp.asarray(vectors), jnp.asarray(gallery), 5), expected)
 
 
-def test_order_decides_when_all_rows_are_equal():
-    labels = np.arange(1024) // 8
-    shuffled = np.random.default_rng(0).permutation(labels)
-    point = np.ones((1024, 3), np.float32)
-    (in_order, mixed) = (evaluate_retrieval(point, some)["R@8"] for some in (labels, shuffled))
-    assert in_order == 8 / 1024  # only the first class is found
-    chance = evaluate_retrieval(np.random.default_rng(1).normal(size=(1024, 3)), shuffled)["R@8"]
-    assert mixed == pytest.approx(chance, abs=0.05)
-
-
 def test_large_classes_equal_the_oracle():
     """A few classes of different sizes, R a tenth of the gallery, like MNIST."""
     rng = np.random.default_rng(5)
@@ -298,15 +288,6 @@ def test_several_levels_of_labels_equal_each_alone(named):
     assert evaluate_retrieval(vectors[:0], labels[:0])["R@1"].shape == (3,)
 
 
-def test_gallery_of_the_queries_equals_no_gallery():
-    vectors, labels = embedded(2, whole=True)
-    expected = evaluate_retrieval(vectors, labels, per_query=True)
-    actual = evaluate_retrieval(
-        vectors, labels, vectors, labels, self_index=np.arange(60), per_query=True
-    )
-    chex.assert_trees_all_equal(actual, expected)
-
-
 def test_queries_equal_to_their_match_are_warned_of_once():
     vectors, labels = embedded(1)
     labels = np.arange(60) % 4
@@ -387,18 +368,6 @@ def test_equals_pytorch_metric_learning(map_at):
         ours = evaluate_retrieval(*data, map_at=map_at)
         for name, key in names.items():
             assert ours[key] == pytest.approx(theirs[name], rel=1e-6)
-
-
-def test_class_names():
-    vectors, labels = embedded(3)
-    labels = np.abs(labels)
-    names = np.array([f"class {label}" for label in labels])
-    expected = evaluate_retrieval(vectors, labels)
-    assert evaluate_retrieval(vectors, names) == expected
-    assert evaluate_retrieval(vectors, list(names)) == expected
-    own = np.arange(9)
-    gallery = evaluate_retrieval(vectors[:9], labels[:9], vectors, labels, self_index=own)
-    assert evaluate_retrieval(vectors[:9], names[:9], vectors, names, self_index=own) == gallery
 
 
 @pytest.mark.slow  # loads PyTorch

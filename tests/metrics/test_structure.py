@@ -247,15 +247,6 @@ def test_radius_and_distance_of_classes() -> None:
     np.testing.assert_allclose(covering.ratio, covering.radius / covering.between)
 
 
-def test_covering_ratio_is_independent_of_scale() -> None:
-    """The radius scales with the embeddings, the ratio does not."""
-    whole, small = (
-        metrics.class_covering(jnp.asarray(s * SAMPLES), OF_SAMPLES) for s in (1.0, 0.1)
-    )
-    np.testing.assert_allclose(small.radius, 0.1 * whole.radius, rtol=1e-4)
-    np.testing.assert_allclose(small.ratio, whole.ratio, rtol=1e-4)
-
-
 def test_equal_class_means_have_an_infinite_ratio() -> None:
     covering = metrics.class_covering(
         jnp.array([[0.0], [1.0], [0.0], [1.0]]), np.array([0, 0, 1, 1])
@@ -291,12 +282,12 @@ def test_mean_distance_of_points_far_from_zero(offset: float) -> None:
     np.testing.assert_allclose(covering.mean_distance(jnp.asarray(x)), apart, rtol=1e-4)
 
 
-@pytest.mark.parametrize("scale", [1e-25, 1e25, 1e30])
+@pytest.mark.parametrize("scale", [1e-25, 0.1, 1e25, 1e30])
 def test_radius_and_distance_of_classes_at_any_scale(scale: float) -> None:
     covering, expected = (
         metrics.class_covering(jnp.asarray(s * SAMPLES), OF_SAMPLES) for s in (scale, 1.0)
     )
-    np.testing.assert_allclose(covering.between, scale * expected.between, rtol=1e-4)
+    np.testing.assert_allclose(covering[:2], scale * np.array(expected[:2]), rtol=1e-4)
     np.testing.assert_allclose(covering.ratio, expected.ratio, rtol=1e-4)
 
 

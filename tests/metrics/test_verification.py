@@ -116,15 +116,6 @@ def test_outlier_does_not_widen_the_bins():
     assert areas[1] == pytest.approx(areas[0], abs=1e-3)  # the far row's own distances tie
 
 
-def test_bins_are_contiguous_and_narrow():
-    sizes = np.sort(np.abs(np.random.default_rng(0).standard_cauchy(4000))).astype(np.float32)
-    steps = couples._step(sizes)
-    begin, end = couples._start(steps), couples._start(steps + 1)
-    np.testing.assert_array_less(begin - 1e-7, sizes)
-    np.testing.assert_array_less(sizes, end + 1e-7)
-    np.testing.assert_array_less(end - begin, 1.01 * np.maximum(1, sizes) / couples.STEPS)
-
-
 def test_row_on_disk_that_is_not_finite_is_refused(to_disk):
     x, y = some(3, 8)
     broken = np.where(np.arange(8)[:, None] == 5, np.nan, x)
