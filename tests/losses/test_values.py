@@ -218,16 +218,6 @@ def test_center_regularizer() -> None:
     assert float(jdml.losses.center_regularizer(jnp.asarray(PROXIES, jnp.float32))) == 0
 
 
-@pytest.mark.parametrize("name", ["triplet_loss", "contrastive_loss"])
-def test_custom_reduction(name: str) -> None:
-    def largest(values: jax.Array, where: jax.Array) -> jax.Array:
-        return jnp.max(values, where=where, initial=0.0)
-
-    value = loss(name)(jnp.asarray(X, jnp.float32), Y, reduce_fn=largest)
-    assert value.shape == ()
-    assert np.isfinite(value)
-
-
 @pytest.mark.parametrize("name", ["contrastive_loss", "triplet_loss", "n_pair_loss"])
 def test_rows_without_positives_after_mining_contribute_nothing(name: str) -> None:
     """Class 3 has one sample: with a miner its row has no negatives either."""
