@@ -17,6 +17,7 @@ from meshes.checks import (
     X,
     Y,
     assert_same,
+    check_on_eight,
     mapped,
     mesh,
     put,
@@ -53,16 +54,10 @@ def memory_is_replicated_in_the_order_of_the_batch() -> None:
     old = jnp.asarray(X) + 1.0, jnp.asarray(Y)
     start = jdml.memory.push(jdml.memory.init(40, D), *old, ids=IDS[::-1].copy())
     labels = np.where(WHERE, Y, -1)
-    expected = jax.device_get(jax.jit(step)(start, X, labels, IDS))
-    grid = mesh(EXPLICIT, 8)
-    placed = put(grid, (X, labels, IDS), (ROWS,) * 3)
-    assert_same(jax.device_get(jax.jit(step)(start, *placed)), expected)
-    pushed = jdml.memory.push(start, *placed[:2], ids=placed[2])  # outside jit
-    assert_same(jax.device_get(pushed), expected[0])
-    for check_vma in (True, False):
-        inner = mapped(step, grid, (P(), *[ROWS] * 3), (P(), (P(), ROWS)), check_vma=check_vma)
-        state = jax.device_put(start, NamedSharding(grid, P()))
-        assert_same(jax.device_get(inner(state, *placed)), expected)
+    check_on_eight(step, (start, X, labels, IDS), (P(), *[ROWS] * 3), (P(), (P(), ROWS)))
+    x, y, ids = put(mesh(EXPLICIT, 8), (X, labels, IDS), (ROWS,) * 3)
+    pushed = jdml.memory.push(start, x, y, ids=ids)  # outside jit
+    assert_same(jax.device_get(pushed), jdml.memory.push(start, X, labels, ids=IDS))
 
 
 @check
