@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
-from data.pictures import encoded
+from data.pictures import encoded, png
 
 from jdml.data import BadImageError, Dataset, ImageFiles, conventional
 
@@ -165,16 +165,10 @@ def test_value_range_in_a_file_is_used():
 
 
 def png16(pixels: np.ndarray) -> bytes:
-    """Return a PNG of 16-bit colours, which Pillow does not write."""
+    """Return a PNG of 16-bit colours."""
     height, width, channels = pixels.shape
     rows = b"".join(b"\0" + row.astype(">u2").tobytes() for row in pixels)
-    kind = {2: 4, 3: 2, 4: 6}[channels]
-    head = struct.pack(">IIBBBBB", width, height, 16, kind, 0, 0, 0)
-    chunks = ((b"IHDR", head), (b"IDAT", zlib.compress(rows)), (b"IEND", b""))
-    return b"\x89PNG\r\n\x1a\n" + b"".join(
-        struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
-        for name, data in chunks
-    )
+    return png(width, height, 16, {2: 4, 3: 2, 4: 6}[channels], zlib.compress(rows))
 
 
 @pytest.mark.parametrize("channels", [2, 3, 4])
