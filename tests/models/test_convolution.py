@@ -5,7 +5,6 @@ from functools import partial
 from typing import Any
 
 import chex
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -13,7 +12,7 @@ import pytest
 from jax import lax
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
-from jdml.models.convolution import convolve, windows
+from jdml.models.convolution import convolve
 
 LAYOUT = ("NHWC", "HWIO", "NHWC")
 
@@ -170,25 +169,6 @@ def test_one_program_for_all_platforms():
     exported = jax.export.export(with_gradients(ours), platforms=["cpu", "cuda", "tpu"])(*arrays)
     assert "stablehlo.case" in exported.mlir_module()
     assert_close(exported.call(*arrays), with_gradients(ours)(*arrays), jnp.float32)
-
-
-def test_flax_layer_keeps_its_names_and_values():
-    images = jnp.ones((2, 5, 5, 3))
-    layers = [nn.Conv(4, (3, 3)), nn.Conv(4, (3, 3), conv_general_dilated=convolve)]
-    (plain, expected), (ours, actual) = (
-        (variables, layer.apply(variables, images))
-        for layer in layers
-        for variables in (layer.init(jax.random.key(0), images),)
-    )
-    chex.assert_trees_all_equal(plain, ours)
-    chex.assert_trees_all_close(actual, expected, atol=1e-5)
-
-
-def test_windows_equal_slices():
-    x = np.arange(30.0).reshape(5, 6)
-    actual = windows(jnp.asarray(x), (2, 3), (2, 1), (1, 2), axis=0)
-    expected = [x[i : i + 3 : 2, 2 * j : 2 * j + 2] for i in range(2) for j in range(3)]
-    chex.assert_trees_all_equal([np.asarray(part) for part in actual], expected)
 
 
 def test_forward_mode_is_refused():

@@ -71,24 +71,6 @@ def test_bicubic_of_each_program_equals_the_reference(origin, shape):
     np.testing.assert_allclose(actual[0, 1:], patches.reshape(-1, CHANNELS), atol=2e-6)
 
 
-@pytest.mark.slow  # loads PyTorch
-@pytest.mark.parametrize("shape", SHAPES[1:])
-@pytest.mark.parametrize("origin", ["timm", "transformers", "dino"])
-def test_resampling_equals_pytorch(origin, shape):
-    torch = pytest.importorskip("torch", reason="compares with PyTorch: pip install torch")
-    patches = torch.from_numpy(POSITIONS[:, 1:]).reshape(1, GRID, GRID, CHANNELS)
-    patches = patches.permute(0, 3, 1, 2)
-    size = {"size": shape}
-    if origin == "dino":
-        size = {"scale_factor": tuple((side + 0.1) / GRID for side in shape)}
-    expected = torch.nn.functional.interpolate(
-        patches, mode="bicubic", antialias=origin == "timm", **size
-    )
-    actual = resample(jnp.asarray(POSITIONS), GRID, shape, origin)
-    expected = expected.permute(0, 2, 3, 1).reshape(-1, CHANNELS).numpy()
-    np.testing.assert_allclose(actual[0, 1:], expected, atol=2e-6)
-
-
 @pytest.fixture(scope="module")
 def shallow():
     """Register a network with two blocks in place of twelve; return its name."""
