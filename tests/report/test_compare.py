@@ -62,16 +62,8 @@ def test_differences_are_paired_with_students_intervals():
     assert rows[1][:4] == ["b", "3", "58.3 ± 10.4", "+8.3 [+1.2, +15.5]"]
 
 
-def test_baseline_is_the_first_row():
-    assert [row.name for row in compare_runs(RUNS, baseline="b-1").rows] == ["b", "a"]
-
-
 def test_two_runs_of_one_seed_are_two_rows():
     assert len(compare_runs([RUNS[0], RUNS[0]]).rows) == 2
-
-
-def test_one_row_has_no_verdict():
-    assert verdict(compare_runs(RUNS[:3])) == []
 
 
 def test_only_shared_seeds_are_compared():

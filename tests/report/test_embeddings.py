@@ -24,15 +24,6 @@ def unit(x):
 
 
 @pytest.fixture(scope="module")
-def cloud():
-    """Embeddings of three classes, some of them near another class, and their labels."""
-    rng = np.random.default_rng(0)
-    labels = np.repeat(np.arange(3), 8)
-    x = np.eye(3, 8)[labels] + 0.3 * rng.normal(size=(24, 8))
-    return unit(x).astype(np.float32), labels
-
-
-@pytest.fixture(scope="module")
 def shown(cloud, tmp_path_factory):
     """The page's data of the cloud, with two proxies of each class."""
     x, labels = cloud

@@ -13,15 +13,6 @@ from jdml import report
 pytest.importorskip("matplotlib", reason="figures are drawn with matplotlib")
 
 
-@pytest.fixture(scope="module")
-def cloud():
-    """Embeddings of three classes, and their labels."""
-    rng = np.random.default_rng(0)
-    labels = np.repeat(np.arange(3), 8)
-    x = np.eye(3, 8)[labels] + 0.2 * rng.normal(size=(24, 8))
-    return (x / np.linalg.norm(x, axis=1, keepdims=True)).astype(np.float32), labels
-
-
 def panel(classes, size=50):
     rng = np.random.default_rng(0)
     return "points", rng.normal(size=(size, 2)), rng.integers(0, classes, size)
