@@ -156,14 +156,6 @@ def test_ignored_matches_are_counted_in_blocks():
         assert _ignored(barred, CLASSES, CLASSES, at_a_time).tolist() == expected
 
 
-def test_evaluate_arrays_on_disk(to_disk):
-    arrays = {"embeddings": ROWS, "labels": CLASSES, "gallery_labels": CLASSES[::-1]}
-    arrays["self_index"] = np.arange(12)[::-1]
-    expected = evaluate_arrays({**arrays, "gallery_embeddings": ROWS[::-1]})
-    there = {"embeddings": to_disk(ROWS), "gallery_embeddings": to_disk(ROWS[::-1])}
-    assert evaluate_arrays({**arrays, **there}) == pytest.approx(expected)
-
-
 def test_gallery_on_disk_is_normalized_on_disk(to_disk, tmp_path, monkeypatch):
     gallery = to_disk(3 * ROWS[::-1])
     arrays = {"embeddings": 2 * ROWS, "labels": CLASSES, "gallery_labels": CLASSES[::-1]}
