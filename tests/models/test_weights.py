@@ -72,14 +72,13 @@ def test_half_precision_files_are_read_as_float32(tmp_path):
 BN = "_bn1.running_var"
 
 
-def without(name: str) -> dict[str, np.ndarray]:
-    return {key: value for key, value in stored().items() if key != name}
-
-
 @pytest.mark.parametrize(
     ("arrays", "named"),
     [
-        (lambda: without("_blocks.3._bn1.bias"), r"1 of 245 .*_blocks\.3\._bn1\.bias"),
+        (
+            lambda: {n: array for n, array in stored().items() if n != "_blocks.3._bn1.bias"},
+            r"1 of 245 .*_blocks\.3\._bn1\.bias",
+        ),
         (
             lambda: {**stored(), "_conv_stem.weight": np.zeros((32, 1, 3, 3), np.float32)},
             r"_conv_stem\.weight .*\[32, 1, 3, 3\].*\[32, 3, 3, 3\]",

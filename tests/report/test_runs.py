@@ -82,23 +82,19 @@ def test_folds_of_an_unfinished_benchmark_have_validation_scores(tmp_path):
     assert [run.metrics for run in runs] == [{"validation R@1": 0.5}, {"validation R@1": 0.75}]
 
 
-def write_records(path, records):
-    lines = [json.dumps({"name": name, **record}) for name, record in records.items()]
-    path.parent.mkdir(exist_ok=True)
-    path.write_text("".join(f"{line}\n" for line in lines))
-
-
 def test_study_and_demo_are_read(tmp_path, monkeypatch):
-    study = {
-        f"{name}-{seed}": {
+    records = [
+        {
+            "name": f"{name}-{seed}",
             "job": {"name": f"{name}-{seed}", "method": name, "seed": seed},
             "metrics": {"R@1": seed / 4, "spectrum": [1, 2]},
             "seconds": 2.0,
         }
         for name in ("EPS", "MS")
         for seed in (1, 2)
-    }
-    write_records(tmp_path / "s" / "results.jsonl", study)
+    ]
+    (tmp_path / "s").mkdir()
+    (tmp_path / "s" / "results.jsonl").write_text("".join(f"{json.dumps(r)}\n" for r in records))
     monkeypatch.chdir(tmp_path / "s")
     for places in ([tmp_path / "s"], [tmp_path / "s" / "results.jsonl"], [tmp_path / "s", "."]):
         rows = compare_runs(read_runs(*places)).rows
