@@ -1,7 +1,5 @@
 """``Dataset``, lists of files and labels, sources by name, wrong labels, folds of classes."""
 
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -124,15 +122,6 @@ def test_digits_split_is_stratified_disjoint_and_deterministic():
     assert test.labels[:10].tolist() == [3, 5, 7, 3, 6, 9, 2, 6, 5, 0]  # as first released
     assert set(train.views) == {"digit", "parity"}
     np.testing.assert_array_equal(train.relabel("parity").labels, train.labels % 2)
-
-
-def test_importing_data_imports_nothing_heavy():
-    code = (
-        "import sys, jdml.data; heavy = {'flax', 'optax', 'sklearn', 'PIL', 'orbax',"
-        "'tensorflow_datasets', 'jdml.training', 'jdml.models'}; print(heavy & set(sys.modules))"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "set()"
 
 
 # Lists of files and labels

@@ -342,10 +342,6 @@ def wrong_shards_are_refused() -> None:
     for error, name, arguments, settings in (
         (ValueError, r"shard\['proxies'\].* 3 devices.*\[8, 2, 16\]", ("MPA", 3), {}),
         (ValueError, "shard .*'flow'", ("MPA", 2), {"shard": {"flow": P("data")}}),
-        (ValueError, r"shard\['proxies'\].*'rows'", ("MPA", 2), {"shard": {"proxies": P("rows")}}),
-        (TypeError, r"shard\['proxies'\].*'data'", ("MPA", 2), {"shard": {"proxies": "data"}}),
-        (ValueError, "shard .*mesh", ("MPA", None), {"shard": {"proxies": P("data")}}),
-        (TypeError, "mesh ", ("MPA", None), {"mesh": 8}),
         (ValueError, "mesh: .* 12 rows .* 8 devices", ("EPS", 8), {"batch": 3}),
         (ValueError, "micro_batch=4", ("EPS", 8), {"micro_batch": 4}),
     ):

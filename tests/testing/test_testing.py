@@ -154,14 +154,6 @@ def test_wrong_losses_are_found(loss_fn: Any, check: str, message: str) -> None:
         LOSS_CHECKS[check](LossCase(loss_fn))
 
 
-def test_leak_of_masked_values_is_found() -> None:
-    def leak(embeddings: jax.Array, labels: jax.Array, *, where: jax.Array) -> jax.Array:
-        return leaky(embeddings, labels, where=where)
-
-    with pytest.raises(AssertionError, match="where"):
-        LOSS_CHECKS["mask"](LossCase(leak))
-
-
 def test_python_branch_on_a_hyper_parameter_is_found() -> None:
     with pytest.raises(jax.errors.TracerBoolConversionError):
         LOSS_CHECKS["traces"](LossCase(branching))

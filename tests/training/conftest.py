@@ -1,5 +1,6 @@
 """A tiny model, objective, data set and sampler for quick runs of the training loop."""
 
+import functools
 from types import SimpleNamespace
 
 import flax.linen as nn
@@ -117,12 +118,25 @@ def toy_objective(scale=1.0):
     )
 
 
+def fit_parts(toy, **settings):
+    """Train with the toy's parts in place of those that are not given, of which the fields may be flat."""
+    parts = {
+        "model": toy.model,
+        "objective": toy.objective,
+        "optimizer": toy.optimizer,
+        "train": toy.data,
+        "sampler": toy.batches(),
+        "progress": False,
+    }
+    return fit(**as_values(parts | settings))
+
+
 @pytest.fixture(scope="session")
 def toy():
     rng = np.random.default_rng(0)
     labels = np.arange(40, dtype=np.int32) % 4
     images = rng.integers(0, 256, (40, 3, 3, 1), dtype=np.uint8)
-    return SimpleNamespace(
+    toy = SimpleNamespace(
         model=Net(),
         objective=toy_objective(),
         make_objective=toy_objective,
@@ -135,6 +149,8 @@ def toy():
         on_disk=OnDisk,
         spread=lambda embed: {"spread": float(embed(images).std())},
     )
+    toy.fit = functools.partial(fit_parts, toy)
+    return toy
 
 
 @pytest.fixture(scope="session")
@@ -154,21 +170,8 @@ def two():
 def fit_toy(toy):
     """Train the toy for three steps and evaluate at the end; settings override the defaults."""
 
-    def run(folder=None, **settings):
-        given = {
-            "model": toy.model,
-            "objective": toy.objective,
-            "optimizer": optax.adam(1e-2),
-            "train": toy.data,
-            "sampler": toy.batches(),
-            "steps": 3,
-            "function": toy.spread,
-            "every": 3,
-            "progress": False,
-        }
-        return fit(**as_values({"folder": folder, **given, **settings}))
-
-    return run
+    given = {"steps": 3, "function": toy.spread, "every": 3}
+    return lambda folder=None, **settings: toy.fit(**{"folder": folder, **given, **settings})
 
 
 def same(a, b):

@@ -10,14 +10,13 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from training.as_values import as_values
 
 import jdml
 from jdml import objectives, optim
 from jdml.ccp import AlternatingProjections
 from jdml.data import ImageFiles, conventional
 from jdml.ops import ball
-from jdml.training import AlternatingProblems, create_state, embed, fit
+from jdml.training import AlternatingProblems, create_state, embed
 
 K, POOL = 3, 5
 OBJECTIVE = objectives.as_proxy_objective(jdml.contrastive_loss, 4, 2, proxies_per_class=K)
@@ -30,7 +29,7 @@ OPTIMIZER = optim.partition_by_role(
 )
 
 
-def hook_of(toy, kind=AlternatingProblems, **changes):
+def problems_of(toy, kind=AlternatingProblems, **changes):
     machine = AlternatingProjections(patience=2, run_patience=50)
     given = {"train": toy.data, "pool_size": POOL, "monitor": "score", "machine": machine}
     return kind(model=toy.model, **(given | changes))
@@ -42,20 +41,11 @@ def scripted(values):
     return lambda embedder: {"score": next(left)}
 
 
-def train(toy, scores, hook, steps=None, **settings):
-    parts = {
-        "model": toy.model,
-        "objective": OBJECTIVE,
-        "optimizer": OPTIMIZER,
-        "train": toy.data,
-        "sampler": toy.batches(),
-        "steps": steps or 2 * len(scores),
-        "function": scripted(scores),
-        "every": 2,
-        "progress": False,
-        "callbacks": [hook],
-    }
-    return fit(**as_values(parts | settings))
+def train(toy, scores, callback, steps=None, **settings):
+    steps = steps or 2 * len(scores)
+    evaluation = {"function": scripted(scores), "every": 2}
+    parts = {"objective": OBJECTIVE, "optimizer": OPTIMIZER, "callbacks": [callback]}
+    return toy.fit(steps=steps, **(evaluation | parts | settings))
 
 
 def anchor_of(state):
@@ -117,10 +107,10 @@ SCORES = [0.5, 0.4, 0.3, 0.1, 0.2, 0.1, 0.1, 0.9]
 def test_problem_starts_at_the_best_state_of_the_previous_one(toy):
     traced = chex.assert_max_traces(OBJECTIVE.loss, n=1)  # no retrace
     chex.clear_trace_counter()
-    hook = hook_of(toy, Watched, anchor_first=False)
-    result = train(toy, SCORES, hook, objective=OBJECTIVE._replace(loss=traced))
+    callback = problems_of(toy, Watched, anchor_first=False)
+    result = train(toy, SCORES, callback, objective=OBJECTIVE._replace(loss=traced))
     assert [record["problem"] for record in result.history] == [0, 0, 0, 1, 1, 1, 1, 2]
-    first, *evaluations = hook.seen
+    first, *evaluations = callback.seen
     assert are_samples(toy, first[1].params["proxies"], embeddings(toy, first[1]))
     assert not anchor_of(evaluations[1][1]).anchored
     for best, end in ((0, 2), (4, 6)):
@@ -137,9 +127,9 @@ def test_problem_starts_at_the_best_state_of_the_previous_one(toy):
 
 
 def test_problem_starts_at_the_last_state_with_restore_false(toy):
-    hook = hook_of(toy, Watched, restore=False)
-    train(toy, SCORES[:4], hook)
-    (at_best, _), (before, after) = hook.seen[1], hook.seen[3]
+    callback = problems_of(toy, Watched, restore=False)
+    train(toy, SCORES[:4], callback)
+    (at_best, _), (before, after) = callback.seen[1], callback.seen[3]
     chex.assert_trees_all_equal(after.params["model"], before.params["model"])
     chex.assert_trees_all_equal(after.batch_stats, before.batch_stats)
     chex.assert_trees_all_equal(anchor_of(after).anchor["model"], at_best.params["model"])
@@ -149,9 +139,9 @@ def test_problem_starts_at_the_last_state_with_restore_false(toy):
 
 def test_new_proxies_are_the_worst_covered_samples(toy):
     """The log has their covering radius, also relative to the distance between classes."""
-    hook = hook_of(toy, Watched, pool_size=10)
-    record = train(toy, SCORES[:4], hook).history[2]
-    (at_best, _), (_, after) = hook.seen[1], hook.seen[3]
+    callback = problems_of(toy, Watched, pool_size=10)
+    record = train(toy, SCORES[:4], callback).history[2]
+    (at_best, _), (_, after) = callback.seen[1], callback.seen[3]
     x, old = embeddings(toy, at_best), np.asarray(ball(at_best.params["proxies"]))
     radii, means = [], []
     for of_class in range(4):
@@ -168,7 +158,7 @@ def test_new_proxies_are_the_worst_covered_samples(toy):
 
 
 def test_no_transition_after_the_last_step(toy):
-    result = train(toy, SCORES[:3], hook_of(toy, anchor_first=False))
+    result = train(toy, SCORES[:3], problems_of(toy, anchor_first=False))
     assert not anchor_of(result.state).anchored
     chex.assert_trees_all_equal(result.state.params, result.best_params)
     assert not are_samples(toy, result.state.params["proxies"], embeddings(toy, result.state))
@@ -177,15 +167,17 @@ def test_no_transition_after_the_last_step(toy):
 def test_pool_has_at_least_as_many_samples_as_proxies(toy):
     proxies = []
     for size in (1, K):
-        hook = hook_of(toy, Watched, pool_size=size)
-        train(toy, SCORES[:4], hook)
-        proxies.append(hook.seen[3][1].params["proxies"])
+        callback = problems_of(toy, Watched, pool_size=size)
+        train(toy, SCORES[:4], callback)
+        proxies.append(callback.seen[3][1].params["proxies"])
     np.testing.assert_array_equal(*proxies)
 
 
 def test_run_ends_after_stale_problems(toy):
     machine = AlternatingProjections(patience=2, run_patience=3)
-    result = train(toy, [0.5, 0.4, 0.3, 0.2, 0.9], hook_of(toy, machine=machine), monitor="score")
+    result = train(
+        toy, [0.5, 0.4, 0.3, 0.2, 0.9], problems_of(toy, machine=machine), monitor="score"
+    )
     assert result.stopped == "callback"
     assert int(result.state.step) == 8
     assert result.best is not None
@@ -203,7 +195,7 @@ def fresh(toy):
 
 
 def first_proxies(toy, fresh, **changes):
-    return hook_of(toy, **changes).start(fresh[0])[1].params["proxies"]
+    return problems_of(toy, **changes).start(fresh[0])[1].params["proxies"]
 
 
 def test_first_proxies_are_random_samples(toy, fresh):
@@ -244,10 +236,10 @@ def test_papers_start_covers_samples_far_from_random_ones(toy, fresh):
 
 def test_first_problem_is_anchored_at_the_initial_state(toy, fresh):
     before, _ = fresh
-    state = hook_of(toy).start(before)[1]
+    state = problems_of(toy).start(before)[1]
     assert anchor_of(state).anchored
     chex.assert_trees_all_equal(anchor_of(state).anchor["model"], before.params["model"])
-    state = hook_of(toy, anchor_first=False, first="unchanged").start(before)[1]
+    state = problems_of(toy, anchor_first=False, first="unchanged").start(before)[1]
     assert not anchor_of(state).anchored
     chex.assert_trees_all_equal(state.params, before.params)  # proxies are unchanged, too
 
@@ -282,17 +274,17 @@ def files(toy, tmp_path):
 def test_image_files_are_augmented_as_in_training(toy, files):
     images, rows = files.train.images, np.arange(40)
     for augment in (True, False):
-        hook = hook_of(toy, train=files.train, seed=3, augment=augment)
-        proxies = hook.start(files.state)[1].params["proxies"]
+        callback = problems_of(toy, train=files.train, seed=3, augment=augment)
+        proxies = callback.start(files.state)[1].params["proxies"]
         made = images.augmented(rows, seed=(3, 0)), images[rows]
         found = [are_samples(toy, proxies, embeddings(toy, files.state, each)) for each in made]
         assert found == [augment, not augment]
-    assert hook.config["augment"] is False
+    assert callback.config["augment"] is False
 
 
 def test_damaged_images_are_not_selected(toy, files):
     def proxies():
-        return hook_of(toy, train=files.train).start(files.state)[1].params["proxies"]
+        return problems_of(toy, train=files.train).start(files.state)[1].params["proxies"]
 
     whole = [5, 13, 37]  # of class 1
     for row in set(range(1, 40, 4)) - set(whole):
@@ -315,10 +307,10 @@ def train_to_the_end(toy, folder, die_at=None):
     def by_step(embedder):
         return {"score": SCORES[int(embedder.state.step) // 2 - 1]}
 
-    hook = hook_of(toy, Watched)
+    callback = problems_of(toy, Watched)
     settings = {"function": by_step, "monitor": "score", "checkpoint_every": 3}
-    result = train(toy, SCORES, hook, folder=folder, sampler=toy.killed_at(die_at), **settings)
-    return result, hook
+    result = train(toy, SCORES, callback, folder=folder, sampler=toy.killed_at(die_at), **settings)
+    return result, callback
 
 
 @pytest.fixture(scope="module")
@@ -330,8 +322,8 @@ def unbroken(toy, tmp_path_factory):
 def test_killed_run_resumes_exactly(toy, identical, tmp_path, unbroken, die_at):
     with pytest.raises(toy.Killed):
         train_to_the_end(toy, tmp_path, die_at)
-    resumed, hook = train_to_the_end(toy, tmp_path)
-    assert hook.seen[0][0] is not None  # a resumed run does not select first proxies
+    resumed, callback = train_to_the_end(toy, tmp_path)
+    assert callback.seen[0][0] is not None  # a resumed run does not select first proxies
     assert identical(resumed.state, unbroken.state)
     assert identical(resumed.best_params, unbroken.best_params)
     assert resumed.history == unbroken.history
@@ -356,10 +348,10 @@ def labelled(change):
         ({"train": labelled(lambda labels: labels + (labels == 2))}, ValueError, "class 2"),
     ],
 )
-def test_wrong_hook_is_refused_before_any_step(toy, changes, error, name):
+def test_wrong_callback_is_refused_before_any_step(toy, changes, error, name):
     changes = {key: value(toy) if key == "train" else value for key, value in changes.items()}
     with pytest.raises(error, match=rf"^{name}\b"):
-        train(toy, [0.5], hook_of(toy, **changes))
+        train(toy, [0.5], problems_of(toy, **changes))
 
 
 @pytest.mark.parametrize(
@@ -370,6 +362,6 @@ def test_wrong_hook_is_refused_before_any_step(toy, changes, error, name):
         ({"function": None}, r"^monitor\b"),
     ],
 )
-def test_run_without_the_hooks_requirements_is_refused(toy, settings, name):
+def test_run_without_the_callbacks_requirements_is_refused(toy, settings, name):
     with pytest.raises(ValueError, match=name):
-        train(toy, [0.5], hook_of(toy), **settings)
+        train(toy, [0.5], problems_of(toy), **settings)

@@ -8,7 +8,6 @@ from types import SimpleNamespace
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 import pytest
 
 from jdml.training import (
@@ -203,19 +202,3 @@ def test_pretrained_parameters_and_what_follows(fit_toy, two):
     state = fit_toy(model=two, steps=0, state=pretrained(ones, then)).state
     assert state.params["model"]["head"]["kernel"].sum() == 10
     assert state.params["proxies"].sum() == 0
-
-
-def test_a_run_that_cannot_be_resumed_with_more_steps_keeps_its_configuration(fit_toy, tmp_path):
-    """Its schedule has ended."""
-
-    def run(steps):
-        optimizer = optax.adam(optax.cosine_decay_schedule(1e-2, 3))
-        return fit_toy(tmp_path, optimizer=optimizer, steps=steps, allow_more_steps=True)
-
-    run(3)
-    before = (tmp_path / "config.json").read_text(), (tmp_path / "metrics.json").read_text()
-    with pytest.raises(ValueError, match=r"^optimizer\b.*\bschedule\b"):
-        run(6)
-    after = (tmp_path / "config.json").read_text(), (tmp_path / "metrics.json").read_text()
-    assert after == before
-    run(3)

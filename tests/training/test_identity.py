@@ -10,8 +10,6 @@ import pytest
 from training import custom_parts
 from training.custom_parts import CONFIG, DATA, RECIPE, TAGS, Net, run
 
-from jdml.training import pretrained
-
 RUN = "import sys; from training.custom_parts import run; run(sys.argv[1], int(sys.argv[2]))"
 
 
@@ -58,7 +56,6 @@ def test_run_resumes_in_another_process_and_order(tmp_path):
         ({"train": dataclasses.replace(DATA, images=DATA.images + 1)}, r"data|images"),
         ({"model": Net(dim=5)}, r"model|embedding|params"),
         ({"objective": custom_parts.objective_of(custom_parts.contrastive, *TAGS)}, r"objective"),
-        ({"state": pretrained(dict)}, r"start"),
         ({"preprocess": custom_parts.thirds}, r"preprocess"),
         ({"optimizer": optax.adam(0.1)}, r"optimizer|opt_state"),
     ],

@@ -4,7 +4,6 @@ import json
 
 import numpy as np
 import pytest
-from training.as_values import as_values
 
 import jdml
 from jdml import objectives
@@ -16,7 +15,7 @@ from jdml.data import (
     RandomBatchSampler,
     conventional,
 )
-from jdml.training import fit, metric_names, recall_ranks, score
+from jdml.training import metric_names, recall_ranks, score
 
 Image = pytest.importorskip("PIL.Image")
 pytest.importorskip("grain")
@@ -40,16 +39,9 @@ def batches_of(data, kind=ImageBatches, **settings):
 
 
 def train(toy, data, batches, **settings):
-    parts = {
-        "steps": 12,
-        "function": lambda embed: score(embed, data),
-        "every": 5,
-        "log_every": 4,
-        "progress": False,
-    }
-    return fit(
-        toy.model, toy.objective, toy.optimizer, data, batches, **as_values(parts | settings)
-    )
+    function = lambda embed: score(embed, data)  # noqa: E731
+    given = {"steps": 12, "function": function, "every": 5, "log_every": 4}
+    return toy.fit(train=data, sampler=batches, **(given | settings))
 
 
 def test_resume_is_bit_exact(toy, identical, data, tmp_path):
@@ -108,7 +100,7 @@ def test_memory_has_the_rows_of_undamaged_files(toy, data):
     data.images.files[5].write_bytes(b"")
     objective = objectives.with_memory(objectives.pair(jdml.contrastive_loss), 100, 2)
     batches = batches_of(data, on_bad_image="skip")
-    result = fit(toy.model, objective, toy.optimizer, data, batches, steps=6, progress=False)
+    result = toy.fit(objective=objective, train=data, sampler=batches, steps=6)
     sampler = RandomBatchSampler(40, 8, seed=1)
     rows = np.concatenate([next(sampler) for _ in range(6)])
     rows = rows[rows != 5]

@@ -8,9 +8,8 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
-from training.as_values import as_values
 
-from jdml.training import Preempted, compiled_programs, fit, initialize
+from jdml.training import Preempted, compiled_programs, initialize
 from jdml.training.placement import Placement, class_shards
 
 
@@ -26,9 +25,8 @@ def train(toy):
                         signal.raise_signal(number)
                 return super().__next__()
 
-        given = {"steps": 20, "log_every": 6, "checkpoint_every": 9, "progress": False}
-        parts = toy.model, toy.objective, toy.optimizer, toy.data, Batches()
-        return fit(*parts, **as_values({"folder": folder, **given, **settings}))
+        given = {"folder": folder, "steps": 20, "log_every": 6, "checkpoint_every": 9}
+        return toy.fit(sampler=Batches(), **given, **settings)
 
     return run
 

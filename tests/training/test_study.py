@@ -145,14 +145,6 @@ def test_no_job_starts_after_the_time_limit(study, results_file, monkeypatch):
     assert len(study(square, jobs)) == 6
 
 
-def test_seconds_are_rounded_to_a_tenth(study, monkeypatch):
-    clock = iter([1.0, 2.26])
-    with monkeypatch.context() as patched:
-        patched.setattr(time, "perf_counter", lambda: next(clock))
-        results = study(dict, {"a": {}})
-    assert results["a"]["seconds"] == 1.3
-
-
 def test_machine_is_described_without_sched_getaffinity(study, monkeypatch):
     with monkeypatch.context() as patched:
         patched.delattr(os, "sched_getaffinity")
