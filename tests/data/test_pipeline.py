@@ -313,11 +313,7 @@ def test_extreme_aspect_ratio_falls_back_to_a_central_crop():
 
 @pytest.mark.parametrize(
     ("settings", "name"),
-    [
-        ({"size": 300}, "size"),
-        ({"scale": (0.5, 1.5)}, "scale"),
-        ({"ratio": (2, 1)}, "ratio"),
-    ],
+    [({"size": 300}, "size"), ({"scale": (0.5, 1.5)}, "scale"), ({"ratio": (2, 1)}, "ratio")],
 )
 def test_wrong_crops_are_refused(settings, name):
     with pytest.raises(ValueError, match=rf"^{name}\b"):

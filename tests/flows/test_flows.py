@@ -94,11 +94,7 @@ def test_inverse_and_determinant(dim: int, kind: dict[str, Any]) -> None:
 
 @pytest.mark.slow  # large programs
 @pytest.mark.parametrize(
-    ("dim", "size", "kind"),
-    [
-        (128, "paper", {"mixing": "linear"}),
-        (512, "released", {}),
-    ],
+    ("dim", "size", "kind"), [(128, "paper", {"mixing": "linear"}), (512, "released", {})]
 )
 def test_round_trip_and_determinant_at_the_papers_sizes(
     dim: int, size: str, kind: dict[str, Any]

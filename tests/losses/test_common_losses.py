@@ -46,8 +46,7 @@ def test_ids_mask_copies_of_a_partner_but_not_the_partner() -> None:
     rows = jnp.stack(
         [
             jdml.info_nce_loss(
-                Q[i : i + 1],
-                references=N[[i, *(j for j in range(6) if ids[j] != ids[i])]],
+                Q[i : i + 1], references=N[[i, *(j for j in range(6) if ids[j] != ids[i])]]
             )
             for i in range(6)
         ]
@@ -157,10 +156,7 @@ def smooth_ap(x: jax.Array, t: jax.Array) -> jax.Array:
 
 LEARNED = {
     "info_nce": (lambda x, t: jdml.info_nce_loss(x, references=N, temperature=t), (0.4,)),
-    "sigmoid": (
-        lambda x, t, b: jdml.sigmoid_contrastive_loss(x, Y, scale=t, bias=b),
-        (3.0, -1.0),
-    ),
+    "sigmoid": (lambda x, t, b: jdml.sigmoid_contrastive_loss(x, Y, scale=t, bias=b), (3.0, -1.0)),
     "smooth_ap": (smooth_ap, (0.3,)),
 }
 

@@ -57,9 +57,7 @@ def test_mpa_with_one_proxy_equals_proxy_anchor() -> None:
         jdml.multi_proxy_anchor_loss(X, Y, one), jdml.proxy_anchor_loss(X, Y, one), rtol=1e-5
     )
     np.testing.assert_allclose(
-        jdml.multi_proxy_anchor_dw_loss(X, Y, one),
-        jdml.proxy_nca_margin_loss(X, Y, one),
-        rtol=1e-5,
+        jdml.multi_proxy_anchor_dw_loss(X, Y, one), jdml.proxy_nca_margin_loss(X, Y, one), rtol=1e-5
     )
 
 

@@ -13,13 +13,7 @@ from models.files import random_arrays, zeros
 
 from jdml import registry
 from jdml.cli.options.run import WeightOptions
-from jdml.models import (
-    convert_weights,
-    create,
-    load_weights,
-    normalizer,
-    weights_settings,
-)
+from jdml.models import convert_weights, create, load_weights, normalizer, weights_settings
 from jdml.models.dialects import dialects
 from jdml.models.vit import resample
 

@@ -151,11 +151,7 @@ REFERENCES = {
         "dinov2_s14_reg", timm("vit_small_patch14_reg4_dinov2", 14), as_is, "timm", {}
     ),
     "siglip timm": Reference(
-        "siglip_b16",
-        timm("vit_base_patch16_siglip_224", 16),
-        as_is,
-        "timm",
-        {"activation": "gelu"},
+        "siglip_b16", timm("vit_base_patch16_siglip_224", 16), as_is, "timm", {"activation": "gelu"}
     ),
     "clip open_clip": Reference("clip_b16", open_clip, as_is, "open_clip and CLIP", {}, False),
 }

@@ -100,12 +100,7 @@ def multi_similarity_pairs(
 
 
 def distance_weights(
-    distances: Array,
-    candidates: Array,
-    *,
-    dim: int,
-    cutoff: float = 0.5,
-    max_distance: float = 1.4,
+    distances: Array, candidates: Array, *, dim: int, cutoff: float = 0.5, max_distance: float = 1.4
 ) -> Array:
     """Probability of each negative ∝ 1/q(d), q(d) = d^{D−2} (1 − d²/4)^{(D−3)/2}.
 

@@ -100,9 +100,7 @@ def compare(
 
 
 def pair_terms(
-    pairs: Comparison,
-    pull: Callable[[int, int], float],
-    push: Callable[[int, int], float],
+    pairs: Comparison, pull: Callable[[int, int], float], push: Callable[[int, int], float]
 ) -> Array:
     """The [B, R] matrix of pull at positives and push at negatives, weighted."""
     terms = np.zeros(pairs.positive.shape)

@@ -190,8 +190,7 @@ def in_python(key: Any, distances: jax.Array, pairs: Pairs) -> Pairs:
 
 
 @pytest.mark.parametrize(
-    ("miner", "message"),
-    [(swap, "given"), (as_numbers, "boolean"), (everywhere, "distances")],
+    ("miner", "message"), [(swap, "given"), (as_numbers, "boolean"), (everywhere, "distances")]
 )
 def test_wrong_miners_are_found(miner: Any, message: str) -> None:
     with pytest.raises(AssertionError, match=message):

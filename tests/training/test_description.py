@@ -12,7 +12,7 @@ OTHERS = {
     "vit_s16": (
         {"grid": 24, "activation": "gelu", "resampling": "dino", "pooling": "average"},
         {"width": 96, "depth": 2, "heads": 3, "dtype": jnp.bfloat16},
-    ),
+    )
 }
 
 

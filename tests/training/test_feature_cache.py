@@ -131,8 +131,7 @@ def test_cache_depends_on_images_and_network(tmp_path):
 
     train_set, test = written("train", 0), written("test", 1)
     plan = Recipe(network=NetworkConfig("small", dim=4)).replace(
-        finetune={"freeze": "backbone"},
-        batch={"classes": 2, "samples_per_class": 2, "steps": 1},
+        finetune={"freeze": "backbone"}, batch={"classes": 2, "samples_per_class": 2, "steps": 1}
     )
     assert files(plan) == 2
     assert files(plan.replace(network={"dim": 3})) == 2

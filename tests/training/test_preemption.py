@@ -38,10 +38,7 @@ def unbroken(train, tmp_path_factory):
 
 @pytest.mark.parametrize(
     ("number", "error", "asynchronous"),
-    [
-        (signal.SIGTERM, Preempted, True),
-        (signal.SIGINT, KeyboardInterrupt, False),
-    ],
+    [(signal.SIGTERM, Preempted, True), (signal.SIGINT, KeyboardInterrupt, False)],
 )
 def test_signalled_run_saves_and_resumes(
     train, unbroken, identical, tmp_path, number, error, asynchronous
