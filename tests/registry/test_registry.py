@@ -136,7 +136,7 @@ def test_records_import_only_the_standard_library():
     assert not brought & {"jax", "jaxlib", "numpy", "flax", "tyro"}
 
 
-@pytest.mark.parametrize("command", ["search", "weights convert", "data check"])
+@pytest.mark.parametrize("command", ["compare", "weights convert", "data check"])
 def test_help_does_not_import_jax(command):
     code = f"""
 import contextlib, jdml.cli
