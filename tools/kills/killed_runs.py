@@ -218,7 +218,7 @@ ONE: dict[str, Callable[[], None]] = {
 
 def swept() -> None:
     """Runs of a sweep, and its results."""
-    small = "--data digits --labels parity --model killed_runs:tiny --dim 4 --steps 4 {TWO}"
+    small = f"--data digits --labels parity --model killed_runs:tiny --dim 4 --steps 4 {TWO}"
     command(f"sweep {small} --set lr=1e-2,1e-3 --seeds 1 --quiet --out run --checkpoint-every 2")
 
 
