@@ -16,13 +16,20 @@ from typing import Annotated, Any, Literal
 import tyro
 
 from jdml.cli.options.parts import option_of, parts_of
+from jdml.cli.options.train import NOT_OPTIONS
 from jdml.cli.train import Train
 from jdml.recipes import Recipe
 from jdml.registry.constraints import nearest
 
 OWN = ("seed", "out", "quiet", "coordinator", "processes", "process")
 """Options of jdml train that a sweep sets itself, or has not."""
-LISTS = ("loss_setting", "method_setting", "lr_multiplier", "train_classes")
+LISTS = (
+    "loss_setting",
+    "lr_multiplier",
+    "method_setting",
+    "train_classes",
+    "weight_decay_roles",
+)
 """Options of several words."""
 HELD_OUT = 0.2
 """Share of the training rows by which a sweep chooses, where the data has no val part of its own."""
@@ -198,7 +205,8 @@ def _fields() -> dict[str, tuple[str, tuple[str, ...]]]:
             name = option_of(type(part), field.name).removeprefix("--").replace("-", "_")
             found[name] = (group, (*inner, field.name))
     found["lr"] = found["learning_rate"]
-    del found["method"], found["proxies"]
+    for name in ("method", "proxies", *NOT_OPTIONS):
+        del found[name]
     for group_field in dataclasses.fields(Train):
         value = getattr(Train(), group_field.name)
         if dataclasses.is_dataclass(value):

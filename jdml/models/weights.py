@@ -86,7 +86,7 @@ def convert_weights(path: str | Path, out: str | Path, *, arch: str) -> Conversi
         is to be made with (:func:`weights_settings`): positions that were learned with transformers are resampled as
         there, timm's SigLIP has the exact GELU, a file for images of another size brings its grid. What no file tells
         is to be told: ``create("vit_s16", resampling="dino")`` for DINO's, ``create("clip_b32", activation="gelu")``
-        for LAION's CLIP, or ``--input-stats vit_s16_dino``, ``clip_b32_laion`` on the command line. Nor does a file
+        for LAION's CLIP, or ``--normalization vit_s16_dino``, ``clip_b32_laion`` on the command line. Nor does a file
         tell timm's ``efficientnet_lite0`` from ``tf_efficientnet_lite0``, which alone is the network here.
 
     Example:

@@ -72,11 +72,13 @@ class BatchConfig(Config):
         return DEFAULT_SIZE if self.size is None else self.size
 
     def replace(self, **changes: Any) -> Self:
-        """Return a copy with other values; a new ``size`` takes the place of ``classes``, and the reverse."""
+        """Return a copy; ``size`` takes the place of ``classes`` and the reverse, ``epochs`` that of ``steps``."""
         if changes.get("size") is not None:
             changes = {"classes": None, "samples_per_class": None, **changes}
         elif changes.get("classes") is not None:
             changes = {"size": None, **changes}
+        if "epochs" in changes:
+            changes = {"steps": None, **changes}
         return super().replace(**changes)
 
     def num_steps(self, steps_per_epoch: int) -> int:

@@ -12,12 +12,12 @@ class RecipeError(ValueError):
     """Values of a recipe that are out of range or contradict each other.
 
     Attributes:
-        template: the message, fields' names in braces.
+        template: the message, fields' names in braces, with their class where other classes have them, too.
     """
 
     def __init__(self, template: str) -> None:
         self.template = template
-        super().__init__(self.with_names(str))
+        super().__init__(self.with_names(lambda name: name.rpartition(".")[2]))
 
     def with_names(self, name: Callable[[str], str]) -> str:
         """Return the message with each field renamed.
@@ -46,6 +46,8 @@ class Config:
             name, _, wrong = str(error).partition(" ")
             if name == "name":
                 name = type(self).__name__.removesuffix("Config").lower()
+            else:
+                name = f"{type(self).__name__}.{name}"
             raise RecipeError(f"{{{name}}} {wrong}") from None
 
     def __hash__(self) -> int:
@@ -90,6 +92,16 @@ class Config:
             ValueError: an unknown name.
         """
         return cls(**known_fields(cls.__name__, cls, values))
+
+
+def check_regex(name: str, pattern: str | None) -> None:
+    """Refuse what is no regular expression."""
+    try:
+        re.compile(pattern or "")
+    except re.error as error:
+        raise RecipeError(
+            f"{{{name}}} must be a regular expression, got {pattern!r}: {error}"
+        ) from error
 
 
 def set_field(config: Config, name: str, value: Any) -> None:

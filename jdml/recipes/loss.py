@@ -72,10 +72,10 @@ class LossConfig(Config):
     """The loss; proxy losses learn vectors of each class."""
     settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     """The loss's own numbers, such as margin=0.2 or reduce_fn=mean."""
-    weight: Annotated[float, non_negative] = 1.0
-    """Factor of the whole loss."""
     miner: str = "none"
     """Pairs that a pair loss sees, such as easy_positive+semi_hard:margin=0.2."""
+    weight: Annotated[float, non_negative] = 1.0
+    """Factor of the whole loss."""
     normalize: Literal["sphere", "ball", "none"] = "sphere"
     """How embeddings are scaled, in the loss and in retrieval."""
     learn_beta: Literal["class", "shared"] | None = None

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 
 from jdml import adapt, models
 from jdml.data import ImageFiles
-from jdml.recipes.config import Config, RecipeError
+from jdml.recipes.config import Config, RecipeError, check_regex
 from jdml.registry import NETWORKS
 from jdml.registry.constraints import inside_unit, non_negative, one_of, positive
 from jdml.registry.networks import OWN, for_images
@@ -119,20 +119,20 @@ class FinetuneConfig(Config):
 
     freeze: str | None = None
     """What is frozen: backbone, or a regular expression of parameters' paths."""
-    freeze_batch_norm: bool = False
-    """Keep the running statistics of batch norm."""
-    cached_views: Annotated[int, non_negative] = 1
-    """With a frozen backbone: views of each image whose features are cached; 0: none."""
+    lora: Annotated[int | None, positive] = None
+    """Rank of low-rank changes of the blocks' kernels; the rest is frozen but the head."""
     last_blocks: Annotated[int | None, positive] = None
     """Train only the network's last blocks, so many, and what follows."""
     layer_decay: Annotated[float | None, inside_unit] = None
     """Factor of the learning rate from each block to the one before it."""
-    lora: Annotated[int | None, positive] = None
-    """Rank of low-rank changes of the blocks' kernels; the rest is frozen but the head."""
     lora_alpha: Annotated[float | None, positive] = None
     """Low-rank changes are multiplied by this over the rank. None: by 1."""
     lora_paths: str | None = None
     """Arrays that change, as a regular expression. None: the blocks' kernels."""
+    cached_views: Annotated[int, non_negative] = 1
+    """With a frozen backbone: views of each image whose features are cached; 0: none."""
+    freeze_batch_norm: bool = False
+    """Keep the running statistics of batch norm."""
     backbone_freeze_epochs: Annotated[int, non_negative] = 0
     """First epochs in which only the head and the loss's parameters learn."""
     backbone_freeze_steps: Annotated[int | None, non_negative] = None
@@ -141,12 +141,7 @@ class FinetuneConfig(Config):
     def __post_init__(self) -> None:
         super().__post_init__()
         for name in ("freeze", "lora_paths"):
-            try:
-                re.compile(getattr(self, name) or "")
-            except re.error as error:
-                raise RecipeError(
-                    f"{{{name}}} must be a regular expression, got {getattr(self, name)!r}: {error}"
-                ) from error
+            check_regex(name, getattr(self, name))
         given = [n for n in ("freeze", "last_blocks", "lora") if getattr(self, n) is not None]
         if len(given) > 1:
             raise RecipeError(

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 import optax
 
 from jdml import adapt, optim
-from jdml.recipes.config import Config, RecipeError, set_field
+from jdml.recipes.config import Config, RecipeError, check_regex, set_field
 from jdml.recipes.loss import LossConfig, ProxyConfig
 from jdml.recipes.network import FinetuneConfig, NetworkConfig
 from jdml.recipes.parsing import parse_named
@@ -39,14 +39,12 @@ class OptimizerConfig(Config):
     """adam (weight decay in the gradient), adamw (decoupled), sgd (momentum 0.9)."""
     learning_rate: Annotated[float, positive] = 1e-4
     """Learning rate of the network."""
+    weight_decay: Annotated[float, non_negative] = 0.0
+    """Weight decay of the network."""
     lr_multipliers: Mapping[str, float] = dataclasses.field(
         default_factory=lambda: {"proxies": 100.0}
     )
-    """Factors by role (proxies, beta, flow) or by path, as regular expressions."""
-    b2: Annotated[float, share] = 0.999
-    """Decay of Adam's second moment."""
-    weight_decay: Annotated[float, non_negative] = 0.0
-    """Weight decay of the network."""
+    """Factors of a role (proxies, beta, flow), or of paths: a regular expression."""
     weight_decay_roles: tuple[str, ...] = ()
     """Roles that decay, too, such as proxies."""
     schedule: str = "constant"
@@ -57,6 +55,8 @@ class OptimizerConfig(Config):
     """Norm that gradients are clipped to: of all together, or by role."""
     clip_value: Annotated[float | None, positive] = None
     """Largest entry of any gradient."""
+    b2: Annotated[float, share] = 0.999
+    """Decay of Adam's second moment."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -71,6 +71,9 @@ class OptimizerConfig(Config):
             for role, number in given.items():
                 if number is not None:
                     _check_number(f"{{{name}}}{f'[{role!r}]' * bool(role)}", number)
+                if name == "clip_global_norm" and number == 0:
+                    raise RecipeError("{clip_global_norm} must be positive, got 0")
+                check_regex(name, role)
         roles: Any = self.weight_decay_roles
         if isinstance(roles, str) or not isinstance(roles, tuple | list):
             raise TypeError(f"weight_decay_roles must be names of roles, got {roles!r}")
@@ -180,7 +183,7 @@ class OptimizerConfig(Config):
         of_paths = {
             pattern: factor
             for pattern, factor in self.lr_multipliers.items()
-            if not any(re.fullmatch(pattern, role) for role in (*roles, *ROLES))
+            if pattern not in (*roles, *ROLES)
         }
         if of_paths:
             parts.append(adapt.scale_by_path(of_paths))
@@ -225,8 +228,7 @@ class OptimizerConfig(Config):
 
     def _multiplier(self, role: str) -> float:
         """Return the factor of a role's learning rate."""
-        found = (f for pattern, f in self.lr_multipliers.items() if re.fullmatch(pattern, role))
-        return 1.0 if role == "model" else next(found, 1.0)
+        return 1.0 if role == "model" else self.lr_multipliers.get(role, 1.0)
 
     def _check_roles(self, roles: tuple[str, ...]) -> None:
         """Refuse a rate of the model beside its own, and decay of a role that there is not."""
@@ -304,7 +306,7 @@ def _later(schedule: Any, steps: int) -> Any:
 
 
 def _check_number(name: str, value: Any) -> None:
-    """Factors by role (proxies, beta, flow) or by path, as regular expressions."""
+    """Refuse anything but a finite number that is not negative."""
     number = isinstance(value, int | float) and not isinstance(value, bool)
     if not number or not math.isfinite(value) or value < 0:
         raise RecipeError(f"{name} must be a number that is not negative, got {value!r}")

@@ -9,13 +9,16 @@ from jdml.registry import MINERS
 from jdml.registry.constraints import nearest
 
 
-def parse_settings(settings: Iterable[str], option: str, *, words: bool = False) -> dict[str, Any]:
+def parse_settings(
+    settings: Iterable[str], option: str, *, words: bool = False, patterns: bool = False
+) -> dict[str, Any]:
     """Read ``name=value`` settings; values are Python literals, or, with ``words``, names without quotes.
 
     Args:
         settings: what was typed.
         option: what it was typed for, for the message.
         words: whether a name without quotes is a value, too.
+        patterns: whether names are regular expressions.
 
     Returns:
         Values by name: numbers as numbers.
@@ -31,11 +34,11 @@ def parse_settings(settings: Iterable[str], option: str, *, words: bool = False)
     """
     parsed: dict[str, Any] = {}
     for setting in settings:
-        name, equals, value = setting.partition("=")
+        name, equals, value = setting.rpartition("=") if patterns else setting.partition("=")
         if name in parsed:
             raise ValueError(f"{option} says {name} twice: {setting!r} is one more")
         try:
-            if not equals or not name.isidentifier():
+            if not equals or not (patterns or name.isidentifier()):
                 raise ValueError
             is_word = value.replace("+", "_").isidentifier()
             if words and is_word and value not in ("True", "False", "None"):

@@ -123,7 +123,7 @@ def _vits() -> Iterator[Network]:
         others: dict[str, Any] = {}
         if size in dino:
             weights += f", or DINO's {dino[size]} of dl.fbaipublicfiles.com/dino (then train with "
-            weights += f"--input-stats {name}_dino)"
+            weights += f"--normalization {name}_dino)"
             others = _or_other(f"{name}_dino", IMAGENET, resampling="dino")
         dialects = "jdml.models.vit_dialects:VIT"
         others |= {"images": SIGNED, "dialects": dialects, "weights": weights}
@@ -143,7 +143,7 @@ def _dinov2() -> Iterator[Network]:
             dialects="jdml.models.vit_dialects:DINOV2",
             weights=f"model.safetensors of facebook/dinov2-{word} on huggingface.co, or "
             f"dinov2_vit{size}14_pretrain.pth of dl.fbaipublicfiles.com/dinov2 (then train with "
-            f"--input-stats {name}_meta)",
+            f"--normalization {name}_meta)",
             **_or_other(f"{name}_meta", IMAGENET, resampling="dino"),
         )
         yield _vit(
@@ -176,7 +176,7 @@ def _clips() -> Iterator[Network]:
             images=CLIP,
             dialects="jdml.models.vit_dialects:CLIP",
             weights=f"model.safetensors of openai/clip-vit-{word}-patch{patch} on huggingface.co, or "
-            f"open_clip_model.safetensors of LAION's (then train with --input-stats {name}_laion)",
+            f"open_clip_model.safetensors of LAION's (then train with --normalization {name}_laion)",
             **_or_other(f"{name}_laion", CLIP, activation="gelu"),
         )
 

@@ -19,7 +19,14 @@ from jdml.recipes.pairs_in_batches import check_positives
 from jdml.registry.pointers import is_pointer
 from jdml.training.alternation import make_callback
 from jdml.training.begin import FromPretrained, State, pretrained
-from jdml.training.callbacks import EMA, AnyCallback, LossScale, SkipNonfinite, StatefulCallback
+from jdml.training.callbacks import (
+    EMA,
+    AnyCallback,
+    Callbacks,
+    LossScale,
+    SkipNonfinite,
+    StatefulCallback,
+)
 from jdml.training.door import check_train, tell_gaps
 from jdml.training.factory import make_own
 from jdml.training.fit_result import Embedder, Evaluate, FitResult
@@ -134,6 +141,7 @@ def train(
     if not is_own and from_files:
         batches = ImageBatches(train, batches, seed=seed)
     evaluation = _evaluation(recipe, parts.get("evaluation"), validation, per_epoch)
+    Callbacks.of(callbacks)
     kinds = {type(callback) for callback in callbacks}
     added: list[Any] = [callback for callback in _declared(recipe) if type(callback) not in kinds]
     if not any(map(_is_stateful, callbacks)):
@@ -167,7 +175,7 @@ def train(
         state=state,
         run=dataclasses.replace(
             config,
-            config={"recipe": recipe.to_json(), **(config.config or {})},
+            config={**(config.config or {}), "recipe": recipe.to_json()},
             normalize=config.normalize or recipe.loss.normalization,
         ),
         evaluation=evaluation,
@@ -219,10 +227,12 @@ def _evaluation(
     asked, evaluation = recipe.evaluation, Evaluation.of(own)
     if not isinstance(own, Evaluation):
         evaluation = dataclasses.replace(evaluation, every=asked.every or steps_per_epoch)
-        if own is not None or validation is not None:
-            evaluation = dataclasses.replace(
-                evaluation, monitor=asked.monitor, patience=asked.patience
-            )
+    if evaluation.function is not None or validation is not None:
+        evaluation = dataclasses.replace(
+            evaluation,
+            monitor=evaluation.monitor or asked.monitor,
+            patience=evaluation.patience or asked.patience,
+        )
     if evaluation.function is None and validation is not None:
         monitor = evaluation.monitor or MONITOR
         function = retrieval_in(validation, recipe)

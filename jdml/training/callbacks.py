@@ -112,6 +112,11 @@ class Every:
     every: int
     function: Callable[..., Any]
 
+    @property
+    def config(self) -> Mapping[str, Any] | None:
+        """What a run's folder compares of the function, if anything."""
+        return getattr(self.function, "config", None)
+
     def __call__(self, step: int, state: TrainState, metrics: Mapping[str, float], /) -> Any:
         """Call the function."""
         return self.function(step, state, metrics)

@@ -40,9 +40,9 @@ class RunConfig:
     checkpoint_every: int | None = None
     log_every: int = 50
     resume: bool = True
+    config: Mapping[str, Any] | None = None
     allow_more_steps: bool = False
     async_checkpoints: bool = False
-    config: Mapping[str, Any] | None = None
     normalize: Normalize | None = None
 
     def __post_init__(self) -> None:

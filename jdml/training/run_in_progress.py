@@ -97,15 +97,12 @@ class Run:
         step = self.done.step
         record: Record = {"step": step, **self._collect(), **self.feed.seen()}
         self.waiting = self.feed.waiting()
-        if self.evaluate is not None and self.schedule.evaluates(step):
-            scores = self._evaluate()
-            for name in sorted(scores.keys() & {*record, "model", "skipped"}):
-                raise ValueError(
-                    f"evaluation must not call a metric {name!r}, which the log has of training: call it otherwise"
-                )
-            self.done.scored = list(scores)
-            record |= scores
+        if self.schedule.evaluates(step):
+            self._score(record)
+        running = self.done.stopped is None
         self._call_back(record)
+        if running and self.done.stopped is not None and not self.schedule.evaluates(step):
+            self._score(record)
         if step == self.schedule.steps and self.done.stopped is None:
             self.done.stopped = "steps"
         if self.folder is not None and self.done.stopped is not None:
@@ -115,6 +112,18 @@ class Run:
         self.log.write({**record, **self.waiting})
         if self.schedule.saves(step) or self.done.stopped is not None:
             self.save()
+
+    def _score(self, record: Record) -> None:
+        """Evaluate, where the run has an evaluation, and add its scores to a record."""
+        if self.evaluate is None:
+            return
+        scores = self._evaluate()
+        for name in sorted(scores.keys() & {*record, "model", "skipped"}):
+            raise ValueError(
+                f"evaluation must not call a metric {name!r}, which the log has of training: call it otherwise"
+            )
+        self.done.scored = list(scores)
+        record |= scores
 
     def summary(self) -> Mapping[str, float | int | str]:
         """Return what the progress bar shows: the last loss, the last watched metric, the waiting for images.
@@ -240,12 +249,13 @@ class Run:
             state, stop = cast(TrainState | None, result.state), result.stop
         else:
             returned: Any = callback(step, self.state, numbers)
+            returned = Stop() if returned is Stop else returned
             state, stop = (None, returned) if isinstance(returned, Stop) else (returned, None)
-        if self.done.stopped is not None or step == self.schedule.steps:
-            return  # what was evaluated is the result
-        if state is not None and state is not self.state:
-            self.state = self.place(replaced(state, self.state))
-        if stop is not None:
+        ended = self.done.stopped is not None or step == self.schedule.steps
+        evaluated = self.evaluate is not None and self.schedule.evaluates(step)
+        if state is not None and state is not self.state and not (ended and evaluated):
+            self.state = self.place(replaced(state, self.state))  # what was evaluated last is kept
+        if stop is not None and not ended:
             self.done.stopped = stop.reason
 
     def _tree(self) -> dict[str, Tree]:

@@ -194,7 +194,7 @@ def test_only_the_head_and_the_objective_learn_during_warm_up():
     plan = Recipe(
         loss=LossConfig("proxy_anchor"),
         finetune=FinetuneConfig(backbone_freeze_epochs=2),
-        optimizer=OptimizerConfig(learning_rate=0.1, lr_multipliers={"prox.*": 10}),
+        optimizer=OptimizerConfig(learning_rate=0.1, lr_multipliers={"proxies": 10}),
     )
     updates = updates_of(plan, [1.0] * 8, steps_per_epoch=3)
     conv = [0] * 6 + [-0.1] * 2
@@ -238,13 +238,16 @@ def test_rates_decay_by_the_runs_epochs_after_a_warm_up(schedule, warmup, frozen
 def test_learning_rates_by_path_and_clipping_by_role():
     """A pattern of paths scales what it names alone; a norm for each role lets no other role's gradient count."""
     optimizer = OptimizerConfig(
-        "sgd", 0.1, {"head": 3.0, "prox.*": 10.0}, clip_global_norm={"model": 2.0, ".*": 1.0}
+        "sgd",
+        0.1,
+        lr_multipliers={"(?!head).*": 3.0, "proxies": 10.0},
+        clip_global_norm={"model": 2.0, ".*": 1.0},
     )
     plan = Recipe(loss=LossConfig("proxy_anchor"), optimizer=optimizer)
     updates = updates_of(plan, [8.0], steps_per_epoch=1)
     each = 2.0 / np.sqrt(2)  # two parameters share the model's norm
-    np.testing.assert_allclose(updates["model"]["conv"], [-0.1 * each], rtol=1e-6)
-    np.testing.assert_allclose(updates["model"]["head"], [-0.3 * each], rtol=1e-6)
+    np.testing.assert_allclose(updates["model"]["conv"], [-0.3 * each], rtol=1e-6)
+    np.testing.assert_allclose(updates["model"]["head"], [-0.1 * each], rtol=1e-6)
     np.testing.assert_allclose(updates["proxies"], [-1.0], rtol=1e-6)
 
 

@@ -195,7 +195,8 @@ def _values(part: Config, typed: Typed) -> dict[str, Any]:
         if isinstance(own, Config):
             value = _values(own, value)
         elif isinstance(value, tuple) and isinstance(own, Mapping):
-            value = {**own, **parse_settings(value, option_of(type(part), name))}
+            option, patterns = option_of(type(part), name), name == "lr_multipliers"
+            value = {**own, **parse_settings(value, option, patterns=patterns)}
         values[name] = value
     return values
 
@@ -239,7 +240,12 @@ def _options_by_field() -> dict[str, str]:
         for field in dataclasses.fields(part):
             option = option_of(type(part), field.name)
             options.setdefault(field.name, option)
-            options[f"{path}.{field.name}"] = option
+            options[f"{path}.{field.name}"] = options[f"{type(part).__name__}.{field.name}"] = (
+                option
+            )
+    for kind in METHODS.values():
+        for field in dataclasses.fields(kind):
+            options[f"{kind.__name__}.{field.name}"] = f"--method-setting {field.name}"
     return options
 
 

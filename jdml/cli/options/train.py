@@ -51,8 +51,8 @@ def recipe_of_loss(name: str) -> Recipe:
     )
 
 
-MEASURED = ("nmi", "nmi_cluster_factor", "map_divisor")
-"""What a paper's recipe measures, and this command does not."""
+NOT_OPTIONS = ("epochs", "nmi", "nmi_cluster_factor", "map_divisor")
+"""Fields of a paper's recipe that this command does not read: it counts steps, and measures retrieval alone."""
 SHOWN = recipe_of_loss("triplet")
 """The recipe whose values the help shows."""
 
@@ -67,9 +67,9 @@ class TrainOptions:
     loss: Annotated[Typed, options_of(SHOWN.loss)] = typed()
     method: Annotated[MethodOptions, options_of(MethodOptions())] = typed()
     finetune: Annotated[Typed, options_of(SHOWN.finetune)] = typed()
-    batch: Annotated[Typed, options_of(SHOWN.batch)] = typed()
+    batch: Annotated[Typed, options_of(SHOWN.batch, without=NOT_OPTIONS)] = typed()
     optimizer: Annotated[Typed, options_of(SHOWN.optimizer)] = typed()
-    evaluation: Annotated[Typed, options_of(SHOWN.evaluation, without=MEASURED)] = typed()
+    evaluation: Annotated[Typed, options_of(SHOWN.evaluation, without=NOT_OPTIONS)] = typed()
     run: Annotated[RunOptions, options_of(RunOptions())] = typed()
     devices: Annotated[DeviceOptions, options_of(DeviceOptions())] = typed()
 
@@ -126,10 +126,10 @@ class TrainOptions:
 
     @cached_property
     def _recipe(self) -> Recipe:
-        recipe = with_typed(self.base_recipe(), self.typed_parts())
-        if not self.has_batch and not recipe.loss.has_proxies:
-            recipe = recipe.replace(batch=PAIR_BATCH)
-        return recipe
+        base, typed = self.base_recipe(), self.typed_parts()
+        if not self.has_batch and not with_typed(base, {"loss": self.loss}).loss.has_proxies:
+            base = base.replace(batch=PAIR_BATCH)
+        return with_typed(base, typed)
 
     def check(self) -> None:
         """Refuse options of different groups that contradict each other."""
