@@ -84,13 +84,15 @@ class LossConfig(Config):
     """Remembered embeddings that a pair loss also compares with."""
     memory_start_step: Annotated[int, non_negative] = 0
     """Step from which the memory is used."""
-    proxies: ProxyConfig = ProxyConfig()
+    proxies: ProxyConfig = dataclasses.field(default_factory=ProxyConfig)
     method: Method | None = None
     """What is made of the loss: ``CCPConfig`` or ``NIRConfig``. None: the loss alone."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         one_of("loss", self.name, LOSSES)
+        if not isinstance(self.proxies, ProxyConfig):
+            raise TypeError(f"proxies must be a ProxyConfig, got {self.proxies!r}")
         if self.method is not None and not isinstance(self.method, Method):
             raise TypeError(
                 f"method must be a CCPConfig, a NIRConfig or another Method, got {self.method!r}"

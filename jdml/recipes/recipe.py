@@ -38,12 +38,12 @@ class Recipe(Config):
         jdml.recipes.config.RecipeError: miner is for pair losses; proxy_anchor is a proxy loss
     """
 
-    loss: LossConfig = LossConfig()
-    network: NetworkConfig = NetworkConfig()
-    finetune: FinetuneConfig = FinetuneConfig()
-    batch: BatchConfig = BatchConfig()
-    optimizer: OptimizerConfig = OptimizerConfig()
-    evaluation: EvaluationConfig = EvaluationConfig()
+    loss: LossConfig = dataclasses.field(default_factory=LossConfig)
+    network: NetworkConfig = dataclasses.field(default_factory=NetworkConfig)
+    finetune: FinetuneConfig = dataclasses.field(default_factory=FinetuneConfig)
+    batch: BatchConfig = dataclasses.field(default_factory=BatchConfig)
+    optimizer: OptimizerConfig = dataclasses.field(default_factory=OptimizerConfig)
+    evaluation: EvaluationConfig = dataclasses.field(default_factory=EvaluationConfig)
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):

@@ -137,7 +137,8 @@ def train(
         objective, optimizer = parts_of_step(recipe, train.num_classes, per_epoch, steps)
     else:
         optimizer = make_optimizer(recipe, roles_of(objective), per_epoch, steps)
-    from_files = isinstance(train.images, ImageFiles) and not recipe.finetune.caches_features
+    caches = isinstance(model, Frozen) and model.cached_views is not None
+    from_files = isinstance(train.images, ImageFiles) and not caches
     if not is_own and from_files:
         batches = ImageBatches(train, batches, seed=seed)
     evaluation = _evaluation(recipe, parts.get("evaluation"), validation, per_epoch)
@@ -153,7 +154,7 @@ def train(
             evaluation.monitor,
             seed=seed,
             preprocess=preprocess,
-            augment=_augments(recipe, batches),
+            augment=_augments(model, batches),
         )
         added += [] if of_method is None else [of_method]
     check_head(recipe, network, train, preprocess)
@@ -202,10 +203,13 @@ def _check_asked(recipe: Any, train: Any, validation: Any, parts: Mapping[str, A
             f"validation must be a data set with images and labels, got a {type(validation).__name__}"
         )
     asked = Evaluation.of(parts.get("evaluation"))
-    if asked.monitor is not None and asked.function is None and validation is None:
-        raise ValueError(
-            f"monitor is {asked.monitor!r}, but there is neither validation nor an evaluation function"
-        )
+    if asked.function is None and validation is None:
+        for name in ("monitor", "patience"):
+            value = getattr(asked, name) or getattr(recipe.evaluation, name)
+            if value is not None:
+                raise ValueError(
+                    f"{name} is {value!r}, but there is neither validation nor an evaluation function"
+                )
 
 
 def _is_stateful(callback: Any) -> bool:
@@ -240,10 +244,10 @@ def _evaluation(
     return evaluation
 
 
-def _augments(recipe: Recipe, batches: Any) -> bool:
-    """Whether image files are augmented in training: those of kept features only where there are several views."""
-    tune = recipe.finetune
-    return tune.cached_views > 1 if tune.caches_features else getattr(batches, "augment", True)
+def _augments(model: Any, batches: Any) -> bool:
+    """Whether image files are augmented in training: of cached features only where there are several views."""
+    views = model.cached_views if isinstance(model, Frozen) else None
+    return getattr(batches, "augment", True) if views is None else views > 1
 
 
 def _tell_shape(recipe: Recipe, model: Any) -> None:
