@@ -156,6 +156,7 @@ def test_size_and_classes_replace_each_other():
     assert batch.replace(size=5) == BatchConfig(size=5)
     assert BatchConfig(size=5).replace(classes=8, samples_per_class=4) == batch
     assert BatchConfig().rows == 128
+    assert BatchConfig(steps=9).replace(epochs=2) == BatchConfig(epochs=2)
 
 
 def test_numpy_and_jax_scalars_become_python_numbers():

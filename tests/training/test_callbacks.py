@@ -68,6 +68,19 @@ def test_a_callback_ends_the_run(fit_toy):
     assert fit_toy(steps=4, callbacks=[stop]).stopped == "steps"
 
 
+def test_a_run_that_a_callback_ends_is_evaluated(fit_toy):
+    result = fit_toy(steps=9, every=9, callbacks=[every(4, lambda step, state, metrics: Stop)])
+    assert (result.stopped, result.history[-1]["step"]) == ("callback", 4)
+    assert "spread" in result.history[-1]
+
+
+def test_a_state_that_is_returned_last_is_kept_where_nothing_was_evaluated(fit_toy):
+    proxies = jnp.ones((4, 2))
+    last = every(3, lambda step, s, metrics: s._replace(params={**s.params, "proxies": proxies}))
+    result = fit_toy(steps=3, function=None, callbacks=[last])
+    np.testing.assert_array_equal(result.state.params["proxies"].reshape(4, 2), proxies)
+
+
 def test_a_callback_replaces_the_state(fit_toy, identical):
     """But not after the last step: what was evaluated is the result. Its own arrays stay its own."""
     proxies = jnp.ones((4, 2))
