@@ -22,6 +22,7 @@ from jdml.cli.options.parts import (
     make_groups,
     options_of,
     typed,
+    typed_parts,
     with_typed,
 )
 from jdml.cli.options.run import FolderOptions, WeightOptions
@@ -141,8 +142,7 @@ class Benchmark:
             raise ValueError(f"--method-setting: {error}") from error
         if "pooling" in self.network and base.network.pooling is None:
             raise ValueError(f"--pooling is not for --backbone {task.backbone}, which has its own")
-        names = ("loss", "network", "finetune", "batch", "optimizer", "evaluation")
-        made = with_typed(base, {name: getattr(self, name) for name in names})
+        made = with_typed(base, typed_parts(self))
         settings = ("alpha", "delta")
         changed = [n for n in settings if made.loss.settings.get(n) != base.loss.settings.get(n)]
         if base.loss.proxies.clip_norm is not None and changed:

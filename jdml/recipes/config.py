@@ -40,6 +40,10 @@ class Config:
         cls.__hash__ = Config.__hash__  # type: ignore[method-assign]  # or dataclass hashes mappings, too
 
     def __post_init__(self) -> None:
+        for name, kind in _parts(type(self)):
+            part = getattr(self, name)
+            if not isinstance(part, kind):
+                raise TypeError(f"{name} must be a {kind.__name__}, got a {type(part).__name__}")
         try:
             check_fields(self)
         except ValueError as error:
@@ -91,7 +95,15 @@ class Config:
             TypeError: values that are no mapping.
             ValueError: an unknown name.
         """
-        return cls(**known_fields(cls.__name__, cls, values))
+        given = known_fields(cls.__name__, cls, values)
+        nested = {name: kind.from_json(given[name]) for name, kind in _parts(cls) if name in given}
+        return cls(**{**given, **nested})
+
+
+def _parts(kind: type[Config]) -> list[tuple[str, type[Config]]]:
+    """Return the fields that are themselves parts, and their classes."""
+    kinds = ((field.name, field.type) for field in dataclasses.fields(kind))
+    return [(name, k) for name, k in kinds if isinstance(k, type) and issubclass(k, Config)]
 
 
 def check_regex(name: str, pattern: str | None) -> None:

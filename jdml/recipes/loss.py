@@ -91,8 +91,6 @@ class LossConfig(Config):
     def __post_init__(self) -> None:
         super().__post_init__()
         one_of("loss", self.name, LOSSES)
-        if not isinstance(self.proxies, ProxyConfig):
-            raise TypeError(f"proxies must be a ProxyConfig, got {self.proxies!r}")
         if self.method is not None and not isinstance(self.method, Method):
             raise TypeError(
                 f"method must be a CCPConfig, a NIRConfig or another Method, got {self.method!r}"
@@ -136,12 +134,9 @@ class LossConfig(Config):
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> "LossConfig":
         """Read what ``to_json`` returned; an absent field has its default."""
-        given = dict(values) if isinstance(values, Mapping) else values
-        if isinstance(given, dict) and isinstance(given.get("proxies"), Mapping):
-            given["proxies"] = ProxyConfig.from_json(given["proxies"])
-        if isinstance(given, dict) and given.get("method") is not None:
-            given["method"] = _method(given["method"])
-        return super().from_json(given)
+        if isinstance(values, Mapping) and values.get("method") is not None:
+            values = {**values, "method": _method(values["method"])}
+        return super().from_json(values)
 
     def build(
         self, num_classes: int, dim: int = 64, *, dtype: str = "float32", **own: Any

@@ -1,11 +1,9 @@
 """What a recipe is: the whole description of how a method is trained, in six parts of plain values."""
 
 import dataclasses
-from collections.abc import Mapping
-from typing import Any
 
 from jdml.recipes.batch import BatchConfig
-from jdml.recipes.config import Config, RecipeError, known_fields
+from jdml.recipes.config import Config, RecipeError
 from jdml.recipes.evaluation import EvaluationConfig
 from jdml.recipes.loss import LossConfig
 from jdml.recipes.network import FinetuneConfig, NetworkConfig
@@ -46,28 +44,11 @@ class Recipe(Config):
     evaluation: EvaluationConfig = dataclasses.field(default_factory=EvaluationConfig)
 
     def __post_init__(self) -> None:
-        for field in dataclasses.fields(self):
-            part = getattr(self, field.name)
-            if isinstance(field.type, type) and issubclass(field.type, Config):
-                if not isinstance(part, field.type):
-                    raise TypeError(
-                        f"{field.name} must be a {field.type.__name__}, got a {type(part).__name__}"
-                    )
+        super().__post_init__()
         self._check_time()
         for name in ("last_blocks", "layer_decay"):
             if getattr(self.finetune, name) is not None and self.network.name is not None:
                 self.network.blocks(name)
-
-    @classmethod
-    def from_json(cls, values: Mapping[str, Any]) -> "Recipe":
-        """Read what ``to_json`` returned; an absent field has its default."""
-        kinds = {field.name: field.type for field in dataclasses.fields(cls)}
-        given = known_fields("a recipe", cls, values)
-        for name, value in given.items():
-            kind = kinds[name]
-            if isinstance(kind, type) and issubclass(kind, Config):
-                given[name] = kind.from_json(value)
-        return cls(**given)
 
     def _check_time(self) -> None:
         """Refuse a warm-up of the learning rate that is as long as the run."""

@@ -121,16 +121,14 @@ def train(
         _tell_shape(recipe, model)
     model = frozen(recipe, adapted(recipe, model), train, preprocess)
     network = frozen_part(as_model(model))[0]
-    objective, batches = parts.get("objective"), parts.get("sampler")
-    is_own = batches is not None
-    drawn_by_recipe = not is_own or (callable(batches) and not hasattr(batches, "__next__"))
+    objective, own = parts.get("objective"), parts.get("sampler")
+    drawn_by_recipe = own is None or (callable(own) and not hasattr(own, "__next__"))
     if objective is None:
         _check_classes(recipe, train.labels, drawn=drawn_by_recipe)
-    if batches is None:
+    batches: Any = own
+    if drawn_by_recipe:
         batches = recipe.batch.build(train.labels, seed, getattr(train, "views", {}))
-    elif drawn_by_recipe:
-        drawn = recipe.batch.build(train.labels, seed, getattr(train, "views", {}))
-        batches = batches(train, drawn)
+        batches = batches if own is None else own(train, batches)
     per_epoch = max(1, len(train) // getattr(batches, "batch_size", recipe.batch.rows))
     steps = recipe.batch.num_steps(per_epoch)
     if objective is None:
@@ -139,7 +137,7 @@ def train(
         optimizer = make_optimizer(recipe, roles_of(objective), per_epoch, steps)
     caches = isinstance(model, Frozen) and model.cached_views is not None
     from_files = isinstance(train.images, ImageFiles) and not caches
-    if not is_own and from_files:
+    if own is None and from_files:
         batches = ImageBatches(train, batches, seed=seed)
     evaluation = _evaluation(recipe, parts.get("evaluation"), validation, per_epoch)
     Callbacks.of(callbacks)

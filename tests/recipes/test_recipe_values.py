@@ -71,7 +71,7 @@ NIR, CCP = {"name": "nir"}, {"name": "ccp"}
     ("values", "error", "name"),
     [
         ({"loss": {"name": "tripplet"}}, ValueError, "loss"),
-        ({"losses": {}}, ValueError, "a recipe has no 'losses'"),
+        ({"losses": {}}, ValueError, "Recipe has no 'losses'"),
         ({"loss": {"method": {**NIR, "wait": 1}}}, ValueError, "NIRConfig has no 'wait'"),
         ({"loss": {"method": 3}}, TypeError, "method"),
         ({"loss": "triplet"}, TypeError, "LossConfig"),

@@ -187,6 +187,11 @@ def with_typed(recipe: Recipe, typed: Mapping[str, Typed]) -> Recipe:
         )
 
 
+def typed_parts(command: Any) -> dict[str, Typed]:
+    """Return what was typed of a recipe in a command's options, by part."""
+    return {field.name: getattr(command, field.name) for field in dataclasses.fields(Recipe)}
+
+
 def _values(part: Config, typed: Typed) -> dict[str, Any]:
     """Return the values that were typed: NAME=VALUE take the place of those of the same name."""
     values: dict[str, Any] = {}

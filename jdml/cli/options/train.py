@@ -20,6 +20,7 @@ from jdml.cli.options.parts import (
     options_of,
     to_argv,
     typed,
+    typed_parts,
     with_typed,
 )
 from jdml.cli.options.run import RunOptions, WeightOptions
@@ -76,11 +77,6 @@ class TrainOptions:
     def __post_init__(self) -> None:
         make_groups(self)
 
-    def typed_parts(self) -> dict[str, Typed]:
-        """Return what was typed of a recipe, by part."""
-        names = ("loss", "network", "finetune", "batch", "optimizer", "evaluation")
-        return {name: getattr(self, name) for name in names}
-
     @property
     def has_batch(self) -> bool:
         """Whether the shape of a batch was typed."""
@@ -126,10 +122,10 @@ class TrainOptions:
 
     @cached_property
     def _recipe(self) -> Recipe:
-        base, typed = self.base_recipe(), self.typed_parts()
+        base = self.base_recipe()
         if not self.has_batch and not with_typed(base, {"loss": self.loss}).loss.has_proxies:
             base = base.replace(batch=PAIR_BATCH)
-        return with_typed(base, typed)
+        return with_typed(base, typed_parts(self))
 
     def check(self) -> None:
         """Refuse options of different groups that contradict each other."""
