@@ -20,8 +20,8 @@ from jax import Array
 from jdml import ops
 from jdml.ops import checks, safe_sqrt
 from jdml.ops.meshes import NOWHERE, Axis, by_rows
-from jdml.ops.stable import SQUARABLE, accumulate_in, bounded, widen
-from jdml.ops.streams import lifted, pair_sums
+from jdml.ops.numerics import SQUARABLE, accumulate_in, bounded, widen
+from jdml.ops.tiled_pairs import lifted, pair_sums
 
 __all__ = [
     "ALPHA",

@@ -66,7 +66,7 @@ def _run(words: list[str], *, own_process: bool) -> int:
         typed = " ".join([name, *rest[:1]]) if overview(name) else name
         hint = nearest(typed, COMMANDS) or nearest(name, COMMANDS)
         return _fail("jdml", f"COMMAND must be one of {', '.join(COMMANDS)}, got {typed!r}{hint}")
-    from jdml.registry.extras import MissingLibraryError, need
+    from jdml._optional_imports import MissingLibraryError, need
 
     try:
         for library in ("tyro", "rich", "tqdm"):

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import numpy as np
 
 from jdml import registry
+from jdml._optional_imports import need
 from jdml.cli.benchmark_table import Rows, over, show
 from jdml.cli.options.data import ImageOptions, PaperData
 from jdml.cli.options.devices import DeviceOptions
@@ -34,7 +35,6 @@ from jdml.recipes.papers import Protocol
 from jdml.recipes.parsing import parse_settings
 from jdml.registry import DATASETS
 from jdml.registry.constraints import at_least
-from jdml.registry.extras import need
 
 if TYPE_CHECKING:
     Backbone = str

@@ -11,8 +11,8 @@ from typing import Any, Literal
 
 import numpy as np
 
+from jdml._paths import at_home
 from jdml.registry.constraints import SecondLook
-from jdml.registry.places import at_home
 
 GALLERY = ("gallery_embeddings", "gallery_labels")
 """Names of arrays that are searched."""

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from jdml.registry.places import check_file
+from jdml._paths import check_file
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Export:
 
     def execute(self) -> None:
         """Export, say what was written."""
-        from jdml.registry.extras import need
+        from jdml._optional_imports import need
         from jdml.training import load
         from jdml.training.exporting import export_file
 

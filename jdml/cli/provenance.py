@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from jdml._import_path import is_pointer
+from jdml._paths import at_home
 from jdml.cli.options.parts import to_argv
-from jdml.registry.places import at_home
-from jdml.registry.pointers import is_pointer
 
 if TYPE_CHECKING:
     from jdml.data import Dataset

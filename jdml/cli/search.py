@@ -6,10 +6,10 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 
+from jdml._paths import at_home, check_file
 from jdml.cli.embed import embed_source
 from jdml.data.source import check_data_dir, read_source
 from jdml.registry.constraints import SecondLook
-from jdml.registry.places import at_home, check_file
 from jdml.training.embedded import Embedded, read_embeddings
 
 PICTURES = (".png", ".jpg", ".pdf", ".svg")

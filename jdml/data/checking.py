@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from jdml._optional_imports import MissingLibraryError, need
 from jdml.data.dataset import Dataset
 from jdml.data.duplicates import Alike, Place, by_embedding, by_hash, perceptual_hash
 from jdml.data.images import BadImageError, ImageFiles
@@ -15,7 +16,6 @@ from jdml.data.loading import IMAGE_FILES, load, read_listing
 from jdml.data.rows import images_of
 from jdml.data.walk import copies, counted
 from jdml.registry import DATASETS, Count
-from jdml.registry.extras import MissingLibraryError, need
 
 Embed = Callable[[Dataset], np.ndarray]
 """From images to embeddings ``[N, D]``, NaN for those that cannot be read."""

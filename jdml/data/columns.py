@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from jdml._paths import as_written, json_of
 from jdml.data.images import Readable, Row
 from jdml.data.labelled import PARTS
 from jdml.data.tables import HELD, Column, Table, open_table
-from jdml.registry.places import as_written, json_of
 
 TABLES = (".arrow", ".parquet")
 """Endings of such files."""

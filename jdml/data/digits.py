@@ -2,9 +2,9 @@
 
 import numpy as np
 
+from jdml._optional_imports import need
 from jdml.data.dataset import Dataset
 from jdml.data.labels import parity_labels
-from jdml.registry.extras import need
 
 SPLITS = ("train", "test", "all")
 

@@ -9,6 +9,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
+from jdml._import_path import call_own, is_pointer, resolve_own
+from jdml._paths import at_home
 from jdml.data.columns import Images, read_columns, row_named, tables_in
 from jdml.data.images import Readable
 from jdml.data.labelled import PARTS, Labelled, as_listing, in_one_form
@@ -16,8 +18,6 @@ from jdml.data.lists import Listing, data_folder, first
 from jdml.data.rows import images_of
 from jdml.data.table import ENDINGS, read_table
 from jdml.data.walk import counted, image_files, images_in, kinds, subfolders, suffixes
-from jdml.registry.places import at_home
-from jdml.registry.pointers import call_own, is_pointer, resolve_own
 
 FILLERS = ("box", "bounding", "data", "folder", "image", "images", "img", "imgs", "seg", "set")
 """Words beside a part's name: ``training_set``, ``test2017``."""

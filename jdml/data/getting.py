@@ -10,10 +10,10 @@ from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import getproxies
 
+from jdml._optional_imports import EXTRAS, MissingLibraryError, need
+from jdml._paths import check_local
 from jdml.data.prepared import prepared
 from jdml.registry import DATASETS, tfds_sets
-from jdml.registry.extras import EXTRAS, MissingLibraryError, need
-from jdml.registry.places import check_local
 
 PORTS = {"ftp": 21, "http": 80, "https": 443}
 

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import numpy as np
 
+from jdml._optional_imports import MissingLibraryError, need, progress_bar
+from jdml._paths import contents
 from jdml.data.transforms import Crops, conventional
-from jdml.registry.extras import MissingLibraryError, need, progress_bar
-from jdml.registry.places import contents
 
 if TYPE_CHECKING:
     from PIL.Image import Image

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from jdml._paths import at_home, check_local
 from jdml.data.dataset import Dataset
 from jdml.data.digits import check_split
 from jdml.data.images import ImageFiles
 from jdml.data.transforms import Crops
-from jdml.registry.places import at_home, check_local
 
 # Splits whose rows are labelled together: a query and its gallery have one numbering.
 _SHARED = {"query": "test", "gallery": "test"}

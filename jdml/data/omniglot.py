@@ -10,11 +10,11 @@ from pathlib import Path
 
 import numpy as np
 
+from jdml._optional_imports import need
 from jdml.data.dataset import Dataset
 from jdml.data.digits import check_split
 from jdml.data.lists import data_folder
 from jdml.data.prepared import prepared, read_prepared
-from jdml.registry.extras import need
 
 SPLITS = ("train", "test", "all")
 _SOURCES = {"train": "images_background", "test": "images_evaluation"}

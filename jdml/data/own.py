@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from jdml._paths import at_home
 from jdml.data.columns import Classes, Images, read_columns, tables_in
 from jdml.data.dataset import Dataset, as_labels
 from jdml.data.images import ImageFiles, Readable, Row, decode, is_grey, named_if_bad
@@ -27,7 +28,6 @@ from jdml.data.tables import HELD
 from jdml.data.transforms import Crops
 from jdml.data.walk import RealFiles
 from jdml.registry.networks import SMALL_IMAGES
-from jdml.registry.places import at_home
 
 
 def from_parquet(

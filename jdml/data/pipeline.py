@@ -10,11 +10,11 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
+from jdml._optional_imports import need
 from jdml.data.dataset import Dataset
 from jdml.data.images import BadImageError, ImageFiles, cores
 from jdml.data.samplers import EpochSampler, at_least
 from jdml.ops import checks
-from jdml.registry.extras import need
 
 ENDLESS = 1 << 60
 """Steps after which the pipeline would end."""

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from jdml._optional_imports import MissingLibraryError, need
 from jdml.data.images import Row
 from jdml.registry import DATASETS
-from jdml.registry.extras import MissingLibraryError, need
 
 VERSION = re.compile(r"\d+(\.\d+)*")
 """What a whole copy's folder is called."""

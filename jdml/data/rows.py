@@ -13,12 +13,12 @@ from typing import Any
 
 import numpy as np
 
+from jdml._optional_imports import need
+from jdml._paths import contents
 from jdml.data.columns import Classes, Images, labels_of
 from jdml.data.dataset import CHANNELS, Dataset, as_host, is_tensor
 from jdml.data.images import ImageFiles, Row, cores, upright
 from jdml.data.tables import unwrapped
-from jdml.registry.extras import need
-from jdml.registry.places import contents
 
 BLOCK = 64
 """Rows that a thread takes at a time."""

@@ -6,6 +6,8 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
+from jdml._import_path import is_pointer
+from jdml._paths import at_home
 from jdml.data.columns import row_named
 from jdml.data.dataset import Dataset
 from jdml.data.digits import NoSuchPartError
@@ -15,8 +17,6 @@ from jdml.data.loading import IMAGE_FILES, load, read_listing, read_path
 from jdml.data.splits import SHARES, resplit, train_on
 from jdml.registry import DATASETS
 from jdml.registry.constraints import nearest
-from jdml.registry.places import at_home
-from jdml.registry.pointers import is_pointer
 
 Split = Literal["all", "gallery", "query", "test", "train", "val"]
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from jdml.registry.extras import need
-from jdml.registry.places import as_written, contents, json_of
+from jdml._optional_imports import need
+from jdml._paths import as_written, contents, json_of
 
 HELD = 1 << 30
 """Bytes of row groups that a process keeps."""

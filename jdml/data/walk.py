@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from jdml.registry.extras import need
+from jdml._optional_imports import need
 
 PICTURES = {
     "AVIF": "avif",

@@ -5,7 +5,7 @@ The only room that imports distrax (extra ``flows``).
 
 import warnings
 
-from jdml.registry.extras import need
+from jdml._optional_imports import need
 
 with warnings.catch_warnings():
     # TensorFlow Probability, which distrax stands on, looks up a name that JAX has deprecated.

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from jdml.ops.stable import accumulate_in, widen
+from jdml.ops.numerics import accumulate_in, widen
 
 
 class Permute(distrax.Bijector):

@@ -14,9 +14,9 @@ from jax import Array
 from jdml import ops
 from jdml.mining import Miner, Pairs, is_by_rows, row_keys
 from jdml.ops import ReduceFn, checks
-from jdml.ops.blocks import over_rows
-from jdml.ops.distances import Narrow, Narrowed
+from jdml.ops.chunking import over_rows
 from jdml.ops.meshes import NOWHERE, Axis
+from jdml.ops.pairwise import Narrow, Narrowed
 from jdml.ops.reductions import ratio, reduced_by_rows, sum_rows
 
 __all__ = ["Anchors", "Comparison"]

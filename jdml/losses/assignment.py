@@ -12,11 +12,11 @@ from jax import Array
 from jdml import ops
 from jdml.losses.comparison import Normalize, prepare
 from jdml.ops import ReduceFn, checks
-from jdml.ops.blocks import CLASSES_AT_ONCE, Block, block_size, by_platform, over_rows
-from jdml.ops.distances import over_norms
+from jdml.ops.chunking import CLASSES_AT_ONCE, Block, block_size, by_platform, over_rows
 from jdml.ops.meshes import NOWHERE, Axis, as_axis
 from jdml.ops.normalization import inverse_norms
-from jdml.ops.stable import accumulate_in, widen
+from jdml.ops.numerics import accumulate_in, widen
+from jdml.ops.pairwise import over_norms
 
 __all__ = ["Assignment", "assign"]
 

@@ -11,7 +11,7 @@ from jdml.losses.assignment import assign
 from jdml.losses.comparison import Normalize, prepare, valid_rows
 from jdml.ops import ReduceFn, checks, mean
 from jdml.ops.meshes import Axis, as_axis
-from jdml.ops.stable import accumulate_in
+from jdml.ops.numerics import accumulate_in
 
 __all__ = ["contrastive_potential_loss", "field_activity", "potential_field_loss"]
 

@@ -18,7 +18,7 @@ from jdml.losses.terms import (
 )
 from jdml.ops import ReduceFn, checks, log_sum_exp, mean, total
 from jdml.ops.normalization import inverse_norms
-from jdml.ops.stable import accumulate_in, widen
+from jdml.ops.numerics import accumulate_in, widen
 
 __all__ = [
     "center_regularizer",

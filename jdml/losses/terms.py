@@ -11,7 +11,7 @@ from jax import Array
 from jdml.losses.assignment import Assignment
 from jdml.ops import ReduceFn, log1p_sum_exp, log_sum_exp, safe_sqrt
 from jdml.ops.normalization import inverse_norms
-from jdml.ops.stable import below_peak
+from jdml.ops.numerics import below_peak
 
 Similarity = Callable[[Assignment], Array]
 """``[B, C]`` from an assignment: how alike embeddings and classes are."""

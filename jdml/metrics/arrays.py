@@ -9,12 +9,12 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
+from jdml._paths import check_room
 from jdml.metrics.clustering import agreement
 from jdml.metrics.reranking import look_again
 from jdml.metrics.retrieval import evaluate_retrieval
 from jdml.ops import sphere
 from jdml.registry.constraints import SecondLook
-from jdml.registry.places import check_room
 
 AT_A_TIME = 1 << 16
 """Rows of a gallery on disk that are scaled at a time."""

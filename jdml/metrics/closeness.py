@@ -14,7 +14,7 @@ import numpy as np
 from jax import Array
 
 from jdml.ops import safe_norm, similarities
-from jdml.ops.blocks import by_platform
+from jdml.ops.chunking import by_platform
 from jdml.ops.meshes import NOWHERE, Axis
 
 # Bytes of one block of closeness: what fits a processor's cache, what keeps an accelerator busy.

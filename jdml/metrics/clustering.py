@@ -7,9 +7,9 @@ import jax
 import numpy as np
 from jax import Array
 
+from jdml._optional_imports import need
 from jdml.metrics.handed import as_groups, handed_in
 from jdml.ops import checks
-from jdml.registry.extras import need
 
 
 @handed_in

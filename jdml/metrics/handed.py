@@ -12,7 +12,7 @@ from jax import Array
 
 from jdml import ops
 from jdml.ops import checks
-from jdml.ops.stable import accumulate_in
+from jdml.ops.numerics import accumulate_in
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -11,7 +11,7 @@ from jdml import ops
 from jdml.metrics import closeness
 from jdml.metrics.handed import finite_rows, handed_in
 from jdml.ops import checks, mean, safe_sqrt
-from jdml.ops.stable import accumulate_in, magnitude
+from jdml.ops.numerics import accumulate_in, magnitude
 
 
 @handed_in

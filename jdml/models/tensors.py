@@ -10,8 +10,8 @@ from typing import IO, Any
 
 import numpy as np
 
-from jdml.registry.extras import MissingLibraryError, need
-from jdml.registry.places import check_local
+from jdml._optional_imports import MissingLibraryError, need
+from jdml._paths import check_local
 
 # Under these keys training programs keep the weights of a checkpoint.
 WRAPPERS = ("state_dict", "model", "model_state_dict", "teacher")

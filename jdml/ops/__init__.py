@@ -4,9 +4,10 @@ Normalization, roots and logarithms of sums with finite gradients, pairwise dist
 masked reductions, argument checks, and the decorator that turns a formula into a jitted public function.
 """
 
-from jdml.ops.calls import checked, public
-from jdml.ops.distances import cosines, distances, similarities, squared_distances
+from jdml.ops.decorators import checked, public
 from jdml.ops.normalization import ball, sphere
+from jdml.ops.numerics import log1p_sum_exp, log_sum_exp, safe_norm, safe_sqrt
+from jdml.ops.pairwise import cosines, distances, similarities, squared_distances
 from jdml.ops.reductions import (
     ReduceFn,
     mean,
@@ -16,8 +17,7 @@ from jdml.ops.reductions import (
     total,
     trimmed_mean,
 )
-from jdml.ops.stable import log1p_sum_exp, log_sum_exp, safe_norm, safe_sqrt
-from jdml.ops.streams import pair_sums
+from jdml.ops.tiled_pairs import pair_sums
 
 __all__ = [
     "ReduceFn",

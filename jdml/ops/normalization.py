@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from jdml.ops.stable import accumulate_in, safe_norm, widen
+from jdml.ops.numerics import accumulate_in, safe_norm, widen
 
 
 def sphere(vectors: Array) -> Array:

@@ -8,12 +8,12 @@ from typing import Annotated, Any, Literal
 import jax.numpy as jnp
 
 from jdml import adapt, models
+from jdml._import_path import is_pointer
 from jdml.data import ImageFiles
 from jdml.recipes.config import Config, RecipeError, check_regex
 from jdml.registry import NETWORKS
 from jdml.registry.constraints import inside_unit, non_negative, one_of, positive
 from jdml.registry.networks import OWN, for_images
-from jdml.registry.pointers import is_pointer
 
 BACKBONE = "backbone"
 """What ``freeze`` calls all of a network but its embedding head."""

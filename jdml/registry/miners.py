@@ -5,8 +5,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from jdml._import_path import resolve
 from jdml.registry.constraints import nearest
-from jdml.registry.pointers import resolve
 
 
 @dataclass(frozen=True)

@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 import flax.linen as nn
 import numpy as np
 
+from jdml._optional_imports import progress_bar
+from jdml._paths import check_local
 from jdml.recipes import BatchConfig, LossConfig, NetworkConfig, OptimizerConfig, Recipe
-from jdml.registry.extras import progress_bar
-from jdml.registry.places import check_local
 from jdml.report.runs import Run
 from jdml.report.seen import project
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from jdml._optional_imports import need
 from jdml.models.tensors import replacing
-from jdml.registry.extras import need
 from jdml.report.seen import label_name
 
 Panel = tuple[str, np.ndarray, np.ndarray]

@@ -9,8 +9,8 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from jdml.registry.extras import need
-from jdml.registry.places import check_local
+from jdml._optional_imports import need
+from jdml._paths import check_local
 from jdml.report.compare import Comparison, compare_runs, comparison_table, told, verdict
 from jdml.report.looking import Look, look_at, look_order, looks_as_data
 from jdml.report.runs import NOT_CURVES, Run, read_runs

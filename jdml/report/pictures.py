@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from jdml.registry.extras import need
+from jdml._optional_imports import need
 from jdml.report import seen
 from jdml.report.figures import literal
 from jdml.report.runs import NOT_CURVES

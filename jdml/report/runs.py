@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from jdml.registry.places import as_written, at_home, check_local, json_of
+from jdml._paths import as_written, at_home, check_local, json_of
 from jdml.report.seen import NO_CLASS
 from jdml.training.embedded import read_embeddings
 from jdml.training.log import RESOURCES

@@ -6,7 +6,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from jdml.registry.extras import need
+from jdml._optional_imports import need
 
 NO_CLASS = "(no class)"
 """What a negative label is called, of rows that are of no class."""

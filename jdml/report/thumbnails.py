@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from jdml.registry.extras import need
+from jdml._optional_imports import need
 from jdml.report.figures import literal, save_figure
 
 SIDES = (96, 72, 56, 40, 28)

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jdml.registry.extras import need
+from jdml._optional_imports import need
 
 Tree = Any
 

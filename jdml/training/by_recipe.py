@@ -13,10 +13,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from jdml import adapt, metrics
+from jdml._import_path import is_pointer
 from jdml.data import Dataset, ImageBatches, ImageFiles
 from jdml.recipes import Recipe, RecipeError
 from jdml.recipes.pairs_in_batches import check_positives
-from jdml.registry.pointers import is_pointer
 from jdml.training.alternation import make_callback
 from jdml.training.begin import FromPretrained, State, pretrained
 from jdml.training.callbacks import (

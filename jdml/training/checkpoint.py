@@ -11,9 +11,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from jdml._optional_imports import need
+from jdml._paths import check_local, check_room
 from jdml.data.source import RUN, told_of_run
-from jdml.registry.extras import need
-from jdml.registry.places import check_local, check_room
 from jdml.training.compared import compared, differences, grown, hint, told, told_apart
 from jdml.training.description import at_defaults
 from jdml.training.lock import Lock, lock

@@ -6,9 +6,9 @@ from typing import IO, Any, NamedTuple
 
 import numpy as np
 
+from jdml._optional_imports import need
 from jdml.data.arrays import read_arrays
 from jdml.models.tensors import replacing
-from jdml.registry.extras import need
 
 ENDINGS = (".npz", ".npy", ".parquet")
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import jax
 
+from jdml._optional_imports import need
+from jdml._paths import check_local
 from jdml.data.source import RUN, told_of_run
 from jdml.models.tensors import replacing
-from jdml.registry.extras import need
-from jdml.registry.places import check_local
 from jdml.training.run_files import json_text, write_model
 from jdml.training.trained_model import Trained
 

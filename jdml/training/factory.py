@@ -9,10 +9,10 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from jdml._import_path import call_own, resolve_own
 from jdml.data import Dataset
 from jdml.recipes import FinetuneConfig, NetworkConfig, Recipe, RecipeError
 from jdml.registry.networks import OFFERED
-from jdml.registry.pointers import call_own, resolve_own
 from jdml.training.from_linen import FromLinen
 from jdml.training.models import Object, as_model
 from jdml.training.preprocess import Preprocess

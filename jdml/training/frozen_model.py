@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from jdml import adapt
+from jdml._paths import check_local
 from jdml.ops import checks
-from jdml.registry.places import check_local
 from jdml.training.models import AnyModel, as_model, unwrapped
 from jdml.training.wrapped import Wrapped
 

@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from jdml._paths import check_room
 from jdml.data import ImageBatches, ImageFiles
 from jdml.models.tensors import replacing
-from jdml.registry.places import check_room
 from jdml.training.cut import ELSE, Before, Cut, OnFeatures
 from jdml.training.description import of_input
 from jdml.training.feed import DEVICE_BYTES, Feed, ImageFeed, Outcome, RowFeed

@@ -10,8 +10,8 @@ import jax
 import numpy as np
 import optax
 
+from jdml._optional_imports import progress_bar
 from jdml.objectives import Objective
-from jdml.registry.extras import progress_bar
 from jdml.training import door
 from jdml.training.begin import Beginning, State, open_run
 from jdml.training.callbacks import AnyCallback, Callbacks

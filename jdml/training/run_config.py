@@ -7,9 +7,9 @@ from typing import Any, Self
 
 import jax
 
+from jdml._paths import check_local
 from jdml.losses.comparison import Normalize
 from jdml.ops import checks
-from jdml.registry.places import check_local
 from jdml.training.fit_result import Evaluate
 
 

@@ -8,8 +8,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from jdml.registry.extras import need
-from jdml.registry.places import json_of
+from jdml._optional_imports import need
+from jdml._paths import json_of
 from jdml.training.placement import Tree
 
 CONFIG = "config.json"

@@ -18,9 +18,9 @@ from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from typing import Any
 
+from jdml._optional_imports import progress_bar
+from jdml._paths import check_local
 from jdml.ops import checks
-from jdml.registry.extras import progress_bar
-from jdml.registry.places import check_local
 from jdml.training.compared import differences
 from jdml.training.process import EndedError, keep_freed_memory
 from jdml.training.records import as_read, keep_result, read_results

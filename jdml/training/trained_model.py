@@ -13,14 +13,14 @@ import jax.numpy as jnp
 import numpy as np
 from flax.errors import FlaxError
 
+from jdml._optional_imports import need, progress_bar
+from jdml._paths import as_written, at_home, check_local
 from jdml.data import BadImageError, Crops, Dataset, ImageFiles
 from jdml.data.dataset import as_host, check_channels
 from jdml.data.loading import read_path
 from jdml.data.source import RUN, UNTOLD
 from jdml.losses.comparison import Normalize
 from jdml.registry.constraints import one_of
-from jdml.registry.extras import need, progress_bar
-from jdml.registry.places import as_written, at_home, check_local
 from jdml.training.description import (
     build_crop,
     build_model,

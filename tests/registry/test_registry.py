@@ -13,10 +13,10 @@ from losses import registry as tried
 
 import jdml.cli
 from jdml import data, losses, metrics, mining, models, registry, report, training
+from jdml._optional_imports import ALONE, EXTRAS, MissingLibraryError, need, progress_bar
 from jdml.data import walk
 from jdml.recipes import LossConfig, ProxyConfig
 from jdml.registry import DATASETS, LOSSES, MINERS, NETWORKS
-from jdml.registry.extras import ALONE, EXTRAS, MissingLibraryError, need, progress_bar
 
 
 def test_losses_and_records_correspond():

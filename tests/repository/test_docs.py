@@ -23,8 +23,8 @@ import numpy as np
 import pytest
 
 import jdml
+from jdml._optional_imports import ALONE, EXTRAS
 from jdml.recipes import NetworkConfig, Recipe
-from jdml.registry.extras import ALONE, EXTRAS
 from jdml.training.by_recipe import make_network
 
 PACKAGE = Path(jdml.__file__).parent

@@ -16,7 +16,7 @@ import orbax.checkpoint as ocp
 import pytest
 
 import jdml
-from jdml.registry.extras import MissingLibraryError
+from jdml._optional_imports import MissingLibraryError
 from jdml.training.checkpoint import RunFolder
 from jdml.training.description import describe
 from jdml.training.embedded import Embedded, read_embeddings, write_embeddings

@@ -13,7 +13,7 @@ from flax import linen as nn
 
 import jdml
 from jdml import data, models, objectives, report, training
-from jdml.registry.places import check_local
+from jdml._paths import check_local
 from jdml.training import exporting, records, study
 
 BATCH = "--classes-per-batch 2 --samples-per-class 4"

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import tyro
 
 from jdml import registry
+from jdml._import_path import is_pointer
+from jdml._paths import at_home
 from jdml.cli.options.parts import NOT_DEFINING, check_options, option_of
 from jdml.registry.constraints import at_least, inside_unit, nearest, positive, share
-from jdml.registry.places import at_home
-from jdml.registry.pointers import is_pointer
 
 if TYPE_CHECKING:
     PaperData = str

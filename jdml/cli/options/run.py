@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from jdml import registry
+from jdml._import_path import is_pointer
+from jdml._paths import check_folder
 from jdml.cli.options.parts import NOT_DEFINING, check_options, option_of
 from jdml.registry.constraints import of_32_bits, one_of, positive
-from jdml.registry.places import check_folder
-from jdml.registry.pointers import is_pointer
 
 
 @dataclass(frozen=True)

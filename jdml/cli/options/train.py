@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any, Self
 
 from jdml import registry
+from jdml._import_path import is_pointer
 from jdml.cli.options.data import DataOptions
 from jdml.cli.options.devices import DeviceOptions
 from jdml.cli.options.parts import (
@@ -30,7 +31,6 @@ from jdml.recipes.parsing import parse_settings
 from jdml.registry import NETWORKS, pretrained_networks
 from jdml.registry.constraints import nearest, one_of
 from jdml.registry.networks import SMALL_IMAGES, for_images
-from jdml.registry.pointers import is_pointer
 
 PAIR_BATCH = {"classes": 16, "samples_per_class": 4}
 """The batch of a pair loss, before it is fitted to the data."""

@@ -13,7 +13,7 @@ from jax import Array
 from jax.experimental import checkify
 
 from jdml.ops import checks, meshes
-from jdml.ops.stable import SHARPEST, bounded
+from jdml.ops.numerics import SHARPEST, bounded
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -9,7 +9,7 @@ from jax import Array
 from jdml import ops
 from jdml.ops import ReduceFn, checks, mean
 from jdml.ops.meshes import as_axis
-from jdml.ops.stable import accumulate_in, widen
+from jdml.ops.numerics import accumulate_in, widen
 
 __all__ = ["nir_loss"]
 

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from jdml.ops.blocks import by_platform
+from jdml.ops.chunking import by_platform
 from jdml.ops.meshes import zeros_alike
 
 Tree = Any

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from jdml.ops.blocks import by_platform
+from jdml.ops.chunking import by_platform
 
 SHARPEST = 2.0**100
 """About 1e30: scales beyond it, and temperatures below its inverse, count as these. Their products stay finite."""

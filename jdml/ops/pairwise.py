@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from jdml.ops.normalization import growth, inverse_norms
-from jdml.ops.stable import safe_sqrt
+from jdml.ops.numerics import safe_sqrt
 
 
 class Narrow(NamedTuple):

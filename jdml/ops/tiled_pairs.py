@@ -11,10 +11,10 @@ from jax import Array
 from jax.custom_derivatives import CustomVJPPrimal
 
 from jdml.ops import checks
-from jdml.ops.blocks import by_platform
-from jdml.ops.distances import power_of_two, squared_distances
+from jdml.ops.chunking import by_platform
 from jdml.ops.meshes import NOWHERE, Axis, replicated, zeros_alike
-from jdml.ops.stable import accumulate_in, widen
+from jdml.ops.numerics import accumulate_in, widen
+from jdml.ops.pairwise import power_of_two, squared_distances
 
 PairTerm = Callable[..., Array]
 """``term(squared_distance, same, *parameters) -> value``: a scalar function of one pair, the same in both orders."""
