@@ -32,7 +32,7 @@ def resolve(pointer: str) -> Any:
     return getattr(importlib.import_module(module), name)
 
 
-def resolve_own(pointer: str) -> Any:
+def import_user_object(pointer: str) -> Any:
     """Import what a pointer into a user's module names; modules are looked for in the working directory, too.
 
     Args:
@@ -54,8 +54,8 @@ def resolve_own(pointer: str) -> Any:
         raise _raised(pointer, error) from error
 
 
-def call_own(pointer: str, function: Callable[..., Any], **settings: Any) -> Any:
-    """Call what :func:`resolve_own` gave.
+def call_user_object(pointer: str, function: Callable[..., Any], **settings: Any) -> Any:
+    """Call what :func:`import_user_object` gave.
 
     Args:
         pointer: its name, for the message.

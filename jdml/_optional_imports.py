@@ -37,7 +37,7 @@ class MissingLibraryError(ModuleNotFoundError, ValueError):
     """A library that is not installed, with the words that install it; a ``ValueError`` as all that a user mends."""
 
 
-def need(module: str, what: str) -> None:
+def require_package(module: str, what: str) -> None:
     """Ask for a library by the extra that brings it, where it is missing.
 
     Args:
@@ -55,7 +55,7 @@ def need(module: str, what: str) -> None:
     except ImportError as error:
         root = module.partition(".")[0]
         raise MissingLibraryError(
-            f"{what} needs {distribution(root)}: pip install {installing(root)}", name=root
+            f"{what} needs {distribution(root)}: pip install {install_command(root)}", name=root
         ) from error
 
 
@@ -70,7 +70,7 @@ def distribution(module: str) -> str:
     return known.get(module, module)
 
 
-def installing(module: str) -> str:
+def install_command(module: str) -> str:
     """Say what to type after ``pip install``.
 
     Example:
@@ -102,7 +102,7 @@ def progress_bar(shown: bool, **settings: Any) -> Any:
     """
     if not shown:
         return _Nothing()
-    need("tqdm", "a progress bar")
+    require_package("tqdm", "a progress bar")
     from tqdm.auto import tqdm
 
     return tqdm(**settings)

@@ -13,12 +13,12 @@ SPARE = 1 << 20
 """Bytes that files need beside their arrays."""
 
 
-def at_home(place: str | os.PathLike[str]) -> Path:
+def expand_user(place: str | os.PathLike[str]) -> Path:
     """A path, ``~`` as the user's home; where there is no such user, as it is."""
     return Path(os.path.expanduser(place))
 
 
-def contents(file: Path) -> bytes:
+def read_bytes(file: Path) -> bytes:
     """The bytes of a file; of a device or a pipe, which may have no end, none.
 
     Raises:
@@ -30,7 +30,7 @@ def contents(file: Path) -> bytes:
     return file.read_bytes()
 
 
-def check_room(folder: Path, needed: int) -> None:
+def check_disk_space(folder: Path, needed: int) -> None:
     """Refuse to write bytes that a folder's disk has no room for, before any is written.
 
     A process that writes to a mapped file on a full disk is ended by the system, without a word.
@@ -115,7 +115,7 @@ def json_of(text: str | bytes, where: object, kind: type = object) -> Any:
 
 
 @contextmanager
-def as_written(where: object, writer: str = "jdml") -> Iterator[None]:
+def wrap_read_errors(where: object, writer: str = "jdml") -> Iterator[None]:
     """Tell that a file is not what its writer writes, whatever reading it stumbles over.
 
     Args:
@@ -126,7 +126,7 @@ def as_written(where: object, writer: str = "jdml") -> Iterator[None]:
         ValueError: in place of what JSON of another form leads to.
 
     Example:
-        >>> with as_written("config.json"):
+        >>> with wrap_read_errors("config.json"):
         ...     {"seed": 0}["step"]
         Traceback (most recent call last):
         ...
@@ -182,7 +182,7 @@ def check_folder(name: str, folder: Path) -> None:
     Example:
         >>> check_folder("out", Path("runs/photos"))
     """
-    place = at_home(folder).absolute()
+    place = expand_user(folder).absolute()
     if place.exists() and not place.is_dir():
         raise ValueError(f"{name} must be a folder, {folder} is a file")
     while not place.exists():

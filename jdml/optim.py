@@ -301,7 +301,7 @@ def partition_by_role(
             raise ValueError(
                 f"waiting names the role {role!r}; transforms has {', '.join(map(repr, transforms))}"
             )
-        checks.count(f"waiting[{role!r}]", steps, least=0)
+        checks.at_least(0)(f"waiting[{role!r}]", steps)
 
     def labels(params: Any) -> Any:
         return _label_parameters(

@@ -61,16 +61,16 @@ def _run(words: list[str], *, own_process: bool) -> int:
         print(overview(name))
         return 0
     if name not in COMMANDS:
-        from jdml.registry.constraints import nearest
+        from jdml.ops.checks import did_you_mean
 
         typed = " ".join([name, *rest[:1]]) if overview(name) else name
-        hint = nearest(typed, COMMANDS) or nearest(name, COMMANDS)
+        hint = did_you_mean(typed, COMMANDS) or did_you_mean(name, COMMANDS)
         return _fail("jdml", f"COMMAND must be one of {', '.join(COMMANDS)}, got {typed!r}{hint}")
-    from jdml._optional_imports import MissingLibraryError, need
+    from jdml._optional_imports import MissingLibraryError, require_package
 
     try:
         for library in ("tyro", "rich", "tqdm"):
-            need(library, "the command line")
+            require_package(library, "the command line")
     except MissingLibraryError as error:
         return _fail("jdml", str(error))
     from jdml.cli import messages

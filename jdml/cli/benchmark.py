@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import numpy as np
 
 from jdml import registry
-from jdml._optional_imports import need
+from jdml._optional_imports import require_package
 from jdml.cli.benchmark_table import Rows, over, show
 from jdml.cli.options.data import ImageOptions, PaperData
 from jdml.cli.options.devices import DeviceOptions
@@ -29,12 +29,12 @@ from jdml.cli.options.parts import (
 from jdml.cli.options.run import FolderOptions, WeightOptions
 from jdml.cli.provenance import data_checksum, started
 from jdml.cli.training_data import load_split
+from jdml.ops.checks import at_least
 from jdml.recipes import RECIPES, CCPConfig, Recipe, recipe
 from jdml.recipes.paper_comparison import PaperRow, find_paper_rows, footnotes
 from jdml.recipes.papers import Protocol
 from jdml.recipes.parsing import parse_settings
 from jdml.registry import DATASETS
-from jdml.registry.constraints import at_least
 
 if TYPE_CHECKING:
     Backbone = str
@@ -377,7 +377,7 @@ def fake_images(size: int) -> Iterator[Path]:
     """A folder of classes with noise as JPEG files, a little larger than the crops."""
     import tempfile
 
-    need("PIL", "a dry run")
+    require_package("PIL", "a dry run")
     from PIL import Image
 
     rng = np.random.default_rng(0)

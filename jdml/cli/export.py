@@ -27,14 +27,14 @@ class Export:
 
     def execute(self) -> None:
         """Export, say what was written."""
-        from jdml._optional_imports import need
+        from jdml._optional_imports import require_package
         from jdml.training import load
         from jdml.training.exporting import export_file
 
         out = self.out or Path("model.safetensors")
         check_file("--out", out, (".safetensors", ".stablehlo"))
         if out.suffix == ".stablehlo":
-            need("flatbuffers", f"writing {out}")
+            require_package("flatbuffers", f"writing {out}")
         trained = load(self.run, which=self.which)
         for file in export_file(trained, out):
             print(f"written: {file} ({file.stat().st_size / 2**10:,.0f} KiB)")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from jdml._import_path import is_pointer
-from jdml._paths import at_home
+from jdml._paths import expand_user
 from jdml.cli.options.parts import to_argv
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ def started(command: str, options: Any) -> dict[str, Any]:
     """
     folder = options.data.data_dir
     if folder is not None and not is_pointer(str(folder)):
-        folder = at_home(folder).absolute()
+        folder = expand_user(folder).absolute()
     return {
         "command": shlex.join([*command.split(), *to_argv(options)]),
         "data_dir": None if folder is None else str(folder),

@@ -18,8 +18,8 @@ import tyro
 from jdml.cli.options.parts import option_of, parts_of
 from jdml.cli.options.train import NOT_OPTIONS
 from jdml.cli.train import Train
+from jdml.ops.checks import did_you_mean
 from jdml.recipes import Recipe
-from jdml.registry.constraints import nearest
 
 OWN = ("seed", "out", "quiet", "coordinator", "processes", "process")
 """Options of jdml train that a sweep sets itself, or has not."""
@@ -309,7 +309,7 @@ def _values(text: str) -> tuple[str, list[str]]:
     if name not in known:
         raise ValueError(
             f"--set must be an option of jdml train and its values, such as lr=1e-4,1e-3; got {text!r}"
-            f"{nearest(name, known)}"
+            f"{did_you_mean(name, known)}"
         )
     listed = [value.strip() for value in _parts(values) if value.strip()]
     if not listed:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from jdml._optional_imports import MissingLibraryError, need
+from jdml._optional_imports import MissingLibraryError, require_package
 from jdml.data.dataset import Dataset
 from jdml.data.duplicates import Alike, Place, by_embedding, by_hash, perceptual_hash
 from jdml.data.images import BadImageError, ImageFiles
@@ -104,7 +104,7 @@ def check(
     if within is not None and not within >= 0:
         raise ValueError(f"within must be at least 0, got {within}")
     if duplicates is True:
-        need("imagehash", "a search for duplicates by a hash")
+        require_package("imagehash", "a search for duplicates by a hash")
     if name not in IMAGE_FILES:
         return _check_arrays(name, data_dir, duplicates, within)
     try:

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from jdml._optional_imports import need
+from jdml._optional_imports import require_package
 from jdml.data.dataset import Dataset
 from jdml.data.labels import parity_labels
 
@@ -26,7 +26,7 @@ def load_digits(data_dir: str | None = None, split: str = "train") -> Dataset:
     Raises:
         ValueError: if there is no such split.
     """
-    need("sklearn", "the data set digits, a part of scikit-learn,")
+    require_package("sklearn", "the data set digits, a part of scikit-learn,")
     from sklearn.datasets import load_digits as read
 
     check_split(split, SPLITS)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from jdml._optional_imports import need
+from jdml._optional_imports import require_package
 from jdml.data.dataset import Dataset
 from jdml.data.digits import check_split
 from jdml.data.lists import data_folder
@@ -162,7 +162,7 @@ def _is_image(name: str, source: str) -> bool:
 
 def _decode(content: bytes, image_size: int) -> np.ndarray:
     """A PNG, dark ink on white paper, as uint8 ``[s, s]`` with ink 255 on 0."""
-    need("PIL", "Omniglot")
+    require_package("PIL", "Omniglot")
     from PIL import Image
 
     with Image.open(io.BytesIO(content), formats=("PNG",)) as png:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from jdml._optional_imports import MissingLibraryError, need
+from jdml._optional_imports import MissingLibraryError, require_package
 from jdml.data.images import Row
 from jdml.registry import DATASETS
 
@@ -68,7 +68,7 @@ def open_prepared(folder: Path, name: str) -> Any:
     Returns:
         The builder of tfds, for :func:`rows_of`.
     """
-    need("tensorflow_datasets", f"{name} as TensorFlow Datasets prepared it")
+    require_package("tensorflow_datasets", f"{name} as TensorFlow Datasets prepared it")
     import tensorflow_datasets as tfds
 
     place = prepared(folder, name)

@@ -385,6 +385,9 @@ def _reduce(
         felt = felt.at[first:].add(-between)
     reduced = ops.reduce_terms(reduce_fn, felt * charges.weights, charges.counted)
     if reduce_fn is not None:
-        return axis.once(reduced)
-    own, of_proxies = axis.own(reduced[: charges.batch]), axis.once(reduced[charges.batch :])
+        return axis.psum_once(reduced)
+    own, of_proxies = (
+        axis.local_slice(reduced[: charges.batch]),
+        axis.psum_once(reduced[charges.batch :]),
+    )
     return jnp.concatenate([own, of_proxies])

@@ -45,7 +45,7 @@ def common_frame(queries: Array, gallery: Array, axis: Axis = NOWHERE) -> tuple[
         _bounds, queries, gallery, finite_only=True
     )  # takes several times as long
     low, high = jax.lax.cond(is_finite, lambda: (low, high), seldom)
-    elsewhere = axis.everyone(sample(gallery)).reshape(-1, gallery.shape[1])
+    elsewhere = axis.all_gather_stacked(sample(gallery)).reshape(-1, gallery.shape[1])
     some = jnp.concatenate([sample(queries), elsewhere])
     return frame_of(axis.least(low), axis.most(high), some)
 
@@ -184,7 +184,8 @@ def merge(axis: Axis, k: int, scores: Array, *others: Array) -> tuple[Array, ...
     if not axis.names:
         return others
     scores, *gathered = (
-        jnp.moveaxis(x, 0, 1).reshape(x.shape[1], -1) for x in axis.everyone((scores, *others))
+        jnp.moveaxis(x, 0, 1).reshape(x.shape[1], -1)
+        for x in axis.all_gather_stacked((scores, *others))
     )
     places = jax.lax.top_k(scores, k)[1]
     return tuple(jnp.take_along_axis(x, places, axis=1) for x in gathered)

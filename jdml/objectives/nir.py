@@ -14,7 +14,7 @@ from jdml.objectives.base import Metrics, Objective, Params
 from jdml.ops import checks, mean, sphere
 from jdml.ops.keys import portable_key
 from jdml.ops.meshes import is_explicit, spread
-from jdml.ops.numerics import accumulate_in, widen
+from jdml.ops.numerics import accumulate_in, upcast
 
 
 class NirState(NamedTuple):
@@ -261,10 +261,10 @@ def _conditions(
 ) -> tuple[Array, Array, Array]:
     """Unit embeddings, the unit proxy (of several the nearest) of each row's class, and the valid rows."""
     dtype = accumulate_in(embeddings, proxies)
-    centres = sphere(widen(checks.as_centres("proxies", proxies), dtype))
+    centres = sphere(upcast(checks.as_centres("proxies", proxies), dtype))
     rows = (labels >= 0) & (labels < centres.shape[0])
     rows = rows if where is None else rows & where
-    x = sphere(widen(jnp.where(rows[:, None], embeddings, 0), dtype))
+    x = sphere(upcast(jnp.where(rows[:, None], embeddings, 0), dtype))
     own = centres[jnp.where(rows, labels, 0)]
     nearest = jnp.argmax(jnp.einsum("bd,bkd->bk", jax.lax.stop_gradient(x), own), axis=1)
     return x, jnp.take_along_axis(own, nearest[:, None, None], axis=1)[:, 0], rows

@@ -67,7 +67,7 @@ def sample_classes(
         return from_parts(draw, proxies, (labels, drawn_key))
     everyone = axis.rows(labels)
     drawn, among = draw(axis if by_class else NOWHERE, proxies, (everyone, drawn_key))
-    return drawn, axis.own(among)
+    return drawn, axis.local_slice(among)
 
 
 def _draw(axis: Axis, proxies: Array, labels: Array, key: Array, *, number: int) -> Drawn:

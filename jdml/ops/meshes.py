@@ -86,7 +86,7 @@ class Axis:
             return tree
         return jax.tree.map(lambda x: jax.lax.all_gather(x, self.names, tiled=True), tree)
 
-    def everyone(self, tree: Tree) -> Tree:
+    def all_gather_stacked(self, tree: Tree) -> Tree:
         """What each device has found ``[S, …]``, for computations that are the same on all of them."""
         if not self.names:
             return jax.tree.map(lambda x: x[None], tree)
@@ -103,7 +103,7 @@ class Axis:
         """All devices' rows ``[S·n, …]``, for computations that are the same on all of them."""
         if not self.names:
             return tree
-        return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), self.everyone(tree))
+        return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), self.all_gather_stacked(tree))
 
     def total(self, value: Array) -> Array:
         """The sum over all devices."""
@@ -121,14 +121,14 @@ class Axis:
         """What every device has computed alike, as such."""
         return self.total(value / self.size)
 
-    def own(self, rows: Array) -> Array:
+    def local_slice(self, rows: Array) -> Array:
         """This device's rows of all ``[S·n, …]``, or all where these are wanted."""
         if not self.names or self.whole:
             return rows
         size = len(rows) // self.size
         return jax.lax.dynamic_slice_in_dim(rows, self.index * size, size)
 
-    def part(self, tree: Tree) -> tuple[Tree, Array]:
+    def shard(self, tree: Tree) -> tuple[Tree, Array]:
         """This device's share of rows that all have, filled up with zeros, and which of its rows are real."""
         total = len(jax.tree.leaves(tree)[0])
         if not self.names:
@@ -141,17 +141,17 @@ class Axis:
 
         return jax.tree.map(cut, tree), self.index * size + jnp.arange(size) < total
 
-    def once(self, value: Array) -> Array:
+    def psum_once(self, value: Array) -> Array:
         """A result that is the same on every device, with a gradient that counts once, not once per device."""
         if not self.names or self.is_checked:
             return value
         return _divided(value, self.size)
 
-    def varying(self, value: Array) -> Array:
+    def as_varying(self, value: Array) -> Array:
         """What is the same on every device as if it were not: each finds a gradient of its own, and all are summed."""
         return value + jnp.asarray(self.index * 0, value.dtype) if self.names else value
 
-    def shared(self, value: Array) -> Array:
+    def replicated_grad(self, value: Array) -> Array:
         """An argument that is the same on every device, with a gradient that is whole on every one."""
         if not self.names or self.is_checked or not jnp.issubdtype(value.dtype, jnp.inexact):
             return value
@@ -435,7 +435,7 @@ def _named(arguments: dict[str, Any]) -> dict[str, Any]:
     def handed(name: str, value: Any) -> Any:
         if name in parts:
             return value
-        return jax.tree.map(lambda v: axis.shared(v) if isinstance(v, Array) else v, value)
+        return jax.tree.map(lambda v: axis.replicated_grad(v) if isinstance(v, Array) else v, value)
 
     return {**{name: handed(name, value) for name, value in arguments.items()}, "axis_name": axis}
 

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from jdml.ops.numerics import accumulate_in, safe_norm, widen
+from jdml.ops.numerics import accumulate_in, safe_norm, upcast
 
 
 def sphere(vectors: Array) -> Array:
@@ -32,7 +32,7 @@ def sphere(vectors: Array) -> Array:
                [0. , 0. ]], dtype=float32)
     """
     _check(vectors)
-    return _divided(widen(vectors, accumulate_in(vectors))).astype(vectors.dtype)
+    return _divided(upcast(vectors, accumulate_in(vectors))).astype(vectors.dtype)
 
 
 @jax.custom_jvp
@@ -97,10 +97,10 @@ def _squares(vectors: Array, scale: float | Array) -> Array:
 def _inverse_norms_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
     (vectors,), (moved,) = primals, tangents
     factors = inverse_norms(vectors)
-    return factors, -factors * growth(vectors, moved, factors)
+    return factors, -factors * relative_norm_derivative(vectors, moved, factors)
 
 
-def growth(vectors: Array, moved: Array, factors: Array) -> Array:
+def relative_norm_derivative(vectors: Array, moved: Array, factors: Array) -> Array:
     """Compute by how much of themselves norms grow, ``v · dv / ‖v‖²``, with :func:`inverse_norms` as factors."""
     along = jnp.sum((vectors * factors) * moved, axis=-1, keepdims=True)
     # Where the factor is 0, what arrives from outside may have overflown.
@@ -134,7 +134,7 @@ def ball(vectors: Array) -> Array:
 
 @partial(jax.jit, inline=True)
 def _into_ball(vectors: Array) -> Array:
-    norm = safe_norm(widen(vectors, accumulate_in(vectors)))
+    norm = safe_norm(upcast(vectors, accumulate_in(vectors)))
     return jnp.where(norm >= 1, sphere(vectors), vectors)
 
 

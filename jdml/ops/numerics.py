@@ -30,7 +30,7 @@ def accumulate_in(*arrays: Array) -> jnp.dtype:
     return jnp.result_type(jnp.float64 if is_double else jnp.float32)
 
 
-def widen(values: Array, dtype: jnp.dtype) -> Array:
+def upcast(values: Array, dtype: jnp.dtype) -> Array:
     """The values in a wider type, with a gradient that is cut where float16 could not hold it.
 
     Args:
@@ -42,7 +42,7 @@ def widen(values: Array, dtype: jnp.dtype) -> Array:
 
     Example:
         >>> import jax, jax.numpy as jnp
-        >>> float(jax.grad(lambda v: 1e9 * widen(v, jnp.float32))(jnp.float16(1.0)))
+        >>> float(jax.grad(lambda v: 1e9 * upcast(v, jnp.float32))(jnp.float16(1.0)))
         65504.0
     """
     if values.dtype != jnp.float16:
@@ -124,12 +124,12 @@ def safe_norm(vectors: Array, *, axis: int = -1) -> Array:
         >>> safe_norm(jnp.array([3e25, 4e25]))
         Array([5.e+25], dtype=float32)
     """
-    scale = magnitude(vectors, axis=axis)
+    scale = max_abs_scale(vectors, axis=axis)
     scale = jnp.where(scale > 0, scale, 1.0)
     return scale * safe_sqrt(jnp.sum(jnp.square(vectors / scale), axis=axis, keepdims=True))
 
 
-def magnitude(vectors: Array, *, axis: int = -1) -> Array:
+def max_abs_scale(vectors: Array, *, axis: int = -1) -> Array:
     """An eighth of the largest absolute entry, without gradient: a scale by which vectors can be divided.
 
     Compilers divide by multiplying with the reciprocal, and that of the largest floats themselves underflows.
@@ -143,7 +143,7 @@ def magnitude(vectors: Array, *, axis: int = -1) -> Array:
 
     Example:
         >>> import jax.numpy as jnp
-        >>> magnitude(jnp.array([2.0, -4.0]))
+        >>> max_abs_scale(jnp.array([2.0, -4.0]))
         Array([0.5], dtype=float32)
     """
     largest = jnp.max(jnp.abs(vectors), axis=axis, keepdims=True, initial=0.0)
@@ -208,7 +208,7 @@ def _kept(values: Array, where: Array | None, others: float) -> Array:
 @functools.partial(jax.custom_jvp, nondiff_argnums=(4,))
 def _log1p_sum(values: Array, where: Array | None, peak: Array, more: Array, axis: int) -> Array:
     """``log(1 + more + Σ exp(values − peak))``; peak and more have no gradient. The axis stays, with length 1."""
-    below = _kept(below_peak(values, peak), where, -jnp.inf)
+    below = _kept(shifted_by_max(values, peak), where, -jnp.inf)
     more += jnp.sum(jnp.exp(below), axis=axis, keepdims=True)
     return jnp.log1p(jnp.where(more < -0.5, 0.0, more))  # not below 0, but for rounding
 
@@ -221,7 +221,7 @@ def _log1p_sum_jvp(
 ) -> tuple[Array, Array]:
     (values, where, peak, more), (moved, *_) = primals, tangents
     logarithm = _log1p_sum(values, where, peak, more, axis)
-    below = _kept(below_peak(values, peak), where, -jnp.inf)
+    below = _kept(shifted_by_max(values, peak), where, -jnp.inf)
     # Elsewhere exponentials of their own: those of the sum would be kept, a matrix, until the gradient needs them.
     shares = by_platform(
         lambda: jnp.exp(below) * jnp.exp(-logarithm), lambda: jnp.exp(below - logarithm)
@@ -276,7 +276,7 @@ softplus.defjvps(lambda moved, _, values: jax.nn.sigmoid(values) * moved)
 
 
 @jax.custom_jvp
-def below_peak(values: Array, peak: Array) -> Array:
+def shifted_by_max(values: Array, peak: Array) -> Array:
     """``values − peak``, none of which is above 0, and the largest is 0.
 
     Compilers round a product anew where it is used again, so that a value may lie above the peak, or all of them below
@@ -290,7 +290,7 @@ def below_peak(values: Array, peak: Array) -> Array:
         The differences, with a gradient of 1 by the values.
 
     Example:
-        >>> below_peak(jnp.array([1.0, 3.0]), jnp.array(2.9999998)).round(3)
+        >>> shifted_by_max(jnp.array([1.0, 3.0]), jnp.array(2.9999998)).round(3)
         Array([-2.,  0.], dtype=float32)
     """
     loudness = jnp.abs(peak)
@@ -298,7 +298,7 @@ def below_peak(values: Array, peak: Array) -> Array:
     return jnp.minimum(values - (peak - rounding), 0.0)
 
 
-below_peak.defjvps(
+shifted_by_max.defjvps(
     lambda moved, _, values, peak: jnp.broadcast_to(
         moved, jnp.broadcast_shapes(moved.shape, peak.shape)
     ),

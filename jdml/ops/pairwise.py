@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from jdml.ops.normalization import growth, inverse_norms
+from jdml.ops.normalization import inverse_norms, relative_norm_derivative
 from jdml.ops.numerics import safe_sqrt
 
 
@@ -183,7 +183,7 @@ def _over_norms_jvp(
     # What is along a vector by the values, as in cosines: slopes times products with long vectors are no floats.
     (products, vectors), (changes, moved) = primals, tangents
     values, factors = over_norms(products, vectors), inverse_norms(vectors)
-    along = growth(vectors, moved, factors)
+    along = relative_norm_derivative(vectors, moved, factors)
     return values, tuple(
         scaled(change, factors[:, k, 0]) - value * along[None, :, k, 0]
         for k, (change, value) in enumerate(zip(changes, values, strict=True))

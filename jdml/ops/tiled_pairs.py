@@ -13,7 +13,7 @@ from jax.custom_derivatives import CustomVJPPrimal
 from jdml.ops import checks
 from jdml.ops.chunking import by_platform
 from jdml.ops.meshes import NOWHERE, Axis, replicated, zeros_alike
-from jdml.ops.numerics import accumulate_in, widen
+from jdml.ops.numerics import accumulate_in, upcast
 from jdml.ops.pairwise import power_of_two, squared_distances
 
 PairTerm = Callable[..., Array]
@@ -137,7 +137,7 @@ def _sums(
     axis: Axis,
 ) -> Array:
     size = len(points)
-    points = jnp.where((groups >= 0)[:, None], widen(points, accumulate_in(points)), 0)
+    points = jnp.where((groups >= 0)[:, None], upcast(points, accumulate_in(points)), 0)
     if size == 0:
         return jnp.zeros(0, points.dtype)
     side = min(tile, size) if tile is not None else _default_side(size, axis.size)

@@ -5,11 +5,11 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from jdml import objectives, optim
+from jdml.ops.checks import at_least, non_negative, one_of
 from jdml.recipes.config import known_fields
 from jdml.recipes.method import Method
 from jdml.recipes.recipe import Recipe
 from jdml.recipes.shared import LARGE, pair_settings
-from jdml.registry.constraints import at_least, non_negative, one_of
 
 if TYPE_CHECKING:
     from jdml.recipes.loss import LossConfig

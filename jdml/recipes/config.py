@@ -5,7 +5,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, Self
 
-from jdml.registry.constraints import check_fields, nearest
+from jdml.ops.checks import check_fields, did_you_mean
 
 
 class RecipeError(ValueError):
@@ -129,7 +129,7 @@ def known_fields(called: str, kind: type, values: Any) -> dict[str, Any]:
     for name in values:
         if name not in names:
             raise ValueError(
-                f"{called} has no {name!r}{nearest(name, names)}; it has {', '.join(names)}"
+                f"{called} has no {name!r}{did_you_mean(name, names)}; it has {', '.join(names)}"
             )
     return dict(values)
 

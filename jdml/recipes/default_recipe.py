@@ -5,10 +5,10 @@ from typing import Any, Literal
 import numpy as np
 
 from jdml.ops import checks
+from jdml.ops.checks import one_of
 from jdml.recipes.pairs_in_batches import usual_batch
 from jdml.recipes.recipe import Recipe
 from jdml.recipes.shared import ROWS
-from jdml.registry.constraints import one_of
 
 LOSS, STEPS = "circle", 1000
 SHARE_OF_WARMUP = 20
@@ -63,8 +63,8 @@ def recommended(
         'easy_positive'
     """
     one_of("pretraining", pretraining, RATES)
-    checks.count("steps", steps, least=0)
-    checks.count("rows", rows, least=GROUPS)
+    checks.at_least(0)("steps", steps)
+    checks.at_least(GROUPS)("rows", rows)
     recipe = Recipe().replace(
         loss={"name": LOSS, "settings": {"margin": 0.1, "gamma": 100.0}},
         network={"head_init": "principal" if pretraining in ("pretrained", "frozen") else "random"},

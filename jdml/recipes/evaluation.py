@@ -3,8 +3,8 @@
 import dataclasses
 from typing import Annotated, Literal
 
+from jdml.ops.checks import open_unit_interval, positive
 from jdml.recipes.config import Config
-from jdml.registry.constraints import inside_unit, positive
 
 
 @dataclasses.dataclass(frozen=True)
@@ -17,7 +17,7 @@ class EvaluationConfig(Config):
     """Metric whose best parameters are kept. None: MAP@R."""
     patience: Annotated[int | None, positive] = None
     """Evaluations without improvement that end the run."""
-    ema: Annotated[float | None, inside_unit] = None
+    ema: Annotated[float | None, open_unit_interval] = None
     """Evaluate and keep an average of the parameters with this decay."""
     nmi: bool = False
     """Measure NMI, too."""

@@ -11,18 +11,18 @@ import numpy as np
 
 from jdml import losses, objectives, ops
 from jdml.objectives import Objective
-from jdml.recipes.config import Config, RecipeError, set_field
-from jdml.recipes.method import METHODS, Method
-from jdml.recipes.parsing import build_miner
-from jdml.registry import LOSSES
-from jdml.registry.constraints import (
-    nearest,
+from jdml.ops.checks import (
+    did_you_mean,
+    finite,
     non_negative,
-    number,
     one_of,
     plain_settings,
     positive,
 )
+from jdml.recipes.config import Config, RecipeError, set_field
+from jdml.recipes.method import METHODS, Method
+from jdml.recipes.parsing import build_miner
+from jdml.registry import LOSSES
 
 REDUCTIONS: dict[str, Callable[..., Any]] = {
     "mean": ops.mean,
@@ -45,7 +45,7 @@ MONITORED = 4096
 class ProxyConfig(Config):
     """Proxies of a proxy loss, of CCP, of a field."""
 
-    per_class: Annotated[int | None, number] = None
+    per_class: Annotated[int | None, finite] = None
     """Proxies of each class; 0: a field of samples alone. None: the loss's own number, 8 with CCP."""
     init: Literal["random", "samples"] = "random"
     """Where proxies begin: at random, or on samples of their class."""
@@ -325,7 +325,7 @@ def check_settings(loss_fn: Callable[..., Any], settings: Mapping[str, Any]) -> 
         if name not in keywords:
             raise RecipeError(
                 f"{{settings}}: {getattr(loss_fn, '__name__', 'the loss')} has no setting {name!r}; "
-                f"it has {', '.join(own) or 'none'}{nearest(name, own)}"
+                f"it has {', '.join(own) or 'none'}{did_you_mean(name, own)}"
             )
 
 

@@ -4,11 +4,11 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+from jdml.ops.checks import non_negative, one_of, plain_settings, positive
 from jdml.recipes.config import known_fields, set_field
 from jdml.recipes.method import Method
 from jdml.recipes.recipe import Recipe
 from jdml.recipes.shared import LARGE
-from jdml.registry.constraints import non_negative, one_of, plain_settings, positive
 
 if TYPE_CHECKING:
     from jdml.objectives import Objective

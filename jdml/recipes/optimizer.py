@@ -10,17 +10,17 @@ from typing import Annotated, Any, Literal
 import optax
 
 from jdml import adapt, optim
-from jdml.recipes.config import Config, RecipeError, check_regex, set_field
-from jdml.recipes.loss import LossConfig, ProxyConfig
-from jdml.recipes.network import FinetuneConfig, NetworkConfig
-from jdml.recipes.parsing import parse_named
-from jdml.registry.constraints import (
+from jdml.ops.checks import (
+    fraction_below_1,
     non_negative,
     one_of,
     plain_settings,
     positive,
-    share,
 )
+from jdml.recipes.config import Config, RecipeError, check_regex, set_field
+from jdml.recipes.loss import LossConfig, ProxyConfig
+from jdml.recipes.network import FinetuneConfig, NetworkConfig
+from jdml.recipes.parsing import parse_named
 
 ROLES = ("proxies", "beta", "flow")
 """What objectives of the library learn; a recipe may have rates of those that its own does not."""
@@ -55,7 +55,7 @@ class OptimizerConfig(Config):
     """Norm that gradients are clipped to: of all together, or by role."""
     clip_value: Annotated[float | None, positive] = None
     """Largest entry of any gradient."""
-    b2: Annotated[float, share] = 0.999
+    b2: Annotated[float, fraction_below_1] = 0.999
     """Decay of Adam's second moment."""
 
     def __post_init__(self) -> None:

@@ -5,13 +5,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from jdml.ops.checks import one_of
 from jdml.recipes.config import Config
 from jdml.recipes.method import Method
 from jdml.recipes.paper_results import PAPER_RESULTS, PaperResult, unspecified_settings
 from jdml.recipes.papers import RECIPES, recipe, settings_of
 from jdml.recipes.recipe import Recipe
 from jdml.registry import NETWORKS
-from jdml.registry.constraints import one_of
 
 CROP_SIZES = {"ablation": 227, "conventional": 224, "mlrc": 227}
 """Height and width of the papers' crops, by protocol."""

@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import Any, Literal, get_args
 
 from jdml import registry
+from jdml.ops.checks import one_of
 from jdml.recipes.ccp import PRESETS as CCP_PRESETS
 from jdml.recipes.ccp import ccp_recipe
 from jdml.recipes.method import METHODS
@@ -22,7 +23,6 @@ from jdml.recipes.shared import (
     pair_settings,
 )
 from jdml.registry import NETWORKS
-from jdml.registry.constraints import one_of
 
 DELTA = 0.2
 """PFML's: where the paper's figures centre."""

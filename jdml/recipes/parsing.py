@@ -5,8 +5,8 @@ import re
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from jdml.ops.checks import did_you_mean
 from jdml.registry import MINERS
-from jdml.registry.constraints import nearest
 
 
 def parse_settings(
@@ -103,7 +103,7 @@ def build_miner(words: str, dim: int) -> Callable[..., Any] | None:
         if name not in MINERS:
             known = ["eps", *sorted(MINERS.keys() - {"eps"})]
             raise ValueError(
-                f"miner must be none or a chain of {', '.join(known)}; got {name!r}{nearest(name, known)}"
+                f"miner must be none or a chain of {', '.join(known)}; got {name!r}{did_you_mean(name, known)}"
             )
         try:
             miners.append(MINERS[name].build(dim, **given))

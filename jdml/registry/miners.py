@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from jdml._import_path import resolve
-from jdml.registry.constraints import nearest
+from jdml.ops.checks import did_you_mean
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Miner:
             if name not in known:
                 there = f"it has {', '.join(known)}" if known else "it has none"
                 raise TypeError(
-                    f"{self.builder} has no setting {name!r}{nearest(name, known)}; {there}"
+                    f"{self.builder} has no setting {name!r}{did_you_mean(name, known)}; {there}"
                 )
         own = {"dim": dim} if self.needs_dim else {}
         return builder(**{**own, **self.settings, **settings})

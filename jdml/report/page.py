@@ -9,7 +9,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from jdml._optional_imports import need
+from jdml._optional_imports import require_package
 from jdml._paths import check_local
 from jdml.report.compare import Comparison, compare_runs, comparison_table, told, verdict
 from jdml.report.looking import Look, look_at, look_order, looks_as_data
@@ -117,7 +117,7 @@ def html_report(
 
 def _rendered(**told: Any) -> str:
     """The page of what is told, with its script and its style in it."""
-    need("jinja2", "a report")
+    require_package("jinja2", "a report")
     from jinja2 import Environment, PackageLoader, select_autoescape
 
     script, style = "\n".join(_asset(name) for name in PARTS), _asset("page.css")

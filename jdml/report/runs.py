@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from jdml._paths import as_written, at_home, check_local, json_of
+from jdml._paths import check_local, expand_user, json_of, wrap_read_errors
 from jdml.report.seen import NO_CLASS
 from jdml.training.embedded import read_embeddings
 from jdml.training.log import RESOURCES
@@ -110,11 +110,11 @@ def read_runs(*places: str | Path) -> list[Run]:
     runs: list[Run] = []
     for each in places:
         check_local("run", each)
-    once = {place.resolve(): place for place in map(at_home, reversed(places))}
+    once = {place.resolve(): place for place in map(expand_user, reversed(places))}
     for place in reversed(once.values()):
         if not place.exists():
             raise FileNotFoundError(f"run {place} does not exist")
-        with as_written(place):
+        with wrap_read_errors(place):
             here = list(_read(place))
         if not here:
             raise ValueError(

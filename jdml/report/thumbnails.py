@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from jdml._optional_imports import need
+from jdml._optional_imports import require_package
 from jdml.report.figures import literal, save_figure
 
 SIDES = (96, 72, 56, 40, 28)
@@ -27,7 +27,7 @@ def picture_of(images: Any, row: int) -> Any:
     Returns:
         A Pillow image; None where the rows are no images, or this one cannot be read.
     """
-    need("PIL", "drawing thumbnails")
+    require_package("PIL", "drawing thumbnails")
     from PIL import Image
 
     from jdml.data import ImageFiles
@@ -117,7 +117,7 @@ def neighbour_sheet(answers: Sequence[Mapping[str, Any]], path: str | Path) -> P
     Raises:
         ValueError: nothing to draw, or an image that cannot be read, by its name.
     """
-    need("matplotlib", "a picture of neighbours")
+    require_package("matplotlib", "a picture of neighbours")
     from matplotlib.figure import Figure
 
     if not answers:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Protocol, Self, runtime_checkable
 import jax
 import jax.numpy as jnp
 
-from jdml._optional_imports import need
+from jdml._optional_imports import require_package
 from jdml._paths import check_local
 from jdml.ops import checks
 from jdml.training.loss_scale import LEFT_OUT
@@ -210,7 +210,7 @@ class TensorBoard:
 
     def __init__(self, folder: str | Path, *, every: int | None = None) -> None:
         check_local("folder", folder)
-        need("tensorboardX", "writing TensorBoard's files")
+        require_package("tensorboardX", "writing TensorBoard's files")
         self.folder, self.every = Path(folder), every
         self._writer: Any = None
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from jdml._paths import check_room
+from jdml._paths import check_disk_space
 from jdml.data import ImageBatches, ImageFiles
 from jdml.models.tensors import replacing
 from jdml.training.cut import ELSE, Before, Cut, OnFeatures
@@ -166,7 +166,7 @@ class FeatureFeed(Feed):
             return features
         folder = Path(tempfile.gettempdir()) if file is None else file.parent
         folder.mkdir(parents=True, exist_ok=True)
-        check_room(folder, size if file is None else 2 * size)
+        check_disk_space(folder, size if file is None else 2 * size)
         # A file without a name, which goes with the array, and with a process that is killed.
         with tempfile.TemporaryFile(dir=folder) as part:
             features = np.memmap(part, np.float32, "w+", shape=shape)

@@ -179,7 +179,7 @@ def miners_and_pairs_without_a_loss() -> None:
         pairs, key = jdml.all_pairs(y), jax.random.key(1)
         return pairs, [build()(key, distances, pairs) for build in BUILDERS.values()]
 
-    distances = jdml.ops.pairwise(jnp.asarray(X), jnp.asarray(X))
+    distances = jdml.ops.distances(jnp.asarray(X), jnp.asarray(X))
     expected = mined(jnp.asarray(Y), distances)
     for grid in (mesh(EXPLICIT, 8), mesh(AUTO, 8)):
         placed = jax.device_put((Y, distances), NamedSharding(grid, ROWS))
@@ -194,7 +194,7 @@ def miners_and_pairs_without_a_loss() -> None:
 @check
 def random_draws_with_every_key_type() -> None:
     """Also the key types that are common on TPUs: miners without a loss, and in a loss in blocks."""
-    distances = jdml.ops.pairwise(jnp.asarray(X), jnp.asarray(X))
+    distances = jdml.ops.distances(jnp.asarray(X), jnp.asarray(X))
     for impl in ("rbg", "unsafe_rbg"):
         key = jax.random.key(0, impl=impl)
 

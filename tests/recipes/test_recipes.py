@@ -298,7 +298,7 @@ def test_eps_triplets_are_squared_and_averaged_over_all():
     ):
         mine = jdml.mining.chain(positive, jdml.mining.semi_hard_negative(0.2))
         kept = mine(
-            KEY, jdml.ops.pairwise(jdml.sphere(x), jdml.sphere(x)), jdml.mining.all_pairs(y)
+            KEY, jdml.ops.distances(jdml.sphere(x), jdml.sphere(x)), jdml.mining.all_pairs(y)
         )
         squares = np.asarray(jdml.ops.squared_distances(jdml.sphere(x), jdml.sphere(x)))
         pull, push = (np.where(side, squares, 0).sum(1) for side in kept)

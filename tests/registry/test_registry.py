@@ -13,7 +13,7 @@ from losses import registry as tried
 
 import jdml.cli
 from jdml import data, losses, metrics, mining, models, registry, report, training
-from jdml._optional_imports import ALONE, EXTRAS, MissingLibraryError, need, progress_bar
+from jdml._optional_imports import ALONE, EXTRAS, MissingLibraryError, progress_bar, require_package
 from jdml.data import walk
 from jdml.recipes import LossConfig, ProxyConfig
 from jdml.registry import DATASETS, LOSSES, MINERS, NETWORKS
@@ -179,7 +179,7 @@ def test_missing_library_names_its_extra(without, module):
     extra = next(extra for extra, modules in EXTRAS.items() if module in modules)
     for kind in (MissingLibraryError, ImportError, ValueError):
         with pytest.raises(kind, match=rf"pip install 'jdml\[{extra}\]'$"):
-            need(module, "this")
+            require_package(module, "this")
 
 
 RUN = report.Run("run", {}, 0, {"R@1": 0.5}, [{"step": 1, "loss": 2.0}])

@@ -8,9 +8,9 @@ import tyro
 
 from jdml import registry
 from jdml._import_path import is_pointer
-from jdml._paths import at_home
+from jdml._paths import expand_user
 from jdml.cli.options.parts import NOT_DEFINING, check_options, option_of
-from jdml.registry.constraints import at_least, inside_unit, nearest, positive, share
+from jdml.ops.checks import at_least, did_you_mean, fraction_below_1, open_unit_interval, positive
 
 if TYPE_CHECKING:
     PaperData = str
@@ -44,7 +44,7 @@ class ImageOptions:
     """Folder with the data set's files. Default: that of jdml data get NAME."""
     image_size: Annotated[int | None, at_least(1)] = None
     """Height and width of crops. Default: 64 with a small network, else 224."""
-    label_noise: Annotated[float, share] = 0.0
+    label_noise: Annotated[float, fraction_below_1] = 0.0
     """Share of the training rows that get a wrong label."""
     workers: Annotated[int | None, positive, NOT_DEFINING] = None
     """Threads that decode image files. Default: one per core."""
@@ -60,7 +60,7 @@ class DataOptions(ImageOptions):
     split: Literal["classes", "images", "none"] | None = None
     """What is scored: classes (half of them), images (a fifth of each class's) or none. Default: the data set's own;
     of a folder its second half."""
-    test_share: Annotated[float | None, inside_unit] = None
+    test_share: Annotated[float | None, open_unit_interval] = None
     """Share that --split scores. Default: 0.5 of classes, 0.2 of images."""
     classes_file: Path | None = None
     """Text file with the classes that train, one a line."""
@@ -69,7 +69,7 @@ class DataOptions(ImageOptions):
     labels: Annotated[str | None, _labels_help()] = None
     train_classes: tuple[int, ...] = ()
     """Train on these classes only, by number; score seen and unseen apart."""
-    validation: Annotated[float, share] = 0.0
+    validation: Annotated[float, fraction_below_1] = 0.0
     """Share of the training rows held out for evaluations."""
 
     def __post_init__(self) -> None:
@@ -77,7 +77,7 @@ class DataOptions(ImageOptions):
         place = self.data
         if place is None or place in registry.DATASETS or self.data_dir is not None:
             return
-        if is_pointer(place) or at_home(place).exists():
+        if is_pointer(place) or expand_user(place).exists():
             object.__setattr__(self, "data_dir", Path(place))
             object.__setattr__(self, "data", None)
 
@@ -109,7 +109,7 @@ class DataOptions(ImageOptions):
             known = sorted(registry.DATASETS)
             raise ValueError(
                 f"--data must be one of {', '.join(known)}, a path or module:name, got {self.data!r}"
-                f"{nearest(self.data, known)}"
+                f"{did_you_mean(self.data, known)}"
             )
         name, files = self.data_name, self.of_files
         if not registry.DATASETS[name].needs_folder and self.data_dir is not None:

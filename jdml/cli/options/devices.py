@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 from jdml.cli.options.parts import NOT_DEFINING, check_options
-from jdml.registry.constraints import at_least
+from jdml.ops.checks import at_least
 
 MOST_OF_A_CPU = 64
 """Devices that a CPU is divided into, at most."""

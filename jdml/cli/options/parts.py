@@ -15,10 +15,10 @@ from typing import Annotated, Any, Literal, TypedDict, Union, get_args, get_orig
 import tyro
 
 from jdml import registry
+from jdml.ops.checks import check_fields
 from jdml.recipes import METHODS, Method, Recipe, RecipeError
 from jdml.recipes.config import Config
 from jdml.recipes.parsing import parse_settings
-from jdml.registry.constraints import check_fields
 
 Typed = dict[str, Any]
 """What was typed of a part, by field."""

@@ -9,14 +9,14 @@ from jdml import registry
 from jdml._import_path import is_pointer
 from jdml._paths import check_folder
 from jdml.cli.options.parts import NOT_DEFINING, check_options, option_of
-from jdml.registry.constraints import of_32_bits, one_of, positive
+from jdml.ops.checks import one_of, positive, uint32
 
 
 @dataclass(frozen=True)
 class FolderOptions:
     """The run's folder and its random numbers."""
 
-    seed: Annotated[int, of_32_bits] = 0
+    seed: Annotated[int, uint32] = 0
     """Of parameters, batches, miners, augmentation, --split, --validation."""
     out: Annotated[Path | None, NOT_DEFINING] = None
     """Folder of the run: config.json, log.jsonl, checkpoints, model.safetensors."""

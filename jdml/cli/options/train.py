@@ -25,11 +25,11 @@ from jdml.cli.options.parts import (
     with_typed,
 )
 from jdml.cli.options.run import RunOptions, WeightOptions
+from jdml.ops.checks import did_you_mean, one_of
 from jdml.recipes import METHODS, NetworkConfig, Recipe, default_recipe, settings_of, with_method
 from jdml.recipes.network import BACKBONE
 from jdml.recipes.parsing import parse_settings
 from jdml.registry import NETWORKS, pretrained_networks
-from jdml.registry.constraints import nearest, one_of
 from jdml.registry.networks import SMALL_IMAGES, for_images
 
 PAIR_BATCH = {"classes": 16, "samples_per_class": 4}
@@ -107,7 +107,7 @@ class TrainOptions:
             if name not in known:
                 raise ValueError(
                     f"--method-setting: {method} has no setting {name!r}; it has {', '.join(sorted(known))}"
-                    f"{nearest(name, known)}"
+                    f"{did_you_mean(name, known)}"
                 )
         with as_typed():
             return with_method(base, method, **own)
