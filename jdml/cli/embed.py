@@ -9,7 +9,7 @@ import numpy as np
 from jdml._optional_imports import require_package
 from jdml._paths import check_file
 from jdml.data.source import Source, Split, check_data_dir, read_source
-from jdml.training.embedded import ENDINGS, Embedded, write_embeddings
+from jdml.runs.embedding_io import ENDINGS, Embedded, write_embeddings
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,9 @@ import jax.numpy as jnp
 
 from jdml._optional_imports import require_package
 from jdml._paths import check_local
+from jdml.distributed import Tree, writes
 from jdml.ops import checks
 from jdml.training.loss_scale import LEFT_OUT
-from jdml.training.placement import Tree, writes
 from jdml.training.step import TrainState, arrays_by_path
 
 

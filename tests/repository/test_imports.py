@@ -21,7 +21,17 @@ PACKAGE = Path(jdml.__file__).parent
 SHARED = {"_import_path", "_optional_imports", "_paths"}
 # package -> the packages that it may import (its own modules, `SHARED` and the records of `registry` always).
 NUMERICS = {"ops", "mining", "memory", "fields", "losses", "metrics"}
-METHODS = NUMERICS | {"flows", "ccp", "objectives", "optim", "adapt", "models", "data"}
+METHODS = NUMERICS | {
+    "flows",
+    "ccp",
+    "objectives",
+    "optim",
+    "adapt",
+    "distributed",
+    "models",
+    "data",
+}
+SAVED = METHODS | {"recipes", "runs"}
 ALLOWED = {
     "registry": {"ops"},
     "ops": set(),
@@ -35,13 +45,17 @@ ALLOWED = {
     "objectives": {"ops", "mining", "memory", "losses", "flows", "ccp"},
     "optim": {"ops"},
     "adapt": {"ops"},
-    "models": {"ops"},
+    "compilation_cache": set(),
+    "distributed": {"ops"},
+    "models": {"ops", "adapt", "data", "distributed"},
     "data": {"ops"},
     "testing": {"ops", "mining", "losses"},
     "recipes": METHODS,
-    "training": METHODS | {"recipes"},
-    "report": METHODS | {"recipes", "training"},
-    "cli": METHODS | {"recipes", "training", "report"},
+    "runs": METHODS | {"recipes"},
+    "training": SAVED,
+    "studies": SAVED | {"training"},
+    "report": SAVED | {"training", "studies"},
+    "cli": SAVED | {"training", "studies", "report", "compilation_cache"},
     "__main__": {"cli"},
 }
 # jdml's own file imports nothing, but names all packages for type checkers.
