@@ -1,4 +1,4 @@
-"""Pointers into code that is imported only when it is used."""
+"""Pointers ``"module:name"`` into code that is imported only when it is used."""
 
 import importlib
 import re
@@ -9,23 +9,7 @@ from typing import Any
 
 
 def resolve(pointer: str) -> Any:
-    """Import what a pointer names.
-
-    Args:
-        pointer: ``"module:name"``.
-
-    Returns:
-        The module's attribute.
-
-    Raises:
-        ValueError: if the pointer is not of this form.
-        ImportError: if there is no such module.
-        AttributeError: if the module has no such attribute.
-
-    Example:
-        >>> resolve("jdml.mining:easy_positive").__name__
-        'easy_positive'
-    """
+    """Return what a pointer ``"module:name"`` names; a module or a name that is missing raises."""
     module, colon, name = pointer.partition(":")
     if not (module and colon and name):
         raise ValueError(f'pointer must be "module:name", got {pointer!r}')
@@ -33,17 +17,7 @@ def resolve(pointer: str) -> Any:
 
 
 def import_user_object(pointer: str) -> Any:
-    """Import what a pointer into a user's module names; modules are looked for in the working directory, too.
-
-    Args:
-        pointer: ``"module:name"``.
-
-    Returns:
-        The module's attribute.
-
-    Raises:
-        ValueError: no such module, or no such name in it; what the module raises, and where.
-    """
+    """Return what a pointer into a user's module names, also one in the working directory; any failure is a ValueError."""
     if "" not in sys.path:
         sys.path.insert(0, "")
     try:
@@ -55,19 +29,7 @@ def import_user_object(pointer: str) -> Any:
 
 
 def call_user_object(pointer: str, function: Callable[..., Any], **settings: Any) -> Any:
-    """Call what :func:`import_user_object` gave.
-
-    Args:
-        pointer: its name, for the message.
-        function: the function.
-        **settings: its arguments.
-
-    Returns:
-        What it returns.
-
-    Raises:
-        ValueError: what it raises, and where.
-    """
+    """Call what :func:`import_user_object` returned; whatever it raises is a ValueError that names the place."""
     try:
         return function(**settings)
     except Exception as error:  # whatever a user's own code raises
@@ -75,7 +37,7 @@ def call_user_object(pointer: str, function: Callable[..., Any], **settings: Any
 
 
 def _raised(pointer: str, error: Exception) -> ValueError:
-    """What a user's module raised, and where."""
+    """Return the error of what a user's module raised, and where."""
     last = extract_tb(error.__traceback__)[-1]
     own = last.filename == __file__ or isinstance(error, SyntaxError)
     where = "" if own else f" ({last.filename}:{last.lineno})"
@@ -83,10 +45,5 @@ def _raised(pointer: str, error: Exception) -> ValueError:
 
 
 def is_pointer(text: str) -> bool:
-    """Whether a text looks like ``"module:name"``.
-
-    Example:
-        >>> is_pointer("birds:train"), is_pointer("data.birds:train"), is_pointer("C:/birds"), is_pointer("birds.csv")
-        (True, True, False, False)
-    """
+    """Whether a text looks like ``"module:name"``."""
     return re.fullmatch(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*", text) is not None

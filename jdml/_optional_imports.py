@@ -1,4 +1,4 @@
-"""Libraries beyond the base install: what brings each of them, said where one is missing."""
+"""Libraries beyond the base install, and what installs each of them."""
 
 import importlib
 from typing import Any
@@ -38,18 +38,7 @@ class MissingLibraryError(ModuleNotFoundError, ValueError):
 
 
 def require_package(module: str, what: str) -> None:
-    """Ask for a library by the extra that brings it, where it is missing.
-
-    Args:
-        module: what is about to be imported, such as ``"orbax.checkpoint"``.
-        what: what needs it, as a sentence begins.
-
-    Raises:
-        MissingLibraryError: it cannot be imported.
-
-    Example:
-        >>> need("numpy", "everything")
-    """
+    """Refuse a library that is missing, with the command that installs it; ``what`` is the sentence's subject."""
     try:
         importlib.import_module(module)
     except ImportError as error:
@@ -60,23 +49,13 @@ def require_package(module: str, what: str) -> None:
 
 
 def distribution(module: str) -> str:
-    """Name what a module comes in.
-
-    Example:
-        >>> distribution("sklearn"), distribution("umap")
-        ('scikit-learn', 'umap-learn')
-    """
+    """Return the name of a module's distribution."""
     known = {name: dist for extra in EXTRAS.values() for name, dist in extra.items()} | ALONE
     return known.get(module, module)
 
 
 def install_command(module: str) -> str:
-    """Say what to type after ``pip install``.
-
-    Example:
-        >>> installing("sklearn"), installing("umap")
-        ("'jdml[train]'", 'umap-learn')
-    """
+    """Return what to type after ``pip install``."""
     for extra, modules in EXTRAS.items():
         if module in modules:
             return f"'jdml[{extra}]'"
@@ -84,22 +63,7 @@ def install_command(module: str) -> str:
 
 
 def progress_bar(shown: bool, **settings: Any) -> Any:
-    """Make a progress bar, a notebook's own in a notebook; one that is not shown needs no library.
-
-    Args:
-        shown: whether it is.
-        **settings: tqdm's.
-
-    Returns:
-        The bar.
-
-    Raises:
-        MissingLibraryError: it is to be shown, and tqdm is missing.
-
-    Example:
-        >>> with progress_bar(False, total=2) as bar:
-        ...     bar.update()
-    """
+    """Return a tqdm progress bar, a notebook's own in a notebook; one that is not shown needs no library."""
     if not shown:
         return _Nothing()
     require_package("tqdm", "a progress bar")

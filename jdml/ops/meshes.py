@@ -163,22 +163,7 @@ NOWHERE = Axis()
 
 
 def as_axis(name: Any) -> Axis:
-    """What an argument ``axis_name`` means.
-
-    Args:
-        name: None, a name, a tuple of names, or an axis.
-
-    Returns:
-        The axis.
-
-    Raises:
-        TypeError: something else.
-        ValueError: no such axis here.
-
-    Example:
-        >>> as_axis(None) == NOWHERE
-        True
-    """
+    """Return the axis of an argument ``axis_name``: None, a name, a tuple of names, or an axis."""
     if isinstance(name, Axis):
         return name
     if name is None:
@@ -196,14 +181,10 @@ def as_axis(name: Any) -> Axis:
 
 
 def spread(function: Callable[[dict[str, Any]], Tree], arguments: dict[str, Any]) -> Tree:
-    """Call a function of keyword arguments where its arrays lie.
+    """Call a function of keyword arguments where its arrays lie; on a mesh the result is the same on every device.
 
-    Args:
-        function: of the arguments. If they include ``axis_name``, it is handed an :class:`Axis` there.
-        arguments: by name; see :data:`ROWS` and :data:`REFERENCES`.
-
-    Returns:
-        The function's result, on a mesh the same on every device.
+    If the arguments include ``axis_name``, the function gets an :class:`Axis` there; see :data:`ROWS` and
+    :data:`REFERENCES`.
     """
     if arguments.get("axis_name") is not None:
         return function(_named(arguments))
@@ -230,46 +211,19 @@ def spread(function: Callable[[dict[str, Any]], Tree], arguments: dict[str, Any]
 
 
 def by_rows(function: Callable[[Tree, Tree], Tree], rows: Tree, others: Tree = ()) -> Tree:
-    """``function(rows, others)``, each device of a mesh taking some of the rows.
-
-    Args:
-        function: row by row: the results' rows are those of ``rows``.
-        rows: arrays ``[N, …]``.
-        others: arrays that every row needs.
-
-    Returns:
-        The function's result.
-    """
+    """Return ``function(rows, others)``, row by row, of which each device of a mesh takes some."""
     return _by_parts(lambda axis, rows, others: function(rows, others), rows, others, P)
 
 
 def by_parts(function: Callable[[Axis, Tree, Tree], Tree], parts: Tree, others: Tree = ()) -> Tree:
-    """``function(axis, parts, others)``, each device of a mesh holding some rows of ``parts``.
-
-    Args:
-        function: whose result is the same on every device.
-        parts: arrays ``[N, …]``.
-        others: arrays that every device needs.
-
-    Returns:
-        The function's result.
-    """
+    """Return ``function(axis, parts, others)``, the same on every device, each of which holds some rows of ``parts``."""
     return _by_parts(function, parts, others, lambda names: P())
 
 
 def from_parts(
     function: Callable[[Axis, Tree, Tree], tuple[Tree, Tree]], parts: Tree, others: Tree = ()
 ) -> tuple[Tree, Tree]:
-    """``function(axis, parts, others)``, each device of a mesh holding some rows of ``parts`` and of the first result.
-
-    Args:
-        function: with two results: rows of this device, and what is the same on every device.
-        parts: arrays ``[N, …]``.
-        others: arrays that every device needs.
-
-    Returns:
-        The rows of all devices, and the second result.
-    """
+    """Return ``function(axis, parts, others)``: rows of all devices, and a second result that is the same on each."""
     results: tuple[Tree, Tree] = _by_parts(function, parts, others, lambda names: (P(names), P()))
     return results
 
@@ -297,18 +251,7 @@ def _by_parts(
 
 
 def replicated(function: Callable[..., Tree]) -> Callable[..., Tree]:
-    """The same function of arrays; on a mesh every device computes all of it.
-
-    Args:
-        function: of positional arguments; keywords are static.
-
-    Returns:
-        The function.
-
-    Example:
-        >>> print(replicated(jnp.add)(1, jnp.arange(2)))
-        [1 2]
-    """
+    """Return the same function of arrays; on a mesh every device computes all of it. Keywords are static."""
 
     @functools.wraps(function)
     def wrapper(*arguments: Any, **static: Any) -> Tree:
@@ -326,14 +269,7 @@ def replicated(function: Callable[..., Tree]) -> Callable[..., Tree]:
 
 
 def mesh_of(tree: Tree) -> Any:
-    """The mesh on which arrays lie, where something is to be done about it, else None.
-
-    Args:
-        tree: arrays, and anything else.
-
-    Returns:
-        An abstract mesh with several devices or with ``Explicit`` axes, none of them ``Manual``; or None.
-    """
+    """Return the abstract mesh of arrays, if it has several devices or ``Explicit`` axes and none is ``Manual``; or None."""
     for leaf in jax.tree.leaves(tree):
         if not isinstance(leaf, Array):
             continue
@@ -347,39 +283,18 @@ def mesh_of(tree: Tree) -> Any:
 
 
 def is_explicit(tree: Tree) -> bool:
-    """Whether arrays lie on a mesh of which an axis is ``Explicit``.
-
-    Args:
-        tree: arrays, and anything else.
-
-    Returns:
-        False, too, inside a ``shard_map``.
-    """
+    """Whether arrays lie on a mesh of which an axis is ``Explicit``; False inside a ``shard_map``."""
     mesh = mesh_of(tree)
     return mesh is not None and AxisType.Explicit in mesh.axis_types
 
 
 def off_mesh(array: Array) -> Array:
-    """An array on one device, by way of the host where it lies on a mesh.
-
-    Args:
-        array: of any shape, no tracer.
-
-    Returns:
-        The same values.
-    """
+    """Return an array on one device, by way of the host where it lies on a mesh."""
     return array if mesh_of(array) is None else jnp.asarray(on_host(array))
 
 
 def on_host(array: Array) -> np.ndarray:
-    """All values of an array as NumPy's, of one that several processes share, too.
-
-    Args:
-        array: of any shape, no tracer; every process asks for it.
-
-    Returns:
-        The same values.
-    """
+    """Return all values of an array as NumPy's; every process asks for those of one that they share."""
     if array.is_fully_addressable:
         return np.asarray(array)
     from jax.experimental import multihost_utils
@@ -388,15 +303,7 @@ def on_host(array: Array) -> np.ndarray:
 
 
 def zeros_alike(like: Array, shape: tuple[int, ...]) -> Array:
-    """Zeros that vary over the same mesh axes as an array: what a loop under ``shard_map`` must start from.
-
-    Args:
-        like: any array.
-        shape: of the zeros.
-
-    Returns:
-        Zeros of the array's type.
-    """
+    """Return zeros that vary over the same mesh axes as an array: a loop under ``shard_map`` must start from such."""
     nothing = jnp.sum(jnp.where(like == like, 0, 0)).astype(like.dtype)
     return jnp.broadcast_to(nothing, shape)
 

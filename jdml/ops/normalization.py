@@ -56,18 +56,6 @@ def inverse_norms(vectors: Array) -> Array:
     """``1 / ‖v‖``: the factor by which :func:`sphere` multiplies a vector, 0 where that counts as zero.
 
     Whoever needs only products with normalized vectors can multiply these instead of all vectors.
-
-    Args:
-        vectors: ``[..., D]``, float32 or float64.
-
-    Returns:
-        ``[..., 1]``.
-
-    Example:
-        >>> import jax.numpy as jnp
-        >>> inverse_norms(jnp.array([[3.0, 4.0], [0.0, 0.0]]))
-        Array([[0.2],
-               [0. ]], dtype=float32)
     """
     limits = jnp.finfo(vectors.dtype)
     up, down = (2.0**60, 2.0**-100) if limits.bits == 32 else (2.0**500, 2.0**-800)

@@ -18,33 +18,13 @@ LOUD = 2.0**20
 
 
 def accumulate_in(*arrays: Array) -> jnp.dtype:
-    """The type to compute in: float32, or float64 where an input is float64.
-
-    Args:
-        *arrays: the inputs of one computation.
-
-    Returns:
-        ``float64`` if any input is, ``float32`` otherwise.
-    """
+    """Return the type to compute in: float32, or float64 where an input is float64."""
     is_double = any(a.dtype == jnp.float64 for a in arrays)  # floats of 8 bits promote to nothing
     return jnp.result_type(jnp.float64 if is_double else jnp.float32)
 
 
 def upcast(values: Array, dtype: jnp.dtype) -> Array:
-    """The values in a wider type, with a gradient that is cut where float16 could not hold it.
-
-    Args:
-        values: floating, any shape.
-        dtype: the type to compute in.
-
-    Returns:
-        The values as ``dtype``.
-
-    Example:
-        >>> import jax, jax.numpy as jnp
-        >>> float(jax.grad(lambda v: 1e9 * upcast(v, jnp.float32))(jnp.float16(1.0)))
-        65504.0
-    """
+    """Return values in a wider type, with a gradient that is clipped to what float16 can hold."""
     if values.dtype != jnp.float16:
         return values.astype(dtype)
     largest = float(jnp.finfo(values.dtype).max)
@@ -62,20 +42,7 @@ def upcast(values: Array, dtype: jnp.dtype) -> Array:
 
 
 def bounded(value: float | Array, *, least: float = -SHARPEST, most: float = SHARPEST) -> Array:
-    """A hyper-parameter within what floats can be multiplied by: beyond a bound it counts as the bound.
-
-    Args:
-        value: a number or array of them.
-        least: the lower bound.
-        most: the upper bound.
-
-    Returns:
-        The number, of its own type, which is float32 for one of 16 bits: its inverse would overflow.
-
-    Example:
-        >>> float(bounded(jnp.float32(3e38))) == SHARPEST, float(bounded(jnp.float32(64.0)))
-        (True, 64.0)
-    """
+    """Return a hyper-parameter clipped to what floats can be multiplied by; one of 16 bits becomes float32."""
     value = jnp.asarray(value)
     if not jnp.issubdtype(value.dtype, jnp.floating):
         return value
@@ -133,18 +100,6 @@ def max_abs_scale(vectors: Array, *, axis: int = -1) -> Array:
     """An eighth of the largest absolute entry, without gradient: a scale by which vectors can be divided.
 
     Compilers divide by multiplying with the reciprocal, and that of the largest floats themselves underflows.
-
-    Args:
-        vectors: ``[..., D]``.
-        axis: the axis of a vector; it stays, with length 1.
-
-    Returns:
-        ``[..., 1]``; 0 for zero vectors.
-
-    Example:
-        >>> import jax.numpy as jnp
-        >>> max_abs_scale(jnp.array([2.0, -4.0]))
-        Array([0.5], dtype=float32)
     """
     largest = jnp.max(jnp.abs(vectors), axis=axis, keepdims=True, initial=0.0)
     return jax.lax.stop_gradient(largest) / 8.0
@@ -231,20 +186,7 @@ def _log1p_sum_jvp(
 
 @jax.custom_jvp
 def log_add_exp(x: Array, y: Array) -> Array:
-    """Compute ``log(eˣ + eʸ)``, with slopes that are functions of ``x − y`` alone: nothing is kept for the gradient.
-
-    Args:
-        x: any shape.
-        y: broadcastable to it.
-
-    Returns:
-        The logarithms.
-
-    Example:
-        >>> import jax.numpy as jnp
-        >>> log_add_exp(jnp.array([0.0, 1000.0]), jnp.array([0.0, 1.0])).round(4)
-        Array([6.931e-01, 1.000e+03], dtype=float32)
-    """
+    """Compute ``log(eˣ + eʸ)``, with slopes that are functions of ``x − y`` alone: nothing is kept for the gradient."""
     return jnp.logaddexp(x, y)
 
 
@@ -256,19 +198,7 @@ log_add_exp.defjvps(
 
 @jax.custom_jvp
 def softplus(values: Array) -> Array:
-    """Compute ``log(1 + eᵛ)``, likewise with the slope ``σ(v)``.
-
-    Args:
-        values: any shape.
-
-    Returns:
-        The same shape.
-
-    Example:
-        >>> import jax.numpy as jnp
-        >>> softplus(jnp.array([0.0, 1000.0])).round(4)
-        Array([6.931e-01, 1.000e+03], dtype=float32)
-    """
+    """Compute ``log(1 + eᵛ)``, likewise with the slope ``σ(v)``."""
     return jax.nn.softplus(values)
 
 
@@ -281,17 +211,6 @@ def shifted_by_max(values: Array, peak: Array) -> Array:
 
     Compilers round a product anew where it is used again, so that a value may lie above the peak, or all of them below
     it. So none counts as above, and beside a loud peak all within its rounding count as equal to it.
-
-    Args:
-        values: any shape.
-        peak: the largest of those that belong together, finite, without a gradient; broadcast to the values.
-
-    Returns:
-        The differences, with a gradient of 1 by the values.
-
-    Example:
-        >>> shifted_by_max(jnp.array([1.0, 3.0]), jnp.array(2.9999998)).round(3)
-        Array([-2.,  0.], dtype=float32)
     """
     loudness = jnp.abs(peak)
     rounding = jnp.where(loudness > LOUD, 4.0 * jnp.finfo(peak.dtype).eps * loudness, 0.0)

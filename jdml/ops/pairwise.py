@@ -149,29 +149,13 @@ def cosines(x: Array, y: Array, by_sums: bool = True) -> Array:
 
 
 def scaled(products: Array, factors: Array) -> Array:
-    """Multiply products ``[N, ...]`` by the :func:`inverse_norms` of their second vectors.
-
-    Args:
-        products: ``[N, ...]``.
-        factors: ``[...]``; where one is 0, its vector counts as zero, whatever its products overflowed to.
-
-    Returns:
-        ``[N, ...]``.
-    """
+    """Multiply products ``[N, ...]`` by the :func:`inverse_norms` of their second vectors."""
     return jnp.where(factors[None] > 0, products, 0.0) * factors[None]
 
 
 @jax.custom_jvp
 def over_norms(products: tuple[Array, ...], vectors: Array) -> tuple[Array, ...]:
-    """Divide products with K vectors each, an array ``[N, C]`` for each k, by the vectors' norms: :func:`scaled`.
-
-    Args:
-        products: K arrays ``[N, C]``.
-        vectors: ``[C, K, D]``.
-
-    Returns:
-        K arrays ``[N, C]``.
-    """
+    """Divide products with K vectors each, an array ``[N, C]`` for each k, by the vectors' norms: :func:`scaled`."""
     factors = inverse_norms(vectors)[..., 0]
     return tuple(scaled(each, factors[:, k]) for k, each in enumerate(products))
 

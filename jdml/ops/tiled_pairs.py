@@ -86,23 +86,7 @@ def pair_sums(
 
 
 def lifted(term: PairTerm) -> PairTerm:
-    """Lift a scalar function of one pair to a tile of pairs.
-
-    Args:
-        term: ``(r, same, *parameters, **settings) -> value``.
-
-    Returns:
-        The same of ``r`` and ``same`` of shape ``[t, u]``: ``[t, u]``, of the type of ``r``.
-
-    Raises:
-        TypeError: on call, where the term is no real number.
-        ValueError: likewise, where it is no scalar.
-
-    Example:
-        >>> import jax.numpy as jnp
-        >>> lifted(lambda r, same: jnp.where(same, r, -r))(jnp.ones((1, 2)), jnp.array([[True, False]]))
-        Array([[ 1., -1.]], dtype=float32)
-    """
+    """Lift a scalar function of one pair to a tile of pairs."""
 
     def of_tile(r: Array, same: Array, *parameters: Any, **settings: Any) -> Array:
         def of_pair(r: Array, same: Array) -> Array:

@@ -84,17 +84,6 @@ def for_classes(recipe: Recipe, labels: Any, *, rows: int = ROWS) -> Recipe:
     Where half of the classes have a hundred images or more, these may hold several modes, which a loss that pulls every
     positive pair merges: a class has a quarter of the batch, at most 40 images, and each image is pulled to the nearest
     of its class.
-
-    Args:
-        recipe: of a pair loss.
-        labels: ``[N]``, of the training images.
-        rows: of a batch, if there are as many.
-
-    Returns:
-        The recipe with a batch and a miner.
-
-    Raises:
-        ValueError: no labels, or labels that are not ``[N]``.
     """
     given = np.asarray(labels)
     if given.ndim != 1 or not given.size:

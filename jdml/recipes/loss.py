@@ -301,15 +301,7 @@ def _of_classes(value: Any) -> Any:
 
 
 def check_settings(loss_fn: Callable[..., Any], settings: Mapping[str, Any]) -> None:
-    """Refuse settings that are not the loss's own hyper-parameters.
-
-    Args:
-        loss_fn: the loss.
-        settings: by name.
-
-    Raises:
-        ValueError: naming the setting, the loss's own, and the nearest.
-    """
+    """Refuse settings that are not the loss's own hyper-parameters."""
     shared = {
         name
         for core in (losses.compare, losses.assign)
@@ -330,15 +322,7 @@ def check_settings(loss_fn: Callable[..., Any], settings: Mapping[str, Any]) -> 
 
 
 def weighted(objective: Objective, weight: float) -> Objective:
-    """Multiply an objective's loss, which Adam feels beside weight decay alone.
-
-    Args:
-        objective: the objective.
-        weight: the factor.
-
-    Returns:
-        The objective.
-    """
+    """Multiply an objective's loss by a weight."""
 
     @wraps(objective.loss)
     def loss(*args: Any, **settings: Any) -> tuple[Any, Any]:
@@ -353,12 +337,6 @@ def in_bfloat16(objective: Objective) -> Objective:
 
     A GPU or TPU then multiplies them as they are, accumulating in float32. The library's networks that compute in
     bfloat16 round their embeddings to it, so that no bit of these is lost.
-
-    Args:
-        objective: of a pair loss.
-
-    Returns:
-        The objective.
     """
     largest = float(jnp.finfo(jnp.bfloat16).max)
 

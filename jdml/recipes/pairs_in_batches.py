@@ -11,23 +11,10 @@ from jdml.recipes.shared import ROWS, SAMPLES
 def usual_batch(
     batch: BatchConfig, loss: LossConfig, labels: np.ndarray, *, rows: int = ROWS
 ) -> BatchConfig:
-    """Return the batch to begin with: classes × samples where samples are compared with each other.
+    """Return the batch to begin with.
 
-    Args:
-        batch: whose other values are kept.
-        loss: the loss.
-        labels: ``[N]``, of the training images.
-        rows: of a batch, if there are as many.
-
-    Returns:
-        For a proxy loss ``rows`` random rows; for a pair loss 4 samples of each class, more of fewer classes, and
-        fewer where classes are smaller.
-
-    Example:
-        >>> str(usual_batch(BatchConfig(), LossConfig(), np.arange(1000) % 100))
-        '16x4'
-        >>> str(usual_batch(BatchConfig(), LossConfig(), np.arange(1000) % 2))
-        '2x32'
+    For a proxy loss it has ``rows`` random rows; for a pair loss 4 samples of each class, more of fewer classes, and
+    fewer where classes are smaller.
     """
     if loss.has_proxies:
         return batch.replace(size=min(rows, len(labels)))
@@ -45,21 +32,6 @@ def check_positives(batch: BatchConfig, loss: LossConfig, labels: np.ndarray) ->
     """Refuse batches in which a pair loss has nothing to compare.
 
     Proxy losses, and batches with a memory, have something to compare with in any batch.
-
-    Args:
-        batch: the batch.
-        loss: the loss.
-        labels: ``[N]``, of the training images.
-
-    Raises:
-        ValueError: no two images of a class in any batch, or no two of different classes.
-
-    Example:
-        >>> check_positives(BatchConfig(classes=20, samples_per_class=1), LossConfig(), np.arange(80) % 20)
-        Traceback (most recent call last):
-        ...
-        jdml.recipes.config.RecipeError: batch 20x1 has no two images of one class: triplet, a pair loss, would learn \
-nothing; 16x4 has 16 classes with 4 images each
     """
     if loss.has_proxies or loss.memory_size:
         return

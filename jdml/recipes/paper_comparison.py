@@ -69,28 +69,7 @@ def find_paper_rows(
     label_noise: float = 0.0,
     crop: int | None = None,
 ) -> list[PaperRow]:
-    """Look up what the papers report of the task of a run.
-
-    Args:
-        run: the recipe as it runs.
-        method: whose recipe it was made of.
-        dataset: what is trained on.
-        protocol: of ``jdml benchmark``.
-        backbone: the network, as ``paper_results.toml`` names it.
-        label_noise: the share of wrong labels.
-        crop: height and width of the crops; None: the papers'.
-
-    Returns:
-        The rows of this task; none where the papers have none.
-
-    Raises:
-        ValueError: if there is no such method, protocol or backbone.
-
-    Example:
-        >>> row = find_paper_rows(recipe("pfml", "cub", preset="found"), "pfml", "cub")[0]
-        >>> row.table, row.values["R@1"], row.differences[0]
-        ('PFML, Table 1', 73.4, 'alpha 1 (paper: 4)')
-    """
+    """Look up what the papers report of the task of a run."""
     one_of("method", method, RECIPES)
     one_of("protocol", protocol, CROP_SIZES)
     one_of("backbone", backbone, (*NETWORKS, "vit_s16_dino"))
@@ -112,21 +91,7 @@ def find_paper_rows(
 def footnotes(
     found: Sequence[PaperRow], method: str, protocol: str, differences: Sequence[str] = ()
 ) -> list[str]:
-    """Write the lines below a table of a run and the papers' rows.
-
-    Args:
-        found: the papers' rows.
-        method: whose recipe the run was made of.
-        protocol: of ``jdml benchmark``.
-        differences: of the run from every row, apart from its recipe.
-
-    Returns:
-        Lines: in what the run and the rows differ, and what the paper leaves open.
-
-    Example:
-        >>> footnotes([], "mpa", "conventional")
-        ['no table of the papers has this task']
-    """
+    """Write the lines below a table of a run and the papers' rows."""
     if not found:
         return ["no table of the papers has this task"]
     lines = [

@@ -64,12 +64,7 @@ PAPER_RESULTS = tuple(result for table in _FILE["table"] for result in _read_tab
 
 
 def unspecified_settings(method: str, protocol: str = "conventional") -> str:
-    """Say what a method's paper leaves open under a protocol, and how it is filled in; "" where nothing is.
-
-    Example:
-        >>> print(unspecified_settings("mpa"))
-        α = 32 and weight decay 1e-4, which are ProxyAnchor's
-    """
+    """Say what a method's paper leaves open under a protocol, and how it is filled in; "" where nothing is."""
     kind = "conventional" if protocol == "conventional" else "mlrc"
     return "; ".join(
         each["text"]

@@ -11,14 +11,7 @@ ROWS, SAMPLES = 64, 4
 
 
 def contrastive_margins(dataset: str) -> dict[str, float]:
-    """C2's margins.
-
-    Args:
-        dataset: one of ``DATASETS``, or another.
-
-    Returns:
-        Settings of the contrastive loss.
-    """
+    """Return the margins of C2, CCP's contrastive loss."""
     positive, negative = {
         "cars": (0.2652, 0.5409),
         "sop": (0.2858, 0.5130),
@@ -28,19 +21,7 @@ def contrastive_margins(dataset: str) -> dict[str, float]:
 
 
 def pair_settings(loss: str, dataset: str) -> dict[str, Any]:
-    """The settings of a pair loss in CCP's tables: no mining, all couples.
-
-    Args:
-        loss: its name.
-        dataset: one of ``DATASETS``, or another.
-
-    Returns:
-        Settings of the loss.
-
-    Example:
-        >>> pair_settings("triplet", "cars")
-        {'margin': 0.119}
-    """
+    """Return the settings of a pair loss in CCP's tables: no mining, all pairs."""
     if loss == "contrastive":
         return contrastive_margins(dataset)
     if loss == "multi_similarity":
@@ -54,17 +35,11 @@ def pair_settings(loss: str, dataset: str) -> dict[str, Any]:
 
 
 def in_protocol(method: str, dataset: str) -> dict[str, Any]:
-    """What a method's recipe is in CCP's tables of the MLRC protocol, where it is another than usual.
+    """Return what changes in a method's recipe in CCP's tables of the MLRC protocol.
 
-    Args:
-        method: a method's name.
-        dataset: one of ``DATASETS``, or another.
-
-    Returns:
-        Changes of the recipe, by part. SoftTriple has the centres of its row in the tables: 10 per class, 1 where there
-        are many classes. Its γ divides, also on Cars196 and SOP, where the printed ones (19.18, 47.9) make the softmax
-        over the centres nearly their mean: so they do in CCP's program and in that of the protocol, from which they
-        come.
+    SoftTriple has the centres of its row in the tables: 10 per class, 1 where there are many classes. Its γ divides,
+    also on Cars196 and SOP, where the printed ones (19.18, 47.9) make the softmax over the centres nearly their mean:
+    so they do in CCP's program and in that of the protocol, from which they come.
     """
     if method in ("multi_similarity", "triplet"):
         return {"loss": {"settings": pair_settings(method, dataset), "miner": "none"}}

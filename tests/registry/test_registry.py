@@ -17,6 +17,7 @@ from jdml._optional_imports import ALONE, EXTRAS, MissingLibraryError, progress_
 from jdml.data import walk
 from jdml.recipes import LossConfig, ProxyConfig
 from jdml.registry import DATASETS, LOSSES, MINERS, NETWORKS
+from jdml.runs.checkpoint import RunFolder
 
 
 def test_losses_and_records_correspond():
@@ -203,7 +204,7 @@ def batches():
         ("grain", lambda folder: batches(), "train"),
         ("safetensors", lambda folder: models.load_weights(folder / "w.safetensors", {}), "train"),
         ("tqdm", lambda folder: progress_bar(True), "train"),
-        ("orbax", lambda folder: training.checkpoint.RunFolder(folder / "run", {}), "train"),
+        ("orbax", lambda folder: RunFolder(folder / "run", {}), "train"),
         ("tensorboardX", lambda folder: training.TensorBoard(folder / "tensorboard"), "all"),
     ],
 )
