@@ -17,7 +17,7 @@ def resolve(pointer: str) -> Any:
 
 
 def import_user_object(pointer: str) -> Any:
-    """Return what a pointer into a user's module names, also one in the working directory; any failure is a ValueError."""
+    """Return what a pointer into a user's module names, or one in the working directory; failures are ValueErrors."""
     if "" not in sys.path:
         sys.path.insert(0, "")
     try:

@@ -216,7 +216,7 @@ def by_rows(function: Callable[[Tree, Tree], Tree], rows: Tree, others: Tree = (
 
 
 def by_parts(function: Callable[[Axis, Tree, Tree], Tree], parts: Tree, others: Tree = ()) -> Tree:
-    """Return ``function(axis, parts, others)``, the same on every device, each of which holds some rows of ``parts``."""
+    """Return ``function(axis, parts, others)``, the same on every device; each holds some rows of ``parts``."""
     return _by_parts(function, parts, others, lambda names: P())
 
 
@@ -269,7 +269,7 @@ def replicated(function: Callable[..., Tree]) -> Callable[..., Tree]:
 
 
 def mesh_of(tree: Tree) -> Any:
-    """Return the abstract mesh of arrays, if it has several devices or ``Explicit`` axes and none is ``Manual``; or None."""
+    """Return the abstract mesh of arrays, if it has several devices or ``Explicit`` axes, none ``Manual``."""
     for leaf in jax.tree.leaves(tree):
         if not isinstance(leaf, Array):
             continue

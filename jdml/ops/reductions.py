@@ -164,7 +164,7 @@ def reduce_groups(
 
 
 def reduced_by_rows(reduce_fn: ReduceFn | None) -> bool:
-    """Whether a reduction of a matrix is one of its rows' sums and counts: a sum, a mean, a mean of what is not zero."""
+    """Whether a reduction of a matrix is one of its rows' sums and counts: a sum, a mean, ``mean_nonzero``."""
     return any(reduce_fn is known for known in (total, jnp.sum, mean, jnp.mean, mean_nonzero))
 
 

@@ -21,8 +21,8 @@ from jdml.models.frozen_model import Frozen
 from jdml.models.lora import WithLora, frozen_part
 from jdml.models.preprocess import Preprocess, standard
 from jdml.recipes import Recipe, RecipeError
+from jdml.recipes.default_recipe import check_positives
 from jdml.recipes.model_factory import make_own
-from jdml.recipes.pairs_in_batches import check_positives
 from jdml.training.alternation import make_callback
 from jdml.training.callbacks import (
     EMA,
