@@ -5,7 +5,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, Self
 
-from jdml.ops.checks import check_fields, did_you_mean
+from jdml.ops.checks import Constraint, check_fields, did_you_mean
 
 
 class RecipeError(ValueError):
@@ -104,6 +104,14 @@ def _parts(kind: type[Config]) -> list[tuple[str, type[Config]]]:
     """Return the fields that are themselves parts, and their classes."""
     kinds = ((field.name, field.type) for field in dataclasses.fields(kind))
     return [(name, k) for name, k in kinds if isinstance(k, type) and issubclass(k, Config)]
+
+
+def check(name: str, value: Any, constraint: Constraint) -> None:
+    """Apply a constraint; what is wrong is wrong of the recipe."""
+    try:
+        constraint(name, value)
+    except (TypeError, ValueError) as error:
+        raise RecipeError(str(error)) from None
 
 
 def check_regex(name: str, pattern: str | None) -> None:

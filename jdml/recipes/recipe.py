@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 from jdml.ops.checks import open_unit_interval, positive
 from jdml.recipes.batch import BatchConfig
-from jdml.recipes.config import Config, RecipeError
+from jdml.recipes.config import Config
 from jdml.recipes.loss import LossConfig
 from jdml.recipes.network import FinetuneConfig, NetworkConfig
 from jdml.recipes.optimizer import OptimizerConfig
@@ -66,13 +66,8 @@ class Recipe(Config):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._check_time()
+        if self.batch.steps is not None:
+            self.optimizer.check_warmup(self.batch.steps)
         for name in ("last_blocks", "layer_decay"):
             if getattr(self.finetune, name) is not None and self.network.name is not None:
                 self.network.blocks(name)
-
-    def _check_time(self) -> None:
-        """Refuse a warm-up of the learning rate that is as long as the run."""
-        warmup, steps = self.optimizer.lr_warmup_steps, self.batch.steps
-        if steps is not None and warmup and warmup >= steps:
-            raise RecipeError(f"{{lr_warmup_steps}} must be below {{steps}}, {steps}, got {warmup}")

@@ -10,20 +10,13 @@ ROWS, SAMPLES = 64, 4
 """Of a batch that nobody has chosen: its rows at most, and of a class the samples at least, where there are as many."""
 
 
-def contrastive_margins(dataset: str) -> dict[str, float]:
-    """Return the margins of C2, CCP's contrastive loss."""
-    positive, negative = {
-        "cars": (0.2652, 0.5409),
-        "sop": (0.2858, 0.5130),
-        "inshop": (0.2858, 0.5130),
-    }.get(dataset, (0.0, 0.3841))
-    return {"positive_margin": positive, "negative_margin": negative}
-
-
 def pair_settings(loss: str, dataset: str) -> dict[str, Any]:
     """Return the settings of a pair loss in CCP's tables: no mining, all pairs."""
     if loss == "contrastive":
-        return contrastive_margins(dataset)
+        large = (0.2858, 0.5130)
+        margins = {"cars": (0.2652, 0.5409), "sop": large, "inshop": large}
+        positive, negative = margins.get(dataset, (0.0, 0.3841))
+        return {"positive_margin": positive, "negative_margin": negative}
     if loss == "multi_similarity":
         alpha, beta, base = {"cars": (14.35, 75.83, 0.66), "inshop": (8.49, 57.38, 0.41)}.get(
             dataset, (2.0, 40.0, 0.5)
