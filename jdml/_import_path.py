@@ -9,7 +9,23 @@ from typing import Any
 
 
 def resolve(pointer: str) -> Any:
-    """Return what a pointer ``"module:name"`` names; a module or a name that is missing raises."""
+    """Import what a pointer names.
+
+    Args:
+        pointer: ``"module:name"``.
+
+    Returns:
+        The module's attribute.
+
+    Raises:
+        ValueError: the pointer is not of this form.
+        ImportError: there is no such module.
+        AttributeError: the module has no such attribute.
+
+    Example:
+        >>> resolve("jdml.mining:easy_positive").__name__
+        'easy_positive'
+    """
     module, colon, name = pointer.partition(":")
     if not (module and colon and name):
         raise ValueError(f'pointer must be "module:name", got {pointer!r}')

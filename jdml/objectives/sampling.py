@@ -20,32 +20,14 @@ def sample_classes(
     where: Array | None = None,
     axis_name: str | tuple[str, ...] | None = None,
 ) -> Drawn:
-    """The proxies of a batch's classes and of as many others, drawn uniformly, as make a number.
+    """Return ``[S, K, D]``, the proxies of a batch's classes and of others at random, and the labels ``[B]`` among them.
 
-    Args:
-        proxies: ``[C, K, D]``; on a mesh whose devices divide C each draws among its own classes.
-        labels: ``[B]`` integers in 0…C−1.
-        number: S, how many classes, rounded up to a multiple of the devices.
-        key: of the draw.
-        where: ``[B]`` bool, the rows that count.
-        axis_name: inside a ``jax.shard_map``, the mesh axis over which the batch is spread.
-
-    Returns:
-        ``[S, K, D]`` in the order of the classes, and the labels ``[B]`` among them, −1 for rows that do not count.
-
-    Raises:
-        ValueError: no key, or fewer classes than a batch may have on each device.
+    S is rounded up to a multiple of the devices, each of which draws among its own classes where they divide C; rows
+    that do not count have label −1.
 
     Reference:
         An et al., *Killing Two Birds with One Stone: Efficient and Robust Training of Face Recognition CNNs by
         Partial FC*.
-
-    Example:
-        >>> import jax
-        >>> proxies, labels = jnp.arange(10.0)[:, None, None], jnp.array([7, 2])
-        >>> drawn, among = sample_classes(proxies, labels, 4, key=jax.random.key(0))
-        >>> drawn.shape, drawn[among, 0, 0]
-        ((4, 1, 1), Array([7., 2.], dtype=float32))
     """
     axis = as_axis(axis_name)
     proxies = jnp.asarray(proxies)
