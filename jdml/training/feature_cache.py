@@ -21,9 +21,9 @@ from jdml.registry.places import check_room
 from jdml.runs.fingerprint import fingerprint
 from jdml.runs.model_metadata import of_input
 from jdml.training.batch_source import DEVICE_BYTES, Feed, ImageFeed, Outcome, RowFeed
-from jdml.training.fit_result import Embedder
+from jdml.training.run_config import Embedder
 from jdml.training.step import TrainState
-from jdml.training.step_config import StepSpec
+from jdml.training.step_config import StepConfig
 
 FEATURES = "features"
 """The folder of kept features within a run's."""
@@ -65,7 +65,7 @@ class FeatureFeed(Feed):
         ValueError: a network that cannot be cut (:class:`jdml.models.feature_split.Cut`), or more views than there are.
     """
 
-    def __init__(self, spec: StepSpec, train: TrainSet, sampler: Sampler, keep: Keep) -> None:
+    def __init__(self, spec: StepConfig, train: TrainSet, sampler: Sampler, keep: Keep) -> None:
         super().__init__(spec, sampler)
         if isinstance(sampler, ImageBatches):
             raise ValueError(
@@ -256,7 +256,9 @@ def _read(file: Path) -> np.ndarray:
     return features
 
 
-def make_feed(spec: StepSpec, train: TrainSet, sampler: Sampler, keep: Keep | None = None) -> Feed:
+def make_feed(
+    spec: StepConfig, train: TrainSet, sampler: Sampler, keep: Keep | None = None
+) -> Feed:
     """Return the feed for what ``sampler`` yields, on kept features where some are to be kept."""
     if keep is not None:
         return FeatureFeed(spec, train, sampler, keep)

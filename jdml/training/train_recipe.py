@@ -32,13 +32,12 @@ from jdml.training.callbacks import (
     SkipNonfinite,
     StatefulCallback,
 )
-from jdml.training.fit_result import Embedder, Evaluate, FitResult
 from jdml.training.initialization import dense_head, start_head, start_on_samples
 from jdml.training.loop import fit
-from jdml.training.run_config import Devices, Evaluation, RunConfig
+from jdml.training.run_config import Devices, Embedder, Evaluate, Evaluation, FitResult, RunConfig
 from jdml.training.run_setup import FromPretrained, State, pretrained
 from jdml.training.step import Start, TrainState
-from jdml.training.validation import check_train, tell_gaps
+from jdml.training.validation import check_train, warn_missing_classes
 
 MONITOR = "MAP@R"
 
@@ -270,7 +269,7 @@ def _check_classes(recipe: Recipe, labels: Any, *, drawn: bool) -> None:
     if drawn:
         check_positives(recipe.batch, recipe.loss, labels)
     if recipe.loss.has_proxies:
-        tell_gaps(labels)
+        warn_missing_classes(labels)
 
 
 def make_network(
