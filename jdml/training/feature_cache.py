@@ -37,14 +37,7 @@ _log = logging.getLogger(__name__)
 
 
 class Keep(NamedTuple):
-    """What of images is kept.
-
-    Attributes:
-        views: how many augmented views of each image file are kept, of which a step draws one; 1: the image as in
-            evaluation.
-        folder: of files of features; None: they are kept in memory, and in a temporary file where they are large.
-        seed: of the views.
-    """
+    """What of images is kept."""
 
     views: int = 1
     folder: Path | None = None
@@ -52,18 +45,7 @@ class Keep(NamedTuple):
 
 
 class FeatureFeed(Feed):
-    """Steps on kept features of the rows that a sampler yields.
-
-    Args:
-        spec: of the step on images, in parts frozen.
-        train: a data set of images: an array, or files.
-        sampler: an iterator of index arrays ``[B]``.
-        keep: what is kept.
-
-    Raises:
-        TypeError: images that are neither.
-        ValueError: a network that cannot be cut (:class:`jdml.models.feature_split.Cut`), or more views than there are.
-    """
+    """Steps on kept features of the rows that a sampler yields."""
 
     def __init__(self, spec: StepConfig, train: TrainSet, sampler: Sampler, keep: Keep) -> None:
         super().__init__(spec, sampler)

@@ -360,16 +360,7 @@ def make_indexed_step(
 
 @lru_cache(maxsize=16)
 def compiled(spec: StepConfig, *, donate: bool, indexed: bool) -> Step:
-    """Jit a step; the same parts give the same function, so that other seeds compile nothing.
-
-    Args:
-        spec: what it is made from.
-        donate: see :func:`make_train_step`.
-        indexed: whether it is that of :func:`make_indexed_step`.
-
-    Returns:
-        The step.
-    """
+    """Jit a step; the same parts give the same function, so that other seeds compile nothing."""
     step = _pure_step(spec)
 
     def indexed_step(

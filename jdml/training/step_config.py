@@ -51,14 +51,6 @@ class StepConfig:
 def in_turns(function: Callable[[Tree, jax.Array], Tree], rows: Tree, size: int) -> Tree:
     """``function(rows, 0)``, of so many rows at a time, and computed again for its gradient.
 
-    Args:
-        function: of rows ``[size, …]`` and the number of the turn; row by row.
-        rows: arrays ``[B, …]``.
-        size: rows at a time.
-
-    Returns:
-        The results ``[B, …]``.
-
     Implementation notes:
         Turn t takes the rows t, t + T, t + 2T, … of T turns, so that on a mesh each device has a share of every turn in
         the rows that it holds. All rows in one turn are computed once.

@@ -30,16 +30,7 @@ _log = logging.getLogger(__name__)
 
 
 class Run:
-    """A run in progress: the train state, the loop's progress, and where both are written.
-
-    Args:
-        feed: what each step is fed with.
-        schedule: when what happens.
-        state: to begin with; it is copied.
-        folder: of the run; None writes nothing.
-        evaluate: as of :class:`Evaluation`.
-        callbacks: as of :func:`fit`.
-    """
+    """A run in progress: the train state, the loop's progress, and where both are written."""
 
     def __init__(
         self,
