@@ -1,9 +1,4 @@
-"""CCP on a real task: Omniglot by letter, three losses, each alone, against proxies, as CCP, and with a memory.
-
-964 letters of 20 drawings train, in the four class-disjoint folds of *A Metric Learning Reality Check*: three quarters
-train, the fourth stops the run and ends problems; the 659 letters of other alphabets are scored. The ways, and which
-differences decide, are written in README.md and below, before the runs, each of which is kept and never run twice.
-"""
+"""CCP on a real task: Omniglot by letter, three losses, each alone, against proxies, as CCP, and with a memory."""
 
 import dataclasses
 import functools
@@ -15,9 +10,8 @@ import numpy as np
 
 import jdml
 from experiments.ccp_letters import progress
-from experiments.options import Kept, start
-from experiments.shown import cell, those_run
 from experiments.smoke import NETWORK, record, small
+from experiments.study import RecordOptions, cell, present, start
 from jdml import data
 from jdml.metrics import class_covering
 from jdml.ops import ball
@@ -70,7 +64,7 @@ KEPT = record(Path(__file__).parent / "kept.jsonl")
 
 
 @dataclasses.dataclass(frozen=True)
-class Settings(Kept):
+class Settings(RecordOptions):
     """What is run."""
 
     seeds: int = small(3, 1)
@@ -181,7 +175,7 @@ def of_each(results: dict[str, Any], loss: str, way: str) -> dict[tuple[int, int
 
 def tables(results: dict[str, Any]) -> str:
     """Means of each way, and the differences that decide."""
-    losses = those_run(LOSSES, results, "loss")
+    losses = present(LOSSES, results, "loss")
     sections = []
     for loss in losses:
         rows = []

@@ -4,7 +4,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from experiments.shown import cell
+from experiments.study import cell
 from jdml.report import markdown_table
 
 AT = (500, 1000, 3000, 5000, 10_000)

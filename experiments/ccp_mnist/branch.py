@@ -1,10 +1,4 @@
-"""What alternating problems do to a single one that has converged: four ways on from the same plateau.
-
-MNIST in the plane. A single proxy problem, its four proxies per class uniform on the circle, is trained at a constant
-rate until validation has not improved for 20 evaluations. From there each way goes on for as many steps. The ways, and
-which differences decide, are written in README.md and below, before the runs, each of which is kept and never run
-twice. The plateau's weights lie in runs/; where they are missing they are trained again.
-"""
+"""What alternating problems do to a single one that has converged: four ways on from the same plateau."""
 
 import dataclasses
 import functools
@@ -14,11 +8,9 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from experiments.ccp_mnist.pictures import draw_ways
-from experiments.ccp_mnist.study import RECIPE, Parts, load, make_recorder, map_at_r, train, within
-from experiments.options import Kept, start
-from experiments.shown import cell, curve
+from experiments.ccp_mnist.main import RECIPE, Parts, load, make_recorder, map_at_r, train, within
 from experiments.smoke import record, small
+from experiments.study import RecordOptions, cell, curve, start
 from jdml import training
 from jdml.metrics import class_covering
 from jdml.ops import ball
@@ -52,7 +44,7 @@ CACHE = record(Path(__file__).parent / "runs")
 
 
 @dataclasses.dataclass(frozen=True)
-class Settings(Kept):
+class Settings(RecordOptions):
     """What is run."""
 
     data: str = small("mnist", "digits")
@@ -164,13 +156,8 @@ def by_problem(results: dict[str, Any]) -> str:
 
 def main(settings: Settings) -> str:
     """Run what is missing, as far as time goes; return the tables."""
-    jobs = make_jobs(settings)
-    results = settings.results(run, jobs, settings.out, cache=str(settings.cache))
-    curves = {way: list(by_seed(results, "curve", way=way).values()) for way in WAYS}
-    begun = {way: runs for way, runs in curves.items() if runs}
-    if begun:
-        draw_ways(begun, settings.out.with_name("branched.png"))
-    return tables(results)
+    cache = str(settings.cache)
+    return tables(settings.results(run, make_jobs(settings), settings.out, cache=cache))
 
 
 if __name__ == "__main__":

@@ -1,16 +1,4 @@
-"""Birds, adapted: does a network that learns from 20 species find 20 others better than as it came?
-
-An EfficientNet-Lite0 with ImageNet's weights and a head that is the identity at the start, so that step 0 is the frozen
-features; then the head alone learns (its features computed once), changes of rank 8 of all kernels of its blocks with
-the head (LoRA), or everything. Batch norm keeps its statistics. Rate and steps of each way are chosen on four of the
-twenty training species, of a run on the sixteen others; then it is trained on all twenty and tested, three seeds.
-
-**What counts**, written before the first run: a way beats the frozen features if the 95 % interval of its R@1 less
-theirs, over the three seeds, lies above 0. Finished runs are kept in adapted.jsonl and not made again.
-
-That low-rank changes train at all is shown on random weights: of a vision transformer of two blocks on the 8×8 digits,
-beside its head alone, with the same seeds.
-"""
+"""Birds, adapted: does a network that learns from 20 species find 20 others better than as it came?"""
 
 import dataclasses
 import functools
@@ -24,8 +12,8 @@ import numpy as np
 import jdml
 from experiments.cub_crops.features import BACKBONE, CHANNELS, NORMALIZE, SIDE
 from experiments.omniglot.methods import hold_out
-from experiments.options import Kept, resolved, start
 from experiments.smoke import SMOKE, record, small
+from experiments.study import RecordOptions, absolute, start
 from jdml import data, models
 from jdml.recipes import Recipe
 from jdml.report import markdown_table, mean_std, paired, paired_table
@@ -69,7 +57,7 @@ RANDOM: dict[str, Recipe] = {
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Settings(Kept):
+class Settings(RecordOptions):
     """What is run."""
 
     weights: Path | None = None
@@ -208,7 +196,7 @@ def report(results: Mapping[str, Any]) -> str:
 
 def main(settings: Settings) -> str:
     """Do the runs that are missing; the tables."""
-    places = {"weights": resolved(settings.weights), "features": resolved(settings.features)}
+    places = {"weights": absolute(settings.weights), "features": absolute(settings.features)}
     results = settings.results(run, trials(), settings.out, **places)
     results = settings.results(run, tests(results), settings.out, **places)
     jobs = {f"{way}-{seed}": {"way": way, "seed": seed} for way in RANDOM for seed in SEEDS}

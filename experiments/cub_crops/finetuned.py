@@ -1,9 +1,4 @@
-"""Birds, fine-tuned: the whole network learns, with ten methods, beside their heads on frozen features.
-
-What is run, and which differences count, is written in README.md, before the runs: EfficientNet-Lite0 with ImageNet's
-weights and a head of 128 dimensions on random crops; batch norm keeps its statistics. First the network's learning rate
-is chosen on four of the training species, then the methods are trained.
-"""
+"""Birds, fine-tuned: the whole network learns, with ten methods, beside their heads on frozen features."""
 
 import dataclasses
 import functools
@@ -22,9 +17,8 @@ import optax
 from experiments.cub_crops.features import BACKBONE, NORMALIZE, SIDE
 from experiments.cub_crops.main import BATCH, COLUMNS, FEATURES, HELD_OUT, RATE, score
 from experiments.omniglot.methods import EVALUATIONS, METHODS, Parts, hold_out, on_data
-from experiments.options import Kept, resolved, start
-from experiments.shown import curve
 from experiments.smoke import record, small
+from experiments.study import RecordOptions, absolute, curve, start
 from jdml import data, models
 from jdml.recipes import Recipe
 from jdml.report import Paired, holm, markdown_table, mean_std, paired
@@ -49,7 +43,7 @@ MEAN = "mean of the ten"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Settings(Kept):
+class Settings(RecordOptions):
     """What is run."""
 
     weights: Path | None = None
@@ -254,7 +248,7 @@ def main(settings: Settings) -> str:
     results: Results = {}
     for stage in (lambda _: trials(), functools.partial(tests, seeds=settings.seeds)):
         jobs = {name: {**job, "weights": digest} for name, job in stage(results).items()}
-        results = settings.results(run, jobs, settings.out, weights=resolved(settings.weights))
+        results = settings.results(run, jobs, settings.out, weights=absolute(settings.weights))
     kept = read_results(HERE / "results.jsonl")
     heads = {name: run for name, run in kept.items() if "open_set" not in run["job"]}
     return report(results, heads)

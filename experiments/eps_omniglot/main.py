@@ -1,15 +1,10 @@
-"""EPS on Omniglot: trained on alphabets only, tested on the letters and languages of unseen alphabets.
-
-Reproduces, at 28×28 pixels with a small network, what Levi et al. (*Rethinking Preventing Class-Collapsing*, Tables 3
-and 4, Figs. 4 and 5b) show at 80×80 with ResNet-50: easy positive sampling lets an alphabet keep its letters apart. The
-paper's size is a matter of options (a GPU's work): --model resnet50 --weights resnet50.safetensors --steps 20000. Two
-minutes per run on two cores; finished runs are kept.
-"""
+"""EPS on Omniglot: trained on alphabets only, tested on the letters and languages of unseen alphabets."""
 
 import dataclasses
 import functools
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import jax
 import jax.numpy as jnp
@@ -17,23 +12,24 @@ import numpy as np
 from jax import Array
 
 import jdml
-from experiments.eps_omniglot.tables import CURVES, LONGER, PAPER, PRINTED, report
 from experiments.letters.levels import with_copies
 from experiments.omniglot.methods import DIM, METHODS
-from experiments.options import Tabled, resolved, start
-from experiments.shown import beside, tell
-from experiments.smoke import record, small
+from experiments.smoke import small
+from experiments.study import PAPER, FolderOptions, Results, absolute, cells, start, with_seeds
 from jdml import data, metrics, mining, models
 from jdml.recipes import Recipe
 from jdml.recipes.parsing import build_miner
-from jdml.training import Evaluation, by_recipe, pretrained, standard
-from jdml.training.study import run_study
+from jdml.report import markdown_table, mean_std
+from jdml.training import by_recipe, pretrained, standard
+from jdml.training.study import over_seeds
 
+LETTERS = PAPER["eps_omniglot"]["letters"]
+PRINTED = ("triplet, printed", "triplet, mined, printed", "EPS + triplet, printed")
+"""The triplet loss as paper and framework have it: squared distances, averaged over all; also with mined positives."""
+LONGER = "EPS + MS, longer"
+"""Four times the steps, a rate that goes from 3e-3 to 0, distorted copies."""
 LEARNING_RATE = 5e-4
 PRETRAINED_RATE = 1e-5
-
-POINTS = small(12, 2)
-"""Evaluations of a curve over training."""
 Sweep = Literal["positives", "batches", "trimmed", "positives_margin", "trimmed_margin"]
 POINTS_OF: dict[str, dict[float, dict[str, Any]]] = {
     **{
@@ -55,11 +51,11 @@ POINTS_OF: dict[str, dict[float, dict[str, Any]]] = {
 }
 """What the points of each sweep change."""
 
-Part = Literal["methods", "printed", "longer", "curves", Sweep]
+Part = Literal["methods", "printed", "longer", Sweep]
 
 
 @dataclasses.dataclass(frozen=True)
-class Settings(Tabled):
+class Settings(FolderOptions):
     """What is run."""
 
     seeds: int = small(3, 1)
@@ -70,13 +66,11 @@ class Settings(Tabled):
     """Training steps of each run."""
     parts: tuple[Part, ...] = small(
         ("methods", "positives", "batches", "trimmed"),
-        ("methods", "curves", "positives", "trimmed"),
+        ("methods", "positives", "trimmed"),
     )
     """methods: Tables 3 and 4. printed: the triplet loss as it is printed, squared and averaged over all. longer: as
-    held-out alphabets chose. curves: Fig. 5a. positives: Fig. 5b. batches: another make-up of the batch. trimmed: Fig.
+    held-out alphabets chose. positives: Fig. 5b. batches: another make-up of the batch. trimmed: Fig.
     4. positives_margin, trimmed_margin: the same of the margin loss, as the paper has them."""
-    out: Path = record(Path("runs/eps_omniglot"))
-    """Folder for results, table and figure."""
     image_size: int | None = None
     """Side of the images, in pixels. Default: 28, and 80 with resnet50."""
     model: Literal["small", "resnet50"] = "small"
@@ -157,18 +151,9 @@ def score(embeddings: np.ndarray, dataset: data.Dataset, clusters: int) -> dict[
 
 
 def run(job: dict[str, Any]) -> dict[str, Any]:
-    """Train one network and score it on the unseen alphabets (on those it was trained on; on the way)."""
+    """Train one network and score it on the unseen alphabets (on those it was trained on)."""
     train, test = (load(job["data_dir"], split, job["image_size"]) for split in ("train", "test"))
     recipe, weights = recipe_of(job), job.get("weights")
-    every = job["steps"] // job.get("points", 1)
-    curve: list[float] = []
-
-    def evaluate(embedder: Any) -> dict[str, float]:
-        x = np.asarray(jdml.sphere(jnp.asarray(embedder(test.images))))
-        recall = jdml.evaluate_retrieval(x, test.views["letter"], recall_at=(1,))["R@1"]
-        curve.append(float(recall))
-        return {"R@1": curve[-1]}
-
     own = own_keywords(job, recipe)
     result = by_recipe.train(
         recipe,
@@ -176,12 +161,9 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
         seed=job["seed"],
         objective=by_recipe.make_objective(recipe, train.num_classes, **own),
         state=pretrained(functools.partial(models.load_weights, weights)) if weights else None,
-        evaluation=Evaluation(evaluate, every) if "points" in job else None,
         progress=False,
         preprocess=as_photographs if recipe.network.name == "resnet50" else standard,
     )
-    if "points" in job:
-        return {"curve": [[every * (i + 1), value] for i, value in enumerate(curve)]}
     scores = score(result.embedder(test.images), test, 30 * test.num_classes)
     if job["score_train"]:
         trained = score(result.embedder(train.images), train, 30 * train.num_classes)
@@ -195,47 +177,141 @@ def make_jobs(settings: Settings) -> dict[str, dict[str, Any]]:
     base |= {"data_dir": settings.folder, "steps": settings.steps, "score_train": False}
     base["image_size"] = settings.image_size or (28 if settings.model == "small" else 80)
     if settings.model != "small":
-        weights = resolved(settings.weights)
+        weights = absolute(settings.weights)
         rate = settings.rate or (LEARNING_RATE if weights is None else PRETRAINED_RATE)
         base |= {"model": settings.model, "weights": weights, "rate": rate}
     elif settings.rate is not None:
         base["rate"] = settings.rate
     named: dict[str, dict[str, Any]] = {}
     trained = ("triplet", "EPS + triplet")
-    for name in small(PAPER, trained) if "methods" in settings.parts else ():
+    for name in small(LETTERS, trained) if "methods" in settings.parts else ():
         named[name] = {"method": name, "score_train": name in trained}
     if "printed" in settings.parts:
         named |= {name: {"method": name, "score_train": True} for name in PRINTED}
     if "longer" in settings.parts:
         changed = {"steps": 4 * settings.steps, "rate": 3e-3, "schedule": "cosine"}
         named |= {LONGER: {"method": "EPS + MS", "distorted": True, **changed}}
-    if "curves" in settings.parts:
-        named |= {f"curve {name}": {"method": name, "points": POINTS} for name in CURVES}
     points = {
         f"{part} {value:g}": changes
         for part in settings.parts
         for value, changes in POINTS_OF.get(part, {}).items()
     }
-    return {
-        f"{name}-{seed}": {**base, **own, "seed": seed}
-        for runs, seeds in ((named, settings.seeds), (points, settings.sweep_seeds))
-        for seed in range(seeds)
-        for name, own in runs.items()
-    }
+    jobs = with_seeds(base, named, settings.seeds)
+    return {**jobs, **with_seeds(base, points, settings.sweep_seeds)}
 
 
-def main(settings: Settings) -> None:
-    """Run what is missing, print the tables and write table and figure."""
+class Swept(NamedTuple):
+    """How a sweep is reported, and at which values a row of the methods' table is a point of it."""
+
+    heading: str
+    column: str
+    known: dict[float, str]
+
+
+CHOICES = "EPS + {} by positives to choose from (1: random positives):"
+TRIMMED = "{} with random positives, the largest terms trimmed:"
+IN_BATCH = "EPS + triplet by samples per class in a batch of 160:"
+T, M = "triplet", "margin"
+SWEPT = {
+    "positives": Swept(CHOICES.format(T), "positives", {1: T, 39: "EPS + triplet"}),
+    "batches": Swept(IN_BATCH, "samples per class", {40: "EPS + triplet"}),
+    "trimmed": Swept(TRIMMED.format("Triplet"), "trimmed share", {0: T}),
+    "positives_margin": Swept(CHOICES.format(M), "positives", {1: M, 39: "EPS + margin"}),
+    "trimmed_margin": Swept(TRIMMED.format("Margin"), "trimmed share", {0: M}),
+}
+
+
+def beside_paper(
+    results: Results, columns: Sequence[str], paper: dict[str, Any]
+) -> list[list[str]]:
+    """A row for each method that the paper has: ours and (in brackets) the paper's."""
+    return [
+        [method, *map("{} ({})".format, cells(results, method, columns), figures)]
+        for method, figures in paper.items()
+    ]
+
+
+def methods_table(results: Results, paper: dict[str, Any] = LETTERS) -> str:
+    """Table 3: the unseen alphabets, ours and (in brackets) the paper's."""
+    letters = [f"letter {name}" for name in ("R@1", "R@2", "R@4", "R@8", "NMI")]
+    columns = (*letters, "alphabet R@1", "alphabet NMI+")
+    titles = ("letters R@1", "R@2", "R@4", "R@8", "NMI", "languages R@1", "NMI+")
+    return markdown_table(["method", *titles], beside_paper(results, columns, paper))
+
+
+def printed_table(results: Results) -> str:
+    """The triplet loss as printed, on unseen alphabets and (NMI of languages) on those trained on.
+
+    Beside it the usual one, of the runs that were made again for this table where there are such.
+    """
+    columns = ("letter R@1", "letter R@8", "letter NMI", "alphabet R@1", "train alphabet NMI")
+    there = {name.rpartition("-")[0] for name in results}
+    usual = [f"{name}, again" for name in ("triplet", "EPS + triplet")]
+    usual = [name if name in there else name.removesuffix(", again") for name in usual]
+    rows = [[method, *cells(results, method, columns)] for method in (*usual, *PRINTED)]
+    titles = ("letters R@1", "R@8", "NMI", "languages R@1", "trained languages NMI")
+    return markdown_table(["method", *titles], rows)
+
+
+def gains_table(results: Results) -> str:
+    """What EPS adds to letters R@1, paired by seed."""
+    rows = []
+    for method in small(("triplet", "margin", "MS"), ("triplet",)):
+        without = over_seeds(results, method, "letter R@1")
+        gains = np.subtract(over_seeds(results, f"EPS + {method}", "letter R@1"), without)
+        paper = LETTERS[f"EPS + {method}"][0] - LETTERS[method][0]
+        rows.append([method, mean_std(without), mean_std(gains), f"{paper:.1f}"])
+    return markdown_table(["loss", "letters R@1", "EPS adds", "paper"], rows)
+
+
+def trained_table(results: Results) -> str:
+    """Table 4: the alphabets that were trained on."""
+    columns = ("train alphabet R@1", "train alphabet NMI", "train letter R@1", "train letter NMI")
+    paper = PAPER["eps_omniglot"]["trained"]
+    titles = ("languages R@1", "languages NMI", "letters R@1", "letters NMI")
+    return markdown_table(["method", *titles], beside_paper(results, columns, paper))
+
+
+def sweep(results: Results, part: str) -> dict[float, list[float]]:
+    """Letters R@1 by the swept value, of a part that is in ``SWEPT``."""
+    values: dict[float, list[float]] = {}
+    for key, result in results.items():
+        name, _, value = key.rpartition("-")[0].partition(" ")
+        if name == part:
+            values.setdefault(float(value), []).append(result["metrics"]["letter R@1"])
+    return values
+
+
+def report(results: Results, parts: Sequence[str]) -> str:
+    """All tables as Markdown."""
+    sections = []
+    if "methods" in parts:
+        sections += ["Unseen alphabets, in brackets the paper:", methods_table(results)]
+        sections += ["EPS against the same loss without it, paired by seed:", gains_table(results)]
+        sections += ["The alphabets trained on:", trained_table(results)]
+    if "printed" in parts:
+        sections += ["Triplets as printed, beside those above:", printed_table(results)]
+    if "longer" in parts:
+        paper = {LONGER: LETTERS["EPS + MS"]}
+        sections += ["As held-out alphabets chose:", methods_table(results, paper)]
+    for part, swept in SWEPT.items():
+        if part in parts:
+            values = sweep(results, part)
+            if "methods" in parts:
+                for value, method in swept.known.items():
+                    values[value] = over_seeds(results, method, "letter R@1")
+            rows = [[f"{v:g}", mean_std(values[v]), str(len(values[v]))] for v in sorted(values)]
+            table = markdown_table([swept.column, "letters R@1", "runs"], rows)
+            sections += [swept.heading, table]
+    return "\n".join(sections)
+
+
+def main(settings: Settings) -> str:
+    """Run what is missing; return the tables."""
     if settings.weights is not None and settings.model == "small":
         raise SystemExit("--weights are those of a ResNet-50: add --model resnet50")
-    out, parts = settings.out, settings.parts
-    if settings.table:
-        results, parts = beside(__file__), get_args(Part)
-        out.mkdir(parents=True, exist_ok=True)
-    else:
-        jobs = make_jobs(settings)
-        results = run_study(run, jobs, out / "results.jsonl", workers=settings.workers)
-    tell(report(results, parts, out), results, out / "tables.md")
+    results = settings.results(__file__, run, make_jobs(settings))
+    return report(results, get_args(Part) if settings.table else settings.parts)
 
 
 if __name__ == "__main__":

@@ -1,10 +1,4 @@
-"""What each idea of the five papers adds to the losses that it is put onto, over the three tasks that have them all.
-
-Nothing is trained: the runs are those of the tables of untuned methods, on letters, alphabets and birds.
-
-An idea's effect on a task is the mean over all pairs of methods on record there that differ by it alone, model by model
-of the same seed and fold. How it is judged is written in README.md.
-"""
+"""What each idea of the five papers adds to the losses that it is put onto, over the three tasks that have them all."""
 
 import dataclasses
 import itertools
@@ -14,8 +8,8 @@ import numpy as np
 from scipy import stats
 
 from experiments.letters.tables import Model, tuned_models
-from experiments.options import start
 from experiments.recommended.main import TASKS, field_of, kept_of
+from experiments.study import start
 from jdml.report import Paired, holm, markdown_table, paired
 
 Models = Mapping[str, Mapping[Model, float]]

@@ -1,9 +1,4 @@
-"""The folds and seeds of a method together, side by side on a GPU, which one of these models leaves idle.
-
-Start, batches, steps, evaluations and choice are those of :func:`jdml.training.train`, to rounding (tested); only the
-convolutions are others: of kernels that differ by model XLA makes convolutions of groups, which are slow, of products
-products of batches. CCP's models, which the host leads from problem to problem, are not trained so.
-"""
+"""The folds and seeds of a method together, side by side on a GPU, which one of these models leaves idle."""
 
 import dataclasses
 import functools

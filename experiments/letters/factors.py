@@ -1,7 +1,4 @@
-"""What changes the order of methods by letter: one thing at a time, of tuned methods, otherwise as they were scored.
-
-What is run and what counts is written in README.md, before the runs.
-"""
+"""What changes the order of methods by letter: one thing at a time, of tuned methods, otherwise as they were scored."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -9,13 +6,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from scipy.stats import kendalltau
 
-from experiments.letters import levels, pictures, protocol
+from experiments.letters import levels, protocol
 from experiments.letters.protocol import Job, make_job, name_of, read_frozen
 from experiments.letters.runs import HERE, OfModels
 from experiments.letters.tables import LEAST, interval, single_models, tuned_models
-from experiments.options import check_names, start
 from experiments.smoke import SMOKE, record, small
+from experiments.study import check_names, start
 from jdml.report import Paired, holm, markdown_table, paired
 from jdml.training.records import read_results
 
@@ -68,8 +66,6 @@ class Settings(OfModels):
     """File of the models that are scored as usual."""
     frozen: Path = HERE / "frozen.json"
     """File of the settings that are scored."""
-    figures: Path | None = None
-    """Folder of the figures, one for each factor; by default it is called like the kept runs, and lies beside them."""
 
 
 def jobs_of(frozen: Path) -> list[Job]:
@@ -146,8 +142,6 @@ def gain(one: Values, usual: Values) -> str:
 
 def agreement(values: Mapping[str, Mapping[Any, Values]], factor: str, level: Any) -> str:
     """Kendall's τ of the methods' means at a level with those at the usual one; of those that have both."""
-    from scipy.stats import kendalltau
-
     usual = levels.USUAL[factor]
     pairs = [(own[level], own[usual]) for own in values.values() if own[level] and own[usual]]
     if len(pairs) < 2:
@@ -194,7 +188,7 @@ def verdicts(found: Mapping[str, Paired]) -> str:
 
 
 def main(settings: Settings) -> str:
-    """Run what is missing, as far as time goes; return the tables, and draw the figures."""
+    """Run what is missing, as far as time goes; return the tables."""
     check_names("only", settings.only, levels.FACTORS)
     if not set(settings.seeds) <= {FIRST, *OTHERS}:
         raise ValueError(f"--seeds must be among {(FIRST, *OTHERS)}, got {settings.seeds}")
@@ -218,10 +212,6 @@ def main(settings: Settings) -> str:
     found = answers(values)
     if all(name in results for name, job in planned.items() if job["seed"] != FIRST):
         sections.append(verdicts(found))
-    figures = settings.figures or settings.out.with_suffix("")
-    figures.mkdir(parents=True, exist_ok=True)
-    for factor, whole in values.items():
-        pictures.draw(factor, whole, (FIRST,), figures / f"{factor}.png")
     return "\n".join(sections)
 
 

@@ -1,10 +1,4 @@
-"""Every method on Omniglot by letter, tuned alike, under the protocol of *A Metric Learning Reality Check*.
-
-What is run, in which order, and which differences count is written in README.md, before the runs. All of it goes on by
-one command, which may be stopped anywhere: a run that has ended is a line of results.jsonl and never run twice; one
-that was stopped goes on in its folder under --runs. When the trials are done, the settings that they choose are written
-into frozen.json: commit it, and go on.
-"""
+"""Every method on Omniglot by letter, tuned alike, under the protocol of *A Metric Learning Reality Check*."""
 
 import dataclasses
 from collections.abc import Iterator, Mapping
@@ -16,9 +10,9 @@ from experiments.letters.methods import METHODS, trial, tuned
 from experiments.letters.protocol import Job, make_job, name_of, read_frozen
 from experiments.letters.runs import OfModels
 from experiments.letters.tables import CLAIMS, report
-from experiments.options import check_names, start
 from experiments.recorded_recipes import from_flat, to_flat
 from experiments.smoke import NETWORK, SMOKE, small
+from experiments.study import check_names, start
 from jdml.recipes import Recipe
 from jdml.training.records import read_results
 from jdml.training.run_files import write_json

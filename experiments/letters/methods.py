@@ -1,7 +1,4 @@
-"""Every method with its paper's settings, and what a trial of the tuning changes of them.
-
-Steps, batches and learning rate are the study's; what a paper says of its loss, miner, proxies and memory is kept.
-"""
+"""Every method with its paper's settings, and what a trial of the tuning changes of them."""
 
 import tomllib
 from collections.abc import Mapping
@@ -28,26 +25,12 @@ SHARED = 8
 PREFIXES = (128, 64, 32, 16)
 RANGES = Path(__file__).parent / "ranges.toml"
 
-EVERYDAY = {
-    "InfoNCE": known.of("info_nce"),
-    "SupCon": known.of("sup_con"),
-    "NCA": known.of("nca", scale=10.0),
-    "sigmoid contrastive": known.of("sigmoid_contrastive"),
-    "Smooth-AP": known.of("smooth_ap"),
-    "Recall@k surrogate": known.of("recall_at_k"),
-    "sub-centre ArcFace": known.of("subcenter_arcface"),
+ALONE = {
+    **known.BASES,
+    **known.read_methods("letters"),
+    **known.EPS,
+    **known.read_methods("letters_eps"),
 }
-FIELD = known.several("potential_field", alpha=4.0, **known.FIELD)
-FOUND = known.several("potential_field", alpha=1.0, **known.FIELD)
-FIELDS = {
-    "PFML": FIELD.replace(loss={"proxies": {"clip_value": None}}),
-    "PFML, found": FOUND.replace(loss={"proxies": {"init": "samples"}}),
-}
-ALSO_EASY = {
-    "EPS + contrastive (similarity)": known.of("similarity_contrastive", known.EASY),
-    "EPS + SupCon": known.of("sup_con", known.EASY),
-}
-ALONE = {**known.BASES, **EVERYDAY, **FIELDS, **known.EPS, **ALSO_EASY}
 REMEMBERING = ("contrastive", "triplet", "MS", "EPS + MS")
 ALTERNATING = ("contrastive", "MS")
 REGULARIZED = ("ProxyAnchor", "ProxyNCA*", "SoftTriple", "MPA-AP", "PFML, found")

@@ -12,9 +12,8 @@ import numpy as np
 from experiments.letters import abreast, levels, protocol
 from experiments.letters.methods import objective_of
 from experiments.letters.protocol import Job, load_fold, load_test, name_of, score, seed_of
-from experiments.options import Kept
-from experiments.shown import curve
 from experiments.smoke import record
+from experiments.study import RecordOptions, curve
 from jdml import data
 from jdml.training import FitResult, RunConfig, by_recipe
 
@@ -22,7 +21,7 @@ HERE = Path(__file__).parent
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class OfModels(Kept):
+class OfModels(RecordOptions):
     """What a study is asked whose runs are models of letters."""
 
     out: Path = record(HERE / "results.jsonl")

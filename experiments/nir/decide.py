@@ -1,8 +1,4 @@
-"""What of NIR's gain is its warm-up: seven ways to train each of three proxy losses, on the same seeds.
-
-Omniglot at 28×28, trained on alphabets, scored on the letters of alphabets never seen, 600 steps. The ways, and which
-differences decide, are written in README.md and below, before the runs, each of which is kept and never run twice.
-"""
+"""How much of NIR's gain is its warm-up: seven ways to train each of three proxy losses, on the same seeds."""
 
 import dataclasses
 from pathlib import Path
@@ -14,11 +10,10 @@ import numpy as np
 import optax
 
 import jdml
-from experiments.nir import regularized
-from experiments.options import Kept, start
-from experiments.potential_fields import study  # the data and the base losses
-from experiments.shown import cell, curve, subplots, those_run
+from experiments.nir import main as regularized
+from experiments.potential_fields.main import load
 from experiments.smoke import record, small
+from experiments.study import RecordOptions, cell, curve, present, start
 from jdml import optim
 from jdml.recipes import Recipe
 from jdml.report import markdown_table, paired_table
@@ -55,7 +50,7 @@ KEPT = record(Path(__file__).parent / "results.jsonl")
 
 
 @dataclasses.dataclass(frozen=True)
-class Settings(Kept):
+class Settings(RecordOptions):
     """What is run."""
 
     seeds: int = small(10, 1)
@@ -121,7 +116,7 @@ def run(job: dict[str, Any], data_dir: str | None) -> dict[str, Any]:
     """Train one network; score its last weights on the letters."""
     way = WAYS[job["way"]]
     recipe = recipe_of(job["base"], way)
-    train, scored = study.load("omniglot", data_dir, held_out=False)
+    train, scored = load("omniglot", data_dir, held_out=False)
     _, test, letters = scored[0]
     watched = np.random.default_rng(0).permutation(len(test))[:WATCHED]
     images = test.images[watched]
@@ -150,7 +145,7 @@ def run(job: dict[str, Any], data_dir: str | None) -> dict[str, Any]:
 
 def tables(results: dict[str, Any]) -> str:
     """Means of each way, and the differences that decide."""
-    bases = those_run(BASES, results, "base")
+    bases = present(BASES, results, "base")
     sections = []
     for base in bases:
         rows = []
@@ -166,30 +161,9 @@ def tables(results: dict[str, Any]) -> str:
     return "\n".join(sections)
 
 
-def draw(results: dict[str, Any], path: Path) -> None:
-    """R@1 of some unseen letters by step, mean over the seeds: of each base loss the ways that its gain is made of."""
-    bases = those_run(BASES, results, "base")
-    figure, (row,) = subplots(columns=len(bases), size=(1 + 4 * len(bases), 3.6))
-    for axis, base in zip(row, bases, strict=True):
-        for way in WAYS:
-            curves = list(by_seed(results, "curve", base=base, way=way).values())
-            if not curves:
-                continue
-            steps, values = np.moveaxis(np.array(curves), -1, 0)
-            label = f"{way} ({len(curves)})"
-            axis.plot(steps[0], 100 * values.mean(0), label=label, marker="o", markersize=2)
-        axis.set(title=base, xlabel="step", ylabel="R@1 of 3,000 images of unseen letters, %")
-        axis.grid(alpha=0.3)
-        axis.legend(fontsize=7, title="way (seeds)", title_fontsize=7)
-    figure.savefig(path, dpi=110)
-
-
 def main(settings: Settings) -> str:
     """Run what is missing, as far as time goes; return the tables."""
-    results = settings.results(run, make_jobs(settings), settings.out)
-    if results:
-        draw(results, settings.out.with_name("decided.png"))
-    return tables(results)
+    return tables(settings.results(run, make_jobs(settings), settings.out))
 
 
 if __name__ == "__main__":

@@ -1,17 +1,8 @@
-"""One table: every method of the library, and their combinations, on Omniglot at 28×28.
-
-Trained on alphabets, tested on the letters and the languages of alphabets that were never seen, as in Levi et al.,
-*Rethinking Preventing Class-Collapsing*, Table 3 (there at 80×80 with ResNet-50). One small network, one batch make-up
-and one budget of steps for all; three of the 30 training alphabets are held out, and the weights that find their
-letters best are the ones that are tested.
-
-Finished runs are kept, so that an interrupted study goes on where it stopped. Everything is written to --out.
-"""
+"""One table: every method of the library, and their combinations, on Omniglot at 28×28."""
 
 import dataclasses
 import functools
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, Literal
 
 import jax
@@ -30,14 +21,13 @@ from experiments.omniglot.methods import (
     table_rows,
     train,
 )
-from experiments.options import start
 from experiments.recorded_recipes import batch_of
-from experiments.shown import beside
-from experiments.smoke import record, small
+from experiments.smoke import small
+from experiments.study import read_record, start
 from jdml import data, metrics
 from jdml.recipes import Recipe
 from jdml.report import markdown_table, paired
-from jdml.training.study import over_seeds, run_study
+from jdml.training.study import over_seeds
 
 RATE, BATCH = 5e-4, batch_of(small((4, 40), (2, 4)))
 LETTER_BATCH = batch_of((16, 10))
@@ -65,8 +55,6 @@ class Settings(OfMethods):
     """Training steps of each run."""
     labels: tuple[Literal["alphabet", "letter"], ...] = ("alphabet",)
     """What is trained by."""
-    out: Path = record(Path("runs/omniglot"))
-    """Folder for results and table."""
 
 
 @functools.cache
@@ -150,15 +138,12 @@ def of_memories(results: Mapping[str, Any]) -> str:
 
 
 def main(settings: Settings) -> str:
-    """Do the runs that are missing, and write the table."""
+    """Run what is missing; return the tables."""
+    results = settings.results(__file__, run, make_jobs(settings))
     if settings.table:
-        tables = {"": table, "memory": of_memories, "levels": by_level}
-        return "\n".join(show(beside(__file__, part)) for part, show in tables.items())
-    out = settings.out
-    results = run_study(run, make_jobs(settings), out / "results.jsonl", workers=settings.workers)
-    text = by_level(results) if "letter" in settings.labels else table(results)
-    (out / "table.md").write_text(text)
-    return text
+        levels = by_level(read_record(__file__, "levels"))
+        return "\n".join([table(results), of_memories(read_record(__file__, "memory")), levels])
+    return by_level(results) if "letter" in settings.labels else table(results)
 
 
 if __name__ == "__main__":

@@ -1,17 +1,18 @@
 """Every method of the library as a row of one table: its recipe, how it is trained and scored, and the rows."""
 
 import dataclasses
+import tomllib
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
 
 import jdml
-from experiments.eps_omniglot.tables import PAPER as EPS_PAPER
-from experiments.options import Tabled, check_names
-from experiments.shown import cell
 from experiments.smoke import FLOW, NETWORK, small
+from experiments.study import PAPER as OF_PAPERS
+from experiments.study import FolderOptions, cell, check_names
 from jdml import data
 from jdml.recipes import CCPConfig, LossConfig, NetworkConfig, NIRConfig, ProxyConfig, Recipe
 from jdml.recipes.ccp import NEVER
@@ -25,27 +26,25 @@ EVALUATIONS = small(8, 2)
 WARMUP = small(50, 1)  # steps before a memory or a flow has a say
 CLIP = 5.0
 """Largest entry of any proxy's gradient: charges that almost touch need it, other losses hardly reach it."""
-EASY, RANDOM = "easy_positive", "random_positive"
-SEMI_HARD = "semi_hard_negative:margin=0.2"
-WEIGHTED = "distance_weighted_negative"
+EASY = "easy_positive"
+TABLE = tomllib.loads(Path(__file__).with_name("methods.toml").read_text())
 
 
-def of(loss: str, /, miner: str = "none", **settings: Any) -> Recipe:
-    """A loss with these settings; proxies learn 100 times as fast as the network."""
-    return Recipe(
-        loss=LossConfig(loss, settings, miner=miner, proxies=ProxyConfig(clip_value=CLIP)),
-        network=NetworkConfig(small("small", NETWORK), DIM),
+def read_method(values: Mapping[str, Any]) -> Recipe:
+    """Return the recipe of a row of methods.toml; proxies learn 100 times as fast as the network."""
+    proxies = ProxyConfig(
+        MULTI if values.get("multi") else None,
+        values.get("init", "random"),
+        clip_value=CLIP if values.get("clip", True) else None,
     )
+    own = {name: values[name] for name in ("miner", "normalize", "learn_beta") if name in values}
+    loss = LossConfig(values["loss"], values.get("settings", {}), proxies=proxies, **own)
+    return Recipe(loss=loss, network=NetworkConfig(small("small", NETWORK), DIM))
 
 
-def several(loss: str, **settings: Any) -> Recipe:
-    """A loss with several proxies per class."""
-    return of(loss, **settings).replace(loss={"proxies": {"per_class": MULTI}})
-
-
-def margin(positive: str) -> Recipe:
-    """Margin loss with a learned β per class."""
-    return of("margin", f"{positive}+{WEIGHTED}").replace(loss={"learn_beta": "class"})
+def read_methods(section: str) -> dict[str, Recipe]:
+    """Return the methods of a section of methods.toml."""
+    return {name: read_method(values) for name, values in TABLE[section].items()}
 
 
 def remembering(recipe: Recipe, memory: int = REMEMBERED) -> Recipe:
@@ -73,66 +72,30 @@ def on_data(recipe: Recipe, batch: Mapping[str, int], rate: float, pool: int) ->
     return recipe.replace(loss=loss, batch=batch, optimizer={"learning_rate": rate})
 
 
-CONTRASTIVE: dict[str, Any] = {"positive_margin": 0.0, "negative_margin": 0.5}
-EASY_MS = f"multi_similarity_negative+{EASY}"
-FIELD = {"delta": 0.2, "reduce_fn": "sum"}  # the paper's U
+def combine(values: Mapping[str, Any]) -> Recipe:
+    """Return a method with what a row of methods.toml adds to it."""
+    recipe = {**BASES, **EPS}[values["of"]].replace(
+        loss={"miner": values["miner"]} if "miner" in values else {}
+    )
+    if values.get("memory"):
+        return remembering(recipe)
+    return (
+        regularized(recipe)
+        if values.get("nir")
+        else against_proxies(recipe, values.get("patience", NEVER))
+    )
 
-BASES: dict[str, Recipe] = {
-    "contrastive": of("contrastive", **CONTRASTIVE),
-    "contrastive (similarity)": of("similarity_contrastive"),
-    "SNR contrastive": of("snr_contrastive", positive_margin=0.0, negative_margin=1.0).replace(
-        loss={"normalize": "none"}
-    ),
-    "triplet": of("triplet", f"{RANDOM}+{SEMI_HARD}", margin=0.2),
-    "margin": margin(RANDOM),
-    "MS": of("multi_similarity", "multi_similarity", beta=40.0),
-    "N-pair": of("n_pair"),
-    "lifted structure": of("lifted_structure"),
-    "circle": of("circle"),
-    "FastAP": of("fast_ap"),
-    "ProxyNCA": of("proxy_nca", scale=9.0),
-    "ProxyNCA++": of("proxy_nca_pp"),
-    "ProxyNCA*": of("proxy_nca_margin"),
-    "ProxyAnchor": of("proxy_anchor"),
-    "normalized softmax": of("normalized_softmax"),
-    "CosFace": of("cosface"),
-    "ArcFace": of("arcface"),
-    "SoftTriple": several("soft_triple"),
-    "MPA": several("multi_proxy_anchor"),
-    "MPA-DW": several("multi_proxy_anchor_dw"),
-    "MPA-AP": several("multi_proxy_anchor_ap"),
-    "CPML": several("contrastive_potential", **FIELD),
-    "PFML": several("potential_field", alpha=1.0, **FIELD),
-}
-EPS: dict[str, Recipe] = {
-    "EPS + contrastive": of("contrastive", EASY, **CONTRASTIVE),
-    "EPS + triplet": of("triplet", f"{EASY}+{SEMI_HARD}", margin=0.2),
-    "EPS + margin": margin(EASY),
-    "EPS + MS": of("multi_similarity", EASY_MS, beta=40.0),
-    "EPS + circle": of("circle", EASY),
-}
-COMBINED: dict[str, Recipe] = {
-    "MS + XBM": remembering(BASES["MS"]),
-    "EPS + MS + XBM": remembering(EPS["EPS + MS"]),
-    "contrastive, one problem": against_proxies(BASES["contrastive"], NEVER),
-    "contrastive + CCP": against_proxies(BASES["contrastive"], 2),
-    "MS + CCP": against_proxies(of("multi_similarity", beta=40.0), 2),
-    "EPS + contrastive, one problem": against_proxies(EPS["EPS + contrastive"], NEVER),
-    "EPS + contrastive + CCP": against_proxies(EPS["EPS + contrastive"], 2),
-    "EPS + MS + CCP": against_proxies(EPS["EPS + MS"], 2),
-    **{
-        f"{name} + NIR": regularized(BASES[name])
-        for name in ("ProxyAnchor", "ProxyNCA*", "SoftTriple", "MPA", "MPA-AP", "PFML")
-    },
-}
+
+BASES, EPS = read_methods("alone"), read_methods("eps")
+COMBINED = {name: combine(values) for name, values in TABLE["combined"].items()}
 ALONE = {"EPS + MS + XBM of one batch": remembering(EPS["EPS + MS"], 160)}
 METHODS: dict[str, Recipe] = {**BASES, **EPS, **COMBINED, **ALONE}
-PAPER = {method: figures[0] for method, figures in EPS_PAPER.items()}
+PAPER = {name: figures[0] for name, figures in OF_PAPERS["eps_omniglot"]["letters"].items()}
 """R@1 on letters at 80×80 with ResNet-50 (EPS, Table 3)."""
 
 
 @dataclasses.dataclass(frozen=True)
-class OfMethods(Tabled):
+class OfMethods(FolderOptions):
     """What a study of all methods is asked."""
 
     seeds: int = small(3, 1)

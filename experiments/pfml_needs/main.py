@@ -1,9 +1,4 @@
-"""What PFML needs: its parameters and its proxies' start, tried on held-out classes; then its paper's regime.
-
-Every run is kept in results.jsonl beside this file as soon as it ends, and none is done twice: the same command
-goes on where it was stopped, on any machine. Tables are made from what is kept, and say how many seeds they hold. No
-part but regime looks at a test split.
-"""
+"""What PFML needs: its parameters and its proxies' start, tried on held-out classes; then its paper's regime."""
 
 import dataclasses
 import functools
@@ -12,10 +7,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
 
-from experiments.options import Kept, start
 from experiments.pfml_needs.tables import of_task, report
 from experiments.pfml_needs.trials import TASKS, run
 from experiments.smoke import SMOKE, record, small
+from experiments.study import RecordOptions, start
 
 HERE = Path(__file__).parent
 NOISE = 0.2
@@ -51,7 +46,7 @@ Part = Literal["points", "factors", "range", "number", "sphere", "batches", "few
 
 
 @dataclasses.dataclass(frozen=True)
-class Settings(Kept):
+class Settings(RecordOptions):
     """What is run."""
 
     task: Literal["digits", "alphabets", "letters"] = "digits"

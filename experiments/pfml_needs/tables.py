@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from experiments.shown import cell
+from experiments.study import cell
 from jdml.report import markdown_table, paired
 
 Results = Mapping[str, Mapping[str, Any]]

@@ -1,9 +1,4 @@
-"""One run of the study: proxies among fixed points, or a network trained on some classes and scored on held-out ones.
-
-No run looks at a class or an image of a test split, but for the letters' part `regime`, which is scored on the test
-alphabets. Digits: of the training images of 0 to 5 four digits train, by parity; two digits and a sixth of the others'
-images are held out, another pair for each seed. Omniglot: six of the thirty training alphabets are held out.
-"""
+"""One run of the study: proxies among fixed points, or a network that is scored on held-out classes."""
 
 import dataclasses
 import functools

@@ -1,8 +1,4 @@
-"""The recipe to begin with, `jdml.recipes.recommended`, beside the first of the methods that nobody tuned.
-
-On the three tasks that have a table of many untuned methods: letters, alphabets and birds. What counts is written in
-README.md, before the runs. Network, images, steps and rows of a batch are each task's; the recipe says all else.
-"""
+"""The recipe to begin with, `jdml.recipes.recommended`, beside the first of the methods that nobody tuned."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -25,9 +21,8 @@ from experiments.omniglot.methods import (
     retrieve,
     train,
 )
-from experiments.options import Kept, resolved, start
-from experiments.shown import cell
 from experiments.smoke import NETWORK, record, small
+from experiments.study import RecordOptions, absolute, cell, start
 from jdml.recipes import Recipe, recommended
 from jdml.recipes.default_recipe import Pretraining
 from jdml.report import Paired, markdown_table, paired
@@ -82,7 +77,7 @@ COLUMNS = {
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Settings(Kept):
+class Settings(RecordOptions):
     """What is run."""
 
     birds: Path | None = None
@@ -283,8 +278,8 @@ def report(results: Results) -> str:
 def main(settings: Settings) -> str:
     """Do the runs that are missing, and give the tables."""
     jobs = {key: job for name in settings.only for key, job in jobs_of(name).items()}
-    places = {"birds_dir": resolved(settings.birds), "weights": resolved(settings.weights)}
-    places["features"] = resolved(settings.features)
+    places = {"birds_dir": absolute(settings.birds), "weights": absolute(settings.weights)}
+    places["features"] = absolute(settings.features)
     return report(settings.results(run, jobs, settings.out, **places))
 
 
