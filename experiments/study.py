@@ -16,10 +16,17 @@ from jdml.training import keep_freed_memory
 from jdml.training.records import read_results
 from jdml.training.study import over_seeds, run_study
 
-PAPER: dict[str, Any] = tomllib.loads(Path(__file__).with_name("paper.toml").read_text())
-"""What the papers report, by study and table."""
 Results = Mapping[str, Any]
 """Runs by name: each has its job, its metrics, its seconds and its machine."""
+
+
+def read_toml(file: str, name: str = "study.toml") -> dict[str, Any]:
+    """Return a file of values next to a study's file."""
+    return tomllib.loads(Path(file).with_name(name).read_text())
+
+
+PAPER = read_toml(__file__, "paper.toml")
+"""What the papers report, by study and table."""
 
 
 def absolute(path: Path | None) -> str | None:

@@ -11,7 +11,7 @@ import numpy as np
 import jdml
 from experiments.ccp_letters import progress
 from experiments.smoke import NETWORK, record, small
-from experiments.study import RecordOptions, cell, present, start
+from experiments.study import RecordOptions, cell, present, read_toml, start
 from jdml import data
 from jdml.metrics import class_covering
 from jdml.ops import ball
@@ -22,43 +22,11 @@ from jdml.training import RunConfig, by_recipe
 from jdml.training.alternation import make_callback
 from jdml.training.study import by_seed
 
-STEPS, EVERY, RUN_PATIENCE, PATIENCE = small(10_000, 2), small(100, 1), 20, 3
+STEPS, EVERY, RUN_PATIENCE = small(10_000, 2), small(100, 1), 20
 FOLDS, CLASSES = small(4, 2), small(8, 2)
-LOSSES: dict[str, dict[str, Any]] = {
-    "contrastive": {"positive_margin": 0.0, "negative_margin": 0.3841},
-    "multi_similarity": {"alpha": 2.0, "beta": 40.0, "base": 0.5},
-    "triplet": {"margin": 0.0961},
-}
-"""C2, MS and triplet as CCP's tables have them for CUB, without mining."""
-WAYS: dict[str, dict[str, Any]] = {
-    "alone": {},
-    "one problem": {"proxies": 4, "patience": NEVER},
-    "CCP-S": {"proxies": 1, "patience": PATIENCE},
-    "CCP-L": {"proxies": 4, "patience": PATIENCE},
-    "XBM": {"memory": 4},
-}
-"""Proxies per class, or remembered samples in units of classes: CCP-L and XBM have as many references."""
-AFTERWARDS: dict[str, dict[str, Any]] = {
-    "one problem, no anchor": {"proxies": 4, "patience": NEVER, "strength": 0.0},
-    "CCP-L, first problem free": {"proxies": 4, "patience": PATIENCE, "anchor_first": False},
-}
-"""Ways that were added when the others had been seen: how much of it is the anchor at the weights of the start?"""
-TESTS = {
-    "CCP beside its own loss": ("CCP-L", "alone"),
-    "CCP beside a single problem": ("CCP-L", "one problem"),
-    "CCP beside a memory": ("CCP-L", "XBM"),
-    "proxies beside samples": ("one problem", "alone"),
-    "one proxy instead of four": ("CCP-S", "CCP-L"),
-}
-"""Differences of MAP@R (mean of the four models) over the same seeds; the first one decides, for each loss."""
-LATER_TESTS = {
-    "a memory beside the loss": ("XBM", "alone"),
-    "the anchor of one problem": ("one problem, no anchor", "one problem"),
-    "proxies beside samples": ("one problem, no anchor", "alone"),
-    "the anchor of the first problem": ("CCP-L, first problem free", "CCP-L"),
-    "CCP beside its own loss": ("CCP-L, first problem free", "alone"),
-}
-"""Differences that were looked at afterwards, over the models that both ways have."""
+STUDY = read_toml(__file__)
+LOSSES, WAYS, AFTERWARDS = STUDY["losses"], STUDY["ways"], STUDY["afterwards"]
+TESTS, LATER_TESTS = STUDY["tests"], STUDY["later_tests"]
 SCORES = ("P@1", "RP", "MAP@R")
 KEPT = record(Path(__file__).parent / "kept.jsonl")
 
@@ -105,8 +73,10 @@ def make_jobs(settings: Settings) -> dict[str, dict[str, Any]]:
 def recipe_of(job: dict[str, Any], classes: int) -> Recipe:
     """A loss in the ball, beside the batch, a memory or proxies; where there are proxies the model is anchored."""
     way = {**WAYS, **AFTERWARDS}[job["way"]]
-    own = {name: way[name] for name in ("patience", "strength", "anchor_first") if name in way}
-    problems = CCPConfig(pool_size=7, run_patience=RUN_PATIENCE, **own) if own else None
+    problems = None
+    if "problems" in way:
+        own = {"patience": NEVER, **way["problems"]}
+        problems = CCPConfig(pool_size=7, run_patience=RUN_PATIENCE, **own)
     memory = {"memory_size": way.get("memory", 0) * classes, "memory_start_step": 500}
     loss = {"name": job["loss"], "settings": LOSSES[job["loss"]], "normalize": "ball", **memory}
     rates = {"learning_rate": 5e-4, "lr_multipliers": {"proxies": 10.0}}

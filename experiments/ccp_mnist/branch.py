@@ -10,7 +10,7 @@ import numpy as np
 
 from experiments.ccp_mnist.main import RECIPE, Parts, load, make_recorder, map_at_r, train, within
 from experiments.smoke import record, small
-from experiments.study import RecordOptions, cell, curve, start
+from experiments.study import RecordOptions, cell, curve, read_toml, start
 from jdml import training
 from jdml.metrics import class_covering
 from jdml.ops import ball
@@ -24,19 +24,8 @@ PLATEAU = small(
     {"most": 10_000, "every": 50, "patience": 20}, {"most": 2, "every": 1, "patience": 5}
 )
 STEPS = small(2000, 6)
-WAYS: dict[str, dict[str, Any]] = {
-    "go on": {"patience": NEVER, "strength": 0.0},
-    "CCP": {"pool_size": 16, "strength": 2e-4},
-    "random new proxies": {"pool_size": 4, "strength": 2e-4},
-    "CCP, no anchor": {"pool_size": 16, "strength": 0.0},
-}
-TESTS = {
-    "alternating at all": ("CCP", "go on"),
-    "choosing by k-center": ("CCP", "random new proxies"),
-    "the anchor": ("CCP", "CCP, no anchor"),
-    "new proxies, whichever": ("random new proxies", "go on"),
-}
-"""Differences over the same seeds of what the last weights score; the first one decides."""
+STUDY = read_toml(__file__)
+WAYS, TESTS = STUDY["ways"], STUDY["tests"]
 MEASURED = {"test": 100.0, "ratio": 1.0, "unseen ratio": 1.0, "spread": 1.0}
 """MAP@R of the test images; covering radius over the distance between classes; spread of converged proxies."""
 KEPT = record(Path(__file__).parent / "results.jsonl")
@@ -68,7 +57,10 @@ def make_jobs(settings: Settings) -> dict[str, dict[str, Any]]:
 
 def recipe_of(way: str, steps: int = STEPS) -> Recipe:
     """Constant rates; the model's weights anchored, the proxies' not, which are those of the plateau at first."""
-    problems = CCPConfig(run_patience=NEVER, initial_proxies="unchanged", **WAYS[way])
+    own = {"run_patience": NEVER, "initial_proxies": "unchanged", **WAYS[way]}
+    if not own.pop("problems", True):
+        own["patience"] = NEVER
+    problems = CCPConfig(**own)
     loss = {"method": problems, "proxies": {"per_class": 4}}
     return RECIPE.replace(loss=loss, batch={"steps": steps})
 

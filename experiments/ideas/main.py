@@ -9,29 +9,12 @@ from scipy import stats
 
 from experiments.letters.tables import Model, tuned_models
 from experiments.recommended.main import TASKS, field_of, kept_of
-from experiments.study import start
+from experiments.study import read_toml, start
 from jdml.report import Paired, holm, markdown_table, paired
 
 Models = Mapping[str, Mapping[Model, float]]
 """Of methods."""
-EASY = ("MS", "circle", "triplet", "margin", "contrastive", "contrastive (similarity)", "SupCon")
-REMEMBERED = ("MS", "EPS + MS", "contrastive", "triplet")
-ALTERNATING = ("contrastive", "MS", "EPS + contrastive", "EPS + MS")
-REGULARIZED = ("ProxyAnchor", "ProxyNCA*", "SoftTriple", "MPA", "MPA-AP", "PFML", "PFML, found")
-FIELD = {"letters": "PFML, found"}
-"""The field with α = 1, where PFML is the one with the paper's 4."""
-IDEAS: dict[str, list[tuple[str, str]]] = {
-    "easy positives (EPS)": [(f"EPS + {loss}", loss) for loss in EASY],
-    "a memory (XBM)": [(f"{loss} + XBM", loss) for loss in REMEMBERED],
-    "alternating problems (CCP)": [(f"{loss} + CCP", loss) for loss in ALTERNATING],
-    "a flow (NIR)": [(f"{loss} + NIR", loss) for loss in REGULARIZED],
-    "several proxies (MPA)": [("MPA", "ProxyAnchor"), ("MPA-DW", "ProxyNCA*")],
-    "a field (PFML) for ProxyAnchor": [("PFML", "ProxyAnchor")],
-    "a field (PFML) for MS": [("PFML", "MS")],
-    "a field (PFML) for CPML": [("PFML", "CPML")],
-}
-"""Pairs of methods that differ by it alone: with one proxy MPA is ProxyAnchor and MPA-DW ProxyNCA*. PFML is a loss of
-its own, beside what its paper compares it with."""
+IDEAS, FIELD = (read_toml(__file__)[name] for name in ("ideas", "field"))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -13,7 +13,7 @@ from experiments.letters.protocol import Job, make_job, name_of, read_frozen
 from experiments.letters.runs import HERE, OfModels
 from experiments.letters.tables import LEAST, interval, single_models, tuned_models
 from experiments.smoke import SMOKE, record, small
-from experiments.study import check_names, start
+from experiments.study import check_names, read_toml, start
 from jdml.report import Paired, holm, markdown_table, paired
 from jdml.training.records import read_results
 
@@ -35,19 +35,7 @@ class Asked(NamedTuple):
     less: str
 
 
-ASKED: tuple[Asked, ...] = (
-    Asked("letters", 90, "triplet", "ArcFace"),
-    Asked("drawings", 5, "triplet", "MPA-DW"),
-    Asked("wrong", 0.2, "FastAP", "circle"),
-    Asked("augmented", True, "MPA-DW", "triplet"),
-    Asked("dim", 8, "triplet", "MPA-DW"),
-    Asked("steps", 504, "InfoNCE", "ArcFace"),
-    Asked("steps", 8000, "triplet", "ArcFace"),
-    Asked("batch", 32, "MPA-DW", "triplet"),
-    Asked("batch", 256, "FastAP", "circle"),
-    Asked("batch", 256, "InfoNCE", "ArcFace"),
-    Asked("batch", 1024, "triplet", "EPS + margin"),
-)
+ASKED = tuple(Asked(**question) for question in read_toml(__file__)["asked"])
 if SMOKE:
     ASKED = (Asked("wrong", 0.5, "ArcFace", "circle"),)
 

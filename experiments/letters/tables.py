@@ -6,23 +6,14 @@ from typing import Any
 
 from scipy import stats
 
+from experiments.study import read_toml
 from jdml.report import Paired, holm, markdown_table, paired
 
 SCORES = ("P@1", "RP", "MAP@R")
 UNSCORED = ("pilot", "trial")
 LEAST = 0.5
 """Points of MAP@R below which a difference does not count, however sure it is."""
-CLAIMS = (
-    ("EPS + MS", "MS"),
-    ("EPS + margin", "margin"),
-    ("MS + XBM", "MS"),
-    ("contrastive + CCP", "contrastive"),
-    ("ProxyAnchor + NIR", "ProxyAnchor"),
-    ("MPA-DW", "ProxyAnchor"),
-    ("PFML, found", "ProxyAnchor"),
-    ("PFML, found", "MS"),
-)
-"""What papers say is better than what: the methods of these pairs are tuned too, if they do not lead."""
+CLAIMS = read_toml(__file__)["claims"]
 Results = Mapping[str, Any]
 Model = tuple[int, int]
 """Seed and fold."""

@@ -13,7 +13,7 @@ import jdml
 from experiments.nir import main as regularized
 from experiments.potential_fields.main import load
 from experiments.smoke import record, small
-from experiments.study import RecordOptions, cell, curve, present, start
+from experiments.study import RecordOptions, cell, curve, present, read_toml, start
 from jdml import optim
 from jdml.recipes import Recipe
 from jdml.report import markdown_table, paired_table
@@ -23,26 +23,8 @@ from jdml.training.study import by_seed
 STEPS, CLASSES, SAMPLES = small((600, 4, 40), (2, 2, 4))
 WARMUP = small(50, 1)
 BASES = ("ProxyAnchor", "ProxyNCA*", "SoftTriple")
-WAYS: dict[str, dict[str, Any]] = {
-    "alone": {},
-    "warm-up": {"warmup": WARMUP},
-    "warm-up, reset": {"warmup": WARMUP, "reset": True},
-    "rate x 1.4": {"faster": 1.4},
-    "NIR": {"nir": {"weight": 0.01}, "warmup": WARMUP},
-    "NIR, no warm-up": {"nir": {"weight": 0.01}},
-    "NIR, t = 1e-9": {"nir": {"weight": 0.01, "temperature": 1e-9}, "warmup": WARMUP},
-}
-"""In the warm-up the backbone waits; "reset" gives Adam fresh moments of all else at its end, too."""
-TESTS = {
-    "what NIR adds to its own warm-up": ("NIR", "warm-up"),
-    "NIR, as a paper's table compares": ("NIR", "alone"),
-    "the warm-up": ("warm-up", "alone"),
-    "fresh moments at its end": ("warm-up, reset", "warm-up"),
-    "a faster start instead": ("rate x 1.4", "alone"),
-    "NIR without a warm-up": ("NIR, no warm-up", "alone"),
-    "the force of NIR's term": ("NIR", "NIR, t = 1e-9"),
-}
-"""Differences of R@1 on letters over the same seeds. The first one decides, with Holm's correction over the losses."""
+STUDY = read_toml(__file__)
+WAYS, TESTS = STUDY["ways"], STUDY["tests"]
 SCORES = ("R@1", "NMI", "mAP@1000")
 WATCHED = 3000
 """Images that are scored on the way, of the test images: for the picture alone, nothing is chosen by them."""
@@ -96,7 +78,7 @@ def recipe_of(base: str, way: dict[str, Any]) -> Recipe:
     rates = {role: rate / faster for role, rate in recipe.optimizer.lr_multipliers.items()}
     rate = faster * recipe.optimizer.learning_rate
     return recipe.replace(
-        finetune={"backbone_freeze_steps": way.get("warmup", 0)},
+        finetune={"backbone_freeze_steps": min(way.get("warmup", 0), WARMUP)},
         batch={"classes": CLASSES, "samples_per_class": SAMPLES},
         optimizer={"learning_rate": rate, "lr_multipliers": rates},
     )

@@ -21,6 +21,7 @@ from experiments.study import (
     absolute,
     cells,
     read_record,
+    read_toml,
     start,
     with_seeds,
 )
@@ -37,16 +38,8 @@ METHODS = small(("ProxyAnchor", "ProxyNCA*", "SoftTriple"), ("ProxyAnchor",))
 NIR: dict[str, Any] = {"weight": 0.01, "warmup": 50}
 """The regularizer as released: ω, f the exponential of the negative log-likelihood, and steps for which the backbone
 waits (all of a network without a layer called head)."""
-VARIANTS: dict[str, dict[str, Any]] = {
-    "exp": {},
-    "softplus": {"shape": "softplus"},
-    "exp, t = 0.3": {"temperature": 0.3},
-    "exp, t = 3": {"temperature": 3.0},
-    "exp, per dimension": {"per_dimension": True},
-    "NLL, per dimension": {"shape": "identity", "per_dimension": True},
-}
-if SMOKE:
-    VARIANTS = {"exp": {}}
+STUDY = read_toml(__file__)
+VARIANTS = small(STUDY["variants"], {"exp": {}})
 """Ways to shape the regularizer."""
 STRUCTURE = ("spectral decay", "reversed", "density", "concentration variance", "uniformity")
 """Spectral decay is KL(U ‖ S), reversed KL(S ‖ U): only the latter is blind to directions that a network cannot use."""
@@ -147,33 +140,13 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
 
 RETRIEVAL = ("R@1", "NMI", "mAP@1000")
 ABLATED = "ProxyAnchor"
-ABLATIONS: dict[str, dict[str, Any]] = {
+ABLATIONS: dict[str, Any] = {
     **{name: {"nir": shape} for name, shape in VARIANTS.items()},
-    "ω = 0.001": {"nir": {"weight": 0.001}},
-    "ω = 0.1": {"nir": {"weight": 0.1}},
-    "no warm-up": {"nir": {"warmup": 0}},
-    "gradients clipped": {"clip": 1.0},
-    "no force": {"nir": {"temperature": 1e-9}},
-    "rate 0 for 50 steps": {"nir": None, "still": 50},
-    "f of the mean, as printed": {"nir": {"of_mean": True}},
-    "no proxy backprop": {"nir": {"stop_proxy_gradient": True}},
-    "wrong pairs": {"nir": {"wrong_class_weight": 1.0}},
-    "ω = 0": {"nir": {"weight": 0.0}},
-    "D15-W64": {"flow": {"num_blocks": 15, "hidden": 64}},
-    "D5-W512": {"flow": {"num_blocks": 5, "hidden": 512}},
-    "D3-W1024": {"flow": {"num_blocks": 3, "hidden": 1024}},
-    "D8-W128, as printed": {"flow": {"num_blocks": 8, "depth": 3}},
-    "condition at start": {"flow": {"conditioning": "start"}},
-    "condition at mid": {"flow": {"conditioning": "mid"}},
-    "condition at end": {"flow": {"conditioning": "end"}},
-    "condition embedded": {"flow": {"conditioning": "embedded"}},
-    "generate": {"nir": {"self_regularization": "generate"}},
-    "match": {"nir": {"self_regularization": "match"}},
-    "generate and match": {"nir": {"self_regularization": "both"}},
+    **STUDY["ablations"],
 }
 if SMOKE:
     ABLATIONS = {name: ABLATIONS[name] for name in ("exp", "ω = 0.1")}
-"""What differs from the released setting: Table 4 (a) and (b), and Table 5."""
+"""What differs from the released setting."""
 RETRIEVED, STRUCTURED = PAPER["nir"]["retrieval"], PAPER["nir"]["structure"]
 
 Part = Literal["methods", "ablations"]
@@ -214,7 +187,7 @@ def make_jobs(settings: Settings) -> dict[str, dict[str, Any]]:
         named[f"{method} + NIR"] = {"method": method, "nir": NIR}
     for name, changes in ABLATIONS.items() if "ablations" in settings.parts else ():
         own = changes.get("nir", {})
-        named[name] = {**changes, "nir": None if own is None else {**NIR, **own}}
+        named[name] = {**changes, "nir": None if own is False else {**NIR, **own}}
     return with_seeds(make_base(settings), named, settings.seeds)
 
 

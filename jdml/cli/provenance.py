@@ -15,15 +15,7 @@ if TYPE_CHECKING:
 
 
 def started(command: str, options: Any) -> dict[str, Any]:
-    """Say how a run was started: the command that repeats it, and where its images lay.
-
-    Args:
-        command: such as ``jdml train``.
-        options: its dataclass.
-
-    Returns:
-        JSON-able ``command`` and ``data_dir``.
-    """
+    """Return the command that repeats a run, and where its images lay, as JSON has it."""
     folder = options.data.data_dir
     if folder is not None and not is_pointer(str(folder)):
         folder = at_home(folder).absolute()
@@ -34,7 +26,7 @@ def started(command: str, options: Any) -> dict[str, Any]:
 
 
 def data_checksum(dataset: "Dataset") -> int:
-    """Which images these are, wherever their folder lies: their pixels, or the names of their files, and the labels."""
+    """Return a checksum of the labels and of the pixels, or of the names of the files below their folder."""
     from jdml.data import ImageFiles
     from jdml.data.lists import images_checksum
 

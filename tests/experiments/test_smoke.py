@@ -22,7 +22,6 @@ STUDIES = (
     "ccp_letters.main",
     "ccp_mnist.branch",
     "ccp_mnist.main",
-    "cub_crops.adapting",
     "cub_crops.finetuned",
     "cub_crops.main",
     "eps_mnist.main",
