@@ -174,10 +174,7 @@ def recipe_of(job: dict[str, Any]) -> Recipe:
 
 
 def own_parts(job: dict[str, Any], recipe: Recipe, labels: np.ndarray) -> dict[str, Any]:
-    """What no recipe says: anchors of all classes before each batch, which change as often as CCP's problems do.
-
-    Without problems, too, the optimizer is CCP's, whose anchor is then never set: the runs on record, to the bit.
-    """
+    """Return what no recipe has: anchors of all classes before each batch; CCP's optimizer, its anchor never set."""
     if recipe.loss.method is not None:
         return {}
     like = recipe_of({**job, "method": "CCP"})

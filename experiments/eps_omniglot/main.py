@@ -4,7 +4,7 @@ import dataclasses
 import functools
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, get_args
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +15,16 @@ import jdml
 from experiments.letters.levels import with_copies
 from experiments.omniglot.methods import DIM, METHODS
 from experiments.smoke import small
-from experiments.study import PAPER, FolderOptions, Results, absolute, cells, start, with_seeds
+from experiments.study import (
+    PAPER,
+    FolderOptions,
+    Results,
+    absolute,
+    cells,
+    read_toml,
+    start,
+    with_seeds,
+)
 from jdml import data, metrics, mining, models
 from jdml.recipes import Recipe
 from jdml.recipes.parsing import build_miner
@@ -30,28 +39,18 @@ LONGER = "EPS + MS, longer"
 """Four times the steps, a rate that goes from 3e-3 to 0, distorted copies."""
 LEARNING_RATE = 5e-4
 PRETRAINED_RATE = 1e-5
-Sweep = Literal["positives", "batches", "trimmed", "positives_margin", "trimmed_margin"]
-POINTS_OF: dict[str, dict[float, dict[str, Any]]] = {
-    **{
-        f"positives{suffix}": {
-            number: {"method": f"EPS + {method}", "candidates": number}
-            for number in small((5, 10, 20), (5,))
-        }
-        for suffix, method in (("", "triplet"), ("_margin", "margin"))
-    },
-    "batches": {
-        number: {"method": "EPS + triplet", "samples_per_class": number} for number in (8, 16, 80)
-    },
-    **{
-        f"trimmed{suffix}": {
-            trim: {"method": method, "trim": trim} for trim in small((0.1, 0.3, 0.5), (0.3,))
-        }
-        for suffix, method in (("", "triplet"), ("_margin", "margin"))
-    },
-}
-"""What the points of each sweep change."""
+SWEEPS = read_toml(__file__)["sweeps"]
 
-Part = Literal["methods", "printed", "longer", Sweep]
+Part = Literal[
+    "methods",
+    "printed",
+    "longer",
+    "positives",
+    "batches",
+    "trimmed",
+    "positives_margin",
+    "trimmed_margin",
+]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -192,33 +191,13 @@ def make_jobs(settings: Settings) -> dict[str, dict[str, Any]]:
         changed = {"steps": 4 * settings.steps, "rate": 3e-3, "schedule": "cosine"}
         named |= {LONGER: {"method": "EPS + MS", "distorted": True, **changed}}
     points = {
-        f"{part} {value:g}": changes
-        for part in settings.parts
-        for value, changes in POINTS_OF.get(part, {}).items()
+        f"{part} {value:g}": {"method": sweep["method"], sweep["changes"]: value}
+        for part, sweep in SWEEPS.items()
+        if part in settings.parts
+        for value in small(sweep["values"], sweep["values"][:1])
     }
     jobs = with_seeds(base, named, settings.seeds)
     return {**jobs, **with_seeds(base, points, settings.sweep_seeds)}
-
-
-class Swept(NamedTuple):
-    """How a sweep is reported, and at which values a row of the methods' table is a point of it."""
-
-    heading: str
-    column: str
-    known: dict[float, str]
-
-
-CHOICES = "EPS + {} by positives to choose from (1: random positives):"
-TRIMMED = "{} with random positives, the largest terms trimmed:"
-IN_BATCH = "EPS + triplet by samples per class in a batch of 160:"
-T, M = "triplet", "margin"
-SWEPT = {
-    "positives": Swept(CHOICES.format(T), "positives", {1: T, 39: "EPS + triplet"}),
-    "batches": Swept(IN_BATCH, "samples per class", {40: "EPS + triplet"}),
-    "trimmed": Swept(TRIMMED.format("Triplet"), "trimmed share", {0: T}),
-    "positives_margin": Swept(CHOICES.format(M), "positives", {1: M, 39: "EPS + margin"}),
-    "trimmed_margin": Swept(TRIMMED.format("Margin"), "trimmed share", {0: M}),
-}
 
 
 def beside_paper(
@@ -240,10 +219,7 @@ def methods_table(results: Results, paper: dict[str, Any] = LETTERS) -> str:
 
 
 def printed_table(results: Results) -> str:
-    """The triplet loss as printed, on unseen alphabets and (NMI of languages) on those trained on.
-
-    Beside it the usual one, of the runs that were made again for this table where there are such.
-    """
+    """Return the triplet loss as printed, next to the usual one, on unseen alphabets and (NMI) on those trained on."""
     columns = ("letter R@1", "letter R@8", "letter NMI", "alphabet R@1", "train alphabet NMI")
     there = {name.rpartition("-")[0] for name in results}
     usual = [f"{name}, again" for name in ("triplet", "EPS + triplet")]
@@ -272,8 +248,8 @@ def trained_table(results: Results) -> str:
     return markdown_table(["method", *titles], beside_paper(results, columns, paper))
 
 
-def sweep(results: Results, part: str) -> dict[float, list[float]]:
-    """Letters R@1 by the swept value, of a part that is in ``SWEPT``."""
+def points_of(results: Results, part: str) -> dict[float, list[float]]:
+    """Letters R@1 by the swept value, of a sweep."""
     values: dict[float, list[float]] = {}
     for key, result in results.items():
         name, _, value = key.rpartition("-")[0].partition(" ")
@@ -294,15 +270,15 @@ def report(results: Results, parts: Sequence[str]) -> str:
     if "longer" in parts:
         paper = {LONGER: LETTERS["EPS + MS"]}
         sections += ["As held-out alphabets chose:", methods_table(results, paper)]
-    for part, swept in SWEPT.items():
+    for part, sweep in SWEEPS.items():
         if part in parts:
-            values = sweep(results, part)
+            values = points_of(results, part)
             if "methods" in parts:
-                for value, method in swept.known.items():
-                    values[value] = over_seeds(results, method, "letter R@1")
+                for value, method in sweep["known"].items():
+                    values[float(value)] = over_seeds(results, method, "letter R@1")
             rows = [[f"{v:g}", mean_std(values[v]), str(len(values[v]))] for v in sorted(values)]
-            table = markdown_table([swept.column, "letters R@1", "runs"], rows)
-            sections += [swept.heading, table]
+            table = markdown_table([sweep["column"], "letters R@1", "runs"], rows)
+            sections += [sweep["heading"], table]
     return "\n".join(sections)
 
 

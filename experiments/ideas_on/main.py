@@ -34,10 +34,7 @@ FIELDS = ("PFML, found", "CPML")
 
 
 class Config(NamedTuple):
-    """A setting of one idea: what is trained, and whether it is what the others of ``where`` are compared with.
-
-    ``where`` is the method it is switched on in, and whose settings both have; ``level`` drawings, proxies, on or off.
-    """
+    """An idea, on or off (``level``) in a method (``where``), and whether others are compared with it."""
 
     idea: str
     where: str

@@ -63,11 +63,7 @@ class Models(NamedTuple):
 
 
 def run_all(settings: Any, jobs: Mapping[str, Job], frozen: str) -> None:
-    """Do those of the jobs that have no result yet, and keep each one's as if it had gone alone.
-
-    Raises:
-        ValueError: a kept result is of other settings, naming it.
-    """
+    """Do those of the jobs that have no result yet, and add each one's as if it had gone alone."""
     kept = kept_results(jobs, settings.out)
     missing = {_scored_with(job) for name, job in jobs.items() if name not in kept}
     units: dict[str, list[Job]] = {}
@@ -91,10 +87,7 @@ def can(job: Job) -> bool:
 
 
 def _scored_with(job: Job) -> str:
-    """The four models that are scored together: if one is missing, all go again, so that they are those of the table.
-
-    Models of a changed factor, and those that are looked at on held-out letters alone, are scored by themselves.
-    """
+    """Return the name of the models that are scored together, the four of a seed: if one is missing, all go again."""
     if "of" in job or job["column"] not in protocol.COLUMNS:
         return name_of(job)
     return json.dumps([job["column"], job["method"], job["seed"]])

@@ -160,10 +160,7 @@ def asked_as(factor: str, level: Any, more: str, less: str) -> str:
 
 
 def verdicts(found: Mapping[str, Paired]) -> str:
-    """All questions, and whether it is so: by the sign, after Holm for all of them, and by half a point at least.
-
-    Of a question with a model that diverged nothing is known; it counts among those that p is corrected for.
-    """
+    """Return all questions, and whether it is so: by the sign, after Holm for all of them, by half a point at least."""
     p = holm({name: gap.p for name, gap in found.items()}, len(ASKED))
     rows = []
     for name in (asked_as(*question) for question in ASKED):

@@ -55,11 +55,7 @@ class Level(NamedTuple):
 
 
 def at(recipe: Recipe, factor: str, level: Any) -> Level:
-    """A recipe with one thing changed.
-
-    A batch of other size sees as many drawings in all, in at least 256 steps, at a rate that goes with its root; it has
-    512 letters at most, and then more drawings of each. Of fewer drawings of a letter no more are in a batch.
-    """
+    """Return a recipe with one thing changed; a larger batch sees as many drawings in all, at a rate by its root."""
     made, steps, each = recipe, USUAL["steps"], recipe.batch.samples_per_class
     if factor == "batch":
         batch = {"size": level} if each is None else _by_letter(level, each)

@@ -80,11 +80,7 @@ def best_of(results: Results, jobs: list[Job]) -> dict[str, Recipe]:
 
 
 def freeze(results: Results, frozen: Frozen) -> Frozen:
-    """What can be scored now, and could not before.
-
-    First each leading method's best trial, the best of them also deep, and all papers' settings; then what is run
-    again, and the best trials of the methods that are tuned too.
-    """
+    """Return what can be scored now, and could not before: the best trials, and all papers' settings."""
     if frozen["tuned"]:
         again = {name: frozen["papers"][name] for name in AGAIN if name in frozen["papers"]}
         new = {"again": again, "also": best_of(results, also(results))}

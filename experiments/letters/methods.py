@@ -95,10 +95,7 @@ def ranges_of(recipe: Recipe) -> dict[str, dict[str, list[Any]]]:
 
 
 def trial(recipe: Recipe, number: int, dims: int | None = None) -> dict[str, Any]:
-    """The values of a trial, from 0: points that fill the ranges evenly, the same ones whenever they are asked for.
-
-    With ``dims=SHARED`` a range that two methods share has the same point in both.
-    """
+    """Return the values of a trial: points that fill the ranges evenly, with ``dims=SHARED`` alike in two methods."""
     ranges = ranges_of(recipe)
     points = spread(len(ranges) if dims is None else dims, number)[: len(ranges)]
     return {

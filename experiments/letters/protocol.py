@@ -38,10 +38,7 @@ def letters(data_dir: str | None, split: str) -> data.Dataset:
 def load_fold(
     data_dir: str | None, fold: int, changes: Any = None, seed: int = 0
 ) -> tuple[data.Dataset, data.Dataset, np.ndarray]:
-    """Three quarters of the training letters, numbered anew, the quarter that chooses the weights, the former's rows.
-
-    With ``changes``, levels by factor, of the former as much as they leave.
-    """
+    """Return the letters that train, as ``changes`` leave them, those that choose weights, and the former's rows."""
     whole = letters(data_dir, "train")
     parts = data.mlrc_folds(whole.labels, FOLDS)[fold]
     rows = np.flatnonzero(parts.train)
@@ -61,13 +58,7 @@ def is_scored(job: Job) -> bool:
 
 
 def load_test(job: Job, data_dir: str | None, frozen: Path) -> data.Dataset:
-    """The letters that are scored, for a recipe alone that stands in the file of frozen settings.
-
-    A job that has ``of`` is one of the column of that name, with a level of a factor.
-
-    Raises:
-        ValueError: it does not, or is another there.
-    """
+    """Return the letters that are scored, for a recipe alone that stands in the file of frozen settings."""
     kept = read_frozen(frozen)[str(job.get("of", job["column"]))].get(job["method"])
     if kept is not None and "of" in job:
         kept = levels.at(kept, job["factor"], job["level"]).recipe

@@ -10,7 +10,7 @@ from typing import Any, Literal
 from experiments.pfml_needs.tables import of_task, report
 from experiments.pfml_needs.trials import TASKS, run
 from experiments.smoke import SMOKE, record, small
-from experiments.study import RecordOptions, start
+from experiments.study import RecordOptions, read_toml, start
 
 HERE = Path(__file__).parent
 NOISE = 0.2
@@ -27,16 +27,7 @@ DIMS = small((16, 128, 512), (8,))
 NUMBERS = small((0, 1, 3, 15), (2,))
 RATES = (100.0, 10.0)
 FEW = {"proxies": (1, 3), "alpha": (1.0, 4.0), "start": ("sphere", "samples"), "proxy_rate": RATES}
-REGIME: dict[str, tuple[str, int, dict[str, Any]]] = {
-    **{f"PFML, {m}": ("PFML", m, {"delta": 0.2, "alpha": 4.0}) for m in (1, 2, 3)},
-    **{f"PFML-found, {m}": ("PFML", m, {"delta": 0.2, "alpha": 1.0}) for m in (1, 3)},
-    **{f"CPML, {m}": ("CPML", m, {"delta": 0.2}) for m in (1, 2, 3)},
-    "ProxyAnchor": ("ProxyAnchor", 1, {}),
-    "SoftTriple, 3": ("SoftTriple", 3, {}),
-    "MPA-AP, 3": ("MPA-AP", 3, {}),
-    "MS": ("MS", 0, {"beta": 40.0}),
-    "ProxyNCA++": ("ProxyNCA++", 1, {}),
-}
+REGIME = read_toml(__file__)["regime"]
 CLIPS = {"PFML": "norm", "PFML-found": "entry"}
 """Of proxies' gradients in the regime: at first, and as settled on held-out classes since."""
 
@@ -64,8 +55,6 @@ class Settings(RecordOptions):
     """Training steps; default 300 (digits), 600 (alphabets), 1200 (letters)."""
     out: Path = record(HERE)
     """Where the kept runs are."""
-    at: tuple[str, ...] = ()
-    """Tables of these levels of factors alone, as FACTOR=LEVEL."""
 
 
 def base(options: Settings, /, **changed: Any) -> dict[str, Any]:
@@ -119,7 +108,8 @@ def settings_of(part: Part, options: Settings) -> Iterator[tuple[dict[str, Any],
             field = {"delta": 0.2, "alpha": levels["alpha"]}
             yield levels, job(settings=field, clip="norm", **own)
     elif part == "regime":
-        for (name, (method, number, own)), noise in itertools.product(REGIME.items(), noises):
+        for (name, values), noise in itertools.product(REGIME.items(), noises):
+            method, number, own = values["method"], values["proxies"], values.get("settings", {})
             start = "samples" if method in ("PFML", "CPML") else "sphere"
             clip = CLIPS.get(name.split(",")[0], "none")
             levels = {"method": name.replace(" ", ""), "noise": noise}
@@ -143,7 +133,7 @@ def main(settings: Settings) -> str:
         if part in settings.parts and settings.task not in tasks:
             raise SystemExit(f"--parts {part} is for --task {' or '.join(tasks)}")
     results = settings.results(run, make_jobs(settings), settings.out / "results.jsonl")
-    return report(of_task(results, settings.task), settings.parts, settings.at)
+    return report(of_task(results, settings.task), settings.parts)
 
 
 if __name__ == "__main__":

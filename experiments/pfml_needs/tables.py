@@ -79,12 +79,7 @@ def setting_table(runs: Runs, part: str) -> str:
     for levels, seeds in runs.items():
         cells = [shown(measure, scores(seeds, measure)) for measure in measures]
         rows.append([*(value for _, value in levels), *cells, str(len(seeds))])
-    return markdown_table([*factors_of(runs), *measures, "seeds"], rows)
-
-
-def factors_of(runs: Runs) -> list[str]:
-    """The names of the factors."""
-    return [name for name, _ in next(iter(runs))]
+    return markdown_table([*dict(next(iter(runs))), *measures, "seeds"], rows)
 
 
 def those_measured(runs: Runs, measures: Sequence[str]) -> list[str]:
@@ -95,7 +90,7 @@ def those_measured(runs: Runs, measures: Sequence[str]) -> list[str]:
 def difference_table(runs: Runs) -> str:
     """For each factor the difference of a level to its first, averaged over the other factors, paired by seed."""
     measures, rows = those_measured(runs, DIFFERENCES), []
-    for name in factors_of(runs):
+    for name in dict(next(iter(runs))):
         first, *others = dict.fromkeys(dict(levels)[name] for levels in runs)
         for value in others:
             cells = [differ(runs, name, first, value, measure) for measure in measures]
@@ -130,7 +125,7 @@ def against_table(runs: Runs, preset: Mapping[str, str]) -> str:
         if other != levels and other in runs:
             pairs = [(m, scores(seeds, m), scores(runs[other], m)) for m in BESIDE]
             rows.append([*(value for _, value in levels), *(interval(*pair) for pair in pairs)])
-    return markdown_table([*factors_of(runs), *BESIDE], rows)
+    return markdown_table([*dict(next(iter(runs))), *BESIDE], rows)
 
 
 def ranking_table(runs: Runs) -> str:
@@ -156,27 +151,14 @@ def interval(measure: str, one: Mapping[int, float], other: Mapping[int, float])
     return f"{mean} (1 seed)" if gain.seeds == 1 else f"{mean} [{low}, {high}] ({gain.seeds})"
 
 
-def only_at(runs: Runs, fixed: Sequence[str]) -> Runs:
-    """The runs at some levels, FACTOR=LEVEL, by the levels of the other factors."""
-    for level in fixed:
-        name, _, value = level.partition("=")
-        there = {levels: seeds for levels, seeds in runs.items() if (name, value) in levels}
-        if not there:
-            known = sorted({"=".join(level) for levels in runs for level in levels})
-            raise SystemExit(f"--at {level}: no run is there; they are at {', '.join(known)}")
-        runs = {tuple(x for x in levels if x[0] != name): seeds for levels, seeds in there.items()}
-    return runs
-
-
-def report(results: Results, parts: tuple[str, ...], fixed: Sequence[str] = ()) -> str:
-    """All tables of some parts, as Markdown; of the runs at some levels alone."""
+def report(results: Results, parts: Sequence[str]) -> str:
+    """Return all tables of some parts, as Markdown."""
     sections = []
     for part in parts:
         runs = of_part(results, part)
         if not runs:
             continue
-        runs = only_at(runs, fixed)
-        sections += [f"### {', '.join([part, *fixed])}\n"]
+        sections += [f"### {part}\n"]
         if part == "regime":
             sections += ["From best to worst:\n", ranking_table(runs)]
         else:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple, get_args
 
 import jax
@@ -11,8 +12,8 @@ import numpy as np
 import jdml
 from experiments.eps_mnist import main as digits  # the same images, by parity
 from experiments.omniglot.methods import BASES
-from experiments.smoke import NETWORK, SMOKE, small
-from experiments.study import PAPER, FolderOptions, cells, start
+from experiments.smoke import NETWORK, small
+from experiments.study import PAPER, FolderOptions, Results, cells, read_toml, start
 from jdml import data, metrics, registry
 from jdml.recipes import BatchConfig, LossConfig, NetworkConfig, OptimizerConfig, Recipe
 from jdml.report import markdown_table
@@ -182,37 +183,11 @@ def measure(proxies: jax.Array, embeddings: np.ndarray, train: data.Dataset) -> 
 
 
 NOISE = 0.2
-CLEAN = ("PFML", "CPML", "MPA", "MPA-DW", "MPA-AP", "SoftTriple", "ProxyAnchor", "ProxyNCA*")
-NOISY: tuple[str, ...] = ("PFML", "CPML", "triplet", "MS", "ProxyNCA", "ProxyAnchor", "SoftTriple")
-NOISY += ("MPA-DW", "MPA-AP", "ProxyNCA*")
-FOILS = ("CPML", "CPML, mirrored", "CPML, decaying")
-NEAR = ("PFML", "CPML", "SoftTriple", "ProxyNCA", "ProxyAnchor")
-SWEEPS: dict[str, tuple[float, ...]] = {
-    "proxies_per_class": (0, 1, 5, 15, 30),
-    "delta": (0.1, 0.2, 0.3, 0.5),
-    "alpha": (0.5, 1.0, 2.0, 4.0, 6.0),
-    "repulsion_delta": (0.2, 0.5, 0.8),
-    "clip": (0.5, 5.0, 50.0, 1e30),
-}
-if SMOKE:
-    CLEAN, NOISY, FOILS, NEAR = ("PFML",), ("triplet",), ("CPML, decaying",), ("SoftTriple",)
-    SWEEPS = {"alpha": (2.0,)}
-PAPER_NOISE, PAPER_DISTANCE = (
-    PAPER["potential_fields"]["noise"],
-    PAPER["potential_fields"]["distance"],
-)
-WRONG = "20 % of the training labels wrong"
-TABLES: dict[str, tuple[str, str, tuple[str, ...], dict[str, Any]]] = {
-    "methods": (
-        "Clean labels (last column: the paper's proxy distance on CUB)",
-        "",
-        CLEAN,
-        PAPER_DISTANCE,
-    ),
-    "noise": (f"{WRONG} (last column: the paper's R@1 on CUB)", ", noise", NOISY, PAPER_NOISE),
-    "foils": (f"CPML by its repulsion, {WRONG}", ", noise", FOILS, {}),
-}
-"""Of a part its title, what is added to the methods' names, the methods, and the paper's numbers."""
+STUDY = read_toml(__file__)
+TABLES = STUDY["tables"]
+NEAR = small(("PFML", "CPML", "SoftTriple", "ProxyNCA", "ProxyAnchor"), ("SoftTriple",))
+SWEEPS = small(STUDY["sweeps"], {"alpha": [2.0]})
+OF_PAPER = PAPER["potential_fields"]
 
 Part = Literal["methods", "noise", "foils", "epoch", "sweeps"]
 
@@ -248,7 +223,7 @@ def make_jobs(settings: Settings) -> dict[str, dict[str, Any]]:
         own |= {"noise": NOISE if suffix == ", noise" else 0.0}
         return {**base, **own, **({"epoch": True} if suffix == ", epoch" else {})}
 
-    methods = {part: (suffix, names) for part, (_, suffix, names, _) in TABLES.items()}
+    methods = {part: (of["suffix"], small(of["methods"], of["toy"])) for part, of in TABLES.items()}
     methods["epoch"] = (", epoch", NEAR)
     jobs = {
         f"{method}{suffix}-{seed}": job(method, seed, suffix)
@@ -263,19 +238,14 @@ def make_jobs(settings: Settings) -> dict[str, dict[str, Any]]:
     return jobs
 
 
-def table(
-    results: dict[str, Any],
-    settings: Settings,
-    suffix: str,
-    methods: tuple[str, ...],
-    paper: dict[str, Any],
-) -> str:
-    """One row per method that was run: retrieval, the proxies' distances, and the paper's number if there is any."""
+def table(results: Results, settings: Settings, values: Mapping[str, Any]) -> str:
+    """Return a row per method that was run: retrieval, the proxies' distances, and the paper's number if any."""
+    paper, suffix = OF_PAPER.get(values.get("paper"), {}), values["suffix"]
     first, second = TASKS[settings.data].views
     columns = (f"{first} R@1", f"{first} MAP@R", f"{second} R@1")
     of_proxies = ("proxy distance, assignment", "proxy distance, nearest", "proxies together")
     rows = []
-    for method in methods:
+    for method in values["methods"]:
         if over_seeds(results, method + suffix, columns[0]):
             scores = cells(results, method + suffix, columns)
             scores += cells(results, method + suffix, of_proxies, 1, 2)
@@ -283,32 +253,32 @@ def table(
     return markdown_table(["method", *columns, *of_proxies, *(["paper"] if paper else [])], rows)
 
 
-def epoch_table(results: dict[str, Any]) -> str:
+def epoch_table(results: Results) -> str:
     """Where proxies are over an epoch, by each reading of the paper's words, and how they are spread."""
     rows = []
     for method in NEAR:
         shown = cells(results, f"{method}, epoch", EPOCH, 1, 2)
         if not registry.LOSSES[LOSSES[method][0]].several:
             shown[EPOCH.index("epoch: together")] = "–"
-        rows.append([method, *shown, PAPER_DISTANCE.get(method, "–")])
+        rows.append([method, *shown, OF_PAPER["distance"].get(method, "–")])
     titles = (name.removeprefix("epoch: ") for name in EPOCH)
     return markdown_table(["method", *titles, "paper"], rows)
 
 
-def report(results: dict[str, Any], settings: Settings) -> str:
+def report(results: Results, settings: Settings) -> str:
     """All tables as Markdown."""
     sections = []
-    for part, (title, *rows) in TABLES.items():
+    for part, values in TABLES.items():
         if part in settings.parts:
-            sections += [f"{title}:\n", table(results, settings, *rows)]
+            sections += [f"{values['title']}:\n", table(results, settings, values)]
     if "epoch" in settings.parts:
         sections += ["Proxies over the last epoch (last column: the paper's, on CUB):\n"]
         sections += [epoch_table(results)]
     if "sweeps" in settings.parts:
         sections += ["PFML by its parameters, one at a time:\n"]
-        for name, values in SWEEPS.items():
+        for name, points in SWEEPS.items():
             rows = [
-                [f"{v:g}", *cells(results, f"{name} {v:g}", [settings.measure])] for v in values
+                [f"{v:g}", *cells(results, f"{name} {v:g}", [settings.measure])] for v in points
             ]
             sections.append(markdown_table([name.replace("_", " "), settings.measure], rows))
     return "\n".join(sections)

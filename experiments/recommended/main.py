@@ -37,23 +37,16 @@ Scores = dict[str, float]
 
 @dataclasses.dataclass(frozen=True)
 class Task:
-    """A task with a table of untuned methods.
+    """A task with a table of untuned methods."""
 
-    Attributes:
-        first: of the untuned methods by its table.
-        measure: by which it is the first.
-        field: file of the runs of that table.
-        beside: seeds of the first and the recommended recipe, which the first never had.
-        alone: seeds of the table, for the recommended recipe.
-        folds: models of a seed.
-    """
-
-    first: str
-    measure: str
-    field: str
-    beside: tuple[int, ...]
-    alone: tuple[int, ...]
-    folds: tuple[int, ...] = (0,)
+    first: str  # of the untuned methods by its table
+    measure: str  # by which it is the first
+    field: str  # the study of that table
+    beside: tuple[
+        int, ...
+    ]  # seeds of the first and the recommended recipe, which the first never had
+    alone: tuple[int, ...]  # seeds of the table, for the recommended recipe
+    folds: tuple[int, ...] = (0,)  # models of a seed
 
 
 FOLDS = tuple(range(protocol.FOLDS))
