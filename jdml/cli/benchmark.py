@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
 
-from jdml import registry
+from jdml import data, registry
 from jdml.cli.options.groups import (
     DeviceOptions,
     FolderOptions,
@@ -19,19 +19,13 @@ from jdml.cli.options.groups import (
     PaperData,
     WeightOptions,
 )
-from jdml.cli.options.parts import (
-    NOT_DEFINING,
-    Part,
-    Typed,
-    check_options,
-    defining,
-    typed,
-    typed_parts,
-    with_typed,
-)
+from jdml.cli.options.parts import typed_parts, with_typed
+from jdml.cli.options.reading import NOT_DEFINING, Part, Typed, check_options, defining, typed
 from jdml.cli.provenance import data_checksum, started
 from jdml.cli.terminal import print_table
 from jdml.cli.training_data import load_split
+from jdml.data import ImageBatches, corrupt_labels
+from jdml.data.checking import unlike_published
 from jdml.recipes import RECIPES, CCPConfig, Recipe, recipe
 from jdml.recipes.paper_comparison import PaperRow, find_paper_rows, footnotes
 from jdml.recipes.papers import Protocol
@@ -39,6 +33,12 @@ from jdml.recipes.parsing import parse_settings
 from jdml.registry import DATASETS
 from jdml.registry.constraints import at_least
 from jdml.registry.extras import need
+from jdml.training import Devices, RunConfig, pretrained, train
+from jdml.training.by_recipe import make_network
+from jdml.training.placement import writes
+from jdml.training.protocols import Retrieval, ablation, conventional, mlrc
+from jdml.training.run_files import CONFIG, METRICS, is_of_benchmark, read_json, write_json
+from jdml.training.scoring import ndcg_ranks, recall_ranks
 
 if TYPE_CHECKING:
     Backbone = str
@@ -102,7 +102,7 @@ class Benchmark:
     data: ImageOptions = ImageOptions()
     weights: WeightOptions = WeightOptions()
     network: Annotated[Typed, Part(Recipe().network, ("name",), shown=False)] = typed()
-    loss: Annotated[Typed, Part(Recipe().loss, ("name",), shown=False)] = typed()
+    loss: Annotated[Typed, Part(Recipe().loss, ("name", "method"), shown=False)] = typed()
     finetune: Annotated[Typed, Part(Recipe().finetune, shown=False)] = typed()
     batch: Annotated[Typed, Part(Recipe().batch, shown=False)] = typed()
     optimizer: Annotated[Typed, Part(Recipe().optimizer, shown=False)] = typed()
@@ -126,7 +126,6 @@ class Benchmark:
             raise ValueError(
                 "--label-noise is for the conventional protocol, and not for ccp: both choose by training classes"
             )
-        from jdml.training.run_files import CONFIG, METRICS, is_of_benchmark, read_json
 
         if (out := self.run.out) is None:
             return
@@ -193,9 +192,6 @@ class Benchmark:
 
     def execute(self) -> None:
         """Train, score, show both rows, write metrics.json."""
-        from jdml.training.placement import writes
-        from jdml.training.run_files import write_json
-
         self.devices.join()
         self.check()
         task, out, source = self.task, self.run.out, contextlib.nullcontext(self.data.data_dir)
@@ -243,10 +239,6 @@ class Benchmark:
 
     def _read(self, name: str, folder: Path | None) -> tuple[tuple[Any, Any], tuple[str, ...]]:
         """Return training images, queries and gallery, and which counts are not the published ones."""
-        from jdml import data
-        from jdml.data.checking import unlike_published
-        from jdml.training.protocols import Retrieval
-
         crops = data.conventional if self.task.protocol == "conventional" else data.mlrc
 
         def load(split: str) -> Any:
@@ -266,13 +258,6 @@ class Benchmark:
 
     def _measure(self, data: Any, test: Any) -> Rows:
         """Return metrics by row."""
-        from jdml.data import ImageBatches, corrupt_labels
-        from jdml.training import Devices, RunConfig, pretrained, train
-        from jdml.training.by_recipe import make_network
-        from jdml.training.placement import writes
-        from jdml.training.protocols import ablation, conventional, mlrc
-        from jdml.training.scoring import ndcg_ranks, recall_ranks
-
         task, backbone = self.task, str(self.task.backbone)
         recipe, load = self.run_recipe(), self.weights.pretrained()
         mesh, where = self.devices.mesh(recipe.batch.rows)

@@ -34,7 +34,7 @@ class Command:
 
     def read(self, words: Sequence[str]) -> Any:
         """Return its options as they are typed; what cannot be read ends the process."""
-        from jdml.cli.options.parts import read
+        from jdml.cli.options.reading import read
 
         return read(self.kind, words, f"jdml {self.name}")
 

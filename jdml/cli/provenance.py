@@ -2,16 +2,15 @@
 
 import shlex
 import zlib
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from jdml.cli.options.parts import to_argv
+from jdml.cli.options.reading import to_argv
+from jdml.data import Dataset, ImageFiles
+from jdml.data.lists import images_checksum
 from jdml.registry.places import at_home
 from jdml.registry.pointers import is_pointer
-
-if TYPE_CHECKING:
-    from jdml.data import Dataset
 
 
 def started(command: str, options: Any) -> dict[str, Any]:
@@ -27,9 +26,6 @@ def started(command: str, options: Any) -> dict[str, Any]:
 
 def data_checksum(dataset: "Dataset") -> int:
     """Return a checksum of the labels and of the pixels, or of the names of the files below their folder."""
-    from jdml.data import ImageFiles
-    from jdml.data.lists import images_checksum
-
     if isinstance(dataset.images, ImageFiles):
         return images_checksum(dataset.images.files, dataset.labels)
     content = np.ascontiguousarray(dataset.images).tobytes()

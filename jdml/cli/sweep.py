@@ -14,9 +14,18 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
-from jdml.cli.options.parts import Typed, make, parse, paths, typed_of
+from jdml.cli.compare import show
+from jdml.cli.options.reading import Typed, make, parse, paths, typed_of
+from jdml.cli.provenance import data_checksum
 from jdml.cli.train import Train
+from jdml.cli.training_data import has_validation, read_training_data
 from jdml.registry.constraints import nearest
+from jdml.report import compare_runs, read_runs
+from jdml.report.runs import ORDER
+from jdml.training.compiled_programs import keep_compiled_programs
+from jdml.training.records import forget_results
+from jdml.training.run_files import CONFIG, METRICS, read_json, write_json
+from jdml.training.study import kept_results, run_study
 
 OWN = ("--seed", "--out", "--quiet", "--coordinator", "--processes", "--process")
 """Options of jdml train that a sweep sets itself, or has not."""
@@ -57,13 +66,6 @@ class Sweep(Train):
 
     def execute(self) -> None:
         """Train what is missing, compare all."""
-        from jdml.cli.compare import show
-        from jdml.report import compare_runs, read_runs
-        from jdml.report.runs import ORDER
-        from jdml.training.records import forget_results
-        from jdml.training.run_files import CONFIG
-        from jdml.training.study import kept_results, run_study
-
         out = self.run.out
         if out is None:
             raise ValueError("--out is missing: the folder for the runs")
@@ -98,8 +100,6 @@ class Sweep(Train):
 
     def runs(self) -> dict[str, Train]:
         """Return the options of every run, by its name, ``VALUES-SEED``."""
-        from jdml.cli.training_data import has_validation
-
         assert self.run.out is not None
         settings = [_values(text) for text in self.set]
         options = [option for option, _ in settings]
@@ -169,8 +169,6 @@ class _Trainer:
     runs: Mapping[str, Train]
 
     def __call__(self, job: Mapping[str, Any]) -> dict[str, Any]:
-        from jdml.training.compiled_programs import keep_compiled_programs
-        from jdml.training.run_files import METRICS, read_json
 
         keep_compiled_programs()
         options = self.runs[job["name"]]
@@ -186,10 +184,6 @@ class _Trainer:
 
 def _check_data(out: Path, runs: Mapping[str, Train]) -> None:
     """Refuse results of other data than there are now."""
-    from jdml.cli.provenance import data_checksum
-    from jdml.cli.training_data import read_training_data
-    from jdml.training.run_files import CONFIG, read_json
-
     there: dict[str, tuple[int, int | None]] = {}
     for name, options in runs.items():
         file = out / name / CONFIG
@@ -211,8 +205,6 @@ def _check_data(out: Path, runs: Mapping[str, Train]) -> None:
 
 def _keep_order(file: Path, names: list[str]) -> None:
     """Write the order of the runs, those of earlier sweeps in the same folder after them."""
-    from jdml.training.run_files import read_json, write_json
-
     before = read_json(file) if file.is_file() else []
     write_json(file, [*names, *(name for name in before if name not in names)])
 

@@ -8,19 +8,11 @@ from typing import Annotated, Any, Literal, Self
 
 from jdml import registry
 from jdml.cli.options.groups import DataOptions, DeviceOptions, RunOptions, WeightOptions
-from jdml.cli.options.parts import (
-    Part,
-    Typed,
-    as_typed,
-    check_options,
-    defining,
-    to_argv,
-    typed,
-    typed_parts,
-    with_typed,
-)
+from jdml.cli.options.parts import as_typed, typed_parts, with_typed
+from jdml.cli.options.reading import Part, Typed, check_options, defining, to_argv, typed
 from jdml.cli.provenance import started
 from jdml.cli.terminal import print_table
+from jdml.data.folder import check_apart
 from jdml.recipes import METHODS, NetworkConfig, Recipe, RecipeError, default_recipe, with_method
 from jdml.recipes.network import BACKBONE
 from jdml.recipes.parsing import parse_settings
@@ -28,6 +20,8 @@ from jdml.registry import NETWORKS, pretrained_networks
 from jdml.registry.constraints import one_of
 from jdml.registry.networks import SMALL_IMAGES, for_images
 from jdml.registry.pointers import is_pointer
+from jdml.training.placement import writes
+from jdml.training.run_files import write_json
 
 PAIR_BATCH = {"classes": 16, "samples_per_class": 4}
 """The batch of a pair loss, before it is fitted to the data."""
@@ -79,7 +73,7 @@ class Train:
     data: DataOptions = DataOptions()
     network: Annotated[Typed, Part(SHOWN.network)] = typed()
     weights: WeightOptions = WeightOptions()
-    loss: Annotated[Typed, Part(SHOWN.loss)] = typed()
+    loss: Annotated[Typed, Part(SHOWN.loss, ("method",))] = typed()
     method: MethodOptions = MethodOptions()
     finetune: Annotated[Typed, Part(SHOWN.finetune)] = typed()
     batch: Annotated[Typed, Part(SHOWN.batch, NOT_OPTIONS)] = typed()
@@ -139,8 +133,6 @@ class Train:
             raise ValueError(f"--method-setting needs {known}")
         recipe = self.recipe()
         if self.run.out is not None and self.data.data_name == "folder":
-            from jdml.data.folder import check_apart
-
             assert self.data.data_dir is not None
             check_apart("--out", self.run.out, self.data.data_dir)
         if self.data.augmentation == "none" and recipe.finetune.cached_views > 1:
@@ -234,8 +226,6 @@ class Train:
     def execute(self) -> None:
         """Train, score, print the scores, write metrics.json."""
         from jdml.cli.training_run import TrainingRun
-        from jdml.training.placement import writes
-        from jdml.training.run_files import write_json
 
         self.devices.join()
         options = self.settled()

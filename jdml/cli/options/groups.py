@@ -7,8 +7,13 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from jdml import registry
-from jdml.cli.options.parts import NOT_DEFINING, Help, check_options, option_of
+import jax
+
+from jdml import data, models, registry
+from jdml.cli.options.reading import NOT_DEFINING, Help, check_options, option_of
+from jdml.data.loading import recognize
+from jdml.models.tensors import read_metadata
+from jdml.models.weights import ARCHITECTURE
 from jdml.registry.constraints import (
     at_least,
     inside_unit,
@@ -20,6 +25,7 @@ from jdml.registry.constraints import (
 )
 from jdml.registry.places import at_home, check_folder
 from jdml.registry.pointers import is_pointer
+from jdml.training import initialize, standard
 
 if TYPE_CHECKING:
     PaperData = str
@@ -95,7 +101,6 @@ class DataOptions(ImageOptions):
         """The data set, as typed or as its folder shows."""
         if self.data is not None or self.data_dir is None:
             return self.data or "digits"
-        from jdml.data.loading import recognize
 
         return recognize(self.data_dir)
 
@@ -140,7 +145,6 @@ class DataOptions(ImageOptions):
         self.check()
         if not self.of_files:
             return replace(self, data=self.data_name)
-        from jdml import data
 
         crops = data.mlrc if self.augmentation == "mlrc" else data.conventional
         return replace(
@@ -178,9 +182,6 @@ class WeightOptions:
 
     def model_name(self) -> str | None:
         """Return the network that the weights name; None without weights."""
-        from jdml.models.tensors import read_metadata
-        from jdml.models.weights import ARCHITECTURE
-
         if self.weights is None:
             return None
         model = read_metadata(self.weights).get(ARCHITECTURE)
@@ -192,8 +193,6 @@ class WeightOptions:
 
     def pretrained(self) -> Any:
         """Return what loads the weights; None without weights."""
-        from jdml import models
-
         return None if self.weights is None else partial(models.load_weights, self.weights)
 
     def network_settings(self, model: str) -> dict[str, Any]:
@@ -203,9 +202,6 @@ class WeightOptions:
 
     def preprocess(self, model: str, *, always: bool = False) -> Any:
         """Return what stands between stored images and a network."""
-        from jdml import models
-        from jdml.training import standard
-
         named = always or self.weights is not None or self.normalization is not None
         return models.normalizer(self.normalization or model) if named else standard
 
@@ -274,10 +270,6 @@ class DeviceOptions:
 
     def join(self) -> None:
         """Join the other processes, if there are any, before anything touches a device."""
-        import jax
-
-        from jdml.training import initialize
-
         self.check()
         initialize(self.coordinator, self.processes, self.process)
         user_says = "xla_force_host_platform_device_count" in os.environ.get("XLA_FLAGS", "")
@@ -290,8 +282,6 @@ class DeviceOptions:
 
     def mesh(self, rows: int) -> tuple[Any, list[str]]:
         """Return the devices that share batches of so many rows, and a line that says so; None where there is one."""
-        import jax
-
         there, processes = jax.device_count(), jax.process_count()
         number = there if self.devices in (None, "all") else int(str(self.devices))
         if not 1 <= number <= there:
