@@ -12,9 +12,9 @@ import tyro
 
 from experiments import smoke
 from jdml.report import mean_std
+from jdml.runs.results_store import read_results
+from jdml.studies.runner import over_seeds, run_study
 from jdml.training import keep_freed_memory
-from jdml.training.records import read_results
-from jdml.training.study import over_seeds, run_study
 
 Results = Mapping[str, Any]
 """Runs by name: each has its job, its metrics, its seconds and its machine."""

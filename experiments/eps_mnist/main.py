@@ -13,8 +13,8 @@ from experiments.study import PAPER, FolderOptions, start, with_seeds
 from jdml import data, metrics
 from jdml.recipes import LossConfig, Recipe
 from jdml.report import markdown_table, mean_std
-from jdml.training import Embedder, Evaluation, by_recipe
-from jdml.training.study import over_seeds
+from jdml.studies.runner import over_seeds
+from jdml.training import Embedder, Evaluation, train_recipe
 
 LAST = 3  # the scores of a run are the mean over its last evaluations, a tenth of the run apart
 RANKS = (1, 5, 10)
@@ -90,7 +90,7 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
     scored = {"seen": parts.seen, "unseen": parts.unseen}
 
     def embed(embedder: Embedder, part: data.Dataset) -> np.ndarray:
-        return np.asarray(by_recipe.normalized(recipe, embedder(part.images)))
+        return np.asarray(train_recipe.normalized(recipe, embedder(part.images)))
 
     def evaluate(embedder: Embedder) -> dict[str, float]:
         if int(embedder.state.step) <= job["steps"] - LAST * every:
@@ -101,7 +101,7 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
         return found
 
     evaluation = Evaluation(evaluate, every)
-    result = by_recipe.train(
+    result = train_recipe.train(
         recipe, parts.train, seed=job["seed"], evaluation=evaluation, progress=False
     )
     last = [record for record in result.history if COLUMNS[0] in record]

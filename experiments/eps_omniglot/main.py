@@ -29,8 +29,8 @@ from jdml import data, metrics, mining, models
 from jdml.recipes import Recipe
 from jdml.recipes.parsing import build_miner
 from jdml.report import markdown_table, mean_std
-from jdml.training import by_recipe, pretrained, standard
-from jdml.training.study import over_seeds
+from jdml.studies.runner import over_seeds
+from jdml.training import pretrained, standard, train_recipe
 
 LETTERS = PAPER["eps_omniglot"]["letters"]
 PRINTED = ("triplet, printed", "triplet, mined, printed", "EPS + triplet, printed")
@@ -154,11 +154,11 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
     train, test = (load(job["data_dir"], split, job["image_size"]) for split in ("train", "test"))
     recipe, weights = recipe_of(job), job.get("weights")
     own = own_keywords(job, recipe)
-    result = by_recipe.train(
+    result = train_recipe.train(
         recipe,
         with_copies(train) if job.get("distorted") else train,
         seed=job["seed"],
-        objective=by_recipe.make_objective(recipe, train.num_classes, **own),
+        objective=train_recipe.make_objective(recipe, train.num_classes, **own),
         state=pretrained(functools.partial(models.load_weights, weights)) if weights else None,
         progress=False,
         preprocess=as_photographs if recipe.network.name == "resnet50" else standard,

@@ -7,7 +7,7 @@ from experiments.potential_fields.main import LOSSES, TASKS, base_of, run
 from experiments.smoke import small
 from experiments.study import PAPER, FolderOptions, cells, start, with_seeds
 from jdml.report import markdown_table, mean_std
-from jdml.training.study import over_seeds
+from jdml.studies.runner import over_seeds
 
 NUMBERS = small((1, 4, 8, 12, 16), (1, 2))
 FAMILY = small(("SoftTriple", "MPA", "MPA-DW", "MPA-AP"), ("MPA",))

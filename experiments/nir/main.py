@@ -28,8 +28,8 @@ from experiments.study import (
 from jdml import metrics, optim, training
 from jdml.recipes import BatchConfig, NIRConfig, Recipe
 from jdml.report import markdown_table, mean_std, paired
-from jdml.training import by_recipe
-from jdml.training.study import over_seeds
+from jdml.studies.runner import over_seeds
+from jdml.training import train_recipe
 
 OF_SPECIES = BatchConfig(classes=8, samples_per_class=10)
 TASKS = {**fields.TASKS, "crops": Task(300, 128, 1e-3, ("species",) * 2, OF_SPECIES, None)}
@@ -75,7 +75,7 @@ def own_optimizer(job: dict[str, Any], recipe: Recipe) -> optax.GradientTransfor
     """Two ablations of the recipe's: clipped gradients; a rate of 0 at first, which is no warm-up. Else None."""
     clip, still = job["clip"], job.get("still")
     roles = ("proxies", "flow")
-    rules = by_recipe.make_optimizer(recipe, roles, 1)
+    rules = train_recipe.make_optimizer(recipe, roles, 1)
     if clip is not None:
         clips = dict.fromkeys(("backbone", "head", *roles), optax.clip_by_global_norm(clip))
         return optax.chain(optim.partition_by_role(clips, optim.backbone_and_head), rules)
@@ -118,7 +118,7 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
     _, test, labels = scored[0]
     recipe = recipe_of(job)
     try:
-        result = by_recipe.train(
+        result = train_recipe.train(
             recipe,
             train,
             model=make_model(job),

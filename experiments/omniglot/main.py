@@ -27,7 +27,7 @@ from experiments.study import read_record, start
 from jdml import data, metrics
 from jdml.recipes import Recipe
 from jdml.report import markdown_table, paired
-from jdml.training.study import over_seeds
+from jdml.studies.runner import over_seeds
 
 RATE, BATCH = 5e-4, batch_of(small((4, 40), (2, 4)))
 LETTER_BATCH = batch_of((16, 10))

@@ -26,6 +26,7 @@ from jdml.cli.terminal import print_table
 from jdml.cli.training_data import load_split
 from jdml.data import ImageBatches, corrupt_labels
 from jdml.data.checking import unlike_published
+from jdml.distributed import writes
 from jdml.recipes import RECIPES, CCPConfig, Recipe, recipe
 from jdml.recipes.paper_comparison import PaperRow, find_paper_rows, footnotes
 from jdml.recipes.papers import Protocol
@@ -33,12 +34,11 @@ from jdml.recipes.parsing import parse_settings
 from jdml.registry import DATASETS
 from jdml.registry.constraints import at_least
 from jdml.registry.extras import need
+from jdml.runs.run_files import CONFIG, METRICS, is_of_benchmark, read_json, write_json
+from jdml.studies.protocols import Retrieval, ablation, conventional, mlrc
 from jdml.training import Devices, RunConfig, pretrained, train
-from jdml.training.by_recipe import make_network
-from jdml.training.placement import writes
-from jdml.training.protocols import Retrieval, ablation, conventional, mlrc
-from jdml.training.run_files import CONFIG, METRICS, is_of_benchmark, read_json, write_json
 from jdml.training.scoring import ndcg_ranks, recall_ranks
+from jdml.training.train_recipe import make_network
 
 if TYPE_CHECKING:
     Backbone = str

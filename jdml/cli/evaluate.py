@@ -84,7 +84,7 @@ class Evaluate:
         levels = ["value"] if len(rows[0]) == 2 else [f"level {n}" for n in range(len(rows[0]) - 1)]
         print_table(f"{self.file}", ["metric", *levels], rows)
         if self.json is not None:
-            from jdml.training.run_files import write_json
+            from jdml.runs.run_files import write_json
 
             write_json(self.json, metrics)
 

@@ -19,13 +19,13 @@ from jdml.cli.options.reading import Typed, make, parse, paths, typed_of
 from jdml.cli.provenance import data_checksum
 from jdml.cli.train import Train
 from jdml.cli.training_data import has_validation, read_training_data
+from jdml.compilation_cache import keep_compiled_programs
 from jdml.registry.constraints import nearest
 from jdml.report import compare_runs, read_runs
 from jdml.report.runs import ORDER
-from jdml.training.compiled_programs import keep_compiled_programs
-from jdml.training.records import forget_results
-from jdml.training.run_files import CONFIG, METRICS, read_json, write_json
-from jdml.training.study import kept_results, run_study
+from jdml.runs.results_store import forget_results
+from jdml.runs.run_files import CONFIG, METRICS, read_json, write_json
+from jdml.studies.runner import kept_results, run_study
 
 OWN = ("--seed", "--out", "--quiet", "--coordinator", "--processes", "--process")
 """Options of jdml train that a sweep sets itself, or has not."""

@@ -13,6 +13,7 @@ from jdml.cli.options.reading import Part, Typed, check_options, defining, to_ar
 from jdml.cli.provenance import started
 from jdml.cli.terminal import print_table
 from jdml.data.folder import check_apart
+from jdml.distributed import writes
 from jdml.recipes import METHODS, NetworkConfig, Recipe, RecipeError, default_recipe, with_method
 from jdml.recipes.network import BACKBONE
 from jdml.recipes.parsing import parse_settings
@@ -20,8 +21,7 @@ from jdml.registry import NETWORKS, pretrained_networks
 from jdml.registry.constraints import one_of
 from jdml.registry.networks import SMALL_IMAGES, for_images
 from jdml.registry.pointers import is_pointer
-from jdml.training.placement import writes
-from jdml.training.run_files import write_json
+from jdml.runs.run_files import write_json
 
 PAIR_BATCH = {"classes": 16, "samples_per_class": 4}
 """The batch of a pair loss, before it is fitted to the data."""
