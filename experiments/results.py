@@ -46,14 +46,14 @@ PAPER = {**TABLE["paper"], "letters": OF_LETTERS, "": {}}
 
 
 def shown_runs(column: Column) -> list[tuple[str, dict[str, Any]]]:
-    """All runs that the column shows, each with its method."""
+    """Return all runs that the column shows, each with its method."""
     kept = read_results(HERE / column.folder / "results.jsonl")
     named = [(column.method(key.rpartition("-")[0]), result) for key, result in kept.items()]
     return [(name, run) for name, run in named if name and column.metric in run["metrics"]]
 
 
 def values(column: Column) -> dict[str, list[float]]:
-    """The metric of all runs by method."""
+    """Return the metric of all runs by method."""
     by_method: dict[str, list[float]] = {}
     for method, result in shown_runs(column):
         by_method.setdefault(method, []).append(result["metrics"][column.metric])
@@ -61,7 +61,7 @@ def values(column: Column) -> dict[str, list[float]]:
 
 
 def machines(column: Column) -> str:
-    """Which machines the runs were made on, as they tell, and where there are several, how many on each."""
+    """Return which machines the runs were made on, as they tell, and where there are several, how many on each."""
     kinds = Counter(result["machine"] for _, result in shown_runs(column))
     if len(kinds) == 1:
         return next(iter(kinds))
@@ -69,7 +69,7 @@ def machines(column: Column) -> str:
 
 
 def cell(column: Column, method: str, runs: list[float] | None) -> str:
-    """Mean ± std of so many runs, and the paper's figure in brackets."""
+    """Return mean ± std of so many runs, and the paper's figure in brackets."""
     if runs is None:
         return "–"
     paper = PAPER[column.paper]
@@ -78,7 +78,7 @@ def cell(column: Column, method: str, runs: list[float] | None) -> str:
 
 
 def table() -> str:
-    """The methods, best first in the first column that has them; then how columns were made."""
+    """Return the methods, best first in the first column that has them; then how columns were made."""
     columns = [(column, values(column)) for column in COLUMNS]
 
     def place(method: str) -> tuple[int, float]:

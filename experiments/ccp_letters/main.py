@@ -57,7 +57,7 @@ def load(data_dir: str | None) -> tuple[data.Dataset, data.Dataset]:
 
 
 def make_jobs(settings: Settings) -> dict[str, dict[str, Any]]:
-    """Every model by name: all ways of a loss with the first seed, then with the next."""
+    """Return every model by name: all ways of a loss with the first seed, then with the next."""
     return {
         f"{loss}, {way}, fold {fold}-{seed}": dict(
             loss=loss, way=way, fold=fold, seed=seed, steps=settings.steps
@@ -127,7 +127,7 @@ def run(job: dict[str, Any], data_dir: str | None) -> dict[str, Any]:
 
 
 def of_four(results: dict[str, Any], loss: str, way: str, metric: str) -> dict[int, float]:
-    """The mean of a metric over the four models, by seed, of the seeds that have all four."""
+    """Return the mean of a metric over the four models, by seed, of the seeds that have all four."""
     folds = [by_seed(results, metric, loss=loss, way=way, fold=fold) for fold in range(FOLDS)]
     whole = [seed for seed in folds[0] if all(seed in values for values in folds)]
     return {seed: float(np.mean([values[seed] for values in folds])) for seed in whole}
@@ -143,7 +143,7 @@ def of_each(results: dict[str, Any], loss: str, way: str) -> dict[tuple[int, int
 
 
 def tables(results: dict[str, Any]) -> str:
-    """Means of each way, and the differences that decide."""
+    """Return means of each way, and the differences that decide."""
     losses = present(LOSSES, results, "loss")
     sections = []
     for loss in losses:
@@ -168,7 +168,7 @@ def tables(results: dict[str, Any]) -> str:
 
 
 def progress_tables(results: dict[str, Any], seeds: dict[str, set[int]]) -> str:
-    """How the models of some seeds of each loss came along."""
+    """Return how the models of some seeds of each loss came along."""
     models: dict[tuple[str, str], list[dict[str, Any]]]
     models = {(loss, way): [] for loss in seeds for way in WAYS}
     for result in results.values():

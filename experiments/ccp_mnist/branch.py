@@ -47,7 +47,7 @@ class Settings(RecordOptions):
 
 
 def make_jobs(settings: Settings) -> dict[str, dict[str, Any]]:
-    """Every run by name: the plateau and the ways on from it, seed by seed."""
+    """Return every run by name: the plateau and the ways on from it, seed by seed."""
     return {
         f"{way}-{seed}": dict(data=settings.data, way=way, steps=STEPS, seed=seed, **PLATEAU)
         for seed in range(settings.seeds)
@@ -103,7 +103,7 @@ def run(job: dict[str, Any], data_dir: str | None, cache: str) -> dict[str, Any]
 
 
 def compared(results: dict[str, Any], pair: tuple[str, str], metric: str) -> Paired:
-    """The difference of two ways over the same seeds."""
+    """Return the difference of two ways over the same seeds."""
     one, other = (by_seed(results, metric, way=way) for way in pair)
     return paired(one, other, scale=MEASURED[metric])
 

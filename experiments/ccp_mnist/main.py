@@ -85,7 +85,7 @@ def first(part: data.Dataset, number: int) -> data.Dataset:
 
 @functools.cache
 def load(name: str, data_dir: str | None) -> Parts:
-    """A sixth of the training images is for validation."""
+    """Return the parts of a data set; a sixth of the training images is for validation."""
     train, test = (data.load(name, data_dir=data_dir, split=split) for split in ("train", "test"))
     chosen = np.random.default_rng(0).permutation(len(train)) < len(train) // 6
     scored = np.flatnonzero(chosen)[:SCORED]
@@ -104,7 +104,7 @@ def mean_distance(points: np.ndarray) -> float:
 
 
 def within(proxies: np.ndarray) -> float:
-    """The spread of a class's proxies: their mean distance, in units of that between classes."""
+    """Return the spread of a class's proxies: their mean distance, in units of that between classes."""
     of_class = [mean_distance(own) for own in proxies]
     return float(np.mean(of_class)) / max(mean_distance(proxies.mean(1)), 1e-9)
 
@@ -145,7 +145,7 @@ class Recorder(AlternatingProblems):
         return result
 
     def embed(self, state: TrainState, points: Any) -> np.ndarray:
-        """The points in the unit disk."""
+        """Return the points in the unit disk."""
         x = training.embed(self.model, state.params["model"], state.batch_stats, points.images)
         return np.asarray(ball(jnp.asarray(x)))
 
@@ -279,7 +279,7 @@ class Settings(FolderOptions):
 
 
 def make_jobs(settings: Settings) -> dict[str, dict[str, Any]]:
-    """Every run of the study by name."""
+    """Return every run of the study by name."""
     steps = settings.steps or TASKS[settings.data].steps
     base = {**BASE, "data": settings.data, "data_dir": settings.folder, "steps": steps}
     jobs = {}
@@ -304,7 +304,7 @@ def grid(sweep: Sweep) -> dict[tuple[float, Any], dict[str, Any]]:
 
 
 def name_of(own: dict[str, Any]) -> str:
-    """A run by what differs from the study's own settings, so that grids and methods share theirs."""
+    """Return a run by what differs from the study's own settings, so that grids and methods share theirs."""
     changed = [f"{k} {v:g}" for k, v in own.items() if k != "method" and v != BASE[k]]
     return ", ".join([own.get("method", "CCP"), *changed])
 
@@ -345,7 +345,7 @@ def problems_table(results: dict[str, Any]) -> str:
 
 
 def report(results: dict[str, Any], settings: Settings) -> str:
-    """All tables as Markdown."""
+    """Return all tables as Markdown."""
     sections = []
     if "methods" in settings.parts:
         sections += ["MAP@R:\n", methods_table(results)]
@@ -359,7 +359,7 @@ def report(results: dict[str, Any], settings: Settings) -> str:
 
 
 def sweep_table(results: dict[str, Any], sweep: Sweep) -> str:
-    """A row per value, a column per value of the other setting."""
+    """Return a row per value, a column per value of the other setting."""
     rows = [[f"{value:g}"] for value in sweep.values]
     for (value, _), own in grid(sweep).items():
         rows[sweep.values.index(value)] += cells(results, name_of(own), ["validation"])

@@ -18,7 +18,7 @@ NORMALIZE = models.normalizer("efficientnet_lite0")
 
 
 def pooled(dataset: data.Dataset, weights: str | None) -> np.ndarray:
-    """The backbone's pooled channels `[N, 1, 1, 1280]`: its head is the identity."""
+    """Return the backbone's pooled channels `[N, 1, 1, 1280]`: its head is the identity."""
     model = models.create(BACKBONE, dim=CHANNELS)
     variables = model.init(jax.random.key(0), jnp.zeros((1, SIDE, SIDE, 3)))
     if weights is not None:

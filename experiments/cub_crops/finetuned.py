@@ -76,7 +76,7 @@ class OnCrops(nn.Module):
     crops: data.Crops
 
     def setup(self) -> None:
-        """The network's parameters are this one's."""
+        """Share the network's parameters."""
         nn.share_scope(self, self.network)
 
     def __call__(self, images: jax.Array, *, train: bool = False) -> jax.Array:
@@ -165,7 +165,7 @@ def fit(
 
 
 def trials() -> dict[str, dict[str, Any]]:
-    """The runs that choose."""
+    """Return the runs that choose."""
     return {
         f"try {method} {rate:g}": dict(method=method, rate=rate, seed=CHOOSING, test=False)
         for method in CHOOSE.values()
@@ -232,7 +232,7 @@ def report(results: Results, heads: Results) -> str:
 
 
 def corrected(found: Mapping[str, Paired]) -> dict[str, str]:
-    """The p-values of the methods by Holm, over as many as there will be; their mean is a test of its own."""
+    """Return the p-values of the methods by Holm, over as many as there will be; their mean is a test of its own."""
     p = {name: gap.p for name, gap in found.items() if name in TEN and gap.seeds > 1}
     return {name: f"{value:.2g}" for name, value in holm(p, len(TEN)).items()}
 

@@ -44,7 +44,7 @@ class Settings(OfMethods):
 
 
 def score(recipe: Recipe, x: np.ndarray, labels: np.ndarray) -> dict[str, float]:
-    """Retrieval and clustering of the test classes."""
+    """Return retrieval and clustering of the test classes."""
     retrieval = methods.retrieve(recipe, x, labels)
     unit = jdml.sphere(jnp.asarray(x))
     clustered = metrics.nmi(unit, jnp.asarray(labels), key=jax.random.key(0))
@@ -112,7 +112,7 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
 
 
 def make_jobs(settings: Settings) -> dict[str, dict[str, Any]]:
-    """Every run by name: all methods with the first seed, then with the next."""
+    """Return every run by name: all methods with the first seed, then with the next."""
     base = {
         "data_dir": settings.folder,
         "weights": absolute(settings.weights),
@@ -127,7 +127,7 @@ def make_jobs(settings: Settings) -> dict[str, dict[str, Any]]:
 
 
 def table(results: dict[str, Any], columns: Sequence[str]) -> str:
-    """A row per method, best first."""
+    """Return a row per method, best first."""
     return markdown_table(["method", *columns, "runs"], methods.table_rows(results, columns))
 
 

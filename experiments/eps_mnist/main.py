@@ -59,7 +59,7 @@ def load(name: str, data_dir: str | None, held_out: bool) -> Parts:
 
 
 def recipe_of(method: str) -> Recipe:
-    """The recipe of a row of the table: with a random positive, or with the easy one, and all negatives."""
+    """Return the recipe of a row of the table: with a random positive, or with the easy one, and all negatives."""
     eps = method.startswith("EPS + ")
     positive = "easy_positive" if eps else "random_positive"
     hard = "multi_similarity_negative+easy_positive" if eps else "multi_similarity"
@@ -76,7 +76,7 @@ def recipe_of(method: str) -> Recipe:
 
 
 def recalls(embeddings: np.ndarray, digits: np.ndarray, part: str) -> dict[str, float]:
-    """Whether one of the k nearest other images shows the same digit."""
+    """Return whether one of the k nearest other images shows the same digit."""
     _, neighbours = jdml.nearest(embeddings, embeddings, max(RANKS), exclude_self=True)
     hits = jnp.asarray(digits)[neighbours] == jnp.asarray(digits)[:, None]
     return {f"{part} R@{k}": float(metrics.recall_at_k(hits, k=k).mean()) for k in RANKS}
@@ -109,7 +109,7 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
 
 
 def make_jobs(settings: Settings) -> dict[str, dict[str, Any]]:
-    """Every run of the study by name."""
+    """Return every run of the study by name."""
     asked = {name: getattr(settings, name) for name in ("data", "steps", "held_out")}
     runs = {method: {"method": method} for method in METHODS}
     return with_seeds({**asked, "data_dir": settings.folder}, runs, settings.seeds)

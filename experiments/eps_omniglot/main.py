@@ -93,7 +93,7 @@ def some_positives(count: int) -> mining.Miner:
 
 
 def recipe_of(job: dict[str, Any]) -> Recipe:
-    """The recipe of a row of the table: with a random positive, or with the easy one."""
+    """Return the recipe of a row of the table: with a random positive, or with the easy one."""
     method, large = job["method"], job.get("model") == "resnet50"
     known = METHODS[method.removesuffix(", printed").removesuffix(", mined")]
     loss: dict[str, Any] = {"proxies": {"clip_value": None}}
@@ -136,7 +136,7 @@ def as_photographs(images: Array) -> Array:
 
 
 def score(embeddings: np.ndarray, dataset: data.Dataset, clusters: int) -> dict[str, float]:
-    """Retrieval of letters and languages, and how well k-means finds them."""
+    """Return retrieval of letters and languages, and how well k-means finds them."""
     x = np.asarray(jdml.sphere(jnp.asarray(embeddings)))
     scores = {}
     for view in ("letter", "alphabet"):
@@ -171,7 +171,7 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
 
 
 def make_jobs(settings: Settings) -> dict[str, dict[str, Any]]:
-    """Every run of the study by name, the tables' first."""
+    """Return every run of the study by name, the tables' first."""
     base = {"batch": small(160, 12), "samples_per_class": small(40, 4), "trim": 0.0}
     base |= {"data_dir": settings.folder, "steps": settings.steps, "score_train": False}
     base["image_size"] = settings.image_size or (28 if settings.model == "small" else 80)
@@ -203,7 +203,7 @@ def make_jobs(settings: Settings) -> dict[str, dict[str, Any]]:
 def beside_paper(
     results: Results, columns: Sequence[str], paper: dict[str, Any]
 ) -> list[list[str]]:
-    """A row for each method that the paper has: ours and (in brackets) the paper's."""
+    """Return a row for each method that the paper has: ours and (in brackets) the paper's."""
     return [
         [method, *map("{} ({})".format, cells(results, method, columns), figures)]
         for method, figures in paper.items()
@@ -259,7 +259,7 @@ def points_of(results: Results, part: str) -> dict[float, list[float]]:
 
 
 def report(results: Results, parts: Sequence[str]) -> str:
-    """All tables as Markdown."""
+    """Return all tables as Markdown."""
     sections = []
     if "methods" in parts:
         sections += ["Unseen alphabets, in brackets the paper:", methods_table(results)]

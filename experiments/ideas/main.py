@@ -23,14 +23,14 @@ class Settings:
 
 
 def pairs_of(idea: str, task: str, field: Models) -> list[tuple[str, str]]:
-    """The pairs of an idea that are on record for a task."""
+    """Return the pairs of an idea that are on record for a task."""
     own = FIELD.get(task, "PFML")
     named = [(own, other) if one == "PFML" else (one, other) for one, other in IDEAS[idea]]
     return [pair for pair in named if field.keys() >= {*pair}]
 
 
 def effect(field: Models, pairs: list[tuple[str, str]]) -> Paired:
-    """The mean difference of the pairs, model by model of the same seed and fold."""
+    """Return the mean difference of the pairs, model by model of the same seed and fold."""
     means = [
         {
             model: float(np.mean([field[pair[side]][model] for pair in pairs]))
@@ -50,7 +50,7 @@ def agreement(one: Models, other: Models) -> list[str]:
 
 
 def main(_: Settings) -> str:
-    """The tables."""
+    """Return the tables."""
     fields: dict[str, Models] = {task: field_of(task) for task in TASKS}
     found = {
         (idea, task): effect(field, pairs_of(idea, task, field))

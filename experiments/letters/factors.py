@@ -81,7 +81,7 @@ def jobs_of(frozen: Path) -> list[Job]:
 
 
 def seeds_of(factor: str, level: Any, method: str) -> tuple[int, ...]:
-    """The first, and the others where a question is about the method at this level."""
+    """Return the first, and the others where a question is about the method at this level."""
     asked = any(
         (one.factor, one.level) == (factor, level) and method in (one.more, one.less)
         for one in ASKED
@@ -123,7 +123,7 @@ def gains(values: Mapping[str, Mapping[Any, Values]], factor: str) -> str:
 
 
 def gain(one: Values, usual: Values) -> str:
-    """Mean and interval of the difference, of more than one model."""
+    """Return mean and interval of the difference, of more than one model."""
     gap = paired(one, usual)
     return f"{gap.mean:+.1f} [{gap.low:+.1f}, {gap.high:+.1f}]" if gap.seeds > 1 else "–"
 
@@ -155,7 +155,7 @@ def answers(values: Mapping[str, Mapping[str, Mapping[Any, Values]]]) -> dict[st
 
 
 def asked_as(factor: str, level: Any, more: str, less: str) -> str:
-    """A question's name."""
+    """Return a question's name."""
     return f"{factor} {level}: {more} − {less}"
 
 

@@ -42,7 +42,7 @@ COPIES = small(8, 2)
 
 
 def ordered(factor: str) -> list[Any]:
-    """The levels of a factor, the usual one among them."""
+    """Return the levels of a factor, the usual one among them."""
     return sorted({*FACTORS[factor], USUAL[factor]})
 
 
@@ -80,7 +80,7 @@ def _by_letter(rows: int, drawings: int) -> dict[str, int]:
 def rows_of(
     changes: Mapping[str, Any], rows: np.ndarray, labels: np.ndarray, seed: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The drawings that a model trains on, and their labels 0, 1, …, of those that there are."""
+    """Return the drawings that a model trains on, and their labels 0, 1, …, of those that there are."""
     for name, level in changes.items():
         rows, labels = CHANGES[name](rows, labels, level, seed)
     return rows, np.unique(labels, return_inverse=True)[1]
@@ -122,7 +122,7 @@ def with_copies(drawings: Dataset) -> Dataset:
 def batches(
     recipe: Recipe, train: Dataset, seed: int, changes: Mapping[str, Any]
 ) -> Iterator[np.ndarray]:
-    """The recipe's batches; of augmented drawings each as it is or one of its copies."""
+    """Return the recipe's batches; of augmented drawings each as it is or one of its copies."""
     random = np.random.default_rng(seed)
     for rows in recipe.batch.build(train.labels, seed, train.views):
         copies = random.integers(0, 1 + COPIES, rows.shape) if changes.get("augmented") else 0

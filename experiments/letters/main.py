@@ -45,18 +45,18 @@ def ranked(results: Results, jobs: list[Job]) -> list[Job]:
 
 
 def pilots() -> list[Job]:
-    """All methods with their papers' settings on the first fold."""
+    """Return all methods with their papers' settings on the first fold."""
     return [make_job(name, "pilot", CHOOSING, 0, recipe) for name, recipe in METHODS.items()]
 
 
 def trials(results: Results) -> list[Job]:
-    """The leading methods' trials on the same fold; none before all pilots."""
+    """Return the leading methods' trials on the same fold; none before all pilots."""
     leading = [job["method"] for job in ranked(results, pilots())[:LEADING]]
     return in_turn({name: METHODS[name] for name in leading})
 
 
 def also(results: Results) -> list[Job]:
-    """The trials of the methods that the papers' claims are about, if they do not lead."""
+    """Return the trials of the methods that the papers' claims are about, if they do not lead."""
     leading = {job["method"] for job in trials(results)}
     names = [name for name in CLAIMED if name in METHODS and name not in leading]
     return in_turn({name: METHODS[name] for name in names})
@@ -72,7 +72,7 @@ def in_turn(methods: Mapping[str, Recipe], dims: int | None = None) -> list[Job]
 
 
 def best_of(results: Results, jobs: list[Job]) -> dict[str, Recipe]:
-    """Each method's best trial, the best method first; none before all trials are done."""
+    """Return each method's best trial, the best method first; none before all trials are done."""
     best: dict[str, Recipe] = {}
     for job in ranked(results, jobs):
         best.setdefault(job["method"], from_flat(job["recipe"]))

@@ -38,7 +38,7 @@ NESTED = {f"{name}, matryoshka": name for name in ("MS", "SupCon", "ProxyAnchor"
 
 
 def on_letters(recipe: Recipe) -> Recipe:
-    """The recipe as all are trained that are not tuned."""
+    """Return the recipe as all are trained that are not tuned."""
     alternating = recipe.loss.needs_validation
     random = recipe.loss.has_proxies and not alternating
     batch = batch_of(ROWS if random else (ROWS // PER_CLASS, PER_CLASS))
@@ -63,7 +63,7 @@ METHODS: dict[str, Recipe] = {
 
 
 def tuned(recipe: Recipe, settings: Mapping[str, Any]) -> Recipe:
-    """The recipe with the values of a trial: of itself, of its method, all others of its loss."""
+    """Return the recipe with the values of a trial: of itself, of its method, all others of its loss."""
     for name, value in settings.items():
         change: dict[str, Any]
         if name == "rate":
@@ -105,7 +105,7 @@ def trial(recipe: Recipe, number: int, dims: int | None = None) -> dict[str, Any
 
 
 def spread(dims: int, number: int) -> list[float]:
-    """A point of a quasi-random sequence in [0, 1)^d: multiples of powers of 1/φ, where φ^(d+1) = φ + 1."""
+    """Return a point of a quasi-random sequence in [0, 1)^d: multiples of powers of 1/φ, where φ^(d+1) = φ + 1."""
     root = 2.0
     for _ in range(64):
         root = (1 + root) ** (1 / (dims + 1))

@@ -48,12 +48,12 @@ def load_fold(
 
 
 def seed_of(seed: int, fold: int) -> int:
-    """The seed of a model, whatever its method: differences are paired by it."""
+    """Return the seed of a model, whatever its method: differences are paired by it."""
     return FOLDS * seed + fold
 
 
 def is_scored(job: Job) -> bool:
-    """Whether a model is scored on the test letters."""
+    """Return whether a model is scored on the test letters."""
     return "of" in job or job["column"] in COLUMNS
 
 
@@ -71,7 +71,7 @@ def load_test(job: Job, data_dir: str | None, frozen: Path) -> data.Dataset:
 
 
 def read_frozen(path: Path) -> dict[str, dict[str, Recipe]]:
-    """The recipes that are scored, by column and method; none before the file is there."""
+    """Return the recipes that are scored, by column and method; none before the file is there."""
     kept = json.loads(path.read_text()) if path.exists() else {}
 
     def read(values: Any) -> Recipe:
@@ -93,13 +93,13 @@ def every_of(job: Job) -> int:
 
 
 def recipe_of(job: Job) -> Recipe:
-    """The recipe of a job, with its steps and evaluations."""
+    """Return the recipe of a job, with its steps and evaluations."""
     steps, looks = {"steps": job["steps"]}, {"every": every_of(job)}
     return from_flat(job["recipe"]).replace(batch=steps, evaluation=looks)
 
 
 def score(vectors: Any, test: data.Dataset) -> dict[str, float]:
-    """Retrieval among all test drawings."""
+    """Return retrieval among all test drawings."""
     measured = evaluate_retrieval(vectors, jnp.asarray(test.labels), recall_at=(1,))
     return {name: round(float(measured[name]), 5) for name in SCORES}
 
@@ -107,7 +107,7 @@ def score(vectors: Any, test: data.Dataset) -> dict[str, float]:
 def make_job(
     method: str, column: str, seed: int, fold: int | None, recipe: Recipe, **others: Any
 ) -> Job:
-    """A model, or four of them together."""
+    """Return a model, or four of them together."""
     at = {"method": method, "column": column, "seed": seed, "fold": fold}
     return {**at, "recipe": to_flat(recipe), "steps": STEPS, **others}
 

@@ -109,7 +109,7 @@ def report(results: Mapping[str, Any], frozen: Path) -> str:
 
 
 def _each(values: Mapping[int, float]) -> str:
-    """Percent, fold by fold."""
+    """Return percent, fold by fold."""
     return ", ".join(f"{100 * value:.1f}" for value in values.values()) or "–"
 
 

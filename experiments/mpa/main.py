@@ -25,7 +25,7 @@ class Settings(FolderOptions):
 
 
 def make_jobs(settings: Settings) -> dict[str, dict[str, Any]]:
-    """Every run of the study by name."""
+    """Return every run of the study by name."""
     base = base_of(settings.data, settings.folder, settings.steps)
     runs: dict[str, dict[str, Any]] = {"ProxyAnchor": {"method": "ProxyAnchor", "settings": {}}}
     for method in FAMILY:
@@ -36,7 +36,7 @@ def make_jobs(settings: Settings) -> dict[str, dict[str, Any]]:
 
 
 def report(results: dict[str, Any], settings: Settings) -> str:
-    """Both tables as Markdown."""
+    """Return both tables as Markdown."""
     view = TASKS[settings.data].views[0]
     sweep = [
         [method, *(mean_std(over_seeds(results, f"{method} {k}", f"{view} R@1")) for k in NUMBERS)]

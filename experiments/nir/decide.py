@@ -44,7 +44,7 @@ class Settings(RecordOptions):
 
 
 def make_jobs(settings: Settings) -> dict[str, dict[str, Any]]:
-    """Every run by name: all ways of a loss with the first seed, then with the next."""
+    """Return every run by name: all ways of a loss with the first seed, then with the next."""
     return {
         f"{base.replace('*', 'x')}, {way}-{seed}": dict(base=base, way=way, steps=STEPS, seed=seed)
         for base in settings.bases
@@ -54,7 +54,7 @@ def make_jobs(settings: Settings) -> dict[str, dict[str, Any]]:
 
 
 def reset_at(rule: optax.GradientTransformation, at: int) -> optax.GradientTransformation:
-    """The rule, which forgets at a step all it has seen."""
+    """Return the rule, which forgets at a step all it has seen."""
 
     def init(params: Any) -> Any:
         return jnp.zeros((), jnp.int32), rule.init(params)
@@ -71,7 +71,7 @@ def reset_at(rule: optax.GradientTransformation, at: int) -> optax.GradientTrans
 
 
 def recipe_of(base: str, way: dict[str, Any]) -> Recipe:
-    """The recipe of a loss in one of the ways: NIR, a warm-up, or another rate of the network alone."""
+    """Return the recipe of a loss in one of the ways: NIR, a warm-up, or another rate of the network alone."""
     of_task = {"data": "omniglot", "method": base, "flow": {}, "steps": STEPS}
     of_task["nir"] = way.get("nir")
     recipe, faster = regularized.recipe_of(of_task), way.get("faster", 1.0)
@@ -85,7 +85,7 @@ def recipe_of(base: str, way: dict[str, Any]) -> Recipe:
 
 
 def with_reset(recipe: Recipe) -> optax.GradientTransformation:
-    """The recipe's optimizer, but for what does not wait: it is reset when the others begin."""
+    """Return the recipe's optimizer, but for what does not wait: it is reset when the others begin."""
     rate = recipe.optimizer.learning_rate
     rates = {"head": rate, "proxies": rate * recipe.optimizer.lr_multipliers["proxies"]}
     begins = recipe.finetune.backbone_freeze_steps or 0
@@ -126,7 +126,7 @@ def run(job: dict[str, Any], data_dir: str | None) -> dict[str, Any]:
 
 
 def tables(results: dict[str, Any]) -> str:
-    """Means of each way, and the differences that decide."""
+    """Return means of each way, and the differences that decide."""
     bases = present(BASES, results, "base")
     sections = []
     for base in bases:

@@ -48,7 +48,7 @@ SCORED = 4000
 
 
 def load(job: dict[str, Any]) -> Parts:
-    """The data of a task: those of the study of potential fields, or the features of birds."""
+    """Return the data of a task: those of the study of potential fields, or the features of birds."""
     if job["data"] != "crops":
         return fields.load(job["data"], job["data_dir"], job["held_out"])
     train, test = features.load(job["data_dir"], job["weights"], job["features"])
@@ -58,7 +58,7 @@ def load(job: dict[str, Any]) -> Parts:
 
 
 def recipe_of(job: dict[str, Any]) -> Recipe:
-    """The recipe of a job: its proxy loss, regularized where the job says so."""
+    """Return the recipe of a job: its proxy loss, regularized where the job says so."""
     task, own, nir = TASKS[job["data"]], dict(job["nir"] or {}), None
     warmup = own.pop("warmup", 0)
     if job["nir"] is not None:
@@ -72,7 +72,7 @@ def recipe_of(job: dict[str, Any]) -> Recipe:
 
 
 def own_optimizer(job: dict[str, Any], recipe: Recipe) -> optax.GradientTransformation | None:
-    """Two ablations of the recipe's: clipped gradients; a rate of 0 at first, which is no warm-up. Else None."""
+    """Return two ablations of the recipe's: clipped gradients; a rate of 0 at first, which is no warm-up. Else None."""
     clip, still = job["clip"], job.get("still")
     roles = ("proxies", "flow")
     rules = train_recipe.make_optimizer(recipe, roles, 1)
@@ -91,7 +91,7 @@ def make_model(job: dict[str, Any]) -> Any:
 
 
 def structure(embeddings: jax.Array, labels: np.ndarray) -> dict[str, float]:
-    """The structural metrics of unit embeddings, and their singular values as shares."""
+    """Return the structural metrics of unit embeddings, and their singular values as shares."""
     rows = np.random.default_rng(0).permutation(len(labels))[:SCORED]
     x, classes = embeddings[rows], jnp.asarray(labels[rows])
     values = jnp.linalg.svd(x, compute_uv=False)
@@ -180,7 +180,7 @@ def make_base(settings: Settings) -> dict[str, Any]:
 
 
 def make_jobs(settings: Settings) -> dict[str, dict[str, Any]]:
-    """Every training run of the study by name."""
+    """Return every training run of the study by name."""
     named: dict[str, dict[str, Any]] = {}
     for method in METHODS if "methods" in settings.parts else ():
         named[method] = {"method": method}
@@ -200,7 +200,7 @@ def difference(results: dict[str, Any], method: str, metric: str, scale: float) 
 
 
 def method_tables(results: dict[str, Any]) -> list[str]:
-    """Retrieval, structure, and what regularization adds."""
+    """Return retrieval, structure, and what regularization adds."""
     names = [f"{method}{kind}" for method in METHODS for kind in ("", " + NIR")]
     retrieval = [
         [name, *cells(results, name, RETRIEVAL), RETRIEVED.get(name, "–")] for name in names
@@ -222,7 +222,7 @@ def method_tables(results: dict[str, Any]) -> list[str]:
 
 
 def ablation_table(results: dict[str, Any]) -> str:
-    """One row per change, and its difference to the first over the same seeds."""
+    """Return one row per change, and its difference to the first over the same seeds."""
 
     def recall(name: str) -> dict[int, float]:
         runs = {n.rpartition("-"): result["metrics"] for n, result in results.items()}
@@ -241,7 +241,7 @@ def ablation_table(results: dict[str, Any]) -> str:
 
 
 def control_table(results: dict[str, Any]) -> str:
-    """The method alone and regularized, and what was run of the changes, over the seeds of each."""
+    """Return the method alone and regularized, and what was run of the changes, over the seeds of each."""
     names = (ABLATED, f"{ABLATED} + NIR", *ABLATIONS)
     runs = {name: len(over_seeds(results, name, "R@1")) for name in names}
     rows = [[name, *cells(results, name, RETRIEVAL), str(n)] for name, n in runs.items() if n]

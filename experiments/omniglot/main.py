@@ -86,7 +86,7 @@ def run(job: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def score(recipe: Recipe, x: np.ndarray, test: data.Dataset) -> dict[str, float]:
-    """Retrieval by letters and by languages."""
+    """Return retrieval by letters and by languages."""
     labels = np.stack([test.views[view] for view in LEVELS.values()], axis=1)
     found = retrieve(recipe, x, labels)
     return {
@@ -97,7 +97,7 @@ def score(recipe: Recipe, x: np.ndarray, test: data.Dataset) -> dict[str, float]
 
 
 def make_jobs(settings: Settings) -> dict[str, dict[str, Any]]:
-    """Every run by name: all methods with the first seed, then with the next."""
+    """Return every run by name: all methods with the first seed, then with the next."""
     base = {"data_dir": settings.folder, "steps": settings.steps}
     ways = {"alphabet": ("", {}), "letter": (", by letter", {"labels": "letter"})}
     return {
@@ -109,7 +109,7 @@ def make_jobs(settings: Settings) -> dict[str, dict[str, Any]]:
 
 
 def by_level(results: dict[str, Any]) -> str:
-    """A row per method and what it was trained by, with both levels."""
+    """Return a row per method and what it was trained by, with both levels."""
     named = [
         [name if name.endswith(", by letter") else f"{name}, by alphabet", *scores]
         for name, *scores in table_rows(results, BY_LEVEL)
@@ -118,7 +118,7 @@ def by_level(results: dict[str, Any]) -> str:
 
 
 def table(results: dict[str, Any]) -> str:
-    """A row per method, best on letters first."""
+    """Return a row per method, best on letters first."""
     rows = table_rows(results, COLUMNS)
     for row in rows:
         seconds = [r["seconds"] for key, r in results.items() if key.rpartition("-")[0] == row[0]]
@@ -127,7 +127,7 @@ def table(results: dict[str, Any]) -> str:
 
 
 def of_memories(results: Mapping[str, Any]) -> str:
-    """Whether a memory is behind for a row's older copies: by seed, and beside the loss alone."""
+    """Return whether a memory is behind for a row's older copies: by seed, and beside the loss alone."""
     runs = {way: dict(enumerate(over_seeds(results, way, "letters R@1"))) for way in MEMORIES}
     rows = []
     for way, title in MEMORIES.items():

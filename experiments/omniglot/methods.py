@@ -48,12 +48,12 @@ def read_methods(section: str) -> dict[str, Recipe]:
 
 
 def remembering(recipe: Recipe, memory: int = REMEMBERED) -> Recipe:
-    """The same with a cross-batch memory."""
+    """Return the same with a cross-batch memory."""
     return recipe.replace(loss={"memory_size": memory, "memory_start_step": WARMUP})
 
 
 def regularized(recipe: Recipe) -> Recipe:
-    """The same with non-isotropy regularization."""
+    """Return the same with non-isotropy regularization."""
     nir = NIRConfig(start_step=WARMUP, flow_settings=small({}, FLOW))
     return recipe.replace(loss={"method": nir})
 
@@ -66,7 +66,7 @@ def against_proxies(recipe: Recipe, patience: int) -> Recipe:
 
 
 def on_data(recipe: Recipe, batch: Mapping[str, int], rate: float, pool: int) -> Recipe:
-    """The recipe on a data set: its batches, the learning rate of network and flow, the size of CCP's pools."""
+    """Return the recipe on a data set: its batches, the learning rate of network and flow, the size of CCP's pools."""
     own = {"nir": {"flow_learning_rate": rate}, "ccp": {"pool_size": pool}}
     loss = {} if recipe.loss.method is None else {"method": own[recipe.loss.method.name]}
     return recipe.replace(loss=loss, batch=batch, optimizer={"learning_rate": rate})
@@ -120,19 +120,19 @@ class Parts(NamedTuple):
 
 
 def hold_out(train: data.Dataset, test: data.Dataset, classes: int) -> Parts:
-    """The last of the training classes held out."""
+    """Return the last of the training classes held out."""
     held_out = train.labels >= train.num_classes - classes
     return Parts(train.select(~held_out), train.select(held_out), test)
 
 
 def normalized(recipe: Recipe, embeddings: Any) -> Any:
-    """Embeddings as retrieval compares them: in the ball where proxies are chosen, else on the sphere."""
+    """Return embeddings as retrieval compares them: in the ball where proxies are chosen, else on the sphere."""
     normalize = jdml.ball if recipe.loss.needs_validation else jdml.sphere
     return np.asarray(normalize(jnp.asarray(embeddings)))
 
 
 def table_rows(results: Mapping[str, Any], columns: Sequence[str]) -> list[list[str]]:
-    """A row per method, best in the first column first: its name, its scores, how many runs have them."""
+    """Return a row per method, best in the first column first: its name, its scores, how many runs have them."""
     rows = []
     for name in dict.fromkeys(key.rpartition("-")[0] for key in results):
         scores = [over_seeds(results, name, column) for column in columns]
@@ -143,14 +143,14 @@ def table_rows(results: Mapping[str, Any], columns: Sequence[str]) -> list[list[
 
 
 def retrieve(recipe: Recipe, embeddings: np.ndarray, labels: Any) -> Any:
-    """Retrieval where the loss lives."""
+    """Return retrieval where the loss lives."""
     return jdml.evaluate_retrieval(normalized(recipe, embeddings), labels, recall_at=(1, 8))
 
 
 def train(
     recipe: Recipe, parts: Parts, view: str, *, steps: int, seed: int, model: Any = None
 ) -> FitResult:
-    """The network at its best validation, by MAP@R of a view of the labels."""
+    """Return the network at its best validation, by MAP@R of a view of the labels."""
 
     def evaluate(embedder: Any) -> dict[str, float]:
         labels = parts.validation.views[view]

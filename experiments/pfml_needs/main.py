@@ -66,20 +66,20 @@ def base(options: Settings, /, **changed: Any) -> dict[str, Any]:
 
 
 def with_factors(job: dict[str, Any], **levels: Any) -> dict[str, Any]:
-    """A job at one level of each factor."""
+    """Return a job at one level of each factor."""
     own = {**job["settings"], "alpha": levels["alpha"]}
     own["proxy_attraction"] = levels["attraction"] == "on"
     return {**job, "settings": own, "start": levels["start"], "clip": levels["clip"]}
 
 
 def grid(**factors: tuple[Any, ...]) -> list[dict[str, Any]]:
-    """Every combination of levels."""
+    """Return every combination of levels."""
     combined = itertools.product(*factors.values())
     return [dict(zip(factors, levels, strict=True)) for levels in combined]
 
 
 def settings_of(part: Part, options: Settings) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
-    """The levels and the job, without its seed, of each setting of a part."""
+    """Return the levels and the job, without its seed, of each setting of a part."""
     job, noises = functools.partial(base, options), (0.0, NOISE)
     plain = {
         "number": grid(proxies=NUMBERS, noise=noises),

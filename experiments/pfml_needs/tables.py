@@ -27,13 +27,13 @@ WORDS = ("sphere", "samples", "on", "off", "none", "entry", "norm", "False", "Tr
 
 
 def of_task(results: Results, task: str) -> Results:
-    """The runs of a task, by their names without it."""
+    """Return the runs of a task, by their names without it."""
     own = f"{task}: "
     return {name.removeprefix(own): run for name, run in results.items() if name.startswith(own)}
 
 
 def levels_of(name: str) -> tuple[str, Levels, int]:
-    """The part, the levels and the seed that a run's name tells."""
+    """Return the part, the levels and the seed that a run's name tells."""
     setting, _, seed = name.rpartition("-")
     part, _, levels = setting.partition(": ")
     pairs = tuple(tuple(level.split("=", 1)) for level in levels.split(" "))
@@ -41,7 +41,7 @@ def levels_of(name: str) -> tuple[str, Levels, int]:
 
 
 def of_part(results: Results, part: str) -> Runs:
-    """The metrics of a part's runs, by setting and seed."""
+    """Return the metrics of a part's runs, by setting and seed."""
     runs: dict[Levels, dict[int, Mapping[str, float]]] = {}
     for name, result in results.items():
         own, levels, seed = levels_of(name)
@@ -62,18 +62,18 @@ def place(level: tuple[str, str]) -> tuple[bool, float, str]:
 
 
 def scores(seeds: Mapping[int, Mapping[str, float]], measure: str) -> dict[int, float]:
-    """A measure by seed, of the seeds that have it."""
+    """Return a measure by seed, of the seeds that have it."""
     return {seed: metrics[measure] for seed, metrics in seeds.items() if measure in metrics}
 
 
 def shown(measure: str, runs: Mapping[int, float]) -> str:
-    """Mean and deviation: retrieval in percent, all else as it is."""
+    """Return mean and deviation: retrieval in percent, all else as it is."""
     values = list(runs.values())
     return cell(values) if measure.endswith(PERCENT) else cell(values, 1, 2)
 
 
 def setting_table(runs: Runs, part: str) -> str:
-    """A row for each setting that has a run."""
+    """Return a row for each setting that has a run."""
     measures = those_measured(runs, MEASURES.get(part, COMMON))
     rows = []
     for levels, seeds in runs.items():
@@ -83,7 +83,7 @@ def setting_table(runs: Runs, part: str) -> str:
 
 
 def those_measured(runs: Runs, measures: Sequence[str]) -> list[str]:
-    """The measures that some run has."""
+    """Return the measures that some run has."""
     return [m for m in measures if any(scores(seeds, m) for seeds in runs.values())]
 
 
@@ -113,12 +113,12 @@ def differ(runs: Runs, factor: str, first: str, second: str, measure: str) -> st
 
 
 def at_level(levels: Levels, changed: Mapping[str, str]) -> Levels:
-    """A setting at other levels of some factors."""
+    """Return a setting at other levels of some factors."""
     return tuple((name, changed.get(name, value)) for name, value in levels)
 
 
 def against_table(runs: Runs, preset: Mapping[str, str]) -> str:
-    """Each setting beside the one that has the preset's levels, and is otherwise the same, paired by seed."""
+    """Return each setting beside the one that has the preset's levels, and is otherwise the same, paired by seed."""
     rows = []
     for levels, seeds in runs.items():
         other = at_level(levels, preset)
@@ -142,7 +142,7 @@ def ranking_table(runs: Runs) -> str:
 
 
 def interval(measure: str, one: Mapping[int, float], other: Mapping[int, float]) -> str:
-    """The mean of paired differences with its 95 % interval, and how many seeds there are."""
+    """Return the mean of paired differences with its 95 % interval, and how many seeds there are."""
     percent = measure.endswith(PERCENT)
     gain, form = paired(one, other, scale=100 if percent else 1), "+.1f" if percent else "+.2f"
     if gain.seeds == 0:

@@ -25,7 +25,7 @@ CLIP = 5.0  # largest entry of the proxies' gradient, for charges that almost to
 
 
 def settings_of(loss: LossConfig) -> dict[str, Any]:
-    """The settings of a loss as jobs have them: with the number of proxies, without how terms are reduced."""
+    """Return the settings of a loss as jobs have them: with the number of proxies, without how terms are reduced."""
     own = {name: value for name, value in loss.settings.items() if name != "reduce_fn"}
     number = loss.proxies.per_class
     return own if number is None else {**own, "proxies_per_class": number}
@@ -74,7 +74,7 @@ class Parts(NamedTuple):
 
 @functools.cache
 def load(name: str, data_dir: str | None, held_out: bool) -> Parts:
-    """The data of a task: labelled by parity or alphabet, scored on digits or letters."""
+    """Return the data of a task: labelled by parity or alphabet, scored on digits or letters."""
     if name != "omniglot":
         train, *scored = digits.load(name, data_dir, held_out)
         titled = zip(DIGITS, scored, strict=True)
@@ -105,7 +105,7 @@ def base_of(
 
 
 def recipe_of(task: Task, method: str, settings: dict[str, Any]) -> Recipe:
-    """The recipe of a method on a task, with these settings of its loss and this number of proxies."""
+    """Return the recipe of a method on a task, with these settings of its loss and this number of proxies."""
     # The paper's U: a force does not depend on how many charges there are.
     settings = {**settings, **({"reduce_fn": "sum"} if method in FIELDS else {})}
     number = settings.pop("proxies_per_class", None)
@@ -120,7 +120,7 @@ def recipe_of(task: Task, method: str, settings: dict[str, Any]) -> Recipe:
 
 
 def recipe_of_job(job: dict[str, Any]) -> Recipe:
-    """The recipe of a job, with the rate of its proxies and the largest entry of their gradient."""
+    """Return the recipe of a job, with the rate of its proxies and the largest entry of their gradient."""
     return recipe_of(TASKS[job["data"]], job["method"], job["settings"]).replace(
         loss={"proxies": {"clip_value": job.get("clip")}},
         batch={"steps": job["steps"]},
@@ -214,7 +214,7 @@ class Settings(FolderOptions):
 
 
 def make_jobs(settings: Settings) -> dict[str, dict[str, Any]]:
-    """Every run of the study by name."""
+    """Return every run of the study by name."""
     base = base_of(settings.data, settings.folder, settings.steps, settings.held_out)
 
     def job(method: str, seed: int, suffix: str = "", **changed: float) -> dict[str, Any]:
@@ -266,7 +266,7 @@ def epoch_table(results: Results) -> str:
 
 
 def report(results: Results, settings: Settings) -> str:
-    """All tables as Markdown."""
+    """Return all tables as Markdown."""
     sections = []
     for part, values in TABLES.items():
         if part in settings.parts:

@@ -86,13 +86,13 @@ class Settings(RecordOptions):
 
 
 def on_task(labels: Any, pretraining: Pretraining, steps: int, rows: int) -> Recipe:
-    """The recommended recipe with a task's steps, rows and width."""
+    """Return the recommended recipe with a task's steps, rows and width."""
     recipe = recommended(labels, pretraining=pretraining, steps=steps, rows=rows)
     return recipe.replace(network={"name": small("small", NETWORK), "dim": DIM})
 
 
 def run_letters(job: Mapping[str, Any], data_dir: str | None, **_: Any) -> Scores:
-    """A model of one fold, scored on the unseen letters."""
+    """Return a model of one fold, scored on the unseen letters."""
     fold, every = job["fold"], protocol.EVERY
     part, validation = protocol.load_fold(data_dir, fold)[:2]
     recipe = letters.METHODS[TASKS["letters"].first]
@@ -112,7 +112,7 @@ def run_letters(job: Mapping[str, Any], data_dir: str | None, **_: Any) -> Score
 
 
 def run_alphabets(job: Mapping[str, Any], data_dir: str | None, **_: Any) -> Scores:
-    """A network trained by alphabet, scored on the letters of others."""
+    """Return a network trained by alphabet, scored on the letters of others."""
     parts, steps = alphabets.load(data_dir), alphabets.Settings.steps
     recipe = on_data(METHODS[TASKS["alphabets"].first], alphabets.BATCH, alphabets.RATE, pool=24)
     if job["method"] == RECOMMENDED:
@@ -125,7 +125,7 @@ def run_alphabets(job: Mapping[str, Any], data_dir: str | None, **_: Any) -> Sco
 def run_birds(
     job: Mapping[str, Any], birds_dir: str | None, weights: str | None, features: str, **_: Any
 ) -> Scores:
-    """A head on the features of the frozen network, scored on the test species."""
+    """Return a head on the features of the frozen network, scored on the test species."""
     parts = hold_out(*load(birds_dir, weights, features), classes=birds.HELD_OUT)
     steps = birds.Settings.steps
     recipe = on_data(METHODS[TASKS["birds"].first], birds.BATCH, birds.RATE, pool=16)
@@ -141,7 +141,7 @@ def run_birds(
 
 
 def best_of(result: FitResult) -> Scores:
-    """Which of the evaluations gave the weights."""
+    """Return which of the evaluations gave the weights."""
     assert result.best is not None
     return {"validation": result.best.value, "best step": result.best.step}
 
@@ -153,7 +153,7 @@ def run(job: Mapping[str, Any], **places: Any) -> Scores:
 
 
 def jobs_of(name: str) -> dict[str, dict[str, Any]]:
-    """All models of a task: those that stand beside each other first."""
+    """Return all models of a task: those that stand beside each other first."""
     task = TASKS[name]
     made = [(method, seed) for seed in task.beside for method in (RECOMMENDED, task.first)]
     made += [(RECOMMENDED, seed) for seed in task.alone]
@@ -170,7 +170,7 @@ def jobs_of(name: str) -> dict[str, dict[str, Any]]:
 def models_of(
     results: Results, name: str, method: str, measure: str, seeds: tuple[int, ...] | None = None
 ) -> dict[Model, float]:
-    """A measure of a method's models by seed and fold; those that stand beside each other."""
+    """Return a measure of a method's models by seed and fold; those that stand beside each other."""
     return {
         (job["seed"], job["fold"]): results[key]["metrics"][measure]
         for key, job in jobs_of(name).items()
@@ -185,12 +185,12 @@ def gap(results: Results, name: str, one: str, other: str, measure: str) -> Pair
 
 
 def kept_of(name: str) -> Results:
-    """All runs that are kept beside a task's table."""
+    """Return all runs that are kept beside a task's table."""
     return read_results(HERE.parent / TASKS[name].field / "results.jsonl")
 
 
 def in_table(key: str, job: Mapping[str, Any]) -> bool:
-    """Whether a kept run is one of the table of untuned methods, not of another part of its study."""
+    """Return whether a kept run is one of the table of untuned methods, not of another part of its study."""
     if "column" in job:
         return job["column"] == "papers" and job["fold"] is not None
     other = {"open_set", "labels"} & {*job} or ": " in key
@@ -198,7 +198,7 @@ def in_table(key: str, job: Mapping[str, Any]) -> bool:
 
 
 def field_of(name: str) -> dict[str, dict[Model, float]]:
-    """The measure of all untuned methods by seed and fold, from the runs of their table."""
+    """Return the measure of all untuned methods by seed and fold, from the runs of their table."""
     found: dict[str, dict[Model, float]] = {}
     for key, kept in kept_of(name).items():
         job, value = kept["job"], kept["metrics"].get(TASKS[name].measure)
@@ -208,7 +208,7 @@ def field_of(name: str) -> dict[str, dict[Model, float]]:
 
 
 def differences(results: Results) -> dict[str, Paired]:
-    """The recommended recipe less the first of the untuned methods, by the seeds that the first never had."""
+    """Return the recommended recipe less the first of the untuned methods, by the seeds that the first never had."""
     return {
         f"{name}: {RECOMMENDED} − {task.first}, {task.measure}": gap(
             results, name, RECOMMENDED, task.first, task.measure
@@ -218,7 +218,7 @@ def differences(results: Results) -> dict[str, Paired]:
 
 
 def by_folds(results: Results) -> Paired:
-    """The difference on letters with the folds, which share letters, as units: seeds are averaged."""
+    """Return the difference on letters with the folds, which share letters, as units: seeds are averaged."""
     task, means = TASKS["letters"], []
     for method in (RECOMMENDED, task.first):
         folds: dict[int, list[float]] = {}
@@ -242,7 +242,7 @@ def on_birds(results: Results) -> dict[str, Paired]:
 
 
 def ahead_of(results: Results, name: str) -> str:
-    """How many of the untuned methods it is ahead of in all models of the table's seeds."""
+    """Return how many of the untuned methods it is ahead of in all models of the table's seeds."""
     task, field = TASKS[name], field_of(name)
     own = models_of(results, name, RECOMMENDED, task.measure, task.alone)
     if missing := len(task.alone) * len(task.folds) - len(own):
@@ -252,7 +252,7 @@ def ahead_of(results: Results, name: str) -> str:
 
 
 def report(results: Results) -> str:
-    """All tables."""
+    """Return all tables."""
     sections = []
     for name, task in TASKS.items():
         rows = []

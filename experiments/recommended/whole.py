@@ -38,7 +38,7 @@ class Settings(RecordOptions):
 
 
 def recipe_of(labels: Any) -> Recipe:
-    """The recommended recipe where all learns, with the task's network and number of steps."""
+    """Return the recommended recipe where all learns, with the task's network and number of steps."""
     made = on_task(labels, "pretrained", finetuned.STEPS, ROWS)
     return made.replace(network={"name": BACKBONE}, finetune={"freeze_batch_norm": True})
 
@@ -50,7 +50,7 @@ def run(job: Mapping[str, Any], *, data_dir: str | None, weights: str | None) ->
 
 
 def jobs_of(seeds: tuple[int, ...]) -> dict[str, dict[str, Any]]:
-    """A run for each seed, with all that makes its recipe another."""
+    """Return a run for each seed, with all that makes its recipe another."""
     made = recipe_of(np.repeat(np.arange(16), 30))
     told: dict[str, Any] = {"loss": made.loss.name, "settings": dict(made.loss.settings)}
     told["batch"] = [made.batch.classes, made.batch.samples_per_class]

@@ -345,7 +345,7 @@ def show(
 
 
 def rehearsed(recipe: Recipe) -> Recipe:
-    """The recipe with batches and pools that the made-up images fill."""
+    """Return the recipe with batches and pools that the made-up images fill."""
     batch: dict[str, Any] = {"size": DRY_CLASSES}
     if recipe.batch.classes is not None:
         batch = {"classes": DRY_CLASSES // 4, "samples_per_class": 4}
@@ -356,7 +356,7 @@ def rehearsed(recipe: Recipe) -> Recipe:
 
 @contextlib.contextmanager
 def fake_images(size: int) -> Iterator[Path]:
-    """A folder of classes with noise as JPEG files, a little larger than the crops."""
+    """Return a folder of classes with noise as JPEG files, a little larger than the crops."""
     import tempfile
 
     need("PIL", "a dry run")

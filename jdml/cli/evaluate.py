@@ -138,7 +138,7 @@ class Evaluate:
         return ChainMap(found, arrays)  # type: ignore[arg-type]  # nothing is written
 
     def _read(self) -> Mapping[str, Any]:
-        """The arrays by the names of the options: those of the file, and .npy files of their own."""
+        """Return the arrays by the names of the options: those of the file, and .npy files of their own."""
         from jdml.data.arrays import read_array, read_arrays
 
         lone = self.file.suffix == ".npy"

@@ -104,7 +104,7 @@ class Search:
             check_file("--json", self.json, (".json",))
 
     def _limit(self, gallery: Embedded) -> float:
-        """The distance beyond which nothing is found."""
+        """Return the distance beyond which nothing is found."""
         from jdml.metrics import rejection_threshold
 
         if self.max_distance != "auto":
@@ -137,7 +137,7 @@ class Search:
 
 
 def _of_file(path: Path, trained: Any, *, drawn: bool) -> Embedded:
-    """A gallery that was embedded before, by this model."""
+    """Return a gallery that was embedded before, by this model."""
     gallery = read_embeddings(path)
     if gallery.model and gallery.model != trained.identity:
         raise ValueError(
@@ -151,7 +151,7 @@ def _of_file(path: Path, trained: Any, *, drawn: bool) -> Embedded:
 
 
 def _queries(names: tuple[str, ...]) -> list[str]:
-    """The images that queries stand for."""
+    """Return the images that queries stand for."""
     from jdml.data.folder import image_named
     from jdml.data.loading import read_path
     from jdml.data.source import name_of
@@ -170,6 +170,6 @@ def _queries(names: tuple[str, ...]) -> list[str]:
 
 
 def _from_here(file: str) -> str:
-    """A path as it is typed in the working directory, where it lies below it."""
+    """Return a path as it is typed in the working directory, where it lies below it."""
     path, here = Path(file), Path.cwd()
     return str(path.relative_to(here)) if path.is_relative_to(here) else file

@@ -34,7 +34,7 @@ def print_table(
 
 
 def width_of(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> int:
-    """How wide a table is that nothing limits."""
+    """Return how wide a table is that nothing limits."""
     from rich.console import Console
     from rich.measure import Measurement
 

@@ -64,12 +64,12 @@ def read_training_data(options: DataOptions, seed: int) -> TrainingData:
 
 
 def has_validation(name: str, data_dir: Path | None) -> bool:
-    """Whether a data set has a val part of its own; its files are listed, not read."""
+    """Return whether a data set has a val part of its own; its files are listed, not read."""
     return name in registry.file_sets() and "val" in read_listing(name, data_dir).splits
 
 
 def load_split(name: str, data_dir: Path | None, split: str, **settings: Any) -> data.Dataset:
-    """A split of a data set, which must have images: training takes hours, and scoring comes after it."""
+    """Return a split of a data set, which must have images: training takes hours, and scoring comes after it."""
     part = data.load(name, data_dir=data_dir, split=split, **settings)
     if not len(part):
         raise ValueError(f"{name}: the split {split!r} has no images in {data_dir}")
@@ -77,7 +77,7 @@ def load_split(name: str, data_dir: Path | None, split: str, **settings: Any) ->
 
 
 def _read_files(options: DataOptions, seed: int) -> tuple[dict[str, Any], tuple[str, ...], int]:
-    """The splits of image files, what was passed over, and a checksum of the files."""
+    """Return the splits of image files, what was passed over, and a checksum of the files."""
     listing = read_listing(str(options.data), options.data_dir)
     kinds = len(np.unique(next(iter(listing.views.values()))))
     if kinds < 2:
@@ -169,5 +169,5 @@ def _check_classes(
 
 
 def scored_views(part: data.Dataset) -> tuple[str, ...]:
-    """The labellings in which a part has two classes at least: in one class everything is found."""
+    """Return the labellings in which a part has two classes at least: in one class everything is found."""
     return tuple(view for view, labels in part.views.items() if len(np.unique(labels)) > 1)

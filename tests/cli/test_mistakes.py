@@ -67,6 +67,8 @@ NUMBERS = [
     ("train --processes 2", "processes", "coordinator"),
     ("benchmark --dry-run --seeds 0", "--seeds"),
     ("sweep --set lr=1,-1 --out s", "--learning-rate"),
+    ("sweep --set micro-batch=4,0 --out s", "--micro-batch"),
+    ("sweep --set devices=2,many --out s", "--devices"),
     ("sweep --seeds 0 --out s", "--seeds"),
     ("search {empty} {file} --gallery {photos} -k 0", "-k"),
     ("evaluate {e} --recall-at 0", "recall_at"),
