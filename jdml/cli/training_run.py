@@ -11,9 +11,9 @@ import numpy as np
 
 from jdml import data
 from jdml.cli.options.parts import as_typed
+from jdml.cli.options.train import TrainOptions
 from jdml.cli.provenance import data_checksum
 from jdml.cli.terminal import log_lines
-from jdml.cli.train import Train
 from jdml.cli.training_data import read_training_data, scored_views
 from jdml.distributed import writes
 from jdml.recipes import Recipe, default_recipe
@@ -40,7 +40,9 @@ RANDOM_HEAD = "the head begins at random"
 class TrainingRun:
     """The data, network and sampler of settled options, checked before any work."""
 
-    def __init__(self, options: Train, started: dict[str, Any], hints: Sequence[str] = ()) -> None:
+    def __init__(
+        self, options: TrainOptions, started: dict[str, Any], hints: Sequence[str] = ()
+    ) -> None:
         self.options, self.started, self.hints = options, started, hints
         self.data = read_training_data(options.data, options.run.seed)
         self.train = self.data.train
@@ -258,7 +260,7 @@ class TrainingRun:
         )
 
 
-def fit_to_data(options: Train, labels: np.ndarray) -> tuple[Recipe, tuple[str, ...]]:
+def fit_to_data(options: TrainOptions, labels: np.ndarray) -> tuple[Recipe, tuple[str, ...]]:
     """Return the recipe with batches that fit the labels ``[N]`` that train, and lines about what was changed."""
     typed, notes = options.recipe(), []
     if options.recommends:
