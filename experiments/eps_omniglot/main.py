@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -39,7 +39,7 @@ LONGER = "EPS + MS, longer"
 """Four times the steps, a rate that goes from 3e-3 to 0, distorted copies."""
 LEARNING_RATE = 5e-4
 PRETRAINED_RATE = 1e-5
-SWEEPS = read_toml(__file__)["sweeps"]
+SWEEPS, COLUMNS = (read_toml(__file__)[name] for name in ("sweeps", "columns"))
 
 Part = Literal[
     "methods",
@@ -200,33 +200,17 @@ def make_jobs(settings: Settings) -> dict[str, dict[str, Any]]:
     return {**jobs, **with_seeds(base, points, settings.sweep_seeds)}
 
 
-def beside_paper(
-    results: Results, columns: Sequence[str], paper: dict[str, Any]
-) -> list[list[str]]:
-    """Return a row for each method that the paper has: ours and (in brackets) the paper's."""
-    return [
-        [method, *map("{} ({})".format, cells(results, method, columns), figures)]
-        for method, figures in paper.items()
-    ]
-
-
-def methods_table(results: Results, paper: dict[str, Any] = LETTERS) -> str:
-    """Table 3: the unseen alphabets, ours and (in brackets) the paper's."""
-    letters = [f"letter {name}" for name in ("R@1", "R@2", "R@4", "R@8", "NMI")]
-    columns = (*letters, "alphabet R@1", "alphabet NMI+")
-    titles = ("letters R@1", "R@2", "R@4", "R@8", "NMI", "languages R@1", "NMI+")
-    return markdown_table(["method", *titles], beside_paper(results, columns, paper))
-
-
-def printed_table(results: Results) -> str:
-    """Return the triplet loss as printed, next to the usual one, on unseen alphabets and (NMI) on those trained on."""
-    columns = ("letter R@1", "letter R@8", "letter NMI", "alphabet R@1", "train alphabet NMI")
-    there = {name.rpartition("-")[0] for name in results}
-    usual = [f"{name}, again" for name in ("triplet", "EPS + triplet")]
-    usual = [name if name in there else name.removesuffix(", again") for name in usual]
-    rows = [[method, *cells(results, method, columns)] for method in (*usual, *PRINTED)]
-    titles = ("letters R@1", "R@8", "NMI", "languages R@1", "trained languages NMI")
-    return markdown_table(["method", *titles], rows)
+def scores_table(
+    results: Results, columns: str, methods: Mapping[str, Sequence[float]] | Sequence[str]
+) -> str:
+    """Return a row for each method; of a mapping with the paper's numbers in brackets."""
+    rows = []
+    for method in methods:
+        own = cells(results, method, COLUMNS[columns].values())
+        if isinstance(methods, Mapping):
+            own = list(map("{} ({})".format, own, methods[method]))
+        rows.append([method, *own])
+    return markdown_table(["method", *COLUMNS[columns]], rows)
 
 
 def gains_table(results: Results) -> str:
@@ -238,14 +222,6 @@ def gains_table(results: Results) -> str:
         paper = LETTERS[f"EPS + {method}"][0] - LETTERS[method][0]
         rows.append([method, mean_std(without), mean_std(gains), f"{paper:.1f}"])
     return markdown_table(["loss", "letters R@1", "EPS adds", "paper"], rows)
-
-
-def trained_table(results: Results) -> str:
-    """Table 4: the alphabets that were trained on."""
-    columns = ("train alphabet R@1", "train alphabet NMI", "train letter R@1", "train letter NMI")
-    paper = PAPER["eps_omniglot"]["trained"]
-    titles = ("languages R@1", "languages NMI", "letters R@1", "letters NMI")
-    return markdown_table(["method", *titles], beside_paper(results, columns, paper))
 
 
 def points_of(results: Results, part: str) -> dict[float, list[float]]:
@@ -262,14 +238,20 @@ def report(results: Results, parts: Sequence[str]) -> str:
     """Return all tables as Markdown."""
     sections = []
     if "methods" in parts:
-        sections += ["Unseen alphabets, in brackets the paper:", methods_table(results)]
+        sections += ["Unseen alphabets, in brackets the paper:"]
+        sections += [scores_table(results, "unseen", LETTERS)]
         sections += ["EPS against the same loss without it, paired by seed:", gains_table(results)]
-        sections += ["The alphabets trained on:", trained_table(results)]
+        sections += ["The alphabets trained on:"]
+        sections += [scores_table(results, "trained", PAPER["eps_omniglot"]["trained"])]
     if "printed" in parts:
-        sections += ["Triplets as printed, beside those above:", printed_table(results)]
+        there = {name.rpartition("-")[0] for name in results}
+        usual = [f"{name}, again" for name in ("triplet", "EPS + triplet")]
+        usual = [name if name in there else name.removesuffix(", again") for name in usual]
+        sections += ["Triplets as printed, beside those above:"]
+        sections += [scores_table(results, "printed", [*usual, *PRINTED])]
     if "longer" in parts:
         paper = {LONGER: LETTERS["EPS + MS"]}
-        sections += ["As held-out alphabets chose:", methods_table(results, paper)]
+        sections += ["As held-out alphabets chose:", scores_table(results, "unseen", paper)]
     for part, sweep in SWEEPS.items():
         if part in parts:
             values = points_of(results, part)

@@ -142,6 +142,8 @@ class Evaluate:
         from jdml.data.arrays import read_array, read_arrays
 
         lone = self.file.suffix == ".npy"
+        if lone and self.labels == "labels":
+            raise ValueError(f"--labels must be the .npy file with the labels of {self.file}")
         arrays = {self.embeddings: read_array(self.file)} if lone else read_arrays(self.file)
         named = {
             name: getattr(self, name)

@@ -146,7 +146,11 @@ def read_value(option: str, text: str) -> Typed:
     words = [f"{option}={text}"] if text.startswith("-") else [option, *words]
     if text in ("True", "False"):
         words = [option if text == "True" else option.replace("--", "--no-", 1)]
-    return parse(Train, words, "jdml sweep --set")
+    try:
+        with contextlib.redirect_stderr(io.StringIO()), contextlib.redirect_stdout(io.StringIO()):
+            return parse(Train, words, "jdml train")
+    except SystemExit as error:
+        raise ValueError(f"{option} cannot be {text!r}: see jdml train --help") from error
 
 
 def _merge(common: Typed, changed: Typed) -> Typed:

@@ -69,6 +69,7 @@ NUMBERS = [
     ("sweep --set lr=1,-1 --out s", "--learning-rate"),
     ("sweep --set micro-batch=4,0 --out s", "--micro-batch"),
     ("sweep --set devices=2,many --out s", "--devices"),
+    ("sweep --set lr=1,fast --out s", "--lr", "'fast'"),
     ("sweep --seeds 0 --out s", "--seeds"),
     ("search {empty} {file} --gallery {photos} -k 0", "-k"),
     ("evaluate {e} --recall-at 0", "recall_at"),
