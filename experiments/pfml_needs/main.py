@@ -1,9 +1,4 @@
-"""What PFML needs: its parameters and its proxies' start, tried on held-out classes; then its paper's regime.
-
-Every run is kept in results.jsonl beside this file as soon as it ends, and none is done twice: the same command
-goes on where it was stopped, on any machine. Tables are made from what is kept, and say how many seeds they hold. No
-part but regime looks at a test split.
-"""
+"""What PFML needs: its parameters and its proxies' start, tried on held-out classes; then its paper's regime."""
 
 import dataclasses
 import functools
@@ -12,10 +7,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
 
-from experiments.options import Kept, start
 from experiments.pfml_needs.tables import of_task, report
 from experiments.pfml_needs.trials import TASKS, run
 from experiments.smoke import SMOKE, record, small
+from experiments.study import RecordOptions, read_toml, start
 
 HERE = Path(__file__).parent
 NOISE = 0.2
@@ -32,16 +27,7 @@ DIMS = small((16, 128, 512), (8,))
 NUMBERS = small((0, 1, 3, 15), (2,))
 RATES = (100.0, 10.0)
 FEW = {"proxies": (1, 3), "alpha": (1.0, 4.0), "start": ("sphere", "samples"), "proxy_rate": RATES}
-REGIME: dict[str, tuple[str, int, dict[str, Any]]] = {
-    **{f"PFML, {m}": ("PFML", m, {"delta": 0.2, "alpha": 4.0}) for m in (1, 2, 3)},
-    **{f"PFML-found, {m}": ("PFML", m, {"delta": 0.2, "alpha": 1.0}) for m in (1, 3)},
-    **{f"CPML, {m}": ("CPML", m, {"delta": 0.2}) for m in (1, 2, 3)},
-    "ProxyAnchor": ("ProxyAnchor", 1, {}),
-    "SoftTriple, 3": ("SoftTriple", 3, {}),
-    "MPA-AP, 3": ("MPA-AP", 3, {}),
-    "MS": ("MS", 0, {"beta": 40.0}),
-    "ProxyNCA++": ("ProxyNCA++", 1, {}),
-}
+REGIME = read_toml(__file__)["regime"]
 CLIPS = {"PFML": "norm", "PFML-found": "entry"}
 """Of proxies' gradients in the regime: at first, and as settled on held-out classes since."""
 
@@ -51,7 +37,7 @@ Part = Literal["points", "factors", "range", "number", "sphere", "batches", "few
 
 
 @dataclasses.dataclass(frozen=True)
-class Settings(Kept):
+class Settings(RecordOptions):
     """What is run."""
 
     task: Literal["digits", "alphabets", "letters"] = "digits"
@@ -69,8 +55,6 @@ class Settings(Kept):
     """Training steps; default 300 (digits), 600 (alphabets), 1200 (letters)."""
     out: Path = record(HERE)
     """Where the kept runs are."""
-    at: tuple[str, ...] = ()
-    """Tables of these levels of factors alone, as FACTOR=LEVEL."""
 
 
 def base(options: Settings, /, **changed: Any) -> dict[str, Any]:
@@ -82,20 +66,20 @@ def base(options: Settings, /, **changed: Any) -> dict[str, Any]:
 
 
 def with_factors(job: dict[str, Any], **levels: Any) -> dict[str, Any]:
-    """A job at one level of each factor."""
+    """Return a job at one level of each factor."""
     own = {**job["settings"], "alpha": levels["alpha"]}
     own["proxy_attraction"] = levels["attraction"] == "on"
     return {**job, "settings": own, "start": levels["start"], "clip": levels["clip"]}
 
 
 def grid(**factors: tuple[Any, ...]) -> list[dict[str, Any]]:
-    """Every combination of levels."""
+    """Return every combination of levels."""
     combined = itertools.product(*factors.values())
     return [dict(zip(factors, levels, strict=True)) for levels in combined]
 
 
 def settings_of(part: Part, options: Settings) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
-    """The levels and the job, without its seed, of each setting of a part."""
+    """Return the levels and the job, without its seed, of each setting of a part."""
     job, noises = functools.partial(base, options), (0.0, NOISE)
     plain = {
         "number": grid(proxies=NUMBERS, noise=noises),
@@ -124,7 +108,8 @@ def settings_of(part: Part, options: Settings) -> Iterator[tuple[dict[str, Any],
             field = {"delta": 0.2, "alpha": levels["alpha"]}
             yield levels, job(settings=field, clip="norm", **own)
     elif part == "regime":
-        for (name, (method, number, own)), noise in itertools.product(REGIME.items(), noises):
+        for (name, values), noise in itertools.product(REGIME.items(), noises):
+            method, number, own = values["method"], values["proxies"], values.get("settings", {})
             start = "samples" if method in ("PFML", "CPML") else "sphere"
             clip = CLIPS.get(name.split(",")[0], "none")
             levels = {"method": name.replace(" ", ""), "noise": noise}
@@ -148,7 +133,7 @@ def main(settings: Settings) -> str:
         if part in settings.parts and settings.task not in tasks:
             raise SystemExit(f"--parts {part} is for --task {' or '.join(tasks)}")
     results = settings.results(run, make_jobs(settings), settings.out / "results.jsonl")
-    return report(of_task(results, settings.task), settings.parts, settings.at)
+    return report(of_task(results, settings.task), settings.parts)
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from experiments.shown import cell
+from experiments.study import cell
 from jdml.report import markdown_table, paired
 
 Results = Mapping[str, Mapping[str, Any]]
@@ -27,13 +27,13 @@ WORDS = ("sphere", "samples", "on", "off", "none", "entry", "norm", "False", "Tr
 
 
 def of_task(results: Results, task: str) -> Results:
-    """The runs of a task, by their names without it."""
+    """Return the runs of a task, by their names without it."""
     own = f"{task}: "
     return {name.removeprefix(own): run for name, run in results.items() if name.startswith(own)}
 
 
 def levels_of(name: str) -> tuple[str, Levels, int]:
-    """The part, the levels and the seed that a run's name tells."""
+    """Return the part, the levels and the seed that a run's name tells."""
     setting, _, seed = name.rpartition("-")
     part, _, levels = setting.partition(": ")
     pairs = tuple(tuple(level.split("=", 1)) for level in levels.split(" "))
@@ -41,7 +41,7 @@ def levels_of(name: str) -> tuple[str, Levels, int]:
 
 
 def of_part(results: Results, part: str) -> Runs:
-    """The metrics of a part's runs, by setting and seed."""
+    """Return the metrics of a part's runs, by setting and seed."""
     runs: dict[Levels, dict[int, Mapping[str, float]]] = {}
     for name, result in results.items():
         own, levels, seed = levels_of(name)
@@ -62,40 +62,35 @@ def place(level: tuple[str, str]) -> tuple[bool, float, str]:
 
 
 def scores(seeds: Mapping[int, Mapping[str, float]], measure: str) -> dict[int, float]:
-    """A measure by seed, of the seeds that have it."""
+    """Return a measure by seed, of the seeds that have it."""
     return {seed: metrics[measure] for seed, metrics in seeds.items() if measure in metrics}
 
 
 def shown(measure: str, runs: Mapping[int, float]) -> str:
-    """Mean and deviation: retrieval in percent, all else as it is."""
+    """Return mean and deviation: retrieval in percent, all else as it is."""
     values = list(runs.values())
     return cell(values) if measure.endswith(PERCENT) else cell(values, 1, 2)
 
 
 def setting_table(runs: Runs, part: str) -> str:
-    """A row for each setting that has a run."""
+    """Return a row for each setting that has a run."""
     measures = those_measured(runs, MEASURES.get(part, COMMON))
     rows = []
     for levels, seeds in runs.items():
         cells = [shown(measure, scores(seeds, measure)) for measure in measures]
         rows.append([*(value for _, value in levels), *cells, str(len(seeds))])
-    return markdown_table([*factors_of(runs), *measures, "seeds"], rows)
-
-
-def factors_of(runs: Runs) -> list[str]:
-    """The names of the factors."""
-    return [name for name, _ in next(iter(runs))]
+    return markdown_table([*dict(next(iter(runs))), *measures, "seeds"], rows)
 
 
 def those_measured(runs: Runs, measures: Sequence[str]) -> list[str]:
-    """The measures that some run has."""
+    """Return the measures that some run has."""
     return [m for m in measures if any(scores(seeds, m) for seeds in runs.values())]
 
 
 def difference_table(runs: Runs) -> str:
     """For each factor the difference of a level to its first, averaged over the other factors, paired by seed."""
     measures, rows = those_measured(runs, DIFFERENCES), []
-    for name in factors_of(runs):
+    for name in dict(next(iter(runs))):
         first, *others = dict.fromkeys(dict(levels)[name] for levels in runs)
         for value in others:
             cells = [differ(runs, name, first, value, measure) for measure in measures]
@@ -118,19 +113,19 @@ def differ(runs: Runs, factor: str, first: str, second: str, measure: str) -> st
 
 
 def at_level(levels: Levels, changed: Mapping[str, str]) -> Levels:
-    """A setting at other levels of some factors."""
+    """Return a setting at other levels of some factors."""
     return tuple((name, changed.get(name, value)) for name, value in levels)
 
 
 def against_table(runs: Runs, preset: Mapping[str, str]) -> str:
-    """Each setting beside the one that has the preset's levels, and is otherwise the same, paired by seed."""
+    """Return each setting beside the one that has the preset's levels, and is otherwise the same, paired by seed."""
     rows = []
     for levels, seeds in runs.items():
         other = at_level(levels, preset)
         if other != levels and other in runs:
             pairs = [(m, scores(seeds, m), scores(runs[other], m)) for m in BESIDE]
             rows.append([*(value for _, value in levels), *(interval(*pair) for pair in pairs)])
-    return markdown_table([*factors_of(runs), *BESIDE], rows)
+    return markdown_table([*dict(next(iter(runs))), *BESIDE], rows)
 
 
 def ranking_table(runs: Runs) -> str:
@@ -147,7 +142,7 @@ def ranking_table(runs: Runs) -> str:
 
 
 def interval(measure: str, one: Mapping[int, float], other: Mapping[int, float]) -> str:
-    """The mean of paired differences with its 95 % interval, and how many seeds there are."""
+    """Return the mean of paired differences with its 95 % interval, and how many seeds there are."""
     percent = measure.endswith(PERCENT)
     gain, form = paired(one, other, scale=100 if percent else 1), "+.1f" if percent else "+.2f"
     if gain.seeds == 0:
@@ -156,27 +151,14 @@ def interval(measure: str, one: Mapping[int, float], other: Mapping[int, float])
     return f"{mean} (1 seed)" if gain.seeds == 1 else f"{mean} [{low}, {high}] ({gain.seeds})"
 
 
-def only_at(runs: Runs, fixed: Sequence[str]) -> Runs:
-    """The runs at some levels, FACTOR=LEVEL, by the levels of the other factors."""
-    for level in fixed:
-        name, _, value = level.partition("=")
-        there = {levels: seeds for levels, seeds in runs.items() if (name, value) in levels}
-        if not there:
-            known = sorted({"=".join(level) for levels in runs for level in levels})
-            raise SystemExit(f"--at {level}: no run is there; they are at {', '.join(known)}")
-        runs = {tuple(x for x in levels if x[0] != name): seeds for levels, seeds in there.items()}
-    return runs
-
-
-def report(results: Results, parts: tuple[str, ...], fixed: Sequence[str] = ()) -> str:
-    """All tables of some parts, as Markdown; of the runs at some levels alone."""
+def report(results: Results, parts: Sequence[str]) -> str:
+    """Return all tables of some parts, as Markdown."""
     sections = []
     for part in parts:
         runs = of_part(results, part)
         if not runs:
             continue
-        runs = only_at(runs, fixed)
-        sections += [f"### {', '.join([part, *fixed])}\n"]
+        sections += [f"### {part}\n"]
         if part == "regime":
             sections += ["From best to worst:\n", ranking_table(runs)]
         else:

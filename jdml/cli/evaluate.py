@@ -12,6 +12,7 @@ from typing import Any, Literal
 import numpy as np
 
 from jdml._paths import expand_user
+from jdml.cli.terminal import print_table
 from jdml.ops.checks import Rerank
 
 GALLERY = ("gallery_embeddings", "gallery_labels")
@@ -73,9 +74,6 @@ class Evaluate:
 
     def execute(self) -> None:
         """Read, measure, show."""
-        from jdml.cli.terminal import print_table
-        from jdml.runs.run_files import write_json
-
         if self.json not in (None, "-") and not Path(str(self.json)).absolute().parent.is_dir():
             raise ValueError(f"--json {self.json}: there is no folder to write it into")
         metrics = self._measure(self._grouped(self._read()))
@@ -86,13 +84,15 @@ class Evaluate:
         levels = ["value"] if len(rows[0]) == 2 else [f"level {n}" for n in range(len(rows[0]) - 1)]
         print_table(f"{self.file}", ["metric", *levels], rows)
         if self.json is not None:
+            from jdml.runs.run_files import write_json
+
             write_json(self.json, metrics)
 
     def _measure(self, arrays: Mapping[str, np.ndarray]) -> dict[str, Any]:
-        """Metrics by name, as plain numbers; what is to be known of them goes to stderr."""
+        """Return metrics by name, as plain numbers; warnings go to stderr."""
         from jdml.metrics.arrays import evaluate_arrays
 
-        with warnings.catch_warnings(record=True, action="always", category=UserWarning) as told:
+        with warnings.catch_warnings(record=True, action="always", category=UserWarning) as warned:
             metrics = evaluate_arrays(
                 arrays,
                 embeddings=self.embeddings,
@@ -110,12 +110,12 @@ class Evaluate:
                 on_sphere=self.normalize == "sphere",
                 clustered=self.nmi,
             )
-        for warning in told:
+        for warning in warned:
             print(f"note: {warning.message}", file=sys.stderr)
         return metrics
 
     def _grouped(self, arrays: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The arrays, with a column of a table where one was named."""
+        """Return the arrays, with a column of a table where one was named."""
         from jdml.data.table import read_column
 
         table, _, column = (self.ignore_same or "").rpartition(":")
@@ -138,12 +138,12 @@ class Evaluate:
         return ChainMap(found, arrays)  # type: ignore[arg-type]  # nothing is written
 
     def _read(self) -> Mapping[str, Any]:
-        """The arrays by the names of the options: those of the file, and .npy files of their own."""
+        """Return the arrays by the names of the options: those of the file, and .npy files of their own."""
         from jdml.data.arrays import read_array, read_arrays
 
         lone = self.file.suffix == ".npy"
-        if lone:
-            self._check_lone()
+        if lone and self.labels == "labels":
+            raise ValueError(f"--labels must be the .npy file with the labels of {self.file}")
         arrays = {self.embeddings: read_array(self.file)} if lone else read_arrays(self.file)
         named = {
             name: getattr(self, name)
@@ -162,15 +162,3 @@ class Evaluate:
                 files[f"gallery_{self.ignore_same}"] = path.with_name(f"gallery_{path.name}")
         apart = {name: read_array(file) for name, file in files.items()}
         return ChainMap(apart, arrays)  # type: ignore[arg-type]  # nothing is written
-
-    def _check_lone(self) -> None:
-        """Refuse names of arrays where there are files alone."""
-        if self.labels == "labels":
-            raise ValueError(f"--labels must be the .npy file with the labels of {self.file}")
-        given = {name: getattr(self, name) for name in GALLERY if getattr(self, name) != name}
-        if len(given) == 1:
-            ((name, file),) = given.items()
-            (other,) = set(GALLERY) - {name}
-            raise ValueError(
-                f"--{name.replace('_', '-')} {file} needs --{other.replace('_', '-')}, another .npy file"
-            )

@@ -20,7 +20,7 @@ def sample_classes(
     where: Array | None = None,
     axis_name: str | tuple[str, ...] | None = None,
 ) -> Drawn:
-    """Return ``[S, K, D]``, the proxies of a batch's classes and of others at random, and the labels ``[B]`` among them.
+    """Return ``[S, K, D]``, the proxies of a batch's classes and of random others, and the labels ``[B]`` among them.
 
     S is rounded up to a multiple of the devices, each of which draws among its own classes where they divide C; rows
     that do not count have label −1.
