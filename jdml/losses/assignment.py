@@ -313,7 +313,7 @@ def assign(
     by_class = axis.holds_part("proxies", centres)
     here, per_class, _ = centres.shape
     classes = here * axis.size if by_class else here
-    rows = _valid_rows(labels, where, classes)
+    rows = rows_of_classes(labels, where, classes)
     dtype = accumulate_in(embeddings, centres)
     on_sphere = normalize is ops.sphere
     before = None if on_sphere else normalize
@@ -346,7 +346,7 @@ def assign(
     )
 
 
-def _valid_rows(labels: Array, where: Array | None, classes: int) -> Array:
+def rows_of_classes(labels: Array, where: Array | None, classes: int) -> Array:
     """``[B]`` bool: the rows that ``where`` keeps and whose label is a class."""
     known = (labels >= 0) & (labels < classes)
     rows = known

@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from jdml.losses.assignment import rows_of_classes
 from jdml.ops import checks
 from jdml.ops.keys import portable_key
 from jdml.ops.meshes import NOWHERE, Axis, as_axis, from_parts
@@ -35,12 +36,10 @@ def sample_classes(
     classes = len(proxies) * (axis.size if by_class else 1)
     checks.check_classes(labels, classes, "proxies", where)
     labels = checks.widen_labels(labels)
-    known = (labels >= 0) & (labels < classes)
-    hidden = jnp.zeros(len(labels), bool) if where is None else ~where
-    checks.require(known | hidden, f"labels[{{row}}] is {{0}}, expected 0…{classes - 1}", labels)
+    rows = rows_of_classes(labels, where, classes)
     given = checks.check_key("key", key, needed_by=f"sampled_classes={number}")
     drawn_key = portable_key(given)
-    labels = jnp.where(known & ~hidden, labels, -1).astype(jnp.int32)
+    labels = jnp.where(rows, labels, -1).astype(jnp.int32)
 
     def draw(axis: Axis, proxies: Array, others: Drawn) -> Drawn:
         return _draw(axis, proxies, *others, number=number)
