@@ -12,8 +12,8 @@ import numpy as np
 from jdml import losses, objectives, ops
 from jdml.objectives import Objective
 from jdml.ops.checks import (
-    did_you_mean,
     finite,
+    no_setting,
     non_negative,
     one_of,
     plain_settings,
@@ -302,23 +302,18 @@ def _of_classes(value: Any) -> Any:
 
 def check_settings(loss_fn: Callable[..., Any], settings: Mapping[str, Any]) -> None:
     """Refuse settings that are not the loss's own hyper-parameters."""
-    shared = {
-        name
-        for core in (losses.compare, losses.assign)
-        for name in inspect.signature(core).parameters
-    } - set(PLAIN_OPTIONS)
+    cores = (losses.compare, losses.assign)
+    shared = {name for core in cores for name in inspect.signature(core).parameters}
     keywords = [
-        parameter.name
-        for parameter in inspect.signature(loss_fn).parameters.values()
-        if parameter.kind is parameter.KEYWORD_ONLY and parameter.name not in shared
+        name
+        for name, parameter in inspect.signature(loss_fn).parameters.items()
+        if parameter.kind is parameter.KEYWORD_ONLY and name not in shared - set(PLAIN_OPTIONS)
     ]
     own = [name for name in keywords if name not in PLAIN_OPTIONS]
     for name in settings:
         if name not in keywords:
-            raise RecipeError(
-                f"{{settings}}: {getattr(loss_fn, '__name__', 'the loss')} has no setting {name!r}; "
-                f"it has {', '.join(own) or 'none'}{did_you_mean(name, own)}"
-            )
+            owner = getattr(loss_fn, "__name__", "the loss")
+            raise RecipeError(f"{{settings}}: {no_setting(owner, name, own)}")
 
 
 def weighted(objective: Objective, weight: float) -> Objective:

@@ -12,6 +12,7 @@ from jdml import adapt, optim
 from jdml.ops.checks import (
     count,
     fraction_below_1,
+    no_setting,
     non_negative,
     one_of,
     optional,
@@ -95,9 +96,7 @@ class OptimizerConfig(Config):
         known = {"every": count, "factor": non_negative} if name == "step" else {}
         for setting, value in settings.items():
             if setting not in known:
-                raise RecipeError(
-                    f"{{schedule}} {name} has no setting {setting!r}; it has {', '.join(known) or 'none'}"
-                )
+                raise RecipeError(no_setting(f"{{schedule}} {name}", setting, known))
             check(f"{{schedule}} {name}: {setting}", value, known[setting])
         if name == "step" and "every" not in settings:
             raise RecipeError(

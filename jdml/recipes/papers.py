@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Any, Literal, get_args
 
 from jdml import registry
-from jdml.ops.checks import one_of
+from jdml.ops.checks import no_setting, one_of
 from jdml.recipes.ccp import PRESETS as CCP_PRESETS
 from jdml.recipes.ccp import ccp_recipe
 from jdml.recipes.method import METHODS
@@ -320,8 +320,7 @@ def recipe(
     known = settings_of(method)
     for name in settings:
         if name not in known:
-            has = ", ".join(sorted(known)) or "none"
-            raise ValueError(f"{method} has no setting {name!r}; it has {has}")
+            raise ValueError(no_setting(method, name, sorted(known)))
     if backbone is None and dataset in (*DATASETS, "folder"):
         backbone = "resnet50"
     if backbone is not None:

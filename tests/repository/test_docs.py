@@ -312,10 +312,12 @@ def public_functions() -> dict[str, Callable[..., object]]:
     functions: dict[str, Callable[..., object]] = {}
     for room in ROOMS:
         module = importlib.import_module(f"jdml.{room}")
-        for name in getattr(module, "__all__", None) or vars(module):
+        own = [
+            n for n, v in vars(module).items() if getattr(v, "__module__", "") == module.__name__
+        ]
+        for name in getattr(module, "__all__", [name for name in own if name[0] != "_"]):
             value = getattr(module, name)
-            own = hasattr(module, "__all__") or getattr(value, "__module__", "") == module.__name__
-            if own and name[0] != "_" and is_own_function(value) and value not in parts:
+            if is_own_function(value) and value not in parts:
                 functions[f"jdml.{room}.{name}"] = value
     return functions
 

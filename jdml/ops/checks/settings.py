@@ -49,6 +49,12 @@ def did_you_mean(word: Any, known: Iterable[str]) -> str:
     return f"; did you mean {near[0]}?" if near else ""
 
 
+def no_setting(owner: str, name: str, known: Iterable[str]) -> str:
+    """Return the message that something has no setting of a name, with those that it has."""
+    known = list(known)
+    return f"{owner} has no setting {name!r}{did_you_mean(name, known)}; it has {', '.join(known) or 'none'}"
+
+
 def plain_settings(name: str, settings: Any) -> dict[str, Any]:
     """Return settings as the plain values that JSON has, lists as tuples; refuse others.
 
@@ -144,10 +150,8 @@ def check_settings(function: Callable[..., Any], settings: Iterable[str]) -> Non
     known = _keywords(function)
     for name in settings:
         if known is not None and name not in known:
-            label = getattr(function, "__name__", type(function).__name__)
             raise TypeError(
-                f"{label} has no setting {name!r}{did_you_mean(name, known)}; "
-                f"it has {', '.join(known) or 'none'}"
+                no_setting(getattr(function, "__name__", type(function).__name__), name, known)
             )
 
 
