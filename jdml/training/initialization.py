@@ -205,14 +205,7 @@ def start_head(
 
 
 def dense_head(params: Tree) -> tuple[str, tuple[int, int]]:
-    """Give the path of the head's one dense layer, and its kernel's shape ``(C, D)``.
-
-    Args:
-        params: of the network, or their shapes.
-
-    Raises:
-        ValueError: none, several, another layer, or ``C < D``.
-    """
+    """Give the path of the head's one dense layer, and its kernel's shape ``(C, D)``."""
     of_head: dict[str, Any] = {
         path: leaf.shape
         for path, leaf in zip(adapt.paths(params), jax.tree.leaves(params), strict=True)
