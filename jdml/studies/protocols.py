@@ -31,7 +31,12 @@ RECALL_AT, NDCG_AT = (1, 2, 4, 8), (8,)
 
 
 class Retrieval(NamedTuple):
-    """What is searched for what."""
+    """What is searched for what.
+
+    Attributes:
+        queries: the test images.
+        gallery: where their like is searched; None: among the queries themselves.
+    """
 
     queries: Dataset
     gallery: Dataset | None = None
@@ -52,6 +57,22 @@ def conventional(
 
     Nothing is chosen by the test classes: the last parameters are scored. CCP, which needs a metric to tell when a
     problem ends, holds out a quarter of the training classes and is scored at its best there.
+
+    Args:
+        recipe: how it is trained; ``evaluation.every`` is of evaluations on held-out classes, where there are any.
+        data: the training classes.
+        test: queries and gallery.
+        run: folder of the run, or a :class:`jdml.training.RunConfig`; None writes nothing.
+        train: what trains a model, such as ``partial(jdml.training.train, model=…, devices=…)``.
+        seed: of parameters, batches and augmentation.
+        recall_at: the k of R@k.
+        ndcg_at: the k of nDCG@k.
+
+    Returns:
+        ``R@k``, ``RP``, ``MAP@R``, ``nDCG@k``, ``MAP@1000`` and, where the recipe asks for it, ``NMI``.
+
+    Raises:
+        ValueError: settings that do not fit the data, naming them.
 
     Reference:
         Oh Song, Xiang, Jegelka & Savarese, *Deep Metric Learning via Lifted Structured Feature Embedding* (the splits).
@@ -75,6 +96,24 @@ def mlrc(
     ndcg_at: tuple[int, ...] = NDCG_AT,
 ) -> dict[str, dict[str, float]]:
     """Train four models, each on three quarters of the training classes and stopped by the fourth.
+
+    Args:
+        recipe: how it is trained; ``evaluation.every`` is of evaluations on held-out classes, where there are any.
+        data: the training classes.
+        test: queries and gallery.
+        run: folder of the runs, one subfolder each, or a :class:`jdml.training.RunConfig`; None writes nothing.
+        train: what trains a model, such as ``partial(jdml.training.train, model=…, devices=…)``.
+        seed: of parameters, batches and augmentation.
+        recall_at: the k of R@k.
+        ndcg_at: the k of nDCG@k.
+
+    Returns:
+        ``"separated"``: the mean of the four models' metrics and, as ``step``, of the steps until each had stopped;
+        ``"concatenated"``: those of their normalized embeddings side by side, normalized as each is (CCP: into the
+        ball); ``"std"``: the four models' sample standard deviation.
+
+    Raises:
+        ValueError: a fold in which no class has two images to validate with, or settings that do not fit the data.
 
     Reference:
         Musgrave, Belongie & Lim, *A Metric Learning Reality Check*.
@@ -107,6 +146,22 @@ def ablation(
     ndcg_at: tuple[int, ...] = NDCG_AT,
 ) -> dict[str, float]:
     """Train one model on two thirds of the training classes, stopped by the other third, as CCP's ablations are.
+
+    Args:
+        recipe: how it is trained; ``evaluation.every`` is of evaluations on held-out classes, where there are any.
+        data: the training classes.
+        test: queries and gallery.
+        run: folder of the run, or a :class:`jdml.training.RunConfig`; None writes nothing.
+        train: what trains a model, such as ``partial(jdml.training.train, model=…, devices=…)``.
+        seed: of parameters, batches and augmentation.
+        recall_at: the k of R@k.
+        ndcg_at: the k of nDCG@k.
+
+    Returns:
+        The metrics of :func:`conventional`, and ``step``, where the run had stopped.
+
+    Raises:
+        ValueError: settings that do not fit the data, naming them.
 
     Reference:
         Gürbüz, Can & Alatan, *Deep Metric Learning with Chance Constraints*, supplement, section 2.1.

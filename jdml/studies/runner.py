@@ -43,6 +43,27 @@ def run_study(
 ) -> dict[str, dict[str, Any]]:
     """Do all jobs that have no result yet, as far as time goes, and return the results that there are.
 
+    Args:
+        run: a module-level function from a job's settings to its metrics, both JSON-able.
+        jobs: settings by name.
+        out: the study's file, such as ``results.jsonl``: JSON lines, a job a line, sorted by name. Each is written,
+            atomically, when it is done. Several studies may share a file, also at the same time;
+            :func:`jdml.runs.results_store.read_results` reads all that it holds.
+        workers: processes at a time, each with its share of the cores.
+        minutes: begin no job after so many minutes; those that have begun end, and are kept. None: do all.
+        progress: show a progress bar with the job that ended last and the time that is left.
+
+    Returns:
+        By name: ``job``, ``metrics``, ``seconds`` and ``machine``.
+
+    Raises:
+        TypeError: ``minutes`` is not a number, or ``run`` no function that several workers can import.
+        ValueError: ``workers`` below 1, ``minutes`` below 0, ``out`` no ``.jsonl`` file, or a result that was made with
+            other settings, naming them.
+        Exception: what a job raised, of the same kind, naming the job; no job begins after it, those that have begun
+            end and are kept.
+        RuntimeError: a worker was killed, naming the jobs at work.
+
     Implementation notes:
         Start it again, after an interruption or with more minutes, and only what is missing runs. Jobs begin in their
         order, each when a worker is free. Several workers are processes of their own, which keep the memory that they
@@ -89,7 +110,18 @@ def run_study(
 
 
 def kept_results(jobs: Mapping[str, Job], out: str | Path) -> dict[str, dict[str, Any]]:
-    """Read a study's file, of which these jobs are to go on."""
+    """Read a study's file, of which these jobs are to go on.
+
+    Args:
+        jobs: settings by name.
+        out: the study's file.
+
+    Returns:
+        All its results, by name; empty where there is no file.
+
+    Raises:
+        ValueError: one of these jobs was made with other settings, naming them.
+    """
     kept = read_results(out)
     for name in (name for name in jobs if name in kept):
         _check_same(f"{name} in {out}", kept[name], jobs[name])
@@ -98,6 +130,14 @@ def kept_results(jobs: Mapping[str, Job], out: str | Path) -> dict[str, dict[str
 
 def over_seeds(results: Mapping[str, Mapping[str, Any]], name: str, metric: str) -> list[Any]:
     """The values of a metric in all runs that differ only in their seed.
+
+    Args:
+        results: of :func:`run_study`, with jobs named ``NAME-SEED``.
+        name: NAME.
+        metric: the metric; runs without it are left out.
+
+    Returns:
+        The values in the order of the jobs.
 
     Example:
         >>> runs = {f"triplet-{seed}": {"metrics": {"R@1": value}} for seed, value in enumerate((0.4, 0.5))}
@@ -112,6 +152,17 @@ def by_seed(
     results: Mapping[str, Mapping[str, Any]], metric: str, /, **settings: Any
 ) -> dict[int, Any]:
     """The values of a metric by seed, in the runs of some settings.
+
+    Args:
+        results: of :func:`run_study` or :func:`~jdml.runs.results_store.read_results`, with jobs that have a ``seed``.
+        metric: the metric; runs without it, or without a seed, are left out.
+        **settings: what the runs' jobs have, among other settings.
+
+    Returns:
+        The values in the order of the results; what :func:`jdml.report.paired` compares.
+
+    Raises:
+        ValueError: two runs of a seed have these settings.
 
     Example:
         >>> runs = {
