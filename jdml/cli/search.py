@@ -54,7 +54,7 @@ class Search:
     def execute(self) -> None:
         """Search, show, write."""
         from jdml.cli.terminal import print_table
-        from jdml.report.searching import search_images
+        from jdml.report.image_search import search_images
         from jdml.runs.run_files import write_json
         from jdml.training import load
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from jdml._optional_imports import require_package
 from jdml.models.tensors import replacing
-from jdml.report.seen import label_name
+from jdml.report.embedding_analysis import label_name
 
 Panel = tuple[str, np.ndarray, np.ndarray]
 

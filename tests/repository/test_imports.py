@@ -53,8 +53,8 @@ ALLOWED = {
     "recipes": METHODS,
     "runs": METHODS | {"recipes"},
     "training": SAVED,
-    "studies": SAVED | {"training"},
-    "report": SAVED | {"training", "studies"},
+    "report": SAVED,
+    "studies": SAVED | {"training", "report"},
     "cli": SAVED | {"training", "studies", "report", "compilation_cache"},
     "__main__": {"cli"},
 }

@@ -200,7 +200,7 @@ def _option(kind: Any, name: str, hint: Any, value: Any, own: Sequence[Any], sho
         aliases=ALIASES.get(name),
         help=text,
         help_behavior_hint="" if default is None else f"(default: {default})",
-        metavar=name.upper() if required else metavar,
+        metavar=name.upper() + " ..." * (get_origin(hint) is tuple) if required else metavar,
     )
     if required:
         return Required[Annotated[hint, tyro.conf.Positional, argument]]

@@ -4,9 +4,19 @@ import warnings
 from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
 
+import jax.numpy as jnp
 import numpy as np
 
 from jdml._optional_imports import require_package
+from jdml.metrics import (
+    class_density,
+    evaluate_retrieval,
+    nearest,
+    proxy_distance,
+    proxy_spread,
+    spectral_decay,
+    uniformity,
+)
 
 NO_CLASS = "(no class)"
 """What a negative label is called, of rows that are of no class."""
@@ -18,16 +28,7 @@ BINS = 40
 
 
 class Neighbours(NamedTuple):
-    """Who is near whom.
-
-    Attributes:
-        indices: ``[N, k]``, the nearest other rows, nearest first.
-        distances: ``[N, k]``.
-        right: ``[N, k]``, whether they are of the row's class.
-        quality: ``[N]``, each row's MAP@R; NaN where no other row is of its class.
-        first: ``[N]``, whether the nearest is right (R@1); NaN likewise.
-        doubtful: rows of :func:`doubtful`, the one whose neighbours are nearest first.
-    """
+    """Who is near whom."""
 
     indices: np.ndarray
     distances: np.ndarray
@@ -37,21 +38,8 @@ class Neighbours(NamedTuple):
     doubtful: list[int]
 
 
-def look_up(embeddings: Any, labels: Any, k: int = 8) -> Neighbours:
-    """Find every row's nearest others, and how good they are.
-
-    Args:
-        embeddings: ``[N, D]``, compared as given.
-        labels: ``[N]`` integers.
-        k: neighbours of each.
-
-    Returns:
-        :class:`Neighbours`.
-    """
-    import jax.numpy as jnp
-
-    from jdml.metrics import evaluate_retrieval, nearest
-
+def nearest_neighbours(embeddings: Any, labels: Any, k: int = 8) -> Neighbours:
+    """Find every row's nearest others, and how good they are."""
     x, y = jnp.asarray(embeddings, jnp.float32), np.asarray(labels)
     near, rows = nearest(x, x, min(k, len(x) - 1), exclude_self=True)
     indices = np.asarray(rows)
@@ -60,21 +48,13 @@ def look_up(embeddings: Any, labels: Any, k: int = 8) -> Neighbours:
         warnings.simplefilter("ignore", UserWarning)
         scores = evaluate_retrieval(x, jnp.asarray(y), recall_at=(1,), per_query=True)
     quality, first = (np.asarray(scores[name], np.float64) for name in ("MAP@R", "R@1"))
-    doubts = doubtful(indices, y)
+    doubts = suspect_labels(indices, y)
     doubts = doubts[np.argsort(np.asarray(near)[doubts, 0], kind="stable")]
     return Neighbours(indices, np.asarray(near), right, quality, first, doubts.tolist())
 
 
 def hubs(indices: np.ndarray, most: int = 24) -> tuple[list[tuple[int, int]], float]:
     """Rows that are neighbours of too many.
-
-    Args:
-        indices: ``[N, k]``, of :class:`Neighbours`.
-        most: how many are returned.
-
-    Returns:
-        ``(row, of how many it is a neighbour)``, the most frequent first; and the skewness of these numbers over all
-        rows: 0 where all are neighbours alike, large where a few hubs take the places.
 
     Example:
         >>> hubs(np.array([[1], [0], [1], [1]]), most=1)[0]
@@ -91,15 +71,6 @@ def confused_pairs(
     indices: np.ndarray, labels: np.ndarray, most: int = 20
 ) -> list[tuple[int, int, int, float]]:
     """Pairs of classes that are taken for each other.
-
-    Args:
-        indices: ``[N, k]``, of :class:`Neighbours`.
-        labels: ``[N]``.
-        most: how many pairs are returned.
-
-    Returns:
-        ``(class, other class, how many neighbours, share)``: of the neighbours of rows of the two classes so many are
-        of the other one; the share is of all their neighbours. Most often confused first.
 
     Example:
         >>> confused_pairs(np.array([[1], [0], [3], [2]]), np.array([0, 1, 2, 2]))
@@ -122,21 +93,14 @@ def confused_pairs(
     return sorted(pairs, key=lambda pair: (-pair[3], -pair[2], pair[0], pair[1]))[:most]
 
 
-def doubtful(indices: np.ndarray, labels: np.ndarray, agree: int = 5, least: int = 3) -> np.ndarray:
+def suspect_labels(
+    indices: np.ndarray, labels: np.ndarray, agree: int = 5, least: int = 3
+) -> np.ndarray:
     """Find rows whose neighbours all say one other class: their labels may be wrong.
-
-    Args:
-        indices: ``[N, k]``, of :class:`Neighbours`.
-        labels: ``[N]``; negative ones are no class.
-        agree: how many neighbours, the nearest, must say it; of a class with fewer rows all of these.
-        least: rows of a class that may say so.
-
-    Returns:
-        The rows.
 
     Example:
         >>> near = np.array([[1, 2, 3], [0, 2, 3], [0, 1, 3], [4, 5, 6], [5, 6, 3], [4, 6, 3], [4, 5, 3]])
-        >>> doubtful(near, np.array([0, 0, 0, 0, 1, 1, 1]))
+        >>> suspect_labels(near, np.array([0, 0, 0, 0, 1, 1, 1]))
         array([3])
     """
     known, own, sizes = np.unique(labels, return_inverse=True, return_counts=True)
@@ -150,15 +114,7 @@ def doubtful(indices: np.ndarray, labels: np.ndarray, agree: int = 5, least: int
 
 
 def by_class(neighbours: Neighbours, labels: np.ndarray) -> list[tuple[int, int, float, float]]:
-    """Score every class.
-
-    Args:
-        neighbours: of :func:`look_up`.
-        labels: ``[N]``.
-
-    Returns:
-        ``(class, rows, R@1, MAP@R)``; classes of one row, which has nothing to find, are left out, and negative labels.
-    """
+    """Score every class."""
     rows = []
     for label in np.unique(labels[labels >= 0]):
         members = np.flatnonzero(labels == label)
@@ -169,33 +125,13 @@ def by_class(neighbours: Neighbours, labels: np.ndarray) -> list[tuple[int, int,
 
 
 def spectrum(embeddings: Any) -> np.ndarray:
-    """Singular values as shares of their sum, the largest first (not centred, as ``spectral_decay`` takes them).
-
-    Args:
-        embeddings: ``[N, D]``.
-
-    Returns:
-        ``[min(N, D)]``.
-    """
+    """Singular values as shares of their sum, the largest first (not centred, as ``spectral_decay`` takes them)."""
     values = np.linalg.svd(_sample(np.asarray(embeddings, np.float64))[0], compute_uv=False)
     return values / max(values.sum(), np.finfo(np.float64).tiny)
 
 
 def structure(embeddings: Any, labels: Any) -> dict[str, float]:
-    """Measure how embeddings fill their space, by at most 4,000 rows.
-
-    Args:
-        embeddings: ``[N, D]``.
-        labels: ``[N]`` integers.
-
-    Returns:
-        ``spectral decay``, ``density``, ``uniformity``, ``within`` and ``between``, the mean distances within and
-        between classes, and their ``ratio``.
-    """
-    import jax.numpy as jnp
-
-    from jdml import metrics
-
+    """Measure how embeddings fill their space, by at most 4,000 rows."""
     x, rows = _sample(np.asarray(embeddings, np.float32))
     y = np.asarray(labels)[rows]
     same, other = _pair_distances(x, y)
@@ -204,9 +140,9 @@ def structure(embeddings: Any, labels: Any) -> dict[str, float]:
     )
     points, classes = jnp.asarray(x), jnp.asarray(y, jnp.int32)
     return {
-        "spectral decay": float(metrics.spectral_decay(points)),
-        "density": float(metrics.class_density(points, classes)),
-        "uniformity": float(metrics.uniformity(points)),
+        "spectral decay": float(spectral_decay(points)),
+        "density": float(class_density(points, classes)),
+        "uniformity": float(uniformity(points)),
         "within": within,
         "between": between,
         "ratio": within / between if between else 0.0,
@@ -214,15 +150,7 @@ def structure(embeddings: Any, labels: Any) -> dict[str, float]:
 
 
 def distance_histogram(embeddings: Any, labels: Any) -> dict[str, list[float]]:
-    """Count distances within and between classes, as shares of each kind's pairs.
-
-    Args:
-        embeddings: ``[N, D]``; of more than 4,000 rows a sample.
-        labels: ``[N]``.
-
-    Returns:
-        ``edges`` ``[41]``, ``within`` and ``between`` ``[40]``.
-    """
+    """Count distances within and between classes, as shares of each kind's pairs."""
     x, rows = _sample(np.asarray(embeddings, np.float32))
     same, other = _pair_distances(x, np.asarray(labels)[rows])
     top = (
@@ -238,22 +166,7 @@ def distance_histogram(embeddings: Any, labels: Any) -> dict[str, list[float]]:
 
 
 def proxy_structure(proxies: Any, embeddings: Any, labels: Any) -> dict[str, float]:
-    """Measure how proxies stand to the embeddings that they stand for, on the unit sphere.
-
-    Args:
-        proxies: ``[C, K, D]`` or ``[C, D]``.
-        embeddings: ``[N, D]`` of images that were trained on.
-        labels: ``[N]`` integers in 0…C−1.
-
-    Returns:
-        ``proxy to its class`` (to the nearest embeddings of the class, each another), ``proxy to its class's mean``,
-        and, of several proxies, ``spread of a class's proxies``, their mean distance from each other, and ``proxies of
-        a class within 0.2 of each other``, a share of their pairs: near 1 where they act as one.
-    """
-    import jax.numpy as jnp
-
-    from jdml.metrics import proxy_distance, proxy_spread
-
+    """Measure how proxies stand to the embeddings that they stand for, on the unit sphere."""
     centres = unit(np.asarray(proxies, np.float64))
     centres = centres[:, None] if centres.ndim == 2 else centres
     x, y = unit(np.asarray(embeddings, np.float64)), np.asarray(labels)
@@ -280,21 +193,7 @@ def proxy_structure(proxies: Any, embeddings: Any, labels: Any) -> dict[str, flo
 def project(
     embeddings: Any, method: Projection = "pca", *, others: Any = None, seed: int = 0
 ) -> tuple[np.ndarray, np.ndarray, str]:
-    """Lay embeddings out in the plane.
-
-    Args:
-        embeddings: ``[N, D]``.
-        method: ``"pca"``, the plane of largest variance; ``"tsne"`` (scikit-learn) or ``"umap"`` (needs umap-learn),
-            which keep neighbours together and no distances. Rows that are all the same are one point.
-        others: ``[M, D]`` laid out with them, such as proxies.
-        seed: of t-SNE and UMAP.
-
-    Returns:
-        ``[N, 2]``, ``[M, 2]``, and in words what was done.
-
-    Raises:
-        ValueError: another method, or one whose library is not installed.
-    """
+    """Lay embeddings out in the plane."""
     x = np.asarray(embeddings, np.float64)
     more = np.zeros((0, x.shape[1])) if others is None else np.asarray(others, np.float64)
     if method == "pca":
@@ -333,14 +232,7 @@ def _of_one_size(x: np.ndarray) -> np.ndarray:
 
 
 def principal_axes(x: np.ndarray) -> tuple[np.ndarray, float]:
-    """The two directions of largest variance ``[D, 2]``, and what share of it they have.
-
-    Args:
-        x: ``[N, D]``.
-
-    Returns:
-        The axes, each with its largest entry positive, and their share.
-    """
+    """The two directions of largest variance ``[D, 2]``, and what share of it they have."""
     centred = x - x.mean(0)
     values, vectors = np.linalg.eigh(centred.T @ centred)
     axes = vectors[:, ::-1][:, :2]
@@ -358,15 +250,7 @@ def unit(x: np.ndarray) -> np.ndarray:
 
 
 def label_name(names: Sequence[Any] | None, label: Any) -> str:
-    """The name of a label, or the label; of a negative one that it is no class.
-
-    Args:
-        names: of label i.
-        label: the label.
-
-    Returns:
-        What it is called.
-    """
+    """The name of a label, or the label; of a negative one that it is no class."""
     if not isinstance(label, int | np.integer):
         return str(label)
     if label < 0:

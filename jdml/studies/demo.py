@@ -12,13 +12,21 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import flax.linen as nn
+import jax.numpy as jnp
 import numpy as np
 
 from jdml._optional_imports import progress_bar
 from jdml._paths import check_local
+from jdml.data import load
+from jdml.metrics import evaluate_retrieval
 from jdml.recipes import BatchConfig, LossConfig, NetworkConfig, OptimizerConfig, Recipe
+from jdml.report.embedding_analysis import project, unit
+from jdml.report.figures import scatter_grid
+from jdml.report.page import html_report
 from jdml.report.runs import Run
-from jdml.report.seen import project
+from jdml.report.tables import mean_std
+from jdml.runs.run_files import read_json, write_json
+from jdml.training import Embedder, Evaluation, RunConfig, train
 
 SEEN = (0, 1, 2, 3, 4, 5)
 COLUMNS = ("seen R@1", "seen MAP@R", "unseen R@1", "unseen MAP@R")
@@ -33,12 +41,7 @@ LAST = 3  # the scores of a run are the mean of its last three evaluations
 
 @dataclass(frozen=True)
 class Method:
-    """One method of the demo.
-
-    Attributes:
-        name: as the table shows it.
-        recipe: how it is trained, on embeddings scaled to length 1.
-    """
+    """One method of the demo."""
 
     name: str
     recipe: Recipe
@@ -62,14 +65,7 @@ class Parts(NamedTuple):
 
 
 class DemoResult(NamedTuple):
-    """What the demo found.
-
-    Attributes:
-        scores: ``{method: {column: one value per seed}}``, fractions.
-        points: ``{method: (seen [N, 2], unseen [M, 2])}``, the first seed's principal components.
-        seconds: wall time.
-        runs: every run, for the report; those of the first seed with their embeddings.
-    """
+    """What the demo found."""
 
     scores: dict[str, dict[str, list[float]]]
     points: dict[str, tuple[np.ndarray, np.ndarray]]
@@ -104,8 +100,6 @@ def methods() -> list[Method]:
 
 def load_parts() -> Parts:
     """Load the embedded digits: training images of 0–5 by parity; test images of 0–5; all of 6–9."""
-    from jdml.data import load
-
     train, test, everything = (load("digits", split=split) for split in ("train", "test", "all"))
     return Parts(
         train=train.select(np.isin(train.labels, SEEN)).relabel("parity"),
@@ -117,23 +111,7 @@ def load_parts() -> Parts:
 def run_demo(
     out_dir: str | Path, *, steps: int = 400, seeds: int = 3, progress: bool = True
 ) -> DemoResult:
-    """Train the four methods, and write the figure, the report and the numbers into a folder.
-
-    Args:
-        out_dir: the folder, for ``demo.png``, ``report.html``, ``metrics.json`` and ``config.json``.
-        steps: training steps of each run.
-        seeds: runs of each method.
-        progress: show a progress bar.
-
-    Returns:
-        A :class:`DemoResult`.
-
-    Raises:
-        ValueError: if ``steps`` or ``seeds`` is not positive; a folder that holds another run.
-    """
-    from jdml.report.page import html_report
-    from jdml.runs.run_files import read_json, write_json
-
+    """Train the four methods, and write the figure, the report and the numbers into a folder."""
     for name, value in (("steps", steps), ("seeds", seeds)):
         if value < 1:
             raise ValueError(f"{name} must be at least 1, got {value}")
@@ -171,8 +149,6 @@ def run_demo(
 
 def table(result: DemoResult) -> tuple[list[str], list[list[str]]]:
     """Return the result as a table's columns and rows: means ± standard deviations in percent."""
-    from jdml.report.tables import mean_std
-
     columns = ["method"] + [
         name.replace("unseen", "6–9").replace("seen", "0–5") for name in COLUMNS
     ]
@@ -185,8 +161,6 @@ def table(result: DemoResult) -> tuple[list[str], list[list[str]]]:
 
 def draw(result: DemoResult, parts: Parts, path: Path) -> Path:
     """Draw the figure: a column per method; above the digits 0–5, below 6–9."""
-    from jdml.report.figures import scatter_grid
-
     panels = [
         (name if row == 0 else "", points[row], part.labels)
         for row, part in enumerate((parts.seen, parts.unseen))
@@ -203,8 +177,6 @@ def draw(result: DemoResult, parts: Parts, path: Path) -> Path:
 
 def summary(result: DemoResult) -> list[str]:
     """Return what the table shows, in words: of the triplet loss without and with EPS, and whether seeds agree."""
-    from jdml.report.tables import mean_std
-
     if not {"triplet", "triplet + EPS"} <= result.scores.keys():
         return []
     without, with_eps = (result.scores[name] for name in ("triplet", "triplet + EPS"))
@@ -222,11 +194,9 @@ def _train(
     method: Method, parts: Parts, steps: int, seed: int
 ) -> tuple[Run, tuple[np.ndarray, np.ndarray]]:
     """Train one method once; return what a report shows of it, and its last embeddings in the plane."""
-    from jdml.training import Embedder, Evaluation, RunConfig
-    from jdml.training.train_recipe import train
 
     def embed(embedder: Embedder) -> tuple[np.ndarray, np.ndarray]:
-        return _unit(embedder(parts.seen.images)), _unit(embedder(parts.unseen.images))
+        return unit(embedder(parts.seen.images)), unit(embedder(parts.unseen.images))
 
     def evaluate(embedder: Embedder) -> dict[str, float]:
         seen, unseen = embed(embedder)
@@ -262,7 +232,7 @@ def _train(
             data=_together(parts.seen, parts.unseen),
             proxies=None if proxies is None else np.asarray(proxies),
             train=parts.train,
-            train_embeddings=_unit(result.embedder(parts.train.images)),
+            train_embeddings=unit(result.embedder(parts.train.images)),
         )
     return run, (project(seen)[0], project(unseen)[0])
 
@@ -278,17 +248,8 @@ def _together(first: Any, second: Any) -> Any:
 
 
 def _score(part: str, embeddings: np.ndarray, data: Any) -> dict[str, float]:
-    import jax.numpy as jnp
-
-    from jdml.metrics import evaluate_retrieval
-
     retrieval = evaluate_retrieval(jnp.asarray(embeddings), data.labels, recall_at=(1,))
     return {f"{part} {name}": float(retrieval[name]) for name in ("R@1", "MAP@R")}
-
-
-def _unit(vectors: np.ndarray) -> np.ndarray:
-    norms = np.linalg.norm(vectors, axis=1, keepdims=True)
-    return vectors / np.where(norms == 0, 1, norms)
 
 
 def _config(steps: int, seeds: int) -> dict[str, Any]:

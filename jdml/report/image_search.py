@@ -28,22 +28,6 @@ def search_images(
 ) -> list[dict[str, Any]]:
     """Find the nearest images of a gallery, by Euclidean distance; never the query itself, nor copies of it.
 
-    Args:
-        vectors: ``[Q, D]``, embeddings of the queries.
-        queries: Q names of their files.
-        gallery: what is searched.
-        k: how many are found for each, at most.
-        max_distance: what is farther is not found.
-        second_look: see :func:`jdml.metrics.arrays.evaluate_arrays`; distances are then those of the second look, which
-            leaves the query out, and sees other copies of it.
-
-    Returns:
-        For each query ``{"query": FILE, "found": [{"rank", "file", "distance", "label"}, …]}``, the nearest first: what
-        :func:`jdml.report.thumbnails.neighbour_sheet` draws. Without names of files rows stand in their place.
-
-    Raises:
-        ValueError: a gallery of another dimension.
-
     Example:
         >>> gallery = Embedded(np.array([[0.0], [2.0], [3.0]]), np.array(["cat", "dog", "dog"]))
         >>> (answer,) = search_images(np.array([[1.8]]), ["query.jpg"], gallery, k=1)
@@ -57,7 +41,7 @@ def search_images(
         )
     named = gallery.files is not None
     files = gallery.files.tolist() if gallery.files is not None else [*map(str, range(len(rows)))]
-    itself = _Itself(vectors, queries, rows, files)
+    itself = SelfMatch(vectors, queries, rows, files)
     asked, searched = jnp.asarray(vectors), jnp.asarray(rows, jnp.float32)
     own = _own_rows(asked, searched, itself) if named and second_look != "none" else None
     asked, searched, _, apart = look_again(second_look, asked, searched, own)
@@ -107,7 +91,7 @@ def _first(queries: Any, gallery: Any, apart: Any, k: int) -> tuple[Any, Any]:
     return np.take_along_axis(np.asarray(apart), order, axis=1), order
 
 
-class _Itself:
+class SelfMatch:
     """Tell whether a row of a gallery is a query: by another path, a copy of it, or as it was before it was moved."""
 
     def __init__(
@@ -118,6 +102,7 @@ class _Itself:
         self.real = RealFiles()
 
     def __call__(self, query: int, row: int) -> bool:
+        """Tell whether a row is the query."""
         asked, file = self.queries[query], self.files[row]
         if self.real(asked) == self.real(file) or self._same(asked, file):
             return True

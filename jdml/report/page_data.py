@@ -6,11 +6,14 @@ from typing import Any
 
 import numpy as np
 
-from jdml.report import method, seen
+from jdml.data import ImageFiles
+from jdml.report import embedding_analysis as analysis
+from jdml.report import method_panels
 from jdml.report.compare import Comparison
+from jdml.report.embedding_analysis import NO_CLASS
 from jdml.report.runs import Run
-from jdml.report.seen import NO_CLASS
 from jdml.report.thumbnails import thumbnails
+from jdml.runs.inference import load
 
 NEAR = 8
 """Neighbours that are looked up."""
@@ -25,23 +28,8 @@ ACROSS = 4096
 
 
 @dataclass
-class Look:
-    """One run's embeddings, looked at.
-
-    Attributes:
-        name: the run's.
-        data: what was embedded; its rows are those of the page.
-        rows: of the whole data set, which.
-        embeddings: ``[N, D]``.
-        view: the labelling that is shown first.
-        views: by labelling the labels ``[N]``, −1 of rows without a class.
-        neighbours: likewise.
-        maps: by projection: points, proxies, words.
-        structure: numbers by name.
-        proxy_numbers: of proxies, by name.
-        panels: the method's own pictures.
-        notes: what could not be shown, and why.
-    """
+class EmbeddingView:
+    """One run's embeddings, looked at."""
 
     name: str
     data: Any
@@ -49,7 +37,7 @@ class Look:
     embeddings: np.ndarray
     view: str | None
     views: Mapping[str, np.ndarray]
-    neighbours: dict[str, seen.Neighbours] = field(default_factory=dict)
+    neighbours: dict[str, analysis.Neighbours] = field(default_factory=dict)
     maps: dict[str, tuple[np.ndarray, np.ndarray, str]] = field(default_factory=dict)
     structure: dict[str, float] = field(default_factory=dict)
     proxy_numbers: dict[str, float] = field(default_factory=dict)
@@ -58,15 +46,8 @@ class Look:
     notes: list[str] = field(default_factory=list)
 
 
-def look_order(comparison: Comparison) -> list[Run]:
-    """The runs that are looked at: the first one of each row, if there is anything to see.
-
-    Args:
-        comparison: of the runs.
-
-    Returns:
-        Runs with embeddings or with a model.
-    """
+def runs_to_analyze(comparison: Comparison) -> list[Run]:
+    """The runs that are looked at: the first one of each row, if there is anything to see."""
     return [
         run
         for row in comparison.rows
@@ -75,31 +56,16 @@ def look_order(comparison: Comparison) -> list[Run]:
     ]
 
 
-def look_at(
-    run: Run, *, labels: str | None, projections: Sequence[seen.Projection], most: int
-) -> Look | str:
-    """Look at a run's embeddings.
-
-    Args:
-        run: the run.
-        labels: the labelling that is shown first.
-        projections: of the map.
-        most: rows at most.
-
-    Returns:
-        A :class:`Look`, or why there is none.
-
-    Raises:
-        ValueError: a labelling that the data do not have.
-    """
+def analyze_run(
+    run: Run, *, labels: str | None, projections: Sequence[analysis.Projection], most: int
+) -> EmbeddingView | str:
+    """EmbeddingView at a run's embeddings."""
     if run.data is None:
         return "its images are not at hand, so its embeddings are not shown"
     trained, vectors = None, run.embeddings
     rows = _some(len(run.data), most)
     data = run.data if len(rows) == len(run.data) else run.data.select(rows)
     if vectors is None:
-        from jdml.training import load
-
         try:
             trained = load(run.path or "")
         except (ValueError, FileNotFoundError) as error:
@@ -120,34 +86,27 @@ def look_at(
         raise ValueError(f"labels must be one of {', '.join(views) or 'none'}, got {labels!r}")
     first = labels or next(iter(views), None)
     views = {view: views[view] for view in sorted(views, key=lambda view: view != first)}
-    look = Look(run.name, data, rows, vectors, first, views)
+    look = EmbeddingView(run.name, data, rows, vectors, first, views)
     for view, numbers in views.items():
-        look.neighbours[view] = seen.look_up(vectors, numbers, NEAR)
+        look.neighbours[view] = analysis.nearest_neighbours(vectors, numbers, NEAR)
     if not views:
-        look.neighbours[""] = seen.look_up(vectors, np.zeros(len(vectors), np.int32), NEAR)
-    _see_proxies(look, run, trained)
+        look.neighbours[""] = analysis.nearest_neighbours(
+            vectors, np.zeros(len(vectors), np.int32), NEAR
+        )
+    _add_proxies(look, run, trained)
     proxies = _flat_proxies(look, run, trained)
     for projection in projections:
-        look.maps[projection] = seen.project(vectors, projection, others=proxies)
+        look.maps[projection] = analysis.project(vectors, projection, others=proxies)
     if first is not None:
-        look.structure = seen.structure(vectors, views[first])
+        look.structure = analysis.structure(vectors, views[first])
     if len(rows) < len(run.data):
         look.notes.append(f"a random choice of {len(rows):,} of {len(run.data):,} images")
     return look
 
 
-def looks_as_data(looks: Sequence[Look], pictures: int, room: int) -> dict[str, Any]:
-    """Lay out looks as what a page's script reads.
-
-    Args:
-        looks: all of them.
-        pictures: thumbnails of the page, all looks together.
-        room: characters that these may take.
-
-    Returns:
-        ``sets``: labels, names and thumbnails of each data set; ``looks``: what is seen of each run.
-    """
-    sets: list[list[Look]] = []
+def to_json(looks: Sequence[EmbeddingView], pictures: int, room: int) -> dict[str, Any]:
+    """Lay out looks as what a page's script reads."""
+    sets: list[list[EmbeddingView]] = []
     for look in looks:
         for same in sets:
             if _same_rows(same[0], look):
@@ -156,22 +115,20 @@ def looks_as_data(looks: Sequence[Look], pictures: int, room: int) -> dict[str, 
         else:
             sets.append([look])
     shown: list[dict[str, Any]] = []
-    told: list[dict[str, Any]] = []
+    views: list[dict[str, Any]] = []
     for number, same in enumerate(sets):
         share = max(1, len(sets))
         queries, rows = _chosen(same, pictures // share)
-        shown.append(_set_as_data(same[0], thumbnails(same[0].data.images, rows, room // share)))
-        told += [_look_as_data(look, number, queries) for look in same]
-    return {"sets": shown, "looks": told}
+        shown.append(_data_json(same[0], thumbnails(same[0].data.images, rows, room // share)))
+        views += [_view_json(look, number, queries) for look in same]
+    return {"sets": shown, "looks": views}
 
 
-def _set_as_data(look: Look, pictures: Mapping[int, str]) -> dict[str, Any]:
-    from jdml.data import ImageFiles
-
+def _data_json(look: EmbeddingView, pictures: Mapping[int, str]) -> dict[str, Any]:
     views = {}
     for view, labels in look.views.items():
         known, numbers = np.unique(labels, return_inverse=True)
-        names = [seen.label_name(look.data.class_names.get(view), label) for label in known]
+        names = [analysis.label_name(look.data.class_names.get(view), label) for label in known]
         none = 0 if known[0] < 0 else None
         views[view] = {"names": names, "labels": numbers.reshape(-1).tolist(), "none": none}
     images = look.data.images
@@ -187,9 +144,9 @@ def _set_as_data(look: Look, pictures: Mapping[int, str]) -> dict[str, Any]:
     }
 
 
-def _look_as_data(look: Look, number: int, queries: Sequence[int]) -> dict[str, Any]:
+def _view_json(look: EmbeddingView, number: int, queries: Sequence[int]) -> dict[str, Any]:
     any_view = next(iter(look.neighbours.values()))
-    hubs, skew = seen.hubs(any_view.indices)
+    hubs, skew = analysis.hubs(any_view.indices)
     views: dict[str, dict[str, Any]] = {}
     for view, labels in look.views.items():
         near = look.neighbours[view]
@@ -200,47 +157,47 @@ def _look_as_data(look: Look, number: int, queries: Sequence[int]) -> dict[str, 
             "doubtful": {
                 "count": len(near.doubtful),
                 "rows": doubtful,
-                **_near_as_data(near, doubtful),
+                **_neighbours_json(near, doubtful),
             },
             "nearest": _verdicts(near.first),
             "classes": [
                 [place[label], count, _rounded(first), _rounded(quality)]
-                for label, count, first, quality in seen.by_class(near, labels)
+                for label, count, first, quality in analysis.by_class(near, labels)
             ],
             "confused": [
                 [place[a], place[b], count, _rounded(share)]
-                for a, b, count, share in seen.confused_pairs(near.indices, labels)
+                for a, b, count, share in analysis.confused_pairs(near.indices, labels)
             ],
         }
-    histogram = look.view and seen.distance_histogram(look.embeddings, look.views[look.view])
+    histogram = look.view and analysis.distance_histogram(look.embeddings, look.views[look.view])
     return {
         "name": look.name,
         "set": number,
         "dim": look.embeddings.shape[1],
         "notes": look.notes,
         "queries": list(queries),
-        **_near_as_data(any_view, queries),
+        **_neighbours_json(any_view, queries),
         "views": views,
         "hubs": hubs,
         "skew": round(skew, 2),
-        "spectrum": [float(f"{share:.3g}") for share in seen.spectrum(look.embeddings)[:512]],
+        "spectrum": [float(f"{share:.3g}") for share in analysis.spectrum(look.embeddings)[:512]],
         "histogram": histogram
         and {name: [float(f"{v:.3g}") for v in counts] for name, counts in histogram.items()},
         "structure": {name: _rounded(value) for name, value in look.structure.items()},
         "proxies": {name: _rounded(value) for name, value in look.proxy_numbers.items()},
-        "maps": {name: _map_as_data(*drawn, look.proxy_names) for name, drawn in look.maps.items()},
+        "maps": {name: _map_json(*drawn, look.proxy_names) for name, drawn in look.maps.items()},
         "panels": look.panels,
     }
 
 
-def _near_as_data(near: seen.Neighbours, rows: Sequence[int]) -> dict[str, Any]:
+def _neighbours_json(near: analysis.Neighbours, rows: Sequence[int]) -> dict[str, Any]:
     return {
         "near": near.indices[list(rows), :SHOWN].tolist(),
         "distances": np.round(near.distances[list(rows), :SHOWN], 3).tolist(),
     }
 
 
-def _map_as_data(points: np.ndarray, proxies: np.ndarray, words: str, names: Any) -> dict[str, Any]:
+def _map_json(points: np.ndarray, proxies: np.ndarray, words: str, names: Any) -> dict[str, Any]:
     """Points on a raster, for the file's sake."""
     both = np.concatenate([points, proxies])
     low = both.min(0)
@@ -257,7 +214,7 @@ def _map_as_data(points: np.ndarray, proxies: np.ndarray, words: str, names: Any
     }
 
 
-def _chosen(looks: Sequence[Look], pictures: int) -> tuple[list[int], list[int]]:
+def _chosen(looks: Sequence[EmbeddingView], pictures: int) -> tuple[list[int], list[int]]:
     """Queries of the gallery, and all rows that get a picture: of both no more than there is room for."""
     room = pictures if pictures > 0 else 200
     queries: list[int] = []
@@ -276,7 +233,7 @@ def _chosen(looks: Sequence[Look], pictures: int) -> tuple[list[int], list[int]]
         queries.append(row)
         rows |= dict.fromkeys(new)
     for look in looks:
-        rows |= dict.fromkeys(row for row, _ in seen.hubs(_near(look))[0][:12])
+        rows |= dict.fromkeys(row for row, _ in analysis.hubs(_near(look))[0][:12])
     for row in np.random.default_rng(0).permutation(len(looks[0].data)):
         if len(rows) >= room:
             break
@@ -284,11 +241,11 @@ def _chosen(looks: Sequence[Look], pictures: int) -> tuple[list[int], list[int]]
     return queries, list(rows)[:pictures]
 
 
-def _near(look: Look) -> np.ndarray:
+def _near(look: EmbeddingView) -> np.ndarray:
     return next(iter(look.neighbours.values())).indices
 
 
-def _worst_and_others(looks: Sequence[Look]) -> Iterator[int]:
+def _worst_and_others(looks: Sequence[EmbeddingView]) -> Iterator[int]:
     """Rows in turns: of each run the worst of a class, then any other of it, class after class."""
     rng = np.random.default_rng(0)
     orders = []
@@ -310,7 +267,7 @@ def _worst_and_others(looks: Sequence[Look]) -> Iterator[int]:
             yield int(others[place])
 
 
-def _see_proxies(look: Look, run: Run, trained: Any) -> None:
+def _add_proxies(look: EmbeddingView, run: Run, trained: Any) -> None:
     """Where proxies stand to what was trained on, and the method's own picture."""
     learned = dict(trained.objective_params) if trained is not None else {}
     if run.proxies is not None:
@@ -340,16 +297,16 @@ def _see_proxies(look: Look, run: Run, trained: Any) -> None:
     vectors, labels = vectors[whole], train.labels[whole]
     if not len(vectors):
         return
-    look.proxy_numbers = seen.proxy_structure(learned["proxies"], vectors, labels)
+    look.proxy_numbers = analysis.proxy_structure(learned["proxies"], vectors, labels)
     try:
-        look.panels = method.panels(
+        look.panels = method_panels.panels(
             run.config, learned, vectors, labels, lambda label: names[label], run.path
         )
     except ModuleNotFoundError as error:
         look.notes.append(f"the method's own picture is not shown: {error}")
 
 
-def _flat_proxies(look: Look, run: Run, trained: Any) -> np.ndarray | None:
+def _flat_proxies(look: EmbeddingView, run: Run, trained: Any) -> np.ndarray | None:
     """Proxies as rows, normalized as embeddings are."""
     proxies = run.proxies
     if proxies is None and trained is not None:
@@ -360,10 +317,10 @@ def _flat_proxies(look: Look, run: Run, trained: Any) -> np.ndarray | None:
     if trained is not None and trained.normalize is not None:
         return np.asarray(trained.normalize(flat.astype(np.float32)), np.float64)
     lengths = np.linalg.norm(look.embeddings, axis=1)
-    return seen.unit(flat) if np.allclose(lengths, 1, atol=1e-3) else flat
+    return analysis.unit(flat) if np.allclose(lengths, 1, atol=1e-3) else flat
 
 
-def _same_rows(a: Look, b: Look) -> bool:
+def _same_rows(a: EmbeddingView, b: EmbeddingView) -> bool:
     return (
         a.data.name == b.data.name
         and np.array_equal(a.rows, b.rows)
@@ -374,8 +331,6 @@ def _same_rows(a: Look, b: Look) -> bool:
 
 
 def _same_images(a: Any, b: Any) -> bool:
-    from jdml.data import ImageFiles
-
     if isinstance(a, ImageFiles) and isinstance(b, ImageFiles):
         return list(map(str, a.files)) == list(map(str, b.files))
     pictures = [getattr(images, "ndim", 0) == 4 for images in (a, b)]

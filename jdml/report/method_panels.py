@@ -1,13 +1,17 @@
 """A method's own picture: PFML's field, NIR's densities around proxies, CCP's proxies before and after a problem."""
 
 import base64
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 
-from jdml.report.seen import principal_axes, unit
+from jdml import fields, flows
+from jdml.report.embedding_analysis import principal_axes, unit
+from jdml.runs.run_files import read_checkpoint
 
 SIDE = 72
 """Points of a picture's grid along a side."""
@@ -17,87 +21,71 @@ CHARGES = 1500
 Panel = dict[str, Any]
 
 
+class Learned(NamedTuple):
+    """What a method's picture is drawn from."""
+
+    config: Mapping[str, Any]
+    learned: Mapping[str, Any]
+    proxies: np.ndarray
+    embeddings: np.ndarray
+    labels: np.ndarray
+    classes: list[int]
+    name: Callable[[int], str]
+    folder: Path | None
+
+    @property
+    def loss(self) -> Mapping[str, Any]:
+        """The loss of the run's recipe; empty without one."""
+        loss = self.config.get("recipe", {}).get("loss")
+        return loss if isinstance(loss, Mapping) else {}
+
+
+Draw = Callable[[Learned], list[Panel]]
+DRAWN: list[Draw] = []
+"""The pictures of all methods; the first that has something to show is shown."""
+
+
+def method_picture(draw: Draw) -> Draw:
+    """Register a method's picture: a function that returns no panels for runs of other methods."""
+    DRAWN.append(draw)
+    return draw
+
+
 def panels(
     config: Mapping[str, Any],
     learned: Mapping[str, Any],
     embeddings: np.ndarray,
     labels: np.ndarray,
-    names: Any,
+    name: Callable[[int], str],
     folder: Path | None = None,
 ) -> list[Panel]:
-    """Draw what a run's method learned, as far as it has such a picture.
-
-    Args:
-        config: the run's.
-        learned: what its objective learned: ``proxies``, ``flow``.
-        embeddings: ``[N, D]`` of images that were trained on.
-        labels: ``[N]``, those that were trained on.
-        names: from a label to its name.
-        folder: the run's, for what only its checkpoints know.
-
-    Returns:
-        Pictures as plain values: titles, words, grids, points.
-    """
+    """Draw what a run's method learned as plain values: titles, words, grids, points; empty without such a picture."""
     if "proxies" not in learned or not len(embeddings):
         return []
     proxies = np.asarray(learned["proxies"], np.float64)
     proxies = proxies[:, None] if proxies.ndim == 2 else proxies
     rows = np.random.default_rng(0).permutation(len(embeddings))[:CHARGES]
     x, y = np.asarray(embeddings, np.float64)[rows], np.asarray(labels)[rows]
-    there, recipe = [c for c in _largest(y) if c < len(proxies)], config.get("recipe", {})
-    if "flow" in learned:
-        made = _flow(recipe, proxies.shape[-1])
-        return _densities(made, learned["flow"], proxies, x, y, there, names)
-    loss, settings = potential_of(recipe)
-    if loss is not None:
-        return _fields(loss, settings, proxies, x, y, there, names)
-    problems = _problems(config.get("callbacks", {}))
-    before, chosen = _changed(folder) if problems else (None, None)
-    if problems and before is not None and chosen is not None:
-        functions: dict[Any, Any] = {"ball": _into_ball, "sphere": unit}
-        normalize = functions.get(problems.get("normalize"), np.asarray)
-        return _changes(normalize(before), normalize(chosen), x, y, there, names)
-    return []
+    classes = [c for c in _largest(y) if c < len(proxies)][:PICTURES]
+    run = Learned(config, learned, proxies, x, y, classes, name, folder)
+    return next((drawn for draw in DRAWN if (drawn := draw(run))), [])
 
 
-def _loss(recipe: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the loss of a recipe; nothing where the folder has none with numbers."""
-    loss = recipe.get("loss")
-    return loss if isinstance(loss, Mapping) else {}
+POTENTIALS: dict[str, tuple[Callable[..., jax.Array], tuple[str, ...]]] = {
+    "potential_field": (fields.potential, ("delta", "alpha", "repulsion_delta")),
+    "contrastive_potential": (fields.contrastive_potential, ("delta",)),
+}
+"""The potential of a loss, and which of its settings are the potential's."""
 
 
-def potential_of(recipe: Mapping[str, Any]) -> tuple[str | None, dict[str, float]]:
-    """Which potential a run had, if any, and its numbers.
-
-    Args:
-        recipe: the run's, as its folder has it.
-
-    Returns:
-        ``"potential"`` or ``"contrastive_potential"`` of :mod:`jdml.fields`, or None; δ and α by name.
-
-    Example:
-        >>> potential_of({"loss": {"name": "potential_field", "settings": {"delta": 0.3, "reduce_fn": "sum"}}})
-        ('potential', {'delta': 0.3})
-    """
-    kinds = {
-        "potential_field": ("potential", ("delta", "alpha", "repulsion_delta")),
-        "contrastive_potential": ("contrastive_potential", ("delta",)),
-    }
-    loss = _loss(recipe)
-    kind, known = kinds.get(str(loss.get("name")), (None, ()))
-    settings = loss.get("settings", {})
-    return kind, {name: float(settings[name]) for name in known if name in settings}
-
-
-def _fields(
-    kind: str, settings: dict[str, float], proxies: Any, x: Any, y: Any, there: Any, names: Any
-) -> list[Panel]:
-    """The potential that a sample of a class feels, in the plane of the charges' two principal axes."""
-    import jax
-    import jax.numpy as jnp
-
-    from jdml import fields
-
+@method_picture
+def potential_fields(run: Learned) -> list[Panel]:
+    """Draw the potential that a sample of a class feels, in the plane of the charges' two principal axes."""
+    if run.loss.get("name") not in POTENTIALS:
+        return []
+    potential, known = POTENTIALS[run.loss["name"]]
+    settings = {k: float(v) for k, v in run.loss.get("settings", {}).items() if k in known}
+    proxies, x, y = run.proxies, run.embeddings, run.labels
     count, each = proxies.shape[:2]
     of_proxies = unit(proxies.reshape(count * each, -1))
     owners = np.repeat(np.arange(count), each)
@@ -105,7 +93,6 @@ def _fields(
     centre, (axes, share) = charges.mean(0), principal_axes(charges)
     points = (charges - centre) @ axes
     grid, extent = _grid(points)
-    potential = getattr(fields, kind)
     places, sources = (
         jnp.asarray(array, jnp.float32) for array in (centre + grid @ axes.T, charges)
     )
@@ -118,13 +105,13 @@ def _fields(
         )
 
     panels = []
-    for label in there[:PICTURES]:
+    for label in run.classes:
         values = np.asarray(felt(label, places, sources), np.float64)
         values -= np.median(values)  # a potential is known up to a constant: far charges add one
         scale = np.median(np.abs(values)) or 1.0
         panels.append(
             {
-                "title": f"the field that {names(label)} feels",
+                "title": f"the field that {run.name(label)} feels",
                 "words": "A sample of this class is drawn from red to blue, where the potential is lower than in "
                 "half of the picture. Dots are samples, stars the learned charges (proxies); filled ones are of this "
                 "class. The field is that of the plane of the charges' two principal axes "
@@ -138,31 +125,26 @@ def _fields(
     return panels
 
 
-def _flow(recipe: Mapping[str, Any], dim: int) -> Any:
-    """The flow of a run: the released one, but where its recipe says otherwise."""
-    from jdml import flows
-
-    nir = _loss(recipe).get("method") or {}
-    return flows.preset(nir.get("flow", "released"), dim, dim, **nir.get("flow_settings", {}))
-
-
-def _densities(
-    made: Any, flow: Any, proxies: Any, x: Any, y: Any, there: Any, names: Any
-) -> list[Panel]:
-    """The level sets of the flow's density on the sphere around a proxy."""
-    import jax
-    import jax.numpy as jnp
-
-    centres, x = unit(proxies), unit(x)
+@method_picture
+def flow_densities(run: Learned) -> list[Panel]:
+    """Draw the level sets of NIR's density on the sphere around a proxy."""
+    if "flow" not in run.learned:
+        return []
+    nir, dim = run.loss.get("method") or {}, run.proxies.shape[-1]
+    flow = flows.preset(nir.get("flow", "released"), dim, dim, **nir.get("flow_settings", {}))
+    y = run.labels
+    centres, x = unit(run.proxies), unit(run.embeddings)
 
     @jax.jit
     def density(points: Any, proxy: Any) -> Any:
         condition = jnp.broadcast_to(proxy, points.shape)
-        of_class: Any = made.apply({"params": flow}, condition, method="distribution")
+        of_class: Any = flow.apply(
+            {"params": run.learned["flow"]}, condition, method="distribution"
+        )
         return of_class.log_prob(points)
 
     panels = []
-    for label in there[:PICTURES]:
+    for label in run.classes:
         own = x[y == label]
         proxy = centres[label, int(np.argmax((own @ centres[label].T).sum(0)))]
         outward = own - np.outer(own @ proxy, proxy)
@@ -182,7 +164,7 @@ def _densities(
         inside = np.abs(near).max(1) <= reach
         panels.append(
             {
-                "title": f"the density around the proxy of {names(label)}",
+                "title": f"the density around the proxy of {run.name(label)}",
                 "words": "Level sets of the flow's log-density on the sphere, by angle from the proxy (star): the "
                 "stronger the tint, the likelier. It is a slice through the proxy and the two axes along which the "
                 "class varies most; samples are drawn where they project to, those of this class filled.",
@@ -195,8 +177,16 @@ def _densities(
     return panels
 
 
-def _changes(before: Any, chosen: Any, x: Any, y: Any, there: Any, names: Any) -> list[Panel]:
-    """Proxies where a problem left them, and those that the next one began with."""
+@method_picture
+def new_proxies(run: Learned) -> list[Panel]:
+    """Draw CCP's proxies where a problem left them, and those that the next one began with."""
+    problems = _problems(run.config.get("callbacks", {}))
+    before, chosen = _changed(run.folder) if problems else (None, None)
+    if before is None or chosen is None:
+        return []
+    functions: dict[Any, Any] = {"ball": _into_ball, "sphere": unit}
+    normalize = functions.get(problems.get("normalize"), np.asarray)
+    before, chosen, x, y = normalize(before), normalize(chosen), run.embeddings, run.labels
     axes, share = principal_axes(x)
     centre = x.mean(0)
 
@@ -206,11 +196,11 @@ def _changes(before: Any, chosen: Any, x: Any, y: Any, there: Any, names: Any) -
     owners = np.repeat(np.arange(len(before)), before.shape[1])
     points = flat(x)
     panels = []
-    for label in there[:PICTURES]:
+    for label in run.classes:
         own = owners == label
         panels.append(
             {
-                "title": f"proxies of {names(label)} at the change of a problem",
+                "title": f"proxies of {run.name(label)} at the change of a problem",
                 "words": "Boxes: where the last problem that ended had left them. Stars: those that were chosen "
                 "for the next one, among samples that the boxes cover worst. Dots are samples as the trained network "
                 f"sees them (plane of their two principal axes, {100 * share:.0f} % of their variance).",
@@ -232,8 +222,6 @@ def _problems(callbacks: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def _changed(folder: Path | None) -> tuple[Any, Any]:
     """The proxies before and after the last change of a CCP problem, by a checkpoint."""
-    from jdml.runs.run_files import read_checkpoint
-
     checkpoint = None if folder is None else read_checkpoint(folder)
     carried = _problems((checkpoint or {}).get("callbacks", {}))
     if not int(carried.get("machine", {}).get("problem", 0)):

@@ -15,19 +15,13 @@ SCORED: tuple[Any, ...] = ("test", "query", "val", "all")
 """Parts of a data set, the first of which there is one is what is looked at."""
 
 
-def with_data(run: Run, source: str | None = None, data_dir: Path | None = None) -> tuple[Run, str]:
+def attach_images(
+    run: Run, source: str | None = None, data_dir: Path | None = None
+) -> tuple[Run, str]:
     """Give a run the images that it was scored on and those that it was trained on, as far as they are at hand.
 
-    Args:
-        run: of :func:`jdml.report.read_runs`; what :func:`jdml.report.html_report` shows of it needs its images.
-        source: what to embed instead of its own images.
-        data_dir: the folder of its data set, where it is another one now.
-
-    Returns:
-        The run, and why it has no images, if it has none.
-
     Example:
-        >>> with_data(Run("a run in memory"))[1]
+        >>> attach_images(Run("a run in memory"))[1]
         ''
     """
     if run.data is not None or not run.trained:
