@@ -257,7 +257,7 @@ class Benchmark:
     def _read(self, source: "Benchmark") -> tuple[tuple[Any, Any], tuple[str, ...]]:
         """Training and test images, and which counts are not the published ones."""
         from jdml import data
-        from jdml.data.checking import unlike_published
+        from jdml.data.integrity import unlike_published
 
         crops = data.conventional if self.task.protocol == "conventional" else data.mlrc
         train, test = read(source, crops(self.crop_size))

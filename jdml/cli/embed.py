@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from jdml.data.source import Source, Split, check_data_dir, read_source
+from jdml.data.image_source import Source, Split, check_data_dir, read_source
 from jdml.registry.extras import need
 from jdml.registry.places import check_file
 from jdml.training.embedded import ENDINGS, Embedded, write_embeddings

@@ -36,7 +36,7 @@ def started(command: str, options: Any) -> dict[str, Any]:
 def data_checksum(dataset: "Dataset") -> int:
     """Which images these are, wherever their folder lies: their pixels, or the names of their files, and the labels."""
     from jdml.data import ImageFiles
-    from jdml.data.lists import images_checksum
+    from jdml.data.listing import images_checksum
 
     if isinstance(dataset.images, ImageFiles):
         return images_checksum(dataset.images.files, dataset.labels)

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 
 from jdml.cli.embed import embed_source
-from jdml.data.source import check_data_dir, read_source
+from jdml.data.image_source import check_data_dir, read_source
 from jdml.registry.constraints import SecondLook
 from jdml.registry.places import at_home, check_file
 from jdml.training.embedded import Embedded, read_embeddings
@@ -161,7 +161,7 @@ def _of_file(path: Path, trained: Any, *, drawn: bool) -> Embedded:
 def _check_drawable(path: Path, files: np.ndarray | None) -> None:
     """Refuse a gallery that cannot be drawn, before any work."""
     from jdml.data.folder import image_named
-    from jdml.data.lists import first, missing
+    from jdml.data.listing import first, missing
 
     if files is None:
         raise ValueError(f"--out needs the names of image files, {path} has none")
@@ -177,7 +177,7 @@ def _queries(names: tuple[str, ...]) -> list[str]:
     """The images that queries stand for."""
     from jdml.data.folder import image_named
     from jdml.data.loading import read_path
-    from jdml.data.source import name_of
+    from jdml.data.image_source import name_of
 
     files: list[str] = []
     for path in (at_home(name) for name in names):

@@ -10,7 +10,7 @@ from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import getproxies
 
-from jdml.data.prepared import prepared
+from jdml.data.tfds import prepared
 from jdml.registry import DATASETS, tfds_sets
 from jdml.registry.extras import EXTRAS, MissingLibraryError, need
 from jdml.registry.places import check_local

@@ -10,9 +10,9 @@ from jdml.data.columns import TABLES, row_named
 from jdml.data.dataset import Dataset
 from jdml.data.folder import read_folder, tables_of
 from jdml.data.getting import folder_of
-from jdml.data.lists import Listing
-from jdml.data.table import ENDINGS
-from jdml.data.walk import image_files, unread_kinds
+from jdml.data.listing import Listing
+from jdml.data.csv_list import ENDINGS
+from jdml.data.image_discovery import image_files, unread_kinds
 from jdml.registry import DATASETS, file_sets
 from jdml.registry.datasets import table
 from jdml.registry.places import at_home, check_local

@@ -12,8 +12,8 @@ import numpy as np
 
 from jdml.data.dataset import Dataset
 from jdml.data.digits import check_split
-from jdml.data.lists import data_folder
-from jdml.data.prepared import prepared, read_prepared
+from jdml.data.listing import data_folder
+from jdml.data.tfds import prepared, read_prepared
 from jdml.registry.extras import need
 
 SPLITS = ("train", "test", "all")

@@ -11,7 +11,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jdml.data.source import RUN, told_of_run
+from jdml.data.image_source import RUN, told_of_run
 from jdml.registry.extras import need
 from jdml.registry.places import check_local, check_room
 from jdml.training.compared import compared, differences, grown, hint, told, told_apart

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jdml.data import Crops, ImageFiles
-from jdml.data.values import value_range
+from jdml.data.value_range import value_range
 from jdml.losses.comparison import Normalize
 from jdml.models.creation import Normalizer, create
 from jdml.recipes.loss import NORMALIZATIONS

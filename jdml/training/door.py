@@ -13,7 +13,7 @@ from jax.typing import ArrayLike
 
 from jdml.data import EpochSampler, ImageBatches, ImageFiles
 from jdml.data.dataset import check_channels
-from jdml.data.values import Range, check_alike, check_no_bytes, check_unit
+from jdml.data.value_range import Range, check_alike, check_no_bytes, check_unit
 from jdml.models.creation import Normalizer
 from jdml.training import foreign
 from jdml.training.placement import Tree

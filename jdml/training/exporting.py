@@ -8,7 +8,7 @@ from pathlib import Path
 
 import jax
 
-from jdml.data.source import RUN, told_of_run
+from jdml.data.image_source import RUN, told_of_run
 from jdml.models.tensors import replacing
 from jdml.registry.extras import need
 from jdml.registry.places import check_local

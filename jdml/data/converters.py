@@ -25,7 +25,7 @@ from jdml.data.rows import (
 )
 from jdml.data.tables import HELD
 from jdml.data.transforms import Crops
-from jdml.data.walk import RealFiles
+from jdml.data.image_discovery import RealFiles
 from jdml.registry.networks import SMALL_IMAGES
 from jdml.registry.places import at_home
 
