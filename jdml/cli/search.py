@@ -176,8 +176,8 @@ def _check_drawable(path: Path, files: np.ndarray | None) -> None:
 def _queries(names: tuple[str, ...]) -> list[str]:
     """The images that queries stand for."""
     from jdml.data.folder import image_named
-    from jdml.data.loading import read_path
     from jdml.data.image_source import name_of
+    from jdml.data.loading import read_path
 
     files: list[str] = []
     for path in (at_home(name) for name in names):

@@ -7,10 +7,10 @@ import numpy as np
 
 from jdml import data, registry
 from jdml.cli.options.data import DataOptions
+from jdml.data.image_discovery import counted
 from jdml.data.integrity import alone
 from jdml.data.loading import read_listing
 from jdml.data.splits import read_names
-from jdml.data.image_discovery import counted
 
 Scored = tuple[data.Dataset, data.Dataset | None]
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from jdml.data.columns import Classes, Images, read_columns, tables_in
 from jdml.data.dataset import Dataset, as_labels
+from jdml.data.image_discovery import RealFiles
 from jdml.data.images import ImageFiles, Readable, Row, decode, is_grey, named_if_bad
 from jdml.data.labelled import in_one_form, numbered
 from jdml.data.rows import (
@@ -25,7 +26,6 @@ from jdml.data.rows import (
 )
 from jdml.data.tables import HELD
 from jdml.data.transforms import Crops
-from jdml.data.image_discovery import RealFiles
 from jdml.registry.networks import SMALL_IMAGES
 from jdml.registry.places import at_home
 

@@ -10,12 +10,12 @@ from functools import cache
 from pathlib import Path
 
 from jdml.data.columns import Images, read_columns, row_named, tables_in
+from jdml.data.csv_list import ENDINGS, read_table
+from jdml.data.image_discovery import counted, image_files, images_in, kinds, subfolders, suffixes
 from jdml.data.images import Readable
 from jdml.data.labelled import PARTS, Labelled, as_listing, in_one_form
 from jdml.data.listing import Listing, data_folder, first
 from jdml.data.rows import images_of
-from jdml.data.csv_list import ENDINGS, read_table
-from jdml.data.image_discovery import counted, image_files, images_in, kinds, subfolders, suffixes
 from jdml.registry.places import at_home
 from jdml.registry.pointers import call_own, is_pointer, resolve_own
 

@@ -7,12 +7,12 @@ from textwrap import indent
 from typing import Any, NamedTuple
 
 from jdml.data.columns import TABLES, row_named
+from jdml.data.csv_list import ENDINGS
 from jdml.data.dataset import Dataset
 from jdml.data.folder import read_folder, tables_of
 from jdml.data.getting import folder_of
-from jdml.data.listing import Listing
-from jdml.data.csv_list import ENDINGS
 from jdml.data.image_discovery import image_files, unread_kinds
+from jdml.data.listing import Listing
 from jdml.registry import DATASETS, file_sets
 from jdml.registry.datasets import table
 from jdml.registry.places import at_home, check_local

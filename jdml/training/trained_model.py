@@ -15,8 +15,8 @@ from flax.errors import FlaxError
 
 from jdml.data import BadImageError, Crops, Dataset, ImageFiles
 from jdml.data.dataset import as_host, check_channels
-from jdml.data.loading import read_path
 from jdml.data.image_source import RUN, UNTOLD
+from jdml.data.loading import read_path
 from jdml.losses.comparison import Normalize
 from jdml.registry.constraints import one_of
 from jdml.registry.extras import need, progress_bar
