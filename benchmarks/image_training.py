@@ -22,8 +22,8 @@ import optax
 
 import jdml
 from jdml import models, objectives
+from jdml.distributed import Placement
 from jdml.training import create_state, embed, make_train_step
-from jdml.training.placement import Placement
 
 try:
     import torch

@@ -171,7 +171,7 @@ def write(path: Path | None, rows: Any, name: str | None = None, **others: Any) 
     if SMOKE:
         record["smoke"] = True
     if path.suffix == ".jsonl":
-        from jdml.training.records import keep_result  # here: its imports are not to be measured
+        from jdml.runs.results_store import keep_result  # here: its imports are not to be measured
 
         keep_result(path, name or _script(), record)
     else:
@@ -183,7 +183,7 @@ def read(path: Path | None, name: str | None = None) -> dict[str, Any] | None:
     if path is None or not path.is_file():
         return None
     if path.suffix == ".jsonl":
-        from jdml.training.records import read_results
+        from jdml.runs.results_store import read_results
 
         return read_results(path).get(name or _script())
     record: dict[str, Any] = json.loads(path.read_text())

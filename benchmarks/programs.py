@@ -17,12 +17,12 @@ from jax.sharding import PartitionSpec as P
 
 import jdml
 from jdml import ccp, mining, models, objectives
+from jdml.distributed import Placement, class_shards
 from jdml.flows import ConditionalFlow, preset
 from jdml.metrics import answers, galleries, neighbors, retrieval
 from jdml.ops import streams
 from jdml.training import TrainState, make_train_step
 from jdml.training.loss_scale import with_loss_scale
-from jdml.training.placement import Placement, class_shards
 
 BATCH, DIM, CLASSES = 1_024, 512, 1_000
 MANY, MANY_CLASSES, MOST = 32_768, 11_318, 262_144

@@ -10,9 +10,9 @@ from typing import Any
 import tyro
 
 from experiments import smoke
+from jdml.runs.results_store import read_results
+from jdml.studies.runner import run_study
 from jdml.training import keep_freed_memory
-from jdml.training.records import read_results
-from jdml.training.study import run_study
 
 
 def resolved(path: Path | None) -> str | None:

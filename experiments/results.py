@@ -14,7 +14,7 @@ import numpy as np
 
 from experiments.omniglot.methods import PAPER as EPS_PAPER
 from jdml.report import markdown_table, mean_std
-from jdml.training.records import read_results
+from jdml.runs.results_store import read_results
 
 HERE = Path(__file__).parent
 START, END = "<!-- table -->", "<!-- end of table -->"

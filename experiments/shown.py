@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from jdml.report import mean_std
-from jdml.training.records import read_results
-from jdml.training.study import over_seeds
+from jdml.runs.results_store import read_results
+from jdml.studies.runner import over_seeds
 
 
 def cell(values: Sequence[float], scale: float = 100.0, digits: int = 1, none: str = "–") -> str:

@@ -14,7 +14,9 @@ if TYPE_CHECKING:
     from jdml import adapt as adapt
     from jdml import ccp as ccp
     from jdml import cli as cli
+    from jdml import compilation_cache as compilation_cache
     from jdml import data as data
+    from jdml import distributed as distributed
     from jdml import fields, losses, memory, metrics, mining, ops
     from jdml import flows as flows
     from jdml import models as models
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
     from jdml import recipes as recipes
     from jdml import registry as registry
     from jdml import report as report
+    from jdml import runs as runs
+    from jdml import studies as studies
     from jdml import testing as testing
     from jdml import training as training
     from jdml.losses import *
@@ -36,7 +40,9 @@ _ROOMS = (
     "adapt",
     "ccp",
     "cli",
+    "compilation_cache",
     "data",
+    "distributed",
     "fields",
     "flows",
     "losses",
@@ -50,6 +56,8 @@ _ROOMS = (
     "recipes",
     "registry",
     "report",
+    "runs",
+    "studies",
     "testing",
     "training",
 )

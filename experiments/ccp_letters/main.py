@@ -24,9 +24,9 @@ from jdml.ops import ball
 from jdml.recipes import CCPConfig, Recipe
 from jdml.recipes.ccp import NEVER
 from jdml.report import markdown_table, paired_table
-from jdml.training import RunConfig, by_recipe
+from jdml.studies.runner import by_seed
+from jdml.training import RunConfig, train_recipe
 from jdml.training.alternation import make_callback
-from jdml.training.study import by_seed
 
 STEPS, EVERY, RUN_PATIENCE, PATIENCE = small(10_000, 2), small(100, 1), 20, 3
 FOLDS, CLASSES = small(4, 2), small(8, 2)
@@ -133,9 +133,9 @@ def run(job: dict[str, Any], data_dir: str | None) -> dict[str, Any]:
     own = np.unique(train.labels, return_inverse=True)[1]
     train = dataclasses.replace(train, labels=own)
     recipe, seed = recipe_of(job, train.num_classes), job["seed"]
-    model, method = by_recipe.make_network(recipe, train), recipe.loss.method
-    problems = make_callback(method, recipe, model, train, by_recipe.MONITOR, seed=seed)
-    result = by_recipe.train(
+    model, method = train_recipe.make_network(recipe, train), recipe.loss.method
+    problems = make_callback(method, recipe, model, train, train_recipe.MONITOR, seed=seed)
+    result = train_recipe.train(
         recipe,
         train,
         validation=validation,

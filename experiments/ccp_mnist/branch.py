@@ -25,8 +25,8 @@ from jdml.ops import ball
 from jdml.recipes import CCPConfig, Recipe
 from jdml.recipes.ccp import NEVER
 from jdml.report import Paired, markdown_table, mean_std, paired
-from jdml.training import by_recipe
-from jdml.training.study import by_seed
+from jdml.studies.runner import by_seed
+from jdml.training import train_recipe
 
 PLATEAU = small(
     {"most": 10_000, "every": 50, "patience": 20}, {"most": 2, "every": 1, "patience": 5}
@@ -83,7 +83,7 @@ def recipe_of(way: str, steps: int = STEPS) -> Recipe:
 
 def measured(recipe: Recipe, parts: Parts, result: training.FitResult) -> dict[str, Any]:
     """What all runs have in common: how the last weights lie, and the way there."""
-    last = training.Embedder(by_recipe.make_network(recipe, parts.train), result.state)
+    last = training.Embedder(train_recipe.make_network(recipe, parts.train), result.state)
     seen, unseen = (
         class_covering(ball(jnp.asarray(last(part.images))), part.labels)
         for part in (parts.shown, parts.validation)

@@ -18,7 +18,7 @@ from experiments.options import InFolder, start
 from experiments.shown import beside, cell, cells, tell
 from experiments.smoke import small
 from jdml.report import curves, markdown_table, paired
-from jdml.training.study import over_seeds, run_study
+from jdml.studies.runner import over_seeds, run_study
 
 
 class Sweep(NamedTuple):

@@ -16,7 +16,7 @@ from jdml.metrics import class_covering
 from jdml.ops import ball
 from jdml.recipes import CCPConfig, Recipe
 from jdml.recipes.ccp import NEVER
-from jdml.training import Alternation, TrainState, by_recipe
+from jdml.training import Alternation, TrainState, train_recipe
 from jdml.training.alternation import AlternatingProblems, make_callback
 
 CLASSES = 10
@@ -193,7 +193,7 @@ def own_parts(job: dict[str, Any], recipe: Recipe, labels: np.ndarray) -> dict[s
     if recipe.loss.method is not None:
         return {}
     like = recipe_of({**job, "method": "CCP"})
-    own: dict[str, Any] = {"optimizer": by_recipe.make_optimizer(like, ("proxies",), 1)}
+    own: dict[str, Any] = {"optimizer": train_recipe.make_optimizer(like, ("proxies",), 1)}
     if job["method"] == "samples":
         number, seed = int(job["proxies_per_class"]), job["seed"]
         anchors, batches = number * CLASSES, recipe.batch.build(labels, seed)
@@ -208,7 +208,7 @@ def make_recorder(recipe: Recipe, parts: Parts, seed: int) -> Recorder | None:
     """What chooses the proxies of a recipe with problems, and notes what they come to."""
     if recipe.loss.method is None:
         return None
-    model = by_recipe.make_network(recipe, parts.train)
+    model = train_recipe.make_network(recipe, parts.train)
     made = make_callback(recipe.loss.method, recipe, model, parts.train, "validation", seed=seed)
     return Recorder(**vars(made), points=parts.shown, unseen=parts.validation)
 
@@ -224,7 +224,7 @@ def train(
 
     evaluation = training.Evaluation(evaluate, every, "validation", patience)
     own = {"evaluation": evaluation, "progress": False}
-    return by_recipe.train(recipe, parts.train, **own, **settings)
+    return train_recipe.train(recipe, parts.train, **own, **settings)
 
 
 def run(job: dict[str, Any]) -> dict[str, Any]:

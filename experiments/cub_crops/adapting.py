@@ -29,8 +29,8 @@ from experiments.smoke import SMOKE, record, small
 from jdml import data, models
 from jdml.recipes import Recipe
 from jdml.report import markdown_table, mean_std, paired, paired_table
-from jdml.training import Evaluation, RunConfig, by_recipe, pretrained
-from jdml.training.study import by_seed
+from jdml.studies.runner import by_seed
+from jdml.training import Evaluation, RunConfig, pretrained, train_recipe
 
 HERE = Path(__file__).parent
 HELD_OUT, SEEDS, FROZEN = small(4, 1), small((1, 2, 3), (1,)), "frozen features"
@@ -114,10 +114,10 @@ def run(
         found = jdml.evaluate_retrieval(x, scored.labels, recall_at=(1, 8))
         return {name: found[name] for name in COLUMNS}
 
-    model = by_recipe.make_network(recipe, train)
+    model = train_recipe.make_network(recipe, train)
     if once:
-        model = by_recipe.frozen(recipe, model, train, NORMALIZE, cache_folder=features)
-    result = by_recipe.train(
+        model = train_recipe.frozen(recipe, model, train, NORMALIZE, cache_folder=features)
+    result = train_recipe.train(
         recipe,
         train,
         model=model,
@@ -140,7 +140,7 @@ def on_digits(job: Mapping[str, Any], **places: Any) -> dict[str, Any]:
     recipe = recipe.replace(evaluation={"every": recipe.batch.steps})
     model = models.create("vit_s16", dim=recipe.network.dim).clone(**TINY)
     own = {"model": model, "validation": digits, "seed": job["seed"], "run": run}
-    result = by_recipe.train(recipe, digits, progress=False, **own)
+    result = train_recipe.train(recipe, digits, progress=False, **own)
     first, last = result.history[0], result.history[-1]
     return {"loss at first": first["loss"], "loss": last["loss"], "MAP@R": last["MAP@R"]}
 

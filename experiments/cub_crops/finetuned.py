@@ -28,9 +28,9 @@ from experiments.smoke import record, small
 from jdml import data, models
 from jdml.recipes import Recipe
 from jdml.report import Paired, holm, markdown_table, mean_std, paired
-from jdml.training import Devices, Evaluation, by_recipe, pretrained
-from jdml.training.records import read_results
-from jdml.training.study import by_seed
+from jdml.runs.results_store import read_results
+from jdml.studies.runner import by_seed
+from jdml.training import Devices, Evaluation, pretrained, train_recipe
 
 HERE = Path(__file__).parent
 Results = Mapping[str, Any]
@@ -107,7 +107,7 @@ def recipe_of(method: str) -> Recipe:
 @functools.lru_cache(maxsize=8)
 def parts_of_step(recipe: Recipe, rate: float, classes: int) -> tuple[Any, Any]:
     """Objective and optimizer, the same objects for all seeds, in which the network but its head has its own rate."""
-    objective, optimizer = by_recipe.parts_of_step(recipe, classes, 1, recipe.batch.num_steps(1))
+    objective, optimizer = train_recipe.parts_of_step(recipe, classes, 1, recipe.batch.num_steps(1))
 
     def slowed(updates: Any, _: Any) -> Any:
         factor = rate / recipe.optimizer.learning_rate
@@ -148,8 +148,8 @@ def fit(
     recipe: Recipe, parts: Parts, seed: int, weights: str | None, *, test: bool = True, **own: Any
 ) -> dict[str, Any]:
     """Train all of the network on random crops; what the best of the evaluations scores, and the curve of all."""
-    network = by_recipe.make_network(recipe, parts.train)
-    result = by_recipe.train(
+    network = train_recipe.make_network(recipe, parts.train)
+    result = train_recipe.train(
         recipe,
         parts.train,
         validation=parts.validation,

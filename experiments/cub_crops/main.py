@@ -26,7 +26,7 @@ from experiments.smoke import record, small
 from jdml import data, metrics
 from jdml.recipes import Recipe
 from jdml.report import embedding_map, gallery, markdown_table
-from jdml.training.study import run_study
+from jdml.studies.runner import run_study
 
 RATE, BATCH = 1e-3, {"classes": small(8, 2), "samples_per_class": small(10, 4)}
 HELD_OUT = small(4, 1)

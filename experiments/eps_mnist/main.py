@@ -20,9 +20,9 @@ from experiments.smoke import NETWORK, small
 from jdml import data, metrics
 from jdml.recipes import LossConfig, Recipe
 from jdml.report import markdown_table, mean_std, scatter_grid
-from jdml.training import Embedder, Evaluation, by_recipe
-from jdml.training.records import write_results
-from jdml.training.study import over_seeds, run_study
+from jdml.runs.results_store import write_results
+from jdml.studies.runner import over_seeds, run_study
+from jdml.training import Embedder, Evaluation, train_recipe
 
 LAST = 3  # the scores of a run are the mean over its last evaluations, a tenth of the run apart
 RANKS = (1, 5, 10)
@@ -102,7 +102,7 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
     scored = {"seen": parts.seen, "unseen": parts.unseen}
 
     def embed(embedder: Embedder, part: data.Dataset) -> np.ndarray:
-        return np.asarray(by_recipe.normalized(recipe, embedder(part.images)))
+        return np.asarray(train_recipe.normalized(recipe, embedder(part.images)))
 
     def evaluate(embedder: Embedder) -> dict[str, float]:
         if int(embedder.state.step) <= job["steps"] - LAST * every:
@@ -113,7 +113,7 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
         return found
 
     evaluation = Evaluation(evaluate, every)
-    result = by_recipe.train(
+    result = train_recipe.train(
         recipe, parts.train, seed=job["seed"], evaluation=evaluation, progress=False
     )
     last = [record for record in result.history if COLUMNS[0] in record]

@@ -26,8 +26,8 @@ from experiments.smoke import record, small
 from jdml import data, metrics, mining, models
 from jdml.recipes import Recipe
 from jdml.recipes.parsing import build_miner
-from jdml.training import Evaluation, by_recipe, pretrained, standard
-from jdml.training.study import run_study
+from jdml.studies.runner import run_study
+from jdml.training import Evaluation, pretrained, standard, train_recipe
 
 LEARNING_RATE = 5e-4
 PRETRAINED_RATE = 1e-5
@@ -170,11 +170,11 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
         return {"R@1": curve[-1]}
 
     own = own_keywords(job, recipe)
-    result = by_recipe.train(
+    result = train_recipe.train(
         recipe,
         with_copies(train) if job.get("distorted") else train,
         seed=job["seed"],
-        objective=by_recipe.make_objective(recipe, train.num_classes, **own),
+        objective=train_recipe.make_objective(recipe, train.num_classes, **own),
         state=pretrained(functools.partial(models.load_weights, weights)) if weights else None,
         evaluation=Evaluation(evaluate, every) if "points" in job else None,
         progress=False,

@@ -9,7 +9,7 @@ import numpy as np
 from experiments.shown import cells, draw_means, subplots
 from experiments.smoke import small
 from jdml.report import markdown_table, mean_std
-from jdml.training.study import over_seeds
+from jdml.studies.runner import over_seeds
 
 Results = dict[str, dict[str, Any]]
 PAPER = {  # R@1, 2, 4, 8 and NMI on letters; R@1, NMI+ on languages: Table 3, 80×80, ResNet-50

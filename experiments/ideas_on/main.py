@@ -22,7 +22,7 @@ from experiments.smoke import SMOKE, record, small
 from jdml.recipes import NIRConfig, Recipe
 from jdml.recipes.ccp import NEVER
 from jdml.report import markdown_table, paired
-from jdml.training.records import read_results
+from jdml.runs.results_store import read_results
 
 HERE = Path(__file__).parent
 SEEDS = small((1, 2, 3), (1,))

@@ -29,10 +29,10 @@ from experiments.recorded_recipes import from_flat
 from jdml import data
 from jdml.metrics import evaluate_retrieval
 from jdml.models.convolution import windows
-from jdml.training import by_recipe, make_indexed_step, standard
-from jdml.training.records import keep_result
+from jdml.runs.results_store import keep_result
+from jdml.studies.runner import kept_results
+from jdml.training import make_indexed_step, standard, train_recipe
 from jdml.training.schedule import Best, improve
-from jdml.training.study import kept_results
 
 MOST, LARGE = 24, 2048
 """Models of a program; rows of a batch from which on it has one."""
@@ -131,7 +131,7 @@ def run(unit: Mapping[str, list[Job]], data_dir: str | None, kept: str, frozen: 
             by_seed.setdefault(job["seed"], []).append(own)
     for seed, four in by_seed.items() if "of" not in jobs[0] else ():
         if test is not None and len(four) == protocol.FOLDS:
-            side = by_recipe.normalized(from_flat(jobs[0]["recipe"]), jnp.concatenate(four, 1))
+            side = train_recipe.normalized(from_flat(jobs[0]["recipe"]), jnp.concatenate(four, 1))
             rows.append(({**jobs[0], "seed": seed, "fold": None}, score(side, test)))
     seconds = round((time.perf_counter() - begun) / len(jobs), 1)
     machine = f"{platform.machine()}, {jax.devices()[0].device_kind}"
@@ -166,7 +166,7 @@ def fit(
         for number, labels in enumerate(models.held_out_labels):
             value = math.nan
             if number not in diverged:
-                x = by_recipe.normalized(recipe, vectors[number])
+                x = train_recipe.normalized(recipe, vectors[number])
                 value = float(evaluate_retrieval(x, labels, recall_at=(1,))["MAP@R"])
             best[number], better = improve(best[number], value, done)
             curves[number].append([done, round(value, 5)])
@@ -186,7 +186,7 @@ def fit(
     if test is None:
         return results, [None] * len(jobs)
     unseen = jnp.broadcast_to(jnp.asarray(test.images), (len(jobs), *test.images.shape))
-    return results, [by_recipe.normalized(recipe, x) for x in embed(*best_weights, unseen)]
+    return results, [train_recipe.normalized(recipe, x) for x in embed(*best_weights, unseen)]
 
 
 def _weights(states: Any) -> tuple[Any, Any]:
@@ -208,20 +208,22 @@ def _begin(jobs: Sequence[Job], data_dir: str | None) -> tuple[Any, Any, Models]
         raise ValueError(
             "models of a program must have as many letters, for all have the first's parameters"
         )
-    model = ByProducts(by_recipe.make_network(recipe, first))
+    model = ByProducts(train_recipe.make_network(recipe, first))
     per_epoch = max(1, len(first) // recipe.batch.rows)
     objective = objective_of(jobs[0]["method"], recipe, first.num_classes)
     if objective is None:
         steps = jobs[0]["steps"]
-        objective, optimizer = by_recipe.parts_of_step(recipe, first.num_classes, per_epoch, steps)
+        objective, optimizer = train_recipe.parts_of_step(
+            recipe, first.num_classes, per_epoch, steps
+        )
     else:
-        optimizer = by_recipe.make_optimizer(recipe, by_recipe.roles_of(objective), per_epoch)
+        optimizer = train_recipe.make_optimizer(recipe, train_recipe.roles_of(objective), per_epoch)
     parts = {"model": model, "objective": objective, "optimizer": optimizer}
     copied = levels.with_copies(whole) if any(own.get("augmented") for own in changes) else whole
     states, labels, rows = [], [], []
     for (train, _, own), change, seed in zip(loaded, changes, seeds, strict=True):
         at_first = recipe.replace(batch={"steps": 0})
-        states.append(by_recipe.train(at_first, train, seed=seed, progress=False, **parts).state)
+        states.append(train_recipe.train(at_first, train, seed=seed, progress=False, **parts).state)
         of_all = np.full(len(whole), -1, np.int32)
         of_all[own] = train.labels
         labels.append(np.tile(of_all, len(copied) // len(whole)))

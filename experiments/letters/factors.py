@@ -17,7 +17,7 @@ from experiments.letters.tables import LEAST, interval, single_models, tuned_mod
 from experiments.options import check_names, start
 from experiments.smoke import SMOKE, record, small
 from jdml.report import Paired, holm, markdown_table, paired
-from jdml.training.records import read_results
+from jdml.runs.results_store import read_results
 
 METHODS = small(
     ("circle", "FastAP", "InfoNCE", "ArcFace", "triplet", "EPS + margin", "MPA-DW"),

@@ -20,8 +20,8 @@ from experiments.options import check_names, start
 from experiments.recorded_recipes import from_flat, to_flat
 from experiments.smoke import NETWORK, SMOKE, small
 from jdml.recipes import Recipe
-from jdml.training.records import read_results
-from jdml.training.run_files import write_json
+from jdml.runs.results_store import read_results
+from jdml.runs.run_files import write_json
 
 TRIALS, LEADING, DEEP = small(10, 1), 12, 6
 if SMOKE:

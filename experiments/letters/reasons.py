@@ -16,7 +16,7 @@ from experiments.omniglot.methods import EASY
 from experiments.options import start
 from experiments.smoke import record, small
 from jdml.report import markdown_table, paired
-from jdml.training.records import read_results
+from jdml.runs.results_store import read_results
 
 SEED = 1
 WRONG, SCALE = 0.2, 12.0

@@ -16,7 +16,7 @@ from experiments.options import Kept
 from experiments.shown import curve
 from experiments.smoke import record
 from jdml import data
-from jdml.training import FitResult, RunConfig, by_recipe
+from jdml.training import FitResult, RunConfig, train_recipe
 
 HERE = Path(__file__).parent
 
@@ -84,7 +84,7 @@ def fit_one(job: Job, fold: int, data_dir: str | None, runs: Path) -> FitResult:
         each = np.arange(1 + levels.COPIES)[:, None]
         copies = levels.with_copies(whole).select((rows + len(whole) * each).ravel())
         train = dataclasses.replace(copies, labels=np.tile(train.labels, len(each)))
-    return by_recipe.train(
+    return train_recipe.train(
         recipe,
         train,
         validation=validation,
@@ -103,7 +103,7 @@ def folder_of(job: Job, fold: int, runs: Path) -> Path:
 
 def embedded(job: Job, result: FitResult, images: np.ndarray) -> Any:
     """Embeddings as retrieval compares them."""
-    return by_recipe.normalized(protocol.recipe_of(job), result.embedder(images))
+    return train_recipe.normalized(protocol.recipe_of(job), result.embedder(images))
 
 
 def together(job: Job, test: data.Dataset, data_dir: str | None, runs: Path) -> dict[str, float]:
@@ -114,4 +114,6 @@ def together(job: Job, test: data.Dataset, data_dir: str | None, runs: Path) -> 
     ]
     for fold in range(protocol.FOLDS):
         shutil.rmtree(folder_of(job, fold, runs))
-    return score(by_recipe.normalized(protocol.recipe_of(job), jnp.concatenate(vectors, 1)), test)
+    return score(
+        train_recipe.normalized(protocol.recipe_of(job), jnp.concatenate(vectors, 1)), test
+    )

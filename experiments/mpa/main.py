@@ -15,7 +15,7 @@ from experiments.potential_fields.study import LOSSES, TASKS, base_of, run
 from experiments.shown import beside, cells, draw_means, subplots, tell
 from experiments.smoke import small
 from jdml.report import markdown_table, mean_std
-from jdml.training.study import over_seeds, run_study
+from jdml.studies.runner import over_seeds, run_study
 
 NUMBERS = small((1, 4, 8, 12, 16), (1, 2))
 FAMILY = small(("SoftTriple", "MPA", "MPA-DW", "MPA-AP"), ("MPA",))

@@ -22,8 +22,8 @@ from experiments.smoke import record, small
 from jdml import optim
 from jdml.recipes import Recipe
 from jdml.report import markdown_table, paired_table
-from jdml.training import Evaluation, by_recipe
-from jdml.training.study import by_seed
+from jdml.studies.runner import by_seed
+from jdml.training import Evaluation, train_recipe
 
 STEPS, CLASSES, SAMPLES = small((600, 4, 40), (2, 2, 4))
 WARMUP = small(50, 1)
@@ -130,7 +130,7 @@ def run(job: dict[str, Any], data_dir: str | None) -> dict[str, Any]:
         x = jdml.sphere(jnp.asarray(embedder(images)))
         return {"R@1": jdml.evaluate_retrieval(x, letters[watched], recall_at=(1,))["R@1"]}
 
-    result = by_recipe.train(
+    result = train_recipe.train(
         recipe,
         train,
         optimizer=with_reset(recipe) if way.get("reset") else None,

@@ -18,7 +18,7 @@ from experiments.options import InFolder, resolved, start
 from experiments.shown import beside, cells, tell
 from experiments.smoke import SMOKE, small
 from jdml.report import markdown_table, mean_std, paired
-from jdml.training.study import over_seeds, run_study
+from jdml.studies.runner import over_seeds, run_study
 
 RETRIEVAL = ("R@1", "NMI", "mAP@1000")
 ABLATED = "ProxyAnchor"

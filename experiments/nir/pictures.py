@@ -14,8 +14,8 @@ from experiments.shown import subplots
 from experiments.smoke import FLOW, NETWORK, small
 from jdml import data, flows
 from jdml.recipes import BatchConfig, LossConfig, NetworkConfig, NIRConfig, OptimizerConfig, Recipe
-from jdml.training import by_recipe
-from jdml.training.study import over_seeds
+from jdml.studies.runner import over_seeds
+from jdml.training import train_recipe
 
 DIM = 3
 RATE = 1e-3
@@ -38,7 +38,7 @@ def train_on_sphere(regularized: bool, steps: int) -> tuple[dict[str, Any], np.n
         batch=BatchConfig(64, steps=steps),
         optimizer=OptimizerConfig(learning_rate=RATE, lr_multipliers={"proxies": 10.0}),
     )
-    result = by_recipe.train(recipe, train, progress=False)
+    result = train_recipe.train(recipe, train, progress=False)
     x = np.asarray(jdml.sphere(jnp.asarray(result.embedder(test.images))))
     return result.state.params, x, test.labels
 

@@ -16,7 +16,7 @@ from experiments.potential_fields.study import LOSSES, Parts, Task
 from experiments.smoke import FLOW, SMOKE, small
 from jdml import metrics, optim, training
 from jdml.recipes import BatchConfig, NIRConfig, Recipe
-from jdml.training import by_recipe
+from jdml.training import train_recipe
 
 OF_SPECIES = BatchConfig(classes=8, samples_per_class=10)
 TASKS = {**study.TASKS, "crops": Task(300, 128, 1e-3, ("species",) * 2, OF_SPECIES, None)}
@@ -70,7 +70,7 @@ def own_optimizer(job: dict[str, Any], recipe: Recipe) -> optax.GradientTransfor
     """Two ablations of the recipe's: clipped gradients; a rate of 0 at first, which is no warm-up. Else None."""
     clip, still = job["clip"], job.get("still")
     roles = ("proxies", "flow")
-    rules = by_recipe.make_optimizer(recipe, roles, 1)
+    rules = train_recipe.make_optimizer(recipe, roles, 1)
     if clip is not None:
         clips = dict.fromkeys(("backbone", "head", *roles), optax.clip_by_global_norm(clip))
         return optax.chain(optim.partition_by_role(clips, optim.backbone_and_head), rules)
@@ -113,7 +113,7 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
     _, test, labels = scored[0]
     recipe = recipe_of(job)
     try:
-        result = by_recipe.train(
+        result = train_recipe.train(
             recipe,
             train,
             model=make_model(job),
@@ -142,8 +142,8 @@ def step_times(job: dict[str, Any], repeats: int = 20) -> dict[str, float]:
     for method in METHODS:
         for name, nir in ((method, None), (f"{method} + NIR", NIR)):
             recipe = recipe_of({**job, "method": method, "nir": nir})
-            model = make_model(job) or by_recipe.make_network(recipe, train)
-            of_recipe = by_recipe.parts_of_step(recipe, train.num_classes, 1, job["steps"])
+            model = make_model(job) or train_recipe.make_network(recipe, train)
+            of_recipe = train_recipe.parts_of_step(recipe, train.num_classes, 1, job["steps"])
             steps[name] = training.make_train_step(model, *of_recipe)
             states[name] = training.create_state(model, *of_recipe, images[:1], seed=0)
     took: dict[str, list[float]] = {name: [] for name in steps}

@@ -37,7 +37,7 @@ from experiments.smoke import record, small
 from jdml import data, metrics
 from jdml.recipes import Recipe
 from jdml.report import markdown_table, paired
-from jdml.training.study import over_seeds, run_study
+from jdml.studies.runner import over_seeds, run_study
 
 RATE, BATCH = 5e-4, batch_of(small((4, 40), (2, 4)))
 LETTER_BATCH = batch_of((16, 10))

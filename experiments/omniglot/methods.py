@@ -15,8 +15,8 @@ from experiments.smoke import FLOW, NETWORK, small
 from jdml import data
 from jdml.recipes import CCPConfig, LossConfig, NetworkConfig, NIRConfig, ProxyConfig, Recipe
 from jdml.recipes.ccp import NEVER
-from jdml.training import Evaluation, FitResult, RunConfig, by_recipe
-from jdml.training.study import over_seeds
+from jdml.studies.runner import over_seeds
+from jdml.training import Evaluation, FitResult, RunConfig, train_recipe
 
 DIM = small(128, 8)
 MULTI = small(15, 2)  # proxies per class, where a loss takes several
@@ -193,7 +193,7 @@ def train(
         labels = parts.validation.views[view]
         return {"MAP@R": retrieve(recipe, embedder(parts.validation.images), labels)["MAP@R"]}
 
-    return by_recipe.train(
+    return train_recipe.train(
         recipe.replace(batch={"steps": steps}),
         parts.train,
         model=model,

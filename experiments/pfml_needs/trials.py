@@ -24,7 +24,7 @@ from jdml.recipes import (
     ProxyConfig,
     Recipe,
 )
-from jdml.training import FitResult, by_recipe
+from jdml.training import FitResult, train_recipe
 
 HELD_OUT_ALPHABETS = small(6, 1)
 DIGITS = 390
@@ -131,7 +131,7 @@ def learn(job: dict[str, Any], data_dir: str | None) -> dict[str, float]:
         noisy = data.corrupt_labels(train.labels, job["noise"], jax.random.key(job["seed"]))
         train = dataclasses.replace(train, labels=noisy)
     try:
-        result = by_recipe.train(recipe_of(job), train, seed=job["seed"], progress=False)
+        result = train_recipe.train(recipe_of(job), train, seed=job["seed"], progress=False)
     except FloatingPointError:
         return {"diverged": 1.0, "held out R@1": 0.0, "held out MAP@R": 0.0}
     proxies, scores = result.state.params.get("proxies"), score(result, parts)
@@ -184,8 +184,8 @@ def settle(job: dict[str, Any]) -> dict[str, float]:
     labels = np.repeat(np.arange(CLASSES), MODES * SAMPLES)
     modes = np.tile(np.repeat(np.arange(MODES), SAMPLES), CLASSES)
     key = jax.random.key(job["seed"])
-    objective = by_recipe.make_objective(recipe, CLASSES)
-    optimizer = by_recipe.make_optimizer(recipe, ("proxies",), 1)
+    objective = train_recipe.make_objective(recipe, CLASSES)
+    optimizer = train_recipe.make_optimizer(recipe, ("proxies",), 1)
     proxies = objective.init(key)["proxies"]
     if job["start"] == "samples":
         rows = [rng.choice(np.flatnonzero(labels == c), number, False) for c in range(CLASSES)]

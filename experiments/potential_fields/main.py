@@ -15,7 +15,7 @@ from experiments.shown import beside, cells, tell
 from experiments.smoke import SMOKE, small
 from jdml.registry import LOSSES as REGISTERED
 from jdml.report import markdown_table
-from jdml.training.study import over_seeds, run_study
+from jdml.studies.runner import over_seeds, run_study
 
 NOISE = 0.2
 CLEAN = ("PFML", "CPML", "MPA", "MPA-DW", "MPA-AP", "SoftTriple", "ProxyAnchor", "ProxyNCA*")

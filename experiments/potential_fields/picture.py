@@ -23,8 +23,8 @@ from jdml.recipes import (
     ProxyConfig,
     Recipe,
 )
-from jdml.training import by_recipe
-from jdml.training.study import over_seeds
+from jdml.studies.runner import over_seeds
+from jdml.training import train_recipe
 
 COLOURS = ("#1f77b4", "#d62728")
 Scene = tuple[np.ndarray, np.ndarray, np.ndarray]
@@ -58,7 +58,7 @@ def learned(steps: int = small(300, 2), shown: int = 60) -> Scene:
         batch=BatchConfig(64, steps=steps),
         optimizer=OptimizerConfig(learning_rate=1e-3, lr_multipliers={"proxies": 30.0}),
     )
-    result = by_recipe.train(recipe, train, progress=False)
+    result = train_recipe.train(recipe, train, progress=False)
     rows = np.concatenate([np.flatnonzero(train.labels == c)[:shown] for c in (0, 1)])
     samples = jdml.ball(jnp.asarray(result.embedder(train.images[rows])))
     proxies = jdml.ball(result.state.params["proxies"].reshape(-1, 2))

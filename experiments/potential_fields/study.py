@@ -18,7 +18,7 @@ from experiments.omniglot.methods import BASES
 from experiments.smoke import NETWORK, small
 from jdml import data, metrics
 from jdml.recipes import BatchConfig, LossConfig, NetworkConfig, OptimizerConfig, Recipe
-from jdml.training import Embedder, Evaluation, by_recipe
+from jdml.training import Embedder, Evaluation, train_recipe
 
 PROXY_RATE = 100.0  # the proxies' learning rate, in units of the model's
 CLIP = 5.0  # largest entry of the proxies' gradient, for charges that almost touch
@@ -145,7 +145,7 @@ def run(job: dict[str, Any]) -> dict[str, float]:
         return {}
 
     every = max(1, min(sampler.batches_per_epoch, steps) // POINTS)
-    result = by_recipe.train(
+    result = train_recipe.train(
         recipe,
         train,
         sampler=sampler,

@@ -31,8 +31,8 @@ from experiments.smoke import NETWORK, record, small
 from jdml.recipes import Recipe, recommended
 from jdml.recipes.default_recipe import Pretraining
 from jdml.report import Paired, markdown_table, paired
-from jdml.training import FitResult, RunConfig, by_recipe
-from jdml.training.records import read_results
+from jdml.runs.results_store import read_results
+from jdml.training import FitResult, RunConfig, train_recipe
 
 HERE = Path(__file__).parent
 RECOMMENDED = "recommended"
@@ -110,7 +110,7 @@ def run_letters(job: Mapping[str, Any], data_dir: str | None, **_: Any) -> Score
     recipe = letters.METHODS[TASKS["letters"].first]
     if job["method"] == RECOMMENDED:
         recipe = on_task(part.labels, "small", protocol.STEPS, letters.ROWS)
-    result = by_recipe.train(
+    result = train_recipe.train(
         recipe.replace(batch={"steps": protocol.STEPS}, evaluation={"every": every}),
         part,
         validation=validation,
@@ -119,7 +119,7 @@ def run_letters(job: Mapping[str, Any], data_dir: str | None, **_: Any) -> Score
         progress=False,
     )
     test = protocol.letters(data_dir, "test")
-    vectors = by_recipe.normalized(recipe, result.embedder(test.images))
+    vectors = train_recipe.normalized(recipe, result.embedder(test.images))
     return {**protocol.score(vectors, test), **best_of(result)}
 
 
@@ -147,7 +147,7 @@ def run_birds(
         head = "random" if job["method"] == PARTS[0] else "principal"
         recipe = recipe.replace(network={"head_init": head})
     result = train(recipe, parts, "class", steps=steps, seed=job["seed"], model=Head(DIM))
-    x = np.asarray(by_recipe.normalized(recipe, result.embedder(parts.test.images)))
+    x = np.asarray(train_recipe.normalized(recipe, result.embedder(parts.test.images)))
     found = retrieve(recipe, x, parts.test.labels)
     return {**{name: float(found[name]) for name in COLUMNS["birds"]}, **best_of(result)}
 

@@ -20,8 +20,8 @@ from experiments.shown import cell
 from experiments.smoke import record, small
 from jdml.recipes import Recipe
 from jdml.report import markdown_table, paired
-from jdml.training.records import read_results
-from jdml.training.study import by_seed
+from jdml.runs.results_store import read_results
+from jdml.studies.runner import by_seed
 
 ROWS = small(80, 8)
 """Of a batch, as all methods have there."""

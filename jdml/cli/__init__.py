@@ -86,17 +86,17 @@ def _run(words: list[str], *, own_process: bool) -> int:
         command = known.read(rest)
         messages.check_places(command)
         if known.computes:
-            compiled_programs = importlib.import_module("jdml.training.compiled_programs")
+            compiled_programs = importlib.import_module("jdml.compilation_cache")
             compiled_programs.keep_compiled_programs()
             if own_process:
-                importlib.import_module("jdml.training.process").keep_freed_memory()
+                importlib.import_module("jdml.runs.preemption").keep_freed_memory()
         return command.execute() or 0
     except BrokenPipeError:
         raise
     except (ValueError, TypeError, OSError, FloatingPointError, MemoryError) as error:
         return _fail(prog, messages.error_line(error) or "out of memory")
     except RuntimeError as error:
-        from jdml.training.process import EndedError
+        from jdml.distributed import EndedError
 
         if isinstance(error, EndedError):
             return _fail(prog, str(error))

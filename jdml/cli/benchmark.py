@@ -200,8 +200,8 @@ class Benchmark:
 
     def execute(self) -> None:
         """Train, score, show both rows, write metrics.json."""
-        from jdml.training.placement import writes
-        from jdml.training.run_files import write_json
+        from jdml.distributed import writes
+        from jdml.runs.run_files import write_json
 
         self.devices.join()
         self.check()
@@ -277,11 +277,11 @@ class Benchmark:
     def _measure(self, data: Any, test: Any) -> Rows:
         """Return metrics by row."""
         from jdml.data import ImageBatches, corrupt_labels
+        from jdml.distributed import writes
+        from jdml.studies.protocols import ablation, conventional, mlrc
         from jdml.training import Devices, RunConfig, pretrained, train
-        from jdml.training.by_recipe import make_network
-        from jdml.training.placement import writes
-        from jdml.training.protocols import ablation, conventional, mlrc
         from jdml.training.scoring import ndcg_ranks, recall_ranks
+        from jdml.training.train_recipe import make_network
 
         task, backbone = self.task, str(self.task.backbone)
         recipe, load = self.run_recipe(), self.weights.pretrained()
@@ -336,7 +336,7 @@ class Benchmark:
 
 def _check_folder(out: Path | None) -> None:
     """Refuse a folder of something else, whose scores the benchmark's would replace."""
-    from jdml.training.run_files import CONFIG, METRICS, is_of_benchmark, read_json
+    from jdml.runs.run_files import CONFIG, METRICS, is_of_benchmark, read_json
 
     if out is None:
         return
@@ -351,7 +351,7 @@ def _check_folder(out: Path | None) -> None:
 def read(source: Benchmark, crops: Any) -> tuple[Any, Any]:
     """The training classes, and what is searched for what."""
     from jdml import data
-    from jdml.training.protocols import Retrieval
+    from jdml.studies.protocols import Retrieval
 
     def load(split: str) -> Any:
         part = load_split(source.task.dataset, source.data.data_dir, split, transform=crops)

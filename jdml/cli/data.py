@@ -115,7 +115,7 @@ class Check:
         if not checked.problems:
             print("all is well")
         if self.json is not None:
-            from jdml.training.run_files import write_json
+            from jdml.runs.run_files import write_json
 
             found = {name: _plain(value) for name, value in vars(checked).items()}
             write_json(self.json, {"data": self.name, "dir": str(self.dir), **found})

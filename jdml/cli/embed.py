@@ -9,7 +9,7 @@ import numpy as np
 from jdml.data.image_source import Source, Split, check_data_dir, read_source
 from jdml.registry.extras import need
 from jdml.registry.places import check_file
-from jdml.training.embedded import ENDINGS, Embedded, write_embeddings
+from jdml.runs.embedding_io import ENDINGS, Embedded, write_embeddings
 
 
 @dataclass(frozen=True)

@@ -74,7 +74,7 @@ class Evaluate:
     def execute(self) -> None:
         """Read, measure, show."""
         from jdml.cli.terminal import print_table
-        from jdml.training.run_files import write_json
+        from jdml.runs.run_files import write_json
 
         if self.json not in (None, "-") and not Path(str(self.json)).absolute().parent.is_dir():
             raise ValueError(f"--json {self.json}: there is no folder to write it into")

@@ -28,8 +28,8 @@ class Export:
     def execute(self) -> None:
         """Export, say what was written."""
         from jdml.registry.extras import need
+        from jdml.runs.export import export_file
         from jdml.training import load
-        from jdml.training.exporting import export_file
 
         out = self.out or Path("model.safetensors")
         check_file("--out", out, (".safetensors", ".stablehlo"))

@@ -10,7 +10,7 @@ from jdml.cli.embed import embed_source
 from jdml.data.image_source import check_data_dir, read_source
 from jdml.registry.constraints import SecondLook
 from jdml.registry.places import at_home, check_file
-from jdml.training.embedded import Embedded, read_embeddings
+from jdml.runs.embedding_io import Embedded, read_embeddings
 
 PICTURES = (".png", ".jpg", ".pdf", ".svg")
 
@@ -61,8 +61,8 @@ class Search:
         """Search, show, write."""
         from jdml.cli.terminal import print_table
         from jdml.report.searching import search_images
+        from jdml.runs.run_files import write_json
         from jdml.training import load
-        from jdml.training.run_files import write_json
 
         self._check()
         trained = load(self.run, which=self.which)

@@ -71,9 +71,9 @@ class Sweep(Train):
         from jdml.cli.compare import show
         from jdml.report import compare_runs, read_runs
         from jdml.report.runs import ORDER
-        from jdml.training.records import forget_results
-        from jdml.training.run_files import CONFIG
-        from jdml.training.study import kept_results, run_study
+        from jdml.runs.results_store import forget_results
+        from jdml.runs.run_files import CONFIG
+        from jdml.studies.runner import kept_results, run_study
 
         out = self.run.out
         if out is None:
@@ -231,8 +231,8 @@ class _Trainer:
     runs: Mapping[str, Train]
 
     def __call__(self, job: Mapping[str, Any]) -> dict[str, Any]:
-        from jdml.training.compiled_programs import keep_compiled_programs
-        from jdml.training.run_files import METRICS, read_json
+        from jdml.compilation_cache import keep_compiled_programs
+        from jdml.runs.run_files import METRICS, read_json
 
         keep_compiled_programs()
         options = self.runs[job["name"]]
@@ -250,7 +250,7 @@ def _check_data(out: Path, runs: Mapping[str, Train]) -> None:
     """Refuse results of other data than there are now."""
     from jdml.cli.provenance import data_checksum
     from jdml.cli.training_data import read_training_data
-    from jdml.training.run_files import CONFIG, read_json
+    from jdml.runs.run_files import CONFIG, read_json
 
     there: dict[str, tuple[int, int | None]] = {}
     for name, options in runs.items():
@@ -273,7 +273,7 @@ def _check_data(out: Path, runs: Mapping[str, Train]) -> None:
 
 def _keep_order(file: Path, names: list[str]) -> None:
     """Write the order of the runs, those of earlier sweeps in the same folder after them."""
-    from jdml.training.run_files import read_json, write_json
+    from jdml.runs.run_files import read_json, write_json
 
     before = read_json(file) if file.is_file() else []
     write_json(file, [*names, *(name for name in before if name not in names)])

@@ -23,8 +23,8 @@ class Train(TrainOptions):
         """Train, score, print the scores, write metrics.json."""
         from jdml.cli.terminal import print_table
         from jdml.cli.training_run import TrainingRun
-        from jdml.training.placement import writes
-        from jdml.training.run_files import write_json
+        from jdml.distributed import writes
+        from jdml.runs.run_files import write_json
 
         self.devices.join()
         options = self.settled()

@@ -15,6 +15,7 @@ from jdml.cli.options.train import TrainOptions
 from jdml.cli.provenance import data_checksum
 from jdml.cli.terminal import log_lines
 from jdml.cli.training_data import read_training_data, scored_views
+from jdml.distributed import writes
 from jdml.recipes import Recipe, default_recipe
 from jdml.recipes.pairs_in_batches import check_positives, usual_batch
 from jdml.training import (
@@ -30,8 +31,7 @@ from jdml.training import (
     score,
     train,
 )
-from jdml.training.by_recipe import check_head, frozen, make_network, pattern_of
-from jdml.training.placement import writes
+from jdml.training.train_recipe import check_head, frozen, make_network, pattern_of
 
 RECOMMENDED = "no --loss and no --method is named: the recommended recipe for photographs"
 RANDOM_HEAD = "the head begins at random"

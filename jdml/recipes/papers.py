@@ -43,7 +43,7 @@ MEMORIES: dict[str, dict[str, int]] = {
 """XBM's memories in CCP's tables, in batches of 32."""
 
 Protocol = Literal["ablation", "conventional", "mlrc"]
-"""How models are trained, chosen and scored, see :mod:`jdml.training.protocols`."""
+"""How models are trained, chosen and scored, see :mod:`jdml.studies.protocols`."""
 Maker = Callable[..., Recipe]
 """From data set and backbone to a recipe; a method's own settings by keyword."""
 

@@ -132,7 +132,7 @@ def run_demo(
         ValueError: if ``steps`` or ``seeds`` is not positive; a folder that holds another run.
     """
     from jdml.report.page import html_report
-    from jdml.training.run_files import read_json, write_json
+    from jdml.runs.run_files import read_json, write_json
 
     for name, value in (("steps", steps), ("seeds", seeds)):
         if value < 1:
@@ -223,7 +223,7 @@ def _train(
 ) -> tuple[Run, tuple[np.ndarray, np.ndarray]]:
     """Train one method once; return what a report shows of it, and its last embeddings in the plane."""
     from jdml.training import Embedder, Evaluation, RunConfig
-    from jdml.training.by_recipe import train
+    from jdml.training.train_recipe import train
 
     def embed(embedder: Embedder) -> tuple[np.ndarray, np.ndarray]:
         return _unit(embedder(parts.seen.images)), _unit(embedder(parts.unseen.images))

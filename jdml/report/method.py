@@ -232,7 +232,7 @@ def _problems(callbacks: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def _changed(folder: Path | None) -> tuple[Any, Any]:
     """The proxies before and after the last change of a CCP problem, by a checkpoint."""
-    from jdml.training.run_files import read_checkpoint
+    from jdml.runs.run_files import read_checkpoint
 
     checkpoint = None if folder is None else read_checkpoint(folder)
     carried = _problems((checkpoint or {}).get("callbacks", {}))

@@ -11,10 +11,10 @@ import numpy as np
 
 from jdml.registry.places import as_written, at_home, check_local, json_of
 from jdml.report.seen import NO_CLASS
-from jdml.training.embedded import read_embeddings
-from jdml.training.log import RESOURCES
-from jdml.training.records import read_results
-from jdml.training.run_files import (
+from jdml.runs.embedding_io import read_embeddings
+from jdml.runs.log import RESOURCES
+from jdml.runs.results_store import read_results
+from jdml.runs.run_files import (
     CHECKPOINTS,
     CONFIG,
     LOG,
@@ -247,7 +247,7 @@ def _of_demo(place: Path, scores: Mapping[str, Any]) -> Iterator[Run]:
 
 
 def _of_study(results: Mapping[str, Mapping[str, Any]]) -> Iterator[Run]:
-    """The results of :func:`jdml.training.study.run_study`."""
+    """The results of :func:`jdml.studies.runner.run_study`."""
     for key, result in results.items():
         if not {"job", "metrics"} <= result.keys():
             continue

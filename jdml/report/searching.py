@@ -12,7 +12,7 @@ from jdml.data.image_discovery import RealFiles, same_content
 from jdml.metrics import nearest
 from jdml.metrics.reranking import look_again
 from jdml.registry.constraints import SecondLook
-from jdml.training.embedded import Embedded
+from jdml.runs.embedding_io import Embedded
 
 LOOKED_AT = 32
 """Of the nearest rows of a gallery so many are asked whether they are the query."""

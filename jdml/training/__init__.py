@@ -2,13 +2,18 @@
 
 To step and loop a method is an objective and a few settings. What a method's are, a recipe says, and
 :func:`train` makes them from it. Everything that a run needs to go on is one pytree,
-:class:`TrainState`, and the loop's JSON-able progress. :mod:`~jdml.training.checkpoint` saves both whole
+:class:`TrainState`, and the loop's JSON-able progress. :mod:`~jdml.runs.checkpoint` saves both whole
 and atomically, so a killed run that is started again ends with the numbers of an unbroken one.
 """
 
+from jdml.distributed import initialize
+from jdml.models.embedding import embed
+from jdml.models.frozen_model import Frozen
+from jdml.models.lora import WithLora
+from jdml.models.preprocess import standard, to_float
+from jdml.runs.inference import Trained, load
+from jdml.runs.preemption import Preempted, keep_freed_memory
 from jdml.training.alternation import AlternatingProblems, Alternation
-from jdml.training.begin import pretrained
-from jdml.training.by_recipe import train
 from jdml.training.callbacks import (
     EMA,
     Callback,
@@ -21,24 +26,19 @@ from jdml.training.callbacks import (
     every,
 )
 from jdml.training.fit_result import Embedder, FitResult
-from jdml.training.frozen_model import Frozen
+from jdml.training.initialization import start_head, start_on_samples
 from jdml.training.loop import fit
-from jdml.training.lora import WithLora
-from jdml.training.placement import initialize
-from jdml.training.preprocess import standard, to_float
-from jdml.training.process import Preempted, keep_freed_memory
 from jdml.training.run_config import Devices, Evaluation, RunConfig
+from jdml.training.run_setup import pretrained
 from jdml.training.schedule import Best, improve
 from jdml.training.scoring import metric_names, recall_ranks, score
-from jdml.training.start import start_head, start_on_samples
 from jdml.training.step import (
     TrainState,
     create_state,
-    embed,
     make_indexed_step,
     make_train_step,
 )
-from jdml.training.trained_model import Trained, load
+from jdml.training.train_recipe import train
 
 __all__ = [
     "EMA",

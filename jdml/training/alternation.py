@@ -14,16 +14,17 @@ from jax import Array
 from jdml import optim
 from jdml.ccp import AlternatingProjections, AlternationState, covering_radius, select_proxies
 from jdml.data import BadImageError, ImageFiles
+from jdml.data.protocols import TrainSet
+from jdml.distributed import Tree, whole
 from jdml.losses.comparison import Normalize
 from jdml.metrics.covering import mean_distance
+from jdml.models.adapters import Model
+from jdml.models.embedding import embed
+from jdml.models.preprocess import Preprocess, standard
 from jdml.ops import ball, checks
 from jdml.recipes import CCPConfig, Recipe
 from jdml.training.callbacks import CallbackResult, StatefulCallback, Stop
-from jdml.training.models import Model
-from jdml.training.placement import Tree, whole
-from jdml.training.preprocess import Preprocess, standard
-from jdml.training.spec import TrainSet
-from jdml.training.step import TrainState, embed
+from jdml.training.step import TrainState
 
 _log = logging.getLogger(__name__)
 First = Literal["random", "covering", "origin", "unchanged"]

@@ -9,11 +9,11 @@ from typing import Any, NamedTuple, Protocol, Self, runtime_checkable
 import jax
 import jax.numpy as jnp
 
+from jdml.distributed import Tree, writes
 from jdml.ops import checks
 from jdml.registry.extras import need
 from jdml.registry.places import check_local
 from jdml.training.loss_scale import LEFT_OUT
-from jdml.training.placement import Tree, writes
 from jdml.training.step import TrainState, arrays_by_path
 
 

@@ -5,8 +5,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from jdml.training.placement import Tree
-from jdml.training.spec import StepSpec
+from jdml.distributed import Tree
+from jdml.training.step_config import StepSpec
 
 MB = 1e6
 

@@ -5,12 +5,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from jdml.training.door import check_as_trained
-from jdml.training.models import Model
-from jdml.training.placement import Tree
-from jdml.training.preprocess import Preprocess, standard
+from jdml.distributed import Tree
+from jdml.models.adapters import Model
+from jdml.models.embedding import embed
+from jdml.models.preprocess import Preprocess, check_as_trained, standard
 from jdml.training.schedule import Best, Record
-from jdml.training.step import TrainState, embed
+from jdml.training.step import TrainState
 
 
 class Embedder(NamedTuple):

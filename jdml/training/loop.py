@@ -10,32 +10,33 @@ import jax
 import numpy as np
 import optax
 
+from jdml.data.protocols import Sampler, TrainSet
+from jdml.distributed import Placement, together, writes
+from jdml.models.adapters import AnyModel, Model, as_model
+from jdml.models.frozen_model import Frozen
+from jdml.models.lora import WithLora, frozen_part
+from jdml.models.network_check import check_network
+from jdml.models.preprocess import Preprocess, standard
 from jdml.objectives import Objective
 from jdml.registry.extras import progress_bar
-from jdml.training import door
-from jdml.training.begin import Beginning, State, open_run
+from jdml.runs.preemption import Termination
+from jdml.training import validation
 from jdml.training.callbacks import AnyCallback, Callbacks
-from jdml.training.fit_result import Evaluate, FitResult
-from jdml.training.frozen_model import Frozen
-from jdml.training.kept import FEATURES, Keep, make_feed
-from jdml.training.lora import WithLora, frozen_part
-from jdml.training.loss_scale import with_loss_scale
-from jdml.training.models import AnyModel, Model, as_model
-from jdml.training.network_check import check_network
-from jdml.training.optimizing import (
+from jdml.training.ema import (
     check_descends,
     check_moves,
     check_optimizer_works,
     tell_narrow,
     with_average,
 )
-from jdml.training.placement import Placement, together, writes
-from jdml.training.preprocess import Preprocess, standard
-from jdml.training.process import Termination
+from jdml.training.feature_cache import FEATURES, Keep, make_feed
+from jdml.training.fit_result import Evaluate, FitResult
+from jdml.training.loss_scale import with_loss_scale
 from jdml.training.run_config import Devices, Evaluation, RunConfig
-from jdml.training.run_in_progress import Run
+from jdml.training.run_setup import Beginning, State, open_run
 from jdml.training.schedule import Schedule
-from jdml.training.spec import Sampler, StepSpec, TrainSet
+from jdml.training.step_config import StepSpec
+from jdml.training.trainer import Run
 
 _log = logging.getLogger("jdml.training")
 
@@ -135,9 +136,9 @@ def fit(
     )
     given = as_model(model)
     network, frozen = frozen_part(given)
-    door.check_parts(objective, optimizer, train)
-    door.check_values(train.images, preprocess)
-    batches = door.as_sampler(sampler, len(train.labels), saved=config.folder is not None)
+    validation.check_parts(objective, optimizer, train)
+    validation.check_values(train.images, preprocess)
+    batches = validation.as_sampler(sampler, len(train.labels), saved=config.folder is not None)
     begin = Beginning.of(state, seed)
     check_optimizer_works(optimizer, objective, averaged=acting.decay is not None)
     spec = StepSpec(
@@ -161,7 +162,7 @@ def fit(
         folder = open_run(config, settings, spec, train, begin, acting)
     resumed = folder is not None and folder.begun
     first = begin.make(spec, feed.sample, resumed=resumed)
-    door.check_proxies(first.params, train.labels)
+    validation.check_proxies(first.params, train.labels)
     feed.check(first)
     check_descends(spec.optimizer, spec.split(first.params)[0])
     tell_narrow(first.params)

@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import optax
 from jax import Array
 
+from jdml.distributed import Tree
 from jdml.ops import checks
-from jdml.training.placement import Tree
 
 FIRST = 2.0**15
 """The scale of the first step."""

@@ -5,8 +5,8 @@ from collections.abc import Callable, Mapping
 import jax
 import jax.numpy as jnp
 
-from jdml.training.models import Model, embed_in_training
-from jdml.training.placement import Tree
+from jdml.distributed import Tree
+from jdml.models.adapters import Model, embed_in_training
 
 
 def in_turns(function: Callable[[Tree, jax.Array], Tree], rows: Tree, size: int) -> Tree:

@@ -24,8 +24,8 @@ from safetensors.numpy import save_file
 import jdml
 from jdml import models, training
 from jdml.cli.commands import COMMANDS, Command
+from jdml.distributed import EndedError
 from jdml.models.dialects import dialects, stored_shape
-from jdml.training.process import EndedError
 
 REPOSITORY = Path(__file__).parents[2]
 

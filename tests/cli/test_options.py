@@ -18,7 +18,7 @@ from jdml.models.tensors import write_tensors
 from jdml.recipes import Recipe, recommended
 from jdml.recipes.loss import MONITORED
 from jdml.recipes.parsing import build_miner
-from jdml.training.by_recipe import parts_of_step
+from jdml.training.train_recipe import parts_of_step
 
 FILES = "--data folder --data-dir photos"
 

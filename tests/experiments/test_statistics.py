@@ -16,8 +16,8 @@ from experiments.omniglot.methods import METHODS as BY_ALPHABET
 from experiments.pfml_needs import tables as pfml_tables
 from jdml.recipes import Method
 from jdml.recipes.config import Config
-from jdml.training.records import read_results
-from jdml.training.study import kept_results
+from jdml.runs.results_store import read_results
+from jdml.studies.runner import kept_results
 
 FROZEN = letters.Settings().frozen
 MODELS = {(seed, fold): 0.4 + 0.01 * fold for seed in (1, 2, 3) for fold in range(4)}

@@ -17,7 +17,7 @@ from jdml.recipes import (
     Recipe,
     recipe,
 )
-from jdml.training.by_recipe import make_optimizer
+from jdml.training.train_recipe import make_optimizer
 
 CLASSES, DIM = 6, 8
 KEY = jax.random.key(7)

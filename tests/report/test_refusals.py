@@ -8,7 +8,7 @@ from jdml.data import Dataset
 from jdml.report import Run
 from jdml.report.demo import run_demo
 from jdml.report.searching import search_images
-from jdml.training.embedded import Embedded
+from jdml.runs.embedding_io import Embedded
 
 X, Y = np.eye(3, 8)[np.arange(12) % 3], np.arange(12) % 3
 PIXELS = np.zeros((12, 4, 4, 1), np.uint8)

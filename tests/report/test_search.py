@@ -8,7 +8,7 @@ import pytest
 from jdml.metrics import expand_queries, rerank
 from jdml.report.demo import COLUMNS, DemoResult, load_parts, methods, table
 from jdml.report.searching import search_images
-from jdml.training.embedded import Embedded
+from jdml.runs.embedding_io import Embedded
 
 
 def test_query_and_its_copies_are_not_found(tmp_path):

@@ -25,7 +25,7 @@ import pytest
 import jdml
 from jdml.recipes import NetworkConfig, Recipe
 from jdml.registry.extras import ALONE, EXTRAS
-from jdml.training.by_recipe import make_network
+from jdml.training.train_recipe import make_network
 
 PACKAGE = Path(jdml.__file__).parent
 REPOSITORY = Path(__file__).parents[2]

@@ -19,7 +19,17 @@ PACKAGE = Path(jdml.__file__).parent
 
 # package -> the packages that it may import (its own modules and the records of `registry` always).
 NUMERICS = {"ops", "mining", "memory", "fields", "losses", "metrics"}
-METHODS = NUMERICS | {"flows", "ccp", "objectives", "optim", "adapt", "models", "data"}
+METHODS = NUMERICS | {
+    "flows",
+    "ccp",
+    "objectives",
+    "optim",
+    "adapt",
+    "distributed",
+    "models",
+    "data",
+}
+SAVED = METHODS | {"recipes", "runs"}
 ALLOWED = {
     "registry": set(),
     "ops": set(),
@@ -33,13 +43,17 @@ ALLOWED = {
     "objectives": {"ops", "mining", "memory", "losses", "flows", "ccp"},
     "optim": {"ops"},
     "adapt": {"ops"},
-    "models": {"ops"},
+    "compilation_cache": set(),
+    "distributed": {"ops"},
+    "models": {"ops", "adapt", "data", "distributed"},
     "data": {"ops"},
     "testing": {"ops", "mining", "losses"},
     "recipes": METHODS,
-    "training": METHODS | {"recipes"},
-    "report": METHODS | {"recipes", "training"},
-    "cli": METHODS | {"recipes", "training", "report"},
+    "runs": METHODS | {"recipes"},
+    "training": SAVED,
+    "studies": SAVED | {"training"},
+    "report": SAVED | {"training", "studies"},
+    "cli": SAVED | {"training", "studies", "report", "compilation_cache"},
     "__main__": {"cli"},
 }
 # jdml's own file imports nothing, but names all packages for type checkers.

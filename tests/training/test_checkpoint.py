@@ -17,11 +17,11 @@ import pytest
 
 import jdml
 from jdml.registry.extras import MissingLibraryError
-from jdml.training.checkpoint import RunFolder
-from jdml.training.description import describe
-from jdml.training.embedded import Embedded, read_embeddings, write_embeddings
-from jdml.training.log import Log, cut
-from jdml.training.run_files import read_model, write_json
+from jdml.runs.checkpoint import RunFolder
+from jdml.runs.embedding_io import Embedded, read_embeddings, write_embeddings
+from jdml.runs.log import Log, cut
+from jdml.runs.model_metadata import describe
+from jdml.runs.run_files import read_model, write_json
 
 
 def state(scale=1.0):

@@ -16,7 +16,7 @@ import jdml
 from jdml import data, models
 from jdml.recipes import LossConfig, NetworkConfig, Recipe
 from jdml.training import Evaluation, Frozen, fit, load, train
-from jdml.training.by_recipe import frozen, make_network
+from jdml.training.train_recipe import frozen, make_network
 
 
 class Watched:

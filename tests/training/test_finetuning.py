@@ -14,7 +14,7 @@ from jdml import adapt, models
 from jdml.recipes import FinetuneConfig, LossConfig, NetworkConfig, Recipe
 from jdml.registry import NETWORKS
 from jdml.training import EMA, Frozen, WithLora, create_state, load, pretrained, train
-from jdml.training.by_recipe import make_network, make_optimizer, pattern_of
+from jdml.training.train_recipe import make_network, make_optimizer, pattern_of
 
 
 def test_patterns_match_whole_parts_of_paths():

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from training.as_values import logged
 
+from jdml.runs.run_files import read_checkpoint
 from jdml.training import Best, SkipNonfinite, TensorBoard, improve, load, pretrained
-from jdml.training.run_files import read_checkpoint
 
 
 def train(toy, **settings):

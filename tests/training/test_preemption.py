@@ -9,8 +9,9 @@ import jax
 import numpy as np
 import pytest
 
-from jdml.training import Preempted, compiled_programs, initialize
-from jdml.training.placement import Placement, class_shards
+from jdml import compilation_cache
+from jdml.distributed import Placement, class_shards
+from jdml.training import Preempted, initialize
 
 
 @pytest.fixture(scope="module")
@@ -144,7 +145,7 @@ def cache(monkeypatch, tmp_path):
             patched.setattr(
                 importlib.util, "find_spec", lambda n, *a: found if n == "filelock" else find(n, *a)
             )
-            return compiled_programs.keep_compiled_programs()
+            return compilation_cache.keep_compiled_programs()
 
     yield turn_on
     for name, value in before.items():
@@ -182,4 +183,4 @@ def test_cache_folder_of_each_system(monkeypatch, tmp_path, system, folder):
     monkeypatch.setattr(sys, "platform", system)
     monkeypatch.setenv("LOCALAPPDATA", str(tmp_path / "local"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg") if system == "linux" else "")
-    assert compiled_programs.user_cache() == tmp_path / folder
+    assert compilation_cache.user_cache() == tmp_path / folder

@@ -19,7 +19,7 @@ from jdml import data, mining, objectives, optim, training
 from jdml.ccp import AlternatingProjections
 from jdml.recipes import CCPConfig, NIRConfig, Recipe
 from jdml.training import Evaluation, RunConfig, SkipNonfinite, start_on_samples, train
-from jdml.training.by_recipe import make_network, retrieval_in
+from jdml.training.train_recipe import make_network, retrieval_in
 
 DIM, CLASSES, STEPS, RATE = 4, 5, 4, 1e-2
 STILL = {"progress": False}

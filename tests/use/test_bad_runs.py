@@ -17,8 +17,8 @@ from safetensors.numpy import save
 import jdml.cli
 from jdml import report, training
 from jdml.models.tensors import write_tensors
-from jdml.training.embedded import read_embeddings
-from jdml.training.run_files import read_model
+from jdml.runs.embedding_io import read_embeddings
+from jdml.runs.run_files import read_model
 
 
 def changed(place: Path, **parts: Any) -> Path:

@@ -7,7 +7,7 @@ import shutil
 import jax
 import pytest
 
-from jdml.training import compiled_programs
+from jdml import compilation_cache
 
 
 def test_full_disk_leaves_no_incomplete_file(run, photos, tmp_path, monkeypatch, jdml_command):
@@ -47,7 +47,7 @@ def test_disk_that_fills_during_training_keeps_the_last_checkpoint(
 
 def test_compiled_programs_are_cached_unless_switched_off(tmp_path, monkeypatch):
     monkeypatch.setenv("JDML_CACHE", "off")
-    assert compiled_programs.keep_compiled_programs() is None
+    assert compilation_cache.keep_compiled_programs() is None
     names = (
         "jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs",
         "jax_compilation_cache_max_size",
@@ -56,13 +56,13 @@ def test_compiled_programs_are_cached_unless_switched_off(tmp_path, monkeypatch)
     monkeypatch.setenv("JDML_CACHE", str(tmp_path / "cache"))
     jax.config.update("jax_compilation_cache_dir", "a folder of the user's choice")
     try:
-        assert compiled_programs.keep_compiled_programs() is None
+        assert compilation_cache.keep_compiled_programs() is None
         jax.config.update("jax_compilation_cache_dir", None)
-        assert compiled_programs.keep_compiled_programs() == tmp_path / "cache"
+        assert compilation_cache.keep_compiled_programs() == tmp_path / "cache"
         assert jax.config.values["jax_compilation_cache_dir"] == str(tmp_path / "cache")
     finally:
         for name, value in before.items():
             jax.config.update(name, value)
     monkeypatch.delenv("JDML_CACHE")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert compiled_programs.user_cache() == tmp_path or os.name != "posix"
+    assert compilation_cache.user_cache() == tmp_path or os.name != "posix"

@@ -15,8 +15,8 @@ from jdml.data.image_source import read_source
 from jdml.models.tensors import write_tensors
 from jdml.report.data_of_run import with_data
 from jdml.report.runs import read_runs
-from jdml.training.exporting import export_file
-from jdml.training.run_files import read_model
+from jdml.runs.export import export_file
+from jdml.runs.run_files import read_model
 
 
 # Reads photographs.

@@ -175,18 +175,14 @@ def import_all() -> None:
     import sklearn.datasets  # noqa: F401
     import tyro  # noqa: F401
 
-    import jdml.cli
-    import jdml.report
-    import jdml.training.by_recipe
-    import jdml.training.exporting  # noqa: F401
-    from jdml.training import written
+    from jdml.runs import source_hash
 
     # Every source that tells runs apart is read once, and not by each process again.
-    written._parsed = cache(written._parsed.__wrapped__)
+    source_hash._parsed = cache(source_hash._parsed.__wrapped__)
     for name, module in list(sys.modules.items()):
         file = getattr(module, "__file__", None) or ""
         if name.partition(".")[0] in ("jdml", "optax", "killed_runs") and file.endswith(".py"):
-            written._parsed("".join(linecache.getlines(file, vars(module))), file)
+            source_hash._parsed("".join(linecache.getlines(file, vars(module))), file)
 
 
 if __name__ == "__main__":

@@ -34,9 +34,9 @@ class Moment(dict):
 
 def watch(moment: Moment | None, seen: Path) -> None:
     """Tell when what begins and how long it takes; kill this process within one of them."""
+    from jdml.runs.checkpoint import RunFolder
     from jdml.training.alternation import AlternatingProblems
-    from jdml.training.checkpoint import RunFolder
-    from jdml.training.run_in_progress import Run
+    from jdml.training.trainer import Run
 
     begun = time.monotonic()
     met: dict[str, int] = {}

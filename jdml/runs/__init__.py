@@ -1,0 +1,1 @@
+"""Runs: a run's folder, its metadata, checkpoints, log and results, and what was trained."""

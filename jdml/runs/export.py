@@ -1,0 +1,116 @@
+"""Write what was trained as one file: parameters with their description, or a program without jdml."""
+
+import json
+import os
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+import jax
+
+from jdml.data.image_source import RUN, told_of_run
+from jdml.models.tensors import replacing
+from jdml.registry.extras import need
+from jdml.registry.places import check_local
+from jdml.runs.inference import Trained
+from jdml.runs.run_files import json_text, write_model
+
+PLATFORMS = ("cpu", "cuda", "tpu")
+KNOWN = ("cpu", "cuda", "oneapi", "rocm", "tpu")
+"""What JAX has rules for by itself."""
+
+
+def export_stablehlo(trained: Trained, *, platforms: str | Sequence[str] = PLATFORMS) -> bytes:
+    """Return a program from images to embeddings, with its parameters, that needs nothing but JAX and flatbuffers.
+
+    Args:
+        trained: what :func:`jdml.training.load` returns.
+        platforms: where the program is to run, all in one: ``"cpu"``, ``"cuda"``, ``"oneapi"``, ``"rocm"``, ``"tpu"``;
+            a single one by its name.
+
+    Returns:
+        What ``jax.export.deserialize`` reads. Its ``call`` takes images ``[B, H, W, C]`` of the run's size and type,
+        cut but not preprocessed, for any B, and returns what :meth:`Trained.embed` returns.
+
+    Raises:
+        MissingLibraryError: flatbuffers, of the extra ``train``, is not installed; reading needs it, too.
+        ValueError: a run on something else than one array; other platforms, or none.
+
+    Implementation notes:
+        JAX reads programs of versions up to six months older than itself, and promises no more: keep the
+        ``.safetensors`` file, too, and export again from it.
+
+    Example:
+        In a program without jdml::
+
+            model = jax.export.deserialize(open("model.stablehlo", "rb").read())
+            embeddings = model.call(images)
+    """
+    need("flatbuffers", "writing a program")
+    from jax import export
+
+    names = [platforms] if isinstance(platforms, str) else list(dict.fromkeys(platforms))
+    if not names or any(name not in KNOWN for name in names):
+        raise ValueError(f"platforms must be among {', '.join(KNOWN)}, got {names}")
+    if "shape" not in trained.input:
+        raise ValueError("a program takes one array: this run was trained on several")
+    (batch,) = export.symbolic_shape("batch")
+    shape = (batch, *trained.input["shape"])
+    images = jax.ShapeDtypeStruct(shape, jax.dtypes.canonicalize_dtype(trained.input["dtype"]))
+    embedded = trained.function()
+
+    def each(images: jax.Array) -> jax.Array:
+        return jax.vmap(lambda image: embedded(image[None])[0])(images)
+
+    try:
+        program = export.export(jax.jit(embedded), platforms=names)(images)
+    except Exception:  # of a network that asks for the number of images, which is any
+        program = export.export(jax.jit(each), platforms=names)(images)
+    return bytes(program.serialize())
+
+
+def export_file(trained: Trained, out: str | Path) -> tuple[Path, ...]:
+    """Write what was trained, atomically.
+
+    Args:
+        trained: what :func:`jdml.training.load` returns.
+        out: a ``.safetensors`` file, which :func:`jdml.training.load` reads; or a ``.stablehlo`` file, see
+            :func:`export_stablehlo`, beside which a ``.json`` says how images are cut, what its classes are, and by
+            which JAX it was ``written`` and when.
+
+    Returns:
+        The files written.
+
+    Raises:
+        ValueError: another ending.
+    """
+    check_local("out", out)
+    out = Path(out)
+    told = {
+        "embedding": dict(trained.description),
+        RUN: told_of_run(trained.config),
+        "step": trained.step,
+        "metrics": dict(trained.metrics),
+    }
+    told = json.loads(json.dumps(told))
+    if out.suffix == ".safetensors":
+        variables = {
+            "params": trained.params,
+            "batch_stats": trained.batch_stats,
+            "objective": trained.objective_params,
+        }
+        write_model(out, variables, told)
+        return (out,)
+    if out.suffix != ".stablehlo":
+        raise ValueError(f"out must end in .safetensors or .stablehlo, got {out}")
+    content = export_stablehlo(trained)
+    beside = out.with_name(out.name + ".json")
+    written = {"jax": jax.__version__, "date": datetime.now(UTC).date().isoformat()}
+    # Both are whole on the disk before either takes its place, and no program lies beside what tells of another.
+    with replacing(beside) as description:
+        description.write(json_text({**told, "written": written}).encode())
+        description.flush()
+        os.fsync(description.fileno())
+        with replacing(out, before=lambda: beside.unlink(missing_ok=True)) as program:
+            program.write(content)
+    return out, beside

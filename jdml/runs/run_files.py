@@ -1,0 +1,151 @@
+"""What lies in a run's folder: its configuration, its log, its model, its checkpoints; read and written."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from jdml.distributed import Tree
+from jdml.registry.extras import need
+from jdml.registry.places import json_of
+
+CONFIG = "config.json"
+CHECKPOINTS = "checkpoints"
+LOG = "log.jsonl"
+MODEL = "model.safetensors"
+METRICS = "metrics.json"
+SHORTER = "metrics_before.json"
+"""What a run had scored before it was made longer."""
+DESCRIPTION = "jdml"
+"""The key of a model file's metadata under which its description stands, as JSON."""
+
+
+def is_of_benchmark(config: Mapping[str, Any]) -> bool:
+    """Whether ``jdml benchmark`` began a run, by its configuration."""
+    return str(config.get("started", {}).get("command")).startswith("jdml benchmark")
+
+
+def write_json(path: str | Path, content: Any) -> None:
+    """Write JSON to a file atomically: a reader, or a killed process, leaves the old file or the new one."""
+    from jdml.models.tensors import write_text
+
+    write_text(Path(path), json_text(content))
+
+
+def json_text(content: Any) -> str:
+    """JSON as it is written to files."""
+    return json.dumps(content, indent=2, sort_keys=True) + "\n"
+
+
+def read_json(path: Path, kind: type = object) -> Any:
+    """Read a JSON file.
+
+    Raises:
+        ValueError: naming the file, if it is none, or holds another kind of value.
+    """
+    return json_of(path.read_bytes(), path, kind)
+
+
+def write_model(path: Path, variables: Mapping[str, Tree], description: Mapping[str, Any]) -> None:
+    """Write ``{"params", "batch_stats"}`` and their description as one ``.safetensors``, atomically."""
+    from jdml.models.tensors import write_tensors
+
+    arrays = {name: np.asarray(value) for name, value in named_leaves(variables).items()}
+    write_tensors(path, arrays, {DESCRIPTION: json.dumps(description, sort_keys=True)})
+
+
+def read_model(path: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    """Read the arrays of :func:`write_model` by name, and their description.
+
+    Raises:
+        ValueError: a file that cannot be read, or that has no description.
+    """
+    import ml_dtypes  # noqa: F401  (teaches NumPy bfloat16)
+
+    need("safetensors", "reading a model's file")
+    from safetensors import safe_open
+
+    try:
+        with safe_open(path, framework="np") as file:
+            metadata = file.metadata() or {}
+            arrays = {name: file.get_tensor(name) for name in file.keys()}
+    except OSError:
+        raise
+    except Exception as error:  # of safetensors: not such a file
+        raise ValueError(
+            f"{path} is not a readable .safetensors file: {first_line(error)}"
+        ) from error
+    if DESCRIPTION not in metadata:
+        raise ValueError(f"{path} was not written by a run of jdml: it does not say what it holds")
+    return arrays, json_of(metadata[DESCRIPTION], path, dict)
+
+
+def read_description(path: Path) -> dict[str, Any]:
+    """Read what a model file says of itself; empty where it says nothing."""
+    from jdml.models.tensors import read_metadata
+
+    return json_of(read_metadata(path).get(DESCRIPTION, "{}"), path, dict)
+
+
+def read_checkpoint(run: Path) -> dict[str, Any] | None:
+    """Read the newest checkpoint of a run's folder without knowing its kind: NamedTuples become dictionaries.
+
+    Returns:
+        ``step``, ``state``, and ``best`` (model parameters and statistics, ``()`` without a monitor); None where there
+        is no checkpoint.
+
+    Raises:
+        ValueError: a checkpoint that cannot be read.
+    """
+    need("orbax.checkpoint", "reading a checkpoint")
+    import orbax.checkpoint as ocp
+
+    steps = steps_in(run / CHECKPOINTS)
+    if not steps:
+        return None
+    path = run / CHECKPOINTS / str(max(steps))
+    try:
+        with ocp.PyTreeCheckpointer() as checkpointer:
+            state = path.absolute() / "state"
+            # As NumPy arrays, wherever they lay: the devices of the run need not be here.
+            there = ocp.PyTreeCheckpointHandler().metadata(state).tree
+            as_numpy = jax.tree.map(lambda _: ocp.RestoreArgs(restore_type=np.ndarray), there)
+            tree = checkpointer.restore(state, restore_args=as_numpy)
+            progress = json.loads((path / "progress" / "metadata").read_text(encoding="utf-8"))
+    except Exception as error:  # of Orbax and its storage, of many kinds
+        raise ValueError(
+            f"checkpoint {path} is damaged ({type(error).__name__}: {first_line(error)})"
+        ) from error
+    return {**tree, "step": max(steps), "progress": progress}
+
+
+def named_leaves(tree: Tree) -> dict[str, Any]:
+    """Return the leaves of a pytree by their paths.
+
+    Example:
+        >>> named_leaves({"params": {"dense": {"kernel": 1, "bias": 2}}})
+        {'params/dense/bias': 2, 'params/dense/kernel': 1}
+    """
+    leaves = jax.tree_util.tree_leaves_with_path(tree)
+    return {"/".join(str(_key(part)) for part in path): leaf for path, leaf in leaves}
+
+
+def _key(part: Any) -> Any:
+    for attribute in ("key", "idx", "name"):
+        if hasattr(part, attribute):
+            return getattr(part, attribute)
+    return part
+
+
+def steps_in(checkpoints: Path) -> list[int]:
+    """The steps of which there are checkpoints, whole or partly removed."""
+    return [int(path.name) for path in checkpoints.glob("*") if path.name.isdigit()]
+
+
+def first_line(error: Exception) -> str:
+    """The first line of what an error says, of a message of pages."""
+    lines = str(error).strip().splitlines()
+    return lines[0][:300] if lines else ""

@@ -1,0 +1,1 @@
+"""Studies: many runs, their jobs and their protocols."""

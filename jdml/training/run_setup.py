@@ -1,0 +1,151 @@
+"""How a run begins: at a state that is given or a fresh one and what is made of it; in a folder that is its own."""
+
+import functools
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Self
+
+from jdml.data.protocols import TrainSet
+from jdml.distributed import Tree
+from jdml.models.adapters import Model, unwrapped
+from jdml.models.base_adapter import HoldsLayers
+from jdml.models.lora import WithLora
+from jdml.ops import checks
+from jdml.runs.checkpoint import RunFolder
+from jdml.runs.fingerprint import fingerprint, of_data, settings_of
+from jdml.runs.model_metadata import describe, trained_view, versions
+from jdml.training import validation
+from jdml.training.callbacks import Callbacks
+from jdml.training.run_config import RunConfig
+from jdml.training.step import Pretrained, Start, TrainState, fresh_state
+from jdml.training.step_config import StepSpec
+
+
+@dataclass(frozen=True)
+class FromPretrained:
+    """What :func:`pretrained` returns."""
+
+    load: Pretrained
+    then: Start | None = None
+
+
+def pretrained(load: Pretrained, then: Start | None = None) -> FromPretrained:
+    """Begin a run with pretrained parameters: ``fit(state=pretrained(load))``.
+
+    Args:
+        load: from the model's fresh variables ``{"params", "batch_stats"}`` to those to begin with, or some of them,
+            such as :func:`jdml.models.load_weights` of a file.
+        then: from the state with these, whose optimizer and objective are fresh, to the one to begin with, such as
+            ``functools.partial(start_on_samples, model=model, train=train)``.
+
+    Returns:
+        What ``fit`` and ``train`` take as ``state``.
+
+    Raises:
+        TypeError: no functions.
+    """
+    if not callable(load):
+        raise TypeError(f"load must be a function of a model's fresh variables, got {load!r}")
+    if isinstance(then, TrainState):
+        raise TypeError("then must be a function of a state, got a TrainState")
+    validation.check_state(then)
+    return FromPretrained(load, then)
+
+
+State = TrainState | Start | FromPretrained
+"""What ``fit`` takes as ``state``, where it is not None."""
+
+
+class Beginning(NamedTuple):
+    """Where a run begins: at a given state, or at a fresh one and what is made of it."""
+
+    seed: int
+    state: TrainState | None = None
+    load: Pretrained | None = None
+    start: Start | None = None
+
+    @classmethod
+    def of(cls, state: State | None, seed: int) -> Self:
+        """Return what ``fit(state=, seed=)`` means."""
+        checks.seed("seed", seed)
+        if isinstance(state, FromPretrained):
+            return cls(seed, load=state.load, start=state.then)
+        validation.check_state(state)
+        if state is None or isinstance(state, TrainState):
+            return cls(seed, state)
+        return cls(seed, start=state)
+
+    @property
+    def identity(self) -> str | None:
+        """What tells this beginning from others; None where it is a fresh state."""
+        parts = (self.state, self.load, self.start and _name(self.start))
+        return None if all(part is None for part in parts) else fingerprint(parts)
+
+    def make(self, spec: StepSpec, sample: Tree, *, resumed: bool) -> TrainState:
+        """Make the state before the first step; where a checkpoint takes its place, only its structure counts."""
+        if self.state is not None:
+            return self.state
+        fresh = fresh_state(spec, sample, seed=self.seed, pretrained=self.load)
+        if self.start is None or resumed:
+            return fresh
+        started = self.start(fresh)
+        validation.check_started(started, fresh)
+        return started
+
+
+def _name(function: Any) -> list[Any]:
+    """A function's qualified name, and the plain ones among a partial's keywords."""
+    if isinstance(function, functools.partial):
+        plain = {
+            k: v for k, v in function.keywords.items() if isinstance(v, bool | int | float | str)
+        }
+        return [*_name(function.func), plain]
+    named = function if hasattr(function, "__qualname__") else type(function)
+    return [f"{named.__module__}.{named.__qualname__}"]
+
+
+def open_run(
+    run: RunConfig,
+    settings: Mapping[str, Any],
+    spec: StepSpec,
+    train: TrainSet,
+    begin: Beginning,
+    callbacks: Callbacks,
+) -> RunFolder:
+    """Open a run's folder, or refuse it: another run's results are never this run's."""
+    assert run.folder is not None
+    config, acting = dict(run.config or {}), callbacks.config
+    started = config.get("started", {})
+    if isinstance(started, Mapping):
+        started = {"labels": trained_view(train), **started}
+    described = {
+        **config,
+        **({"callbacks": acting} if acting else {}),
+        "started": started,
+        "fit": dict(settings),
+        "fingerprint": {
+            "data": of_data(train),
+            "model": fingerprint(_of_model(spec.model), spec.preprocess),
+            "objective": fingerprint(spec.objective),
+            "optimizer": fingerprint(spec.optimizer),
+            "start": begin.identity,
+        },
+        "embedding": describe(spec.model, spec.preprocess, run.normalize, train),
+        "versions": versions(),
+    }
+    return RunFolder(
+        run.folder,
+        described,
+        resume=run.resume,
+        growing=None if callbacks.stateful else run.allow_more_steps,
+        asynchronous=run.async_checkpoints,
+    )
+
+
+def _of_model(model: Model) -> Any:
+    """What tells models apart: of a module that holds its parameters these, beside its kind."""
+    if isinstance(model, WithLora):
+        return model.settings, _of_model(model.base)
+    if isinstance(model, HoldsLayers):
+        return model.init(None, None), settings_of(model.parts()), model.frozen
+    return unwrapped(model)

@@ -1,0 +1,397 @@
+"""Networks that `fit` accepts: each kind is trained, saved and loaded, or refused before any file."""
+
+import re
+import sys
+from types import SimpleNamespace
+from typing import Any
+
+import equinox as eqx
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from flax import nnx
+
+import jdml
+from jdml import data, objectives, training
+from jdml.models.adapters import as_model
+from jdml.recipes import NetworkConfig, Recipe
+from jdml.training.train_recipe import make_network
+
+FEATURES = np.random.default_rng(0).normal(size=(24, 6)).astype(np.float32)
+LABELS = np.arange(24) % 4
+SET = data.Dataset("features", FEATURES, LABELS)
+OBJECTIVE = objectives.pair(jdml.triplet_loss)
+KEY = jax.random.key(0)
+
+
+def fit(model, folder=None, train=SET, sampler=None, **settings):
+    settings = {"steps": 2, "progress": False, "run": folder, **settings}
+    sampler = sampler or data.RandomBatchSampler(24, 8)
+    return training.fit(model, OBJECTIVE, optax.adam(1e-2), train, sampler, **settings)
+
+
+def trained(model, folder):
+    """Train a network; check that every kernel changes and that the run's folder embeds like the result."""
+    fresh = training.create_state(model, OBJECTIVE, optax.adam(1e-2), FEATURES, seed=0)
+    result = fit(model, folder)
+    state = result.state
+    before, after = (jax.tree.leaves(s.params["model"]) for s in (fresh, state))
+    assert all((a != b).any() for a, b in zip(before, after, strict=True) if np.ndim(a) > 1)
+    assert jax.tree.structure(fresh.batch_stats) == jax.tree.structure(state.batch_stats)
+    loaded = training.load(folder, model=model)
+    np.testing.assert_array_equal(loaded.embed(FEATURES), result.embedder(FEATURES))
+    return state
+
+
+def means(stats):
+    """Return the running means of batch normalization."""
+    leaves = jax.tree_util.tree_leaves_with_path(stats)
+    return [x for path, x in leaves if "mean" in str(path)]
+
+
+# Linen
+
+
+def linen(flag, inverted=False):
+    """Return a Linen module whose call has a flag of this name."""
+    scope = {"nn": nn}
+    exec(
+        f"class Net(nn.Module):\n"
+        f"    @nn.compact\n"
+        f"    def __call__(self, x, {flag}=False):\n"
+        f"        on = {'not ' if inverted else ''}{flag}\n"
+        f"        x = nn.BatchNorm(use_running_average=not on)(nn.Dense(5)(x))\n"
+        f"        return nn.Dense(3)(nn.Dropout(0.2, deterministic=not on)(x))\n",
+        scope,
+    )
+    return scope["Net"]()
+
+
+class Attribute(nn.Module):
+    training: bool = False
+    mode: Any = 3  # not a training mode
+
+    @nn.compact
+    def __call__(self, x):
+        x = nn.BatchNorm(use_running_average=not self.training)(nn.Dense(5)(x))
+        return nn.Dense(3)(nn.Dropout(0.2, deterministic=not self.training)(x))
+
+
+def sequential():
+    """Return layers without a mode, and modules with a flag each."""
+    layers = nn.Dense(5), nn.relu, nn.BatchNorm(), nn.Dropout(0.2)
+    return nn.Sequential([*layers, Attribute(True), linen("is_training")])
+
+
+class Collections(nn.Module):
+    """Running values in other collections, a sown value, noise from another stream."""
+
+    @nn.compact
+    def __call__(self, x, training=False):
+        count = self.variable("counts", "rows", jnp.zeros, ())
+        if training:
+            count.value += len(x)
+        x = nn.SpectralNorm(nn.Dense(3))(x, update_stats=training)
+        self.sow("intermediates", "x", x)
+        return x + jax.random.normal(self.make_rng("noise"), x.shape) if training else x
+
+
+# Another program.
+@pytest.mark.parametrize("model", [Attribute(), pytest.param(sequential(), marks=pytest.mark.slow)])
+def test_linen_modules(model, tmp_path):
+    assert all((mean != 0).any() for mean in means(trained(model, tmp_path).batch_stats))
+
+
+@pytest.mark.slow  # another program
+def test_other_linen_collections_are_carried(tmp_path):
+    state = trained(Collections(), tmp_path)
+    assert state.batch_stats["~counts"]["rows"] == 16
+
+
+class Unknown(nn.Module):
+    learning: bool = False
+
+    @nn.compact
+    def __call__(self, x):
+        return nn.BatchNorm(use_running_average=not self.learning)(nn.Dense(5)(x))
+
+
+class Cached(nn.Module):
+    @nn.compact
+    def __call__(self, x):
+        x = nn.Dense(3)(x)
+        self.variable("cache", "last", jnp.zeros, x.shape).value = x
+        return x
+
+
+# NNX
+
+
+class Kind(nnx.Variable):
+    pass
+
+
+class Nnx(nnx.Module):
+    def __init__(self, seed=0):
+        rngs = nnx.Rngs(seed, noise=seed + 1)
+        self.first, self.norm = nnx.Linear(6, 4, rngs=rngs), nnx.BatchNorm(4, rngs=rngs)
+        self.drop, self.last = nnx.Dropout(0.5, rngs=rngs), nnx.Linear(4, 3, rngs=rngs)
+        self.rngs = rngs
+
+    def __call__(self, x):
+        return self.last(self.drop(self.norm(self.first(x))))
+
+
+class Variables(Nnx):
+    def __init__(self, seed=0):
+        super().__init__(seed)
+        self.kind, self.cache = Kind(jnp.ones(())), nnx.Cache(jnp.zeros(4))
+        self.number, self.array = nnx.Variable(jnp.zeros((), jnp.int32)), jnp.ones(3)
+
+    def __call__(self, x):
+        x = self.norm(self.first(x))
+        self.kind[...] += jax.random.uniform(self.rngs.noise())
+        self.cache[...] = 0.9 * self.cache[...] + x.mean(0)
+        self.number[...] += 1
+        return self.last(self.drop(x)) * self.array
+
+
+def nnx_sequential():
+    rngs = nnx.Rngs(0)
+    layers = nnx.Linear(6, 4, rngs=rngs), nnx.BatchNorm(4, rngs=rngs), jax.nn.relu
+    return nnx.Sequential(*layers, nnx.Dropout(0.1, rngs=rngs), nnx.Linear(4, 3, rngs=rngs))
+
+
+@pytest.mark.parametrize("make", [nnx_sequential, Variables])
+def test_nnx_modules(make, tmp_path):
+    stats = trained(make(), tmp_path).batch_stats
+    assert all((mean != 0).any() for mean in means(stats))
+    if make is Variables:
+        assert (stats["number"], stats["kind"] > 1) == (2, True)
+        assert float(jnp.abs(stats["cache"]).max()) > 0
+        own = [training.load(tmp_path, model=make(seed)).embed(FEATURES) for seed in (0, 7)]
+        np.testing.assert_array_equal(*own)
+
+
+def test_nnx_dropout_uses_the_steps_key():
+    model = as_model(Nnx())
+    variables = model.init(None, None)
+    drawn = [
+        model.apply(variables, FEATURES, train=True, rngs={"dropout": jax.random.key(seed)})[0]
+        for seed in (0, 0, 1)
+    ]
+    np.testing.assert_array_equal(drawn[0], drawn[1])
+    assert (drawn[0] != drawn[2]).any()
+
+
+def test_nnx_starts_at_the_modules_parameters():
+    parts = OBJECTIVE, optax.sgd(1.0), FEATURES
+    states = [training.create_state(Nnx(seed), *parts, seed=0) for seed in (0, 1)]
+    kernels = [state.params["model"]["last"]["kernel"] for state in states]
+    assert (kernels[0] != kernels[1]).any()
+
+
+def test_bridge_from_linen_to_nnx_switches_modes():
+    bridge = nnx.bridge.ToNNX(linen("train"), rngs=nnx.Rngs(0)).lazy_init(FEATURES[:1])
+    stats = fit(bridge).state.batch_stats
+    assert all((leaf != 0).any() for leaf in jax.tree.leaves(stats))
+
+
+class WithKey(Nnx):
+    def __init__(self):
+        super().__init__()
+        self.key = nnx.Variable(jax.random.key(0))
+
+
+class KeywordsNnx(Nnx):
+    def __call__(self, x, **settings):
+        return self.last(self.first(x, **settings))
+
+
+# Equinox
+
+
+class WithState(eqx.Module):
+    linear: eqx.nn.Linear
+    norm: eqx.nn.BatchNorm
+    drop: eqx.nn.Dropout
+    number: jax.Array
+
+    def __init__(self, axis="rows"):
+        self.linear, self.drop = eqx.nn.Linear(6, 3, key=KEY), eqx.nn.Dropout(0.2)
+        self.norm, self.number = eqx.nn.BatchNorm(3, axis, mode="batch"), jnp.arange(3)
+
+    def __call__(self, x, state, *, key):
+        x, state = self.norm(self.linear(x), state)
+        return self.drop(x, key=key), state
+
+
+def test_equinox_modules_with_a_state(tmp_path):
+    stats = trained(eqx.nn.make_with_state(WithState)(), tmp_path).batch_stats
+    assert set(stats) == {"fixed", "state"}
+    assert float(jnp.abs(stats["state"]["1"]["0"]).max()) > 0
+    with pytest.raises(ValueError, match=r"^pattern\b.*norm"):
+        fit(training.Frozen(eqx.nn.make_with_state(WithState)(), "norm/.*"))
+
+
+def test_equinox_module_of_a_single_row_is_mapped(tmp_path):
+    trained(eqx.nn.MLP(6, 3, 8, 1, key=KEY), tmp_path)
+
+
+# Functions
+
+
+def init(key, images):
+    return {"kernels": [jax.random.normal(key, (images.shape[-1], 3))]}
+
+
+def apply(params, images):
+    return images @ params["kernels"][0]
+
+
+def noisy(params, images, is_training, rng):
+    return images @ params["kernels"][0] + (jax.random.normal(rng, (3,)) if is_training else 0)
+
+
+class Unhashable:
+    """An object with Linen's two methods."""
+
+    __hash__ = None
+
+    def __init__(self):
+        self.module, self.trains = linen("train"), set()
+
+    def init(self, key, images, *, train):
+        self.trains.add(train)
+        return self.module.init(key, images, train=train)
+
+    def apply(self, variables, images, **settings):
+        return self.module.apply(variables, images, **settings)
+
+
+@pytest.mark.parametrize("model", [(init, noisy), SimpleNamespace(init=init, apply=apply)])
+def test_pairs_of_functions(model, tmp_path):
+    trained(model, tmp_path)
+
+
+def test_unhashable_object_is_initialized_in_evaluation_mode(tmp_path):
+    model = Unhashable()
+    assert (means(trained(model, tmp_path).batch_stats)[0] != 0).any()
+    assert model.trains == {False}
+
+
+def test_rngs_are_passed_in_training_only():
+    """Functions around Flax modules take `rngs`; full dropout gives a gradient of zero."""
+    drop = nn.Dropout(1.0)
+
+    def apply(params, images, rngs=None):
+        x = images @ params["kernels"][0]
+        return x if rngs is None else drop.apply({}, x, deterministic=False, rngs=rngs)
+
+    result = fit((init, apply), steps=1)
+    assert np.abs(result.embedder(FEATURES)).max() > 0.1
+    assert result.history[-1]["grad_norm"] == 0
+
+
+def test_bound_methods_stand_for_their_module():
+    """Built-in functions without a signature are accepted, too."""
+    module = linen("training")
+    assert as_model((module.init, module.apply)) == as_model(module)
+    assert as_model((init, max)) is not None
+
+
+# Refusals, each before any file
+
+
+REFUSED = {
+    "Linen: no flag that is known": (lambda: linen("learning"), ValueError, "learning"),
+    "Linen: no boolean": (lambda: linen("mode", True), TypeError, "mode"),
+    "Linen: only trains": (lambda: Unknown(True), ValueError, "evaluate"),
+    "Linen: a value of a batch": (Cached, ValueError, "cache.*last"),
+    "NNX: a key": (WithKey, TypeError, "key"),
+    "NNX: hands train on": (KeywordsNnx, ValueError, "train"),
+    "Equinox: its state": (lambda: eqx.nn.make_with_state(WithState)()[0], TypeError, "state"),
+    "a class": (lambda: nn.Dense, TypeError, "Dense"),
+    "nothing": (lambda: None, TypeError, "None"),
+    "Haiku's": (lambda: (init, lambda params, rng, *a, **k: a), TypeError, "Haiku"),
+    "functions: another argument": (lambda: (init, lambda p, x, mask: x), TypeError, "mask"),
+    "functions: whole numbers": (
+        lambda: (lambda key, x: {"n": jnp.ones((6, 3), int)}, lambda p, x: x @ p["n"]),
+        ValueError,
+        r"params\['n'\]",
+    ),
+    "functions: a state": (lambda: (lambda key, x: ({}, {}), apply), TypeError, "init"),
+}
+
+
+@pytest.mark.parametrize("kind", REFUSED)
+def test_wrong_networks_are_refused(kind, tmp_path):
+    make, error, words = REFUSED[kind]
+    with pytest.raises(error, match=rf"^model\b.*{words}") as caught:
+        fit(make(), tmp_path / "run")
+    assert "\n" not in str(caught.value)
+    assert not list(tmp_path.iterdir())
+
+
+class Several(nn.Module):
+    @nn.compact
+    def __call__(self, x):
+        return {"embeddings": nn.Dense(3)(x), "features": x}
+
+
+def test_several_outputs_need_an_objective_that_takes_them():
+    with pytest.raises(TypeError, match=r"^embeddings\b"):
+        fit(Several())
+
+    def loss(params, embeddings, labels, **more):
+        value = jdml.triplet_loss(embeddings["embeddings"], labels)
+        return value, {"loss": value}
+
+    sampler = data.ClassBatchSampler(LABELS, 2, 2)
+    parts = OBJECTIVE._replace(loss=loss), optax.sgd(0.1), SET, sampler
+    result = training.fit(
+        Several(), *parts, steps=1, run=training.RunConfig(log_every=1), progress=False
+    )
+    assert np.isfinite(result.history[-1]["loss"])
+
+
+# Data sets and samplers
+
+
+def test_object_with_images_and_labels_is_a_data_set():
+    train = type("Mine", (), {"__module__": "torch.utils.data"})()
+    train.images, train.labels = FEATURES, LABELS
+    assert fit((init, apply), train=train, steps=0).history == [{"step": 0}]
+
+
+def test_sampler_of_another_size_is_refused():
+    with pytest.raises(ValueError, match=r"^sampler\b.*24.*20"):
+        fit((init, apply), sampler=data.RandomBatchSampler(20, 8))
+
+
+def test_factory_gets_the_recipes_arguments(monkeypatch):
+    """A factory that requires other arguments is refused."""
+    given = []
+
+    def net(dim, *layers, **more):
+        given.append((dim, layers, more))
+        return Attribute()
+
+    own = SimpleNamespace(net=net, deep=lambda dim, depth: None)
+    monkeypatch.setitem(sys.modules, "own_nets", own)
+    make_network(Recipe(network=NetworkConfig("own_nets:net", dim=3)), SET)
+    assert given == [(3, (), {})]
+    with pytest.raises(TypeError, match=r"\bown_nets:deep\b.*\bdepth\b"):
+        make_network(Recipe(network=NetworkConfig("own_nets:deep")), SET)
+
+
+def test_memory_of_parameters_is_reported(caplog):
+    """240,000 and 120,000 numbers of 4 bytes, and twice as many for Adam."""
+    caplog.set_level("INFO", "jdml.training")
+    wide = nn.Sequential([nn.Dense(40_000, use_bias=False), nn.Dense(3, use_bias=False)])
+    fit(wide, steps=1)
+    told = next(line for line in caplog.messages if "memory:" in line)
+    assert re.findall(r"[\d.,]+ MB", told)[:2] == ["1.4 MB", "2.9 MB"]
