@@ -54,11 +54,7 @@ def from_flat(values: Mapping[str, Any]) -> Recipe:
 
 
 def to_flat(recipe: Recipe) -> dict[str, Any]:
-    """Return what of a recipe is no default, as records have it.
-
-    Raises:
-        ValueError: a value that records have no name for.
-    """
+    """Return what of a recipe is no default, as records have it."""
     own, usual = _flat(recipe), _flat(Recipe())
     told = {name: value for name, value in own.items() if value != usual[name]}
     if from_flat(told) != recipe:

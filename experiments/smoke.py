@@ -1,9 +1,4 @@
-"""`--smoke`: a study from end to end in seconds, at toy size, to see that it runs; its numbers mean nothing.
-
-The option is read before the constants of the studies are made, each of which states its toy value next to its own:
-``STEPS = small(2000, 2)``. A toy run reads generated images if it needs some and no folder is given, and writes into a
-new folder ``runs/smoke-…`` and nowhere else.
-"""
+"""`--smoke`: a study from end to end in seconds, at toy size, to see that it runs; its numbers mean nothing."""
 
 import dataclasses
 import itertools

@@ -1,23 +1,16 @@
-"""CCP on a real task: Omniglot by letter, three losses, each alone, against proxies, as CCP, and with a memory.
-
-964 letters of 20 drawings train, in the four class-disjoint folds of *A Metric Learning Reality Check*: three quarters
-train, the fourth stops the run and ends problems; the 659 letters of other alphabets are scored. The ways, and which
-differences decide, are written in README.md and below, before the runs, each of which is kept and never run twice.
-"""
+"""CCP on a real task: Omniglot by letter, three losses, each alone, against proxies, as CCP, and with a memory."""
 
 import dataclasses
 import functools
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
 
 import jdml
-from experiments.ccp_letters import progress
-from experiments.options import Kept, start
-from experiments.shown import cell, those_run
 from experiments.smoke import NETWORK, record, small
+from experiments.study import RecordOptions, cell, present, read_toml, start
 from jdml import data
 from jdml.metrics import class_covering
 from jdml.ops import ball
@@ -28,49 +21,17 @@ from jdml.studies.runner import by_seed
 from jdml.training import RunConfig, train_recipe
 from jdml.training.alternation import make_callback
 
-STEPS, EVERY, RUN_PATIENCE, PATIENCE = small(10_000, 2), small(100, 1), 20, 3
+STEPS, EVERY, RUN_PATIENCE = small(10_000, 2), small(100, 1), 20
 FOLDS, CLASSES = small(4, 2), small(8, 2)
-LOSSES: dict[str, dict[str, Any]] = {
-    "contrastive": {"positive_margin": 0.0, "negative_margin": 0.3841},
-    "multi_similarity": {"alpha": 2.0, "beta": 40.0, "base": 0.5},
-    "triplet": {"margin": 0.0961},
-}
-"""C2, MS and triplet as CCP's tables have them for CUB, without mining."""
-WAYS: dict[str, dict[str, Any]] = {
-    "alone": {},
-    "one problem": {"proxies": 4, "patience": NEVER},
-    "CCP-S": {"proxies": 1, "patience": PATIENCE},
-    "CCP-L": {"proxies": 4, "patience": PATIENCE},
-    "XBM": {"memory": 4},
-}
-"""Proxies per class, or remembered samples in units of classes: CCP-L and XBM have as many references."""
-AFTERWARDS: dict[str, dict[str, Any]] = {
-    "one problem, no anchor": {"proxies": 4, "patience": NEVER, "strength": 0.0},
-    "CCP-L, first problem free": {"proxies": 4, "patience": PATIENCE, "anchor_first": False},
-}
-"""Ways that were added when the others had been seen: how much of it is the anchor at the weights of the start?"""
-TESTS = {
-    "CCP beside its own loss": ("CCP-L", "alone"),
-    "CCP beside a single problem": ("CCP-L", "one problem"),
-    "CCP beside a memory": ("CCP-L", "XBM"),
-    "proxies beside samples": ("one problem", "alone"),
-    "one proxy instead of four": ("CCP-S", "CCP-L"),
-}
-"""Differences of MAP@R (mean of the four models) over the same seeds; the first one decides, for each loss."""
-LATER_TESTS = {
-    "a memory beside the loss": ("XBM", "alone"),
-    "the anchor of one problem": ("one problem, no anchor", "one problem"),
-    "proxies beside samples": ("one problem, no anchor", "alone"),
-    "the anchor of the first problem": ("CCP-L, first problem free", "CCP-L"),
-    "CCP beside its own loss": ("CCP-L, first problem free", "alone"),
-}
-"""Differences that were looked at afterwards, over the models that both ways have."""
+STUDY = read_toml(__file__)
+LOSSES, WAYS, AFTERWARDS = STUDY["losses"], STUDY["ways"], STUDY["afterwards"]
+TESTS, LATER_TESTS = STUDY["tests"], STUDY["later_tests"]
 SCORES = ("P@1", "RP", "MAP@R")
 KEPT = record(Path(__file__).parent / "kept.jsonl")
 
 
 @dataclasses.dataclass(frozen=True)
-class Settings(Kept):
+class Settings(RecordOptions):
     """What is run."""
 
     seeds: int = small(3, 1)
@@ -96,7 +57,7 @@ def load(data_dir: str | None) -> tuple[data.Dataset, data.Dataset]:
 
 
 def make_jobs(settings: Settings) -> dict[str, dict[str, Any]]:
-    """Every model by name: all ways of a loss with the first seed, then with the next."""
+    """Return every model by name: all ways of a loss with the first seed, then with the next."""
     return {
         f"{loss}, {way}, fold {fold}-{seed}": dict(
             loss=loss, way=way, fold=fold, seed=seed, steps=settings.steps
@@ -111,8 +72,10 @@ def make_jobs(settings: Settings) -> dict[str, dict[str, Any]]:
 def recipe_of(job: dict[str, Any], classes: int) -> Recipe:
     """A loss in the ball, beside the batch, a memory or proxies; where there are proxies the model is anchored."""
     way = {**WAYS, **AFTERWARDS}[job["way"]]
-    own = {name: way[name] for name in ("patience", "strength", "anchor_first") if name in way}
-    problems = CCPConfig(pool_size=7, run_patience=RUN_PATIENCE, **own) if own else None
+    problems = None
+    if "problems" in way:
+        own = {"patience": NEVER, **way["problems"]}
+        problems = CCPConfig(pool_size=7, run_patience=RUN_PATIENCE, **own)
     memory = {"memory_size": way.get("memory", 0) * classes, "memory_start_step": 500}
     loss = {"name": job["loss"], "settings": LOSSES[job["loss"]], "normalize": "ball", **memory}
     rates = {"learning_rate": 5e-4, "lr_multipliers": {"proxies": 10.0}}
@@ -164,7 +127,7 @@ def run(job: dict[str, Any], data_dir: str | None) -> dict[str, Any]:
 
 
 def of_four(results: dict[str, Any], loss: str, way: str, metric: str) -> dict[int, float]:
-    """The mean of a metric over the four models, by seed, of the seeds that have all four."""
+    """Return the mean of a metric over the four models, by seed, of the seeds that have all four."""
     folds = [by_seed(results, metric, loss=loss, way=way, fold=fold) for fold in range(FOLDS)]
     whole = [seed for seed in folds[0] if all(seed in values for values in folds)]
     return {seed: float(np.mean([values[seed] for values in folds])) for seed in whole}
@@ -180,8 +143,8 @@ def of_each(results: dict[str, Any], loss: str, way: str) -> dict[tuple[int, int
 
 
 def tables(results: dict[str, Any]) -> str:
-    """Means of each way, and the differences that decide."""
-    losses = those_run(LOSSES, results, "loss")
+    """Return means of each way, and the differences that decide."""
+    losses = present(LOSSES, results, "loss")
     sections = []
     for loss in losses:
         rows = []
@@ -205,14 +168,79 @@ def tables(results: dict[str, Any]) -> str:
 
 
 def progress_tables(results: dict[str, Any], seeds: dict[str, set[int]]) -> str:
-    """How the models of some seeds of each loss came along."""
+    """Return how the models of some seeds of each loss came along."""
     models: dict[tuple[str, str], list[dict[str, Any]]]
     models = {(loss, way): [] for loss in seeds for way in WAYS}
     for result in results.values():
         job = result["job"]
         if job["way"] in WAYS and job["seed"] in seeds[job["loss"]]:
             models[job["loss"], job["way"]].append(result["metrics"])
-    return progress.tables(models, tuple(way for way in WAYS if way.startswith("CCP")))
+    return progress(models, tuple(way for way in WAYS if way.startswith("CCP")))
+
+
+AT = (500, 1000, 3000, 5000, 10_000)
+"""Steps at which the validation letters are told; a run that ended before has its last value."""
+
+
+class Problem(NamedTuple):
+    """A problem of a run: its evaluations, the best of them (from 1), MAP@R there, and whether another followed."""
+
+    evaluations: int
+    best: int
+    value: float
+    ended: bool
+
+
+def problems_of(curve: list[dict[str, float]]) -> list[Problem]:
+    """Split a run's evaluations by problem."""
+    numbers = np.array([record["problem"] for record in curve])
+    values = np.array([record["MAP@R"] for record in curve])
+    last = numbers.max()
+    return [
+        Problem(len(own), 1 + int(own.argmax()), float(own.max()), bool(number < last))
+        for number in np.unique(numbers)
+        for own in [values[numbers == number]]
+    ]
+
+
+def by_step(metrics: list[dict[str, Any]]) -> list[str]:
+    """MAP@R of the validation letters at some steps, mean over models; how many had ended before the last of them."""
+    curves = [{int(r["step"]): r["MAP@R"] for r in of_model["curve"]} for of_model in metrics]
+    at = [[curve[min(step, max(curve))] for curve in curves] for step in AT]
+    ended = sum(max(curve) < AT[-1] for curve in curves)
+    return [*(f"{100 * np.mean(values):.1f}" for values in at), str(ended)]
+
+
+def by_problem(metrics: list[dict[str, Any]]) -> list[str]:
+    """What the first problem takes, and what the later ones that ended bring and undo."""
+    runs = [problems_of(of_model["curve"]) for of_model in metrics]
+    every = int(metrics[0]["curve"][0]["step"])
+    first = [run[0] for run in runs if run[0].ended]
+    later = [problem for run in runs for problem in run[1:] if problem.ended]
+    pairs = [pair for run in runs for pair in zip(run, run[1:], strict=False) if pair[1].ended]
+    gains = [after.value - before.value for before, after in pairs]
+    evaluations = sum(problem.evaluations for problem in later)
+    undone = sum(problem.evaluations - problem.best for problem in later)
+    return [
+        cell([every * p.evaluations for p in first], 1.0, 0),
+        cell([p.value for p in first]),
+        str(len(later)),
+        str(sum(problem.best == 1 for problem in later)),
+        f"{undone} of {evaluations}",
+        f"{100 * np.mean(gains):+.2f}" if gains else "–",
+    ]
+
+
+def progress(models: dict[tuple[str, str], list[dict[str, Any]]], chance: tuple[str, ...]) -> str:
+    """Return both tables of the models of each loss and way; those of ``chance`` have problems that end."""
+    trained = {key: metrics for key, metrics in models.items() if metrics}
+    steps = [[*key, *by_step(metrics), str(len(metrics))] for key, metrics in trained.items()]
+    problems = [[*key, *by_problem(trained[key])] for key in trained if key[1] in chance]
+    at = (f"step {at:,}" for at in AT)
+    first = markdown_table(["loss", "way", *at, "ended before", "models"], steps)
+    titles = ["loss", "way", "first problem's steps", "its MAP@R", "later, ended"]
+    titles += ["best at once", "undone", "gain"]
+    return f"{first}\n{markdown_table(titles, problems)}"
 
 
 def main(settings: Settings) -> str:

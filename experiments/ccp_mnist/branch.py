@@ -1,10 +1,4 @@
-"""What alternating problems do to a single one that has converged: four ways on from the same plateau.
-
-MNIST in the plane. A single proxy problem, its four proxies per class uniform on the circle, is trained at a constant
-rate until validation has not improved for 20 evaluations. From there each way goes on for as many steps. The ways, and
-which differences decide, are written in README.md and below, before the runs, each of which is kept and never run
-twice. The plateau's weights lie in runs/; where they are missing they are trained again.
-"""
+"""What alternating problems do to a single one that has converged: four ways on from the same plateau."""
 
 import dataclasses
 import functools
@@ -14,11 +8,9 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from experiments.ccp_mnist.pictures import draw_ways
-from experiments.ccp_mnist.study import RECIPE, Parts, load, make_recorder, map_at_r, train, within
-from experiments.options import Kept, start
-from experiments.shown import cell, curve
+from experiments.ccp_mnist.main import RECIPE, Parts, load, make_recorder, map_at_r, train, within
 from experiments.smoke import record, small
+from experiments.study import RecordOptions, cell, curve, read_toml, start
 from jdml import training
 from jdml.metrics import class_covering
 from jdml.ops import ball
@@ -32,19 +24,8 @@ PLATEAU = small(
     {"most": 10_000, "every": 50, "patience": 20}, {"most": 2, "every": 1, "patience": 5}
 )
 STEPS = small(2000, 6)
-WAYS: dict[str, dict[str, Any]] = {
-    "go on": {"patience": NEVER, "strength": 0.0},
-    "CCP": {"pool_size": 16, "strength": 2e-4},
-    "random new proxies": {"pool_size": 4, "strength": 2e-4},
-    "CCP, no anchor": {"pool_size": 16, "strength": 0.0},
-}
-TESTS = {
-    "alternating at all": ("CCP", "go on"),
-    "choosing by k-center": ("CCP", "random new proxies"),
-    "the anchor": ("CCP", "CCP, no anchor"),
-    "new proxies, whichever": ("random new proxies", "go on"),
-}
-"""Differences over the same seeds of what the last weights score; the first one decides."""
+STUDY = read_toml(__file__)
+WAYS, TESTS = STUDY["ways"], STUDY["tests"]
 MEASURED = {"test": 100.0, "ratio": 1.0, "unseen ratio": 1.0, "spread": 1.0}
 """MAP@R of the test images; covering radius over the distance between classes; spread of converged proxies."""
 KEPT = record(Path(__file__).parent / "results.jsonl")
@@ -52,7 +33,7 @@ CACHE = record(Path(__file__).parent / "runs")
 
 
 @dataclasses.dataclass(frozen=True)
-class Settings(Kept):
+class Settings(RecordOptions):
     """What is run."""
 
     data: str = small("mnist", "digits")
@@ -66,7 +47,7 @@ class Settings(Kept):
 
 
 def make_jobs(settings: Settings) -> dict[str, dict[str, Any]]:
-    """Every run by name: the plateau and the ways on from it, seed by seed."""
+    """Return every run by name: the plateau and the ways on from it, seed by seed."""
     return {
         f"{way}-{seed}": dict(data=settings.data, way=way, steps=STEPS, seed=seed, **PLATEAU)
         for seed in range(settings.seeds)
@@ -76,7 +57,10 @@ def make_jobs(settings: Settings) -> dict[str, dict[str, Any]]:
 
 def recipe_of(way: str, steps: int = STEPS) -> Recipe:
     """Constant rates; the model's weights anchored, the proxies' not, which are those of the plateau at first."""
-    problems = CCPConfig(run_patience=NEVER, initial_proxies="unchanged", **WAYS[way])
+    own = {"run_patience": NEVER, "initial_proxies": "unchanged", **WAYS[way]}
+    if not own.pop("problems", True):
+        own["patience"] = NEVER
+    problems = CCPConfig(**own)
     loss = {"method": problems, "proxies": {"per_class": 4}}
     return RECIPE.replace(loss=loss, batch={"steps": steps})
 
@@ -119,7 +103,7 @@ def run(job: dict[str, Any], data_dir: str | None, cache: str) -> dict[str, Any]
 
 
 def compared(results: dict[str, Any], pair: tuple[str, str], metric: str) -> Paired:
-    """The difference of two ways over the same seeds."""
+    """Return the difference of two ways over the same seeds."""
     one, other = (by_seed(results, metric, way=way) for way in pair)
     return paired(one, other, scale=MEASURED[metric])
 
@@ -164,13 +148,8 @@ def by_problem(results: dict[str, Any]) -> str:
 
 def main(settings: Settings) -> str:
     """Run what is missing, as far as time goes; return the tables."""
-    jobs = make_jobs(settings)
-    results = settings.results(run, jobs, settings.out, cache=str(settings.cache))
-    curves = {way: list(by_seed(results, "curve", way=way).values()) for way in WAYS}
-    begun = {way: runs for way, runs in curves.items() if runs}
-    if begun:
-        draw_ways(begun, settings.out.with_name("branched.png"))
-    return tables(results)
+    cache = str(settings.cache)
+    return tables(settings.results(run, make_jobs(settings), settings.out, cache=cache))
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ NORMALIZE = models.normalizer("efficientnet_lite0")
 
 
 def pooled(dataset: data.Dataset, weights: str | None) -> np.ndarray:
-    """The backbone's pooled channels `[N, 1, 1, 1280]`: its head is the identity."""
+    """Return the backbone's pooled channels `[N, 1, 1, 1280]`: its head is the identity."""
     model = models.create(BACKBONE, dim=CHANNELS)
     variables = model.init(jax.random.key(0), jnp.zeros((1, SIDE, SIDE, 3)))
     if weights is not None:
@@ -33,10 +33,7 @@ def pooled(dataset: data.Dataset, weights: str | None) -> np.ndarray:
 def load(
     data_dir: str | None, weights: str | None, features: str
 ) -> tuple[data.Dataset, data.Dataset]:
-    """Features `[N, 1, 1, 1280]` of the training classes and of the test classes, kept in a file each.
-
-    The file's name tells the folder and the weights, so that other features are not taken for these.
-    """
+    """Return features ``[N, 1, 1, 1280]`` of the training and test classes, from a file for each folder and weights."""
     kept, made = Path(features), []
     digest = hashlib.sha256(str(data_dir).encode())
     digest.update(b"" if weights is None else Path(weights).read_bytes())

@@ -1,9 +1,4 @@
-"""Birds, fine-tuned: the whole network learns, with ten methods, beside their heads on frozen features.
-
-What is run, and which differences count, is written in README.md, before the runs: EfficientNet-Lite0 with ImageNet's
-weights and a head of 128 dimensions on random crops; batch norm keeps its statistics. First the network's learning rate
-is chosen on four of the training species, then the methods are trained.
-"""
+"""Birds, fine-tuned: the whole network learns, with ten methods, beside their heads on frozen features."""
 
 import dataclasses
 import functools
@@ -22,9 +17,8 @@ import optax
 from experiments.cub_crops.features import BACKBONE, NORMALIZE, SIDE
 from experiments.cub_crops.main import BATCH, COLUMNS, FEATURES, HELD_OUT, RATE, score
 from experiments.omniglot.methods import EVALUATIONS, METHODS, Parts, hold_out, on_data
-from experiments.options import Kept, resolved, start
-from experiments.shown import curve
 from experiments.smoke import record, small
+from experiments.study import RecordOptions, absolute, curve, start
 from jdml import data, models
 from jdml.recipes import Recipe
 from jdml.report import Paired, holm, markdown_table, mean_std, paired
@@ -49,7 +43,7 @@ MEAN = "mean of the ten"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Settings(Kept):
+class Settings(RecordOptions):
     """What is run."""
 
     weights: Path | None = None
@@ -82,7 +76,7 @@ class OnCrops(nn.Module):
     crops: data.Crops
 
     def setup(self) -> None:
-        """The network's parameters are this one's."""
+        """Share the network's parameters."""
         nn.share_scope(self, self.network)
 
     def __call__(self, images: jax.Array, *, train: bool = False) -> jax.Array:
@@ -171,7 +165,7 @@ def fit(
 
 
 def trials() -> dict[str, dict[str, Any]]:
-    """The runs that choose."""
+    """Return the runs that choose."""
     return {
         f"try {method} {rate:g}": dict(method=method, rate=rate, seed=CHOOSING, test=False)
         for method in CHOOSE.values()
@@ -238,7 +232,7 @@ def report(results: Results, heads: Results) -> str:
 
 
 def corrected(found: Mapping[str, Paired]) -> dict[str, str]:
-    """The p-values of the methods by Holm, over as many as there will be; their mean is a test of its own."""
+    """Return the p-values of the methods by Holm, over as many as there will be; their mean is a test of its own."""
     p = {name: gap.p for name, gap in found.items() if name in TEN and gap.seeds > 1}
     return {name: f"{value:.2g}" for name, value in holm(p, len(TEN)).items()}
 
@@ -254,7 +248,7 @@ def main(settings: Settings) -> str:
     results: Results = {}
     for stage in (lambda _: trials(), functools.partial(tests, seeds=settings.seeds)):
         jobs = {name: {**job, "weights": digest} for name, job in stage(results).items()}
-        results = settings.results(run, jobs, settings.out, weights=resolved(settings.weights))
+        results = settings.results(run, jobs, settings.out, weights=absolute(settings.weights))
     kept = read_results(HERE / "results.jsonl")
     heads = {name: run for name, run in kept.items() if "open_set" not in run["job"]}
     return report(results, heads)

@@ -1,42 +1,30 @@
-"""EPS on even and odd digits: does a loss that only knows parity keep the digits apart?
-
-Reproduces Levi et al., *Rethinking Preventing Class-Collapsing*, Fig. 2 and Table 1: a small network maps digits to the
-plane, trained on the labels even and odd of the digits 0–5, and is scored on the digits themselves, on new images of
-0–5 and on the digits 6–9 that it has never seen. Finished runs are kept: an interrupted study goes on where it stopped.
-"""
+"""EPS on even and odd digits: does a loss that only knows parity keep the digits apart?"""
 
 import dataclasses
 import functools
-from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
 
 import jdml
-from experiments.options import InFolder, start
-from experiments.shown import beside, tell
 from experiments.smoke import NETWORK, small
+from experiments.study import PAPER, FolderOptions, start, with_seeds
 from jdml import data, metrics
 from jdml.recipes import LossConfig, Recipe
-from jdml.report import markdown_table, mean_std, scatter_grid
-from jdml.runs.results_store import write_results
-from jdml.studies.runner import over_seeds, run_study
+from jdml.report import markdown_table, mean_std
+from jdml.studies.runner import over_seeds
 from jdml.training import Embedder, Evaluation, train_recipe
 
 LAST = 3  # the scores of a run are the mean over its last evaluations, a tenth of the run apart
 RANKS = (1, 5, 10)
 LOSSES = small(("triplet", "margin", "MS"), ("triplet",))
 METHODS = tuple(f"{eps}{loss}" for loss in LOSSES for eps in ("", "EPS + "))
-PAPER = {  # R@1, R@5, R@10 on 0–5 and on 6–9: Table 1
-    "triplet": (42.0, 87.5, 96.6, 35.2, 80.9, 93.3),
-    "EPS + triplet": (65.8, 93.6, 97.4, 42.3, 83.9, 93.6),
-}
 COLUMNS = [f"{part} R@{k}" for part in ("seen", "unseen") for k in RANKS]
 
 
 @dataclasses.dataclass(frozen=True)
-class Settings(InFolder):
+class Settings(FolderOptions):
     """What is run."""
 
     data: Literal["digits", "mnist"] = "digits"
@@ -71,7 +59,7 @@ def load(name: str, data_dir: str | None, held_out: bool) -> Parts:
 
 
 def recipe_of(method: str) -> Recipe:
-    """The recipe of a row of the table: with a random positive, or with the easy one, and all negatives."""
+    """Return the recipe of a row of the table: with a random positive, or with the easy one, and all negatives."""
     eps = method.startswith("EPS + ")
     positive = "easy_positive" if eps else "random_positive"
     hard = "multi_similarity_negative+easy_positive" if eps else "multi_similarity"
@@ -88,7 +76,7 @@ def recipe_of(method: str) -> Recipe:
 
 
 def recalls(embeddings: np.ndarray, digits: np.ndarray, part: str) -> dict[str, float]:
-    """Whether one of the k nearest other images shows the same digit."""
+    """Return whether one of the k nearest other images shows the same digit."""
     _, neighbours = jdml.nearest(embeddings, embeddings, max(RANKS), exclude_self=True)
     hits = jnp.asarray(digits)[neighbours] == jnp.asarray(digits)[:, None]
     return {f"{part} R@{k}": float(metrics.recall_at_k(hits, k=k).mean()) for k in RANKS}
@@ -117,25 +105,14 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
         recipe, parts.train, seed=job["seed"], evaluation=evaluation, progress=False
     )
     last = [record for record in result.history if COLUMNS[0] in record]
-    scores: dict[str, Any] = {m: float(np.mean([record[m] for record in last])) for m in COLUMNS}
-    for name, part in scored.items() if job["points"] else ():
-        rows = np.random.default_rng(0).permutation(len(part))[:1500]
-        points = embed(result.embedder, part.select(rows))
-        scores[f"{name} points"] = np.round(points.astype(float), 4).tolist()
-        scores[f"{name} digits"] = part.views["digit"][rows].tolist()
-    return scores
+    return {m: float(np.mean([record[m] for record in last])) for m in COLUMNS}
 
 
 def make_jobs(settings: Settings) -> dict[str, dict[str, Any]]:
-    """Every run of the study by name."""
+    """Return every run of the study by name."""
     asked = {name: getattr(settings, name) for name in ("data", "steps", "held_out")}
-    base = {**asked, "data_dir": settings.folder}
-    return {
-        f"{method}-{seed}": {**base, "method": method, "seed": seed, "points": seed == 0}
-        for loss in LOSSES
-        for seed in range(settings.seeds)
-        for method in (loss, f"EPS + {loss}")
-    }
+    runs = {method: {"method": method} for method in METHODS}
+    return with_seeds({**asked, "data_dir": settings.folder}, runs, settings.seeds)
 
 
 def report(results: dict[str, Any], paper: dict[str, Any]) -> str:
@@ -161,36 +138,11 @@ def report(results: dict[str, Any], paper: dict[str, Any]) -> str:
     return "\n".join([markdown_table(["method", *titles], rows), against, added])
 
 
-def draw(results: dict[str, Any], path: Path) -> None:
-    """Fig. 2: the plane, coloured by digit; a column per method, seen digits above unseen ones."""
-    panels = []
-    for part in ("seen", "unseen"):
-        for method in METHODS:
-            measured = results[f"{method}-0"]["metrics"]
-            shown = (np.array(measured[f"{part} {kind}"]) for kind in ("points", "digits"))
-            panels.append((method if part == "seen" else "", *shown))
-    scatter_grid(
-        panels,
-        path,
-        columns=len(METHODS),
-        row_titles=("digits 0–5, new images", "digits 6–9, never seen"),
-        title="Trained on the labels even and odd of 0–5; coloured by digit",
-    )
-
-
-def main(settings: Settings) -> str | None:
-    """Run what is missing, print the tables and write tables and figure; or only the tables of what is kept."""
-    if settings.table:
-        return report(beside(__file__), PAPER)
-    out = settings.place("eps")
-    results = run_study(run, make_jobs(settings), out / "runs.jsonl", workers=settings.workers)
-    tell(report(results, PAPER if settings.data == "mnist" else {}), results, out / "tables.md")
-    draw(results, out / "scatter.png")
-    for result in results.values():
-        numbers = {k: v for k, v in result["metrics"].items() if isinstance(v, float)}
-        result["metrics"] = numbers
-    write_results(out / "results.jsonl", results)
-    return None
+def main(settings: Settings) -> str:
+    """Run what is missing; return the tables."""
+    results = settings.results(__file__, run, make_jobs(settings), part="")
+    beside = settings.table or settings.data == "mnist"
+    return report(results, PAPER["eps_mnist"]["digits"] if beside else {})
 
 
 if __name__ == "__main__":

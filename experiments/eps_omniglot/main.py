@@ -1,13 +1,8 @@
-"""EPS on Omniglot: trained on alphabets only, tested on the letters and languages of unseen alphabets.
-
-Reproduces, at 28×28 pixels with a small network, what Levi et al. (*Rethinking Preventing Class-Collapsing*, Tables 3
-and 4, Figs. 4 and 5b) show at 80×80 with ResNet-50: easy positive sampling lets an alphabet keep its letters apart. The
-paper's size is a matter of options (a GPU's work): --model resnet50 --weights resnet50.safetensors --steps 20000. Two
-minutes per run on two cores; finished runs are kept.
-"""
+"""EPS on Omniglot: trained on alphabets only, tested on the letters and languages of unseen alphabets."""
 
 import dataclasses
 import functools
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -17,49 +12,49 @@ import numpy as np
 from jax import Array
 
 import jdml
-from experiments.eps_omniglot.tables import CURVES, LONGER, PAPER, PRINTED, report
 from experiments.letters.levels import with_copies
 from experiments.omniglot.methods import DIM, METHODS
-from experiments.options import Tabled, resolved, start
-from experiments.shown import beside, tell
-from experiments.smoke import record, small
+from experiments.smoke import small
+from experiments.study import (
+    PAPER,
+    FolderOptions,
+    Results,
+    absolute,
+    cells,
+    read_toml,
+    start,
+    with_seeds,
+)
 from jdml import data, metrics, mining, models
 from jdml.recipes import Recipe
 from jdml.recipes.parsing import build_miner
-from jdml.studies.runner import run_study
-from jdml.training import Evaluation, pretrained, standard, train_recipe
+from jdml.report import markdown_table, mean_std
+from jdml.studies.runner import over_seeds
+from jdml.training import pretrained, standard, train_recipe
 
+LETTERS = PAPER["eps_omniglot"]["letters"]
+PRINTED = ("triplet, printed", "triplet, mined, printed", "EPS + triplet, printed")
+"""The triplet loss as paper and framework have it: squared distances, averaged over all; also with mined positives."""
+LONGER = "EPS + MS, longer"
+"""Four times the steps, a rate that goes from 3e-3 to 0, distorted copies."""
 LEARNING_RATE = 5e-4
 PRETRAINED_RATE = 1e-5
+SWEEPS, COLUMNS = (read_toml(__file__)[name] for name in ("sweeps", "columns"))
 
-POINTS = small(12, 2)
-"""Evaluations of a curve over training."""
-Sweep = Literal["positives", "batches", "trimmed", "positives_margin", "trimmed_margin"]
-POINTS_OF: dict[str, dict[float, dict[str, Any]]] = {
-    **{
-        f"positives{suffix}": {
-            number: {"method": f"EPS + {method}", "candidates": number}
-            for number in small((5, 10, 20), (5,))
-        }
-        for suffix, method in (("", "triplet"), ("_margin", "margin"))
-    },
-    "batches": {
-        number: {"method": "EPS + triplet", "samples_per_class": number} for number in (8, 16, 80)
-    },
-    **{
-        f"trimmed{suffix}": {
-            trim: {"method": method, "trim": trim} for trim in small((0.1, 0.3, 0.5), (0.3,))
-        }
-        for suffix, method in (("", "triplet"), ("_margin", "margin"))
-    },
-}
-"""What the points of each sweep change."""
-
-Part = Literal["methods", "printed", "longer", "curves", Sweep]
+Part = Literal[
+    "methods",
+    "printed",
+    "longer",
+    "positives",
+    "batches",
+    "trimmed",
+    "positives_margin",
+    "trimmed_margin",
+]
 
 
 @dataclasses.dataclass(frozen=True)
-class Settings(Tabled):
+class Settings(FolderOptions):
     """What is run."""
 
     seeds: int = small(3, 1)
@@ -70,13 +65,11 @@ class Settings(Tabled):
     """Training steps of each run."""
     parts: tuple[Part, ...] = small(
         ("methods", "positives", "batches", "trimmed"),
-        ("methods", "curves", "positives", "trimmed"),
+        ("methods", "positives", "trimmed"),
     )
     """methods: Tables 3 and 4. printed: the triplet loss as it is printed, squared and averaged over all. longer: as
-    held-out alphabets chose. curves: Fig. 5a. positives: Fig. 5b. batches: another make-up of the batch. trimmed: Fig.
+    held-out alphabets chose. positives: Fig. 5b. batches: another make-up of the batch. trimmed: Fig.
     4. positives_margin, trimmed_margin: the same of the margin loss, as the paper has them."""
-    out: Path = record(Path("runs/eps_omniglot"))
-    """Folder for results, table and figure."""
     image_size: int | None = None
     """Side of the images, in pixels. Default: 28, and 80 with resnet50."""
     model: Literal["small", "resnet50"] = "small"
@@ -100,7 +93,7 @@ def some_positives(count: int) -> mining.Miner:
 
 
 def recipe_of(job: dict[str, Any]) -> Recipe:
-    """The recipe of a row of the table: with a random positive, or with the easy one."""
+    """Return the recipe of a row of the table: with a random positive, or with the easy one."""
     method, large = job["method"], job.get("model") == "resnet50"
     known = METHODS[method.removesuffix(", printed").removesuffix(", mined")]
     loss: dict[str, Any] = {"proxies": {"clip_value": None}}
@@ -143,7 +136,7 @@ def as_photographs(images: Array) -> Array:
 
 
 def score(embeddings: np.ndarray, dataset: data.Dataset, clusters: int) -> dict[str, float]:
-    """Retrieval of letters and languages, and how well k-means finds them."""
+    """Return retrieval of letters and languages, and how well k-means finds them."""
     x = np.asarray(jdml.sphere(jnp.asarray(embeddings)))
     scores = {}
     for view in ("letter", "alphabet"):
@@ -157,18 +150,9 @@ def score(embeddings: np.ndarray, dataset: data.Dataset, clusters: int) -> dict[
 
 
 def run(job: dict[str, Any]) -> dict[str, Any]:
-    """Train one network and score it on the unseen alphabets (on those it was trained on; on the way)."""
+    """Train one network and score it on the unseen alphabets (on those it was trained on)."""
     train, test = (load(job["data_dir"], split, job["image_size"]) for split in ("train", "test"))
     recipe, weights = recipe_of(job), job.get("weights")
-    every = job["steps"] // job.get("points", 1)
-    curve: list[float] = []
-
-    def evaluate(embedder: Any) -> dict[str, float]:
-        x = np.asarray(jdml.sphere(jnp.asarray(embedder(test.images))))
-        recall = jdml.evaluate_retrieval(x, test.views["letter"], recall_at=(1,))["R@1"]
-        curve.append(float(recall))
-        return {"R@1": curve[-1]}
-
     own = own_keywords(job, recipe)
     result = train_recipe.train(
         recipe,
@@ -176,12 +160,9 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
         seed=job["seed"],
         objective=train_recipe.make_objective(recipe, train.num_classes, **own),
         state=pretrained(functools.partial(models.load_weights, weights)) if weights else None,
-        evaluation=Evaluation(evaluate, every) if "points" in job else None,
         progress=False,
         preprocess=as_photographs if recipe.network.name == "resnet50" else standard,
     )
-    if "points" in job:
-        return {"curve": [[every * (i + 1), value] for i, value in enumerate(curve)]}
     scores = score(result.embedder(test.images), test, 30 * test.num_classes)
     if job["score_train"]:
         trained = score(result.embedder(train.images), train, 30 * train.num_classes)
@@ -190,52 +171,105 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
 
 
 def make_jobs(settings: Settings) -> dict[str, dict[str, Any]]:
-    """Every run of the study by name, the tables' first."""
+    """Return every run of the study by name, the tables' first."""
     base = {"batch": small(160, 12), "samples_per_class": small(40, 4), "trim": 0.0}
     base |= {"data_dir": settings.folder, "steps": settings.steps, "score_train": False}
     base["image_size"] = settings.image_size or (28 if settings.model == "small" else 80)
     if settings.model != "small":
-        weights = resolved(settings.weights)
+        weights = absolute(settings.weights)
         rate = settings.rate or (LEARNING_RATE if weights is None else PRETRAINED_RATE)
         base |= {"model": settings.model, "weights": weights, "rate": rate}
     elif settings.rate is not None:
         base["rate"] = settings.rate
     named: dict[str, dict[str, Any]] = {}
     trained = ("triplet", "EPS + triplet")
-    for name in small(PAPER, trained) if "methods" in settings.parts else ():
+    for name in small(LETTERS, trained) if "methods" in settings.parts else ():
         named[name] = {"method": name, "score_train": name in trained}
     if "printed" in settings.parts:
         named |= {name: {"method": name, "score_train": True} for name in PRINTED}
     if "longer" in settings.parts:
         changed = {"steps": 4 * settings.steps, "rate": 3e-3, "schedule": "cosine"}
         named |= {LONGER: {"method": "EPS + MS", "distorted": True, **changed}}
-    if "curves" in settings.parts:
-        named |= {f"curve {name}": {"method": name, "points": POINTS} for name in CURVES}
     points = {
-        f"{part} {value:g}": changes
-        for part in settings.parts
-        for value, changes in POINTS_OF.get(part, {}).items()
+        f"{part} {value:g}": {"method": sweep["method"], sweep["changes"]: value}
+        for part, sweep in SWEEPS.items()
+        if part in settings.parts
+        for value in small(sweep["values"], sweep["values"][:1])
     }
-    return {
-        f"{name}-{seed}": {**base, **own, "seed": seed}
-        for runs, seeds in ((named, settings.seeds), (points, settings.sweep_seeds))
-        for seed in range(seeds)
-        for name, own in runs.items()
-    }
+    jobs = with_seeds(base, named, settings.seeds)
+    return {**jobs, **with_seeds(base, points, settings.sweep_seeds)}
 
 
-def main(settings: Settings) -> None:
-    """Run what is missing, print the tables and write table and figure."""
+def scores_table(
+    results: Results, columns: str, methods: Mapping[str, Sequence[float]] | Sequence[str]
+) -> str:
+    """Return a row for each method; of a mapping with the paper's numbers in brackets."""
+    rows = []
+    for method in methods:
+        own = cells(results, method, COLUMNS[columns].values())
+        if isinstance(methods, Mapping):
+            own = list(map("{} ({})".format, own, methods[method]))
+        rows.append([method, *own])
+    return markdown_table(["method", *COLUMNS[columns]], rows)
+
+
+def gains_table(results: Results) -> str:
+    """What EPS adds to letters R@1, paired by seed."""
+    rows = []
+    for method in small(("triplet", "margin", "MS"), ("triplet",)):
+        without = over_seeds(results, method, "letter R@1")
+        gains = np.subtract(over_seeds(results, f"EPS + {method}", "letter R@1"), without)
+        paper = LETTERS[f"EPS + {method}"][0] - LETTERS[method][0]
+        rows.append([method, mean_std(without), mean_std(gains), f"{paper:.1f}"])
+    return markdown_table(["loss", "letters R@1", "EPS adds", "paper"], rows)
+
+
+def points_of(results: Results, part: str) -> dict[float, list[float]]:
+    """Letters R@1 by the swept value, of a sweep."""
+    values: dict[float, list[float]] = {}
+    for key, result in results.items():
+        name, _, value = key.rpartition("-")[0].partition(" ")
+        if name == part:
+            values.setdefault(float(value), []).append(result["metrics"]["letter R@1"])
+    return values
+
+
+def report(results: Results, parts: Sequence[str]) -> str:
+    """Return all tables as Markdown."""
+    sections = []
+    if "methods" in parts:
+        sections += ["Unseen alphabets, in brackets the paper:"]
+        sections += [scores_table(results, "unseen", LETTERS)]
+        sections += ["EPS against the same loss without it, paired by seed:", gains_table(results)]
+        sections += ["The alphabets trained on:"]
+        sections += [scores_table(results, "trained", PAPER["eps_omniglot"]["trained"])]
+    if "printed" in parts:
+        there = {name.rpartition("-")[0] for name in results}
+        usual = [f"{name}, again" for name in ("triplet", "EPS + triplet")]
+        usual = [name if name in there else name.removesuffix(", again") for name in usual]
+        sections += ["Triplets as printed, beside those above:"]
+        sections += [scores_table(results, "printed", [*usual, *PRINTED])]
+    if "longer" in parts:
+        paper = {LONGER: LETTERS["EPS + MS"]}
+        sections += ["As held-out alphabets chose:", scores_table(results, "unseen", paper)]
+    for part, sweep in SWEEPS.items():
+        if part in parts:
+            values = points_of(results, part)
+            if "methods" in parts:
+                for value, method in sweep["known"].items():
+                    values[float(value)] = over_seeds(results, method, "letter R@1")
+            rows = [[f"{v:g}", mean_std(values[v]), str(len(values[v]))] for v in sorted(values)]
+            table = markdown_table([sweep["column"], "letters R@1", "runs"], rows)
+            sections += [sweep["heading"], table]
+    return "\n".join(sections)
+
+
+def main(settings: Settings) -> str:
+    """Run what is missing; return the tables."""
     if settings.weights is not None and settings.model == "small":
         raise SystemExit("--weights are those of a ResNet-50: add --model resnet50")
-    out, parts = settings.out, settings.parts
-    if settings.table:
-        results, parts = beside(__file__), get_args(Part)
-        out.mkdir(parents=True, exist_ok=True)
-    else:
-        jobs = make_jobs(settings)
-        results = run_study(run, jobs, out / "results.jsonl", workers=settings.workers)
-    tell(report(results, parts, out), results, out / "tables.md")
+    results = settings.results(__file__, run, make_jobs(settings))
+    return report(results, get_args(Part) if settings.table else settings.parts)
 
 
 if __name__ == "__main__":

@@ -1,10 +1,4 @@
-"""What each idea of the five papers adds to the losses that it is put onto, over the three tasks that have them all.
-
-Nothing is trained: the runs are those of the tables of untuned methods, on letters, alphabets and birds.
-
-An idea's effect on a task is the mean over all pairs of methods on record there that differ by it alone, model by model
-of the same seed and fold. How it is judged is written in README.md.
-"""
+"""What each idea of the five papers adds to the losses that it is put onto, over the three tasks that have them all."""
 
 import dataclasses
 import itertools
@@ -14,30 +8,13 @@ import numpy as np
 from scipy import stats
 
 from experiments.letters.tables import Model, tuned_models
-from experiments.options import start
 from experiments.recommended.main import TASKS, field_of, kept_of
+from experiments.study import read_toml, start
 from jdml.report import Paired, holm, markdown_table, paired
 
 Models = Mapping[str, Mapping[Model, float]]
 """Of methods."""
-EASY = ("MS", "circle", "triplet", "margin", "contrastive", "contrastive (similarity)", "SupCon")
-REMEMBERED = ("MS", "EPS + MS", "contrastive", "triplet")
-ALTERNATING = ("contrastive", "MS", "EPS + contrastive", "EPS + MS")
-REGULARIZED = ("ProxyAnchor", "ProxyNCA*", "SoftTriple", "MPA", "MPA-AP", "PFML", "PFML, found")
-FIELD = {"letters": "PFML, found"}
-"""The field with α = 1, where PFML is the one with the paper's 4."""
-IDEAS: dict[str, list[tuple[str, str]]] = {
-    "easy positives (EPS)": [(f"EPS + {loss}", loss) for loss in EASY],
-    "a memory (XBM)": [(f"{loss} + XBM", loss) for loss in REMEMBERED],
-    "alternating problems (CCP)": [(f"{loss} + CCP", loss) for loss in ALTERNATING],
-    "a flow (NIR)": [(f"{loss} + NIR", loss) for loss in REGULARIZED],
-    "several proxies (MPA)": [("MPA", "ProxyAnchor"), ("MPA-DW", "ProxyNCA*")],
-    "a field (PFML) for ProxyAnchor": [("PFML", "ProxyAnchor")],
-    "a field (PFML) for MS": [("PFML", "MS")],
-    "a field (PFML) for CPML": [("PFML", "CPML")],
-}
-"""Pairs of methods that differ by it alone: with one proxy MPA is ProxyAnchor and MPA-DW ProxyNCA*. PFML is a loss of
-its own, beside what its paper compares it with."""
+IDEAS, FIELD = (read_toml(__file__)[name] for name in ("ideas", "field"))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,14 +23,14 @@ class Settings:
 
 
 def pairs_of(idea: str, task: str, field: Models) -> list[tuple[str, str]]:
-    """The pairs of an idea that are on record for a task."""
+    """Return the pairs of an idea that are on record for a task."""
     own = FIELD.get(task, "PFML")
     named = [(own, other) if one == "PFML" else (one, other) for one, other in IDEAS[idea]]
     return [pair for pair in named if field.keys() >= {*pair}]
 
 
 def effect(field: Models, pairs: list[tuple[str, str]]) -> Paired:
-    """The mean difference of the pairs, model by model of the same seed and fold."""
+    """Return the mean difference of the pairs, model by model of the same seed and fold."""
     means = [
         {
             model: float(np.mean([field[pair[side]][model] for pair in pairs]))
@@ -73,7 +50,7 @@ def agreement(one: Models, other: Models) -> list[str]:
 
 
 def main(_: Settings) -> str:
-    """The tables."""
+    """Return the tables."""
     fields: dict[str, Models] = {task: field_of(task) for task in TASKS}
     found = {
         (idea, task): effect(field, pairs_of(idea, task, field))

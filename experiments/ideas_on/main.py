@@ -1,7 +1,4 @@
-"""Each paper's idea switched on and off, on its base's own settings and on its own: nothing else differs.
-
-The rule is in README.md, written before the runs.
-"""
+"""Each paper's idea switched on and off, on its base's own settings and on its own: nothing else differs."""
 
 import dataclasses
 from collections.abc import Iterator, Mapping
@@ -16,9 +13,9 @@ from experiments.letters.runs import HERE as LETTERS
 from experiments.letters.runs import OfModels
 from experiments.letters.tables import LEAST, all_of, single_models
 from experiments.omniglot.methods import remembering
-from experiments.options import start
 from experiments.recorded_recipes import batch_of
 from experiments.smoke import SMOKE, record, small
+from experiments.study import start
 from jdml.recipes import NIRConfig, Recipe
 from jdml.recipes.ccp import NEVER
 from jdml.report import markdown_table, paired
@@ -37,10 +34,7 @@ FIELDS = ("PFML, found", "CPML")
 
 
 class Config(NamedTuple):
-    """A setting of one idea: what is trained, and whether it is what the others of ``where`` are compared with.
-
-    ``where`` is the method it is switched on in, and whose settings both have; ``level`` drawings, proxies, on or off.
-    """
+    """An idea, on or off (``level``) in a method (``where``), and whether others are compared with it."""
 
     idea: str
     where: str

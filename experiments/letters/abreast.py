@@ -1,9 +1,4 @@
-"""The folds and seeds of a method together, side by side on a GPU, which one of these models leaves idle.
-
-Start, batches, steps, evaluations and choice are those of :func:`jdml.training.train`, to rounding (tested); only the
-convolutions are others: of kernels that differ by model XLA makes convolutions of groups, which are slow, of products
-products of batches. CCP's models, which the host leads from problem to problem, are not trained so.
-"""
+"""The folds and seeds of a method together, side by side on a GPU, which one of these models leaves idle."""
 
 import dataclasses
 import functools
@@ -47,11 +42,11 @@ class ByProducts:
     network: nn.Module
 
     def init(self, *inputs: Any, **settings: Any) -> Any:
-        """The network's."""
+        """Return the network's."""
         return self.network.init(*inputs, **settings)
 
     def apply(self, *inputs: Any, **settings: Any) -> Any:
-        """The network's, to rounding."""
+        """Return the network's, to rounding."""
         with nn.intercept_methods(_with_products):
             return self.network.apply(*inputs, **settings)
 
@@ -68,11 +63,7 @@ class Models(NamedTuple):
 
 
 def run_all(settings: Any, jobs: Mapping[str, Job], frozen: str) -> None:
-    """Do those of the jobs that have no result yet, and keep each one's as if it had gone alone.
-
-    Raises:
-        ValueError: a kept result is of other settings, naming it.
-    """
+    """Do those of the jobs that have no result yet, and add each one's as if it had gone alone."""
     kept = kept_results(jobs, settings.out)
     missing = {_scored_with(job) for name, job in jobs.items() if name not in kept}
     units: dict[str, list[Job]] = {}
@@ -91,15 +82,12 @@ def run_all(settings: Any, jobs: Mapping[str, Job], frozen: str) -> None:
 
 
 def can(job: Job) -> bool:
-    """Whether a job is one model whose steps the host does not lead."""
+    """Return whether a job is one model whose steps the host does not lead."""
     return job["fold"] is not None and not from_flat(job["recipe"]).loss.needs_validation
 
 
 def _scored_with(job: Job) -> str:
-    """The four models that are scored together: if one is missing, all go again, so that they are those of the table.
-
-    Models of a changed factor, and those that are looked at on held-out letters alone, are scored by themselves.
-    """
+    """Return the name of the models that are scored together, the four of a seed: if one is missing, all go again."""
     if "of" in job or job["column"] not in protocol.COLUMNS:
         return name_of(job)
     return json.dumps([job["column"], job["method"], job["seed"]])
@@ -195,7 +183,7 @@ def _weights(states: Any) -> tuple[Any, Any]:
 
 
 def _begin(jobs: Sequence[Job], data_dir: str | None) -> tuple[Any, Any, Models]:
-    """The network, the step of one model, and all models before it."""
+    """Return the network, the step of one model, and all models before it."""
     whole, recipe = letters(data_dir, "train"), protocol.recipe_of(jobs[0])
     changes = [job.get("data", {}) for job in jobs]
     seeds = [protocol.seed_of(job["seed"], job["fold"]) for job in jobs]
@@ -243,7 +231,7 @@ def _begin(jobs: Sequence[Job], data_dir: str | None) -> tuple[Any, Any, Models]
 
 @functools.lru_cache(maxsize=4)
 def _programs(model: ByProducts, step: Any) -> tuple[Any, Any]:
-    """Many steps of all models, and the embeddings of as many drawings of each."""
+    """Return many steps of all models, and the embeddings of as many drawings of each."""
 
     def steps(state: Any, images: jax.Array, labels: jax.Array, rows: jax.Array) -> Any:
         return jax.lax.scan(lambda state, rows: step(state, images, labels, rows), state, rows)
@@ -267,7 +255,7 @@ def _stacked(*states: Any) -> Any:
 
 @jax.jit
 def _chosen(improved: jax.Array, new: Any, old: Any) -> Any:
-    """The new weights of the models that are better by them."""
+    """Return the new weights of the models that are better by them."""
 
     def choose(one: jax.Array, new: Any, old: Any) -> Any:
         return jax.tree.map(functools.partial(jnp.where, one), new, old)
@@ -295,7 +283,7 @@ def _with_products(call: Any, inputs: Any, settings: Any, context: Any) -> Any:
 def _by_products(
     images: jax.Array, kernel: jax.Array, strides: Sequence[int], padding: Any, **_: Any
 ) -> jax.Array:
-    """A convolution without groups or dilation as one product of the patches and the kernel."""
+    """Return a convolution without groups or dilation as one product of the patches and the kernel."""
     size, down_right = (kernel.shape[0], kernel.shape[1]), (strides[0], strides[1])
     if isinstance(padding, str):
         padding = jax.lax.padtype_to_pads(images.shape[1:3], size, strides, padding)

@@ -1,7 +1,4 @@
-"""What changes the order of methods by letter: one thing at a time, of tuned methods, otherwise as they were scored.
-
-What is run and what counts is written in README.md, before the runs.
-"""
+"""What changes the order of methods by letter: one thing at a time, of tuned methods, otherwise as they were scored."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -9,13 +6,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from scipy.stats import kendalltau
 
-from experiments.letters import levels, pictures, protocol
+from experiments.letters import levels, protocol
 from experiments.letters.protocol import Job, make_job, name_of, read_frozen
 from experiments.letters.runs import HERE, OfModels
 from experiments.letters.tables import LEAST, interval, single_models, tuned_models
-from experiments.options import check_names, start
 from experiments.smoke import SMOKE, record, small
+from experiments.study import check_names, read_toml, start
 from jdml.report import Paired, holm, markdown_table, paired
 from jdml.runs.results_store import read_results
 
@@ -37,19 +35,7 @@ class Asked(NamedTuple):
     less: str
 
 
-ASKED: tuple[Asked, ...] = (
-    Asked("letters", 90, "triplet", "ArcFace"),
-    Asked("drawings", 5, "triplet", "MPA-DW"),
-    Asked("wrong", 0.2, "FastAP", "circle"),
-    Asked("augmented", True, "MPA-DW", "triplet"),
-    Asked("dim", 8, "triplet", "MPA-DW"),
-    Asked("steps", 504, "InfoNCE", "ArcFace"),
-    Asked("steps", 8000, "triplet", "ArcFace"),
-    Asked("batch", 32, "MPA-DW", "triplet"),
-    Asked("batch", 256, "FastAP", "circle"),
-    Asked("batch", 256, "InfoNCE", "ArcFace"),
-    Asked("batch", 1024, "triplet", "EPS + margin"),
-)
+ASKED = tuple(Asked(**question) for question in read_toml(__file__)["asked"])
 if SMOKE:
     ASKED = (Asked("wrong", 0.5, "ArcFace", "circle"),)
 
@@ -68,8 +54,6 @@ class Settings(OfModels):
     """File of the models that are scored as usual."""
     frozen: Path = HERE / "frozen.json"
     """File of the settings that are scored."""
-    figures: Path | None = None
-    """Folder of the figures, one for each factor; by default it is called like the kept runs, and lies beside them."""
 
 
 def jobs_of(frozen: Path) -> list[Job]:
@@ -97,7 +81,7 @@ def jobs_of(frozen: Path) -> list[Job]:
 
 
 def seeds_of(factor: str, level: Any, method: str) -> tuple[int, ...]:
-    """The first, and the others where a question is about the method at this level."""
+    """Return the first, and the others where a question is about the method at this level."""
     asked = any(
         (one.factor, one.level) == (factor, level) and method in (one.more, one.less)
         for one in ASKED
@@ -139,15 +123,13 @@ def gains(values: Mapping[str, Mapping[Any, Values]], factor: str) -> str:
 
 
 def gain(one: Values, usual: Values) -> str:
-    """Mean and interval of the difference, of more than one model."""
+    """Return mean and interval of the difference, of more than one model."""
     gap = paired(one, usual)
     return f"{gap.mean:+.1f} [{gap.low:+.1f}, {gap.high:+.1f}]" if gap.seeds > 1 else "–"
 
 
 def agreement(values: Mapping[str, Mapping[Any, Values]], factor: str, level: Any) -> str:
     """Kendall's τ of the methods' means at a level with those at the usual one; of those that have both."""
-    from scipy.stats import kendalltau
-
     usual = levels.USUAL[factor]
     pairs = [(own[level], own[usual]) for own in values.values() if own[level] and own[usual]]
     if len(pairs) < 2:
@@ -173,15 +155,12 @@ def answers(values: Mapping[str, Mapping[str, Mapping[Any, Values]]]) -> dict[st
 
 
 def asked_as(factor: str, level: Any, more: str, less: str) -> str:
-    """A question's name."""
+    """Return a question's name."""
     return f"{factor} {level}: {more} − {less}"
 
 
 def verdicts(found: Mapping[str, Paired]) -> str:
-    """All questions, and whether it is so: by the sign, after Holm for all of them, and by half a point at least.
-
-    Of a question with a model that diverged nothing is known; it counts among those that p is corrected for.
-    """
+    """Return all questions, and whether it is so: by the sign, after Holm for all of them, by half a point at least."""
     p = holm({name: gap.p for name, gap in found.items()}, len(ASKED))
     rows = []
     for name in (asked_as(*question) for question in ASKED):
@@ -194,7 +173,7 @@ def verdicts(found: Mapping[str, Paired]) -> str:
 
 
 def main(settings: Settings) -> str:
-    """Run what is missing, as far as time goes; return the tables, and draw the figures."""
+    """Run what is missing, as far as time goes; return the tables."""
     check_names("only", settings.only, levels.FACTORS)
     if not set(settings.seeds) <= {FIRST, *OTHERS}:
         raise ValueError(f"--seeds must be among {(FIRST, *OTHERS)}, got {settings.seeds}")
@@ -218,10 +197,6 @@ def main(settings: Settings) -> str:
     found = answers(values)
     if all(name in results for name, job in planned.items() if job["seed"] != FIRST):
         sections.append(verdicts(found))
-    figures = settings.figures or settings.out.with_suffix("")
-    figures.mkdir(parents=True, exist_ok=True)
-    for factor, whole in values.items():
-        pictures.draw(factor, whole, (FIRST,), figures / f"{factor}.png")
     return "\n".join(sections)
 
 

@@ -10,30 +10,16 @@ import jax.numpy as jnp
 import numpy as np
 
 from experiments.smoke import SMOKE, small
+from experiments.study import read_toml
 from jdml.data import Dataset, corrupt_labels
 from jdml.recipes import Recipe
 
-FACTORS: dict[str, tuple[Any, ...]] = {
-    "letters": (90, 180, 361),
-    "drawings": (5, 10),
-    "wrong": (0.2, 0.4),
-    "augmented": (True,),
-    "dim": (8, 32, 512),
-    "steps": (504, 8000),
-    "batch": (32, 256, 1024, 4096),
-}
+OF_FACTORS = read_toml(__file__)["factors"]
+FACTORS = {name: values["levels"] for name, values in OF_FACTORS.items()}
+USUAL = {name: values["usual"] for name, values in OF_FACTORS.items()}
+"""Levels of the models that are scored otherwise."""
 if SMOKE:
-    FACTORS = {"wrong": (0.5,), "augmented": (True,)}
-USUAL: dict[str, Any] = {
-    "letters": 723,
-    "drawings": 20,
-    "wrong": 0.0,
-    "augmented": False,
-    "dim": 128,
-    "steps": small(2000, 2),
-    "batch": 64,
-}
-"""Of the models that are scored otherwise."""
+    FACTORS, USUAL["steps"] = {"wrong": [0.5], "augmented": [True]}, 2
 LEAST_STEPS, MOST_LETTERS = small(256, 2), 512
 LOOKS = small(8, 2)
 """Evaluations of a run, however long: its steps are a multiple."""
@@ -42,7 +28,7 @@ COPIES = small(8, 2)
 
 
 def ordered(factor: str) -> list[Any]:
-    """The levels of a factor, the usual one among them."""
+    """Return the levels of a factor, the usual one among them."""
     return sorted({*FACTORS[factor], USUAL[factor]})
 
 
@@ -55,11 +41,7 @@ class Level(NamedTuple):
 
 
 def at(recipe: Recipe, factor: str, level: Any) -> Level:
-    """A recipe with one thing changed.
-
-    A batch of other size sees as many drawings in all, in at least 256 steps, at a rate that goes with its root; it has
-    512 letters at most, and then more drawings of each. Of fewer drawings of a letter no more are in a batch.
-    """
+    """Return a recipe with one thing changed; a larger batch sees as many drawings in all, at a rate by its root."""
     made, steps, each = recipe, USUAL["steps"], recipe.batch.samples_per_class
     if factor == "batch":
         batch = {"size": level} if each is None else _by_letter(level, each)
@@ -84,7 +66,7 @@ def _by_letter(rows: int, drawings: int) -> dict[str, int]:
 def rows_of(
     changes: Mapping[str, Any], rows: np.ndarray, labels: np.ndarray, seed: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The drawings that a model trains on, and their labels 0, 1, …, of those that there are."""
+    """Return the drawings that a model trains on, and their labels 0, 1, …, of those that there are."""
     for name, level in changes.items():
         rows, labels = CHANGES[name](rows, labels, level, seed)
     return rows, np.unique(labels, return_inverse=True)[1]
@@ -126,7 +108,7 @@ def with_copies(drawings: Dataset) -> Dataset:
 def batches(
     recipe: Recipe, train: Dataset, seed: int, changes: Mapping[str, Any]
 ) -> Iterator[np.ndarray]:
-    """The recipe's batches; of augmented drawings each as it is or one of its copies."""
+    """Return the recipe's batches; of augmented drawings each as it is or one of its copies."""
     random = np.random.default_rng(seed)
     for rows in recipe.batch.build(train.labels, seed, train.views):
         copies = random.integers(0, 1 + COPIES, rows.shape) if changes.get("augmented") else 0

@@ -1,10 +1,4 @@
-"""Every method on Omniglot by letter, tuned alike, under the protocol of *A Metric Learning Reality Check*.
-
-What is run, in which order, and which differences count is written in README.md, before the runs. All of it goes on by
-one command, which may be stopped anywhere: a run that has ended is a line of results.jsonl and never run twice; one
-that was stopped goes on in its folder under --runs. When the trials are done, the settings that they choose are written
-into frozen.json: commit it, and go on.
-"""
+"""Every method on Omniglot by letter, tuned alike, under the protocol of *A Metric Learning Reality Check*."""
 
 import dataclasses
 from collections.abc import Iterator, Mapping
@@ -16,9 +10,9 @@ from experiments.letters.methods import METHODS, trial, tuned
 from experiments.letters.protocol import Job, make_job, name_of, read_frozen
 from experiments.letters.runs import OfModels
 from experiments.letters.tables import CLAIMS, report
-from experiments.options import check_names, start
 from experiments.recorded_recipes import from_flat, to_flat
 from experiments.smoke import NETWORK, SMOKE, small
+from experiments.study import check_names, start
 from jdml.recipes import Recipe
 from jdml.runs.results_store import read_results
 from jdml.runs.run_files import write_json
@@ -51,18 +45,18 @@ def ranked(results: Results, jobs: list[Job]) -> list[Job]:
 
 
 def pilots() -> list[Job]:
-    """All methods with their papers' settings on the first fold."""
+    """Return all methods with their papers' settings on the first fold."""
     return [make_job(name, "pilot", CHOOSING, 0, recipe) for name, recipe in METHODS.items()]
 
 
 def trials(results: Results) -> list[Job]:
-    """The leading methods' trials on the same fold; none before all pilots."""
+    """Return the leading methods' trials on the same fold; none before all pilots."""
     leading = [job["method"] for job in ranked(results, pilots())[:LEADING]]
     return in_turn({name: METHODS[name] for name in leading})
 
 
 def also(results: Results) -> list[Job]:
-    """The trials of the methods that the papers' claims are about, if they do not lead."""
+    """Return the trials of the methods that the papers' claims are about, if they do not lead."""
     leading = {job["method"] for job in trials(results)}
     names = [name for name in CLAIMED if name in METHODS and name not in leading]
     return in_turn({name: METHODS[name] for name in names})
@@ -78,7 +72,7 @@ def in_turn(methods: Mapping[str, Recipe], dims: int | None = None) -> list[Job]
 
 
 def best_of(results: Results, jobs: list[Job]) -> dict[str, Recipe]:
-    """Each method's best trial, the best method first; none before all trials are done."""
+    """Return each method's best trial, the best method first; none before all trials are done."""
     best: dict[str, Recipe] = {}
     for job in ranked(results, jobs):
         best.setdefault(job["method"], from_flat(job["recipe"]))
@@ -86,11 +80,7 @@ def best_of(results: Results, jobs: list[Job]) -> dict[str, Recipe]:
 
 
 def freeze(results: Results, frozen: Frozen) -> Frozen:
-    """What can be scored now, and could not before.
-
-    First each leading method's best trial, the best of them also deep, and all papers' settings; then what is run
-    again, and the best trials of the methods that are tuned too.
-    """
+    """Return what can be scored now, and could not before: the best trials, and all papers' settings."""
     if frozen["tuned"]:
         again = {name: frozen["papers"][name] for name in AGAIN if name in frozen["papers"]}
         new = {"again": again, "also": best_of(results, also(results))}

@@ -1,7 +1,4 @@
-"""Every method with its paper's settings, and what a trial of the tuning changes of them.
-
-Steps, batches and learning rate are the study's; what a paper says of its loss, miner, proxies and memory is kept.
-"""
+"""Every method with its paper's settings, and what a trial of the tuning changes of them."""
 
 import tomllib
 from collections.abc import Mapping
@@ -28,26 +25,12 @@ SHARED = 8
 PREFIXES = (128, 64, 32, 16)
 RANGES = Path(__file__).parent / "ranges.toml"
 
-EVERYDAY = {
-    "InfoNCE": known.of("info_nce"),
-    "SupCon": known.of("sup_con"),
-    "NCA": known.of("nca", scale=10.0),
-    "sigmoid contrastive": known.of("sigmoid_contrastive"),
-    "Smooth-AP": known.of("smooth_ap"),
-    "Recall@k surrogate": known.of("recall_at_k"),
-    "sub-centre ArcFace": known.of("subcenter_arcface"),
+ALONE = {
+    **known.BASES,
+    **known.read_methods("letters"),
+    **known.EPS,
+    **known.read_methods("letters_eps"),
 }
-FIELD = known.several("potential_field", alpha=4.0, **known.FIELD)
-FOUND = known.several("potential_field", alpha=1.0, **known.FIELD)
-FIELDS = {
-    "PFML": FIELD.replace(loss={"proxies": {"clip_value": None}}),
-    "PFML, found": FOUND.replace(loss={"proxies": {"init": "samples"}}),
-}
-ALSO_EASY = {
-    "EPS + contrastive (similarity)": known.of("similarity_contrastive", known.EASY),
-    "EPS + SupCon": known.of("sup_con", known.EASY),
-}
-ALONE = {**known.BASES, **EVERYDAY, **FIELDS, **known.EPS, **ALSO_EASY}
 REMEMBERING = ("contrastive", "triplet", "MS", "EPS + MS")
 ALTERNATING = ("contrastive", "MS")
 REGULARIZED = ("ProxyAnchor", "ProxyNCA*", "SoftTriple", "MPA-AP", "PFML, found")
@@ -55,7 +38,7 @@ NESTED = {f"{name}, matryoshka": name for name in ("MS", "SupCon", "ProxyAnchor"
 
 
 def on_letters(recipe: Recipe) -> Recipe:
-    """The recipe as all are trained that are not tuned."""
+    """Return the recipe as all are trained that are not tuned."""
     alternating = recipe.loss.needs_validation
     random = recipe.loss.has_proxies and not alternating
     batch = batch_of(ROWS if random else (ROWS // PER_CLASS, PER_CLASS))
@@ -80,7 +63,7 @@ METHODS: dict[str, Recipe] = {
 
 
 def tuned(recipe: Recipe, settings: Mapping[str, Any]) -> Recipe:
-    """The recipe with the values of a trial: of itself, of its method, all others of its loss."""
+    """Return the recipe with the values of a trial: of itself, of its method, all others of its loss."""
     for name, value in settings.items():
         change: dict[str, Any]
         if name == "rate":
@@ -112,10 +95,7 @@ def ranges_of(recipe: Recipe) -> dict[str, dict[str, list[Any]]]:
 
 
 def trial(recipe: Recipe, number: int, dims: int | None = None) -> dict[str, Any]:
-    """The values of a trial, from 0: points that fill the ranges evenly, the same ones whenever they are asked for.
-
-    With ``dims=SHARED`` a range that two methods share has the same point in both.
-    """
+    """Return the values of a trial: points that fill the ranges evenly, with ``dims=SHARED`` alike in two methods."""
     ranges = ranges_of(recipe)
     points = spread(len(ranges) if dims is None else dims, number)[: len(ranges)]
     return {
@@ -125,7 +105,7 @@ def trial(recipe: Recipe, number: int, dims: int | None = None) -> dict[str, Any
 
 
 def spread(dims: int, number: int) -> list[float]:
-    """A point of a quasi-random sequence in [0, 1)^d: multiples of powers of 1/φ, where φ^(d+1) = φ + 1."""
+    """Return a point of a quasi-random sequence in [0, 1)^d: multiples of powers of 1/φ, where φ^(d+1) = φ + 1."""
     root = 2.0
     for _ in range(64):
         root = (1 + root) ** (1 / (dims + 1))

@@ -38,10 +38,7 @@ def letters(data_dir: str | None, split: str) -> data.Dataset:
 def load_fold(
     data_dir: str | None, fold: int, changes: Any = None, seed: int = 0
 ) -> tuple[data.Dataset, data.Dataset, np.ndarray]:
-    """Three quarters of the training letters, numbered anew, the quarter that chooses the weights, the former's rows.
-
-    With ``changes``, levels by factor, of the former as much as they leave.
-    """
+    """Return the letters that train, as ``changes`` leave them, those that choose weights, and the former's rows."""
     whole = letters(data_dir, "train")
     parts = data.mlrc_folds(whole.labels, FOLDS)[fold]
     rows = np.flatnonzero(parts.train)
@@ -51,23 +48,17 @@ def load_fold(
 
 
 def seed_of(seed: int, fold: int) -> int:
-    """The seed of a model, whatever its method: differences are paired by it."""
+    """Return the seed of a model, whatever its method: differences are paired by it."""
     return FOLDS * seed + fold
 
 
 def is_scored(job: Job) -> bool:
-    """Whether a model is scored on the test letters."""
+    """Return whether a model is scored on the test letters."""
     return "of" in job or job["column"] in COLUMNS
 
 
 def load_test(job: Job, data_dir: str | None, frozen: Path) -> data.Dataset:
-    """The letters that are scored, for a recipe alone that stands in the file of frozen settings.
-
-    A job that has ``of`` is one of the column of that name, with a level of a factor.
-
-    Raises:
-        ValueError: it does not, or is another there.
-    """
+    """Return the letters that are scored, for a recipe alone that stands in the file of frozen settings."""
     kept = read_frozen(frozen)[str(job.get("of", job["column"]))].get(job["method"])
     if kept is not None and "of" in job:
         kept = levels.at(kept, job["factor"], job["level"]).recipe
@@ -80,7 +71,7 @@ def load_test(job: Job, data_dir: str | None, frozen: Path) -> data.Dataset:
 
 
 def read_frozen(path: Path) -> dict[str, dict[str, Recipe]]:
-    """The recipes that are scored, by column and method; none before the file is there."""
+    """Return the recipes that are scored, by column and method; none before the file is there."""
     kept = json.loads(path.read_text()) if path.exists() else {}
 
     def read(values: Any) -> Recipe:
@@ -102,13 +93,13 @@ def every_of(job: Job) -> int:
 
 
 def recipe_of(job: Job) -> Recipe:
-    """The recipe of a job, with its steps and evaluations."""
+    """Return the recipe of a job, with its steps and evaluations."""
     steps, looks = {"steps": job["steps"]}, {"every": every_of(job)}
     return from_flat(job["recipe"]).replace(batch=steps, evaluation=looks)
 
 
 def score(vectors: Any, test: data.Dataset) -> dict[str, float]:
-    """Retrieval among all test drawings."""
+    """Return retrieval among all test drawings."""
     measured = evaluate_retrieval(vectors, jnp.asarray(test.labels), recall_at=(1,))
     return {name: round(float(measured[name]), 5) for name in SCORES}
 
@@ -116,7 +107,7 @@ def score(vectors: Any, test: data.Dataset) -> dict[str, float]:
 def make_job(
     method: str, column: str, seed: int, fold: int | None, recipe: Recipe, **others: Any
 ) -> Job:
-    """A model, or four of them together."""
+    """Return a model, or four of them together."""
     at = {"method": method, "column": column, "seed": seed, "fold": fold}
     return {**at, "recipe": to_flat(recipe), "steps": STEPS, **others}
 

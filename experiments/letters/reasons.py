@@ -1,8 +1,4 @@
-"""Why three surprises of *What changes the order* are as they are: the same models with one suspected thing changed.
-
-What would count is written in README.md, before the runs. They are looked at on the held-out letters alone; the unseen
-ones are not read.
-"""
+"""Why three surprises of *What changes the order* are as they are: the same models with one suspected thing changed."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -13,8 +9,8 @@ from experiments.letters import levels
 from experiments.letters.protocol import Job, make_job, name_of, read_frozen
 from experiments.letters.runs import HERE, OfModels
 from experiments.omniglot.methods import EASY
-from experiments.options import start
 from experiments.smoke import record, small
+from experiments.study import start
 from jdml.report import markdown_table, paired
 from jdml.runs.results_store import read_results
 
@@ -113,7 +109,7 @@ def report(results: Mapping[str, Any], frozen: Path) -> str:
 
 
 def _each(values: Mapping[int, float]) -> str:
-    """Percent, fold by fold."""
+    """Return percent, fold by fold."""
     return ", ".join(f"{100 * value:.1f}" for value in values.values()) or "–"
 
 

@@ -12,9 +12,8 @@ import numpy as np
 from experiments.letters import abreast, levels, protocol
 from experiments.letters.methods import objective_of
 from experiments.letters.protocol import Job, load_fold, load_test, name_of, score, seed_of
-from experiments.options import Kept
-from experiments.shown import curve
 from experiments.smoke import record
+from experiments.study import RecordOptions, curve
 from jdml import data
 from jdml.training import FitResult, RunConfig, train_recipe
 
@@ -22,7 +21,7 @@ HERE = Path(__file__).parent
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class OfModels(Kept):
+class OfModels(RecordOptions):
     """What a study is asked whose runs are models of letters."""
 
     out: Path = record(HERE / "results.jsonl")
@@ -73,7 +72,7 @@ def run(job: Job, data_dir: str | None, runs: str, frozen: str) -> dict[str, Any
 
 
 def fit_one(job: Job, fold: int, data_dir: str | None, runs: Path) -> FitResult:
-    """One model of one fold, from where its folder is; the best of its evaluations."""
+    """Return one model of one fold, from where its folder is; the best of its evaluations."""
     recipe, seed, changes = protocol.recipe_of(job), seed_of(job["seed"], fold), job.get("data", {})
     train, validation, rows = load_fold(data_dir, fold, changes, seed)
     folder: Path | None = folder_of(job, fold, runs)
@@ -97,12 +96,12 @@ def fit_one(job: Job, fold: int, data_dir: str | None, runs: Path) -> FitResult:
 
 
 def folder_of(job: Job, fold: int, runs: Path) -> Path:
-    """The folder of a model."""
+    """Return the folder of a model."""
     return runs / name_of({**job, "fold": fold}).replace(":", ",")
 
 
 def embedded(job: Job, result: FitResult, images: np.ndarray) -> Any:
-    """Embeddings as retrieval compares them."""
+    """Return embeddings as retrieval compares them."""
     return train_recipe.normalized(protocol.recipe_of(job), result.embedder(images))
 
 

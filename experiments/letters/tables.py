@@ -6,30 +6,21 @@ from typing import Any
 
 from scipy import stats
 
+from experiments.study import read_toml
 from jdml.report import Paired, holm, markdown_table, paired
 
 SCORES = ("P@1", "RP", "MAP@R")
 UNSCORED = ("pilot", "trial")
 LEAST = 0.5
 """Points of MAP@R below which a difference does not count, however sure it is."""
-CLAIMS = (
-    ("EPS + MS", "MS"),
-    ("EPS + margin", "margin"),
-    ("MS + XBM", "MS"),
-    ("contrastive + CCP", "contrastive"),
-    ("ProxyAnchor + NIR", "ProxyAnchor"),
-    ("MPA-DW", "ProxyAnchor"),
-    ("PFML, found", "ProxyAnchor"),
-    ("PFML, found", "MS"),
-)
-"""What papers say is better than what: the methods of these pairs are tuned too, if they do not lead."""
+CLAIMS = read_toml(__file__)["claims"]
 Results = Mapping[str, Any]
 Model = tuple[int, int]
 """Seed and fold."""
 
 
 def interval(values: Mapping[Any, float]) -> str:
-    """Mean and 95 % interval in percent, by Student's t."""
+    """Return mean and 95 % interval in percent, by Student's t."""
     whole = mean_of(values)
     if not whole.seeds:
         return "–"
@@ -38,12 +29,12 @@ def interval(values: Mapping[Any, float]) -> str:
 
 
 def mean_of(values: Mapping[Any, float], scale: float = 100.0) -> Paired:
-    """Mean and interval: the difference from nothing."""
+    """Return mean and interval: the difference from nothing."""
     return paired(values, dict.fromkeys(values, 0.0), scale=scale)
 
 
 def models_of(results: Results, column: str, metric: str) -> dict[str, dict[Model, float]]:
-    """A metric by method, seed and fold; fold None are four models together."""
+    """Return a metric by method, seed and fold; fold None are four models together."""
     found: dict[str, dict[Model, float]] = {}
     for result in results.values():
         job, metrics = result["job"], result["metrics"]
@@ -95,7 +86,7 @@ def chosen(results: Results) -> str:
 
 
 def scored(results: Results, column: str, *, whole: bool) -> str:
-    """The unseen letters: single models, and four together; if runs are missing, nothing follows from it."""
+    """Return the unseen letters: single models, and four together; if runs are missing, nothing follows from it."""
     metrics = {name: models_of(results, column, name) for name in SCORES}
     single = single_models(results, column)
     rows = []
@@ -138,7 +129,7 @@ def went_with(results: Results) -> str:
 
 
 def _numbers(recipe: Mapping[str, Any], of: str = "") -> Iterator[tuple[str, float]]:
-    """The numbers of a recipe; of a batch by letter, drawings of each."""
+    """Return the numbers of a recipe; of a batch by letter, drawings of each."""
     for name, value in recipe.items():
         if isinstance(value, Mapping):
             yield from _numbers(value, f"{name}.")
@@ -149,7 +140,7 @@ def _numbers(recipe: Mapping[str, Any], of: str = "") -> Iterator[tuple[str, flo
 
 
 def between(results: Results) -> dict[str, Paired]:
-    """How tuned methods differ in MAP@R, model by model."""
+    """Return how tuned methods differ in MAP@R, model by model."""
     tuned = single_models(results, "tuned")
     ranked = sorted(tuned, key=lambda method: -sum(tuned[method].values()))
     return {
@@ -168,7 +159,7 @@ def beside(results: Results) -> dict[str, Paired]:
 
 
 def claims(results: Results) -> dict[str, Paired]:
-    """How the papers' methods differ from what they are said to be better than, both tuned."""
+    """Return how the papers' methods differ from what they are said to be better than, both tuned."""
     both = tuned_models(results)
     return {
         f"{one} − {other}": paired(both.get(one, {}), both.get(other, {})) for one, other in CLAIMS
@@ -189,7 +180,7 @@ def tuned_models(results: Results) -> dict[str, dict[Model, float]]:
 
 
 def counting(pairs: Mapping[str, Paired]) -> str:
-    """The differences that are sure after Holm's correction for all of them, and not small."""
+    """Return the differences that are sure after Holm's correction for all of them, and not small."""
     p = holm({name: gap.p for name, gap in pairs.items()}, len(pairs))
     kept = {n: gap for n, gap in pairs.items() if p.get(n, 1.0) < 0.05 and abs(gap.mean) >= LEAST}
     return all_of(kept, f"MAP@R, points: those that count of {len(pairs)}", p)
@@ -198,7 +189,7 @@ def counting(pairs: Mapping[str, Paired]) -> str:
 def all_of(
     pairs: Mapping[str, Paired], title: str = "MAP@R, points", p: Mapping[str, float] | None = None
 ) -> str:
-    """All differences; those count that are sure after Holm's correction, and not small."""
+    """Return all differences; those count that are sure after Holm's correction, and not small."""
     p = holm({name: gap.p for name, gap in pairs.items()}, len(pairs)) if p is None else p
     rows = [[name, str(gap), f"{p[name]:.2g}" if name in p else "–"] for name, gap in pairs.items()]
     return markdown_table([title, "difference", "p after Holm"], rows)

@@ -1,8 +1,4 @@
-"""What of NIR's gain is its warm-up: seven ways to train each of three proxy losses, on the same seeds.
-
-Omniglot at 28×28, trained on alphabets, scored on the letters of alphabets never seen, 600 steps. The ways, and which
-differences decide, are written in README.md and below, before the runs, each of which is kept and never run twice.
-"""
+"""How much of NIR's gain is its warm-up: seven ways to train each of three proxy losses, on the same seeds."""
 
 import dataclasses
 from pathlib import Path
@@ -14,11 +10,10 @@ import numpy as np
 import optax
 
 import jdml
-from experiments.nir import regularized
-from experiments.options import Kept, start
-from experiments.potential_fields import study  # the data and the base losses
-from experiments.shown import cell, curve, subplots, those_run
+from experiments.nir import main as regularized
+from experiments.potential_fields.main import load
 from experiments.smoke import record, small
+from experiments.study import RecordOptions, cell, curve, present, read_toml, start
 from jdml import optim
 from jdml.recipes import Recipe
 from jdml.report import markdown_table, paired_table
@@ -28,26 +23,8 @@ from jdml.training import Evaluation, train_recipe
 STEPS, CLASSES, SAMPLES = small((600, 4, 40), (2, 2, 4))
 WARMUP = small(50, 1)
 BASES = ("ProxyAnchor", "ProxyNCA*", "SoftTriple")
-WAYS: dict[str, dict[str, Any]] = {
-    "alone": {},
-    "warm-up": {"warmup": WARMUP},
-    "warm-up, reset": {"warmup": WARMUP, "reset": True},
-    "rate x 1.4": {"faster": 1.4},
-    "NIR": {"nir": {"weight": 0.01}, "warmup": WARMUP},
-    "NIR, no warm-up": {"nir": {"weight": 0.01}},
-    "NIR, t = 1e-9": {"nir": {"weight": 0.01, "temperature": 1e-9}, "warmup": WARMUP},
-}
-"""In the warm-up the backbone waits; "reset" gives Adam fresh moments of all else at its end, too."""
-TESTS = {
-    "what NIR adds to its own warm-up": ("NIR", "warm-up"),
-    "NIR, as a paper's table compares": ("NIR", "alone"),
-    "the warm-up": ("warm-up", "alone"),
-    "fresh moments at its end": ("warm-up, reset", "warm-up"),
-    "a faster start instead": ("rate x 1.4", "alone"),
-    "NIR without a warm-up": ("NIR, no warm-up", "alone"),
-    "the force of NIR's term": ("NIR", "NIR, t = 1e-9"),
-}
-"""Differences of R@1 on letters over the same seeds. The first one decides, with Holm's correction over the losses."""
+STUDY = read_toml(__file__)
+WAYS, TESTS = STUDY["ways"], STUDY["tests"]
 SCORES = ("R@1", "NMI", "mAP@1000")
 WATCHED = 3000
 """Images that are scored on the way, of the test images: for the picture alone, nothing is chosen by them."""
@@ -55,7 +32,7 @@ KEPT = record(Path(__file__).parent / "results.jsonl")
 
 
 @dataclasses.dataclass(frozen=True)
-class Settings(Kept):
+class Settings(RecordOptions):
     """What is run."""
 
     seeds: int = small(10, 1)
@@ -67,7 +44,7 @@ class Settings(Kept):
 
 
 def make_jobs(settings: Settings) -> dict[str, dict[str, Any]]:
-    """Every run by name: all ways of a loss with the first seed, then with the next."""
+    """Return every run by name: all ways of a loss with the first seed, then with the next."""
     return {
         f"{base.replace('*', 'x')}, {way}-{seed}": dict(base=base, way=way, steps=STEPS, seed=seed)
         for base in settings.bases
@@ -77,7 +54,7 @@ def make_jobs(settings: Settings) -> dict[str, dict[str, Any]]:
 
 
 def reset_at(rule: optax.GradientTransformation, at: int) -> optax.GradientTransformation:
-    """The rule, which forgets at a step all it has seen."""
+    """Return the rule, which forgets at a step all it has seen."""
 
     def init(params: Any) -> Any:
         return jnp.zeros((), jnp.int32), rule.init(params)
@@ -94,21 +71,21 @@ def reset_at(rule: optax.GradientTransformation, at: int) -> optax.GradientTrans
 
 
 def recipe_of(base: str, way: dict[str, Any]) -> Recipe:
-    """The recipe of a loss in one of the ways: NIR, a warm-up, or another rate of the network alone."""
+    """Return the recipe of a loss in one of the ways: NIR, a warm-up, or another rate of the network alone."""
     of_task = {"data": "omniglot", "method": base, "flow": {}, "steps": STEPS}
     of_task["nir"] = way.get("nir")
     recipe, faster = regularized.recipe_of(of_task), way.get("faster", 1.0)
     rates = {role: rate / faster for role, rate in recipe.optimizer.lr_multipliers.items()}
     rate = faster * recipe.optimizer.learning_rate
     return recipe.replace(
-        finetune={"backbone_freeze_steps": way.get("warmup", 0)},
+        finetune={"backbone_freeze_steps": min(way.get("warmup", 0), WARMUP)},
         batch={"classes": CLASSES, "samples_per_class": SAMPLES},
         optimizer={"learning_rate": rate, "lr_multipliers": rates},
     )
 
 
 def with_reset(recipe: Recipe) -> optax.GradientTransformation:
-    """The recipe's optimizer, but for what does not wait: it is reset when the others begin."""
+    """Return the recipe's optimizer, but for what does not wait: it is reset when the others begin."""
     rate = recipe.optimizer.learning_rate
     rates = {"head": rate, "proxies": rate * recipe.optimizer.lr_multipliers["proxies"]}
     begins = recipe.finetune.backbone_freeze_steps or 0
@@ -121,7 +98,7 @@ def run(job: dict[str, Any], data_dir: str | None) -> dict[str, Any]:
     """Train one network; score its last weights on the letters."""
     way = WAYS[job["way"]]
     recipe = recipe_of(job["base"], way)
-    train, scored = study.load("omniglot", data_dir, held_out=False)
+    train, scored = load("omniglot", data_dir, held_out=False)
     _, test, letters = scored[0]
     watched = np.random.default_rng(0).permutation(len(test))[:WATCHED]
     images = test.images[watched]
@@ -149,8 +126,8 @@ def run(job: dict[str, Any], data_dir: str | None) -> dict[str, Any]:
 
 
 def tables(results: dict[str, Any]) -> str:
-    """Means of each way, and the differences that decide."""
-    bases = those_run(BASES, results, "base")
+    """Return means of each way, and the differences that decide."""
+    bases = present(BASES, results, "base")
     sections = []
     for base in bases:
         rows = []
@@ -166,30 +143,9 @@ def tables(results: dict[str, Any]) -> str:
     return "\n".join(sections)
 
 
-def draw(results: dict[str, Any], path: Path) -> None:
-    """R@1 of some unseen letters by step, mean over the seeds: of each base loss the ways that its gain is made of."""
-    bases = those_run(BASES, results, "base")
-    figure, (row,) = subplots(columns=len(bases), size=(1 + 4 * len(bases), 3.6))
-    for axis, base in zip(row, bases, strict=True):
-        for way in WAYS:
-            curves = list(by_seed(results, "curve", base=base, way=way).values())
-            if not curves:
-                continue
-            steps, values = np.moveaxis(np.array(curves), -1, 0)
-            label = f"{way} ({len(curves)})"
-            axis.plot(steps[0], 100 * values.mean(0), label=label, marker="o", markersize=2)
-        axis.set(title=base, xlabel="step", ylabel="R@1 of 3,000 images of unseen letters, %")
-        axis.grid(alpha=0.3)
-        axis.legend(fontsize=7, title="way (seeds)", title_fontsize=7)
-    figure.savefig(path, dpi=110)
-
-
 def main(settings: Settings) -> str:
     """Run what is missing, as far as time goes; return the tables."""
-    results = settings.results(run, make_jobs(settings), settings.out)
-    if results:
-        draw(results, settings.out.with_name("decided.png"))
-    return tables(results)
+    return tables(settings.results(run, make_jobs(settings), settings.out))
 
 
 if __name__ == "__main__":

@@ -1,72 +1,159 @@
-"""Non-isotropy regularization (NIR) of proxy losses: retrieval, structure, ablations, and when it switches itself off.
-
-After Roth, Vinyals & Akata, *Non-isotropy Regularization for Proxy-based Deep Metric Learning*: Tables 1 and 3–5 and
-Figs. 1, 2 and 4, at the size of a laptop. Classes have local structure that their labels do not tell: even and odd
-digits, scored on the digits, and Omniglot's alphabets, scored on the letters of alphabets never seen. Finished runs are
-kept.
-"""
+"""Non-isotropy regularization (NIR) of proxy losses: retrieval, structure, and ablations."""
 
 import dataclasses
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+import jax
+import jax.numpy as jnp
 import numpy as np
+import optax
 
-from experiments.nir.pictures import MEASURED, draw_isotropy, draw_spectra, draw_switch_off, watch
-from experiments.nir.regularized import METHODS, NIR, STRUCTURE, TASKS, VARIANTS, run, step_times
-from experiments.options import InFolder, resolved, start
-from experiments.shown import beside, cells, tell
-from experiments.smoke import SMOKE, small
+import jdml
+from experiments.cub_crops import features
+from experiments.omniglot.methods import hold_out
+from experiments.potential_fields import main as fields  # the same data, batches and base losses
+from experiments.potential_fields.main import LOSSES, Parts, Task
+from experiments.smoke import FLOW, SMOKE, small
+from experiments.study import (
+    PAPER,
+    FolderOptions,
+    absolute,
+    cells,
+    read_record,
+    read_toml,
+    start,
+    with_seeds,
+)
+from jdml import metrics, optim, training
+from jdml.recipes import BatchConfig, NIRConfig, Recipe
 from jdml.report import markdown_table, mean_std, paired
-from jdml.studies.runner import over_seeds, run_study
+from jdml.studies.runner import over_seeds
+from jdml.training import train_recipe
+
+OF_SPECIES = BatchConfig(classes=8, samples_per_class=10)
+TASKS = {**fields.TASKS, "crops": Task(300, 128, 1e-3, ("species",) * 2, OF_SPECIES, None)}
+
+METHODS = small(("ProxyAnchor", "ProxyNCA*", "SoftTriple"), ("ProxyAnchor",))
+NIR: dict[str, Any] = {"weight": 0.01, "warmup": 50}
+"""The regularizer as released: ω, f the exponential of the negative log-likelihood, and steps for which the backbone
+waits (all of a network without a layer called head)."""
+STUDY = read_toml(__file__)
+VARIANTS = small(STUDY["variants"], {"exp": {}})
+"""Ways to shape the regularizer."""
+STRUCTURE = ("spectral decay", "reversed", "density", "concentration variance", "uniformity")
+"""Spectral decay is KL(U ‖ S), reversed KL(S ‖ U): only the latter is blind to directions that a network cannot use."""
+SCORED = 4000
+"""Embeddings for structural metrics and spectra."""
+
+
+def load(job: dict[str, Any]) -> Parts:
+    """Return the data of a task: those of the study of potential fields, or the features of birds."""
+    if job["data"] != "crops":
+        return fields.load(job["data"], job["data_dir"], job["held_out"])
+    train, test = features.load(job["data_dir"], job["weights"], job["features"])
+    if job["held_out"]:
+        train, test, _ = hold_out(train, test, classes=4)
+    return Parts(train, (("species", test, test.labels),))
+
+
+def recipe_of(job: dict[str, Any]) -> Recipe:
+    """Return the recipe of a job: its proxy loss, regularized where the job says so."""
+    task, own, nir = TASKS[job["data"]], dict(job["nir"] or {}), None
+    warmup = own.pop("warmup", 0)
+    if job["nir"] is not None:
+        flow = {**small({}, FLOW), **job["flow"]}
+        nir = NIRConfig(flow_settings=flow, flow_learning_rate=task.rate, **own)
+    return fields.recipe_of(task, job["method"], LOSSES[job["method"]][1]).replace(
+        loss={"method": nir},
+        finetune={"backbone_freeze_steps": warmup},
+        batch={"skip_nonfinite": 10, "steps": job["steps"]},
+    )
+
+
+def own_optimizer(job: dict[str, Any], recipe: Recipe) -> optax.GradientTransformation | None:
+    """Return two ablations of the recipe's: clipped gradients; a rate of 0 at first, which is no warm-up. Else None."""
+    clip, still = job["clip"], job.get("still")
+    roles = ("proxies", "flow")
+    rules = train_recipe.make_optimizer(recipe, roles, 1)
+    if clip is not None:
+        clips = dict.fromkeys(("backbone", "head", *roles), optax.clip_by_global_norm(clip))
+        return optax.chain(optim.partition_by_role(clips, optim.backbone_and_head), rules)
+    if still is not None:
+        moving = optax.scale_by_schedule(lambda step: jnp.where(step < still, 0.0, 1.0))
+        return optax.chain(rules, optax.masked(moving, {"model": True, "proxies": False}))
+    return None
+
+
+def make_model(job: dict[str, Any]) -> Any:
+    """What is trained on the features of birds; None elsewhere, where it is the recipe's network."""
+    return features.Head(TASKS["crops"].dim) if job["data"] == "crops" else None
+
+
+def structure(embeddings: jax.Array, labels: np.ndarray) -> dict[str, float]:
+    """Return the structural metrics of unit embeddings, and their singular values as shares."""
+    rows = np.random.default_rng(0).permutation(len(labels))[:SCORED]
+    x, classes = embeddings[rows], jnp.asarray(labels[rows])
+    values = jnp.linalg.svd(x, compute_uv=False)
+    return {
+        "spectral decay": float(metrics.spectral_decay(x)),
+        "reversed": float(metrics.spectral_decay(x, mode=-1)),
+        "density": float(metrics.class_density(x, classes)),
+        "concentration variance": float(metrics.concentration_variance(x, classes)),
+        "uniformity": float(metrics.uniformity(x)),
+        "spectrum": [float(share) for share in values / values.sum()],
+    }
+
+
+def retrieval(x: jax.Array, labels: np.ndarray) -> dict[str, float]:
+    """What a paper's table shows of unit embeddings."""
+    scores = jdml.evaluate_retrieval(x, labels, map_at=(1000,))
+    found = {"R@1": scores["R@1"], "MAP@R": scores["MAP@R"], "mAP@1000": scores["MAP@1000"]}
+    return {**found, "NMI": metrics.nmi(x, labels, key=jax.random.key(0))}
+
+
+def run(job: dict[str, Any]) -> dict[str, Any]:
+    """Train one network; score its retrieval on new images and the structure of both sets."""
+    train, scored = load(job)
+    _, test, labels = scored[0]
+    recipe = recipe_of(job)
+    try:
+        result = train_recipe.train(
+            recipe,
+            train,
+            model=make_model(job),
+            optimizer=own_optimizer(job, recipe),
+            seed=job["seed"],
+            run=training.RunConfig(log_every=max(1, job["steps"] // 20)),
+            progress=False,
+        )
+    except FloatingPointError as error:  # a density without bound: a finding of its own
+        return {"diverged": str(error)}
+    x, seen = (jdml.sphere(jnp.asarray(result.embedder(part.images))) for part in (test, train))
+    scores: dict[str, Any] = retrieval(x, labels)
+    for part, points, classes in (("test", x, labels), ("train", seen, train.labels)):
+        scores |= {f"{part} {k}": v for k, v in structure(points, classes).items()}
+    scores["skipped"] = sum(int(record["skipped"]) for record in result.history)
+    surprise = [record["nll"] for record in result.history if "nll" in record]
+    return {**scores, "nll": surprise} if surprise else scores
+
 
 RETRIEVAL = ("R@1", "NMI", "mAP@1000")
 ABLATED = "ProxyAnchor"
-ABLATIONS: dict[str, dict[str, Any]] = {
+ABLATIONS: dict[str, Any] = {
     **{name: {"nir": shape} for name, shape in VARIANTS.items()},
-    "ω = 0.001": {"nir": {"weight": 0.001}},
-    "ω = 0.1": {"nir": {"weight": 0.1}},
-    "no warm-up": {"nir": {"warmup": 0}},
-    "gradients clipped": {"clip": 1.0},
-    "no force": {"nir": {"temperature": 1e-9}},
-    "rate 0 for 50 steps": {"nir": None, "still": 50},
-    "f of the mean, as printed": {"nir": {"of_mean": True}},
-    "no proxy backprop": {"nir": {"stop_proxy_gradient": True}},
-    "wrong pairs": {"nir": {"wrong_class_weight": 1.0}},
-    "ω = 0": {"nir": {"weight": 0.0}},
-    "D15-W64": {"flow": {"num_blocks": 15, "hidden": 64}},
-    "D5-W512": {"flow": {"num_blocks": 5, "hidden": 512}},
-    "D3-W1024": {"flow": {"num_blocks": 3, "hidden": 1024}},
-    "D8-W128, as printed": {"flow": {"num_blocks": 8, "depth": 3}},
-    "condition at start": {"flow": {"conditioning": "start"}},
-    "condition at mid": {"flow": {"conditioning": "mid"}},
-    "condition at end": {"flow": {"conditioning": "end"}},
-    "condition embedded": {"flow": {"conditioning": "embedded"}},
-    "generate": {"nir": {"self_regularization": "generate"}},
-    "match": {"nir": {"self_regularization": "match"}},
-    "generate and match": {"nir": {"self_regularization": "both"}},
+    **STUDY["ablations"],
 }
 if SMOKE:
     ABLATIONS = {name: ABLATIONS[name] for name in ("exp", "ω = 0.1")}
-"""What differs from the released setting: Table 4 (a) and (b), and Table 5."""
-PAPER_RETRIEVAL = {
-    "ProxyAnchor": "64.4 · 68.4 · 33.2",
-    "ProxyAnchor + NIR": "66.0 · 69.6 · 34.2",
-    "ProxyNCA*": "64.2 · 68.6 · 33.1",
-    "ProxyNCA* + NIR": "66.1 · 69.8 · 34.3",
-    "SoftTriple": "62.3 · 68.2 · 31.6",
-    "SoftTriple + NIR": "63.8 · 68.5 · 34.0",
-}
-PAPER_STRUCTURE = {
-    "ProxyAnchor": ".19 · – · .68 · .37 · .078",
-    "ProxyAnchor + NIR": ".13 · – · .79 · .44 · .072",
-}
+"""What differs from the released setting."""
+RETRIEVED, STRUCTURED = PAPER["nir"]["retrieval"], PAPER["nir"]["structure"]
 
-Part = Literal["picture", "switch", "methods", "ablations", "time"]
+Part = Literal["methods", "ablations"]
 
 
 @dataclasses.dataclass(frozen=True)
-class Settings(InFolder):
+class Settings(FolderOptions):
     """What is run."""
 
     data: Literal["digits", "mnist", "omniglot", "crops"] = "digits"
@@ -75,9 +162,8 @@ class Settings(InFolder):
     unless --steps are given."""
     weights: Path | None = None
     """For crops: pretrained weights of EfficientNet-Lite0, from jdml weights convert."""
-    parts: tuple[Part, ...] = small(("picture", "switch", "methods", "time"), get_args(Part))
-    """picture: Figs. 1 and 2. switch: the flow alone. methods: Tables 1 and 3, Fig. 4. ablations: Tables 4 and 5. time:
-    of a step."""
+    parts: tuple[Part, ...] = small(("methods",), get_args(Part))
+    """methods: Tables 1 and 3, Fig. 4. ablations: Tables 4 and 5."""
     held_out: bool = False
     """Score on a fifth of the training alphabets (a sixth of the training digits), held out: for choosing settings."""
 
@@ -86,24 +172,23 @@ def make_base(settings: Settings) -> dict[str, Any]:
     """What all runs share."""
     own = {name: getattr(settings, name) for name in ("data", "held_out")}
     if settings.data == "crops":
-        features = resolved(settings.place("nir") / "features")
-        own |= {"weights": resolved(settings.weights), "features": features}
+        features = absolute(settings.place(__file__) / "features")
+        own |= {"weights": absolute(settings.weights), "features": features}
     steps = settings.steps or TASKS[settings.data].steps
     changed = {"method": ABLATED, "nir": None, "flow": {}, "clip": None}
     return {**own, "data_dir": settings.folder, "steps": steps, **changed}
 
 
 def make_jobs(settings: Settings) -> dict[str, dict[str, Any]]:
-    """Every training run of the study by name."""
+    """Return every training run of the study by name."""
     named: dict[str, dict[str, Any]] = {}
     for method in METHODS if "methods" in settings.parts else ():
         named[method] = {"method": method}
         named[f"{method} + NIR"] = {"method": method, "nir": NIR}
     for name, changes in ABLATIONS.items() if "ablations" in settings.parts else ():
         own = changes.get("nir", {})
-        named[name] = {**changes, "nir": None if own is None else {**NIR, **own}}
-    base, seeds = make_base(settings), range(settings.seeds)
-    return {f"{k}-{seed}": {**base, **v, "seed": seed} for seed in seeds for k, v in named.items()}
+        named[name] = {**changes, "nir": None if own is False else {**NIR, **own}}
+    return with_seeds(make_base(settings), named, settings.seeds)
 
 
 def difference(results: dict[str, Any], method: str, metric: str, scale: float) -> str:
@@ -115,17 +200,17 @@ def difference(results: dict[str, Any], method: str, metric: str, scale: float) 
 
 
 def method_tables(results: dict[str, Any]) -> list[str]:
-    """Retrieval, structure, and what regularization adds."""
+    """Return retrieval, structure, and what regularization adds."""
     names = [f"{method}{kind}" for method in METHODS for kind in ("", " + NIR")]
     retrieval = [
-        [name, *cells(results, name, RETRIEVAL), PAPER_RETRIEVAL.get(name, "–")] for name in names
+        [name, *cells(results, name, RETRIEVAL), RETRIEVED.get(name, "–")] for name in names
     ]
     sections = ["Retrieval (last column: the paper's three on CUB):\n"]
     sections += [markdown_table(["method", *RETRIEVAL, "paper"], retrieval)]
     for part in ("test", "train"):
         measured = [f"{part} {metric}" for metric in STRUCTURE]
         rows = [
-            [name, *cells(results, name, measured, 1, 3), PAPER_STRUCTURE.get(name, "–")]
+            [name, *cells(results, name, measured, 1, 3), STRUCTURED.get(name, "–")]
             for name in names
         ]
         sections += [f"Structure of {part} embeddings (last column: the paper's on CUB):\n"]
@@ -137,7 +222,7 @@ def method_tables(results: dict[str, Any]) -> list[str]:
 
 
 def ablation_table(results: dict[str, Any]) -> str:
-    """One row per change, and its difference to the first over the same seeds."""
+    """Return one row per change, and its difference to the first over the same seeds."""
 
     def recall(name: str) -> dict[int, float]:
         runs = {n.rpartition("-"): result["metrics"] for n, result in results.items()}
@@ -156,66 +241,25 @@ def ablation_table(results: dict[str, Any]) -> str:
 
 
 def control_table(results: dict[str, Any]) -> str:
-    """The method alone and regularized, and what was run of the changes, over the seeds of each."""
+    """Return the method alone and regularized, and what was run of the changes, over the seeds of each."""
     names = (ABLATED, f"{ABLATED} + NIR", *ABLATIONS)
     runs = {name: len(over_seeds(results, name, "R@1")) for name in names}
     rows = [[name, *cells(results, name, RETRIEVAL), str(n)] for name, n in runs.items() if n]
     return markdown_table([f"{ABLATED} and its controls", *RETRIEVAL, "seeds"], rows)
 
 
-def switch_table(watched: dict[str, dict[str, list[float]]]) -> str:
-    """The first and the last ten steps of each variant."""
-
-    def ends(values: list[float]) -> str:
-        return f"{np.mean(values[:10]):.3g} → {np.mean(values[-10:]):.3g}"
-
-    rows = [[variant, *(ends(of[name]) for name in MEASURED)] for variant, of in watched.items()]
-    return markdown_table(["f", *MEASURED], rows)
-
-
-def time_table(base: dict[str, Any]) -> str:
-    """Milliseconds per training step."""
-    rows, seconds = [], step_times({**base, "seed": 0})
-    for method in METHODS:
-        alone, both = seconds[method], seconds[f"{method} + NIR"]
-        rows.append([method, f"{1e3 * alone:.1f}", f"{1e3 * both:.1f}", f"{both / alone - 1:.0%}"])
-    return markdown_table(["a step's milliseconds", "alone", "with NIR", "added"], rows)
-
-
-def main(settings: Settings) -> str | None:
-    """Run what is missing, print the tables, write tables and figures; or only the tables of what is kept."""
+def main(settings: Settings) -> str:
+    """Run what is missing; return the tables."""
+    results = settings.results(__file__, run, make_jobs(settings))
+    ablated = read_record(__file__, f"{settings.data} ablation") if settings.table else results
     sections: list[str] = []
-    if settings.table:
-        kept, ablated = (beside(__file__, settings.data + of) for of in ("", " ablation"))
-        if "methods" in settings.parts:
-            sections += method_tables(kept)
-        if "ablations" in settings.parts and ablated:
-            sections += ["Ablations:\n", ablation_table(ablated)]
-        elif "ablations" in settings.parts:
-            sections += ["Controls:\n", control_table(kept)]
-        return "\n".join(sections)
-    base, out = make_base(settings), settings.place("nir")
-    out.mkdir(parents=True, exist_ok=True)
-    if "picture" in settings.parts:
-        draw_isotropy(out / "isotropy.png", min(base["steps"], 300))
-    if "switch" in settings.parts:
-        steps = min(base["steps"], 400)
-        own = {"dim": TASKS[settings.data].dim, "steps": steps, "width": 0.3, "seed": 0}
-        alone = {variant: {"variant": variant, **own} for variant in VARIANTS}
-        watched = run_study(watch, alone, out / "switch.jsonl")
-        curves = {variant: watched[variant]["metrics"] for variant in VARIANTS}
-        draw_switch_off(curves, out / "switch_off.png")
-        sections += [f"The flow alone, first → last of {steps} steps:\n", switch_table(curves)]
-    results = run_study(run, make_jobs(settings), out / "results.jsonl", workers=settings.workers)
     if "methods" in settings.parts:
         sections += method_tables(results)
-        draw_spectra(results, METHODS, out / "spectra.png")
-    if "ablations" in settings.parts:
-        sections += ["Ablations:\n", ablation_table(results)]
-    if "time" in settings.parts:
-        sections += ["Time:\n", time_table(base)]
-    tell("\n".join(sections), results, out / f"tables_{'_'.join(settings.parts)}.md")
-    return None
+    if "ablations" in settings.parts and ablated:
+        sections += ["Ablations:\n", ablation_table(ablated)]
+    elif "ablations" in settings.parts:
+        sections += ["Controls:\n", control_table(results)]
+    return "\n".join(sections)
 
 
 if __name__ == "__main__":

@@ -1,17 +1,8 @@
-"""One table: every method of the library, and their combinations, on Omniglot at 28×28.
-
-Trained on alphabets, tested on the letters and the languages of alphabets that were never seen, as in Levi et al.,
-*Rethinking Preventing Class-Collapsing*, Table 3 (there at 80×80 with ResNet-50). One small network, one batch make-up
-and one budget of steps for all; three of the 30 training alphabets are held out, and the weights that find their
-letters best are the ones that are tested.
-
-Finished runs are kept, so that an interrupted study goes on where it stopped. Everything is written to --out.
-"""
+"""One table: every method of the library, and their combinations, on Omniglot at 28×28."""
 
 import dataclasses
 import functools
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, Literal
 
 import jax
@@ -30,14 +21,13 @@ from experiments.omniglot.methods import (
     table_rows,
     train,
 )
-from experiments.options import start
 from experiments.recorded_recipes import batch_of
-from experiments.shown import beside
-from experiments.smoke import record, small
+from experiments.smoke import small
+from experiments.study import read_record, start
 from jdml import data, metrics
 from jdml.recipes import Recipe
 from jdml.report import markdown_table, paired
-from jdml.studies.runner import over_seeds, run_study
+from jdml.studies.runner import over_seeds
 
 RATE, BATCH = 5e-4, batch_of(small((4, 40), (2, 4)))
 LETTER_BATCH = batch_of((16, 10))
@@ -65,8 +55,6 @@ class Settings(OfMethods):
     """Training steps of each run."""
     labels: tuple[Literal["alphabet", "letter"], ...] = ("alphabet",)
     """What is trained by."""
-    out: Path = record(Path("runs/omniglot"))
-    """Folder for results and table."""
 
 
 @functools.cache
@@ -98,7 +86,7 @@ def run(job: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def score(recipe: Recipe, x: np.ndarray, test: data.Dataset) -> dict[str, float]:
-    """Retrieval by letters and by languages."""
+    """Return retrieval by letters and by languages."""
     labels = np.stack([test.views[view] for view in LEVELS.values()], axis=1)
     found = retrieve(recipe, x, labels)
     return {
@@ -109,7 +97,7 @@ def score(recipe: Recipe, x: np.ndarray, test: data.Dataset) -> dict[str, float]
 
 
 def make_jobs(settings: Settings) -> dict[str, dict[str, Any]]:
-    """Every run by name: all methods with the first seed, then with the next."""
+    """Return every run by name: all methods with the first seed, then with the next."""
     base = {"data_dir": settings.folder, "steps": settings.steps}
     ways = {"alphabet": ("", {}), "letter": (", by letter", {"labels": "letter"})}
     return {
@@ -121,7 +109,7 @@ def make_jobs(settings: Settings) -> dict[str, dict[str, Any]]:
 
 
 def by_level(results: dict[str, Any]) -> str:
-    """A row per method and what it was trained by, with both levels."""
+    """Return a row per method and what it was trained by, with both levels."""
     named = [
         [name if name.endswith(", by letter") else f"{name}, by alphabet", *scores]
         for name, *scores in table_rows(results, BY_LEVEL)
@@ -130,7 +118,7 @@ def by_level(results: dict[str, Any]) -> str:
 
 
 def table(results: dict[str, Any]) -> str:
-    """A row per method, best on letters first."""
+    """Return a row per method, best on letters first."""
     rows = table_rows(results, COLUMNS)
     for row in rows:
         seconds = [r["seconds"] for key, r in results.items() if key.rpartition("-")[0] == row[0]]
@@ -139,7 +127,7 @@ def table(results: dict[str, Any]) -> str:
 
 
 def of_memories(results: Mapping[str, Any]) -> str:
-    """Whether a memory is behind for a row's older copies: by seed, and beside the loss alone."""
+    """Return whether a memory is behind for a row's older copies: by seed, and beside the loss alone."""
     runs = {way: dict(enumerate(over_seeds(results, way, "letters R@1"))) for way in MEMORIES}
     rows = []
     for way, title in MEMORIES.items():
@@ -150,15 +138,12 @@ def of_memories(results: Mapping[str, Any]) -> str:
 
 
 def main(settings: Settings) -> str:
-    """Do the runs that are missing, and write the table."""
+    """Run what is missing; return the tables."""
+    results = settings.results(__file__, run, make_jobs(settings))
     if settings.table:
-        tables = {"": table, "memory": of_memories, "levels": by_level}
-        return "\n".join(show(beside(__file__, part)) for part, show in tables.items())
-    out = settings.out
-    results = run_study(run, make_jobs(settings), out / "results.jsonl", workers=settings.workers)
-    text = by_level(results) if "letter" in settings.labels else table(results)
-    (out / "table.md").write_text(text)
-    return text
+        levels = by_level(read_record(__file__, "levels"))
+        return "\n".join([table(results), of_memories(read_record(__file__, "memory")), levels])
+    return by_level(results) if "letter" in settings.labels else table(results)
 
 
 if __name__ == "__main__":

@@ -1,17 +1,18 @@
 """Every method of the library as a row of one table: its recipe, how it is trained and scored, and the rows."""
 
 import dataclasses
+import tomllib
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
 
 import jdml
-from experiments.eps_omniglot.tables import PAPER as EPS_PAPER
-from experiments.options import Tabled, check_names
-from experiments.shown import cell
 from experiments.smoke import FLOW, NETWORK, small
+from experiments.study import PAPER as OF_PAPERS
+from experiments.study import FolderOptions, cell, check_names
 from jdml import data
 from jdml.recipes import CCPConfig, LossConfig, NetworkConfig, NIRConfig, ProxyConfig, Recipe
 from jdml.recipes.ccp import NEVER
@@ -25,36 +26,34 @@ EVALUATIONS = small(8, 2)
 WARMUP = small(50, 1)  # steps before a memory or a flow has a say
 CLIP = 5.0
 """Largest entry of any proxy's gradient: charges that almost touch need it, other losses hardly reach it."""
-EASY, RANDOM = "easy_positive", "random_positive"
-SEMI_HARD = "semi_hard_negative:margin=0.2"
-WEIGHTED = "distance_weighted_negative"
+EASY = "easy_positive"
+TABLE = tomllib.loads(Path(__file__).with_name("methods.toml").read_text())
 
 
-def of(loss: str, /, miner: str = "none", **settings: Any) -> Recipe:
-    """A loss with these settings; proxies learn 100 times as fast as the network."""
-    return Recipe(
-        loss=LossConfig(loss, settings, miner=miner, proxies=ProxyConfig(clip_value=CLIP)),
-        network=NetworkConfig(small("small", NETWORK), DIM),
+def read_method(values: Mapping[str, Any]) -> Recipe:
+    """Return the recipe of a row of methods.toml; proxies learn 100 times as fast as the network."""
+    proxies = ProxyConfig(
+        MULTI if values.get("multi") else None,
+        values.get("init", "random"),
+        clip_value=CLIP if values.get("clip", True) else None,
     )
+    own = {name: values[name] for name in ("miner", "normalize", "learn_beta") if name in values}
+    loss = LossConfig(values["loss"], values.get("settings", {}), proxies=proxies, **own)
+    return Recipe(loss=loss, network=NetworkConfig(small("small", NETWORK), DIM))
 
 
-def several(loss: str, **settings: Any) -> Recipe:
-    """A loss with several proxies per class."""
-    return of(loss, **settings).replace(loss={"proxies": {"per_class": MULTI}})
-
-
-def margin(positive: str) -> Recipe:
-    """Margin loss with a learned β per class."""
-    return of("margin", f"{positive}+{WEIGHTED}").replace(loss={"learn_beta": "class"})
+def read_methods(section: str) -> dict[str, Recipe]:
+    """Return the methods of a section of methods.toml."""
+    return {name: read_method(values) for name, values in TABLE[section].items()}
 
 
 def remembering(recipe: Recipe, memory: int = REMEMBERED) -> Recipe:
-    """The same with a cross-batch memory."""
+    """Return the same with a cross-batch memory."""
     return recipe.replace(loss={"memory_size": memory, "memory_start_step": WARMUP})
 
 
 def regularized(recipe: Recipe) -> Recipe:
-    """The same with non-isotropy regularization."""
+    """Return the same with non-isotropy regularization."""
     nir = NIRConfig(start_step=WARMUP, flow_settings=small({}, FLOW))
     return recipe.replace(loss={"method": nir})
 
@@ -67,72 +66,36 @@ def against_proxies(recipe: Recipe, patience: int) -> Recipe:
 
 
 def on_data(recipe: Recipe, batch: Mapping[str, int], rate: float, pool: int) -> Recipe:
-    """The recipe on a data set: its batches, the learning rate of network and flow, the size of CCP's pools."""
+    """Return the recipe on a data set: its batches, the learning rate of network and flow, the size of CCP's pools."""
     own = {"nir": {"flow_learning_rate": rate}, "ccp": {"pool_size": pool}}
     loss = {} if recipe.loss.method is None else {"method": own[recipe.loss.method.name]}
     return recipe.replace(loss=loss, batch=batch, optimizer={"learning_rate": rate})
 
 
-CONTRASTIVE: dict[str, Any] = {"positive_margin": 0.0, "negative_margin": 0.5}
-EASY_MS = f"multi_similarity_negative+{EASY}"
-FIELD = {"delta": 0.2, "reduce_fn": "sum"}  # the paper's U
+def combine(values: Mapping[str, Any]) -> Recipe:
+    """Return a method with what a row of methods.toml adds to it."""
+    recipe = {**BASES, **EPS}[values["of"]].replace(
+        loss={"miner": values["miner"]} if "miner" in values else {}
+    )
+    if values.get("memory"):
+        return remembering(recipe)
+    return (
+        regularized(recipe)
+        if values.get("nir")
+        else against_proxies(recipe, values.get("patience", NEVER))
+    )
 
-BASES: dict[str, Recipe] = {
-    "contrastive": of("contrastive", **CONTRASTIVE),
-    "contrastive (similarity)": of("similarity_contrastive"),
-    "SNR contrastive": of("snr_contrastive", positive_margin=0.0, negative_margin=1.0).replace(
-        loss={"normalize": "none"}
-    ),
-    "triplet": of("triplet", f"{RANDOM}+{SEMI_HARD}", margin=0.2),
-    "margin": margin(RANDOM),
-    "MS": of("multi_similarity", "multi_similarity", beta=40.0),
-    "N-pair": of("n_pair"),
-    "lifted structure": of("lifted_structure"),
-    "circle": of("circle"),
-    "FastAP": of("fast_ap"),
-    "ProxyNCA": of("proxy_nca", scale=9.0),
-    "ProxyNCA++": of("proxy_nca_pp"),
-    "ProxyNCA*": of("proxy_nca_margin"),
-    "ProxyAnchor": of("proxy_anchor"),
-    "normalized softmax": of("normalized_softmax"),
-    "CosFace": of("cosface"),
-    "ArcFace": of("arcface"),
-    "SoftTriple": several("soft_triple"),
-    "MPA": several("multi_proxy_anchor"),
-    "MPA-DW": several("multi_proxy_anchor_dw"),
-    "MPA-AP": several("multi_proxy_anchor_ap"),
-    "CPML": several("contrastive_potential", **FIELD),
-    "PFML": several("potential_field", alpha=1.0, **FIELD),
-}
-EPS: dict[str, Recipe] = {
-    "EPS + contrastive": of("contrastive", EASY, **CONTRASTIVE),
-    "EPS + triplet": of("triplet", f"{EASY}+{SEMI_HARD}", margin=0.2),
-    "EPS + margin": margin(EASY),
-    "EPS + MS": of("multi_similarity", EASY_MS, beta=40.0),
-    "EPS + circle": of("circle", EASY),
-}
-COMBINED: dict[str, Recipe] = {
-    "MS + XBM": remembering(BASES["MS"]),
-    "EPS + MS + XBM": remembering(EPS["EPS + MS"]),
-    "contrastive, one problem": against_proxies(BASES["contrastive"], NEVER),
-    "contrastive + CCP": against_proxies(BASES["contrastive"], 2),
-    "MS + CCP": against_proxies(of("multi_similarity", beta=40.0), 2),
-    "EPS + contrastive, one problem": against_proxies(EPS["EPS + contrastive"], NEVER),
-    "EPS + contrastive + CCP": against_proxies(EPS["EPS + contrastive"], 2),
-    "EPS + MS + CCP": against_proxies(EPS["EPS + MS"], 2),
-    **{
-        f"{name} + NIR": regularized(BASES[name])
-        for name in ("ProxyAnchor", "ProxyNCA*", "SoftTriple", "MPA", "MPA-AP", "PFML")
-    },
-}
+
+BASES, EPS = read_methods("alone"), read_methods("eps")
+COMBINED = {name: combine(values) for name, values in TABLE["combined"].items()}
 ALONE = {"EPS + MS + XBM of one batch": remembering(EPS["EPS + MS"], 160)}
 METHODS: dict[str, Recipe] = {**BASES, **EPS, **COMBINED, **ALONE}
-PAPER = {method: figures[0] for method, figures in EPS_PAPER.items()}
+PAPER = {name: figures[0] for name, figures in OF_PAPERS["eps_omniglot"]["letters"].items()}
 """R@1 on letters at 80×80 with ResNet-50 (EPS, Table 3)."""
 
 
 @dataclasses.dataclass(frozen=True)
-class OfMethods(Tabled):
+class OfMethods(FolderOptions):
     """What a study of all methods is asked."""
 
     seeds: int = small(3, 1)
@@ -157,19 +120,19 @@ class Parts(NamedTuple):
 
 
 def hold_out(train: data.Dataset, test: data.Dataset, classes: int) -> Parts:
-    """The last of the training classes held out."""
+    """Return the last of the training classes held out."""
     held_out = train.labels >= train.num_classes - classes
     return Parts(train.select(~held_out), train.select(held_out), test)
 
 
 def normalized(recipe: Recipe, embeddings: Any) -> Any:
-    """Embeddings as retrieval compares them: in the ball where proxies are chosen, else on the sphere."""
+    """Return embeddings as retrieval compares them: in the ball where proxies are chosen, else on the sphere."""
     normalize = jdml.ball if recipe.loss.needs_validation else jdml.sphere
     return np.asarray(normalize(jnp.asarray(embeddings)))
 
 
 def table_rows(results: Mapping[str, Any], columns: Sequence[str]) -> list[list[str]]:
-    """A row per method, best in the first column first: its name, its scores, how many runs have them."""
+    """Return a row per method, best in the first column first: its name, its scores, how many runs have them."""
     rows = []
     for name in dict.fromkeys(key.rpartition("-")[0] for key in results):
         scores = [over_seeds(results, name, column) for column in columns]
@@ -180,14 +143,14 @@ def table_rows(results: Mapping[str, Any], columns: Sequence[str]) -> list[list[
 
 
 def retrieve(recipe: Recipe, embeddings: np.ndarray, labels: Any) -> Any:
-    """Retrieval where the loss lives."""
+    """Return retrieval where the loss lives."""
     return jdml.evaluate_retrieval(normalized(recipe, embeddings), labels, recall_at=(1, 8))
 
 
 def train(
     recipe: Recipe, parts: Parts, view: str, *, steps: int, seed: int, model: Any = None
 ) -> FitResult:
-    """The network at its best validation, by MAP@R of a view of the labels."""
+    """Return the network at its best validation, by MAP@R of a view of the labels."""
 
     def evaluate(embedder: Any) -> dict[str, float]:
         labels = parts.validation.views[view]

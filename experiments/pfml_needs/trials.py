@@ -1,9 +1,4 @@
-"""One run of the study: proxies among fixed points, or a network trained on some classes and scored on held-out ones.
-
-No run looks at a class or an image of a test split, but for the letters' part `regime`, which is scored on the test
-alphabets. Digits: of the training images of 0 to 5 four digits train, by parity; two digits and a sixth of the others'
-images are held out, another pair for each seed. Omniglot: six of the thirty training alphabets are held out.
-"""
+"""One run of the study: proxies among fixed points, or a network that is scored on held-out classes."""
 
 import dataclasses
 import functools
@@ -65,7 +60,7 @@ class Parts(NamedTuple):
 
 @functools.cache
 def load(task: str, data_dir: str | None, seed: int, test: bool) -> Parts:
-    """The data of a task; with ``test`` the letters of the test alphabets are scored, once all is settled."""
+    """Return the data of a task; with ``test`` the letters of the test alphabets are scored, once all is settled."""
     if task == "digits":
         whole = data.load("digits")
         whole = whole.select(whole.views["digit"] <= 5)
@@ -90,13 +85,13 @@ def load(task: str, data_dir: str | None, seed: int, test: bool) -> Parts:
 
 
 def strongest(job: dict[str, Any]) -> float:
-    """The force of one pair at δ, in units of U: what clipping by norm is in proportion to."""
+    """Return the force of one pair at δ, in units of U: what clipping by norm is in proportion to."""
     delta, alpha = job["settings"].get("delta", 0.2), job["settings"].get("alpha", 4.0)
     return float(alpha / delta ** (alpha + 1))
 
 
 def recipe_of(job: dict[str, Any]) -> Recipe:
-    """The recipe of a job; fields without proxies are those of the samples alone, whose force is U."""
+    """Return the recipe of a job; fields without proxies are those of the samples alone, whose force is U."""
     task, base = TASKS[job["task"]], BASES[job["method"]].loss
     total = {"reduce_fn": "sum"} if job["method"] in FIELDS else {}
     proxies = ProxyConfig(
@@ -144,7 +139,7 @@ def learn(job: dict[str, Any], data_dir: str | None) -> dict[str, float]:
 
 
 def score(result: FitResult, parts: Parts) -> dict[str, float]:
-    """Retrieval among all that is scored, by held-out classes and by the others."""
+    """Return retrieval among all that is scored, by held-out classes and by the others."""
     x = np.asarray(jdml.sphere(jnp.asarray(result.embedder(parts.scored.images))))
     per_query = jdml.evaluate_retrieval(x, parts.labels, per_query=True)
     scores = {}
@@ -158,7 +153,7 @@ def score(result: FitResult, parts: Parts) -> dict[str, float]:
 def lie(
     proxies: jax.Array, x: jax.Array, labels: np.ndarray, modes: np.ndarray, delta: float
 ) -> dict[str, float]:
-    """How proxies lie among the points and the modes of their classes."""
+    """Return how proxies lie among the points and the modes of their classes."""
     spread = metrics.proxy_spread(proxies, x, labels, modes, delta=delta)
     return {
         "together": spread.together,

@@ -1,65 +1,199 @@
-"""Potential fields (PFML) beside proxy losses: retrieval, label noise, proxies' distance from the data, sweeps.
-
-After Bhatnagar & Ahuja, *Potential Field Based Deep Metric Learning*: Fig. 2 (the field), Tables 1–3 and Fig. 3, at the
-size of a laptop. Classes here have many local centres, what several proxies per class are for: even and odd digits, and
-Omniglot's alphabets, tested on digits and on the letters of alphabets never seen. Finished runs are kept.
-"""
+"""Potential fields (PFML) beside proxy losses: retrieval, label noise, proxies' distance from the data, sweeps."""
 
 import dataclasses
-from typing import Any, Literal, get_args
+import functools
+from collections.abc import Mapping
+from typing import Any, Literal, NamedTuple, get_args
 
-from experiments.options import InFolder, start
-from experiments.potential_fields.picture import draw_fields, draw_learned, draw_sweeps
-from experiments.potential_fields.study import CLIP, EPOCH, FIELDS, LOSSES, TASKS, base_of, run
-from experiments.shown import beside, cells, tell
-from experiments.smoke import SMOKE, small
-from jdml.registry import LOSSES as REGISTERED
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import jdml
+from experiments.eps_mnist import main as digits  # the same images, by parity
+from experiments.omniglot.methods import BASES
+from experiments.smoke import NETWORK, small
+from experiments.study import PAPER, FolderOptions, Results, cells, read_toml, start
+from jdml import data, metrics, registry
+from jdml.recipes import BatchConfig, LossConfig, NetworkConfig, OptimizerConfig, Recipe
 from jdml.report import markdown_table
-from jdml.studies.runner import over_seeds, run_study
+from jdml.studies.runner import over_seeds
+from jdml.training import Embedder, Evaluation, train_recipe
+
+PROXY_RATE = 100.0  # the proxies' learning rate, in units of the model's
+CLIP = 5.0  # largest entry of the proxies' gradient, for charges that almost touch
+
+
+def settings_of(loss: LossConfig) -> dict[str, Any]:
+    """Return the settings of a loss as jobs have them: with the number of proxies, without how terms are reduced."""
+    own = {name: value for name, value in loss.settings.items() if name != "reduce_fn"}
+    number = loss.proxies.per_class
+    return own if number is None else {**own, "proxies_per_class": number}
+
+
+LOSSES = {name: (recipe.loss.name, settings_of(recipe.loss)) for name, recipe in BASES.items()}
+"""Of each method the loss and its settings, with the number of proxies."""
+CPML, SETTINGS = LOSSES["CPML"]
+LOSSES["CPML, mirrored"] = (CPML, {**SETTINGS, "repulsion": "mirrored"})
+LOSSES["CPML, decaying"] = (CPML, {**SETTINGS, "repulsion": "decaying", "alpha": 1.0})
+MEASURES = ("R@1", "nDCG@2", "nDCG@4", "nDCG@8", "MAP@R")
+FIELDS = ("PFML", "CPML", "CPML, mirrored", "CPML, decaying")
+POINTS = 4
+"""How often proxies are measured in the last epoch."""
+EPOCH = [f"epoch: {m}" for m in ("assignment", "nearest", "represented", "together", "covered")]
+
+
+class Task(NamedTuple):
+    """What differs between the data sets."""
+
+    steps: int
+    dim: int
+    rate: float
+    views: tuple[str, str]
+    batch: BatchConfig = BatchConfig(64)
+    network: str | None = small("eps", NETWORK)
+
+
+DIGITS = ("seen digits", "unseen digits")
+OF_ALPHABETS = BatchConfig(classes=4, samples_per_class=40)
+TASKS = {
+    "digits": Task(small(300, 2), 16, 1e-3, DIGITS),
+    "mnist": Task(500, 16, 1e-3, DIGITS),
+    "omniglot": Task(
+        1200, 128, 5e-4, ("letters", "alphabets"), OF_ALPHABETS, small("small", NETWORK)
+    ),
+}
+
+
+class Parts(NamedTuple):
+    """Images to train on; images to score on with the labels to score."""
+
+    train: data.Dataset
+    scored: tuple[tuple[str, data.Dataset, np.ndarray], ...]
+
+
+@functools.cache
+def load(name: str, data_dir: str | None, held_out: bool) -> Parts:
+    """Return the data of a task: labelled by parity or alphabet, scored on digits or letters."""
+    if name != "omniglot":
+        train, *scored = digits.load(name, data_dir, held_out)
+        titled = zip(DIGITS, scored, strict=True)
+        return Parts(train, tuple((title, part, part.views["digit"]) for title, part in titled))
+    whole = functools.partial(data.load, name, data_dir=data_dir, image_size=28)
+    train, test = (whole(split=split) for split in ("train", "test"))
+    if held_out:
+        alphabets = np.random.default_rng(0).permutation(train.num_classes)
+        chosen = np.isin(train.labels, alphabets[: train.num_classes // 5])
+        test, train = train.select(chosen), train.select(~chosen)
+        own = np.unique(train.labels, return_inverse=True)[1]
+        train = dataclasses.replace(train, labels=own)
+    of_views = ((title, test, test.views[title[:-1]]) for title in TASKS[name].views)
+    return Parts(train, tuple(of_views))
+
+
+def base_of(
+    data: str, folder: str | None, steps: int | None, held_out: bool = False
+) -> dict[str, Any]:
+    """What the jobs of a study have in common, on clean labels."""
+    places = {"data": data, "data_dir": folder, "held_out": held_out}
+    return {
+        **places,
+        "steps": steps or TASKS[data].steps,
+        "noise": 0.0,
+        "proxy_rate": PROXY_RATE,
+    }
+
+
+def recipe_of(task: Task, method: str, settings: dict[str, Any]) -> Recipe:
+    """Return the recipe of a method on a task, with these settings of its loss and this number of proxies."""
+    # The paper's U: a force does not depend on how many charges there are.
+    settings = {**settings, **({"reduce_fn": "sum"} if method in FIELDS else {})}
+    number = settings.pop("proxies_per_class", None)
+    miner = BASES[method].loss.miner if method in BASES else "none"
+    loss = LossConfig(LOSSES[method][0], settings, miner=miner)
+    return Recipe(
+        loss=loss.replace(proxies={"per_class": number}),
+        network=NetworkConfig(task.network, task.dim),
+        batch=task.batch,
+        optimizer=OptimizerConfig(learning_rate=task.rate),
+    )
+
+
+def recipe_of_job(job: dict[str, Any]) -> Recipe:
+    """Return the recipe of a job, with the rate of its proxies and the largest entry of their gradient."""
+    return recipe_of(TASKS[job["data"]], job["method"], job["settings"]).replace(
+        loss={"proxies": {"clip_value": job.get("clip")}},
+        batch={"steps": job["steps"]},
+        optimizer={"lr_multipliers": {"proxies": job["proxy_rate"]}},
+    )
+
+
+def run(job: dict[str, Any]) -> dict[str, float]:
+    """Train one network, score its retrieval, and measure how far its proxies are from the training data."""
+    train, scored = load(job["data"], job["data_dir"], job["held_out"])
+    if job["noise"]:
+        labels = data.corrupt_labels(train.labels, job["noise"], jax.random.key(job["seed"]))
+        train = dataclasses.replace(train, labels=labels)
+    recipe, steps = recipe_of_job(job), job["steps"]
+    sampler = recipe.batch.build(train.labels, job["seed"])
+    over_epoch: list[dict[str, float]] = []
+
+    def evaluate(embedder: Embedder) -> dict[str, float]:
+        if int(embedder.state.step) > steps - sampler.batches_per_epoch:
+            proxies = embedder.state.params["proxies"]
+            over_epoch.append(measure(proxies, embedder(train.images), train))
+        return {}
+
+    every = max(1, min(sampler.batches_per_epoch, steps) // POINTS)
+    result = train_recipe.train(
+        recipe,
+        train,
+        sampler=sampler,
+        seed=job["seed"],
+        evaluation=Evaluation(evaluate, every) if "epoch" in job else None,
+        progress=False,
+    )
+    scores: dict[str, float] = {}
+    for title, part, labels in scored:
+        x = np.asarray(jdml.sphere(jnp.asarray(result.embedder(part.images))))
+        retrieval = jdml.evaluate_retrieval(x, labels, ndcg_at=(2, 4, 8))
+        scores |= {f"{title} {name}": retrieval[name] for name in MEASURES}
+    if "epoch" in job:
+        scores |= {name: float(np.mean([point[name] for point in over_epoch])) for name in EPOCH}
+    proxies = result.state.params.get("proxies")
+    if proxies is not None:
+        if proxies.shape[1] > 1:
+            scores["proxies together"] = metrics.proxy_spread(proxies).together
+        x = jnp.asarray(result.embedder(train.images))
+        for kind in ("assignment", "nearest"):
+            found = metrics.proxy_distance(proxies, x, train.labels, kind=kind)
+            scores[f"proxy distance, {kind}"] = found
+    return scores
+
+
+def measure(proxies: jax.Array, embeddings: np.ndarray, train: data.Dataset) -> dict[str, float]:
+    """The proxies' distance from the training data by every reading, and their spread over the modes of classes."""
+    x = jnp.asarray(embeddings)
+    modes = train.views["letter" if "letter" in train.views else "digit"]
+    spread = metrics.proxy_spread(proxies, x, train.labels, modes)
+    kinds = ("assignment", "nearest", "represented")
+    distances = [metrics.proxy_distance(proxies, x, train.labels, kind=kind) for kind in kinds]
+    found = (*distances, spread.together, float(spread.covered or 0.0))
+    return dict(zip(EPOCH, found, strict=True))
+
 
 NOISE = 0.2
-CLEAN = ("PFML", "CPML", "MPA", "MPA-DW", "MPA-AP", "SoftTriple", "ProxyAnchor", "ProxyNCA*")
-NOISY: tuple[str, ...] = ("PFML", "CPML", "triplet", "MS", "ProxyNCA", "ProxyAnchor", "SoftTriple")
-NOISY += ("MPA-DW", "MPA-AP", "ProxyNCA*")
-FOILS = ("CPML", "CPML, mirrored", "CPML, decaying")
-NEAR = ("PFML", "CPML", "SoftTriple", "ProxyNCA", "ProxyAnchor")
-SWEEPS: dict[str, tuple[float, ...]] = {
-    "proxies_per_class": (0, 1, 5, 15, 30),
-    "delta": (0.1, 0.2, 0.3, 0.5),
-    "alpha": (0.5, 1.0, 2.0, 4.0, 6.0),
-    "repulsion_delta": (0.2, 0.5, 0.8),
-    "clip": (0.5, 5.0, 50.0, 1e30),
-}
-if SMOKE:
-    CLEAN, NOISY, FOILS, NEAR = ("PFML",), ("triplet",), ("CPML, decaying",), ("SoftTriple",)
-    SWEEPS = {"alpha": (2.0,)}
-OF_NOISY = (55.1, 58.9, 60.1, 60.7, 66.7)
-PAPER_NOISE = dict(zip(("triplet", "MS", "ProxyNCA", "ProxyAnchor", "PFML"), OF_NOISY, strict=True))
-PAPER_DISTANCE = {
-    "SoftTriple": ".24",
-    "ProxyNCA": ".36",
-    "ProxyAnchor": ".38",
-    "CPML": ".26",
-    "PFML": ".16",
-}
-WRONG = "20 % of the training labels wrong"
-TABLES: dict[str, tuple[str, str, tuple[str, ...], dict[str, Any]]] = {
-    "methods": (
-        "Clean labels (last column: the paper's proxy distance on CUB)",
-        "",
-        CLEAN,
-        PAPER_DISTANCE,
-    ),
-    "noise": (f"{WRONG} (last column: the paper's R@1 on CUB)", ", noise", NOISY, PAPER_NOISE),
-    "foils": (f"CPML by its repulsion, {WRONG}", ", noise", FOILS, {}),
-}
-"""Of a part its title, what is added to the methods' names, the methods, and the paper's numbers."""
+STUDY = read_toml(__file__)
+TABLES = STUDY["tables"]
+NEAR = small(("PFML", "CPML", "SoftTriple", "ProxyNCA", "ProxyAnchor"), ("SoftTriple",))
+SWEEPS = small(STUDY["sweeps"], {"alpha": [2.0]})
+OF_PAPER = PAPER["potential_fields"]
 
-Part = Literal["picture", "learned", "methods", "noise", "foils", "epoch", "sweeps"]
+Part = Literal["methods", "noise", "foils", "epoch", "sweeps"]
 
 
 @dataclasses.dataclass(frozen=True)
-class Settings(InFolder):
+class Settings(FolderOptions):
     """What is run."""
 
     data: Literal["digits", "mnist", "omniglot"] = "digits"
@@ -67,9 +201,9 @@ class Settings(InFolder):
     300, 500 and 1200 steps, unless --steps are given."""
     sweep_seeds: int = 1
     """Runs per point of the sweeps."""
-    parts: tuple[Part, ...] = small(("picture", "methods", "noise"), get_args(Part))
-    """picture: Fig. 2. learned: the same of what was learned. methods: Tables 1 and 3. noise: Table 2. foils: CPML with
-    other repulsions, and wrong labels. epoch: Table 3 over the last epoch, with the proxies' spread. sweeps: Fig. 3."""
+    parts: tuple[Part, ...] = small(("methods", "noise"), get_args(Part))
+    """methods: Tables 1 and 3. noise: Table 2. foils: CPML with other repulsions, and wrong labels. epoch: Table 3 over
+    the last epoch, with the proxies' spread. sweeps: Fig. 3."""
     held_out: bool = False
     """Score on a fifth of the training alphabets (a sixth of the training digits), held out: how PFML was tuned."""
 
@@ -80,7 +214,7 @@ class Settings(InFolder):
 
 
 def make_jobs(settings: Settings) -> dict[str, dict[str, Any]]:
-    """Every run of the study by name."""
+    """Return every run of the study by name."""
     base = base_of(settings.data, settings.folder, settings.steps, settings.held_out)
 
     def job(method: str, seed: int, suffix: str = "", **changed: float) -> dict[str, Any]:
@@ -89,7 +223,7 @@ def make_jobs(settings: Settings) -> dict[str, dict[str, Any]]:
         own |= {"noise": NOISE if suffix == ", noise" else 0.0}
         return {**base, **own, **({"epoch": True} if suffix == ", epoch" else {})}
 
-    methods = {part: (suffix, names) for part, (_, suffix, names, _) in TABLES.items()}
+    methods = {part: (of["suffix"], small(of["methods"], of["toy"])) for part, of in TABLES.items()}
     methods["epoch"] = (", epoch", NEAR)
     jobs = {
         f"{method}{suffix}-{seed}": job(method, seed, suffix)
@@ -104,19 +238,14 @@ def make_jobs(settings: Settings) -> dict[str, dict[str, Any]]:
     return jobs
 
 
-def table(
-    results: dict[str, Any],
-    settings: Settings,
-    suffix: str,
-    methods: tuple[str, ...],
-    paper: dict[str, Any],
-) -> str:
-    """One row per method that was run: retrieval, the proxies' distances, and the paper's number if there is any."""
+def table(results: Results, settings: Settings, values: Mapping[str, Any]) -> str:
+    """Return a row per method that was run: retrieval, the proxies' distances, and the paper's number if any."""
+    paper, suffix = OF_PAPER.get(values.get("paper"), {}), values["suffix"]
     first, second = TASKS[settings.data].views
     columns = (f"{first} R@1", f"{first} MAP@R", f"{second} R@1")
     of_proxies = ("proxy distance, assignment", "proxy distance, nearest", "proxies together")
     rows = []
-    for method in methods:
+    for method in values["methods"]:
         if over_seeds(results, method + suffix, columns[0]):
             scores = cells(results, method + suffix, columns)
             scores += cells(results, method + suffix, of_proxies, 1, 2)
@@ -124,52 +253,40 @@ def table(
     return markdown_table(["method", *columns, *of_proxies, *(["paper"] if paper else [])], rows)
 
 
-def epoch_table(results: dict[str, Any]) -> str:
+def epoch_table(results: Results) -> str:
     """Where proxies are over an epoch, by each reading of the paper's words, and how they are spread."""
     rows = []
     for method in NEAR:
         shown = cells(results, f"{method}, epoch", EPOCH, 1, 2)
-        if not REGISTERED[LOSSES[method][0]].several:
+        if not registry.LOSSES[LOSSES[method][0]].several:
             shown[EPOCH.index("epoch: together")] = "–"
-        rows.append([method, *shown, PAPER_DISTANCE.get(method, "–")])
+        rows.append([method, *shown, OF_PAPER["distance"].get(method, "–")])
     titles = (name.removeprefix("epoch: ") for name in EPOCH)
     return markdown_table(["method", *titles, "paper"], rows)
 
 
-def report(results: dict[str, Any], settings: Settings) -> str:
-    """All tables as Markdown."""
+def report(results: Results, settings: Settings) -> str:
+    """Return all tables as Markdown."""
     sections = []
-    for part, (title, *rows) in TABLES.items():
+    for part, values in TABLES.items():
         if part in settings.parts:
-            sections += [f"{title}:\n", table(results, settings, *rows)]
+            sections += [f"{values['title']}:\n", table(results, settings, values)]
     if "epoch" in settings.parts:
         sections += ["Proxies over the last epoch (last column: the paper's, on CUB):\n"]
         sections += [epoch_table(results)]
     if "sweeps" in settings.parts:
         sections += ["PFML by its parameters, one at a time:\n"]
-        for name, values in SWEEPS.items():
+        for name, points in SWEEPS.items():
             rows = [
-                [f"{v:g}", *cells(results, f"{name} {v:g}", [settings.measure])] for v in values
+                [f"{v:g}", *cells(results, f"{name} {v:g}", [settings.measure])] for v in points
             ]
             sections.append(markdown_table([name.replace("_", " "), settings.measure], rows))
     return "\n".join(sections)
 
 
-def main(settings: Settings) -> str | None:
-    """Run what is missing, print the tables, write tables and figures; or only the tables of what is kept."""
-    if settings.table:
-        return report(beside(__file__, settings.data), settings)
-    out = settings.place("potential_fields")
-    out.mkdir(parents=True, exist_ok=True)
-    if "picture" in settings.parts:
-        draw_fields(out / "fields.png")
-    if "learned" in settings.parts:
-        draw_learned(out / "learned.png")
-    results = run_study(run, make_jobs(settings), out / "results.jsonl", workers=settings.workers)
-    if "sweeps" in settings.parts:
-        draw_sweeps(results, SWEEPS, settings.measure, out / "sweeps.png")
-    tell(report(results, settings), results, out / f"tables_{'_'.join(settings.parts)}.md")
-    return None
+def main(settings: Settings) -> str:
+    """Run what is missing; return the tables."""
+    return report(settings.results(__file__, run, make_jobs(settings)), settings)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,4 @@
-"""The recipe to begin with, `jdml.recipes.recommended`, beside the first of the methods that nobody tuned.
-
-On the three tasks that have a table of many untuned methods: letters, alphabets and birds. What counts is written in
-README.md, before the runs. Network, images, steps and rows of a batch are each task's; the recipe says all else.
-"""
+"""The recipe to begin with, `jdml.recipes.recommended`, beside the first of the methods that nobody tuned."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -25,9 +21,8 @@ from experiments.omniglot.methods import (
     retrieve,
     train,
 )
-from experiments.options import Kept, resolved, start
-from experiments.shown import cell
 from experiments.smoke import NETWORK, record, small
+from experiments.study import RecordOptions, absolute, cell, start
 from jdml.recipes import Recipe, recommended
 from jdml.recipes.default_recipe import Pretraining
 from jdml.report import Paired, markdown_table, paired
@@ -42,23 +37,16 @@ Scores = dict[str, float]
 
 @dataclasses.dataclass(frozen=True)
 class Task:
-    """A task with a table of untuned methods.
+    """A task with a table of untuned methods."""
 
-    Attributes:
-        first: of the untuned methods by its table.
-        measure: by which it is the first.
-        field: file of the runs of that table.
-        beside: seeds of the first and the recommended recipe, which the first never had.
-        alone: seeds of the table, for the recommended recipe.
-        folds: models of a seed.
-    """
-
-    first: str
-    measure: str
-    field: str
-    beside: tuple[int, ...]
-    alone: tuple[int, ...]
-    folds: tuple[int, ...] = (0,)
+    first: str  # of the untuned methods by its table
+    measure: str  # by which it is the first
+    field: str  # the study of that table
+    beside: tuple[
+        int, ...
+    ]  # seeds of the first and the recommended recipe, which the first never had
+    alone: tuple[int, ...]  # seeds of the table, for the recommended recipe
+    folds: tuple[int, ...] = (0,)  # models of a seed
 
 
 FOLDS = tuple(range(protocol.FOLDS))
@@ -82,7 +70,7 @@ COLUMNS = {
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Settings(Kept):
+class Settings(RecordOptions):
     """What is run."""
 
     birds: Path | None = None
@@ -98,13 +86,13 @@ class Settings(Kept):
 
 
 def on_task(labels: Any, pretraining: Pretraining, steps: int, rows: int) -> Recipe:
-    """The recommended recipe with a task's steps, rows and width."""
+    """Return the recommended recipe with a task's steps, rows and width."""
     recipe = recommended(labels, pretraining=pretraining, steps=steps, rows=rows)
     return recipe.replace(network={"name": small("small", NETWORK), "dim": DIM})
 
 
 def run_letters(job: Mapping[str, Any], data_dir: str | None, **_: Any) -> Scores:
-    """A model of one fold, scored on the unseen letters."""
+    """Return a model of one fold, scored on the unseen letters."""
     fold, every = job["fold"], protocol.EVERY
     part, validation = protocol.load_fold(data_dir, fold)[:2]
     recipe = letters.METHODS[TASKS["letters"].first]
@@ -124,7 +112,7 @@ def run_letters(job: Mapping[str, Any], data_dir: str | None, **_: Any) -> Score
 
 
 def run_alphabets(job: Mapping[str, Any], data_dir: str | None, **_: Any) -> Scores:
-    """A network trained by alphabet, scored on the letters of others."""
+    """Return a network trained by alphabet, scored on the letters of others."""
     parts, steps = alphabets.load(data_dir), alphabets.Settings.steps
     recipe = on_data(METHODS[TASKS["alphabets"].first], alphabets.BATCH, alphabets.RATE, pool=24)
     if job["method"] == RECOMMENDED:
@@ -137,7 +125,7 @@ def run_alphabets(job: Mapping[str, Any], data_dir: str | None, **_: Any) -> Sco
 def run_birds(
     job: Mapping[str, Any], birds_dir: str | None, weights: str | None, features: str, **_: Any
 ) -> Scores:
-    """A head on the features of the frozen network, scored on the test species."""
+    """Return a head on the features of the frozen network, scored on the test species."""
     parts = hold_out(*load(birds_dir, weights, features), classes=birds.HELD_OUT)
     steps = birds.Settings.steps
     recipe = on_data(METHODS[TASKS["birds"].first], birds.BATCH, birds.RATE, pool=16)
@@ -153,7 +141,7 @@ def run_birds(
 
 
 def best_of(result: FitResult) -> Scores:
-    """Which of the evaluations gave the weights."""
+    """Return which of the evaluations gave the weights."""
     assert result.best is not None
     return {"validation": result.best.value, "best step": result.best.step}
 
@@ -165,7 +153,7 @@ def run(job: Mapping[str, Any], **places: Any) -> Scores:
 
 
 def jobs_of(name: str) -> dict[str, dict[str, Any]]:
-    """All models of a task: those that stand beside each other first."""
+    """Return all models of a task: those that stand beside each other first."""
     task = TASKS[name]
     made = [(method, seed) for seed in task.beside for method in (RECOMMENDED, task.first)]
     made += [(RECOMMENDED, seed) for seed in task.alone]
@@ -182,7 +170,7 @@ def jobs_of(name: str) -> dict[str, dict[str, Any]]:
 def models_of(
     results: Results, name: str, method: str, measure: str, seeds: tuple[int, ...] | None = None
 ) -> dict[Model, float]:
-    """A measure of a method's models by seed and fold; those that stand beside each other."""
+    """Return a measure of a method's models by seed and fold; those that stand beside each other."""
     return {
         (job["seed"], job["fold"]): results[key]["metrics"][measure]
         for key, job in jobs_of(name).items()
@@ -197,12 +185,12 @@ def gap(results: Results, name: str, one: str, other: str, measure: str) -> Pair
 
 
 def kept_of(name: str) -> Results:
-    """All runs that are kept beside a task's table."""
+    """Return all runs that are kept beside a task's table."""
     return read_results(HERE.parent / TASKS[name].field / "results.jsonl")
 
 
 def in_table(key: str, job: Mapping[str, Any]) -> bool:
-    """Whether a kept run is one of the table of untuned methods, not of another part of its study."""
+    """Return whether a kept run is one of the table of untuned methods, not of another part of its study."""
     if "column" in job:
         return job["column"] == "papers" and job["fold"] is not None
     other = {"open_set", "labels"} & {*job} or ": " in key
@@ -210,7 +198,7 @@ def in_table(key: str, job: Mapping[str, Any]) -> bool:
 
 
 def field_of(name: str) -> dict[str, dict[Model, float]]:
-    """The measure of all untuned methods by seed and fold, from the runs of their table."""
+    """Return the measure of all untuned methods by seed and fold, from the runs of their table."""
     found: dict[str, dict[Model, float]] = {}
     for key, kept in kept_of(name).items():
         job, value = kept["job"], kept["metrics"].get(TASKS[name].measure)
@@ -220,7 +208,7 @@ def field_of(name: str) -> dict[str, dict[Model, float]]:
 
 
 def differences(results: Results) -> dict[str, Paired]:
-    """The recommended recipe less the first of the untuned methods, by the seeds that the first never had."""
+    """Return the recommended recipe less the first of the untuned methods, by the seeds that the first never had."""
     return {
         f"{name}: {RECOMMENDED} − {task.first}, {task.measure}": gap(
             results, name, RECOMMENDED, task.first, task.measure
@@ -230,7 +218,7 @@ def differences(results: Results) -> dict[str, Paired]:
 
 
 def by_folds(results: Results) -> Paired:
-    """The difference on letters with the folds, which share letters, as units: seeds are averaged."""
+    """Return the difference on letters with the folds, which share letters, as units: seeds are averaged."""
     task, means = TASKS["letters"], []
     for method in (RECOMMENDED, task.first):
         folds: dict[int, list[float]] = {}
@@ -254,7 +242,7 @@ def on_birds(results: Results) -> dict[str, Paired]:
 
 
 def ahead_of(results: Results, name: str) -> str:
-    """How many of the untuned methods it is ahead of in all models of the table's seeds."""
+    """Return how many of the untuned methods it is ahead of in all models of the table's seeds."""
     task, field = TASKS[name], field_of(name)
     own = models_of(results, name, RECOMMENDED, task.measure, task.alone)
     if missing := len(task.alone) * len(task.folds) - len(own):
@@ -264,7 +252,7 @@ def ahead_of(results: Results, name: str) -> str:
 
 
 def report(results: Results) -> str:
-    """All tables."""
+    """Return all tables."""
     sections = []
     for name, task in TASKS.items():
         rows = []
@@ -283,8 +271,8 @@ def report(results: Results) -> str:
 def main(settings: Settings) -> str:
     """Do the runs that are missing, and give the tables."""
     jobs = {key: job for name in settings.only for key, job in jobs_of(name).items()}
-    places = {"birds_dir": resolved(settings.birds), "weights": resolved(settings.weights)}
-    places["features"] = resolved(settings.features)
+    places = {"birds_dir": absolute(settings.birds), "weights": absolute(settings.weights)}
+    places["features"] = absolute(settings.features)
     return report(settings.results(run, jobs, settings.out, **places))
 
 

@@ -1,8 +1,4 @@
-"""The recipe to begin with where a pretrained network learns whole, as `jdml train --weights` trains: on birds.
-
-What counts is written in README.md, before the runs. Photographs, crops, steps, evaluations and frozen batch norm are
-those of the ten methods that are fine-tuned there (`experiments.cub_crops.finetuned`), beside which it stands.
-"""
+"""The recipe to begin with where a pretrained network learns whole, as `jdml train --weights` trains: on birds."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -14,10 +10,9 @@ import numpy as np
 from experiments.cub_crops import finetuned
 from experiments.cub_crops.features import BACKBONE
 from experiments.cub_crops.main import COLUMNS, FEATURES
-from experiments.options import Kept, resolved, start
 from experiments.recommended.main import HERE, RECOMMENDED, on_task
-from experiments.shown import cell
 from experiments.smoke import record, small
+from experiments.study import RecordOptions, absolute, cell, start
 from jdml.recipes import Recipe
 from jdml.report import markdown_table, paired
 from jdml.runs.results_store import read_results
@@ -31,7 +26,7 @@ BIRDS = HERE.parent / "cub_crops"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Settings(Kept):
+class Settings(RecordOptions):
     """What is run."""
 
     weights: Path | None = None
@@ -43,7 +38,7 @@ class Settings(Kept):
 
 
 def recipe_of(labels: Any) -> Recipe:
-    """The recommended recipe where all learns, with the task's network and number of steps."""
+    """Return the recommended recipe where all learns, with the task's network and number of steps."""
     made = on_task(labels, "pretrained", finetuned.STEPS, ROWS)
     return made.replace(network={"name": BACKBONE}, finetune={"freeze_batch_norm": True})
 
@@ -55,7 +50,7 @@ def run(job: Mapping[str, Any], *, data_dir: str | None, weights: str | None) ->
 
 
 def jobs_of(seeds: tuple[int, ...]) -> dict[str, dict[str, Any]]:
-    """A run for each seed, with all that makes its recipe another."""
+    """Return a run for each seed, with all that makes its recipe another."""
     made = recipe_of(np.repeat(np.arange(16), 30))
     told: dict[str, Any] = {"loss": made.loss.name, "settings": dict(made.loss.settings)}
     told["batch"] = [made.batch.classes, made.batch.samples_per_class]
@@ -97,7 +92,7 @@ def main(settings: Settings) -> str:
     if settings.weights is None and not (settings.table or settings.smoke):
         raise ValueError("--weights is needed: without it the network's weights would be random")
     jobs = jobs_of(settings.seeds)
-    weights = resolved(settings.weights)
+    weights = absolute(settings.weights)
     return report(settings.results(run, jobs, settings.out, weights=weights))
 
 

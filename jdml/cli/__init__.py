@@ -6,7 +6,10 @@ import os
 import sys
 from collections.abc import Sequence
 
+from jdml._optional_imports import MissingLibraryError, require_package
+from jdml.cli import messages
 from jdml.cli.commands import COMMANDS, overview
+from jdml.ops.checks import did_you_mean
 
 __all__ = ["main"]
 
@@ -50,7 +53,8 @@ def _run(words: list[str], *, own_process: bool) -> int:
     """Run a command; see ``main``."""
     if words[0] == "help" and len(words) > 1:
         words = [*words[1:], "--help"]
-    name, rest = _command(words)
+    count = 2 if " ".join(words[:2]) in COMMANDS else 1
+    name, rest = " ".join(words[:count]), words[count:]
     if name in ("-h", "--help", "help"):
         print(overview())
         return 0
@@ -61,20 +65,14 @@ def _run(words: list[str], *, own_process: bool) -> int:
         print(overview(name))
         return 0
     if name not in COMMANDS:
-        from jdml.registry.constraints import nearest
-
         typed = " ".join([name, *rest[:1]]) if overview(name) else name
-        hint = nearest(typed, COMMANDS) or nearest(name, COMMANDS)
+        hint = did_you_mean(typed, COMMANDS) or did_you_mean(name, COMMANDS)
         return _fail("jdml", f"COMMAND must be one of {', '.join(COMMANDS)}, got {typed!r}{hint}")
-    from jdml.registry.extras import MissingLibraryError, need
-
     try:
         for library in ("tyro", "rich", "tqdm"):
-            need(library, "the command line")
+            require_package(library, "the command line")
     except MissingLibraryError as error:
         return _fail("jdml", str(error))
-    from jdml.cli import messages
-
     prog = f"jdml {name}"
     known = COMMANDS[name]
     if {"-h", "--help"} & set(rest):
@@ -108,12 +106,6 @@ def _run(words: list[str], *, own_process: bool) -> int:
         where = "its last checkpoint" if step is None else f"step {step}"
         line = f"interrupted; with --out, the same command resumes from {where}"
         return _fail(prog, line, 130)
-
-
-def _command(words: list[str]) -> tuple[str, list[str]]:
-    """The command's name, of one word or two, and what follows it."""
-    count = 2 if " ".join(words[:2]) in COMMANDS else 1
-    return " ".join(words[:count]), words[count:]
 
 
 def _fail(prog: str, message: str, code: int = 2) -> int:

@@ -1,40 +1,44 @@
 """``jdml benchmark``: a method, a data set, a protocol; the paper's row next to ours."""
 
+import contextlib
 import shlex
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
 
-from jdml import registry
-from jdml.cli.benchmark_table import Rows, over, show
-from jdml.cli.options.data import ImageOptions, PaperData
-from jdml.cli.options.devices import DeviceOptions
-from jdml.cli.options.parts import (
-    NOT_DEFINING,
-    Typed,
-    check_options,
-    defining,
-    make_groups,
-    options_of,
-    typed,
-    typed_parts,
-    with_typed,
+from jdml import data, registry
+from jdml._optional_imports import require_package
+from jdml.cli.options.groups import (
+    DeviceOptions,
+    FolderOptions,
+    ImageOptions,
+    PaperData,
+    WeightOptions,
 )
-from jdml.cli.options.run import FolderOptions, WeightOptions
+from jdml.cli.options.parts import typed_parts, with_typed
+from jdml.cli.options.reading import NOT_DEFINING, Part, Typed, check_options, defining, typed
 from jdml.cli.provenance import data_checksum, started
+from jdml.cli.terminal import print_table
 from jdml.cli.training_data import load_split
+from jdml.data import ImageBatches, corrupt_labels
+from jdml.data.integrity import unlike_published
+from jdml.distributed import writes
+from jdml.ops.checks import at_least
 from jdml.recipes import RECIPES, CCPConfig, Recipe, recipe
 from jdml.recipes.paper_comparison import PaperRow, find_paper_rows, footnotes
 from jdml.recipes.papers import Protocol
 from jdml.recipes.parsing import parse_settings
 from jdml.registry import DATASETS
-from jdml.registry.constraints import at_least
-from jdml.registry.extras import need
+from jdml.runs.run_files import CONFIG, METRICS, is_of_benchmark, read_json, write_json
+from jdml.studies.protocols import Retrieval, ablation, conventional, mlrc
+from jdml.training import Devices, RunConfig, pretrained, train
+from jdml.training.scoring import ndcg_ranks, recall_ranks
+from jdml.training.train_recipe import make_network
 
 if TYPE_CHECKING:
     Backbone = str
@@ -43,7 +47,9 @@ else:
     Backbone = Literal[tuple(sorted(registry.pretrained_networks()))]
     RecipeName = Literal[tuple(sorted(RECIPES))]
 
+Rows = dict[str, dict[str, float]]
 FOLDS = 4
+APART = ("query", "gallery")
 EVERY = {"sop": 250, "inshop": 250}
 MLRC_EVALUATIONS = 600
 """150,000 steps where there are many classes: the longest of the tables took 131,000 on average."""
@@ -92,22 +98,17 @@ class Benchmark:
     jdml benchmark --dataset cub --data-dir CUB_200_2011 --method pfml --weights resnet50.safetensors --out runs/pfml
     """
 
-    task: Annotated[TaskOptions, options_of(TaskOptions())] = typed()
-    data: Annotated[ImageOptions, options_of(ImageOptions())] = typed()
-    weights: Annotated[WeightOptions, options_of(WeightOptions())] = typed()
-    network: Annotated[Typed, options_of(Recipe().network, without=("name",), shown=False)] = (
-        typed()
-    )
-    loss: Annotated[Typed, options_of(Recipe().loss, without=("name",), shown=False)] = typed()
-    finetune: Annotated[Typed, options_of(Recipe().finetune, shown=False)] = typed()
-    batch: Annotated[Typed, options_of(Recipe().batch, shown=False)] = typed()
-    optimizer: Annotated[Typed, options_of(Recipe().optimizer, shown=False)] = typed()
-    evaluation: Annotated[Typed, options_of(Recipe().evaluation, shown=False)] = typed()
-    run: Annotated[FolderOptions, options_of(FolderOptions())] = typed()
-    devices: Annotated[DeviceOptions, options_of(DeviceOptions())] = typed()
-
-    def __post_init__(self) -> None:
-        make_groups(self)
+    task: TaskOptions = TaskOptions()
+    data: ImageOptions = ImageOptions()
+    weights: WeightOptions = WeightOptions()
+    network: Annotated[Typed, Part(Recipe().network, ("name",), shown=False)] = typed()
+    loss: Annotated[Typed, Part(Recipe().loss, ("name", "method"), shown=False)] = typed()
+    finetune: Annotated[Typed, Part(Recipe().finetune, shown=False)] = typed()
+    batch: Annotated[Typed, Part(Recipe().batch, shown=False)] = typed()
+    optimizer: Annotated[Typed, Part(Recipe().optimizer, shown=False)] = typed()
+    evaluation: Annotated[Typed, Part(Recipe().evaluation, shown=False)] = typed()
+    run: FolderOptions = FolderOptions()
+    devices: DeviceOptions = DeviceOptions()
 
     @property
     def crop_size(self) -> int:
@@ -115,7 +116,7 @@ class Benchmark:
         return self.data.image_size or (224 if self.task.protocol == "conventional" else 227)
 
     def check(self) -> None:
-        """Refuse options that contradict each other."""
+        """Refuse options that contradict each other, and a folder of something else."""
         self.run.check()
         check_options(self.task)
         check_options(self.data)
@@ -126,12 +127,17 @@ class Benchmark:
                 "--label-noise is for the conventional protocol, and not for ccp: both choose by training classes"
             )
 
-    def recipe(self) -> Recipe:
-        """Return the paper's recipe, changed by what was typed.
+        if (out := self.run.out) is None:
+            return
+        if (out / CONFIG).is_file():
+            own = is_of_benchmark(read_json(out / CONFIG, dict))
+        else:
+            own = not (out / METRICS).is_file() or "options" in read_json(out / METRICS, dict)
+        if not own:
+            raise ValueError(f"--out {out} holds another run: give another folder")
 
-        Raises:
-            ValueError: options that contradict each other, as typed.
-        """
+    def recipe(self) -> Recipe:
+        """Return the paper's recipe, changed by what was typed; what is wrong names the options."""
         task = self.task
         own = parse_settings(task.method_setting, "--method-setting", words=True)
         try:
@@ -179,20 +185,6 @@ class Benchmark:
             crop=self.crop_size,
         )
 
-    def row_names(self) -> dict[str, str]:
-        """Return names of our rows, where theirs do not tell the whole of them."""
-        if self.task.method == "ccp" and self.task.protocol == "conventional":
-            return {"ours": "ours, 3/4 of the classes"}
-        return {}
-
-    def differences(self) -> tuple[str, ...]:
-        """Return in what a run is not the papers', beside its recipe."""
-        quarter = "a quarter of the training classes only tells when a problem ends"
-        return (
-            *([quarter] if self.row_names() else []),
-            *(["random weights"] if self.weights.weights is None else []),
-        )
-
     def options(self) -> dict[str, Any]:
         """Return what defines the benchmark beside its recipe, as JSON has it."""
         groups = (self.task, self.data, self.weights, self.run)
@@ -200,23 +192,11 @@ class Benchmark:
 
     def execute(self) -> None:
         """Train, score, show both rows, write metrics.json."""
-        from jdml.distributed import writes
-        from jdml.runs.run_files import write_json
-
         self.devices.join()
         self.check()
-        task, out = self.task, self.run.out
-        _check_folder(self.run.out)
-        if task.dry_run:
-            with fake_images(self.crop_size) as folder:
-                source = replace(
-                    self,
-                    task=replace(task, dataset="folder"),
-                    data=replace(self.data, data_dir=folder),
-                )
-                runs, unlike = self._measure_all(source)
-        else:
-            runs, unlike = self._measure_all(self)
+        task, out, source = self.task, self.run.out, contextlib.nullcontext(self.data.data_dir)
+        with fake_images(self.crop_size) if task.dry_run else source as folder:
+            runs, unlike = self._measure_all("folder" if task.dry_run else task.dataset, folder)
         if not writes():
             return
         seeds = "" if task.seeds == 1 else f", {task.seeds} seeds"
@@ -224,26 +204,29 @@ class Benchmark:
         if task.dry_run:
             show(f"{title} (dry run on noise)", runs)
         else:
-            found = self.paper_rows()
-            differs = (*unlike, *self.differences())
-            below = footnotes(found, task.method, task.protocol, differs)
-            show(title, runs, found, below, self.row_names())
+            quarter = task.method == "ccp" and task.protocol == "conventional"
+            differs = [
+                *unlike,
+                *["a quarter of the training classes only tells when a problem ends"] * quarter,
+                *["random weights"] * (self.weights.weights is None),
+            ]
+            paper = self.paper_rows()
+            below = footnotes(paper, task.method, task.protocol, differs)
+            show(title, runs, paper, below, {"ours": "ours, 3/4 of the classes"} if quarter else {})
         if out is not None:
             out.mkdir(parents=True, exist_ok=True)
             rows = runs[0] if task.seeds == 1 else {**over(runs, np.mean), "seeds": runs}
             write_json(out / "metrics.json", {"options": self.options(), **rows})
             models = [file.parent for file in sorted(out.glob("**/model.safetensors"))]
             if not task.dry_run and models:
-                where = shlex.quote(
-                    task.dataset + (f":{self.data.data_dir}" if self.data.data_dir else "")
-                )
-                model = shlex.quote(str(models[0]))
+                place = f":{self.data.data_dir}" if self.data.data_dir else ""
+                where, model = shlex.quote(task.dataset + place), shlex.quote(str(models[0]))
                 print(f"next: jdml embed {model} {where} --split test --out embeddings.npz")
                 print(f"      jdml search {model} PHOTO.jpg --gallery {where} -k 10")
 
-    def _measure_all(self, source: "Benchmark") -> tuple[list[Rows], tuple[str, ...]]:
-        """Metrics by row of each seed, and which counts are not the published ones."""
-        data, unlike = self._read(source)
+    def _measure_all(self, name: str, folder: Path | None) -> tuple[list[Rows], tuple[str, ...]]:
+        """Return metrics by row of each seed, and which counts are not the published ones."""
+        data, unlike = self._read(name, folder)
         runs = []
         for number in range(self.task.seeds):
             apart = FOLDS if self.task.protocol == "mlrc" else 1  # whose models have seeds in a row
@@ -254,35 +237,27 @@ class Benchmark:
             runs.append(one._measure(*data))
         return runs, unlike
 
-    def _read(self, source: "Benchmark") -> tuple[tuple[Any, Any], tuple[str, ...]]:
-        """Training and test images, and which counts are not the published ones."""
-        from jdml import data
-        from jdml.data.integrity import unlike_published
-
+    def _read(self, name: str, folder: Path | None) -> tuple[tuple[Any, Any], tuple[str, ...]]:
+        """Return training images, queries and gallery, and which counts are not the published ones."""
         crops = data.conventional if self.task.protocol == "conventional" else data.mlrc
-        train, test = read(source, crops(self.crop_size))
-        scored = {"test": test.queries}
-        if test.gallery is not None:
-            scored = {"query": test.queries, "gallery": test.gallery}
-        for name, part in {"train": train, **scored}.items():
+
+        def load(split: str) -> Any:
+            part = load_split(name, folder, split, transform=crops(self.crop_size))
+            return data.without_bad_images(part) if self.data.on_bad_image == "skip" else part
+
+        apart = "query" in DATASETS[name].published
+        parts = {split: load(split) for split in ("train", *(APART if apart else ("test",)))}
+        for split, part in parts.items():
             if len(np.unique(part.labels)) < 2:
-                raise ValueError(
-                    f"{source.task.dataset}: the split {name!r} has fewer than two classes"
-                )
-        unlike = unlike_published(source.task.dataset, {"train": train, **scored})
+                raise ValueError(f"{name}: the split {split!r} has fewer than two classes")
+        unlike = unlike_published(name, parts)
         for line in unlike:
-            print(f"{source.task.dataset}: {line}", flush=True)
-        return (train, test), unlike
+            print(f"{name}: {line}", flush=True)
+        train, *scored = parts.values()
+        return (train, Retrieval(*scored)), unlike
 
     def _measure(self, data: Any, test: Any) -> Rows:
         """Return metrics by row."""
-        from jdml.data import ImageBatches, corrupt_labels
-        from jdml.distributed import writes
-        from jdml.studies.protocols import ablation, conventional, mlrc
-        from jdml.training import Devices, RunConfig, pretrained, train
-        from jdml.training.scoring import ndcg_ranks, recall_ranks
-        from jdml.training.train_recipe import make_network
-
         task, backbone = self.task, str(self.task.backbone)
         recipe, load = self.run_recipe(), self.weights.pretrained()
         mesh, where = self.devices.mesh(recipe.batch.rows)
@@ -334,36 +309,43 @@ class Benchmark:
         }
 
 
-def _check_folder(out: Path | None) -> None:
-    """Refuse a folder of something else, whose scores the benchmark's would replace."""
-    from jdml.runs.run_files import CONFIG, METRICS, is_of_benchmark, read_json
-
-    if out is None:
-        return
-    if (out / CONFIG).is_file():
-        own = is_of_benchmark(read_json(out / CONFIG, dict))
-    else:
-        own = not (out / METRICS).is_file() or "options" in read_json(out / METRICS, dict)
-    if not own:
-        raise ValueError(f"--out {out} holds another run: give another folder")
+def over(runs: Sequence[Rows], statistic: Callable[[Any], Any]) -> Rows:
+    """Return a statistic over seeds of each row's metrics; the rows of one seed as they are."""
+    if len(runs) == 1:
+        return runs[0]
+    return {
+        row: {name: float(statistic([rows[row][name] for rows in runs])) for name in values}
+        for row, values in runs[0].items()
+    }
 
 
-def read(source: Benchmark, crops: Any) -> tuple[Any, Any]:
-    """The training classes, and what is searched for what."""
-    from jdml import data
-    from jdml.studies.protocols import Retrieval
+def show(
+    title: str,
+    runs: Sequence[Rows],
+    paper: Sequence[PaperRow] = (),
+    below: Sequence[str] = (),
+    called: Mapping[str, str] = MappingProxyType({}),
+) -> None:
+    """Print our rows by seed and the papers', in percent, with lines below; ``called`` renames rows."""
+    means, spreads = over(runs, np.mean), over(runs, partial(np.std, ddof=1))
+    names = [name for name in next(iter(means.values())) if name not in ("queries", "step")]
 
-    def load(split: str) -> Any:
-        part = load_split(source.task.dataset, source.data.data_dir, split, transform=crops)
-        return data.without_bad_images(part) if source.data.on_bad_image == "skip" else part
+    def shown(row: str, name: str) -> str:
+        mean = f"{100 * means[row][name]:.1f}"
+        return mean if len(runs) == 1 else f"{mean} ± {100 * spreads[row][name]:.1f}"
 
-    if "query" in DATASETS[source.task.dataset].published:
-        return load("train"), Retrieval(load("query"), load("gallery"))
-    return load("train"), Retrieval(load("test"))
+    table: list[list[Any]] = [
+        [called.get(row, row), *(shown(row, name) for name in names)] for row in means
+    ]
+    for name, values in (row for each in paper for row in each.rows.items()):
+        table.append([name, *(f"{values[n]:.1f}" if n in values else "–" for n in names)])
+    print_table(title, ["%", *names], table)
+    for line in below:
+        print(line)
 
 
 def rehearsed(recipe: Recipe) -> Recipe:
-    """The recipe with batches and pools that the made-up images fill."""
+    """Return the recipe with batches and pools that the made-up images fill."""
     batch: dict[str, Any] = {"size": DRY_CLASSES}
     if recipe.batch.classes is not None:
         batch = {"classes": DRY_CLASSES // 4, "samples_per_class": 4}
@@ -372,12 +354,12 @@ def rehearsed(recipe: Recipe) -> Recipe:
     return recipe.replace(batch=batch)
 
 
-@contextmanager
+@contextlib.contextmanager
 def fake_images(size: int) -> Iterator[Path]:
-    """A folder of classes with noise as JPEG files, a little larger than the crops."""
+    """Return a folder of classes with noise as JPEG files, a little larger than the crops."""
     import tempfile
 
-    need("PIL", "a dry run")
+    require_package("PIL", "a dry run")
     from PIL import Image
 
     rng = np.random.default_rng(0)

@@ -23,7 +23,7 @@ class Demo:
     def execute(self) -> None:
         """Train the four methods, print the table, write the figure and the run folder."""
         from jdml.cli.terminal import print_table
-        from jdml.report.demo import run_demo, summary, table
+        from jdml.studies.demo import run_demo, summary, table
 
         result = run_demo(self.out, steps=self.steps, seeds=self.seeds)
         print_table("R@1 and MAP@R by digit, in %, of models trained on even/odd", *table(result))

@@ -11,8 +11,9 @@ from typing import Any, Literal
 
 import numpy as np
 
-from jdml.registry.constraints import SecondLook
-from jdml.registry.places import at_home
+from jdml._paths import expand_user
+from jdml.cli.terminal import print_table
+from jdml.ops.checks import Rerank
 
 GALLERY = ("gallery_embeddings", "gallery_labels")
 """Names of arrays that are searched."""
@@ -65,7 +66,7 @@ class Evaluate:
     """Name of an array [N] (gallery_NAME [M] for a gallery), such as camera: what is of one class and equal there does
     not count, neither right nor wrong. Or TABLE.csv:COLUMN, of the files that jdml embed wrote; or an .npy file (for
     a gallery beside it gallery_FILE.npy)."""
-    rerank: SecondLook = "none"
+    rerank: Rerank = "none"
     """A second look: reciprocal prefers neighbours that are each other's (k-reciprocal), expand moves queries towards
     what they find, augment every row of the gallery towards its neighbours."""
     json: str | None = None
@@ -73,9 +74,6 @@ class Evaluate:
 
     def execute(self) -> None:
         """Read, measure, show."""
-        from jdml.cli.terminal import print_table
-        from jdml.runs.run_files import write_json
-
         if self.json not in (None, "-") and not Path(str(self.json)).absolute().parent.is_dir():
             raise ValueError(f"--json {self.json}: there is no folder to write it into")
         metrics = self._measure(self._grouped(self._read()))
@@ -86,13 +84,15 @@ class Evaluate:
         levels = ["value"] if len(rows[0]) == 2 else [f"level {n}" for n in range(len(rows[0]) - 1)]
         print_table(f"{self.file}", ["metric", *levels], rows)
         if self.json is not None:
+            from jdml.runs.run_files import write_json
+
             write_json(self.json, metrics)
 
     def _measure(self, arrays: Mapping[str, np.ndarray]) -> dict[str, Any]:
-        """Metrics by name, as plain numbers; what is to be known of them goes to stderr."""
+        """Return metrics by name, as plain numbers; warnings go to stderr."""
         from jdml.metrics.arrays import evaluate_arrays
 
-        with warnings.catch_warnings(record=True, action="always", category=UserWarning) as told:
+        with warnings.catch_warnings(record=True, action="always", category=UserWarning) as warned:
             metrics = evaluate_arrays(
                 arrays,
                 embeddings=self.embeddings,
@@ -110,18 +110,18 @@ class Evaluate:
                 on_sphere=self.normalize == "sphere",
                 clustered=self.nmi,
             )
-        for warning in told:
+        for warning in warned:
             print(f"note: {warning.message}", file=sys.stderr)
         return metrics
 
     def _grouped(self, arrays: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The arrays, with a column of a table where one was named."""
+        """Return the arrays, with a column of a table where one was named."""
         from jdml.data.csv_list import read_column
 
         table, _, column = (self.ignore_same or "").rpartition(":")
         if not table:
             return arrays
-        values = read_column(at_home(table), column)
+        values = read_column(expand_user(table), column)
         found = {}
         for prefix in ("", "gallery_") if self.gallery_embeddings in arrays else ("",):
             if f"{prefix}files" not in arrays:
@@ -138,12 +138,12 @@ class Evaluate:
         return ChainMap(found, arrays)  # type: ignore[arg-type]  # nothing is written
 
     def _read(self) -> Mapping[str, Any]:
-        """The arrays by the names of the options: those of the file, and .npy files of their own."""
+        """Return the arrays by the names of the options: those of the file, and .npy files of their own."""
         from jdml.data.arrays import read_array, read_arrays
 
         lone = self.file.suffix == ".npy"
-        if lone:
-            self._check_lone()
+        if lone and self.labels == "labels":
+            raise ValueError(f"--labels must be the .npy file with the labels of {self.file}")
         arrays = {self.embeddings: read_array(self.file)} if lone else read_arrays(self.file)
         named = {
             name: getattr(self, name)
@@ -162,15 +162,3 @@ class Evaluate:
                 files[f"gallery_{self.ignore_same}"] = path.with_name(f"gallery_{path.name}")
         apart = {name: read_array(file) for name, file in files.items()}
         return ChainMap(apart, arrays)  # type: ignore[arg-type]  # nothing is written
-
-    def _check_lone(self) -> None:
-        """Refuse names of arrays where there are files alone."""
-        if self.labels == "labels":
-            raise ValueError(f"--labels must be the .npy file with the labels of {self.file}")
-        given = {name: getattr(self, name) for name in GALLERY if getattr(self, name) != name}
-        if len(given) == 1:
-            ((name, file),) = given.items()
-            (other,) = set(GALLERY) - {name}
-            raise ValueError(
-                f"--{name.replace('_', '-')} {file} needs --{other.replace('_', '-')}, another .npy file"
-            )

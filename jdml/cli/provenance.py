@@ -2,31 +2,22 @@
 
 import shlex
 import zlib
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from jdml.cli.options.parts import to_argv
-from jdml.registry.places import at_home
-from jdml.registry.pointers import is_pointer
-
-if TYPE_CHECKING:
-    from jdml.data import Dataset
+from jdml._import_path import is_pointer
+from jdml._paths import expand_user
+from jdml.cli.options.reading import to_argv
+from jdml.data import Dataset, ImageFiles
+from jdml.data.listing import images_checksum
 
 
 def started(command: str, options: Any) -> dict[str, Any]:
-    """Say how a run was started: the command that repeats it, and where its images lay.
-
-    Args:
-        command: such as ``jdml train``.
-        options: its dataclass.
-
-    Returns:
-        JSON-able ``command`` and ``data_dir``.
-    """
+    """Return the command that repeats a run, and where its images lay, as JSON has it."""
     folder = options.data.data_dir
     if folder is not None and not is_pointer(str(folder)):
-        folder = at_home(folder).absolute()
+        folder = expand_user(folder).absolute()
     return {
         "command": shlex.join([*command.split(), *to_argv(options)]),
         "data_dir": None if folder is None else str(folder),
@@ -34,10 +25,7 @@ def started(command: str, options: Any) -> dict[str, Any]:
 
 
 def data_checksum(dataset: "Dataset") -> int:
-    """Which images these are, wherever their folder lies: their pixels, or the names of their files, and the labels."""
-    from jdml.data import ImageFiles
-    from jdml.data.listing import images_checksum
-
+    """Return a checksum of the labels and of the pixels, or of the names of the files below their folder."""
     if isinstance(dataset.images, ImageFiles):
         return images_checksum(dataset.images.files, dataset.labels)
     content = np.ascontiguousarray(dataset.images).tobytes()

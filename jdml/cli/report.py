@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from jdml.registry.places import check_file
+from jdml._paths import check_file
 
 
 @dataclass(frozen=True)
@@ -48,14 +48,14 @@ class Report:
     def execute(self) -> None:
         """Read, look, write, say where."""
         from jdml.report import html_report, read_runs
-        from jdml.report.data_of_run import with_data
+        from jdml.report.run_data import attach_images
 
         check_file("--out", self.out, (".html", ".htm"))
         if not self.run:
             raise ValueError("RUN is missing: the folder of a run, or a .npz file")
         runs = []
         for run in read_runs(*self.run):
-            looked_at, note = with_data(run, self.source, self.data_dir)
+            looked_at, note = attach_images(run, self.source, self.data_dir)
             runs.append(looked_at)
             if note:
                 print(f"note: {run.name}: {note}")

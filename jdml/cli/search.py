@@ -2,23 +2,17 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 
+from jdml._paths import check_file, expand_user
 from jdml.cli.embed import embed_source
 from jdml.data.image_source import check_data_dir, read_source
-from jdml.registry.constraints import SecondLook
-from jdml.registry.places import at_home, check_file
+from jdml.ops.checks import Rerank
 from jdml.runs.embedding_io import Embedded, read_embeddings
 
 PICTURES = (".png", ".jpg", ".pdf", ".svg")
-
-
-def _one_letter() -> Any:
-    import tyro
-
-    return tyro.conf.arg(aliases=["-k"])
 
 
 @dataclass(frozen=True)
@@ -36,12 +30,12 @@ class Search:
     gallery: str | None = None
     """What is searched: a folder of images, a .csv or Parquet file, module:name, a data set with its folder
     (cub:CUB_200_2011), or a .npz file of jdml embed."""
-    k: Annotated[int, _one_letter()] = 10
+    k: int = 10
     """How many are found for each query."""
     max_distance: float | Literal["auto"] | None = None
     """What is farther is not found: a query without an answer is not in the gallery. auto: the distance within which
     one in 100 of the gallery's own images finds another class."""
-    rerank: SecondLook = "none"
+    rerank: Rerank = "none"
     """A second look: reciprocal prefers neighbours that are each other's (k-reciprocal), expand moves queries towards
     what they find, augment every image of the gallery towards its neighbours. Distances are then other ones."""
     json: Path | None = None
@@ -60,7 +54,7 @@ class Search:
     def execute(self) -> None:
         """Search, show, write."""
         from jdml.cli.terminal import print_table
-        from jdml.report.searching import search_images
+        from jdml.report.image_search import search_images
         from jdml.runs.run_files import write_json
         from jdml.training import load
 
@@ -104,15 +98,13 @@ class Search:
             raise ValueError(
                 "--max-distance auto is of plain distances: give a number with --rerank"
             )
-        if isinstance(self.max_distance, float) and not self.max_distance >= 0:
-            raise ValueError(f"--max-distance must be at least 0, got {self.max_distance}")
         if self.out is not None:
             check_file("--out", self.out, PICTURES)
         if self.json is not None:
             check_file("--json", self.json, (".json",))
 
     def _limit(self, gallery: Embedded) -> float:
-        """The distance beyond which nothing is found."""
+        """Return the distance beyond which nothing is found."""
         from jdml.metrics import rejection_threshold
 
         if self.max_distance != "auto":
@@ -133,7 +125,7 @@ class Search:
     def _gallery(self, trained: Any) -> Embedded:
         """What is searched."""
         assert self.gallery is not None
-        path = at_home(self.gallery)
+        path = expand_user(self.gallery)
         if path.suffix == ".npz":
             return _of_file(path, trained, drawn=self.out is not None)
         source = read_source(self.gallery, self.data_dir, view=self.labels, config=trained.config)
@@ -145,42 +137,27 @@ class Search:
 
 
 def _of_file(path: Path, trained: Any, *, drawn: bool) -> Embedded:
-    """A gallery that was embedded before, by this model."""
+    """Return a gallery that was embedded before, by this model."""
     gallery = read_embeddings(path)
     if gallery.model and gallery.model != trained.identity:
         raise ValueError(
             f"{path} was embedded with another model: its distances to these queries mean nothing; "
             "embed it again (jdml embed)"
         )
-    if drawn:
-        _check_drawable(path, gallery.files)
+    if drawn and gallery.files is None:
+        raise ValueError(f"--out needs the names of image files, {path} has none")
     labels = gallery.labels
     return gallery if labels is None or labels.ndim == 1 else gallery._replace(labels=labels[:, -1])
 
 
-def _check_drawable(path: Path, files: np.ndarray | None) -> None:
-    """Refuse a gallery that cannot be drawn, before any work."""
-    from jdml.data.folder import image_named
-    from jdml.data.listing import first, missing
-
-    if files is None:
-        raise ValueError(f"--out needs the names of image files, {path} has none")
-    gone = missing([image_named(file) for file in files.tolist()])
-    if gone:
-        raise ValueError(
-            f"--out needs the gallery's images, {len(gone)} of {len(files)} are gone: {first(gone)}; embed them again "
-            "where they lie now (jdml embed), or search without --out"
-        )
-
-
 def _queries(names: tuple[str, ...]) -> list[str]:
-    """The images that queries stand for."""
+    """Return the images that queries stand for."""
     from jdml.data.folder import image_named
     from jdml.data.image_source import name_of
     from jdml.data.loading import read_path
 
     files: list[str] = []
-    for path in (at_home(name) for name in names):
+    for path in (expand_user(name) for name in names):
         if isinstance(image_named(str(path)), Path) and not path.exists():
             raise FileNotFoundError(
                 f"QUERY must be an image or a folder of images, {path} does not exist"
@@ -193,6 +170,6 @@ def _queries(names: tuple[str, ...]) -> list[str]:
 
 
 def _from_here(file: str) -> str:
-    """A path as it is typed in the working directory, where it lies below it."""
+    """Return a path as it is typed in the working directory, where it lies below it."""
     path, here = Path(file), Path.cwd()
     return str(path.relative_to(here)) if path.is_relative_to(here) else file

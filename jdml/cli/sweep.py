@@ -1,6 +1,5 @@
 """``jdml sweep``: every combination of settings and seeds, trained and compared."""
 
-import ast
 import contextlib
 import dataclasses
 import functools
@@ -15,22 +14,21 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
-from jdml.cli.options.parts import option_of, parts_of
-from jdml.cli.options.train import NOT_OPTIONS
+from jdml.cli.compare import show
+from jdml.cli.options.reading import Typed, make, parse, paths, typed_of
+from jdml.cli.provenance import data_checksum
 from jdml.cli.train import Train
-from jdml.recipes import Recipe
-from jdml.registry.constraints import nearest
+from jdml.cli.training_data import has_validation, read_training_data
+from jdml.compilation_cache import keep_compiled_programs
+from jdml.ops.checks import did_you_mean
+from jdml.report import compare_runs, read_runs
+from jdml.report.runs import ORDER
+from jdml.runs.results_store import forget_results
+from jdml.runs.run_files import CONFIG, METRICS, read_json, write_json
+from jdml.studies.runner import kept_results, run_study
 
-OWN = ("seed", "out", "quiet", "coordinator", "processes", "process")
+OWN = ("--seed", "--out", "--quiet", "--coordinator", "--processes", "--process")
 """Options of jdml train that a sweep sets itself, or has not."""
-LISTS = (
-    "loss_setting",
-    "lr_multiplier",
-    "method_setting",
-    "train_classes",
-    "weight_decay_roles",
-)
-"""Options of several words."""
 HELD_OUT = 0.2
 """Share of the training rows by which a sweep chooses, where the data has no val part of its own."""
 FAILED = "failed"
@@ -68,13 +66,6 @@ class Sweep(Train):
 
     def execute(self) -> None:
         """Train what is missing, compare all."""
-        from jdml.cli.compare import show
-        from jdml.report import compare_runs, read_runs
-        from jdml.report.runs import ORDER
-        from jdml.runs.results_store import forget_results
-        from jdml.runs.run_files import CONFIG
-        from jdml.studies.runner import kept_results, run_study
-
         out = self.run.out
         if out is None:
             raise ValueError("--out is missing: the folder for the runs")
@@ -109,28 +100,28 @@ class Sweep(Train):
 
     def runs(self) -> dict[str, Train]:
         """Return the options of every run, by its name, ``VALUES-SEED``."""
-        from jdml.cli.training_data import has_validation
-
         assert self.run.out is not None
         settings = [_values(text) for text in self.set]
-        names = [name for name, _ in settings]
-        common = Train(**{f.name: getattr(self, f.name) for f in dataclasses.fields(Train)})
-        for name in names:
-            if names.count(name) > 1:
-                raise ValueError(f"--set {name} is given twice: give all its values at once")
-            if name not in LISTS and _is_typed(common, name):
-                option = name.replace("_", "-")
+        options = [option for option, _ in settings]
+        common = typed_of(
+            Train(**{f.name: getattr(self, f.name) for f in dataclasses.fields(Train)})
+        )
+        for option in options:
+            if options.count(option) > 1:
+                raise ValueError(f"--set {option[2:]} is given twice: give all its values at once")
+            *groups, name = paths(Train)[option]
+            own = functools.reduce(lambda values, group: values.get(group, {}), groups, common)
+            if name in own and not isinstance(own[name], tuple):
                 raise ValueError(
-                    f"--{option} is given, and its values by --set {option}: give one of them"
+                    f"{option} is given, and its values by --set {option[2:]}: give one of them"
                 )
         has_own = functools.cache(has_validation)  # combinations share their data
-        holds_out = self.select_on == "validation" and "validation" not in names
+        holds_out = self.select_on == "validation" and "--validation" not in options
         runs: dict[str, Train] = {}
         for values in itertools.product(*(values for _, values in settings)):
-            options = common
-            for name, value in zip(names, values, strict=True):
-                options = with_option(options, name, value)
-            data = options.data
+            changes = itertools.starmap(read_value, zip(options, values, strict=True))
+            train = make(Train, functools.reduce(_merge, changes, common))
+            data = train.data
             if holds_out and not data.validation and not has_own(data.data_name, data.data_dir):
                 data = dataclasses.replace(data, validation=HELD_OUT)
             title = re.sub(r"[^\w.+=-]+", "_", "_".join(values)) or "run"
@@ -138,90 +129,41 @@ class Sweep(Train):
                 name = f"{title}-{seed}"
                 if name in runs:
                     raise ValueError(f"--set has two combinations that are both called {title}")
-                run = dataclasses.replace(
-                    options.run, seed=seed, out=self.run.out / name, quiet=True
-                )
-                runs[name] = dataclasses.replace(options, data=data, run=run)
+                run = dataclasses.replace(train.run, seed=seed, out=self.run.out / name, quiet=True)
+                runs[name] = dataclasses.replace(train, data=data, run=run)
         return runs
 
 
-def with_option(options: Train, name: str, text: str) -> Train:
-    """Return options with another value of one of them.
-
-    Args:
-        options: of jdml train.
-        name: of the option, such as ``"learning_rate"``.
-        text: its value as it is typed; of several words, one after the other.
-
-    Returns:
-        The options.
+@functools.cache
+def read_value(option: str, text: str) -> Typed:
+    """Return what an option of jdml train reads from a text: one word, or several with a space between them.
 
     Example:
-        >>> with_option(Train(), "lr", "1e-4").optimizer, with_option(Train(), "labels", "parity").data.labels
-        ({'learning_rate': 0.0001}, 'parity')
+        >>> read_value("--lr", "1e-4")["optimizer"], read_value("--remat", "False")["network"]
+        ({'learning_rate': 0.0001}, {'remat': False})
     """
-    group, path = _fields()[name]
-    if name in LISTS:
-        words = (text,) if "(" in text or "[" in text else tuple(shlex.split(text))
-        value: Any = words if name != "train_classes" else tuple(map(_literal, words))
-    else:
-        value = _literal(text)
-    own = getattr(options, group)
-    if isinstance(own, Mapping):
-        inner = own.get(path[0], {} if len(path) > 1 else ())
-        if len(path) > 1:
-            value = {**inner, path[1]: value}
-        elif name in LISTS:
-            value = (*inner, *value)
-        typed: Any = {group: {**own, path[0]: value}}
-        return dataclasses.replace(options, **typed)
-    if name in LISTS:
-        value = (*getattr(own, path[0]), *value)
-    elif isinstance(getattr(own, path[0]), Path) or path[0] in PLACES:
-        value = Path(text)
-    changed: Any = {group: dataclasses.replace(own, **{path[0]: value})}
-    return dataclasses.replace(options, **changed)
-
-
-PLACES = ("weights", "data_dir", "classes_file", "feature_cache")
-"""Options that are paths."""
-
-
-def _literal(text: str) -> Any:
-    """Return the number or the flag that a text stands for, else the text."""
+    words = [text] if "(" in text or "[" in text else shlex.split(text)
+    words = [f"{option}={text}"] if text.startswith("-") else [option, *words]
+    if text in ("True", "False"):
+        words = [option if text == "True" else option.replace("--", "--no-", 1)]
     try:
-        return ast.literal_eval(text)
-    except (ValueError, SyntaxError):
-        return text
+        with contextlib.redirect_stderr(io.StringIO()), contextlib.redirect_stdout(io.StringIO()):
+            return parse(Train, words, "jdml train")
+    except SystemExit as error:
+        raise ValueError(f"{option} cannot be {text!r}: see jdml train --help") from error
 
 
-@functools.cache
-def _fields() -> dict[str, tuple[str, tuple[str, ...]]]:
-    """Return for each option of jdml train its group and the path of its field there."""
-    found: dict[str, tuple[str, tuple[str, ...]]] = {}
-    for path, part in parts_of(Recipe()):
-        group, *inner = path.split(".")
-        for field in dataclasses.fields(part):
-            name = option_of(type(part), field.name).removeprefix("--").replace("-", "_")
-            found[name] = (group, (*inner, field.name))
-    found["lr"] = found["learning_rate"]
-    for name in ("method", "proxies", *NOT_OPTIONS):
-        del found[name]
-    for group_field in dataclasses.fields(Train):
-        value = getattr(Train(), group_field.name)
-        if dataclasses.is_dataclass(value):
-            for field in dataclasses.fields(value):
-                found[field.name] = (group_field.name, (field.name,))
-    return {name: place for name, place in found.items() if name not in OWN}
-
-
-def _is_typed(options: Train, name: str) -> bool:
-    """Whether an option of jdml train has another value than its default."""
-    group, path = _fields()[name]
-    own, default = getattr(options, group), getattr(Train(), group)
-    if isinstance(own, Mapping):
-        return path[-1] in (own.get(path[0], {}) if len(path) > 1 else own)
-    return bool(getattr(own, path[0]) != getattr(default, path[0]))
+def _merge(common: Typed, changed: Typed) -> Typed:
+    """Return options with others in their place; of several words, after them."""
+    merged = dict(common)
+    for name, value in changed.items():
+        own = common.get(name)
+        if isinstance(value, dict):
+            value = _merge(own or {}, value)
+        elif isinstance(value, tuple):
+            value = (*(own or ()), *value)
+        merged[name] = value
+    return merged
 
 
 @dataclasses.dataclass(frozen=True)
@@ -231,8 +173,6 @@ class _Trainer:
     runs: Mapping[str, Train]
 
     def __call__(self, job: Mapping[str, Any]) -> dict[str, Any]:
-        from jdml.compilation_cache import keep_compiled_programs
-        from jdml.runs.run_files import METRICS, read_json
 
         keep_compiled_programs()
         options = self.runs[job["name"]]
@@ -248,10 +188,6 @@ class _Trainer:
 
 def _check_data(out: Path, runs: Mapping[str, Train]) -> None:
     """Refuse results of other data than there are now."""
-    from jdml.cli.provenance import data_checksum
-    from jdml.cli.training_data import read_training_data
-    from jdml.runs.run_files import CONFIG, read_json
-
     there: dict[str, tuple[int, int | None]] = {}
     for name, options in runs.items():
         file = out / name / CONFIG
@@ -273,8 +209,6 @@ def _check_data(out: Path, runs: Mapping[str, Train]) -> None:
 
 def _keep_order(file: Path, names: list[str]) -> None:
     """Write the order of the runs, those of earlier sweeps in the same folder after them."""
-    from jdml.runs.run_files import read_json, write_json
-
     before = read_json(file) if file.is_file() else []
     write_json(file, [*names, *(name for name in before if name not in names)])
 
@@ -297,21 +231,21 @@ def _parts(values: str) -> list[str]:
 
 
 def _values(text: str) -> tuple[str, list[str]]:
-    """An option and its values.
+    """Return an option and its values.
 
     Example:
         >>> _values("lr=1e-4,1e-3"), _values("loss-setting=margin=0.1,margin=0.2")
-        (('lr', ['1e-4', '1e-3']), ('loss_setting', ['margin=0.1', 'margin=0.2']))
+        (('--lr', ['1e-4', '1e-3']), ('--loss-setting', ['margin=0.1', 'margin=0.2']))
     """
     name, _, values = text.partition("=")
-    name = name.strip().removeprefix("--").replace("-", "_")
-    known = list(_fields())
-    if name not in known:
+    option = f"--{name.strip().removeprefix('--').replace('_', '-')}"
+    known = [option for option in paths(Train) if option not in OWN]
+    if option not in known:
         raise ValueError(
             f"--set must be an option of jdml train and its values, such as lr=1e-4,1e-3; got {text!r}"
-            f"{nearest(name, known)}"
+            f"{did_you_mean(option[2:], [each[2:] for each in known])}"
         )
     listed = [value.strip() for value in _parts(values) if value.strip()]
     if not listed:
-        raise ValueError(f"--set {name} has no values: write {name}=FIRST,SECOND")
-    return name, listed
+        raise ValueError(f"--set {option[2:]} has no values: write {option[2:]}=FIRST,SECOND")
+    return option, listed

@@ -18,12 +18,6 @@ def print_table(
     """Print a table: the first column is names, never markup, the others are numbers, floats with four digits.
 
     A pipe or a file has no width of its own: nothing is cut there. What is too wide for a terminal stands on its side.
-
-    Args:
-        title: above the table.
-        columns: their titles.
-        rows: cells, one for each column.
-        width: of the screen that the table takes, at most; names are then folded.
     """
     from rich.console import Console
     from rich.measure import Measurement
@@ -40,7 +34,7 @@ def print_table(
 
 
 def width_of(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> int:
-    """How wide a table is that nothing limits."""
+    """Return how wide a table is that nothing limits."""
     from rich.console import Console
     from rich.measure import Measurement
 

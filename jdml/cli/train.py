@@ -4,6 +4,10 @@ from dataclasses import dataclass
 
 from jdml.cli.options.train import TrainOptions
 from jdml.cli.provenance import started
+from jdml.cli.terminal import print_table
+from jdml.cli.training_run import TrainingRun
+from jdml.distributed import writes
+from jdml.runs.run_files import write_json
 
 
 @dataclass(frozen=True)
@@ -21,11 +25,6 @@ class Train(TrainOptions):
 
     def execute(self) -> None:
         """Train, score, print the scores, write metrics.json."""
-        from jdml.cli.terminal import print_table
-        from jdml.cli.training_run import TrainingRun
-        from jdml.distributed import writes
-        from jdml.runs.run_files import write_json
-
         self.devices.join()
         options = self.settled()
         training = TrainingRun(options, started("jdml train", self), self.hints())

@@ -1,12 +1,13 @@
 """The data of ``jdml train``: what trains, what is held out, what is scored."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from jdml import data, registry
-from jdml.cli.options.data import DataOptions
+from jdml.cli.options.groups import DataOptions
 from jdml.data.image_discovery import counted
 from jdml.data.integrity import alone
 from jdml.data.loading import read_listing
@@ -16,43 +17,25 @@ Scored = tuple[data.Dataset, data.Dataset | None]
 
 
 class TrainingData(NamedTuple):
-    """What the options of ``jdml train`` read.
-
-    Attributes:
-        train: the rows that train, by the labels that are trained on.
-        labels: these labels' name.
-        validation: held-out rows; None where there are none.
-        tests: queries and gallery of each part that is scored at the end.
-        notes: what is worth knowing, a line each.
-        files_checksum: of the names and classes of the image files of all parts; None where images lie in memory.
-    """
+    """The data of a run: rows that train, held-out rows, queries and gallery of each part that is scored at the end."""
 
     train: data.Dataset
-    labels: str
+    labels: str  # the name of those that are trained on
     validation: data.Dataset | None
     tests: dict[str, Scored]
     notes: tuple[str, ...]
-    files_checksum: int | None
+    files_checksum: int | None  # of the names and classes of the image files of all parts
 
 
 def read_training_data(options: DataOptions, seed: int) -> TrainingData:
-    """Read the training and validation rows, and the queries and the gallery of each test part.
-
-    Args:
-        options: settled.
-        seed: of the splits and of wrong labels.
-
-    Returns:
-        Parts of the data set.
-
-    Raises:
-        FileNotFoundError: files that are missing.
-        ValueError: a part that is empty, or of one class only, in which everything is found.
-    """
+    """Read the data of settled options, whose splits and wrong labels are drawn by the seed."""
     if options.of_files:
         parts, notes, checksum = _read_files(options, seed)
     else:
-        parts, notes, checksum = _read_arrays(options), (), None
+        size: Any = {} if options.image_size is None else {"image_size": options.image_size}
+        place = str(options.data), options.data_dir
+        parts = {split: load_split(*place, split, **size) for split in ("train", "test")}
+        notes, checksum = (), None
     train, validation, tests = parts.pop("train"), parts.pop("val", None), {}
     if "query" in parts:
         tests = {"test": (parts["query"], parts["gallery"])}
@@ -76,33 +59,25 @@ def read_training_data(options: DataOptions, seed: int) -> TrainingData:
     notes = (*notes, *(f"training: {line}" for line in alone(train.labels)))
     if options.label_noise:
         noisy = data.corrupt_labels(train.labels, options.label_noise, seed)
-        train = data.Dataset(train.name, train.images, noisy, train.views, train.class_names)
+        train = replace(train, labels=noisy)
     return TrainingData(train, labels, validation, tests, notes, checksum)
 
 
 def has_validation(name: str, data_dir: Path | None) -> bool:
-    """Whether a data set has a val part of its own; its files are listed, not read."""
+    """Return whether a data set has a val part of its own; its files are listed, not read."""
     return name in registry.file_sets() and "val" in read_listing(name, data_dir).splits
 
 
 def load_split(name: str, data_dir: Path | None, split: str, **settings: Any) -> data.Dataset:
-    """A split of a data set, which must have images: training takes hours, and scoring comes after it."""
+    """Return a split of a data set, which must have images: training takes hours, and scoring comes after it."""
     part = data.load(name, data_dir=data_dir, split=split, **settings)
     if not len(part):
         raise ValueError(f"{name}: the split {split!r} has no images in {data_dir}")
     return part
 
 
-def _read_arrays(options: DataOptions) -> dict[str, Any]:
-    settings = {} if options.image_size is None else {"image_size": options.image_size}
-    return {
-        split: load_split(str(options.data), options.data_dir, split, **settings)
-        for split in ("train", "test")
-    }
-
-
 def _read_files(options: DataOptions, seed: int) -> tuple[dict[str, Any], tuple[str, ...], int]:
-    """The splits of image files, what was passed over, and a checksum of the files."""
+    """Return the splits of image files, what was passed over, and a checksum of the files."""
     listing = read_listing(str(options.data), options.data_dir)
     kinds = len(np.unique(next(iter(listing.views.values()))))
     if kinds < 2:
@@ -194,5 +169,5 @@ def _check_classes(
 
 
 def scored_views(part: data.Dataset) -> tuple[str, ...]:
-    """The labellings in which a part has two classes at least: in one class everything is found."""
+    """Return the labellings in which a part has two classes at least: in one class everything is found."""
     return tuple(view for view, labels in part.views.items() if len(np.unique(labels)) > 1)

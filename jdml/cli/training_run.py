@@ -17,7 +17,7 @@ from jdml.cli.terminal import log_lines
 from jdml.cli.training_data import read_training_data, scored_views
 from jdml.distributed import writes
 from jdml.recipes import Recipe, default_recipe
-from jdml.recipes.pairs_in_batches import check_positives, usual_batch
+from jdml.recipes.default_recipe import check_positives, usual_batch
 from jdml.training import (
     Devices,
     Embedder,
@@ -38,13 +38,7 @@ RANDOM_HEAD = "the head begins at random"
 
 
 class TrainingRun:
-    """What settled options describe: data, network, sampler; checked before any work.
-
-    Args:
-        options: settled.
-        started: how the run was started, for its folder.
-        hints: other lines before the first step.
-    """
+    """The data, network and sampler of settled options, checked before any work."""
 
     def __init__(
         self, options: TrainOptions, started: dict[str, Any], hints: Sequence[str] = ()
@@ -72,11 +66,14 @@ class TrainingRun:
 
     def run(self) -> FitResult:
         """Train, after printing what is trained on what."""
-        options, evaluation = self.options, self.recipe.evaluation
+        options, evaluation, held_out = self.options, self.recipe.evaluation, self.data.validation
         mesh, devices = options.devices.mesh(self.recipe.batch.rows)
         for line in (*self.summary(), *devices) if writes() else ():
             print(line, flush=True)
         load, out = options.weights.pretrained(), options.run.out
+        every, log_every, callbacks = evaluation.every or 100, options.run.log_every or 50, []
+        if options.run.tensorboard and out is not None:
+            callbacks = [TensorBoard(out / "tensorboard", every=math.gcd(log_every, every))]
         with as_typed(), log_lines("jdml.training"):
             return train(
                 self.recipe,
@@ -84,7 +81,7 @@ class TrainingRun:
                 run=RunConfig(
                     folder=out,
                     checkpoint_every=options.run.checkpoint_every,
-                    log_every=options.run.log_every or 50,
+                    log_every=log_every,
                     allow_more_steps=True,
                     config={
                         **options.defining(),
@@ -98,7 +95,7 @@ class TrainingRun:
                 ),
                 seed=options.run.seed,
                 devices=Devices(mesh, micro_batch=options.devices.micro_batch),
-                callbacks=self._callbacks(),
+                callbacks=callbacks,
                 progress=not options.run.quiet,
                 model=frozen(
                     self.recipe,
@@ -109,26 +106,14 @@ class TrainingRun:
                 ),
                 sampler=self.sampler,
                 evaluation=Evaluation(
-                    self.validate if self.data.validation is not None else None,
-                    every=evaluation.every or 100,
+                    None if held_out is None else partial(self._score, queries=held_out),
+                    every=every,
                     monitor=self.monitor,
                     patience=evaluation.patience,
                 ),
                 state=None if load is None else pretrained(load),
                 preprocess=self.preprocess,
             )
-
-    def _callbacks(self) -> list[TensorBoard]:
-        """Return what writes event files, at each log record and each evaluation."""
-        run, every = self.options.run, self.recipe.evaluation.every or 100
-        if not run.tensorboard or run.out is None:
-            return []
-        every = math.gcd(run.log_every or 50, every)
-        return [TensorBoard(run.out / "tensorboard", every=every)]
-
-    def validate(self, embedder: Embedder) -> dict[str, float]:
-        """Score the validation part by all its labels."""
-        return self._score(embedder, self.data.validation, None)
 
     def test(self, embedder: Embedder) -> dict[str, dict[str, float]]:
         """Score each test part by all its labels: ``{"test digit": {"R@1": …}}``."""
@@ -167,10 +152,12 @@ class TrainingRun:
         parameters = sum(int(np.prod(leaf.shape)) for leaf in jax.tree.leaves(shapes["params"]))
         size = "×".join(map(str, images.shape[1:]))
         batch = recipe.batch
+        held_out = {} if self.data.validation is None else {"validation": self.data.validation}
+        parts = {**held_out, **{part: queries for part, (queries, _) in self.data.tests.items()}}
         per_epoch, steps = self.sampler.batches_per_epoch, int(recipe.batch.steps or 0)
         scored = "".join(
             f"; {part} {len(queries):,} of {len(np.unique(queries.labels)):,}"
-            for part, (queries, _) in self.scored_parts().items()
+            for part, queries in parts.items()
         )
         lines = [
             f"{recipe.network.name}: {parameters:,} parameters, images {size}",
@@ -187,15 +174,9 @@ class TrainingRun:
         lines += [f"note: {line}" for line in (*self.notes, *self.data.notes)]
         return [*lines, *self.hints]
 
-    def scored_parts(self) -> dict[str, tuple[data.Dataset, data.Dataset | None]]:
-        """Return the parts that are scored on the way and at the end."""
-        held_out = self.data.validation
-        return {**({} if held_out is None else {"validation": (held_out, None)}), **self.data.tests}
-
     def next_steps(self) -> list[str]:
         """Return what to type next, a line each."""
-        options = self.options.data
-        run = self.options.run
+        options, run = self.options.data, self.options.run
         if run.out is None:
             return [
                 "nothing was saved: --out runs/NAME writes the model, for jdml embed, search and export"
@@ -213,12 +194,12 @@ class TrainingRun:
     def _check(self) -> None:
         """Refuse what the data do not have."""
         recipe = self.recipe
-        if self.data.validation is None and recipe.evaluation.patience is not None:
-            raise ValueError("--patience needs --validation, a held-out share of the training rows")
-        if self.data.validation is None and recipe.loss.needs_validation:
-            raise ValueError(
-                f"--method {self.options.method.method} needs --validation, held-out rows: --validation 0.2"
-            )
+        needs = {"--patience": recipe.evaluation.patience is not None}
+        needs["--evaluate-every"] = "every" in self.options.evaluation
+        needs[f"--method {self.options.method.method}"] = recipe.loss.needs_validation
+        for option, true in needs.items() if self.data.validation is None else ():
+            if true:
+                raise ValueError(f"{option} needs --validation, held-out rows: --validation 0.2")
         if recipe.loss.memory_size > len(self.train):
             raise ValueError(
                 f"--memory-size must be at most the {len(self.train)} images that train, "
@@ -269,7 +250,7 @@ class TrainingRun:
             raise ValueError(f"--monitor must be one of {', '.join(names)}, got {monitor!r}")
         return monitor
 
-    def _score(self, embedder: Any, queries: Any, gallery: Any) -> dict[str, float]:
+    def _score(self, embedder: Any, queries: Any, gallery: Any = None) -> dict[str, float]:
         return score(
             embedder,
             queries,
@@ -280,18 +261,7 @@ class TrainingRun:
 
 
 def fit_to_data(options: TrainOptions, labels: np.ndarray) -> tuple[Recipe, tuple[str, ...]]:
-    """Fit the batch to the data, and the recommended recipe to the size of its classes.
-
-    Args:
-        options: settled.
-        labels: ``[N]``, of the images that train.
-
-    Returns:
-        The recipe, and lines about a batch that is another than was typed, or about the recommended recipe.
-
-    Raises:
-        ValueError: batches in which the loss has nothing to compare.
-    """
+    """Return the recipe with batches that fit the labels ``[N]`` that train, and lines about what was changed."""
     typed, notes = options.recipe(), []
     if options.recommends:
         recipe, notes = default_recipe.for_classes(typed, labels), [RECOMMENDED]

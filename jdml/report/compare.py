@@ -149,7 +149,7 @@ def comparison_table(comparison: Comparison) -> tuple[list[str], list[list[str]]
     rows = []
     for row in comparison.rows:
         cells = [row.name, *([str(len(row.runs))] if some["runs"] else [])]
-        cells += [told(row.settings[name]) for name in comparison.settings]
+        cells += [setting_cell(row.settings[name]) for name in comparison.settings]
         for metric in comparison.shown:
             cells.append(value_cell(metric, row.values[metric]) + _of_so_many(row, metric))
             if several:
@@ -259,7 +259,7 @@ def comparison_records(comparison: Comparison) -> list[dict[str, Any]]:
             value = row.settings[name]
             taken = name in ("run", "runs") or name in numbers
             plain = isinstance(value, int | float) and not isinstance(value, bool)
-            record[f"setting {name}" if taken else name] = value if plain else told(value)
+            record[f"setting {name}" if taken else name] = value if plain else setting_cell(value)
         records.append(record | numbers)
     return records
 
@@ -310,8 +310,8 @@ def difference_cell(metric: str, difference: Paired | None, is_baseline: bool = 
     return f"{text} [{scale * difference.low:{form}}, {scale * difference.high:{form}}]"
 
 
-def told(value: Any) -> str:
-    """A setting as a table shows it."""
+def setting_cell(value: Any) -> str:
+    """Format a setting for a table."""
     if value is None:
         return "–"
     if isinstance(value, bool):
@@ -356,8 +356,8 @@ def _groups(runs: Sequence[Run]) -> list[list[Run]]:
     """Runs that differ only in their seed, together; a second run of a seed stands for itself."""
     groups: dict[str, list[Run]] = {}
     for run in runs:
-        told = {name: value for name, value in run.settings.items() if name != FILES}
-        key = json.dumps(told, sort_keys=True, default=str)
+        settings = {name: value for name, value in run.settings.items() if name != FILES}
+        key = json.dumps(settings, sort_keys=True, default=str)
         while any(not _together(run, other) for other in groups.get(key, [])):
             key += "'"
         groups.setdefault(key, []).append(run)

@@ -9,12 +9,13 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from jdml.registry.extras import need
-from jdml.registry.places import check_local
-from jdml.report.compare import Comparison, compare_runs, comparison_table, told, verdict
-from jdml.report.looking import Look, look_at, look_order, looks_as_data
+from jdml._optional_imports import require_package
+from jdml._paths import check_local
+from jdml.models.tensors import write_text
+from jdml.report.compare import Comparison, compare_runs, comparison_table, setting_cell, verdict
+from jdml.report.embedding_analysis import Projection
+from jdml.report.page_data import EmbeddingView, analyze_run, runs_to_analyze, to_json
 from jdml.report.runs import NOT_CURVES, Run, read_runs
-from jdml.report.seen import Projection
 from jdml.report.thumbnails import ROOM
 
 PARTS = ("plot.js", "views.js", "page.js")
@@ -69,8 +70,6 @@ def html_report(
         a wheel of 33 MB, and none of them is operated by keyboard, read by a screen reader and dark at night.
     """
     check_local("out", out)
-    from jdml.models.tensors import write_text
-
     for name, value, least in (
         ("most", most, 2),
         ("thumbnails", thumbnails, 0),
@@ -79,13 +78,13 @@ def html_report(
         if value < least:
             raise ValueError(f"{name} must be at least {least}, got {value}")
     comparison = compare_runs(as_runs(runs, data), metrics=metrics, baseline=baseline)
-    order = look_order(comparison)
-    seen = [
-        (run.name, look_at(run, labels=labels, projections=projections, most=most))
+    order = runs_to_analyze(comparison)
+    analyzed = [
+        (run.name, analyze_run(run, labels=labels, projections=projections, most=most))
         for run in order[:looked]
     ]
-    looks = [look for _, look in seen if isinstance(look, Look)]
-    notes = [f"{name}: {look}" for name, look in seen if isinstance(look, str)]
+    looks = [look for _, look in analyzed if isinstance(look, EmbeddingView)]
+    notes = [f"{name}: {look}" for name, look in analyzed if isinstance(look, str)]
     if len(order) > looked:
         notes.append(
             f"{len(order) - looked} more settings are compared above, and not looked at here."
@@ -93,7 +92,7 @@ def html_report(
     page = {
         "rows": [row.name for row in comparison.rows],
         "curves": _curves(comparison),
-        **looks_as_data(looks, thumbnails, ROOM),
+        **to_json(looks, thumbnails, ROOM),
     }
     columns, rows = comparison_table(comparison)
     text = _rendered(
@@ -105,7 +104,7 @@ def html_report(
         several=len(comparison.rows) > 1,
         seeds=any(len(row.runs) > 1 for row in comparison.rows),
         confidence=round(100 * comparison.confidence),
-        runs=[_told(run) for row in comparison.rows for run in row.runs],
+        runs=[_run_details(run) for row in comparison.rows for run in row.runs],
         page=page,
         notes=notes,
         has_methods=any(look.panels for look in looks),
@@ -115,9 +114,9 @@ def html_report(
     return Path(out)
 
 
-def _rendered(**told: Any) -> str:
-    """The page of what is told, with its script and its style in it."""
-    need("jinja2", "a report")
+def _rendered(**values: Any) -> str:
+    """Render the page with its script and style in it."""
+    require_package("jinja2", "a report")
     from jinja2 import Environment, PackageLoader, select_autoescape
 
     script, style = "\n".join(_asset(name) for name in PARTS), _asset("page.css")
@@ -129,7 +128,7 @@ def _rendered(**told: Any) -> str:
     )
     environment.policies["json.dumps_kwargs"] = {"separators": (",", ":")}
     return environment.get_template("page.html").render(
-        **told,
+        **values,
         script=script,
         style=style,
         script_hash=_hash(script),
@@ -138,18 +137,7 @@ def _rendered(**told: Any) -> str:
 
 
 def as_runs(runs: Any, data: Any = None) -> list[Run]:
-    """Take whatever names runs as runs.
-
-    Args:
-        runs: see :func:`html_report`.
-        data: the data set that they embed; None: what they bring.
-
-    Returns:
-        The runs.
-
-    Raises:
-        ValueError: none at all.
-    """
+    """Take whatever names runs as runs."""
     several = [runs] if isinstance(runs, str | Path | Run) else list(runs)
     if not several:
         raise ValueError("runs must hold at least one run, got none")
@@ -168,7 +156,7 @@ def _hash(text: str) -> str:
     return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
-def _told(run: Run) -> dict[str, Any]:
+def _run_details(run: Run) -> dict[str, Any]:
     """What a page says of a run."""
     fit = {f"fit.{name}": value for name, value in run.config.get("fit", {}).items()}
     settings = {**run.settings, **fit} if run.settings else fit
@@ -178,7 +166,7 @@ def _told(run: Run) -> dict[str, Any]:
         "name": run.name,
         "place": None if run.path is None else str(run.path),
         "command": run.command,
-        "settings": [(name, told(value)) for name, value in settings.items()],
+        "settings": [(name, setting_cell(value)) for name, value in settings.items()],
         "versions": ", ".join(f"{name} {value}" for name, value in run.versions.items()),
         "data": run.config.get("data_checksum", run.config.get("fingerprint", {}).get("data")),
         "metrics": [(name, f"{value:.4g}") for name, value in run.metrics.items()],
@@ -215,15 +203,7 @@ def _curves(comparison: Comparison) -> list[dict[str, Any]]:
 
 
 def curve(log: Sequence[Mapping[str, Any]], name: str) -> list[tuple[int, float]]:
-    """Read a curve out of a log.
-
-    Args:
-        log: the records.
-        name: the metric.
-
-    Returns:
-        Steps and values, of the records that have it.
-    """
+    """Read a curve out of a log."""
     return [
         (int(record["step"]), float(f"{record[name]:.6g}"))
         for record in log

@@ -6,8 +6,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from jdml.registry.extras import need
-from jdml.report import seen
+from jdml._optional_imports import require_package
+from jdml.report import embedding_analysis as analysis
 from jdml.report.figures import literal
 from jdml.report.runs import NOT_CURVES
 from jdml.report.thumbnails import picture_of
@@ -57,7 +57,7 @@ def gallery(
     x, y = _checked(embeddings, labels)
     if len(images) != len(x):
         raise ValueError(f"images must have N = {len(x)} rows, got {len(images)}")
-    neighbours = seen.look_up(x, y, k)
+    neighbours = analysis.nearest_neighbours(x, y, k)
     rows = (
         _queries(neighbours, y, order, seed)[:queries]
         if isinstance(queries, int)
@@ -89,7 +89,7 @@ def embedding_map(
     embeddings: Any,
     labels: Any,
     *,
-    method: seen.Projection = "pca",
+    method: analysis.Projection = "pca",
     proxies: Any = None,
     class_names: Sequence[str] | None = None,
     title: str = "",
@@ -114,7 +114,7 @@ def embedding_map(
     Raises:
         ValueError: shapes that do not fit, another method, or one whose library is not installed.
     """
-    need("matplotlib", "a picture")
+    require_package("matplotlib", "a picture")
     from matplotlib import colormaps
 
     x, y = _checked(embeddings, labels)
@@ -124,7 +124,7 @@ def embedding_map(
     if x.shape[1] == 2:
         points, others, words = x, np.zeros((0, 2)) if stars is None else stars, "two dimensions"
     else:
-        points, others, words = seen.project(x, method, others=stars, seed=seed)
+        points, others, words = analysis.project(x, method, others=stars, seed=seed)
     known = np.unique(y)
     figure = _figure(figsize=(7.2, 6), layout="constrained")
     axes = figure.subplots()
@@ -183,7 +183,7 @@ def confusions(
         ValueError: shapes that do not fit, fewer than two rows.
     """
     x, y = _checked(embeddings, labels)
-    pairs = seen.confused_pairs(seen.look_up(x, y, k).indices, y, most)
+    pairs = analysis.confused_pairs(analysis.nearest_neighbours(x, y, k).indices, y, most)
     figure = _figure(figsize=(7, 0.32 * max(len(pairs), 1) + 1.2), layout="constrained")
     axes = figure.subplots()
     names = [f"{_name(class_names, a)} ↔ {_name(class_names, b)}" for a, b, _, _ in pairs]
@@ -262,7 +262,7 @@ def curves(
 
 def _figure(**settings: Any) -> Any:
     """A figure that a notebook shows as a picture, whether pyplot is imported there or not."""
-    need("matplotlib", "a picture")
+    require_package("matplotlib", "a picture")
     from matplotlib.figure import Figure
 
     class Shown(Figure):
@@ -297,7 +297,7 @@ def _checked(embeddings: Any, labels: Any) -> tuple[np.ndarray, np.ndarray]:
     return x, y
 
 
-def _queries(neighbours: seen.Neighbours, y: np.ndarray, order: str, seed: int) -> list[int]:
+def _queries(neighbours: analysis.Neighbours, y: np.ndarray, order: str, seed: int) -> list[int]:
     if order == "worst":  # where there is nothing to find, NaN: last
         return np.argsort(neighbours.quality, kind="stable").tolist()
     if order == "best":
@@ -311,7 +311,9 @@ def _queries(neighbours: seen.Neighbours, y: np.ndarray, order: str, seed: int) 
     raise ValueError(f'order must be "best", "random", "spread" or "worst", got {order!r}')
 
 
-def _with_verdicts(neighbours: seen.Neighbours, row: int, *, asked: bool) -> list[tuple[int, str]]:
+def _with_verdicts(
+    neighbours: analysis.Neighbours, row: int, *, asked: bool
+) -> list[tuple[int, str]]:
     return [
         (int(other), ("right" if right else "wrong") if asked else "plain")
         for other, right in zip(neighbours.indices[row], neighbours.right[row], strict=True)
@@ -319,5 +321,5 @@ def _with_verdicts(neighbours: seen.Neighbours, row: int, *, asked: bool) -> lis
 
 
 def _name(names: Sequence[str] | None, label: Any) -> str:
-    name = seen.label_name(names, label)
+    name = analysis.label_name(names, label)
     return literal(name if len(name) <= 24 else name[:23] + "…")

@@ -9,8 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from jdml.registry.places import as_written, at_home, check_local, json_of
-from jdml.report.seen import NO_CLASS
+from jdml._paths import check_local, expand_user, json_of, wrap_read_errors
+from jdml.data import Dataset, ImageFiles
+from jdml.data.folder import image_named
+from jdml.report.embedding_analysis import NO_CLASS
 from jdml.runs.embedding_io import read_embeddings
 from jdml.runs.log import RESOURCES
 from jdml.runs.results_store import read_results
@@ -110,11 +112,11 @@ def read_runs(*places: str | Path) -> list[Run]:
     runs: list[Run] = []
     for each in places:
         check_local("run", each)
-    once = {place.resolve(): place for place in map(at_home, reversed(places))}
+    once = {place.resolve(): place for place in map(expand_user, reversed(places))}
     for place in reversed(once.values()):
         if not place.exists():
             raise FileNotFoundError(f"run {place} does not exist")
-        with as_written(place):
+        with wrap_read_errors(place):
             here = list(_read(place))
         if not here:
             raise ValueError(
@@ -161,14 +163,14 @@ def _of_folder(place: Path, scores: Mapping[str, Any]) -> Run:
     config = _read_config(place / CONFIG)
     log = _read_log(place / LOG)
     own = {name: value for name, value in config.items() if name not in OF_THE_LOOP}
-    told = {**_recipe_settings(own.pop("recipe", {})), **own}
-    settings = _flat({k: v for k, v in told.items() if k not in NOT_SETTINGS})
+    values = {**_recipe_settings(own.pop("recipe", {})), **own}
+    settings = _flat({k: v for k, v in values.items() if k not in NOT_SETTINGS})
     if "data" not in own:  # a program's own run: what it did is known by its fingerprints alone
         fit = {f"fit.{k}": v for k, v in config.get("fit", {}).items() if k != "seed"}
         prints = config.get("fingerprint", {})
         settings |= fit | {f"its {k}": prints[k] for k in ("objective", "optimizer") if k in prints}
-        told = config.get("embedding", {})
-        settings["its network"] = {k: told[k] for k in OF_NETWORK if k in told}
+        network = config.get("embedding", {})
+        settings["its network"] = {k: network[k] for k in OF_NETWORK if k in network}
     files = config.get("started", {}).get("files_checksum")
     if files is not None:
         settings[FILES] = files
@@ -268,9 +270,6 @@ def _of_study(results: Mapping[str, Mapping[str, Any]]) -> Iterator[Run]:
 
 def _of_arrays(place: Path) -> Run:
     """Embeddings that lie in a file."""
-    from jdml.data import Dataset, ImageFiles
-    from jdml.data.folder import image_named
-
     embedded = read_embeddings(place)
     vectors = embedded.vectors
     names: dict[str, tuple[str, ...]] = {}
@@ -367,8 +366,8 @@ def _each_once(runs: Sequence[Run]) -> list[Run]:
     """The runs, those that two paths lead to under the first one."""
     once: dict[Any, Run] = {}
     for number, run in enumerate(runs):
-        told = json.dumps(run.settings, sort_keys=True, default=str)
-        key = number if run.path is None else (run.path.resolve(), run.seed, told)
+        settings = json.dumps(run.settings, sort_keys=True, default=str)
+        key = number if run.path is None else (run.path.resolve(), run.seed, settings)
         once.setdefault(key, run)
     return list(once.values())
 

@@ -8,7 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from jdml.registry.extras import need
+from jdml._optional_imports import require_package
+from jdml.data import ImageFiles
+from jdml.data.folder import image_named
+from jdml.data.images import decode
 from jdml.report.figures import literal, save_figure
 
 SIDES = (96, 72, 56, 40, 28)
@@ -18,20 +21,9 @@ ROOM = 3_000_000
 
 
 def picture_of(images: Any, row: int) -> Any:
-    """Read one image of a data set.
-
-    Args:
-        images: of a :class:`jdml.data.Dataset`: an array ``[N, H, W, C]`` or image files.
-        row: which.
-
-    Returns:
-        A Pillow image; None where the rows are no images, or this one cannot be read.
-    """
-    need("PIL", "drawing thumbnails")
+    """Read one image of a data set."""
+    require_package("PIL", "drawing thumbnails")
     from PIL import Image
-
-    from jdml.data import ImageFiles
-    from jdml.data.images import decode
 
     if isinstance(images, ImageFiles):
         try:
@@ -51,16 +43,7 @@ def picture_of(images: Any, row: int) -> Any:
 
 
 def thumbnails(images: Any, rows: Sequence[int], room: int = ROOM) -> dict[int, str]:
-    """Make pictures that a page holds in itself.
-
-    Args:
-        images: of a :class:`jdml.data.Dataset`.
-        rows: which.
-        room: characters that they may take together; they become smaller until they fit.
-
-    Returns:
-        ``data:`` addresses by row; rows without a picture are left out.
-    """
+    """Make pictures that a page holds in itself."""
     tried = list(rows)[:: max(1, len(rows) // 24)]
     pictures = [picture for row in tried if (picture := picture_of(images, row)) is not None]
     side = SIDES[-1]
@@ -79,15 +62,7 @@ def thumbnails(images: Any, rows: Sequence[int], room: int = ROOM) -> dict[int, 
 
 
 def address(picture: Any, side: int) -> str:
-    """One picture as a ``data:`` address: small drawings without loss, photographs as WebP.
-
-    Args:
-        picture: a Pillow image.
-        side: its longest side becomes at most so long.
-
-    Returns:
-        The address.
-    """
+    """One picture as a ``data:`` address: small drawings without loss, photographs as WebP."""
     kept = picture.convert("L" if picture.mode in ("1", "L") else "RGB")
     exact = max(kept.size) <= min(side, 32)
     if not exact:
@@ -104,20 +79,8 @@ MOST = 40
 
 
 def neighbour_sheet(answers: Sequence[Mapping[str, Any]], path: str | Path) -> Path:
-    """Draw queries, each in a row with its neighbours, and under each its class and distance.
-
-    Args:
-        answers: for each query ``{"query": FILE, "found": [{"file", "distance", "label"}, …]}``, what ``jdml search``
-            finds. Of more than 40 the first 40 are drawn.
-        path: the file to write; its ending gives the format.
-
-    Returns:
-        The path.
-
-    Raises:
-        ValueError: nothing to draw, or an image that cannot be read, by its name.
-    """
-    need("matplotlib", "a picture of neighbours")
+    """Draw queries, each in a row with its neighbours, and under each its class and distance."""
+    require_package("matplotlib", "a picture of neighbours")
     from matplotlib.figure import Figure
 
     if not answers:
@@ -139,9 +102,6 @@ def neighbour_sheet(answers: Sequence[Mapping[str, Any]], path: str | Path) -> P
 
 
 def _thumbnail(file: str) -> Any:
-    from jdml.data.folder import image_named
-    from jdml.data.images import decode
-
     try:
         image = decode(image_named(file).read_bytes())
     except Exception as error:  # Pillow's readers raise many kinds on damaged files

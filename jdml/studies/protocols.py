@@ -17,8 +17,7 @@ from jdml import metrics
 from jdml.data import Dataset, mlrc_folds
 from jdml.recipes import Recipe
 from jdml.training import train_recipe
-from jdml.training.fit_result import FitResult
-from jdml.training.run_config import RunConfig
+from jdml.training.run_config import FitResult, RunConfig
 from jdml.training.train_recipe import normalized
 
 Train = Callable[..., FitResult]

@@ -25,10 +25,9 @@ from jdml.training.callbacks import (
     TensorBoard,
     every,
 )
-from jdml.training.fit_result import Embedder, FitResult
 from jdml.training.initialization import start_head, start_on_samples
 from jdml.training.loop import fit
-from jdml.training.run_config import Devices, Evaluation, RunConfig
+from jdml.training.run_config import Devices, Embedder, Evaluation, FitResult, RunConfig
 from jdml.training.run_setup import pretrained
 from jdml.training.schedule import Best, improve
 from jdml.training.scoring import metric_names, recall_ranks, score

@@ -120,7 +120,7 @@ class AlternatingProblems(StatefulCallback):
 
     def __post_init__(self) -> None:
         """Refuse what is asked for its state before the first problem."""
-        checks.seed("seed", self.seed)
+        checks.uint32("seed", self.seed)
         if not isinstance(self.machine, AlternatingProjections):
             raise TypeError(
                 f"machine must be AlternatingProjections, got a {type(self.machine).__name__}"
@@ -343,21 +343,7 @@ def make_callback(
     preprocess: Preprocess = standard,
     augment: bool = True,
 ) -> StatefulCallback | None:
-    """Make what a recipe's method does between the steps; None where it does nothing.
-
-    Args:
-        method: of the recipe's loss.
-        recipe: the recipe.
-        model: the model that is trained.
-        train: the data set that is trained on.
-        monitor: the metric of evaluations that it acts on.
-        seed: of its random numbers.
-        preprocess: as in training.
-        augment: whether image files are augmented.
-
-    Returns:
-        The callback.
-    """
+    """Make what a recipe's method does between the steps; None where it does nothing."""
     return None
 
 

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, cast
 
 import jax
 import numpy as np
@@ -10,14 +10,13 @@ import numpy as np
 from jdml.data import ImageBatches
 from jdml.data.protocols import Sampler, TrainSet
 from jdml.distributed import Tree, either
+from jdml.models.adapters import embed_in_training
 from jdml.models.freezing import check_freeze
 from jdml.objectives.base import Metrics
 from jdml.runs.model_metadata import of_input
-from jdml.training import costs
-from jdml.training.fit_result import Embedder
-from jdml.training.micro_batch import check_rows_apart
+from jdml.training.run_config import Embedder
 from jdml.training.step import Step, TrainState, compiled
-from jdml.training.step_config import StepSpec
+from jdml.training.step_config import StepConfig
 from jdml.training.validation import next_rows
 
 DEVICE_BYTES = 1 << 30  # data sets up to this size are put on the device once
@@ -28,23 +27,17 @@ Outcome = tuple[TrainState, Metrics]
 
 
 class Feed:
-    """What each step is fed with; and what feeds share: what their step is made from, whether a batch may be filled up.
-
-    Args:
-        spec: of the step.
-        sampler: whose state is saved with the run's.
-    """
+    """Feed each step with a batch; the state of ``sampler`` is saved with the run's."""
 
     input: Mapping[str, Any]
 
-    def __init__(self, spec: StepSpec, sampler: Sampler) -> None:
+    def __init__(self, spec: StepConfig, sampler: Sampler) -> None:
         self.spec, self.sampler = spec, sampler
         self.placement = spec.placement
         self._may_fill = False
         self.tell: Callable[[str], None] | None = None
-        self.lacking = (
-            [] if jax.process_count() > 1 else [POSITIVES, NEGATIVES]
-        )  # of all processes' rows
+        # A process sees its own rows of a batch alone.
+        self.lacking = [] if jax.process_count() > 1 else [POSITIVES, NEGATIVES]
 
     def look(self, labels: np.ndarray) -> None:
         """Note what no batch so far had of what a pair loss needs; nothing is looked at once all of it came."""
@@ -88,11 +81,7 @@ class Feed:
             self._check_apart(state, f"micro_batch={self.spec.micro_batch}")
 
     def size(self, rows: int, state: TrainState) -> int:
-        """Places of a batch of so many rows, a multiple of the devices.
-
-        Raises:
-            ValueError: places that no row fills, and batch normalization, which would see them.
-        """
+        """Round the rows of a batch up to a multiple of the devices; batch normalization would see empty ones."""
         size = -(-rows // self.placement.devices) * self.placement.devices
         if size > rows and not self._may_fill:
             why = f"mesh: a batch of {rows} rows does not divide among {self.placement.devices} devices"
@@ -103,25 +92,29 @@ class Feed:
     def run(self, step: Step, state: TrainState, *batch: Any) -> Outcome:
         """Take a step; before the first one say what it costs, where somebody wants to know."""
         if self.tell is not None:
-            self.tell(costs.told(self.spec, state, step, batch))
+            self.tell(memory_summary(self.spec, state, step, batch))
             self.tell = None
         return step(state, *batch)
 
     def _check_apart(self, state: TrainState, why: str) -> None:
-        variables = {"params": state.params["model"], "batch_stats": state.batch_stats}
-        check_rows_apart(self.spec.model, variables, self.spec.preprocess(self.sample), why)
+        images = self.spec.preprocess(self.sample)
+
+        def statistics(stats: Tree) -> Tree:
+            params = state.params["model"]
+            return embed_in_training(self.spec.model, params, stats, images, jax.random.key(0))[1]
+
+        traced = jax.make_jaxpr(statistics)(state.batch_stats).jaxpr
+        if traced.outvars != traced.invars:
+            raise ValueError(
+                f"{why}: the rows of a batch must not depend on each other, but the model's batch normalization is "
+                "trained; freeze it (freeze_batch_norm=True) or take a model without"
+            )
 
 
 class RowFeed(Feed):
-    """Steps on the rows that a sampler yields; small data sets are gathered on the device, others on the host.
+    """Step on the rows that a sampler yields; small data sets are gathered on the device, others on the host."""
 
-    Args:
-        spec: of the step.
-        train: a data set with ``images`` and ``labels``.
-        sampler: an iterator of index arrays ``[B]``.
-    """
-
-    def __init__(self, spec: StepSpec, train: TrainSet, sampler: Sampler) -> None:
+    def __init__(self, spec: StepConfig, train: TrainSet, sampler: Sampler) -> None:
         super().__init__(spec, sampler)
         self.train, self.input = train, of_input(train.images)
         self._labels = np.asarray(train.labels)
@@ -158,21 +151,13 @@ class RowFeed(Feed):
 
 
 class ImageFeed(Feed):
-    """Steps on batches of image files, and how long the device waits for them.
+    """Step on batches of image files, and measure how long the device waits for them.
 
-    The host waits for a step before it takes the next batch, so that its waiting for the batch is the
-    device's; the workers of the pipeline decode meanwhile. Of several processes each decodes its own rows.
-
-    Args:
-        spec: of the step.
-        train: the data set of the batches.
-        batches: the pipeline.
-
-    Raises:
-        ValueError: if the batches are of another data set.
+    The host waits for a step before it takes the next batch, so that its waiting for the batch is the device's; the
+    workers of the pipeline decode meanwhile. Of several processes each decodes its own rows.
     """
 
-    def __init__(self, spec: StepSpec, train: TrainSet, batches: ImageBatches) -> None:
+    def __init__(self, spec: StepConfig, train: TrainSet, batches: ImageBatches) -> None:
         if batches.dataset is not train:
             raise ValueError("sampler must be ImageBatches of train, got those of another data set")
         super().__init__(spec, batches)
@@ -224,3 +209,23 @@ class ImageFeed(Feed):
     def close(self) -> None:
         """Stop the workers."""
         self.batches.close()
+
+
+def memory_summary(spec: StepConfig, state: TrainState, step: Step, batch: tuple[Any, ...]) -> str:
+    """Say how many of the model's parameters learn, and the memory of parameters, optimizer and a step."""
+    learning, frozen = (part["model"] for part in spec.split(state.params))
+    learns, total = _size(learning), _size(learning) + _size(frozen)
+    parts = {"parameters": _bytes(state.params), "optimizer": _bytes(state.opt_state)}
+    compiled_memory = cast(Any, step).lower(state, *batch).compile().memory_analysis()
+    if compiled_memory is not None:  # activations, gradients, a batch
+        parts["a step"] = compiled_memory.temp_size_in_bytes
+    memory = ", ".join(f"{name} {size / 1e6:,.1f} MB" for name, size in parts.items())
+    return f"learns {learns:,} of the network's {total:,} parameters; memory: {memory}"
+
+
+def _size(tree: Tree) -> int:
+    return sum(leaf.size for leaf in jax.tree.leaves(tree))
+
+
+def _bytes(tree: Tree) -> int:
+    return sum(int(np.prod(leaf.shape)) * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))

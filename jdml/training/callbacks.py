@@ -9,12 +9,13 @@ from typing import Any, NamedTuple, Protocol, Self, runtime_checkable
 import jax
 import jax.numpy as jnp
 
+from jdml._optional_imports import require_package
+from jdml._paths import check_local
 from jdml.distributed import Tree, writes
 from jdml.ops import checks
-from jdml.registry.extras import need
-from jdml.registry.places import check_local
-from jdml.training.loss_scale import LEFT_OUT
-from jdml.training.step import TrainState, arrays_by_path
+from jdml.training.step import TrainState
+from jdml.training.step_config import SKIPPED_IN_A_ROW
+from jdml.training.validation import check_same_arrays
 
 
 @dataclass(frozen=True)
@@ -210,7 +211,7 @@ class TensorBoard:
 
     def __init__(self, folder: str | Path, *, every: int | None = None) -> None:
         check_local("folder", folder)
-        need("tensorboardX", "writing TensorBoard's files")
+        require_package("tensorboardX", "writing TensorBoard's files")
         self.folder, self.every = Path(folder), every
         self._writer: Any = None
 
@@ -270,7 +271,7 @@ class Callbacks(NamedTuple):
                 "callbacks: EMA does not go with a stateful callback, which replaces parameters that the average has"
             )
         skip = declared.get(
-            SkipNonfinite, SkipNonfinite(LEFT_OUT) if LossScale in declared else None
+            SkipNonfinite, SkipNonfinite(SKIPPED_IN_A_ROW) if LossScale in declared else None
         )
         decay = float(declared[EMA].decay) if EMA in declared else None
         return cls(called, decay, skip and int(skip.limit), LossScale in declared)
@@ -299,11 +300,5 @@ def replaced(state: Any, before: TrainState) -> TrainState:
         raise TypeError(
             f"callbacks must return None, a TrainState or jdml.training.Stop, got a {type(state).__name__}"
         )
-    had, has = arrays_by_path(before), arrays_by_path(state)
-    for name in (*had, *has):
-        if had.get(name) != has.get(name):
-            raise ValueError(
-                f"callbacks must return a state of the same shapes: state{name} was {had.get(name, 'not there')}, got "
-                f"{has.get(name, 'none')}"
-            )
+    check_same_arrays("callbacks must return a state", before, state)
     return jax.tree.map(lambda new, old: new if new is old else jnp.copy(new), state, before)

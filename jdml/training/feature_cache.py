@@ -11,19 +11,19 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from jdml._paths import check_disk_space
 from jdml.data import ImageBatches, ImageFiles
 from jdml.data.protocols import Sampler, TrainSet
 from jdml.distributed import Tree, either, writes
 from jdml.models.embedding import embed, rows_at_once
 from jdml.models.feature_split import ELSE, Before, Cut, OnFeatures
 from jdml.models.tensors import replacing
-from jdml.registry.places import check_room
 from jdml.runs.fingerprint import fingerprint
 from jdml.runs.model_metadata import of_input
 from jdml.training.batch_source import DEVICE_BYTES, Feed, ImageFeed, Outcome, RowFeed
-from jdml.training.fit_result import Embedder
+from jdml.training.run_config import Embedder
 from jdml.training.step import TrainState
-from jdml.training.step_config import StepSpec
+from jdml.training.step_config import StepConfig
 
 FEATURES = "features"
 """The folder of kept features within a run's."""
@@ -37,14 +37,7 @@ _log = logging.getLogger(__name__)
 
 
 class Keep(NamedTuple):
-    """What of images is kept.
-
-    Attributes:
-        views: how many augmented views of each image file are kept, of which a step draws one; 1: the image as in
-            evaluation.
-        folder: of files of features; None: they are kept in memory, and in a temporary file where they are large.
-        seed: of the views.
-    """
+    """What of images is kept."""
 
     views: int = 1
     folder: Path | None = None
@@ -52,20 +45,9 @@ class Keep(NamedTuple):
 
 
 class FeatureFeed(Feed):
-    """Steps on kept features of the rows that a sampler yields.
+    """Steps on kept features of the rows that a sampler yields."""
 
-    Args:
-        spec: of the step on images, in parts frozen.
-        train: a data set of images: an array, or files.
-        sampler: an iterator of index arrays ``[B]``.
-        keep: what is kept.
-
-    Raises:
-        TypeError: images that are neither.
-        ValueError: a network that cannot be cut (:class:`jdml.models.feature_split.Cut`), or more views than there are.
-    """
-
-    def __init__(self, spec: StepSpec, train: TrainSet, sampler: Sampler, keep: Keep) -> None:
+    def __init__(self, spec: StepConfig, train: TrainSet, sampler: Sampler, keep: Keep) -> None:
         super().__init__(spec, sampler)
         if isinstance(sampler, ImageBatches):
             raise ValueError(
@@ -168,7 +150,7 @@ class FeatureFeed(Feed):
             return features
         folder = Path(tempfile.gettempdir()) if file is None else file.parent
         folder.mkdir(parents=True, exist_ok=True)
-        check_room(folder, size if file is None else 2 * size)
+        check_disk_space(folder, size if file is None else 2 * size)
         # A file without a name, which goes with the array, and with a process that is killed.
         with tempfile.TemporaryFile(dir=folder) as part:
             features = np.memmap(part, np.float32, "w+", shape=shape)
@@ -256,7 +238,9 @@ def _read(file: Path) -> np.ndarray:
     return features
 
 
-def make_feed(spec: StepSpec, train: TrainSet, sampler: Sampler, keep: Keep | None = None) -> Feed:
+def make_feed(
+    spec: StepConfig, train: TrainSet, sampler: Sampler, keep: Keep | None = None
+) -> Feed:
     """Return the feed for what ``sampler`` yields, on kept features where some are to be kept."""
     if keep is not None:
         return FeatureFeed(spec, train, sampler, keep)

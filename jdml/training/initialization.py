@@ -100,7 +100,7 @@ def start_on_samples(
 
 def _checked(state: Any, model: Any, train: Any, seed: Any, preprocess: Any) -> Model:
     """Refuse what no run begins with; the model as training takes it."""
-    checks.seed("seed", seed)
+    checks.uint32("seed", seed)
     checks.check_function("preprocess", preprocess)
     if not isinstance(state, TrainState):
         raise TypeError(f"state must be a TrainState, got a {type(state).__name__}")
@@ -205,14 +205,7 @@ def start_head(
 
 
 def dense_head(params: Tree) -> tuple[str, tuple[int, int]]:
-    """Give the path of the head's one dense layer, and its kernel's shape ``(C, D)``.
-
-    Args:
-        params: of the network, or their shapes.
-
-    Raises:
-        ValueError: none, several, another layer, or ``C < D``.
-    """
+    """Give the path of the head's one dense layer, and its kernel's shape ``(C, D)``."""
     of_head: dict[str, Any] = {
         path: leaf.shape
         for path, leaf in zip(adapt.paths(params), jax.tree.leaves(params), strict=True)

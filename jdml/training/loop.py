@@ -10,6 +10,7 @@ import jax
 import numpy as np
 import optax
 
+from jdml._optional_imports import progress_bar
 from jdml.data.protocols import Sampler, TrainSet
 from jdml.distributed import Placement, together, writes
 from jdml.models.adapters import AnyModel, Model, as_model
@@ -18,24 +19,15 @@ from jdml.models.lora import WithLora, frozen_part
 from jdml.models.network_check import check_network
 from jdml.models.preprocess import Preprocess, standard
 from jdml.objectives import Objective
-from jdml.registry.extras import progress_bar
 from jdml.runs.preemption import Termination
 from jdml.training import validation
 from jdml.training.callbacks import AnyCallback, Callbacks
-from jdml.training.ema import (
-    check_descends,
-    check_moves,
-    check_optimizer_works,
-    tell_narrow,
-    with_average,
-)
+from jdml.training.ema import warn_low_precision_params, with_ema
 from jdml.training.feature_cache import FEATURES, Keep, make_feed
-from jdml.training.fit_result import Evaluate, FitResult
-from jdml.training.loss_scale import with_loss_scale
-from jdml.training.run_config import Devices, Evaluation, RunConfig
+from jdml.training.run_config import Devices, Evaluate, Evaluation, FitResult, RunConfig
 from jdml.training.run_setup import Beginning, State, open_run
 from jdml.training.schedule import Schedule
-from jdml.training.step_config import StepSpec
+from jdml.training.step_config import StepConfig, with_loss_scale
 from jdml.training.trainer import Run
 
 _log = logging.getLogger("jdml.training")
@@ -136,12 +128,13 @@ def fit(
     )
     given = as_model(model)
     network, frozen = frozen_part(given)
-    validation.check_parts(objective, optimizer, train)
-    validation.check_values(train.images, preprocess)
+    validation.check_objective(objective)
+    validation.check_optimizer(optimizer)
+    validation.check_train(train)
+    validation.check_range(train.images, preprocess)
     batches = validation.as_sampler(sampler, len(train.labels), saved=config.folder is not None)
     begin = Beginning.of(state, seed)
-    check_optimizer_works(optimizer, objective, averaged=acting.decay is not None)
-    spec = StepSpec(
+    spec = StepConfig(
         network,
         objective,
         _wrapped(optimizer, acting),
@@ -164,13 +157,9 @@ def fit(
     first = begin.make(spec, feed.sample, resumed=resumed)
     validation.check_proxies(first.params, train.labels)
     feed.check(first)
-    check_descends(spec.optimizer, spec.split(first.params)[0])
-    tell_narrow(first.params)
+    warn_low_precision_params(first.params)
     current = Run(feed, schedule, first, folder, evaluate=evaluated.function, callbacks=acting)
     with together(), current:
-        if current.grown or (begin.state is not None and not resumed and int(first.step) > 0):
-            learning = spec.split(current.state.params)[0]
-            check_moves(spec.optimizer, current.state, learning, steps)
         if folder is not None:
             folder.accept()
         _take_steps(current, shown=progress and writes())
@@ -182,11 +171,11 @@ def _wrapped(
 ) -> optax.GradientTransformation:
     """An optimizer with what goes around its steps: an average of the parameters, a scale of the loss."""
     if callbacks.decay is not None:
-        optimizer = with_average(optimizer, callbacks.decay)
+        optimizer = with_ema(optimizer, callbacks.decay)
     return with_loss_scale(optimizer) if callbacks.loss_scale else optimizer
 
 
-def _chosen(spec: StepSpec, keep: Keep | None) -> dict[str, Any]:
+def _chosen(spec: StepConfig, keep: Keep | None) -> dict[str, Any]:
     """The settings that a run's folder names only where they are chosen."""
     asked = {
         "skip_nonfinite": spec.skip_nonfinite or None,

@@ -18,7 +18,7 @@ from jdml.training import validation
 from jdml.training.callbacks import Callbacks
 from jdml.training.run_config import RunConfig
 from jdml.training.step import Pretrained, Start, TrainState, fresh_state
-from jdml.training.step_config import StepSpec
+from jdml.training.step_config import StepConfig
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class Beginning(NamedTuple):
     @classmethod
     def of(cls, state: State | None, seed: int) -> Self:
         """Return what ``fit(state=, seed=)`` means."""
-        checks.seed("seed", seed)
+        checks.uint32("seed", seed)
         if isinstance(state, FromPretrained):
             return cls(seed, load=state.load, start=state.then)
         validation.check_state(state)
@@ -81,7 +81,7 @@ class Beginning(NamedTuple):
         parts = (self.state, self.load, self.start and _name(self.start))
         return None if all(part is None for part in parts) else fingerprint(parts)
 
-    def make(self, spec: StepSpec, sample: Tree, *, resumed: bool) -> TrainState:
+    def make(self, spec: StepConfig, sample: Tree, *, resumed: bool) -> TrainState:
         """Make the state before the first step; where a checkpoint takes its place, only its structure counts."""
         if self.state is not None:
             return self.state
@@ -89,7 +89,7 @@ class Beginning(NamedTuple):
         if self.start is None or resumed:
             return fresh
         started = self.start(fresh)
-        validation.check_started(started, fresh)
+        validation.check_initial_state(started, fresh)
         return started
 
 
@@ -107,7 +107,7 @@ def _name(function: Any) -> list[Any]:
 def open_run(
     run: RunConfig,
     settings: Mapping[str, Any],
-    spec: StepSpec,
+    spec: StepConfig,
     train: TrainSet,
     begin: Beginning,
     callbacks: Callbacks,

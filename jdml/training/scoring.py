@@ -26,14 +26,7 @@ def recall_ranks(name: str) -> tuple[int, ...]:
 
 
 def ndcg_ranks(name: str) -> tuple[int, ...]:
-    """Look up the ranks k at which papers give nDCG@k on a data set.
-
-    Args:
-        name: the data set's name, as for :func:`jdml.data.load`.
-
-    Returns:
-        The ranks.
-    """
+    """Look up the ranks k at which papers give nDCG@k on a data set."""
     return DATASETS[name].ndcg_at if name in DATASETS else DataSet.ndcg_at
 
 

@@ -22,10 +22,8 @@ from jdml.models.weights import weights_settings
 from jdml.objectives import Objective
 from jdml.objectives.base import Metrics
 from jdml.ops import checks
-from jdml.training import loss_scale
 from jdml.training.ema import update
-from jdml.training.micro_batch import in_turns
-from jdml.training.step_config import StepSpec
+from jdml.training.step_config import StepConfig, in_turns, value_and_grad
 
 _log = logging.getLogger(__name__)
 Variables = dict[str, Tree]
@@ -93,7 +91,7 @@ def create_state(
     """
     network, freeze = frozen_part(as_model(model))
     return fresh_state(
-        StepSpec(network, objective, optimizer, preprocess, freeze=freeze),
+        StepConfig(network, objective, optimizer, preprocess, freeze=freeze),
         sample_images,
         seed=seed,
         pretrained=pretrained,
@@ -101,11 +99,11 @@ def create_state(
 
 
 def fresh_state(
-    spec: StepSpec, sample_images: Tree, *, seed: int, pretrained: Pretrained | None
+    spec: StepConfig, sample_images: Tree, *, seed: int, pretrained: Pretrained | None
 ) -> TrainState:
     """Initialize what :func:`create_state` does, of the parts of a step."""
     model, objective = spec.model, spec.objective
-    checks.seed("seed", seed)
+    checks.uint32("seed", seed)
     check_channels("sample_images", sample_images)
     model_key, objective_key, run_key = jax.random.split(jax.random.key(seed), 3)
     first = spec.preprocess(jax.tree.map(lambda rows: jnp.asarray(rows[:1]), sample_images))
@@ -190,7 +188,7 @@ def _init(model: Model, key: jax.Array, images: Tree) -> Variables:
     return fresh
 
 
-def _pure_loss(spec: StepSpec) -> Callable:
+def _pure_loss(spec: StepConfig) -> Callable:
     """Build ``(learning, frozen, state, …) -> loss, (embeddings, batch_stats, metrics)``, parameters in two parts."""
 
     def at_once(params: Tree, batch_stats: Tree, images: Tree, key: jax.Array) -> tuple[Tree, Tree]:
@@ -238,16 +236,10 @@ def _told_ids(function: Callable[..., Any], ids: jax.Array | None) -> dict[str, 
     return {} if ids is None else checks.taken_settings(function, {"ids": ids})
 
 
-def _pure_step(spec: StepSpec) -> Step:
+def _pure_step(spec: StepConfig) -> Step:
     """Build the step as a pure, unjitted function ``(state, images, labels, where, ids)``."""
     objective = spec.objective
-    pure = _pure_loss(spec)
-
-    def loss_of(learning: Tree, frozen: Tree, state: TrainState, *batch: Any) -> tuple[Any, Any]:
-        loss, others = pure(learning, frozen, state, *batch)
-        return loss_scale.scaled(loss, state.opt_state), (loss, *others)
-
-    gradient = jax.value_and_grad(loss_of, has_aux=True)
+    loss_of = _pure_loss(spec)
 
     def step(
         state: TrainState,
@@ -257,10 +249,10 @@ def _pure_step(spec: StepSpec) -> Step:
         ids: jax.Array | None = None,
     ) -> tuple[TrainState, Metrics]:
         learning, frozen = spec.split(state.params)
-        (_, (loss, embeddings, batch_stats, metrics)), grads = gradient(
+        gradient = value_and_grad(loss_of, state.opt_state)
+        (loss, (embeddings, batch_stats, metrics)), grads, dynamic = gradient(
             learning, frozen, state, images, labels, where, ids
         )
-        grads = loss_scale.unscaled(grads, state.opt_state)
         updates, opt_state = update(spec.optimizer, grads, state.opt_state, learning, loss)
         after = TrainState(
             step=state.step + 1,
@@ -282,7 +274,8 @@ def _pure_step(spec: StepSpec) -> Step:
             done = jnp.isfinite(loss) & jnp.isfinite(norm)
             stays = state._replace(step=after.step)
             after = jax.tree.map(partial(jnp.where, done), after, stays)
-            after = after._replace(opt_state=loss_scale.after_step(after.opt_state, done))
+        if dynamic is not None:
+            after = after._replace(opt_state=after.opt_state._replace(dynamic=dynamic))
         return spec.placement.keep(after), {**metrics, "loss": loss, "grad_norm": norm}
 
     return step
@@ -327,7 +320,7 @@ def make_train_step(
     """
     network, freeze = frozen_part(as_model(model))
     settings = (preprocess, placement, micro_batch, skip_nonfinite, freeze)
-    spec = StepSpec(network, objective, optimizer, *settings)
+    spec = StepConfig(network, objective, optimizer, *settings)
     return compiled(spec, donate=donate, indexed=False)
 
 
@@ -361,22 +354,13 @@ def make_indexed_step(
     """
     network, freeze = frozen_part(as_model(model))
     settings = (preprocess, placement, micro_batch, skip_nonfinite, freeze)
-    spec = StepSpec(network, objective, optimizer, *settings)
+    spec = StepConfig(network, objective, optimizer, *settings)
     return compiled(spec, donate=donate, indexed=True)
 
 
 @lru_cache(maxsize=16)
-def compiled(spec: StepSpec, *, donate: bool, indexed: bool) -> Step:
-    """Jit a step; the same parts give the same function, so that other seeds compile nothing.
-
-    Args:
-        spec: what it is made from.
-        donate: see :func:`make_train_step`.
-        indexed: whether it is that of :func:`make_indexed_step`.
-
-    Returns:
-        The step.
-    """
+def compiled(spec: StepConfig, *, donate: bool, indexed: bool) -> Step:
+    """Jit a step; the same parts give the same function, so that other seeds compile nothing."""
     step = _pure_step(spec)
 
     def indexed_step(

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jdml import adapt, metrics
+from jdml._import_path import is_pointer
 from jdml.data import Dataset, ImageBatches, ImageFiles
 from jdml.distributed import class_shards
 from jdml.models.adapters import as_model
@@ -20,9 +21,8 @@ from jdml.models.frozen_model import Frozen
 from jdml.models.lora import WithLora, frozen_part
 from jdml.models.preprocess import Preprocess, standard
 from jdml.recipes import Recipe, RecipeError
+from jdml.recipes.default_recipe import check_positives
 from jdml.recipes.model_factory import make_own
-from jdml.recipes.pairs_in_batches import check_positives
-from jdml.registry.pointers import is_pointer
 from jdml.training.alternation import make_callback
 from jdml.training.callbacks import (
     EMA,
@@ -32,13 +32,12 @@ from jdml.training.callbacks import (
     SkipNonfinite,
     StatefulCallback,
 )
-from jdml.training.fit_result import Embedder, Evaluate, FitResult
 from jdml.training.initialization import dense_head, start_head, start_on_samples
 from jdml.training.loop import fit
-from jdml.training.run_config import Devices, Evaluation, RunConfig
+from jdml.training.run_config import Devices, Embedder, Evaluate, Evaluation, FitResult, RunConfig
 from jdml.training.run_setup import FromPretrained, State, pretrained
 from jdml.training.step import Start, TrainState
-from jdml.training.validation import check_train, tell_gaps
+from jdml.training.validation import check_train, warn_missing_classes
 
 MONITOR = "MAP@R"
 
@@ -270,7 +269,7 @@ def _check_classes(recipe: Recipe, labels: Any, *, drawn: bool) -> None:
     if drawn:
         check_positives(recipe.batch, recipe.loss, labels)
     if recipe.loss.has_proxies:
-        tell_gaps(labels)
+        warn_missing_classes(labels)
 
 
 def make_network(
@@ -282,24 +281,7 @@ def make_network(
     pretrained: Any = None,
     **own: Any,
 ) -> Any:
-    """Make the network of a recipe.
-
-    Args:
-        recipe: the recipe.
-        train: whose images it is for, where the recipe names none.
-        seed: of parameters that a factory draws.
-        preprocess: what stands between stored images and a factory's network.
-        pretrained: what its fresh variables become. What a file of weights says of one of the library's networks
-            (:func:`jdml.models.weights_settings`), it is made with; another network's file is left to
-            :func:`jdml.models.load_weights`, which refuses it.
-        **own: more attributes of one of the library's networks, before those of the file.
-
-    Returns:
-        The Linen module, or what a factory makes, with the low-rank changes of the recipe.
-
-    Raises:
-        ValueError: a pooling, or batch norm to freeze, that the network does not have.
-    """
+    """Make the network of a recipe."""
     name = recipe.network.resolve(train.images)
     if is_pointer(name):
         return adapted(recipe, make_own(recipe, name, train, seed, preprocess))
@@ -359,17 +341,7 @@ def frozen(
 def pattern_of(
     recipe: Recipe, model: Any, train: Dataset, preprocess: Preprocess = standard
 ) -> str | None:
-    """Tell which parameters of a network stay, by their paths.
-
-    Args:
-        recipe: the recipe.
-        model: its network, or one's own.
-        train: whose images it takes.
-        preprocess: what stands between stored images and the model.
-
-    Returns:
-        What :class:`Frozen` takes as ``pattern``; None where all learn.
-    """
+    """Tell which parameters of a network stay, by their paths."""
     if recipe.finetune.freeze is None and recipe.finetune.last_blocks is None:
         return None
     params = _shapes(model, train, preprocess)
@@ -380,17 +352,7 @@ def pattern_of(
 def check_head(
     recipe: Recipe, model: Any, train: Dataset, preprocess: Preprocess = standard
 ) -> None:
-    """Refuse a head that cannot begin on principal directions, before any work.
-
-    Args:
-        recipe: the recipe.
-        model: its network, or one's own.
-        train: whose images it takes.
-        preprocess: what stands between stored images and the model.
-
-    Raises:
-        ValueError: a network without a dense layer for a head, or a wider embedding than it has features.
-    """
+    """Refuse a head that cannot begin on principal directions, before any work."""
     if recipe.network.head_init == "random":
         return
     try:

@@ -19,7 +19,7 @@ from jdml.runs.run_files import MODEL
 from jdml.training.batch_source import Feed
 from jdml.training.callbacks import Callbacks, StatefulCallback, Stop, replaced
 from jdml.training.ema import evaluation_params
-from jdml.training.fit_result import Evaluate, FitResult
+from jdml.training.run_config import Evaluate, FitResult
 from jdml.training.schedule import Best, Progress, Record, Schedule, improve
 from jdml.training.step import TrainState
 
@@ -30,16 +30,7 @@ _log = logging.getLogger(__name__)
 
 
 class Run:
-    """A run in progress: the train state, the loop's progress, and where both are written.
-
-    Args:
-        feed: what each step is fed with.
-        schedule: when what happens.
-        state: to begin with; it is copied.
-        folder: of the run; None writes nothing.
-        evaluate: as of :class:`Evaluation`.
-        callbacks: as of :func:`fit`.
-    """
+    """A run in progress: the train state, the loop's progress, and where both are written."""
 
     def __init__(
         self,
@@ -60,7 +51,6 @@ class Run:
             for name, callback in callbacks.stateful.items()
         }
         self.done = Progress()
-        self.grown = False
         self.best = None if schedule.monitor is None else self._weights()
         self.pending: list[Metrics] = []
         self.watched: dict[str, float] = {}
@@ -319,7 +309,6 @@ class Run:
         self.done = Progress(**{**progress, "best": Best(*progress["best"])})
         if self.done.stopped == "steps" and self.done.step < self.schedule.steps:
             self.done.stopped = None  # more steps than there were
-            self.grown = True
         return True
 
 

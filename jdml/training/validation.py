@@ -1,6 +1,5 @@
-"""What :func:`jdml.training.fit` looks at before any work: each wrong argument in one sentence, with what to write."""
+"""Check the arguments of :func:`jdml.training.fit` before any work."""
 
-import inspect
 import logging
 import warnings
 from collections.abc import Mapping
@@ -17,49 +16,30 @@ from jdml.data.value_range import check_no_bytes, check_unit
 from jdml.distributed import Tree
 from jdml.models.creation import Normalizer
 from jdml.models.preprocess import standard, to_float
-from jdml.training import foreign
 from jdml.training.step import TrainState, arrays_by_path
+
+DATASET = (
+    'write jdml.data.Dataset("name", images, labels), jdml.data.load("folder", data_dir=path), or '
+    "jdml.data.from_torch, from_huggingface or from_rows of another library's data set"
+)
+"""How a data set is made."""
 
 _log = logging.getLogger(__name__)
 
 
-def check_parts(objective: object, optimizer: object, train: object) -> None:
-    """Refuse what is no objective, no optimizer, no data set: see the checks below."""
-    check_objective(objective)
-    check_optimizer(optimizer)
-    check_train(train)
-
-
 def check_objective(objective: Any) -> None:
-    """Refuse what is no objective.
-
-    Raises:
-        TypeError: a bare loss, or anything else without ``init`` and ``loss``.
-    """
+    """Refuse what is no objective, such as a bare loss."""
     if callable(getattr(objective, "init", None)) and callable(getattr(objective, "loss", None)):
         return
-    if callable(objective):
-        name = getattr(objective, "__name__", type(objective).__name__)
-        try:
-            takes_proxies = "proxies" in inspect.signature(objective).parameters
-        except (TypeError, ValueError):
-            takes_proxies = False
-        call = f"proxy({name}, num_classes, dim)" if takes_proxies else f"pair({name})"
-        raise TypeError(
-            f"objective must be a jdml.objectives.Objective, got the function {name}: write jdml.objectives.{call}"
-        )
+    name = getattr(objective, "__name__", type(objective).__name__)
     raise TypeError(
-        f"objective must be a jdml.objectives.Objective, such as jdml.objectives.pair(jdml.triplet_loss), "
-        f"got a {type(objective).__name__}"
+        f"objective must be a jdml.objectives.Objective, such as jdml.objectives.pair(jdml.triplet_loss) or "
+        f"jdml.objectives.proxy(jdml.proxy_anchor_loss, num_classes, dim), got {name}"
     )
 
 
 def check_optimizer(optimizer: object) -> None:
-    """Refuse what is no optax transformation.
-
-    Raises:
-        TypeError: anything without ``init`` and ``update``.
-    """
+    """Refuse what is no optax transformation."""
     if not all(callable(getattr(optimizer, name, None)) for name in ("init", "update")):
         name = getattr(optimizer, "__name__", type(optimizer).__name__)
         raise TypeError(
@@ -68,24 +48,10 @@ def check_optimizer(optimizer: object) -> None:
 
 
 def check_train(train: Any) -> None:
-    """Refuse what is no data set, and images whose rows or channels are not where they should be.
-
-    Raises:
-        TypeError: a tuple of arrays, or anything else without ``images`` and ``labels``.
-        ValueError: images ``[N, C, H, W]``, parts or labels of another number of rows, no rows.
-    """
-    told = None if hasattr(train, "images") else foreign.instead_of_train(train)
-    if told is not None:
-        raise TypeError(f"train must be a data set, {told}")
-    if isinstance(train, tuple | list) and not hasattr(train, "images"):
-        raise TypeError(
-            f"train must be a data set, got a {type(train).__name__} of {len(train)}: "
-            'write jdml.data.Dataset("name", images, labels)'
-        )
+    """Refuse what is no data set, and images whose rows or channels are not where they should be."""
     if not (hasattr(train, "images") and hasattr(train, "labels")):
         raise TypeError(
-            f"train must be a data set with images and labels, got a {type(train).__name__}: "
-            'write jdml.data.Dataset("name", images, labels)'
+            f"train must be a data set with images and labels, got a {type(train).__name__}: {DATASET}"
         )
     images, labels = train.images, np.asarray(train.labels)
     if isinstance(images, ImageFiles):
@@ -104,16 +70,8 @@ def check_train(train: Any) -> None:
         _log.warning("train has one class: from its labels there is nothing to tell apart")
 
 
-def check_values(images: Tree, preprocess: object) -> None:
-    """Refuse floating-point photographs in another range than what is done to them expects.
-
-    Args:
-        images: those of the data set; of a mapping or tuple each part.
-        preprocess: what stands between them and the model; of a function of the user's nothing is known.
-
-    Raises:
-        ValueError: bytes as floating-point numbers; for a pretrained network's statistics all that is not in 0…1.
-    """
+def check_range(images: Tree, preprocess: object) -> None:
+    """Refuse floating-point images in another range than the preprocessing expects; a function of one's own may."""
     for part in jax.tree.leaves(images):
         if isinstance(preprocess, Normalizer):
             check_unit("train.images", part, ", as its preprocess expects")
@@ -122,68 +80,49 @@ def check_values(images: Tree, preprocess: object) -> None:
 
 
 def check_state(state: Any) -> None:
-    """Refuse what is neither a state nor a function of a fresh state alone."""
-    if state is None or isinstance(state, TrainState):
-        return
-    wanted = "state must be a TrainState, or a function of the fresh state that returns the one to begin with"
-    if not callable(state) or isinstance(state, type):
-        raise TypeError(f"{wanted}, got {state!r}")
-    try:
-        inspect.signature(state).bind(None)
-    except TypeError as error:
-        name = getattr(state, "__name__", type(state).__name__)
+    """Refuse what is neither a state nor a function."""
+    if not (state is None or isinstance(state, TrainState) or callable(state)):
         raise TypeError(
-            f"{wanted}, but {name} called with a state alone: {error}; write functools.partial({name}, …=…)"
-        ) from None
-    except ValueError:  # a function that does not say what it takes
-        return
-
-
-def check_started(started: object, fresh: TrainState) -> None:
-    """Refuse a state to begin with that is none before the first step, or not of the fresh one's arrays."""
-    if not isinstance(started, TrainState):
-        raise TypeError(
-            f"state must be a function that returns a TrainState, got a {type(started).__name__}"
+            "state must be a TrainState, or a function of the fresh state that returns the one to begin with, got "
+            f"{state!r}"
         )
-    if int(started.step) != int(fresh.step):
+
+
+def check_initial_state(state: object, fresh: TrainState) -> None:
+    """Refuse a state to begin with that has done steps, or other arrays than the fresh one."""
+    if not isinstance(state, TrainState):
+        raise TypeError(
+            f"state must be a function that returns a TrainState, got a {type(state).__name__}"
+        )
+    if int(state.step) != int(fresh.step):
         raise ValueError(
-            f"state must be a function that leaves step at {int(fresh.step)}, got {int(started.step)}"
+            f"state must be a function that leaves step at {int(fresh.step)}, got {int(state.step)}"
         )
-    had, has = (arrays_by_path(state.params) for state in (fresh, started))
+    check_same_arrays(
+        "state must be a function that returns parameters", fresh.params, state.params
+    )
+
+
+def check_same_arrays(begin: str, before: Tree, after: Tree) -> None:
+    """Refuse arrays of other paths, types or shapes."""
+    had, has = arrays_by_path(before), arrays_by_path(after)
     for name in (*had, *has):
         if had.get(name) != has.get(name):
             raise ValueError(
-                "state must be a function that returns parameters of the same shapes: "
-                f"params{name} was {had.get(name, 'not there')}, got {has.get(name, 'none')}"
+                f"{begin} of the same shapes: {name} was {had.get(name, 'absent')}, got {has.get(name, 'none')}"
             )
 
 
 def as_sampler(sampler: Any, size: int, *, saved: bool) -> Sampler:
-    """Return a sampler; refuse what yields no batches of rows, or cannot be saved where it has to be.
-
-    Args:
-        sampler: what was passed.
-        size: rows of the data set.
-        saved: whether the run has a folder.
-
-    Returns:
-        The sampler, whose state is asked for in a run with a folder alone.
-
-    Raises:
-        TypeError: not an iterator; no ``get_state`` and ``set_state`` in a run with a folder.
-        ValueError: a sampler over another number of rows.
-    """
+    """Return a sampler of ``size`` rows; refuse what yields none, or cannot be saved in a run with a folder."""
     instead = f"write jdml.data.RandomBatchSampler({size}, batch_size) or jdml.data.ClassBatchSampler(labels, 8, 4)"
-    told = None if hasattr(sampler, "__next__") else foreign.instead_of_sampler(sampler)
-    if told is not None:
-        raise TypeError(f"sampler must be an iterator of row indices [B], {told}: {instead}")
-    if isinstance(sampler, int | tuple) or not hasattr(sampler, "__next__"):
-        shown = sampler if isinstance(sampler, int) else f"a {type(sampler).__name__}"
-        raise TypeError(f"sampler must be an iterator of row indices [B], got {shown}: {instead}")
+    if not hasattr(sampler, "__next__"):
+        raise TypeError(
+            f"sampler must be an iterator of row indices [B], got a {type(sampler).__name__}: {instead}"
+        )
     if isinstance(sampler, ImageBatches):
         return sampler
-    can = all(callable(getattr(sampler, name, None)) for name in ("get_state", "set_state"))
-    if saved and not can:
+    if saved and not (hasattr(sampler, "get_state") and hasattr(sampler, "set_state")):
         raise TypeError(
             f"sampler must have get_state() and set_state() in a run with a folder, which may be resumed, "
             f"got a {type(sampler).__name__}: {instead}"
@@ -196,19 +135,7 @@ def as_sampler(sampler: Any, size: int, *, saved: bool) -> Sampler:
 
 
 def next_rows(sampler: Sampler, size: int) -> np.ndarray:
-    """Take the next batch of a sampler.
-
-    Args:
-        sampler: what yields rows.
-        size: rows of the data set.
-
-    Returns:
-        Row numbers ``[B]``, −1 where a place is empty.
-
-    Raises:
-        TypeError: something else than integers ``[B]``.
-        ValueError: no rows, rows that there are not, or no further batch.
-    """
+    """Take the next batch of a sampler: row numbers ``[B]`` below ``size``, −1 where a place is empty."""
     try:
         batch = next(sampler)
     except StopIteration:
@@ -217,35 +144,22 @@ def next_rows(sampler: Sampler, size: int) -> np.ndarray:
             f"jdml.data.RandomBatchSampler({size}, batch_size)"
         ) from None
     if isinstance(batch, tuple | list) and any(np.ndim(part) for part in batch):
-        shapes = ", ".join(str(list(np.shape(part))) for part in batch)
         raise TypeError(
-            f"sampler must yield row indices [B], got a {type(batch).__name__} of arrays {shapes}: images and labels "
-            "are those of train, a sampler yields their numbers"
+            f"sampler must yield row indices [B] of train, got a {type(batch).__name__} of arrays"
         )
-    rows = batch if isinstance(batch, np.ndarray) else np.asarray(batch)
+    rows = np.asarray(batch)
     if rows.ndim != 1 or not np.issubdtype(rows.dtype, np.integer):
-        what = f"{rows.dtype} {list(rows.shape)}"
-        if rows.dtype == bool:
-            what += ", a mask: write numpy.flatnonzero(mask)"
-        if rows.dtype == object:
-            what = f"a {type(batch).__name__}"
-        raise TypeError(f"sampler must yield row indices [B], integers, got {what}")
+        raise TypeError(
+            f"sampler must yield row indices [B], integers, got {rows.dtype} {list(rows.shape)}"
+        )
     if not len(rows) or rows.min() < -1 or rows.max() >= size:
-        seen = f"{rows.min()} … {rows.max()}" if len(rows) else "none"
-        raise ValueError(f"sampler must yield rows 0 … {size - 1} of train, got {seen}")
+        found = f"{rows.min()} … {rows.max()}" if len(rows) else "none"
+        raise ValueError(f"sampler must yield rows 0 … {size - 1} of train, got {found}")
     return rows
 
 
 def check_proxies(params: Mapping[str, Tree], labels: ArrayLike) -> None:
-    """Refuse fewer proxies than classes: a label beyond them takes part in nothing.
-
-    Args:
-        params: the objective's parameters.
-        labels: those of the data set.
-
-    Raises:
-        ValueError: naming both numbers.
-    """
+    """Refuse fewer proxies than classes: a label beyond them would take part in nothing."""
     proxies: Tree = params.get("proxies")
     classes = int(np.max(labels)) + 1
     if np.ndim(proxies) in (2, 3) and np.shape(proxies)[0] < classes:
@@ -255,18 +169,14 @@ def check_proxies(params: Mapping[str, Tree], labels: ArrayLike) -> None:
         )
 
 
-def tell_gaps(labels: ArrayLike) -> None:
-    """Warn of classes without a row: each has a proxy that nothing attracts, and takes part in what is averaged.
-
-    Args:
-        labels: those of the data set, ``[N]`` integers.
-    """
-    there = np.unique(labels)
-    classes, here = int(there.max(initial=-1)) + 1, int((there >= 0).sum())
-    if here < classes:
-        absent = int(np.setdiff1d(np.arange(classes), there)[0])
+def warn_missing_classes(labels: ArrayLike) -> None:
+    """Warn of classes without a row: each has a proxy that nothing attracts, and takes part in what is averaged."""
+    present = np.unique(labels)
+    classes, rows_of = int(present.max(initial=-1)) + 1, int((present >= 0).sum())
+    if rows_of < classes:
+        absent = int(np.setdiff1d(np.arange(classes), present)[0])
         warnings.warn(
-            f"train has rows of {here} of {classes} classes, none has label {absent}: each class without rows has a "
-            "proxy, too; number the labels 0, 1, …, as numpy.unique(labels, return_inverse=True)[1] does",
+            f"train has rows of {rows_of} of {classes} classes, none has label {absent}: each class without rows has "
+            "a proxy, too; number the labels 0, 1, …, as numpy.unique(labels, return_inverse=True)[1] does",
             stacklevel=3,
         )

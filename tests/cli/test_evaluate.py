@@ -226,7 +226,7 @@ def test_evaluate_files_on_disk(jdml_main, tmp_path):
     for words, name in (
         ([first], "--labels"),
         ([first, "--labels", "gone.npy"], "gone.npy"),
-        ([first, *labels, *gallery[:2]], "--gallery-labels"),
+        ([first, *labels, *gallery[:2]], "'gallery_labels'"),
         ([alone, *gallery[:2]], "'gallery_labels'"),
         ([alone, "--gallery-embeddings", "typo"], "'typo'"),
     ):

@@ -13,8 +13,7 @@ import jdml.cli
 from jdml import training
 
 NETS = """
-import equinox as eqx, flax.linen as nn, jax, jax.numpy as jnp
-from flax import nnx
+import flax.linen as nn, jax, jax.numpy as jnp
 
 class OfLinen(nn.Module):
     dim: int
@@ -24,34 +23,6 @@ class OfLinen(nn.Module):
     def __call__(self, x, deterministic=True):
         x = nn.BatchNorm(use_running_average=deterministic)(nn.Conv(4, (4, 4), 4, dtype=self.dtype)(x))
         return nn.Dense(self.dim)(nn.Dropout(0.1, deterministic=deterministic)(x.mean((1, 2))))
-
-class OfNnx(nnx.Module):
-    def __init__(self, dim, seed):
-        rngs = nnx.Rngs(seed)
-        self.conv, self.norm = nnx.Conv(3, 4, (4, 4), rngs=rngs), nnx.BatchNorm(4, rngs=rngs)
-        self.drop, self.head = nnx.Dropout(0.1, rngs=rngs), nnx.Linear(4, dim, rngs=rngs)
-
-    def __call__(self, x):
-        return self.head(self.drop(self.norm(self.conv(x)).mean((1, 2))))
-
-class OfEquinox(eqx.Module):
-    conv: eqx.nn.Conv2d
-    norm: eqx.nn.BatchNorm
-    drop: eqx.nn.Dropout
-    head: eqx.nn.Linear
-
-    def __init__(self, dim, key):
-        first, second = jax.random.split(key)
-        self.conv, self.drop = eqx.nn.Conv2d(3, 4, 4, 4, key=first), eqx.nn.Dropout(0.1)
-        self.norm, self.head = eqx.nn.BatchNorm(4, "rows", mode="batch"), eqx.nn.Linear(4, dim, key=second)
-
-    def __call__(self, image, state, *, key):
-        drawn, _ = jax.random.split(key)
-        x, state = self.norm(self.conv(image), state)
-        return self.head(self.drop(x.mean((1, 2)), key=drawn)), state
-
-def of_equinox(dim, seed):
-    return eqx.nn.make_with_state(OfEquinox)(dim, jax.random.key(seed))
 
 def of_functions(dim, image_size):
     def init(key, images):
@@ -67,8 +38,6 @@ def other():
 
 
 BATCH = "--classes-per-batch 2 --samples-per-class 3".split()
-OTHERS = ("OfNnx", "of_equinox", "of_functions")
-"""One network of each library; ``tests/training`` tests their differences."""
 
 
 @pytest.fixture
@@ -80,11 +49,8 @@ def nets(tmp_path, monkeypatch):
     monkeypatch.delitem(sys.modules, "nets", raising=False)
 
 
-@pytest.mark.parametrize(
-    # Other libraries.
-    "made",
-    ["OfLinen", *(pytest.param(name, marks=pytest.mark.slow) for name in OTHERS)],
-)
+# tests/models has networks of other libraries
+@pytest.mark.parametrize("made", ["OfLinen", pytest.param("of_functions", marks=pytest.mark.slow)])
 def test_custom_network_trains_embeds_and_searches(capsys, animals, nets, made, train_images):
     words = ("--data", "folder", "--data-dir", animals, "--model", f"nets:{made}", *BATCH)
     code, out, err = train_images(*words, "--out", "run")
@@ -119,7 +85,7 @@ def test_custom_network_trains_embeds_and_searches(capsys, animals, nets, made, 
         ("nets:missing", "nets:missing"),
         ("nets:NETS", "NETS"),
         ("nets:of_functions --dtype bfloat16", "--dtype .*nets:of_functions"),
-        ("nets:OfNnx --weights nets.py", "--weights .*nets:OfNnx"),
+        ("nets:OfLinen --weights nets.py", "--weights .*nets:OfLinen"),
         ("nets", "--model .*'nets'"),
     ],
 )

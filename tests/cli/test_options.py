@@ -10,7 +10,7 @@ from cli.photos import draw_photos
 
 from jdml import mining, recipes, training
 from jdml.cli.commands import COMMANDS
-from jdml.cli.options.parts import to_argv
+from jdml.cli.options.reading import to_argv
 from jdml.cli.train import Train
 from jdml.cli.training_data import read_training_data
 from jdml.cli.training_run import TrainingRun, fit_to_data

@@ -13,7 +13,8 @@ import pytest
 import jdml.cli
 from jdml import recipes, training
 from jdml.cli.commands import COMMANDS, Command
-from jdml.cli.options.parts import Typed, options_of, typed, with_typed
+from jdml.cli.options.parts import with_typed
+from jdml.cli.options.reading import Part, Typed, typed
 from jdml.recipes import LossConfig, Recipe
 
 
@@ -36,7 +37,7 @@ class MyRecipe(Recipe):
 class Show:
     """Print a recipe."""
 
-    loss: Annotated[Typed, options_of(MyLoss())] = typed()
+    loss: Annotated[Typed, Part(MyLoss(), ("method",))] = typed()
 
     def execute(self) -> None:
         print(json.dumps(with_typed(MyRecipe(), {"loss": self.loss}).to_json()))

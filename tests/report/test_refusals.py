@@ -6,9 +6,9 @@ import pytest
 from jdml import report
 from jdml.data import Dataset
 from jdml.report import Run
-from jdml.report.demo import run_demo
-from jdml.report.searching import search_images
+from jdml.report.image_search import search_images
 from jdml.runs.embedding_io import Embedded
+from jdml.studies.demo import run_demo
 
 X, Y = np.eye(3, 8)[np.arange(12) % 3], np.arange(12) % 3
 PIXELS = np.zeros((12, 4, 4, 1), np.uint8)

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from jdml.metrics import expand_queries, rerank
-from jdml.report.demo import COLUMNS, DemoResult, load_parts, methods, table
-from jdml.report.searching import search_images
+from jdml.report.image_search import search_images
 from jdml.runs.embedding_io import Embedded
+from jdml.studies.demo import COLUMNS, DemoResult, load_parts, methods, table
 
 
 def test_query_and_its_copies_are_not_found(tmp_path):

@@ -189,10 +189,9 @@ def changed(**settings):
     ("start", "error", "name"),
     [
         (lambda state: None, TypeError, "TrainState"),
-        (training.start_head, TypeError, "model"),
         ({"model": {}}, TypeError, "TrainState"),
         (changed(step=5), ValueError, "step"),
-        (changed(params={"model": {}}), ValueError, "params"),
+        (changed(params={"model": {}}), ValueError, "parameters"),
     ],
 )
 def test_fit_refuses_wrong_start_functions(start, error, name):

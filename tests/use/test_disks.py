@@ -2,10 +2,8 @@
 
 import errno
 import os
-import shutil
 
 import jax
-import pytest
 
 from jdml import compilation_cache
 
@@ -23,26 +21,6 @@ def test_full_disk_leaves_no_incomplete_file(run, photos, tmp_path, monkeypatch,
         assert (done.code, done.err.count("\n")) == (2, 1)
         assert "no space left" in done.err
     assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.slow  # two runs; tests/training fills a disk within a checkpoint
-def test_disk_that_fills_during_training_keeps_the_last_checkpoint(
-    tmp_path, monkeypatch, jdml_command
-):
-    words = "train --model eps --dim 2 --batch-size 16 --checkpoint-every 2 --quiet --out".split()
-    free, saves = shutil.disk_usage, []
-
-    def filling(path):
-        saves.append(path)
-        return free(path) if len(saves) < 2 else free(path)._replace(free=1 << 20)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(shutil, "disk_usage", filling)
-        done = jdml_command(*words, tmp_path / "run", "--steps", "6")
-    assert (done.code, done.err.count("\n")) == (2, 1), done.err
-    assert "checkpoints: no space left" in done.err
-    assert [path.name for path in (tmp_path / "run" / "checkpoints").iterdir()] == ["2"]
-    assert jdml_command(*words, tmp_path / "run", "--steps", "6").code == 0
 
 
 def test_compiled_programs_are_cached_unless_switched_off(tmp_path, monkeypatch):

@@ -204,12 +204,12 @@ def test_runs_of_other_files_or_networks_are_separate_rows(tmp_path, draw, jdml_
 def test_report_of_a_fold_has_no_training_classes(run, photos):
     """A fold's proxies belong to three quarters of the classes, renumbered: they are shown on the map only."""
     from jdml.report import Run
-    from jdml.report.data_of_run import with_data
+    from jdml.report.run_data import attach_images
 
     options = {"dataset": "folder", "data_dir": str(photos)}
     for protocol, known in (("conventional", True), ("mlrc", False)):
         config = {"benchmark": {**options, "protocol": protocol}}
-        looked_at, note = with_data(Run("fold", path=run.folder, config=config), None, None)
+        looked_at, note = attach_images(Run("fold", path=run.folder, config=config), None, None)
         assert note == ""
         assert len(looked_at.data) == 18
         assert (looked_at.train is not None) == known

@@ -13,7 +13,7 @@ from jdml import training
 from jdml.data.digits import NoSuchPartError
 from jdml.data.image_source import read_source
 from jdml.models.tensors import write_tensors
-from jdml.report.data_of_run import with_data
+from jdml.report.run_data import attach_images
 from jdml.report.runs import read_runs
 from jdml.runs.export import export_file
 from jdml.runs.run_files import read_model
@@ -66,7 +66,7 @@ def test_scored_images_are_not_training_images(place, rule, tmp_path, tiny, jdml
         rescored = json.loads(jdml_command("evaluate", out, "--json", "-").out)
         assert {name: rescored[name] for name in scored} == scored
         assert len(files["train"] | files["test"]) == len(files["train"]) + len(files["test"]) == 48
-    shown, why = with_data(read_runs(run)[0])
+    shown, why = attach_images(read_runs(run)[0])
     assert not why
     assert {str(file) for file in shown.data.images.files} == files["test"]
     assert {str(file) for file in shown.train.images.files} == files["train"]
@@ -85,7 +85,7 @@ def test_added_images_make_the_drawn_parts_unknown(draw, tmp_path, tiny, jdml_co
     assert done.code == 2
     assert re.search(r"split test: .*--split images", done.err)
     assert jdml_command("embed", run, photos, "--out", out, "--quiet").code == 0
-    shown, why = with_data(read_runs(run)[0])
+    shown, why = attach_images(read_runs(run)[0])
     assert shown.data is None
     assert why
 
@@ -99,7 +99,7 @@ def test_run_on_all_images_has_no_test_part(place, tmp_path, tiny, jdml_command)
     assert (done.code, "--split none" in done.err) == (2, True)
     done = jdml_command("embed", run, place, "--split", "train", "--out", out, "--quiet")
     assert re.search(r"\b48 .*\b8 ", done.out)
-    shown, why = with_data(read_runs(run)[0])
+    shown, why = attach_images(read_runs(run)[0])
     assert (len(shown.data), why) == (48, "")
 
 
@@ -138,7 +138,7 @@ def test_labels_are_those_of_training(tmp_path):
     for place in (run, run / "model.safetensors", file):
         labels = read_source("digits", None, config=training.load(place).config).labels
         assert len(set(labels)) == 2
-    assert set(with_data(read_runs(run)[0])[0].train.labels) == {0, 1}
+    assert set(attach_images(read_runs(run)[0])[0].train.labels) == {0, 1}
 
 
 def test_custom_configuration_is_not_read_as_a_commands(photos):

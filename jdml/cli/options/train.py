@@ -1,43 +1,28 @@
-"""What ``jdml train`` is to do: its options, and the recipe that they make."""
+"""The options of ``jdml train``, and the recipe that they make."""
 
-import os
 import shlex
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self
 
 from jdml import registry
-from jdml.cli.options.data import DataOptions
-from jdml.cli.options.devices import DeviceOptions
-from jdml.cli.options.parts import (
-    MethodOptions,
-    Typed,
-    as_typed,
-    check_options,
-    defining,
-    make_groups,
-    options_of,
-    to_argv,
-    typed,
-    typed_parts,
-    with_typed,
-)
-from jdml.cli.options.run import RunOptions, WeightOptions
-from jdml.recipes import METHODS, NetworkConfig, Recipe, default_recipe, settings_of, with_method
+from jdml._import_path import is_pointer
+from jdml.cli.options.groups import DataOptions, DeviceOptions, RunOptions, WeightOptions
+from jdml.cli.options.parts import as_typed, typed_parts, with_typed
+from jdml.cli.options.reading import Part, Typed, check_options, defining, to_argv, typed
+from jdml.data.folder import check_apart
+from jdml.ops.checks import one_of
+from jdml.recipes import METHODS, NetworkConfig, Recipe, RecipeError, default_recipe, with_method
 from jdml.recipes.network import BACKBONE
 from jdml.recipes.parsing import parse_settings
 from jdml.registry import NETWORKS, pretrained_networks
-from jdml.registry.constraints import nearest, one_of
 from jdml.registry.networks import SMALL_IMAGES, for_images
-from jdml.registry.pointers import is_pointer
 
 PAIR_BATCH = {"classes": 16, "samples_per_class": 4}
 """The batch of a pair loss, before it is fitted to the data."""
 PRETRAINED = "resnet50"
 """The network whose weights are recommended where none of them is named."""
-COPIES = 4
-"""Of a batch of images, as floating-point numbers and the first layer's output."""
 
 
 def recipe_of_loss(name: str) -> Recipe:
@@ -59,23 +44,30 @@ SHOWN = recipe_of_loss("triplet")
 
 
 @dataclass(frozen=True)
+class MethodOptions:
+    """What is made of the loss."""
+
+    method: Literal[("plain", *sorted(METHODS))] = "plain"  # type: ignore[valid-type]
+    """ccp: proxies for one problem after another; needs --validation. nir: a flow around each proxy."""
+    method_setting: tuple[str, ...] = ()
+    """The method's own numbers, such as pool_size=7 (ccp), weight=0.02 (nir)."""
+
+
+@dataclass(frozen=True)
 class TrainOptions:
     """The options of ``jdml train``."""
 
-    data: Annotated[DataOptions, options_of(DataOptions())] = typed()
-    network: Annotated[Typed, options_of(SHOWN.network)] = typed()
-    weights: Annotated[WeightOptions, options_of(WeightOptions())] = typed()
-    loss: Annotated[Typed, options_of(SHOWN.loss)] = typed()
-    method: Annotated[MethodOptions, options_of(MethodOptions())] = typed()
-    finetune: Annotated[Typed, options_of(SHOWN.finetune)] = typed()
-    batch: Annotated[Typed, options_of(SHOWN.batch, without=NOT_OPTIONS)] = typed()
-    optimizer: Annotated[Typed, options_of(SHOWN.optimizer)] = typed()
-    evaluation: Annotated[Typed, options_of(SHOWN.evaluation, without=NOT_OPTIONS)] = typed()
-    run: Annotated[RunOptions, options_of(RunOptions())] = typed()
-    devices: Annotated[DeviceOptions, options_of(DeviceOptions())] = typed()
-
-    def __post_init__(self) -> None:
-        make_groups(self)
+    data: DataOptions = DataOptions()
+    network: Annotated[Typed, Part(SHOWN.network)] = typed()
+    weights: WeightOptions = WeightOptions()
+    loss: Annotated[Typed, Part(SHOWN.loss, ("method",))] = typed()
+    method: MethodOptions = MethodOptions()
+    finetune: Annotated[Typed, Part(SHOWN.finetune)] = typed()
+    batch: Annotated[Typed, Part(SHOWN.batch, NOT_OPTIONS)] = typed()
+    optimizer: Annotated[Typed, Part(SHOWN.optimizer)] = typed()
+    evaluation: Annotated[Typed, Part(SHOWN.evaluation, NOT_OPTIONS)] = typed()
+    run: RunOptions = RunOptions()
+    devices: DeviceOptions = DeviceOptions()
 
     @property
     def has_batch(self) -> bool:
@@ -101,23 +93,17 @@ class TrainOptions:
             base = base.replace(loss={"proxies": {"init": "random"}})
         if method == "plain":
             return base
-        known = settings_of(method, of_paper=False)
         own = parse_settings(self.method.method_setting, "--method-setting", words=True)
-        for name in own:
-            if name not in known:
-                raise ValueError(
-                    f"--method-setting: {method} has no setting {name!r}; it has {', '.join(sorted(known))}"
-                    f"{nearest(name, known)}"
-                )
         with as_typed():
-            return with_method(base, method, **own)
+            try:
+                return with_method(base, method, **own)
+            except RecipeError:
+                raise
+            except (TypeError, ValueError) as error:
+                raise ValueError(f"--method-setting {error}") from error
 
     def recipe(self) -> Recipe:
-        """Return the one description that everything is made from.
-
-        Raises:
-            ValueError: options that contradict each other, as typed.
-        """
+        """Return the one description that everything is made from; what is wrong names the options."""
         return self._recipe
 
     @cached_property
@@ -134,8 +120,6 @@ class TrainOptions:
             raise ValueError(f"--method-setting needs {known}")
         recipe = self.recipe()
         if self.run.out is not None and self.data.data_name == "folder":
-            from jdml.data.folder import check_apart
-
             assert self.data.data_dir is not None
             check_apart("--out", self.run.out, self.data.data_dir)
         if self.data.augmentation == "none" and recipe.finetune.cached_views > 1:
@@ -146,13 +130,6 @@ class TrainOptions:
             raise ValueError(
                 "--feature-cache needs --freeze backbone, of which features are cached"
             )
-        needs = "held-out rows: --validation 0.2"
-        if not self.data.may_hold_out:
-            for name, option in {"patience": "--patience", "every": "--evaluate-every"}.items():
-                if name in self.evaluation:
-                    raise ValueError(f"{option} needs {needs}")
-            if recipe.loss.needs_validation:
-                raise ValueError(f"--method {self.method.method} needs {needs}")
         if "monitor" in self.evaluation and "patience" not in self.evaluation:
             if not recipe.loss.needs_validation:
                 raise ValueError("--monitor needs --patience")
@@ -160,6 +137,7 @@ class TrainOptions:
     def settled(self) -> Self:
         """Return the options with the data set and the network named, after checking them."""
         self.run.check()
+        self.devices.check()
         options = replace(self, data=self.data.settled())
         images = options.data.image_size or 0
         self.weights.check(self.network.get("name"))
@@ -171,19 +149,11 @@ class TrainOptions:
         if self._shrinks(model):
             options = replace(options, data=replace(options.data, image_size=SMALL_IMAGES))
         options.check()
-        size = options.data.image_size if options.data.of_files else None
-        if size is not None:
-            check_network(model, size)
-        check_memory(options.recipe(), size)
         return options
 
     def defining(self) -> dict[str, Any]:
         """Return what defines a run beside its recipe, as JSON has it: files by what they hold."""
-        return {
-            **defining(self.data),
-            **defining(self.weights),
-            **defining(self.run),
-        }
+        return {**defining(self.data), **defining(self.weights), **defining(self.run)}
 
     def config(self) -> dict[str, Any]:
         """Return what defines the run: the recipe, and which data it is for."""
@@ -203,13 +173,17 @@ class TrainOptions:
             )
         weights = f"{model if model in pretrained_networks() else PRETRAINED}.safetensors"
         arch = weights.removesuffix(".safetensors")
-        other = replace(self, weights=replace(self.weights, weights=Path(weights)))
-        command = to_argv(other, without=("network.name", "image_size"))
+        other = replace(
+            self,
+            data=replace(self.data, image_size=None),
+            network={name: value for name, value in self.network.items() if name != "name"},
+            weights=replace(self.weights, weights=Path(weights)),
+        )
         return [
             *lines,
             "note: the network begins untrained; pretrained weights learn photographs in fewer steps, and better:",
             f"      jdml weights convert {arch}.pth --arch {arch} --out {weights}",
-            f"      {shlex.join(['jdml', 'train', *command])}",
+            f"      {shlex.join(['jdml', 'train', *to_argv(other)])}",
         ]
 
     def title(self, recipe: Recipe) -> str:
@@ -235,31 +209,3 @@ class TrainOptions:
         model = self.network.get("name") or for_images(None)
         small = not is_pointer(model) and NETWORKS[model].small_images
         return "small" if small else "untrained"
-
-
-def check_network(name: str, size: int) -> None:
-    """Refuse a network whose dense layer grows with the images, where these are large."""
-    if name == "eps" and size > SMALL_IMAGES:
-        millions = (size // 2) ** 2 * 64 * 128 / 1e6
-        raise ValueError(
-            f"--model eps is for small pictures: at {size} pixels its dense layer has {millions:,.0f} million "
-            "parameters; write --model small or resnet18"
-        )
-
-
-def check_memory(recipe: Recipe, image_size: int | None) -> None:
-    """Refuse a memory or a batch of images larger than the machine's memory."""
-    if not hasattr(os, "sysconf"):
-        return
-    there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    numbers = {
-        f"--memory-size {recipe.loss.memory_size}": recipe.loss.memory_size * recipe.network.dim,
-        f"--image-size {image_size} with batches of {recipe.batch}": (
-            COPIES * recipe.batch.rows * 3 * (image_size or 0) ** 2
-        ),
-    }
-    for option, number in numbers.items():
-        if 4 * number > there:
-            raise ValueError(
-                f"{option} needs {4 * number / 2**30:,.0f} GiB, this machine has {there / 2**30:,.0f}"
-            )

@@ -1,0 +1,158 @@
+"""What studies share: their options, the runs that are missing, and the cells of their tables."""
+
+import dataclasses
+import functools
+import time
+import tomllib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import tyro
+
+from experiments import smoke
+from jdml.report import mean_std
+from jdml.runs.results_store import read_results
+from jdml.studies.runner import over_seeds, run_study
+from jdml.training import keep_freed_memory
+
+Results = Mapping[str, Any]
+"""Runs by name: each has its job, its metrics, its seconds and its machine."""
+
+
+def read_toml(file: str, name: str = "study.toml") -> dict[str, Any]:
+    """Return a file of values next to a study's file."""
+    return tomllib.loads(Path(file).with_name(name).read_text())
+
+
+PAPER = read_toml(__file__, "paper.toml")
+"""What the papers report, by study and table."""
+
+
+def absolute(path: Path | None) -> str | None:
+    """Return a path as jobs have it, wherever the study is started."""
+    return None if path is None else str(path.resolve())
+
+
+def check_names(option: str, names: Iterable[str], known: Iterable[str]) -> None:
+    """Refuse names that a study does not have."""
+    if unknown := sorted(set(names) - set(known)):
+        raise ValueError(f"--{option} must be some of {', '.join(known)}; got {unknown}")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class StudyOptions:
+    """The options of every study."""
+
+    workers: int = 1
+    """Runs at a time, each in a process of its own with its share of the cores."""
+    smoke: bool = smoke.SMOKE
+    """Toy sizes: everything runs once, in seconds, on generated images if there is no folder, into a new folder
+    runs/smoke-…. The numbers mean nothing."""
+    data_dir: Path | None = None
+    """Folder with the data set's files: MNIST's four IDX files, Omniglot's two zips, or crops in CUB's layout; by
+    default where `jdml data get NAME` prepares it."""
+    table: bool = False
+    """Run nothing, and read no images: only the tables of the runs on record."""
+
+    @property
+    def folder(self) -> str | None:
+        """The data's folder as jobs have it."""
+        return absolute(self.data_dir)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FolderOptions(StudyOptions):
+    """The options of a study whose runs are written into a folder, and copied to its record by hand."""
+
+    seeds: int = 1
+    """Runs per method, with seeds 0, 1, …"""
+    steps: int | None = None
+    """Training steps of each run; by default those of the data set."""
+    out: Path | None = None
+    """Folder of the results; default runs/STUDY_DATA."""
+
+    def place(self, study: str) -> Path:
+        """Return the folder of a study, which is named by its file."""
+        name = f"{Path(study).parent.name}_{getattr(self, 'data', '')}".rstrip("_")
+        return self.out or smoke.small(Path("runs"), smoke.FOLDER) / name
+
+    def results(
+        self, study: str, run: Any, jobs: Mapping[str, Any], part: str | None = None
+    ) -> Results:
+        """Run what is missing, and return all runs; with --table those of a part that are on record."""
+        if self.table:
+            return read_record(study, getattr(self, "data", "") if part is None else part)
+        return run_study(run, jobs, self.place(study) / "results.jsonl", workers=self.workers)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RecordOptions(StudyOptions):
+    """The options of a study whose runs are added to its record as time allows."""
+
+    minutes: float | None = None
+    """Begin no further run after so many minutes."""
+
+    @functools.cached_property
+    def _end(self) -> float | None:
+        return None if self.minutes is None else time.monotonic() + 60 * self.minutes
+
+    def results(self, run: Any, jobs: Mapping[str, Any], out: Path, **places: Any) -> Any:
+        """Run what is missing, as far as time allows from the first call on; return all runs on record.
+
+        Where the data and other files lie is no part of a job: ``run`` takes it as ``data_dir``, and by ``places``.
+        """
+        if not self.table:
+            one = functools.partial(run, data_dir=self.folder, **places)
+            left = None if self._end is None else max(0.0, (self._end - time.monotonic()) / 60)
+            run_study(one, jobs, out, workers=self.workers, minutes=left)
+        return read_results(out)
+
+
+def start(main: Callable[[Any], str], settings: type, description: str | None) -> None:
+    """Begin a study at the command line: read its settings, and print what it returns."""
+    chosen: Any = tyro.cli(settings, description=description)
+    if smoke.SMOKE:
+        chosen = smoke.begin(chosen)
+    else:
+        keep_freed_memory()
+    print(main(chosen), flush=True)
+
+
+def with_seeds(base: Mapping[str, Any], runs: Mapping[str, Any], seeds: int) -> dict[str, Any]:
+    """Return the jobs of named runs: all with the first seed, then with the next."""
+    return {
+        f"{name}-{seed}": {**base, **own, "seed": seed}
+        for seed in range(seeds)
+        for name, own in runs.items()
+    }
+
+
+def read_record(study: str, part: str = "") -> dict[str, Any]:
+    """Return those runs on record next to a study's file that are called ``part: run``, or those of no part."""
+    runs = read_results(Path(study).with_name("results.jsonl"))
+    named = {name.rpartition(": ")[::2]: run for name, run in runs.items()}
+    return {name: run for (of, name), run in named.items() if of == part}
+
+
+def cell(values: Sequence[float], scale: float = 100.0, digits: int = 1, none: str = "–") -> str:
+    """Return mean and standard deviation of runs, in percent by default; a dash where there are none."""
+    return mean_std(values, scale=scale, digits=digits) if len(values) else none
+
+
+def cells(
+    results: Results, name: str, metrics: Iterable[str], scale: float = 100.0, digits: int = 1
+) -> list[str]:
+    """Return a cell for each metric, of the runs of a name over their seeds."""
+    return [cell(over_seeds(results, name, metric), scale, digits) for metric in metrics]
+
+
+def curve(history: Sequence[Mapping[str, Any]], metric: str = "MAP@R") -> list[list[float]]:
+    """Return step and value of each evaluation of a run."""
+    return [[one["step"], round(float(one[metric]), 5)] for one in history if metric in one]
+
+
+def present(names: Iterable[str], results: Results, setting: str) -> list[str]:
+    """Return the names for a setting that some run has."""
+    there = {result["job"].get(setting) for result in results.values()}
+    return [name for name in names if name in there]

@@ -1,0 +1,87 @@
+"""Libraries beyond the base install, and what installs each of them."""
+
+import importlib
+from typing import Any
+
+EXTRAS: dict[str, dict[str, str]] = {
+    "train": {
+        "PIL": "pillow",
+        "flatbuffers": "flatbuffers",
+        "grain": "grain",
+        "jinja2": "jinja2",
+        "matplotlib": "matplotlib",
+        "orbax": "orbax-checkpoint",
+        "rich": "rich",
+        "safetensors": "safetensors",
+        "sklearn": "scikit-learn",
+        "tensorflow_datasets": "tensorflow-datasets",
+        "tqdm": "tqdm",
+        "tyro": "tyro",
+    },
+    "flows": {"distrax": "distrax"},
+    "tfds": {
+        "tensorflow": "tensorflow",
+        "cv2": "opencv-python-headless",
+        "importlib_resources": "importlib_resources",
+    },
+    "parquet": {"pyarrow": "pyarrow"},
+    "duplicates": {"imagehash": "ImageHash"},
+    "all": {"tensorboardX": "tensorboardX"},
+}
+"""Modules and their distributions, by the extra of ``jdml`` that brings them."""
+ALONE = {"chex": "chex", "datasets": "datasets", "torch": "torch", "umap": "umap-learn"}
+"""Modules that no extra brings, and their distributions."""
+
+
+class MissingLibraryError(ModuleNotFoundError, ValueError):
+    """A library that is not installed, with the words that install it; a ``ValueError`` as all that a user mends."""
+
+
+def require_package(module: str, what: str) -> None:
+    """Refuse a library that is missing, with the command that installs it; ``what`` is the sentence's subject."""
+    try:
+        importlib.import_module(module)
+    except ImportError as error:
+        root = module.partition(".")[0]
+        raise MissingLibraryError(
+            f"{what} needs {distribution(root)}: pip install {install_command(root)}", name=root
+        ) from error
+
+
+def distribution(module: str) -> str:
+    """Return the name of a module's distribution."""
+    known = {name: dist for extra in EXTRAS.values() for name, dist in extra.items()} | ALONE
+    return known.get(module, module)
+
+
+def install_command(module: str) -> str:
+    """Return what to type after ``pip install``."""
+    for extra, modules in EXTRAS.items():
+        if module in modules:
+            return f"'jdml[{extra}]'"
+    return distribution(module)
+
+
+def progress_bar(shown: bool, **settings: Any) -> Any:
+    """Return a tqdm progress bar, a notebook's own in a notebook; one that is not shown needs no library."""
+    if not shown:
+        return _Nothing()
+    require_package("tqdm", "a progress bar")
+    from tqdm.auto import tqdm
+
+    return tqdm(**settings)
+
+
+class _Nothing:
+    """A progress bar that is not shown."""
+
+    def __enter__(self) -> "_Nothing":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Show nothing."""
+
+    def _ignore(self, *args: Any, **settings: Any) -> None:
+        """Show nothing."""
+
+    clear = update = set_description = set_postfix = set_postfix_str = _ignore

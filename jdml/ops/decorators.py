@@ -1,0 +1,261 @@
+"""How a formula becomes a public function: jitted, checked, its numbers traced and everything else static."""
+
+import functools
+import inspect
+import re
+from collections.abc import Callable, Hashable
+from typing import Any, NamedTuple, ParamSpec, TypeVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jax.experimental import checkify
+
+from jdml.ops import checks, meshes
+from jdml.ops.numerics import SHARPEST, bounded
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def public(
+    options: Callable[..., Any] | None = None, /, **constraints: checks.Constraint
+) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Decorate a pure function: jit it, check its hyper-parameters, and spell out its ``**options``.
+
+    Numbers and arrays are traced, so that other values recompile nothing. Booleans, strings, functions and sizes
+    (the hyper-parameters constrained by :func:`jdml.ops.checks.count` and its like) are static. Python numbers are
+    checked before tracing, traced ones under :func:`checked`.
+
+    Args:
+        options: the function that the decorated one hands its ``**options`` to. Its keyword-only parameters take
+            the place of ``**options`` in the signature and in the docstring.
+        **constraints: for each hyper-parameter, a constraint such as :func:`jdml.ops.checks.positive`.
+
+    Returns:
+        The decorator.
+
+    Example:
+        >>> @public(power=checks.positive)
+        ... def scale(x: Array, *, power: float = 1.0) -> Array:
+        ...     return power * x
+        >>> scale(np.ones(2), power=-1)
+        Traceback (most recent call last):
+        ...
+        ValueError: power must be > 0, got -1
+    """
+    fixed = frozenset(name for name, each in constraints.items() if each.integer) | _SIZES
+
+    def decorate(function: Callable[P, R]) -> Callable[P, R]:
+        signature = _spelled_signature(function, options)
+        flags = [p.name for p in signature.parameters.values() if isinstance(p.default, bool)]
+
+        def evaluate(traced: list[Any], static: _Static) -> R:
+            arguments = static.merge(traced)
+            with checks.checking(static.checking):
+                for name, constraint in constraints.items():
+                    constraint(name, arguments[name])
+                    if name not in fixed and checks.is_integer(arguments[name]):
+                        arguments[name] = jnp.asarray(arguments[name], jnp.float32)
+                    if name not in fixed and arguments[name] is not None:
+                        least = 1.0 / SHARPEST if constraint is checks.positive else -SHARPEST
+                        arguments[name] = bounded(arguments[name], least=least)
+
+                def call(arguments: dict[str, Any]) -> R:
+                    bound = inspect.BoundArguments(signature, arguments)
+                    return function(*bound.args, **bound.kwargs)
+
+                result: R = meshes.spread(call, arguments)
+                return result
+
+        evaluate.__name__ = evaluate.__qualname__ = function.__name__
+        compiled = jax.jit(evaluate, static_argnums=1)
+
+        @functools.wraps(function)
+        def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
+            bound = signature.bind(*args, **kwargs)
+            bound.apply_defaults()
+            bound.arguments = {n: checks.as_array(v) for n, v in bound.arguments.items()}
+            for name, constraint in constraints.items():
+                constraint(name, bound.arguments[name])
+            for name in flags:
+                bound.arguments[name] = checks.check_flag(name, bound.arguments[name])
+            for name in _FUNCTIONS & bound.arguments.keys():
+                checks.check_function(name, bound.arguments[name])
+            for name in _SIZES & bound.arguments.keys():
+                checks.block(name, bound.arguments[name])
+            for name in _LABELS & bound.arguments.keys():
+                checks.check_label_values(name, bound.arguments[name])
+            for name, value in bound.arguments.items():
+                checks.check_numbers(name, value)
+            _check_classes(bound.arguments)
+            arguments = {
+                name: _as_size(value) if name in fixed else _as_number(value)
+                for name, value in bound.arguments.items()
+            }
+            return compiled(*_split(arguments))
+
+        wrapper.__signature__ = signature  # type: ignore[attr-defined]
+        wrapper.__doc__ = _spelled_documentation(function, options)
+        return wrapper
+
+    return decorate
+
+
+def checked(function: Callable[P, R]) -> Callable[P, R]:
+    """Make the same function with run-time values checked: labels out of range, NaN, hyper-parameters that are traced.
+
+    Built on :mod:`jax.experimental.checkify`. Call the result outside ``jit``; to check a gradient, check the
+    function that computes it: ``checked(jax.value_and_grad(loss))``. Arrays on a mesh are brought to one device.
+
+    Args:
+        function: a loss, or any function that calls losses and is not jitted itself.
+
+    Returns:
+        A function of the same signature.
+
+    Raises:
+        ValueError: on call, naming the argument, the offending row and its value.
+
+    Example:
+        >>> import jax.numpy as jnp, jdml
+        >>> try:
+        ...     jdml.checked(jdml.proxy_anchor_loss)(jnp.ones((2, 3)), jnp.array([0, 7]), jnp.eye(3))
+        ... except ValueError as error:
+        ...     print(error)
+        labels[1] is 7, expected 0…2 (`check` failed)
+    """
+
+    @functools.wraps(function)
+    def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
+        traced, static = _split({"args": args, "kwargs": kwargs})
+        # Through the host: on another device an array keeps the type of its mesh.
+        traced = [
+            x if meshes.mesh_of(x) is None else jnp.asarray(jax.device_get(x)) for x in traced
+        ]
+
+        def evaluate(values: list[Any]) -> R:
+            arguments = static.merge(values)
+            with checks.checking(True):
+                return function(*arguments["args"], **arguments["kwargs"])
+
+        error, result = checkify.checkify(evaluate, errors=checkify.user_checks)(traced)
+        error.throw()
+        return result
+
+    return wrapper
+
+
+class _Static(NamedTuple):
+    """What of a call is part of its compiled program: its structure, and every leaf that is not an array."""
+
+    structure: Any
+    leaves: tuple[Hashable, ...]
+    checking: bool
+
+    def merge(self, traced: list[Any]) -> dict[str, Any]:
+        values = iter(traced)
+        leaves = [next(values) if leaf is _TRACED else leaf for leaf in self.leaves]
+        arguments: dict[str, Any] = jax.tree.unflatten(self.structure, leaves)
+        return arguments
+
+
+class _Traced:
+    """Stands for a traced leaf among the static ones."""
+
+
+_TRACED = _Traced()
+_FUNCTIONS = {"normalize", "reduce_fn"}
+_LABELS = {"labels", "reference_labels", "ids", "reference_ids"}
+_PER_CLASS = {"proxies", "beta"}
+_SIZES = frozenset({"anchor_block", "class_block"})
+
+
+def _check_classes(arguments: dict[str, Any]) -> None:
+    """Refuse labels of classes without a proxy or a boundary, where the labels are NumPy's and all of them are here."""
+    if checks.is_checking() or arguments.get("axis_name") is not None:
+        return  # said by checked; here is a part of the classes
+    for name in _PER_CLASS & arguments.keys():
+        of_classes = arguments[name]
+        if isinstance(of_classes, Array | np.ndarray) and of_classes.ndim > 0:
+            checks.check_classes(
+                arguments.get("labels"), of_classes.shape[0], name, arguments.get("where")
+            )
+
+
+def _as_number(value: Any) -> Any:
+    """A Python number as a float, which is traced."""
+    return float(value) if isinstance(value, int) and not isinstance(value, bool) else value
+
+
+def _as_size(value: Any) -> Any:
+    """A whole number of NumPy's as Python's, which is static."""
+    return int(value) if isinstance(value, np.integer) else value
+
+
+def _split(arguments: dict[str, Any]) -> tuple[list[Any], _Static]:
+    """Tell the traced leaves of a call, arrays and floats, from the static ones."""
+    leaves, structure = jax.tree.flatten(arguments)
+    traced = [leaf for leaf in leaves if _is_traced(leaf)]
+    static = tuple(_TRACED if _is_traced(leaf) else leaf for leaf in leaves)
+    return traced, _Static(structure, static, checks.is_checking())
+
+
+def _is_traced(leaf: Any) -> bool:
+    return isinstance(leaf, float | np.generic | np.ndarray | Array)
+
+
+def _spelled_signature(
+    function: Callable[..., Any], options: Callable[..., Any] | None
+) -> inspect.Signature:
+    """The signature of ``function`` with ``**options`` replaced by the keywords of ``options``, ``reduce_fn`` last."""
+    signature = inspect.signature(function)
+    own = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
+    shared = [] if options is None else list(inspect.signature(options).parameters.values())
+    shared = [p for p in shared if p.kind is p.KEYWORD_ONLY]
+    last = [p for p in own if p.name == "reduce_fn"]
+    parameters = [p for p in own if p.name != "reduce_fn"] + shared + last
+    return signature.replace(parameters=[_Parameter.like(p) for p in parameters])
+
+
+class _Parameter(inspect.Parameter):
+    """A parameter that writes a function of this library, its default, by name: ``jdml.sphere``, not an address."""
+
+    @classmethod
+    def like(cls, other: inspect.Parameter) -> "_Parameter":
+        return cls(other.name, other.kind, default=other.default, annotation=other.annotation)
+
+    def __str__(self) -> str:
+        return self._named(super().__str__())
+
+    def _format(self, **settings: Any) -> str:
+        """What a signature writes from Python 3.14 on."""
+        # No one's public name, so that its types are unknown; before 3.14 nobody calls it.
+        return self._named(super()._format(**settings))  # type: ignore[misc]
+
+    def _named(self, text: str) -> str:
+        module = getattr(self.default, "__module__", None) or ""
+        if not (callable(self.default) and module.startswith("jdml.")):
+            return text
+        return text.replace(repr(self.default), f"jdml.{self.default.__name__}")
+
+
+def _spelled_documentation(
+    function: Callable[..., Any], options: Callable[..., Any] | None
+) -> str | None:
+    """The docstring of ``function`` with its line about ``**options`` replaced by their descriptions."""
+    documentation = inspect.getdoc(function)
+    if documentation is None or options is None:
+        return documentation
+    names = [
+        p.name for p in inspect.signature(options).parameters.values() if p.kind is p.KEYWORD_ONLY
+    ]
+    entries = {
+        match[1]: match[0].rstrip("\n")
+        for match in re.finditer(
+            r"^    (\w+):.*\n(?:     +.*\n)*", f"{inspect.getdoc(options)}\n", re.M
+        )
+    }
+    spelled = "\n".join(entries[name] for name in names if name in entries)
+    return re.sub(r"^    \*\*options:.*$", lambda _: spelled, documentation, count=1, flags=re.M)

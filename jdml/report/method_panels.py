@@ -1,0 +1,275 @@
+"""A method's own picture: PFML's field, NIR's densities around proxies, CCP's proxies before and after a problem."""
+
+import base64
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jdml import fields, flows
+from jdml.report.embedding_analysis import principal_axes, unit
+from jdml.runs.run_files import read_checkpoint
+
+SIDE = 72
+"""Points of a picture's grid along a side."""
+PICTURES = 4
+"""Classes that are shown."""
+CHARGES = 1500
+Panel = dict[str, Any]
+
+
+class Learned(NamedTuple):
+    """What a method's picture is drawn from."""
+
+    config: Mapping[str, Any]
+    learned: Mapping[str, Any]
+    proxies: np.ndarray
+    embeddings: np.ndarray
+    labels: np.ndarray
+    classes: list[int]
+    name: Callable[[int], str]
+    folder: Path | None
+
+    @property
+    def loss(self) -> Mapping[str, Any]:
+        """The loss of the run's recipe; empty without one."""
+        loss = self.config.get("recipe", {}).get("loss")
+        return loss if isinstance(loss, Mapping) else {}
+
+
+Draw = Callable[[Learned], list[Panel]]
+DRAWN: list[Draw] = []
+"""The pictures of all methods; the first that has something to show is shown."""
+
+
+def method_picture(draw: Draw) -> Draw:
+    """Register a method's picture: a function that returns no panels for runs of other methods."""
+    DRAWN.append(draw)
+    return draw
+
+
+def panels(
+    config: Mapping[str, Any],
+    learned: Mapping[str, Any],
+    embeddings: np.ndarray,
+    labels: np.ndarray,
+    name: Callable[[int], str],
+    folder: Path | None = None,
+) -> list[Panel]:
+    """Draw what a run's method learned as plain values: titles, words, grids, points; empty without such a picture."""
+    if "proxies" not in learned or not len(embeddings):
+        return []
+    proxies = np.asarray(learned["proxies"], np.float64)
+    proxies = proxies[:, None] if proxies.ndim == 2 else proxies
+    rows = np.random.default_rng(0).permutation(len(embeddings))[:CHARGES]
+    x, y = np.asarray(embeddings, np.float64)[rows], np.asarray(labels)[rows]
+    classes = [c for c in _largest(y) if c < len(proxies)][:PICTURES]
+    run = Learned(config, learned, proxies, x, y, classes, name, folder)
+    return next((drawn for draw in DRAWN if (drawn := draw(run))), [])
+
+
+POTENTIALS: dict[str, tuple[Callable[..., jax.Array], tuple[str, ...]]] = {
+    "potential_field": (fields.potential, ("delta", "alpha", "repulsion_delta")),
+    "contrastive_potential": (fields.contrastive_potential, ("delta",)),
+}
+"""The potential of a loss, and which of its settings are the potential's."""
+
+
+@method_picture
+def potential_fields(run: Learned) -> list[Panel]:
+    """Draw the potential that a sample of a class feels, in the plane of the charges' two principal axes."""
+    if run.loss.get("name") not in POTENTIALS:
+        return []
+    potential, known = POTENTIALS[run.loss["name"]]
+    settings = {k: float(v) for k, v in run.loss.get("settings", {}).items() if k in known}
+    proxies, x, y = run.proxies, run.embeddings, run.labels
+    count, each = proxies.shape[:2]
+    of_proxies = unit(proxies.reshape(count * each, -1))
+    owners = np.repeat(np.arange(count), each)
+    charges, labels = np.concatenate([unit(x), of_proxies]), np.concatenate([y, owners])
+    centre, (axes, share) = charges.mean(0), principal_axes(charges)
+    points = (charges - centre) @ axes
+    grid, extent = _grid(points)
+    places, sources = (
+        jnp.asarray(array, jnp.float32) for array in (centre + grid @ axes.T, charges)
+    )
+    owners_of = jnp.asarray(labels, jnp.int32)
+
+    @jax.jit
+    def felt(label: Any, places: Any, sources: Any) -> Any:
+        return fields.class_field(
+            places, label, sources, owners_of, potential=potential, **settings
+        )
+
+    panels = []
+    for label in run.classes:
+        values = np.asarray(felt(label, places, sources), np.float64)
+        values -= np.median(values)  # a potential is known up to a constant: far charges add one
+        scale = np.median(np.abs(values)) or 1.0
+        panels.append(
+            {
+                "title": f"the field that {run.name(label)} feels",
+                "words": "A sample of this class is drawn from red to blue, where the potential is lower than in "
+                "half of the picture. Dots are samples, stars the learned charges (proxies); filled ones are of this "
+                "class. The field is that of the plane of the charges' two principal axes "
+                f"({100 * share:.0f} % of their variance); charges are drawn where they project to.",
+                "extent": extent,
+                "heat": _heat(np.arcsinh(values / scale), diverging=True),
+                "points": _points(points[: len(x)], y == label),
+                "stars": _points(points[len(x) :], owners == label),
+            }
+        )
+    return panels
+
+
+@method_picture
+def flow_densities(run: Learned) -> list[Panel]:
+    """Draw the level sets of NIR's density on the sphere around a proxy."""
+    if "flow" not in run.learned:
+        return []
+    nir, dim = run.loss.get("method") or {}, run.proxies.shape[-1]
+    flow = flows.preset(nir.get("flow", "released"), dim, dim, **nir.get("flow_settings", {}))
+    y = run.labels
+    centres, x = unit(run.proxies), unit(run.embeddings)
+
+    @jax.jit
+    def density(points: Any, proxy: Any) -> Any:
+        condition = jnp.broadcast_to(proxy, points.shape)
+        of_class: Any = flow.apply(
+            {"params": run.learned["flow"]}, condition, method="distribution"
+        )
+        return of_class.log_prob(points)
+
+    panels = []
+    for label in run.classes:
+        own = x[y == label]
+        proxy = centres[label, int(np.argmax((own @ centres[label].T).sum(0)))]
+        outward = own - np.outer(own @ proxy, proxy)
+        axes = _at_right_angles(principal_axes(outward)[0], proxy)
+        near = (x - np.outer(x @ proxy, proxy)) @ axes
+        # An equal-distance chart of the sphere: straight out from the proxy, as far as the angle is.
+        angle = np.arccos(np.clip(x @ proxy, -1, 1))
+        near *= (angle / np.maximum(np.linalg.norm(near, axis=1), 1e-9))[:, None]
+        reach = float(np.quantile(angle[y == label], 0.95) * 1.4) or 1.0
+        grid, extent = _grid(np.array([[-reach, -reach], [reach, reach]]), margin=0)
+        away = np.linalg.norm(grid, axis=1, keepdims=True)
+        points = np.cos(away) * proxy + np.sin(away) * (grid / np.maximum(away, 1e-9)) @ axes.T
+        values = np.asarray(
+            density(jnp.asarray(points, jnp.float32), jnp.asarray(proxy, jnp.float32)), np.float64
+        )
+        top = float(np.quantile(values, 0.995))
+        inside = np.abs(near).max(1) <= reach
+        panels.append(
+            {
+                "title": f"the density around the proxy of {run.name(label)}",
+                "words": "Level sets of the flow's log-density on the sphere, by angle from the proxy (star): the "
+                "stronger the tint, the likelier. It is a slice through the proxy and the two axes along which the "
+                "class varies most; samples are drawn where they project to, those of this class filled.",
+                "extent": extent,
+                "heat": _heat(np.clip(values, top - 12, top), levels=10),
+                "points": _points(near[inside], (y == label)[inside]),
+                "stars": [[0.0, 0.0, 1]],
+            }
+        )
+    return panels
+
+
+@method_picture
+def new_proxies(run: Learned) -> list[Panel]:
+    """Draw CCP's proxies where a problem left them, and those that the next one began with."""
+    problems = _problems(run.config.get("callbacks", {}))
+    before, chosen = _changed(run.folder) if problems else (None, None)
+    if before is None or chosen is None:
+        return []
+    functions: dict[Any, Any] = {"ball": _into_ball, "sphere": unit}
+    normalize = functions.get(problems.get("normalize"), np.asarray)
+    before, chosen, x, y = normalize(before), normalize(chosen), run.embeddings, run.labels
+    axes, share = principal_axes(x)
+    centre = x.mean(0)
+
+    def flat(vectors: Any) -> np.ndarray:
+        return (np.asarray(vectors, np.float64).reshape(-1, vectors.shape[-1]) - centre) @ axes
+
+    owners = np.repeat(np.arange(len(before)), before.shape[1])
+    points = flat(x)
+    panels = []
+    for label in run.classes:
+        own = owners == label
+        panels.append(
+            {
+                "title": f"proxies of {run.name(label)} at the change of a problem",
+                "words": "Boxes: where the last problem that ended had left them. Stars: those that were chosen "
+                "for the next one, among samples that the boxes cover worst. Dots are samples as the trained network "
+                f"sees them (plane of their two principal axes, {100 * share:.0f} % of their variance).",
+                "extent": _grid(np.concatenate([points, flat(before), flat(chosen)]))[1],
+                "heat": None,
+                "points": _points(points, y == label),
+                "stars": _points(flat(chosen)[own], np.ones(own.sum(), bool)),
+                "boxes": _points(flat(before)[own], np.ones(own.sum(), bool)),
+            }
+        )
+    return panels
+
+
+def _problems(callbacks: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The callback among those of a run, or what it carries, that alternates CCP's problems."""
+    parts = (part for part in callbacks.values() if isinstance(part, Mapping))
+    return next((part for part in parts if "pool_size" in part or "chosen" in part), {})
+
+
+def _changed(folder: Path | None) -> tuple[Any, Any]:
+    """The proxies before and after the last change of a CCP problem, by a checkpoint."""
+    checkpoint = None if folder is None else read_checkpoint(folder)
+    carried = _problems((checkpoint or {}).get("callbacks", {}))
+    if not int(carried.get("machine", {}).get("problem", 0)):
+        return None, None
+    return carried.get("before"), carried.get("chosen")
+
+
+def _into_ball(x: Any) -> np.ndarray:
+    """Rows longer than 1 scaled to length 1."""
+    x = np.asarray(x, np.float64)
+    return x / np.maximum(np.linalg.norm(x, axis=-1, keepdims=True), 1)
+
+
+def _largest(y: np.ndarray) -> list[int]:
+    labels, counts = np.unique(y, return_counts=True)
+    return [int(label) for label in labels[np.argsort(-counts, kind="stable")]]
+
+
+def _at_right_angles(axes: np.ndarray, proxy: np.ndarray) -> np.ndarray:
+    return np.linalg.qr(axes - np.outer(proxy, proxy @ axes))[0]
+
+
+def _grid(points: np.ndarray, margin: float = 0.12) -> tuple[np.ndarray, list[float]]:
+    """A square grid ``[SIDE², 2]``, row by row from the top, around points, and its edges."""
+    low, high = points.min(0), points.max(0)
+    middle, half = (low + high) / 2, max(float((high - low).max()) / 2 * (1 + 2 * margin), 1e-6)
+    xs, ys = (np.linspace(m - half, m + half, SIDE) for m in middle)
+    grid = np.stack(np.meshgrid(xs, ys[::-1]), axis=-1).reshape(-1, 2)
+    return grid, [float(xs[0]), float(xs[-1]), float(ys[0]), float(ys[-1])]
+
+
+def _heat(values: np.ndarray, *, diverging: bool = False, levels: int = 0) -> dict[str, Any]:
+    """A grid of values as bytes."""
+    values = np.nan_to_num(values)
+    low, high = (float(bound) for bound in np.quantile(values, (0.01, 0.99)))
+    if diverging:
+        high = max(abs(low), abs(high), 1e-12)
+        low = -high
+    shares = np.clip((values - low) / max(high - low, 1e-12), 0, 1)
+    if levels:
+        shares = np.floor(shares * levels * 0.999) / (levels - 1)
+    bytes_ = np.round(255 * shares.clip(0, 1)).astype(np.uint8).tobytes()
+    kind = "diverging" if diverging else "level"
+    return {"side": SIDE, "kind": kind, "values": base64.b64encode(bytes_).decode()}
+
+
+def _points(points: np.ndarray, own: np.ndarray) -> list[list[float]]:
+    return [
+        [round(float(a), 4), round(float(b), 4), int(is_own)]
+        for (a, b), is_own in zip(points, own, strict=True)
+    ]
