@@ -8,7 +8,7 @@ import numpy as np
 
 from jdml.models.tensors import replacing
 from jdml.registry.extras import need
-from jdml.report.embedding_analysis import label_name
+from jdml.report.embedding_stats import label_name
 
 Panel = tuple[str, np.ndarray, np.ndarray]
 

@@ -13,7 +13,7 @@ from jdml.models.tensors import write_text
 from jdml.registry.extras import need
 from jdml.registry.places import check_local
 from jdml.report.compare import Comparison, compare_runs, comparison_table, setting_cell, verdict
-from jdml.report.embedding_analysis import Projection
+from jdml.report.embedding_stats import Projection
 from jdml.report.page_data import EmbeddingView, analyze_run, runs_to_analyze, to_json
 from jdml.report.runs import NOT_CURVES, Run, read_runs
 from jdml.report.thumbnails import ROOM
@@ -108,7 +108,7 @@ def html_report(
         page=page,
         notes=notes,
         has_methods=any(look.panels for look in looks),
-        has_proxies=any(look.proxy_numbers for look in looks),
+        has_proxies=any(look.proxy_structure for look in looks),
     )
     write_text(Path(out), text)
     return Path(out)

@@ -7,7 +7,7 @@ from typing import Any, Literal
 import numpy as np
 
 from jdml.registry.extras import need
-from jdml.report import embedding_analysis as analysis
+from jdml.report import embedding_stats as stats
 from jdml.report.figures import literal
 from jdml.report.runs import NOT_CURVES
 from jdml.report.thumbnails import picture_of
@@ -57,19 +57,16 @@ def gallery(
     x, y = _checked(embeddings, labels)
     if len(images) != len(x):
         raise ValueError(f"images must have N = {len(x)} rows, got {len(images)}")
-    neighbours = analysis.nearest_neighbours(x, y, k)
-    rows = (
-        _queries(neighbours, y, order, seed)[:queries]
-        if isinstance(queries, int)
-        else list(queries)
-    )
+    neighbours = stats.nearest_neighbours(x, k)
+    scores = stats.score_neighbours(x, y, neighbours)
+    rows = _queries(scores, y, order, seed)[:queries] if isinstance(queries, int) else list(queries)
     if not rows:
         raise ValueError(f"queries must be at least one, got {queries!r}")
     columns = 1 + neighbours.indices.shape[1]
     figure = _figure(figsize=(1.3 * columns, 1.6 * len(rows) + 0.4), layout="constrained")
     grid = figure.subplots(len(rows), columns, squeeze=False)
     for axes_of_row, row in zip(grid, rows, strict=True):
-        shown = [(row, "query"), *_with_verdicts(neighbours, row, asked=y[row] >= 0)]
+        shown = [(row, "query"), *_with_verdicts(neighbours, scores, row, asked=y[row] >= 0)]
         for axes, (other, kind) in zip(axes_of_row, shown, strict=True):
             colour, style, word = FRAMES[kind]
             picture = picture_of(images, other)
@@ -89,7 +86,7 @@ def embedding_map(
     embeddings: Any,
     labels: Any,
     *,
-    method: analysis.Projection = "pca",
+    method: stats.Projection = "pca",
     proxies: Any = None,
     class_names: Sequence[str] | None = None,
     title: str = "",
@@ -124,7 +121,7 @@ def embedding_map(
     if x.shape[1] == 2:
         points, others, words = x, np.zeros((0, 2)) if stars is None else stars, "two dimensions"
     else:
-        points, others, words = analysis.project(x, method, others=stars, seed=seed)
+        points, others, words = stats.project(x, method, others=stars, seed=seed)
     known = np.unique(y)
     figure = _figure(figsize=(7.2, 6), layout="constrained")
     axes = figure.subplots()
@@ -183,7 +180,7 @@ def confusions(
         ValueError: shapes that do not fit, fewer than two rows.
     """
     x, y = _checked(embeddings, labels)
-    pairs = analysis.confused_pairs(analysis.nearest_neighbours(x, y, k).indices, y, most)
+    pairs = stats.confused_pairs(stats.nearest_neighbours(x, k).indices, y, most)
     figure = _figure(figsize=(7, 0.32 * max(len(pairs), 1) + 1.2), layout="constrained")
     axes = figure.subplots()
     names = [f"{_name(class_names, a)} ↔ {_name(class_names, b)}" for a, b, _, _ in pairs]
@@ -297,11 +294,11 @@ def _checked(embeddings: Any, labels: Any) -> tuple[np.ndarray, np.ndarray]:
     return x, y
 
 
-def _queries(neighbours: analysis.Neighbours, y: np.ndarray, order: str, seed: int) -> list[int]:
+def _queries(scores: stats.Scores, y: np.ndarray, order: str, seed: int) -> list[int]:
     if order == "worst":  # where there is nothing to find, NaN: last
-        return np.argsort(neighbours.quality, kind="stable").tolist()
+        return np.argsort(scores.quality, kind="stable").tolist()
     if order == "best":
-        return np.argsort(-neighbours.quality, kind="stable").tolist()
+        return np.argsort(-scores.quality, kind="stable").tolist()
     if order == "random":
         return np.random.default_rng(seed).permutation(len(y)).tolist()
     if order == "spread":
@@ -312,14 +309,14 @@ def _queries(neighbours: analysis.Neighbours, y: np.ndarray, order: str, seed: i
 
 
 def _with_verdicts(
-    neighbours: analysis.Neighbours, row: int, *, asked: bool
+    neighbours: stats.Neighbours, scores: stats.Scores, row: int, *, asked: bool
 ) -> list[tuple[int, str]]:
     return [
         (int(other), ("right" if right else "wrong") if asked else "plain")
-        for other, right in zip(neighbours.indices[row], neighbours.right[row], strict=True)
+        for other, right in zip(neighbours.indices[row], scores.right[row], strict=True)
     ]
 
 
 def _name(names: Sequence[str] | None, label: Any) -> str:
-    name = analysis.label_name(names, label)
+    name = stats.label_name(names, label)
     return literal(name if len(name) <= 24 else name[:23] + "…")

@@ -1,4 +1,4 @@
-"""What embeddings look like: neighbours, hubs, confusions, classes, spectrum, distances, maps."""
+"""Statistics of embeddings: neighbours, hubs, confusions, classes, spectrum, distances, maps."""
 
 import warnings
 from collections.abc import Sequence
@@ -19,42 +19,53 @@ from jdml.metrics import (
 from jdml.registry.extras import need
 
 NO_CLASS = "(no class)"
-"""What a negative label is called, of rows that are of no class."""
+"""The class name of rows with a negative label."""
 
 Projection = Literal["pca", "tsne", "umap"]
 SAMPLE = 4000
-"""Rows of which pairs are measured, where there are more."""
+"""The most rows whose pairs are measured."""
 BINS = 40
 
 
 class Neighbours(NamedTuple):
-    """Who is near whom."""
+    """The nearest others of every row: ``indices`` and ``distances`` ``[N, K]``."""
 
     indices: np.ndarray
     distances: np.ndarray
+
+
+class Scores(NamedTuple):
+    """Neighbours by one labelling: whether they are ``right`` ``[N, K]``; each row's MAP@R and R@1; suspect labels."""
+
     right: np.ndarray
     quality: np.ndarray
     first: np.ndarray
-    doubtful: list[int]
+    suspects: list[int]
 
 
-def nearest_neighbours(embeddings: Any, labels: Any, k: int = 8) -> Neighbours:
-    """Find every row's nearest others, and how good they are."""
-    x, y = jnp.asarray(embeddings, jnp.float32), np.asarray(labels)
-    near, rows = nearest(x, x, min(k, len(x) - 1), exclude_self=True)
-    indices = np.asarray(rows)
-    right = (y[indices] == y[:, None]) & (y >= 0)[:, None]
+def nearest_neighbours(embeddings: Any, k: int = 8) -> Neighbours:
+    """Find every row's nearest others."""
+    x = jnp.asarray(embeddings, jnp.float32)
+    distances, indices = nearest(x, x, min(k, len(x) - 1), exclude_self=True)
+    return Neighbours(np.asarray(indices), np.asarray(distances))
+
+
+def score_neighbours(embeddings: Any, labels: Any, neighbours: Neighbours) -> Scores:
+    """Score neighbours by labels; NaN where a row has no other of its class."""
+    y = np.asarray(labels)
+    right = (y[neighbours.indices] == y[:, None]) & (y >= 0)[:, None]
     with warnings.catch_warnings():  # queries without an answer are NaN
         warnings.simplefilter("ignore", UserWarning)
+        x = jnp.asarray(embeddings, jnp.float32)
         scores = evaluate_retrieval(x, jnp.asarray(y), recall_at=(1,), per_query=True)
     quality, first = (np.asarray(scores[name], np.float64) for name in ("MAP@R", "R@1"))
-    doubts = suspect_labels(indices, y)
-    doubts = doubts[np.argsort(np.asarray(near)[doubts, 0], kind="stable")]
-    return Neighbours(indices, np.asarray(near), right, quality, first, doubts.tolist())
+    suspects = suspect_labels(neighbours.indices, y)
+    nearest_first = np.argsort(neighbours.distances[suspects, 0], kind="stable")
+    return Scores(right, quality, first, suspects[nearest_first].tolist())
 
 
 def hubs(indices: np.ndarray, most: int = 24) -> tuple[list[tuple[int, int]], float]:
-    """Rows that are neighbours of too many.
+    """Find rows that are neighbours of too many, with their counts, and the skewness of all counts.
 
     Example:
         >>> hubs(np.array([[1], [0], [1], [1]]), most=1)[0]
@@ -70,27 +81,28 @@ def hubs(indices: np.ndarray, most: int = 24) -> tuple[list[tuple[int, int]], fl
 def confused_pairs(
     indices: np.ndarray, labels: np.ndarray, most: int = 20
 ) -> list[tuple[int, int, int, float]]:
-    """Pairs of classes that are taken for each other.
+    """Count the pairs of classes that are taken for each other: two labels, count, share.
 
     Example:
         >>> confused_pairs(np.array([[1], [0], [3], [2]]), np.array([0, 1, 2, 2]))
         [(0, 1, 2, 1.0)]
     """
-    labels = np.asarray(labels)
-    known, own = np.unique(labels, return_inverse=True)
+    known, own, sizes = np.unique(labels, return_inverse=True, return_counts=True)
     own = own.reshape(-1)
     query, answer = np.repeat(own, indices.shape[1]), own[indices].reshape(-1)
     wrong = (query != answer) & (known[query] >= 0) & (known[answer] >= 0)
-    low, high = np.minimum(query, answer)[wrong], np.maximum(query, answer)[wrong]
-    codes, counts = np.unique(low.astype(np.int64) * len(known) + high, return_counts=True)
-    sizes = np.bincount(own, minlength=len(known)) * indices.shape[1]
-    pairs = []
-    for code, count in zip(codes, counts, strict=True):
-        a, b = divmod(int(code), len(known))
-        pairs.append(
-            (int(known[a]), int(known[b]), int(count), float(count / (sizes[a] + sizes[b])))
+    both = np.sort(np.stack([query, answer], axis=1)[wrong], axis=1)
+    pairs, counts = np.unique(both, axis=0, return_counts=True)
+    confused = [
+        (
+            int(known[a]),
+            int(known[b]),
+            int(n),
+            float(n / (indices.shape[1] * (sizes[a] + sizes[b]))),
         )
-    return sorted(pairs, key=lambda pair: (-pair[3], -pair[2], pair[0], pair[1]))[:most]
+        for (a, b), n in zip(pairs, counts, strict=True)
+    ]
+    return sorted(confused, key=lambda pair: (-pair[3], -pair[2], pair[0], pair[1]))[:most]
 
 
 def suspect_labels(
@@ -105,41 +117,45 @@ def suspect_labels(
     """
     known, own, sizes = np.unique(labels, return_inverse=True, return_counts=True)
     own = own.reshape(-1)
-    said = own[indices]
-    other = said[:, 0]
-    asked = np.minimum(agree, sizes[other])
-    same = (said == other[:, None]).cumprod(axis=1).sum(axis=1) >= asked
+    neighbours = own[indices]
+    other = neighbours[:, 0]
+    same = (neighbours == other[:, None]).cumprod(axis=1).sum(axis=1)
+    unanimous = same >= np.minimum(agree, sizes[other])
     classes = (known[own] >= 0) & (known[other] >= 0) & (other != own)
-    return np.flatnonzero(same & classes & (sizes[other] >= least))
+    return np.flatnonzero(unanimous & classes & (sizes[other] >= least))
 
 
-def by_class(neighbours: Neighbours, labels: np.ndarray) -> list[tuple[int, int, float, float]]:
-    """Score every class."""
+def by_class(scores: Scores, labels: np.ndarray) -> list[tuple[int, int, float, float]]:
+    """Return of every class with two rows its label, their number, R@1 and MAP@R."""
     rows = []
     for label in np.unique(labels[labels >= 0]):
         members = np.flatnonzero(labels == label)
         if len(members) > 1:
-            first, quality = neighbours.first[members].mean(), neighbours.quality[members].mean()
+            first, quality = scores.first[members].mean(), scores.quality[members].mean()
             rows.append((int(label), len(members), float(first), float(quality)))
     return rows
 
 
 def spectrum(embeddings: Any) -> np.ndarray:
-    """Singular values as shares of their sum, the largest first (not centred, as ``spectral_decay`` takes them)."""
-    values = np.linalg.svd(_sample(np.asarray(embeddings, np.float64))[0], compute_uv=False)
+    """Return singular values as shares of their sum, the largest first (not centred, as ``spectral_decay``'s)."""
+    x = np.asarray(embeddings, np.float64)
+    values = np.linalg.svd(x[random_rows(len(x), SAMPLE)], compute_uv=False)
     return values / max(values.sum(), np.finfo(np.float64).tiny)
 
 
-def structure(embeddings: Any, labels: Any) -> dict[str, float]:
-    """Measure how embeddings fill their space, by at most 4,000 rows."""
-    x, rows = _sample(np.asarray(embeddings, np.float32))
-    y = np.asarray(labels)[rows]
-    same, other = _pair_distances(x, y)
-    within, between = (
-        float(distances.mean()) if len(distances) else 0.0 for distances in (same, other)
-    )
+def structure(embeddings: Any, labels: Any) -> tuple[dict[str, float], dict[str, np.ndarray]]:
+    """Measure how embeddings fill their space, and count distances within and between classes, by a sample of rows."""
+    from scipy.spatial.distance import pdist
+
+    rows = random_rows(len(embeddings), SAMPLE)
+    x, y = np.asarray(embeddings, np.float32)[rows], np.asarray(labels)[rows]
+    few = np.random.default_rng(1).permutation(np.flatnonzero(y >= 0))[:2000]
+    first, second = np.triu_indices(len(few), 1)
+    distances, same = pdist(x[few]), y[few][first] == y[few][second]
+    kinds = {"within": distances[same], "between": distances[~same]}
+    within, between = (float(kind.mean()) if len(kind) else 0.0 for kind in kinds.values())
     points, classes = jnp.asarray(x), jnp.asarray(y, jnp.int32)
-    return {
+    measured = {
         "spectral decay": float(spectral_decay(points)),
         "density": float(class_density(points, classes)),
         "uniformity": float(uniformity(points)),
@@ -147,22 +163,12 @@ def structure(embeddings: Any, labels: Any) -> dict[str, float]:
         "between": between,
         "ratio": within / between if between else 0.0,
     }
-
-
-def distance_histogram(embeddings: Any, labels: Any) -> dict[str, list[float]]:
-    """Count distances within and between classes, as shares of each kind's pairs."""
-    x, rows = _sample(np.asarray(embeddings, np.float32))
-    same, other = _pair_distances(x, np.asarray(labels)[rows])
-    top = (
-        max((float(distances.max()) for distances in (same, other) if len(distances)), default=1.0)
-        or 1.0
-    )
-    edges = np.linspace(0, top, BINS + 1)
-    histogram: dict[str, list[float]] = {"edges": edges.tolist()}
-    for name, distances in (("within", same), ("between", other)):
-        counts = np.histogram(distances, edges)[0]
-        histogram[name] = (counts / max(counts.sum(), 1)).tolist()
-    return histogram
+    edges = np.linspace(0, distances.max(initial=0.0) or 1.0, BINS + 1)
+    histogram = {"edges": edges}
+    for name, kind in kinds.items():
+        counts = np.histogram(kind, edges)[0]
+        histogram[name] = counts / max(counts.sum(), 1)
+    return measured, histogram
 
 
 def proxy_structure(proxies: Any, embeddings: Any, labels: Any) -> dict[str, float]:
@@ -175,16 +181,17 @@ def proxy_structure(proxies: Any, embeddings: Any, labels: Any) -> dict[str, flo
         for c in range(len(centres))
         if (y == c).any()
     ]
+    arrays = (
+        jnp.asarray(centres, jnp.float32),
+        jnp.asarray(x, jnp.float32),
+        jnp.asarray(y, jnp.int32),
+    )
     measured = {
-        "proxy to its class": proxy_distance(
-            jnp.asarray(centres, jnp.float32),
-            jnp.asarray(x, jnp.float32),
-            jnp.asarray(y, jnp.int32),
-        ),
+        "proxy to its class": proxy_distance(*arrays),
         "proxy to its class's mean": float(np.mean(away)),
     }
     if centres.shape[1] > 1:
-        spread = proxy_spread(jnp.asarray(centres, jnp.float32))
+        spread = proxy_spread(arrays[0])
         measured["spread of a class's proxies"] = spread.distance
         measured["proxies of a class within 0.2 of each other"] = spread.together
     return measured
@@ -193,46 +200,42 @@ def proxy_structure(proxies: Any, embeddings: Any, labels: Any) -> dict[str, flo
 def project(
     embeddings: Any, method: Projection = "pca", *, others: Any = None, seed: int = 0
 ) -> tuple[np.ndarray, np.ndarray, str]:
-    """Lay embeddings out in the plane."""
+    """Lay embeddings and others out in the plane; return both, and the axes' label."""
     x = np.asarray(embeddings, np.float64)
     more = np.zeros((0, x.shape[1])) if others is None else np.asarray(others, np.float64)
     if method == "pca":
         axes, share = principal_axes(x)
-        points = [(part - x.mean(0)) @ axes for part in (x, more)]
-        return points[0], points[1], f"two principal axes, {100 * share:.0f} % of the variance"
+        centre, words = x.mean(0), f"two principal axes, {100 * share:.0f} % of the variance"
+        return (x - centre) @ axes, (more - centre) @ axes, words
     if method not in ("tsne", "umap"):
         raise ValueError(f'method must be "pca", "tsne" or "umap", got {method!r}')
-    both = _of_one_size(np.concatenate([x, more]))
-    if not both.any():
+    both = np.concatenate([x, more])
+    largest = np.abs(both).max()
+    both = both - both.mean(0)
+    spread = np.abs(both).max()
+    if spread <= np.finfo(np.float32).eps * largest:  # scikit-learn fails on equal rows
         return np.zeros((len(x), 2)), np.zeros((len(more), 2)), "all rows are the same: one point"
+    both = (both / spread).astype(np.float32)
     if method == "tsne":
         need("sklearn", "a map by t-SNE")
         from sklearn.manifold import TSNE
 
         perplexity = min(30.0, max(1.0, (len(both) - 1) / 3))
         init: Any = "pca" if both.shape[1] > 1 else "random"
-        laid: Any = TSNE(init=init, perplexity=perplexity, random_state=seed).fit_transform(both)
+        points = TSNE(init=init, perplexity=perplexity, random_state=seed).fit_transform(both)
         words = f"t-SNE, perplexity {perplexity:.0f}: neighbours are kept, distances are not"
     else:
         need("umap", "a map by UMAP")
         from umap import UMAP
 
-        laid = UMAP(random_state=seed, n_jobs=1).fit_transform(both)
+        points = UMAP(random_state=seed, n_jobs=1).fit_transform(both)
         words = "UMAP: neighbours are kept, distances are not"
-    return np.asarray(laid[: len(x)]), np.asarray(laid[len(x) :]), words
-
-
-def _of_one_size(x: np.ndarray) -> np.ndarray:
-    """Rows around their mean, the largest entry 1; zeros where they do not differ but by rounding."""
-    largest, centred = np.abs(x).max(), x - x.mean(0)
-    spread = np.abs(centred).max()
-    if spread <= np.finfo(np.float32).eps * largest:
-        return np.zeros(x.shape, np.float32)
-    return (centred / spread).astype(np.float32)
+    points = np.asarray(points)
+    return points[: len(x)], points[len(x) :], words
 
 
 def principal_axes(x: np.ndarray) -> tuple[np.ndarray, float]:
-    """The two directions of largest variance ``[D, 2]``, and what share of it they have."""
+    """Return the two directions of largest variance ``[D, 2]``, and what share of it they have."""
     centred = x - x.mean(0)
     values, vectors = np.linalg.eigh(centred.T @ centred)
     axes = vectors[:, ::-1][:, :2]
@@ -244,13 +247,13 @@ def principal_axes(x: np.ndarray) -> tuple[np.ndarray, float]:
 
 
 def unit(x: np.ndarray) -> np.ndarray:
-    """Rows scaled to length 1; a zero row stays zero."""
+    """Scale rows to length 1; a zero row stays zero."""
     norms = np.linalg.norm(x, axis=-1, keepdims=True)
     return x / np.where(norms == 0, 1, norms)
 
 
 def label_name(names: Sequence[Any] | None, label: Any) -> str:
-    """The name of a label, or the label; of a negative one that it is no class."""
+    """Name a label: by its name, or itself; a negative one is no class."""
     if not isinstance(label, int | np.integer):
         return str(label)
     if label < 0:
@@ -258,20 +261,7 @@ def label_name(names: Sequence[Any] | None, label: Any) -> str:
     return str(label if names is None or label >= len(names) else names[int(label)])
 
 
-def _sample(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """At most so many rows, and which."""
-    rows = np.arange(len(x))
-    if len(x) > SAMPLE:
-        rows = np.sort(np.random.default_rng(0).permutation(len(x))[:SAMPLE])
-    return x[rows], rows
-
-
-def _pair_distances(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Distances of all pairs of one class, and of all pairs of two classes; negative labels are none."""
-    few = np.random.default_rng(1).permutation(np.flatnonzero(y >= 0))[:2000]
-    from scipy.spatial.distance import pdist
-
-    a, b = np.triu_indices(len(few), 1)
-    apart = pdist(x[few])
-    same = y[few][a] == y[few][b]
-    return apart[same], apart[~same]
+def random_rows(count: int, most: int) -> np.ndarray:
+    """Return all rows, or a random choice of them, in order."""
+    rows = np.arange(count)
+    return rows if count <= most else np.sort(np.random.default_rng(0).permutation(count)[:most])
