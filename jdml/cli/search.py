@@ -54,7 +54,7 @@ class Search:
     def execute(self) -> None:
         """Search, show, write."""
         from jdml.cli.terminal import print_table
-        from jdml.report.image_search import search_images
+        from jdml.report.image_search import neighbour_sheet, search_images
         from jdml.runs.run_files import write_json
         from jdml.training import load
 
@@ -76,8 +76,6 @@ class Search:
         if self.json is not None:
             write_json(self.json, neighbours)
         if self.out is not None:
-            from jdml.report.thumbnails import neighbour_sheet
-
             print(f"figure: {neighbour_sheet(neighbours, self.out)}")
 
     def _check(self) -> None:

@@ -126,7 +126,9 @@ def read_runs(*places: str | Path) -> list[Run]:
             here = list(_read(place))
             for run in here:
                 if not isinstance(run.seed, int | None):
-                    raise ValueError(f"{place}: seed must be an integer, got {run.seed!r}")
+                    raise ValueError(
+                        f"{place}, {run.name}: seed must be an integer, got {run.seed!r}"
+                    )
         if not here:
             raise ValueError(
                 f"{place} holds no run: expected a folder with {CONFIG} or of such folders, the results of a study, "
@@ -139,6 +141,17 @@ def read_runs(*places: str | Path) -> list[Run]:
         key = number if run.path is None else (run.path.resolve(), run.seed, settings)
         once.setdefault(key, run)
     return _with_own_names(list(once.values()))
+
+
+def as_runs(runs: Any, data: Any = None) -> list[Run]:
+    """Read runs that are folders or files; all of them show ``data`` if it is there."""
+    several = [runs] if isinstance(runs, str | Path | Run) else list(runs)
+    if not several:
+        raise ValueError("runs must hold at least one run, got none")
+    listed: list[Run] = []
+    for run in several:
+        listed += [run] if isinstance(run, Run) else read_runs(run)
+    return listed if data is None else [replace(run, data=data) for run in listed]
 
 
 def _read(place: Path) -> Iterator[Run]:
