@@ -10,30 +10,16 @@ import jax.numpy as jnp
 import numpy as np
 
 from experiments.smoke import SMOKE, small
+from experiments.study import read_toml
 from jdml.data import Dataset, corrupt_labels
 from jdml.recipes import Recipe
 
-FACTORS: dict[str, tuple[Any, ...]] = {
-    "letters": (90, 180, 361),
-    "drawings": (5, 10),
-    "wrong": (0.2, 0.4),
-    "augmented": (True,),
-    "dim": (8, 32, 512),
-    "steps": (504, 8000),
-    "batch": (32, 256, 1024, 4096),
-}
+OF_FACTORS = read_toml(__file__)["factors"]
+FACTORS = {name: values["levels"] for name, values in OF_FACTORS.items()}
+USUAL = {name: values["usual"] for name, values in OF_FACTORS.items()}
+"""Levels of the models that are scored otherwise."""
 if SMOKE:
-    FACTORS = {"wrong": (0.5,), "augmented": (True,)}
-USUAL: dict[str, Any] = {
-    "letters": 723,
-    "drawings": 20,
-    "wrong": 0.0,
-    "augmented": False,
-    "dim": 128,
-    "steps": small(2000, 2),
-    "batch": 64,
-}
-"""Of the models that are scored otherwise."""
+    FACTORS, USUAL["steps"] = {"wrong": [0.5], "augmented": [True]}, 2
 LEAST_STEPS, MOST_LETTERS = small(256, 2), 512
 LOOKS = small(8, 2)
 """Evaluations of a run, however long: its steps are a multiple."""

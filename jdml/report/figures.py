@@ -7,8 +7,8 @@ from typing import Any, Literal
 
 import numpy as np
 
+from jdml._optional_imports import require_package
 from jdml.models.tensors import replacing
-from jdml.registry.extras import need
 from jdml.report import embedding_stats as stats
 from jdml.report.compare import compare_runs
 from jdml.report.runs import NOT_CURVES, as_runs
@@ -54,7 +54,7 @@ def scatter_grid(
     Raises:
         ValueError: if there are no panels, or points are not ``[N, 2]`` with ``[N]`` labels.
     """
-    need("matplotlib", "a figure")
+    require_package("matplotlib", "a figure")
     from matplotlib import colormaps
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
@@ -199,7 +199,7 @@ def embedding_map(
     Raises:
         ValueError: shapes that do not fit, another method, or one whose library is not installed.
     """
-    need("matplotlib", "a picture")
+    require_package("matplotlib", "a picture")
     from matplotlib import colormaps
 
     x, y = _checked(embeddings, labels)
@@ -332,7 +332,7 @@ def curves(
 
 def _figure(**settings: Any) -> Any:
     """Make a figure that a notebook shows as a picture, whether pyplot is imported there or not."""
-    need("matplotlib", "a picture")
+    require_package("matplotlib", "a picture")
     from matplotlib.figure import Figure
 
     class Shown(Figure):

@@ -7,13 +7,13 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
+from jdml._optional_imports import require_package
 from jdml.data.folder import image_named
 from jdml.data.images import decode
 from jdml.data.walk import RealFiles, same_content
 from jdml.metrics import nearest
 from jdml.metrics.reranking import look_again
-from jdml.registry.constraints import SecondLook
-from jdml.registry.extras import need
+from jdml.ops.checks import Rerank
 from jdml.report.figures import literal, save_figure
 from jdml.runs.embedding_io import Embedded
 
@@ -31,7 +31,7 @@ def search_images(
     gallery: Embedded,
     k: int,
     max_distance: float = np.inf,
-    second_look: SecondLook = "none",
+    second_look: Rerank = "none",
 ) -> list[dict[str, Any]]:
     """Find the nearest images of a gallery, by Euclidean distance; never the query itself, nor copies of it.
 
@@ -114,7 +114,7 @@ def _same_bytes(asked: str, file: str) -> bool:
 
 def neighbour_sheet(answers: Sequence[Mapping[str, Any]], path: str | Path) -> Path:
     """Draw queries, each in a row with its neighbours, and under each its class and distance."""
-    need("matplotlib", "a picture of neighbours")
+    require_package("matplotlib", "a picture of neighbours")
     from matplotlib.figure import Figure
 
     shown = answers[:MOST]

@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
+from jdml._paths import check_local, expand_user, json_of, wrap_read_errors
 from jdml.data import Dataset, ImageFiles
 from jdml.data.digits import NoSuchPartError
 from jdml.data.folder import image_named
 from jdml.data.source import read_source, trained_labelling
-from jdml.registry.places import as_written, at_home, check_local, json_of
 from jdml.report.embedding_stats import NO_CLASS
 from jdml.runs.embedding_io import read_embeddings
 from jdml.runs.log import RESOURCES
@@ -117,12 +117,12 @@ def read_runs(*places: str | Path) -> list[Run]:
     for each in places:
         check_local("run", each)
     there: dict[Path, Path] = {}
-    for place in map(at_home, places):
+    for place in map(expand_user, places):
         there.setdefault(place.resolve(), place)
     for place in there.values():
         if not place.exists():
             raise FileNotFoundError(f"run {place} does not exist")
-        with as_written(place):
+        with wrap_read_errors(place):
             here = list(_read(place))
             for run in here:
                 if not isinstance(run.seed, int | None):

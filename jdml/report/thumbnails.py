@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from jdml._optional_imports import require_package
 from jdml.data import ImageFiles
 from jdml.data.images import decode
-from jdml.registry.extras import need
 
 SIDES = (96, 72, 56, 40, 28)
 """Longest sides that are tried, until the pictures fit."""
@@ -19,7 +19,7 @@ ROOM = 3_000_000
 
 def picture_of(images: Any, row: int) -> Any:
     """Read one image of a data set; None if there is none to show."""
-    need("PIL", "drawing thumbnails")
+    require_package("PIL", "drawing thumbnails")
     from PIL import Image
 
     if isinstance(images, ImageFiles):

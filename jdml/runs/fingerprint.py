@@ -161,6 +161,8 @@ def _of_object(value: Any, above: frozenset[int]) -> Iterator[bytes]:
 def _of_function(function: types.FunctionType) -> list[Any]:
     """What a function's value depends on."""
     cells = [_cell(cell) for cell in function.__closure__ or ()]
+    if _is_of_library(function):  # optax's cosine makes a float of its steps at its first call
+        cells = [float(cell) if type(cell) is int else cell for cell in cells]
     parts: list[Any] = [cells, function.__defaults__, function.__kwdefaults__]
     if _is_of_library(function):
         return parts

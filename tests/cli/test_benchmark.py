@@ -43,10 +43,7 @@ def benchmark(jdml_main):
     [
         ("ccp --pooling max", "ablation"),
         # Methods and folds that tests/recipes and tests/training train, too.
-        pytest.param("eps", "conventional", marks=pytest.mark.slow),
         pytest.param("ccp", "conventional", marks=pytest.mark.slow),
-        pytest.param("mpa", "conventional", marks=pytest.mark.slow),
-        pytest.param("pfml", "conventional", marks=pytest.mark.slow),
         pytest.param(f"nir {FLOW}", "conventional", marks=pytest.mark.slow),
         pytest.param("ccp", "mlrc", marks=pytest.mark.slow),
     ],

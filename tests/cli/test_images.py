@@ -33,22 +33,6 @@ def test_recommended_recipe_run_is_not_extended(train_images, animals, tmp_path)
     assert "steps" in done[2]
 
 
-@pytest.mark.slow  # four runs of a method that tests/training trains, too
-@pytest.mark.parametrize(
-    ("typed", "augmented"),
-    [
-        ("--augmentation none", False),
-        ("--model small --freeze backbone --cached-views 2", True),
-    ],
-)
-def test_proxy_pools_are_augmented_like_batches(train_images, animals, tmp_path, typed, augmented):
-    words = ("--data-dir", animals, "--loss", "contrastive", "--method", "ccp", "--validation", 0.5)
-    code, _, err = train_images(*words, *typed.split(), "--out", tmp_path / "run")
-    assert code == 0, err
-    config = json.loads((tmp_path / "run" / "config.json").read_text())
-    assert config["callbacks"]["AlternatingProblems"].get("augment", True) == augmented
-
-
 # Weights
 
 

@@ -93,15 +93,7 @@ def test_device_count_divides_the_cpu(asked, there):
     assert re.match(rf"{there} 2 of {there}\b.*\b16\b", ended.stdout)
 
 
-@pytest.mark.parametrize(
-    "more",
-    [
-        "--loss proxy_anchor --validation .3",
-        # Less of the same.
-        pytest.param("", marks=pytest.mark.slow),
-        pytest.param("--schedule cosine", marks=pytest.mark.slow),
-    ],
-)
+@pytest.mark.parametrize("more", ["--loss proxy_anchor --validation .3", ""])
 def test_zero_steps_score_the_initial_network(jdml_command, tmp_path, more):
     words = ["train", "--dim", 4, "--quiet", "--out", tmp_path, *more.split()]
     done = jdml_command(*words, "--steps", 0)
@@ -112,23 +104,3 @@ def test_zero_steps_score_the_initial_network(jdml_command, tmp_path, more):
     if not more:
         assert jdml_command(*words, "--steps", 2).code == 0
         assert training.load(tmp_path).step == 2
-
-
-@pytest.mark.slow  # compiles a step of its own; ccp is trained in tests/training, too
-def test_ccp_trains(jdml_command, tmp_path):
-    done = jdml_command(
-        *"train --method ccp --validation .3 --proxies-per-class 2 --method-setting patience=1".split(),
-        *"--dim 2 --batch-size 8 --steps 2 --evaluate-every 1 --quiet --out".split(), tmp_path,
-    )  # fmt: skip
-    assert done.code == 0, done.err
-    config = json.loads((tmp_path / "config.json").read_text())
-    problems = config["callbacks"]["AlternatingProblems"]
-    assert problems.items() >= {"patience": 1, "anchor_first": True}.items()
-    assert (config["recipe"]["loss"]["normalize"], config["embedding"]["normalize"]) == (
-        "ball",
-        "ball",
-    )
-    trained = training.load(tmp_path)
-    assert trained.objective_params["proxies"].shape == (10, 2, 2)
-    vectors = trained.embed(np.zeros((1, 8, 8, 1), np.uint8))
-    assert np.linalg.norm(vectors) <= 1 + 1e-6

@@ -13,7 +13,7 @@ from experiments.letters import main as letters
 from experiments.letters.methods import METHODS as BY_LETTER
 from experiments.nir import decide
 from experiments.omniglot.methods import METHODS as BY_ALPHABET
-from experiments.pfml_needs import tables as pfml_tables
+from experiments.pfml_needs import main as pfml_needs
 from jdml.recipes import Method
 from jdml.recipes.config import Config
 from jdml.runs.results_store import read_results
@@ -113,7 +113,7 @@ def test_paired_differences_skip_settings_without_a_partner() -> None:
         for level, value in (("a", 0.5), ("b", 0.5 + gain))
     }
     runs["factors: start=b alpha=4-0"] = {"metrics": {"held out R@1": 0.0}}
-    assert "+3.0 [+0.5, +5.5] (3)" in pfml_tables.report(runs, ("factors",))
+    assert "+3.0 [+0.5, +5.5] (3)" in pfml_needs.report(runs, ("factors",))
 
 
 IDEAS = {

@@ -25,7 +25,7 @@ from typing import (
 import tyro
 
 from jdml import registry
-from jdml.registry.constraints import check_fields
+from jdml.ops.checks import check_fields
 
 Typed = dict[str, Any]
 """What was typed of a part of a recipe, by field."""
@@ -200,7 +200,7 @@ def _option(kind: Any, name: str, hint: Any, value: Any, own: Sequence[Any], sho
         aliases=ALIASES.get(name),
         help=text,
         help_behavior_hint="" if default is None else f"(default: {default})",
-        metavar=name.upper() if required else metavar,
+        metavar=name.upper() + " ..." * (get_origin(hint) is tuple) if required else metavar,
     )
     if required:
         return Required[Annotated[hint, tyro.conf.Positional, argument]]
