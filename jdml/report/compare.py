@@ -241,32 +241,25 @@ def comparison_records(comparison: Comparison) -> list[dict[str, Any]]:
     """
     records = []
     for row in comparison.rows:
+        numbers: dict[str, Any] = {}
+        for metric in comparison.metrics:
+            values, difference = row.values[metric], row.differences.get(metric)
+            numbers[metric] = float(np.mean(values)) if values else ""
+            numbers[f"{metric} runs"] = len(values)
+            numbers[f"{metric} std"] = float(np.std(values, ddof=1)) if len(values) > 1 else ""
+            for part, title in (("mean", ""), ("low", " low"), ("high", " high")):
+                value = math.nan if difference is None else getattr(difference, part)
+                numbers[f"{metric} difference{title}"] = "" if math.isnan(value) else value
+        numbers["seconds"] = "" if row.seconds is None else row.seconds
+        numbers["memory_mib"] = "" if row.memory is None else row.memory
         record: dict[str, Any] = {"run": row.name, "runs": len(row.runs)}
-        numbers = _numbers(row, comparison.metrics)
         for name in comparison.settings:
             value = row.settings[name]
-            taken = name in ("run", "runs") or name in numbers
+            title = f"setting {name}" if name in ("run", "runs") or name in numbers else name
             plain = isinstance(value, int | float) and not isinstance(value, bool)
-            record[f"setting {name}" if taken else name] = value if plain else setting_cell(value)
+            record[title] = value if plain else setting_cell(value)
         records.append(record | numbers)
     return records
-
-
-def _numbers(row: Row, metrics: Sequence[str]) -> dict[str, Any]:
-    """What a row's runs scored and took, by column."""
-    numbers: dict[str, Any] = {}
-    for metric in metrics:
-        values, difference = row.values[metric], row.differences.get(metric)
-        numbers[metric] = float(np.mean(values)) if values else ""
-        numbers[f"{metric} runs"] = len(values)
-        numbers[f"{metric} std"] = float(np.std(values, ddof=1)) if len(values) > 1 else ""
-        for part in ("mean", "low", "high"):
-            value = float("nan") if difference is None else getattr(difference, part)
-            name = "difference" if part == "mean" else f"difference {part}"
-            numbers[f"{metric} {name}"] = "" if math.isnan(value) else value
-    numbers["seconds"] = "" if row.seconds is None else row.seconds
-    numbers["memory_mib"] = "" if row.memory is None else row.memory
-    return numbers
 
 
 def is_share(metric: str) -> bool:

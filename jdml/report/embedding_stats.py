@@ -65,12 +65,7 @@ def score_neighbours(embeddings: Any, labels: Any, neighbours: Neighbours) -> Sc
 
 
 def hubs(indices: np.ndarray, most: int = 24) -> tuple[list[tuple[int, int]], float]:
-    """Find rows that are neighbours of too many, with their counts, and the skewness of all counts.
-
-    Example:
-        >>> hubs(np.array([[1], [0], [1], [1]]), most=1)[0]
-        [(1, 3)]
-    """
+    """Find rows that are neighbours of too many, with their counts, and the skewness of all counts."""
     counts = np.bincount(indices.reshape(-1), minlength=len(indices))
     order = np.argsort(-counts, kind="stable")[:most]
     spread = counts.std()
@@ -81,12 +76,7 @@ def hubs(indices: np.ndarray, most: int = 24) -> tuple[list[tuple[int, int]], fl
 def confused_pairs(
     indices: np.ndarray, labels: np.ndarray, most: int = 20
 ) -> list[tuple[int, int, int, float]]:
-    """Count the pairs of classes that are taken for each other: two labels, count, share.
-
-    Example:
-        >>> confused_pairs(np.array([[1], [0], [3], [2]]), np.array([0, 1, 2, 2]))
-        [(0, 1, 2, 1.0)]
-    """
+    """Count the pairs of classes that are taken for each other: two labels, count, share."""
     known, own, sizes = np.unique(labels, return_inverse=True, return_counts=True)
     own = own.reshape(-1)
     query, answer = np.repeat(own, indices.shape[1]), own[indices].reshape(-1)
@@ -108,13 +98,7 @@ def confused_pairs(
 def suspect_labels(
     indices: np.ndarray, labels: np.ndarray, agree: int = 5, least: int = 3
 ) -> np.ndarray:
-    """Find rows whose neighbours all say one other class: their labels may be wrong.
-
-    Example:
-        >>> near = np.array([[1, 2, 3], [0, 2, 3], [0, 1, 3], [4, 5, 6], [5, 6, 3], [4, 6, 3], [4, 5, 3]])
-        >>> suspect_labels(near, np.array([0, 0, 0, 0, 1, 1, 1]))
-        array([3])
-    """
+    """Find rows whose neighbours all say one other class: their labels may be wrong."""
     known, own, sizes = np.unique(labels, return_inverse=True, return_counts=True)
     own = own.reshape(-1)
     neighbours = own[indices]
@@ -239,8 +223,7 @@ def principal_axes(x: np.ndarray) -> tuple[np.ndarray, float]:
     centred = x - x.mean(0)
     values, vectors = np.linalg.eigh(centred.T @ centred)
     axes = vectors[:, ::-1][:, :2]
-    if axes.shape[1] < 2:
-        axes = np.concatenate([axes, np.zeros((len(axes), 2 - axes.shape[1]))], axis=1)
+    axes = np.pad(axes, ((0, 0), (0, 2 - axes.shape[1])))
     signs = np.sign(axes[np.abs(axes).argmax(0), np.arange(2)])
     total = max(float(values.clip(0).sum()), np.finfo(np.float64).tiny)
     return axes * np.where(signs == 0, 1, signs), float(values[::-1][:2].clip(0).sum() / total)

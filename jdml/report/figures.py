@@ -52,7 +52,7 @@ def scatter_grid(
         The path.
 
     Raises:
-        ValueError: if there are no panels, or points are not ``[N, 2]`` with ``[N]`` labels.
+        ValueError: if there are no panels.
     """
     require_package("matplotlib", "a figure")
     from matplotlib import colormaps
@@ -61,16 +61,6 @@ def scatter_grid(
 
     if not panels:
         raise ValueError("panels must hold at least one panel, got none")
-    for name, points, labels in panels:
-        if np.ndim(points) != 2 or np.shape(points)[1] != 2:
-            raise ValueError(
-                f"points of panel {name!r} must be [N, 2], got {list(np.shape(points))}"
-            )
-        if np.shape(labels) != (len(points),):
-            raise ValueError(
-                f"labels of panel {name!r} must have shape [N] = [{len(points)}], "
-                f"got {list(np.shape(labels))}"
-            )
     columns = columns or len(panels)
     rows = -(-len(panels) // columns)
     classes = np.unique(np.concatenate([labels for _, _, labels in panels]))

@@ -61,8 +61,7 @@ def html_report(
 
     Raises:
         FileNotFoundError: a run that is not there.
-        ValueError: a place that holds no run, ``most`` below 2 or another number below 0, or a baseline, metric or
-            labelling that there is not.
+        ValueError: a place that holds no run, or a baseline, metric or labelling that there is not.
 
     Implementation notes:
         10,000 embeddings with 1,000 pictures take some seconds and about 3 MB. Charts are drawn by the page's own
@@ -70,13 +69,6 @@ def html_report(
         a wheel of 33 MB, and none of them is operated by keyboard, read by a screen reader and dark at night.
     """
     check_local("out", out)
-    for name, value, least in (
-        ("most", most, 2),
-        ("thumbnails", thumbnails, 0),
-        ("looked", looked, 0),
-    ):
-        if value < least:
-            raise ValueError(f"{name} must be at least {least}, got {value}")
     comparison = compare_runs(as_runs(runs, data), metrics=metrics, baseline=baseline)
     order = runs_to_analyze(comparison)
     analyzed = [

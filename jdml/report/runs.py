@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from flax.traverse_util import flatten_dict
 
 from jdml._paths import check_local, expand_user, json_of, wrap_read_errors
 from jdml.data import Dataset, ImageFiles
@@ -140,7 +141,17 @@ def read_runs(*places: str | Path) -> list[Run]:
         settings = json.dumps(run.settings, sort_keys=True, default=str)
         key = number if run.path is None else (run.path.resolve(), run.seed, settings)
         once.setdefault(key, run)
-    return _with_own_names(list(once.values()))
+    runs = list(once.values())
+    names = [run.name for run in runs]
+    names = number_repeated(
+        [
+            f"{run.path.absolute().parent.name}/{run.name}"
+            if run.path is not None and names.count(run.name) > 1
+            else run.name
+            for run in runs
+        ]
+    )
+    return [replace(run, name=name) for run, name in zip(runs, names, strict=True)]
 
 
 def as_runs(runs: Any, data: Any = None) -> list[Run]:
@@ -319,15 +330,9 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and math.isfinite(value)
 
 
-def _flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested settings by dotted names."""
-    flat: dict[str, Any] = {}
-    for name, value in tree.items():
-        if isinstance(value, Mapping):
-            flat |= _flat(value, f"{prefix}{name}.")
-        else:
-            flat[f"{prefix}{name}"] = value
-    return flat
+def _flat(tree: Mapping[str, Any]) -> dict[str, Any]:
+    """Flatten nested settings to dotted names."""
+    return flatten_dict(dict(tree), sep=".")
 
 
 def _flat_scores(scores: Mapping[str, Any], prefix: str = "") -> dict[str, float]:
@@ -341,19 +346,6 @@ def _flat_scores(scores: Mapping[str, Any], prefix: str = "") -> dict[str, float
             if math.isfinite(value) and name not in ("step", "queries"):
                 flat[whole] = float(value)
     return flat
-
-
-def _with_own_names(runs: list[Run]) -> list[Run]:
-    """Put their folder's folder before names that are equal, or a number behind them."""
-    names = [run.name for run in runs]
-    longer = [
-        f"{run.path.absolute().parent.name}/{run.name}"
-        if run.path is not None and names.count(run.name) > 1
-        else run.name
-        for run in runs
-    ]
-    numbered = number_repeated(longer)
-    return [replace(run, name=name) for run, name in zip(runs, numbered, strict=True)]
 
 
 def number_repeated(names: Sequence[str]) -> list[str]:
