@@ -9,10 +9,19 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from jdml.report.runs import FILES, Run, number_repeated
-from jdml.report.tables import Paired, check_confidence, holm, mean_std, paired
+from jdml.report.tables import (
+    Paired,
+    check_confidence,
+    difference_cell,
+    duration,
+    holm,
+    is_share,
+    mean_std,
+    paired,
+    setting_cell,
+    size,
+)
 
-SHARE = re.compile(r"(^|[\s/])(R@\d+|P@1|RP|MAP@\w+|nDCG@\d+|NMI\+?)$")
-"""Metrics that are fractions, and are shown in percent."""
 FIRST = ("R@1", "MAP@R", "P@1", "NMI")
 """The metrics that a table shows where there are many."""
 MOST = 8
@@ -262,11 +271,6 @@ def comparison_records(comparison: Comparison) -> list[dict[str, Any]]:
     return records
 
 
-def is_share(metric: str) -> bool:
-    """Whether a metric is a fraction, shown in percent."""
-    return SHARE.search(metric) is not None
-
-
 def _value_cell(metric: str, row: Row) -> str:
     """Write mean ± standard deviation of a row, and of how many of its runs where some have no value."""
     values = row.values[metric]
@@ -278,55 +282,6 @@ def _value_cell(metric: str, row: Row) -> str:
         spread = f" ± {np.std(values, ddof=1):.2g}" if len(values) > 1 else ""
         cell = f"{np.mean(values):.4g}{spread}"
     return cell if len(values) == len(row.runs) else f"{cell} ({len(values)} of {len(row.runs)})"
-
-
-def difference_cell(metric: str, difference: Paired | None, missing: str = "–") -> str:
-    """Write a difference and its interval."""
-    if difference is None:
-        return missing
-    scale, form = (100.0, "+.1f") if is_share(metric) else (1.0, "+.3g")
-    text = format(scale * difference.mean, form)
-    if difference.seeds == 1:
-        return f"{text} (n = 1)"
-    return f"{text} [{scale * difference.low:{form}}, {scale * difference.high:{form}}]"
-
-
-def setting_cell(value: Any) -> str:
-    """Format a setting for a table."""
-    if value is None:
-        return "–"
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, list | tuple):
-        return " ".join(map(str, value)) or "–"
-    return f"{value:g}" if isinstance(value, float) else str(value)
-
-
-def duration(seconds: float | None) -> str:
-    """Seconds in words.
-
-    Example:
-        >>> duration(5.04), duration(130), duration(7325), duration(None)
-        ('5.0 s', '2 min 10 s', '2 h 2 min', '–')
-    """
-    if seconds is None:
-        return "–"
-    if seconds < 60:
-        return f"{seconds:.1f} s"
-    minutes, rest = divmod(int(seconds), 60)
-    return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
-
-
-def size(mebibytes: float | None) -> str:
-    """Memory in words.
-
-    Example:
-        >>> size(500.2), size(2048), size(None)
-        ('500 MiB', '2.0 GiB', '–')
-    """
-    if mebibytes is None:
-        return "–"
-    return f"{mebibytes:.0f} MiB" if mebibytes < 1024 else f"{mebibytes / 1024:.1f} GiB"
 
 
 def _groups(runs: Sequence[Run]) -> list[list[Run]]:

@@ -11,8 +11,8 @@ from jdml._optional_imports import require_package
 from jdml.models.tensors import replacing
 from jdml.report import embedding_stats as stats
 from jdml.report.compare import compare_runs
+from jdml.report.images import picture_of
 from jdml.report.runs import NOT_CURVES, as_runs
-from jdml.report.thumbnails import picture_of
 
 FRAMES = {
     "query": ("0.2", "solid", "query"),

@@ -11,12 +11,13 @@ from typing import Any
 from jdml._optional_imports import require_package
 from jdml._paths import check_local
 from jdml.models.tensors import write_text
-from jdml.report.compare import Comparison, compare_runs, comparison_table, setting_cell, verdict
+from jdml.report.compare import Comparison, compare_runs, comparison_table, verdict
 from jdml.report.embedding_stats import Projection
 from jdml.report.figures import curve, logged_metrics
+from jdml.report.images import ROOM
 from jdml.report.page_data import EmbeddingView, analyze_run, runs_to_analyze, to_json
 from jdml.report.runs import Run, as_runs
-from jdml.report.thumbnails import ROOM
+from jdml.report.tables import setting_cell
 
 PARTS = ("plot.js", "views.js", "page.js")
 POINTS = 1500

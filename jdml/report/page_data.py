@@ -11,8 +11,8 @@ from jdml.data import ImageFiles
 from jdml.report import embedding_stats as stats
 from jdml.report import method_panels
 from jdml.report.compare import Comparison
+from jdml.report.images import thumbnails
 from jdml.report.runs import Run
-from jdml.report.thumbnails import thumbnails
 from jdml.runs.inference import load
 
 NEAR = 8

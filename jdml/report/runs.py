@@ -1,4 +1,4 @@
-"""Read runs from their folders: settings, logs, scores; and find the images that they read."""
+"""Read runs from their folders: settings, logs, scores."""
 
 import json
 import math
@@ -12,9 +12,7 @@ from flax.traverse_util import flatten_dict
 
 from jdml._paths import check_local, expand_user, json_of, wrap_read_errors
 from jdml.data import Dataset, ImageFiles
-from jdml.data.digits import NoSuchPartError
 from jdml.data.folder import image_named
-from jdml.data.source import read_source, trained_labelling
 from jdml.report.embedding_stats import NO_CLASS
 from jdml.runs.embedding_io import read_embeddings
 from jdml.runs.log import RESOURCES
@@ -43,8 +41,6 @@ OF_THE_LOOP = ("embedding", "fingerprint", "fit", "callbacks", "started", "versi
 HELD_OUT = "validation"
 """What comes before the scores of a benchmark's models while it goes on: of the classes that they do not see."""
 NOT_CURVES = ("seconds", "step")
-SCORED = ("test", "query", "val", "all")
-"""Parts of a data set; a report shows the first of which there is one."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -363,71 +359,3 @@ def number_repeated(names: Sequence[str]) -> list[str]:
             tried = f"{name} ({number})"
         numbered.append(tried)
     return numbered
-
-
-def attach_images(
-    run: Run, source: str | None = None, data_dir: Path | None = None
-) -> tuple[Run, str]:
-    """Give a run the images that it was scored on and those that it was trained on, as far as they are at hand.
-
-    Example:
-        >>> attach_images(Run("a run in memory"))[1]
-        ''
-    """
-    if run.data is not None or not run.trained:
-        return run, ""
-    config = run.config
-    options = config.get("benchmark", config)
-    name = options.get("dataset", options.get("data"))
-    there = config.get("started", {}).get("data_dir") or options.get("data_dir")
-    folder = data_dir or (Path(there) if there else None)
-    own = str(folder) if name == "folder" and folder else name
-    if source is None and own is None:
-        return run, "it does not say what images it read: source names them"
-    try:
-        scored = _read_part(source or own, folder, config, SCORED)
-    except (FileNotFoundError, ValueError, TypeError) as error:
-        return run, f"its images are not at hand ({error}): source or data_dir names them"
-    with_scored = replace(run, data=scored)
-    try:
-        return replace(with_scored, train=_trained(own, folder, config)), ""
-    except (FileNotFoundError, ValueError, TypeError):
-        return with_scored, ""  # proxies are then shown without what they stand for
-
-
-def _read_part(text: str, folder: Path | None, config: Any, splits: Sequence[Any]) -> Dataset:
-    """Read the first part of a data set of which there is one."""
-    missing: list[NoSuchPartError] = []
-    for split in splits:
-        try:
-            images = read_source(text, folder, split=split, config=config).images
-        except NoSuchPartError as error:
-            missing.append(error)
-            continue
-        if isinstance(images, Dataset):
-            return images
-        files = ImageFiles(images)
-        return Dataset(Path(text).name, files, np.zeros(len(files), np.int32))
-    raise missing[0]
-
-
-def _trained(text: str | None, folder: Path | None, config: Any) -> Dataset:
-    """The training part, by the labels that were trained on, numbered as the run numbered them."""
-    options = config.get("benchmark", {})
-    if (
-        text is None
-        or options.get("protocol") in ("mlrc", "ablation")
-        or options.get("method") == "ccp"
-    ):
-        raise ValueError("the run does not say which classes it was trained on")
-    part = _read_part(text, folder, config, ("train",))
-    view = trained_labelling(config)
-    part = part.relabel(view) if view is not None and view in part.views else part
-    names = config.get("embedding", {}).get("class_names") or []
-    own = next((part.class_names[v] for v in part.class_names if part.views[v] is part.labels), ())
-    if names and own and list(own) != list(names):
-        place = {name: number for number, name in enumerate(names)}
-        known = np.array([own[label] in place for label in part.labels])
-        part = part.select(known)
-        return replace(part, labels=np.array([place[own[label]] for label in part.labels]))
-    return part

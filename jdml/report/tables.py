@@ -1,9 +1,13 @@
-"""Tables of results: means with their standard deviations, in Markdown."""
+"""Tables of results: means with their standard deviations, paired differences, cells, Markdown."""
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+
+SHARE = re.compile(r"(^|[\s/])(R@\d+|P@1|RP|MAP@\w+|nDCG@\d+|NMI\+?)$")
+"""Metrics that are fractions, and are shown in percent."""
 
 
 def mean_std(values: Sequence[float], *, scale: float = 100.0, digits: int = 1) -> str:
@@ -232,3 +236,57 @@ def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
         for line in lines
     ]
     return "".join(f"| {line} |\n" for line in padded)
+
+
+def is_share(metric: str) -> bool:
+    """Return whether a metric is a fraction, shown in percent."""
+    return SHARE.search(metric) is not None
+
+
+def difference_cell(metric: str, difference: Paired | None, missing: str = "–") -> str:
+    """Write a difference and its interval."""
+    if difference is None:
+        return missing
+    scale, form = (100.0, "+.1f") if is_share(metric) else (1.0, "+.3g")
+    text = format(scale * difference.mean, form)
+    if difference.seeds == 1:
+        return f"{text} (n = 1)"
+    return f"{text} [{scale * difference.low:{form}}, {scale * difference.high:{form}}]"
+
+
+def setting_cell(value: Any) -> str:
+    """Format a setting for a table."""
+    if value is None:
+        return "–"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, list | tuple):
+        return " ".join(map(str, value)) or "–"
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def duration(seconds: float | None) -> str:
+    """Write seconds in words.
+
+    Example:
+        >>> duration(5.04), duration(130), duration(7325), duration(None)
+        ('5.0 s', '2 min 10 s', '2 h 2 min', '–')
+    """
+    if seconds is None:
+        return "–"
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(int(seconds), 60)
+    return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
+
+
+def size(mebibytes: float | None) -> str:
+    """Write memory in words.
+
+    Example:
+        >>> size(500.2), size(2048), size(None)
+        ('500 MiB', '2.0 GiB', '–')
+    """
+    if mebibytes is None:
+        return "–"
+    return f"{mebibytes:.0f} MiB" if mebibytes < 1024 else f"{mebibytes / 1024:.1f} GiB"

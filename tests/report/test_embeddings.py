@@ -13,8 +13,8 @@ import jdml
 from jdml import flows, report
 from jdml.data import Dataset, ImageFiles
 from jdml.report import Run
+from jdml.report.images import thumbnails
 from jdml.report.method_panels import panels
-from jdml.report.thumbnails import thumbnails
 
 Image = pytest.importorskip("PIL.Image", reason="thumbnails are drawn with Pillow")
 
