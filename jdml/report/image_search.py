@@ -9,8 +9,8 @@ import numpy as np
 
 from jdml._optional_imports import require_package
 from jdml.data.folder import image_named
+from jdml.data.image_discovery import RealFiles, same_content
 from jdml.data.images import decode
-from jdml.data.walk import RealFiles, same_content
 from jdml.metrics import nearest
 from jdml.metrics.reranking import look_again
 from jdml.ops.checks import Rerank

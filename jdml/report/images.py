@@ -12,8 +12,8 @@ import numpy as np
 from jdml._optional_imports import require_package
 from jdml.data import Dataset, ImageFiles
 from jdml.data.digits import NoSuchPartError
+from jdml.data.image_source import read_source, trained_labelling
 from jdml.data.images import decode
-from jdml.data.source import read_source, trained_labelling
 from jdml.report.runs import Run
 
 SIDES = (96, 72, 56, 40, 28)
