@@ -381,11 +381,8 @@ def _select_metrics(metrics: Sequence[str], wanted: Sequence[str]) -> list[str]:
         fitting = [metric for metric in metrics if name in (metric, kinds[metric])]
         if not fitting:
             raise ValueError(f"metrics must be among {', '.join(metrics) or 'none'}, got {name!r}")
-        selected += (
-            fitting
-            if name in metrics or not held_out
-            else [metric for metric in fitting if metric in held_out]
-        )
+        validation = [metric for metric in fitting if metric in held_out]
+        selected += fitting if name in fitting or not validation else validation
     if wanted:
         return list(dict.fromkeys(selected))
     metrics = held_out or metrics

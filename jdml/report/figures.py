@@ -82,18 +82,9 @@ def scatter_grid(
         if i % columns == 0 and i // columns < len(row_titles):
             axes.set_ylabel(row_titles[i // columns])
     figure.suptitle(title)
-    marks = [
-        Line2D(
-            [],
-            [],
-            marker="o",
-            linestyle="",
-            color=color,
-            label=literal(stats.label_name(class_names, label)),
-        )
-        for label, color in zip(classes, colors, strict=True)
-    ]
-    figure.legend(handles=marks, loc="outside right center", frameon=False)
+    marks = [Line2D([], [], marker="o", linestyle="", color=color) for color in colors]
+    names = [literal(stats.label_name(class_names, label)) for label in classes]
+    figure.legend(marks, names, loc="outside right center", frameon=False)
     return save_figure(figure, path)
 
 
