@@ -13,24 +13,7 @@ LAST_TRAINING_CLASS = 98
 
 
 def read_cars(data_dir: str | Path | None) -> Listing:
-    """Read the annotations of Cars196.
-
-    Models 1…98 train (8,054 images), 99…196 test (8,131).
-
-    Args:
-        data_dir: the folder with ``cars_annos.mat`` and ``car_ims/``, or one in which TensorFlow
-            Datasets has prepared ``cars196``.
-
-    Returns:
-        The listing, with the view ``class``.
-
-    Raises:
-        FileNotFoundError: if the file is missing.
-        ValueError: if it is damaged, or a row of it is wrong.
-
-    Reference:
-        Krause et al. 3D object representations for fine-grained categorization. 3dRR 2013.
-    """
+    """Read the annotations of Cars196."""
     folder = data_folder("cars", data_dir)
     if prepared(folder, "cars"):
         records, columns, known = read_prepared(folder, "cars", {"class": "label"})

@@ -52,22 +52,7 @@ class Images(NamedTuple):
 def read_columns(
     files: Sequence[Path], image: str | None = None, label: str | None = None
 ) -> Images:
-    """Read the labels of tables; of the images no more than how many there are.
-
-    Args:
-        files: tables, Parquet or Arrow.
-        image: the column of the images, as bytes or as Hugging Face has them. None: ``image``, else the only one.
-        label: the column of the labels, integers, ``ClassLabel`` or strings. None: ``label``, else the only
-            ``ClassLabel``, else the only column of integers or strings.
-
-    Returns:
-        The rows of all files in their order.
-
-    Raises:
-        MissingLibraryError: pyarrow is not installed.
-        TypeError: a column of another kind; labels of two kinds.
-        ValueError: no such column, naming those there are; no row; a row without a label; a file that is damaged.
-    """
+    """Read the labels of tables; of the images no more than how many there are."""
     tables = [table for table in map(open_table, files) if len(table)]
     if not tables:
         raise ValueError(f"{files[0]} must hold at least one row, got none")
@@ -93,19 +78,7 @@ def read_columns(
 
 
 def tables_in(path: Path) -> list[tuple[str, Path]]:
-    """The tables that a path stands for, each with its part of the data.
-
-    Args:
-        path: a Parquet or Arrow file; a folder of Parquet files, named after parts (``train-00000-of-00002.parquet``)
-            or in folders that are, perhaps in ``data/``, as Hugging Face's hub has them; or what ``save_to_disk``
-            wrote.
-
-    Returns:
-        Parts, ``""`` where there is one alone, and files; nothing for any other path.
-
-    Raises:
-        ValueError: files that are named after no part beside some that are.
-    """
+    """The tables that a path stands for, each with its part of the data."""
     if path.suffix.lower() in TABLES and path.is_file():
         return [("", path)]
     if not path.is_dir():
@@ -183,21 +156,7 @@ def _holds_labels(kind: Any) -> bool:
 
 
 def labels_of(where: str, name: str, column: Any, names: Sequence[str] | None) -> np.ndarray:
-    """A column of labels as numbers or names.
-
-    Args:
-        where: the file, for messages.
-        name: the column's.
-        column: a ``ChunkedArray`` of Arrow.
-        names: of the numbers, where they have names.
-
-    Returns:
-        Integers or strings ``[N]``.
-
-    Raises:
-        TypeError: neither integers nor strings.
-        ValueError: a row without a label, or with a number that has no name.
-    """
+    """A column of labels as numbers or names."""
     import pyarrow.types as types
 
     if types.is_dictionary(column.type):

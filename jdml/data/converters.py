@@ -207,14 +207,7 @@ def from_rows(
 
 
 def _of_rows(rows: Rows, classes: Classes | None, view: str, transform: Crops | None) -> Dataset:
-    """Rows as a data set: arrays stacked, all else as files.
-
-    Args:
-        rows: at least one.
-        classes: where they are known.
-        view: what they are called.
-        transform: as typed.
-    """
+    """Rows as a data set: arrays stacked, all else as files."""
     if not len(rows):
         raise ValueError(f"{rows} must hold at least one row, got none")
     if classes is not None and len(classes.labels) != len(rows):

@@ -97,15 +97,7 @@ def is_tensor(value: Any) -> bool:
 
 
 def as_host(name: str, value: Any) -> np.ndarray:
-    """What any library calls an array as NumPy's; a tensor wherever it lies, whether it is learned or not.
-
-    Args:
-        name: the argument's name, for error messages.
-        value: an array, a list, a tensor.
-
-    Raises:
-        TypeError: an array with a mask, whose numbers under it would count.
-    """
+    """What any library calls an array as NumPy's; a tensor wherever it lies, whether it is learned or not."""
     if np.ma.is_masked(value):
         raise TypeError(
             f"{name} must be an array without a mask: leave the masked rows out, or fill them (filled)"
@@ -161,15 +153,7 @@ CHANNELS = (1, 3, 4)
 
 
 def check_channels(name: str, images: Any) -> None:
-    """Refuse images whose channels come before height and width.
-
-    Args:
-        name: the argument's name.
-        images: an array; anything else is left alone.
-
-    Raises:
-        ValueError: if they look like ``[N, C, H, W]``.
-    """
+    """Refuse images whose channels come before height and width."""
     shape = tuple(getattr(images, "shape", ()))
     if len(shape) == 4 and shape[1] in CHANNELS and shape[2] > 4 and shape[3] > 4:
         raise ValueError(
@@ -200,17 +184,7 @@ def _selected(images: Any, rows: np.ndarray) -> Any:
 
 
 def as_labels(name: str, labels: np.ndarray, size: int | None = None) -> np.ndarray:
-    """Labels as int32 ``[N]``.
-
-    Args:
-        name: the argument's name, for error messages.
-        labels: integers ≥ 0, ``[N]``.
-        size: N, where it is known.
-
-    Raises:
-        TypeError: if the labels are not integers.
-        ValueError: if they are not of shape ``[N]``, or one is negative or beyond int32.
-    """
+    """Labels as int32 ``[N]``."""
     labels = as_host(name, labels)
     if not np.issubdtype(labels.dtype, np.integer):
         names = (

@@ -10,22 +10,7 @@ SPLITS = ("train", "test", "all")
 
 
 def load_digits(data_dir: str | None = None, split: str = "train") -> Dataset:
-    """Load the 8×8 digits (a part of UCI's optical recognition of handwritten digits).
-
-    Grey values 0…16 are brought to 0…255 (``round(value · 255 / 16)``), uint8. The split is fixed and
-    stratified: a third of each digit (rounded) tests, the rest trains, and the rows keep their
-    original order.
-
-    Args:
-        data_dir: not used: the data is a part of scikit-learn.
-        split: ``"train"`` (1,198 images), ``"test"`` (599) or ``"all"``.
-
-    Returns:
-        A data set with images ``[N, 8, 8, 1]``, labelled by digit, with views ``digit`` and ``parity``.
-
-    Raises:
-        ValueError: if there is no such split.
-    """
+    """Load the 8×8 digits (a part of UCI's optical recognition of handwritten digits)."""
     require_package("sklearn", "the data set digits, a part of scikit-learn,")
     from sklearn.datasets import load_digits as read
 

@@ -28,30 +28,7 @@ UNLABELED = ("unlabeled", "unlabelled", "unsup", "unsupervised")
 
 
 def read_folder(data_dir: str | Path | None) -> Listing:
-    """Read a folder of classes, in the order of the classes' names, numbers in them as numbers.
-
-    The first half of the classes trains (the larger one, if their number is odd), the others test. Where one half has
-    less than a quarter of the images, every second class by its number of images tests instead, and a note says so.
-
-    A folder that holds parts, ``train/`` and ``val/`` or ``test/`` (or ``query/`` and ``gallery/``), is read as what
-    it says: each of them holds classes. ``unlabeled/`` beside them is left out; any other folder of images is refused.
-    A folder around the classes, such as ``images/``, or ``train/`` in ``train/``, is looked into.
-
-    Args:
-        data_dir: the folder. Each folder in it is a class; images lie in it at any depth, and through links; where all
-            of a class lie in several folders in it, a note says so. Hidden files and folders, ``__MACOSX``, and files
-            that are no images by their suffix are passed over, the latter counted. Or a ``.csv`` file, see
-            ``read_table``; a Parquet file, a folder of such without images, or what Hugging Face's ``save_to_disk``
-            wrote, see ``tables_in``; or ``module:name``, see ``read_pointer``.
-
-    Returns:
-        The listing, with the view ``class``.
-
-    Raises:
-        FileNotFoundError: if there is no such folder.
-        ValueError: if there is no class in it, or a class without images, or it cannot be told what is a part and what
-            is a class, or one file lies in two of them; the message names it.
-    """
+    """Read a folder of classes, in the order of the classes' names, numbers in them as numbers."""
     root = data_folder("folder", data_dir)
     if root.suffix.lower() in ENDINGS and not root.is_dir():
         return read_table(root)
@@ -103,20 +80,7 @@ def tables_of(root: Path) -> list[tuple[str, Path]]:
 
 @cache
 def read_pointer(pointer: str) -> Listing:
-    """Read what a name of a user's module stands for; modules are looked for in the working directory, too.
-
-    Args:
-        pointer: ``"module:name"``, a :class:`jdml.data.Dataset` or what ``from_huggingface``, ``from_torch`` or
-            ``from_rows`` take; a dictionary of such by part (``train``, ``val``, ``test``); or a function that returns
-            it.
-
-    Returns:
-        The listing, with the view ``class``.
-
-    Raises:
-        TypeError: anything else.
-        ValueError: no such module, or no such name in it; a part of another name; what the module raises.
-    """
+    """Read what a name of a user's module stands for; modules are looked for in the working directory, too."""
     made = import_user_object(pointer)
     made = call_user_object(pointer, made) if callable(made) else made
     if not isinstance(made, Mapping):
@@ -137,11 +101,7 @@ def _rows_of(pointer: str) -> dict[str, Readable]:
 
 
 def image_named(name: str) -> Readable:
-    """The image that a name stands for: a row of a table, ``FILE[ROW]``, one of ``module:name``, or a file.
-
-    Raises:
-        ValueError: a module that cannot be imported, or has no such row.
-    """
+    """The image that a name stands for: a row of a table, ``FILE[ROW]``, one of ``module:name``, or a file."""
     row = row_named(name)
     if row is not None:
         return row
@@ -207,16 +167,7 @@ def _holders(root: Path, notes: list[str], others: Counter[str]) -> Iterator[tup
 
 
 def check_apart(name: str, folder: Path, root: Path) -> None:
-    """Refuse a folder among classes, as one of which it would be read the next time.
-
-    Args:
-        name: what the folder is called in the message.
-        folder: the folder.
-        root: that of the images; what lies beside its parts is no class.
-
-    Raises:
-        ValueError: a folder that lies among the classes, or is that of the images.
-    """
+    """Refuse a folder among classes, as one of which it would be read the next time."""
     inside, around = (expand_user(place).absolute().resolve() for place in (folder, root))
     if not around.is_dir() or not inside.is_relative_to(around):
         return
@@ -229,11 +180,7 @@ def check_apart(name: str, folder: Path, root: Path) -> None:
 
 
 def _check_classes_above(places: Sequence[Path]) -> None:
-    """Refuse parts below classes, which would be read as one.
-
-    Raises:
-        ValueError: naming a class and its parts.
-    """
+    """Refuse parts below classes, which would be read as one."""
     for place in places:
         inside = subfolders(place)
         parts = {_part(folder.name) for folder in inside} - {""}
@@ -247,11 +194,7 @@ def _check_classes_above(places: Sequence[Path]) -> None:
 def _tell_the_rest(
     root: Path, parts: dict[Path, str], rest: Sequence[Path], notes: list[str], others: Counter[str]
 ) -> None:
-    """What lies beside parts: nothing that could be a class.
-
-    Raises:
-        ValueError: a folder of images.
-    """
+    """What lies beside parts: nothing that could be a class."""
     unknown = []
     for place in rest:
         images, unread = image_files(place)
@@ -311,11 +254,7 @@ def _left_out(place: Path, images: Sequence[Path]) -> str:
 
 
 def _inner(place: Path, part: str) -> Path:
-    """Where the classes of a part lie: in it, or in a folder of the same name or ``images/`` in it.
-
-    Raises:
-        ValueError: folders of classes beside folders around classes.
-    """
+    """Where the classes of a part lie: in it, or in a folder of the same name or ``images/`` in it."""
     inside = subfolders(place)
     around = next((inner for inner in inside if _is_around(inner)), None)
     if around is None:

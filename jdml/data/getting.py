@@ -123,14 +123,7 @@ def _leave_gpu() -> None:
 
 
 def _check_network(hosts: Mapping[str, int]) -> None:
-    """Tell at once what tfds tells after minutes: that no host answers.
-
-    Args:
-        hosts: their ports.
-
-    Raises:
-        OSError: none answers, and no proxy stands between.
-    """
+    """Tell at once what tfds tells after minutes: that no host answers."""
     errors = []
     for host, port in hosts.items():
         try:

@@ -51,24 +51,7 @@ def read_source(
     view: str | None = None,
     config: Mapping[str, Any] | None = None,
 ) -> Source:
-    """Read what a user named: a folder, an image, a ``.csv`` or Parquet file, or a data set with its folder.
-
-    Args:
-        source: a path, the name of a data set, ``NAME:FOLDER``, or ``module:name`` of a user's own.
-        data_dir: the folder of a data set that was given by its name alone.
-        split: which part. Of the data set that the run was trained on it is the run's: no image that it was trained on
-            is in another part.
-        view: the labelling; by default the run's, else the first.
-        config: the run's configuration.
-
-    Returns:
-        The source.
-
-    Raises:
-        FileNotFoundError: a path that is not there.
-        ValueError: what is neither path nor data set; a part that is not there (:class:`NoSuchPartError`), or that
-            would not be the run's.
-    """
+    """Read what a user named: a folder, an image, a ``.csv`` or Parquet file, or a data set with its folder."""
     config = config or {}
     path = expand_user(source)
     name, colon, folder = source.partition(":")
@@ -93,15 +76,7 @@ def read_source(
 
 
 def check_data_dir(source: str, data_dir: Path | None) -> None:
-    """Refuse a typed ``--data-dir`` that would not be read.
-
-    Args:
-        source: as of :func:`read_source`.
-        data_dir: as typed.
-
-    Raises:
-        ValueError: a folder beside what says itself where it lies.
-    """
+    """Refuse a typed ``--data-dir`` that would not be read."""
     if data_dir is not None and not (source in DATASETS and DATASETS[source].needs_folder):
         raise ValueError(
             f"--data-dir is the folder of a data set that is given by its name alone, such as cub; {source} needs none"

@@ -229,17 +229,7 @@ def named_if_bad(file: Readable) -> Iterator[None]:
 
 
 def decode(content: bytes) -> "Image":
-    """An image file of any kind that Pillow reads, as an upright RGB image.
-
-    Args:
-        content: the bytes of the file.
-
-    Returns:
-        The image, mode ``"RGB"``, transparency laid over white, turned as its EXIF data say.
-
-    Raises:
-        Exception: of Pillow's many kinds, if the bytes are not a whole image.
-    """
+    """An image file of any kind that Pillow reads, as an upright RGB image."""
     require_package("PIL", "decoding images")
     from PIL import Image, ImageOps, UnidentifiedImageError
 
@@ -328,11 +318,7 @@ def _eight_bits(image: "Image") -> "Image":
 
 
 def _full_range(image: "Image") -> "Image":
-    """A colour image of 16 bits, of which Pillow gives the upper eight, by the bits that it uses.
-
-    Raises:
-        ValueError: it uses twelve or fewer, of which too little is left.
-    """
+    """A colour image of 16 bits, of which Pillow gives the upper eight, by the bits that it uses."""
     bands = len(image.getbands())
     coloured = [band for band in image.getbands() if band != "A"]
     most = max(int(image.getchannel(band).getextrema()[1]) for band in coloured)  # type: ignore[arg-type]

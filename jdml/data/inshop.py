@@ -21,27 +21,7 @@ STATUSES = ("train", "query", "gallery")
 
 
 def read_inshop(data_dir: str | Path | None) -> Listing:
-    """Read the partition of In-shop.
-
-    3,997 items train (25,882 images); 3,985 others test: each of 14,218 queries is searched in a
-    gallery of 12,612 images. ``test`` is the queries, then the gallery; all three number the items
-    alike.
-
-    Args:
-        data_dir: the folder with ``list_eval_partition.txt``, or with ``Eval/`` that holds it; images in
-            ``img/``, there or in ``Img/``.
-
-    Returns:
-        The listing, with the view ``item``.
-
-    Raises:
-        FileNotFoundError: if the list is missing.
-        ValueError: if a line of it is broken; the message names file and line.
-
-    Reference:
-        Liu et al. DeepFashion: powering robust clothes recognition and retrieval with rich
-        annotations. CVPR 2016.
-    """
+    """Read the partition of In-shop."""
     place = find_folder("inshop", data_folder("inshop", data_dir), PLACES, (PARTITION,))
     path = place / PARTITION
     root = place.parent if place.name in ("Eval", "Anno") else place

@@ -248,15 +248,7 @@ def _places(listing: Listing, ids: np.ndarray, rows: np.ndarray) -> list[Place]:
 
 
 def unlike_published(name: str, parts: Mapping[str, Dataset]) -> tuple[str, ...]:
-    """A line for each split of a data set whose counts are not the published ones.
-
-    Args:
-        name: the data set's name, as for ``load``.
-        parts: its splits by name.
-
-    Returns:
-        The lines; none where nothing is published.
-    """
+    """A line for each split of a data set whose counts are not the published ones."""
     published = DATASETS[name].published if name in DATASETS else {}
     return _other_counts(
         [
@@ -278,14 +270,7 @@ def _other_counts(parts: Sequence[Part]) -> tuple[str, ...]:
 
 
 def alone(ids: np.ndarray) -> tuple[str, ...]:
-    """A line if classes have a single image each.
-
-    Args:
-        ids: the class of each image.
-
-    Returns:
-        The line, or nothing.
-    """
+    """A line if classes have a single image each."""
     classes, counts = np.unique(ids, return_counts=True)
     single = int((counts == 1).sum())
     if not single:

@@ -56,12 +56,7 @@ def in_one_form(label: str) -> str:
 
 
 def by_number(name: str) -> tuple[list[str | int], str]:
-    """The place of a name among others: numbers in it count as numbers.
-
-    Example:
-        >>> sorted(["10", "9", "b2", "b10", "a"], key=by_number)
-        ['9', '10', 'a', 'b2', 'b10']
-    """
+    """The place of a name among others: numbers in it count as numbers."""
     words = re.split("([0-9]+)", name)
     return [int(word) if odd % 2 else word for odd, word in enumerate(words)], name
 
@@ -80,20 +75,7 @@ def as_listing(
     others: Counter[str] | None = None,
     notes: Sequence[str] = (),
 ) -> Listing:
-    """Make a listing whose classes are numbered in the order of their names.
-
-    Args:
-        rows: the files.
-        repeats: whether a file may be there twice with the same label in the same part; it is then taken once.
-        others: files of other kinds that were passed over.
-        notes: lines about what was passed over.
-
-    Returns:
-        The listing, with the view ``class``.
-
-    Raises:
-        ValueError: a file that is there twice, naming both; parts that do not go together.
-    """
+    """Make a listing whose classes are numbered in the order of their names."""
     others = others or Counter()
     once = _each_once(rows, repeats)
     twice = len(rows) - len(once)

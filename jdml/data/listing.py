@@ -56,17 +56,7 @@ class Listing:
     def dataset(
         self, split: str, *, transform: Crops | None = None, check_files: bool = True
     ) -> Dataset:
-        """One split, its classes numbered 0, 1, … in the order of their ids.
-
-        Args:
-            split: one of the splits.
-            transform: how images are cut to one size, by default ``conventional(224)``.
-            check_files: refuse to go on if image files are missing.
-
-        Raises:
-            FileNotFoundError: if image files are missing: how many, and the first few.
-            ValueError: if there is no such split.
-        """
+        """One split, its classes numbered 0, 1, … in the order of their ids."""
         check_split(split, tuple(self.splits))
         rows = self.splits[split]
         files = [self.files[row] for row in rows]
@@ -110,11 +100,7 @@ def first(names: Sequence[str]) -> str:
 
 
 def data_folder(name: str, data_dir: str | Path | None) -> Path:
-    """The folder that a user gave.
-
-    Raises:
-        ValueError: if none was given.
-    """
+    """The folder that a user gave."""
     if data_dir is None:
         raise ValueError(f"data_dir must be the folder of the {name} files, got None")
     check_local("data_dir", data_dir)
@@ -122,11 +108,7 @@ def data_folder(name: str, data_dir: str | Path | None) -> Path:
 
 
 def find_folder(name: str, folder: Path, inside: Sequence[str], files: Sequence[str]) -> Path:
-    """The folder that holds the lists: the one given, or one of the original's names in it.
-
-    Raises:
-        FileNotFoundError: if a list is missing; the message names it.
-    """
+    """The folder that holds the lists: the one given, or one of the original's names in it."""
     places = [folder, *(folder / part for part in inside)]
     place = next((p for p in places if any((p / file).is_file() for file in files)), folder)
     gone = [file for file in files if not (place / file).is_file()]
@@ -138,18 +120,7 @@ def find_folder(name: str, folder: Path, inside: Sequence[str], files: Sequence[
 def read_lines(
     path: Path, fields: Sequence[str], *, skip: int = 0
 ) -> Iterator[tuple[str, list[str]]]:
-    """The lines of a list file: where each stands (``file:line``) and its fields.
-
-    Fields are separated by white space; the last one may hold some. Empty lines are passed over.
-
-    Args:
-        path: the file, UTF-8, with or without a byte-order mark.
-        fields: the fields' names, for error messages.
-        skip: lines of header.
-
-    Raises:
-        ValueError: if the file is not text or a line has fewer fields; the message names the line.
-    """
+    """The lines of a list file: where each stands (``file:line``) and its fields."""
     try:
         lines = path.read_text(encoding="utf-8-sig").split("\n")
     except UnicodeDecodeError as error:
@@ -164,22 +135,14 @@ def read_lines(
 
 
 def integer(where: str, name: str, text: str) -> int:
-    """A number ≥ 0 of a list file.
-
-    Raises:
-        ValueError: if it is none.
-    """
+    """A number ≥ 0 of a list file."""
     if not (text.isascii() and text.isdigit()):
         raise ValueError(f"{where}: {name} must be an integer ≥ 0, got {text!r}")
     return int(text)
 
 
 def image_path(where: str, text: str) -> str:
-    """A path of a list file, relative to the folder of the images.
-
-    Raises:
-        ValueError: if it leads out of that folder.
-    """
+    """A path of a list file, relative to the folder of the images."""
     path = PurePosixPath(text)
     if path.is_absolute() or ".." in path.parts or "\\" in text:
         raise ValueError(f"{where}: expected a path inside the folder of the images, got {text!r}")
@@ -187,11 +150,7 @@ def image_path(where: str, text: str) -> str:
 
 
 def put_once(where: str, table: dict[Any, Any], key: Any, value: Any, name: str) -> None:
-    """Add a row to a table.
-
-    Raises:
-        ValueError: if the key is there already.
-    """
+    """Add a row to a table."""
     if key in table:
         raise ValueError(f"{where}: {name} {key} is there twice")
     table[key] = value

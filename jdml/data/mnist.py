@@ -24,25 +24,7 @@ LARGEST = 1 << 30
 
 
 def load_mnist(data_dir: str | Path | None, split: str = "train") -> Dataset:
-    """Load MNIST: 60,000 training and 10,000 test images, 28×28.
-
-    Args:
-        data_dir: a folder with the four IDX files (``train-images-idx3-ubyte``,
-            ``train-labels-idx1-ubyte``, ``t10k-images-idx3-ubyte``, ``t10k-labels-idx1-ubyte``; each
-            unpacked or with ``.gz``), or one in which TensorFlow Datasets has prepared MNIST as
-            array_record (it has a folder ``mnist/VERSION``), or Colab's ``sample_data``:
-            ``mnist_train_small.csv``, 20,000 of the training images, and ``mnist_test.csv``.
-        split: ``"train"``, ``"test"``, or ``"all"``: train, then test.
-
-    Returns:
-        A data set with uint8 images ``[N, 28, 28, 1]``, ink bright, labelled by digit, with views
-        ``digit`` and ``parity``.
-
-    Raises:
-        FileNotFoundError: if the folder holds none of these; the message says what is expected where.
-        ValueError: if there is no such split, or a file is not what its name says; the message
-            names the file, and of a table the line.
-    """
+    """Load MNIST: 60,000 training and 10,000 test images, 28×28."""
     check_split(split, SPLITS)
     folder = data_folder("mnist", data_dir)
     parts = [part for part in _PREFIXES if split in (part, "all")]
@@ -57,21 +39,7 @@ def load_mnist(data_dir: str | Path | None, split: str = "train") -> Dataset:
 
 
 def read_idx(path: Path, rank: int) -> np.ndarray:
-    """Read one IDX file of unsigned bytes.
-
-    The format: two zero bytes, the type (8 = unsigned byte), the rank, each dimension as a
-    big-endian 32-bit integer, then the values in C order.
-
-    Args:
-        path: the file; gzipped if its name ends in ``.gz``.
-        rank: the number of dimensions it must have (3 for images, 1 for labels).
-
-    Returns:
-        The uint8 array.
-
-    Raises:
-        ValueError: if the file is damaged, truncated, too long, or of another type or rank.
-    """
+    """Read one IDX file of unsigned bytes."""
     try:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
             return _read_array(path, file, rank)

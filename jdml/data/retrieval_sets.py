@@ -22,26 +22,7 @@ LAST_TRAINING_CLASS = 100
 
 
 def read_cub(data_dir: str | Path | None) -> Listing:
-    """Read the lists of CUB-200-2011.
-
-    Species 1…100 train (5,864 images), 101…200 test (5,924). A folder with fewer species or images
-    is split by the same rule.
-
-    Args:
-        data_dir: the folder with ``images.txt``, ``image_class_labels.txt``, ``classes.txt`` and ``images/``,
-            or the one that holds it as ``CUB_200_2011/``, or one in which TensorFlow Datasets has
-            prepared ``caltech_birds2011``.
-
-    Returns:
-        The listing, with the view ``class``.
-
-    Raises:
-        FileNotFoundError: if a list is missing.
-        ValueError: if a line of a list is broken; the message names file and line.
-
-    Reference:
-        Wah et al. The Caltech-UCSD Birds-200-2011 dataset. 2011.
-    """
+    """Read the lists of CUB-200-2011."""
     folder = data_folder("cub", data_dir)
     if prepared(folder, "cub"):
         records, columns, known = read_prepared(folder, "cub", {"class": "label"})

@@ -28,14 +28,7 @@ _log = logging.getLogger(__name__)
 
 
 class Rows:
-    """Rows of any kind by number: ``rows[3]`` are the bytes of an image file.
-
-    Args:
-        rows: with length and numbers.
-        image: where a row has its image; None as for ``from_rows``.
-        label: where it has its label.
-        name: what they are called.
-    """
+    """Rows of any kind by number: ``rows[3]`` are the bytes of an image file."""
 
     threads: int | None = None
     are_read = False
@@ -126,13 +119,7 @@ class Rows:
 
 
 def check_order(rows: Rows, classes: Classes) -> None:
-    """Refuse labels of another order than rows that came one after another, as those of a loader that shuffles.
-
-    Such labels are as many of each kind as the rows', in another order, and no other names of the same classes.
-
-    Raises:
-        ValueError: labels of this kind.
-    """
+    """Refuse labels of another order than rows that came one after another, as those of a loader that shuffles."""
     if not rows.are_read:
         return
     try:
@@ -176,19 +163,7 @@ class _PyTorch(Rows):
 
 
 def images_of(source: Any, name: str) -> Images:
-    """What the command line reads of anything: images that are encoded when they are read, and their labels.
-
-    Args:
-        source: a :class:`Dataset`, or what :func:`from_huggingface`, :func:`from_torch` or :func:`from_rows` take.
-        name: what it is called.
-
-    Returns:
-        The images.
-
-    Raises:
-        TypeError: arrays that are no uint8 images.
-        ValueError: no rows; as for these functions.
-    """
+    """What the command line reads of anything: images that are encoded when they are read, and their labels."""
     classes: Classes | None = None
     if isinstance(source, Dataset):
         classes = Classes(source.labels, _names_of(source))
@@ -297,21 +272,7 @@ def each(function: Callable[[int], Any], count: int, threads: int | None = None)
 
 
 def as_bytes(image: Any) -> bytes:
-    r"""An image as a file, without loss.
-
-    Args:
-        image: the bytes of a file, an image of Pillow, or uint8 ``[H, W, C]``.
-
-    Returns:
-        The bytes.
-
-    Raises:
-        TypeError: an array of another kind; pixels of more than 16 bits.
-
-    Example:
-        >>> as_bytes(np.zeros((1, 2, 3), np.uint8))
-        b'P6\n2 1\n255\n\x00\x00\x00\x00\x00\x00'
-    """
+    """An image as a file, without loss."""
     if isinstance(image, bytes):
         return image
     if isinstance(image, np.ndarray):

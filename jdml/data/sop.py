@@ -21,25 +21,7 @@ FIELDS = ("image_id", "class_id", "super_class_id", "path")
 
 
 def read_sop(data_dir: str | Path | None) -> Listing:
-    """Read the lists of Stanford Online Products.
-
-    11,318 products train (59,551 images), 11,316 others test (60,502), as the lists say.
-
-    Args:
-        data_dir: the folder with ``Ebay_train.txt``, ``Ebay_test.txt`` and the folders of images
-            (``bicycle_final/``, …), or the one that holds it as ``Stanford_Online_Products/``, or one in
-            which TensorFlow Datasets has prepared ``stanford_online_products``.
-
-    Returns:
-        The listing, with the views ``class`` and ``super_class``, which is the kind of product.
-
-    Raises:
-        FileNotFoundError: if a list is missing.
-        ValueError: if a line of a list is broken; the message names file and line.
-
-    Reference:
-        Oh Song et al. Deep metric learning via lifted structured feature embedding. CVPR 2016.
-    """
+    """Read the lists of Stanford Online Products."""
     folder = data_folder("sop", data_dir)
     if prepared(folder, "sop"):
         features = {"class": "class_id", "super_class": "super_class_id"}

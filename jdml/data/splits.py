@@ -98,18 +98,7 @@ def train_on(listing: Listing, names: Sequence[str]) -> Listing:
 
 
 def read_names(path: Path) -> list[str]:
-    """Read names, one on each line.
-
-    Args:
-        path: a UTF-8 file; empty lines are passed over.
-
-    Returns:
-        The names.
-
-    Raises:
-        FileNotFoundError: if there is no such file.
-        ValueError: if it is not text, a name is there twice, or there is none.
-    """
+    """Read names, one on each line."""
     if not path.is_file():
         raise FileNotFoundError(f"{path} does not exist")
     try:

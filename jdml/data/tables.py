@@ -129,12 +129,7 @@ class Column:
         return str(self.table.file)
 
     def __getitem__(self, row: int) -> bytes:
-        """The bytes of an image file.
-
-        Raises:
-            IndexError: there is no such row.
-            ValueError: there is none in this row.
-        """
+        """The bytes of an image file."""
         if row >= len(self.table):
             raise IndexError(f"there are {len(self.table)} rows, from 0")
         number = int(np.searchsorted(self.table.ends, row, "right")) - 1

@@ -39,15 +39,7 @@ class Undecoded:
 
 
 def prepared(folder: Path, name: str) -> Path | None:
-    """Find the newest copy of a data set that TensorFlow Datasets prepared in a folder.
-
-    Args:
-        folder: the ``data_dir`` of tfds.
-        name: the data set's name here.
-
-    Returns:
-        The folder of that version; None where there is none.
-    """
+    """Find the newest copy of a data set that TensorFlow Datasets prepared in a folder."""
     copies = [info.parent for info in folder.glob(f"{DATASETS[name].tfds}/*/dataset_info.json")]
     copies = [place for place in copies if VERSION.fullmatch(place.name) and _has_rows(place)]
     return max(copies, key=lambda place: [int(n) for n in place.name.split(".")], default=None)
@@ -59,15 +51,7 @@ def _has_rows(place: Path) -> bool:
 
 
 def open_prepared(folder: Path, name: str) -> Any:
-    """Open the newest prepared copy.
-
-    Args:
-        folder: the ``data_dir`` of tfds, which holds a copy.
-        name: the data set's name here.
-
-    Returns:
-        The builder of tfds, for :func:`rows_of`.
-    """
+    """Open the newest prepared copy."""
     require_package("tensorflow_datasets", f"{name} as TensorFlow Datasets prepared it")
     import tensorflow_datasets as tfds
 
@@ -101,19 +85,7 @@ def _whole(place: Any) -> Iterator[None]:
 
 
 def rows_of(builder: Any, split: str, decoders: Any = None) -> Sequence[Mapping[str, Any]]:
-    """The rows of a split, read when they are asked for.
-
-    Args:
-        builder: of a prepared copy.
-        split: its name.
-        decoders: by feature, such as what leaves images as they were stored.
-
-    Returns:
-        For each row its features.
-
-    Raises:
-        ValueError: the copy has another format than array_record, parquet or tfrecord, or a file is damaged.
-    """
+    """The rows of a split, read when they are asked for."""
     if _check_format(builder) & {"array_record", "parquet"}:
         with _whole(builder.data_dir):
             return _Rows(builder.as_data_source(split=split, decoders=decoders), builder.data_dir)
@@ -190,20 +162,7 @@ def _tfrecord_places(file: Path) -> Iterator[tuple[int, int]]:
 def read_prepared(
     folder: Path, name: str, views: Mapping[str, str]
 ) -> tuple[list[Row], dict[str, np.ndarray], dict[str, dict[int, str]]]:
-    """All images of the splits ``train`` and ``test``, undecoded, and their labels.
-
-    Args:
-        folder: the ``data_dir`` of tfds.
-        name: the data set's name here.
-        views: for each view, the feature that holds it.
-
-    Returns:
-        The records; for each view its labels ``[N]``, and for ``split`` the name of each record's split;
-        the classes' names for each view, numbered from 0.
-
-    Raises:
-        ValueError: if the copy has a format that cannot be read.
-    """
+    """All images of the splits ``train`` and ``test``, undecoded, and their labels."""
     builder = open_prepared(folder, name)
     import tensorflow_datasets as tfds
 
