@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from jdml.data.images import ImageFiles
+from jdml.data.images import CHANNELS, ImageFiles
 
 
 @dataclass(frozen=True, eq=False)
@@ -148,8 +148,6 @@ def as_inputs(name: str, images: Any) -> Any:
 
 _PIXELS = ("uint8", "float32")
 _OTHER_COLOURS = {"CMYK", "HSV", "LAB", "P", "PA", "YCbCr"}
-CHANNELS = (1, 3, 4)
-"""Of a photograph: grey, coloured, with transparency."""
 
 
 def check_channels(name: str, images: Any) -> None:

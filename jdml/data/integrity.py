@@ -148,11 +148,11 @@ def _alike_arrays(
     files: list[Any] = []
     places = []
     for split, data in parts.items():
-        of = images_of(data, split)
-        files += of.files
-        names = of.labels if of.names is None else np.array(of.names)[of.labels]
+        own, (labels, known) = images_of(data, split)
+        files += own
+        names = labels if known is None else np.array(known)[labels]
         places += [
-            Place(str(file), split, str(label)) for file, label in zip(of.files, names, strict=True)
+            Place(str(file), split, str(label)) for file, label in zip(own, names, strict=True)
         ]
     images, labels = (
         np.concatenate([getattr(data, field) for data in parts.values()])

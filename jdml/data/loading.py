@@ -8,13 +8,13 @@ from typing import Any, NamedTuple
 
 from jdml._import_path import is_pointer
 from jdml._paths import check_local, expand_user
-from jdml.data.columns import TABLES, row_named
 from jdml.data.csv_list import ENDINGS
 from jdml.data.dataset import Dataset
-from jdml.data.folder import read_folder, tables_of
+from jdml.data.folder import has_tables, read_folder, row_named
 from jdml.data.getting import folder_of
 from jdml.data.image_discovery import image_files, unread_kinds
 from jdml.data.listing import Listing
+from jdml.data.rows import TABLES
 from jdml.registry import DATASETS, file_sets
 from jdml.registry.datasets import table
 
@@ -126,7 +126,7 @@ def read_path(path: Path) -> Found:
         kind = recognize(path)
         if kind != "folder":
             return _of(read_listing(kind, path))
-        if tables_of(path):
+        if has_tables(path):
             return _of(read_folder(path))
         found, others = image_files(path)
         if not found:
