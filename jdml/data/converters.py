@@ -10,7 +10,7 @@ import numpy as np
 from jdml._paths import expand_user
 from jdml.data.dataset import Dataset, as_labels
 from jdml.data.images import ImageFiles, Row, is_grey, named_if_bad, open_image
-from jdml.data.labelled import in_one_form, numbered
+from jdml.data.listing import in_one_form, numbered
 from jdml.data.rows import (
     Classes,
     RowImages,
@@ -235,7 +235,7 @@ def _of_rows(
         )
     if classes is not None and len(classes.labels) != len(rows):
         raise ValueError(f"labels must have shape [N] = [{len(rows)}], got [{len(classes.labels)}]")
-    images = None
+    images: Any = None
     if transform is None:
         images, read = _in_memory(rows, read_labels=classes is None)
         classes = classes if read is None else as_classes(read)

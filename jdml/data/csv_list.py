@@ -7,8 +7,7 @@ import unicodedata
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from jdml.data.labelled import PARTS, Labelled, as_listing, in_one_form
-from jdml.data.listing import Listing
+from jdml.data.listing import PARTS, Labelled, Listing, as_listing, in_one_form
 
 COLUMNS = ("file", "label", "split")
 SEPARATORS = ",;\t"

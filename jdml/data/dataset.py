@@ -217,3 +217,13 @@ def as_rows(rows: np.ndarray, size: int) -> np.ndarray:
     if rows.ndim != 1 or rows.min() < 0 or rows.max() >= size:
         raise ValueError(f"rows must be indices [n] from 0 to {size - 1}, got {rows}")
     return rows
+
+
+class NoSuchPartError(ValueError):
+    """Images that are there do not have the part that was asked for."""
+
+
+def check_split(split: str, splits: tuple[str, ...]) -> None:
+    """Refuse a split that the data set does not have."""
+    if split not in splits:
+        raise NoSuchPartError(f"split must be one of {splits}, got {split!r}")

@@ -15,8 +15,7 @@ from jdml._paths import expand_user
 from jdml.data.csv_list import ENDINGS, read_table
 from jdml.data.image_discovery import counted, image_files, images_in, kinds, subfolders, suffixes
 from jdml.data.images import Readable
-from jdml.data.labelled import PARTS, Labelled, as_listing, in_one_form
-from jdml.data.listing import Listing, data_folder
+from jdml.data.listing import PARTS, Labelled, Listing, as_listing, data_folder, in_one_form
 from jdml.data.rows import TABLES, Classes, images_of, of_table, open_tables
 
 
@@ -85,7 +84,7 @@ def has_tables(root: Path) -> bool:
 def _tables(path: str) -> dict[str, tuple[Sequence[Any], Classes]]:
     """The images and classes of each part of tables; an image is called ``PATH[ROW]``, or ``PATH PART[ROW]``."""
     tables = open_tables(path)
-    found = {}
+    found: dict[str, tuple[Sequence[Any], Classes]] = {}
     for part, table in tables.items():
         rows, classes = of_table(table, f"{path} {part}" if len(tables) > 1 else path)
         found[part] = rows.files(), classes

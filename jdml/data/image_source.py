@@ -8,8 +8,7 @@ import numpy as np
 
 from jdml._import_path import is_pointer
 from jdml._paths import expand_user
-from jdml.data.dataset import Dataset
-from jdml.data.digits import NoSuchPartError
+from jdml.data.dataset import Dataset, NoSuchPartError
 from jdml.data.folder import row_named
 from jdml.data.images import ImageFiles, Row
 from jdml.data.listing import Listing

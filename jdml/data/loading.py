@@ -11,10 +11,10 @@ from jdml._paths import check_local, expand_user
 from jdml.data.csv_list import ENDINGS
 from jdml.data.dataset import Dataset
 from jdml.data.folder import has_tables, read_folder, row_named
-from jdml.data.getting import folder_of
 from jdml.data.image_discovery import image_files, unread_kinds
 from jdml.data.listing import Listing
 from jdml.data.rows import TABLES
+from jdml.data.tfds import folder_of
 from jdml.registry import DATASETS, file_sets
 from jdml.registry.datasets import table
 

@@ -11,8 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from jdml._optional_imports import require_package
-from jdml.data.dataset import Dataset
-from jdml.data.digits import check_split
+from jdml.data.dataset import Dataset, check_split
 from jdml.data.listing import data_folder
 from jdml.data.tfds import prepared, read_prepared
 

@@ -12,8 +12,8 @@ import numpy as np
 from jdml._optional_imports import require_package
 from jdml._paths import expand_user
 from jdml._paths import read_bytes as contents
-from jdml.data.dataset import CHANNELS, Dataset, as_host, is_tensor
-from jdml.data.images import ImageFiles, Row, cores, named_if_bad, open_image
+from jdml.data.dataset import Dataset, as_host, is_tensor
+from jdml.data.images import CHANNELS, ImageFiles, Row, cores, named_if_bad, open_image
 
 TABLES = (".arrow", ".parquet")
 """Endings of such files."""
@@ -219,7 +219,7 @@ def of_huggingface(
         dataset = dataset.cast_column(image, datasets.Image(decode=False))
     files = "binary" in str(features.get(image))
     stream = not hasattr(dataset, "__len__")
-    images = list(dataset) if stream else dataset.select_columns([image])
+    images: Any = list(dataset) if stream else dataset.select_columns([image])
     if not stream:
         images = images.with_format(None if encoded or files else "numpy")
         dataset = dataset.select_columns([label]).with_format(None)
