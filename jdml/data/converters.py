@@ -40,7 +40,7 @@ def from_parquet(
     """Read a Parquet file with images as bytes, as Hugging Face's hub has them; or what ``save_to_disk`` wrote.
 
     Labels are one column; no image is decoded for them. Small pictures of one size become an array; photographs are
-    read and decoded when they are drawn, of a file that does not fit into memory by its row groups.
+    read and decoded when they are drawn. Hugging Face's ``datasets`` maps them from an Arrow copy in its cache.
 
     Args:
         path: a file, a folder of files (of all its parts), a pattern such as ``"birds/train-*.parquet"``, or several
@@ -56,7 +56,7 @@ def from_parquet(
     Raises:
         BadImageError: a picture that cannot be decoded, by file and row.
         FileNotFoundError: no such file.
-        MissingLibraryError: pyarrow is not installed.
+        MissingLibraryError: Hugging Face's ``datasets`` is not installed.
         TypeError: no path; a column of another kind.
         ValueError: no such column, naming those there are; no row; a row without a label.
 
@@ -163,8 +163,7 @@ def from_torch(
 
     Raises:
         TypeError: rows of another kind; a label that is neither an integer nor a string.
-        ValueError: a row without an image or a label, by its number; images that do not fit into memory; labels that
-            are those of a loader's rows in another order.
+        ValueError: a row without an image or a label, by its number; ``labels`` for a loader or a stream.
 
     Implementation notes:
         One row is read at a time, as a data set may keep a file open;
@@ -206,8 +205,7 @@ def from_rows(
 
     Raises:
         TypeError: rows of another kind; a label that is neither an integer nor a string.
-        ValueError: a row without an image or a label, by its number; images that do not fit into memory; labels that
-            are those of an iterator's rows in another order.
+        ValueError: a row without an image or a label, by its number; ``labels`` for an iterator.
 
     Example:
         >>> rows = [(np.full((8, 8, 3), n, np.uint8), "ant" if n < 2 else "bee") for n in range(4)]
