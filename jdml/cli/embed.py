@@ -10,6 +10,7 @@ from jdml.data.source import Source, Split, check_data_dir, read_source
 from jdml.registry.extras import need
 from jdml.registry.places import check_file
 from jdml.runs.embedding_io import ENDINGS, Embedded, write_embeddings
+from jdml.training import load
 
 
 @dataclass(frozen=True)
@@ -43,8 +44,6 @@ class Embed:
 
     def execute(self) -> None:
         """Embed, write, say what was written."""
-        from jdml.training import load
-
         out = self.out or Path(f"{Path(self.source.replace(':', '_')).name}.npz")
         check_file("--out", out, ENDINGS)
         if out.suffix == ".parquet":
