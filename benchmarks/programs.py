@@ -20,7 +20,7 @@ from jdml import ccp, mining, models, objectives
 from jdml.distributed import Placement, class_shards
 from jdml.flows import ConditionalFlow, preset
 from jdml.metrics import answers, galleries, neighbors, retrieval
-from jdml.ops import streams
+from jdml.ops import tiled_pairs
 from jdml.training import TrainState, make_train_step
 from jdml.training.step_config import with_loss_scale
 
@@ -111,7 +111,7 @@ def of_field(name: str, charges: int, batch: int = FIELD_BATCH) -> tuple[Any, ..
 
 def visits(charges: int, devices: int = 1) -> int:
     """How many pairs of tiles a device visits for its gradient, at most."""
-    number = -(-charges // streams._default_side(charges, devices))
+    number = -(-charges // tiled_pairs._default_side(charges, devices))
     return -(-number * (number + 1) // 2 // devices)
 
 

@@ -96,9 +96,9 @@ if not TYPE_CHECKING:  # which knows the names from above, and refuses others
             return importlib.import_module(f"jdml.{name}")
         if name in __all__:
             for room in _ROOMS_OF_FLAT_NAMES:
-                names = vars(importlib.import_module(f"jdml.{room}"))
-                if name in names:
-                    return globals().setdefault(name, names[name])
+                module = importlib.import_module(f"jdml.{room}")
+                if name in module.__all__:
+                    return globals().setdefault(name, getattr(module, name))
         raise AttributeError(f"module 'jdml' has no attribute {name!r}")
 
 

@@ -15,7 +15,7 @@ from jdml import ops
 from jdml.metrics import covering_radius
 from jdml.metrics.covering import greedy_covering_radii
 from jdml.ops import checks
-from jdml.ops.stable import accumulate_in
+from jdml.ops.numerics import accumulate_in
 
 __all__ = [
     "AlternatingProjections",

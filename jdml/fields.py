@@ -20,8 +20,8 @@ from jax import Array
 from jdml import ops
 from jdml.ops import checks, safe_sqrt
 from jdml.ops.meshes import NOWHERE, Axis, by_rows
-from jdml.ops.stable import SQUARABLE, accumulate_in, bounded, widen
-from jdml.ops.streams import lifted, pair_sums
+from jdml.ops.numerics import SQUARABLE, accumulate_in, bounded, upcast
+from jdml.ops.tiled_pairs import lifted, pair_sums
 
 __all__ = [
     "ALPHA",
@@ -365,7 +365,7 @@ def class_field(
     def at(points: Array, others: Any) -> Array:
         label, charges, labels, settings = others
         charges = jnp.where((labels >= 0)[:, None], charges, 0)
-        r = ops.distances(widen(points, dtype), widen(charges, dtype))
+        r = ops.distances(upcast(points, dtype), upcast(charges, dtype))
         same = jnp.broadcast_to(labels[None, :] == label, r.shape)
         felt = lifted(potential)(r, same, **settings)
         return jnp.sum(jnp.where(labels[None, :] >= 0, felt, 0.0), axis=1)
@@ -377,7 +377,7 @@ def _distances(r: Array) -> Array:
     r = jnp.asarray(r)
     if not jnp.issubdtype(r.dtype, jnp.floating):
         raise TypeError(f"r must be floating point, got dtype {r.dtype}")
-    return widen(r, accumulate_in(r))
+    return upcast(r, accumulate_in(r))
 
 
 @functools.cache

@@ -162,7 +162,7 @@ def slots(
     checks.check_labels("labels", labels, jnp.size(labels))
     axis = as_axis(axis_name)
     kept = axis.rows(_kept(checks.widen_labels(labels), where))
-    return axis.own(_slots_of(state, kept))
+    return axis.local_slice(_slots_of(state, kept))
 
 
 @replicated

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import optax
 from jax import Array
 
-from jdml.ops import checks, safe_norm, sphere, stable
+from jdml.ops import checks, numerics, safe_norm, sphere
 
 Roles = Any
 """A pytree of role names that is a prefix of the parameters, or a function from the parameters to one."""
@@ -186,7 +186,7 @@ def clip_by_vector_norm(max_norm: float) -> optax.GradientTransformation:
     def clip(vectors: Array) -> Array:
         if jnp.ndim(vectors) == 0:
             return jnp.clip(vectors, -max_norm, max_norm)
-        norms = safe_norm(vectors.astype(stable.accumulate_in(vectors)))
+        norms = safe_norm(vectors.astype(numerics.accumulate_in(vectors)))
         scale = jnp.where(norms > max_norm, max_norm / jnp.where(norms > 0, norms, 1.0), 1.0)
         return (vectors * scale).astype(vectors.dtype)  # a scale of half precision may be 0
 
@@ -301,7 +301,7 @@ def partition_by_role(
             raise ValueError(
                 f"waiting names the role {role!r}; transforms has {', '.join(map(repr, transforms))}"
             )
-        checks.count(f"waiting[{role!r}]", steps, least=0)
+        checks.at_least(0)(f"waiting[{role!r}]", steps)
 
     def labels(params: Any) -> Any:
         return _label_parameters(

@@ -6,10 +6,10 @@ import os
 import sys
 from collections.abc import Sequence
 
+from jdml._optional_imports import MissingLibraryError, require_package
 from jdml.cli import messages
 from jdml.cli.commands import COMMANDS, overview
-from jdml.registry.constraints import nearest
-from jdml.registry.extras import MissingLibraryError, need
+from jdml.ops.checks import did_you_mean
 
 __all__ = ["main"]
 
@@ -66,11 +66,11 @@ def _run(words: list[str], *, own_process: bool) -> int:
         return 0
     if name not in COMMANDS:
         typed = " ".join([name, *rest[:1]]) if overview(name) else name
-        hint = nearest(typed, COMMANDS) or nearest(name, COMMANDS)
+        hint = did_you_mean(typed, COMMANDS) or did_you_mean(name, COMMANDS)
         return _fail("jdml", f"COMMAND must be one of {', '.join(COMMANDS)}, got {typed!r}{hint}")
     try:
         for library in ("tyro", "rich", "tqdm"):
-            need(library, "the command line")
+            require_package(library, "the command line")
     except MissingLibraryError as error:
         return _fail("jdml", str(error))
     prog = f"jdml {name}"

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import numpy as np
 
 from jdml import data, registry
+from jdml._optional_imports import require_package
 from jdml.cli.options.groups import (
     DeviceOptions,
     FolderOptions,
@@ -27,13 +28,12 @@ from jdml.cli.training_data import load_split
 from jdml.data import ImageBatches, corrupt_labels
 from jdml.data.checking import unlike_published
 from jdml.distributed import writes
+from jdml.ops.checks import at_least
 from jdml.recipes import RECIPES, CCPConfig, Recipe, recipe
 from jdml.recipes.paper_comparison import PaperRow, find_paper_rows, footnotes
 from jdml.recipes.papers import Protocol
 from jdml.recipes.parsing import parse_settings
 from jdml.registry import DATASETS
-from jdml.registry.constraints import at_least
-from jdml.registry.extras import need
 from jdml.runs.run_files import CONFIG, METRICS, is_of_benchmark, read_json, write_json
 from jdml.studies.protocols import Retrieval, ablation, conventional, mlrc
 from jdml.training import Devices, RunConfig, pretrained, train
@@ -361,7 +361,7 @@ def fake_images(size: int) -> Iterator[Path]:
     """Return a folder of classes with noise as JPEG files, a little larger than the crops."""
     import tempfile
 
-    need("PIL", "a dry run")
+    require_package("PIL", "a dry run")
     from PIL import Image
 
     rng = np.random.default_rng(0)

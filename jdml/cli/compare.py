@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from jdml.registry.places import check_file
+from jdml._paths import check_file
 
 WIDTH = 120
 """Columns of the screen that a comparison takes, at most."""

@@ -4,9 +4,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from jdml._import_path import is_pointer
+from jdml._paths import check_file
 from jdml.registry import folder_sets, tfds_sets
-from jdml.registry.places import check_file
-from jdml.registry.pointers import is_pointer
 
 SHOWN = 40
 """Couples of images that are nearly the same."""

@@ -6,9 +6,9 @@ from typing import Any, Literal
 
 import numpy as np
 
+from jdml._optional_imports import require_package
+from jdml._paths import check_file
 from jdml.data.source import Source, Split, check_data_dir, read_source
-from jdml.registry.extras import need
-from jdml.registry.places import check_file
 from jdml.runs.embedding_io import ENDINGS, Embedded, write_embeddings
 from jdml.training import load
 
@@ -47,7 +47,7 @@ class Embed:
         out = self.out or Path(f"{Path(self.source.replace(':', '_')).name}.npz")
         check_file("--out", out, ENDINGS)
         if out.suffix == ".parquet":
-            need("pyarrow", f"writing {out}")
+            require_package("pyarrow", f"writing {out}")
         check_data_dir(self.source, self.data_dir)
         trained = load(self.run, which=self.which)
         source = read_source(

@@ -11,9 +11,9 @@ from typing import Any, Literal
 
 import numpy as np
 
+from jdml._paths import expand_user
 from jdml.cli.terminal import print_table
-from jdml.registry.constraints import SecondLook
-from jdml.registry.places import at_home
+from jdml.ops.checks import Rerank
 
 GALLERY = ("gallery_embeddings", "gallery_labels")
 """Names of arrays that are searched."""
@@ -66,7 +66,7 @@ class Evaluate:
     """Name of an array [N] (gallery_NAME [M] for a gallery), such as camera: what is of one class and equal there does
     not count, neither right nor wrong. Or TABLE.csv:COLUMN, of the files that jdml embed wrote; or an .npy file (for
     a gallery beside it gallery_FILE.npy)."""
-    rerank: SecondLook = "none"
+    rerank: Rerank = "none"
     """A second look: reciprocal prefers neighbours that are each other's (k-reciprocal), expand moves queries towards
     what they find, augment every row of the gallery towards its neighbours."""
     json: str | None = None
@@ -121,7 +121,7 @@ class Evaluate:
         table, _, column = (self.ignore_same or "").rpartition(":")
         if not table:
             return arrays
-        values = read_column(at_home(table), column)
+        values = read_column(expand_user(table), column)
         groups = {}
         for prefix in ("", "gallery_") if self.gallery_embeddings in arrays else ("",):
             if f"{prefix}files" not in arrays:

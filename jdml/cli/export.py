@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from jdml.registry.places import check_file
+from jdml._paths import check_file
 
 
 @dataclass(frozen=True)
@@ -27,14 +27,14 @@ class Export:
 
     def execute(self) -> None:
         """Export, say what was written."""
-        from jdml.registry.extras import need
+        from jdml._optional_imports import require_package
         from jdml.runs.export import export_file
         from jdml.training import load
 
         out = self.out or Path("model.safetensors")
         check_file("--out", out, (".safetensors", ".stablehlo"))
         if out.suffix == ".stablehlo":
-            need("flatbuffers", f"writing {out}")
+            require_package("flatbuffers", f"writing {out}")
         trained = load(self.run, which=self.which)
         for file in export_file(trained, out):
             print(f"written: {file} ({file.stat().st_size / 2**10:,.0f} KiB)")

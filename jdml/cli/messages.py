@@ -4,7 +4,7 @@ import dataclasses
 import errno
 from typing import Any
 
-from jdml.registry.places import check_local
+from jdml._paths import check_local
 
 OPTIONS = {
     "data_dir": "--data-dir",

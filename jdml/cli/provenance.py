@@ -6,18 +6,18 @@ from typing import Any
 
 import numpy as np
 
+from jdml._import_path import is_pointer
+from jdml._paths import expand_user
 from jdml.cli.options.reading import to_argv
 from jdml.data import Dataset, ImageFiles
 from jdml.data.lists import images_checksum
-from jdml.registry.places import at_home
-from jdml.registry.pointers import is_pointer
 
 
 def started(command: str, options: Any) -> dict[str, Any]:
     """Return the command that repeats a run, and where its images lay, as JSON has it."""
     folder = options.data.data_dir
     if folder is not None and not is_pointer(str(folder)):
-        folder = at_home(folder).absolute()
+        folder = expand_user(folder).absolute()
     return {
         "command": shlex.join([*command.split(), *to_argv(options)]),
         "data_dir": None if folder is None else str(folder),

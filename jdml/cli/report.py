@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from jdml.registry.places import check_file
+from jdml._paths import check_file
 
 
 @dataclass(frozen=True)

@@ -6,14 +6,14 @@ from typing import Any, Literal
 
 import numpy as np
 
+from jdml._paths import check_file, expand_user
 from jdml.cli.embed import embed_source
 from jdml.cli.terminal import print_table
 from jdml.data.folder import image_named
 from jdml.data.loading import read_path
 from jdml.data.source import check_data_dir, name_of, read_source
 from jdml.metrics import rejection_threshold
-from jdml.registry.constraints import SecondLook
-from jdml.registry.places import at_home, check_file
+from jdml.ops.checks import Rerank
 from jdml.report.image_search import search_images
 from jdml.report.thumbnails import neighbour_sheet
 from jdml.runs.embedding_io import Embedded, read_embeddings
@@ -43,7 +43,7 @@ class Search:
     max_distance: float | Literal["auto"] | None = None
     """What is farther is not found: a query without an answer is not in the gallery. auto: the distance within which
     one in 100 of the gallery's own images finds another class."""
-    rerank: SecondLook = "none"
+    rerank: Rerank = "none"
     """A second look: reciprocal prefers neighbours that are each other's (k-reciprocal), expand moves queries towards
     what they find, augment every image of the gallery towards its neighbours. Distances are then other ones."""
     json: Path | None = None
@@ -124,7 +124,7 @@ class Search:
     def _gallery(self, trained: Any) -> Embedded:
         """What is searched."""
         assert self.gallery is not None
-        path = at_home(self.gallery)
+        path = expand_user(self.gallery)
         if path.suffix == ".npz":
             return _of_file(path, trained, drawn=self.out is not None)
         source = read_source(self.gallery, self.data_dir, view=self.labels, config=trained.config)
@@ -152,7 +152,7 @@ def _of_file(path: Path, trained: Any, *, drawn: bool) -> Embedded:
 def _queries(names: tuple[str, ...]) -> list[str]:
     """Return the images that queries stand for."""
     files: list[str] = []
-    for path in (at_home(name) for name in names):
+    for path in (expand_user(name) for name in names):
         if isinstance(image_named(str(path)), Path) and not path.exists():
             raise FileNotFoundError(
                 f"QUERY must be an image or a folder of images, {path} does not exist"

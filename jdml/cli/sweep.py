@@ -20,7 +20,7 @@ from jdml.cli.provenance import data_checksum
 from jdml.cli.train import Train
 from jdml.cli.training_data import has_validation, read_training_data
 from jdml.compilation_cache import keep_compiled_programs
-from jdml.registry.constraints import nearest
+from jdml.ops.checks import did_you_mean
 from jdml.report import compare_runs, read_runs
 from jdml.report.runs import ORDER
 from jdml.runs.results_store import forget_results
@@ -243,7 +243,7 @@ def _values(text: str) -> tuple[str, list[str]]:
     if option not in known:
         raise ValueError(
             f"--set must be an option of jdml train and its values, such as lr=1e-4,1e-3; got {text!r}"
-            f"{nearest(option[2:], [each[2:] for each in known])}"
+            f"{did_you_mean(option[2:], [each[2:] for each in known])}"
         )
     choices = [value.strip() for value in _parts(values) if value.strip()]
     if not choices:

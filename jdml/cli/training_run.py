@@ -17,7 +17,7 @@ from jdml.cli.terminal import log_lines
 from jdml.cli.training_data import read_training_data, scored_views
 from jdml.distributed import writes
 from jdml.recipes import Recipe, default_recipe
-from jdml.recipes.pairs_in_batches import check_positives, usual_batch
+from jdml.recipes.default_recipe import check_positives, usual_batch
 from jdml.training import (
     Devices,
     Embedder,

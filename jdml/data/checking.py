@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from jdml._optional_imports import MissingLibraryError, require_package
 from jdml.data.dataset import Dataset
 from jdml.data.duplicates import Alike, Place, by_embedding, by_hash, perceptual_hash
 from jdml.data.images import BadImageError, ImageFiles
@@ -15,7 +16,6 @@ from jdml.data.loading import IMAGE_FILES, load, read_listing
 from jdml.data.rows import images_of
 from jdml.data.walk import copies, counted
 from jdml.registry import DATASETS, Count
-from jdml.registry.extras import MissingLibraryError, need
 
 Embed = Callable[[Dataset], np.ndarray]
 """From images to embeddings ``[N, D]``, NaN for those that cannot be read."""
@@ -104,7 +104,7 @@ def check(
     if within is not None and not within >= 0:
         raise ValueError(f"within must be at least 0, got {within}")
     if duplicates is True:
-        need("imagehash", "a search for duplicates by a hash")
+        require_package("imagehash", "a search for duplicates by a hash")
     if name not in IMAGE_FILES:
         return _check_arrays(name, data_dir, duplicates, within)
     try:

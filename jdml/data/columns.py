@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from jdml._paths import json_of, wrap_read_errors
 from jdml.data.images import Readable, Row
 from jdml.data.labelled import PARTS
 from jdml.data.tables import HELD, Column, Table, open_table
-from jdml.registry.places import as_written, json_of
 
 TABLES = (".arrow", ".parquet")
 """Endings of such files."""
@@ -111,7 +111,7 @@ def tables_in(path: Path) -> list[tuple[str, Path]]:
     if not path.is_dir():
         return []
     if (path / "dataset_dict.json").is_file():
-        with as_written(path / "dataset_dict.json", SAVER):
+        with wrap_read_errors(path / "dataset_dict.json", SAVER):
             splits = [str(split) for split in _json(path / "dataset_dict.json")["splits"]]
         found = [(split, file) for split in splits for file in _saved(path / split)]
     elif (path / "state.json").is_file():
@@ -245,7 +245,7 @@ def _tell_large(tables: Sequence[Table], size: int) -> None:
 
 def _saved(folder: Path) -> list[Path]:
     """The files that ``save_to_disk`` wrote."""
-    with as_written(folder / "state.json", SAVER):
+    with wrap_read_errors(folder / "state.json", SAVER):
         return [folder / each["filename"] for each in _json(folder / "state.json")["_data_files"]]
 
 

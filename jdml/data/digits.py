@@ -2,9 +2,9 @@
 
 import numpy as np
 
+from jdml._optional_imports import require_package
 from jdml.data.dataset import Dataset
 from jdml.data.labels import parity_labels
-from jdml.registry.extras import need
 
 SPLITS = ("train", "test", "all")
 
@@ -26,7 +26,7 @@ def load_digits(data_dir: str | None = None, split: str = "train") -> Dataset:
     Raises:
         ValueError: if there is no such split.
     """
-    need("sklearn", "the data set digits, a part of scikit-learn,")
+    require_package("sklearn", "the data set digits, a part of scikit-learn,")
     from sklearn.datasets import load_digits as read
 
     check_split(split, SPLITS)

@@ -9,6 +9,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
+from jdml._import_path import call_user_object, import_user_object, is_pointer
+from jdml._paths import expand_user
 from jdml.data.columns import Images, read_columns, row_named, tables_in
 from jdml.data.images import Readable
 from jdml.data.labelled import PARTS, Labelled, as_listing, in_one_form
@@ -16,8 +18,6 @@ from jdml.data.lists import Listing, data_folder, first
 from jdml.data.rows import images_of
 from jdml.data.table import ENDINGS, read_table
 from jdml.data.walk import counted, image_files, images_in, kinds, subfolders, suffixes
-from jdml.registry.places import at_home
-from jdml.registry.pointers import call_own, is_pointer, resolve_own
 
 FILLERS = ("box", "bounding", "data", "folder", "image", "images", "img", "imgs", "seg", "set")
 """Words beside a part's name: ``training_set``, ``test2017``."""
@@ -117,8 +117,8 @@ def read_pointer(pointer: str) -> Listing:
         TypeError: anything else.
         ValueError: no such module, or no such name in it; a part of another name; what the module raises.
     """
-    made = resolve_own(pointer)
-    made = call_own(pointer, made) if callable(made) else made
+    made = import_user_object(pointer)
+    made = call_user_object(pointer, made) if callable(made) else made
     if not isinstance(made, Mapping):
         return _of_images([("", images_of(made, pointer))])
     if not made:
@@ -217,7 +217,7 @@ def check_apart(name: str, folder: Path, root: Path) -> None:
     Raises:
         ValueError: a folder that lies among the classes, or is that of the images.
     """
-    inside, around = (at_home(place).absolute().resolve() for place in (folder, root))
+    inside, around = (expand_user(place).absolute().resolve() for place in (folder, root))
     if not around.is_dir() or not inside.is_relative_to(around):
         return
     parts = {place.name: _part(place.name) for place in subfolders(around) if _part(place.name)}

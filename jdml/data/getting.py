@@ -10,10 +10,10 @@ from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import getproxies
 
+from jdml._optional_imports import EXTRAS, MissingLibraryError, require_package
+from jdml._paths import check_local
 from jdml.data.prepared import prepared
 from jdml.registry import DATASETS, tfds_sets
-from jdml.registry.extras import EXTRAS, MissingLibraryError, need
-from jdml.registry.places import check_local
 
 PORTS = {"ftp": 21, "http": 80, "https": 443}
 
@@ -61,7 +61,7 @@ names a folder with the four IDX files
         )
     what = f"{name}, without a folder of {original} (data_dir), is prepared by TensorFlow Datasets, which"
     for module in ("filelock", "tensorflow_datasets", *EXTRAS["tfds"]):
-        need(module, what)
+        require_package(module, what)
     from filelock import FileLock
 
     folder.mkdir(parents=True, exist_ok=True)

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import numpy as np
 
+from jdml._optional_imports import MissingLibraryError, progress_bar, require_package
+from jdml._paths import read_bytes
 from jdml.data.transforms import Crops, conventional
-from jdml.registry.extras import MissingLibraryError, need, progress_bar
-from jdml.registry.places import contents
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -240,7 +240,7 @@ def decode(content: bytes) -> "Image":
     Raises:
         Exception: of Pillow's many kinds, if the bytes are not a whole image.
     """
-    need("PIL", "decoding images")
+    require_package("PIL", "decoding images")
     from PIL import Image, ImageOps, UnidentifiedImageError
 
     try:
@@ -279,7 +279,7 @@ def _formats() -> tuple[str, ...]:
 
 def content_of(file: Readable) -> bytes:
     """The bytes of an image file."""
-    return contents(file) if isinstance(file, Path) else file.read_bytes()
+    return read_bytes(file) if isinstance(file, Path) else file.read_bytes()
 
 
 def is_grey(content: bytes) -> bool:

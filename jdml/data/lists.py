@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from jdml._paths import check_local, expand_user
 from jdml.data.dataset import Dataset
 from jdml.data.digits import check_split
 from jdml.data.images import ImageFiles
 from jdml.data.transforms import Crops
-from jdml.registry.places import at_home, check_local
 
 # Splits whose rows are labelled together: a query and its gallery have one numbering.
 _SHARED = {"query": "test", "gallery": "test"}
@@ -118,7 +118,7 @@ def data_folder(name: str, data_dir: str | Path | None) -> Path:
     if data_dir is None:
         raise ValueError(f"data_dir must be the folder of the {name} files, got None")
     check_local("data_dir", data_dir)
-    return at_home(data_dir)
+    return expand_user(data_dir)
 
 
 def find_folder(name: str, folder: Path, inside: Sequence[str], files: Sequence[str]) -> Path:

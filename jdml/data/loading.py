@@ -6,6 +6,8 @@ from pathlib import Path
 from textwrap import indent
 from typing import Any, NamedTuple
 
+from jdml._import_path import is_pointer
+from jdml._paths import check_local, expand_user
 from jdml.data.columns import TABLES, row_named
 from jdml.data.dataset import Dataset
 from jdml.data.folder import read_folder, tables_of
@@ -15,8 +17,6 @@ from jdml.data.table import ENDINGS
 from jdml.data.walk import image_files, unread_kinds
 from jdml.registry import DATASETS, file_sets
 from jdml.registry.datasets import table
-from jdml.registry.places import at_home, check_local
-from jdml.registry.pointers import is_pointer
 
 IMAGE_FILES = file_sets()
 """Names of the data sets whose images are ``ImageFiles``."""
@@ -63,7 +63,7 @@ def recognize(folder: str | Path) -> str:
         ('cub', 'cub')
     """
     check_local("folder", folder)
-    place = at_home(folder)
+    place = expand_user(folder)
     for name, dataset in DATASETS.items():
         sign = dataset.sign
         if sign and ((place / sign).is_file() or any(place.glob(f"*/{sign}"))):

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import numpy as np
 
+from jdml._optional_imports import require_package
 from jdml.data.dataset import Dataset
 from jdml.data.digits import check_split
 from jdml.data.lists import data_folder
 from jdml.data.prepared import prepared, read_prepared
-from jdml.registry.extras import need
 
 SPLITS = ("train", "test", "all")
 _SOURCES = {"train": "images_background", "test": "images_evaluation"}
@@ -162,7 +162,7 @@ def _is_image(name: str, source: str) -> bool:
 
 def _decode(content: bytes, image_size: int) -> np.ndarray:
     """A PNG, dark ink on white paper, as uint8 ``[s, s]`` with ink 255 on 0."""
-    need("PIL", "Omniglot")
+    require_package("PIL", "Omniglot")
     from PIL import Image
 
     with Image.open(io.BytesIO(content), formats=("PNG",)) as png:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from jdml._paths import expand_user
 from jdml.data.columns import Classes, Images, read_columns, tables_in
 from jdml.data.dataset import Dataset, as_labels
 from jdml.data.images import ImageFiles, Readable, Row, decode, is_grey, named_if_bad
@@ -27,7 +28,6 @@ from jdml.data.tables import HELD
 from jdml.data.transforms import Crops
 from jdml.data.walk import RealFiles
 from jdml.registry.networks import SMALL_IMAGES
-from jdml.registry.places import at_home
 
 
 def from_parquet(
@@ -325,7 +325,7 @@ def _pictures(files: Sequence[Readable]) -> np.ndarray | None:
 
 def _files(path: str | Path) -> list[Path]:
     """The tables of a path or a pattern."""
-    place = at_home(path)
+    place = expand_user(path)
     found = [file for _, file in tables_in(place)]
     found = found or [
         file for of in sorted(glob.glob(str(place))) for _, file in tables_in(Path(of))

@@ -10,11 +10,11 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
+from jdml._optional_imports import require_package
 from jdml.data.dataset import Dataset
 from jdml.data.images import BadImageError, ImageFiles, cores
 from jdml.data.samplers import EpochSampler, at_least
 from jdml.ops import checks
-from jdml.registry.extras import need
 
 ENDLESS = 1 << 60
 """Steps after which the pipeline would end."""
@@ -226,7 +226,7 @@ class ImageBatches:
 
     def _start(self) -> Any:
         """An iterator over the batches from the present step on, with its workers."""
-        need("grain", "reading batches of image files")
+        require_package("grain", "reading batches of image files")
         import grain
 
         steps = grain.MapDataset.range(self._sampler.step, ENDLESS).map(self._load)

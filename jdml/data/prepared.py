@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from jdml._optional_imports import MissingLibraryError, require_package
 from jdml.data.images import Row
 from jdml.registry import DATASETS
-from jdml.registry.extras import MissingLibraryError, need
 
 VERSION = re.compile(r"\d+(\.\d+)*")
 """What a whole copy's folder is called."""
@@ -68,7 +68,7 @@ def open_prepared(folder: Path, name: str) -> Any:
     Returns:
         The builder of tfds, for :func:`rows_of`.
     """
-    need("tensorflow_datasets", f"{name} as TensorFlow Datasets prepared it")
+    require_package("tensorflow_datasets", f"{name} as TensorFlow Datasets prepared it")
     import tensorflow_datasets as tfds
 
     place = prepared(folder, name)

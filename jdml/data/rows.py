@@ -13,12 +13,12 @@ from typing import Any
 
 import numpy as np
 
+from jdml._optional_imports import require_package
+from jdml._paths import read_bytes
 from jdml.data.columns import Classes, Images, labels_of
 from jdml.data.dataset import CHANNELS, Dataset, as_host, is_tensor
 from jdml.data.images import ImageFiles, Row, cores, upright
 from jdml.data.tables import unwrapped
-from jdml.registry.extras import need
-from jdml.registry.places import contents
 
 BLOCK = 64
 """Rows that a thread takes at a time."""
@@ -81,7 +81,7 @@ class Rows:
         if value is None:
             raise ValueError(f"{self}[{row}] has no image")
         if isinstance(value, str | os.PathLike):
-            return contents(Path(value))
+            return read_bytes(Path(value))
         if isinstance(value, bytearray | memoryview):
             return bytes(value)
         if isinstance(value, bytes) or hasattr(value, "getbands"):
@@ -246,7 +246,7 @@ def _noted(rows: Rows, source: Any) -> Rows:
 
 def of_huggingface(dataset: Any, image: str, label: str) -> tuple[Rows, Classes]:
     """The rows of a data set of Hugging Face, their images encoded as they lie there; and their classes."""
-    need("datasets", "a data set of Hugging Face")
+    require_package("datasets", "a data set of Hugging Face")
     import datasets
 
     there = dataset.column_names or list(dataset.features or ())

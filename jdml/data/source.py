@@ -6,6 +6,8 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
+from jdml._import_path import is_pointer
+from jdml._paths import expand_user
 from jdml.data.columns import row_named
 from jdml.data.dataset import Dataset
 from jdml.data.digits import NoSuchPartError
@@ -13,10 +15,8 @@ from jdml.data.images import ImageFiles, Row
 from jdml.data.lists import Listing
 from jdml.data.loading import IMAGE_FILES, load, read_listing, read_path
 from jdml.data.splits import SHARES, resplit, train_on
+from jdml.ops.checks import did_you_mean
 from jdml.registry import DATASETS
-from jdml.registry.constraints import nearest
-from jdml.registry.places import at_home
-from jdml.registry.pointers import is_pointer
 
 Split = Literal["all", "gallery", "query", "test", "train", "val"]
 
@@ -70,7 +70,7 @@ def read_source(
             would not be the run's.
     """
     config = config or {}
-    path = at_home(source)
+    path = expand_user(source)
     name, colon, folder = source.partition(":")
     known = tuple(DATASETS)
     if path.is_dir() and data_dir is None and source in known and not DATASETS[source].needs_folder:
@@ -85,7 +85,7 @@ def read_source(
         return _data_set(source, data_dir, split, view, config)
     if is_pointer(source) or row_named(source) is not None:
         return _of_path(path, split, view, config)
-    hint = nearest(name, known)
+    hint = did_you_mean(name, known)
     raise FileNotFoundError(
         "source must be a folder of images, an image, a .csv or .parquet file, or a data set such as cub:FOLDER; "
         f"{source} is none{hint}"

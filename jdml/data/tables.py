@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from jdml.registry.extras import need
-from jdml.registry.places import as_written, contents, json_of
+from jdml._optional_imports import require_package
+from jdml._paths import json_of, read_bytes, wrap_read_errors
 
 HELD = 1 << 30
 """Bytes of row groups that a process keeps."""
@@ -28,7 +28,7 @@ class Table:
 
     def __init__(self, file: Path) -> None:
         """Open it; no row is read."""
-        need("pyarrow", f"reading {file}")
+        require_package("pyarrow", f"reading {file}")
         import pyarrow as pa
 
         self.file = file
@@ -93,7 +93,7 @@ class Table:
     def class_names(self, column: str) -> tuple[str, ...] | None:
         """The names of a column's numbers, where Hugging Face's ``ClassLabel`` has noted them."""
         noted = json_of((self.schema.metadata or {}).get(b"huggingface", b"{}"), self.file, dict)
-        with as_written(self.file, "Hugging Face's datasets"):
+        with wrap_read_errors(self.file, "Hugging Face's datasets"):
             feature = noted.get("info", {}).get("features", {}).get(column)
             names = feature.get("names") if isinstance(feature, Mapping) else None
             return None if names is None else tuple(names)
@@ -150,7 +150,7 @@ def unwrapped(value: Any, folder: Path = Path()) -> Any:
     if not isinstance(value, Mapping) or "bytes" not in value:
         return value
     content, place = value["bytes"], value.get("path")
-    return contents(folder / place) if content is None and place else content
+    return read_bytes(folder / place) if content is None and place else content
 
 
 class _Kept:

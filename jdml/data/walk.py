@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from jdml.registry.extras import need
+from jdml._optional_imports import require_package
 
 PICTURES = {
     "AVIF": "avif",
@@ -43,7 +43,7 @@ NOWHERE = "links that lead nowhere"
 @cache
 def suffixes() -> frozenset[str]:
     """The suffixes of images that Pillow reads here, in lower case."""
-    need("PIL", "a folder of images")
+    require_package("PIL", "a folder of images")
     from PIL import Image, features
 
     Image.init()

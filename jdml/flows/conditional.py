@@ -12,7 +12,7 @@ from jax import Array
 
 from jdml.flows.layers import ActNorm, Linear, Net, Permute, conditioned, start_of_linear, unbound
 from jdml.ops import checks
-from jdml.ops.stable import accumulate_in
+from jdml.ops.numerics import accumulate_in
 
 __all__ = ["PRESETS", "ConditionalFlow", "preset"]
 

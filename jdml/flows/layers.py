@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from jdml.ops.stable import accumulate_in, widen
+from jdml.ops.numerics import accumulate_in, upcast
 
 
 class Permute(distrax.Bijector):
@@ -158,7 +158,7 @@ def unbound(net: Net) -> Callable[[Array], Array]:
 
 def _wide(values: Array) -> Array:
     """Parameters in single precision at least, whatever they are held in."""
-    return widen(values, accumulate_in(values))
+    return upcast(values, accumulate_in(values))
 
 
 def _uniform(bound: float) -> Callable[..., Array]:

@@ -21,9 +21,9 @@ from jdml.losses.anchors import *
 from jdml.losses.assignment import *
 from jdml.losses.comparison import *
 from jdml.losses.composition import *
-from jdml.losses.contrast import *
-from jdml.losses.isotropy import *
+from jdml.losses.contrastive import *
 from jdml.losses.multi_proxy import *
+from jdml.losses.nir import *
 from jdml.losses.pairs import *
 from jdml.losses.potential import *
 from jdml.losses.proxies import *

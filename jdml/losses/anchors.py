@@ -14,9 +14,9 @@ from jax import Array
 from jdml import ops
 from jdml.mining import Miner, Pairs, is_by_rows, row_keys
 from jdml.ops import ReduceFn, checks
-from jdml.ops.blocks import over_rows
-from jdml.ops.distances import Narrow, Narrowed
+from jdml.ops.chunking import over_rows
 from jdml.ops.meshes import NOWHERE, Axis
+from jdml.ops.pairwise import Narrow, Narrowed
 from jdml.ops.reductions import ratio, reduced_by_rows, sum_rows
 
 __all__ = ["Anchors", "Comparison"]
@@ -219,8 +219,8 @@ class Anchors:
 
         sums, number, nonzero = self.each(weighted)
         if reduce_fn is None:
-            return self.axis.own(ops.reduce_terms(None, sums, number > 0))
-        return self.axis.once(
+            return self.axis.local_slice(ops.reduce_terms(None, sums, number > 0))
+        return self.axis.psum_once(
             ops.reduce_groups(reduce_fn, sums, number > 0, terms=number, nonzero=nonzero)
         )
 
@@ -246,16 +246,16 @@ class Anchors:
         if reduced_by_rows(reduce_fn):
             kinds = self.each(lambda c: [sum_rows(reduce_fn, *kind) for kind in weighted(c)])
             value = sum(ratio(sums.sum(), counts.sum()) for sums, counts in kinds)
-            return self.axis.once(jnp.asarray(value))
+            return self.axis.psum_once(jnp.asarray(value))
         if reduce_fn is None and not self.axis.whole:
             (kinds, _) = self._mapped(lambda c: (weighted(c), ()), NOWHERE)
             return jnp.asarray(sum(ops.reduce_terms(None, *kind) for kind in kinds))
         value = sum(ops.reduce_terms(reduce_fn, *kind) for kind in self.each(weighted))
-        return self.axis.once(jnp.asarray(value))
+        return self.axis.psum_once(jnp.asarray(value))
 
     def _reduced(self, reduce_fn: ReduceFn | None, values: Array, where: Array) -> Array:
         reduced = ops.reduce_terms(reduce_fn, values, where)
-        return self.axis.own(reduced) if reduce_fn is None else self.axis.once(reduced)
+        return self.axis.local_slice(reduced) if reduce_fn is None else self.axis.psum_once(reduced)
 
     def _mapped(self, function: Callable[[Comparison], Any], axis: Axis) -> tuple[Tree, Tree]:
         ready = self if self.mine is None or is_by_rows(self.mine) else self._mined_at_once()
@@ -334,7 +334,7 @@ class Anchors:
         assert self.mine is not None
         mined = _mined(self.mine, self.key, distances, pairs)
         local = dataclasses.replace(self.axis, whole=False)
-        own = Pairs(local.own(mined.positive), local.own(mined.negative))
+        own = Pairs(local.local_slice(mined.positive), local.local_slice(mined.negative))
         return dataclasses.replace(self, rows=self.rows._replace(mined=own))
 
 

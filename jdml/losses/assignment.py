@@ -12,11 +12,11 @@ from jax import Array
 from jdml import ops
 from jdml.losses.comparison import Normalize, prepare
 from jdml.ops import ReduceFn, checks
-from jdml.ops.blocks import CLASSES_AT_ONCE, Block, block_size, by_platform, over_rows
-from jdml.ops.distances import over_norms
+from jdml.ops.chunking import CLASSES_AT_ONCE, Block, block_size, by_platform, over_rows
 from jdml.ops.meshes import NOWHERE, Axis, as_axis
 from jdml.ops.normalization import inverse_norms
-from jdml.ops.stable import accumulate_in, widen
+from jdml.ops.numerics import accumulate_in, upcast
+from jdml.ops.pairwise import over_norms
 
 __all__ = ["Assignment", "assign"]
 
@@ -141,7 +141,7 @@ class Assignment(NamedTuple):
         """Pick the entries ``[B]`` of those rows that this device compares."""
         if self.by_class or not self.axis.names:
             return of_batch
-        return dataclasses.replace(self.axis, whole=False).own(of_batch)
+        return dataclasses.replace(self.axis, whole=False).local_slice(of_batch)
 
     def all_rows(self, here: Tree) -> Tree:
         """Collect the entries of the whole batch, from those of the rows that this device compares."""
@@ -179,7 +179,7 @@ class Assignment(NamedTuple):
         part = (self.proxies, self.class_index)
         per_class, per_row = over_rows(of_block, part, block=self.class_block, axis=everywhere)
         per_row = jax.tree.map(lambda x: nowhere.rows(x.T).T, per_row)
-        return per_row, nowhere.everyone(per_class)
+        return per_row, nowhere.all_gather_stacked(per_class)
 
     def reduce_rows(
         self, reduce_fn: ReduceFn | None, values: Array, where: Array | None = None
@@ -191,12 +191,12 @@ class Assignment(NamedTuple):
     def finish(self, reduce_fn: ReduceFn | None, rows: Array, where: Array) -> Array:
         """Reduce terms that are the rows of the whole batch."""
         reduced = ops.reduce_terms(reduce_fn, rows, where)
-        return self.axis.own(reduced) if reduce_fn is None else self.axis.once(reduced)
+        return self.axis.local_slice(reduced) if reduce_fn is None else self.axis.psum_once(reduced)
 
     def finish_classes(self, reduce_fn: ReduceFn | None, terms: Array) -> Array:
         """Reduce terms that are the classes; of a batch without a valid row there is none."""
         where = jnp.broadcast_to(self.rows.any(), terms.shape)
-        return self.axis.once(ops.reduce_terms(reduce_fn, terms, where))
+        return self.axis.psum_once(ops.reduce_terms(reduce_fn, terms, where))
 
 
 class Batch(NamedTuple):
@@ -313,13 +313,13 @@ def assign(
     by_class = axis.holds_part("proxies", centres)
     here, per_class, _ = centres.shape
     classes = here * axis.size if by_class else here
-    rows = _valid_rows(labels, where, classes)
+    rows = rows_of_classes(labels, where, classes)
     dtype = accumulate_in(embeddings, centres)
     on_sphere = normalize is ops.sphere
     before = None if on_sphere else normalize
     x = prepare("embeddings", embeddings, rows, before, dtype)
     checks.require_finite("proxies", centres)
-    p = widen(centres, dtype)
+    p = upcast(centres, dtype)
     p = p if before is None else before(p)
     if weights is not None:
         checks.check_weights("weights", weights, (size,))
@@ -346,7 +346,7 @@ def assign(
     )
 
 
-def _valid_rows(labels: Array, where: Array | None, classes: int) -> Array:
+def rows_of_classes(labels: Array, where: Array | None, classes: int) -> Array:
     """``[B]`` bool: the rows that ``where`` keeps and whose label is a class."""
     known = (labels >= 0) & (labels < classes)
     rows = known

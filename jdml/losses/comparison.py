@@ -12,10 +12,10 @@ from jdml import ops
 from jdml.losses.anchors import Anchors, Rows
 from jdml.mining import Miner, check_miner
 from jdml.ops import checks
-from jdml.ops.blocks import Block, block_size, by_platform
-from jdml.ops.distances import Narrow
+from jdml.ops.chunking import Block, block_size, by_platform
 from jdml.ops.meshes import as_axis
-from jdml.ops.stable import accumulate_in, widen
+from jdml.ops.numerics import accumulate_in, upcast
+from jdml.ops.pairwise import Narrow
 
 __all__ = ["compare"]
 
@@ -261,7 +261,7 @@ def prepare(
     name: str, vectors: Array, valid: Array, normalize: Normalize | None, dtype: jnp.dtype
 ) -> Array:
     """Widen, blank the rows that are not valid (whatever they hold), normalize."""
-    vectors = widen(jnp.where(valid[:, None], vectors, 0), dtype)
+    vectors = upcast(jnp.where(valid[:, None], vectors, 0), dtype)
     checks.require_finite(name, vectors)
     return vectors if normalize is None else normalize(vectors)
 

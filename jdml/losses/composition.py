@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from jdml.losses.contrast import info_nce_loss, sigmoid_contrastive_loss
+from jdml.losses.contrastive import info_nce_loss, sigmoid_contrastive_loss
 from jdml.mining.pairs import turned
 from jdml.ops import checks
 from jdml.ops.meshes import as_axis

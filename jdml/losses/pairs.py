@@ -15,7 +15,7 @@ from jdml import ops
 from jdml.losses.anchors import Comparison, PairTerms
 from jdml.losses.comparison import CompareOptions, compare
 from jdml.ops import ReduceFn, checks, log1p_sum_exp, mean, mean_nonzero
-from jdml.ops.ranks import active_couples
+from jdml.ops.soft_rank import active_couples
 
 __all__ = [
     "contrastive_loss",

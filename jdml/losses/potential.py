@@ -11,7 +11,7 @@ from jdml.losses.assignment import assign
 from jdml.losses.comparison import Normalize, prepare, valid_rows
 from jdml.ops import ReduceFn, checks, mean
 from jdml.ops.meshes import Axis, as_axis
-from jdml.ops.stable import accumulate_in
+from jdml.ops.numerics import accumulate_in
 
 __all__ = ["contrastive_potential_loss", "field_activity", "potential_field_loss"]
 
@@ -385,6 +385,9 @@ def _reduce(
         felt = felt.at[first:].add(-between)
     reduced = ops.reduce_terms(reduce_fn, felt * charges.weights, charges.counted)
     if reduce_fn is not None:
-        return axis.once(reduced)
-    own, of_proxies = axis.own(reduced[: charges.batch]), axis.once(reduced[charges.batch :])
+        return axis.psum_once(reduced)
+    own, of_proxies = (
+        axis.local_slice(reduced[: charges.batch]),
+        axis.psum_once(reduced[charges.batch :]),
+    )
     return jnp.concatenate([own, of_proxies])

@@ -18,7 +18,7 @@ from jdml.losses.terms import (
 )
 from jdml.ops import ReduceFn, checks, log_sum_exp, mean, total
 from jdml.ops.normalization import inverse_norms
-from jdml.ops.stable import accumulate_in, widen
+from jdml.ops.numerics import accumulate_in, upcast
 
 __all__ = [
     "center_regularizer",
@@ -339,5 +339,5 @@ def center_regularizer(proxies: Array) -> Array:
     """
     centres = checks.as_centres("proxies", proxies)
     checks.require_finite("proxies", centres)
-    centres = widen(centres, accumulate_in(centres))
+    centres = upcast(centres, accumulate_in(centres))
     return spread(centres, inverse_norms(centres)[..., 0]).mean()

@@ -10,8 +10,8 @@ from jdml import ops
 from jdml.losses.anchors import Comparison
 from jdml.losses.comparison import CompareOptions, compare
 from jdml.ops import ReduceFn, checks, mean
-from jdml.ops.blocks import by_platform
-from jdml.ops.ranks import soft_ranks
+from jdml.ops.chunking import by_platform
+from jdml.ops.soft_rank import soft_ranks
 
 __all__ = ["fast_ap_loss", "recall_at_k_loss", "smooth_ap_loss"]
 

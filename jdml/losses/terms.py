@@ -11,7 +11,7 @@ from jax import Array
 from jdml.losses.assignment import Assignment
 from jdml.ops import ReduceFn, log1p_sum_exp, log_sum_exp, safe_sqrt
 from jdml.ops.normalization import inverse_norms
-from jdml.ops.stable import below_peak
+from jdml.ops.numerics import shifted_by_max
 
 Similarity = Callable[[Assignment], Array]
 """``[B, C]`` from an assignment: how alike embeddings and classes are."""
@@ -60,7 +60,7 @@ def _log1p_segment_sum_exp(values: Array, segment: Array, number: int) -> Array:
     kept = values != -jnp.inf
     finite = jnp.where(kept, values, 0.0)
     peak = jnp.zeros(number + 1, values.dtype).at[segment].max(jax.lax.stop_gradient(finite))
-    scaled = jnp.where(kept, jnp.exp(below_peak(finite, peak[segment])), 0.0)
+    scaled = jnp.where(kept, jnp.exp(shifted_by_max(finite, peak[segment])), 0.0)
     summed = jnp.zeros(number + 1, values.dtype).at[segment].add(scaled)
     more = summed + jnp.expm1(-peak)
     return (peak + jnp.log1p(jnp.where(more < -0.5, 0.0, more)))[:number]
@@ -148,7 +148,7 @@ def regularizer(a: Assignment, tau: float | Array | None) -> float | Array:
     factors = inverse_norms(a.proxies)[..., 0]
     if a.by_class:
         return tau * a.axis.total(spread(a.proxies, factors).sum()) / a.classes
-    (proxies, factors), real = a.axis.part((a.proxies, factors))
+    (proxies, factors), real = a.axis.shard((a.proxies, factors))
     spreads = jnp.where(real, spread(proxies, factors), 0.0)
     return tau * a.axis.total(spreads.sum()) / a.classes
 

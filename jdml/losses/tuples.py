@@ -11,7 +11,7 @@ from jdml.losses.anchors import Comparison, PairTerms
 from jdml.losses.comparison import CompareOptions, compare
 from jdml.mining import Pairs
 from jdml.ops import ReduceFn, checks, log_sum_exp, mean, mean_nonzero
-from jdml.ops.stable import SQUARABLE, bounded, log_add_exp, softplus
+from jdml.ops.numerics import SQUARABLE, bounded, log_add_exp, softplus
 
 __all__ = ["circle_loss", "lifted_structure_loss", "n_pair_loss", "snr_contrastive_loss"]
 

@@ -9,12 +9,12 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
+from jdml._paths import check_disk_space
 from jdml.metrics.clustering import agreement
 from jdml.metrics.reranking import look_again
 from jdml.metrics.retrieval import evaluate_retrieval
 from jdml.ops import sphere
-from jdml.registry.constraints import SecondLook
-from jdml.registry.places import check_room
+from jdml.ops.checks import Rerank
 
 AT_A_TIME = 1 << 16
 """Rows of a gallery on disk that are scaled at a time."""
@@ -29,7 +29,7 @@ def evaluate_arrays(
     gallery_labels: str = "gallery_labels",
     self_index: str = "self_index",
     ignore_same: str | None = None,
-    second_look: SecondLook = "none",
+    second_look: Rerank = "none",
     on_sphere: bool = False,
     clustered: bool = False,
     **ranks: Any,
@@ -142,7 +142,7 @@ def _pair(
 def _unit_on_disk(vectors: np.memmap) -> Iterator[np.memmap]:
     """Rows scaled to length 1, in a temporary file."""
     with tempfile.TemporaryDirectory() as folder:
-        check_room(Path(folder), 4 * vectors.size)
+        check_disk_space(Path(folder), 4 * vectors.size)
         scaled = np.memmap(f"{folder}/unit", np.float32, "w+", shape=vectors.shape)
         for start in range(0, len(vectors), AT_A_TIME):
             part = np.asarray(vectors[start : start + AT_A_TIME], np.float32)

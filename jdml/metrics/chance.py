@@ -11,7 +11,7 @@ from jdml import ops
 from jdml.metrics.closeness import common_frame, in_frame
 from jdml.metrics.handed import handed_in
 from jdml.ops import checks
-from jdml.ops.stable import accumulate_in
+from jdml.ops.numerics import accumulate_in
 
 ROWS = 1024
 """Anchors that are compared at a time."""

@@ -14,7 +14,7 @@ import numpy as np
 from jax import Array
 
 from jdml.ops import safe_norm, similarities
-from jdml.ops.blocks import by_platform
+from jdml.ops.chunking import by_platform
 from jdml.ops.meshes import NOWHERE, Axis
 
 # Bytes of one block of closeness: what fits a processor's cache, what keeps an accelerator busy.
@@ -45,7 +45,7 @@ def common_frame(queries: Array, gallery: Array, axis: Axis = NOWHERE) -> tuple[
         _bounds, queries, gallery, finite_only=True
     )  # takes several times as long
     low, high = jax.lax.cond(is_finite, lambda: (low, high), seldom)
-    elsewhere = axis.everyone(sample(gallery)).reshape(-1, gallery.shape[1])
+    elsewhere = axis.all_gather_stacked(sample(gallery)).reshape(-1, gallery.shape[1])
     some = jnp.concatenate([sample(queries), elsewhere])
     return frame_of(axis.least(low), axis.most(high), some)
 
@@ -184,7 +184,8 @@ def merge(axis: Axis, k: int, scores: Array, *others: Array) -> tuple[Array, ...
     if not axis.names:
         return others
     scores, *gathered = (
-        jnp.moveaxis(x, 0, 1).reshape(x.shape[1], -1) for x in axis.everyone((scores, *others))
+        jnp.moveaxis(x, 0, 1).reshape(x.shape[1], -1)
+        for x in axis.all_gather_stacked((scores, *others))
     )
     places = jax.lax.top_k(scores, k)[1]
     return tuple(jnp.take_along_axis(x, places, axis=1) for x in gathered)

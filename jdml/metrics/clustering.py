@@ -7,9 +7,9 @@ import jax
 import numpy as np
 from jax import Array
 
+from jdml._optional_imports import require_package
 from jdml.metrics.handed import as_groups, handed_in
 from jdml.ops import checks
-from jdml.registry.extras import need
 
 
 @handed_in
@@ -187,7 +187,7 @@ def _information_by_chance(sizes: np.ndarray, others: np.ndarray) -> float:
 
 
 def _k_means(points: np.ndarray, clusters: int, seed: int, max_iterations: int) -> np.ndarray:
-    need("sklearn", "NMI")
+    require_package("sklearn", "NMI")
     from sklearn.cluster import KMeans
     from sklearn.exceptions import ConvergenceWarning
 

@@ -10,7 +10,7 @@ from jax import Array
 from jdml import ops
 from jdml.metrics.handed import handed_in
 from jdml.ops import checks
-from jdml.ops.stable import accumulate_in
+from jdml.ops.numerics import accumulate_in
 
 
 @ops.public()

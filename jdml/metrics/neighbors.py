@@ -20,7 +20,7 @@ from jdml.metrics.closeness import (
 from jdml.metrics.handed import handed_in
 from jdml.ops import checks, safe_norm
 from jdml.ops.meshes import Axis, by_parts, off_mesh
-from jdml.ops.stable import accumulate_in
+from jdml.ops.numerics import accumulate_in
 
 
 @handed_in

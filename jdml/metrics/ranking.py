@@ -14,8 +14,8 @@ import numpy as np
 from jax import Array
 
 from jdml.ops import checks
+from jdml.ops.checks import one_of
 from jdml.ops.meshes import by_rows
-from jdml.registry.constraints import one_of
 
 Divisor = Literal["min", "k", "relevant", "class"]
 

@@ -12,7 +12,7 @@ from jdml.metrics.answers import checked_own, rows_of
 from jdml.metrics.handed import handed_in
 from jdml.metrics.neighbors import nearest
 from jdml.ops import checks, sphere
-from jdml.registry.constraints import SecondLook
+from jdml.ops.checks import Rerank
 
 AT_A_TIME = 1 << 16
 """Pairs of vectors whose distances are taken at once."""
@@ -261,9 +261,7 @@ class Ranked(NamedTuple):
     distances: Array | None = None
 
 
-def look_again(
-    kind: SecondLook, queries: Any, gallery: Any = None, self_index: Any = None
-) -> Ranked:
+def look_again(kind: Rerank, queries: Any, gallery: Any = None, self_index: Any = None) -> Ranked:
     """What is ranked instead, by one of the ways of this module.
 
     Args:

@@ -14,7 +14,7 @@ from jdml.metrics import answers, ranking
 from jdml.metrics.galleries import Search, prepare, ranked
 from jdml.metrics.handed import handed_in
 from jdml.ops import checks
-from jdml.registry.constraints import one_of
+from jdml.ops.checks import one_of
 
 
 class _Cutoffs(NamedTuple):

@@ -11,7 +11,7 @@ from jdml import ops
 from jdml.metrics import closeness
 from jdml.metrics.handed import finite_rows, handed_in
 from jdml.ops import checks, mean, safe_sqrt
-from jdml.ops.stable import accumulate_in, magnitude
+from jdml.ops.numerics import accumulate_in, max_abs_scale
 
 
 @handed_in
@@ -377,7 +377,7 @@ def _means(points: Array, own: Array, counts: Array) -> Array:
 
 def _unit(vectors: Array) -> Array:
     """A power of two in whose units entries are of size 1 or so: squares of the largest overflow, of tiny underflow."""
-    exponent = jnp.frexp(magnitude(vectors.reshape(-1))[0])[1] - 1
+    exponent = jnp.frexp(max_abs_scale(vectors.reshape(-1))[0])[1] - 1
     return jnp.ldexp(jnp.ones((), vectors.dtype), jnp.clip(exponent, -126, 126))
 
 

@@ -6,7 +6,7 @@ from jax import Array
 
 from jdml.mining.pairs import Chain, Guided, Miner, Pairs, Rule, fold_each
 from jdml.ops import checks, distances, sphere
-from jdml.ops.stable import accumulate_in
+from jdml.ops.numerics import accumulate_in
 
 __all__ = [
     "chain",

@@ -135,7 +135,7 @@ def convolve(
 
     # On a mesh each device convolves its own images; without this it would collect all for the gradient's chunks.
     def here(axis: Axis, images: jax.Array, kernel: jax.Array) -> tuple[jax.Array, tuple[()]]:
-        return _convolve(geometry, images, axis.varying(kernel)), ()
+        return _convolve(geometry, images, axis.as_varying(kernel)), ()
 
     features: jax.Array = from_parts(here, images, kernel)[0]
     return features

@@ -5,10 +5,10 @@ from pathlib import Path
 from typing import Any
 
 from jdml import adapt
+from jdml._paths import check_local
 from jdml.models.adapters import AnyModel, as_model, unwrapped
 from jdml.models.base_adapter import Wrapped
 from jdml.ops import checks
-from jdml.registry.places import check_local
 
 
 class Frozen(Wrapped):

@@ -10,8 +10,8 @@ from typing import IO, Any
 
 import numpy as np
 
-from jdml.registry.extras import MissingLibraryError, need
-from jdml.registry.places import check_local
+from jdml._optional_imports import MissingLibraryError, require_package
+from jdml._paths import check_local
 
 # Under these keys training programs keep the weights of a checkpoint.
 WRAPPERS = ("state_dict", "model", "model_state_dict", "teacher")
@@ -57,7 +57,7 @@ def _single(path: Path, name: str, value: np.ndarray) -> np.ndarray:
 
 def read_metadata(path: Path) -> dict[str, str]:
     """Read the metadata of a ``.safetensors`` file; empty where there is none."""
-    need("safetensors", "reading weights")
+    require_package("safetensors", "reading weights")
     from safetensors import safe_open
 
     def metadata(path: Path) -> dict[str, str]:
@@ -116,7 +116,7 @@ def write_text(path: Path, text: str) -> None:
 
 def write_tensors(path: Path, tensors: Mapping[str, np.ndarray], metadata: dict[str, str]) -> None:
     """Write a ``.safetensors`` file atomically; see ``replacing``."""
-    need("safetensors", "writing weights")
+    require_package("safetensors", "writing weights")
     from safetensors.numpy import save
 
     contiguous = {name: np.asarray(value, order="C") for name, value in tensors.items()}
@@ -138,7 +138,7 @@ def _reading(path: Path, read: Callable[[Path], Any]) -> Any:
 def _read_safetensors(path: Path) -> dict[str, np.ndarray]:
     import ml_dtypes  # noqa: F401  (teaches NumPy bfloat16)
 
-    need("safetensors", f"reading {path}")
+    require_package("safetensors", f"reading {path}")
     from safetensors.numpy import load_file
 
     return load_file(path)
@@ -153,7 +153,7 @@ def _read_npz(path: Path) -> dict[str, np.ndarray]:
 
 
 def _read_torch(path: Path) -> dict[str, np.ndarray]:
-    need("torch", f"reading {path}")
+    require_package("torch", f"reading {path}")
     import torch
 
     try:

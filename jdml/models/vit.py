@@ -10,7 +10,7 @@ import numpy as np
 from jdml.models.convolution import convolve
 from jdml.models.heads import POOLINGS, EmbeddingHead
 from jdml.models.layers import as_floating
-from jdml.registry.constraints import one_of
+from jdml.ops.checks import one_of
 
 CLASS_TOKEN, ATTENTION = "token", "attention"
 Activation = Literal["gelu", "gelu_tanh", "quick_gelu"]

@@ -13,11 +13,11 @@ import jax.numpy as jnp
 import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 
+from jdml._paths import check_local, json_of
 from jdml.models.creation import create
 from jdml.models.dialects import Dialect, Shape, as_ours, dialects, grid_of
 from jdml.models.tensors import read_metadata, read_tensors, write_tensors
 from jdml.registry import NETWORKS, pretrained_networks
-from jdml.registry.places import check_local, json_of
 
 # What programs put before all names.
 PREFIXES = (

@@ -9,7 +9,6 @@ A training step needs nothing else to serve every method::
 Objectives nest: :func:`with_memory` takes any pair objective and gives one that also compares with past batches.
 """
 
-from jdml.objectives.as_references import as_anchor_objective, as_proxy_objective
 from jdml.objectives.base import (
     LossFn,
     Metrics,
@@ -18,8 +17,9 @@ from jdml.objectives.base import (
     pair,
     proxy,
 )
-from jdml.objectives.cross_batch import MemoryState, with_memory
-from jdml.objectives.isotropy import NirState, with_nir
+from jdml.objectives.nir import NirState, with_nir
+from jdml.objectives.reference_objectives import as_anchor_objective, as_proxy_objective
+from jdml.objectives.xbm import MemoryState, with_memory
 
 __all__ = [
     "LossFn",

@@ -230,11 +230,7 @@ def check_loss(loss_fn: Any, settings: Iterable[str]) -> None:
 
 
 def refuse_references(told: Iterable[str]) -> None:
-    """Refuse what a memory hands to an objective that takes none, or has its own.
-
-    Raises:
-        TypeError: ``references`` among what the loss was told.
-    """
+    """Refuse what a memory hands to an objective that takes none, or has its own."""
     if "references" in told:
         raise TypeError(
             "objective must be a pair objective whose loss takes references=, for with_memory: this one has its own, "

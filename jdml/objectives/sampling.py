@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from jdml.losses.assignment import rows_of_classes
 from jdml.ops import checks
 from jdml.ops.keys import portable_key
 from jdml.ops.meshes import NOWHERE, Axis, as_axis, from_parts
@@ -20,32 +21,14 @@ def sample_classes(
     where: Array | None = None,
     axis_name: str | tuple[str, ...] | None = None,
 ) -> Drawn:
-    """The proxies of a batch's classes and of as many others, drawn uniformly, as make a number.
+    """Return ``[S, K, D]``, the proxies of a batch's classes and of random others, and the labels ``[B]`` among them.
 
-    Args:
-        proxies: ``[C, K, D]``; on a mesh whose devices divide C each draws among its own classes.
-        labels: ``[B]`` integers in 0…C−1.
-        number: S, how many classes, rounded up to a multiple of the devices.
-        key: of the draw.
-        where: ``[B]`` bool, the rows that count.
-        axis_name: inside a ``jax.shard_map``, the mesh axis over which the batch is spread.
-
-    Returns:
-        ``[S, K, D]`` in the order of the classes, and the labels ``[B]`` among them, −1 for rows that do not count.
-
-    Raises:
-        ValueError: no key, or fewer classes than a batch may have on each device.
+    S is rounded up to a multiple of the devices, each of which draws among its own classes where they divide C; rows
+    that do not count have label −1.
 
     Reference:
         An et al., *Killing Two Birds with One Stone: Efficient and Robust Training of Face Recognition CNNs by
         Partial FC*.
-
-    Example:
-        >>> import jax
-        >>> proxies, labels = jnp.arange(10.0)[:, None, None], jnp.array([7, 2])
-        >>> drawn, among = sample_classes(proxies, labels, 4, key=jax.random.key(0))
-        >>> drawn.shape, drawn[among, 0, 0]
-        ((4, 1, 1), Array([7., 2.], dtype=float32))
     """
     axis = as_axis(axis_name)
     proxies = jnp.asarray(proxies)
@@ -53,12 +36,10 @@ def sample_classes(
     classes = len(proxies) * (axis.size if by_class else 1)
     checks.check_classes(labels, classes, "proxies", where)
     labels = checks.widen_labels(labels)
-    known = (labels >= 0) & (labels < classes)
-    hidden = jnp.zeros(len(labels), bool) if where is None else ~where
-    checks.require(known | hidden, f"labels[{{row}}] is {{0}}, expected 0…{classes - 1}", labels)
+    rows = rows_of_classes(labels, where, classes)
     given = checks.check_key("key", key, needed_by=f"sampled_classes={number}")
     drawn_key = portable_key(given)
-    labels = jnp.where(known & ~hidden, labels, -1).astype(jnp.int32)
+    labels = jnp.where(rows, labels, -1).astype(jnp.int32)
 
     def draw(axis: Axis, proxies: Array, others: Drawn) -> Drawn:
         return _draw(axis, proxies, *others, number=number)
@@ -67,7 +48,7 @@ def sample_classes(
         return from_parts(draw, proxies, (labels, drawn_key))
     everyone = axis.rows(labels)
     drawn, among = draw(axis if by_class else NOWHERE, proxies, (everyone, drawn_key))
-    return drawn, axis.own(among)
+    return drawn, axis.local_slice(among)
 
 
 def _draw(axis: Axis, proxies: Array, labels: Array, key: Array, *, number: int) -> Drawn:

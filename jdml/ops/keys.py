@@ -13,20 +13,6 @@ def portable_key(key: Array) -> Array:
 
     The generators of ``rbg`` and ``unsafe_rbg`` keys, which TPUs are often set to, draw a whole array from the first
     key under ``vmap``, so that a row's draws would depend on the rows that it is drawn with.
-
-    Args:
-        key: a key or an array of keys, of any implementation, typed or as numbers.
-
-    Returns:
-        As many typed keys; threefry keys as they are.
-
-    Raises:
-        TypeError: no key.
-
-    Example:
-        >>> other = portable_key(jax.random.key(0, impl="rbg"))
-        >>> other.shape, jax.random.key_impl(other), portable_key(jax.random.PRNGKey(0)) == jax.random.key(0)
-        ((), 'threefry2x32', Array(True, dtype=bool))
     """
     if not isinstance(key, Array | np.ndarray):
         raise TypeError(f"key must be a key such as jax.random.key(0), got {key!r}")

@@ -86,7 +86,7 @@ class Axis:
             return tree
         return jax.tree.map(lambda x: jax.lax.all_gather(x, self.names, tiled=True), tree)
 
-    def everyone(self, tree: Tree) -> Tree:
+    def all_gather_stacked(self, tree: Tree) -> Tree:
         """What each device has found ``[S, …]``, for computations that are the same on all of them."""
         if not self.names:
             return jax.tree.map(lambda x: x[None], tree)
@@ -103,7 +103,7 @@ class Axis:
         """All devices' rows ``[S·n, …]``, for computations that are the same on all of them."""
         if not self.names:
             return tree
-        return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), self.everyone(tree))
+        return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), self.all_gather_stacked(tree))
 
     def total(self, value: Array) -> Array:
         """The sum over all devices."""
@@ -121,14 +121,14 @@ class Axis:
         """What every device has computed alike, as such."""
         return self.total(value / self.size)
 
-    def own(self, rows: Array) -> Array:
+    def local_slice(self, rows: Array) -> Array:
         """This device's rows of all ``[S·n, …]``, or all where these are wanted."""
         if not self.names or self.whole:
             return rows
         size = len(rows) // self.size
         return jax.lax.dynamic_slice_in_dim(rows, self.index * size, size)
 
-    def part(self, tree: Tree) -> tuple[Tree, Array]:
+    def shard(self, tree: Tree) -> tuple[Tree, Array]:
         """This device's share of rows that all have, filled up with zeros, and which of its rows are real."""
         total = len(jax.tree.leaves(tree)[0])
         if not self.names:
@@ -141,17 +141,17 @@ class Axis:
 
         return jax.tree.map(cut, tree), self.index * size + jnp.arange(size) < total
 
-    def once(self, value: Array) -> Array:
+    def psum_once(self, value: Array) -> Array:
         """A result that is the same on every device, with a gradient that counts once, not once per device."""
         if not self.names or self.is_checked:
             return value
         return _divided(value, self.size)
 
-    def varying(self, value: Array) -> Array:
+    def as_varying(self, value: Array) -> Array:
         """What is the same on every device as if it were not: each finds a gradient of its own, and all are summed."""
         return value + jnp.asarray(self.index * 0, value.dtype) if self.names else value
 
-    def shared(self, value: Array) -> Array:
+    def replicated_grad(self, value: Array) -> Array:
         """An argument that is the same on every device, with a gradient that is whole on every one."""
         if not self.names or self.is_checked or not jnp.issubdtype(value.dtype, jnp.inexact):
             return value
@@ -163,22 +163,7 @@ NOWHERE = Axis()
 
 
 def as_axis(name: Any) -> Axis:
-    """What an argument ``axis_name`` means.
-
-    Args:
-        name: None, a name, a tuple of names, or an axis.
-
-    Returns:
-        The axis.
-
-    Raises:
-        TypeError: something else.
-        ValueError: no such axis here.
-
-    Example:
-        >>> as_axis(None) == NOWHERE
-        True
-    """
+    """Return the axis of an argument ``axis_name``: None, a name, a tuple of names, or an axis."""
     if isinstance(name, Axis):
         return name
     if name is None:
@@ -196,14 +181,10 @@ def as_axis(name: Any) -> Axis:
 
 
 def spread(function: Callable[[dict[str, Any]], Tree], arguments: dict[str, Any]) -> Tree:
-    """Call a function of keyword arguments where its arrays lie.
+    """Call a function of keyword arguments where its arrays lie; on a mesh the result is the same on every device.
 
-    Args:
-        function: of the arguments. If they include ``axis_name``, it is handed an :class:`Axis` there.
-        arguments: by name; see :data:`ROWS` and :data:`REFERENCES`.
-
-    Returns:
-        The function's result, on a mesh the same on every device.
+    If the arguments include ``axis_name``, the function gets an :class:`Axis` there; see :data:`ROWS` and
+    :data:`REFERENCES`.
     """
     if arguments.get("axis_name") is not None:
         return function(_named(arguments))
@@ -230,46 +211,19 @@ def spread(function: Callable[[dict[str, Any]], Tree], arguments: dict[str, Any]
 
 
 def by_rows(function: Callable[[Tree, Tree], Tree], rows: Tree, others: Tree = ()) -> Tree:
-    """``function(rows, others)``, each device of a mesh taking some of the rows.
-
-    Args:
-        function: row by row: the results' rows are those of ``rows``.
-        rows: arrays ``[N, …]``.
-        others: arrays that every row needs.
-
-    Returns:
-        The function's result.
-    """
+    """Return ``function(rows, others)``, row by row, of which each device of a mesh takes some."""
     return _by_parts(lambda axis, rows, others: function(rows, others), rows, others, P)
 
 
 def by_parts(function: Callable[[Axis, Tree, Tree], Tree], parts: Tree, others: Tree = ()) -> Tree:
-    """``function(axis, parts, others)``, each device of a mesh holding some rows of ``parts``.
-
-    Args:
-        function: whose result is the same on every device.
-        parts: arrays ``[N, …]``.
-        others: arrays that every device needs.
-
-    Returns:
-        The function's result.
-    """
+    """Return ``function(axis, parts, others)``, the same on every device; each holds some rows of ``parts``."""
     return _by_parts(function, parts, others, lambda names: P())
 
 
 def from_parts(
     function: Callable[[Axis, Tree, Tree], tuple[Tree, Tree]], parts: Tree, others: Tree = ()
 ) -> tuple[Tree, Tree]:
-    """``function(axis, parts, others)``, each device of a mesh holding some rows of ``parts`` and of the first result.
-
-    Args:
-        function: with two results: rows of this device, and what is the same on every device.
-        parts: arrays ``[N, …]``.
-        others: arrays that every device needs.
-
-    Returns:
-        The rows of all devices, and the second result.
-    """
+    """Return ``function(axis, parts, others)``: rows of all devices, and a second result that is the same on each."""
     results: tuple[Tree, Tree] = _by_parts(function, parts, others, lambda names: (P(names), P()))
     return results
 
@@ -297,18 +251,7 @@ def _by_parts(
 
 
 def replicated(function: Callable[..., Tree]) -> Callable[..., Tree]:
-    """The same function of arrays; on a mesh every device computes all of it.
-
-    Args:
-        function: of positional arguments; keywords are static.
-
-    Returns:
-        The function.
-
-    Example:
-        >>> print(replicated(jnp.add)(1, jnp.arange(2)))
-        [1 2]
-    """
+    """Return the same function of arrays; on a mesh every device computes all of it. Keywords are static."""
 
     @functools.wraps(function)
     def wrapper(*arguments: Any, **static: Any) -> Tree:
@@ -326,14 +269,7 @@ def replicated(function: Callable[..., Tree]) -> Callable[..., Tree]:
 
 
 def mesh_of(tree: Tree) -> Any:
-    """The mesh on which arrays lie, where something is to be done about it, else None.
-
-    Args:
-        tree: arrays, and anything else.
-
-    Returns:
-        An abstract mesh with several devices or with ``Explicit`` axes, none of them ``Manual``; or None.
-    """
+    """Return the abstract mesh of arrays, if it has several devices or ``Explicit`` axes, none ``Manual``."""
     for leaf in jax.tree.leaves(tree):
         if not isinstance(leaf, Array):
             continue
@@ -347,39 +283,18 @@ def mesh_of(tree: Tree) -> Any:
 
 
 def is_explicit(tree: Tree) -> bool:
-    """Whether arrays lie on a mesh of which an axis is ``Explicit``.
-
-    Args:
-        tree: arrays, and anything else.
-
-    Returns:
-        False, too, inside a ``shard_map``.
-    """
+    """Whether arrays lie on a mesh of which an axis is ``Explicit``; False inside a ``shard_map``."""
     mesh = mesh_of(tree)
     return mesh is not None and AxisType.Explicit in mesh.axis_types
 
 
 def off_mesh(array: Array) -> Array:
-    """An array on one device, by way of the host where it lies on a mesh.
-
-    Args:
-        array: of any shape, no tracer.
-
-    Returns:
-        The same values.
-    """
+    """Return an array on one device, by way of the host where it lies on a mesh."""
     return array if mesh_of(array) is None else jnp.asarray(on_host(array))
 
 
 def on_host(array: Array) -> np.ndarray:
-    """All values of an array as NumPy's, of one that several processes share, too.
-
-    Args:
-        array: of any shape, no tracer; every process asks for it.
-
-    Returns:
-        The same values.
-    """
+    """Return all values of an array as NumPy's; every process asks for those of one that they share."""
     if array.is_fully_addressable:
         return np.asarray(array)
     from jax.experimental import multihost_utils
@@ -388,15 +303,7 @@ def on_host(array: Array) -> np.ndarray:
 
 
 def zeros_alike(like: Array, shape: tuple[int, ...]) -> Array:
-    """Zeros that vary over the same mesh axes as an array: what a loop under ``shard_map`` must start from.
-
-    Args:
-        like: any array.
-        shape: of the zeros.
-
-    Returns:
-        Zeros of the array's type.
-    """
+    """Return zeros that vary over the same mesh axes as an array: a loop under ``shard_map`` must start from such."""
     nothing = jnp.sum(jnp.where(like == like, 0, 0)).astype(like.dtype)
     return jnp.broadcast_to(nothing, shape)
 
@@ -435,7 +342,7 @@ def _named(arguments: dict[str, Any]) -> dict[str, Any]:
     def handed(name: str, value: Any) -> Any:
         if name in parts:
             return value
-        return jax.tree.map(lambda v: axis.shared(v) if isinstance(v, Array) else v, value)
+        return jax.tree.map(lambda v: axis.replicated_grad(v) if isinstance(v, Array) else v, value)
 
     return {**{name: handed(name, value) for name, value in arguments.items()}, "axis_name": axis}
 

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from jdml.ops.stable import accumulate_in, safe_norm, widen
+from jdml.ops.numerics import accumulate_in, safe_norm, upcast
 
 
 def sphere(vectors: Array) -> Array:
@@ -32,7 +32,7 @@ def sphere(vectors: Array) -> Array:
                [0. , 0. ]], dtype=float32)
     """
     _check(vectors)
-    return _divided(widen(vectors, accumulate_in(vectors))).astype(vectors.dtype)
+    return _divided(upcast(vectors, accumulate_in(vectors))).astype(vectors.dtype)
 
 
 @jax.custom_jvp
@@ -56,18 +56,6 @@ def inverse_norms(vectors: Array) -> Array:
     """``1 / ‖v‖``: the factor by which :func:`sphere` multiplies a vector, 0 where that counts as zero.
 
     Whoever needs only products with normalized vectors can multiply these instead of all vectors.
-
-    Args:
-        vectors: ``[..., D]``, float32 or float64.
-
-    Returns:
-        ``[..., 1]``.
-
-    Example:
-        >>> import jax.numpy as jnp
-        >>> inverse_norms(jnp.array([[3.0, 4.0], [0.0, 0.0]]))
-        Array([[0.2],
-               [0. ]], dtype=float32)
     """
     limits = jnp.finfo(vectors.dtype)
     up, down = (2.0**60, 2.0**-100) if limits.bits == 32 else (2.0**500, 2.0**-800)
@@ -97,10 +85,10 @@ def _squares(vectors: Array, scale: float | Array) -> Array:
 def _inverse_norms_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
     (vectors,), (moved,) = primals, tangents
     factors = inverse_norms(vectors)
-    return factors, -factors * growth(vectors, moved, factors)
+    return factors, -factors * relative_norm_derivative(vectors, moved, factors)
 
 
-def growth(vectors: Array, moved: Array, factors: Array) -> Array:
+def relative_norm_derivative(vectors: Array, moved: Array, factors: Array) -> Array:
     """Compute by how much of themselves norms grow, ``v · dv / ‖v‖²``, with :func:`inverse_norms` as factors."""
     along = jnp.sum((vectors * factors) * moved, axis=-1, keepdims=True)
     # Where the factor is 0, what arrives from outside may have overflown.
@@ -134,7 +122,7 @@ def ball(vectors: Array) -> Array:
 
 @partial(jax.jit, inline=True)
 def _into_ball(vectors: Array) -> Array:
-    norm = safe_norm(widen(vectors, accumulate_in(vectors)))
+    norm = safe_norm(upcast(vectors, accumulate_in(vectors)))
     return jnp.where(norm >= 1, sphere(vectors), vectors)
 
 

@@ -164,37 +164,12 @@ def reduce_groups(
 
 
 def reduced_by_rows(reduce_fn: ReduceFn | None) -> bool:
-    """Whether a reduction of a matrix is one of its rows' sums and counts.
-
-    Args:
-        reduce_fn: a reduction, or None.
-
-    Returns:
-        True for sums, means, and means of what is not zero.
-
-    Example:
-        >>> reduced_by_rows(mean), reduced_by_rows(trimmed_mean(0.1)), reduced_by_rows(None)
-        (True, False, False)
-    """
+    """Whether a reduction of a matrix is one of its rows' sums and counts: a sum, a mean, ``mean_nonzero``."""
     return any(reduce_fn is known for known in (total, jnp.sum, mean, jnp.mean, mean_nonzero))
 
 
 def sum_rows(reduce_fn: ReduceFn | None, values: Array, where: Array) -> tuple[Array, Array]:
-    """The sums of a matrix's rows, and by what they count: :func:`ratio` of both totals is the reduction.
-
-    Args:
-        reduce_fn: a reduction that :func:`reduced_by_rows`.
-        values: ``[B, R]``.
-        where: which of them are terms at all, same shape.
-
-    Returns:
-        Sums and counts ``[B]``.
-
-    Example:
-        >>> import jax.numpy as jnp
-        >>> sum_rows(mean, jnp.ones((1, 3)), jnp.array([[True, False, True]]))
-        (Array([2.], dtype=float32), Array([2.], dtype=float32))
-    """
+    """Return sums and counts ``[B]`` of a matrix's rows, the :func:`ratio` of whose totals is the reduction."""
     sums = jnp.sum(jnp.where(where, values, 0.0), axis=-1)
     if reduce_fn in (total, jnp.sum):
         return sums, jnp.zeros_like(sums)
@@ -203,13 +178,5 @@ def sum_rows(reduce_fn: ReduceFn | None, values: Array, where: Array) -> tuple[A
 
 
 def ratio(numerator: Array, count: Array) -> Array:
-    """A sum over what it counts by, 0 if that is nothing.
-
-    Args:
-        numerator: the sum.
-        count: how many terms there are.
-
-    Returns:
-        A scalar.
-    """
+    """Divide a sum by a count; 0 if that is 0."""
     return numerator / jnp.maximum(count, 1).astype(numerator.dtype)

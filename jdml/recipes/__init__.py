@@ -9,14 +9,13 @@ from jdml.recipes.batch import BatchConfig
 from jdml.recipes.ccp import CCPConfig
 from jdml.recipes.config import RecipeError
 from jdml.recipes.default_recipe import recommended
-from jdml.recipes.evaluation import EvaluationConfig
 from jdml.recipes.loss import LossConfig, ProxyConfig
 from jdml.recipes.method import METHODS, Method, with_method
 from jdml.recipes.network import FinetuneConfig, NetworkConfig
 from jdml.recipes.nir import NIRConfig
 from jdml.recipes.optimizer import OptimizerConfig
 from jdml.recipes.papers import PAIR_METHODS, RECIPES, recipe, settings_of
-from jdml.recipes.recipe import Recipe
+from jdml.recipes.recipe import EvaluationConfig, Recipe
 from jdml.recipes.shared import DATASETS
 
 __all__ = [

@@ -8,8 +8,8 @@ from typing import Annotated, Any, Literal, Self
 import numpy as np
 
 from jdml.data import ClassBatchSampler, EpochSampler, RandomBatchSampler
+from jdml.ops.checks import did_you_mean, non_negative, positive, unit_interval
 from jdml.recipes.config import Config, RecipeError
-from jdml.registry.constraints import nearest, non_negative, positive, unit
 
 DEFAULT_SIZE = 128
 """Rows of a batch where neither ``size`` nor ``classes`` is given."""
@@ -32,7 +32,7 @@ class BatchConfig(Config):
     """A smaller class leaves places empty (pad), or is an error (refuse)."""
     group_by: str | None = None
     """A coarser labelling: the classes of a batch are of one of its groups."""
-    class_sampling_power: Annotated[float | None, unit] = None
+    class_sampling_power: Annotated[float | None, unit_interval] = None
     """Draw a class of n samples in proportion to n to this power. None: each sample once an epoch."""
     epochs: Annotated[int, positive] = 100
     """Passes over the training rows."""
@@ -127,7 +127,7 @@ class BatchConfig(Config):
         if self.group_by is not None and self.group_by not in views:
             known = ", ".join(sorted(views)) or "the data set's views, of which it has none"
             raise RecipeError(
-                f"{{group_by}} must be one of {known}, got {self.group_by!r}{nearest(self.group_by, views)}"
+                f"{{group_by}} must be one of {known}, got {self.group_by!r}{did_you_mean(self.group_by, views)}"
             )
 
     def fit_to_data(self, labels: np.ndarray) -> Self:

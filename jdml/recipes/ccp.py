@@ -5,11 +5,11 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from jdml import objectives, optim
+from jdml.ops.checks import at_least, non_negative, one_of
 from jdml.recipes.config import known_fields
 from jdml.recipes.method import Method
 from jdml.recipes.recipe import Recipe
 from jdml.recipes.shared import LARGE, pair_settings
-from jdml.registry.constraints import at_least, non_negative, one_of
 
 if TYPE_CHECKING:
     from jdml.recipes.loss import LossConfig
@@ -148,20 +148,11 @@ def ccp_recipe(
 ) -> Recipe:
     """Make CCP's recipe.
 
-    Args:
-        dataset: one of ``DATASETS``, or another.
-        backbone: ``"bn_inception"``, or another.
-        loss: one of ``LOSSES``.
+    Settings:
         preset: one of ``PRESETS``. The program also learns ten times as fast where there are many classes, and trains a
             ResNet-50 in larger batches with four times the weight decay.
         pool_size: b; None: 7 where there are many classes, else the method's own.
         **settings: as of :meth:`CCPConfig.onto`.
-
-    Returns:
-        The recipe.
-
-    Raises:
-        ValueError: an unknown loss or preset.
     """
     one_of("loss", loss, LOSSES)
     large, inception, printed = dataset in LARGE, backbone == "bn_inception", preset == "paper"

@@ -5,7 +5,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, Self
 
-from jdml.registry.constraints import check_fields, nearest
+from jdml.ops.checks import Constraint, check_fields, did_you_mean
 
 
 class RecipeError(ValueError):
@@ -106,6 +106,14 @@ def _parts(kind: type[Config]) -> list[tuple[str, type[Config]]]:
     return [(name, k) for name, k in kinds if isinstance(k, type) and issubclass(k, Config)]
 
 
+def check(name: str, value: Any, constraint: Constraint) -> None:
+    """Apply a constraint; what is wrong is wrong of the recipe."""
+    try:
+        constraint(name, value)
+    except (TypeError, ValueError) as error:
+        raise RecipeError(str(error)) from None
+
+
 def check_regex(name: str, pattern: str | None) -> None:
     """Refuse what is no regular expression."""
     try:
@@ -129,7 +137,7 @@ def known_fields(called: str, kind: type, values: Any) -> dict[str, Any]:
     for name in values:
         if name not in names:
             raise ValueError(
-                f"{called} has no {name!r}{nearest(name, names)}; it has {', '.join(names)}"
+                f"{called} has no {name!r}{did_you_mean(name, names)}; it has {', '.join(names)}"
             )
     return dict(values)
 

@@ -1,21 +1,22 @@
-"""The recipe to begin with on photographs of one's own, for which nobody has tuned."""
+"""The recipe to begin with on one's own photographs, and whether its batches hold what a loss compares."""
 
 from typing import Any, Literal
 
 import numpy as np
 
-from jdml.ops import checks
-from jdml.recipes.pairs_in_batches import usual_batch
+from jdml.ops.checks import at_least, one_of
+from jdml.recipes.batch import BatchConfig
+from jdml.recipes.config import RecipeError
+from jdml.recipes.loss import LossConfig
 from jdml.recipes.recipe import Recipe
-from jdml.recipes.shared import ROWS
-from jdml.registry.constraints import one_of
+from jdml.recipes.shared import ROWS, SAMPLES
 
 LOSS, STEPS = "circle", 1000
-SHARE_OF_WARMUP = 20
-"""One step in so many is one in which the rates still go up."""
-LARGE, MOST, GROUPS = 100, 40, 4
-"""A class of so many images may hold several modes; so many of them in a batch are enough; a batch has so many classes
-at least."""
+WARMUP_DIVISOR = 20
+"""Warm-up lasts 1/20 of the steps."""
+MULTIMODAL_SIZE, MAX_SAMPLES, MIN_CLASSES = 100, 40, 4
+"""Classes of at least 100 images are treated as multi-modal; at most 40 samples per class, at least 4 classes per
+batch."""
 Pretraining = Literal["small", "untrained", "pretrained", "frozen"]
 RATES: dict[Pretraining, float] = {
     "small": 3e-3,
@@ -63,15 +64,15 @@ def recommended(
         'easy_positive'
     """
     one_of("pretraining", pretraining, RATES)
-    checks.count("steps", steps, least=0)
-    checks.count("rows", rows, least=GROUPS)
+    at_least(0)("steps", steps)
+    at_least(MIN_CLASSES)("rows", rows)
     recipe = Recipe().replace(
         loss={"name": LOSS, "settings": {"margin": 0.1, "gamma": 100.0}},
         network={"head_init": "principal" if pretraining in ("pretrained", "frozen") else "random"},
         batch={"size": rows, "on_small_class": "refuse", "steps": int(steps)},
         optimizer={
             "learning_rate": RATES[pretraining],
-            "lr_warmup_steps": int(steps) // SHARE_OF_WARMUP,
+            "lr_warmup_steps": int(steps) // WARMUP_DIVISOR,
             "schedule": "cosine",
         },
     )
@@ -84,17 +85,6 @@ def for_classes(recipe: Recipe, labels: Any, *, rows: int = ROWS) -> Recipe:
     Where half of the classes have a hundred images or more, these may hold several modes, which a loss that pulls every
     positive pair merges: a class has a quarter of the batch, at most 40 images, and each image is pulled to the nearest
     of its class.
-
-    Args:
-        recipe: of a pair loss.
-        labels: ``[N]``, of the training images.
-        rows: of a batch, if there are as many.
-
-    Returns:
-        The recipe with a batch and a miner.
-
-    Raises:
-        ValueError: no labels, or labels that are not ``[N]``.
     """
     given = np.asarray(labels)
     if given.ndim != 1 or not given.size:
@@ -102,9 +92,9 @@ def for_classes(recipe: Recipe, labels: Any, *, rows: int = ROWS) -> Recipe:
             f"labels must have shape [N], one for each training image, got {list(given.shape)}"
         )
     sizes = np.unique(given, return_counts=True)[1]
-    if np.median(sizes) < LARGE:
+    if np.median(sizes) < MULTIMODAL_SIZE:
         return recipe.replace(batch=usual_batch(recipe.batch, recipe.loss, given, rows=rows))
-    samples = max(min(MOST, rows // GROUPS), rows // len(sizes))
+    samples = max(min(MAX_SAMPLES, rows // MIN_CLASSES), rows // len(sizes))
     few = "pad" if sizes.min() < samples else recipe.batch.on_small_class
     return recipe.replace(
         loss={"miner": "easy_positive"},
@@ -114,3 +104,46 @@ def for_classes(recipe: Recipe, labels: Any, *, rows: int = ROWS) -> Recipe:
             "on_small_class": few,
         },
     )
+
+
+def usual_batch(
+    batch: BatchConfig, loss: LossConfig, labels: np.ndarray, *, rows: int = ROWS
+) -> BatchConfig:
+    """Return the batch to begin with.
+
+    For a proxy loss it has ``rows`` random rows; for a pair loss 4 samples of each class, more of fewer classes, and
+    fewer where classes are smaller.
+    """
+    if loss.has_proxies:
+        return batch.replace(size=min(rows, len(labels)))
+    sizes = np.unique(labels, return_counts=True)[1]
+    wanted, smallest = max(SAMPLES, rows // len(sizes)), int(sizes.min())
+    if smallest > 1:
+        samples = min(wanted, smallest)
+    else:  # classes of one image leave places empty, others do not
+        samples = min(wanted, max(2, int(np.median(sizes))))
+        batch = batch.replace(on_small_class="pad")
+    return batch.replace(classes=min(len(sizes), rows // samples), samples_per_class=samples)
+
+
+def check_positives(batch: BatchConfig, loss: LossConfig, labels: np.ndarray) -> None:
+    """Refuse batches in which a pair loss has nothing to compare.
+
+    Proxy losses, and batches with a memory, have something to compare with in any batch.
+    """
+    if loss.has_proxies or loss.memory_size:
+        return
+    nothing = f"{{batch}} {batch} has no two images of"
+    pair = f"{loss.name}, a pair loss, would learn nothing"
+    sizes = np.unique(labels, return_counts=True)[1]
+    if sizes.max() < 2:
+        raise RecipeError(
+            f"{nothing} one class: each of the {len(sizes)} classes that train has one image, and {pair}; "
+            "a proxy loss such as proxy_anchor can"
+        )
+    usual = usual_batch(batch, loss, labels)
+    instead = f"{usual} has {usual.classes} classes with {usual.samples_per_class} images each"
+    if batch.expected_positive_pairs(labels) == 0:
+        raise RecipeError(f"{nothing} one class: {pair}; {instead}")
+    if batch.classes == 1:
+        raise RecipeError(f"{nothing} different classes: {pair}; {instead}")

@@ -11,18 +11,18 @@ import numpy as np
 
 from jdml import losses, objectives, ops
 from jdml.objectives import Objective
-from jdml.recipes.config import Config, RecipeError, set_field
-from jdml.recipes.method import METHODS, Method
-from jdml.recipes.parsing import build_miner
-from jdml.registry import LOSSES
-from jdml.registry.constraints import (
-    nearest,
+from jdml.ops.checks import (
+    finite,
+    no_setting,
     non_negative,
-    number,
     one_of,
     plain_settings,
     positive,
 )
+from jdml.recipes.config import Config, RecipeError, set_field
+from jdml.recipes.method import METHODS, Method
+from jdml.recipes.parsing import build_miner
+from jdml.registry import LOSSES
 
 REDUCTIONS: dict[str, Callable[..., Any]] = {
     "mean": ops.mean,
@@ -45,7 +45,7 @@ MONITORED = 4096
 class ProxyConfig(Config):
     """Proxies of a proxy loss, of CCP, of a field."""
 
-    per_class: Annotated[int | None, number] = None
+    per_class: Annotated[int | None, finite] = None
     """Proxies of each class; 0: a field of samples alone. None: the loss's own number, 8 with CCP."""
     init: Literal["random", "samples"] = "random"
     """Where proxies begin: at random, or on samples of their class."""
@@ -301,44 +301,23 @@ def _of_classes(value: Any) -> Any:
 
 
 def check_settings(loss_fn: Callable[..., Any], settings: Mapping[str, Any]) -> None:
-    """Refuse settings that are not the loss's own hyper-parameters.
-
-    Args:
-        loss_fn: the loss.
-        settings: by name.
-
-    Raises:
-        ValueError: naming the setting, the loss's own, and the nearest.
-    """
-    shared = {
-        name
-        for core in (losses.compare, losses.assign)
-        for name in inspect.signature(core).parameters
-    } - set(PLAIN_OPTIONS)
+    """Refuse settings that are not the loss's own hyper-parameters."""
+    cores = (losses.compare, losses.assign)
+    shared = {name for core in cores for name in inspect.signature(core).parameters}
     keywords = [
-        parameter.name
-        for parameter in inspect.signature(loss_fn).parameters.values()
-        if parameter.kind is parameter.KEYWORD_ONLY and parameter.name not in shared
+        name
+        for name, parameter in inspect.signature(loss_fn).parameters.items()
+        if parameter.kind is parameter.KEYWORD_ONLY and name not in shared - set(PLAIN_OPTIONS)
     ]
     own = [name for name in keywords if name not in PLAIN_OPTIONS]
     for name in settings:
         if name not in keywords:
-            raise RecipeError(
-                f"{{settings}}: {getattr(loss_fn, '__name__', 'the loss')} has no setting {name!r}; "
-                f"it has {', '.join(own) or 'none'}{nearest(name, own)}"
-            )
+            owner = getattr(loss_fn, "__name__", "the loss")
+            raise RecipeError(f"{{settings}}: {no_setting(owner, name, own)}")
 
 
 def weighted(objective: Objective, weight: float) -> Objective:
-    """Multiply an objective's loss, which Adam feels beside weight decay alone.
-
-    Args:
-        objective: the objective.
-        weight: the factor.
-
-    Returns:
-        The objective.
-    """
+    """Multiply an objective's loss by a weight."""
 
     @wraps(objective.loss)
     def loss(*args: Any, **settings: Any) -> tuple[Any, Any]:
@@ -353,12 +332,6 @@ def in_bfloat16(objective: Objective) -> Objective:
 
     A GPU or TPU then multiplies them as they are, accumulating in float32. The library's networks that compute in
     bfloat16 round their embeddings to it, so that no bit of these is lost.
-
-    Args:
-        objective: of a pair loss.
-
-    Returns:
-        The objective.
     """
     largest = float(jnp.finfo(jnp.bfloat16).max)
 

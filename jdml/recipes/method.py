@@ -4,8 +4,8 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
+from jdml.ops.checks import one_of
 from jdml.recipes.config import Config
-from jdml.registry.constraints import one_of
 
 if TYPE_CHECKING:
     import optax

@@ -9,6 +9,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from jdml._import_path import call_user_object, import_user_object
 from jdml.data import Dataset
 from jdml.models.adapters import Object, as_model
 from jdml.models.base_adapter import Wrapped
@@ -16,7 +17,6 @@ from jdml.models.from_linen import FromLinen
 from jdml.models.preprocess import Preprocess
 from jdml.recipes import FinetuneConfig, NetworkConfig, Recipe, RecipeError
 from jdml.registry.networks import OFFERED
-from jdml.registry.pointers import call_own, resolve_own
 
 
 def from_factory(pointer: str, settings: Mapping[str, Any]) -> Wrapped:
@@ -34,10 +34,12 @@ def from_factory(pointer: str, settings: Mapping[str, Any]) -> Wrapped:
         TypeError: a factory that needs other arguments, or returns no network.
         ValueError: what cannot be imported; what the factory raises, and where.
     """
-    made, given = resolve_own(pointer), {}
+    made, given = import_user_object(pointer), {}
     if inspect.isroutine(made) or inspect.isclass(made) or isinstance(made, functools.partial):
         given = _taken(pointer, made, settings)
-        made = call_own(pointer, made, **{name: _value(name, given[name]) for name in given})
+        made = call_user_object(
+            pointer, made, **{name: _value(name, given[name]) for name in given}
+        )
     try:
         network = as_model(made)
     except TypeError as error:

@@ -8,12 +8,12 @@ from typing import Annotated, Any, Literal
 import jax.numpy as jnp
 
 from jdml import adapt, models
+from jdml._import_path import is_pointer
 from jdml.data import ImageFiles
+from jdml.ops.checks import non_negative, one_of, open_unit_interval, positive
 from jdml.recipes.config import Config, RecipeError, check_regex
 from jdml.registry import NETWORKS
-from jdml.registry.constraints import inside_unit, non_negative, one_of, positive
 from jdml.registry.networks import OWN, for_images
-from jdml.registry.pointers import is_pointer
 
 BACKBONE = "backbone"
 """What ``freeze`` calls all of a network but its embedding head."""
@@ -123,7 +123,7 @@ class FinetuneConfig(Config):
     """Rank of low-rank changes of the blocks' kernels; the rest is frozen but the head."""
     last_blocks: Annotated[int | None, positive] = None
     """Train only the network's last blocks, so many, and what follows."""
-    layer_decay: Annotated[float | None, inside_unit] = None
+    layer_decay: Annotated[float | None, open_unit_interval] = None
     """Factor of the learning rate from each block to the one before it."""
     lora_alpha: Annotated[float | None, positive] = None
     """Low-rank changes are multiplied by this over the rank. None: by 1."""

@@ -4,11 +4,11 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+from jdml.ops.checks import non_negative, one_of, plain_settings, positive
 from jdml.recipes.config import known_fields, set_field
 from jdml.recipes.method import Method
 from jdml.recipes.recipe import Recipe
 from jdml.recipes.shared import LARGE
-from jdml.registry.constraints import non_negative, one_of, plain_settings, positive
 
 if TYPE_CHECKING:
     from jdml.objectives import Objective
@@ -149,10 +149,7 @@ def nir_recipe(
 ) -> Recipe:
     """Make the recipe of NIR over a proxy loss.
 
-    Args:
-        dataset: one of ``DATASETS``, or another.
-        backbone: the network; all are trained alike.
-        loss: one of ``LOSSES``.
+    Settings:
         preset: one of ``PRESETS``: as printed, or as the program is.
         weight: ω; None: the released scripts', .0075 on CUB and the method's own .01 elsewhere. The paper prints "from
             .001 to .01".
@@ -164,12 +161,6 @@ def nir_recipe(
             Table 2 has "stepwise scheduling at most twice", by a validation split: no number is printed.
         decay_factor: see ``decay_every``; the released scripts of SOP have .2, twice.
         **settings: as of :meth:`NIRConfig.onto`.
-
-    Returns:
-        The recipe.
-
-    Raises:
-        ValueError: if there is no such loss or preset.
     """
     one_of("preset", preset, PRESETS)
     if weight is not None:
@@ -198,10 +189,7 @@ def nir_baseline_recipe(
 ) -> Recipe:
     """Make the recipe of what NIR is compared with.
 
-    Args:
-        dataset: one of ``DATASETS``, or another.
-        backbone: the network; all are trained alike.
-        loss: one of ``LOSSES``.
+    Settings:
         preset: ``"paper"``: with the rates that the paper prints for all; ``"released"``: as the scripts of CUB and
             Cars196 run it.
         weight: of the loss: ω as NIR has it, which Adam feels beside weight decay alone.
@@ -209,12 +197,6 @@ def nir_baseline_recipe(
             gives one for the flow's sake.
         pooling: of the embedding head.
         proxies_rate: of the proxies, in units of the model's; None: 4000, half of it in the released program.
-
-    Returns:
-        The recipe.
-
-    Raises:
-        ValueError: if there is no such loss or preset.
     """
     one_of("preset", preset, PRESETS)
     if proxies_rate is None:

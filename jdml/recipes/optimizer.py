@@ -2,7 +2,6 @@
 
 import dataclasses
 import logging
-import math
 import re
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Literal
@@ -10,17 +9,20 @@ from typing import Annotated, Any, Literal
 import optax
 
 from jdml import adapt, optim
-from jdml.recipes.config import Config, RecipeError, check_regex, set_field
+from jdml.ops.checks import (
+    count,
+    fraction_below_1,
+    no_setting,
+    non_negative,
+    one_of,
+    optional,
+    plain_settings,
+    positive,
+)
+from jdml.recipes.config import Config, RecipeError, check, check_regex, set_field
 from jdml.recipes.loss import LossConfig, ProxyConfig
 from jdml.recipes.network import FinetuneConfig, NetworkConfig
 from jdml.recipes.parsing import parse_named
-from jdml.registry.constraints import (
-    non_negative,
-    one_of,
-    plain_settings,
-    positive,
-    share,
-)
 
 ROLES = ("proxies", "beta", "flow")
 """What objectives of the library learn; a recipe may have rates of those that its own does not."""
@@ -55,25 +57,24 @@ class OptimizerConfig(Config):
     """Norm that gradients are clipped to: of all together, or by role."""
     clip_value: Annotated[float | None, positive] = None
     """Largest entry of any gradient."""
-    b2: Annotated[float, share] = 0.999
+    b2: Annotated[float, fraction_below_1] = 0.999
     """Decay of Adam's second moment."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("lr_multipliers", "clip_global_norm"):
-            value = getattr(self, name)
-            if isinstance(value, Mapping):
-                value = plain_settings(name, value)
-                set_field(self, name, value)
-            elif name == "lr_multipliers":
-                raise TypeError(f"lr_multipliers must be factors by name, got {value!r}")
-            given = value if isinstance(value, Mapping) else {"": value}
-            for role, number in given.items():
-                if number is not None:
-                    _check_number(f"{{{name}}}{f'[{role!r}]' * bool(role)}", number)
-                if name == "clip_global_norm" and number == 0:
-                    raise RecipeError("{clip_global_norm} must be positive, got 0")
-                check_regex(name, role)
+        norms = self.clip_global_norm
+        if norms is not None and not isinstance(norms, Mapping):
+            check("{clip_global_norm}", norms, positive)
+            norms = None
+        for name, numbers, constraint in (
+            ("lr_multipliers", self.lr_multipliers, non_negative),
+            ("clip_global_norm", norms, optional(positive)),
+        ):
+            if numbers is not None:
+                set_field(self, name, plain_settings(name, numbers))
+                for pattern, number in getattr(self, name).items():
+                    check(f"{{{name}}}[{pattern!r}]", number, constraint)
+                    check_regex(name, pattern)
         roles: Any = self.weight_decay_roles
         if isinstance(roles, str) or not isinstance(roles, tuple | list):
             raise TypeError(f"weight_decay_roles must be names of roles, got {roles!r}")
@@ -88,25 +89,20 @@ class OptimizerConfig(Config):
 
         Example:
             >>> OptimizerConfig(schedule="step:every=10").schedule_settings()
-            ('step', {'every': 10, 'factor': 0.5})
+            ('step', {'factor': 0.5, 'every': 10})
         """
         name, settings = parse_named(self.schedule, "schedule")
         one_of("schedule", name, SCHEDULES)
-        if name != "step":
-            known: dict[str, Any] = {}
-        else:
-            known = {"every": None, "factor": 0.5}
+        known = {"every": count, "factor": non_negative} if name == "step" else {}
         for setting, value in settings.items():
             if setting not in known:
-                raise RecipeError(
-                    f"{{schedule}} {name} has no setting {setting!r}; it has {', '.join(known) or 'none'}"
-                )
-            _check_number(f"{{schedule}} {name}: {setting}", value)
-        if name == "step" and not isinstance(settings.get("every"), int):
+                raise RecipeError(no_setting(f"{{schedule}} {name}", setting, known))
+            check(f"{{schedule}} {name}: {setting}", value, known[setting])
+        if name == "step" and "every" not in settings:
             raise RecipeError(
                 f"{{schedule}} step needs a number of epochs, such as step:every=10, got {self.schedule!r}"
             )
-        return name, {**known, **settings}
+        return name, {"factor": 0.5, **settings} if name == "step" else settings
 
     def build(
         self,
@@ -152,10 +148,7 @@ class OptimizerConfig(Config):
             raise ValueError(f"steps_per_epoch must be at least 1, got {steps_per_epoch}")
         self._check_roles(roles)
         steps = max(1, steps)
-        if self.lr_warmup_steps and self.lr_warmup_steps >= steps:
-            raise RecipeError(
-                f"{{lr_warmup_steps}} must be below {{steps}}, {steps}, got {self.lr_warmup_steps}"
-            )
+        self.check_warmup(steps)
         waits = finetune.backbone_freeze_steps
         waits = finetune.backbone_freeze_epochs * steps_per_epoch if waits is None else waits
         if waits >= steps:
@@ -167,7 +160,11 @@ class OptimizerConfig(Config):
         own = {} if loss.method is None else loss.method.learning_rates()
 
         def rule(role: str, begins: int = 0) -> optax.GradientTransformation:
-            rate = own[role] if role in own else self.learning_rate * self._multiplier(role)
+            rate = (
+                own[role]
+                if role in own
+                else self.learning_rate * self.lr_multipliers.get(role, 1.0)
+            )
             return self._rule(role, self.learning_rate_at(rate, steps, steps_per_epoch, begins))
 
         rules = {"backbone": rule("model", waits), "head": rule("model")}
@@ -219,16 +216,20 @@ class OptimizerConfig(Config):
                 if name == "cosine"
                 else optax.linear_schedule(rate, 0.0, left)
             )
+        rates = after
         if warmup := self.lr_warmup_steps:
             up = optax.linear_schedule(rate / warmup, rate, max(warmup - 1, 1))
             # What is joined counts from there on; epochs do not.
-            epochs = _later(after, warmup) if name == "step" else None
-            after = optax.join_schedules([up, epochs or after], [warmup])
-        return after if not begins else lambda step: after(step + begins)
+            joined = (lambda step: after(step + warmup)) if name == "step" else after
+            rates = optax.join_schedules([up, joined], [warmup])
+        return rates if not begins else lambda step: rates(step + begins)
 
-    def _multiplier(self, role: str) -> float:
-        """Return the factor of a role's learning rate."""
-        return 1.0 if role == "model" else self.lr_multipliers.get(role, 1.0)
+    def check_warmup(self, steps: int) -> None:
+        """Refuse a warm-up of the learning rate that is as long as the run."""
+        if self.lr_warmup_steps and self.lr_warmup_steps >= steps:
+            raise RecipeError(
+                f"{{lr_warmup_steps}} must be below {{steps}}, {steps}, got {self.lr_warmup_steps}"
+            )
 
     def _check_roles(self, roles: tuple[str, ...]) -> None:
         """Refuse a rate of the model beside its own, and decay of a role that there is not."""
@@ -298,15 +299,3 @@ def _clip_by_role(norms: Mapping[str, float]) -> optax.GradientTransformation:
         return clipped, state
 
     return optax.GradientTransformation(lambda params: optax.EmptyState(), update)
-
-
-def _later(schedule: Any, steps: int) -> Any:
-    """A schedule as it is so many steps later."""
-    return lambda step: schedule(step + steps)
-
-
-def _check_number(name: str, value: Any) -> None:
-    """Refuse anything but a finite number that is not negative."""
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not number or not math.isfinite(value) or value < 0:
-        raise RecipeError(f"{name} must be a number that is not negative, got {value!r}")

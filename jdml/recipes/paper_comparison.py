@@ -1,17 +1,21 @@
-"""Which row of a paper a run is compared with, and in what the two differ."""
+"""The papers' results, read from ``paper_results.toml``, and in what a run differs from their rows."""
 
 import functools
+import math
+import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from importlib.resources import files
+from types import MappingProxyType
 from typing import Any
 
+from jdml.ops.checks import one_of
 from jdml.recipes.config import Config
 from jdml.recipes.method import Method
-from jdml.recipes.paper_results import PAPER_RESULTS, PaperResult, unspecified_settings
 from jdml.recipes.papers import RECIPES, recipe, settings_of
 from jdml.recipes.recipe import Recipe
+from jdml.recipes.shared import DATASETS
 from jdml.registry import NETWORKS
-from jdml.registry.constraints import one_of
 
 CROP_SIZES = {"ablation": 227, "conventional": 224, "mlrc": 227}
 """Height and width of the papers' crops, by protocol."""
@@ -42,6 +46,68 @@ EXCLUDED = ("loss.name", "loss.method", "loss.settings", "network.name", "batch.
 
 
 @dataclass(frozen=True)
+class PaperResult:
+    """A row of a paper's table on one data set, by the keys of the file; ``values`` are in percent by metric."""
+
+    table: str
+    protocol: str
+    method: str
+    backbone: str
+    dataset: str
+    task: Mapping[str, Any]
+    values: Mapping[str, float]
+    unprinted: tuple[str, ...]
+    note: str
+
+
+def _read_table(
+    paper: str,
+    name: str,
+    rows: Sequence[Mapping[str, Any]],
+    metrics: Sequence[str] = (),
+    metrics_sop: Sequence[str] = (),
+    protocol: str = "conventional",
+    task: Mapping[str, Any] = MappingProxyType({}),
+    unprinted: Sequence[str] = (),
+    note: str = "",
+) -> Iterator[PaperResult]:
+    """Read every row on every data set of a ``[[table]]``."""
+    for row in rows:
+        own = {**task, **row}
+        numbers = {dataset: own.pop(dataset) for dataset in DATASETS if dataset in own}
+        method, backbone = own.pop("method"), own.pop("backbone")
+        for dataset, percentages in numbers.items():
+            columns = (dataset == "sop" and metrics_sop) or metrics
+            values = dict(zip(columns, percentages, strict=True))
+            yield PaperResult(
+                table=f"{paper}, {name}",
+                protocol=protocol,
+                method=method,
+                backbone=backbone,
+                dataset=dataset,
+                task=own,
+                values={metric: n for metric, n in values.items() if not math.isnan(n)},
+                unprinted=tuple(unprinted),
+                note=note,
+            )
+
+
+_FILE = tomllib.loads(files("jdml.recipes").joinpath("paper_results.toml").read_text("utf-8"))
+PAPER_RESULTS = tuple(result for table in _FILE["table"] for result in _read_table(**table))
+"""Every row of every table, on every data set."""
+
+
+def unspecified_settings(method: str, protocol: str = "conventional") -> str:
+    """Say what a method's paper leaves open under a protocol, and how it is filled in; "" where nothing is."""
+    kind = "conventional" if protocol == "conventional" else "mlrc"
+    return "; ".join(
+        each["text"]
+        for each in _FILE["unspecified"]["settings"]
+        if method in each.get("methods", [method]) and each.get("protocol", kind) == kind
+    )
+
+
+@dataclass(frozen=True)
 class PaperRow:
     """A row of a paper's table, in percent by metric, and in what a run differs from it."""
 
@@ -69,28 +135,7 @@ def find_paper_rows(
     label_noise: float = 0.0,
     crop: int | None = None,
 ) -> list[PaperRow]:
-    """Look up what the papers report of the task of a run.
-
-    Args:
-        run: the recipe as it runs.
-        method: whose recipe it was made of.
-        dataset: what is trained on.
-        protocol: of ``jdml benchmark``.
-        backbone: the network, as ``paper_results.toml`` names it.
-        label_noise: the share of wrong labels.
-        crop: height and width of the crops; None: the papers'.
-
-    Returns:
-        The rows of this task; none where the papers have none.
-
-    Raises:
-        ValueError: if there is no such method, protocol or backbone.
-
-    Example:
-        >>> row = find_paper_rows(recipe("pfml", "cub", preset="found"), "pfml", "cub")[0]
-        >>> row.table, row.values["R@1"], row.differences[0]
-        ('PFML, Table 1', 73.4, 'alpha 1 (paper: 4)')
-    """
+    """Look up what the papers report of the task of a run."""
     one_of("method", method, RECIPES)
     one_of("protocol", protocol, CROP_SIZES)
     one_of("backbone", backbone, (*NETWORKS, "vit_s16_dino"))
@@ -112,21 +157,7 @@ def find_paper_rows(
 def footnotes(
     found: Sequence[PaperRow], method: str, protocol: str, differences: Sequence[str] = ()
 ) -> list[str]:
-    """Write the lines below a table of a run and the papers' rows.
-
-    Args:
-        found: the papers' rows.
-        method: whose recipe the run was made of.
-        protocol: of ``jdml benchmark``.
-        differences: of the run from every row, apart from its recipe.
-
-    Returns:
-        Lines: in what the run and the rows differ, and what the paper leaves open.
-
-    Example:
-        >>> footnotes([], "mpa", "conventional")
-        ['no table of the papers has this task']
-    """
+    """Write the lines below a table of a run and the papers' rows."""
     if not found:
         return ["no table of the papers has this task"]
     lines = [

@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import Any, Literal, get_args
 
 from jdml import registry
+from jdml.ops.checks import no_setting, one_of
 from jdml.recipes.ccp import PRESETS as CCP_PRESETS
 from jdml.recipes.ccp import ccp_recipe
 from jdml.recipes.method import METHODS
@@ -17,12 +18,10 @@ from jdml.recipes.recipe import Recipe
 from jdml.recipes.shared import (
     DATASETS,
     LARGE,
-    contrastive_margins,
     in_protocol,
     pair_settings,
 )
 from jdml.registry import NETWORKS
-from jdml.registry.constraints import one_of
 
 DELTA = 0.2
 """PFML's: where the paper's figures centre."""
@@ -71,20 +70,11 @@ def _pair_recipe(
     )
 
 
-def _eps(dataset: str, backbone: str) -> Recipe:
-    """EPS with multi-similarity loss: the hard negatives of MS, the easiest positive."""
-    miner = "multi_similarity_negative+easy_positive"
-    return _pair_recipe(dataset, "multi_similarity", settings={"beta": 40.0}, miner=miner)
-
-
-def _contrastive(dataset: str, backbone: str) -> Recipe:
-    """Contrastive loss with CCP's margins."""
-    return _pair_recipe(dataset, "contrastive", settings=contrastive_margins(dataset))
-
-
-def _similarity_contrastive(dataset: str, backbone: str) -> Recipe:
-    """C1 of CCP's tables: the contrastive loss of similarities."""
-    return _pair_recipe(dataset, "similarity_contrastive")
+def _pair(loss: str, **of_loss: Any) -> Maker:
+    """A loss in EPS's setting, or as in its tables; settings that it is not given are CCP's."""
+    return lambda dataset, backbone: _pair_recipe(
+        dataset, loss, **{"settings": pair_settings(loss, dataset), **of_loss}
+    )
 
 
 def _xbm(
@@ -102,40 +92,25 @@ def _xbm(
     return _pair_recipe(dataset, loss, settings=settings, memory_size=rows, memory_start_step=1000)
 
 
-def _triplet(positive: str) -> Maker:
-    """Triplet loss as in EPS's tables: squared distances, averaged over all triplets."""
-    settings = {"margin": 0.2, "squared": True, "reduce_fn": "mean"}
-    miner = f"{positive}+semi_hard_negative:margin=0.2"
-    return lambda dataset, backbone: _pair_recipe(
-        dataset, "triplet", settings=settings, miner=miner
-    )
+def _eps_tables(positive: str) -> dict[str, Maker]:
+    """Triplet and margin loss as in EPS's tables, by their names, with a miner of positives.
+
+    Triplets have squared distances and are averaged over all; margins learn β per class, and draw negatives weighted by
+    distance.
+    """
+    squared = {"margin": 0.2, "squared": True, "reduce_fn": "mean"}
+    semi_hard = f"{positive}+semi_hard_negative:margin=0.2"
+    weighted = f"{positive}+distance_weighted_negative"
+    return {
+        "triplet": _pair("triplet", settings=squared, miner=semi_hard),
+        "margin": _pair("margin", learn_beta="class", miner=weighted),
+    }
 
 
-def _margin(positive: str) -> Maker:
-    """Margin loss as in EPS's tables: β per class, learned, and distance-weighted negatives."""
-    miner = f"{positive}+distance_weighted_negative"
-    return lambda dataset, backbone: _pair_recipe(
-        dataset, "margin", learn_beta="class", miner=miner
-    )
-
-
-def _multi_similarity(dataset: str, backbone: str) -> Recipe:
-    """Multi-similarity loss as in EPS's tables."""
-    return _pair_recipe(
-        dataset, "multi_similarity", settings={"beta": 40.0}, miner="multi_similarity"
-    )
-
-
-def _proxy_nca(loss: str, **settings: Any) -> Maker:
+def _proxy_nca(loss: str, factor: float, **settings: Any) -> Maker:
     """ProxyNCA as in EPS's tables: random batches; and ProxyNCA++ in the same setting."""
-    return lambda dataset, backbone: _pair_recipe(
-        dataset,
-        loss,
-        settings=settings,
-        random_rows=160,
-        multipliers={"proxies": 50.0 if loss == "proxy_nca" else 100.0},
-        proxies={"per_class": 1},
-    )
+    proxies, multipliers = {"per_class": 1}, {"proxies": factor}
+    return _pair(loss, settings=settings, random_rows=160, multipliers=multipliers, proxies=proxies)
 
 
 def _multi_proxy(loss: str, per_class: int | None = None) -> Maker:
@@ -220,20 +195,16 @@ def _pfml(
         "clip_value": CLIP_CHARGES if clip == "entry" else None,
         "clip_norm": alpha / DELTA ** (alpha + 1) if clip == "vector" else None,
     }
-    field = _field("potential_field", dataset, backbone, alpha=alpha)
-    return field.replace(loss={"proxies": proxies})
+    base = _field("potential_field", dataset, backbone, alpha=alpha)
+    return base.replace(loss={"proxies": proxies})
 
 
-def _cpml(dataset: str, backbone: str) -> Recipe:
-    """CPML, which PFML is compared with."""
-    return _field("contrastive_potential", dataset, backbone)
-
-
+MS = {"beta": 40.0}
 RECIPES: dict[str, Maker] = {
     "ccp": ccp_recipe,
-    "eps": _eps,
-    "eps_margin": _margin("easy_positive"),
-    "eps_triplet": _triplet("easy_positive"),
+    # The hard negatives of MS, the easiest positive.
+    "eps": _pair("multi_similarity", settings=MS, miner="multi_similarity_negative+easy_positive"),
+    **{f"eps_{name}": maker for name, maker in _eps_tables("easy_positive").items()},
     "mpa": _multi_proxy("multi_proxy_anchor"),
     "mpa_dw": _multi_proxy("multi_proxy_anchor_dw"),
     "mpa_ap": _multi_proxy("multi_proxy_anchor_ap"),
@@ -241,16 +212,15 @@ RECIPES: dict[str, Maker] = {
     "nir": nir_recipe,
     "nir_baseline": nir_baseline_recipe,
     "pfml": _pfml,
-    "cpml": _cpml,
-    "contrastive": _contrastive,
-    "similarity_contrastive": _similarity_contrastive,
+    "cpml": lambda dataset, backbone: _field("contrastive_potential", dataset, backbone),
+    "contrastive": _pair("contrastive"),  # C2 of CCP's tables
+    "similarity_contrastive": _pair("similarity_contrastive"),  # C1
     "xbm": _xbm,
-    "margin": _margin("random_positive"),
-    "triplet": _triplet("random_positive"),
-    "multi_similarity": _multi_similarity,
+    **_eps_tables("random_positive"),
+    "multi_similarity": _pair("multi_similarity", settings=MS, miner="multi_similarity"),
     "proxy_anchor": _proxy_anchor,
-    "proxy_nca": _proxy_nca("proxy_nca", scale=9.0),  # vectors of length 3
-    "proxy_nca_pp": _proxy_nca("proxy_nca_pp"),
+    "proxy_nca": _proxy_nca("proxy_nca", 50.0, scale=9.0),  # vectors of length 3
+    "proxy_nca_pp": _proxy_nca("proxy_nca_pp", 100.0),
     "soft_triple": _multi_proxy("soft_triple"),
 }
 """From a method's name to the function that makes its recipe."""
@@ -350,8 +320,7 @@ def recipe(
     known = settings_of(method)
     for name in settings:
         if name not in known:
-            has = ", ".join(sorted(known)) or "none"
-            raise ValueError(f"{method} has no setting {name!r}; it has {has}")
+            raise ValueError(no_setting(method, name, sorted(known)))
     if backbone is None and dataset in (*DATASETS, "folder"):
         backbone = "resnet50"
     if backbone is not None:

@@ -5,33 +5,14 @@ import re
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from jdml.ops.checks import did_you_mean
 from jdml.registry import MINERS
-from jdml.registry.constraints import nearest
 
 
 def parse_settings(
     settings: Iterable[str], option: str, *, words: bool = False, patterns: bool = False
 ) -> dict[str, Any]:
-    """Read ``name=value`` settings; values are Python literals, or, with ``words``, names without quotes.
-
-    Args:
-        settings: what was typed.
-        option: what it was typed for, for the message.
-        words: whether a name without quotes is a value, too.
-        patterns: whether names are regular expressions.
-
-    Returns:
-        Values by name: numbers as numbers.
-
-    Raises:
-        ValueError: naming the option and the setting that is not of this form, or is said twice.
-
-    Example:
-        >>> parse_settings(["margin=0.2", "squared=True"], "--loss-setting")
-        {'margin': 0.2, 'squared': True}
-        >>> parse_settings(["pooling=average+max"], "--method-setting", words=True)
-        {'pooling': 'average+max'}
-    """
+    """Read ``name=value`` settings; values are Python literals, or, with ``words``, names without quotes."""
     parsed: dict[str, Any] = {}
     for setting in settings:
         name, equals, value = setting.rpartition("=") if patterns else setting.partition("=")
@@ -53,46 +34,13 @@ def parse_settings(
 
 
 def parse_named(text: str, called: str) -> tuple[str, dict[str, Any]]:
-    """Read a name with optional settings after a colon.
-
-    Args:
-        text: such as ``"step:every=10,factor=0.5"``.
-        called: what it is, for the message.
-
-    Returns:
-        The name, and the settings by name.
-
-    Raises:
-        ValueError: settings that are not of this form.
-
-    Example:
-        >>> parse_named("semi_hard:margin=0.2", "miner")
-        ('semi_hard', {'margin': 0.2})
-    """
+    """Read a name with optional settings after a colon."""
     name, _, settings = text.strip().partition(":")
     return name, parse_settings(settings.split(",") if settings else (), f"{called} {name}")
 
 
 def build_miner(words: str, dim: int) -> Callable[..., Any] | None:
-    """Build a chain of miners from ``"eps+semi_hard:margin=0.2"``; ``"none"`` is no miner.
-
-    Args:
-        words: miners' names joined by ``+``, each with optional ``:name=value,…`` settings.
-        dim: the embedding's dimension, which distance-weighted sampling needs.
-
-    Returns:
-        The miner, or None.
-
-    Raises:
-        ValueError: an unknown miner (listing the known ones) or setting.
-
-    Example:
-        >>> from jdml import mining
-        >>> build_miner("eps+semi_hard:margin=0.3", dim=8) == mining.chain(
-        ...     mining.easy_positive(), mining.semi_hard_negative(margin=0.3)
-        ... )
-        True
-    """
+    """Build a chain of miners from ``"eps+semi_hard:margin=0.2"``; ``"none"`` is no miner."""
     from jdml import mining
 
     if words == "none":
@@ -103,7 +51,7 @@ def build_miner(words: str, dim: int) -> Callable[..., Any] | None:
         if name not in MINERS:
             known = ["eps", *sorted(MINERS.keys() - {"eps"})]
             raise ValueError(
-                f"miner must be none or a chain of {', '.join(known)}; got {name!r}{nearest(name, known)}"
+                f"miner must be none or a chain of {', '.join(known)}; got {name!r}{did_you_mean(name, known)}"
             )
         try:
             miners.append(MINERS[name].build(dim, **given))

@@ -1,13 +1,34 @@
 """What a recipe is: the whole description of how a method is trained, in six parts of plain values."""
 
 import dataclasses
+from typing import Annotated, Literal
 
+from jdml.ops.checks import open_unit_interval, positive
 from jdml.recipes.batch import BatchConfig
-from jdml.recipes.config import Config, RecipeError
-from jdml.recipes.evaluation import EvaluationConfig
+from jdml.recipes.config import Config
 from jdml.recipes.loss import LossConfig
 from jdml.recipes.network import FinetuneConfig, NetworkConfig
 from jdml.recipes.optimizer import OptimizerConfig
+
+
+@dataclasses.dataclass(frozen=True)
+class EvaluationConfig(Config):
+    """When a run is evaluated, what is kept, and what is measured."""
+
+    every: Annotated[int | None, positive] = None
+    """Steps between evaluations of held-out rows. None: an epoch."""
+    monitor: str | None = None
+    """Metric whose best parameters are kept. None: MAP@R."""
+    patience: Annotated[int | None, positive] = None
+    """Evaluations without improvement that end the run."""
+    ema: Annotated[float | None, open_unit_interval] = None
+    """Evaluate and keep an average of the parameters with this decay."""
+    nmi: bool = False
+    """Measure NMI, too."""
+    nmi_cluster_factor: Annotated[int | None, positive] = None
+    """Measure NMI with so many clusters a class, too (NMI+)."""
+    map_divisor: Literal["min", "k", "relevant", "class"] = "min"
+    """What mAP@1000 is divided by, as ``jdml.metrics.map_at_k`` says."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,13 +66,8 @@ class Recipe(Config):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._check_time()
+        if self.batch.steps is not None:
+            self.optimizer.check_warmup(self.batch.steps)
         for name in ("last_blocks", "layer_decay"):
             if getattr(self.finetune, name) is not None and self.network.name is not None:
                 self.network.blocks(name)
-
-    def _check_time(self) -> None:
-        """Refuse a warm-up of the learning rate that is as long as the run."""
-        warmup, steps = self.optimizer.lr_warmup_steps, self.batch.steps
-        if steps is not None and warmup and warmup >= steps:
-            raise RecipeError(f"{{lr_warmup_steps}} must be below {{steps}}, {steps}, got {warmup}")

@@ -10,39 +10,13 @@ ROWS, SAMPLES = 64, 4
 """Of a batch that nobody has chosen: its rows at most, and of a class the samples at least, where there are as many."""
 
 
-def contrastive_margins(dataset: str) -> dict[str, float]:
-    """C2's margins.
-
-    Args:
-        dataset: one of ``DATASETS``, or another.
-
-    Returns:
-        Settings of the contrastive loss.
-    """
-    positive, negative = {
-        "cars": (0.2652, 0.5409),
-        "sop": (0.2858, 0.5130),
-        "inshop": (0.2858, 0.5130),
-    }.get(dataset, (0.0, 0.3841))
-    return {"positive_margin": positive, "negative_margin": negative}
-
-
 def pair_settings(loss: str, dataset: str) -> dict[str, Any]:
-    """The settings of a pair loss in CCP's tables: no mining, all couples.
-
-    Args:
-        loss: its name.
-        dataset: one of ``DATASETS``, or another.
-
-    Returns:
-        Settings of the loss.
-
-    Example:
-        >>> pair_settings("triplet", "cars")
-        {'margin': 0.119}
-    """
+    """Return the settings of a pair loss in CCP's tables: no mining, all pairs."""
     if loss == "contrastive":
-        return contrastive_margins(dataset)
+        large = (0.2858, 0.5130)
+        margins = {"cars": (0.2652, 0.5409), "sop": large, "inshop": large}
+        positive, negative = margins.get(dataset, (0.0, 0.3841))
+        return {"positive_margin": positive, "negative_margin": negative}
     if loss == "multi_similarity":
         alpha, beta, base = {"cars": (14.35, 75.83, 0.66), "inshop": (8.49, 57.38, 0.41)}.get(
             dataset, (2.0, 40.0, 0.5)
@@ -54,17 +28,11 @@ def pair_settings(loss: str, dataset: str) -> dict[str, Any]:
 
 
 def in_protocol(method: str, dataset: str) -> dict[str, Any]:
-    """What a method's recipe is in CCP's tables of the MLRC protocol, where it is another than usual.
+    """Return what changes in a method's recipe in CCP's tables of the MLRC protocol.
 
-    Args:
-        method: a method's name.
-        dataset: one of ``DATASETS``, or another.
-
-    Returns:
-        Changes of the recipe, by part. SoftTriple has the centres of its row in the tables: 10 per class, 1 where there
-        are many classes. Its γ divides, also on Cars196 and SOP, where the printed ones (19.18, 47.9) make the softmax
-        over the centres nearly their mean: so they do in CCP's program and in that of the protocol, from which they
-        come.
+    SoftTriple has the centres of its row in the tables: 10 per class, 1 where there are many classes. Its γ divides,
+    also on Cars196 and SOP, where the printed ones (19.18, 47.9) make the softmax over the centres nearly their mean:
+    so they do in CCP's program and in that of the protocol, from which they come.
     """
     if method in ("multi_similarity", "triplet"):
         return {"loss": {"settings": pair_settings(method, dataset), "miner": "none"}}

@@ -5,11 +5,11 @@ and the tests. Records are plain values that need neither JAX nor NumPy; what th
 ``"module:name"`` and imported when it is asked for (:func:`resolve`).
 """
 
+from jdml._import_path import resolve
 from jdml.registry.datasets import DATASETS, Count, DataSet, file_sets, folder_sets, tfds_sets
 from jdml.registry.losses import LOSSES, REGULARIZERS, Loss, pair_losses, proxy_losses
 from jdml.registry.miners import MINERS, Miner, miner_builders
 from jdml.registry.networks import NETWORKS, Images, Network, image_statistics, pretrained_networks
-from jdml.registry.pointers import resolve
 
 __all__ = [
     "DATASETS",

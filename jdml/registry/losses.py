@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from jdml.registry.pointers import resolve
+from jdml._import_path import resolve
 
 
 @dataclass(frozen=True)
@@ -50,18 +50,18 @@ LOSSES: dict[str, Loss] = _records(
     Loss("circle", "pair", "tuples"),
     Loss("contrastive", "pair", "pairs"),
     Loss("fast_ap", "pair", "ranking"),
-    Loss("info_nce", "pair", "contrast"),
+    Loss("info_nce", "pair", "contrastive"),
     Loss("lifted_structure", "pair", "tuples"),
     Loss("margin", "pair", "pairs", per_class=("beta",)),
     Loss("multi_similarity", "pair", "pairs"),
     Loss("n_pair", "pair", "tuples"),
-    Loss("nca", "pair", "contrast"),
+    Loss("nca", "pair", "contrastive"),
     Loss("recall_at_k", "pair", "ranking"),
-    Loss("sigmoid_contrastive", "pair", "contrast"),
+    Loss("sigmoid_contrastive", "pair", "contrastive"),
     Loss("similarity_contrastive", "pair", "pairs"),
     Loss("smooth_ap", "pair", "ranking"),
     Loss("snr_contrastive", "pair", "tuples"),
-    Loss("sup_con", "pair", "contrast"),
+    Loss("sup_con", "pair", "contrastive"),
     Loss("triplet", "pair", "pairs"),
     Loss("arcface", "proxy", "softmax"),
     Loss(

@@ -1,12 +1,11 @@
 """The miners, one record each."""
 
-import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from jdml.registry.constraints import nearest
-from jdml.registry.pointers import resolve
+from jdml._import_path import resolve
+from jdml.ops.checks import check_settings
 
 
 @dataclass(frozen=True)
@@ -44,13 +43,7 @@ class Miner:
         """
         pointer = self.builder if ":" in self.builder else f"jdml.mining:{self.builder}"
         builder: Callable[..., Callable[..., Any]] = resolve(pointer)
-        known = list(inspect.signature(builder).parameters)
-        for name in settings:
-            if name not in known:
-                there = f"it has {', '.join(known)}" if known else "it has none"
-                raise TypeError(
-                    f"{self.builder} has no setting {name!r}{nearest(name, known)}; {there}"
-                )
+        check_settings(builder, settings)
         own = {"dim": dim} if self.needs_dim else {}
         return builder(**{**own, **self.settings, **settings})
 

@@ -7,6 +7,7 @@ from typing import Any, Literal, NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
+from jdml._optional_imports import require_package
 from jdml.metrics import (
     class_density,
     evaluate_retrieval,
@@ -16,7 +17,6 @@ from jdml.metrics import (
     spectral_decay,
     uniformity,
 )
-from jdml.registry.extras import need
 
 NO_CLASS = "(no class)"
 """What a negative label is called, of rows that are of no class."""
@@ -206,7 +206,7 @@ def project(
     if not both.any():
         return np.zeros((len(x), 2)), np.zeros((len(more), 2)), "all rows are the same: one point"
     if method == "tsne":
-        need("sklearn", "a map by t-SNE")
+        require_package("sklearn", "a map by t-SNE")
         from sklearn.manifold import TSNE
 
         perplexity = min(30.0, max(1.0, (len(both) - 1) / 3))
@@ -214,7 +214,7 @@ def project(
         laid: Any = TSNE(init=init, perplexity=perplexity, random_state=seed).fit_transform(both)
         words = f"t-SNE, perplexity {perplexity:.0f}: neighbours are kept, distances are not"
     else:
-        need("umap", "a map by UMAP")
+        require_package("umap", "a map by UMAP")
         from umap import UMAP
 
         laid = UMAP(random_state=seed, n_jobs=1).fit_transform(both)

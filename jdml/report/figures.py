@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from jdml._optional_imports import require_package
 from jdml.models.tensors import replacing
-from jdml.registry.extras import need
 from jdml.report.embedding_analysis import label_name
 
 Panel = tuple[str, np.ndarray, np.ndarray]
@@ -42,7 +42,7 @@ def scatter_grid(
     Raises:
         ValueError: if there are no panels, or points are not ``[N, 2]`` with ``[N]`` labels.
     """
-    need("matplotlib", "a figure")
+    require_package("matplotlib", "a figure")
     from matplotlib.figure import Figure
 
     if not panels:
@@ -95,7 +95,7 @@ def literal(name: str) -> str:
 
 
 def _color(index: int) -> tuple[float, float, float, float]:
-    need("matplotlib", "a figure")
+    require_package("matplotlib", "a figure")
     from matplotlib import colormaps
 
     return colormaps["tab10"](index % 10) if index < 10 else colormaps["tab20b"](index % 20)

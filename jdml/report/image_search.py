@@ -11,7 +11,7 @@ from jdml.data.folder import image_named
 from jdml.data.walk import RealFiles, same_content
 from jdml.metrics import nearest
 from jdml.metrics.reranking import look_again
-from jdml.registry.constraints import SecondLook
+from jdml.ops.checks import Rerank
 from jdml.runs.embedding_io import Embedded
 
 LOOKED_AT = 32
@@ -24,7 +24,7 @@ def search_images(
     gallery: Embedded,
     k: int,
     max_distance: float = np.inf,
-    second_look: SecondLook = "none",
+    second_look: Rerank = "none",
 ) -> list[dict[str, Any]]:
     """Find the nearest images of a gallery, by Euclidean distance; never the query itself, nor copies of it.
 

@@ -9,9 +9,9 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+from jdml._optional_imports import require_package
+from jdml._paths import check_local
 from jdml.models.tensors import write_text
-from jdml.registry.extras import need
-from jdml.registry.places import check_local
 from jdml.report.compare import Comparison, compare_runs, comparison_table, setting_cell, verdict
 from jdml.report.embedding_analysis import Projection
 from jdml.report.page_data import EmbeddingView, analyze_run, runs_to_analyze, to_json
@@ -116,7 +116,7 @@ def html_report(
 
 def _rendered(**values: Any) -> str:
     """Render the page with its script and style in it."""
-    need("jinja2", "a report")
+    require_package("jinja2", "a report")
     from jinja2 import Environment, PackageLoader, select_autoescape
 
     script, style = "\n".join(_asset(name) for name in PARTS), _asset("page.css")

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from jdml.registry.extras import need
+from jdml._optional_imports import require_package
 from jdml.report import embedding_analysis as analysis
 from jdml.report.figures import literal
 from jdml.report.runs import NOT_CURVES
@@ -114,7 +114,7 @@ def embedding_map(
     Raises:
         ValueError: shapes that do not fit, another method, or one whose library is not installed.
     """
-    need("matplotlib", "a picture")
+    require_package("matplotlib", "a picture")
     from matplotlib import colormaps
 
     x, y = _checked(embeddings, labels)
@@ -262,7 +262,7 @@ def curves(
 
 def _figure(**settings: Any) -> Any:
     """A figure that a notebook shows as a picture, whether pyplot is imported there or not."""
-    need("matplotlib", "a picture")
+    require_package("matplotlib", "a picture")
     from matplotlib.figure import Figure
 
     class Shown(Figure):

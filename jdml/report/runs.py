@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from jdml._paths import check_local, expand_user, json_of, wrap_read_errors
 from jdml.data import Dataset, ImageFiles
 from jdml.data.folder import image_named
-from jdml.registry.places import as_written, at_home, check_local, json_of
 from jdml.report.embedding_analysis import NO_CLASS
 from jdml.runs.embedding_io import read_embeddings
 from jdml.runs.log import RESOURCES
@@ -112,11 +112,11 @@ def read_runs(*places: str | Path) -> list[Run]:
     runs: list[Run] = []
     for each in places:
         check_local("run", each)
-    once = {place.resolve(): place for place in map(at_home, reversed(places))}
+    once = {place.resolve(): place for place in map(expand_user, reversed(places))}
     for place in reversed(once.values()):
         if not place.exists():
             raise FileNotFoundError(f"run {place} does not exist")
-        with as_written(place):
+        with wrap_read_errors(place):
             here = list(_read(place))
         if not here:
             raise ValueError(

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from jdml._optional_imports import require_package
 from jdml.data import ImageFiles
 from jdml.data.folder import image_named
 from jdml.data.images import decode
-from jdml.registry.extras import need
 from jdml.report.figures import literal, save_figure
 
 SIDES = (96, 72, 56, 40, 28)
@@ -22,7 +22,7 @@ ROOM = 3_000_000
 
 def picture_of(images: Any, row: int) -> Any:
     """Read one image of a data set."""
-    need("PIL", "drawing thumbnails")
+    require_package("PIL", "drawing thumbnails")
     from PIL import Image
 
     if isinstance(images, ImageFiles):
@@ -80,7 +80,7 @@ MOST = 40
 
 def neighbour_sheet(answers: Sequence[Mapping[str, Any]], path: str | Path) -> Path:
     """Draw queries, each in a row with its neighbours, and under each its class and distance."""
-    need("matplotlib", "a picture of neighbours")
+    require_package("matplotlib", "a picture of neighbours")
     from matplotlib.figure import Figure
 
     if not answers:

@@ -11,10 +11,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from jdml._optional_imports import require_package
+from jdml._paths import check_disk_space, check_local
 from jdml.data.source import RUN, told_of_run
 from jdml.distributed import Tree, agreed, wait_for_all, writes
-from jdml.registry.extras import need
-from jdml.registry.places import check_local, check_room
 from jdml.runs.config_diff import compared, differences, grown, hint, told, told_apart
 from jdml.runs.lock import Lock, lock
 from jdml.runs.model_metadata import at_defaults
@@ -73,7 +73,7 @@ class RunFolder:
     ) -> None:
         check_local("path", path)
         for library in ("orbax.checkpoint", "safetensors"):
-            need(library, "a run's folder")
+            require_package(library, "a run's folder")
         self.path = Path(path).absolute()
         self._asynchronous = asynchronous
         self._growing = growing
@@ -104,7 +104,7 @@ class RunFolder:
             return
         packed = _pack(jax.tree.map(jnp.copy, tree) if self._asynchronous else tree)
         # Orbax would stop in the middle, thread by thread.
-        check_room(self._checkpoints, sum(leaf.nbytes for leaf in jax.tree.leaves(packed)))
+        check_disk_space(self._checkpoints, sum(leaf.nbytes for leaf in jax.tree.leaves(packed)))
         items = args.Composite(
             state=args.StandardSave(packed),
             progress=args.JsonSave(dict(progress)),

@@ -6,9 +6,9 @@ from typing import IO, Any, NamedTuple
 
 import numpy as np
 
+from jdml._optional_imports import require_package
 from jdml.data.arrays import read_arrays
 from jdml.models.tensors import replacing
-from jdml.registry.extras import need
 
 ENDINGS = (".npz", ".npy", ".parquet")
 
@@ -46,7 +46,7 @@ def write_embeddings(path: Path, embedded: Embedded) -> None:
     named = {"labels": embedded.labels, "files": embedded.files}
     columns = {name: values for name, values in named.items() if values is not None}
     if path.suffix == ".parquet":
-        need("pyarrow", f"writing {path}")
+        require_package("pyarrow", f"writing {path}")
     with replacing(path) as file:
         if path.suffix == ".npz":
             model = np.array(embedded.model)

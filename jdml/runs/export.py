@@ -8,10 +8,10 @@ from pathlib import Path
 
 import jax
 
+from jdml._optional_imports import require_package
+from jdml._paths import check_local
 from jdml.data.source import RUN, told_of_run
 from jdml.models.tensors import replacing
-from jdml.registry.extras import need
-from jdml.registry.places import check_local
 from jdml.runs.inference import Trained
 from jdml.runs.run_files import json_text, write_model
 
@@ -46,7 +46,7 @@ def export_stablehlo(trained: Trained, *, platforms: str | Sequence[str] = PLATF
             model = jax.export.deserialize(open("model.stablehlo", "rb").read())
             embeddings = model.call(images)
     """
-    need("flatbuffers", "writing a program")
+    require_package("flatbuffers", "writing a program")
     from jax import export
 
     names = [platforms] if isinstance(platforms, str) else list(dict.fromkeys(platforms))

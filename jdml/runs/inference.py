@@ -14,6 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 from flax.errors import FlaxError
 
+from jdml._optional_imports import progress_bar, require_package
+from jdml._paths import check_local, expand_user, wrap_read_errors
 from jdml.data import BadImageError, Crops, Dataset, ImageFiles
 from jdml.data.dataset import as_host, check_channels
 from jdml.data.loading import read_path
@@ -24,9 +26,7 @@ from jdml.models.adapters import AnyModel, Model, as_model
 from jdml.models.embedding import embed
 from jdml.models.lora import merged
 from jdml.models.preprocess import Preprocess, check_as_trained
-from jdml.registry.constraints import one_of
-from jdml.registry.extras import need, progress_bar
-from jdml.registry.places import as_written, at_home, check_local
+from jdml.ops.checks import one_of
 from jdml.runs.fingerprint import fingerprint
 from jdml.runs.model_metadata import (
     build_crop,
@@ -258,10 +258,10 @@ def load(
     if which not in ("best", "last"):
         raise ValueError(f'which must be "best" or "last", got {which!r}')
     check_local("run", run)
-    path = at_home(run)
+    path = expand_user(run)
     if not path.exists():
         raise FileNotFoundError(f"run must be the folder of a run, {path} does not exist")
-    with as_written(path):
+    with wrap_read_errors(path):
         config, arrays, description = _read(path, which)
         told = description.get("embedding")
         if told is None:
@@ -387,7 +387,7 @@ def _paths(given: Sequence[str | Path]) -> list[Any]:
     files: list[Any] = []
     for address in given:
         check_local("source", address)
-    for path in (at_home(path) for path in given):
+    for path in (expand_user(path) for path in given):
         found = read_path(path)
         for note in found.notes:
             _log.warning("%s: %s", path, note)
@@ -397,7 +397,7 @@ def _paths(given: Sequence[str | Path]) -> list[Any]:
 
 def _cut(images: np.ndarray, crop: Crops) -> np.ndarray:
     """Photographs in memory, cut as those of files."""
-    need("PIL", "cutting images")
+    require_package("PIL", "cutting images")
     from PIL import Image
 
     return np.stack([crop(Image.fromarray(image)) for image in images])

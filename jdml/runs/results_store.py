@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from jdml.registry.places import check_local, json_of
+from jdml._paths import check_local, json_of
 
 
 def read_results(path: str | Path) -> dict[str, dict[str, Any]]:

@@ -8,9 +8,9 @@ from typing import Any
 import jax
 import numpy as np
 
+from jdml._optional_imports import require_package
+from jdml._paths import json_of
 from jdml.distributed import Tree
-from jdml.registry.extras import need
-from jdml.registry.places import json_of
 
 CONFIG = "config.json"
 CHECKPOINTS = "checkpoints"
@@ -65,7 +65,7 @@ def read_model(path: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     """
     import ml_dtypes  # noqa: F401  (teaches NumPy bfloat16)
 
-    need("safetensors", "reading a model's file")
+    require_package("safetensors", "reading a model's file")
     from safetensors import safe_open
 
     try:
@@ -100,7 +100,7 @@ def read_checkpoint(run: Path) -> dict[str, Any] | None:
     Raises:
         ValueError: a checkpoint that cannot be read.
     """
-    need("orbax.checkpoint", "reading a checkpoint")
+    require_package("orbax.checkpoint", "reading a checkpoint")
     import orbax.checkpoint as ocp
 
     steps = steps_in(run / CHECKPOINTS)

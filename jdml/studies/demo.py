@@ -15,11 +15,11 @@ import flax.linen as nn
 import jax.numpy as jnp
 import numpy as np
 
+from jdml._optional_imports import progress_bar
+from jdml._paths import check_local
 from jdml.data import load
 from jdml.metrics import evaluate_retrieval
 from jdml.recipes import BatchConfig, LossConfig, NetworkConfig, OptimizerConfig, Recipe
-from jdml.registry.extras import progress_bar
-from jdml.registry.places import check_local
 from jdml.report.embedding_analysis import project, unit
 from jdml.report.figures import scatter_grid
 from jdml.report.page import html_report

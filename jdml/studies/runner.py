@@ -18,10 +18,10 @@ from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from typing import Any
 
+from jdml._optional_imports import progress_bar
+from jdml._paths import check_local
 from jdml.distributed import EndedError
 from jdml.ops import checks
-from jdml.registry.extras import progress_bar
-from jdml.registry.places import check_local
 from jdml.runs.config_diff import differences
 from jdml.runs.preemption import keep_freed_memory
 from jdml.runs.results_store import as_read, keep_result, read_results

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jdml.registry.extras import need
+from jdml._optional_imports import require_package
 
 Tree = Any
 
@@ -132,7 +132,7 @@ def assert_finite(tree: Tree, what: str) -> None:
 
 def import_chex() -> Any:
     """Chex, or a clear word about its absence."""
-    need("chex", "jdml.testing")
+    require_package("chex", "jdml.testing")
     import chex
 
     return chex

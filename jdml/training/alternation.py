@@ -120,7 +120,7 @@ class AlternatingProblems(StatefulCallback):
 
     def __post_init__(self) -> None:
         """Refuse what is asked for its state before the first problem."""
-        checks.seed("seed", self.seed)
+        checks.uint32("seed", self.seed)
         if not isinstance(self.machine, AlternatingProjections):
             raise TypeError(
                 f"machine must be AlternatingProjections, got a {type(self.machine).__name__}"

@@ -9,10 +9,10 @@ from typing import Any, NamedTuple, Protocol, Self, runtime_checkable
 import jax
 import jax.numpy as jnp
 
+from jdml._optional_imports import require_package
+from jdml._paths import check_local
 from jdml.distributed import Tree, writes
 from jdml.ops import checks
-from jdml.registry.extras import need
-from jdml.registry.places import check_local
 from jdml.training.step import TrainState
 from jdml.training.step_config import SKIPPED_IN_A_ROW
 from jdml.training.validation import check_same_arrays
@@ -211,7 +211,7 @@ class TensorBoard:
 
     def __init__(self, folder: str | Path, *, every: int | None = None) -> None:
         check_local("folder", folder)
-        need("tensorboardX", "writing TensorBoard's files")
+        require_package("tensorboardX", "writing TensorBoard's files")
         self.folder, self.every = Path(folder), every
         self._writer: Any = None
 

@@ -11,13 +11,13 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from jdml._paths import check_disk_space
 from jdml.data import ImageBatches, ImageFiles
 from jdml.data.protocols import Sampler, TrainSet
 from jdml.distributed import Tree, either, writes
 from jdml.models.embedding import embed, rows_at_once
 from jdml.models.feature_split import ELSE, Before, Cut, OnFeatures
 from jdml.models.tensors import replacing
-from jdml.registry.places import check_room
 from jdml.runs.fingerprint import fingerprint
 from jdml.runs.model_metadata import of_input
 from jdml.training.batch_source import DEVICE_BYTES, Feed, ImageFeed, Outcome, RowFeed
@@ -150,7 +150,7 @@ class FeatureFeed(Feed):
             return features
         folder = Path(tempfile.gettempdir()) if file is None else file.parent
         folder.mkdir(parents=True, exist_ok=True)
-        check_room(folder, size if file is None else 2 * size)
+        check_disk_space(folder, size if file is None else 2 * size)
         # A file without a name, which goes with the array, and with a process that is killed.
         with tempfile.TemporaryFile(dir=folder) as part:
             features = np.memmap(part, np.float32, "w+", shape=shape)

@@ -100,7 +100,7 @@ def start_on_samples(
 
 def _checked(state: Any, model: Any, train: Any, seed: Any, preprocess: Any) -> Model:
     """Refuse what no run begins with; the model as training takes it."""
-    checks.seed("seed", seed)
+    checks.uint32("seed", seed)
     checks.check_function("preprocess", preprocess)
     if not isinstance(state, TrainState):
         raise TypeError(f"state must be a TrainState, got a {type(state).__name__}")

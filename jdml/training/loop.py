@@ -10,6 +10,7 @@ import jax
 import numpy as np
 import optax
 
+from jdml._optional_imports import progress_bar
 from jdml.data.protocols import Sampler, TrainSet
 from jdml.distributed import Placement, together, writes
 from jdml.models.adapters import AnyModel, Model, as_model
@@ -18,7 +19,6 @@ from jdml.models.lora import WithLora, frozen_part
 from jdml.models.network_check import check_network
 from jdml.models.preprocess import Preprocess, standard
 from jdml.objectives import Objective
-from jdml.registry.extras import progress_bar
 from jdml.runs.preemption import Termination
 from jdml.training import validation
 from jdml.training.callbacks import AnyCallback, Callbacks

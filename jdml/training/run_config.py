@@ -8,13 +8,13 @@ from typing import Any, NamedTuple, Self
 import jax
 import numpy as np
 
+from jdml._paths import check_local
 from jdml.distributed import Tree
 from jdml.losses.comparison import Normalize
 from jdml.models.adapters import Model
 from jdml.models.embedding import embed
 from jdml.models.preprocess import Preprocess, check_as_trained, standard
 from jdml.ops import checks
-from jdml.registry.places import check_local
 from jdml.training.schedule import Best, Record
 from jdml.training.step import TrainState
 

@@ -67,7 +67,7 @@ class Beginning(NamedTuple):
     @classmethod
     def of(cls, state: State | None, seed: int) -> Self:
         """Return what ``fit(state=, seed=)`` means."""
-        checks.seed("seed", seed)
+        checks.uint32("seed", seed)
         if isinstance(state, FromPretrained):
             return cls(seed, load=state.load, start=state.then)
         validation.check_state(state)

@@ -22,7 +22,7 @@ class Schedule:
     callback_steps: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
-        checks.count("steps", self.steps, least=0)
+        checks.at_least(0)("steps", self.steps)
         if self.patience is not None and self.monitor is None:
             raise ValueError("patience needs monitor, the name of the metric to watch")
 

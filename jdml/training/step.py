@@ -103,7 +103,7 @@ def fresh_state(
 ) -> TrainState:
     """Initialize what :func:`create_state` does, of the parts of a step."""
     model, objective = spec.model, spec.objective
-    checks.seed("seed", seed)
+    checks.uint32("seed", seed)
     check_channels("sample_images", sample_images)
     model_key, objective_key, run_key = jax.random.split(jax.random.key(seed), 3)
     first = spec.preprocess(jax.tree.map(lambda rows: jnp.asarray(rows[:1]), sample_images))

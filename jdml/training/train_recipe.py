@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jdml import adapt, metrics
+from jdml._import_path import is_pointer
 from jdml.data import Dataset, ImageBatches, ImageFiles
 from jdml.distributed import class_shards
 from jdml.models.adapters import as_model
@@ -20,9 +21,8 @@ from jdml.models.frozen_model import Frozen
 from jdml.models.lora import WithLora, frozen_part
 from jdml.models.preprocess import Preprocess, standard
 from jdml.recipes import Recipe, RecipeError
+from jdml.recipes.default_recipe import check_positives
 from jdml.recipes.model_factory import make_own
-from jdml.recipes.pairs_in_batches import check_positives
-from jdml.registry.pointers import is_pointer
 from jdml.training.alternation import make_callback
 from jdml.training.callbacks import (
     EMA,

@@ -14,7 +14,7 @@ from losses.registry import FIRST, REGISTRY, each, loss
 
 import jdml
 from jdml.mining import chain, distance_weighted_negative, easy_positive, random_positive
-from jdml.ops.blocks import AT_ONCE, block_size
+from jdml.ops.chunking import AT_ONCE, block_size
 from jdml.testing.case import assert_close
 
 # ``class_block``: the same loss and gradients, with memory that does not grow with the number of classes.

@@ -8,12 +8,12 @@ import pytest
 
 from jdml import ops
 from jdml.ops import mean, mean_nonzero, reduce_groups, reduce_terms, total, trimmed_mean
-from jdml.ops.distances import Narrow, distances
 from jdml.ops.meshes import Axis
 from jdml.ops.normalization import inverse_norms
-from jdml.ops.ranks import _as_ordered_integers, _counted_by_place, _counted_by_search
+from jdml.ops.numerics import log_add_exp, softplus, upcast
+from jdml.ops.pairwise import Narrow, distances
 from jdml.ops.reductions import sum_rows
-from jdml.ops.stable import log_add_exp, softplus, widen
+from jdml.ops.soft_rank import _as_ordered_integers, _counted_by_place, _counted_by_search
 from oracles.programs import temporary_bytes
 
 EXTREMES = [0.0, 1e-44, 1e-38, 1e-30, 1e-20, 1e-6, 1.0, 1e6, 1e19, 1e30, 1e36, 3e38]
@@ -82,14 +82,14 @@ def test_gradients_of_normalization_are_tangent_and_scaled(dtype) -> None:
 def test_axis_of_one_device_has_all_rows() -> None:
     rows, axis = jnp.ones((3, 2)), Axis()
     assert not axis.holds_part("embeddings", rows)
-    part, real = axis.part(rows)
+    part, real = axis.shard(rows)
     assert part is rows
     assert real.tolist() == [True] * 3
 
 
 def test_widen_converts_to_the_wider_dtype() -> None:
     """Also without a gradient."""
-    assert widen(jnp.ones(2, jnp.float16), jnp.float32).dtype == jnp.float32
+    assert upcast(jnp.ones(2, jnp.float16), jnp.float32).dtype == jnp.float32
 
 
 def test_ball_is_the_identity_inside() -> None:

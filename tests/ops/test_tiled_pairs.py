@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from jdml import ops
-from jdml.ops import streams
-from jdml.ops.blocks import block_size
+from jdml.ops import tiled_pairs
+from jdml.ops.chunking import block_size
 from jdml.ops.meshes import Axis, _named, _plan, spread
 from oracles.programs import temporary_bytes
 
@@ -265,8 +265,8 @@ def test_memory_is_linear_in_the_points() -> None:
 def test_tiles_and_blocks_are_wider_on_accelerators(monkeypatch: pytest.MonkeyPatch) -> None:
     def sizes() -> tuple[Any, ...]:
         return (
-            streams._default_side(100_000, 1),
-            streams._default_side(1_024, 1),
+            tiled_pairs._default_side(100_000, 1),
+            tiled_pairs._default_side(1_024, 1),
             block_size("auto", 4_096, 4_096),
             block_size("auto", 32_768, 32_768),
             block_size("auto", 2_000, 2_000),

@@ -6,8 +6,13 @@ from typing import Any
 import pytest
 
 from jdml.recipes import DATASETS, RECIPES, recipe
-from jdml.recipes.paper_comparison import PaperRow, find_paper_rows, reported_run
-from jdml.recipes.paper_results import PAPER_RESULTS, unspecified_settings
+from jdml.recipes.paper_comparison import (
+    PAPER_RESULTS,
+    PaperRow,
+    find_paper_rows,
+    reported_run,
+    unspecified_settings,
+)
 from jdml.registry import NETWORKS
 
 

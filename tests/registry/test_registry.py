@@ -13,10 +13,11 @@ from losses import registry as tried
 
 import jdml.cli
 from jdml import data, losses, metrics, mining, models, registry, report, training
+from jdml._optional_imports import ALONE, EXTRAS, MissingLibraryError, progress_bar, require_package
 from jdml.data import walk
 from jdml.recipes import LossConfig, ProxyConfig
 from jdml.registry import DATASETS, LOSSES, MINERS, NETWORKS
-from jdml.registry.extras import ALONE, EXTRAS, MissingLibraryError, need, progress_bar
+from jdml.runs.checkpoint import RunFolder
 
 
 def test_losses_and_records_correspond():
@@ -179,7 +180,7 @@ def test_missing_library_names_its_extra(without, module):
     extra = next(extra for extra, modules in EXTRAS.items() if module in modules)
     for kind in (MissingLibraryError, ImportError, ValueError):
         with pytest.raises(kind, match=rf"pip install 'jdml\[{extra}\]'$"):
-            need(module, "this")
+            require_package(module, "this")
 
 
 RUN = report.Run("run", {}, 0, {"R@1": 0.5}, [{"step": 1, "loss": 2.0}])
@@ -203,7 +204,7 @@ def batches():
         ("grain", lambda folder: batches(), "train"),
         ("safetensors", lambda folder: models.load_weights(folder / "w.safetensors", {}), "train"),
         ("tqdm", lambda folder: progress_bar(True), "train"),
-        ("orbax", lambda folder: training.checkpoint.RunFolder(folder / "run", {}), "train"),
+        ("orbax", lambda folder: RunFolder(folder / "run", {}), "train"),
         ("tensorboardX", lambda folder: training.TensorBoard(folder / "tensorboard"), "all"),
     ],
 )

@@ -23,8 +23,8 @@ import numpy as np
 import pytest
 
 import jdml
+from jdml._optional_imports import ALONE, EXTRAS
 from jdml.recipes import NetworkConfig, Recipe
-from jdml.registry.extras import ALONE, EXTRAS
 from jdml.training.train_recipe import make_network
 
 PACKAGE = Path(jdml.__file__).parent
@@ -297,7 +297,8 @@ def test_notebooks_match_their_text_files():
 
 
 # Packages for users. A function there is public if its package exports it.
-ROOMS = sorted({module.split(".")[1] for module in MODULES if "." in module} - {"cli"})
+_ROOMS = {module.split(".")[1] for module in MODULES if "." in module}
+ROOMS = sorted(room for room in _ROOMS - {"cli"} if not room.startswith("_"))
 # Their examples would be whole programs: README, notebooks and `jdml demo` show these.
 WITHOUT_EXAMPLE = re.compile(r"jdml\.(training|report)\.|jdml\.losses\.(compare|assign)$")
 
@@ -311,8 +312,10 @@ def public_functions() -> dict[str, Callable[..., object]]:
     functions: dict[str, Callable[..., object]] = {}
     for room in ROOMS:
         module = importlib.import_module(f"jdml.{room}")
-        names = getattr(module, "__all__", [name for name in vars(module) if name[0] != "_"])
-        for name in names:
+        own = [
+            n for n, v in vars(module).items() if getattr(v, "__module__", "") == module.__name__
+        ]
+        for name in getattr(module, "__all__", [name for name in own if name[0] != "_"]):
             value = getattr(module, name)
             if is_own_function(value) and value not in parts:
                 functions[f"jdml.{room}.{name}"] = value

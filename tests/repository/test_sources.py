@@ -99,17 +99,17 @@ def test_circular_imports_are_found_at_any_level(tmp_path):
     package = tmp_path / "jdml"
     for name, code in {
         "__init__.py": "",
-        "ops/__init__.py": "from jdml.ops.ranks import sort",
-        "ops/ranks.py": "def sort():\n    from ..losses import pairs",
+        "ops/__init__.py": "from jdml.ops.soft_rank import sort",
+        "ops/soft_rank.py": "def sort():\n    from ..losses import pairs",
         "losses/__init__.py": "",
         "losses/pairs.py": "if TYPE_CHECKING:\n    from jdml import memory\nimport jdml.losses.terms",
         "losses/terms.py": "from jdml.losses import pairs as p\nfrom . import VERSION",
         "memory.py": "from jdml.ops import mean",
-        "data.py": "from jdml.memory import push\nfrom jdml.ops.ranks import sort",
+        "data.py": "from jdml.memory import push\nfrom jdml.ops.soft_rank import sort",
     }.items():
         (package / name).parent.mkdir(parents=True, exist_ok=True)
         (package / name).write_text(code)
-    names = ("ops", "ops.ranks", "losses.pairs", "losses.terms", "memory")
+    names = ("ops", "ops.soft_rank", "losses.pairs", "losses.terms", "memory")
     assert circles(import_graph(package)) == {frozenset(f"jdml.{name}" for name in names)}
 
 

@@ -16,7 +16,7 @@ import orbax.checkpoint as ocp
 import pytest
 
 import jdml
-from jdml.registry.extras import MissingLibraryError
+from jdml._optional_imports import MissingLibraryError
 from jdml.runs.checkpoint import RunFolder
 from jdml.runs.embedding_io import Embedded, read_embeddings, write_embeddings
 from jdml.runs.log import Log, cut

@@ -12,7 +12,7 @@ from jdml import data, objectives, training
 from jdml.cli.train import Train
 from jdml.cli.training_run import TrainingRun
 from jdml.recipes import BatchConfig, LossConfig, Recipe
-from jdml.recipes.pairs_in_batches import check_positives, usual_batch
+from jdml.recipes.default_recipe import check_positives, usual_batch
 
 CLASSES = np.repeat(np.arange(40), 5)
 UNEQUAL = np.repeat(np.arange(6), [1, 1, 2, 5, 30, 60])

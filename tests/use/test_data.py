@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from jdml import data
+from jdml._optional_imports import MissingLibraryError
 from jdml.data.arrays import read_arrays
 from jdml.data.folder import read_folder
 from jdml.data.splits import read_names, resplit, train_on
-from jdml.registry.extras import MissingLibraryError
 
 
 def counts(listing) -> dict[str, tuple[int, int]]:

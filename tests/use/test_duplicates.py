@@ -11,9 +11,9 @@ import pytest
 from PIL import Image
 
 from jdml import data
+from jdml._optional_imports import MissingLibraryError
 from jdml.data import duplicates
 from jdml.data.duplicates import Place
-from jdml.registry.extras import MissingLibraryError
 
 
 def scene(number, size=96):

@@ -13,7 +13,7 @@ from flax import linen as nn
 
 import jdml
 from jdml import data, models, objectives, report, training
-from jdml.registry.places import check_local
+from jdml._paths import check_local
 from jdml.runs import export, results_store
 from jdml.studies import runner
 

@@ -10,21 +10,21 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import jax
 
 from jdml import data, models, registry
+from jdml._import_path import is_pointer
+from jdml._paths import check_folder, expand_user
 from jdml.cli.options.reading import NOT_DEFINING, Help, check_options, option_of
 from jdml.data.loading import recognize
 from jdml.models.tensors import read_metadata
 from jdml.models.weights import ARCHITECTURE
-from jdml.registry.constraints import (
+from jdml.ops.checks import (
     at_least,
-    inside_unit,
-    nearest,
-    of_32_bits,
+    did_you_mean,
+    fraction_below_1,
     one_of,
+    open_unit_interval,
     positive,
-    share,
+    uint32,
 )
-from jdml.registry.places import at_home, check_folder
-from jdml.registry.pointers import is_pointer
 from jdml.training import initialize, standard
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class ImageOptions:
     """Folder with the data set's files. Default: that of jdml data get NAME."""
     image_size: Annotated[int | None, at_least(1)] = None
     """Height and width of crops. Default: 64 with a small network, else 224."""
-    label_noise: Annotated[float, share] = 0.0
+    label_noise: Annotated[float, fraction_below_1] = 0.0
     """Share of the training rows that get a wrong label."""
     workers: Annotated[int | None, positive, NOT_DEFINING] = None
     """Threads that decode image files. Default: one per core."""
@@ -75,7 +75,7 @@ class DataOptions(ImageOptions):
     split: Literal["classes", "images", "none"] | None = None
     """What is scored: classes (half of them), images (a fifth of each class's) or none. Default: the data set's own;
     of a folder its second half."""
-    test_share: Annotated[float | None, inside_unit] = None
+    test_share: Annotated[float | None, open_unit_interval] = None
     """Share that --split scores. Default: 0.5 of classes, 0.2 of images."""
     classes_file: Path | None = None
     """Text file with the classes that train, one a line."""
@@ -84,7 +84,7 @@ class DataOptions(ImageOptions):
     labels: Annotated[str | None, LABELS] = None
     train_classes: tuple[int, ...] = ()
     """Train on these classes only, by number; score seen and unseen apart."""
-    validation: Annotated[float, share] = 0.0
+    validation: Annotated[float, fraction_below_1] = 0.0
     """Share of the training rows held out for evaluations."""
 
     def __post_init__(self) -> None:
@@ -92,7 +92,7 @@ class DataOptions(ImageOptions):
         place = self.data
         if place is None or place in registry.DATASETS or self.data_dir is not None:
             return
-        if is_pointer(place) or at_home(place).exists():
+        if is_pointer(place) or expand_user(place).exists():
             object.__setattr__(self, "data_dir", Path(place))
             object.__setattr__(self, "data", None)
 
@@ -116,7 +116,7 @@ class DataOptions(ImageOptions):
             known = sorted(registry.DATASETS)
             raise ValueError(
                 f"--data must be one of {', '.join(known)}, a path or module:name, got {self.data!r}"
-                f"{nearest(self.data, known)}"
+                f"{did_you_mean(self.data, known)}"
             )
         name, files = self.data_name, self.of_files
         if not registry.DATASETS[name].needs_folder and self.data_dir is not None:
@@ -210,7 +210,7 @@ class WeightOptions:
 class FolderOptions:
     """The run's folder and its random numbers."""
 
-    seed: Annotated[int, of_32_bits] = 0
+    seed: Annotated[int, uint32] = 0
     """Of parameters, batches, miners, augmentation, --split, --validation."""
     out: Annotated[Path | None, NOT_DEFINING] = None
     """Folder of the run: config.json, log.jsonl, checkpoints, model.safetensors."""

@@ -25,7 +25,7 @@ from typing import (
 import tyro
 
 from jdml import registry
-from jdml.registry.constraints import check_fields
+from jdml.ops.checks import check_fields
 
 Typed = dict[str, Any]
 """What was typed of a part of a recipe, by field."""

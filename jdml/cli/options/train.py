@@ -7,17 +7,17 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from jdml import registry
+from jdml._import_path import is_pointer
 from jdml.cli.options.groups import DataOptions, DeviceOptions, RunOptions, WeightOptions
 from jdml.cli.options.parts import apply_options, naming_options, part_options
 from jdml.cli.options.reading import Part, Typed, check_options, defining, empty_part, to_argv
 from jdml.data.folder import check_apart
+from jdml.ops.checks import one_of
 from jdml.recipes import METHODS, NetworkConfig, Recipe, RecipeError, default_recipe, with_method
 from jdml.recipes.network import BACKBONE
 from jdml.recipes.parsing import parse_settings
 from jdml.registry import NETWORKS, pretrained_networks
-from jdml.registry.constraints import one_of
 from jdml.registry.networks import SMALL_IMAGES, for_images
-from jdml.registry.pointers import is_pointer
 
 PAIR_BATCH = {"classes": 16, "samples_per_class": 4}
 """The batch of a pair loss, before it is fitted to the data."""

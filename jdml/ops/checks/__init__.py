@@ -1,107 +1,23 @@
 """Argument checks: what a caller passed, what was expected, in one sentence.
 
 Shapes, types and plain Python numbers are checked when a function is traced. Values that exist only at run time are
-checked by :func:`require`, which does something only inside :func:`jdml.checked`.
+checked by ``require``, which does something only inside :func:`jdml.checked`. The checks of arrays import JAX, and do
+so on first use.
 """
 
-from jdml.ops.checks.arrays import (
-    are_integers,
-    as_array,
-    as_centres,
-    as_finite,
-    check_classes,
-    check_concrete,
-    check_embeddings,
-    check_finite,
-    check_key,
-    check_label_values,
-    check_labels,
-    check_mask,
-    check_numbers,
-    check_weights,
-    instead,
-    is_at_hand,
-    is_floating,
-    is_integer,
-    widen_labels,
-)
-from jdml.ops.checks.constraints import (
-    STATIC,
-    Constraint,
-    angle,
-    angle_per_class,
-    block,
-    count,
-    counts,
-    finite,
-    finite_per_class,
-    non_negative,
-    nonzero_integer,
-    optional,
-    positive,
-    seed,
-    unit_interval,
-)
-from jdml.ops.checks.running import (
-    checking,
-    is_checking,
-    require,
-    require_finite,
-)
-from jdml.ops.checks.settings import (
-    asks_for,
-    check_flag,
-    check_function,
-    check_settings,
-    taken_settings,
-    takes,
-    takes_by_place,
-)
+import importlib
+from typing import TYPE_CHECKING, Any
 
-__all__ = [
-    "STATIC",
-    "Constraint",
-    "angle",
-    "angle_per_class",
-    "are_integers",
-    "as_array",
-    "as_centres",
-    "as_finite",
-    "asks_for",
-    "block",
-    "check_classes",
-    "check_concrete",
-    "check_embeddings",
-    "check_finite",
-    "check_flag",
-    "check_function",
-    "check_key",
-    "check_label_values",
-    "check_labels",
-    "check_mask",
-    "check_numbers",
-    "check_settings",
-    "check_weights",
-    "checking",
-    "count",
-    "counts",
-    "finite",
-    "finite_per_class",
-    "instead",
-    "is_at_hand",
-    "is_checking",
-    "is_floating",
-    "is_integer",
-    "non_negative",
-    "nonzero_integer",
-    "optional",
-    "positive",
-    "require",
-    "require_finite",
-    "seed",
-    "taken_settings",
-    "takes",
-    "takes_by_place",
-    "unit_interval",
-    "widen_labels",
-]
+from jdml.ops.checks.constraints import *
+from jdml.ops.checks.settings import *
+
+if TYPE_CHECKING:
+    from jdml.ops.checks.arrays import *
+else:
+
+    def __getattr__(name: str) -> Any:
+        """Import the checks of arrays when one of them is first used."""
+        arrays = importlib.import_module("jdml.ops.checks.arrays")
+        if name.startswith("__") or not hasattr(arrays, name):
+            raise AttributeError(f"module 'jdml.ops.checks' has no attribute {name!r}")
+        return globals().setdefault(name, getattr(arrays, name))

@@ -1,13 +1,16 @@
-"""Checks of arrays: their kind, their type and their shape."""
+"""Checks of arrays: their kind, type and shape when a function is traced, their values under ``jdml.checked``."""
 
+import contextlib
+import contextvars
 import numbers
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from jax.experimental import checkify
 
 from jdml.ops.meshes import on_host
 
@@ -20,8 +23,8 @@ _CONVERSIONS = {
 """How other libraries write an array of NumPy."""
 
 
-def instead(name: str, value: Any) -> str:
-    """What to write where something was passed that is no array of numbers; empty where nobody knows."""
+def conversion_hint(name: str, value: Any) -> str:
+    """Return what to write in place of what is no array of numbers; "" where that is not known."""
     if isinstance(value, np.ma.MaskedArray):
         return f": write {name}.filled(…), and where= for the rows that count"
     if isinstance(value, np.ndarray):
@@ -38,14 +41,7 @@ def instead(name: str, value: Any) -> str:
 
 
 def as_array(value: Any) -> Any:
-    """What stands for an array, as one: a variable of Flax NNX, say, which has ``__jax_array__``.
-
-    Args:
-        value: an argument.
-
-    Returns:
-        The array, numbers in this machine's order of bytes; or the value itself.
-    """
+    """Return the array of what has ``__jax_array__`` (a variable of Flax NNX), in native byte order; or the value."""
     if isinstance(value, np.ndarray) and not value.dtype.isnative:
         return value.astype(value.dtype.newbyteorder("="))
     if isinstance(value, Array | np.ndarray) or not hasattr(value, "__jax_array__"):
@@ -54,25 +50,17 @@ def as_array(value: Any) -> Any:
 
 
 def check_numbers(name: str, value: Any) -> None:
-    """Refuse what is an array, but not one of numbers, or not JAX's or NumPy's.
-
-    Args:
-        name: the argument's name.
-        value: what was passed; what is no array at all is let through.
-
-    Raises:
-        TypeError: objects of Python, text, dates, masked arrays, numbers that JAX has not, another library's array.
-    """
+    """Refuse an array that is not one of numbers, or not JAX's or NumPy's; let through what is no array."""
     if not hasattr(value, "__array__") or isinstance(value, Array | np.generic | type):
         return
     if isinstance(value, np.ndarray) and not isinstance(value, np.ma.MaskedArray):
         if not _is_known(value.dtype):
             raise TypeError(
-                f"{name} must be numbers, got dtype {value.dtype}{instead(name, value)}"
+                f"{name} must be numbers, got dtype {value.dtype}{conversion_hint(name, value)}"
             )
     else:
         raise TypeError(
-            f"{name} must be an array of JAX or NumPy, got {type(value).__name__}{instead(name, value)}"
+            f"{name} must be an array of JAX or NumPy, got {type(value).__name__}{conversion_hint(name, value)}"
         )
 
 
@@ -87,14 +75,7 @@ _EXTENDED = (np.longdouble, np.clongdouble)
 
 
 def is_at_hand(value: Any) -> bool:
-    """Whether a value is an array whose numbers this process can look at: not traced, not on other processes' devices.
-
-    Args:
-        value: an argument.
-
-    Returns:
-        True for arrays of NumPy, and for concrete ones of JAX.
-    """
+    """Whether a value is an array that this process can read: not traced, not on other processes' devices."""
     if isinstance(value, np.ndarray):
         return True
     return (
@@ -104,32 +85,20 @@ def is_at_hand(value: Any) -> bool:
     )
 
 
-def is_floating(array: Any) -> bool:
-    """Whether an array is of a floating type."""
-    return bool(jnp.issubdtype(array.dtype, jnp.floating))
+def _check_floating(name: str, value: Any, shape: str) -> None:
+    if not isinstance(value, Array | np.ndarray):
+        raise TypeError(
+            f"{name} must be an array of shape {shape}, got {type(value).__name__}{conversion_hint(name, value)}"
+        )
+    if not jnp.issubdtype(value.dtype, jnp.floating):
+        raise TypeError(
+            f"{name} must be floating point, got dtype {value.dtype}{conversion_hint(name, value)}"
+        )
 
 
 def check_embeddings(name: str, vectors: Any, *, dim: int | None = None, like: str = "") -> None:
-    """Refuse what is not a floating array ``[N, D]`` (with ``D = dim`` where given).
-
-    Args:
-        name: the argument's name.
-        vectors: what was passed.
-        dim: the expected D.
-        like: which other argument D comes from.
-
-    Raises:
-        TypeError: not an array, or not floating.
-        ValueError: wrong rank, D = 0, or another D than expected.
-    """
-    if not isinstance(vectors, Array | np.ndarray):
-        raise TypeError(
-            f"{name} must be an array of shape [N, D], got {type(vectors).__name__}{instead(name, vectors)}"
-        )
-    if not jnp.issubdtype(vectors.dtype, jnp.floating):
-        raise TypeError(
-            f"{name} must be floating point, got dtype {vectors.dtype}{instead(name, vectors)}"
-        )
+    """Refuse what is not a floating array ``[N, D]``, with ``D = dim``, the dimension of the argument ``like``."""
+    _check_floating(name, vectors, "[N, D]")
     if vectors.ndim != 2 or vectors.shape[1] == 0:
         raise ValueError(f"{name} must have shape [N, D] with D > 0, got {list(vectors.shape)}")
     if dim is not None and vectors.shape[1] != dim:
@@ -139,15 +108,7 @@ def check_embeddings(name: str, vectors: Any, *, dim: int | None = None, like: s
 
 
 def check_concrete(function: str, *arrays: Any) -> None:
-    """Refuse traced arrays where a function runs on the host.
-
-    Args:
-        function: its name.
-        *arrays: what was passed.
-
-    Raises:
-        TypeError: one of them is being traced.
-    """
+    """Refuse traced arrays where a function runs on the host."""
     if any(isinstance(array, jax.core.Tracer) for array in arrays):
         raise TypeError(
             f"{function} runs on the host and cannot be traced: call it outside jit, grad and vmap"
@@ -155,25 +116,8 @@ def check_concrete(function: str, *arrays: Any) -> None:
 
 
 def as_centres(name: str, proxies: Any) -> Array:
-    """``[C, K, D]`` from ``[C, D]`` or ``[C, K, D]``.
-
-    Args:
-        name: the argument's name.
-        proxies: what was passed.
-
-    Returns:
-        The proxies, K = 1 where it was not given.
-
-    Raises:
-        TypeError: not an array, or not floating.
-        ValueError: another rank, or nothing at all.
-    """
-    if not isinstance(proxies, Array | np.ndarray):
-        raise TypeError(
-            f"{name} must be an array of shape [C, D] or [C, K, D], got {type(proxies).__name__}"
-        )
-    if not jnp.issubdtype(proxies.dtype, jnp.floating):
-        raise TypeError(f"{name} must be floating point, got dtype {proxies.dtype}")
+    """Return proxies ``[C, D]`` or ``[C, K, D]`` as ``[C, K, D]``."""
+    _check_floating(name, proxies, "[C, D] or [C, K, D]")
     if proxies.ndim not in (2, 3) or 0 in proxies.shape:
         raise ValueError(
             f"{name} must have shape [C, D] or [C, K, D], none of them 0, got {list(proxies.shape)}"
@@ -183,21 +127,11 @@ def as_centres(name: str, proxies: Any) -> Array:
 
 
 def check_labels(name: str, labels: Any, size: int) -> None:
-    """Refuse what is not an integer array ``[size]``.
-
-    Args:
-        name: the argument's name.
-        labels: what was passed.
-        size: how many labels there must be.
-
-    Raises:
-        TypeError: not an array, or not integers.
-        ValueError: another shape, or a label beyond int64, which would be taken for a negative one.
-    """
+    """Refuse what is not an integer array ``[size]``."""
     if not isinstance(labels, Array | np.ndarray):
         raise TypeError(
             f"{name} must be an integer array of shape [{size}], got {type(labels).__name__}"
-            f"{instead(name, labels)}"
+            f"{conversion_hint(name, labels)}"
         )
     if not jnp.issubdtype(labels.dtype, jnp.integer):
         hint = f": write {name}.astype(str)" if labels.dtype == object else ""
@@ -209,19 +143,7 @@ def check_labels(name: str, labels: Any, size: int) -> None:
 
 
 def widen_labels(labels: Any, name: str = "labels") -> Array:
-    """Labels in a type that the number of classes fits into: int32, or wider where they are.
-
-    Args:
-        labels: integers of any type, in any order of bytes.
-        name: the argument's name.
-
-    Returns:
-        The same labels.
-
-    Raises:
-        TypeError: labels that are no array, or not of integers.
-        ValueError: a label that JAX would cut down to 32 bits.
-    """
+    """Return labels of any integer type as int32, or wider where they are."""
     check_label_values(name, labels)
     labels = as_array(labels)
     if not isinstance(labels, Array | np.ndarray) or not jnp.issubdtype(labels.dtype, jnp.integer):
@@ -232,28 +154,12 @@ def widen_labels(labels: Any, name: str = "labels") -> Array:
 
 
 def is_integer(value: Any) -> bool:
-    """Whether a number or array is of an integer type.
-
-    Args:
-        value: a number, an array or None.
-
-    Returns:
-        True for integers.
-    """
+    """Whether a number or array is of an integer type."""
     return value is not None and jnp.issubdtype(jnp.result_type(value), jnp.integer)
 
 
 def check_label_values(name: str, labels: Any) -> None:
-    """Refuse labels that are names, and those that JAX would cut down to 32 bits, and so take for others.
-
-    Args:
-        name: the argument's name.
-        labels: what was passed.
-
-    Raises:
-        TypeError: labels are strings, or other Python objects.
-        ValueError: a label is beyond int32 while 64-bit types are off.
-    """
+    """Refuse labels that are names, and those that JAX would cut down to 32 bits, and so take for others."""
     words = isinstance(labels, list | tuple) and len(labels) > 0 and isinstance(labels[0], str)
     if words or (isinstance(labels, np.ndarray) and labels.dtype.kind in "USOT"):
         objects = not words and labels.dtype.kind == "O"
@@ -301,18 +207,9 @@ def are_integers(array: np.ndarray) -> bool:
 
 
 def check_classes(labels: Any, classes: int, like: str, where: Any = None) -> None:
-    """Refuse NumPy labels of classes that there are not; negative ones are rows of no class.
+    """Refuse NumPy labels beyond the classes that the argument ``like`` has; negative ones are rows of no class.
 
     Those of JAX are left to the loss, which takes such rows as not valid: to look at them here would wait for a device.
-
-    Args:
-        labels: ``[B]``; what is not of this kind is left to be refused for that.
-        classes: how many classes there are.
-        like: which argument tells so.
-        where: ``[B]`` bool, the rows that count; None for all.
-
-    Raises:
-        ValueError: naming the first such row.
     """
     if not isinstance(labels, np.ndarray) or labels.ndim != 1 or labels.dtype.kind not in "iu":
         return
@@ -333,32 +230,12 @@ def check_classes(labels: Any, classes: int, like: str, where: Any = None) -> No
 
 
 def check_mask(name: str, mask: Any, *shapes: tuple[int, ...]) -> None:
-    """Refuse what is not a boolean array of one of the given shapes.
-
-    Args:
-        name: the argument's name.
-        mask: what was passed.
-        *shapes: the shapes that are allowed.
-
-    Raises:
-        TypeError: not an array, or not boolean.
-        ValueError: another shape.
-    """
+    """Refuse what is not a boolean array of one of the given shapes."""
     _check_shape(name, mask, shapes, "boolean", jnp.bool_)
 
 
 def check_weights(name: str, weights: Any, *shapes: tuple[int, ...]) -> None:
-    """Refuse what is not a real array of one of the given shapes.
-
-    Args:
-        name: the argument's name.
-        weights: what was passed.
-        *shapes: the shapes that are allowed.
-
-    Raises:
-        TypeError: not an array of numbers.
-        ValueError: another shape.
-    """
+    """Refuse what is not a real array of one of the given shapes."""
     _check_shape(name, weights, shapes, "real", jnp.floating, jnp.integer)
 
 
@@ -377,18 +254,7 @@ def _check_shape(
 
 
 def as_finite(name: str, vectors: Any) -> Array:
-    """Vectors in float32, all of whose rows are finite.
-
-    Args:
-        name: the argument's name.
-        vectors: ``[N, D]``, where values are at hand.
-
-    Returns:
-        The vectors, on the device.
-
-    Raises:
-        ValueError: a row holds NaN, or an infinity; the first such row is named.
-    """
+    """Return vectors ``[N, D]`` in float32 on the device, and refuse a row that is not finite."""
     with np.errstate(over="ignore"):
         rows = jnp.asarray(vectors, jnp.float32)
     check_finite(name, rows)
@@ -396,16 +262,7 @@ def as_finite(name: str, vectors: Any) -> Array:
 
 
 def check_finite(name: str, vectors: Any, rows: np.ndarray | None = None) -> None:
-    """Refuse rows that are not finite in JAX's type of them, where values are at hand.
-
-    Args:
-        name: the argument's name.
-        vectors: ``[N, …]``.
-        rows: ``[N]`` bool, those that count; None for all.
-
-    Raises:
-        ValueError: a row holds NaN, or an infinity; the first such row is named.
-    """
+    """Refuse rows of ``[N, …]``, of those in ``rows``, that are not finite in JAX's type of them."""
     with np.errstate(over="ignore"):
         vectors = jnp.asarray(vectors)
     finite = on_host(jnp.isfinite(vectors).all(axis=tuple(range(1, vectors.ndim))))
@@ -418,21 +275,64 @@ def check_finite(name: str, vectors: Any, rows: np.ndarray | None = None) -> Non
 
 
 def check_key(name: str, key: Array | None, *, needed_by: str) -> Array:
-    """Refuse a missing random key.
-
-    Args:
-        name: the argument's name.
-        key: what was passed.
-        needed_by: what needs it.
-
-    Returns:
-        The key.
-
-    Raises:
-        ValueError: the key is None.
-    """
+    """Refuse a missing random key."""
     if key is None:
         raise ValueError(
             f"{name} is missing: {needed_by} is random and needs {name}=jax.random.key(…)"
         )
     return key
+
+
+def check_array(
+    name: str, value: Any, test: Callable[[Any], Any], expected: str, rank: int
+) -> None:
+    """Check an array of hyper-parameters as :class:`Constraint` says; those of JAX under ``jdml.checked`` only."""
+    if not isinstance(value, Array | np.ndarray) or value.dtype == bool:
+        raise TypeError(f"{name} must be a number {expected}, got {value!r}")
+    if value.ndim > rank:
+        allowed = "a scalar" if rank == 0 else "a scalar or one-dimensional"
+        raise ValueError(f"{name} must be {allowed}, got shape {list(value.shape)}")
+    if isinstance(value, Array):
+        flat = jnp.ravel(value)
+        require(test(flat), f"{name} must be {expected}, got {{0}}", flat)
+    elif not np.all(test(value)):
+        raise ValueError(f"{name} must be {expected}, got {value}")
+
+
+_checking: contextvars.ContextVar[bool] = contextvars.ContextVar("jdml_checking", default=False)
+
+
+def is_checking() -> bool:
+    """Whether run-time checks are being traced (see :func:`jdml.checked`)."""
+    return _checking.get()
+
+
+@contextlib.contextmanager
+def checking(enabled: bool) -> Iterator[None]:
+    """Switch run-time checks on or off while a function is traced."""
+    token = _checking.set(enabled)
+    try:
+        yield
+    finally:
+        _checking.reset(token)
+
+
+def require(holds: Array, message: str, *values: Array) -> None:
+    """Under :func:`jdml.checked`, raise for the first entry of ``holds``, a scalar or ``[N]``, that is False.
+
+    In the message ``{row}`` is that entry's row, and ``{0}``, ``{1}`` … are ``values`` there.
+    """
+    if not _checking.get() or holds.size == 0:
+        return
+    holds = jnp.atleast_1d(holds)
+    row = jnp.argmin(holds)
+    shown = {f"v{i}": jnp.broadcast_to(v, holds.shape)[row] for i, v in enumerate(values)}
+    for i in range(len(values)):
+        message = message.replace(f"{{{i}}}", f"{{v{i}}}")
+    checkify.check(jnp.all(holds), message, row=row, **shown)  # type: ignore[arg-type]
+
+
+def require_finite(name: str, values: Array, rows: Array | None = None) -> None:
+    """Under :func:`jdml.checked`, raise for the first row of ``[N, …]``, of those in ``rows``, that is not finite."""
+    finite = jnp.isfinite(values).all(axis=tuple(range(1, values.ndim)))
+    require(finite if rows is None else finite | ~rows, f"{name}[{{row}}] is not finite")

@@ -1,58 +1,168 @@
-"""Checks of keywords, flags and functions."""
+"""Checks of keywords, names, functions and the fields of dataclasses."""
 
+import dataclasses
 import difflib
+import functools
 import inspect
-from collections.abc import Callable, Mapping
-from typing import Any
+import math
+import types
+from collections.abc import Callable, Iterable, Mapping
+from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
 
-import numpy as np
+from jdml.ops.checks.constraints import Constraint
+
+Rerank = Literal["augment", "expand", "none", "reciprocal"]
+"""How a ranking is computed again."""
 
 
-def check_settings(function: Callable[..., Any], settings: Any) -> None:
-    """Refuse keywords that a function does not take, before it is called.
+def check_flag(name: str, value: Any) -> bool:
+    """Refuse what is not a plain boolean, a traced one included; return it as Python's."""
+    # NumPy's is none of Python's, and this file imports no NumPy.
+    if not isinstance(value, bool) and type(value).__name__ not in ("bool_", "bool"):
+        raise TypeError(f"{name} must be True or False, got {value!r}")
+    return bool(value)
 
-    Args:
-        function: a loss.
-        settings: names, or a mapping by name.
 
-    Raises:
-        TypeError: naming the keyword, the nearest one, and all there are.
+def check_function(name: str, value: Any) -> None:
+    """Refuse what is neither a function nor None."""
+    if value is not None and not callable(value):
+        raise TypeError(f"{name} must be a function or None, got {value!r}")
+
+
+def one_of(name: str, value: Any, known: Iterable[str]) -> None:
+    """Refuse what is none of some names."""
+    known = tuple(known)
+    if not isinstance(value, str) or value not in known:
+        raise ValueError(
+            f"{name} must be one of {', '.join(known)}, got {value!r}{did_you_mean(value, known)}"
+        )
+
+
+def did_you_mean(word: Any, known: Iterable[str]) -> str:
+    """Return ``"; did you mean X?"``, or nothing where no known word is near.
+
+    Example:
+        >>> did_you_mean("tripplet", ["margin", "triplet"])
+        '; did you mean triplet?'
     """
+    near = difflib.get_close_matches(str(word), list(known), n=1, cutoff=0.6)
+    return f"; did you mean {near[0]}?" if near else ""
+
+
+def no_setting(owner: str, name: str, known: Iterable[str]) -> str:
+    """Return the message that something has no setting of a name, with those that it has."""
+    known = list(known)
+    return f"{owner} has no setting {name!r}{did_you_mean(name, known)}; it has {', '.join(known) or 'none'}"
+
+
+def plain_settings(name: str, settings: Any) -> dict[str, Any]:
+    """Return settings as the plain values that JSON has, lists as tuples; refuse others.
+
+    Example:
+        >>> plain_settings("settings", {"k": [1, 2], "margin": 0.1})
+        {'k': (1, 2), 'margin': 0.1}
+    """
+    if not isinstance(settings, Mapping):
+        raise TypeError(f"{name} must be values by name, got a {type(settings).__name__}")
+    return {str(key): _plain(f"{name}[{key!r}]", value) for key, value in settings.items()}
+
+
+def _plain(name: str, value: Any) -> Any:
+    if hasattr(value, "tolist") and hasattr(value, "dtype"):  # arrays and numbers of NumPy and JAX
+        value = value.tolist()
+    if isinstance(value, tuple | list):
+        return tuple(_plain(name, part) for part in value)
+    if isinstance(value, float) and not math.isfinite(value):
+        raise TypeError(f"{name} must be a finite number, got {value}")
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    raise TypeError(
+        f"{name} must be a plain value (a number, a word, a list of such), got a {type(value).__name__}: "
+        "jdml.training.train(objective=…) takes an objective of your own"
+    )
+
+
+def check_fields(values: Any, called: Callable[[str], str] = str) -> None:
+    """Check the fields of a dataclass by their types and by the constraints that stand on them.
+
+    A constraint wants a number, ``bool`` a flag, ``str`` a text, a ``Literal`` one of its words; None is for fields
+    that say so. Numbers of NumPy and JAX become Python's. ``called`` is from a field's name to its name in a message.
+
+    Example:
+        >>> from jdml.ops.checks import positive
+        >>> Point = dataclasses.make_dataclass("Point", [("x", Annotated[float, positive])])
+        >>> check_fields(Point(-1.0))
+        Traceback (most recent call last):
+        ...
+        ValueError: x must be > 0, got -1.0
+    """
+    kind: Any = type(values)
+    for rule in _rules(kind):
+        value, name = getattr(values, rule.field), called(rule.field)
+        if hasattr(value, "dtype") and hasattr(value, "tolist") and value.ndim == 0:
+            value = value.tolist()
+            object.__setattr__(values, rule.field, value)
+        if value is None:
+            if not rule.optional:
+                raise TypeError(f"{name} must not be None")
+            continue
+        if {str} == {*rule.kinds} - {types.NoneType} and not isinstance(value, str):
+            raise TypeError(f"{name} must be a text, got a {type(value).__name__}")
+        if bool in rule.kinds:
+            check_flag(name, value)
+        if rule.constraints and float not in rule.kinds and isinstance(value, float):
+            raise TypeError(f"{name} must be a whole number, got {value!r}")
+        if rule.words and str not in rule.kinds:  # next to any word they are suggestions
+            one_of(name, value, rule.words)
+        for constraint in rule.constraints:
+            constraint(name, value)
+
+
+class _Rule(NamedTuple):
+    """What a field may be: its kinds, its constraints, its words; whether also None."""
+
+    field: str
+    kinds: tuple[Any, ...]
+    constraints: tuple[Constraint, ...]
+    words: tuple[Any, ...]
+    optional: bool
+
+
+@functools.cache
+def _rules(kind: Any) -> tuple[_Rule, ...]:
+    """Read the types of a dataclass's fields once: a record is made often."""
+    hints, rules = get_type_hints(kind, include_extras=True), []
+    for field in dataclasses.fields(kind):
+        hint = hints[field.name]
+        constraints: tuple[Constraint, ...] = ()
+        if get_origin(hint) is Annotated:
+            constraints = tuple(rule for rule in hint.__metadata__ if isinstance(rule, Constraint))
+            hint = hint.__origin__
+        kinds = get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
+        words = tuple(word for one in kinds if get_origin(one) is Literal for word in get_args(one))
+        optional = type(None) in kinds or hint is Any
+        rules.append(_Rule(field.name, kinds, constraints, words, optional))
+    return tuple(rules)
+
+
+def check_settings(function: Callable[..., Any], settings: Iterable[str]) -> None:
+    """Refuse keywords that a function does not take, before it is called."""
     known = _keywords(function)
-    if known is None:
-        return
     for name in settings:
-        if name not in known:
-            near = difflib.get_close_matches(name, known, n=1)
-            hint = f"did you mean {near[0]}? " if near else ""
-            label = getattr(function, "__name__", type(function).__name__)
-            raise TypeError(f"{label} has no setting {name!r}; {hint}it has {', '.join(known)}")
+        if known is not None and name not in known:
+            raise TypeError(
+                no_setting(getattr(function, "__name__", type(function).__name__), name, known)
+            )
 
 
 def takes(function: Callable[..., Any], name: str) -> bool:
-    """Tell whether a function takes a keyword.
-
-    Args:
-        function: a loss.
-        name: the keyword.
-
-    Returns:
-        Whether its signature has it, or any keyword; True where there is no signature to look at.
-    """
+    """Whether a function takes a keyword; True where there is no signature to look at."""
     known = _keywords(function)
     return known is None or name in known
 
 
 def takes_by_place(function: Callable[..., Any], number: int) -> bool:
-    """Tell whether a function takes so many arguments by their places.
-
-    Args:
-        function: a loss.
-        number: how many.
-
-    Returns:
-        Whether it does; True where there is no signature to look at.
-    """
+    """Whether a function takes so many arguments by their places; True where there is no signature to look at."""
     known = _signature(function)
     try:
         if known is not None:
@@ -63,15 +173,7 @@ def takes_by_place(function: Callable[..., Any], number: int) -> bool:
 
 
 def asks_for(function: Callable[..., Any], name: str) -> bool:
-    """Tell whether a function cannot be called without an argument.
-
-    Args:
-        function: a loss.
-        name: of the argument.
-
-    Returns:
-        Whether its signature has it, without a default.
-    """
+    """Whether a function cannot be called without an argument."""
     known = _signature(function)
     asked = None if known is None else known.parameters.get(name)
     several = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
@@ -79,18 +181,10 @@ def asks_for(function: Callable[..., Any], name: str) -> bool:
 
 
 def taken_settings(function: Callable[..., Any], settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Pick the settings that a function takes by name, and has not been given yet.
-
-    Args:
-        function: what is to be called, or a :class:`functools.partial` of it.
-        settings: by name.
-
-    Returns:
-        Those of its keywords.
-    """
+    """Return the settings that a function, or a partial of one, takes by name and does not have yet."""
     known = inspect.signature(function).parameters
-    given = getattr(function, "keywords", {})
-    return {name: value for name, value in settings.items() if name in known and name not in given}
+    own = getattr(function, "keywords", {})
+    return {name: value for name, value in settings.items() if name in known and name not in own}
 
 
 def _signature(function: Callable[..., Any]) -> inspect.Signature | None:
@@ -102,43 +196,9 @@ def _signature(function: Callable[..., Any]) -> inspect.Signature | None:
 
 
 def _keywords(function: Callable[..., Any]) -> list[str] | None:
-    """The keywords that a function takes; None where that is any, or where there is no signature to look at."""
+    """Return the keywords that a function takes; None where that is any, or where there is no signature."""
     known = _signature(function)
-    if known is None:
-        return None
-    parameters = known.parameters.values()
-    if any(p.kind is p.VAR_KEYWORD for p in parameters):
+    parameters = [] if known is None else list(known.parameters.values())
+    if known is None or any(p.kind is p.VAR_KEYWORD for p in parameters):
         return None
     return [p.name for p in parameters if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD)]
-
-
-def check_flag(name: str, value: Any) -> bool:
-    """Refuse what is not a plain boolean.
-
-    Args:
-        name: the argument's name.
-        value: what was passed.
-
-    Returns:
-        The flag as a Python boolean.
-
-    Raises:
-        TypeError: it is something else, a traced boolean included.
-    """
-    if not isinstance(value, bool | np.bool_):
-        raise TypeError(f"{name} must be True or False, got {value!r}")
-    return bool(value)
-
-
-def check_function(name: str, value: Any) -> None:
-    """Refuse what is neither a function nor None.
-
-    Args:
-        name: the argument's name.
-        value: what was passed.
-
-    Raises:
-        TypeError: it cannot be called.
-    """
-    if value is not None and not callable(value):
-        raise TypeError(f"{name} must be a function or None, got {value!r}")

@@ -11,10 +11,10 @@ from jax import Array
 from jax.custom_derivatives import CustomVJPPrimal
 
 from jdml.ops import checks
-from jdml.ops.blocks import by_platform
-from jdml.ops.distances import power_of_two, squared_distances
+from jdml.ops.chunking import by_platform
 from jdml.ops.meshes import NOWHERE, Axis, replicated, zeros_alike
-from jdml.ops.stable import accumulate_in, widen
+from jdml.ops.numerics import accumulate_in, upcast
+from jdml.ops.pairwise import power_of_two, squared_distances
 
 PairTerm = Callable[..., Array]
 """``term(squared_distance, same, *parameters) -> value``: a scalar function of one pair, the same in both orders."""
@@ -86,23 +86,7 @@ def pair_sums(
 
 
 def lifted(term: PairTerm) -> PairTerm:
-    """Lift a scalar function of one pair to a tile of pairs.
-
-    Args:
-        term: ``(r, same, *parameters, **settings) -> value``.
-
-    Returns:
-        The same of ``r`` and ``same`` of shape ``[t, u]``: ``[t, u]``, of the type of ``r``.
-
-    Raises:
-        TypeError: on call, where the term is no real number.
-        ValueError: likewise, where it is no scalar.
-
-    Example:
-        >>> import jax.numpy as jnp
-        >>> lifted(lambda r, same: jnp.where(same, r, -r))(jnp.ones((1, 2)), jnp.array([[True, False]]))
-        Array([[ 1., -1.]], dtype=float32)
-    """
+    """Lift a scalar function of one pair to a tile of pairs."""
 
     def of_tile(r: Array, same: Array, *parameters: Any, **settings: Any) -> Array:
         def of_pair(r: Array, same: Array) -> Array:
@@ -137,7 +121,7 @@ def _sums(
     axis: Axis,
 ) -> Array:
     size = len(points)
-    points = jnp.where((groups >= 0)[:, None], widen(points, accumulate_in(points)), 0)
+    points = jnp.where((groups >= 0)[:, None], upcast(points, accumulate_in(points)), 0)
     if size == 0:
         return jnp.zeros(0, points.dtype)
     side = min(tile, size) if tile is not None else _default_side(size, axis.size)

@@ -1,4 +1,4 @@
-"""Pointers into code that is imported only when it is used."""
+"""Pointers ``"module:name"`` into code that is imported only when it is used."""
 
 import importlib
 import re
@@ -18,9 +18,9 @@ def resolve(pointer: str) -> Any:
         The module's attribute.
 
     Raises:
-        ValueError: if the pointer is not of this form.
-        ImportError: if there is no such module.
-        AttributeError: if the module has no such attribute.
+        ValueError: the pointer is not of this form.
+        ImportError: there is no such module.
+        AttributeError: the module has no such attribute.
 
     Example:
         >>> resolve("jdml.mining:easy_positive").__name__
@@ -32,18 +32,8 @@ def resolve(pointer: str) -> Any:
     return getattr(importlib.import_module(module), name)
 
 
-def resolve_own(pointer: str) -> Any:
-    """Import what a pointer into a user's module names; modules are looked for in the working directory, too.
-
-    Args:
-        pointer: ``"module:name"``.
-
-    Returns:
-        The module's attribute.
-
-    Raises:
-        ValueError: no such module, or no such name in it; what the module raises, and where.
-    """
+def import_user_object(pointer: str) -> Any:
+    """Return what a pointer into a user's module names, or one in the working directory; failures are ValueErrors."""
     if "" not in sys.path:
         sys.path.insert(0, "")
     try:
@@ -54,20 +44,8 @@ def resolve_own(pointer: str) -> Any:
         raise _raised(pointer, error) from error
 
 
-def call_own(pointer: str, function: Callable[..., Any], **settings: Any) -> Any:
-    """Call what :func:`resolve_own` gave.
-
-    Args:
-        pointer: its name, for the message.
-        function: the function.
-        **settings: its arguments.
-
-    Returns:
-        What it returns.
-
-    Raises:
-        ValueError: what it raises, and where.
-    """
+def call_user_object(pointer: str, function: Callable[..., Any], **settings: Any) -> Any:
+    """Call what :func:`import_user_object` returned; whatever it raises is a ValueError that names the place."""
     try:
         return function(**settings)
     except Exception as error:  # whatever a user's own code raises
@@ -75,7 +53,7 @@ def call_own(pointer: str, function: Callable[..., Any], **settings: Any) -> Any
 
 
 def _raised(pointer: str, error: Exception) -> ValueError:
-    """What a user's module raised, and where."""
+    """Return the error of what a user's module raised, and where."""
     last = extract_tb(error.__traceback__)[-1]
     own = last.filename == __file__ or isinstance(error, SyntaxError)
     where = "" if own else f" ({last.filename}:{last.lineno})"
@@ -83,10 +61,5 @@ def _raised(pointer: str, error: Exception) -> ValueError:
 
 
 def is_pointer(text: str) -> bool:
-    """Whether a text looks like ``"module:name"``.
-
-    Example:
-        >>> is_pointer("birds:train"), is_pointer("data.birds:train"), is_pointer("C:/birds"), is_pointer("birds.csv")
-        (True, True, False, False)
-    """
+    """Whether a text looks like ``"module:name"``."""
     return re.fullmatch(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*", text) is not None

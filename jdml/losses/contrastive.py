@@ -9,7 +9,7 @@ from jdml import ops
 from jdml.losses.anchors import Comparison
 from jdml.losses.comparison import CompareOptions, compare, compare_towers
 from jdml.ops import ReduceFn, checks, log_sum_exp, mean
-from jdml.ops.stable import softplus
+from jdml.ops.numerics import softplus
 
 __all__ = ["info_nce_loss", "nca_loss", "sigmoid_contrastive_loss", "sup_con_loss"]
 

@@ -13,7 +13,7 @@ from jax import Array
 from jax.experimental import checkify
 
 from jdml.ops import checks, meshes
-from jdml.ops.stable import SHARPEST, bounded
+from jdml.ops.numerics import SHARPEST, bounded
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -45,7 +45,7 @@ def public(
         ...
         ValueError: power must be > 0, got -1
     """
-    fixed = frozenset(name for name in constraints if constraints[name] in checks.STATIC) | _SIZES
+    fixed = frozenset(name for name, each in constraints.items() if each.integer) | _SIZES
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
         signature = _spelled_signature(function, options)

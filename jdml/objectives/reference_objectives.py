@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from jdml.losses.assignment import rows_of_classes
 from jdml.losses.comparison import Normalize
 from jdml.objectives.base import (
     Metrics,
@@ -84,11 +85,8 @@ def as_proxy_objective(
         classes, per_class, _ = params["proxies"].shape
         checks.check_classes(labels, classes, "proxies", where)
         labels = checks.widen_labels(labels)
-        known = (labels >= 0) & (labels < classes)
-        hidden = jnp.zeros(len(labels), bool) if where is None else ~where
-        message = f"labels[{{row}}] is {{0}}, expected 0…{classes - 1}"
-        checks.require(known | hidden, message, labels)
-        chosen = {**settings, **extra, "normalize": normalize, "where": known & ~hidden}
+        rows = rows_of_classes(labels, where, classes)
+        chosen = {**settings, **extra, "normalize": normalize, "where": rows}
         value = loss_fn(
             embeddings,
             labels,

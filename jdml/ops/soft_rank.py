@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from jdml.ops.blocks import by_platform
+from jdml.ops.chunking import by_platform
 from jdml.ops.meshes import zeros_alike
 
 Tree = Any
@@ -21,24 +21,9 @@ def active_couples(
 ) -> Array:
     """In how many couples (p, n) of its row with ``d_p + m > d_n`` every entry takes part.
 
-    Args:
-        distances: ``[B, R]``, without a gradient.
-        positive: ``[B, R]`` bool, the entries p.
-        negative: ``[B, R]`` bool, the entries n, none of which is a p.
-        margin: m.
-
-    Returns:
-        ``[B, R]`` integers; 0 for entries that are neither.
-
     Implementation notes:
         Rows of few positives: one of each row at a time, ``O(B R P)``. Others are sorted, ``O(B R log R)``. Neither
         lists the couples.
-
-    Example:
-        >>> import jax.numpy as jnp
-        >>> some = jnp.array([[True, True, False, False]])
-        >>> active_couples(jnp.array([[1.0, 2.0, 1.5, 3.0]]), some, ~some, 0.1)
-        Array([[0, 1, 1, 0]], dtype=int32)
     """
     if distances.size == 0:
         return jnp.zeros(distances.shape, jnp.int32)
@@ -92,16 +77,9 @@ def _counted_by_place(bounds: Array, values: Array, positive: Array, negative: A
 def fold_entries(
     wanted: Array, function: Callable[[Array, Array, Tree], Tree], start: Tree
 ) -> Tree:
-    """Fold over the wanted entries of each row, one of every row at a time.
+    """Fold over the wanted entries ``[B, R]`` of each row, one of every row at a time.
 
-    Args:
-        wanted: ``[B, R]`` bool, the entries that are wanted.
-        function: ``(here, place, carried) -> carried``, with where in the matrix the entries stand ``[B, R]``, nowhere
-            in a row that has none left, and the entry's place in each row ``[B]`` (beyond the end in such a row).
-        start: what is carried at first.
-
-    Returns:
-        What is carried at last.
+    ``function(here [B, R], place, carried) -> carried`` sees where the entries are: nowhere in a row that has no more.
     """
     size = wanted.shape[1]
     columns = jnp.arange(size, dtype=jnp.int32)[None, :]
@@ -130,25 +108,10 @@ def soft_ranks(
     Formula:
         ``r_ij = 1 + Σ_{z≠j, among_iz} σ((v_iz − v_ij) / T)`` where ``wanted_ij``, else 0.
 
-    Args:
-        values: ``[B, R]``.
-        wanted: ``[B, R]`` bool, the entries whose ranks are wanted.
-        among: masks ``[B, R]``, each the entries that one rank counts.
-        temperature: T.
-
-    Returns:
-        ``[B, R]`` for each mask.
-
     Implementation notes:
         One wanted entry of each row at a time, as many times as the row with the most of them has: ``O(B R P)`` time
         and ``O(B R)`` memory, in the gradient too. Second derivatives are those of the gradient, forwards
         (``jax.hessian``); it is not to be differentiated backwards twice, nor forwards at first.
-
-    Example:
-        >>> import jax.numpy as jnp
-        >>> v, some = jnp.array([[3.0, 1.0, 2.0]]), jnp.array([[False, True, True]])
-        >>> soft_ranks(v, some, (jnp.ones((1, 3), bool), some), 0.01)
-        (Array([[0., 3., 2.]], dtype=float32), Array([[0., 2., 1.]], dtype=float32))
     """
     return _ranks(
         values, wanted, among, jnp.asarray(temperature, values.dtype) + zeros_alike(values, ())

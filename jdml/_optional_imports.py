@@ -1,4 +1,4 @@
-"""Libraries beyond the base install: what brings each of them, said where one is missing."""
+"""Libraries beyond the base install, and what installs each of them."""
 
 import importlib
 from typing import Any
@@ -37,46 +37,25 @@ class MissingLibraryError(ModuleNotFoundError, ValueError):
     """A library that is not installed, with the words that install it; a ``ValueError`` as all that a user mends."""
 
 
-def need(module: str, what: str) -> None:
-    """Ask for a library by the extra that brings it, where it is missing.
-
-    Args:
-        module: what is about to be imported, such as ``"orbax.checkpoint"``.
-        what: what needs it, as a sentence begins.
-
-    Raises:
-        MissingLibraryError: it cannot be imported.
-
-    Example:
-        >>> need("numpy", "everything")
-    """
+def require_package(module: str, what: str) -> None:
+    """Refuse a library that is missing, with the command that installs it; ``what`` is the sentence's subject."""
     try:
         importlib.import_module(module)
     except ImportError as error:
         root = module.partition(".")[0]
         raise MissingLibraryError(
-            f"{what} needs {distribution(root)}: pip install {installing(root)}", name=root
+            f"{what} needs {distribution(root)}: pip install {install_command(root)}", name=root
         ) from error
 
 
 def distribution(module: str) -> str:
-    """Name what a module comes in.
-
-    Example:
-        >>> distribution("sklearn"), distribution("umap")
-        ('scikit-learn', 'umap-learn')
-    """
+    """Return the name of a module's distribution."""
     known = {name: dist for extra in EXTRAS.values() for name, dist in extra.items()} | ALONE
     return known.get(module, module)
 
 
-def installing(module: str) -> str:
-    """Say what to type after ``pip install``.
-
-    Example:
-        >>> installing("sklearn"), installing("umap")
-        ("'jdml[train]'", 'umap-learn')
-    """
+def install_command(module: str) -> str:
+    """Return what to type after ``pip install``."""
     for extra, modules in EXTRAS.items():
         if module in modules:
             return f"'jdml[{extra}]'"
@@ -84,25 +63,10 @@ def installing(module: str) -> str:
 
 
 def progress_bar(shown: bool, **settings: Any) -> Any:
-    """Make a progress bar, a notebook's own in a notebook; one that is not shown needs no library.
-
-    Args:
-        shown: whether it is.
-        **settings: tqdm's.
-
-    Returns:
-        The bar.
-
-    Raises:
-        MissingLibraryError: it is to be shown, and tqdm is missing.
-
-    Example:
-        >>> with progress_bar(False, total=2) as bar:
-        ...     bar.update()
-    """
+    """Return a tqdm progress bar, a notebook's own in a notebook; one that is not shown needs no library."""
     if not shown:
         return _Nothing()
-    need("tqdm", "a progress bar")
+    require_package("tqdm", "a progress bar")
     from tqdm.auto import tqdm
 
     return tqdm(**settings)

@@ -27,38 +27,12 @@ ROWS = 512
 
 
 def by_platform(cpu: T, accelerator: T) -> T:
-    """Choose by where programs run.
-
-    Args:
-        cpu: the choice on a CPU.
-        accelerator: the choice elsewhere.
-
-    Returns:
-        One of both.
-
-    Example:
-        >>> by_platform(512, 2048) if jax.default_backend() == "cpu" else 512
-        512
-    """
+    """Return the first choice on a CPU, the second elsewhere."""
     return cpu if jax.default_backend() == "cpu" else accelerator
 
 
 def block_size(block: Block, rows: int, columns: int, at_once: int = AT_ONCE) -> int | None:
-    """How many rows of a matrix to take at a time.
-
-    Args:
-        block: as many, None for all, or ``"auto"``.
-        rows: how many there are.
-        columns: entries per row.
-        at_once: entries that ``"auto"`` takes at once on a CPU.
-
-    Returns:
-        A number below ``rows``, or None for all at once.
-
-    Example:
-        >>> block_size("auto", 256, 256), block_size("auto", 32_768, 32_768), block_size(8, 8, 5)
-        (None, 32, None)
-    """
+    """Return how many rows of a matrix ``[rows, columns]`` to take at a time, below ``rows``; None for all at once."""
     if block == "auto":
         wider = by_platform(1, WIDER)
         few = max(rows, 1) * columns <= wider * at_once
@@ -76,20 +50,8 @@ def over_rows(
 ) -> tuple[Tree, Tree]:
     """Map a function over blocks of this device's rows, and bring the results of all devices together.
 
-    Args:
-        function: ``(rows [b, …]) -> (one result per row [b, …], results of the block as a whole)``. It is computed
-            again for its gradient. Rows that fill up the last block are 0, False, and the largest integer.
-        rows: arrays ``[n, …]``.
-        block: how many rows at a time; None: all.
-        axis: over which devices the rows are spread.
-
-    Returns:
-        The results per row ``[S·n, …]``, and those of the blocks ``[S·T, …]``.
-
-    Example:
-        >>> squares, sums = over_rows(lambda x: (x * x, x.sum()), jnp.arange(3.0), block=2)
-        >>> squares, sums
-        (Array([0., 1., 4.], dtype=float32), Array([1., 2.], dtype=float32))
+    ``function(rows [b, …])`` returns a result per row ``[b, …]`` and one of the block as a whole. It is computed again
+    for its gradient. Rows that fill up the last block are 0, False, and the largest integer.
     """
     size = len(jax.tree.leaves(rows)[0])
     if block is None or block >= size:

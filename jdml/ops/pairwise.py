@@ -7,8 +7,8 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from jdml.ops.normalization import growth, inverse_norms
-from jdml.ops.stable import safe_sqrt
+from jdml.ops.normalization import inverse_norms, relative_norm_derivative
+from jdml.ops.numerics import safe_sqrt
 
 
 class Narrow(NamedTuple):
@@ -149,29 +149,13 @@ def cosines(x: Array, y: Array, by_sums: bool = True) -> Array:
 
 
 def scaled(products: Array, factors: Array) -> Array:
-    """Multiply products ``[N, ...]`` by the :func:`inverse_norms` of their second vectors.
-
-    Args:
-        products: ``[N, ...]``.
-        factors: ``[...]``; where one is 0, its vector counts as zero, whatever its products overflowed to.
-
-    Returns:
-        ``[N, ...]``.
-    """
+    """Multiply products ``[N, ...]`` by the :func:`inverse_norms` of their second vectors."""
     return jnp.where(factors[None] > 0, products, 0.0) * factors[None]
 
 
 @jax.custom_jvp
 def over_norms(products: tuple[Array, ...], vectors: Array) -> tuple[Array, ...]:
-    """Divide products with K vectors each, an array ``[N, C]`` for each k, by the vectors' norms: :func:`scaled`.
-
-    Args:
-        products: K arrays ``[N, C]``.
-        vectors: ``[C, K, D]``.
-
-    Returns:
-        K arrays ``[N, C]``.
-    """
+    """Divide products with K vectors each, an array ``[N, C]`` for each k, by the vectors' norms: :func:`scaled`."""
     factors = inverse_norms(vectors)[..., 0]
     return tuple(scaled(each, factors[:, k]) for k, each in enumerate(products))
 
@@ -183,7 +167,7 @@ def _over_norms_jvp(
     # What is along a vector by the values, as in cosines: slopes times products with long vectors are no floats.
     (products, vectors), (changes, moved) = primals, tangents
     values, factors = over_norms(products, vectors), inverse_norms(vectors)
-    along = growth(vectors, moved, factors)
+    along = relative_norm_derivative(vectors, moved, factors)
     return values, tuple(
         scaled(change, factors[:, k, 0]) - value * along[None, :, k, 0]
         for k, (change, value) in enumerate(zip(changes, values, strict=True))

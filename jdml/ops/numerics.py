@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from jdml.ops.blocks import by_platform
+from jdml.ops.chunking import by_platform
 
 SHARPEST = 2.0**100
 """About 1e30: scales beyond it, and temperatures below its inverse, count as these. Their products stay finite."""
@@ -18,33 +18,13 @@ LOUD = 2.0**20
 
 
 def accumulate_in(*arrays: Array) -> jnp.dtype:
-    """The type to compute in: float32, or float64 where an input is float64.
-
-    Args:
-        *arrays: the inputs of one computation.
-
-    Returns:
-        ``float64`` if any input is, ``float32`` otherwise.
-    """
+    """Return the type to compute in: float32, or float64 where an input is float64."""
     is_double = any(a.dtype == jnp.float64 for a in arrays)  # floats of 8 bits promote to nothing
     return jnp.result_type(jnp.float64 if is_double else jnp.float32)
 
 
-def widen(values: Array, dtype: jnp.dtype) -> Array:
-    """The values in a wider type, with a gradient that is cut where float16 could not hold it.
-
-    Args:
-        values: floating, any shape.
-        dtype: the type to compute in.
-
-    Returns:
-        The values as ``dtype``.
-
-    Example:
-        >>> import jax, jax.numpy as jnp
-        >>> float(jax.grad(lambda v: 1e9 * widen(v, jnp.float32))(jnp.float16(1.0)))
-        65504.0
-    """
+def upcast(values: Array, dtype: jnp.dtype) -> Array:
+    """Return values in a wider type, with a gradient that is clipped to what float16 can hold."""
     if values.dtype != jnp.float16:
         return values.astype(dtype)
     largest = float(jnp.finfo(values.dtype).max)
@@ -62,20 +42,7 @@ def widen(values: Array, dtype: jnp.dtype) -> Array:
 
 
 def bounded(value: float | Array, *, least: float = -SHARPEST, most: float = SHARPEST) -> Array:
-    """A hyper-parameter within what floats can be multiplied by: beyond a bound it counts as the bound.
-
-    Args:
-        value: a number or array of them.
-        least: the lower bound.
-        most: the upper bound.
-
-    Returns:
-        The number, of its own type, which is float32 for one of 16 bits: its inverse would overflow.
-
-    Example:
-        >>> float(bounded(jnp.float32(3e38))) == SHARPEST, float(bounded(jnp.float32(64.0)))
-        (True, 64.0)
-    """
+    """Return a hyper-parameter clipped to what floats can be multiplied by; one of 16 bits becomes float32."""
     value = jnp.asarray(value)
     if not jnp.issubdtype(value.dtype, jnp.floating):
         return value
@@ -124,27 +91,15 @@ def safe_norm(vectors: Array, *, axis: int = -1) -> Array:
         >>> safe_norm(jnp.array([3e25, 4e25]))
         Array([5.e+25], dtype=float32)
     """
-    scale = magnitude(vectors, axis=axis)
+    scale = max_abs_scale(vectors, axis=axis)
     scale = jnp.where(scale > 0, scale, 1.0)
     return scale * safe_sqrt(jnp.sum(jnp.square(vectors / scale), axis=axis, keepdims=True))
 
 
-def magnitude(vectors: Array, *, axis: int = -1) -> Array:
+def max_abs_scale(vectors: Array, *, axis: int = -1) -> Array:
     """An eighth of the largest absolute entry, without gradient: a scale by which vectors can be divided.
 
     Compilers divide by multiplying with the reciprocal, and that of the largest floats themselves underflows.
-
-    Args:
-        vectors: ``[..., D]``.
-        axis: the axis of a vector; it stays, with length 1.
-
-    Returns:
-        ``[..., 1]``; 0 for zero vectors.
-
-    Example:
-        >>> import jax.numpy as jnp
-        >>> magnitude(jnp.array([2.0, -4.0]))
-        Array([0.5], dtype=float32)
     """
     largest = jnp.max(jnp.abs(vectors), axis=axis, keepdims=True, initial=0.0)
     return jax.lax.stop_gradient(largest) / 8.0
@@ -208,7 +163,7 @@ def _kept(values: Array, where: Array | None, others: float) -> Array:
 @functools.partial(jax.custom_jvp, nondiff_argnums=(4,))
 def _log1p_sum(values: Array, where: Array | None, peak: Array, more: Array, axis: int) -> Array:
     """``log(1 + more + Σ exp(values − peak))``; peak and more have no gradient. The axis stays, with length 1."""
-    below = _kept(below_peak(values, peak), where, -jnp.inf)
+    below = _kept(shifted_by_max(values, peak), where, -jnp.inf)
     more += jnp.sum(jnp.exp(below), axis=axis, keepdims=True)
     return jnp.log1p(jnp.where(more < -0.5, 0.0, more))  # not below 0, but for rounding
 
@@ -221,7 +176,7 @@ def _log1p_sum_jvp(
 ) -> tuple[Array, Array]:
     (values, where, peak, more), (moved, *_) = primals, tangents
     logarithm = _log1p_sum(values, where, peak, more, axis)
-    below = _kept(below_peak(values, peak), where, -jnp.inf)
+    below = _kept(shifted_by_max(values, peak), where, -jnp.inf)
     # Elsewhere exponentials of their own: those of the sum would be kept, a matrix, until the gradient needs them.
     shares = by_platform(
         lambda: jnp.exp(below) * jnp.exp(-logarithm), lambda: jnp.exp(below - logarithm)
@@ -231,20 +186,7 @@ def _log1p_sum_jvp(
 
 @jax.custom_jvp
 def log_add_exp(x: Array, y: Array) -> Array:
-    """Compute ``log(eˣ + eʸ)``, with slopes that are functions of ``x − y`` alone: nothing is kept for the gradient.
-
-    Args:
-        x: any shape.
-        y: broadcastable to it.
-
-    Returns:
-        The logarithms.
-
-    Example:
-        >>> import jax.numpy as jnp
-        >>> log_add_exp(jnp.array([0.0, 1000.0]), jnp.array([0.0, 1.0])).round(4)
-        Array([6.931e-01, 1.000e+03], dtype=float32)
-    """
+    """Compute ``log(eˣ + eʸ)``, with slopes that are functions of ``x − y`` alone: nothing is kept for the gradient."""
     return jnp.logaddexp(x, y)
 
 
@@ -256,19 +198,7 @@ log_add_exp.defjvps(
 
 @jax.custom_jvp
 def softplus(values: Array) -> Array:
-    """Compute ``log(1 + eᵛ)``, likewise with the slope ``σ(v)``.
-
-    Args:
-        values: any shape.
-
-    Returns:
-        The same shape.
-
-    Example:
-        >>> import jax.numpy as jnp
-        >>> softplus(jnp.array([0.0, 1000.0])).round(4)
-        Array([6.931e-01, 1.000e+03], dtype=float32)
-    """
+    """Compute ``log(1 + eᵛ)``, likewise with the slope ``σ(v)``."""
     return jax.nn.softplus(values)
 
 
@@ -276,29 +206,18 @@ softplus.defjvps(lambda moved, _, values: jax.nn.sigmoid(values) * moved)
 
 
 @jax.custom_jvp
-def below_peak(values: Array, peak: Array) -> Array:
+def shifted_by_max(values: Array, peak: Array) -> Array:
     """``values − peak``, none of which is above 0, and the largest is 0.
 
     Compilers round a product anew where it is used again, so that a value may lie above the peak, or all of them below
     it. So none counts as above, and beside a loud peak all within its rounding count as equal to it.
-
-    Args:
-        values: any shape.
-        peak: the largest of those that belong together, finite, without a gradient; broadcast to the values.
-
-    Returns:
-        The differences, with a gradient of 1 by the values.
-
-    Example:
-        >>> below_peak(jnp.array([1.0, 3.0]), jnp.array(2.9999998)).round(3)
-        Array([-2.,  0.], dtype=float32)
     """
     loudness = jnp.abs(peak)
     rounding = jnp.where(loudness > LOUD, 4.0 * jnp.finfo(peak.dtype).eps * loudness, 0.0)
     return jnp.minimum(values - (peak - rounding), 0.0)
 
 
-below_peak.defjvps(
+shifted_by_max.defjvps(
     lambda moved, _, values, peak: jnp.broadcast_to(
         moved, jnp.broadcast_shapes(moved.shape, peak.shape)
     ),

@@ -9,12 +9,12 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from jdml.losses import isotropy
+from jdml.losses.nir import SHAPES, STEEPEST, Shape, nir_loss
 from jdml.objectives.base import Metrics, Objective, Params
 from jdml.ops import checks, mean, sphere
 from jdml.ops.keys import portable_key
 from jdml.ops.meshes import is_explicit, spread
-from jdml.ops.stable import accumulate_in, widen
+from jdml.ops.numerics import accumulate_in, upcast
 
 
 class NirState(NamedTuple):
@@ -29,7 +29,7 @@ def with_nir(
     flow: Any,
     *,
     weight: float | Array = 0.01,
-    shape: isotropy.Shape = "exp",
+    shape: Shape = "exp",
     temperature: float | Array = 1.0,
     per_dimension: bool = False,
     norm_weight: float | Array = 0.5,
@@ -111,8 +111,8 @@ def with_nir(
     checks.positive("norm_weight", norm_weight)
     if int(warmup) != warmup:
         raise TypeError(f"warmup must be a whole number of steps, got {warmup!r}")
-    if shape not in isotropy.SHAPES:
-        raise ValueError(f"shape must be one of {', '.join(isotropy.SHAPES)}, got {shape!r}")
+    if shape not in SHAPES:
+        raise ValueError(f"shape must be one of {', '.join(SHAPES)}, got {shape!r}")
     if self_regularization not in ("none", "generate", "match", "both"):
         raise ValueError(
             f"self_regularization must be none, generate, match or both, got {self_regularization!r}"
@@ -240,7 +240,7 @@ class _Regularizer:
         seen = jax.lax.stop_gradient(condition) if self.stop_proxy_gradient else condition
         flow_params = {"params": params["flow"]}
         latents, log_dets = self.flow.apply(flow_params, x, seen)
-        value = isotropy.nir_loss(latents, log_dets, where=rows, **self.shaped)
+        value = nir_loss(latents, log_dets, where=rows, **self.shaped)
         surprise = _surprise(latents, log_dets, rows, self.shaped)
         weight = self.wrong_class_weight
         if not (isinstance(weight, int | float) and weight == 0):
@@ -248,7 +248,7 @@ class _Regularizer:
                 self.flow, flow_params, x, seen, labels, rows, self.shaped
             )
         divisor = x.shape[1] if self.shaped["per_dimension"] else 1
-        beyond = self.shaped["temperature"] * surprise / divisor > isotropy.STEEPEST
+        beyond = self.shaped["temperature"] * surprise / divisor > STEEPEST
         return value, {
             "nir_loss": value,
             "nll": mean(surprise, rows),
@@ -261,10 +261,10 @@ def _conditions(
 ) -> tuple[Array, Array, Array]:
     """Unit embeddings, the unit proxy (of several the nearest) of each row's class, and the valid rows."""
     dtype = accumulate_in(embeddings, proxies)
-    centres = sphere(widen(checks.as_centres("proxies", proxies), dtype))
+    centres = sphere(upcast(checks.as_centres("proxies", proxies), dtype))
     rows = (labels >= 0) & (labels < centres.shape[0])
     rows = rows if where is None else rows & where
-    x = sphere(widen(jnp.where(rows[:, None], embeddings, 0), dtype))
+    x = sphere(upcast(jnp.where(rows[:, None], embeddings, 0), dtype))
     own = centres[jnp.where(rows, labels, 0)]
     nearest = jnp.argmax(jnp.einsum("bd,bkd->bk", jax.lax.stop_gradient(x), own), axis=1)
     return x, jnp.take_along_axis(own, nearest[:, None, None], axis=1)[:, 0], rows
@@ -272,7 +272,7 @@ def _conditions(
 
 def _surprise(latents: Array, log_dets: Array, rows: Array, shaped: dict[str, Any]) -> Array:
     """``NLL`` of each row, ``[B]``, before f."""
-    return isotropy.nir_loss(
+    return nir_loss(
         latents,
         log_dets,
         norm_weight=shaped["norm_weight"],
@@ -300,7 +300,7 @@ def _of_wrong_classes(
     latents, log_dets = flow.apply(flow_params, x, condition[next_other])
     surprise = _surprise(latents, log_dets, wrong, shaped)
     # A zero latent of log-determinant u has the negative log-likelihood −u.
-    return isotropy.nir_loss(jnp.zeros_like(latents), surprise, where=wrong, **shaped)
+    return nir_loss(jnp.zeros_like(latents), surprise, where=wrong, **shaped)
 
 
 def _of_drawn(

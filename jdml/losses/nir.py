@@ -9,7 +9,7 @@ from jax import Array
 from jdml import ops
 from jdml.ops import ReduceFn, checks, mean
 from jdml.ops.meshes import as_axis
-from jdml.ops.stable import accumulate_in, widen
+from jdml.ops.numerics import accumulate_in, upcast
 
 __all__ = ["nir_loss"]
 
@@ -109,8 +109,8 @@ def nir_loss(
     if of_mean and reduce_fn is None:
         raise ValueError("of_mean takes f of the reduced values: it needs a reduce_fn, got None")
     dtype = accumulate_in(latents, log_dets)
-    residuals = jnp.where(rows[:, None], widen(latents, dtype), 0)
-    volumes = jnp.where(rows, widen(log_dets, dtype), 0)
+    residuals = jnp.where(rows[:, None], upcast(latents, dtype), 0)
+    volumes = jnp.where(rows, upcast(log_dets, dtype), 0)
     checks.require_finite("latents", residuals)
     checks.require_finite("log_dets", volumes)
     residuals = jnp.clip(residuals, -FARTHEST, FARTHEST)
@@ -127,7 +127,7 @@ def nir_loss(
     reduced = ops.reduce_terms(reduce_fn, values * scale, rows)
     if of_mean:  # nothing to average is no loss, where f(0) is none
         reduced = jnp.where(rows.any(), SHAPES[shape](reduced), 0.0)
-    return axis.once(reduced)
+    return axis.psum_once(reduced)
 
 
 def _safe_exp(values: Array) -> Array:
