@@ -10,8 +10,8 @@ from jdml._paths import check_file, expand_user
 from jdml.cli.embed import embed_source
 from jdml.cli.terminal import print_table
 from jdml.data.folder import image_named
+from jdml.data.image_source import check_data_dir, name_of, read_source
 from jdml.data.loading import read_path
-from jdml.data.source import check_data_dir, name_of, read_source
 from jdml.metrics import rejection_threshold
 from jdml.ops.checks import Rerank
 from jdml.report.image_search import search_images
