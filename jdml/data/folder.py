@@ -13,7 +13,7 @@ from typing import Any
 from jdml._import_path import call_user_object, import_user_object, is_pointer
 from jdml._paths import expand_user
 from jdml.data.csv_list import ENDINGS, read_table
-from jdml.data.image_discovery import counted, image_files, images_in, kinds, subfolders, suffixes
+from jdml.data.image_discovery import image_files, images_in, kinds, pluralize, subfolders, suffixes
 from jdml.data.images import Readable
 from jdml.data.listing import PARTS, Labelled, Listing, as_listing, data_folder, in_one_form
 from jdml.data.rows import TABLES, Classes, images_of, of_table, open_tables
@@ -59,10 +59,10 @@ def read_folder(data_dir: str | Path | None) -> Listing:
             rows += [Labelled(file, label, part, str(file), file.name) for file in images]
         loose = images_in(holder)
         if not classes:
-            there = f", and {counted(loose, 'image', 'images')}" if loose else ""
+            there = f", and {pluralize(loose, 'image', 'images')}" if loose else ""
             raise ValueError(f"{holder}: expected a folder for each class, found none{there}")
         if loose:
-            lie = counted(loose, "image lies", "images lie")
+            lie = pluralize(loose, "image lies", "images lie")
             notes.append(f"{lie} beside the classes' folders, in none of them")
     return as_listing(rows, repeats=True, others=others, notes=notes)
 

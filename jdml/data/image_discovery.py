@@ -87,7 +87,7 @@ def unread_kinds(others: Mapping[str, int]) -> tuple[str, ...]:
     if images:
         lines.append(f"{kinds(images)} left out: convert them to .jpg or .png")
     if others.get(NOWHERE):
-        links = counted(others[NOWHERE], "link that leads", "links that lead")
+        links = pluralize(others[NOWHERE], "link that leads", "links that lead")
         lines.append(f"{links} nowhere left out")
     if rest:
         lines.append(f"{kinds(rest)} left out")
@@ -103,10 +103,10 @@ def kinds(others: Mapping[str, int]) -> str:
     """Numbers by suffix, as words."""
     total = sum(others.values())
     listed = ", ".join(f"{count} {kind}" for kind, count in sorted(others.items()))
-    return f"{counted(total, 'file', 'files')} of other kinds ({listed})"
+    return f"{pluralize(total, 'file', 'files')} of other kinds ({listed})"
 
 
-def counted(number: int, one: str, more: str) -> str:
+def pluralize(number: int, one: str, more: str) -> str:
     """A number and what it counts."""
     return f"{number} {one if number == 1 else more}"
 

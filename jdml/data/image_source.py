@@ -22,7 +22,7 @@ Split = Literal["all", "gallery", "query", "test", "train", "val"]
 
 RUN = "run"
 """The key under which a file of what was trained says on which images that was."""
-UNTOLD = {"split": "not told"}
+UNKNOWN = {"split": "not told"}
 """What is known of a file that does not say it."""
 
 
@@ -102,7 +102,7 @@ def _of_path(path: Path, split: str, view: str | None, config: Mapping[str, Any]
         raise NoSuchPartError(
             f"split {split} needs classes, each a folder: {path} holds images without"
         )
-    files = np.array([name_of(file) for file in images.files])
+    files = np.array([image_id(file) for file in images.files])
     rows = any(isinstance(file, Row) for file in images.files)
     return Source(ImageFiles(images.files) if rows else images.files, files, None, images.notes)
 
@@ -116,7 +116,7 @@ def _of_listing(
             there = ", ".join(listing.splits)
             raise NoSuchPartError(f"split {split}: there is no such part, only {there}")
     part = listing.dataset(split)
-    files = np.array([name_of(file) for file in part.images.files])
+    files = np.array([image_id(file) for file in part.images.files])
     return Source(part, files, _labels(part, view, config), listing.notes)
 
 
@@ -141,7 +141,7 @@ def _as_the_run(listing: Listing, split: str, config: Mapping[str, Any]) -> List
     if of_command and rule in SHARES and not by_class:
         _check_same(listing, split, config)
         return resplit(listing, rule, seed=config["seed"], share=config.get("test_share"))
-    if rule == UNTOLD["split"]:
+    if rule == UNKNOWN["split"]:
         raise ValueError(
             f"split {split}: the file does not say which images it was trained on; give the run's folder, export it "
             "again, or write --split all"
@@ -160,7 +160,7 @@ def _check_same(listing: Listing, split: str, config: Mapping[str, Any]) -> None
         )
 
 
-def name_of(file: Any) -> str:
+def image_id(file: Any) -> str:
     """What an image is called from everywhere: its absolute path, or ``FILE[ROW]``."""
     return str(file) if isinstance(file, Row) else str(Path(str(file)).absolute())
 
@@ -170,7 +170,7 @@ def _labels(part: Dataset, view: str | None, config: Mapping[str, Any]) -> np.nd
     if view is not None and view not in part.views:
         raise ValueError(f"view must be one of {', '.join(part.views)}, got {view!r}")
     wanted = view or trained_labelling(config)
-    if wanted is None and config.get("split") == UNTOLD["split"] and len(part.views) > 1:
+    if wanted is None and config.get("split") == UNKNOWN["split"] and len(part.views) > 1:
         raise ValueError(
             f"view must be one of {', '.join(part.views)}: the file does not say which it was trained on"
         )
@@ -185,7 +185,7 @@ def trained_labelling(config: Mapping[str, Any]) -> str | None:
     return name if isinstance(name, str) else None
 
 
-def told_of_run(config: Mapping[str, Any]) -> dict[str, Any]:
+def run_data_config(config: Mapping[str, Any]) -> dict[str, Any]:
     """What of a run's configuration says which images it was trained on: all that :func:`read_source` asks."""
     asked = ("data", "split", "test_share", "classes_file", "labels", "seed")
     started = {name: _told(config, "started", name) for name in ("labels", "files_checksum")}

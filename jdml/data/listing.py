@@ -13,7 +13,7 @@ import numpy as np
 
 from jdml._paths import check_local, expand_user
 from jdml.data.dataset import Dataset, check_split
-from jdml.data.image_discovery import RealFiles, counted, unread, unread_kinds
+from jdml.data.image_discovery import RealFiles, pluralize, unread, unread_kinds
 from jdml.data.images import ImageFiles, Readable
 from jdml.data.transforms import Crops
 
@@ -231,7 +231,7 @@ def as_listing(
     once = _each_once(rows, repeats)
     twice = len(rows) - len(once)
     if twice:
-        links = counted(twice, "file is a link to another", "files are links to others")
+        links = pluralize(twice, "file is a link to another", "files are links to others")
         notes = (*notes, f"{links} of their class: each is taken once")
     ids, names = numbered([row.label for row in once])
     own = any(row.part for row in once)
