@@ -1,6 +1,7 @@
 """Data sets of other libraries as this one's: pictures as arrays, photographs read when they are drawn."""
 
 import glob
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -154,8 +155,8 @@ def from_torch(
         dataset: of pairs ``(image, label)``, or of dictionaries; or a ``DataLoader`` of such.
         image: where a row has its image. None: the first of a pair, ``"image"`` of a dictionary.
         label: where it has its label. None: the second of a pair, ``"label"`` of a dictionary.
-        labels: all labels ``[N]`` in the order of the rows, where they are known, such as ``dataset.targets``; of a
-            loader that shuffles they are not. None: every row is read once.
+        labels: all labels ``[N]`` in the order of the rows, where they are known, such as ``dataset.targets``; not
+            for a loader. None: every row is read once.
         transform: as for :func:`from_parquet`.
 
     Returns:
@@ -163,7 +164,8 @@ def from_torch(
 
     Raises:
         TypeError: rows of another kind; a label that is neither an integer nor a string.
-        ValueError: a row without an image or a label, by its number; ``labels`` for a loader or a stream.
+        ValueError: a row without an image or a label, by its number; arrays that do not fit into memory;
+            ``labels`` for a loader or a stream.
 
     Implementation notes:
         One row is read at a time, as a data set may keep a file open;
@@ -197,7 +199,7 @@ def from_rows(
         rows: pairs ``(image, label)``, or dictionaries; neither batches nor without end. Several threads read them.
         image: where a row has its image. None: the first of a pair, ``"image"`` of a dictionary.
         label: where it has its label. None: the second of a pair, ``"label"`` of a dictionary.
-        labels: all labels ``[N]``, where they are known. None: every row is read once.
+        labels: all labels ``[N]``, where they are known; not for an iterator. None: every row is read once.
         transform: as for :func:`from_parquet`.
 
     Returns:
@@ -205,7 +207,8 @@ def from_rows(
 
     Raises:
         TypeError: rows of another kind; a label that is neither an integer nor a string.
-        ValueError: a row without an image or a label, by its number; ``labels`` for an iterator.
+        ValueError: a row without an image or a label, by its number; arrays that do not fit into memory;
+            ``labels`` for an iterator.
 
     Example:
         >>> rows = [(np.full((8, 8, 3), n, np.uint8), "ant" if n < 2 else "bee") for n in range(4)]
@@ -258,6 +261,13 @@ def _in_memory(
     """Read all images of one size, and the labels; None where they are large or of several sizes."""
     first = rows[0]
     as_arrays = isinstance(first, np.ndarray)
+    if as_arrays and hasattr(os, "sysconf"):
+        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        if len(rows) * first.nbytes > memory // 2:
+            raise ValueError(
+                f"{rows} must fit into memory, got {len(rows):,} arrays {list(first.shape)} {first.dtype}: write "
+                "transform= for uint8 images that are read when they are drawn"
+            )
     if not as_arrays:
         first = _picture(rows, 0, first)[0]
         if max(first.shape[:2]) > SMALL_IMAGES or first.nbytes * len(rows) > HELD:
