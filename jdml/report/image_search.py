@@ -10,7 +10,7 @@ import numpy as np
 from jdml._optional_imports import require_package
 from jdml.data.folder import image_named
 from jdml.data.image_discovery import RealFiles, same_content
-from jdml.data.images import decode
+from jdml.data.images import open_image
 from jdml.metrics import nearest
 from jdml.metrics.reranking import look_again
 from jdml.ops.checks import Rerank
@@ -107,7 +107,7 @@ def _same_bytes(asked: str, file: str) -> bool:
         one, other = map(image_named, (asked, file))
         if isinstance(one, Path) and isinstance(other, Path):
             return same_content(one, other)
-        return one.read_bytes() == other.read_bytes()
+        return np.array_equal(np.asarray(open_image(one)), np.asarray(open_image(other)))
     except (OSError, ValueError):
         return False
 
@@ -136,7 +136,7 @@ def neighbour_sheet(answers: Sequence[Mapping[str, Any]], path: str | Path) -> P
 
 def _thumbnail(file: str) -> Any:
     try:
-        image = decode(image_named(file).read_bytes())
+        image = open_image(image_named(file))
     except Exception as error:  # Pillow's readers raise many kinds on damaged files
         raise ValueError(f"{file}: expected a whole image: {error}") from error
     image.thumbnail((SIDE, SIDE))

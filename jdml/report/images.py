@@ -11,9 +11,9 @@ import numpy as np
 
 from jdml._optional_imports import require_package
 from jdml.data import Dataset, ImageFiles
-from jdml.data.digits import NoSuchPartError
+from jdml.data.dataset import NoSuchPartError
 from jdml.data.image_source import read_source, trained_labelling
-from jdml.data.images import decode
+from jdml.data.images import open_image
 from jdml.report.runs import Run
 
 SIDES = (96, 72, 56, 40, 28)
@@ -99,7 +99,7 @@ def picture_of(images: Any, row: int) -> Any:
 
     if isinstance(images, ImageFiles):
         try:
-            return decode(images.files[row].read_bytes())
+            return open_image(images.files[row])
         except Exception:  # Pillow's readers raise many kinds on damaged files
             return None
     if getattr(images, "ndim", 0) != 4 or images.shape[-1] not in (1, 3, 4):
