@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from jdml import adapt, models
 from jdml._import_path import is_pointer
 from jdml.data import ImageFiles
+from jdml.models.weights import settings_of
 from jdml.ops.checks import non_negative, one_of, open_unit_interval, positive
 from jdml.recipes.config import Config, RecipeError, check_regex
 from jdml.registry import NETWORKS
@@ -78,8 +79,6 @@ class NetworkConfig(Config):
             >>> NetworkConfig("small", dim=8).build(np.zeros([1, 32, 32, 3])).dim
             8
         """
-        from jdml.models.weights import settings_of
-
         name = self.resolve(images)
         record, settings = NETWORKS[name], dict[str, Any]()
         if self.pooling is not None:

@@ -5,6 +5,7 @@ import re
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from jdml import mining
 from jdml.ops.checks import did_you_mean
 from jdml.registry import MINERS
 
@@ -41,8 +42,6 @@ def parse_named(text: str, called: str) -> tuple[str, dict[str, Any]]:
 
 def build_miner(words: str, dim: int) -> Callable[..., Any] | None:
     """Build a chain of miners from ``"eps+semi_hard:margin=0.2"``; ``"none"`` is no miner."""
-    from jdml import mining
-
     if words == "none":
         return None
     miners = []
