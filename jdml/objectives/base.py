@@ -1,4 +1,4 @@
-"""What an objective is, and those of plain pair and proxy losses; images as references."""
+"""Objectives: their type, and those of plain pair and proxy losses."""
 
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, Protocol
@@ -12,9 +12,9 @@ from jdml.objectives.sampling import sample_classes
 from jdml.ops import checks
 
 Params = dict[str, Any]
-"""What an objective learns, by role: ``{"proxies": …}``."""
+"""Parameters that an objective learns, by role: ``{"proxies": …}``."""
 Metrics = dict[str, Array]
-"""What a step reports beside its loss: scalars by name."""
+"""Scalars by name that a step reports next to its loss."""
 
 
 class LossFn(Protocol):

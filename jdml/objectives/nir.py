@@ -18,7 +18,7 @@ from jdml.ops.numerics import accumulate_in, upcast
 
 
 class NirState(NamedTuple):
-    """What :func:`with_nir` carries: the state of the objective inside, and how many steps there were."""
+    """State of :func:`with_nir`: that of the objective inside, and the number of steps."""
 
     inner: Any
     steps: Array

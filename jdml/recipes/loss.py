@@ -36,7 +36,7 @@ NORMALIZATIONS: dict[str, Callable[..., Any] | None] = {
     "none": None,
 }
 PLAIN_OPTIONS = ("anchor_block", "class_block", "reduce_fn")
-"""What ``settings`` may say beside a loss's own numbers."""
+"""Options that ``settings`` may have next to a loss's own numbers."""
 MONITORED = 4096
 """The largest number of proxies whose pairs a loss's monitor looks at: more take as long as the network."""
 
@@ -48,7 +48,7 @@ class ProxyConfig(Config):
     per_class: Annotated[int | None, finite] = None
     """Proxies of each class; 0: a field of samples alone. None: the loss's own number, 8 with CCP."""
     init: Literal["random", "samples"] = "random"
-    """Where proxies begin: at random, or on samples of their class."""
+    """Initial proxies: random, or samples of their class."""
     sampled_classes: Annotated[int | None, positive] = None
     """Classes that a step sees, at random beside the batch's. None: all."""
     clip_value: Annotated[float | None, positive] = None
@@ -86,7 +86,7 @@ class LossConfig(Config):
     """Step from which the memory is used."""
     proxies: ProxyConfig = dataclasses.field(default_factory=ProxyConfig)
     method: Method | None = None
-    """What is made of the loss: ``CCPConfig`` or ``NIRConfig``. None: the loss alone."""
+    """Method around the loss: ``CCPConfig`` or ``NIRConfig``. None: the loss alone."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -321,8 +321,8 @@ def weighted(objective: Objective, weight: float) -> Objective:
 
     @wraps(objective.loss)
     def loss(*args: Any, **settings: Any) -> tuple[Any, Any]:
-        value, seen = objective.loss(*args, **settings)
-        return weight * value, {**seen, "loss": weight * value}
+        value, metrics = objective.loss(*args, **settings)
+        return weight * value, {**metrics, "loss": weight * value}
 
     return objective._replace(loss=loss)
 

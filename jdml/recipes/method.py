@@ -18,7 +18,7 @@ METHODS: dict[str, type["Method"]] = {}
 
 @dataclasses.dataclass(frozen=True)
 class Method(Config):
-    """What a recipe makes of its loss. The fields are the method's own numbers; the rest stands on the class.
+    """A method around a recipe's loss. The fields are the method's own numbers; the rest stands on the class.
 
     Attributes:
         name: the method's name.
@@ -102,5 +102,5 @@ def with_method(base: Recipe, name: str, **settings: Any) -> Recipe:
         0.02
     """
     one_of("method", name, METHODS)
-    made: Recipe = METHODS[name].onto(base, **settings)
-    return made
+    recipe: Recipe = METHODS[name].onto(base, **settings)
+    return recipe

@@ -204,7 +204,7 @@ def nir_baseline_recipe(
 
 
 def _setting(loss: str, dataset: str, preset: str, proxies_rate: float, pooling: str) -> Recipe:
-    """What both have in common."""
+    """Return the recipe that both have in common."""
     one_of("loss", loss, LOSSES)
     several = (2 if dataset in LARGE else 10) if loss == "soft_triple" else 1
     return Recipe().replace(

@@ -40,7 +40,7 @@ TASK_SETTINGS = {
     ),
     "ccp": ("patience",),
 }
-"""The same of a method's own settings. So is a weight of 0, which leaves the proxy loss out."""
+"""A method's own settings that the tables vary; a weight of 0, which leaves the proxy loss out, is another."""
 EXCLUDED = ("loss.name", "loss.method", "loss.settings", "network.name", "batch.steps")
 """Fields of a recipe that are compared elsewhere; those of its evaluation only measure."""
 

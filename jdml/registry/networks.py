@@ -74,7 +74,7 @@ SMALL_IMAGES = 64
 OWN = "package.module:factory"
 """How a network of one's own is named: by what makes it."""
 OFFERED = ("dim", "image_size", "seed", "dtype", "remat", "pooling", "freeze_batch_norm")
-"""What such a factory is called with, as far as it has arguments of these names."""
+"""Arguments that such a factory gets, if it takes them."""
 
 
 def for_images(side: int | None) -> str:
@@ -202,7 +202,7 @@ def _siglips() -> Iterator[Network]:
 
 
 RESIDUAL = ("stem.*", r"stage\d+_block\d+")
-"""What residual networks call their parameters."""
+"""First names of the parameters of residual networks."""
 NETWORKS: dict[str, Network] = _records(
     Network(
         "eps",

@@ -119,7 +119,7 @@ def check_fields(values: Any, called: Callable[[str], str] = str) -> None:
 
 
 class _Rule(NamedTuple):
-    """What a field may be: its kinds, its constraints, its words; whether also None."""
+    """The values that a field may have: its kinds, its constraints, its words; whether also None."""
 
     field: str
     kinds: tuple[Any, ...]
