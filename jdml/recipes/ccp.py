@@ -172,5 +172,5 @@ def ccp_recipe(
     )
     if pool_size is None and large:
         pool_size = 7
-    made = CCPConfig.onto(base, preset=preset, pool_size=pool_size, **settings)
-    return made.replace(loss={"proxies": {"per_class": 4}}) if large else made
+    result = CCPConfig.onto(base, preset=preset, pool_size=pool_size, **settings)
+    return result.replace(loss={"proxies": {"per_class": 4}}) if large else result

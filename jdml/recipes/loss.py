@@ -172,14 +172,14 @@ class LossConfig(Config):
                     f"got {value.size}"
                 )
         arguments = (loss_fn, num_classes, dim, settings | own)
-        made = None if self.method is None else self.method.objective(self, *arguments)
-        if made is None:
-            made = (
+        objective = None if self.method is None else self.method.objective(self, *arguments)
+        if objective is None:
+            objective = (
                 self.of_proxies(*arguments)
                 if self.has_proxies
                 else self._of_samples(*arguments, dtype=dtype)
             )
-        return made if self.weight == 1 else weighted(made, self.weight)
+        return objective if self.weight == 1 else weighted(objective, self.weight)
 
     def of_proxies(
         self,
@@ -220,13 +220,15 @@ class LossConfig(Config):
                     f"{{settings}}: beta must be a number where {{learn_beta}} is shared, got {np.size(start)} of them"
                 )
             learned["beta"] = np.full(num_classes if self.learn_beta == "class" else (), start)
-        made = objectives.pair(loss_fn, learned=learned, **settings)
+        objective = objectives.pair(loss_fn, learned=learned, **settings)
         multiplies = self.kind == "pair" and loss_fn is LOSSES[self.name].function
         if dtype == "bfloat16" and self.normalize == "sphere" and multiplies:
-            made = in_bfloat16(made)
+            objective = in_bfloat16(objective)
         if not self.memory_size:
-            return made
-        return objectives.with_memory(made, self.memory_size, dim, warmup=self.memory_start_step)
+            return objective
+        return objectives.with_memory(
+            objective, self.memory_size, dim, warmup=self.memory_start_step
+        )
 
     def _loss_settings(self) -> dict[str, Any]:
         """Return the settings as the loss takes them: names of functions become functions."""

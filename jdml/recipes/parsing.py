@@ -46,14 +46,14 @@ def build_miner(words: str, dim: int) -> Callable[..., Any] | None:
         return None
     miners = []
     for word in re.split(r"\+(?!\d)", words):  # 1e+3 is a number
-        name, given = parse_named(word, "miner")
+        name, options = parse_named(word, "miner")
         if name not in MINERS:
             known = ["eps", *sorted(MINERS.keys() - {"eps"})]
             raise ValueError(
                 f"miner must be none or a chain of {', '.join(known)}; got {name!r}{did_you_mean(name, known)}"
             )
         try:
-            miners.append(MINERS[name].build(dim, **given))
+            miners.append(MINERS[name].build(dim, **options))
         except TypeError as error:
             raise ValueError(f"miner {name}: {error}") from error
     return miners[0] if len(miners) == 1 else mining.chain(*miners)
