@@ -13,7 +13,7 @@ import jax.numpy as jnp
 
 from jdml._optional_imports import require_package
 from jdml._paths import check_disk_space, check_local
-from jdml.data.source import RUN, told_of_run
+from jdml.data.image_source import RUN, told_of_run
 from jdml.distributed import Tree, agreed, wait_for_all, writes
 from jdml.runs.config_diff import compared, differences, grown, hint, told, told_apart
 from jdml.runs.lock import Lock, lock
