@@ -90,6 +90,7 @@ class ConditionalFlow(nn.Module):
         Akata, *Non-isotropy Regularization for Proxy-based Deep Metric Learning*, eq. 7.
 
     Example:
+        >>> import jax
         >>> flow = ConditionalFlow(dim=4, condition_dim=3, num_blocks=2, hidden=8, depth=2)
         >>> x, c = jnp.ones((5, 4)), jnp.ones((5, 3))
         >>> params = flow.init(jax.random.key(0), x, c)
