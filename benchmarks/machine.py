@@ -171,9 +171,9 @@ def write(path: Path | None, rows: Any, name: str | None = None, **others: Any) 
     if SMOKE:
         record["smoke"] = True
     if path.suffix == ".jsonl":
-        from jdml.runs.results_store import keep_result  # here: its imports are not to be measured
+        from jdml.runs.results_store import save_result  # here: its imports are not to be measured
 
-        keep_result(path, name or _script(), record)
+        save_result(path, name or _script(), record)
     else:
         path.write_text(json.dumps(record, indent=1) + "\n")
 

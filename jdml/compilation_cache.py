@@ -3,8 +3,9 @@
 import contextlib
 import importlib.util
 import os
-import sys
 from pathlib import Path
+
+from jdml._optional_imports import require_package
 
 __all__: list[str] = []
 
@@ -22,9 +23,6 @@ def keep_compiled_programs() -> Path | None:
     installed, as the extra ``train`` has it, the least recently used programs go when there is more than 1 GiB.
     Without it there is no limit: JAX then writes entries without their times, at which every later write of a limited
     cache stops, so that these lie in a folder of their own.
-
-    Returns:
-        The folder; None where nothing was turned on.
     """
     import jax
 
@@ -33,7 +31,7 @@ def keep_compiled_programs() -> Path | None:
         "jax_compilation_cache_dir"
     ):
         return None
-    folder = Path(wanted).expanduser() if wanted else user_cache() / "jdml" / "compiled"
+    folder = Path(wanted).expanduser() if wanted else _default_folder()
     if importlib.util.find_spec("filelock") is None:
         folder = folder / UNLIMITED
     try:
@@ -61,10 +59,8 @@ def _remove_parts(folder: Path) -> None:
                 entry.unlink()
 
 
-def user_cache() -> Path:
-    """The folder in which programs of this user keep what they can make again."""
-    if sys.platform == "darwin":
-        return Path.home() / "Library" / "Caches"
-    if sys.platform == "win32" and "LOCALAPPDATA" in os.environ:
-        return Path(os.environ["LOCALAPPDATA"])
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+def _default_folder() -> Path:
+    require_package("platformdirs", "a folder for compiled programs")
+    from platformdirs import user_cache_path
+
+    return user_cache_path("jdml", appauthor=False) / "compiled"

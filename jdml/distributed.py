@@ -43,31 +43,14 @@ class EndedError(RuntimeError):
 
 @dataclass(frozen=True)
 class Placement:
-    """Where parameters, optimizer states and batches lie. Hashable: a part of what a compiled step is made from.
-
-    Attributes:
-        mesh: the devices, whose first axis carries the batch; None: one device, and nothing is to be done.
-        shard: roles and their partitions; all other arrays are the same everywhere.
-    """
+    """Where parameters, optimizer states and batches lie. Hashable: a part of what a compiled step is made from."""
 
     mesh: Mesh | None = None
     shard: tuple[tuple[str, P], ...] = ()
 
     @classmethod
     def on(cls, mesh: Any, shard: Mapping[str, Any] | None) -> "Placement":
-        """What :class:`jdml.training.Devices` asks for.
-
-        Args:
-            mesh: a mesh, or None.
-            shard: partitions by role, or None.
-
-        Returns:
-            The placement, whose mesh has ``Auto`` axes: a step of any model can be compiled for it.
-
-        Raises:
-            TypeError: no mesh, no mapping to partitions.
-            ValueError: a partition without a mesh, or over an axis that the mesh has not got.
-        """
+        """What :class:`jdml.training.Devices` asks for."""
         if mesh is None:
             if shard:
                 raise ValueError(f"shard needs a mesh: got shard for {', '.join(shard)}, mesh=None")
@@ -107,11 +90,7 @@ class Placement:
         return self.mesh is not None and self.mesh.devices.flat[0].platform == "cpu"
 
     def check(self, params: Mapping[str, Tree]) -> None:
-        """Refuse roles that are not there, or none of whose arrays can be partitioned as asked.
-
-        Raises:
-            ValueError: naming the role, its arrays, and the number of devices.
-        """
+        """Refuse roles that are not there, or none of whose arrays can be partitioned as asked."""
         for role, spec in self.shard:
             if role not in params:
                 raise ValueError(
@@ -215,14 +194,7 @@ HERE = Placement()
 
 
 def placement_of(tree: Tree) -> Placement:
-    """Where arrays lie: the mesh of the first that lies on one of several devices.
-
-    Args:
-        tree: arrays, and anything else.
-
-    Returns:
-        A placement that partitions rows, and nothing else.
-    """
+    """Where arrays lie: the mesh of the first that lies on one of several devices."""
     for leaf in jax.tree.leaves(tree):
         mesh = getattr(getattr(leaf, "sharding", None), "mesh", None)
         if isinstance(mesh, Mesh) and mesh.size > 1 and set(mesh.axis_types) == {AxisType.Auto}:
@@ -231,15 +203,7 @@ def placement_of(tree: Tree) -> Placement:
 
 
 def class_shards(mesh: Mesh | None, objective: Any) -> dict[str, P]:
-    """The usual partition: proxies by their classes, where the devices divide these.
-
-    Args:
-        mesh: the devices that train.
-        objective: whose parameters are meant.
-
-    Returns:
-        What :class:`jdml.training.Devices` takes as ``shard``.
-    """
+    """The usual partition: proxies by their classes, where the devices divide these."""
     proxies = jax.eval_shape(objective.init, jax.random.key(0)).get("proxies")
     if mesh is None or proxies is None or len(proxies.shape) < 2:
         return {}
@@ -321,11 +285,7 @@ def initialize(
 
 @contextlib.contextmanager
 def together() -> Iterator[None]:
-    """Say it in words when what is computed together cannot be, as another process has ended.
-
-    Raises:
-        RuntimeError: naming what to do.
-    """
+    """Say it in words when what is computed together cannot be, as another process has ended."""
     try:
         yield
     except jax.errors.JaxRuntimeError as error:

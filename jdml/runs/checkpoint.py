@@ -15,9 +15,13 @@ from jdml._optional_imports import require_package
 from jdml._paths import check_disk_space, check_local
 from jdml.data.source import RUN, told_of_run
 from jdml.distributed import Tree, agreed, wait_for_all, writes
-from jdml.runs.config_diff import compared, differences, grown, hint, told, told_apart
-from jdml.runs.lock import Lock, lock
-from jdml.runs.model_metadata import at_defaults
+from jdml.models.tensors import naming
+from jdml.runs.config_diff import (
+    config_differences,
+    differences,
+    explain_mismatch,
+    is_extension,
+)
 from jdml.runs.run_files import (
     CHECKPOINTS,
     CONFIG,
@@ -33,26 +37,14 @@ from jdml.runs.run_files import (
     write_model,
 )
 
+LOCK = ".lock"
+"""The file that a process holds while it writes into a run's folder."""
 SYSTEM = re.compile(r"(?:os_error_code='|OS error )(\d+)")
 """How Orbax's storage tells what the system has refused."""
 
 
 class RunFolder:
     """The folder of one run: ``config.json``, ``log.jsonl`` and ``checkpoints/``.
-
-    Args:
-        path: the folder; made if it does not exist.
-        config: JSON-able description of the run.
-        resume: accept a folder that already has a checkpoint of the same configuration.
-        keep: checkpoints kept, the newest ones.
-        growing: whether a run may go on with more steps than the folder's; None: nor could it if it was asked to.
-        asynchronous: write checkpoints in the background.
-
-    Raises:
-        TypeError: if ``config`` is not JSON-able.
-        ValueError: if the folder holds a run of another configuration, checkpoints without a configuration, or, with
-            ``resume=False``, any checkpoint; if another process writes into it.
-        OSError: if there is no room for a checkpoint; the ones before stay whole.
 
     Implementation notes:
         Orbax writes a checkpoint beside the others and renames it when complete, so a killed save leaves the one before
@@ -72,21 +64,23 @@ class RunFolder:
         asynchronous: bool = False,
     ) -> None:
         check_local("path", path)
-        for library in ("orbax.checkpoint", "safetensors"):
+        for library in ("filelock", "orbax.checkpoint", "safetensors"):
             require_package(library, "a run's folder")
         self.path = Path(path).absolute()
         self._asynchronous = asynchronous
         self._growing = growing
         self._written: int | None = None
         self._more_steps: dict[str, Any] | None = None
-        self._lock: Lock | None = None
+        from filelock import FileLock
+
+        self._lock = FileLock(self.path / LOCK, is_singleton=True, thread_local=False)
         self.description = _description(config)
         self._checkpoints = self.path / CHECKPOINTS
         try:
             self._claim(_as_json(config))
             self._manager = self._open_manager(keep)
         except BaseException:
-            self._lock = None
+            self._release()
             raise
         self._latest: int | None = self._manager.latest_step()
         if self._latest is not None and not resume:
@@ -110,15 +104,13 @@ class RunFolder:
             progress=args.JsonSave(dict(progress)),
             arrays=args.JsonSave(_arrays(tree)),
         )
-        with self._told_by_system():
+        with self._system_errors():
             self._manager.save(step, args=items, force=True)
         self._latest = step
 
     @contextlib.contextmanager
-    def _told_by_system(self) -> Iterator[None]:
+    def _system_errors(self) -> Iterator[None]:
         """What the system refuses is said in its words, not in those of Orbax's storage."""
-        from jdml.models.tensors import naming
-
         with naming(self._checkpoints):
             try:
                 yield
@@ -143,11 +135,7 @@ class RunFolder:
         self._more_steps = None
 
     def restore(self, template: Tree) -> tuple[Tree, dict[str, Any]] | None:
-        """Return the newest checkpoint's tree, shaped as the template, and its progress; None where there is none.
-
-        Raises:
-            ValueError: if the checkpoint is damaged or holds another kind of state.
-        """
+        """Return the newest checkpoint's tree, shaped as the template, and its progress; None where there is none."""
         from orbax.checkpoint import args
 
         if self._latest is None:
@@ -167,7 +155,9 @@ class RunFolder:
                 f"checkpoint {path} is damaged ({type(error).__name__}: {first_line(error)}); "
                 "remove it to go on from the one before, or choose another folder"
             ) from error
-        raise ValueError(f"checkpoint {path} {told_apart(arrays, _arrays(template), differing)}")
+        shown, more = "; ".join(differing[:3]), len(differing) - 3
+        rest = f"; and {more} more" if more > 0 else ""
+        raise ValueError(f"checkpoint {path} is of another model: {shown}{rest}")
 
     def _read(self, **items: Any) -> Any:
         from orbax.checkpoint import args
@@ -202,19 +192,22 @@ class RunFolder:
 
     def close(self) -> None:
         """Close the checkpoint manager; what is written in the background is waited for."""
-        with self._told_by_system():
+        with self._system_errors():
             self._manager.close()
-        self._lock = None
+        self._release()
+
+    def _release(self) -> None:
+        if self._lock.is_locked:
+            self._lock.release()
 
     def _claim(self, config: dict[str, Any]) -> None:
         """Compare the configuration with the folder's, or write it there first of all."""
         file = self.path / CONFIG
         if self.path.exists() and not self.path.is_dir():
             raise ValueError(f"folder must be a folder, {self.path} is a file")
-        self._take()
+        self._acquire()
         there = read_json(file, dict) if file.exists() else None
-        there = there and at_defaults(there, config)
-        if there is None or not self._kept():
+        if there is None or not self._has_results():
             if there is None and any(self._checkpoints.glob("*")):
                 raise ValueError(f"folder {self.path} has checkpoints but no {CONFIG}")
             if (self.path / METRICS).exists():
@@ -225,31 +218,30 @@ class RunFolder:
             if writes():
                 write_json(file, config)
             return
-        differing = differences(compared(there), compared(config))
-        changed = [line for line in differing if not (self._growing and grown(line, there, config))]
-        if changed:
-            kept = (read_json(file, dict) for file in self._checkpoints.glob("*/arrays/metadata"))
-            raise ValueError(
-                f"folder {self.path} holds a run of another configuration: "
-                + "; ".join(told(line) for line in changed)
-                + hint(changed, differing, there, config, self._growing, kept)
-            )
+        differing = config_differences(there, config)
+        if differing and not (
+            self._growing and all(is_extension(line, there, config) for line in differing)
+        ):
+            wrong = explain_mismatch(differing, there, config, may_grow=self._growing is not None)
+            raise ValueError(f"folder {self.path} holds a run of another configuration: {wrong}")
         self._more_steps = config if differing else None
 
-    def _take(self) -> None:
+    def _acquire(self) -> None:
         """Make the folder, and keep other runs from it; what the first process finds counts for all."""
+        from filelock import Timeout
+
         if writes():
             self.path.mkdir(parents=True, exist_ok=True)
-            with contextlib.suppress(BlockingIOError):
-                self._lock = lock(self.path)
-        taken = writes() and self._lock is None
+            with contextlib.suppress(Timeout):
+                self._lock.acquire(timeout=0)
+        taken = writes() and not self._lock.is_locked
         if agreed({"taken": taken})["taken"]:
             raise ValueError(
                 f"folder {self.path} is written by another process at this moment: wait for it, or choose another "
                 "folder"
             )
 
-    def _kept(self) -> bool:
+    def _has_results(self) -> bool:
         """Whether anything is kept of a run but its configuration: nothing is of one refused in its first step."""
         log = self.path / LOG
         return any(self._checkpoints.glob("*")) or (log.exists() and log.stat().st_size > 0)

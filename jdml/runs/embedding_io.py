@@ -14,14 +14,7 @@ ENDINGS = (".npz", ".npy", ".parquet")
 
 
 class Embedded(NamedTuple):
-    """Embeddings and what they are of.
-
-    Attributes:
-        vectors: ``[N, D]``.
-        labels: ``[N]``, names or numbers of classes, or ``[N, L]`` by level; None where there are none.
-        files: ``[N]``, names of image files; None where there are none.
-        model: which model made them (:attr:`jdml.training.Trained.identity`); empty where that is not known.
-    """
+    """Embeddings and what they are of."""
 
     vectors: np.ndarray
     labels: np.ndarray | None = None
@@ -30,17 +23,7 @@ class Embedded(NamedTuple):
 
 
 def write_embeddings(path: Path, embedded: Embedded) -> None:
-    """Write embeddings atomically, in the format that the file's ending names.
-
-    Args:
-        path: a ``.npz`` file, which holds all, a ``.npy`` file with the vectors alone, or a ``.parquet`` file (needs
-            pyarrow) with a row for each.
-        embedded: what to write.
-
-    Raises:
-        ValueError: another ending.
-        MissingLibraryError: pyarrow is not installed.
-    """
+    """Write embeddings atomically, in the format that the file's ending names."""
     if path.suffix not in ENDINGS:
         raise ValueError(f"path must end in {' or '.join(ENDINGS)}, got {path}")
     named = {"labels": embedded.labels, "files": embedded.files}
@@ -60,16 +43,6 @@ def write_embeddings(path: Path, embedded: Embedded) -> None:
 
 def read_embeddings(path: Path) -> Embedded:
     """Read the embeddings of a ``.npz`` file, of :func:`write_embeddings` or any other program.
-
-    Args:
-        path: a file with ``embeddings`` and, if there are any, ``labels``, ``files`` and ``model``.
-
-    Returns:
-        What it holds.
-
-    Raises:
-        FileNotFoundError: there is no such file.
-        ValueError: another kind of file, no embeddings, or arrays of other shapes, by name.
 
     Example:
         >>> import tempfile

@@ -23,19 +23,6 @@ KNOWN = ("cpu", "cuda", "oneapi", "rocm", "tpu")
 def export_stablehlo(trained: Trained, *, platforms: str | Sequence[str] = PLATFORMS) -> bytes:
     """Return a program from images to embeddings, with its parameters, that needs nothing but JAX and flatbuffers.
 
-    Args:
-        trained: what :func:`jdml.training.load` returns.
-        platforms: where the program is to run, all in one: ``"cpu"``, ``"cuda"``, ``"oneapi"``, ``"rocm"``, ``"tpu"``;
-            a single one by its name.
-
-    Returns:
-        What ``jax.export.deserialize`` reads. Its ``call`` takes images ``[B, H, W, C]`` of the run's size and type,
-        cut but not preprocessed, for any B, and returns what :meth:`Trained.embed` returns.
-
-    Raises:
-        MissingLibraryError: flatbuffers, of the extra ``train``, is not installed; reading needs it, too.
-        ValueError: a run on something else than one array; other platforms, or none.
-
     Implementation notes:
         JAX reads programs of versions up to six months older than itself, and promises no more: keep the
         ``.safetensors`` file, too, and export again from it.
@@ -70,20 +57,7 @@ def export_stablehlo(trained: Trained, *, platforms: str | Sequence[str] = PLATF
 
 
 def export_file(trained: Trained, out: str | Path) -> tuple[Path, ...]:
-    """Write what was trained, atomically.
-
-    Args:
-        trained: what :func:`jdml.training.load` returns.
-        out: a ``.safetensors`` file, which :func:`jdml.training.load` reads; or a ``.stablehlo`` file, see
-            :func:`export_stablehlo`, beside which a ``.json`` says how images are cut, what its classes are, and by
-            which JAX it was ``written`` and when.
-
-    Returns:
-        The files written.
-
-    Raises:
-        ValueError: another ending.
-    """
+    """Write what was trained, atomically."""
     check_local("out", out)
     out = Path(out)
     told = {

@@ -1,7 +1,6 @@
 """Use what was trained: a run's folder as one object that embeds."""
 
 import contextlib
-import functools
 import logging
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -321,7 +320,7 @@ def _read(path: Path, which: str) -> tuple[dict[str, Any], dict[str, np.ndarray]
     if checkpoint is None:
         raise ValueError(f"{path} has no parameters yet: its first checkpoint was not reached")
     state, best = checkpoint["state"], checkpoint["best"]
-    params = _evaluation_params(state["params"], state["opt_state"])
+    params = checkpoint.get("evaluation_params", state["params"])
     stats, step = state["batch_stats"], checkpoint["step"]
     if which == "best" and best:
         (params, stats), step = best, int(checkpoint["progress"]["best"][1])
@@ -454,38 +453,3 @@ class _Watched:
         if self.bar.n >= self.bar.total:
             self.bar.close()
         return batch
-
-
-def _evaluation_params(params: Any, opt_state: Any) -> Any:
-    """Evaluation parameters of a checkpoint that was read without knowing its kind, as nested dictionaries."""
-    for part in _dictionaries(opt_state):
-        if part.keys() == {"inner", "average", "steps"}:
-            params = _merged(params, part["average"], lambda _, mean: mean)
-        elif part.keys() >= {"b1", "z", "weight_sum"}:
-            params = _merged(params, part["z"], functools.partial(_averaged, part["b1"]))
-    return params
-
-
-def _averaged(b1: Any, y: Any, z: Any) -> Any:
-    """Schedule-free's x, of which y, where gradients are taken, is a mixture with z."""
-    return (y - (1.0 - b1) * z) / b1
-
-
-def _dictionaries(tree: Any) -> Iterator[Mapping[str, Any]]:
-    if isinstance(tree, Mapping):
-        yield tree
-    if isinstance(tree, Mapping | list | tuple):
-        for part in tree.values() if isinstance(tree, Mapping) else tree:
-            yield from _dictionaries(part)
-
-
-def _merged(params: Any, held: Any, choose: Callable[[Any, Any], Any]) -> Any:
-    """Parameters with others in the place of those that are held."""
-    if isinstance(params, Mapping) and isinstance(held, Mapping):
-        there = {n: _merged(p, held[n], choose) for n, p in params.items() if n in held}
-        return {**params, **there}
-    if isinstance(params, list | tuple) and isinstance(held, list | tuple):
-        return [_merged(p, h, choose) for p, h in zip(params, held, strict=True)]
-    if held is None or isinstance(held, Mapping | list | tuple):
-        return params  # a partition hid it
-    return np.asarray(choose(params, held)).astype(params.dtype)

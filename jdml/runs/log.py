@@ -16,13 +16,7 @@ RESOURCES = "resources.json"
 
 
 class Log:
-    """Appends records to ``log.jsonl``.
-
-    Args:
-        folder: the run's folder; None writes nothing.
-        after_step: lines after this step (of a run that was killed before its next checkpoint), and a
-            line that was cut short, are removed first, so that no step is logged twice.
-    """
+    """Appends records to ``log.jsonl``."""
 
     def __init__(self, folder: Path | None, *, after_step: int = 0) -> None:
         self._start = time.monotonic()

@@ -38,9 +38,6 @@ def keep_freed_memory() -> None:
 def most_memory() -> float | None:
     """The most memory held so far, in MiB: of the first device where it tells, else of this process.
 
-    Returns:
-        MiB; None where nobody tells.
-
     Example:
         >>> held = most_memory()
     """
@@ -75,11 +72,7 @@ class Preempted(SystemExit):
 
 
 class Interrupted(KeyboardInterrupt):
-    """A run was interrupted (Ctrl-C) and has saved where it was: the same call goes on from there.
-
-    Args:
-        step: of the checkpoint.
-    """
+    """A run was interrupted (Ctrl-C) and has saved where it was: the same call goes on from there."""
 
     def __init__(self, step: int) -> None:
         super().__init__(step)
@@ -94,9 +87,6 @@ class Termination:
 
     Several processes agree, by JAX's preemption service, on a step at which all of them save: one that is asked to end
     takes the others along.
-
-    Args:
-        watched: whether to note anything.
     """
 
     def __init__(self, watched: bool) -> None:

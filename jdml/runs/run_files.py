@@ -41,11 +41,7 @@ def json_text(content: Any) -> str:
 
 
 def read_json(path: Path, kind: type = object) -> Any:
-    """Read a JSON file.
-
-    Raises:
-        ValueError: naming the file, if it is none, or holds another kind of value.
-    """
+    """Read a JSON file."""
     return json_of(path.read_bytes(), path, kind)
 
 
@@ -58,11 +54,7 @@ def write_model(path: Path, variables: Mapping[str, Tree], description: Mapping[
 
 
 def read_model(path: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    """Read the arrays of :func:`write_model` by name, and their description.
-
-    Raises:
-        ValueError: a file that cannot be read, or that has no description.
-    """
+    """Read the arrays of :func:`write_model` by name, and their description."""
     import ml_dtypes  # noqa: F401  (teaches NumPy bfloat16)
 
     require_package("safetensors", "reading a model's file")
@@ -91,15 +83,7 @@ def read_description(path: Path) -> dict[str, Any]:
 
 
 def read_checkpoint(run: Path) -> dict[str, Any] | None:
-    """Read the newest checkpoint of a run's folder without knowing its kind: NamedTuples become dictionaries.
-
-    Returns:
-        ``step``, ``state``, and ``best`` (model parameters and statistics, ``()`` without a monitor); None where there
-        is no checkpoint.
-
-    Raises:
-        ValueError: a checkpoint that cannot be read.
-    """
+    """Read the newest checkpoint of a run's folder without knowing its kind: NamedTuples become dictionaries."""
     require_package("orbax.checkpoint", "reading a checkpoint")
     import orbax.checkpoint as ocp
 

@@ -24,7 +24,7 @@ from jdml.distributed import EndedError
 from jdml.ops import checks
 from jdml.runs.config_diff import differences
 from jdml.runs.preemption import keep_freed_memory
-from jdml.runs.results_store import as_read, keep_result, read_results
+from jdml.runs.results_store import as_read, read_results, save_result
 
 Job = Mapping[str, Any]
 Metrics = Mapping[str, Any]
@@ -102,7 +102,7 @@ def run_study(
     initial, begun = len(jobs) - len(missing), _in_time(missing, minutes)
     with progress_bar(progress, total=len(jobs), initial=initial, unit="run") as bar:
         for name, result in _run_all(run, begun, min(workers, len(missing))):
-            keep_result(out, name, result)
+            save_result(out, name, result)
             results[name] = result
             bar.set_postfix_str(name, refresh=False)
             bar.update()

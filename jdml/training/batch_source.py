@@ -13,7 +13,7 @@ from jdml.distributed import Tree, either
 from jdml.models.adapters import embed_in_training
 from jdml.models.freezing import check_freeze
 from jdml.objectives.base import Metrics
-from jdml.runs.model_metadata import of_input
+from jdml.runs.model_metadata import input_spec
 from jdml.training.run_config import Embedder
 from jdml.training.step import Step, TrainState, compiled
 from jdml.training.step_config import StepConfig
@@ -116,7 +116,7 @@ class RowFeed(Feed):
 
     def __init__(self, spec: StepConfig, train: TrainSet, sampler: Sampler) -> None:
         super().__init__(spec, sampler)
-        self.train, self.input = train, of_input(train.images)
+        self.train, self.input = train, input_spec(train.images)
         self._labels = np.asarray(train.labels)
         sizes = [getattr(x, "nbytes", DEVICE_BYTES + 1) for x in jax.tree.leaves(train.images)]
         self.on_device = sum(sizes) <= DEVICE_BYTES
@@ -161,7 +161,7 @@ class ImageFeed(Feed):
         if batches.dataset is not train:
             raise ValueError("sampler must be ImageBatches of train, got those of another data set")
         super().__init__(spec, batches)
-        self.batches, self.input = batches, of_input(train.images)
+        self.batches, self.input = batches, input_spec(train.images)
         self._size: int | None = None
         self._step = compiled(spec, donate=True, indexed=False)
         self._last: Metrics = {}

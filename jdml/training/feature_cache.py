@@ -19,7 +19,7 @@ from jdml.models.embedding import embed, rows_at_once
 from jdml.models.feature_split import ELSE, Before, Cut, OnFeatures
 from jdml.models.tensors import replacing
 from jdml.runs.fingerprint import fingerprint
-from jdml.runs.model_metadata import of_input
+from jdml.runs.model_metadata import input_spec
 from jdml.training.batch_source import DEVICE_BYTES, Feed, ImageFeed, Outcome, RowFeed
 from jdml.training.run_config import Embedder
 from jdml.training.step import TrainState
@@ -59,7 +59,7 @@ class FeatureFeed(Feed):
             )
         if not hasattr(train.images, "shape"):
             raise TypeError("cached_views: train must hold images [N, H, W, C]")
-        self.train, self.keep, self.input = train, keep, of_input(train.images)
+        self.train, self.keep, self.input = train, keep, input_spec(train.images)
         self._rows: RowFeed | None = None
         self._sets: list[tuple[Any, np.ndarray]] = []
 

@@ -18,7 +18,7 @@ from jdml.runs.log import Log
 from jdml.runs.run_files import MODEL
 from jdml.training.batch_source import Feed
 from jdml.training.callbacks import Callbacks, StatefulCallback, Stop, replaced
-from jdml.training.ema import evaluation_params
+from jdml.training.ema import evaluation_params, has_evaluation_params
 from jdml.training.run_config import Evaluate, FitResult
 from jdml.training.schedule import Best, Progress, Record, Schedule, improve
 from jdml.training.step import TrainState
@@ -249,7 +249,10 @@ class Run:
             self.done.stopped = stop.reason
 
     def _tree(self) -> dict[str, Tree]:
-        tree = {"state": self.state, "best": self.best if self.best is not None else ()}
+        best = self.best if self.best is not None else ()
+        tree: dict[str, Tree] = {"state": self.state, "best": best}
+        if has_evaluation_params(self.state.opt_state):  # for who loads the last parameters
+            tree["evaluation_params"] = self._evaluated(self.state).params
         return {**tree, "callbacks": self.carried} if self.carried else tree
 
     def save(self) -> None:

@@ -49,7 +49,7 @@ def save(path, config, tree=None):
 
 def lock_is_free(path):
     """Return whether the lock is free. It belongs to an open file, so this file acts like another process's."""
-    folder = os.open(path, os.O_RDONLY)
+    folder = os.open(path / ".lock", os.O_RDWR)
     try:
         fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -142,8 +142,7 @@ OTHER = {"params": {"model": {"w": jnp.zeros((4, 3))}, "proxies": jnp.ones((2, 1
         (lambda path: (path / "checkpoints" / "7").mkdir(), {}, r"^checkpoint .*/7\b"),
         (None, OTHER, r"'w'.*float32\[2, 3\].*float32\[4, 3\]"),
         (None, {"more": jnp.ones(2)}, r"^checkpoint .*/3\b.*'more'"),
-        (None, {"key": jax.random.key(5, impl="rbg")}, "threefry2x32.*rbg.*jax_default_prng_impl"),
-        (None, {"mask": np.ones(2)}, "jax_enable_x64"),
+        (None, {"key": jax.random.key(5, impl="rbg")}, r"'key'.*uint32"),
     ],
 )
 def test_damaged_or_foreign_checkpoint_is_refused(tmp_path, prepare, changes, names):
@@ -151,11 +150,10 @@ def test_damaged_or_foreign_checkpoint_is_refused(tmp_path, prepare, changes, na
     save(tmp_path, {})
     if prepare:
         prepare(tmp_path)
-    with jax.enable_x64("x64" in names):
-        folder = RunFolder(tmp_path, {})
-        with pytest.raises(ValueError, match=names):
-            folder.restore({**state(), **changes})
-        folder.close()
+    folder = RunFolder(tmp_path, {})
+    with pytest.raises(ValueError, match=names):
+        folder.restore({**state(), **changes})
+    folder.close()
     gc.collect()
 
 
@@ -170,7 +168,7 @@ def test_folder_is_locked_for_one_process(tmp_path):
         RunFolder(tmp_path, {"a": 2})
     assert refused.value is not None  # keeps the error's traceback alive
     assert lock_is_free(tmp_path)
-    taken = os.open(tmp_path, os.O_RDONLY)
+    taken = os.open(tmp_path / ".lock", os.O_RDWR)
     fcntl.flock(taken, fcntl.LOCK_EX)
     with pytest.raises(ValueError, match=r"^folder\b"):
         RunFolder(tmp_path, {"a": 1})

@@ -2,8 +2,6 @@
 
 import importlib.util
 import signal
-import sys
-from pathlib import Path
 
 import jax
 import numpy as np
@@ -167,20 +165,3 @@ def test_incomplete_cache_entries_are_removed(cache, tmp_path):
     cache(filelock=True)
     left = {path.name for path in tmp_path.glob("jit*")}
     assert left == {"jit_whole-2-cache", "jit_whole-2-atime"}
-
-
-@pytest.mark.parametrize(
-    ("system", "folder"),
-    [
-        ("darwin", "home/Library/Caches"),
-        ("win32", "local"),
-        ("linux", "xdg"),
-        ("plain", "home/.cache"),
-    ],
-)
-def test_cache_folder_of_each_system(monkeypatch, tmp_path, system, folder):
-    monkeypatch.setattr(Path, "home", lambda: tmp_path / "home")
-    monkeypatch.setattr(sys, "platform", system)
-    monkeypatch.setenv("LOCALAPPDATA", str(tmp_path / "local"))
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg") if system == "linux" else "")
-    assert compilation_cache.user_cache() == tmp_path / folder
