@@ -52,12 +52,12 @@ def arguments(parser: argparse.ArgumentParser) -> argparse.Namespace:
     return chosen
 
 
-def keep_freed_memory() -> None:
+def disable_malloc_trim() -> None:
     """Keep freed memory for the next call, as a process that trains should."""
-    from jdml.training import keep_freed_memory
+    from jdml.training import disable_malloc_trim
 
     if not SMOKE:
-        keep_freed_memory()
+        disable_malloc_trim()
 
 
 def timed_in_turn(

@@ -37,7 +37,7 @@ CLUSTERS = ("TPU_WORKER_HOSTNAMES", "TPU_PROCESS_ADDRESSES", "JOB_COMPLETION_IND
 _log = logging.getLogger(__name__)
 
 
-class EndedError(RuntimeError):
+class PeerExitedError(RuntimeError):
     """Another process of the run, or of the study, has ended; the message says what to do."""
 
 
@@ -132,24 +132,24 @@ class Placement:
 
         return jax.tree_util.tree_map_with_path(one, tree)
 
-    def everywhere(self, tree: Tree) -> Tree:
+    def replicate(self, tree: Tree) -> Tree:
         """Arrays that every device has whole, such as a data set."""
         if self.mesh is None:
             return jax.tree.map(jnp.asarray, tree)
         return jax.tree.map(lambda x: put(np.asarray(x), self._at(P())), tree)
 
-    def own(self, size: int) -> np.ndarray:
+    def local_rows(self, size: int) -> np.ndarray:
         """The places of a batch of so many rows that this process fills, rising."""
         if self.mesh is None or jax.process_count() == 1:
             return np.arange(size)
         there = self._rows().addressable_devices_indices_map((size,)).values()
         return np.unique(np.concatenate([np.arange(size)[index] for index in there]))
 
-    def spread(self, rows: Tree, size: int) -> Tree:
-        """A batch of so many rows over the devices, made from the rows that :meth:`own` names."""
+    def shard_batch(self, rows: Tree, size: int) -> Tree:
+        """A batch of so many rows over the devices, made from the rows that :meth:`local_rows` names."""
         if self.mesh is None:
             return rows
-        places = self.own(size)
+        places = self.local_rows(size)
 
         def one(part: ArrayLike) -> jax.Array:
             part = np.asarray(part)
@@ -226,7 +226,7 @@ def put(array: ArrayLike, sharding: NamedSharding) -> jax.Array:
     return jax.make_array_from_callback(whole.shape, sharding, lambda index: whole[index])
 
 
-def whole(tree: Tree) -> Tree:
+def gather_to_host(tree: Tree) -> Tree:
     """Arrays of a mesh as they are on one device of this process, to compute with outside of the mesh."""
 
     def one(leaf: Any) -> Any:
@@ -284,20 +284,20 @@ def initialize(
 
 
 @contextlib.contextmanager
-def together() -> Iterator[None]:
+def peer_failure_context() -> Iterator[None]:
     """Say it in words when what is computed together cannot be, as another process has ended."""
     try:
         yield
     except jax.errors.JaxRuntimeError as error:
         if jax.process_count() == 1 or "RESOURCE_EXHAUSTED" in str(error):
             raise
-        raise EndedError(
+        raise PeerExitedError(
             f"process {jax.process_index()} of {jax.process_count()} cannot go on: another process of this run has "
             "ended, or cannot be reached; with a folder, the same command goes on from the last checkpoint"
         ) from error
 
 
-def writes() -> bool:
+def is_main_process() -> bool:
     """Whether this process is the one that writes."""
     return jax.process_index() == 0
 
@@ -310,7 +310,7 @@ def wait_for_all(name: str) -> None:
         multihost_utils.sync_global_devices(name)
 
 
-def agreed(values: Mapping[str, float]) -> dict[str, float]:
+def broadcast_metrics(values: Mapping[str, float]) -> dict[str, float]:
     """Numbers as the first process has them: processes that measured the same may differ in the last digit."""
     if jax.process_count() == 1 or not values:
         return dict(values)
@@ -321,7 +321,7 @@ def agreed(values: Mapping[str, float]) -> dict[str, float]:
     return dict(zip(values, numbers.view(np.float64).tolist(), strict=True))
 
 
-def either(flags: np.ndarray) -> np.ndarray:
+def any_process(flags: np.ndarray) -> np.ndarray:
     """Booleans that are True where they are in any process."""
     if jax.process_count() == 1:
         return flags

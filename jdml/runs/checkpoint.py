@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jdml._optional_imports import require_package
 from jdml._paths import check_disk_space, check_local
 from jdml.data.source import RUN, told_of_run
-from jdml.distributed import Tree, agreed, wait_for_all, writes
+from jdml.distributed import Tree, broadcast_metrics, is_main_process, wait_for_all
 from jdml.models.tensors import naming
 from jdml.runs.config_diff import (
     config_differences,
@@ -127,7 +127,7 @@ class RunFolder:
 
     def accept(self) -> None:
         """Write the configuration of a run with more steps than the folder's, once it is known that it can go on."""
-        if self._more_steps is not None and writes():
+        if self._more_steps is not None and is_main_process():
             metrics = self.path / METRICS
             if metrics.exists():  # what the shorter run scored is not what this one does
                 metrics.replace(self.path / SHORTER)
@@ -176,7 +176,7 @@ class RunFolder:
     ) -> None:
         """Write the parameters of a step, what they scored and what they are, as ``model.safetensors``."""
         described = {**self.description, "step": step, "metrics": dict(metrics)}
-        if writes():
+        if is_main_process():
             write_model(self.path / MODEL, variables, described)
         self._written = step
 
@@ -187,7 +187,7 @@ class RunFolder:
 
     def save_metrics(self, metrics: Mapping[str, Any]) -> None:
         """Write ``metrics.json``."""
-        if writes():
+        if is_main_process():
             write_json(self.path / METRICS, metrics)
 
     def close(self) -> None:
@@ -215,7 +215,7 @@ class RunFolder:
                     f"folder {self.path} has {METRICS}, but neither a log nor a checkpoint of the run whose scores "
                     "these are: choose another folder"
                 )
-            if writes():
+            if is_main_process():
                 write_json(file, config)
             return
         differing = config_differences(there, config)
@@ -230,12 +230,12 @@ class RunFolder:
         """Make the folder, and keep other runs from it; what the first process finds counts for all."""
         from filelock import Timeout
 
-        if writes():
+        if is_main_process():
             self.path.mkdir(parents=True, exist_ok=True)
             with contextlib.suppress(Timeout):
                 self._lock.acquire(timeout=0)
-        taken = writes() and not self._lock.is_locked
-        if agreed({"taken": taken})["taken"]:
+        taken = is_main_process() and not self._lock.is_locked
+        if broadcast_metrics({"taken": taken})["taken"]:
             raise ValueError(
                 f"folder {self.path} is written by another process at this moment: wait for it, or choose another "
                 "folder"
@@ -249,7 +249,7 @@ class RunFolder:
     def _open_manager(self, keep: int) -> Any:
         import orbax.checkpoint as ocp
 
-        if writes():
+        if is_main_process():
             steps = sorted(steps_in(self._checkpoints))
             removed = [self._checkpoints / str(step) for step in steps[:-keep]]
             for leftover in (*self._checkpoints.glob("*.orbax-checkpoint-tmp*"), *removed):

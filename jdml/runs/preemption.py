@@ -15,7 +15,7 @@ _log = logging.getLogger(__name__)
 TRIM_THRESHOLD, MMAP_MAX, ARENA_MAX = -1, -4, -8  # from glibc's malloc.h
 
 
-def keep_freed_memory() -> None:
+def disable_malloc_trim() -> None:
     """Let this process keep the memory that it frees, from now on (glibc; no effect elsewhere).
 
     As it starts, glibc gives every array above 32 MiB back to the system when it is freed. A training step on a CPU
@@ -26,7 +26,7 @@ def keep_freed_memory() -> None:
     large array. The same from outside: ``MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=2147483647 MALLOC_ARENA_MAX=1``.
 
     Example:
-        >>> keep_freed_memory()
+        >>> disable_malloc_trim()
     """
     with contextlib.suppress(OSError, AttributeError, TypeError):
         c = ctypes.CDLL(None)

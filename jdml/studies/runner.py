@@ -20,10 +20,10 @@ from typing import Any
 
 from jdml._optional_imports import progress_bar
 from jdml._paths import check_local
-from jdml.distributed import EndedError
+from jdml.distributed import PeerExitedError
 from jdml.ops import checks
 from jdml.runs.config_diff import differences
-from jdml.runs.preemption import keep_freed_memory
+from jdml.runs.preemption import disable_malloc_trim
 from jdml.runs.results_store import as_read, read_results, save_result
 
 Job = Mapping[str, Any]
@@ -67,7 +67,7 @@ def run_study(
     Implementation notes:
         Start it again, after an interruption or with more minutes, and only what is missing runs. Jobs begin in their
         order, each when a worker is free. Several workers are processes of their own, which keep the memory that they
-        free (:func:`keep_freed_memory`). On Linux each is held to its share of the cores: a step of a small network
+        free (:func:`disable_malloc_trim`). On Linux each is held to its share of the cores: a step of a small network
         does not keep two cores busy, and a worker on each does 1.7 times as many runs as one on both. On a GPU each
         takes its share of the memory that JAX reserves, unless ``XLA_PYTHON_CLIENT_MEM_FRACTION`` says otherwise.
 
@@ -225,7 +225,7 @@ def _run_all(
                     result = future.result()
                 except BrokenProcessPool as error:
                     at = ", ".join((name, *names.values()))
-                    raise EndedError(
+                    raise PeerExitedError(
                         f"a worker was ended, perhaps for want of memory, during one of the jobs {at}: begin again "
                         "with fewer workers; what is done is kept"
                     ) from error
@@ -284,7 +284,7 @@ def _begin(shares: Any, workers: int) -> None:
     os.environ.setdefault("XLA_PYTHON_CLIENT_MEM_FRACTION", f"{GPU_MEMORY / workers:.3f}")
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, shares.get())
-    keep_freed_memory()
+    disable_malloc_trim()
     threading.Thread(
         target=_end_with, args=(multiprocessing.parent_process(),), daemon=True
     ).start()
