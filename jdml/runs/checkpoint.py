@@ -16,7 +16,7 @@ from jdml._paths import check_disk_space, check_local
 from jdml.data.source import RUN, told_of_run
 from jdml.distributed import Tree, broadcast_metrics, is_main_process, wait_for_all
 from jdml.models.tensors import naming
-from jdml.runs.config_diff import (
+from jdml.runs.identity import (
     config_differences,
     differences,
     explain_mismatch,

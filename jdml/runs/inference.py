@@ -26,12 +26,14 @@ from jdml.models.embedding import embed
 from jdml.models.lora import merged
 from jdml.models.preprocess import Preprocess, check_as_trained
 from jdml.ops.checks import one_of
-from jdml.runs.fingerprint import fingerprint
+from jdml.runs.identity import fingerprint
 from jdml.runs.model_metadata import (
     build_crop,
     build_model,
     build_normalize,
     build_preprocess,
+    fit_variables,
+    input_template,
 )
 from jdml.runs.run_files import (
     CONFIG,
@@ -270,7 +272,7 @@ def load(
         in_words = model is None and "factory" not in told
         module: Any = build_model(told) if in_words else model
         preprocess = preprocess or build_preprocess(told)
-        _one_row(told["input"])
+        input_template(told["input"])
         variables, metrics = _nested(arrays), path / METRICS
         trained = Trained(
             model=module,
@@ -290,7 +292,7 @@ def load(
     if in_words:
         return trained
     module = build_model(told) if model is None else as_model(model)
-    variables = _fitted(module, arrays, told, path, preprocess)
+    variables = fit_variables(module, arrays, told, path, preprocess)
     return replace(
         trained, model=module, params=variables["params"], batch_stats=variables["batch_stats"]
     )
@@ -300,9 +302,6 @@ def _read(path: Path, which: str) -> tuple[dict[str, Any], dict[str, np.ndarray]
     """Configuration, arrays by name, and what is said of them."""
     if path.is_file():
         arrays, description = read_model(path)
-        beside = path.parent / CONFIG  # of a run of before this was told in the file
-        if path.name == MODEL and RUN not in description and beside.is_file():
-            return read_json(beside, dict), arrays, description
         embedding = {"embedding": description.get("embedding")}
         return {**description.get(RUN, UNTOLD), **embedding}, arrays, description
     file = path / CONFIG
@@ -337,48 +336,6 @@ def _nested(arrays: Mapping[str, np.ndarray]) -> dict[str, Any]:
     from flax.traverse_util import unflatten_dict
 
     return unflatten_dict({name: jnp.asarray(value) for name, value in arrays.items()}, sep="/")
-
-
-def _fitted(
-    model: Model,
-    arrays: Mapping[str, np.ndarray],
-    told: dict[str, Any],
-    path: Path,
-    preprocess: Preprocess,
-) -> dict[str, Any]:
-    """Arrays in the structure of a model's variables, which must be theirs."""
-    template = _template(model, told, preprocess)
-    wanted = named_leaves(template)
-    there = {n: a for n, a in arrays.items() if not n.startswith("objective/")}
-    for name in sorted(wanted.keys() | there.keys()):
-        shapes = [list(x[name].shape) if name in x else "absent" for x in (there, wanted)]
-        if shapes[0] != shapes[1]:
-            raise ValueError(
-                f"model is not the run's: {name} is {shapes[0]} in {path} and {shapes[1]} in the model"
-            )
-    leaves = [jnp.asarray(arrays[name]) for name in wanted]
-    return jax.tree.unflatten(jax.tree.structure(template), leaves)
-
-
-def _template(model: Model, told: dict[str, Any], preprocess: Preprocess) -> dict[str, Any]:
-    """The shapes of a model's variables."""
-
-    def init(inputs: Tree) -> Tree:
-        return model.init(jax.random.key(0), preprocess(inputs), train=False)
-
-    variables = jax.eval_shape(init, _one_row(told["input"]))
-    return {"params": variables.get("params", {}), "batch_stats": variables.get("batch_stats", {})}
-
-
-def _one_row(told: Any) -> Any:
-    """The shape and type of one row of inputs, as they are told."""
-    if "parts" in told:
-        parts = told["parts"]
-        if isinstance(parts, dict):
-            return {name: _one_row(value) for name, value in parts.items()}
-        return tuple(_one_row(value) for value in parts)
-    dtype = jax.dtypes.canonicalize_dtype(told["dtype"])  # int64 tokens are int32 in JAX
-    return jax.ShapeDtypeStruct((1, *map(operator.index, told["shape"])), dtype)
 
 
 def _paths(given: Sequence[str | Path]) -> list[Any]:

@@ -2,15 +2,19 @@
 
 import dataclasses
 import importlib.metadata
+import operator
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, cast
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
 from jdml.data import Crops, ImageFiles
 from jdml.data.protocols import TrainSet
 from jdml.data.values import value_range
+from jdml.distributed import Tree
 from jdml.losses.comparison import Normalize
 from jdml.models.adapters import Model, unwrapped
 from jdml.models.base_adapter import Wrapped
@@ -20,7 +24,8 @@ from jdml.models.preprocess import Preprocess, standard, to_float
 from jdml.recipes.loss import NORMALIZATIONS
 from jdml.recipes.model_factory import from_factory
 from jdml.registry import NETWORKS
-from jdml.runs.fingerprint import qualified_name
+from jdml.runs.identity import qualified_name
+from jdml.runs.run_files import named_leaves
 
 Description = dict[str, Any]
 PACKAGES = ("jdml", "jax", "flax", "optax", "numpy")
@@ -111,6 +116,48 @@ def build_crop(description: Description) -> Crops | None:
         raise ValueError(f"its images were cut by {crop['class']}, which jdml does not know")
     pairs = {name: tuple(crop[name]) for name in ("scale", "ratio")}
     return Crops(**{**crop, **pairs})
+
+
+def fit_variables(
+    model: Model,
+    arrays: Mapping[str, np.ndarray],
+    described: dict[str, Any],
+    path: Path,
+    preprocess: Preprocess,
+) -> dict[str, Any]:
+    """Return arrays in the structure of a model's variables, which must be theirs."""
+    template = _template(model, described, preprocess)
+    wanted = named_leaves(template)
+    there = {n: a for n, a in arrays.items() if not n.startswith("objective/")}
+    for name in sorted(wanted.keys() | there.keys()):
+        shapes = [list(x[name].shape) if name in x else "absent" for x in (there, wanted)]
+        if shapes[0] != shapes[1]:
+            raise ValueError(
+                f"model is not the run's: {name} is {shapes[0]} in {path} and {shapes[1]} in the model"
+            )
+    leaves = [jnp.asarray(arrays[name]) for name in wanted]
+    return jax.tree.unflatten(jax.tree.structure(template), leaves)
+
+
+def _template(model: Model, described: Description, preprocess: Preprocess) -> Description:
+    """Return the shapes of a model's variables."""
+
+    def init(inputs: Tree) -> Tree:
+        return model.init(jax.random.key(0), preprocess(inputs), train=False)
+
+    variables = jax.eval_shape(init, input_template(described["input"]))
+    return {"params": variables.get("params", {}), "batch_stats": variables.get("batch_stats", {})}
+
+
+def input_template(described: Any) -> Any:
+    """Return the shape and type of one row of inputs."""
+    if "parts" in described:
+        parts = described["parts"]
+        if isinstance(parts, dict):
+            return {name: input_template(value) for name, value in parts.items()}
+        return tuple(input_template(value) for value in parts)
+    dtype = jax.dtypes.canonicalize_dtype(described["dtype"])  # int64 tokens are int32 in JAX
+    return jax.ShapeDtypeStruct((1, *map(operator.index, described["shape"])), dtype)
 
 
 def _of_model(described: Model) -> Description:

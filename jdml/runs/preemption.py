@@ -4,7 +4,6 @@ import contextlib
 import ctypes
 import logging
 import signal
-import sys
 import threading
 from typing import Any
 
@@ -33,25 +32,6 @@ def disable_malloc_trim() -> None:
         c.mallopt(MMAP_MAX, 0)
         c.mallopt(TRIM_THRESHOLD, 2**31 - 1)
         c.mallopt(ARENA_MAX, 1)
-
-
-def most_memory() -> float | None:
-    """The most memory held so far, in MiB: of the first device where it tells, else of this process.
-
-    Example:
-        >>> held = most_memory()
-    """
-    import jax
-
-    device = jax.local_devices()[0].memory_stats() or {}
-    if "peak_bytes_in_use" in device:
-        return round(device["peak_bytes_in_use"] / 2**20, 1)
-    try:
-        import resource
-    except ModuleNotFoundError:  # not on Windows
-        return None
-    unit = 1 if sys.platform == "darwin" else 1024  # bytes there, KiB elsewhere
-    return round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 2**20, 1)
 
 
 class Preempted(SystemExit):

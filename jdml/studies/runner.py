@@ -22,7 +22,7 @@ from jdml._optional_imports import progress_bar
 from jdml._paths import check_local
 from jdml.distributed import PeerExitedError
 from jdml.ops import checks
-from jdml.runs.config_diff import differences
+from jdml.runs.identity import differences
 from jdml.runs.preemption import disable_malloc_trim
 from jdml.runs.results_store import as_read, read_results, save_result
 

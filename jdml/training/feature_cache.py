@@ -18,7 +18,7 @@ from jdml.distributed import Tree, any_process, is_main_process
 from jdml.models.embedding import embed, rows_at_once
 from jdml.models.feature_split import ELSE, Before, Cut, OnFeatures
 from jdml.models.tensors import replacing
-from jdml.runs.fingerprint import fingerprint
+from jdml.runs.identity import fingerprint
 from jdml.runs.model_metadata import input_spec
 from jdml.training.batch_source import DEVICE_BYTES, Feed, ImageFeed, Outcome, RowFeed
 from jdml.training.run_config import Embedder

@@ -10,7 +10,7 @@ from jdml.models.adapters import Model, unwrapped
 from jdml.models.lora import WithLora
 from jdml.ops import checks
 from jdml.runs.checkpoint import RunFolder
-from jdml.runs.fingerprint import data_fingerprint, fingerprint
+from jdml.runs.identity import data_fingerprint, fingerprint
 from jdml.runs.model_metadata import describe, trained_view, versions
 from jdml.training import validation
 from jdml.training.callbacks import Callbacks

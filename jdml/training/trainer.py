@@ -14,8 +14,7 @@ from jdml.distributed import Tree, broadcast_metrics, gather_to_host, is_main_pr
 from jdml.models.lora import as_saved
 from jdml.objectives.base import Metrics
 from jdml.runs.checkpoint import RunFolder
-from jdml.runs.log import Log
-from jdml.runs.run_files import MODEL
+from jdml.runs.run_files import MODEL, Log
 from jdml.training.batch_source import Feed
 from jdml.training.callbacks import Callbacks, StatefulCallback, Stop, replaced
 from jdml.training.ema import evaluation_params, has_evaluation_params

@@ -19,9 +19,8 @@ import jdml
 from jdml._optional_imports import MissingLibraryError
 from jdml.runs.checkpoint import RunFolder
 from jdml.runs.embedding_io import Embedded, read_embeddings, write_embeddings
-from jdml.runs.log import Log, cut
 from jdml.runs.model_metadata import describe
-from jdml.runs.run_files import read_model, write_json
+from jdml.runs.run_files import Log, cut, read_model, write_json
 
 
 def state(scale=1.0):

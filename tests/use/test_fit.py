@@ -13,7 +13,7 @@ import pytest
 
 import jdml
 from jdml import data, objectives, training
-from jdml.runs.fingerprint import fingerprint
+from jdml.runs.identity import fingerprint
 
 FEATURES = np.random.default_rng(0).normal(size=(24, 6)).astype(np.float32)
 LABELS = np.arange(24) % 4

@@ -1,8 +1,9 @@
-"""The identity of a run's parts: a digest of plain values, arrays, and the qualified names of functions."""
+"""The identity of a run: digests of its parts, and the fields in which two configurations differ."""
 
 import dataclasses
 import functools
 import hashlib
+import json
 import types
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -18,15 +19,19 @@ from jdml.data.protocols import TrainSet
 SAMPLE_BYTES = 1 << 26
 """Of a larger array, so many bytes count, evenly spaced."""
 PLAIN = (bool, int, float, complex, str, bytes, type(None))
+UNCOMPARED = ("started", "versions")
+"""What a run's folder records, and need not agree with to resume."""
+GROWING = ("fit.steps", "recipe.batch.steps")
+"""Numbers that may be larger when a run is resumed."""
 
 
 def fingerprint(*values: Any) -> str:
     """Return sixteen hexadecimal digits of values that are the same in every process.
 
     Implementation notes:
-        A function counts by its qualified name and the values that it closes over, an object by its class and, if it is
-        a dataclass or a tuple, its fields. What a function computes is not looked at: who changes the code of a loss
-        begins another run.
+        A function counts by its qualified name and the values that it closes over, an object by its class and
+        its fields (dataclasses, tuples) or its numbers and texts. Code is not compared: begin another run after you
+        change what a function of your own computes.
 
     Example:
         >>> import functools, jdml
@@ -96,7 +101,12 @@ def _parts(value: Any) -> tuple[str, Any]:
         return "wrapped", (value.__wrapped__,)
     if isinstance(value, np.dtype):
         return str(value), ()
-    return qualified_name(value), ()
+    if isinstance(value, type | types.ModuleType) or not hasattr(value, "__dict__"):
+        return qualified_name(value), ()
+    settings = {k: v for k, v in vars(value).items() if isinstance(v, int | float | str)}
+    # A flag may be of the mode, which a run sets.
+    public = {k: v for k, v in settings.items() if k[0] != "_" and not isinstance(v, bool)}
+    return qualified_name(value), [public]
 
 
 def _is_filled(cell: Any) -> bool:
@@ -117,3 +127,63 @@ def _array_digest(value: Any) -> str:
 
 def _digest(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
+
+
+def differences(old: Any, new: Any, prefix: str = "") -> list[str]:
+    """Say which fields of two JSON trees differ, by their dotted names.
+
+    Example:
+        >>> differences({"lr": 0.1, "fit": {"steps": 10}}, {"lr": 0.1, "fit": {"steps": 20}})
+        ['fit.steps: 10 there, 20 now']
+    """
+    if not (isinstance(old, dict) and isinstance(new, dict)):
+        same = old == new or (old != old and new != new)  # NaN is the setting that it is
+        return [] if same else [f"{prefix}: {json.dumps(old)} there, {json.dumps(new)} now"]
+    lines = []
+    for name in sorted(old.keys() | new.keys()):
+        path = f"{prefix}.{name}" if prefix else name
+        if name not in old:
+            lines.append(f"{path}: absent there, {json.dumps(new[name])} now")
+        elif name not in new:
+            lines.append(f"{path}: {json.dumps(old[name])} there, absent now")
+        else:
+            lines += differences(old[name], new[name], path)
+    return lines
+
+
+def config_differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
+    """Say in what two runs differ, of what they must agree in."""
+    one, other = (
+        {name: value for name, value in config.items() if name not in UNCOMPARED}
+        for config in (old, new)
+    )
+    return differences(one, other)
+
+
+def is_extension(line: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
+    """Tell whether a difference is a number of steps that grew."""
+    name = line.partition(":")[0]
+    if name not in GROWING:
+        return False
+    before, after = (_value_at(config, name) for config in (old, new))
+    return isinstance(before, int) and isinstance(after, int) and before < after
+
+
+def explain_mismatch(
+    changed: list[str], old: Mapping[str, Any], new: Mapping[str, Any], *, may_grow: bool
+) -> str:
+    """Say in what two runs differ, and what to write where the steps alone grew."""
+    parts = [line.partition(":")[0].removeprefix("fingerprint.") for line in changed]
+    shown = [
+        f"the {part} is another" if line.startswith("fingerprint.") else line
+        for part, line in zip(parts, changed, strict=True)
+    ]
+    only_steps = all(is_extension(line, old, new) for line in changed)
+    hint = ". To train it for more steps: RunConfig(allow_more_steps=True)"
+    return "; ".join(shown) + (hint if only_steps and may_grow else "")
+
+
+def _value_at(config: Any, path: str) -> Any:
+    for name in path.split("."):
+        config = config.get(name) if isinstance(config, Mapping) else None
+    return config
