@@ -10,7 +10,7 @@ from jdml._paths import check_file, expand_user
 from jdml.cli.embed import embed_source
 from jdml.data.source import check_data_dir, read_source
 from jdml.ops.checks import Rerank
-from jdml.runs.embedding_io import Embedded, read_embeddings
+from jdml.runs.embedding_io import EmbeddingTable, read_embeddings
 
 PICTURES = (".png", ".jpg", ".pdf", ".svg")
 
@@ -103,7 +103,7 @@ class Search:
         if self.json is not None:
             check_file("--json", self.json, (".json",))
 
-    def _limit(self, gallery: Embedded) -> float:
+    def _limit(self, gallery: EmbeddingTable) -> float:
         """Return the distance beyond which nothing is found."""
         from jdml.metrics import rejection_threshold
 
@@ -122,7 +122,7 @@ class Search:
             )
         return limit
 
-    def _gallery(self, trained: Any) -> Embedded:
+    def _gallery(self, trained: Any) -> EmbeddingTable:
         """What is searched."""
         assert self.gallery is not None
         path = expand_user(self.gallery)
@@ -136,7 +136,7 @@ class Search:
         return embed_source(trained, source, skip=True, progress=not self.quiet)[0]
 
 
-def _of_file(path: Path, trained: Any, *, drawn: bool) -> Embedded:
+def _of_file(path: Path, trained: Any, *, drawn: bool) -> EmbeddingTable:
     """Return a gallery that was embedded before, by this model."""
     gallery = read_embeddings(path)
     if gallery.model and gallery.model != trained.identity:

@@ -1,9 +1,10 @@
-"""Whole, atomic checkpoints of everything that a run needs to go on, and the folder that they lie in."""
+"""Whole, atomic checkpoints of everything that a run needs to resume, and the folder that holds them."""
 
 import contextlib
 import json
 import os
 import re
+import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,7 @@ from jdml.runs.run_files import (
     LOG,
     METRICS,
     MODEL,
-    SHORTER,
+    PREVIOUS_METRICS,
     first_line,
     read_description,
     read_json,
@@ -40,7 +41,7 @@ from jdml.runs.run_files import (
 LOCK = ".lock"
 """The file that a process holds while it writes into a run's folder."""
 SYSTEM = re.compile(r"(?:os_error_code='|OS error )(\d+)")
-"""How Orbax's storage tells what the system has refused."""
+"""Extracts errno from error messages of Orbax's storage."""
 
 
 class RunFolder:
@@ -110,27 +111,27 @@ class RunFolder:
 
     @contextlib.contextmanager
     def _system_errors(self) -> Iterator[None]:
-        """What the system refuses is said in its words, not in those of Orbax's storage."""
+        """Raise what the system refuses as an OSError in the system's words."""
         with naming(self._checkpoints):
             try:
                 yield
             except Exception as error:  # of several kinds, with the system's number in its text
-                found = SYSTEM.search(str(error))
-                if isinstance(error, OSError) or found is None:
+                number = SYSTEM.search(str(error))
+                if isinstance(error, OSError) or number is None:
                     raise
-                raise OSError(int(found[1]), os.strerror(int(found[1]))) from error
+                raise OSError(int(number[1]), os.strerror(int(number[1]))) from error
 
     @property
     def begun(self) -> bool:
-        """Whether there is a checkpoint to go on from."""
+        """Whether there is a checkpoint to resume from."""
         return self._latest is not None
 
     def accept(self) -> None:
-        """Write the configuration of a run with more steps than the folder's, once it is known that it can go on."""
+        """Write the configuration of a run with more steps than the folder's, once it is known that it can resume."""
         if self._more_steps is not None and is_main_process():
             metrics = self.path / METRICS
             if metrics.exists():  # what the shorter run scored is not what this one does
-                metrics.replace(self.path / SHORTER)
+                metrics.replace(self.path / PREVIOUS_METRICS)
             write_json(self.path / CONFIG, self._more_steps)
         self._more_steps = None
 
@@ -153,7 +154,7 @@ class RunFolder:
         except Exception as error:
             raise ValueError(
                 f"checkpoint {path} is damaged ({type(error).__name__}: {first_line(error)}); "
-                "remove it to go on from the one before, or choose another folder"
+                "remove it to resume from the one before, or choose another folder"
             ) from error
         shown, more = "; ".join(differing[:3]), len(differing) - 3
         rest = f"; and {more} more" if more > 0 else ""
@@ -165,7 +166,7 @@ class RunFolder:
         return self._manager.restore(self._latest, args=args.Composite(**items))
 
     def has_model(self, step: int) -> bool:
-        """Whether ``model.safetensors`` holds the parameters of a step."""
+        """Tell whether ``model.safetensors`` holds the parameters of a step."""
         file = self.path / MODEL
         if self._written is None and file.is_file():
             self._written = read_description(file).get("step")
@@ -181,7 +182,7 @@ class RunFolder:
         self._written = step
 
     def has_metrics(self, step: int) -> bool:
-        """Whether ``metrics.json`` tells what the parameters of a step scored."""
+        """Tell whether ``metrics.json`` holds what the parameters of a step scored."""
         file = self.path / METRICS
         return file.is_file() and read_json(file, dict).get("step") == step
 
@@ -242,7 +243,7 @@ class RunFolder:
             )
 
     def _has_results(self) -> bool:
-        """Whether anything is kept of a run but its configuration: nothing is of one refused in its first step."""
+        """Tell whether there is more of a run than its configuration, as there is after its first step."""
         log = self.path / LOG
         return any(self._checkpoints.glob("*")) or (log.exists() and log.stat().st_size > 0)
 
@@ -253,7 +254,7 @@ class RunFolder:
             steps = sorted(steps_in(self._checkpoints))
             removed = [self._checkpoints / str(step) for step in steps[:-keep]]
             for leftover in (*self._checkpoints.glob("*.orbax-checkpoint-tmp*"), *removed):
-                _remove(leftover)
+                shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()
         wait_for_all("the run's folder")
         options = ocp.CheckpointManagerOptions(
             max_to_keep=keep, enable_async_checkpointing=self._asynchronous
@@ -262,9 +263,9 @@ class RunFolder:
 
 
 def _description(config: Mapping[str, Any]) -> dict[str, Any]:
-    """What of a run's configuration its model file says."""
-    told = {name: config[name] for name in ("embedding", "versions") if name in config}
-    return {**told, RUN: told_of_run(config)}
+    """Return the part of a run's configuration that its model file holds."""
+    parts = {name: config[name] for name in ("embedding", "versions") if name in config}
+    return {**parts, RUN: told_of_run(config)}
 
 
 def _as_json(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -298,9 +299,3 @@ def _arrays(tree: Tree) -> dict[str, str]:
     """Describe every array by its path: ``{"['params']['proxies']": "float32[2, 1, 3]"}``."""
     leaves = jax.tree_util.tree_leaves_with_path(_pack(tree))
     return {jax.tree_util.keystr(path): f"{x.dtype}{list(x.shape)}" for path, x in leaves}
-
-
-def _remove(folder: Path) -> None:
-    import shutil
-
-    shutil.rmtree(folder) if folder.is_dir() else folder.unlink()

@@ -161,7 +161,7 @@ class Trained:
 
     @contextlib.contextmanager
     def _fitting(self) -> Iterator[None]:
-        """Refuse parameters that are not the model's: a network that is told in words takes them as they are."""
+        """Refuse parameters that are not the model's: a described network takes them as they are."""
         try:
             yield
         except FlaxError as error:
@@ -171,7 +171,7 @@ class Trained:
             ) from error
 
     def images_of(self, source: Any) -> Any:
-        """Give what the model is given of a source: an array, or files that are cut as the run cuts them."""
+        """Return the model's inputs of a source: an array, or files that are cut as the run cuts them."""
         if isinstance(source, Dataset):
             source = source.images
         if isinstance(source, ImageFiles):
@@ -299,7 +299,7 @@ def load(
 
 
 def _read(path: Path, which: str) -> tuple[dict[str, Any], dict[str, np.ndarray], dict[str, Any]]:
-    """Configuration, arrays by name, and what is said of them."""
+    """Return the configuration, arrays by name, and their description."""
     if path.is_file():
         arrays, description = read_model(path)
         embedding = {"embedding": description.get("embedding")}
@@ -332,27 +332,27 @@ def _read(path: Path, which: str) -> tuple[dict[str, Any], dict[str, np.ndarray]
 
 
 def _nested(arrays: Mapping[str, np.ndarray]) -> dict[str, Any]:
-    """Arrays by paths, as nested dictionaries."""
+    """Return arrays by paths as nested dictionaries."""
     from flax.traverse_util import unflatten_dict
 
     return unflatten_dict({name: jnp.asarray(value) for name, value in arrays.items()}, sep="/")
 
 
-def _paths(given: Sequence[str | Path]) -> list[Any]:
-    """The image files that paths stand for, as every command reads them."""
+def _paths(sources: Sequence[str | Path]) -> list[Any]:
+    """Return the image files that paths stand for, as every command reads them."""
     files: list[Any] = []
-    for address in given:
+    for address in sources:
         check_local("source", address)
-    for path in (expand_user(path) for path in given):
-        found = read_path(path)
-        for note in found.notes:
+    for path in (expand_user(path) for path in sources):
+        content = read_path(path)
+        for note in content.notes:
             _log.warning("%s: %s", path, note)
-        files += found.files
+        files += content.files
     return files
 
 
 def _cut(images: np.ndarray, crop: Crops) -> np.ndarray:
-    """Photographs in memory, cut as those of files."""
+    """Cut photographs in memory as those of files."""
     require_package("PIL", "cutting images")
     from PIL import Image
 

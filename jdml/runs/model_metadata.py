@@ -1,4 +1,4 @@
-"""What a run's embeddings are made of, in words that another process can read: network, crop, preprocessing, labels."""
+"""Description of a run's embeddings that another process can read: network, crop, preprocessing, labels."""
 
 import dataclasses
 import importlib.metadata
@@ -178,7 +178,7 @@ def _of_model(described: Model) -> Description:
 
 
 def _distance(model: Any, settings: Mapping[str, Any]) -> tuple[int, int]:
-    """How many of a name's attributes a network has not; where that are some, the more of the others the nearer."""
+    """Return a sort key: the number of attributes that differ, then minus those that agree."""
     same = sum(getattr(model, k) == v for k, v in settings.items())
     other = len(settings) - same
     return other, -same if other else 0
@@ -188,7 +188,7 @@ _unknown = object()
 
 
 def _plain(value: Any, name: str) -> Any:
-    """A network's attribute as JSON has it."""
+    """Return a network's attribute as JSON has it."""
     if name == "dtype":
         return jnp.dtype(value).name
     if isinstance(value, tuple | list):

@@ -1,4 +1,4 @@
-"""What a training process has of its system: memory that it keeps, and word (SIGTERM, Ctrl-C) that it is to end."""
+"""The memory that a training process keeps, and the signals (SIGTERM, Ctrl-C) that end it."""
 
 import contextlib
 import ctypes
@@ -35,7 +35,7 @@ def disable_malloc_trim() -> None:
 
 
 class Preempted(SystemExit):
-    """A run was asked to end (SIGTERM) and has saved where it was: the same call goes on from there.
+    """A run was asked to end (SIGTERM) and has saved where it was: the same call resumes from there.
 
     Args:
         step: of the checkpoint.
@@ -47,23 +47,23 @@ class Preempted(SystemExit):
 
     def __str__(self) -> str:
         return (
-            f"asked to end (SIGTERM); saved at step {self.step}, the same call goes on from there"
+            f"asked to end (SIGTERM); saved at step {self.step}, the same call resumes from there"
         )
 
 
 class Interrupted(KeyboardInterrupt):
-    """A run was interrupted (Ctrl-C) and has saved where it was: the same call goes on from there."""
+    """A run was interrupted (Ctrl-C) and has saved where it was: the same call resumes from there."""
 
     def __init__(self, step: int) -> None:
         super().__init__(step)
         self.step = step
 
     def __str__(self) -> str:
-        return f"interrupted (Ctrl-C); saved at step {self.step}, the same call goes on from there"
+        return f"interrupted (Ctrl-C); saved at step {self.step}, the same call resumes from there"
 
 
 class Termination:
-    """Within it, SIGTERM and the first Ctrl-C are noted and end nothing; a second Ctrl-C ends at once.
+    """Note SIGTERM and the first Ctrl-C without ending; a second Ctrl-C ends at once.
 
     Several processes agree, by JAX's preemption service, on a step at which all of them save: one that is asked to end
     takes the others along.
@@ -96,11 +96,11 @@ class Termination:
         self._asked = number
 
     def end(self, step: int) -> BaseException:
-        """What ends the run, saved at this step."""
+        """Return what ends the run, saved at this step."""
         return Interrupted(step) if self._asked == signal.SIGINT else Preempted(step)
 
     def asked(self, step: int) -> bool:
-        """Whether to save after this step and end; every process asks after every step."""
+        """Tell whether to save after this step and end; every process asks after every step."""
         if not self._watched or jax.process_count() == 1:
             return self._asked is not None
         from jax.experimental import multihost_utils

@@ -13,7 +13,7 @@ from jdml.models.tensors import write_text
 
 
 def read_results(path: str | Path) -> dict[str, dict[str, Any]]:
-    """Read the results that a study has kept: also those of its other parts, which were run before.
+    """Read all results in a study's file, by name.
 
     Example:
         >>> import tempfile
@@ -46,12 +46,12 @@ def write_results(path: str | Path, results: Mapping[str, Mapping[str, Any]]) ->
 
 
 def as_read(value: Any) -> Any:
-    """What is read from a file that this is written to: lists in the place of tuples, Python's numbers."""
+    """Return a value as it is read from a file: lists for tuples, Python's numbers."""
     return json.loads(json.dumps(value, default=_plain))
 
 
 def _plain(value: Any) -> Any:
-    """A number of an array's library as Python's."""
+    """Return a number of an array library as Python's."""
     if np.ndim(value) == 0 and hasattr(value, "item"):
         return value.item()
     raise TypeError(

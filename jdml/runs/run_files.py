@@ -23,14 +23,14 @@ LOG = "log.jsonl"
 MODEL = "model.safetensors"
 METRICS = "metrics.json"
 RESOURCES = "resources.json"
-SHORTER = "metrics_before.json"
-"""What a run had scored before it was made longer."""
+PREVIOUS_METRICS = "metrics_before.json"
+"""The scores of a run before it was given more steps."""
 DESCRIPTION = "jdml"
 """The key of a model file's metadata under which its description stands, as JSON."""
 
 
 def is_of_benchmark(config: Mapping[str, Any]) -> bool:
-    """Whether ``jdml benchmark`` began a run, by its configuration."""
+    """Tell by its configuration whether ``jdml benchmark`` began a run."""
     return str(config.get("started", {}).get("command")).startswith("jdml benchmark")
 
 
@@ -95,8 +95,8 @@ def read_checkpoint(run: Path) -> dict[str, Any] | None:
         with ocp.PyTreeCheckpointer() as checkpointer:
             state = path.absolute() / "state"
             # As NumPy arrays, wherever they lay: the devices of the run need not be here.
-            there = ocp.PyTreeCheckpointHandler().metadata(state).tree
-            as_numpy = jax.tree.map(lambda _: ocp.RestoreArgs(restore_type=np.ndarray), there)
+            saved = ocp.PyTreeCheckpointHandler().metadata(state).tree
+            as_numpy = jax.tree.map(lambda _: ocp.RestoreArgs(restore_type=np.ndarray), saved)
             tree = checkpointer.restore(state, restore_args=as_numpy)
             progress = json.loads((path / "progress" / "metadata").read_text(encoding="utf-8"))
     except Exception as error:  # of Orbax and its storage, of many kinds
@@ -125,12 +125,12 @@ def _key(part: Any) -> Any:
 
 
 def steps_in(checkpoints: Path) -> list[int]:
-    """The steps of which there are checkpoints, whole or partly removed."""
+    """List the steps of which there are checkpoints, whole or partly removed."""
     return [int(path.name) for path in checkpoints.glob("*") if path.name.isdigit()]
 
 
 def first_line(error: Exception) -> str:
-    """The first line of what an error says, of a message of pages."""
+    """Return the first line of an error's message, which may have pages."""
     lines = str(error).strip().splitlines()
     return lines[0][:300] if lines else ""
 
@@ -145,7 +145,7 @@ class Log:
         if folder is None:
             return
         path = folder / LOG
-        cut(path, after_step)
+        truncate_log(path, after_step)
         self._before = _seconds(path)
         self._file = path.open("a", encoding="utf-8")
 
@@ -165,32 +165,34 @@ class Log:
             self._file.flush()
 
     def close(self) -> None:
-        """Close the file, and say what the run has needed so far: ``resources.json``."""
+        """Close the file, and write what the run has needed so far: ``resources.json``."""
         if self._file is not None:
-            with contextlib.suppress(OSError, ValueError):  # a full disk is told by what needs it
+            with contextlib.suppress(
+                OSError, ValueError
+            ):  # a full disk is reported by what needs it
                 self._file.close()
                 _write_resources(Path(self._file.name).parent / RESOURCES)
 
 
 def _write_resources(path: Path) -> None:
-    """The most memory that any process of the run has held."""
+    """Write the most memory that any process of the run has held."""
     before = read_json(path, dict).get("memory_mib") if path.is_file() else None
-    known = [held for held in (before, peak_memory()) if isinstance(held, int | float)]
+    known = [mib for mib in (before, peak_memory()) if isinstance(mib, int | float)]
     write_json(path, {"memory_mib": max(known, default=None)})
 
 
-def cut(path: Path, after_step: int) -> None:
+def truncate_log(path: Path, after_step: int) -> None:
     """Remove, atomically, the lines whose ``step`` is after ``after_step`` or that do not parse; end the last one."""
     if not path.exists():
         return
     text = path.read_text(encoding="utf-8", errors="replace")
-    kept = "".join(line + "\n" for line in text.splitlines() if _step(line) <= after_step)
-    if kept != text:
-        write_text(path, kept)
+    lines = "".join(line + "\n" for line in text.splitlines() if _step(line) <= after_step)
+    if lines != text:
+        write_text(path, lines)
 
 
 def _seconds(path: Path) -> float:
-    """The seconds of the last line; 0 where there is none."""
+    """Return the seconds of the last line; 0 if there is none."""
     lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
     seconds = json.loads(lines[-1]).get("seconds") if lines else 0.0
     return float(seconds) if isinstance(seconds, int | float) else 0.0

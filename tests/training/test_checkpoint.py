@@ -18,9 +18,9 @@ import pytest
 import jdml
 from jdml._optional_imports import MissingLibraryError
 from jdml.runs.checkpoint import RunFolder
-from jdml.runs.embedding_io import Embedded, read_embeddings, write_embeddings
+from jdml.runs.embedding_io import EmbeddingTable, read_embeddings, write_embeddings
 from jdml.runs.model_metadata import describe
-from jdml.runs.run_files import Log, cut, read_model, write_json
+from jdml.runs.run_files import Log, read_model, truncate_log, write_json
 
 
 def state(scale=1.0):
@@ -227,13 +227,13 @@ def test_full_disk_within_a_checkpoint_is_named(tmp_path, monkeypatch):
 
 def test_lines_after_a_step_are_removed(tmp_path):
     path = tmp_path / "log.jsonl"
-    cut(path, 3)
+    truncate_log(path, 3)
     assert not path.exists()
     path.write_text('{"step": 1}\n{"step": 4}\n[]\n{"step": 3}\n{"st')
-    cut(path, 3)
+    truncate_log(path, 3)
     assert path.read_text() == '{"step": 1}\n{"step": 3}\n'
     path.write_text('{"step": 1}\n{"step": 3}')  # the next record must start a line
-    cut(path, 3)
+    truncate_log(path, 3)
     assert path.read_text() == '{"step": 1}\n{"step": 3}\n'
 
 
@@ -253,12 +253,12 @@ X = np.eye(3, 2, dtype=np.float32)
 
 
 def test_embeddings_round_trip(tmp_path):
-    written = Embedded(X, np.array(["a", "b", "b"]), np.array(list("xyz")), "a model")
+    written = EmbeddingTable(X, np.array(["a", "b", "b"]), np.array(list("xyz")), "a model")
     write_embeddings(tmp_path / "e.npz", written)
     read = read_embeddings(tmp_path / "e.npz")
     assert [column.tolist() for column in read[:3]] == [c.tolist() for c in written[:3]]
     assert read.model == "a model"
-    write_embeddings(tmp_path / "bare.npz", Embedded(X))
+    write_embeddings(tmp_path / "bare.npz", EmbeddingTable(X))
     assert read_embeddings(tmp_path / "bare.npz")[1:] == (None, None, "")
     write_embeddings(tmp_path / "e.npy", written)
     np.testing.assert_array_equal(np.load(tmp_path / "e.npy"), X)
@@ -285,7 +285,7 @@ def test_wrong_columns_are_refused(tmp_path, name, values):
 
 def test_unknown_suffix_and_missing_pyarrow_are_refused(tmp_path, monkeypatch):
     with pytest.raises(ValueError, match=r"^path\b.*e\.csv"):
-        write_embeddings(tmp_path / "e.csv", Embedded(X))
+        write_embeddings(tmp_path / "e.csv", EmbeddingTable(X))
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(MissingLibraryError, match=r"\bpyarrow\b"):
-        write_embeddings(tmp_path / "e.parquet", Embedded(X))
+        write_embeddings(tmp_path / "e.parquet", EmbeddingTable(X))
