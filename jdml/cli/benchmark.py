@@ -26,7 +26,7 @@ from jdml.cli.provenance import data_checksum, started
 from jdml.cli.terminal import print_table
 from jdml.cli.training_data import load_split
 from jdml.data import ImageBatches, corrupt_labels
-from jdml.data.checking import unlike_published
+from jdml.data.integrity import unlike_published
 from jdml.distributed import is_main_process
 from jdml.ops.checks import at_least
 from jdml.recipes import RECIPES, CCPConfig, Recipe, recipe

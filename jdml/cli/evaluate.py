@@ -116,7 +116,7 @@ class Evaluate:
 
     def _grouped(self, arrays: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return the arrays, with a column of a table where one was named."""
-        from jdml.data.table import read_column
+        from jdml.data.csv_list import read_column
 
         table, _, column = (self.ignore_same or "").rpartition(":")
         if not table:

@@ -8,7 +8,7 @@ import numpy as np
 
 from jdml._paths import check_file, expand_user
 from jdml.cli.embed import embed_source
-from jdml.data.source import check_data_dir, read_source
+from jdml.data.image_source import check_data_dir, read_source
 from jdml.ops.checks import Rerank
 from jdml.runs.embedding_io import EmbeddingTable, read_embeddings
 
@@ -153,8 +153,8 @@ def _of_file(path: Path, trained: Any, *, drawn: bool) -> EmbeddingTable:
 def _queries(names: tuple[str, ...]) -> list[str]:
     """Return the images that queries stand for."""
     from jdml.data.folder import image_named
+    from jdml.data.image_source import name_of
     from jdml.data.loading import read_path
-    from jdml.data.source import name_of
 
     files: list[str] = []
     for path in (expand_user(name) for name in names):

@@ -8,10 +8,10 @@ import numpy as np
 
 from jdml import data, registry
 from jdml.cli.options.groups import DataOptions
-from jdml.data.checking import alone
+from jdml.data.image_discovery import counted
+from jdml.data.integrity import alone
 from jdml.data.loading import read_listing
 from jdml.data.splits import read_names
-from jdml.data.walk import counted
 
 Scored = tuple[data.Dataset, data.Dataset | None]
 

@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from jdml.data.lists import Listing, data_folder, find_folder, image_path, some, zero_shot
-from jdml.data.prepared import prepared, read_prepared
+from jdml.data.listing import Listing, data_folder, find_folder, image_path, some, zero_shot
+from jdml.data.tfds import prepared, read_prepared
 
 ANNOTATIONS = "cars_annos.mat"
 LAST_TRAINING_CLASS = 98

@@ -12,12 +12,12 @@ from pathlib import Path
 from jdml._import_path import call_user_object, import_user_object, is_pointer
 from jdml._paths import expand_user
 from jdml.data.columns import Images, read_columns, row_named, tables_in
+from jdml.data.csv_list import ENDINGS, read_table
+from jdml.data.image_discovery import counted, image_files, images_in, kinds, subfolders, suffixes
 from jdml.data.images import Readable
 from jdml.data.labelled import PARTS, Labelled, as_listing, in_one_form
-from jdml.data.lists import Listing, data_folder, first
+from jdml.data.listing import Listing, data_folder, first
 from jdml.data.rows import images_of
-from jdml.data.table import ENDINGS, read_table
-from jdml.data.walk import counted, image_files, images_in, kinds, subfolders, suffixes
 
 FILLERS = ("box", "bounding", "data", "folder", "image", "images", "img", "imgs", "seg", "set")
 """Words beside a part's name: ``training_set``, ``test2017``."""

@@ -12,7 +12,7 @@ from urllib.request import getproxies
 
 from jdml._optional_imports import EXTRAS, MissingLibraryError, require_package
 from jdml._paths import check_local
-from jdml.data.prepared import prepared
+from jdml.data.tfds import prepared
 from jdml.registry import DATASETS, tfds_sets
 
 PORTS = {"ftp": 21, "http": 80, "https": 443}

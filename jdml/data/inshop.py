@@ -4,7 +4,15 @@ from pathlib import Path
 
 import numpy as np
 
-from jdml.data.lists import Listing, data_folder, find_folder, image_path, integer, read_lines, some
+from jdml.data.listing import (
+    Listing,
+    data_folder,
+    find_folder,
+    image_path,
+    integer,
+    read_lines,
+    some,
+)
 
 PARTITION = "list_eval_partition.txt"
 PLACES = ("Eval", "Anno", "In-shop Clothes Retrieval Benchmark/Eval")

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from jdml.data.image_discovery import RealFiles, counted, unread, unread_kinds
 from jdml.data.images import Readable
-from jdml.data.lists import Listing, first, zero_shot
-from jdml.data.walk import RealFiles, counted, unread, unread_kinds
+from jdml.data.listing import Listing, first, zero_shot
 
 PARTS = {
     "train": "train",

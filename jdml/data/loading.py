@@ -9,12 +9,12 @@ from typing import Any, NamedTuple
 from jdml._import_path import is_pointer
 from jdml._paths import check_local, expand_user
 from jdml.data.columns import TABLES, row_named
+from jdml.data.csv_list import ENDINGS
 from jdml.data.dataset import Dataset
 from jdml.data.folder import read_folder, tables_of
 from jdml.data.getting import folder_of
-from jdml.data.lists import Listing
-from jdml.data.table import ENDINGS
-from jdml.data.walk import image_files, unread_kinds
+from jdml.data.image_discovery import image_files, unread_kinds
+from jdml.data.listing import Listing
 from jdml.registry import DATASETS, file_sets
 from jdml.registry.datasets import table
 

@@ -11,8 +11,8 @@ import numpy as np
 
 from jdml.data.dataset import Dataset
 from jdml.data.digits import check_split, digit_dataset
-from jdml.data.lists import data_folder
-from jdml.data.prepared import open_prepared, prepared, rows_of
+from jdml.data.listing import data_folder
+from jdml.data.tfds import open_prepared, prepared, rows_of
 
 SPLITS = ("train", "test", "all")
 _PREFIXES = {"train": "train", "test": "t10k"}

@@ -13,8 +13,8 @@ import numpy as np
 from jdml._optional_imports import require_package
 from jdml.data.dataset import Dataset
 from jdml.data.digits import check_split
-from jdml.data.lists import data_folder
-from jdml.data.prepared import prepared, read_prepared
+from jdml.data.listing import data_folder
+from jdml.data.tfds import prepared, read_prepared
 
 SPLITS = ("train", "test", "all")
 _SOURCES = {"train": "images_background", "test": "images_evaluation"}

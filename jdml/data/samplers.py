@@ -14,8 +14,8 @@ from typing import Any, Literal
 
 import numpy as np
 
+from jdml.data.class_batches import Classes, classes_of, draw_epoch
 from jdml.data.dataset import as_labels
-from jdml.data.seats import Classes, classes_of, draw_epoch
 from jdml.ops import checks
 
 LONG = 0.05

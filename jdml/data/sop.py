@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
-from jdml.data.lists import (
+from jdml.data.listing import (
     Listing,
     data_folder,
     find_folder,
@@ -14,7 +14,7 @@ from jdml.data.lists import (
     some,
     zero_shot,
 )
-from jdml.data.prepared import prepared, read_prepared
+from jdml.data.tfds import prepared, read_prepared
 
 LISTS = {"train": "Ebay_train.txt", "test": "Ebay_test.txt"}
 FIELDS = ("image_id", "class_id", "super_class_id", "path")

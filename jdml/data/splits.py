@@ -9,7 +9,7 @@ import numpy as np
 
 from jdml.data.dataset import as_labels
 from jdml.data.labelled import in_one_form
-from jdml.data.lists import Listing, first, zero_shot
+from jdml.data.listing import Listing, first, zero_shot
 
 Rule = Literal["classes", "images", "none"]
 SHARES = {"classes": 0.5, "images": 0.2}

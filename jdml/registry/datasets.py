@@ -95,7 +95,7 @@ DATASETS: dict[str, DataSet] = _records(
     DataSet(
         "cub",
         "files",
-        "jdml.data.cub:read_cub",
+        "jdml.data.retrieval_sets:read_cub",
         "CUB_200_2011",
         ("class",),
         published={"train": Count(100, 5864), "test": Count(100, 5924)},

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jdml.data.folder import image_named
-from jdml.data.walk import RealFiles, same_content
+from jdml.data.image_discovery import RealFiles, same_content
 from jdml.metrics import nearest
 from jdml.metrics.reranking import look_again
 from jdml.ops.checks import Rerank

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 
 from jdml._optional_imports import require_package
 from jdml._paths import check_disk_space, check_local
-from jdml.data.source import RUN, told_of_run
+from jdml.data.image_source import RUN, told_of_run
 from jdml.distributed import Tree, broadcast_metrics, is_main_process, wait_for_all
 from jdml.models.tensors import naming
 from jdml.runs.identity import (

@@ -17,8 +17,8 @@ from jdml._optional_imports import progress_bar, require_package
 from jdml._paths import check_local, expand_user, wrap_read_errors
 from jdml.data import BadImageError, Crops, Dataset, ImageFiles
 from jdml.data.dataset import as_host, check_channels
+from jdml.data.image_source import RUN, UNTOLD
 from jdml.data.loading import read_path
-from jdml.data.source import RUN, UNTOLD
 from jdml.distributed import Tree
 from jdml.losses.comparison import Normalize
 from jdml.models.adapters import AnyModel, Model, as_model

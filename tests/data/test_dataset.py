@@ -9,13 +9,13 @@ import pytest
 
 from jdml.data import Dataset, check, corrupt_labels, load, mlrc_folds, parity_labels, train_on
 from jdml.data.arrays import read_arrays
-from jdml.data.checking import unlike_published
+from jdml.data.csv_list import read_column
 from jdml.data.duplicates import Place, by_embedding
 from jdml.data.folder import read_folder
+from jdml.data.image_source import read_source
+from jdml.data.integrity import unlike_published
 from jdml.data.loading import read_path
-from jdml.data.source import read_source
 from jdml.data.splits import read_names
-from jdml.data.table import read_column
 
 
 def dataset() -> Dataset:

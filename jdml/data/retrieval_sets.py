@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
-from jdml.data.lists import (
+from jdml.data.listing import (
     Listing,
     data_folder,
     find_folder,
@@ -15,7 +15,7 @@ from jdml.data.lists import (
     some,
     zero_shot,
 )
-from jdml.data.prepared import prepared, read_prepared
+from jdml.data.tfds import prepared, read_prepared
 
 LISTS = ("images.txt", "image_class_labels.txt", "classes.txt")
 LAST_TRAINING_CLASS = 100

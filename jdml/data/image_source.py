@@ -12,7 +12,7 @@ from jdml.data.columns import row_named
 from jdml.data.dataset import Dataset
 from jdml.data.digits import NoSuchPartError
 from jdml.data.images import ImageFiles, Row
-from jdml.data.lists import Listing
+from jdml.data.listing import Listing
 from jdml.data.loading import IMAGE_FILES, load, read_listing, read_path
 from jdml.data.splits import SHARES, resplit, train_on
 from jdml.ops.checks import did_you_mean

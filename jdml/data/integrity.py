@@ -10,11 +10,11 @@ import numpy as np
 from jdml._optional_imports import MissingLibraryError, require_package
 from jdml.data.dataset import Dataset
 from jdml.data.duplicates import Alike, Place, by_embedding, by_hash, perceptual_hash
+from jdml.data.image_discovery import copies, counted
 from jdml.data.images import BadImageError, ImageFiles
-from jdml.data.lists import Listing, first, missing
+from jdml.data.listing import Listing, first, missing
 from jdml.data.loading import IMAGE_FILES, load, read_listing
 from jdml.data.rows import images_of
-from jdml.data.walk import copies, counted
 from jdml.registry import DATASETS, Count
 
 Embed = Callable[[Dataset], np.ndarray]

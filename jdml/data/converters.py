@@ -11,6 +11,7 @@ import numpy as np
 from jdml._paths import expand_user
 from jdml.data.columns import Classes, Images, read_columns, tables_in
 from jdml.data.dataset import Dataset, as_labels
+from jdml.data.image_discovery import RealFiles
 from jdml.data.images import ImageFiles, Readable, Row, decode, is_grey, named_if_bad
 from jdml.data.labelled import in_one_form, numbered
 from jdml.data.rows import (
@@ -26,7 +27,6 @@ from jdml.data.rows import (
 )
 from jdml.data.tables import HELD
 from jdml.data.transforms import Crops
-from jdml.data.walk import RealFiles
 from jdml.registry.networks import SMALL_IMAGES
 
 

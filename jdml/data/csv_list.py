@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from jdml.data.labelled import PARTS, Labelled, as_listing, in_one_form
-from jdml.data.lists import Listing
+from jdml.data.listing import Listing
 
 COLUMNS = ("file", "label", "split")
 SEPARATORS = ",;\t"
