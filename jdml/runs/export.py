@@ -60,31 +60,31 @@ def export_file(trained: Trained, out: str | Path) -> tuple[Path, ...]:
     """Write what was trained, atomically."""
     check_local("out", out)
     out = Path(out)
-    told = {
+    description = {
         "embedding": dict(trained.description),
         RUN: told_of_run(trained.config),
         "step": trained.step,
         "metrics": dict(trained.metrics),
     }
-    told = json.loads(json.dumps(told))
+    description = json.loads(json.dumps(description))
     if out.suffix == ".safetensors":
         variables = {
             "params": trained.params,
             "batch_stats": trained.batch_stats,
             "objective": trained.objective_params,
         }
-        write_model(out, variables, told)
+        write_model(out, variables, description)
         return (out,)
     if out.suffix != ".stablehlo":
         raise ValueError(f"out must end in .safetensors or .stablehlo, got {out}")
     content = export_stablehlo(trained)
     beside = out.with_name(out.name + ".json")
     written = {"jax": jax.__version__, "date": datetime.now(UTC).date().isoformat()}
-    # Both are whole on the disk before either takes its place, and no program lies beside what tells of another.
-    with replacing(beside) as description:
-        description.write(json_text({**told, "written": written}).encode())
-        description.flush()
-        os.fsync(description.fileno())
+    # Both are whole on the disk before either takes its place, and no program lies next to another's description.
+    with replacing(beside) as metadata:
+        metadata.write(json_text({**description, "written": written}).encode())
+        metadata.flush()
+        os.fsync(metadata.fileno())
         with replacing(out, before=lambda: beside.unlink(missing_ok=True)) as program:
             program.write(content)
     return out, beside

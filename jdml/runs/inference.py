@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax.errors import FlaxError
+from flax.traverse_util import unflatten_dict
 
 from jdml._optional_imports import progress_bar, require_package
 from jdml._paths import check_local, expand_user, wrap_read_errors
@@ -217,7 +218,10 @@ class Trained:
         if self.crop is None or images.dtype != np.uint8 or images.shape[3] != 3:
             cut = "" if self.crop is None else ", or uint8 images [N, H, W, 3] of any size"
             raise ValueError(f"images must have shape {expected}{cut}, got {list(images.shape)}")
-        return _cut(images, self.crop)
+        require_package("PIL", "cutting images")
+        from PIL import Image
+
+        return np.stack([self.crop(Image.fromarray(image)) for image in images])
 
 
 def load(
@@ -264,35 +268,36 @@ def load(
         raise FileNotFoundError(f"run must be the folder of a run, {path} does not exist")
     with wrap_read_errors(path):
         config, arrays, description = _read(path, which)
-        told = description.get("embedding")
-        if told is None:
+        described = description.get("embedding")
+        if described is None:
             raise ValueError(
                 f"{path} does not say what its images and network were (embedding in {CONFIG}): train again"
             )
-        in_words = model is None and "factory" not in told
-        module: Any = build_model(told) if in_words else model
-        preprocess = preprocess or build_preprocess(told)
-        input_template(told["input"])
-        variables, metrics = _nested(arrays), path / METRICS
+        in_words = model is None and "factory" not in described
+        module: Any = build_model(described) if in_words else model
+        preprocess = preprocess or build_preprocess(described)
+        input_template(described["input"])
+        variables = unflatten_dict(jax.tree.map(jnp.asarray, arrays), sep="/")
+        metrics = path / METRICS
         trained = Trained(
             model=module,
             params=variables.get("params", {}),
             batch_stats=variables.get("batch_stats", {}),
             config=config,
-            class_names=tuple(told.get("class_names", ())),
+            class_names=tuple(described.get("class_names", ())),
             step=operator.index(description["step"]),
             metrics=read_json(metrics) if metrics.is_file() else description.get("metrics", {}),
             preprocess=preprocess,
-            normalize=build_normalize(told) if normalize is UNSET else normalize,
-            crop=build_crop(told),
-            input=told["input"],
+            normalize=build_normalize(described) if normalize is UNSET else normalize,
+            crop=build_crop(described),
+            input=described["input"],
             objective_params=variables.get("objective", {}),
-            description={**told, "step": description["step"]},
+            description={**described, "step": description["step"]},
         )
     if in_words:
         return trained
-    module = build_model(told) if model is None else as_model(model)
-    variables = fit_variables(module, arrays, told, path, preprocess)
+    module = build_model(described) if model is None else as_model(model)
+    variables = fit_variables(module, arrays, described, path, preprocess)
     return replace(
         trained, model=module, params=variables["params"], batch_stats=variables["batch_stats"]
     )
@@ -331,32 +336,16 @@ def _read(path: Path, which: str) -> tuple[dict[str, Any], dict[str, np.ndarray]
     return config, arrays, {"embedding": config.get("embedding"), "step": step}
 
 
-def _nested(arrays: Mapping[str, np.ndarray]) -> dict[str, Any]:
-    """Return arrays by paths as nested dictionaries."""
-    from flax.traverse_util import unflatten_dict
-
-    return unflatten_dict({name: jnp.asarray(value) for name, value in arrays.items()}, sep="/")
-
-
 def _paths(sources: Sequence[str | Path]) -> list[Any]:
     """Return the image files that paths stand for, as every command reads them."""
     files: list[Any] = []
-    for address in sources:
-        check_local("source", address)
-    for path in (expand_user(path) for path in sources):
-        content = read_path(path)
+    for source in sources:
+        check_local("source", source)
+        content = read_path(expand_user(source))
         for note in content.notes:
-            _log.warning("%s: %s", path, note)
+            _log.warning("%s: %s", source, note)
         files += content.files
     return files
-
-
-def _cut(images: np.ndarray, crop: Crops) -> np.ndarray:
-    """Cut photographs in memory as those of files."""
-    require_package("PIL", "cutting images")
-    from PIL import Image
-
-    return np.stack([crop(Image.fromarray(image)) for image in images])
 
 
 class _Tolerant(ImageFiles):
