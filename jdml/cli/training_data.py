@@ -84,10 +84,10 @@ def _read_files(options: DataOptions, seed: int) -> tuple[dict[str, Any], tuple[
         raise ValueError(
             f"{options.data_dir} has 1 class: at least two are needed, a folder of images each"
         )
-    typed = "--split" if options.split else "--classes-file"
+    option = "--split" if options.split else "--classes-file"
     if listing.own_split and (options.split or options.classes_file) and options.split != "none":
         raise ValueError(
-            f"{typed} is not for {options.data_dir}, which says itself what trains ({', '.join(listing.splits)})"
+            f"{option} is not for {options.data_dir}, which says itself what trains ({', '.join(listing.splits)})"
         )
     if options.split is not None:
         listing = data.resplit(listing, options.split, seed=seed, share=options.test_share)
@@ -139,8 +139,8 @@ def _split_classes(
             f"--train-classes must be classes of the training part, 0 to {train.num_classes - 1}; "
             f"got {missing[0]}"
         )
-    seen = np.isin(test.labels, classes)
-    parts = {"seen": seen, "unseen": ~seen}
+    known = np.isin(test.labels, classes)
+    parts = {"seen": known, "unseen": ~known}
     tests: dict[str, Scored] = {
         name: (test.select(rows), None) for name, rows in parts.items() if rows.any()
     }
