@@ -26,7 +26,7 @@ from jdml.cli.provenance import data_checksum, started
 from jdml.cli.terminal import print_table
 from jdml.cli.training_data import load_split
 from jdml.data import ImageBatches, corrupt_labels
-from jdml.data.integrity import unlike_published
+from jdml.data.integrity import count_mismatches
 from jdml.distributed import is_main_process
 from jdml.ops.checks import at_least
 from jdml.recipes import RECIPES, CCPConfig, Recipe, recipe
@@ -252,7 +252,7 @@ class Benchmark:
         for split, part in parts.items():
             if len(np.unique(part.labels)) < 2:
                 raise ValueError(f"{name}: the split {split!r} has fewer than two classes")
-        unlike = unlike_published(name, parts)
+        unlike = count_mismatches(name, parts)
         for line in unlike:
             print(f"{name}: {line}", flush=True)
         train, *scored = parts.values()

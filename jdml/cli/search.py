@@ -10,7 +10,7 @@ from jdml._paths import check_file, expand_user
 from jdml.cli.embed import embed_source
 from jdml.cli.terminal import print_table
 from jdml.data.folder import image_named
-from jdml.data.image_source import check_data_dir, name_of, read_source
+from jdml.data.image_source import check_data_dir, image_id, read_source
 from jdml.data.loading import read_path
 from jdml.metrics import rejection_threshold
 from jdml.ops.checks import Rerank
@@ -160,7 +160,7 @@ def _queries(names: tuple[str, ...]) -> list[str]:
         images = read_path(path)
         for note in images.notes:
             print(f"note: {path}: {note}")
-        files += [name_of(file) for file in images.files]
+        files += [image_id(file) for file in images.files]
     return files
 
 

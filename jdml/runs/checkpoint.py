@@ -14,7 +14,7 @@ import jax.numpy as jnp
 
 from jdml._optional_imports import require_package
 from jdml._paths import check_disk_space, check_local
-from jdml.data.image_source import RUN, told_of_run
+from jdml.data.image_source import RUN, run_data_config
 from jdml.distributed import Tree, broadcast_metrics, is_main_process, wait_for_all
 from jdml.models.tensors import naming
 from jdml.runs.identity import (
@@ -265,7 +265,7 @@ class RunFolder:
 def _description(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the part of a run's configuration that its model file holds."""
     parts = {name: config[name] for name in ("embedding", "versions") if name in config}
-    return {**parts, RUN: told_of_run(config)}
+    return {**parts, RUN: run_data_config(config)}
 
 
 def _as_json(config: Mapping[str, Any]) -> dict[str, Any]:
