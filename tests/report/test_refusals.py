@@ -7,7 +7,7 @@ from jdml import report
 from jdml.data import Dataset
 from jdml.report import Run
 from jdml.report.image_search import search_images
-from jdml.runs.embedding_io import Embedded
+from jdml.runs.embedding_io import EmbeddingTable
 
 X, Y = np.eye(3, 8)[np.arange(12) % 3], np.arange(12) % 3
 PIXELS = np.zeros((12, 4, 4, 1), np.uint8)
@@ -43,7 +43,7 @@ REFUSALS = [
     (lambda: report.html_report([], "r.html"), "runs"),
     (lambda: report.html_report(EMBEDDED, "r.html", labels="x"), "labels"),
     (lambda: report.read_runs(), "places"),
-    (lambda: search_images(X[:1], ["q"], Embedded(X[:, :3]), k=1), "gallery"),
+    (lambda: search_images(X[:1], ["q"], EmbeddingTable(X[:, :3]), k=1), "gallery"),
 ]
 
 
