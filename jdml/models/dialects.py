@@ -125,7 +125,7 @@ def dialects(name: str) -> tuple[Dialect, ...]:
     Args:
         name: the network's name.
     """
-    pointer = NETWORKS[name].dialects
+    pointer = NETWORKS[name].weight_formats
     return resolve(pointer) if pointer else ()
 
 
