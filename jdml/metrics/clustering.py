@@ -8,7 +8,7 @@ import numpy as np
 from jax import Array
 
 from jdml._optional_imports import require_package
-from jdml.metrics.handed import as_groups, handed_in
+from jdml.metrics.array_conversion import as_groups, handed_in
 from jdml.ops import checks
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from jax import Array
 
 from jdml.metrics import disk
-from jdml.metrics.closeness import (
+from jdml.metrics.ranking_score import (
     barred,
     closeness,
     common_frame,
@@ -17,7 +17,7 @@ from jdml.metrics.closeness import (
     merge,
     rows_per_block,
 )
-from jdml.metrics.handed import handed_in
+from jdml.metrics.array_conversion import handed_in
 from jdml.ops import checks, safe_norm
 from jdml.ops.meshes import Axis, by_parts, off_mesh
 from jdml.ops.numerics import accumulate_in

@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from jdml.metrics.answers import checked_own, rows_of
-from jdml.metrics.handed import handed_in
+from jdml.metrics.relevance import checked_own, rows_of
+from jdml.metrics.array_conversion import handed_in
 from jdml.metrics.neighbors import nearest
 from jdml.ops import checks, sphere
 from jdml.ops.checks import Rerank

@@ -11,8 +11,8 @@ import numpy as np
 from jax import Array
 
 from jdml.metrics import answers, ranking
-from jdml.metrics.galleries import Search, prepare, ranked
-from jdml.metrics.handed import handed_in
+from jdml.metrics.gallery_search import Search, prepare, ranked
+from jdml.metrics.array_conversion import handed_in
 from jdml.ops import checks
 from jdml.ops.checks import one_of
 

@@ -7,10 +7,10 @@ import numpy as np
 from jax import Array
 
 from jdml.metrics import answers
-from jdml.metrics.answers import Task, Truth
-from jdml.metrics.couples import Couples, Curve
-from jdml.metrics.galleries import first, prepare
-from jdml.metrics.handed import handed_in
+from jdml.metrics.relevance import Task, Truth
+from jdml.metrics.pairwise_distances import Couples, Curve
+from jdml.metrics.gallery_search import first, prepare
+from jdml.metrics.array_conversion import handed_in
 from jdml.ops import checks
 
 NORMAL = 1.959964

@@ -9,7 +9,7 @@ from jax import Array
 
 from jdml import ops
 from jdml.metrics import closeness
-from jdml.metrics.handed import finite_rows, handed_in
+from jdml.metrics.array_conversion import finite_rows, handed_in
 from jdml.ops import checks, mean, safe_sqrt
 from jdml.ops.numerics import accumulate_in, max_abs_scale
 

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from jdml.metrics.handed import as_array, as_groups
+from jdml.metrics.array_conversion import as_array, as_groups
 from jdml.ops import checks
 from jdml.ops.meshes import Axis, by_parts, off_mesh
 

@@ -8,7 +8,7 @@ import numpy as np
 from jax import Array
 
 from jdml import ops
-from jdml.metrics.handed import handed_in
+from jdml.metrics.array_conversion import handed_in
 from jdml.ops import checks
 from jdml.ops.numerics import accumulate_in
 

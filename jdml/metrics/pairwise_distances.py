@@ -9,8 +9,8 @@ import numpy as np
 from jax import Array
 
 from jdml.metrics import answers, closeness, disk
-from jdml.metrics.answers import Task, Truth
-from jdml.metrics.galleries import spread_frame
+from jdml.metrics.relevance import Task, Truth
+from jdml.metrics.gallery_search import spread_frame
 from jdml.ops import similarities
 from jdml.ops.meshes import Axis, from_parts, mesh_of
 
