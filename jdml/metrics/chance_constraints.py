@@ -59,16 +59,6 @@ def greedy_covering_radii(points: Array, *, where: Array | None = None) -> Array
 def mean_distance(points: Array) -> Array:
     """Measure how far points are from each other: the mean distance of two of them.
 
-    Args:
-        points: ``[N, D]``.
-
-    Returns:
-        A scalar; 0 for fewer than two points.
-
-    Raises:
-        TypeError: arguments of the wrong kind.
-        ValueError: shapes that do not fit.
-
     Implementation notes:
         All pairs, in tiles: ``O(N² D)`` time, ``O(N D)`` memory.
 
