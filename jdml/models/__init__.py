@@ -8,6 +8,7 @@ Networks for photographs start from pretrained weights: ``convert_weights`` turn
 that ``load_weights`` puts into a network's variables, and ``normalizer`` prepares images as the weights expect them.
 """
 
+from jdml.models.adapters import as_model
 from jdml.models.convnets import EpsNet, SmallConvNet
 from jdml.models.creation import create, normalizer
 from jdml.models.efficientnet import EfficientNetLite0
@@ -27,6 +28,7 @@ __all__ = [
     "ResNet20V2",
     "SmallConvNet",
     "VisionTransformer",
+    "as_model",
     "convert_weights",
     "create",
     "load_weights",

@@ -18,7 +18,7 @@ from jax.extend.core import ClosedJaxpr, Literal, jaxpr_as_fun
 from jdml import adapt
 from jdml.distributed import Tree
 from jdml.models.adapters import Model, embed_in_training
-from jdml.models.base_adapter import Wrapped
+from jdml.models.base_adapter import ModelAdapter
 from jdml.models.freezing import moving_statistics
 
 IMAGES, STAYS, LEARNS = 1, 2, 4
@@ -247,7 +247,7 @@ class Cut:
         return jax.tree.unflatten(kind, typed)
 
 
-class Before(Wrapped):
+class Before(ModelAdapter):
     """A network as far as the cut: of images to features.
 
     Args:
@@ -265,7 +265,7 @@ class Before(Wrapped):
         return self._cut.packed(side.features)
 
 
-class OnFeatures(Wrapped):
+class OnFeatures(ModelAdapter):
     """A network from the cut on, with the parameters of the whole network.
 
     Args:

@@ -7,11 +7,11 @@ from typing import Any
 from jdml import adapt
 from jdml._paths import check_local
 from jdml.models.adapters import AnyModel, as_model, unwrapped
-from jdml.models.base_adapter import Wrapped
+from jdml.models.base_adapter import ModelAdapter
 from jdml.ops import checks
 
 
-class Frozen(Wrapped):
+class Frozen(ModelAdapter):
     """A network some of whose parameters are frozen, with their running statistics.
 
     :func:`jdml.training.fit` takes it as any network. No gradient is computed of frozen parameters, and the optimizer

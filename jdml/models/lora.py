@@ -8,7 +8,7 @@ import jax
 from jdml import adapt
 from jdml.distributed import Tree
 from jdml.models.adapters import AnyModel, Model, as_model, unwrapped
-from jdml.models.base_adapter import Wrapped
+from jdml.models.base_adapter import ModelAdapter
 from jdml.models.frozen_model import Frozen, check_not_frozen
 from jdml.ops import checks
 
@@ -16,7 +16,7 @@ FACTORS = "lora"
 """What the factors are called beside the network's own parameters."""
 
 
-class WithLora(Wrapped):
+class WithLora(ModelAdapter):
     """A network some of whose arrays learn ``W + (α / r) A B``, while W and all else stay.
 
     :func:`jdml.training.fit` takes it as any network, and freezes what does not learn. Its parameters are the network's

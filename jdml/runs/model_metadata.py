@@ -13,7 +13,7 @@ from jdml.data.protocols import TrainSet
 from jdml.data.values import value_range
 from jdml.losses.comparison import Normalize
 from jdml.models.adapters import Model, unwrapped
-from jdml.models.base_adapter import Wrapped
+from jdml.models.base_adapter import ModelAdapter
 from jdml.models.creation import Normalizer, create
 from jdml.models.lora import WithLora
 from jdml.models.preprocess import Preprocess, standard, to_float
@@ -175,7 +175,7 @@ def _part(config: Any, name: str) -> Description:
 
 
 def _of_model(described: Model) -> Description:
-    if isinstance(described, Wrapped) and described.factory:
+    if isinstance(described, ModelAdapter) and described.factory:
         return dict(described.factory)
     model = unwrapped(described)
     own = {name: record for name, record in NETWORKS.items() if type(model) is record.kind}
