@@ -12,6 +12,7 @@ from jdml.models.adapters import as_model
 from jdml.models.convnets import EpsNet, SmallConvNet
 from jdml.models.creation import create, normalizer
 from jdml.models.efficientnet import EfficientNetLite0
+from jdml.models.feature_split import WithHead
 from jdml.models.heads import EmbeddingHead
 from jdml.models.inception import BNInception
 from jdml.models.resnets import ResNet, ResNet20V2
@@ -28,6 +29,7 @@ __all__ = [
     "ResNet20V2",
     "SmallConvNet",
     "VisionTransformer",
+    "WithHead",
     "as_model",
     "convert_weights",
     "create",

@@ -24,7 +24,8 @@ class Frozen(ModelAdapter):
             ``"block[0-8]|patches"``, or ``"(?!head/).*"``, all but the head.
         cached_views: compute the features before all that learns of each image once, and train on these: 1, of images
             as in evaluation; of image files also more augmented views, of which each step draws one. What learns must
-            be without dropout and batch norm. None: images go through the network at each step.
+            be one layer of a Linen network, or the head of :class:`jdml.models.WithHead`, and the network the same in
+            training and evaluation. None: images go through the network at each step.
         cache_folder: folder of these features, which other runs then read; None: ``features/`` in the run's folder. A
             run without a folder keeps them in memory, above 1 GiB in a temporary file.
 

@@ -2,6 +2,7 @@
 
 import logging
 import re
+from collections.abc import Mapping
 from typing import Any
 
 import flax.linen as nn
@@ -44,33 +45,38 @@ def check_network(model: Model, preprocess: Preprocess, sample: Tree) -> None:
             raise ValueError(
                 f"model's parameters must be floating point, got {leaf.dtype} in params{jax.tree_util.keystr(path)}"
             )
-
-    def embed(train: bool) -> Any:
-        def embedded(params: Tree, stats: Tree, images: Tree, key: jax.Array) -> Tree:
-            return model.apply(
-                {"params": params, "batch_stats": stats},
-                preprocess(images),
-                train=train,
-                mutable=["batch_stats"],
-                rngs={"dropout": key},
-            )
-
-        traced, shapes = jax.make_jaxpr(embedded, return_shape=True)(
-            params, stats, _rows(sample, ROWS), key
-        )
-        return re.sub(r"0x[0-9a-f]+", "", str(traced)), shapes
-
-    trained, (_, updates) = embed(True)
+    inputs = jax.eval_shape(preprocess, _rows(sample, ROWS))
+    trained, (_, updates) = traced(model, fresh, inputs, True)
     _check_carried(stats, updates.get("batch_stats", stats))
     if isinstance(model, StatefulModuleAdapter) and model.frozen:
         _log.warning("batch norm in evaluation mode is frozen: %s", ", ".join(model.frozen))
     has_modes = bool(layers) or getattr(model, "has_modes", False)
-    if has_modes and not model.same_in_training and trained == embed(False)[0]:
+    if (
+        has_modes
+        and not model.same_in_training
+        and trained == traced(model, fresh, inputs, False)[0]
+    ):
         raise ValueError(
             "model has batch norm or dropout, but computes the same in training and evaluation: name its flag, which "
             f"is none of {train_flags.KNOWN}, by jdml.models.as_model(model, train_flag='…'), or write "
             "train_flag=False where this is intended"
         )
+
+
+def traced(
+    model: Model, variables: Mapping[str, Tree], inputs: Tree, train: bool
+) -> tuple[str, Any]:
+    """Return a network's program in words, and the shapes of what it returns."""
+
+    def apply(variables: Any, inputs: Tree, key: jax.Array) -> Any:
+        rngs = {"dropout": key}
+        return model.apply(variables, inputs, train=train, mutable=["batch_stats"], rngs=rngs)
+
+    variables = {"batch_stats": {}, **variables}
+    program, shapes = jax.make_jaxpr(apply, return_shape=True)(
+        variables, inputs, jax.eval_shape(lambda: jax.random.key(0))
+    )
+    return re.sub(r"0x[0-9a-f]+", "", str(program)), shapes
 
 
 def _rows(sample: Tree, number: int) -> Tree:

@@ -9,6 +9,7 @@ from jdml.data.protocols import TrainSet
 from jdml.distributed import Tree
 from jdml.models.adapters import Model, unwrapped
 from jdml.models.base_adapter import StatefulModuleAdapter
+from jdml.models.feature_split import WithHead
 from jdml.models.lora import WithLora
 from jdml.ops import checks
 from jdml.runs.checkpoint import RunFolder
@@ -146,6 +147,8 @@ def _of_model(model: Model) -> Any:
     """What tells models apart: of a module that holds its parameters these, beside its kind."""
     if isinstance(model, WithLora):
         return model.settings, _of_model(model.base)
+    if isinstance(model, WithHead):
+        return _of_model(model.backbone), _of_model(model.head)
     if isinstance(model, StatefulModuleAdapter):
         return model.init(None, None), settings_of(model.parts()), model.frozen
     return unwrapped(model)
