@@ -24,12 +24,12 @@ EXTRAS: dict[str, dict[str, str]] = {
         "cv2": "opencv-python-headless",
         "importlib_resources": "importlib_resources",
     },
-    "parquet": {"pyarrow": "pyarrow"},
+    "parquet": {"datasets": "datasets", "pyarrow": "pyarrow"},
     "duplicates": {"imagehash": "ImageHash"},
     "all": {"tensorboardX": "tensorboardX"},
 }
 """Modules and their distributions, by the extra of ``jdml`` that brings them."""
-ALONE = {"chex": "chex", "datasets": "datasets", "torch": "torch", "umap": "umap-learn"}
+ALONE = {"chex": "chex", "torch": "torch", "umap": "umap-learn"}
 """Modules that no extra brings, and their distributions."""
 
 

@@ -73,7 +73,7 @@ from jdml.ops import ball
 
 SMALL = False  # True: the 8×8 digits of scikit-learn, in under a minute
 DATA_DIR = None  # a folder with MNIST; None: TensorFlow Datasets prepares it on first use
-STEPS, EVERY, PATIENCE, TOLERANCE = (1000, 20, 3, 0.01) if SMALL else (1500, 25, 3, 0.01)
+STEPS, EVERY, PATIENCE, TOLERANCE = (500, 10, 3, 0.01) if SMALL else (1500, 25, 3, 0.01)
 
 # %%
 name, folder = ("digits", None) if SMALL else ("mnist", DATA_DIR)

@@ -70,7 +70,7 @@ from jdml.report import embedding_map
 SMALL = False  # True: the 8×8 digits of scikit-learn, in under a minute
 DATA_DIR = None  # a folder with MNIST; None: TensorFlow Datasets prepares it on first use
 DIM = 16
-STEPS = 50 if SMALL else 100
+STEPS = 25 if SMALL else 100
 PROXIES = (1, 8) if SMALL else (1, 4, 8, 12)
 
 # %% [markdown]

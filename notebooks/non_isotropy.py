@@ -118,7 +118,7 @@ def step(carry, key):
     return (optax.apply_updates(params, updates), state), value
 
 
-keys = jax.random.split(jax.random.key(1), 1000)
+keys = jax.random.split(jax.random.key(1), 200 if SMALL else 1000)
 (params, _), losses = jax.lax.scan(step, (params, optimizer.init(params)), keys)
 print(f"mean negative log-likelihood: {losses[:20].mean():.2f} → {losses[-100:].mean():.2f}")
 
@@ -154,7 +154,7 @@ plt.show()
 DIM = 16
 
 
-def learn(regularized, seed=0, steps=100 if SMALL else 200):
+def learn(regularized, seed=0, steps=70 if SMALL else 200):
     objective = objectives.proxy(jdml.proxy_anchor_loss, train.num_classes, DIM)
     rates = {"backbone": 1e-3, "head": 1e-3, "proxies": 1e-1}
     if regularized:

@@ -164,7 +164,7 @@ plt.show()
 
 # %%
 DIM = 16
-STEPS = 60 if SMALL else 150
+STEPS = 30 if SMALL else 150
 
 
 def learn(objective, noise):

@@ -22,6 +22,11 @@ from store import HERE, NOTEBOOKS, begin, execute, first_cell, printed, reposito
 
 NUMBER = re.compile(r"[-−]?\d+(?:\.\d+)?")
 SECONDS = 120  # of both cores together
+CACHE = {  # compiled programs are shared with the tests, as in tests/conftest.py
+    "JAX_COMPILATION_CACHE_DIR": str(HERE.parent / "build" / "programs"),
+    "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+    "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "0",
+}
 
 
 def words(printed_there: str) -> str:
@@ -39,7 +44,7 @@ def assert_like(shown: str, found: str) -> None:
 
 @pytest.mark.parametrize("name", NOTEBOOKS)
 def test_a_notebook_prints_what_it_did(name, monkeypatch):
-    for variable, value in QUICK.items():
+    for variable, value in (QUICK | CACHE).items():
         monkeypatch.setenv(variable, value)
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     notebook = execute(name, SMALL=True)

@@ -74,10 +74,10 @@ examples:
 
 def overview(group: str = "") -> str:
     """Return the help of ``jdml`` itself, or of the commands that begin with a word; nothing where none does."""
-    shown = {n: c for n, c in COMMANDS.items() if not group or n.startswith(f"{group} ")}
-    if not shown:
+    commands = {n: c for n, c in COMMANDS.items() if not group or n.startswith(f"{group} ")}
+    if not commands:
         return ""
-    width = max(map(len, shown))
-    lines = "\n".join(f"  {name:{width}}  {command.help}" for name, command in shown.items())
-    examples = "\n".join(f"  {command.example}" for command in shown.values())
+    width = max(map(len, commands))
+    lines = "\n".join(f"  {name:{width}}  {command.help}" for name, command in commands.items())
+    examples = "\n".join(f"  {command.example}" for command in commands.values())
     return (GROUP_HELP if group else HELP).format(group=group, commands=lines, examples=examples)

@@ -8,8 +8,9 @@ import numpy as np
 
 from jdml._optional_imports import require_package
 from jdml._paths import check_file
-from jdml.data.source import Source, Split, check_data_dir, read_source
+from jdml.data.image_source import Source, Split, check_data_dir, read_source
 from jdml.runs.embedding_io import ENDINGS, Embedded, write_embeddings
+from jdml.training import load
 
 
 @dataclass(frozen=True)
@@ -43,8 +44,6 @@ class Embed:
 
     def execute(self) -> None:
         """Embed, write, say what was written."""
-        from jdml.training import load
-
         out = self.out or Path(f"{Path(self.source.replace(':', '_')).name}.npz")
         check_file("--out", out, ENDINGS)
         if out.suffix == ".parquet":

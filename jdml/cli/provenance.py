@@ -10,7 +10,7 @@ from jdml._import_path import is_pointer
 from jdml._paths import expand_user
 from jdml.cli.options.reading import to_argv
 from jdml.data import Dataset, ImageFiles
-from jdml.data.lists import images_checksum
+from jdml.data.listing import images_checksum
 
 
 def started(command: str, options: Any) -> dict[str, Any]:

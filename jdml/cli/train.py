@@ -26,7 +26,7 @@ class Train(TrainOptions):
     def execute(self) -> None:
         """Train, score, print the scores, write metrics.json."""
         self.devices.join()
-        options = self.settled()
+        options = self.resolve()
         training = TrainingRun(options, started("jdml train", self), self.hints())
         result = training.run()
         metrics = {**training.test(result.embedder), **training.validated(result)}

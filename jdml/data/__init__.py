@@ -4,13 +4,12 @@ Everything here is NumPy: images are arrays in memory, or files that are decoded
 sampler yields row indices. What goes onto a device, and when, is for the training loop to say.
 """
 
-from jdml.data.checking import Findings, check
+from jdml.data.converters import from_huggingface, from_parquet, from_rows, from_torch
 from jdml.data.dataset import Dataset
-from jdml.data.getting import get
 from jdml.data.images import BadImageError, ImageFiles
+from jdml.data.integrity import Findings, check
 from jdml.data.labels import corrupt_labels, parity_labels
 from jdml.data.loading import IMAGE_FILES, load
-from jdml.data.own import from_huggingface, from_parquet, from_rows, from_torch
 from jdml.data.pipeline import Batch, ImageBatches, without_bad_images
 from jdml.data.samplers import (
     AnchorBatchSampler,
@@ -19,6 +18,7 @@ from jdml.data.samplers import (
     RandomBatchSampler,
 )
 from jdml.data.splits import Fold, mlrc_folds, resplit, train_on
+from jdml.data.tfds import get
 from jdml.data.transforms import Crops, conventional, mlrc
 
 __all__ = [

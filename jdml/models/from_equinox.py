@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from jdml.adapt import path_texts
-from jdml.data.dataset import CHANNELS
+from jdml.data.images import CHANNELS
 from jdml.distributed import Tree
 from jdml.models import train_flags
 from jdml.models.base_adapter import Names, StatefulModuleAdapter, check_savable

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jdml.data.values import Range, check_alike, check_unit
+from jdml.data.value_range import Range, check_alike, check_unit
 from jdml.models.creation import Normalizer
 
 Preprocess = Callable[[Any], Any]

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from jdml import data
-from jdml.data.digits import NoSuchPartError
-from jdml.data.source import Source, read_source, trained_labelling
+from jdml.data.dataset import NoSuchPartError
+from jdml.data.image_source import Source, read_source, trained_labelling
 from jdml.report.runs import Run
 
 SCORED: tuple[Any, ...] = ("test", "query", "val", "all")

@@ -11,7 +11,7 @@ import numpy as np
 from jdml._optional_imports import require_package
 from jdml.data import ImageFiles
 from jdml.data.folder import image_named
-from jdml.data.images import decode
+from jdml.data.images import open_image
 from jdml.report.figures import literal, save_figure
 
 SIDES = (96, 72, 56, 40, 28)
@@ -27,7 +27,7 @@ def picture_of(images: Any, row: int) -> Any:
 
     if isinstance(images, ImageFiles):
         try:
-            return decode(images.files[row].read_bytes())
+            return open_image(images.files[row])
         except (
             Exception
         ):  # Pillow's readers raise many kinds on damaged files; there is no picture then
@@ -103,7 +103,7 @@ def neighbour_sheet(answers: Sequence[Mapping[str, Any]], path: str | Path) -> P
 
 def _thumbnail(file: str) -> Any:
     try:
-        image = decode(image_named(file).read_bytes())
+        image = open_image(image_named(file))
     except Exception as error:  # Pillow's readers raise many kinds on damaged files
         raise ValueError(f"{file}: expected a whole image: {error}") from error
     image.thumbnail((SIDE, SIDE))

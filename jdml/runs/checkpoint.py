@@ -13,7 +13,7 @@ import jax.numpy as jnp
 
 from jdml._optional_imports import require_package
 from jdml._paths import check_disk_space, check_local
-from jdml.data.source import RUN, told_of_run
+from jdml.data.image_source import RUN, run_data_config
 from jdml.distributed import Tree, agreed, wait_for_all, writes
 from jdml.runs.config_diff import compared, differences, grown, hint, told, told_apart
 from jdml.runs.lock import Lock, lock
@@ -272,7 +272,7 @@ class RunFolder:
 def _description(config: Mapping[str, Any]) -> dict[str, Any]:
     """What of a run's configuration its model file says."""
     told = {name: config[name] for name in ("embedding", "versions") if name in config}
-    return {**told, RUN: told_of_run(config)}
+    return {**told, RUN: run_data_config(config)}
 
 
 def _as_json(config: Mapping[str, Any]) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import jax
 
 from jdml._optional_imports import require_package
 from jdml._paths import check_local
-from jdml.data.source import RUN, told_of_run
+from jdml.data.image_source import RUN, run_data_config
 from jdml.models.tensors import replacing
 from jdml.runs.inference import Trained
 from jdml.runs.run_files import json_text, write_model
@@ -88,7 +88,7 @@ def export_file(trained: Trained, out: str | Path) -> tuple[Path, ...]:
     out = Path(out)
     told = {
         "embedding": dict(trained.description),
-        RUN: told_of_run(trained.config),
+        RUN: run_data_config(trained.config),
         "step": trained.step,
         "metrics": dict(trained.metrics),
     }

@@ -18,8 +18,8 @@ from jdml._optional_imports import progress_bar, require_package
 from jdml._paths import check_local, expand_user, wrap_read_errors
 from jdml.data import BadImageError, Crops, Dataset, ImageFiles
 from jdml.data.dataset import as_host, check_channels
+from jdml.data.image_source import RUN, UNKNOWN
 from jdml.data.loading import read_path
-from jdml.data.source import RUN, UNTOLD
 from jdml.distributed import Tree
 from jdml.losses.comparison import Normalize
 from jdml.models.adapters import AnyModel, Model, as_model
@@ -305,7 +305,7 @@ def _read(path: Path, which: str) -> tuple[dict[str, Any], dict[str, np.ndarray]
         if path.name == MODEL and RUN not in description and beside.is_file():
             return read_json(beside, dict), arrays, description
         embedding = {"embedding": description.get("embedding")}
-        return {**description.get(RUN, UNTOLD), **embedding}, arrays, description
+        return {**description.get(RUN, UNKNOWN), **embedding}, arrays, description
     file = path / CONFIG
     config = read_json(file, dict) if file.is_file() else None
     if config is None:

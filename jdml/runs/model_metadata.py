@@ -10,7 +10,7 @@ import numpy as np
 
 from jdml.data import Crops, ImageFiles
 from jdml.data.protocols import TrainSet
-from jdml.data.values import value_range
+from jdml.data.value_range import value_range
 from jdml.losses.comparison import Normalize
 from jdml.models.adapters import Model, unwrapped
 from jdml.models.base_adapter import ModelAdapter

@@ -12,7 +12,7 @@ from jax.typing import ArrayLike
 from jdml.data import EpochSampler, ImageBatches, ImageFiles
 from jdml.data.dataset import check_channels
 from jdml.data.protocols import Sampler
-from jdml.data.values import check_no_bytes, check_unit
+from jdml.data.value_range import check_no_bytes, check_unit
 from jdml.distributed import Tree
 from jdml.models.creation import Normalizer
 from jdml.models.preprocess import standard, to_float

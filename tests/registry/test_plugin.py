@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 
 def output(*words: object, code: int = 0) -> str:
@@ -66,6 +67,7 @@ def check() -> None:
     assert run.settings["loss.method.factor"] == 0.5
 
 
+@pytest.mark.slow  # commands in processes of their own
 def test_plugin_registrations_are_available_everywhere(tmp_path: Path) -> None:
     """Run in a new process, as registrations cannot be undone."""
     here = Path(__file__).parent

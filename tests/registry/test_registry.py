@@ -14,7 +14,7 @@ from losses import registry as tried
 import jdml.cli
 from jdml import data, losses, metrics, mining, models, registry, report, training
 from jdml._optional_imports import ALONE, EXTRAS, MissingLibraryError, progress_bar, require_package
-from jdml.data import walk
+from jdml.data import image_discovery
 from jdml.recipes import LossConfig, ProxyConfig
 from jdml.registry import DATASETS, LOSSES, MINERS, NETWORKS
 from jdml.runs.checkpoint import RunFolder
@@ -213,7 +213,7 @@ def test_missing_library_is_reported_before_any_file_is_written(
 ):
     (tmp_path / "a.png").write_bytes(b"")
     (tmp_path / "w.safetensors").write_bytes(b"")
-    walk.suffixes.cache_clear()
+    image_discovery.suffixes.cache_clear()
     without(library)
     with pytest.raises(ValueError, match=rf"pip install 'jdml\[{extra}\]'"):
         use(tmp_path)

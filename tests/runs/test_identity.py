@@ -31,6 +31,7 @@ def begun(tmp_path_factory):
     return folder
 
 
+@pytest.mark.slow  # two processes
 def test_run_resumes_in_another_process_and_order(tmp_path):
     for step, seed in ((1, "1"), (2, "2")):  # sets have another order in each
         environment = {"PYTHONPATH": os.pathsep.join(sys.path), "PYTHONHASHSEED": seed}

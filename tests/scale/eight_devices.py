@@ -157,7 +157,7 @@ def alone(name: str) -> Any:
 
 def register(name: str) -> None:
     def as_on_one_device() -> None:
-        for devices in (1, 2, 4, 8) if name == "MPA" else (2, 8):
+        for devices in (1, 2, 4, 8) if name == "MPA" else (8,):
             result = train(name, devices)
             assert_same(result, alone(name))
             proxies = result.state.params.get("proxies")

@@ -54,6 +54,7 @@ def study(results_file):
     )
 
 
+@pytest.mark.slow  # several processes
 def test_workers_share_cores_and_gpu_memory(study, monkeypatch):
     monkeypatch.delenv("XLA_PYTHON_CLIENT_MEM_FRACTION", raising=False)
     workers = 3

@@ -10,8 +10,8 @@ import pytest
 
 import jdml
 from jdml import training
-from jdml.data.digits import NoSuchPartError
-from jdml.data.source import read_source
+from jdml.data.dataset import NoSuchPartError
+from jdml.data.image_source import read_source
 from jdml.models.tensors import write_tensors
 from jdml.report.run_data import attach_images
 from jdml.report.runs import read_runs

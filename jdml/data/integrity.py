@@ -10,11 +10,11 @@ import numpy as np
 from jdml._optional_imports import MissingLibraryError, require_package
 from jdml.data.dataset import Dataset
 from jdml.data.duplicates import Alike, Place, by_embedding, by_hash, perceptual_hash
+from jdml.data.image_discovery import copies, pluralize
 from jdml.data.images import BadImageError, ImageFiles
-from jdml.data.lists import Listing, first, missing
+from jdml.data.listing import Listing, first, missing
 from jdml.data.loading import IMAGE_FILES, load, read_listing
 from jdml.data.rows import images_of
-from jdml.data.walk import copies, counted
 from jdml.registry import DATASETS, Count
 
 Embed = Callable[[Dataset], np.ndarray]
@@ -148,11 +148,11 @@ def _alike_arrays(
     files: list[Any] = []
     places = []
     for split, data in parts.items():
-        of = images_of(data, split)
-        files += of.files
-        names = of.labels if of.names is None else np.array(of.names)[of.labels]
+        own, (labels, known) = images_of(data, split)
+        files += own
+        names = labels if known is None else np.array(known)[labels]
         places += [
-            Place(str(file), split, str(label)) for file, label in zip(of.files, names, strict=True)
+            Place(str(file), split, str(label)) for file, label in zip(own, names, strict=True)
         ]
     images, labels = (
         np.concatenate([getattr(data, field) for data in parts.values()])
@@ -231,7 +231,7 @@ def _told(alike: Sequence[Alike]) -> tuple[str, ...]:
     """A line if images are nearly the same."""
     if not alike:
         return ()
-    couples = counted(len(alike), "couple of images is", "couples of images are")
+    couples = pluralize(len(alike), "couple of images is", "couples of images are")
     listed = first([str(couple) for couple in alike])
     return (f"{couples} nearly the same in two parts or under two labels: {listed}",)
 
@@ -247,16 +247,8 @@ def _places(listing: Listing, ids: np.ndarray, rows: np.ndarray) -> list[Place]:
     return [Place(*place) for place in zip(files, part[rows], labels, strict=True)]
 
 
-def unlike_published(name: str, parts: Mapping[str, Dataset]) -> tuple[str, ...]:
-    """A line for each split of a data set whose counts are not the published ones.
-
-    Args:
-        name: the data set's name, as for ``load``.
-        parts: its splits by name.
-
-    Returns:
-        The lines; none where nothing is published.
-    """
+def count_mismatches(name: str, parts: Mapping[str, Dataset]) -> tuple[str, ...]:
+    """A line for each split of a data set whose counts are not the published ones."""
     published = DATASETS[name].published if name in DATASETS else {}
     return _other_counts(
         [
@@ -269,8 +261,8 @@ def unlike_published(name: str, parts: Mapping[str, Dataset]) -> tuple[str, ...]
 def _other_counts(parts: Sequence[Part]) -> tuple[str, ...]:
     """A line for each split whose counts are not the published ones."""
     return tuple(
-        f"{part.split} has {counted(part.found.classes, 'class', 'classes')} and "
-        f"{counted(part.found.images, 'image', 'images')}, "
+        f"{part.split} has {pluralize(part.found.classes, 'class', 'classes')} and "
+        f"{pluralize(part.found.images, 'image', 'images')}, "
         f"published are {part.published.classes} and {part.published.images}"
         for part in parts
         if part.published is not None and part.found != part.published
@@ -278,14 +270,7 @@ def _other_counts(parts: Sequence[Part]) -> tuple[str, ...]:
 
 
 def alone(ids: np.ndarray) -> tuple[str, ...]:
-    """A line if classes have a single image each.
-
-    Args:
-        ids: the class of each image.
-
-    Returns:
-        The line, or nothing.
-    """
+    """A line if classes have a single image each."""
     classes, counts = np.unique(ids, return_counts=True)
     single = int((counts == 1).sum())
     if not single:
@@ -313,7 +298,7 @@ def _shared_classes(listing: Listing, ids: np.ndarray) -> tuple[str, ...]:
         return ()
     named = next(iter(listing.names.values()), {})
     names = first([str(named.get(i, i)) for i in shared.tolist()])
-    both = counted(len(shared), "class is", "classes are")
+    both = pluralize(len(shared), "class is", "classes are")
     return (f"{both} both in train and in test: {names}",)
 
 
@@ -327,8 +312,8 @@ def _copies(
             " = ".join(places[row].file for row in twins)
         )
     apart, together = lines[False], lines[True]
-    lie = counted(len(apart), "image lies", "images lie")
-    have = counted(len(together), "image has", "images have")
+    lie = pluralize(len(apart), "image lies", "images lie")
+    have = pluralize(len(together), "image has", "images have")
     return (
         (f"{lie} in two classes or parts, as copies: {first(apart)}",) * bool(apart),
         (f"{have} copies in their class: {first(together)}",) * bool(together),

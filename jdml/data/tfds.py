@@ -1,21 +1,130 @@
-"""Data sets that come by themselves: TensorFlow Datasets downloads and prepares them on first use."""
+"""Data sets that TensorFlow Datasets prepares on first use, and their copies, read without TensorFlow."""
 
 import contextlib
 import os
+import re
 import socket
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import getproxies
 
+import numpy as np
+
 from jdml._optional_imports import EXTRAS, MissingLibraryError, require_package
 from jdml._paths import check_local
-from jdml.data.prepared import prepared
+from jdml.data.images import Row
 from jdml.registry import DATASETS, tfds_sets
 
 PORTS = {"ftp": 21, "http": 80, "https": 443}
+VERSION = re.compile(r"\d+(\.\d+)*")
+"""What a whole copy's folder is called."""
+
+
+@dataclass(frozen=True)
+class Undecoded:
+    """The images of a split as they were stored.
+
+    Attributes:
+        source: the rows, whose images are left undecoded.
+        name: of data set and split.
+    """
+
+    source: Any
+    name: str
+
+    def __getitem__(self, row: int) -> bytes:
+        content: bytes = self.source[row]["image"]
+        return content
+
+    def __str__(self) -> str:
+        """``NAME SPLIT``."""
+        return self.name
+
+
+def prepared(folder: Path, name: str) -> Path | None:
+    """Find the newest copy of a data set that TensorFlow Datasets prepared in a folder."""
+    copies = [info.parent for info in folder.glob(f"{DATASETS[name].tfds}/*/dataset_info.json")]
+    copies = [place for place in copies if VERSION.fullmatch(place.name) and _has_rows(place)]
+    return max(copies, key=lambda place: [int(n) for n in place.name.split(".")], default=None)
+
+
+def _has_rows(place: Path) -> bool:
+    """Whether there is more than descriptions."""
+    return any(file.suffix not in (".json", ".txt") for file in place.iterdir())
+
+
+def open_prepared(folder: Path, name: str) -> Any:
+    """Open the newest prepared copy."""
+    require_package("tensorflow_datasets", f"{name} as TensorFlow Datasets prepared it")
+    import tensorflow_datasets as tfds
+
+    place = prepared(folder, name)
+    with whole(place):
+        builder = tfds.builder_from_directory(str(place))
+    formats = {kind.value for kind in builder.info.available_file_formats()}
+    if not formats & {"array_record", "parquet"}:
+        raise ValueError(
+            f"{place} must be prepared as array_record, got {', '.join(sorted(formats))}: write `tfds convert_format "
+            f"--dataset_dir={place} --out_file_format=array_record`, or move it away and write `jdml data get {name}`"
+        )
+    with whole(place):
+        for split in builder.info.splits.values():
+            for file in map(Path, split.filepaths):
+                if not file.is_file() or not file.stat().st_size:
+                    raise ValueError(f"{file.name} is {'empty' if file.is_file() else 'missing'}")
+    return builder
+
+
+@contextlib.contextmanager
+def whole(place: Any) -> Iterator[None]:
+    """Say of a damaged copy where it lies, whatever its readers raise."""
+    try:
+        yield
+    except (MissingLibraryError, MemoryError):
+        raise
+    except Exception as error:  # whatever tfds and its readers raise
+        if getattr(error, "errno", None) and not isinstance(error, FileNotFoundError):
+            raise  # of the system: the copy may be whole
+        told = (str(error) or type(error).__name__).splitlines()[0]
+        raise ValueError(
+            f"{place} must be a whole copy as TensorFlow Datasets prepares it: {told}; move it away, and `jdml data "
+            "get` prepares it anew"
+        ) from error
+
+
+def rows_of(builder: Any, split: str, decoders: Any = None) -> Any:
+    """The rows of a split, read when they are asked for, without TensorFlow."""
+    with whole(builder.data_dir):
+        return builder.as_data_source(split=split, decoders=decoders)
+
+
+def read_prepared(
+    folder: Path, name: str, views: Mapping[str, str]
+) -> tuple[list[Row], dict[str, np.ndarray], dict[str, dict[int, str]]]:
+    """All images of the splits ``train`` and ``test``, undecoded, and their labels."""
+    builder = open_prepared(folder, name)
+    import tensorflow_datasets as tfds
+
+    skip = tfds.decode.SkipDecoding()
+    features = builder.info.features
+    skipped = {key: skip for key, kind in features.items() if isinstance(kind, tfds.features.Image)}
+    records: list[Row] = []
+    columns: dict[str, list[Any]] = {view: [] for view in (*views, "split")}
+    for split in ("train", "test"):
+        source = rows_of(builder, split, skipped)
+        images = Undecoded(source, f"{builder.name} {split}")
+        with whole(builder.data_dir):
+            for row, values in enumerate(source):
+                records.append(Row(images, row))
+                columns["split"].append(split)
+                for view, feature in views.items():
+                    columns[view].append(values[feature])
+    names = {view: dict(enumerate(features[feature].names)) for view, feature in views.items()}
+    return records, {view: np.array(values) for view, values in columns.items()}, names
 
 
 def get(name: str, data_dir: str | Path | None = None, *, download: bool = True) -> Path:
@@ -123,14 +232,7 @@ def _leave_gpu() -> None:
 
 
 def _check_network(hosts: Mapping[str, int]) -> None:
-    """Tell at once what tfds tells after minutes: that no host answers.
-
-    Args:
-        hosts: their ports.
-
-    Raises:
-        OSError: none answers, and no proxy stands between.
-    """
+    """Tell at once what tfds tells after minutes: that no host answers."""
     errors = []
     for host, port in hosts.items():
         try:
