@@ -17,10 +17,6 @@ class ModelAdapter:
 
     Two of them are equal, and share compiled programs, where what they are made from is equal; what cannot be hashed,
     such as a module with a list, equals itself alone.
-
-    Args:
-        module: what is wrapped.
-        identity: all that its programs depend on.
     """
 
     holds_parameters = False

@@ -74,14 +74,7 @@ class WithHead(ModelAdapter):
 
 
 class FeatureSplit:
-    """A network before and after the input of one layer.
-
-    Args:
-        model: the network.
-        layer: the layer's path among the parameters, such as ``"head/embedding"``.
-        variables: the network's variables, or their shapes.
-        inputs: one row as the network takes it, or its shape.
-    """
+    """A network before and after the input of one layer."""
 
     def __init__(
         self, model: Model, layer: str, variables: Mapping[str, Tree], inputs: Tree

@@ -12,30 +12,13 @@ from jdml.models.adapters import Model, embed_in_training
 
 
 def split_frozen(params: Mapping[str, Tree], freeze: str | None) -> tuple[Tree, Tree]:
-    """Split parameters by role in those that learn and those of the model that stay, hidden from each other.
-
-    Args:
-        params: by role.
-        freeze: pattern of the model's paths; None: all learn.
-
-    Returns:
-        Both.
-    """
+    """Split parameters by role in those that learn and those of the model that stay, hidden from each other."""
     stay = {role: adapt.matching(part, None) for role, part in params.items()}
     return adapt.split(params, {**stay, "model": adapt.matching(params["model"], freeze)})
 
 
 def with_frozen(batch_stats: Tree, before: Tree, freeze: str | None) -> Tree:
-    """Running statistics after a step, those of frozen parts as before.
-
-    Args:
-        batch_stats: after the step.
-        before: before it.
-        freeze: see :func:`split_frozen`.
-
-    Returns:
-        The statistics.
-    """
+    """Running statistics after a step, those of frozen parts as before."""
     stay = adapt.matching(before, freeze)
     return jax.tree.map(lambda new, old, stays: old if stays else new, batch_stats, before, stay)
 
@@ -43,18 +26,7 @@ def with_frozen(batch_stats: Tree, before: Tree, freeze: str | None) -> Tree:
 def check_freeze(
     freeze: str, model: Model, params: Mapping[str, Tree], batch_stats: Tree, inputs: Tree
 ) -> None:
-    """Refuse to freeze all that learns, or what goes on to change with each batch.
-
-    Args:
-        freeze: see :func:`split_frozen`.
-        model: with ``apply``.
-        params: by role.
-        batch_stats: the model's running statistics.
-        inputs: one row, as the model takes it.
-
-    Raises:
-        ValueError: naming the parameters, or the statistics of a frozen part that a batch would change.
-    """
+    """Refuse to freeze all that learns, or what goes on to change with each batch."""
     adapt.check_pattern("pattern", freeze, params["model"])
     if not jax.tree.leaves(split_frozen(params, freeze)[0]):
         raise ValueError(
@@ -76,17 +48,7 @@ def check_freeze(
 
 
 def moving_statistics(model: Model, params: Tree, batch_stats: Tree, inputs: Tree) -> list[str]:
-    """Name the running statistics that a batch changes in training.
-
-    Args:
-        model: with ``apply``.
-        params: its parameters, or their shapes; so the others.
-        batch_stats: its running statistics.
-        inputs: one row, as the model takes it.
-
-    Returns:
-        Their paths.
-    """
+    """Name the running statistics that a batch changes in training."""
 
     def statistics(stats: Tree, params: Tree, rows: Tree) -> Tree:
         return embed_in_training(model, params, stats, rows, jax.random.key(0))[1]

@@ -108,15 +108,7 @@ class WithLora(ModelAdapter):
 
 
 def merged(params: Mapping[str, Any], scale: float) -> dict[str, Any]:
-    """A network's own parameters, with the factors beside them in them.
-
-    Args:
-        params: of :class:`WithLora`.
-        scale: α / r.
-
-    Returns:
-        The parameters of the network that it was made of.
-    """
+    """A network's own parameters, with the factors beside them in them."""
     own, factors = _apart(params)
     return adapt.lora_merged(own, factors, scale)
 

@@ -22,17 +22,7 @@ _log = logging.getLogger(__name__)
 
 
 def check_network(model: Model, preprocess: Preprocess, sample: Tree) -> None:
-    """Refuse a network that cannot be trained, evaluated or saved as it is. The library's own are not tried.
-
-    Args:
-        model: as :func:`jdml.models.adapters.as_model` returns it.
-        preprocess: what stands between stored images and the model.
-        sample: one row of the data set.
-
-    Raises:
-        ValueError: parameters that are not floating point, variables whose shapes or types change in training, a
-            network with batch norm or dropout that does in training what it does in evaluation.
-    """
+    """Refuse a network that cannot be trained, evaluated or saved as it is. The library's own are not tried."""
     if not isinstance(model, ModelAdapter):
         return
     layers: set[str] = set()
