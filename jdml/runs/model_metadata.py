@@ -15,7 +15,7 @@ from jdml.losses.comparison import Normalize
 from jdml.models.adapters import Model, unwrapped
 from jdml.models.base_adapter import ModelAdapter
 from jdml.models.creation import Normalizer, create
-from jdml.models.lora import WithLora
+from jdml.models.finetuning import WithLora
 from jdml.models.preprocess import Preprocess, standard, to_float
 from jdml.recipes.loss import NORMALIZATIONS
 from jdml.recipes.model_factory import from_factory

@@ -10,7 +10,7 @@ from jdml.distributed import Tree
 from jdml.models.adapters import Model, unwrapped
 from jdml.models.base_adapter import StatefulModuleAdapter
 from jdml.models.feature_split import WithHead
-from jdml.models.lora import WithLora
+from jdml.models.finetuning import WithLora
 from jdml.ops import checks
 from jdml.runs.checkpoint import RunFolder
 from jdml.runs.fingerprint import fingerprint, of_data, settings_of

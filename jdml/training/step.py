@@ -15,8 +15,7 @@ from jdml.data.dataset import check_channels
 from jdml.distributed import HERE, Placement, Tree
 from jdml.models.adapters import AnyModel, Model, as_model, embed_in_training, unwrapped
 from jdml.models.base_adapter import ModelAdapter
-from jdml.models.freezing import with_frozen
-from jdml.models.lora import WithLora, frozen_part
+from jdml.models.finetuning import WithLora, frozen_part, with_frozen
 from jdml.models.preprocess import Preprocess, standard
 from jdml.models.weights import weights_settings
 from jdml.objectives import Objective

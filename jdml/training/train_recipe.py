@@ -17,8 +17,7 @@ from jdml._import_path import is_pointer
 from jdml.data import Dataset, ImageBatches, ImageFiles
 from jdml.distributed import class_shards
 from jdml.models.adapters import as_model
-from jdml.models.frozen_model import Frozen
-from jdml.models.lora import WithLora, frozen_part
+from jdml.models.finetuning import Frozen, WithLora, frozen_part
 from jdml.models.preprocess import Preprocess, standard
 from jdml.recipes import Recipe, RecipeError
 from jdml.recipes.default_recipe import check_positives
