@@ -6,11 +6,13 @@ from typing import Any
 EXTRAS: dict[str, dict[str, str]] = {
     "train": {
         "PIL": "pillow",
+        "filelock": "filelock",
         "flatbuffers": "flatbuffers",
         "grain": "grain",
         "jinja2": "jinja2",
         "matplotlib": "matplotlib",
         "orbax": "orbax-checkpoint",
+        "platformdirs": "platformdirs",
         "rich": "rich",
         "safetensors": "safetensors",
         "sklearn": "scikit-learn",

@@ -27,7 +27,7 @@ from jdml.cli.terminal import print_table
 from jdml.cli.training_data import load_split
 from jdml.data import ImageBatches, corrupt_labels
 from jdml.data.integrity import count_mismatches
-from jdml.distributed import writes
+from jdml.distributed import is_main_process
 from jdml.ops.checks import at_least
 from jdml.recipes import RECIPES, CCPConfig, Recipe, recipe
 from jdml.recipes.paper_comparison import PaperRow, find_paper_rows, footnotes
@@ -199,7 +199,7 @@ class Benchmark:
         task, out, source = self.task, self.run.out, contextlib.nullcontext(self.data.data_dir)
         with fake_images(self.crop_size) if task.dry_run else source as folder:
             runs, unlike = self._measure_all("folder" if task.dry_run else task.dataset, folder)
-        if not writes():
+        if not is_main_process():
             return
         seeds = "" if task.seeds == 1 else f", {task.seeds} seeds"
         title = f"{task.dataset}, {task.protocol}: {task.method}, {task.backbone}{seeds}"
@@ -263,7 +263,7 @@ class Benchmark:
         task, backbone = self.task, str(self.task.backbone)
         recipe, load = self.run_recipe(), self.weights.pretrained()
         mesh, where = self.devices.mesh(recipe.batch.rows)
-        for line in where if writes() else ():
+        for line in where if is_main_process() else ():
             print(line, flush=True)
         batches = partial(
             ImageBatches,

@@ -57,7 +57,7 @@ examples:
 
 `jdml COMMAND --help` explains the options of a command, `jdml --version` tells the version.
 
-Compiled programs are kept, at most 1 GiB of them where filelock is installed, in `jdml` of the user's cache folder:
+Compiled programs are kept, at most 1 GiB of them, in `jdml` of the user's cache folder:
 set JDML_CACHE to another folder, or to `off`."""
 
 

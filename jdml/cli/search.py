@@ -16,7 +16,7 @@ from jdml.metrics import rejection_threshold
 from jdml.ops.checks import Rerank
 from jdml.report.image_search import search_images
 from jdml.report.thumbnails import neighbour_sheet
-from jdml.runs.embedding_io import Embedded, read_embeddings
+from jdml.runs.embedding_io import EmbeddingTable, read_embeddings
 from jdml.runs.run_files import write_json
 from jdml.training import load
 
@@ -104,7 +104,7 @@ class Search:
         if self.json is not None:
             check_file("--json", self.json, (".json",))
 
-    def _limit(self, gallery: Embedded) -> float:
+    def _limit(self, gallery: EmbeddingTable) -> float:
         """Return the distance beyond which nothing is found."""
         if self.max_distance != "auto":
             return np.inf if self.max_distance is None else self.max_distance
@@ -121,7 +121,7 @@ class Search:
             )
         return limit
 
-    def _gallery(self, trained: Any) -> Embedded:
+    def _gallery(self, trained: Any) -> EmbeddingTable:
         """What is searched."""
         assert self.gallery is not None
         path = expand_user(self.gallery)
@@ -135,7 +135,7 @@ class Search:
         return embed_source(trained, source, skip=True, progress=not self.quiet)[0]
 
 
-def _of_file(path: Path, trained: Any, *, drawn: bool) -> Embedded:
+def _of_file(path: Path, trained: Any, *, drawn: bool) -> EmbeddingTable:
     """Return a gallery that was embedded before, by this model."""
     gallery = read_embeddings(path)
     if gallery.model and gallery.model != trained.identity:

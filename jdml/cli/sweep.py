@@ -23,7 +23,7 @@ from jdml.compilation_cache import keep_compiled_programs
 from jdml.ops.checks import did_you_mean
 from jdml.report import compare_runs, read_runs
 from jdml.report.runs import ORDER
-from jdml.runs.results_store import forget_results
+from jdml.runs.results_store import delete_results
 from jdml.runs.run_files import CONFIG, METRICS, read_json, write_json
 from jdml.studies.runner import kept_results, run_study
 
@@ -83,7 +83,7 @@ class Sweep(Train):
         record = out / "sweep.jsonl"
         kept_results(jobs, record)  # other settings are reported before other data
         _check_data(out, runs)
-        forget_results(record, [name for name in runs if not (out / name / CONFIG).is_file()])
+        delete_results(record, [name for name in runs if not (out / name / CONFIG).is_file()])
         out.mkdir(parents=True, exist_ok=True)
         _keep_order(out / ORDER, list(runs))  # first: a reader meanwhile has the baseline
         progress = not self.run.quiet

@@ -9,7 +9,7 @@ import numpy as np
 from jdml import data, registry
 from jdml.cli.options.groups import DataOptions
 from jdml.data.image_discovery import pluralize
-from jdml.data.integrity import alone
+from jdml.data.integrity import singleton_classes
 from jdml.data.loading import read_listing
 from jdml.data.splits import read_names
 
@@ -56,7 +56,7 @@ def read_training_data(options: DataOptions, seed: int) -> TrainingData:
     labels = options.labels or next(iter(train.views))
     train = train.relabel(labels)
     _check_classes(train, labels, tests, options)
-    notes = (*notes, *(f"training: {line}" for line in alone(train.labels)))
+    notes = (*notes, *(f"training: {line}" for line in singleton_classes(train.labels)))
     if options.label_noise:
         noisy = data.corrupt_labels(train.labels, options.label_noise, seed)
         train = replace(train, labels=noisy)

@@ -15,7 +15,7 @@ from jdml.cli.options.train import TrainOptions
 from jdml.cli.provenance import data_checksum
 from jdml.cli.terminal import log_lines
 from jdml.cli.training_data import read_training_data, scored_views
-from jdml.distributed import writes
+from jdml.distributed import is_main_process
 from jdml.recipes import Recipe, default_recipe
 from jdml.recipes.default_recipe import check_positives, usual_batch
 from jdml.training import (
@@ -68,7 +68,7 @@ class TrainingRun:
         """Train, after printing what is trained on what."""
         options, evaluation, held_out = self.options, self.recipe.evaluation, self.data.validation
         mesh, devices = options.devices.mesh(self.recipe.batch.rows)
-        for line in (*self.summary(), *devices) if writes() else ():
+        for line in (*self.summary(), *devices) if is_main_process() else ():
             print(line, flush=True)
         load, out = options.weights.pretrained(), options.run.out
         every, log_every, callbacks = evaluation.every or 100, options.run.log_every or 50, []

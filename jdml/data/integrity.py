@@ -138,7 +138,7 @@ def _check_arrays(
     problems += _other_counts([part for part in parts if part.found != unread])
     alike = _alike_arrays(loaded, duplicates, within) if duplicates and loaded else ()
     told = tuple(dict.fromkeys(problems))
-    return Findings(tuple(parts), decoded, told, _told(alike), alike)
+    return Findings(tuple(parts), decoded, told, _say_alike(alike), alike)
 
 
 def _alike_arrays(
@@ -197,7 +197,7 @@ def _check_listing(
     fatal = listing.own_split or any(part.found.classes == 0 for part in parts)
     problems = [*_other_counts(parts), *(few if fatal else ())]
     told = () if listing.unread else listing.notes
-    notes = [*alone(ids), *(() if fatal else few), *listing.split_notes, *told]
+    notes = [*singleton_classes(ids), *(() if fatal else few), *listing.split_notes, *told]
     (notes if listing.own_split else problems).extend(_shared_classes(listing, ids))
     problems += listing.notes if listing.unread else ()
     names = [str(file) for file in listing.files]
@@ -208,14 +208,20 @@ def _check_listing(
         listed = [name for name in names if name in gone]
         problems.append(f"{len(listed)} of {len(names)} image files are missing: {first(listed)}")
     there = np.flatnonzero([name not in gone for name in names])
-    rows = _drawn(there, sample)
+    rows = there
+    if sample is not None and sample < len(there):
+        rows = there[np.sort(np.random.default_rng(0).choice(len(there), sample, replace=False))]
     images = ImageFiles([listing.files[row] for row in rows])
     places = _places(listing, ids, rows)
     apart, together = _copies(list(images.files), places)
-    seen = list(images.each(perceptual_hash if duplicates is True else _nothing, progress=progress))
+    seen = list(
+        images.each(
+            perceptual_hash if duplicates is True else lambda image: None, progress=progress
+        )
+    )
     numbers = np.unique(ids[rows], return_inverse=True)[1].reshape(-1)
     alike = _alike(Dataset(listing.name, images, numbers), seen, places, duplicates, within)
-    (notes if published else problems).extend([*apart, *_told(alike)])
+    (notes if published else problems).extend([*apart, *_say_alike(alike)])
     notes += together
     bad = [str(error) for error in seen if isinstance(error, BadImageError)]
     if bad:
@@ -223,11 +229,7 @@ def _check_listing(
     return Findings(tuple(parts), len(images), tuple(problems), tuple(notes), alike)
 
 
-def _nothing(image: object) -> None:
-    """What is looked at in an image that only has to be whole."""
-
-
-def _told(alike: Sequence[Alike]) -> tuple[str, ...]:
+def _say_alike(alike: Sequence[Alike]) -> tuple[str, ...]:
     """A line if images are nearly the same."""
     if not alike:
         return ()
@@ -269,7 +271,7 @@ def _other_counts(parts: Sequence[Part]) -> tuple[str, ...]:
     )
 
 
-def alone(ids: np.ndarray) -> tuple[str, ...]:
+def singleton_classes(ids: np.ndarray) -> tuple[str, ...]:
     """A line if classes have a single image each."""
     classes, counts = np.unique(ids, return_counts=True)
     single = int((counts == 1).sum())
@@ -318,11 +320,3 @@ def _copies(
         (f"{lie} in two classes or parts, as copies: {first(apart)}",) * bool(apart),
         (f"{have} copies in their class: {first(together)}",) * bool(together),
     )
-
-
-def _drawn(rows: np.ndarray, sample: int | None) -> np.ndarray:
-    """Some of the rows, drawn evenly, in their order; all without a number."""
-    if sample is None or sample >= len(rows):
-        return rows
-    drawn: np.ndarray = np.random.default_rng(0).choice(rows, sample, replace=False)
-    return np.sort(drawn)

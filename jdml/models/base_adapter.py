@@ -76,10 +76,6 @@ class StatefulModuleAdapter(ModelAdapter):
         whole = all(norms.values()) and all(drops)
         self.frozen = [] if whole else [path for path, evaluates in norms.items() if evaluates]
 
-    def parts(self) -> Sequence[Any]:
-        """Return it and all modules within it."""
-        raise NotImplementedError
-
 
 class _IdentityKey:
     """Stands for an object that equals nothing else."""

@@ -116,7 +116,7 @@ EFFICIENTNET_LITE0 = (
 
 def dialects(name: str) -> tuple[Dialect, ...]:
     """Return the dialects in which a network's weights are published; none where it has none."""
-    pointer = NETWORKS[name].dialects
+    pointer = NETWORKS[name].weight_formats
     return resolve(pointer) if pointer else ()
 
 

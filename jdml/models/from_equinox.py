@@ -52,24 +52,10 @@ class FromEquinox(StatefulModuleAdapter):
                 f"equinox.nn.make_with_state({type(module).__name__}) returns"
             )
         self._flags = train_flags.flags_of(call, train_flag, also=("key", "state"))
-        names = {getattr(part, "axis_name", None) for part in self.parts()} - {None}
-        self._axis: Any = next(iter(names), BATCH)
         norms, drops = _mode_layers(module)
+        self._axis: Any = next((norm.axis_name for norm in norms.values()), BATCH)
         self._set_frozen({p: x.inference for p, x in norms.items()}, [x.inference for x in drops])
         check_savable((self._fixed, state))
-
-    def parts(self) -> list[Any]:
-        """Return it and all modules within it."""
-        import equinox as eqx
-
-        def within(module: Any) -> list[Any]:
-            inner = jax.tree.leaves(
-                list(vars(module).values()), is_leaf=lambda x: isinstance(x, eqx.Module)
-            )
-            below = (within(part) for part in inner if isinstance(part, eqx.Module))
-            return [module, *(part for parts in below for part in parts)]
-
-        return within(self.module)
 
     @property
     def norms(self) -> list[str]:

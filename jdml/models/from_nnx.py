@@ -38,10 +38,6 @@ class FromNnx(StatefulModuleAdapter):
         self._takes_rngs = "rngs" in [x.name for x in train_flags.arguments(call)]
         check_savable(stats)
 
-    def parts(self) -> list[Any]:
-        """Return it and all modules within it."""
-        return [part for _, part in nnx.iter_modules(self.module)]
-
     def init(self, key: Any, images: Any, /, *, train: bool = False) -> dict[str, Any]:
         """Return the variables that the module holds."""
         pairs = zip(self._names, self._states, strict=True)

@@ -13,7 +13,7 @@ from jdml.data.images import open_image
 from jdml.metrics import nearest
 from jdml.metrics.reranking import look_again
 from jdml.ops.checks import Rerank
-from jdml.runs.embedding_io import Embedded
+from jdml.runs.embedding_io import EmbeddingTable
 
 LOOKED_AT = 32
 """Of the nearest rows of a gallery so many are asked whether they are the query."""
@@ -22,7 +22,7 @@ LOOKED_AT = 32
 def search_images(
     vectors: np.ndarray,
     queries: Sequence[str],
-    gallery: Embedded,
+    gallery: EmbeddingTable,
     k: int,
     max_distance: float = np.inf,
     second_look: Rerank = "none",
@@ -30,7 +30,7 @@ def search_images(
     """Find the nearest images of a gallery, by Euclidean distance; never the query itself, nor copies of it.
 
     Example:
-        >>> gallery = Embedded(np.array([[0.0], [2.0], [3.0]]), np.array(["cat", "dog", "dog"]))
+        >>> gallery = EmbeddingTable(np.array([[0.0], [2.0], [3.0]]), np.array(["cat", "dog", "dog"]))
         >>> (answer,) = search_images(np.array([[1.8]]), ["query.jpg"], gallery, k=1)
         >>> answer["found"]
         [{'rank': 1, 'file': '1', 'distance': 0.2, 'label': 'dog'}]

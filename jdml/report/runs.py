@@ -14,7 +14,6 @@ from jdml.data import Dataset, ImageFiles
 from jdml.data.folder import image_named
 from jdml.report.embedding_analysis import NO_CLASS
 from jdml.runs.embedding_io import read_embeddings
-from jdml.runs.log import RESOURCES
 from jdml.runs.results_store import read_results
 from jdml.runs.run_files import (
     CHECKPOINTS,
@@ -22,6 +21,7 @@ from jdml.runs.run_files import (
     LOG,
     METRICS,
     MODEL,
+    RESOURCES,
     is_of_benchmark,
     read_json,
 )

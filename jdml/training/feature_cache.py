@@ -14,12 +14,12 @@ import numpy as np
 from jdml._paths import check_disk_space
 from jdml.data import ImageBatches, ImageFiles
 from jdml.data.protocols import Sampler, TrainSet
-from jdml.distributed import Tree, either, writes
+from jdml.distributed import Tree, any_process, is_main_process
 from jdml.models.embedding import embed
 from jdml.models.feature_split import Backbone, FeatureSplit, HeadOnly
 from jdml.models.tensors import replacing
-from jdml.runs.fingerprint import fingerprint
-from jdml.runs.model_metadata import of_input
+from jdml.runs.identity import fingerprint
+from jdml.runs.model_metadata import input_spec
 from jdml.training.batch_source import DEVICE_BYTES, Feed, ImageFeed, Outcome, RowFeed
 from jdml.training.run_config import Embedder
 from jdml.training.step import TrainState
@@ -57,7 +57,7 @@ class FeatureFeed(Feed):
             )
         if not hasattr(train.images, "shape"):
             raise TypeError("cached_views: train must hold images [N, H, W, C]")
-        self.train, self.keep, self.input = train, keep, of_input(train.images)
+        self.train, self.keep, self.input = train, keep, input_spec(train.images)
         self._rows: RowFeed | None = None
         self._sets: list[tuple[Any, np.ndarray]] = []
 
@@ -138,7 +138,7 @@ class FeatureFeed(Feed):
         """Features ``[N, views, …]``: in memory where they are small, else mapped from a file."""
         program = self._program(state)
         file = self._file(images, views, state, program)
-        missing = either(np.array(file is None or not file.is_file()))
+        missing = any_process(np.array(file is None or not file.is_file()))
         if file is not None and not missing:
             return _read(file)
         shape = (len(images), views, *program.out_info.shape[1:])
@@ -154,7 +154,7 @@ class FeatureFeed(Feed):
         with tempfile.TemporaryFile(dir=folder) as part:
             features = np.memmap(part, np.float32, "w+", shape=shape)
         self._fill(features, images, state)
-        if file is None or not writes():
+        if file is None or not is_main_process():
             return features
         with replacing(file, shared=True) as whole:
             np.save(whole, features)

@@ -7,7 +7,7 @@ from jdml import report
 from jdml.data import Dataset
 from jdml.report import Run
 from jdml.report.image_search import search_images
-from jdml.runs.embedding_io import Embedded
+from jdml.runs.embedding_io import EmbeddingTable
 from jdml.studies.demo import run_demo
 
 X, Y = np.eye(3, 8)[np.arange(12) % 3], np.arange(12) % 3
@@ -54,7 +54,7 @@ REFUSALS = [
     (lambda: report.html_report(EMBEDDED, "r.html", looked=-1), "looked"),
     (lambda: report.html_report(EMBEDDED, "r.html", labels="x"), "labels"),
     (lambda: report.read_runs(), "places"),
-    (lambda: search_images(X[:1], ["q"], Embedded(X[:, :3]), k=1), "gallery"),
+    (lambda: search_images(X[:1], ["q"], EmbeddingTable(X[:, :3]), k=1), "gallery"),
     (lambda: run_demo("demo", steps=0), "steps"),
     (lambda: run_demo("demo", seeds=0), "seeds"),
 ]

@@ -7,7 +7,7 @@ import pytest
 
 from jdml.metrics import expand_queries, rerank
 from jdml.report.image_search import search_images
-from jdml.runs.embedding_io import Embedded
+from jdml.runs.embedding_io import EmbeddingTable
 from jdml.studies.demo import COLUMNS, DemoResult, load_parts, methods, table
 
 
@@ -16,7 +16,7 @@ def test_query_and_its_copies_are_not_found(tmp_path):
     for file, content in zip(files, ("one", "one", "two", "three"), strict=True):
         file.write_text(content)
     names = np.array([str(file) for file in files])
-    gallery = Embedded(np.array([[0.0], [0.0], [1.0], [3.0]]), np.array([5, 5, 5, 7]), names)
+    gallery = EmbeddingTable(np.array([[0.0], [0.0], [1.0], [3.0]]), np.array([5, 5, 5, 7]), names)
     (answer,) = search_images(np.array([[0.0]]), [str(files[0])], gallery, k=2, max_distance=1e99)
     found = [(hit["rank"], hit["file"], hit["label"]) for hit in answer["found"]]
     assert found == [(1, names[2], 5), (2, names[3], 7)]
@@ -28,7 +28,7 @@ def test_second_look_excludes_the_query(tmp_path, second_look):
     names = np.array([str(tmp_path / f"{row}.png") for row in range(15)])
     for name in names:
         Path(name).write_text(name)
-    gallery = Embedded(x, None, names)
+    gallery = EmbeddingTable(x, None, names)
     found = search_images(x[:3], names[:3].tolist(), gallery, 14, np.inf, second_look)
     own = np.arange(3)
     if second_look == "expand":
