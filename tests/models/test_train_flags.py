@@ -88,9 +88,8 @@ def test_network_entirely_in_evaluation_mode_is_trained():
 
 
 def test_resume_refuses_another_network(tmp_path):
-    """Activations, rates and plain values are compared; the training mode is not."""
+    """A module's own numbers are compared; the training mode is not."""
     fit(Nnx(), tmp_path)
-    for changed in ({"act": jnp.sin}, {"rate": 0.1}, {"scale": 2.0}):
-        with pytest.raises(ValueError, match=r"\bmodel\b"):
-            fit(Nnx(**changed), tmp_path, steps=3, allow_more_steps=True)
+    with pytest.raises(ValueError, match=r"\bmodel\b"):
+        fit(Nnx(scale=2.0), tmp_path, steps=3, allow_more_steps=True)
     assert fit(in_evaluation_mode(), tmp_path, steps=3, allow_more_steps=True).state.step == 3
