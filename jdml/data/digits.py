@@ -15,6 +15,8 @@ from jdml.data.listing import data_folder
 from jdml.data.tfds import open_prepared, prepared, rows_of, whole
 
 SPLITS = ("train", "test", "all")
+LARGEST = 1 << 30
+"""Bytes of an array; MNIST's largest has 47 million."""
 _PREFIXES = {"train": "train", "test": "t10k"}
 _TABLES = {"train": "mnist_train_small.csv", "test": "mnist_test.csv"}
 _LINE = re.compile(r"\d(,(25[0-5]|2[0-4]\d|1\d\d|\d?\d)){784}")
@@ -67,19 +69,20 @@ def load_mnist(data_dir: str | Path | None, split: str = "train") -> Dataset:
 
 def read_idx(path: Path, rank: int) -> np.ndarray:
     """Read one IDX file of unsigned bytes: its type and rank, each dimension as four bytes, then the values."""
+    expected, header = 8 << 8 | rank, 4 + 4 * rank
     try:
-        content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+            head = file.read(header)
+            if len(head) < header or int.from_bytes(head[:4], "big") != expected:
+                raise ValueError(f"{path}: expected an IDX file with the magic number {expected}")
+            shape = [int(n) for n in np.frombuffer(head, ">u4", rank, offset=4)]
+            size = min(math.prod(shape), LARGEST)
+            content = file.read(size + 1)  # no more than the header says
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise ValueError(f"{path}: expected a whole gzip file: {error}") from error
-    expected, header = 8 << 8 | rank, 4 + 4 * rank
-    if len(content) < header or int.from_bytes(content[:4], "big") != expected:
-        raise ValueError(f"{path}: expected an IDX file with the magic number {expected}")
-    shape = [int(n) for n in np.frombuffer(content, ">u4", rank, offset=4)]
-    if len(content) - header != math.prod(shape):
-        raise ValueError(
-            f"{path}: expected an array of shape {shape}, got {len(content) - header} bytes"
-        )
-    return np.frombuffer(content, np.uint8, offset=header).reshape(shape)
+    if len(content) != math.prod(shape):
+        raise ValueError(f"{path}: expected {math.prod(shape)} bytes for an array of shape {shape}")
+    return np.frombuffer(content, np.uint8).reshape(shape)
 
 
 def _read_idx_pair(folder: Path, part: str) -> tuple[np.ndarray, np.ndarray]:

@@ -20,7 +20,7 @@ from jdml._paths import check_local
 from jdml.data import load
 from jdml.metrics import evaluate_retrieval
 from jdml.recipes import BatchConfig, LossConfig, NetworkConfig, OptimizerConfig, Recipe
-from jdml.report.embedding_analysis import project, unit
+from jdml.report.embedding_stats import project, unit
 from jdml.report.figures import scatter_grid
 from jdml.report.page import html_report
 from jdml.report.runs import Run

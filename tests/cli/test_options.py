@@ -287,3 +287,17 @@ def test_photographs_without_weights_print_how_to_get_weights(words, photos):
     assert (read.weights.weights, read.data.data_dir) == (Path("resnet50.safetensors"), photos)
     assert len(hints) == (3 if words else 4)
     assert typed().hints() == []
+
+
+def test_sweep_over_flags_and_tuples(tmp_path):
+    def runs(*values):
+        words = ("--out", str(tmp_path), "--loss", "recall_at_k", "--model", "vit_s16", "--set")
+        swept = COMMANDS["sweep"].read([*words, *values]).runs()
+        return {name: run.recipe() for name, run in swept.items()}
+
+    recipes = runs("remat=True,False", "--set", "loss-setting=k=(1, 2),k=(1, 4)")
+    assert {name: (r.network.remat, r.loss.settings) for name, r in recipes.items()} == {
+        f"{flag}_k=_1_{k}_-0": (flag, {"k": (1, k)}) for flag in (True, False) for k in (2, 4)
+    }
+    with pytest.raises(ValueError, match=r"^--remat\b.*\b1\b"):
+        runs("remat=1")

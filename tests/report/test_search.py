@@ -8,7 +8,6 @@ import pytest
 from jdml.metrics import expand_queries, rerank
 from jdml.report.image_search import search_images
 from jdml.runs.embedding_io import EmbeddingTable
-from jdml.studies.demo import COLUMNS, DemoResult, load_parts, methods, table
 
 
 def test_query_and_its_copies_are_not_found(tmp_path):
@@ -40,23 +39,3 @@ def test_second_look_excludes_the_query(tmp_path, second_look):
     for row, answer in enumerate(found):
         expected = apart[row].argsort()[:14]
         assert [hit["file"] for hit in answer["found"]] == names[expected].tolist()
-
-
-def test_demo_does_not_train_on_test_images():
-    parts = load_parts()
-    assert set(parts.train.labels.tolist()) == {0, 1}
-    assert set(parts.train.views["digit"].tolist()) == set(range(6))
-    assert set(parts.seen.labels.tolist()) == set(range(6))
-    assert set(parts.unseen.labels.tolist()) == {6, 7, 8, 9}
-    trained = {image.tobytes() for image in parts.train.images}
-    assert not any(image.tobytes() in trained for image in parts.seen.images)
-
-
-def test_demo_compares_four_methods():
-    """Its example in tests/cli/test_commands.py tests that it runs and writes its files."""
-    names = [method.name for method in methods()]
-    assert names == ["triplet", "triplet + EPS", "MS + EPS", "ProxyAnchor"]
-    scores = {"triplet": {name: [0.4, 0.5] for name in COLUMNS}}
-    columns, rows = table(DemoResult(scores, {}, 0.0))
-    assert columns == ["method", "0–5 R@1", "0–5 MAP@R", "6–9 R@1", "6–9 MAP@R"]
-    assert rows == [["triplet", *["45.0 ± 7.1"] * 4]]
