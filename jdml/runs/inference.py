@@ -24,7 +24,7 @@ from jdml.distributed import Tree
 from jdml.losses.comparison import Normalize
 from jdml.models.adapters import AnyModel, Model, as_model
 from jdml.models.embedding import embed
-from jdml.models.lora import merged
+from jdml.models.finetuning import merged
 from jdml.models.preprocess import Preprocess, check_as_trained
 from jdml.ops.checks import one_of
 from jdml.runs.identity import fingerprint

@@ -17,9 +17,9 @@ from jdml.data.value_range import value_range
 from jdml.distributed import Tree
 from jdml.losses.comparison import Normalize
 from jdml.models.adapters import Model, unwrapped
-from jdml.models.base_adapter import Wrapped
+from jdml.models.base_adapter import ModelAdapter
 from jdml.models.creation import Normalizer, create
-from jdml.models.lora import WithLora
+from jdml.models.finetuning import WithLora
 from jdml.models.preprocess import Preprocess, standard, to_float
 from jdml.recipes.loss import NORMALIZATIONS
 from jdml.recipes.model_factory import from_factory
@@ -161,7 +161,7 @@ def input_template(described: Any) -> Any:
 
 
 def _of_model(described: Model) -> Description:
-    if isinstance(described, Wrapped) and described.factory:
+    if isinstance(described, ModelAdapter) and described.factory:
         return dict(described.factory)
     model = unwrapped(described)
     own = {name: record for name, record in NETWORKS.items() if type(model) is record.kind}

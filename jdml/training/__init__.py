@@ -8,8 +8,7 @@ and atomically, so a killed run that is started again ends with the numbers of a
 
 from jdml.distributed import initialize
 from jdml.models.embedding import embed
-from jdml.models.frozen_model import Frozen
-from jdml.models.lora import WithLora
+from jdml.models.finetuning import Frozen, WithLora
 from jdml.models.preprocess import standard, to_float
 from jdml.runs.inference import Trained, load
 from jdml.runs.preemption import Preempted, disable_malloc_trim

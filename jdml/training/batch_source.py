@@ -11,7 +11,7 @@ from jdml.data import ImageBatches
 from jdml.data.protocols import Sampler, TrainSet
 from jdml.distributed import Tree, any_process
 from jdml.models.adapters import embed_in_training
-from jdml.models.freezing import check_freeze
+from jdml.models.finetuning import check_freeze
 from jdml.objectives.base import Metrics
 from jdml.runs.model_metadata import input_spec
 from jdml.training.run_config import Embedder

@@ -14,8 +14,7 @@ from jdml._optional_imports import progress_bar
 from jdml.data.protocols import Sampler, TrainSet
 from jdml.distributed import Placement, is_main_process, peer_failure_context
 from jdml.models.adapters import AnyModel, Model, as_model
-from jdml.models.frozen_model import Frozen
-from jdml.models.lora import WithLora, frozen_part
+from jdml.models.finetuning import Frozen, WithLora, frozen_part
 from jdml.models.network_check import check_network
 from jdml.models.preprocess import Preprocess, standard
 from jdml.objectives import Objective

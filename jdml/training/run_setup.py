@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, Self
 from jdml.data.protocols import TrainSet
 from jdml.distributed import Tree
 from jdml.models.adapters import Model, unwrapped
-from jdml.models.lora import WithLora
+from jdml.models.finetuning import WithLora
 from jdml.ops import checks
 from jdml.runs.checkpoint import RunFolder
 from jdml.runs.identity import data_fingerprint, fingerprint

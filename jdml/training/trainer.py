@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jdml.distributed import Tree, broadcast_metrics, gather_to_host, is_main_process
-from jdml.models.lora import as_saved
+from jdml.models.finetuning import as_saved
 from jdml.objectives.base import Metrics
 from jdml.runs.checkpoint import RunFolder
 from jdml.runs.run_files import MODEL, Log
