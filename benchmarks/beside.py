@@ -62,9 +62,9 @@ def child(root: str, of: str) -> None:
 
     if not Path(jdml.__file__).is_relative_to(root):
         raise SystemExit(f"jdml of {root} is hidden by {jdml.__file__}")
-    from jdml.training import keep_freed_memory
+    from jdml.training import disable_malloc_trim
 
-    keep_freed_memory()
+    disable_malloc_trim()
     made = dict(CASES[of]())
     print(json.dumps(list(made)), flush=True)
     for line in sys.stdin:

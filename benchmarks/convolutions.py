@@ -146,7 +146,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=6, help="timed calls of each (default 6)")
     parser.add_argument("--out", type=Path, help=machine.OUT)
     arguments = machine.arguments(parser)
-    machine.keep_freed_memory()
+    machine.disable_malloc_trim()
     rows = []
     for case in CASES:
         for row in measure(case, arguments.repeats):

@@ -89,7 +89,7 @@ def ours(case: Case, devices: int) -> dict[str, Call]:
     placement = Placement.on(mesh if devices > 1 else None, None)
     held = [placement.place(create_state(model, objective, optimizer, rows, seed=0))]
     step = make_train_step(model, objective, optimizer, donate=True, placement=placement)
-    images, labels = placement.spread((jax.numpy.asarray(rows), labels), case.batch)
+    images, labels = placement.shard_batch((jax.numpy.asarray(rows), labels), case.batch)
 
     def train() -> None:
         held[0], metrics = step(held[0], images, labels)
@@ -222,7 +222,7 @@ def main() -> None:
     arguments = machine.arguments(parser)
     jax.config.update("jax_num_cpu_devices", max(DEVICES.values()))
     if not arguments.fresh_memory:
-        machine.keep_freed_memory()
+        machine.disable_malloc_trim()
     chosen = [case for case in CASES if not arguments.only or case.network in arguments.only]
     rows = []
     print(HEADING)

@@ -4,7 +4,7 @@
 
 Decoding is what no pipeline can do without: a file's bytes to RGB pixels. The pipeline also crops, resizes, mirrors,
 gathers batches and hands them over. Without a folder the images are generated JPEGs of 500 × 375. With `--parquet` the
-same images also come out of a Parquet file, of which everything is held, or a third of its row groups.
+same images also come out of a Parquet file.
 """
 
 import argparse
@@ -23,7 +23,6 @@ from jdml.data import (
     ImageBatches,
     ImageFiles,
     RandomBatchSampler,
-    columns,
     conventional,
     from_parquet,
     mlrc,
@@ -48,29 +47,14 @@ def generate(folder: Path, count: int) -> list[Path]:
 
 
 def as_table(files: list[Path], folder: Path) -> ImageFiles:
-    """The images in a Parquet file, in twelve row groups."""
+    """The images in a Parquet file."""
     import pyarrow
     from pyarrow import parquet
 
     rows = {"image": [file.read_bytes() for file in files], "label": range(len(files))}
     file = folder / "images.parquet"
-    parquet.write_table(pyarrow.table(rows), file, row_group_size=-(-len(files) // 12))
-    columns.HELD = file.stat().st_size
+    parquet.write_table(pyarrow.table(rows), file)
     return from_parquet(file, transform=conventional()).images
-
-
-def holding(share: float, run: Callable[[int], float]) -> Callable[[int], float]:
-    """The same, where this share of a file's row groups is held."""
-
-    def measured(images: int) -> float:
-        whole = columns.HELD
-        columns.HELD = int(whole * share)
-        try:
-            return run(images)
-        finally:
-            columns.HELD = whole
-
-    return measured
 
 
 def bare(files: list[Path], threads: int) -> Callable[[int], float]:
@@ -152,12 +136,12 @@ def measure(
                 sampler = RandomBatchSampler(len(files), BATCH)
                 pipelines.append(ImageBatches(data, sampler, workers=workers, worker_kind=kind))
                 runs[f"{name}, {kind}", workers] = piped(pipelines[-1], 2 + 2 * workers)
-        for name, share in (("Parquet, held", 1.0), ("Parquet, a third", 0.3)) if table else ():
+        if table is not None:
             data = Dataset("rows", table, np.arange(len(files)))
             pipelines.append(
                 ImageBatches(data, RandomBatchSampler(len(files), BATCH), workers=workers)
             )
-            runs[name, workers] = holding(share, piped(pipelines[-1], 2 + 2 * workers))
+            runs["Parquet", workers] = piped(pipelines[-1], 2 + 2 * workers)
     seconds: dict[tuple[str, int], list[float]] = {key: [] for key in runs}
     for _ in range(arguments.repeats):
         for (name, workers), run in runs.items():

@@ -94,7 +94,7 @@ class Loss(NamedTuple):
 def described(record: registry.Loss) -> Loss:
     """A loss as it is measured."""
     field = not record.needs_proxies
-    per_class = CENTRES if record.several and not field else 1
+    per_class = CENTRES if record.multi_proxy and not field else 1
     return Loss(SETTINGS.get(record.name, {}), PEERS.get(record.name), per_class, field)
 
 
@@ -232,7 +232,7 @@ def main() -> None:
     )
     arguments = machine.arguments(parser)
     if not arguments.fresh_memory:
-        machine.keep_freed_memory()
+        machine.disable_malloc_trim()
     print(
         f"{'256 x 512-D':22} {'classes':>8} {'jdml ms':>9} {'PML ms':>9} {'faster':>7} {'/ floor':>8} "
         f"{'MiB':>9} {'PML MiB':>9}"

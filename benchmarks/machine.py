@@ -52,12 +52,12 @@ def arguments(parser: argparse.ArgumentParser) -> argparse.Namespace:
     return chosen
 
 
-def keep_freed_memory() -> None:
+def disable_malloc_trim() -> None:
     """Keep freed memory for the next call, as a process that trains should."""
-    from jdml.training import keep_freed_memory
+    from jdml.training import disable_malloc_trim
 
     if not SMOKE:
-        keep_freed_memory()
+        disable_malloc_trim()
 
 
 def timed_in_turn(
@@ -171,9 +171,9 @@ def write(path: Path | None, rows: Any, name: str | None = None, **others: Any) 
     if SMOKE:
         record["smoke"] = True
     if path.suffix == ".jsonl":
-        from jdml.runs.results_store import keep_result  # here: its imports are not to be measured
+        from jdml.runs.results_store import save_result  # here: its imports are not to be measured
 
-        keep_result(path, name or _script(), record)
+        save_result(path, name or _script(), record)
     else:
         path.write_text(json.dumps(record, indent=1) + "\n")
 

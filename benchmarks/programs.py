@@ -19,7 +19,7 @@ import jdml
 from jdml import ccp, mining, models, objectives
 from jdml.distributed import Placement, class_shards
 from jdml.flows import ConditionalFlow, preset
-from jdml.metrics import answers, galleries, neighbors, retrieval
+from jdml.metrics import gallery_search, neighbors, relevance, retrieval
 from jdml.ops import tiled_pairs
 from jdml.training import TrainState, make_train_step
 from jdml.training.step_config import with_loss_scale
@@ -170,14 +170,14 @@ def everyday(asked: Any) -> Found:
 def ranked(size: int, dim: int, rows: int, depth: int) -> tuple[Any, ...]:
     """A block of `evaluate_retrieval`."""
     own = shape(size, dtype=jnp.int32)
-    search = galleries.Search(shape(size, dim), shape(size, dim), own, shape(size))
+    search = gallery_search.Search(shape(size, dim), shape(size, dim), own, shape(size))
     cutoffs = retrieval._Cutoffs((1, 10), (), (), (), ())
 
     def block(search: Any, truth: Any, start: Any) -> Any:
-        found = galleries._top(search, start, rows, depth)
+        found = gallery_search._top(search, start, rows, depth)
         return retrieval._measure(truth, start, *found, cutoffs)
 
-    truth = answers.Truth(own, own, own)
+    truth = relevance.Truth(own, own, own)
     return (
         f"evaluate_retrieval, {rows} of {size} x {dim}",
         traced(block, search, truth, shape(dtype=jnp.int32)),

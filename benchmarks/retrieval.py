@@ -22,7 +22,7 @@ import jax.numpy as jnp
 import machine
 import numpy as np
 
-from jdml.metrics import closeness, evaluate_retrieval, galleries
+from jdml.metrics import evaluate_retrieval, gallery_search, ranking_score
 
 PML_NAMES = {
     "precision_at_1": "P@1",
@@ -68,12 +68,12 @@ def temporaries(size: int, dim: int, depth: int, kind: str) -> int:
     vectors = jax.ShapeDtypeStruct((size, dim), jnp.float32)
     numbers = jax.ShapeDtypeStruct((size,), jnp.float32)
     own = jax.ShapeDtypeStruct((size,), jnp.int32)
-    search = galleries.Search(vectors, vectors, own, numbers)
-    rows = closeness.rows_per_block(size, size)
+    search = gallery_search.Search(vectors, vectors, own, numbers)
+    rows = ranking_score.rows_per_block(size, size)
     if kind == "top_k":
-        lowered = galleries._top.lower(search, 0, rows, depth)
+        lowered = gallery_search._top.lower(search, 0, rows, depth)
     else:
-        lowered = galleries._places.lower(search, 0, rows)
+        lowered = gallery_search._places.lower(search, 0, rows)
     used = lowered.compile().memory_analysis()
     return used.temp_size_in_bytes + used.output_size_in_bytes
 

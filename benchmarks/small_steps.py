@@ -68,7 +68,7 @@ def main() -> None:
     parser.add_argument("--only", nargs="*", default=PAIRS + PROXIES, help="names of losses")
     parser.add_argument("--out", type=Path, help=machine.OUT)
     arguments = machine.arguments(parser)
-    machine.keep_freed_memory()
+    machine.disable_malloc_trim()
     print(
         f"{'256 x 512-D, ms':18} products  normalization  normalized products  the loss  / products"
     )

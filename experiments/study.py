@@ -14,7 +14,7 @@ from experiments import smoke
 from jdml.report import mean_std
 from jdml.runs.results_store import read_results
 from jdml.studies.runner import over_seeds, run_study
-from jdml.training import keep_freed_memory
+from jdml.training import disable_malloc_trim
 
 Results = Mapping[str, Any]
 """Runs by name: each has its job, its metrics, its seconds and its machine."""
@@ -115,7 +115,7 @@ def start(main: Callable[[Any], str], settings: type, description: str | None) -
     if smoke.SMOKE:
         chosen = smoke.begin(chosen)
     else:
-        keep_freed_memory()
+        disable_malloc_trim()
     print(main(chosen), flush=True)
 
 

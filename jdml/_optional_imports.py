@@ -6,11 +6,13 @@ from typing import Any
 EXTRAS: dict[str, dict[str, str]] = {
     "train": {
         "PIL": "pillow",
+        "filelock": "filelock",
         "flatbuffers": "flatbuffers",
         "grain": "grain",
         "jinja2": "jinja2",
         "matplotlib": "matplotlib",
         "orbax": "orbax-checkpoint",
+        "platformdirs": "platformdirs",
         "rich": "rich",
         "safetensors": "safetensors",
         "sklearn": "scikit-learn",
@@ -24,12 +26,12 @@ EXTRAS: dict[str, dict[str, str]] = {
         "cv2": "opencv-python-headless",
         "importlib_resources": "importlib_resources",
     },
-    "parquet": {"pyarrow": "pyarrow"},
+    "parquet": {"datasets": "datasets", "pyarrow": "pyarrow"},
     "duplicates": {"imagehash": "ImageHash"},
     "all": {"tensorboardX": "tensorboardX"},
 }
 """Modules and their distributions, by the extra of ``jdml`` that brings them."""
-ALONE = {"chex": "chex", "datasets": "datasets", "torch": "torch", "umap": "umap-learn"}
+ALONE = {"chex": "chex", "torch": "torch", "umap": "umap-learn"}
 """Modules that no extra brings, and their distributions."""
 
 

@@ -1,4 +1,4 @@
-"""Where files are read and written: paths of this machine, no addresses."""
+"""Paths of files on this machine, and checks before they are read or written."""
 
 import errno
 import json

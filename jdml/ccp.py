@@ -13,7 +13,7 @@ from jax import Array
 
 from jdml import ops
 from jdml.metrics import covering_radius
-from jdml.metrics.covering import greedy_covering_radii
+from jdml.metrics.chance_constraints import greedy_covering_radii
 from jdml.ops import checks
 from jdml.ops.numerics import accumulate_in
 
@@ -141,27 +141,12 @@ def select_proxies(
         Array([[5. ],
                [2.5]], dtype=float32)
     """
-    for name, array in (("pool", pool), ("proxies", proxies)):
-        if not isinstance(array, Array) or not jnp.issubdtype(array.dtype, jnp.floating):
-            raise TypeError(f"{name} must be a floating-point array [classes, number, D]")
-        if array.ndim != 3:
-            raise ValueError(
-                f"{name} must have shape [classes, number, D], got {list(array.shape)}"
-            )
+    if jnp.ndim(pool) != 3:
+        raise ValueError(f"pool must have shape [C, b, D], got {list(jnp.shape(pool))}")
     classes, size, dim = pool.shape
-    if proxies.shape[0] != classes or proxies.shape[2] != dim:
-        raise ValueError(
-            f"proxies must have shape [{classes}, K, {dim}], as pool has, got {list(proxies.shape)}"
-        )
-    if proxies.shape[1] == 0:
-        raise ValueError("proxies must hold at least one per class, got none")
-    shapes = {
-        "where": (where, (classes, size)),
-        "proxies_where": (proxies_where, proxies.shape[:2]),
-    }
-    for name, (mask, shape) in shapes.items():
-        if mask is not None:
-            checks.check_mask(name, mask, shape)
+    if jnp.ndim(proxies) != 3 or proxies.shape[::2] != (classes, dim) or proxies.size == 0:
+        shape = list(jnp.shape(proxies))
+        raise ValueError(f"proxies must have shape [{classes}, K, {dim}], as pool has, got {shape}")
     free = jnp.ones((classes, size), bool) if where is None else where
     old = jnp.ones(proxies.shape[:2], bool) if proxies_where is None else proxies_where
 

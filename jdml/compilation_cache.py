@@ -1,16 +1,13 @@
 """Programs compiled before are read again instead of compiled again, as the command line sets it up."""
 
 import contextlib
-import importlib.util
 import os
-import sys
 from pathlib import Path
 
 __all__: list[str] = []
 
 SWITCH = "JDML_CACHE"
 MOST_BYTES = 1 << 30
-UNLIMITED = "unlimited"
 ENTRY, TIMES, LOCK = "-cache", "-atime", ".lockfile"
 """How the names of JAX's files end, and what it locks to write one."""
 
@@ -18,33 +15,32 @@ ENTRY, TIMES, LOCK = "-cache", "-atime", ".lockfile"
 def keep_compiled_programs() -> Path | None:
     """Turn on JAX's persistent compilation cache, unless the user has set one or switched it off.
 
-    ``JDML_CACHE`` is a folder, or ``off``; the default is ``jdml`` in the user's cache folder. Where ``filelock`` is
-    installed, as the extra ``train`` has it, the least recently used programs go when there is more than 1 GiB.
-    Without it there is no limit: JAX then writes entries without their times, at which every later write of a limited
-    cache stops, so that these lie in a folder of their own.
-
-    Returns:
-        The folder; None where nothing was turned on.
+    ``JDML_CACHE`` is a folder, or ``off``; the default is ``jdml`` in the user's cache folder. The least recently used
+    programs are removed when there is more than 1 GiB. Without ``filelock`` and ``platformdirs``, of the extra
+    ``train``, nothing is turned on.
     """
     import jax
 
+    try:
+        import filelock  # noqa: F401  (JAX limits the size with it)
+        from platformdirs import user_cache_path
+    except ModuleNotFoundError:
+        return None
     wanted = os.environ.get(SWITCH, "")
     if wanted.lower() in ("off", "0", "no", "none") or jax.config.values.get(
         "jax_compilation_cache_dir"
     ):
         return None
-    folder = Path(wanted).expanduser() if wanted else user_cache() / "jdml" / "compiled"
-    if importlib.util.find_spec("filelock") is None:
-        folder = folder / UNLIMITED
+    default = user_cache_path("jdml", appauthor=False) / "compiled"
+    folder = Path(wanted).expanduser() if wanted else default
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError:  # a home that cannot be written: everything works, and is compiled each time
         return None
+    _remove_parts(folder)
     jax.config.update("jax_compilation_cache_dir", str(folder))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
-    if importlib.util.find_spec("filelock") is not None:  # what JAX limits the size with
-        _remove_parts(folder)
-        jax.config.update("jax_compilation_cache_max_size", MOST_BYTES)
+    jax.config.update("jax_compilation_cache_max_size", MOST_BYTES)
     return folder
 
 
@@ -59,12 +55,3 @@ def _remove_parts(folder: Path) -> None:
         for entry in folder.glob(f"*{ENTRY}"):
             if not entry.with_name(entry.name.removesuffix(ENTRY) + TIMES).exists():
                 entry.unlink()
-
-
-def user_cache() -> Path:
-    """The folder in which programs of this user keep what they can make again."""
-    if sys.platform == "darwin":
-        return Path.home() / "Library" / "Caches"
-    if sys.platform == "win32" and "LOCALAPPDATA" in os.environ:
-        return Path(os.environ["LOCALAPPDATA"])
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")

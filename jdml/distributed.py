@@ -1,8 +1,8 @@
 """Where a run's arrays lie: meshes of devices, and the processes that these belong to.
 
-Nothing else in this room knows of them. Rows of a batch are spread over the first axis of the mesh, roles that
-``shard`` names are partitioned, all else is the same on every device: ``jax.jit`` does the rest. Several processes run
-the same program on the same mesh; each puts in its own rows, and one of them writes.
+Rows of a batch are sharded over the first axis of the mesh, roles that ``shard`` names are partitioned, all else is
+replicated: ``jax.jit`` does the rest. Several processes run the same program on the same mesh; each puts in its own
+rows, and one of them writes.
 """
 
 import contextlib
@@ -30,44 +30,27 @@ HEARTBEAT = 30
 SHUTDOWN = 30
 """Seconds that a process waits for the others at its end."""
 COUNTS = ("SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE")
-"""Where launchers tell how many processes they started."""
+"""Environment variables of launchers: the number of processes."""
 CLUSTERS = ("TPU_WORKER_HOSTNAMES", "TPU_PROCESS_ADDRESSES", "JOB_COMPLETION_INDEX")
-"""What GKE tells the processes of several machines."""
+"""Environment variables of GKE on several machines."""
 
 _log = logging.getLogger(__name__)
 
 
-class EndedError(RuntimeError):
+class PeerExitedError(RuntimeError):
     """Another process of the run, or of the study, has ended; the message says what to do."""
 
 
 @dataclass(frozen=True)
 class Placement:
-    """Where parameters, optimizer states and batches lie. Hashable: a part of what a compiled step is made from.
-
-    Attributes:
-        mesh: the devices, whose first axis carries the batch; None: one device, and nothing is to be done.
-        shard: roles and their partitions; all other arrays are the same everywhere.
-    """
+    """Where parameters, optimizer states and batches lie. Hashable: a part of what a compiled step is made from."""
 
     mesh: Mesh | None = None
     shard: tuple[tuple[str, P], ...] = ()
 
     @classmethod
     def on(cls, mesh: Any, shard: Mapping[str, Any] | None) -> "Placement":
-        """What :class:`jdml.training.Devices` asks for.
-
-        Args:
-            mesh: a mesh, or None.
-            shard: partitions by role, or None.
-
-        Returns:
-            The placement, whose mesh has ``Auto`` axes: a step of any model can be compiled for it.
-
-        Raises:
-            TypeError: no mesh, no mapping to partitions.
-            ValueError: a partition without a mesh, or over an axis that the mesh has not got.
-        """
+        """Return the placement that :class:`jdml.training.Devices` describes."""
         if mesh is None:
             if shard:
                 raise ValueError(f"shard needs a mesh: got shard for {', '.join(shard)}, mesh=None")
@@ -107,11 +90,7 @@ class Placement:
         return self.mesh is not None and self.mesh.devices.flat[0].platform == "cpu"
 
     def check(self, params: Mapping[str, Tree]) -> None:
-        """Refuse roles that are not there, or none of whose arrays can be partitioned as asked.
-
-        Raises:
-            ValueError: naming the role, its arrays, and the number of devices.
-        """
+        """Refuse roles that are not there, or none of whose arrays can be partitioned as asked."""
         for role, spec in self.shard:
             if role not in params:
                 raise ValueError(
@@ -125,7 +104,7 @@ class Placement:
                 )
 
     def place(self, tree: Tree) -> Tree:
-        """A tree of a run's state where it belongs; what lies there already stays."""
+        """Put a run's state where it belongs."""
         if self.mesh is None:
             return tree
         return jax.tree_util.tree_map_with_path(
@@ -133,7 +112,7 @@ class Placement:
         )
 
     def keep(self, tree: Tree) -> Tree:
-        """The same inside a compiled step: what comes out lies where it came from."""
+        """Constrain the state inside a compiled step: what comes out lies where it came from."""
         if self.mesh is None:
             return tree
 
@@ -143,7 +122,7 @@ class Placement:
         return jax.tree_util.tree_map_with_path(one, tree)
 
     def shapes(self, tree: Tree) -> Tree:
-        """The shapes of a state, and where it would lie: what a step can be compiled for without one."""
+        """Return the shapes and shardings of a state, which a step can be compiled for."""
         if self.mesh is None:
             return tree
 
@@ -153,24 +132,24 @@ class Placement:
 
         return jax.tree_util.tree_map_with_path(one, tree)
 
-    def everywhere(self, tree: Tree) -> Tree:
-        """Arrays that every device has whole, such as a data set."""
+    def replicate(self, tree: Tree) -> Tree:
+        """Put whole arrays, such as a data set, on every device."""
         if self.mesh is None:
             return jax.tree.map(jnp.asarray, tree)
         return jax.tree.map(lambda x: put(np.asarray(x), self._at(P())), tree)
 
-    def own(self, size: int) -> np.ndarray:
-        """The places of a batch of so many rows that this process fills, rising."""
+    def local_rows(self, size: int) -> np.ndarray:
+        """Return the rows of a batch of ``size`` rows that this process fills, rising."""
         if self.mesh is None or jax.process_count() == 1:
             return np.arange(size)
         there = self._rows().addressable_devices_indices_map((size,)).values()
         return np.unique(np.concatenate([np.arange(size)[index] for index in there]))
 
-    def spread(self, rows: Tree, size: int) -> Tree:
-        """A batch of so many rows over the devices, made from the rows that :meth:`own` names."""
+    def shard_batch(self, rows: Tree, size: int) -> Tree:
+        """Make a batch of ``size`` rows over the devices from the rows that :meth:`local_rows` names."""
         if self.mesh is None:
             return rows
-        places = self.own(size)
+        places = self.local_rows(size)
 
         def one(part: ArrayLike) -> jax.Array:
             part = np.asarray(part)
@@ -193,7 +172,7 @@ class Placement:
         return self._at(P(self.mesh.axis_names[0]))
 
     def _spec(self, path: KeyPath, leaf: jax.Array) -> P:
-        """The partition of an array: that of its role, wherever in a state a role's name stands."""
+        """Return the partition of an array's role, wherever in a state the role's name stands."""
         names = {getattr(part, "key", None) for part in path}
         for role, spec in self.shard:
             if role in names and self._fits(np.shape(leaf), spec):
@@ -215,14 +194,7 @@ HERE = Placement()
 
 
 def placement_of(tree: Tree) -> Placement:
-    """Where arrays lie: the mesh of the first that lies on one of several devices.
-
-    Args:
-        tree: arrays, and anything else.
-
-    Returns:
-        A placement that partitions rows, and nothing else.
-    """
+    """Return where arrays lie: on the mesh of the first that has one of several devices."""
     for leaf in jax.tree.leaves(tree):
         mesh = getattr(getattr(leaf, "sharding", None), "mesh", None)
         if isinstance(mesh, Mesh) and mesh.size > 1 and set(mesh.axis_types) == {AxisType.Auto}:
@@ -231,15 +203,7 @@ def placement_of(tree: Tree) -> Placement:
 
 
 def class_shards(mesh: Mesh | None, objective: Any) -> dict[str, P]:
-    """The usual partition: proxies by their classes, where the devices divide these.
-
-    Args:
-        mesh: the devices that train.
-        objective: whose parameters are meant.
-
-    Returns:
-        What :class:`jdml.training.Devices` takes as ``shard``.
-    """
+    """Return the usual partition: proxies by their classes, if the devices divide these."""
     proxies = jax.eval_shape(objective.init, jax.random.key(0)).get("proxies")
     if mesh is None or proxies is None or len(proxies.shape) < 2:
         return {}
@@ -248,7 +212,7 @@ def class_shards(mesh: Mesh | None, objective: Any) -> dict[str, P]:
 
 
 def put(array: ArrayLike, sharding: NamedSharding) -> jax.Array:
-    """An array, whole in this process or on a mesh, as ``sharding`` has it."""
+    """Put an array, whole in this process or on a mesh, as ``sharding`` says."""
     if isinstance(array, jax.Array) and array.sharding == sharding:
         return array
     if jax.process_count() == 1:
@@ -262,8 +226,8 @@ def put(array: ArrayLike, sharding: NamedSharding) -> jax.Array:
     return jax.make_array_from_callback(whole.shape, sharding, lambda index: whole[index])
 
 
-def whole(tree: Tree) -> Tree:
-    """Arrays of a mesh as they are on one device of this process, to compute with outside of the mesh."""
+def gather_to_host(tree: Tree) -> Tree:
+    """Gather arrays of a mesh on one device of this process."""
 
     def one(leaf: Any) -> Any:
         sharding = getattr(leaf, "sharding", None)
@@ -280,7 +244,7 @@ def initialize(
 ) -> None:
     """Join the processes of this program: call it first, before anything touches a device.
 
-    A thin call of ``jax.distributed.initialize``. SLURM, Open MPI and GKE tell all that is needed; by hand give all
+    A thin call of ``jax.distributed.initialize``. SLURM, Open MPI and GKE set all that is needed; by hand pass all
     three. Where one process runs, or where it was called before, nothing is done.
 
     Args:
@@ -320,25 +284,21 @@ def initialize(
 
 
 @contextlib.contextmanager
-def together() -> Iterator[None]:
-    """Say it in words when what is computed together cannot be, as another process has ended.
-
-    Raises:
-        RuntimeError: naming what to do.
-    """
+def peer_failure_context() -> Iterator[None]:
+    """Raise a PeerExitedError if a computation fails because another process has ended."""
     try:
         yield
     except jax.errors.JaxRuntimeError as error:
         if jax.process_count() == 1 or "RESOURCE_EXHAUSTED" in str(error):
             raise
-        raise EndedError(
+        raise PeerExitedError(
             f"process {jax.process_index()} of {jax.process_count()} cannot go on: another process of this run has "
-            "ended, or cannot be reached; with a folder, the same command goes on from the last checkpoint"
+            "ended, or cannot be reached; with a folder, the same command resumes from the last checkpoint"
         ) from error
 
 
-def writes() -> bool:
-    """Whether this process is the one that writes."""
+def is_main_process() -> bool:
+    """Tell whether this process is the one that writes."""
     return jax.process_index() == 0
 
 
@@ -350,8 +310,8 @@ def wait_for_all(name: str) -> None:
         multihost_utils.sync_global_devices(name)
 
 
-def agreed(values: Mapping[str, float]) -> dict[str, float]:
-    """Numbers as the first process has them: processes that measured the same may differ in the last digit."""
+def broadcast_metrics(values: Mapping[str, float]) -> dict[str, float]:
+    """Return the first process's numbers: others that measured the same may differ in the last digit."""
     if jax.process_count() == 1 or not values:
         return dict(values)
     from jax.experimental import multihost_utils
@@ -361,8 +321,8 @@ def agreed(values: Mapping[str, float]) -> dict[str, float]:
     return dict(zip(values, numbers.view(np.float64).tolist(), strict=True))
 
 
-def either(flags: np.ndarray) -> np.ndarray:
-    """Booleans that are True where they are in any process."""
+def any_process(flags: np.ndarray) -> np.ndarray:
+    """Return where flags are True in any process."""
     if jax.process_count() == 1:
         return flags
     from jax.experimental import multihost_utils
@@ -371,7 +331,7 @@ def either(flags: np.ndarray) -> np.ndarray:
 
 
 def _launched() -> bool:
-    """Whether a launcher that JAX knows says that this process is one of several."""
+    """Tell whether a launcher that JAX knows started several processes."""
     several = any(int(os.environ.get(name, 1)) > 1 for name in COUNTS)
     return (
         several
@@ -381,7 +341,7 @@ def _launched() -> bool:
 
 
 def _axes(spec: P) -> list[str]:
-    """The axes that a partition names."""
+    """List the axes that a partition names."""
     return [
         name
         for part in spec

@@ -257,8 +257,7 @@ def contrasting_as(repulsion: Repulsion) -> Potential:
         >>> float(contrasting_as("mirrored")(jnp.array(0.25), False, 0.5))
         -0.0625
     """
-    if repulsion not in _CONTRASTING:
-        raise ValueError(f"repulsion must be one of {', '.join(_CONTRASTING)}, got {repulsion!r}")
+    checks.one_of("repulsion", repulsion, _CONTRASTING)
     return _CONTRASTING[repulsion]
 
 
@@ -307,7 +306,7 @@ def superpose(
         >>> jax.grad(lambda x: -superpose(gravity, x, labels, (2.0,)).sum() / 2)(charges)[:, 0]
         Array([ 0.5, -0.5,  0. ], dtype=float32)
     """
-    _check_potential(potential)
+    checks.check_function("potential", potential, or_none=False)
     checks.check_embeddings("charges", charges)
     checks.check_labels("labels", labels, len(charges))
     charges, labels = checks.as_array(charges), checks.widen_labels(labels)
@@ -355,7 +354,7 @@ def class_field(
     checks.check_embeddings("points", points)
     checks.check_embeddings("charges", charges, dim=points.shape[1], like="points")
     checks.check_labels("labels", labels, len(charges))
-    _check_potential(potential)
+    checks.check_function("potential", potential, or_none=False)
     if not checks.is_integer(label) or jnp.ndim(label) != 0:
         raise TypeError(f"label must be one integer, got {label!r}")
     checks.require_finite("points", points)
@@ -389,9 +388,3 @@ def _by_distance(potential: Potential) -> Callable[..., Array]:
 
     of_squared.__name__ = getattr(potential, "__name__", repr(potential))
     return of_squared
-
-
-def _check_potential(potential: Any) -> None:
-    """Refuse what is no function."""
-    if not callable(potential):
-        raise TypeError(f"potential must be a function (r, same, …) of one pair, got {potential!r}")

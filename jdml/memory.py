@@ -105,30 +105,30 @@ def push(
         checks.check_labels("ids", ids, embeddings.shape[0])
     embeddings, labels = jnp.asarray(checks.as_array(embeddings)), checks.widen_labels(labels)
     ids = jnp.full_like(labels, -1) if ids is None else checks.widen_labels(ids, "ids")
-    kept = _kept(labels, where)
+    valid = _kept(labels, where)
     axis = as_axis(axis_name)
-    rows = (jax.lax.stop_gradient(embeddings), labels, ids, kept)
-    embeddings, labels, ids, kept = axis.rows(rows)
+    rows = (jax.lax.stop_gradient(embeddings), labels, ids, valid)
+    embeddings, labels, ids, valid = axis.rows(rows)
     if embeddings.shape[0] > capacity:
         raise ValueError(
             f"a batch of {embeddings.shape[0]} does not fit into a memory of capacity {capacity}"
         )
-    checks.require(jnp.isfinite(embeddings).all(-1) | ~kept, "embeddings[{row}] is not finite")
-    return _stored(state, embeddings, labels, ids, kept)
+    checks.require(jnp.isfinite(embeddings).all(-1) | ~valid, "embeddings[{row}] is not finite")
+    return _stored(state, embeddings, labels, ids, valid)
 
 
 @replicated
 def _stored(
-    state: CrossBatchMemory, embeddings: Array, labels: Array, ids: Array, kept: Array
+    state: CrossBatchMemory, embeddings: Array, labels: Array, ids: Array, valid: Array
 ) -> CrossBatchMemory:
     capacity = state.labels.shape[0]
-    target = jnp.where(kept, _slots(state.next_slot, kept, capacity), capacity)  # beyond: dropped
+    target = jnp.where(valid, _slots(state.next_slot, valid, capacity), capacity)  # beyond: dropped
     stored = embeddings.astype(state.embeddings.dtype)
     return CrossBatchMemory(
         embeddings=state.embeddings.at[target].set(stored, mode="drop"),
         labels=state.labels.at[target].set(labels.astype(state.labels.dtype), mode="drop"),
         ids=state.ids.at[target].set(ids.astype(state.ids.dtype), mode="drop"),
-        next_slot=(state.next_slot + jnp.sum(kept, dtype=jnp.int32)) % capacity,
+        next_slot=(state.next_slot + jnp.sum(valid, dtype=jnp.int32)) % capacity,
     )
 
 
@@ -161,23 +161,23 @@ def slots(
     """
     checks.check_labels("labels", labels, jnp.size(labels))
     axis = as_axis(axis_name)
-    kept = axis.rows(_kept(checks.widen_labels(labels), where))
-    return axis.local_slice(_slots_of(state, kept))
+    valid = axis.rows(_kept(checks.widen_labels(labels), where))
+    return axis.local_slice(_slots_of(state, valid))
 
 
 @replicated
-def _slots_of(state: CrossBatchMemory, kept: Array) -> Array:
-    slots = _slots(state.next_slot, kept, state.labels.shape[0])
-    return jnp.where(kept, slots, -1).astype(jnp.int32)
+def _slots_of(state: CrossBatchMemory, valid: Array) -> Array:
+    slots = _slots(state.next_slot, valid, state.labels.shape[0])
+    return jnp.where(valid, slots, -1).astype(jnp.int32)
 
 
-def _slots(next_slot: Array, kept: Array, capacity: int) -> Array:
-    return (next_slot + jnp.cumsum(kept) - 1) % capacity
+def _slots(next_slot: Array, valid: Array, capacity: int) -> Array:
+    return (next_slot + jnp.cumsum(valid) - 1) % capacity
 
 
 def _kept(labels: Array, where: Array | None) -> Array:
-    kept = labels >= 0
+    valid = labels >= 0
     if where is None:
-        return kept
+        return valid
     checks.check_mask("where", where, labels.shape)
-    return kept & where
+    return valid & where

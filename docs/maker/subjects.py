@@ -31,7 +31,7 @@ def proxy_subject(record: Loss) -> Subject:
     """Show a proxy loss; its proxies move, too: one of each class, two where it means several, four of a field."""
     name = f"{record.name}_loss"
     settings = SETTINGS.get(name, {})
-    per_class = 1 if not record.several else 2 if record.needs_proxies else 4
+    per_class = 1 if not record.multi_proxy else 2 if record.needs_proxies else 4
 
     def value(points: Any, labels: Any, proxies: Any, key: Any) -> jax.Array:
         shown = proxies if per_class > 1 else proxies[:, 0]

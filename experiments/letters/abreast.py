@@ -24,7 +24,7 @@ from experiments.recorded_recipes import from_flat
 from jdml import data
 from jdml.metrics import evaluate_retrieval
 from jdml.models.convolution import windows
-from jdml.runs.results_store import keep_result
+from jdml.runs.results_store import save_result
 from jdml.studies.runner import kept_results
 from jdml.training import make_indexed_step, standard, train_recipe
 from jdml.training.schedule import Best, improve
@@ -125,7 +125,7 @@ def run(unit: Mapping[str, list[Job]], data_dir: str | None, kept: str, frozen: 
     machine = f"{platform.machine()}, {jax.devices()[0].device_kind}"
     for job, metrics in rows:
         made = {"job": job, "metrics": metrics, "seconds": seconds, "machine": machine}
-        keep_result(kept, name_of(job), made)
+        save_result(kept, name_of(job), made)
     return {"models": len(jobs)}
 
 

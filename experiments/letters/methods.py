@@ -42,7 +42,7 @@ def on_letters(recipe: Recipe) -> Recipe:
     alternating = recipe.loss.needs_validation
     random = recipe.loss.has_proxies and not alternating
     batch = batch_of(ROWS if random else (ROWS // PER_CLASS, PER_CLASS))
-    number = 4 if alternating else PROXIES if LOSSES[recipe.loss.name].several else None
+    number = 4 if alternating else PROXIES if LOSSES[recipe.loss.name].multi_proxy else None
     rates = {**recipe.optimizer.lr_multipliers, "beta": 50.0}
     return known.on_data(recipe, batch, RATE, POOL).replace(
         loss={"proxies": {"per_class": number}},
@@ -88,7 +88,7 @@ def tuned(recipe: Recipe, settings: Mapping[str, Any]) -> Recipe:
 def ranges_of(recipe: Recipe) -> dict[str, dict[str, list[Any]]]:
     """What is tuned of a method, by the name of the setting."""
     loss, ranges = recipe.loss, tomllib.loads(RANGES.read_text())
-    sections = ["all", loss.kind, *["several"] * LOSSES[loss.name].several]
+    sections = ["all", loss.kind, *["several"] * LOSSES[loss.name].multi_proxy]
     sections += ["memory"] * bool(loss.memory_size) + ([loss.method.name] if loss.method else [])
     own = [*(ranges[section] for section in sections), ranges["losses"][loss.name]]
     return {name: span for part in own for name, span in part.items()}

@@ -258,7 +258,7 @@ def epoch_table(results: Results) -> str:
     rows = []
     for method in NEAR:
         shown = cells(results, f"{method}, epoch", EPOCH, 1, 2)
-        if not registry.LOSSES[LOSSES[method][0]].several:
+        if not registry.LOSSES[LOSSES[method][0]].multi_proxy:
             shown[EPOCH.index("epoch: together")] = "–"
         rows.append([method, *shown, OF_PAPER["distance"].get(method, "–")])
     titles = (name.removeprefix("epoch: ") for name in EPOCH)

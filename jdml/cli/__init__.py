@@ -87,16 +87,16 @@ def _run(words: list[str], *, own_process: bool) -> int:
             compiled_programs = importlib.import_module("jdml.compilation_cache")
             compiled_programs.keep_compiled_programs()
             if own_process:
-                importlib.import_module("jdml.runs.preemption").keep_freed_memory()
+                importlib.import_module("jdml.runs.preemption").disable_malloc_trim()
         return command.execute() or 0
     except BrokenPipeError:
         raise
     except (ValueError, TypeError, OSError, FloatingPointError, MemoryError) as error:
         return _fail(prog, messages.error_line(error) or "out of memory")
     except RuntimeError as error:
-        from jdml.distributed import EndedError
+        from jdml.distributed import PeerExitedError
 
-        if isinstance(error, EndedError):
+        if isinstance(error, PeerExitedError):
             return _fail(prog, str(error))
         if "RESOURCE_EXHAUSTED" not in str(error):
             raise

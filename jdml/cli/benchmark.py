@@ -20,14 +20,14 @@ from jdml.cli.options.groups import (
     PaperData,
     WeightOptions,
 )
-from jdml.cli.options.parts import typed_parts, with_typed
-from jdml.cli.options.reading import NOT_DEFINING, Part, Typed, check_options, defining, typed
+from jdml.cli.options.parts import apply_options, part_options
+from jdml.cli.options.reading import NOT_DEFINING, Part, Typed, check_options, defining, empty_part
 from jdml.cli.provenance import data_checksum, started
 from jdml.cli.terminal import print_table
 from jdml.cli.training_data import load_split
 from jdml.data import ImageBatches, corrupt_labels
-from jdml.data.integrity import unlike_published
-from jdml.distributed import writes
+from jdml.data.integrity import count_mismatches
+from jdml.distributed import is_main_process
 from jdml.ops.checks import at_least
 from jdml.recipes import RECIPES, CCPConfig, Recipe, recipe
 from jdml.recipes.paper_comparison import PaperRow, find_paper_rows, footnotes
@@ -101,12 +101,12 @@ class Benchmark:
     task: TaskOptions = TaskOptions()
     data: ImageOptions = ImageOptions()
     weights: WeightOptions = WeightOptions()
-    network: Annotated[Typed, Part(Recipe().network, ("name",), shown=False)] = typed()
-    loss: Annotated[Typed, Part(Recipe().loss, ("name", "method"), shown=False)] = typed()
-    finetune: Annotated[Typed, Part(Recipe().finetune, shown=False)] = typed()
-    batch: Annotated[Typed, Part(Recipe().batch, shown=False)] = typed()
-    optimizer: Annotated[Typed, Part(Recipe().optimizer, shown=False)] = typed()
-    evaluation: Annotated[Typed, Part(Recipe().evaluation, shown=False)] = typed()
+    network: Annotated[Typed, Part(Recipe().network, ("name",), defaults=False)] = empty_part()
+    loss: Annotated[Typed, Part(Recipe().loss, ("name", "method"), defaults=False)] = empty_part()
+    finetune: Annotated[Typed, Part(Recipe().finetune, defaults=False)] = empty_part()
+    batch: Annotated[Typed, Part(Recipe().batch, defaults=False)] = empty_part()
+    optimizer: Annotated[Typed, Part(Recipe().optimizer, defaults=False)] = empty_part()
+    evaluation: Annotated[Typed, Part(Recipe().evaluation, defaults=False)] = empty_part()
     run: FolderOptions = FolderOptions()
     devices: DeviceOptions = DeviceOptions()
 
@@ -148,22 +148,24 @@ class Benchmark:
             raise ValueError(f"--method-setting: {error}") from error
         if "pooling" in self.network and base.network.pooling is None:
             raise ValueError(f"--pooling is not for --backbone {task.backbone}, which has its own")
-        made = with_typed(base, typed_parts(self))
+        own_recipe = apply_options(base, part_options(self))
         settings = ("alpha", "delta")
-        changed = [n for n in settings if made.loss.settings.get(n) != base.loss.settings.get(n)]
+        changed = [
+            n for n in settings if own_recipe.loss.settings.get(n) != base.loss.settings.get(n)
+        ]
         if base.loss.proxies.clip_norm is not None and changed:
             raise ValueError(
                 "--method-setting clip=vector clips at the force of the preset's alpha and delta: it does not go with "
                 f"--loss-setting {'= '.join(changed)}="
             )
-        return made
+        return own_recipe
 
     def run_recipe(self) -> Recipe:
         """Return the recipe as it runs: with the protocol's evaluations, or a few steps in a dry run."""
         task, recipe = self.task, self.recipe()
         if task.dry_run:
             steps = self.batch.get("steps", 2)
-            return rehearsed(recipe).replace(batch={"steps": steps}, evaluation={"every": 2})
+            return dry_run_recipe(recipe).replace(batch={"steps": steps}, evaluation={"every": 2})
         every = EVERY.get(task.dataset, 25)
         if "every" not in self.evaluation:
             recipe = recipe.replace(evaluation={"every": every})
@@ -197,7 +199,7 @@ class Benchmark:
         task, out, source = self.task, self.run.out, contextlib.nullcontext(self.data.data_dir)
         with fake_images(self.crop_size) if task.dry_run else source as folder:
             runs, unlike = self._measure_all("folder" if task.dry_run else task.dataset, folder)
-        if not writes():
+        if not is_main_process():
             return
         seeds = "" if task.seeds == 1 else f", {task.seeds} seeds"
         title = f"{task.dataset}, {task.protocol}: {task.method}, {task.backbone}{seeds}"
@@ -250,7 +252,7 @@ class Benchmark:
         for split, part in parts.items():
             if len(np.unique(part.labels)) < 2:
                 raise ValueError(f"{name}: the split {split!r} has fewer than two classes")
-        unlike = unlike_published(name, parts)
+        unlike = count_mismatches(name, parts)
         for line in unlike:
             print(f"{name}: {line}", flush=True)
         train, *scored = parts.values()
@@ -261,7 +263,7 @@ class Benchmark:
         task, backbone = self.task, str(self.task.backbone)
         recipe, load = self.run_recipe(), self.weights.pretrained()
         mesh, where = self.devices.mesh(recipe.batch.rows)
-        for line in where if writes() else ():
+        for line in where if is_main_process() else ():
             print(line, flush=True)
         batches = partial(
             ImageBatches,
@@ -324,18 +326,18 @@ def show(
     runs: Sequence[Rows],
     paper: Sequence[PaperRow] = (),
     below: Sequence[str] = (),
-    called: Mapping[str, str] = MappingProxyType({}),
+    labels: Mapping[str, str] = MappingProxyType({}),
 ) -> None:
-    """Print our rows by seed and the papers', in percent, with lines below; ``called`` renames rows."""
+    """Print our rows by seed and the papers', in percent, with lines below; ``labels`` renames rows."""
     means, spreads = over(runs, np.mean), over(runs, partial(np.std, ddof=1))
     names = [name for name in next(iter(means.values())) if name not in ("queries", "step")]
 
-    def shown(row: str, name: str) -> str:
+    def mean_and_spread(row: str, name: str) -> str:
         mean = f"{100 * means[row][name]:.1f}"
         return mean if len(runs) == 1 else f"{mean} ± {100 * spreads[row][name]:.1f}"
 
     table: list[list[Any]] = [
-        [called.get(row, row), *(shown(row, name) for name in names)] for row in means
+        [labels.get(row, row), *(mean_and_spread(row, name) for name in names)] for row in means
     ]
     for name, values in (row for each in paper for row in each.rows.items()):
         table.append([name, *(f"{values[n]:.1f}" if n in values else "–" for n in names)])
@@ -344,7 +346,7 @@ def show(
         print(line)
 
 
-def rehearsed(recipe: Recipe) -> Recipe:
+def dry_run_recipe(recipe: Recipe) -> Recipe:
     """Return the recipe with batches and pools that the made-up images fill."""
     batch: dict[str, Any] = {"size": DRY_CLASSES}
     if recipe.batch.classes is not None:

@@ -57,7 +57,7 @@ examples:
 
 `jdml COMMAND --help` explains the options of a command, `jdml --version` tells the version.
 
-Compiled programs are kept, at most 1 GiB of them where filelock is installed, in `jdml` of the user's cache folder:
+Compiled programs are kept, at most 1 GiB of them, in `jdml` of the user's cache folder:
 set JDML_CACHE to another folder, or to `off`."""
 
 
@@ -74,10 +74,10 @@ examples:
 
 def overview(group: str = "") -> str:
     """Return the help of ``jdml`` itself, or of the commands that begin with a word; nothing where none does."""
-    shown = {n: c for n, c in COMMANDS.items() if not group or n.startswith(f"{group} ")}
-    if not shown:
+    commands = {n: c for n, c in COMMANDS.items() if not group or n.startswith(f"{group} ")}
+    if not commands:
         return ""
-    width = max(map(len, shown))
-    lines = "\n".join(f"  {name:{width}}  {command.help}" for name, command in shown.items())
-    examples = "\n".join(f"  {command.example}" for command in shown.values())
+    width = max(map(len, commands))
+    lines = "\n".join(f"  {name:{width}}  {command.help}" for name, command in commands.items())
+    examples = "\n".join(f"  {command.example}" for command in commands.values())
     return (GROUP_HELP if group else HELP).format(group=group, commands=lines, examples=examples)

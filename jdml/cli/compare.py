@@ -71,18 +71,18 @@ def show(comparison: Any, csv_file: Path | None = None, markdown: Path | None = 
             [[cell.replace("|", "\\|").replace("\n", " ") for cell in row] for row in rows],
         ),
     }
-    asked = {file: text() for file, text in texts.items() if file is not None}
-    for file, text in asked.items():
+    outputs = {file: text() for file, text in texts.items() if file is not None}
+    for file, text in outputs.items():
         if str(file) == "-":
             sys.stdout.write(text)
         else:
             write_text(file, text)
-    if not any(str(file) == "-" for file in asked):
+    if not any(str(file) == "-" for file in outputs):
         fitting, left_out = _as_wide_as(WIDTH, comparison)
         print_table(None, *comparison_table(fitting), width=WIDTH)
         for line in (*left_out, *verdict(comparison)):
             print(_wrapped(line))
-        for file in asked:
+        for file in outputs:
             print(f"written: {file}")
 
 

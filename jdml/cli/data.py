@@ -89,8 +89,8 @@ class Check:
         rows = [
             [
                 part.split,
-                _beside(part.found.classes, part.published and part.published.classes),
-                _beside(part.found.images, part.published and part.published.images),
+                _with_published(part.found.classes, part.published and part.published.classes),
+                _with_published(part.found.images, part.published and part.published.images),
                 f"{part.missing:,}",
             ]
             for part in checked.parts
@@ -117,8 +117,8 @@ class Check:
         if self.json is not None:
             from jdml.runs.run_files import write_json
 
-            found = {name: _plain(value) for name, value in vars(checked).items()}
-            write_json(self.json, {"data": self.name, "dir": str(self.dir), **found})
+            values = {name: _plain(value) for name, value in vars(checked).items()}
+            write_json(self.json, {"data": self.name, "dir": str(self.dir), **values})
         return 1 if checked.problems else 0
 
     def _embed(self) -> Any:
@@ -136,5 +136,5 @@ def _plain(value: Any) -> Any:
     return [_plain(part) for part in value] if isinstance(value, tuple) else value
 
 
-def _beside(count: int, published: int | None) -> str:
+def _with_published(count: int, published: int | None) -> str:
     return f"{count:,}" if published is None else f"{count:,} / {published:,}"

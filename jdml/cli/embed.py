@@ -9,7 +9,8 @@ import numpy as np
 from jdml._optional_imports import require_package
 from jdml._paths import check_file
 from jdml.data.image_source import Source, Split, check_data_dir, read_source
-from jdml.runs.embedding_io import ENDINGS, Embedded, write_embeddings
+from jdml.runs.embedding_io import ENDINGS, EmbeddingTable, write_embeddings
+from jdml.training import load
 
 
 @dataclass(frozen=True)
@@ -43,8 +44,6 @@ class Embed:
 
     def execute(self) -> None:
         """Embed, write, say what was written."""
-        from jdml.training import load
-
         out = self.out or Path(f"{Path(self.source.replace(':', '_')).name}.npz")
         check_file("--out", out, ENDINGS)
         if out.suffix == ".parquet":
@@ -69,7 +68,7 @@ class Embed:
 
 def embed_source(
     trained: Any, source: Source, *, skip: bool, progress: bool
-) -> tuple[Embedded, int]:
+) -> tuple[EmbeddingTable, int]:
     """Embed a source; with ``skip`` without its damaged images, of which it tells the number."""
     bad = "nan" if skip else "stop"
     vectors = trained.embed(source.images, on_bad_image=bad, progress=progress)
@@ -79,4 +78,4 @@ def embed_source(
     labels, files = (
         None if column is None else column[whole] for column in (source.labels, source.files)
     )
-    return Embedded(vectors[whole], labels, files, trained.identity), int((~whole).sum())
+    return EmbeddingTable(vectors[whole], labels, files, trained.identity), int((~whole).sum())

@@ -122,7 +122,7 @@ class Evaluate:
         if not table:
             return arrays
         values = read_column(expand_user(table), column)
-        found = {}
+        groups = {}
         for prefix in ("", "gallery_") if self.gallery_embeddings in arrays else ("",):
             if f"{prefix}files" not in arrays:
                 raise ValueError(
@@ -134,8 +134,8 @@ class Evaluate:
                 raise ValueError(
                     f"{table} does not name {len(gone)} of {len(files)} files: {gone[0]}"
                 )
-            found[f"{prefix}{self.ignore_same}"] = np.array([values[file] for file in files])
-        return ChainMap(found, arrays)  # type: ignore[arg-type]  # nothing is written
+            groups[f"{prefix}{self.ignore_same}"] = np.array([values[file] for file in files])
+        return ChainMap(groups, arrays)  # type: ignore[arg-type]  # nothing is written
 
     def _read(self) -> Mapping[str, Any]:
         """Return the arrays by the names of the options: those of the file, and .npy files of their own."""
@@ -145,14 +145,14 @@ class Evaluate:
         if lone and self.labels == "labels":
             raise ValueError(f"--labels must be the .npy file with the labels of {self.file}")
         arrays = {self.embeddings: read_array(self.file)} if lone else read_arrays(self.file)
-        named = {
+        names = {
             name: getattr(self, name)
             for name in ("labels", *GALLERY, "self_index", "ignore_same")
             if getattr(self, name) not in (name, None)
         }
         files = {
             value: Path(value)
-            for name, value in named.items()
+            for name, value in names.items()
             if (lone and not (name == "ignore_same" and ":" in value))
             or (value.endswith(".npy") and value not in arrays)
         }

@@ -48,7 +48,7 @@ class Report:
     def execute(self) -> None:
         """Read, look, write, say where."""
         from jdml.report import html_report, read_runs
-        from jdml.report.run_data import attach_images
+        from jdml.report.images import attach_images
 
         check_file("--out", self.out, (".html", ".htm"))
         if not self.run:

@@ -8,9 +8,16 @@ import numpy as np
 
 from jdml._paths import check_file, expand_user
 from jdml.cli.embed import embed_source
-from jdml.data.image_source import check_data_dir, read_source
+from jdml.cli.terminal import print_table
+from jdml.data.folder import image_named
+from jdml.data.image_source import check_data_dir, image_id, read_source
+from jdml.data.loading import read_path
+from jdml.metrics import rejection_threshold
 from jdml.ops.checks import Rerank
-from jdml.runs.embedding_io import Embedded, read_embeddings
+from jdml.report.image_search import neighbour_sheet, search_images
+from jdml.runs.embedding_io import EmbeddingTable, read_embeddings
+from jdml.runs.run_files import write_json
+from jdml.training import load
 
 PICTURES = (".png", ".jpg", ".pdf", ".svg")
 
@@ -53,11 +60,6 @@ class Search:
 
     def execute(self) -> None:
         """Search, show, write."""
-        from jdml.cli.terminal import print_table
-        from jdml.report.image_search import search_images
-        from jdml.runs.run_files import write_json
-        from jdml.training import load
-
         self._check()
         trained = load(self.run, which=self.which)
         queries = _queries(self.query)
@@ -68,16 +70,14 @@ class Search:
         rows = []
         for answer in neighbours:
             for hit in answer["found"]:
-                told = hit["rank"], hit["distance"], hit.get("label", ""), _from_here(hit["file"])
-                rows.append([Path(answer["query"]).name, *told])
+                cells = hit["rank"], hit["distance"], hit.get("label", ""), _from_here(hit["file"])
+                rows.append([Path(answer["query"]).name, *cells])
             if not answer["found"] and np.isfinite(limit):
                 rows.append([Path(answer["query"]).name, "", "", "", "not in the gallery"])
         print_table(None, ["query", "rank", "distance", "class", "file"], rows)
         if self.json is not None:
             write_json(self.json, neighbours)
         if self.out is not None:
-            from jdml.report.thumbnails import neighbour_sheet
-
             print(f"figure: {neighbour_sheet(neighbours, self.out)}")
 
     def _check(self) -> None:
@@ -103,10 +103,8 @@ class Search:
         if self.json is not None:
             check_file("--json", self.json, (".json",))
 
-    def _limit(self, gallery: Embedded) -> float:
+    def _limit(self, gallery: EmbeddingTable) -> float:
         """Return the distance beyond which nothing is found."""
-        from jdml.metrics import rejection_threshold
-
         if self.max_distance != "auto":
             return np.inf if self.max_distance is None else self.max_distance
         if gallery.labels is None or len(np.unique(gallery.labels)) < 2:
@@ -122,7 +120,7 @@ class Search:
             )
         return limit
 
-    def _gallery(self, trained: Any) -> Embedded:
+    def _gallery(self, trained: Any) -> EmbeddingTable:
         """What is searched."""
         assert self.gallery is not None
         path = expand_user(self.gallery)
@@ -136,7 +134,7 @@ class Search:
         return embed_source(trained, source, skip=True, progress=not self.quiet)[0]
 
 
-def _of_file(path: Path, trained: Any, *, drawn: bool) -> Embedded:
+def _of_file(path: Path, trained: Any, *, drawn: bool) -> EmbeddingTable:
     """Return a gallery that was embedded before, by this model."""
     gallery = read_embeddings(path)
     if gallery.model and gallery.model != trained.identity:
@@ -152,10 +150,6 @@ def _of_file(path: Path, trained: Any, *, drawn: bool) -> Embedded:
 
 def _queries(names: tuple[str, ...]) -> list[str]:
     """Return the images that queries stand for."""
-    from jdml.data.folder import image_named
-    from jdml.data.image_source import name_of
-    from jdml.data.loading import read_path
-
     files: list[str] = []
     for path in (expand_user(name) for name in names):
         if isinstance(image_named(str(path)), Path) and not path.exists():
@@ -165,7 +159,7 @@ def _queries(names: tuple[str, ...]) -> list[str]:
         images = read_path(path)
         for note in images.notes:
             print(f"note: {path}: {note}")
-        files += [name_of(file) for file in images.files]
+        files += [image_id(file) for file in images.files]
     return files
 
 

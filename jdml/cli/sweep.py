@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal
 import tyro
 
 from jdml.cli.compare import show
-from jdml.cli.options.reading import Typed, make, parse, paths, typed_of
+from jdml.cli.options.reading import Typed, changed_options, make, parse, paths
 from jdml.cli.provenance import data_checksum
 from jdml.cli.train import Train
 from jdml.cli.training_data import has_validation, read_training_data
@@ -23,7 +23,7 @@ from jdml.compilation_cache import keep_compiled_programs
 from jdml.ops.checks import did_you_mean
 from jdml.report import compare_runs, read_runs
 from jdml.report.runs import ORDER
-from jdml.runs.results_store import forget_results
+from jdml.runs.results_store import delete_results
 from jdml.runs.run_files import CONFIG, METRICS, read_json, write_json
 from jdml.studies.runner import kept_results, run_study
 
@@ -80,14 +80,14 @@ class Sweep(Train):
             )
         runs = self.runs()
         jobs = {name: {"name": name, **options.config()} for name, options in runs.items()}
-        kept = out / "sweep.jsonl"
-        kept_results(jobs, kept)  # other settings are reported before other data
+        record = out / "sweep.jsonl"
+        kept_results(jobs, record)  # other settings are reported before other data
         _check_data(out, runs)
-        forget_results(kept, [name for name in runs if not (out / name / CONFIG).is_file()])
+        delete_results(record, [name for name in runs if not (out / name / CONFIG).is_file()])
         out.mkdir(parents=True, exist_ok=True)
         _keep_order(out / ORDER, list(runs))  # first: a reader meanwhile has the baseline
         progress = not self.run.quiet
-        results = run_study(_Trainer(runs), jobs, kept, workers=self.jobs, progress=progress)
+        results = run_study(_Trainer(runs), jobs, record, workers=self.jobs, progress=progress)
         failed = {
             name: str(r["metrics"][FAILED]) for name, r in results.items() if FAILED in r["metrics"]
         }
@@ -103,7 +103,7 @@ class Sweep(Train):
         assert self.run.out is not None
         settings = [_values(text) for text in self.set]
         options = [option for option, _ in settings]
-        common = typed_of(
+        common = changed_options(
             Train(**{f.name: getattr(self, f.name) for f in dataclasses.fields(Train)})
         )
         for option in options:
@@ -193,7 +193,7 @@ def _check_data(out: Path, runs: Mapping[str, Train]) -> None:
         file = out / name / CONFIG
         if not file.is_file():
             continue
-        options = options.settled()
+        options = options.resolve()
         data = {**options.defining(), "place": options.data.data_dir}
         key = json.dumps(data, sort_keys=True, default=str)
         if key not in there:
@@ -245,7 +245,7 @@ def _values(text: str) -> tuple[str, list[str]]:
             f"--set must be an option of jdml train and its values, such as lr=1e-4,1e-3; got {text!r}"
             f"{did_you_mean(option[2:], [each[2:] for each in known])}"
         )
-    listed = [value.strip() for value in _parts(values) if value.strip()]
-    if not listed:
+    choices = [value.strip() for value in _parts(values) if value.strip()]
+    if not choices:
         raise ValueError(f"--set {option[2:]} has no values: write {option[2:]}=FIRST,SECOND")
-    return option, listed
+    return option, choices

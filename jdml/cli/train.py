@@ -6,7 +6,7 @@ from jdml.cli.options.train import TrainOptions
 from jdml.cli.provenance import started
 from jdml.cli.terminal import print_table
 from jdml.cli.training_run import TrainingRun
-from jdml.distributed import writes
+from jdml.distributed import is_main_process
 from jdml.runs.run_files import write_json
 
 
@@ -26,11 +26,11 @@ class Train(TrainOptions):
     def execute(self) -> None:
         """Train, score, print the scores, write metrics.json."""
         self.devices.join()
-        options = self.settled()
+        options = self.resolve()
         training = TrainingRun(options, started("jdml train", self), self.hints())
         result = training.run()
         metrics = {**training.test(result.embedder), **training.validated(result)}
-        if not writes():
+        if not is_main_process():
             return
         title = options.title(training.recipe)
         if metrics:

@@ -8,8 +8,8 @@ import numpy as np
 
 from jdml import data, registry
 from jdml.cli.options.groups import DataOptions
-from jdml.data.image_discovery import counted
-from jdml.data.integrity import alone
+from jdml.data.image_discovery import pluralize
+from jdml.data.integrity import singleton_classes
 from jdml.data.loading import read_listing
 from jdml.data.splits import read_names
 
@@ -56,7 +56,7 @@ def read_training_data(options: DataOptions, seed: int) -> TrainingData:
     labels = options.labels or next(iter(train.views))
     train = train.relabel(labels)
     _check_classes(train, labels, tests, options)
-    notes = (*notes, *(f"training: {line}" for line in alone(train.labels)))
+    notes = (*notes, *(f"training: {line}" for line in singleton_classes(train.labels)))
     if options.label_noise:
         noisy = data.corrupt_labels(train.labels, options.label_noise, seed)
         train = replace(train, labels=noisy)
@@ -84,10 +84,10 @@ def _read_files(options: DataOptions, seed: int) -> tuple[dict[str, Any], tuple[
         raise ValueError(
             f"{options.data_dir} has 1 class: at least two are needed, a folder of images each"
         )
-    typed = "--split" if options.split else "--classes-file"
+    option = "--split" if options.split else "--classes-file"
     if listing.own_split and (options.split or options.classes_file) and options.split != "none":
         raise ValueError(
-            f"{typed} is not for {options.data_dir}, which says itself what trains ({', '.join(listing.splits)})"
+            f"{option} is not for {options.data_dir}, which says itself what trains ({', '.join(listing.splits)})"
         )
     if options.split is not None:
         listing = data.resplit(listing, options.split, seed=seed, share=options.test_share)
@@ -124,7 +124,7 @@ def _held_out(
         validation = data.without_bad_images(validation)
     labels = validation.views[options.labels or next(iter(validation.views))]
     if len(labels) == 0 or np.unique(labels, return_counts=True)[1].max() < 2:
-        few = f"{counted(len(labels), 'image', 'images')}, no two of a class: hold out more"
+        few = f"{pluralize(len(labels), 'image', 'images')}, no two of a class: hold out more"
         raise ValueError(f"--validation {options.validation} holds out {few}")
     return train.select(~held_out), validation
 
@@ -139,8 +139,8 @@ def _split_classes(
             f"--train-classes must be classes of the training part, 0 to {train.num_classes - 1}; "
             f"got {missing[0]}"
         )
-    seen = np.isin(test.labels, classes)
-    parts = {"seen": seen, "unseen": ~seen}
+    known = np.isin(test.labels, classes)
+    parts = {"seen": known, "unseen": ~known}
     tests: dict[str, Scored] = {
         name: (test.select(rows), None) for name, rows in parts.items() if rows.any()
     }

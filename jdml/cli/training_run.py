@@ -10,12 +10,12 @@ import jax
 import numpy as np
 
 from jdml import data
-from jdml.cli.options.parts import as_typed
+from jdml.cli.options.parts import naming_options
 from jdml.cli.options.train import TrainOptions
 from jdml.cli.provenance import data_checksum
 from jdml.cli.terminal import log_lines
 from jdml.cli.training_data import read_training_data, scored_views
-from jdml.distributed import writes
+from jdml.distributed import is_main_process
 from jdml.recipes import Recipe, default_recipe
 from jdml.recipes.default_recipe import check_positives, usual_batch
 from jdml.training import (
@@ -49,7 +49,7 @@ class TrainingRun:
         self.recipe, self.notes = fit_to_data(options, self.train.labels)
         model, weights = str(self.recipe.network.name), options.weights
         self.preprocess = weights.preprocess(model)
-        with as_typed():
+        with naming_options():
             self.model = make_network(
                 self.recipe,
                 self.train,
@@ -68,13 +68,13 @@ class TrainingRun:
         """Train, after printing what is trained on what."""
         options, evaluation, held_out = self.options, self.recipe.evaluation, self.data.validation
         mesh, devices = options.devices.mesh(self.recipe.batch.rows)
-        for line in (*self.summary(), *devices) if writes() else ():
+        for line in (*self.summary(), *devices) if is_main_process() else ():
             print(line, flush=True)
         load, out = options.weights.pretrained(), options.run.out
         every, log_every, callbacks = evaluation.every or 100, options.run.log_every or 50, []
         if options.run.tensorboard and out is not None:
             callbacks = [TensorBoard(out / "tensorboard", every=math.gcd(log_every, every))]
-        with as_typed(), log_lines("jdml.training"):
+        with naming_options(), log_lines("jdml.training"):
             return train(
                 self.recipe,
                 self.train,
@@ -205,7 +205,7 @@ class TrainingRun:
                 f"--memory-size must be at most the {len(self.train)} images that train, "
                 f"got {recipe.loss.memory_size}"
             )
-        with as_typed():
+        with naming_options():
             pattern_of(recipe, self.model, self.train, self.preprocess)
             recipe.batch.check_views(self.train.views)
 
@@ -214,7 +214,7 @@ class TrainingRun:
         if self.recipe.network.head_init == "random":
             return
         try:
-            with as_typed():
+            with naming_options():
                 check_head(self.recipe, self.model, self.train, self.preprocess)
         except ValueError as error:
             if "head_init" in self.options.network:
@@ -283,6 +283,6 @@ def fit_to_data(options: TrainOptions, labels: np.ndarray) -> tuple[Recipe, tupl
                 "their places in a batch stay empty"
             )
         recipe = recipe.replace(batch=batch)
-    with as_typed():
+    with naming_options():
         check_positives(recipe.batch, recipe.loss, labels)
     return recipe, tuple(notes)

@@ -6,7 +6,6 @@ sampler yields row indices. What goes onto a device, and when, is for the traini
 
 from jdml.data.converters import from_huggingface, from_parquet, from_rows, from_torch
 from jdml.data.dataset import Dataset
-from jdml.data.getting import get
 from jdml.data.images import BadImageError, ImageFiles
 from jdml.data.integrity import Findings, check
 from jdml.data.labels import corrupt_labels, parity_labels
@@ -19,6 +18,7 @@ from jdml.data.samplers import (
     RandomBatchSampler,
 )
 from jdml.data.splits import Fold, mlrc_folds, resplit, train_on
+from jdml.data.tfds import get
 from jdml.data.transforms import Crops, conventional, mlrc
 
 __all__ = [

@@ -55,18 +55,7 @@ class Arrays(Mapping[str, np.ndarray]):
 
 
 def read_arrays(file: Path) -> Arrays:
-    """Open a .npz file.
-
-    Args:
-        file: its path.
-
-    Returns:
-        Its arrays by name.
-
-    Raises:
-        FileNotFoundError: there is none.
-        ValueError: it is no such file.
-    """
+    """Open a .npz file."""
     if not file.exists():
         raise FileNotFoundError(f"{file} does not exist")
     if not file.is_file():
@@ -76,18 +65,7 @@ def read_arrays(file: Path) -> Arrays:
 
 
 def read_array(file: Path) -> np.memmap:
-    """Open a .npy file, which stays on disk.
-
-    Args:
-        file: its path.
-
-    Returns:
-        The array.
-
-    Raises:
-        FileNotFoundError: there is none.
-        ValueError: it is no such file, or holds Python objects.
-    """
+    """Open a .npy file, which stays on disk."""
     if not file.is_file():
         raise FileNotFoundError(f"{file} is not a file")
     try:

@@ -2,32 +2,33 @@
 
 import glob
 import os
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from jdml._paths import expand_user
-from jdml.data.columns import Classes, Images, read_columns, tables_in
 from jdml.data.dataset import Dataset, as_labels
-from jdml.data.image_discovery import RealFiles
-from jdml.data.images import ImageFiles, Readable, Row, decode, is_grey, named_if_bad
-from jdml.data.labelled import in_one_form, numbered
+from jdml.data.images import ImageFiles, Row, is_grey, named_if_bad, open_image
+from jdml.data.listing import in_one_form, numbered
 from jdml.data.rows import (
-    Rows,
+    Classes,
+    RowImages,
     as_classes,
-    check_order,
     each,
-    label_of,
     of_anything,
     of_huggingface,
+    of_table,
     of_torch,
-    read_labels,
+    open_tables,
+    typed_classes,
 )
-from jdml.data.tables import HELD
 from jdml.data.transforms import Crops
 from jdml.registry.networks import SMALL_IMAGES
+
+HELD = 1 << 30
+"""Bytes of small pictures that are kept in memory."""
 
 
 def from_parquet(
@@ -40,7 +41,7 @@ def from_parquet(
     """Read a Parquet file with images as bytes, as Hugging Face's hub has them; or what ``save_to_disk`` wrote.
 
     Labels are one column; no image is decoded for them. Small pictures of one size become an array; photographs are
-    read and decoded when they are drawn, of a file that does not fit into memory by its row groups.
+    read and decoded when they are drawn. Hugging Face's ``datasets`` maps them from an Arrow copy in its cache.
 
     Args:
         path: a file, a folder of files (of all its parts), a pattern such as ``"birds/train-*.parquet"``, or several
@@ -56,7 +57,7 @@ def from_parquet(
     Raises:
         BadImageError: a picture that cannot be decoded, by file and row.
         FileNotFoundError: no such file.
-        MissingLibraryError: pyarrow is not installed.
+        MissingLibraryError: Hugging Face's ``datasets`` is not installed.
         TypeError: no path; a column of another kind.
         ValueError: no such column, naming those there are; no row; a row without a label.
 
@@ -72,18 +73,30 @@ def from_parquet(
         ...
         FileNotFoundError: path must name Parquet files, a folder of them or a pattern, birds.parquet names none
     """
-    given = [path] if isinstance(path, str | Path) else path
-    if not isinstance(given, Sequence) or not given:
-        raise TypeError(f"path must be a path, a pattern or several, got {given!r}")
-    files = [file for each in given for file in _files(each)]
-    real = RealFiles()
-    seen: set[str] = set()
-    for file in files:
-        if real(file) in seen:
-            raise ValueError(f"path must name each file once, {file} is named twice")
-        seen.add(real(file))
-    named = Path(given[0]) if Path(given[0]).exists() else files[0]
-    return _dataset(named.stem, read_columns(files, image, label), label, transform)
+    if isinstance(path, str | Path):
+        tables = open_tables(path)
+        if not tables:
+            path = sorted(glob.glob(str(expand_user(path)))) or [path]
+    elif not isinstance(path, Sequence) or not path:
+        raise TypeError(f"path must be a path, a pattern or several, got {path!r}")
+    if not isinstance(path, str | Path):
+        absent = next((file for file in path if not expand_user(file).is_file()), None)
+        if absent is not None:
+            raise FileNotFoundError(
+                f"path must name Parquet files, a folder of them or a pattern, {absent} names none"
+            )
+        if len({*map(str, path)}) < len(path):
+            raise ValueError(f"path must name each file once, got {', '.join(map(str, path))}")
+        tables = open_tables(path)
+    first = Path(path if isinstance(path, str | Path) else path[0])
+    if len(tables) > 1:
+        import datasets
+
+        with named_if_bad(first):
+            tables = {"": datasets.concatenate_datasets([*tables.values()])}
+    rows, classes = of_table(next(iter(tables.values())), str(first), image, label)
+    rows.name = str(first)
+    return _of_rows(rows, classes, label, transform, first.stem)
 
 
 def from_huggingface(
@@ -142,8 +155,8 @@ def from_torch(
         dataset: of pairs ``(image, label)``, or of dictionaries; or a ``DataLoader`` of such.
         image: where a row has its image. None: the first of a pair, ``"image"`` of a dictionary.
         label: where it has its label. None: the second of a pair, ``"label"`` of a dictionary.
-        labels: all labels ``[N]`` in the order of the rows, where they are known, such as ``dataset.targets``; of a
-            loader that shuffles they are not. None: every row is read once.
+        labels: all labels ``[N]`` in the order of the rows, where they are known, such as ``dataset.targets``; not
+            for a loader. None: every row is read once.
         transform: as for :func:`from_parquet`.
 
     Returns:
@@ -151,8 +164,8 @@ def from_torch(
 
     Raises:
         TypeError: rows of another kind; a label that is neither an integer nor a string.
-        ValueError: a row without an image or a label, by its number; images that do not fit into memory; labels that
-            are those of a loader's rows in another order.
+        ValueError: a row without an image or a label, by its number; arrays that do not fit into memory;
+            ``labels`` for a loader or a stream.
 
     Implementation notes:
         One row is read at a time, as a data set may keep a file open;
@@ -165,7 +178,7 @@ def from_torch(
         >>> from_torch(dataset).images.shape
         (4, 8, 8, 3)
     """
-    return _of_rows(of_torch(dataset, image, label), _given(labels), "label", transform)
+    return _of_rows(of_torch(dataset, image, label), typed_classes(labels), "label", transform)
 
 
 def from_rows(
@@ -186,7 +199,7 @@ def from_rows(
         rows: pairs ``(image, label)``, or dictionaries; neither batches nor without end. Several threads read them.
         image: where a row has its image. None: the first of a pair, ``"image"`` of a dictionary.
         label: where it has its label. None: the second of a pair, ``"label"`` of a dictionary.
-        labels: all labels ``[N]``, where they are known. None: every row is read once.
+        labels: all labels ``[N]``, where they are known; not for an iterator. None: every row is read once.
         transform: as for :func:`from_parquet`.
 
     Returns:
@@ -194,8 +207,8 @@ def from_rows(
 
     Raises:
         TypeError: rows of another kind; a label that is neither an integer nor a string.
-        ValueError: a row without an image or a label, by its number; images that do not fit into memory; labels that
-            are those of an iterator's rows in another order.
+        ValueError: a row without an image or a label, by its number; arrays that do not fit into memory;
+            ``labels`` for an iterator.
 
     Example:
         >>> rows = [(np.full((8, 8, 3), n, np.uint8), "ant" if n < 2 else "bee") for n in range(4)]
@@ -203,135 +216,89 @@ def from_rows(
         >>> data.images.shape, data.labels.tolist(), data.class_names["label"]
         ((4, 8, 8, 3), [0, 0, 1, 1], ('ant', 'bee'))
     """
-    return _of_rows(of_anything(rows, image, label), _given(labels), "label", transform)
+    return _of_rows(of_anything(rows, image, label), typed_classes(labels), "label", transform)
 
 
-def _of_rows(rows: Rows, classes: Classes | None, view: str, transform: Crops | None) -> Dataset:
-    """Rows as a data set: arrays stacked, all else as files.
-
-    Args:
-        rows: at least one.
-        classes: where they are known.
-        view: what they are called.
-        transform: as typed.
-    """
+def _of_rows(
+    rows: RowImages,
+    classes: Classes | None,
+    view: str,
+    transform: Crops | None,
+    name: str | None = None,
+) -> Dataset:
+    """Make a data set of rows: arrays and small pictures of one size in memory, all else read when drawn."""
     if not len(rows):
         raise ValueError(f"{rows} must hold at least one row, got none")
+    if classes is not None and rows.is_stream:
+        raise ValueError(
+            "labels must be left out for rows that come one after another, whose order may be their own: their labels "
+            "are read with them; or give the rows as a list"
+        )
     if classes is not None and len(classes.labels) != len(rows):
         raise ValueError(f"labels must have shape [N] = [{len(rows)}], got [{len(classes.labels)}]")
-    if classes is not None:
-        check_order(rows, classes)
-    first = rows.image(0)
-    if isinstance(first, np.ndarray) and transform is None:
-        stacked = _stacked(rows, first, classes)
-        if stacked is not None:
-            images, classes = stacked
-            return _labelled(rows.name, images, classes, view)
-    rows[0]  # tells at once what cannot be an image file
-    classes = read_labels(rows) if classes is None else classes
-    found = Images([Row(rows, row) for row in range(len(rows))], *classes)
-    return _dataset(rows.name, found, view, transform)
-
-
-def _stacked(
-    rows: Rows, first: np.ndarray, classes: Classes | None
-) -> tuple[np.ndarray, Classes] | None:
-    """All images in one array, and all classes; None for bytes of several sizes."""
-    _check_room(rows, first)
-    images = np.empty((len(rows), *first.shape), first.dtype)
-    shapes = {first.shape}
-
-    def put(row: int) -> Any:
-        image, label = (rows.image(row), None) if classes else rows.pair(row)
-        if getattr(image, "dtype", None) != first.dtype:
-            got = getattr(image, "dtype", type(image).__name__)
-            raise TypeError(f"{rows}[{row}]: image must be {first.dtype} as the first, got {got}")
-        if image.shape == first.shape:
-            images[row] = image
-        else:
-            shapes.add(image.shape)
-        return label
-
-    found = each(put, len(rows), rows.threads)
-    if len(shapes) == 1:
-        return images, classes or as_classes(found)
-    if first.dtype == np.uint8:
-        return None
-    one, other = map(list, sorted(shapes)[:2])
-    raise ValueError(f"{rows} must have images of one shape, got {one} and {other}")
-
-
-def _check_room(rows: Rows, first: np.ndarray) -> None:
-    """Refuse images that no memory can hold."""
-    if not hasattr(os, "sysconf"):
-        return
-    there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    size = len(rows) * first.nbytes
-    if size > there // 2:
-        raise ValueError(
-            f"{rows} must fit into memory, got {len(rows):,} arrays {list(first.shape)}, {size / 2**30:,.0f} GiB of "
-            f"{there / 2**30:,.0f}: write transform= for uint8 images that are read when they are drawn, or write the "
-            "arrays into one file (numpy.lib.format.open_memmap)"
+    images: Any = None
+    if transform is None:
+        images, read = _in_memory(rows, read_labels=classes is None)
+        classes = classes if read is None else as_classes(read)
+    elif isinstance(rows[0], np.ndarray) and rows[0].dtype != np.uint8:
+        raise TypeError(
+            f"images must be uint8 [H, W, C], got {rows[0].dtype} {list(rows[0].shape)}"
         )
-
-
-def _given(labels: Any) -> Classes | None:
-    """Labels that were handed in."""
-    if labels is None:
-        return None
-    unordered = isinstance(labels, str | bytes | Mapping | Set)
-    if not hasattr(labels, "__len__") or unordered:
-        raise TypeError(f"labels must be integers or strings [N], got {labels!r}")
-    return as_classes([label_of(label, f"labels[{row}]") for row, label in enumerate(labels)])
-
-
-def _dataset(name: str, images: Images, view: str, transform: Crops | None) -> Dataset:
-    """Images as a data set: small pictures of one size as an array, all else as files."""
-    files: Any = _pictures(images.files) if transform is None else None
-    files = ImageFiles(images.files, transform) if files is None else files
-    return _labelled(name, files, Classes(images.labels, images.names), view)
-
-
-def _labelled(name: str, images: Any, classes: Classes, view: str) -> Dataset:
-    """A data set whose classes have numbers; those with names alone in the order of their names."""
+    if classes is None:
+        classes = as_classes(each(rows.label, len(rows), 1 if rows.of_torch else None))
     labels, names = classes
     if labels.dtype.kind == "U":
         labels, names = numbered([in_one_form(label) for label in labels.tolist()])
     labels = as_labels(view, labels)
-    return Dataset(name, images, labels, {view: labels}, {} if names is None else {view: names})
+    images = ImageFiles(rows.files(), transform) if images is None else images
+    named = {} if names is None else {view: names}
+    return Dataset(name or rows.name, images, labels, {view: labels}, named)
 
 
-def _pictures(files: Sequence[Readable]) -> np.ndarray | None:
-    """Small pictures of one size as they are, uint8 ``[N, H, W, 1 or 3]``; None for all else."""
-    with named_if_bad(files[0]):
-        size = decode(files[0].read_bytes()).size
-    if max(size) > SMALL_IMAGES or 3 * size[0] * size[1] * len(files) > HELD:
-        return None
-    images = np.empty((len(files), *size[::-1], 3), np.uint8)
+def _in_memory(
+    rows: RowImages, *, read_labels: bool
+) -> tuple[np.ndarray | None, list[int | str] | None]:
+    """Read all images of one size, and the labels; None where they are large or of several sizes."""
+    first = rows[0]
+    as_arrays = isinstance(first, np.ndarray)
+    if as_arrays and hasattr(os, "sysconf"):
+        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        if len(rows) * first.nbytes > memory // 2:
+            raise ValueError(
+                f"{rows} must fit into memory, got {len(rows):,} arrays {list(first.shape)} {first.dtype}: write "
+                "transform= for uint8 images that are read when they are drawn"
+            )
+    if not as_arrays:
+        first = _picture(rows, 0, first)[0]
+        if max(first.shape[:2]) > SMALL_IMAGES or first.nbytes * len(rows) > HELD:
+            return None, None
+    images = np.empty((len(rows), *first.shape), first.dtype)
+    shapes = {first.shape}
 
-    def put(row: int) -> tuple[bool, bool]:
-        with named_if_bad(files[row]):
-            content = files[row].read_bytes()
-            image = decode(content)
-        if image.size == size:
-            images[row] = np.asarray(image)
-        return image.size == size, is_grey(content)
+    def put(row: int) -> tuple[Any, bool]:
+        image, label = rows.pair(row) if read_labels else (rows[row], None)
+        grey = False
+        if not as_arrays:
+            image, grey = _picture(rows, row, image)
+        elif getattr(image, "dtype", None) != first.dtype:
+            got = getattr(image, "dtype", type(image).__name__)
+            raise TypeError(f"{rows}[{row}]: image must be {first.dtype} as the first, got {got}")
+        shapes.add(image.shape)
+        if image.shape == first.shape:
+            images[row] = image
+        return label, grey
 
-    fits, grey = zip(*each(put, len(files)), strict=True)
-    if not all(fits):
-        return None
-    return np.ascontiguousarray(images[..., :1]) if all(grey) else images
+    labels, grey = zip(*each(put, len(rows), 1 if rows.of_torch else None), strict=True)
+    read = list(labels) if read_labels else None
+    if len(shapes) > 1:
+        if first.dtype == np.uint8:
+            return None, read
+        one, other = map(list, sorted(shapes)[:2])
+        raise ValueError(f"{rows} must have images of one shape, got {one} and {other}")
+    return (np.ascontiguousarray(images[..., :1]) if all(grey) else images), read
 
 
-def _files(path: str | Path) -> list[Path]:
-    """The tables of a path or a pattern."""
-    place = expand_user(path)
-    found = [file for _, file in tables_in(place)]
-    found = found or [
-        file for of in sorted(glob.glob(str(place))) for _, file in tables_in(Path(of))
-    ]
-    if not found:
-        raise FileNotFoundError(
-            f"path must name Parquet files, a folder of them or a pattern, {path} names none"
-        )
-    return found
+def _picture(rows: RowImages, row: int, image: Any) -> tuple[np.ndarray, bool]:
+    """Decode an image as uint8 ``[H, W, 3]``; and whether it is grey."""
+    with named_if_bad(Row(rows, row)):
+        return np.asarray(open_image(Row({row: image}, row))), is_grey(image)

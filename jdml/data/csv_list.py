@@ -7,8 +7,7 @@ import unicodedata
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from jdml.data.labelled import PARTS, Labelled, as_listing, in_one_form
-from jdml.data.listing import Listing
+from jdml.data.listing import PARTS, Labelled, Listing, as_listing, in_one_form
 
 COLUMNS = ("file", "label", "split")
 SEPARATORS = ",;\t"
@@ -16,21 +15,7 @@ ENDINGS = (".csv", ".tsv")
 
 
 def read_table(path: Path) -> Listing:
-    """Read a list of files and their labels: ``file,label`` or ``file,label,split``, named in its first line.
-
-    Args:
-        path: a ``.csv`` or ``.tsv`` file, UTF-8, with commas, semicolons or tabs. Files are relative to its folder, or
-            absolute. Splits are ``train``, ``val`` and ``test``, or ``query`` and ``gallery`` for the latter; without
-            them half of the classes train, see ``read_folder``.
-
-    Returns:
-        The listing, with the view ``class``.
-
-    Raises:
-        FileNotFoundError: if there is no such file.
-        ValueError: if a line cannot be read as that, or names a file that another line names, whatever it is called
-            there; the message names the lines.
-    """
+    """Read a list of files and their labels: ``file,label`` or ``file,label,split``, named in its first line."""
     header, lines = _headed(path, COLUMNS[:2], COLUMNS, "file,label or file,label,split")
     rows = [_row(path, number, header, values) for number, values in lines]
     if not rows:
@@ -39,19 +24,7 @@ def read_table(path: Path) -> Listing:
 
 
 def read_column(path: Path, column: str) -> dict[str, str]:
-    """Read what a table says of its files in one more column, such as the camera that took them.
-
-    Args:
-        path: as for :func:`read_table`, with any columns beside ``file``.
-        column: one of them.
-
-    Returns:
-        The value of each file, by its absolute path.
-
-    Raises:
-        FileNotFoundError: if there is no such file.
-        ValueError: if it has no such column, or a line has another number of fields; the message names the line.
-    """
+    """Read what a table says of its files in one more column, such as the camera that took them."""
     header, lines = _headed(path, ("file", column.lower()), None, f"file and {column}")
     rows: dict[str, str] = {}
     for number, values in lines:

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from jdml.data.images import ImageFiles
+from jdml.data.images import CHANNELS, ImageFiles
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,15 +97,7 @@ def is_tensor(value: Any) -> bool:
 
 
 def as_host(name: str, value: Any) -> np.ndarray:
-    """What any library calls an array as NumPy's; a tensor wherever it lies, whether it is learned or not.
-
-    Args:
-        name: the argument's name, for error messages.
-        value: an array, a list, a tensor.
-
-    Raises:
-        TypeError: an array with a mask, whose numbers under it would count.
-    """
+    """What any library calls an array as NumPy's; a tensor wherever it lies, whether it is learned or not."""
     if np.ma.is_masked(value):
         raise TypeError(
             f"{name} must be an array without a mask: leave the masked rows out, or fill them (filled)"
@@ -156,20 +148,10 @@ def as_inputs(name: str, images: Any) -> Any:
 
 _PIXELS = ("uint8", "float32")
 _OTHER_COLOURS = {"CMYK", "HSV", "LAB", "P", "PA", "YCbCr"}
-CHANNELS = (1, 3, 4)
-"""Of a photograph: grey, coloured, with transparency."""
 
 
 def check_channels(name: str, images: Any) -> None:
-    """Refuse images whose channels come before height and width.
-
-    Args:
-        name: the argument's name.
-        images: an array; anything else is left alone.
-
-    Raises:
-        ValueError: if they look like ``[N, C, H, W]``.
-    """
+    """Refuse images whose channels come before height and width."""
     shape = tuple(getattr(images, "shape", ()))
     if len(shape) == 4 and shape[1] in CHANNELS and shape[2] > 4 and shape[3] > 4:
         raise ValueError(
@@ -200,17 +182,7 @@ def _selected(images: Any, rows: np.ndarray) -> Any:
 
 
 def as_labels(name: str, labels: np.ndarray, size: int | None = None) -> np.ndarray:
-    """Labels as int32 ``[N]``.
-
-    Args:
-        name: the argument's name, for error messages.
-        labels: integers ≥ 0, ``[N]``.
-        size: N, where it is known.
-
-    Raises:
-        TypeError: if the labels are not integers.
-        ValueError: if they are not of shape ``[N]``, or one is negative or beyond int32.
-    """
+    """Labels as int32 ``[N]``."""
     labels = as_host(name, labels)
     if not np.issubdtype(labels.dtype, np.integer):
         names = (
@@ -245,3 +217,13 @@ def as_rows(rows: np.ndarray, size: int) -> np.ndarray:
     if rows.ndim != 1 or rows.min() < 0 or rows.max() >= size:
         raise ValueError(f"rows must be indices [n] from 0 to {size - 1}, got {rows}")
     return rows
+
+
+class NoSuchPartError(ValueError):
+    """Images that are there do not have the part that was asked for."""
+
+
+def check_split(split: str, splits: tuple[str, ...]) -> None:
+    """Refuse a split that the data set does not have."""
+    if split not in splits:
+        raise NoSuchPartError(f"split must be one of {splits}, got {split!r}")

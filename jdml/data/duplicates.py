@@ -88,16 +88,7 @@ def perceptual_hash(image: "Image") -> Hash | None:
 def by_hash(
     hashes: Sequence[Hash | None], places: Sequence[Place], within: float | None = None
 ) -> tuple[Alike, ...]:
-    """Find images that are alike by their hashes.
-
-    Args:
-        hashes: N of :func:`perceptual_hash`; None for an image that has none.
-        places: N.
-        within: in how many bits two differ at most; None: 48.
-
-    Returns:
-        As :func:`by_embedding` among those of its colour, with bits for distances.
-    """
+    """Find images that are alike by their hashes."""
     none = Hash(np.full(SIDE**2, np.nan), np.full(2, np.nan))
     seen = [none if one is None else one for one in hashes] or [none]
     bits, colours = (np.array(parts, np.float32) for parts in zip(*seen, strict=True))
@@ -115,17 +106,7 @@ def by_embedding(
     *,
     block: tuple[int, int] = BLOCK,
 ) -> tuple[Alike, ...]:
-    """Find for each image the one of another part or label that is most like it, if it is near enough.
-
-    Args:
-        vectors: ``[N, D]``, NaN for an image that has none.
-        places: N.
-        within: how far apart two are at most; None: a fifth of the median distance of two images.
-        block: how many rows are compared at a time, and with how many.
-
-    Returns:
-        Each couple once, the nearest first.
-    """
+    """Find for each image the one of another part or label that is most like it, if it is near enough."""
     found = _couples(vectors, places, within, block=block)
     return tuple(Alike(places[one], places[other], distance) for one, other, distance in found)
 

@@ -57,18 +57,7 @@ def suffixes() -> frozenset[str]:
 
 
 def image_files(place: Path) -> tuple[list[Path], Counter[str]]:
-    """The images of a folder, at any depth and through links, and the kinds of all other files, counted.
-
-    Args:
-        place: the folder. Hidden files and folders, those that archives and file systems make (``__MACOSX``), and
-            links that lead back to a folder above are passed over.
-
-    Returns:
-        Paths in the order of their names, and numbers by suffix.
-
-    Raises:
-        OSError: a folder that may not be read.
-    """
+    """The images of a folder, at any depth and through links, and the kinds of all other files, counted."""
     images: list[Path] = []
     others: Counter[str] = Counter()
     folders: list[tuple[str, tuple[str, ...]]] = [(str(place), (os.path.realpath(place),))]
@@ -91,21 +80,14 @@ def images_in(place: Path) -> int:
 
 
 def unread_kinds(others: Mapping[str, int]) -> tuple[str, ...]:
-    """What is to be said of files that are no images by their suffix.
-
-    Args:
-        others: numbers by suffix.
-
-    Returns:
-        A line for images of kinds that are not read, one for links that lead nowhere, and one for all else.
-    """
+    """What is to be said of files that are no images by their suffix."""
     images = {kind: count for kind, count in others.items() if kind in UNREAD}
     rest = {kind: count for kind, count in others.items() if kind not in {*UNREAD, NOWHERE}}
     lines = []
     if images:
         lines.append(f"{kinds(images)} left out: convert them to .jpg or .png")
     if others.get(NOWHERE):
-        links = counted(others[NOWHERE], "link that leads", "links that lead")
+        links = pluralize(others[NOWHERE], "link that leads", "links that lead")
         lines.append(f"{links} nowhere left out")
     if rest:
         lines.append(f"{kinds(rest)} left out")
@@ -121,16 +103,11 @@ def kinds(others: Mapping[str, int]) -> str:
     """Numbers by suffix, as words."""
     total = sum(others.values())
     listed = ", ".join(f"{count} {kind}" for kind, count in sorted(others.items()))
-    return f"{counted(total, 'file', 'files')} of other kinds ({listed})"
+    return f"{pluralize(total, 'file', 'files')} of other kinds ({listed})"
 
 
-def counted(number: int, one: str, more: str) -> str:
-    """A number and what it counts.
-
-    Example:
-        >>> counted(1, "image lies", "images lie"), counted(2, "image lies", "images lie")
-        ('1 image lies', '2 images lie')
-    """
+def pluralize(number: int, one: str, more: str) -> str:
+    """A number and what it counts."""
     return f"{number} {one if number == 1 else more}"
 
 
@@ -184,13 +161,7 @@ def _is_image(name: str) -> bool:
 
 
 class RealFiles:
-    """Tell the file that a path leads to: through links and ``..``, relative or absolute.
-
-    Example:
-        >>> real = RealFiles()
-        >>> real("a/../b.png") == real("./b.png")
-        True
-    """
+    """Tell the file that a path leads to: through links and ``..``, relative or absolute."""
 
     def __init__(self) -> None:
         """Remember the folders: most files have few."""
@@ -216,14 +187,7 @@ def same_content(first: str | Path, second: str | Path) -> bool:
 
 
 def copies(files: Sequence[Any]) -> list[list[int]]:
-    """Find files that hold the same bytes; of those of one size all are read.
-
-    Args:
-        files: what is no ``pathlib.Path`` is passed over.
-
-    Returns:
-        For each content that is there more than once its rows, in their order.
-    """
+    """Find files that hold the same bytes; of those of one size all are read."""
     of_size: dict[int, list[int]] = defaultdict(list)
     for row, file in enumerate(files):
         if isinstance(file, Path):

@@ -8,9 +8,8 @@ import numpy as np
 
 from jdml._import_path import is_pointer
 from jdml._paths import expand_user
-from jdml.data.columns import row_named
-from jdml.data.dataset import Dataset
-from jdml.data.digits import NoSuchPartError
+from jdml.data.dataset import Dataset, NoSuchPartError
+from jdml.data.folder import row_named
 from jdml.data.images import ImageFiles, Row
 from jdml.data.listing import Listing
 from jdml.data.loading import IMAGE_FILES, load, read_listing, read_path
@@ -23,7 +22,7 @@ Split = Literal["all", "gallery", "query", "test", "train", "val"]
 
 RUN = "run"
 """The key under which a file of what was trained says on which images that was."""
-UNTOLD = {"split": "not told"}
+UNKNOWN = {"split": "not told"}
 """What is known of a file that does not say it."""
 
 
@@ -51,24 +50,7 @@ def read_source(
     view: str | None = None,
     config: Mapping[str, Any] | None = None,
 ) -> Source:
-    """Read what a user named: a folder, an image, a ``.csv`` or Parquet file, or a data set with its folder.
-
-    Args:
-        source: a path, the name of a data set, ``NAME:FOLDER``, or ``module:name`` of a user's own.
-        data_dir: the folder of a data set that was given by its name alone.
-        split: which part. Of the data set that the run was trained on it is the run's: no image that it was trained on
-            is in another part.
-        view: the labelling; by default the run's, else the first.
-        config: the run's configuration.
-
-    Returns:
-        The source.
-
-    Raises:
-        FileNotFoundError: a path that is not there.
-        ValueError: what is neither path nor data set; a part that is not there (:class:`NoSuchPartError`), or that
-            would not be the run's.
-    """
+    """Read what a user named: a folder, an image, a ``.csv`` or Parquet file, or a data set with its folder."""
     config = config or {}
     path = expand_user(source)
     name, colon, folder = source.partition(":")
@@ -93,15 +75,7 @@ def read_source(
 
 
 def check_data_dir(source: str, data_dir: Path | None) -> None:
-    """Refuse a typed ``--data-dir`` that would not be read.
-
-    Args:
-        source: as of :func:`read_source`.
-        data_dir: as typed.
-
-    Raises:
-        ValueError: a folder beside what says itself where it lies.
-    """
+    """Refuse a typed ``--data-dir`` that would not be read."""
     if data_dir is not None and not (source in DATASETS and DATASETS[source].needs_folder):
         raise ValueError(
             f"--data-dir is the folder of a data set that is given by its name alone, such as cub; {source} needs none"
@@ -128,7 +102,7 @@ def _of_path(path: Path, split: str, view: str | None, config: Mapping[str, Any]
         raise NoSuchPartError(
             f"split {split} needs classes, each a folder: {path} holds images without"
         )
-    files = np.array([name_of(file) for file in images.files])
+    files = np.array([image_id(file) for file in images.files])
     rows = any(isinstance(file, Row) for file in images.files)
     return Source(ImageFiles(images.files) if rows else images.files, files, None, images.notes)
 
@@ -142,7 +116,7 @@ def _of_listing(
             there = ", ".join(listing.splits)
             raise NoSuchPartError(f"split {split}: there is no such part, only {there}")
     part = listing.dataset(split)
-    files = np.array([name_of(file) for file in part.images.files])
+    files = np.array([image_id(file) for file in part.images.files])
     return Source(part, files, _labels(part, view, config), listing.notes)
 
 
@@ -167,7 +141,7 @@ def _as_the_run(listing: Listing, split: str, config: Mapping[str, Any]) -> List
     if of_command and rule in SHARES and not by_class:
         _check_same(listing, split, config)
         return resplit(listing, rule, seed=config["seed"], share=config.get("test_share"))
-    if rule == UNTOLD["split"]:
+    if rule == UNKNOWN["split"]:
         raise ValueError(
             f"split {split}: the file does not say which images it was trained on; give the run's folder, export it "
             "again, or write --split all"
@@ -186,7 +160,7 @@ def _check_same(listing: Listing, split: str, config: Mapping[str, Any]) -> None
         )
 
 
-def name_of(file: Any) -> str:
+def image_id(file: Any) -> str:
     """What an image is called from everywhere: its absolute path, or ``FILE[ROW]``."""
     return str(file) if isinstance(file, Row) else str(Path(str(file)).absolute())
 
@@ -196,7 +170,7 @@ def _labels(part: Dataset, view: str | None, config: Mapping[str, Any]) -> np.nd
     if view is not None and view not in part.views:
         raise ValueError(f"view must be one of {', '.join(part.views)}, got {view!r}")
     wanted = view or trained_labelling(config)
-    if wanted is None and config.get("split") == UNTOLD["split"] and len(part.views) > 1:
+    if wanted is None and config.get("split") == UNKNOWN["split"] and len(part.views) > 1:
         raise ValueError(
             f"view must be one of {', '.join(part.views)}: the file does not say which it was trained on"
         )
@@ -211,7 +185,7 @@ def trained_labelling(config: Mapping[str, Any]) -> str | None:
     return name if isinstance(name, str) else None
 
 
-def told_of_run(config: Mapping[str, Any]) -> dict[str, Any]:
+def run_data_config(config: Mapping[str, Any]) -> dict[str, Any]:
     """What of a run's configuration says which images it was trained on: all that :func:`read_source` asks."""
     asked = ("data", "split", "test_share", "classes_file", "labels", "seed")
     started = {name: _told(config, "started", name) for name in ("labels", "files_checksum")}

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+CHANNELS = (1, 3, 4)
+"""Of a photograph: grey, coloured, with transparency."""
 DEPTHS = (8, 10, 12, 14, 16)
 """Bits of a pixel that are stored in 16."""
 ORIENTATION, PHOTOMETRIC = 0x0112, 0x0106
@@ -42,7 +44,7 @@ class Row:
     """One image of what holds many, called ``OF[NUMBER]``.
 
     Attributes:
-        of: ``of[number]`` are the bytes of an image file.
+        of: ``of[number]`` is an image: the bytes of an image file, an image of Pillow, or uint8 ``[H, W, C]``.
         number: which.
     """
 
@@ -50,8 +52,10 @@ class Row:
     number: int
 
     def read_bytes(self) -> bytes:
-        """The image file."""
-        content: bytes = self.of[self.number]
+        """The image file, where it is one."""
+        content = self.of[self.number]
+        if not isinstance(content, bytes):
+            raise TypeError(f"{self} is an image, not a file")
         return content
 
     def __str__(self) -> str:
@@ -168,7 +172,7 @@ class ImageFiles:
         """
         file = self.files[row]
         with named_if_bad(file):
-            image = decode(content_of(file))
+            image = open_image(file)
         pixels = self.transform(image, random)
         if getattr(pixels, "dtype", None) != self.dtype or pixels.shape != self.shape[1:]:
             got = getattr(pixels, "dtype", type(pixels).__name__), list(np.shape(pixels))
@@ -199,7 +203,7 @@ class ImageFiles:
         def seen(file: Readable) -> T | BadImageError:
             try:
                 with named_if_bad(file):
-                    image = decode(content_of(file))
+                    image = open_image(file)
             except BadImageError as error:
                 return error
             return see(image)
@@ -229,24 +233,20 @@ def named_if_bad(file: Readable) -> Iterator[None]:
 
 
 def decode(content: bytes) -> "Image":
-    """An image file of any kind that Pillow reads, as an upright RGB image.
-
-    Args:
-        content: the bytes of the file.
-
-    Returns:
-        The image, mode ``"RGB"``, transparency laid over white, turned as its EXIF data say.
-
-    Raises:
-        Exception: of Pillow's many kinds, if the bytes are not a whole image.
-    """
+    """An image file of any kind that Pillow reads, as an upright RGB image."""
     require_package("PIL", "decoding images")
-    from PIL import Image, ImageOps, UnidentifiedImageError
+    from PIL import Image, UnidentifiedImageError
 
     try:
-        image: Image.Image = Image.open(io.BytesIO(content), formats=_formats())
+        return as_rgb(Image.open(io.BytesIO(content), formats=_formats()))
     except UnidentifiedImageError:
         raise ValueError("its format is not known") from None
+
+
+def as_rgb(image: "Image") -> "Image":
+    """Turn an image upright and into RGB, transparency laid over white."""
+    from PIL import Image, ImageOps
+
     # By place: a tile of the lowest Pillow is a mere tuple.
     sixteen = any(";16" in str(tile[3]) for tile in getattr(image, "tile", ()))
     if image.format == "TIFF" and getattr(image, "n_frames", 1) > 1:
@@ -277,17 +277,32 @@ def _formats() -> tuple[str, ...]:
     return tuple(kind for kind in Image.ID if kind != "EPS")
 
 
-def content_of(file: Readable) -> bytes:
-    """The bytes of an image file."""
-    return read_bytes(file) if isinstance(file, Path) else file.read_bytes()
+def open_image(file: Readable) -> "Image":
+    """Open an image file, or an image of rows, as an upright RGB image."""
+    if not isinstance(file, Row):
+        return decode(read_bytes(file) if isinstance(file, Path) else file.read_bytes())
+    image = file.of[file.number]
+    if isinstance(image, bytes):
+        return decode(image)
+    if isinstance(image, np.ndarray):
+        from PIL import Image
+
+        if image.dtype != np.uint8 or image.ndim != 3 or image.shape[-1] not in CHANNELS:
+            raise TypeError(
+                f"its pixels must be uint8 [H, W, C], got {image.dtype} {list(image.shape)}"
+            )
+        image = Image.fromarray(
+            np.ascontiguousarray(image.squeeze(-1) if image.shape[-1] == 1 else image)
+        )
+    return as_rgb(image)
 
 
-def is_grey(content: bytes) -> bool:
-    """Whether an image file that can be decoded has no colours."""
+def is_grey(image: Any) -> bool:
+    """Whether an image that can be decoded, or its file, has no colours."""
     from PIL import Image
 
-    with Image.open(io.BytesIO(content)) as image:
-        return image.mode in ("1", "F", "I", "L", "LA", "La") or image.mode.startswith("I;")
+    image = Image.open(io.BytesIO(image)) if isinstance(image, bytes) else image
+    return image.mode in ("1", "F", "I", "L", "LA", "La") or image.mode.startswith("I;")
 
 
 def upright(image: "Image") -> "Image":
@@ -328,11 +343,7 @@ def _eight_bits(image: "Image") -> "Image":
 
 
 def _full_range(image: "Image") -> "Image":
-    """A colour image of 16 bits, of which Pillow gives the upper eight, by the bits that it uses.
-
-    Raises:
-        ValueError: it uses twelve or fewer, of which too little is left.
-    """
+    """A colour image of 16 bits, of which Pillow gives the upper eight, by the bits that it uses."""
     bands = len(image.getbands())
     coloured = [band for band in image.getbands() if band != "A"]
     most = max(int(image.getchannel(band).getextrema()[1]) for band in coloured)  # type: ignore[arg-type]

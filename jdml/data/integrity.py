@@ -10,7 +10,7 @@ import numpy as np
 from jdml._optional_imports import MissingLibraryError, require_package
 from jdml.data.dataset import Dataset
 from jdml.data.duplicates import Alike, Place, by_embedding, by_hash, perceptual_hash
-from jdml.data.image_discovery import copies, counted
+from jdml.data.image_discovery import copies, pluralize
 from jdml.data.images import BadImageError, ImageFiles
 from jdml.data.listing import Listing, first, missing
 from jdml.data.loading import IMAGE_FILES, load, read_listing
@@ -138,7 +138,7 @@ def _check_arrays(
     problems += _other_counts([part for part in parts if part.found != unread])
     alike = _alike_arrays(loaded, duplicates, within) if duplicates and loaded else ()
     told = tuple(dict.fromkeys(problems))
-    return Findings(tuple(parts), decoded, told, _told(alike), alike)
+    return Findings(tuple(parts), decoded, told, _say_alike(alike), alike)
 
 
 def _alike_arrays(
@@ -148,11 +148,11 @@ def _alike_arrays(
     files: list[Any] = []
     places = []
     for split, data in parts.items():
-        of = images_of(data, split)
-        files += of.files
-        names = of.labels if of.names is None else np.array(of.names)[of.labels]
+        own, (labels, known) = images_of(data, split)
+        files += own
+        names = labels if known is None else np.array(known)[labels]
         places += [
-            Place(str(file), split, str(label)) for file, label in zip(of.files, names, strict=True)
+            Place(str(file), split, str(label)) for file, label in zip(own, names, strict=True)
         ]
     images, labels = (
         np.concatenate([getattr(data, field) for data in parts.values()])
@@ -197,7 +197,7 @@ def _check_listing(
     fatal = listing.own_split or any(part.found.classes == 0 for part in parts)
     problems = [*_other_counts(parts), *(few if fatal else ())]
     told = () if listing.unread else listing.notes
-    notes = [*alone(ids), *(() if fatal else few), *listing.split_notes, *told]
+    notes = [*singleton_classes(ids), *(() if fatal else few), *listing.split_notes, *told]
     (notes if listing.own_split else problems).extend(_shared_classes(listing, ids))
     problems += listing.notes if listing.unread else ()
     names = [str(file) for file in listing.files]
@@ -208,14 +208,20 @@ def _check_listing(
         listed = [name for name in names if name in gone]
         problems.append(f"{len(listed)} of {len(names)} image files are missing: {first(listed)}")
     there = np.flatnonzero([name not in gone for name in names])
-    rows = _drawn(there, sample)
+    rows = there
+    if sample is not None and sample < len(there):
+        rows = there[np.sort(np.random.default_rng(0).choice(len(there), sample, replace=False))]
     images = ImageFiles([listing.files[row] for row in rows])
     places = _places(listing, ids, rows)
     apart, together = _copies(list(images.files), places)
-    seen = list(images.each(perceptual_hash if duplicates is True else _nothing, progress=progress))
+    seen = list(
+        images.each(
+            perceptual_hash if duplicates is True else lambda image: None, progress=progress
+        )
+    )
     numbers = np.unique(ids[rows], return_inverse=True)[1].reshape(-1)
     alike = _alike(Dataset(listing.name, images, numbers), seen, places, duplicates, within)
-    (notes if published else problems).extend([*apart, *_told(alike)])
+    (notes if published else problems).extend([*apart, *_say_alike(alike)])
     notes += together
     bad = [str(error) for error in seen if isinstance(error, BadImageError)]
     if bad:
@@ -223,15 +229,11 @@ def _check_listing(
     return Findings(tuple(parts), len(images), tuple(problems), tuple(notes), alike)
 
 
-def _nothing(image: object) -> None:
-    """What is looked at in an image that only has to be whole."""
-
-
-def _told(alike: Sequence[Alike]) -> tuple[str, ...]:
+def _say_alike(alike: Sequence[Alike]) -> tuple[str, ...]:
     """A line if images are nearly the same."""
     if not alike:
         return ()
-    couples = counted(len(alike), "couple of images is", "couples of images are")
+    couples = pluralize(len(alike), "couple of images is", "couples of images are")
     listed = first([str(couple) for couple in alike])
     return (f"{couples} nearly the same in two parts or under two labels: {listed}",)
 
@@ -247,16 +249,8 @@ def _places(listing: Listing, ids: np.ndarray, rows: np.ndarray) -> list[Place]:
     return [Place(*place) for place in zip(files, part[rows], labels, strict=True)]
 
 
-def unlike_published(name: str, parts: Mapping[str, Dataset]) -> tuple[str, ...]:
-    """A line for each split of a data set whose counts are not the published ones.
-
-    Args:
-        name: the data set's name, as for ``load``.
-        parts: its splits by name.
-
-    Returns:
-        The lines; none where nothing is published.
-    """
+def count_mismatches(name: str, parts: Mapping[str, Dataset]) -> tuple[str, ...]:
+    """A line for each split of a data set whose counts are not the published ones."""
     published = DATASETS[name].published if name in DATASETS else {}
     return _other_counts(
         [
@@ -269,23 +263,16 @@ def unlike_published(name: str, parts: Mapping[str, Dataset]) -> tuple[str, ...]
 def _other_counts(parts: Sequence[Part]) -> tuple[str, ...]:
     """A line for each split whose counts are not the published ones."""
     return tuple(
-        f"{part.split} has {counted(part.found.classes, 'class', 'classes')} and "
-        f"{counted(part.found.images, 'image', 'images')}, "
+        f"{part.split} has {pluralize(part.found.classes, 'class', 'classes')} and "
+        f"{pluralize(part.found.images, 'image', 'images')}, "
         f"published are {part.published.classes} and {part.published.images}"
         for part in parts
         if part.published is not None and part.found != part.published
     )
 
 
-def alone(ids: np.ndarray) -> tuple[str, ...]:
-    """A line if classes have a single image each.
-
-    Args:
-        ids: the class of each image.
-
-    Returns:
-        The line, or nothing.
-    """
+def singleton_classes(ids: np.ndarray) -> tuple[str, ...]:
+    """A line if classes have a single image each."""
     classes, counts = np.unique(ids, return_counts=True)
     single = int((counts == 1).sum())
     if not single:
@@ -313,7 +300,7 @@ def _shared_classes(listing: Listing, ids: np.ndarray) -> tuple[str, ...]:
         return ()
     named = next(iter(listing.names.values()), {})
     names = first([str(named.get(i, i)) for i in shared.tolist()])
-    both = counted(len(shared), "class is", "classes are")
+    both = pluralize(len(shared), "class is", "classes are")
     return (f"{both} both in train and in test: {names}",)
 
 
@@ -327,17 +314,9 @@ def _copies(
             " = ".join(places[row].file for row in twins)
         )
     apart, together = lines[False], lines[True]
-    lie = counted(len(apart), "image lies", "images lie")
-    have = counted(len(together), "image has", "images have")
+    lie = pluralize(len(apart), "image lies", "images lie")
+    have = pluralize(len(together), "image has", "images have")
     return (
         (f"{lie} in two classes or parts, as copies: {first(apart)}",) * bool(apart),
         (f"{have} copies in their class: {first(together)}",) * bool(together),
     )
-
-
-def _drawn(rows: np.ndarray, sample: int | None) -> np.ndarray:
-    """Some of the rows, drawn evenly, in their order; all without a number."""
-    if sample is None or sample >= len(rows):
-        return rows
-    drawn: np.ndarray = np.random.default_rng(0).choice(rows, sample, replace=False)
-    return np.sort(drawn)

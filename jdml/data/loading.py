@@ -8,13 +8,13 @@ from typing import Any, NamedTuple
 
 from jdml._import_path import is_pointer
 from jdml._paths import check_local, expand_user
-from jdml.data.columns import TABLES, row_named
 from jdml.data.csv_list import ENDINGS
 from jdml.data.dataset import Dataset
-from jdml.data.folder import read_folder, tables_of
-from jdml.data.getting import folder_of
+from jdml.data.folder import has_tables, read_folder, row_named
 from jdml.data.image_discovery import image_files, unread_kinds
 from jdml.data.listing import Listing
+from jdml.data.rows import TABLES
+from jdml.data.tfds import folder_of
 from jdml.registry import DATASETS, file_sets
 from jdml.registry.datasets import table
 
@@ -26,16 +26,7 @@ NO_IMAGES = (".gz", ".json", ".jsonl", ".npy", ".npz", ".tar", ".tgz", ".txt", "
 
 
 def read_listing(name: str, data_dir: str | Path | None, *, download: bool = True) -> Listing:
-    """Read the lists of a data set of image files.
-
-    Args:
-        name: its name, one of ``IMAGE_FILES``.
-        data_dir: its folder; None: where TensorFlow Datasets prepares it.
-        download: whether that may be done.
-
-    Returns:
-        The listing of all its splits.
-    """
+    """Read the lists of a data set of image files."""
     listing: Listing = DATASETS[name].reader(folder_of(name, data_dir, download))
     return listing
 
@@ -46,22 +37,7 @@ LISTS: Mapping[str, Callable[[str | Path | None], Listing]] = {
 
 
 def recognize(folder: str | Path) -> str:
-    """Tell which data set's own folder this is.
-
-    Args:
-        folder: any folder.
-
-    Returns:
-        The name of the data set whose lists (``sign`` of its record) lie in it or in a folder in it, else
-        ``"folder"``.
-
-    Example:
-        >>> pathlib = __import__("pathlib")
-        >>> pathlib.Path("CUB").mkdir()
-        >>> pathlib.Path("CUB/images.txt").touch()
-        >>> recognize("CUB"), recognize(".")
-        ('cub', 'cub')
-    """
+    """Tell which data set's own folder this is."""
     check_local("folder", folder)
     place = expand_user(folder)
     for name, dataset in DATASETS.items():
@@ -145,24 +121,12 @@ class Found(NamedTuple):
 
 
 def read_path(path: Path) -> Found:
-    """Find the images that a path stands for.
-
-    Args:
-        path: an image, a folder of images, of classes or of parts, a data set's own folder, a ``.csv`` file; a table,
-            a folder of such, or an image of one, ``FILE[ROW]``; or ``module:name`` of a user's.
-
-    Returns:
-        The images. Those of a listing are in the order of its part ``all``.
-
-    Raises:
-        FileNotFoundError: no such path, or no image in it.
-        ValueError: a folder or a list that cannot be understood.
-    """
+    """Find the images that a path stands for."""
     if path.is_dir():
         kind = recognize(path)
         if kind != "folder":
             return _of(read_listing(kind, path))
-        if tables_of(path):
+        if has_tables(path):
             return _of(read_folder(path))
         found, others = image_files(path)
         if not found:

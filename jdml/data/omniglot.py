@@ -11,8 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from jdml._optional_imports import require_package
-from jdml.data.dataset import Dataset
-from jdml.data.digits import check_split
+from jdml.data.dataset import Dataset, check_split
 from jdml.data.listing import data_folder
 from jdml.data.tfds import prepared, read_prepared
 
@@ -28,37 +27,7 @@ LARGEST = 1 << 20
 def load_omniglot(
     data_dir: str | Path | None, split: str = "train", *, image_size: int = 28
 ) -> Dataset:
-    """Load Omniglot, labelled by alphabet.
-
-    Args:
-        data_dir: a folder with ``images_background.zip`` and ``images_evaluation.zip``, or with the
-            folders of these names that they unpack to (``ALPHABET/characterNN/*.png`` in each).
-            Where both are there, the zip is read. Or one in which TensorFlow Datasets has prepared ``omniglot``.
-        split: ``"train"`` (the 30 background alphabets: 964 letters, 19,280 images), ``"test"`` (the 20
-            evaluation alphabets: 659 letters, 13,180 images), or ``"all"``: train, then test.
-        image_size: height and width s of the images, in pixels. 105 is the native size and gives
-            the original pixels; other sizes are averages over the area of each new pixel (Pillow's
-            box filter), so that a value is the share of ink in it.
-
-    Returns:
-        A data set with uint8 images ``[N, s, s, 1]``, ink 255 on 0, sorted by alphabet, letter and
-        file name (which a prepared copy does not tell). Views ``alphabet`` and ``letter``: a letter's label is
-        its own in the whole split (0…963 for train), not only in its alphabet. ``class_names`` holds the names of
-        both.
-
-    Raises:
-        FileNotFoundError: if a zip and its folder are both missing; the message says where they
-            are expected.
-        ValueError: if there is no such split, ``image_size`` is not positive, or an archive or an
-            image in it is damaged; the message names the archive and the image.
-
-    Paper settings:
-        EPS uses 80×80 images.
-
-    Reference:
-        Lake, Salakhutdinov, Tenenbaum. Human-level concept learning through probabilistic program
-        induction. Science 2015.
-    """
+    """Load Omniglot, labelled by alphabet."""
     check_split(split, SPLITS)
     folder = data_folder("omniglot", data_dir)
     if not isinstance(image_size, int) or image_size < 1:

@@ -1,49 +1,57 @@
 """Rows of other libraries' data sets: an image and a label by number, read when asked for."""
 
-import io
-import logging
-import os
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from threading import Lock
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from jdml._optional_imports import require_package
-from jdml._paths import read_bytes
-from jdml.data.columns import Classes, Images, labels_of
-from jdml.data.dataset import CHANNELS, Dataset, as_host, is_tensor
-from jdml.data.images import ImageFiles, Row, cores, upright
-from jdml.data.tables import unwrapped
+from jdml._paths import expand_user
+from jdml._paths import read_bytes as contents
+from jdml.data.dataset import Dataset, as_host, is_tensor
+from jdml.data.images import CHANNELS, ImageFiles, Row, cores, named_if_bad, open_image
 
+TABLES = (".arrow", ".parquet")
+"""Endings of such files."""
+SPLITS = ("train", "validation", "test")
+"""Names of parts that Hugging Face's datasets finds in the names of files."""
 BLOCK = 64
 """Rows that a thread takes at a time."""
-MANY = 1 << 20
-"""Rows of an iterator after which is said that it has not ended."""
-_log = logging.getLogger(__name__)
 
 
-class Rows:
-    """Rows of any kind by number: ``rows[3]`` are the bytes of an image file.
+class Classes(NamedTuple):
+    """Labels ``[N]``, numbers or names, and the names of the numbers where they have names."""
+
+    labels: np.ndarray
+    names: tuple[str, ...] | None = None
+
+
+class RowImages:
+    """The images of a source of rows: ``images[3]`` is an array, an image of Pillow, or the bytes of an image file.
 
     Args:
-        rows: with length and numbers.
-        image: where a row has its image; None as for ``from_rows``.
-        label: where it has its label.
-        name: what they are called.
+        rows: pairs or dictionaries, by number.
+        image: where a row has its image. None: the first of a pair, ``"image"`` of a dictionary.
+        label: where it has its label. None: the second of a pair, ``"label"`` of a dictionary.
+        name: what the rows are called.
+        of_torch: one row is read at a time, and tensors have their channels first.
     """
 
-    threads: int | None = None
-    are_read = False
-    """Whether they came one after another, in an order of their own."""
-
-    def __init__(self, rows: Any, image: Any, label: Any, name: str) -> None:
+    def __init__(
+        self, rows: Any, image: Any, label: Any, name: str, *, of_torch: bool = False
+    ) -> None:
         """See the class."""
-        self.rows, self.keys, self.name = rows, (image, label), name
+        self.rows, self.keys, self.name, self.of_torch = rows, (image, label), name, of_torch
+        self.is_stream = False
+        self._lock: Any = Lock() if of_torch and not isinstance(rows, list) else nullcontext()
+
+    def __reduce__(self) -> Any:
+        """Another process has a lock of its own."""
+        return _row_images, (self.rows, *self.keys, self.name, self.of_torch)
 
     def __len__(self) -> int:
         """Number of rows N."""
@@ -53,60 +61,46 @@ class Rows:
         """What they are called."""
         return self.name
 
-    def __getitem__(self, row: int) -> bytes:
-        """The bytes of an image file."""
-        return as_bytes(self.image(row))
-
-    def image(self, row: int) -> Any:
-        """An image as it is: an array, an image of Pillow, bytes."""
+    def __getitem__(self, row: int) -> Any:
+        """An image as it is."""
         return self._image(self._row(row), row)
+
+    def label(self, row: int) -> int | str:
+        """A label."""
+        return label_of(self.part(self._row(row), 1, row), f"{self}[{row}]")
 
     def pair(self, row: int) -> tuple[Any, int | str]:
         """Image and label."""
         found = self._row(row)
-        return self._image(found, row), self._label(found, row)
+        return self._image(found, row), label_of(self.part(found, 1, row), f"{self}[{row}]")
 
-    def label(self, row: int) -> int | str:
-        """A label."""
-        return self._label(self._row(row), row)
-
-    def _label(self, found: Any, row: int) -> int | str:
-        return label_of(self.part(found, 1, row), f"{self}[{row}]")
+    def files(self) -> list[Row]:
+        """Each image for ``ImageFiles``."""
+        return [Row(self, row) for row in range(len(self))]
 
     def _row(self, row: int) -> Any:
-        return self.rows[int(row)]
+        with self._lock:
+            return self.rows[int(row)]
 
     def _image(self, found: Any, row: int) -> Any:
-        value = unwrapped(self.part(found, 0, row))
+        value = self.part(found, 0, row)
+        if isinstance(value, Mapping) and "bytes" in value:  # Hugging Face's struct of an image
+            value = value["bytes"] if value["bytes"] is not None else value.get("path")
         if value is None:
             raise ValueError(f"{self}[{row}] has no image")
-        if isinstance(value, str | os.PathLike):
-            return read_bytes(Path(value))
-        if isinstance(value, bytearray | memoryview):
-            return bytes(value)
+        if isinstance(value, str | Path):
+            return contents(Path(value))
         if isinstance(value, bytes) or hasattr(value, "getbands"):
             return value
-        try:
-            array = as_host(f"{self}[{row}]: image", value)
-        except ValueError as error:  # lists of several lengths
-            raise ValueError(
-                f"{self}[{row}]: image must be an array or an image: {error}"
-            ) from error
-        return self._array(array, row)
-
-    def _array(self, value: np.ndarray, row: int) -> np.ndarray:
-        if value.dtype.kind not in "fiu":
+        image = as_host(f"{self}[{row}]: image", value)
+        if image.dtype.kind not in "fiu":
             raise TypeError(
-                f"{self}[{row}]: image must be an array of numbers or an image, got {value.dtype}"
+                f"{self}[{row}]: image must be an array of numbers or an image, got {image.dtype}"
             )
-        if value.ndim > 3:
-            raise ValueError(
-                f"{self} must be single images [H, W, C], got {list(value.shape)}: take them before they are batched"
-            )
-        whole = value.dtype.kind == "i" and value.ndim in (2, 3)
-        if whole and 0 <= value.min() <= value.max() < 256:  # as lists of numbers come
-            value = value.astype(np.uint8)
-        return value[..., None] if value.ndim == 2 and value.dtype == np.uint8 else value
+        if self.of_torch and is_tensor(value) and image.ndim == 3:
+            last = image.shape[-1] in CHANNELS and image.shape[0] not in CHANNELS
+            return image if last else np.moveaxis(image, 0, -1)
+        return image[..., None] if image.ndim == 2 and image.dtype == np.uint8 else image
 
     def part(self, found: Any, part: int, row: int) -> Any:
         """Image or label of a row."""
@@ -125,76 +119,18 @@ class Rows:
             raise ValueError(f"{self}[{row}] has no {key!r}: it has {there}") from None
 
 
-def check_order(rows: Rows, classes: Classes) -> None:
-    """Refuse labels of another order than rows that came one after another, as those of a loader that shuffles.
-
-    Such labels are as many of each kind as the rows', in another order, and no other names of the same classes.
-
-    Raises:
-        ValueError: labels of this kind.
-    """
-    if not rows.are_read:
-        return
-    try:
-        own = [rows.label(row) for row in range(len(rows))]
-    except (TypeError, ValueError):  # they have none
-        return
-    given = classes.labels.tolist()
-    renamed = len(set(zip(own, given, strict=True))) == len(set(own)) < len(own)
-    if own != given and Counter(own) == Counter(given) and not renamed:
-        row = next(row for row, (a, b) in enumerate(zip(own, given, strict=True)) if a != b)
-        raise ValueError(
-            f"labels must be those of the rows as they come, but row {row} has {own[row]!r} and labels[{row}] is "
-            f"{given[row]!r}, and there are as many of each: a loader that shuffles has an order of its own, and its "
-            "rows their labels: leave labels out; or, where they are others, give the rows as a list"
-        )
+def _row_images(rows: Any, image: Any, label: Any, name: str, of_torch: bool) -> RowImages:
+    return RowImages(rows, image, label, name, of_torch=of_torch)
 
 
-class _PyTorch(Rows):
-    """Rows that are read one at a time, whose tensors have their channels first."""
-
-    threads = 1
-
-    def __init__(self, rows: Any, image: Any, label: Any, name: str) -> None:
-        super().__init__(rows, image, label, name)
-        self._lock: Any = nullcontext() if isinstance(rows, list) else Lock()
-
-    def __reduce__(self) -> Any:
-        return type(self), (self.rows, *self.keys, self.name)
-
-    def _row(self, row: int) -> Any:
-        with self._lock:
-            return super()._row(row)
-
-    def _image(self, found: Any, row: int) -> Any:
-        value = self.part(found, 0, row)
-        image = super()._image(found, row)
-        if not is_tensor(value) or value.ndim != 3:
-            return image
-        last = image.shape[-1] in CHANNELS and image.shape[0] not in CHANNELS
-        return image if last else np.moveaxis(image, 0, -1)
-
-
-def images_of(source: Any, name: str) -> Images:
-    """What the command line reads of anything: images that are encoded when they are read, and their labels.
-
-    Args:
-        source: a :class:`Dataset`, or what :func:`from_huggingface`, :func:`from_torch` or :func:`from_rows` take.
-        name: what it is called.
-
-    Returns:
-        The images.
-
-    Raises:
-        TypeError: arrays that are no uint8 images.
-        ValueError: no rows; as for these functions.
-    """
+def images_of(source: Any, name: str) -> tuple[Sequence[Any], Classes]:
+    """Return the files and the classes of anything that the command line reads: a ``Dataset`` or rows."""
     classes: Classes | None = None
     if isinstance(source, Dataset):
         classes = Classes(source.labels, _names_of(source))
         if isinstance(source.images, ImageFiles):
-            return Images(tuple(source.images.files), *classes)
-        rows: Rows = Rows(_Zipped(source.images, source.labels), None, None, name)
+            return tuple(source.images.files), classes
+        rows = RowImages(_Zipped(source.images, source.labels), None, None, name)
     elif hasattr(source, "features") and hasattr(source, "column_names"):
         rows, classes = of_huggingface(source, "image", "label")
     else:
@@ -206,201 +142,220 @@ def images_of(source: Any, name: str) -> Images:
     rows.name = name
     if not len(rows):
         raise ValueError(f"{name} must hold at least one row, got none")
-    rows[0]  # tells at once what cannot be an image file
-    return Images([Row(rows, row) for row in range(len(rows))], *(classes or read_labels(rows)))
+    if not isinstance(rows[0], bytes):  # what is no image is refused at once
+        with named_if_bad(rows.files()[0]):
+            open_image(rows.files()[0])
+    return rows.files(), classes or read_labels(rows)
 
 
 def _names_of(dataset: Dataset) -> tuple[str, ...] | None:
-    """The names of the classes by which a data set is labelled."""
+    """Return the names of the classes by which a data set is labelled."""
     for view, labels in dataset.views.items():
         if view in dataset.class_names and np.array_equal(labels, dataset.labels):
             return dataset.class_names[view]
     return None
 
 
-def of_anything(rows: Any, image: Any, label: Any) -> Rows:
-    """Rows of anything, by number."""
-    return _noted(Rows(_numbered(rows), image, label, type(rows).__name__.lower()), rows)
+class _Zipped(NamedTuple):
+    """Images and labels of two arrays by number."""
+
+    images: Any
+    labels: Any
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def __getitem__(self, row: Any) -> Any:
+        return self.images[row], self.labels[row]
 
 
-def of_torch(dataset: Any, image: Any, label: Any) -> Rows:
-    """The rows of a data set of PyTorch; of a ``DataLoader`` those of its batches."""
-    name = type(dataset).__name__.lower()
+def of_anything(rows: Any, image: Any, label: Any, *, of_torch: bool = False) -> RowImages:
+    """Number the rows of anything; what has no numbers is read once."""
+    name = type(rows).__name__.lower()
+    if hasattr(rows, "iloc") and hasattr(rows, "columns"):  # a table of pandas
+        return RowImages(rows.to_dict("records"), image, label, name)
+    if isinstance(rows, Mapping) or not (hasattr(rows, "__iter__") or hasattr(rows, "__getitem__")):
+        raise TypeError(
+            f"rows must be a sequence or an iterable of rows, got a {type(rows).__name__}: of two arrays write "
+            "jdml.data.Dataset(name, images, labels)"
+        )
+    stream = any(base.__name__ == "IterableDataset" for base in type(rows).__mro__)
+    stream = stream or not (hasattr(rows, "__len__") and hasattr(rows, "__getitem__"))
+    numbered = RowImages(list(rows) if stream else rows, image, label, name, of_torch=of_torch)
+    numbered.is_stream = stream
+    return numbered
+
+
+def of_torch(dataset: Any, image: Any, label: Any) -> RowImages:
+    """Number the rows of a data set of PyTorch; of a ``DataLoader`` those of its batches."""
     if not (hasattr(dataset, "batch_sampler") and hasattr(dataset, "collate_fn")):
-        return _noted(_PyTorch(_numbered(dataset), image, label, name), dataset)
+        return of_anything(dataset, image, label, of_torch=True)
+    name = type(dataset).__name__.lower()
     rows: list[Any] = []
     for batch in dataset:
-        of = Rows([batch], image, label, name)
-        images, labels = of.part(batch, 0, 0), of.part(batch, 1, 0)
-        if np.ndim(labels) == 0:  # batch_size=None
-            images, labels = [images], [labels]
-        rows += zip(images, labels, strict=True)
-    return _noted(_PyTorch(rows, None, None, name), dataset)
+        parts = RowImages([batch], image, label, name)
+        images, labels = parts.part(batch, 0, 0), parts.part(batch, 1, 0)
+        whole = np.ndim(labels) > 0
+        rows += zip(images, labels, strict=True) if whole else [(images, labels)]
+    numbered = RowImages(rows, None, None, name, of_torch=True)
+    numbered.is_stream = True
+    return numbered
 
 
-def _noted(rows: Rows, source: Any) -> Rows:
-    """Rows, with whether they are no longer their source's by number."""
-    rows.are_read = rows.rows is not source and not hasattr(source, "iloc")
-    return rows
-
-
-def of_huggingface(dataset: Any, image: str, label: str) -> tuple[Rows, Classes]:
-    """The rows of a data set of Hugging Face, their images encoded as they lie there; and their classes."""
+def of_huggingface(
+    dataset: Any, image: str, label: str, name: str = "dataset"
+) -> tuple[RowImages, Classes]:
+    """Return the rows of a data set of Hugging Face, their images encoded as they are stored; and their classes."""
     require_package("datasets", "a data set of Hugging Face")
     import datasets
 
-    there = dataset.column_names or list(dataset.features or ())
-    if not there:  # it is streamed, and tells its columns by its rows
-        rows = Rows(list(dataset), image, label, "huggingface")
-        return rows, read_labels(rows)
-    for column in (image, label):
-        if column not in there:
-            raise ValueError(f"dataset has no column {column!r}: it has {', '.join(there)}")
-    names = getattr(dataset.features[label], "names", None)
-    names = None if names is None else tuple(names)
-    encoded = isinstance(dataset.features[image], datasets.Image)
+    features = dataset.features or {}
+    for column in (image, label) if features else ():
+        if column not in features:
+            raise ValueError(f"{name} has no column {column!r}: it has {', '.join(features)}")
+    names = getattr(features.get(label), "names", None)
+    encoded = isinstance(features.get(image), datasets.Image)
     if encoded:
         dataset = dataset.cast_column(image, datasets.Image(decode=False))
-    if not hasattr(dataset, "__len__"):  # it is streamed
-        rows = Rows(list(dataset.select_columns([image, label])), image, label, "huggingface")
-        return rows, Classes(read_labels(rows).labels, names)
-    column = dataset.select_columns([label]).with_format("arrow")[:][label]
-    images = dataset.select_columns([image]).with_format(None if encoded else "numpy")
-    labels = labels_of("dataset", label, column, names)
-    return Rows(images, image, label, "huggingface"), Classes(labels, names)
+    files = "binary" in str(features.get(image))
+    stream = not hasattr(dataset, "__len__")
+    images: Any = list(dataset) if stream else dataset.select_columns([image])
+    if not stream:
+        images = images.with_format(None if encoded or files else "numpy")
+        dataset = dataset.select_columns([label]).with_format(None)
+        labels = as_classes(
+            [label_of(value, f"{name}[{row}]") for row, value in enumerate(dataset[:][label])]
+        ).labels
+    rows = RowImages(images, image, label, "huggingface")
+    labels = read_labels(rows).labels if stream else labels
+    if names is not None and len(labels) and not 0 <= labels.min() <= labels.max() < len(names):
+        row = int(np.argmax((labels < 0) | (labels >= len(names))))
+        raise ValueError(f"{name}[{row}] has the label {labels[row]}, which is no class")
+    return rows, Classes(labels, None if names is None else tuple(names))
 
 
-def read_labels(rows: Rows) -> Classes:
-    """The labels of rows, each of which is read once."""
-    return as_classes(each(lambda row: rows.pair(row)[1], len(rows), rows.threads))
+def open_tables(path: str | Path | Sequence[str | Path]) -> dict[str, Any]:
+    """Open the data sets of Hugging Face, by part, of Parquet or Arrow files, folders of them, or a saved data set.
+
+    Nothing for any other path.
+    """
+    if isinstance(path, str | Path):
+        place = expand_user(path)
+        if any((place / note).is_file() for note in ("dataset_dict.json", "state.json")):
+            with _quiet(path) as datasets:
+                loaded = datasets.load_from_disk(str(place))
+                return dict(loaded) if isinstance(loaded, Mapping) else {"": loaded}
+        if place.is_dir():
+            inside = (place, place / "data", *(place / split for split in SPLITS))
+            if not any(any(folder.glob("*.parquet")) for folder in inside):
+                return {}
+            with _quiet(path) as datasets:
+                loaded = dict(datasets.load_dataset("parquet", data_dir=str(place)))
+                return loaded if len(loaded) > 1 else {"": next(iter(loaded.values()))}
+        if place.suffix.lower() not in TABLES or (place.suffix and not place.is_file()):
+            return {}
+        path = [place]
+    files = [str(expand_user(file)) for file in path]
+    kind = "arrow" if files[0].lower().endswith(".arrow") else "parquet"
+    with _quiet(files[0]) as datasets:
+        return {"": datasets.load_dataset(kind, data_files=files, split="train")}
+
+
+@contextmanager
+def _quiet(path: Any) -> Any:
+    """Give the library without its progress bars; name the path that it cannot read."""
+    require_package("datasets", f"reading {path}")
+    import datasets
+
+    shown = not datasets.are_progress_bars_disabled()
+    datasets.disable_progress_bars()
+    try:
+        yield datasets
+    except Exception as error:  # of Arrow, or of the library: not such files
+        said = str(error.__cause__ or error).splitlines()[0]
+        raise ValueError(f"{path} is not a readable table of rows: {said}") from error
+    finally:
+        if shown:
+            datasets.enable_progress_bars()
+
+
+def of_table(
+    table: Any, name: str, image: str | None = None, label: str | None = None
+) -> tuple[RowImages, Classes]:
+    """Return the images and the classes of an opened table; its columns by name, or the only ones that may be."""
+    kinds = {column: str(getattr(kind, "dtype", kind)) for column, kind in table.features.items()}
+    pictures = [
+        c for c, kind in kinds.items() if "bytes" in kind or kind in ("binary", "large_binary")
+    ]
+    pictures += [c for c, kind in table.features.items() if type(kind).__name__ == "Image"]
+    image = image or (pictures[0] if len(pictures) == 1 and "image" not in kinds else "image")
+    if label is None and "label" not in kinds:
+        named = [c for c, kind in table.features.items() if hasattr(kind, "names")]
+        plain = [
+            c
+            for c, kind in kinds.items()
+            if c != image
+            and not c.startswith("__index_level")
+            and ("int" in kind or "string" == kind)
+        ]
+        label = next((some[0] for some in (named, plain) if len(some) == 1), None)
+    label = label or "label"
+    if not len(table):
+        raise ValueError(f"{name} must hold at least one row, got none")
+    for column in (image, label):
+        if column not in kinds:
+            raise ValueError(f"{name} has no column {column!r}: it has {', '.join(kinds)}")
+    if image not in pictures:
+        raise TypeError(
+            f"{name}: the column {image!r} must hold images as bytes, got {kinds[image]}"
+        )
+    rows, classes = of_huggingface(table, image, label, name)
+    rows.name = name
+    return rows, classes
+
+
+def read_labels(rows: RowImages) -> Classes:
+    """Read the labels of rows, each of which is read once."""
+    return as_classes(each(rows.label, len(rows), 1 if rows.of_torch else None))
 
 
 def as_classes(labels: Sequence[int | str]) -> Classes:
-    """Labels of one kind."""
-    kinds = sorted({type(label).__name__ for label in labels})
-    if len(kinds) > 1:
-        raise TypeError(f"labels must be integers or strings, got {' and '.join(kinds)}")
+    """Collect labels of one kind."""
+    if len({type(label) for label in labels}) > 1:
+        raise TypeError("labels must be integers or strings, got integers and strings")
     return Classes(np.array(labels))
 
 
+def typed_classes(labels: Any) -> Classes | None:
+    """Collect the labels of an argument; None of none."""
+    if labels is None:
+        return None
+    if not hasattr(labels, "__len__") or isinstance(labels, str | bytes | Mapping | Set):
+        raise TypeError(f"labels must be integers or strings [N], got {labels!r}")
+    return as_classes([label_of(label, f"labels[{row}]") for row, label in enumerate(labels)])
+
+
 def each(function: Callable[[int], Any], count: int, threads: int | None = None) -> list[Any]:
-    """What a function gives for each row, by several threads."""
+    """Call a function for each row, by several threads."""
 
     def block(start: int) -> list[Any]:
         return [function(row) for row in range(start, min(start + BLOCK, count))]
 
-    starts = range(0, count, BLOCK)
-    if threads == 1:
-        return [value for start in starts for value in block(start)]
     with ThreadPoolExecutor(threads or cores()) as pool:
-        return [value for values in pool.map(block, starts) for value in values]
-
-
-def as_bytes(image: Any) -> bytes:
-    r"""An image as a file, without loss.
-
-    Args:
-        image: the bytes of a file, an image of Pillow, or uint8 ``[H, W, C]``.
-
-    Returns:
-        The bytes.
-
-    Raises:
-        TypeError: an array of another kind; pixels of more than 16 bits.
-
-    Example:
-        >>> as_bytes(np.zeros((1, 2, 3), np.uint8))
-        b'P6\n2 1\n255\n\x00\x00\x00\x00\x00\x00'
-    """
-    if isinstance(image, bytes):
-        return image
-    if isinstance(image, np.ndarray):
-        from PIL import Image
-
-        if image.dtype != np.uint8 or image.ndim != 3 or image.shape[-1] not in CHANNELS:
-            got = f"{image.dtype} {list(image.shape)}"
-            scaled = image.dtype.kind == "f" and image.ndim == 3
-            instead = ": leave their scaling (ToTensor) out" if scaled else ""
-            raise TypeError(f"images must be uint8 [H, W, C], got {got}{instead}")
-        grey = image.shape[-1] == 1
-        image = Image.fromarray(np.ascontiguousarray(image[..., 0] if grey else image))
-    image = upright(image)
-    if image.mode == "F" or (image.mode == "I" and not _fits(image)):
-        raise TypeError(f"images must have 8 or 16 bits, got mode {image.mode!r}")
-    if image.mode[0] == "I" and image.mode != "I;16":
-        image = image.convert("I").convert("I;16")
-    clear = image.has_transparency_data
-    if clear and image.mode not in ("I;16", "L", "LA", "P", "RGB"):
-        image = image.convert("RGBA")
-    file = io.BytesIO()
-    if clear or image.mode in ("1", "I;16", "P"):
-        image.save(file, "PNG", compress_level=1)
-    else:  # no more than a copy
-        (image if image.mode in ("L", "RGB") else image.convert("RGB")).save(file, "PPM")
-    return file.getvalue()
-
-
-def _fits(image: Any) -> bool:
-    """Whether whole numbers fit into 16 bits."""
-    least, most = image.getextrema()
-    return bool(0 <= least <= most < 2**16)
-
-
-class _Zipped:
-    """Images and labels of two arrays by number."""
-
-    def __init__(self, *parts: Any) -> None:
-        self.parts = parts
-
-    def __len__(self) -> int:
-        return len(self.parts[0])
-
-    def __getitem__(self, row: int) -> tuple[Any, ...]:
-        return tuple(part[row] for part in self.parts)
+        return [value for values in pool.map(block, range(0, count, BLOCK)) for value in values]
 
 
 def label_of(value: Any, where: str) -> int | str:
-    """One label."""
-    if isinstance(value, np.ndarray) and not value.shape:
-        value = value.item()
-    if isinstance(value, bytes):
-        try:
-            value = value.decode()
-        except UnicodeDecodeError as error:
-            raise ValueError(f"{where}: label must be UTF-8, got {value!r}") from error
-    if isinstance(value, str) and value.strip():
-        return str(value)
-    if value is None or isinstance(value, str):
+    """Return one label as an integer or a string."""
+    label = as_host(where, value)
+    if label.shape == () and label.dtype.kind in "SU":
+        text = label.item()
+        text = text.decode() if isinstance(text, bytes) else text
+        if text.strip():
+            return str(text)
+    if value is None or label.dtype.kind in "SU":
         raise ValueError(f"{where} has no label")
-    number = as_host(where, value)
-    if number.shape or number.dtype.kind not in "iub":
-        got = type(value).__name__ if number.dtype.kind == "O" else str(number.dtype)
-        got = f"an array {list(number.shape)}" if number.shape else got
+    if label.shape or label.dtype.kind not in "iub":
+        got = f"an array {list(label.shape)}" if label.shape else type(value).__name__
         raise TypeError(f"{where}: label must be an integer or a string, got {got}")
-    return int(number)
-
-
-def _numbered(rows: Any) -> Any:
-    """Rows with numbers; what has none is read once."""
-    if isinstance(rows, Mapping):
-        there = ", ".join(map(str, rows))
-        raise TypeError(
-            f"rows must be a sequence or an iterable of rows, got a dictionary of {there}: write rows[…] of one, or "
-            "of two arrays jdml.data.Dataset(name, images, labels)"
-        )
-    if hasattr(rows, "iloc") and hasattr(rows, "columns"):  # a table of pandas
-        return rows.to_dict("records")
-    streamed = any(base.__name__ == "IterableDataset" for base in type(rows).__mro__)
-    if not streamed and hasattr(rows, "__len__") and hasattr(rows, "__getitem__"):
-        return rows
-    if not hasattr(rows, "__iter__") and not hasattr(rows, "__getitem__"):
-        raise TypeError(f"rows must be a sequence or an iterable, got a {type(rows).__name__}")
-    read = []
-    for row in rows:
-        read.append(row)
-        if len(read) == MANY:
-            _log.warning(
-                "%s rows are read and there are more: rows that never end are not for this",
-                f"{MANY:,}",
-            )
-    return read
+    return int(label)

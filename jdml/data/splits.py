@@ -8,8 +8,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from jdml.data.dataset import as_labels
-from jdml.data.labelled import in_one_form
-from jdml.data.listing import Listing, first, zero_shot
+from jdml.data.listing import Listing, first, in_one_form, zero_shot
 
 Rule = Literal["classes", "images", "none"]
 SHARES = {"classes": 0.5, "images": 0.2}
@@ -98,18 +97,7 @@ def train_on(listing: Listing, names: Sequence[str]) -> Listing:
 
 
 def read_names(path: Path) -> list[str]:
-    """Read names, one on each line.
-
-    Args:
-        path: a UTF-8 file; empty lines are passed over.
-
-    Returns:
-        The names.
-
-    Raises:
-        FileNotFoundError: if there is no such file.
-        ValueError: if it is not text, a name is there twice, or there is none.
-    """
+    """Read names, one on each line."""
     if not path.is_file():
         raise FileNotFoundError(f"{path} does not exist")
     try:

@@ -1,18 +1,25 @@
-"""Copies of data sets that TensorFlow Datasets has prepared, read without TensorFlow."""
+"""Data sets that TensorFlow Datasets prepares on first use, and their copies, read without TensorFlow."""
 
 import contextlib
+import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+import socket
+import warnings
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
+from urllib.request import getproxies
 
 import numpy as np
 
-from jdml._optional_imports import MissingLibraryError, require_package
+from jdml._optional_imports import EXTRAS, MissingLibraryError, require_package
+from jdml._paths import check_local
 from jdml.data.images import Row
-from jdml.registry import DATASETS
+from jdml.registry import DATASETS, tfds_sets
 
+PORTS = {"ftp": 21, "http": 80, "https": 443}
 VERSION = re.compile(r"\d+(\.\d+)*")
 """What a whole copy's folder is called."""
 
@@ -39,15 +46,7 @@ class Undecoded:
 
 
 def prepared(folder: Path, name: str) -> Path | None:
-    """Find the newest copy of a data set that TensorFlow Datasets prepared in a folder.
-
-    Args:
-        folder: the ``data_dir`` of tfds.
-        name: the data set's name here.
-
-    Returns:
-        The folder of that version; None where there is none.
-    """
+    """Find the newest copy of a data set that TensorFlow Datasets prepared in a folder."""
     copies = [info.parent for info in folder.glob(f"{DATASETS[name].tfds}/*/dataset_info.json")]
     copies = [place for place in copies if VERSION.fullmatch(place.name) and _has_rows(place)]
     return max(copies, key=lambda place: [int(n) for n in place.name.split(".")], default=None)
@@ -59,23 +58,20 @@ def _has_rows(place: Path) -> bool:
 
 
 def open_prepared(folder: Path, name: str) -> Any:
-    """Open the newest prepared copy.
-
-    Args:
-        folder: the ``data_dir`` of tfds, which holds a copy.
-        name: the data set's name here.
-
-    Returns:
-        The builder of tfds, for :func:`rows_of`.
-    """
+    """Open the newest prepared copy."""
     require_package("tensorflow_datasets", f"{name} as TensorFlow Datasets prepared it")
     import tensorflow_datasets as tfds
 
     place = prepared(folder, name)
-    with _whole(place):
+    with whole(place):
         builder = tfds.builder_from_directory(str(place))
-    _check_format(builder)
-    with _whole(place):
+    formats = {kind.value for kind in builder.info.available_file_formats()}
+    if not formats & {"array_record", "parquet"}:
+        raise ValueError(
+            f"{place} must be prepared as array_record, got {', '.join(sorted(formats))}: write `tfds convert_format "
+            f"--dataset_dir={place} --out_file_format=array_record`, or move it away and write `jdml data get {name}`"
+        )
+    with whole(place):
         for split in builder.info.splits.values():
             for file in map(Path, split.filepaths):
                 if not file.is_file() or not file.stat().st_size:
@@ -84,7 +80,7 @@ def open_prepared(folder: Path, name: str) -> Any:
 
 
 @contextlib.contextmanager
-def _whole(place: Any) -> Iterator[None]:
+def whole(place: Any) -> Iterator[None]:
     """Say of a damaged copy where it lies, whatever its readers raise."""
     try:
         yield
@@ -100,110 +96,16 @@ def _whole(place: Any) -> Iterator[None]:
         ) from error
 
 
-def rows_of(builder: Any, split: str, decoders: Any = None) -> Sequence[Mapping[str, Any]]:
-    """The rows of a split, read when they are asked for.
-
-    Args:
-        builder: of a prepared copy.
-        split: its name.
-        decoders: by feature, such as what leaves images as they were stored.
-
-    Returns:
-        For each row its features.
-
-    Raises:
-        ValueError: the copy has another format than array_record, parquet or tfrecord, or a file is damaged.
-    """
-    if _check_format(builder) & {"array_record", "parquet"}:
-        with _whole(builder.data_dir):
-            return _Rows(builder.as_data_source(split=split, decoders=decoders), builder.data_dir)
-    files = map(Path, builder.info.splits[split].filepaths)
-    places = [(file, *place) for file in files for place in _tfrecord_places(file)]
-    return TfRecordRows(builder.info.features, decoders, places)
-
-
-def _check_format(builder: Any) -> set[str]:
-    """The formats of a copy, one of which can be read without TensorFlow."""
-    formats = {kind.value for kind in builder.info.available_file_formats()}
-    if not formats & {"array_record", "parquet", "tfrecord"}:
-        raise ValueError(
-            f"{builder.data_dir} must be prepared as array_record or tfrecord, got {', '.join(sorted(formats))}: "
-            "move it away, and `jdml data get` prepares it anew"
-        )
-    return formats
-
-
-@dataclass(frozen=True)
-class _Rows(Sequence[Mapping[str, Any]]):
-    """Rows of a source of tfds, of which a damaged one is told in words."""
-
-    source: Any
-    place: Any
-
-    def __len__(self) -> int:
-        return len(self.source)
-
-    def __getitem__(self, row: Any) -> Any:
-        if not 0 <= row < len(self):
-            raise IndexError(row)
-        with _whole(self.place):
-            return self.source[row]
-
-
-@dataclass(frozen=True)
-class TfRecordRows(Sequence[Mapping[str, Any]]):
-    """Rows of tfrecord files, any of which can be read.
-
-    Attributes:
-        features: of tfds, which know how a row is stored.
-        decoders: by feature.
-        places: file, offset and number of bytes of each row.
-    """
-
-    features: Any
-    decoders: Any
-    places: list[tuple[Path, int, int]]
-
-    def __len__(self) -> int:
-        return len(self.places)
-
-    def __getitem__(self, row: Any) -> Any:
-        file, offset, size = self.places[row]
-        with file.open("rb") as opened:
-            opened.seek(offset)
-            return self.features.deserialize_example_np(opened.read(size), decoders=self.decoders)
-
-
-def _tfrecord_places(file: Path) -> Iterator[tuple[int, int]]:
-    """Offset and number of bytes of each row: before it stand its length and a checksum, behind it a checksum."""
-    end, offset = file.stat().st_size, 0
-    with file.open("rb") as opened:
-        while offset < end:
-            opened.seek(offset)
-            size = int.from_bytes(opened.read(8), "little")
-            if offset + 16 + size > end:
-                raise ValueError(f"{file}: expected whole rows, the last is cut off")
-            yield offset + 12, size
-            offset += 16 + size
+def rows_of(builder: Any, split: str, decoders: Any = None) -> Any:
+    """The rows of a split, read when they are asked for, without TensorFlow."""
+    with whole(builder.data_dir):
+        return builder.as_data_source(split=split, decoders=decoders)
 
 
 def read_prepared(
     folder: Path, name: str, views: Mapping[str, str]
 ) -> tuple[list[Row], dict[str, np.ndarray], dict[str, dict[int, str]]]:
-    """All images of the splits ``train`` and ``test``, undecoded, and their labels.
-
-    Args:
-        folder: the ``data_dir`` of tfds.
-        name: the data set's name here.
-        views: for each view, the feature that holds it.
-
-    Returns:
-        The records; for each view its labels ``[N]``, and for ``split`` the name of each record's split;
-        the classes' names for each view, numbered from 0.
-
-    Raises:
-        ValueError: if the copy has a format that cannot be read.
-    """
+    """All images of the splits ``train`` and ``test``, undecoded, and their labels."""
     builder = open_prepared(folder, name)
     import tensorflow_datasets as tfds
 
@@ -215,10 +117,127 @@ def read_prepared(
     for split in ("train", "test"):
         source = rows_of(builder, split, skipped)
         images = Undecoded(source, f"{builder.name} {split}")
-        for row, values in enumerate(source):
-            records.append(Row(images, row))
-            columns["split"].append(split)
-            for view, feature in views.items():
-                columns[view].append(values[feature])
+        with whole(builder.data_dir):
+            for row, values in enumerate(source):
+                records.append(Row(images, row))
+                columns["split"].append(split)
+                for view, feature in views.items():
+                    columns[view].append(values[feature])
     names = {view: dict(enumerate(features[feature].names)) for view, feature in views.items()}
     return records, {view: np.array(values) for view, values in columns.items()}, names
+
+
+def get(name: str, data_dir: str | Path | None = None, *, download: bool = True) -> Path:
+    """Prepare a data set with TensorFlow Datasets, where it is not prepared yet.
+
+    Preparing needs what ``pip install 'jdml[tfds]'`` brings, TensorFlow among it, which then leaves the GPU to JAX;
+    reading what is prepared does not. Downloads are kept in the folder's ``downloads``; files that lie in its
+    ``downloads/manual`` are not downloaded.
+
+    Args:
+        name: ``"mnist"``, ``"omniglot"``, ``"cub"``, ``"cars"`` or ``"sop"``.
+        data_dir: where data sets are prepared, each in a folder of its own. None: ``$TFDS_DATA_DIR``, else
+            ``~/tensorflow_datasets``, as tfds has it.
+        download: prepare what is not there; else refuse.
+
+    Returns:
+        That folder, a ``data_dir`` for :func:`load`.
+
+    Raises:
+        FileNotFoundError: it is not prepared, and may not or cannot be; the message says which files to put where.
+        MissingLibraryError: what preparing needs is not installed.
+        ValueError: tfds has no data set of that name.
+
+    Example:
+        >>> get("mnist", "data", download=False)
+        Traceback (most recent call last):
+        ...
+        FileNotFoundError: mnist is not prepared in data: `jdml data get mnist --data-dir data` does it, or data_dir \
+names a folder with the four IDX files
+    """
+    if name not in tfds_sets():
+        raise ValueError(f"name must be one of {tfds_sets()}, got {name!r}")
+    check_local("data_dir", data_dir)
+    folder = Path(data_dir or os.environ.get("TFDS_DATA_DIR", "~/tensorflow_datasets")).expanduser()
+    if prepared(folder, name):
+        return folder
+    original = DATASETS[name].holds
+    if not download:
+        where = "" if data_dir is None else f" --data-dir {data_dir}"
+        raise FileNotFoundError(
+            f"{name} is not prepared in {folder}: `jdml data get {name}{where}` does it, or data_dir names a folder "
+            f"with {original}"
+        )
+    what = f"{name}, without a folder of {original} (data_dir), is prepared by TensorFlow Datasets, which"
+    for module in ("filelock", "tensorflow_datasets", *EXTRAS["tfds"]):
+        require_package(module, what)
+    from filelock import FileLock
+
+    folder.mkdir(parents=True, exist_ok=True)
+    with FileLock(folder / f".{name}.lock"):  # of several processes one prepares
+        if not prepared(folder, name):
+            _prepare(folder, name)
+    return folder
+
+
+def folder_of(name: str, data_dir: str | Path | None, download: bool = True) -> str | Path | None:
+    """The folder to read a data set from: the one given, else where tfds prepares it, else one with a part of it."""
+    if data_dir is not None or not DATASETS[name].tfds:
+        return data_dir
+    try:
+        return get(name, download=download)
+    except (FileNotFoundError, MissingLibraryError) as error:
+        beside = Path(DATASETS[name].beside)
+        if not beside.is_file():
+            raise
+        warnings.warn(f"{beside} is read, a part of {name}, for {error}", stacklevel=3)
+        return beside.parent
+
+
+def _prepare(folder: Path, name: str) -> None:
+    """Write array_record, of which any row can be read."""
+    import tensorflow_datasets as tfds
+    from tensorflow_datasets.core.download.download_manager import NonMatchingChecksumError
+
+    _leave_gpu()
+    tfds_name, downloads = DATASETS[name].tfds, folder / "downloads"
+    builder = tfds.builder(tfds_name, data_dir=str(folder), file_format="array_record")
+    sizes: dict[str, int] = {}
+    hosts: dict[str, int] = {}
+    for url, info in (builder.url_infos or {}).items():
+        if not (downloads / "manual" / str(info.filename)).is_file():
+            sizes[str(info.filename)] = info.size
+            place = urlsplit(url)
+            hosts[str(place.hostname)] = place.port or PORTS[place.scheme]
+    size = sum(sizes.values()) / 1e6
+    print(f"{name}: {size:,.0f} MB to download, once, and to prepare in {folder}", flush=True)
+    failures: Any = (OSError, tfds.download.DownloadError, NonMatchingChecksumError)
+    try:
+        if not (downloads / tfds_name).exists():
+            _check_network(hosts)
+        builder.download_and_prepare()
+    except failures as error:
+        raise FileNotFoundError(
+            f"{name} could not be downloaded ({' '.join(str(error).split())}): put {', '.join(sorted(sizes))} into "
+            f"{downloads / 'manual'}, or name as data_dir a folder with {DATASETS[name].holds}"
+        ) from error
+
+
+def _leave_gpu() -> None:
+    """Keep TensorFlow from taking the GPU's memory from JAX; where it has begun to compute it has it already."""
+    import tensorflow as tf
+
+    with contextlib.suppress(RuntimeError):
+        tf.config.set_visible_devices([], "GPU")
+
+
+def _check_network(hosts: Mapping[str, int]) -> None:
+    """Tell at once what tfds tells after minutes: that no host answers."""
+    errors = []
+    for host, port in hosts.items():
+        try:
+            socket.create_connection((host, port), timeout=10).close()
+        except OSError as error:
+            errors.append(f"{host}: {error}")
+    if errors and len(errors) == len(hosts) and not getproxies():
+        raise OSError("; ".join(errors))

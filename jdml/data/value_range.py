@@ -20,18 +20,7 @@ class Range(NamedTuple):
 
 
 def value_range(images: Any) -> Range | None:
-    """Find the least and the largest value of photographs as floating-point numbers.
-
-    Args:
-        images: an array. Values that are not finite are passed over; of many rows some are looked at.
-
-    Returns:
-        The range; None for what is no array ``[N, H, W, 1 or 3]`` of floating-point numbers on the host, or has none.
-
-    Example:
-        >>> value_range(np.array([0.0, 0.5, 1.0, np.nan], np.float32).reshape(1, 2, 2, 1))
-        Range(least=0.0, most=1.0)
-    """
+    """Find the least and the largest value of photographs as floating-point numbers."""
     if not isinstance(images, np.ndarray) or images.ndim != 4 or images.shape[3] not in (1, 3):
         return None
     if images.dtype.kind != "f" or not images.size:
@@ -47,16 +36,7 @@ def _rows(images: np.ndarray) -> np.ndarray:
 
 
 def check_unit(name: str, images: Any, why: str) -> None:
-    """Refuse floating-point photographs that do not lie in 0…1.
-
-    Args:
-        name: the argument's name.
-        images: anything; what is no such array is left alone.
-        why: what expects 0…1.
-
-    Raises:
-        ValueError: naming the range, and what to write.
-    """
+    """Refuse floating-point photographs that do not lie in 0…1."""
     seen = value_range(images)
     if seen is None or (seen.least >= -SLACK and seen.most <= 1 + SLACK):
         return
@@ -67,15 +47,7 @@ def check_unit(name: str, images: Any, why: str) -> None:
 
 
 def check_no_bytes(name: str, images: Any) -> None:
-    """Refuse floating-point photographs that look like bytes, and bytes that are 0 and 1 alone.
-
-    Args:
-        name: the argument's name.
-        images: anything; what is no such array is left alone.
-
-    Raises:
-        ValueError: naming the range, and what to write.
-    """
+    """Refuse floating-point photographs that look like bytes, and bytes that are 0 and 1 alone."""
     if isinstance(images, np.ndarray) and images.ndim == 4 and images.dtype == np.uint8:
         if images[_rows(images)].max(initial=0) == 1:
             raise ValueError(
@@ -92,16 +64,7 @@ def check_no_bytes(name: str, images: Any) -> None:
 
 
 def check_alike(name: str, images: np.ndarray, trained: Range) -> None:
-    """Refuse photographs that stand in another range than those that were trained on.
-
-    Args:
-        name: the argument's name.
-        images: an array; what holds neither bytes nor floating-point photographs is left alone.
-        trained: the range of the training images, floating-point numbers.
-
-    Raises:
-        ValueError: naming both ranges.
-    """
+    """Refuse photographs that stand in another range than those that were trained on."""
     if images.dtype == np.uint8:
         seen: Range | None = Range(0.0, 1.0)
         unlike = trained.least < -SLACK or trained.most > 1 + SLACK

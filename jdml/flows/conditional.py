@@ -1,11 +1,9 @@
 """The conditional flow: its blocks, its density, its sizes."""
 
-import functools
 from typing import Any, Literal, NamedTuple
 
 import distrax
 import flax.linen as nn
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
@@ -52,8 +50,7 @@ def preset(name: str, dim: int, condition_dim: int, **changes: Any) -> "Conditio
         >>> preset("paper", 16, 16).num_blocks
         8
     """
-    if name not in PRESETS:
-        raise ValueError(f"name must be one of {', '.join(PRESETS)}, got {name!r}")
+    checks.one_of("name", name, PRESETS)
     return ConditionalFlow(dim, condition_dim, **{**PRESETS[name], **changes})
 
 
@@ -93,6 +90,7 @@ class ConditionalFlow(nn.Module):
         Akata, *Non-isotropy Regularization for Proxy-based Deep Metric Learning*, eq. 7.
 
     Example:
+        >>> import jax
         >>> flow = ConditionalFlow(dim=4, condition_dim=3, num_blocks=2, hidden=8, depth=2)
         >>> x, c = jnp.ones((5, 4)), jnp.ones((5, 3))
         >>> params = flow.init(jax.random.key(0), x, c)
@@ -127,12 +125,8 @@ class ConditionalFlow(nn.Module):
                 f"dim must be at least 2 for one half to move the other, got {self.dim}"
             )
         for name, choices in _CHOICES.items():
-            if getattr(self, name) not in choices:
-                raise ValueError(
-                    f"{name} must be one of {', '.join(choices)}, got {getattr(self, name)!r}"
-                )
+            checks.one_of(name, getattr(self, name), choices)
         checks.positive("clamp", self.clamp)
-        self._check_parameters()  # here, as Flax has words of its own for parameters it misses
         self.nets = [
             [Net(self.hidden, self.depth, 2 * len(range(self.dim)[half.moved])) for half in halves]
             for halves in self._halves()
@@ -209,8 +203,7 @@ class ConditionalFlow(nn.Module):
             TypeError: a condition that is not floating.
             ValueError: a condition of another width, parameters of other sizes.
         """
-        checks.check_embeddings("condition", condition)
-        _check_width("condition", condition, self.condition_dim)
+        self._check("condition", condition, self.condition_dim)
         condition = condition.astype(accumulate_in(condition))
         nets = [[unbound(net) for net in nets] for nets in self.nets]
         bijectors = self._bijectors(self._conditions(condition), nets)
@@ -220,10 +213,8 @@ class ConditionalFlow(nn.Module):
         return distrax.Transformed(latents, distrax.Inverse(distrax.Chain(bijectors[::-1])))
 
     def _checked(self, name: str, vectors: Array, condition: Array) -> tuple[Array, Array]:
-        checks.check_embeddings(name, vectors)
-        checks.check_embeddings("condition", condition)
-        _check_width(name, vectors, self.dim)
-        _check_width("condition", condition, self.condition_dim)
+        self._check(name, vectors, self.dim)
+        self._check("condition", condition, self.condition_dim)
         if vectors.shape[0] != condition.shape[0]:
             raise ValueError(
                 f"condition must have as many rows as {name}, {vectors.shape[0]}, got {condition.shape[0]}"
@@ -231,20 +222,9 @@ class ConditionalFlow(nn.Module):
         dtype = accumulate_in(vectors, condition)
         return vectors.astype(dtype), condition.astype(dtype)
 
-    def _check_parameters(self) -> None:
-        """Parameters of a flow of other sizes: Flax would not notice blocks too many."""
-        if self.is_initializing():
-            return
-        needed = _parameter_shapes(self.clone(parent=None, name=None))
-        given = _shapes(self.variables.get("params", {}))
-        wrong = [
-            f"{name} must be {needed.get(name, 'absent')}, got {given.get(name, 'none')}"
-            for name in sorted(needed.keys() | given.keys())
-            if needed.get(name) != given.get(name)
-        ]
-        if wrong:
-            shown = "; ".join(wrong[:3]) + (f"; and {len(wrong) - 3} more" if wrong[3:] else "")
-            raise ValueError(f"params must be those of a flow of these sizes: {shown}")
+    @staticmethod
+    def _check(name: str, vectors: Array, width: int) -> None:
+        checks.check_embeddings(name, vectors, dim=width, like="the flow")
 
     def _conditions(self, condition: Array) -> list[Array | None]:
         """What each block's nets see of the condition."""
@@ -291,19 +271,6 @@ class ConditionalFlow(nn.Module):
         return distrax.ScalarAffine(shift, log_scale=self.clamp * 0.636 * jnp.arctan(raw))
 
 
-def _shapes(params: Any) -> dict[str, list[int]]:
-    return {
-        "/".join(key.key for key in path): list(leaf.shape)
-        for path, leaf in jax.tree.leaves_with_path(params)
-    }
-
-
-@functools.lru_cache(maxsize=64)
-def _parameter_shapes(flow: ConditionalFlow) -> dict[str, list[int]]:
-    x, condition = jnp.zeros((1, flow.dim)), jnp.zeros((1, flow.condition_dim))
-    return _shapes(jax.eval_shape(flow.init, jax.random.key(0), x, condition)["params"])
-
-
 class _Half(NamedTuple):
     """Dimensions that one coupling moves: those before or after the split."""
 
@@ -313,8 +280,3 @@ class _Half(NamedTuple):
     @property
     def moved(self) -> slice:
         return slice(0, self.split) if self.first else slice(self.split, None)
-
-
-def _check_width(name: str, vectors: Array, width: int) -> None:
-    if vectors.shape[-1] != width:
-        raise ValueError(f"{name} must have width {width}, got {list(vectors.shape)}")

@@ -91,7 +91,7 @@ class Comparison(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """What there is one of for each anchor."""
+    """Arrays with an entry for each anchor."""
 
     embeddings: Array | None  # [B, D]
     place: Array  # [B], its place in the batch of all devices

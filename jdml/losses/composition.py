@@ -60,9 +60,7 @@ def both_ways(loss_fn: Callable[..., Array]) -> Callable[..., Array]:
         >>> clip_loss(jnp.eye(2), jnp.array([[0.6, 0.8], [0.0, 1.0]]), temperature=1.0).round(4)
         Array(0.5367, dtype=float32)
     """
-    checks.check_function("loss_fn", loss_fn)
-    if loss_fn is None:
-        raise TypeError("loss_fn must be a pair loss, got None")
+    checks.check_function("loss_fn", loss_fn, or_none=False)
 
     def loss(queries: Array, documents: Array, **settings: Any) -> Array:
         queries, documents = checks.as_array(queries), checks.as_array(documents)
@@ -148,9 +146,7 @@ def matryoshka(
         >>> nested(x, jnp.array([0, 0])).round(4), jdml.contrastive_loss(x, jnp.array([0, 0])).round(4)
         (Array(0.8944, dtype=float32), Array(0.8944, dtype=float32))
     """
-    checks.check_function("loss_fn", loss_fn)
-    if loss_fn is None:
-        raise TypeError("loss_fn must be a loss, got None")
+    checks.check_function("loss_fn", loss_fn, or_none=False)
     if not isinstance(dims, Iterable):
         raise TypeError(f"dims must be several widths such as (64, 128), got {dims!r}")
     sizes = tuple(dims)

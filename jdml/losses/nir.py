@@ -98,8 +98,7 @@ def nir_loss(
         )
     if log_dets.shape != (size,):
         raise ValueError(f"log_dets must have shape [{size}], got {list(log_dets.shape)}")
-    if shape not in SHAPES:
-        raise ValueError(f"shape must be one of {', '.join(SHAPES)}, got {shape!r}")
+    checks.one_of("shape", shape, SHAPES)
     rows = jnp.ones(size, bool)
     if where is not None:
         checks.check_mask("where", where, (size,))

@@ -76,9 +76,9 @@ def fast_ap_loss(
         together = by_platform(None, num_bins + 1)
         hits, misses = jax.lax.map(histogram, centres, batch_size=together)  # [bins, B]
         retrieved = jnp.cumsum(hits, axis=0)
-        seen = retrieved + jnp.cumsum(misses, axis=0)
+        ranked = retrieved + jnp.cumsum(misses, axis=0)
         some = hits * retrieved != 0
-        precision = jnp.where(some, hits * retrieved, 0.0) / jnp.where(some, seen, 1.0)
+        precision = jnp.where(some, hits * retrieved, 0.0) / jnp.where(some, ranked, 1.0)
         count = positive.sum(-1)
         return 1.0 - precision.sum(0) / jnp.maximum(count, 1), count > 0
 

@@ -57,10 +57,10 @@ def class_wise(
 
 def _log1p_segment_sum_exp(values: Array, segment: Array, number: int) -> Array:
     """``[number]``: log(1 + Σ exp(values)) over each segment, without entries of −inf and segments past the last."""
-    kept = values != -jnp.inf
-    finite = jnp.where(kept, values, 0.0)
+    masked = values != -jnp.inf
+    finite = jnp.where(masked, values, 0.0)
     peak = jnp.zeros(number + 1, values.dtype).at[segment].max(jax.lax.stop_gradient(finite))
-    scaled = jnp.where(kept, jnp.exp(shifted_by_max(finite, peak[segment])), 0.0)
+    scaled = jnp.where(masked, jnp.exp(shifted_by_max(finite, peak[segment])), 0.0)
     summed = jnp.zeros(number + 1, values.dtype).at[segment].add(scaled)
     more = summed + jnp.expm1(-peak)
     return (peak + jnp.log1p(jnp.where(more < -0.5, 0.0, more)))[:number]

@@ -6,9 +6,16 @@ relevance matrix are its parts, for rankings that come from elsewhere. The hit r
 """
 
 from jdml.metrics.chance import Violation, violation_probability
+from jdml.metrics.chance_constraints import ClassCovering, class_covering
 from jdml.metrics.clustering import adjusted_mutual_information, nmi
-from jdml.metrics.covering import ClassCovering, class_covering
 from jdml.metrics.directions import vmf_mixture_likelihood
+from jdml.metrics.geometry import (
+    class_density,
+    concentration_variance,
+    covering_radius,
+    spectral_decay,
+    uniformity,
+)
 from jdml.metrics.neighbors import nearest
 from jdml.metrics.proxies import ProxySpread, proxy_distance, proxy_spread
 from jdml.metrics.ranking import (
@@ -23,13 +30,6 @@ from jdml.metrics.ranking import (
 )
 from jdml.metrics.reranking import augment_gallery, expand_queries, rerank
 from jdml.metrics.retrieval import evaluate_retrieval
-from jdml.metrics.structure import (
-    class_density,
-    concentration_variance,
-    covering_radius,
-    spectral_decay,
-    uniformity,
-)
 from jdml.metrics.verification import open_set, rejection_threshold, verification
 
 __all__ = [

@@ -36,28 +36,6 @@ def evaluate_arrays(
 ) -> dict[str, Any]:
     """Measure embeddings that lie with their labels among other arrays, such as those of a ``.npz`` file.
 
-    Args:
-        arrays: by name; of a gallery that is a ``numpy.memmap`` no more is read than at a time is looked at.
-        embeddings: name of the queries ``[N, D]``.
-        labels: name of their classes ``[N]``, integers or names; ``[N, L]`` for a hierarchy, coarsest first.
-        gallery_embeddings: name of what is searched ``[M, D]``; without such an array every query is searched among
-            the others. Another name than the default must be there.
-        gallery_labels: name of its classes ``[M]``.
-        self_index: name of the gallery's row that each query is itself ``[N]``, where there is such an array; another
-            name than the default must be there.
-        ignore_same: name of an array of groups ``[N]``, integers or names, and ``gallery_NAME`` for the gallery's
-            ``[M]``: pairs of one group and one class do not count.
-        second_look: rank again by :func:`jdml.metrics.rerank`, with expanded queries, or in an augmented gallery.
-        on_sphere: scale every vector to length 1 first.
-        clustered: also ``"NMI"`` and ``"AMI"``.
-        **ranks: ``recall_at``, ``precision_at``, ``found_at``, ``ndcg_at``, ``map_at`` of ``evaluate_retrieval``.
-
-    Returns:
-        The metrics of :func:`jdml.metrics.evaluate_retrieval`, and of clusters where asked for; lists ``[L]`` by level.
-
-    Raises:
-        ValueError: an array that is missing, or of another shape or kind, by its name.
-
     Example:
         >>> arrays = {"embeddings": np.array([[0.0], [0.1], [5.0], [5.1]]), "labels": np.array(list("aabb"))}
         >>> evaluate_arrays(arrays, recall_at=(1,))["R@1"]

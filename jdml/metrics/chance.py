@@ -8,8 +8,8 @@ import numpy as np
 from jax import Array
 
 from jdml import ops
-from jdml.metrics.closeness import common_frame, in_frame
-from jdml.metrics.handed import handed_in
+from jdml.metrics.array_conversion import handed_in
+from jdml.metrics.ranking_score import common_frame, in_frame
 from jdml.ops import checks
 from jdml.ops.numerics import accumulate_in
 

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 from jax import Array
 
-from jdml.metrics.handed import handed_in, unit_rows
+from jdml.metrics.array_conversion import handed_in, unit_rows
 from jdml.ops import checks
 
 LARGE_ORDER = 30.0

@@ -8,8 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from jdml.metrics import disk
-from jdml.metrics.closeness import (
+from jdml.metrics import memmap_search
+from jdml.metrics.array_conversion import handed_in
+from jdml.metrics.ranking_score import (
     barred,
     closeness,
     common_frame,
@@ -17,7 +18,6 @@ from jdml.metrics.closeness import (
     merge,
     rows_per_block,
 )
-from jdml.metrics.handed import handed_in
 from jdml.ops import checks, safe_norm
 from jdml.ops.meshes import Axis, by_parts, off_mesh
 from jdml.ops.numerics import accumulate_in
@@ -81,7 +81,9 @@ def nearest(
     if isinstance(gallery, np.memmap):
         _check_search(queries, gallery, k, exclude_self, block_size)
         vectors = off_mesh(checks.as_finite("queries", queries))
-        return disk.nearest(vectors, gallery, k, exclude_self=exclude_self, block_size=block_size)
+        return memmap_search.nearest(
+            vectors, gallery, k, exclude_self=exclude_self, block_size=block_size
+        )
     distances, indices, whole = _nearest(
         queries, gallery, k, exclude_self=exclude_self, block_size=block_size
     )

@@ -5,7 +5,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 from jax import Array
 
-from jdml.metrics.handed import as_text, handed_in, unit_rows
+from jdml.metrics.array_conversion import as_text, handed_in, unit_rows
 from jdml.ops import checks
 
 Kind = Literal["assignment", "nearest", "represented"]

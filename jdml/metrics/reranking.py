@@ -8,9 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from jdml.metrics.answers import checked_own, rows_of
-from jdml.metrics.handed import handed_in
+from jdml.metrics.array_conversion import handed_in
 from jdml.metrics.neighbors import nearest
+from jdml.metrics.relevance import checked_own, rows_of
 from jdml.ops import checks, sphere
 from jdml.ops.checks import Rerank
 
@@ -262,17 +262,7 @@ class Ranked(NamedTuple):
 
 
 def look_again(kind: Rerank, queries: Any, gallery: Any = None, self_index: Any = None) -> Ranked:
-    """What is ranked instead, by one of the ways of this module.
-
-    Args:
-        kind: which.
-        queries: ``[Q, D]``.
-        gallery: ``[N, D]``; None: the queries as they are, each of which is its own row.
-        self_index: ``[Q]``, the gallery's row that a query is itself; −1: none.
-
-    Returns:
-        Queries, gallery and own rows, and distances where these are ranked. A row without neighbours stays.
-    """
+    """What is ranked instead, by one of the ways of this module."""
     if gallery is None and kind != "none":
         gallery, self_index = queries, np.arange(len(queries)) if self_index is None else self_index
     ranked = Ranked(queries, gallery, self_index)

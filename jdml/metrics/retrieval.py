@@ -10,9 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from jdml.metrics import answers, ranking
-from jdml.metrics.galleries import Search, prepare, ranked
-from jdml.metrics.handed import handed_in
+from jdml.metrics import ranking, relevance
+from jdml.metrics.array_conversion import handed_in
+from jdml.metrics.gallery_search import Search, prepare, ranked
 from jdml.ops import checks
 from jdml.ops.checks import one_of
 
@@ -135,13 +135,15 @@ def evaluate_retrieval(
         checks.count("block_size", block_size)
     named = "evaluate_retrieval", ("query_labels", "gallery_labels")
     checks.check_concrete(named[0], distances)
-    task = answers.task(*named, queries, query_labels, gallery, gallery_labels, self_index, ignore)
+    task = relevance.task(
+        *named, queries, query_labels, gallery, gallery_labels, self_index, ignore
+    )
     if distances is not None:
         checks.check_weights("distances", distances, (len(task.queries), len(task.gallery)))
     search = None
     levels = []
     for labels in task.levels:
-        truth, kin = answers.truth(*labels, task.own, task.ignored)
+        truth, kin = relevance.truth(*labels, task.own, task.ignored)
         judged = truth.num_relevant > 0
         if judged.any():
             search = search or prepare(task, distances)
@@ -156,7 +158,7 @@ def evaluate_retrieval(
                 )
         levels.append(_summary(scores, truth, per_query=per_query))
     if gallery is not None and self_index is None and judged.any():
-        answers.warn_of_twins(task.queries, task.gallery, found, judged)
+        relevance.warn_of_twins(task.queries, task.gallery, found, judged)
     if query_labels.ndim == 1:
         return levels[0]
     names = {name: None for level in levels for name in level}
@@ -164,7 +166,7 @@ def evaluate_retrieval(
 
 
 def _measured(
-    search: Search, truth: answers.Truth, cutoffs: _Cutoffs, block_size: int | None
+    search: Search, truth: relevance.Truth, cutoffs: _Cutoffs, block_size: int | None
 ) -> tuple[dict[str, np.ndarray], np.ndarray]:
     """All metrics of every query, NaN where it has no reference, and what is nearest to it."""
     judged = truth.num_relevant > 0
@@ -172,7 +174,7 @@ def _measured(
     found = np.zeros(judged.shape, np.int32)
     ranks = [k for several in cutoffs[:-1] for k in several]
     wanted = max(1, truth.num_relevant.max(), *ranks)
-    truth = answers.Truth(*map(jnp.asarray, truth))
+    truth = relevance.Truth(*map(jnp.asarray, truth))
     measured = [
         (start, _measure(truth, start, indices, valid, cutoffs), indices[:, 0])
         for start, indices, valid in ranked(search, wanted, block_size)
@@ -185,7 +187,7 @@ def _measured(
 
 
 def _summary(
-    scores: dict[str, np.ndarray], truth: answers.Truth, *, per_query: bool
+    scores: dict[str, np.ndarray], truth: relevance.Truth, *, per_query: bool
 ) -> dict[str, Any]:
     """Averages, unless the numbers of every query are wanted, and how many queries could be answered."""
     judged = truth.num_relevant > 0
@@ -217,7 +219,7 @@ def _names(cutoffs: _Cutoffs) -> list[str]:
 
 @functools.partial(jax.jit, static_argnames="cutoffs")
 def _measure(
-    truth: answers.Truth, start: Array | int, indices: Array, valid: Array, cutoffs: _Cutoffs
+    truth: relevance.Truth, start: Array | int, indices: Array, valid: Array, cutoffs: _Cutoffs
 ) -> dict[str, Array]:
     """All metrics of a block of queries, from the ranked indices of their neighbours."""
     rows = indices.shape[0]

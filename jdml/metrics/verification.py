@@ -6,11 +6,11 @@ from typing import Any
 import numpy as np
 from jax import Array
 
-from jdml.metrics import answers
-from jdml.metrics.answers import Task, Truth
-from jdml.metrics.couples import Couples, Curve
-from jdml.metrics.galleries import first, prepare
-from jdml.metrics.handed import handed_in
+from jdml.metrics import relevance
+from jdml.metrics.array_conversion import handed_in
+from jdml.metrics.gallery_search import first, prepare
+from jdml.metrics.pairwise_distances import Couples, Curve
+from jdml.metrics.relevance import Task, Truth
 from jdml.ops import checks
 
 NORMAL = 1.959964
@@ -233,14 +233,14 @@ def _check_rates(far: Sequence[float]) -> None:
         checks.unit_interval(f"far[{turn}]", rate)
 
 
-def _task(function: str, *given: Any, labels: str = "labels") -> tuple[Task, Truth, answers.Kin]:
+def _task(function: str, *given: Any, labels: str = "labels") -> tuple[Task, Truth, relevance.Kin]:
     """The checked arguments of a function, and what is right."""
-    task = answers.task(function, (labels, "gallery_labels"), *given)
+    task = relevance.task(function, (labels, "gallery_labels"), *given)
     if len(task.levels) > 1:
         raise ValueError(
             f"{labels} of {function} must have shape [Q], got {len(task.levels)} levels"
         )
-    truth, kin = answers.truth(*task.levels[0], task.own, task.ignored)
+    truth, kin = relevance.truth(*task.levels[0], task.own, task.ignored)
     return task, truth, kin
 
 
@@ -253,11 +253,11 @@ def _equal(false: np.ndarray, true: np.ndarray) -> float:
     return float(false[after] - share * (false[after] - false[after - 1]))
 
 
-def _nearest(task: Task, truth: Truth, kin: answers.Kin) -> tuple[np.ndarray, np.ndarray]:
+def _nearest(task: Task, truth: Truth, kin: relevance.Kin) -> tuple[np.ndarray, np.ndarray]:
     """Each query's distance to its nearest row, infinite where nothing may answer; and whether that is right."""
     found = first(prepare(task).among(kin))
     out = kin.bars(found) if task.own is None else kin.bars(found) | (task.own == found)
-    there = answers.rows_of(task.gallery, found).astype(np.float64)
+    there = relevance.rows_of(task.gallery, found).astype(np.float64)
     distances = np.linalg.norm(np.asarray(task.queries, np.float64) - there, axis=1)
     right = (
         ~out & (truth.query_classes >= 0) & (truth.gallery_classes[found] == truth.query_classes)

@@ -8,9 +8,11 @@ Networks for photographs start from pretrained weights: ``convert_weights`` turn
 that ``load_weights`` puts into a network's variables, and ``normalizer`` prepares images as the weights expect them.
 """
 
+from jdml.models.adapters import as_model
 from jdml.models.convnets import EpsNet, SmallConvNet
 from jdml.models.creation import create, normalizer
 from jdml.models.efficientnet import EfficientNetLite0
+from jdml.models.feature_split import WithHead
 from jdml.models.heads import EmbeddingHead
 from jdml.models.inception import BNInception
 from jdml.models.resnets import ResNet, ResNet20V2
@@ -27,6 +29,8 @@ __all__ = [
     "ResNet20V2",
     "SmallConvNet",
     "VisionTransformer",
+    "WithHead",
+    "as_model",
     "convert_weights",
     "create",
     "load_weights",

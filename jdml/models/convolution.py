@@ -71,24 +71,6 @@ def convolve(
 ) -> jax.Array:
     """Convolve images with a kernel, as ``jax.lax.conv_general_dilated`` does.
 
-    Args:
-        images: ``[B, H, W, C]``.
-        kernel: ``[K, K′, C / groups, C′]``.
-        window_strides: strides along both axes.
-        padding: ``"SAME"``, ``"VALID"`` or zeros before and after, along both axes.
-        lhs_dilation: only 1, or None.
-        rhs_dilation: distance of the kernel's entries, along both axes; None is 1.
-        dimension_numbers: only those of the shapes above, or None.
-        feature_group_count: groups of channels; C makes it depthwise.
-        precision: of the products, as XLA takes it.
-        chunk_bytes: bytes that the gradient of a kernel lays out at a time.
-
-    Returns:
-        ``[B, H′, W′, C′]``, of the images' type.
-
-    Raises:
-        ValueError: if images or kernel are not of rank 4, or the images are dilated.
-
     Implementation notes:
         Values and gradients are those of ``conv_general_dilated`` to rounding, under ``jit``, ``grad``, ``vmap``,
         ``jax.checkpoint`` and for batches that are sharded over a mesh. Gradients of kernels are accumulated in float32

@@ -39,12 +39,7 @@ TORCH_LEAVES = {
 
 
 def torch_dialect(origin: str, layer_name: Callable[[str], str]) -> Dialect:
-    """Make a dialect of PyTorch from the names of layers.
-
-    Args:
-        origin: whose names they are.
-        layer_name: from a layer's path in our network to its name in the file.
-    """
+    """Make a dialect of PyTorch from the names of layers."""
 
     def name(path: str) -> str:
         layer, _, leaf = path.rpartition("/")
@@ -120,12 +115,8 @@ EFFICIENTNET_LITE0 = (
 
 
 def dialects(name: str) -> tuple[Dialect, ...]:
-    """Return the dialects in which a network's weights are published; none where it has none.
-
-    Args:
-        name: the network's name.
-    """
-    pointer = NETWORKS[name].dialects
+    """Return the dialects in which a network's weights are published; none where it has none."""
+    pointer = NETWORKS[name].weight_formats
     return resolve(pointer) if pointer else ()
 
 
@@ -145,18 +136,7 @@ FUSED = {
 def as_ours(
     array: np.ndarray, target: str, shape: Shape, dialect: Dialect, name: str
 ) -> np.ndarray | Shape:
-    """Lay out a stored array as our parameter.
-
-    Args:
-        array: as it was stored.
-        target: our parameter's path.
-        shape: its shape.
-        dialect: whose layout it is.
-        name: what the array is called there.
-
-    Returns:
-        The parameter; the shape that the array should have where it has another.
-    """
+    """Lay out a stored array as our parameter."""
     if target in TOKENS:
         tokens = _tokens(array, target, shape)
         return shape if tokens is None else tokens
@@ -172,14 +152,7 @@ def as_ours(
 
 
 def stored_shape(target: str, shape: Shape, dialect: Dialect, name: str) -> Shape:
-    """Tell the shape that a parameter has in a file of a dialect.
-
-    Args:
-        target: its path.
-        shape: its shape.
-        dialect: the file's.
-        name: what it is called there.
-    """
+    """Tell the shape that a parameter has in a file of a dialect."""
     if not dialect.transposed:
         return shape
     if target.endswith("/kernel") and not name.endswith("weight"):
@@ -197,12 +170,7 @@ def stored_shape(target: str, shape: Shape, dialect: Dialect, name: str) -> Shap
 
 
 def grid_of(converted: Mapping[str, np.ndarray], shapes: Mapping[str, Shape]) -> dict[str, int]:
-    """Tell the grid that positions belong to, as a setting of the network, where it is not its usual one.
-
-    Args:
-        converted: parameters.
-        shapes: those that the network usually has.
-    """
+    """Tell the grid that positions belong to, as a setting of the network, where it is not its usual one."""
     if POSITIONS not in shapes or converted[POSITIONS].shape == shapes[POSITIONS]:
         return {}
     return {"grid": math.isqrt(converted[POSITIONS].shape[1])}

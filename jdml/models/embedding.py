@@ -86,7 +86,7 @@ def embed(
     rows = min(batch_size, 1 << (size - 1).bit_length())
     rows = -(-rows // placement.devices) * placement.devices
     variables = {"params": params, "batch_stats": batch_stats}
-    own = placement.own(rows)
+    own = placement.local_rows(rows)
 
     def padded(part: Any, start: int) -> np.ndarray:
         batch = checks.as_array(np.asarray(part[start + own[0] : start + own[-1] + 1]))
@@ -96,7 +96,7 @@ def embed(
     vectors = []
     for start in range(0, size, rows):
         batch = jax.tree.map(lambda part, start=start: padded(part, start), images)
-        batch = placement.spread(batch, rows)
+        batch = placement.shard_batch(batch, rows)
         embedded = _embed_batch(model, preprocess, placement, variables, batch)
         vectors.append(jax.tree.map(lambda x, n=size - start: np.asarray(x)[:n], embedded))
     return jax.tree.map(lambda *several: np.concatenate(several), *vectors)

@@ -1,303 +1,193 @@
-"""A network cut where what learns begins: what comes before it is computed once, and a step takes what follows.
+"""A network split at its head: features are computed once, and a step trains the head alone."""
 
-Its program is cut, whatever library it is of. Before the cut lies all that comes of images and of parameters that stay;
-what an operation takes of it beside parameters that learn crosses the cut: *features*, rows of numbers.
-"""
-
-import dataclasses
-import functools
-import math
-import operator
-from collections.abc import Mapping
+import os
+from collections.abc import Callable, Mapping
 from typing import Any
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
-from jax.extend.core import ClosedJaxpr, Literal, jaxpr_as_fun
 
 from jdml import adapt
 from jdml.distributed import Tree
-from jdml.models.adapters import Model, embed_in_training
-from jdml.models.base_adapter import Wrapped
-from jdml.models.freezing import moving_statistics
+from jdml.models.adapters import AnyModel, Model, as_model, unwrapped
+from jdml.models.base_adapter import ModelAdapter
+from jdml.models.network_check import traced
 
-IMAGES, STAYS, LEARNS = 1, 2, 4
-"""What a value of a program comes of; several are added."""
-CALLS = ("jit", "pjit")
-"""Operations that are a program themselves, which is cut within."""
-DRAWS = ("random_bits", "rng_bit_generator", "rng_uniform", "threefry2x32")
-"""Operations that draw random numbers; one that makes a key of another draws none."""
-ROWS = 1009
-"""So many images a program is traced for, a number that is told from any other."""
-ELSE = "without cached_views (0 in a recipe) images go through the network at each step"
+HEAD = "head"
+WITHOUT = "without cached_views (0 in a recipe) images go through the network at each step"
 
 
-@dataclasses.dataclass(eq=False, slots=True)
-class Value:
-    """A value of a program: what it comes of, its array (None beyond the cut), whether it has crossed."""
+class WithHead(ModelAdapter):
+    """A backbone and a head as one network, whose features can be cached: ``head(backbone(images))``.
 
-    of: int
-    array: Any = None
-    crossed: bool = False
-
-
-class Side:
-    """One side of the cut, whose operations are computed, and what was met on the way.
+    Linen networks are split at their head by themselves; use this for networks of other kinds. The parameters are
+    ``{"backbone": …, "head": …}``.
 
     Args:
-        features: after the cut: what has crossed it, one by one; None before it.
-    """
-
-    def __init__(self, features: list[jax.Array] | None = None) -> None:
-        self._given = None if features is None else iter(features)
-        self.features: list[Any] = []
-        self.shapes: list[tuple[tuple[int, ...], Any]] = []
-        self.worked = False
-        """Whether any of the features comes of parameters."""
-        self.learning: list[tuple[str, ...]] = []
-        """The operations after the cut, in words."""
-        self.bare: list[str] = []
-        """Those of them that take the images as they are."""
-        self.draws = False
-        """Whether any operation draws random numbers, such as a dropout's."""
-
-    def run(self, program: ClosedJaxpr, inputs: list[Value]) -> list[Value]:
-        """Go through a program; the values that it gives."""
-        jaxpr = program.jaxpr
-        values = dict(zip(jaxpr.invars, inputs, strict=True))
-        values |= {at: Value(0, x) for at, x in zip(jaxpr.constvars, program.consts, strict=True)}
-
-        def value(at: Any) -> Value:
-            return Value(0, at.val) if isinstance(at, Literal) else values[at]
-
-        self.draws |= _draws(jaxpr)
-        for operation in jaxpr.eqns:
-            taken = [value(at) for at in operation.invars]
-            if operation.primitive.name in CALLS:
-                made = self.run(operation.params["jaxpr"], taken)
-            else:
-                of = functools.reduce(operator.or_, (x.of for x in taken), 0)
-                if of & LEARNS:
-                    self._meet(operation, taken)
-                made = [Value(of, x) for x in _computed(jaxpr, operation, taken)]
-            values.update(zip(operation.outvars, made, strict=True))
-        return [value(at) for at in jaxpr.outvars]
-
-    def _meet(self, operation: Any, taken: list[Value]) -> None:
-        """What of images an operation that learns takes crosses the cut, once."""
-        of = (*operation.invars, *operation.outvars)
-        told = (str(at.val if isinstance(at, Literal) else at.aval) for at in of)
-        self.learning.append((operation.primitive.name, *told))
-        for at, x in zip(operation.invars, taken, strict=True):
-            if x.of & IMAGES and not x.of & LEARNS and not x.crossed:
-                x.crossed = True
-                self.worked |= bool(x.of & STAYS)
-                self.bare += [] if x.of & STAYS else [operation.primitive.name]
-                self.shapes.append((at.aval.shape, at.aval.dtype))
-                if self._given is not None:
-                    x.array = next(self._given)
-                self.features.append(x.array)
-
-
-def _computed(jaxpr: Any, operation: Any, taken: list[Value]) -> list[Any]:
-    """What one operation of a program gives, as far as what it takes is known."""
-    if any(x.array is None for x in taken):
-        return [None] * len(operation.outvars)
-    pairs = zip(operation.invars, taken, strict=True)
-    arrays: dict[Any, Any] = {at: x.array for at, x in pairs if not isinstance(at, Literal)}
-    parts = {"constvars": [], "invars": list(arrays), "outvars": operation.outvars}
-    alone = ClosedJaxpr(jaxpr.replace(**parts, eqns=[operation]), ())
-    return list(jaxpr_as_fun(alone)(*arrays.values()))
-
-
-class Cut:
-    """Where a network is cut.
-
-    Args:
-        model: the network.
-        freeze: pattern of the paths of its parameters that stay.
-        variables: its variables, or their shapes.
-        inputs: one row as it takes it, or its shape.
-        trained: whether it is trained from the cut on, which must then be the same as in evaluation.
+        backbone: whatever :func:`jdml.training.fit` takes, from images to features ``[B, …]``.
+        head: such a network from features to embeddings ``[B, D]``.
 
     Raises:
-        ValueError: what learns begins at the images, mixes rows before it, or is another in training.
+        TypeError: no networks.
+
+    Example:
+        >>> import flax.linen as nn
+        >>> backbone = lambda key, x: {}, lambda params, x: x.mean((1, 2))
+        >>> WithHead(backbone, nn.Dense(8)).init(jax.random.key(0), jnp.ones((1, 4, 4, 3)))["params"].keys()
+        dict_keys(['backbone', 'head'])
     """
 
+    def __init__(self, backbone: AnyModel, head: AnyModel) -> None:
+        self.backbone, self.head = as_model(backbone), as_model(head)
+        super().__init__(
+            (unwrapped(self.backbone), unwrapped(self.head)), (self.backbone, self.head)
+        )
+        parts = (self.backbone, self.head)
+        self.holds_parameters = any(getattr(x, "holds_parameters", False) for x in parts)
+        self.has_modes = any(getattr(x, "has_modes", False) for x in parts)
+        self.same_in_training = any(getattr(x, "same_in_training", False) for x in parts)
+
+    def init(self, key: Any, images: Any, /, *, train: bool = False) -> Any:
+        """Return the variables of both."""
+        backbone = self.backbone.init(key, images)
+        features = jax.eval_shape(lambda v, x: self.backbone.apply(v, x), backbone, images)
+        zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), features)
+        head = self.head.init(jax.random.fold_in(key, 1), zeros)
+        return {
+            kind: {"backbone": backbone.get(kind, {}), HEAD: head.get(kind, {})}
+            for kind in ("params", "batch_stats")
+        }
+
+    def apply(self, variables: Any, images: Any, /, **settings: Any) -> Any:
+        """Return embeddings; with ``mutable`` also ``{"batch_stats": …}``."""
+        features = self.backbone.apply(_part(variables, "backbone"), images, **settings)
+        if not settings.get("mutable"):
+            return self.head.apply(_part(variables, HEAD), features, **settings)
+        features, updates = features
+        embeddings, of_head = self.head.apply(_part(variables, HEAD), features, **settings)
+        stats = {"backbone": updates, HEAD: of_head}
+        old = variables.get("batch_stats", {})
+        return embeddings, {
+            "batch_stats": {k: new.get("batch_stats", old[k]) for k, new in stats.items()}
+        }
+
+
+class FeatureSplit:
+    """A network before and after the input of one layer."""
+
     def __init__(
-        self,
-        model: Model,
-        freeze: str | None,
-        variables: Mapping[str, Tree],
-        inputs: Tree,
-        *,
-        trained: bool = True,
+        self, model: Model, layer: str, variables: Mapping[str, Tree], inputs: Tree
     ) -> None:
-        self.model, self.freeze = model, freeze
-        rows, kind = jax.tree.flatten(inputs)
-        self._row = kind, tuple((x.shape[1:], jnp.result_type(x)) for x in rows)
-        evaluated = self._met(variables, train=False)
-        if trained:
-            self._check_worked(evaluated)
-        if any(shape[:1] != (ROWS,) for shape, _ in evaluated.shapes):
-            raise ValueError(
-                f"{'cached_views' if trained else 'the head'}: what learns must take of each image numbers of its own "
-                f"[B, …], takes {[list(shape) for shape, _ in evaluated.shapes]} of {ROWS} images"
-                f"{'; ' + ELSE if trained else ''}"
-            )
-        self.shapes = [(shape[1:], dtype) for shape, dtype in evaluated.shapes]
-        if trained:
-            self._check_training(variables, evaluated, inputs)
+        self.model, self.layer = model, layer
+        rows, structure = jax.tree.flatten(inputs)
+        self.row = structure, tuple((x.shape[1:], jnp.result_type(x)) for x in rows)
+        self.dtype = jax.eval_shape(self.features, variables, inputs).dtype
 
-    def _check_worked(self, evaluated: Side) -> None:
-        """Refuse features that nothing has been computed of."""
-        if not evaluated.worked:
+    @classmethod
+    def of_learning(
+        cls, model: Model, freeze: str | None, variables: Mapping[str, Tree], inputs: Tree
+    ) -> "FeatureSplit":
+        """Split where what learns begins, which must be one layer, the same in training."""
+        params = variables["params"]
+        marks = jax.tree.leaves(adapt.matching(params, freeze))
+        learning = [p for p, stays in zip(adapt.paths(params), marks, strict=True) if not stays]
+        layer = os.path.commonpath([os.path.dirname(path) or path for path in learning])
+        if not layer or (isinstance(model, WithHead) and layer.split("/")[0] != HEAD):
             raise ValueError(
-                "cached_views: what learns takes the images themselves (in JAX's "
-                f"{', '.join(dict.fromkeys(evaluated.bare))}), so that nothing can be computed once: freeze more, such "
-                f"as '(?!head/).*'; {ELSE}"
+                "cached_views: what learns must be one layer, such as the head, got parameters of several: freeze "
+                f"more, such as '(?!head/).*'; {WITHOUT}"
             )
-
-    def _check_training(self, variables: Mapping[str, Tree], evaluated: Side, inputs: Tree) -> None:
-        """Refuse a network that is another in training: from the cut on, by what it draws, or in its statistics."""
-        params, stats = variables["params"], variables.get("batch_stats", {})
-        met = self._met(variables, train=True)
-        alike = met.learning == evaluated.learning and met.shapes == evaluated.shapes
-        moves = moving_statistics(self.model, params, stats, inputs)
-        if not alike or met.draws or moves:
+        if traced(model, variables, inputs, True)[0] != traced(model, variables, inputs, False)[0]:
             raise ValueError(
-                "cached_views: what learns must be the same in training and evaluation, without dropout or batch norm; "
-                f"{ELSE}"
+                "cached_views: the network must be the same in training and evaluation, without dropout or batch norm "
+                f"that is trained; {WITHOUT}"
             )
+        return cls(model, layer, variables, inputs)
 
     @property
     def identity(self) -> tuple[Any, ...]:
-        """All that programs of the cut depend on."""
-        return self.model, self.freeze, self._row
+        """All that programs of the split depend on."""
+        return self.model, self.layer, self.row, self.dtype
 
-    def _met(self, variables: Mapping[str, Tree], *, train: bool) -> Side:
-        """What is met in a program, of which nothing is computed."""
-        side, (kind, rows) = Side(), self._row
-        shapes = [jax.ShapeDtypeStruct((ROWS, *shape), dtype) for shape, dtype in rows]
-        images = jax.tree.unflatten(kind, shapes)
-        jax.eval_shape(lambda: self.run(side, variables, images, known=(), train=train))
-        return side
+    def features(self, variables: Any, images: Any) -> jax.Array:
+        """Return what the layer takes of images, in its own type."""
+        if isinstance(self.model, WithHead):
+            features: jax.Array = self.model.backbone.apply(_part(variables, "backbone"), images)
+            return features
+        taken: list[jax.Array] = []
 
-    def run(
-        self,
-        side: Side,
-        variables: Mapping[str, Tree],
-        images: Tree,
-        *,
-        known: tuple[int, ...],
-        train: bool = False,
-    ) -> Any:
-        """Compute a side of the network's program.
+        def take(args: Any) -> Any:
+            taken.append(args[0])
+            return args
 
-        Args:
-            side: which.
-            variables: the network's.
-            images: as the network takes them, or of their shapes and types.
-            known: which of images, parameters that stay, and parameters that learn are known.
-            train: whether the program is the one in training.
+        self._at_layer(take, variables, images)
+        if len(taken) != 1:
+            raise ValueError(
+                f"cached_views: the network must call {self.layer} once, as a Linen layer, got {len(taken)} calls: "
+                f"write jdml.models.WithHead(backbone, head); {WITHOUT}"
+            )
+        return taken[0]
 
-        Returns:
-            The embeddings, None before the cut.
-        """
-        params, stats = variables["params"], variables.get("batch_stats", {})
-        learning, staying = adapt.split(params, adapt.matching(params, self.freeze))
-
-        def embedded(learning: Tree, staying: Tree, images: Tree) -> Any:
-            whole, state = adapt.joined(learning, staying[0]), staying[1]
-            if train:
-                return embed_in_training(self.model, whole, state, images, jax.random.key(0))[0]
-            return self.model.apply({"params": whole, "batch_stats": state}, images, train=False)
-
-        parts = {LEARNS: learning, STAYS: (staying, stats), IMAGES: images}
-        program = jax.make_jaxpr(embedded)(*parts.values())
-        inputs = [
-            Value(of, leaf if of in known else None)
-            for of, part in parts.items()
-            for leaf in jax.tree.leaves(part)
+    def embeddings(self, variables: Any, features: jax.Array) -> Any:
+        """Return the embeddings of features."""
+        features = features.astype(self.dtype)
+        if isinstance(self.model, WithHead):
+            return self.model.head.apply(_part(variables, HEAD), features)
+        # What is computed of these images is not used, and leaves the program.
+        structure, shapes = self.row
+        one = features.reshape(len(features), -1)[:, 0]
+        images = [
+            jnp.broadcast_to(one.reshape(-1, *[1] * len(shape)), (len(one), *shape)).astype(dtype)
+            for shape, dtype in shapes
         ]
-        (embeddings,) = side.run(program, inputs)
-        return embeddings.array
+        images = jax.tree.unflatten(structure, images)
+        return self._at_layer(lambda args: (features, *args[1:]), variables, images)
 
-    def packed(self, features: list[jax.Array]) -> jax.Array:
-        """Features as one row of numbers ``[B, F]`` an image."""
-        return jnp.concatenate([x.astype(jnp.float32).reshape(len(x), -1) for x in features], 1)
+    def _at_layer(self, change: Callable[[Any], Any], variables: Any, images: Any) -> Any:
+        """Apply the network, with other arguments of the layer."""
 
-    def unpacked(self, rows: jax.Array) -> list[jax.Array]:
-        """Undo :meth:`packed`."""
-        features, start = [], 0
-        for shape, dtype in self.shapes:
-            end = start + math.prod(shape)
-            features.append(rows[:, start:end].reshape(len(rows), *shape).astype(dtype))
-            start = end
-        return features
+        def interceptor(call: Any, args: Any, kwargs: Any, context: Any) -> Any:
+            is_layer = "/".join(context.module.path) == self.layer
+            if context.method_name == "__call__" and is_layer:
+                args = change(args)
+            return call(*args, **kwargs)
 
-    def images_like(self, rows: jax.Array) -> Tree:
-        """Images of which nothing is known but that they are as many, and lie as the rows do."""
-        kind, shapes = self._row
-        each = [
-            jnp.broadcast_to(rows[:, 0].reshape(-1, *[1] * len(shape)), (len(rows), *shape))
-            for shape, _ in shapes
-        ]
-        typed = [x.astype(dtype) for x, (_, dtype) in zip(each, shapes, strict=True)]
-        return jax.tree.unflatten(kind, typed)
+        with nn.intercept_methods(interceptor):
+            return self.model.apply(variables, images, train=False)
 
 
-class Before(Wrapped):
-    """A network as far as the cut: of images to features.
+class Backbone(ModelAdapter):
+    """A network before the split: from images to features ``[B, …]`` in float32."""
 
-    Args:
-        cut: where.
-    """
-
-    def __init__(self, cut: Cut) -> None:
-        super().__init__(cut.model, cut.identity)
-        self._cut = cut
+    def __init__(self, split: FeatureSplit) -> None:
+        super().__init__(split.model, split.identity)
+        self._split = split
 
     def apply(self, variables: Any, images: Any, /, **_: Any) -> Any:
-        """The features ``[B, F]``."""
-        side = Side()
-        self._cut.run(side, variables, images, known=(IMAGES, STAYS))
-        return self._cut.packed(side.features)
+        """Return the features."""
+        return self._split.features(variables, images).astype(jnp.float32)
 
 
-class OnFeatures(Wrapped):
-    """A network from the cut on, with the parameters of the whole network.
+class HeadOnly(ModelAdapter):
+    """A network after the split, with the parameters of the whole network."""
 
-    Args:
-        cut: where.
-    """
-
-    def __init__(self, cut: Cut) -> None:
-        super().__init__(cut.model, cut.identity)
-        self._cut = cut
+    def __init__(self, split: FeatureSplit) -> None:
+        super().__init__(split.model, split.identity)
+        self._split = split
 
     def apply(self, variables: Any, features: Any, /, **settings: Any) -> Any:
-        """Embeddings of one view ``[B, views, F]`` of each row: in training drawn, else the first."""
+        """Return embeddings of one view ``[B, views, …]`` of each row: in training drawn, else the first."""
         views = features.shape[1]
         drawn = jnp.zeros(len(features), jnp.int32)
         if settings.get("train") and views > 1:
             drawn = jax.random.randint(settings["rngs"]["dropout"], drawn.shape, 0, views)
         x = jax.vmap(lambda row, view: row[view])(features, drawn)
-        side = Side(self._cut.unpacked(x))
-        images = self._cut.images_like(x)
-        embeddings = self._cut.run(side, variables, images, known=(STAYS, LEARNS))
-        embeddings = embeddings.astype(jnp.float32)
+        embeddings = self._split.embeddings(variables, x).astype(jnp.float32)
         stats = {"batch_stats": variables.get("batch_stats", {})}
         return (embeddings, stats) if settings.get("mutable") else embeddings
 
 
-def _draws(program: Any) -> bool:
-    """Whether a program draws random numbers, in whatever it calls."""
-    for operation in program.eqns:
-        if operation.primitive.name in DRAWS:
-            return True
-        several = (x if isinstance(x, tuple | list) else [x] for x in operation.params.values())
-        inner = (getattr(part, "jaxpr", part) for each in several for part in each)
-        if any(hasattr(part, "eqns") and _draws(part) for part in inner):
-            return True
-    return False
+def _part(variables: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """The variables of the backbone, or of the head."""
+    return {kind: variables.get(kind, {}).get(name, {}) for kind in ("params", "batch_stats")}

@@ -37,14 +37,6 @@ def gem_pool(features: jax.Array, p: jax.Array | float = 3.0, eps: float = 1e-6)
 
     p = 1 is average pooling (of what exceeds eps); p → ∞ is max pooling.
 
-    Args:
-        features: feature maps ``[B, H, W, C]``, meant to be non-negative (after a ReLU).
-        p: the exponent, > 0: a number, a scalar array or one per channel ``[C]``; differentiable.
-        eps: features below it count as eps, > 0.
-
-    Returns:
-        Pooled features ``[B, C]``, float32.
-
     Implementation notes:
         Each map is divided by its maximum before the powers are taken, which leaves the value as it
         is and keeps powers in 0…1: neither a large p nor large features overflow. Features below

@@ -142,15 +142,6 @@ def batch_norm(
 def max_pool(x: jax.Array, size: int, stride: int, padding: Sequence[tuple[int, int]]) -> jax.Array:
     """Max-pooling of ``[B, H, W, C]`` over windows of size × size; where several are largest they share the gradient.
 
-    Args:
-        x: floating-point feature maps.
-        size: side of the windows.
-        stride: between windows, along both axes.
-        padding: pixels of −∞ before and after, along both axes; every window must hold a real pixel.
-
-    Returns:
-        ``[B, H′, W′, C]``.
-
     Implementation notes:
         The value is ``nn.max_pool``'s. Its gradient compares each window's places with the maximum, one pass over
         slices; XLA's (select-and-scatter) takes several times as long on a CPU. A TPU takes XLA's, where the first of

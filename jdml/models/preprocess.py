@@ -66,17 +66,7 @@ def standard(inputs: Any) -> Any:
 
 
 def check_as_trained(images: Any, told: Mapping[str, Any], preprocess: object) -> None:
-    """Refuse photographs in another range than those that were trained on.
-
-    Args:
-        images: anything; what is no array of photographs is left alone.
-        told: of the training images: ``shape`` of a row, ``dtype``, and ``range`` of floating-point ones.
-        preprocess: what stands between them and the model; of a function of the user's nothing is known.
-
-    Raises:
-        TypeError: integers other than uint8.
-        ValueError: another range, or an image that is not finite.
-    """
+    """Refuse photographs in another range than those that were trained on."""
     own = not isinstance(preprocess, Normalizer) and preprocess not in (to_float, standard)
     if own or len(told.get("shape", ())) != 3 or not hasattr(images, "dtype"):
         return

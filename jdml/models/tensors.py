@@ -20,17 +20,6 @@ WRAPPERS = ("state_dict", "model", "model_state_dict", "teacher")
 def read_tensors(path: Path) -> dict[str, np.ndarray]:
     """Read the floating-point arrays of a file by name, as float32.
 
-    Args:
-        path: a ``.safetensors``, ``.npz``, ``.pth``, ``.pt`` or ``.bin`` file.
-
-    Returns:
-        The arrays. Integers, such as PyTorch's counters of batches, are left out.
-
-    Raises:
-        FileNotFoundError: if there is no such file.
-        ValueError: if the file is of another kind or cannot be read, or an array is of complex or unknown numbers,
-            naming it.
-
     Implementation notes:
         No code of the file is run: pickles are read by ``torch.load(weights_only=True)``, ``.npz`` without pickles.
     """
@@ -71,16 +60,7 @@ def read_metadata(path: Path) -> dict[str, str]:
 def replacing(
     path: Path, before: Callable[[], object] | None = None, *, shared: bool = False
 ) -> Iterator[IO[bytes]]:
-    """A file that takes the place of ``path`` when it is written: a killed process leaves the old or the new one.
-
-    Args:
-        path: the file.
-        before: called when all is written, and about to take its place.
-        shared: other processes may be writing it, too: each writes under a name of its own.
-
-    Returns:
-        What to write into.
-    """
+    """A file that takes the place of ``path`` when it is written: a killed process leaves the old or the new one."""
     check_local("path", path)
     own = f".{uuid.uuid4().hex}" if shared else ""
     partial = path.with_name(f"{path.name}{own}.tmp")

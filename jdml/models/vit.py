@@ -259,18 +259,6 @@ def resample(
 ) -> jax.Array:
     """Resample positions bicubically; that of the class token, the first where there is one, stays.
 
-    Args:
-        positions: ``[1, 1 + grid², C]``, or ``[1, grid², C]`` without a class token.
-        grid: patches along each side of the images that they belong to.
-        shape: rows and columns of the new grid.
-        resampling: whose bicubic it is.
-
-    Returns:
-        ``[1, 1 + rows · columns, C]``, or without the first; the positions themselves where the grid is the same.
-
-    Raises:
-        ValueError: another resampling.
-
     Example:
         >>> resample(jnp.ones((1, 10, 2)), 3, (4, 5), "transformers").shape
         (1, 21, 2)

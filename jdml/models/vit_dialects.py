@@ -17,15 +17,7 @@ def dialect(
     *,
     transposed: bool = True,
 ) -> Dialect:
-    """Make a dialect of a table.
-
-    Args:
-        origin: whose names they are.
-        block: what stands before the names of a block, with its number at ``{}``.
-        table: the names.
-        settings: attributes of our network with which it computes what theirs does.
-        transposed: whether arrays lie as PyTorch's do, and are called as there.
-    """
+    """Make a dialect of a table."""
     leaves = TORCH_LEAVES if transposed else {}
 
     def name(path: str) -> str:

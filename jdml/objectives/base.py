@@ -1,4 +1,4 @@
-"""What an objective is, and those of plain pair and proxy losses; images as references."""
+"""Objectives: their type, and those of plain pair and proxy losses."""
 
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, Protocol
@@ -10,12 +10,11 @@ from jax import Array
 from jdml.mining import check_miner
 from jdml.objectives.sampling import sample_classes
 from jdml.ops import checks
-from jdml.ops.meshes import ROWS
 
 Params = dict[str, Any]
-"""What an objective learns, by role: ``{"proxies": …}``."""
+"""Parameters that an objective learns, by role: ``{"proxies": …}``."""
 Metrics = dict[str, Array]
-"""What a step reports beside its loss: scalars by name."""
+"""Scalars by name that a step reports next to its loss."""
 
 
 class LossFn(Protocol):
@@ -86,7 +85,6 @@ def pair(
 
     Raises:
         TypeError: ``loss_fn`` cannot be called, or has no such keyword.
-        ValueError: ``learned`` has what belongs to the rows of a batch.
 
     Example:
         >>> import jax, jax.numpy as jnp, jdml
@@ -96,24 +94,9 @@ def pair(
         Array(0.2, dtype=float32)
     """
     check_loss(loss_fn, {**settings, **(learned or {})})
-    if checks.asks_for(loss_fn, "documents"):
-        raise TypeError(
-            f"loss_fn must compare the samples of a batch, got {_name(loss_fn)}, which compares two towers: call it in "
-            "a step of your own"
-        )
-    if checks.asks_for(loss_fn, "proxies") and "proxies" not in {**settings, **(learned or {})}:
-        raise TypeError(
-            f"loss_fn must compare samples, got {_name(loss_fn)}, which compares them with proxies: write "
-            f"jdml.objectives.proxy({_name(loss_fn)}, num_classes, dim)"
-        )
-    for name in sorted(ROWS & set(learned or {})):
-        raise ValueError(
-            f"learned must hold hyper-parameters of the loss, got {name}, which has one entry for each row of a batch: "
-            "give it in a step of your own"
-        )
     start = {name: jnp.asarray(value, jnp.float32) for name, value in (learned or {}).items()}
-    draws, compares = (checks.takes(loss_fn, name) for name in ("key", "references"))
-    untold = {name for name in ("ids", "reference_ids") if not checks.takes(loss_fn, name)}
+    draws = checks.takes(loss_fn, "key")
+    unknown = {name for name in ("ids", "reference_ids") if not checks.takes(loss_fn, name)}
 
     def init(key: Array) -> Params:
         return dict(start)
@@ -128,10 +111,8 @@ def pair(
         state: Any = None,
         **extra: Any,
     ) -> tuple[Array, Metrics]:
-        if not compares:
-            refuse_references(extra)
-        told = {name: value for name, value in extra.items() if name not in untold}
-        chosen = {**settings, **{name: params[name] for name in start}, **told}
+        extra = {name: value for name, value in extra.items() if name not in unknown}
+        chosen = {**settings, **{name: params[name] for name in start}, **extra}
         if draws:
             chosen["key"] = key
         value = loss_fn(embeddings, labels, where=where, **chosen)
@@ -183,11 +164,6 @@ def proxy(
         {'proxies': (3, 1, 2)}
     """
     check_loss(loss_fn, settings)
-    if not checks.takes_by_place(loss_fn, 3):
-        raise TypeError(
-            f"loss_fn must take embeddings, labels and proxies, in this order, got {_name(loss_fn)}: a loss between "
-            f"samples is for jdml.objectives.pair({_name(loss_fn)}), or as_proxy_objective"
-        )
     init = random_proxies(num_classes, dim, proxies_per_class)
     if sampled_classes is not None:
         checks.count("sampled_classes", sampled_classes)
@@ -203,7 +179,6 @@ def proxy(
         state: Any = None,
         **extra: Any,
     ) -> tuple[Array, Metrics]:
-        refuse_references(extra)
         proxies = params["proxies"]
         if sampled_classes is not None and sampled_classes < num_classes:
             axis_name = extra.get("axis_name")
@@ -227,19 +202,6 @@ def check_loss(loss_fn: Any, settings: Iterable[str]) -> None:
     checks.check_settings(loss_fn, settings)
     if isinstance(settings, dict) and "mine" in settings:
         check_miner(settings["mine"])
-
-
-def refuse_references(told: Iterable[str]) -> None:
-    """Refuse what a memory hands to an objective that takes none, or has its own."""
-    if "references" in told:
-        raise TypeError(
-            "objective must be a pair objective whose loss takes references=, for with_memory: this one has its own, "
-            "or takes none"
-        )
-
-
-def _name(loss_fn: Any) -> str:
-    return getattr(loss_fn, "__name__", type(loss_fn).__name__)
 
 
 def random_proxies(num_classes: int, dim: int, proxies_per_class: int) -> Callable[[Array], Params]:

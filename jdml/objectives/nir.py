@@ -18,7 +18,7 @@ from jdml.ops.numerics import accumulate_in, upcast
 
 
 class NirState(NamedTuple):
-    """What :func:`with_nir` carries: the state of the objective inside, and how many steps there were."""
+    """State of :func:`with_nir`: that of the objective inside, and the number of steps."""
 
     inner: Any
     steps: Array
@@ -106,17 +106,9 @@ def with_nir(
     """
     checks.non_negative("weight", weight)
     checks.non_negative("wrong_class_weight", wrong_class_weight)
-    checks.non_negative("warmup", warmup)
-    checks.positive("temperature", temperature)
-    checks.positive("norm_weight", norm_weight)
-    if int(warmup) != warmup:
-        raise TypeError(f"warmup must be a whole number of steps, got {warmup!r}")
-    if shape not in SHAPES:
-        raise ValueError(f"shape must be one of {', '.join(SHAPES)}, got {shape!r}")
-    if self_regularization not in ("none", "generate", "match", "both"):
-        raise ValueError(
-            f"self_regularization must be none, generate, match or both, got {self_regularization!r}"
-        )
+    checks.at_least(0)("warmup", warmup)
+    checks.one_of("shape", shape, SHAPES)
+    checks.one_of("self_regularization", self_regularization, ("none", "generate", "match", "both"))
     shaped = {
         "shape": shape,
         "temperature": temperature,
@@ -154,16 +146,7 @@ class _Regularizer:
         """The objective's parameters and the flow's."""
         inner_key, flow_key, x_key, condition_key = jax.random.split(key, 4)
         params = self.objective.init(inner_key)
-        if "proxies" not in params:
-            raise ValueError(
-                f"objective must be a proxy objective, with parameters 'proxies'; it has {sorted(params)}"
-            )
         dim, flow = params["proxies"].shape[-1], self.flow
-        if (flow.dim, flow.condition_dim) != (dim, dim):
-            raise ValueError(
-                f"flow must have dim and condition_dim {dim}, those of the proxies, "
-                f"got {flow.dim} and {flow.condition_dim}"
-            )
         # Random points of the sphere, as embeddings and proxies are: a flow may set its scales by them.
         x, condition = (
             sphere(jax.random.normal(k, (256, dim), params["proxies"].dtype))

@@ -1,6 +1,6 @@
 """Pair losses whose references are other than the batch: proxies, as CCP has them, or anchors that go through it."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -16,7 +16,6 @@ from jdml.objectives.base import (
     check_loss,
     pair,
     random_proxies,
-    refuse_references,
 )
 from jdml.ops import ball, checks
 
@@ -66,7 +65,6 @@ def as_proxy_objective(
         >>> params["proxies"].shape, loss
         ((2, 3, 2), Array(0., dtype=float32))
     """
-    check_takes_references(loss_fn, settings)
     check_loss(loss_fn, settings)
     checks.non_negative("in_batch_weight", in_batch_weight)
     alone = isinstance(in_batch_weight, int | float) and in_batch_weight == 0
@@ -81,7 +79,6 @@ def as_proxy_objective(
         state: Any = None,
         **extra: Any,
     ) -> tuple[Array, Metrics]:
-        refuse_references(extra)
         classes, per_class, _ = params["proxies"].shape
         checks.check_classes(labels, classes, "proxies", where)
         labels = checks.widen_labels(labels)
@@ -153,7 +150,6 @@ def as_anchor_objective(
         Array(0.7, dtype=float32)
     """
     checks.count("num_anchors", num_anchors)
-    check_takes_references(loss_fn, settings)
     compared = pair(loss_fn, **settings, normalize=normalize)
 
     def loss(
@@ -166,7 +162,6 @@ def as_anchor_objective(
         state: Any = None,
         **extra: Any,
     ) -> tuple[Array, Metrics]:
-        refuse_references(extra)
         if len(labels) <= num_anchors:
             raise ValueError(
                 f"a batch must hold samples beside its {num_anchors} anchors, got {len(labels)} rows in all"
@@ -185,12 +180,3 @@ def as_anchor_objective(
         )
 
     return Objective(compared.init, loss)
-
-
-def check_takes_references(loss_fn: Any, settings: Iterable[str]) -> None:
-    """Refuse a loss that cannot be given references, or was given them already."""
-    if not callable(loss_fn) or not checks.takes(loss_fn, "references"):
-        raise TypeError(f"loss_fn must be a pair loss that takes references, got {loss_fn!r}")
-    for name in ("references", "reference_labels", "reference_where", "reference_ids"):
-        if name in settings:
-            raise TypeError(f"{name} is given by the objective: it cannot be a setting")

@@ -37,8 +37,8 @@ def sample_classes(
     checks.check_classes(labels, classes, "proxies", where)
     labels = checks.widen_labels(labels)
     rows = rows_of_classes(labels, where, classes)
-    given = checks.check_key("key", key, needed_by=f"sampled_classes={number}")
-    drawn_key = portable_key(given)
+    checked_key = checks.check_key("key", key, needed_by=f"sampled_classes={number}")
+    drawn_key = portable_key(checked_key)
     labels = jnp.where(rows, labels, -1).astype(jnp.int32)
 
     def draw(axis: Axis, proxies: Array, others: Drawn) -> Drawn:

@@ -13,7 +13,7 @@ from jdml.ops import checks
 
 
 class MemoryState(NamedTuple):
-    """What :func:`with_memory` carries: the memory, and how many steps it has seen."""
+    """State of :func:`with_memory`: the memory, and the number of steps."""
 
     memory: memory.CrossBatchMemory
     steps: Array
@@ -79,7 +79,7 @@ def with_memory(
             "objective already has a state; put with_memory around the pair objective itself"
         )
 
-    told = checks.takes(objective.loss, "reference_ids")
+    takes_ids = checks.takes(objective.loss, "reference_ids")
 
     def init_state() -> MemoryState:
         return MemoryState(memory.init(capacity, dim), jnp.zeros((), jnp.int32))
@@ -109,7 +109,9 @@ def with_memory(
             state.memory, embeddings, labels, where, ids=ids, axis_name=axis_name
         )
         own_slots = memory.slots(state.memory, labels, where, axis_name=axis_name)
-        copies = {} if ids is None or not told else {"ids": ids, "reference_ids": remembered.ids}
+        copies = (
+            {} if ids is None or not takes_ids else {"ids": ids, "reference_ids": remembered.ids}
+        )
         other_key = None if key is None else jax.random.fold_in(key, 1)
         past, _ = objective.loss(
             params,

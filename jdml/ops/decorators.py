@@ -148,7 +148,7 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
 
 
 class _Static(NamedTuple):
-    """What of a call is part of its compiled program: its structure, and every leaf that is not an array."""
+    """The part of a call that is compiled in: its structure, and every leaf that is not an array."""
 
     structure: Any
     leaves: tuple[Hashable, ...]
@@ -230,7 +230,7 @@ class _Parameter(inspect.Parameter):
         return self._named(super().__str__())
 
     def _format(self, **settings: Any) -> str:
-        """What a signature writes from Python 3.14 on."""
+        """Return the text in a signature from Python 3.14 on."""
         # No one's public name, so that its types are unknown; before 3.14 nobody calls it.
         return self._named(super()._format(**settings))  # type: ignore[misc]
 

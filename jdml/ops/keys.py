@@ -18,8 +18,8 @@ def portable_key(key: Array) -> Array:
         raise TypeError(f"key must be a key such as jax.random.key(0), got {key!r}")
     typed = jnp.issubdtype(key.dtype, jax.dtypes.prng_key)
     if not typed and (key.dtype != np.uint32 or key.shape[-1:] not in ((2,), (4,))):
-        told = f"{key.dtype} of shape {list(key.shape)}"
-        raise TypeError(f"key must be a key such as jax.random.key(0), got {told}")
+        kind = f"{key.dtype} of shape {list(key.shape)}"
+        raise TypeError(f"key must be a key such as jax.random.key(0), got {kind}")
     words = jax.random.key_data(key) if typed else jnp.asarray(key)
     portable = jax.random.wrap_key_data(words[..., :2], impl=THREEFRY)
     for place in range(2, words.shape[-1]):

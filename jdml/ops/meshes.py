@@ -87,7 +87,7 @@ class Axis:
         return jax.tree.map(lambda x: jax.lax.all_gather(x, self.names, tiled=True), tree)
 
     def all_gather_stacked(self, tree: Tree) -> Tree:
-        """What each device has found ``[S, …]``, for computations that are the same on all of them."""
+        """Return every device's value ``[S, …]``, for computations that are the same on all of them."""
         if not self.names:
             return jax.tree.map(lambda x: x[None], tree)
 
@@ -118,7 +118,7 @@ class Axis:
         return jax.lax.pmax(value, self.names) if self.names else value
 
     def agreed(self, value: Array) -> Array:
-        """What every device has computed alike, as such."""
+        """Return a value that every device has computed alike as the same on all of them."""
         return self.total(value / self.size)
 
     def local_slice(self, rows: Array) -> Array:
@@ -148,7 +148,7 @@ class Axis:
         return _divided(value, self.size)
 
     def as_varying(self, value: Array) -> Array:
-        """What is the same on every device as if it were not: each finds a gradient of its own, and all are summed."""
+        """Return a shared value as one that differs: each device has a gradient of its own, and all are summed."""
         return value + jnp.asarray(self.index * 0, value.dtype) if self.names else value
 
     def replicated_grad(self, value: Array) -> Array:

@@ -146,10 +146,10 @@ def log1p_sum_exp(values: Array, *, where: Array | None = None, axis: int = -1) 
 
 def _log_sum(values: Array, where: Array | None, axis: int, beside: float) -> Array:
     """``log(exp(beside) + Σ exp(values))`` over what is kept."""
-    kept = _kept(values, where, -jnp.inf)
+    masked = _kept(values, where, -jnp.inf)
     # Elsewhere masked anew for all that is computed from the values: they would be kept with the mask and without.
-    values, where = by_platform((kept, None), (values, where))
-    highest = jnp.max(jax.lax.stop_gradient(kept), axis=axis, keepdims=True, initial=beside)
+    values, where = by_platform((masked, None), (values, where))
+    highest = jnp.max(jax.lax.stop_gradient(masked), axis=axis, keepdims=True, initial=beside)
     finite = jnp.isfinite(highest)  # what is infinite stays so, ∞ − ∞ would not
     peak = jnp.where(finite, highest, 0.0)
     logarithm = peak + _log1p_sum(values, where, peak, jnp.expm1(beside - peak), axis)

@@ -45,8 +45,8 @@ def mean(values: Array, where: Array | None = None) -> Array:
         >>> mean(jnp.array([1.0, 2.0, jnp.nan]), where=jnp.array([True, True, False]))
         Array(1.5, dtype=float32)
     """
-    kept = jnp.ones(values.shape, bool) if where is None else jnp.broadcast_to(where, values.shape)
-    return ratio(total(values, kept), kept.sum())
+    mask = jnp.ones(values.shape, bool) if where is None else jnp.broadcast_to(where, values.shape)
+    return ratio(total(values, mask), mask.sum())
 
 
 def mean_nonzero(values: Array, where: Array | None = None) -> Array:
@@ -64,8 +64,8 @@ def mean_nonzero(values: Array, where: Array | None = None) -> Array:
         >>> mean_nonzero(jnp.array([0.0, 1.0, 2.0]))
         Array(1.5, dtype=float32)
     """
-    kept = values != 0 if where is None else (values != 0) & where
-    return mean(values, kept)
+    mask = values != 0 if where is None else (values != 0) & where
+    return mean(values, mask)
 
 
 @functools.cache
@@ -96,13 +96,13 @@ def trimmed_mean(fraction: float) -> ReduceFn:
         raise ValueError("fraction must be below 1, got 1")
 
     def trimmed(values: Array, where: Array | None = None) -> Array:
-        kept = (
+        mask = (
             jnp.ones(values.shape, bool) if where is None else jnp.broadcast_to(where, values.shape)
         )
-        number = kept.sum().astype(jnp.float32)
+        number = mask.sum().astype(jnp.float32)
         # A whole t·n must not fall below itself by rounding.
         count = number - jnp.floor(fraction * number * (1.0 + 4.0 * jnp.finfo(jnp.float32).eps))
-        ascending = jnp.sort(jnp.where(kept, values, jnp.inf), axis=None)
+        ascending = jnp.sort(jnp.where(mask, values, jnp.inf), axis=None)
         return mean(ascending, jnp.arange(values.size) < count)
 
     return trimmed

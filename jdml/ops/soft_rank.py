@@ -1,4 +1,4 @@
-"""Entries of a row counted: how many come before another one, softly with a slope, or within a margin of it."""
+"""Counts of a row's entries: how many come before another one, softly with a slope, or within a margin of it."""
 
 from collections.abc import Callable
 from typing import Any
@@ -96,7 +96,7 @@ def fold_entries(
 
 
 def _entries(values: Array, place: Array, default: float) -> Array:
-    """What stands in a place of each row ``[B, 1]``, or the default beyond its end."""
+    """Return the entry in a place of each row ``[B, 1]``, or the default beyond its end."""
     return jnp.take_along_axis(values, place[:, None], axis=1, mode="fill", fill_value=default)
 
 

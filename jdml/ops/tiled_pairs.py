@@ -53,7 +53,7 @@ def pair_sums(
 
     Raises:
         TypeError: arguments of the wrong kind.
-        ValueError: shapes that do not fit, parameters or a term that are not scalars, a tile size below 1.
+        ValueError: shapes that do not fit, parameters that are not scalars, a tile size below 1.
         NotImplementedError: second derivatives.
 
     Implementation notes:
@@ -90,24 +90,11 @@ def lifted(term: PairTerm) -> PairTerm:
 
     def of_tile(r: Array, same: Array, *parameters: Any, **settings: Any) -> Array:
         def of_pair(r: Array, same: Array) -> Array:
-            value = term(r, same, *parameters, **settings)
-            _check_number(getattr(term, "__name__", repr(term)), value)
-            return jnp.asarray(value, r.dtype)
+            return jnp.asarray(term(r, same, *parameters, **settings), r.dtype).reshape(())
 
         return jax.vmap(jax.vmap(of_pair))(r, same)
 
     return of_tile
-
-
-def _check_number(name: str, value: Any) -> None:
-    """Refuse what a term returned for one pair and is no real number."""
-    known = isinstance(value, Array | np.ndarray | np.number | np.bool_ | int | float)
-    if not known or jnp.iscomplexobj(value):
-        got = "a complex number" if jnp.iscomplexobj(value) else f"a {type(value).__name__}"
-        raise TypeError(f"{name} must return a real number for one pair, got {got}")
-    if jnp.ndim(value) != 0:
-        shape = list(jnp.shape(value))
-        raise ValueError(f"{name} must return a scalar for one pair, got an array of shape {shape}")
 
 
 @replicated

@@ -2,17 +2,15 @@
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 from jdml import objectives, optim
 from jdml.ops.checks import at_least, non_negative, one_of
 from jdml.recipes.config import known_fields
+from jdml.recipes.loss import LossConfig
 from jdml.recipes.method import Method
 from jdml.recipes.recipe import Recipe
 from jdml.recipes.shared import LARGE, pair_settings
-
-if TYPE_CHECKING:
-    from jdml.recipes.loss import LossConfig
 
 NEVER = 10**6
 """Evaluations without improvement that do not end a problem before the run ends."""
@@ -114,7 +112,7 @@ class CCPConfig(Method):
 
     def objective(
         self,
-        loss: "LossConfig",
+        loss: LossConfig,
         loss_fn: Callable[..., Any],
         num_classes: int,
         dim: int,
@@ -174,5 +172,5 @@ def ccp_recipe(
     )
     if pool_size is None and large:
         pool_size = 7
-    made = CCPConfig.onto(base, preset=preset, pool_size=pool_size, **settings)
-    return made.replace(loss={"proxies": {"per_class": 4}}) if large else made
+    result = CCPConfig.onto(base, preset=preset, pool_size=pool_size, **settings)
+    return result.replace(loss={"proxies": {"per_class": 4}}) if large else result

@@ -95,9 +95,9 @@ class Config:
             TypeError: values that are no mapping.
             ValueError: an unknown name.
         """
-        given = known_fields(cls.__name__, cls, values)
-        nested = {name: kind.from_json(given[name]) for name, kind in _parts(cls) if name in given}
-        return cls(**{**given, **nested})
+        known = known_fields(cls.__name__, cls, values)
+        nested = {name: kind.from_json(known[name]) for name, kind in _parts(cls) if name in known}
+        return cls(**{**known, **nested})
 
 
 def _parts(kind: type[Config]) -> list[tuple[str, type[Config]]]:

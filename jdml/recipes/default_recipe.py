@@ -86,14 +86,14 @@ def for_classes(recipe: Recipe, labels: Any, *, rows: int = ROWS) -> Recipe:
     positive pair merges: a class has a quarter of the batch, at most 40 images, and each image is pulled to the nearest
     of its class.
     """
-    given = np.asarray(labels)
-    if given.ndim != 1 or not given.size:
+    array = np.asarray(labels)
+    if array.ndim != 1 or not array.size:
         raise ValueError(
-            f"labels must have shape [N], one for each training image, got {list(given.shape)}"
+            f"labels must have shape [N], one for each training image, got {list(array.shape)}"
         )
-    sizes = np.unique(given, return_counts=True)[1]
+    sizes = np.unique(array, return_counts=True)[1]
     if np.median(sizes) < MULTIMODAL_SIZE:
-        return recipe.replace(batch=usual_batch(recipe.batch, recipe.loss, given, rows=rows))
+        return recipe.replace(batch=usual_batch(recipe.batch, recipe.loss, array, rows=rows))
     samples = max(min(MAX_SAMPLES, rows // MIN_CLASSES), rows // len(sizes))
     few = "pad" if sizes.min() < samples else recipe.batch.on_small_class
     return recipe.replace(

@@ -36,7 +36,7 @@ NORMALIZATIONS: dict[str, Callable[..., Any] | None] = {
     "none": None,
 }
 PLAIN_OPTIONS = ("anchor_block", "class_block", "reduce_fn")
-"""What ``settings`` may say beside a loss's own numbers."""
+"""Options that ``settings`` may have next to a loss's own numbers."""
 MONITORED = 4096
 """The largest number of proxies whose pairs a loss's monitor looks at: more take as long as the network."""
 
@@ -48,7 +48,7 @@ class ProxyConfig(Config):
     per_class: Annotated[int | None, finite] = None
     """Proxies of each class; 0: a field of samples alone. None: the loss's own number, 8 with CCP."""
     init: Literal["random", "samples"] = "random"
-    """Where proxies begin: at random, or on samples of their class."""
+    """Initial proxies: random, or samples of their class."""
     sampled_classes: Annotated[int | None, positive] = None
     """Classes that a step sees, at random beside the batch's. None: all."""
     clip_value: Annotated[float | None, positive] = None
@@ -86,7 +86,7 @@ class LossConfig(Config):
     """Step from which the memory is used."""
     proxies: ProxyConfig = dataclasses.field(default_factory=ProxyConfig)
     method: Method | None = None
-    """What is made of the loss: ``CCPConfig`` or ``NIRConfig``. None: the loss alone."""
+    """Method around the loss: ``CCPConfig`` or ``NIRConfig``. None: the loss alone."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -172,14 +172,14 @@ class LossConfig(Config):
                     f"got {value.size}"
                 )
         arguments = (loss_fn, num_classes, dim, settings | own)
-        made = None if self.method is None else self.method.objective(self, *arguments)
-        if made is None:
-            made = (
+        objective = None if self.method is None else self.method.objective(self, *arguments)
+        if objective is None:
+            objective = (
                 self.of_proxies(*arguments)
                 if self.has_proxies
                 else self._of_samples(*arguments, dtype=dtype)
             )
-        return made if self.weight == 1 else weighted(made, self.weight)
+        return objective if self.weight == 1 else weighted(objective, self.weight)
 
     def of_proxies(
         self,
@@ -220,13 +220,15 @@ class LossConfig(Config):
                     f"{{settings}}: beta must be a number where {{learn_beta}} is shared, got {np.size(start)} of them"
                 )
             learned["beta"] = np.full(num_classes if self.learn_beta == "class" else (), start)
-        made = objectives.pair(loss_fn, learned=learned, **settings)
+        objective = objectives.pair(loss_fn, learned=learned, **settings)
         multiplies = self.kind == "pair" and loss_fn is LOSSES[self.name].function
         if dtype == "bfloat16" and self.normalize == "sphere" and multiplies:
-            made = in_bfloat16(made)
+            objective = in_bfloat16(objective)
         if not self.memory_size:
-            return made
-        return objectives.with_memory(made, self.memory_size, dim, warmup=self.memory_start_step)
+            return objective
+        return objectives.with_memory(
+            objective, self.memory_size, dim, warmup=self.memory_start_step
+        )
 
     def _loss_settings(self) -> dict[str, Any]:
         """Return the settings as the loss takes them: names of functions become functions."""
@@ -321,8 +323,8 @@ def weighted(objective: Objective, weight: float) -> Objective:
 
     @wraps(objective.loss)
     def loss(*args: Any, **settings: Any) -> tuple[Any, Any]:
-        value, seen = objective.loss(*args, **settings)
-        return weight * value, {**seen, "loss": weight * value}
+        value, metrics = objective.loss(*args, **settings)
+        return weight * value, {**metrics, "loss": weight * value}
 
     return objective._replace(loss=loss)
 

@@ -2,15 +2,13 @@
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
+from typing import Any, ClassVar, Literal, TypeVar
 
+import optax
+
+from jdml.objectives import Objective
 from jdml.ops.checks import one_of
 from jdml.recipes.config import Config
-
-if TYPE_CHECKING:
-    import optax
-
-    from jdml.objectives import Objective
 
 Recipe = TypeVar("Recipe", bound=Config)
 """A :class:`jdml.recipes.Recipe`, which holds methods and is not imported here."""
@@ -20,7 +18,7 @@ METHODS: dict[str, type["Method"]] = {}
 
 @dataclasses.dataclass(frozen=True)
 class Method(Config):
-    """What a recipe makes of its loss. The fields are the method's own numbers; the rest stands on the class.
+    """A method around a recipe's loss. The fields are the method's own numbers; the rest stands on the class.
 
     Attributes:
         name: the method's name.
@@ -70,11 +68,11 @@ class Method(Config):
         num_classes: int,
         dim: int,
         settings: Mapping[str, Any],
-    ) -> "Objective | None":
+    ) -> Objective | None:
         """Make the objective from the recipe's loss; None where the loss's own is meant."""
         return None
 
-    def transform_gradients(self) -> "optax.GradientTransformation | None":
+    def transform_gradients(self) -> optax.GradientTransformation | None:
         """Make what acts on the gradients of all roles; None for nothing."""
         return None
 
@@ -104,5 +102,5 @@ def with_method(base: Recipe, name: str, **settings: Any) -> Recipe:
         0.02
     """
     one_of("method", name, METHODS)
-    made: Recipe = METHODS[name].onto(base, **settings)
-    return made
+    recipe: Recipe = METHODS[name].onto(base, **settings)
+    return recipe

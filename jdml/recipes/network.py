@@ -10,13 +10,14 @@ import jax.numpy as jnp
 from jdml import adapt, models
 from jdml._import_path import is_pointer
 from jdml.data import ImageFiles
+from jdml.models.weights import settings_of
 from jdml.ops.checks import non_negative, one_of, open_unit_interval, positive
 from jdml.recipes.config import Config, RecipeError, check_regex
 from jdml.registry import NETWORKS
 from jdml.registry.networks import OWN, for_images
 
 BACKBONE = "backbone"
-"""What ``freeze`` calls all of a network but its embedding head."""
+"""Value of ``freeze`` for all of a network but its embedding head."""
 HEAD = "head"
 """The embedding layer of every network that has a backbone."""
 ALL_BUT_HEAD = f"(?!{HEAD}(?:/|$)).*"
@@ -35,7 +36,7 @@ class NetworkConfig(Config):
     head_init: Literal["random", "principal"] = "random"
     """Begin the head at random, or on principal directions of pretrained features."""
     dtype: Literal["bfloat16", "float16", "float32"] = "float32"
-    """What the network computes in; float16 scales the loss."""
+    """Type that the network computes in; float16 scales the loss."""
     remat: bool = False
     """Recompute a vision transformer's blocks for the gradient, to save memory."""
 
@@ -78,8 +79,6 @@ class NetworkConfig(Config):
             >>> NetworkConfig("small", dim=8).build(np.zeros([1, 32, 32, 3])).dim
             8
         """
-        from jdml.models.weights import settings_of
-
         name = self.resolve(images)
         record, settings = NETWORKS[name], dict[str, Any]()
         if self.pooling is not None:
@@ -115,10 +114,10 @@ class NetworkConfig(Config):
 
 @dataclasses.dataclass(frozen=True)
 class FinetuneConfig(Config):
-    """What of the network learns, how fast by depth, and from when on."""
+    """The parts of the network that learn, how fast by depth, and from when on."""
 
     freeze: str | None = None
-    """What is frozen: backbone, or a regular expression of parameters' paths."""
+    """Frozen parameters: backbone, or a regular expression of their paths."""
     lora: Annotated[int | None, positive] = None
     """Rank of low-rank changes of the blocks' kernels; the rest is frozen but the head."""
     last_blocks: Annotated[int | None, positive] = None
@@ -136,16 +135,16 @@ class FinetuneConfig(Config):
     backbone_freeze_epochs: Annotated[int, non_negative] = 0
     """First epochs in which only the head and the loss's parameters learn."""
     backbone_freeze_steps: Annotated[int | None, non_negative] = None
-    """The same in steps."""
+    """First steps in which only these learn, in place of epochs."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         for name in ("freeze", "lora_paths"):
             check_regex(name, getattr(self, name))
-        given = [n for n in ("freeze", "last_blocks", "lora") if getattr(self, n) is not None]
-        if len(given) > 1:
+        chosen = [n for n in ("freeze", "last_blocks", "lora") if getattr(self, n) is not None]
+        if len(chosen) > 1:
             raise RecipeError(
-                f"{{{given[0]}}} and {{{given[1]}}} both say what is frozen: give one of them"
+                f"{{{chosen[0]}}} and {{{chosen[1]}}} both say what is frozen: give one of them"
             )
         if self.cached_views != 1 and self.freeze != BACKBONE:
             raise RecipeError(f"{{cached_views}} needs {{freeze}} {BACKBONE}, got {self.freeze}")

@@ -2,17 +2,15 @@
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
+from jdml import objectives
 from jdml.ops.checks import non_negative, one_of, plain_settings, positive
 from jdml.recipes.config import known_fields, set_field
+from jdml.recipes.loss import LossConfig
 from jdml.recipes.method import Method
 from jdml.recipes.recipe import Recipe
 from jdml.recipes.shared import LARGE
-
-if TYPE_CHECKING:
-    from jdml.objectives import Objective
-    from jdml.recipes.loss import LossConfig
 
 LOSSES = ("proxy_anchor", "proxy_nca_margin", "soft_triple")
 """Proxy losses of the paper: ProxyAnchor, ProxyNCA* and SoftTriple."""
@@ -117,14 +115,14 @@ class NIRConfig(Method):
 
     def objective(
         self,
-        loss: "LossConfig",
+        loss: LossConfig,
         loss_fn: Callable[..., Any],
         num_classes: int,
         dim: int,
         settings: Mapping[str, Any],
-    ) -> "Objective":
+    ) -> objectives.Objective:
         """Put a flow around every proxy."""
-        from jdml import flows, objectives
+        from jdml import flows  # imports distrax
 
         base = loss.of_proxies(loss_fn, num_classes, dim, settings)
         own = dict(vars(self))
@@ -206,7 +204,7 @@ def nir_baseline_recipe(
 
 
 def _setting(loss: str, dataset: str, preset: str, proxies_rate: float, pooling: str) -> Recipe:
-    """What both have in common."""
+    """Return the recipe that both have in common."""
     one_of("loss", loss, LOSSES)
     several = (2 if dataset in LARGE else 10) if loss == "soft_triple" else 1
     return Recipe().replace(

@@ -25,7 +25,7 @@ from jdml.recipes.network import FinetuneConfig, NetworkConfig
 from jdml.recipes.parsing import parse_named
 
 ROLES = ("proxies", "beta", "flow")
-"""What objectives of the library learn; a recipe may have rates of those that its own does not."""
+"""Roles of parameters that objectives of the library learn; a recipe may have rates of others than its own."""
 LOSS, NETWORK, FINETUNE = LossConfig(), NetworkConfig(), FinetuneConfig()
 """The other parts of a recipe that says nothing of them."""
 SCHEDULES = ("constant", "cosine", "linear", "step")

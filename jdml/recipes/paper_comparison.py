@@ -40,7 +40,7 @@ TASK_SETTINGS = {
     ),
     "ccp": ("patience",),
 }
-"""The same of a method's own settings. So is a weight of 0, which leaves the proxy loss out."""
+"""A method's own settings that the tables vary; a weight of 0, which leaves the proxy loss out, is another."""
 EXCLUDED = ("loss.name", "loss.method", "loss.settings", "network.name", "batch.steps")
 """Fields of a recipe that are compared elsewhere; those of its evaluation only measure."""
 
@@ -142,7 +142,7 @@ def find_paper_rows(
     if crop not in (None, CROP_SIZES[protocol]):
         return []
     asked = (protocol, method, backbone, dataset)
-    found = []
+    matches = []
     for result in PAPER_RESULTS:
         if (result.protocol, result.method, result.backbone, result.dataset) != asked:
             continue
@@ -150,18 +150,18 @@ def find_paper_rows(
         if noise == label_noise and _task(paper) == _task(run):
             paper = _with_values(paper, {name: _value(run, name) for name in result.unprinted})
             differences = (*_differences(run, paper), *([result.note] if result.note else []))
-            found.append(PaperRow(result.table, result.values, differences))
-    return found
+            matches.append(PaperRow(result.table, result.values, differences))
+    return matches
 
 
 def footnotes(
-    found: Sequence[PaperRow], method: str, protocol: str, differences: Sequence[str] = ()
+    matches: Sequence[PaperRow], method: str, protocol: str, differences: Sequence[str] = ()
 ) -> list[str]:
     """Write the lines below a table of a run and the papers' rows."""
-    if not found:
+    if not matches:
         return ["no table of the papers has this task"]
     lines = [
-        f"not as in {row.table}: {'; '.join(row.differences)}" for row in found if row.differences
+        f"not as in {row.table}: {'; '.join(row.differences)}" for row in matches if row.differences
     ]
     if differences:
         lines.append(f"not the paper's task: {'; '.join(differences)}")
@@ -177,8 +177,8 @@ def reported_run(result: PaperResult) -> tuple[Recipe, float]:
     settings = {name: fields.pop(name) for name in list(fields) if name in known}
     protocol: Any = result.protocol
     network = result.backbone.removesuffix("_dino")
-    made = recipe(result.method, result.dataset, protocol=protocol, backbone=network, **settings)
-    return _with_values(made, fields), noise
+    paper = recipe(result.method, result.dataset, protocol=protocol, backbone=network, **settings)
+    return _with_values(paper, fields), noise
 
 
 def _value(recipe: Any, path: str) -> Any:

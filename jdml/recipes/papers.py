@@ -325,20 +325,20 @@ def recipe(
         backbone = "resnet50"
     if backbone is not None:
         one_of("backbone", backbone, NETWORKS)
-    made = RECIPES[method](dataset, backbone or "resnet50", **settings)
+    result = RECIPES[method](dataset, backbone or "resnet50", **settings)
     if protocol != "conventional":
-        made = _under_mlrc(made, method, dataset)
-    made = made.replace(**_head(backbone))
+        result = _under_mlrc(result, method, dataset)
+    result = result.replace(**_head(backbone))
     # Settings that count before what the protocol or the network has.
     if "pooling" in settings:
-        made = made.replace(network={"pooling": settings["pooling"]})
+        result = result.replace(network={"pooling": settings["pooling"]})
     if "warmup" in settings:
-        made = made.replace(finetune={"backbone_freeze_epochs": settings["warmup"]})
+        result = result.replace(finetune={"backbone_freeze_epochs": settings["warmup"]})
     if settings.get("decay_every") is not None:
         factor = settings.get("decay_factor", known["decay_factor"])
         schedule = f"step:every={settings['decay_every']},factor={factor}"
-        made = made.replace(optimizer={"schedule": schedule})
-    return made
+        result = result.replace(optimizer={"schedule": schedule})
+    return result
 
 
 _ALSO = {
@@ -347,7 +347,7 @@ _ALSO = {
     "sop": ("onlineproducts",),
     "inshop": ("deepfashion", "deepfashioninshop"),
 }
-"""What others call data sets, in letters and digits."""
+"""Other names of data sets, in letters and digits."""
 
 
 def _check_name(dataset: str) -> None:
@@ -363,10 +363,10 @@ def _check_name(dataset: str) -> None:
             )
 
 
-def _under_mlrc(made: Recipe, method: str, dataset: str) -> Recipe:
-    """The same method in the setting that the protocol gives to all."""
+def _under_mlrc(result: Recipe, method: str, dataset: str) -> Recipe:
+    """Return the method's recipe in the setting that the protocol gives to all."""
     of_pairs = method in PAIR_METHODS
-    made = made.replace(
+    result = result.replace(
         loss={"normalize": "sphere" if method in ON_SPHERE else "ball"},
         network={"pooling": "average", "dim": 128},
         finetune={"freeze_batch_norm": True, "backbone_freeze_epochs": 0},
@@ -380,11 +380,11 @@ def _under_mlrc(made: Recipe, method: str, dataset: str) -> Recipe:
             "clip_value": None,
         },
     )
-    return made.replace(**in_protocol(method, dataset))
+    return result.replace(**in_protocol(method, dataset))
 
 
 def _head(backbone: str | None) -> dict[str, Any]:
-    """What a network does not have: a choice of pooling, batch norm to freeze; a small one trains what it has."""
+    """Return the changes for a network without a choice of pooling or without batch norm, or for small images."""
     if backbone is None or not NETWORKS[backbone].batch_norm:
         return {
             "network": {"name": backbone, "pooling": None},

@@ -5,6 +5,7 @@ import re
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from jdml import mining
 from jdml.ops.checks import did_you_mean
 from jdml.registry import MINERS
 
@@ -41,20 +42,18 @@ def parse_named(text: str, called: str) -> tuple[str, dict[str, Any]]:
 
 def build_miner(words: str, dim: int) -> Callable[..., Any] | None:
     """Build a chain of miners from ``"eps+semi_hard:margin=0.2"``; ``"none"`` is no miner."""
-    from jdml import mining
-
     if words == "none":
         return None
     miners = []
     for word in re.split(r"\+(?!\d)", words):  # 1e+3 is a number
-        name, given = parse_named(word, "miner")
+        name, options = parse_named(word, "miner")
         if name not in MINERS:
             known = ["eps", *sorted(MINERS.keys() - {"eps"})]
             raise ValueError(
                 f"miner must be none or a chain of {', '.join(known)}; got {name!r}{did_you_mean(name, known)}"
             )
         try:
-            miners.append(MINERS[name].build(dim, **given))
+            miners.append(MINERS[name].build(dim, **options))
         except TypeError as error:
             raise ValueError(f"miner {name}: {error}") from error
     return miners[0] if len(miners) == 1 else mining.chain(*miners)

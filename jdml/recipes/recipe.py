@@ -1,4 +1,4 @@
-"""What a recipe is: the whole description of how a method is trained, in six parts of plain values."""
+"""The recipe: the whole description of how a method is trained, in six parts of plain values."""
 
 import dataclasses
 from typing import Annotated, Literal
@@ -28,7 +28,7 @@ class EvaluationConfig(Config):
     nmi_cluster_factor: Annotated[int | None, positive] = None
     """Measure NMI with so many clusters a class, too (NMI+)."""
     map_divisor: Literal["min", "k", "relevant", "class"] = "min"
-    """What mAP@1000 is divided by, as ``jdml.metrics.map_at_k`` says."""
+    """Divisor of mAP@1000, as ``jdml.metrics.map_at_k`` says."""
 
 
 @dataclasses.dataclass(frozen=True)

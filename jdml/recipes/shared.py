@@ -1,4 +1,4 @@
-"""What several recipes share: CCP's settings of losses by data set, and the batch that nobody has chosen."""
+"""Settings that several recipes share: CCP's, by loss and data set, and the default batch."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ DATASETS = ("cub", "cars", "sop", "inshop")
 LARGE = ("sop", "inshop")
 """Many classes of few images."""
 ROWS, SAMPLES = 64, 4
-"""Of a batch that nobody has chosen: its rows at most, and of a class the samples at least, where there are as many."""
+"""Default batch: at most so many rows, and at least so many samples of a class."""
 
 
 def pair_settings(loss: str, dataset: str) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What the library has, one record a thing: losses, miners, networks, data sets.
+"""Records of the library's losses, miners, networks and data sets, one each.
 
 Everything that lists them reads it here: the flat names, the command line and its help, the reports, the documentation
 and the tests. Records are plain values that need neither JAX nor NumPy; what they stand for is named by a pointer

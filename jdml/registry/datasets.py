@@ -74,7 +74,7 @@ DATASETS: dict[str, DataSet] = _records(
     DataSet(
         "mnist",
         "arrays",
-        "jdml.data.mnist:load_mnist",
+        "jdml.data.digits:load_mnist",
         "the four IDX files",
         ("digit", "parity"),
         published={"train": Count(10, 60000), "test": Count(10, 10000)},
@@ -105,7 +105,7 @@ DATASETS: dict[str, DataSet] = _records(
     DataSet(
         "cars",
         "files",
-        "jdml.data.cars:read_cars",
+        "jdml.data.retrieval_sets:read_cars",
         "`cars_annos.mat` and `car_ims/`",
         ("class",),
         published={"train": Count(98, 8054), "test": Count(98, 8131)},
@@ -115,7 +115,7 @@ DATASETS: dict[str, DataSet] = _records(
     DataSet(
         "sop",
         "files",
-        "jdml.data.sop:read_sop",
+        "jdml.data.retrieval_sets:read_sop",
         "Stanford_Online_Products",
         ("class", "super_class"),
         published={"train": Count(11318, 59551), "test": Count(11316, 60502)},
@@ -127,7 +127,7 @@ DATASETS: dict[str, DataSet] = _records(
     DataSet(
         "inshop",
         "files",
-        "jdml.data.inshop:read_inshop",
+        "jdml.data.retrieval_sets:read_inshop",
         "`list_eval_partition.txt` and `img/`",
         ("item",),
         published={

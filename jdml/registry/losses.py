@@ -15,7 +15,7 @@ class Loss:
         name: what it is called: the function is ``{name}_loss``.
         kind: whether it compares samples with each other ("pair") or with learned proxies of the classes ("proxy").
         module: the module of :mod:`jdml.losses` with its formula, or a pointer to a function of another package.
-        several: whether its classes are meant to have several proxies each, ``[C, K, D]``; with one it would be
+        multi_proxy: whether its classes are meant to have several proxies each, ``[C, K, D]``; with one it would be
             another loss.
         proxies: proxies per class, unless another number is asked for: its paper's or a study's.
         needs_proxies: whether it is nothing without them: False of a field, where samples are charges, too.
@@ -27,7 +27,7 @@ class Loss:
     name: str
     kind: Literal["pair", "proxy"]
     module: str
-    several: bool = False
+    multi_proxy: bool = False
     proxies: int = 1
     needs_proxies: bool = True
     start: Literal["random", "samples"] = "random"
@@ -65,18 +65,23 @@ LOSSES: dict[str, Loss] = _records(
     Loss("triplet", "pair", "pairs"),
     Loss("arcface", "proxy", "softmax"),
     Loss(
-        "contrastive_potential", "proxy", "potential", several=True, proxies=3, needs_proxies=False
+        "contrastive_potential",
+        "proxy",
+        "potential",
+        multi_proxy=True,
+        proxies=3,
+        needs_proxies=False,
     ),
     Loss("cosface", "proxy", "softmax"),
-    Loss("multi_proxy_anchor", "proxy", "multi_proxy", several=True, proxies=10),
-    Loss("multi_proxy_anchor_ap", "proxy", "multi_proxy", several=True, proxies=10),
-    Loss("multi_proxy_anchor_dw", "proxy", "multi_proxy", several=True, proxies=10),
+    Loss("multi_proxy_anchor", "proxy", "multi_proxy", multi_proxy=True, proxies=10),
+    Loss("multi_proxy_anchor_ap", "proxy", "multi_proxy", multi_proxy=True, proxies=10),
+    Loss("multi_proxy_anchor_dw", "proxy", "multi_proxy", multi_proxy=True, proxies=10),
     Loss("normalized_softmax", "proxy", "softmax"),
     Loss(
         "potential_field",
         "proxy",
         "potential",
-        several=True,
+        multi_proxy=True,
         proxies=3,
         needs_proxies=False,
         start="samples",
@@ -86,8 +91,10 @@ LOSSES: dict[str, Loss] = _records(
     Loss("proxy_nca", "proxy", "proxies"),
     Loss("proxy_nca_margin", "proxy", "proxies"),
     Loss("proxy_nca_pp", "proxy", "proxies"),
-    Loss("soft_triple", "proxy", "proxies", several=True, proxies=10),
-    Loss("subcenter_arcface", "proxy", "softmax", several=True, proxies=3, per_class=("margin",)),
+    Loss("soft_triple", "proxy", "proxies", multi_proxy=True, proxies=10),
+    Loss(
+        "subcenter_arcface", "proxy", "softmax", multi_proxy=True, proxies=3, per_class=("margin",)
+    ),
 )
 """Every loss by its name, those of pairs first."""
 

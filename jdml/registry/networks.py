@@ -27,7 +27,7 @@ class Network:
 
     Attributes:
         name: what it is called.
-        make: pointer to its class.
+        module: pointer to its class.
         settings: the attributes that the name stands for.
         small_images: whether it is for small images; the others are for photographs.
         layers: what a network for small images is made of, in words.
@@ -36,14 +36,14 @@ class Network:
         images: how its usual pretrained weights expect images; None where there are none.
         other_images: how other weights of the same network expect them, by the name of both.
         other_settings: attributes with which the network is made for these other weights, by the same names.
-        dialects: pointer to what other libraries call its parameters; "" where no weights are converted.
+        weight_formats: pointer to what other libraries call its parameters; "" where no weights are converted.
         weights: where published weights are, in words.
         blocks: patterns of the first names of its parameters: what comes before its blocks, and a block; None where it
             has none.
     """
 
     name: str
-    make: str
+    module: str
     settings: Mapping[str, Any] = field(default_factory=dict)
     small_images: bool = False
     layers: str = ""
@@ -52,14 +52,14 @@ class Network:
     images: Images | None = None
     other_images: Mapping[str, Images] = field(default_factory=dict)
     other_settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    dialects: str = ""
+    weight_formats: str = ""
     weights: str = ""
     blocks: tuple[str, str] | None = None
 
     @property
     def kind(self) -> Callable[..., Any]:
         """Its class."""
-        kind: Callable[..., Any] = resolve(self.make)
+        kind: Callable[..., Any] = resolve(self.module)
         return kind
 
 
@@ -74,7 +74,7 @@ SMALL_IMAGES = 64
 OWN = "package.module:factory"
 """How a network of one's own is named: by what makes it."""
 OFFERED = ("dim", "image_size", "seed", "dtype", "remat", "pooling", "freeze_batch_norm")
-"""What such a factory is called with, as far as it has arguments of these names."""
+"""Arguments that such a factory gets, if it takes them."""
 
 
 def for_images(side: int | None) -> str:
@@ -125,8 +125,8 @@ def _vits() -> Iterator[Network]:
             weights += f", or DINO's {dino[size]} of dl.fbaipublicfiles.com/dino (then train with "
             weights += f"--normalization {name}_dino)"
             others = _or_other(f"{name}_dino", IMAGENET, resampling="dino")
-        dialects = "jdml.models.vit_dialects:VIT"
-        others |= {"images": SIGNED, "dialects": dialects, "weights": weights}
+        weight_formats = "jdml.models.vit_dialects:VIT"
+        others |= {"images": SIGNED, "weight_formats": weight_formats, "weights": weights}
         yield _vit(name, sizes, 16, 14, **others)
 
 
@@ -140,7 +140,7 @@ def _dinov2() -> Iterator[Network]:
             37,
             settings={"layer_scale": True},
             images=IMAGENET,
-            dialects="jdml.models.vit_dialects:DINOV2",
+            weight_formats="jdml.models.vit_dialects:DINOV2",
             weights=f"model.safetensors of facebook/dinov2-{word} on huggingface.co, or "
             f"dinov2_vit{size}14_pretrain.pth of dl.fbaipublicfiles.com/dinov2 (then train with "
             f"--normalization {name}_meta)",
@@ -153,7 +153,7 @@ def _dinov2() -> Iterator[Network]:
             37,
             settings={"layer_scale": True, "registers": 4},
             images=IMAGENET,
-            dialects="jdml.models.vit_dialects:DINOV2_REGISTERS",
+            weight_formats="jdml.models.vit_dialects:DINOV2_REGISTERS",
             weights=f"model.safetensors of facebook/dinov2-with-registers-{word} on huggingface.co",
         )
 
@@ -174,7 +174,7 @@ def _clips() -> Iterator[Network]:
             grid,
             settings={**own, "activation": "quick_gelu"},
             images=CLIP,
-            dialects="jdml.models.vit_dialects:CLIP",
+            weight_formats="jdml.models.vit_dialects:CLIP",
             weights=f"model.safetensors of openai/clip-vit-{word}-patch{patch} on huggingface.co, or "
             f"open_clip_model.safetensors of LAION's (then train with --normalization {name}_laion)",
             **_or_other(f"{name}_laion", CLIP, activation="gelu"),
@@ -196,13 +196,13 @@ def _siglips() -> Iterator[Network]:
             grid,
             settings=settings,
             images=SIGNED,
-            dialects="jdml.models.vit_dialects:SIGLIP",
+            weight_formats="jdml.models.vit_dialects:SIGLIP",
             weights=f"model.safetensors of google/siglip2-{file} (or of the first, siglip-{file}) on huggingface.co",
         )
 
 
 RESIDUAL = ("stem.*", r"stage\d+_block\d+")
-"""What residual networks call their parameters."""
+"""First names of the parameters of residual networks."""
 NETWORKS: dict[str, Network] = _records(
     Network(
         "eps",
@@ -228,7 +228,7 @@ NETWORKS: dict[str, Network] = _records(
         "jdml.models.resnets:ResNet",
         {"depth": 18},
         images=IMAGENET,
-        dialects="jdml.models.dialects:RESNET",
+        weight_formats="jdml.models.dialects:RESNET",
         weights="resnet18-f37072fd.pth of download.pytorch.org/models, or model.safetensors of timm/resnet18.tv_in1k",
         blocks=RESIDUAL,
     ),
@@ -237,7 +237,7 @@ NETWORKS: dict[str, Network] = _records(
         "jdml.models.resnets:ResNet",
         {"depth": 50},
         images=IMAGENET,
-        dialects="jdml.models.dialects:RESNET",
+        weight_formats="jdml.models.dialects:RESNET",
         weights="resnet50-0676ba61.pth (the papers' weights) or resnet50-11ad3fa6.pth of download.pytorch.org/models",
         blocks=RESIDUAL,
     ),
@@ -245,7 +245,7 @@ NETWORKS: dict[str, Network] = _records(
         "bn_inception",
         "jdml.models.inception:BNInception",
         images=Images((104.0, 117.0, 128.0), (1.0, 1.0, 1.0), bgr=True),
-        dialects="jdml.models.dialects:BN_INCEPTION",
+        weight_formats="jdml.models.dialects:BN_INCEPTION",
         weights="bn_inception-52deb4733.pth of pretrainedmodels (data.lip6.fr/cadene/pretrainedmodels)",
         blocks=("conv.*", r"inception_\w\w"),
     ),
@@ -253,7 +253,7 @@ NETWORKS: dict[str, Network] = _records(
         "efficientnet_lite0",
         "jdml.models.efficientnet:EfficientNetLite0",
         images=Images((127.0, 127.0, 127.0), (128.0, 128.0, 128.0)),
-        dialects="jdml.models.dialects:EFFICIENTNET_LITE0",
+        weight_formats="jdml.models.dialects:EFFICIENTNET_LITE0",
         weights="model.safetensors of timm/tf_efficientnet_lite0.in1k on huggingface.co",
         blocks=RESIDUAL,
     ),
@@ -275,7 +275,7 @@ def pretrained_networks() -> tuple[str, ...]:
         >>> pretrained_networks()[:2]
         ('resnet18', 'resnet50')
     """
-    return tuple(name for name, network in NETWORKS.items() if network.dialects)
+    return tuple(name for name, network in NETWORKS.items() if network.weight_formats)
 
 
 def image_statistics() -> dict[str, Images]:

@@ -12,9 +12,8 @@ from jdml.report.compare import (
     comparison_table,
     verdict,
 )
-from jdml.report.figures import scatter_grid
+from jdml.report.figures import confusions, curves, embedding_map, gallery, scatter_grid
 from jdml.report.page import html_report
-from jdml.report.pictures import confusions, curves, embedding_map, gallery
 from jdml.report.runs import Run, read_runs
 from jdml.report.tables import Paired, holm, markdown_table, mean_std, paired, paired_table
 

@@ -3,16 +3,25 @@
 import json
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from jdml.report.runs import FILES, Run
-from jdml.report.tables import Paired, check_confidence, holm, mean_std, paired
+from jdml.report.runs import FILES, Run, number_repeated
+from jdml.report.tables import (
+    Paired,
+    check_confidence,
+    difference_cell,
+    duration,
+    holm,
+    is_share,
+    mean_std,
+    paired,
+    setting_cell,
+    size,
+)
 
-SHARE = re.compile(r"(^|[\s/])(R@\d+|P@1|RP|MAP@\w+|nDCG@\d+|NMI\+?)$")
-"""Metrics that are fractions, and are shown in percent."""
 FIRST = ("R@1", "MAP@R", "P@1", "NMI")
 """The metrics that a table shows where there are many."""
 MOST = 8
@@ -95,33 +104,28 @@ def compare_runs(
         raise ValueError("runs must hold at least one run, got none")
     check_confidence(confidence)
     groups = _groups(runs)
-    differing = _differing([group[0].settings for group in groups])
     names = _row_names(groups)
-    differing = [  # what the names of the rows say already is not said again
-        setting
-        for setting in differing
-        if [str(group[0].settings.get(setting)) for group in groups] != names
-    ]
+    settings = _differing_settings(groups, names)
     if baseline is not None:
-        first = _place_of(baseline, names, groups)
-        order = [first, *(place for place in range(len(groups)) if place != first)]
-        groups, names = [groups[i] for i in order], [names[i] for i in order]
+        place = _baseline_row(baseline, names, groups)
+        groups.insert(0, groups.pop(place))
+        names.insert(0, names.pop(place))
     measured = list(dict.fromkeys(name for run in runs for name in run.metrics))
     rows = []
     for name, group in zip(names, groups, strict=True):
-        rows.append(
-            Row(
-                name,
-                tuple(group),
-                {key: group[0].settings.get(key) for key in differing},
-                {m: [r.metrics[m] for r in group if m in r.metrics] for m in measured},
-                {} if group is groups[0] else _differences(groups[0], group, measured, confidence),
-                _mean([run.seconds for run in group]),
-                max((run.memory for run in group if run.memory is not None), default=None),
-            )
+        seconds = [run.seconds for run in group if run.seconds is not None]
+        row = Row(
+            name,
+            tuple(group),
+            {key: group[0].settings.get(key) for key in settings},
+            {m: [r.metrics[m] for r in group if m in r.metrics] for m in measured},
+            {} if group is groups[0] else _differences(groups[0], group, measured, confidence),
+            float(np.mean(seconds)) if seconds else None,
+            max((run.memory for run in group if run.memory is not None), default=None),
         )
-    shown, papers = _shown(measured, metrics), _papers(rows, measured)
-    return Comparison(rows, differing, measured, shown, papers, confidence)
+        rows.append(row)
+    shown = _select_metrics(measured, metrics)
+    return Comparison(rows, settings, measured, shown, _papers(rows, measured), confidence)
 
 
 def comparison_table(comparison: Comparison) -> tuple[list[str], list[list[str]]]:
@@ -134,39 +138,31 @@ def comparison_table(comparison: Comparison) -> tuple[list[str], list[list[str]]
         The columns' titles, and a row for each setting, in percent where a metric is a fraction, with the number of
         its runs that have the metric where some do not; last rows for what papers report.
     """
-    some = {
-        "time": any(row.seconds is not None for row in comparison.rows),
-        "memory": any(row.memory is not None for row in comparison.rows),
-        "runs": any(len(row.runs) > 1 for row in comparison.rows),
-    }
-    several = len(comparison.rows) > 1
-    columns = ["run", *(["runs"] if some["runs"] else []), *comparison.settings]
+    rows, papers = comparison.rows, comparison.papers
+    columns: list[tuple[str, list[str]]] = []
+
+    def add(title: str, cells: list[str], of_papers: list[str] | None = None) -> None:
+        columns.append((title, cells + (["–"] * len(papers) if of_papers is None else of_papers)))
+
+    add("run", [row.name for row in rows], list(papers))
+    if any(len(row.runs) > 1 for row in rows):
+        add("runs", [str(len(row.runs)) for row in rows])
+    for name in comparison.settings:
+        add(name, [setting_cell(row.settings[name]) for row in rows])
     for metric in comparison.shown:
-        columns.append(f"{metric}, %" if is_share(metric) else metric)
-        if several:
-            columns.append(f"Δ {metric}")
-    columns += [name for name in ("time", "memory") if some[name]]
-    rows = []
-    for row in comparison.rows:
-        cells = [row.name, *([str(len(row.runs))] if some["runs"] else [])]
-        cells += [setting_cell(row.settings[name]) for name in comparison.settings]
-        for metric in comparison.shown:
-            cells.append(value_cell(metric, row.values[metric]) + _of_so_many(row, metric))
-            if several:
-                cells.append(
-                    difference_cell(metric, row.differences.get(metric), row is comparison.rows[0])
-                )
-        cells += [duration(row.seconds)] if some["time"] else []
-        cells += [size(row.memory)] if some["memory"] else []
-        rows.append(cells)
-    for name, reported in comparison.papers.items():
-        cells = [name, *(["–"] if some["runs"] else []), *("–" for _ in comparison.settings)]
-        for metric in comparison.shown:
-            value = reported.get(metric)
-            cells.append("–" if value is None else f"{value:.1f}")
-            cells += ["–"] if several else []
-        rows.append([*cells, *("–" for name in ("time", "memory") if some[name])])
-    return columns, rows
+        reported = [f"{p[metric]:.1f}" if metric in p else "–" for p in papers.values()]
+        title = f"{metric}, %" if is_share(metric) else metric
+        add(title, [_value_cell(metric, row) for row in rows], reported)
+        if len(rows) > 1:
+            differences = [difference_cell(metric, row.differences.get(metric)) for row in rows]
+            add(f"Δ {metric}", ["baseline", *differences[1:]])
+    if any(row.seconds is not None for row in rows):
+        add("time", [duration(row.seconds) for row in rows])
+    if any(row.memory is not None for row in rows):
+        add("memory", [size(row.memory) for row in rows])
+    return [title for title, _ in columns], [
+        list(row) for row in zip(*(cells for _, cells in columns), strict=True)
+    ]
 
 
 def verdict(comparison: Comparison) -> list[str]:
@@ -182,11 +178,11 @@ def verdict(comparison: Comparison) -> list[str]:
     """
     lines, shown = [], comparison.shown
     if shown and len(comparison.rows) > 1:
-        lines = _told_apart(comparison, shown[0])
-    without = [run.name for row in comparison.rows for run in row.runs if not _scored(run, shown)]
-    if shown and without:
-        more = f" and {len(without) - MOST} more" if len(without) > MOST else ""
-        lines.append(f"without a score: {', '.join(without[:MOST])}{more}")
+        lines = _significance(comparison, shown[0])
+    runs = [run for row in comparison.rows for run in row.runs]
+    unscored = [run.name for run in runs if not run.metrics.keys() & set(shown)]
+    if shown and unscored:
+        lines.append(f"without a score: {_first_of(unscored)}")
     if any(metric.startswith(TESTS) for metric in shown):
         parts = "test part" if any(metric.startswith("test ") for metric in shown) else "test parts"
         lines.append(
@@ -200,27 +196,30 @@ def verdict(comparison: Comparison) -> list[str]:
     return lines
 
 
-def _told_apart(comparison: Comparison, metric: str) -> list[str]:
-    """Which rows are better or worse than the first, and which cannot be told from it."""
+def _significance(comparison: Comparison, metric: str) -> list[str]:
+    """Say which rows are better or worse than the first, and which cannot be told from it."""
     base, *others = comparison.rows
-    tested = {place: row.differences.get(metric) for place, row in enumerate(others)}
-    known = {place: d for place, d in tested.items() if d is not None and d.seeds > 1}
-    p = holm({place: d.p for place, d in known.items()}, tests=len(known)) if known else {}
-    surely = {place: known[place].mean for place in p if p[place] < 1 - comparison.confidence}
+    tested = {row.name: row.differences.get(metric) for row in others}
+    known = {name: d for name, d in tested.items() if d is not None and d.seeds > 1}
+    p = holm({name: d.p for name, d in known.items()}, tests=len(known))
+    gains = {name: known[name].mean for name in p if p[name] < 1 - comparison.confidence}
     more, less = ("better", "worse") if is_share(metric) else ("more", "less")
     sides = {
-        f"{more} than {base.name}": [place for place in tested if surely.get(place, 0) > 0],
-        f"{less} than {base.name}": [place for place in tested if surely.get(place, 0) < 0],
-        f"these runs cannot tell from {base.name}": [
-            place for place in tested if place not in surely
-        ],
+        f"{more} than": [name for name in tested if gains.get(name, 0) > 0],
+        f"{less} than": [name for name in tested if gains.get(name, 0) < 0],
+        "these runs cannot tell from": [name for name in tested if name not in gains],
     }
     lines = []
-    for words, places in sides.items():
-        cells = [f"{others[place].name} {_with_count(metric, tested[place])}" for place in places]
-        rest = f" and {len(places) - MOST} more" if len(places) > MOST else ""
-        if places:
-            lines.append(f"{metric}: {words}: {', '.join(cells[:MOST])}{rest}")
+    for words, names in sides.items():
+        if names:
+            cells = []
+            for name in names:
+                difference, count = tested[name], ""
+                if difference is not None and difference.seeds > 1:
+                    count = f" (n = {difference.seeds})"
+                cell = difference_cell(metric, difference, "(no seed in common)")
+                cells.append(f"{name} {cell}{count}")
+            lines.append(f"{metric}: {words} {base.name}: {_first_of(cells)}")
     if len(known) > 1:
         lines.append(
             f"(Holm's correction over {len(known)} differences, {comparison.confidence:.0%})"
@@ -232,12 +231,10 @@ def _told_apart(comparison: Comparison, metric: str) -> list[str]:
     return lines
 
 
-def _with_count(metric: str, difference: Paired | None) -> str:
-    """A difference, its interval and its number of seeds."""
-    if difference is None:
-        return "(no seed in common)"
-    cell = difference_cell(metric, difference)
-    return cell if difference.seeds == 1 else f"{cell} (n = {difference.seeds})"
+def _first_of(names: Sequence[str]) -> str:
+    """List the first names, and say how many more there are."""
+    more = f" and {len(names) - MOST} more" if len(names) > MOST else ""
+    return ", ".join(names[:MOST]) + more
 
 
 def comparison_records(comparison: Comparison) -> list[dict[str, Any]]:
@@ -253,238 +250,144 @@ def comparison_records(comparison: Comparison) -> list[dict[str, Any]]:
     """
     records = []
     for row in comparison.rows:
+        numbers: dict[str, Any] = {}
+        for metric in comparison.metrics:
+            values, difference = row.values[metric], row.differences.get(metric)
+            numbers[metric] = float(np.mean(values)) if values else ""
+            numbers[f"{metric} runs"] = len(values)
+            numbers[f"{metric} std"] = float(np.std(values, ddof=1)) if len(values) > 1 else ""
+            for part, title in (("mean", ""), ("low", " low"), ("high", " high")):
+                value = math.nan if difference is None else getattr(difference, part)
+                numbers[f"{metric} difference{title}"] = "" if math.isnan(value) else value
+        numbers["seconds"] = "" if row.seconds is None else row.seconds
+        numbers["memory_mib"] = "" if row.memory is None else row.memory
         record: dict[str, Any] = {"run": row.name, "runs": len(row.runs)}
-        numbers = _numbers(row, comparison.metrics)
         for name in comparison.settings:
             value = row.settings[name]
-            taken = name in ("run", "runs") or name in numbers
+            title = f"setting {name}" if name in ("run", "runs") or name in numbers else name
             plain = isinstance(value, int | float) and not isinstance(value, bool)
-            record[f"setting {name}" if taken else name] = value if plain else setting_cell(value)
+            record[title] = value if plain else setting_cell(value)
         records.append(record | numbers)
     return records
 
 
-def _numbers(row: Row, metrics: Sequence[str]) -> dict[str, Any]:
-    """What a row's runs scored and took, by column."""
-    numbers: dict[str, Any] = {}
-    for metric in metrics:
-        values, difference = row.values[metric], row.differences.get(metric)
-        numbers[metric] = float(np.mean(values)) if values else ""
-        numbers[f"{metric} runs"] = len(values)
-        numbers[f"{metric} std"] = float(np.std(values, ddof=1)) if len(values) > 1 else ""
-        for part in ("mean", "low", "high"):
-            value = float("nan") if difference is None else getattr(difference, part)
-            name = "difference" if part == "mean" else f"difference {part}"
-            numbers[f"{metric} {name}"] = "" if math.isnan(value) else value
-    numbers["seconds"] = "" if row.seconds is None else row.seconds
-    numbers["memory_mib"] = "" if row.memory is None else row.memory
-    return numbers
-
-
-def is_share(metric: str) -> bool:
-    """Whether a metric is a fraction, shown in percent."""
-    return SHARE.search(metric) is not None
-
-
-def value_cell(metric: str, values: Sequence[float]) -> str:
-    """Mean ± standard deviation as a table shows it."""
+def _value_cell(metric: str, row: Row) -> str:
+    """Write mean ± standard deviation of a row, and of how many of its runs where some have no value."""
+    values = row.values[metric]
     if not values:
         return "–"
     if is_share(metric):
-        return mean_std(values)
-    spread = float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
-    mean = f"{float(np.mean(values)):.4g}"
-    return mean if len(values) == 1 else f"{mean} ± {spread:.2g}"
-
-
-def difference_cell(metric: str, difference: Paired | None, is_baseline: bool = False) -> str:
-    """A difference and its interval as a table shows them."""
-    if is_baseline:
-        return "baseline"
-    if difference is None:
-        return "–"
-    scale, form = (100.0, "+.1f") if is_share(metric) else (1.0, "+.3g")
-    text = format(scale * difference.mean, form)
-    if difference.seeds == 1:
-        return f"{text} (n = 1)"
-    return f"{text} [{scale * difference.low:{form}}, {scale * difference.high:{form}}]"
-
-
-def setting_cell(value: Any) -> str:
-    """Format a setting for a table."""
-    if value is None:
-        return "–"
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, list | tuple):
-        return " ".join(map(str, value)) or "–"
-    return f"{value:g}" if isinstance(value, float) else str(value)
-
-
-def duration(seconds: float | None) -> str:
-    """Seconds in words.
-
-    Example:
-        >>> duration(5.04), duration(130), duration(7325), duration(None)
-        ('5.0 s', '2 min 10 s', '2 h 2 min', '–')
-    """
-    if seconds is None:
-        return "–"
-    if seconds < 60:
-        return f"{seconds:.1f} s"
-    minutes = int(seconds) // 60
-    return (
-        f"{minutes} min {int(seconds) % 60} s"
-        if minutes < 60
-        else f"{minutes // 60} h {minutes % 60} min"
-    )
-
-
-def size(mebibytes: float | None) -> str:
-    """Memory in words.
-
-    Example:
-        >>> size(500.2), size(2048), size(None)
-        ('500 MiB', '2.0 GiB', '–')
-    """
-    if mebibytes is None:
-        return "–"
-    return f"{mebibytes:.0f} MiB" if mebibytes < 1024 else f"{mebibytes / 1024:.1f} GiB"
+        cell = mean_std(values)
+    else:
+        spread = f" ± {np.std(values, ddof=1):.2g}" if len(values) > 1 else ""
+        cell = f"{np.mean(values):.4g}{spread}"
+    return cell if len(values) == len(row.runs) else f"{cell} ({len(values)} of {len(row.runs)})"
 
 
 def _groups(runs: Sequence[Run]) -> list[list[Run]]:
-    """Runs that differ only in their seed, together; a second run of a seed stands for itself."""
+    """Group runs that differ only in their seed; a second run of a seed stands for itself."""
     groups: dict[str, list[Run]] = {}
     for run in runs:
         settings = {name: value for name, value in run.settings.items() if name != FILES}
         key = json.dumps(settings, sort_keys=True, default=str)
-        while any(not _together(run, other) for other in groups.get(key, [])):
+        while not all(_are_seeds(run, other) for other in groups.get(key, [])):
             key += "'"
         groups.setdefault(key, []).append(run)
     return list(groups.values())
 
 
-def _together(run: Run, other: Run) -> bool:
+def _are_seeds(run: Run, other: Run) -> bool:
     """Whether runs of equal settings can be two seeds of one: of the same files, as far as both tell."""
     files = {of.settings[FILES] for of in (run, other) if FILES in of.settings}
     return run.seed is not None and other.seed != run.seed and len(files) < 2
 
 
-def _differing(settings: Sequence[Mapping[str, Any]]) -> list[str]:
-    names = dict.fromkeys(name for run in settings for name in run if not name.startswith("its "))
+def _differing_settings(groups: Sequence[Sequence[Run]], names: Sequence[str]) -> list[str]:
+    """Name the settings that differ between groups, without those that the rows' names repeat."""
+    settings = [group[0].settings for group in groups]
     return [
         name
-        for name in names
-        if len({json.dumps(run.get(name), default=str) for run in settings}) > 1
+        for name in dict.fromkeys(name for of_row in settings for name in of_row)
+        if not name.startswith("its ")
+        and len({json.dumps(of_row.get(name), default=str) for of_row in settings}) > 1
+        and [str(of_row.get(name)) for of_row in settings] != list(names)
     ]
 
 
 def _row_names(groups: Sequence[Sequence[Run]]) -> list[str]:
-    """What rows are called: by their run, or what is common to the names of their runs."""
+    """Name rows by their run, or what is common to the names of their runs."""
     names: list[str] = []
     for group in groups:
-        name = group[0].name
-        if len(group) > 1:
-            stems = {re.sub(r"[-_ ]?(seed)?[-_=]?\d+$", "", run.name) for run in group}
-            name = stems.pop() if len(stems) == 1 and "" not in stems else name
-        names.append(name)
-    names = [
-        group[0].name if names.count(name) > 1 else name
-        for name, group in zip(names, groups, strict=True)
-    ]
-    for place, name in enumerate(names):
-        number = 1
-        while names[place] in names[:place]:
-            number += 1
-            names[place] = f"{name} ({number})"
-    return names
+        stems = {re.sub(r"[-_ ]?(seed)?[-_=]?\d+$", "", run.name) for run in group}
+        common = len(group) > 1 and len(stems) == 1 and "" not in stems
+        names.append(stems.pop() if common else group[0].name)
+    return number_repeated(
+        [
+            group[0].name if names.count(name) > 1 else name
+            for name, group in zip(names, groups, strict=True)
+        ]
+    )
 
 
-def _place_of(baseline: str, names: Sequence[str], groups: Sequence[Sequence[Run]]) -> int:
-    """The row of a name, or else of a run of that name."""
+def _baseline_row(baseline: str, names: Sequence[str], groups: Sequence[Sequence[Run]]) -> int:
+    """Find the row of a name, or else of a run of that name."""
     if baseline in names:
         return names.index(baseline)
-    places = [
-        place for place, group in enumerate(groups) if baseline in [run.name for run in group]
-    ]
+    places = [i for i, group in enumerate(groups) if baseline in [run.name for run in group]]
+    if len(places) == 1:
+        return places[0]
     if not places:
         raise ValueError(f"baseline must be one of {', '.join(names)}, got {baseline!r}")
-    if len(places) > 1:
-        rows = ", ".join(names[place] for place in places)
-        raise ValueError(f"baseline {baseline!r} is a run of several rows: write one of {rows}")
-    return places[0]
+    rows = ", ".join(names[place] for place in places)
+    raise ValueError(f"baseline {baseline!r} is a run of several rows: write one of {rows}")
 
 
 def _papers(rows: Sequence[Row], measured: Sequence[str]) -> dict[str, dict[str, float]]:
-    """What papers report, those of the same numbers once."""
-    by_row = {
-        row.name: {
-            metric: value
+    """Return what papers report, equal numbers once."""
+    papers: dict[str, dict[str, float]] = {}
+    for row in rows:
+        reported = {name: value for run in row.runs for name, value in run.paper.items()}
+        paper = {
+            metric: reported[name]
             for metric in measured
-            for run in row.runs
-            for name, value in run.paper.items()
-            if name in (metric, metric.split()[-1])
+            for name in (metric.split()[-1], metric)
+            if name in reported
         }
-        for row in rows
-    }
-    different: dict[str, dict[str, float]] = {}
-    for name, paper in by_row.items():
-        if paper and paper not in different.values():
-            different[f"paper of {name}"] = paper
-    return different if len(different) != 1 else {"paper": next(iter(different.values()))}
-
-
-def _scored(run: Run, metrics: Sequence[str]) -> bool:
-    """Whether a run has any of these metrics."""
-    return any(metric in run.metrics for metric in metrics)
-
-
-def _of_so_many(row: Row, metric: str) -> str:
-    """Of how many of a row's runs a value is, where it is not of all."""
-    scored = len(row.values[metric])
-    return f" ({scored} of {len(row.runs)})" if 0 < scored < len(row.runs) else ""
+        if paper and paper not in papers.values():
+            papers[f"paper of {row.name}"] = paper
+    return papers if len(papers) != 1 else {"paper": next(iter(papers.values()))}
 
 
 def _differences(
     base: Sequence[Run], group: Sequence[Run], metrics: Sequence[str], confidence: float
 ) -> dict[str, Paired]:
+    """Compare two groups of runs by each metric for which they share a seed."""
     differences = {}
     for metric in metrics:
-        values = [
+        values = (
             {run.seed: run.metrics[metric] for run in runs if metric in run.metrics}
             for runs in (group, base)
-        ]
+        )
         differences[metric] = paired(*values, scale=1.0, confidence=confidence)
     return {metric: difference for metric, difference in differences.items() if difference.seeds}
 
 
-def _shown(metrics: Sequence[str], wanted: Sequence[str]) -> list[str]:
-    """The metrics of a table: those that are asked for, or the first ones of many."""
+def _select_metrics(metrics: Sequence[str], wanted: Sequence[str]) -> list[str]:
+    """Choose the metrics of a table: those that are asked for, or the usual ones of many."""
+    held_out = [metric for metric in metrics if metric.startswith(VALIDATION)]
+    kinds = {metric: re.split(r"[\s/]", metric)[-1] for metric in metrics}
+    selected: list[str] = []
+    for name in wanted:
+        fitting = [metric for metric in metrics if name in (metric, kinds[metric])]
+        if not fitting:
+            raise ValueError(f"metrics must be among {', '.join(metrics) or 'none'}, got {name!r}")
+        validation = [metric for metric in fitting if metric in held_out]
+        selected += fitting if name in fitting or not validation else validation
     if wanted:
-        chosen = []
-        for name in wanted:
-            fitting = [m for m in metrics if m == name or re.split(r"[\s/]", m)[-1] == name]
-            if not fitting:
-                raise ValueError(
-                    f"metrics must be among {', '.join(metrics) or 'none'}, got {name!r}"
-                )
-            chosen += [m for m in _held_out(fitting, name) if m not in chosen]
-        return chosen
-    metrics = _held_out(metrics)
+        return list(dict.fromkeys(selected))
+    metrics = held_out or metrics
     if len(metrics) <= MOST // 2:
         return list(metrics)
-    kinds = {m: re.split(r"[\s/]", m)[-1] for m in metrics}
-    parts = list(dict.fromkeys(m.removesuffix(kind) for m, kind in kinds.items()))
-    usual = [f"{part}{kind}" for part in parts for kind in FIRST if f"{part}{kind}" in kinds]
+    parts = dict.fromkeys(metric.removesuffix(kinds[metric]) for metric in metrics)
+    usual = [f"{part}{kind}" for part in parts for kind in FIRST if f"{part}{kind}" in metrics]
     return (usual or list(metrics))[:MOST]
-
-
-def _held_out(metrics: Sequence[str], wanted: str | None = None) -> Sequence[str]:
-    """Those of held-out rows, where there are any and no other one was asked for by its whole name."""
-    of_validation = [metric for metric in metrics if metric.startswith(VALIDATION)]
-    return metrics if wanted in metrics or not of_validation else of_validation
-
-
-def _mean(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return float(np.mean(known)) if known else None

@@ -1,15 +1,27 @@
-"""Figures of embeddings."""
+"""Figures of embeddings, neighbours, confusions and logs; the page shows the same and more."""
 
-from collections.abc import Sequence
+import io
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from jdml._optional_imports import require_package
 from jdml.models.tensors import replacing
-from jdml.report.embedding_analysis import label_name
+from jdml.report import embedding_stats as stats
+from jdml.report.compare import compare_runs
+from jdml.report.images import picture_of
+from jdml.report.runs import NOT_CURVES, as_runs
 
+FRAMES = {
+    "query": ("0.2", "solid", "query"),
+    "right": ("#0a6b34", "solid", "✓ right"),
+    "wrong": ("#b3261e", "dashed", "✗ wrong"),
+    "plain": ("0.6", "solid", ""),
+}
+MARKERS = "os^Dv"
+"""Classes of one colour differ in their mark."""
 Panel = tuple[str, np.ndarray, np.ndarray]
 
 
@@ -40,23 +52,15 @@ def scatter_grid(
         The path.
 
     Raises:
-        ValueError: if there are no panels, or points are not ``[N, 2]`` with ``[N]`` labels.
+        ValueError: if there are no panels.
     """
     require_package("matplotlib", "a figure")
+    from matplotlib import colormaps
     from matplotlib.figure import Figure
+    from matplotlib.lines import Line2D
 
     if not panels:
         raise ValueError("panels must hold at least one panel, got none")
-    for name, points, labels in panels:
-        if np.ndim(points) != 2 or np.shape(points)[1] != 2:
-            raise ValueError(
-                f"points of panel {name!r} must be [N, 2], got {list(np.shape(points))}"
-            )
-        if np.shape(labels) != (len(points),):
-            raise ValueError(
-                f"labels of panel {name!r} must have shape [N] = [{len(points)}], "
-                f"got {list(np.shape(labels))}"
-            )
     columns = columns or len(panels)
     rows = -(-len(panels) // columns)
     classes = np.unique(np.concatenate([labels for _, _, labels in panels]))
@@ -65,15 +69,308 @@ def scatter_grid(
     for axes in grid.flat[len(panels) :]:
         axes.set_axis_off()
     rng = np.random.default_rng(seed)
+    bright, more = colormaps["tab10"], colormaps["tab20b"]
+    colors = np.array([bright(i) if i < 10 else more(i % 20) for i in range(len(classes))])
     for i, (name, points, labels) in enumerate(panels):
         axes = grid.flat[i]
-        _scatter(axes, np.asarray(points), np.asarray(labels), classes, max_points, rng)
+        rows_shown = rng.permutation(len(points))[:max_points]  # in random order: no class on top
+        own = colors[np.searchsorted(classes, np.asarray(labels)[rows_shown])]
+        axes.scatter(*np.asarray(points)[rows_shown].T, s=6, c=own, linewidths=0, alpha=0.8)
+        axes.set(xticks=[], yticks=[], aspect="equal")
+        axes.set_adjustable("datalim")
         axes.set_title(name, fontsize=10)
         if i % columns == 0 and i // columns < len(row_titles):
             axes.set_ylabel(row_titles[i // columns])
     figure.suptitle(title)
-    _legend(figure, classes, class_names)
+    marks = [Line2D([], [], marker="o", linestyle="", color=color) for color in colors]
+    names = [literal(stats.label_name(class_names, label)) for label in classes]
+    figure.legend(marks, names, loc="outside right center", frameon=False)
     return save_figure(figure, path)
+
+
+def gallery(
+    images: Any,
+    embeddings: Any,
+    labels: Any,
+    *,
+    queries: int | Sequence[int] = 8,
+    k: int = 6,
+    order: Literal["best", "random", "spread", "worst"] = "worst",
+    class_names: Sequence[str] | None = None,
+    title: str = "",
+    seed: int = 0,
+) -> Any:
+    """Draw queries with their nearest neighbours, right and wrong ones told by frame and word.
+
+    Args:
+        images: of a :class:`jdml.data.Dataset`: ``[N, H, W, C]`` or image files.
+        embeddings: ``[N, D]``, compared as given.
+        labels: ``[N]`` integers.
+        queries: how many, or which rows.
+        k: neighbours of each.
+        order: of so many: ``"worst"`` or ``"best"`` by MAP@R, ``"random"``, or ``"spread"``: the first of classes that
+            are spread over all of them.
+        class_names: the name of label i; by default its number.
+        title: above the figure.
+        seed: of a random order.
+
+    Returns:
+        A ``matplotlib.figure.Figure``.
+
+    Raises:
+        ValueError: lengths that do not fit, fewer than two rows, another order.
+    """
+    x, y = _checked(embeddings, labels)
+    if len(images) != len(x):
+        raise ValueError(f"images must have N = {len(x)} rows, got {len(images)}")
+    neighbours = stats.nearest_neighbours(x, k)
+    scores = stats.score_neighbours(x, y, neighbours)
+    if isinstance(queries, int):
+        rows = _order(scores, y, order, seed)[:queries]
+    else:
+        rows = list(queries)
+    if not rows:
+        raise ValueError(f"queries must be at least one, got {queries!r}")
+    columns = 1 + neighbours.indices.shape[1]
+    figure = _figure(figsize=(1.3 * columns, 1.6 * len(rows) + 0.4), layout="constrained")
+    grid = figure.subplots(len(rows), columns, squeeze=False)
+    for axes_of_row, row in zip(grid, rows, strict=True):
+        kinds = np.where(scores.right[row], "right", "wrong" if y[row] >= 0 else "plain")
+        cells = zip([row, *neighbours.indices[row]], ["query", *kinds], strict=True)
+        for axes, (other, kind) in zip(axes_of_row, cells, strict=True):
+            colour, style, word = FRAMES[kind]
+            picture = picture_of(images, other)
+            if picture is not None:
+                axes.imshow(np.asarray(picture), cmap="gray" if picture.mode == "L" else None)
+            axes.set(xticks=[], yticks=[])
+            for spine in axes.spines.values():
+                spine.set(linewidth=3, color=colour, linestyle=style)
+            name = _name(class_names, y[other])
+            axes.set_title(f"{word}\n{name}", fontsize=7, color=colour)
+    figure.suptitle(title)
+    return figure
+
+
+def embedding_map(
+    embeddings: Any,
+    labels: Any,
+    *,
+    method: stats.Projection = "pca",
+    proxies: Any = None,
+    class_names: Sequence[str] | None = None,
+    title: str = "",
+    max_points: int = 5000,
+    seed: int = 0,
+) -> Any:
+    """Draw embeddings in the plane, a colour and mark for each class.
+
+    Args:
+        embeddings: ``[N, D]``; two dimensions are drawn as they are.
+        labels: ``[N]`` integers.
+        method: ``"pca"``, ``"tsne"`` or ``"umap"`` (needs umap-learn).
+        proxies: ``[C, K, D]`` or ``[C, D]``, drawn as stars.
+        class_names: the name of label i; by default its number.
+        title: above the figure.
+        max_points: of more a random choice is drawn.
+        seed: of that choice, and of t-SNE and UMAP.
+
+    Returns:
+        A ``matplotlib.figure.Figure``.
+
+    Raises:
+        ValueError: shapes that do not fit, another method, or one whose library is not installed.
+    """
+    require_package("matplotlib", "a picture")
+    from matplotlib import colormaps
+
+    x, y = _checked(embeddings, labels)
+    rows = np.random.default_rng(seed).permutation(len(x))[:max_points]
+    x, y = x[rows], y[rows]
+    stars = None if proxies is None else np.asarray(proxies, np.float64).reshape(-1, x.shape[1])
+    if x.shape[1] == 2:
+        points, others, words = x, np.zeros((0, 2)) if stars is None else stars, "two dimensions"
+    else:
+        points, others, words = stats.project(x, method, others=stars, seed=seed)
+    known = np.unique(y)
+    figure = _figure(figsize=(7.2, 6), layout="constrained")
+    axes = figure.subplots()
+    colours = colormaps["tab10" if len(known) <= 10 else "tab20"]
+    for place, label in enumerate(known):
+        axes.scatter(
+            *points[y == label].T,
+            s=12,
+            color=colours(place % colours.N),
+            marker=MARKERS[place // colours.N % len(MARKERS)],
+            label=_name(class_names, label),
+        )
+    if len(others):
+        axes.scatter(*others.T, s=140, c="black", marker="*", edgecolors="white", label="proxies")
+    if len(known) <= 30:
+        figure.legend(loc="outside right upper", frameon=False, fontsize=8)
+    axes.set(xticks=[], yticks=[], xlabel=words, title=title)
+    return figure
+
+
+def confusions(
+    embeddings: Any,
+    labels: Any,
+    *,
+    k: int = 1,
+    most: int = 15,
+    class_names: Sequence[str] | None = None,
+    title: str = "",
+) -> Any:
+    """Draw the pairs of classes that are most often taken for each other.
+
+    Args:
+        embeddings: ``[N, D]``, compared as given.
+        labels: ``[N]`` integers.
+        k: neighbours of each row that count.
+        most: pairs that are drawn.
+        class_names: the name of label i; by default its number.
+        title: above the figure.
+
+    Returns:
+        A ``matplotlib.figure.Figure``: of the neighbours of rows of two classes, the share that is of the other one.
+
+    Raises:
+        ValueError: shapes that do not fit, fewer than two rows.
+    """
+    x, y = _checked(embeddings, labels)
+    pairs = stats.confused_pairs(stats.nearest_neighbours(x, k).indices, y, most)
+    figure = _figure(figsize=(7, 0.32 * max(len(pairs), 1) + 1.2), layout="constrained")
+    axes = figure.subplots()
+    names = [f"{_name(class_names, a)} ↔ {_name(class_names, b)}" for a, b, _, _ in pairs]
+    bars = axes.barh(range(len(pairs)), [100 * share for *_, share in pairs], color="#0072b2")
+    axes.bar_label(bars, [str(count) for _, _, count, _ in pairs], padding=3, fontsize=8)
+    axes.set_yticks(range(len(pairs)), names)
+    axes.invert_yaxis()
+    axes.set(xlabel="neighbours of the other class (%; beside the bars: how many)", title=title)
+    if not pairs:
+        axes.text(
+            0.5, 0.5, "no neighbour is of another class", transform=axes.transAxes, ha="center"
+        )
+    return figure
+
+
+def curves(
+    runs: Any, *, metrics: Sequence[str] | None = None, title: str = "", columns: int = 3
+) -> Any:
+    """Draw what runs logged, by step, the runs overlaid.
+
+    Args:
+        runs: by name, the records of a log (``FitResult.history``) or several of them, seeds of one setting; or what
+            :func:`jdml.report.html_report` takes: folders of runs.
+        metrics: which; by default all that are numbers, ``loss`` and ``grad_norm`` first.
+        title: above the figure.
+        columns: panels in a row.
+
+    Returns:
+        A ``matplotlib.figure.Figure``, with a panel for each metric.
+
+    Raises:
+        ValueError: a metric that nothing logged, or nothing logged at all.
+    """
+    logs: dict[str, list[Any]]
+    if isinstance(runs, Mapping):
+        logs = {
+            str(name): [log] if log and isinstance(log[0], Mapping) else list(log)
+            for name, log in runs.items()
+        }
+    else:
+        settings = compare_runs(as_runs(runs)).rows
+        logs = {row.name: [run.log for run in row.runs if run.log] for row in settings}
+    known = logged_metrics(log for several in logs.values() for log in several)
+    if not known:
+        raise ValueError("runs have logged nothing that can be drawn")
+    for name in metrics or ():
+        if name not in known:
+            raise ValueError(f"metrics must be among {', '.join(known)}, got {name!r}")
+    shown = list(metrics or known)
+    columns = min(columns, len(shown))
+    rows = -(-len(shown) // columns)
+    figure = _figure(figsize=(4.4 * columns, 3 * rows + 0.5), layout="constrained")
+    grid = figure.subplots(rows, columns, squeeze=False)
+    for axes in grid.flat[len(shown) :]:
+        axes.set_axis_off()
+    for axes, metric in zip(grid.flat, shown, strict=False):
+        for place, (name, several) in enumerate(logs.items()):
+            for number, log in enumerate(several):
+                points = curve(log, metric)
+                if points:
+                    style = ("-", "--", ":", "-.")[place % 4]
+                    label = literal(name) if number == 0 else None
+                    color = f"C{place}"
+                    axes.plot(*zip(*points, strict=True), style, color=color, label=label, lw=1.4)
+        axes.set(title=metric, xlabel="step")
+        axes.grid(alpha=0.3)
+    if len(logs) > 1:
+        handles, names = grid.flat[0].get_legend_handles_labels()
+        figure.legend(handles, names, loc="outside lower center", ncols=4, frameon=False)
+    figure.suptitle(title)
+    return figure
+
+
+def _figure(**settings: Any) -> Any:
+    """Make a figure that a notebook shows as a picture, whether pyplot is imported there or not."""
+    require_package("matplotlib", "a picture")
+    from matplotlib.figure import Figure
+
+    class Shown(Figure):
+        def _repr_png_(self) -> bytes:
+            file = io.BytesIO()
+            self.savefig(file, format="png", dpi=100)
+            return file.getvalue()
+
+    return Shown(**settings)
+
+
+def logged_metrics(logs: Iterable[Sequence[Mapping[str, Any]]]) -> list[str]:
+    """Name the numbers that logs hold, the loss first."""
+    names = dict.fromkeys(
+        name
+        for log in logs
+        for record in log
+        for name, value in record.items()
+        if name not in NOT_CURVES and isinstance(value, int | float)
+    )
+    return sorted(names, key=lambda name: ({"loss": 0, "grad_norm": 1}.get(name, 2), "/" in name))
+
+
+def curve(log: Sequence[Mapping[str, Any]], name: str) -> list[tuple[int, float]]:
+    """Read a curve out of a log."""
+    return [
+        (int(record["step"]), float(f"{record[name]:.6g}"))
+        for record in log
+        if isinstance(record.get(name), int | float)
+    ]
+
+
+def _checked(embeddings: Any, labels: Any) -> tuple[np.ndarray, np.ndarray]:
+    x, y = np.asarray(embeddings, np.float64), np.asarray(labels)
+    if x.ndim != 2 or len(x) < 2:
+        raise ValueError(f"embeddings must be [N, D] with two rows at least, got {list(x.shape)}")
+    if y.shape != (len(x),):
+        raise ValueError(f"labels must have shape [N] = [{len(x)}], got {list(y.shape)}")
+    return x, y
+
+
+def _order(scores: stats.Scores, y: np.ndarray, order: str, seed: int) -> list[int]:
+    if order == "worst":  # where there is nothing to find, NaN: last
+        return np.argsort(scores.quality, kind="stable").tolist()
+    if order == "best":
+        return np.argsort(-scores.quality, kind="stable").tolist()
+    if order == "random":
+        return np.random.default_rng(seed).permutation(len(y)).tolist()
+    if order == "spread":
+        known, first = np.unique(y, return_index=True)
+        return first[np.argsort(np.arange(len(known)) * 0.6180339887 % 1)].tolist()
+    raise ValueError(f'order must be "best", "random", "spread" or "worst", got {order!r}')
+
+
+def _name(names: Sequence[str] | None, label: Any) -> str:
+    name = stats.label_name(names, label)
+    return literal(name if len(name) <= 24 else name[:23] + "…")
 
 
 def save_figure(figure: Any, path: str | Path) -> Path:
@@ -92,43 +389,3 @@ def literal(name: str) -> str:
         ('\\$5', ' _rest')
     """
     return (" " if name.startswith("_") else "") + name.replace("$", r"\$")
-
-
-def _color(index: int) -> tuple[float, float, float, float]:
-    require_package("matplotlib", "a figure")
-    from matplotlib import colormaps
-
-    return colormaps["tab10"](index % 10) if index < 10 else colormaps["tab20b"](index % 20)
-
-
-def _scatter(
-    axes: object,
-    points: np.ndarray,
-    labels: np.ndarray,
-    classes: np.ndarray,
-    max_points: int,
-    rng: np.random.Generator,
-) -> None:
-    """Draw one panel, in random order so that no class lies on top."""
-    rows = rng.permutation(len(points))[:max_points]
-    colors = [_color(int(i)) for i in np.searchsorted(classes, labels[rows])]
-    axes.scatter(points[rows, 0], points[rows, 1], s=6, c=colors, linewidths=0, alpha=0.8)  # type: ignore[attr-defined]
-    axes.set(xticks=[], yticks=[], aspect="equal")  # type: ignore[attr-defined]
-    axes.set_adjustable("datalim")  # type: ignore[attr-defined]
-
-
-def _legend(figure: object, classes: np.ndarray, names: Sequence[str] | None) -> None:
-    from matplotlib.lines import Line2D
-
-    marks = [
-        Line2D(
-            [],
-            [],
-            marker="o",
-            linestyle="",
-            color=_color(i),
-            label=literal(label_name(names, c)),
-        )
-        for i, c in enumerate(classes)
-    ]
-    figure.legend(handles=marks, loc="outside right center", frameon=False)  # type: ignore[attr-defined]

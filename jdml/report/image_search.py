@@ -1,27 +1,34 @@
-"""Images found for images: the nearest of a gallery, but not the query itself, wherever it lies in the gallery."""
+"""Search for the images nearest to a query, other than the query itself, and draw what was found."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 
+from jdml._optional_imports import require_package
 from jdml.data.folder import image_named
 from jdml.data.image_discovery import RealFiles, same_content
+from jdml.data.images import open_image
 from jdml.metrics import nearest
 from jdml.metrics.reranking import look_again
 from jdml.ops.checks import Rerank
-from jdml.runs.embedding_io import Embedded
+from jdml.report.figures import literal, save_figure
+from jdml.runs.embedding_io import EmbeddingTable
 
-LOOKED_AT = 32
-"""Of the nearest rows of a gallery so many are asked whether they are the query."""
+SELF_SEARCH = 32
+"""The nearest rows of a gallery that may be the query itself."""
+SIDE = 160
+"""Longest side of an image on the sheet, in pixels."""
+MOST = 40
+"""Queries on a sheet."""
 
 
 def search_images(
     vectors: np.ndarray,
     queries: Sequence[str],
-    gallery: Embedded,
+    gallery: EmbeddingTable,
     k: int,
     max_distance: float = np.inf,
     second_look: Rerank = "none",
@@ -29,7 +36,7 @@ def search_images(
     """Find the nearest images of a gallery, by Euclidean distance; never the query itself, nor copies of it.
 
     Example:
-        >>> gallery = Embedded(np.array([[0.0], [2.0], [3.0]]), np.array(["cat", "dog", "dog"]))
+        >>> gallery = EmbeddingTable(np.array([[0.0], [2.0], [3.0]]), np.array(["cat", "dog", "dog"]))
         >>> (answer,) = search_images(np.array([[1.8]]), ["query.jpg"], gallery, k=1)
         >>> answer["found"]
         [{'rank': 1, 'file': '1', 'distance': 0.2, 'label': 'dog'}]
@@ -39,17 +46,40 @@ def search_images(
         raise ValueError(
             f"gallery must hold embeddings [N, {vectors.shape[1]}], got {list(rows.shape)}"
         )
-    named = gallery.files is not None
     files = gallery.files.tolist() if gallery.files is not None else [*map(str, range(len(rows)))]
-    itself = SelfMatch(vectors, queries, rows, files)
+    real = RealFiles()
+
+    def is_query(query: int, row: int) -> bool:
+        if gallery.files is None:
+            return False
+        asked, file = queries[query], files[row]
+        if real(asked) == real(file) or _same_bytes(asked, file):
+            return True
+        moved = Path(asked).name == Path(file).name and not Path(file).exists()
+        # One image's embeddings differ a little between batches.
+        rounding = 1e-3 * float(np.abs(vectors[query]).max())
+        return moved and np.allclose(vectors[query], rows[row], rtol=0, atol=rounding)
+
     asked, searched = jnp.asarray(vectors), jnp.asarray(rows, jnp.float32)
-    own = _own_rows(asked, searched, itself) if named and second_look != "none" else None
+    own = None
+    if gallery.files is not None and second_look != "none":
+        _, near = nearest(asked, searched, min(SELF_SEARCH, len(rows)))
+        own = np.array(
+            [
+                next((row for row in found if is_query(query, row)), -1)
+                for query, found in enumerate(np.asarray(near).tolist())
+            ]
+        )
     asked, searched, _, apart = look_again(second_look, asked, searched, own)
     most = min(k + 1, len(rows))
     while True:
-        distances, indices = map(np.asarray, _first(asked, searched, apart, most))
+        if apart is None:
+            distances, indices = map(np.asarray, nearest(asked, searched, most))
+        else:
+            indices = np.argsort(apart, axis=1, kind="stable")[:, :most]
+            distances = np.take_along_axis(np.asarray(apart), indices, axis=1)
         others = [
-            [place for place, row in enumerate(near) if not (named and itself(query, row))][:k]
+            [place for place, row in enumerate(near) if not is_query(query, row)][:k]
             for query, near in enumerate(indices)
         ]
         if most == len(rows) or all(len(places) == k for places in others):
@@ -72,55 +102,42 @@ def search_images(
     return answers
 
 
-def _own_rows(queries: Any, gallery: Any, itself: Callable[[int, int], bool]) -> np.ndarray:
-    """The gallery's row that each query is, the nearest of them; -1 for none."""
-    _, near = nearest(queries, gallery, min(LOOKED_AT, len(gallery)))
-    return np.array(
-        [
-            next((int(row) for row in rows if itself(query, row)), -1)
-            for query, rows in enumerate(np.asarray(near))
-        ]
-    )
+def _same_bytes(asked: str, file: str) -> bool:
+    try:
+        one, other = map(image_named, (asked, file))
+        if isinstance(one, Path) and isinstance(other, Path):
+            return same_content(one, other)
+        return np.array_equal(np.asarray(open_image(one)), np.asarray(open_image(other)))
+    except (OSError, ValueError):
+        return False
 
 
-def _first(queries: Any, gallery: Any, apart: Any, k: int) -> tuple[Any, Any]:
-    """The nearest of a gallery, by given distances where there are any."""
-    if apart is None:
-        return nearest(queries, gallery, k)
-    order = np.argsort(apart, axis=1, kind="stable")[:, :k]
-    return np.take_along_axis(np.asarray(apart), order, axis=1), order
+def neighbour_sheet(answers: Sequence[Mapping[str, Any]], path: str | Path) -> Path:
+    """Draw queries, each in a row with its neighbours, and under each its class and distance."""
+    require_package("matplotlib", "a picture of neighbours")
+    from matplotlib.figure import Figure
+
+    shown = answers[:MOST]
+    columns = 1 + max(len(answer["found"]) for answer in shown)
+    figure = Figure(figsize=(1.3 * columns, 1.55 * len(shown)), layout="constrained")
+    grid = figure.subplots(len(shown), columns, squeeze=False)
+    for axes in grid.flat:
+        axes.set_axis_off()
+    for row, answer in zip(grid, shown, strict=True):
+        row[0].imshow(_thumbnail(answer["query"]))
+        row[0].set_title("query", fontsize=7, fontweight="bold")
+        for axes, hit in zip(row[1:], answer["found"], strict=False):
+            axes.imshow(_thumbnail(hit["file"]))
+            name = str(hit.get("label", ""))
+            name = literal(name if len(name) <= 18 else name[:17] + "…")
+            axes.set_title(f"{name}\n{hit['distance']:.3f}".strip(), fontsize=6)
+    return save_figure(figure, path)
 
 
-class SelfMatch:
-    """Tell whether a row of a gallery is a query: by another path, a copy of it, or as it was before it was moved."""
-
-    def __init__(
-        self, vectors: np.ndarray, queries: Sequence[str], gallery: np.ndarray, files: list[str]
-    ) -> None:
-        self.vectors, self.queries = vectors, queries
-        self.gallery, self.files = gallery, files
-        self.real = RealFiles()
-
-    def __call__(self, query: int, row: int) -> bool:
-        """Tell whether a row is the query."""
-        asked, file = self.queries[query], self.files[row]
-        if self.real(asked) == self.real(file) or self._same(asked, file):
-            return True
-        moved = Path(asked).name == Path(file).name and not Path(file).exists()
-        return moved and bool(
-            np.allclose(self.vectors[query], self.gallery[row], rtol=0, atol=self._rounding(query))
-        )
-
-    def _same(self, asked: str, file: str) -> bool:
-        """Whether two images hold the same bytes."""
-        try:
-            one, other = map(image_named, (asked, file))
-            if isinstance(one, Path) and isinstance(other, Path):
-                return same_content(one, other)
-            return one.read_bytes() == other.read_bytes()
-        except (OSError, ValueError):
-            return False
-
-    def _rounding(self, query: int) -> float:
-        """How far apart one image's embeddings may be, computed in different batches."""
-        return 1e-3 * float(np.abs(self.vectors[query]).max())
+def _thumbnail(file: str) -> Any:
+    try:
+        image = open_image(image_named(file))
+    except Exception as error:  # Pillow's readers raise many kinds on damaged files
+        raise ValueError(f"{file}: expected a whole image: {error}") from error
+    image.thumbnail((SIDE, SIDE))
+    return image

@@ -1,7 +1,7 @@
 """A method's own picture: PFML's field, NIR's densities around proxies, CCP's proxies before and after a problem."""
 
 import base64
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -10,13 +10,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from jdml import fields, flows
-from jdml.report.embedding_analysis import principal_axes, unit
+from jdml.report.embedding_stats import principal_axes, unit
 from jdml.runs.run_files import read_checkpoint
 
 SIDE = 72
 """Points of a picture's grid along a side."""
-PICTURES = 4
-"""Classes that are shown."""
+CLASSES = 4
+"""Classes that are shown, the largest first."""
 CHARGES = 1500
 Panel = dict[str, Any]
 
@@ -40,14 +40,14 @@ class Learned(NamedTuple):
         return loss if isinstance(loss, Mapping) else {}
 
 
-Draw = Callable[[Learned], list[Panel]]
-DRAWN: list[Draw] = []
+Draw = Callable[[Learned], Iterable[Panel]]
+PICTURES: list[Draw] = []
 """The pictures of all methods; the first that has something to show is shown."""
 
 
 def method_picture(draw: Draw) -> Draw:
-    """Register a method's picture: a function that returns no panels for runs of other methods."""
-    DRAWN.append(draw)
+    """Register a method's picture: a function that yields no panels for runs of other methods."""
+    PICTURES.append(draw)
     return draw
 
 
@@ -66,9 +66,11 @@ def panels(
     proxies = proxies[:, None] if proxies.ndim == 2 else proxies
     rows = np.random.default_rng(0).permutation(len(embeddings))[:CHARGES]
     x, y = np.asarray(embeddings, np.float64)[rows], np.asarray(labels)[rows]
-    classes = [c for c in _largest(y) if c < len(proxies)][:PICTURES]
+    known, counts = np.unique(y, return_counts=True)
+    largest = known[np.argsort(-counts, kind="stable")].tolist()
+    classes = [label for label in largest if label < len(proxies)][:CLASSES]
     run = Learned(config, learned, proxies, x, y, classes, name, folder)
-    return next((drawn for draw in DRAWN if (drawn := draw(run))), [])
+    return next((drawn for draw in PICTURES if (drawn := list(draw(run)))), [])
 
 
 POTENTIALS: dict[str, tuple[Callable[..., jax.Array], tuple[str, ...]]] = {
@@ -79,10 +81,10 @@ POTENTIALS: dict[str, tuple[Callable[..., jax.Array], tuple[str, ...]]] = {
 
 
 @method_picture
-def potential_fields(run: Learned) -> list[Panel]:
+def potential_fields(run: Learned) -> Iterator[Panel]:
     """Draw the potential that a sample of a class feels, in the plane of the charges' two principal axes."""
     if run.loss.get("name") not in POTENTIALS:
-        return []
+        return
     potential, known = POTENTIALS[run.loss["name"]]
     settings = {k: float(v) for k, v in run.loss.get("settings", {}).items() if k in known}
     proxies, x, y = run.proxies, run.embeddings, run.labels
@@ -93,43 +95,35 @@ def potential_fields(run: Learned) -> list[Panel]:
     centre, (axes, share) = charges.mean(0), principal_axes(charges)
     points = (charges - centre) @ axes
     grid, extent = _grid(points)
-    places, sources = (
-        jnp.asarray(array, jnp.float32) for array in (centre + grid @ axes.T, charges)
-    )
-    owners_of = jnp.asarray(labels, jnp.int32)
+    places, sources = jnp.float32(centre + grid @ axes.T), jnp.float32(charges)
 
     @jax.jit
-    def felt(label: Any, places: Any, sources: Any) -> Any:
-        return fields.class_field(
-            places, label, sources, owners_of, potential=potential, **settings
-        )
+    def field(label: Any, places: Any, sources: Any) -> Any:
+        classes = jnp.int32(labels)
+        return fields.class_field(places, label, sources, classes, potential=potential, **settings)
 
-    panels = []
     for label in run.classes:
-        values = np.asarray(felt(label, places, sources), np.float64)
+        values = np.asarray(field(label, places, sources), np.float64)
         values -= np.median(values)  # a potential is known up to a constant: far charges add one
         scale = np.median(np.abs(values)) or 1.0
-        panels.append(
-            {
-                "title": f"the field that {run.name(label)} feels",
-                "words": "A sample of this class is drawn from red to blue, where the potential is lower than in "
-                "half of the picture. Dots are samples, stars the learned charges (proxies); filled ones are of this "
-                "class. The field is that of the plane of the charges' two principal axes "
-                f"({100 * share:.0f} % of their variance); charges are drawn where they project to.",
-                "extent": extent,
-                "heat": _heat(np.arcsinh(values / scale), diverging=True),
-                "points": _points(points[: len(x)], y == label),
-                "stars": _points(points[len(x) :], owners == label),
-            }
-        )
-    return panels
+        yield {
+            "title": f"the field that {run.name(label)} feels",
+            "words": "A sample of this class is drawn from red to blue, where the potential is lower than in "
+            "half of the picture. Dots are samples, stars the learned charges (proxies); filled ones are of this "
+            "class. The field is that of the plane of the charges' two principal axes "
+            f"({100 * share:.0f} % of their variance); charges are drawn where they project to.",
+            "extent": extent,
+            "heat": _heat(np.arcsinh(values / scale), diverging=True),
+            "points": _points(points[: len(x)], y == label),
+            "stars": _points(points[len(x) :], owners == label),
+        }
 
 
 @method_picture
-def flow_densities(run: Learned) -> list[Panel]:
+def flow_densities(run: Learned) -> Iterator[Panel]:
     """Draw the level sets of NIR's density on the sphere around a proxy."""
     if "flow" not in run.learned:
-        return []
+        return
     nir, dim = run.loss.get("method") or {}, run.proxies.shape[-1]
     flow = flows.preset(nir.get("flow", "released"), dim, dim, **nir.get("flow_settings", {}))
     y = run.labels
@@ -143,12 +137,12 @@ def flow_densities(run: Learned) -> list[Panel]:
         )
         return of_class.log_prob(points)
 
-    panels = []
     for label in run.classes:
         own = x[y == label]
         proxy = centres[label, int(np.argmax((own @ centres[label].T).sum(0)))]
         outward = own - np.outer(own @ proxy, proxy)
-        axes = _at_right_angles(principal_axes(outward)[0], proxy)
+        axes = principal_axes(outward)[0]
+        axes = np.linalg.qr(axes - np.outer(proxy, proxy @ axes))[0]
         near = (x - np.outer(x @ proxy, proxy)) @ axes
         # An equal-distance chart of the sphere: straight out from the proxy, as far as the angle is.
         angle = np.arccos(np.clip(x @ proxy, -1, 1))
@@ -157,61 +151,54 @@ def flow_densities(run: Learned) -> list[Panel]:
         grid, extent = _grid(np.array([[-reach, -reach], [reach, reach]]), margin=0)
         away = np.linalg.norm(grid, axis=1, keepdims=True)
         points = np.cos(away) * proxy + np.sin(away) * (grid / np.maximum(away, 1e-9)) @ axes.T
-        values = np.asarray(
-            density(jnp.asarray(points, jnp.float32), jnp.asarray(proxy, jnp.float32)), np.float64
-        )
+        values = np.asarray(density(jnp.float32(points), jnp.float32(proxy)), np.float64)
         top = float(np.quantile(values, 0.995))
         inside = np.abs(near).max(1) <= reach
-        panels.append(
-            {
-                "title": f"the density around the proxy of {run.name(label)}",
-                "words": "Level sets of the flow's log-density on the sphere, by angle from the proxy (star): the "
-                "stronger the tint, the likelier. It is a slice through the proxy and the two axes along which the "
-                "class varies most; samples are drawn where they project to, those of this class filled.",
-                "extent": extent,
-                "heat": _heat(np.clip(values, top - 12, top), levels=10),
-                "points": _points(near[inside], (y == label)[inside]),
-                "stars": [[0.0, 0.0, 1]],
-            }
-        )
-    return panels
+        yield {
+            "title": f"the density around the proxy of {run.name(label)}",
+            "words": "Level sets of the flow's log-density on the sphere, by angle from the proxy (star): the "
+            "stronger the tint, the likelier. It is a slice through the proxy and the two axes along which the "
+            "class varies most; samples are drawn where they project to, those of this class filled.",
+            "extent": extent,
+            "heat": _heat(np.clip(values, top - 12, top), levels=10),
+            "points": _points(near[inside], (y == label)[inside]),
+            "stars": [[0.0, 0.0, 1]],
+        }
 
 
 @method_picture
-def new_proxies(run: Learned) -> list[Panel]:
+def new_proxies(run: Learned) -> Iterator[Panel]:
     """Draw CCP's proxies where a problem left them, and those that the next one began with."""
     problems = _problems(run.config.get("callbacks", {}))
     before, chosen = _changed(run.folder) if problems else (None, None)
     if before is None or chosen is None:
-        return []
-    functions: dict[Any, Any] = {"ball": _into_ball, "sphere": unit}
-    normalize = functions.get(problems.get("normalize"), np.asarray)
-    before, chosen, x, y = normalize(before), normalize(chosen), run.embeddings, run.labels
-    axes, share = principal_axes(x)
-    centre = x.mean(0)
+        return
+    axes, share = principal_axes(run.embeddings)
+    centre = run.embeddings.mean(0)
 
-    def flat(vectors: Any) -> np.ndarray:
-        return (np.asarray(vectors, np.float64).reshape(-1, vectors.shape[-1]) - centre) @ axes
+    def flat(proxies: Any) -> np.ndarray:
+        x = np.asarray(proxies, np.float64)
+        if problems.get("normalize") == "sphere":
+            x = unit(x)
+        elif problems.get("normalize") == "ball":
+            x = x / np.maximum(np.linalg.norm(x, axis=-1, keepdims=True), 1)
+        return (x.reshape(-1, x.shape[-1]) - centre) @ axes
 
-    owners = np.repeat(np.arange(len(before)), before.shape[1])
-    points = flat(x)
-    panels = []
+    owners = np.repeat(np.arange(len(before)), np.shape(before)[1])
+    points, before, chosen = (run.embeddings - centre) @ axes, flat(before), flat(chosen)
     for label in run.classes:
         own = owners == label
-        panels.append(
-            {
-                "title": f"proxies of {run.name(label)} at the change of a problem",
-                "words": "Boxes: where the last problem that ended had left them. Stars: those that were chosen "
-                "for the next one, among samples that the boxes cover worst. Dots are samples as the trained network "
-                f"sees them (plane of their two principal axes, {100 * share:.0f} % of their variance).",
-                "extent": _grid(np.concatenate([points, flat(before), flat(chosen)]))[1],
-                "heat": None,
-                "points": _points(points, y == label),
-                "stars": _points(flat(chosen)[own], np.ones(own.sum(), bool)),
-                "boxes": _points(flat(before)[own], np.ones(own.sum(), bool)),
-            }
-        )
-    return panels
+        yield {
+            "title": f"proxies of {run.name(label)} at the change of a problem",
+            "words": "Boxes: where the last problem that ended had left them. Stars: those that were chosen "
+            "for the next one, among samples that the boxes cover worst. Dots are samples as the trained network "
+            f"sees them (plane of their two principal axes, {100 * share:.0f} % of their variance).",
+            "extent": _grid(np.concatenate([points, before, chosen]))[1],
+            "heat": None,
+            "points": _points(points, run.labels == label),
+            "stars": _points(chosen[own]),
+            "boxes": _points(before[own]),
+        }
 
 
 def _problems(callbacks: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -227,21 +214,6 @@ def _changed(folder: Path | None) -> tuple[Any, Any]:
     if not int(carried.get("machine", {}).get("problem", 0)):
         return None, None
     return carried.get("before"), carried.get("chosen")
-
-
-def _into_ball(x: Any) -> np.ndarray:
-    """Rows longer than 1 scaled to length 1."""
-    x = np.asarray(x, np.float64)
-    return x / np.maximum(np.linalg.norm(x, axis=-1, keepdims=True), 1)
-
-
-def _largest(y: np.ndarray) -> list[int]:
-    labels, counts = np.unique(y, return_counts=True)
-    return [int(label) for label in labels[np.argsort(-counts, kind="stable")]]
-
-
-def _at_right_angles(axes: np.ndarray, proxy: np.ndarray) -> np.ndarray:
-    return np.linalg.qr(axes - np.outer(proxy, proxy @ axes))[0]
 
 
 def _grid(points: np.ndarray, margin: float = 0.12) -> tuple[np.ndarray, list[float]]:
@@ -268,8 +240,10 @@ def _heat(values: np.ndarray, *, diverging: bool = False, levels: int = 0) -> di
     return {"side": SIDE, "kind": kind, "values": base64.b64encode(bytes_).decode()}
 
 
-def _points(points: np.ndarray, own: np.ndarray) -> list[list[float]]:
+def _points(points: np.ndarray, own: np.ndarray | None = None) -> list[list[float]]:
+    """Places, and of each whether it is of the panel's class."""
+    own = np.ones(len(points)) if own is None else own
     return [
-        [round(float(a), 4), round(float(b), 4), int(is_own)]
-        for (a, b), is_own in zip(points, own, strict=True)
+        [round(a, 4), round(b, 4), int(is_own)]
+        for (a, b), is_own in zip(points.tolist(), own, strict=True)
     ]

@@ -3,8 +3,7 @@
 import base64
 import datetime
 import hashlib
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -12,11 +11,13 @@ from typing import Any
 from jdml._optional_imports import require_package
 from jdml._paths import check_local
 from jdml.models.tensors import write_text
-from jdml.report.compare import Comparison, compare_runs, comparison_table, setting_cell, verdict
-from jdml.report.embedding_analysis import Projection
+from jdml.report.compare import Comparison, compare_runs, comparison_table, verdict
+from jdml.report.embedding_stats import Projection
+from jdml.report.figures import curve, logged_metrics
+from jdml.report.images import ROOM
 from jdml.report.page_data import EmbeddingView, analyze_run, runs_to_analyze, to_json
-from jdml.report.runs import NOT_CURVES, Run, read_runs
-from jdml.report.thumbnails import ROOM
+from jdml.report.runs import Run, as_runs
+from jdml.report.tables import setting_cell
 
 PARTS = ("plot.js", "views.js", "page.js")
 POINTS = 1500
@@ -61,8 +62,7 @@ def html_report(
 
     Raises:
         FileNotFoundError: a run that is not there.
-        ValueError: a place that holds no run, ``most`` below 2 or another number below 0, or a baseline, metric or
-            labelling that there is not.
+        ValueError: a place that holds no run, or a baseline, metric or labelling that there is not.
 
     Implementation notes:
         10,000 embeddings with 1,000 pictures take some seconds and about 3 MB. Charts are drawn by the page's own
@@ -70,13 +70,6 @@ def html_report(
         a wheel of 33 MB, and none of them is operated by keyboard, read by a screen reader and dark at night.
     """
     check_local("out", out)
-    for name, value, least in (
-        ("most", most, 2),
-        ("thumbnails", thumbnails, 0),
-        ("looked", looked, 0),
-    ):
-        if value < least:
-            raise ValueError(f"{name} must be at least {least}, got {value}")
     comparison = compare_runs(as_runs(runs, data), metrics=metrics, baseline=baseline)
     order = runs_to_analyze(comparison)
     analyzed = [
@@ -95,7 +88,7 @@ def html_report(
         **to_json(looks, thumbnails, ROOM),
     }
     columns, rows = comparison_table(comparison)
-    text = _rendered(
+    text = _render(
         title=title,
         made=datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC"),
         columns=columns,
@@ -108,13 +101,13 @@ def html_report(
         page=page,
         notes=notes,
         has_methods=any(look.panels for look in looks),
-        has_proxies=any(look.proxy_numbers for look in looks),
+        has_proxies=any(look.proxy_structure for look in looks),
     )
     write_text(Path(out), text)
     return Path(out)
 
 
-def _rendered(**values: Any) -> str:
+def _render(**values: Any) -> str:
     """Render the page with its script and style in it."""
     require_package("jinja2", "a report")
     from jinja2 import Environment, PackageLoader, select_autoescape
@@ -136,28 +129,17 @@ def _rendered(**values: Any) -> str:
     )
 
 
-def as_runs(runs: Any, data: Any = None) -> list[Run]:
-    """Take whatever names runs as runs."""
-    several = [runs] if isinstance(runs, str | Path | Run) else list(runs)
-    if not several:
-        raise ValueError("runs must hold at least one run, got none")
-    listed: list[Run] = []
-    for run in several:
-        listed += [run] if isinstance(run, Run) else read_runs(run)
-    return listed if data is None else [replace(run, data=data) for run in listed]
-
-
 def _asset(name: str) -> str:
     return (files("jdml.report") / "assets" / name).read_text(encoding="utf-8")
 
 
 def _hash(text: str) -> str:
-    """What the page's own policy knows a script by: no other one runs."""
+    """Return the hash by which the page's policy lets its own script run, and no other."""
     return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
 def _run_details(run: Run) -> dict[str, Any]:
-    """What a page says of a run."""
+    """Return what a page says of a run."""
     fit = {f"fit.{name}": value for name, value in run.config.get("fit", {}).items()}
     settings = {**run.settings, **fit} if run.settings else fit
     if run.seed is not None:
@@ -174,38 +156,19 @@ def _run_details(run: Run) -> dict[str, Any]:
 
 
 def _curves(comparison: Comparison) -> list[dict[str, Any]]:
-    """The logs, by metric: a line for each run."""
-    names: dict[str, None] = {}
+    """Return the logs by metric: a line for each run."""
     runs = [
         (place, run) for place, row in enumerate(comparison.rows) for run in row.runs if run.log
     ]
-    for _, run in runs:
-        for record in run.log:
-            names |= {
-                name: None
-                for name, value in record.items()
-                if name not in NOT_CURVES and isinstance(value, int | float)
-            }
     curves = []
-    for name in sorted(
-        names, key=lambda name: ({"loss": 0, "grad_norm": 1}.get(name, 2), "/" in name)
-    ):
+    for name in logged_metrics(run.log for _, run in runs):
         lines = []
         for place, run in runs:
             points = curve(run.log, name)
             every = -(-len(points) // POINTS)
             if points and (name != BAD_IMAGES or any(value for _, value in points)):
-                kept = [*points[:-1:every], points[-1]]  # the last is what a curve ends at
-                lines.append({"run": run.name, "row": place, "points": kept})
+                thinned = [*points[:-1:every], points[-1]]  # a curve ends at the last
+                lines.append({"run": run.name, "row": place, "points": thinned})
         if lines:
             curves.append({"name": name, "lines": lines})
     return curves
-
-
-def curve(log: Sequence[Mapping[str, Any]], name: str) -> list[tuple[int, float]]:
-    """Read a curve out of a log."""
-    return [
-        (int(record["step"]), float(f"{record[name]:.6g}"))
-        for record in log
-        if isinstance(record.get(name), int | float)
-    ]

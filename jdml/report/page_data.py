@@ -1,5 +1,6 @@
-"""What a page shows of a run's embeddings, computed and laid out as plain values."""
+"""Analyse the embeddings of runs, and lay them out as the plain values that a page's script reads."""
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -7,20 +8,19 @@ from typing import Any
 import numpy as np
 
 from jdml.data import ImageFiles
-from jdml.report import embedding_analysis as analysis
+from jdml.report import embedding_stats as stats
 from jdml.report import method_panels
 from jdml.report.compare import Comparison
-from jdml.report.embedding_analysis import NO_CLASS
+from jdml.report.images import thumbnails
 from jdml.report.runs import Run
-from jdml.report.thumbnails import thumbnails
 from jdml.runs.inference import load
 
 NEAR = 8
-"""Neighbours that are looked up."""
+"""Neighbours that are found."""
 SHOWN = 6
 """Neighbours that are shown."""
-DOUBTFUL = 24
-"""Images with doubtful labels that are shown."""
+SUSPECTS = 24
+"""Images with suspect labels that are shown."""
 TRAINED = 2000
 """Images of the training part that are embedded, to see where proxies stand."""
 ACROSS = 4096
@@ -29,25 +29,26 @@ ACROSS = 4096
 
 @dataclass
 class EmbeddingView:
-    """One run's embeddings, looked at."""
+    """One run's embeddings and their statistics, by view where they depend on labels; the first view is shown first."""
 
     name: str
     data: Any
     rows: np.ndarray
     embeddings: np.ndarray
-    view: str | None
     views: Mapping[str, np.ndarray]
-    neighbours: dict[str, analysis.Neighbours] = field(default_factory=dict)
+    neighbours: stats.Neighbours
+    scores: Mapping[str, stats.Scores]
     maps: dict[str, tuple[np.ndarray, np.ndarray, str]] = field(default_factory=dict)
     structure: dict[str, float] = field(default_factory=dict)
-    proxy_numbers: dict[str, float] = field(default_factory=dict)
+    histogram: dict[str, np.ndarray] = field(default_factory=dict)
+    proxy_structure: dict[str, float] = field(default_factory=dict)
     proxy_names: list[str] = field(default_factory=list)
     panels: list[dict[str, Any]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
 
 def runs_to_analyze(comparison: Comparison) -> list[Run]:
-    """The runs that are looked at: the first one of each row, if there is anything to see."""
+    """Choose the first run of each row, if it has embeddings or parameters."""
     return [
         run
         for row in comparison.rows
@@ -57,13 +58,13 @@ def runs_to_analyze(comparison: Comparison) -> list[Run]:
 
 
 def analyze_run(
-    run: Run, *, labels: str | None, projections: Sequence[analysis.Projection], most: int
+    run: Run, *, labels: str | None, projections: Sequence[stats.Projection], most: int
 ) -> EmbeddingView | str:
-    """EmbeddingView at a run's embeddings."""
+    """Analyse a run's embeddings, or say why they are not shown."""
     if run.data is None:
         return "its images are not at hand, so its embeddings are not shown"
     trained, vectors = None, run.embeddings
-    rows = _some(len(run.data), most)
+    rows = stats.random_rows(len(run.data), most)
     data = run.data if len(rows) == len(run.data) else run.data.select(rows)
     if vectors is None:
         try:
@@ -78,216 +79,60 @@ def analyze_run(
         return "it has fewer than three embeddings to show"
     if not whole.all():
         rows, data, vectors = rows[whole], data.select(whole), vectors[whole]
-    views = {view: _without_class(data, view) for view in data.views}
-    views = {view: numbers for view, numbers in views.items() if len(np.unique(numbers)) > 1}
+    views = {}
+    for view, numbers in data.views.items():
+        names = np.asarray(data.class_names.get(view, ()), str)
+        numbers = np.where(np.isin(numbers, np.flatnonzero(names == stats.NO_CLASS)), -1, numbers)
+        if len(np.unique(numbers)) > 1:
+            views[view] = numbers
     if not data.views and len(np.unique(data.labels)) > 1:
         views = {"class": data.labels}
     if labels is not None and labels not in views:
         raise ValueError(f"labels must be one of {', '.join(views) or 'none'}, got {labels!r}")
     first = labels or next(iter(views), None)
     views = {view: views[view] for view in sorted(views, key=lambda view: view != first)}
-    look = EmbeddingView(run.name, data, rows, vectors, first, views)
-    for view, numbers in views.items():
-        look.neighbours[view] = analysis.nearest_neighbours(vectors, numbers, NEAR)
-    if not views:
-        look.neighbours[""] = analysis.nearest_neighbours(
-            vectors, np.zeros(len(vectors), np.int32), NEAR
-        )
-    _add_proxies(look, run, trained)
-    proxies = _flat_proxies(look, run, trained)
-    for projection in projections:
-        look.maps[projection] = analysis.project(vectors, projection, others=proxies)
-    if first is not None:
-        look.structure = analysis.structure(vectors, views[first])
-    if len(rows) < len(run.data):
-        look.notes.append(f"a random choice of {len(rows):,} of {len(run.data):,} images")
-    return look
-
-
-def to_json(looks: Sequence[EmbeddingView], pictures: int, room: int) -> dict[str, Any]:
-    """Lay out looks as what a page's script reads."""
-    sets: list[list[EmbeddingView]] = []
-    for look in looks:
-        for same in sets:
-            if _same_rows(same[0], look):
-                same.append(look)
-                break
-        else:
-            sets.append([look])
-    shown: list[dict[str, Any]] = []
-    views: list[dict[str, Any]] = []
-    for number, same in enumerate(sets):
-        share = max(1, len(sets))
-        queries, rows = _chosen(same, pictures // share)
-        shown.append(_data_json(same[0], thumbnails(same[0].data.images, rows, room // share)))
-        views += [_view_json(look, number, queries) for look in same]
-    return {"sets": shown, "looks": views}
-
-
-def _data_json(look: EmbeddingView, pictures: Mapping[int, str]) -> dict[str, Any]:
-    views = {}
-    for view, labels in look.views.items():
-        known, numbers = np.unique(labels, return_inverse=True)
-        names = [analysis.label_name(look.data.class_names.get(view), label) for label in known]
-        none = 0 if known[0] < 0 else None
-        views[view] = {"names": names, "labels": numbers.reshape(-1).tolist(), "none": none}
-    images = look.data.images
-    files = [str(name) for name in images.files] if isinstance(images, ImageFiles) else None
-    if files is not None:
-        files = [name if i in pictures else name.rsplit("/", 1)[-1] for i, name in enumerate(files)]
-    return {
-        "name": look.data.name,
-        "count": len(look.data),
-        "views": views,
-        "files": files,
-        "pictures": {str(row): address for row, address in pictures.items()},
-    }
-
-
-def _view_json(look: EmbeddingView, number: int, queries: Sequence[int]) -> dict[str, Any]:
-    any_view = next(iter(look.neighbours.values()))
-    hubs, skew = analysis.hubs(any_view.indices)
-    views: dict[str, dict[str, Any]] = {}
-    for view, labels in look.views.items():
-        near = look.neighbours[view]
-        place = {label: n for n, label in enumerate(np.unique(labels).tolist())}
-        doubtful = near.doubtful[:DOUBTFUL]
-        views[view] = {
-            "quality": [_rounded(near.quality[row]) for row in queries],
-            "doubtful": {
-                "count": len(near.doubtful),
-                "rows": doubtful,
-                **_neighbours_json(near, doubtful),
-            },
-            "nearest": _verdicts(near.first),
-            "classes": [
-                [place[label], count, _rounded(first), _rounded(quality)]
-                for label, count, first, quality in analysis.by_class(near, labels)
-            ],
-            "confused": [
-                [place[a], place[b], count, _rounded(share)]
-                for a, b, count, share in analysis.confused_pairs(near.indices, labels)
-            ],
-        }
-    histogram = look.view and analysis.distance_histogram(look.embeddings, look.views[look.view])
-    return {
-        "name": look.name,
-        "set": number,
-        "dim": look.embeddings.shape[1],
-        "notes": look.notes,
-        "queries": list(queries),
-        **_neighbours_json(any_view, queries),
-        "views": views,
-        "hubs": hubs,
-        "skew": round(skew, 2),
-        "spectrum": [float(f"{share:.3g}") for share in analysis.spectrum(look.embeddings)[:512]],
-        "histogram": histogram
-        and {name: [float(f"{v:.3g}") for v in counts] for name, counts in histogram.items()},
-        "structure": {name: _rounded(value) for name, value in look.structure.items()},
-        "proxies": {name: _rounded(value) for name, value in look.proxy_numbers.items()},
-        "maps": {name: _map_json(*drawn, look.proxy_names) for name, drawn in look.maps.items()},
-        "panels": look.panels,
-    }
-
-
-def _neighbours_json(near: analysis.Neighbours, rows: Sequence[int]) -> dict[str, Any]:
-    return {
-        "near": near.indices[list(rows), :SHOWN].tolist(),
-        "distances": np.round(near.distances[list(rows), :SHOWN], 3).tolist(),
-    }
-
-
-def _map_json(points: np.ndarray, proxies: np.ndarray, words: str, names: Any) -> dict[str, Any]:
-    """Points on a raster, for the file's sake."""
-    both = np.concatenate([points, proxies])
-    low = both.min(0)
-    scale = (ACROSS - 1) / max(float((both.max(0) - low).max()), 1e-12)
-    raster = np.round((both - low) * scale).astype(int)
-    return {
-        "x": raster[: len(points), 0].tolist(),
-        "y": raster[: len(points), 1].tolist(),
-        "words": words,
-        "proxies": [
-            [int(x), int(y), name]
-            for (x, y), name in zip(raster[len(points) :], names, strict=True)
-        ],
-    }
-
-
-def _chosen(looks: Sequence[EmbeddingView], pictures: int) -> tuple[list[int], list[int]]:
-    """Queries of the gallery, and all rows that get a picture: of both no more than there is room for."""
-    room = pictures if pictures > 0 else 200
-    queries: list[int] = []
-    rows: dict[int, None] = {}
-    for look in looks:
-        for row in next(iter(look.neighbours.values())).doubtful[:DOUBTFUL]:
-            if len(rows) <= 0.25 * room:
-                rows |= dict.fromkeys([row, *_near(look)[row, :SHOWN].tolist()])
-    for row in _worst_and_others(looks):
-        near = [int(i) for look in looks for i in _near(look)[row, :SHOWN]]
-        new = [i for i in dict.fromkeys([row, *near]) if i not in rows]
-        if row in queries or len(rows) + len(new) > 0.85 * room:
-            if row not in queries:
-                break
-            continue
-        queries.append(row)
-        rows |= dict.fromkeys(new)
-    for look in looks:
-        rows |= dict.fromkeys(row for row, _ in analysis.hubs(_near(look))[0][:12])
-    for row in np.random.default_rng(0).permutation(len(looks[0].data)):
-        if len(rows) >= room:
-            break
-        rows[int(row)] = None
-    return queries, list(rows)[:pictures]
-
-
-def _near(look: EmbeddingView) -> np.ndarray:
-    return next(iter(look.neighbours.values())).indices
-
-
-def _worst_and_others(looks: Sequence[EmbeddingView]) -> Iterator[int]:
-    """Rows in turns: of each run the worst of a class, then any other of it, class after class."""
-    rng = np.random.default_rng(0)
-    orders = []
-    for look in looks:
-        near = next(iter(look.neighbours.values()))
-        labels = next(iter(look.views.values()), look.data.labels)
-        quality = np.where(np.isnan(near.quality), np.inf, near.quality)
-        worst = np.argsort(quality, kind="stable")
-        rank = np.zeros(len(worst), int)
-        seen_of: dict[int, int] = {}
-        for row in worst:
-            label = int(labels[row])
-            rank[row] = seen_of.get(label, 0)
-            seen_of[label] = rank[row] + 1
-        orders.append((worst[np.argsort(rank[worst], kind="stable")], rng.permutation(len(worst))))
-    for place in range(len(looks[0].data)):
-        for worst, others in orders:
-            yield int(worst[place])
-            yield int(others[place])
-
-
-def _add_proxies(look: EmbeddingView, run: Run, trained: Any) -> None:
-    """Where proxies stand to what was trained on, and the method's own picture."""
+    near = stats.nearest_neighbours(vectors, NEAR)
+    scores = {view: stats.score_neighbours(vectors, views[view], near) for view in views}
+    shown = EmbeddingView(run.name, data, rows, vectors, views, near, scores)
     learned = dict(trained.objective_params) if trained is not None else {}
     if run.proxies is not None:
         learned["proxies"] = run.proxies
-    if "proxies" not in learned:
-        return
-    count = len(np.asarray(learned["proxies"]))
+    proxies = None
+    if "proxies" in learned:
+        learned["proxies"] = np.asarray(learned["proxies"])
+        proxies = _proxy_rows(learned["proxies"], vectors, trained)
+        _add_proxies(shown, run, trained, learned)
+    for projection in projections:
+        shown.maps[projection] = stats.project(vectors, projection, others=proxies)
+    if first is not None:
+        shown.structure, shown.histogram = stats.structure(vectors, views[first])
+    if len(rows) < len(run.data):
+        shown.notes.append(f"a random choice of {len(rows):,} of {len(run.data):,} images")
+    return shown
+
+
+def _proxy_rows(proxies: np.ndarray, vectors: np.ndarray, trained: Any) -> np.ndarray:
+    """Proxies as rows, normalized as embeddings are."""
+    rows = proxies.astype(np.float64).reshape(-1, vectors.shape[1])
+    if trained is not None and trained.normalize is not None:
+        return np.asarray(trained.normalize(rows.astype(np.float32)), np.float64)
+    return stats.unit(rows) if np.allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-3) else rows
+
+
+def _add_proxies(shown: EmbeddingView, run: Run, trained: Any, learned: Mapping[str, Any]) -> None:
+    """Add how proxies stand to what was trained on, and the method's own picture."""
+    proxies = learned["proxies"]
+    count = len(proxies)
     names = trained.class_names if trained is not None else ()
     names = names if len(names) == count else tuple(map(str, range(count)))
-    look.proxy_names = [
-        name
-        for name in names
-        for _ in range(np.asarray(learned["proxies"]).size // (count * look.embeddings.shape[1]))
-    ]
+    each = proxies.size // (count * shown.embeddings.shape[1])
+    shown.proxy_names = [name for name in names for _ in range(each)]
     if run.train is None or (trained is None and run.train_embeddings is None):
-        look.notes.append(
+        shown.notes.append(
             "what it was trained on is not at hand: proxies are shown on the map alone"
         )
         return
-    rows = _some(len(run.train), TRAINED)
+    rows = stats.random_rows(len(run.train), TRAINED)
     train = run.train.select(rows)
     if run.train_embeddings is not None:
         vectors = np.asarray(run.train_embeddings, np.float32)[rows]
@@ -297,63 +142,188 @@ def _add_proxies(look: EmbeddingView, run: Run, trained: Any) -> None:
     vectors, labels = vectors[whole], train.labels[whole]
     if not len(vectors):
         return
-    look.proxy_numbers = analysis.proxy_structure(learned["proxies"], vectors, labels)
+    shown.proxy_structure = stats.proxy_structure(proxies, vectors, labels)
     try:
-        look.panels = method_panels.panels(
+        shown.panels = method_panels.panels(
             run.config, learned, vectors, labels, lambda label: names[label], run.path
         )
     except ModuleNotFoundError as error:
-        look.notes.append(f"the method's own picture is not shown: {error}")
+        shown.notes.append(f"the method's own picture is not shown: {error}")
 
 
-def _flat_proxies(look: EmbeddingView, run: Run, trained: Any) -> np.ndarray | None:
-    """Proxies as rows, normalized as embeddings are."""
-    proxies = run.proxies
-    if proxies is None and trained is not None:
-        proxies = trained.objective_params.get("proxies")
-    if proxies is None:
-        return None
-    flat = np.asarray(proxies, np.float64).reshape(-1, look.embeddings.shape[1])
-    if trained is not None and trained.normalize is not None:
-        return np.asarray(trained.normalize(flat.astype(np.float32)), np.float64)
-    lengths = np.linalg.norm(look.embeddings, axis=1)
-    return analysis.unit(flat) if np.allclose(lengths, 1, atol=1e-3) else flat
+def to_json(shown: Sequence[EmbeddingView], pictures: int, room: int) -> dict[str, Any]:
+    """Lay out embeddings, those of the same images together."""
+    sets: list[list[EmbeddingView]] = []
+    for view in shown:
+        same = next((views for views in sets if _same_rows(views[0], view)), None)
+        if same is None:
+            sets.append([view])
+        else:
+            same.append(view)
+    data: list[dict[str, Any]] = []
+    looks: list[dict[str, Any]] = []
+    for number, views in enumerate(sets):
+        queries, rows = _choose_rows(views, pictures // len(sets))
+        images = thumbnails(views[0].data.images, rows, room // len(sets))
+        data.append(_data_json(views[0], images))
+        looks += [_view_json(view, number, queries) for view in views]
+    return {"sets": data, "looks": looks}
 
 
 def _same_rows(a: EmbeddingView, b: EmbeddingView) -> bool:
+    if isinstance(a.data.images, ImageFiles) and isinstance(b.data.images, ImageFiles):
+        same = list(map(str, a.data.images.files)) == list(map(str, b.data.images.files))
+    else:
+        pictures = [getattr(view.data.images, "ndim", 0) == 4 for view in (a, b)]
+        both = all(pictures) and np.array_equal(a.data.images, b.data.images)
+        same = both or not any(pictures)
     return (
-        a.data.name == b.data.name
+        same
+        and a.data.name == b.data.name
+        and a.views.keys() == b.views.keys()
         and np.array_equal(a.rows, b.rows)
-        and a.neighbours.keys() == b.neighbours.keys()
         and np.array_equal(a.data.labels, b.data.labels)
-        and _same_images(a.data.images, b.data.images)
     )
 
 
-def _same_images(a: Any, b: Any) -> bool:
-    if isinstance(a, ImageFiles) and isinstance(b, ImageFiles):
-        return list(map(str, a.files)) == list(map(str, b.files))
-    pictures = [getattr(images, "ndim", 0) == 4 for images in (a, b)]
-    return pictures == [False, False] or (all(pictures) and np.array_equal(a, b))
+def _data_json(shown: EmbeddingView, pictures: Mapping[int, str]) -> dict[str, Any]:
+    views = {}
+    for view, labels in shown.views.items():
+        known, numbers = np.unique(labels, return_inverse=True)
+        names = [stats.label_name(shown.data.class_names.get(view), label) for label in known]
+        none = 0 if known[0] < 0 else None
+        views[view] = {"names": names, "labels": numbers.reshape(-1).tolist(), "none": none}
+    files = None
+    if isinstance(shown.data.images, ImageFiles):
+        paths = map(str, shown.data.images.files)
+        files = [path if i in pictures else path.rsplit("/", 1)[-1] for i, path in enumerate(paths)]
+    return {
+        "name": shown.data.name,
+        "count": len(shown.data),
+        "views": views,
+        "files": files,
+        "pictures": {str(row): address for row, address in pictures.items()},
+    }
 
 
-def _without_class(data: Any, view: str) -> np.ndarray:
-    """The labels of a view, −1 of rows without a class."""
-    names = data.class_names.get(view, ())
-    none = [number for number, name in enumerate(names) if name == NO_CLASS]
-    return np.where(np.isin(data.views[view], none), -1, data.views[view])
+def _view_json(shown: EmbeddingView, number: int, queries: list[int]) -> dict[str, Any]:
+    near = shown.neighbours
+    hubs, skew = stats.hubs(near.indices)
+
+    def neighbours(rows: list[int]) -> dict[str, Any]:
+        return {
+            "near": near.indices[rows, :SHOWN].tolist(),
+            "distances": np.round(near.distances[rows, :SHOWN], 3).tolist(),
+        }
+
+    views: dict[str, dict[str, Any]] = {}
+    for view, labels in shown.views.items():
+        scores = shown.scores[view]
+        place = {label: n for n, label in enumerate(np.unique(labels).tolist())}
+        suspects = scores.suspects[:SUSPECTS]
+        # Of every row a digit: 0, its nearest is right; 1, it is wrong; 2, there is nothing to find.
+        digits = np.where(np.isnan(scores.first), 2, scores.first == 0).astype(int)
+        views[view] = {
+            "quality": [_rounded(scores.quality[row]) for row in queries],
+            "doubtful": {
+                "count": len(scores.suspects),
+                "rows": suspects,
+                **neighbours(suspects),
+            },
+            "nearest": "".join(map(str, digits)),
+            "classes": [
+                [place[label], count, _rounded(first), _rounded(quality)]
+                for label, count, first, quality in stats.by_class(scores, labels)
+            ],
+            "confused": [
+                [place[a], place[b], count, _rounded(share)]
+                for a, b, count, share in stats.confused_pairs(near.indices, labels)
+            ],
+        }
+    return {
+        "name": shown.name,
+        "set": number,
+        "dim": shown.embeddings.shape[1],
+        "notes": shown.notes,
+        "queries": queries,
+        **neighbours(queries),
+        "views": views,
+        "hubs": hubs,
+        "skew": round(skew, 2),
+        "spectrum": _digits(stats.spectrum(shown.embeddings)[:512]),
+        "histogram": {name: _digits(counts) for name, counts in shown.histogram.items()} or None,
+        "structure": {name: _rounded(value) for name, value in shown.structure.items()},
+        "proxies": {name: _rounded(value) for name, value in shown.proxy_structure.items()},
+        "maps": {
+            name: _map_json(*points, shown.proxy_names) for name, points in shown.maps.items()
+        },
+        "panels": shown.panels,
+    }
 
 
-def _some(count: int, most: int) -> np.ndarray:
-    """All rows, or a random choice of them, in order."""
-    rows = np.arange(count)
-    return rows if count <= most else np.sort(np.random.default_rng(0).permutation(count)[:most])
+def _map_json(points: np.ndarray, proxies: np.ndarray, words: str, names: Any) -> dict[str, Any]:
+    """Points on a raster, for the file's sake."""
+    both = np.concatenate([points, proxies])
+    low = both.min(0)
+    scale = (ACROSS - 1) / max(float((both.max(0) - low).max()), 1e-12)
+    raster = np.round((both - low) * scale).astype(int).tolist()
+    xs, ys = zip(*raster[: len(points)], strict=True)
+    stars = zip(raster[len(points) :], names, strict=True)
+    return {
+        "x": xs,
+        "y": ys,
+        "words": words,
+        "proxies": [[x, y, name] for (x, y), name in stars],
+    }
 
 
-def _verdicts(first: np.ndarray) -> str:
-    """Of every row a digit: 0, its nearest is right; 1, it is wrong; 2, there is nothing to find."""
-    return "".join(map(str, np.where(np.isnan(first), 2, first == 0).astype(int)))
+def _choose_rows(shown: Sequence[EmbeddingView], pictures: int) -> tuple[list[int], list[int]]:
+    """Choose queries of the gallery, and all rows that get a picture: of both no more than there is room for."""
+    room = pictures if pictures > 0 else 200
+    queries: list[int] = []
+    rows: dict[int, None] = {}
+    for view in shown:
+        for row in next((scores.suspects for scores in view.scores.values()), [])[:SUSPECTS]:
+            if len(rows) <= 0.25 * room:
+                rows |= dict.fromkeys([row, *view.neighbours.indices[row, :SHOWN].tolist()])
+    for row in _worst_and_random(shown):
+        near = [i for view in shown for i in view.neighbours.indices[row, :SHOWN].tolist()]
+        new = {i: None for i in (row, *near) if i not in rows}
+        if row in queries:
+            continue
+        if len(rows) + len(new) > 0.85 * room:
+            break
+        queries.append(row)
+        rows |= new
+    for view in shown:
+        rows |= dict.fromkeys(row for row, _ in stats.hubs(view.neighbours.indices)[0][:12])
+    for row in np.random.default_rng(0).permutation(len(shown[0].data)).tolist():
+        if len(rows) >= room:
+            break
+        rows[row] = None
+    return queries, list(rows)[:pictures]
+
+
+def _worst_and_random(shown: Sequence[EmbeddingView]) -> Iterator[int]:
+    """Rows in turns: of each run the worst of a class, class after class, then a random one."""
+    rng = np.random.default_rng(0)
+    orders = []
+    for view in shown:
+        labels = next(iter(view.views.values()), view.data.labels)
+        quality = next((scores.quality for scores in view.scores.values()), np.zeros(len(labels)))
+        worst = np.argsort(np.where(np.isnan(quality), np.inf, quality), kind="stable")
+        rank, counts = np.zeros(len(worst), int), Counter[int]()
+        for place, label in enumerate(labels[worst].tolist()):
+            rank[place] = counts[label]
+            counts[label] += 1
+        orders += [worst[np.argsort(rank, kind="stable")], rng.permutation(len(worst))]
+    for rows in zip(*orders, strict=True):
+        yield from map(int, rows)
 
 
 def _rounded(value: Any) -> float | None:
     return None if not np.isfinite(value) else float(f"{float(value):.4g}")
+
+
+def _digits(values: np.ndarray) -> list[float]:
+    return [float(f"{value:.3g}") for value in values]

@@ -1,4 +1,4 @@
-"""Runs, read back from where they were written: what was run, what it logged, what it scored."""
+"""Read runs from their folders: settings, logs, scores."""
 
 import json
 import math
@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from flax.traverse_util import flatten_dict
 
 from jdml._paths import check_local, expand_user, json_of, wrap_read_errors
 from jdml.data import Dataset, ImageFiles
 from jdml.data.folder import image_named
-from jdml.report.embedding_analysis import NO_CLASS
+from jdml.report.embedding_stats import NO_CLASS
 from jdml.runs.embedding_io import read_embeddings
-from jdml.runs.log import RESOURCES
 from jdml.runs.results_store import read_results
 from jdml.runs.run_files import (
     CHECKPOINTS,
@@ -22,6 +22,7 @@ from jdml.runs.run_files import (
     LOG,
     METRICS,
     MODEL,
+    RESOURCES,
     is_of_benchmark,
     read_json,
 )
@@ -47,8 +48,8 @@ class Run:
     """One run, whatever made it.
 
     Attributes:
-        name: what it is called.
-        settings: what defines it, apart from the seed, by dotted names.
+        name: its name.
+        settings: its settings without the seed, by dotted names.
         seed: its seed; None where it has none.
         metrics: what it scored, by name.
         log: the records of its log: ``step``, ``loss``, and what else was logged.
@@ -63,7 +64,7 @@ class Run:
         data: the data set whose rows were embedded, or are to be.
         train: the data set that was trained on, or a part of it.
         train_embeddings: of its rows, where they are at hand.
-        proxies: what the objective learned beside the model: ``[C, K, D]``.
+        proxies: ``[C, K, D]``, the objective's, where they are at hand.
     """
 
     name: str
@@ -112,19 +113,52 @@ def read_runs(*places: str | Path) -> list[Run]:
     runs: list[Run] = []
     for each in places:
         check_local("run", each)
-    once = {place.resolve(): place for place in map(expand_user, reversed(places))}
-    for place in reversed(once.values()):
+    there: dict[Path, Path] = {}
+    for place in map(expand_user, places):
+        there.setdefault(place.resolve(), place)
+    for place in there.values():
         if not place.exists():
             raise FileNotFoundError(f"run {place} does not exist")
         with wrap_read_errors(place):
             here = list(_read(place))
+            for run in here:
+                if not isinstance(run.seed, int | None):
+                    raise ValueError(
+                        f"{place}, {run.name}: seed must be an integer, got {run.seed!r}"
+                    )
         if not here:
             raise ValueError(
                 f"{place} holds no run: expected a folder with {CONFIG} or of such folders, the results of a study, "
                 "or a .npz file"
             )
         runs += here
-    return _named_apart(_each_once(runs))
+    once: dict[Any, Run] = {}  # two paths may lead to one run
+    for number, run in enumerate(runs):
+        settings = json.dumps(run.settings, sort_keys=True, default=str)
+        key = number if run.path is None else (run.path.resolve(), run.seed, settings)
+        once.setdefault(key, run)
+    runs = list(once.values())
+    names = [run.name for run in runs]
+    names = number_repeated(
+        [
+            f"{run.path.absolute().parent.name}/{run.name}"
+            if run.path is not None and names.count(run.name) > 1
+            else run.name
+            for run in runs
+        ]
+    )
+    return [replace(run, name=name) for run, name in zip(runs, names, strict=True)]
+
+
+def as_runs(runs: Any, data: Any = None) -> list[Run]:
+    """Read runs that are folders or files; all of them show ``data`` if it is there."""
+    several = [runs] if isinstance(runs, str | Path | Run) else list(runs)
+    if not several:
+        raise ValueError("runs must hold at least one run, got none")
+    listed: list[Run] = []
+    for run in several:
+        listed += [run] if isinstance(run, Run) else read_runs(run)
+    return listed if data is None else [replace(run, data=data) for run in listed]
 
 
 def _read(place: Path) -> Iterator[Run]:
@@ -136,49 +170,52 @@ def _read(place: Path) -> Iterator[Run]:
         else:
             raise ValueError(f"{place} is neither a folder nor a .npz or .jsonl file")
         return
-    scores = read_json(place / METRICS) if (place / METRICS).is_file() else {}
-    if isinstance(scores, dict) and "options" in scores:
+    scores = _read_if_there(place / METRICS)
+    lists = [
+        isinstance(values, list)
+        for columns in scores.values()
+        if isinstance(columns, dict)
+        for values in columns.values()
+    ]
+    if "options" in scores:
         yield from _of_benchmark(place, scores)
-    elif _is_demo(scores):
+    elif lists and all(lists) and "step" not in scores:
         yield from _of_demo(place, scores)
     elif (place / CONFIG).is_file():
         yield _of_folder(place, scores)
     elif (place / RESULTS).is_file():
         yield from _of_study(read_results(place / RESULTS))
-    else:
-        for child in _in_order(place):
+    else:  # the runs of a sweep in its order, so that its first one is the baseline
+        order = read_json(place / ORDER, list) if (place / ORDER).is_file() else []
+        rank = {name: number for number, name in enumerate(order)}
+        folders = [child for child in place.iterdir() if child.is_dir()]
+        for child in sorted(folders, key=lambda f: (rank.get(f.name, len(rank)), f.name)):
             yield from _read(child)
 
 
-def _in_order(place: Path) -> list[Path]:
-    """The folders in a folder: those of a sweep as it had them, so that its first one is everybody's baseline."""
-    order = read_json(place / ORDER, list) if (place / ORDER).is_file() else []
-    known = {name: number for number, name in enumerate(order)}
-    inside = [child for child in place.iterdir() if child.is_dir()]
-    return sorted(inside, key=lambda child: (known.get(child.name, len(known)), child.name))
+def _read_if_there(path: Path) -> dict[str, Any]:
+    """Read a JSON object; an empty one without the file."""
+    return read_json(path, dict) if path.is_file() else {}
 
 
 def _of_folder(place: Path, scores: Mapping[str, Any]) -> Run:
     """A run of :func:`jdml.training.fit`, by itself or under ``jdml train``."""
-    config = _read_config(place / CONFIG)
-    log = _read_log(place / LOG)
+    config, log = read_json(place / CONFIG, dict), _read_log(place / LOG)
+    fit, started = config.get("fit", {}), config.get("started", {})
     own = {name: value for name, value in config.items() if name not in OF_THE_LOOP}
-    values = {**_recipe_settings(own.pop("recipe", {})), **own}
+    recipe = _flat(own.pop("recipe", {}))  # the name of a part is called as the part
+    values = {name.removesuffix(".name"): value for name, value in recipe.items()} | own
     settings = _flat({k: v for k, v in values.items() if k not in NOT_SETTINGS})
     if "data" not in own:  # a program's own run: what it did is known by its fingerprints alone
-        fit = {f"fit.{k}": v for k, v in config.get("fit", {}).items() if k != "seed"}
+        settings |= {f"fit.{name}": value for name, value in fit.items() if name != "seed"}
         prints = config.get("fingerprint", {})
-        settings |= fit | {f"its {k}": prints[k] for k in ("objective", "optimizer") if k in prints}
+        settings |= {f"its {k}": prints[k] for k in ("objective", "optimizer") if k in prints}
         network = config.get("embedding", {})
         settings["its network"] = {k: network[k] for k in OF_NETWORK if k in network}
-    files = config.get("started", {}).get("files_checksum")
-    if files is not None:
-        settings[FILES] = files
-    seed = _seed(settings.pop("seed", config.get("fit", {}).get("seed")), str(place / CONFIG))
-    last: Mapping[str, Any] = log[-1] if log else {}
-    started = config.get("started", {})
-    resources = read_json(place / RESOURCES) if (place / RESOURCES).is_file() else {}
-    memory = resources.get("memory_mib")
+    if started.get("files_checksum") is not None:
+        settings[FILES] = started["files_checksum"]
+    seed = settings.pop("seed", fit.get("seed"))
+    memory = _read_if_there(place / RESOURCES).get("memory_mib")
     return Run(
         place.name,
         settings,
@@ -189,21 +226,9 @@ def _of_folder(place: Path, scores: Mapping[str, Any]) -> Run:
         config,
         started.get("command"),
         config.get("versions", {}),
-        seconds=last.get("seconds"),
+        seconds=log[-1].get("seconds") if log else None,
         memory=memory if _is_number(memory) else None,
     )
-
-
-def _recipe_settings(recipe: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a recipe's values by dotted name; a part's name is called as the part."""
-    values = _flat(recipe)
-    return {name.removesuffix(".name"): value for name, value in values.items()}
-
-
-def _seed(value: Any, where: str) -> int | None:
-    if value is not None and not isinstance(value, int):
-        raise ValueError(f"{where}: seed must be an integer, got {json.dumps(value)}")
-    return value
 
 
 def _of_benchmark(place: Path, scores: dict[str, Any]) -> Iterator[Run]:
@@ -218,34 +243,32 @@ def _of_benchmark(place: Path, scores: dict[str, Any]) -> Iterator[Run]:
         folder = place / f"seed{seed}" if len(every) > 1 else place
         folders = [folder] if (folder / CONFIG).is_file() else sorted(folder.glob("fold*"))
         models = [_of_folder(one, {}) for one in folders if (one / CONFIG).is_file()]
-        inside = models[0] if models else Run(place.name)
+        first = models[0] if models else Run(place.name)
         times = [model.seconds for model in models if model.seconds is not None]
         memories = [model.memory for model in models if model.memory is not None]
-        rows = {
-            ("" if row == "ours" else row): values for row, values in rows.items() if row != "std"
-        }
-        config = {**inside.config, "benchmark": options}
+        rows = {("" if row == "ours" else row): rows[row] for row in rows if row != "std"}
         yield replace(
-            inside,
+            first,
             name=place.name if len(every) == 1 else f"{place.name}-{seed}",
             settings=settings,
             seed=seed,
             metrics=_flat_scores(rows),
-            config=config,
+            config={**first.config, "benchmark": options},
             seconds=sum(times) if len(times) == len(models) > 0 else None,
             memory=max(memories, default=None),
-            paper=inside.config.get("started", {}).get("paper", {}),
+            paper=first.config.get("started", {}).get("paper", {}),
         )
 
 
 def _of_demo(place: Path, scores: Mapping[str, Any]) -> Iterator[Run]:
-    config = _read_config(place / CONFIG) if (place / CONFIG).is_file() else {}
+    """The runs of ``jdml demo``."""
+    config = _read_if_there(place / CONFIG)
+    settings = {name: value for name, value in _flat(config).items() if name != "seeds"}
     for method, columns in scores.items():
-        for seed in range(len(next(iter(columns.values())))):
-            metrics = {name: float(values[seed]) for name, values in columns.items()}
-            settings = {"method": method, **_flat(config)}
-            settings.pop("seeds", None)
-            yield Run(f"{method}-{seed}", settings, seed, metrics, path=place, config=config)
+        for seed, values in enumerate(zip(*columns.values(), strict=True)):
+            metrics = {name: float(value) for name, value in zip(columns, values, strict=True)}
+            own = {"method": method, **settings}
+            yield Run(f"{method}-{seed}", own, seed, metrics, path=place, config=config)
 
 
 def _of_study(results: Mapping[str, Mapping[str, Any]]) -> Iterator[Run]:
@@ -256,67 +279,32 @@ def _of_study(results: Mapping[str, Mapping[str, Any]]) -> Iterator[Run]:
         settings = _flat({k: v for k, v in result["job"].items() if k not in NOT_SETTINGS})
         if settings.get("name") == key:  # of a sweep, whose settings are its job's
             settings.pop("name")
-        seed = _seed(settings.pop("seed", None), key)
-        seconds = result.get("seconds")
-        yield Run(
-            key,
-            settings,
-            seed,
-            _flat_scores(result["metrics"]),
-            config=result["job"],
-            seconds=seconds if _is_number(seconds) else None,
-        )
+        seed, seconds = settings.pop("seed", None), result.get("seconds")
+        scores = _flat_scores(result["metrics"])
+        seconds = seconds if _is_number(seconds) else None
+        yield Run(key, settings, seed, scores, config=result["job"], seconds=seconds)
 
 
 def _of_arrays(place: Path) -> Run:
-    """Embeddings that lie in a file."""
+    """Embeddings that lie in a file; with several levels of labels, a view for each."""
     embedded = read_embeddings(place)
-    vectors = embedded.vectors
+    vectors, labels, files = embedded.vectors, embedded.labels, embedded.files
+    levels: dict[str, np.ndarray] = {}
+    if labels is not None:
+        several = labels.ndim == 2
+        levels = {f"level {n}": c for n, c in enumerate(labels.T)} if several else {"class": labels}
     names: dict[str, tuple[str, ...]] = {}
     views: dict[str, Any] = {}
-    for view, labels in _by_level(embedded.labels):
-        known, numbers = np.unique(labels, return_inverse=True)
+    for view, values in levels.items():
+        known, numbers = np.unique(values, return_inverse=True)
         without = known.dtype.kind in "if" and known < 0
         names[view] = tuple(np.where(without, NO_CLASS, known.astype(str)).tolist())
         views[view] = numbers.reshape(-1)
     finest = [np.zeros(len(vectors), np.int32), *views.values()][-1]
-    images: Any = vectors
-    if embedded.files is not None:
-        images = ImageFiles([image_named(str(name)) for name in embedded.files])
+    images = vectors if files is None else ImageFiles([image_named(str(name)) for name in files])
     data = Dataset(place.stem, images, finest, views, names)
-    return Run(
-        place.stem, {"embeddings": str(place.name)}, path=place, embeddings=vectors, data=data
-    )
-
-
-def _by_level(labels: np.ndarray | None) -> list[tuple[str, np.ndarray]]:
-    """The labels of each level, with the level's name."""
-    if labels is None or labels.ndim == 1:
-        return [] if labels is None else [("class", labels)]
-    return [(f"level {level}", column) for level, column in enumerate(labels.T)]
-
-
-def _is_demo(scores: Any) -> bool:
-    return (
-        isinstance(scores, dict)
-        and bool(scores)
-        and all(
-            isinstance(columns, dict)
-            and bool(columns)
-            and all(isinstance(values, list) and values for values in columns.values())
-            for columns in scores.values()
-        )
-    )
-
-
-def _read_config(path: Path) -> dict[str, Any]:
-    """A configuration, whose parts are what others look into."""
-    config: dict[str, Any] = read_json(path, dict)
-    for name in ("recipe", "benchmark", *OF_THE_LOOP):
-        part = config.get(name, {})
-        if not isinstance(part, dict):
-            raise ValueError(f"{path}: {name} must be a JSON object, got {json.dumps(part)}")
-    return config
+    settings = {"embeddings": place.name}
+    return Run(place.stem, settings, path=place, embeddings=vectors, data=data)
 
 
 def _read_log(path: Path) -> list[dict[str, Any]]:
@@ -338,15 +326,9 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and math.isfinite(value)
 
 
-def _flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested settings by dotted names."""
-    flat: dict[str, Any] = {}
-    for name, value in tree.items():
-        if isinstance(value, Mapping):
-            flat |= _flat(value, f"{prefix}{name}.")
-        else:
-            flat[f"{prefix}{name}"] = value
-    return flat
+def _flat(tree: Mapping[str, Any]) -> dict[str, Any]:
+    """Flatten nested settings to dotted names."""
+    return flatten_dict(dict(tree), sep=".")
 
 
 def _flat_scores(scores: Mapping[str, Any], prefix: str = "") -> dict[str, float]:
@@ -362,29 +344,18 @@ def _flat_scores(scores: Mapping[str, Any], prefix: str = "") -> dict[str, float
     return flat
 
 
-def _each_once(runs: Sequence[Run]) -> list[Run]:
-    """The runs, those that two paths lead to under the first one."""
-    once: dict[Any, Run] = {}
-    for number, run in enumerate(runs):
-        settings = json.dumps(run.settings, sort_keys=True, default=str)
-        key = number if run.path is None else (run.path.resolve(), run.seed, settings)
-        once.setdefault(key, run)
-    return list(once.values())
+def number_repeated(names: Sequence[str]) -> list[str]:
+    """Put a number behind names that repeat an earlier one.
 
-
-def _named_apart(runs: list[Run]) -> list[Run]:
-    """The runs, those of the same name with their folder's folder before it, or a number."""
-    names = [run.name for run in runs]
-    renamed: list[Run] = []
-    taken: set[str] = set()
-    for run in runs:
-        name = run.name
-        if names.count(name) > 1 and run.path is not None:
-            name = f"{run.path.absolute().parent.name}/{name}"
-        number = 1
-        while name in taken:
+    Example:
+        >>> number_repeated(["a", "b", "a"])
+        ['a', 'b', 'a (2)']
+    """
+    numbered: list[str] = []
+    for name in names:
+        tried, number = name, 1
+        while tried in numbered:
             number += 1
-            name = f"{run.name} ({number})"
-        taken.add(name)
-        renamed.append(run if name == run.name else replace(run, name=name))
-    return renamed
+            tried = f"{name} ({number})"
+        numbered.append(tried)
+    return numbered

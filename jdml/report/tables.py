@@ -1,9 +1,13 @@
-"""Tables of results: means with their standard deviations, in Markdown."""
+"""Tables of results: means with their standard deviations, paired differences, cells, Markdown."""
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+
+SHARE = re.compile(r"(^|[\s/])(R@\d+|P@1|RP|MAP@\w+|nDCG@\d+|NMI\+?)$")
+"""Metrics that are fractions, and are shown in percent."""
 
 
 def mean_std(values: Sequence[float], *, scale: float = 100.0, digits: int = 1) -> str:
@@ -116,7 +120,7 @@ def holm(values: Mapping[Any, float], tests: int | None = None) -> dict[Any, flo
         Corrected p-values by name, in ascending order.
 
     Raises:
-        ValueError: a value outside 0…1, or fewer tests than p-values.
+        ValueError: fewer tests than p-values.
 
     Reference:
         Holm, *A Simple Sequentially Rejective Multiple Test Procedure*, 1979.
@@ -126,11 +130,8 @@ def holm(values: Mapping[Any, float], tests: int | None = None) -> dict[Any, flo
         {'b': 0.03, 'c': 0.06, 'a': 0.06}
     """
     known = sorted(
-        ((p, name) for name, p in values.items() if not np.isnan(p)), key=lambda pair: pair[0]
+        (item for item in values.items() if not np.isnan(item[1])), key=lambda item: item[1]
     )
-    for p, name in known:
-        if not 0 <= p <= 1:
-            raise ValueError(f"values[{name!r}] must be a p-value between 0 and 1, got {p}")
     tests = len(known) if tests is None else tests
     if tests < len(known):
         raise ValueError(
@@ -138,7 +139,7 @@ def holm(values: Mapping[Any, float], tests: int | None = None) -> dict[Any, flo
         )
     corrected: dict[Any, float] = {}
     least = 0.0
-    for place, (p, name) in enumerate(known):
+    for place, (name, p) in enumerate(known):
         least = corrected[name] = max(least, min(1.0, p * (tests - place)))
     return corrected
 
@@ -220,7 +221,7 @@ def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
         The table, ending in a line break; its columns are aligned in plain text, too.
 
     Raises:
-        ValueError: a row has another number of cells than the header.
+        ValueError: a row has more cells than the header.
 
     Example:
         >>> print(markdown_table(["method", "R@1"], [["triplet", "42.0"]]), end="")
@@ -228,9 +229,6 @@ def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
         | ------- | ---- |
         | triplet | 42.0 |
     """
-    for row in rows:
-        if len(row) != len(header):
-            raise ValueError(f"rows must have {len(header)} cells like the header, got {list(row)}")
     widths = [max(len(cells[i]) for cells in [header, *rows]) for i in range(len(header))]
     lines = [header, ["-" * width for width in widths], *rows]
     padded = [
@@ -238,3 +236,57 @@ def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
         for line in lines
     ]
     return "".join(f"| {line} |\n" for line in padded)
+
+
+def is_share(metric: str) -> bool:
+    """Return whether a metric is a fraction, shown in percent."""
+    return SHARE.search(metric) is not None
+
+
+def difference_cell(metric: str, difference: Paired | None, missing: str = "–") -> str:
+    """Write a difference and its interval."""
+    if difference is None:
+        return missing
+    scale, form = (100.0, "+.1f") if is_share(metric) else (1.0, "+.3g")
+    text = format(scale * difference.mean, form)
+    if difference.seeds == 1:
+        return f"{text} (n = 1)"
+    return f"{text} [{scale * difference.low:{form}}, {scale * difference.high:{form}}]"
+
+
+def setting_cell(value: Any) -> str:
+    """Format a setting for a table."""
+    if value is None:
+        return "–"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, list | tuple):
+        return " ".join(map(str, value)) or "–"
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def duration(seconds: float | None) -> str:
+    """Write seconds in words.
+
+    Example:
+        >>> duration(5.04), duration(130), duration(7325), duration(None)
+        ('5.0 s', '2 min 10 s', '2 h 2 min', '–')
+    """
+    if seconds is None:
+        return "–"
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(int(seconds), 60)
+    return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
+
+
+def size(mebibytes: float | None) -> str:
+    """Write memory in words.
+
+    Example:
+        >>> size(500.2), size(2048), size(None)
+        ('500 MiB', '2.0 GiB', '–')
+    """
+    if mebibytes is None:
+        return "–"
+    return f"{mebibytes:.0f} MiB" if mebibytes < 1024 else f"{mebibytes / 1024:.1f} GiB"

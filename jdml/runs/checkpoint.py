@@ -1,9 +1,10 @@
-"""Whole, atomic checkpoints of everything that a run needs to go on, and the folder that they lie in."""
+"""Whole, atomic checkpoints of everything that a run needs to resume, and the folder that holds them."""
 
 import contextlib
 import json
 import os
 import re
+import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -13,18 +14,22 @@ import jax.numpy as jnp
 
 from jdml._optional_imports import require_package
 from jdml._paths import check_disk_space, check_local
-from jdml.data.image_source import RUN, told_of_run
-from jdml.distributed import Tree, agreed, wait_for_all, writes
-from jdml.runs.config_diff import compared, differences, grown, hint, told, told_apart
-from jdml.runs.lock import Lock, lock
-from jdml.runs.model_metadata import at_defaults
+from jdml.data.image_source import RUN, run_data_config
+from jdml.distributed import Tree, broadcast_metrics, is_main_process, wait_for_all
+from jdml.models.tensors import naming
+from jdml.runs.identity import (
+    config_differences,
+    differences,
+    explain_mismatch,
+    is_extension,
+)
 from jdml.runs.run_files import (
     CHECKPOINTS,
     CONFIG,
     LOG,
     METRICS,
     MODEL,
-    SHORTER,
+    PREVIOUS_METRICS,
     first_line,
     read_description,
     read_json,
@@ -33,26 +38,14 @@ from jdml.runs.run_files import (
     write_model,
 )
 
+LOCK = ".lock"
+"""The file that a process holds while it writes into a run's folder."""
 SYSTEM = re.compile(r"(?:os_error_code='|OS error )(\d+)")
-"""How Orbax's storage tells what the system has refused."""
+"""Extracts errno from error messages of Orbax's storage."""
 
 
 class RunFolder:
     """The folder of one run: ``config.json``, ``log.jsonl`` and ``checkpoints/``.
-
-    Args:
-        path: the folder; made if it does not exist.
-        config: JSON-able description of the run.
-        resume: accept a folder that already has a checkpoint of the same configuration.
-        keep: checkpoints kept, the newest ones.
-        growing: whether a run may go on with more steps than the folder's; None: nor could it if it was asked to.
-        asynchronous: write checkpoints in the background.
-
-    Raises:
-        TypeError: if ``config`` is not JSON-able.
-        ValueError: if the folder holds a run of another configuration, checkpoints without a configuration, or, with
-            ``resume=False``, any checkpoint; if another process writes into it.
-        OSError: if there is no room for a checkpoint; the ones before stay whole.
 
     Implementation notes:
         Orbax writes a checkpoint beside the others and renames it when complete, so a killed save leaves the one before
@@ -72,21 +65,23 @@ class RunFolder:
         asynchronous: bool = False,
     ) -> None:
         check_local("path", path)
-        for library in ("orbax.checkpoint", "safetensors"):
+        for library in ("filelock", "orbax.checkpoint", "safetensors"):
             require_package(library, "a run's folder")
         self.path = Path(path).absolute()
         self._asynchronous = asynchronous
         self._growing = growing
         self._written: int | None = None
         self._more_steps: dict[str, Any] | None = None
-        self._lock: Lock | None = None
+        from filelock import FileLock
+
+        self._lock = FileLock(self.path / LOCK, is_singleton=True, thread_local=False)
         self.description = _description(config)
         self._checkpoints = self.path / CHECKPOINTS
         try:
             self._claim(_as_json(config))
             self._manager = self._open_manager(keep)
         except BaseException:
-            self._lock = None
+            self._release()
             raise
         self._latest: int | None = self._manager.latest_step()
         if self._latest is not None and not resume:
@@ -110,44 +105,38 @@ class RunFolder:
             progress=args.JsonSave(dict(progress)),
             arrays=args.JsonSave(_arrays(tree)),
         )
-        with self._told_by_system():
+        with self._system_errors():
             self._manager.save(step, args=items, force=True)
         self._latest = step
 
     @contextlib.contextmanager
-    def _told_by_system(self) -> Iterator[None]:
-        """What the system refuses is said in its words, not in those of Orbax's storage."""
-        from jdml.models.tensors import naming
-
+    def _system_errors(self) -> Iterator[None]:
+        """Raise what the system refuses as an OSError in the system's words."""
         with naming(self._checkpoints):
             try:
                 yield
             except Exception as error:  # of several kinds, with the system's number in its text
-                found = SYSTEM.search(str(error))
-                if isinstance(error, OSError) or found is None:
+                number = SYSTEM.search(str(error))
+                if isinstance(error, OSError) or number is None:
                     raise
-                raise OSError(int(found[1]), os.strerror(int(found[1]))) from error
+                raise OSError(int(number[1]), os.strerror(int(number[1]))) from error
 
     @property
     def begun(self) -> bool:
-        """Whether there is a checkpoint to go on from."""
+        """Whether there is a checkpoint to resume from."""
         return self._latest is not None
 
     def accept(self) -> None:
-        """Write the configuration of a run with more steps than the folder's, once it is known that it can go on."""
-        if self._more_steps is not None and writes():
+        """Write the configuration of a run with more steps than the folder's, once it is known that it can resume."""
+        if self._more_steps is not None and is_main_process():
             metrics = self.path / METRICS
             if metrics.exists():  # what the shorter run scored is not what this one does
-                metrics.replace(self.path / SHORTER)
+                metrics.replace(self.path / PREVIOUS_METRICS)
             write_json(self.path / CONFIG, self._more_steps)
         self._more_steps = None
 
     def restore(self, template: Tree) -> tuple[Tree, dict[str, Any]] | None:
-        """Return the newest checkpoint's tree, shaped as the template, and its progress; None where there is none.
-
-        Raises:
-            ValueError: if the checkpoint is damaged or holds another kind of state.
-        """
+        """Return the newest checkpoint's tree, shaped as the template, and its progress; None where there is none."""
         from orbax.checkpoint import args
 
         if self._latest is None:
@@ -165,9 +154,11 @@ class RunFolder:
         except Exception as error:
             raise ValueError(
                 f"checkpoint {path} is damaged ({type(error).__name__}: {first_line(error)}); "
-                "remove it to go on from the one before, or choose another folder"
+                "remove it to resume from the one before, or choose another folder"
             ) from error
-        raise ValueError(f"checkpoint {path} {told_apart(arrays, _arrays(template), differing)}")
+        shown, more = "; ".join(differing[:3]), len(differing) - 3
+        rest = f"; and {more} more" if more > 0 else ""
+        raise ValueError(f"checkpoint {path} is of another model: {shown}{rest}")
 
     def _read(self, **items: Any) -> Any:
         from orbax.checkpoint import args
@@ -175,7 +166,7 @@ class RunFolder:
         return self._manager.restore(self._latest, args=args.Composite(**items))
 
     def has_model(self, step: int) -> bool:
-        """Whether ``model.safetensors`` holds the parameters of a step."""
+        """Tell whether ``model.safetensors`` holds the parameters of a step."""
         file = self.path / MODEL
         if self._written is None and file.is_file():
             self._written = read_description(file).get("step")
@@ -186,35 +177,38 @@ class RunFolder:
     ) -> None:
         """Write the parameters of a step, what they scored and what they are, as ``model.safetensors``."""
         described = {**self.description, "step": step, "metrics": dict(metrics)}
-        if writes():
+        if is_main_process():
             write_model(self.path / MODEL, variables, described)
         self._written = step
 
     def has_metrics(self, step: int) -> bool:
-        """Whether ``metrics.json`` tells what the parameters of a step scored."""
+        """Tell whether ``metrics.json`` holds what the parameters of a step scored."""
         file = self.path / METRICS
         return file.is_file() and read_json(file, dict).get("step") == step
 
     def save_metrics(self, metrics: Mapping[str, Any]) -> None:
         """Write ``metrics.json``."""
-        if writes():
+        if is_main_process():
             write_json(self.path / METRICS, metrics)
 
     def close(self) -> None:
         """Close the checkpoint manager; what is written in the background is waited for."""
-        with self._told_by_system():
+        with self._system_errors():
             self._manager.close()
-        self._lock = None
+        self._release()
+
+    def _release(self) -> None:
+        if self._lock.is_locked:
+            self._lock.release()
 
     def _claim(self, config: dict[str, Any]) -> None:
         """Compare the configuration with the folder's, or write it there first of all."""
         file = self.path / CONFIG
         if self.path.exists() and not self.path.is_dir():
             raise ValueError(f"folder must be a folder, {self.path} is a file")
-        self._take()
+        self._acquire()
         there = read_json(file, dict) if file.exists() else None
-        there = there and at_defaults(there, config)
-        if there is None or not self._kept():
+        if there is None or not self._has_results():
             if there is None and any(self._checkpoints.glob("*")):
                 raise ValueError(f"folder {self.path} has checkpoints but no {CONFIG}")
             if (self.path / METRICS).exists():
@@ -222,46 +216,45 @@ class RunFolder:
                     f"folder {self.path} has {METRICS}, but neither a log nor a checkpoint of the run whose scores "
                     "these are: choose another folder"
                 )
-            if writes():
+            if is_main_process():
                 write_json(file, config)
             return
-        differing = differences(compared(there), compared(config))
-        changed = [line for line in differing if not (self._growing and grown(line, there, config))]
-        if changed:
-            kept = (read_json(file, dict) for file in self._checkpoints.glob("*/arrays/metadata"))
-            raise ValueError(
-                f"folder {self.path} holds a run of another configuration: "
-                + "; ".join(told(line) for line in changed)
-                + hint(changed, differing, there, config, self._growing, kept)
-            )
+        differing = config_differences(there, config)
+        if differing and not (
+            self._growing and all(is_extension(line, there, config) for line in differing)
+        ):
+            wrong = explain_mismatch(differing, there, config, may_grow=self._growing is not None)
+            raise ValueError(f"folder {self.path} holds a run of another configuration: {wrong}")
         self._more_steps = config if differing else None
 
-    def _take(self) -> None:
+    def _acquire(self) -> None:
         """Make the folder, and keep other runs from it; what the first process finds counts for all."""
-        if writes():
+        from filelock import Timeout
+
+        if is_main_process():
             self.path.mkdir(parents=True, exist_ok=True)
-            with contextlib.suppress(BlockingIOError):
-                self._lock = lock(self.path)
-        taken = writes() and self._lock is None
-        if agreed({"taken": taken})["taken"]:
+            with contextlib.suppress(Timeout):
+                self._lock.acquire(timeout=0)
+        taken = is_main_process() and not self._lock.is_locked
+        if broadcast_metrics({"taken": taken})["taken"]:
             raise ValueError(
                 f"folder {self.path} is written by another process at this moment: wait for it, or choose another "
                 "folder"
             )
 
-    def _kept(self) -> bool:
-        """Whether anything is kept of a run but its configuration: nothing is of one refused in its first step."""
+    def _has_results(self) -> bool:
+        """Tell whether there is more of a run than its configuration, as there is after its first step."""
         log = self.path / LOG
         return any(self._checkpoints.glob("*")) or (log.exists() and log.stat().st_size > 0)
 
     def _open_manager(self, keep: int) -> Any:
         import orbax.checkpoint as ocp
 
-        if writes():
+        if is_main_process():
             steps = sorted(steps_in(self._checkpoints))
             removed = [self._checkpoints / str(step) for step in steps[:-keep]]
             for leftover in (*self._checkpoints.glob("*.orbax-checkpoint-tmp*"), *removed):
-                _remove(leftover)
+                shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()
         wait_for_all("the run's folder")
         options = ocp.CheckpointManagerOptions(
             max_to_keep=keep, enable_async_checkpointing=self._asynchronous
@@ -270,9 +263,9 @@ class RunFolder:
 
 
 def _description(config: Mapping[str, Any]) -> dict[str, Any]:
-    """What of a run's configuration its model file says."""
-    told = {name: config[name] for name in ("embedding", "versions") if name in config}
-    return {**told, RUN: told_of_run(config)}
+    """Return the part of a run's configuration that its model file holds."""
+    parts = {name: config[name] for name in ("embedding", "versions") if name in config}
+    return {**parts, RUN: run_data_config(config)}
 
 
 def _as_json(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -306,9 +299,3 @@ def _arrays(tree: Tree) -> dict[str, str]:
     """Describe every array by its path: ``{"['params']['proxies']": "float32[2, 1, 3]"}``."""
     leaves = jax.tree_util.tree_leaves_with_path(_pack(tree))
     return {jax.tree_util.keystr(path): f"{x.dtype}{list(x.shape)}" for path, x in leaves}
-
-
-def _remove(folder: Path) -> None:
-    import shutil
-
-    shutil.rmtree(folder) if folder.is_dir() else folder.unlink()

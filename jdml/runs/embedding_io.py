@@ -1,4 +1,4 @@
-"""Embeddings in a file, with names and classes of what was embedded: written once, searched and looked at later."""
+"""Files of embeddings, with names and classes of what was embedded."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,15 +13,8 @@ from jdml.models.tensors import replacing
 ENDINGS = (".npz", ".npy", ".parquet")
 
 
-class Embedded(NamedTuple):
-    """Embeddings and what they are of.
-
-    Attributes:
-        vectors: ``[N, D]``.
-        labels: ``[N]``, names or numbers of classes, or ``[N, L]`` by level; None where there are none.
-        files: ``[N]``, names of image files; None where there are none.
-        model: which model made them (:attr:`jdml.training.Trained.identity`); empty where that is not known.
-    """
+class EmbeddingTable(NamedTuple):
+    """Embeddings and what they are of."""
 
     vectors: np.ndarray
     labels: np.ndarray | None = None
@@ -29,18 +22,8 @@ class Embedded(NamedTuple):
     model: str = ""
 
 
-def write_embeddings(path: Path, embedded: Embedded) -> None:
-    """Write embeddings atomically, in the format that the file's ending names.
-
-    Args:
-        path: a ``.npz`` file, which holds all, a ``.npy`` file with the vectors alone, or a ``.parquet`` file (needs
-            pyarrow) with a row for each.
-        embedded: what to write.
-
-    Raises:
-        ValueError: another ending.
-        MissingLibraryError: pyarrow is not installed.
-    """
+def write_embeddings(path: Path, embedded: EmbeddingTable) -> None:
+    """Write embeddings atomically, in the format that the file's ending names."""
     if path.suffix not in ENDINGS:
         raise ValueError(f"path must end in {' or '.join(ENDINGS)}, got {path}")
     named = {"labels": embedded.labels, "files": embedded.files}
@@ -58,24 +41,14 @@ def write_embeddings(path: Path, embedded: Embedded) -> None:
             _write_parquet(file, embedded.vectors, columns)
 
 
-def read_embeddings(path: Path) -> Embedded:
+def read_embeddings(path: Path) -> EmbeddingTable:
     """Read the embeddings of a ``.npz`` file, of :func:`write_embeddings` or any other program.
-
-    Args:
-        path: a file with ``embeddings`` and, if there are any, ``labels``, ``files`` and ``model``.
-
-    Returns:
-        What it holds.
-
-    Raises:
-        FileNotFoundError: there is no such file.
-        ValueError: another kind of file, no embeddings, or arrays of other shapes, by name.
 
     Example:
         >>> import tempfile
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     file = Path(folder) / "e.npz"
-        ...     write_embeddings(file, Embedded(np.eye(2), np.array(["cat", "dog"])))
+        ...     write_embeddings(file, EmbeddingTable(np.eye(2), np.array(["cat", "dog"])))
         ...     read_embeddings(file).labels.tolist()
         ['cat', 'dog']
     """
@@ -102,11 +75,11 @@ def read_embeddings(path: Path) -> Embedded:
             raise ValueError(
                 f"{name} of {path} must have shape [N] = [{len(vectors)}], got {list(values.shape)}"
             )
-    return Embedded(vectors, **columns, model=str(arrays.get("model", "")))
+    return EmbeddingTable(vectors, **columns, model=str(arrays.get("model", "")))
 
 
 def _column(name: str, arrays: Mapping[str, np.ndarray], path: Path) -> np.ndarray | None:
-    """Names, or of classes also numbers; None where there are none."""
+    """Return names, or of classes also numbers; None if there are none."""
     values = arrays.get(name)
     if values is None:
         return None

@@ -10,7 +10,7 @@ import jax
 
 from jdml._optional_imports import require_package
 from jdml._paths import check_local
-from jdml.data.image_source import RUN, told_of_run
+from jdml.data.image_source import RUN, run_data_config
 from jdml.models.tensors import replacing
 from jdml.runs.inference import Trained
 from jdml.runs.run_files import json_text, write_model
@@ -22,19 +22,6 @@ KNOWN = ("cpu", "cuda", "oneapi", "rocm", "tpu")
 
 def export_stablehlo(trained: Trained, *, platforms: str | Sequence[str] = PLATFORMS) -> bytes:
     """Return a program from images to embeddings, with its parameters, that needs nothing but JAX and flatbuffers.
-
-    Args:
-        trained: what :func:`jdml.training.load` returns.
-        platforms: where the program is to run, all in one: ``"cpu"``, ``"cuda"``, ``"oneapi"``, ``"rocm"``, ``"tpu"``;
-            a single one by its name.
-
-    Returns:
-        What ``jax.export.deserialize`` reads. Its ``call`` takes images ``[B, H, W, C]`` of the run's size and type,
-        cut but not preprocessed, for any B, and returns what :meth:`Trained.embed` returns.
-
-    Raises:
-        MissingLibraryError: flatbuffers, of the extra ``train``, is not installed; reading needs it, too.
-        ValueError: a run on something else than one array; other platforms, or none.
 
     Implementation notes:
         JAX reads programs of versions up to six months older than itself, and promises no more: keep the
@@ -70,47 +57,34 @@ def export_stablehlo(trained: Trained, *, platforms: str | Sequence[str] = PLATF
 
 
 def export_file(trained: Trained, out: str | Path) -> tuple[Path, ...]:
-    """Write what was trained, atomically.
-
-    Args:
-        trained: what :func:`jdml.training.load` returns.
-        out: a ``.safetensors`` file, which :func:`jdml.training.load` reads; or a ``.stablehlo`` file, see
-            :func:`export_stablehlo`, beside which a ``.json`` says how images are cut, what its classes are, and by
-            which JAX it was ``written`` and when.
-
-    Returns:
-        The files written.
-
-    Raises:
-        ValueError: another ending.
-    """
+    """Write what was trained, atomically."""
     check_local("out", out)
     out = Path(out)
-    told = {
+    description = {
         "embedding": dict(trained.description),
-        RUN: told_of_run(trained.config),
+        RUN: run_data_config(trained.config),
         "step": trained.step,
         "metrics": dict(trained.metrics),
     }
-    told = json.loads(json.dumps(told))
+    description = json.loads(json.dumps(description))
     if out.suffix == ".safetensors":
         variables = {
             "params": trained.params,
             "batch_stats": trained.batch_stats,
             "objective": trained.objective_params,
         }
-        write_model(out, variables, told)
+        write_model(out, variables, description)
         return (out,)
     if out.suffix != ".stablehlo":
         raise ValueError(f"out must end in .safetensors or .stablehlo, got {out}")
     content = export_stablehlo(trained)
     beside = out.with_name(out.name + ".json")
     written = {"jax": jax.__version__, "date": datetime.now(UTC).date().isoformat()}
-    # Both are whole on the disk before either takes its place, and no program lies beside what tells of another.
-    with replacing(beside) as description:
-        description.write(json_text({**told, "written": written}).encode())
-        description.flush()
-        os.fsync(description.fileno())
+    # Both are whole on the disk before either takes its place, and no program lies next to another's description.
+    with replacing(beside) as metadata:
+        metadata.write(json_text({**description, "written": written}).encode())
+        metadata.flush()
+        os.fsync(metadata.fileno())
         with replacing(out, before=lambda: beside.unlink(missing_ok=True)) as program:
             program.write(content)
     return out, beside

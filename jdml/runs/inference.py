@@ -1,7 +1,6 @@
 """Use what was trained: a run's folder as one object that embeds."""
 
 import contextlib
-import functools
 import logging
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -13,26 +12,29 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax.errors import FlaxError
+from flax.traverse_util import unflatten_dict
 
 from jdml._optional_imports import progress_bar, require_package
 from jdml._paths import check_local, expand_user, wrap_read_errors
 from jdml.data import BadImageError, Crops, Dataset, ImageFiles
 from jdml.data.dataset import as_host, check_channels
-from jdml.data.image_source import RUN, UNTOLD
+from jdml.data.image_source import RUN, UNKNOWN
 from jdml.data.loading import read_path
 from jdml.distributed import Tree
 from jdml.losses.comparison import Normalize
 from jdml.models.adapters import AnyModel, Model, as_model
 from jdml.models.embedding import embed
-from jdml.models.lora import merged
+from jdml.models.finetuning import merged
 from jdml.models.preprocess import Preprocess, check_as_trained
 from jdml.ops.checks import one_of
-from jdml.runs.fingerprint import fingerprint
+from jdml.runs.identity import fingerprint
 from jdml.runs.model_metadata import (
     build_crop,
     build_model,
     build_normalize,
     build_preprocess,
+    fit_variables,
+    input_template,
 )
 from jdml.runs.run_files import (
     CONFIG,
@@ -160,7 +162,7 @@ class Trained:
 
     @contextlib.contextmanager
     def _fitting(self) -> Iterator[None]:
-        """Refuse parameters that are not the model's: a network that is told in words takes them as they are."""
+        """Refuse parameters that are not the model's: a described network takes them as they are."""
         try:
             yield
         except FlaxError as error:
@@ -170,7 +172,7 @@ class Trained:
             ) from error
 
     def images_of(self, source: Any) -> Any:
-        """Give what the model is given of a source: an array, or files that are cut as the run cuts them."""
+        """Return the model's inputs of a source: an array, or files that are cut as the run cuts them."""
         if isinstance(source, Dataset):
             source = source.images
         if isinstance(source, ImageFiles):
@@ -216,7 +218,10 @@ class Trained:
         if self.crop is None or images.dtype != np.uint8 or images.shape[3] != 3:
             cut = "" if self.crop is None else ", or uint8 images [N, H, W, 3] of any size"
             raise ValueError(f"images must have shape {expected}{cut}, got {list(images.shape)}")
-        return _cut(images, self.crop)
+        require_package("PIL", "cutting images")
+        from PIL import Image
+
+        return np.stack([self.crop(Image.fromarray(image)) for image in images])
 
 
 def load(
@@ -263,49 +268,47 @@ def load(
         raise FileNotFoundError(f"run must be the folder of a run, {path} does not exist")
     with wrap_read_errors(path):
         config, arrays, description = _read(path, which)
-        told = description.get("embedding")
-        if told is None:
+        described = description.get("embedding")
+        if described is None:
             raise ValueError(
                 f"{path} does not say what its images and network were (embedding in {CONFIG}): train again"
             )
-        in_words = model is None and "factory" not in told
-        module: Any = build_model(told) if in_words else model
-        preprocess = preprocess or build_preprocess(told)
-        _one_row(told["input"])
-        variables, metrics = _nested(arrays), path / METRICS
+        in_words = model is None and "factory" not in described
+        module: Any = build_model(described) if in_words else model
+        preprocess = preprocess or build_preprocess(described)
+        input_template(described["input"])
+        variables = unflatten_dict(jax.tree.map(jnp.asarray, arrays), sep="/")
+        metrics = path / METRICS
         trained = Trained(
             model=module,
             params=variables.get("params", {}),
             batch_stats=variables.get("batch_stats", {}),
             config=config,
-            class_names=tuple(told.get("class_names", ())),
+            class_names=tuple(described.get("class_names", ())),
             step=operator.index(description["step"]),
             metrics=read_json(metrics) if metrics.is_file() else description.get("metrics", {}),
             preprocess=preprocess,
-            normalize=build_normalize(told) if normalize is UNSET else normalize,
-            crop=build_crop(told),
-            input=told["input"],
+            normalize=build_normalize(described) if normalize is UNSET else normalize,
+            crop=build_crop(described),
+            input=described["input"],
             objective_params=variables.get("objective", {}),
-            description={**told, "step": description["step"]},
+            description={**described, "step": description["step"]},
         )
     if in_words:
         return trained
-    module = build_model(told) if model is None else as_model(model)
-    variables = _fitted(module, arrays, told, path, preprocess)
+    module = build_model(described) if model is None else as_model(model)
+    variables = fit_variables(module, arrays, described, path, preprocess)
     return replace(
         trained, model=module, params=variables["params"], batch_stats=variables["batch_stats"]
     )
 
 
 def _read(path: Path, which: str) -> tuple[dict[str, Any], dict[str, np.ndarray], dict[str, Any]]:
-    """Configuration, arrays by name, and what is said of them."""
+    """Return the configuration, arrays by name, and their description."""
     if path.is_file():
         arrays, description = read_model(path)
-        beside = path.parent / CONFIG  # of a run of before this was told in the file
-        if path.name == MODEL and RUN not in description and beside.is_file():
-            return read_json(beside, dict), arrays, description
         embedding = {"embedding": description.get("embedding")}
-        return {**description.get(RUN, UNTOLD), **embedding}, arrays, description
+        return {**description.get(RUN, UNKNOWN), **embedding}, arrays, description
     file = path / CONFIG
     config = read_json(file, dict) if file.is_file() else None
     if config is None:
@@ -321,7 +324,7 @@ def _read(path: Path, which: str) -> tuple[dict[str, Any], dict[str, np.ndarray]
     if checkpoint is None:
         raise ValueError(f"{path} has no parameters yet: its first checkpoint was not reached")
     state, best = checkpoint["state"], checkpoint["best"]
-    params = _evaluation_params(state["params"], state["opt_state"])
+    params = checkpoint.get("evaluation_params", state["params"])
     stats, step = state["batch_stats"], checkpoint["step"]
     if which == "best" and best:
         (params, stats), step = best, int(checkpoint["progress"]["best"][1])
@@ -333,74 +336,16 @@ def _read(path: Path, which: str) -> tuple[dict[str, Any], dict[str, np.ndarray]
     return config, arrays, {"embedding": config.get("embedding"), "step": step}
 
 
-def _nested(arrays: Mapping[str, np.ndarray]) -> dict[str, Any]:
-    """Arrays by paths, as nested dictionaries."""
-    from flax.traverse_util import unflatten_dict
-
-    return unflatten_dict({name: jnp.asarray(value) for name, value in arrays.items()}, sep="/")
-
-
-def _fitted(
-    model: Model,
-    arrays: Mapping[str, np.ndarray],
-    told: dict[str, Any],
-    path: Path,
-    preprocess: Preprocess,
-) -> dict[str, Any]:
-    """Arrays in the structure of a model's variables, which must be theirs."""
-    template = _template(model, told, preprocess)
-    wanted = named_leaves(template)
-    there = {n: a for n, a in arrays.items() if not n.startswith("objective/")}
-    for name in sorted(wanted.keys() | there.keys()):
-        shapes = [list(x[name].shape) if name in x else "absent" for x in (there, wanted)]
-        if shapes[0] != shapes[1]:
-            raise ValueError(
-                f"model is not the run's: {name} is {shapes[0]} in {path} and {shapes[1]} in the model"
-            )
-    leaves = [jnp.asarray(arrays[name]) for name in wanted]
-    return jax.tree.unflatten(jax.tree.structure(template), leaves)
-
-
-def _template(model: Model, told: dict[str, Any], preprocess: Preprocess) -> dict[str, Any]:
-    """The shapes of a model's variables."""
-
-    def init(inputs: Tree) -> Tree:
-        return model.init(jax.random.key(0), preprocess(inputs), train=False)
-
-    variables = jax.eval_shape(init, _one_row(told["input"]))
-    return {"params": variables.get("params", {}), "batch_stats": variables.get("batch_stats", {})}
-
-
-def _one_row(told: Any) -> Any:
-    """The shape and type of one row of inputs, as they are told."""
-    if "parts" in told:
-        parts = told["parts"]
-        if isinstance(parts, dict):
-            return {name: _one_row(value) for name, value in parts.items()}
-        return tuple(_one_row(value) for value in parts)
-    dtype = jax.dtypes.canonicalize_dtype(told["dtype"])  # int64 tokens are int32 in JAX
-    return jax.ShapeDtypeStruct((1, *map(operator.index, told["shape"])), dtype)
-
-
-def _paths(given: Sequence[str | Path]) -> list[Any]:
-    """The image files that paths stand for, as every command reads them."""
+def _paths(sources: Sequence[str | Path]) -> list[Any]:
+    """Return the image files that paths stand for, as every command reads them."""
     files: list[Any] = []
-    for address in given:
-        check_local("source", address)
-    for path in (expand_user(path) for path in given):
-        found = read_path(path)
-        for note in found.notes:
-            _log.warning("%s: %s", path, note)
-        files += found.files
+    for source in sources:
+        check_local("source", source)
+        content = read_path(expand_user(source))
+        for note in content.notes:
+            _log.warning("%s: %s", source, note)
+        files += content.files
     return files
-
-
-def _cut(images: np.ndarray, crop: Crops) -> np.ndarray:
-    """Photographs in memory, cut as those of files."""
-    require_package("PIL", "cutting images")
-    from PIL import Image
-
-    return np.stack([crop(Image.fromarray(image)) for image in images])
 
 
 class _Tolerant(ImageFiles):
@@ -454,38 +399,3 @@ class _Watched:
         if self.bar.n >= self.bar.total:
             self.bar.close()
         return batch
-
-
-def _evaluation_params(params: Any, opt_state: Any) -> Any:
-    """Evaluation parameters of a checkpoint that was read without knowing its kind, as nested dictionaries."""
-    for part in _dictionaries(opt_state):
-        if part.keys() == {"inner", "average", "steps"}:
-            params = _merged(params, part["average"], lambda _, mean: mean)
-        elif part.keys() >= {"b1", "z", "weight_sum"}:
-            params = _merged(params, part["z"], functools.partial(_averaged, part["b1"]))
-    return params
-
-
-def _averaged(b1: Any, y: Any, z: Any) -> Any:
-    """Schedule-free's x, of which y, where gradients are taken, is a mixture with z."""
-    return (y - (1.0 - b1) * z) / b1
-
-
-def _dictionaries(tree: Any) -> Iterator[Mapping[str, Any]]:
-    if isinstance(tree, Mapping):
-        yield tree
-    if isinstance(tree, Mapping | list | tuple):
-        for part in tree.values() if isinstance(tree, Mapping) else tree:
-            yield from _dictionaries(part)
-
-
-def _merged(params: Any, held: Any, choose: Callable[[Any, Any], Any]) -> Any:
-    """Parameters with others in the place of those that are held."""
-    if isinstance(params, Mapping) and isinstance(held, Mapping):
-        there = {n: _merged(p, held[n], choose) for n, p in params.items() if n in held}
-        return {**params, **there}
-    if isinstance(params, list | tuple) and isinstance(held, list | tuple):
-        return [_merged(p, h, choose) for p, h in zip(params, held, strict=True)]
-    if held is None or isinstance(held, Mapping | list | tuple):
-        return params  # a partition hid it
-    return np.asarray(choose(params, held)).astype(params.dtype)

@@ -1,25 +1,31 @@
-"""What a run's embeddings are made of, in words that another process can read: network, crop, preprocessing, labels."""
+"""Description of a run's embeddings that another process can read: network, crop, preprocessing, labels."""
 
 import dataclasses
 import importlib.metadata
+import operator
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, cast
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
 from jdml.data import Crops, ImageFiles
 from jdml.data.protocols import TrainSet
 from jdml.data.value_range import value_range
+from jdml.distributed import Tree
 from jdml.losses.comparison import Normalize
 from jdml.models.adapters import Model, unwrapped
-from jdml.models.base_adapter import Wrapped
+from jdml.models.base_adapter import ModelAdapter
 from jdml.models.creation import Normalizer, create
-from jdml.models.lora import WithLora
+from jdml.models.finetuning import WithLora
 from jdml.models.preprocess import Preprocess, standard, to_float
 from jdml.recipes.loss import NORMALIZATIONS
 from jdml.recipes.model_factory import from_factory
 from jdml.registry import NETWORKS
+from jdml.runs.identity import qualified_name
+from jdml.runs.run_files import named_leaves
 
 Description = dict[str, Any]
 PACKAGES = ("jdml", "jax", "flax", "optax", "numpy")
@@ -28,22 +34,12 @@ PACKAGES = ("jdml", "jax", "flax", "optax", "numpy")
 def describe(
     model: Model, preprocess: Preprocess, normalize: Normalize | None, train: TrainSet
 ) -> Description:
-    """Say what stands between an image and its embedding.
-
-    Args:
-        model: the model.
-        preprocess: what stands between stored images and the model.
-        normalize: what retrieval does to embeddings.
-        train: the data set that is trained on.
-
-    Returns:
-        JSON-able: ``network`` (and ``settings``), ``input``, ``crop``, ``preprocess``, ``normalize``, ``class_names``.
-    """
+    """Say what stands between an image and its embedding."""
     images = train.images
     return {
         **_of_model(model),
         **({"lora": model.scale} if isinstance(model, WithLora) else {}),
-        "input": of_input(images),
+        "input": input_spec(images),
         "crop": _of_crop(images.transform) if isinstance(images, ImageFiles) else None,
         "preprocess": _of_preprocess(preprocess),
         "normalize": _of_normalize(normalize),
@@ -78,11 +74,7 @@ def trained_view(train: TrainSet) -> str | None:
 
 
 def build_model(description: Description) -> Model:
-    """Make the network that a description names.
-
-    Raises:
-        ValueError: if it is not one of :mod:`jdml.models`, and no factory made it.
-    """
+    """Make the network that a description names."""
     if "factory" in description:
         return from_factory(description["factory"], description["settings"])
     if description.get("network") not in NETWORKS:
@@ -96,11 +88,7 @@ def build_model(description: Description) -> Model:
 
 
 def build_preprocess(description: Description) -> Preprocess:
-    """Make the function from stored images to the model's input.
-
-    Raises:
-        ValueError: if it is a function of the user's.
-    """
+    """Make the function from stored images to the model's input."""
     kind = description["preprocess"]
     if kind == "to_float":
         return standard
@@ -110,11 +98,7 @@ def build_preprocess(description: Description) -> Preprocess:
 
 
 def build_normalize(description: Description) -> Normalize | None:
-    """Make what retrieval does to embeddings; None where it does nothing.
-
-    Raises:
-        ValueError: if it is a function of the user's.
-    """
+    """Make what retrieval does to embeddings; None where it does nothing."""
     kind = description["normalize"]
     if kind is None:
         return None
@@ -124,11 +108,7 @@ def build_normalize(description: Description) -> Normalize | None:
 
 
 def build_crop(description: Description) -> Crops | None:
-    """Make the crop of image files; None where the run had images in memory.
-
-    Raises:
-        ValueError: if it is an object of the user's.
-    """
+    """Make the crop of image files; None where the run had images in memory."""
     crop = description["crop"]
     if crop is None:
         return None
@@ -138,44 +118,50 @@ def build_crop(description: Description) -> Crops | None:
     return Crops(**{**crop, **pairs})
 
 
-def at_defaults(there: Any, now: Description) -> Any:
-    """A configuration with the settings that its network did not have when it was written, at their defaults.
-
-    Args:
-        there: a run's ``config.json``.
-        now: the configuration that it is compared with.
-
-    Returns:
-        The configuration. Where its network is then the one of now, so is its fingerprint, which counts all settings.
-    """
-    old, new = _part(there, "embedding"), _part(now, "embedding")
-    if "network" in new and old.get("class") == _name(NETWORKS[new["network"]].kind):
-        # It was written when only networks with a name's own attributes were told; the fingerprint knows them all.
-        named = {k: new[k] for k in ("network", "dim", "settings")}
-        return {**there, "embedding": {**named, **{k: old[k] for k in old if k != "class"}}}
-    settings = _part(old, "settings")
-    lacking = _part(new, "settings").keys() - settings.keys()
-    if not lacking or old.get("network") not in NETWORKS or old["network"] != new["network"]:
-        return there
-    kind: Any = NETWORKS[old["network"]].kind
-    fields = dataclasses.fields(kind)
-    defaults = {f.name: _plain(f.default, f.name) for f in fields if f.name in lacking}
-    told = {**old, "settings": {**defaults, **settings}}
-    made = {**there, "embedding": told}
-    if told == new and "lora" not in told:
-        model = {"model": now["fingerprint"]["model"]}
-        made["fingerprint"] = _part(there, "fingerprint") | model
-    return made
+def fit_variables(
+    model: Model,
+    arrays: Mapping[str, np.ndarray],
+    described: dict[str, Any],
+    path: Path,
+    preprocess: Preprocess,
+) -> dict[str, Any]:
+    """Return arrays in the structure of a model's variables, which must be theirs."""
+    template = _template(model, described, preprocess)
+    wanted = named_leaves(template)
+    there = {n: a for n, a in arrays.items() if not n.startswith("objective/")}
+    for name in sorted(wanted.keys() | there.keys()):
+        shapes = [list(x[name].shape) if name in x else "absent" for x in (there, wanted)]
+        if shapes[0] != shapes[1]:
+            raise ValueError(
+                f"model is not the run's: {name} is {shapes[0]} in {path} and {shapes[1]} in the model"
+            )
+    leaves = [jnp.asarray(arrays[name]) for name in wanted]
+    return jax.tree.unflatten(jax.tree.structure(template), leaves)
 
 
-def _part(config: Any, name: str) -> Description:
-    """What a configuration says under a name; nothing where that is no mapping."""
-    part = config.get(name) if isinstance(config, dict) else None
-    return part if isinstance(part, dict) else {}
+def _template(model: Model, described: Description, preprocess: Preprocess) -> Description:
+    """Return the shapes of a model's variables."""
+
+    def init(inputs: Tree) -> Tree:
+        return model.init(jax.random.key(0), preprocess(inputs), train=False)
+
+    variables = jax.eval_shape(init, input_template(described["input"]))
+    return {"params": variables.get("params", {}), "batch_stats": variables.get("batch_stats", {})}
+
+
+def input_template(described: Any) -> Any:
+    """Return the shape and type of one row of inputs."""
+    if "parts" in described:
+        parts = described["parts"]
+        if isinstance(parts, dict):
+            return {name: input_template(value) for name, value in parts.items()}
+        return tuple(input_template(value) for value in parts)
+    dtype = jax.dtypes.canonicalize_dtype(described["dtype"])  # int64 tokens are int32 in JAX
+    return jax.ShapeDtypeStruct((1, *map(operator.index, described["shape"])), dtype)
 
 
 def _of_model(described: Model) -> Description:
-    if isinstance(described, Wrapped) and described.factory:
+    if isinstance(described, ModelAdapter) and described.factory:
         return dict(described.factory)
     model = unwrapped(described)
     own = {name: record for name, record in NETWORKS.items() if type(model) is record.kind}
@@ -188,11 +174,11 @@ def _of_model(described: Model) -> Description:
         settings = {f: _plain(getattr(model, f), f) for f in left}
         if not any(value is _unknown for value in settings.values()):
             return {"network": name, "dim": model.dim, "settings": settings}
-    return {"class": _name(type(model))}
+    return {"class": qualified_name(type(model))}
 
 
 def _distance(model: Any, settings: Mapping[str, Any]) -> tuple[int, int]:
-    """How many of a name's attributes a network has not; where that are some, the more of the others the nearer."""
+    """Return a sort key: the number of attributes that differ, then minus those that agree."""
     same = sum(getattr(model, k) == v for k, v in settings.items())
     other = len(settings) - same
     return other, -same if other else 0
@@ -202,7 +188,7 @@ _unknown = object()
 
 
 def _plain(value: Any, name: str) -> Any:
-    """A network's attribute as JSON has it."""
+    """Return a network's attribute as JSON has it."""
     if name == "dtype":
         return jnp.dtype(value).name
     if isinstance(value, tuple | list):
@@ -210,25 +196,25 @@ def _plain(value: Any, name: str) -> Any:
     return value if isinstance(value, str | int | float | None) else _unknown
 
 
-def of_input(images: Any) -> Any:
+def input_spec(images: Any) -> Any:
     """Say what a row of images is: its shape and type, of floating-point photographs their range; by parts."""
     if isinstance(images, dict):
-        return {"parts": {name: of_input(part) for name, part in images.items()}}
+        return {"parts": {name: input_spec(part) for name, part in images.items()}}
     if isinstance(images, tuple):
-        return {"parts": [of_input(part) for part in images]}
-    seen = value_range(images)
-    told = {} if seen is None else {"range": list(seen)}
+        return {"parts": [input_spec(part) for part in images]}
+    values = value_range(images)
+    measured = {} if values is None else {"range": list(values)}
     return {
         "shape": [int(n) for n in images.shape[1:]],
         "dtype": jnp.dtype(images.dtype).name,
-        **told,
+        **measured,
     }
 
 
 def _of_crop(transform: object) -> Description:
     if isinstance(transform, Crops):
         return dataclasses.asdict(transform)
-    return {"class": _name(transform)}
+    return {"class": qualified_name(transform)}
 
 
 def _of_preprocess(preprocess: Preprocess) -> Any:
@@ -236,15 +222,9 @@ def _of_preprocess(preprocess: Preprocess) -> Any:
         return "to_float"
     if isinstance(preprocess, Normalizer):
         return dataclasses.asdict(preprocess)
-    return {"function": _name(preprocess)}
+    return {"function": qualified_name(preprocess)}
 
 
 def _of_normalize(normalize: Normalize | None) -> str | None:
     known = {function: name for name, function in NORMALIZATIONS.items()}
-    return None if normalize is None else known.get(normalize, _name(normalize))
-
-
-def _name(value: object) -> str:
-    """Where a function or an object's class is defined."""
-    named = value if hasattr(value, "__qualname__") else type(value)
-    return f"{named.__module__}.{named.__qualname__}"
+    return None if normalize is None else known.get(normalize, qualified_name(normalize))

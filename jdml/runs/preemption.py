@@ -1,10 +1,9 @@
-"""What a training process has of its system: memory that it keeps, and word (SIGTERM, Ctrl-C) that it is to end."""
+"""The memory that a training process keeps, and the signals (SIGTERM, Ctrl-C) that end it."""
 
 import contextlib
 import ctypes
 import logging
 import signal
-import sys
 import threading
 from typing import Any
 
@@ -15,7 +14,7 @@ _log = logging.getLogger(__name__)
 TRIM_THRESHOLD, MMAP_MAX, ARENA_MAX = -1, -4, -8  # from glibc's malloc.h
 
 
-def keep_freed_memory() -> None:
+def disable_malloc_trim() -> None:
     """Let this process keep the memory that it frees, from now on (glibc; no effect elsewhere).
 
     As it starts, glibc gives every array above 32 MiB back to the system when it is freed. A training step on a CPU
@@ -26,7 +25,7 @@ def keep_freed_memory() -> None:
     large array. The same from outside: ``MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=2147483647 MALLOC_ARENA_MAX=1``.
 
     Example:
-        >>> keep_freed_memory()
+        >>> disable_malloc_trim()
     """
     with contextlib.suppress(OSError, AttributeError, TypeError):
         c = ctypes.CDLL(None)
@@ -35,30 +34,8 @@ def keep_freed_memory() -> None:
         c.mallopt(ARENA_MAX, 1)
 
 
-def most_memory() -> float | None:
-    """The most memory held so far, in MiB: of the first device where it tells, else of this process.
-
-    Returns:
-        MiB; None where nobody tells.
-
-    Example:
-        >>> held = most_memory()
-    """
-    import jax
-
-    device = jax.local_devices()[0].memory_stats() or {}
-    if "peak_bytes_in_use" in device:
-        return round(device["peak_bytes_in_use"] / 2**20, 1)
-    try:
-        import resource
-    except ModuleNotFoundError:  # not on Windows
-        return None
-    unit = 1 if sys.platform == "darwin" else 1024  # bytes there, KiB elsewhere
-    return round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 2**20, 1)
-
-
 class Preempted(SystemExit):
-    """A run was asked to end (SIGTERM) and has saved where it was: the same call goes on from there.
+    """A run was asked to end (SIGTERM) and has saved where it was: the same call resumes from there.
 
     Args:
         step: of the checkpoint.
@@ -70,33 +47,26 @@ class Preempted(SystemExit):
 
     def __str__(self) -> str:
         return (
-            f"asked to end (SIGTERM); saved at step {self.step}, the same call goes on from there"
+            f"asked to end (SIGTERM); saved at step {self.step}, the same call resumes from there"
         )
 
 
 class Interrupted(KeyboardInterrupt):
-    """A run was interrupted (Ctrl-C) and has saved where it was: the same call goes on from there.
-
-    Args:
-        step: of the checkpoint.
-    """
+    """A run was interrupted (Ctrl-C) and has saved where it was: the same call resumes from there."""
 
     def __init__(self, step: int) -> None:
         super().__init__(step)
         self.step = step
 
     def __str__(self) -> str:
-        return f"interrupted (Ctrl-C); saved at step {self.step}, the same call goes on from there"
+        return f"interrupted (Ctrl-C); saved at step {self.step}, the same call resumes from there"
 
 
 class Termination:
-    """Within it, SIGTERM and the first Ctrl-C are noted and end nothing; a second Ctrl-C ends at once.
+    """Note SIGTERM and the first Ctrl-C without ending; a second Ctrl-C ends at once.
 
     Several processes agree, by JAX's preemption service, on a step at which all of them save: one that is asked to end
     takes the others along.
-
-    Args:
-        watched: whether to note anything.
     """
 
     def __init__(self, watched: bool) -> None:
@@ -126,11 +96,11 @@ class Termination:
         self._asked = number
 
     def end(self, step: int) -> BaseException:
-        """What ends the run, saved at this step."""
+        """Return what ends the run, saved at this step."""
         return Interrupted(step) if self._asked == signal.SIGINT else Preempted(step)
 
     def asked(self, step: int) -> bool:
-        """Whether to save after this step and end; every process asks after every step."""
+        """Tell whether to save after this step and end; every process asks after every step."""
         if not self._watched or jax.process_count() == 1:
             return self._asked is not None
         from jax.experimental import multihost_utils

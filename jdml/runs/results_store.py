@@ -1,29 +1,19 @@
 """Records of a study's runs: one file of JSON lines, a run a line, sorted by name."""
 
-import contextlib
 import json
-import os
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from jdml._optional_imports import require_package
 from jdml._paths import check_local, json_of
+from jdml.models.tensors import write_text
 
 
 def read_results(path: str | Path) -> dict[str, dict[str, Any]]:
-    """Read the results that a study has kept: also those of its other parts, which were run before.
-
-    Args:
-        path: the file that :func:`jdml.studies.runner.run_study` writes.
-
-    Returns:
-        By name, in alphabetical order, what :func:`~jdml.studies.runner.run_study` returns; empty where there is no
-        file. Every result has its job's settings: parts of other settings stand beside each other.
-
-    Raises:
-        ValueError: a line that is no run's record, or another one of a run that was there before, naming it.
+    """Read all results in a study's file, by name.
 
     Example:
         >>> import tempfile
@@ -47,15 +37,7 @@ def read_results(path: str | Path) -> dict[str, dict[str, Any]]:
 
 
 def write_results(path: str | Path, results: Mapping[str, Mapping[str, Any]]) -> None:
-    """Write the results of runs, atomically: a reader, or a killed process, leaves the old file or the new one.
-
-    Args:
-        path: the file.
-        results: by name, all JSON-able. A line holds a run's result with its ``name``; lines are sorted by it, and
-            keys within each.
-    """
-    from jdml.models.tensors import write_text
-
+    """Write the results of runs, atomically: a reader, or a killed process, leaves the old file or the new one."""
     lines = [
         json.dumps({**result, "name": name}, sort_keys=True, ensure_ascii=False, default=_plain)
         for name, result in sorted(results.items())
@@ -64,12 +46,12 @@ def write_results(path: str | Path, results: Mapping[str, Mapping[str, Any]]) ->
 
 
 def as_read(value: Any) -> Any:
-    """What is read from a file that this is written to: lists in the place of tuples, Python's numbers."""
+    """Return a value as it is read from a file: lists for tuples, Python's numbers."""
     return json.loads(json.dumps(value, default=_plain))
 
 
 def _plain(value: Any) -> Any:
-    """A number of an array's library as Python's."""
+    """Return a number of an array library as Python's."""
     if np.ndim(value) == 0 and hasattr(value, "item"):
         return value.item()
     raise TypeError(
@@ -77,28 +59,17 @@ def _plain(value: Any) -> Any:
     )
 
 
-def keep_result(path: str | Path, name: str, result: Mapping[str, Any]) -> None:
+def save_result(path: str | Path, name: str, result: Mapping[str, Any]) -> None:
     """Add a run's result to those of a file, or put it in the place of one of that name.
 
-    Several processes may add to one file at a time, and none loses what another has added; where neither the system nor
-    its files have locks (Windows, some network disks), one may at a time.
-
-    Args:
-        path: the file.
-        name: the run's name.
-        result: what to keep, JSON-able.
+    Several processes may add to one file at a time, and none loses what another has added.
     """
     with _locked(Path(path)):
         write_results(path, {**read_results(path), name: result})
 
 
-def forget_results(path: str | Path, names: Collection[str]) -> None:
-    """Take the results of some runs out of a file, so that they are made again.
-
-    Args:
-        path: the file; where there is none, nothing is to be done.
-        names: the runs' names; those that it does not have are passed over.
-    """
+def delete_results(path: str | Path, names: Collection[str]) -> None:
+    """Take the results of some runs out of a file, so that they are made again."""
     path = Path(path)
     if not path.exists():
         return
@@ -117,18 +88,8 @@ def _read(line: bytes, where: str) -> tuple[str, dict[str, Any]]:
         raise ValueError(f"{where} is not a run's record, JSON with its name: {error}") from error
 
 
-@contextlib.contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    """Hold a file, which may be replaced meanwhile: who waited for it then holds another, and waits for the new one."""
-    try:
-        import fcntl
-    except ModuleNotFoundError:  # on Windows
-        yield
-        return
-    while True:
-        with path.open("a") as file:
-            with contextlib.suppress(OSError):  # a disk without locks
-                fcntl.flock(file, fcntl.LOCK_EX)
-            if os.path.samestat(os.fstat(file.fileno()), path.stat()):
-                yield
-                return
+def _locked(path: Path) -> Any:
+    require_package("filelock", "several processes that write one file")
+    from filelock import FileLock
+
+    return FileLock(path.with_name(f".{path.name}.lock"), is_singleton=True)

@@ -1,6 +1,10 @@
 """What lies in a run's folder: its configuration, its log, its model, its checkpoints; read and written."""
 
+import contextlib
 import json
+import math
+import sys
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,27 +15,27 @@ import numpy as np
 from jdml._optional_imports import require_package
 from jdml._paths import json_of
 from jdml.distributed import Tree
+from jdml.models.tensors import naming, read_metadata, write_tensors, write_text
 
 CONFIG = "config.json"
 CHECKPOINTS = "checkpoints"
 LOG = "log.jsonl"
 MODEL = "model.safetensors"
 METRICS = "metrics.json"
-SHORTER = "metrics_before.json"
-"""What a run had scored before it was made longer."""
+RESOURCES = "resources.json"
+PREVIOUS_METRICS = "metrics_before.json"
+"""The scores of a run before it was given more steps."""
 DESCRIPTION = "jdml"
 """The key of a model file's metadata under which its description stands, as JSON."""
 
 
 def is_of_benchmark(config: Mapping[str, Any]) -> bool:
-    """Whether ``jdml benchmark`` began a run, by its configuration."""
+    """Tell by its configuration whether ``jdml benchmark`` began a run."""
     return str(config.get("started", {}).get("command")).startswith("jdml benchmark")
 
 
 def write_json(path: str | Path, content: Any) -> None:
     """Write JSON to a file atomically: a reader, or a killed process, leaves the old file or the new one."""
-    from jdml.models.tensors import write_text
-
     write_text(Path(path), json_text(content))
 
 
@@ -41,28 +45,18 @@ def json_text(content: Any) -> str:
 
 
 def read_json(path: Path, kind: type = object) -> Any:
-    """Read a JSON file.
-
-    Raises:
-        ValueError: naming the file, if it is none, or holds another kind of value.
-    """
+    """Read a JSON file."""
     return json_of(path.read_bytes(), path, kind)
 
 
 def write_model(path: Path, variables: Mapping[str, Tree], description: Mapping[str, Any]) -> None:
     """Write ``{"params", "batch_stats"}`` and their description as one ``.safetensors``, atomically."""
-    from jdml.models.tensors import write_tensors
-
     arrays = {name: np.asarray(value) for name, value in named_leaves(variables).items()}
     write_tensors(path, arrays, {DESCRIPTION: json.dumps(description, sort_keys=True)})
 
 
 def read_model(path: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    """Read the arrays of :func:`write_model` by name, and their description.
-
-    Raises:
-        ValueError: a file that cannot be read, or that has no description.
-    """
+    """Read the arrays of :func:`write_model` by name, and their description."""
     import ml_dtypes  # noqa: F401  (teaches NumPy bfloat16)
 
     require_package("safetensors", "reading a model's file")
@@ -85,21 +79,11 @@ def read_model(path: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
 
 def read_description(path: Path) -> dict[str, Any]:
     """Read what a model file says of itself; empty where it says nothing."""
-    from jdml.models.tensors import read_metadata
-
     return json_of(read_metadata(path).get(DESCRIPTION, "{}"), path, dict)
 
 
 def read_checkpoint(run: Path) -> dict[str, Any] | None:
-    """Read the newest checkpoint of a run's folder without knowing its kind: NamedTuples become dictionaries.
-
-    Returns:
-        ``step``, ``state``, and ``best`` (model parameters and statistics, ``()`` without a monitor); None where there
-        is no checkpoint.
-
-    Raises:
-        ValueError: a checkpoint that cannot be read.
-    """
+    """Read the newest checkpoint of a run's folder without knowing its kind: NamedTuples become dictionaries."""
     require_package("orbax.checkpoint", "reading a checkpoint")
     import orbax.checkpoint as ocp
 
@@ -111,8 +95,8 @@ def read_checkpoint(run: Path) -> dict[str, Any] | None:
         with ocp.PyTreeCheckpointer() as checkpointer:
             state = path.absolute() / "state"
             # As NumPy arrays, wherever they lay: the devices of the run need not be here.
-            there = ocp.PyTreeCheckpointHandler().metadata(state).tree
-            as_numpy = jax.tree.map(lambda _: ocp.RestoreArgs(restore_type=np.ndarray), there)
+            saved = ocp.PyTreeCheckpointHandler().metadata(state).tree
+            as_numpy = jax.tree.map(lambda _: ocp.RestoreArgs(restore_type=np.ndarray), saved)
             tree = checkpointer.restore(state, restore_args=as_numpy)
             progress = json.loads((path / "progress" / "metadata").read_text(encoding="utf-8"))
     except Exception as error:  # of Orbax and its storage, of many kinds
@@ -141,11 +125,94 @@ def _key(part: Any) -> Any:
 
 
 def steps_in(checkpoints: Path) -> list[int]:
-    """The steps of which there are checkpoints, whole or partly removed."""
+    """List the steps of which there are checkpoints, whole or partly removed."""
     return [int(path.name) for path in checkpoints.glob("*") if path.name.isdigit()]
 
 
 def first_line(error: Exception) -> str:
-    """The first line of what an error says, of a message of pages."""
+    """Return the first line of an error's message, which may have pages."""
     lines = str(error).strip().splitlines()
     return lines[0][:300] if lines else ""
+
+
+class Log:
+    """Appends records to ``log.jsonl``."""
+
+    def __init__(self, folder: Path | None, *, after_step: int = 0) -> None:
+        self._start = time.monotonic()
+        self._before = 0.0
+        self._file: Any = None
+        if folder is None:
+            return
+        path = folder / LOG
+        truncate_log(path, after_step)
+        self._before = _seconds(path)
+        self._file = path.open("a", encoding="utf-8")
+
+    def write(self, record: Mapping[str, float | int | str]) -> None:
+        """Write one record as one line: the record and the wall ``seconds`` of the run so far.
+
+        Values that are not finite become ``null``, as JSON has none. Seconds add up over the processes of a run.
+        """
+        if self._file is None:
+            return
+        finite = {
+            k: v if isinstance(v, str) or math.isfinite(v) else None for k, v in record.items()
+        }
+        seconds = round(self._before + time.monotonic() - self._start, 3)
+        with naming(Path(self._file.name)):
+            self._file.write(json.dumps({**finite, "seconds": seconds}) + "\n")
+            self._file.flush()
+
+    def close(self) -> None:
+        """Close the file, and write what the run has needed so far: ``resources.json``."""
+        if self._file is not None:
+            with contextlib.suppress(
+                OSError, ValueError
+            ):  # a full disk is reported by what needs it
+                self._file.close()
+                _write_resources(Path(self._file.name).parent / RESOURCES)
+
+
+def _write_resources(path: Path) -> None:
+    """Write the most memory that any process of the run has held."""
+    before = read_json(path, dict).get("memory_mib") if path.is_file() else None
+    known = [mib for mib in (before, peak_memory()) if isinstance(mib, int | float)]
+    write_json(path, {"memory_mib": max(known, default=None)})
+
+
+def truncate_log(path: Path, after_step: int) -> None:
+    """Remove, atomically, the lines whose ``step`` is after ``after_step`` or that do not parse; end the last one."""
+    if not path.exists():
+        return
+    text = path.read_text(encoding="utf-8", errors="replace")
+    lines = "".join(line + "\n" for line in text.splitlines() if _step(line) <= after_step)
+    if lines != text:
+        write_text(path, lines)
+
+
+def _seconds(path: Path) -> float:
+    """Return the seconds of the last line; 0 if there is none."""
+    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+    seconds = json.loads(lines[-1]).get("seconds") if lines else 0.0
+    return float(seconds) if isinstance(seconds, int | float) else 0.0
+
+
+def _step(line: str) -> float:
+    try:
+        return float(json.loads(line)["step"])
+    except (ValueError, KeyError, TypeError):
+        return math.inf
+
+
+def peak_memory() -> float | None:
+    """Return the most memory held so far, in MiB: of the first device if it is known, else of this process."""
+    device = jax.local_devices()[0].memory_stats() or {}
+    if "peak_bytes_in_use" in device:
+        return round(device["peak_bytes_in_use"] / 2**20, 1)
+    try:
+        import resource
+    except ModuleNotFoundError:  # not on Windows
+        return None
+    unit = 1 if sys.platform == "darwin" else 1024  # bytes there, KiB elsewhere
+    return round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 2**20, 1)

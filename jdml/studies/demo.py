@@ -20,7 +20,7 @@ from jdml._paths import check_local
 from jdml.data import load
 from jdml.metrics import evaluate_retrieval
 from jdml.recipes import BatchConfig, LossConfig, NetworkConfig, OptimizerConfig, Recipe
-from jdml.report.embedding_analysis import project, unit
+from jdml.report.embedding_stats import project, unit
 from jdml.report.figures import scatter_grid
 from jdml.report.page import html_report
 from jdml.report.runs import Run
@@ -184,9 +184,9 @@ def summary(result: DemoResult) -> list[str]:
     for part, digits in (("seen", "0–5, on unseen images"), ("unseen", "6–9, never seen")):
         name = f"{part} MAP@R"
         clear = min(with_eps[name]) > max(without[name])
-        told = "in every run" if clear else "not in every run: more --seeds or --steps may tell"
+        note = "in every run" if clear else "not in every run: more --seeds or --steps may tell"
         before, after = (mean_std(scores[name]) for scores in (without, with_eps))
-        lines.append(f"easy positives, digits {digits}: MAP@R {before} -> {after} ({told})")
+        lines.append(f"easy positives, digits {digits}: MAP@R {before} -> {after} ({note})")
     return lines
 
 
@@ -229,7 +229,7 @@ def _train(
         run = replace(
             run,
             embeddings=np.concatenate([seen, unseen]),
-            data=_together(parts.seen, parts.unseen),
+            data=_join(parts.seen, parts.unseen),
             proxies=None if proxies is None else np.asarray(proxies),
             train=parts.train,
             train_embeddings=unit(result.embedder(parts.train.images)),
@@ -237,8 +237,8 @@ def _train(
     return run, (project(seen)[0], project(unseen)[0])
 
 
-def _together(first: Any, second: Any) -> Any:
-    """Two data sets of the same views as one."""
+def _join(first: Any, second: Any) -> Any:
+    """Join two data sets of the same views."""
     images, labels = (
         np.concatenate([getattr(part, name) for part in (first, second)])
         for name in ("images", "labels")

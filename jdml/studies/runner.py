@@ -1,4 +1,4 @@
-"""A study: many independent runs, in parallel processes, each one's result kept as soon as it is there."""
+"""A study: many independent runs in parallel processes. Each result is saved as soon as it is there."""
 
 import copy
 import functools
@@ -20,11 +20,11 @@ from typing import Any
 
 from jdml._optional_imports import progress_bar
 from jdml._paths import check_local
-from jdml.distributed import EndedError
+from jdml.distributed import PeerExitedError
 from jdml.ops import checks
-from jdml.runs.config_diff import differences
-from jdml.runs.preemption import keep_freed_memory
-from jdml.runs.results_store import as_read, keep_result, read_results
+from jdml.runs.identity import differences
+from jdml.runs.preemption import disable_malloc_trim
+from jdml.runs.results_store import as_read, read_results, save_result
 
 Job = Mapping[str, Any]
 Metrics = Mapping[str, Any]
@@ -67,7 +67,7 @@ def run_study(
     Implementation notes:
         Start it again, after an interruption or with more minutes, and only what is missing runs. Jobs begin in their
         order, each when a worker is free. Several workers are processes of their own, which keep the memory that they
-        free (:func:`keep_freed_memory`). On Linux each is held to its share of the cores: a step of a small network
+        free (:func:`disable_malloc_trim`). On Linux each is held to its share of the cores: a step of a small network
         does not keep two cores busy, and a worker on each does 1.7 times as many runs as one on both. On a GPU each
         takes its share of the memory that JAX reserves, unless ``XLA_PYTHON_CLIENT_MEM_FRACTION`` says otherwise.
 
@@ -102,7 +102,7 @@ def run_study(
     initial, begun = len(jobs) - len(missing), _in_time(missing, minutes)
     with progress_bar(progress, total=len(jobs), initial=initial, unit="run") as bar:
         for name, result in _run_all(run, begun, min(workers, len(missing))):
-            keep_result(out, name, result)
+            save_result(out, name, result)
             results[name] = result
             bar.set_postfix_str(name, refresh=False)
             bar.update()
@@ -129,7 +129,7 @@ def kept_results(jobs: Mapping[str, Job], out: str | Path) -> dict[str, dict[str
 
 
 def over_seeds(results: Mapping[str, Mapping[str, Any]], name: str, metric: str) -> list[Any]:
-    """The values of a metric in all runs that differ only in their seed.
+    """Return the values of a metric in all runs that differ only in their seed.
 
     Args:
         results: of :func:`run_study`, with jobs named ``NAME-SEED``.
@@ -151,7 +151,7 @@ def over_seeds(results: Mapping[str, Mapping[str, Any]], name: str, metric: str)
 def by_seed(
     results: Mapping[str, Mapping[str, Any]], metric: str, /, **settings: Any
 ) -> dict[int, Any]:
-    """The values of a metric by seed, in the runs of some settings.
+    """Return the values of a metric by seed, in the runs of some settings.
 
     Args:
         results: of :func:`run_study` or :func:`~jdml.runs.results_store.read_results`, with jobs that have a ``seed``.
@@ -187,7 +187,7 @@ def by_seed(
 
 
 def _in_time(jobs: Mapping[str, Job], minutes: float | None) -> Iterator[tuple[str, Job]]:
-    """The jobs one by one; none after so many minutes from when the first is asked for."""
+    """Yield the jobs one by one; none after so many minutes from when the first is asked for."""
     end = math.inf if minutes is None else time.monotonic() + 60 * minutes
     for name, job in jobs.items():
         if time.monotonic() >= end:
@@ -225,7 +225,7 @@ def _run_all(
                     result = future.result()
                 except BrokenProcessPool as error:
                     at = ", ".join((name, *names.values()))
-                    raise EndedError(
+                    raise PeerExitedError(
                         f"a worker was ended, perhaps for want of memory, during one of the jobs {at}: begin again "
                         "with fewer workers; what is done is kept"
                     ) from error
@@ -238,7 +238,7 @@ def _run_all(
 
 
 def _named(name: str, error: Exception) -> Exception:
-    """An error of the same kind that tells in which job it was."""
+    """Return an error of the same kind that names its job."""
     try:
         named = type(error)(f"job {name!r}: {error}")
     except Exception:  # of a kind that is made otherwise
@@ -268,14 +268,14 @@ def _check_importable(run: Any) -> None:
 
 
 def _cores() -> set[int]:
-    """The cores that this process may use."""
+    """Return the cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):  # Linux
         return os.sched_getaffinity(0)
     return set(range(os.cpu_count() or 1))
 
 
 def _shares(cores: list[int], workers: int) -> list[list[int]]:
-    """A share of the cores for each worker; with more workers than cores some share one."""
+    """Divide the cores among the workers; with more workers than cores some share one."""
     return [cores[worker % len(cores) :: workers] for worker in range(workers)]
 
 
@@ -284,7 +284,7 @@ def _begin(shares: Any, workers: int) -> None:
     os.environ.setdefault("XLA_PYTHON_CLIENT_MEM_FRACTION", f"{GPU_MEMORY / workers:.3f}")
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, shares.get())
-    keep_freed_memory()
+    disable_malloc_trim()
     threading.Thread(
         target=_end_with, args=(multiprocessing.parent_process(),), daemon=True
     ).start()
@@ -297,7 +297,7 @@ def _end_with(study: Any) -> None:
 
 
 def _timed(run: Callable[[Job], Metrics], job: Job) -> dict[str, Any]:
-    """A job's result, as a reader of the file will have it; whatever the run does with what it is given."""
+    """Return a job's result as a reader of the file will have it."""
     start = time.perf_counter()
     metrics = run(copy.deepcopy(dict(job)))
     if not isinstance(metrics, Mapping):

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jdml.ops import total
 from jdml.testing.case import (
     Compilations,
     LossCase,
@@ -198,8 +199,6 @@ def check_dtypes(case: LossCase) -> None:
 
 def check_reductions(case: LossCase) -> None:
     """Check that the unreduced terms sum to the loss under ``jdml.total``."""
-    from jdml.ops import total
-
     assert "reduce_fn" in case.keywords, "the loss takes no `reduce_fn`"
     params, labels = case.cast(case.params, jnp.float32), jnp.asarray(case.labels)
 

@@ -8,11 +8,10 @@ and atomically, so a killed run that is started again ends with the numbers of a
 
 from jdml.distributed import initialize
 from jdml.models.embedding import embed
-from jdml.models.frozen_model import Frozen
-from jdml.models.lora import WithLora
+from jdml.models.finetuning import Frozen, WithLora
 from jdml.models.preprocess import standard, to_float
 from jdml.runs.inference import Trained, load
-from jdml.runs.preemption import Preempted, keep_freed_memory
+from jdml.runs.preemption import Preempted, disable_malloc_trim
 from jdml.training.alternation import AlternatingProblems, Alternation
 from jdml.training.callbacks import (
     EMA,
@@ -67,7 +66,7 @@ __all__ = [
     "fit",
     "improve",
     "initialize",
-    "keep_freed_memory",
+    "disable_malloc_trim",
     "load",
     "make_indexed_step",
     "make_train_step",

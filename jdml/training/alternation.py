@@ -15,9 +15,9 @@ from jdml import optim
 from jdml.ccp import AlternatingProjections, AlternationState, covering_radius, select_proxies
 from jdml.data import BadImageError, ImageFiles
 from jdml.data.protocols import TrainSet
-from jdml.distributed import Tree, whole
+from jdml.distributed import Tree, gather_to_host
 from jdml.losses.comparison import Normalize
-from jdml.metrics.covering import mean_distance
+from jdml.metrics.chance_constraints import mean_distance
 from jdml.models.adapters import Model
 from jdml.models.embedding import embed
 from jdml.models.preprocess import Preprocess, standard
@@ -212,7 +212,7 @@ class AlternatingProblems(StatefulCallback):
         return Alternation(machine, params, batch_stats, before, chosen)
 
     def _first_proxies(self, state: TrainState) -> Array:
-        proxies = whole(state.params["proxies"])
+        proxies = gather_to_host(state.params["proxies"])
         per_class = proxies.shape[1]
         centres, old = proxies, jnp.zeros(proxies.shape[:2], bool)
         if self.first == "origin":
@@ -230,7 +230,7 @@ class AlternatingProblems(StatefulCallback):
         opt_state = optim.set_anchor(state.opt_state, best.params)
         if self.restore:
             state = state._replace(params=best.params, batch_stats=best.batch_stats)
-        centres = self._normalized(whole(best.params["proxies"]))
+        centres = self._normalized(gather_to_host(best.params["proxies"]))
         points, there = self._pool(state, (int(best.machine.problem),))
         radius, ratio = _covering(points, centres, there)
         chosen = select_proxies(points, centres, centres.shape[1], where=there)

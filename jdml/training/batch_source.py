@@ -9,11 +9,11 @@ import numpy as np
 
 from jdml.data import ImageBatches
 from jdml.data.protocols import Sampler, TrainSet
-from jdml.distributed import Tree, either
+from jdml.distributed import Tree, any_process
 from jdml.models.adapters import embed_in_training
-from jdml.models.freezing import check_freeze
+from jdml.models.finetuning import check_freeze
 from jdml.objectives.base import Metrics
-from jdml.runs.model_metadata import of_input
+from jdml.runs.model_metadata import input_spec
 from jdml.training.run_config import Embedder
 from jdml.training.step import Step, TrainState, compiled
 from jdml.training.step_config import StepConfig
@@ -116,13 +116,13 @@ class RowFeed(Feed):
 
     def __init__(self, spec: StepConfig, train: TrainSet, sampler: Sampler) -> None:
         super().__init__(spec, sampler)
-        self.train, self.input = train, of_input(train.images)
+        self.train, self.input = train, input_spec(train.images)
         self._labels = np.asarray(train.labels)
         sizes = [getattr(x, "nbytes", DEVICE_BYTES + 1) for x in jax.tree.leaves(train.images)]
         self.on_device = sum(sizes) <= DEVICE_BYTES
         if self.on_device:
-            self.images = self.placement.everywhere(train.images)
-            self.labels = self.placement.everywhere(train.labels)
+            self.images = self.placement.replicate(train.images)
+            self.labels = self.placement.replicate(train.labels)
         self._step = compiled(spec, donate=True, indexed=self.on_device)
         self._masks = False
 
@@ -137,16 +137,16 @@ class RowFeed(Feed):
         self.look(self._labels[rows[rows >= 0]])
         size = self.size(len(rows), state)
         rows = np.pad(rows, (0, size - len(rows)), constant_values=-1)
-        whole, rows = bool((rows >= 0).all()), rows[self.placement.own(size)]
+        whole, rows = bool((rows >= 0).all()), rows[self.placement.local_rows(size)]
         filled, where = np.maximum(rows, 0), rows >= 0  # row −1 is a place that no sample fills
         # Once a batch has such places, all are masked: two programs at most.
         self._masks = self._masks or not whole
         masked = where if self._masks else None
         if self.on_device:
-            there = self.placement.spread((filled, masked), size)
+            there = self.placement.shard_batch((filled, masked), size)
             return self.run(self._step, state, self.images, self.labels, *there)
         batch = jax.tree.map(lambda rows: rows[filled], self.train.images)
-        there = self.placement.spread((batch, self.train.labels[filled], masked, rows), size)
+        there = self.placement.shard_batch((batch, self.train.labels[filled], masked, rows), size)
         return self.run(self._step, state, *there)
 
 
@@ -161,7 +161,7 @@ class ImageFeed(Feed):
         if batches.dataset is not train:
             raise ValueError("sampler must be ImageBatches of train, got those of another data set")
         super().__init__(spec, batches)
-        self.batches, self.input = batches, of_input(train.images)
+        self.batches, self.input = batches, input_spec(train.images)
         self._size: int | None = None
         self._step = compiled(spec, donate=True, indexed=False)
         self._last: Metrics = {}
@@ -179,7 +179,7 @@ class ImageFeed(Feed):
         if self._size is None:
             self._size = self.size(self.batches.batch_size, state)
             if self.placement.mesh is not None:
-                self.batches.take(self.placement.own(self._size))
+                self.batches.take(self.placement.local_rows(self._size))
         if self._began is None:
             self._began = time.perf_counter()
         jax.block_until_ready(self._last)
@@ -187,7 +187,7 @@ class ImageFeed(Feed):
         batch = next(self.batches)
         self._waited += time.perf_counter() - asked
         self.look(batch.labels[batch.where])
-        there = self.placement.spread(batch, self._size)
+        there = self.placement.shard_batch(batch, self._size)
         state, metrics = self.run(self._step, state, *there)
         self._last = metrics
         return state, metrics
@@ -195,7 +195,7 @@ class ImageFeed(Feed):
     def seen(self) -> Mapping[str, int]:
         """What the history tells of the data: how many different images were skipped so far."""
         bad = np.isin(np.arange(len(self.batches.dataset)), self.batches.bad_rows)
-        self.batches.bad_rows = np.flatnonzero(either(bad)).tolist()
+        self.batches.bad_rows = np.flatnonzero(any_process(bad)).tolist()
         return {"bad_images": self.batches.bad_images}
 
     def waiting(self) -> Mapping[str, float]:

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 
 from jdml._optional_imports import require_package
 from jdml._paths import check_local
-from jdml.distributed import Tree, writes
+from jdml.distributed import Tree, is_main_process
 from jdml.ops import checks
 from jdml.training.step import TrainState
 from jdml.training.step_config import SKIPPED_IN_A_ROW
@@ -217,7 +217,7 @@ class TensorBoard:
 
     def __call__(self, step: int, state: TrainState, metrics: Mapping[str, float]) -> None:
         """Write a record; what a killed process had written from this step on is replaced."""
-        if not writes():
+        if not is_main_process():
             return
         from tensorboardX import SummaryWriter
 

@@ -14,12 +14,12 @@ import numpy as np
 from jdml._paths import check_disk_space
 from jdml.data import ImageBatches, ImageFiles
 from jdml.data.protocols import Sampler, TrainSet
-from jdml.distributed import Tree, either, writes
-from jdml.models.embedding import embed, rows_at_once
-from jdml.models.feature_split import ELSE, Before, Cut, OnFeatures
+from jdml.distributed import Tree, any_process, is_main_process
+from jdml.models.embedding import embed
+from jdml.models.feature_split import Backbone, FeatureSplit, HeadOnly
 from jdml.models.tensors import replacing
-from jdml.runs.fingerprint import fingerprint
-from jdml.runs.model_metadata import of_input
+from jdml.runs.identity import fingerprint
+from jdml.runs.model_metadata import input_spec
 from jdml.training.batch_source import DEVICE_BYTES, Feed, ImageFeed, Outcome, RowFeed
 from jdml.training.run_config import Embedder
 from jdml.training.step import TrainState
@@ -31,8 +31,6 @@ AT_ONCE = 512
 """Images that are decoded, and whose features are computed, before these are stored."""
 SETS = 4
 """Of so many sets of images the features are kept for evaluations."""
-CLOSE = 1e-2
-"""An image's features differ so much at most between two batches, by their size."""
 _log = logging.getLogger(__name__)
 
 
@@ -59,7 +57,7 @@ class FeatureFeed(Feed):
             )
         if not hasattr(train.images, "shape"):
             raise TypeError("cached_views: train must hold images [N, H, W, C]")
-        self.train, self.keep, self.input = train, keep, of_input(train.images)
+        self.train, self.keep, self.input = train, keep, input_spec(train.images)
         self._rows: RowFeed | None = None
         self._sets: list[tuple[Any, np.ndarray]] = []
 
@@ -74,8 +72,9 @@ class FeatureFeed(Feed):
         super().check(state)
         variables = {"params": state.params["model"], "batch_stats": state.batch_stats}
         rows = jax.eval_shape(self.spec.preprocess, self.sample)
-        self.cut = Cut(self.spec.model, self.spec.freeze, variables, rows)
-        self.before = Before(self.cut)
+        model, freeze = self.spec.model, self.spec.freeze
+        self.split = FeatureSplit.of_learning(model, freeze, variables, rows)
+        self.backbone = Backbone(self.split)
 
     def step(self, state: TrainState) -> Outcome:
         """One step on the next batch; before the first, all features are computed or read."""
@@ -109,7 +108,7 @@ class FeatureFeed(Feed):
         """The steps on features, which are read where they were kept."""
         features = self._computed(self.train.images, self.keep.views, state)
         spec = dataclasses.replace(
-            self.spec, model=OnFeatures(self.cut), preprocess=_same, micro_batch=None
+            self.spec, model=HeadOnly(self.split), preprocess=_same, micro_batch=None
         )
         rows = RowFeed(spec, _Features(features, self.train.labels), self.sampler)
         rows.tell = self.tell
@@ -129,7 +128,7 @@ class FeatureFeed(Feed):
         """What computes the features of one image, whatever its head, lowered: dtype, pooling and all are in it."""
 
         def features(variables: Tree, image: Tree) -> Tree:
-            return self.before.apply(variables, self.spec.preprocess(image))
+            return self.backbone.apply(variables, self.spec.preprocess(image))
 
         variables = {"params": state.params["model"], "batch_stats": state.batch_stats}
         shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), variables)
@@ -139,7 +138,7 @@ class FeatureFeed(Feed):
         """Features ``[N, views, …]``: in memory where they are small, else mapped from a file."""
         program = self._program(state)
         file = self._file(images, views, state, program)
-        missing = either(np.array(file is None or not file.is_file()))
+        missing = any_process(np.array(file is None or not file.is_file()))
         if file is not None and not missing:
             return _read(file)
         shape = (len(images), views, *program.out_info.shape[1:])
@@ -155,7 +154,7 @@ class FeatureFeed(Feed):
         with tempfile.TemporaryFile(dir=folder) as part:
             features = np.memmap(part, np.float32, "w+", shape=shape)
         self._fill(features, images, state)
-        if file is None or not writes():
+        if file is None or not is_main_process():
             return features
         with replacing(file, shared=True) as whole:
             np.save(whole, features)
@@ -172,22 +171,10 @@ class FeatureFeed(Feed):
                     if views == 1
                     else images.augmented(rows, (self.keep.seed, view))
                 )
-                features[rows, view] = self._of(batch, state)
-            if start == 0:
-                self._check(batch, features[0, -1], state)
-
-    def _of(self, batch: Any, state: TrainState) -> np.ndarray:
-        params, stats = state.params["model"], state.batch_stats
-        return embed(self.before, params, stats, batch, preprocess=self.spec.preprocess)
-
-    def _check(self, batch: Any, features: np.ndarray, state: TrainState) -> None:
-        """Refuse a network that makes of an image, here a batch's first, what depends on others."""
-        alone = self._of(np.repeat(batch[:1], min(len(batch), rows_at_once(batch)), 0), state)
-        if np.abs(alone[0] - features).max() > CLOSE * np.abs(features).max():
-            raise ValueError(
-                "cached_views: what comes before anything that learns must make of an image the same in any batch, but "
-                f"makes something else of the first where a batch has no other; {ELSE}"
-            )
+                params, stats = state.params["model"], state.batch_stats
+                features[rows, view] = embed(
+                    self.backbone, params, stats, batch, preprocess=self.spec.preprocess
+                )
 
 
 class _Features(NamedTuple):
@@ -205,7 +192,7 @@ class _OfFeatures(Embedder):
     def __call__(self, images: Tree) -> np.ndarray:
         features = self.feed.features_of(images, self.state)
         params, stats = self.state.params["model"], self.state.batch_stats
-        after = OnFeatures(self.feed.cut)
+        after = HeadOnly(self.feed.split)
         return embed(after, params, stats, features, batch_size=AT_ONCE, preprocess=_same)
 
 

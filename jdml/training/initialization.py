@@ -1,6 +1,5 @@
 """Where a run begins: proxies on samples of their class, the embedding head on what the network already tells apart."""
 
-import re
 from typing import Any, cast
 
 import jax
@@ -13,7 +12,7 @@ from jdml.data.protocols import TrainSet
 from jdml.distributed import Tree
 from jdml.models.adapters import AnyModel, Model, as_model, embed_in_training
 from jdml.models.embedding import embed
-from jdml.models.feature_split import Before, Cut
+from jdml.models.feature_split import Backbone, FeatureSplit
 from jdml.models.preprocess import Preprocess, standard
 from jdml.ops import checks, sphere
 from jdml.recipes.network import HEAD
@@ -179,8 +178,8 @@ def start_head(
         return start_head(state, model, whole, seed=seed, preprocess=preprocess, images=images)
     variables = {"params": params, "batch_stats": state.batch_stats}
     sample = jax.eval_shape(preprocess, jax.tree.map(lambda leaf: leaf[:1], drawn))
-    cut = Cut(network, f"(?!{re.escape(layer)}(?:/|$)).*", variables, sample, trained=False)
-    features = embed(Before(cut), params, state.batch_stats, drawn, preprocess=preprocess)
+    split = FeatureSplit(network, layer, variables, sample)
+    features = embed(Backbone(split), params, state.batch_stats, drawn, preprocess=preprocess)
     if features.shape[1] != of:
         raise ValueError(
             "a head that begins on principal directions takes an image's features as they are, got "

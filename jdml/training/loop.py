@@ -12,10 +12,9 @@ import optax
 
 from jdml._optional_imports import progress_bar
 from jdml.data.protocols import Sampler, TrainSet
-from jdml.distributed import Placement, together, writes
+from jdml.distributed import Placement, is_main_process, peer_failure_context
 from jdml.models.adapters import AnyModel, Model, as_model
-from jdml.models.frozen_model import Frozen
-from jdml.models.lora import WithLora, frozen_part
+from jdml.models.finetuning import Frozen, WithLora, frozen_part
 from jdml.models.network_check import check_network
 from jdml.models.preprocess import Preprocess, standard
 from jdml.objectives import Objective
@@ -159,10 +158,10 @@ def fit(
     feed.check(first)
     warn_low_precision_params(first.params)
     current = Run(feed, schedule, first, folder, evaluate=evaluated.function, callbacks=acting)
-    with together(), current:
+    with peer_failure_context(), current:
         if folder is not None:
             folder.accept()
-        _take_steps(current, shown=progress and writes())
+        _take_steps(current, shown=progress and is_main_process())
     return current.result()
 
 
@@ -199,7 +198,7 @@ def _take_steps(run: Run, *, shown: bool) -> None:
     """Step until the run has stopped, with a pause where its schedule has one."""
     schedule, ending = run.schedule, Termination(watched=run.folder is not None)
     with ending, progress_bar(shown, total=schedule.steps, initial=run.done.step) as bar:
-        if writes() and _log.isEnabledFor(logging.INFO):
+        if is_main_process() and _log.isEnabledFor(logging.INFO):
             run.feed.tell = partial(_tell_above, bar)
         if schedule.steps == 0 and run.done.stopped is None:
             run.pause()

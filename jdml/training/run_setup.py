@@ -1,6 +1,5 @@
 """How a run begins: at a state that is given or a fresh one and what is made of it; in a folder that is its own."""
 
-import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Self
@@ -8,11 +7,10 @@ from typing import Any, NamedTuple, Self
 from jdml.data.protocols import TrainSet
 from jdml.distributed import Tree
 from jdml.models.adapters import Model, unwrapped
-from jdml.models.base_adapter import HoldsLayers
-from jdml.models.lora import WithLora
+from jdml.models.finetuning import WithLora
 from jdml.ops import checks
 from jdml.runs.checkpoint import RunFolder
-from jdml.runs.fingerprint import fingerprint, of_data, settings_of
+from jdml.runs.identity import data_fingerprint, fingerprint
 from jdml.runs.model_metadata import describe, trained_view, versions
 from jdml.training import validation
 from jdml.training.callbacks import Callbacks
@@ -78,7 +76,7 @@ class Beginning(NamedTuple):
     @property
     def identity(self) -> str | None:
         """What tells this beginning from others; None where it is a fresh state."""
-        parts = (self.state, self.load, self.start and _name(self.start))
+        parts = (self.state, self.load, self.start)
         return None if all(part is None for part in parts) else fingerprint(parts)
 
     def make(self, spec: StepConfig, sample: Tree, *, resumed: bool) -> TrainState:
@@ -91,17 +89,6 @@ class Beginning(NamedTuple):
         started = self.start(fresh)
         validation.check_initial_state(started, fresh)
         return started
-
-
-def _name(function: Any) -> list[Any]:
-    """A function's qualified name, and the plain ones among a partial's keywords."""
-    if isinstance(function, functools.partial):
-        plain = {
-            k: v for k, v in function.keywords.items() if isinstance(v, bool | int | float | str)
-        }
-        return [*_name(function.func), plain]
-    named = function if hasattr(function, "__qualname__") else type(function)
-    return [f"{named.__module__}.{named.__qualname__}"]
 
 
 def open_run(
@@ -124,8 +111,8 @@ def open_run(
         "started": started,
         "fit": dict(settings),
         "fingerprint": {
-            "data": of_data(train),
-            "model": fingerprint(_of_model(spec.model), spec.preprocess),
+            "data": data_fingerprint(train),
+            "model": fingerprint(_model_parts(spec.model), spec.preprocess),
             "objective": fingerprint(spec.objective),
             "optimizer": fingerprint(spec.optimizer),
             "start": begin.identity,
@@ -142,10 +129,10 @@ def open_run(
     )
 
 
-def _of_model(model: Model) -> Any:
-    """What tells models apart: of a module that holds its parameters these, beside its kind."""
-    if isinstance(model, WithLora):
-        return model.settings, _of_model(model.base)
-    if isinstance(model, HoldsLayers):
-        return model.init(None, None), settings_of(model.parts()), model.frozen
-    return unwrapped(model)
+def _model_parts(model: Model) -> Any:
+    """Return what tells models apart; the shapes of their arrays are compared with the checkpoint's."""
+    return (
+        (model.settings, _model_parts(model.base))
+        if isinstance(model, WithLora)
+        else unwrapped(model)
+    )

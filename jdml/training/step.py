@@ -14,9 +14,8 @@ from jdml import adapt
 from jdml.data.dataset import check_channels
 from jdml.distributed import HERE, Placement, Tree
 from jdml.models.adapters import AnyModel, Model, as_model, embed_in_training, unwrapped
-from jdml.models.base_adapter import Wrapped
-from jdml.models.freezing import with_frozen
-from jdml.models.lora import WithLora, frozen_part
+from jdml.models.base_adapter import ModelAdapter
+from jdml.models.finetuning import WithLora, frozen_part, with_frozen
 from jdml.models.preprocess import Preprocess, standard
 from jdml.models.weights import weights_settings
 from jdml.objectives import Objective
@@ -177,7 +176,7 @@ _quick_jit = partial(jax.jit, compiler_options={"xla_backend_optimization_level"
 
 def _fresh(model: Model, key: jax.Array, images: Tree) -> Variables:
     """Variables to begin with: those that a module holds, or as it makes them."""
-    if isinstance(model, Wrapped) and model.holds_parameters:
+    if isinstance(model, ModelAdapter) and model.holds_parameters:
         return jax.tree.map(jnp.copy, model.init(key, images))
     return _init(model, key, images)
 

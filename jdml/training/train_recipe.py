@@ -17,12 +17,11 @@ from jdml._import_path import is_pointer
 from jdml.data import Dataset, ImageBatches, ImageFiles
 from jdml.distributed import class_shards
 from jdml.models.adapters import as_model
-from jdml.models.frozen_model import Frozen
-from jdml.models.lora import WithLora, frozen_part
+from jdml.models.finetuning import Frozen, WithLora, frozen_part
 from jdml.models.preprocess import Preprocess, standard
 from jdml.recipes import Recipe, RecipeError
 from jdml.recipes.default_recipe import check_positives
-from jdml.recipes.model_factory import make_own
+from jdml.recipes.model_factory import build_custom_model
 from jdml.training.alternation import make_callback
 from jdml.training.callbacks import (
     EMA,
@@ -284,7 +283,7 @@ def make_network(
     """Make the network of a recipe."""
     name = recipe.network.resolve(train.images)
     if is_pointer(name):
-        return adapted(recipe, make_own(recipe, name, train, seed, preprocess))
+        return adapted(recipe, build_custom_model(recipe, name, train, seed, preprocess))
     frozen = (
         True if recipe.finetune.freeze_batch_norm else None if recipe.finetune.freezes else False
     )

@@ -10,15 +10,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jdml.distributed import Tree, agreed, whole, writes
-from jdml.models.lora import as_saved
+from jdml.distributed import Tree, broadcast_metrics, gather_to_host, is_main_process
+from jdml.models.finetuning import as_saved
 from jdml.objectives.base import Metrics
 from jdml.runs.checkpoint import RunFolder
-from jdml.runs.log import Log
-from jdml.runs.run_files import MODEL
+from jdml.runs.run_files import MODEL, Log
 from jdml.training.batch_source import Feed
 from jdml.training.callbacks import Callbacks, StatefulCallback, Stop, replaced
-from jdml.training.ema import evaluation_params
+from jdml.training.ema import evaluation_params, has_evaluation_params
 from jdml.training.run_config import Evaluate, FitResult
 from jdml.training.schedule import Best, Progress, Record, Schedule, improve
 from jdml.training.step import TrainState
@@ -64,7 +63,7 @@ class Run:
             for name, callback in callbacks.stateful.items():
                 self.carried[name], self.state = self.place(callback.start(self.state))
             self.best = None if schedule.monitor is None else self._weights()
-        path = folder.path if folder is not None and writes() else None
+        path = folder.path if folder is not None and is_main_process() else None
         self.log = Log(path, after_step=self.done.step)
 
     def __enter__(self) -> "Run":
@@ -196,7 +195,9 @@ class Run:
             raise TypeError(
                 f"evaluation must return a dictionary of numbers by name, got a {type(scores).__name__}"
             )
-        metrics = agreed({str(name): _number(name, value) for name, value in scores.items()})
+        metrics = broadcast_metrics(
+            {str(name): _number(name, value) for name, value in scores.items()}
+        )
         record: Record = {**metrics}
         monitor = self.schedule.monitor
         self.watched = dict(list(metrics.items())[:1])
@@ -249,7 +250,10 @@ class Run:
             self.done.stopped = stop.reason
 
     def _tree(self) -> dict[str, Tree]:
-        tree = {"state": self.state, "best": self.best if self.best is not None else ()}
+        best = self.best if self.best is not None else ()
+        tree: dict[str, Tree] = {"state": self.state, "best": best}
+        if has_evaluation_params(self.state.opt_state):  # for who loads the last parameters
+            tree["evaluation_params"] = self._evaluated(self.state).params
         return {**tree, "callbacks": self.carried} if self.carried else tree
 
     def save(self) -> None:
@@ -280,7 +284,7 @@ class Run:
             "batch_stats": batch_stats,
             "objective": objective,
         }
-        self.folder.save_model(whole(variables), self._chosen(), self._scored())
+        self.folder.save_model(gather_to_host(variables), self._chosen(), self._scored())
 
     def _chosen(self) -> int:
         """The step whose parameters are the run's result so far; before any evaluation the present one."""

@@ -69,6 +69,6 @@ def small_backbone(monkeypatch):
     A new record could not be typed, as the choices of --backbone are fixed when the command is imported.
     """
     record = NETWORKS["resnet50"]
-    small = {"make": "jdml.models.convnets:SmallConvNet", "settings": {"features": (8,)}}
+    small = {"module": "jdml.models.convnets:SmallConvNet", "settings": {"features": (8,)}}
     # --backbone accepts only names of the library: one of them is small here.
     monkeypatch.setitem(NETWORKS, "resnet50", dataclasses.replace(record, **small))

@@ -24,7 +24,7 @@ from safetensors.numpy import save_file
 import jdml
 from jdml import models, training
 from jdml.cli.commands import COMMANDS, Command
-from jdml.distributed import EndedError
+from jdml.distributed import PeerExitedError
 from jdml.models.dialects import dialects, stored_shape
 
 REPOSITORY = Path(__file__).parents[2]
@@ -83,7 +83,7 @@ ERRORS = {
     "numbers": (FloatingPointError("the loss is nan at step 3"), 2, "step 3"),
     "memory": (MemoryError(), 2, "out of memory"),
     "memory of a device": (RuntimeError("RESOURCE_EXHAUSTED: 9 GiB"), 2, "--batch-size"),
-    "a worker": (EndedError("a worker was ended"), 2, "a worker was ended"),
+    "a worker": (PeerExitedError("a worker was ended"), 2, "a worker was ended"),
     "Ctrl-C": (KeyboardInterrupt(), 130, "--out"),
 }
 

@@ -22,7 +22,7 @@ from jdml.training import create_state, load
 
 def training_of(*words):
     options = COMMANDS["train"].read(["--image-size", "16", *map(str, words)])
-    return TrainingRun(options.settled(), {})
+    return TrainingRun(options.resolve(), {})
 
 
 def test_recommended_recipe_run_is_not_extended(train_images, animals, tmp_path):

@@ -39,7 +39,7 @@ def classes(part) -> list[str]:
 
 
 def parts_of(place, *words):
-    settled = typed("--image-size 16 --data-dir", place, *words).settled()
+    settled = typed("--image-size 16 --data-dir", place, *words).resolve()
     return read_training_data(settled.data, settled.run.seed)
 
 
@@ -63,7 +63,7 @@ def test_options_round_trip_through_command_words():
 
 
 def test_defaults_by_kind_of_data(photos, tmp_path):
-    settled, recipe = typed().settled(), typed().recipe()
+    settled, recipe = typed().resolve(), typed().recipe()
     loss, batch = recipe.loss, recipe.batch
     assert (settled.data.data, settled.recipe().network.name, loss.name) == (
         "digits",
@@ -72,14 +72,14 @@ def test_defaults_by_kind_of_data(photos, tmp_path):
     )
     assert (str(batch), batch.steps, recipe.optimizer.learning_rate) == ("16x4", 1000, 1e-3)
     assert (recipe.network.dim, loss.num_proxies) == (64, 0)
-    settled = typed("--loss arcface --data-dir", photos).settled()
+    settled = typed("--loss arcface --data-dir", photos).resolve()
     recipe = settled.recipe()
     assert (settled.data.data, settled.data.image_size) == ("folder", 64)
     assert (recipe.network.name, recipe.loss.num_proxies) == ("small", 1)
     assert recipe.optimizer.lr_multipliers == {"proxies": 100.0}
     for size, model in ((64, "eps"), (105, "small")):  # of pictures in memory
         letters = typed("--data omniglot --image-size", size, "--data-dir", photos)
-        assert letters.settled().recipe().network.name == model
+        assert letters.resolve().recipe().network.name == model
     margin = typed(
         "--labels parity --loss margin --learn-beta class --lr-multiplier beta=5"
     ).recipe()
@@ -94,10 +94,10 @@ def test_defaults_by_kind_of_data(photos, tmp_path):
         ("--model resnet18", 224),
         ("--augmentation mlrc", 227),
     ):
-        assert typed(words, "--data-dir", photos).settled().data.image_size == size
+        assert typed(words, "--data-dir", photos).resolve().data.image_size == size
     weights = tmp_path / "w.safetensors"
     write_tensors(weights, {"params/x": np.zeros(1)}, {"architecture": "vit_s16"})
-    settled = typed("--data-dir", photos, "--weights", weights).settled()
+    settled = typed("--data-dir", photos, "--weights", weights).resolve()
     assert settled.recipe().network.name == "vit_s16"
     config = typed("--method nir --data-dir", photos, "--out", tmp_path).config()
     assert (config["data"], config["seed"]) == ("folder", 0)
@@ -119,7 +119,7 @@ def test_methods_use_their_papers_settings():
     assert ccp.loss.method == recipes.recipe("ccp", "cub").loss.method
     own = typed("--method nir --method-setting weight=0.02 --loss-setting delta=0.2")
     recipe = Recipe.from_json(json.loads(json.dumps(own.config()))["recipe"])
-    assert recipe == own.settled().recipe()
+    assert recipe == own.resolve().recipe()
     assert (recipe.loss.method.weight, recipe.loss.settings) == (0.02, {"delta": 0.2})
 
 
@@ -254,7 +254,7 @@ def test_step_is_traced_with_every_network_option():
     options = typed(
         "--loss proxy_anchor --batch-size 8 --schedule linear --model small --pooling gem --dtype bfloat16 --dim 4"
     )
-    run = TrainingRun(options.settled(), {})
+    run = TrainingRun(options.resolve(), {})
     parts = (run.model, *parts_of_step(run.recipe, 10, steps_per_epoch=9, steps=1000))
     state = training.create_state(*parts, run.train.images[:8], seed=0)
     assert set(state.params) == {"model", "proxies"}
@@ -287,3 +287,17 @@ def test_photographs_without_weights_print_how_to_get_weights(words, photos):
     assert (read.weights.weights, read.data.data_dir) == (Path("resnet50.safetensors"), photos)
     assert len(hints) == (3 if words else 4)
     assert typed().hints() == []
+
+
+def test_sweep_over_flags_and_tuples(tmp_path):
+    def runs(*values):
+        words = ("--out", str(tmp_path), "--loss", "recall_at_k", "--model", "vit_s16", "--set")
+        swept = COMMANDS["sweep"].read([*words, *values]).runs()
+        return {name: run.recipe() for name, run in swept.items()}
+
+    recipes = runs("remat=True,False", "--set", "loss-setting=k=(1, 2),k=(1, 4)")
+    assert {name: (r.network.remat, r.loss.settings) for name, r in recipes.items()} == {
+        f"{flag}_k=_1_{k}_-0": (flag, {"k": (1, k)}) for flag in (True, False) for k in (2, 4)
+    }
+    with pytest.raises(ValueError, match=r"^--remat\b.*\b1\b"):
+        runs("remat=1")

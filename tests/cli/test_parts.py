@@ -13,8 +13,8 @@ import pytest
 import jdml.cli
 from jdml import recipes, training
 from jdml.cli.commands import COMMANDS, Command
-from jdml.cli.options.parts import with_typed
-from jdml.cli.options.reading import Part, Typed, typed
+from jdml.cli.options.parts import apply_options
+from jdml.cli.options.reading import Part, Typed, empty_part
 from jdml.recipes import LossConfig, Recipe
 
 
@@ -37,10 +37,10 @@ class MyRecipe(Recipe):
 class Show:
     """Print a recipe."""
 
-    loss: Annotated[Typed, Part(MyLoss(), ("method",))] = typed()
+    loss: Annotated[Typed, Part(MyLoss(), ("method",))] = empty_part()
 
     def execute(self) -> None:
-        print(json.dumps(with_typed(MyRecipe(), {"loss": self.loss}).to_json()))
+        print(json.dumps(apply_options(MyRecipe(), {"loss": self.loss}).to_json()))
 
 
 def test_field_of_a_subclass_is_in_json():

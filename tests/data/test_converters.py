@@ -1,7 +1,6 @@
 """Converters from other libraries' data sets and from rows: read, streamed, or refused."""
 
 import io
-import os
 
 import numpy as np
 import pytest
@@ -71,7 +70,7 @@ def test_wrong_hugging_face_data_is_refused(hub, birds):
         (hub.DatasetDict(train=birds, test=birds), "image", TypeError, r"^dataset .*\['train'\]"),
         ([1], "image", TypeError, "^dataset"),
         (birds, "img", ValueError, "'img'.* image, label"),
-        (bare, "image", TypeError, "'label'"),
+        (bare, "image", TypeError, r"^dataset\[0\]: label"),
     ):
         with pytest.raises(error, match=name):
             from_huggingface(data, column)
@@ -142,7 +141,6 @@ def test_rows_of_arrays_files_images_and_dicts():
     files = list(zip(FILES, LABELS, strict=True))
     check_same(from_rows((file, NAMES[label].encode()) for file, label in files), names=NAMES)
     check_same(from_rows([(Image.fromarray(image), label) for image, label in pairs]))
-    check_same(from_rows([(image.tolist(), label) for image, label in pairs]))
     check_same(from_rows([(image, np.array(NAMES[label])) for image, label in pairs]), names=NAMES)
     check_same(from_rows([(5, label, image) for image, label in pairs], image=2, label=1))
     check_same(from_rows([(image, None) for image in PICTURES], labels=LABELS))
@@ -152,21 +150,12 @@ def test_rows_of_arrays_files_images_and_dicts():
 
 def test_given_labels_replace_those_of_the_rows():
     pairs = list(zip(PICTURES, LABELS, strict=True))
-    check_same(from_rows(iter(pairs), labels=LABELS))
     finer = [f"{label}-{row % 2}" for row, label in enumerate(LABELS)]
-    assert set(from_rows(iter(pairs), labels=finer).class_names["label"]) == set(finer)
-    shuffled = [pairs[row] for row in np.random.default_rng(0).permutation(len(pairs))]
-    # Corrected labels, and other ones of a list, are the caller's own.
-    corrected = np.where(np.arange(12) == 3, 2, LABELS)
-    assert from_rows(iter(shuffled), labels=corrected).labels.tolist() == corrected.tolist()
-    listed = [(image, label) for image, (_, label) in zip(PICTURES, shuffled, strict=True)]
-    check_same(from_rows(listed, labels=LABELS))
-    # Those of the same rows in another order are refused, where rows come one after another.
-    each = list(enumerate(PICTURES))[::-1]
-    backward = iter([(image, row) for row, image in each])
+    assert set(from_rows(pairs, labels=finer).class_names["label"]) == set(finer)
+    check_same(from_rows([(image, 0) for image in PICTURES], labels=LABELS))
+    # Rows that come one after another may have an order of their own, as those of a loader that shuffles.
     for rows, labels, error in (
-        (iter(shuffled), LABELS, ValueError),
-        (backward, np.arange(12), ValueError),
+        (iter(pairs), LABELS, ValueError),
         (pairs, LABELS[:2], ValueError),
         (pairs, set(LABELS), TypeError),
     ):
@@ -229,9 +218,8 @@ PICTURE = PICTURES[0]
         ([(PICTURE, 0), (PICTURE, None)], ValueError, r"list\[1\] .*label"),
         ([(PICTURE, 0.5)], TypeError, r"list\[0\]: label"),
         ([(PICTURE, 0), (PICTURE, "a")], TypeError, "labels?"),
-        ([([[1], [2, 3]], 0)], ValueError, r"list\[0\]: image"),
         ([(object(), 0)], TypeError, r"list\[0\]: image"),
-        ([(Image.new("F", (9, 9)), 0)], TypeError, ".*'F'"),
+        ([(Image.new("F", (9, 9)), 0)], BadImageError, r"list\[0\]: .*'F'"),
         ([(np.zeros(3), 0), (np.zeros(4), 0)], ValueError, ""),
         ([(PICTURE, 0), (FILES[0], 0)], TypeError, r"list\[1\]"),
         ([(np.zeros((3, 3, 3)), 0)], TypeError, "images"),
@@ -244,12 +232,9 @@ def test_wrong_rows_are_refused(rows, error, name):
     assert "\n" not in str(caught.value)
 
 
-def test_float_images_with_transform_and_too_large_data_are_refused(monkeypatch):
+def test_float_images_with_transform_are_refused():
     with pytest.raises(TypeError, match=r"float64 \[3, 3, 3\]"):
         from_rows([(np.zeros((3, 3, 3)), 0)], transform=small)
-    monkeypatch.setattr(os, "sysconf", lambda name: 10)  # little memory
-    with pytest.raises(ValueError, match="transform="):
-        from_rows([(PICTURE, 0)])
 
 
 # A user's module
@@ -285,7 +270,7 @@ def test_pointer_to_a_users_module(tmp_path, monkeypatch):
     assert len(read_pointer("my_birds:featured").files) == 2  # not a Hugging Face data set
     for name, error, place in (
         ("my_birds:other", ValueError, "my_birds:other .*'holdout'"),
-        ("my_birds:numbers", TypeError, "images"),
+        ("my_birds:numbers", ValueError, "my_birds:numbers"),
         ("my_birds:empty", ValueError, "my_birds:empty"),
         ("my_birds:negative", ValueError, r"my_birds:negative\[0\]: label"),
         ("my_birds:broken", ValueError, r"my_birds:broken .*KeyError.*my_birds\.py:11\b"),

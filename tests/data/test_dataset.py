@@ -13,7 +13,7 @@ from jdml.data.csv_list import read_column
 from jdml.data.duplicates import Place, by_embedding
 from jdml.data.folder import read_folder
 from jdml.data.image_source import read_source
-from jdml.data.integrity import unlike_published
+from jdml.data.integrity import count_mismatches
 from jdml.data.loading import read_path
 from jdml.data.splits import read_names
 
@@ -216,10 +216,10 @@ def test_paths_of_other_systems_are_read(place):
 def test_source_by_name_equals_the_data_set(source):
     part = read_source(source, None, split="test")
     assert (len(part.images), part.files) == (len(part.labels), None)
-    (line,) = unlike_published("digits", {"test": part.images.select([0, 1])})
+    (line,) = count_mismatches("digits", {"test": part.images.select([0, 1])})
     assert line.startswith("test")
-    assert unlike_published("digits", {"test": part.images}) == ()
-    assert unlike_published("birds", {"test": part.images}) == ()
+    assert count_mismatches("digits", {"test": part.images}) == ()
+    assert count_mismatches("birds", {"test": part.images}) == ()
 
 
 def test_images_without_classes_cannot_be_split(place, monkeypatch):

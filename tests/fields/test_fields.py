@@ -1,6 +1,5 @@
 """Potentials of a pair, superposed at the charges and evaluated at any point."""
 
-import functools
 from typing import Any
 
 import chex
@@ -180,28 +179,14 @@ def test_boolean_potential_is_summed_as_numbers() -> None:
     np.testing.assert_array_equal(gradient, 0)
 
 
-def pair_of_numbers(r, same):
-    return jnp.stack([r, r])
-
-
-@pytest.mark.parametrize(
-    ("potential", "error", "name"),
-    [(pair_of_numbers, ValueError, "pair_of_numbers"), (3, TypeError, "potential")]
-    + [(None, TypeError, "potential"), (lambda r, same: None, TypeError, "<lambda>")]
-    + [(lambda r, same, v=v: v, TypeError, "<lambda>") for v in ((1.0, 2.0), "1", 1j)]
-    + [
-        (
-            functools.partial(lambda r, same, size: jnp.ones(size), size=3),
-            ValueError,
-            r"functools.partial\(",
-        )
-    ],
-)
-def test_wrong_potentials_are_refused(potential: Any, error: type[Exception], name: str) -> None:
-    with pytest.raises(error, match=f"^{name}"):
-        fields.superpose(potential, CHARGES, LABELS)
-    with pytest.raises(error, match=f"^{name}"):
-        fields.class_field(CHARGES, 0, CHARGES, LABELS, potential=potential)
+@pytest.mark.parametrize("potential", [3, None])
+def test_wrong_potentials_are_refused(potential: Any) -> None:
+    for call in (
+        lambda: fields.superpose(potential, CHARGES, LABELS),
+        lambda: fields.class_field(CHARGES, 0, CHARGES, LABELS, potential=potential),
+    ):
+        with pytest.raises(TypeError, match=r"^potential\b"):
+            call()
 
 
 POINTS, HALVES, TWO = jnp.ones((1, 2)), jnp.ones((2, 2)), jnp.array([0, 1])

@@ -15,7 +15,7 @@ from absl.testing import parameterized
 pytest.importorskip("distrax", reason="flows are built on distrax (the flows extra)")
 
 from jdml import flows
-from jdml.flows.layers import Linear, Net, conditioned
+from jdml.flows.layers import Linear, Net
 
 B, CONDITION = 6, 4
 
@@ -277,43 +277,6 @@ def test_wrong_settings_are_refused(setting: str, value: Any, error: type[Except
     flow = flows.ConditionalFlow(**{"dim": 4, "condition_dim": 3, setting: value})
     with pytest.raises(error, match=rf"^{setting}\b"):
         flow.init(jax.random.key(0), jnp.ones((2, 4)), jnp.ones((2, 3)))
-
-
-@pytest.mark.parametrize(
-    ("change", "name"),
-    [
-        ({"num_blocks": 1}, "nets_1_0/Dense_0/bias"),
-        ({"num_blocks": 3}, "nets_2_0/Dense_0/bias"),
-        ({"hidden": 16}, "nets_0_0/Dense_0/bias"),
-        ({"actnorm": True}, "norms_0/"),
-    ],
-)
-def test_parameters_of_another_flow_are_refused(change: dict[str, Any], name: str) -> None:
-    sizes = {"num_blocks": 2, "hidden": 8, "depth": 2}
-    x, c = jnp.ones((3, 4)), jnp.ones((3, 2))
-    params = flows.ConditionalFlow(4, 2, **sizes).init(jax.random.key(0), x, c)
-    other = flows.ConditionalFlow(4, 2, **{**sizes, **change})
-    for method, arguments in (("forward", (x, c)), ("inverse", (x, c)), ("distribution", (c,))):
-        with pytest.raises(ValueError, match=f"^params.*{name}"):
-            other.apply(params, *arguments, method=method)
-
-
-@pytest.mark.parametrize("change", [{"num_blocks": 3}, {"dim": 5}, {"mixing": "permutation"}])
-def test_parameters_of_another_linear_flow_are_refused(change: dict[str, Any]) -> None:
-    sizes = {"dim": 4, "condition_dim": 2, "num_blocks": 2, "hidden": 8, "depth": 2}
-    x, c = jnp.ones((3, 4)), jnp.ones((3, 2))
-    params = flows.ConditionalFlow(**sizes, mixing="linear").init(jax.random.key(0), x, c)
-    other = flows.ConditionalFlow(**{**sizes, "mixing": "linear", **change})
-    with pytest.raises(ValueError, match=r"^params.*mix"):
-        other.apply(params, jnp.ones((3, other.dim)), c)
-    with pytest.raises(ValueError, match="^params"):
-        other.apply({}, jnp.ones((3, other.dim)), c)
-
-
-def test_condition_is_appended_to_the_input() -> None:
-    x, condition = jnp.ones((2, 3)), jnp.zeros((2, 1))
-    assert conditioned(lambda half: half, None)(x) is x
-    assert conditioned(lambda half: half, condition)(x).shape == (2, 4)
 
 
 def test_net_has_relu_only_between_its_layers() -> None:

@@ -62,7 +62,7 @@ def of_loss(name: str) -> Numbers:
     loss = getattr(jdml, f"{name}_loss")
     arrays = [X]
     if record.kind == "proxy":
-        several = (SEVERAL,) if record.several else ()
+        several = (SEVERAL,) if record.multi_proxy else ()
         arrays.append(wave(CLASSES, *several, DIM, pace=1.3))
 
     def value(x: jax.Array, *proxies: jax.Array) -> jax.Array:

@@ -133,7 +133,7 @@ FOLDERS = [
         "a state of save_to_disk that is nested without end",
         lambda place: put("state.json", DEEP.encode())(place).parent,
         lambda place: data.load("folder", data_dir=place),
-        "state.json",
+        "is not a readable table",
     ),
 ]
 

@@ -9,9 +9,9 @@ import pytest
 
 from jdml import metrics
 from jdml.metrics import evaluate_retrieval, nearest
-from jdml.metrics.answers import AT_A_TIME, _ignored
 from jdml.metrics.arrays import evaluate_arrays
 from jdml.metrics.clustering import agreement
+from jdml.metrics.relevance import AT_A_TIME, _ignored
 from oracles.numerics import LIBRARIES, array_of
 
 RNG = np.random.default_rng(0)

@@ -5,7 +5,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from jdml.metrics import augment_gallery, closeness, expand_queries, nearest, rerank, reranking
+from jdml.metrics import augment_gallery, expand_queries, nearest, ranking_score, rerank, reranking
 from jdml.metrics.reranking import look_again
 from oracles import metrics as oracle
 
@@ -87,8 +87,8 @@ def test_empty_and_many_queries():
     points = jnp.zeros((3, 2))
     distances, indices = nearest(points[:0], points, 2)
     assert distances.shape == indices.shape == (0, 2)
-    assert closeness.rows_per_block(10**6, 10**7) == 8
-    assert closeness.rows_per_block(5, 10) == 5
+    assert ranking_score.rows_per_block(10**6, 10**7) == 8
+    assert ranking_score.rows_per_block(5, 10) == 5
 
 
 def test_memory_is_bounded():

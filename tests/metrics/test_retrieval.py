@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jdml.metrics import closeness, evaluate_retrieval, galleries, nearest
+from jdml.metrics import evaluate_retrieval, gallery_search, nearest, ranking_score
 from oracles import metrics as oracle
 
 NOBODY = "none of 60 queries"
@@ -341,10 +341,10 @@ def test_temporaries_of_sixty_thousand_queries_are_small(path):
     vectors = jax.ShapeDtypeStruct((size, dim), jnp.float32)
     numbers = jax.ShapeDtypeStruct((size,), jnp.float32)
     own = jax.ShapeDtypeStruct((size,), jnp.int32)
-    search = galleries.Search(vectors, vectors, own, numbers)
-    rows = closeness.rows_per_block(size, size)
+    search = gallery_search.Search(vectors, vectors, own, numbers)
+    rows = ranking_score.rows_per_block(size, size)
     depth = (8192,) if path == "_top" else ()
-    compiled = getattr(galleries, path).lower(search, 0, rows, *depth).compile()
+    compiled = getattr(gallery_search, path).lower(search, 0, rows, *depth).compile()
     used = compiled.memory_analysis()
     assert used.temp_size_in_bytes + used.output_size_in_bytes < 128 * 2**20  # the issue: 512 MiB
 

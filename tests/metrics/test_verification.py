@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jdml.metrics import couples, open_set, rejection_threshold, verification
+from jdml.metrics import open_set, pairwise_distances, rejection_threshold, verification
 from oracles import metrics as oracle
 
 FAR = (0.3, 0.1, 1e-2, 0.0)
@@ -126,7 +126,9 @@ def test_row_on_disk_that_is_not_finite_is_refused(to_disk):
 def test_threshold_between_adjacent_floats_is_the_lower():
     lower = np.nextafter(1.0, 2.0)  # the midpoint rounds up
     assert (
-        couples.Curve(np.array([lower, np.nextafter(lower, 2.0)]), *[np.ones(2)] * 2).threshold(0)
+        pairwise_distances.Curve(
+            np.array([lower, np.nextafter(lower, 2.0)]), *[np.ones(2)] * 2
+        ).threshold(0)
         == lower
     )
 

@@ -206,9 +206,9 @@ class WithKey(Nnx):
         self.key = nnx.Variable(jax.random.key(0))
 
 
-class KeywordsNnx(Nnx):
-    def __call__(self, x, **settings):
-        return self.last(self.first(x, **settings))
+class UnknownNnx(Nnx):
+    def __call__(self, x, learning=False):
+        return self.drop(self.first(x), deterministic=not learning)
 
 
 # Equinox
@@ -227,6 +227,14 @@ class WithState(eqx.Module):
     def __call__(self, x, state, *, key):
         x, state = self.norm(self.linear(x), state)
         return self.drop(x, key=key), state
+
+
+class UnknownEquinox(eqx.Module):
+    linear: eqx.nn.Linear = eqx.nn.Linear(6, 3, key=KEY)
+    drop: eqx.nn.Dropout = eqx.nn.Dropout(0.5)
+
+    def __call__(self, x, *, key, learning=False):
+        return self.drop(self.linear(x), key=key, inference=not learning)
 
 
 def test_equinox_modules_with_a_state(tmp_path):
@@ -307,16 +315,16 @@ def test_bound_methods_stand_for_their_module():
 
 
 REFUSED = {
-    "Linen: no flag that is known": (lambda: linen("learning"), ValueError, "learning"),
-    "Linen: no boolean": (lambda: linen("mode", True), TypeError, "mode"),
-    "Linen: only trains": (lambda: Unknown(True), ValueError, "evaluate"),
+    "Linen: an unknown flag": (lambda: linen("learning"), ValueError, "train_flag"),
+    "Linen: no boolean": (lambda: linen("mode", True), ValueError, "train_flag"),
+    "Linen: only trains": (lambda: Unknown(True), ValueError, "train_flag"),
+    "NNX: an unknown flag": (UnknownNnx, ValueError, "train_flag"),
+    "Equinox: an unknown flag": (UnknownEquinox, ValueError, "train_flag"),
     "Linen: a value of a batch": (Cached, ValueError, "cache.*last"),
     "NNX: a key": (WithKey, TypeError, "key"),
-    "NNX: hands train on": (KeywordsNnx, ValueError, "train"),
     "Equinox: its state": (lambda: eqx.nn.make_with_state(WithState)()[0], TypeError, "state"),
     "a class": (lambda: nn.Dense, TypeError, "Dense"),
     "nothing": (lambda: None, TypeError, "None"),
-    "Haiku's": (lambda: (init, lambda params, rng, *a, **k: a), TypeError, "Haiku"),
     "functions: another argument": (lambda: (init, lambda p, x, mask: x), TypeError, "mask"),
     "functions: whole numbers": (
         lambda: (lambda key, x: {"n": jnp.ones((6, 3), int)}, lambda p, x: x @ p["n"]),
@@ -334,6 +342,31 @@ def test_wrong_networks_are_refused(kind, tmp_path):
         fit(make(), tmp_path / "run")
     assert "\n" not in str(caught.value)
     assert not list(tmp_path.iterdir())
+
+
+UNKNOWN = {
+    "Linen argument": lambda: linen("learning"),
+    "Linen attribute": Unknown,
+    "NNX": UnknownNnx,
+    "Equinox": UnknownEquinox,
+}
+
+
+@pytest.mark.parametrize("kind", UNKNOWN)
+def test_a_flag_of_another_name_is_set(kind):
+    model = as_model(UNKNOWN[kind](), train_flag="learning")
+    variables = model.init(KEY, FEATURES)
+    settings = {"mutable": ["batch_stats"], "rngs": {"dropout": KEY}}
+    trained, evaluated = (
+        model.apply(variables, FEATURES, train=train, **settings)[0] for train in (True, False)
+    )
+    assert (trained != evaluated).any()
+    with pytest.raises(ValueError, match=r"^train_flag\b"):
+        as_model(UNKNOWN[kind](), train_flag="other")
+
+
+def test_network_that_is_the_same_in_training_is_accepted_where_its_user_says_so():
+    fit(as_model(Unknown(), train_flag=False))
 
 
 class Several(nn.Module):

@@ -14,7 +14,7 @@ from jdml.models import create
 from jdml.registry import NETWORKS
 
 BATCH_NORMED = [name for name, network in NETWORKS.items() if network.batch_norm]
-KINDS = {network.make: name for name, network in reversed(NETWORKS.items())}.values()
+KINDS = {network.module: name for name, network in reversed(NETWORKS.items())}.values()
 PUBLISHED = {  # parameters before the embedding, as papers and libraries count them
     "eps": 1_624_768,
     "small": 92_896,

@@ -10,7 +10,7 @@ from jdml.models.convolution import convolve
 from jdml.models.vit import resample
 from jdml.registry import NETWORKS
 
-ONE_OF_A_KIND = {network.make: name for name, network in reversed(NETWORKS.items())}.values()
+ONE_OF_A_KIND = {network.module: name for name, network in reversed(NETWORKS.items())}.values()
 
 
 def start(name, shape=(2, 32, 32, 3), dtype=jnp.float32, dim=4, **settings):

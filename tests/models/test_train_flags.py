@@ -2,7 +2,6 @@
 
 import logging
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -48,14 +47,7 @@ def test_every_known_flag_is_set(name):
     assert scope["modes"] == [name in TRAINING, name in EVALUATION]
 
 
-# Layers in evaluation mode during training: dropout with an unknown flag, frozen batch normalization
-
-
-class Linen(nn.Module):
-    @nn.compact
-    def __call__(self, x, train=False, enable_dropout=False):
-        x = nn.BatchNorm(use_running_average=not train)(nn.Dense(3)(x))
-        return nn.Dropout(0.5, deterministic=not enable_dropout)(x)
+# Batch normalization in evaluation mode during training
 
 
 class Nnx(nnx.Module):
@@ -67,14 +59,6 @@ class Nnx(nnx.Module):
 
     def __call__(self, x):
         return self.drop(self.act(self.norm(self.first(x)))) * self.scale
-
-
-def test_dropout_with_an_unknown_flag_is_warned_of(caplog):
-    with caplog.at_level(logging.WARNING):
-        fit(Linen(), steps=0)
-    (line,) = warned(caplog)
-    assert line.lower().startswith("dropout")
-    assert "enable_dropout" in line
 
 
 def test_batch_norm_in_evaluation_mode_is_warned_of_and_frozen(caplog):
@@ -92,23 +76,20 @@ def in_evaluation_mode():
     return module
 
 
-def test_network_entirely_in_evaluation_mode_is_trained(caplog):
-    with caplog.at_level(logging.WARNING):
-        before, after = (
-            jax.tree.leaves(fit(in_evaluation_mode(), steps=steps).state.batch_stats)
-            for steps in (0, 2)
-        )
+def test_network_entirely_in_evaluation_mode_is_trained():
+    before, after = (
+        jax.tree.leaves(fit(in_evaluation_mode(), steps=steps).state.batch_stats)
+        for steps in (0, 2)
+    )
     assert any((old != new).any() for old, new in zip(before, after, strict=True))
-    assert {"norm" in line for line in warned(caplog)} == {True}
 
 
 # Resuming
 
 
 def test_resume_refuses_another_network(tmp_path):
-    """Activations, rates and plain values are compared; the training mode is not."""
+    """A module's own numbers are compared; the training mode is not."""
     fit(Nnx(), tmp_path)
-    for changed in ({"act": jnp.sin}, {"rate": 0.1}, {"scale": 2.0}):
-        with pytest.raises(ValueError, match=r"\bmodel\b"):
-            fit(Nnx(**changed), tmp_path, steps=3, allow_more_steps=True)
+    with pytest.raises(ValueError, match=r"\bmodel\b"):
+        fit(Nnx(scale=2.0), tmp_path, steps=3, allow_more_steps=True)
     assert fit(in_evaluation_mode(), tmp_path, steps=3, allow_more_steps=True).state.step == 3

@@ -48,7 +48,7 @@ def test_loss_matches_its_record(name):
     if record.kind == "proxy":
         assert (parameters["proxies"].default is None) == (not record.needs_proxies)
     assert record.monitor is None or record.monitor in losses.__all__
-    assert (record.proxies > 1) == record.several
+    assert (record.proxies > 1) == record.multi_proxy
     if record.kind == "proxy":  # the default number in training, too
         assert LossConfig(name).num_proxies == record.proxies
         assert LossConfig(name, proxies=ProxyConfig(per_class=2)).num_proxies == 2
@@ -95,7 +95,7 @@ def test_network_matches_its_record(name):
     assert not (pretrained and record.small_images)
     assert bool(record.layers) == record.small_images
     if pretrained:
-        assert all(callable(dialect.name) for dialect in registry.resolve(record.dialects))
+        assert all(callable(dialect.name) for dialect in registry.resolve(record.weight_formats))
 
 
 def test_image_statistics_cover_all_weights():

@@ -36,28 +36,22 @@ def make_runs(names):
     data = Dataset(names[0], images, labels, views, {"kind": tuple(names)})
     centres = rng.normal(size=(classes, 6))
     centres /= np.linalg.norm(centres, axis=1, keepdims=True)
+    field = {"recipe": {"loss": {"name": "potential_field", "settings": {"delta": 0.3}}}}
     runs = []
     for place, noise in enumerate((0.35, 0.8)):
         x = centres[labels] + noise * rng.normal(size=(len(labels), 6))
         x /= np.linalg.norm(x, axis=1, keepdims=True)
         log = [{"step": s, "loss": 9.0 / s, "grad_norm": 1.0, names[1]: s / 9} for s in range(1, 9)]
-        run = Run(
-            names[place],
-            {"loss": "potential_field", "loss_setting": ["delta=0.3"], "note": names[2 + place]},
-            0,
-            {"test kind R@1": 0.5 + place / 4},
-            log,
-            config={"recipe": {"loss": {"name": "potential_field", "settings": {"delta": 0.3}}}},
-            command=f"jdml train --note {names[2]}",
-            versions={"jdml": "0.1"},
-            seconds=2.0,
-            embeddings=x,
-            data=data,
-            proxies=centres[:, None],
-            train=data,
-            train_embeddings=x,
-        )
-        runs.append(run)
+        settings = {
+            "loss": "potential_field",
+            "loss_setting": ["delta=0.3"],
+            "note": names[2 + place],
+        }
+        about = {"config": field, "command": f"jdml train --note {names[2]}", "seconds": 2.0}
+        shown = {"embeddings": x, "data": data, "train": data, "train_embeddings": x}
+        scores = {"test kind R@1": 0.5 + place / 4}
+        more = {**about, **shown, "versions": {"jdml": "0.1"}, "proxies": centres[:, None]}
+        runs.append(Run(names[place], settings, 0, scores, log, **more))
     scores = {"test kind R@1": 0.1}
     return [*runs, Run(names[4], {"loss": "other"}, 0, scores, [], paper={"R@1": 61.5})]
 
@@ -65,12 +59,10 @@ def make_runs(names):
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory):
     """Make a page with hostile names, and one with ordinary names."""
-    return {
-        kind: report.html_report(
-            make_runs(names), tmp_path_factory.mktemp(kind) / "r.html", title=names[0]
-        )
-        for kind, names in (("hostile", HOSTILE), ("tame", TAME))
-    }
+    out = {kind: tmp_path_factory.mktemp(kind) / "r.html" for kind in ("hostile", "tame")}
+    report.html_report(make_runs(HOSTILE), out["hostile"], title=HOSTILE[0])
+    report.html_report(make_runs(TAME), out["tame"], title=TAME[0])
+    return out
 
 
 def test_page_contains_no_address(pages):
@@ -145,9 +137,8 @@ def browser():
     if program is None:
         pytest.skip("needs chromium (apt-get install chromium)")
     with sync_api.sync_playwright() as started:
-        opened = started.chromium.launch(
-            executable_path=program, args=["--no-sandbox"], timeout=PATIENCE
-        )
+        options = ["--no-sandbox"]
+        opened = started.chromium.launch(executable_path=program, args=options, timeout=PATIENCE)
         yield opened
         opened.close()
 
@@ -245,10 +236,8 @@ def test_right_and_wrong_differ_by_text_and_frame(tab):
             f.querySelector('img').alt.split(',')[0]]); })"""
     )
     assert {right for right, *_ in frames} == {True, False}
-    for right, *shown in frames:
-        assert shown == (
-            ["✓ right", "solid", "✓ right"] if right else ["✗ wrong", "dashed", "✗ wrong"]
-        )
+    kinds = {True: ["✓ right", "solid", "✓ right"], False: ["✗ wrong", "dashed", "✗ wrong"]}
+    assert all(shown == kinds[right] for right, *shown in frames)
 
 
 @IN_BROWSER

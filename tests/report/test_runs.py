@@ -1,5 +1,6 @@
 """Reading of runs of every command."""
 
+import itertools
 import json
 
 import numpy as np
@@ -10,10 +11,7 @@ from jdml.report import compare_runs, comparison_table, read_runs
 
 
 def test_run_of_train_is_read(tmp_path):
-    log = [
-        {"step": 1, "loss": 2.0, "seconds": 1.5},
-        {"step": 2, "loss": None, "seconds": 3.0},
-    ]
+    log = [{"step": 1, "loss": 2.0, "seconds": 1.5}, {"step": 2, "loss": None, "seconds": 3.0}]
     scores = {"step": 2, "test digit": {"R@1": 0.5, "queries": 9}}
     place = write_run(tmp_path / "a", train_config(), scores, log)
     (place / "resources.json").write_text('{"memory_mib": 70.5}')
@@ -71,10 +69,8 @@ def test_four_folds_are_one_run(tmp_path):
 
 
 def test_folds_of_an_unfinished_benchmark_have_validation_scores(tmp_path):
-    config = {
-        "started": {"command": "jdml benchmark --protocol mlrc"},
-        "recipe": {"loss": {"name": "pfml"}},
-    }
+    started = {"command": "jdml benchmark --protocol mlrc"}
+    config = {"started": started, "recipe": {"loss": {"name": "pfml"}}}
     for seed in (0, 1):
         scores = {"step": 4, "R@1": 0.5 + seed / 4}
         write_run(tmp_path / "m" / f"fold{seed}", {**config, "fit": {"seed": seed}}, scores)
@@ -83,16 +79,11 @@ def test_folds_of_an_unfinished_benchmark_have_validation_scores(tmp_path):
 
 
 def test_study_and_demo_are_read(tmp_path, monkeypatch):
-    records = [
-        {
-            "name": f"{name}-{seed}",
-            "job": {"name": f"{name}-{seed}", "method": name, "seed": seed},
-            "metrics": {"R@1": seed / 4, "spectrum": [1, 2]},
-            "seconds": 2.0,
-        }
-        for name in ("EPS", "MS")
-        for seed in (1, 2)
-    ]
+    records = []
+    for method, seed in itertools.product(("EPS", "MS"), (1, 2)):
+        job = {"name": f"{method}-{seed}", "method": method, "seed": seed}
+        scores = {"R@1": seed / 4, "spectrum": [1, 2]}
+        records.append({"name": job["name"], "job": job, "metrics": scores, "seconds": 2.0})
     (tmp_path / "s").mkdir()
     (tmp_path / "s" / "results.jsonl").write_text("".join(f"{json.dumps(r)}\n" for r in records))
     monkeypatch.chdir(tmp_path / "s")
@@ -107,9 +98,7 @@ def test_study_and_demo_are_read(tmp_path, monkeypatch):
 
 def test_embeddings_in_a_file_are_read(tmp_path):
     x = np.eye(4, dtype=np.float32)
-    np.savez(
-        tmp_path / "e.npz", embeddings=x, labels=np.array(["b", "a", "b", "a"]), files=list("wxyz")
-    )
+    np.savez(tmp_path / "e.npz", embeddings=x, labels=list("baba"), files=list("wxyz"))
     (run,) = read_runs(tmp_path / "e.npz")
     assert run.data.labels.tolist() == [1, 0, 1, 0]
     assert run.data.class_names["class"] == ("a", "b")
@@ -154,10 +143,8 @@ def test_paths_without_runs_are_refused(tmp_path):
 def test_runs_with_equal_names_are_named_by_their_folders(tmp_path):
     for parent in ("x", "y"):
         write_run(tmp_path / parent / "a", train_config(seed=0, parent=parent))
-    names = [
-        run.name for run in read_runs(tmp_path / "x" / "a", tmp_path / "y" / "a", tmp_path / "x")
-    ]
-    assert names == ["x/a", "y/a"]
+    runs = read_runs(tmp_path / "x" / "a", tmp_path / "y" / "a", tmp_path / "x")
+    assert [run.name for run in runs] == ["x/a", "y/a"]
     (tmp_path / "x" / "latest").symlink_to(tmp_path / "x" / "a")
     assert [run.name for run in read_runs(tmp_path / "x")] == ["a"]
 

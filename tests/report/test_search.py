@@ -7,8 +7,7 @@ import pytest
 
 from jdml.metrics import expand_queries, rerank
 from jdml.report.image_search import search_images
-from jdml.runs.embedding_io import Embedded
-from jdml.studies.demo import COLUMNS, DemoResult, load_parts, methods, table
+from jdml.runs.embedding_io import EmbeddingTable
 
 
 def test_query_and_its_copies_are_not_found(tmp_path):
@@ -16,7 +15,7 @@ def test_query_and_its_copies_are_not_found(tmp_path):
     for file, content in zip(files, ("one", "one", "two", "three"), strict=True):
         file.write_text(content)
     names = np.array([str(file) for file in files])
-    gallery = Embedded(np.array([[0.0], [0.0], [1.0], [3.0]]), np.array([5, 5, 5, 7]), names)
+    gallery = EmbeddingTable(np.array([[0.0], [0.0], [1.0], [3.0]]), np.array([5, 5, 5, 7]), names)
     (answer,) = search_images(np.array([[0.0]]), [str(files[0])], gallery, k=2, max_distance=1e99)
     found = [(hit["rank"], hit["file"], hit["label"]) for hit in answer["found"]]
     assert found == [(1, names[2], 5), (2, names[3], 7)]
@@ -28,7 +27,7 @@ def test_second_look_excludes_the_query(tmp_path, second_look):
     names = np.array([str(tmp_path / f"{row}.png") for row in range(15)])
     for name in names:
         Path(name).write_text(name)
-    gallery = Embedded(x, None, names)
+    gallery = EmbeddingTable(x, None, names)
     found = search_images(x[:3], names[:3].tolist(), gallery, 14, np.inf, second_look)
     own = np.arange(3)
     if second_look == "expand":
@@ -40,23 +39,3 @@ def test_second_look_excludes_the_query(tmp_path, second_look):
     for row, answer in enumerate(found):
         expected = apart[row].argsort()[:14]
         assert [hit["file"] for hit in answer["found"]] == names[expected].tolist()
-
-
-def test_demo_does_not_train_on_test_images():
-    parts = load_parts()
-    assert set(parts.train.labels.tolist()) == {0, 1}
-    assert set(parts.train.views["digit"].tolist()) == set(range(6))
-    assert set(parts.seen.labels.tolist()) == set(range(6))
-    assert set(parts.unseen.labels.tolist()) == {6, 7, 8, 9}
-    trained = {image.tobytes() for image in parts.train.images}
-    assert not any(image.tobytes() in trained for image in parts.seen.images)
-
-
-def test_demo_compares_four_methods():
-    """Its example in tests/cli/test_commands.py tests that it runs and writes its files."""
-    names = [method.name for method in methods()]
-    assert names == ["triplet", "triplet + EPS", "MS + EPS", "ProxyAnchor"]
-    scores = {"triplet": {name: [0.4, 0.5] for name in COLUMNS}}
-    columns, rows = table(DemoResult(scores, {}, 0.0))
-    assert columns == ["method", "0–5 R@1", "0–5 MAP@R", "6–9 R@1", "6–9 MAP@R"]
-    assert rows == [["triplet", *["45.0 ± 7.1"] * 4]]

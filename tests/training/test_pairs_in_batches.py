@@ -143,7 +143,7 @@ def test_fit_continues_with_few_positives_proxies_or_a_memory():
 
 
 def run_of(**options):
-    settled = Train(**options).settled()
+    settled = Train(**options).resolve()
     return TrainingRun(settled, settled.recipe(), {})
 
 

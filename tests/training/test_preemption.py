@@ -1,9 +1,6 @@
 """Preemption, several processes and the compilation cache, tested in one process."""
 
-import importlib.util
 import signal
-import sys
-from pathlib import Path
 
 import jax
 import numpy as np
@@ -127,60 +124,25 @@ def test_arrays_of_a_role_are_sharded_if_the_devices_divide_them(toy):
             placed.check(params)
 
 
-# The compilation cache: limited if filelock is installed, and cleaned of incomplete entries.
-
-
 @pytest.fixture
-def cache(monkeypatch, tmp_path):
-    """Turn on the cache in a folder, with or without filelock."""
-    cache = ("jax_compilation_cache_", "jax_persistent_cache_min")
-    before = {name: value for name, value in jax.config.values.items() if name.startswith(cache)}
-    monkeypatch.setenv("JDML_CACHE", str(tmp_path))
-    find = importlib.util.find_spec
-
-    def turn_on(filelock):
-        jax.config.update("jax_compilation_cache_dir", None)
-        with monkeypatch.context() as patched:
-            found = object() if filelock else None
-            patched.setattr(
-                importlib.util, "find_spec", lambda n, *a: found if n == "filelock" else find(n, *a)
-            )
-            return compilation_cache.keep_compiled_programs()
-
-    yield turn_on
+def cache_settings():
+    """Restore JAX's settings of its compilation cache."""
+    names = ("jax_compilation_cache_", "jax_persistent_cache_min")
+    before = {name: value for name, value in jax.config.values.items() if name.startswith(names)}
+    yield
     for name, value in before.items():
         jax.config.update(name, value)
 
 
-def test_without_filelock_another_unlimited_folder_is_used(cache, tmp_path):
-    assert cache(filelock=False) == tmp_path / "unlimited"
-    assert jax.config.values["jax_compilation_cache_max_size"] == -1
-    pytest.importorskip("filelock")
-    assert cache(filelock=True) == tmp_path
-    assert jax.config.values["jax_compilation_cache_max_size"] == 1 << 30
-
-
-def test_incomplete_cache_entries_are_removed(cache, tmp_path):
+def test_compilation_cache_is_limited_and_incomplete_entries_are_removed(
+    cache_settings, monkeypatch, tmp_path
+):
     pytest.importorskip("filelock")
     for name in ("jit_part-1-cache", "jit_whole-2-cache", "jit_whole-2-atime"):
         (tmp_path / name).write_bytes(b"12345678")
-    cache(filelock=True)
+    monkeypatch.setenv("JDML_CACHE", str(tmp_path))
+    jax.config.update("jax_compilation_cache_dir", None)
+    assert compilation_cache.keep_compiled_programs() == tmp_path
+    assert jax.config.values["jax_compilation_cache_max_size"] == 1 << 30
     left = {path.name for path in tmp_path.glob("jit*")}
     assert left == {"jit_whole-2-cache", "jit_whole-2-atime"}
-
-
-@pytest.mark.parametrize(
-    ("system", "folder"),
-    [
-        ("darwin", "home/Library/Caches"),
-        ("win32", "local"),
-        ("linux", "xdg"),
-        ("plain", "home/.cache"),
-    ],
-)
-def test_cache_folder_of_each_system(monkeypatch, tmp_path, system, folder):
-    monkeypatch.setattr(Path, "home", lambda: tmp_path / "home")
-    monkeypatch.setattr(sys, "platform", system)
-    monkeypatch.setenv("LOCALAPPDATA", str(tmp_path / "local"))
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg") if system == "linux" else "")
-    assert compilation_cache.user_cache() == tmp_path / folder

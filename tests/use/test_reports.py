@@ -204,7 +204,7 @@ def test_runs_of_other_files_or_networks_are_separate_rows(tmp_path, draw, jdml_
 def test_report_of_a_fold_has_no_training_classes(run, photos):
     """A fold's proxies belong to three quarters of the classes, renumbered: they are shown on the map only."""
     from jdml.report import Run
-    from jdml.report.run_data import attach_images
+    from jdml.report.images import attach_images
 
     options = {"dataset": "folder", "data_dir": str(photos)}
     for protocol, known in (("conventional", True), ("mlrc", False)):

@@ -21,7 +21,6 @@ tells whether all agreed.
 
 import argparse
 import json
-import linecache
 import os
 import random
 import subprocess
@@ -29,7 +28,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -174,15 +173,6 @@ def import_all() -> None:
     import safetensors.numpy  # noqa: F401
     import sklearn.datasets  # noqa: F401
     import tyro  # noqa: F401
-
-    from jdml.runs import source_hash
-
-    # Every source that tells runs apart is read once, and not by each process again.
-    source_hash._parsed = cache(source_hash._parsed.__wrapped__)
-    for name, module in list(sys.modules.items()):
-        file = getattr(module, "__file__", None) or ""
-        if name.partition(".")[0] in ("jdml", "optax", "killed_runs") and file.endswith(".py"):
-            source_hash._parsed("".join(linecache.getlines(file, vars(module))), file)
 
 
 if __name__ == "__main__":

@@ -140,7 +140,7 @@ class DataOptions(ImageOptions):
         if self.test_share is not None and self.split not in ("classes", "images"):
             raise ValueError("--test-share needs --split classes or --split images")
 
-    def settled(self) -> "DataOptions":
+    def resolve(self) -> "DataOptions":
         """Return the options with the data set named, and how its files are cropped, after checking them."""
         self.check()
         if not self.of_files:
@@ -202,8 +202,8 @@ class WeightOptions:
 
     def preprocess(self, model: str, *, always: bool = False) -> Any:
         """Return what stands between stored images and a network."""
-        named = always or self.weights is not None or self.normalization is not None
-        return models.normalizer(self.normalization or model) if named else standard
+        normalizes = always or self.weights is not None or self.normalization is not None
+        return models.normalizer(self.normalization or model) if normalizes else standard
 
 
 @dataclass(frozen=True)

@@ -12,15 +12,15 @@ from jdml.recipes.config import Config
 from jdml.recipes.parsing import parse_settings
 
 
-def with_typed(recipe: Recipe, values: Mapping[str, Typed]) -> Recipe:
+def apply_options(recipe: Recipe, values: Mapping[str, Typed]) -> Recipe:
     """Return a recipe with what was typed of its parts; what is wrong names the options."""
-    with as_typed():
+    with naming_options():
         return recipe.replace(
             **{name: _values(getattr(recipe, name), part) for name, part in values.items()}
         )
 
 
-def typed_parts(command: Any) -> dict[str, Typed]:
+def part_options(command: Any) -> dict[str, Typed]:
     """Return what was typed of a recipe in a command's options, by part."""
     return {field.name: getattr(command, field.name) for field in dataclasses.fields(Recipe)}
 
@@ -59,7 +59,7 @@ def _options_by_field() -> dict[str, str]:
 
 
 @contextmanager
-def as_typed() -> Iterator[None]:
+def naming_options() -> Iterator[None]:
     """Name fields of a recipe as options in what is wrong with it."""
     options = _options_by_field()
     try:

@@ -73,15 +73,15 @@ class Part(NamedTuple):
     Attributes:
         values: the part, whose values the help shows.
         without: fields that are no options.
-        shown: whether the help shows values.
+        defaults: whether the help shows them.
     """
 
     values: Any
     without: tuple[str, ...] = ()
-    shown: bool = True
+    defaults: bool = True
 
 
-def typed() -> Any:
+def empty_part() -> Any:
     """Return the default of a part: nothing typed."""
     return dataclasses.field(default_factory=dict)
 
@@ -171,20 +171,24 @@ def _typed_dict(kind: Any, part: Part | None = None) -> Any:
         value = getattr(part.values, name) if part else _default(field)
         if name in groups:
             inner = groups[name]
-            inner = inner._replace(without=part.without, shown=part.shown) if part else inner
+            inner = inner._replace(without=part.without, defaults=part.defaults) if part else inner
             fields[name] = _typed_dict(type(inner.values), inner)
         elif part is None or name not in part.without:
-            shown = part is None or part.shown
-            fields[name] = _option(kind, name, hint, value, own, shown)
+            defaults = part is None or part.defaults
+            fields[name] = _option(kind, name, hint, value, own, defaults)
     return TypedDict(kind.__name__, fields, total=False)  # type: ignore
 
 
-def _option(kind: Any, name: str, hint: Any, value: Any, own: Sequence[Any], shown: bool) -> Any:
+def _option(kind: Any, name: str, hint: Any, value: Any, own: Sequence[Any], defaults: bool) -> Any:
     """Return a field as tyro reads it."""
     hint = _of_field(CHOICES, kind, name, _without_none(hint))
     required = value is dataclasses.MISSING
     default = " ".join(map(str, value)) if isinstance(value, tuple) else value
-    if not shown or not isinstance(default, str | int | float | Path) or default in (0, "", "none"):
+    if (
+        not defaults
+        or not isinstance(default, str | int | float | Path)
+        or default in (0, "", "none")
+    ):
         default = None
     text = next((each for each in own if isinstance(each, Help)), field_docs(kind).get(name, ""))
     text = text.replace("``", "").replace("None: ", "Default: ")
@@ -241,13 +245,13 @@ def check_options(group: Any) -> None:
 # Writing
 
 
-def typed_of(options: Any) -> Typed:
+def changed_options(options: Any) -> Typed:
     """Return what of a command's options is no default, by field and group."""
     values: Typed = {}
     for field in dataclasses.fields(options):
         value, default = getattr(options, field.name), _default(field)
         if dataclasses.is_dataclass(value):
-            value, default = typed_of(value), {}
+            value, default = changed_options(value), {}
         if value != default:
             values[field.name] = value
     return values
@@ -261,7 +265,7 @@ def to_argv(options: Any) -> list[str]:
         >>> to_argv(Train(loss={"name": "triplet"}, optimizer={"learning_rate": 1e-4}))
         ['--loss', 'triplet', '--learning-rate', '0.0001']
     """
-    return _words(type(options), typed_of(options))
+    return _words(type(options), changed_options(options))
 
 
 def _words(kind: Any, changed: Typed, part: Part | None = None) -> list[str]:

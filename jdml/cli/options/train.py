@@ -9,8 +9,8 @@ from typing import Annotated, Any, Literal, Self
 from jdml import registry
 from jdml._import_path import is_pointer
 from jdml.cli.options.groups import DataOptions, DeviceOptions, RunOptions, WeightOptions
-from jdml.cli.options.parts import as_typed, typed_parts, with_typed
-from jdml.cli.options.reading import Part, Typed, check_options, defining, to_argv, typed
+from jdml.cli.options.parts import apply_options, naming_options, part_options
+from jdml.cli.options.reading import Part, Typed, check_options, defining, empty_part, to_argv
 from jdml.data.folder import check_apart
 from jdml.ops.checks import one_of
 from jdml.recipes import METHODS, NetworkConfig, Recipe, RecipeError, default_recipe, with_method
@@ -58,14 +58,14 @@ class TrainOptions:
     """The options of ``jdml train``."""
 
     data: DataOptions = DataOptions()
-    network: Annotated[Typed, Part(SHOWN.network)] = typed()
+    network: Annotated[Typed, Part(SHOWN.network)] = empty_part()
     weights: WeightOptions = WeightOptions()
-    loss: Annotated[Typed, Part(SHOWN.loss, ("method",))] = typed()
+    loss: Annotated[Typed, Part(SHOWN.loss, ("method",))] = empty_part()
     method: MethodOptions = MethodOptions()
-    finetune: Annotated[Typed, Part(SHOWN.finetune)] = typed()
-    batch: Annotated[Typed, Part(SHOWN.batch, NOT_OPTIONS)] = typed()
-    optimizer: Annotated[Typed, Part(SHOWN.optimizer)] = typed()
-    evaluation: Annotated[Typed, Part(SHOWN.evaluation, NOT_OPTIONS)] = typed()
+    finetune: Annotated[Typed, Part(SHOWN.finetune)] = empty_part()
+    batch: Annotated[Typed, Part(SHOWN.batch, NOT_OPTIONS)] = empty_part()
+    optimizer: Annotated[Typed, Part(SHOWN.optimizer)] = empty_part()
+    evaluation: Annotated[Typed, Part(SHOWN.evaluation, NOT_OPTIONS)] = empty_part()
     run: RunOptions = RunOptions()
     devices: DeviceOptions = DeviceOptions()
 
@@ -94,7 +94,7 @@ class TrainOptions:
         if method == "plain":
             return base
         own = parse_settings(self.method.method_setting, "--method-setting", words=True)
-        with as_typed():
+        with naming_options():
             try:
                 return with_method(base, method, **own)
             except RecipeError:
@@ -109,9 +109,9 @@ class TrainOptions:
     @cached_property
     def _recipe(self) -> Recipe:
         base = self.base_recipe()
-        if not self.has_batch and not with_typed(base, {"loss": self.loss}).loss.has_proxies:
+        if not self.has_batch and not apply_options(base, {"loss": self.loss}).loss.has_proxies:
             base = base.replace(batch=PAIR_BATCH)
-        return with_typed(base, typed_parts(self))
+        return apply_options(base, part_options(self))
 
     def check(self) -> None:
         """Refuse options of different groups that contradict each other."""
@@ -134,16 +134,16 @@ class TrainOptions:
             if not recipe.loss.needs_validation:
                 raise ValueError("--monitor needs --patience")
 
-    def settled(self) -> Self:
+    def resolve(self) -> Self:
         """Return the options with the data set and the network named, after checking them."""
         self.run.check()
         self.devices.check()
-        options = replace(self, data=self.data.settled())
+        options = replace(self, data=self.data.resolve())
         images = options.data.image_size or 0
         self.weights.check(self.network.get("name"))
         model = self.network.get("name") or self.weights.model_name()
         model = model or for_images(None if options.data.of_files else images)
-        with as_typed():
+        with naming_options():
             NetworkConfig(model)  # refuses an unknown name
         options = replace(options, network={**options.network, "name": model})
         if self._shrinks(model):
@@ -157,7 +157,7 @@ class TrainOptions:
 
     def config(self) -> dict[str, Any]:
         """Return what defines the run: the recipe, and which data it is for."""
-        options = self.settled()
+        options = self.resolve()
         return {"recipe": options.recipe().to_json(), **options.defining()}
 
     def hints(self) -> list[str]:

@@ -9,7 +9,7 @@ from typing import Any
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Constraint:
-    """What a number must be; ``constraint(name, value)`` raises where the value cannot be meant.
+    """The condition on a number; ``constraint(name, value)`` raises where the value does not meet it.
 
     Attributes:
         test: from a number or an array of them to whether it holds.
@@ -28,7 +28,7 @@ class Constraint:
     words: tuple[str, ...] = ()
 
     def __call__(self, name: str, value: Any) -> None:
-        """Raise a TypeError or a ValueError where the value cannot be meant."""
+        """Raise a TypeError or a ValueError where the value does not meet the condition."""
         if (value is None and self.or_none) or (isinstance(value, str) and value in self.words):
             return
         if isinstance(value, str) and self.words:

@@ -23,10 +23,10 @@ def check_flag(name: str, value: Any) -> bool:
     return bool(value)
 
 
-def check_function(name: str, value: Any) -> None:
-    """Refuse what is neither a function nor None."""
-    if value is not None and not callable(value):
-        raise TypeError(f"{name} must be a function or None, got {value!r}")
+def check_function(name: str, value: Any, *, or_none: bool = True) -> None:
+    """Refuse what is neither a function nor, if that is allowed, None."""
+    if not callable(value) and not (or_none and value is None):
+        raise TypeError(f"{name} must be a function{' or None' * or_none}, got {value!r}")
 
 
 def one_of(name: str, value: Any, known: Iterable[str]) -> None:
@@ -119,7 +119,7 @@ def check_fields(values: Any, called: Callable[[str], str] = str) -> None:
 
 
 class _Rule(NamedTuple):
-    """What a field may be: its kinds, its constraints, its words; whether also None."""
+    """The values that a field may have: its kinds, its constraints, its words; whether also None."""
 
     field: str
     kinds: tuple[Any, ...]
@@ -159,25 +159,6 @@ def takes(function: Callable[..., Any], name: str) -> bool:
     """Whether a function takes a keyword; True where there is no signature to look at."""
     known = _keywords(function)
     return known is None or name in known
-
-
-def takes_by_place(function: Callable[..., Any], number: int) -> bool:
-    """Whether a function takes so many arguments by their places; True where there is no signature to look at."""
-    known = _signature(function)
-    try:
-        if known is not None:
-            known.bind_partial(*range(number))
-    except TypeError:
-        return False
-    return True
-
-
-def asks_for(function: Callable[..., Any], name: str) -> bool:
-    """Whether a function cannot be called without an argument."""
-    known = _signature(function)
-    asked = None if known is None else known.parameters.get(name)
-    several = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-    return asked is not None and asked.kind not in several and asked.default is asked.empty
 
 
 def taken_settings(function: Callable[..., Any], settings: Mapping[str, Any]) -> dict[str, Any]:

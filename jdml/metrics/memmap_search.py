@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from jdml.metrics import closeness
+from jdml.metrics import ranking_score
 
 PIECE = 8 * 2**20
 """Bytes of a piece, in float32."""
@@ -18,12 +18,7 @@ GROUP = 64
 
 
 class Gallery(NamedTuple):
-    """Vectors on disk, and the frame in which they are compared.
-
-    Attributes:
-        rows: ``[N, D]``.
-        frame: see :func:`jdml.metrics.closeness.common_frame`.
-    """
+    """Vectors on disk, and the frame in which they are compared."""
 
     rows: np.memmap
     frame: tuple[Array, Array]
@@ -35,18 +30,7 @@ class Gallery(NamedTuple):
 
 
 def frame_of(queries: Array, rows: np.memmap) -> tuple[Array, Array]:
-    """The common frame of queries and a gallery on disk, which is read and checked.
-
-    Args:
-        queries: ``[Q, D]``.
-        rows: ``[N, D]``.
-
-    Returns:
-        The frame.
-
-    Raises:
-        ValueError: a row that is not finite.
-    """
+    """The common frame of queries and a gallery on disk, which is read and checked."""
     low = np.asarray(queries.min(axis=0, initial=jnp.inf))
     high = np.asarray(queries.max(axis=0, initial=-jnp.inf))
     for start, piece in _pieces(rows):
@@ -55,8 +39,10 @@ def frame_of(queries: Array, rows: np.memmap) -> tuple[Array, Array]:
             row = start + int(finite.argmin())
             raise ValueError(f"gallery must be finite (in float32), row {row} is not")
         low, high = np.minimum(low, piece.min(axis=0)), np.maximum(high, piece.max(axis=0))
-    some = np.concatenate([closeness.sample(queries), closeness.sample(rows)], dtype=low.dtype)
-    return closeness.frame_of(*map(jnp.asarray, (low, high, some)))
+    some = np.concatenate(
+        [ranking_score.sample(queries), ranking_score.sample(rows)], dtype=low.dtype
+    )
+    return ranking_score.frame_of(*map(jnp.asarray, (low, high, some)))
 
 
 def rank(
@@ -65,24 +51,13 @@ def rank(
     depth: int,
     kin: np.ndarray | None = None,
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """The nearest rows of each block of queries; the gallery is read once.
-
-    Args:
-        blocks: queries ``[B, D]`` in the gallery's frame, all of one size, the row ``[B]`` that each is (−1: none), or
-            None, and what else is barred, or None: ``own`` and ``kin`` of :func:`jdml.metrics.closeness.barred`.
-        gallery: where to search.
-        depth: how many ranks, at most N.
-        kin: ``[N]``, its ``gallery_kin``.
-
-    Yields:
-        For each block, indices ``[B, depth]``, and whether they take part.
-    """
+    """The nearest rows of each block of queries; the gallery is read once."""
     best = [_nothing(len(block), depth) for block, *_ in blocks]
     longest = rows_of_a_piece(gallery.rows)
     for start, piece in _pieces(gallery.rows):
         missing = longest - len(piece)
         padded = jnp.asarray(np.pad(piece, ((0, missing), (0, 0))))
-        references = closeness.in_frame(padded, gallery.frame)
+        references = ranking_score.in_frame(padded, gallery.frame)
         theirs = None if kin is None else np.pad(kin[start : start + longest], (0, missing))
         for turn, block in enumerate(blocks):
             best[turn] = _better(best[turn], block, references, theirs, len(piece), start)
@@ -108,8 +83,8 @@ def _better(
     half_squares = 0.5 * jnp.sum(jnp.square(references), axis=-1)
     half_squares = jnp.where(jnp.arange(len(references)) < number, half_squares, jnp.inf)
     queries, *askers = block
-    out = closeness.barred(askers, kin, start, len(references))
-    new = closeness.closeness(queries, references, half_squares, out)
+    out = ranking_score.barred(askers, kin, start, len(references))
+    new = ranking_score.closeness(queries, references, half_squares, out)
     depth = scores.shape[1]
     new, places = _top(new, min(depth, len(references)))
     every = jnp.concatenate([scores, new], axis=1)
@@ -138,30 +113,19 @@ def _top(scores: Array, depth: int) -> tuple[Array, Array]:
 def nearest(
     queries: Array, rows: np.memmap, k: int, *, exclude_self: bool, block_size: int | None
 ) -> tuple[Array, Array]:
-    """:func:`jdml.metrics.nearest` in a gallery on disk.
-
-    Args:
-        queries: ``[Q, D]``.
-        rows: ``[N, D]``.
-        k: how many.
-        exclude_self: query i is row i, and none of its own neighbours.
-        block_size: queries at a time.
-
-    Returns:
-        Distances and indices ``[Q, k]``.
-    """
+    """:func:`jdml.metrics.nearest` in a gallery on disk."""
     size, dim = queries.shape
     if not size:
         return jnp.zeros((0, k)), jnp.zeros((0, k), jnp.int32)
     gallery = Gallery(rows, frame_of(queries, rows))
-    at_a_time = block_size or closeness.rows_per_block(size, rows_of_a_piece(rows) + k * dim)
+    at_a_time = block_size or ranking_score.rows_per_block(size, rows_of_a_piece(rows) + k * dim)
     missing = -size % at_a_time
-    probes = jnp.pad(closeness.in_frame(queries, gallery.frame), ((0, missing), (0, 0)))
+    probes = jnp.pad(ranking_score.in_frame(queries, gallery.frame), ((0, missing), (0, 0)))
     rows_of = np.split(np.arange(len(probes), dtype=np.int32), len(probes) // at_a_time)
     blocks = [(probes[own], jnp.asarray(own) if exclude_self else None, None) for own in rows_of]
     indices = np.concatenate([found for found, _ in rank(blocks, gallery, k)])[:size]
     distances = [
-        closeness.exact(
+        ranking_score.exact(
             queries[start : start + at_a_time], jnp.asarray(rows[part], jnp.float32), part
         )
         for start, part in (

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from jdml.metrics import answers, closeness, disk
+from jdml.metrics import memmap_search, ranking_score, relevance
 from jdml.ops import checks
 from jdml.ops.meshes import Axis, by_parts, by_rows, mesh_of, off_mesh
 
@@ -20,23 +20,23 @@ _DEEP = 64
 
 
 class Search(NamedTuple):
-    """What is searched, in the frame of :func:`jdml.metrics.closeness.common_frame`."""
+    """What is searched, in the frame of :func:`jdml.metrics.ranking_score.common_frame`."""
 
     queries: Array  # [Q, D]
     gallery: Any  # [N, D], or a gallery on disk
     own: Array | None = None  # [Q], the gallery's row that each query is itself, −1 for none
     half_squares: Array | None = None  # [N], where the gallery is on one device
-    kin: answers.Kin = answers.Kin()  # what does not count
+    kin: relevance.Kin = relevance.Kin()  # what does not count
     distances: Array | None = None  # [Q, N], that were given
 
-    def among(self, kin: answers.Kin) -> "Search":
+    def among(self, kin: relevance.Kin) -> "Search":
         """The search of what counts; the gallery's kin lie where the gallery does."""
-        if not isinstance(self.gallery, disk.Gallery):
+        if not isinstance(self.gallery, memmap_search.Gallery):
             kin = jax.tree.map(jnp.asarray, kin)
         return self._replace(kin=kin)
 
 
-def prepare(task: answers.Task, distances: Any = None) -> Search:
+def prepare(task: relevance.Task, distances: Any = None) -> Search:
     """Everything on the device, in a frame where distances lose few digits. A gallery on disk stays there."""
     queries, gallery, own = task.queries, task.gallery, task.own
     itself = None if own is None else jnp.asarray(own)
@@ -44,16 +44,16 @@ def prepare(task: answers.Task, distances: Any = None) -> Search:
         given = off_mesh(checks.as_finite("distances", distances))
         return Search(queries, jnp.arange(given.shape[1]), itself, distances=given)
     if isinstance(gallery, np.memmap):
-        frame = disk.frame_of(queries, gallery)
-        moved = closeness.in_frame(queries, frame)
-        return Search(moved, disk.Gallery(gallery, frame), itself)
+        frame = memmap_search.frame_of(queries, gallery)
+        moved = ranking_score.in_frame(queries, frame)
+        return Search(moved, memmap_search.Gallery(gallery, frame), itself)
     if mesh_of(gallery) is not None:
         frame = jax.device_get(spread_frame(gallery, queries))
-        references = by_rows(closeness.in_frame, gallery, frame)
-        return Search(closeness.in_frame(queries, frame), references, itself)
-    frame = closeness.common_frame(queries, gallery)
-    moved = closeness.in_frame(queries, frame)
-    references = moved if gallery is queries else closeness.in_frame(gallery, frame)
+        references = by_rows(ranking_score.in_frame, gallery, frame)
+        return Search(ranking_score.in_frame(queries, frame), references, itself)
+    frame = ranking_score.common_frame(queries, gallery)
+    moved = ranking_score.in_frame(queries, frame)
+    references = moved if gallery is queries else ranking_score.in_frame(gallery, frame)
     return Search(moved, references, itself, _half_squares(references))
 
 
@@ -66,7 +66,7 @@ def spread_frame(gallery: Array, queries: Array) -> tuple[Array, Array]:
     """The common frame of queries and a gallery, which may be on a mesh."""
 
     def frame(axis: Axis, gallery: Array, queries: Array) -> Any:
-        return closeness.common_frame(queries, gallery, axis=axis)
+        return ranking_score.common_frame(queries, gallery, axis=axis)
 
     return by_parts(frame, gallery, queries)
 
@@ -74,22 +74,12 @@ def spread_frame(gallery: Array, queries: Array) -> tuple[Array, Array]:
 def ranked(
     search: Search, wanted: int, block_size: int | None = None
 ) -> Iterator[tuple[int, Array, Array]]:
-    """Rank the gallery for every query.
-
-    Args:
-        search: of one query at least.
-        wanted: how many ranks; more come, so that similar numbers share a program.
-        block_size: queries at a time; None: a few tens of MiB.
-
-    Yields:
-        The first query of a block, indices ``[rows, depth]`` of the nearest, and whether they take part. The last block
-        may overlap another.
-    """
+    """Rank the gallery for every query."""
     size, gallery = len(search.queries), search.gallery
     depth = min(gallery.shape[0], 1 << (int(wanted) - 1).bit_length())
-    on_disk = isinstance(gallery, disk.Gallery)
-    at_a_time = disk.rows_of_a_piece(gallery.rows) if on_disk else gallery.shape[0]
-    rows = min(block_size or closeness.rows_per_block(size, at_a_time), size)
+    on_disk = isinstance(gallery, memmap_search.Gallery)
+    at_a_time = memmap_search.rows_of_a_piece(gallery.rows) if on_disk else gallery.shape[0]
+    rows = min(block_size or ranking_score.rows_per_block(size, at_a_time), size)
     starts = [min(start, size - rows) for start in range(0, size, rows)]
     blocks = _ranker(search, depth)(search, starts, rows, depth)
     for start, (indices, valid) in zip(starts, blocks, strict=True):
@@ -107,7 +97,7 @@ def first(search: Search) -> np.ndarray:
 
 def _ranker(search: Search, depth: int) -> Callable[..., Iterator[tuple[Any, Any]]]:
     """How to rank: by where the gallery is."""
-    if isinstance(search.gallery, disk.Gallery):
+    if isinstance(search.gallery, memmap_search.Gallery):
         return _rank_on_disk
     if mesh_of(search.gallery) is not None:
         return _rank_on_mesh
@@ -129,7 +119,7 @@ def _rank_on_disk(
 ) -> Iterator[tuple[Any, Any]]:
     """The same, one piece of the gallery after the other, each for all queries."""
     blocks = [_block(search, start, rows) for start in starts]
-    yield from disk.rank(blocks, search.gallery, depth, search.kin.of_gallery)
+    yield from memmap_search.rank(blocks, search.gallery, depth, search.kin.of_gallery)
 
 
 def _rank_on_device(
@@ -146,7 +136,7 @@ def _rank_on_host(
     """The same by a partial sort in NumPy, while the device computes the next block."""
     places = (_places(search, start, rows) for start in starts)
     for block in _one_ahead(places):
-        yield closeness.first_in_order(np.asarray(block), depth)
+        yield ranking_score.first_in_order(np.asarray(block), depth)
 
 
 def _one_ahead(items: Iterator[T]) -> Iterator[T]:
@@ -169,11 +159,11 @@ def _top_on_mesh(gallery: Any, block: Any, depth: int) -> tuple[Array, Array]:
     def top(axis: Axis, gallery: Any, block: Any) -> tuple[Array, ...]:
         (references, kin), (queries, *askers) = gallery, block
         offset = axis.index * len(references)
-        out = closeness.barred(askers, kin, offset, len(references))
-        scores = closeness.closeness(queries, references, _half_squares(references), out)
+        out = ranking_score.barred(askers, kin, offset, len(references))
+        scores = ranking_score.closeness(queries, references, _half_squares(references), out)
         scores, indices = jax.lax.top_k(scores, min(depth, len(references)))
         found = indices.astype(jnp.int32) + offset, scores > -jnp.inf
-        return closeness.merge(axis, depth, scores, *found)
+        return ranking_score.merge(axis, depth, scores, *found)
 
     ranked: tuple[Array, Array] = by_parts(top, gallery, block)
     return ranked
@@ -181,17 +171,17 @@ def _top_on_mesh(gallery: Any, block: Any, depth: int) -> tuple[Array, Array]:
 
 @functools.partial(jax.jit, static_argnames="rows")
 def _places(search: Search, start: Array | int, rows: int) -> Array:
-    return closeness.order(_closeness(search, start, rows))
+    return ranking_score.order(_closeness(search, start, rows))
 
 
 def _closeness(search: Search, start: Array | int, rows: int) -> Array:
     queries, *askers = _block(search, start, rows)
-    out = closeness.barred(askers, search.kin.of_gallery, 0, search.gallery.shape[0])
+    out = ranking_score.barred(askers, search.kin.of_gallery, 0, search.gallery.shape[0])
     if search.distances is not None:
         scores = 0.0 - jax.lax.dynamic_slice_in_dim(search.distances, start, rows)
         return scores if out is None else jnp.where(out, -jnp.inf, scores)
     assert search.half_squares is not None
-    return closeness.closeness(queries, search.gallery, search.half_squares, out)
+    return ranking_score.closeness(queries, search.gallery, search.half_squares, out)
 
 
 def _block(

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from jdml.metrics.handed import as_array, as_groups
+from jdml.metrics.array_conversion import as_array, as_groups
 from jdml.ops import checks
 from jdml.ops.meshes import Axis, by_parts, off_mesh
 
@@ -36,7 +36,7 @@ class Truth(NamedTuple):
 
 
 class Kin(NamedTuple):
-    """What is neither right nor wrong: see :func:`jdml.metrics.closeness.barred`."""
+    """What is neither right nor wrong: see :func:`jdml.metrics.ranking_score.barred`."""
 
     of_queries: Any = None  # [Q] integers, or [Q, N] bool
     of_gallery: Any = None  # [N] integers
@@ -60,21 +60,7 @@ def task(
     self_index: Any,
     ignore: Any,
 ) -> Task:
-    """Check what a user gives.
-
-    Args:
-        function: the function's name.
-        names: what the labels are called.
-        queries: ``[Q, D]``.
-        labels: ``[Q]`` or ``[Q, L]``.
-        gallery: ``[N, D]``; None: the queries, each excluded from its own ranking.
-        gallery_labels: ``[N]`` or ``[N, L]``.
-        self_index: see :func:`checked_own`.
-        ignore: see :func:`checked_ignore`.
-
-    Returns:
-        The task.
-    """
+    """Check what a user gives."""
     pairs = ignore if isinstance(ignore, tuple | list) else [ignore]
     checks.check_concrete(function, queries, labels, gallery, gallery_labels, self_index, *pairs)
     alone = gallery is None
@@ -105,18 +91,7 @@ def check_levels(name: str, labels: Any, size: int) -> None:
 
 
 def by_level(query_labels: Any, gallery_labels: Any) -> list[tuple[Any, Any]]:
-    """The labels ``([Q], [N])`` of each level.
-
-    Args:
-        query_labels: ``[Q]`` or ``[Q, L]``, checked.
-        gallery_labels: ``[N]`` or ``[N, L]``.
-
-    Returns:
-        L of them.
-
-    Raises:
-        ValueError: other levels here and there.
-    """
+    """The labels ``([Q], [N])`` of each level."""
     if query_labels.shape[1:] != gallery_labels.shape[1:]:
         raise ValueError(
             "query_labels and gallery_labels must have the same levels, got shapes "
@@ -130,16 +105,7 @@ def _levels(labels: Any) -> list[Any]:
 
 
 def checked_own(self_index: Any, queries: int, gallery: int) -> np.ndarray | None:
-    """The gallery's row that each query is, checked.
-
-    Args:
-        self_index: ``[Q]``, as a user gives it.
-        queries: Q.
-        gallery: N.
-
-    Returns:
-        ``[Q]`` int32; None for None.
-    """
+    """The gallery's row that each query is, checked."""
     if self_index is None:
         return None
     checks.check_labels("self_index", self_index, queries)
@@ -154,16 +120,7 @@ def checked_own(self_index: Any, queries: int, gallery: int) -> np.ndarray | Non
 
 
 def checked_ignore(ignore: Any, queries: int, gallery: int) -> Any:
-    """The pairs that do not count, checked.
-
-    Args:
-        ignore: as a user gives it.
-        queries: Q.
-        gallery: N.
-
-    Returns:
-        ``[Q, N]`` bool, or the groups ``([Q], [N])`` by number; None for None.
-    """
+    """The pairs that do not count, checked."""
     if not isinstance(ignore, tuple | list):
         ignore = as_array(ignore)
         if ignore is not None:
@@ -186,18 +143,7 @@ def checked_ignore(ignore: Any, queries: int, gallery: int) -> Any:
 def truth(
     query_labels: Any, gallery_labels: Any, own: np.ndarray | None, ignore: Any
 ) -> tuple[Truth, Kin]:
-    """What is right, and what does not count.
-
-    Args:
-        query_labels: ``[Q]``, any integers; negative: no class.
-        gallery_labels: ``[N]``.
-        own: of :func:`checked_own`.
-        ignore: of :func:`checked_ignore`.
-
-    Returns:
-        Labels as classes 0…C−1, −1 where they are negative, and how many references a query has; and the pairs that do
-        not count.
-    """
+    """What is right, and what does not count."""
     size = query_labels.shape[0]
     labels = np.concatenate(
         [np.asarray(some).astype(np.int64) for some in (query_labels, gallery_labels)]
@@ -246,14 +192,7 @@ def _ignored(
 
 
 def warn_of_twins(queries: Array, gallery: Any, found: np.ndarray, judged: np.ndarray) -> None:
-    """Warn where queries equal the row that was found first, bit by bit: both may be one item.
-
-    Args:
-        queries: ``[Q, D]`` float32.
-        gallery: ``[N, D]`` float32, on a mesh or not; or on disk.
-        found: ``[Q]``, the row of the gallery that is nearest.
-        judged: ``[Q]`` bool, the queries that count.
-    """
+    """Warn where queries equal the row that was found first, bit by bit: both may be one item."""
     twins = judged & _equal(queries, gallery, found)
     if twins.any():
         row = twins.argmax()
@@ -274,15 +213,7 @@ def _equal(queries: Array, gallery: Any, found: np.ndarray) -> np.ndarray:
 
 
 def rows_of(gallery: Any, found: np.ndarray) -> np.ndarray:
-    """Some rows ``[Q, D]`` of a gallery, on one device, on a mesh or on disk.
-
-    Args:
-        gallery: ``[N, D]``.
-        found: ``[Q]``, which.
-
-    Returns:
-        The rows.
-    """
+    """Some rows ``[Q, D]`` of a gallery, on one device, on a mesh or on disk."""
     if isinstance(gallery, np.memmap):
         return np.asarray(gallery[found])
     return np.asarray(_gathered(gallery, jnp.asarray(found)))

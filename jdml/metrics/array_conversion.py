@@ -25,15 +25,7 @@ _ON_DISK = "gallery"
 
 
 def handed_in(function: F) -> F:
-    """Let a metric take arrays of any library (PyTorch's, pandas' columns, Flax NNX's variables) and classes by name.
-
-    Args:
-        function: of JAX or NumPy arrays and integer labels.
-
-    Returns:
-        The function; class names become integers, the same for all labels of one call. Where labels are a query's,
-        ``labels=`` is their name too, as it is where there is no gallery.
-    """
+    """Let a metric take arrays of any library (PyTorch, pandas, Flax NNX variables) and classes by name."""
     signature = inspect.signature(function)
     asks = "query_labels" in signature.parameters
 
@@ -57,15 +49,7 @@ def handed_in(function: F) -> F:
 
 
 def finite_rows(**that_count: str) -> Callable[[F], F]:
-    """Let a metric refuse rows that are not finite, where values are at hand: they would spoil the whole number.
-
-    Args:
-        **that_count: for each argument ``[N, D]`` the one that tells which rows count: boolean, or labels, which are
-            not negative there.
-
-    Returns:
-        The decorator.
-    """
+    """Let a metric refuse rows that are not finite, where values are at hand: they would spoil the whole number."""
 
     def decorate(function: F) -> F:
         signature = inspect.signature(function)
@@ -100,15 +84,7 @@ def _check_rows(name: str, vectors: Any, teller: Any) -> None:
 
 
 def as_array(value: Any) -> Any:
-    """An array of another library as one of JAX or NumPy; anything else as it is.
-
-    Args:
-        value: an argument.
-
-    Returns:
-        The array, in this machine's order of bytes. A PyTorch tensor in a processor's memory is not copied; on a GPU
-        it is handed over by DLPack, or copied where JAX has no such device.
-    """
+    """An array of another library as one of JAX or NumPy; anything else as it is."""
     if isinstance(value, np.memmap):
         return value  # read from disk in pieces, in whatever order of bytes
     is_array = isinstance(value, Array | np.ndarray | np.generic) or hasattr(value, "__jax_array__")
@@ -133,19 +109,7 @@ def unit_rows(vectors: Any) -> np.ndarray:
 
 
 def as_groups(name: str, groups: Any) -> np.ndarray:
-    """What rows belong to, by number or by name.
-
-    Args:
-        name: the argument's name.
-        groups: integers or names, in an array of any library or a list; other objects count as what they print.
-
-    Returns:
-        A NumPy array of integers or of text.
-
-    Raises:
-        TypeError: other numbers.
-        ValueError: a row without a group, as tables have it.
-    """
+    """What rows belong to, by number or by name."""
     values = np.asarray(as_array(groups))
     several = groups if isinstance(groups, list | tuple) else values.flat
     for row, value in enumerate(several if values.dtype.kind in "OTU" else ()):

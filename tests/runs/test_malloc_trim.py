@@ -1,4 +1,4 @@
-"""Large arrays reuse the memory pages of earlier ones after `keep_freed_memory`."""
+"""Large arrays reuse the memory pages of earlier ones after `disable_malloc_trim`."""
 
 import platform
 import subprocess
@@ -9,7 +9,7 @@ import pytest
 FAULTS = """
 import resource
 import numpy as np
-from jdml.training import keep_freed_memory
+from jdml.training import disable_malloc_trim
 
 def of_ten_arrays():
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
@@ -18,7 +18,7 @@ def of_ten_arrays():
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
 
 fresh = of_ten_arrays()
-keep_freed_memory()
+disable_malloc_trim()
 of_ten_arrays()
 print(fresh, of_ten_arrays())
 """
@@ -26,7 +26,7 @@ print(fresh, of_ten_arrays())
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="needs glibc")
 @pytest.mark.slow  # a process
-def test_keep_freed_memory() -> None:
+def test_disable_malloc_trim() -> None:
     """Run in a new process, as the setting cannot be undone."""
     printed = subprocess.check_output([sys.executable, "-c", FAULTS], text=True)
     fresh, reused = map(int, printed.split())

@@ -8,8 +8,8 @@ import jax.numpy as jnp
 from jax import Array
 
 from jdml import ops
-from jdml.metrics import closeness
-from jdml.metrics.handed import finite_rows, handed_in
+from jdml.metrics import ranking_score
+from jdml.metrics.array_conversion import finite_rows, handed_in
 from jdml.ops import checks, mean, safe_sqrt
 from jdml.ops.numerics import accumulate_in, max_abs_scale
 
@@ -288,12 +288,7 @@ def covering_radius(
 
 
 class _Frame(NamedTuple):
-    """Where points are seen from so that products lose few of the digits of their distances.
-
-    Attributes:
-        centre: ``[1, D]``, in units.
-        exponent: of the unit, a power of two.
-    """
+    """Where points are seen from so that products lose few of the digits of their distances."""
 
     centre: Array
     exponent: Array
@@ -305,31 +300,22 @@ class _Frame(NamedTuple):
 
     def of(self, points: Array) -> Array:
         """The points as seen from there."""
-        return closeness.in_frame(points, (self.centre, self.exponent))
+        return ranking_score.in_frame(points, (self.centre, self.exponent))
 
 
 def _frame(points: Array, counts: Array | None = None) -> _Frame:
-    """The :func:`jdml.metrics.closeness.frame_of` of points, or of those that count ``[N]``; it has no gradient."""
+    """The :func:`jdml.metrics.ranking_score.frame_of` of points, or of those that count ``[N]``; it has no gradient."""
     x = jax.lax.stop_gradient(points)
-    some = closeness.sample(x)
+    some = ranking_score.sample(x)
     if counts is not None and len(some):
         turns = jnp.arange(len(some)) * counts.sum() // len(some)
         some = x[jnp.argsort(~counts)[turns]]
     low, high = jnp.min(x, axis=0, initial=jnp.inf), jnp.max(x, axis=0, initial=-jnp.inf)
-    return _Frame(*closeness.frame_of(low, high, some))
+    return _Frame(*ranking_score.frame_of(low, high, some))
 
 
 class _Classes(NamedTuple):
-    """Embeddings by class.
-
-    Attributes:
-        points: ``[N, D]``, as seen from a frame, 0 in rows without a class.
-        groups: ``[N]``, the class's place among all classes there are, −1 for none.
-        own: ``[N]``, the same, of no class that counts for none: an index.
-        counts: ``[N]``, embeddings per place; most places are empty.
-        centres: ``[N, D]``, the mean of each.
-        origin: ``[1, D]``, which 0 is seen from there as ``−origin``.
-    """
+    """Embeddings by class."""
 
     points: Array
     groups: Array

@@ -8,7 +8,7 @@ import numpy as np
 from jax import Array
 
 from jdml import ops
-from jdml.metrics.handed import handed_in
+from jdml.metrics.array_conversion import handed_in
 from jdml.ops import checks
 from jdml.ops.numerics import accumulate_in
 
@@ -58,16 +58,6 @@ def greedy_covering_radii(points: Array, *, where: Array | None = None) -> Array
 @ops.public()
 def mean_distance(points: Array) -> Array:
     """Measure how far points are from each other: the mean distance of two of them.
-
-    Args:
-        points: ``[N, D]``.
-
-    Returns:
-        A scalar; 0 for fewer than two points.
-
-    Raises:
-        TypeError: arguments of the wrong kind.
-        ValueError: shapes that do not fit.
 
     Implementation notes:
         All pairs, in tiles: ``O(N² D)`` time, ``O(N D)`` memory.

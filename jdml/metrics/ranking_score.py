@@ -106,17 +106,7 @@ def in_frame(vectors: Array, frame: tuple[Array, Array]) -> Array:
 
 
 def closeness(queries: Array, gallery: Array, half_squares: Array, out: Array | None) -> Array:
-    """``q · g − ‖g‖²/2`` for all pairs: greater is nearer.
-
-    Args:
-        queries: ``[B, D]``.
-        gallery: ``[N, D]``.
-        half_squares: ``‖g‖²/2``, ``[N]``; infinite or NaN where a row takes no part.
-        out: ``[B, N]`` bool, the pairs that are excluded, see :func:`barred`; None for none.
-
-    Returns:
-        ``[B, N]``, −∞ for what is excluded.
-    """
+    """``q · g − ‖g‖²/2`` for all pairs: greater is nearer."""
     scores = similarities(queries, gallery) - half_squares[None, :]
     scores = jnp.where(scores == 0, 0.0, scores)  # 0 and −0 are a tie
     scores = jnp.where(half_squares[None, :] < jnp.inf, scores, -jnp.inf)
@@ -126,19 +116,7 @@ def closeness(queries: Array, gallery: Array, half_squares: Array, out: Array | 
 def barred(
     askers: Sequence[Array | None], gallery_kin: Array | None, start: Array | int, size: int
 ) -> Array | None:
-    """Which rows of a piece of the gallery take no part in which query's ranking.
-
-    Args:
-        askers: ``[B]``, the gallery's row that each query is, one that is not there bars nothing; and its kin,
-            ``[B]`` integers, which bar the gallery's rows of the same, or ``[B, N]`` bool, which say it for the whole
-            gallery. None: nobody.
-        gallery_kin: ``[n]``, of the piece.
-        start: the first row of the piece.
-        size: n.
-
-    Returns:
-        ``[B, n]`` bool; None for nothing.
-    """
+    """Which rows of a piece of the gallery take no part in which query's ranking."""
     own, kin = askers
     rows = start + jnp.arange(size, dtype=jnp.int32)
     masks = []
@@ -154,33 +132,14 @@ def barred(
 
 @jax.jit
 def exact(queries: Array, candidates: Array, indices: Array) -> tuple[Array, Array]:
-    """Distances to rows that were found, from differences, and the order by these.
-
-    Args:
-        queries: ``[B, D]``.
-        candidates: ``[B, k, D]``.
-        indices: ``[B, k]``, theirs.
-
-    Returns:
-        Distances and indices ``[B, k]``.
-    """
+    """Distances to rows that were found, from differences, and the order by these."""
     distances = safe_norm(queries[:, None, :] - candidates)[..., 0]
     first, second = jax.lax.sort((distances, indices), num_keys=2)
     return first, second
 
 
 def merge(axis: Axis, k: int, scores: Array, *others: Array) -> tuple[Array, ...]:
-    """The k best of what each device has found, its own best first.
-
-    Args:
-        axis: the devices, in the order of their rows of the gallery.
-        k: how many.
-        scores: ``[Q, n]``, falling.
-        *others: ``[Q, n]``, whatever belongs to them.
-
-    Returns:
-        The same of the k best, ``[Q, k]``. Ties go to the first device and the first entry.
-    """
+    """The k best of what each device has found, its own best first."""
     if not axis.names:
         return others
     scores, *gathered = (
@@ -199,15 +158,7 @@ def order(scores: Array) -> Array:
 
 
 def first_in_order(places: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
-    """The k first of every row by (place, index), by a partial sort on the host.
-
-    Args:
-        places: ``[B, N]`` uint32, see :func:`order`.
-        k: how many, at most N.
-
-    Returns:
-        Indices ``[B, k]`` int32, and ``[B, k]`` boolean: whether the entry takes part at all.
-    """
+    """The k first of every row by (place, index), by a partial sort on the host."""
     rows, size = places.shape
     # Place and index in one 64-bit integer; JAX's machines are little-endian: the high half is the second.
     halves = np.empty((rows, size, 2), np.uint32)

@@ -8,9 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from jdml.metrics import answers, closeness, disk
-from jdml.metrics.answers import Task, Truth
-from jdml.metrics.galleries import spread_frame
+from jdml.metrics import memmap_search, ranking_score, relevance
+from jdml.metrics.gallery_search import spread_frame
+from jdml.metrics.relevance import Task, Truth
 from jdml.ops import similarities
 from jdml.ops.meshes import Axis, from_parts, mesh_of
 
@@ -27,13 +27,7 @@ AT_ONCE = 1 << 22
 
 
 class Curve(NamedTuple):
-    """Couples by distance, the nearest first.
-
-    Attributes:
-        distances: ``[K]``, growing.
-        right: ``[K]``, how many couples of one class are at most so far apart.
-        wrong: ``[K]``, how many of two classes.
-    """
+    """Couples by distance, the nearest first."""
 
     distances: np.ndarray
     right: np.ndarray
@@ -61,7 +55,7 @@ class Curve(NamedTuple):
 class Couples:
     """All couples of a task, some at a time: how far apart, of one class or of two."""
 
-    def __init__(self, task: Task, truth: Truth, kin: answers.Kin) -> None:
+    def __init__(self, task: Task, truth: Truth, kin: relevance.Kin) -> None:
         self.task, self.truth, self.kin = task, truth, kin
         queries, rows = len(task.queries), len(task.gallery)
         self.exact = queries * rows // (2 if task.alone else 1) <= EXACT
@@ -69,7 +63,7 @@ class Couples:
         self.frame: Any = None
         on_disk = isinstance(task.gallery, np.memmap)
         if on_disk or not self.exact:  # what is on disk is checked thereby
-            find = disk.frame_of if on_disk else lambda q, g: spread_frame(g, q)
+            find = memmap_search.frame_of if on_disk else lambda q, g: spread_frame(g, q)
             self.frame = jax.device_get(find(task.queries, task.gallery))
 
     def curve(self) -> Curve:
@@ -191,13 +185,13 @@ def _start(steps: np.ndarray) -> np.ndarray:
 @jax.jit
 def _reach(vectors: Array, frame: tuple[Array, Array]) -> Array:
     """How far from the frame's centre the farthest is."""
-    return jnp.sqrt(jnp.max(jnp.sum(jnp.square(closeness.in_frame(vectors, frame)), axis=-1)))
+    return jnp.sqrt(jnp.max(jnp.sum(jnp.square(ranking_score.in_frame(vectors, frame)), axis=-1)))
 
 
 @jax.jit
 def _distances(part: Array, queries: Array, frame: tuple[Array, Array]) -> tuple[Array, Array]:
     def apart(axis: Axis, part: Array, queries: Array) -> tuple[Array, tuple[()]]:
-        x, y = (closeness.in_frame(some, frame) for some in (part, queries))
+        x, y = (ranking_score.in_frame(some, frame) for some in (part, queries))
         squares = (0.5 * jnp.sum(jnp.square(some), axis=-1) for some in (x, y))
         half = next(squares)[:, None] + next(squares)[None, :] - similarities(x, y)
         return jnp.sqrt(2 * jnp.maximum(half, 0)), ()

@@ -1,0 +1,250 @@
+"""Statistics of embeddings: neighbours, hubs, confusions, classes, spectrum, distances, maps."""
+
+import warnings
+from collections.abc import Sequence
+from typing import Any, Literal, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+
+from jdml._optional_imports import require_package
+from jdml.metrics import (
+    class_density,
+    evaluate_retrieval,
+    nearest,
+    proxy_distance,
+    proxy_spread,
+    spectral_decay,
+    uniformity,
+)
+
+NO_CLASS = "(no class)"
+"""The class name of rows with a negative label."""
+
+Projection = Literal["pca", "tsne", "umap"]
+SAMPLE = 4000
+"""The most rows whose pairs are measured."""
+BINS = 40
+
+
+class Neighbours(NamedTuple):
+    """The nearest others of every row: ``indices`` and ``distances`` ``[N, K]``."""
+
+    indices: np.ndarray
+    distances: np.ndarray
+
+
+class Scores(NamedTuple):
+    """Neighbours by one labelling: whether they are ``right`` ``[N, K]``; each row's MAP@R and R@1; suspect labels."""
+
+    right: np.ndarray
+    quality: np.ndarray
+    first: np.ndarray
+    suspects: list[int]
+
+
+def nearest_neighbours(embeddings: Any, k: int = 8) -> Neighbours:
+    """Find every row's nearest others."""
+    x = jnp.asarray(embeddings, jnp.float32)
+    distances, indices = nearest(x, x, min(k, len(x) - 1), exclude_self=True)
+    return Neighbours(np.asarray(indices), np.asarray(distances))
+
+
+def score_neighbours(embeddings: Any, labels: Any, neighbours: Neighbours) -> Scores:
+    """Score neighbours by labels; NaN where a row has no other of its class."""
+    y = np.asarray(labels)
+    right = (y[neighbours.indices] == y[:, None]) & (y >= 0)[:, None]
+    with warnings.catch_warnings():  # queries without an answer are NaN
+        warnings.simplefilter("ignore", UserWarning)
+        x = jnp.asarray(embeddings, jnp.float32)
+        scores = evaluate_retrieval(x, jnp.asarray(y), recall_at=(1,), per_query=True)
+    quality, first = (np.asarray(scores[name], np.float64) for name in ("MAP@R", "R@1"))
+    suspects = suspect_labels(neighbours.indices, y)
+    nearest_first = np.argsort(neighbours.distances[suspects, 0], kind="stable")
+    return Scores(right, quality, first, suspects[nearest_first].tolist())
+
+
+def hubs(indices: np.ndarray, most: int = 24) -> tuple[list[tuple[int, int]], float]:
+    """Find rows that are neighbours of too many, with their counts, and the skewness of all counts."""
+    counts = np.bincount(indices.reshape(-1), minlength=len(indices))
+    order = np.argsort(-counts, kind="stable")[:most]
+    spread = counts.std()
+    skew = float(np.mean(((counts - counts.mean()) / spread) ** 3)) if spread > 0 else 0.0
+    return [(int(row), int(counts[row])) for row in order if counts[row] > indices.shape[1]], skew
+
+
+def confused_pairs(
+    indices: np.ndarray, labels: np.ndarray, most: int = 20
+) -> list[tuple[int, int, int, float]]:
+    """Count the pairs of classes that are taken for each other: two labels, count, share."""
+    known, own, sizes = np.unique(labels, return_inverse=True, return_counts=True)
+    own = own.reshape(-1)
+    query, answer = np.repeat(own, indices.shape[1]), own[indices].reshape(-1)
+    wrong = (query != answer) & (known[query] >= 0) & (known[answer] >= 0)
+    both = np.sort(np.stack([query, answer], axis=1)[wrong], axis=1)
+    pairs, counts = np.unique(both, axis=0, return_counts=True)
+    confused = [
+        (
+            int(known[a]),
+            int(known[b]),
+            int(n),
+            float(n / (indices.shape[1] * (sizes[a] + sizes[b]))),
+        )
+        for (a, b), n in zip(pairs, counts, strict=True)
+    ]
+    return sorted(confused, key=lambda pair: (-pair[3], -pair[2], pair[0], pair[1]))[:most]
+
+
+def suspect_labels(
+    indices: np.ndarray, labels: np.ndarray, agree: int = 5, least: int = 3
+) -> np.ndarray:
+    """Find rows whose neighbours all say one other class: their labels may be wrong."""
+    known, own, sizes = np.unique(labels, return_inverse=True, return_counts=True)
+    own = own.reshape(-1)
+    neighbours = own[indices]
+    other = neighbours[:, 0]
+    same = (neighbours == other[:, None]).cumprod(axis=1).sum(axis=1)
+    unanimous = same >= np.minimum(agree, sizes[other])
+    classes = (known[own] >= 0) & (known[other] >= 0) & (other != own)
+    return np.flatnonzero(unanimous & classes & (sizes[other] >= least))
+
+
+def by_class(scores: Scores, labels: np.ndarray) -> list[tuple[int, int, float, float]]:
+    """Return of every class with two rows its label, their number, R@1 and MAP@R."""
+    rows = []
+    for label in np.unique(labels[labels >= 0]):
+        members = np.flatnonzero(labels == label)
+        if len(members) > 1:
+            first, quality = scores.first[members].mean(), scores.quality[members].mean()
+            rows.append((int(label), len(members), float(first), float(quality)))
+    return rows
+
+
+def spectrum(embeddings: Any) -> np.ndarray:
+    """Return singular values as shares of their sum, the largest first (not centred, as ``spectral_decay``'s)."""
+    x = np.asarray(embeddings, np.float64)
+    values = np.linalg.svd(x[random_rows(len(x), SAMPLE)], compute_uv=False)
+    return values / max(values.sum(), np.finfo(np.float64).tiny)
+
+
+def structure(embeddings: Any, labels: Any) -> tuple[dict[str, float], dict[str, np.ndarray]]:
+    """Measure how embeddings fill their space, and count distances within and between classes, by a sample of rows."""
+    from scipy.spatial.distance import pdist
+
+    rows = random_rows(len(embeddings), SAMPLE)
+    x, y = np.asarray(embeddings, np.float32)[rows], np.asarray(labels)[rows]
+    few = np.random.default_rng(1).permutation(np.flatnonzero(y >= 0))[:2000]
+    first, second = np.triu_indices(len(few), 1)
+    distances, same = pdist(x[few]), y[few][first] == y[few][second]
+    kinds = {"within": distances[same], "between": distances[~same]}
+    within, between = (float(kind.mean()) if len(kind) else 0.0 for kind in kinds.values())
+    points, classes = jnp.asarray(x), jnp.asarray(y, jnp.int32)
+    measured = {
+        "spectral decay": float(spectral_decay(points)),
+        "density": float(class_density(points, classes)),
+        "uniformity": float(uniformity(points)),
+        "within": within,
+        "between": between,
+        "ratio": within / between if between else 0.0,
+    }
+    edges = np.linspace(0, distances.max(initial=0.0) or 1.0, BINS + 1)
+    histogram = {"edges": edges}
+    for name, kind in kinds.items():
+        counts = np.histogram(kind, edges)[0]
+        histogram[name] = counts / max(counts.sum(), 1)
+    return measured, histogram
+
+
+def proxy_structure(proxies: Any, embeddings: Any, labels: Any) -> dict[str, float]:
+    """Measure how proxies stand to the embeddings that they stand for, on the unit sphere."""
+    centres = unit(np.asarray(proxies, np.float64))
+    centres = centres[:, None] if centres.ndim == 2 else centres
+    x, y = unit(np.asarray(embeddings, np.float64)), np.asarray(labels)
+    away = [
+        np.linalg.norm(centres[c] - x[y == c].mean(0), axis=1).mean()
+        for c in range(len(centres))
+        if (y == c).any()
+    ]
+    arrays = (
+        jnp.asarray(centres, jnp.float32),
+        jnp.asarray(x, jnp.float32),
+        jnp.asarray(y, jnp.int32),
+    )
+    measured = {
+        "proxy to its class": proxy_distance(*arrays),
+        "proxy to its class's mean": float(np.mean(away)),
+    }
+    if centres.shape[1] > 1:
+        spread = proxy_spread(arrays[0])
+        measured["spread of a class's proxies"] = spread.distance
+        measured["proxies of a class within 0.2 of each other"] = spread.together
+    return measured
+
+
+def project(
+    embeddings: Any, method: Projection = "pca", *, others: Any = None, seed: int = 0
+) -> tuple[np.ndarray, np.ndarray, str]:
+    """Lay embeddings and others out in the plane; return both, and the axes' label."""
+    x = np.asarray(embeddings, np.float64)
+    more = np.zeros((0, x.shape[1])) if others is None else np.asarray(others, np.float64)
+    if method == "pca":
+        axes, share = principal_axes(x)
+        centre, words = x.mean(0), f"two principal axes, {100 * share:.0f} % of the variance"
+        return (x - centre) @ axes, (more - centre) @ axes, words
+    if method not in ("tsne", "umap"):
+        raise ValueError(f'method must be "pca", "tsne" or "umap", got {method!r}')
+    both = np.concatenate([x, more])
+    largest = np.abs(both).max()
+    both = both - both.mean(0)
+    spread = np.abs(both).max()
+    if spread <= np.finfo(np.float32).eps * largest:  # scikit-learn fails on equal rows
+        return np.zeros((len(x), 2)), np.zeros((len(more), 2)), "all rows are the same: one point"
+    both = (both / spread).astype(np.float32)
+    if method == "tsne":
+        require_package("sklearn", "a map by t-SNE")
+        from sklearn.manifold import TSNE
+
+        perplexity = min(30.0, max(1.0, (len(both) - 1) / 3))
+        init: Any = "pca" if both.shape[1] > 1 else "random"
+        points = TSNE(init=init, perplexity=perplexity, random_state=seed).fit_transform(both)
+        words = f"t-SNE, perplexity {perplexity:.0f}: neighbours are kept, distances are not"
+    else:
+        require_package("umap", "a map by UMAP")
+        from umap import UMAP
+
+        points = UMAP(random_state=seed, n_jobs=1).fit_transform(both)
+        words = "UMAP: neighbours are kept, distances are not"
+    points = np.asarray(points)
+    return points[: len(x)], points[len(x) :], words
+
+
+def principal_axes(x: np.ndarray) -> tuple[np.ndarray, float]:
+    """Return the two directions of largest variance ``[D, 2]``, and what share of it they have."""
+    centred = x - x.mean(0)
+    values, vectors = np.linalg.eigh(centred.T @ centred)
+    axes = vectors[:, ::-1][:, :2]
+    axes = np.pad(axes, ((0, 0), (0, 2 - axes.shape[1])))
+    signs = np.sign(axes[np.abs(axes).argmax(0), np.arange(2)])
+    total = max(float(values.clip(0).sum()), np.finfo(np.float64).tiny)
+    return axes * np.where(signs == 0, 1, signs), float(values[::-1][:2].clip(0).sum() / total)
+
+
+def unit(x: np.ndarray) -> np.ndarray:
+    """Scale rows to length 1; a zero row stays zero."""
+    norms = np.linalg.norm(x, axis=-1, keepdims=True)
+    return x / np.where(norms == 0, 1, norms)
+
+
+def label_name(names: Sequence[Any] | None, label: Any) -> str:
+    """Name a label: by its name, or itself; a negative one is no class."""
+    if not isinstance(label, int | np.integer):
+        return str(label)
+    if label < 0:
+        return NO_CLASS
+    return str(label if names is None or label >= len(names) else names[int(label)])
+
+
+def random_rows(count: int, most: int) -> np.ndarray:
+    """Return all rows, or a random choice of them, in order."""
+    rows = np.arange(count)
+    return rows if count <= most else np.sort(np.random.default_rng(0).permutation(count)[:most])

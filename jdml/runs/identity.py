@@ -1,0 +1,189 @@
+"""The identity of a run: digests of its parts, and the fields in which two configurations differ."""
+
+import dataclasses
+import functools
+import hashlib
+import json
+import types
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jdml.data import ImageFiles
+from jdml.data.protocols import TrainSet
+
+SAMPLE_BYTES = 1 << 26
+"""Of a larger array, so many bytes count, evenly spaced."""
+PLAIN = (bool, int, float, complex, str, bytes, type(None))
+UNCOMPARED = ("started", "versions")
+"""What a run's folder records, and need not agree with to resume."""
+GROWING = ("fit.steps", "recipe.batch.steps")
+"""Numbers that may be larger when a run is resumed."""
+
+
+def fingerprint(*values: Any) -> str:
+    """Return sixteen hexadecimal digits of values that are the same in every process.
+
+    Implementation notes:
+        A function counts by its qualified name and the values that it closes over, an object by its class and
+        its fields (dataclasses, tuples) or its numbers and texts. Code is not compared: begin another run after you
+        change what a function of your own computes.
+
+    Example:
+        >>> import functools, jdml
+        >>> one, two = (functools.partial(jdml.triplet_loss, margin=m) for m in (0.1, 0.2))
+        >>> fingerprint(one) == fingerprint(functools.partial(jdml.triplet_loss, margin=0.1))
+        True
+        >>> fingerprint(one) == fingerprint(two)
+        False
+    """
+    return _digest("\0".join(_words(values, frozenset())).encode())[:16]
+
+
+def data_fingerprint(train: TrainSet) -> str:
+    """Return the digest of pixels or names of files, and labels; the same wherever a folder of images lies."""
+    if isinstance(train.images, ImageFiles):
+        names = ["/".join(str(file).split("/")[-2:]) for file in train.images.files]
+        return fingerprint(names, train.images.transform, np.asarray(train.labels))
+    return fingerprint(train.images, np.asarray(train.labels))
+
+
+def qualified_name(value: Any) -> str:
+    """Return where a function or an object's class is defined."""
+    named = value if hasattr(value, "__qualname__") else type(value)
+    return f"{named.__module__}.{named.__qualname__}"
+
+
+def _words(value: Any, above: frozenset[int]) -> Iterator[str]:
+    """Spell a value; ``above`` are the objects that it is a part of."""
+    if isinstance(value, float) and value.is_integer():
+        yield repr(int(value))  # a schedule of optax makes its steps floats when it is called
+    elif isinstance(value, PLAIN):
+        yield repr(value)
+    elif isinstance(value, np.ndarray | np.generic | jax.Array):
+        yield _array_digest(value)
+    elif isinstance(value, Path):
+        yield _digest(value.read_bytes()) if value.is_file() else "path"
+    elif id(value) in above:
+        yield "itself"
+    elif isinstance(value, set | frozenset):
+        yield from ("set", *sorted(fingerprint(part) for part in value))
+    else:
+        name, parts = _parts(value)
+        yield f"{name} {len(parts)}"
+        for part in parts:
+            yield from _words(part, above | {id(value)})
+
+
+def _parts(value: Any) -> tuple[str, Any]:
+    """Return a value's name, and the values that it is made of."""
+    if isinstance(value, Mapping):
+        items = sorted(value.items(), key=lambda item: str(item[0]))
+        return "mapping", [part for item in items for part in item]
+    if isinstance(value, tuple | list):
+        return qualified_name(type(value)), value
+    if isinstance(value, functools.partial):
+        return "partial", (value.func, value.args, value.keywords)
+    if isinstance(value, types.MethodType):
+        return "method", (value.__func__, value.__self__)
+    if isinstance(value, types.FunctionType):
+        cells = [cell.cell_contents for cell in value.__closure__ or () if _is_filled(cell)]
+        return qualified_name(value), [cells, value.__defaults__, value.__kwdefaults__]
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        hidden = ("parent", "name")  # of Linen, which sets them
+        names = [f.name for f in dataclasses.fields(value) if f.name not in hidden]
+        return qualified_name(value), [(name, getattr(value, name, None)) for name in names]
+    if hasattr(value, "__wrapped__"):  # jitted, cached, with a derivative of its own
+        return "wrapped", (value.__wrapped__,)
+    if isinstance(value, np.dtype):
+        return str(value), ()
+    if isinstance(value, type | types.ModuleType) or not hasattr(value, "__dict__"):
+        return qualified_name(value), ()
+    settings = {k: v for k, v in vars(value).items() if isinstance(v, int | float | str)}
+    # A flag may be of the mode, which a run sets.
+    public = {k: v for k, v in settings.items() if k[0] != "_" and not isinstance(v, bool)}
+    return qualified_name(value), [public]
+
+
+def _is_filled(cell: Any) -> bool:
+    try:
+        return cell.cell_contents is not None
+    except ValueError:
+        return False
+
+
+def _array_digest(value: Any) -> str:
+    if isinstance(value, jax.Array) and jnp.issubdtype(value.dtype, jax.dtypes.prng_key):
+        value = jax.random.key_data(value)
+    kind = f"{value.dtype} {list(value.shape)}"
+    if value.nbytes > SAMPLE_BYTES:
+        value = value[:: -(-value.nbytes // SAMPLE_BYTES)]
+    return f"{kind} {_digest(np.ascontiguousarray(value).tobytes())}"
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def differences(old: Any, new: Any, prefix: str = "") -> list[str]:
+    """Say which fields of two JSON trees differ, by their dotted names.
+
+    Example:
+        >>> differences({"lr": 0.1, "fit": {"steps": 10}}, {"lr": 0.1, "fit": {"steps": 20}})
+        ['fit.steps: 10 there, 20 now']
+    """
+    if not (isinstance(old, dict) and isinstance(new, dict)):
+        same = old == new or (old != old and new != new)  # NaN is the setting that it is
+        return [] if same else [f"{prefix}: {json.dumps(old)} there, {json.dumps(new)} now"]
+    lines = []
+    for name in sorted(old.keys() | new.keys()):
+        path = f"{prefix}.{name}" if prefix else name
+        if name not in old:
+            lines.append(f"{path}: absent there, {json.dumps(new[name])} now")
+        elif name not in new:
+            lines.append(f"{path}: {json.dumps(old[name])} there, absent now")
+        else:
+            lines += differences(old[name], new[name], path)
+    return lines
+
+
+def config_differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
+    """Say in what two runs differ, of what they must agree in."""
+    one, other = (
+        {name: value for name, value in config.items() if name not in UNCOMPARED}
+        for config in (old, new)
+    )
+    return differences(one, other)
+
+
+def is_extension(line: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
+    """Tell whether a difference is a number of steps that grew."""
+    name = line.partition(":")[0]
+    if name not in GROWING:
+        return False
+    before, after = (_value_at(config, name) for config in (old, new))
+    return isinstance(before, int) and isinstance(after, int) and before < after
+
+
+def explain_mismatch(
+    changed: list[str], old: Mapping[str, Any], new: Mapping[str, Any], *, may_grow: bool
+) -> str:
+    """Say in what two runs differ, and what to write where the steps alone grew."""
+    parts = [line.partition(":")[0].removeprefix("fingerprint.") for line in changed]
+    shown = [
+        f"the {part} is another" if line.startswith("fingerprint.") else line
+        for part, line in zip(parts, changed, strict=True)
+    ]
+    only_steps = all(is_extension(line, old, new) for line in changed)
+    hint = ". To train it for more steps: RunConfig(allow_more_steps=True)"
+    return "; ".join(shown) + (hint if only_steps and may_grow else "")
+
+
+def _value_at(config: Any, path: str) -> Any:
+    for name in path.split("."):
+        config = config.get(name) if isinstance(config, Mapping) else None
+    return config
