@@ -17,16 +17,6 @@ __all__ = ["main"]
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line.
 
-    Args:
-        argv: the arguments after the program's name; by default the process's own.
-
-    Returns:
-        The exit code: 0, 1 where ``data check`` finds something wrong, 2 with one line on stderr where the input is
-        wrong, or 141 where nobody reads on (``jdml --help | head``).
-
-    Raises:
-        SystemExit: as command lines do, for ``COMMAND --help`` and for options that cannot be read.
-
     Example:
         >>> main(["--help"])  # doctest: +ELLIPSIS
         usage: jdml COMMAND [OPTIONS]

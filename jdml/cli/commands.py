@@ -11,15 +11,7 @@ from jdml.registry import resolve
 
 @dataclass(frozen=True)
 class Command:
-    """A command of ``jdml``.
-
-    Attributes:
-        name: what is typed, one word or two.
-        options: pointer to the dataclass of its options, whose ``execute()`` runs it.
-        help: what it does, in a line.
-        example: what its help ends with.
-        computes: whether it compiles programs.
-    """
+    """A command of ``jdml``."""
 
     name: str
     options: str

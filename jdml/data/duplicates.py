@@ -25,13 +25,7 @@ SAMPLE = 1 << 10
 
 
 class Place(NamedTuple):
-    """An image, and where it stands.
-
-    Attributes:
-        file: what it is called.
-        part: of the data set; ``""`` where it has no parts of its own.
-        label: its class.
-    """
+    """An image, and where it stands."""
 
     file: str
     part: str
@@ -43,13 +37,7 @@ class Place(NamedTuple):
 
 
 class Alike(NamedTuple):
-    """Two images that are nearly the same, in two parts or under two labels.
-
-    Attributes:
-        first: of the two.
-        second: the other.
-        distance: bits of 256 in which their hashes differ, or the distance of their embeddings.
-    """
+    """Two images that are nearly the same, in two parts or under two labels."""
 
     first: Place
     second: Place
@@ -61,12 +49,7 @@ class Alike(NamedTuple):
 
 
 class Hash(NamedTuple):
-    """What remains of an image that is made smaller, compressed or slightly cropped.
-
-    Attributes:
-        bits: ``[256]``, 0 and 1: of its brightness.
-        colour: ``[2]``, its mean Cb and Cr; NaN for a grey one.
-    """
+    """What remains of an image that is made smaller, compressed or slightly cropped."""
 
     bits: np.ndarray
     colour: np.ndarray

@@ -27,14 +27,7 @@ UNKNOWN = {"split": "not told"}
 
 
 class Source(NamedTuple):
-    """Images to embed.
-
-    Attributes:
-        images: a ``Dataset``, or paths.
-        files: their names; None where they lie in memory.
-        labels: names or numbers of their classes; None where they have none.
-        notes: what was passed over, a line each.
-    """
+    """Images to embed."""
 
     images: Any
     files: np.ndarray | None

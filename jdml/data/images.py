@@ -41,12 +41,7 @@ class Readable(Protocol):
 
 @dataclass(frozen=True)
 class Row:
-    """One image of what holds many, called ``OF[NUMBER]``.
-
-    Attributes:
-        of: ``of[number]`` is an image: the bytes of an image file, an image of Pillow, or uint8 ``[H, W, C]``.
-        number: which.
-    """
+    """One image of what holds many, called ``OF[NUMBER]``."""
 
     of: Any
     number: int

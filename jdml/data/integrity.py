@@ -22,14 +22,7 @@ Embed = Callable[[Dataset], np.ndarray]
 
 
 class Part(NamedTuple):
-    """What was found of one split.
-
-    Attributes:
-        split: its name.
-        found: classes and images in the lists.
-        published: those of the publication; None for a folder of classes.
-        missing: image files that are not there.
-    """
+    """What was found of one split."""
 
     split: str
     found: Count

@@ -42,20 +42,7 @@ FIRST = 3
 
 @dataclass(frozen=True, eq=False)
 class Listing:
-    """What the lists of a data set say: all images, their classes, which split each belongs to.
-
-    Attributes:
-        name: the data set's name.
-        files: ``[N]`` objects with ``read_bytes()``: paths, mostly.
-        views: for each view the class ids ``[N]``, numbers or strings as in the lists. The first view
-            is the labels.
-        splits: the rows of each split.
-        names: for a view, the name of each class id, where there are names.
-        notes: lines about what was passed over.
-        own_split: whether the lists say themselves what trains and what is scored.
-        unread: how many images were passed over.
-        split_notes: lines about how the splits were chosen.
-    """
+    """What the lists of a data set say: all images, their classes, which split each belongs to."""
 
     name: str
     files: Sequence[Any]
@@ -184,15 +171,7 @@ def some(where: Path, rows: Collection[Any]) -> None:
 
 @dataclass(frozen=True)
 class Labelled:
-    """An image file and what is said of it.
-
-    Attributes:
-        file: what holds it.
-        label: its class.
-        part: one of the values of ``PARTS``, or nothing.
-        where: what says so, for error messages.
-        name: what it is called there.
-    """
+    """An image file and what is said of it."""
 
     file: Readable
     label: str

@@ -107,13 +107,7 @@ if load.__doc__:  # which `python -OO` leaves out
 
 
 class Found(NamedTuple):
-    """Image files, and what is known of them.
-
-    Attributes:
-        files: what to read.
-        listing: their classes and parts; None for an image, and for a folder of images without classes.
-        notes: what was passed over, a line each.
-    """
+    """Image files, and what is known of them."""
 
     files: list[Any]
     listing: Listing | None = None

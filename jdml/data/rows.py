@@ -31,15 +31,7 @@ class Classes(NamedTuple):
 
 
 class RowImages:
-    """The images of a source of rows: ``images[3]`` is an array, an image of Pillow, or the bytes of an image file.
-
-    Args:
-        rows: pairs or dictionaries, by number.
-        image: where a row has its image. None: the first of a pair, ``"image"`` of a dictionary.
-        label: where it has its label. None: the second of a pair, ``"label"`` of a dictionary.
-        name: what the rows are called.
-        of_torch: one row is read at a time, and tensors have their channels first.
-    """
+    """The images of a source of rows: ``images[3]`` is an array, an image of Pillow, or the bytes of an image file."""
 
     def __init__(
         self, rows: Any, image: Any, label: Any, name: str, *, of_torch: bool = False

@@ -26,12 +26,7 @@ VERSION = re.compile(r"\d+(\.\d+)*")
 
 @dataclass(frozen=True)
 class Undecoded:
-    """The images of a split as they were stored.
-
-    Attributes:
-        source: the rows, whose images are left undecoded.
-        name: of data set and split.
-    """
+    """The images of a split as they were stored."""
 
     source: Any
     name: str

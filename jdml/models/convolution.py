@@ -37,16 +37,7 @@ Pair = tuple[int, int]
 
 
 class Geometry(NamedTuple):
-    """How a kernel meets the images; hashable, so that it can be static.
-
-    Attributes:
-        strides: along both axes.
-        padding: zeros before and after, along both axes.
-        dilation: distance of the kernel's entries, along both axes.
-        groups: groups of channels.
-        precision: of the products, as XLA takes it.
-        chunk_bytes: bytes that the gradient of a kernel lays out at a time.
-    """
+    """How a kernel meets the images; hashable, so that it can be static."""
 
     strides: Pair
     padding: tuple[Pair, Pair]

@@ -54,13 +54,7 @@ Triple = tuple[float, float, float]
 
 @dataclass(frozen=True)
 class Normalizer:
-    """Photographs to the numbers that a network was trained on; equal ones are one static argument of ``jax.jit``.
-
-    Attributes:
-        mean: subtracted, per channel of the network's input, in units of 0…255.
-        std: divided by, in the same units.
-        bgr: whether the network reads blue, green, red.
-    """
+    """Photographs to the numbers that a network was trained on; equal ones are one static argument of ``jax.jit``."""
 
     mean: Triple
     std: Triple

@@ -14,14 +14,7 @@ Shape = tuple[int, ...]
 
 
 class Dialect(NamedTuple):
-    """A naming of one architecture's parameters.
-
-    Attributes:
-        origin: whose names they are.
-        name: from a parameter's path in our network, without the collection, to its name in the file.
-        transposed: whether arrays lie as PyTorch's do (output channels first), and not as Flax's.
-        settings: attributes of our network with which it computes what theirs does.
-    """
+    """A naming of one architecture's parameters."""
 
     origin: str
     name: Callable[[str], str]

@@ -97,13 +97,7 @@ class BNInception(nn.Module):
 
 
 class Inception(nn.Module):
-    """One inception block: four branches, or three with stride 2, side by side.
-
-    Attributes:
-        mix: channels of the branches.
-        freeze: whether batch norm is frozen.
-        dtype: type to compute in.
-    """
+    """One inception block: four branches, or three with stride 2, side by side."""
 
     mix: Mix
     freeze: bool

@@ -27,12 +27,6 @@ class BatchNorm(nn.Module):
 
     .. math:: y = \frac{x - \mu}{\sqrt{\sigma^2 + \epsilon}} \cdot scale + bias
 
-    Attributes:
-        use_running_average: whether mean and variance are the running ones, which then stay as they are.
-        momentum: share that the running statistics keep in a step.
-        epsilon: added to the variance.
-        dtype: type of the output; parameters and statistics stay float32, and so does the arithmetic.
-
     Implementation notes:
         The variance is E[x²] − E[x]², at least 0, as in ``flax.linen.BatchNorm``. Of arrays of x's size x alone is kept
         for the gradient, in the compiled program too. The batch's gradient is written out; none goes into the running
@@ -215,19 +209,6 @@ _max_pool.defvjp(_max_pool_forward, _max_pool_backward)
 
 class ConvNorm(nn.Module):
     """Convolution, batch norm, activation: ``"conv"`` and ``"norm"`` among the parameters.
-
-    Attributes:
-        features: output channels.
-        size: side of the kernel.
-        stride: of the convolution, on both axes.
-        padding: as ``flax.linen.Conv`` takes it; None pads by size // 2 on all sides, as PyTorch's networks do.
-        groups: groups of channels; the number of input channels makes it depthwise.
-        use_bias: whether the convolution adds a bias.
-        activation: applied last; None is no activation.
-        epsilon: of batch norm.
-        momentum: share that the running statistics keep in a step.
-        freeze: whether batch norm always uses its running statistics and never updates them.
-        dtype: type to compute in; parameters and statistics stay float32.
 
     Example:
         >>> x = jnp.zeros((2, 9, 9, 3))

@@ -185,16 +185,7 @@ def _mlp(x: jax.Array, hidden: int, activation: Activation, dtype: Any) -> jax.A
 
 
 class Block(nn.Module):
-    """One transformer block: attention, then an MLP, each on normed tokens and added to its input.
-
-    Attributes:
-        heads: attention heads.
-        hidden: width within the MLP.
-        activation: of the MLP.
-        epsilon: of the layer norms.
-        dtype: type to compute in; the softmax stays float32.
-        layer_scale: whether both parts are multiplied by learned numbers, one a channel, 1e-5 at the start.
-    """
+    """One transformer block: attention, then an MLP, each on normed tokens and added to its input."""
 
     heads: int
     hidden: int
@@ -222,15 +213,7 @@ class Block(nn.Module):
 
 
 class AttentionPool(nn.Module):
-    """One learned query that attends to all tokens, then an MLP, added to its input: SigLIP's pooling.
-
-    Attributes:
-        heads: attention heads.
-        hidden: width within the MLP.
-        activation: of the MLP.
-        epsilon: of the layer norm.
-        dtype: type to compute in; the softmax stays float32.
-    """
+    """One learned query that attends to all tokens, then an MLP, added to its input: SigLIP's pooling."""
 
     heads: int
     hidden: int

@@ -223,17 +223,7 @@ def weights_settings(pretrained: Any) -> dict[str, Any]:
 
 
 def settings_of(pretrained: Any, name: str) -> dict[str, Any]:
-    """Tell what a file of pretrained weights says of a network, as keywords of its class.
-
-    Args:
-        pretrained: as for :func:`weights_settings`.
-        name: the network's. Of what the file of another one says, only what this one has is told:
-            :func:`load_weights` refuses the file itself.
-
-    Raises:
-        FileNotFoundError: if there is no such file.
-        ValueError: if the file cannot be read, or says of this network what it has not.
-    """
+    """Tell what a file of pretrained weights says of a network, as keywords of its class."""
     said = weights_settings(pretrained)
     if not said:
         return {}

@@ -41,13 +41,7 @@ REFERENCES = frozenset({"references", "reference_labels", "reference_where", "re
 
 @dataclasses.dataclass(frozen=True)
 class Axis:
-    """The mesh axes over which the rows of one batch are spread; none on a single device.
-
-    Attributes:
-        names: of the axes; the first is the slowest.
-        whole: whether results per row are wanted for all rows, not for those of this device.
-        held: arguments of which each device holds a part, where that is not to be found out from their types.
-    """
+    """The mesh axes over which the rows of one batch are spread; none on a single device."""
 
     names: tuple[str, ...] = ()
     whole: bool = False

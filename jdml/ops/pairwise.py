@@ -15,10 +15,6 @@ class Narrow(NamedTuple):
     """What float32 vectors are multiples of: vectors of 16 bits, which a GPU or TPU multiplies in one pass.
 
     A product of two such numbers is exact in float32, where it is summed: it loses nothing that the vectors had.
-
-    Attributes:
-        vectors: ``[N, D]`` bfloat16.
-        factors: ``[N]`` float32.
     """
 
     vectors: Array

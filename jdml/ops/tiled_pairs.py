@@ -133,15 +133,7 @@ def _default_side(size: int, devices: int) -> int:
 
 
 class _Points(NamedTuple):
-    """All points, or those of one side of a tile of pairs.
-
-    Attributes:
-        vectors: divided by ``scale``.
-        squares: of their norms.
-        groups: their groups.
-        start: the place of the first.
-        scale: a power of two, with which no square overflows.
-    """
+    """All points, or those of one side of a tile of pairs."""
 
     vectors: Array
     squares: Array

@@ -68,13 +68,7 @@ class Help(str):
 
 
 class Part(NamedTuple):
-    """A part of a recipe as options of a command: stands on a field of type ``Typed``.
-
-    Attributes:
-        values: the part, whose values the help shows.
-        without: fields that are no options.
-        defaults: whether the help shows them.
-    """
+    """A part of a recipe as options of a command: stands on a field of type ``Typed``."""
 
     values: Any
     without: tuple[str, ...] = ()

@@ -9,16 +9,7 @@ from typing import Any
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Constraint:
-    """The condition on a number; ``constraint(name, value)`` raises where the value does not meet it.
-
-    Attributes:
-        test: from a number or an array of them to whether it holds.
-        expected: the same in words.
-        integer: whether it is a static whole number, such as a size, that is part of a compiled program.
-        rank: how many axes an array may have.
-        or_none: whether None is allowed.
-        words: strings that are allowed.
-    """
+    """The condition on a number; ``constraint(name, value)`` raises where the value does not meet it."""
 
     test: Callable[[Any], Any]
     expected: str
