@@ -156,11 +156,13 @@ class ClassBatchSampler(EpochSampler):
             names it) or stands in several groups, or a number is out of range.
 
     Implementation notes:
-        P · T places are to be filled. The classes' groups come first, and the places left over go to
-        the classes with the fewest groups, so that unequal classes become more equal. Classes queue in a
-        random order and take the batches' first places, then their second ones, each time in a random
-        order of the batches. A class is shuffled anew when its samples are used up. An epoch costs
-        O(N log N + T · P); where that lasts, the next one is drawn in a thread while this one trains.
+        P · T slots are to be filled. The classes' groups come first, and the slots left over go to
+        the classes with the fewest groups, so that unequal classes become more equal. With r_c
+        groups of class c still to place in t batches, Σ r_c = P · t and r_c ≤ t, and systematic
+        sampling takes class c with probability r_c / t: exactly P distinct classes in each batch,
+        in changing company, and a class with r_c = t for certain, so all of them fit. An epoch
+        costs O(N + T · C); of very many classes O(N log N), and where that lasts, the next one is drawn in a thread
+        while this one trains.
 
     Example:
         >>> sampler = ClassBatchSampler([0, 0, 1, 1, 1, 2, 2], 2, 2, seed=1)

@@ -76,6 +76,27 @@ def test_classes_are_combined_differently_in_every_epoch():
     assert len({tuple(sorted(pair)) for pair in batches.tolist()}) == 15
 
 
+@pytest.mark.parametrize(("samples", "small"), [(2, "refuse"), (3, "pad")])
+def test_batches_of_very_many_classes(samples, small):
+    """All batches of an epoch are drawn at once, by the same rules as few ones."""
+    sizes = np.random.default_rng(1).integers(2, 5, 20_001)
+    sizes[7] = 15_001 * samples
+    labels = labels_of_sizes(*sizes)
+    sampler = ClassBatchSampler(labels, 3, samples, seed=3, small_classes=small)
+    epochs = [sampler.epoch(number) for number in range(2)]
+    one, two = (check_batches(epoch, labels, 3, samples) for epoch in epochs)
+    assert len(one) == len(two) == sampler.batches_per_epoch
+    again = set(map(frozenset, one.tolist())) & set(map(frozenset, two.tolist()))
+    assert len(again) < 0.01 * len(one)
+    for epoch in epochs:
+        assert set(epoch[epoch >= 0]) == set(range(len(labels)))
+    # The extra slots are assigned to the smallest classes: all others have as many groups as they need.
+    drawn = np.bincount(one.ravel() // 3)
+    needed = -(-sizes // samples)
+    assert (drawn >= needed).all()
+    assert drawn[drawn > needed].max() - drawn.min() <= 1
+
+
 def samplers(seed: int = 0) -> list:
     return [
         ClassBatchSampler(labels_of_sizes(4, 7, 9, 12), 2, 3, seed=seed),
