@@ -165,6 +165,15 @@ def _holders(root: Path, others: Counter[str]) -> list[tuple[str, Path]]:
                 f"{root} holds one folder, {places[0].name}/, which holds folders itself: give {places[0]}, whose "
                 "classes are then split, or put other classes or parts (train/, test/) beside it"
             )
+        for place in places:
+            like_a_part = {word for word in re.split(r"[\W_]+", place.name.lower())} & PARTS.keys()
+            inner = [each for each in subfolders(place) if image_files(each)[0]]
+            within = [each.name for each in inner if each.name.lower() in PARTS]
+            if (like_a_part and inner) or len(within) > 1:
+                raise ValueError(
+                    f"{place} looks like a part, or holds parts ({', '.join(x.name for x in inner[:3])}), and is "
+                    "not one of several parts: say which file is of which class and part in a .csv of file,label,split"
+                )
         return [("", root)]
     for place in places:
         if place not in parts:

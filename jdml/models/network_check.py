@@ -14,6 +14,7 @@ from jdml.distributed import Tree
 from jdml.models import train_flags
 from jdml.models.adapters import Model
 from jdml.models.base_adapter import ModelAdapter, StatefulModuleAdapter
+from jdml.models.finetuning import moving_statistics
 from jdml.models.preprocess import Preprocess
 
 ROWS = 2
@@ -40,6 +41,11 @@ def check_network(model: Model, preprocess: Preprocess, sample: Tree) -> None:
     _check_carried(stats, updates.get("batch_stats", stats))
     if isinstance(model, StatefulModuleAdapter) and model.frozen:
         _log.warning("batch norm in evaluation mode is frozen: %s", ", ".join(model.frozen))
+    if "BatchNorm" in layers and stats and not model.same_in_training:
+        if not moving_statistics(model, params, stats, inputs):
+            _log.warning(
+                "the running statistics of batch norm do not change in training: it is frozen"
+            )
     has_modes = bool(layers) or getattr(model, "has_modes", False)
     if (
         has_modes

@@ -15,6 +15,7 @@ import numpy as np
 
 from jdml.data import ImageFiles
 from jdml.data.protocols import TrainSet
+from jdml.models.train_flags import is_flag
 
 SAMPLE_BYTES = 1 << 26
 """Of a larger array, so many bytes count, evenly spaced."""
@@ -103,17 +104,25 @@ def _parts(value: Any) -> tuple[str, Any]:
         return str(value), ()
     if isinstance(value, type | types.ModuleType) or not hasattr(value, "__dict__"):
         return qualified_name(value), ()
-    settings = {k: v for k, v in vars(value).items() if isinstance(v, int | float | str)}
-    # A flag may be of the mode, which a run sets.
-    public = {k: v for k, v in settings.items() if k[0] != "_" and not isinstance(v, bool)}
-    return qualified_name(value), [public]
+    if any(
+        kind.__module__.startswith("flax.nnx") and kind.__name__ == "Variable"
+        for kind in type(value).__mro__
+    ):
+        return qualified_name(value), [(str(x.dtype), x.shape) for x in jax.tree.leaves(value)]
+    hidden = ("_pytree__", "_object__")  # of NNX
+    return qualified_name(value), {
+        name: part
+        for name, part in vars(value).items()
+        if not name.startswith(hidden) and not is_flag(name)  # a run sets the mode
+    }.items()
 
 
 def _is_filled(cell: Any) -> bool:
     try:
-        return cell.cell_contents is not None
+        cell.cell_contents  # noqa: B018
     except ValueError:
         return False
+    return True
 
 
 def _array_digest(value: Any) -> str:
@@ -178,9 +187,16 @@ def explain_mismatch(
         f"the {part} is another" if line.startswith("fingerprint.") else line
         for part, line in zip(parts, changed, strict=True)
     ]
-    only_steps = all(is_extension(line, old, new) for line in changed)
-    hint = ". To train it for more steps: RunConfig(allow_more_steps=True)"
-    return "; ".join(shown) + (hint if only_steps and may_grow else "")
+    grown = [line for line in changed if is_extension(line, old, new)]
+    hint = ""
+    if len(grown) == len(changed) and may_grow:
+        hint = ". To train it for more steps: RunConfig(allow_more_steps=True)"
+    elif grown and {*parts} <= {"optimizer", "recipe.optimizer.lr_warmup_steps", *GROWING}:
+        hint = (
+            ". The schedule of its learning rate ends at its steps, so that it cannot be trained for more: begin "
+            "another run in another folder"
+        )
+    return "; ".join(shown) + hint
 
 
 def _value_at(config: Any, path: str) -> Any:

@@ -9,12 +9,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from jdml._paths import check_disk_space
 from jdml.data import ImageBatches, ImageFiles
 from jdml.data.protocols import Sampler, TrainSet
 from jdml.distributed import Tree, any_process, is_main_process
+from jdml.models.base_adapter import ModelAdapter
 from jdml.models.embedding import embed
 from jdml.models.feature_split import Backbone, FeatureSplit, HeadOnly
 from jdml.models.tensors import replacing
@@ -74,7 +76,22 @@ class FeatureFeed(Feed):
         rows = jax.eval_shape(self.spec.preprocess, self.sample)
         model, freeze = self.spec.model, self.spec.freeze
         self.split = FeatureSplit.of_learning(model, freeze, variables, rows)
+        if isinstance(model, ModelAdapter):
+            self._check_same(variables)
         self.backbone = Backbone(self.split)
+
+    def _check_same(self, variables: Tree) -> None:
+        """Refuse a network whose embeddings depend on images otherwise than by the features that are cached."""
+        random = np.random.default_rng(0).random((2, *self.sample.shape[1:]))
+        scale = 255 if np.issubdtype(self.sample.dtype, np.integer) else 1
+        images = self.spec.preprocess(jnp.asarray((scale * random).astype(self.sample.dtype)))
+        whole = jax.jit(self.spec.model.apply)(variables, images)
+        split = jax.jit(lambda v, x: self.split.embeddings(v, self.split.features(v, x)))
+        if not np.allclose(whole, split(variables, images), rtol=1e-2, atol=1e-3):
+            raise ValueError(
+                "cached_views: the embeddings do not follow from what the layer that learns takes alone: write "
+                "jdml.models.WithHead(backbone, head)"
+            )
 
     def step(self, state: TrainState) -> Outcome:
         """One step on the next batch; before the first, all features are computed or read."""

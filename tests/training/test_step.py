@@ -14,7 +14,7 @@ from training.as_values import as_values
 import jdml
 from jdml import objectives
 from jdml.data import ClassBatchSampler, Dataset, RandomBatchSampler
-from jdml.models import SmallConvNet
+from jdml.models import SmallConvNet, as_model
 from jdml.objectives import Objective, pair, with_memory
 from jdml.training import (
     Devices,
@@ -309,7 +309,7 @@ def test_micro_batches_refuse_batch_norm_that_is_not_frozen():
             devices=Devices(micro_batch=micro_batch),
         )
 
-    begin(Normed(frozen=True), 4)
+    begin(as_model(Normed(frozen=True), train_flag=False), 4)
     for model, size in ((Normed(), 4), (Net(), 0)):
         with pytest.raises(ValueError, match=r"^micro_batch\b"):
             begin(model, size)

@@ -28,7 +28,8 @@ class Constraint:
         if isinstance(value, bool) or not isinstance(value, kind):
             if self.integer or not hasattr(value, "dtype"):
                 noun = "a Python integer" if self.integer else "a number"
-                raise TypeError(f"{name} must be {noun} {self.expected}, got {value!r}")
+                shown = repr(value).replace("\n", " ")  # an array's has several lines
+                raise TypeError(f"{name} must be {noun} {self.expected}, got {shown}")
             from jdml.ops.checks.arrays import check_array
 
             check_array(name, value, self.test, self.expected, self.rank)
