@@ -109,12 +109,14 @@ def _parts(value: Any) -> tuple[str, Any]:
         for kind in type(value).__mro__
     ):
         return qualified_name(value), [(str(x.dtype), x.shape) for x in jax.tree.leaves(value)]
+    parts = {k: v for k, v in vars(value).items() if not is_flag(k)}  # a run sets the mode
+    if type(value).__module__.startswith(
+        "jdml."
+    ):  # such as image files, which have much that is no setting
+        parts = {k: v for k, v in parts.items() if k[0] != "_" and isinstance(v, PLAIN)}
     hidden = ("_pytree__", "_object__")  # of NNX
-    return qualified_name(value), {
-        name: part
-        for name, part in vars(value).items()
-        if not name.startswith(hidden) and not is_flag(name)  # a run sets the mode
-    }.items()
+    parts = {k: v for k, v in parts.items() if not k.startswith(hidden)}
+    return qualified_name(value), list(parts.items())
 
 
 def _is_filled(cell: Any) -> bool:

@@ -1,5 +1,6 @@
 """How a run begins: at a state that is given or a fresh one and what is made of it; in a folder that is its own."""
 
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Self
@@ -10,7 +11,7 @@ from jdml.models.adapters import Model, unwrapped
 from jdml.models.finetuning import WithLora
 from jdml.ops import checks
 from jdml.runs.checkpoint import RunFolder
-from jdml.runs.identity import data_fingerprint, fingerprint
+from jdml.runs.identity import data_fingerprint, fingerprint, qualified_name
 from jdml.runs.model_metadata import describe, trained_view, versions
 from jdml.training import validation
 from jdml.training.callbacks import Callbacks
@@ -76,7 +77,7 @@ class Beginning(NamedTuple):
     @property
     def identity(self) -> str | None:
         """What tells this beginning from others; None where it is a fresh state."""
-        parts = (self.state, self.load, self.start)
+        parts = (self.state, self.load, self.start and _names(self.start))
         return None if all(part is None for part in parts) else fingerprint(parts)
 
     def make(self, spec: StepConfig, sample: Tree, *, resumed: bool) -> TrainState:
@@ -89,6 +90,14 @@ class Beginning(NamedTuple):
         started = self.start(fresh)
         validation.check_initial_state(started, fresh)
         return started
+
+
+def _names(function: Any) -> list[Any]:
+    """Return a function's qualified name, and the plain ones among a partial's keywords; not its data set."""
+    if isinstance(function, functools.partial):
+        plain = {k: v for k, v in function.keywords.items() if isinstance(v, int | float | str)}
+        return [*_names(function.func), plain]
+    return [qualified_name(function)]
 
 
 def open_run(
