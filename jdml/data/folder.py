@@ -167,9 +167,10 @@ def _holders(root: Path, others: Counter[str]) -> list[tuple[str, Path]]:
             )
         for place in places:
             like_a_part = {word for word in re.split(r"[\W_]+", place.name.lower())} & PARTS.keys()
-            inner = [each for each in subfolders(place) if image_files(each)[0]]
-            within = [each.name for each in inner if each.name.lower() in PARTS]
-            if (like_a_part and inner) or len(within) > 1:
+            inner = subfolders(place)
+            holds_parts = sum(each.name.lower() in PARTS for each in inner) > 1
+            # Only folders called like parts are looked into: reading comes later, once.
+            if (like_a_part or holds_parts) and any(image_files(each)[0] for each in inner):
                 raise ValueError(
                     f"{place} looks like a part, or holds parts ({', '.join(x.name for x in inner[:3])}), and is "
                     "not one of several parts: say which file is of which class and part in a .csv of file,label,split"

@@ -24,7 +24,7 @@ _ON_DISK = "gallery"
 """What is read from disk in pieces, in whatever order of bytes."""
 
 
-def handed_in(function: F) -> F:
+def accepts_any_array(function: F) -> F:
     """Let a metric take arrays of any library (PyTorch, pandas, Flax NNX variables) and classes by name."""
     signature = inspect.signature(function)
     asks = "query_labels" in signature.parameters

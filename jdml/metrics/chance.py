@@ -8,7 +8,7 @@ import numpy as np
 from jax import Array
 
 from jdml import ops
-from jdml.metrics.array_conversion import handed_in
+from jdml.metrics.array_conversion import accepts_any_array
 from jdml.metrics.ranking_score import common_frame, in_frame
 from jdml.ops import checks
 from jdml.ops.numerics import accumulate_in
@@ -31,7 +31,7 @@ class Violation(NamedTuple):
     worst: float
 
 
-@handed_in
+@accepts_any_array
 def violation_probability(
     embeddings: Array,
     labels: Array,

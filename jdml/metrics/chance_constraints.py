@@ -8,7 +8,7 @@ import numpy as np
 from jax import Array
 
 from jdml import ops
-from jdml.metrics.array_conversion import handed_in
+from jdml.metrics.array_conversion import accepts_any_array
 from jdml.ops import checks
 from jdml.ops.numerics import accumulate_in
 
@@ -95,7 +95,7 @@ class ClassCovering(NamedTuple):
     ratio: float
 
 
-@handed_in
+@accepts_any_array
 def class_covering(embeddings: Array, labels: Array) -> ClassCovering:
     """Measure the covering radius of classes as the paper's figure does, and the distance between classes.
 

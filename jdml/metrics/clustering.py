@@ -8,11 +8,11 @@ import numpy as np
 from jax import Array
 
 from jdml._optional_imports import require_package
-from jdml.metrics.array_conversion import as_groups, handed_in
+from jdml.metrics.array_conversion import accepts_any_array, as_groups
 from jdml.ops import checks
 
 
-@handed_in
+@accepts_any_array
 def nmi(
     embeddings: Array,
     labels: Array,
@@ -61,7 +61,7 @@ def nmi(
     return _normalized(*_clustered(embeddings, labels, num_clusters, key, max_iterations))
 
 
-@handed_in
+@accepts_any_array
 def agreement(embeddings: Array, labels: Array) -> dict[str, float]:
     """Cluster once, and measure by all that there is."""
     if not np.any(np.asarray(labels) >= 0):

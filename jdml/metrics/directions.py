@@ -5,14 +5,14 @@ from typing import Any
 import numpy as np
 from jax import Array
 
-from jdml.metrics.array_conversion import handed_in, unit_rows
+from jdml.metrics.array_conversion import accepts_any_array, unit_rows
 from jdml.ops import checks
 
 LARGE_ORDER = 30.0
 """Of Bessel functions, from which on their uniform expansion is exact to 1e-9."""
 
 
-@handed_in
+@accepts_any_array
 def vmf_mixture_likelihood(
     embeddings: Array,
     labels: Array,

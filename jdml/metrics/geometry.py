@@ -9,12 +9,12 @@ from jax import Array
 
 from jdml import ops
 from jdml.metrics import ranking_score
-from jdml.metrics.array_conversion import finite_rows, handed_in
+from jdml.metrics.array_conversion import accepts_any_array, finite_rows
 from jdml.ops import checks, mean, safe_sqrt
 from jdml.ops.numerics import accumulate_in, max_abs_scale
 
 
-@handed_in
+@accepts_any_array
 @finite_rows(embeddings="labels")
 @ops.public(mode=checks.nonzero_integer)
 def spectral_decay(embeddings: Array, *, mode: int = 1) -> Array:
@@ -65,7 +65,7 @@ def spectral_decay(embeddings: Array, *, mode: int = 1) -> Array:
     return -jnp.mean(logarithms) if mode > 0 else jnp.sum(share * logarithms)
 
 
-@handed_in
+@accepts_any_array
 @finite_rows(embeddings="labels")
 @ops.public(t=checks.positive)
 def uniformity(embeddings: Array, t: float | Array = 2.0) -> Array:
@@ -110,7 +110,7 @@ def uniformity(embeddings: Array, t: float | Array = 2.0) -> Array:
     return jnp.sum(sums) / max(size * (size - 1), 1)
 
 
-@handed_in
+@accepts_any_array
 @finite_rows(embeddings="labels")
 @ops.public()
 def class_density(
@@ -165,7 +165,7 @@ def class_density(
     return jnp.where(between == 0, 0.0, within / jnp.where(between == 0, 1.0, between))
 
 
-@handed_in
+@accepts_any_array
 @finite_rows(embeddings="labels")
 @ops.public()
 def concentration_variance(embeddings: Array, labels: Array) -> Array:
@@ -211,7 +211,7 @@ def concentration_variance(embeddings: Array, labels: Array) -> Array:
     return jnp.where(between == 0, 0.0, spread)
 
 
-@handed_in
+@accepts_any_array
 @finite_rows(points="where", centers="centers_where")
 @ops.public()
 def covering_radius(

@@ -9,7 +9,7 @@ import numpy as np
 from jax import Array
 
 from jdml.metrics import memmap_search
-from jdml.metrics.array_conversion import handed_in
+from jdml.metrics.array_conversion import accepts_any_array
 from jdml.metrics.ranking_score import (
     barred,
     closeness,
@@ -23,7 +23,7 @@ from jdml.ops.meshes import Axis, by_parts, off_mesh
 from jdml.ops.numerics import accumulate_in
 
 
-@handed_in
+@accepts_any_array
 def nearest(
     queries: Array,
     gallery: Any,

@@ -5,13 +5,13 @@ from typing import Literal, NamedTuple
 import numpy as np
 from jax import Array
 
-from jdml.metrics.array_conversion import as_text, handed_in, unit_rows
+from jdml.metrics.array_conversion import accepts_any_array, as_text, unit_rows
 from jdml.ops import checks
 
 Kind = Literal["assignment", "nearest", "represented"]
 
 
-@handed_in
+@accepts_any_array
 def proxy_distance(
     proxies: Array, embeddings: Array, labels: Array, kind: Kind = "assignment"
 ) -> float:
@@ -82,7 +82,7 @@ class ProxySpread(NamedTuple):
     covered: float | None = None
 
 
-@handed_in
+@accepts_any_array
 def proxy_spread(
     proxies: Array,
     embeddings: Array | None = None,

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from jdml.metrics.array_conversion import handed_in
+from jdml.metrics.array_conversion import accepts_any_array
 from jdml.metrics.neighbors import nearest
 from jdml.metrics.relevance import checked_own, rows_of
 from jdml.ops import checks, sphere
@@ -18,7 +18,7 @@ AT_A_TIME = 1 << 16
 """Pairs of vectors whose distances are taken at once."""
 
 
-@handed_in
+@accepts_any_array
 def rerank(
     queries: Array,
     gallery: Array | None = None,
@@ -176,7 +176,7 @@ def _final(
     return final
 
 
-@handed_in
+@accepts_any_array
 def expand_queries(
     queries: Array, gallery: Any, *, k: int = 10, alpha: float = 3.0, self_index: Any = None
 ) -> Array:
@@ -214,7 +214,7 @@ def expand_queries(
     return _moved(queries, rows, gallery, alpha)
 
 
-@handed_in
+@accepts_any_array
 def augment_gallery(gallery: Array, *, k: int = 10, alpha: float = 0.0) -> Array:
     """Replace every row of a gallery by the average of itself and its neighbours: database-side augmentation.
 

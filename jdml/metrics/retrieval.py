@@ -11,7 +11,7 @@ import numpy as np
 from jax import Array
 
 from jdml.metrics import ranking, relevance
-from jdml.metrics.array_conversion import handed_in
+from jdml.metrics.array_conversion import accepts_any_array
 from jdml.metrics.gallery_search import Search, prepare, ranked
 from jdml.ops import checks
 from jdml.ops.checks import one_of
@@ -28,7 +28,7 @@ class _Cutoffs(NamedTuple):
     divisor: ranking.Divisor = "min"
 
 
-@handed_in
+@accepts_any_array
 def evaluate_retrieval(
     queries: Array,
     query_labels: Array,

@@ -7,7 +7,7 @@ import numpy as np
 from jax import Array
 
 from jdml.metrics import relevance
-from jdml.metrics.array_conversion import handed_in
+from jdml.metrics.array_conversion import accepts_any_array
 from jdml.metrics.gallery_search import first, prepare
 from jdml.metrics.pairwise_distances import Couples, Curve
 from jdml.metrics.relevance import Task, Truth
@@ -17,7 +17,7 @@ NORMAL = 1.959964
 """How many standard errors an interval of 95 % reaches on either side."""
 
 
-@handed_in
+@accepts_any_array
 def verification(
     queries: Array,
     labels: Array,
@@ -101,7 +101,7 @@ def verification(
     return told
 
 
-@handed_in
+@accepts_any_array
 def open_set(
     queries: Array,
     labels: Array,
@@ -174,7 +174,7 @@ def open_set(
     return told | {"known": int(known.sum()), "unknown": int((~known).sum())}
 
 
-@handed_in
+@accepts_any_array
 def rejection_threshold(gallery: Any, gallery_labels: Any, *, far: float = 0.01) -> float:
     """Choose the distance beyond which an answer is none, from a labelled gallery alone.
 

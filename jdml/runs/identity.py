@@ -109,14 +109,17 @@ def _parts(value: Any) -> tuple[str, Any]:
         for kind in type(value).__mro__
     ):
         return qualified_name(value), [(str(x.dtype), x.shape) for x in jax.tree.leaves(value)]
-    parts = {k: v for k, v in vars(value).items() if not is_flag(k)}  # a run sets the mode
-    if type(value).__module__.startswith(
-        "jdml."
-    ):  # such as image files, which have much that is no setting
-        parts = {k: v for k, v in parts.items() if k[0] != "_" and isinstance(v, PLAIN)}
-    hidden = ("_pytree__", "_object__")  # of NNX
-    parts = {k: v for k, v in parts.items() if not k.startswith(hidden)}
-    return qualified_name(value), list(parts.items())
+    # Of the library's own objects, such as image files, plain public values alone: the others are no settings.
+    is_own = type(value).__module__.startswith("jdml.")
+    private = ("_",) if is_own else ("_pytree__", "_object__")  # of NNX
+    parts = [
+        (name, part)
+        for name, part in vars(value).items()
+        if not name.startswith(private)
+        and not is_flag(name)  # a run sets the mode
+        and (isinstance(part, PLAIN) or not is_own)
+    ]
+    return qualified_name(value), parts
 
 
 def _is_filled(cell: Any) -> bool:

@@ -214,7 +214,8 @@ class ImageFeed(Feed):
 def memory_summary(spec: StepConfig, state: TrainState, step: Step, batch: tuple[Any, ...]) -> str:
     """Say how many of the model's parameters learn, and the memory of parameters, optimizer and a step."""
     learning, frozen = (part["model"] for part in spec.split(state.params))
-    learns, total = _size(learning), _size(learning) + _size(frozen)
+    learns = _size(learning)
+    total = learns + _size(frozen)
     parts = {"parameters": _bytes(state.params), "optimizer": _bytes(state.opt_state)}
     compiled_memory = cast(Any, step).lower(state, *batch).compile().memory_analysis()
     if compiled_memory is not None:  # activations, gradients, a batch
