@@ -34,7 +34,8 @@ def gather() -> Iterator[tuple[str, bytes]]:
     for pattern in ("*.png", "*.jsonl"):
         for file in sorted((REPOSITORY / "experiments").rglob(pattern)):
             yield str(file.relative_to(REPOSITORY)), file.read_bytes()
-    yield "changelog.md", (REPOSITORY / "CHANGELOG.md").read_bytes()
+    changes = (REPOSITORY / "CHANGELOG.md").read_text()
+    yield "changelog.md", changes.replace("](docs/", "](").encode()
     shown = subjects()
     texts = {
         "losses/index.md": pages.sheet(shown),
