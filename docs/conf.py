@@ -15,7 +15,9 @@ extensions = [
     "myst_nb",
     "sphinx.ext.autodoc",
     "sphinx.ext.napoleon",
+    "sphinx.ext.mathjax",
     "sphinx.ext.viewcode",
+    "sphinx-mathjax-offline",
     "sphinx_copybutton",
 ]
 exclude_patterns = ["jdml", "benchmarks"]
@@ -43,7 +45,8 @@ napoleon_custom_sections = [
 ]
 napoleon_use_rtype = False
 
-myst_enable_extensions = ["attrs_inline", "colon_fence", "deflist"]
+myst_enable_extensions = ["attrs_inline", "colon_fence", "deflist", "dollarmath"]
+myst_dmath_allow_space = False
 myst_heading_anchors = 3
 nb_execution_mode = "cache"
 nb_execution_cache_path = os.environ.get("JDML_DOCS_CACHE", "cache")

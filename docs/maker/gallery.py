@@ -1,0 +1,48 @@
+"""The gallery of the first page: pictures that other pages make, each a link to its page."""
+
+import html
+
+PICTURES = (
+    ("_static/pictures/collapse.svg", "Class collapse, and easy positives", "papers/eps"),
+    (
+        "experiments/eps_mnist/scatter.png",
+        "Even and odd digits in the plane",
+        "experiments/eps_mnist/README",
+    ),
+    (
+        "_static/pictures/potential_field_loss.svg",
+        "Forces of a potential field",
+        "losses/potential_field_loss",
+    ),
+    (
+        "experiments/potential_fields/fields.png",
+        "Fields with wrong labels",
+        "experiments/potential_fields/README",
+    ),
+    ("experiments/mpa/proxies.png", "How many proxies per class?", "experiments/mpa/README"),
+    ("experiments/nir/isotropy.png", "A flow around each proxy", "experiments/nir/README"),
+    (
+        "experiments/ccp_mnist/panels_mnist.png",
+        "CCP: new proxies in each problem",
+        "experiments/ccp_mnist/README",
+    ),
+    ("experiments/cub_crops/map.png", "A map of bird photographs", "experiments/cub_crops/README"),
+    ("_static/pictures/neighbours.svg", "Queries and their neighbours", "look"),
+    ("_static/pictures/confusions.svg", "Classes that are confused", "look"),
+    (
+        "experiments/letters/factors/wrong.png",
+        "Wrong labels, loss by loss",
+        "experiments/letters/README",
+    ),
+    ("_static/pictures/circle_loss.svg", "Every loss as a picture", "losses/index"),
+)
+"""File, title and page."""
+
+
+def tiles() -> str:
+    """Make the gallery."""
+    cells = [
+        f'<a href="{page}.html"><img src="{file}" alt="{html.escape(title)}"><span>{html.escape(title)}</span></a>'
+        for file, title, page in PICTURES
+    ]
+    return "\n".join(['<div class="gallery">', *cells, "</div>"])
