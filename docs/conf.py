@@ -3,8 +3,12 @@
 import importlib
 import os
 import re
+import tomllib
+from pathlib import Path
 
 import jdml
+
+FORMULAS = tomllib.loads((Path(jdml.__file__).parents[1] / "docs/maker/formulas.toml").read_text())
 
 project = "jdml"
 author = "the authors of jdml"
@@ -102,7 +106,19 @@ def source_of(app, room, name):  # noqa: D103
     return module if module.startswith(room) else room
 
 
+def with_formula(app, what, name, obj, options, lines):  # noqa: D103
+    # The docstring's formula is for the terminal; the site shows the LaTeX of docs/maker/formulas.toml in its place.
+    formula = FORMULAS.get(name.removeprefix("jdml.losses."))
+    if formula is None or "Formula:" not in lines:
+        return
+    start = lines.index("Formula:") + 1
+    end = next((i for i in range(start, len(lines)) if lines[i][:1].strip()), len(lines))
+    math = ["    .. math::", "", f"        {formula['tex']}", ""]
+    lines[start:end] = [*math, *([f"    {formula['where']}", ""] if formula["where"] else [])]
+
+
 def setup(app):  # noqa: D103
+    app.connect("autodoc-process-docstring", with_formula, priority=100)  # before napoleon
     app.connect("autodoc-process-signature", tidy_signature)
     app.connect("viewcode-follow-imported", source_of)
     app.connect("missing-reference", resolve_flat_names)

@@ -34,9 +34,14 @@ def counted() -> Iterator[tuple[str, int, int]]:
                 yield name, words(text), budget
 
 
+def over_budget() -> list[tuple[str, int, int]]:
+    """List the pages with more words than their budget."""
+    return [page for page in counted() if page[1] > page[2]]
+
+
 def main() -> None:
     """Print the pages over budget, or with ``--all`` every page; fail if one is over."""
-    over = [page for page in counted() if page[1] > page[2]]
+    over = over_budget()
     for name, count, budget in sorted(counted()) if "--all" in sys.argv else over:
         print(f"{count:6,} of {budget:5,} words  {name}")
     sys.exit(f"{len(over)} pages are over budget" if over else None)

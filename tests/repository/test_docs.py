@@ -12,6 +12,7 @@ import shlex
 import subprocess
 import sys
 import textwrap
+import tomllib
 from collections.abc import Callable, Iterator
 from decimal import Decimal
 from functools import cache
@@ -266,6 +267,18 @@ def test_links_lead_to_files_of_the_repository(page):
         assert place.exists(), f"{page} links to {target}, which is not there"
         if place.suffix == ".py" and anchor:
             assert f"def {anchor}(" in place.read_text(), f"{target} has no {anchor}"
+
+
+def test_every_loss_has_a_formula_for_the_site():
+    formulas = tomllib.loads((REPOSITORY / "docs/maker/formulas.toml").read_text())
+    losses = {f"{name}_loss" for name in jdml.registry.LOSSES}
+    assert losses <= set(formulas)
+    for name in formulas:
+        assert "\nFormula:\n" in inspect.getdoc(getattr(jdml.losses, name)), name
+
+
+def test_pages_stay_within_their_budgets():
+    assert not runpy.run_path(str(REPOSITORY / "docs/maker/budgets.py"))["over_budget"]()
 
 
 def test_version_is_the_same_everywhere():
