@@ -1,14 +1,17 @@
 """Sphinx's settings; `python docs/maker` puts this file beside the pages that it gathers and makes."""
 
-import importlib
+import importlib.util
 import os
 import re
+import shutil
 import tomllib
 from pathlib import Path
 
 import jdml
 
-FORMULAS = tomllib.loads((Path(jdml.__file__).parents[1] / "docs/maker/formulas.toml").read_text())
+FORMULAS = tomllib.loads(
+    (Path(jdml.__file__).resolve().parents[1] / "docs/maker/formulas.toml").read_text()
+)
 
 project = "jdml"
 author = "the authors of jdml"
@@ -21,7 +24,6 @@ extensions = [
     "sphinx.ext.napoleon",
     "sphinx.ext.mathjax",
     "sphinx.ext.viewcode",
-    "sphinx-mathjax-offline",
     "sphinx_copybutton",
 ]
 exclude_patterns = ["jdml", "benchmarks"]
@@ -60,6 +62,8 @@ nb_execution_raise_on_error = True
 nb_execution_timeout = 600
 suppress_warnings = ["mystnb.unknown_mime_type"]
 
+# MathJax is served from the site: of the package only what it loads. (As an extension it would keep Sphinx on one core.)
+mathjax_path = "mathjax/tex-chtml.js"
 html_theme = "furo"
 html_title = "jdml"
 html_static_path = ["_static"]
@@ -117,7 +121,21 @@ def with_formula(app, what, name, obj, options, lines):  # noqa: D103
     lines[start:end] = [*math, *([f"    {formula['where']}", ""] if formula["where"] else [])]
 
 
+def copy_mathjax(app, exception):  # noqa: D103
+    spec = importlib.util.find_spec("sphinx-mathjax-offline")
+    package, target = (
+        Path(spec.origin).parent / "static" / "mathjax",
+        Path(app.outdir) / "_static" / "mathjax",
+    )
+    target.mkdir(parents=True, exist_ok=True)
+    shutil.copy(package / "tex-chtml.js", target)
+    shutil.copytree(
+        package / "output/chtml/fonts", target / "output/chtml/fonts", dirs_exist_ok=True
+    )
+
+
 def setup(app):  # noqa: D103
+    app.connect("build-finished", copy_mathjax)
     app.connect("autodoc-process-docstring", with_formula, priority=100)  # before napoleon
     app.connect("autodoc-process-signature", tidy_signature)
     app.connect("viewcode-follow-imported", source_of)

@@ -48,6 +48,7 @@ def gather() -> Iterator[tuple[str, bytes]]:
     ):
         for file in sorted((REPOSITORY / folder).rglob(pattern)):
             yield str(file.relative_to(REPOSITORY)), file.read_bytes()
+    yield from gallery.copies().items()
     shown = subjects()
     texts = {
         "losses/index.md": pages.sheet(shown),

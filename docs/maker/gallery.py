@@ -1,7 +1,9 @@
 """The gallery of the first page: pictures that other pages make, each a link to its page."""
 
 import html
+from pathlib import Path
 
+REPOSITORY = Path(__file__).parents[2]
 PICTURES = (
     ("_static/pictures/collapse.svg", "Class collapse, and easy positives", "papers/eps"),
     (
@@ -39,10 +41,21 @@ PICTURES = (
 """File, title and page."""
 
 
+def copies() -> dict[str, bytes]:
+    """Give the pictures of studies by their places on the site: Sphinx copies none that only HTML names."""
+    files = [file for file, _, _ in PICTURES if file.startswith("experiments/")]
+    return {place(file): (REPOSITORY / file).read_bytes() for file in files}
+
+
+def place(file: str) -> str:
+    """Return a picture's place on the site."""
+    return file if file.startswith("_static/") else f"_static/gallery/{file.replace('/', '-')}"
+
+
 def tiles() -> str:
     """Make the gallery."""
     cells = [
-        f'<a href="{page}.html"><img src="{file}" alt="{html.escape(title)}"><span>{html.escape(title)}</span></a>'
+        f'<a href="{page}.html"><img src="{place(file)}" alt="{html.escape(title)}"><span>{html.escape(title)}</span></a>'
         for file, title, page in PICTURES
     ]
     return "\n".join(['<div class="gallery">', *cells, "</div>"])
