@@ -62,7 +62,7 @@ nb_execution_raise_on_error = True
 nb_execution_timeout = 600
 suppress_warnings = ["mystnb.unknown_mime_type"]
 
-# MathJax is served from the site: of the package only what it loads. (As an extension it would keep Sphinx on one core.)
+# MathJax is served from the site: of the package only what it loads. (Its extension would keep Sphinx on one core.)
 mathjax_path = "mathjax/tex-chtml.js"
 html_theme = "furo"
 html_title = "jdml"
