@@ -22,34 +22,34 @@ INSTALL = $(BIN)/python -m pip install -qq --disable-pip-version-check $(PIP_ARG
 help: ## list these targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 15
 
-demo: $(VENV)/.train ## undo class collapse on real digits (a minute, once installed), into runs/demo, with a page to look at
+demo: $(VENV)/.train ## train four methods on digits and write a report into runs/demo (a minute, once installed)
 	$(BIN)/jdml demo
 
 PYTEST = $(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal
 
-test: $(VENV)/.dev ## the tests, with the documentation's code and the docstrings' examples
+test: $(VENV)/.dev ## the tests, the documentation's code and the docstrings' examples
 	$(PYTEST) -m "not slow"
 
 test-slow: $(VENV)/.dev ## the others: long runs, eight devices, two processes, studies, benchmarks, other libraries
 	$(PYTEST) -m slow
 
-test-all: $(VENV)/.dev ## both, and which thirty took longest
+test-all: $(VENV)/.dev ## both, with the thirty slowest
 	$(PYTEST) --durations=30 --durations-min=0
 
-snapshots: $(VENV)/.dev ## write anew what help and opening lines print; read the difference before you commit it
+snapshots: $(VENV)/.dev ## rewrite the stored help and opening lines of commands; review the difference
 	$(BIN)/python -m pytest -q tests/cli --snapshot-update
 
 CASES ?= 100000
-hunt: $(VENV)/.dev ## CASES generated batches, folders and command lines, other ones than the tests draw (hours), and what failed before
+hunt: $(VENV)/.dev ## CASES generated batches, folders and command lines (hours), and earlier failures
 	JDML_HUNT=$(CASES) $(PYTEST) tests/hunt
 
-kills: $(VENV)/.dev ## kill COUNT runs at random moments drawn by SEED, go on, compare bit for bit (needs a C compiler; 40 minutes)
+kills: $(VENV)/.dev ## kill COUNT runs at random moments, resume them, compare bit for bit (needs a C compiler; 40 minutes)
 	$(BIN)/python tools/kills/kill.py --count $(or $(COUNT),100) --seed $(SEED) --record build/kills.jsonl
 
-properties: $(VENV)/.dev ## which properties are checked of which loss and miner
+properties: $(VENV)/.dev ## which properties are tested of which loss and miner
 	@$(BIN)/python -m pytest -q --collect-only tests/losses tests/mining tests/optim tests/flows | sed -n 's/.*::test_propert[a-z]*\[\(.*\)\]$$/\1/p; s/.*::test_property_\(.*\)__\(with.*\)$$/\1-\2/p'
 
-mutants: $(VENV)/.dev ## faults put into the library, COUNT of them drawn with SEED: which test notices (hours)
+mutants: $(VENV)/.dev ## insert COUNT faults into the library and see which test fails (hours)
 	$(BIN)/python tools/mutants/mutate.py --map
 	$(BIN)/python tools/mutants/mutate.py --count $(or $(COUNT),430) --seed $(SEED)
 
@@ -60,13 +60,13 @@ lint: $(VENV)/.dev ## ruff's rules and format
 types: $(VENV)/.dev ## mypy
 	$(BIN)/mypy
 
-parity: $(VENV)/.parity ## the tests again, beside PyTorch's libraries and faiss
+parity: $(VENV)/.parity ## all tests, with PyTorch's libraries and faiss to compare with
 	$(MAKE) --no-print-directory test-all
 
-notebooks: $(VENV)/.dev ## run every notebook on small digits, and compare what it prints with what it did
+notebooks: $(VENV)/.dev ## run every notebook on small digits and compare its output
 	$(BIN)/python -m pytest -q -n $(WORKERS) -W default notebooks
 
-docs: $(VENV)/.docs ## the site, strictly and offline, into build/docs/html (five minutes; a minute once cached)
+docs: $(VENV)/.docs ## the site, strictly and offline, into build/docs/html (ten minutes of two cores; one minute once cached)
 	$(BIN)/python docs/maker
 
 clean: ## remove the environment and the tools' caches (runs stay)

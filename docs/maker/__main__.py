@@ -143,10 +143,12 @@ def main() -> None:
     sphinx = [sys.executable, "-m", "sphinx", *options, str(SOURCE), str(SITE)]
     if code := subprocess.run(sphinx, check=False).returncode:
         sys.exit(code)
+    from maker.budgets import over_budget
     from maker.checks import problems
     from maker.pages import symbols
 
     wrong = problems(SITE, symbols())
+    wrong += [f"{name}: {count} words, {budget} allowed" for name, count, budget in over_budget()]
     print("\n".join(wrong))
     pages = len(list(SITE.rglob("*.html")))
     print(f"{pages} pages, {len(symbols())} symbols, {len(wrong)} problems: {SITE}/index.html")

@@ -19,32 +19,26 @@ STEPS = {name: name for name in ("EPS", "XBM", "NIR", "MPA", "CCP", "PFML")}
 STEPS["sampled"] = "sampled classes"
 SAID = """# Compiled for GPU and TPU
 
-Nothing on this page was run ([what was](accelerators.md)). The compilers for an H100 and a TPU v5e compile on any machine what they compile where the
-device is, and these are properties of their programs, read from `benchmarks/results.jsonl` when the site is built:
+Nothing on this page was run; [measurements](accelerators.md) are on another one. The compilers for an H100 and a TPU v5e run on any machine. These are
+properties of their programs, read from `benchmarks/results.jsonl`:
 
-- **held**: temporaries beside arguments and results, as the compiler allots them.
-- **moved**: operands and results of all kernels, which is more than what reaches the memory where caches help. A loop counts
-  as often as it turns, a branch as its longer way, a slice as what it takes. A TPU keeps arrays of some MiB in a memory
-  beside its units: what stays there is not moved, what is carried there or back is, once.
-- **accessed**: what the TPU's compiler counts itself, `cost_analysis()["bytes accessed"]`: both memories, copies from one to the
-  other twice, a loop once.
-- **× bare**: moved bytes in units of the bare matrix products of the same size, in full float32, or of a plain ResNet-50;
-  the other networks beside themselves, without a loss and an optimizer.
+- **held**: temporaries without arguments and results.
+- **moved**: operands and results of all kernels, an upper bound of the memory traffic. A loop counts for each iteration, a branch
+  for its longer side. Arrays that a TPU keeps in its on-chip memory are not moved; copies to and from it count once.
+- **accessed**: the TPU compiler's `cost_analysis()["bytes accessed"]`: both memories, copies twice, a loop once.
+- **× bare**: moved bytes divided by those of the bare matrix products, in full float32, or of a plain ResNet-50; for other networks
+  by those of the network without loss and optimizer.
 - **Gop**: of matrix products and convolutions.
-- **kernels**: how many different ones: not copies from one memory of a TPU to the other, and not its sums of two single numbers,
-  which need no launch. A loop's kernels count once.
+- **kernels**: different kernels, without copies between a TPU's memories and scalar sums. A loop's kernels count once.
 - **least**: a roofline: operations at the published peak (H100: 989 Top/s in bfloat16, 67 in float32; v5e: 197, a sixth of it
-  in full float32), bytes at the published bandwidth (3.35 TB/s; 819 GB/s), or what is sent at that between devices (450 and
-  200 GB/s; sums go around twice), whichever takes longest. Not a measurement.
-- **estimate**: the cycles that a TPU's compiler reckons, at 1.5 GHz; it has no model for some kernels, which count as nothing.
-- **before**: moved bytes of programs of the code before the losses were made lean (commit 7c2058a); where nothing else stands, the
-  program was not compiled since. Of training steps those of ResNet-50, for a v5e on one chip.
+  in full float32), bytes at the published bandwidth (3.35 TB/s; 819 GB/s), or traffic between devices (450 and
+  200 GB/s; sums are sent twice), whichever takes longest. Not a measurement.
+- **estimate**: the TPU compiler's cycles at 1.5 GHz; kernels that it has no model for count as 0.
+- **before**: moved bytes of an older version (commit 7c2058a). A row with only this column was not compiled again.
 
-On an H100 the compiler is not allowed to try out kernels, as there is nothing to try them on: products are split as it
-guesses. A TPU's compiler takes a quarter of a minute to 2.3 for a loss and up to 17 for a network. With its least effort it
-takes a tenth, more or less (0.04 to 0.32 of networks on one chip, which on eight then take up to 18 minutes):
-operations stay as they are and kernels nearly, but it keeps less beside the units, so that bytes and times are larger,
-to be compared with each other only. The last table has what was compiled so, beside products and networks compiled so.
+Without a device the H100's compiler cannot try kernels out, and guesses how to split products. The TPU's compiler takes up to
+2.3 minutes for a loss and 17 for a network. Its least effort takes about a tenth; bytes and times are then larger and can be
+compared only with each other. The last table has such programs.
 """
 
 
@@ -82,7 +76,7 @@ def of_device(name: str, title: str) -> str:
     ]
     head += ["collectives, MiB", "least", "estimate"]
     return (
-        f"\n## {title}\n\nJAX {environment['jax']}, {environment['date']}. * of the tiles of pairs, each written and read once "
+        f"\n## {title}\n\nJAX {environment['jax']}, {environment['date']}. * divided by the tiles of pairs, written and read once "
         "forward and once backward.\n\n"
         f"```console\n$ .venv/compilers/bin/python benchmarks/compiled.py --for {asked}\n```\n\n"
         + table(head, lines)

@@ -119,13 +119,11 @@ def page() -> str:
     listed = ", ".join(f"{paper.title} {sum(paper.counts.values())}" for paper in read.values())
     parts = [
         "# Every table and figure\n",
-        "Each table, figure, numbered equation, proposition and claim of the five papers, with the test that holds it or "
-        "the command that makes it, what that needs, and what came out here. Numbers that came out are read from the kept "
-        "runs, mean ± sample standard deviation over seeds, in percent where nothing else is said; what was not run has none. "
-        f"So many there are: {listed}.\n",
-        f"In a command … stands for `{SHORT}`; with `--dry-run` in its place the whole path is tried on made-up images. "
-        "Other data sets, losses and backbones are other words of the same command. A test is run by `python -m pytest "
-        "FILE -k NAME`. § is what a paper prints without a number.\n",
+        "Every table, figure, numbered equation, proposition and claim of the five papers, with the test or command that reproduces "
+        "it, what that needs, and the result here. Results are read from kept runs: mean ± sample standard deviation over seeds, "
+        f"in percent unless stated. The papers have: {listed}.\n",
+        f"In commands, … stands for `{SHORT}`; `--dry-run` instead tries the whole path on generated images. Run a test with "
+        "`python -m pytest FILE -k NAME`. § marks what a paper prints without a number.\n",
         *(line for paper in read.values() for line in of_paper(paper)),
     ]
     return "\n".join(parts)
@@ -146,4 +144,4 @@ def of_paper(paper: Paper) -> Iterator[str]:
         ]
         for item in paper.items
     ]
-    yield table(["", "what it is", "test or command", "needs", "what came out here"], rows)
+    yield table(["", "what it is", "test or command", "needs", "result here"], rows)

@@ -26,27 +26,33 @@ PAIRS = [f"{name}_loss" for name in pair_losses()]
 PROXIES = [f"{name}_loss" for name in proxy_losses()]
 RULES = miner_builders()
 FAMILIES = {
-    "Pair losses": (PAIRS, "Compare the samples of a batch with each other, or with `references`."),
-    "Proxy losses": (PROXIES, "Compare samples with learned stand-ins of the classes, the stars."),
-    "Regularizers": (REGULARIZERS, "Stand beside a proxy loss."),
-    "Miners": (RULES, "Choose the pairs that a pair loss sees; here in the triplet loss."),
+    "Pair losses": (
+        PAIRS,
+        "They compare the samples of a batch with each other, or with `references`.",
+    ),
+    "Proxy losses": (
+        PROXIES,
+        "They compare samples with learned proxies of the classes, shown as stars.",
+    ),
+    "Regularizers": (REGULARIZERS, "They are added to a proxy loss."),
+    "Miners": (RULES, "They choose the pairs of a pair loss; here the triplet loss."),
 }
 TAKES = {
-    "pair": """Embeddings `[B, D]` and labels `[B]`; or `positive=`, a mask `[B, R]` of your own. `references=` puts other
-vectors in the place of the batch: a [memory](../guides/memory.md), another [tower](../guides/two_towers.md).
+    "pair": """Embeddings `[B, D]` and labels `[B]`; or `positive=`, your own mask `[B, R]`. `references=` replaces the batch
+by other vectors: a [memory](../guides/memory.md), another [tower](../guides/two_towers.md).
 `mine=` takes any [miner](index.md#miners).""",
-    "proxy": """Embeddings `[B, D]`, labels `[B]` and proxies, which are parameters of yours with a
-[learning rate of their own](../guides/raw_jax.md).""",
+    "proxy": """Embeddings `[B, D]`, labels `[B]` and proxies, which are among your parameters and have their
+[own learning rate](../guides/raw_jax.md).""",
 }
 SHARED = {
-    "pair": """`where=` leaves rows out and `weights=` weights them ([how](../guides/masks.md)). Rows may be spread over the devices
-of a mesh, or over `axis_name=` inside `jax.shard_map`. `anchor_block="auto"` compares a large batch in
+    "pair": """`where=` masks rows and `weights=` weights them ([masks](../guides/masks.md)). Rows may be sharded over a mesh, or over
+`axis_name=` inside `jax.shard_map`. `anchor_block="auto"` processes large batches in
 [blocks](../guides/large_batches.md).""",
-    "proxy": """`where=` leaves rows out and `weights=` weights them ([how](../guides/masks.md)). Rows or classes may be spread over the
-devices of a mesh, or rows over `axis_name=` inside `jax.shard_map`. `class_block="auto"` goes through very many classes in
+    "proxy": """`where=` masks rows and `weights=` weights them ([masks](../guides/masks.md)). Rows or classes may be sharded over a mesh, or
+rows over `axis_name=` inside `jax.shard_map`. `class_block="auto"` processes very many classes in
 [blocks](../guides/large_batches.md).""",
 }
-ALT = "Left: sixty points of three classes, one of them with two modes. Middle: the force on a point of that class. Right: where they end."
+ALT = "Left: sixty points of three classes, one of them with two modes. Middle: the force on a point of that class. Right: the end."
 
 
 def public_names(room: str) -> list[str]:
@@ -164,44 +170,43 @@ def loss_page(subject: Subject) -> str:
     return "\n".join(parts)
 
 
-STUCK = "Does it stay at its margin? [Why, and what to do](../troubleshooting.md#stuck-at-the-margin).\n"
+STUCK = "Does the loss stay at its margin? [See why, and what to do](../troubleshooting.md#stuck-at-the-margin).\n"
 NOTES = {name: STUCK for name in ("triplet_loss", "margin_loss", "hard_negative", "hard_positive")}
 NOTES["potential_field_loss"] = (
-    "Where its proxies begin and how fast they learn, in your own loop too: [the guide](../guides/five_methods.md#pfml-potential-fields).\n"
+    "How to start its proxies and choose their learning rate: [the guide](../guides/five_methods.md#pfml-potential-fields).\n"
 )
 NOTES["info_nce_loss"] = NOTES["sigmoid_contrastive_loss"] = (
-    "A whole training of two towers: [on text](../guides/two_towers.md), [from a CSV to a search](../guides/two_towers_csv.md).\n"
+    "Trainings of two towers: [on text](../guides/two_towers.md), [from a CSV](../guides/two_towers_csv.md).\n"
 )
 COSTS: Mapping[str, Callable[[], str]] = {
     "nir_loss": records.flow_cost,
     "center_regularizer": lambda: (
-        "It is part of [`multi_proxy_anchor_loss`](multi_proxy_anchor_loss.md) as measured there.\n"
+        "It is included in the measurements of [`multi_proxy_anchor_loss`](multi_proxy_anchor_loss.md).\n"
     ),
 }
-"""What is no loss of embeddings and labels alone."""
+"""The cost of those that are no loss of embeddings and labels alone."""
 HOW_TO_READ = """
-Sixty points on the sphere, drawn by an equal-area map whose rim is the point opposite to its centre, move under this loss
-alone. One class, blue, has two modes: ● and ▲. [How the pictures are made](index.md#how-the-pictures-are-made).
+Sixty points on the sphere move under this loss alone. The blue class has two modes, ● and ▲. The map preserves areas; its rim
+is the point opposite to its centre. [How the pictures are made](index.md#how-the-pictures-are-made).
 """
 
 
 def command_line(name: str, kind: str) -> str:
-    """Say how the command line names a loss."""
+    """Name a loss on the command line."""
     word = name.removesuffix("_loss")
-    return f"On the command line it is `jdml train --loss {word}`.\n"
+    return f"On the command line: `jdml train --loss {word}`.\n"
 
 
 def evidence(name: str) -> str:
-    """Say what of a loss is checked, and against what."""
-    lines = ["\n## Is this the paper's loss?\n"]
+    """List how a loss is tested."""
+    lines = ["\n## Tests\n"]
     spec = tried().REGISTRY.get(name)
     if spec is not None:
         skipped = [check for check in jdml.testing.LOSS_CHECKS if check in spec.skip]
         lines.append(
-            "What it shares with the paper and where it departs stands above, under *Implementation notes* and "
-            "*Paper settings*. Values are compared with an oracle in plain NumPy, written from the paper "
-            "(`tests/oracles`). The checks of [`jdml.testing`](../api/testing.md) hold"
-            + (f", but for {' and '.join(skipped)}: see its notes." if skipped else ".")
+            "Values are compared with a NumPy oracle that is written from the paper (`tests/oracles`); differences from the paper are "
+            "under *Implementation notes* and *Paper settings*. The checks of [`jdml.testing`](../api/testing.md) hold"
+            + (f", except {' and '.join(skipped)}: see the notes." if skipped else ".")
         )
     if name in tried().PEERS:
         lines.append(
@@ -220,8 +225,8 @@ def miner_page(subject: Subject) -> str:
         f"# {name}\n",
         summary(f"jdml.mining.{name}") + "\n",
         picture(name),
-        "\nIn the [triplet loss](triplet_loss.md) with margin 1. On the left the pairs that it keeps for one blue and one "
-        "orange anchor: positives solid, negatives dotted.\n",
+        "\nHere it mines for the [triplet loss](triplet_loss.md) with margin 1. The left picture shows the pairs of one blue and one "
+        "orange anchor that it keeps: positives solid, negatives dotted.\n",
         NOTES.get(name, ""),
         f"\n## Reference\n\n{autodoc(f'jdml.mining.{name}')}",
         f"\nOn the command line: {said}.\n",
@@ -256,20 +261,19 @@ def tile(name: str) -> str:
 
 
 SHEET_INTRODUCTION = """
-Where the same sixty points end under each. Blue began as two groups, ● on the left and ▲ on the right, orange above and green below. One
-blue spot in the middle is a class collapsed; two are a class that kept its modes. [Which one to take](../choose.md).
+Each picture shows where the same sixty points end under one loss or miner. The blue class starts as two groups, ● on the left and ▲ on
+the right. One blue spot in the middle means class collapse; two spots mean that the class kept its modes. [Choose a loss](../choose.md).
 """
 HOW_MADE = """
 ## How the pictures are made
 
-The build computes them, with the loss as it is on the day. Sixty points of three classes lie on the unit sphere of three dimensions; the
-first class has two modes of ten points. Each follows the negative gradient for 1,000 steps, on the sphere, at a rate that moves a typical point by
-0.03 at first and none by more than 0.06 in a step. Proxies move, too, at a rate of their own. Settings are the defaults, but for the
-triplet loss and the miners in it (margin 1, so that it has something to do), and NIR (a flow that only shifts and scales, softplus). The arrows in the middle are the force that
-one more blue point would feel; an arrow is shorter by a quarter for each factor of ten, and a dot is no force.
+The build computes them. Sixty points of three classes lie on the unit sphere in three dimensions; the first class has two modes of ten points.
+All follow the negative gradient on the sphere for 1,000 steps, with a rate that moves a typical point by 0.03 in the first step and none by more
+than 0.06. Proxies move at their own rate. Settings are the defaults, except a margin of 1 for the triplet loss and miners, and a flow that only
+shifts and scales for NIR. Arrows show the force on one more blue point; they are a quarter shorter for each factor of ten, and a dot is no force.
 
-The map is Lambert's: equal areas of the sphere are equal in the disk, the centre is the pole above, the rim is the pole below. Start and end are
-pictures of *gradients*, not of networks: what a network can follow of them is another matter, and is [measured](../results.md).
+The map is Lambert's: it preserves areas, its centre is the upper pole and its rim the lower one. The pictures show *gradients* of points, not
+networks; how networks learn is [measured](../results.md).
 """
 
 
@@ -282,7 +286,7 @@ def room_page(room: str) -> str:
     ]
     elsewhere = {"losses": [*PAIRS, *PROXIES, *REGULARIZERS], "mining": RULES}.get(room, [])
     if elsewhere:
-        parts.append("Each of these has a page of its own:\n")
+        parts.append("Each of these has its own page:\n")
         rows = [
             [f"[{name}](../losses/{name}.md)", summary(f"jdml.{room}.{name}")]
             for name in sorted(elsewhere)
@@ -307,9 +311,9 @@ def api_index() -> str:
     for room in ROOMS:
         line = (inspect.getdoc(importlib.import_module(f"jdml.{room}")) or "").partition("\n\n")[0]
         rows.append([f"[jdml.{room}]({room}.md)", line.replace("\n", " ")])
-    rows.append(["[command line](command_line.md)", "Every command, and all its options."])
+    rows.append(["[command line](command_line.md)", "All commands and options."])
     listed = "\n".join([*ROOMS, "command_line"])
-    return f"# Reference\n\n{records.table(['room', 'what is in it'], rows)}\n```{{toctree}}\n:hidden:\n\n{listed}\n```\n"
+    return f"# Reference\n\n{records.table(['package', 'content'], rows)}\n```{{toctree}}\n:hidden:\n\n{listed}\n```\n"
 
 
 def command_line_page() -> str:

@@ -86,10 +86,10 @@ def cost(loss: str) -> str:
     head = [
         "classes",
         "ms",
-        "in units of the bare products",
+        "÷ bare products",
         "peak MiB",
-        "times as fast as pytorch-metric-learning",
-        "its MiB",
+        "times as fast as PML",
+        "PML's MiB",
     ]
     where = machine("losses", rows[0])
     clock = "; processor time, both cores together" if "processor_time" in rows[0] else ""
@@ -104,7 +104,7 @@ def flow_cost() -> str:
         "flow",
         "ms of the loss",
         "ms with the flow",
-        "of a ResNet-50's operations",
+        "share of ResNet-50's operations",
     ]
     rows = [
         [
@@ -115,9 +115,7 @@ def flow_cost() -> str:
         ]
         for row in record("isotropy")["rows"]
     ]
-    said = (
-        f"The loss itself is a sum over the batch; what costs is the flow. {machine('isotropy')}.\n"
-    )
+    said = f"The loss is a sum over the batch; the cost is the flow's. {machine('isotropy')}.\n"
     return f"{said}\n{table(head, rows)}"
 
 

@@ -12,8 +12,8 @@ def page() -> str:
     """Make the page."""
     parts = [
         "# Speed\n",
-        "Every figure here is read from `benchmarks/results.jsonl` when the site is built; each table says the machine and the "
-        "date, and the command that makes it again. Figures are of a CPU; [what an H200 measured](accelerators.md) is on a page of its own.\n",
+        "All figures are read from `benchmarks/results.jsonl`; each table has its machine, date and command. They are for a CPU; "
+        "GPUs and TPUs are [on another page](accelerators.md).\n",
         losses(),
         small_steps(),
         large_batches(),
@@ -52,9 +52,9 @@ def losses() -> str:
         )
     head = ["loss", "classes", "ms", "PML's ms", "times as fast", "over the products", "peak MiB"]
     said = (
-        "Value and gradient of 256 embeddings of 512 dimensions, beside pytorch-metric-learning 2.9.0 in one run. *Over the products* is the "
-        "time in units of the three bare matrix products, of which a batch against itself needs two. "
-        "Both sides keep the memory that they free; SoftTriple is without its regularizer, as pytorch-metric-learning's."
+        "Value and gradient of 256 embeddings of 512 dimensions, compared with pytorch-metric-learning (PML) 2.9.0 in one run. "
+        "*Over the products* is the time divided by that of three bare matrix products; a batch against itself needs two. "
+        "Both libraries keep freed memory; SoftTriple has no regularizer, as in PML."
     )
     if any("processor_time" in row for row in on_record["rows"]):
         said += " † is processor time, of all cores together, taken while other programs ran."
@@ -75,7 +75,7 @@ def fields() -> str:
         ]
         for row in record("potential_field")["rows"]
     ]
-    said = "A step of the [potential field](losses/potential_field_loss.md), in tiles, beside the same written down densely."
+    said = "A step of the [potential field](losses/potential_field_loss.md), in tiles, compared with dense implementations."
     head = ["charges", "jdml", "dense JAX", "dense torch"]
     return heading(
         "Potential fields", "potential_field", "python benchmarks/potential_field.py", said
@@ -90,8 +90,8 @@ def small_steps() -> str:
         for row in record("small_steps")["rows"]
     ]
     said = (
-        "Milliseconds of a batch of 256 × 512, with 100 proxies where a loss has some: the bare products, normalization with its gradient alone, value and gradients of "
-        "cosines, and the loss. What a proxy loss takes beyond its products is nearly all normalization; a pair loss adds its passes over the matrix of pairs."
+        "Milliseconds for a batch of 256 × 512, with 100 proxies for proxy losses: bare products, normalization and its gradient, cosines "
+        "with their gradients, and the loss. Proxy losses add little but normalization to the products; pair losses add passes over the matrix of pairs."
     )
     return heading(
         "Where the time of a small step goes",
@@ -125,7 +125,7 @@ def large_batches() -> str:
     ]
     said = (
         "Temporaries of value and gradient at 128-D as XLA counts them, and seconds where it was run: in blocks of anchors, all at once, and optax's `ntxent`. Memory in blocks "
-        f"grows as rows^{measured['exponent_of_bytes']:.2f} over the three largest sizes. Below, every pair loss beside four arrays of the embeddings and 128 MiB."
+        f"grows as rows^{measured['exponent_of_bytes']:.2f} over the three largest sizes. The second table compares every pair loss with four arrays of the embeddings and 128 MiB."
     )
     return (
         heading("Large batches", "large_batches", "python benchmarks/large_batches.py", said)
@@ -143,19 +143,19 @@ def groups() -> str:
         for name, seconds in row["seconds"].items()
     ]
     said = (
-        f"`evaluate_retrieval`, {row['shape']}: with [`ignore=` by groups](guides/retrieval.md), beside the same search in which all pairs count; "
-        f"{row['ratio']:.2f} times the seconds, of both cores together, which other programs on the machine hardly change. Memory is what a call adds beside the gallery."
+        f"`evaluate_retrieval`, {row['shape']}: with [`ignore=` by groups](guides/retrieval.md) and without; "
+        f"{row['ratio']:.2f} times the processor time. Memory is what a call adds to the gallery."
     )
     command = "python benchmarks/retrieval.py --groups 1000000"
-    begin = heading("Pairs that do not count", "retrieval_groups", command, said)
+    begin = heading("Ignored pairs", "retrieval_groups", command, said)
     return begin + table(["", "median", "peak"], rows)
 
 
 def training() -> str:
     """Make the tables of training steps, one for each version of JAX."""
     said = (
-        "A training step (forward and backward, multi-similarity loss, Adam) beside the same network in PyTorch: how many times as fast, and memory as "
-        "a multiple of PyTorch's; the CPU as one device, and as two that share the batch (`jdml train --devices 2`). [How convolutions are computed](convolutions.md)."
+        "A training step (forward and backward, multi-similarity loss, Adam) compared with the same network in PyTorch: speed and memory as "
+        "multiples of PyTorch's, with the CPU as one device or two (`jdml train --devices 2`). [How convolutions are computed](convolutions.md)."
     )
     command = "python benchmarks/image_training.py"
     sections, start = [], "image_training_jax_"
@@ -210,7 +210,7 @@ def shares() -> str:
             "What NIR adds",
             "isotropy",
             "python benchmarks/isotropy.py",
-            "The flow's and the loss's operations as a share of a ResNet-50 step at 224², batch 90, as XLA counts.",
+            "Operations of flow and loss as a share of a ResNet-50 step at 224², batch 90, counted by XLA.",
         )
         + table(["dimension", "flow", "share"], flows)
     )
@@ -242,9 +242,9 @@ def photographs() -> str:
             "Photographs from disk",
             "input_pipeline",
             "python benchmarks/input_pipeline.py",
-            "Images read, decoded, augmented and collected in batches, a second, and as a share of bare decoding.",
+            "Images per second: read, decoded, augmented and batched; and the share of bare decoding.",
         )
-        + table(["what", "workers", "images a second", "of decoding"], decoding)
+        + table(["what", "workers", "images per second", "of decoding"], decoding)
         + heading(
             "Training from files",
             "training_from_files",
