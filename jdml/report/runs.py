@@ -272,7 +272,7 @@ def _of_demo(place: Path, scores: Mapping[str, Any]) -> Iterator[Run]:
 
 
 def _of_study(results: Mapping[str, Mapping[str, Any]]) -> Iterator[Run]:
-    """The results of :func:`jdml.studies.runner.run_study`."""
+    """The results of :func:`jdml.studies.runner.run_jobs`."""
     for key, result in results.items():
         if not {"job", "metrics"} <= result.keys():
             continue

@@ -11,7 +11,7 @@ import pytest
 
 import jdml
 from jdml import data, memory, objectives, training
-from jdml.objectives.sampling import sample_classes
+from jdml.objectives.base import sample_classes
 from jdml.ops import ball
 from jdml.recipes import LossConfig
 from jdml.registry import LOSSES
@@ -447,11 +447,6 @@ def test_anchor_objective_trains_with_its_sampler() -> None:
         )  # fmt: skip
     assert set(result.state.params) == {"model"}
     chex.assert_tree_all_finite(result.state.params)
-
-
-def test_batch_of_anchors_only_is_refused() -> None:
-    with pytest.raises(ValueError, match="anchors"):
-        OBJECTIVE.loss({}, POINTS[:4], LABELS[:4])
 
 
 @pytest.mark.parametrize(

@@ -156,10 +156,11 @@ def test_damaged_or_foreign_checkpoint_is_refused(tmp_path, prepare, changes, na
     gc.collect()
 
 
-def test_folder_is_locked_for_one_process(tmp_path):
-    """The same process may open it twice; a refused open releases the lock."""
-    folder, again = RunFolder(tmp_path, {"a": 1}), RunFolder(tmp_path, {"a": 1})
-    again.close()
+def test_folder_is_locked_for_one_run(tmp_path):
+    """Also within a process; a refused open releases the lock."""
+    folder = RunFolder(tmp_path, {"a": 1})
+    with pytest.raises(ValueError, match=r"^folder\b"):
+        RunFolder(tmp_path, {"a": 1})
     assert not lock_is_free(tmp_path)
     folder.save(1, state(), {})
     folder.close()

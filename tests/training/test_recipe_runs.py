@@ -3,7 +3,6 @@
 import dataclasses
 import functools
 import json
-import re
 import sys
 from types import SimpleNamespace
 
@@ -18,7 +17,7 @@ import jdml
 from jdml import data, mining, objectives, optim, training
 from jdml.ccp import AlternatingProjections
 from jdml.recipes import CCPConfig, NIRConfig, Recipe
-from jdml.training import Evaluation, RunConfig, SkipNonfinite, start_on_samples, train
+from jdml.training import Evaluation, RunConfig, SkipNonfinite, init_proxies_from_samples, train
 from jdml.training.train_recipe import make_network, retrieval_in
 
 DIM, CLASSES, STEPS, RATE = 4, 5, 4, 1e-2
@@ -98,7 +97,7 @@ def field():
         batch={"size": 9},
         optimizer={"lr_multipliers": {"proxies": 50.0}},
     )
-    start = functools.partial(start_on_samples, model=Network(), train=blobs(), seed=3)
+    start = functools.partial(init_proxies_from_samples, model=Network(), train=blobs(), seed=3)
     return made, objective, roles({"model": optax.adam(RATE), "proxies": proxies}), {"state": start}
 
 
@@ -199,20 +198,6 @@ def test_given_parts_override_the_recipe():
     jax.tree.map(np.testing.assert_array_equal, result.state.params, fresh.params)
 
 
-@pytest.mark.slow  # three networks
-def test_recipe_fields_that_a_given_network_ignores_are_logged(caplog):
-    plain = PLAIN.replace(batch={"steps": 1})
-    paper = plain.replace(network={"pooling": "max"}, finetune={"freeze_batch_norm": True})
-    train(paper, blobs(), model=Network(), **STILL)
-    assert re.search(r"^.*\bpooling\b.*'max'.*None", caplog.text, re.MULTILINE)
-    assert re.search(r"\bfreeze_batch_norm\b.*True", caplog.text)
-    caplog.clear()
-    like_it = jdml.models.SmallConvNet(dim=DIM, pooling="max", freeze_batch_norm=True)
-    train(paper, blobs(), model=like_it, **STILL)
-    train(plain, blobs(), model=Network(), **STILL)
-    assert not re.search("pooling|freeze_batch_norm", caplog.text)
-
-
 def test_mutated_recipe_settings_take_effect():
     recipe = PLAIN.replace(loss={"settings": {"margin": 0.1}})
     first = train(recipe, blobs(), model=Network(), **STILL).history[-1]["loss"]
@@ -266,9 +251,6 @@ def test_training_scores_only_one_recall():
 @pytest.mark.parametrize(
     ("call", "error", "name"),
     [
-        (lambda: train("triplet", blobs()), TypeError, "recipe"),
-        (lambda: train(PLAIN, (blobs().images, blobs().labels)), TypeError, "train"),
-        (lambda: train(PLAIN, blobs(), validation="blobs"), TypeError, "validation"),
         (lambda: train(PLAIN, blobs(), evaluation=Evaluation(monitor="a")), ValueError, "monitor"),
         (lambda: train(CCPConfig.onto(PLAIN), blobs(), model=Network()), ValueError, "validation"),
         (lambda: train(PLAIN, blobs(), steps=3), TypeError, r".*\bsteps"),

@@ -15,13 +15,12 @@ import jdml
 from jdml import objectives
 from jdml.data import ClassBatchSampler, Dataset, RandomBatchSampler
 from jdml.models import SmallConvNet, as_model
-from jdml.objectives import Objective, pair, with_memory
+from jdml.objectives import pair, with_memory
 from jdml.training import (
     Devices,
     create_state,
     embed,
     fit,
-    make_indexed_step,
     make_train_step,
     to_float,
 )
@@ -93,7 +92,7 @@ def test_indexed_step_equals_the_step(toy, identical):
     images, labels = jnp.asarray(toy.data.images), jnp.asarray(toy.data.labels)
     parts = toy.model, toy.objective, toy.optimizer
     plain = make_train_step(*parts)(start(toy), toy.data.images[indices], toy.data.labels[indices])
-    indexed = make_indexed_step(*parts)(start(toy), images, labels, indices)
+    indexed = make_train_step(*parts, indexed=True)(start(toy), images, labels, indices)
     chex.assert_trees_all_close(plain[0].params, indexed[0].params, rtol=1e-5, atol=1e-7)
     np.testing.assert_allclose(plain[1]["loss"], indexed[1]["loss"], rtol=1e-5)
 
@@ -134,9 +133,7 @@ def test_embed_compiles_once(toy):
 
 def test_wrong_arguments_are_refused(toy):
     images, state = toy.data.images, start(toy)
-    greedy = Objective(lambda key: {"model": jnp.zeros(1)}, toy.objective.loss)
     for call, error, name in (
-        (lambda: start(toy, objective=greedy), ValueError, "objective"),
         (lambda: start(toy, images=np.zeros((3, 3, 8, 8))), ValueError, "sample_images"),
         (lambda: to_float(jnp.zeros(3, jnp.int32)), TypeError, "images"),
         (lambda: embedded(toy, state, images[:0]), ValueError, "images"),
@@ -199,7 +196,7 @@ def test_step_excludes_older_copies():
     """With all rows twice and ids, the memory's loss is that of the batch alone."""
     parts = (MODEL, OBJECTIVE, optax.sgd(0.0))
     rows = np.arange(30, dtype=np.int32)
-    step, indexed = make_train_step(*parts), make_indexed_step(*parts)
+    step, indexed = make_train_step(*parts), make_train_step(*parts, indexed=True)
     start = create_state(*parts, DATA.images, seed=0)
     losses = {}
     for name, more in {"with ids": {"ids": rows}, "without ids": {}}.items():
