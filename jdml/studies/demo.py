@@ -56,11 +56,10 @@ class Parts(NamedTuple):
 
 
 class DemoResult(NamedTuple):
-    """Scores and embeddings in the plane by method, the time, and the runs for the report."""
+    """Scores and embeddings in the plane by method, and the runs for the report."""
 
     scores: dict[str, dict[str, list[float]]]
     points: dict[str, tuple[np.ndarray, np.ndarray]]
-    seconds: float
     runs: tuple[Run, ...] = ()
 
 
@@ -106,8 +105,8 @@ def run_demo(
     checks.count("steps", steps)
     checks.count("seeds", seeds)
     check_local("out_dir", out_dir)
-    start = time.monotonic()
-    folder, config = Path(out_dir), _config(steps, seeds)
+    folder, network = Path(out_dir), f"{HIDDEN} hidden units, {DIM}-D"
+    config = {"data": "digits 0–5 by parity", "model": network, "steps": steps, "seeds": seeds}
     file = folder / "config.json"
     if file.exists() and read_json(file, dict).keys() != config.keys():
         raise ValueError(f"out_dir {folder} holds another run: choose another folder")
@@ -115,7 +114,7 @@ def run_demo(
     write_json(file, config)
     parts, compared = load_parts(), methods()
     runs: list[Run] = []
-    result = DemoResult({}, {}, 0.0)
+    result = DemoResult({}, {})
     with progress_bar(progress, total=len(compared) * seeds, unit="run") as bar:
         for name, recipe in compared.items():
             bar.set_description(name)
@@ -127,7 +126,7 @@ def run_demo(
                 for column in COLUMNS:
                     result.scores[name][column].append(run.metrics[column])
                 bar.update()
-    result = result._replace(seconds=time.monotonic() - start, runs=tuple(runs))
+    result = result._replace(runs=tuple(runs))
     write_json(folder / "metrics.json", result.scores)
     draw(result, parts, folder / "demo.png")
     title = "Even and odd were learned: which methods still tell the digits apart?"
@@ -227,23 +226,7 @@ def _train(
 
 def _join(first: Any, second: Any) -> Any:
     """Join two data sets of the same views."""
-    images, labels = (
-        np.concatenate([getattr(part, name) for part in (first, second)])
-        for name in ("images", "labels")
-    )
+    images = np.concatenate([first.images, second.images])
+    labels = np.concatenate([first.labels, second.labels])
     views = {view: np.concatenate([first.views[view], second.views[view]]) for view in first.views}
     return replace(first, images=images, labels=labels, views=views)
-
-
-def _config(steps: int, seeds: int) -> dict[str, Any]:
-    return {
-        "data": "digits",
-        "train_digits": list(SEEN),
-        "train_labels": "parity",
-        "model": f"{HIDDEN} hidden units, {DIM}-D",
-        "batch": BATCH,
-        "optimizer": f"Adam {LEARNING_RATE}, proxies ×{PROXIES_LR_FACTOR:g}",
-        "triplet_margin": MARGIN,
-        "steps": steps,
-        "seeds": seeds,
-    }

@@ -256,15 +256,13 @@ def _start_worker(shares: Any, workers: int) -> None:
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, shares.get())
     disable_malloc_trim()
-    threading.Thread(
-        target=_end_with, args=(multiprocessing.parent_process(),), daemon=True
-    ).start()
+    study: Any = multiprocessing.parent_process()
 
+    def end_with_study() -> None:  # a restarted study would write into the same folders
+        study.join()
+        os._exit(1)
 
-def _end_with(study: Any) -> None:
-    """End this worker when the study is killed: a restarted study writes into the same folders."""
-    study.join()
-    os._exit(1)
+    threading.Thread(target=end_with_study, daemon=True).start()
 
 
 def _timed(run: Callable[[Job], Metrics], job: Job) -> dict[str, Any]:

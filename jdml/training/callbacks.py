@@ -99,15 +99,11 @@ class StatefulCallback(Protocol):
 
 @dataclass(frozen=True)
 class Every:
-    """A function, and the number of steps between its calls."""
+    """A function, the number of steps between its calls, and its own ``config``."""
 
     every: int
     function: Callable[..., Any]
-
-    @property
-    def config(self) -> Mapping[str, Any] | None:
-        """The function's own ``config``."""
-        return getattr(self.function, "config", None)
+    config: Mapping[str, Any] | None
 
     def __call__(self, step: int, state: TrainState, metrics: Mapping[str, float], /) -> Any:
         """Call the function."""
@@ -133,7 +129,7 @@ def every(n: int, function: Callable[..., Any]) -> Every:
         10
     """
     checks.count("n", n)
-    return Every(n, function)
+    return Every(n, function, getattr(function, "config", None))
 
 
 @dataclass(frozen=True)

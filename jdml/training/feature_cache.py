@@ -5,6 +5,7 @@ import hashlib
 import os
 import tempfile
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import jax
@@ -53,10 +54,6 @@ class CachedFeatureSource(BatchSource):
         self, spec: StepConfig, train: TrainSet, sampler: Sampler, cache: FeatureCacheConfig
     ) -> None:
         super().__init__(spec, train, sampler)
-        if isinstance(sampler, ImageBatches):
-            raise ValueError(
-                "cached_views: sampler must yield rows, got ImageBatches, which decode"
-            )
         if cache.views > 1 and not isinstance(train.images, ImageFiles):
             raise ValueError(
                 f"cached_views must be 1 of images in memory, which are not augmented, got {cache.views}"
@@ -95,7 +92,9 @@ class CachedFeatureSource(BatchSource):
             features = self._load_or_compute(self.train.images, self.cache.views, state)
             head = HeadOnly(self.split)
             spec = dataclasses.replace(self.spec, model=head, preprocess=_same, micro_batch=None)
-            self._rows = RowSource(spec, _Features(features, self.train.labels), self.sampler)
+            self._rows = RowSource(
+                spec, SimpleNamespace(images=features, labels=self.train.labels), self.sampler
+            )
             self._rows.report = self.report
         self._rows.missing_pairs = self.missing_pairs
         result = self._rows.step(state)
@@ -177,13 +176,6 @@ class CachedFeatureSource(BatchSource):
                 )
 
 
-class _Features(NamedTuple):
-    """A data set of features."""
-
-    images: np.ndarray
-    labels: Any
-
-
 class _CachedEmbedder(Embedder):
     """An embedder of a run on features."""
 
@@ -220,9 +212,8 @@ def _content(images: Any) -> Any:
 
 def _read(file: Path) -> np.ndarray:
     """Read features, mapped if they are large."""
-    large = file.stat().st_size > DEVICE_BYTES
-    features: np.ndarray = np.load(file, mmap_mode="r" if large else None)
-    return features
+    is_large = file.stat().st_size > DEVICE_BYTES
+    return np.asanyarray(np.load(file, mmap_mode="r" if is_large else None))
 
 
 def make_batch_source(

@@ -2,7 +2,7 @@
 
 import functools
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Self, cast
+from typing import Any, Self, cast
 
 import jax
 import jax.numpy as jnp
@@ -57,24 +57,23 @@ State = TrainState | Start | FromPretrained
 """The ``state`` of ``fit``, if it is not None."""
 
 
-class InitialState(NamedTuple):
+@dataclass(frozen=True)
+class InitialState:
     """The beginning of a run: a given state, or a fresh one and the functions that change it."""
 
-    seed: int
-    state: TrainState | None = None
-    load: Pretrained | None = None
-    start: Start | None = None
+    state: TrainState | None
+    load: Pretrained | None
+    start: Start | None
 
     @classmethod
-    def of(cls, state: State | None, seed: int) -> Self:
-        """Return what ``fit(state=, seed=)`` means."""
-        checks.uint32("seed", seed)
+    def of(cls, state: State | None) -> Self:
+        """Return what ``fit(state=)`` means."""
         if isinstance(state, FromPretrained):
-            return cls(seed, load=state.load, start=state.then)
-        if state is None or isinstance(state, TrainState):
-            return cls(seed, state)
+            return cls(None, state.load, state.then)
+        if isinstance(state, TrainState):
+            return cls(state, None, None)
         checks.check_function("state", state)
-        return cls(seed, start=state)
+        return cls(None, None, state)
 
     @property
     def identity(self) -> str | None:
@@ -82,25 +81,24 @@ class InitialState(NamedTuple):
         parts = (self.state, self.load, self.start and _names(self.start))
         return None if all(part is None for part in parts) else fingerprint(parts)
 
-    def make(self, spec: StepConfig, sample: Tree, *, resumed: bool) -> TrainState:
+    def make(self, spec: StepConfig, sample: Tree, seed: int, *, resumed: bool) -> TrainState:
         """Make the state before the first step; of a resumed run, arrays of its structure."""
         if self.state is not None:
             return self.state
-        fresh = fresh_state(spec, sample, seed=self.seed, pretrained=self.load)
+        fresh = fresh_state(spec, sample, seed=seed, pretrained=self.load)
         if self.start is None or resumed:
             return fresh
-        started = self.start(fresh)
-        name = "state must be a function that returns parameters"
-        check_same_arrays(name, fresh.params, started.params)
-        return started._replace(step=fresh.step)
+        state, name = self.start(fresh), "state must be a function that returns parameters"
+        check_same_arrays(name, fresh.params, state.params)
+        return state._replace(step=fresh.step)
 
 
 def _names(function: Any) -> list[Any]:
-    """Return a function's qualified name, and the plain ones among a partial's keywords; not its data set."""
-    if isinstance(function, functools.partial):
-        plain = {k: v for k, v in function.keywords.items() if isinstance(v, int | float | str)}
-        return [*_names(function.func), plain]
-    return [qualified_name(function)]
+    """Return a function's qualified name and the plain keywords of a partial; not its data set."""
+    if not isinstance(function, functools.partial):
+        return [qualified_name(function)]
+    plain = {k: v for k, v in function.keywords.items() if isinstance(v, int | float | str)}
+    return [*_names(function.func), plain]
 
 
 def init_proxies_from_samples(

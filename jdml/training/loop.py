@@ -18,6 +18,7 @@ from jdml.models.finetuning import Frozen, WithLora, frozen_part
 from jdml.models.network_check import check_network
 from jdml.models.preprocess import Preprocess, standard
 from jdml.objectives import Objective
+from jdml.ops import checks
 from jdml.runs.checkpoint import RunFolder
 from jdml.runs.identity import data_fingerprint, fingerprint
 from jdml.runs.model_metadata import describe, trained_view, versions
@@ -120,26 +121,17 @@ def fit(
         Several processes (:func:`jdml.training.initialize`) make the same call; each decodes its own rows of image
         files, evaluation embeds on all devices, and the first process writes: all must see the run's folder.
     """
-    config, evaluated = RunConfig.of(run), Evaluation.of(evaluation)
-    device_config, callback_config = Devices.of(devices), Callbacks.of(callbacks)
-    if evaluated.monitor is not None and evaluated.function is None:
-        raise ValueError(f"monitor is {evaluated.monitor!r}, but there is no evaluation function")
-    schedule = Schedule(
-        steps,
-        evaluated.every,
-        config.log_every,
-        config.checkpoint_every or evaluated.every,
-        evaluated.monitor,
-        evaluated.patience,
-        callback_config.steps,
-    )
+    config, device_config = RunConfig.of(run), Devices.of(devices)
+    callback_config = Callbacks.of(callbacks)
+    schedule = Schedule(steps, Evaluation.of(evaluation), config, callback_config.steps)
     whole_model = as_model(model)
     network, freeze = frozen_part(whole_model)
     check_parts(objective, optimizer, sampler, saved=config.folder is not None)
     check_train(train)
     check_range(train.images, preprocess)
     check_sampler(sampler, len(train.labels))
-    initial = InitialState.of(state, seed)
+    checks.uint32("seed", seed)
+    initial = InitialState.of(state)
     if callback_config.decay is not None:
         optimizer = with_ema(optimizer, callback_config.decay)
     spec = StepConfig(
@@ -160,27 +152,19 @@ def fit(
     with peer_failure_context(), contextlib.ExitStack() as stack:
         folder = None
         if config.folder is not None:
-            chosen = {
-                "skip_nonfinite": spec.skip_nonfinite or None,
+            settings = {
+                "seed": seed,
+                **schedule.config,
+                "skip_nonfinite": spec.skip_nonfinite,
                 "freeze": freeze,
                 "cached_views": cache and cache.views,
             }
-            settings = {"seed": seed, **schedule.config}
-            settings |= {name: value for name, value in chosen.items() if value is not None}
             folder = _open_folder(config, settings, spec, train, initial, callback_config)
             stack.callback(folder.close)
-        first = initial.make(spec, source.sample, resumed=folder is not None and folder.begun)
+        first = initial.make(spec, source.sample, seed, resumed=folder is not None and folder.begun)
         check_proxies(first.params, train.labels)
         source.check(first)
-        trainer = Trainer(
-            source,
-            schedule,
-            first,
-            folder,
-            evaluate=evaluated.function,
-            callbacks=callback_config,
-        )
-        with trainer:
+        with Trainer(source, schedule, first, folder, callback_config) as trainer:
             if folder is not None:
                 folder.accept()
             _take_steps(trainer, shown=progress and is_main_process())
@@ -207,7 +191,9 @@ def _open_folder(
 ) -> RunFolder:
     """Open a run's folder, or refuse it if it has another run's results."""
     assert run.folder is not None
-    config = dict(run.config or {})
+    config, bare, lora = dict(run.config or {}), spec.model, None
+    if isinstance(spec.model, WithLora):
+        bare, lora = spec.model.base, spec.model.settings
     started = config.get("started", {})
     if isinstance(started, Mapping):
         started = {"labels": trained_view(train), **started}
@@ -218,7 +204,8 @@ def _open_folder(
         "fit": settings,
         "fingerprint": {
             "data": data_fingerprint(train),
-            "model": fingerprint(_model_parts(spec.model), spec.preprocess),
+            # The shapes of a model's arrays are compared with the checkpoint's.
+            "model": fingerprint(unwrapped(bare), lora, spec.preprocess),
             "objective": fingerprint(spec.objective),
             "optimizer": fingerprint(spec.optimizer),
             "start": initial.identity,
@@ -233,13 +220,6 @@ def _open_folder(
         growing=None if callbacks.stateful else run.allow_more_steps,
         asynchronous=run.async_checkpoints,
     )
-
-
-def _model_parts(model: Model) -> Any:
-    """Return what identifies a model; the shapes of its arrays are compared with the checkpoint's."""
-    if isinstance(model, WithLora):
-        return model.settings, _model_parts(model.base)
-    return unwrapped(model)
 
 
 def _take_steps(trainer: Trainer, *, shown: bool) -> None:

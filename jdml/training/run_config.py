@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,7 +12,7 @@ from jdml._paths import check_local
 from jdml.distributed import Tree
 from jdml.losses.comparison import Normalize
 from jdml.ops import checks
-from jdml.training.evaluation import Embedder
+from jdml.training.evaluation import Embedder, Evaluation
 from jdml.training.step import TrainState
 
 Record = dict[str, float | int | str]
@@ -97,35 +97,43 @@ class Schedule:
     """When things happen: functions of the step alone, so that a resumed run does the same."""
 
     steps: int
-    evaluate_every: int
-    log_every: int
-    checkpoint_every: int
-    monitor: str | None
-    patience: int | None
-    callback_steps: tuple[int, ...] = ()
+    evaluation: Evaluation
+    run: RunConfig
+    callback_steps: tuple[int, ...]
 
     def __post_init__(self) -> None:
         checks.at_least(0)("steps", self.steps)
-        if self.patience is not None and self.monitor is None:
+        function, monitor = self.evaluation.function, self.evaluation.monitor
+        if self.evaluation.patience is not None and monitor is None:
             raise ValueError("patience needs monitor, the name of the metric to watch")
+        if monitor is not None and function is None:
+            raise ValueError(f"monitor is {monitor!r}, but there is no evaluation function")
 
     def evaluates(self, step: int) -> bool:
-        """Whether there is an evaluation after this step."""
-        return step % self.evaluate_every == 0 or step == self.steps
+        """Tell whether there is an evaluation after this step."""
+        return step % self.evaluation.every == 0 or step == self.steps
 
     def saves(self, step: int) -> bool:
-        """Whether there is a checkpoint after this step."""
-        return step % self.checkpoint_every == 0 or step == self.steps
+        """Tell whether there is a checkpoint after this step."""
+        every = self.run.checkpoint_every or self.evaluation.every
+        return step % every == 0 or step == self.steps
 
     def pauses(self, step: int) -> bool:
-        """Whether the host looks at the device's numbers after this step."""
-        every = (self.log_every, *self.callback_steps)
+        """Tell whether the host reads the device's metrics after this step."""
+        every = (self.run.log_every, *self.callback_steps)
         return any(step % n == 0 for n in every) or self.evaluates(step) or self.saves(step)
 
     @property
     def config(self) -> dict[str, int | str | None]:
-        """What a run's folder compares: all but when callbacks are called."""
-        return {k: v for k, v in asdict(self).items() if k != "callback_steps"}
+        """The settings that a run's folder compares: not the callbacks'."""
+        return {
+            "steps": self.steps,
+            "evaluate_every": self.evaluation.every,
+            "log_every": self.run.log_every,
+            "checkpoint_every": self.run.checkpoint_every or self.evaluation.every,
+            "monitor": self.evaluation.monitor,
+            "patience": self.evaluation.patience,
+        }
 
 
 class Best(NamedTuple):

@@ -195,8 +195,34 @@ def _init(model: Model, key: jax.Array, images: Tree) -> Variables:
     return fresh
 
 
-def _pure_loss(spec: StepConfig) -> Callable:
-    """Build ``(learning, frozen, state, …) -> loss, (embeddings, batch_stats, metrics)``, parameters in two parts."""
+def in_turns(function: Callable[[Tree, jax.Array], Tree], rows: Tree, size: int) -> Tree:
+    """Return ``function(rows, 0)``, computed for ``size`` rows at a time, and again for its gradient (GradCache).
+
+    Turn t takes the rows t, t + T, t + 2T, … of T turns, so that on a mesh each device has a share of every turn in the
+    rows that it holds. All rows in one turn are computed once.
+    """
+    number = len(jax.tree.leaves(rows)[0])
+    turns = -(-number // size)
+    if turns == 1:
+        return function(rows, jnp.zeros((), jnp.int32))
+
+    def cut(part: jax.Array) -> jax.Array:
+        # Repeat a row: at others, such as 0, a network may have no derivative.
+        more = turns * size - number
+        part = jnp.pad(part, [(0, more)] + [(0, 0)] * (part.ndim - 1), mode="edge")
+        return part.reshape(size, turns, *part.shape[1:]).swapaxes(0, 1)
+
+    def joined(part: jax.Array) -> jax.Array:
+        return part.swapaxes(0, 1).reshape(-1, *part.shape[2:])[:number]
+
+    again = jax.checkpoint(lambda part: function(*part), prevent_cse=False)
+    parts = jax.lax.map(again, (jax.tree.map(cut, rows), jnp.arange(turns)))
+    return jax.tree.map(joined, parts)
+
+
+def _pure_step(spec: StepConfig) -> Step:
+    """Build the step as a pure, unjitted function ``(state, images, labels, where, ids)``."""
+    objective = spec.objective
 
     def embedded(
         params: Tree, batch_stats: Tree, images: Tree, key: jax.Array
@@ -211,75 +237,6 @@ def _pure_loss(spec: StepConfig) -> Callable:
             return at_once(images, key)
         return in_turns(turn, images, spec.micro_batch), batch_stats
 
-    def loss(
-        learning: Mapping[str, Tree],
-        frozen: Mapping[str, Tree],
-        state: TrainState,
-        images: Tree,
-        labels: jax.Array,
-        where: jax.Array | None,
-        ids: jax.Array | None,
-    ) -> tuple[jax.Array, tuple[jax.Array, Tree, Metrics]]:
-        params = adapt.joined(learning, frozen)
-        model_key, loss_key = jax.random.split(jax.random.fold_in(state.key, state.step))
-        embeddings, batch_stats = embedded(params["model"], state.batch_stats, images, model_key)
-        value, metrics = spec.objective.loss(
-            {role: value for role, value in params.items() if role != "model"},
-            embeddings,
-            labels,
-            key=loss_key,
-            where=where,
-            state=state.objective_state,
-            **_ids_for(spec.objective.loss, ids),
-        )
-        return value, (embeddings, batch_stats, metrics)
-
-    return loss
-
-
-def in_turns(function: Callable[[Tree, jax.Array], Tree], rows: Tree, size: int) -> Tree:
-    """``function(rows, 0)``, of so many rows at a time, and computed again for its gradient.
-
-    Implementation notes:
-        Turn t takes the rows t, t + T, t + 2T, … of T turns, so that on a mesh each device has a share of every turn in
-        the rows that it holds. All rows in one turn are computed once.
-
-    Reference:
-        Gao, Zhang, Han & Callan, *Scaling Deep Contrastive Learning Batch Size under Memory Limited Setup* (GradCache).
-
-    Example:
-        >>> print(in_turns(lambda x, turn: 2 * x + turn, jnp.arange(5), 2))
-        [0 3 6 6 9]
-    """
-    number = len(jax.tree.leaves(rows)[0])
-    turns = -(-number // size)
-    if turns == 1:
-        return function(rows, jnp.zeros((), jnp.int32))
-
-    def cut(part: jax.Array) -> jax.Array:
-        # With rows that there are: at others, such as 0, a network may have no derivative.
-        more = turns * size - number
-        part = jnp.pad(part, [(0, more)] + [(0, 0)] * (part.ndim - 1), mode="edge")
-        return part.reshape(size, turns, *part.shape[1:]).swapaxes(0, 1)
-
-    def joined(part: jax.Array) -> jax.Array:
-        return part.swapaxes(0, 1).reshape(-1, *part.shape[2:])[:number]
-
-    again = jax.checkpoint(lambda part: function(*part), prevent_cse=False)
-    parts = jax.lax.map(again, (jax.tree.map(cut, rows), jnp.arange(turns)))
-    return jax.tree.map(joined, parts)
-
-
-def _ids_for(function: Callable[..., Any], ids: jax.Array | None) -> dict[str, Any]:
-    """Pass the ids of a batch's samples to a function of an objective that has such an argument."""
-    return {} if ids is None else checks.taken_settings(function, {"ids": ids})
-
-
-def _pure_step(spec: StepConfig) -> Step:
-    """Build the step as a pure, unjitted function ``(state, images, labels, where, ids)``."""
-    objective = spec.objective
-    loss_of = _pure_loss(spec)
-
     def step(
         state: TrainState,
         images: Tree,
@@ -288,10 +245,28 @@ def _pure_step(spec: StepConfig) -> Step:
         ids: jax.Array | None = None,
     ) -> tuple[TrainState, Metrics]:
         learning, frozen = spec.split(state.params)
+        model_key, loss_key = jax.random.split(jax.random.fold_in(state.key, state.step))
+
+        def with_ids(function: Callable[..., Any]) -> dict[str, Any]:
+            """Pass the ids of the samples to a function that has such an argument."""
+            return {} if ids is None else checks.taken_settings(function, {"ids": ids})
+
+        def loss_of(learning: Tree) -> tuple[jax.Array, tuple[jax.Array, Tree, Metrics]]:
+            params = adapt.joined(learning, frozen)
+            embeddings, stats = embedded(params.pop("model"), state.batch_stats, images, model_key)
+            value, metrics = objective.loss(
+                params,
+                embeddings,
+                labels,
+                key=loss_key,
+                where=where,
+                state=state.objective_state,
+                **with_ids(objective.loss),
+            )
+            return value, (embeddings, stats, metrics)
+
         gradient = value_and_grad(loss_of, state.opt_state)
-        (loss, (embeddings, batch_stats, metrics)), grads, dynamic = gradient(
-            learning, frozen, state, images, labels, where, ids
-        )
+        (loss, (embeddings, batch_stats, metrics)), grads, dynamic = gradient(learning)
         updates, opt_state = update(spec.optimizer, grads, state.opt_state, learning, loss)
         after = TrainState(
             step=state.step + 1,
@@ -303,7 +278,7 @@ def _pure_step(spec: StepConfig) -> Step:
                 jax.lax.stop_gradient(embeddings),
                 labels,
                 where=where,
-                **_ids_for(objective.update_state, ids),
+                **with_ids(objective.update_state),
             ),
             key=state.key,
         )

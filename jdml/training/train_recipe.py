@@ -195,8 +195,14 @@ def _evaluation(
     asked, evaluation = recipe.evaluation, Evaluation.of(own)
     every = evaluation.every if own is evaluation else asked.every or steps_per_epoch
     function, monitor = evaluation.function, evaluation.monitor or asked.monitor
+
+    def retrieval(embedder: Embedder) -> Mapping[str, float]:
+        assert validation is not None
+        x = normalized(recipe, embedder(validation.images))
+        return metrics.evaluate_retrieval(x, jnp.asarray(validation.labels), recall_at=(1,))
+
     if function is None and validation is not None:
-        function, monitor = retrieval_in(validation, recipe), monitor or MONITOR
+        function, monitor = retrieval, monitor or MONITOR
     return Evaluation(function, every, monitor, evaluation.patience or asked.patience)
 
 
@@ -228,12 +234,6 @@ def adapted(recipe: Recipe, model: Any) -> Any:
     if tune.lora is None or isinstance(inner, WithLora):
         return model
     return WithLora(model, tune.lora, tune.lora_pattern(recipe.network), alpha=tune.lora_alpha)
-
-
-def make_objective(recipe: Recipe, num_classes: int, **own: Any) -> Any:
-    """Make the objective of a recipe, see :meth:`jdml.recipes.LossConfig.build`."""
-    network = recipe.network
-    return recipe.loss.build(num_classes, network.dim, dtype=network.dtype, **own)
 
 
 def make_optimizer(
@@ -300,16 +300,6 @@ def _shapes(model: Any, train: Dataset, preprocess: Preprocess) -> Any:
     return jax.eval_shape(init, jax.random.key(0), images)["params"]
 
 
-def retrieval_in(validation: Dataset, recipe: Recipe) -> Evaluate:
-    """Return an evaluation: retrieval among held-out rows, with embeddings normalized as in the loss."""
-
-    def evaluate(embedder: Embedder) -> Mapping[str, float]:
-        x = normalized(recipe, embedder(validation.images))
-        return metrics.evaluate_retrieval(x, jnp.asarray(validation.labels), recall_at=(1,))
-
-    return evaluate
-
-
 def normalized(recipe: Recipe, embeddings: np.ndarray | jax.Array) -> jax.Array:
     """Normalize embeddings as the recipe's loss does."""
     normalize = recipe.loss.normalization
@@ -329,7 +319,7 @@ def parts_of_step(
 def _parts_of_step(
     recipe: Recipe, classes: int, steps_per_epoch: int, steps: int
 ) -> tuple[Any, Any]:
-    objective = make_objective(recipe, classes)
+    objective = recipe.loss.build(classes, recipe.network.dim, dtype=recipe.network.dtype)
     return objective, make_optimizer(recipe, roles_of(objective), steps_per_epoch, steps)
 
 

@@ -17,7 +17,6 @@ from jdml.runs.checkpoint import RunFolder
 from jdml.runs.run_files import MODEL, Log
 from jdml.training.batch_source import BatchSource
 from jdml.training.callbacks import Callbacks, StatefulCallback, Stop, copy_new_arrays
-from jdml.training.evaluation import Evaluate
 from jdml.training.optimizer_wrappers import averages, evaluation_params
 from jdml.training.run_config import Best, FitResult, Progress, Record, Schedule, update_best
 from jdml.training.step import TrainState
@@ -37,12 +36,10 @@ class Trainer:
         schedule: Schedule,
         state: TrainState,
         folder: RunFolder | None,
-        *,
-        evaluate: Evaluate | None,
         callbacks: Callbacks,
     ) -> None:
         self.source, self.schedule, self.folder = source, schedule, folder
-        self.evaluate, self.callbacks = evaluate, callbacks
+        self.evaluation, self.callbacks = schedule.evaluation, callbacks
         self.place = source.placement.place
         self.state: TrainState = self.place(_copy(state))
         self.carried: dict[str, Tree] = {
@@ -50,7 +47,7 @@ class Trainer:
             for name, callback in callbacks.stateful.items()
         }
         self.progress = Progress()
-        self.best = None if schedule.monitor is None else self._weights()
+        self.best = None if self.evaluation.monitor is None else self._weights()
         self.pending: list[Metrics] = []
         self.monitored: dict[str, float] = {}
         self.timing: Mapping[str, float] = {}
@@ -111,7 +108,7 @@ class Trainer:
         if self.best is not None and best is None and self.progress.score_names:
             _log.warning(
                 "monitor %r was never a number: the result has the last parameters",
-                self.schedule.monitor,
+                self.evaluation.monitor,
             )
         params, batch_stats = best or self._weights()
         state = self.state._replace(params=params, batch_stats=batch_stats)
@@ -173,11 +170,11 @@ class Trainer:
 
     def _evaluate(self, record: Record) -> None:
         """Evaluate, if the run has an evaluation: add its scores to a record, and update the best."""
-        if self.evaluate is None:
+        if self.evaluation.function is None:
             return
-        progress, monitor = self.progress, self.schedule.monitor
+        progress, monitor = self.progress, self.evaluation.monitor
         state = self.state._replace(params=self._evaluated_params())
-        scores = self.evaluate(self.source.embedder(state))
+        scores = self.evaluation.function(self.source.embedder(state))
         metrics = broadcast_metrics({str(name): float(value) for name, value in scores.items()})
         for name in sorted(metrics.keys() & {*record, "model", "skipped"}):
             raise ValueError(f"evaluation must not return {name!r}, a name of the log: rename it")
@@ -189,14 +186,14 @@ class Trainer:
             progress.best, improved = update_best(progress.best, metrics[monitor], progress.step)
             if improved:
                 self.best = self._weights()
-            patience = self.schedule.patience
+            patience = self.evaluation.patience
             if patience is not None and progress.best.evals_since_improvement >= patience:
                 progress.stop_reason = "patience"
         progress.score_names = list(metrics)
         record |= metrics
 
     def _call_back(self, record: Record) -> None:
-        """Call the callbacks that are due, each once; all of them where one ends the run."""
+        """Call the callbacks that are due, each once; all of them if one ends the run."""
         waiting = dict(self.callbacks.called)
         while due := [name for name, callback in waiting.items() if self._is_due(callback)]:
             for name in due:
@@ -208,13 +205,13 @@ class Trainer:
             return True
         if every is not None:
             return step % int(every) == 0
-        return self.evaluate is None or self.schedule.evaluates(step)
+        return self.evaluation.function is None or self.schedule.evaluates(step)
 
     def _call(self, name: str, callback: Any, record: Record) -> None:
         step, progress = self.progress.step, self.progress
         values = {**record, **self.timing}.items()
         numbers = {k: float(v) for k, v in values if k != "step" and not isinstance(v, str)}
-        is_evaluated = self.evaluate is not None and self.schedule.evaluates(step)
+        is_evaluated = self.evaluation.function is not None and self.schedule.evaluates(step)
         if isinstance(callback, StatefulCallback):
             result = callback.update(self.carried[name], step, self.state, numbers)
             self.carried[name] = self.place(result.carried)
@@ -281,7 +278,7 @@ class Trainer:
             return False
         tree, progress = checkpoint
         self.state, self.carried = tree["state"], tree.get("callbacks", {})
-        self.best = None if self.schedule.monitor is None else tree["best"]
+        self.best = None if self.evaluation.monitor is None else tree["best"]
         self.source.sampler.set_state(progress.pop("sampler"))
         self.pending = jax.tree.map(np.float32, progress.pop("pending"))
         self.progress = Progress(**{**progress, "best": Best(*progress["best"])})

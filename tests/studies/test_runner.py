@@ -134,14 +134,6 @@ def test_no_job_starts_after_the_time_limit(study, results_file, monkeypatch):
     assert len(study(square, jobs)) == 6
 
 
-def test_machine_is_described_without_sched_getaffinity(study, monkeypatch):
-    with monkeypatch.context() as patched:
-        patched.delattr(os, "sched_getaffinity")
-        patched.setattr(os, "cpu_count", lambda: None)
-        results = study(dict, {"a": {}})
-    assert results["a"]["machine"].endswith(", 1 of None cores")
-
-
 @pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.slow)])  # two processes
 def test_failed_job_is_named_and_other_results_are_kept(study, results_file, workers):
     jobs = {"good": {"x": 1}, "bad": {"x": 2, "fails": True}, "later": {"x": 3}}

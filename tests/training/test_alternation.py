@@ -244,15 +244,6 @@ def test_first_problem_is_anchored_at_the_initial_state(toy, fresh):
     chex.assert_trees_all_equal(state.params, before.params)  # proxies are unchanged, too
 
 
-def test_class_smaller_than_the_pool_is_used_completely(toy, fresh):
-    labels = np.array([0] * 2 + [1] * 14 + [2] * 12 + [3] * 12, np.int32)
-    small = SimpleNamespace(images=toy.data.images, labels=labels)
-    proxies = np.asarray(first_proxies(toy, fresh, train=small)[0])
-    apart = np.abs(proxies[:, None] - fresh[1][:2][None]).max(-1)
-    assert apart.min(1).max() < 1e-5
-    assert set(apart.argmin(1)) == {0, 1}
-
-
 # The images of pools.
 
 

@@ -241,14 +241,6 @@ def test_lora_starts_at_the_pretrained_network(pictures, tmp_path):
     )
 
 
-def test_lora_kernel_is_base_plus_product():
-    rng = np.random.default_rng(0)
-    w, a, b = (rng.normal(size=shape) for shape in ((2, 3, 4), (6, 2), (2, 4)))
-    made = adapt.lora_merged({"w": jnp.asarray(w), "v": 1}, {"w": {"a": a, "b": b}}, 0.5)
-    np.testing.assert_allclose(made["w"], w + 0.5 * (a @ b).reshape(w.shape), rtol=1e-5)
-    assert made["v"] == 1
-
-
 def test_lora_with_pretrained_weights(fit_toy, two):
     """The weights' file has no factors."""
     model = WithLora(two, 1, "block1", also="block0/bias|head")

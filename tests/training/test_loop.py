@@ -13,7 +13,7 @@ import pytest
 from training.as_values import logged
 
 from jdml.runs.run_files import read_checkpoint
-from jdml.training import Best, SkipNonfinite, TensorBoard, load, pretrained, update_best
+from jdml.training import Best, SkipNonfinite, TensorBoard, load, pretrained
 
 
 def train(toy, **settings):
@@ -59,15 +59,6 @@ def test_starts_from_a_given_state_without_changing_it(toy, identical):
     second = train(toy, state=first, steps=3)
     assert identical(first, copy)
     assert not identical(second.state.params, first.params)
-
-
-def test_improve():
-    best, improved = update_best(Best(), 0.3, 10)
-    assert (best, improved) == (Best(0.3, 10, 0), True)
-    best, improved = update_best(best, float("nan"), 20)
-    assert (best, improved) == (Best(0.3, 10, 1), False)
-    best, improved = update_best(best, 0.4, 30)
-    assert (best, improved) == (Best(0.4, 30, 0), True)
 
 
 def scripted(values):

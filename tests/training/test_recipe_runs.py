@@ -18,7 +18,7 @@ from jdml import data, mining, objectives, optim, training
 from jdml.ccp import AlternatingProjections
 from jdml.recipes import CCPConfig, NIRConfig, Recipe
 from jdml.training import Evaluation, RunConfig, SkipNonfinite, init_proxies_from_samples, train
-from jdml.training.train_recipe import make_network, retrieval_in
+from jdml.training.train_recipe import make_network
 
 DIM, CLASSES, STEPS, RATE = 4, 5, 4, 1e-2
 STILL = {"progress": False}
@@ -239,13 +239,6 @@ def test_custom_factory_gets_the_image_size(monkeypatch):
     monkeypatch.setitem(sys.modules, "own_nets", SimpleNamespace(net=net))
     make_network(PLAIN.replace(network={"name": "own_nets:net"}), blobs())
     assert set(sizes) == {(blobs().images.shape[1], DIM)}
-
-
-def test_training_scores_only_one_recall():
-    labels = np.arange(6) % 2
-    validation = data.Dataset("x", np.zeros((6, 2, 2, 1), np.uint8), labels)
-    scores = retrieval_in(validation, PLAIN)(lambda _: np.eye(2, dtype=np.float32)[labels])
-    assert [name for name in scores if name.startswith("R@")] == ["R@1"]
 
 
 @pytest.mark.parametrize(
