@@ -100,9 +100,6 @@ def pair(
     draws = checks.takes(loss_fn, "key")
     unknown = {name for name in ("ids", "reference_ids") if not checks.takes(loss_fn, name)}
 
-    def init(key: Array) -> Params:
-        return dict(start)
-
     def loss(
         params: Params,
         embeddings: Array,
@@ -120,7 +117,7 @@ def pair(
         value = loss_fn(embeddings, labels, where=where, **chosen)
         return value, {"loss": value}
 
-    return Objective(init, loss)
+    return Objective(lambda key: dict(start), loss)
 
 
 def proxy(
@@ -207,9 +204,9 @@ def check_loss(loss_fn: Any, settings: Iterable[str]) -> None:
 
 def random_proxies(num_classes: int, dim: int, proxies_per_class: int) -> Callable[[Array], Params]:
     """Draw proxies on the sphere."""
-    sizes = {"num_classes": num_classes, "dim": dim, "proxies_per_class": proxies_per_class}
-    for name, size in sizes.items():
-        checks.count(name, size)
+    checks.count("num_classes", num_classes)
+    checks.count("dim", dim)
+    checks.count("proxies_per_class", proxies_per_class)
 
     def init(key: Array) -> Params:
         drawn = jax.random.normal(key, (num_classes, proxies_per_class, dim), jnp.float32)

@@ -67,8 +67,7 @@ def with_nir(
 
     Raises:
         TypeError: a warm-up that is not a number.
-        ValueError: a negative weight or warm-up, another self-regularization, an objective without proxies, a flow of
-            another dimension; on a call without ``key`` where one is needed.
+        ValueError: a negative weight or warm-up, another self-regularization; on a call without a needed ``key``.
 
     Implementation notes:
         The exponential vanishes for likely samples (a negative log-likelihood of −20 has weight 2e-9): it is a barrier
@@ -224,14 +223,8 @@ def _conditions(
 
 def _surprise(latents: Array, log_dets: Array, rows: Array, shaped: dict[str, Any]) -> Array:
     """Return the ``NLL`` of each row, ``[B]``, before f."""
-    return nir_loss(
-        latents,
-        log_dets,
-        norm_weight=shaped["norm_weight"],
-        where=rows,
-        shape="identity",
-        reduce_fn=None,
-    )
+    settings: Any = {"norm_weight": shaped["norm_weight"], "shape": "identity", "reduce_fn": None}
+    return nir_loss(latents, log_dets, where=rows, **settings)
 
 
 def _of_wrong_classes(
@@ -271,7 +264,5 @@ def _of_drawn(
     if kind == "match":
         inner, condition = jax.lax.stop_gradient((inner, condition))
     drawn, _ = flow.apply(flow_params, latents, condition, method="inverse")
-    if kind == "generate":
-        drawn = jax.lax.stop_gradient(drawn)
-    value, _ = base(inner, drawn, labels, key=loss_key)
-    return value
+    drawn = jax.lax.stop_gradient(drawn) if kind == "generate" else drawn
+    return base(inner, drawn, labels, key=loss_key)[0]

@@ -150,7 +150,7 @@ def _parts(train: Dataset, folds: int = FOLDS) -> Iterator[tuple[Dataset, Datase
     classes = len(np.unique(train.labels))
     if classes < folds:
         raise ValueError(
-            f"data must have at least {folds} classes, of which one in {folds} is held out, got {classes}"
+            f"data must have at least {folds} classes to hold out a part, got {classes}"
         )
     for number, fold in enumerate(mlrc_folds(train.labels, folds)):
         part, validation = train.select(fold.train), train.select(fold.validation)

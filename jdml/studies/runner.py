@@ -183,10 +183,7 @@ def by_seed(
 def _in_time(jobs: Mapping[str, Job], minutes: float | None) -> Iterator[tuple[str, Job]]:
     """Yield the jobs one by one until the minutes are over."""
     end = math.inf if minutes is None else time.monotonic() + 60 * minutes
-    for name, job in jobs.items():
-        if time.monotonic() >= end:
-            return
-        yield name, job
+    yield from itertools.takewhile(lambda job: time.monotonic() < end, jobs.items())
 
 
 def _run_all(

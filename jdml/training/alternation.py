@@ -125,18 +125,10 @@ class AlternatingProblems(StatefulCallback):
     @property
     def config(self) -> dict[str, Any]:
         """Settings, compared with the run folder's."""
-        settings = {
-            "pool_size": int(self.pool_size),
-            "monitor": self.monitor,
-            "restore": self.restore,
-            "anchor_first": self.anchor_first,
-            "first": self.first,
-            "normalize": getattr(self.normalize, "__name__", str(self.normalize)),
-            "seed": int(self.seed),
-        }
-        if not self.augment:
-            settings["augment"] = False
-        return {**settings, **self.machine._asdict()}
+        names = ("pool_size", "monitor", "restore", "anchor_first", "first", "seed", "augment")
+        normalize = getattr(self.normalize, "__name__", str(self.normalize))
+        settings = {name: getattr(self, name) for name in names}
+        return {**settings, "normalize": normalize, **self.machine._asdict()}
 
     def template(self, state: TrainState, /) -> Alternation:
         """Return arrays of the structure that is carried."""

@@ -53,8 +53,10 @@ def check_train(train: Any) -> None:
         _log.warning("train has one class: there are no negatives to learn from")
 
 
-def check_parts(objective: Any, optimizer: Any, sampler: Any, *, saved: bool) -> None:
-    """Refuse parts of a run that are of another kind, such as a bare loss."""
+def check_arguments(
+    objective: Any, optimizer: Any, train: Any, sampler: Any, preprocess: Any, *, saved: bool
+) -> None:
+    """Refuse parts of another kind, such as a bare loss, images in another range, another data set's sampler."""
     of_sampler = ("__next__", *(("get_state", "set_state") if saved else ()))
     for name, part, methods, example in (
         ("objective", objective, ("init", "loss"), "jdml.objectives.pair(jdml.triplet_loss)"),
@@ -64,20 +66,14 @@ def check_parts(objective: Any, optimizer: Any, sampler: Any, *, saved: bool) ->
         if not all(hasattr(part, method) for method in methods):
             kind = getattr(part, "__name__", type(part).__name__)
             raise TypeError(f"{name} must have {', '.join(methods)}, as {example} has, got {kind}")
-
-
-def check_range(images: Tree, preprocess: object) -> None:
-    """Refuse floating-point images in another range than the library's preprocessing expects."""
-    for part in jax.tree.leaves(images):
+    check_train(train)
+    for images in jax.tree.leaves(train.images):
         if isinstance(preprocess, Normalizer):
-            check_unit("train.images", part, ", as its preprocess expects")
+            check_unit("train.images", images, ", as its preprocess expects")
         elif preprocess in (to_float, standard):
-            check_no_bytes("train.images", part)
-
-
-def check_sampler(sampler: Any, size: int) -> None:
-    """Refuse a sampler that was made for another data set."""
+            check_no_bytes("train.images", images)
     if isinstance(sampler, EpochSampler):
+        size = len(train.labels)
         rows = sampler.get_state().get("num_samples", size)
         if rows != size:
             raise ValueError(f"sampler must be over the {size} rows of train, got one over {rows}")

@@ -21,20 +21,18 @@ from jdml.training.step import TrainState
 
 
 class Embedder(NamedTuple):
-    """The model at one moment of training: call it on images to get embeddings.
+    """The model with the parameters of a step: call it on images to get embeddings.
 
     Attributes:
         model: the model.
-        state: the train state at that moment. Its arrays are the loop's: copy what you need after the call.
+        state: the train state. Its arrays are the loop's: copy what you need after the call.
         preprocess: as in training.
-        batch_size: rows per forward pass; None: as :func:`embed` chooses.
-        input: shape, type and range of the images that are trained on; None where it is not known.
+        input: shape, type and range of the training images; None if unknown.
     """
 
     model: Model
     state: TrainState
     preprocess: Preprocess = standard
-    batch_size: int | None = None
     input: Mapping[str, Any] | None = None
 
     def __call__(self, images: Tree) -> np.ndarray:
@@ -42,12 +40,11 @@ class Embedder(NamedTuple):
 
         Raises:
             TypeError: integers other than uint8.
-            ValueError: photographs in another range than those that are trained on.
+            ValueError: photographs in another range than the training images.
         """
         check_as_trained(images, self.input or {}, self.preprocess)
         params, stats = self.state.params["model"], self.state.batch_stats
-        settings: Any = {"batch_size": self.batch_size, "preprocess": self.preprocess}
-        return embed(self.model, params, stats, images, **settings)
+        return embed(self.model, params, stats, images, preprocess=self.preprocess)
 
 
 Evaluate = Callable[[Embedder], Mapping[str, float]]

@@ -23,13 +23,7 @@ from jdml.runs.checkpoint import RunFolder
 from jdml.runs.identity import data_fingerprint, fingerprint
 from jdml.runs.model_metadata import describe, trained_view, versions
 from jdml.runs.preemption import Termination
-from jdml.training.batch_source import (
-    check_parts,
-    check_proxies,
-    check_range,
-    check_sampler,
-    check_train,
-)
+from jdml.training.batch_source import check_arguments, check_proxies
 from jdml.training.callbacks import AnyCallback, Callbacks
 from jdml.training.evaluation import Evaluate, Evaluation
 from jdml.training.feature_cache import FEATURES, FeatureCacheConfig, make_batch_source
@@ -126,10 +120,8 @@ def fit(
     schedule = Schedule(steps, Evaluation.of(evaluation), config, callback_config.steps)
     whole_model = as_model(model)
     network, freeze = frozen_part(whole_model)
-    check_parts(objective, optimizer, sampler, saved=config.folder is not None)
-    check_train(train)
-    check_range(train.images, preprocess)
-    check_sampler(sampler, len(train.labels))
+    saved = config.folder is not None
+    check_arguments(objective, optimizer, train, sampler, preprocess, saved=saved)
     checks.uint32("seed", seed)
     initial = InitialState.of(state)
     if callback_config.decay is not None:

@@ -157,13 +157,6 @@ def test_new_proxies_are_the_worst_covered_samples(toy):
     np.testing.assert_allclose(record["covering_ratio"], ratio, rtol=1e-4)
 
 
-def test_no_transition_after_the_last_step(toy):
-    result = train(toy, SCORES[:3], problems_of(toy, anchor_first=False))
-    assert not anchor_of(result.state).anchored
-    chex.assert_trees_all_equal(result.state.params, result.best_params)
-    assert not are_samples(toy, result.state.params["proxies"], embeddings(toy, result.state))
-
-
 def test_pool_has_at_least_as_many_samples_as_proxies(toy):
     proxies = []
     for size in (1, K):

@@ -139,47 +139,37 @@ def test_head_of_a_lora_network_is_initialized():
 
 
 BROKEN = dataclasses.replace(TRAIN, images=np.full_like(TRAIN.images, np.nan))
-REFUSED = [
-    ({"seed": -1}, ValueError, "seed"),
-    ({"train": TRAIN.images}, TypeError, "train"),
-]
+ZEROS = dataclasses.replace(TRAIN, labels=np.zeros(9, int))
+PROXIES, HEAD = training.init_proxies_from_samples, training.init_head_from_pca
+
+
+@pytest.mark.parametrize("function", [PROXIES, HEAD])
+@pytest.mark.parametrize(
+    ("change", "error", "name"),
+    [({"seed": -1}, ValueError, "seed"), ({"train": TRAIN.images}, TypeError, "train")],
+)
+def test_wrong_seed_and_data_are_refused(function, change, error, name):
+    with pytest.raises(error, match=rf"^{name}\b"):
+        function(begin(2), **{"model": MODEL, "train": TRAIN, **change})
 
 
 @pytest.mark.parametrize(
-    ("change", "error", "name"),
+    ("function", "change", "name"),
     [
-        *REFUSED,
-        ({"model": None}, TypeError, "model"),
-        ({"rows_at_a_time": 0}, ValueError, "rows_at_a_time"),
-        ({"train": dataclasses.replace(TRAIN, labels=np.zeros(9, int))}, ValueError, "class 1"),
+        (PROXIES, {"rows_at_a_time": 0}, "rows_at_a_time"),
+        (PROXIES, {"train": ZEROS}, "class 1"),
+        (PROXIES, {"objective": objectives.pair(jdml.circle_loss)}, "proxies"),
+        (HEAD, {"images": 0}, "images"),
+        (HEAD, {"train": BROKEN}, "train"),
+        (HEAD, {"model": jdml.models.SmallConvNet(9, (4,))}, "4, 9"),
     ],
 )
-def test_init_proxies_from_samples_refuses_wrong_arguments(change, error, name):
-    arguments = {"model": MODEL, "train": TRAIN, **change}
-    state = arguments.pop("state", None) or begin(2)
-    with pytest.raises(error, match=rf"\b{name}\b"):
-        training.init_proxies_from_samples(state, **arguments)
-
-
-def test_init_proxies_from_samples_refuses_an_objective_without_proxies():
-    with pytest.raises(ValueError, match=r"\bproxies\b"):
-        training.init_proxies_from_samples(with_head(MODEL), MODEL, TRAIN)
-
-
-@pytest.mark.parametrize(
-    ("change", "error", "name"),
-    [
-        *REFUSED,
-        ({"images": 0}, ValueError, "images"),
-        ({"train": BROKEN}, ValueError, "train"),
-        ({"model": jdml.models.SmallConvNet(9, (4,))}, ValueError, "4, 9"),
-    ],
-)
-def test_init_head_from_pca_refuses_wrong_arguments(change, error, name):
-    arguments = {"model": MODEL, "train": TRAIN, **change}
-    state = arguments.pop("state", None) or with_head(arguments["model"])
-    with pytest.raises(error, match=rf"\b{name}\b"):
-        training.init_head_from_pca(state, **arguments)
+def test_what_cannot_be_initialized_is_refused(function, change, name):
+    change = {"model": MODEL, "train": TRAIN, **change}
+    objective = change.pop("objective", objectives.proxy(jdml.potential_field_loss, 2, 3, 2))
+    parts = change["model"], objective, optax.adam(1e-3), TRAIN.images
+    with pytest.raises(ValueError, match=rf"\b{name}\b"):
+        function(training.create_state(*parts, seed=1), **change)
 
 
 @pytest.mark.parametrize(

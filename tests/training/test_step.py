@@ -31,16 +31,6 @@ def start(toy, *, objective=None, optimizer=None, images=None):
     return create_state(*parts, toy.data.images if images is None else images, seed=1)
 
 
-def test_initial_state_has_every_role_and_depends_on_the_seed(toy, identical):
-    state = start(toy)
-    assert set(state.params) == {"model", "proxies"}
-    assert set(state.batch_stats) == {"BatchNorm_0"}
-    chex.assert_trees_all_equal_structs(state.params, state.opt_state[0].mu)
-    assert identical(start(toy), state)
-    other = create_state(toy.model, toy.objective, toy.optimizer, toy.data.images, seed=2)
-    assert not identical(state.params, other.params)
-
-
 def test_step_equals_a_gradient_step_by_hand(toy):
     """One SGD step equals the same formula written out."""
     optimizer = optax.sgd(0.1)
