@@ -125,19 +125,6 @@ def test_recipe_initializes_the_head_before_the_proxies():
     chex.assert_trees_all_close(begun.state.params, expected.params, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.slow  # another network
-def test_head_of_a_lora_network_is_initialized():
-    vit = jdml.models.create("vit_s16", dim=4).clone(width=8, depth=1, heads=2, patch=2, grid=2)
-    model = training.WithLora(vit, 2, "block0.*/kernel")
-    images = np.repeat(TRAIN.images, 3, axis=-1)
-    train = data.Dataset("some", images, TRAIN.labels)
-    state = with_head(model, images)
-    started = training.init_head_from_pca(state, model, train).params["model"]
-    kernel = np.asarray(started["head"]["embedding"]["kernel"], np.float64)
-    np.testing.assert_allclose(kernel.T @ kernel, np.eye(4), atol=1e-5)
-    chex.assert_trees_all_equal(started["lora"], state.params["model"]["lora"])
-
-
 BROKEN = dataclasses.replace(TRAIN, images=np.full_like(TRAIN.images, np.nan))
 ZEROS = dataclasses.replace(TRAIN, labels=np.zeros(9, int))
 PROXIES, HEAD = training.init_proxies_from_samples, training.init_head_from_pca

@@ -14,7 +14,7 @@ from training.as_values import as_values
 import jdml
 from jdml import objectives
 from jdml.data import ClassBatchSampler, Dataset, RandomBatchSampler
-from jdml.models import SmallConvNet, as_model
+from jdml.models import as_model
 from jdml.objectives import pair, with_memory
 from jdml.training import (
     Devices,
@@ -300,17 +300,3 @@ def test_micro_batches_refuse_batch_norm_that_is_not_frozen():
     for model, size in ((Normed(), 4), (Net(), 0)):
         with pytest.raises(ValueError, match=r"^micro_batch\b"):
             begin(model, size)
-
-
-@pytest.mark.slow  # compiles a large program
-def test_memory_of_a_large_batch():
-    """A step of SmallConvNet with B = 16,384 images of 28 × 28 takes less than 2 GiB."""
-    model = SmallConvNet(64, freeze_batch_norm=True)
-    parts = model, objectives.pair(jdml.contrastive_loss), optax.adam(1e-3)
-    images = jax.ShapeDtypeStruct((16_384, 28, 28, 1), jnp.uint8)
-    labels = jax.ShapeDtypeStruct((16_384,), jnp.int32)
-    state = create_state(*parts, np.zeros((1, 28, 28, 1), np.uint8), seed=0)
-    step = make_train_step(*parts, micro_batch=512, donate=True)
-    used = step.lower(state, images, labels).compile().memory_analysis()
-    whole = used.temp_size_in_bytes + used.argument_size_in_bytes + used.output_size_in_bytes
-    assert whole - used.alias_size_in_bytes < 2 * 2**30
