@@ -169,7 +169,7 @@ def summary(result: DemoResult) -> list[str]:
     for part, digits in (("seen", "0–5, on unseen images"), ("unseen", "6–9, never seen")):
         name = f"{part} MAP@R"
         clear = min(with_eps[name]) > max(without[name])
-        note = "in every run" if clear else "not in every run: more --seeds or --steps may tell"
+        note = "in every run" if clear else "not in every run: more --seeds or --steps may decide"
         before, after = (mean_std(scores[name]) for scores in (without, with_eps))
         lines.append(f"easy positives, digits {digits}: MAP@R {before} -> {after} ({note})")
     return lines

@@ -233,7 +233,7 @@ def _named(name: str, error: Exception) -> Exception:
     """Return an error of the same kind that names its job."""
     try:
         named = type(error)(f"job {name!r}: {error}")
-    except Exception:  # of a kind that is made otherwise
+    except Exception:  # its class takes other arguments
         error.add_note(f"in job {name!r}")
         return error
     named.__cause__ = error

@@ -31,7 +31,7 @@ First = Literal["random", "covering", "origin", "unchanged"]
 
 
 class Alternation(NamedTuple):
-    """What :class:`AlternatingProblems` carries through a run, saved with its checkpoints.
+    """The state of :class:`AlternatingProblems`, saved with checkpoints.
 
     Attributes:
         machine: where in which problem the run is.
@@ -58,7 +58,7 @@ class AlternatingProblems(StatefulCallback):
     as proxies, anchored at the initial weights. The optimizer's moments continue. The log has the number of the problem
     and, at its end, ``covering_radius``, the largest distance of a class's pool from its nearest old proxy, mean over
     classes; and ``covering_ratio``, that radius in units of the mean distance between the means of two classes' pools,
-    which tells how well classes are covered.
+    which measures how well classes are covered.
 
     Attributes:
         model: the model that is trained.

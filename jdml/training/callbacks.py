@@ -220,7 +220,7 @@ DECLARED = (EMA, SkipNonfinite, LossScale)
 
 
 class Callbacks(NamedTuple):
-    """The callbacks of a run: those that the loop calls, by name, and what the step is compiled with."""
+    """The callbacks of a run: those that the loop calls, by name, and settings of the compiled step."""
 
     called: Mapping[str, Any]
     decay: float | None

@@ -52,7 +52,7 @@ Evaluate = Callable[[Embedder], Mapping[str, float]]
 
 @dataclass(frozen=True)
 class Evaluation:
-    """How a run is evaluated, and when it ends early.
+    """The evaluations of a run, and its early stopping.
 
     Attributes:
         function: called with an :class:`jdml.training.Embedder`; returns metrics by name. None: nothing is evaluated;

@@ -1,4 +1,4 @@
-"""The feature cache: what a frozen backbone computes is stored, and a step trains what follows, such as a head."""
+"""The feature cache: features of a frozen backbone are stored, and a step trains only the head."""
 
 import dataclasses
 import hashlib

@@ -20,7 +20,7 @@ Record = dict[str, float | int | str]
 
 @dataclass(frozen=True)
 class RunConfig:
-    """What a run writes, where and how often.
+    """The folder of a run, and how often it is written.
 
     Attributes:
         folder: the run's folder: ``config.json``, ``log.jsonl``, ``checkpoints/``; ``model.safetensors``, the best
@@ -63,7 +63,7 @@ class RunConfig:
 
 @dataclass(frozen=True)
 class Devices:
-    """Which devices train, and how a step is divided.
+    """The devices of a run, and how a step is divided among them.
 
     Attributes:
         mesh: the devices, whose first axis carries the batch; None: one device. Batches, random numbers and results

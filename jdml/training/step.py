@@ -1,4 +1,4 @@
-"""The train step: its state, what it is compiled from, and one gradient step for any objective."""
+"""The train step: its state, its configuration, and one gradient step for any objective."""
 
 import logging
 from collections.abc import Callable, Mapping

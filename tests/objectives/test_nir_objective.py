@@ -118,6 +118,12 @@ def test_both_self_regularizations_are_one_term() -> None:
     chex.assert_trees_all_close(gradient, of_term, rtol=1e-3, atol=1e-4)
 
 
+def test_of_mean_applies_to_the_objective() -> None:
+    objective, params = made(weight=0.0, of_mean=True)
+    value, metrics = objective.loss(params, X, Y)
+    np.testing.assert_allclose(value, jnp.exp(metrics["nll"]), rtol=1e-5)
+
+
 def test_wrong_class_weight_lowers_the_likelihood_of_wrong_pairs() -> None:
     objective, params = made(wrong_class_weight=0.5, shape="identity", weight=0.0)
     plain, _ = made(shape="identity", weight=0.0)
