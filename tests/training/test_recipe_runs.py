@@ -16,8 +16,8 @@ import pytest
 import jdml
 from jdml import data, mining, objectives, optim, training
 from jdml.ccp import AlternatingProjections
-from jdml.recipes import CCPConfig, NIRConfig, Recipe
-from jdml.training import Evaluation, RunConfig, SkipNonfinite, init_proxies_from_samples, train
+from jdml.recipes import CCPConfig, Recipe
+from jdml.training import Evaluation, RunConfig, init_proxies_from_samples, train
 from jdml.training.train_recipe import make_network
 
 DIM, CLASSES, STEPS, RATE = 4, 5, 4, 1e-2
@@ -45,13 +45,11 @@ def blobs():
     return data.Dataset("blobs", images.astype(np.float32), labels.astype(np.int32))
 
 
-def roles(transforms, waiting=0):
-    """Return the optimizer by role; the backbone may be frozen for some steps."""
+def roles(transforms):
+    """Return the optimizer by role."""
     model = transforms.pop("model")
     rules = {"backbone": model, "head": model, **transforms}
-    return optim.partition_by_role(
-        rules, optim.backbone_and_head, waiting={"backbone": waiting} if waiting else {}
-    )
+    return optim.partition_by_role(rules, optim.backbone_and_head)
 
 
 def margin():
@@ -101,21 +99,6 @@ def field():
     return made, objective, roles({"model": optax.adam(RATE), "proxies": proxies}), {"state": start}
 
 
-def regularized():
-    pytest.importorskip("distrax", reason="needs distrax, as the flow does")
-    from jdml import flows
-
-    size = {"num_blocks": 1, "hidden": 4, "depth": 2}
-    base = objectives.proxy(jdml.proxy_anchor_loss, CLASSES, DIM, 1)
-    objective = objectives.with_nir(base, flows.preset("released", DIM, DIM, **size), weight=0.02)
-    rules = {"model": RATE, "proxies": 100 * RATE, "flow": 5e-4}
-    optimizer = roles({role: optax.adam(rate) for role, rate in rules.items()}, waiting=3)
-    plain = PLAIN.replace(loss={"name": "proxy_anchor"})
-    made = NIRConfig.onto(plain, weight=0.02)  # frozen for an epoch, 30 images in batches of 9
-    made = made.replace(loss={"method": {"flow_settings": size}})
-    return made, objective, optimizer, {"callbacks": [SkipNonfinite(10)]}
-
-
 def alternating():
     objective = objectives.as_proxy_objective(
         jdml.contrastive_loss, CLASSES, DIM, 2, in_batch_weight=0.1, negative_margin=0.4
@@ -144,8 +127,7 @@ def alternating():
     return made, objective, optax.chain(anchor, clip, optimizer), {"callbacks": [problems]}
 
 
-# Two runs each.
-LONGER = [pytest.param(kind, marks=pytest.mark.slow) for kind in (regularized, alternating)]
+LONGER = [pytest.param(alternating, marks=pytest.mark.slow)]  # two runs
 
 
 @pytest.mark.parametrize("kind", [margin, with_memory, field, *LONGER])
