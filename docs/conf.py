@@ -117,7 +117,9 @@ def with_formula(app, what, name, obj, options, lines):  # noqa: D103
         return
     start = lines.index("Formula:") + 1
     end = next((i for i in range(start, len(lines)) if lines[i][:1].strip()), len(lines))
-    math = ["    .. math::", "", f"        {formula['tex']}", ""]
+    math = ["    .. math::", ""]
+    for equation in re.split(r",? \\q?quad ", formula["tex"]):  # one below the other
+        math += [f"        {equation}", ""]
     lines[start:end] = [*math, *([f"    {formula['where']}", ""] if formula["where"] else [])]
 
 
