@@ -26,7 +26,7 @@ from experiments.study import RecordOptions, absolute, cell, start
 from jdml.recipes import Recipe, recommended
 from jdml.recipes.default_recipe import Pretraining
 from jdml.report import Paired, markdown_table, paired
-from jdml.runs.results_store import read_results
+from jdml.runs.run_files import read_results
 from jdml.training import FitResult, RunConfig, train_recipe
 
 HERE = Path(__file__).parent

@@ -60,7 +60,7 @@ class Compare:
 def show(comparison: Any, csv_file: Path | None = None, markdown: Path | None = None) -> None:
     """Print a comparison, or write it."""
     from jdml.cli.terminal import print_table
-    from jdml.models.tensors import write_text
+    from jdml.models.io import write_text
     from jdml.report import comparison_records, comparison_table, markdown_table, verdict
 
     columns, rows = comparison_table(comparison)

@@ -28,7 +28,7 @@ class Export:
     def execute(self) -> None:
         """Export, say what was written."""
         from jdml._optional_imports import require_package
-        from jdml.runs.export import export_file
+        from jdml.runs.inference import export_file
         from jdml.training import load
 
         out = self.out or Path("model.safetensors")

@@ -11,7 +11,6 @@ import numpy as np
 
 from jdml._optional_imports import require_package
 from jdml._paths import expand_user
-from jdml._paths import read_bytes as contents
 from jdml.data.dataset import Dataset, as_host, is_tensor
 from jdml.data.images import CHANNELS, ImageFiles, Row, cores, named_if_bad, open_image
 
@@ -81,7 +80,7 @@ class RowImages:
         if value is None:
             raise ValueError(f"{self}[{row}] has no image")
         if isinstance(value, str | Path):
-            return contents(Path(value))
+            return Path(value).read_bytes()
         if isinstance(value, bytes) or hasattr(value, "getbands"):
             return value
         image = as_host(f"{self}[{row}]: image", value)

@@ -8,8 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jdml.models.convolution import convolve
-from jdml.models.heads import POOLINGS, EmbeddingHead
-from jdml.models.layers import as_floating
+from jdml.models.layers import POOLINGS, EmbeddingHead, as_floating
 from jdml.ops.checks import one_of
 
 CLASS_TOKEN, ATTENTION = "token", "attention"
@@ -91,28 +90,16 @@ class VisionTransformer(nn.Module):
 
     @nn.compact
     def __call__(self, images: jax.Array, *, train: bool = False) -> jax.Array:
-        """Embed images.
-
-        Args:
-            images: floating-point images ``[B, H, W, C]`` of any size from ``patch`` × ``patch``.
-            train: taken as every network does; there is nothing that training changes.
-
-        Returns:
-            Embeddings ``[B, dim]``, float32.
+        """Embed images ``[B, H, W, C]`` of at least ``patch`` × ``patch``, as :mod:`jdml.models` says.
 
         Raises:
             TypeError: if the images are not floating-point.
-            ValueError: if they are not of rank 4 or smaller than a patch, or ``dim``, ``pooling``, ``activation`` or
-                ``resampling`` is not a valid choice, sizes are below 1, or ``heads`` do not divide ``width``.
+            ValueError: if they are not of rank 4 or smaller than a patch, or ``pooling``, ``activation`` or
+                ``resampling`` is not a valid choice.
         """
         own = (CLASS_TOKEN,) * self.class_token + (ATTENTION,)
         one_of("pooling", self.pooling, (*own, *POOLINGS))
         one_of("activation", self.activation, get_args(Activation))
-        for name in ("width", "depth", "heads", "patch", "grid"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
-        if self.width % self.heads:
-            raise ValueError(f"width must be a multiple of heads, {self.heads}, got {self.width}")
         x = as_floating(images, self.dtype)
         if min(x.shape[1:3]) < self.patch:
             raise ValueError(

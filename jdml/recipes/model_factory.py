@@ -13,8 +13,8 @@ from jdml._import_path import call_user_object, import_user_object
 from jdml.data import Dataset
 from jdml.models.adapters import Object, as_model
 from jdml.models.base_adapter import ModelAdapter
+from jdml.models.embedding import Preprocess
 from jdml.models.from_linen import FromLinen
-from jdml.models.preprocess import Preprocess
 from jdml.recipes import FinetuneConfig, NetworkConfig, Recipe, RecipeError
 from jdml.registry.networks import OFFERED
 

@@ -125,7 +125,7 @@ def _vits() -> Iterator[Network]:
             weights += f", or DINO's {dino[size]} of dl.fbaipublicfiles.com/dino (then train with "
             weights += f"--normalization {name}_dino)"
             others = _or_other(f"{name}_dino", IMAGENET, resampling="dino")
-        weight_formats = "jdml.models.vit_dialects:VIT"
+        weight_formats = "jdml.models.vit_weight_formats:VIT"
         others |= {"images": SIGNED, "weight_formats": weight_formats, "weights": weights}
         yield _vit(name, sizes, 16, 14, **others)
 
@@ -140,7 +140,7 @@ def _dinov2() -> Iterator[Network]:
             37,
             settings={"layer_scale": True},
             images=IMAGENET,
-            weight_formats="jdml.models.vit_dialects:DINOV2",
+            weight_formats="jdml.models.vit_weight_formats:DINOV2",
             weights=f"model.safetensors of facebook/dinov2-{word} on huggingface.co, or "
             f"dinov2_vit{size}14_pretrain.pth of dl.fbaipublicfiles.com/dinov2 (then train with "
             f"--normalization {name}_meta)",
@@ -153,7 +153,7 @@ def _dinov2() -> Iterator[Network]:
             37,
             settings={"layer_scale": True, "registers": 4},
             images=IMAGENET,
-            weight_formats="jdml.models.vit_dialects:DINOV2_REGISTERS",
+            weight_formats="jdml.models.vit_weight_formats:DINOV2_REGISTERS",
             weights=f"model.safetensors of facebook/dinov2-with-registers-{word} on huggingface.co",
         )
 
@@ -174,7 +174,7 @@ def _clips() -> Iterator[Network]:
             grid,
             settings={**own, "activation": "quick_gelu"},
             images=CLIP,
-            weight_formats="jdml.models.vit_dialects:CLIP",
+            weight_formats="jdml.models.vit_weight_formats:CLIP",
             weights=f"model.safetensors of openai/clip-vit-{word}-patch{patch} on huggingface.co, or "
             f"open_clip_model.safetensors of LAION's (then train with --normalization {name}_laion)",
             **_or_other(f"{name}_laion", CLIP, activation="gelu"),
@@ -196,7 +196,7 @@ def _siglips() -> Iterator[Network]:
             grid,
             settings=settings,
             images=SIGNED,
-            weight_formats="jdml.models.vit_dialects:SIGLIP",
+            weight_formats="jdml.models.vit_weight_formats:SIGLIP",
             weights=f"model.safetensors of google/siglip2-{file} (or of the first, siglip-{file}) on huggingface.co",
         )
 
@@ -228,7 +228,7 @@ NETWORKS: dict[str, Network] = _records(
         "jdml.models.resnets:ResNet",
         {"depth": 18},
         images=IMAGENET,
-        weight_formats="jdml.models.dialects:RESNET",
+        weight_formats="jdml.models.weight_formats:RESNET",
         weights="resnet18-f37072fd.pth of download.pytorch.org/models, or model.safetensors of timm/resnet18.tv_in1k",
         blocks=RESIDUAL,
     ),
@@ -237,23 +237,23 @@ NETWORKS: dict[str, Network] = _records(
         "jdml.models.resnets:ResNet",
         {"depth": 50},
         images=IMAGENET,
-        weight_formats="jdml.models.dialects:RESNET",
+        weight_formats="jdml.models.weight_formats:RESNET",
         weights="resnet50-0676ba61.pth (the papers' weights) or resnet50-11ad3fa6.pth of download.pytorch.org/models",
         blocks=RESIDUAL,
     ),
     Network(
         "bn_inception",
-        "jdml.models.inception:BNInception",
+        "jdml.models.convnets:BNInception",
         images=Images((104.0, 117.0, 128.0), (1.0, 1.0, 1.0), bgr=True),
-        weight_formats="jdml.models.dialects:BN_INCEPTION",
+        weight_formats="jdml.models.weight_formats:BN_INCEPTION",
         weights="bn_inception-52deb4733.pth of pretrainedmodels (data.lip6.fr/cadene/pretrainedmodels)",
         blocks=("conv.*", r"inception_\w\w"),
     ),
     Network(
         "efficientnet_lite0",
-        "jdml.models.efficientnet:EfficientNetLite0",
+        "jdml.models.convnets:EfficientNetLite0",
         images=Images((127.0, 127.0, 127.0), (128.0, 128.0, 128.0)),
-        weight_formats="jdml.models.dialects:EFFICIENTNET_LITE0",
+        weight_formats="jdml.models.weight_formats:EFFICIENTNET_LITE0",
         weights="model.safetensors of timm/tf_efficientnet_lite0.in1k on huggingface.co",
         blocks=RESIDUAL,
     ),

@@ -8,7 +8,7 @@ from typing import Any, Literal
 import numpy as np
 
 from jdml._optional_imports import require_package
-from jdml.models.tensors import replacing
+from jdml.models.io import atomic_write
 from jdml.report import embedding_stats as stats
 from jdml.report.compare import compare_runs
 from jdml.report.images import picture_of
@@ -376,7 +376,7 @@ def _name(names: Sequence[str] | None, label: Any) -> str:
 def save_figure(figure: Any, path: str | Path) -> Path:
     """Write a figure of matplotlib atomically, in the format that the file's ending names."""
     path = Path(path)
-    with replacing(path) as file:
+    with atomic_write(path) as file:
         figure.savefig(file, format=path.suffix[1:] or None, dpi=150)
     return path
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from jdml._optional_imports import require_package
 from jdml._paths import check_local
-from jdml.models.tensors import write_text
+from jdml.models.io import write_text
 from jdml.report.compare import Comparison, compare_runs, comparison_table, verdict
 from jdml.report.embedding_stats import Projection
 from jdml.report.figures import curve, logged_metrics

@@ -15,7 +15,6 @@ from jdml.data import Dataset, ImageFiles
 from jdml.data.folder import image_named
 from jdml.report.embedding_stats import NO_CLASS
 from jdml.runs.embedding_io import read_embeddings
-from jdml.runs.results_store import read_results
 from jdml.runs.run_files import (
     CHECKPOINTS,
     CONFIG,
@@ -25,6 +24,7 @@ from jdml.runs.run_files import (
     RESOURCES,
     is_of_benchmark,
     read_json,
+    read_results,
 )
 
 RESULTS = "results.jsonl"

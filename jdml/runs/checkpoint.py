@@ -16,7 +16,7 @@ from jdml._optional_imports import require_package
 from jdml._paths import check_disk_space, check_local
 from jdml.data.image_source import RUN, run_data_config
 from jdml.distributed import Tree, broadcast_metrics, is_main_process, wait_for_all
-from jdml.models.tensors import naming
+from jdml.models.io import with_filename
 from jdml.runs.identity import (
     config_differences,
     differences,
@@ -112,7 +112,7 @@ class RunFolder:
     @contextlib.contextmanager
     def _system_errors(self) -> Iterator[None]:
         """Raise what the system refuses as an OSError in the system's words."""
-        with naming(self._checkpoints):
+        with with_filename(self._checkpoints):
             try:
                 yield
             except Exception as error:  # of several kinds, with the system's number in its text

@@ -8,7 +8,7 @@ import numpy as np
 
 from jdml._optional_imports import require_package
 from jdml.data.arrays import read_arrays
-from jdml.models.tensors import replacing
+from jdml.models.io import atomic_write
 
 ENDINGS = (".npz", ".npy", ".parquet")
 
@@ -30,7 +30,7 @@ def write_embeddings(path: Path, embedded: EmbeddingTable) -> None:
     columns = {name: values for name, values in named.items() if values is not None}
     if path.suffix == ".parquet":
         require_package("pyarrow", f"writing {path}")
-    with replacing(path) as file:
+    with atomic_write(path) as file:
         if path.suffix == ".npz":
             model = np.array(embedded.model)
             arrays: Any = {"embeddings": embedded.vectors, "model": model, **columns}

@@ -15,7 +15,7 @@ import numpy as np
 
 from jdml.data import ImageFiles
 from jdml.data.protocols import TrainSet
-from jdml.models.train_flags import is_flag
+from jdml.models.base_adapter import is_flag
 
 SAMPLE_BYTES = 1 << 26
 """Of a larger array, so many bytes count, evenly spaced."""

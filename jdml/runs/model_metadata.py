@@ -18,9 +18,9 @@ from jdml.distributed import Tree
 from jdml.losses.comparison import Normalize
 from jdml.models.adapters import Model, unwrapped
 from jdml.models.base_adapter import ModelAdapter
-from jdml.models.creation import Normalizer, create
+from jdml.models.embedding import Preprocess, standard, to_float
+from jdml.models.factory import Normalizer, create
 from jdml.models.finetuning import WithLora
-from jdml.models.preprocess import Preprocess, standard, to_float
 from jdml.recipes.loss import NORMALIZATIONS
 from jdml.recipes.model_factory import from_factory
 from jdml.registry import NETWORKS

@@ -6,12 +6,10 @@ To step and loop a method is an objective and a few settings. What a method's ar
 and atomically, so a killed run that is started again ends with the numbers of an unbroken one.
 """
 
-from jdml.distributed import initialize
-from jdml.models.embedding import embed
+from jdml.distributed import Preempted, disable_malloc_trim, initialize
+from jdml.models.embedding import embed, standard, to_float
 from jdml.models.finetuning import Frozen, WithLora
-from jdml.models.preprocess import standard, to_float
 from jdml.runs.inference import Trained, load
-from jdml.runs.preemption import Preempted, disable_malloc_trim
 from jdml.training.alternation import AlternatingProblems, Alternation
 from jdml.training.callbacks import (
     EMA,

@@ -12,13 +12,11 @@ import optax
 
 from jdml._optional_imports import progress_bar
 from jdml.data.protocols import Sampler, TrainSet
-from jdml.distributed import Placement, is_main_process, peer_failure_context
-from jdml.models.adapters import AnyModel, Model, as_model
+from jdml.distributed import Placement, Termination, is_main_process, peer_failure_context
+from jdml.models.adapters import AnyModel, Model, as_model, check_network
+from jdml.models.embedding import Preprocess, standard
 from jdml.models.finetuning import Frozen, WithLora, frozen_part
-from jdml.models.network_check import check_network
-from jdml.models.preprocess import Preprocess, standard
 from jdml.objectives import Objective
-from jdml.runs.preemption import Termination
 from jdml.training import validation
 from jdml.training.callbacks import AnyCallback, Callbacks
 from jdml.training.ema import warn_low_precision_params, with_ema

@@ -12,8 +12,7 @@ from jdml._paths import check_local
 from jdml.distributed import Tree
 from jdml.losses.comparison import Normalize
 from jdml.models.adapters import Model
-from jdml.models.embedding import embed
-from jdml.models.preprocess import Preprocess, check_as_trained, standard
+from jdml.models.embedding import Preprocess, check_as_trained, embed, standard
 from jdml.ops import checks
 from jdml.training.schedule import Best, Record
 from jdml.training.step import TrainState

@@ -12,8 +12,8 @@ from flax.training.dynamic_scale import DynamicScale
 
 from jdml.distributed import HERE, Placement, Tree
 from jdml.models.adapters import Model
+from jdml.models.embedding import Preprocess, standard
 from jdml.models.finetuning import split_frozen
-from jdml.models.preprocess import Preprocess, standard
 from jdml.objectives import Objective
 from jdml.ops import checks
 from jdml.training.ema import update

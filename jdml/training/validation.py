@@ -14,8 +14,8 @@ from jdml.data.dataset import check_channels
 from jdml.data.protocols import Sampler
 from jdml.data.value_range import check_no_bytes, check_unit
 from jdml.distributed import Tree
-from jdml.models.creation import Normalizer
-from jdml.models.preprocess import standard, to_float
+from jdml.models.embedding import standard, to_float
+from jdml.models.factory import Normalizer
 from jdml.training.step import TrainState, arrays_by_path
 
 DATASET = (

@@ -16,7 +16,7 @@ from jdml import losses, models, objectives, registry
 from jdml.cli.commands import COMMANDS
 from jdml.cli.training_run import TrainingRun
 from jdml.models import weights
-from jdml.models.tensors import write_tensors
+from jdml.models.io import write_tensors
 from jdml.training import create_state, load
 
 

@@ -14,7 +14,7 @@ from jdml.cli.options.reading import to_argv
 from jdml.cli.train import Train
 from jdml.cli.training_data import read_training_data
 from jdml.cli.training_run import TrainingRun, fit_to_data
-from jdml.models.tensors import write_tensors
+from jdml.models.io import write_tensors
 from jdml.recipes import Recipe, recommended
 from jdml.recipes.loss import MONITORED
 from jdml.recipes.parsing import build_miner

@@ -16,7 +16,7 @@ from experiments.omniglot.methods import METHODS as BY_ALPHABET
 from experiments.pfml_needs import main as pfml_needs
 from jdml.recipes import Method
 from jdml.recipes.config import Config
-from jdml.runs.results_store import read_results
+from jdml.runs.run_files import read_results
 from jdml.studies.runner import kept_results
 
 FROZEN = letters.Settings().frozen

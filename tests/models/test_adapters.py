@@ -119,14 +119,6 @@ class Unknown(nn.Module):
         return nn.BatchNorm(use_running_average=not self.learning)(nn.Dense(5)(x))
 
 
-class Cached(nn.Module):
-    @nn.compact
-    def __call__(self, x):
-        x = nn.Dense(3)(x)
-        self.variable("cache", "last", jnp.zeros, x.shape).value = x
-        return x
-
-
 # NNX
 
 
@@ -320,18 +312,9 @@ REFUSED = {
     "Linen: only trains": (lambda: Unknown(True), ValueError, "train_flag"),
     "NNX: an unknown flag": (UnknownNnx, ValueError, "train_flag"),
     "Equinox: an unknown flag": (UnknownEquinox, ValueError, "train_flag"),
-    "Linen: a value of a batch": (Cached, ValueError, "cache.*last"),
     "NNX: a key": (WithKey, TypeError, "key"),
-    "Equinox: its state": (lambda: eqx.nn.make_with_state(WithState)()[0], TypeError, "state"),
     "a class": (lambda: nn.Dense, TypeError, "Dense"),
     "nothing": (lambda: None, TypeError, "None"),
-    "functions: another argument": (lambda: (init, lambda p, x, mask: x), TypeError, "mask"),
-    "functions: whole numbers": (
-        lambda: (lambda key, x: {"n": jnp.ones((6, 3), int)}, lambda p, x: x @ p["n"]),
-        ValueError,
-        r"params\['n'\]",
-    ),
-    "functions: a state": (lambda: (lambda key, x: ({}, {}), apply), TypeError, "init"),
 }
 
 
@@ -367,6 +350,16 @@ def test_a_flag_of_another_name_is_set(kind):
 
 def test_network_that_is_the_same_in_training_is_accepted_where_its_user_says_so():
     fit(as_model(Unknown(), train_flag=False))
+    fit(training.WithLora(as_model(Unknown(), train_flag=False), 2, "Dense.*", also="Dense"))
+
+
+def test_backbone_and_head_are_checked_separately():
+    """A user's word about one of them does not cover the other."""
+    same, wrong = as_model(Unknown(), train_flag=False), linen("learning")
+    for parts in ((same, wrong), (wrong, same)):
+        with pytest.raises(ValueError, match=r"^model\b.*train_flag"):
+            fit(jdml.models.WithHead(*parts))
+    fit(jdml.models.WithHead(same, linen("train")))
 
 
 class Several(nn.Module):

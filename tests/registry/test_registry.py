@@ -95,7 +95,7 @@ def test_network_matches_its_record(name):
     assert not (pretrained and record.small_images)
     assert bool(record.layers) == record.small_images
     if pretrained:
-        assert all(callable(dialect.name) for dialect in registry.resolve(record.weight_formats))
+        assert all(callable(layout.name) for layout in registry.resolve(record.weight_formats))
 
 
 def test_image_statistics_cover_all_weights():

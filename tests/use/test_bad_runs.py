@@ -16,7 +16,7 @@ from safetensors.numpy import save
 
 import jdml.cli
 from jdml import report, training
-from jdml.models.tensors import write_tensors
+from jdml.models.io import write_tensors
 from jdml.runs.embedding_io import read_embeddings
 from jdml.runs.run_files import read_model
 
