@@ -4,7 +4,7 @@ import copy
 import logging
 import re
 from collections.abc import Callable, Hashable, Mapping
-from typing import TYPE_CHECKING, Any, Protocol, Union, cast
+from typing import TYPE_CHECKING, Any, Union, cast
 
 import flax.linen as nn
 import jax
@@ -22,6 +22,7 @@ from jdml.models.base_adapter import (
     flag_values,
     flags_of,
 )
+from jdml.models.base_adapter import Model as Model
 from jdml.models.from_equinox import FromEquinox, is_equinox
 from jdml.models.from_linen import FromLinen
 
@@ -30,27 +31,6 @@ if TYPE_CHECKING:
 
 HEAD = "head"
 _log = logging.getLogger(__name__)
-
-
-class Model(Protocol):
-    """A network as two functions, as Flax Linen has them: of a key to variables, of variables to embeddings."""
-
-    def init(self, key: jax.Array, images: Tree, /, *, train: bool = False) -> Any:
-        """Fresh variables ``{"params": …}``, with ``"batch_stats"`` where there are some."""
-        ...
-
-    def apply(
-        self,
-        variables: Any,
-        images: Tree,
-        /,
-        *,
-        train: bool = False,
-        mutable: Any = False,
-        rngs: Any = None,
-    ) -> Any:
-        """Embeddings; with ``mutable`` also ``{"batch_stats": …}``."""
-        ...
 
 
 AnyModel = Union[nn.Module, "nnx.Module", Model, Callable[..., Any], tuple[Callable[..., Any], Any]]

@@ -3,7 +3,7 @@
 import inspect
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -45,8 +45,29 @@ def flags_of(call: Callable[..., object], train_flag: str | None) -> tuple[str, 
     return tuple(names)
 
 
-class ModelAdapter:
-    """A network of another kind, as :class:`jdml.models.adapters.Model`.
+class Model(Protocol):
+    """A network as two functions, as Flax Linen has them: of a key to variables, of variables to embeddings."""
+
+    def init(self, key: jax.Array, images: Tree, /, *, train: bool = False) -> Any:
+        """Return fresh variables ``{"params": …}``, with ``"batch_stats"`` where there are some."""
+        ...
+
+    def apply(
+        self,
+        variables: Any,
+        images: Tree,
+        /,
+        *,
+        train: bool = False,
+        mutable: Any = False,
+        rngs: Any = None,
+    ) -> Any:
+        """Return embeddings; with ``mutable`` also ``{"batch_stats": …}``."""
+        ...
+
+
+class ModelAdapter(Model):
+    """A network of another kind as a :class:`Model`.
 
     Adapters of equal parts are equal and share compiled programs; what cannot be hashed equals itself alone.
     """
@@ -65,23 +86,6 @@ class ModelAdapter:
         except TypeError:
             identity = _IdentityKey(module)
         self._identity: Hashable = identity
-
-    def init(self, key: Any, images: Any, /, *, train: bool = False) -> Any:
-        """Return variables, as :class:`jdml.models.adapters.Model` has them."""
-        raise NotImplementedError
-
-    def apply(
-        self,
-        variables: Any,
-        images: Any,
-        /,
-        *,
-        train: bool = False,
-        mutable: Any = False,
-        rngs: Any = None,
-    ) -> Any:
-        """Return embeddings, as :class:`jdml.models.adapters.Model` has them."""
-        raise NotImplementedError
 
     def __eq__(self, other: object) -> bool:
         return type(self) is type(other) and self._identity == other._identity

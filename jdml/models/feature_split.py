@@ -98,24 +98,26 @@ class FeatureSplit:
             return self.model.apply(variables, images, train=False)
 
 
-class Backbone(ModelAdapter):
-    """A network before the split: from images to features ``[B, …]`` in float32."""
-
+class _SplitPart(ModelAdapter):
     def __init__(self, split: FeatureSplit) -> None:
         super().__init__(split.model, split.identity)
         self._split = split
+
+    def init(self, key: Any, images: Any, /, *, train: bool = False) -> Any:
+        """Return the variables of the whole network."""
+        return self._split.model.init(key, images, train=train)
+
+
+class Backbone(_SplitPart):
+    """A network before the split: from images to features ``[B, …]`` in float32."""
 
     def apply(self, variables: Any, images: Any, /, **_: Any) -> Any:
         """Return the features."""
         return self._split.features(variables, images).astype(jnp.float32)
 
 
-class HeadOnly(ModelAdapter):
+class HeadOnly(_SplitPart):
     """A network after the split, with the parameters of the whole network."""
-
-    def __init__(self, split: FeatureSplit) -> None:
-        super().__init__(split.model, split.identity)
-        self._split = split
 
     def apply(self, variables: Any, features: Any, /, **settings: Any) -> Any:
         """Return embeddings of one view of each row ``[B, views, …]``: a random one in training, else the first."""

@@ -157,7 +157,7 @@ class WithLora(ModelAdapter):
 
     def merged(self, params: Mapping[str, Any]) -> dict[str, Any]:
         """Return the network's own parameters, with the factors merged."""
-        return merge_factors(params, self.scale)
+        return adapt.lora_merged(*_split_factors(params), self.scale)
 
     def around(self, pretrained: Callable[[Any], Any]) -> Callable[[Any], Any]:
         """Let ``pretrained``, which knows the network alone, begin a network with factors."""
@@ -168,11 +168,6 @@ class WithLora(ModelAdapter):
             return {**loaded, "params": {**loaded.get("params", params), FACTORS: factors}}
 
         return begin
-
-
-def merge_factors(params: Mapping[str, Any], scale: float) -> dict[str, Any]:
-    """Return a network's own parameters, with the factors merged."""
-    return adapt.lora_merged(*_split_factors(params), scale)
 
 
 def frozen_part(model: Model) -> tuple[Model, str | None]:

@@ -26,7 +26,6 @@ from jdml.distributed import Tree
 from jdml.losses.comparison import Normalize
 from jdml.models.adapters import AnyModel, Model, as_model
 from jdml.models.embedding import Preprocess, check_as_trained, embed
-from jdml.models.finetuning import merge_factors
 from jdml.models.io import atomic_write
 from jdml.ops.checks import one_of
 from jdml.runs.identity import fingerprint
@@ -40,10 +39,10 @@ from jdml.runs.model_metadata import (
 )
 from jdml.runs.run_files import (
     CONFIG,
+    LAST,
     METRICS,
     MODEL,
     named_leaves,
-    read_checkpoint,
     read_json,
     read_model,
     write_json,
@@ -130,7 +129,7 @@ class Trained:
                 self.model,
                 self.params,
                 self.batch_stats,
-                _Watched(images) if progress and hasattr(images, "shape") else images,
+                _WithProgress(images) if progress and hasattr(images, "shape") else images,
                 batch_size=batch_size,
                 preprocess=self.preprocess,
             )
@@ -180,14 +179,9 @@ class Trained:
             source = source.images
         if isinstance(source, ImageFiles):
             return self._files(source.files)
-        if isinstance(source, str | Path):
-            return self._files(_paths([source]))
-        if (
-            isinstance(source, Sequence)
-            and source
-            and all(isinstance(x, str | Path) for x in source)
-        ):
-            return self._files(_paths(source))
+        sources = [source] if isinstance(source, str | Path) else source
+        if isinstance(sources, Sequence) and sources and isinstance(sources[0], str | Path):
+            return self._files(_paths(sources))
         if "parts" in self.input:
             return source
         if isinstance(source, Mapping) or not hasattr(source, "__array__"):
@@ -256,7 +250,7 @@ def load(
             whose parameters are not the run's, naming the first.
 
     Implementation notes:
-        ``"best"`` reads ``model.safetensors``; nothing of Orbax or of the data is needed.
+        Reads ``model.safetensors``, or ``last.safetensors`` of a run with a monitor; the data are not needed.
 
     Example:
         Two images of the same bird?::
@@ -280,7 +274,6 @@ def load(
         preprocess = preprocess or build_preprocess(described)
         input_template(described["input"])
         variables = unflatten_dict(jax.tree.map(jnp.asarray, arrays), sep="/")
-        metrics = path / METRICS
         trained = Trained(
             model=module,
             params=variables.get("params", {}),
@@ -288,7 +281,7 @@ def load(
             config=config,
             class_names=tuple(described.get("class_names", ())),
             step=operator.index(description["step"]),
-            metrics=read_json(metrics) if metrics.is_file() else description.get("metrics", {}),
+            metrics=description.get("metrics", {}),
             preprocess=preprocess,
             normalize=build_normalize(described) if normalize is UNSET else normalize,
             crop=build_crop(described),
@@ -306,36 +299,25 @@ def load(
 
 
 def _read(path: Path, which: str) -> tuple[dict[str, Any], dict[str, np.ndarray], dict[str, Any]]:
-    """Return the configuration, arrays by name, and their description."""
+    """Return the configuration, arrays by name, and their description with their metrics."""
     if path.is_file():
         arrays, description = read_model(path)
         embedding = {"embedding": description.get("embedding")}
         return {**description.get(RUN, UNKNOWN), **embedding}, arrays, description
-    file = path / CONFIG
-    config = read_json(file, dict) if file.is_file() else None
-    if config is None:
-        parts = sorted(part.parent.name for part in path.glob(f"*/{CONFIG}"))
-        if parts:
-            raise ValueError(f"{path} holds {len(parts)} runs: load one of {', '.join(parts)}")
-        raise ValueError(f"{path} is not the folder of a run: it has no {CONFIG}")
-    file = path / MODEL
-    if which == "best" and file.is_file():
-        arrays, description = read_model(file)
-        return config, arrays, description
-    checkpoint = read_checkpoint(path)
-    if checkpoint is None:
+    if not (path / CONFIG).is_file():
+        runs = sorted(part.parent.name for part in path.glob(f"*/{CONFIG}"))
+        hint = f"; it holds the runs {', '.join(runs)}" if runs else ""
+        raise ValueError(f"{path} is not the folder of a run: it has no {CONFIG}{hint}")
+    config = read_json(path / CONFIG, dict)
+    last = path / LAST
+    file = last if which == "last" and last.is_file() else path / MODEL
+    if not file.is_file():
         raise ValueError(f"{path} has no parameters yet: its first checkpoint was not reached")
-    state, best = checkpoint["state"], checkpoint["best"]
-    params = checkpoint.get("evaluation_params", state["params"])
-    stats, step = state["batch_stats"], checkpoint["step"]
-    if which == "best" and best:
-        (params, stats), step = best, int(checkpoint["progress"]["best"][1])
-    objective = {role: value for role, value in params.items() if role != "model"}
-    own, scale = params["model"], config.get("embedding", {}).get("lora")
-    own = own if scale is None else merge_factors(own, scale)
-    variables = {"params": own, "batch_stats": stats, "objective": objective}
-    arrays = {name: np.asarray(value) for name, value in named_leaves(variables).items()}
-    return config, arrays, {"embedding": config.get("embedding"), "step": step}
+    arrays, description = read_model(file)
+    metrics = path / METRICS
+    if file.name == MODEL and metrics.is_file():
+        description["metrics"] = read_json(metrics)
+    return config, arrays, description
 
 
 def export_stablehlo(trained: Trained, *, platforms: str | Sequence[str] = PLATFORMS) -> bytes:
@@ -403,7 +385,7 @@ def export_file(trained: Trained, out: str | Path) -> tuple[Path, ...]:
 
 
 def _paths(sources: Sequence[str | Path]) -> list[Any]:
-    """Return the image files that paths stand for, as every command reads them."""
+    """Return the image files of paths."""
     files: list[Any] = []
     for source in sources:
         check_local("source", source)
@@ -415,7 +397,7 @@ def _paths(sources: Sequence[str | Path]) -> list[Any]:
 
 
 class _Tolerant(ImageFiles):
-    """Image files that remember which of them cannot be decoded, and are black there."""
+    """Image files that note which of them cannot be decoded; those are black."""
 
     def __init__(self, files: Any, transform: Crops) -> None:
         super().__init__(files, transform)
@@ -449,8 +431,8 @@ class _Grey:
         return np.round(self.images[rows] @ weights)[..., None].astype(np.uint8)
 
 
-class _Watched:
-    """Images that move a progress bar on when they are read."""
+class _WithProgress:
+    """Images that advance a progress bar when they are read."""
 
     def __init__(self, images: Any) -> None:
         self.images, self.shape = images, images.shape

@@ -70,11 +70,6 @@ def evaluation_params(params: Mapping[str, Tree], opt_state: Tree) -> dict[str, 
     return chosen
 
 
-def has_evaluation_params(opt_state: Tree) -> bool:
-    """Tell whether an optimizer's state has parameters of its own to evaluate with."""
-    return any(map(_has_params, jax.tree.leaves(opt_state, is_leaf=_has_params)))
-
-
 def warn_low_precision_params(params: Tree) -> None:
     """Warn of 16-bit parameters: small updates of them are lost."""
     kinds = sorted({str(leaf.dtype) for leaf in jax.tree.leaves(params)} & {"bfloat16", "float16"})

@@ -17,7 +17,7 @@ from jdml.runs.checkpoint import RunFolder
 from jdml.runs.run_files import MODEL, Log
 from jdml.training.batch_source import Feed
 from jdml.training.callbacks import Callbacks, StatefulCallback, Stop, replaced
-from jdml.training.ema import evaluation_params, has_evaluation_params
+from jdml.training.ema import evaluation_params
 from jdml.training.run_config import Evaluate, FitResult
 from jdml.training.schedule import Best, Progress, Record, Schedule, improve
 from jdml.training.step import TrainState
@@ -252,8 +252,6 @@ class Run:
     def _tree(self) -> dict[str, Tree]:
         best = self.best if self.best is not None else ()
         tree: dict[str, Tree] = {"state": self.state, "best": best}
-        if has_evaluation_params(self.state.opt_state):  # for who loads the last parameters
-            tree["evaluation_params"] = self._evaluated(self.state).params
         return {**tree, "callbacks": self.carried} if self.carried else tree
 
     def save(self) -> None:
@@ -267,24 +265,30 @@ class Run:
 
     def _save_result(self) -> None:
         """Write what the run has come to so far, where it is not there."""
-        self._save_model()
-        ended = self.done.stopped is not None and self.done.scored
-        if self.folder is not None and ended and not self.folder.has_metrics(self._chosen()):
-            self.folder.save_metrics({"step": self._chosen(), **self._scored()})
-
-    def _save_model(self) -> None:
-        """Write the parameters that are the run's result so far, unless they are there."""
-        if self.folder is None or self.folder.has_model(self._chosen()):
+        if self.folder is None:
             return
-        params, batch_stats = self._evaluated(self.state).params, self.state.batch_stats
-        params, batch_stats = self._found() or (params, batch_stats)
+        self._save_model(self.folder, self._chosen(), self._found())
+        if self.best is not None:
+            self._save_model(self.folder, self.done.step, None, last=True)
+        ended = self.done.stopped is not None and self.done.scored
+        if ended and not self.folder.has_metrics(self._chosen()):
+            self.folder.save_metrics({"step": self._chosen(), **self._scored(self._chosen())})
+
+    def _save_model(
+        self, folder: RunFolder, step: int, weights: Any, *, last: bool = False
+    ) -> None:
+        """Write weights, by default the present ones, unless the folder has those of the step."""
+        if folder.has_model(step, last=last):
+            return
+        present = self._evaluated(self.state).params, self.state.batch_stats
+        params, batch_stats = weights or present
         objective = {role: value for role, value in params.items() if role != "model"}
         variables = {
             "params": as_saved(self.feed.spec.model, params["model"]),
             "batch_stats": batch_stats,
             "objective": objective,
         }
-        self.folder.save_model(gather_to_host(variables), self._chosen(), self._scored())
+        folder.save_model(gather_to_host(variables), step, self._scored(step), last=last)
 
     def _chosen(self) -> int:
         """The step whose parameters are the run's result so far; before any evaluation the present one."""
@@ -294,11 +298,11 @@ class Run:
         """The best parameters and statistics, if an evaluation has found any."""
         return self.best if self.done.best.step > 0 else None
 
-    def _scored(self) -> Record:
-        """What was measured at that step, and nothing that belongs to steps before it."""
+    def _scored(self, step: int) -> Record:
+        """Return the scores of a step."""
         records = {record["step"]: record for record in self.done.history}
-        chosen = records.get(self._chosen(), {})
-        return {name: chosen[name] for name in self.done.scored if name in chosen}
+        scores = records.get(step, {})
+        return {name: scores[name] for name in self.done.scored if name in scores}
 
     def _restore(self) -> bool:
         """Go on from the folder's last checkpoint, if there is one."""
