@@ -341,7 +341,7 @@ def disable_malloc_trim() -> None:
     By default glibc returns every freed array above 32 MiB to the system, which clears the pages that the next training
     step asks for: a quarter to a half of a small network's step on a CPU. In return, the process does not shrink.
 
-    ``jdml`` and the processes of ``run_study`` call it; call it in your own program before the first large array, or
+    ``jdml`` and the processes of ``run_jobs`` call it; call it in your own program before the first large array, or
     set ``MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=2147483647 MALLOC_ARENA_MAX=1``.
 
     Example:
