@@ -201,8 +201,10 @@ def _by_images(
     transform: Transform, geometry: Geometry, images: jax.Array, kernel: jax.Array, up: jax.Array
 ) -> jax.Array:
     """Return the gradient of the images: a transform transposed."""
-    (gradient,) = jax.linear_transpose(lambda x: transform(geometry, x, kernel), images)(up)
-    return gradient
+    dtype = _sum_dtype(transform, images)
+    wide, kernel, up = (array.astype(dtype) for array in (images, kernel, up))
+    (gradient,) = jax.linear_transpose(lambda x: transform(geometry, x, kernel), wide)(up)
+    return gradient.astype(images.dtype)
 
 
 def _by_kernel(
@@ -211,15 +213,6 @@ def _by_kernel(
     """Return the gradient of the kernel: a transform transposed."""
     (gradient,) = jax.linear_transpose(lambda k: transform(geometry, images, k), kernel)(up)
     return gradient
-
-
-def _cpu_by_images(
-    geometry: Geometry, images: jax.Array, kernel: jax.Array, up: jax.Array
-) -> jax.Array:
-    transform = _rule(geometry, kernel)
-    dtype = _sum_dtype(transform, images)
-    wide = (array.astype(dtype) for array in (images, kernel, up))
-    return _by_images(transform, geometry, *wide).astype(images.dtype)
 
 
 def _cpu_by_kernel(
@@ -339,20 +332,17 @@ def _convolve_forward(
 def _convolve_backward(
     geometry: Geometry, residuals: tuple[jax.Array, jax.Array], up: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-    return (
-        lax.platform_dependent(
-            *residuals,
-            up,
-            cpu=partial(_cpu_by_images, geometry),
-            default=partial(_by_images, _xla, geometry),
-        ),
-        lax.platform_dependent(
-            *residuals,
-            up,
-            cpu=partial(_cpu_by_kernel, geometry),
-            default=partial(_by_kernel, _xla, geometry),
-        ),
+    rules = (
+        (partial(_by_images, _rule(geometry, residuals[1])), partial(_by_images, _xla)),
+        (_cpu_by_kernel, partial(_by_kernel, _xla)),
     )
+    by_images, by_kernel = (
+        lax.platform_dependent(
+            *residuals, up, cpu=partial(on_cpu, geometry), default=partial(default, geometry)
+        )
+        for on_cpu, default in rules
+    )
+    return by_images, by_kernel
 
 
 _convolve.defvjp(_convolve_forward, _convolve_backward)
