@@ -26,13 +26,13 @@ def keep_compiled_programs() -> Path | None:
         from platformdirs import user_cache_path
     except ModuleNotFoundError:
         return None
-    wanted = os.environ.get(SWITCH, "")
-    if wanted.lower() in ("off", "0", "no", "none") or jax.config.values.get(
+    setting = os.environ.get(SWITCH, "")
+    if setting.lower() in ("off", "0", "no", "none") or jax.config.values.get(
         "jax_compilation_cache_dir"
     ):
         return None
     default = user_cache_path("jdml", appauthor=False) / "compiled"
-    folder = Path(wanted).expanduser() if wanted else default
+    folder = Path(setting).expanduser() if setting else default
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError:  # of a home that cannot be written

@@ -34,7 +34,7 @@ _log = logging.getLogger(__name__)
 
 
 AnyModel = Union[nn.Module, "nnx.Module", Model, Callable[..., Any], tuple[Callable[..., Any], Any]]
-"""What :func:`as_model` takes."""
+"""The models of :func:`as_model`."""
 
 
 def as_model(model: AnyModel, *, train_flag: str | bool | None = None) -> Model:

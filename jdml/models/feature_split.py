@@ -48,7 +48,7 @@ class FeatureSplit:
 
     @property
     def identity(self) -> tuple[Any, ...]:
-        """What programs of the split depend on."""
+        """All that programs of the split depend on."""
         return self.model, self.layer, self.row, self.dtype
 
     def features(self, variables: Any, images: Any) -> jax.Array:

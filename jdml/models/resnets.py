@@ -139,7 +139,7 @@ Layer = Callable[..., nn.Module]
 def _shortcut(
     x: jax.Array, features: int, stride: int, conv: Layer, norm: Layer, name: str
 ) -> jax.Array:
-    """The block's input, projected where its shape changes."""
+    """Return the block's input, projected where its shape changes."""
     if x.shape[-1] == features and stride == 1:
         return x
     projected = conv(features, 1, stride, name=f"{name}_shortcut_conv")(x)

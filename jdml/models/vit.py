@@ -48,7 +48,7 @@ class VisionTransformer(nn.Module):
         layer_scale: whether both parts of a block are multiplied by learned numbers, one a channel, as in DINOv2.
         resampling: how positions are resampled for images of another size: as by ``"timm"`` (whose file it is),
             ``"transformers"`` or ``"dino"``; see ``jdml.models.vit.resample``.
-        remat: whether blocks are computed anew for the gradient, so that only their inputs are kept.
+        remat: whether blocks are recomputed for the gradient, so that only their inputs are stored.
         dtype: type to compute in; parameters and output stay float32, and so does the softmax.
 
     Implementation notes:
@@ -123,7 +123,7 @@ class VisionTransformer(nn.Module):
         return EmbeddingHead(self.dim, pooling, dtype=self.dtype, name="head")(features)
 
     def _tokens(self, images: jax.Array) -> tuple[jax.Array, tuple[int, int]]:
-        """The tokens that enter the first block, and how many patches there are down and across."""
+        """Return the tokens of the first block, and the numbers of patches down and across."""
         x = nn.Conv(
             self.width,
             (self.patch, self.patch),
@@ -162,7 +162,7 @@ def _activate(x: jax.Array, kind: Activation) -> jax.Array:
 
 
 _activated = jax.checkpoint(_activate, static_argnums=1)
-"""Its derivative is computed anew: kept, it would be a fifth of what a training step holds."""
+"""Recomputed for the gradient: stored, its derivative would be a fifth of a training step's memory."""
 
 
 def _mlp(x: jax.Array, hidden: int, activation: Activation, dtype: Any) -> jax.Array:
@@ -250,7 +250,7 @@ def resample(
 
 
 def _cubic(size: int, new: int, more: float) -> np.ndarray:
-    """The weights ``[new, size]`` of PyTorch's bicubic along one axis, of a scale that is made for ``new + more``."""
+    """Return the weights ``[new, size]`` of PyTorch's bicubic along one axis, of a scale for ``new + more``."""
     places = (np.arange(new) + 0.5) * size / (new + more) - 0.5
     first = np.floor(places).astype(int)
     weights = np.zeros((new, size))
