@@ -27,6 +27,8 @@ def check_disk_space(folder: Path, needed: int) -> None:
 
 def check_local(name: str, place: object) -> None:
     """Refuse an address: ``Path("s3://bucket/run")`` would be the folder ``s3:`` in the working directory."""
+    if place == "":
+        raise ValueError(f"{name} must be a path, got ''")
     text = os.fspath(place) if isinstance(place, str | os.PathLike) else ""
     # A Path has one slash left of two; in text one slash is that of NAME:/FOLDER.
     slashes = "/" if isinstance(place, PurePath) else "//"

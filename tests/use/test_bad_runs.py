@@ -66,7 +66,6 @@ def read(name: str = "") -> Callable[[Path], Any]:
 
 ROW = '{"name": "a", "job": {}, "metrics": {}'
 RUNS = [
-    Bad("another program's configuration", with_file("config.json", "{}"), last, "^/run "),
     Bad("a deep configuration", with_file("config.json", DEEP), training.load, "config.json"),
     Bad("a seed of words", with_file("config.json", '{"seed": "first"}'), read(), "seed"),
     Bad("scores of words", with_file("metrics.json", "R@1 = 1"), training.load, "metrics.json"),

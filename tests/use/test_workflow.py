@@ -202,9 +202,6 @@ def test_exported_file_is_used_like_a_run(run, photos, tmp_path, jdml_command):
     np.testing.assert_allclose(np.load(names[2]), trained.embed(images), atol=1e-5)
     program = jax.export.deserialize(inference.export_stablehlo(trained, platforms="cpu"))
     assert program.platforms == ("cpu",)
-    for platforms in ("gpu", (), ("cpu", "quantum")):
-        with pytest.raises(ValueError, match=r"^platforms\b"):
-            inference.export_stablehlo(trained, platforms=platforms)
     exported = tmp_path / "model.safetensors"
     assert jdml_command("export", run.folder, "--out", exported).code == 0
     again = training.load(exported)
