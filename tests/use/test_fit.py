@@ -1,7 +1,6 @@
 """`fit`: accepted and refused arguments, results that belong to their run, and `load`."""
 
 import functools
-import shutil
 from types import SimpleNamespace
 
 import flax.linen as nn
