@@ -6,7 +6,7 @@ import re
 import numpy as np
 import pytest
 
-from jdml.cli.terminal import print_table
+from jdml.cli.tables import print_table
 
 
 @pytest.fixture
@@ -124,7 +124,7 @@ def test_evaluate_ignores_pairs_of_one_group(jdml_main, embeddings, tmp_path):
     """Groups come from a key, a column or a file; queries that are left without a match are counted."""
     content = dict(np.load(embeddings))
     x, camera = content["embeddings"], np.array(list("lrlrll"))
-    ignore, file = "--ignore-same", tmp_path / "both.npz"
+    ignore, file = "--ignore-same-group", tmp_path / "both.npz"
     files = np.array([str(tmp_path / f"{row}.jpg") for row in range(6)])
     np.savez(file, **content, camera=camera, files=files)
     lines = [f"{row}.jpg,1,{c}" for row, c in enumerate(camera)]

@@ -14,7 +14,7 @@ from flax.traverse_util import flatten_dict
 
 from jdml import losses, models, objectives, registry
 from jdml.cli.commands import COMMANDS
-from jdml.cli.training_run import TrainingRun
+from jdml.cli.train import TrainingRun
 from jdml.models import weights
 from jdml.models.tensors import write_tensors
 from jdml.training import create_state, load

@@ -1,6 +1,5 @@
 """The page's data on embeddings equals its definition: neighbours, structure, maps, a method's picture."""
 
-import sys
 from collections import Counter
 
 import numpy as np
@@ -174,12 +173,6 @@ def test_maps_of_few_rows_and_dimensions(scale):
         assert (laid.shape, stars.shape) == ((len(x), 2), (1, 2))
         assert np.isfinite(laid).all()
         assert len(np.unique(laid, axis=0)) == len(x)
-
-
-def test_missing_umap_names_its_library(cloud, monkeypatch):
-    monkeypatch.setitem(sys.modules, "umap", None)
-    with pytest.raises(ValueError, match="pip install umap-learn"):
-        report.embedding_map(*cloud, method="umap")
 
 
 @pytest.mark.slow  # compiles UMAP
