@@ -23,7 +23,7 @@ from jdml.report import compare_runs, read_runs
 from jdml.report.runs import ORDER
 from jdml.runs.results_store import delete_results
 from jdml.runs.run_files import CONFIG, METRICS, read_json, write_json
-from jdml.studies.runner import kept_results, run_study
+from jdml.studies.runner import results_of, run_jobs
 
 OWN = ("--seed", "--out", "--quiet", "--coordinator", "--processes", "--process")
 """Options of jdml train that --set does not take."""
@@ -75,13 +75,13 @@ class Sweep(Train):
             for name, run in runs.items()
         }
         record = out / "sweep.jsonl"
-        kept_results(jobs, record)  # refuses other settings and other data
+        results_of(jobs, record)  # refuses other settings and other data
         delete_results(record, [name for name in runs if not (out / name / CONFIG).is_file()])
         out.mkdir(parents=True, exist_ok=True)
         before = read_json(out / ORDER) if (out / ORDER).is_file() else []
         write_json(out / ORDER, [*runs, *(name for name in before if name not in runs)])
         progress = not self.run.quiet
-        results = run_study(_Trainer(runs), jobs, record, workers=self.jobs, progress=progress)
+        results = run_jobs(_Trainer(runs), jobs, record, workers=self.jobs, progress=progress)
         failed = {
             name: str(r["metrics"][FAILED]) for name, r in results.items() if FAILED in r["metrics"]
         }
