@@ -34,7 +34,7 @@ from jdml.training.initialization import (
     pretrained,
 )
 from jdml.training.loop import fit
-from jdml.training.run_config import Devices, FitResult, RunConfig
+from jdml.training.run_config import Devices, FitResult, RunConfig, as_config
 from jdml.training.step import Start, TrainState
 
 MONITOR = "MAP@R"
@@ -109,7 +109,7 @@ def train(
         raise TypeError(
             f"train() got an unexpected keyword argument {name!r}: its parts are {', '.join(Parts.__annotations__)}"
         )
-    config, device_config = RunConfig.of(run), Devices.of(devices)
+    config, device_config = as_config(RunConfig, run), as_config(Devices, devices)
     preprocess, state = parts.get("preprocess", standard), parts.get("state")
     model = parts.get("model")
     if model is None:
@@ -192,7 +192,7 @@ def _evaluation(
     recipe: Recipe, own: Any, validation: Dataset | None, steps_per_epoch: int
 ) -> Evaluation:
     """Return the evaluation of a run: the given settings, and the recipe's for the others."""
-    asked, evaluation = recipe.evaluation, Evaluation.of(own)
+    asked, evaluation = recipe.evaluation, as_config(Evaluation, own)
     every = evaluation.every if own is evaluation else asked.every or steps_per_epoch
     function, monitor = evaluation.function, evaluation.monitor or asked.monitor
 
