@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import tyro
 
 from experiments import smoke
@@ -145,6 +146,11 @@ def cells(
 ) -> list[str]:
     """Return a cell for each metric, of the runs of a name over their seeds."""
     return [cell(over_seeds(results, name, metric), scale, digits) for metric in metrics]
+
+
+def gains(results: Results, name: str, base: str, metric: str) -> Any:
+    """Return by how much the runs of a name are better than those of another, seed by seed."""
+    return np.subtract(*(over_seeds(results, one, metric) for one in (name, base)))
 
 
 def curve(history: Sequence[Mapping[str, Any]], metric: str = "MAP@R") -> list[list[float]]:

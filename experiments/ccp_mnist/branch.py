@@ -8,7 +8,17 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from experiments.ccp_mnist.main import RECIPE, Parts, load, make_recorder, map_at_r, train, within
+from experiments.ccp_mnist.main import (
+    RECIPE,
+    SHOWN,
+    Parts,
+    first,
+    load,
+    make_recorder,
+    map_at_r,
+    train,
+    within,
+)
 from experiments.smoke import record, small
 from experiments.study import RecordOptions, cell, curve, read_toml, start
 from jdml import training
@@ -16,7 +26,7 @@ from jdml.metrics import class_covering
 from jdml.ops import ball
 from jdml.recipes import CCPConfig, Recipe
 from jdml.recipes.ccp import NEVER
-from jdml.report import Paired, markdown_table, mean_std, paired
+from jdml.report import markdown_table, mean_std, paired
 from jdml.studies.runner import by_seed
 from jdml.training import train_recipe
 
@@ -28,8 +38,7 @@ STUDY = read_toml(__file__)
 WAYS, TESTS = STUDY["ways"], STUDY["tests"]
 MEASURED = {"test": 100.0, "ratio": 1.0, "unseen ratio": 1.0, "spread": 1.0}
 """MAP@R of the test images; covering radius over the distance between classes; spread of converged proxies."""
-KEPT = record(Path(__file__).parent / "results.jsonl")
-CACHE = record(Path(__file__).parent / "runs")
+HERE = Path(__file__).parent
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,9 +49,9 @@ class Settings(RecordOptions):
     """digits: scikit-learn's, without files: whether everything runs."""
     seeds: int = small(10, 1)
     """Plateaus, with seeds 0, 1, …"""
-    out: Path = KEPT
+    out: Path = record(HERE / "results.jsonl")
     """File of the kept runs."""
-    cache: Path = CACHE
+    cache: Path = record(HERE / "runs")
     """Folder of the plateaus' weights."""
 
 
@@ -60,8 +69,7 @@ def recipe_of(way: str, steps: int = STEPS) -> Recipe:
     own = {"run_patience": NEVER, "initial_proxies": "unchanged", **WAYS[way]}
     if not own.pop("problems", True):
         own["patience"] = NEVER
-    problems = CCPConfig(**own)
-    loss = {"method": problems, "proxies": {"per_class": 4}}
+    loss = {"method": CCPConfig(**own), "proxies": {"per_class": 4}}
     return RECIPE.replace(loss=loss, batch={"steps": steps})
 
 
@@ -70,7 +78,7 @@ def measured(recipe: Recipe, parts: Parts, result: training.FitResult) -> dict[s
     last = training.Embedder(train_recipe.make_network(recipe, parts.train), result.state)
     seen, unseen = (
         class_covering(ball(jnp.asarray(last(part.images))), part.labels)
-        for part in (parts.shown, parts.validation)
+        for part in (first(parts.train, SHOWN), parts.validation)
     )
     evaluated = curve(result.history, "validation")
     assert result.best is not None
@@ -102,12 +110,6 @@ def run(job: dict[str, Any], data_dir: str | None, cache: str) -> dict[str, Any]
     return {**scores, "problems": 1 + len(rounded), "history": rounded}
 
 
-def compared(results: dict[str, Any], pair: tuple[str, str], metric: str) -> Paired:
-    """Return the difference of two ways over the same seeds."""
-    one, other = (by_seed(results, metric, way=way) for way in pair)
-    return paired(one, other, scale=MEASURED[metric])
-
-
 def tables(results: dict[str, Any]) -> str:
     """What each way came to, the differences that decide, and how each differs from the plateau."""
     rows = []
@@ -121,10 +123,11 @@ def tables(results: dict[str, Any]) -> str:
     titles = ["", "test MAP@R", "radius / distance", "of validation", "spread", "problems", "seeds"]
     sections = [markdown_table(titles, rows), ""]
     pairs = {**TESTS, **{f"{way}, since the plateau": (way, "plateau") for way in WAYS}}
-    rows = [
-        [f"{name}: {' − '.join(pair)}", *(str(compared(results, pair, m)) for m in MEASURED)]
-        for name, pair in pairs.items()
-    ]
+    rows = []
+    for name, pair in pairs.items():
+        ways = ([by_seed(results, m, way=way) for way in pair] for m in MEASURED)
+        gaps = (paired(*of, scale=scale) for of, scale in zip(ways, MEASURED.values(), strict=True))
+        rows.append([f"{name}: {' − '.join(pair)}", *map(str, gaps)])
     sections += [markdown_table(["difference", *titles[1:5]], rows), "", by_problem(results)]
     return "\n".join(sections)
 

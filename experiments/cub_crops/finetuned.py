@@ -21,7 +21,7 @@ from experiments.smoke import record, small
 from experiments.study import RecordOptions, absolute, curve, start
 from jdml import data, models
 from jdml.recipes import Recipe
-from jdml.report import Paired, holm, markdown_table, mean_std, paired
+from jdml.report import holm, markdown_table, mean_std, paired
 from jdml.runs.results_store import read_results
 from jdml.studies.runner import by_seed
 from jdml.training import Devices, Evaluation, pretrained, train_recipe
@@ -52,6 +52,12 @@ class Settings(RecordOptions):
     """Runs that count with these seeds only."""
     out: Path = record(HERE / "finetuned.jsonl")
     """File of the runs."""
+
+    def __post_init__(self) -> None:
+        if self.weights is None and not (self.table or self.smoke):
+            raise ValueError(
+                "--weights is needed: without it the network's weights would be random"
+            )
 
 
 def random_crop(key: jax.Array, image: jax.Array, crops: data.Crops) -> jax.Array:
@@ -130,8 +136,8 @@ def load(data_dir: str | None) -> Parts:
 def run(job: Mapping[str, Any], *, data_dir: str | None, weights: str | None) -> dict[str, Any]:
     """Train a method; the best of its evaluations on the held-out species, scored on the test species if it counts."""
     recipe, parts = recipe_of(job["method"]), load(data_dir)
-    objective, optimizer = parts_of_step(recipe, job["rate"], parts.train.num_classes)
-    own = {"objective": objective, "optimizer": optimizer}
+    made = parts_of_step(recipe, job["rate"], parts.train.num_classes)
+    own = dict(zip(("objective", "optimizer"), made, strict=True))
     try:
         return fit(recipe, parts, job["seed"], weights, test=job["test"], **own)
     except FloatingPointError as error:
@@ -174,7 +180,7 @@ def trials() -> dict[str, dict[str, Any]]:
 
 
 def held_out(results: Results, method: str, rate: float) -> float:
-    """What a run that chooses found among the held-out species at best; less than nothing where it diverged."""
+    """Return MAP@R of the held-out species in a run that chooses; −1 if it diverged."""
     return float(results[f"try {method} {rate:g}"]["metrics"].get("validation", -1.0))
 
 
@@ -222,25 +228,21 @@ def report(results: Results, heads: Results) -> str:
         markdown_table(["fine-tuned", *COLUMNS, "runs"], [first, *rows]),
     ]
     for c in ("R@1", "MAP@R"):
-        gains = {m: paired(tuned[c][m], still[c]) for m in there}
-        learned = {m: paired(tuned[c][m], alone[c][m]) for m in there}
-        p, q = (corrected(found) if whole else {} for found in (gains, learned))
-        rows = [[m, str(gains[m]), p.get(m, "–"), str(learned[m]), q.get(m, "–")] for m in there]
+        rows = [[method] for method in there]
+        for other in ({m: still[c] for m in there}, alone[c]):
+            gaps = {m: paired(tuned[c][m], other[m]) for m in there}
+            # The mean of all is a test of its own.
+            own = {m: gap.p for m, gap in gaps.items() if m in TEN and gap.seeds > 1}
+            p = holm(own, len(TEN)) if whole else {}
+            for row in rows:
+                row += [str(gaps[row[0]]), f"{p[row[0]]:.2g}" if row[0] in p else "–"]
         titles = [f"{c} − {FEATURES}", "Holm", f"{c} − head alone", "Holm"]
         sections.append(markdown_table(["fine-tuned", *titles], rows))
     return "\n".join(sections)
 
 
-def corrected(found: Mapping[str, Paired]) -> dict[str, str]:
-    """Return the p-values of the methods by Holm, over as many as there will be; their mean is a test of its own."""
-    p = {name: gap.p for name, gap in found.items() if name in TEN and gap.seeds > 1}
-    return {name: f"{value:.2g}" for name, value in holm(p, len(TEN)).items()}
-
-
 def main(settings: Settings) -> str:
     """Do the runs that are missing, as far as time goes; the tables."""
-    if settings.weights is None and not (settings.table or settings.smoke):
-        raise ValueError("--weights is needed: without it the network's weights would be random")
     if not set(settings.seeds) <= set(SEEDS):
         raise ValueError(f"--seeds must be among {SEEDS}, got {settings.seeds}")
     read = b"" if settings.weights is None else settings.weights.read_bytes()

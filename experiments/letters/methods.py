@@ -12,7 +12,7 @@ from experiments.smoke import small
 from jdml import objectives
 from jdml.objectives import Objective
 from jdml.recipes import Recipe
-from jdml.recipes.parsing import build_miner
+from jdml.recipes.loss import build_miner
 from jdml.registry import LOSSES
 
 RATE, ROWS, PER_CLASS = 1e-3, small(64, 8), 4

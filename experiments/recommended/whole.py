@@ -12,7 +12,7 @@ from experiments.cub_crops.features import BACKBONE
 from experiments.cub_crops.main import COLUMNS, FEATURES
 from experiments.recommended.main import HERE, RECOMMENDED, on_task
 from experiments.smoke import record, small
-from experiments.study import RecordOptions, absolute, cell, start
+from experiments.study import absolute, cell, start
 from jdml.recipes import Recipe
 from jdml.report import markdown_table, paired
 from jdml.runs.results_store import read_results
@@ -26,13 +26,9 @@ BIRDS = HERE.parent / "cub_crops"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Settings(RecordOptions):
+class Settings(finetuned.Settings):
     """What is run."""
 
-    weights: Path | None = None
-    """Pretrained weights of EfficientNet-Lite0, from jdml weights convert."""
-    seeds: tuple[int, ...] = finetuned.SEEDS
-    """These seeds only."""
     out: Path = record(HERE / "whole.jsonl")
     """File of the runs."""
 
@@ -52,13 +48,10 @@ def run(job: Mapping[str, Any], *, data_dir: str | None, weights: str | None) ->
 def jobs_of(seeds: tuple[int, ...]) -> dict[str, dict[str, Any]]:
     """Return a run for each seed, with all that makes its recipe another."""
     made = recipe_of(np.repeat(np.arange(16), 30))
-    told: dict[str, Any] = {"loss": made.loss.name, "settings": dict(made.loss.settings)}
-    told["batch"] = [made.batch.classes, made.batch.samples_per_class]
-    told["rate"] = made.optimizer.learning_rate
-    return {
-        f"{RECOMMENDED}, all learns-{seed}": {"method": RECOMMENDED, **told, "seed": seed}
-        for seed in seeds
-    }
+    job = {"method": RECOMMENDED, "loss": made.loss.name, "settings": dict(made.loss.settings)}
+    job["batch"] = [made.batch.classes, made.batch.samples_per_class]
+    job["rate"] = made.optimizer.learning_rate
+    return {f"{RECOMMENDED}, all learns-{seed}": {**job, "seed": seed} for seed in seeds}
 
 
 def report(results: Mapping[str, Any]) -> str:
@@ -89,10 +82,7 @@ def report(results: Mapping[str, Any]) -> str:
 
 def main(settings: Settings) -> str:
     """Do the runs that are missing; the tables."""
-    if settings.weights is None and not (settings.table or settings.smoke):
-        raise ValueError("--weights is needed: without it the network's weights would be random")
-    jobs = jobs_of(settings.seeds)
-    weights = absolute(settings.weights)
+    jobs, weights = jobs_of(settings.seeds), absolute(settings.weights)
     return report(settings.results(run, jobs, settings.out, weights=weights))
 
 

@@ -8,8 +8,7 @@ from typing import Any
 
 from jdml.cli.options.reading import Typed, option_of
 from jdml.recipes import METHODS, Recipe, RecipeError
-from jdml.recipes.config import Config
-from jdml.recipes.parsing import parse_settings
+from jdml.recipes.config import Config, parse_settings
 
 
 def apply_options(recipe: Recipe, values: Mapping[str, Typed]) -> Recipe:

@@ -14,8 +14,8 @@ from jdml.cli.options.reading import Part, Typed, check_options, defining, empty
 from jdml.data.folder import check_apart
 from jdml.ops.checks import one_of
 from jdml.recipes import METHODS, NetworkConfig, Recipe, RecipeError, default_recipe, with_method
+from jdml.recipes.config import parse_settings
 from jdml.recipes.network import BACKBONE
-from jdml.recipes.parsing import parse_settings
 from jdml.registry import NETWORKS, pretrained_networks
 from jdml.registry.networks import SMALL_IMAGES, for_images
 
