@@ -53,11 +53,14 @@ class Settings(RecordOptions):
     out: Path = record(HERE / "finetuned.jsonl")
     """File of the runs."""
 
-    def __post_init__(self) -> None:
+    @property
+    def weights_file(self) -> str | None:
+        """The weights as jobs have them; runs need them."""
         if self.weights is None and not (self.table or self.smoke):
             raise ValueError(
                 "--weights is needed: without it the network's weights would be random"
             )
+        return absolute(self.weights)
 
 
 def random_crop(key: jax.Array, image: jax.Array, crops: data.Crops) -> jax.Array:
@@ -245,12 +248,11 @@ def main(settings: Settings) -> str:
     """Do the runs that are missing, as far as time goes; the tables."""
     if not set(settings.seeds) <= set(SEEDS):
         raise ValueError(f"--seeds must be among {SEEDS}, got {settings.seeds}")
-    read = b"" if settings.weights is None else settings.weights.read_bytes()
-    digest = hashlib.sha256(read).hexdigest()[:12]
-    results: Results = {}
+    weights, results = settings.weights_file, dict[str, Any]()
+    digest = hashlib.sha256(Path(weights).read_bytes() if weights else b"").hexdigest()[:12]
     for stage in (lambda _: trials(), functools.partial(tests, seeds=settings.seeds)):
         jobs = {name: {**job, "weights": digest} for name, job in stage(results).items()}
-        results = settings.results(run, jobs, settings.out, weights=absolute(settings.weights))
+        results = settings.results(run, jobs, settings.out, weights=weights)
     kept = read_results(HERE / "results.jsonl")
     heads = {name: run for name, run in kept.items() if "open_set" not in run["job"]}
     return report(results, heads)

@@ -12,7 +12,7 @@ from experiments.cub_crops.features import BACKBONE
 from experiments.cub_crops.main import COLUMNS, FEATURES
 from experiments.recommended.main import HERE, RECOMMENDED, on_task
 from experiments.smoke import record, small
-from experiments.study import absolute, cell, start
+from experiments.study import cell, start
 from jdml.recipes import Recipe
 from jdml.report import markdown_table, paired
 from jdml.runs.results_store import read_results
@@ -82,7 +82,7 @@ def report(results: Mapping[str, Any]) -> str:
 
 def main(settings: Settings) -> str:
     """Do the runs that are missing; the tables."""
-    jobs, weights = jobs_of(settings.seeds), absolute(settings.weights)
+    jobs, weights = jobs_of(settings.seeds), settings.weights_file
     return report(settings.results(run, jobs, settings.out, weights=weights))
 
 

@@ -158,8 +158,8 @@ def nir_recipe(
     schedule = "constant"
     if decay_every is not None:
         schedule = f"step:every={decay_every},factor={decay_factor}"
-    shared = {"loss": loss, "preset": preset, "pooling": pooling, "proxies_rate": proxies_rate}
-    base = nir_baseline_recipe(dataset, backbone, **shared).replace(
+    own: dict[str, Any] = {"loss": loss, "preset": preset, "pooling": pooling}
+    base = nir_baseline_recipe(dataset, backbone, proxies_rate=proxies_rate, **own).replace(
         optimizer={"clip_global_norm": max_norm, "schedule": schedule}
     )
     return NIRConfig.onto(base, **{**PRESETS[preset], **settings})
