@@ -26,7 +26,7 @@ from jdml.metrics import class_covering
 from jdml.ops import ball
 from jdml.recipes import CCPConfig, Recipe
 from jdml.recipes.ccp import NEVER
-from jdml.report import markdown_table, mean_std, paired
+from jdml.report import markdown_table, mean_std, paired_difference
 from jdml.studies.runner import by_seed
 from jdml.training import train_recipe
 
@@ -126,7 +126,10 @@ def tables(results: dict[str, Any]) -> str:
     rows = []
     for name, pair in pairs.items():
         ways = ([by_seed(results, m, way=way) for way in pair] for m in MEASURED)
-        gaps = (paired(*of, scale=scale) for of, scale in zip(ways, MEASURED.values(), strict=True))
+        gaps = (
+            paired_difference(*of, scale=scale)
+            for of, scale in zip(ways, MEASURED.values(), strict=True)
+        )
         rows.append([f"{name}: {' − '.join(pair)}", *map(str, gaps)])
     sections += [markdown_table(["difference", *titles[1:5]], rows), "", by_problem(results)]
     return "\n".join(sections)

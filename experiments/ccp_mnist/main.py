@@ -18,7 +18,7 @@ from jdml.metrics import class_covering
 from jdml.ops import ball
 from jdml.recipes import CCPConfig, Recipe
 from jdml.recipes.ccp import NEVER
-from jdml.report import markdown_table, paired
+from jdml.report import markdown_table, paired_difference
 from jdml.studies.runner import over_seeds
 from jdml.training import Alternation, TrainState, train_recipe
 from jdml.training.alternation import AlternatingProblems, make_callback
@@ -305,7 +305,7 @@ def method_tables(results: dict[str, Any]) -> list[str]:
     for method in METHODS:
         number = f"{np.mean(over_seeds(results, method, 'problems')):.1f}"
         scored.append([method, *cells(results, method, columns), number, PAPER[method]])
-        gain = "–" if method == "CCP" else str(paired(test["CCP"], test[method]))
+        gain = "–" if method == "CCP" else str(paired_difference(test["CCP"], test[method]))
         seeds.append([method, *(f"{100 * value:.1f}" for value in test[method].values()), gain])
     runs = [result["metrics"]["history"] for key, result in results.items() if key[:4] == "CCP-"]
     for number, these in enumerate(itertools.zip_longest(*runs), 1):

@@ -21,7 +21,7 @@ from experiments.smoke import record, small
 from experiments.study import RecordOptions, absolute, curve, start
 from jdml import data, models
 from jdml.recipes import Recipe
-from jdml.report import holm, markdown_table, mean_std, paired
+from jdml.report import holm_correction, markdown_table, mean_std, paired_difference
 from jdml.runs.results_store import read_results
 from jdml.studies.runner import by_seed
 from jdml.training import Devices, Evaluation, pretrained, train_recipe
@@ -233,10 +233,10 @@ def report(results: Results, heads: Results) -> str:
     for c in ("R@1", "MAP@R"):
         rows = [[method] for method in there]
         for other in ({m: still[c] for m in there}, alone[c]):
-            gaps = {m: paired(tuned[c][m], other[m]) for m in there}
+            gaps = {m: paired_difference(tuned[c][m], other[m]) for m in there}
             # The mean of all is a test of its own.
             own = {m: gap.p for m, gap in gaps.items() if m in TEN and gap.seeds > 1}
-            p = holm(own, len(TEN)) if whole else {}
+            p = holm_correction(own, len(TEN)) if whole else {}
             for row in rows:
                 row += [str(gaps[row[0]]), f"{p[row[0]]:.2g}" if row[0] in p else "–"]
         titles = [f"{c} − {FEATURES}", "Holm", f"{c} − head alone", "Holm"]

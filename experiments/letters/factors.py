@@ -15,7 +15,7 @@ from experiments.letters.runs import HERE, OfModels
 from experiments.letters.tables import LEAST, interval, single_models, tuned_models
 from experiments.smoke import SMOKE, record, small
 from experiments.study import check_names, read_toml, start
-from jdml.report import Paired, holm, markdown_table, paired
+from jdml.report import PairedDifference, holm_correction, markdown_table, paired_difference
 from jdml.runs.results_store import read_results
 
 METHODS = small(
@@ -107,14 +107,16 @@ def gains(values: Mapping[str, Mapping[Any, Values]], factor: str) -> str:
     """Return the points by which each method is above its usual level at another, with 95 %, paired by model."""
     usual, rows = levels.USUAL[factor], []
     for method, own in values.items():
-        gaps = [paired(own[level], own[usual]) for level in levels.FACTORS[factor]]
+        gaps = [paired_difference(own[level], own[usual]) for level in levels.FACTORS[factor]]
         texts = (f"{gap.mean:+.1f} [{gap.low:+.1f}, {gap.high:+.1f}]" for gap in gaps)
         shown = (text if gap.seeds > 1 else "–" for text, gap in zip(texts, gaps, strict=True))
         rows.append([method, *shown])
     return markdown_table([f"{factor}, − {usual}", *map(str, levels.FACTORS[factor])], rows)
 
 
-def answers(values: Mapping[str, Mapping[str, Mapping[Any, Values]]]) -> dict[str, Paired]:
+def answers(
+    values: Mapping[str, Mapping[str, Mapping[Any, Values]]],
+) -> dict[str, PairedDifference]:
     """Return by how much more the one method gains than the other with the other seeds, if no model is missing."""
     models = {(seed, fold) for seed in OTHERS for fold in range(protocol.FOLDS)}
 
@@ -126,7 +128,7 @@ def answers(values: Mapping[str, Mapping[str, Mapping[Any, Values]]]) -> dict[st
     for factor, level, *methods in ASKED:
         more, less = (gains(values[factor][m], level, levels.USUAL[factor]) for m in methods)
         if set(more) == set(less) == models:
-            gaps[asked_as(factor, level, *methods)] = paired(more, less)
+            gaps[asked_as(factor, level, *methods)] = paired_difference(more, less)
     return gaps
 
 
@@ -135,9 +137,9 @@ def asked_as(factor: str, level: Any, more: str, less: str) -> str:
     return f"{factor} {level}: {more} − {less}"
 
 
-def verdicts(gaps: Mapping[str, Paired]) -> str:
+def verdicts(gaps: Mapping[str, PairedDifference]) -> str:
     """Return all questions, confirmed if the difference is at least half a point after Holm for all of them."""
-    p = holm({name: gap.p for name, gap in gaps.items()}, len(ASKED))
+    p = holm_correction({name: gap.p for name, gap in gaps.items()}, len(ASKED))
     rows = []
     for name in (asked_as(*question) for question in ASKED):
         row = [name, "a model diverged", "–", "not known"]

@@ -7,7 +7,7 @@ from typing import Any
 from scipy import stats
 
 from experiments.study import read_toml
-from jdml.report import Paired, holm, markdown_table, paired
+from jdml.report import PairedDifference, holm_correction, markdown_table, paired_difference
 
 SCORES = ("P@1", "RP", "MAP@R")
 UNSCORED = ("pilot", "trial")
@@ -21,7 +21,7 @@ Model = tuple[int, int]
 
 def interval(values: Mapping[Any, float], scale: float = 100.0, digits: int = 1) -> str:
     """Return mean and 95 % interval, by Student's t."""
-    whole = paired(values, dict.fromkeys(values, 0.0), scale=scale)
+    whole = paired_difference(values, dict.fromkeys(values, 0.0), scale=scale)
     if not whole.seeds:
         return "–"
     mean, low, high = (f"{value:.{digits}f}" for value in whole[:3])
@@ -57,7 +57,7 @@ def report(results: Results, planned: Mapping[str, Sequence[str]]) -> str:
     if {"tuned", "papers"} <= whole:
         papers = single_models(results, "papers")
         gaps = {
-            f"{method}: tuned − paper's": paired(models, papers.get(method, {}))
+            f"{method}: tuned − paper's": paired_difference(models, papers.get(method, {}))
             for method, models in single_models(results, "tuned").items()
         }
         sections.append(counting(gaps))
@@ -135,7 +135,7 @@ def _numbers(recipe: Mapping[str, Any], of: str = "") -> Iterator[tuple[str, flo
             yield "drawings of a letter", value[1]
 
 
-def between(results: Results) -> dict[str, Paired]:
+def between(results: Results) -> dict[str, PairedDifference]:
     """Return how tuned methods differ in MAP@R, model by model."""
     tuned = single_models(results, "tuned")
     ranked = sorted(tuned, key=lambda method: -sum(tuned[method].values()))
@@ -144,10 +144,10 @@ def between(results: Results) -> dict[str, Paired]:
 
 def differences(
     scores: Mapping[str, Mapping[Model, float]], pairs: Iterable[Sequence[str]]
-) -> dict[str, Paired]:
+) -> dict[str, PairedDifference]:
     """Return how one method differs from the other in MAP@R, model by model."""
     return {
-        f"{one} − {other}": paired(scores.get(one, {}), scores.get(other, {}))
+        f"{one} − {other}": paired_difference(scores.get(one, {}), scores.get(other, {}))
         for one, other in pairs
     }
 
@@ -165,17 +165,23 @@ def tuned_models(results: Results) -> dict[str, dict[Model, float]]:
     return {**single_models(results, "tuned"), **single_models(results, "also")}
 
 
-def counting(pairs: Mapping[str, Paired]) -> str:
+def counting(pairs: Mapping[str, PairedDifference]) -> str:
     """Return the differences that are sure after Holm's correction for all of them, and not small."""
-    p = holm({name: gap.p for name, gap in pairs.items()}, len(pairs))
+    p = holm_correction({name: gap.p for name, gap in pairs.items()}, len(pairs))
     kept = {n: gap for n, gap in pairs.items() if p.get(n, 1.0) < 0.05 and abs(gap.mean) >= LEAST}
     return all_of(kept, f"MAP@R, points: those that count of {len(pairs)}", p)
 
 
 def all_of(
-    pairs: Mapping[str, Paired], title: str = "MAP@R, points", p: Mapping[str, float] | None = None
+    pairs: Mapping[str, PairedDifference],
+    title: str = "MAP@R, points",
+    p: Mapping[str, float] | None = None,
 ) -> str:
     """Return all differences; those count that are sure after Holm's correction, and not small."""
-    p = holm({name: gap.p for name, gap in pairs.items()}, len(pairs)) if p is None else p
+    p = (
+        holm_correction({name: gap.p for name, gap in pairs.items()}, len(pairs))
+        if p is None
+        else p
+    )
     rows = [[name, str(gap), f"{p[name]:.2g}" if name in p else "–"] for name, gap in pairs.items()]
     return markdown_table([title, "difference", "p after Holm"], rows)

@@ -28,7 +28,7 @@ from experiments.study import (
 )
 from jdml import metrics, optim, training
 from jdml.recipes import BatchConfig, NIRConfig, Recipe
-from jdml.report import markdown_table, mean_std, paired
+from jdml.report import markdown_table, mean_std, paired_difference
 from jdml.studies.runner import over_seeds
 from jdml.training import train_recipe
 
@@ -198,7 +198,7 @@ def method_tables(results: dict[str, Any]) -> list[str]:
             both = [dict(enumerate(over_seeds(results, n, metric))) for n in names if method in n]
             gain = gains(results, f"{method} + NIR", method, metric)
             text = mean_std(gain, scale=100.0 if metric in RETRIEVAL else 1.0, digits=2)
-            p = "" if len(gain) < 2 else f" (p = {paired(*both).p:.2g})"
+            p = "" if len(gain) < 2 else f" (p = {paired_difference(*both).p:.2g})"
             added[-1].append(text + p)
     sections += ["What NIR adds, over the same seeds:\n"]
     return [*sections, markdown_table(["method", *RETRIEVAL, *STRUCTURE], added)]
@@ -216,7 +216,7 @@ def ablation_table(results: dict[str, Any]) -> str:
     for name in ABLATIONS:
         diverged = len(over_seeds(results, name, "diverged"))
         scores = cells(results, name, ("R@1", "mAP@1000")) + cells(results, name, shape, 1, 3)
-        gap = "–" if name == first else str(paired(recall(name), recall(first)))
+        gap = "–" if name == first else str(paired_difference(recall(name), recall(first)))
         rows.append([name, *scores, str(diverged), gap])
     titles = (f"{ABLATED} + NIR", "R@1", "mAP@1000", *STRUCTURE, "diverged", f"R@1 − {first}")
     return markdown_table(titles, rows)
