@@ -1,4 +1,4 @@
-"""One table of all experiments: method × data set, from the results on file of each, into this folder's README.md."""
+"""One table of all experiments: method × data set, from the results on file of each, into this folder's RECORD.md."""
 
 import re
 import tomllib
@@ -45,44 +45,55 @@ COLUMNS = tuple(Column(**values) for values in TABLE["columns"])
 PAPER = {**TABLE["paper"], "letters": OF_LETTERS, "": {}}
 
 
-def runs_of(column: Column) -> list[tuple[str, dict[str, Any]]]:
+def shown_runs(column: Column) -> list[tuple[str, dict[str, Any]]]:
     """Return all runs that the column shows, each with its method."""
-    runs = read_results(HERE / column.folder / "results.jsonl")
-    named = [(column.method(key.rpartition("-")[0]), run) for key, run in runs.items()]
+    kept = read_results(HERE / column.folder / "results.jsonl")
+    named = [(column.method(key.rpartition("-")[0]), result) for key, result in kept.items()]
     return [(name, run) for name, run in named if name and column.metric in run["metrics"]]
+
+
+def values(column: Column) -> dict[str, list[float]]:
+    """Return the metric of all runs by method."""
+    by_method: dict[str, list[float]] = {}
+    for method, result in shown_runs(column):
+        by_method.setdefault(method, []).append(result["metrics"][column.metric])
+    return by_method
+
+
+def machines(column: Column) -> str:
+    """Return which machines the runs were made on, as they tell, and where there are several, how many on each."""
+    kinds = Counter(result["machine"] for _, result in shown_runs(column))
+    if len(kinds) == 1:
+        return next(iter(kinds))
+    return "; ".join(f"{kind} ({number})" for kind, number in sorted(kinds.items()))
+
+
+def cell(column: Column, method: str, runs: list[float] | None) -> str:
+    """Return mean ± std of so many runs, and the paper's figure in brackets."""
+    if runs is None:
+        return "–"
+    paper = PAPER[column.paper]
+    beside = f" [{paper[method]}]" if method in paper else ""
+    return f"{mean_std(runs)} ({len(runs)}){beside}"
 
 
 def table() -> str:
     """Return the methods, best first in the first column that has them; then how columns were made."""
-    columns: list[dict[str, list[float]]] = []
-    sources = []
-    for column in COLUMNS:
-        columns.append({})
-        runs = runs_of(column)
-        for method, run in runs:
-            columns[-1].setdefault(method, []).append(run["metrics"][column.metric])
-        kinds = sorted(Counter(run["machine"] for _, run in runs).items())
-        machines = [kind if len(kinds) == 1 else f"{kind} ({number})" for kind, number in kinds]
-        sources.append(
-            [
-                *(column.title, column.date, "; ".join(machines)),
-                f"[{column.folder}]({column.folder})",
-                f"`python -m experiments.{column.study} {column.options}`",
-            ]
-        )
+    columns = [(column, values(column)) for column in COLUMNS]
 
     def place(method: str) -> tuple[int, float]:
-        first = next(i for i, runs in enumerate(columns) if method in runs)
-        return first, -float(np.mean(columns[first][method]))
+        first = next(i for i, (_, runs) in enumerate(columns) if method in runs)
+        return first, -float(np.mean(columns[first][1][method]))
 
-    rows = []
-    for method in sorted(dict.fromkeys(method for runs in columns for method in runs), key=place):
-        rows.append([method])
-        for column, runs in zip(COLUMNS, columns, strict=True):
-            values, paper = runs.get(method), PAPER[column.paper].get(method)
-            suffix = "" if paper is None else f" [{paper}]"
-            text = "–" if values is None else f"{mean_std(values)} ({len(values)}){suffix}"
-            rows[-1].append(text)
+    ordered = sorted(dict.fromkeys(method for _, runs in columns for method in runs), key=place)
+    rows = [[m, *(cell(column, m, runs.get(m)) for column, runs in columns)] for m in ordered]
+    sources = [
+        [
+            *(column.title, column.date, machines(column), f"[{column.folder}]({column.folder})"),
+            f"`python -m experiments.{column.study} {column.options}`",
+        ]
+        for column in COLUMNS
+    ]
     return "\n".join(
         [
             markdown_table(["R@1", *(column.title for column in COLUMNS)], rows),
@@ -93,8 +104,8 @@ def table() -> str:
 
 
 def main() -> None:
-    """Put the table into README.md."""
-    page = HERE / "README.md"
+    """Put the table into RECORD.md."""
+    page = HERE / "RECORD.md"
     text = page.read_text()
     before, after = text[: text.index(START) + len(START)], text[text.index(END) :]
     page.write_text(f"{before}\n\n{table()}\n{after}")

@@ -327,26 +327,23 @@ class LossConfig(Config):
                 f"{self.name} is a {kind} loss"
             )
         brings = method is not None and method.proxies is not None
-        unused: dict[str, Any] = {}
+        unused: dict[str, tuple[Any, str]] = {}
         if kind == "proxy":
-            unused["miner"] = "none"
+            unused["miner"] = ("none", "pair losses")
         elif not brings:
-            unused["per_class"] = None
+            unused["per_class"] = (None, "proxy losses")
         if kind == "pair" or each == 0:
-            unused["sampled_classes"] = None
+            unused["sampled_classes"] = (None, "proxy losses with {per_class} above 0")
         if kind == "proxy" or brings:
-            unused["memory_size"] = 0
+            unused["memory_size"] = (0, "pair losses without proxies")
         if self.name != "margin" or method is not None:
-            unused["learn_beta"] = None
+            unused["learn_beta"] = (None, "{loss} margin with {method} plain")
         if not self.has_proxies or (method is not None and method.chooses_proxies):
-            unused["init"] = "random"
-        for name, default in unused.items():
+            unused["init"] = ("random", "learned proxies, {per_class} above 0")
+        for name, (default, users) in unused.items():
             if getattr(self if hasattr(self, name) else self.proxies, name) != default:
                 where = "" if method is None else f" with {{method}} {method.name}"
-                raise RecipeError(
-                    f"{{{name}}} is not for {self.name}{where}: it is a {kind} loss with "
-                    f"{self.num_proxies} learned proxies per class"
-                )
+                raise RecipeError(f"{{{name}}} is for {users}; {self.name}{where} is a {kind} loss")
         alone = not LOSSES[self.name].needs_proxies and method is None
         if each is not None and each < (0 if alone else 1):
             fields = [name for name, loss in LOSSES.items() if not loss.needs_proxies]
@@ -367,7 +364,10 @@ def build_miner(words: str, dim: int) -> Callable[..., Any] | None:
             raise ValueError(
                 f"miner must be none or a chain of {', '.join(known)}; got {name!r}{did_you_mean(name, known)}"
             )
-        miners.append(MINERS[name].build(dim, **options))
+        try:
+            miners.append(MINERS[name].build(dim, **options))
+        except TypeError as error:
+            raise ValueError(f"miner {name}: {error}") from error
     return miners[0] if len(miners) == 1 else mining.chain(*miners)
 
 

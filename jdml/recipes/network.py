@@ -187,7 +187,7 @@ class FinetuneConfig(Config):
             The pattern.
 
         Raises:
-            ValueError: a network with fewer blocks.
+            ValueError: a network without a head of its own, or with fewer blocks.
 
         Example:
             >>> vit = NetworkConfig("vit_s16")
@@ -195,11 +195,15 @@ class FinetuneConfig(Config):
             >>> FinetuneConfig(last_blocks=1).frozen_pattern(vit, names)
             'block0|patches'
         """
+        names = list(names)
         if self.freeze == BACKBONE:
+            if HEAD not in names:
+                raise RecipeError(
+                    f"{{freeze}} backbone needs a network with a layer {HEAD}, got {', '.join(names)}"
+                )
             return ALL_BUT_HEAD
         if self.last_blocks is None:
             return self.freeze
-        names = list(names)
         depth = adapt.depths(names, *network.blocks("last_blocks"))
         there = max(depth.values(), default=0) - 1
         if self.last_blocks >= there:

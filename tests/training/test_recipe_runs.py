@@ -282,7 +282,7 @@ def test_training_scores_only_one_recall():
         (
             lambda: network_for((8, 8, 1), name="vit_s16", finetune={"freeze_batch_norm": True}),
             ValueError,
-            "network vit_s16",
+            "freeze_batch_norm",
         ),
     ],
 )
