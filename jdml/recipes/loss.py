@@ -29,17 +29,9 @@ Recipe = TypeVar("Recipe", bound=Config)
 """A :class:`jdml.recipes.Recipe`, which holds methods and is not imported here."""
 METHODS: dict[str, type["Method"]] = {}
 """Every method by its name: a subclass of :class:`Method` is one."""
-REDUCTIONS: dict[str, Callable[..., Any]] = {
-    "mean": ops.mean,
-    "mean_nonzero": ops.mean_nonzero,
-    "sum": jnp.sum,
-    "total": ops.total,
-}
-NORMALIZATIONS: dict[str, Callable[..., Any] | None] = {
-    "sphere": ops.sphere,
-    "ball": ops.ball,
-    "none": None,
-}
+_OF_OPS = {name: getattr(ops, name) for name in ("mean", "mean_nonzero", "total")}
+REDUCTIONS: dict[str, Callable[..., Any]] = {**_OF_OPS, "sum": jnp.sum}
+NORMALIZATIONS: dict[str, Any] = {"sphere": ops.sphere, "ball": ops.ball, "none": None}
 PLAIN_OPTIONS = ("anchor_block", "class_block", "reduce_fn")
 """Options that ``settings`` may have next to a loss's own numbers."""
 MONITORED = 4096
@@ -253,14 +245,22 @@ class LossConfig(Config):
                     f"{{settings}}: {name} must be a number, or one for each of the {num_classes} classes, "
                     f"got {value.size}"
                 )
-        arguments = (loss_fn, num_classes, dim, settings | own)
-        objective = None if self.method is None else self.method.objective(self, *arguments)
+        settings |= own
+        made = (loss_fn, num_classes, dim, settings)
+        objective = None if self.method is None else self.method.objective(self, *made)
+        if objective is None and self.has_proxies:
+            objective = self.of_proxies(*made)
         if objective is None:
-            objective = (
-                self.of_proxies(*arguments)
-                if self.has_proxies
-                else self._of_samples(*arguments, dtype=dtype)
-            )
+            learned: dict[str, Any] = {}
+            if self.learn_beta is not None:
+                shape = num_classes if self.learn_beta == "class" else ()
+                learned["beta"] = np.full(shape, settings.pop("beta", 1.2))
+            objective = objectives.pair(loss_fn, learned=learned, **settings)
+            if self.kind == "pair" and dtype == "bfloat16" and self.normalize == "sphere":
+                objective = in_bfloat16(objective)
+            if self.memory_size:
+                wait = self.memory_start_step
+                objective = objectives.with_memory(objective, self.memory_size, dim, warmup=wait)
         return objective if self.weight == 1 else weighted(objective, self.weight)
 
     def of_proxies(
@@ -282,30 +282,6 @@ class LossConfig(Config):
             sampled_classes=sampled,
             monitor=getattr(losses, record.monitor) if record.monitor and few else None,
             **settings,
-        )
-
-    def _of_samples(
-        self,
-        loss_fn: Callable[..., Any],
-        num_classes: int,
-        dim: int,
-        settings: dict[str, Any],
-        *,
-        dtype: str,
-    ) -> Objective:
-        """Make the objective of a loss between samples."""
-        learned: dict[str, Any] = {}
-        if self.learn_beta is not None:
-            shape = num_classes if self.learn_beta == "class" else ()
-            learned["beta"] = np.full(shape, settings.pop("beta", 1.2))
-        objective = objectives.pair(loss_fn, learned=learned, **settings)
-        multiplies = self.kind == "pair" and loss_fn is LOSSES[self.name].function
-        if dtype == "bfloat16" and self.normalize == "sphere" and multiplies:
-            objective = in_bfloat16(objective)
-        if not self.memory_size:
-            return objective
-        return objectives.with_memory(
-            objective, self.memory_size, dim, warmup=self.memory_start_step
         )
 
     def _check_settings(self) -> None:

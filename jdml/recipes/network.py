@@ -177,24 +177,7 @@ class FinetuneConfig(Config):
         return self.freeze == BACKBONE and self.cached_views > 0
 
     def frozen_pattern(self, network: NetworkConfig, names: Iterable[str]) -> str | None:
-        """Return a pattern of the frozen parameters' paths, see :func:`jdml.adapt.matching`; None where all learn.
-
-        Args:
-            network: the network's part of the recipe.
-            names: the first names of the network's parameters.
-
-        Returns:
-            The pattern.
-
-        Raises:
-            ValueError: a network without a head of its own, or with fewer blocks.
-
-        Example:
-            >>> vit = NetworkConfig("vit_s16")
-            >>> names = ["patches", "block0", "block1", "norm", "head"]
-            >>> FinetuneConfig(last_blocks=1).frozen_pattern(vit, names)
-            'block0|patches'
-        """
+        """Return a pattern of the frozen parameters' paths, which begin with these names; None where all learn."""
         names = list(names)
         if self.freeze == BACKBONE:
             if HEAD not in names:
@@ -214,12 +197,7 @@ class FinetuneConfig(Config):
         return "|".join(map(re.escape, sorted(frozen)))
 
     def lora_pattern(self, network: NetworkConfig) -> str:
-        r"""Return a pattern of the paths of the arrays that learn changes of low rank.
-
-        Example:
-            >>> FinetuneConfig(lora=8).lora_pattern(NetworkConfig("vit_s16"))
-            '(?:block\\d+).*/kernel'
-        """
+        """Return a pattern of the paths of the arrays that learn changes of low rank."""
         if self.lora_paths is not None:
             return self.lora_paths
         _, blocks = network.blocks("lora", ": of others {lora_paths} says what changes")

@@ -15,7 +15,6 @@ from jdml.ops.checks import (
     no_setting,
     non_negative,
     one_of,
-    optional,
     plain_settings,
     positive,
 )
@@ -61,18 +60,12 @@ class OptimizerConfig(Config):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        norms = self.clip_global_norm
-        if norms is not None and not isinstance(norms, Mapping):
-            check("{clip_global_norm}", norms, positive)
-            norms = None
-        for name, numbers, constraint in (
-            ("lr_multipliers", self.lr_multipliers, non_negative),
-            ("clip_global_norm", norms, optional(positive)),
-        ):
-            if numbers is not None:
+        for name in ("lr_multipliers", "clip_global_norm"):
+            numbers = getattr(self, name)
+            if isinstance(numbers, Mapping):
                 set_field(self, name, plain_settings(name, numbers))
-                for pattern, number in getattr(self, name).items():
-                    check(f"{{{name}}}[{pattern!r}]", number, constraint)
+            elif numbers is not None:
+                check(f"{{{name}}}", numbers, positive)
         set_field(self, "weight_decay_roles", tuple(self.weight_decay_roles))
         self.schedule_settings()
 
@@ -181,16 +174,9 @@ class OptimizerConfig(Config):
     def learning_rate_at(
         self, rate: float, steps: int, steps_per_epoch: int = 1, begins: int = 0
     ) -> Any:
-        """Return a learning rate: a number where it is constant, else a function of the step.
+        """Return a learning rate with this highest value: a number where it is constant, else a function of the step.
 
-        Args:
-            rate: its highest value, to which it rises in the warm-up.
-            steps: of the run, at whose end a cosine or linear schedule is 0.
-            steps_per_epoch: steps per pass over the training images.
-            begins: the run's step that is this rule's first.
-
-        Returns:
-            The number or function.
+        ``begins`` is the run's step that is this rule's first.
         """
         name, settings = self.schedule_settings()
         if name == "step":
@@ -203,11 +189,8 @@ class OptimizerConfig(Config):
             after = optax.constant_schedule(rate)
         else:
             left = steps - self.lr_warmup_steps
-            after = (
-                optax.cosine_decay_schedule(rate, left)
-                if name == "cosine"
-                else optax.linear_schedule(rate, 0.0, left)
-            )
+            linear = optax.linear_schedule(rate, 0.0, left)
+            after = optax.cosine_decay_schedule(rate, left) if name == "cosine" else linear
         rates = after
         if warmup := self.lr_warmup_steps:
             up = optax.linear_schedule(rate / warmup, rate, max(warmup - 1, 1))

@@ -314,19 +314,17 @@ def recipe(
         backbone = "resnet50"
     if backbone is not None:
         one_of("backbone", backbone, NETWORKS)
-    result = RECIPES[method](dataset, backbone or "resnet50", **settings)
-    if protocol != "conventional":
-        result = _under_mlrc(result, method, dataset)
+    made = RECIPES[method](dataset, backbone or "resnet50", **settings)
+    result = made if protocol == "conventional" else _under_mlrc(made, method, dataset)
     result = result.replace(**_head(backbone))
-    # Settings that count before what the protocol or the network has.
+    # These settings override the protocol and the network.
     if "pooling" in settings:
-        result = result.replace(network={"pooling": settings["pooling"]})
+        result = result.replace(network={"pooling": made.network.pooling})
     if "warmup" in settings:
-        result = result.replace(finetune={"backbone_freeze_epochs": settings["warmup"]})
+        epochs = made.finetune.backbone_freeze_epochs
+        result = result.replace(finetune={"backbone_freeze_epochs": epochs})
     if settings.get("decay_every") is not None:
-        factor = settings.get("decay_factor", known["decay_factor"])
-        schedule = f"step:every={settings['decay_every']},factor={factor}"
-        result = result.replace(optimizer={"schedule": schedule})
+        result = result.replace(optimizer={"schedule": made.optimizer.schedule})
     return result
 
 

@@ -78,7 +78,6 @@ NIR, CCP = {"name": "nir"}, {"name": "ccp"}
         ({"batch": {"size": 4, "classes": 2, "samples_per_class": 2}}, ValueError, "size"),
         ({"batch": {"size": 4, "group_by": "kind"}}, ValueError, "group_by"),
         ({"loss": {"settings": {"mine": len}}}, TypeError, r"settings\['mine'\]"),
-        ({"optimizer": {"lr_multipliers": {"proxies": -1}}}, ValueError, "lr_multipliers"),
         ({"loss": {"name": "arcface", "miner": "eps"}}, ValueError, "miner"),
         ({"loss": {"name": "arcface", "memory_size": 8}}, ValueError, "memory_size"),
         ({"loss": {"name": "arcface", "proxies": {"per_class": 0}}}, ValueError, "per_class"),
