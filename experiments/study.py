@@ -1,4 +1,4 @@
-"""What studies share: their options, the runs that are missing, and the cells of their tables."""
+"""The shared parts of studies: their options, the runs that are missing, and the cells of their tables."""
 
 import dataclasses
 import functools

@@ -1,4 +1,4 @@
-"""Why three surprises of *What changes the order* are as they are: the same models with one suspected thing changed."""
+"""Reasons of three surprises of *What changes the order*: the same models with one suspected thing changed."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -20,7 +20,7 @@ WRONG, SCALE = 0.2, 12.0
 ROWS, QUARTER = small(1024, 16), 2
 """Of a batch; the evaluation that is a quarter of the way."""
 LATE = {"EPS + margin": ("also", "beta", "β's"), "ArcFace": ("tuned", "proxies", "the proxies'")}
-"""Of those that begin late with a large batch: the column they are frozen in, the role suspected, and whose it is."""
+"""The methods that begin late with a large batch: their frozen column, the suspected role, and its name."""
 FOLDS = {"circle": small((0, 1, 2, 3), (0,)), **dict.fromkeys(LATE, small((0, 1), (0,)))}
 
 

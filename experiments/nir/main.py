@@ -47,7 +47,7 @@ SCORED = 4000
 
 
 def load(job: dict[str, Any]) -> Parts:
-    """Return the data of a task: those of the study of potential fields, or the features of birds."""
+    """Return the data of the study of potential fields, or the features of birds."""
     if job["data"] != "crops":
         return fields.load(job["data"], job["data_dir"], job["held_out"])
     train, test = features.load(job["data_dir"], job["weights"], job["features"])
