@@ -22,8 +22,12 @@ Results = Mapping[str, Any]
 
 
 def read_toml(file: str, name: str = "study.toml") -> dict[str, Any]:
-    """Return a file of values next to a study's file."""
-    return tomllib.loads(Path(file).with_name(name).read_text())
+    """Return a file of values next to a study's file; with --smoke those of its table smoke replace others."""
+    values = tomllib.loads(Path(file).with_name(name).read_text())
+    for key, toy in values.pop("smoke", {}).items():
+        if smoke.SMOKE:
+            values[key] = {**values[key], **toy} if isinstance(values[key], dict) else toy
+    return values
 
 
 PAPER = read_toml(__file__, "paper.toml")

@@ -11,7 +11,7 @@ import numpy as np
 
 import jdml
 from experiments.omniglot.methods import Parts
-from experiments.smoke import NETWORK, SMOKE, small
+from experiments.smoke import NETWORK, small
 from experiments.study import FolderOptions, cell, cells, read_toml, start, with_seeds
 from jdml import data, objectives, training
 from jdml.metrics import class_covering
@@ -26,35 +26,14 @@ from jdml.training.alternation import AlternatingProblems, make_callback
 CLASSES = 10
 METHODS = ("in batch", "samples", "single", "CCP")
 """References: the batch; K anchor samples per class, embedded anew at each step (eq. 4.10); proxies (eq. 4.11)."""
-BASE: dict[str, Any] = {
-    "proxies_per_class": 4,
-    "pool_size": 16,
-    "strength": 2e-4,
-    "classes_per_batch": 8,
-    "samples_per_class": 4,
-    "in_batch_weight": 0.1,
-    "restore": False,
-    "panels": None,  # as the runs on record have it
-}
-MARGINS = {"positive_margin": 0.0, "negative_margin": 0.5}
+STUDY = read_toml(__file__)
+BASE: dict[str, Any] = {**STUDY["base"], "panels": None}  # as the runs on record have it
+MARGINS, TASKS = STUDY["margins"], STUDY["data"]
 ANCHORS_LAST = 200
 """Steps, as long as a short problem of CCP: eq. 4.10 is solved for one set of anchors after another."""
 SCORED, TRAINING_SCORED, SHOWN = 1000, 10_000, 1000
 """Images at most: for validation; that train and are scored at the end, as many as MNIST has for testing; for covering
 radii."""
-
-
-class Task(NamedTuple):
-    """What differs between the data sets."""
-
-    steps: int
-    every: int
-    patience: int
-    tolerance: float
-    """Of MAP@R: what is less than this is no improvement, and no reason to go on with a problem."""
-
-
-TASKS = {"digits": Task(small(1500, 9), small(20, 1), 3, 0.01), "mnist": Task(6000, 50, 3, 0.002)}
 RATES = {"learning_rate": 1e-3, "lr_multipliers": {"proxies": 10.0}}
 RECIPE = Recipe().replace(
     loss={"name": "contrastive", "settings": MARGINS, "normalize": "ball"},
@@ -144,9 +123,9 @@ def recipe_of(job: dict[str, Any]) -> Recipe:
         problems = CCPConfig(
             pool_size=max(int(job["pool_size"]), number),
             strength=job["strength"],
-            patience=task.patience if job["method"] == "CCP" else NEVER,
+            patience=task["patience"] if job["method"] == "CCP" else NEVER,
             run_patience=NEVER,
-            tolerance=task.tolerance,
+            tolerance=task["tolerance"],
             restore=job["restore"],
             anchor_first=False,
             in_batch_weight=job["in_batch_weight"],
@@ -205,7 +184,7 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
     recorder = make_recorder(recipe, parts, seed)
     own = own_parts(job, recipe, parts.train.labels)
     own["callbacks"] = [] if recorder is None else [recorder]
-    result = train(recipe, parts, TASKS[job["data"]].every, seed=seed, **own)
+    result = train(recipe, parts, TASKS[job["data"]]["every"], seed=seed, **own)
     assert result.best is not None
     scored = first(parts.train, TRAINING_SCORED)
     history = [] if recorder is None else recorder.history
@@ -237,10 +216,7 @@ class Sweep(NamedTuple):
         }
 
 
-STUDY = read_toml(__file__)
 SWEEPS = {name: Sweep(**values) for name, values in STUDY["sweeps"].items()}
-if SMOKE:
-    SWEEPS["pool"] = Sweep("pool_size", [8], "proxies_per_class", [4])
 OF_PROBLEMS, PAPER = STUDY["of_problems"], STUDY["paper"]
 
 
@@ -261,7 +237,7 @@ class Settings(FolderOptions):
 
 def make_jobs(settings: Settings) -> dict[str, dict[str, Any]]:
     """Return every run of the study by name."""
-    steps = settings.steps or TASKS[settings.data].steps
+    steps = settings.steps or TASKS[settings.data]["steps"]
     base = {**BASE, "data": settings.data, "data_dir": settings.folder, "steps": steps}
     named = {method: {"method": method} for method in METHODS}
     points = {

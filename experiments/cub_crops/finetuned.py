@@ -17,8 +17,8 @@ import optax
 from experiments.cub_crops.features import BACKBONE, NORMALIZE, SIDE
 from experiments.cub_crops.main import BATCH, COLUMNS, FEATURES, HELD_OUT, RATE, score
 from experiments.omniglot.methods import EVALUATIONS, METHODS, Parts, hold_out, on_data
-from experiments.smoke import record, small
-from experiments.study import RecordOptions, absolute, curve, start
+from experiments.smoke import record
+from experiments.study import RecordOptions, absolute, curve, read_toml, start
 from jdml import data, models
 from jdml.recipes import Recipe
 from jdml.report import holm_correction, markdown_table, mean_std, paired_difference
@@ -28,17 +28,10 @@ from jdml.training import Devices, Evaluation, pretrained, train_recipe
 
 HERE = Path(__file__).parent
 Results = Mapping[str, Any]
-STORED, STEPS, ALONE, AT_ONCE = small((227, 160, 20, 5), (16, 2, 1, 4))
-"""Side of the photographs; steps, in the first of which the head and the proxies learn alone; rows of a batch that go
-through the network at a time."""
-SEEDS, CHOOSING = small((0, 1, 2), (0,)), 3
-"""Seeds of the runs on frozen features, and that of the runs that choose."""
-RATES = small((1e-5, 3e-5, 1e-4), (1e-5,))
-"""Of the network without its head, which learns at the rate of the heads on frozen features."""
-CHOOSE = small({"pair": "MS", "proxy": "ProxyAnchor"}, {"pair": "MS"})
-"""Which method chooses the rate for those of its kind of loss."""
-PAIRS = ("margin", "FastAP", "MS", "EPS + MS", "MS + CCP")
-TEN = small((*PAIRS, "ArcFace", "ProxyAnchor", "ProxyAnchor + NIR", "MPA-DW", "PFML"), ("MS",))
+STUDY = read_toml(__file__)["finetuned"]
+STORED, STEPS, ALONE, AT_ONCE = (STUDY[name] for name in ("stored", "steps", "alone", "at_once"))
+CHOOSING, CHOOSE, RATES, TEN = (STUDY[name] for name in ("choosing", "choose", "rates", "ten"))
+SEEDS = tuple(STUDY["seeds"])
 MEAN = "mean of the ten"
 
 

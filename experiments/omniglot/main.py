@@ -14,7 +14,7 @@ from experiments.omniglot import methods
 from experiments.omniglot.methods import METHODS, OfMethods, Parts, table_rows
 from experiments.recorded_recipes import batch_of
 from experiments.smoke import small
-from experiments.study import read_record, start
+from experiments.study import read_record, read_toml, start
 from jdml import data, metrics
 from jdml.recipes import Recipe
 from jdml.report import markdown_table, paired_difference
@@ -26,16 +26,9 @@ LETTER_BATCH = batch_of((16, 10))
 HELD_OUT = small(3, 1)
 """Alphabets."""
 LEVELS = {"languages": "alphabet", "letters": "letter"}
-COLUMNS = ("letters R@1", "letters R@8", "letters MAP@R", "letters NMI", "languages R@1")
 SCORES = ("R@1", "R@8", "MAP@R")
-MEMORIES = {
-    "alone": "EPS + MS",
-    "without ids": "EPS + MS + XBM, rows without ids",
-    "with ids": "EPS + MS + XBM, rows with ids",
-    "one batch": "EPS + MS + XBM of one batch",
-}
-"""What the kept runs of a memory are called, and what they are; without ids is at 8b2b7ca."""
-BY_LEVEL = ("letters R@1", "letters MAP@R", "languages R@1", "languages MAP@R")
+STUDY = read_toml(__file__)
+COLUMNS, BY_LEVEL, MEMORIES = (STUDY[name] for name in ("columns", "by_level", "memories"))
 
 
 @dataclasses.dataclass(frozen=True)

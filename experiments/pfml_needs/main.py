@@ -97,16 +97,8 @@ def make_jobs(settings: Settings) -> dict[str, dict[str, Any]]:
 Levels = tuple[tuple[str, str], ...]
 Runs = Mapping[Levels, Mapping[int, Mapping[str, float]]]
 """The metrics of runs by setting and seed."""
-MEASURES = {
-    "points": ("covered", "together", "distance", "norm"),
-    "regime": ("held out R@1", "held out MAP@R"),
-}
-COMMON = ("held out R@1", "seen R@1", "held out MAP@R", "together", "covered", "distance", "norm")
-PERCENT = ("R@1", "MAP@R")
-DIFFERENCES = ("held out R@1", "held out MAP@R", "seen R@1", "covered")
-BESIDE = ("held out R@1", "held out MAP@R", "seen R@1")
-WORDS = ("sphere", "samples", "on", "off", "none", "entry", "norm", "False", "True", "random")
-"""The order of levels that are no numbers: the first of a factor is what the others are compared with."""
+MEASURES, DIFFERENCES, WORDS = (STUDY[name] for name in ("measures", "differences", "words"))
+COMMON, COMPARED, PERCENT = MEASURES["common"], DIFFERENCES[:3], ("R@1", "MAP@R")
 
 
 def of_part(results: Results, part: str) -> Runs:
@@ -194,9 +186,9 @@ def against_table(runs: Runs, preset: Mapping[str, str]) -> str:
     for levels, seeds in runs.items():
         other = at_level(levels, preset)
         if other != levels and other in runs:
-            pairs = [(m, scores(seeds, m), scores(runs[other], m)) for m in BESIDE]
+            pairs = [(m, scores(seeds, m), scores(runs[other], m)) for m in COMPARED]
             rows.append([*(value for _, value in levels), *(interval(*pair) for pair in pairs)])
-    return markdown_table([*dict(next(iter(runs))), *BESIDE], rows)
+    return markdown_table([*dict(next(iter(runs))), *COMPARED], rows)
 
 
 def ranking_table(runs: Runs) -> str:
