@@ -8,17 +8,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from experiments.ccp_mnist.main import (
-    RECIPE,
-    SHOWN,
-    Parts,
-    first,
-    load,
-    make_recorder,
-    map_at_r,
-    train,
-    within,
-)
+from experiments.ccp_mnist import main as digits
 from experiments.smoke import record, small
 from experiments.study import RecordOptions, cell, curve, read_toml, start
 from jdml import training
@@ -70,39 +60,43 @@ def recipe_of(way: str, steps: int = STEPS) -> Recipe:
     if not own.pop("problems", True):
         own["patience"] = NEVER
     loss = {"method": CCPConfig(**own), "proxies": {"per_class": 4}}
-    return RECIPE.replace(loss=loss, batch={"steps": steps})
+    return digits.RECIPE.replace(loss=loss, batch={"steps": steps})
 
 
-def measured(recipe: Recipe, parts: Parts, result: training.FitResult) -> dict[str, Any]:
+def measured(recipe: Recipe, parts: digits.Parts, result: training.FitResult) -> dict[str, Any]:
     """What all runs have in common: how the last weights lie, and the way there."""
     last = training.Embedder(train_recipe.make_network(recipe, parts.train), result.state)
     seen, unseen = (
         class_covering(ball(jnp.asarray(last(part.images))), part.labels)
-        for part in (first(parts.train, SHOWN), parts.validation)
+        for part in (digits.first(parts.train, digits.SHOWN), parts.validation)
     )
     evaluated = curve(result.history, "validation")
     assert result.best is not None
     numbers = {
-        "test": map_at_r(last(parts.test.images), parts.test.labels),
+        "test": digits.map_at_r(last(parts.test.images), parts.test.labels),
         "validation": evaluated[-1][1],
         "best validation": result.best.value,
         **seen._asdict(),
         "unseen ratio": unseen.ratio,
-        "spread": within(np.asarray(ball(result.state.params["proxies"]))),
+        "spread": digits.within(np.asarray(ball(result.state.params["proxies"]))),
     }
     return {**{name: round(float(v), 5) for name, v in numbers.items()}, "curve": evaluated}
 
 
 def run(job: dict[str, Any], data_dir: str | None, cache: str) -> dict[str, Any]:
     """Train to the plateau, or on from it."""
-    parts, recipe, seed = load(job["data"], data_dir), recipe_of("go on", job["most"]), job["seed"]
-    go = functools.partial(train, parts=parts, every=job["every"], seed=seed)
+    parts, recipe, seed = (
+        digits.load(job["data"], data_dir),
+        recipe_of("go on", job["most"]),
+        job["seed"],
+    )
+    go = functools.partial(digits.train, parts=parts, every=job["every"], seed=seed)
     folder = Path(cache) / f"{job['data']}-plateau-{seed}"
     plateau = go(recipe, patience=job["patience"], run=folder)
     if job["way"] == "plateau":
         return measured(recipe, parts, plateau)
     recipe = recipe_of(job["way"], job["steps"])
-    recorder = make_recorder(recipe, parts, seed)
+    recorder = digits.make_recorder(recipe, parts, seed)
     assert recorder is not None
     result = go(recipe, state=plateau.state, callbacks=[recorder])
     rounded = [{k: round(float(v), 5) for k, v in problem.items()} for problem in recorder.history]

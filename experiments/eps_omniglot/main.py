@@ -95,18 +95,6 @@ def recipe_of(job: dict[str, Any]) -> Recipe:
     )
 
 
-def own_keywords(job: dict[str, Any], recipe: Recipe) -> dict[str, Any]:
-    """What no recipe says: a trimmed mean of the loss, and the easy one of some positives in the place of all."""
-    own: dict[str, Any] = {}
-    if job["trim"]:
-        own["reduce_fn"] = jdml.trimmed_mean(job["trim"])
-    if "candidates" in job:
-        positive, negative = (build_miner(words, DIM) for words in recipe.loss.miner.split("+"))
-        few = mining.chain(some_positives(job["candidates"]), positive)
-        own["mine"] = mining.chain(few, negative)
-    return own
-
-
 load = functools.cache(functools.partial(data.load, "omniglot"))
 """Omniglot's 30 training or 20 test alphabets, labelled by alphabet."""
 
@@ -134,8 +122,14 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
     """Train one network and score it on the unseen alphabets (on those it was trained on)."""
     places = {name: job[name] for name in ("data_dir", "image_size")}
     train, test = (load(split=split, **places) for split in ("train", "test"))
-    recipe, weights = recipe_of(job), job.get("weights")
-    own = own_keywords(job, recipe)
+    recipe, weights, own = recipe_of(job), job.get("weights"), dict[str, Any]()
+    # What no recipe names: a trimmed mean of the loss; the easy one of some positives in place of all.
+    if job["trim"]:
+        own["reduce_fn"] = jdml.trimmed_mean(job["trim"])
+    if "candidates" in job:
+        positive, negative = (build_miner(words, DIM) for words in recipe.loss.miner.split("+"))
+        few = mining.chain(some_positives(job["candidates"]), positive)
+        own["mine"] = mining.chain(few, negative)
     result = train_recipe.train(
         recipe,
         with_copies(train) if job.get("distorted") else train,
@@ -195,23 +189,19 @@ def scores_table(
     return markdown_table(["method", *COLUMNS[columns]], rows)
 
 
-def gains_table(results: Results) -> str:
-    """What EPS adds to letters R@1, paired by seed."""
-    rows = []
-    for method in small(("triplet", "margin", "MS"), ("triplet",)):
-        added = mean_std(gains(results, f"EPS + {method}", method, "letter R@1"))
-        paper = LETTERS[f"EPS + {method}"][0] - LETTERS[method][0]
-        rows.append([method, *cells(results, method, ["letter R@1"]), added, f"{paper:.1f}"])
-    return markdown_table(["loss", "letters R@1", "EPS adds", "paper"], rows)
-
-
 def report(results: Results, parts: Sequence[str]) -> str:
     """Return all tables as Markdown."""
     sections = []
     if "methods" in parts:
         sections += ["Unseen alphabets, in brackets the paper:"]
         sections += [scores_table(results, "unseen", LETTERS)]
-        sections += ["EPS against the same loss without it, paired by seed:", gains_table(results)]
+        rows = []
+        for method in small(("triplet", "margin", "MS"), ("triplet",)):
+            added = mean_std(gains(results, f"EPS + {method}", method, "letter R@1"))
+            paper = LETTERS[f"EPS + {method}"][0] - LETTERS[method][0]
+            rows.append([method, *cells(results, method, ["letter R@1"]), added, f"{paper:.1f}"])
+        sections += ["EPS against the same loss without it, paired by seed:"]
+        sections += [markdown_table(["loss", "letters R@1", "EPS adds", "paper"], rows)]
         sections += ["The alphabets trained on:"]
         sections += [scores_table(results, "trained", PAPER["eps_omniglot"]["trained"])]
     if "printed" in parts:

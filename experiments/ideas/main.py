@@ -71,12 +71,9 @@ def main(_: Settings) -> str:
     orders = [
         [f"{one} and {other}", *agreement(fields[one], fields[other])] for one, other in couples
     ]
-    return "\n".join(
-        [
-            markdown_table(["what is added, points", *titles], rows),
-            markdown_table(["the order of the methods", "Kendall's τ", "p", "methods"], orders),
-        ]
-    )
+    added = markdown_table(["what is added, points", *titles], rows)
+    order = markdown_table(["the order of the methods", "Kendall's τ", "p", "methods"], orders)
+    return f"{added}\n{order}"
 
 
 if __name__ == "__main__":

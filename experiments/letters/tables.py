@@ -178,10 +178,7 @@ def all_of(
     p: Mapping[str, float] | None = None,
 ) -> str:
     """Return all differences; those count that are sure after Holm's correction, and not small."""
-    p = (
-        holm_correction({name: gap.p for name, gap in pairs.items()}, len(pairs))
-        if p is None
-        else p
-    )
+    if p is None:
+        p = holm_correction({name: gap.p for name, gap in pairs.items()}, len(pairs))
     rows = [[name, str(gap), f"{p[name]:.2g}" if name in p else "–"] for name, gap in pairs.items()]
     return markdown_table([title, "difference", "p after Holm"], rows)

@@ -20,8 +20,7 @@ from jdml.report import markdown_table, paired_table
 from jdml.studies.runner import by_seed
 from jdml.training import Evaluation, train_recipe
 
-STEPS, CLASSES, SAMPLES = small((600, 4, 40), (2, 2, 4))
-WARMUP = small(50, 1)
+STEPS, CLASSES, SAMPLES, WARMUP = small((600, 4, 40, 50), (2, 2, 4, 1))
 BASES = ("ProxyAnchor", "ProxyNCA*", "SoftTriple")
 STUDY = read_toml(__file__)
 WAYS, TESTS = STUDY["ways"], STUDY["tests"]

@@ -10,22 +10,13 @@ import numpy as np
 import optax
 
 import jdml
+from experiments import study
 from experiments.cub_crops import features
 from experiments.omniglot.methods import hold_out
 from experiments.potential_fields import main as fields  # the same data, batches and base losses
 from experiments.potential_fields.main import LOSSES, Parts, Task
 from experiments.smoke import FLOW, SMOKE, small
-from experiments.study import (
-    PAPER,
-    FolderOptions,
-    absolute,
-    cells,
-    gains,
-    read_record,
-    read_toml,
-    start,
-    with_seeds,
-)
+from experiments.study import PAPER, FolderOptions, cells, gains, start
 from jdml import metrics, optim, training
 from jdml.recipes import BatchConfig, NIRConfig, Recipe
 from jdml.report import markdown_table, mean_std, paired_difference
@@ -39,7 +30,7 @@ METHODS = small(("ProxyAnchor", "ProxyNCA*", "SoftTriple"), ("ProxyAnchor",))
 NIR: dict[str, Any] = {"weight": 0.01, "warmup": 50}
 """The regularizer as released: ω, f the exponential of the negative log-likelihood, and steps for which the backbone
 waits (all of a network without a layer called head)."""
-STUDY = read_toml(__file__)
+STUDY = study.read_toml(__file__)
 STRUCTURE = ("spectral decay", "reversed", "density", "concentration variance", "uniformity")
 """Spectral decay is KL(U ‖ S), reversed KL(S ‖ U): only the latter is blind to directions that a network cannot use."""
 SCORED = 4000
@@ -161,8 +152,8 @@ def make_jobs(settings: Settings) -> dict[str, dict[str, Any]]:
     """Return every training run of the study by name."""
     base: dict[str, Any] = {"data": settings.data, "held_out": settings.held_out}
     if settings.data == "crops":
-        base["weights"] = absolute(settings.weights)
-        base["features"] = absolute(settings.place(__file__) / "features")
+        base["weights"] = study.absolute(settings.weights)
+        base["features"] = study.absolute(settings.place(__file__) / "features")
     base |= {"data_dir": settings.folder, "method": ABLATED, "nir": None, "flow": {}, "clip": None}
     base["steps"] = settings.steps or TASKS[settings.data].steps
     named: dict[str, dict[str, Any]] = {}
@@ -172,7 +163,7 @@ def make_jobs(settings: Settings) -> dict[str, dict[str, Any]]:
     for name, changes in ABLATIONS.items() if "ablations" in settings.parts else ():
         own = changes.get("nir", {})
         named[name] = {**changes, "nir": None if own is False else {**NIR, **own}}
-    return with_seeds(base, named, settings.seeds)
+    return study.with_seeds(base, named, settings.seeds)
 
 
 def method_tables(results: dict[str, Any]) -> list[str]:
@@ -225,7 +216,9 @@ def ablation_table(results: dict[str, Any]) -> str:
 def main(settings: Settings) -> str:
     """Run what is missing; return the tables."""
     results = settings.results(__file__, run, make_jobs(settings))
-    ablated = read_record(__file__, f"{settings.data} ablation") if settings.table else results
+    ablated = (
+        study.read_record(__file__, f"{settings.data} ablation") if settings.table else results
+    )
     sections: list[str] = []
     if "methods" in settings.parts:
         sections += method_tables(results)

@@ -13,14 +13,7 @@ from experiments.letters import methods as letters
 from experiments.letters import protocol
 from experiments.letters.tables import Model, all_of
 from experiments.omniglot import main as alphabets
-from experiments.omniglot.methods import (
-    DIM,
-    METHODS,
-    hold_out,
-    on_data,
-    retrieve,
-    train,
-)
+from experiments.omniglot import methods
 from experiments.smoke import NETWORK, SMOKE, record, small
 from experiments.study import RecordOptions, absolute, cell, read_toml, start
 from jdml.recipes import Recipe, recommended
@@ -76,7 +69,7 @@ class Settings(RecordOptions):
 def on_task(labels: Any, pretraining: Pretraining, steps: int, rows: int) -> Recipe:
     """Return the recommended recipe with a task's steps, rows and width."""
     recipe = recommended(labels, pretraining=pretraining, steps=steps, rows=rows)
-    return recipe.replace(network={"name": small("small", NETWORK), "dim": DIM})
+    return recipe.replace(network={"name": small("small", NETWORK), "dim": methods.DIM})
 
 
 def run(
@@ -108,23 +101,27 @@ def run(
         scores = protocol.score(vectors, test)
     elif name == "alphabets":
         parts, steps = alphabets.load(data_dir), alphabets.Settings.steps
-        recipe = on_data(METHODS[task.first], alphabets.BATCH, alphabets.RATE, pool=24)
+        recipe = methods.on_data(
+            methods.METHODS[task.first], alphabets.BATCH, alphabets.RATE, pool=24
+        )
         if recommends:
             recipe = on_task(parts.train.labels, "small", steps, recipe.batch.rows)
-        result = train(recipe, parts, "letter", steps=steps, seed=seed)
+        result = methods.train(recipe, parts, "letter", steps=steps, seed=seed)
         scores = alphabets.score(recipe, result.embedder(parts.test.images), parts.test)
     else:  # a head on the features of a frozen network
-        parts = hold_out(*load(birds_dir, weights, features), classes=birds.HELD_OUT)
+        parts = methods.hold_out(*load(birds_dir, weights, features), classes=birds.HELD_OUT)
         steps = birds.Settings.steps
-        recipe = on_data(METHODS[task.first], birds.BATCH, birds.RATE, pool=16)
+        recipe = methods.on_data(methods.METHODS[task.first], birds.BATCH, birds.RATE, pool=16)
         if recommends:
             recipe = on_task(parts.train.labels, "frozen", steps, recipe.batch.rows)
         if method in PARTS:
             head = "random" if method == PARTS[0] else "principal"
             recipe = recipe.replace(network={"head_init": head})
-        result = train(recipe, parts, "class", steps=steps, seed=seed, model=Head(DIM))
+        result = methods.train(
+            recipe, parts, "class", steps=steps, seed=seed, model=Head(methods.DIM)
+        )
         x = np.asarray(train_recipe.normalized(recipe, result.embedder(parts.test.images)))
-        measured = retrieve(recipe, x, parts.test.labels)
+        measured = methods.retrieve(recipe, x, parts.test.labels)
         scores = {column: float(measured[column]) for column in task.columns}
     assert result.best is not None
     return {**scores, "validation": result.best.value, "best step": result.best.step}

@@ -66,22 +66,14 @@ def report(results: Mapping[str, Any]) -> str:
         for name, scores in ((RECOMMENDED, own), (FIRST, first))
     ]
     rows.append([FEATURES, *(f"{100 * bare[c]:.1f}" for c in COLUMNS), "1"])
-    gaps = [
-        [
-            c,
-            str(paired_difference(own[c], first[c])),
-            str(paired_difference(own[c], dict.fromkeys(own[c], bare[c]))),
-        ]
-        for c in COLUMNS
-    ]
+    gaps = []
+    for c in COLUMNS:
+        others = (first[c], dict.fromkeys(own[c], bare[c]))
+        gaps.append([c, *(str(paired_difference(own[c], other)) for other in others)])
     titles = [f"{RECOMMENDED} − {FIRST}", f"{RECOMMENDED} − {FEATURES}"]
-    return "\n".join(
-        [
-            f"{len(own['R@1'])} of {len(finetuned.SEEDS)} runs.\n",
-            markdown_table(["birds, all learns", *COLUMNS, "runs"], rows),
-            markdown_table(["points", *titles], gaps),
-        ]
-    )
+    sections = [f"{len(own['R@1'])} of {len(finetuned.SEEDS)} runs.\n"]
+    sections += [markdown_table(["birds, all learns", *COLUMNS, "runs"], rows)]
+    return "\n".join([*sections, markdown_table(["points", *titles], gaps)])
 
 
 def main(settings: Settings) -> str:
