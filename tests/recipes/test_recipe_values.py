@@ -203,5 +203,6 @@ def test_learned_beta_starts_at_the_given_numbers():
 
 
 def test_given_settings_override_the_protocols():
-    made = recipe("nir", "cub", protocol="mlrc", warmup=3, pooling="average+max")
+    made = recipe("nir", "cub", protocol="mlrc", warmup=3, pooling="average+max", decay_every=4)
     assert (made.finetune.backbone_freeze_epochs, made.network.pooling) == (3, "average+max")
+    assert made.optimizer.schedule == "step:every=4,factor=0.5"
