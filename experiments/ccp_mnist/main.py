@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import itertools
 from collections.abc import Mapping
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import jax.numpy as jnp
 import numpy as np
@@ -199,25 +199,13 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-class Sweep(NamedTuple):
-    """A grid: a row for each value of one setting, a column for each value of another."""
-
-    row: str
-    rows: list[float]
-    column: str
-    columns: list[Any]
-
-    def points(self) -> dict[tuple[float, Any], dict[str, Any]]:
-        """Return what is set at each point."""
-        return {
-            (value, other): {self.row: value, self.column: other}
-            for value in self.rows
-            for other in self.columns
-        }
+def points_of(sweep: dict[str, Any]) -> dict[tuple[float, Any], dict[str, Any]]:
+    """Return what is set at each point of a sweep."""
+    points = itertools.product(sweep["rows"], sweep["columns"])
+    return {(row, column): {sweep["row"]: row, sweep["column"]: column} for row, column in points}
 
 
-SWEEPS = {name: Sweep(**values) for name, values in STUDY["sweeps"].items()}
-OF_PROBLEMS, PAPER = STUDY["of_problems"], STUDY["paper"]
+SWEEPS, OF_PROBLEMS, PAPER = (STUDY[name] for name in ("sweeps", "of_problems", "paper"))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -244,7 +232,7 @@ def make_jobs(settings: Settings) -> dict[str, dict[str, Any]]:
         name_of(own): {"method": "CCP", **own}
         for part in settings.parts
         if part in SWEEPS
-        for own in SWEEPS[part].points().values()
+        for own in points_of(SWEEPS[part]).values()
     }
     jobs = with_seeds(base, named, settings.seeds if "methods" in settings.parts else 0)
     return {**jobs, **with_seeds(base, points, settings.sweep_seeds)}
@@ -262,14 +250,13 @@ def report(results: dict[str, Any], settings: Settings) -> str:
     if "methods" in settings.parts:
         sections += method_tables(results)
     for part in (part for part in settings.parts if part in SWEEPS):
-        sweep = SWEEPS[part]
-        title = f"{sweep.row} (rows) and {sweep.column} (columns):\n"
-        rows = [[f"{value:g}"] for value in sweep.rows]
-        for (value, _), own in sweep.points().items():
-            rows[sweep.rows.index(value)] += cells(results, name_of(own), ["validation"])
-        titles = [sweep.row.replace("_", " "), *map(str, sweep.columns)]
-        sections.append(f"MAP@R on validation by {title.replace('_', ' ')}")
-        sections.append(markdown_table(titles, rows))
+        row, column = (SWEEPS[part][name].replace("_", " ") for name in ("row", "column"))
+        rows = [[f"{value:g}"] for value in SWEEPS[part]["rows"]]
+        for (value, _), own in points_of(SWEEPS[part]).items():
+            at = SWEEPS[part]["rows"].index(value)
+            rows[at] += cells(results, name_of(own), ["validation"])
+        sections.append(f"MAP@R on validation by {row} (rows) and {column} (columns):\n")
+        sections.append(markdown_table([row, *map(str, SWEEPS[part]["columns"])], rows))
     return "\n".join(sections)
 
 

@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import jax.numpy as jnp
 import numpy as np
@@ -38,17 +38,9 @@ class Settings(FolderOptions):
     """Score on a sixth of the training images, held out of training: how the margin was chosen."""
 
 
-class Parts(NamedTuple):
-    """Images of 0–5 to train on, labelled by parity; new images of 0–5, and images of 6–9, to score on."""
-
-    train: data.Dataset
-    seen: data.Dataset
-    unseen: data.Dataset
-
-
 @functools.cache
-def load(name: str, data_dir: str | None, held_out: bool) -> Parts:
-    """Split a set of digits for the study."""
+def load(name: str, data_dir: str | None, held_out: bool) -> list[data.Dataset]:
+    """Return images of 0–5 to train on by parity; new images of 0–5, and images of 6–9, to score on."""
     train, test = (data.load(name, data_dir=data_dir, split=split) for split in ("train", "test"))
     unseen = data.load(name, split="all") if name == "digits" else test
     train = train.select(train.views["digit"] <= 5)
@@ -56,7 +48,7 @@ def load(name: str, data_dir: str | None, held_out: bool) -> Parts:
     if held_out:
         chosen = np.random.default_rng(0).permutation(len(train)) < len(train) // 6
         seen, train = train.select(chosen), train.select(~chosen)
-    return Parts(train.relabel("parity"), seen, unseen.select(unseen.views["digit"] > 5))
+    return [train.relabel("parity"), seen, unseen.select(unseen.views["digit"] > 5)]
 
 
 def recipe_of(method: str) -> Recipe:
@@ -78,7 +70,7 @@ def recipe_of(method: str) -> Recipe:
 
 def run(job: dict[str, Any]) -> dict[str, Any]:
     """Train one network and score it on the digits."""
-    parts = load(job["data"], job["data_dir"], job["held_out"])
+    train, *scored = load(job["data"], job["data_dir"], job["held_out"])
     recipe = recipe_of(job["method"]).replace(batch={"steps": job["steps"]})
     every = max(1, job["steps"] // 10)
 
@@ -86,7 +78,7 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
         if int(embedder.state.step) <= job["steps"] - LAST * every:
             return {}
         recalls = {}
-        for name, part in zip(PARTS, parts[1:], strict=True):
+        for name, part in zip(PARTS, scored, strict=True):
             x = train_recipe.normalized(recipe, embedder(part.images))
             _, neighbours = jdml.nearest(x, x, max(RANKS), exclude_self=True)
             digits = jnp.asarray(part.views["digit"])
@@ -97,7 +89,7 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
         return recalls
 
     own: Any = {"evaluation": Evaluation(evaluate, every), "progress": False}
-    result = train_recipe.train(recipe, parts.train, seed=job["seed"], **own)
+    result = train_recipe.train(recipe, train, seed=job["seed"], **own)
     last = [record for record in result.history if COLUMNS[0] in record]
     return {m: float(np.mean([record[m] for record in last])) for m in COLUMNS}
 

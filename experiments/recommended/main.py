@@ -3,7 +3,8 @@
 import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 
@@ -14,7 +15,7 @@ from experiments.letters import protocol
 from experiments.letters.tables import Model, all_of
 from experiments.omniglot import main as alphabets
 from experiments.omniglot import methods
-from experiments.smoke import NETWORK, SMOKE, record, small
+from experiments.smoke import NETWORK, record, small
 from experiments.study import RecordOptions, absolute, cell, read_toml, start
 from jdml.recipes import Recipe, recommended
 from jdml.recipes.default_recipe import Pretraining
@@ -28,24 +29,7 @@ Results = Mapping[str, Any]
 Scores = dict[str, float]
 
 
-class Task(NamedTuple):
-    """A task with a table of untuned methods, see study.toml."""
-
-    first: str
-    measure: str
-    study: str
-    seeds: list[int]
-    table_seeds: list[int]
-    columns: list[str]
-
-
-TASKS = {name: Task(**values) for name, values in read_toml(__file__).items()}
-if SMOKE:
-    TASKS = {
-        name: task._replace(seeds=task.seeds[:1], table_seeds=task.table_seeds[:1])
-        for name, task in TASKS.items()
-    }
-    TASKS["letters"] = TASKS["letters"]._replace(first="MS")
+TASKS = {name: SimpleNamespace(**values) for name, values in read_toml(__file__).items()}
 PARTS = ("recommended, a random head", "MPA-DW, a principal head")
 """On birds: the effect of the head's start; added when the rest had been run."""
 
