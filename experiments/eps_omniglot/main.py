@@ -130,11 +130,12 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
         positive, negative = (build_miner(words, DIM) for words in recipe.loss.miner.split("+"))
         few = mining.chain(some_positives(job["candidates"]), positive)
         own["mine"] = mining.chain(few, negative)
+    shape = (train.num_classes, recipe.network.dim)
     result = train_recipe.train(
         recipe,
         with_copies(train) if job.get("distorted") else train,
         seed=job["seed"],
-        objective=train_recipe.make_objective(recipe, train.num_classes, **own),
+        objective=recipe.loss.build(*shape, dtype=recipe.network.dtype, **own),
         state=pretrained(functools.partial(models.load_weights, weights)) if weights else None,
         progress=False,
         preprocess=as_photographs if recipe.network.name == "resnet50" else standard,
