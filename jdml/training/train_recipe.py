@@ -20,7 +20,7 @@ from jdml.models.finetuning import Frozen, WithLora, frozen_part
 from jdml.models.preprocess import Preprocess, standard
 from jdml.recipes import Recipe, RecipeError
 from jdml.recipes.default_recipe import check_positives
-from jdml.recipes.model_factory import build_custom_model
+from jdml.recipes.network import build_custom_model
 from jdml.training.alternation import make_callback
 from jdml.training.batch_source import warn_missing_classes
 from jdml.training.callbacks import EMA, AnyCallback, LossScale, SkipNonfinite, StatefulCallback
@@ -218,7 +218,11 @@ def make_network(
     """Make the network of a recipe."""
     name = recipe.network.resolve(train.images)
     if is_pointer(name):
-        return adapted(recipe, build_custom_model(recipe, name, train, seed, preprocess))
+        fixed = recipe.finetune.freeze_batch_norm
+        made = build_custom_model(
+            recipe.network, name, train, preprocess, freeze_batch_norm=fixed, seed=seed
+        )
+        return adapted(recipe, made)
     frozen = (
         True if recipe.finetune.freeze_batch_norm else None if recipe.finetune.freezes else False
     )

@@ -83,7 +83,7 @@ def test_default_batch(loss, labels, batch):
     ("batch", "labels", "words"),
     [
         (shape(20, 1), CLASSES, "batch 20x1.*16x4"),
-        (BatchConfig(16), np.arange(30), "30 classes"),
+        (BatchConfig(16), np.arange(30), "each training class has one image"),
         (BatchConfig(1), CLASSES, "batch 1"),
         (shape(1, 5), CLASSES, "batch 1x5"),
     ],

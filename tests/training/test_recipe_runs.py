@@ -231,7 +231,7 @@ def test_custom_factory_gets_the_image_size(monkeypatch):
         (
             lambda: network_for((8, 8, 1), name="vit_s16", finetune={"freeze_batch_norm": True}),
             ValueError,
-            "network vit_s16",
+            "freeze_batch_norm",
         ),
     ],
 )
