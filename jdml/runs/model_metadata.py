@@ -21,7 +21,7 @@ from jdml.models.base_adapter import ModelAdapter
 from jdml.models.embedding import Preprocess, standard, to_float
 from jdml.models.factory import Normalizer, create
 from jdml.recipes.loss import NORMALIZATIONS
-from jdml.recipes.model_factory import from_factory
+from jdml.recipes.network import from_factory
 from jdml.registry import NETWORKS
 from jdml.runs.identity import qualified_name
 from jdml.runs.run_files import named_leaves
