@@ -100,7 +100,7 @@ def html_report(
     columns, rows = comparison_table(comparison)
     text = _render(
         title=title,
-        made=datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        written=datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC"),
         columns=columns,
         rows=rows,
         sentences=summary_sentences(comparison),
