@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from jdml import studies as studies
     from jdml import testing as testing
     from jdml import training as training
+    from jdml.compilation_cache import keep_compiled_programs
     from jdml.gallery import Gallery
     from jdml.losses import *
     from jdml.metrics import evaluate_retrieval, nearest
@@ -64,7 +65,7 @@ _ROOMS = (
     "testing",
     "training",
 )
-_ROOMS_OF_FLAT_NAMES = ("losses", "metrics", "mining", "ops", "gallery")
+_ROOMS_OF_FLAT_NAMES = ("losses", "metrics", "mining", "ops", "gallery", "compilation_cache")
 
 __all__ = [
     "Gallery",
@@ -77,6 +78,7 @@ __all__ = [
     "easy_positive",
     "evaluate_retrieval",
     "fields",
+    "keep_compiled_programs",
     "losses",
     "matryoshka",
     "mean",

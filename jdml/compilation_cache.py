@@ -4,7 +4,7 @@ import contextlib
 import os
 from pathlib import Path
 
-__all__: list[str] = []
+__all__ = ["keep_compiled_programs"]
 
 SWITCH = "JDML_CACHE"
 MOST_BYTES = 1 << 30
@@ -12,12 +12,26 @@ ENTRY, TIMES, LOCK = "-cache", "-atime", ".lockfile"
 """Endings of the names of JAX's files, and its lock."""
 
 
-def keep_compiled_programs() -> Path | None:
-    """Turn on JAX's persistent compilation cache, unless the user has set one or switched it off.
+def keep_compiled_programs(folder: str | os.PathLike[str] | None = None) -> Path | None:
+    """Keep what JAX compiles on disk, so that the next process reads it instead of compiling it again.
 
-    ``JDML_CACHE`` is a folder, or ``off``; the default is ``jdml`` in the user's cache folder. The least recently used
-    programs are removed when there is more than 1 GiB. Without ``filelock`` and ``platformdirs``, of the extra
-    ``train``, nothing is turned on.
+    Call it once, before the first computation. The command line does it by itself.
+
+    Args:
+        folder: where programs are kept. None: the folder ``JDML_CACHE`` of the environment, or ``jdml/compiled`` in the
+            user's cache folder; nothing where ``JDML_CACHE`` is ``off`` or JAX's own cache is set already.
+
+    Returns:
+        The folder, or None where nothing is kept: no ``filelock`` or ``platformdirs`` (of the extra ``train``), or a
+        folder that cannot be written.
+
+    Implementation notes:
+        It is JAX's persistent compilation cache, at most 1 GiB: the least recently used programs go first. Programs
+        that compile in less than half a second are not kept.
+
+    Example:
+        >>> import jdml
+        >>> folder = jdml.keep_compiled_programs()
     """
     import jax
 
@@ -26,10 +40,9 @@ def keep_compiled_programs() -> Path | None:
         from platformdirs import user_cache_path
     except ModuleNotFoundError:
         return None
-    setting = os.environ.get(SWITCH, "")
-    if setting.lower() in ("off", "0", "no", "none") or jax.config.values.get(
-        "jax_compilation_cache_dir"
-    ):
+    setting = os.environ.get(SWITCH, "") if folder is None else os.fspath(folder)
+    is_set = jax.config.values.get("jax_compilation_cache_dir")
+    if folder is None and (is_set or setting.lower() in ("off", "0", "no", "none")):
         return None
     default = user_cache_path("jdml", appauthor=False) / "compiled"
     folder = Path(setting).expanduser() if setting else default
