@@ -9,7 +9,7 @@ from jdml._paths import check_file
 from jdml.registry import folder_sets, tfds_sets
 
 SHOWN = 40
-"""Couples of images that are nearly the same."""
+"""Pairs of images that are printed."""
 
 if TYPE_CHECKING:
     Name = str
@@ -89,8 +89,8 @@ class Check:
         rows = [
             [
                 part.split,
-                _with_published(part.found.classes, part.published and part.published.classes),
-                _with_published(part.found.images, part.published and part.published.images),
+                _with_published(part.counts.classes, part.published and part.published.classes),
+                _with_published(part.counts.images, part.published and part.published.images),
                 f"{part.missing:,}",
             ]
             for part in checked.parts
@@ -104,8 +104,8 @@ class Check:
             print("the lists are whole: every count is the published one")
         if checked.alike:
             print("nearly the same, by distance:")
-            for couple in checked.alike[:SHOWN]:
-                print(f"{couple.distance:8.4g}  {couple.first}\n{'':8}  {couple.second}")
+            for pair in checked.alike[:SHOWN]:
+                print(f"{pair.distance:8.4g}  {pair.first}\n{'':8}  {pair.second}")
             if len(checked.alike) > SHOWN:
                 print(f"and {len(checked.alike) - SHOWN:,} more: --json FILE has all of them")
         for note in checked.notes:

@@ -139,12 +139,12 @@ class Evaluate:
 
     def _read(self) -> Mapping[str, Any]:
         """Return the arrays by the names of the options: those of the file, and .npy files of their own."""
-        from jdml.data.arrays import read_array, read_arrays
+        from jdml.runs.embedding_io import NpzArrays, map_array
 
         lone = self.file.suffix == ".npy"
         if lone and self.labels == "labels":
             raise ValueError(f"--labels must be the .npy file with the labels of {self.file}")
-        arrays = {self.embeddings: read_array(self.file)} if lone else read_arrays(self.file)
+        arrays = {self.embeddings: map_array(self.file)} if lone else NpzArrays(self.file)
         names = {
             name: getattr(self, name)
             for name in ("labels", *GALLERY, "self_index", "ignore_same")
@@ -160,5 +160,5 @@ class Evaluate:
             path = files[self.ignore_same]
             if self.gallery_embeddings in files or self.gallery_embeddings in arrays:
                 files[f"gallery_{self.ignore_same}"] = path.with_name(f"gallery_{path.name}")
-        apart = {name: read_array(file) for name, file in files.items()}
-        return ChainMap(apart, arrays)  # type: ignore[arg-type]  # nothing is written
+        apart = {name: map_array(file) for name, file in files.items()}
+        return ChainMap(apart, arrays)  # type: ignore[arg-type]

@@ -9,8 +9,9 @@ import numpy as np
 from jdml import data, registry
 from jdml.cli.options.groups import DataOptions
 from jdml.data.image_discovery import pluralize
+from jdml.data.listing import first_few
 from jdml.data.integrity import singleton_classes
-from jdml.data.loading import read_listing
+from jdml.data.load import read_listing
 from jdml.data.splits import read_names
 
 Scored = tuple[data.Dataset, data.Dataset | None]
@@ -92,11 +93,11 @@ def _read_files(options: DataOptions, seed: int) -> tuple[dict[str, Any], tuple[
     if options.split is not None:
         listing = data.resplit(listing, options.split, seed=seed, share=options.test_share)
     elif options.classes_file is not None:
-        listing = data.train_on(listing, read_names(options.classes_file))
+        listing = data.split_by_class_names(listing, read_names(options.classes_file))
     crops = data.mlrc if options.augmentation == "mlrc" else data.conventional
     transform = crops(options.image_size) if options.image_size else crops()
     scored = ("query", "gallery") if "query" in listing.splits else ("test",)
-    parts = {}
+    parts, damaged = {}, list[str]()
     for split in ("train", "val", *scored):
         if split not in listing.splits:
             continue
@@ -105,11 +106,22 @@ def _read_files(options: DataOptions, seed: int) -> tuple[dict[str, Any], tuple[
             raise ValueError(
                 f"{options.data}: the split {split!r} has no images in {options.data_dir}"
             )
-        looked_at = split != "train" and options.on_bad_image == "skip"
-        parts[split] = data.without_bad_images(part) if looked_at else part
+        if options.data == "folder":
+            damaged += part.images.problems(quick=True).values()
+        all_needed = split != "train" and options.on_bad_image == "skip"
+        parts[split] = data.without_bad_images(part) if all_needed else part
     if "train" not in parts:
         raise ValueError(f"{options.data_dir}: the split 'train' has no images")
-    return parts, (*listing.split_notes, *listing.notes), listing.checksum
+    notes = (*listing.split_notes, *listing.notes)
+    if damaged:
+        number = f"{pluralize(len(damaged), 'image is', 'images are')} damaged: {first_few(damaged)}"
+        if options.on_bad_image != "skip":
+            raise ValueError(
+                f"{options.data_dir}: {number}; write --on-bad-image skip to leave out what is damaged, and see "
+                f"jdml data check folder {options.data_dir}"
+            )
+        notes = (*notes, f"left out: {number}")
+    return parts, notes, listing.checksum
 
 
 def _held_out(

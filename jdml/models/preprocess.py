@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jdml.data.value_range import Range, check_alike, check_unit
+from jdml.data.dataset import Range, check_in_unit_range, check_same_range
 from jdml.models.creation import Normalizer
 
 Preprocess = Callable[[Any], Any]
@@ -76,9 +76,9 @@ def check_as_trained(images: Any, told: Mapping[str, Any], preprocess: object) -
         )
     check_finite("images", images)
     if told["dtype"] == "uint8" or isinstance(preprocess, Normalizer):
-        check_unit("images", images, ", as the run was trained")
+        check_in_unit_range("images", images, ", as the run was trained")
     elif "range" in told:
-        check_alike("images", images, Range(*told["range"]))
+        check_same_range("images", images, Range(*told["range"]))
 
 
 def instead_of(images: Any) -> str:

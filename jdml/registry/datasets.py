@@ -33,7 +33,7 @@ class DataSet:
         sized: whether its reader takes ``image_size=``.
         needs_folder: whether there is nothing without a folder.
         tfds: its name at TensorFlow Datasets, which prepares it on first use; "" where it has none.
-        beside: a file that Colab has, in a folder from which a part of it can be read; "" where it has none.
+        fallback: a file that Colab has, in a folder from which a part of it can be read; "" where it has none.
     """
 
     name: str
@@ -49,7 +49,7 @@ class DataSet:
     sized: bool = False
     needs_folder: bool = True
     tfds: str = ""
-    beside: str = ""
+    fallback: str = ""
 
     @property
     def reader(self) -> Any:
@@ -65,7 +65,7 @@ DATASETS: dict[str, DataSet] = _records(
     DataSet(
         "digits",
         "arrays",
-        "jdml.data.digits:load_digits",
+        "jdml.data.small_images:load_digits",
         "nothing: the images are part of scikit-learn",
         ("digit", "parity"),
         published={"train": Count(10, 1198), "test": Count(10, 599)},
@@ -74,17 +74,17 @@ DATASETS: dict[str, DataSet] = _records(
     DataSet(
         "mnist",
         "arrays",
-        "jdml.data.digits:load_mnist",
+        "jdml.data.small_images:load_mnist",
         "the four IDX files",
         ("digit", "parity"),
         published={"train": Count(10, 60000), "test": Count(10, 10000)},
         tfds="mnist",
-        beside="/content/sample_data/mnist_train_small.csv",
+        fallback="/content/sample_data/mnist_train_small.csv",
     ),
     DataSet(
         "omniglot",
         "arrays",
-        "jdml.data.omniglot:load_omniglot",
+        "jdml.data.small_images:load_omniglot",
         "the two zips, or the folders in them",
         ("alphabet", "letter"),
         counted="letter",

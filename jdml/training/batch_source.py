@@ -8,7 +8,8 @@ import jax
 import numpy as np
 
 from jdml.data import ImageBatches
-from jdml.data.protocols import Sampler, TrainSet
+from jdml.data.dataset import TrainSet
+from jdml.data.samplers import Sampler
 from jdml.distributed import Tree, any_process
 from jdml.models.adapters import embed_in_training
 from jdml.models.finetuning import check_freeze

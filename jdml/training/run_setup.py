@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Self
 
-from jdml.data.protocols import TrainSet
+from jdml.data.dataset import TrainSet
 from jdml.distributed import Tree
 from jdml.models.adapters import Model, unwrapped
 from jdml.models.finetuning import WithLora

@@ -10,9 +10,8 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from jdml.data import EpochSampler, ImageBatches, ImageFiles
-from jdml.data.dataset import check_channels
-from jdml.data.protocols import Sampler
-from jdml.data.value_range import check_no_bytes, check_unit
+from jdml.data.dataset import check_channels, check_in_unit_range, check_not_bytes
+from jdml.data.samplers import Sampler
 from jdml.distributed import Tree
 from jdml.models.creation import Normalizer
 from jdml.models.preprocess import standard, to_float
@@ -74,9 +73,9 @@ def check_range(images: Tree, preprocess: object) -> None:
     """Refuse floating-point images in another range than the preprocessing expects; a function of one's own may."""
     for part in jax.tree.leaves(images):
         if isinstance(preprocess, Normalizer):
-            check_unit("train.images", part, ", as its preprocess expects")
+            check_in_unit_range("train.images", part, ", as its preprocess expects")
         elif preprocess in (to_float, standard):
-            check_no_bytes("train.images", part)
+            check_not_bytes("train.images", part)
 
 
 def check_state(state: Any) -> None:

@@ -437,7 +437,7 @@ def test_empty_batch_slots_are_ignored() -> None:
 def test_anchor_objective_trains_with_its_sampler() -> None:
     digits = data.load("digits")
     sampler = data.AnchorBatchSampler(
-        data.ClassBatchSampler(digits.labels, 4, 4), digits.labels, 2, renew_every=10
+        data.ClassBatchSampler(digits.labels, 4, 4), digits.labels, 2, refresh_every=10
     )
     objective = objectives.as_anchor_objective(jdml.contrastive_loss, sampler.num_anchors)
     with jax.numpy_rank_promotion("allow"):  # a network's layers broadcast over channels

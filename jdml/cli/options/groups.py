@@ -13,7 +13,7 @@ from jdml import data, models, registry
 from jdml._import_path import is_pointer
 from jdml._paths import check_folder, expand_user
 from jdml.cli.options.reading import NOT_DEFINING, Help, check_options, option_of
-from jdml.data.loading import recognize
+from jdml.data.load import recognize
 from jdml.models.tensors import read_metadata
 from jdml.models.weights import ARCHITECTURE
 from jdml.ops.checks import (
