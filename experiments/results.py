@@ -1,4 +1,4 @@
-"""One table of all experiments: method × data set, from the results on file of each, into this folder's README.md."""
+"""One table of all experiments: method × data set, from the results on file of each, into this folder's RECORD.md."""
 
 import re
 import tomllib
@@ -104,8 +104,8 @@ def table() -> str:
 
 
 def main() -> None:
-    """Put the table into README.md."""
-    page = HERE / "README.md"
+    """Put the table into RECORD.md."""
+    page = HERE / "RECORD.md"
     text = page.read_text()
     before, after = text[: text.index(START) + len(START)], text[text.index(END) :]
     page.write_text(f"{before}\n\n{table()}\n{after}")

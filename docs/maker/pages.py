@@ -338,8 +338,10 @@ def printed() -> Iterator[io.StringIO]:
 
 
 def study_pages() -> Iterable[tuple[str, str]]:
-    """Take over the studies' pages; links between their folders become links between pages."""
-    for page in sorted((REPOSITORY / "experiments").glob("**/README.md")):
+    """Take over the studies' pages and records; links between their folders become links between pages."""
+    for page in sorted((REPOSITORY / "experiments").glob("**/R*.md")):
         folder = page.parent.relative_to(REPOSITORY)
         text = re.sub(r"\]\((\.\./)?(\w+)\)", r"](\1\2/README.md)", page.read_text())
-        yield f"{folder}/README.md", text.replace(" ± ", "\u00a0±\u00a0")
+        if page.name == "README.md" and page.with_name("RECORD.md").is_file():
+            text += "\n```{toctree}\n:hidden:\n\nRECORD\n```\n"
+        yield f"{folder}/{page.name}", text.replace(" ± ", "\u00a0±\u00a0")

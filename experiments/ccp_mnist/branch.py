@@ -16,7 +16,7 @@ from jdml.metrics import class_covering
 from jdml.ops import ball
 from jdml.recipes import CCPConfig, Recipe
 from jdml.recipes.ccp import NEVER
-from jdml.report import Paired, markdown_table, mean_std, paired
+from jdml.report import PairedDifference, markdown_table, mean_std, paired_difference
 from jdml.studies.runner import by_seed
 from jdml.training import train_recipe
 
@@ -102,10 +102,10 @@ def run(job: dict[str, Any], data_dir: str | None, cache: str) -> dict[str, Any]
     return {**scores, "problems": 1 + len(rounded), "history": rounded}
 
 
-def compared(results: dict[str, Any], pair: tuple[str, str], metric: str) -> Paired:
+def compared(results: dict[str, Any], pair: tuple[str, str], metric: str) -> PairedDifference:
     """Return the difference of two ways over the same seeds."""
     one, other = (by_seed(results, metric, way=way) for way in pair)
-    return paired(one, other, scale=MEASURED[metric])
+    return paired_difference(one, other, scale=MEASURED[metric])
 
 
 def tables(results: dict[str, Any]) -> str:

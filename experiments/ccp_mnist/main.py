@@ -16,7 +16,7 @@ from jdml.metrics import class_covering
 from jdml.ops import ball
 from jdml.recipes import CCPConfig, Recipe
 from jdml.recipes.ccp import NEVER
-from jdml.report import markdown_table, paired
+from jdml.report import markdown_table, paired_difference
 from jdml.studies.runner import over_seeds
 from jdml.training import Alternation, TrainState, train_recipe
 from jdml.training.alternation import AlternatingProblems, make_callback
@@ -324,7 +324,7 @@ def seeds_table(results: dict[str, Any]) -> str:
     test = {method: dict(enumerate(over_seeds(results, method, "test"))) for method in METHODS}
     rows = []
     for method, of_seeds in test.items():
-        gain = "–" if method == "CCP" else str(paired(test["CCP"], of_seeds))
+        gain = "–" if method == "CCP" else str(paired_difference(test["CCP"], of_seeds))
         rows.append([method, *(f"{100 * value:.1f}" for value in of_seeds.values()), gain])
     titles = (f"seed {seed}" for seed in test["CCP"])
     return markdown_table(["test", *titles, "CCP − it"], rows)

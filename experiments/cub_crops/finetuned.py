@@ -21,7 +21,13 @@ from experiments.smoke import record, small
 from experiments.study import RecordOptions, absolute, curve, start
 from jdml import data, models
 from jdml.recipes import Recipe
-from jdml.report import Paired, holm, markdown_table, mean_std, paired
+from jdml.report import (
+    PairedDifference,
+    holm_correction,
+    markdown_table,
+    mean_std,
+    paired_difference,
+)
 from jdml.runs.results_store import read_results
 from jdml.studies.runner import by_seed
 from jdml.training import Devices, Evaluation, pretrained, train_recipe
@@ -222,8 +228,8 @@ def report(results: Results, heads: Results) -> str:
         markdown_table(["fine-tuned", *COLUMNS, "runs"], [first, *rows]),
     ]
     for c in ("R@1", "MAP@R"):
-        gains = {m: paired(tuned[c][m], still[c]) for m in there}
-        learned = {m: paired(tuned[c][m], alone[c][m]) for m in there}
+        gains = {m: paired_difference(tuned[c][m], still[c]) for m in there}
+        learned = {m: paired_difference(tuned[c][m], alone[c][m]) for m in there}
         p, q = (corrected(found) if whole else {} for found in (gains, learned))
         rows = [[m, str(gains[m]), p.get(m, "–"), str(learned[m]), q.get(m, "–")] for m in there]
         titles = [f"{c} − {FEATURES}", "Holm", f"{c} − head alone", "Holm"]
@@ -231,10 +237,10 @@ def report(results: Results, heads: Results) -> str:
     return "\n".join(sections)
 
 
-def corrected(found: Mapping[str, Paired]) -> dict[str, str]:
+def corrected(found: Mapping[str, PairedDifference]) -> dict[str, str]:
     """Return the p-values of the methods by Holm, over as many as there will be; their mean is a test of its own."""
     p = {name: gap.p for name, gap in found.items() if name in TEN and gap.seeds > 1}
-    return {name: f"{value:.2g}" for name, value in holm(p, len(TEN)).items()}
+    return {name: f"{value:.2g}" for name, value in holm_correction(p, len(TEN)).items()}
 
 
 def main(settings: Settings) -> str:

@@ -10,7 +10,7 @@ from scipy import stats
 from experiments.letters.tables import Model, tuned_models
 from experiments.recommended.main import TASKS, field_of, kept_of
 from experiments.study import read_toml, start
-from jdml.report import Paired, holm, markdown_table, paired
+from jdml.report import PairedDifference, holm_correction, markdown_table, paired_difference
 
 Models = Mapping[str, Mapping[Model, float]]
 """Of methods."""
@@ -29,7 +29,7 @@ def pairs_of(idea: str, task: str, field: Models) -> list[tuple[str, str]]:
     return [pair for pair in named if field.keys() >= {*pair}]
 
 
-def effect(field: Models, pairs: list[tuple[str, str]]) -> Paired:
+def effect(field: Models, pairs: list[tuple[str, str]]) -> PairedDifference:
     """Return the mean difference of the pairs, model by model of the same seed and fold."""
     means = [
         {
@@ -38,7 +38,7 @@ def effect(field: Models, pairs: list[tuple[str, str]]) -> Paired:
         }
         for side in (0, 1)
     ]
-    return paired(*means)
+    return paired_difference(*means)
 
 
 def agreement(one: Models, other: Models) -> list[str]:
@@ -57,7 +57,7 @@ def main(_: Settings) -> str:
         for idea in IDEAS
         for task, field in fields.items()
     }
-    p = holm({key: pair.p for key, pair in found.items()}, len(found))
+    p = holm_correction({key: pair.p for key, pair in found.items()}, len(found))
 
     def cell(idea: str, task: str) -> str:
         pair, sure = found[idea, task], " *" if p[idea, task] < 0.05 else ""

@@ -18,7 +18,7 @@ from experiments.smoke import SMOKE, record, small
 from experiments.study import start
 from jdml.recipes import NIRConfig, Recipe
 from jdml.recipes.ccp import NEVER
-from jdml.report import markdown_table, paired
+from jdml.report import markdown_table, paired_difference
 from jdml.runs.results_store import read_results
 
 HERE = Path(__file__).parent
@@ -173,7 +173,7 @@ def report(results: Mapping[str, Any], chosen: list[Config]) -> str:
         other = scores.get(off[config.idea, config.where], {})
         both = len(mine.keys() & other.keys())
         if both and not config.off:
-            pairs[config.name] = paired(mine, other)
+            pairs[config.name] = paired_difference(mine, other)
             rows.append([config.name, str(both)])
             done += both
     planned = len(SEEDS) * protocol.FOLDS * sum(not config.off for config in chosen)

@@ -14,7 +14,7 @@ from experiments.letters.runs import HERE, OfModels
 from experiments.letters.tables import LEAST, interval, single_models, tuned_models
 from experiments.smoke import SMOKE, record, small
 from experiments.study import check_names, read_toml, start
-from jdml.report import Paired, holm, markdown_table, paired
+from jdml.report import PairedDifference, holm_correction, markdown_table, paired_difference
 from jdml.runs.results_store import read_results
 
 METHODS = small(
@@ -124,7 +124,7 @@ def gains(values: Mapping[str, Mapping[Any, Values]], factor: str) -> str:
 
 def gain(one: Values, usual: Values) -> str:
     """Return mean and interval of the difference, of more than one model."""
-    gap = paired(one, usual)
+    gap = paired_difference(one, usual)
     return f"{gap.mean:+.1f} [{gap.low:+.1f}, {gap.high:+.1f}]" if gap.seeds > 1 else "–"
 
 
@@ -138,7 +138,9 @@ def agreement(values: Mapping[str, Mapping[Any, Values]], factor: str, level: An
     return f"{kendalltau(*zip(*means, strict=True)).statistic:.2f}"
 
 
-def answers(values: Mapping[str, Mapping[str, Mapping[Any, Values]]]) -> dict[str, Paired]:
+def answers(
+    values: Mapping[str, Mapping[str, Mapping[Any, Values]]],
+) -> dict[str, PairedDifference]:
     """By how much more the one method gains than the other, of the other seeds' models; where none is missing."""
     models = {(seed, fold) for seed in OTHERS for fold in range(protocol.FOLDS)}
 
@@ -150,7 +152,7 @@ def answers(values: Mapping[str, Mapping[str, Mapping[Any, Values]]]) -> dict[st
     for factor, level, *methods in ASKED:
         more, less = (gains(values[factor][m], level, levels.USUAL[factor]) for m in methods)
         if set(more) == set(less) == models:
-            found[asked_as(factor, level, *methods)] = paired(more, less)
+            found[asked_as(factor, level, *methods)] = paired_difference(more, less)
     return found
 
 
@@ -159,9 +161,9 @@ def asked_as(factor: str, level: Any, more: str, less: str) -> str:
     return f"{factor} {level}: {more} − {less}"
 
 
-def verdicts(found: Mapping[str, Paired]) -> str:
+def verdicts(found: Mapping[str, PairedDifference]) -> str:
     """Return all questions, and whether it is so: by the sign, after Holm for all of them, by half a point at least."""
-    p = holm({name: gap.p for name, gap in found.items()}, len(ASKED))
+    p = holm_correction({name: gap.p for name, gap in found.items()}, len(ASKED))
     rows = []
     for name in (asked_as(*question) for question in ASKED):
         row = [name, "a model diverged", "–", "not known"]

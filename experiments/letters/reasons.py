@@ -11,7 +11,7 @@ from experiments.letters.runs import HERE, OfModels
 from experiments.omniglot.methods import EASY
 from experiments.smoke import record, small
 from experiments.study import start
-from jdml.report import markdown_table, paired
+from jdml.report import markdown_table, paired_difference
 from jdml.runs.results_store import read_results
 
 SEED = 1
@@ -86,7 +86,7 @@ def report(results: Mapping[str, Any], frozen: Path) -> str:
     rows = []
     for name, columns in costs.items():
         right, wrong = (held_out(of, column, "circle") for of, column in columns)
-        rows.append([name, _each(right), _each(wrong), str(paired(right, wrong))])
+        rows.append([name, _each(right), _each(wrong), str(paired_difference(right, wrong))])
     titles = ["circle, held-out MAP@R by fold", "right labels", "a fifth wrong", "right − wrong"]
     tables = [markdown_table(titles, rows)]
     for method, (column, _, called) in LATE.items():

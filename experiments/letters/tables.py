@@ -7,7 +7,7 @@ from typing import Any
 from scipy import stats
 
 from experiments.study import read_toml
-from jdml.report import Paired, holm, markdown_table, paired
+from jdml.report import PairedDifference, holm_correction, markdown_table, paired_difference
 
 SCORES = ("P@1", "RP", "MAP@R")
 UNSCORED = ("pilot", "trial")
@@ -28,9 +28,9 @@ def interval(values: Mapping[Any, float]) -> str:
     return f"{whole.mean:.1f}{spread}"
 
 
-def mean_of(values: Mapping[Any, float], scale: float = 100.0) -> Paired:
+def mean_of(values: Mapping[Any, float], scale: float = 100.0) -> PairedDifference:
     """Return mean and interval: the difference from nothing."""
-    return paired(values, dict.fromkeys(values, 0.0), scale=scale)
+    return paired_difference(values, dict.fromkeys(values, 0.0), scale=scale)
 
 
 def models_of(results: Results, column: str, metric: str) -> dict[str, dict[Model, float]]:
@@ -139,30 +139,31 @@ def _numbers(recipe: Mapping[str, Any], of: str = "") -> Iterator[tuple[str, flo
             yield "drawings of a letter", value[1]
 
 
-def between(results: Results) -> dict[str, Paired]:
+def between(results: Results) -> dict[str, PairedDifference]:
     """Return how tuned methods differ in MAP@R, model by model."""
     tuned = single_models(results, "tuned")
     ranked = sorted(tuned, key=lambda method: -sum(tuned[method].values()))
     return {
-        f"{one} − {other}": paired(tuned[one], tuned[other])
+        f"{one} − {other}": paired_difference(tuned[one], tuned[other])
         for one, other in itertools.combinations(ranked, 2)
     }
 
 
-def beside(results: Results) -> dict[str, Paired]:
+def beside(results: Results) -> dict[str, PairedDifference]:
     """What tuning gives each method, model by model."""
     tuned, papers = single_models(results, "tuned"), single_models(results, "papers")
     return {
-        f"{method}: tuned − paper's": paired(models, papers.get(method, {}))
+        f"{method}: tuned − paper's": paired_difference(models, papers.get(method, {}))
         for method, models in tuned.items()
     }
 
 
-def claims(results: Results) -> dict[str, Paired]:
+def claims(results: Results) -> dict[str, PairedDifference]:
     """Return how the papers' methods differ from what they are said to be better than, both tuned."""
     both = tuned_models(results)
     return {
-        f"{one} − {other}": paired(both.get(one, {}), both.get(other, {})) for one, other in CLAIMS
+        f"{one} − {other}": paired_difference(both.get(one, {}), both.get(other, {}))
+        for one, other in CLAIMS
     }
 
 
@@ -179,17 +180,23 @@ def tuned_models(results: Results) -> dict[str, dict[Model, float]]:
     return {**single_models(results, "tuned"), **single_models(results, "also")}
 
 
-def counting(pairs: Mapping[str, Paired]) -> str:
+def counting(pairs: Mapping[str, PairedDifference]) -> str:
     """Return the differences that are sure after Holm's correction for all of them, and not small."""
-    p = holm({name: gap.p for name, gap in pairs.items()}, len(pairs))
+    p = holm_correction({name: gap.p for name, gap in pairs.items()}, len(pairs))
     kept = {n: gap for n, gap in pairs.items() if p.get(n, 1.0) < 0.05 and abs(gap.mean) >= LEAST}
     return all_of(kept, f"MAP@R, points: those that count of {len(pairs)}", p)
 
 
 def all_of(
-    pairs: Mapping[str, Paired], title: str = "MAP@R, points", p: Mapping[str, float] | None = None
+    pairs: Mapping[str, PairedDifference],
+    title: str = "MAP@R, points",
+    p: Mapping[str, float] | None = None,
 ) -> str:
     """Return all differences; those count that are sure after Holm's correction, and not small."""
-    p = holm({name: gap.p for name, gap in pairs.items()}, len(pairs)) if p is None else p
+    p = (
+        holm_correction({name: gap.p for name, gap in pairs.items()}, len(pairs))
+        if p is None
+        else p
+    )
     rows = [[name, str(gap), f"{p[name]:.2g}" if name in p else "–"] for name, gap in pairs.items()]
     return markdown_table([title, "difference", "p after Holm"], rows)

@@ -27,7 +27,7 @@ from experiments.study import (
 )
 from jdml import metrics, optim, training
 from jdml.recipes import BatchConfig, NIRConfig, Recipe
-from jdml.report import markdown_table, mean_std, paired
+from jdml.report import markdown_table, mean_std, paired_difference
 from jdml.studies.runner import over_seeds
 from jdml.training import train_recipe
 
@@ -195,7 +195,7 @@ def difference(results: dict[str, Any], method: str, metric: str, scale: float) 
     """What regularization adds, over the same seeds, and the p-value of a paired t-test."""
     alone, regularized = (over_seeds(results, name, metric) for name in (method, f"{method} + NIR"))
     gain = mean_std(np.subtract(regularized, alone), scale=scale, digits=2)
-    p = paired(dict(enumerate(regularized)), dict(enumerate(alone))).p
+    p = paired_difference(dict(enumerate(regularized)), dict(enumerate(alone))).p
     return gain if len(alone) < 2 else f"{gain} (p = {p:.2g})"
 
 
@@ -234,7 +234,7 @@ def ablation_table(results: dict[str, Any]) -> str:
     for name in ABLATIONS:
         diverged = len(over_seeds(results, name, "diverged"))
         scores = cells(results, name, ("R@1", "mAP@1000")) + cells(results, name, shape, 1, 3)
-        beside = "–" if name == first else str(paired(recall(name), recall(first)))
+        beside = "–" if name == first else str(paired_difference(recall(name), recall(first)))
         rows.append([name, *scores, str(diverged), beside])
     titles = (f"{ABLATED} + NIR", "R@1", "mAP@1000", *STRUCTURE, "diverged", f"R@1 − {first}")
     return markdown_table(titles, rows)

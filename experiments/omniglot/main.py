@@ -26,7 +26,7 @@ from experiments.smoke import small
 from experiments.study import read_record, start
 from jdml import data, metrics
 from jdml.recipes import Recipe
-from jdml.report import markdown_table, paired
+from jdml.report import markdown_table, paired_difference
 from jdml.studies.runner import over_seeds
 
 RATE, BATCH = 5e-4, batch_of(small((4, 40), (2, 4)))
@@ -131,7 +131,7 @@ def of_memories(results: Mapping[str, Any]) -> str:
     runs = {way: dict(enumerate(over_seeds(results, way, "letters R@1"))) for way in MEMORIES}
     rows = []
     for way, title in MEMORIES.items():
-        gap = "" if way == "alone" else str(paired(runs[way], runs["alone"]))
+        gap = "" if way == "alone" else str(paired_difference(runs[way], runs["alone"]))
         rows.append([title, *(f"{100 * value:.1f}" for value in runs[way].values()), gap])
     titles = ["letters R@1", "seed 0", "seed 1", "seed 2", "beside EPS + MS, paired"]
     return markdown_table(titles, rows)

@@ -12,7 +12,7 @@ import numpy as np
 from experiments.pfml_needs.trials import TASKS, run
 from experiments.smoke import SMOKE, record, small
 from experiments.study import RecordOptions, Results, cell, read_toml, start
-from jdml.report import markdown_table, paired
+from jdml.report import markdown_table, paired_difference
 
 HERE = Path(__file__).parent
 NOISE = 0.2
@@ -253,7 +253,10 @@ def ranking_table(runs: Runs) -> str:
 def interval(measure: str, one: Mapping[int, float], other: Mapping[int, float]) -> str:
     """Return the mean of paired differences with its 95 % interval, and how many seeds there are."""
     percent = measure.endswith(PERCENT)
-    gain, form = paired(one, other, scale=100 if percent else 1), "+.1f" if percent else "+.2f"
+    gain, form = (
+        paired_difference(one, other, scale=100 if percent else 1),
+        "+.1f" if percent else "+.2f",
+    )
     if gain.seeds == 0:
         return "–"
     mean, low, high = (format(value, form) for value in gain[:3])

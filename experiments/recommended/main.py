@@ -25,7 +25,7 @@ from experiments.smoke import NETWORK, record, small
 from experiments.study import RecordOptions, absolute, cell, start
 from jdml.recipes import Recipe, recommended
 from jdml.recipes.default_recipe import Pretraining
-from jdml.report import Paired, markdown_table, paired
+from jdml.report import PairedDifference, markdown_table, paired_difference
 from jdml.runs.results_store import read_results
 from jdml.training import FitResult, RunConfig, train_recipe
 
@@ -179,9 +179,11 @@ def models_of(
     }
 
 
-def gap(results: Results, name: str, one: str, other: str, measure: str) -> Paired:
+def gap(results: Results, name: str, one: str, other: str, measure: str) -> PairedDifference:
     """By how much a method is better than another, model by model."""
-    return paired(*(models_of(results, name, method, measure) for method in (one, other)))
+    return paired_difference(
+        *(models_of(results, name, method, measure) for method in (one, other))
+    )
 
 
 def kept_of(name: str) -> Results:
@@ -207,7 +209,7 @@ def field_of(name: str) -> dict[str, dict[Model, float]]:
     return found
 
 
-def differences(results: Results) -> dict[str, Paired]:
+def differences(results: Results) -> dict[str, PairedDifference]:
     """Return the recommended recipe less the first of the untuned methods, by the seeds that the first never had."""
     return {
         f"{name}: {RECOMMENDED} − {task.first}, {task.measure}": gap(
@@ -217,7 +219,7 @@ def differences(results: Results) -> dict[str, Paired]:
     }
 
 
-def by_folds(results: Results) -> Paired:
+def by_folds(results: Results) -> PairedDifference:
     """Return the difference on letters with the folds, which share letters, as units: seeds are averaged."""
     task, means = TASKS["letters"], []
     for method in (RECOMMENDED, task.first):
@@ -225,16 +227,16 @@ def by_folds(results: Results) -> Paired:
         for (_, fold), value in models_of(results, "letters", method, task.measure).items():
             folds.setdefault(fold, []).append(value)
         means.append({fold: float(np.mean(values)) for fold, values in folds.items()})
-    return paired(*means)
+    return paired_difference(*means)
 
 
-def on_birds(results: Results) -> dict[str, Paired]:
+def on_birds(results: Results) -> dict[str, PairedDifference]:
     """Beside the frozen features, and what the head's start is worth: by the seeds of the comparison."""
     told, frozen = {}, kept_of("birds")[f"{birds.FEATURES}-0"]["metrics"]
     for measure in COLUMNS["birds"]:
         own = models_of(results, "birds", RECOMMENDED, measure)
         bare = dict.fromkeys(own, frozen[measure])
-        told[f"{RECOMMENDED} − {birds.FEATURES}, {measure}"] = paired(own, bare)
+        told[f"{RECOMMENDED} − {birds.FEATURES}, {measure}"] = paired_difference(own, bare)
     for pair in ((RECOMMENDED, PARTS[0]), (PARTS[1], TASKS["birds"].first)):
         for measure in ("R@1", "MAP@R"):
             told[f"{' − '.join(pair)}, {measure}"] = gap(results, "birds", *pair, measure)

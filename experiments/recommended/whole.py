@@ -14,7 +14,7 @@ from experiments.recommended.main import HERE, RECOMMENDED, on_task
 from experiments.smoke import record, small
 from experiments.study import RecordOptions, absolute, cell, start
 from jdml.recipes import Recipe
-from jdml.report import markdown_table, paired
+from jdml.report import markdown_table, paired_difference
 from jdml.runs.results_store import read_results
 from jdml.studies.runner import by_seed
 
@@ -74,7 +74,11 @@ def report(results: Mapping[str, Any]) -> str:
     ]
     rows.append([FEATURES, *(f"{100 * bare[c]:.1f}" for c in COLUMNS), "1"])
     gaps = [
-        [c, str(paired(own[c], first[c])), str(paired(own[c], dict.fromkeys(own[c], bare[c])))]
+        [
+            c,
+            str(paired_difference(own[c], first[c])),
+            str(paired_difference(own[c], dict.fromkeys(own[c], bare[c]))),
+        ]
         for c in COLUMNS
     ]
     titles = [f"{RECOMMENDED} − {FIRST}", f"{RECOMMENDED} − {FEATURES}"]

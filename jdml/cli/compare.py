@@ -61,7 +61,7 @@ def show(comparison: Any, csv_file: Path | None = None, markdown: Path | None = 
     """Print a comparison, or write it."""
     from jdml.cli.terminal import print_table
     from jdml.models.tensors import write_text
-    from jdml.report import comparison_records, comparison_table, markdown_table, verdict
+    from jdml.report import comparison_records, comparison_table, markdown_table, summary_sentences
 
     columns, rows = comparison_table(comparison)
     texts = {
@@ -80,7 +80,7 @@ def show(comparison: Any, csv_file: Path | None = None, markdown: Path | None = 
     if not any(str(file) == "-" for file in outputs):
         fitting, left_out = _as_wide_as(WIDTH, comparison)
         print_table(None, *comparison_table(fitting), width=WIDTH)
-        for line in (*left_out, *verdict(comparison)):
+        for line in (*left_out, *summary_sentences(comparison)):
             print(_wrapped(line))
         for file in outputs:
             print(f"written: {file}")

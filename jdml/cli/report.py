@@ -65,9 +65,9 @@ class Report:
             title=self.title,
             labels=self.labels,
             projections=self.map,
-            most=self.most,
+            max_images=self.most,
             thumbnails=self.thumbnails,
-            looked=self.looked,
+            max_runs=self.looked,
             baseline=self.baseline,
             metrics=self.metric,
         )

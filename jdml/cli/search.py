@@ -14,7 +14,8 @@ from jdml.data.image_source import check_data_dir, image_id, read_source
 from jdml.data.load import read_path
 from jdml.metrics import rejection_threshold
 from jdml.ops.checks import Rerank
-from jdml.report.image_search import neighbour_sheet, search_images
+from jdml.report.figures import neighbour_sheet
+from jdml.report.images import search_images
 from jdml.runs.embedding_io import EmbeddingTable, read_embeddings
 from jdml.runs.run_files import write_json
 from jdml.training import load

@@ -21,8 +21,10 @@ Conditioning = Literal["dense", "start", "mid", "end", "embedded"]
 PRESETS: dict[str, dict[str, Any]] = {
     "released": {"num_blocks": 5, "hidden": 128, "depth": 8},
     "paper": {"num_blocks": 8, "hidden": 128, "depth": 3},
+    "glow": {"num_blocks": 8, "hidden": 128, "depth": 3, "mixing": "linear", "actnorm": True},
 }
-"""Sizes of NIR's flow: as released, and as printed (the paper does not give the depth of the nets)."""
+"""NIR's flow as released, and as printed (the paper does not give the depth of the nets); and Glow of the printed size
+with all three of its parts: activation normalization, invertible 1×1 mixing, affine coupling."""
 
 _CHOICES = {
     "coupling": ("glow", "realnvp"),
@@ -35,7 +37,8 @@ def preset(name: str, dim: int, condition_dim: int, **changes: Any) -> "Conditio
     """Make a :class:`ConditionalFlow` of a known size.
 
     Args:
-        name: ``"released"`` (5 blocks, 8-layer nets, width 128) or ``"paper"`` (8 blocks, width 128).
+        name: ``"released"`` (5 blocks, 8-layer nets, width 128), ``"paper"`` (8 blocks, 3-layer nets, width 128) or
+            ``"glow"`` (that size, with activation normalization and learned mixing).
         dim: D.
         condition_dim: width of the condition.
         **changes: other attributes of the flow.
@@ -73,8 +76,9 @@ class ConditionalFlow(nn.Module):
         clamp: c; log-scales are ``c · 0.636 · atan(·)`` and stay within ±c.
         conditioning: where the condition enters: ``"dense"`` every block, ``"start"``, ``"mid"`` or ``"end"`` that
             block only, ``"embedded"`` every block, through a net of two layers.
-        actnorm: whether each block begins with a learned scale and shift per dimension, set by the first batch so that
-            it leaves with mean 0 and variance 1.
+        actnorm: whether each block begins with a learned scale and shift per dimension, set by the batch that ``init``
+            gets so that it leaves with mean 0 and variance 1. :func:`jdml.objectives.with_nir`, which has no batch yet,
+            gives it random unit vectors.
         seed: of the permutations.
 
     Implementation notes:

@@ -32,8 +32,8 @@ class NIRConfig(Method):
 
     weight: Annotated[float, non_negative] = 0.01
     """ω, of the proxy loss."""
-    flow: Literal["paper", "released"] = "released"
-    """The flow's size, as of :func:`jdml.flows.preset`."""
+    flow: Literal["glow", "paper", "released"] = "released"
+    """The flow, as of :func:`jdml.flows.preset`."""
     flow_settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     """Other attributes of :class:`jdml.flows.ConditionalFlow`, such as ``conditioning``."""
     flow_learning_rate: Annotated[float, positive] = 5e-4

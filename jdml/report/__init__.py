@@ -10,16 +10,23 @@ from jdml.report.compare import (
     compare_runs,
     comparison_records,
     comparison_table,
-    verdict,
+    summary_sentences,
 )
 from jdml.report.figures import confusions, curves, embedding_map, gallery, scatter_grid
 from jdml.report.page import html_report
 from jdml.report.runs import Run, read_runs
-from jdml.report.tables import Paired, holm, markdown_table, mean_std, paired, paired_table
+from jdml.report.tables import (
+    PairedDifference,
+    holm_correction,
+    markdown_table,
+    mean_std,
+    paired_difference,
+    paired_table,
+)
 
 __all__ = [
     "Comparison",
-    "Paired",
+    "PairedDifference",
     "Row",
     "Run",
     "compare_runs",
@@ -29,13 +36,13 @@ __all__ = [
     "curves",
     "embedding_map",
     "gallery",
-    "holm",
+    "holm_correction",
     "html_report",
     "markdown_table",
     "mean_std",
-    "paired",
+    "paired_difference",
     "paired_table",
     "read_runs",
     "scatter_grid",
-    "verdict",
+    "summary_sentences",
 ]

@@ -1,4 +1,4 @@
-"""Runs side by side: what differs in their settings, what they scored, and whether seeds agree on the difference."""
+"""Compare runs: the settings that differ, the scores, and whether differences are more than chance."""
 
 import json
 import math
@@ -10,45 +10,47 @@ import numpy as np
 
 from jdml.report.runs import FILES, Run, number_repeated
 from jdml.report.tables import (
-    Paired,
-    check_confidence,
+    PairedDifference,
     difference_cell,
     duration,
-    holm,
     is_share,
     mean_std,
-    paired,
+    paired_difference,
     setting_cell,
     size,
 )
 
 FIRST = ("R@1", "MAP@R", "P@1", "NMI")
 """The metrics that a table shows where there are many."""
+MONITOR = "MAP@R"
+"""The metric that training monitors by default."""
 MOST = 8
 VALIDATION = "validation "
-"""What the metrics of held-out rows begin with."""
+"""Prefix of the metrics of held-out rows."""
 TESTS = ("test ", "seen ", "unseen ")
-"""What those of test parts begin with."""
+"""Prefixes of the metrics of test parts."""
+POWER = 0.8
+"""Chance of showing a difference with the number of seeds that a sentence recommends."""
 
 
 class Row(NamedTuple):
     """The runs of one setting.
 
     Attributes:
-        name: what tells it from the others.
+        name: of the row.
         runs: its runs, one for each seed.
-        settings: what differs between the rows.
+        settings: those that differ between the rows.
         values: by metric, one value for each run that has it.
-        differences: by metric, to the first row; empty of that row.
-        seconds: mean time of a run; None where it is not known.
-        memory: most memory of a run, in MiB; likewise.
+        differences: by metric, to the first row; empty for that row.
+        seconds: mean time of a run; None if unknown.
+        memory: most memory of a run, in MiB; None if unknown.
     """
 
     name: str
     runs: tuple[Run, ...]
     settings: dict[str, Any]
     values: dict[str, list[float]]
-    differences: dict[str, Paired]
+    differences: dict[str, PairedDifference]
     seconds: float | None
     memory: float | None
 
@@ -60,8 +62,8 @@ class Comparison(NamedTuple):
         rows: one for each setting; the first is the baseline.
         settings: names of the settings that differ.
         metrics: names of all metrics.
-        shown: those that a table has room for.
-        papers: what the methods' papers report of the metrics, in percent: by ``"paper"`` where it is one, else by
+        shown: the metrics of the table.
+        papers: what the methods' papers report, in percent by metric: by ``"paper"`` if all report the same, else by
             ``"paper of ROW"``.
         confidence: of the differences' intervals.
     """
@@ -86,8 +88,8 @@ def compare_runs(
     Args:
         runs: of :func:`read_runs`.
         metrics: which metrics a table shows, by their names or the ends of them (``"R@1"``). Default: R@1, MAP@R, P@1
-            and NMI where there are many. Where runs were scored on held-out rows, these are meant, unless a whole name
-            (``"test class R@1"``) says otherwise.
+            and NMI if there are many. Scores of held-out rows are preferred, unless a whole name (``"test class R@1"``)
+            is given.
         baseline: the name of the row, or of one of its runs, that the others are compared with. Default: the first.
         confidence: of the intervals of the differences.
 
@@ -95,14 +97,15 @@ def compare_runs(
         A :class:`Comparison`.
 
     Raises:
-        ValueError: no runs, a metric or a baseline that there is not, or a confidence outside 0…1.
+        ValueError: no runs, an unknown metric or baseline, or a confidence outside 0…1.
 
     Implementation notes:
-        A difference is taken between runs of the same seed (:func:`paired`), and is not in percent.
+        A difference is taken between runs of the same seed (:func:`paired_difference`), and is not in percent. Of
+        several rows, each interval has the level at which Holm's procedure tests its difference: it excludes 0 exactly
+        if the difference is significant with Holm's correction.
     """
     if not runs:
         raise ValueError("runs must hold at least one run, got none")
-    check_confidence(confidence)
     groups = _groups(runs)
     names = _row_names(groups)
     settings = _differing_settings(groups, names)
@@ -111,15 +114,16 @@ def compare_runs(
         groups.insert(0, groups.pop(place))
         names.insert(0, names.pop(place))
     measured = list(dict.fromkeys(name for run in runs for name in run.metrics))
+    differences = {metric: _differences(groups, metric, confidence) for metric in measured}
     rows = []
-    for name, group in zip(names, groups, strict=True):
+    for place, (name, group) in enumerate(zip(names, groups, strict=True)):
         seconds = [run.seconds for run in group if run.seconds is not None]
         row = Row(
             name,
             tuple(group),
             {key: group[0].settings.get(key) for key in settings},
             {m: [r.metrics[m] for r in group if m in r.metrics] for m in measured},
-            {} if group is groups[0] else _differences(groups[0], group, measured, confidence),
+            {m: d[place] for m, d in differences.items() if place and d[place].seeds},
             float(np.mean(seconds)) if seconds else None,
             max((run.memory for run in group if run.memory is not None), default=None),
         )
@@ -135,100 +139,123 @@ def comparison_table(comparison: Comparison) -> tuple[list[str], list[list[str]]
         comparison: of :func:`compare_runs`.
 
     Returns:
-        The columns' titles, and a row for each setting, in percent where a metric is a fraction, with the number of
-        its runs that have the metric where some do not; last rows for what papers report.
+        The columns' titles, and a row for each setting, in percent if a metric is a fraction, with the number of runs
+        that have the metric if some do not; last the rows of the papers.
     """
     rows, papers = comparison.rows, comparison.papers
-    columns: list[tuple[str, list[str]]] = []
-
-    def add(title: str, cells: list[str], of_papers: list[str] | None = None) -> None:
-        columns.append((title, cells + (["–"] * len(papers) if of_papers is None else of_papers)))
-
-    add("run", [row.name for row in rows], list(papers))
+    columns: list[tuple[str, list[str]]] = [("run", [*(row.name for row in rows), *papers])]
     if any(len(row.runs) > 1 for row in rows):
-        add("runs", [str(len(row.runs)) for row in rows])
+        columns.append(("runs", [str(len(row.runs)) for row in rows]))
     for name in comparison.settings:
-        add(name, [setting_cell(row.settings[name]) for row in rows])
+        columns.append((name, [setting_cell(row.settings[name]) for row in rows]))
     for metric in comparison.shown:
         reported = [f"{p[metric]:.1f}" if metric in p else "–" for p in papers.values()]
-        title = f"{metric}, %" if is_share(metric) else metric
-        add(title, [_value_cell(metric, row) for row in rows], reported)
+        cells = [_value_cell(metric, row) for row in rows]
+        columns.append((f"{metric}, %" if is_share(metric) else metric, cells + reported))
         if len(rows) > 1:
-            differences = [difference_cell(metric, row.differences.get(metric)) for row in rows]
-            add(f"Δ {metric}", ["baseline", *differences[1:]])
+            cells = [difference_cell(metric, row.differences.get(metric)) for row in rows[1:]]
+            columns.append((f"Δ {metric}", ["baseline", *cells]))
     if any(row.seconds is not None for row in rows):
-        add("time", [duration(row.seconds) for row in rows])
+        columns.append(("time", [duration(row.seconds) for row in rows]))
     if any(row.memory is not None for row in rows):
-        add("memory", [size(row.memory) for row in rows])
-    return [title for title, _ in columns], [
-        list(row) for row in zip(*(cells for _, cells in columns), strict=True)
-    ]
+        columns.append(("memory", [size(row.memory) for row in rows]))
+    titles, lists = zip(*columns, strict=True)
+    height = len(rows) + len(papers)
+    filled = [cells + ["–"] * (height - len(cells)) for cells in lists]
+    return list(titles), [list(row) for row in zip(*filled, strict=True)]
 
 
-def verdict(comparison: Comparison) -> list[str]:
-    """Say what the runs tell by the first metric that is shown, and what was looked at.
+def summary_sentences(comparison: Comparison) -> list[str]:
+    """Say in sentences what a comparison shows.
 
     Args:
         comparison: of :func:`compare_runs`.
 
     Returns:
-        Sentences: which settings are better or worse than the baseline (Student's t over paired seeds, with Holm's
-        correction for being several), or that these runs cannot tell; which runs have no score; and that the test part
-        was looked at, where there is no other.
+        For each metric of the table, the monitored one first: which settings are better or worse than the baseline, by
+        how much, and which cannot be told apart from it, with the number of seeds that would be needed. Then the runs
+        without a score, and which part of the data was scored.
     """
     lines, shown = [], comparison.shown
-    if shown and len(comparison.rows) > 1:
-        lines = _significance(comparison, shown[0])
+    base, *others = comparison.rows
     runs = [run for row in comparison.rows for run in row.runs]
+    if shown and others:
+        recipes = [run.config.get("recipe", {}) for run in runs]
+        monitors = {(recipe.get("evaluation") or {}).get("monitor") for recipe in recipes}
+        monitored = {_kind(monitor or MONITOR) for monitor in monitors}
+        for metric in sorted(shown, key=lambda metric: _kind(metric) not in monitored):
+            lines += _sentences(comparison, metric)
+        several = [d for row in others for d in row.differences.values() if d.seeds > 1]
+        if not several:
+            lines.append(
+                "no two rows share two seeds, so nothing shows whether a difference is chance: train several seeds of "
+                "each (--seeds 5)"
+            )
+        elif len(others) > 1:
+            lines.append(
+                f"(intervals and sentences have Holm's correction over {len(others)} rows)"
+            )
     unscored = [run.name for run in runs if not run.metrics.keys() & set(shown)]
     if shown and unscored:
         lines.append(f"without a score: {_first_of(unscored)}")
     if any(metric.startswith(TESTS) for metric in shown):
-        parts = "test part" if any(metric.startswith("test ") for metric in shown) else "test parts"
         lines.append(
-            f"these are scores of the {parts}: what is chosen by them scores too well on them; jdml train --validation "
-            "0.2 holds out rows to choose by"
+            "these are scores of the test part, which should choose nothing: jdml train --validation 0.2 holds out "
+            "rows to choose by"
         )
     elif any(metric.startswith(VALIDATION) for metric in shown):
-        lines.append(
-            "these are scores of the held-out rows, which may choose; the test part then scores the choice"
-        )
+        lines.append("these are scores of held-out rows: score the chosen setting on the test part")
     return lines
 
 
-def _significance(comparison: Comparison, metric: str) -> list[str]:
-    """Say which rows are better or worse than the first, and which cannot be told from it."""
+def _sentences(comparison: Comparison, metric: str) -> list[str]:
+    """Say of a metric which rows differ from the first one, and which cannot be told apart from it."""
     base, *others = comparison.rows
-    tested = {row.name: row.differences.get(metric) for row in others}
-    known = {name: d for name, d in tested.items() if d is not None and d.seeds > 1}
-    p = holm({name: d.p for name, d in known.items()}, tests=len(known))
-    gains = {name: known[name].mean for name in p if p[name] < 1 - comparison.confidence}
-    more, less = ("better", "worse") if is_share(metric) else ("more", "less")
-    sides = {
-        f"{more} than": [name for name in tested if gains.get(name, 0) > 0],
-        f"{less} than": [name for name in tested if gains.get(name, 0) < 0],
-        "these runs cannot tell from": [name for name in tested if name not in gains],
-    }
-    lines = []
-    for words, names in sides.items():
-        if names:
-            cells = []
-            for name in names:
-                difference, count = tested[name], ""
-                if difference is not None and difference.seeds > 1:
-                    count = f" (n = {difference.seeds})"
-                cell = difference_cell(metric, difference, "(no seed in common)")
-                cells.append(f"{name} {cell}{count}")
-            lines.append(f"{metric}: {words} {base.name}: {_first_of(cells)}")
-    if len(known) > 1:
+    share = is_share(metric)
+    scale, form, unit = (100, ".1f", " points") if share else (1, ".3g", "")
+    lines, unclear = [], []
+    for row in others:
+        difference = row.differences.get(metric)
+        if difference is None or difference.seeds < 2:
+            continue
+        if difference.low <= 0 <= difference.high:
+            unclear.append(row)
+            continue
+        above = difference.mean > 0
+        by = f"{abs(scale * difference.mean):{form}}"
+        if share:
+            words = (
+                f"is {'better' if above else 'worse'} than {base.name} by {by} points of {metric}"
+            )
+        else:
+            words = f"has a {'higher' if above else 'lower'} {metric} than {base.name} by {by}"
+        ends = sorted(abs(scale * end) for end in (difference.low, difference.high))
+        low, high = (format(end, form) for end in ends)
         lines.append(
-            f"(Holm's correction over {len(known)} differences, {comparison.confidence:.0%})"
+            f"{row.name} {words} ({100 * comparison.confidence:.0f} % interval {low} to {high}, "
+            f"{difference.seeds} seeds)"
         )
-    if not known and all(len(row.values[metric]) < 2 for row in comparison.rows):
-        lines.append("one seed tells nothing of chance: several seeds each would (--seeds 5)")
-    elif not known:
-        lines.append("of chance only seeds tell that both rows have, two at least: here are none")
+    if unclear:
+        largest = max((row.differences[metric] for row in unclear), key=lambda d: abs(d.mean))
+        needed = ""
+        if largest.mean:
+            seeds = _seeds_needed(largest, comparison.confidence)
+            about = f"{abs(scale * largest.mean):{form}}{unit}"
+            needed = f"; about {seeds:,} would be needed for a difference of {about}"
+        lines.append(
+            f"{_first_of([row.name for row in unclear])} cannot be told apart from {base.name} in {metric} by these "
+            f"{largest.seeds} seeds{needed}"
+        )
     return lines
+
+
+def _seeds_needed(difference: PairedDifference, confidence: float) -> int:
+    """Estimate how many seeds show a difference of this size and spread, by the normal approximation of a t-test."""
+    from scipy.stats import norm, t
+
+    statistic = t.isf(difference.p / 2, difference.seeds - 1)
+    quantiles = norm.ppf(0.5 + confidence / 2) + norm.ppf(POWER)
+    return 2 + math.ceil(difference.seeds * (quantiles / statistic) ** 2)
 
 
 def _first_of(names: Sequence[str]) -> str:
@@ -245,8 +272,8 @@ def comparison_records(comparison: Comparison) -> list[dict[str, Any]]:
 
     Returns:
         By column: ``run``, ``runs``, the settings that differ, and of every metric its mean, number of runs, standard
-        deviation, difference and the difference's interval; ``seconds`` and ``memory_mib``. A setting that is called as
-        one of the others is ``setting NAME``.
+        deviation, difference and the difference's interval; ``seconds`` and ``memory_mib``. A setting with the name of
+        another column is ``setting NAME``.
     """
     records = []
     for row in comparison.rows:
@@ -272,7 +299,7 @@ def comparison_records(comparison: Comparison) -> list[dict[str, Any]]:
 
 
 def _value_cell(metric: str, row: Row) -> str:
-    """Write mean ± standard deviation of a row, and of how many of its runs where some have no value."""
+    """Write mean ± standard deviation of a row, and the number of its runs with a value if some have none."""
     values = row.values[metric]
     if not values:
         return "–"
@@ -297,49 +324,51 @@ def _groups(runs: Sequence[Run]) -> list[list[Run]]:
 
 
 def _are_seeds(run: Run, other: Run) -> bool:
-    """Whether runs of equal settings can be two seeds of one: of the same files, as far as both tell."""
+    """Whether runs of equal settings can be two seeds of one: of the same files, as far as both say."""
     files = {of.settings[FILES] for of in (run, other) if FILES in of.settings}
     return run.seed is not None and other.seed != run.seed and len(files) < 2
 
 
 def _differing_settings(groups: Sequence[Sequence[Run]], names: Sequence[str]) -> list[str]:
-    """Name the settings that differ between groups, without those that the rows' names repeat."""
+    """Name the settings that differ between groups, without those that the rows' names or other settings imply."""
     settings = [group[0].settings for group in groups]
+    commands = [run.command for group in groups for run in group]
+    typed = " ".join(map(str, commands))
+
+    def is_typed(name: str) -> bool:
+        last = name.rpartition(".")[2]
+        return None in commands or last in typed or last.replace("_", "-") in typed
+
     return [
         name
         for name in dict.fromkeys(name for of_row in settings for name in of_row)
         if not name.startswith("its ")
         and len({json.dumps(of_row.get(name), default=str) for of_row in settings}) > 1
         and [str(of_row.get(name)) for of_row in settings] != list(names)
+        and is_typed(name)
     ]
 
 
 def _row_names(groups: Sequence[Sequence[Run]]) -> list[str]:
-    """Name rows by their run, or what is common to the names of their runs."""
+    """Name rows by their run, or by the common part of the names of their runs."""
     names: list[str] = []
     for group in groups:
         stems = {re.sub(r"[-_ ]?(seed)?[-_=]?\d+$", "", run.name) for run in group}
         common = len(group) > 1 and len(stems) == 1 and "" not in stems
         names.append(stems.pop() if common else group[0].name)
+    repeated = {name for name in names if names.count(name) > 1}
     return number_repeated(
-        [
-            group[0].name if names.count(name) > 1 else name
-            for name, group in zip(names, groups, strict=True)
-        ]
+        [g[0].name if name in repeated else name for name, g in zip(names, groups, strict=True)]
     )
 
 
 def _baseline_row(baseline: str, names: Sequence[str], groups: Sequence[Sequence[Run]]) -> int:
     """Find the row of a name, or else of a run of that name."""
-    if baseline in names:
-        return names.index(baseline)
-    places = [i for i, group in enumerate(groups) if baseline in [run.name for run in group]]
-    if len(places) == 1:
-        return places[0]
-    if not places:
-        raise ValueError(f"baseline must be one of {', '.join(names)}, got {baseline!r}")
-    rows = ", ".join(names[place] for place in places)
-    raise ValueError(f"baseline {baseline!r} is a run of several rows: write one of {rows}")
+    members = [[run.name for run in group] for group in groups]
+    for place, of_row in enumerate((*([name] for name in names), *members)):
+        if baseline in of_row:
+            return place % len(names)
+    raise ValueError(f"baseline must be one of {', '.join(names)}, got {baseline!r}")
 
 
 def _papers(rows: Sequence[Row], measured: Sequence[str]) -> dict[str, dict[str, float]]:
@@ -359,26 +388,38 @@ def _papers(rows: Sequence[Row], measured: Sequence[str]) -> dict[str, dict[str,
 
 
 def _differences(
-    base: Sequence[Run], group: Sequence[Run], metrics: Sequence[str], confidence: float
-) -> dict[str, Paired]:
-    """Compare two groups of runs by each metric for which they share a seed."""
-    differences = {}
-    for metric in metrics:
-        values = (
-            {run.seed: run.metrics[metric] for run in runs if metric in run.metrics}
-            for runs in (group, base)
-        )
-        differences[metric] = paired(*values, scale=1.0, confidence=confidence)
-    return {metric: difference for metric, difference in differences.items() if difference.seeds}
+    groups: Sequence[Sequence[Run]], metric: str, confidence: float
+) -> list[PairedDifference]:
+    """Compare each group with the first one, with intervals at the levels of Holm's procedure."""
+    values = [
+        {run.seed: run.metrics[metric] for run in group if metric in run.metrics}
+        for group in groups
+    ]
+    differences = [
+        paired_difference(of_group, values[0], scale=1.0, confidence=confidence)
+        for of_group in values
+    ]
+    tested = [place for place, d in enumerate(differences) if place and d.seeds > 1]
+    left = len(tested)
+    for place in sorted(tested, key=lambda place: differences[place].p):
+        level = 1 - (1 - confidence) / left
+        tighter = paired_difference(values[place], values[0], scale=1.0, confidence=level)
+        differences[place] = tighter
+        left -= not tighter.low <= 0 <= tighter.high
+    return differences
+
+
+def _kind(metric: str) -> str:
+    """Return the last part of a metric's name, such as R@1."""
+    return re.split(r"[\s/]", metric)[-1]
 
 
 def _select_metrics(metrics: Sequence[str], wanted: Sequence[str]) -> list[str]:
     """Choose the metrics of a table: those that are asked for, or the usual ones of many."""
     held_out = [metric for metric in metrics if metric.startswith(VALIDATION)]
-    kinds = {metric: re.split(r"[\s/]", metric)[-1] for metric in metrics}
     selected: list[str] = []
     for name in wanted:
-        fitting = [metric for metric in metrics if name in (metric, kinds[metric])]
+        fitting = [metric for metric in metrics if name in (metric, _kind(metric))]
         if not fitting:
             raise ValueError(f"metrics must be among {', '.join(metrics) or 'none'}, got {name!r}")
         validation = [metric for metric in fitting if metric in held_out]
@@ -388,6 +429,6 @@ def _select_metrics(metrics: Sequence[str], wanted: Sequence[str]) -> list[str]:
     metrics = held_out or metrics
     if len(metrics) <= MOST // 2:
         return list(metrics)
-    parts = dict.fromkeys(metric.removesuffix(kinds[metric]) for metric in metrics)
+    parts = dict.fromkeys(metric.removesuffix(_kind(metric)) for metric in metrics)
     usual = [f"{part}{kind}" for part in parts for kind in FIRST if f"{part}{kind}" in metrics]
     return (usual or list(metrics))[:MOST]

@@ -35,7 +35,7 @@ class Neighbours(NamedTuple):
 
 
 class Scores(NamedTuple):
-    """Neighbours by one labelling: whether they are ``right`` ``[N, K]``; each row's MAP@R and R@1; suspect labels."""
+    """Scores by one labelling: right neighbours ``[N, K]``, MAP@R and R@1 ``[N]``, rows with suspect labels."""
 
     right: np.ndarray
     quality: np.ndarray
@@ -76,29 +76,23 @@ def hubs(indices: np.ndarray, most: int = 24) -> tuple[list[tuple[int, int]], fl
 def confused_pairs(
     indices: np.ndarray, labels: np.ndarray, most: int = 20
 ) -> list[tuple[int, int, int, float]]:
-    """Count the pairs of classes that are taken for each other: two labels, count, share."""
+    """Count the confused pairs of classes: two labels, count, share."""
     known, own, sizes = np.unique(labels, return_inverse=True, return_counts=True)
     own = own.reshape(-1)
     query, answer = np.repeat(own, indices.shape[1]), own[indices].reshape(-1)
     wrong = (query != answer) & (known[query] >= 0) & (known[answer] >= 0)
     both = np.sort(np.stack([query, answer], axis=1)[wrong], axis=1)
     pairs, counts = np.unique(both, axis=0, return_counts=True)
-    confused = [
-        (
-            int(known[a]),
-            int(known[b]),
-            int(n),
-            float(n / (indices.shape[1] * (sizes[a] + sizes[b]))),
-        )
-        for (a, b), n in zip(pairs, counts, strict=True)
-    ]
-    return sorted(confused, key=lambda pair: (-pair[3], -pair[2], pair[0], pair[1]))[:most]
+    shares = counts / (indices.shape[1] * sizes[pairs].sum(axis=1))
+    order = np.lexsort((-counts, -shares))[:most]
+    columns = (known[pairs[order, 0]], known[pairs[order, 1]], counts[order], shares[order])
+    return list(zip(*(column.tolist() for column in columns), strict=True))
 
 
 def suspect_labels(
     indices: np.ndarray, labels: np.ndarray, agree: int = 5, least: int = 3
 ) -> np.ndarray:
-    """Find rows whose neighbours all say one other class: their labels may be wrong."""
+    """Find rows whose nearest neighbours are all of one other class: their labels may be wrong."""
     known, own, sizes = np.unique(labels, return_inverse=True, return_counts=True)
     own = own.reshape(-1)
     neighbours = own[indices]
@@ -110,7 +104,7 @@ def suspect_labels(
 
 
 def by_class(scores: Scores, labels: np.ndarray) -> list[tuple[int, int, float, float]]:
-    """Return of every class with two rows its label, their number, R@1 and MAP@R."""
+    """Return the label, number of rows, R@1 and MAP@R of every class with two rows."""
     rows = []
     for label in np.unique(labels[labels >= 0]):
         members = np.flatnonzero(labels == label)
@@ -121,7 +115,7 @@ def by_class(scores: Scores, labels: np.ndarray) -> list[tuple[int, int, float, 
 
 
 def spectrum(embeddings: Any) -> np.ndarray:
-    """Return singular values as shares of their sum, the largest first (not centred, as ``spectral_decay``'s)."""
+    """Return singular values as shares of their sum, the largest first; of embeddings that are not centred."""
     x = np.asarray(embeddings, np.float64)
     values = np.linalg.svd(x[random_rows(len(x), SAMPLE)], compute_uv=False)
     return values / max(values.sum(), np.finfo(np.float64).tiny)
@@ -156,7 +150,7 @@ def structure(embeddings: Any, labels: Any) -> tuple[dict[str, float], dict[str,
 
 
 def proxy_structure(proxies: Any, embeddings: Any, labels: Any) -> dict[str, float]:
-    """Measure how proxies stand to the embeddings that they stand for, on the unit sphere."""
+    """Measure the distances of proxies from the embeddings of their class, on the unit sphere."""
     centres = unit(np.asarray(proxies, np.float64))
     centres = centres[:, None] if centres.ndim == 2 else centres
     x, y = unit(np.asarray(embeddings, np.float64)), np.asarray(labels)
@@ -165,17 +159,13 @@ def proxy_structure(proxies: Any, embeddings: Any, labels: Any) -> dict[str, flo
         for c in range(len(centres))
         if (y == c).any()
     ]
-    arrays = (
-        jnp.asarray(centres, jnp.float32),
-        jnp.asarray(x, jnp.float32),
-        jnp.asarray(y, jnp.int32),
-    )
+    proxies, points = jnp.asarray(centres, jnp.float32), jnp.asarray(x, jnp.float32)
     measured = {
-        "proxy to its class": proxy_distance(*arrays),
+        "proxy to its class": proxy_distance(proxies, points, jnp.asarray(y, jnp.int32)),
         "proxy to its class's mean": float(np.mean(away)),
     }
     if centres.shape[1] > 1:
-        spread = proxy_spread(arrays[0])
+        spread = proxy_spread(proxies)
         measured["spread of a class's proxies"] = spread.distance
         measured["proxies of a class within 0.2 of each other"] = spread.together
     return measured
@@ -198,7 +188,7 @@ def project(
     both = both - both.mean(0)
     spread = np.abs(both).max()
     if spread <= np.finfo(np.float32).eps * largest:  # scikit-learn fails on equal rows
-        return np.zeros((len(x), 2)), np.zeros((len(more), 2)), "all rows are the same: one point"
+        return np.zeros((len(x), 2)), np.zeros((len(more), 2)), "all rows are equal"
     both = (both / spread).astype(np.float32)
     if method == "tsne":
         require_package("sklearn", "a map by t-SNE")
@@ -207,13 +197,13 @@ def project(
         perplexity = min(30.0, max(1.0, (len(both) - 1) / 3))
         init: Any = "pca" if both.shape[1] > 1 else "random"
         points = TSNE(init=init, perplexity=perplexity, random_state=seed).fit_transform(both)
-        words = f"t-SNE, perplexity {perplexity:.0f}: neighbours are kept, distances are not"
+        words = f"t-SNE, perplexity {perplexity:.0f}: keeps neighbours, not distances"
     else:
         require_package("umap", "a map by UMAP")
         from umap import UMAP
 
         points = UMAP(random_state=seed, n_jobs=1).fit_transform(both)
-        words = "UMAP: neighbours are kept, distances are not"
+        words = "UMAP: keeps neighbours, not distances"
     points = np.asarray(points)
     return points[: len(x)], points[len(x) :], words
 

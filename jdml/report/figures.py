@@ -8,6 +8,8 @@ from typing import Any, Literal
 import numpy as np
 
 from jdml._optional_imports import require_package
+from jdml.data.folder import image_named
+from jdml.data.images import open_image
 from jdml.models.tensors import replacing
 from jdml.report import embedding_stats as stats
 from jdml.report.compare import compare_runs
@@ -22,6 +24,10 @@ FRAMES = {
 }
 MARKERS = "os^Dv"
 """Classes of one colour differ in their mark."""
+SIDE = 160
+"""Longest side of an image on a sheet of neighbours, in pixels."""
+MOST = 40
+"""Queries on a sheet."""
 Panel = tuple[str, np.ndarray, np.ndarray]
 
 
@@ -40,19 +46,19 @@ def scatter_grid(
 
     Args:
         panels: ``(title, points [N, 2], labels [N])`` each, row by row. A class has one colour in all panels.
-        path: the file to write; its ending gives the format (``.png``, ``.pdf``, ``.svg``).
-        columns: panels in a row; by default all.
+        path: the file to write: ``.png``, ``.pdf`` or ``.svg``.
+        columns: panels in a row. Default: all.
         row_titles: a text at the left of each row.
-        title: a text above all panels.
-        class_names: the name of label i; by default its number.
-        max_points: panels with more points show a random choice of so many.
+        title: of the figure.
+        class_names: the name of label i. Default: its number.
+        max_points: points in a panel; of more a random choice is drawn.
         seed: of that choice.
 
     Returns:
         The path.
 
     Raises:
-        ValueError: if there are no panels.
+        ValueError: there are no panels.
     """
     require_package("matplotlib", "a figure")
     from matplotlib import colormaps
@@ -100,25 +106,24 @@ def gallery(
     title: str = "",
     seed: int = 0,
 ) -> Any:
-    """Draw queries with their nearest neighbours, right and wrong ones told by frame and word.
+    """Draw queries with their nearest neighbours, marked as right or wrong.
 
     Args:
         images: of a :class:`jdml.data.Dataset`: ``[N, H, W, C]`` or image files.
-        embeddings: ``[N, D]``, compared as given.
+        embeddings: ``[N, D]``.
         labels: ``[N]`` integers.
         queries: how many, or which rows.
         k: neighbours of each.
-        order: of so many: ``"worst"`` or ``"best"`` by MAP@R, ``"random"``, or ``"spread"``: the first of classes that
-            are spread over all of them.
-        class_names: the name of label i; by default its number.
-        title: above the figure.
+        order: of the queries: ``"worst"`` or ``"best"`` by MAP@R, ``"random"``, or ``"spread"`` over the classes.
+        class_names: the name of label i. Default: its number.
+        title: of the figure.
         seed: of a random order.
 
     Returns:
         A ``matplotlib.figure.Figure``.
 
     Raises:
-        ValueError: lengths that do not fit, fewer than two rows, another order.
+        ValueError: lengths that do not fit, fewer than two rows, no queries, or an unknown order.
     """
     x, y = _checked(embeddings, labels)
     if len(images) != len(x):
@@ -169,8 +174,8 @@ def embedding_map(
         labels: ``[N]`` integers.
         method: ``"pca"``, ``"tsne"`` or ``"umap"`` (needs umap-learn).
         proxies: ``[C, K, D]`` or ``[C, D]``, drawn as stars.
-        class_names: the name of label i; by default its number.
-        title: above the figure.
+        class_names: the name of label i. Default: its number.
+        title: of the figure.
         max_points: of more a random choice is drawn.
         seed: of that choice, and of t-SNE and UMAP.
 
@@ -178,7 +183,7 @@ def embedding_map(
         A ``matplotlib.figure.Figure``.
 
     Raises:
-        ValueError: shapes that do not fit, another method, or one whose library is not installed.
+        ValueError: shapes that do not fit, an unknown method, or one whose library is not installed.
     """
     require_package("matplotlib", "a picture")
     from matplotlib import colormaps
@@ -216,19 +221,19 @@ def confusions(
     labels: Any,
     *,
     k: int = 1,
-    most: int = 15,
+    max_pairs: int = 15,
     class_names: Sequence[str] | None = None,
     title: str = "",
 ) -> Any:
     """Draw the pairs of classes that are most often taken for each other.
 
     Args:
-        embeddings: ``[N, D]``, compared as given.
+        embeddings: ``[N, D]``.
         labels: ``[N]`` integers.
         k: neighbours of each row that count.
-        most: pairs that are drawn.
-        class_names: the name of label i; by default its number.
-        title: above the figure.
+        max_pairs: pairs that are drawn.
+        class_names: the name of label i. Default: its number.
+        title: of the figure.
 
     Returns:
         A ``matplotlib.figure.Figure``: of the neighbours of rows of two classes, the share that is of the other one.
@@ -237,7 +242,7 @@ def confusions(
         ValueError: shapes that do not fit, fewer than two rows.
     """
     x, y = _checked(embeddings, labels)
-    pairs = stats.confused_pairs(stats.nearest_neighbours(x, k).indices, y, most)
+    pairs = stats.confused_pairs(stats.nearest_neighbours(x, k).indices, y, max_pairs)
     figure = _figure(figsize=(7, 0.32 * max(len(pairs), 1) + 1.2), layout="constrained")
     axes = figure.subplots()
     names = [f"{_name(class_names, a)} ↔ {_name(class_names, b)}" for a, b, _, _ in pairs]
@@ -245,24 +250,22 @@ def confusions(
     axes.bar_label(bars, [str(count) for _, _, count, _ in pairs], padding=3, fontsize=8)
     axes.set_yticks(range(len(pairs)), names)
     axes.invert_yaxis()
-    axes.set(xlabel="neighbours of the other class (%; beside the bars: how many)", title=title)
+    axes.set(xlabel="neighbours of the other class (%, with their number)", title=title)
     if not pairs:
-        axes.text(
-            0.5, 0.5, "no neighbour is of another class", transform=axes.transAxes, ha="center"
-        )
+        axes.text(0.5, 0.5, "no neighbour of another class", transform=axes.transAxes, ha="center")
     return figure
 
 
 def curves(
     runs: Any, *, metrics: Sequence[str] | None = None, title: str = "", columns: int = 3
 ) -> Any:
-    """Draw what runs logged, by step, the runs overlaid.
+    """Draw the logs of runs, by step, the runs overlaid.
 
     Args:
-        runs: by name, the records of a log (``FitResult.history``) or several of them, seeds of one setting; or what
-            :func:`jdml.report.html_report` takes: folders of runs.
-        metrics: which; by default all that are numbers, ``loss`` and ``grad_norm`` first.
-        title: above the figure.
+        runs: by name, the records of a log (``FitResult.history``) or several of them, seeds of one setting; or the
+            runs that :func:`jdml.report.html_report` takes, such as folders.
+        metrics: which. Default: all numbers, ``loss`` and ``grad_norm`` first.
+        title: of the figure.
         columns: panels in a row.
 
     Returns:
@@ -356,16 +359,22 @@ def _checked(embeddings: Any, labels: Any) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _order(scores: stats.Scores, y: np.ndarray, order: str, seed: int) -> list[int]:
-    if order == "worst":  # where there is nothing to find, NaN: last
-        return np.argsort(scores.quality, kind="stable").tolist()
-    if order == "best":
-        return np.argsort(-scores.quality, kind="stable").tolist()
-    if order == "random":
-        return np.random.default_rng(seed).permutation(len(y)).tolist()
-    if order == "spread":
-        known, first = np.unique(y, return_index=True)
-        return first[np.argsort(np.arange(len(known)) * 0.6180339887 % 1)].tolist()
-    raise ValueError(f'order must be "best", "random", "spread" or "worst", got {order!r}')
+    """Order queries; those without a match come last."""
+    orders = {
+        "best": lambda: np.argsort(-scores.quality, kind="stable"),
+        "random": lambda: np.random.default_rng(seed).permutation(len(y)),
+        "spread": lambda: _spread(y),
+        "worst": lambda: np.argsort(scores.quality, kind="stable"),
+    }
+    if order not in orders:
+        raise ValueError(f"order must be one of {', '.join(orders)}, got {order!r}")
+    return orders[order]().tolist()
+
+
+def _spread(y: np.ndarray) -> np.ndarray:
+    """Return the first row of each class, classes far apart first."""
+    first = np.unique(y, return_index=True)[1]
+    return first[np.argsort(np.arange(len(first)) * 0.6180339887 % 1)]
 
 
 def _name(names: Sequence[str] | None, label: Any) -> str:
@@ -374,11 +383,35 @@ def _name(names: Sequence[str] | None, label: Any) -> str:
 
 
 def save_figure(figure: Any, path: str | Path) -> Path:
-    """Write a figure of matplotlib atomically, in the format that the file's ending names."""
+    """Write a figure of matplotlib atomically, in the format of the file's ending."""
     path = Path(path)
     with replacing(path) as file:
         figure.savefig(file, format=path.suffix[1:] or None, dpi=150)
     return path
+
+
+def neighbour_sheet(answers: Sequence[Mapping[str, Any]], path: str | Path) -> Path:
+    """Draw queries, each in a row with its neighbours, and under each its class and distance."""
+    require_package("matplotlib", "a picture of neighbours")
+    from matplotlib.figure import Figure
+
+    shown = answers[:MOST]
+    columns = 1 + max(len(answer["found"]) for answer in shown)
+    figure = Figure(figsize=(1.3 * columns, 1.55 * len(shown)), layout="constrained")
+    grid = figure.subplots(len(shown), columns, squeeze=False)
+    for axes in grid.flat:
+        axes.set_axis_off()
+    for row, answer in zip(grid, shown, strict=True):
+        hits = [(hit["file"], hit.get("label", ""), hit["distance"]) for hit in answer["found"]]
+        for axes, (file, label, distance) in zip(
+            row, [(answer["query"], "query", None), *hits], strict=False
+        ):
+            image = open_image(image_named(file))
+            image.thumbnail((SIDE, SIDE))
+            axes.imshow(image)
+            below = "" if distance is None else f"\n{distance:.3f}"
+            axes.set_title(f"{_name(None, str(label))}{below}".strip(), fontsize=6)
+    return save_figure(figure, path)
 
 
 def literal(name: str) -> str:

@@ -1,4 +1,4 @@
-"""The images of runs: find them where the runs read them, and make small pictures for a page."""
+"""The images of runs: find them, search for the nearest ones, make small pictures for a page."""
 
 import base64
 import io
@@ -7,32 +7,36 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 
 from jdml._optional_imports import require_package
 from jdml.data import Dataset, ImageFiles
 from jdml.data.dataset import NoSuchPartError
+from jdml.data.folder import image_named
+from jdml.data.image_discovery import RealFiles, same_content
 from jdml.data.image_source import read_source, trained_labelling
 from jdml.data.images import open_image
+from jdml.metrics import nearest
+from jdml.metrics.reranking import look_again
+from jdml.ops.checks import Rerank
 from jdml.report.runs import Run
+from jdml.runs.embedding_io import EmbeddingTable
 
 SIDES = (96, 72, 56, 40, 28)
 """Longest sides that are tried, until the pictures fit."""
 ROOM = 3_000_000
 """Characters that all pictures of a page may take."""
 SCORED = ("test", "query", "val", "all")
-"""Parts of a data set; a report shows the first of which there is one."""
+"""Parts of a data set; a report shows the first that exists."""
+SELF_SEARCH = 32
+"""The nearest rows of a gallery that may be the query itself."""
 
 
 def attach_images(
     run: Run, source: str | None = None, data_dir: Path | None = None
 ) -> tuple[Run, str]:
-    """Give a run the images that it was scored on and those that it was trained on, as far as they are at hand.
-
-    Example:
-        >>> attach_images(Run("a run in memory"))[1]
-        ''
-    """
+    """Attach the images that a run was scored on and trained on, if they are found; else return a note."""
     if run.data is not None or not run.trained:
         return run, ""
     config = run.config
@@ -42,20 +46,20 @@ def attach_images(
     folder = data_dir or (Path(there) if there else None)
     own = str(folder) if name == "folder" and folder else name
     if source is None and own is None:
-        return run, "it does not say what images it read: source names them"
+        return run, "its images are unknown: name them by source"
     try:
         scored = _read_part(source or own, folder, config, SCORED)
     except (FileNotFoundError, ValueError, TypeError) as error:
-        return run, f"its images are not at hand ({error}): source or data_dir names them"
+        return run, f"its images are not found ({error}): name them by source or data_dir"
     with_scored = replace(run, data=scored)
     try:
         return replace(with_scored, train=_trained(own, folder, config)), ""
     except (FileNotFoundError, ValueError, TypeError):
-        return with_scored, ""  # proxies are then shown without what they stand for
+        return with_scored, ""  # proxies are then shown without their classes' images
 
 
 def _read_part(text: str, folder: Path | None, config: Any, splits: Sequence[Any]) -> Dataset:
-    """Read the first part of a data set of which there is one."""
+    """Read the first part of a data set that exists."""
     missing: list[NoSuchPartError] = []
     for split in splits:
         try:
@@ -71,13 +75,10 @@ def _read_part(text: str, folder: Path | None, config: Any, splits: Sequence[Any
 
 
 def _trained(text: str | None, folder: Path | None, config: Any) -> Dataset:
-    """The training part, by the labels that were trained on, numbered as the run numbered them."""
+    """Read the training part with the labels that were trained on, numbered as in the run."""
     options = config.get("benchmark", {})
-    if (
-        text is None
-        or options.get("protocol") in ("mlrc", "ablation")
-        or options.get("method") == "ccp"
-    ):
+    some = options.get("protocol") in ("mlrc", "ablation") or options.get("method") == "ccp"
+    if text is None or some:
         raise ValueError("the run does not say which classes it was trained on")
     part = _read_part(text, folder, config, ("train",))
     view = trained_labelling(config)
@@ -86,10 +87,95 @@ def _trained(text: str | None, folder: Path | None, config: Any) -> Dataset:
     own = next((part.class_names[v] for v in part.class_names if part.views[v] is part.labels), ())
     if names and own and list(own) != list(names):
         place = {name: number for number, name in enumerate(names)}
-        known = np.array([own[label] in place for label in part.labels])
-        part = part.select(known)
+        part = part.select(np.array([own[label] in place for label in part.labels]))
         return replace(part, labels=np.array([place[own[label]] for label in part.labels]))
     return part
+
+
+def search_images(
+    vectors: np.ndarray,
+    queries: Sequence[str],
+    gallery: EmbeddingTable,
+    k: int,
+    max_distance: float = np.inf,
+    second_look: Rerank = "none",
+) -> list[dict[str, Any]]:
+    """Find the nearest images of a gallery by Euclidean distance, other than the query itself and its copies.
+
+    Example:
+        >>> gallery = EmbeddingTable(np.array([[0.0], [2.0], [3.0]]), np.array(["cat", "dog", "dog"]))
+        >>> (answer,) = search_images(np.array([[1.8]]), ["query.jpg"], gallery, k=1)
+        >>> answer["found"]
+        [{'rank': 1, 'file': '1', 'distance': 0.2, 'label': 'dog'}]
+    """
+    rows = gallery.vectors
+    if rows.ndim != 2 or rows.shape[1] != vectors.shape[1]:
+        raise ValueError(
+            f"gallery must hold embeddings [N, {vectors.shape[1]}], got {list(rows.shape)}"
+        )
+    files = gallery.files.tolist() if gallery.files is not None else [*map(str, range(len(rows)))]
+    real = RealFiles()
+
+    def is_query(query: int, row: int) -> bool:
+        if gallery.files is None:
+            return False
+        asked, file = queries[query], files[row]
+        if real(asked) == real(file) or _same_bytes(asked, file):
+            return True
+        moved = Path(asked).name == Path(file).name and not Path(file).exists()
+        # One image's embeddings differ a little between batches.
+        rounding = 1e-3 * float(np.abs(vectors[query]).max())
+        return moved and np.allclose(vectors[query], rows[row], rtol=0, atol=rounding)
+
+    asked, searched = jnp.asarray(vectors), jnp.asarray(rows, jnp.float32)
+    own = None
+    if second_look != "none":
+        near = np.asarray(nearest(asked, searched, min(SELF_SEARCH, len(rows)))[1]).tolist()
+        own = np.array(
+            [
+                next((row for row in nearby if is_query(query, row)), -1)
+                for query, nearby in enumerate(near)
+            ]
+        )
+    asked, searched, _, apart = look_again(second_look, asked, searched, own)
+    most = min(k + 1, len(rows))
+    while True:
+        if apart is None:
+            distances, indices = map(np.asarray, nearest(asked, searched, most))
+        else:
+            indices = np.argsort(apart, axis=1, kind="stable")[:, :most]
+            distances = np.take_along_axis(np.asarray(apart), indices, axis=1)
+        others = [
+            [place for place, row in enumerate(near) if not is_query(query, row)][:k]
+            for query, near in enumerate(indices)
+        ]
+        if most == len(rows) or all(len(places) == k for places in others):
+            break
+        most = min(2 * most, len(rows))  # a query has several copies
+    with np.errstate(over="ignore"):  # a limit beyond the largest float32
+        within = distances <= distances.dtype.type(max_distance)
+    answers = []
+    for query, name in enumerate(queries):
+        hits: list[dict[str, Any]] = []
+        for rank, place in enumerate(others[query], 1):
+            if within[query, place]:
+                row, distance = indices[query, place], float(distances[query, place])
+                hits.append({"rank": rank, "file": files[row], "distance": round(distance, 6)})
+                if gallery.labels is not None:
+                    hits[-1]["label"] = gallery.labels[row].item()
+        answers.append({"query": name, "found": hits})
+    return answers
+
+
+def _same_bytes(asked: str, file: str) -> bool:
+    """Whether two image files, or rows of tables, hold the same image."""
+    try:
+        one, other = map(image_named, (asked, file))
+        if isinstance(one, Path) and isinstance(other, Path):
+            return same_content(one, other)
+        return np.array_equal(np.asarray(open_image(one)), np.asarray(open_image(other)))
+    except (OSError, ValueError):
+        return False
 
 
 def picture_of(images: Any, row: int) -> Any:
@@ -118,20 +204,20 @@ def thumbnails(images: Any, rows: Sequence[int], room: int = ROOM) -> dict[int, 
     some = [picture for picture in some if picture is not None]
     side = SIDES[-1]
     for side in SIDES:
-        if sum(len(address(p, side)) for p in some) * len(rows) <= 0.9 * room * len(some):
+        if sum(len(_address(p, side)) for p in some) * len(rows) <= 0.9 * room * len(some):
             break
     pictures: dict[int, str] = {}
     for row in rows:
         picture = picture_of(images, row)
         if picture is not None:
-            pictures[int(row)] = address(picture, side)
+            pictures[int(row)] = _address(picture, side)
             room -= len(pictures[int(row)])
         if room < 0:
             break
     return pictures
 
 
-def address(picture: Any, side: int) -> str:
+def _address(picture: Any, side: int) -> str:
     """Write one picture as a ``data:`` address: small drawings without loss, photographs as WebP."""
     small = picture.convert("L" if picture.mode in ("1", "L") else "RGB")
     exact = max(small.size) <= min(side, 32)

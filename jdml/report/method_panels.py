@@ -1,7 +1,7 @@
-"""A method's own picture: PFML's field, NIR's densities around proxies, CCP's proxies before and after a problem."""
+"""Pictures of methods: PFML's field, NIR's densities around proxies, CCP's proxies before and after a problem."""
 
 import base64
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,7 +22,7 @@ Panel = dict[str, Any]
 
 
 class Learned(NamedTuple):
-    """What a method's picture is drawn from."""
+    """The parts of a run that pictures show."""
 
     config: Mapping[str, Any]
     learned: Mapping[str, Any]
@@ -40,49 +40,15 @@ class Learned(NamedTuple):
         return loss if isinstance(loss, Mapping) else {}
 
 
-Draw = Callable[[Learned], Iterable[Panel]]
-PICTURES: list[Draw] = []
-"""The pictures of all methods; the first that has something to show is shown."""
-
-
-def method_picture(draw: Draw) -> Draw:
-    """Register a method's picture: a function that yields no panels for runs of other methods."""
-    PICTURES.append(draw)
-    return draw
-
-
-def panels(
-    config: Mapping[str, Any],
-    learned: Mapping[str, Any],
-    embeddings: np.ndarray,
-    labels: np.ndarray,
-    name: Callable[[int], str],
-    folder: Path | None = None,
-) -> list[Panel]:
-    """Draw what a run's method learned as plain values: titles, words, grids, points; empty without such a picture."""
-    if "proxies" not in learned or not len(embeddings):
-        return []
-    proxies = np.asarray(learned["proxies"], np.float64)
-    proxies = proxies[:, None] if proxies.ndim == 2 else proxies
-    rows = np.random.default_rng(0).permutation(len(embeddings))[:CHARGES]
-    x, y = np.asarray(embeddings, np.float64)[rows], np.asarray(labels)[rows]
-    known, counts = np.unique(y, return_counts=True)
-    largest = known[np.argsort(-counts, kind="stable")].tolist()
-    classes = [label for label in largest if label < len(proxies)][:CLASSES]
-    run = Learned(config, learned, proxies, x, y, classes, name, folder)
-    return next((drawn for draw in PICTURES if (drawn := list(draw(run)))), [])
-
-
 POTENTIALS: dict[str, tuple[Callable[..., jax.Array], tuple[str, ...]]] = {
     "potential_field": (fields.potential, ("delta", "alpha", "repulsion_delta")),
     "contrastive_potential": (fields.contrastive_potential, ("delta",)),
 }
-"""The potential of a loss, and which of its settings are the potential's."""
+"""The potential of a loss, and the names of its settings."""
 
 
-@method_picture
 def potential_fields(run: Learned) -> Iterator[Panel]:
-    """Draw the potential that a sample of a class feels, in the plane of the charges' two principal axes."""
+    """Draw the potential for a sample of a class, in the plane of the charges' two principal axes."""
     if run.loss.get("name") not in POTENTIALS:
         return
     potential, known = POTENTIALS[run.loss["name"]]
@@ -107,11 +73,10 @@ def potential_fields(run: Learned) -> Iterator[Panel]:
         values -= np.median(values)  # a potential is known up to a constant: far charges add one
         scale = np.median(np.abs(values)) or 1.0
         yield {
-            "title": f"the field that {run.name(label)} feels",
-            "words": "A sample of this class is drawn from red to blue, where the potential is lower than in "
-            "half of the picture. Dots are samples, stars the learned charges (proxies); filled ones are of this "
-            "class. The field is that of the plane of the charges' two principal axes "
-            f"({100 * share:.0f} % of their variance); charges are drawn where they project to.",
+            "title": f"potential field of {run.name(label)}",
+            "words": "Samples of this class are drawn from red to blue, where the potential is below its median. "
+            "Dots are samples, stars are proxies; filled ones are of this class. The field is shown in the plane "
+            f"of the charges' two principal axes ({100 * share:.0f} % of their variance), the charges projected.",
             "extent": extent,
             "heat": _heat(np.arcsinh(values / scale), diverging=True),
             "points": _points(points[: len(x)], y == label),
@@ -119,7 +84,6 @@ def potential_fields(run: Learned) -> Iterator[Panel]:
         }
 
 
-@method_picture
 def flow_densities(run: Learned) -> Iterator[Panel]:
     """Draw the level sets of NIR's density on the sphere around a proxy."""
     if "flow" not in run.learned:
@@ -144,7 +108,7 @@ def flow_densities(run: Learned) -> Iterator[Panel]:
         axes = principal_axes(outward)[0]
         axes = np.linalg.qr(axes - np.outer(proxy, proxy @ axes))[0]
         near = (x - np.outer(x @ proxy, proxy)) @ axes
-        # An equal-distance chart of the sphere: straight out from the proxy, as far as the angle is.
+        # An azimuthal equidistant chart of the sphere around the proxy.
         angle = np.arccos(np.clip(x @ proxy, -1, 1))
         near *= (angle / np.maximum(np.linalg.norm(near, axis=1), 1e-9))[:, None]
         reach = float(np.quantile(angle[y == label], 0.95) * 1.4) or 1.0
@@ -155,10 +119,10 @@ def flow_densities(run: Learned) -> Iterator[Panel]:
         top = float(np.quantile(values, 0.995))
         inside = np.abs(near).max(1) <= reach
         yield {
-            "title": f"the density around the proxy of {run.name(label)}",
-            "words": "Level sets of the flow's log-density on the sphere, by angle from the proxy (star): the "
-            "stronger the tint, the likelier. It is a slice through the proxy and the two axes along which the "
-            "class varies most; samples are drawn where they project to, those of this class filled.",
+            "title": f"density around the proxy of {run.name(label)}",
+            "words": "Level sets of the flow's log-density on the sphere, by angle from the proxy (star), in a "
+            "slice through the proxy and the two axes along which the class varies most. Samples are projected; "
+            "those of this class are filled.",
             "extent": extent,
             "heat": _heat(np.clip(values, top - 12, top), levels=10),
             "points": _points(near[inside], (y == label)[inside]),
@@ -166,9 +130,8 @@ def flow_densities(run: Learned) -> Iterator[Panel]:
         }
 
 
-@method_picture
 def new_proxies(run: Learned) -> Iterator[Panel]:
-    """Draw CCP's proxies where a problem left them, and those that the next one began with."""
+    """Draw CCP's proxies at the end of a problem and at the start of the next one."""
     problems = _problems(run.config.get("callbacks", {}))
     before, chosen = _changed(run.folder) if problems else (None, None)
     if before is None or chosen is None:
@@ -190,9 +153,9 @@ def new_proxies(run: Learned) -> Iterator[Panel]:
         own = owners == label
         yield {
             "title": f"proxies of {run.name(label)} at the change of a problem",
-            "words": "Boxes: where the last problem that ended had left them. Stars: those that were chosen "
-            "for the next one, among samples that the boxes cover worst. Dots are samples as the trained network "
-            f"sees them (plane of their two principal axes, {100 * share:.0f} % of their variance).",
+            "words": "Boxes: proxies at the end of the last problem. Stars: the new proxies of the next one, "
+            "samples that the boxes cover worst. Dots are the embeddings of samples, in the plane of their two "
+            f"principal axes ({100 * share:.0f} % of their variance).",
             "extent": _grid(np.concatenate([points, before, chosen]))[1],
             "heat": None,
             "points": _points(points, run.labels == label),
@@ -202,13 +165,13 @@ def new_proxies(run: Learned) -> Iterator[Panel]:
 
 
 def _problems(callbacks: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The callback among those of a run, or what it carries, that alternates CCP's problems."""
+    """Return the settings, or the state, of the callback that alternates CCP's problems."""
     parts = (part for part in callbacks.values() if isinstance(part, Mapping))
     return next((part for part in parts if "pool_size" in part or "chosen" in part), {})
 
 
 def _changed(folder: Path | None) -> tuple[Any, Any]:
-    """The proxies before and after the last change of a CCP problem, by a checkpoint."""
+    """Read the proxies before and after the last change of a CCP problem from a checkpoint."""
     checkpoint = None if folder is None else read_checkpoint(folder)
     carried = _problems((checkpoint or {}).get("callbacks", {}))
     if not int(carried.get("machine", {}).get("problem", 0)):
@@ -217,7 +180,7 @@ def _changed(folder: Path | None) -> tuple[Any, Any]:
 
 
 def _grid(points: np.ndarray, margin: float = 0.12) -> tuple[np.ndarray, list[float]]:
-    """A square grid ``[SIDE², 2]``, row by row from the top, around points, and its edges."""
+    """Return a square grid ``[SIDE², 2]`` around points, row by row from the top, and its edges."""
     low, high = points.min(0), points.max(0)
     middle, half = (low + high) / 2, max(float((high - low).max()) / 2 * (1 + 2 * margin), 1e-6)
     xs, ys = (np.linspace(m - half, m + half, SIDE) for m in middle)
@@ -226,7 +189,7 @@ def _grid(points: np.ndarray, margin: float = 0.12) -> tuple[np.ndarray, list[fl
 
 
 def _heat(values: np.ndarray, *, diverging: bool = False, levels: int = 0) -> dict[str, Any]:
-    """A grid of values as bytes."""
+    """Encode a grid of values as bytes."""
     values = np.nan_to_num(values)
     low, high = (float(bound) for bound in np.quantile(values, (0.01, 0.99)))
     if diverging:
@@ -241,9 +204,29 @@ def _heat(values: np.ndarray, *, diverging: bool = False, levels: int = 0) -> di
 
 
 def _points(points: np.ndarray, own: np.ndarray | None = None) -> list[list[float]]:
-    """Places, and of each whether it is of the panel's class."""
+    """Return points, each with 1 if it is of the panel's class, else 0."""
     own = np.ones(len(points)) if own is None else own
-    return [
-        [round(a, 4), round(b, 4), int(is_own)]
-        for (a, b), is_own in zip(points.tolist(), own, strict=True)
-    ]
+    return [[*point, int(flag)] for point, flag in zip(points.round(4).tolist(), own, strict=True)]
+
+
+def panels(
+    config: Mapping[str, Any],
+    learned: Mapping[str, Any],
+    embeddings: np.ndarray,
+    labels: np.ndarray,
+    name: Callable[[int], str],
+    folder: Path | None = None,
+) -> list[Panel]:
+    """Draw what a run's method learned as plain values: titles, words, grids, points; empty for other methods."""
+    if "proxies" not in learned or not len(embeddings):
+        return []
+    proxies = np.asarray(learned["proxies"], np.float64)
+    proxies = proxies[:, None] if proxies.ndim == 2 else proxies
+    rows = np.random.default_rng(0).permutation(len(embeddings))[:CHARGES]
+    x, y = np.asarray(embeddings, np.float64)[rows], np.asarray(labels)[rows]
+    known, counts = np.unique(y, return_counts=True)
+    largest = known[np.argsort(-counts, kind="stable")].tolist()
+    classes = [label for label in largest if label < len(proxies)][:CLASSES]
+    run = Learned(config, learned, proxies, x, y, classes, name, folder)
+    pictures = potential_fields, flow_densities, new_proxies
+    return next((drawn for draw in pictures if (drawn := list(draw(run)))), [])

@@ -3,27 +3,43 @@
 import base64
 import datetime
 import hashlib
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from jdml._optional_imports import require_package
 from jdml._paths import check_local
+from jdml.data import ImageFiles
 from jdml.models.tensors import write_text
-from jdml.report.compare import Comparison, compare_runs, comparison_table, verdict
-from jdml.report.embedding_stats import Projection
+from jdml.report import embedding_stats as stats
+from jdml.report import method_panels
+from jdml.report.compare import Comparison, compare_runs, comparison_table, summary_sentences
 from jdml.report.figures import curve, logged_metrics
-from jdml.report.images import ROOM
-from jdml.report.page_data import EmbeddingView, analyze_run, runs_to_analyze, to_json
+from jdml.report.images import ROOM, thumbnails
 from jdml.report.runs import Run, as_runs
 from jdml.report.tables import setting_cell
+from jdml.runs.inference import load
 
 PARTS = ("plot.js", "views.js", "page.js")
 POINTS = 1500
-"""Points of a curve; of longer ones every other, or fewer."""
+"""Points of a curve; longer ones are thinned."""
 BAD_IMAGES = "bad_images"
-"""Logged by every run of image files, and worth a curve where there were some."""
+"""A curve that is left out if it is 0."""
+NEAR = 8
+"""Neighbours that are found."""
+SHOWN = 6
+"""Neighbours that are shown."""
+SUSPECTS = 24
+"""Images with suspect labels that are shown."""
+TRAINED = 2000
+"""Images of the training part that are embedded for its proxies."""
+ACROSS = 4096
+"""Steps of a map's coordinates, along the longer side."""
 
 
 def html_report(
@@ -33,10 +49,10 @@ def html_report(
     data: Any = None,
     title: str = "What was learned",
     labels: str | None = None,
-    projections: Sequence[Projection] = ("pca",),
-    most: int = 10_000,
+    projections: Sequence[stats.Projection] = ("pca",),
+    max_images: int = 10_000,
     thumbnails: int = 1000,
-    looked: int = 6,
+    max_runs: int = 6,
     baseline: str | None = None,
     metrics: Sequence[str] = (),
 ) -> Path:
@@ -47,22 +63,22 @@ def html_report(
     Args:
         runs: a folder of a run, of runs or of a study, a ``.npz`` file, a :class:`Run`, or several of these.
         out: the file to write, ``.html``.
-        data: a :class:`jdml.data.Dataset` that every run embeds; by default what the runs bring with them.
-        title: above the page.
-        labels: the labelling that is shown first, where the data have several. Default: their first.
+        data: a :class:`jdml.data.Dataset` that every run embeds. Default: the data of each run.
+        title: of the page.
+        labels: the labelling that is shown first. Default: the data's first.
         projections: of the map: ``"pca"``, ``"tsne"``, ``"umap"`` (needs umap-learn).
-        most: images of which neighbours and map are shown; of more a random choice.
+        max_images: images with neighbours and a place on the map; of more a random choice.
         thumbnails: pictures in the page, for all runs together.
-        looked: how many runs' embeddings are looked at: the first seed of each setting, in the order given.
+        max_runs: settings whose embeddings are shown, each by its first seed.
         baseline: the run that others are compared with. Default: the first.
-        metrics: which metrics the table shows. Default: R@1, MAP@R, P@1 and NMI where there are many.
+        metrics: of the table. Default: R@1, MAP@R, P@1 and NMI if there are many.
 
     Returns:
         The path.
 
     Raises:
-        FileNotFoundError: a run that is not there.
-        ValueError: a place that holds no run, or a baseline, metric or labelling that there is not.
+        FileNotFoundError: a run does not exist.
+        ValueError: a place holds no run, or a baseline, metric or labelling is unknown.
 
     Implementation notes:
         10,000 embeddings with 1,000 pictures take some seconds and about 3 MB. Charts are drawn by the page's own
@@ -71,48 +87,52 @@ def html_report(
     """
     check_local("out", out)
     comparison = compare_runs(as_runs(runs, data), metrics=metrics, baseline=baseline)
-    order = runs_to_analyze(comparison)
+    firsts = [row.runs[0] for row in comparison.rows]
+    order = [run for run in firsts if run.embeddings is not None or run.trained]
     analyzed = [
-        (run.name, analyze_run(run, labels=labels, projections=projections, most=most))
-        for run in order[:looked]
+        (run.name, _analyze(run, labels=labels, projections=projections, max_images=max_images))
+        for run in order[:max_runs]
     ]
-    looks = [look for _, look in analyzed if isinstance(look, EmbeddingView)]
-    notes = [f"{name}: {look}" for name, look in analyzed if isinstance(look, str)]
-    if len(order) > looked:
-        notes.append(
-            f"{len(order) - looked} more settings are compared above, and not looked at here."
-        )
-    page = {
-        "rows": [row.name for row in comparison.rows],
-        "curves": _curves(comparison),
-        **to_json(looks, thumbnails, ROOM),
-    }
+    views = [view for _, view in analyzed if isinstance(view, EmbeddingView)]
+    notes = [f"{name}: {view}" for name, view in analyzed if isinstance(view, str)]
+    if len(order) > max_runs:
+        notes.append(f"The embeddings of {len(order) - max_runs} more settings are not shown.")
     columns, rows = comparison_table(comparison)
     text = _render(
         title=title,
         made=datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC"),
         columns=columns,
         rows=rows,
-        verdict=verdict(comparison),
+        sentences=summary_sentences(comparison),
         several=len(comparison.rows) > 1,
         seeds=any(len(row.runs) > 1 for row in comparison.rows),
         confidence=round(100 * comparison.confidence),
         runs=[_run_details(run) for row in comparison.rows for run in row.runs],
-        page=page,
+        page={
+            "rows": [row.name for row in comparison.rows],
+            "curves": _curves(comparison),
+            **_to_json(views, thumbnails),
+        },
         notes=notes,
-        has_methods=any(look.panels for look in looks),
-        has_proxies=any(look.proxy_structure for look in looks),
+        has_methods=any(view.panels for view in views),
+        has_proxies=any(view.proxy_structure for view in views),
     )
     write_text(Path(out), text)
     return Path(out)
 
 
 def _render(**values: Any) -> str:
-    """Render the page with its script and style in it."""
+    """Render the page, which holds its script and style."""
     require_package("jinja2", "a report")
     from jinja2 import Environment, PackageLoader, select_autoescape
 
-    script, style = "\n".join(_asset(name) for name in PARTS), _asset("page.css")
+    assets = files("jdml.report") / "assets"
+    texts = [(assets / name).read_text(encoding="utf-8") for name in (*PARTS, "page.css")]
+    script, style = "\n".join(texts[:-1]), texts[-1]
+    hashes = (
+        base64.b64encode(hashlib.sha256(t.encode()).digest()).decode() for t in (script, style)
+    )
+    script_hash, style_hash = hashes  # the page's policy allows these two alone
     environment = Environment(
         loader=PackageLoader("jdml.report", "assets"),
         autoescape=select_autoescape(default=True, default_for_string=True),
@@ -121,29 +141,15 @@ def _render(**values: Any) -> str:
     )
     environment.policies["json.dumps_kwargs"] = {"separators": (",", ":")}
     return environment.get_template("page.html").render(
-        **values,
-        script=script,
-        style=style,
-        script_hash=_hash(script),
-        style_hash=_hash(style),
+        **values, script=script, style=style, script_hash=script_hash, style_hash=style_hash
     )
-
-
-def _asset(name: str) -> str:
-    return (files("jdml.report") / "assets" / name).read_text(encoding="utf-8")
-
-
-def _hash(text: str) -> str:
-    """Return the hash by which the page's policy lets its own script run, and no other."""
-    return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
 def _run_details(run: Run) -> dict[str, Any]:
     """Return what a page says of a run."""
     fit = {f"fit.{name}": value for name, value in run.config.get("fit", {}).items()}
-    settings = {**run.settings, **fit} if run.settings else fit
-    if run.seed is not None:
-        settings = {"seed": run.seed, **settings}
+    seed = {} if run.seed is None else {"seed": run.seed}
+    settings = {**seed, **run.settings, **fit}
     return {
         "name": run.name,
         "place": None if run.path is None else str(run.path),
@@ -167,8 +173,286 @@ def _curves(comparison: Comparison) -> list[dict[str, Any]]:
             points = curve(run.log, name)
             every = -(-len(points) // POINTS)
             if points and (name != BAD_IMAGES or any(value for _, value in points)):
-                thinned = [*points[:-1:every], points[-1]]  # a curve ends at the last
+                thinned = [*points[:-1:every], points[-1]]
                 lines.append({"run": run.name, "row": place, "points": thinned})
         if lines:
             curves.append({"name": name, "lines": lines})
     return curves
+
+
+@dataclass
+class EmbeddingView:
+    """One run's embeddings and their statistics, by labelling if they depend on labels."""
+
+    name: str
+    data: Any
+    rows: np.ndarray
+    embeddings: np.ndarray
+    labellings: Mapping[str, np.ndarray]
+    neighbours: stats.Neighbours
+    scores: Mapping[str, stats.Scores]
+    maps: dict[str, tuple[np.ndarray, np.ndarray, str]] = field(default_factory=dict)
+    structure: dict[str, float] = field(default_factory=dict)
+    histogram: dict[str, np.ndarray] = field(default_factory=dict)
+    proxy_structure: dict[str, float] = field(default_factory=dict)
+    proxy_names: list[str] = field(default_factory=list)
+    panels: list[dict[str, Any]] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+
+def _analyze(
+    run: Run, *, labels: str | None, projections: Sequence[stats.Projection], max_images: int
+) -> EmbeddingView | str:
+    """Analyse a run's embeddings, or say why they are not shown."""
+    if run.data is None:
+        return "its images are not found, so its embeddings are not shown"
+    trained, vectors = None, run.embeddings
+    rows = stats.random_rows(len(run.data), max_images)
+    data = run.data.select(rows)
+    if vectors is None:
+        try:
+            trained = load(run.path or "")
+        except (ValueError, FileNotFoundError) as error:
+            return f"its embeddings are not shown: {error}"
+        vectors = trained.embed(data, on_bad_image="nan")
+    else:
+        vectors = np.asarray(vectors, np.float32)[rows]
+    whole = np.isfinite(vectors).all(axis=1)
+    if whole.sum() < 3:
+        return "it has fewer than three embeddings to show"
+    if not whole.all():
+        rows, data, vectors = rows[whole], data.select(whole), vectors[whole]
+    labellings = {}
+    for name, numbers in (data.views or {"class": data.labels}).items():
+        names = np.asarray(data.class_names.get(name, ()), str)
+        without = np.isin(numbers, np.flatnonzero(names == stats.NO_CLASS))
+        if len(np.unique(np.where(without, -1, numbers))) > 1:
+            labellings[name] = np.where(without, -1, numbers)
+    if labels is not None and labels not in labellings:
+        raise ValueError(f"labels must be one of {', '.join(labellings) or 'none'}, got {labels!r}")
+    labellings = dict(sorted(labellings.items(), key=lambda item: item[0] != labels))
+    near = stats.nearest_neighbours(vectors, NEAR)
+    scores = {name: stats.score_neighbours(vectors, y, near) for name, y in labellings.items()}
+    view = EmbeddingView(run.name, data, rows, vectors, labellings, near, scores)
+    learned = dict(trained.objective_params) if trained is not None else {}
+    if run.proxies is not None:
+        learned["proxies"] = run.proxies
+    proxies = None
+    if "proxies" in learned:
+        learned["proxies"] = np.asarray(learned["proxies"])
+        proxies = _proxy_rows(learned["proxies"], vectors, trained)
+        _add_proxies(view, run, trained, learned)
+    for projection in projections:
+        view.maps[projection] = stats.project(vectors, projection, others=proxies)
+    for y in list(labellings.values())[:1]:
+        view.structure, view.histogram = stats.structure(vectors, y)
+    if len(rows) < len(run.data):
+        view.notes.append(f"a random choice of {len(rows):,} of {len(run.data):,} images")
+    return view
+
+
+def _proxy_rows(proxies: np.ndarray, vectors: np.ndarray, trained: Any) -> np.ndarray:
+    """Return proxies as rows, normalized as embeddings are."""
+    rows = proxies.astype(np.float64).reshape(-1, vectors.shape[1])
+    if trained is not None and trained.normalize is not None:
+        return np.asarray(trained.normalize(rows.astype(np.float32)), np.float64)
+    return stats.unit(rows) if np.allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-3) else rows
+
+
+def _add_proxies(view: EmbeddingView, run: Run, trained: Any, learned: Mapping[str, Any]) -> None:
+    """Add how proxies relate to the training data, and the method's own picture."""
+    proxies = learned["proxies"]
+    count = len(proxies)
+    names = trained.class_names if trained is not None else ()
+    names = names if len(names) == count else tuple(map(str, range(count)))
+    each = proxies.size // (count * view.embeddings.shape[1])
+    view.proxy_names = [name for name in names for _ in range(each)]
+    if run.train is None or (trained is None and run.train_embeddings is None):
+        view.notes.append("its training images are not found: proxies are shown on the map alone")
+        return
+    rows = stats.random_rows(len(run.train), TRAINED)
+    train = run.train.select(rows)
+    if run.train_embeddings is not None:
+        vectors = np.asarray(run.train_embeddings, np.float32)[rows]
+    else:
+        vectors = trained.embed(train, on_bad_image="nan")
+    whole = np.isfinite(vectors).all(axis=1) & (train.labels < count)
+    vectors, labels = vectors[whole], train.labels[whole]
+    if not len(vectors):
+        return
+    view.proxy_structure = stats.proxy_structure(proxies, vectors, labels)
+    try:
+        view.panels = method_panels.panels(
+            run.config, learned, vectors, labels, lambda label: names[label], run.path
+        )
+    except ModuleNotFoundError as error:
+        view.notes.append(f"the method's own picture is not shown: {error}")
+
+
+def _to_json(views: Sequence[EmbeddingView], pictures: int) -> dict[str, Any]:
+    """Lay out embeddings as plain values, those of the same images together."""
+    sets: list[list[EmbeddingView]] = []
+    for view in views:
+        same = next((others for others in sets if _same_images(others[0], view)), None)
+        if same is None:
+            sets.append([view])
+        else:
+            same.append(view)
+    data: list[dict[str, Any]] = []
+    looks: list[dict[str, Any]] = []
+    for number, of_set in enumerate(sets):
+        queries, rows = _choose_rows(of_set, pictures // len(sets))
+        images = thumbnails(of_set[0].data.images, rows, ROOM // len(sets))
+        data.append(_data_json(of_set[0], images))
+        looks += [_view_json(view, number, queries) for view in of_set]
+    return {"sets": data, "looks": looks}
+
+
+def _same_images(a: EmbeddingView, b: EmbeddingView) -> bool:
+    """Whether two runs embed the same images with the same labels."""
+
+    def content(view: EmbeddingView) -> Any:
+        images = view.data.images
+        if isinstance(images, ImageFiles):
+            return list(map(str, images.files))
+        return images if getattr(images, "ndim", 0) == 4 else len(images)
+
+    return (
+        a.data.name == b.data.name
+        and a.labellings.keys() == b.labellings.keys()
+        and np.array_equal(a.rows, b.rows)
+        and np.array_equal(a.data.labels, b.data.labels)
+        and np.array_equal(content(a), content(b))
+    )
+
+
+def _data_json(view: EmbeddingView, pictures: Mapping[int, str]) -> dict[str, Any]:
+    views = {}
+    for name, labels in view.labellings.items():
+        known, numbers = np.unique(labels, return_inverse=True)
+        names = [stats.label_name(view.data.class_names.get(name), label) for label in known]
+        none = 0 if known[0] < 0 else None
+        views[name] = {"names": names, "labels": numbers.reshape(-1).tolist(), "none": none}
+    paths = None
+    if isinstance(view.data.images, ImageFiles):
+        paths = [str(file) for file in view.data.images.files]
+        paths = [p if i in pictures else p.rsplit("/", 1)[-1] for i, p in enumerate(paths)]
+    return {
+        "name": view.data.name,
+        "count": len(view.data),
+        "views": views,
+        "files": paths,
+        "pictures": {str(row): address for row, address in pictures.items()},
+    }
+
+
+def _view_json(view: EmbeddingView, number: int, queries: list[int]) -> dict[str, Any]:
+    near = view.neighbours
+    hubs, skew = stats.hubs(near.indices)
+
+    def neighbours(rows: list[int]) -> dict[str, Any]:
+        return {
+            "near": near.indices[rows, :SHOWN].tolist(),
+            "distances": np.round(near.distances[rows, :SHOWN], 3).tolist(),
+        }
+
+    views: dict[str, dict[str, Any]] = {}
+    for name, labels in view.labellings.items():
+        scores = view.scores[name]
+        place = {label: n for n, label in enumerate(np.unique(labels).tolist())}
+        suspects = scores.suspects[:SUSPECTS]
+        # One digit for each row: 0, its nearest is right; 1, it is wrong; 2, there is nothing to find.
+        digits = np.where(np.isnan(scores.first), 2, scores.first == 0).astype(int)
+        views[name] = {
+            "quality": [_rounded(scores.quality[row]) for row in queries],
+            "doubtful": {"count": len(scores.suspects), "rows": suspects, **neighbours(suspects)},
+            "nearest": "".join(map(str, digits)),
+            "classes": [
+                [place[label], count, _rounded(first), _rounded(quality)]
+                for label, count, first, quality in stats.by_class(scores, labels)
+            ],
+            "confused": [
+                [place[a], place[b], count, _rounded(share)]
+                for a, b, count, share in stats.confused_pairs(near.indices, labels)
+            ],
+        }
+    return {
+        "name": view.name,
+        "set": number,
+        "dim": view.embeddings.shape[1],
+        "notes": view.notes,
+        "queries": queries,
+        **neighbours(queries),
+        "views": views,
+        "hubs": hubs,
+        "skew": round(skew, 2),
+        "spectrum": _digits(stats.spectrum(view.embeddings)[:512]),
+        "histogram": {name: _digits(counts) for name, counts in view.histogram.items()} or None,
+        "structure": {name: _rounded(value) for name, value in view.structure.items()},
+        "proxies": {name: _rounded(value) for name, value in view.proxy_structure.items()},
+        "maps": {name: _map_json(*map_, view.proxy_names) for name, map_ in view.maps.items()},
+        "panels": view.panels,
+    }
+
+
+def _map_json(points: np.ndarray, proxies: np.ndarray, words: str, names: Any) -> dict[str, Any]:
+    """Lay out points on a raster, which makes the file small."""
+    both = np.concatenate([points, proxies])
+    low = both.min(0)
+    scale = (ACROSS - 1) / max(float((both.max(0) - low).max()), 1e-12)
+    raster = np.round((both - low) * scale).astype(int).tolist()
+    xs, ys = zip(*raster[: len(points)], strict=True)
+    stars = zip(raster[len(points) :], names, strict=True)
+    return {"x": xs, "y": ys, "words": words, "proxies": [[x, y, name] for (x, y), name in stars]}
+
+
+def _choose_rows(views: Sequence[EmbeddingView], pictures: int) -> tuple[list[int], list[int]]:
+    """Choose queries of the gallery, and all rows that get a picture, as far as there is room."""
+    room = pictures or 200
+    queries: list[int] = []
+    rows: dict[int, None] = {}
+
+    def add(row: int, share: float) -> bool:
+        near = [i for view in views for i in view.neighbours.indices[row, :SHOWN].tolist()]
+        new = dict.fromkeys(i for i in (row, *near) if i not in rows)
+        if fits := len(rows) + len(new) <= share * room:
+            rows.update(new)
+        return fits
+
+    for view in views:
+        for row in next((scores.suspects for scores in view.scores.values()), [])[:SUSPECTS]:
+            add(row, 0.25)
+    for row in dict.fromkeys(_worst_and_random(views)):
+        if not add(row, 0.85):
+            break
+        queries.append(row)
+    for view in views:
+        rows |= dict.fromkeys(row for row, _ in stats.hubs(view.neighbours.indices)[0][:12])
+    others = np.random.default_rng(0).permutation(len(views[0].data)).tolist()
+    rows |= dict.fromkeys(itertools.islice((i for i in others if i not in rows), room))
+    return queries, list(rows)[:pictures]
+
+
+def _worst_and_random(views: Sequence[EmbeddingView]) -> Iterator[int]:
+    """Yield rows in turns: of each run the worst of a class, class after class, then a random one."""
+    rng = np.random.default_rng(0)
+    orders = []
+    for view in views:
+        labels = next(iter(view.labellings.values()), view.data.labels)
+        quality = next((scores.quality for scores in view.scores.values()), np.zeros(len(labels)))
+        worst = np.argsort(quality, kind="stable")  # NaN last
+        by_class = np.argsort(labels[worst], kind="stable")
+        ordered = labels[worst][by_class]
+        rank = np.empty(len(worst), int)  # of a row in its class
+        rank[by_class] = np.arange(len(worst)) - np.searchsorted(ordered, ordered)
+        orders += [worst[np.argsort(rank, kind="stable")], rng.permutation(len(worst))]
+    for rows in zip(*orders, strict=True):
+        yield from map(int, rows)
+
+
+def _rounded(value: Any) -> float | None:
+    return None if not np.isfinite(value) else float(f"{float(value):.4g}")
+
+
+def _digits(values: np.ndarray) -> list[float]:
+    return [float(f"{value:.3g}") for value in values]

@@ -31,15 +31,15 @@ RESULTS = "results.jsonl"
 ORDER = "sweep.json"
 """The names of a sweep's runs, in their order."""
 NOT_SETTINGS = ("data_checksum", "data_dir")
-"""What says where the images of a run lay, and which they were."""
+"""Settings that only say where the images of a run are."""
 OF_NETWORK = ("network", "class", "factory", "dim")
-"""What says which network a run has trained; not its other attributes, of which older runs tell fewer."""
+"""Attributes of a network that identify it."""
 FILES = "its files"
-"""Which image files a run was given; runs of before this was told have nothing there."""
+"""The setting that identifies a run's image files."""
 OF_THE_LOOP = ("embedding", "fingerprint", "fit", "callbacks", "started", "versions")
-"""What the loop adds to a run's configuration."""
+"""Entries that training adds to a run's configuration."""
 HELD_OUT = "validation"
-"""What comes before the scores of a benchmark's models while it goes on: of the classes that they do not see."""
+"""Prefix of the scores of an unfinished benchmark's models."""
 NOT_CURVES = ("seconds", "step")
 
 
@@ -48,23 +48,23 @@ class Run:
     """One run, whatever made it.
 
     Attributes:
-        name: its name.
-        settings: its settings without the seed, by dotted names.
-        seed: its seed; None where it has none.
-        metrics: what it scored, by name.
+        name: of the run.
+        settings: without the seed, by dotted names.
+        seed: None without one.
+        metrics: scores by name.
         log: the records of its log: ``step``, ``loss``, and what else was logged.
         path: its folder or file; None in memory.
         config: its ``config.json``.
-        command: what repeats it.
-        versions: of what computed it.
+        command: the command that repeats it.
+        versions: of the libraries.
         paper: what the method's paper reports, in percent, by metric.
-        seconds: how long it took.
-        memory: the most memory that it held, in MiB.
-        embeddings: ``[N, D]``, where they are at hand.
-        data: the data set whose rows were embedded, or are to be.
-        train: the data set that was trained on, or a part of it.
-        train_embeddings: of its rows, where they are at hand.
-        proxies: ``[C, K, D]``, the objective's, where they are at hand.
+        seconds: duration.
+        memory: peak memory, in MiB.
+        embeddings: ``[N, D]``, if known.
+        data: the data set of the embeddings.
+        train: the training data set, or a part of it.
+        train_embeddings: of its rows, if known.
+        proxies: ``[C, K, D]``, the objective's, if known.
     """
 
     name: str
@@ -98,34 +98,26 @@ def read_runs(*places: str | Path) -> list[Run]:
 
     Args:
         *places: folders of runs of ``jdml train``, ``benchmark``, ``sweep``, ``demo`` and :func:`jdml.training.fit`, of
-            a study, or of several of these; a study's ``results.jsonl``; ``.npz`` files with ``embeddings`` and, if
-            there are any, ``labels`` and ``files``.
+            a study, or of several of these; a study's ``results.jsonl``; ``.npz`` files with ``embeddings`` and
+            optionally ``labels`` and ``files``.
 
     Returns:
-        The runs, in the order of the places and, within one, of their names; of a sweep in its own order.
+        The runs, in the order of the places and, within one, of their names; those of a sweep in its order.
 
     Raises:
-        FileNotFoundError: a place that is not there.
-        ValueError: a place that holds no run.
+        FileNotFoundError: a place does not exist.
+        ValueError: a place holds no run.
     """
     if not places:
         raise ValueError("places must name at least one run, got none")
     runs: list[Run] = []
     for each in places:
         check_local("run", each)
-    there: dict[Path, Path] = {}
-    for place in map(expand_user, places):
-        there.setdefault(place.resolve(), place)
-    for place in there.values():
+    for place in {place.resolve(): place for place in map(expand_user, places)}.values():
         if not place.exists():
             raise FileNotFoundError(f"run {place} does not exist")
         with wrap_read_errors(place):
             here = list(_read(place))
-            for run in here:
-                if not isinstance(run.seed, int | None):
-                    raise ValueError(
-                        f"{place}, {run.name}: seed must be an integer, got {run.seed!r}"
-                    )
         if not here:
             raise ValueError(
                 f"{place} holds no run: expected a folder with {CONFIG} or of such folders, the results of a study, "
@@ -139,25 +131,17 @@ def read_runs(*places: str | Path) -> list[Run]:
         once.setdefault(key, run)
     runs = list(once.values())
     names = [run.name for run in runs]
-    names = number_repeated(
-        [
-            f"{run.path.absolute().parent.name}/{run.name}"
-            if run.path is not None and names.count(run.name) > 1
-            else run.name
-            for run in runs
-        ]
-    )
-    return [replace(run, name=name) for run, name in zip(runs, names, strict=True)]
+    for number, run in enumerate(runs):
+        if run.path is not None and [each.name for each in runs].count(run.name) > 1:
+            names[number] = f"{run.path.absolute().parent.name}/{run.name}"
+    return [replace(run, name=name) for run, name in zip(runs, number_repeated(names), strict=True)]
 
 
 def as_runs(runs: Any, data: Any = None) -> list[Run]:
     """Read runs that are folders or files; all of them show ``data`` if it is there."""
     several = [runs] if isinstance(runs, str | Path | Run) else list(runs)
-    if not several:
-        raise ValueError("runs must hold at least one run, got none")
-    listed: list[Run] = []
-    for run in several:
-        listed += [run] if isinstance(run, Run) else read_runs(run)
+    lists = [[run] if isinstance(run, Run) else read_runs(run) for run in several]
+    listed = [run for each in lists for run in each]
     return listed if data is None else [replace(run, data=data) for run in listed]
 
 
@@ -199,14 +183,14 @@ def _read_if_there(path: Path) -> dict[str, Any]:
 
 
 def _of_folder(place: Path, scores: Mapping[str, Any]) -> Run:
-    """A run of :func:`jdml.training.fit`, by itself or under ``jdml train``."""
+    """Read a run of :func:`jdml.training.fit`, also one of ``jdml train``."""
     config, log = read_json(place / CONFIG, dict), _read_log(place / LOG)
     fit, started = config.get("fit", {}), config.get("started", {})
     own = {name: value for name, value in config.items() if name not in OF_THE_LOOP}
     recipe = _flat(own.pop("recipe", {}))  # the name of a part is called as the part
     values = {name.removesuffix(".name"): value for name, value in recipe.items()} | own
     settings = _flat({k: v for k, v in values.items() if k not in NOT_SETTINGS})
-    if "data" not in own:  # a program's own run: what it did is known by its fingerprints alone
+    if "data" not in own:  # a program's own run is known by its fingerprints alone
         settings |= {f"fit.{name}": value for name, value in fit.items() if name != "seed"}
         prints = config.get("fingerprint", {})
         settings |= {f"its {k}": prints[k] for k in ("objective", "optimizer") if k in prints}
@@ -232,7 +216,7 @@ def _of_folder(place: Path, scores: Mapping[str, Any]) -> Run:
 
 
 def _of_benchmark(place: Path, scores: dict[str, Any]) -> Iterator[Run]:
-    """The runs of ``jdml benchmark``: one for each seed; of four folds the first, and what all of them took."""
+    """Read the runs of ``jdml benchmark``, one for each seed; of four folds the first, with the time of all."""
     scores = dict(scores)
     options = scores.pop("options")
     every = scores.pop("seeds", [scores])
@@ -261,7 +245,7 @@ def _of_benchmark(place: Path, scores: dict[str, Any]) -> Iterator[Run]:
 
 
 def _of_demo(place: Path, scores: Mapping[str, Any]) -> Iterator[Run]:
-    """The runs of ``jdml demo``."""
+    """Read the runs of ``jdml demo``."""
     config = _read_if_there(place / CONFIG)
     settings = {name: value for name, value in _flat(config).items() if name != "seeds"}
     for method, columns in scores.items():
@@ -272,10 +256,8 @@ def _of_demo(place: Path, scores: Mapping[str, Any]) -> Iterator[Run]:
 
 
 def _of_study(results: Mapping[str, Mapping[str, Any]]) -> Iterator[Run]:
-    """The results of :func:`jdml.studies.runner.run_study`."""
+    """Read the results of :func:`jdml.studies.runner.run_study`."""
     for key, result in results.items():
-        if not {"job", "metrics"} <= result.keys():
-            continue
         settings = _flat({k: v for k, v in result["job"].items() if k not in NOT_SETTINGS})
         if settings.get("name") == key:  # of a sweep, whose settings are its job's
             settings.pop("name")
@@ -286,13 +268,12 @@ def _of_study(results: Mapping[str, Mapping[str, Any]]) -> Iterator[Run]:
 
 
 def _of_arrays(place: Path) -> Run:
-    """Embeddings that lie in a file; with several levels of labels, a view for each."""
+    """Read embeddings from a file; with several levels of labels, a view for each."""
     embedded = read_embeddings(place)
     vectors, labels, files = embedded.vectors, embedded.labels, embedded.files
-    levels: dict[str, np.ndarray] = {}
-    if labels is not None:
-        several = labels.ndim == 2
-        levels = {f"level {n}": c for n, c in enumerate(labels.T)} if several else {"class": labels}
+    levels: dict[str, np.ndarray] = {} if labels is None else {"class": labels}
+    if labels is not None and labels.ndim == 2:
+        levels = {f"level {n}": column for n, column in enumerate(labels.T)}
     names: dict[str, tuple[str, ...]] = {}
     views: dict[str, Any] = {}
     for view, values in levels.items():
@@ -308,7 +289,7 @@ def _of_arrays(place: Path) -> Run:
 
 
 def _read_log(path: Path) -> list[dict[str, Any]]:
-    """The lines of a log that can be read: the last one may be in the making."""
+    """Read the complete lines of a log."""
     if not path.is_file():
         return []
     records = []
@@ -332,7 +313,7 @@ def _flat(tree: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _flat_scores(scores: Mapping[str, Any], prefix: str = "") -> dict[str, float]:
-    """Nested scores by their words, without what is no finite number."""
+    """Flatten nested scores; leave out what is no finite number."""
     flat: dict[str, float] = {}
     for name, value in scores.items():
         whole = f"{prefix} {name}".strip()

@@ -15,11 +15,11 @@ def mean_std(values: Sequence[float], *, scale: float = 100.0, digits: int = 1) 
 
     Args:
         values: one number per run.
-        scale: what they are multiplied by.
+        scale: factor of the values.
         digits: after the decimal point.
 
     Returns:
-        ``"54.8 ± 0.4"``, with the sample standard deviation (n − 1); of a single run just the number.
+        ``"54.8 ± 0.4"``, with the sample standard deviation (n − 1); the number alone for a single run.
 
     Raises:
         ValueError: there are no values.
@@ -36,15 +36,15 @@ def mean_std(values: Sequence[float], *, scale: float = 100.0, digits: int = 1) 
         return mean if len(values) == 1 else f"{mean} ± {scaled.std(ddof=1):.{digits}f}"
 
 
-class Paired(NamedTuple):
+class PairedDifference(NamedTuple):
     """A mean difference over the same seeds.
 
     Attributes:
         mean: of the differences.
-        low: where its confidence interval begins; NaN of one seed, as are ``high`` and ``p``.
-        high: where it ends.
-        p: of a paired t-test, two-sided.
-        seeds: how many seeds both have.
+        low: lower end of the confidence interval; NaN for one seed, as are ``high`` and ``p``.
+        high: upper end.
+        p: of a two-sided paired t-test.
+        seeds: number of seeds that both have.
     """
 
     mean: float
@@ -61,25 +61,25 @@ class Paired(NamedTuple):
         return f"{self.mean:+.3g} [{self.low:+.3g}, {self.high:+.3g}], p = {self.p:.2g}, n = {self.seeds}"
 
 
-def paired(
+def paired_difference(
     one: Mapping[Any, float],
     other: Mapping[Any, float],
     *,
     scale: float = 100.0,
     confidence: float = 0.95,
-) -> Paired:
+) -> PairedDifference:
     r"""Compare two settings over the seeds that both have, by Student's t.
 
     Of the n differences :math:`d`, with mean :math:`\bar d` and sample standard deviation :math:`s`,
 
     .. math:: \bar d \pm t_{n-1}\, s / \sqrt n
 
-    It tells how far seeds agree, and nothing of other data.
+    The interval covers the variation between seeds, not between data sets.
 
     Args:
         one: values by seed.
-        other: values by seed, which are taken from them.
-        scale: what differences are multiplied by, percent by default.
+        other: values by seed, subtracted from those of ``one``.
+        scale: factor of the differences, percent by default.
         confidence: of the interval.
 
     Returns:
@@ -89,32 +89,33 @@ def paired(
         ValueError: a confidence outside 0…1.
 
     Example:
-        >>> print(paired({0: 0.52, 1: 0.55, 2: 0.5}, {0: 0.5, 1: 0.5, 2: 0.49, 3: 0.1}))
+        >>> print(paired_difference({0: 0.52, 1: 0.55, 2: 0.5}, {0: 0.5, 1: 0.5, 2: 0.49, 3: 0.1}))
         +2.67 [-2.5, +7.84], p = 0.16, n = 3
     """
     from scipy.stats import t
 
-    check_confidence(confidence)
+    if not 0 < confidence < 1:
+        raise ValueError(f"confidence must be between 0 and 1, got {confidence}")
     gains = scale * np.array([one[seed] - other[seed] for seed in one if seed in other])
     count, nan = len(gains), float("nan")
     if count < 2:
-        return Paired(float(gains[0]) if count else nan, nan, nan, nan, count)
+        return PairedDifference(float(gains[0]) if count else nan, nan, nan, nan, count)
     mean, spread, root = float(gains.mean()), float(gains.std(ddof=1)), count**0.5
     half = float(t.ppf(0.5 + confidence / 2, count - 1)) * spread / root
     p = 2 * float(t.sf(abs(mean) * root / spread, count - 1)) if spread else float(mean == 0)
-    return Paired(mean, mean - half, mean + half, p, count)
+    return PairedDifference(mean, mean - half, mean + half, p, count)
 
 
-def holm(values: Mapping[Any, float], tests: int | None = None) -> dict[Any, float]:
-    r"""Correct p-values for being several, by Holm's step-down method.
+def holm_correction(values: Mapping[Any, float], tests: int | None = None) -> dict[Any, float]:
+    r"""Correct several p-values by Holm's step-down method.
 
     Of m tests, in ascending order of their :math:`p_1 \le p_2 \le …`,
 
     .. math:: \tilde p_k = \max_{j \le k} \min(1, (m - j + 1)\, p_j)
 
     Args:
-        values: p-values by name; those that are NaN, of a single seed, are left out.
-        tests: m, how many were planned; as many as there are by default.
+        values: p-values by name; NaNs, of a single seed, are left out.
+        tests: m, the planned number of tests. Default: the number of p-values.
 
     Returns:
         Corrected p-values by name, in ascending order.
@@ -126,21 +127,20 @@ def holm(values: Mapping[Any, float], tests: int | None = None) -> dict[Any, flo
         Holm, *A Simple Sequentially Rejective Multiple Test Procedure*, 1979.
 
     Example:
-        >>> {name: round(p, 3) for name, p in holm({"a": 0.04, "b": 0.01, "c": 0.03}).items()}
+        >>> p = holm_correction({"a": 0.04, "b": 0.01, "c": 0.03})
+        >>> {name: round(value, 3) for name, value in p.items()}
         {'b': 0.03, 'c': 0.06, 'a': 0.06}
     """
-    known = sorted(
-        (item for item in values.items() if not np.isnan(item[1])), key=lambda item: item[1]
-    )
-    tests = len(known) if tests is None else tests
-    if tests < len(known):
+    finite = {name: p for name, p in values.items() if not np.isnan(p)}
+    tests = len(finite) if tests is None else tests
+    if tests < len(finite):
         raise ValueError(
-            f"tests must be at least {len(known)}, the number of p-values, got {tests}"
+            f"tests must be at least {len(finite)}, the number of p-values, got {tests}"
         )
     corrected: dict[Any, float] = {}
     least = 0.0
-    for place, (name, p) in enumerate(known):
-        least = corrected[name] = max(least, min(1.0, p * (tests - place)))
+    for place, name in enumerate(sorted(finite, key=finite.__getitem__)):
+        least = corrected[name] = max(least, min(1.0, finite[name] * (tests - place)))
     return corrected
 
 
@@ -151,21 +151,20 @@ def paired_table(
     *,
     planned: int | None = None,
 ) -> str:
-    """Lay out paired differences of several ways in Markdown, and what decides: the first one's p-values by Holm.
+    """Lay out paired differences of several settings in Markdown, and the p-values of the first one by Holm.
 
     Args:
         title: of the first column.
-        tests: two ways by the test's name, the second one taken from the first.
-        values: of each column, such as a loss, what each way scored, by seed; a way that is missing has no seeds.
-        planned: number of columns that there will be, where the first test decides: for so many its p-values are
-            corrected. None: all tests describe.
+        tests: two settings by the test's name, the second one subtracted from the first.
+        values: of each column, such as a loss, the scores of each setting, by seed.
+        planned: the number of columns for which the first test's p-values are corrected. None: no p-values.
 
     Returns:
-        The table (:func:`paired` in every cell), which ends in a line break; where a test decides, also a line with its
-        corrected p-values (:func:`holm`).
+        The table (:func:`paired_difference` in every cell), which ends in a line break; with ``planned`` also a line
+        with corrected p-values (:func:`holm_correction`).
 
     Raises:
-        ValueError: no tests, or fewer columns planned than there are.
+        ValueError: fewer columns planned than there are.
 
     Example:
         >>> seeds = {"new": {0: 0.52, 1: 0.55, 2: 0.5}, "old": {0: 0.5, 1: 0.5, 2: 0.49}}
@@ -176,38 +175,28 @@ def paired_table(
         <BLANKLINE>
         gain, p with Holm's correction over 2 tests: triplet 0.32.
     """
-    if not tests:
-        raise ValueError("tests must hold at least one pair of ways, got none")
     if planned is not None and planned < len(values):
         raise ValueError(
             f"planned must be at least {len(values)}, the number of columns, got {planned}"
         )
     tested = {
-        column: {
-            name: paired(runs.get(one, {}), runs.get(other, {}))
-            for name, (one, other) in tests.items()
+        name: {
+            column: paired_difference(runs.get(one, {}), runs.get(other, {}))
+            for column, runs in values.items()
         }
-        for column, runs in values.items()
+        for name, (one, other) in tests.items()
     }
     rows = [
-        [f"{name}: {' − '.join(pair)}", *(str(results[name]) for results in tested.values())]
-        for name, pair in tests.items()
+        [f"{name}: {' − '.join(tests[name])}", *map(str, results.values())]
+        for name, results in tested.items()
     ]
     table = markdown_table([title, *values], rows)
     if planned is None:
         return table
-    first = next(iter(tests))
-    corrected = holm(
-        {column: results[first].p for column, results in tested.items()}, tests=planned
-    )
-    said = ", ".join(f"{column} {p:.2g}" for column, p in corrected.items()) or "no runs yet"
-    return f"{table}\n{first}, p with Holm's correction over {planned} tests: {said}.\n"
-
-
-def check_confidence(confidence: float) -> None:
-    """Refuse a confidence outside 0…1."""
-    if not 0 < confidence < 1:
-        raise ValueError(f"confidence must be between 0 and 1, got {confidence}")
+    first, results = next(iter(tested.items()))
+    p = holm_correction({column: each.p for column, each in results.items()}, tests=planned)
+    words = ", ".join(f"{column} {value:.2g}" for column, value in p.items()) or "no runs yet"
+    return f"{table}\n{first}, p with Holm's correction over {planned} tests: {words}.\n"
 
 
 def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -220,16 +209,13 @@ def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     Returns:
         The table, ending in a line break; its columns are aligned in plain text, too.
 
-    Raises:
-        ValueError: a row has more cells than the header.
-
     Example:
         >>> print(markdown_table(["method", "R@1"], [["triplet", "42.0"]]), end="")
         | method  | R@1  |
         | ------- | ---- |
         | triplet | 42.0 |
     """
-    widths = [max(len(cells[i]) for cells in [header, *rows]) for i in range(len(header))]
+    widths = [max(map(len, cells)) for cells in zip(header, *rows, strict=True)]
     lines = [header, ["-" * width for width in widths], *rows]
     padded = [
         " | ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True))
@@ -243,10 +229,10 @@ def is_share(metric: str) -> bool:
     return SHARE.search(metric) is not None
 
 
-def difference_cell(metric: str, difference: Paired | None, missing: str = "–") -> str:
+def difference_cell(metric: str, difference: PairedDifference | None) -> str:
     """Write a difference and its interval."""
     if difference is None:
-        return missing
+        return "–"
     scale, form = (100.0, "+.1f") if is_share(metric) else (1.0, "+.3g")
     text = format(scale * difference.mean, form)
     if difference.seeds == 1:
@@ -281,12 +267,7 @@ def duration(seconds: float | None) -> str:
 
 
 def size(mebibytes: float | None) -> str:
-    """Write memory in words.
-
-    Example:
-        >>> size(500.2), size(2048), size(None)
-        ('500 MiB', '2.0 GiB', '–')
-    """
+    """Write memory in words."""
     if mebibytes is None:
         return "–"
     return f"{mebibytes:.0f} MiB" if mebibytes < 1024 else f"{mebibytes / 1024:.1f} GiB"

@@ -159,7 +159,7 @@ def by_seed(
         **settings: what the runs' jobs have, among other settings.
 
     Returns:
-        The values in the order of the results; what :func:`jdml.report.paired` compares.
+        The values in the order of the results; what :func:`jdml.report.paired_difference` compares.
 
     Raises:
         ValueError: two runs of a seed have these settings.

@@ -1,4 +1,4 @@
-"""The tables on the studies' pages equal those that their commands print of the recorded runs."""
+"""The tables of the studies' README.md and RECORD.md equal those that their commands print of the recorded runs."""
 
 import dataclasses
 import importlib
@@ -48,6 +48,11 @@ def tables_of(text: str) -> list[str]:
     return [own.strip("\n") for own in re.split(r"\n{2,}", "\n".join(lines)) if own.strip()]
 
 
+def pages_of(folder: Path) -> str:
+    """Return the text of a study's pages."""
+    return "\n\n".join(page.read_text() for page in sorted(folder.glob("R*.md")))
+
+
 @pytest.mark.parametrize(("study", "own"), STUDIES, ids=lambda value: str(value))
 def test_page_has_every_table_that_the_command_prints(
     study: str, own: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -63,11 +68,22 @@ def test_page_has_every_table_that_the_command_prints(
         changes["out"] = tmp_path
     made = dataclasses.replace(made, **{name: changes[name] for name in asked & {*changes}})
     printed = tables_of(module.main(made) or capsys.readouterr().out)
-    page = tables_of((Path(module.__file__).parent / "README.md").read_text())
+    page = tables_of(pages_of(Path(module.__file__).parent))
     assert len(printed) >= 2
     assert len([table for table in printed if table not in page]) == ABRIDGED.get(study, 0)
 
 
 def test_overview_page_has_the_table_of_all_studies() -> None:
-    page = tables_of((results.HERE / "README.md").read_text())
+    page = tables_of(pages_of(results.HERE))
     assert not [table for table in tables_of(results.table()) if table not in page]
+
+
+@pytest.mark.parametrize("study", sorted(p.parent.name for p in results.HERE.glob("*/RECORD.md")))
+def test_numbers_of_a_summary_table_are_in_the_record(study: str) -> None:
+    if study == "ideas":
+        pytest.skip("its page has the tables that its command prints")
+    folder = results.HERE / study
+    text = (folder / "RECORD.md").read_text()
+    rows = re.findall(r"^\|.*", (folder / "README.md").read_text(), re.MULTILINE)
+    numbers = re.findall(r"\d+\.\d+(?: ± \d+\.\d+| \[[^\]]+\])?", "\n".join(rows))
+    assert not [number for number in numbers if number not in text]

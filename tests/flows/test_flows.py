@@ -160,6 +160,13 @@ def test_first_batch_initializes_actnorm() -> None:
     del flow, c
 
 
+def test_preset_glow_has_all_parts_of_glow() -> None:
+    _, _, x, c = built(4)
+    flow = flows.preset("glow", 4, CONDITION, num_blocks=1, hidden=8, depth=2)
+    params = flow.init(jax.random.key(0), x, c)["params"]
+    assert set(params) == {"norms_0", "mixing_0", "nets_0_0", "nets_0_1"}
+
+
 def test_actnorm_without_a_first_batch_is_the_identity() -> None:
     flow = flows.ConditionalFlow(4, CONDITION, num_blocks=1, hidden=8, depth=2, actnorm=True)
     params = flow.init(jax.random.key(0), jnp.zeros((0, 4)), jnp.zeros((0, CONDITION)))

@@ -2,6 +2,7 @@
 
 import functools
 import itertools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -81,23 +82,65 @@ def test_easy_triplets_favour_collapse_with_few_points() -> None:
     assert collapsed < expected_loss("triplet_loss", 8, 0.8, modes=2, easy=True)
 
 
-def test_expectation_equals_the_closed_form() -> None:
-    """Triplets of collapsed classes by hand: the true classes of positive and negative, with their probabilities."""
-    size, p = 8, 0.8
-    half, total = size // 2, 0.0
-    for far_positive, far_negative in itertools.product((0, 1), repeat=2):  # 1: of the other class
-        positives = half if far_positive else half - 1
-        negatives = (half if far_negative else half - 1) - (far_positive == far_negative)
-        chance = 0.0
-        for label in (0, 1):  # of an anchor whose true class is 0
-            chance += (
-                (p if label == 0 else 1 - p)
-                * (p if label == far_positive else 1 - p)
-                * (p if label != far_negative else 1 - p)
-            )
-        hinge = max(0.0, far_positive - far_negative + 1.0)
-        total += size * positives * negatives * chance * hinge
-    assert expected_loss("triplet_loss", size, p, 1, False) == pytest.approx(total, rel=1e-5)
+def expectation(
+    name: str, owners: np.ndarray, correct: float, points: jax.Array, beta: jax.Array | float = 1.0
+) -> jax.Array:
+    """Sum the expected triplet loss (α = 1) or margin loss over points of t classes, in closed form.
+
+    A label is right with probability `correct`; every wrong one has the probability `(1 − correct) / (t − 1)`.
+    """
+    classes, size = owners.max() + 1, len(owners)
+    right = owners[:, None] == np.arange(classes)
+    label = np.where(right, correct, (1 - correct) / (classes - 1))
+    same, distinct = label @ label.T, ~np.eye(size, dtype=bool)
+    squares = jnp.sum(jnp.square(points[:, None] - points[None]), axis=-1)
+    distances = jnp.sqrt(squares + 1e-16)
+    if name == "margin_loss":
+        pull, push = jax.nn.relu(distances - beta + 1), jax.nn.relu(beta - distances + 1)
+        return jnp.sum(distinct * (same * pull + (1 - same) * push))
+    chances = np.einsum("ic,jc,kc->ijk", label, label, 1 - label)
+    chances *= distinct[:, :, None] & distinct[:, None] & distinct
+    return jnp.sum(chances * jax.nn.relu(distances[:, :, None] - distances[:, None, :] + 1))
+
+
+@pytest.mark.parametrize("name", ["triplet_loss", "margin_loss"])
+@pytest.mark.parametrize("modes", [1, 2])
+def test_expectation_equals_the_closed_form(name: str, modes: int) -> None:
+    distance = {"triplet_loss": 1.0, "margin_loss": 2.0}[name]
+    points = jnp.asarray(embedding(8, distance, modes))
+    closed = expectation(name, np.repeat([0, 1], 4), 0.8, points)
+    assert expected_loss(name, 8, 0.8, modes, False) == pytest.approx(float(closed), rel=1e-5)
+
+
+@pytest.mark.parametrize(("classes", "per_class"), [(2, 5), (3, 4)])
+@pytest.mark.parametrize("name", ["triplet_loss", "margin_loss"])
+def test_every_minimum_in_the_plane_collapses_all_classes(
+    name: str, classes: int, per_class: int
+) -> None:
+    """Theorems 1 and 2: the best of many descents of the expected loss; a boundary β_i for each point."""
+    owners = np.repeat(np.arange(classes), per_class)
+    optimizer = optax.adam(optax.exponential_decay(0.1, 500, 0.3))
+
+    def loss(x: jax.Array) -> jax.Array:
+        return expectation(name, owners, 0.8, x[:, :2], x[:, 2:]) / len(owners) ** 2
+
+    def descend(x: jax.Array) -> tuple[jax.Array, jax.Array]:
+        def step(carried: tuple[jax.Array, Any], _: None) -> tuple[tuple[jax.Array, Any], None]:
+            x, state = carried
+            updates, state = optimizer.update(jax.grad(loss)(x), state)
+            return (optax.apply_updates(x, updates), state), None
+
+        x, _ = jax.lax.scan(step, (x, optimizer.init(x)), length=3000)[0]
+        return x, loss(x)
+
+    starts = jax.random.normal(jax.random.key(0), (32, len(owners), 3))
+    ends, values = jax.jit(jax.vmap(descend))(starts)
+    best = np.asarray(ends[values.argmin()][:, :2])
+    apart = np.linalg.norm(best[:, None] - best, axis=-1)
+    alike = owners[:, None] == owners
+    assert apart[alike].max() < 1e-3
+    between = {"triplet_loss": 1.0, "margin_loss": 2.0}[name]
+    np.testing.assert_allclose(apart[~alike], between, atol=1e-3)
 
 
 # PFML's proposition 1 and corollary 1; they do not hold for CPML, whose forces grow with distance.

@@ -1,8 +1,9 @@
-"""Comparison of runs: seeds of a row, paired differences, the verdict, and the command."""
+"""Comparison of runs: seeds of a row, paired differences, the summary, and the command."""
 
 import csv
 import io
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,7 +11,15 @@ from report.files import train_config, write_run
 from scipy import stats
 
 from jdml.cli import main
-from jdml.report import Run, compare_runs, comparison_records, comparison_table, read_runs, verdict
+from jdml.report import (
+    Run,
+    compare_runs,
+    comparison_records,
+    comparison_table,
+    holm_correction,
+    read_runs,
+    summary_sentences,
+)
 
 
 def runs_of(metric="test class R@1", **values):
@@ -77,7 +86,7 @@ def test_runs_without_a_score_are_listed_and_not_counted():
     comparison = compare_runs(runs)
     _, rows = comparison_table(comparison)
     assert [row[1:3] for row in rows] == [["3", "50.0 ± 10.0"], ["3", "52.5 ± 10.6 (2 of 3)"]]
-    assert verdict(comparison)[-1].endswith(": b-2")
+    assert summary_sentences(comparison)[-1].endswith(": b-2")
     assert [record["R@1 runs"] for record in comparison_records(comparison)] == [3, 2]
 
 
@@ -125,25 +134,56 @@ def test_default_metrics_are_the_usual_ones():
     assert compare_runs(runs, metrics=["R@2", "y RP"]).shown == ["x R@2", "y R@2", "y RP"]
 
 
+def two_metrics(**values):
+    runs = runs_of("test class R@1", **values)
+    return [replace(run, metrics={**run.metrics, "test class MAP@R": 0.3}) for run in runs]
+
+
+CLOSE = {"a": A, "b": B, "c": (0.5, 0.6, 0.41), "d": (0.4, 0.6, 0.4)}
+
+
 @pytest.mark.parametrize(
     ("runs", "expected"),
     [
-        (runs_of(a=A, b=B), [r"better.* b \+8\.3 \[\+1\.2, \+15\.5\] \(n = 3\)"]),
-        (runs_of(a=B, b=A), [r"worse.* b -8\.3"]),
-        (runs_of(a=A, b=(0.6, 0.5, 0.5)), [r"cannot.* b \+3\.3 \[-25\.4, \+32\.0\] \(n = 3\)"]),
-        (runs_of(a=(0.5,), b=(0.9,)), [r"cannot.* b-0 \+40\.0 \(n = 1\)", "--seeds"]),
         (
-            runs_of(a=A, b=B, c=(0.5, 0.6, 0.41), d=(0.4, 0.6, 0.4)),
-            [r"cannot.* b \+8\.3", r"Holm.* 3 .*95%"],
+            runs_of(a=A, b=B),
+            [r"b is better than a by 8\.3 points of .* R@1 .*95 % .*1\.2 to 15\.5"],
         ),
-        (runs_of("loss", a=(1.0, 2.0), b=(5.0, 6.001)), ["loss: more.* b "]),
+        (runs_of(a=B, b=A), [r"b is worse than a by 8\.3 points .*1\.2 to 15\.5, 3 seeds"]),
+        (
+            runs_of(a=A, b=(0.6, 0.5, 0.5)),
+            [r"b cannot be told apart from a .* 3 seeds; about 97 would be needed .* 3\.3 points"],
+        ),
+        (two_metrics(a=A, b=B), [r"^b cannot .* MAP@R", r"^b is better .* R@1"]),  # monitored first
+        (runs_of(a=(0.5,), b=(0.9,)), ["--seeds"]),
+        (runs_of(**CLOSE), [r"^b, c, d cannot ", r"Holm.* 3 rows"]),
+        (runs_of("loss", a=(1.0, 2.0), b=(5.0, 6.001)), ["b has a higher loss than a by 4 "]),
     ],
 )
-def test_verdict(runs, expected):
-    lines = verdict(compare_runs(runs))
-    for pattern in expected:
-        assert any(re.search(pattern, line) for line in lines), lines
+def test_summary_sentences(runs, expected):
+    lines = summary_sentences(compare_runs(runs))
+    for line, pattern in zip(lines, expected, strict=False):
+        assert re.search(pattern, line), lines
     assert ("test part" in lines[-1]) == ("loss" not in runs[0].metrics)
+
+
+def test_intervals_exclude_zero_exactly_where_holms_correction_is_significant():
+    comparison = compare_runs(runs_of("R@1", **CLOSE, e=tuple(x + 0.2 for x in B)))
+    differences = [row.differences["R@1"] for row in comparison.rows[1:]]
+    corrected = holm_correction({place: d.p for place, d in enumerate(differences)})
+    significant = [not d.low <= 0 <= d.high for d in differences]
+    assert significant == [corrected[place] < 0.05 for place in range(len(differences))]
+    assert 0 < sum(significant) < len(differences)
+
+
+def test_settings_that_follow_from_others_are_not_shown():
+    runs = [
+        Run(f"{loss}-{lr}", {"loss": loss, "batch.size": size, "lr": lr}, 0, command=f"--loss {loss} --lr {lr}")
+        for loss, size in (("a", 64), ("b", None))
+        for lr in (1, 2)
+    ]  # fmt: skip
+    assert compare_runs(runs).settings == ["loss", "lr"]
+    assert "batch.size" in compare_runs([replace(run, command=None) for run in runs]).settings
 
 
 def test_comparison_uses_held_out_scores_if_there_are_any():
@@ -154,10 +194,10 @@ def test_comparison_uses_held_out_scores_if_there_are_any():
     for metrics in ([], ["R@1"]):
         comparison = compare_runs(runs, metrics=metrics)
         assert comparison.shown == ["validation class R@1"]
-        assert "held-out" in verdict(comparison)[-1]
+        assert "held-out" in summary_sentences(comparison)[-1]
     comparison = compare_runs(runs, metrics=["test class R@1"])
     assert comparison.shown == ["test class R@1"]
-    assert "--validation" in verdict(comparison)[-1]
+    assert "--validation" in summary_sentences(comparison)[-1]
 
 
 def test_compare_prints_and_writes(tmp_path, capsys):

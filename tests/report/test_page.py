@@ -84,14 +84,14 @@ def test_names_are_escaped(pages, tmp_path):
     assert "a [b]<br><small>[c]</small>" in text
 
 
-def test_page_and_command_have_the_same_verdict(pages, tmp_path):
+def test_page_and_command_have_the_same_summary(pages, tmp_path):
     def on(page):
-        found = re.search(r'<ul class="notes" id="verdict".*?>(.*?)</ul>', page.read_text(), re.S)
+        found = re.search(r'<ul class="notes" id="sentences".*?>(.*?)</ul>', page.read_text(), re.S)
         lines = re.findall(r"<li.*?>(.*?)</li>", found[1], re.S) if found else []
         return [html.unescape(line) for line in lines]
 
     for name, names in (("tame", TAME), ("hostile", HOSTILE)):
-        lines = report.verdict(report.compare_runs(make_runs(names)))
+        lines = report.summary_sentences(report.compare_runs(make_runs(names)))
         assert on(pages[name]) == lines != []
     alone = Run("alone", {}, 0, {"loss": 1.0})
     assert on(report.html_report(alone, tmp_path / "alone.html")) == []

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from jdml.metrics import expand_queries, rerank
-from jdml.report.image_search import search_images
+from jdml.report.images import search_images
 from jdml.runs.embedding_io import EmbeddingTable
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from jdml.report import holm, mean_std, paired, paired_table
+from jdml.report import holm_correction, mean_std, paired_difference, paired_table
 
 ONE, OTHER = {0: 0.5, 1: 0.62, 2: 0.41, 7: 0.9}, {2: 0.4, 1: 0.55, 0: 0.5, 3: 0.1}
 
@@ -17,7 +17,7 @@ def test_mean_and_sample_standard_deviation():
 
 @pytest.mark.parametrize("confidence", [0.95, 0.8])
 def test_paired_differences_have_students_intervals(confidence):
-    actual = paired(ONE, OTHER, confidence=confidence)
+    actual = paired_difference(ONE, OTHER, confidence=confidence)
     both = np.array([[100 * values[seed] for seed in (0, 1, 2)] for values in (ONE, OTHER)])
     expected = stats.ttest_rel(*both)
     assert actual.seeds == 3
@@ -27,21 +27,23 @@ def test_paired_differences_have_students_intervals(confidence):
 
 
 def test_paired_differences_without_spread():
-    assert paired(ONE, ONE)[:4] == (0, 0, 0, 1)
-    assert paired({0: 1, 1: 2}, {0: 0, 1: 1}, scale=1)[:4] == (1, 1, 1, 0)
-    alone = paired({0: 0.5}, ONE)
+    assert paired_difference(ONE, ONE)[:4] == (0, 0, 0, 1)
+    assert paired_difference({0: 1, 1: 2}, {0: 0, 1: 1}, scale=1)[:4] == (1, 1, 1, 0)
+    alone = paired_difference({0: 0.5}, ONE)
     assert str(alone) == "+0 (1 seed)"
     assert np.isnan([alone.low, alone.high, alone.p]).all()
-    assert str(paired({}, ONE)) == "–"
+    assert str(paired_difference({}, ONE)) == "–"
 
 
 def test_holm_correction():
-    corrected = holm({"a": 0.04, "b": 0.01, "c": 0.03, "d": float("nan")})
+    corrected = holm_correction({"a": 0.04, "b": 0.01, "c": 0.03, "d": float("nan")})
     assert list(corrected) == ["b", "c", "a"]
     np.testing.assert_allclose(list(corrected.values()), [3 * 0.01, 2 * 0.03, 2 * 0.03])
-    np.testing.assert_allclose(list(holm({"a": 0.4, "b": 0.9}, tests=3).values()), [1, 1])
-    assert holm({}) == {}
-    assert holm({"a": 0.25, 1: 0.25}) == {"a": 0.5, 1: 0.5}
+    np.testing.assert_allclose(
+        list(holm_correction({"a": 0.4, "b": 0.9}, tests=3).values()), [1, 1]
+    )
+    assert holm_correction({}) == {}
+    assert holm_correction({"a": 0.25, 1: 0.25}) == {"a": 0.5, 1: 0.5}
 
 
 def test_conclusion_is_that_of_the_first_paired_test():
@@ -50,9 +52,9 @@ def test_conclusion_is_that_of_the_first_paired_test():
     table, conclusion = paired_table("points", tests, columns, planned=3).split("\n\n")
     header, _, gain, loss = ([cell.strip() for cell in row.split("|")] for row in table.split("\n"))
     assert header == ["", "points", "triplet", "margin", ""]
-    assert gain[2:-1] == [str(paired(ONE, OTHER)), str(paired(OTHER, ONE))]
-    assert loss[2:-1] == [str(paired(OTHER, ONE)), str(paired(ONE, OTHER))]
-    p = f"{3 * paired(ONE, OTHER).p:.2g}"
+    assert gain[2:-1] == [str(paired_difference(ONE, OTHER)), str(paired_difference(OTHER, ONE))]
+    assert loss[2:-1] == [str(paired_difference(OTHER, ONE)), str(paired_difference(ONE, OTHER))]
+    p = f"{3 * paired_difference(ONE, OTHER).p:.2g}"
     assert conclusion.count(p) == 2
     assert conclusion.startswith("gain")
 

@@ -35,7 +35,7 @@ MANUALS = [
     README,
     *PAGES,
     REPOSITORY / "CONTRIBUTING.md",
-    *sorted(REPOSITORY.glob("experiments/*/README.md")),
+    *sorted(REPOSITORY.glob("experiments/*/R*.md")),
 ]
 SCRIPTS = REPOSITORY / "benchmarks"
 MODULES = sorted(

@@ -28,9 +28,9 @@ function views(look) { return Object.keys(setOf(look).views); }
 
 function card(look, view, row, kind, below) {
   const name = className(look, view, row), file = fileName(look, row), verdict = { right: "✓ right", wrong: "✗ wrong", query: "query" }[kind];
-  const told = [verdict, name].filter(Boolean).join(", ");
+  const label = [verdict, name].filter(Boolean).join(", ");
   return el("figure", { class: kind, title: short(`${name}\n${file}`, 700) },
-    el("div", { class: "frame" }, image(look, row, told) || el("span", { "aria-hidden": "true", text: "·" })),
+    el("div", { class: "frame" }, image(look, row, label) || el("span", { "aria-hidden": "true", text: "·" })),
     el("figcaption", {}, el("span", { class: "verdict", text: verdict || "" }), el("span", { class: "name", dir: "auto", text: short(name || file, 200) }),
       below ? el("span", { class: "quiet", text: below }) : null));
 }
@@ -82,8 +82,8 @@ function buildGallery() {
   document.getElementById("gallery-here").append(el("div", { class: "controls" }, run.node, byView, orders.node, classes, clear), status, list, button);
   function hubs() {
     const here = document.getElementById("hubs-here");
-    const told = look.hubs.length ? "" : "No image is a neighbour of more than its share.";
-    here.replaceChildren(el("p", { class: "quiet", text: `${short(look.name, 80)}: skewness ${number(look.skew)}. ${told}` }),
+    const label = look.hubs.length ? "" : "No image is a neighbour of more than its share.";
+    here.replaceChildren(el("p", { class: "quiet", text: `${short(look.name, 80)}: skewness ${number(look.skew)}. ${label}` }),
       el("div", { class: "row", tabindex: 0, role: "region", "aria-label": "Hubs" },
         ...look.hubs.slice(0, 12).map(([row, count]) => card(look, view, row, "plain", `neighbour of ${count}`))));
   }
