@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from jdml._import_path import is_pointer
 from jdml._paths import check_file
-from jdml.registry import folder_sets, tfds_sets
+from jdml.registry import DATASETS
 
 SHOWN = 40
 """Pairs of images that are printed."""
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     Name = str
     Prepared = str
 else:
-    Name = Literal[tuple(sorted(folder_sets()))]
-    Prepared = Literal[tuple(sorted(tfds_sets()))]
+    Name = Literal[tuple(sorted(name for name, data in DATASETS.items() if data.needs_folder))]
+    Prepared = Literal[tuple(sorted(name for name, data in DATASETS.items() if data.tfds))]
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,8 @@ import numpy as np
 from jdml import data, registry
 from jdml.cli.options.groups import DataOptions
 from jdml.data.image_discovery import pluralize
-from jdml.data.listing import first_few
 from jdml.data.integrity import singleton_classes
+from jdml.data.listing import first_few
 from jdml.data.load import read_listing
 from jdml.data.splits import read_names
 
@@ -66,7 +66,7 @@ def read_training_data(options: DataOptions, seed: int) -> TrainingData:
 
 def has_validation(name: str, data_dir: Path | None) -> bool:
     """Return whether a data set has a val part of its own; its files are listed, not read."""
-    return name in registry.file_sets() and "val" in read_listing(name, data_dir).splits
+    return registry.DATASETS[name].kind == "files" and "val" in read_listing(name, data_dir).splits
 
 
 def load_split(name: str, data_dir: Path | None, split: str, **settings: Any) -> data.Dataset:
@@ -114,7 +114,9 @@ def _read_files(options: DataOptions, seed: int) -> tuple[dict[str, Any], tuple[
         raise ValueError(f"{options.data_dir}: the split 'train' has no images")
     notes = (*listing.split_notes, *listing.notes)
     if damaged:
-        number = f"{pluralize(len(damaged), 'image is', 'images are')} damaged: {first_few(damaged)}"
+        number = (
+            f"{pluralize(len(damaged), 'image is', 'images are')} damaged: {first_few(damaged)}"
+        )
         if options.on_bad_image != "skip":
             raise ValueError(
                 f"{options.data_dir}: {number}; write --on-bad-image skip to leave out what is damaged, and see "

@@ -1,7 +1,7 @@
 """Data sets of other libraries: small pictures as arrays, photographs as files that are decoded when drawn."""
 
 import glob
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -106,6 +106,7 @@ def from_huggingface(
 
     Raises:
         BadImageError: a picture that cannot be decoded, by its row.
+        TypeError: several splits.
         ValueError: no such column, with the names of all; a row without a label.
 
     Example:
@@ -113,6 +114,10 @@ def from_huggingface(
 
             birds = jdml.data.from_huggingface(datasets.load_dataset("birds", split="train"))
     """
+    if isinstance(dataset, Mapping):
+        raise TypeError(
+            f"dataset must be one split, such as dataset['train'], got {dataset.keys()}"
+        )
     rows, classes = from_hub(dataset, image, label)
     return _as_dataset(rows, classes, label, transform)
 

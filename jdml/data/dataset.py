@@ -70,11 +70,11 @@ class Dataset:
         """Check images, labels and views, and convert all labels to int32."""
         images = as_inputs("images", self.images)
         size = _num_rows(images)
+        object.__setattr__(self, "images", images)
+        object.__setattr__(self, "labels", as_labels("labels", self.labels, size))
         views = {
             name: as_labels(f"views[{name!r}]", labels, size) for name, labels in self.views.items()
         }
-        object.__setattr__(self, "images", images)
-        object.__setattr__(self, "labels", as_labels("labels", self.labels, size))
         object.__setattr__(self, "views", views)
 
     def __len__(self) -> int:

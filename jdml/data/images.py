@@ -304,13 +304,22 @@ def is_grey(image: Any) -> bool:
 
 def _upright(image: "Image") -> "Image":
     """Turn an image as its EXIF data say; leave it as it is if they cannot be read."""
-    from PIL import ImageOps
+    from PIL.Image import Transpose
 
+    turns = {  # ImageOps.exif_transpose fails if other data of EXIF are malformed
+        2: Transpose.FLIP_LEFT_RIGHT,
+        3: Transpose.ROTATE_180,
+        4: Transpose.FLIP_TOP_BOTTOM,
+        5: Transpose.TRANSPOSE,
+        6: Transpose.ROTATE_270,
+        7: Transpose.TRANSVERSE,
+        8: Transpose.ROTATE_90,
+    }
     try:
-        turned = image.getexif().get(ORIENTATION, 1) != 1
-        return ImageOps.exif_transpose(image) if turned else image
+        turn = turns.get(int(image.getexif().get(ORIENTATION, 1)))
     except Exception:  # Pillow's readers raise many kinds on damaged data
         return image
+    return image if turn is None else image.transpose(turn)
 
 
 def _eight_bits(image: "Image", kind: str | None) -> "Image":

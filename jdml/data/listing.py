@@ -202,8 +202,8 @@ def _each_once(rows: Sequence[LabelledFile], repeats: bool) -> list[LabelledFile
         if first is row or (repeats and (first.label, first.part) == (row.label, row.part)):
             continue
         raise ValueError(
-            f"{row.where}: {row.name} is listed twice, here as {' '.join((row.label, row.part)).strip()!r} and in "
-            f"{first.where} as {' '.join((first.label, first.part)).strip()!r}"
+            f"{row.where}: {row.name} is listed twice, here as {row.label!r} {row.part} and in {first.where} as "
+            f"{first.label!r} {first.part}"
         )
     return list(once.values())
 

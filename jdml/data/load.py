@@ -15,10 +15,10 @@ from jdml.data.listing import Listing
 from jdml.data.rows import TABLES
 from jdml.data.tfds import folder_of
 from jdml.ops import checks
-from jdml.registry import DATASETS, file_sets
+from jdml.registry import DATASETS
 from jdml.registry.datasets import table
 
-IMAGE_FILES = file_sets()
+IMAGE_FILES = tuple(name for name, record in DATASETS.items() if record.kind == "files")
 """Names of the data sets whose images are ``ImageFiles``."""
 
 _log = logging.getLogger(__name__)

@@ -18,7 +18,7 @@ from jdml._optional_imports import EXTRAS, MissingLibraryError, require_package
 from jdml._paths import check_local
 from jdml.data.images import Row
 from jdml.ops import checks
-from jdml.registry import DATASETS, tfds_sets
+from jdml.registry import DATASETS
 
 PORTS = {"ftp": 21, "http": 80, "https": 443}
 VERSION = re.compile(r"\d+(\.\d+)*")
@@ -137,7 +137,7 @@ def get(name: str, data_dir: str | Path | None = None, *, download: bool = True)
         FileNotFoundError: mnist is not prepared in data: `jdml data get mnist --data-dir data` does it, or data_dir \
 names a folder with the four IDX files
     """
-    checks.one_of("name", name, tfds_sets())
+    checks.one_of("name", name, (each for each, data in DATASETS.items() if data.tfds))
     check_local("data_dir", data_dir)
     folder = Path(data_dir or os.environ.get("TFDS_DATA_DIR", "~/tensorflow_datasets")).expanduser()
     if prepared(folder, name):

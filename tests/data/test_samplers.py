@@ -279,7 +279,11 @@ ZEROS = np.zeros(3, int)
         (lambda: ClassBatchSampler([0, -2], 1, 1), ValueError, "labels"),
         (lambda: ClassBatchSampler([0, 1], 1, 1, -3), ValueError, "seed"),
         (lambda: ClassBatchSampler(ZEROS, 1, 1, on_small_class="x"), ValueError, "on_small_class"),
-        (lambda: ClassBatchSampler(ZEROS, 1, 1, class_weight_power=2.0), ValueError, "class_weight_power"),
+        (
+            lambda: ClassBatchSampler(ZEROS, 1, 1, class_weight_power=2.0),
+            ValueError,
+            "class_weight_power",
+        ),
         (lambda: ClassBatchSampler(ZEROS, 1, 1, groups=[0, 1]), ValueError, "groups"),
         (lambda: ClassBatchSampler(GROUPED, 4, 2, groups=GROUPS), ValueError, "classes_per_batch"),
         (lambda: RandomBatchSampler(3, 4), ValueError, "batch_size"),

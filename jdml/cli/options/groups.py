@@ -30,7 +30,7 @@ from jdml.training import initialize, standard
 if TYPE_CHECKING:
     PaperData = str
 else:
-    PaperData = Literal[tuple(sorted(registry.file_sets()))]
+    PaperData = Literal[tuple(sorted(data.IMAGE_FILES))]
 
 LABELS = Help(
     "Labels to train on, "
@@ -107,7 +107,8 @@ class DataOptions(ImageOptions):
     @property
     def of_files(self) -> bool:
         """Whether images are decoded when they are read."""
-        return self.data_name in registry.file_sets()
+        record = registry.DATASETS.get(self.data_name)
+        return record is not None and record.kind == "files"
 
     def check(self) -> None:
         """Refuse what the data set does not have."""
