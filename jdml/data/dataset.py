@@ -2,14 +2,12 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
+import jax
 import numpy as np
 
 from jdml.data.images import CHANNELS, ImageFiles
-
-if TYPE_CHECKING:
-    import jax
 
 SAMPLE = 256
 """Rows, evenly spaced, whose range of values is checked."""
@@ -28,7 +26,7 @@ class TrainSet(Protocol):
         ...
 
     @property
-    def labels(self) -> "np.ndarray | jax.Array":
+    def labels(self) -> np.ndarray | jax.Array:
         """``[N]`` integers."""
         ...
 
@@ -176,17 +174,11 @@ def _check_same_length(name: str, parts: Iterable[Any]) -> None:
 
 
 def _num_rows(images: Any) -> int:
-    if isinstance(images, dict):
-        return _num_rows(next(iter(images.values())))
-    return _num_rows(images[0]) if isinstance(images, tuple) else len(images)
+    return len(jax.tree.leaves(images)[0])
 
 
 def _select(images: Any, rows: np.ndarray) -> Any:
-    if isinstance(images, dict):
-        return {name: _select(part, rows) for name, part in images.items()}
-    if isinstance(images, tuple):
-        return tuple(_select(part, rows) for part in images)
-    return images.select(rows) if isinstance(images, ImageFiles) else images[rows]
+    return jax.tree.map(lambda p: p.select(rows) if isinstance(p, ImageFiles) else p[rows], images)
 
 
 def as_labels(name: str, labels: np.ndarray, size: int | None = None) -> np.ndarray:

@@ -29,9 +29,7 @@ def read_folder(data_dir: str | Path | None) -> Listing:
     if is_pointer(str(root)) and not root.exists():
         return read_pointer(str(root))
     if has_tables(root):
-        tables = _tables(str(root))
-        parts = {part: PARTS.get(part, part) for part in tables} if len(tables) > 1 else {"": ""}
-        return _as_listing((parts.get(part, ""), *table) for part, table in tables.items())
+        return _read_tables(root)
     if not root.is_dir():
         raise FileNotFoundError(f"{root.absolute()} is not a folder of classes")
     others: Counter[str] = Counter()
@@ -74,15 +72,15 @@ def has_tables(root: Path) -> bool:
     )
 
 
-@cache
-def _tables(path: str) -> dict[str, tuple[Sequence[Any], Classes]]:
-    """Return the images and classes of each part of tables; an image is called ``PATH[ROW]``, or ``PATH PART[ROW]``."""
-    tables = open_tables(path)
-    parts: dict[str, tuple[Sequence[Any], Classes]] = {}
+def _read_tables(root: Path) -> Listing:
+    """Read tables; an image is called ``PATH[ROW]``, or ``PATH PART[ROW]``."""
+    parts = []
+    tables = open_tables(str(root))
+    lone = len(tables) == 1
     for part, table in tables.items():
-        rows, classes = of_table(table, f"{path} {part}" if len(tables) > 1 else path)
-        parts[part] = rows.files(), classes
-    return parts
+        rows, classes = of_table(table, str(root) if lone else f"{root} {part}")
+        parts.append(("" if lone else PARTS.get(part, part), rows.files(), classes))
+    return _as_listing(parts)
 
 
 @cache
@@ -99,35 +97,26 @@ def read_pointer(pointer: str) -> Listing:
     )
 
 
-def row_named(name: str) -> Readable | None:
-    """Return the image of a table that is called ``PATH[ROW]`` or ``PATH PART[ROW]``; None for any other name."""
-    match = re.fullmatch(r"(.+?)(?: (\w+))?\[(\d+)\]", name)
-    if not match or not has_tables(expand_user(match[1])):
-        return None
-    files = _tables(match[1]).get(match[2] or "", ([], None))[0]
-    if int(match[3]) >= len(files):
-        raise ValueError(f"{name}: there are {len(files)} rows, from 0")
-    row: Readable = files[int(match[3])]
-    return row
-
-
 @cache
-def _rows_by_name(pointer: str) -> dict[str, Readable]:
-    return {str(file): file for file in read_pointer(pointer).files}
+def _rows_by_name(source: str) -> dict[str, Readable]:
+    return {str(file): file for file in read_folder(source).files}
+
+
+def row_named(name: str) -> Readable | None:
+    """Return the row of a table or of a user's object, called ``PATH[ROW]`` or ``PATH PART[ROW]``, or None."""
+    name = str(expand_user(name))
+    match = re.fullmatch(r"(.+?)(?: \w+)?\[\d+\]", name)
+    if not match or not (has_tables(Path(match[1])) or is_pointer(match[1])):
+        return None
+    rows = _rows_by_name(match[1])
+    if name not in rows:
+        raise ValueError(f"{name}: {match[1]} has no such row")
+    return rows[name]
 
 
 def image_named(name: str) -> Readable:
-    """Return the image of a name: a row of a table, ``FILE[ROW]``, one of ``module:name``, or a file."""
-    row = row_named(name)
-    if row is not None:
-        return row
-    pointer = re.split(r"[ \[]", name, maxsplit=1)[0]
-    if not name.endswith("]") or not is_pointer(pointer):
-        return Path(name)
-    rows = _rows_by_name(pointer)
-    if name not in rows:
-        raise ValueError(f"{name}: {pointer} has no such row")
-    return rows[name]
+    """Return the image of a name: a row, or a file."""
+    return row_named(name) or Path(name)
 
 
 def _as_listing(parts: Iterable[tuple[str, Sequence[Any], Classes]]) -> Listing:

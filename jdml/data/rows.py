@@ -126,7 +126,7 @@ def images_of(source: Any, name: str) -> tuple[Sequence[Any], Classes]:
         classes = Classes(source.labels, _class_names(source))
         if isinstance(source.images, ImageFiles):
             return tuple(source.images.files), classes
-        rows = RowImages(_Zipped(source.images, source.labels), None, None, name)
+        rows = RowImages([*zip(source.images, source.labels, strict=True)], None, None, name)
     elif hasattr(source, "features") and hasattr(source, "column_names"):
         rows, classes = from_hub(source, "image", "label")
     else:
@@ -145,19 +145,6 @@ def _class_names(dataset: Dataset) -> tuple[str, ...] | None:
         if view in dataset.class_names and np.array_equal(labels, dataset.labels):
             return dataset.class_names[view]
     return None
-
-
-class _Zipped(NamedTuple):
-    """Images and labels of two arrays by number."""
-
-    images: Any
-    labels: Any
-
-    def __len__(self) -> int:
-        return len(self.images)
-
-    def __getitem__(self, row: Any) -> Any:
-        return self.images[row], self.labels[row]
 
 
 def number_rows(rows: Any, image: Any, label: Any, *, of_torch: bool = False) -> RowImages:

@@ -6,7 +6,6 @@ import re
 import socket
 import warnings
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -17,28 +16,13 @@ import numpy as np
 from jdml._optional_imports import EXTRAS, MissingLibraryError, require_package
 from jdml._paths import check_local
 from jdml.data.images import Row
+from jdml.data.rows import RowImages
 from jdml.ops import checks
 from jdml.registry import DATASETS
 
 PORTS = {"ftp": 21, "http": 80, "https": 443}
 VERSION = re.compile(r"\d+(\.\d+)*")
 """Name of the folder of a complete copy."""
-
-
-@dataclass(frozen=True)
-class Undecoded:
-    """The encoded images of a split."""
-
-    source: Any
-    name: str
-
-    def __getitem__(self, row: int) -> bytes:
-        content: bytes = self.source[row]["image"]
-        return content
-
-    def __str__(self) -> str:
-        """Return ``NAME SPLIT``."""
-        return self.name
 
 
 def prepared(folder: Path, name: str) -> Path | None:
@@ -99,7 +83,7 @@ def read_prepared(
     for split in ("train", "test"):
         with complete_copy(builder.data_dir):
             source = builder.as_data_source(split=split, decoders=skipped)
-            images = Undecoded(source, f"{builder.name} {split}")
+            images = RowImages(source, "image", None, f"{builder.name} {split}")
             for row, values in enumerate(source):
                 records.append(Row(images, row))
                 columns["split"].append(split)

@@ -99,6 +99,9 @@ SIZES: dict[str, tuple[str, Sizes]] = {
 """Usual widths, depths and numbers of heads."""
 
 
+Other = tuple[str, Images, dict[str, Any]]
+
+
 def _vit(
     name: str,
     sizes: Sizes,
@@ -107,7 +110,7 @@ def _vit(
     images: Images,
     weight_formats: str,
     weights: str,
-    other: tuple[str, Images, dict[str, Any]] | None = None,
+    other: Other | None = None,
     **settings: Any,
 ) -> Network:
     """Return a vision transformer; ``other`` weights have another ending, statistics and settings."""
@@ -134,7 +137,7 @@ def _vits() -> Iterator[Network]:
     for size, (word, sizes) in SIZES.items():
         name = f"vit_{size}16"
         weights = f"model.safetensors of timm/vit_{word}_patch16_224.augreg_in21k on huggingface.co"
-        other = None
+        other: Other | None = None
         if size in dino:
             weights += f", or DINO's {dino[size]} of dl.fbaipublicfiles.com/dino (then train with "
             weights += f"--normalization {name}_dino)"
@@ -151,10 +154,10 @@ def _dinov2() -> Iterator[Network]:
             f"dinov2_vit{size}14_pretrain.pth of dl.fbaipublicfiles.com/dinov2 (then train with "
             f"--normalization {name}_meta)"
         )
-        other = ("_meta", IMAGENET, {"resampling": "dino"})
+        other: Other = ("_meta", IMAGENET, {"resampling": "dino"})
         yield _vit(name, *shape, "DINOV2", weights, other, layer_scale=True)
         weights = f"model.safetensors of facebook/dinov2-with-registers-{word} on huggingface.co"
-        registers = {"layer_scale": True, "registers": 4}
+        registers: dict[str, Any] = {"layer_scale": True, "registers": 4}
         yield _vit(f"{name}_reg", *shape, "DINOV2_REGISTERS", weights, **registers)
 
 
@@ -170,23 +173,28 @@ def _clips() -> Iterator[Network]:
             f"model.safetensors of openai/clip-vit-{word}-patch{patch} on huggingface.co, or "
             f"open_clip_model.safetensors of LAION's (then train with --normalization {name}_laion)"
         )
-        other = ("_laion", CLIP, {"activation": "gelu"})
-        settings = {"norm_before": True, "projection": projection, "epsilon": 1e-5}
+        other: Other = ("_laion", CLIP, {"activation": "gelu"})
+        settings: dict[str, Any] = {"norm_before": True, "projection": projection, "epsilon": 1e-5}
         settings |= {"activation": "quick_gelu"}
         yield _vit(name, sizes, patch, grid, CLIP, "CLIP", weights, other, **settings)
 
 
 def _siglips() -> Iterator[Network]:
-    settings = {"class_token": False, "pooling": "attention", "activation": "gelu_tanh"}
+    settings: dict[str, Any] = {
+        "class_token": False,
+        "pooling": "attention",
+        "activation": "gelu_tanh",
+    }
     wide: Sizes = (1152, 27, 16)
-    for size, file, sizes, patch, grid, hidden in (
+    towers: tuple[tuple[str, str, Sizes, int, int, dict[str, Any]], ...] = (
         ("b16", "base-patch16-224", SIZES["b"][1], 16, 14, {}),
         ("l16", "large-patch16-256", SIZES["l"][1], 16, 16, {}),
         ("so400m14", "so400m-patch14-224", wide, 14, 16, {"hidden": 4304}),
-    ):
+    )
+    for size, file, sizes, patch, grid, hidden in towers:
         weights = f"model.safetensors of google/siglip2-{file} (or of the first, siglip-{file}) on huggingface.co"
-        shape = (f"siglip_{size}", sizes, patch, grid, SIGNED)
-        yield _vit(*shape, "SIGLIP", weights, **settings, **hidden)
+        others = {**settings, **hidden}
+        yield _vit(f"siglip_{size}", sizes, patch, grid, SIGNED, "SIGLIP", weights, **others)
 
 
 RESIDUAL = ("stem.*", r"stage\d+_block\d+")
