@@ -326,21 +326,16 @@ def _eight_bits(image: "Image", kind: str | None) -> "Image":
     """Scale a grey image of 16 bits to 8; by the bits that it uses, as scanners and microscopes write fewer."""
     from PIL import Image
 
-    grey = np.asarray(image, np.int32)
-    bits = 16 if kind == "PPM" else _bits(int(grey.max()))  # Pillow scales a PPM by its range
+    grey, bits = np.asarray(image, np.int32), 16
+    if kind != "PPM":  # which Pillow scales by its range
+        bits = next(depth for depth in DEPTHS if grey.max() < 2**depth)
+    if bits < 16:
+        _warn_depth(bits)
     small = np.clip(grey * 255 // (2**bits - 1), 0, 255).astype(np.uint8)
     clear = image.info.get("transparency")
     return Image.fromarray(
         small if clear is None else np.where(grey == clear, np.uint8(255), small)
     )
-
-
-def _bits(largest: int) -> int:
-    """Return the bits that an image of 16 uses, by the largest of its values."""
-    bits = next(depth for depth in DEPTHS if largest < 2**depth)
-    if bits < 16:
-        _warn_depth(bits)
-    return bits
 
 
 @cache

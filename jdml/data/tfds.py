@@ -165,9 +165,7 @@ def _prepare(folder: Path, name: str) -> None:
     import tensorflow_datasets as tfds
     from tensorflow_datasets.core.download.download_manager import NonMatchingChecksumError
 
-    with contextlib.suppress(
-        RuntimeError
-    ):  # if it has begun to compute, it has the GPU's memory already
+    with contextlib.suppress(RuntimeError):  # TensorFlow computes already, with the GPU's memory
         tf.config.set_visible_devices([], "GPU")
     tfds_name, downloads = DATASETS[name].tfds, folder / "downloads"
     builder = tfds.builder(tfds_name, data_dir=str(folder), file_format="array_record")
