@@ -22,7 +22,7 @@ from jdml.flows import ConditionalFlow, preset
 from jdml.metrics import gallery_search, neighbors, relevance, retrieval
 from jdml.ops import tiled_pairs
 from jdml.training import TrainState, make_train_step
-from jdml.training.step_config import with_loss_scale
+from jdml.training.optimizer_wrappers import with_loss_scale
 
 BATCH, DIM, CLASSES = 1_024, 512, 1_000
 MANY, MANY_CLASSES, MOST = 32_768, 11_318, 262_144

@@ -1,10 +1,17 @@
 """Sphinx's settings; `python docs/maker` puts this file beside the pages that it gathers and makes."""
 
-import importlib
+import importlib.util
 import os
 import re
+import shutil
+import tomllib
+from pathlib import Path
 
 import jdml
+
+FORMULAS = tomllib.loads(
+    (Path(jdml.__file__).resolve().parents[1] / "docs/maker/formulas.toml").read_text()
+)
 
 project = "jdml"
 author = "the authors of jdml"
@@ -15,6 +22,7 @@ extensions = [
     "myst_nb",
     "sphinx.ext.autodoc",
     "sphinx.ext.napoleon",
+    "sphinx.ext.mathjax",
     "sphinx.ext.viewcode",
     "sphinx_copybutton",
 ]
@@ -43,7 +51,8 @@ napoleon_custom_sections = [
 ]
 napoleon_use_rtype = False
 
-myst_enable_extensions = ["attrs_inline", "colon_fence", "deflist"]
+myst_enable_extensions = ["attrs_inline", "colon_fence", "deflist", "dollarmath"]
+myst_dmath_allow_space = False
 myst_heading_anchors = 3
 nb_execution_mode = "cache"
 nb_execution_cache_path = os.environ.get("JDML_DOCS_CACHE", "cache")
@@ -53,6 +62,8 @@ nb_execution_raise_on_error = True
 nb_execution_timeout = 600
 suppress_warnings = ["mystnb.unknown_mime_type"]
 
+# MathJax is served from the site: of the package only what it loads. (Its extension would keep Sphinx on one core.)
+mathjax_path = "mathjax/tex-chtml.js"
 html_theme = "furo"
 html_title = "jdml"
 html_static_path = ["_static"]
@@ -99,7 +110,33 @@ def source_of(app, room, name):  # noqa: D103
     return module if module.startswith(room) else room
 
 
+def with_formula(app, what, name, obj, options, lines):  # noqa: D103
+    # The docstring's formula is for the terminal; the site shows the LaTeX of docs/maker/formulas.toml in its place.
+    formula = FORMULAS.get(name.removeprefix("jdml.losses."))
+    if formula is None or "Formula:" not in lines:
+        return
+    start = lines.index("Formula:") + 1
+    end = next((i for i in range(start, len(lines)) if lines[i][:1].strip()), len(lines))
+    math = ["    .. math::", "", f"        {formula['tex']}", ""]
+    lines[start:end] = [*math, *([f"    {formula['where']}", ""] if formula["where"] else [])]
+
+
+def copy_mathjax(app, exception):  # noqa: D103
+    spec = importlib.util.find_spec("sphinx-mathjax-offline")
+    package, target = (
+        Path(spec.origin).parent / "static" / "mathjax",
+        Path(app.outdir) / "_static" / "mathjax",
+    )
+    target.mkdir(parents=True, exist_ok=True)
+    shutil.copy(package / "tex-chtml.js", target)
+    shutil.copytree(
+        package / "output/chtml/fonts", target / "output/chtml/fonts", dirs_exist_ok=True
+    )
+
+
 def setup(app):  # noqa: D103
+    app.connect("build-finished", copy_mathjax)
+    app.connect("autodoc-process-docstring", with_formula, priority=100)  # before napoleon
     app.connect("autodoc-process-signature", tidy_signature)
     app.connect("viewcode-follow-imported", source_of)
     app.connect("missing-reference", resolve_flat_names)

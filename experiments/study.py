@@ -13,7 +13,7 @@ import tyro
 from experiments import smoke
 from jdml.report import mean_std
 from jdml.runs.results_store import read_results
-from jdml.studies.runner import over_seeds, run_study
+from jdml.studies.runner import over_seeds, run_jobs
 from jdml.training import disable_malloc_trim
 
 Results = Mapping[str, Any]
@@ -83,7 +83,7 @@ class FolderOptions(StudyOptions):
         """Run what is missing, and return all runs; with --table those of a part that are on record."""
         if self.table:
             return read_record(study, getattr(self, "data", "") if part is None else part)
-        return run_study(run, jobs, self.place(study) / "results.jsonl", workers=self.workers)
+        return run_jobs(run, jobs, self.place(study) / "results.jsonl", workers=self.workers)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -105,7 +105,7 @@ class RecordOptions(StudyOptions):
         if not self.table:
             one = functools.partial(run, data_dir=self.folder, **places)
             left = None if self._end is None else max(0.0, (self._end - time.monotonic()) / 60)
-            run_study(one, jobs, out, workers=self.workers, minutes=left)
+            run_jobs(one, jobs, out, workers=self.workers, minutes=left)
         return read_results(out)
 
 

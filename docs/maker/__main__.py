@@ -2,7 +2,6 @@
 
 import argparse
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -17,25 +16,39 @@ sys.path[:0] = [str(DOCS), str(REPOSITORY)]  # `maker`, `experiments`
 sys.path.append(str(REPOSITORY / "tests"))  # `quick`
 BUILD = REPOSITORY / "build" / "docs"
 SOURCE, SITE = BUILD / "source", BUILD / "html"
-FILLED_IN = ("index.md", "results.md", "accelerators.md")
 
 
 def gather() -> Iterator[tuple[str, bytes]]:
-    """Give every file of Sphinx's source folder that is not a picture: written, taken over or generated."""
-    from maker import compiled, every_table, pages, records, speed
+    """Give every file of Sphinx's source folder but the pictures: written, taken over or generated."""
+    from maker import compiled, every_table, gallery, links, pages, records, speed
     from maker.subjects import subjects
 
+    names = pages.linked_names()
+    filled = {
+        "docs/index.md": {"gallery": gallery.tiles, "menu": more_pages},
+        "docs/results.md": {"best": records.best},
+    }
+    written = sorted(DOCS.rglob("*.md"))
+    written += [REPOSITORY / "CHANGELOG.md", REPOSITORY / "benchmarks" / "RECORD.md"]
+    for file in written:
+        path = str(file.relative_to(REPOSITORY))
+        text = links.on_site(path, file.read_text(), names)
+        for mark, content in filled.get(path, {}).items():
+            text = text.replace(f"<!-- {mark} -->", content())
+        yield links.site_place(path)[0], compiled.filled(text).encode()
+    for path, text in pages.study_pages():
+        yield path, links.on_site(path, text, names).encode()
     for file in sorted(DOCS.rglob("*")):
-        name = str(file.relative_to(DOCS))
-        if file.is_file() and not name.startswith("maker/") and name not in FILLED_IN:
-            yield name, on_site(name).encode() if file.suffix == ".md" else file.read_bytes()
-    for file in sorted((REPOSITORY / "notebooks").glob("*.ipynb")):
-        yield f"notebooks/{file.name}", file.read_bytes()
-    for pattern in ("*.png", "*.jsonl"):
-        for file in sorted((REPOSITORY / "experiments").rglob(pattern)):
+        if file.is_file() and file.suffix != ".md" and DOCS / "maker" not in file.parents:
+            yield str(file.relative_to(DOCS)), file.read_bytes()
+    for folder, pattern in (
+        ("notebooks", "*.ipynb"),
+        ("experiments", "*.png"),
+        ("experiments", "*.jsonl"),
+    ):
+        for file in sorted((REPOSITORY / folder).rglob(pattern)):
             yield str(file.relative_to(REPOSITORY)), file.read_bytes()
-    changes = (REPOSITORY / "CHANGELOG.md").read_text()
-    yield "changelog.md", changes.replace("](docs/", "](").encode()
+    yield from gallery.copies().items()
     shown = subjects()
     texts = {
         "losses/index.md": pages.sheet(shown),
@@ -44,30 +57,20 @@ def gather() -> Iterator[tuple[str, bytes]]:
         "speed.md": speed.page(),
         "every_table.md": every_table.page(),
         "compiled.md": compiled.page(),
-        "index.md": on_site("index.md").replace("%more%", more_pages()),
-        "results.md": on_site("results.md").replace("%best%", records.best()),
-        "accelerators.md": compiled.filled(on_site("accelerators.md")),
         **{f"api/{room}.md": pages.room_page(room) for room in pages.ROOMS},
         **{
             f"losses/{name}.md": (pages.miner_page if subject.miner else pages.loss_page)(subject)
             for name, subject in shown.items()
         },
-        **dict(pages.study_pages()),
     }
     yield from ((name, text.encode()) for name, text in texts.items())
 
 
-def on_site(name: str) -> str:
-    """Read a page of docs/; what its links find beside that folder lies in it on the site."""
-    up = "../" * name.count("/")
-    away = rf"\]\(\.\./{re.escape(up)}(experiments|notebooks|benchmarks)/"
-    return re.sub(away, rf"]({up}\1/", (DOCS / name).read_text())
-
-
 def more_pages() -> str:
-    """List the pages beside the first one that it does not name: they stand in depth."""
+    """Make a menu of the pages of docs/ that the first page does not name."""
     named = (DOCS / "index.md").read_text().split() + ["index"]
-    return "\n".join(sorted({file.stem for file in DOCS.glob("*.md")} - {*named}))
+    more = "\n".join(sorted({file.stem for file in DOCS.glob("*.md")} - {*named}))
+    return f"```{{toctree}}\n:hidden:\n:caption: More\n\n{more}\n```" if more else ""
 
 
 def stage() -> None:
@@ -87,6 +90,9 @@ def stage() -> None:
         relative = str(file.relative_to(SOURCE))
         if relative not in wanted and not relative.startswith(("jdml/", "benchmarks/")):
             file.unlink()
+    for folder in sorted(SOURCE.rglob("*"), reverse=True):  # a page that was interrupted left them
+        if folder.is_dir() and not folder.is_symlink() and not any(folder.iterdir()):
+            folder.rmdir()
     for name in ("jdml", "benchmarks"):  # pages show code and results as they are there
         if not (SOURCE / name).exists():
             (SOURCE / name).symlink_to(REPOSITORY / name)

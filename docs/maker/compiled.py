@@ -137,9 +137,9 @@ def steps(name: str) -> str:
 
 
 def filled(page: str) -> str:
-    """Put what is derived from the record into the page about accelerators."""
-    page = page.replace("%measured%", measured())
-    return re.sub(r"%steps (\w+)%\n", lambda named: steps(named[1]), page)
+    """Put the generated tables into the record of accelerators."""
+    page = page.replace("<!-- measured -->", measured())
+    return re.sub(r"<!-- steps (\w+) -->\n", lambda named: steps(named[1]), page)
 
 
 def measured() -> str:

@@ -11,6 +11,7 @@ from pathlib import Path
 import matplotlib as mpl
 import numpy as np
 
+import jdml
 from maker import stamps
 from maker.scene import PROBES, Motion, move, start
 from maker.subjects import subjects
@@ -168,6 +169,8 @@ def _pairs(axis: "mpl.axes.Axes", motion: Motion) -> None:
 
 
 COLLAPSE = "collapse"
+REPORT = ("neighbours", "confusions")
+"""Pictures of `jdml.report`, of digits by their pixels."""
 
 
 def pictures(folder: Path) -> list[Path]:
@@ -176,7 +179,7 @@ def pictures(folder: Path) -> list[Path]:
     if not stamp.is_file() or stamp.read_text() != now:
         shutil.rmtree(folder, ignore_errors=True)
         with ProcessPoolExecutor(os.cpu_count(), mp_context=get_context("spawn")) as pool:
-            list(pool.map(partial(picture, folder), [*subjects(), COLLAPSE]))
+            list(pool.map(partial(picture, folder), [*subjects(), COLLAPSE, *REPORT]))
         stamp.write_text(now)
     return sorted(folder.glob("*.svg"))
 
@@ -186,5 +189,14 @@ def picture(folder: Path, name: str) -> None:
     shown, file = subjects(), folder / f"{name}.svg"
     if name == COLLAPSE:
         draw_collapse(move(shown["triplet_loss"]), move(shown["easy_positive"]), file)
+    elif name in REPORT:
+        digits = jdml.data.load("digits", split="test")
+        pixels = jdml.sphere(digits.images.reshape(len(digits), -1).astype("float32") - 127)
+        figure = (
+            jdml.report.gallery(digits.images, pixels, digits.labels, queries=4, order="worst")
+            if name == "neighbours"
+            else jdml.report.confusions(pixels, digits.labels, k=8)
+        )
+        figure.savefig(file, bbox_inches="tight")
     else:
         draw(move(shown[name]), file)

@@ -7,9 +7,8 @@ import importlib
 import inspect
 import io
 import os
-import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from types import FunctionType, ModuleType
@@ -61,6 +60,13 @@ def public_names(room: str) -> list[str]:
 def is_own(name: str, value: Any, module: ModuleType) -> bool:
     """Tell whether a name is public and its value written in the module."""
     return name[0] != "_" and getattr(value, "__module__", None) == module.__name__
+
+
+def linked_names() -> set[str]:
+    """Give the names of public symbols that pages may link to: full and flat."""
+    full = set(symbols())
+    rooms = ("losses", "metrics", "mining", "ops")
+    return full | {f"jdml.{n}" for n in jdml.__all__ if any(f"jdml.{r}.{n}" in full for r in rooms)}
 
 
 def symbols() -> list[str]:
@@ -337,11 +343,10 @@ def printed() -> Iterator[io.StringIO]:
                 os.environ[name] = value
 
 
-def study_pages() -> Iterable[tuple[str, str]]:
-    """Take over the studies' pages and records; links between their folders become links between pages."""
+def study_pages() -> Iterator[tuple[str, str]]:
+    """Give the studies' pages and records."""
     for page in sorted((REPOSITORY / "experiments").glob("**/R*.md")):
-        folder = page.parent.relative_to(REPOSITORY)
-        text = re.sub(r"\]\((\.\./)?(\w+)\)", r"](\1\2/README.md)", page.read_text())
+        text = page.read_text().replace(" ± ", "\u00a0±\u00a0")
         if page.name == "README.md" and page.with_name("RECORD.md").is_file():
             text += "\n```{toctree}\n:hidden:\n\nRECORD\n```\n"
-        yield f"{folder}/{page.name}", text.replace(" ± ", "\u00a0±\u00a0")
+        yield str(page.relative_to(REPOSITORY)), text

@@ -153,12 +153,13 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
     """Train one network and score it on the unseen alphabets (on those it was trained on)."""
     train, test = (load(job["data_dir"], split, job["image_size"]) for split in ("train", "test"))
     recipe, weights = recipe_of(job), job.get("weights")
-    own = own_keywords(job, recipe)
+    own, network = own_keywords(job, recipe), recipe.network
+    shape = (train.num_classes, network.dim)
     result = train_recipe.train(
         recipe,
         with_copies(train) if job.get("distorted") else train,
         seed=job["seed"],
-        objective=train_recipe.make_objective(recipe, train.num_classes, **own),
+        objective=recipe.loss.build(*shape, dtype=network.dtype, **own),
         state=pretrained(functools.partial(models.load_weights, weights)) if weights else None,
         progress=False,
         preprocess=as_photographs if recipe.network.name == "resnet50" else standard,

@@ -25,9 +25,8 @@ from jdml import data
 from jdml.metrics import evaluate_retrieval
 from jdml.models.convolution import windows
 from jdml.runs.results_store import save_result
-from jdml.studies.runner import kept_results
-from jdml.training import make_indexed_step, standard, train_recipe
-from jdml.training.schedule import Best, improve
+from jdml.studies.runner import results_of
+from jdml.training import Best, make_train_step, standard, train_recipe, update_best
 
 MOST, LARGE = 24, 2048
 """Models of a program; rows of a batch from which on it has one."""
@@ -64,7 +63,7 @@ class Models(NamedTuple):
 
 def run_all(settings: Any, jobs: Mapping[str, Job], frozen: str) -> None:
     """Do those of the jobs that have no result yet, and add each one's as if it had gone alone."""
-    kept = kept_results(jobs, settings.out)
+    kept = results_of(jobs, settings.out)
     missing = {_scored_with(job) for name, job in jobs.items() if name not in kept}
     units: dict[str, list[Job]] = {}
     for job in jobs.values():
@@ -156,7 +155,7 @@ def fit(
             if number not in diverged:
                 x = train_recipe.normalized(recipe, vectors[number])
                 value = float(evaluate_retrieval(x, labels, recall_at=(1,))["MAP@R"])
-            best[number], better = improve(best[number], value, done)
+            best[number], better = update_best(best[number], value, done)
             curves[number].append([done, round(value, 5)])
             improved.append(better)
         best_weights = _chosen(jnp.asarray(improved), _weights(states), best_weights)
@@ -226,7 +225,7 @@ def _begin(jobs: Sequence[Job], data_dir: str | None) -> tuple[Any, Any, Models]
         jnp.asarray(np.stack([held_out.images for _, held_out, _ in loaded])),
         [jnp.asarray(held_out.labels) for _, held_out, _ in loaded],
     )
-    return model, make_indexed_step(model, objective, optimizer), models
+    return model, make_train_step(model, objective, optimizer, indexed=True), models
 
 
 @functools.lru_cache(maxsize=4)

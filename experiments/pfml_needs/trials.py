@@ -179,7 +179,7 @@ def settle(job: dict[str, Any]) -> dict[str, float]:
     labels = np.repeat(np.arange(CLASSES), MODES * SAMPLES)
     modes = np.tile(np.repeat(np.arange(MODES), SAMPLES), CLASSES)
     key = jax.random.key(job["seed"])
-    objective = train_recipe.make_objective(recipe, CLASSES)
+    objective = recipe.loss.build(CLASSES, recipe.network.dim, dtype=recipe.network.dtype)
     optimizer = train_recipe.make_optimizer(recipe, ("proxies",), 1)
     proxies = objective.init(key)["proxies"]
     if job["start"] == "samples":

@@ -37,7 +37,6 @@ from jdml.registry import DATASETS
 from jdml.runs.run_files import CONFIG, METRICS, is_of_benchmark, read_json, write_json
 from jdml.studies.protocols import Retrieval, ablation, conventional, mlrc
 from jdml.training import Devices, RunConfig, pretrained, train
-from jdml.training.scoring import ndcg_ranks, recall_ranks
 from jdml.training.train_recipe import make_network
 
 if TYPE_CHECKING:
@@ -286,8 +285,8 @@ class Benchmark:
                 devices=Devices(mesh, micro_batch=self.devices.micro_batch),
                 progress=not self.run.quiet,
             ),
-            "recall_at": recall_ranks(task.dataset),
-            "ndcg_at": ndcg_ranks(task.dataset),
+            "recall_at": DATASETS[task.dataset].recall_at,
+            "ndcg_at": DATASETS[task.dataset].ndcg_at,
         }
         if task.protocol == "mlrc":
             return mlrc(recipe, data, test, **settings)

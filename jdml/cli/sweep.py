@@ -25,7 +25,7 @@ from jdml.report import compare_runs, read_runs
 from jdml.report.runs import ORDER
 from jdml.runs.results_store import delete_results
 from jdml.runs.run_files import CONFIG, METRICS, read_json, write_json
-from jdml.studies.runner import kept_results, run_study
+from jdml.studies.runner import results_of, run_jobs
 
 OWN = ("--seed", "--out", "--quiet", "--coordinator", "--processes", "--process")
 """Options of jdml train that a sweep sets itself, or has not."""
@@ -81,13 +81,13 @@ class Sweep(Train):
         runs = self.runs()
         jobs = {name: {"name": name, **options.config()} for name, options in runs.items()}
         record = out / "sweep.jsonl"
-        kept_results(jobs, record)  # other settings are reported before other data
+        results_of(jobs, record)  # other settings are reported before other data
         _check_data(out, runs)
         delete_results(record, [name for name in runs if not (out / name / CONFIG).is_file()])
         out.mkdir(parents=True, exist_ok=True)
         _keep_order(out / ORDER, list(runs))  # first: a reader meanwhile has the baseline
         progress = not self.run.quiet
-        results = run_study(_Trainer(runs), jobs, record, workers=self.jobs, progress=progress)
+        results = run_jobs(_Trainer(runs), jobs, record, workers=self.jobs, progress=progress)
         failed = {
             name: str(r["metrics"][FAILED]) for name, r in results.items() if FAILED in r["metrics"]
         }

@@ -16,7 +16,7 @@ from jdml.mining import Miner, Pairs, is_by_rows, row_keys
 from jdml.ops import ReduceFn, checks
 from jdml.ops.chunking import over_rows
 from jdml.ops.meshes import NOWHERE, Axis
-from jdml.ops.pairwise import Narrow, Narrowed
+from jdml.ops.pairwise import Narrow, Narrowed, centre_of
 from jdml.ops.reductions import ratio, reduced_by_rows, sum_rows
 
 __all__ = ["Anchors", "Comparison"]
@@ -37,9 +37,9 @@ class Comparison(NamedTuple):
         pairs: which pairs take part.
         rows: ``[B]``, the valid anchors.
         weights: ``[B, 1]`` or ``[B, R]``.
-        squares: ``[R]``, the references' squared norms, where no vector is longer than 1; else None, as they may
-            overflow.
-        brought: ``[B]``, what the loss itself brought for each anchor (:meth:`Anchors.bring`), or None.
+        shifted: ``[B, D]``, the anchors as seen from the centre of ``targets``, or None.
+        targets: the references as distances are computed from, where no vector is longer than 1; else None.
+        extra: ``[B]``, a number of the loss's own for each anchor (:meth:`Anchors.with_extra`), or None.
         on_sphere: whether all vectors are of norm 1 (or 0).
         narrow: what both embeddings and references are multiples of, where there is such.
     """
@@ -50,8 +50,9 @@ class Comparison(NamedTuple):
     pairs: Pairs
     rows: Array
     weights: Array
-    squares: Array | None
-    brought: Array | None = None
+    shifted: Array | None
+    targets: "Shifted | None"
+    extra: Array | None = None
     on_sphere: bool = False
     narrow: Narrowed = None
 
@@ -63,21 +64,28 @@ class Comparison(NamedTuple):
     @property
     def squared_distances(self) -> Array:
         """``[B, R]``."""
-        return ops.squared_distances(
-            self.embeddings, self.references, self.squares, self._own_squares, self.narrow
-        )
+        return ops.squared_distances(*self._shifted)
 
     @property
     def distances(self) -> Array:
         """``[B, R]``, Euclidean."""
-        return ops.distances(
-            self.embeddings, self.references, self.squares, self._own_squares, self.narrow
-        )
+        return ops.distances(*self._shifted)
 
     @property
-    def _own_squares(self) -> Array:
-        own = jnp.sum(self.embeddings * self.embeddings, axis=-1)
-        return jax.lax.stop_gradient(own) if self.on_sphere else own  # a constant there
+    def from_centre(self) -> tuple[Array, Array, Array]:
+        """Anchors ``[B, D]`` and references ``[R, D]`` as seen from a centre, and that centre ``[D]``."""
+        if self.shifted is None or self.targets is None:
+            return self.embeddings, self.references, jnp.zeros_like(self.references[0])
+        return self.shifted, self.targets.vectors, self.targets.centre
+
+    @property
+    def _shifted(self) -> tuple[Any, ...]:
+        if self.shifted is None or self.targets is None:
+            return self.embeddings, self.references
+        vectors, squares, centre = self.targets
+        own = self.shifted
+        own_squares = squares if own is vectors else _squares(own, centre, self.on_sphere)
+        return own, vectors, squares, own_squares, self.narrow
 
     @property
     def row_weights(self) -> Array:
@@ -88,6 +96,35 @@ class Comparison(NamedTuple):
                 f"got {list(self.weights.shape)}"
             )
         return self.weights[:, 0]
+
+
+class Shifted(NamedTuple):
+    """References ``[R, D]`` as seen from a centre ``[D]``, so that distances lose no digits by an offset they share.
+
+    ``squares [R]`` are their squared norms.
+    """
+
+    vectors: Array
+    squares: Array
+    centre: Array
+
+    @classmethod
+    def of(
+        cls, references: Array, valid: Array, on_sphere: bool, narrow: Narrow | None
+    ) -> "Shifted":
+        """Shift references, but for those that products take as multiples of narrow vectors."""
+        centre = centre_of(references, valid)
+        centre = centre if narrow is None else jnp.zeros_like(centre)
+        vectors = references - centre[None]
+        return cls(vectors, _squares(vectors, centre, on_sphere), centre)
+
+
+def _squares(vectors: Array, centre: Array, on_sphere: bool) -> Array:
+    """Squared norms: constants on the sphere, if that is where the centre is."""
+    squares = jnp.sum(vectors * vectors, axis=-1)
+    if not on_sphere:
+        return squares
+    return jnp.where(jnp.any(centre != 0), squares, jax.lax.stop_gradient(squares))
 
 
 class Rows(NamedTuple):
@@ -105,7 +142,7 @@ class Rows(NamedTuple):
         None  # [B], the one positive of each, where neither labels nor a mask tells
     )
     mined: Pairs | None = None  # [B, R], where a miner had to see them all
-    brought: Array | None = None  # [B], a number of the loss's own
+    extra: Array | None = None  # [B], a number of the loss's own
     narrow: Narrow | None = None  # [B, D], what the embeddings were before they were normalized
 
 
@@ -124,7 +161,7 @@ class Anchors:
         key: its key.
         block: how many anchors are compared at a time, None for all.
         axis: over which devices the anchors are spread.
-        squares: ``[R]``, their squared norms, where no vector is longer than 1; else None.
+        targets: the same as distances are computed from, where no vector is longer than 1; else None.
         prepare: what is left to be done to embeddings of valid rows, block by block.
         on_sphere: whether all vectors are of norm 1 (or 0).
         narrow: what the references are multiples of, where anchors and they were of 16 bits.
@@ -140,7 +177,7 @@ class Anchors:
     key: Array | None
     block: int | None
     axis: Axis
-    squares: Array | None
+    targets: Shifted | None
     prepare: Callable[[Array, Array], Array] | None
     on_sphere: bool
     narrow: Narrow | None = None
@@ -150,9 +187,9 @@ class Anchors:
         """Whether there is one block, the whole batch against itself."""
         return self.own_batch and self.block is None and not self.axis.names
 
-    def bring(self, values: Array) -> "Anchors":
-        """Let each anchor have a number of the loss's own: ``values [B]``, :attr:`Comparison.brought` of a block."""
-        return dataclasses.replace(self, rows=self.rows._replace(brought=values))
+    def with_extra(self, values: Array) -> "Anchors":
+        """Let each anchor have a number of the loss's own: ``values [B]``, :attr:`Comparison.extra` of a block."""
+        return dataclasses.replace(self, rows=self.rows._replace(extra=values))
 
     def over_blocks(self, function: Callable[[Comparison], tuple[Tree, Tree]]) -> tuple[Tree, Tree]:
         """Apply a function to one block of anchors after the other, computed again for its gradient.
@@ -190,8 +227,8 @@ class Anchors:
         """
 
         def weighted(c: Comparison) -> tuple[Array, Array]:
-            told = terms(c)
-            values, some = told if isinstance(told, tuple) else (told, c.rows)
+            result = terms(c)
+            values, some = result if isinstance(result, tuple) else (result, c.rows)
             some = some & c.rows
             return jnp.where(some, values, 0.0) * c.row_weights, some
 
@@ -263,36 +300,54 @@ class Anchors:
         if self.block is not None and self.own_batch:
             rows = rows._replace(embeddings=None)  # they are among the references
         return over_rows(
-            lambda rows: function(ready._compared(rows)), rows, block=self.block, axis=axis
+            lambda rows: function(ready._compare(rows)), rows, block=self.block, axis=axis
         )
 
     def _vectors(self, rows: Rows) -> Array:
         """The normalized vectors of some rows, without a copy of all of them."""
         if rows.embeddings is None:
-            size = len(rows.place)
-            whole_blocks = len(self.rows.place) % size == 0
-            return _slice(self.references, rows.place[0], size, whole_blocks)
+            return self._among(self.references, rows)
         if self.prepare is not None:
             return self.prepare(rows.embeddings, rows.valid)
         return rows.embeddings
 
-    def _compared(self, rows: Rows) -> Comparison:
-        pairs = self._pairs(rows) if rows.mined is None else rows.mined
+    def _shifted(self, rows: Rows, vectors: Array) -> Array | None:
+        """Return the vectors as seen from the references' centre."""
+        if self.targets is None:
+            return None
+        if vectors is self.references:
+            return self.targets.vectors
+        if rows.embeddings is None:
+            return self._among(self.targets.vectors, rows)
+        return vectors - self.targets.centre[None]
+
+    def _among(self, references: Array, rows: Rows) -> Array:
+        """Return the anchors' own vectors, which are among the references."""
+        size = len(rows.place)
+        return _slice(references, rows.place[0], size, len(self.rows.place) % size == 0)
+
+    def _compare(self, rows: Rows) -> Comparison:
+        """Compare some rows with all references, and mine their pairs."""
+        c = self._with_all_pairs(rows)
+        if rows.mined is not None:
+            return c._replace(pairs=rows.mined)
+        if self.mine is None:
+            return c
+        keys = None if self.key is None else row_keys(self.key, rows.place)
+        return c._replace(pairs=_mined(self.mine, keys, c.distances, c.pairs))
+
+    def _with_all_pairs(self, rows: Rows) -> Comparison:
         vectors = self._vectors(rows)
-        if self.mine is not None and rows.mined is None:
-            narrow = self._narrow(rows)
-            distances = ops.distances(vectors, self.references, self.squares, narrow=narrow)
-            keys = None if self.key is None else row_keys(self.key, rows.place)
-            pairs = _mined(self.mine, keys, jax.lax.stop_gradient(distances), pairs)
         return Comparison(
             vectors,
             self.references,
             rows.labels,
-            pairs,
+            self._pairs(rows),
             rows.valid,
             rows.weights,
-            self.squares,
-            rows.brought,
+            self._shifted(rows, vectors),
+            self.targets,
+            rows.extra,
             self.on_sphere,
             self._narrow(rows),
         )
@@ -303,16 +358,16 @@ class Anchors:
     def _pairs(self, rows: Rows) -> Pairs:
         """The pairs that labels, or a mask in their place, make of rows and references."""
         places = jnp.arange(len(self.references))[None, :]
-        kept = rows.valid[:, None] & self.columns[None, :]
+        counted = rows.valid[:, None] & self.columns[None, :]
         itself = rows.place if self.own_batch else rows.self_index
         if itself is not None:
-            kept = kept & (places != itself[:, None])
+            counted = counted & (places != itself[:, None])
         if rows.ids is not None and self.reference_ids is not None:
             ids = rows.ids[:, None]
             again = (ids >= 0) & (ids == self.reference_ids[None, :])
             if rows.partner is not None:  # which is the row's positive, whatever its id
                 again = again & (places != rows.partner[:, None])
-            kept = kept & ~again
+            counted = counted & ~again
         if rows.positive is not None:
             same = rows.positive
         elif rows.partner is not None:
@@ -321,18 +376,14 @@ class Anchors:
             assert rows.labels is not None
             assert self.reference_labels is not None
             same = rows.labels[:, None] == self.reference_labels[None, :]
-        return Pairs(same & kept, ~same & kept)
+        return Pairs(same & counted, ~same & counted)
 
     def _mined_at_once(self) -> "Anchors":
         """Anchors whose pairs are mined: where a miner must see the distances of the whole batch."""
         rows = self.axis.gather(self.rows) if self.axis.names else self.rows
-        pairs = self._pairs(rows)
-        distances = ops.distances(
-            self._vectors(rows), self.references, self.squares, narrow=self._narrow(rows)
-        )
-        distances = jax.lax.stop_gradient(distances)
+        c = self._with_all_pairs(rows)
         assert self.mine is not None
-        mined = _mined(self.mine, self.key, distances, pairs)
+        mined = _mined(self.mine, self.key, c.distances, c.pairs)
         local = dataclasses.replace(self.axis, whole=False)
         own = Pairs(local.local_slice(mined.positive), local.local_slice(mined.negative))
         return dataclasses.replace(self, rows=self.rows._replace(mined=own))
@@ -346,7 +397,7 @@ def _slice(vectors: Array, start: Array, size: int, inside: bool) -> Array:
 
 
 def _mined(mine: Miner, key: Array | None, distances: Array, pairs: Pairs) -> Pairs:
-    mined = mine(key, distances, pairs)
+    mined = mine(key, jax.lax.stop_gradient(distances), pairs)
     if not isinstance(mined, Pairs):
         raise TypeError(f"mine must return Pairs(positive, negative), got {type(mined).__name__}")
     for name, mask in (("positive", mined.positive), ("negative", mined.negative)):

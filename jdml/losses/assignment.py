@@ -16,7 +16,7 @@ from jdml.ops.chunking import CLASSES_AT_ONCE, Block, block_size, by_platform, o
 from jdml.ops.meshes import NOWHERE, Axis, as_axis
 from jdml.ops.normalization import inverse_norms
 from jdml.ops.numerics import accumulate_in, upcast
-from jdml.ops.pairwise import over_norms
+from jdml.ops.pairwise import centre_of, over_norms
 
 __all__ = ["Assignment", "assign"]
 
@@ -124,10 +124,16 @@ class Assignment(NamedTuple):
                 return (inverse_norms(vectors) > 0).astype(vectors.dtype)[..., 0]
             return jnp.sum(jnp.square(vectors), axis=-1)
 
-        of_rows, by_proxy = squares(self.embeddings), squares(self.proxies)
+        shifted = self
+        if not self.on_sphere:
+            centre = centre_of(self.proxies.reshape(-1, self.proxies.shape[-1]))
+            shifted = self._replace(
+                embeddings=self.embeddings - centre[None], proxies=self.proxies - centre[None, None]
+            )
+        of_rows, by_proxy = squares(shifted.embeddings), squares(shifted.proxies)
         apart = [
             of_rows[:, None] + by_proxy[None, :, k] - 2.0 * values
-            for k, values in enumerate(self.proxy_similarities)
+            for k, values in enumerate(shifted.proxy_similarities)
         ]
         return -functools.reduce(_larger, [-a for a in apart])
 

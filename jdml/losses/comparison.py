@@ -4,12 +4,11 @@ import dataclasses
 from collections.abc import Callable
 from typing import TypedDict, Unpack
 
-import jax
 import jax.numpy as jnp
 from jax import Array
 
 from jdml import ops
-from jdml.losses.anchors import Anchors, Rows
+from jdml.losses.anchors import Anchors, Rows, Shifted
 from jdml.mining import Miner, check_miner
 from jdml.ops import checks
 from jdml.ops.chunking import Block, block_size, by_platform
@@ -139,7 +138,7 @@ def compare(
         reference_ids = axis.gather(reference_ids)
     check_miner(mine)
     on_sphere = normalize is ops.sphere
-    squares = jnp.sum(r * r, axis=-1) if on_sphere or normalize is ops.ball else None
+    short = on_sphere or normalize is ops.ball
     per_anchor = Rows(
         embeddings if in_blocks else x,
         axis.index * size + jnp.arange(size, dtype=jnp.int32),
@@ -162,7 +161,7 @@ def compare(
         key,
         block,
         axis,
-        jax.lax.stop_gradient(squares) if on_sphere else squares,  # constants there
+        Shifted.of(r, columns, on_sphere, narrow) if short else None,
         (lambda x, valid: prepare("embeddings", x, valid, normalize, dtype)) if in_blocks else None,
         on_sphere,
         narrow,

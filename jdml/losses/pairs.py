@@ -283,7 +283,7 @@ def margin_loss(
         checks.check_weights("sample_beta", sample_beta, (len(embeddings),))
         own = jnp.asarray(sample_beta)
         checks.require_finite("sample_beta", own, anchors.rows.valid)
-        anchors = anchors.bring(own)
+        anchors = anchors.with_extra(own)
     return anchors.reduce_pairs(reduce_fn, terms)
 
 
@@ -375,4 +375,4 @@ def _boundaries(beta: Array, c: Comparison) -> Array:
     if beta.ndim:
         assert c.labels is not None
         beta = beta[jnp.clip(checks.widen_labels(c.labels), 0, beta.size - 1)][:, None]
-    return beta if c.brought is None else beta + c.brought[:, None].astype(c.embeddings.dtype)
+    return beta if c.extra is None else beta + c.extra[:, None].astype(c.embeddings.dtype)

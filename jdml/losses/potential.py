@@ -172,8 +172,8 @@ def potential_field_loss(
         ``O((B + CK)² D)`` time, memory linear in the charges. Powers are cut near the largest float.
 
         Forces fade with distance, so that it matters where proxies begin and how fast they move. In a loop of one's own
-        do as ``jdml train`` does: let them begin on samples (:func:`jdml.training.start_on_samples`), and learn 100
-        times as fast as the network (``jdml.optim.partition_by_role({"model": optax.adam(1e-3),
+        do as ``jdml train`` does: let them begin on samples (:func:`jdml.training.init_proxies_from_samples`), and
+        learn 100 times as fast as the network (``jdml.optim.partition_by_role({"model": optax.adam(1e-3),
         "proxies": optax.adam(1e-1)}, …)``).
 
         Two charges of different classes that almost touch repel each other thousands of times as strongly as all others

@@ -257,19 +257,18 @@ def snr_contrastive_loss(
         >>> snr_contrastive_loss(x, jnp.array([0, 0, 1])).round(4)
         Array(4.36, dtype=float32)
     """
-
-    def centred(vectors: Array) -> Array:
-        return vectors - vectors.mean(-1, keepdims=True)
-
     anchors = compare(embeddings, labels, **options)
-    signals = jnp.sum(jnp.square(centred(anchors.references)), axis=-1)
 
     def terms(c: Comparison) -> PairTerms:
-        references = centred(c.references)
-        own = references if c.embeddings is c.references else centred(c.embeddings)
-        signal = jnp.sum(jnp.square(own), axis=-1, keepdims=True)
+        own, references, centre = c.from_centre
+        mean = own.mean(-1, keepdims=True)
+        signal = jnp.sum(jnp.square(own - mean + (centre - centre.mean())[None]), axis=-1)
+        # The squared norm of a centred difference, without centred copies of the vectors.
+        offsets = jnp.square(mean - references.mean(-1)[None, :])
+        noise = c.squared_distances - own.shape[1] * offsets
+        noise = jnp.where(noise <= 0, 0.0, noise)
+        signal = signal[:, None]
         some = ~(signal <= jnp.finfo(signal.dtype).eps ** 2)
-        noise = ops.squared_distances(own, references, signals)
         distances = noise / jnp.where(some, signal, 1.0)
         pull = jnp.where(some, relu(distances - positive_margin), 0.0)
         push = jnp.where(some, relu(negative_margin - distances), 0.0)

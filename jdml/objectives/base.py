@@ -7,14 +7,16 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from jdml.losses.assignment import rows_of_classes
 from jdml.mining import check_miner
-from jdml.objectives.sampling import sample_classes
 from jdml.ops import checks
+from jdml.ops.keys import portable_key
+from jdml.ops.meshes import NOWHERE, Axis, as_axis, from_parts
 
 Params = dict[str, Any]
 """Parameters that an objective learns, by role: ``{"proxies": …}``."""
 Metrics = dict[str, Array]
-"""Scalars by name that a step reports next to its loss."""
+"""Scalars by name for the log."""
 
 
 class LossFn(Protocol):
@@ -31,31 +33,31 @@ class LossFn(Protocol):
         state: Any = None,
         **extra: Any,
     ) -> tuple[Array, Metrics]:
-        """The loss of one batch."""
+        """Return the loss of a batch, and its metrics."""
         ...
 
 
 def no_state() -> Any:
-    """The state of an objective that remembers nothing."""
+    """Return the state of an objective without memory."""
     return ()
 
 
 def same_state(state: Any, embeddings: Array, labels: Array, where: Array | None = None) -> Any:
-    """Nothing to remember."""
+    """Return the state unchanged."""
     return state
 
 
 class Objective(NamedTuple):
-    """A loss with what it learns and what it remembers.
+    """A loss with its parameters and its memory.
 
     Attributes:
         init: ``init(key) -> params``, a dictionary by role: ``{}``, ``{"proxies": …}``.
         loss: ``loss(params, embeddings, labels, *, key=None, where=None, state=None) -> (loss, metrics)``, pure.
-        init_state: ``init_state() -> state``: what is carried from step to step without gradients.
+        init_state: ``init_state() -> state``, carried from step to step without gradients.
         update_state: ``update_state(state, embeddings, labels, where=None) -> state``, after each step.
 
-    A loss and an ``update_state`` with a keyword ``ids`` are told by training which samples a batch has: ``[B]``
-    integers, their rows in the data set.
+    Training passes the batch's rows in the data set, ``[B]`` integers, to a loss and an ``update_state`` with a keyword
+    ``ids``.
     """
 
     init: Callable[[Array], Params]
@@ -73,11 +75,11 @@ def pair(
     """Make the objective of a pair loss.
 
     Args:
-        loss_fn: a pair loss ``(embeddings, labels, **settings)``, or a field loss, whose charges are then the samples
-            alone. A loss that takes no ``key`` gets none. One that takes no ``ids`` is not told them, and compares a
-            sample with its older copies in a memory.
-        learned: hyper-parameters that are learned, with their initial values, such as ``{"beta": jnp.full(C, 1.2)}``
-            for :func:`jdml.margin_loss`. They are the objective's parameters.
+        loss_fn: a pair loss ``(embeddings, labels, **settings)``, or a field loss, with the samples as charges. It gets
+            a ``key`` and ``ids`` if it takes them; without ``ids`` it compares a sample with its older copies in a
+            memory.
+        learned: the objective's parameters: learned hyper-parameters with their initial values, such as
+            ``{"beta": jnp.full(C, 1.2)}`` for :func:`jdml.margin_loss`.
         **settings: the loss's other keywords.
 
     Returns:
@@ -98,9 +100,6 @@ def pair(
     draws = checks.takes(loss_fn, "key")
     unknown = {name for name in ("ids", "reference_ids") if not checks.takes(loss_fn, name)}
 
-    def init(key: Array) -> Params:
-        return dict(start)
-
     def loss(
         params: Params,
         embeddings: Array,
@@ -118,7 +117,7 @@ def pair(
         value = loss_fn(embeddings, labels, where=where, **chosen)
         return value, {"loss": value}
 
-    return Objective(init, loss)
+    return Objective(lambda key: dict(start), loss)
 
 
 def proxy(
@@ -138,11 +137,11 @@ def proxy(
         num_classes: C.
         dim: D.
         proxies_per_class: K.
-        sampled_classes: S, for very many classes: each step's loss sees the classes of the batch and as many others,
-            drawn by the step's key, as make S. With S ≥ C it is exact. Where the devices of a mesh divide C, each draws
-            its own share among its own classes.
-        monitor: ``(embeddings, labels, proxies, where=…) -> metrics``, scalars that are logged beside the loss, such as
-            :func:`jdml.losses.field_activity`. It is given those of the settings that it takes.
+        sampled_classes: S, for very many classes: each step's loss has the classes of the batch and others, drawn by
+            the step's key, S in all. With S ≥ C it is exact. If the devices of a mesh divide C, each draws its share
+            among its own classes.
+        monitor: ``(embeddings, labels, proxies, where=…) -> metrics``, scalars for the log, such as
+            :func:`jdml.losses.field_activity`. It gets the settings that it takes.
         **settings: the loss's other keywords.
 
     Returns:
@@ -167,7 +166,7 @@ def proxy(
     init = random_proxies(num_classes, dim, proxies_per_class)
     if sampled_classes is not None:
         checks.count("sampled_classes", sampled_classes)
-    watched = {} if monitor is None else checks.taken_settings(monitor, settings)
+    monitor_settings = {} if monitor is None else checks.taken_settings(monitor, settings)
 
     def loss(
         params: Params,
@@ -189,16 +188,15 @@ def proxy(
         value = loss_fn(embeddings, labels, proxies, where=where, **settings, **extra)
         if monitor is None:
             return value, {"loss": value}
-        still = jax.lax.stop_gradient((embeddings, labels, proxies))
-        return value, {"loss": value, **monitor(*still, where=where, **watched)}
+        arrays = jax.lax.stop_gradient((embeddings, labels, proxies))
+        return value, {"loss": value, **monitor(*arrays, where=where, **monitor_settings)}
 
     return Objective(init, loss)
 
 
 def check_loss(loss_fn: Any, settings: Iterable[str]) -> None:
-    """Refuse what is no loss with these settings."""
-    if not callable(loss_fn):
-        raise TypeError(f"loss_fn must be a loss such as jdml.triplet_loss, got {loss_fn!r}")
+    """Refuse a loss that does not take these settings."""
+    checks.check_function("loss_fn", loss_fn, or_none=False)
     checks.check_settings(loss_fn, settings)
     if isinstance(settings, dict) and "mine" in settings:
         check_miner(settings["mine"])
@@ -206,12 +204,72 @@ def check_loss(loss_fn: Any, settings: Iterable[str]) -> None:
 
 def random_proxies(num_classes: int, dim: int, proxies_per_class: int) -> Callable[[Array], Params]:
     """Draw proxies on the sphere."""
-    sizes = {"num_classes": num_classes, "dim": dim, "proxies_per_class": proxies_per_class}
-    for name, size in sizes.items():
-        checks.count(name, size)
+    checks.count("num_classes", num_classes)
+    checks.count("dim", dim)
+    checks.count("proxies_per_class", proxies_per_class)
 
     def init(key: Array) -> Params:
         drawn = jax.random.normal(key, (num_classes, proxies_per_class, dim), jnp.float32)
         return {"proxies": drawn / jnp.linalg.norm(drawn, axis=-1, keepdims=True)}
 
     return init
+
+
+def sample_classes(
+    proxies: Array,
+    labels: Array,
+    number: int,
+    *,
+    key: Array | None,
+    where: Array | None = None,
+    axis_name: str | tuple[str, ...] | None = None,
+) -> tuple[Array, Array]:
+    """Return ``[S, K, D]``, the proxies of a batch's classes and of random others, and the labels ``[B]`` among them.
+
+    S is rounded up to a multiple of the devices, each of which draws among its own classes if they divide C; masked
+    rows have label −1.
+
+    Reference:
+        An et al., *Killing Two Birds with One Stone: Efficient and Robust Training of Face Recognition CNNs by
+        Partial FC*.
+    """
+    axis = as_axis(axis_name)
+    proxies = jnp.asarray(proxies)
+    by_class = axis.holds_part("proxies", proxies)
+    classes = len(proxies) * (axis.size if by_class else 1)
+    checks.check_classes(labels, classes, "proxies", where)
+    labels = checks.widen_labels(labels)
+    rows = rows_of_classes(labels, where, classes)
+    checked_key = checks.check_key("key", key, needed_by=f"sampled_classes={number}")
+    drawn_key = portable_key(checked_key)
+    labels = jnp.where(rows, labels, -1).astype(jnp.int32)
+
+    def draw(axis: Axis, proxies: Array, others: tuple[Array, Array]) -> tuple[Array, Array]:
+        return _draw(axis, proxies, *others, number=number)
+
+    if not axis.names:
+        return from_parts(draw, proxies, (labels, drawn_key))
+    everyone = axis.rows(labels)
+    drawn, among = draw(axis if by_class else NOWHERE, proxies, (everyone, drawn_key))
+    return drawn, axis.local_slice(among)
+
+
+def _draw(
+    axis: Axis, proxies: Array, labels: Array, key: Array, *, number: int
+) -> tuple[Array, Array]:
+    """Draw this device's share: its classes of the batch, and others of its own."""
+    here, rows = len(proxies), len(labels)
+    each = min(-(-number // axis.size), here)
+    if each < min(rows, here):
+        raise ValueError(
+            f"sampled_classes must be at least {rows * axis.size}: the classes of a batch of {rows} rows may all be on "
+            f"one of {axis.size} devices, got {number}"
+        )
+    place = labels - axis.index * here
+    mine = (labels >= 0) & (place >= 0) & (place < here)
+    place = jnp.where(mine, place, here)
+    present = jnp.zeros(here + 1, bool).at[place].set(True)[:here]
+    scores = jax.random.uniform(jax.random.fold_in(key, axis.index), (here,))
+    chosen = jnp.sort(jax.lax.top_k(jnp.where(present, 2.0, scores), each)[1])
+    among = jnp.where(mine, jnp.searchsorted(chosen, place) + axis.index * each + 1, 0)
+    return proxies[chosen], axis.total(among.astype(jnp.int32)) - 1

@@ -1,6 +1,5 @@
 """Non-isotropy regularization around a proxy objective."""
 
-import dataclasses
 import functools
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
@@ -53,41 +52,36 @@ def with_nir(
         temperature: t.
         per_dimension: divide the negative log-likelihood by the dimension.
         norm_weight: of ‖ζ‖² in the negative log-likelihood; 1 is what eq. 10 prints.
-        of_mean: ``f(t · mean_i NLL)``, as eq. 11 has it, in the place of ``mean_i f(t · NLL)``.
-        stop_proxy_gradient: whether the regularizer leaves the proxies alone.
-        wrong_class_weight: weight of ``mean_i f(−t · NLL(x_i | ρ_j))`` with j the next sample of another class: such
-            pairs are made unlikely.
-        self_regularization: also take the proxy loss ``L(ψ, P)`` of samples ψ that the flow draws around the proxies:
-            ``"generate"`` holds ψ fixed and trains the proxies, ``"match"`` holds the proxies fixed and trains the
-            flow, ``"both"`` holds nothing fixed: one term, whose gradient also reaches the proxies through ψ. Needs
-            ``key``.
-        warmup: steps during which embeddings get no gradient: only flow and proxies learn. Steps are counted by the
-            objective's state; a loss called without it is past the warm-up. The paper's warm-up is not this one: see
-            below.
+        of_mean: ``f(t · mean_i NLL)``, as in eq. 11, instead of ``mean_i f(t · NLL)``.
+        stop_proxy_gradient: whether the regularizer has no gradient for the proxies.
+        wrong_class_weight: weight of ``mean_i f(−t · NLL(x_i | ρ_j))`` with j the next sample of another class.
+        self_regularization: add the proxy loss ``L(ψ, P)`` of samples ψ that the flow draws around the proxies:
+            ``"generate"`` trains the proxies only, ``"match"`` the flow only, ``"both"`` both, with a gradient to the
+            proxies through ψ, too. Needs ``key``.
+        warmup: steps in which embeddings get no gradient: only flow and proxies learn. The objective's state counts
+            them; a loss without it is past the warm-up. The paper's warm-up differs, see below.
 
     Returns:
         An objective with the parameters ``{"proxies": …, "flow": …}``. Metrics: ``loss``, ``proxy_loss``, ``nir_loss``,
-        ``nll`` (mean negative log-likelihood) and ``capped`` (share of samples whose exponent is beyond 60).
+        ``nll`` (mean negative log-likelihood) and ``capped`` (share of samples with an exponent above 60).
 
     Raises:
         TypeError: a warm-up that is not a number.
-        ValueError: a negative weight or warm-up, another self-regularization, an objective without proxies, a flow of
-            another dimension; on a call without ``key`` where one is needed.
+        ValueError: a negative weight or warm-up, another self-regularization; on a call without a needed ``key``.
 
     Implementation notes:
-        The exponential falls silent once samples are likely (a negative log-likelihood of −20 weighs 2e-9): it is a
-        barrier for samples that are out of place, and works early in training. ``per_dimension`` keeps it speaking,
-        and a density has no upper bound: embeddings that go on following it end in one point. Numbers are in
-        ``experiments/nir``.
+        The exponential vanishes for likely samples (a negative log-likelihood of −20 has weight 2e-9): it is a barrier
+        for outliers, effective early in training. With ``per_dimension`` it stays effective, but a density has no upper
+        bound, and the embeddings collapse to a point. Numbers are in ``experiments/nir``.
 
-        In the paper's warm-up the backbone stands still and the embedding layer learns; the optimizer knows nothing of
-        the backbone until then. That is ``partition_by_role(…, backbone_and_head, waiting={"backbone": steps})`` of
+        In the paper's warm-up the backbone is frozen and the embedding layer learns; the optimizer has no state of the
+        backbone until then: ``partition_by_role(…, backbone_and_head, waiting={"backbone": steps})`` of
         :mod:`jdml.optim`, with any objective. With ``warmup`` the embedding layer waits, too, and Adam's bias
-        correction runs ahead on gradients of 0: its first real steps are 1.2 to 1.6 times as large.
+        correction counts gradients of 0: its first real steps are 1.2 to 1.6 times as large.
 
     Paper settings:
         ω from .001 to .01 (the released scripts: .0075 on CUB, .01 on Cars196, neither printed); learning rates: model
-        1e-5, proxies ×4000, flow ×50; one epoch in which the backbone waits.
+        1e-5, proxies ×4000, flow ×50; one epoch with a frozen backbone.
 
     Reference:
         Roth, Vinyals & Akata, *Non-isotropy Regularization for Proxy-based Deep Metric Learning*.
@@ -109,64 +103,37 @@ def with_nir(
     checks.at_least(0)("warmup", warmup)
     checks.one_of("shape", shape, SHAPES)
     checks.one_of("self_regularization", self_regularization, ("none", "generate", "match", "both"))
-    shaped = {
+    shaped: dict[str, Any] = {
         "shape": shape,
         "temperature": temperature,
         "per_dimension": per_dimension,
         "norm_weight": norm_weight,
         "of_mean": of_mean,
     }
-    added = _Regularizer(
-        objective,
-        flow,
-        weight,
-        shaped,
-        stop_proxy_gradient,
-        wrong_class_weight,
-        self_regularization,
-        warmup,
+    has_wrong_classes = not (
+        isinstance(wrong_class_weight, int | float) and wrong_class_weight == 0
     )
-    return Objective(added.init, added.loss, added.init_state, added.update_state)
 
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class _Regularizer:
-    """The parts of :func:`with_nir`'s objective; its arguments as attributes."""
-
-    objective: Objective
-    flow: Any
-    weight: float | Array
-    shaped: dict[str, Any]
-    stop_proxy_gradient: bool
-    wrong_class_weight: float | Array
-    self_regularization: str
-    warmup: int
-
-    def init(self, key: Array) -> Params:
-        """The objective's parameters and the flow's."""
+    def init(key: Array) -> Params:
         inner_key, flow_key, x_key, condition_key = jax.random.split(key, 4)
-        params = self.objective.init(inner_key)
-        dim, flow = params["proxies"].shape[-1], self.flow
+        params = objective.init(inner_key)
+        dim, dtype = params["proxies"].shape[-1], params["proxies"].dtype
         # Random points of the sphere, as embeddings and proxies are: a flow may set its scales by them.
         x, condition = (
-            sphere(jax.random.normal(k, (256, dim), params["proxies"].dtype))
-            for k in (x_key, condition_key)
+            sphere(jax.random.normal(k, (256, dim), dtype)) for k in (x_key, condition_key)
         )
         return {**params, "flow": flow.init(flow_key, x, condition)["params"]}
 
-    def init_state(self) -> NirState:
-        """No steps yet."""
-        return NirState(self.objective.init_state(), jnp.zeros((), jnp.int32))
+    def init_state() -> NirState:
+        return NirState(objective.init_state(), jnp.zeros((), jnp.int32))
 
     def update_state(
-        self, state: NirState, embeddings: Array, labels: Array, where: Array | None = None
+        state: NirState, embeddings: Array, labels: Array, where: Array | None = None
     ) -> NirState:
-        """One more step."""
-        inner = self.objective.update_state(state.inner, embeddings, labels, where)
+        inner = objective.update_state(state.inner, embeddings, labels, where)
         return NirState(inner, state.steps + 1)
 
     def loss(
-        self,
         params: Params,
         embeddings: Array,
         labels: Array,
@@ -176,15 +143,15 @@ class _Regularizer:
         state: NirState | None = None,
         **extra: Any,
     ) -> tuple[Array, Metrics]:
-        """The regularized loss, and its parts."""
-        given: dict[str, Any] = {"params": params, "embeddings": embeddings, "labels": labels}
-        given |= {"key": key, "where": where, "state": state, "extra": extra}
-        if is_explicit(given):  # the flow's gathers and products say nothing of where results lie
-            return spread(lambda here: self._loss(**here), given)
-        return self._loss(**given)
+        inputs: dict[str, Any] = {"params": params, "embeddings": embeddings, "labels": labels}
+        inputs |= {"key": key, "where": where, "state": state, "extra": extra}
+        if is_explicit(
+            inputs
+        ):  # the flow's gathers and products do not say how results are sharded
+            return spread(lambda here: regularized_loss(**here), inputs)
+        return regularized_loss(**inputs)
 
-    def _loss(
-        self,
+    def regularized_loss(
         params: Params,
         embeddings: Array,
         labels: Array,
@@ -197,52 +164,53 @@ class _Regularizer:
         labels = checks.widen_labels(labels)
         inner = {name: value for name, value in params.items() if name != "flow"}
         if state is not None:
-            still = state.steps < self.warmup
-            embeddings = jnp.where(still, jax.lax.stop_gradient(embeddings), embeddings)
+            waits = state.steps < warmup
+            embeddings = jnp.where(waits, jax.lax.stop_gradient(embeddings), embeddings)
         inner_state = None if state is None else state.inner
         base: Callable[..., tuple[Array, Metrics]] = functools.partial(
-            self.objective.loss, where=where, state=inner_state, **extra
+            objective.loss, where=where, state=inner_state, **extra
         )
         proxy_loss, metrics = base(inner, embeddings, labels, key=key)
         x, condition, rows = _conditions(embeddings, labels, params["proxies"], where)
-        regularizer, measured = self._regularizer(params, x, condition, labels, rows)
-        value = regularizer + self.weight * proxy_loss
-        kind = self.self_regularization
+        regularizer, measured = regularize(params, x, condition, labels, rows)
+        value = regularizer + weight * proxy_loss
+        kind = self_regularization
         if kind != "none":
             drawn_key = checks.check_key("key", key, needed_by=f"self_regularization={kind!r}")
             flow_params = {"params": params["flow"]}
-            value += self.weight * _of_drawn(
-                base, inner, self.flow, flow_params, condition, labels, drawn_key, kind
+            value += weight * _of_drawn(
+                base, inner, flow, flow_params, condition, labels, drawn_key, kind
             )
         return value, {**metrics, **measured, "loss": value, "proxy_loss": proxy_loss}
 
-    def _regularizer(
-        self, params: Params, x: Array, condition: Array, labels: Array, rows: Array
+    def regularize(
+        params: Params, x: Array, condition: Array, labels: Array, rows: Array
     ) -> tuple[Array, Metrics]:
-        """``mean f(t · NLL)``, with the pairs of the wrong class where they are asked for."""
-        seen = jax.lax.stop_gradient(condition) if self.stop_proxy_gradient else condition
+        if stop_proxy_gradient:
+            condition = jax.lax.stop_gradient(condition)
         flow_params = {"params": params["flow"]}
-        latents, log_dets = self.flow.apply(flow_params, x, seen)
-        value = nir_loss(latents, log_dets, where=rows, **self.shaped)
-        surprise = _surprise(latents, log_dets, rows, self.shaped)
-        weight = self.wrong_class_weight
-        if not (isinstance(weight, int | float) and weight == 0):
-            value += weight * _of_wrong_classes(
-                self.flow, flow_params, x, seen, labels, rows, self.shaped
+        latents, log_dets = flow.apply(flow_params, x, condition)
+        value = nir_loss(latents, log_dets, where=rows, **shaped)
+        surprise = _surprise(latents, log_dets, rows, shaped)
+        if has_wrong_classes:
+            value += wrong_class_weight * _of_wrong_classes(
+                flow, flow_params, x, condition, labels, rows, shaped
             )
-        divisor = x.shape[1] if self.shaped["per_dimension"] else 1
-        beyond = self.shaped["temperature"] * surprise / divisor > STEEPEST
+        divisor = x.shape[1] if per_dimension else 1
+        beyond = temperature * surprise / divisor > STEEPEST
         return value, {
             "nir_loss": value,
             "nll": mean(surprise, rows),
             "capped": mean(beyond.astype(x.dtype), rows),
         }
 
+    return Objective(init, loss, init_state, update_state)
+
 
 def _conditions(
     embeddings: Array, labels: Array, proxies: Array, where: Array | None
 ) -> tuple[Array, Array, Array]:
-    """Unit embeddings, the unit proxy (of several the nearest) of each row's class, and the valid rows."""
+    """Return unit embeddings, the unit proxy (of several the nearest) of each row's class, and the valid rows."""
     dtype = accumulate_in(embeddings, proxies)
     centres = sphere(upcast(checks.as_centres("proxies", proxies), dtype))
     rows = (labels >= 0) & (labels < centres.shape[0])
@@ -254,15 +222,9 @@ def _conditions(
 
 
 def _surprise(latents: Array, log_dets: Array, rows: Array, shaped: dict[str, Any]) -> Array:
-    """``NLL`` of each row, ``[B]``, before f."""
-    return nir_loss(
-        latents,
-        log_dets,
-        norm_weight=shaped["norm_weight"],
-        where=rows,
-        shape="identity",
-        reduce_fn=None,
-    )
+    """Return the ``NLL`` of each row, ``[B]``, before f."""
+    settings: Any = {"norm_weight": shaped["norm_weight"], "shape": "identity", "reduce_fn": None}
+    return nir_loss(latents, log_dets, where=rows, **settings)
 
 
 def _of_wrong_classes(
@@ -274,7 +236,7 @@ def _of_wrong_classes(
     rows: Array,
     shaped: dict[str, Any],
 ) -> Array:
-    """``mean f(−t · NLL)`` of samples beside the proxy of the next sample of another class."""
+    """Return ``mean f(−t · NLL)`` of samples given the proxy of the next sample of another class."""
     size = len(labels)
     following = (jnp.arange(size)[:, None] + 1 + jnp.arange(size)[None, :]) % size
     others = rows[following] & (labels[following] != labels[:, None])
@@ -296,13 +258,11 @@ def _of_drawn(
     key: Array,
     kind: str,
 ) -> Array:
-    """The proxy loss of samples that the flow draws, training the proxies, the flow, or both."""
+    """Return the proxy loss of samples that the flow draws, training the proxies, the flow, or both."""
     latent_key, loss_key = jax.random.split(portable_key(key))
     latents = jax.random.normal(latent_key, condition.shape, condition.dtype)
     if kind == "match":
         inner, condition = jax.lax.stop_gradient((inner, condition))
     drawn, _ = flow.apply(flow_params, latents, condition, method="inverse")
-    if kind == "generate":
-        drawn = jax.lax.stop_gradient(drawn)
-    value, _ = base(inner, drawn, labels, key=loss_key)
-    return value
+    drawn = jax.lax.stop_gradient(drawn) if kind == "generate" else drawn
+    return base(inner, drawn, labels, key=loss_key)[0]

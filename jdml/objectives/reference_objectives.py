@@ -1,4 +1,4 @@
-"""Pair losses whose references are other than the batch: proxies, as CCP has them, or anchors that go through it."""
+"""Pair losses with other references than the batch: proxies, as in CCP, or anchor images."""
 
 from collections.abc import Callable
 from typing import Any
@@ -30,7 +30,7 @@ def as_proxy_objective(
     normalize: Normalize | None = ball,
     **settings: Any,
 ) -> Objective:
-    """Read a pair loss as CCP does: proxies as its references, so that every pair loss is a proxy loss.
+    """Make a proxy loss of a pair loss, with proxies as its references, as CCP does.
 
     Formula:
         ``L(batch, proxies) + w · L(batch, batch)``
@@ -67,7 +67,7 @@ def as_proxy_objective(
     """
     check_loss(loss_fn, settings)
     checks.non_negative("in_batch_weight", in_batch_weight)
-    alone = isinstance(in_batch_weight, int | float) and in_batch_weight == 0
+    without_batch = isinstance(in_batch_weight, int | float) and in_batch_weight == 0
 
     def loss(
         params: Params,
@@ -92,7 +92,7 @@ def as_proxy_objective(
             key=key,
             **chosen,
         )
-        if alone:
+        if without_batch:
             return value, {"loss": value}
         other = None if key is None else jax.random.fold_in(key, 1)
         among = loss_fn(embeddings, labels, key=other, **chosen)
@@ -102,9 +102,6 @@ def as_proxy_objective(
     return Objective(random_proxies(num_classes, dim, proxies_per_class), loss)
 
 
-# Images as the references of a loss: they go through the network with the batch.
-
-
 def as_anchor_objective(
     loss_fn: Callable[..., Array],
     num_anchors: int,
@@ -112,28 +109,27 @@ def as_anchor_objective(
     normalize: Normalize | None = ball,
     **settings: Any,
 ) -> Objective:
-    """Compare the samples of a batch with anchor samples that stand first in it, as CCP does before it has proxies.
+    """Compare the samples of a batch with anchor samples, the first rows of the batch, as CCP does without proxies.
 
     Formula:
         ``L(batch, anchors)``: rows 0 … A − 1 are the references of all others.
 
     Args:
         loss_fn: a pair loss, which takes ``references``.
-        num_anchors: A, as :class:`jdml.data.AnchorBatchSampler` puts them in front of each batch.
+        num_anchors: A, of :class:`jdml.data.AnchorBatchSampler`.
         normalize: of samples and anchors alike.
         **settings: the loss's other keywords, such as margins or ``mine``.
 
     Returns:
-        The objective. It learns nothing of its own: gradients reach the network through anchors and samples.
+        The objective. It has no parameters: gradients reach the network through anchors and samples.
 
     Raises:
         TypeError: ``loss_fn`` cannot be called or has no such keyword, or ``num_anchors`` is not an integer.
-        ValueError: fewer than one anchor; in the loss, a batch of anchors alone.
+        ValueError: fewer than one anchor.
 
     Implementation notes:
-        The loss of proxies, :func:`as_proxy_objective`, with the anchors' own embeddings in their place: exact, and as
-        expensive as a batch that is larger by K samples of every class. A sample that is an anchor, too, makes a pair
-        with itself, at distance 0.
+        :func:`as_proxy_objective` with the anchors' own embeddings as proxies: exact, and as expensive as a batch with
+        K more samples of every class. A sample that is an anchor, too, makes a pair with itself, at distance 0.
 
     Paper settings:
         K = 4 anchors per class on MNIST: 98.06 MAP@R, where proxies give 97.21.
@@ -150,7 +146,7 @@ def as_anchor_objective(
         Array(0.7, dtype=float32)
     """
     checks.count("num_anchors", num_anchors)
-    compared = pair(loss_fn, **settings, normalize=normalize)
+    objective = pair(loss_fn, **settings, normalize=normalize)
 
     def loss(
         params: Params,
@@ -162,12 +158,8 @@ def as_anchor_objective(
         state: Any = None,
         **extra: Any,
     ) -> tuple[Array, Metrics]:
-        if len(labels) <= num_anchors:
-            raise ValueError(
-                f"a batch must hold samples beside its {num_anchors} anchors, got {len(labels)} rows in all"
-            )
         there = jnp.ones(len(labels), bool) if where is None else where
-        return compared.loss(
+        return objective.loss(
             params,
             embeddings[num_anchors:],
             labels[num_anchors:],
@@ -179,4 +171,4 @@ def as_anchor_objective(
             **extra,
         )
 
-    return Objective(compared.init, loss)
+    return Objective(objective.init, loss)

@@ -33,17 +33,17 @@ def with_memory(
     Formula:
         ``L(batch, batch) + w · L(batch, memory)`` once ``warmup`` steps are over, and ``L(batch, batch)`` before.
 
-    As in the released program the batch enters the memory first; each sample is left out of its own references by
-    index, and so are its older copies where ``loss`` and ``update_state`` are told by ``ids`` which samples a batch has
-    (:func:`jdml.training.fit` tells them the rows of the data set).
+    As in the released program the batch enters the memory first; each sample is excluded from its own references by
+    index, and so are its older copies if ``loss`` and ``update_state`` get the samples' ``ids``
+    (:func:`jdml.training.fit` passes the rows of the data set).
 
     Args:
         objective: a pair objective, whose loss takes ``references=``.
-        capacity: how many embeddings are remembered, at least a batch.
+        capacity: number of embeddings in the memory, at least a batch.
         dim: D.
         weight: w.
-        warmup: steps during which the memory fills without being used.
-        dtype: type in which embeddings are remembered; float64 under x64, bfloat16 for half the memory.
+        warmup: steps in which the memory is filled and not used.
+        dtype: of the embeddings in the memory; float64 under x64, bfloat16 for half the memory.
 
     Returns:
         An objective with a state; without one (``state=None``) it is the plain objective.
@@ -53,8 +53,8 @@ def with_memory(
         ValueError: a size below 1, a negative weight or warm-up, an objective that has a state of its own.
 
     Implementation notes:
-        Embeddings are remembered as the model gave them, without gradient, and normalized by the loss. Inside
-        ``jax.shard_map`` hand ``axis_name`` to ``loss`` and ``update_state``: the memory is the same on every device.
+        Embeddings are stored as the model computed them, without gradient, and normalized by the loss. Inside
+        ``jax.shard_map`` pass ``axis_name`` to ``loss`` and ``update_state``: the memory is the same on every device.
 
     Paper settings:
         1,000 steps of warm-up, weight 1; CCP's sizes are 3 or 25 batches on CUB and Cars196, 100 or 400 on In-shop.
@@ -75,20 +75,11 @@ def with_memory(
     checks.non_negative("weight", weight)
     checks.non_negative("warmup", warmup)
     if objective.init_state is not no_state:
-        raise ValueError(
-            "objective already has a state; put with_memory around the pair objective itself"
-        )
-
+        raise ValueError("objective must have no state: put with_memory around the pair objective")
     takes_ids = checks.takes(objective.loss, "reference_ids")
 
     def init_state() -> MemoryState:
-        return MemoryState(memory.init(capacity, dim), jnp.zeros((), jnp.int32))
-
-    def init_typed() -> MemoryState:
-        return init_state()._replace(memory=memory.init(capacity, dim, dtype))
-
-    # A run that goes on knows its objective by what its functions close over: the usual ones over no type.
-    start = init_state if jnp.dtype(dtype) == jnp.float32 else init_typed
+        return MemoryState(memory.init(capacity, dim, dtype), jnp.zeros((), jnp.int32))
 
     def loss(
         params: Params,
@@ -109,9 +100,8 @@ def with_memory(
             state.memory, embeddings, labels, where, ids=ids, axis_name=axis_name
         )
         own_slots = memory.slots(state.memory, labels, where, axis_name=axis_name)
-        copies = (
-            {} if ids is None or not takes_ids else {"ids": ids, "reference_ids": remembered.ids}
-        )
+        has_ids = takes_ids and ids is not None
+        copies = {"ids": ids, "reference_ids": remembered.ids} if has_ids else {}
         other_key = None if key is None else jax.random.fold_in(key, 1)
         past, _ = objective.loss(
             params,
@@ -141,4 +131,4 @@ def with_memory(
         pushed = memory.push(state.memory, embeddings, labels, where, ids=ids, axis_name=axis_name)
         return MemoryState(pushed, state.steps + 1)
 
-    return Objective(objective.init, loss, start, update_state)
+    return Objective(objective.init, loss, init_state, update_state)

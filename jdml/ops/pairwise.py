@@ -205,13 +205,16 @@ def squared_distances(
         narrow: what both are multiples of, where there is such.
 
     Returns:
-        ``[N, M]``. Rounding leaves an absolute error of about ``1e-7 (‖x‖² + ‖y‖²)`` in float32.
+        ``[N, M]``. Rounding leaves an absolute error of about ``1e-7 (‖x‖² + ‖y‖²)`` in float32, both seen from the
+        middle of y unless squares are given: an offset that all vectors share costs no digits.
 
     Example:
         >>> import jax.numpy as jnp
         >>> squared_distances(jnp.array([[1.0, 0.0]]), jnp.array([[1.0, 0.0], [0.0, 1.0]]))
         Array([[0., 2.]], dtype=float32)
     """
+    if y_squares is None and x_squares is None:
+        x, y = shift(x, y, centre_of(y))
     rounded = _rounded_squares(x, y, y_squares, x_squares, narrow)
     return jnp.where(rounded <= 0, 0.0, rounded)
 
@@ -257,7 +260,36 @@ def distances(
         return safe_sqrt(_rounded_squares(x, y, y_squares, x_squares, narrow))
     scale = power_of_two(x, y)
     scaled = x / scale
-    return scale * safe_sqrt(_rounded_squares(scaled, scaled if y is x else y / scale))
+    x, y = shift(scaled, scaled if y is x else y / scale, centre_of(y) / scale)
+    return scale * safe_sqrt(_rounded_squares(x, y))
+
+
+def centre_of(vectors: Array, valid: Array | None = None) -> Array:
+    """Return a point ``[D]`` in the middle of vectors, seen from which distances lose fewest digits; no gradient.
+
+    It is the mean of at most 64 of them, cut to a multiple of the largest power of two up to their spread: what spreads
+    around the origin stays where it is, bit for bit.
+    """
+    every = -(-max(len(vectors), 1) // _SAMPLE)
+    some = jax.lax.stop_gradient(vectors[::every])
+    real = jnp.isfinite(some).all(-1) if valid is None else valid[::every]
+    number = jnp.maximum(real.sum(), 1).astype(some.dtype)
+    some = jnp.where(real[:, None], some, 0.0)
+    middle = jnp.sum(some / number, axis=0)
+    apart = jnp.where(real[:, None], jnp.abs(some - middle[None]), 0.0)
+    spread = jnp.max(jnp.sum(apart / number, axis=0))
+    unit = jnp.exp2(jnp.frexp(spread)[1] - 1.0).astype(some.dtype)
+    centre = jnp.where(spread > 0, jnp.trunc(middle / unit) * unit, middle)
+    return jnp.where(jnp.isfinite(centre), centre, 0.0)
+
+
+_SAMPLE = 64
+
+
+def shift(x: Array, y: Array, centre: Array) -> tuple[Array, Array]:
+    """Subtract a centre from both; one array where they are one."""
+    shifted = x - centre[None]
+    return shifted, shifted if y is x else y - centre[None]
 
 
 def power_of_two(x: Array, y: Array) -> Array:

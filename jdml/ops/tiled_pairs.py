@@ -14,7 +14,7 @@ from jdml.ops import checks
 from jdml.ops.chunking import by_platform
 from jdml.ops.meshes import NOWHERE, Axis, replicated, zeros_alike
 from jdml.ops.numerics import accumulate_in, upcast
-from jdml.ops.pairwise import power_of_two, squared_distances
+from jdml.ops.pairwise import centre_of, power_of_two, squared_distances
 
 PairTerm = Callable[..., Array]
 """``term(squared_distance, same, *parameters) -> value``: a scalar function of one pair, the same in both orders."""
@@ -153,7 +153,7 @@ class _Points(NamedTuple):
 
 def _prepared(points: Array, groups: Array) -> _Points:
     scale = power_of_two(points, points)
-    vectors = points / scale
+    vectors = (points - centre_of(points, groups >= 0)[None]) / scale
     return _Points(
         vectors, jnp.sum(vectors * vectors, axis=-1), groups, jnp.zeros((), jnp.int32), scale
     )

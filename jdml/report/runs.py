@@ -256,7 +256,7 @@ def _of_demo(place: Path, scores: Mapping[str, Any]) -> Iterator[Run]:
 
 
 def _of_study(results: Mapping[str, Mapping[str, Any]]) -> Iterator[Run]:
-    """Read the results of :func:`jdml.studies.runner.run_study`."""
+    """Read the results of :func:`jdml.studies.runner.run_jobs`."""
     for key, result in results.items():
         settings = _flat({k: v for k, v in result["job"].items() if k not in NOT_SETTINGS})
         if settings.get("name") == key:  # of a sweep, whose settings are its job's

@@ -74,7 +74,7 @@ class RunFolder:
         self._more_steps: dict[str, Any] | None = None
         from filelock import FileLock
 
-        self._lock = FileLock(self.path / LOCK, is_singleton=True, thread_local=False)
+        self._lock = FileLock(self.path / LOCK, thread_local=False)
         self.description = _description(config)
         self._checkpoints = self.path / CHECKPOINTS
         try:
@@ -238,8 +238,7 @@ class RunFolder:
         taken = is_main_process() and not self._lock.is_locked
         if broadcast_metrics({"taken": taken})["taken"]:
             raise ValueError(
-                f"folder {self.path} is written by another process at this moment: wait for it, or choose another "
-                "folder"
+                f"folder {self.path} is written by another run at this moment: wait for it, or choose another folder"
             )
 
     def _has_results(self) -> bool:

@@ -21,7 +21,7 @@ def disable_malloc_trim() -> None:
     asks for its arrays anew each time, and the system clears their pages: of a step of a small network that is a
     quarter to a half. The price is that the process stays as large as it once was.
 
-    ``jdml`` and the processes of ``run_study`` call it at their start; a program of one's own may, before its first
+    ``jdml`` and the processes of ``run_jobs`` call it at their start; a program of one's own may, before its first
     large array. The same from outside: ``MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=2147483647 MALLOC_ARENA_MAX=1``.
 
     Example:

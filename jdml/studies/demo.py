@@ -1,13 +1,11 @@
-"""The demo: four methods learn digits from the labels even and odd only; which still tell the digits apart?
+"""The demo of class collapse: four methods learn digits from the labels even and odd; which still separate the digits?
 
-Class collapse in one picture. Even and odd are classes of three modes each. A loss that pulls every
-positive pair together merges the modes; easy positive sampling (EPS) pulls each sample to its
-nearest positive only, and keeps them apart. A small network in 16 dimensions shows it beyond the
-spread of the seeds, on digits that it never saw too; in the plane the spread is larger.
+Even and odd are classes of three modes each. A loss that pulls every positive pair together merges the modes; easy
+positive sampling (EPS) pulls each sample to its nearest positive only, and keeps them apart.
 """
 
 import time
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,6 +17,7 @@ from jdml._optional_imports import progress_bar
 from jdml._paths import check_local
 from jdml.data import load
 from jdml.metrics import evaluate_retrieval
+from jdml.ops import checks
 from jdml.recipes import BatchConfig, LossConfig, NetworkConfig, OptimizerConfig, Recipe
 from jdml.report.embedding_stats import project, unit
 from jdml.report.figures import scatter_grid
@@ -39,14 +38,6 @@ MARGIN = 0.2
 LAST = 3  # the scores of a run are the mean of its last three evaluations
 
 
-@dataclass(frozen=True)
-class Method:
-    """One method of the demo."""
-
-    name: str
-    recipe: Recipe
-
-
 class Network(nn.Module):
     """One hidden layer, which compiles in no time."""
 
@@ -57,7 +48,7 @@ class Network(nn.Module):
 
 
 class Parts(NamedTuple):
-    """The demo's rows: even/odd for training; digits of unseen images, of seen and unseen digits."""
+    """The demo's data: even/odd for training; other images of the same digits; digits that are not trained."""
 
     train: Any
     seen: Any
@@ -65,16 +56,15 @@ class Parts(NamedTuple):
 
 
 class DemoResult(NamedTuple):
-    """What the demo found."""
+    """Scores and embeddings in the plane by method, and the runs for the report."""
 
     scores: dict[str, dict[str, list[float]]]
     points: dict[str, tuple[np.ndarray, np.ndarray]]
-    seconds: float
     runs: tuple[Run, ...] = ()
 
 
-def methods() -> list[Method]:
-    """Return the demo's methods: triplet without and with EPS, MS with EPS, ProxyAnchor.
+def methods() -> dict[str, Recipe]:
+    """Return the recipes by name: triplet without and with EPS, MS with EPS, ProxyAnchor.
 
     The margin and the batch of 64 random samples were chosen on a held-out part of the training rows.
     """
@@ -90,12 +80,12 @@ def methods() -> list[Method]:
         )
 
     negative = f"semi_hard_negative:margin={MARGIN}"
-    return [
-        Method("triplet", recipe("triplet", f"random_positive+{negative}", margin=MARGIN)),
-        Method("triplet + EPS", recipe("triplet", f"easy_positive+{negative}", margin=MARGIN)),
-        Method("MS + EPS", recipe("multi_similarity", "multi_similarity_negative+easy_positive")),
-        Method("ProxyAnchor", recipe("proxy_anchor")),
-    ]
+    return {
+        "triplet": recipe("triplet", f"random_positive+{negative}", margin=MARGIN),
+        "triplet + EPS": recipe("triplet", f"easy_positive+{negative}", margin=MARGIN),
+        "MS + EPS": recipe("multi_similarity", "multi_similarity_negative+easy_positive"),
+        "ProxyAnchor": recipe("proxy_anchor"),
+    }
 
 
 def load_parts() -> Parts:
@@ -112,12 +102,11 @@ def run_demo(
     out_dir: str | Path, *, steps: int = 400, seeds: int = 3, progress: bool = True
 ) -> DemoResult:
     """Train the four methods, and write the figure, the report and the numbers into a folder."""
-    for name, value in (("steps", steps), ("seeds", seeds)):
-        if value < 1:
-            raise ValueError(f"{name} must be at least 1, got {value}")
+    checks.count("steps", steps)
+    checks.count("seeds", seeds)
     check_local("out_dir", out_dir)
-    start = time.monotonic()
-    folder, config = Path(out_dir), _config(steps, seeds)
+    folder, network = Path(out_dir), f"{HIDDEN} hidden units, {DIM}-D"
+    config = {"data": "digits 0–5 by parity", "model": network, "steps": steps, "seeds": seeds}
     file = folder / "config.json"
     if file.exists() and read_json(file, dict).keys() != config.keys():
         raise ValueError(f"out_dir {folder} holds another run: choose another folder")
@@ -125,21 +114,19 @@ def run_demo(
     write_json(file, config)
     parts, compared = load_parts(), methods()
     runs: list[Run] = []
-    result = DemoResult({}, {}, 0.0)
+    result = DemoResult({}, {})
     with progress_bar(progress, total=len(compared) * seeds, unit="run") as bar:
-        for method in compared:
-            bar.set_description(method.name)
-            of_method = []
+        for name, recipe in compared.items():
+            bar.set_description(name)
+            result.scores[name] = {column: [] for column in COLUMNS}
             for seed in range(seeds):
-                run, points = _train(method, parts, steps, seed)
-                of_method.append(run)
-                result.points.setdefault(method.name, points)
+                run, points = _train(name, recipe, parts, steps, seed)
+                runs.append(run)
+                result.points.setdefault(name, points)
+                for column in COLUMNS:
+                    result.scores[name][column].append(run.metrics[column])
                 bar.update()
-            result.scores[method.name] = {
-                name: [run.metrics[name] for run in of_method] for name in COLUMNS
-            }
-            runs += of_method
-    result = result._replace(seconds=time.monotonic() - start, runs=tuple(runs))
+    result = result._replace(runs=tuple(runs))
     write_json(folder / "metrics.json", result.scores)
     draw(result, parts, folder / "demo.png")
     title = "Even and odd were learned: which methods still tell the digits apart?"
@@ -176,36 +163,36 @@ def draw(result: DemoResult, parts: Parts, path: Path) -> Path:
 
 
 def summary(result: DemoResult) -> list[str]:
-    """Return what the table shows, in words: of the triplet loss without and with EPS, and whether seeds agree."""
-    if not {"triplet", "triplet + EPS"} <= result.scores.keys():
-        return []
+    """Compare the triplet loss without and with EPS in words, and say whether seeds agree."""
     without, with_eps = (result.scores[name] for name in ("triplet", "triplet + EPS"))
     lines = []
     for part, digits in (("seen", "0–5, on unseen images"), ("unseen", "6–9, never seen")):
         name = f"{part} MAP@R"
         clear = min(with_eps[name]) > max(without[name])
-        note = "in every run" if clear else "not in every run: more --seeds or --steps may tell"
+        note = "in every run" if clear else "not in every run: more --seeds or --steps may decide"
         before, after = (mean_std(scores[name]) for scores in (without, with_eps))
         lines.append(f"easy positives, digits {digits}: MAP@R {before} -> {after} ({note})")
     return lines
 
 
 def _train(
-    method: Method, parts: Parts, steps: int, seed: int
+    name: str, recipe: Recipe, parts: Parts, steps: int, seed: int
 ) -> tuple[Run, tuple[np.ndarray, np.ndarray]]:
-    """Train one method once; return what a report shows of it, and its last embeddings in the plane."""
-
-    def embed(embedder: Embedder) -> tuple[np.ndarray, np.ndarray]:
-        return unit(embedder(parts.seen.images)), unit(embedder(parts.unseen.images))
+    """Train a method once; return the run for the report, and its last embeddings in the plane."""
+    tests = {"seen": parts.seen, "unseen": parts.unseen}
 
     def evaluate(embedder: Embedder) -> dict[str, float]:
-        seen, unseen = embed(embedder)
-        return {**_score("seen", seen, parts.seen), **_score("unseen", unseen, parts.unseen)}
+        scores: dict[str, float] = {}
+        for part, data in tests.items():
+            x = jnp.asarray(unit(embedder(data.images)))
+            retrieval = evaluate_retrieval(x, data.labels, recall_at=(1,))
+            scores |= {f"{part} {metric}": float(retrieval[metric]) for metric in ("R@1", "MAP@R")}
+        return scores
 
     start = time.monotonic()
     every = max(1, steps // 20)
     result = train(
-        method.recipe.replace(batch={"steps": steps}),
+        recipe.replace(batch={"steps": steps}),
         parts.train,
         model=Network(),
         seed=seed,
@@ -214,11 +201,11 @@ def _train(
         progress=False,
     )
     last = result.history[-LAST:]
-    scores = {name: float(np.mean([record[name] for record in last])) for name in COLUMNS}
-    seen, unseen = embed(result.embedder)
+    scores = {column: float(np.mean([record[column] for record in last])) for column in COLUMNS}
+    seen, unseen = (unit(result.embedder(data.images)) for data in tests.values())
     run = Run(
-        f"{method.name}-{seed}",
-        {"method": method.name, "steps": steps},
+        f"{name}-{seed}",
+        {"method": name, "steps": steps},
         seed,
         scores,
         result.history,
@@ -239,28 +226,7 @@ def _train(
 
 def _join(first: Any, second: Any) -> Any:
     """Join two data sets of the same views."""
-    images, labels = (
-        np.concatenate([getattr(part, name) for part in (first, second)])
-        for name in ("images", "labels")
-    )
+    images = np.concatenate([first.images, second.images])
+    labels = np.concatenate([first.labels, second.labels])
     views = {view: np.concatenate([first.views[view], second.views[view]]) for view in first.views}
     return replace(first, images=images, labels=labels, views=views)
-
-
-def _score(part: str, embeddings: np.ndarray, data: Any) -> dict[str, float]:
-    retrieval = evaluate_retrieval(jnp.asarray(embeddings), data.labels, recall_at=(1,))
-    return {f"{part} {name}": float(retrieval[name]) for name in ("R@1", "MAP@R")}
-
-
-def _config(steps: int, seeds: int) -> dict[str, Any]:
-    return {
-        "data": "digits",
-        "train_digits": list(SEEN),
-        "train_labels": "parity",
-        "model": f"{HIDDEN} hidden units, {DIM}-D",
-        "batch": BATCH,
-        "optimizer": f"Adam {LEARNING_RATE}, proxies ×{PROXIES_LR_FACTOR:g}",
-        "triplet_margin": MARGIN,
-        "steps": steps,
-        "seeds": seeds,
-    }

@@ -1,13 +1,26 @@
 """The two protocols of retrieval on unseen classes: conventional, and that of *A Metric Learning Reality Check*.
 
-A protocol trains models by a recipe and scores them on classes that none of them has seen. Each training is a run of
-:func:`jdml.training.fit` in a folder of its own: a killed protocol goes on where it was.
+A protocol trains models by a recipe and scores them on unseen classes. Each training is a run of
+:func:`jdml.training.fit` in its own folder, so that a killed protocol resumes. All protocols have the same arguments.
+
+Args:
+    recipe: the training settings; ``evaluation.every`` is of evaluations on held-out classes, if there are any.
+    data: the training classes.
+    test: queries and gallery.
+    run: folder of the run, or of one subfolder per fold; or a :class:`jdml.training.RunConfig`; None writes nothing.
+    train: the function that trains a model, such as ``partial(jdml.training.train, model=…, devices=…)``.
+    seed: of parameters, batches and augmentation.
+    recall_at: the k of R@k.
+    ndcg_at: the k of nDCG@k.
+
+Raises:
+    ValueError: settings that do not fit the data, or a fold in which no class has two images to validate with.
 """
 
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -22,20 +35,19 @@ from jdml.training.train_recipe import normalized
 
 Train = Callable[..., FitResult]
 """As :func:`jdml.training.train`: ``(recipe, data, *, validation, run, seed)``."""
-Vectors = tuple[jax.Array, jax.Array | None]
 RUN_PATIENCE = 60
-"""Evaluations without improvement that end a run, where its recipe says nothing."""
+"""Evaluations without improvement that end a run, if its recipe has no patience."""
 FOLDS = 4
 THIRDS = 3
 RECALL_AT, NDCG_AT = (1, 2, 4, 8), (8,)
 
 
 class Retrieval(NamedTuple):
-    """What is searched for what.
+    """The test images.
 
     Attributes:
-        queries: the test images.
-        gallery: where their like is searched; None: among the queries themselves.
+        queries: the images that search.
+        gallery: the images that are searched; None: the other queries.
     """
 
     queries: Dataset
@@ -55,24 +67,11 @@ def conventional(
 ) -> dict[str, float]:
     """Train one model on all training classes, score it on the test classes.
 
-    Nothing is chosen by the test classes: the last parameters are scored. CCP, which needs a metric to tell when a
-    problem ends, holds out a quarter of the training classes and is scored at its best there.
-
-    Args:
-        recipe: how it is trained; ``evaluation.every`` is of evaluations on held-out classes, where there are any.
-        data: the training classes.
-        test: queries and gallery.
-        run: folder of the run, or a :class:`jdml.training.RunConfig`; None writes nothing.
-        train: what trains a model, such as ``partial(jdml.training.train, model=…, devices=…)``.
-        seed: of parameters, batches and augmentation.
-        recall_at: the k of R@k.
-        ndcg_at: the k of nDCG@k.
+    Nothing is chosen by the test classes: the last parameters are scored. CCP, which needs a metric to end a problem,
+    holds out a quarter of the training classes and is scored at its best there.
 
     Returns:
-        ``R@k``, ``RP``, ``MAP@R``, ``nDCG@k``, ``MAP@1000`` and, where the recipe asks for it, ``NMI``.
-
-    Raises:
-        ValueError: settings that do not fit the data, naming them.
+        ``R@k``, ``RP``, ``MAP@R``, ``nDCG@k``, ``MAP@1000`` and, if the recipe asks for it, ``NMI``.
 
     Reference:
         Oh Song, Xiang, Jegelka & Savarese, *Deep Metric Learning via Lifted Structured Feature Embedding* (the splits).
@@ -97,23 +96,10 @@ def mlrc(
 ) -> dict[str, dict[str, float]]:
     """Train four models, each on three quarters of the training classes and stopped by the fourth.
 
-    Args:
-        recipe: how it is trained; ``evaluation.every`` is of evaluations on held-out classes, where there are any.
-        data: the training classes.
-        test: queries and gallery.
-        run: folder of the runs, one subfolder each, or a :class:`jdml.training.RunConfig`; None writes nothing.
-        train: what trains a model, such as ``partial(jdml.training.train, model=…, devices=…)``.
-        seed: of parameters, batches and augmentation.
-        recall_at: the k of R@k.
-        ndcg_at: the k of nDCG@k.
-
     Returns:
-        ``"separated"``: the mean of the four models' metrics and, as ``step``, of the steps until each had stopped;
+        ``"separated"``: the mean of the four models' metrics and of their last ``step``;
         ``"concatenated"``: those of their normalized embeddings side by side, normalized as each is (CCP: into the
         ball); ``"std"``: the four models' sample standard deviation.
-
-    Raises:
-        ValueError: a fold in which no class has two images to validate with, or settings that do not fit the data.
 
     Reference:
         Musgrave, Belongie & Lim, *A Metric Learning Reality Check*.
@@ -147,21 +133,8 @@ def ablation(
 ) -> dict[str, float]:
     """Train one model on two thirds of the training classes, stopped by the other third, as CCP's ablations are.
 
-    Args:
-        recipe: how it is trained; ``evaluation.every`` is of evaluations on held-out classes, where there are any.
-        data: the training classes.
-        test: queries and gallery.
-        run: folder of the run, or a :class:`jdml.training.RunConfig`; None writes nothing.
-        train: what trains a model, such as ``partial(jdml.training.train, model=…, devices=…)``.
-        seed: of parameters, batches and augmentation.
-        recall_at: the k of R@k.
-        ndcg_at: the k of nDCG@k.
-
     Returns:
-        The metrics of :func:`conventional`, and ``step``, where the run had stopped.
-
-    Raises:
-        ValueError: settings that do not fit the data, naming them.
+        The metrics of :func:`conventional`, and the run's last ``step``.
 
     Reference:
         Gürbüz, Can & Alatan, *Deep Metric Learning with Chance Constraints*, supplement, section 2.1.
@@ -177,15 +150,13 @@ def _parts(train: Dataset, folds: int = FOLDS) -> Iterator[tuple[Dataset, Datase
     classes = len(np.unique(train.labels))
     if classes < folds:
         raise ValueError(
-            f"the mlrc protocol and ccp hold out a quarter of the training classes at a time, ablations a third: at "
-            f"least {folds} classes must train, got {classes}"
+            f"data must have at least {folds} classes to hold out a part, got {classes}"
         )
     for number, fold in enumerate(mlrc_folds(train.labels, folds)):
         part, validation = train.select(fold.train), train.select(fold.validation)
         if np.unique(validation.labels, return_counts=True)[1].max() < 2:
             raise ValueError(
-                f"fold {number}: validation needs a class with at least 2 images, but each of its "
-                f"{len(validation)} has one"
+                f"fold {number}: validation must have a class with at least 2 images, each has 1"
             )
         own = np.unique(part.labels, return_inverse=True)[1]
         yield dataclasses.replace(part, labels=own), validation
@@ -199,7 +170,7 @@ def _train(
     run: str | Path | RunConfig | None,
     seed: int,
 ) -> FitResult:
-    """Train one model, stopped by held-out classes where there are any."""
+    """Train one model, stopped by held-out classes if there are any."""
     evaluation: dict[str, int | None] = {"every": None, "patience": None}
     if validation is not None:
         evaluation = {"patience": recipe.evaluation.patience or RUN_PATIENCE}
@@ -207,38 +178,29 @@ def _train(
     return train(recipe, data, validation=validation, run=run, seed=seed)
 
 
-def _embed(recipe: Recipe, result: FitResult, test: Retrieval) -> Vectors:
-    """Return normalized embeddings of queries and gallery."""
-    queries = normalized(recipe, result.embedder(test.queries.images))
-    if test.gallery is None:
-        return queries, None
-    return queries, normalized(recipe, result.embedder(test.gallery.images))
+def _embed(recipe: Recipe, result: FitResult, test: Retrieval) -> list[jax.Array]:
+    """Return normalized embeddings of the queries and, if there is one, of the gallery."""
+    parts = [part for part in test if part is not None]
+    return [normalized(recipe, result.embedder(part.images)) for part in parts]
 
 
 def _score(
     recipe: Recipe,
-    vectors: Sequence[Vectors],
+    vectors: Sequence[Sequence[jax.Array]],
     test: Retrieval,
     recall_at: tuple[int, ...],
     ndcg_at: tuple[int, ...],
 ) -> dict[str, float]:
     """Score retrieval with the embeddings of one model, or of several side by side."""
-
-    def joined(parts: Sequence[Any]) -> jax.Array:
-        if len(parts) == 1:
-            return jnp.asarray(parts[0])
-        return normalized(recipe, jnp.concatenate(parts, axis=1))
-
-    queries, labels = joined([vector for vector, _ in vectors]), jnp.asarray(test.queries.labels)
-    gallery = gallery_labels = None
-    if test.gallery is not None:
-        gallery = joined([vector for _, vector in vectors])
-        gallery_labels = jnp.asarray(test.gallery.labels)
+    parts = [part for part in test if part is not None]
+    joined = [
+        of_part[0] if len(of_part) == 1 else normalized(recipe, jnp.concatenate(of_part, axis=1))
+        for of_part in zip(*vectors, strict=True)
+    ]
+    queries, labels = joined[0], jnp.asarray(test.queries.labels)
+    pairs = zip(joined, parts, strict=True)
     retrieval = metrics.evaluate_retrieval(
-        queries,
-        labels,
-        gallery,
-        gallery_labels,
+        *(array for x, part in pairs for array in (x, jnp.asarray(part.labels))),
         recall_at=recall_at,
         ndcg_at=ndcg_at,
         map_at=(1000,),
@@ -249,7 +211,6 @@ def _score(
         scores["NMI"] = float(metrics.nmi(queries, labels, key=jax.random.key(0)))
     if recipe.evaluation.nmi_cluster_factor is not None:
         number = recipe.evaluation.nmi_cluster_factor * len(np.unique(np.asarray(labels)))
-        scores["NMI+"] = float(
-            metrics.nmi(queries, labels, min(number, len(queries)), key=jax.random.key(0))
-        )
+        number = min(number, len(queries))
+        scores["NMI+"] = float(metrics.nmi(queries, labels, number, key=jax.random.key(0)))
     return scores

@@ -1,15 +1,12 @@
-"""A study: many independent runs in parallel processes. Each result is saved as soon as it is there."""
+"""Many independent runs in parallel processes; each result is saved when its run ends."""
 
 import copy
-import functools
 import itertools
 import json
 import math
 import multiprocessing
 import os
-import pickle
 import platform
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -29,10 +26,10 @@ from jdml.runs.results_store import as_read, read_results, save_result
 Job = Mapping[str, Any]
 Metrics = Mapping[str, Any]
 GPU_MEMORY = 0.75
-"""Of a GPU's memory, that JAX takes for itself: that of all workers together."""
+"""The share of a GPU's memory that JAX reserves, of all workers together."""
 
 
-def run_study(
+def run_jobs(
     run: Callable[[Job], Metrics],
     jobs: Mapping[str, Job],
     out: str | Path,
@@ -41,67 +38,60 @@ def run_study(
     minutes: float | None = None,
     progress: bool = True,
 ) -> dict[str, dict[str, Any]]:
-    """Do all jobs that have no result yet, as far as time goes, and return the results that there are.
+    """Run all jobs that have no result yet, within a time limit, and return all results.
 
     Args:
         run: a module-level function from a job's settings to its metrics, both JSON-able.
         jobs: settings by name.
-        out: the study's file, such as ``results.jsonl``: JSON lines, a job a line, sorted by name. Each is written,
-            atomically, when it is done. Several studies may share a file, also at the same time;
-            :func:`jdml.runs.results_store.read_results` reads all that it holds.
+        out: the study's file, such as ``results.jsonl``: JSON lines, one per job, sorted by name. Each is written
+            atomically when its job ends. Several studies may share a file, also at the same time;
+            :func:`jdml.runs.results_store.read_results` reads it.
         workers: processes at a time, each with its share of the cores.
-        minutes: begin no job after so many minutes; those that have begun end, and are kept. None: do all.
-        progress: show a progress bar with the job that ended last and the time that is left.
+        minutes: start no job after this time; running jobs end and are saved. None: run all.
+        progress: show a progress bar with the job that ended last and the remaining time.
 
     Returns:
         By name: ``job``, ``metrics``, ``seconds`` and ``machine``.
 
     Raises:
-        TypeError: ``minutes`` is not a number, or ``run`` no function that several workers can import.
-        ValueError: ``workers`` below 1, ``minutes`` below 0, ``out`` no ``.jsonl`` file, or a result that was made with
-            other settings, naming them.
-        Exception: what a job raised, of the same kind, naming the job; no job begins after it, those that have begun
-            end and are kept.
-        RuntimeError: a worker was killed, naming the jobs at work.
+        TypeError: ``minutes`` is not a number, or a job is not JSON-able.
+        ValueError: ``workers`` below 1, ``minutes`` below 0, or a result with other settings, naming them.
+        Exception: a job's error, of the same kind, naming the job; no job starts after it, running ones end and are
+            saved.
+        RuntimeError: a worker was killed, or cannot import ``run`` (a notebook's function), naming the running jobs.
 
     Implementation notes:
-        Start it again, after an interruption or with more minutes, and only what is missing runs. Jobs begin in their
-        order, each when a worker is free. Several workers are processes of their own, which keep the memory that they
-        free (:func:`disable_malloc_trim`). On Linux each is held to its share of the cores: a step of a small network
-        does not keep two cores busy, and a worker on each does 1.7 times as many runs as one on both. On a GPU each
-        takes its share of the memory that JAX reserves, unless ``XLA_PYTHON_CLIENT_MEM_FRACTION`` says otherwise.
+        Called again, after an interruption or with more minutes, it runs only missing jobs. Jobs start in their order,
+        each when a worker is free. Several workers are processes, which call :func:`disable_malloc_trim`. On Linux each
+        is bound to its share of the cores: a step of a small network does not keep two cores busy, and one worker per
+        core does 1.7 times as many runs as one on both. On a GPU each takes its share of the memory that JAX reserves,
+        unless ``XLA_PYTHON_CLIENT_MEM_FRACTION`` is set.
 
     Example:
         >>> import tempfile
         >>> with tempfile.TemporaryDirectory() as folder:
-        ...     results = run_study(dict, {"a": {"seed": 0}}, f"{folder}/results.jsonl", progress=False)
+        ...     results = run_jobs(dict, {"a": {"seed": 0}}, f"{folder}/results.jsonl", progress=False)
         >>> results["a"]["metrics"]
         {'seed': 0}
     """
     checks.count("workers", workers)
-    if not isinstance(jobs, Mapping):
-        raise TypeError(f"jobs must be settings by name, got a {type(jobs).__name__}")
     checks.optional(checks.non_negative)("minutes", minutes)
     check_local("out", out)
     out = Path(out)
-    if out.suffix != ".jsonl":
-        raise ValueError(f"out must be a .jsonl file, got {out}")
-    if workers > 1:
-        _check_importable(run)
     for name, job in jobs.items():
-        if not isinstance(job, Mapping):
-            raise TypeError(f"jobs[{name!r}] must be settings by name, got a {type(job).__name__}")
         try:
             json.dumps(dict(job))
         except TypeError as error:
-            raise TypeError(f"jobs[{name!r}] must hold settings that JSON has: {error}") from error
+            raise TypeError(
+                f"jobs[{name!r}] must hold JSON-able settings by name: {error}"
+            ) from error
     out.parent.mkdir(parents=True, exist_ok=True)
-    kept = kept_results(jobs, out)
-    results = {name: kept.get(name) for name in jobs}
-    missing = {name: job for name, job in jobs.items() if name not in kept}
-    initial, begun = len(jobs) - len(missing), _in_time(missing, minutes)
+    stored = results_of(jobs, out)
+    results = {name: stored.get(name) for name in jobs}
+    missing = {name: job for name, job in jobs.items() if name not in stored}
+    initial, started = len(jobs) - len(missing), _in_time(missing, minutes)
     with progress_bar(progress, total=len(jobs), initial=initial, unit="run") as bar:
-        for name, result in _run_all(run, begun, min(workers, len(missing))):
+        for name, result in _run_all(run, started, min(workers, len(missing))):
             save_result(out, name, result)
             results[name] = result
             bar.set_postfix_str(name, refresh=False)
@@ -109,30 +99,34 @@ def run_study(
     return {name: result for name, result in results.items() if result is not None}
 
 
-def kept_results(jobs: Mapping[str, Job], out: str | Path) -> dict[str, dict[str, Any]]:
-    """Read a study's file, of which these jobs are to go on.
+def results_of(jobs: Mapping[str, Job], out: str | Path) -> dict[str, dict[str, Any]]:
+    """Read a study's file, and check that its results of these jobs have the same settings.
 
     Args:
         jobs: settings by name.
         out: the study's file.
 
     Returns:
-        All its results, by name; empty where there is no file.
+        All its results, by name; empty if there is no file.
 
     Raises:
-        ValueError: one of these jobs was made with other settings, naming them.
+        ValueError: one of these jobs was run with other settings, naming them.
     """
-    kept = read_results(out)
-    for name in (name for name in jobs if name in kept):
-        _check_same(f"{name} in {out}", kept[name], jobs[name])
-    return kept
+    results = read_results(out)
+    for name in (name for name in jobs if name in results):
+        different = differences(results[name]["job"], json.loads(json.dumps(dict(jobs[name]))))
+        if different:
+            raise ValueError(
+                f"{name} in {out} was run with other settings: {'; '.join(different)}. Choose another file"
+            )
+    return results
 
 
 def over_seeds(results: Mapping[str, Mapping[str, Any]], name: str, metric: str) -> list[Any]:
     """Return the values of a metric in all runs that differ only in their seed.
 
     Args:
-        results: of :func:`run_study`, with jobs named ``NAME-SEED``.
+        results: of :func:`run_jobs`, with jobs named ``NAME-SEED``.
         name: NAME.
         metric: the metric; runs without it are left out.
 
@@ -154,9 +148,9 @@ def by_seed(
     """Return the values of a metric by seed, in the runs of some settings.
 
     Args:
-        results: of :func:`run_study` or :func:`~jdml.runs.results_store.read_results`, with jobs that have a ``seed``.
+        results: of :func:`run_jobs` or :func:`~jdml.runs.results_store.read_results`, with jobs that have a ``seed``.
         metric: the metric; runs without it, or without a seed, are left out.
-        **settings: what the runs' jobs have, among other settings.
+        **settings: settings that the runs' jobs have, among others.
 
     Returns:
         The values in the order of the results; what :func:`jdml.report.paired_difference` compares.
@@ -180,38 +174,36 @@ def by_seed(
             continue
         if job["seed"] in values:
             raise ValueError(
-                f"settings must tell runs of a seed apart, got two of seed {job['seed']} with {settings}"
+                f"settings must select one run of a seed, got two of seed {job['seed']} with {settings}"
             )
         values[job["seed"]] = metrics[metric]
     return values
 
 
 def _in_time(jobs: Mapping[str, Job], minutes: float | None) -> Iterator[tuple[str, Job]]:
-    """Yield the jobs one by one; none after so many minutes from when the first is asked for."""
+    """Yield the jobs one by one until the minutes are over."""
     end = math.inf if minutes is None else time.monotonic() + 60 * minutes
-    for name, job in jobs.items():
-        if time.monotonic() >= end:
-            return
-        yield name, job
+    yield from itertools.takewhile(lambda job: time.monotonic() < end, jobs.items())
 
 
 def _run_all(
     run: Callable[[Job], Metrics], jobs: Iterator[tuple[str, Job]], workers: int
 ) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield results by name as they come; ask for a job only when it is to begin."""
+    """Yield results by name as they come; take a job only when it starts."""
     if workers <= 1:
         for name, job in jobs:
             try:
                 result = _timed(run, job)
-            except Exception as error:  # whatever a job raises goes on, with its name
+            except Exception as error:  # whatever a job raises
                 raise _named(name, error) from error
             yield name, result
         return
     context = multiprocessing.get_context("spawn")
     shares = context.SimpleQueue()
-    for share in _shares(sorted(_cores()), workers):
-        shares.put(share)
-    with ProcessPoolExecutor(workers, context, _begin, (shares, workers)) as pool:
+    cores = sorted(_cores())
+    for worker in range(workers):  # with more workers than cores some share one
+        shares.put(cores[worker % len(cores) :: workers])
+    with ProcessPoolExecutor(workers, context, _start_worker, (shares, workers)) as pool:
         names: dict[Future[dict[str, Any]], str] = {}
         failed: Exception | None = None
         while True:
@@ -224,12 +216,12 @@ def _run_all(
                 try:
                     result = future.result()
                 except BrokenProcessPool as error:
-                    at = ", ".join((name, *names.values()))
+                    running = ", ".join((name, *names.values()))
                     raise PeerExitedError(
-                        f"a worker was ended, perhaps for want of memory, during one of the jobs {at}: begin again "
-                        "with fewer workers; what is done is kept"
+                        f"a worker ended during one of the jobs {running}: it was killed, perhaps for lack of memory "
+                        "(take fewer workers), or cannot import run (put a notebook's function into a .py file)"
                     ) from error
-                except Exception as error:  # raised below, when the jobs that run are kept
+                except Exception as error:  # raised below, after the running jobs are saved
                     failed, jobs = failed or _named(name, error), iter(())
                     continue
                 yield name, result
@@ -241,30 +233,11 @@ def _named(name: str, error: Exception) -> Exception:
     """Return an error of the same kind that names its job."""
     try:
         named = type(error)(f"job {name!r}: {error}")
-    except Exception:  # of a kind that is made otherwise
+    except Exception:  # its class takes other arguments
         error.add_note(f"in job {name!r}")
         return error
     named.__cause__ = error
     return named
-
-
-def _check_importable(run: Any) -> None:
-    """Refuse a function that a worker, a new process, cannot import."""
-    function = run
-    while isinstance(function, functools.partial):
-        function = function.func
-    name = getattr(function, "__qualname__", type(function).__name__)
-    main = sys.modules["__main__"]
-    inside = getattr(function, "__module__", None) == "__main__" and not hasattr(main, "__file__")
-    try:
-        pickle.dumps(run)
-    except Exception:  # pickle raises many kinds, and so does a user's __reduce__
-        inside = True
-    if inside:
-        raise TypeError(
-            f"run must be a function of a module, which each of the workers imports, got {name}, which a notebook, or "
-            "another function, has defined: put it into a .py file, or take workers=1"
-        )
 
 
 def _cores() -> set[int]:
@@ -274,48 +247,32 @@ def _cores() -> set[int]:
     return set(range(os.cpu_count() or 1))
 
 
-def _shares(cores: list[int], workers: int) -> list[list[int]]:
-    """Divide the cores among the workers; with more workers than cores some share one."""
-    return [cores[worker % len(cores) :: workers] for worker in range(workers)]
-
-
-def _begin(shares: Any, workers: int) -> None:
-    """Begin a worker: on its share of the cores, and of a GPU's memory, before anything counts them."""
+def _start_worker(shares: Any, workers: int) -> None:
+    """Start a worker on its share of the cores and of a GPU's memory, before JAX counts them."""
     os.environ.setdefault("XLA_PYTHON_CLIENT_MEM_FRACTION", f"{GPU_MEMORY / workers:.3f}")
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, shares.get())
     disable_malloc_trim()
-    threading.Thread(
-        target=_end_with, args=(multiprocessing.parent_process(),), daemon=True
-    ).start()
+    study: Any = multiprocessing.parent_process()
 
+    def end_with_study() -> None:  # a restarted study would write into the same folders
+        study.join()
+        os._exit(1)
 
-def _end_with(study: Any) -> None:
-    """End this worker when the study is killed: begun again, it would train in the same folders."""
-    study.join()
-    os._exit(1)
+    threading.Thread(target=end_with_study, daemon=True).start()
 
 
 def _timed(run: Callable[[Job], Metrics], job: Job) -> dict[str, Any]:
-    """Return a job's result as a reader of the file will have it."""
+    """Run a job, and return its result as it is read from the file."""
     start = time.perf_counter()
     metrics = run(copy.deepcopy(dict(job)))
-    if not isinstance(metrics, Mapping):
-        raise TypeError(f"run must return metrics by name, got a {type(metrics).__name__}")
-    used, there = len(_cores()), os.cpu_count()
+    cores, all_cores = len(_cores()), os.cpu_count()
+    used = all_cores if cores == all_cores else f"{cores} of {all_cores}"
     return as_read(
         {
             "job": dict(job),
             "metrics": dict(metrics),
             "seconds": round(time.perf_counter() - start, 1),
-            "machine": f"{platform.machine()}, {there if used == there else f'{used} of {there}'} cores",
+            "machine": f"{platform.machine()}, {used} cores",
         }
     )
-
-
-def _check_same(what: str, result: dict[str, Any], job: Job) -> None:
-    different = differences(result["job"], json.loads(json.dumps(dict(job))))
-    if different:
-        raise ValueError(
-            f"{what} was made with other settings: {'; '.join(different)}. Choose another file"
-        )

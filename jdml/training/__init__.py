@@ -1,9 +1,9 @@
 """Training: one jitted step for every objective, one loop, whole checkpoints, exact resume.
 
-To step and loop a method is an objective and a few settings. What a method's are, a recipe says, and
-:func:`train` makes them from it. Everything that a run needs to go on is one pytree,
-:class:`TrainState`, and the loop's JSON-able progress. :mod:`~jdml.runs.checkpoint` saves both whole
-and atomically, so a killed run that is started again ends with the numbers of an unbroken one.
+For step and loop a method is an objective and a few settings, and :func:`train` makes them from a recipe. Everything
+that a run needs to resume is one pytree, :class:`TrainState`, and the loop's JSON-able progress.
+:mod:`~jdml.runs.checkpoint` saves both whole and atomically, so that a killed run that is started again ends with the
+numbers of an unbroken one.
 """
 
 from jdml.distributed import initialize
@@ -24,18 +24,15 @@ from jdml.training.callbacks import (
     TensorBoard,
     every,
 )
-from jdml.training.initialization import start_head, start_on_samples
-from jdml.training.loop import fit
-from jdml.training.run_config import Devices, Embedder, Evaluation, FitResult, RunConfig
-from jdml.training.run_setup import pretrained
-from jdml.training.schedule import Best, improve
-from jdml.training.scoring import metric_names, recall_ranks, score
-from jdml.training.step import (
-    TrainState,
-    create_state,
-    make_indexed_step,
-    make_train_step,
+from jdml.training.evaluation import Embedder, Evaluation, metric_names, recall_ranks, score
+from jdml.training.initialization import (
+    init_head_from_pca,
+    init_proxies_from_samples,
+    pretrained,
 )
+from jdml.training.loop import fit
+from jdml.training.run_config import Best, Devices, FitResult, RunConfig, update_best
+from jdml.training.step import TrainState, create_state, make_train_step
 from jdml.training.train_recipe import train
 
 __all__ = [
@@ -64,19 +61,18 @@ __all__ = [
     "embed",
     "every",
     "fit",
-    "improve",
+    "update_best",
     "initialize",
     "disable_malloc_trim",
     "load",
-    "make_indexed_step",
     "make_train_step",
     "metric_names",
     "pretrained",
     "recall_ranks",
     "score",
     "standard",
-    "start_head",
-    "start_on_samples",
+    "init_head_from_pca",
+    "init_proxies_from_samples",
     "to_float",
     "train",
 ]

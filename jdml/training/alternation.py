@@ -1,4 +1,4 @@
-"""CCP in the training loop: what happens to weights, anchor and proxies between two problems."""
+"""CCP in the training loop: changes of weights, anchor and proxies between two problems."""
 
 import functools
 import logging
@@ -31,14 +31,14 @@ First = Literal["random", "covering", "origin", "unchanged"]
 
 
 class Alternation(NamedTuple):
-    """What :class:`AlternatingProblems` carries through a run, saved with its checkpoints.
+    """The state of :class:`AlternatingProblems`, saved with checkpoints.
 
     Attributes:
         machine: where in which problem the run is.
         params: the parameters of all roles at the best evaluation of this problem.
         batch_stats: the model's running statistics there.
-        before: the proxies that the last problem that ended had found, ``[C, K, D]``; zeros before that.
-        chosen: those that the next one began with.
+        before: the final proxies of the last problem, ``[C, K, D]``; zeros in the first.
+        chosen: the initial proxies of this problem.
     """
 
     machine: AlternationState
@@ -52,48 +52,47 @@ class Alternation(NamedTuple):
 class AlternatingProblems(StatefulCallback):
     """CCP's alternating projections as a callback of :func:`jdml.training.fit`.
 
-    A problem ends when the monitored metric no longer improves. Then the model and the proxies go back to their best
-    in this problem, the weights are anchored there (:func:`jdml.optim.set_anchor`), and every class gets new proxies:
+    A problem ends when the monitored metric no longer improves. Then the model and the proxies return to their best in
+    this problem, the weights are anchored there (:func:`jdml.optim.set_anchor`), and every class gets new proxies:
     those of ``pool_size`` of its samples that the old ones cover worst. The first problem begins with random samples
-    as proxies, anchored at the weights of the start. The optimizer's moments go on. The log tells the number of the
-    problem, and at its end ``covering_radius``, how far the worst of a class's pool is from its nearest old proxy,
-    mean over classes; and ``covering_ratio``, that radius in units of the mean distance between the means of two
-    classes' pools: the radius alone says nothing of how well classes are covered.
+    as proxies, anchored at the initial weights. The optimizer's moments continue. The log has the number of the problem
+    and, at its end, ``covering_radius``, the largest distance of a class's pool from its nearest old proxy, mean over
+    classes; and ``covering_ratio``, that radius in units of the mean distance between the means of two classes' pools,
+    which measures how well classes are covered.
 
     Attributes:
         model: the model that is trained.
         train: the data set that is trained on.
         pool_size: b, samples per class among which the new proxies are chosen; all of a smaller class. Below the number
             of proxies K it means b · K samples: with 1 new proxies are random samples, as with K.
-        monitor: the evaluation metric, larger is better; the first evaluation tells if there is none of that name.
-        machine: when a problem and when the run ends.
-        anchor_first: whether the first problem is anchored, too, at the parameters that training begins with, as the
-            paper's algorithm has it; False, as in the released program: nothing is anchored before there is a solution.
-        first: the first problem's proxies: ``"random"`` samples; ``"covering"``, chosen from a pool beside K random
-            samples, as the paper's algorithm has it read line by line; ``"origin"``, chosen from a pool beside 0, as in
-            the released program, so that the longest embedding is the first; ``"unchanged"``, those of the state that
-            training begins with: to go on from a run that had no problems.
-        restore: whether the model goes back to its best when a problem ends, as the paper's algorithm has it; False
-            goes on from where it is, anchored at the best, with pools embedded as it is, as the released program does.
+        monitor: the evaluation metric, larger is better.
+        machine: the end of a problem and of the run.
+        anchor_first: whether the first problem is anchored, too, at the initial parameters, as in the paper's
+            algorithm; False, as in the released program: nothing is anchored before there is a solution.
+        first: the first problem's proxies: ``"random"`` samples; ``"covering"``, chosen from a pool given K random
+            samples, a literal reading of the paper's algorithm; ``"origin"``, chosen from a pool given 0, as in the
+            released program, so that the longest embedding is the first; ``"unchanged"``, those of the initial state,
+            to continue from a run without problems.
+        restore: whether the model returns to its best when a problem ends, as in the paper's algorithm; False continues
+            from where it is, anchored at the best, with pools embedded as it is, as the released program does.
         normalize: of pool and proxies before they are compared, as in the loss.
         seed: of the samples in the pools.
         preprocess: as in training.
         augment: whether image files of a pool are augmented; False reads them as in evaluation.
 
     Raises:
-        TypeError: a ``machine``, ``normalize`` or ``seed`` of another kind; before any step: a pool size that is no
-            integer, a ``monitor`` that is no name, a flag that is no boolean.
-        ValueError: a seed out of range; a class without a whole image; before any step: a pool without a sample,
-            another ``first``, a class without samples, no proxies among the parameters, no
-            :func:`jdml.optim.add_anchored_weights` in the optimizer.
+        TypeError: before any step: a seed or pool size that is no integer.
+        KeyError: no proxies among the parameters; no such metric.
+        ValueError: before any step: a seed out of range, an empty pool, another ``first``, a class without samples, no
+            :func:`jdml.optim.add_anchored_weights` in the optimizer; a class whose images are all damaged.
 
     Implementation notes:
-        Pools depend on the seed and the number of the problem alone; image files are augmented as in training, where
-        they are, and embedded as in evaluation. Where one of a pool is damaged, all files are looked through, once,
-        those that are damaged are named in the log, and it is drawn again among the whole ones, as by
-        ``start_on_samples``; of several processes the one that meets it ends with its name. Nothing is compiled again
-        between problems. Give :func:`~jdml.training.fit` the same ``monitor``, so that the best of the whole run is
-        kept. What an objective remembers between steps (a cross-batch memory) is not taken back with the weights.
+        Pools depend on the seed and the number of the problem alone; image files are augmented as in training, and
+        embedded as in evaluation. If one of a pool is damaged, all files are checked, once, the damaged ones are named
+        in the log, and the draw is repeated among the others, as by ``init_proxies_from_samples``; of several processes
+        the one that meets it ends with its name. Nothing is compiled again between problems. Give
+        :func:`~jdml.training.fit` the same ``monitor``, so that it saves the best of the whole run. The state of an
+        objective (a cross-batch memory) does not return with the weights.
 
     Paper settings:
         b = 12 and K = 8 (CUB, Cars196), 7 and 4 (SOP, In-shop), 16 and 4 (MNIST); anchored with λ = 2e-4. Algorithm 1:
@@ -119,65 +118,28 @@ class AlternatingProblems(StatefulCallback):
     augment: bool = True
 
     def __post_init__(self) -> None:
-        """Refuse what is asked for its state before the first problem."""
         checks.uint32("seed", self.seed)
-        if not isinstance(self.machine, AlternatingProjections):
-            raise TypeError(
-                f"machine must be AlternatingProjections, got a {type(self.machine).__name__}"
-            )
-        if self.normalize is not None and not callable(self.normalize):
-            raise TypeError(f"normalize must be a function or None, got {self.normalize!r}")
+        checks.count("pool_size", self.pool_size)
+        checks.one_of("first", self.first, get_args(First))
 
     @property
     def config(self) -> dict[str, Any]:
-        """What a run's folder remembers of it."""
-        settings = {
-            "pool_size": int(self.pool_size),
-            "monitor": self.monitor,
-            "restore": self.restore,
-            "anchor_first": self.anchor_first,
-            "first": self.first,
-            "normalize": getattr(self.normalize, "__name__", str(self.normalize)),
-            "seed": int(self.seed),
-        }
-        if not self.augment:
-            settings["augment"] = False
-        return {**settings, **self.machine._asdict()}
+        """Settings, compared with the run folder's."""
+        names = ("pool_size", "monitor", "restore", "anchor_first", "first", "seed", "augment")
+        normalize = getattr(self.normalize, "__name__", str(self.normalize))
+        settings = {name: getattr(self, name) for name in names}
+        return {**settings, "normalize": normalize, **self.machine._asdict()}
 
     def template(self, state: TrainState, /) -> Alternation:
-        """Give what is carried, for its structure alone."""
-        nothing = (
-            jnp.zeros_like(state.params["proxies"]) if "proxies" in state.params else jnp.zeros(0)
-        )
+        """Return arrays of the structure that is carried."""
+        nothing = jnp.zeros_like(state.params["proxies"])
         return self._remember(self.machine.init(), state, nothing, nothing)
 
     def start(self, state: TrainState, /) -> tuple[Alternation, TrainState]:
         """Choose the first problem's proxies."""
-        checks.count("pool_size", self.pool_size)
-        checks.check_flag("restore", self.restore)
-        checks.check_flag("anchor_first", self.anchor_first)
-        checks.check_flag("augment", self.augment)
-        if not isinstance(self.monitor, str):
-            raise TypeError(
-                f"monitor must be the name of an evaluation metric, got {self.monitor!r}"
-            )
-        proxies = state.params.get("proxies")
-        if proxies is None:
-            raise ValueError(
-                f"the objective has no proxies to choose: its parameters are {sorted(state.params)}"
-            )
-        if self.first not in get_args(First):
-            raise ValueError(
-                f"first must be one of {', '.join(get_args(First))}, got {self.first!r}"
-            )
-        classes = len(proxies)
-        labels = np.asarray(self.train.labels)
-        counts = np.bincount(labels[labels >= 0], minlength=classes)
-        if not counts[:classes].all():
-            raise ValueError(
-                f"class {int(np.argmin(counts[:classes]))} has no sample to choose from"
-            )
-        # An optimizer without an anchor shows now.
+        proxies = state.params["proxies"]
+        # A class without samples and an optimizer without an anchor are refused now.
+        self._rows(np.asarray(self.train.labels), len(proxies), 1, (0,))
         anchored = optim.set_anchor(state.opt_state, state.params)
         if self.anchor_first:
             state = state._replace(opt_state=anchored)
@@ -190,20 +152,18 @@ class AlternatingProblems(StatefulCallback):
         self, carried: Alternation, step: int, state: TrainState, metrics: Mapping[str, float], /
     ) -> CallbackResult:
         """Take an evaluation into account; between two problems, change the state."""
-        if self.monitor not in metrics:
-            raise ValueError(f"monitor {self.monitor!r} is not among the metrics {sorted(metrics)}")
         problem = int(carried.machine.problem)
         machine, decision = self.machine.update(carried.machine, metrics[self.monitor])
         carried = carried._replace(machine=machine)
         if decision.improved:
             carried = self._remember(machine, state, carried.before, carried.chosen)
-        seen: dict[str, float | int] = {"problem": problem}
+        measured: dict[str, float | int] = {"problem": problem}
         if decision.end_problem:
             before = jnp.copy(carried.params["proxies"])  # the step takes the state's buffers
             state, radius, ratio = self._next_problem(carried, state)
             carried = self._remember(machine, state, before, jnp.copy(state.params["proxies"]))
-            seen |= {"covering_radius": radius, "covering_ratio": ratio}
-        return CallbackResult(carried, state, seen, Stop() if decision.end_run else None)
+            measured |= {"covering_radius": radius, "covering_ratio": ratio}
+        return CallbackResult(carried, state, measured, Stop() if decision.end_run else None)
 
     def _remember(
         self, machine: AlternationState, state: TrainState, before: Array, chosen: Array
@@ -226,7 +186,7 @@ class AlternatingProblems(StatefulCallback):
     def _next_problem(
         self, best: Alternation, state: TrainState
     ) -> tuple[TrainState, float, float]:
-        """The state that the next problem begins with, and how the old proxies cover the pool of the new ones."""
+        """Return the next problem's initial state, and how the old proxies cover the pool of the new ones."""
         opt_state = optim.set_anchor(state.opt_state, best.params)
         if self.restore:
             state = state._replace(params=best.params, batch_stats=best.batch_stats)
@@ -244,7 +204,7 @@ class AlternatingProblems(StatefulCallback):
     def _pool(
         self, state: TrainState, number: tuple[int, ...], size: int | None = None
     ) -> tuple[Array, Array]:
-        """``[C, b, D]`` samples of each class as the model embeds them, and which of them are there."""
+        """Return embeddings ``[C, b, D]`` of samples of each class, and a mask of those that exist."""
         proxies = state.params["proxies"]
         classes, per_class, dim = proxies.shape
         if size is None:
@@ -253,7 +213,7 @@ class AlternatingProblems(StatefulCallback):
         try:
             vectors = self._embedded(state, indices[there], number)
         except BadImageError:
-            # Found again wherever one is drawn, so that a run that goes on draws the same.
+            # Repeated wherever one is drawn, so that a resumed run draws the same.
             if jax.process_count() > 1:
                 raise
             indices, there = self._rows(self._labels_of_whole, classes, size, number)
@@ -264,48 +224,43 @@ class AlternatingProblems(StatefulCallback):
 
     @functools.cached_property
     def _labels_of_whole(self) -> np.ndarray:
-        """The labels, those of damaged files −1."""
+        """Return the labels, −1 for damaged files."""
         labels, problems = np.array(self.train.labels, np.int64), self.train.images.problems()
         for problem in problems.values():
-            _log.warning("not chosen from: %s", problem)
+            _log.warning("ignored: %s", problem)
         labels[list(problems)] = -1
         return labels
 
     def _embedded(self, state: TrainState, rows: np.ndarray, number: tuple[int, ...]) -> np.ndarray:
-        """``[n, D]``, rows of the data set as the model embeds them."""
-        return embed(
-            self.model,
-            state.params["model"],
-            state.batch_stats,
-            self._images(rows, number),
-            preprocess=self.preprocess,
-        )
-
-    def _images(self, rows: np.ndarray, number: tuple[int, ...]) -> Tree:
-        images = self.train.images
-        if isinstance(images, ImageFiles):
-            seed = (self.seed, *number)
-            return _Augmented(images, rows, seed) if self.augment else images.select(rows)
-        return jax.tree.map(lambda leaf: np.asarray(leaf[rows]), images)
+        """Return embeddings ``[n, D]`` of rows of the data set."""
+        images: Any = self.train.images
+        if not isinstance(images, ImageFiles):
+            images = jax.tree.map(lambda leaf: np.asarray(leaf[rows]), images)
+        elif self.augment:
+            images = _Augmented(images, rows, (self.seed, *number))
+        else:
+            images = images.select(rows)
+        params, stats = state.params["model"], state.batch_stats
+        return embed(self.model, params, stats, images, preprocess=self.preprocess)
 
     def _rows(
         self, labels: np.ndarray, classes: int, size: int, number: tuple[int, ...]
     ) -> tuple[np.ndarray, np.ndarray]:
-        """``[C, b]`` indices of random samples of each class, and which of them are there."""
+        """Return indices ``[C, b]`` of random samples of each class, and a mask of those that exist."""
         rng = np.random.default_rng([self.seed, *number])
         indices = np.zeros((classes, size), np.int64)
         there = np.zeros(indices.shape, bool)
         for of_class in range(classes):
             chosen = rng.permutation(np.flatnonzero(labels == of_class))[:size]
             if not len(chosen):
-                raise ValueError(f"class {of_class} has no whole image to choose from")
+                raise ValueError(f"class {of_class} has no sample to choose from")
             indices[of_class, : len(chosen)] = chosen
             there[of_class, : len(chosen)] = True
         return indices, there
 
 
 class _Augmented:
-    """Image files as in training, decoded when they are asked for: of several processes each asks for its own."""
+    """Image files as in training, decoded on access: of several processes each reads its own."""
 
     def __init__(self, images: ImageFiles, rows: np.ndarray, seed: tuple[int, ...]) -> None:
         self.images, self.rows, self.seed = images, rows, seed
@@ -320,7 +275,7 @@ class _Augmented:
 
 @jax.jit
 def _covering(points: Array, centres: Array, there: Array) -> tuple[Array, Array]:
-    """How far the worst of a class's points is from its nearest centre, mean over classes; the same by distance."""
+    """Return the classes' mean covering radius, and its ratio to the mean distance of their means."""
 
     def of_class(points: Array, centres: Array, there: Array) -> tuple[Array, Array]:
         radius = covering_radius(points, centres, where=there)
@@ -333,17 +288,9 @@ def _covering(points: Array, centres: Array, there: Array) -> tuple[Array, Array
 
 @functools.singledispatch
 def make_callback(
-    method: Any,
-    recipe: Recipe,
-    model: Any,
-    train: TrainSet,
-    monitor: str | None,
-    *,
-    seed: int = 0,
-    preprocess: Preprocess = standard,
-    augment: bool = True,
+    method: Any, recipe: Recipe, model: Any, train: TrainSet, monitor: str | None, **settings: Any
 ) -> StatefulCallback | None:
-    """Make what a recipe's method does between the steps; None where it does nothing."""
+    """Make the callback of a recipe's method, if it has one; settings are ``seed``, ``preprocess``, ``augment``."""
     return None
 
 
@@ -358,18 +305,18 @@ def _(
 ) -> AlternatingProblems:
     if monitor is None:
         raise ValueError(
-            "validation is needed by ccp: held-out rows, which tell when a problem ends (or evaluation, with a monitor)"
+            "validation is needed by ccp: held-out rows, which decide when a problem ends (or evaluation, with a "
+            "monitor)"
         )
+    machine = AlternatingProjections(
+        patience=method.patience, run_patience=method.run_patience, tolerance=method.tolerance
+    )
     return AlternatingProblems(
-        model=model,
-        train=train,
-        pool_size=method.pool_size,
-        monitor=monitor,
-        machine=AlternatingProjections(
-            patience=method.patience,
-            run_patience=method.run_patience,
-            tolerance=method.tolerance,
-        ),
+        model,
+        train,
+        method.pool_size,
+        monitor,
+        machine,
         restore=method.restore,
         anchor_first=method.anchor_first,
         first=method.initial_proxies,

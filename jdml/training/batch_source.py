@@ -1,103 +1,178 @@
-"""What each step of a run is fed with: rows of a data set in memory, or batches of image files."""
+"""Checks of the data and the sampler of a run, and its batches: rows of a data set in memory, or image files."""
 
+import logging
 import time
+import warnings
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from typing import Any, cast
 
 import jax
 import numpy as np
+from jax.typing import ArrayLike
 
-from jdml.data import ImageBatches
-from jdml.data.dataset import TrainSet
+from jdml.data import EpochSampler, ImageBatches, ImageFiles
+from jdml.data.dataset import TrainSet, check_channels, check_in_unit_range, check_not_bytes
 from jdml.data.samplers import Sampler
 from jdml.distributed import Tree, any_process
 from jdml.models.adapters import embed_in_training
+from jdml.models.creation import Normalizer
 from jdml.models.finetuning import check_freeze
+from jdml.models.preprocess import standard, to_float
 from jdml.objectives.base import Metrics
 from jdml.runs.model_metadata import input_spec
-from jdml.training.run_config import Embedder
-from jdml.training.step import Step, TrainState, compiled
-from jdml.training.step_config import StepConfig
-from jdml.training.validation import next_rows
+from jdml.training.evaluation import Embedder
+from jdml.training.step import Step, StepConfig, TrainState, compiled
 
 DEVICE_BYTES = 1 << 30  # data sets up to this size are put on the device once
 POSITIVES = "two rows of one class, a pair loss's positives"
 NEGATIVES = "rows of two classes, a pair loss's negatives"
 
-Outcome = tuple[TrainState, Metrics]
+StepResult = tuple[TrainState, Metrics]
+_log = logging.getLogger(__name__)
 
 
-class Feed:
-    """Feed each step with a batch; the state of ``sampler`` is saved with the run's."""
+def check_train(train: Any) -> None:
+    """Refuse other objects than data sets, images whose rows or channels have another place, and no rows."""
+    if not (hasattr(train, "images") and hasattr(train, "labels")):
+        raise TypeError(
+            f"train must be a data set with images and labels, got a {type(train).__name__}: write jdml.data.Dataset("
+            '"name", images, labels), or jdml.data.from_torch, from_huggingface or from_rows'
+        )
+    images, labels = train.images, np.asarray(train.labels)
+    if not isinstance(images, ImageFiles):
+        check_channels("train.images", images)
+    lengths = {len(part) for part in jax.tree.leaves(images)}
+    if labels.ndim != 1 or lengths != {len(labels)} or not len(labels):
+        raise ValueError(
+            "train.images and train.labels must have the same number of rows, at least 1, "
+            f"got {sorted(lengths)} and {list(labels.shape)}"
+        )
+    if len(labels) > 1 and (labels == labels[0]).all():
+        _log.warning("train has one class: there are no negatives to learn from")
 
-    input: Mapping[str, Any]
 
-    def __init__(self, spec: StepConfig, sampler: Sampler) -> None:
-        self.spec, self.sampler = spec, sampler
-        self.placement = spec.placement
-        self._may_fill = False
-        self.tell: Callable[[str], None] | None = None
-        # A process sees its own rows of a batch alone.
-        self.lacking = [] if jax.process_count() > 1 else [POSITIVES, NEGATIVES]
+def check_arguments(
+    objective: Any, optimizer: Any, train: Any, sampler: Any, preprocess: Any, *, saved: bool
+) -> None:
+    """Refuse parts of another kind, such as a bare loss, images in another range, another data set's sampler."""
+    of_sampler = ("__next__", *(("get_state", "set_state") if saved else ()))
+    for name, part, methods, example in (
+        ("objective", objective, ("init", "loss"), "jdml.objectives.pair(jdml.triplet_loss)"),
+        ("optimizer", optimizer, ("init", "update"), "optax.adam(1e-3)"),
+        ("sampler", sampler, of_sampler, "jdml.data.RandomBatchSampler(len(labels), 64)"),
+    ):
+        if not all(hasattr(part, method) for method in methods):
+            kind = getattr(part, "__name__", type(part).__name__)
+            raise TypeError(f"{name} must have {', '.join(methods)}, as {example} has, got {kind}")
+    check_train(train)
+    for images in jax.tree.leaves(train.images):
+        if isinstance(preprocess, Normalizer):
+            check_in_unit_range("train.images", images, ", as its preprocess expects")
+        elif preprocess in (to_float, standard):
+            check_not_bytes("train.images", images)
+    if isinstance(sampler, EpochSampler):
+        size = len(train.labels)
+        rows = sampler.get_state().get("num_samples", size)
+        if rows != size:
+            raise ValueError(f"sampler must be over the {size} rows of train, got one over {rows}")
 
-    def look(self, labels: np.ndarray) -> None:
-        """Note what no batch so far had of what a pair loss needs; nothing is looked at once all of it came."""
-        if self.lacking:
+
+def check_proxies(params: Mapping[str, Tree], labels: ArrayLike) -> None:
+    """Refuse fewer proxies than classes: rows of the other classes would be ignored."""
+    proxies: Tree = params.get("proxies")
+    shape, classes = np.shape(proxies), int(np.max(labels)) + 1
+    if len(shape) in (2, 3) and shape[0] < classes:
+        raise ValueError(
+            f"objective has proxies of {shape[0]} classes, train has labels up to {classes - 1}: "
+            f"write jdml.objectives.proxy(loss_fn, num_classes={classes}, dim=…)"
+        )
+
+
+def warn_missing_classes(labels: ArrayLike) -> None:
+    """Warn of classes without a row, which have proxies that no sample attracts."""
+    present = np.unique(labels)
+    missing = np.setdiff1d(np.arange(present.max(initial=-1) + 1), present)
+    if len(missing):
+        warnings.warn(
+            f"train has no rows of {len(missing)} classes, such as label {missing[0]}, which have proxies, too: "
+            "relabel with numpy.unique(labels, return_inverse=True)[1]",
+            stacklevel=3,
+        )
+
+
+class BatchSource(ABC):
+    """The batches of a run; the state of ``sampler`` is saved with the run's."""
+
+    def __init__(self, spec: StepConfig, train: TrainSet, sampler: Any) -> None:
+        self.spec, self.train, self.sampler = spec, train, sampler
+        self.placement, self.input = spec.placement, input_spec(train.images)
+        self._may_pad = False
+        self.report: Callable[[str], None] | None = None
+        # A process has only its own rows of a batch.
+        self.missing_pairs = [] if jax.process_count() > 1 else [POSITIVES, NEGATIVES]
+
+    def observe_labels(self, labels: np.ndarray) -> None:
+        """Note the pairs, of those that a pair loss needs, that no batch had so far."""
+        if self.missing_pairs:
             classes = len(np.unique(labels))
             there = {POSITIVES: classes < len(labels), NEGATIVES: classes > 1}
-            self.lacking = [pairs for pairs in self.lacking if not there[pairs]]
+            self.missing_pairs = [pairs for pairs in self.missing_pairs if not there[pairs]]
 
     @property
     def sample(self) -> Tree:
-        """One row: an image ``[1, H, W, C]``, or what else the model takes."""
-        raise NotImplementedError  # each feed's own
+        """One row: an image ``[1, H, W, C]``, black where it would be decoded, or another input of the model."""
+        images = self.train.images
+        if isinstance(images, ImageFiles):
+            return np.zeros((1, *images.shape[1:]), images.dtype)
+        return jax.tree.map(lambda rows: rows[:1], images)
 
-    def step(self, state: TrainState) -> Outcome:
-        """One step on the next batch."""
-        raise NotImplementedError  # each feed's own
+    @abstractmethod
+    def step(self, state: TrainState) -> StepResult:
+        """Take one step on the next batch."""
 
     def embedder(self, state: TrainState) -> Embedder:
-        """What embeds in evaluations."""
+        """Return the embedder for evaluations."""
         return Embedder(self.spec.model, state, self.spec.preprocess, input=self.input)
 
-    def seen(self) -> Mapping[str, int]:
-        """What the history tells of the data."""
+    def data_metrics(self) -> Mapping[str, int]:
+        """Return numbers about the data for the history."""
         return {}
 
-    def waiting(self) -> Mapping[str, float]:
-        """What the log alone tells."""
+    def timing_metrics(self) -> Mapping[str, float]:
+        """Return numbers for the log alone."""
         return {}
 
-    def close(self) -> None:
-        """Nothing is open."""
+    def close(self) -> None:  # noqa: B027
+        """Release resources."""
 
     def check(self, state: TrainState) -> None:
-        """Refuse, before any step, a state that cannot be partitioned or frozen, and rows that cannot be apart."""
+        """Refuse, before any step, a state that cannot be partitioned or frozen, and rows that are not independent."""
         self.placement.check(state.params)
         freeze, model = self.spec.freeze, self.spec.model
         if freeze is not None:
             inputs = self.spec.preprocess(self.sample)
             check_freeze(freeze, model, state.params, state.batch_stats, inputs)
         if self.spec.micro_batch is not None:
-            self._check_apart(state, f"micro_batch={self.spec.micro_batch}")
+            self._check_independent_rows(state, f"micro_batch={self.spec.micro_batch}")
 
     def size(self, rows: int, state: TrainState) -> int:
         """Round the rows of a batch up to a multiple of the devices; batch normalization would see empty ones."""
         size = -(-rows // self.placement.devices) * self.placement.devices
-        if size > rows and not self._may_fill:
+        if size > rows and not self._may_pad:
             why = f"mesh: a batch of {rows} rows does not divide among {self.placement.devices} devices"
-            self._check_apart(state, why)
-            self._may_fill = True
+            self._check_independent_rows(state, why)
+            self._may_pad = True
         return size
 
-    def run(self, step: Step, state: TrainState, *batch: Any) -> Outcome:
-        """Take a step; before the first one say what it costs, where somebody wants to know."""
-        if self.tell is not None:
-            self.tell(memory_summary(self.spec, state, step, batch))
-            self.tell = None
+    def run(self, step: Step, state: TrainState, *batch: Any) -> StepResult:
+        """Take a step; report its memory before the first one."""
+        if self.report is not None:
+            self.report(memory_summary(self.spec, state, step, batch))
+            self.report = None
         return step(state, *batch)
 
-    def _check_apart(self, state: TrainState, why: str) -> None:
+    def _check_independent_rows(self, state: TrainState, why: str) -> None:
         images = self.spec.preprocess(self.sample)
 
         def statistics(stats: Tree) -> Tree:
@@ -112,12 +187,11 @@ class Feed:
             )
 
 
-class RowFeed(Feed):
+class RowSource(BatchSource):
     """Step on the rows that a sampler yields; small data sets are gathered on the device, others on the host."""
 
     def __init__(self, spec: StepConfig, train: TrainSet, sampler: Sampler) -> None:
-        super().__init__(spec, sampler)
-        self.train, self.input = train, input_spec(train.images)
+        super().__init__(spec, train, sampler)
         self._labels = np.asarray(train.labels)
         sizes = [getattr(x, "nbytes", DEVICE_BYTES + 1) for x in jax.tree.leaves(train.images)]
         self.on_device = sum(sizes) <= DEVICE_BYTES
@@ -127,19 +201,14 @@ class RowFeed(Feed):
         self._step = compiled(spec, donate=True, indexed=self.on_device)
         self._masks = False
 
-    @property
-    def sample(self) -> Tree:
-        """One row: an image ``[1, H, W, C]``, or what else the model takes."""
-        return jax.tree.map(lambda rows: rows[:1], self.train.images)
-
-    def step(self, state: TrainState) -> Outcome:
-        """One step on the next batch."""
-        rows = next_rows(self.sampler, len(self.train.labels)).astype(np.int32)
-        self.look(self._labels[rows[rows >= 0]])
+    def step(self, state: TrainState) -> StepResult:
+        """Take one step on the next batch."""
+        rows = self._next_rows()
+        self.observe_labels(self._labels[rows[rows >= 0]])
         size = self.size(len(rows), state)
         rows = np.pad(rows, (0, size - len(rows)), constant_values=-1)
         whole, rows = bool((rows >= 0).all()), rows[self.placement.local_rows(size)]
-        filled, where = np.maximum(rows, 0), rows >= 0  # row −1 is a place that no sample fills
+        filled, where = np.maximum(rows, 0), rows >= 0  # row −1 is an empty place
         # Once a batch has such places, all are masked: two programs at most.
         self._masks = self._masks or not whole
         masked = where if self._masks else None
@@ -150,8 +219,19 @@ class RowFeed(Feed):
         there = self.placement.shard_batch((batch, self.train.labels[filled], masked, rows), size)
         return self.run(self._step, state, *there)
 
+    def _next_rows(self) -> np.ndarray:
+        """Take the next batch of the sampler: rows ``[B]`` of the data set, −1 where a place is empty."""
+        rows, size = np.asarray(next(self.sampler)), len(self._labels)
+        is_batch = rows.ndim == 1 and len(rows) and np.issubdtype(rows.dtype, np.integer)
+        if not is_batch or rows.min() < -1 or rows.max() >= size:
+            raise ValueError(
+                f"sampler must yield row indices [B], integers 0 … {size - 1}, got {rows.dtype} {list(rows.shape)}"
+                + (f" of {rows.min()} … {rows.max()}" if is_batch else "")
+            )
+        return rows.astype(np.int32)
 
-class ImageFeed(Feed):
+
+class ImageFileSource(BatchSource):
     """Step on batches of image files, and measure how long the device waits for them.
 
     The host waits for a step before it takes the next batch, so that its waiting for the batch is the device's; the
@@ -161,73 +241,60 @@ class ImageFeed(Feed):
     def __init__(self, spec: StepConfig, train: TrainSet, batches: ImageBatches) -> None:
         if batches.dataset is not train:
             raise ValueError("sampler must be ImageBatches of train, got those of another data set")
-        super().__init__(spec, batches)
-        self.batches, self.input = batches, input_spec(train.images)
+        super().__init__(spec, train, batches)
         self._size: int | None = None
         self._step = compiled(spec, donate=True, indexed=False)
         self._last: Metrics = {}
-        self._began: float | None = None
-        self._waited = 0.0
+        self._start: float | None = None
+        self._waiting = 0.0
 
-    @property
-    def sample(self) -> Tree:
-        """One image ``[1, H, W, 3]``, black: no file is read for its shape."""
-        images = self.batches.dataset.images
-        return np.zeros((1, *images.shape[1:]), images.dtype)
-
-    def step(self, state: TrainState) -> Outcome:
-        """One step on the next batch."""
+    def step(self, state: TrainState) -> StepResult:
+        """Take one step on the next batch."""
         if self._size is None:
-            self._size = self.size(self.batches.batch_size, state)
+            self._size = self.size(self.sampler.batch_size, state)
             if self.placement.mesh is not None:
-                self.batches.take(self.placement.local_rows(self._size))
-        if self._began is None:
-            self._began = time.perf_counter()
+                self.sampler.take(self.placement.local_rows(self._size))
+        if self._start is None:
+            self._start = time.perf_counter()
         jax.block_until_ready(self._last)
-        asked = time.perf_counter()
-        batch = next(self.batches)
-        self._waited += time.perf_counter() - asked
-        self.look(batch.labels[batch.where])
+        start = time.perf_counter()
+        batch = next(self.sampler)
+        self._waiting += time.perf_counter() - start
+        self.observe_labels(batch.labels[batch.where])
         there = self.placement.shard_batch(batch, self._size)
-        state, metrics = self.run(self._step, state, *there)
-        self._last = metrics
-        return state, metrics
+        state, self._last = self.run(self._step, state, *there)
+        return state, self._last
 
-    def seen(self) -> Mapping[str, int]:
-        """What the history tells of the data: how many different images were skipped so far."""
-        bad = np.isin(np.arange(len(self.batches.dataset)), self.batches.bad_rows)
-        self.batches.bad_rows = np.flatnonzero(any_process(bad)).tolist()
-        return {"bad_images": self.batches.bad_images}
+    def data_metrics(self) -> Mapping[str, int]:
+        """Return how many different images were skipped so far."""
+        bad = np.isin(np.arange(len(self.train.labels)), self.sampler.bad_rows)
+        self.sampler.bad_rows = np.flatnonzero(any_process(bad)).tolist()
+        return {"bad_images": self.sampler.bad_images}
 
-    def waiting(self) -> Mapping[str, float]:
-        """What the log alone tells: the share of the time since the last call that was spent waiting for batches."""
-        if self._began is None:
+    def timing_metrics(self) -> Mapping[str, float]:
+        """Return the share of the time since the last call that was spent waiting for batches."""
+        if self._start is None:
             return {}
-        share = self._waited / (time.perf_counter() - self._began)
-        self._began, self._waited = None, 0.0
+        share = self._waiting / (time.perf_counter() - self._start)
+        self._start, self._waiting = None, 0.0
         return {"input_wait": round(share, 4)}
 
     def close(self) -> None:
         """Stop the workers."""
-        self.batches.close()
+        self.sampler.close()
 
 
 def memory_summary(spec: StepConfig, state: TrainState, step: Step, batch: tuple[Any, ...]) -> str:
     """Say how many of the model's parameters learn, and the memory of parameters, optimizer and a step."""
-    learning, frozen = (part["model"] for part in spec.split(state.params))
-    learns = _size(learning)
-    total = learns + _size(frozen)
-    parts = {"parameters": _bytes(state.params), "optimizer": _bytes(state.opt_state)}
+    learning, frozen = (
+        sum(x.size for x in jax.tree.leaves(part["model"])) for part in spec.split(state.params)
+    )
+    trees = {"parameters": state.params, "optimizer": state.opt_state}
+    sizes = {name: sum(x.nbytes for x in jax.tree.leaves(tree)) for name, tree in trees.items()}
     compiled_memory = cast(Any, step).lower(state, *batch).compile().memory_analysis()
     if compiled_memory is not None:  # activations, gradients, a batch
-        parts["a step"] = compiled_memory.temp_size_in_bytes
-    memory = ", ".join(f"{name} {size / 1e6:,.1f} MB" for name, size in parts.items())
-    return f"learns {learns:,} of the network's {total:,} parameters; memory: {memory}"
-
-
-def _size(tree: Tree) -> int:
-    return sum(leaf.size for leaf in jax.tree.leaves(tree))
-
-
-def _bytes(tree: Tree) -> int:
-    return sum(int(np.prod(leaf.shape)) * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
+        sizes["a step"] = compiled_memory.temp_size_in_bytes
+    memory = ", ".join(f"{name} {size / 1e6:,.1f} MB" for name, size in sizes.items())
+    return (
+        f"learns {learning:,} of the network's {learning + frozen:,} parameters; memory: {memory}"
+    )

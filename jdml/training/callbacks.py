@@ -1,4 +1,4 @@
-"""Callbacks: what acts after steps of a run, and may read its state, replace it or end the run."""
+"""Callbacks: functions called after steps of a run, which may read its state, replace it or end the run."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,35 +13,26 @@ from jdml._optional_imports import require_package
 from jdml._paths import check_local
 from jdml.distributed import Tree, is_main_process
 from jdml.ops import checks
-from jdml.training.step import TrainState
-from jdml.training.step_config import SKIPPED_IN_A_ROW
-from jdml.training.validation import check_same_arrays
+from jdml.training.step import TrainState, check_same_arrays
 
 
 @dataclass(frozen=True)
 class Stop:
-    """End the run: what a callback returns.
+    """End the run, returned by a callback.
 
     Attributes:
-        reason: what :class:`jdml.training.FitResult` has as ``stopped``.
-
-    Raises:
-        TypeError: a reason that is no text.
+        reason: the ``stop_reason`` of :class:`jdml.training.FitResult`.
     """
 
     reason: str = "callback"
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.reason, str):
-            raise TypeError(f"reason must be a text, got {self.reason!r}")
 
 
 class Callback(Protocol):
     """A function that :func:`jdml.training.fit` calls after some of its steps.
 
-    It is called after each step that its attribute ``every`` divides, and after the last one. Without ``every``, or
-    where it is None: after each evaluation; in a run without evaluations: at each log record. An attribute ``config``,
-    a JSON-able mapping, is compared with the folder's where a run is resumed.
+    It is called after each step that its attribute ``every`` divides, and after the last one; without ``every`` after
+    each evaluation; in a run without evaluations at each log record. An attribute ``config``, a JSON-able mapping, is
+    compared with the folder's when a run is resumed.
 
     Example:
         >>> def show(step, state, metrics):
@@ -57,21 +48,21 @@ class Callback(Protocol):
 
         Args:
             step: how many steps are done.
-            state: the train state. The next step reuses its arrays' memory: copy what is to be kept.
+            state: the train state. The next step reuses its arrays' memory: copy what you need later.
             metrics: the log record of this step: means since the record before, and the evaluation's scores.
 
         Returns:
-            None; a state of the same shapes to continue from, which counts for nothing after the last step; or
-            :class:`Stop`. All processes must return the same.
+            None; a state of the same shapes to continue from, ignored after the last step; or :class:`Stop`. All
+            processes must return the same.
         """
         ...
 
 
 class CallbackResult(NamedTuple):
-    """What :meth:`StatefulCallback.update` returns.
+    """The result of :meth:`StatefulCallback.update`.
 
     Attributes:
-        carried: the arrays that it carries to its next call.
+        carried: the arrays for the next call.
         state: the train state to continue from.
         metrics: numbers for the log record.
         stop: ends the run.
@@ -92,11 +83,11 @@ class StatefulCallback(Protocol):
     """
 
     def template(self, state: TrainState, /) -> Tree:
-        """Return what is carried, for its structure alone: a resumed run fills it from its checkpoint."""
+        """Return arrays of the structure that is carried: a resumed run fills them from its checkpoint."""
         ...
 
     def start(self, state: TrainState, /) -> tuple[Tree, TrainState]:
-        """Return what is carried and the state to begin with, before the first step of a run."""
+        """Return the first carried arrays and the state to begin with, before the first step of a run."""
         ...
 
     def update(
@@ -108,15 +99,11 @@ class StatefulCallback(Protocol):
 
 @dataclass(frozen=True)
 class Every:
-    """A function, and every how many steps it is called."""
+    """A function, the number of steps between its calls, and its own ``config``."""
 
     every: int
     function: Callable[..., Any]
-
-    @property
-    def config(self) -> Mapping[str, Any] | None:
-        """What a run's folder compares of the function, if anything."""
-        return getattr(self.function, "config", None)
+    config: Mapping[str, Any] | None
 
     def __call__(self, step: int, state: TrainState, metrics: Mapping[str, float], /) -> Any:
         """Call the function."""
@@ -134,7 +121,7 @@ def every(n: int, function: Callable[..., Any]) -> Every:
         The callback.
 
     Raises:
-        TypeError: n is no integer, function cannot be called.
+        TypeError: n is no integer.
         ValueError: n is below 1.
 
     Example:
@@ -142,9 +129,7 @@ def every(n: int, function: Callable[..., Any]) -> Every:
         10
     """
     checks.count("n", n)
-    if not callable(function):
-        raise TypeError(f"function must be a function (step, state, metrics), got {function!r}")
-    return Every(n, function)
+    return Every(n, function, getattr(function, "config", None))
 
 
 @dataclass(frozen=True)
@@ -155,7 +140,7 @@ class EMA:
     statistics; ``FitResult.state`` has the parameters themselves. Not together with a :class:`StatefulCallback`.
 
     Attributes:
-        decay: how many times what the next step does a step counts, such as 0.999.
+        decay: weight of a step relative to the next one, such as 0.999.
 
     Raises:
         TypeError: no number.
@@ -165,17 +150,15 @@ class EMA:
     decay: float
 
     def __post_init__(self) -> None:
-        checks.positive("decay", self.decay)
-        if self.decay >= 1:
-            raise ValueError(f"decay must be below 1, such as 0.999, got {self.decay}")
+        checks.open_unit_interval("decay", self.decay)
 
 
 @dataclass(frozen=True)
 class SkipNonfinite:
-    """Leave out steps whose loss or gradient is not finite; the log has how many were ``skipped``.
+    """Skip steps whose loss or gradient is not finite; the log has their number as ``skipped``.
 
     Attributes:
-        limit: so many of them in a row end the run with an error.
+        limit: number of skipped steps in a row that ends the run with an error.
 
     Raises:
         TypeError: no integer.
@@ -193,7 +176,7 @@ class LossScale:
     """Scale the loss before it is differentiated, for a model that computes in float16.
 
     The scale begins at 2**15, doubles after 2000 steps, and halves after one whose gradient is not finite, which is
-    left out as by :class:`SkipNonfinite`, by default with a limit of 40. It is saved with checkpoints; the loss in the
+    skipped as by :class:`SkipNonfinite`, by default with a limit of 40. It is saved with checkpoints; the loss in the
     log is not scaled.
     """
 
@@ -216,7 +199,7 @@ class TensorBoard:
         self._writer: Any = None
 
     def __call__(self, step: int, state: TrainState, metrics: Mapping[str, float]) -> None:
-        """Write a record; what a killed process had written from this step on is replaced."""
+        """Write a record; those that a killed process wrote from this step on are replaced."""
         if not is_main_process():
             return
         from tensorboardX import SummaryWriter
@@ -229,13 +212,15 @@ class TensorBoard:
 
 
 AnyCallback = Callback | StatefulCallback | EMA | SkipNonfinite | LossScale
-"""What ``fit`` takes among ``callbacks``."""
+"""An element of ``fit(callbacks=)``."""
+SKIPPED_IN_A_ROW = 40
+"""Steps with a scaled loss that may be skipped in a row, each of which halves the scale: from 2**15 to 2**-25."""
 DECLARED = (EMA, SkipNonfinite, LossScale)
 """Callbacks that are part of the compiled step."""
 
 
 class Callbacks(NamedTuple):
-    """The callbacks of a run: those that the loop calls, by name, and what the step is compiled with."""
+    """The callbacks of a run: those that the loop calls, by name, and settings of the compiled step."""
 
     called: Mapping[str, Any]
     decay: float | None
@@ -243,38 +228,23 @@ class Callbacks(NamedTuple):
     loss_scale: bool
 
     @classmethod
-    def of(cls, callbacks: Any) -> Self:
-        """Sort callbacks; refuse what is none, and what does not go together."""
-        if not isinstance(callbacks, Sequence):
-            raise TypeError(f"callbacks must be a sequence, got a {type(callbacks).__name__}")
-        declared: dict[type, Any] = {}
+    def of(cls, callbacks: Sequence[AnyCallback]) -> Self:
+        """Sort callbacks."""
+        declared: dict[type, Any] = {type(c): c for c in callbacks if type(c) in DECLARED}
         called: dict[str, Any] = {}
         for callback in callbacks:
-            kind = type(callback)
-            if kind in DECLARED:
-                if kind in declared:
-                    raise ValueError(f"callbacks must hold one {kind.__name__}, got two")
-                declared[kind] = callback
-                continue
-            if isinstance(callback, type) or not (
-                callable(callback) or isinstance(callback, StatefulCallback)
-            ):
-                raise TypeError(
-                    "callbacks must be functions (step, state, metrics), or have template, start and update, got "
-                    f"{callback!r}"
-                )
-            checks.optional(checks.count)("every", getattr(callback, "every", None))
-            names = (kind.__name__, *(f"{kind.__name__} {n}" for n in range(2, len(callbacks) + 1)))
-            called[next(name for name in names if name not in called)] = callback
+            name = type(callback).__name__
+            if type(callback) not in DECLARED:
+                number = 1 + sum(type(other).__name__ == name for other in called.values())
+                called[name if number == 1 else f"{name} {number}"] = callback
         if EMA in declared and any(isinstance(c, StatefulCallback) for c in called.values()):
             raise ValueError(
-                "callbacks: EMA does not go with a stateful callback, which replaces parameters that the average has"
+                "callbacks: EMA cannot be combined with a stateful callback, which replaces parameters in its average"
             )
-        skip = declared.get(
-            SkipNonfinite, SkipNonfinite(SKIPPED_IN_A_ROW) if LossScale in declared else None
-        )
+        scaled = LossScale in declared
+        skip = declared.get(SkipNonfinite, SkipNonfinite(SKIPPED_IN_A_ROW) if scaled else None)
         decay = float(declared[EMA].decay) if EMA in declared else None
-        return cls(called, decay, skip and int(skip.limit), LossScale in declared)
+        return cls(called, decay, skip and int(skip.limit), scaled)
 
     @property
     def stateful(self) -> dict[str, StatefulCallback]:
@@ -283,19 +253,19 @@ class Callbacks(NamedTuple):
 
     @property
     def steps(self) -> tuple[int, ...]:
-        """Every how many steps there is a call, where a callback says so."""
+        """The numbers of steps between calls of those that have one."""
         asked = (getattr(callback, "every", None) for callback in self.called.values())
         return tuple(int(n) for n in asked if n is not None)
 
     @property
     def config(self) -> dict[str, Any]:
-        """What a run's folder compares, by name."""
+        """Their settings by name, compared with the run folder's."""
         named = {name: getattr(callback, "config", None) for name, callback in self.called.items()}
         return {name: dict(config) for name, config in named.items() if config}
 
 
-def replaced(state: Any, before: TrainState) -> TrainState:
-    """The state to continue from: what a callback returned, its new arrays copied, as the next step takes them."""
+def copy_new_arrays(state: Any, before: TrainState) -> TrainState:
+    """Copy the arrays that a callback changed in a state: the next step takes their memory."""
     if not isinstance(state, TrainState):
         raise TypeError(
             f"callbacks must return None, a TrainState or jdml.training.Stop, got a {type(state).__name__}"

@@ -1,6 +1,8 @@
-"""Where a run begins: proxies on samples of their class, the embedding head on what the network already tells apart."""
+"""The initial state of a run: pretrained parameters, proxies from samples, a head from principal axes."""
 
-from typing import Any, cast
+import functools
+from dataclasses import dataclass
+from typing import Any, Self, cast
 
 import jax
 import jax.numpy as jnp
@@ -10,31 +12,105 @@ from jdml import adapt
 from jdml.data import BadImageError, Dataset, without_bad_images
 from jdml.data.dataset import TrainSet
 from jdml.distributed import Tree
-from jdml.models.adapters import AnyModel, Model, as_model, embed_in_training
+from jdml.models.adapters import AnyModel, as_model, embed_in_training
 from jdml.models.embedding import embed
 from jdml.models.feature_split import Backbone, FeatureSplit
 from jdml.models.preprocess import Preprocess, standard
 from jdml.ops import checks, sphere
 from jdml.recipes.network import HEAD
-from jdml.training.step import TrainState
-from jdml.training.validation import check_train
+from jdml.runs.identity import fingerprint, qualified_name
+from jdml.training.batch_source import check_train
+from jdml.training.step import (
+    Pretrained,
+    Start,
+    StepConfig,
+    TrainState,
+    check_same_arrays,
+    fresh_state,
+)
 
-ROWS = 512
-"""At most so many images go through the network at a time."""
-LOOKED_AT = 1024
-"""Images whose features tell the directions that a head begins on."""
+
+@dataclass(frozen=True)
+class FromPretrained:
+    """The result of :func:`pretrained`."""
+
+    load: Pretrained
+    then: Start | None = None
 
 
-def start_on_samples(
+def pretrained(load: Pretrained, then: Start | None = None) -> FromPretrained:
+    """Begin a run with pretrained parameters: ``fit(state=pretrained(load))``.
+
+    Args:
+        load: from the model's fresh variables ``{"params", "batch_stats"}`` to those to begin with, or some of them,
+            such as :func:`jdml.models.load_weights` of a file.
+        then: from the state with these, whose optimizer and objective are fresh, to the one to begin with, such as
+            ``functools.partial(init_proxies_from_samples, model=model, train=train)``.
+
+    Returns:
+        A ``state`` for ``fit`` and ``train``.
+    """
+    return FromPretrained(load, then)
+
+
+State = TrainState | Start | FromPretrained
+"""The ``state`` of ``fit``, if it is not None."""
+
+
+@dataclass(frozen=True)
+class InitialState:
+    """The beginning of a run: a given state, or a fresh one and the functions that change it."""
+
+    state: TrainState | None
+    load: Pretrained | None
+    start: Start | None
+
+    @classmethod
+    def of(cls, state: State | None) -> Self:
+        """Return what ``fit(state=)`` means."""
+        if isinstance(state, FromPretrained):
+            return cls(None, state.load, state.then)
+        if isinstance(state, TrainState):
+            return cls(state, None, None)
+        checks.check_function("state", state)
+        return cls(None, None, state)
+
+    @property
+    def identity(self) -> str | None:
+        """The digest of this beginning; None for a fresh state."""
+        parts = (self.state, self.load, self.start and _names(self.start))
+        return None if all(part is None for part in parts) else fingerprint(parts)
+
+    def make(self, spec: StepConfig, sample: Tree, seed: int, *, resumed: bool) -> TrainState:
+        """Make the state before the first step; of a resumed run, arrays of its structure."""
+        if self.state is not None:
+            return self.state
+        fresh = fresh_state(spec, sample, seed=seed, pretrained=self.load)
+        if self.start is None or resumed:
+            return fresh
+        state, name = self.start(fresh), "state must be a function that returns parameters"
+        check_same_arrays(name, fresh.params, state.params)
+        return state._replace(step=fresh.step)
+
+
+def _names(function: Any) -> list[Any]:
+    """Return a function's qualified name and the plain keywords of a partial; not its data set."""
+    if not isinstance(function, functools.partial):
+        return [qualified_name(function)]
+    plain = {k: v for k, v in function.keywords.items() if isinstance(v, int | float | str)}
+    return [*_names(function.func), plain]
+
+
+def init_proxies_from_samples(
     state: TrainState,
     model: AnyModel,
     train: TrainSet,
     *,
     seed: int = 0,
     preprocess: Preprocess = standard,
-    rows_at_a_time: int = ROWS,
+    rows_at_a_time: int = 512,
 ) -> TrainState:
-    """Let proxies begin on samples of their class, as the fresh network embeds them.
+    """Initialize proxies with samples of their class, as the fresh network embeds them.
 
     Random proxies lie at right angles to each other and to the data. Where what attracts them fades with distance, as
     in PFML, those of a class may then move each other more than the data move them.
@@ -43,17 +119,17 @@ def start_on_samples(
         state: before the first step, of :func:`jdml.training.create_state`, with ``proxies [C, K, D]``.
         model: the model of the state.
         train: the data set that is trained on.
-        seed: of the draw: K different samples of each class; a class of fewer has some of them twice. Where one of them
-            is a damaged file, all files are looked through and it is drawn again among the whole ones.
+        seed: of the draw: K different samples of each class; a class of fewer has some of them twice. If one of them
+            is a damaged file, all files are checked and the draw is repeated among the others.
         preprocess: as in training.
         rows_at_a_time: how many images make a batch of the network, whose batch normalization sees them as in training.
 
     Returns:
         The state with other proxies, of length 1. A run begins with it by
-        ``fit(state=functools.partial(start_on_samples, model=model, train=train))``.
+        ``fit(state=functools.partial(init_proxies_from_samples, model=model, train=train))``.
 
     Raises:
-        TypeError: no state, no model, no data set, a seed that is no integer, a preprocess that cannot be called.
+        TypeError: no model, no data set, a seed that is no integer.
         ValueError: a seed below 0, no proxies among the parameters, a class without a sample, a size below 1.
 
     Example:
@@ -63,17 +139,24 @@ def start_on_samples(
         >>> model = jdml.models.create("eps", dim=2)
         >>> objective = jdml.objectives.proxy(jdml.potential_field_loss, 2, 2, proxies_per_class=3)
         >>> state = create_state(model, objective, optax.adam(1e-3), digits.images, seed=0)
-        >>> start_on_samples(state, model, digits).params["proxies"].shape
+        >>> init_proxies_from_samples(state, model, digits).params["proxies"].shape
         (2, 3, 2)
     """
     checks.count("rows_at_a_time", rows_at_a_time)
-    network = _checked(state, model, train, seed, preprocess)
+    checks.uint32("seed", seed)
+    network = as_model(model)
+    check_train(train)
     proxies = state.params.get("proxies")
     if proxies is None:
         raise ValueError(f"the objective has no proxies: its parameters are {sorted(state.params)}")
     classes, per_class, dim = proxies.shape
-    rng = np.random.default_rng(seed)
-    rows = _rows(rng, np.asarray(train.labels), classes, per_class)
+    rng, labels = np.random.default_rng(seed), np.asarray(train.labels)
+    rows = np.empty((classes, per_class), np.int64)
+    for of_class in range(classes):
+        there = rng.permutation(np.flatnonzero(labels == of_class))
+        if not len(there):
+            raise ValueError(f"class {of_class} has no sample to begin on")
+        rows[of_class] = np.resize(there, per_class)
 
     @jax.jit
     def embedded(images: Tree, key: jax.Array) -> jax.Array:
@@ -83,56 +166,35 @@ def start_on_samples(
     order = rng.permutation(rows.size)
     points = np.empty((rows.size, dim), np.float32)
     for turn, part in enumerate(np.array_split(order, -(-rows.size // rows_at_a_time))):
-        chosen = rows.flat[part]
         try:
-            images = jax.tree.map(
-                lambda leaf, chosen=chosen: np.asarray(leaf[chosen]), train.images
-            )
+            images = _rows_of(train.images, rows.flat[part])
         except BadImageError:
             settings: Any = {"preprocess": preprocess, "rows_at_a_time": rows_at_a_time}
             whole = without_bad_images(cast(Dataset, train))
-            return start_on_samples(state, model, whole, seed=seed, **settings)
+            return init_proxies_from_samples(state, model, whole, seed=seed, **settings)
         points[part] = embedded(images, jax.random.fold_in(jax.random.key(seed), turn))
     started = sphere(jnp.asarray(points, proxies.dtype)).reshape(proxies.shape)
     return state._replace(params={**state.params, "proxies": started})
 
 
-def _checked(state: Any, model: Any, train: Any, seed: Any, preprocess: Any) -> Model:
-    """Refuse what no run begins with; the model as training takes it."""
-    checks.uint32("seed", seed)
-    checks.check_function("preprocess", preprocess)
-    if not isinstance(state, TrainState):
-        raise TypeError(f"state must be a TrainState, got a {type(state).__name__}")
-    network = as_model(model)
-    check_train(train)
-    return network
+def _rows_of(images: Tree, rows: np.ndarray) -> Tree:
+    return jax.tree.map(lambda leaf: np.asarray(leaf[rows]), images)
 
 
-def _rows(rng: np.random.Generator, labels: np.ndarray, classes: int, per_class: int) -> np.ndarray:
-    """``[C, K]`` rows of each class, different ones as far as there are."""
-    rows = np.empty((classes, per_class), np.int64)
-    for of_class in range(classes):
-        there = rng.permutation(np.flatnonzero(labels == of_class))
-        if not len(there):
-            raise ValueError(f"class {of_class} has no sample to begin on")
-        rows[of_class] = np.resize(there, per_class)
-    return rows
-
-
-def start_head(
+def init_head_from_pca(
     state: TrainState,
     model: AnyModel,
     train: TrainSet,
     *,
     seed: int = 0,
     preprocess: Preprocess = standard,
-    images: int = LOOKED_AT,
+    images: int = 1024,
 ) -> TrainState:
-    """Let the embedding head begin on the principal directions of what a pretrained network gives it.
+    """Initialize the embedding head with the principal directions of a pretrained network's features.
 
-    A random head mixes what the network tells apart already. With features ``x [N, C]`` of some training images the
-    kernel becomes the ``D`` eigenvectors of ``xᵀx`` with the largest eigenvalues, the bias 0: of all linear heads the
-    one whose embeddings keep most of the features' inner products.
+    A random head mixes directions that the network already separates. With features ``x [N, C]`` of some training
+    images the kernel becomes the ``D`` eigenvectors of ``xᵀx`` with the largest eigenvalues, the bias 0: of all linear
+    heads the one whose embeddings keep most of the features' inner products.
 
     Args:
         state: before the first step, of :func:`jdml.training.create_state`.
@@ -140,20 +202,20 @@ def start_head(
         train: the data set that is trained on.
         seed: of the draw of images.
         preprocess: as in training.
-        images: how many of them are looked at, as in evaluation; all, where there are fewer.
+        images: at most this many of them are embedded, as in evaluation.
 
     Returns:
         The state with another head. A run begins with it by
-        ``fit(state=functools.partial(start_head, model=model, train=train))``; that of a recipe by
+        ``fit(state=functools.partial(init_head_from_pca, model=model, train=train))``; that of a recipe by
         ``NetworkConfig(head_init="principal")``.
 
     Raises:
-        TypeError: no state, no model, no data set, a seed that is no integer, a preprocess that cannot be called.
+        TypeError: no model, no data set, a seed that is no integer.
         ValueError: a seed below 0, no images, a network without such a head, or fewer features than dimensions.
 
     Implementation notes:
         Directions through the origin, not the mean: embeddings are compared by angles from there. Computed in float64
-        on the host; of a damaged file among the drawn ones all files are looked through, and it is drawn again.
+        on the host. If a drawn file is damaged, all files are checked and the draw is repeated among the others.
 
     Example:
         >>> import optax, jdml
@@ -162,41 +224,38 @@ def start_head(
         >>> model = jdml.models.create("small", dim=4)
         >>> objective = jdml.objectives.pair(jdml.circle_loss)
         >>> state = create_state(model, objective, optax.adam(1e-3), digits.images, seed=0)
-        >>> head = start_head(state, model, digits).params["model"]["head"]["embedding"]
+        >>> head = init_head_from_pca(state, model, digits).params["model"]["head"]["embedding"]
         >>> np.round(head["kernel"].T @ head["kernel"], 3).tolist() == np.eye(4).tolist()
         True
     """
     checks.count("images", images)
-    network = _checked(state, model, train, seed, preprocess)
+    checks.uint32("seed", seed)
+    network = as_model(model)
+    check_train(train)
     params = state.params["model"]
-    layer, (of, dim) = dense_head(params)
+    layer, (width, dim) = dense_head(params)
     rows = np.random.default_rng(seed).permutation(len(train.labels))[:images]
     try:
-        drawn = jax.tree.map(lambda leaf: np.asarray(leaf[np.sort(rows)]), train.images)
+        drawn = _rows_of(train.images, np.sort(rows))
     except BadImageError:
         whole = without_bad_images(cast(Dataset, train))
-        return start_head(state, model, whole, seed=seed, preprocess=preprocess, images=images)
+        settings: Any = {"preprocess": preprocess, "images": images}
+        return init_head_from_pca(state, model, whole, seed=seed, **settings)
     variables = {"params": params, "batch_stats": state.batch_stats}
     sample = jax.eval_shape(preprocess, jax.tree.map(lambda leaf: leaf[:1], drawn))
     split = FeatureSplit(network, layer, variables, sample)
     features = embed(Backbone(split), params, state.batch_stats, drawn, preprocess=preprocess)
-    if features.shape[1] != of:
+    if features.shape[1] != width or not np.isfinite(features).all():
         raise ValueError(
-            "a head that begins on principal directions takes an image's features as they are, got "
-            f"{features.shape[1]} features, and a kernel {[of, dim]}"
-        )
-    if not np.isfinite(features).all():
-        bad = np.sort(rows)[~np.isfinite(features).all(1)]
-        raise ValueError(
-            "a head that begins on principal directions needs finite features, the network's are not of "
-            f"{len(bad)} of {len(features)} images, such as {bad[0]} of train"
+            f"a head from principal axes needs finite features of train [N, {width}], got {list(features.shape)} "
+            f"with {int(np.isfinite(features).all(1).sum())} finite rows"
         )
     x = features.astype(np.float64)
     directions = np.linalg.eigh(x.T @ x)[1][:, : -dim - 1 : -1]
-    begun = {f"{layer}/kernel": directions, f"{layer}/bias": np.zeros(dim)}
+    arrays = {f"{layer}/kernel": directions, f"{layer}/bias": np.zeros(dim)}
 
     def begin(path: Any, leaf: jax.Array) -> jax.Array:
-        own = begun.get("/".join(adapt.path_texts(path)))
+        own = arrays.get("/".join(adapt.path_texts(path)))
         return leaf if own is None else jnp.asarray(own, leaf.dtype)
 
     started = jax.tree_util.tree_map_with_path(begin, params)
@@ -204,21 +263,16 @@ def start_head(
 
 
 def dense_head(params: Tree) -> tuple[str, tuple[int, int]]:
-    """Give the path of the head's one dense layer, and its kernel's shape ``(C, D)``."""
+    """Return the path of the head's one dense layer, and its kernel's shape ``(C, D)``."""
     of_head: dict[str, Any] = {
         path: leaf.shape
         for path, leaf in zip(adapt.paths(params), jax.tree.leaves(params), strict=True)
         if path.split("/")[0] == HEAD and len(leaf.shape) > 1
     }
-    path, shape = next(iter(of_head.items()), ("", None))
-    if shape is None or len(of_head) != 1 or not path.endswith("/kernel") or len(shape) != 2:
+    path, shape = next(iter(of_head.items()), ("", (0, 0)))
+    if len(of_head) != 1 or not path.endswith("/kernel") or len(shape) != 2 or shape[0] < shape[1]:
         raise ValueError(
-            f"a head that begins on principal directions is one dense layer called {HEAD} with a kernel [C, D], the "
-            f"network has {', '.join(of_head) or 'none'} among {', '.join(sorted(params))}"
-        )
-    if shape[0] < shape[1]:
-        raise ValueError(
-            f"a head that begins on principal directions has no more dimensions than features, got {shape[1]} of "
-            f"{shape[0]}"
+            f"a head from principal axes is one dense layer called {HEAD} with a kernel [C, D], C >= D, the network "
+            f"has {of_head or 'none'} among {', '.join(sorted(params))}"
         )
     return path.removesuffix("/kernel"), shape

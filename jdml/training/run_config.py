@@ -1,65 +1,26 @@
-"""What a run takes and returns as values: its folder, its evaluations, its devices, its result."""
+"""Values of a run: its folder, devices, schedule, progress and result."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 import jax
-import numpy as np
 
 from jdml._paths import check_local
 from jdml.distributed import Tree
 from jdml.losses.comparison import Normalize
-from jdml.models.adapters import Model
-from jdml.models.embedding import embed
-from jdml.models.preprocess import Preprocess, check_as_trained, standard
 from jdml.ops import checks
-from jdml.training.schedule import Best, Record
+from jdml.training.evaluation import Embedder, Evaluation
 from jdml.training.step import TrainState
 
-
-class Embedder(NamedTuple):
-    """The model at one moment of training: call it on images to get embeddings.
-
-    Attributes:
-        model: the model.
-        state: the train state at that moment. Its arrays are the loop's: do not keep them past the call.
-        preprocess: as in training.
-        batch_size: rows per forward pass; None: as :func:`embed` chooses.
-        input: shape, type and range of the images that are trained on; None where it is not known.
-    """
-
-    model: Model
-    state: TrainState
-    preprocess: Preprocess = standard
-    batch_size: int | None = None
-    input: Mapping[str, Any] | None = None
-
-    def __call__(self, images: Tree) -> np.ndarray:
-        """Embed images ``[N, H, W, C]`` in evaluation mode as NumPy ``[N, D]``.
-
-        Raises:
-            TypeError: integers other than uint8.
-            ValueError: photographs in another range than those that are trained on.
-        """
-        check_as_trained(images, self.input or {}, self.preprocess)
-        return embed(
-            self.model,
-            self.state.params["model"],
-            self.state.batch_stats,
-            images,
-            batch_size=self.batch_size,
-            preprocess=self.preprocess,
-        )
-
-
-Evaluate = Callable[[Embedder], Mapping[str, float]]
+Record = dict[str, float | int | str]
 
 
 @dataclass(frozen=True)
 class RunConfig:
-    """What of a run is kept, where and how often.
+    """The folder of a run, and how often it is written.
 
     Attributes:
         folder: the run's folder: ``config.json``, ``log.jsonl``, ``checkpoints/``; ``model.safetensors``, the best
@@ -70,13 +31,13 @@ class RunConfig:
         resume: continue from the folder's last checkpoint; False refuses a folder that has one.
         allow_more_steps: also resume where the folder's run had fewer steps, and was otherwise the same; not with a
             stateful callback.
-        async_checkpoints: write checkpoints while training continues; a copy of the state is kept meanwhile.
+        async_checkpoints: write checkpoints while training continues, from a copy of the state.
         config: JSON-able description of the run, compared with the folder's on resume.
         normalize: what retrieval does to embeddings, such as :func:`jdml.sphere`: not done here, but recorded in the
             folder, so that :func:`jdml.training.load` does it.
 
     Raises:
-        TypeError: a number of steps that is no integer, a flag that is no boolean.
+        TypeError: a number of steps that is no integer.
         ValueError: below 1; an address instead of a folder.
     """
 
@@ -93,63 +54,16 @@ class RunConfig:
         check_local("folder", self.folder)
         checks.optional(checks.count)("checkpoint_every", self.checkpoint_every)
         checks.count("log_every", self.log_every)
-        for name in ("resume", "allow_more_steps", "async_checkpoints"):
-            checks.check_flag(name, getattr(self, name))
 
     @classmethod
-    def of(cls, run: "str | Path | RunConfig | None") -> Self:
+    def of(cls, run: "str | Path | RunConfig | None") -> "RunConfig":
         """Return what ``fit(run=)`` means."""
-        if isinstance(run, cls):
-            return run
-        if not isinstance(run, str | Path | None):
-            raise TypeError(
-                f"run must be a folder or a jdml.training.RunConfig, got a {type(run).__name__}"
-            )
-        return cls(run)
-
-
-@dataclass(frozen=True)
-class Evaluation:
-    """How a run is evaluated on the way, and when it ends early.
-
-    Attributes:
-        function: called with an :class:`jdml.training.Embedder`; returns metrics by name. None: nothing is evaluated;
-            for :func:`jdml.training.train` retrieval in ``validation``.
-        every: steps between evaluations; there is one after the last step, too.
-        monitor: the metric, larger is better, whose best parameters are kept.
-        patience: stop after so many evaluations without improvement of ``monitor``.
-
-    Raises:
-        TypeError: a function that cannot be called, a number that is no integer.
-        ValueError: a number below 1.
-    """
-
-    function: Evaluate | None = None
-    every: int = 100
-    monitor: str | None = None
-    patience: int | None = None
-
-    def __post_init__(self) -> None:
-        checks.check_function("function", self.function)
-        checks.count("every", self.every)
-        checks.optional(checks.count)("patience", self.patience)
-
-    @classmethod
-    def of(cls, evaluation: "Evaluate | Evaluation | None", *, every: int = 100) -> Self:
-        """Return what ``fit(evaluation=)`` means, with a number of steps where it has none."""
-        if isinstance(evaluation, cls):
-            return evaluation
-        if evaluation is not None and not callable(evaluation):
-            raise TypeError(
-                "evaluation must be a function of an Embedder or a jdml.training.Evaluation, got a "
-                f"{type(evaluation).__name__}"
-            )
-        return cls(evaluation, every)
+        return run if isinstance(run, RunConfig) else cls(run)
 
 
 @dataclass(frozen=True)
 class Devices:
-    """Which devices train, and how a step is divided.
+    """The devices of a run, and how a step is divided among them.
 
     Attributes:
         mesh: the devices, whose first axis carries the batch; None: one device. Batches, random numbers and results
@@ -173,30 +87,116 @@ class Devices:
         checks.optional(checks.count)("micro_batch", self.micro_batch)
 
     @classmethod
-    def of(cls, devices: "jax.sharding.Mesh | Devices | None") -> Self:
+    def of(cls, devices: "jax.sharding.Mesh | Devices | None") -> "Devices":
         """Return what ``fit(devices=)`` means."""
-        if isinstance(devices, cls):
-            return devices
-        if not isinstance(devices, jax.sharding.Mesh | None):
-            raise TypeError(
-                "devices must be a jax.sharding.Mesh or a jdml.training.Devices, got a "
-                f"{type(devices).__name__}"
-            )
-        return cls(devices)
+        return devices if isinstance(devices, Devices) else cls(devices)
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """When things happen: functions of the step alone, so that a resumed run does the same."""
+
+    steps: int
+    evaluation: Evaluation
+    run: RunConfig
+    callback_steps: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        checks.at_least(0)("steps", self.steps)
+        function, monitor = self.evaluation.function, self.evaluation.monitor
+        if self.evaluation.patience is not None and monitor is None:
+            raise ValueError("patience needs monitor, the name of the metric to watch")
+        if monitor is not None and function is None:
+            raise ValueError(f"monitor is {monitor!r}, but there is no evaluation function")
+
+    def evaluates(self, step: int) -> bool:
+        """Tell whether there is an evaluation after this step."""
+        return step % self.evaluation.every == 0 or step == self.steps
+
+    def saves(self, step: int) -> bool:
+        """Tell whether there is a checkpoint after this step."""
+        every = self.run.checkpoint_every or self.evaluation.every
+        return step % every == 0 or step == self.steps
+
+    def pauses(self, step: int) -> bool:
+        """Tell whether the host reads the device's metrics after this step."""
+        every = (self.run.log_every, *self.callback_steps)
+        return any(step % n == 0 for n in every) or self.evaluates(step) or self.saves(step)
+
+    @property
+    def config(self) -> dict[str, int | str | None]:
+        """The settings that a run's folder compares: not the callbacks'."""
+        return {
+            "steps": self.steps,
+            "evaluate_every": self.evaluation.every,
+            "log_every": self.run.log_every,
+            "checkpoint_every": self.run.checkpoint_every or self.evaluation.every,
+            "monitor": self.evaluation.monitor,
+            "patience": self.evaluation.patience,
+        }
+
+
+class Best(NamedTuple):
+    """The best evaluation so far.
+
+    Attributes:
+        value: the monitored metric's best value; −∞ before the first evaluation.
+        step: the step at which it was reached.
+        evals_since_improvement: evaluations since then.
+    """
+
+    value: float = -math.inf
+    step: int = 0
+    evals_since_improvement: int = 0
+
+
+def update_best(best: Best, value: float, step: int) -> tuple[Best, bool]:
+    """Take one evaluation into account; larger is better and NaN never is.
+
+    Args:
+        best: the best so far.
+        value: the monitored metric now.
+        step: the step of this evaluation.
+
+    Returns:
+        The best now, and whether this evaluation is it. Ties keep the earlier one.
+
+    Example:
+        >>> best, improved = update_best(Best(), 0.5, 100)
+        >>> best, improved
+        (Best(value=0.5, step=100, evals_since_improvement=0), True)
+        >>> update_best(best, 0.5, 200)
+        (Best(value=0.5, step=100, evals_since_improvement=1), False)
+    """
+    if value > best.value:
+        return Best(value, step, 0), True
+    return best._replace(evals_since_improvement=best.evals_since_improvement + 1), False
+
+
+@dataclass
+class Progress:
+    """The loop's own state: JSON-able, saved with the train state."""
+
+    step: int = 0
+    history: list[Record] = field(default_factory=list)
+    best: Best = field(default_factory=Best)
+    stop_reason: str | None = None
+    skipped_in_a_row: int = 0
+    score_names: list[str] = field(default_factory=list)
 
 
 class FitResult(NamedTuple):
-    """What a run leaves.
+    """The result of a run.
 
     Attributes:
         state: the last state.
         history: one record per log step: ``step``, mean ``loss`` and other metrics since the record before, and the
-            evaluation's metrics where there was one. The same for every run of the same configuration. The last one of
-            a run with a folder says where the ``model`` lies in it.
+            evaluation's metrics, if there was one. The same for every run of the same configuration. The last one of
+            a run with a folder has the file of its ``model``.
         best: the best monitored value and its step; None without ``monitor``.
         best_params: parameters of all roles at that step (those of ``state`` without ``monitor``).
         best_batch_stats: the model's running statistics at that step.
-        stopped: ``"steps"`` (all were done), ``"patience"``, or the reason of a callback's :class:`Stop`.
+        stop_reason: ``"steps"`` (all were done), ``"patience"``, or the reason of a callback's :class:`Stop`.
         embedder: the model with the best parameters, ready to call on images.
     """
 
@@ -205,5 +205,5 @@ class FitResult(NamedTuple):
     best: Best | None
     best_params: dict[str, Tree]
     best_batch_stats: Tree
-    stopped: str
+    stop_reason: str
     embedder: Embedder

@@ -1,7 +1,8 @@
-"""The train step: state, one gradient step for any objective, and embedding a whole set."""
+"""The train step: its state, its configuration, and one gradient step for any objective."""
 
 import logging
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
@@ -15,14 +16,13 @@ from jdml.data.dataset import check_channels
 from jdml.distributed import HERE, Placement, Tree
 from jdml.models.adapters import AnyModel, Model, as_model, embed_in_training, unwrapped
 from jdml.models.base_adapter import ModelAdapter
-from jdml.models.finetuning import WithLora, frozen_part, with_frozen
+from jdml.models.finetuning import WithLora, frozen_part, split_frozen, with_frozen
 from jdml.models.preprocess import Preprocess, standard
 from jdml.models.weights import weights_settings
 from jdml.objectives import Objective
 from jdml.objectives.base import Metrics
 from jdml.ops import checks
-from jdml.training.ema import update
-from jdml.training.step_config import StepConfig, in_turns, value_and_grad
+from jdml.training.optimizer_wrappers import update, value_and_grad
 
 _log = logging.getLogger(__name__)
 Variables = dict[str, Tree]
@@ -51,6 +51,28 @@ class TrainState(NamedTuple):
     opt_state: Tree
     objective_state: Tree
     key: jax.Array
+
+
+@dataclass(frozen=True)
+class StepConfig:
+    """All that a step is compiled from; hashable: the same parts give the same compiled step.
+
+    ``micro_batch``, ``skip_nonfinite``: as of :func:`make_train_step`. ``freeze``: a pattern of the paths of the
+    model's frozen parameters.
+    """
+
+    model: Model
+    objective: Objective
+    optimizer: optax.GradientTransformation
+    preprocess: Preprocess = standard
+    placement: Placement = HERE
+    micro_batch: int | None = None
+    skip_nonfinite: bool = False
+    freeze: str | None = None
+
+    def split(self, params: Mapping[str, Tree]) -> tuple[Tree, Tree]:
+        """Split parameters by role in those that learn and those that are frozen, hidden from each other."""
+        return split_frozen(params, self.freeze)
 
 
 Start = Callable[[TrainState], TrainState]
@@ -85,42 +107,36 @@ def create_state(
         (:class:`jdml.training.Frozen`).
 
     Raises:
-        ValueError: if the objective calls one of its parameters ``"model"``, images are ``[B, C, H, W]``, or the seed
-            has more than 32 bits, or a frozen model's pattern names no parameter.
+        ValueError: images ``[B, C, H, W]``, a seed of more than 32 bits, a frozen model's pattern that names no
+            parameter, ``pretrained`` that returns other parameters.
     """
+    checks.uint32("seed", seed)
+    check_channels("sample_images", sample_images)
     network, freeze = frozen_part(as_model(model))
-    return fresh_state(
-        StepConfig(network, objective, optimizer, preprocess, freeze=freeze),
-        sample_images,
-        seed=seed,
-        pretrained=pretrained,
-    )
+    spec = StepConfig(network, objective, optimizer, preprocess, freeze=freeze)
+    return fresh_state(spec, sample_images, seed=seed, pretrained=pretrained)
 
 
 def fresh_state(
     spec: StepConfig, sample_images: Tree, *, seed: int, pretrained: Pretrained | None
 ) -> TrainState:
-    """Initialize what :func:`create_state` does, of the parts of a step."""
+    """Initialize what :func:`create_state` does, from the parts of a step."""
     model, objective = spec.model, spec.objective
-    checks.uint32("seed", seed)
-    check_channels("sample_images", sample_images)
     model_key, objective_key, run_key = jax.random.split(jax.random.key(seed), 3)
     first = spec.preprocess(jax.tree.map(lambda rows: jnp.asarray(rows[:1]), sample_images))
-    variables: Variables = {
-        "params": {},
-        "batch_stats": {},
-        **_fresh(model, model_key, first),
-    }
+    fresh: Variables = {"params": {}, "batch_stats": {}, **_fresh(model, model_key, first)}
+    variables = fresh
     if pretrained is not None:
-        _tell_settings(model, pretrained)
-        given = model.around(pretrained) if isinstance(model, WithLora) else pretrained
-        begun = given(variables)
-        _check_pretrained(begun, variables)
-        variables = {**variables, **begun}
-    objective_params = dict(objective.init(objective_key))
-    if "model" in objective_params:
-        raise ValueError('the objective must not name a parameter "model": that is the model\'s')
-    params = {"model": variables["params"], **objective_params}
+        _warn_other_settings(model, pretrained)
+        load = model.around(pretrained) if isinstance(model, WithLora) else pretrained
+        variables = {**fresh, **load(fresh)}
+        if variables.keys() != fresh.keys():
+            raise ValueError(
+                f"pretrained must return some of {', '.join(fresh)}, got {', '.join(variables)}"
+            )
+        trees = fresh["params"], variables["params"]
+        check_same_arrays("pretrained must return parameters", *trees, types=False)
+    params = {"model": variables["params"], **objective.init(objective_key)}
     adapt.check_pattern("pattern", spec.freeze, params["model"])
     return TrainState(
         step=jnp.zeros((), jnp.int32),
@@ -132,41 +148,33 @@ def fresh_state(
     )
 
 
-def arrays_by_path(params: Tree) -> dict[str, str]:
-    """Type and shape of each array."""
-    return {
-        jax.tree_util.keystr(path): f"{jnp.result_type(leaf)}{list(np.shape(leaf))}"
-        for path, leaf in jax.tree_util.tree_leaves_with_path(params)
-    }
+def check_same_arrays(begin: str, before: Tree, after: Tree, *, types: bool = True) -> None:
+    """Refuse arrays of other paths, types or shapes."""
 
+    def by_path(tree: Tree) -> dict[str, str]:
+        return {
+            jax.tree_util.keystr(path): f"{jnp.result_type(x) if types else ''}{list(np.shape(x))}"
+            for path, x in jax.tree_util.tree_leaves_with_path(tree)
+        }
 
-def _tell_settings(model: AnyModel, pretrained: Any) -> None:
-    """Tell what a file of weights says of its network and the model has not: shapes fit, features are others."""
-    module = unwrapped(model.base if isinstance(model, WithLora) else model)
-    for name, said in weights_settings(pretrained).items():
-        own = getattr(module, name, said)
-        if own != said:
-            _log.warning(
-                "pretrained weights are of a network with %s=%r, the model has %r: "
-                "create(…, **jdml.models.weights_settings(pretrained))",
-                *(name, said, own),
+    had, has = by_path(before), by_path(after)
+    for name in (*had, *has):
+        if had.get(name) != has.get(name):
+            raise ValueError(
+                f"{begin} of the same shapes: {name} was {had.get(name, 'absent')}, got {has.get(name, 'none')}"
             )
 
 
-def _check_pretrained(begun: Any, fresh: Variables) -> None:
-    """Refuse what ``pretrained`` returned, where the network has no such part or parameter."""
-    if not isinstance(begun, Mapping) or not begun.keys() <= fresh.keys():
-        got = ", ".join(map(str, begun)) if isinstance(begun, Mapping) else type(begun).__name__
-        raise ValueError(
-            f"pretrained must return a dictionary of {', '.join(fresh)}, or of some of them, got {got}"
-        )
-    has, had = (arrays_by_path(some["params"]) for some in ({**fresh, **begun}, fresh))
-    for name in (*had, *has):
-        shapes = [some.get(name, "none").rpartition("[")[2] for some in (had, has)]
-        if shapes[0] != shapes[1]:
-            raise ValueError(
-                f"pretrained must return the network's own parameters: params{name} is {had.get(name, 'not there')}, "
-                f"got {has.get(name, 'none')}"
+def _warn_other_settings(model: AnyModel, pretrained: Any) -> None:
+    """Warn where a file of weights is of a network with other settings: shapes fit, features differ."""
+    module = unwrapped(model.base if isinstance(model, WithLora) else model)
+    for name, value in weights_settings(pretrained).items():
+        own = getattr(module, name, value)
+        if own != value:
+            _log.warning(
+                "pretrained weights are of a network with %s=%r, the model has %r: "
+                "create(…, **jdml.models.weights_settings(pretrained))",
+                *(name, value, own),
             )
 
 
@@ -187,58 +195,47 @@ def _init(model: Model, key: jax.Array, images: Tree) -> Variables:
     return fresh
 
 
-def _pure_loss(spec: StepConfig) -> Callable:
-    """Build ``(learning, frozen, state, …) -> loss, (embeddings, batch_stats, metrics)``, parameters in two parts."""
+def in_turns(function: Callable[[Tree, jax.Array], Tree], rows: Tree, size: int) -> Tree:
+    """Return ``function(rows, 0)``, computed for ``size`` rows at a time, and again for its gradient (GradCache).
 
-    def at_once(params: Tree, batch_stats: Tree, images: Tree, key: jax.Array) -> tuple[Tree, Tree]:
-        return embed_in_training(spec.model, params, batch_stats, spec.preprocess(images), key)
+    Turn t takes the rows t, t + T, t + 2T, … of T turns, so that on a mesh each device has a share of every turn in the
+    rows that it holds. All rows in one turn are computed once.
+    """
+    number = len(jax.tree.leaves(rows)[0])
+    turns = -(-number // size)
+    if turns == 1:
+        return function(rows, jnp.zeros((), jnp.int32))
 
-    def embedded(
-        params: Tree, batch_stats: Tree, images: Tree, key: jax.Array
-    ) -> tuple[Tree, Tree]:
-        if spec.micro_batch is None:
-            return at_once(params, batch_stats, images, key)
+    def cut(part: jax.Array) -> jax.Array:
+        # Repeat a row: at others, such as 0, a network may have no derivative.
+        more = turns * size - number
+        part = jnp.pad(part, [(0, more)] + [(0, 0)] * (part.ndim - 1), mode="edge")
+        return part.reshape(size, turns, *part.shape[1:]).swapaxes(0, 1)
 
-        def turn(images: Tree, number: jax.Array) -> Tree:
-            return at_once(params, batch_stats, images, jax.random.fold_in(key, number))[0]
+    def joined(part: jax.Array) -> jax.Array:
+        return part.swapaxes(0, 1).reshape(-1, *part.shape[2:])[:number]
 
-        return in_turns(turn, images, spec.micro_batch), batch_stats
-
-    def loss(
-        learning: Mapping[str, Tree],
-        frozen: Mapping[str, Tree],
-        state: TrainState,
-        images: Tree,
-        labels: jax.Array,
-        where: jax.Array | None,
-        ids: jax.Array | None,
-    ) -> tuple[jax.Array, tuple[jax.Array, Tree, Metrics]]:
-        params = adapt.joined(learning, frozen)
-        model_key, loss_key = jax.random.split(jax.random.fold_in(state.key, state.step))
-        embeddings, batch_stats = embedded(params["model"], state.batch_stats, images, model_key)
-        value, metrics = spec.objective.loss(
-            {role: value for role, value in params.items() if role != "model"},
-            embeddings,
-            labels,
-            key=loss_key,
-            where=where,
-            state=state.objective_state,
-            **_told_ids(spec.objective.loss, ids),
-        )
-        return value, (embeddings, batch_stats, metrics)
-
-    return loss
-
-
-def _told_ids(function: Callable[..., Any], ids: jax.Array | None) -> dict[str, Any]:
-    """Which samples a batch has, as a keyword of a function of an objective that asks for it by name."""
-    return {} if ids is None else checks.taken_settings(function, {"ids": ids})
+    again = jax.checkpoint(lambda part: function(*part), prevent_cse=False)
+    parts = jax.lax.map(again, (jax.tree.map(cut, rows), jnp.arange(turns)))
+    return jax.tree.map(joined, parts)
 
 
 def _pure_step(spec: StepConfig) -> Step:
     """Build the step as a pure, unjitted function ``(state, images, labels, where, ids)``."""
     objective = spec.objective
-    loss_of = _pure_loss(spec)
+
+    def embedded(
+        params: Tree, batch_stats: Tree, images: Tree, key: jax.Array
+    ) -> tuple[Tree, Tree]:
+        def at_once(images: Tree, key: jax.Array) -> tuple[Tree, Tree]:
+            return embed_in_training(spec.model, params, batch_stats, spec.preprocess(images), key)
+
+        def turn(images: Tree, number: jax.Array) -> Tree:
+            return at_once(images, jax.random.fold_in(key, number))[0]
+
+        if spec.micro_batch is None:
+            return at_once(images, key)
+        return in_turns(turn, images, spec.micro_batch), batch_stats
 
     def step(
         state: TrainState,
@@ -248,10 +245,28 @@ def _pure_step(spec: StepConfig) -> Step:
         ids: jax.Array | None = None,
     ) -> tuple[TrainState, Metrics]:
         learning, frozen = spec.split(state.params)
+        model_key, loss_key = jax.random.split(jax.random.fold_in(state.key, state.step))
+
+        def with_ids(function: Callable[..., Any]) -> dict[str, Any]:
+            """Pass the ids of the samples to a function that has such an argument."""
+            return {} if ids is None else checks.taken_settings(function, {"ids": ids})
+
+        def loss_of(learning: Tree) -> tuple[jax.Array, tuple[jax.Array, Tree, Metrics]]:
+            params = adapt.joined(learning, frozen)
+            embeddings, stats = embedded(params.pop("model"), state.batch_stats, images, model_key)
+            value, metrics = objective.loss(
+                params,
+                embeddings,
+                labels,
+                key=loss_key,
+                where=where,
+                state=state.objective_state,
+                **with_ids(objective.loss),
+            )
+            return value, (embeddings, stats, metrics)
+
         gradient = value_and_grad(loss_of, state.opt_state)
-        (loss, (embeddings, batch_stats, metrics)), grads, dynamic = gradient(
-            learning, frozen, state, images, labels, where, ids
-        )
+        (loss, (embeddings, batch_stats, metrics)), grads, dynamic = gradient(learning)
         updates, opt_state = update(spec.optimizer, grads, state.opt_state, learning, loss)
         after = TrainState(
             step=state.step + 1,
@@ -263,16 +278,16 @@ def _pure_step(spec: StepConfig) -> Step:
                 jax.lax.stop_gradient(embeddings),
                 labels,
                 where=where,
-                **_told_ids(objective.update_state, ids),
+                **with_ids(objective.update_state),
             ),
             key=state.key,
         )
         norm = optax.tree.norm(grads)
         if spec.skip_nonfinite:
-            # The norm, not each entry: Adam squares what it is given, and an infinite moment ends learning unseen.
+            # The norm, not each entry: Adam squares gradients, and an infinite moment would end learning in silence.
             done = jnp.isfinite(loss) & jnp.isfinite(norm)
-            stays = state._replace(step=after.step)
-            after = jax.tree.map(partial(jnp.where, done), after, stays)
+            unchanged = state._replace(step=after.step)
+            after = jax.tree.map(partial(jnp.where, done), after, unchanged)
         if dynamic is not None:
             after = after._replace(opt_state=after.opt_state._replace(dynamic=dynamic))
         return spec.placement.keep(after), {**metrics, "loss": loss, "grad_norm": norm}
@@ -290,6 +305,7 @@ def make_train_step(
     placement: Placement = HERE,
     micro_batch: int | None = None,
     skip_nonfinite: bool = False,
+    indexed: bool = False,
 ) -> Step:
     """Build the jitted train step ``step(state, images, labels, where=None, ids=None) -> (state, metrics)``.
 
@@ -300,11 +316,12 @@ def make_train_step(
         objective: a :class:`jdml.objectives.Objective`.
         optimizer: an ``optax.GradientTransformation``.
         preprocess: applied to the batch inside the step; by default uint8 images become floats 0…1.
-        donate: let the step reuse the memory of the state it is given, which is then gone for the caller.
-        placement: where the state lies, and stays.
+        donate: let the step reuse the memory of the state, which is then gone for the caller.
+        placement: where the state lies.
         micro_batch: rows that go through the network at a time; None: all.
-        skip_nonfinite: whether a step of which loss or gradient norm is not finite leaves all but the number of steps
-            as it was.
+        skip_nonfinite: whether a step whose loss or gradient norm is not finite changes only the number of steps.
+        indexed: build ``step(state, images [N, H, W, C], labels [N], indices [B], where=None)`` over a data set on the
+            device: the batch is gathered inside the step, and the indices are its ids.
 
     Returns:
         The step. ``images [B, H, W, C]``, ``labels [B]`` ints, ``where [B]`` bool (rows that count for
@@ -314,47 +331,14 @@ def make_train_step(
 
     Implementation notes:
         Batch normalization sees every row, also those that ``where`` excludes. Random numbers of step ``t`` come from
-        ``fold_in(state.key, t)``, so that a restored state goes on exactly. The same model, objective and optimizer
-        objects give the same compiled step again.
+        ``fold_in(state.key, t)``, so that a restored state continues exactly. The same model, objective and optimizer
+        objects give the same compiled step.
     """
     network, freeze = frozen_part(as_model(model))
     settings = (preprocess, placement, micro_batch, skip_nonfinite, freeze)
-    spec = StepConfig(network, objective, optimizer, *settings)
-    return compiled(spec, donate=donate, indexed=False)
-
-
-def make_indexed_step(
-    model: AnyModel,
-    objective: Objective,
-    optimizer: optax.GradientTransformation,
-    *,
-    preprocess: Preprocess = standard,
-    donate: bool = False,
-    placement: Placement = HERE,
-    micro_batch: int | None = None,
-    skip_nonfinite: bool = False,
-) -> Step:
-    """Build :func:`make_train_step`'s step over a data set that lies on the device.
-
-    Args:
-        model: see :func:`make_train_step`.
-        objective: see :func:`make_train_step`.
-        optimizer: see :func:`make_train_step`.
-        preprocess: see :func:`make_train_step`.
-        donate: see :func:`make_train_step`.
-        placement: see :func:`make_train_step`.
-        micro_batch: see :func:`make_train_step`.
-        skip_nonfinite: see :func:`make_train_step`.
-
-    Returns:
-        ``step(state, images [N, H, W, C], labels [N], indices [B], where=None)``, which returns
-        ``(state, metrics)``: the batch is gathered inside the compiled step, so that the host sends
-        B integers per step. The indices are the samples' ids.
-    """
-    network, freeze = frozen_part(as_model(model))
-    settings = (preprocess, placement, micro_batch, skip_nonfinite, freeze)
-    spec = StepConfig(network, objective, optimizer, *settings)
-    return compiled(spec, donate=donate, indexed=True)
+    return compiled(
+        StepConfig(network, objective, optimizer, *settings), donate=donate, indexed=indexed
+    )
 
 
 @lru_cache(maxsize=16)

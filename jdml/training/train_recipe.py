@@ -1,9 +1,8 @@
-"""From a recipe to a run: objective, optimizer, sampler, start and callbacks are made of plain values, here alone."""
+"""From a recipe to a run: network, objective, optimizer, sampler, initialization and callbacks are made of values."""
 
 import copy
 import dataclasses
 import functools
-import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
@@ -23,28 +22,26 @@ from jdml.recipes import Recipe, RecipeError
 from jdml.recipes.default_recipe import check_positives
 from jdml.recipes.model_factory import build_custom_model
 from jdml.training.alternation import make_callback
-from jdml.training.callbacks import (
-    EMA,
-    AnyCallback,
-    Callbacks,
-    LossScale,
-    SkipNonfinite,
-    StatefulCallback,
+from jdml.training.batch_source import warn_missing_classes
+from jdml.training.callbacks import EMA, AnyCallback, LossScale, SkipNonfinite, StatefulCallback
+from jdml.training.evaluation import Embedder, Evaluate, Evaluation
+from jdml.training.initialization import (
+    FromPretrained,
+    State,
+    dense_head,
+    init_head_from_pca,
+    init_proxies_from_samples,
+    pretrained,
 )
-from jdml.training.initialization import dense_head, start_head, start_on_samples
 from jdml.training.loop import fit
-from jdml.training.run_config import Devices, Embedder, Evaluate, Evaluation, FitResult, RunConfig
-from jdml.training.run_setup import FromPretrained, State, pretrained
+from jdml.training.run_config import Devices, FitResult, RunConfig
 from jdml.training.step import Start, TrainState
-from jdml.training.validation import check_train, warn_missing_classes
 
 MONITOR = "MAP@R"
 
-_log = logging.getLogger(__name__)
-
 
 class Parts(TypedDict, total=False):
-    """Parts of one's own, each in the place of the recipe's."""
+    """Parts that replace the recipe's."""
 
     model: Any
     objective: Any
@@ -69,36 +66,36 @@ def train(
 ) -> FitResult:
     """Train a method by its recipe: :func:`jdml.training.fit` with the parts that the recipe describes.
 
-    A part of one's own, which no plain value describes, is an argument and takes the place of the recipe's.
+    Parts that no plain value describes are arguments and replace the recipe's.
 
     Args:
-        recipe: how; from :func:`jdml.recipes.recipe`, or made of values.
-        train: the images and labels that train, labelled 0, 1, … without gaps where there are proxies: a class
-            without a row has one, too, which is warned of.
-        validation: held-out images. They are scored by MAP@R after each epoch, the best parameters are kept, and they
-            tell when a problem of CCP ends.
+        recipe: the settings; from :func:`jdml.recipes.recipe`, or made of values.
+        train: images and labels. With proxies labels are 0, 1, … without gaps: a class without a row has a proxy, too,
+            and a warning.
+        validation: held-out images. They are scored by MAP@R after each epoch, choose the best parameters, and decide
+            when a problem of CCP ends.
         run: the run's folder, or a :class:`RunConfig`, as of :func:`jdml.training.fit`. ``config.json`` holds the
             recipe next to its ``config``.
         seed: of parameters, batches, miners, pools and the start.
         devices: as of :func:`jdml.training.fit`. Proxies are partitioned where the devices divide the classes.
-        callbacks: as of :func:`jdml.training.fit`, next to those of the recipe. :class:`EMA`, :class:`SkipNonfinite`
-            and :class:`LossScale` take the place of the recipe's, a :class:`StatefulCallback` that of the method's (for
-            CCP :class:`AlternatingProblems`).
+        callbacks: as of :func:`jdml.training.fit`, in addition to those of the recipe. :class:`EMA`,
+            :class:`SkipNonfinite` and :class:`LossScale` replace the recipe's, a :class:`StatefulCallback` the method's
+            (for CCP :class:`AlternatingProblems`).
         progress: show a progress bar.
         **parts: ``model``, ``objective``, ``optimizer``, ``sampler``, ``state``, ``preprocess``: see
-            :func:`jdml.training.fit`; ``sampler`` may be a function of ``train`` and the recipe's sampler. What the
-            recipe says of its own network (``pooling``, ``remat``, ``freeze_batch_norm``) is not done to a ``model``; a
-            warning says where it is otherwise. ``evaluation``: a function, called as the recipe's ``evaluation`` says,
-            or an :class:`Evaluation`; without its ``function`` it is retrieval in ``validation``. A ``state``, or what
-            :func:`pretrained` does after loading, takes the place of the recipe's start.
+            :func:`jdml.training.fit`; ``sampler`` may be a function of ``train`` and the recipe's sampler. The recipe's
+            ``pooling``, ``remat`` and ``freeze_batch_norm`` do not apply to a ``model``. ``evaluation``: a function,
+            called as the recipe's ``evaluation`` says, or an :class:`Evaluation`; without its ``function`` it is
+            retrieval in ``validation``. A ``state``, or the second function of :func:`pretrained`, replaces the
+            recipe's initialization.
 
     Returns:
         The :class:`jdml.training.FitResult`.
 
     Raises:
-        TypeError: no recipe, no data set, a part of another name or kind.
-        ValueError: settings that do not fit the data, batches in which a pair loss finds no two rows of one class, or
-            CCP without ``validation``, a ``monitor`` where nothing is evaluated.
+        TypeError: a part of another name or kind.
+        ValueError: settings that do not fit the data, batches in which a pair loss finds no two rows of one class, CCP
+            without ``validation``, or a ``monitor`` without an evaluation.
 
     Example:
         >>> import jdml
@@ -108,59 +105,56 @@ def train(
         >>> train(easy, digits, progress=False).embedder(digits.images[:3]).shape
         (3, 8)
     """
-    _check_asked(recipe, train, validation, parts)
-    config, placed = RunConfig.of(run), Devices.of(devices)
+    for name in parts.keys() - Parts.__annotations__.keys():
+        raise TypeError(
+            f"train() got an unexpected keyword argument {name!r}: its parts are {', '.join(Parts.__annotations__)}"
+        )
+    config, device_config = RunConfig.of(run), Devices.of(devices)
     preprocess, state = parts.get("preprocess", standard), parts.get("state")
     model = parts.get("model")
     if model is None:
         load = state.load if isinstance(state, FromPretrained) else None
         model = make_network(recipe, train, seed=seed, preprocess=preprocess, pretrained=load)
-    else:
-        _tell_shape(recipe, model)
     model = frozen(recipe, adapted(recipe, model), train, preprocess)
     network = frozen_part(as_model(model))[0]
-    objective, own = parts.get("objective"), parts.get("sampler")
-    drawn_by_recipe = own is None or (callable(own) and not hasattr(own, "__next__"))
+    objective: Any = parts.get("objective")
+    batches: Any = parts.get("sampler")
+    has_sampler = hasattr(batches, "__next__")
     if objective is None:
-        _check_classes(recipe, train.labels, drawn=drawn_by_recipe)
-    batches: Any = own
-    if drawn_by_recipe:
-        batches = recipe.batch.build(train.labels, seed, getattr(train, "views", {}))
-        batches = batches if own is None else own(train, batches)
+        if not has_sampler:
+            check_positives(recipe.batch, recipe.loss, train.labels)
+        if recipe.loss.has_proxies:
+            warn_missing_classes(train.labels)
+    if not has_sampler:
+        change, views = batches, getattr(train, "views", {})
+        batches = recipe.batch.build(train.labels, seed, views)
+        batches = batches if change is None else change(train, batches)
     per_epoch = max(1, len(train) // getattr(batches, "batch_size", recipe.batch.rows))
     steps = recipe.batch.num_steps(per_epoch)
     if objective is None:
         objective, optimizer = parts_of_step(recipe, train.num_classes, per_epoch, steps)
     else:
         optimizer = make_optimizer(recipe, roles_of(objective), per_epoch, steps)
-    caches = isinstance(model, Frozen) and model.cached_views is not None
-    from_files = isinstance(train.images, ImageFiles) and not caches
-    if own is None and from_files:
+    views = model.cached_views if isinstance(model, Frozen) else None
+    if parts.get("sampler") is None and isinstance(train.images, ImageFiles) and views is None:
         batches = ImageBatches(train, batches, seed=seed)
     evaluation = _evaluation(recipe, parts.get("evaluation"), validation, per_epoch)
-    Callbacks.of(callbacks)
-    kinds = {type(callback) for callback in callbacks}
-    added: list[Any] = [callback for callback in _declared(recipe) if type(callback) not in kinds]
-    if not any(map(_is_stateful, callbacks)):
-        of_method = make_callback(
-            recipe.loss.method,
-            recipe,
-            network,
-            train,
-            evaluation.monitor,
-            seed=seed,
-            preprocess=preprocess,
-            augment=_augments(model, batches),
-        )
-        added += [] if of_method is None else [of_method]
+    all_callbacks = [*callbacks, *_step_callbacks(recipe, {type(c) for c in callbacks})]
+    if not any(isinstance(callback, StatefulCallback) for callback in callbacks):
+        augment = getattr(batches, "augment", True) if views is None else views > 1
+        method = recipe.loss.method
+        settings: Any = {"seed": seed, "preprocess": preprocess, "augment": augment}
+        of_method = make_callback(method, recipe, network, train, evaluation.monitor, **settings)
+        all_callbacks += [] if of_method is None else [of_method]
     check_head(recipe, network, train, preprocess)
     start = _start(recipe, objective, model=network, train=train, seed=seed, preprocess=preprocess)
     if state is None:
         state = start
     elif isinstance(state, FromPretrained) and state.then is None:
         state = pretrained(state.load, start)
-    if placed.shard is None and placed.mesh is not None:
-        placed = dataclasses.replace(placed, shard=class_shards(placed.mesh, objective))
+    if device_config.shard is None and device_config.mesh is not None:
+        shard = class_shards(device_config.mesh, objective)
+        device_config = dataclasses.replace(device_config, shard=shard)
     return fit(
         model,
         objective,
@@ -176,99 +170,40 @@ def train(
             normalize=config.normalize or recipe.loss.normalization,
         ),
         evaluation=evaluation,
-        callbacks=(*callbacks, *added),
-        devices=placed,
+        callbacks=all_callbacks,
+        devices=device_config,
         preprocess=preprocess,
         progress=progress,
     )
 
 
-def _check_asked(recipe: Any, train: Any, validation: Any, parts: Mapping[str, Any]) -> None:
-    """Refuse what is no recipe, no data set or no part, and a metric that nothing tells."""
-    for name in parts.keys() - Parts.__annotations__.keys():
-        raise TypeError(
-            f"train() got an unexpected keyword argument {name!r}: its parts are {', '.join(Parts.__annotations__)}"
-        )
-    if not isinstance(recipe, Recipe):
-        raise TypeError(f"recipe must be a jdml.recipes.Recipe, got a {type(recipe).__name__}")
-    check_train(train)
-    if validation is not None and not (
-        hasattr(validation, "images") and hasattr(validation, "labels")
-    ):
-        raise TypeError(
-            f"validation must be a data set with images and labels, got a {type(validation).__name__}"
-        )
-    asked = Evaluation.of(parts.get("evaluation"))
-    if asked.function is None and validation is None:
-        for name in ("monitor", "patience"):
-            value = getattr(asked, name) or getattr(recipe.evaluation, name)
-            if value is not None:
-                raise ValueError(
-                    f"{name} is {value!r}, but there is neither validation nor an evaluation function"
-                )
-
-
-def _is_stateful(callback: Any) -> bool:
-    return isinstance(callback, StatefulCallback)
-
-
-def _declared(recipe: Recipe) -> list[Any]:
-    """The callbacks of a recipe that are part of the step."""
+def _step_callbacks(recipe: Recipe, given: set[type]) -> list[Any]:
+    """Return the callbacks of a recipe that are part of the step, but for those that are given."""
     ema, limit = recipe.evaluation.ema, recipe.batch.skip_nonfinite
-    declared: list[Any] = [] if ema is None else [EMA(ema)]
-    declared += [] if limit is None else [SkipNonfinite(limit)]
-    return [*declared, LossScale()] if recipe.network.dtype == "float16" else declared
+    asked = [
+        None if ema is None else EMA(ema),
+        None if limit is None else SkipNonfinite(limit),
+        LossScale() if recipe.network.dtype == "float16" else None,
+    ]
+    return [callback for callback in asked if callback and type(callback) not in given]
 
 
 def _evaluation(
     recipe: Recipe, own: Any, validation: Dataset | None, steps_per_epoch: int
 ) -> Evaluation:
-    """Return how a run is evaluated: as is given, and by the recipe otherwise."""
+    """Return the evaluation of a run: the given settings, and the recipe's for the others."""
     asked, evaluation = recipe.evaluation, Evaluation.of(own)
-    if not isinstance(own, Evaluation):
-        evaluation = dataclasses.replace(evaluation, every=asked.every or steps_per_epoch)
-    if evaluation.function is not None or validation is not None:
-        evaluation = dataclasses.replace(
-            evaluation,
-            monitor=evaluation.monitor or asked.monitor,
-            patience=evaluation.patience or asked.patience,
-        )
-    if evaluation.function is None and validation is not None:
-        monitor = evaluation.monitor or MONITOR
-        function = retrieval_in(validation, recipe)
-        evaluation = dataclasses.replace(evaluation, function=function, monitor=monitor)
-    return evaluation
+    every = evaluation.every if own is evaluation else asked.every or steps_per_epoch
+    function, monitor = evaluation.function, evaluation.monitor or asked.monitor
 
+    def retrieval(embedder: Embedder) -> Mapping[str, float]:
+        assert validation is not None
+        x = normalized(recipe, embedder(validation.images))
+        return metrics.evaluate_retrieval(x, jnp.asarray(validation.labels), recall_at=(1,))
 
-def _augments(model: Any, batches: Any) -> bool:
-    """Whether image files are augmented in training: of cached features only where there are several views."""
-    views = model.cached_views if isinstance(model, Frozen) else None
-    return getattr(batches, "augment", True) if views is None else views > 1
-
-
-def _tell_shape(recipe: Recipe, model: Any) -> None:
-    """Tell what the recipe says of its network, and the one that takes its place is not: nothing does it."""
-    bare = model
-    while isinstance(bare, WithLora | Frozen):
-        bare = bare.base
-    made_with = (getattr(bare, "factory", None) or {}).get("settings", {})
-    asked = {
-        "pooling": recipe.network.pooling,
-        "freeze_batch_norm": recipe.finetune.freeze_batch_norm or None,
-        "remat": recipe.network.remat or None,
-    }
-    for name, wanted in asked.items():
-        own = getattr(bare, name, None)
-        if wanted not in (None, own) and name not in made_with:
-            _log.warning("%s is %r in the recipe, %r in model, which stays so", name, wanted, own)
-
-
-def _check_classes(recipe: Recipe, labels: Any, *, drawn: bool) -> None:
-    """Refuse classes of which the recipe's batches have no pair, and tell those that no row has."""
-    if drawn:
-        check_positives(recipe.batch, recipe.loss, labels)
-    if recipe.loss.has_proxies:
-        warn_missing_classes(labels)
+    if function is None and validation is not None:
+        function, monitor = retrieval, monitor or MONITOR
+    return Evaluation(function, every, monitor, evaluation.patience or asked.patience)
 
 
 def make_network(
@@ -294,17 +229,11 @@ def make_network(
 
 
 def adapted(recipe: Recipe, model: Any) -> Any:
-    """Give a network the low-rank changes of a recipe; the network itself where there are none, or it has them."""
+    """Wrap a network with the LoRA factors of a recipe, if there are some that it does not have."""
     inner, tune = model.base if isinstance(model, Frozen) else model, recipe.finetune
     if tune.lora is None or isinstance(inner, WithLora):
         return model
     return WithLora(model, tune.lora, tune.lora_pattern(recipe.network), alpha=tune.lora_alpha)
-
-
-def make_objective(recipe: Recipe, num_classes: int, **own: Any) -> Any:
-    """Make the objective of a recipe, see :meth:`jdml.recipes.LossConfig.build`."""
-    network = recipe.network
-    return recipe.loss.build(num_classes, network.dim, dtype=network.dtype, **own)
 
 
 def make_optimizer(
@@ -329,7 +258,7 @@ def frozen(
     *,
     cache_folder: str | Path | None = None,
 ) -> Any:
-    """Freeze what a recipe freezes of a network; the network itself where that is nothing, or it is frozen already."""
+    """Freeze the parts of a network that a recipe freezes, if there are some and the network is not frozen."""
     pattern = None if isinstance(model, Frozen) else pattern_of(recipe, model, train, preprocess)
     if pattern is None:
         return model
@@ -340,7 +269,7 @@ def frozen(
 def pattern_of(
     recipe: Recipe, model: Any, train: Dataset, preprocess: Preprocess = standard
 ) -> str | None:
-    """Tell which parameters of a network stay, by their paths."""
+    """Return the pattern of the paths of a network's frozen parameters."""
     if recipe.finetune.freeze is None and recipe.finetune.last_blocks is None:
         return None
     params = _shapes(model, train, preprocess)
@@ -351,7 +280,7 @@ def pattern_of(
 def check_head(
     recipe: Recipe, model: Any, train: Dataset, preprocess: Preprocess = standard
 ) -> None:
-    """Refuse a head that cannot begin on principal directions, before any work."""
+    """Refuse a head that cannot be initialized from principal axes, before any work."""
     if recipe.network.head_init == "random":
         return
     try:
@@ -363,7 +292,7 @@ def check_head(
 
 
 def _shapes(model: Any, train: Dataset, preprocess: Preprocess) -> Any:
-    """The network's parameters, as far as their shapes."""
+    """Return the shapes of a network's parameters."""
     images = jax.eval_shape(
         preprocess, jax.ShapeDtypeStruct((1, *train.images.shape[1:]), train.images.dtype)
     )
@@ -371,18 +300,8 @@ def _shapes(model: Any, train: Dataset, preprocess: Preprocess) -> Any:
     return jax.eval_shape(init, jax.random.key(0), images)["params"]
 
 
-def retrieval_in(validation: Dataset, recipe: Recipe) -> Evaluate:
-    """Score held-out rows by their labels: the metrics of retrieval where the loss lives."""
-
-    def evaluate(embedder: Embedder) -> Mapping[str, float]:
-        x = normalized(recipe, embedder(validation.images))
-        return metrics.evaluate_retrieval(x, jnp.asarray(validation.labels), recall_at=(1,))
-
-    return evaluate
-
-
 def normalized(recipe: Recipe, embeddings: np.ndarray | jax.Array) -> jax.Array:
-    """Embeddings as retrieval compares them."""
+    """Normalize embeddings as the recipe's loss does."""
     normalize = recipe.loss.normalization
     vectors = jnp.asarray(embeddings)
     return vectors if normalize is None else normalize(vectors)
@@ -391,7 +310,8 @@ def normalized(recipe: Recipe, embeddings: np.ndarray | jax.Array) -> jax.Array:
 def parts_of_step(
     recipe: Recipe, classes: int, steps_per_epoch: int, steps: int
 ) -> tuple[Any, Any]:
-    """Objective and optimizer, the same objects for folds of the same size, which then share a compiled step."""
+    """Return objective and optimizer, the same objects for folds of the same size, which share a compiled step."""
+    # A copy, as a recipe's mappings are mutable.
     return _parts_of_step(copy.deepcopy(recipe), classes, steps_per_epoch, steps)
 
 
@@ -399,26 +319,25 @@ def parts_of_step(
 def _parts_of_step(
     recipe: Recipe, classes: int, steps_per_epoch: int, steps: int
 ) -> tuple[Any, Any]:
-    """The same, of a copy that nobody writes into: a recipe's mappings are dictionaries."""
-    objective = make_objective(recipe, classes)
+    objective = recipe.loss.build(classes, recipe.network.dim, dtype=recipe.network.dtype)
     return objective, make_optimizer(recipe, roles_of(objective), steps_per_epoch, steps)
 
 
 def roles_of(objective: Any) -> tuple[str, ...]:
-    """The names of what an objective learns."""
+    """Return the names of an objective's parameters."""
     return tuple(jax.eval_shape(objective.init, jax.random.key(0)))
 
 
 def _start(recipe: Recipe, objective: Any, **settings: Any) -> Start | None:
-    """Where the head begins, and proxies; None where network and objective draw all, or there are none."""
+    """Return the initialization of head and proxies, if the recipe has one."""
     starts: list[Any] = []
     if recipe.network.head_init == "principal":
-        starts.append(functools.partial(start_head, **settings))
+        starts.append(functools.partial(init_head_from_pca, **settings))
     if recipe.loss.proxies.init == "samples" and "proxies" in roles_of(objective):
-        starts.append(functools.partial(start_on_samples, **settings))
-    return functools.partial(_started, tuple(starts)) if starts else None
+        starts.append(functools.partial(init_proxies_from_samples, **settings))
+    return functools.partial(_apply_all, tuple(starts)) if starts else None
 
 
-def _started(starts: Any, state: TrainState) -> TrainState:
-    """What begins is begun one after the other: proxies on samples as the new head embeds them."""
+def _apply_all(starts: Any, state: TrainState) -> TrainState:
+    """Apply initializations in turn: the new head embeds the samples for proxies."""
     return functools.reduce(lambda s, start: start(s), starts, state)

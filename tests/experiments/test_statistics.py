@@ -17,7 +17,7 @@ from experiments.pfml_needs import main as pfml_needs
 from jdml.recipes import Method
 from jdml.recipes.config import Config
 from jdml.runs.results_store import read_results
-from jdml.studies.runner import kept_results
+from jdml.studies.runner import results_of
 
 FROZEN = letters.Settings().frozen
 MODELS = {(seed, fold): 0.4 + 0.01 * fold for seed in (1, 2, 3) for fold in range(4)}
@@ -45,7 +45,7 @@ def planned_by(study: Any) -> dict[str, Any]:
 )
 def test_recorded_runs_have_the_settings_of_the_study(study: Any) -> None:
     jobs = planned_by(study)
-    assert jobs.keys() <= kept_results(jobs, study.Settings().out).keys()
+    assert jobs.keys() <= results_of(jobs, study.Settings().out).keys()
 
 
 def test_letters_scores_the_settings_of_the_best_trials() -> None:

@@ -33,6 +33,13 @@ PROGRAMS: dict[str, tuple[Callable[..., jax.Array], tuple[Any, ...], Any, int]] 
         f"{name}, large batches": (partial(in_batch_and_against, name), LARGE, 0, 384 * MIB)
         for name in ("contrastive_loss", "triplet_loss", "lifted_structure_loss")
     },
+    # The same limit for a loss of differences, with very large batches.
+    "snr_contrastive_loss": (
+        jdml.snr_contrastive_loss,
+        ((262_144, 512), 262_144),
+        0,
+        4 * 4 * 262_144 * 512 + 128 * MIB,
+    ),
     # In blocks of classes: copies of the proxies and tiles of the block's size, less than a matrix [B, C K].
     **{
         f"{name}, many classes": (

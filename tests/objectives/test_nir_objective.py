@@ -146,24 +146,6 @@ def test_capped_latents_are_reported() -> None:
     assert metrics["capped"] > 0
 
 
-def test_nll_falls_with_an_optimizer_per_role() -> None:
-    import optax
-
-    objective, params = made(weight=0.1)
-    rates = {"proxies": optax.adam(1e-2), "flow": optax.adam(1e-2)}
-    optimizer = jdml.optim.partition_by_role(rates, lambda params: {name: name for name in params})
-    state = optimizer.init(params)
-
-    def step(carried: Any, _: None) -> Any:
-        params, state = carried
-        (_, metrics), gradients = jax.value_and_grad(objective.loss, has_aux=True)(params, X, Y)
-        updates, state = optimizer.update(gradients, state, params)
-        return (optax.apply_updates(params, updates), state), metrics["nll"]
-
-    _, surprises = jax.lax.scan(step, (params, state), length=60)
-    assert surprises[-1] < surprises[0] - 1.0
-
-
 @pytest.mark.parametrize(
     ("setting", "value"),
     [

@@ -6,12 +6,11 @@ import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 import pytest
 
 import jdml
-from jdml import data, memory, objectives, training
-from jdml.objectives.sampling import sample_classes
+from jdml import memory, objectives
+from jdml.objectives.base import sample_classes
 from jdml.ops import ball
 from jdml.recipes import LossConfig
 from jdml.registry import LOSSES
@@ -28,14 +27,6 @@ def test_pair_is_the_loss_with_its_settings() -> None:
     loss, metrics = objective.loss({}, X, Y, where=Y < 2)
     assert loss == jdml.triplet_loss(X, Y, margin=0.3, normalize=None, where=Y < 2)
     assert metrics["loss"] == loss
-
-
-@pytest.mark.parametrize("loss_fn", [jdml.potential_field_loss, jdml.contrastive_potential_loss])
-def test_pair_takes_a_field_loss_without_proxies(loss_fn) -> None:
-    """The field losses take no proxies and no key."""
-    objective = objectives.pair(loss_fn, delta=0.5)
-    loss, _ = objective.loss(objective.init(KEY), X, Y, key=KEY, where=Y < 2)
-    assert loss == loss_fn(X, Y, delta=0.5, where=Y < 2)
 
 
 def test_pair_can_learn_proxies() -> None:
@@ -431,27 +422,6 @@ def test_empty_batch_slots_are_ignored() -> None:
     left = where.tolist()
     fewer = objectives.as_anchor_objective(jdml.contrastive_loss, sum(left[:4]), **MARGINS)
     np.testing.assert_allclose(masked, fewer.loss({}, POINTS[where], LABELS[where])[0], rtol=1e-5)
-
-
-@pytest.mark.slow  # trains a network
-def test_anchor_objective_trains_with_its_sampler() -> None:
-    digits = data.load("digits")
-    sampler = data.AnchorBatchSampler(
-        data.ClassBatchSampler(digits.labels, 4, 4), digits.labels, 2, refresh_every=10
-    )
-    objective = objectives.as_anchor_objective(jdml.contrastive_loss, sampler.num_anchors)
-    with jax.numpy_rank_promotion("allow"):  # a network's layers broadcast over channels
-        result = training.fit(
-            jdml.models.create("eps", dim=2), objective, optax.adam(1e-3), digits, sampler,
-            steps=2, progress=False,
-        )  # fmt: skip
-    assert set(result.state.params) == {"model"}
-    chex.assert_tree_all_finite(result.state.params)
-
-
-def test_batch_of_anchors_only_is_refused() -> None:
-    with pytest.raises(ValueError, match="anchors"):
-        OBJECTIVE.loss({}, POINTS[:4], LABELS[:4])
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ import shlex
 import subprocess
 import sys
 import textwrap
+import tomllib
 from collections.abc import Callable, Iterator
 from decimal import Decimal
 from functools import cache
@@ -256,16 +257,28 @@ def test_commands_exist(page):
             assert not unknown, f"{page}: {arguments[1]} has no {unknown}"
 
 
-# The build of the site makes these, checks all links of the site, and runs the pages' `{code-cell}`s.
-MADE = re.compile(r"(\.\./)?(losses|api|changelog\.md|speed\.md|compiled\.md|every_table\.md)")
-
-
 @pytest.mark.parametrize("page", [page for page in MANUALS if page.is_file()], ids=page_id)
-def test_relative_links_resolve(page):
-    on_site = REPOSITORY / "docs" in page.parents
-    for target in re.findall(r"\]\(([^)#\s]+)", page.read_text()):
-        if not re.match(r"[a-z]+:", target) and not (on_site and MADE.match(target)):
-            assert (page.parent / target).exists(), f"{page} links to {target}, which is not there"
+def test_links_lead_to_files_of_the_repository(page):
+    """The site has other pages for some of them (`docs/maker/links.py`); its build checks these."""
+    for target, anchor in re.findall(r"\]\(([^)#\s]+)#?([^)\s]*)\)", page.read_text()):
+        if re.match(r"[a-z]+:", target):
+            continue
+        place = page.parent / target
+        assert place.exists(), f"{page} links to {target}, which is not there"
+        if place.suffix == ".py" and anchor:
+            assert f"def {anchor}(" in place.read_text(), f"{target} has no {anchor}"
+
+
+def test_every_loss_has_a_formula_for_the_site():
+    formulas = tomllib.loads((REPOSITORY / "docs/maker/formulas.toml").read_text())
+    losses = {f"{name}_loss" for name in jdml.registry.LOSSES}
+    assert losses <= set(formulas)
+    for name in formulas:
+        assert "\nFormula:\n" in inspect.getdoc(getattr(jdml.losses, name)), name
+
+
+def test_pages_stay_within_their_budgets():
+    assert not runpy.run_path(str(REPOSITORY / "docs/maker/budgets.py"))["over_budget"]()
 
 
 def test_version_is_the_same_everywhere():

@@ -17,10 +17,9 @@ def test_demo_does_not_train_on_test_images():
 
 def test_demo_compares_four_methods():
     """Its example in tests/cli/test_commands.py tests that it runs and writes its files."""
-    names = [method.name for method in methods()]
-    assert names == ["triplet", "triplet + EPS", "MS + EPS", "ProxyAnchor"]
+    assert list(methods()) == ["triplet", "triplet + EPS", "MS + EPS", "ProxyAnchor"]
     scores = {"triplet": {name: [0.4, 0.5] for name in COLUMNS}}
-    columns, rows = table(DemoResult(scores, {}, 0.0))
+    columns, rows = table(DemoResult(scores, {}))
     assert columns == ["method", "0–5 R@1", "0–5 MAP@R", "6–9 R@1", "6–9 MAP@R"]
     assert rows == [["triplet", *["45.0 ± 7.1"] * 4]]
 

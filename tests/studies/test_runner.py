@@ -5,7 +5,6 @@ import os
 import subprocess
 import sys
 import time
-import types
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -15,7 +14,7 @@ import psutil
 import pytest
 
 from jdml.runs.results_store import read_results, save_result, write_results
-from jdml.studies.runner import by_seed, run_study
+from jdml.studies.runner import by_seed, run_jobs
 
 
 def square(job):
@@ -49,7 +48,7 @@ def results_file(tmp_path):
 @pytest.fixture
 def study(results_file):
     """Run a study without a progress bar."""
-    return lambda run, jobs, **settings: run_study(
+    return lambda run, jobs, **settings: run_jobs(
         run, jobs, results_file, progress=False, **settings
     )
 
@@ -113,25 +112,14 @@ def test_results_equal_those_read_from_the_file(study):
         ({"workers": 0}, ValueError, "workers"),
         ({"minutes": -1}, ValueError, "minutes"),
         ({"out": "gs://bucket/results.jsonl"}, ValueError, "out"),
-        ({"jobs": [{"x": 1}]}, TypeError, "jobs"),
         ({"jobs": {"a": 3}}, TypeError, r"jobs\['a'\]"),
         ({"jobs": {"b": {"folder": Path("x")}}}, TypeError, r"jobs\['b'\]"),
-        ({"run": lambda job: None}, TypeError, "job 'a': run"),
-        ({"run": lambda job: {}, "workers": 2}, TypeError, "run"),
     ],
 )
 def test_wrong_arguments_are_refused(results_file, change, error, name):
     study = {"run": square, "jobs": {"a": {"x": 1}}, "out": results_file, **change}
     with pytest.raises(error, match=rf"^{name}"):
-        run_study(**study, progress=False)
-
-
-def test_notebook_function_needs_one_worker(study, monkeypatch):
-    monkeypatch.setattr(square, "__module__", "__main__")
-    monkeypatch.setitem(sys.modules, "__main__", types.ModuleType("__main__"))
-    with pytest.raises(TypeError, match=r"^run\b.*\bworkers=1"):
-        study(square, jobs_of(1), workers=2)
-    assert study(square, jobs_of(1))
+        run_jobs(**study, progress=False)
 
 
 def test_no_job_starts_after_the_time_limit(study, results_file, monkeypatch):
@@ -144,14 +132,6 @@ def test_no_job_starts_after_the_time_limit(study, results_file, monkeypatch):
     assert list(read_results(results_file)) == list(results) == list(jobs)[:2]
     assert all(result["metrics"] == square(result["job"]) for result in results.values())
     assert len(study(square, jobs)) == 6
-
-
-def test_machine_is_described_without_sched_getaffinity(study, monkeypatch):
-    with monkeypatch.context() as patched:
-        patched.delattr(os, "sched_getaffinity")
-        patched.setattr(os, "cpu_count", lambda: None)
-        results = study(dict, {"a": {}})
-    assert results["a"]["machine"].endswith(", 1 of None cores")
 
 
 @pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.slow)])  # two processes
@@ -242,14 +222,14 @@ def test_damaged_record_names_its_line(line, tmp_path):
 ENDLESS = """
 import os, time
 from pathlib import Path
-from jdml.studies.runner import run_study
+from jdml.studies.runner import run_jobs
 
 def job(settings):
     Path(f"{os.getpid()}.pid").touch()
     time.sleep(600)
 
 if __name__ == "__main__":
-    run_study(job, {"a": {}, "b": {}}, "s.jsonl", workers=2, progress=False)
+    run_jobs(job, {"a": {}, "b": {}}, "s.jsonl", workers=2, progress=False)
 """
 
 

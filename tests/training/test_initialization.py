@@ -26,8 +26,8 @@ def begin(per_class):
 
 def test_proxies_start_at_embedded_samples_of_their_class():
     state, train = begin(4), TRAIN.select(np.arange(8))  # all 4 samples of each class
-    started = training.start_on_samples(state, MODEL, train, seed=3)
-    again = training.start_on_samples(state, MODEL, train, seed=3)
+    started = training.init_proxies_from_samples(state, MODEL, train, seed=3)
+    again = training.init_proxies_from_samples(state, MODEL, train, seed=3)
     np.testing.assert_array_equal(started.params["proxies"], again.params["proxies"])
     chex.assert_trees_all_equal(started.params["model"], state.params["model"])
     variables = {"params": state.params["model"], "batch_stats": state.batch_stats}
@@ -40,7 +40,9 @@ def test_proxies_start_at_embedded_samples_of_their_class():
 
 
 def test_small_class_repeats_samples():
-    proxies = training.start_on_samples(begin(7), MODEL, TRAIN, rows_at_a_time=5).params["proxies"]
+    proxies = training.init_proxies_from_samples(begin(7), MODEL, TRAIN, rows_at_a_time=5).params[
+        "proxies"
+    ]
     assert proxies.shape == (2, 7, 3)
 
 
@@ -53,8 +55,8 @@ def test_damaged_file_is_skipped(tmp_path, caplog):
     photos = data.Dataset("photos", images, np.zeros(4, int))
     objective = objectives.proxy(jdml.potential_field_loss, 1, 3, 4)
     state = training.create_state(MODEL, objective, optax.adam(1e-3), images[:1], seed=1)
-    proxies = training.start_on_samples(state, MODEL, photos).params["proxies"]
-    whole = training.start_on_samples(state, MODEL, photos.select(np.array([0, 2, 3])))
+    proxies = training.init_proxies_from_samples(state, MODEL, photos).params["proxies"]
+    whole = training.init_proxies_from_samples(state, MODEL, photos.select(np.array([0, 2, 3])))
     np.testing.assert_array_equal(proxies, whole.params["proxies"])
     assert "1.png" in caplog.text
 
@@ -81,7 +83,7 @@ def test_head_starts_at_the_principal_components_of_its_features():
     dense = {**of_model["head"]["embedding"], "bias": 5 + jnp.zeros(3)}
     fives = {**of_model, "head": {**of_model["head"], "embedding": dense}}
     state = state._replace(params={**state.params, "model": fives})
-    started = training.start_head(state, model, TRAIN, seed=3)
+    started = training.init_head_from_pca(state, model, TRAIN, seed=3)
     head = started.params["model"]["head"]
     features = pooled(model, state, TRAIN.images, 8)
     _, values, directions = np.linalg.svd(features, full_matrices=False)
@@ -100,8 +102,10 @@ def test_head_uses_at_most_the_given_number_of_images():
     model = jdml.models.create("small", dim=2).clone(features=(4,))
     state = with_head(model)
     rows = np.sort(np.random.default_rng(5).permutation(9)[:4])
-    seen = training.start_head(state, model, TRAIN, seed=5, images=4).params["model"]["head"]
-    alone = training.start_head(state, model, TRAIN.select(rows)).params["model"]["head"]
+    seen = training.init_head_from_pca(state, model, TRAIN, seed=5, images=4).params["model"][
+        "head"
+    ]
+    alone = training.init_head_from_pca(state, model, TRAIN.select(rows)).params["model"]["head"]
     chex.assert_trees_all_close(seen, alone, rtol=1e-5)
 
 
@@ -116,82 +120,50 @@ def test_recipe_initializes_the_head_before_the_proxies():
     model = jdml.models.create("small", dim=4)
     objective = objectives.proxy(jdml.proxy_anchor_loss, 2, 4)
     state = training.create_state(model, objective, optax.adam(1.0), TRAIN.images, seed=2)
-    expected = training.start_head(state, model, TRAIN, seed=2)
-    expected = training.start_on_samples(expected, model, TRAIN, seed=2)
+    expected = training.init_head_from_pca(state, model, TRAIN, seed=2)
+    expected = training.init_proxies_from_samples(expected, model, TRAIN, seed=2)
     chex.assert_trees_all_close(begun.state.params, expected.params, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.slow  # another network
-def test_head_of_a_lora_network_is_initialized():
-    vit = jdml.models.create("vit_s16", dim=4).clone(width=8, depth=1, heads=2, patch=2, grid=2)
-    model = training.WithLora(vit, 2, "block0.*/kernel")
-    images = np.repeat(TRAIN.images, 3, axis=-1)
-    train = data.Dataset("some", images, TRAIN.labels)
-    state = with_head(model, images)
-    started = training.start_head(state, model, train).params["model"]
-    kernel = np.asarray(started["head"]["embedding"]["kernel"], np.float64)
-    np.testing.assert_allclose(kernel.T @ kernel, np.eye(4), atol=1e-5)
-    chex.assert_trees_all_equal(started["lora"], state.params["model"]["lora"])
-
-
 BROKEN = dataclasses.replace(TRAIN, images=np.full_like(TRAIN.images, np.nan))
-REFUSED = [
-    ({"seed": -1}, ValueError, "seed"),
-    ({"state": {"step": 0}}, TypeError, "state"),
-    ({"train": TRAIN.images}, TypeError, "train"),
-    ({"preprocess": 3}, TypeError, "preprocess"),
-]
+ZEROS = dataclasses.replace(TRAIN, labels=np.zeros(9, int))
+PROXIES, HEAD = training.init_proxies_from_samples, training.init_head_from_pca
+
+
+@pytest.mark.parametrize("function", [PROXIES, HEAD])
+@pytest.mark.parametrize(
+    ("change", "error", "name"),
+    [({"seed": -1}, ValueError, "seed"), ({"train": TRAIN.images}, TypeError, "train")],
+)
+def test_wrong_seed_and_data_are_refused(function, change, error, name):
+    with pytest.raises(error, match=rf"^{name}\b"):
+        function(begin(2), **{"model": MODEL, "train": TRAIN, **change})
 
 
 @pytest.mark.parametrize(
-    ("change", "error", "name"),
+    ("function", "change", "name"),
     [
-        *REFUSED,
-        ({"model": None}, TypeError, "model"),
-        ({"rows_at_a_time": 0}, ValueError, "rows_at_a_time"),
-        ({"train": dataclasses.replace(TRAIN, labels=np.zeros(9, int))}, ValueError, "class 1"),
+        (PROXIES, {"rows_at_a_time": 0}, "rows_at_a_time"),
+        (PROXIES, {"train": ZEROS}, "class 1"),
+        (PROXIES, {"objective": objectives.pair(jdml.circle_loss)}, "proxies"),
+        (HEAD, {"images": 0}, "images"),
+        (HEAD, {"train": BROKEN}, "train"),
+        (HEAD, {"model": jdml.models.SmallConvNet(9, (4,))}, "4, 9"),
     ],
 )
-def test_start_on_samples_refuses_wrong_arguments(change, error, name):
-    arguments = {"model": MODEL, "train": TRAIN, **change}
-    state = arguments.pop("state", None) or begin(2)
-    with pytest.raises(error, match=rf"\b{name}\b"):
-        training.start_on_samples(state, **arguments)
-
-
-def test_start_on_samples_refuses_an_objective_without_proxies():
-    with pytest.raises(ValueError, match=r"\bproxies\b"):
-        training.start_on_samples(with_head(MODEL), MODEL, TRAIN)
-
-
-@pytest.mark.parametrize(
-    ("change", "error", "name"),
-    [
-        *REFUSED,
-        ({"images": 0}, ValueError, "images"),
-        ({"train": BROKEN}, ValueError, "train"),
-        ({"model": jdml.models.SmallConvNet(9, (4,))}, ValueError, "9 of 4"),
-    ],
-)
-def test_start_head_refuses_wrong_arguments(change, error, name):
-    arguments = {"model": MODEL, "train": TRAIN, **change}
-    state = arguments.pop("state", None) or with_head(arguments["model"])
-    with pytest.raises(error, match=rf"\b{name}\b"):
-        training.start_head(state, **arguments)
-
-
-def changed(**settings):
-    """Return a function that changes a field of the state."""
-    return lambda state: state._replace(**settings)
+def test_what_cannot_be_initialized_is_refused(function, change, name):
+    change = {"model": MODEL, "train": TRAIN, **change}
+    objective = change.pop("objective", objectives.proxy(jdml.potential_field_loss, 2, 3, 2))
+    parts = change["model"], objective, optax.adam(1e-3), TRAIN.images
+    with pytest.raises(ValueError, match=rf"\b{name}\b"):
+        function(training.create_state(*parts, seed=1), **change)
 
 
 @pytest.mark.parametrize(
     ("start", "error", "name"),
     [
-        (lambda state: None, TypeError, "TrainState"),
-        ({"model": {}}, TypeError, "TrainState"),
-        (changed(step=5), ValueError, "step"),
-        (changed(params={"model": {}}), ValueError, "parameters"),
+        ({"model": {}}, TypeError, "model"),
+        (lambda state: state._replace(params={"model": {}}), ValueError, "parameters"),
     ],
 )
 def test_fit_refuses_wrong_start_functions(start, error, name):
@@ -206,7 +178,7 @@ def test_run_that_starts_on_samples_is_resumed(tmp_path):
     optimizer = optax.sgd(0.0)
 
     def run(steps, seed, folder):
-        on_samples = functools.partial(training.start_on_samples, model=MODEL, train=TRAIN)
+        on_samples = functools.partial(training.init_proxies_from_samples, model=MODEL, train=TRAIN)
         start = None if seed is None else functools.partial(on_samples, seed=seed)
         sampler = data.RandomBatchSampler(len(TRAIN.labels), 4, seed=0)
         kept = training.RunConfig(folder, checkpoint_every=1, allow_more_steps=True)
@@ -214,7 +186,7 @@ def test_run_that_starts_on_samples_is_resumed(tmp_path):
         return training.fit(*parts, steps=steps, state=start, run=kept, progress=False).state
 
     fresh = training.create_state(MODEL, objective, optimizer, TRAIN.images, seed=0)
-    expected = training.start_on_samples(fresh, MODEL, TRAIN, seed=3).params["proxies"]
+    expected = training.init_proxies_from_samples(fresh, MODEL, TRAIN, seed=3).params["proxies"]
     for steps in (1, 2):  # the second call resumes
         state = run(steps, 3, tmp_path)
         np.testing.assert_array_equal(state.params["proxies"], expected)

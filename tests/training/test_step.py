@@ -14,14 +14,13 @@ from training.as_values import as_values
 import jdml
 from jdml import objectives
 from jdml.data import ClassBatchSampler, Dataset, RandomBatchSampler
-from jdml.models import SmallConvNet, as_model
-from jdml.objectives import Objective, pair, with_memory
+from jdml.models import as_model
+from jdml.objectives import pair, with_memory
 from jdml.training import (
     Devices,
     create_state,
     embed,
     fit,
-    make_indexed_step,
     make_train_step,
     to_float,
 )
@@ -30,16 +29,6 @@ from jdml.training import (
 def start(toy, *, objective=None, optimizer=None, images=None):
     parts = toy.model, objective or toy.objective, optimizer or toy.optimizer
     return create_state(*parts, toy.data.images if images is None else images, seed=1)
-
-
-def test_initial_state_has_every_role_and_depends_on_the_seed(toy, identical):
-    state = start(toy)
-    assert set(state.params) == {"model", "proxies"}
-    assert set(state.batch_stats) == {"BatchNorm_0"}
-    chex.assert_trees_all_equal_structs(state.params, state.opt_state[0].mu)
-    assert identical(start(toy), state)
-    other = create_state(toy.model, toy.objective, toy.optimizer, toy.data.images, seed=2)
-    assert not identical(state.params, other.params)
 
 
 def test_step_equals_a_gradient_step_by_hand(toy):
@@ -93,7 +82,7 @@ def test_indexed_step_equals_the_step(toy, identical):
     images, labels = jnp.asarray(toy.data.images), jnp.asarray(toy.data.labels)
     parts = toy.model, toy.objective, toy.optimizer
     plain = make_train_step(*parts)(start(toy), toy.data.images[indices], toy.data.labels[indices])
-    indexed = make_indexed_step(*parts)(start(toy), images, labels, indices)
+    indexed = make_train_step(*parts, indexed=True)(start(toy), images, labels, indices)
     chex.assert_trees_all_close(plain[0].params, indexed[0].params, rtol=1e-5, atol=1e-7)
     np.testing.assert_allclose(plain[1]["loss"], indexed[1]["loss"], rtol=1e-5)
 
@@ -134,9 +123,7 @@ def test_embed_compiles_once(toy):
 
 def test_wrong_arguments_are_refused(toy):
     images, state = toy.data.images, start(toy)
-    greedy = Objective(lambda key: {"model": jnp.zeros(1)}, toy.objective.loss)
     for call, error, name in (
-        (lambda: start(toy, objective=greedy), ValueError, "objective"),
         (lambda: start(toy, images=np.zeros((3, 3, 8, 8))), ValueError, "sample_images"),
         (lambda: to_float(jnp.zeros(3, jnp.int32)), TypeError, "images"),
         (lambda: embedded(toy, state, images[:0]), ValueError, "images"),
@@ -199,7 +186,7 @@ def test_step_excludes_older_copies():
     """With all rows twice and ids, the memory's loss is that of the batch alone."""
     parts = (MODEL, OBJECTIVE, optax.sgd(0.0))
     rows = np.arange(30, dtype=np.int32)
-    step, indexed = make_train_step(*parts), make_indexed_step(*parts)
+    step, indexed = make_train_step(*parts), make_train_step(*parts, indexed=True)
     start = create_state(*parts, DATA.images, seed=0)
     losses = {}
     for name, more in {"with ids": {"ids": rows}, "without ids": {}}.items():
@@ -313,17 +300,3 @@ def test_micro_batches_refuse_batch_norm_that_is_not_frozen():
     for model, size in ((Normed(), 4), (Net(), 0)):
         with pytest.raises(ValueError, match=r"^micro_batch\b"):
             begin(model, size)
-
-
-@pytest.mark.slow  # compiles a large program
-def test_memory_of_a_large_batch():
-    """A step of SmallConvNet with B = 16,384 images of 28 × 28 takes less than 2 GiB."""
-    model = SmallConvNet(64, freeze_batch_norm=True)
-    parts = model, objectives.pair(jdml.contrastive_loss), optax.adam(1e-3)
-    images = jax.ShapeDtypeStruct((16_384, 28, 28, 1), jnp.uint8)
-    labels = jax.ShapeDtypeStruct((16_384,), jnp.int32)
-    state = create_state(*parts, np.zeros((1, 28, 28, 1), np.uint8), seed=0)
-    step = make_train_step(*parts, micro_batch=512, donate=True)
-    used = step.lower(state, images, labels).compile().memory_analysis()
-    whole = used.temp_size_in_bytes + used.argument_size_in_bytes + used.output_size_in_bytes
-    assert whole - used.alias_size_in_bytes < 2 * 2**30

@@ -106,10 +106,8 @@ def test_bytes_of_0_and_1_only_are_refused():
 
 def test_embedder_of_fit_refuses_other_ranges(on_bytes):
     embedder = fit(BYTES).embedder
-    assert embedder(BYTES).shape == embedder(UNIT).shape == (24, 2)
-    for images in (255 * UNIT, 2 * UNIT - 1):
-        with pytest.raises(ValueError, match=r"^images\b"):
-            embedder(images)
+    with pytest.raises(ValueError, match=r"^images\b"):
+        embedder(255 * UNIT)
     broken = UNIT.copy()
     broken[7, 1, 1] = np.nan
     for embed in (embedder, on_bytes.embed):

@@ -164,15 +164,12 @@ SHORT = SimpleNamespace(images=FEATURES, labels=LABELS[:5])
         ("train", SHORT, ValueError, r"\[24\].*\[5\]"),
         ("train", CHANNELS_FIRST, ValueError, "numpy.moveaxis"),
         ("train", {"image": FEATURES, "label": LABELS}, TypeError, "dict.*Dataset"),
-        ("train", "photos", TypeError, r"jdml.data.load\(.folder"),
         ("sampler", 64, TypeError, "jdml.data.Random"),
         ("sampler", [LABELS], TypeError, "list"),
-        ("sampler", iter([FEATURES]), TypeError, r"float32 \[24, 6\]"),
-        ("sampler", iter([LABELS == 0]), TypeError, "bool"),
-        ("sampler", iter([{"image": FEATURES}]), TypeError, "object"),
+        ("sampler", iter([FEATURES]), ValueError, r"float32 \[24, 6\]"),
+        ("sampler", iter([LABELS == 0]), ValueError, "bool"),
         ("sampler", iter([np.array([3, 24])]), ValueError, "23.*24"),
         ("sampler", iter([np.array([], int)]), ValueError, ""),
-        ("sampler", iter([np.arange(8)]), ValueError, "ended"),
     ],
 )
 def test_wrong_arguments_are_refused_in_one_line(argument, value, error, names):
@@ -182,7 +179,7 @@ def test_wrong_arguments_are_refused_in_one_line(argument, value, error, names):
 
 
 def test_generator_trains_only_without_a_folder(tmp_path):
-    assert fit(sampler=generator()).stopped == "steps"
+    assert fit(sampler=generator()).stop_reason == "steps"
     with pytest.raises(TypeError, match=r"^sampler\b.*get_state"):
         fit(tmp_path / "run", sampler=generator())
     assert not list(tmp_path.iterdir())
@@ -210,7 +207,7 @@ def test_folder_of_a_refused_run_can_be_reused(tmp_path):
     with pytest.raises(ValueError, match=r"^proxies\b"):
         fit(tmp_path, objective=objectives.proxy(jdml.proxy_anchor_loss, 4, 7))
     right = fit(tmp_path, objective=objectives.proxy(jdml.proxy_anchor_loss, 4, 3))
-    assert right.stopped == "steps"
+    assert right.stop_reason == "steps"
     with pytest.raises(ValueError, match=r"\bobjective\b"):
         fit(tmp_path, objective=objectives.proxy(jdml.proxy_anchor_loss, 5, 3))
 

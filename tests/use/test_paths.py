@@ -154,7 +154,7 @@ def fit(place):
         lambda place: models.convert_weights("w.npz", place, arch="resnet18"),
         lambda place: models.convert_weights(place, "w.safetensors", arch="resnet18"),
         lambda place: export.export_file(None, place),
-        lambda place: runner.run_study(dict, {}, place),
+        lambda place: runner.run_jobs(dict, {}, place),
         lambda place: report.html_report([], place),
     ],
 )

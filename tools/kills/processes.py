@@ -36,7 +36,7 @@ def watch(moment: Moment | None, seen: Path) -> None:
     """Tell when what begins and how long it takes; kill this process within one of them."""
     from jdml.runs.checkpoint import RunFolder
     from jdml.training.alternation import AlternatingProblems
-    from jdml.training.trainer import Run
+    from jdml.training.trainer import Trainer
 
     begun = time.monotonic()
     met: dict[str, int] = {}
@@ -64,8 +64,8 @@ def watch(moment: Moment | None, seen: Path) -> None:
         setattr(kind, name, outer)
 
     wrap(RunFolder, "__init__", "beginning")
-    wrap(Run, "_evaluate", "evaluation")
-    wrap(Run, "save", "save")
+    wrap(Trainer, "_evaluate", "evaluation")
+    wrap(Trainer, "save", "save")
     wrap(AlternatingProblems, "_next_problem", "problem")
     if moment is not None and moment["at"] == "time":
         threading.Thread(
