@@ -109,6 +109,10 @@ def _split_as_run(listing: Listing, split: str, config: Mapping[str, Any]) -> Li
         return listing
     if is_command and rule == "none":
         _check_same(listing, split, config)
+        if split != "train":
+            raise NoSuchPartError(
+                f"split {split}: the run was trained on all of these images (--split none)"
+            )
         return resplit(listing, "none")
     if listing.own_split:
         return listing

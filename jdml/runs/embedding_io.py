@@ -84,8 +84,8 @@ class NpzArrays(Mapping[str, np.ndarray]):
         """Open the file."""
         self._file = file
         try:
-            content = np.load(file, allow_pickle=False)
-            self._content = dict.fromkeys(content.files, content)
+            with np.load(file, allow_pickle=False) as content:
+                self._names = tuple(content.files)
         except FileNotFoundError:
             raise
         except Exception as error:  # of zipfile, zlib, pickle or NumPy: not such a file
@@ -95,24 +95,26 @@ class NpzArrays(Mapping[str, np.ndarray]):
 
     def __getitem__(self, name: str) -> np.ndarray:
         """Read an array."""
-        content = self._content[name]
+        if name not in self._names:
+            raise KeyError(name)
         try:
-            array: np.ndarray = content[name]
+            with np.load(self._file, allow_pickle=False) as content:
+                array: np.ndarray = content[name]
         except Exception as error:
             raise ValueError(f"{name!r} of {self._file} cannot be read: {error}") from error
         return array
 
     def __contains__(self, name: object) -> bool:
         """Return whether there is such an array, readable or not."""
-        return name in self._content
+        return name in self._names
 
     def __iter__(self) -> Iterator[str]:
         """Iterate over the names."""
-        return iter(self._content)
+        return iter(self._names)
 
     def __len__(self) -> int:
         """Return the number of arrays."""
-        return len(self._content)
+        return len(self._names)
 
 
 def map_array(file: Path) -> np.ndarray:
