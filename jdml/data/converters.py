@@ -113,6 +113,11 @@ def from_huggingface(
         One split::
 
             birds = jdml.data.from_huggingface(datasets.load_dataset("birds", split="train"))
+
+        >>> from_huggingface({"train": None, "test": None})
+        Traceback (most recent call last):
+        ...
+        TypeError: dataset must be one split of train, test, got a dictionary
     """
     if isinstance(dataset, Mapping):
         raise TypeError(
