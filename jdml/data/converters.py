@@ -120,9 +120,7 @@ def from_huggingface(
         TypeError: dataset must be one split of train, test, got a dictionary
     """
     if isinstance(dataset, Mapping):
-        raise TypeError(
-            f"dataset must be one split, such as dataset['train'], got {dataset.keys()}"
-        )
+        raise TypeError(f"dataset must be one split of {', '.join(dataset)}, got a dictionary")
     rows, classes = from_hub(dataset, image, label)
     return _as_dataset(rows, classes, label, transform)
 
