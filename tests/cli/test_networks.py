@@ -85,7 +85,6 @@ def test_custom_network_trains_embeds_and_searches(capsys, animals, nets, made, 
         ("nets:missing", "nets:missing"),
         ("nets:NETS", "NETS"),
         ("nets:of_functions --dtype bfloat16", "--dtype .*nets:of_functions"),
-        ("nets:OfLinen --weights nets.py", "--weights .*nets:OfLinen"),
         ("nets", "--model .*'nets'"),
     ],
 )

@@ -12,7 +12,7 @@ import pytest
 from models.files import random_arrays, zeros
 
 from jdml import registry
-from jdml.cli.options.groups import WeightOptions
+from jdml.cli.option_groups import WeightOptions
 from jdml.models import convert_weights, create, load_weights, normalizer, weights_settings
 from jdml.models.dialects import dialects
 from jdml.models.vit import resample

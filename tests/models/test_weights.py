@@ -15,7 +15,7 @@ from models.files import random_arrays, zeros
 from safetensors.numpy import load_file, save_file
 
 import jdml.cli
-from jdml.cli.weights import Architecture
+from jdml.cli.data import Convert
 from jdml.models import convert_weights, load_weights
 from jdml.models.dialects import dialects
 from jdml.registry import pretrained_networks
@@ -188,7 +188,9 @@ def test_failed_write_keeps_the_old_file(tmp_path, monkeypatch):
 
 
 def test_command_converts_every_architecture(tmp_path, capsys, monkeypatch):
-    assert set(typing.get_args(Architecture)) == set(pretrained_networks())
+    assert set(typing.get_args(typing.get_type_hints(Convert)["arch"])) == set(
+        pretrained_networks()
+    )
     monkeypatch.chdir(tmp_path)
     save_file(stored(), "in.safetensors")
     assert jdml.cli.main(["weights", "convert", "in.safetensors", "--arch", ARCH, "--names"]) == 0

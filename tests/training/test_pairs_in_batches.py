@@ -9,8 +9,7 @@ import pytest
 
 import jdml
 from jdml import data, objectives, training
-from jdml.cli.train import Train
-from jdml.cli.training_run import TrainingRun
+from jdml.cli.train import Train, TrainingRun
 from jdml.recipes import BatchConfig, LossConfig, Recipe
 from jdml.recipes.default_recipe import check_positives, usual_batch
 
@@ -144,13 +143,13 @@ def test_fit_continues_with_few_positives_proxies_or_a_memory():
 
 def run_of(**options):
     settled = Train(**options).resolve()
-    return TrainingRun(settled, settled.recipe(), {})
+    return TrainingRun(settled, {})
 
 
 def test_command_reports_the_batch():
     run = run_of()
     assert run.recipe.batch.replace(steps=None) == shape(10, 6, on_small_class="refuse")
-    assert any(re.search(r"\b150 pairs\b", line) for line in run.summary())
+    assert any(re.search(r"\b150 positive pairs\b", line) for line in run.summary())
     proxies = run_of(loss={"name": "proxy_anchor"})
     assert str(proxies.recipe.batch) == "64"
     assert not any("pairs" in line for line in proxies.summary())

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hunt.bad import DEEP, Bad, X, check_bad, truncate
+from hunt.bad import Bad, X, check_bad, truncate
 from PIL import Image
 from safetensors.numpy import save
 
@@ -76,8 +76,6 @@ def read(name: str = "") -> Callable[[Path], Any]:
 ROW = '{"name": "a", "job": {}, "metrics": {}'
 RUNS = [
     Bad("another program's configuration", with_file("config.json", "{}"), last, "^/run "),
-    Bad("a deep configuration", with_file("config.json", DEEP), training.load, "config.json"),
-    Bad("a seed of words", with_file("config.json", '{"seed": "first"}'), read(), "seed"),
     Bad("scores of words", with_file("metrics.json", "R@1 = 1"), training.load, "metrics.json"),
     Bad(
         "a log of bytes",
@@ -85,19 +83,7 @@ RUNS = [
         lambda place: [r["step"] for r in report.read_runs(place)[0].log],
         read=[1, 2],
     ),
-    Bad(
-        "an order of runs that is a number",
-        lambda place: with_file("sweep.json", "3")(place.parent),
-        read(),
-        "sweep.json",
-    ),
     Bad("a record twice", with_file("r.jsonl", f"{ROW}}}\n{ROW}}}\n"), read("r.jsonl"), "line 2"),
-    Bad(
-        "a record of several seeds",
-        with_file("r.jsonl", '{"name": "a", "job": {"seed": [1, 2]}, "metrics": {}}\n'),
-        read("r.jsonl"),
-        "a: seed",
-    ),
     Bad(
         "a truncated model",
         lambda place: truncate(place / "model.safetensors").parent,

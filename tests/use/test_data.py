@@ -1,17 +1,13 @@
 """User-defined splits; skipped and wrong files are counted or refused, also by `jdml data check`."""
 
-import contextlib
-import importlib
 import json
 import re
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from jdml import data
-from jdml._optional_imports import MissingLibraryError
 from jdml.data.folder import read_folder
 from jdml.data.splits import resplit, split_by_class_names
 from jdml.runs.embedding_io import read_embeddings
@@ -62,21 +58,6 @@ def test_data_check_counts_and_names_problems(tmp_path, draw, check):
         code, out, _ = check("check", name, root, "--quiet")
         assert code == 1
         assert all(re.search(f"wrong: {problem}", out) for problem in problems), out
-
-
-def test_preparing_a_data_set_names_the_missing_library(tmp_path, monkeypatch, jdml_command):
-    # Imported first if installed: a module imported without tensorflow would remain for other tests.
-    with contextlib.suppress(ImportError):
-        importlib.import_module("tensorflow_datasets")
-    monkeypatch.setitem(sys.modules, "tensorflow", None)
-    monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path / "sets"))
-    for words in (("data", "get", "omniglot"), ("train", "--data", "omniglot")):
-        done = jdml_command(*words)
-        assert done.code != 0
-        assert done.err.strip().endswith("pip install 'jdml[tfds]'")
-    with pytest.raises(MissingLibraryError, match=r"\btensorflow: pip install\b"):
-        data.load("cub")
-    assert not (tmp_path / "sets").exists()
 
 
 # The same images in a table: every command reads them like those of the folder.

@@ -3,7 +3,6 @@
 import json
 import re
 import shutil
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +10,6 @@ import pytest
 from PIL import Image
 
 from jdml import data
-from jdml._optional_imports import MissingLibraryError
 from jdml.data import integrity
 from jdml.data.integrity import Place
 
@@ -80,7 +78,7 @@ def test_near_duplicates_are_found_by_a_hash(copied, tmp_path, check):
     expected = {"file": str(copied / "train/dog/4.png"), "part": "train", "label": "dog"}
     assert turned["second"] == expected
     assert (found["decoded"], len(found["problems"])) == (16, 2)
-    code, out, _ = check(*words, "--duplicates", "--within", "0")
+    code, out, _ = check(*words, "--duplicates", "--threshold", "0")
     assert not re.search(r"wrong: 4\b", out)
     digits = data.check("digits", None, duplicates=True)
     assert digits.problems == ()  # for a published set it is only a note
@@ -117,16 +115,10 @@ def test_near_duplicates_are_found_by_a_runs_embeddings(run, photos, tmp_path, j
     picture = Image.open(photos / "kind0" / "0.png")
     picture.save(tmp_path / "photos" / "kind1" / "again.bmp")
     words = ("data", "check", "folder", tmp_path / "photos", "--quiet", "--duplicates")
-    done = jdml_command(*words, "--by", run.folder, "--within", "1e-4")
+    done = jdml_command(*words, "--embeddings-of", run.folder, "--threshold", "1e-4")
     assert done.code == 1, done.err
     assert re.search(r"wrong: 1\b", done.out)
     assert "again.bmp" in done.out
-
-
-def test_missing_imagehash_names_its_extra(photos, monkeypatch):
-    monkeypatch.setitem(sys.modules, "imagehash", None)
-    with pytest.raises(MissingLibraryError, match=r"ImageHash: pip install 'jdml\[duplicates\]'"):
-        data.check("folder", photos, duplicates=True)
 
 
 def test_by_embedding_finds_the_nearest_of_another_class_in_blocks():

@@ -156,11 +156,8 @@ SHORT = SimpleNamespace(images=FEATURES, labels=LABELS[:5])
     [
         ("objective", jdml.triplet_loss, TypeError, "triplet_loss"),
         ("objective", objectives.proxy(jdml.proxy_anchor_loss, 3, 3), ValueError, "num_classes=4"),
-        ("optimizer", optax.adam, TypeError, "adam"),
         ("seed", 2**32, ValueError, "4294967295"),
-        ("seed", jax.random.key(0), TypeError, ""),
         ("train", FEATURES, TypeError, "ndarray"),
-        ("train", (FEATURES, LABELS), TypeError, "tuple"),
         ("train", SHORT, ValueError, r"\[24\].*\[5\]"),
         ("train", CHANNELS_FIRST, ValueError, "numpy.moveaxis"),
         ("train", {"image": FEATURES, "label": LABELS}, TypeError, "dict.*Dataset"),
@@ -169,7 +166,6 @@ SHORT = SimpleNamespace(images=FEATURES, labels=LABELS[:5])
         ("sampler", iter([FEATURES]), ValueError, r"float32 \[24, 6\]"),
         ("sampler", iter([LABELS == 0]), ValueError, "bool"),
         ("sampler", iter([np.array([3, 24])]), ValueError, "23.*24"),
-        ("sampler", iter([np.array([], int)]), ValueError, ""),
     ],
 )
 def test_wrong_arguments_are_refused_in_one_line(argument, value, error, names):

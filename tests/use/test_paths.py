@@ -4,7 +4,7 @@ import json
 import os
 import re
 import shutil
-from pathlib import Path, PureWindowsPath
+from pathlib import Path
 
 import numpy as np
 import optax
@@ -13,7 +13,6 @@ from flax import linen as nn
 
 import jdml
 from jdml import data, models, objectives, report, training
-from jdml._paths import check_local
 from jdml.runs import export, results_store
 from jdml.studies import runner
 
@@ -114,17 +113,6 @@ def test_named_parts_are_trained_held_out_and_scored(photos, tmp_path, jdml_comm
     words = (tmp_path / "run", root, "--split", "gallery", "--out", out, "--quiet")
     assert jdml_command("embed", *words).code == 0
     assert sorted(set(np.load(out)["labels"])) == ["kind3", "kind5"]
-
-
-@pytest.mark.parametrize(
-    "place",
-    [
-        None, "runs/a", "/abs/a:b", "cub:/data/CUB", "a/s3://b", 3, b"x", PureWindowsPath("C:/x"),
-        Path("/data/s3:/x"), "C:/x",
-    ],
-)  # fmt: skip
-def test_local_paths_are_accepted(place):
-    check_local("folder", place)
 
 
 class Points(nn.Module):

@@ -10,7 +10,6 @@ import pytest
 
 import jdml
 from jdml import training
-from jdml.data.dataset import NoSuchPartError
 from jdml.data.image_source import read_source
 from jdml.models.tensors import write_tensors
 from jdml.report import read_runs
@@ -131,18 +130,3 @@ def test_labels_are_those_of_training(tmp_path):
         labels = read_source("digits", None, config=training.load(place).config).labels
         assert len(set(labels)) == 2
     assert set(attach_images(read_runs(run)[0])[0].train.labels) == {0, 1}
-
-
-def test_custom_configuration_is_not_read_as_a_commands(photos):
-    for config in (
-        {"data": ["digits", "more"], "split": "images"},
-        {"data": "folder", "split": "images"},
-        {"embedding": None, "started": 3},
-        {"embedding": {"input": None, "class_names": []}},
-    ):
-        assert len(read_source(str(photos), None, split="test", config=config).labels) == 18
-        assert len(read_source("digits", None, split="test", config=config).labels) > 500
-    another = {"data": "cub", "split": "images", "seed": 0}
-    assert len(read_source(str(photos), None, split="test", config=another).labels) == 18
-    with pytest.raises(NoSuchPartError, match=r"^split\b"):
-        read_source(str(photos), None, split="query", config=another)
