@@ -21,9 +21,8 @@ from jdml.recipes import (
     default_recipe,
     with_method,
 )
-from jdml.recipes.config import Config
+from jdml.recipes.config import Config, parse_settings
 from jdml.recipes.network import BACKBONE
-from jdml.recipes.parsing import parse_settings
 from jdml.registry import NETWORKS
 from jdml.registry.networks import SMALL_IMAGES, for_images
 

@@ -21,7 +21,7 @@ from jdml.models.creation import Normalizer, create
 from jdml.models.finetuning import WithLora
 from jdml.models.preprocess import Preprocess, standard, to_float
 from jdml.recipes.loss import NORMALIZATIONS
-from jdml.recipes.model_factory import from_factory
+from jdml.recipes.network import from_factory
 from jdml.registry import NETWORKS
 from jdml.runs.identity import qualified_name
 from jdml.runs.run_files import named_leaves

@@ -76,11 +76,6 @@ class Evaluation:
         checks.count("every", self.every)
         checks.optional(checks.count)("patience", self.patience)
 
-    @classmethod
-    def of(cls, evaluation: "Evaluate | Evaluation | None") -> "Evaluation":
-        """Return what ``fit(evaluation=)`` means."""
-        return evaluation if isinstance(evaluation, Evaluation) else cls(evaluation)
-
 
 def recall_ranks(name: str) -> tuple[int, ...]:
     """Look up the ranks k at which papers give R@k on a data set.

@@ -30,7 +30,7 @@ from jdml.training.evaluation import Evaluate, Evaluation
 from jdml.training.feature_cache import FEATURES, FeatureCacheConfig, make_batch_source
 from jdml.training.initialization import InitialState, State
 from jdml.training.optimizer_wrappers import with_ema, with_loss_scale
-from jdml.training.run_config import Devices, FitResult, RunConfig, Schedule
+from jdml.training.run_config import Devices, FitResult, RunConfig, Schedule, as_config
 from jdml.training.step import StepConfig
 from jdml.training.trainer import Trainer
 
@@ -116,9 +116,9 @@ def fit(
         Several processes (:func:`jdml.training.initialize`) make the same call; each decodes its own rows of image
         files, evaluation embeds on all devices, and the first process writes: all must see the run's folder.
     """
-    config, device_config = RunConfig.of(run), Devices.of(devices)
-    callback_config = Callbacks.of(callbacks)
-    schedule = Schedule(steps, Evaluation.of(evaluation), config, callback_config.steps)
+    config, device_config = as_config(RunConfig, run), as_config(Devices, devices)
+    callback_config, evaluated = Callbacks.of(callbacks), as_config(Evaluation, evaluation)
+    schedule = Schedule(steps, evaluated, config, callback_config.steps)
     whole_model = as_model(model)
     network, freeze = frozen_part(whole_model)
     saved = config.folder is not None

@@ -124,8 +124,11 @@ def fresh_state(
     model, objective = spec.model, spec.objective
     model_key, objective_key, run_key = jax.random.split(jax.random.key(seed), 3)
     first = spec.preprocess(jax.tree.map(lambda rows: jnp.asarray(rows[:1]), sample_images))
-    fresh: Variables = {"params": {}, "batch_stats": {}, **_fresh(model, model_key, first)}
-    variables = fresh
+    if isinstance(model, ModelAdapter) and model.holds_parameters:
+        own = jax.tree.map(jnp.copy, model.init(model_key, first))
+    else:
+        own = _init(model, model_key, first)
+    variables = fresh = {"params": {}, "batch_stats": {}, **own}
     if pretrained is not None:
         _warn_other_settings(model, pretrained)
         load = model.around(pretrained) if isinstance(model, WithLora) else pretrained
@@ -180,13 +183,6 @@ def _warn_other_settings(model: AnyModel, pretrained: Any) -> None:
 
 # For programs that run once: LLVM's lowest level gives the same bits as the highest, and compiles in half of the time.
 _quick_jit = partial(jax.jit, compiler_options={"xla_backend_optimization_level": 1})
-
-
-def _fresh(model: Model, key: jax.Array, images: Tree) -> Variables:
-    """Variables to begin with: those that a module holds, or as it makes them."""
-    if isinstance(model, ModelAdapter) and model.holds_parameters:
-        return jax.tree.map(jnp.copy, model.init(key, images))
-    return _init(model, key, images)
 
 
 @partial(_quick_jit, static_argnames=("model",))

@@ -417,7 +417,7 @@ def test_factory_gets_the_recipes_arguments(monkeypatch):
     monkeypatch.setitem(sys.modules, "own_nets", own)
     make_network(Recipe(network=NetworkConfig("own_nets:net", dim=3)), SET)
     assert given == [(3, (), {})]
-    with pytest.raises(TypeError, match=r"\bown_nets:deep\b.*\bdepth\b"):
+    with pytest.raises(ValueError, match=r"\bown_nets:deep\b.*\bdepth\b"):
         make_network(Recipe(network=NetworkConfig("own_nets:deep")), SET)
 
 

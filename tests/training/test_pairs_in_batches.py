@@ -79,19 +79,11 @@ def test_default_batch(loss, labels, batch):
     assert str(usual_batch(BatchConfig(), LossConfig(loss), labels)) == batch
 
 
-def test_batches_shrink_to_the_data():
-    labels = np.arange(30) % 3
-    for size, expected in {200: 30, 8: 8}.items():
-        assert BatchConfig(size).fit_to_data(labels) == BatchConfig(expected)
-    for given, expected in {(9, 4): (3, 4), (2, 40): (2, 10), (2, 5): (2, 5)}.items():
-        assert shape(*given).fit_to_data(labels) == shape(*expected)
-
-
 @pytest.mark.parametrize(
     ("batch", "labels", "words"),
     [
         (shape(20, 1), CLASSES, "batch 20x1.*16x4"),
-        (BatchConfig(16), np.arange(30), "30 classes"),
+        (BatchConfig(16), np.arange(30), "each training class has one image"),
         (BatchConfig(1), CLASSES, "batch 1"),
         (shape(1, 5), CLASSES, "batch 1x5"),
     ],
