@@ -13,7 +13,7 @@ import tyro
 
 from experiments import smoke
 from jdml.report import mean_std
-from jdml.runs.results_store import read_results
+from jdml.runs.run_files import read_results
 from jdml.studies.runner import over_seeds, run_jobs
 from jdml.training import disable_malloc_trim
 

@@ -1,4 +1,4 @@
-"""Programs compiled before are read again instead of compiled again, as the command line sets it up."""
+"""JAX's persistent cache of compiled programs, as the command line uses it."""
 
 import contextlib
 import os
@@ -9,7 +9,7 @@ __all__: list[str] = []
 SWITCH = "JDML_CACHE"
 MOST_BYTES = 1 << 30
 ENTRY, TIMES, LOCK = "-cache", "-atime", ".lockfile"
-"""How the names of JAX's files end, and what it locks to write one."""
+"""Endings of the names of JAX's files, and its lock."""
 
 
 def keep_compiled_programs() -> Path | None:
@@ -26,29 +26,26 @@ def keep_compiled_programs() -> Path | None:
         from platformdirs import user_cache_path
     except ModuleNotFoundError:
         return None
-    wanted = os.environ.get(SWITCH, "")
-    if wanted.lower() in ("off", "0", "no", "none") or jax.config.values.get(
+    setting = os.environ.get(SWITCH, "")
+    if setting.lower() in ("off", "0", "no", "none") or jax.config.values.get(
         "jax_compilation_cache_dir"
     ):
         return None
     default = user_cache_path("jdml", appauthor=False) / "compiled"
-    folder = Path(wanted).expanduser() if wanted else default
+    folder = Path(setting).expanduser() if setting else default
     try:
         folder.mkdir(parents=True, exist_ok=True)
-    except OSError:  # a home that cannot be written: everything works, and is compiled each time
+    except OSError:  # of a home that cannot be written
         return None
-    _remove_parts(folder)
+    _remove_incomplete(folder)
     jax.config.update("jax_compilation_cache_dir", str(folder))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
     jax.config.update("jax_compilation_cache_max_size", MOST_BYTES)
     return folder
 
 
-def _remove_parts(folder: Path) -> None:
-    """Remove entries that a killed process was writing: JAX would fail to read them, and tell so, in every process.
-
-    A whole entry has its time beside it, which JAX writes last; at one without it every later write stops.
-    """
+def _remove_incomplete(folder: Path) -> None:
+    """Remove entries of killed processes, which have no file of times yet: JAX could neither read nor replace them."""
     from filelock import FileLock, Timeout
 
     with contextlib.suppress(OSError, Timeout), FileLock(folder / LOCK, timeout=1):

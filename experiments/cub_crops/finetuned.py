@@ -22,7 +22,7 @@ from experiments.study import RecordOptions, absolute, curve, read_toml, start
 from jdml import data, models
 from jdml.recipes import Recipe
 from jdml.report import holm_correction, markdown_table, mean_std, paired_difference
-from jdml.runs.results_store import read_results
+from jdml.runs.run_files import read_results
 from jdml.studies.runner import by_seed
 from jdml.training import Devices, Evaluation, pretrained, train_recipe
 

@@ -24,7 +24,7 @@ from experiments.recorded_recipes import from_flat
 from jdml import data
 from jdml.metrics import evaluate_retrieval
 from jdml.models.convolution import windows
-from jdml.runs.results_store import save_result
+from jdml.runs.run_files import save_result
 from jdml.studies.runner import results_of
 from jdml.training import Best, make_train_step, standard, train_recipe, update_best
 

@@ -16,7 +16,7 @@ from experiments.letters.tables import LEAST, interval, single_models, tuned_mod
 from experiments.smoke import SMOKE, record, small
 from experiments.study import check_names, read_toml, start
 from jdml.report import PairedDifference, holm_correction, markdown_table, paired_difference
-from jdml.runs.results_store import read_results
+from jdml.runs.run_files import read_results
 
 METHODS = small(
     ("circle", "FastAP", "InfoNCE", "ArcFace", "triplet", "EPS + margin", "MPA-DW"),

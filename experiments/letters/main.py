@@ -14,8 +14,7 @@ from experiments.recorded_recipes import from_flat, to_flat
 from experiments.smoke import NETWORK, SMOKE, small
 from experiments.study import check_names, start
 from jdml.recipes import Recipe
-from jdml.runs.results_store import read_results
-from jdml.runs.run_files import write_json
+from jdml.runs.run_files import read_results, write_json
 
 TRIALS, LEADING, DEEP = small(10, 1), 12, 6
 if SMOKE:

@@ -12,7 +12,7 @@ from experiments.omniglot.methods import EASY
 from experiments.smoke import record, small
 from experiments.study import start
 from jdml.report import markdown_table, paired_difference
-from jdml.runs.results_store import read_results
+from jdml.runs.run_files import read_results
 
 SEED = 1
 WRONG, SCALE = 0.2, 12.0

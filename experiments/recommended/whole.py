@@ -15,7 +15,7 @@ from experiments.smoke import record, small
 from experiments.study import cell, start
 from jdml.recipes import Recipe
 from jdml.report import markdown_table, paired_difference
-from jdml.runs.results_store import read_results
+from jdml.runs.run_files import read_results
 from jdml.studies.runner import by_seed
 
 ROWS = small(80, 8)

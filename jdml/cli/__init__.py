@@ -105,7 +105,7 @@ def _run(words: list[str], *, own_process: bool) -> int:
             compiled_programs = importlib.import_module("jdml.compilation_cache")
             compiled_programs.keep_compiled_programs()
             if own_process:
-                importlib.import_module("jdml.runs.preemption").disable_malloc_trim()
+                importlib.import_module("jdml.distributed").disable_malloc_trim()
         return command.execute() or 0
     except BrokenPipeError:
         raise

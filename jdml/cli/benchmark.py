@@ -54,7 +54,7 @@ class TaskOptions:
     dataset: Literal[tuple(sorted(data.IMAGE_FILES))] = "cub"  # type: ignore[valid-type]
     """The data set; folder: any folder of classes, whose first half trains."""
     protocol: Protocol = "conventional"
-    """How models are trained, chosen and scored."""
+    """The training, selection and scoring of models."""
     backbone: Literal[tuple(sorted(pretrained_networks()))] = "resnet50"  # type: ignore[valid-type]
     """The network."""
     seeds: Annotated[int, at_least(1), NOT_DEFINING] = 1

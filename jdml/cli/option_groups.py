@@ -14,7 +14,7 @@ from jdml._import_path import is_pointer
 from jdml._paths import check_folder, expand_user
 from jdml.cli.options import NOT_DEFINING, Help, check_options, option_of
 from jdml.data.load import recognize
-from jdml.models.tensors import read_metadata
+from jdml.models.io import read_metadata
 from jdml.models.weights import ARCHITECTURE
 from jdml.ops.checks import (
     at_least,
@@ -227,7 +227,7 @@ class DeviceOptions:
             raise ValueError(f"--devices must be a number or all, got {self.devices!r}")
 
     def join(self) -> None:
-        """Join the other processes, if there are any, before anything uses a device."""
+        """Join the other processes, if available are any, before anything uses a device."""
         self.check()
         initialize(self.coordinator, self.processes, self.process)
         is_set = "xla_force_host_platform_device_count" in os.environ.get("XLA_FLAGS", "")
@@ -239,17 +239,19 @@ class DeviceOptions:
 
     def mesh(self, rows: int) -> tuple[Any, list[str]]:
         """Return the devices that share batches of so many rows, and a line about them; None for one device."""
-        there, processes = jax.device_count(), jax.process_count()
-        number = there if self.devices in (None, "all") else int(str(self.devices))
-        least = 1 if processes == 1 else there
-        if not least <= number <= there:
-            raise ValueError(f"--devices must be {least} to {there}, which there are, got {number}")
-        if there == 1:
+        available, processes = jax.device_count(), jax.process_count()
+        number = available if self.devices in (None, "all") else int(str(self.devices))
+        least = 1 if processes == 1 else available
+        if not least <= number <= available:
+            raise ValueError(
+                f"--devices must be {least} to {available}, the available devices, got {number}"
+            )
+        if available == 1:
             return None, []
         if self.devices is None and processes == 1:
-            number = max(n for n in range(1, there + 1) if rows % n == 0)
+            number = max(n for n in range(1, available + 1) if rows % n == 0)
         mesh = jax.make_mesh((number,), ("data",), devices=jax.devices()[:number])
         among = f" of {processes} processes" if processes > 1 else ""
         kind = mesh.devices.flat[0].device_kind
         each = f"{rows / number:g} rows of a batch of {rows} on each"
-        return mesh, [f"{number} of {there} devices{among} ({kind}), {each}"]
+        return mesh, [f"{number} of {available} devices{among} ({kind}), {each}"]

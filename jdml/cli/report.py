@@ -123,7 +123,7 @@ def print_comparison(
 ) -> None:
     """Print a comparison, or write it."""
     from jdml.cli.tables import print_table
-    from jdml.models.tensors import write_text
+    from jdml.models.io import write_text
     from jdml.report import comparison_table, summary_sentences
 
     texts = {csv_file: _as_csv, markdown: _as_markdown}

@@ -21,8 +21,7 @@ from jdml.compilation_cache import keep_compiled_programs
 from jdml.ops.checks import count, did_you_mean
 from jdml.report import compare_runs, read_runs
 from jdml.report.runs import ORDER
-from jdml.runs.results_store import delete_results
-from jdml.runs.run_files import CONFIG, METRICS, read_json, write_json
+from jdml.runs.run_files import CONFIG, METRICS, delete_results, read_json, write_json
 from jdml.studies.runner import results_of, run_jobs
 
 OWN = ("--seed", "--out", "--quiet", "--coordinator", "--processes", "--process")

@@ -345,8 +345,8 @@ def fit_to_data(options: TrainOptions, labels: np.ndarray) -> tuple[Recipe, tupl
     if options.has_batch:
         batch = typed.batch.fit_to_data(labels)
         if str(batch) != str(typed.batch):
-            there = f"{len(labels):,} images of {len(np.unique(labels)):,} classes train"
-            notes.append(f"batches are {batch}, not {typed.batch}: {there}")
+            rows = f"{len(labels):,} images of {len(np.unique(labels)):,} classes train"
+            notes.append(f"batches are {batch}, not {typed.batch}: {rows}")
         sizes = np.unique(labels, return_counts=True)[1]
         samples = batch.samples_per_class or 1
         if few := int((sizes < samples).sum()):

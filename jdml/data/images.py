@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 import numpy as np
 
 from jdml._optional_imports import MissingLibraryError, progress_bar, require_package
-from jdml._paths import read_bytes
 from jdml.data.transforms import Crops, conventional
 
 if TYPE_CHECKING:
@@ -269,7 +268,7 @@ def as_rgb(image: "Image") -> "Image":
 def open_image(file: Readable) -> "Image":
     """Open an image file, or an image of rows, as an upright RGB image."""
     if not isinstance(file, Row):
-        return decode(read_bytes(file) if isinstance(file, Path) else file.read_bytes())
+        return decode(file.read_bytes())
     image = file.source[file.number]
     if isinstance(image, bytes):
         return decode(image)

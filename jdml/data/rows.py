@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from jdml._optional_imports import require_package
-from jdml._paths import expand_user, read_bytes
+from jdml._paths import expand_user
 from jdml.data.dataset import Dataset, as_host, is_tensor
 from jdml.data.images import CHANNELS, ImageFiles, Row, cores, named_if_bad, open_image
 
@@ -94,7 +94,7 @@ class RowImages:
         if isinstance(value, Mapping) and "bytes" in value:  # Hugging Face's struct of an image
             value = value["bytes"] if value["bytes"] is not None else value.get("path")
         if isinstance(value, str | Path):
-            return read_bytes(Path(value))
+            return Path(value).read_bytes()
         if isinstance(value, bytes) or hasattr(value, "getbands"):
             return value
         image = as_host(value)

@@ -16,8 +16,8 @@ from jdml._import_path import call_user_object, import_user_object, is_pointer
 from jdml.data import Dataset, ImageFiles
 from jdml.models.adapters import Object, as_model
 from jdml.models.base_adapter import ModelAdapter
+from jdml.models.embedding import Preprocess
 from jdml.models.from_linen import FromLinen
-from jdml.models.preprocess import Preprocess
 from jdml.models.weights import settings_of
 from jdml.ops.checks import non_negative, one_of, open_unit_interval, positive
 from jdml.recipes.config import Config, RecipeError

@@ -1,4 +1,4 @@
-"""Files of embeddings, with names and classes of what was embedded."""
+"""Files of embeddings, with the names and classes of their images."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -7,13 +7,13 @@ from typing import IO, Any, NamedTuple
 import numpy as np
 
 from jdml._optional_imports import require_package
-from jdml.models.tensors import replacing
+from jdml.models.io import atomic_write
 
 ENDINGS = (".npz", ".npy", ".parquet")
 
 
 class EmbeddingTable(NamedTuple):
-    """Embeddings and what they are of."""
+    """Embeddings, their labels, their files, and the model."""
 
     vectors: np.ndarray
     labels: np.ndarray | None = None
@@ -21,23 +21,23 @@ class EmbeddingTable(NamedTuple):
     model: str = ""
 
 
-def write_embeddings(path: Path, embedded: EmbeddingTable) -> None:
-    """Write embeddings atomically, in the format that the file's ending names."""
+def write_embeddings(path: Path, table: EmbeddingTable) -> None:
+    """Write embeddings atomically, in the format of the file's ending."""
     if path.suffix not in ENDINGS:
         raise ValueError(f"path must end in {' or '.join(ENDINGS)}, got {path}")
-    named = {"labels": embedded.labels, "files": embedded.files}
+    named = {"labels": table.labels, "files": table.files}
     columns = {name: values for name, values in named.items() if values is not None}
     if path.suffix == ".parquet":
         require_package("pyarrow", f"writing {path}")
-    with replacing(path) as file:
+    with atomic_write(path) as file:
         if path.suffix == ".npz":
-            model = np.array(embedded.model)
-            arrays: Any = {"embeddings": embedded.vectors, "model": model, **columns}
+            model = np.array(table.model)
+            arrays: Any = {"embeddings": table.vectors, "model": model, **columns}
             np.savez(file, **arrays)
         elif path.suffix == ".npy":
-            np.save(file, embedded.vectors)
+            np.save(file, table.vectors)
         else:
-            _write_parquet(file, embedded.vectors, columns)
+            _write_parquet(file, table.vectors, columns)
 
 
 def read_embeddings(path: Path) -> EmbeddingTable:
@@ -54,11 +54,8 @@ def read_embeddings(path: Path) -> EmbeddingTable:
     arrays = NpzArrays(path)
     if "embeddings" not in arrays:
         raise ValueError(f"{path} has no array 'embeddings'; it has {', '.join(sorted(arrays))}")
-    stored = arrays["embeddings"]
-    if stored.dtype.kind not in "fiu":
-        raise ValueError(f"embeddings of {path} must be real numbers, got {stored.dtype}")
-    with np.errstate(over="ignore"):  # beyond any number of this type
-        vectors = np.asarray(stored, np.float32)
+    with np.errstate(over="ignore"):
+        vectors = np.asarray(arrays["embeddings"], np.float32)
     if vectors.ndim != 2 or not vectors.size:
         raise ValueError(f"embeddings of {path} must be [N, D], got {list(vectors.shape)}")
     broken = ~np.isfinite(vectors).all(axis=1)
@@ -129,15 +126,12 @@ def map_array(file: Path) -> np.ndarray:
 
 
 def _column(name: str, arrays: Mapping[str, np.ndarray], path: Path) -> np.ndarray | None:
-    """Return names, or of classes also numbers; None if there are none."""
+    """Return names, or numbers of classes; None without the column."""
     values = arrays.get(name)
     if values is None:
         return None
     if values.dtype.kind == "S":
-        try:
-            return np.char.decode(values, "utf-8")
-        except UnicodeDecodeError as error:
-            raise ValueError(f"{name} of {path} must be UTF-8: {error}") from error
+        return np.char.decode(values, "utf-8")
     if values.dtype.kind not in ("iuU" if name == "labels" else "U"):
         kinds = "integers or strings" if name == "labels" else "strings"
         raise ValueError(f"{name} of {path} must be {kinds}, got {values.dtype}")

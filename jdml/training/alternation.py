@@ -19,8 +19,7 @@ from jdml.distributed import Tree, gather_to_host
 from jdml.losses.comparison import Normalize
 from jdml.metrics.chance_constraints import mean_distance
 from jdml.models.adapters import Model
-from jdml.models.embedding import embed
-from jdml.models.preprocess import Preprocess, standard
+from jdml.models.embedding import Preprocess, embed, standard
 from jdml.ops import ball, checks
 from jdml.recipes import CCPConfig, Recipe
 from jdml.training.callbacks import CallbackResult, StatefulCallback, Stop

@@ -16,9 +16,9 @@ from jdml.data.dataset import TrainSet, check_channels, check_in_unit_range, che
 from jdml.data.samplers import Sampler
 from jdml.distributed import Tree, any_process
 from jdml.models.adapters import embed_in_training
-from jdml.models.creation import Normalizer
+from jdml.models.embedding import standard, to_float
+from jdml.models.factory import Normalizer
 from jdml.models.finetuning import check_freeze
-from jdml.models.preprocess import standard, to_float
 from jdml.objectives.base import Metrics
 from jdml.runs.model_metadata import input_spec
 from jdml.training.evaluation import Embedder

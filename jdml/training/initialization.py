@@ -13,9 +13,8 @@ from jdml.data import BadImageError, Dataset, without_bad_images
 from jdml.data.dataset import TrainSet
 from jdml.distributed import Tree
 from jdml.models.adapters import AnyModel, as_model, embed_in_training
-from jdml.models.embedding import embed
+from jdml.models.embedding import Preprocess, embed, standard
 from jdml.models.feature_split import Backbone, FeatureSplit
-from jdml.models.preprocess import Preprocess, standard
 from jdml.ops import checks, sphere
 from jdml.recipes.network import HEAD
 from jdml.runs.identity import fingerprint, qualified_name

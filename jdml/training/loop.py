@@ -13,17 +13,15 @@ import optax
 from jdml._optional_imports import progress_bar
 from jdml.data.dataset import TrainSet
 from jdml.data.samplers import Sampler
-from jdml.distributed import Placement, is_main_process, peer_failure_context
-from jdml.models.adapters import AnyModel, Model, as_model, unwrapped
+from jdml.distributed import Placement, Termination, is_main_process, peer_failure_context
+from jdml.models.adapters import AnyModel, Model, as_model, check_network, unwrapped
+from jdml.models.embedding import Preprocess, standard
 from jdml.models.finetuning import Frozen, WithLora, frozen_part
-from jdml.models.network_check import check_network
-from jdml.models.preprocess import Preprocess, standard
 from jdml.objectives import Objective
 from jdml.ops import checks
 from jdml.runs.checkpoint import RunFolder
 from jdml.runs.identity import data_fingerprint, fingerprint
 from jdml.runs.model_metadata import describe, trained_view, versions
-from jdml.runs.preemption import Termination
 from jdml.training.batch_source import check_arguments, check_proxies
 from jdml.training.callbacks import AnyCallback, Callbacks
 from jdml.training.evaluation import Evaluate, Evaluation

@@ -30,8 +30,8 @@ class RunConfig:
 
     Attributes:
         folder: the run's folder: ``config.json``, ``log.jsonl``, ``checkpoints/``; ``model.safetensors``, the best
-            parameters (without a monitor the last), and their scores in ``metrics.json``: see
-            :func:`jdml.training.load`. None writes nothing.
+            parameters (without a monitor the last), and their scores in ``metrics.json``; with a monitor also
+            ``last.safetensors``: see :func:`jdml.training.load`. None writes nothing.
         checkpoint_every: steps between checkpoints; None: as many as between evaluations.
         log_every: steps between log records; evaluations, checkpoints and callbacks with ``every`` make one, too.
         resume: continue from the folder's last checkpoint; False refuses a folder that has one.

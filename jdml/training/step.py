@@ -16,8 +16,8 @@ from jdml.data.dataset import check_channels
 from jdml.distributed import HERE, Placement, Tree
 from jdml.models.adapters import AnyModel, Model, as_model, embed_in_training, unwrapped
 from jdml.models.base_adapter import ModelAdapter
-from jdml.models.finetuning import WithLora, frozen_part, split_frozen, with_frozen
-from jdml.models.preprocess import Preprocess, standard
+from jdml.models.embedding import Preprocess, standard
+from jdml.models.finetuning import WithLora, frozen_part, keep_frozen_stats, split_frozen
 from jdml.models.weights import weights_settings
 from jdml.objectives import Objective
 from jdml.objectives.base import Metrics
@@ -267,7 +267,7 @@ def _pure_step(spec: StepConfig) -> Step:
         after = TrainState(
             step=state.step + 1,
             params=adapt.joined(optax.apply_updates(learning, updates), frozen),
-            batch_stats=with_frozen(batch_stats, state.batch_stats, spec.freeze),
+            batch_stats=keep_frozen_stats(batch_stats, state.batch_stats, spec.freeze),
             opt_state=opt_state,
             objective_state=objective.update_state(
                 state.objective_state,

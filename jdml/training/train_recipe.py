@@ -16,8 +16,8 @@ from jdml._import_path import is_pointer
 from jdml.data import Dataset, ImageBatches, ImageFiles
 from jdml.distributed import class_shards
 from jdml.models.adapters import as_model
+from jdml.models.embedding import Preprocess, standard
 from jdml.models.finetuning import Frozen, WithLora, frozen_part
-from jdml.models.preprocess import Preprocess, standard
 from jdml.recipes import Recipe, RecipeError
 from jdml.recipes.default_recipe import check_positives
 from jdml.recipes.network import build_custom_model

@@ -13,7 +13,7 @@ from jdml import models, training
 from jdml.cli.benchmark import TaskOptions, fake_images
 from jdml.cli.commands import COMMANDS
 from jdml.models import weights
-from jdml.models.tensors import write_tensors
+from jdml.models.io import write_tensors
 from jdml.recipes import RECIPES
 from jdml.recipes.paper_comparison import footnotes
 

@@ -13,7 +13,7 @@ from jdml import models, registry
 from jdml.cli.commands import COMMANDS
 from jdml.cli.train import TrainingRun
 from jdml.models import weights
-from jdml.models.tensors import write_tensors
+from jdml.models.io import write_tensors
 from jdml.training import load
 
 

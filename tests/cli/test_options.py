@@ -12,7 +12,7 @@ from jdml.cli.commands import COMMANDS
 from jdml.cli.options import to_argv
 from jdml.cli.train import Train, TrainingRun, fit_to_data
 from jdml.cli.training_data import read_training_data
-from jdml.models.tensors import write_tensors
+from jdml.models.io import write_tensors
 from jdml.recipes import Recipe, recommended
 from jdml.recipes.loss import MONITORED, build_miner
 from jdml.training.train_recipe import parts_of_step

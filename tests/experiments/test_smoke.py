@@ -12,7 +12,7 @@ from typing import Any
 import chex
 import pytest
 
-from jdml.runs.results_store import read_results
+from jdml.runs.run_files import read_results
 
 ROOT = Path(__file__).parents[2]
 EXPERIMENTS, BENCHMARKS = ROOT / "experiments", ROOT / "benchmarks"

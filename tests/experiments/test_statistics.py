@@ -15,7 +15,7 @@ from experiments.nir import decide
 from experiments.omniglot.methods import METHODS as BY_ALPHABET
 from experiments.pfml_needs import main as pfml_needs
 from jdml.recipes.paper_comparison import flat_values
-from jdml.runs.results_store import read_results
+from jdml.runs.run_files import read_results
 from jdml.studies.runner import results_of
 
 FROZEN = letters.Settings().frozen

@@ -16,7 +16,7 @@ from safetensors.numpy import save
 
 import jdml.cli
 from jdml import report, training
-from jdml.models.tensors import write_tensors
+from jdml.models.io import write_tensors
 from jdml.runs.embedding_io import read_embeddings
 from jdml.runs.run_files import read_model
 
@@ -46,18 +46,9 @@ def with_file(name: str, content: str | bytes) -> Callable[[Path], Path]:
     return make
 
 
-def with_truncated_checkpoint(place: Path) -> Path:
-    for file in place.glob("checkpoints/4/state/**/*"):
-        if file.is_file() and file.parent.name == "d":
-            truncate(file)
-    return place
-
-
-def with_incomplete_checkpoint(place: Path) -> Path:
-    (place / "model.safetensors").unlink()
-    for step in (place / "checkpoints").iterdir():
-        step.rename(step.with_name(f"{step.name}.orbax-checkpoint-tmp-7"))
-    return place
+def with_truncated_weights(place: Path) -> Path:
+    shutil.copy(place / "model.safetensors", place / "last.safetensors")
+    return truncate(place / "last.safetensors").parent
 
 
 def last(place: Path) -> Any:
@@ -75,7 +66,6 @@ def read(name: str = "") -> Callable[[Path], Any]:
 
 ROW = '{"name": "a", "job": {}, "metrics": {}'
 RUNS = [
-    Bad("another program's configuration", with_file("config.json", "{}"), last, "^/run "),
     Bad("scores of words", with_file("metrics.json", "R@1 = 1"), training.load, "metrics.json"),
     Bad(
         "a log of bytes",
@@ -111,8 +101,13 @@ RUNS = [
             ("input", {"shape": [0.5], "dtype": "uint8"}, "^/run .*float"),
         )
     ),
-    Bad("a truncated checkpoint", with_truncated_checkpoint, last, "checkpoint "),
-    Bad("an incomplete checkpoint", with_incomplete_checkpoint, training.load, "parameters"),
+    Bad("truncated last weights", with_truncated_weights, last, "last.safetensors"),
+    Bad(
+        "no weights",
+        lambda place: (place / "model.safetensors").unlink() or place,
+        training.load,
+        "parameters",
+    ),
     Bad(
         "an exported program in its place",
         with_file("m.stablehlo", b"\0" * 99),

@@ -13,7 +13,7 @@ from flax import linen as nn
 
 import jdml
 from jdml import data, models, objectives, report, training
-from jdml.runs import export, results_store
+from jdml.runs import inference, run_files
 from jdml.studies import runner
 
 BATCH = "--classes-per-batch 2 --samples-per-class 4"
@@ -135,13 +135,13 @@ def fit(place):
         fit,
         training.load,
         report.read_runs,
-        results_store.read_results,
+        run_files.read_results,
         lambda place: data.load("folder", data_dir=place),
         lambda place: data.load("digits", data_dir=place),
         lambda place: models.load_weights(place, {}),
         lambda place: models.convert_weights("w.npz", place, arch="resnet18"),
         lambda place: models.convert_weights(place, "w.safetensors", arch="resnet18"),
-        lambda place: export.export_file(None, place),
+        lambda place: inference.export_file(None, place),
         lambda place: runner.run_jobs(dict, {}, place),
         lambda place: report.html_report([], place),
     ],
