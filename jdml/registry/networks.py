@@ -239,7 +239,7 @@ NETWORKS: dict[str, Network] = _records(
     ),
     Network(
         "bn_inception",
-        "jdml.models.inception:BNInception",
+        "jdml.models.convnets:BNInception",
         images=Images((104.0, 117.0, 128.0), (1.0, 1.0, 1.0), bgr=True),
         weight_formats="jdml.models.weight_formats:BN_INCEPTION",
         weights="bn_inception-52deb4733.pth of pretrainedmodels (data.lip6.fr/cadene/pretrainedmodels)",
@@ -247,7 +247,7 @@ NETWORKS: dict[str, Network] = _records(
     ),
     Network(
         "efficientnet_lite0",
-        "jdml.models.efficientnet:EfficientNetLite0",
+        "jdml.models.convnets:EfficientNetLite0",
         images=Images((127.0, 127.0, 127.0), (128.0, 128.0, 128.0)),
         weight_formats="jdml.models.weight_formats:EFFICIENTNET_LITE0",
         weights="model.safetensors of timm/tf_efficientnet_lite0.in1k on huggingface.co",
