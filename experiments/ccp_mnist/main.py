@@ -149,7 +149,7 @@ def own_parts(job: dict[str, Any], recipe: Recipe, labels: np.ndarray) -> dict[s
         anchors, batches = number * CLASSES, recipe.batch.build(labels, seed)
         own["objective"] = objectives.as_anchor_objective(jdml.contrastive_loss, anchors, **MARGINS)
         own["sampler"] = data.AnchorBatchSampler(
-            batches, labels, number, renew_every=ANCHORS_LAST, seed=seed
+            batches, labels, number, refresh_every=ANCHORS_LAST, seed=seed
         )
     return own
 

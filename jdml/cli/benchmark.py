@@ -27,7 +27,7 @@ from jdml.recipes import RECIPES, CCPConfig, Recipe, recipe
 from jdml.recipes.config import parse_settings
 from jdml.recipes.paper_comparison import PaperRow, find_paper_rows, footnotes
 from jdml.recipes.papers import Protocol
-from jdml.registry import DATASETS, file_sets, pretrained_networks
+from jdml.registry import DATASETS, pretrained_networks
 from jdml.runs.run_files import CONFIG, METRICS, is_of_benchmark, read_json, write_json
 from jdml.studies.protocols import Retrieval, ablation, conventional, mlrc
 from jdml.training import Devices, RunConfig, pretrained, train
@@ -51,7 +51,7 @@ class TaskOptions:
     """A method of this library, or one that its papers compare with."""
     method_setting: tuple[str, ...] = ()
     """The method's settings, as NAME=VALUE, such as preset=found (pfml) or preset=released (nir, ccp)."""
-    dataset: Literal[tuple(sorted(file_sets()))] = "cub"  # type: ignore[valid-type]
+    dataset: Literal[tuple(sorted(data.IMAGE_FILES))] = "cub"  # type: ignore[valid-type]
     """The data set; folder: any folder of classes, whose first half trains."""
     protocol: Protocol = "conventional"
     """The training, selection and scoring of models."""

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from jdml._import_path import is_pointer
 from jdml._paths import check_file
-from jdml.registry import NETWORKS, folder_sets, pretrained_networks, tfds_sets
+from jdml.registry import DATASETS, NETWORKS, pretrained_networks
 
 SHOWN = 40
 """Pairs of near-duplicate images that are printed."""
@@ -19,7 +19,7 @@ class Get:
     Without --data-dir, jdml train --data NAME finds it. Preparing needs pip install 'jdml[tfds]'.
     """
 
-    name: Literal[tuple(sorted(tfds_sets()))]  # type: ignore[valid-type]
+    name: Literal[tuple(sorted(name for name, data in DATASETS.items() if data.tfds))]  # type: ignore[valid-type]
     """The data set."""
     data_dir: Path | None = None
     """Folder to prepare it in. Default: $TFDS_DATA_DIR, else ~/tensorflow_datasets."""
@@ -38,7 +38,7 @@ class Check:
     Nothing is downloaded. The exit code is 1 if something is missing or wrong.
     """
 
-    name: Literal[tuple(sorted(folder_sets()))]  # type: ignore[valid-type]
+    name: Literal[tuple(sorted(name for name, data in DATASETS.items() if data.needs_folder))]  # type: ignore[valid-type]
     """The data set. folder: any folder with a folder of images for each class."""
     dir: Path
     """Its folder, as in the original archive; for folder also a .csv file of file,label[,split], a Parquet file or
@@ -79,8 +79,8 @@ class Check:
         rows = [
             [
                 part.split,
-                _with_published(part.found.classes, part.published and part.published.classes),
-                _with_published(part.found.images, part.published and part.published.images),
+                _with_published(part.counts.classes, part.published and part.published.classes),
+                _with_published(part.counts.images, part.published and part.published.images),
                 f"{part.missing:,}",
             ]
             for part in checked.parts

@@ -13,10 +13,10 @@ import numpy as np
 
 from jdml._paths import check_file, expand_user
 from jdml.cli.tables import print_table
-from jdml.data.arrays import read_array, read_arrays
 from jdml.data.csv_list import read_column
 from jdml.metrics.arrays import evaluate_arrays
 from jdml.ops.checks import Rerank
+from jdml.runs.embedding_io import NpzArrays, map_array
 from jdml.runs.run_files import write_json
 
 
@@ -112,12 +112,12 @@ class Evaluate:
         lone, group = self.file.suffix == ".npy", self.ignore_same_group or ""
         if lone and self.labels == "labels":
             raise ValueError(f"--labels must be the .npy file with the labels of {self.file}")
-        arrays = {self.embeddings: read_array(self.file)} if lone else read_arrays(self.file)
+        arrays = {self.embeddings: map_array(self.file)} if lone else NpzArrays(self.file)
         names = self.labels, self.gallery_embeddings, self.gallery_labels, self.self_index, group
         files = {n: Path(n) for n in names if n.endswith(".npy") and n not in arrays}
         if group in files and {*files, *arrays} & {self.gallery_embeddings}:
             files[f"gallery_{group}"] = files[group].with_name(f"gallery_{files[group].name}")
-        apart = {name: read_array(file) for name, file in files.items()}
+        apart = {name: map_array(file) for name, file in files.items()}
         return ChainMap(apart, arrays)  # type: ignore[arg-type]  # nothing is written
 
     def _with_groups(self, arrays: Mapping[str, Any]) -> Mapping[str, Any]:

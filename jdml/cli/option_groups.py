@@ -13,7 +13,7 @@ from jdml import data, models, registry
 from jdml._import_path import is_pointer
 from jdml._paths import check_folder, expand_user
 from jdml.cli.options import NOT_DEFINING, Help, check_options, option_of
-from jdml.data.loading import recognize
+from jdml.data.load import recognize
 from jdml.models.io import read_metadata
 from jdml.models.weights import ARCHITECTURE
 from jdml.ops.checks import (
@@ -99,7 +99,8 @@ class DataOptions(ImageOptions):
     @property
     def of_files(self) -> bool:
         """Whether the images are files, decoded when they are read."""
-        return self.data_name in registry.file_sets()
+        record = registry.DATASETS.get(self.data_name)
+        return record is not None and record.kind == "files"
 
     def check(self) -> None:
         """Refuse options that the data set does not have."""

@@ -11,8 +11,8 @@ from jdml import data, registry
 from jdml.cli.option_groups import DataOptions
 from jdml.data.image_discovery import pluralize
 from jdml.data.integrity import singleton_classes
-from jdml.data.listing import images_checksum
-from jdml.data.loading import read_listing
+from jdml.data.listing import first_few, images_checksum
+from jdml.data.load import read_listing
 from jdml.data.splits import read_names
 
 Scored = tuple[data.Dataset, data.Dataset | None]
@@ -67,7 +67,7 @@ def read_training_data(options: DataOptions, seed: int) -> TrainingData:
 
 def has_validation(name: str, data_dir: Path | None) -> bool:
     """Return whether a data set has a val part of its own."""
-    return name in registry.file_sets() and "val" in read_listing(name, data_dir).splits
+    return registry.DATASETS[name].kind == "files" and "val" in read_listing(name, data_dir).splits
 
 
 def load_split(name: str, data_dir: Path | None, split: str, **settings: Any) -> data.Dataset:
@@ -97,7 +97,7 @@ def _read_files(options: DataOptions, seed: int) -> tuple[dict[str, Any], tuple[
     if options.split is not None:
         listing = data.resplit(listing, options.split, seed=seed, share=options.test_share)
     elif options.classes_file is not None:
-        listing = data.train_on(listing, read_names(options.classes_file))
+        listing = data.split_by_class_names(listing, read_names(options.classes_file))
     crops = data.mlrc if options.augmentation == "mlrc" else data.conventional
     transform = crops(options.image_size) if options.image_size else crops()
     scored = ("query", "gallery") if "query" in listing.splits else ("test",)
@@ -106,12 +106,25 @@ def _read_files(options: DataOptions, seed: int) -> tuple[dict[str, Any], tuple[
         for split in ("train", "val", *scored)
         if split in listing.splits
     }
+    damaged: list[str] = []
     for split in ("train", *parts):
         if not len(parts.get(split, ())):
             raise ValueError(f"{options.data_dir}: the split {split!r} has no images")
+    for split, part in parts.items():
+        if options.data == "folder":
+            damaged += part.images.problems(quick=True).values()
         if split != "train" and options.on_bad_image == "skip":
-            parts[split] = data.without_bad_images(parts[split])
-    return parts, (*listing.split_notes, *listing.notes), listing.checksum
+            parts[split] = data.without_bad_images(part)
+    notes = (*listing.split_notes, *listing.notes)
+    if damaged:
+        images = pluralize(len(damaged), "image is", "images are")
+        if options.on_bad_image != "skip":
+            raise ValueError(
+                f"{options.data_dir}: {images} damaged: {first_few(damaged)}; write --on-bad-image skip to leave out "
+                f"what is damaged, and see jdml data check folder {options.data_dir}"
+            )
+        notes = (*notes, f"left out: {images} damaged: {first_few(damaged)}")
+    return parts, notes, listing.checksum
 
 
 def _held_out(

@@ -8,8 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jdml.data.dataset import as_inputs
-from jdml.data.value_range import Range, check_alike, check_unit
+from jdml.data.dataset import Range, as_inputs, check_in_unit_range, check_same_range
 from jdml.distributed import Placement, Tree, placement_of
 from jdml.models.adapters import AnyModel, Model, as_model
 from jdml.models.factory import Normalizer
@@ -84,9 +83,9 @@ def check_as_trained(images: Any, spec: Mapping[str, Any], preprocess: object) -
             if not np.isfinite(image).all():
                 raise ValueError(f"images must be finite, row {row} is not")
     if spec["dtype"] == "uint8" or isinstance(preprocess, Normalizer):
-        check_unit("images", images, ", as the run was trained")
+        check_in_unit_range("images", images, ", as the run was trained")
     elif "range" in spec:
-        check_alike("images", images, Range(*spec["range"]))
+        check_same_range("images", images, Range(*spec["range"]))
 
 
 @partial(jax.jit, static_argnames=("model", "preprocess", "placement"))

@@ -107,9 +107,9 @@ class BatchConfig(Config):
             self.classes,
             self.samples_per_class,
             seed=seed,
-            small_classes=self.on_small_class,
-            within=None if self.group_by is None else views[self.group_by],
-            power=self.class_sampling_power,
+            on_small_class=self.on_small_class,
+            groups=None if self.group_by is None else views[self.group_by],
+            class_weight_power=self.class_sampling_power,
         )
 
     def check_views(self, views: Mapping[str, np.ndarray]) -> None:

@@ -1,13 +1,12 @@
 """Files of embeddings, with the names and classes of their images."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 import numpy as np
 
 from jdml._optional_imports import require_package
-from jdml.data.arrays import read_arrays
 from jdml.models.io import atomic_write
 
 ENDINGS = (".npz", ".npy", ".parquet")
@@ -52,7 +51,7 @@ def read_embeddings(path: Path) -> EmbeddingTable:
         ...     read_embeddings(file).labels.tolist()
         ['cat', 'dog']
     """
-    arrays = read_arrays(path)
+    arrays = NpzArrays(path)
     if "embeddings" not in arrays:
         raise ValueError(f"{path} has no array 'embeddings'; it has {', '.join(sorted(arrays))}")
     with np.errstate(over="ignore"):
@@ -73,6 +72,57 @@ def read_embeddings(path: Path) -> EmbeddingTable:
                 f"{name} of {path} must have shape [N] = [{len(vectors)}], got {list(values.shape)}"
             )
     return EmbeddingTable(vectors, **columns, model=str(arrays.get("model", "")))
+
+
+class NpzArrays(Mapping[str, np.ndarray]):
+    """The arrays of a .npz file, read on access; a ValueError names a file or an array that cannot be read."""
+
+    def __init__(self, file: Path) -> None:
+        """Open the file."""
+        self._file = file
+        try:
+            with np.load(file, allow_pickle=False) as content:
+                self._names = tuple(content.files)
+        except FileNotFoundError:
+            raise
+        except Exception as error:  # of zipfile, zlib, pickle or NumPy: not such a file
+            raise ValueError(
+                f"{file} is not a readable .npz file (numpy.savez): {error}"
+            ) from error
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        """Read an array."""
+        if name not in self._names:
+            raise KeyError(name)
+        try:
+            with np.load(self._file, allow_pickle=False) as content:
+                array: np.ndarray = content[name]
+        except Exception as error:
+            raise ValueError(f"{name!r} of {self._file} cannot be read: {error}") from error
+        return array
+
+    def __contains__(self, name: object) -> bool:
+        """Return whether there is such an array, readable or not."""
+        return name in self._names
+
+    def __iter__(self) -> Iterator[str]:
+        """Iterate over the names."""
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        """Return the number of arrays."""
+        return len(self._names)
+
+
+def map_array(file: Path) -> np.ndarray:
+    """Open a .npy file as a memory map."""
+    try:
+        array: np.ndarray = np.load(file, mmap_mode="r", allow_pickle=False)
+    except FileNotFoundError:
+        raise
+    except Exception as error:  # of NumPy: not such a file
+        raise ValueError(f"{file} is not a readable .npy file (numpy.save): {error}") from error
+    return array
 
 
 def _column(name: str, arrays: Mapping[str, np.ndarray], path: Path) -> np.ndarray | None:

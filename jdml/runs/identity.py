@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jdml.data import ImageFiles
-from jdml.data.protocols import TrainSet
+from jdml.data.dataset import TrainSet
 from jdml.models.base_adapter import is_flag
 
 SAMPLE_BYTES = 1 << 26

@@ -21,7 +21,7 @@ from jdml._paths import check_local, expand_user, wrap_read_errors
 from jdml.data import BadImageError, Crops, Dataset, ImageFiles
 from jdml.data.dataset import as_host, check_channels
 from jdml.data.image_source import RUN, UNKNOWN, run_data_config
-from jdml.data.loading import read_path
+from jdml.data.load import read_path
 from jdml.distributed import Tree
 from jdml.losses.comparison import Normalize
 from jdml.models.adapters import AnyModel, Model, as_model
@@ -188,7 +188,7 @@ class Trained:
             raise TypeError(
                 f"source must be paths, a jdml.data.Dataset or an array [N, H, W, C], got a {type(source).__name__}"
             )
-        return self._array(as_host("source", source))
+        return self._array(as_host(source))
 
     def _files(self, files: Any) -> Any:
         shape = self.input.get("shape", ())

@@ -12,8 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jdml.data import Crops, ImageFiles
-from jdml.data.protocols import TrainSet
-from jdml.data.value_range import value_range
+from jdml.data.dataset import TrainSet, value_range
 from jdml.distributed import Tree
 from jdml.losses.comparison import Normalize
 from jdml.models.adapters import Model, unwrapped

@@ -14,7 +14,7 @@ from jax import Array
 from jdml import optim
 from jdml.ccp import AlternatingProjections, AlternationState, covering_radius, select_proxies
 from jdml.data import BadImageError, ImageFiles
-from jdml.data.protocols import TrainSet
+from jdml.data.dataset import TrainSet
 from jdml.distributed import Tree, gather_to_host
 from jdml.losses.comparison import Normalize
 from jdml.metrics.chance_constraints import mean_distance

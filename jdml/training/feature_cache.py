@@ -14,7 +14,8 @@ import numpy as np
 
 from jdml._paths import check_disk_space
 from jdml.data import ImageBatches, ImageFiles
-from jdml.data.protocols import Sampler, TrainSet
+from jdml.data.dataset import TrainSet
+from jdml.data.samplers import Sampler
 from jdml.distributed import Tree, any_process, is_main_process
 from jdml.models.base_adapter import ModelAdapter
 from jdml.models.embedding import embed

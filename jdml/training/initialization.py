@@ -10,7 +10,7 @@ import numpy as np
 
 from jdml import adapt
 from jdml.data import BadImageError, Dataset, without_bad_images
-from jdml.data.protocols import TrainSet
+from jdml.data.dataset import TrainSet
 from jdml.distributed import Tree
 from jdml.models.adapters import AnyModel, as_model, embed_in_training
 from jdml.models.embedding import Preprocess, embed, standard

@@ -11,7 +11,8 @@ import numpy as np
 import optax
 
 from jdml._optional_imports import progress_bar
-from jdml.data.protocols import Sampler, TrainSet
+from jdml.data.dataset import TrainSet
+from jdml.data.samplers import Sampler
 from jdml.distributed import Placement, Termination, is_main_process, peer_failure_context
 from jdml.models.adapters import AnyModel, Model, as_model, check_network, unwrapped
 from jdml.models.embedding import Preprocess, standard

@@ -114,8 +114,6 @@ def test_file_without_its_run_does_not_know_its_parts(photos, run, tmp_path):
     with pytest.raises(ValueError, match=r"\bsplit test\b"):
         read_source(str(photos), None, split="test", config=config)
     assert len(read_source(str(photos), None, config=config).labels) == 36
-    with pytest.raises(ValueError, match=r"^view\b"):
-        read_source("digits", None, config=config)
 
 
 def test_labels_are_those_of_training(tmp_path):
