@@ -171,7 +171,7 @@ def write(path: Path | None, rows: Any, name: str | None = None, **others: Any) 
     if SMOKE:
         record["smoke"] = True
     if path.suffix == ".jsonl":
-        from jdml.runs.results_store import save_result  # here: its imports are not to be measured
+        from jdml.runs.run_files import save_result  # here: its imports are not to be measured
 
         save_result(path, name or _script(), record)
     else:
@@ -183,7 +183,7 @@ def read(path: Path | None, name: str | None = None) -> dict[str, Any] | None:
     if path is None or not path.is_file():
         return None
     if path.suffix == ".jsonl":
-        from jdml.runs.results_store import read_results
+        from jdml.runs.run_files import read_results
 
         return read_results(path).get(name or _script())
     record: dict[str, Any] = json.loads(path.read_text())

@@ -34,11 +34,9 @@ OF_METHOD = {
 
 def batch_of(rows: Any) -> dict[str, int]:
     """Return what a recorded batch is of a recipe's."""
-    return (
-        {"size": rows}
-        if isinstance(rows, int)
-        else dict(classes=rows[0], samples_per_class=rows[1])
-    )
+    if isinstance(rows, int):
+        return {"size": rows}
+    return {"classes": rows[0], "samples_per_class": rows[1]}
 
 
 def from_flat(values: Mapping[str, Any]) -> Recipe:
@@ -56,10 +54,10 @@ def from_flat(values: Mapping[str, Any]) -> Recipe:
 def to_flat(recipe: Recipe) -> dict[str, Any]:
     """Return what of a recipe is no default, as records have it."""
     own, usual = _flat(recipe), _flat(Recipe())
-    told = {name: value for name, value in own.items() if value != usual[name]}
-    if from_flat(told) != recipe:
+    flat = {name: value for name, value in own.items() if value != usual[name]}
+    if from_flat(flat) != recipe:
         raise ValueError(f"recipe must have no other values than {', '.join(NAMES)}, got {recipe}")
-    return told
+    return flat
 
 
 def _flat(recipe: Recipe) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import numpy as np
 
 from experiments.omniglot.methods import PAPER as OF_LETTERS
 from jdml.report import markdown_table, mean_std
-from jdml.runs.results_store import read_results
+from jdml.runs.run_files import read_results
 
 HERE = Path(__file__).parent
 START, END = "<!-- table -->", "<!-- end of table -->"

@@ -15,13 +15,13 @@ from jdml.models import EmbeddingHead
 
 SMOKE = "--smoke" in sys.argv[1:]
 FOLDER = Path("runs") / f"smoke-{secrets.token_hex(4)}"
-"""Where a toy run writes."""
+"""The folder of a toy run."""
 READ = ("data_dir", "birds", "weights", "scored")
 """Settings that are files or folders which a study reads; it writes the others."""
 NETWORK = "experiments.smoke:Linear"
-"""What takes the place of a network: it compiles in no time."""
+"""The network of toy runs: it compiles in no time."""
 FLOW = {"num_blocks": 1, "depth": 2, "hidden": 8}
-"""What makes a flow small."""
+"""The settings of a small flow."""
 
 
 def small(value: Any, toy: Any) -> Any:
@@ -76,19 +76,16 @@ def write_images(folder: Path) -> Path:
             paper = rng.random((105, 105)) > 0.1 * letter
             Image.fromarray(paper).save(path / f"{letter:04d}_{drawer:02d}.png")
     (folder / "images").mkdir()
-    birds = [
-        (species, f"{species}_{n}.png")
-        for species in (*range(1, 7), *range(101, 107))
-        for n in range(6)
-    ]
-    for species, name in birds:
-        pixels = rng.integers(0, 16 + 2 * species, (16, 16, 3), np.uint8)
+    species = (*range(1, 7), *range(101, 107))
+    birds = [(one, f"{one}_{n}.png") for one in species for n in range(6)]
+    for one, name in birds:
+        pixels = rng.integers(0, 16 + 2 * one, (16, 16, 3), np.uint8)
         Image.fromarray(pixels).save(folder / "images" / name)
-    lists = {
-        "classes": [f"{species} bird{species}" for species in dict(birds)],
-        "images": [f"{row} {name}" for row, (_, name) in enumerate(birds, 1)],
-        "image_class_labels": [f"{row} {species}" for row, (species, _) in enumerate(birds, 1)],
-    }
-    for name, lines in lists.items():
+    rows = list(enumerate(birds, 1))
+    for name, lines in (
+        ("classes", [f"{one} bird{one}" for one in species]),
+        ("images", [f"{row} {file}" for row, (_, file) in rows]),
+        ("image_class_labels", [f"{row} {one}" for row, (one, _) in rows]),
+    ):
         (folder / f"{name}.txt").write_text("\n".join(lines))
     return folder

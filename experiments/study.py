@@ -1,4 +1,4 @@
-"""What studies share: their options, the runs that are missing, and the cells of their tables."""
+"""The shared parts of studies: their options, the runs that are missing, and the cells of their tables."""
 
 import dataclasses
 import functools
@@ -8,11 +8,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import tyro
 
 from experiments import smoke
 from jdml.report import mean_std
-from jdml.runs.results_store import read_results
+from jdml.runs.run_files import read_results
 from jdml.studies.runner import over_seeds, run_jobs
 from jdml.training import disable_malloc_trim
 
@@ -21,8 +22,12 @@ Results = Mapping[str, Any]
 
 
 def read_toml(file: str, name: str = "study.toml") -> dict[str, Any]:
-    """Return a file of values next to a study's file."""
-    return tomllib.loads(Path(file).with_name(name).read_text())
+    """Return a file of values next to a study's file; with --smoke those of its table smoke replace others."""
+    values = tomllib.loads(Path(file).with_name(name).read_text())
+    for key, toy in values.pop("smoke", {}).items():
+        if smoke.SMOKE:
+            values[key] = {**values[key], **toy} if isinstance(values[key], dict) else toy
+    return values
 
 
 PAPER = read_toml(__file__, "paper.toml")
@@ -145,6 +150,11 @@ def cells(
 ) -> list[str]:
     """Return a cell for each metric, of the runs of a name over their seeds."""
     return [cell(over_seeds(results, name, metric), scale, digits) for metric in metrics]
+
+
+def gains(results: Results, name: str, base: str, metric: str) -> Any:
+    """Return by how much the runs of a name are better than those of another, seed by seed."""
+    return np.subtract(*(over_seeds(results, one, metric) for one in (name, base)))
 
 
 def curve(history: Sequence[Mapping[str, Any]], metric: str = "MAP@R") -> list[list[float]]:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from jdml import distributed as distributed
     from jdml import fields, losses, memory, metrics, mining, ops
     from jdml import flows as flows
+    from jdml import gallery as gallery
     from jdml import models as models
     from jdml import objectives as objectives
     from jdml import optim as optim
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
     from jdml import studies as studies
     from jdml import testing as testing
     from jdml import training as training
+    from jdml.compilation_cache import keep_compiled_programs
+    from jdml.gallery import Gallery
     from jdml.losses import *
     from jdml.metrics import evaluate_retrieval, nearest
     from jdml.mining import Pairs, all_pairs, chain, easy_positive
@@ -45,6 +48,7 @@ _ROOMS = (
     "distributed",
     "fields",
     "flows",
+    "gallery",
     "losses",
     "memory",
     "metrics",
@@ -61,9 +65,10 @@ _ROOMS = (
     "testing",
     "training",
 )
-_ROOMS_OF_FLAT_NAMES = ("losses", "metrics", "mining", "ops")
+_ROOMS_OF_FLAT_NAMES = ("losses", "metrics", "mining", "ops", "gallery", "compilation_cache")
 
 __all__ = [
+    "Gallery",
     "Pairs",
     "all_pairs",
     "ball",
@@ -73,6 +78,7 @@ __all__ = [
     "easy_positive",
     "evaluate_retrieval",
     "fields",
+    "keep_compiled_programs",
     "losses",
     "matryoshka",
     "mean",

@@ -1,6 +1,7 @@
-"""Libraries beyond the base install, and what installs each of them."""
+"""Optional libraries, and the commands that install them."""
 
 import importlib
+from collections.abc import Callable
 from typing import Any
 
 EXTRAS: dict[str, dict[str, str]] = {
@@ -30,17 +31,17 @@ EXTRAS: dict[str, dict[str, str]] = {
     "duplicates": {"imagehash": "ImageHash"},
     "all": {"tensorboardX": "tensorboardX"},
 }
-"""Modules and their distributions, by the extra of ``jdml`` that brings them."""
+"""Modules and their distributions, by the extra of ``jdml`` that installs them."""
 ALONE = {"chex": "chex", "torch": "torch", "umap": "umap-learn"}
-"""Modules that no extra brings, and their distributions."""
+"""Modules of no extra, and their distributions."""
 
 
 class MissingLibraryError(ModuleNotFoundError, ValueError):
-    """A library that is not installed, with the words that install it; a ``ValueError`` as all that a user mends."""
+    """A library that is not installed; the message has the command that installs it."""
 
 
 def require_package(module: str, what: str) -> None:
-    """Refuse a library that is missing, with the command that installs it; ``what`` is the sentence's subject."""
+    """Refuse a missing library, with the command that installs it; ``what`` is the sentence's subject."""
     try:
         importlib.import_module(module)
     except ImportError as error:
@@ -57,7 +58,7 @@ def distribution(module: str) -> str:
 
 
 def install_command(module: str) -> str:
-    """Return what to type after ``pip install``."""
+    """Return the argument of ``pip install``."""
     for extra, modules in EXTRAS.items():
         if module in modules:
             return f"'jdml[{extra}]'"
@@ -65,25 +66,23 @@ def install_command(module: str) -> str:
 
 
 def progress_bar(shown: bool, **settings: Any) -> Any:
-    """Return a tqdm progress bar, a notebook's own in a notebook; one that is not shown needs no library."""
+    """Return a progress bar of tqdm; one that is not shown needs no library."""
     if not shown:
-        return _Nothing()
+        return _HiddenBar()
     require_package("tqdm", "a progress bar")
     from tqdm.auto import tqdm
 
     return tqdm(**settings)
 
 
-class _Nothing:
+class _HiddenBar:
     """A progress bar that is not shown."""
 
-    def __enter__(self) -> "_Nothing":
+    def __enter__(self) -> "_HiddenBar":
         return self
 
     def __exit__(self, *error: object) -> None:
-        """Show nothing."""
+        """Do nothing."""
 
-    def _ignore(self, *args: Any, **settings: Any) -> None:
-        """Show nothing."""
-
-    clear = update = set_description = set_postfix = set_postfix_str = _ignore
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        return lambda *args, **settings: None

@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import re
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,7 +11,7 @@ from pathlib import Path, PurePath
 from typing import Any
 
 SPARE = 1 << 20
-"""Bytes that files need beside their arrays."""
+"""Bytes that a disk needs besides those of the arrays."""
 
 
 def expand_user(place: str | os.PathLike[str]) -> Path:
@@ -18,40 +19,21 @@ def expand_user(place: str | os.PathLike[str]) -> Path:
     return Path(os.path.expanduser(place))
 
 
-def read_bytes(file: Path) -> bytes:
-    """Return the bytes of a file; refuse a device or a pipe, which may have no end."""
-    if file.exists() and not file.is_file():
-        raise ValueError(f"{file} is not a file")
-    return file.read_bytes()
-
-
 def check_disk_space(folder: Path, needed: int) -> None:
-    """Refuse to write bytes that a folder's disk has no room for: a mapped file on a full disk ends the process."""
+    """Refuse to write bytes that do not fit on a folder's disk: a mapped file on a full disk ends the process."""
     if shutil.disk_usage(folder).free < needed + SPARE:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder))
 
 
 def check_local(name: str, place: object) -> None:
-    """Refuse an address: ``Path("s3://bucket/run")`` is the folder ``s3:`` of where one happens to be."""
-    if not isinstance(place, str | os.PathLike):
-        return
-    text = os.fspath(place)
-    if not isinstance(text, str):
-        return
-    if not text:
+    """Refuse an address: ``Path("s3://bucket/run")`` would be the folder ``s3:`` in the working directory."""
+    if place == "":
         raise ValueError(f"{name} must be a path, got ''")
-    # A path has one slash left of two; in text one slash is that of NAME:FOLDER.
-    mark = ":/" if isinstance(place, PurePath) else "://"
-    scheme, found, rest = text.partition(mark)
-    if not found or len(scheme) < 2 or "/" in scheme or "\\" in scheme:
-        return
-    address = text if mark == "://" else f"{scheme}://{rest}"
-    if scheme.lower() == "file":
-        raise ValueError(f"{name} must be a path, got {address}: write /{rest.lstrip('/')}")
-    raise ValueError(
-        f"{name} must be a path of this machine, got the address {address}: mount it, or copy to and from a local "
-        "folder"
-    )
+    text = os.fspath(place) if isinstance(place, str | os.PathLike) else ""
+    # A Path has one slash left of two; in text one slash is that of NAME:/FOLDER.
+    slashes = "/" if isinstance(place, PurePath) else "//"
+    if isinstance(text, str) and re.match(rf"\w[\w+.-]+:{slashes}", text):
+        raise ValueError(f"{name} must be a path of this machine, got the address {text}")
 
 
 def json_of(text: str | bytes, where: object, kind: type = object) -> Any:
@@ -61,44 +43,32 @@ def json_of(text: str | bytes, where: object, kind: type = object) -> Any:
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{where} is not valid JSON: {error}") from error
     if not isinstance(value, kind):
-        wanted = "an array" if kind is list else "an object"
-        raise ValueError(f"{where} must hold JSON, {wanted}, got {json.dumps(value)[:40]}")
+        expected = "an array" if kind is list else "an object"
+        raise ValueError(f"{where} must hold JSON, {expected}, got {json.dumps(value)[:40]}")
     return value
 
 
 @contextmanager
-def wrap_read_errors(where: object, writer: str = "jdml") -> Iterator[None]:
-    """Raise a ValueError that a file is not what its writer writes, in place of what reading it raises."""
+def wrap_read_errors(where: object) -> Iterator[None]:
+    """Raise a ValueError that names the file for errors of reading its content."""
     try:
         yield
     except (ArithmeticError, AttributeError, LookupError, TypeError) as error:
-        raise ValueError(
-            f"{where} is not what {writer} writes ({type(error).__name__}: {error})"
-        ) from error
+        kind = type(error).__name__
+        raise ValueError(f"{where} is not what jdml writes ({kind}: {error})") from error
 
 
 def check_file(name: str, file: Path, endings: tuple[str, ...]) -> None:
     """Refuse a file that cannot be written, or has another ending, before any work."""
     if file.suffix not in endings:
         raise ValueError(f"{name} must end in {' or '.join(endings)}, got {file}")
-    if file.is_dir():
-        raise ValueError(f"{name} must be a file, {file} is a folder")
-    if not file.parent.is_dir():
-        raise ValueError(f"{name} must lie in a folder that exists, got {file}")
-    if not os.access(file.parent, os.W_OK):
-        raise ValueError(
-            f"{name} must lie in a folder that may be written: no permission for {file.parent}"
-        )
+    if file.is_dir() or not os.access(file.parent, os.W_OK):
+        raise ValueError(f"{name} must be a file in a folder that may be written, got {file}")
 
 
 def check_folder(name: str, folder: Path) -> None:
-    """Refuse a folder that cannot be made or written into, before hours of work."""
+    """Refuse a folder that cannot be made or written, before any work."""
     place = expand_user(folder).absolute()
-    if place.exists() and not place.is_dir():
-        raise ValueError(f"{name} must be a folder, {folder} is a file")
-    while not place.exists():
-        place = place.parent
-    if not place.is_dir():
-        raise ValueError(f"{name} must be a folder, {place} in it is a file")
-    if not os.access(place, os.W_OK):
-        raise ValueError(f"{name} must be a folder that may be written: no permission for {place}")
+    existing = next(path for path in (place, *place.parents) if path.exists())
+    if not existing.is_dir() or not os.access(existing, os.W_OK):
+        raise ValueError(f"{name} must be a folder that may be written, got {folder}")

@@ -1,23 +1,37 @@
-"""Programs compiled before are read again instead of compiled again, as the command line sets it up."""
+"""JAX's persistent cache of compiled programs, as the command line uses it."""
 
 import contextlib
 import os
 from pathlib import Path
 
-__all__: list[str] = []
+__all__ = ["keep_compiled_programs"]
 
 SWITCH = "JDML_CACHE"
 MOST_BYTES = 1 << 30
 ENTRY, TIMES, LOCK = "-cache", "-atime", ".lockfile"
-"""How the names of JAX's files end, and what it locks to write one."""
+"""Endings of the names of JAX's files, and its lock."""
 
 
-def keep_compiled_programs() -> Path | None:
-    """Turn on JAX's persistent compilation cache, unless the user has set one or switched it off.
+def keep_compiled_programs(folder: str | os.PathLike[str] | None = None) -> Path | None:
+    """Keep what JAX compiles on disk, so that the next process reads it instead of compiling it again.
 
-    ``JDML_CACHE`` is a folder, or ``off``; the default is ``jdml`` in the user's cache folder. The least recently used
-    programs are removed when there is more than 1 GiB. Without ``filelock`` and ``platformdirs``, of the extra
-    ``train``, nothing is turned on.
+    Call it once, before the first computation. The command line does it by itself.
+
+    Args:
+        folder: where programs are kept. None: the folder ``JDML_CACHE`` of the environment, or ``jdml/compiled`` in the
+            user's cache folder; nothing where ``JDML_CACHE`` is ``off`` or JAX's own cache is set already.
+
+    Returns:
+        The folder, or None where nothing is kept: no ``filelock`` or ``platformdirs`` (of the extra ``train``), or a
+        folder that cannot be written.
+
+    Implementation notes:
+        It is JAX's persistent compilation cache, at most 1 GiB: the least recently used programs go first. Programs
+        that compile in less than half a second are not kept.
+
+    Example:
+        >>> import jdml
+        >>> folder = jdml.keep_compiled_programs()
     """
     import jax
 
@@ -26,29 +40,25 @@ def keep_compiled_programs() -> Path | None:
         from platformdirs import user_cache_path
     except ModuleNotFoundError:
         return None
-    wanted = os.environ.get(SWITCH, "")
-    if wanted.lower() in ("off", "0", "no", "none") or jax.config.values.get(
-        "jax_compilation_cache_dir"
-    ):
+    setting = os.environ.get(SWITCH, "") if folder is None else os.fspath(folder)
+    is_set = jax.config.values.get("jax_compilation_cache_dir")
+    if folder is None and (is_set or setting.lower() in ("off", "0", "no", "none")):
         return None
     default = user_cache_path("jdml", appauthor=False) / "compiled"
-    folder = Path(wanted).expanduser() if wanted else default
+    folder = Path(setting).expanduser() if setting else default
     try:
         folder.mkdir(parents=True, exist_ok=True)
-    except OSError:  # a home that cannot be written: everything works, and is compiled each time
+    except OSError:  # of a home that cannot be written
         return None
-    _remove_parts(folder)
+    _remove_incomplete(folder)
     jax.config.update("jax_compilation_cache_dir", str(folder))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
     jax.config.update("jax_compilation_cache_max_size", MOST_BYTES)
     return folder
 
 
-def _remove_parts(folder: Path) -> None:
-    """Remove entries that a killed process was writing: JAX would fail to read them, and tell so, in every process.
-
-    A whole entry has its time beside it, which JAX writes last; at one without it every later write stops.
-    """
+def _remove_incomplete(folder: Path) -> None:
+    """Remove entries of killed processes, which have no file of times yet: JAX could neither read nor replace them."""
     from filelock import FileLock, Timeout
 
     with contextlib.suppress(OSError, Timeout), FileLock(folder / LOCK, timeout=1):

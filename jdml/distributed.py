@@ -1,15 +1,18 @@
-"""Where a run's arrays lie: meshes of devices, and the processes that these belong to.
+"""Meshes of devices, the processes that they belong to, and the signals that end a process.
 
 Rows of a batch are sharded over the first axis of the mesh, roles that ``shard`` names are partitioned, all else is
-replicated: ``jax.jit`` does the rest. Several processes run the same program on the same mesh; each puts in its own
-rows, and one of them writes.
+replicated. Several processes run the same program on the same mesh; each provides its own rows, and the first one
+writes.
 """
 
 import contextlib
+import ctypes
 import functools
 import logging
 import os
-from collections.abc import Iterator, Mapping, Sequence
+import signal
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,7 +27,7 @@ from jax.typing import ArrayLike
 __all__ = ["initialize"]
 
 Tree = Any
-"""Arrays in dictionaries, tuples and the like, as JAX takes them."""
+"""A pytree of arrays."""
 HEARTBEAT = 30
 """Seconds without a sign of life after which a process counts as ended."""
 SHUTDOWN = 30
@@ -43,7 +46,7 @@ class PeerExitedError(RuntimeError):
 
 @dataclass(frozen=True)
 class Placement:
-    """Where parameters, optimizer states and batches lie. Hashable: a part of what a compiled step is made from."""
+    """Where parameters, optimizer states and batches are. Hashable, as a static part of compiled steps."""
 
     mesh: Mesh | None = None
     shard: tuple[tuple[str, P], ...] = ()
@@ -59,24 +62,14 @@ class Placement:
                     f"mesh must hold the devices of all {jax.process_count()} processes, got None: "
                     'write jax.make_mesh((jax.device_count(),), ("data",))'
                 )
-            _say_where(jax.device_count())
+            _warn_idle_devices(jax.device_count())
             return HERE
         if not isinstance(mesh, Mesh):
             raise TypeError(f"mesh must be a jax.sharding.Mesh, got a {type(mesh).__name__}")
-        if not isinstance(shard or {}, Mapping):
-            raise TypeError(f"shard must map roles to PartitionSpecs, got a {type(shard).__name__}")
         if {d.process_index for d in mesh.devices.flat} != set(range(jax.process_count())):
             raise ValueError(
                 f"mesh must hold devices of all {jax.process_count()} processes, got {mesh}"
             )
-        for role, spec in (shard or {}).items():
-            if not isinstance(spec, P):
-                raise TypeError(f"shard[{role!r}] must be a PartitionSpec, got {spec!r}")
-            missing = set(_axes(spec)) - set(mesh.axis_names)
-            if missing:
-                raise ValueError(
-                    f"shard[{role!r}] is over the axes {sorted(missing)}, mesh has {mesh.axis_names}"
-                )
         return cls(Mesh(mesh.devices, mesh.axis_names), tuple((shard or {}).items()))
 
     @property
@@ -86,11 +79,11 @@ class Placement:
 
     @property
     def in_turn(self) -> bool:
-        """Whether a step must end before the next begins: a CPU's devices share few threads and wait for each other."""
+        """Whether a step must end before the next begins: a CPU's devices wait for each other with few threads."""
         return self.mesh is not None and self.mesh.devices.flat[0].platform == "cpu"
 
     def check(self, params: Mapping[str, Tree]) -> None:
-        """Refuse roles that are not there, or none of whose arrays can be partitioned as asked."""
+        """Refuse roles that the parameters lack, or none of whose arrays can be partitioned."""
         for role, spec in self.shard:
             if role not in params:
                 raise ValueError(
@@ -104,33 +97,27 @@ class Placement:
                 )
 
     def place(self, tree: Tree) -> Tree:
-        """Put a run's state where it belongs."""
+        """Put a run's state on the devices."""
+        return self._map(put, tree)
+
+    def keep(self, tree: Tree) -> Tree:
+        """Constrain the state inside a compiled step to its sharding."""
+        return self._map(jax.lax.with_sharding_constraint, tree)
+
+    def shapes(self, tree: Tree) -> Tree:
+        """Return the shapes and shardings of a state, for which a step can be compiled."""
+        return self._map(
+            lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding),
+            tree,
+        )
+
+    def _map(self, function: Callable[[jax.Array, NamedSharding], Any], tree: Tree) -> Tree:
+        """Apply a function to each array of a state and its sharding, where there is a mesh."""
         if self.mesh is None:
             return tree
         return jax.tree_util.tree_map_with_path(
-            lambda path, leaf: put(leaf, self._at(self._spec(path, leaf))), tree
+            lambda path, leaf: function(leaf, self._at(self._spec(path, leaf))), tree
         )
-
-    def keep(self, tree: Tree) -> Tree:
-        """Constrain the state inside a compiled step: what comes out lies where it came from."""
-        if self.mesh is None:
-            return tree
-
-        def one(path: KeyPath, leaf: jax.Array) -> jax.Array:
-            return jax.lax.with_sharding_constraint(leaf, self._at(self._spec(path, leaf)))
-
-        return jax.tree_util.tree_map_with_path(one, tree)
-
-    def shapes(self, tree: Tree) -> Tree:
-        """Return the shapes and shardings of a state, which a step can be compiled for."""
-        if self.mesh is None:
-            return tree
-
-        def one(path: KeyPath, leaf: jax.Array) -> jax.ShapeDtypeStruct:
-            at = self._at(self._spec(path, leaf))
-            return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=at)
-
-        return jax.tree_util.tree_map_with_path(one, tree)
 
     def replicate(self, tree: Tree) -> Tree:
         """Put whole arrays, such as a data set, on every device."""
@@ -139,24 +126,24 @@ class Placement:
         return jax.tree.map(lambda x: put(np.asarray(x), self._at(P())), tree)
 
     def local_rows(self, size: int) -> np.ndarray:
-        """Return the rows of a batch of ``size`` rows that this process fills, rising."""
+        """Return the sorted rows of a batch of ``size`` rows that this process fills."""
         if self.mesh is None or jax.process_count() == 1:
             return np.arange(size)
-        there = self._rows().addressable_devices_indices_map((size,)).values()
-        return np.unique(np.concatenate([np.arange(size)[index] for index in there]))
+        local = self._rows().addressable_devices_indices_map((size,)).values()
+        return np.unique(np.concatenate([np.arange(size)[index] for index in local]))
 
     def shard_batch(self, rows: Tree, size: int) -> Tree:
-        """Make a batch of ``size`` rows over the devices from the rows that :meth:`local_rows` names."""
+        """Make a batch of ``size`` rows over the devices from the rows of :meth:`local_rows`."""
         if self.mesh is None:
             return rows
-        places = self.local_rows(size)
+        local = self.local_rows(size)
 
         def one(part: ArrayLike) -> jax.Array:
             part = np.asarray(part)
 
             def rows_at(index: Any) -> np.ndarray:
                 first, last, _ = index[0].indices(size)
-                start = np.searchsorted(places, first)
+                start = np.searchsorted(local, first)
                 return part[start : start + last - first]
 
             return jax.make_array_from_callback((size, *part.shape[1:]), self._rows(), rows_at)
@@ -172,7 +159,7 @@ class Placement:
         return self._at(P(self.mesh.axis_names[0]))
 
     def _spec(self, path: KeyPath, leaf: jax.Array) -> P:
-        """Return the partition of an array's role, wherever in a state the role's name stands."""
+        """Return the partition of an array's role; the role's name is part of its path."""
         names = {getattr(part, "key", None) for part in path}
         for role, spec in self.shard:
             if role in names and self._fits(np.shape(leaf), spec):
@@ -186,7 +173,7 @@ class Placement:
 
     def _parts(self, spec: P) -> int:
         assert self.mesh is not None
-        return int(np.prod([self.mesh.shape[name] for name in _axes(spec)]))
+        return int(np.prod([self.mesh.shape[name] for name in jax.tree.leaves(tuple(spec))]))
 
 
 HERE = Placement()
@@ -194,7 +181,7 @@ HERE = Placement()
 
 
 def placement_of(tree: Tree) -> Placement:
-    """Return where arrays lie: on the mesh of the first that has one of several devices."""
+    """Return the placement of arrays: the mesh of the first that has several devices."""
     for leaf in jax.tree.leaves(tree):
         mesh = getattr(getattr(leaf, "sharding", None), "mesh", None)
         if isinstance(mesh, Mesh) and mesh.size > 1 and set(mesh.axis_types) == {AxisType.Auto}:
@@ -212,7 +199,7 @@ def class_shards(mesh: Mesh | None, objective: Any) -> dict[str, P]:
 
 
 def put(array: ArrayLike, sharding: NamedSharding) -> jax.Array:
-    """Put an array, whole in this process or on a mesh, as ``sharding`` says."""
+    """Put an array, whole in this process or on a mesh, into a sharding."""
     if isinstance(array, jax.Array) and array.sharding == sharding:
         return array
     if jax.process_count() == 1:
@@ -244,35 +231,27 @@ def initialize(
 ) -> None:
     """Join the processes of this program: call it first, before anything touches a device.
 
-    A thin call of ``jax.distributed.initialize``. SLURM, Open MPI and GKE set all that is needed; by hand pass all
-    three. Where one process runs, or where it was called before, nothing is done.
+    A thin call of ``jax.distributed.initialize``. SLURM, Open MPI and GKE set all that is needed; otherwise pass all
+    three. With one process, or after a first call, it does nothing.
 
     Args:
         coordinator: ``"HOST:PORT"`` of the first process.
-        processes: how many there are.
-        process: which this is, 0 the first.
+        processes: their number.
+        process: the index of this one, from 0.
 
     Raises:
-        ValueError: some of the three and not all, a number out of range, an address without a port.
+        ValueError: some of the three without the others, or a process out of range.
 
     Example:
         >>> initialize()  # one process
     """
-    given = {"coordinator": coordinator, "processes": processes, "process": process}
-    missing = [name for name, value in given.items() if value is None]
-    if 0 < len(missing) < 3:
-        raise ValueError(
-            f"coordinator, processes and process belong together, {' and '.join(missing)} is missing"
-        )
-    if coordinator is not None and processes is not None and process is not None:
-        if not coordinator.rpartition(":")[2].isdigit() or ":" not in coordinator:
-            raise ValueError(f"coordinator must be HOST:PORT, got {coordinator!r}")
-        if processes < 1:
-            raise ValueError(f"processes must be at least 1, got {processes}")
-        if not 0 <= process < processes:
-            raise ValueError(f"process must be from 0 to {processes - 1}, got {process}")
-    alone = processes == 1 or (processes is None and not _launched())
-    if alone or jax.distributed.is_initialized():
+    arguments = (coordinator, processes, process)
+    if None in arguments and arguments != (None, None, None):
+        raise ValueError(f"coordinator, processes and process belong together, got {arguments}")
+    if processes is not None and process is not None and not 0 <= process < processes:
+        raise ValueError(f"process must be from 0 to {processes - 1}, got {process}")
+    is_alone = processes == 1 or (processes is None and not _is_launched())
+    if is_alone or jax.distributed.is_initialized():
         return
     jax.distributed.initialize(
         coordinator,
@@ -292,18 +271,18 @@ def peer_failure_context() -> Iterator[None]:
         if jax.process_count() == 1 or "RESOURCE_EXHAUSTED" in str(error):
             raise
         raise PeerExitedError(
-            f"process {jax.process_index()} of {jax.process_count()} cannot go on: another process of this run has "
+            f"process {jax.process_index()} of {jax.process_count()} cannot continue: another process of this run has "
             "ended, or cannot be reached; with a folder, the same command resumes from the last checkpoint"
         ) from error
 
 
 def is_main_process() -> bool:
-    """Tell whether this process is the one that writes."""
+    """Return whether this process is the one that writes."""
     return jax.process_index() == 0
 
 
 def wait_for_all(name: str) -> None:
-    """Wait until every process is here."""
+    """Wait until every process calls this."""
     if jax.process_count() > 1:
         from jax.experimental import multihost_utils
 
@@ -311,7 +290,7 @@ def wait_for_all(name: str) -> None:
 
 
 def broadcast_metrics(values: Mapping[str, float]) -> dict[str, float]:
-    """Return the first process's numbers: others that measured the same may differ in the last digit."""
+    """Return the first process's numbers; those of others may differ in the last digit."""
     if jax.process_count() == 1 or not values:
         return dict(values)
     from jax.experimental import multihost_utils
@@ -330,32 +309,119 @@ def any_process(flags: np.ndarray) -> np.ndarray:
     return np.any(np.asarray(multihost_utils.process_allgather(flags)), axis=0)
 
 
-def _launched() -> bool:
-    """Tell whether a launcher that JAX knows started several processes."""
-    several = any(int(os.environ.get(name, 1)) > 1 for name in COUNTS)
+def _is_launched() -> bool:
+    """Return whether a launcher that JAX knows started several processes."""
+    hosts, addresses, index = CLUSTERS
     return (
-        several
-        or any("," in os.environ.get(n, "") for n in CLUSTERS[:2])
-        or CLUSTERS[2] in os.environ
+        any(int(os.environ.get(name, 1)) > 1 for name in COUNTS)
+        or any("," in os.environ.get(name, "") for name in (hosts, addresses))
+        or index in os.environ
     )
 
 
-def _axes(spec: P) -> list[str]:
-    """List the axes that a partition names."""
-    return [
-        name
-        for part in spec
-        if part is not None
-        for name in (part if isinstance(part, tuple) else (part,))
-    ]
-
-
 @functools.cache
-def _say_where(devices: int) -> None:
-    """Say, once, that devices are idle."""
+def _warn_idle_devices(devices: int) -> None:
+    """Warn, once, of devices that are not used."""
     if devices > 1:
         _log.warning(
-            "training on 1 of %d devices: fit(devices=jax.make_mesh((%d,), ('data',))) takes all",
+            "training on 1 of %d devices: fit(devices=jax.make_mesh((%d,), ('data',))) uses all",
             devices,
             devices,
         )
+
+
+# Signals that end a process (SIGTERM, Ctrl-C), and the memory that it keeps.
+
+TRIM_THRESHOLD, MMAP_MAX, ARENA_MAX = -1, -4, -8  # from glibc's malloc.h
+
+
+def disable_malloc_trim() -> None:
+    """Let this process keep the memory that it frees (glibc; no effect elsewhere).
+
+    By default glibc returns every freed array above 32 MiB to the system, which clears the pages that the next training
+    step asks for: a quarter to a half of a small network's step on a CPU. In return, the process does not shrink.
+
+    ``jdml`` and the processes of ``run_jobs`` call it; call it in your own program before the first large array, or
+    set ``MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=2147483647 MALLOC_ARENA_MAX=1``.
+
+    Example:
+        >>> disable_malloc_trim()
+    """
+    with contextlib.suppress(OSError, AttributeError, TypeError):
+        c = ctypes.CDLL(None)
+        c.mallopt(MMAP_MAX, 0)
+        c.mallopt(TRIM_THRESHOLD, 2**31 - 1)
+        c.mallopt(ARENA_MAX, 1)
+
+
+class Preempted(SystemExit):
+    """A run was asked to end (SIGTERM) and has saved where it was: the same call resumes from there.
+
+    Args:
+        step: of the checkpoint.
+    """
+
+    def __init__(self, step: int) -> None:
+        super().__init__(128 + signal.SIGTERM)
+        self.step = step
+
+    def __str__(self) -> str:
+        return (
+            f"asked to end (SIGTERM); saved at step {self.step}, the same call resumes from there"
+        )
+
+
+class Interrupted(KeyboardInterrupt):
+    """A run was interrupted (Ctrl-C) and has saved where it was: the same call resumes from there."""
+
+    def __init__(self, step: int) -> None:
+        super().__init__(step)
+        self.step = step
+
+    def __str__(self) -> str:
+        return f"interrupted (Ctrl-C); saved at step {self.step}, the same call resumes from there"
+
+
+class Termination:
+    """Note SIGTERM and the first Ctrl-C without ending; a second Ctrl-C ends at once.
+
+    Several processes agree, by JAX's preemption service, on a step at which all of them save and end.
+    """
+
+    def __init__(self, watched: bool) -> None:
+        self._watched = watched
+        self._asked: int | None = None
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> "Termination":
+        is_alone = jax.process_count() == 1
+        if self._watched and is_alone and threading.current_thread() is threading.main_thread():
+            self._before[signal.SIGTERM] = signal.signal(signal.SIGTERM, self._note)
+            if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+                self._before[signal.SIGINT] = signal.signal(signal.SIGINT, self._note)
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        for number, before in self._before.items():
+            signal.signal(number, before)
+        if self._asked is not None and raised[0] is None:  # it came after the last step
+            signal.raise_signal(self._asked)
+
+    def _note(self, number: int, *_: object) -> None:
+        if number == signal.SIGINT:
+            if self._asked is not None:
+                raise KeyboardInterrupt
+            _log.warning("saving after this step; Ctrl-C once more ends at once")
+        self._asked = number
+
+    def end(self, step: int) -> BaseException:
+        """Return what ends the run, saved at this step."""
+        return Interrupted(step) if self._asked == signal.SIGINT else Preempted(step)
+
+    def asked(self, step: int) -> bool:
+        """Return whether to save after this step and end; every process asks after every step."""
+        if not self._watched or jax.process_count() == 1:
+            return self._asked is not None
+        from jax.experimental import multihost_utils
+
+        return bool(multihost_utils.reached_preemption_sync_point(step))

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from jdml.report import mean_std
-from jdml.runs.results_store import read_results
+from jdml.runs.run_files import read_results
 from maker.records import table
 
 REPOSITORY = Path(__file__).parents[2]

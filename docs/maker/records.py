@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments import results
-from jdml.runs.results_store import read_results
+from jdml.runs.run_files import read_results
 
 REPOSITORY = Path(__file__).parents[2]
 RESULTS = REPOSITORY / "benchmarks" / "results.jsonl"

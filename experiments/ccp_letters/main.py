@@ -1,7 +1,7 @@
 """CCP on a real task: Omniglot by letter, three losses, each alone, against proxies, as CCP, and with a memory."""
 
 import dataclasses
-import functools
+import itertools
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import jdml
+from experiments.letters import protocol
 from experiments.smoke import NETWORK, record, small
 from experiments.study import RecordOptions, cell, present, read_toml, start
 from jdml import data
@@ -27,7 +28,6 @@ STUDY = read_toml(__file__)
 LOSSES, WAYS, AFTERWARDS = STUDY["losses"], STUDY["ways"], STUDY["afterwards"]
 TESTS, LATER_TESTS = STUDY["tests"], STUDY["later_tests"]
 SCORES = ("P@1", "RP", "MAP@R")
-KEPT = record(Path(__file__).parent / "kept.jsonl")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,18 +42,8 @@ class Settings(RecordOptions):
     """Of a model at most."""
     ways: tuple[str, ...] = small(tuple(WAYS), ("alone", "CCP-L", "XBM"))
     """Of these and of those that were added afterwards these only."""
-    out: Path = KEPT
+    out: Path = record(Path(__file__).parent / "kept.jsonl")
     """File of the kept runs."""
-
-
-@functools.cache
-def load(data_dir: str | None) -> tuple[data.Dataset, data.Dataset]:
-    """Letters that train, and those that are scored."""
-    train, test = (
-        data.load("omniglot", data_dir=data_dir, split=split, image_size=28).relabel("letter")
-        for split in ("train", "test")
-    )
-    return train, test
 
 
 def make_jobs(settings: Settings) -> dict[str, dict[str, Any]]:
@@ -72,9 +62,8 @@ def make_jobs(settings: Settings) -> dict[str, dict[str, Any]]:
 def recipe_of(job: dict[str, Any], classes: int) -> Recipe:
     """A loss in the ball, beside the batch, a memory or proxies; where there are proxies the model is anchored."""
     way = {**WAYS, **AFTERWARDS}[job["way"]]
-    problems = None
+    own, problems = {"patience": NEVER, **way.get("problems", {})}, None
     if "problems" in way:
-        own = {"patience": NEVER, **way["problems"]}
         problems = CCPConfig(pool_size=7, run_patience=RUN_PATIENCE, **own)
     memory = {"memory_size": way.get("memory", 0) * classes, "memory_start_step": 500}
     loss = {"name": job["loss"], "settings": LOSSES[job["loss"]], "normalize": "ball", **memory}
@@ -90,7 +79,7 @@ def recipe_of(job: dict[str, Any], classes: int) -> Recipe:
 
 def run(job: dict[str, Any], data_dir: str | None) -> dict[str, Any]:
     """Train one model of one fold; score its best weights on the unseen letters."""
-    everything, test = load(data_dir)
+    everything, test = (protocol.letters(data_dir, split) for split in ("train", "test"))
     fold = data.mlrc_folds(everything.labels, FOLDS)[job["fold"]]
     train, validation = everything.select(fold.train), everything.select(fold.validation)
     own = np.unique(train.labels, return_inverse=True)[1]
@@ -164,22 +153,19 @@ def tables(results: dict[str, Any]) -> str:
     }
     sections.append(paired_table("MAP@R, points, of single models", LATER_TESTS, each))
     whole = {loss: set.intersection(*map(set, ways.values())) for loss, ways in scored.items()}
-    return "\n".join([*sections, progress_tables(results, whole)])
-
-
-def progress_tables(results: dict[str, Any], seeds: dict[str, set[int]]) -> str:
-    """Return how the models of some seeds of each loss came along."""
-    models: dict[tuple[str, str], list[dict[str, Any]]]
-    models = {(loss, way): [] for loss in seeds for way in WAYS}
-    for result in results.values():
-        job = result["job"]
-        if job["way"] in WAYS and job["seed"] in seeds[job["loss"]]:
-            models[job["loss"], job["way"]].append(result["metrics"])
-    return progress(models, tuple(way for way in WAYS if way.startswith("CCP")))
+    models: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for loss, way in itertools.product(losses, WAYS):
+        models[loss, way] = [
+            result["metrics"]
+            for result in results.values()
+            if (result["job"]["loss"], result["job"]["way"]) == (loss, way)
+            if result["job"]["seed"] in whole[loss]
+        ]
+    return "\n".join([*sections, progress({key: of for key, of in models.items() if of})])
 
 
 AT = (500, 1000, 3000, 5000, 10_000)
-"""Steps at which the validation letters are told; a run that ended before has its last value."""
+"""Steps at which the validation letters are reported; a run that ended before has its last value."""
 
 
 class Problem(NamedTuple):
@@ -195,52 +181,49 @@ def problems_of(curve: list[dict[str, float]]) -> list[Problem]:
     """Split a run's evaluations by problem."""
     numbers = np.array([record["problem"] for record in curve])
     values = np.array([record["MAP@R"] for record in curve])
-    last = numbers.max()
     return [
-        Problem(len(own), 1 + int(own.argmax()), float(own.max()), bool(number < last))
+        Problem(len(own), 1 + int(own.argmax()), float(own.max()), bool(number < numbers.max()))
         for number in np.unique(numbers)
         for own in [values[numbers == number]]
     ]
 
 
-def by_step(metrics: list[dict[str, Any]]) -> list[str]:
-    """MAP@R of the validation letters at some steps, mean over models; how many had ended before the last of them."""
-    curves = [{int(r["step"]): r["MAP@R"] for r in of_model["curve"]} for of_model in metrics]
-    at = [[curve[min(step, max(curve))] for curve in curves] for step in AT]
-    ended = sum(max(curve) < AT[-1] for curve in curves)
-    return [*(f"{100 * np.mean(values):.1f}" for values in at), str(ended)]
-
-
-def by_problem(metrics: list[dict[str, Any]]) -> list[str]:
-    """What the first problem takes, and what the later ones that ended bring and undo."""
-    runs = [problems_of(of_model["curve"]) for of_model in metrics]
-    every = int(metrics[0]["curve"][0]["step"])
-    first = [run[0] for run in runs if run[0].ended]
-    later = [problem for run in runs for problem in run[1:] if problem.ended]
-    pairs = [pair for run in runs for pair in zip(run, run[1:], strict=False) if pair[1].ended]
-    gains = [after.value - before.value for before, after in pairs]
-    evaluations = sum(problem.evaluations for problem in later)
-    undone = sum(problem.evaluations - problem.best for problem in later)
-    return [
-        cell([every * p.evaluations for p in first], 1.0, 0),
-        cell([p.value for p in first]),
-        str(len(later)),
-        str(sum(problem.best == 1 for problem in later)),
-        f"{undone} of {evaluations}",
-        f"{100 * np.mean(gains):+.2f}" if gains else "–",
-    ]
-
-
-def progress(models: dict[tuple[str, str], list[dict[str, Any]]], chance: tuple[str, ...]) -> str:
-    """Return both tables of the models of each loss and way; those of ``chance`` have problems that end."""
-    trained = {key: metrics for key, metrics in models.items() if metrics}
-    steps = [[*key, *by_step(metrics), str(len(metrics))] for key, metrics in trained.items()]
-    problems = [[*key, *by_problem(trained[key])] for key in trained if key[1] in chance]
-    at = (f"step {at:,}" for at in AT)
-    first = markdown_table(["loss", "way", *at, "ended before", "models"], steps)
+def progress(models: dict[tuple[str, str], list[dict[str, Any]]]) -> str:
+    """Return MAP@R of the validation letters at some steps, and what the first problem takes and later ones bring."""
+    steps, problems = [], []
+    for key, metrics in models.items():
+        curves = [{int(r["step"]): r["MAP@R"] for r in of_model["curve"]} for of_model in metrics]
+        at = [[curve[min(step, max(curve))] for curve in curves] for step in AT]
+        ended = sum(max(curve) < AT[-1] for curve in curves)
+        means = (f"{100 * np.mean(values):.1f}" for values in at)
+        steps.append([*key, *means, str(ended), str(len(metrics))])
+        if not key[1].startswith("CCP"):
+            continue
+        runs = [problems_of(of_model["curve"]) for of_model in metrics]
+        every = int(metrics[0]["curve"][0]["step"])
+        first = [run[0] for run in runs if run[0].ended]
+        later = [problem for run in runs for problem in run[1:] if problem.ended]
+        pairs = [pair for run in runs for pair in itertools.pairwise(run) if pair[1].ended]
+        gains = [after.value - before.value for before, after in pairs]
+        evaluations = sum(problem.evaluations for problem in later)
+        undone = sum(problem.evaluations - problem.best for problem in later)
+        problems.append(
+            [
+                *key,
+                *(
+                    cell([every * p.evaluations for p in first], 1.0, 0),
+                    cell([p.value for p in first]),
+                ),
+                *(str(len(later)), str(sum(problem.best == 1 for problem in later))),
+                f"{undone} of {evaluations}",
+                f"{100 * np.mean(gains):+.2f}" if gains else "–",
+            ]
+        )
+    at_steps = (f"step {step:,}" for step in AT)
     titles = ["loss", "way", "first problem's steps", "its MAP@R", "later, ended"]
     titles += ["best at once", "undone", "gain"]
-    return f"{first}\n{markdown_table(titles, problems)}"
+    table = markdown_table(["loss", "way", *at_steps, "ended before", "models"], steps)
+    return f"{table}\n{markdown_table(titles, problems)}"
 
 
 def main(settings: Settings) -> str:

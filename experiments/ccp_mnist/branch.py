@@ -8,7 +8,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from experiments.ccp_mnist.main import RECIPE, Parts, load, make_recorder, map_at_r, train, within
+from experiments.ccp_mnist import main as digits
 from experiments.smoke import record, small
 from experiments.study import RecordOptions, cell, curve, read_toml, start
 from jdml import training
@@ -16,7 +16,7 @@ from jdml.metrics import class_covering
 from jdml.ops import ball
 from jdml.recipes import CCPConfig, Recipe
 from jdml.recipes.ccp import NEVER
-from jdml.report import PairedDifference, markdown_table, mean_std, paired_difference
+from jdml.report import markdown_table, mean_std, paired_difference
 from jdml.studies.runner import by_seed
 from jdml.training import train_recipe
 
@@ -28,8 +28,7 @@ STUDY = read_toml(__file__)
 WAYS, TESTS = STUDY["ways"], STUDY["tests"]
 MEASURED = {"test": 100.0, "ratio": 1.0, "unseen ratio": 1.0, "spread": 1.0}
 """MAP@R of the test images; covering radius over the distance between classes; spread of converged proxies."""
-KEPT = record(Path(__file__).parent / "results.jsonl")
-CACHE = record(Path(__file__).parent / "runs")
+HERE = Path(__file__).parent
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,9 +39,9 @@ class Settings(RecordOptions):
     """digits: scikit-learn's, without files: whether everything runs."""
     seeds: int = small(10, 1)
     """Plateaus, with seeds 0, 1, …"""
-    out: Path = KEPT
+    out: Path = record(HERE / "results.jsonl")
     """File of the kept runs."""
-    cache: Path = CACHE
+    cache: Path = record(HERE / "runs")
     """Folder of the plateaus' weights."""
 
 
@@ -60,52 +59,49 @@ def recipe_of(way: str, steps: int = STEPS) -> Recipe:
     own = {"run_patience": NEVER, "initial_proxies": "unchanged", **WAYS[way]}
     if not own.pop("problems", True):
         own["patience"] = NEVER
-    problems = CCPConfig(**own)
-    loss = {"method": problems, "proxies": {"per_class": 4}}
-    return RECIPE.replace(loss=loss, batch={"steps": steps})
+    loss = {"method": CCPConfig(**own), "proxies": {"per_class": 4}}
+    return digits.RECIPE.replace(loss=loss, batch={"steps": steps})
 
 
-def measured(recipe: Recipe, parts: Parts, result: training.FitResult) -> dict[str, Any]:
+def measured(recipe: Recipe, parts: digits.Parts, result: training.FitResult) -> dict[str, Any]:
     """What all runs have in common: how the last weights lie, and the way there."""
     last = training.Embedder(train_recipe.make_network(recipe, parts.train), result.state)
     seen, unseen = (
         class_covering(ball(jnp.asarray(last(part.images))), part.labels)
-        for part in (parts.shown, parts.validation)
+        for part in (digits.first(parts.train, digits.SHOWN), parts.validation)
     )
     evaluated = curve(result.history, "validation")
     assert result.best is not None
     numbers = {
-        "test": map_at_r(last(parts.test.images), parts.test.labels),
+        "test": digits.map_at_r(last(parts.test.images), parts.test.labels),
         "validation": evaluated[-1][1],
         "best validation": result.best.value,
         **seen._asdict(),
         "unseen ratio": unseen.ratio,
-        "spread": within(np.asarray(ball(result.state.params["proxies"]))),
+        "spread": digits.within(np.asarray(ball(result.state.params["proxies"]))),
     }
     return {**{name: round(float(v), 5) for name, v in numbers.items()}, "curve": evaluated}
 
 
 def run(job: dict[str, Any], data_dir: str | None, cache: str) -> dict[str, Any]:
     """Train to the plateau, or on from it."""
-    parts, recipe, seed = load(job["data"], data_dir), recipe_of("go on", job["most"]), job["seed"]
-    go = functools.partial(train, parts=parts, every=job["every"], seed=seed)
+    parts, recipe, seed = (
+        digits.load(job["data"], data_dir),
+        recipe_of("go on", job["most"]),
+        job["seed"],
+    )
+    go = functools.partial(digits.train, parts=parts, every=job["every"], seed=seed)
     folder = Path(cache) / f"{job['data']}-plateau-{seed}"
     plateau = go(recipe, patience=job["patience"], run=folder)
     if job["way"] == "plateau":
         return measured(recipe, parts, plateau)
     recipe = recipe_of(job["way"], job["steps"])
-    recorder = make_recorder(recipe, parts, seed)
+    recorder = digits.make_recorder(recipe, parts, seed)
     assert recorder is not None
     result = go(recipe, state=plateau.state, callbacks=[recorder])
     rounded = [{k: round(float(v), 5) for k, v in problem.items()} for problem in recorder.history]
     scores = measured(recipe, parts, result)
     return {**scores, "problems": 1 + len(rounded), "history": rounded}
-
-
-def compared(results: dict[str, Any], pair: tuple[str, str], metric: str) -> PairedDifference:
-    """Return the difference of two ways over the same seeds."""
-    one, other = (by_seed(results, metric, way=way) for way in pair)
-    return paired_difference(one, other, scale=MEASURED[metric])
 
 
 def tables(results: dict[str, Any]) -> str:
@@ -121,10 +117,14 @@ def tables(results: dict[str, Any]) -> str:
     titles = ["", "test MAP@R", "radius / distance", "of validation", "spread", "problems", "seeds"]
     sections = [markdown_table(titles, rows), ""]
     pairs = {**TESTS, **{f"{way}, since the plateau": (way, "plateau") for way in WAYS}}
-    rows = [
-        [f"{name}: {' − '.join(pair)}", *(str(compared(results, pair, m)) for m in MEASURED)]
-        for name, pair in pairs.items()
-    ]
+    rows = []
+    for name, pair in pairs.items():
+        ways = ([by_seed(results, m, way=way) for way in pair] for m in MEASURED)
+        gaps = (
+            paired_difference(*of, scale=scale)
+            for of, scale in zip(ways, MEASURED.values(), strict=True)
+        )
+        rows.append([f"{name}: {' − '.join(pair)}", *map(str, gaps)])
     sections += [markdown_table(["difference", *titles[1:5]], rows), "", by_problem(results)]
     return "\n".join(sections)
 

@@ -2,15 +2,17 @@
 
 import dataclasses
 import functools
+import itertools
 from collections.abc import Mapping
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import jax.numpy as jnp
 import numpy as np
 
 import jdml
+from experiments.omniglot.methods import Parts
 from experiments.smoke import NETWORK, small
-from experiments.study import FolderOptions, cell, cells, start
+from experiments.study import FolderOptions, cell, cells, read_toml, start, with_seeds
 from jdml import data, objectives, training
 from jdml.metrics import class_covering
 from jdml.ops import ball
@@ -24,37 +26,14 @@ from jdml.training.alternation import AlternatingProblems, make_callback
 CLASSES = 10
 METHODS = ("in batch", "samples", "single", "CCP")
 """References: the batch; K anchor samples per class, embedded anew at each step (eq. 4.10); proxies (eq. 4.11)."""
-BASE: dict[str, Any] = {
-    "proxies_per_class": 4,
-    "pool_size": 16,
-    "strength": 2e-4,
-    "classes_per_batch": 8,
-    "samples_per_class": 4,
-    "in_batch_weight": 0.1,
-    "restore": False,
-    "panels": None,  # as the runs on record have it
-}
-MARGINS = {"positive_margin": 0.0, "negative_margin": 0.5}
+STUDY = read_toml(__file__)
+BASE: dict[str, Any] = {**STUDY["base"], "panels": None}  # as the runs on record have it
+MARGINS, TASKS = STUDY["margins"], STUDY["data"]
 ANCHORS_LAST = 200
 """Steps, as long as a short problem of CCP: eq. 4.10 is solved for one set of anchors after another."""
-SCORED, TRAINING_SCORED = 1000, 10_000
-"""Validation images at most, which are embedded again at every evaluation; training images that are scored at the end:
-as many as MNIST has for testing."""
-SHOWN = 1000
-"""Points of the training set for covering radii and pictures."""
-
-
-class Task(NamedTuple):
-    """What differs between the data sets."""
-
-    steps: int
-    every: int
-    patience: int
-    tolerance: float
-    """Of MAP@R: what is less than this is no improvement, and no reason to go on with a problem."""
-
-
-TASKS = {"digits": Task(small(1500, 9), small(20, 1), 3, 0.01), "mnist": Task(6000, 50, 3, 0.002)}
+SCORED, TRAINING_SCORED, SHOWN = 1000, 10_000, 1000
+"""Images at most: for validation; that train and are scored at the end, as many as MNIST has for testing; for covering
+radii."""
 RATES = {"learning_rate": 1e-3, "lr_multipliers": {"proxies": 10.0}}
 RECIPE = Recipe().replace(
     loss={"name": "contrastive", "settings": MARGINS, "normalize": "ball"},
@@ -65,21 +44,8 @@ RECIPE = Recipe().replace(
 """What all runs share."""
 
 
-class Parts(NamedTuple):
-    """Images to train on, to choose by, and to report."""
-
-    train: data.Dataset
-    validation: data.Dataset
-    test: data.Dataset
-
-    @property
-    def shown(self) -> data.Dataset:
-        """The first of those that train."""
-        return first(self.train, SHOWN)
-
-
 def first(part: data.Dataset, number: int) -> data.Dataset:
-    """So many images, or all."""
+    """Return the first images."""
     return part.select(np.arange(min(number, len(part))))
 
 
@@ -97,39 +63,43 @@ def map_at_r(x: np.ndarray, labels: np.ndarray) -> float:
     return jdml.evaluate_retrieval(np.asarray(ball(jnp.asarray(x))), labels)["MAP@R"]
 
 
-def mean_distance(points: np.ndarray) -> float:
-    """Between all pairs of points."""
-    apart = np.linalg.norm(points[:, None] - points[None], axis=-1)
-    return float(apart.sum() / max(len(points) * (len(points) - 1), 1))
-
-
 def within(proxies: np.ndarray) -> float:
     """Return the spread of a class's proxies: their mean distance, in units of that between classes."""
-    of_class = [mean_distance(own) for own in proxies]
-    return float(np.mean(of_class)) / max(mean_distance(proxies.mean(1)), 1e-9)
+
+    def mean_distance(points: np.ndarray) -> float:
+        apart = np.linalg.norm(points[:, None] - points[None], axis=-1)
+        return float(apart.sum() / max(len(points) * (len(points) - 1), 1))
+
+    return float(np.mean([*map(mean_distance, proxies)])) / max(
+        mean_distance(proxies.mean(1)), 1e-9
+    )
 
 
 @dataclasses.dataclass(frozen=True)
 class Recorder(AlternatingProblems):
-    """Alternating problems that note what each one came to."""
+    """Alternating problems that note what each one converged to."""
 
     points: Any = None
-    """A data set: whose embeddings the proxies are to cover."""
-    unseen: Any = None
-    """Another, of images that do not train."""
+    """Images whose embeddings the proxies cover: some that train, and others."""
     history: list[dict[str, float]] = dataclasses.field(default_factory=list)
 
     def update(
         self, carried: Alternation, step: int, state: TrainState, metrics: Mapping[str, float], /
     ) -> training.CallbackResult:
-        """Also note a problem that ended: what it converged to, and how the next one begins."""
+        """Also note what a problem that ended converged to, and how the next one begins."""
         result = super().update(carried, step, state, metrics)
         if int(result.carried.machine.problem) > int(carried.machine.problem):
             at_best = state._replace(params=carried.params, batch_stats=carried.batch_stats)
             old = np.asarray(ball(carried.params["proxies"]))
             new = np.asarray(result.state.params["proxies"])
-            parts = (self.points, self.unseen)
-            seen, unseen = (class_covering(self.embed(at_best, p), p.labels) for p in parts)
+            weights = at_best.params["model"], at_best.batch_stats
+            seen, unseen = (
+                class_covering(
+                    ball(jnp.asarray(training.embed(self.model, *weights, part.images))),
+                    part.labels,
+                )
+                for part in self.points
+            )
             self.history.append(
                 {
                     "steps": step - sum(problem["steps"] for problem in self.history),
@@ -144,11 +114,6 @@ class Recorder(AlternatingProblems):
             )
         return result
 
-    def embed(self, state: TrainState, points: Any) -> np.ndarray:
-        """Return the points in the unit disk."""
-        x = training.embed(self.model, state.params["model"], state.batch_stats, points.images)
-        return np.asarray(ball(jnp.asarray(x)))
-
 
 def recipe_of(job: dict[str, Any]) -> Recipe:
     """Contrastive, in the unit disk, against the batch or proxies; the model anchored, the proxies not."""
@@ -158,9 +123,9 @@ def recipe_of(job: dict[str, Any]) -> Recipe:
         problems = CCPConfig(
             pool_size=max(int(job["pool_size"]), number),
             strength=job["strength"],
-            patience=task.patience if job["method"] == "CCP" else NEVER,
+            patience=task["patience"] if job["method"] == "CCP" else NEVER,
             run_patience=NEVER,
-            tolerance=task.tolerance,
+            tolerance=task["tolerance"],
             restore=job["restore"],
             anchor_first=False,
             in_batch_weight=job["in_batch_weight"],
@@ -184,18 +149,18 @@ def own_parts(job: dict[str, Any], recipe: Recipe, labels: np.ndarray) -> dict[s
         anchors, batches = number * CLASSES, recipe.batch.build(labels, seed)
         own["objective"] = objectives.as_anchor_objective(jdml.contrastive_loss, anchors, **MARGINS)
         own["sampler"] = data.AnchorBatchSampler(
-            batches, labels, number, renew_every=ANCHORS_LAST, seed=seed
+            batches, labels, number, refresh_every=ANCHORS_LAST, seed=seed
         )
     return own
 
 
 def make_recorder(recipe: Recipe, parts: Parts, seed: int) -> Recorder | None:
-    """What chooses the proxies of a recipe with problems, and notes what they come to."""
+    """Return what chooses the proxies of a recipe with problems, and notes what they converge to."""
     if recipe.loss.method is None:
         return None
     model = train_recipe.make_network(recipe, parts.train)
     made = make_callback(recipe.loss.method, recipe, model, parts.train, "validation", seed=seed)
-    return Recorder(**vars(made), points=parts.shown, unseen=parts.validation)
+    return Recorder(**vars(made), points=(first(parts.train, SHOWN), parts.validation))
 
 
 def train(
@@ -208,8 +173,9 @@ def train(
         return {"validation": map_at_r(embedder(images), labels)}
 
     evaluation = training.Evaluation(evaluate, every, "validation", patience)
-    own = {"evaluation": evaluation, "progress": False}
-    return train_recipe.train(recipe, parts.train, **own, **settings)
+    return train_recipe.train(
+        recipe, parts.train, evaluation=evaluation, progress=False, **settings
+    )
 
 
 def run(job: dict[str, Any]) -> dict[str, Any]:
@@ -218,7 +184,7 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
     recorder = make_recorder(recipe, parts, seed)
     own = own_parts(job, recipe, parts.train.labels)
     own["callbacks"] = [] if recorder is None else [recorder]
-    result = train(recipe, parts, TASKS[job["data"]].every, seed=seed, **own)
+    result = train(recipe, parts, TASKS[job["data"]]["every"], seed=seed, **own)
     assert result.best is not None
     scored = first(parts.train, TRAINING_SCORED)
     history = [] if recorder is None else recorder.history
@@ -233,34 +199,13 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-class Sweep(NamedTuple):
-    """A grid: a row per value of one setting, a column per value of another."""
-
-    setting: str
-    values: tuple[float, ...]
-    beside: str
-    beside_values: tuple[Any, ...]
+def points_of(sweep: dict[str, Any]) -> dict[tuple[float, Any], dict[str, Any]]:
+    """Return what is set at each point of a sweep."""
+    points = itertools.product(sweep["rows"], sweep["columns"])
+    return {(row, column): {sweep["row"]: row, sweep["column"]: column} for row, column in points}
 
 
-SWEEPS = {
-    "pool": Sweep(
-        "pool_size", small((8, 16, 32), (8,)), "proxies_per_class", small((1, 4, 8), (4,))
-    ),
-    "strength": Sweep("strength", (0.0, 2e-4, 2e-2), "proxies_per_class", (1, 4, 8)),
-    "batch": Sweep("classes_per_batch", (2, 4, 8, 10), "method", ("in batch", "CCP")),
-}
-OF_PROBLEMS = {
-    "steps": ("steps", 1.0, 0),
-    "MAP@R": ("validation", 100.0, 1),
-    "spread of proxies": ("within", 1.0, 3),
-    "of the next": ("next within", 1.0, 3),
-    "covering radius of classes": ("class radius", 1.0, 3),
-    "distance between classes": ("between classes", 1.0, 3),
-    "ratio": ("class ratio", 1.0, 3),
-    "of validation": ("unseen ratio", 1.0, 3),
-}
-"""What is told of each problem: its name in the history, its scale, its digits."""
-PAPER = {"in batch": "–", "samples": "98.06", "single": "–", "CCP": "97.21"}
+SWEEPS, OF_PROBLEMS, PAPER = (STUDY[name] for name in ("sweeps", "of_problems", "paper"))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -280,90 +225,63 @@ class Settings(FolderOptions):
 
 def make_jobs(settings: Settings) -> dict[str, dict[str, Any]]:
     """Return every run of the study by name."""
-    steps = settings.steps or TASKS[settings.data].steps
+    steps = settings.steps or TASKS[settings.data]["steps"]
     base = {**BASE, "data": settings.data, "data_dir": settings.folder, "steps": steps}
-    jobs = {}
-    for seed in range(settings.seeds if "methods" in settings.parts else 0):
-        for method in METHODS:
-            jobs[f"{method}-{seed}"] = {**base, "method": method, "seed": seed}
-    for part in settings.parts:
-        for own in grid(SWEEPS[part]).values() if part in SWEEPS else ():
-            for seed in range(settings.sweep_seeds):
-                job = {**base, "method": "CCP", **own, "seed": seed}
-                jobs.setdefault(f"{name_of(own)}-{seed}", job)
-    return jobs
-
-
-def grid(sweep: Sweep) -> dict[tuple[float, Any], dict[str, Any]]:
-    """What is set at each point of a sweep."""
-    return {
-        (value, other): {sweep.setting: value, sweep.beside: other}
-        for value in sweep.values
-        for other in sweep.beside_values
+    named = {method: {"method": method} for method in METHODS}
+    points = {
+        name_of(own): {"method": "CCP", **own}
+        for part in settings.parts
+        if part in SWEEPS
+        for own in points_of(SWEEPS[part]).values()
     }
+    jobs = with_seeds(base, named, settings.seeds if "methods" in settings.parts else 0)
+    return {**jobs, **with_seeds(base, points, settings.sweep_seeds)}
 
 
 def name_of(own: dict[str, Any]) -> str:
-    """Return a run by what differs from the study's own settings, so that grids and methods share theirs."""
+    """Return a run's name, by what differs from the study's settings, so that grids and methods share runs."""
     changed = [f"{k} {v:g}" for k, v in own.items() if k != "method" and v != BASE[k]]
     return ", ".join([own.get("method", "CCP"), *changed])
-
-
-def methods_table(results: dict[str, Any]) -> str:
-    """MAP@R of what the best validation chose, and the paper's figure."""
-    columns = ("validation", "train", "test")
-    rows = []
-    for method in METHODS:
-        problems = f"{np.mean(over_seeds(results, method, 'problems')):.1f}"
-        rows.append([method, *cells(results, method, columns), problems, PAPER[method]])
-    return markdown_table(["references", *columns, "problems", "paper"], rows)
-
-
-def seeds_table(results: dict[str, Any]) -> str:
-    """MAP@R on test images seed by seed, and what CCP has more over the same seeds."""
-    test = {method: dict(enumerate(over_seeds(results, method, "test"))) for method in METHODS}
-    rows = []
-    for method, of_seeds in test.items():
-        gain = "–" if method == "CCP" else str(paired_difference(test["CCP"], of_seeds))
-        rows.append([method, *(f"{100 * value:.1f}" for value in of_seeds.values()), gain])
-    titles = (f"seed {seed}" for seed in test["CCP"])
-    return markdown_table(["test", *titles, "CCP − it"], rows)
-
-
-def problems_table(results: dict[str, Any]) -> str:
-    """CCP problem by problem, over the seeds."""
-    runs = [result["metrics"]["history"] for key, result in results.items() if key[:4] == "CCP-"]
-    rows = []
-    for number in range(max(map(len, runs))):
-        these = [history[number] for history in runs if len(history) > number]
-        means = [
-            cell([problem[name] for problem in these], scale, digits)
-            for name, scale, digits in OF_PROBLEMS.values()
-        ]
-        rows.append([str(number + 1), str(len(these)), *means])
-    return markdown_table(["problem", "runs", *OF_PROBLEMS], rows)
 
 
 def report(results: dict[str, Any], settings: Settings) -> str:
     """Return all tables as Markdown."""
     sections = []
     if "methods" in settings.parts:
-        sections += ["MAP@R:\n", methods_table(results)]
-        sections += ["On test images, by seed:\n", seeds_table(results)]
-        sections += ["CCP, problem by problem:\n", problems_table(results)]
+        sections += method_tables(results)
     for part in (part for part in settings.parts if part in SWEEPS):
-        title = f"{SWEEPS[part].setting} (rows) and {SWEEPS[part].beside} (columns):\n"
-        sections.append(f"MAP@R on validation by {title.replace('_', ' ')}")
-        sections.append(sweep_table(results, SWEEPS[part]))
+        row, column = (SWEEPS[part][name].replace("_", " ") for name in ("row", "column"))
+        rows = [[f"{value:g}"] for value in SWEEPS[part]["rows"]]
+        for (value, _), own in points_of(SWEEPS[part]).items():
+            at = SWEEPS[part]["rows"].index(value)
+            rows[at] += cells(results, name_of(own), ["validation"])
+        sections.append(f"MAP@R on validation by {row} (rows) and {column} (columns):\n")
+        sections.append(markdown_table([row, *map(str, SWEEPS[part]["columns"])], rows))
     return "\n".join(sections)
 
 
-def sweep_table(results: dict[str, Any], sweep: Sweep) -> str:
-    """Return a row per value, a column per value of the other setting."""
-    rows = [[f"{value:g}"] for value in sweep.values]
-    for (value, _), own in grid(sweep).items():
-        rows[sweep.values.index(value)] += cells(results, name_of(own), ["validation"])
-    return markdown_table([sweep.setting.replace("_", " "), *map(str, sweep.beside_values)], rows)
+def method_tables(results: dict[str, Any]) -> list[str]:
+    """Return MAP@R of the best evaluation, by method and by seed, and CCP problem by problem."""
+    columns = ("validation", "train", "test")
+    test = {method: dict(enumerate(over_seeds(results, method, "test"))) for method in METHODS}
+    scored, seeds, problems = [], [], []
+    for method in METHODS:
+        number = f"{np.mean(over_seeds(results, method, 'problems')):.1f}"
+        scored.append([method, *cells(results, method, columns), number, PAPER[method]])
+        gain = "–" if method == "CCP" else str(paired_difference(test["CCP"], test[method]))
+        seeds.append([method, *(f"{100 * value:.1f}" for value in test[method].values()), gain])
+    runs = [result["metrics"]["history"] for key, result in results.items() if key[:4] == "CCP-"]
+    for number, these in enumerate(itertools.zip_longest(*runs), 1):
+        own = [problem for problem in these if problem is not None]
+        means = (cell([problem[n] for problem in own], *form) for n, *form in OF_PROBLEMS.values())
+        problems.append([str(number), str(len(own)), *means])
+    return [
+        *("MAP@R:\n", markdown_table(["references", *columns, "problems", "paper"], scored)),
+        "On test images, by seed:\n",
+        markdown_table(["test", *(f"seed {seed}" for seed in test["CCP"]), "CCP − it"], seeds),
+        "CCP, problem by problem:\n",
+        markdown_table(["problem", "runs", *OF_PROBLEMS], problems),
+    ]
 
 
 def main(settings: Settings) -> str:

@@ -1,4 +1,4 @@
-"""What a frozen EfficientNet-Lite0 sees in photographs, and the network that is trained on it."""
+"""Features of photographs by a frozen EfficientNet-Lite0, and the network that is trained on them."""
 
 import functools
 import hashlib

@@ -17,34 +17,21 @@ import optax
 from experiments.cub_crops.features import BACKBONE, NORMALIZE, SIDE
 from experiments.cub_crops.main import BATCH, COLUMNS, FEATURES, HELD_OUT, RATE, score
 from experiments.omniglot.methods import EVALUATIONS, METHODS, Parts, hold_out, on_data
-from experiments.smoke import record, small
-from experiments.study import RecordOptions, absolute, curve, start
+from experiments.smoke import record
+from experiments.study import RecordOptions, absolute, curve, read_toml, start
 from jdml import data, models
 from jdml.recipes import Recipe
-from jdml.report import (
-    PairedDifference,
-    holm_correction,
-    markdown_table,
-    mean_std,
-    paired_difference,
-)
-from jdml.runs.results_store import read_results
+from jdml.report import holm_correction, markdown_table, mean_std, paired_difference
+from jdml.runs.run_files import read_results
 from jdml.studies.runner import by_seed
 from jdml.training import Devices, Evaluation, pretrained, train_recipe
 
 HERE = Path(__file__).parent
 Results = Mapping[str, Any]
-STORED, STEPS, ALONE, AT_ONCE = small((227, 160, 20, 5), (16, 2, 1, 4))
-"""Side of the photographs; steps, in the first of which the head and the proxies learn alone; rows of a batch that go
-through the network at a time."""
-SEEDS, CHOOSING = small((0, 1, 2), (0,)), 3
-"""Seeds of the runs on frozen features, and that of the runs that choose."""
-RATES = small((1e-5, 3e-5, 1e-4), (1e-5,))
-"""Of the network without its head, which learns at the rate of the heads on frozen features."""
-CHOOSE = small({"pair": "MS", "proxy": "ProxyAnchor"}, {"pair": "MS"})
-"""Which method chooses the rate for those of its kind of loss."""
-PAIRS = ("margin", "FastAP", "MS", "EPS + MS", "MS + CCP")
-TEN = small((*PAIRS, "ArcFace", "ProxyAnchor", "ProxyAnchor + NIR", "MPA-DW", "PFML"), ("MS",))
+STUDY = read_toml(__file__)["finetuned"]
+STORED, STEPS, ALONE, AT_ONCE = (STUDY[name] for name in ("stored", "steps", "alone", "at_once"))
+CHOOSING, CHOOSE, RATES, TEN = (STUDY[name] for name in ("choosing", "choose", "rates", "ten"))
+SEEDS = tuple(STUDY["seeds"])
 MEAN = "mean of the ten"
 
 
@@ -58,6 +45,15 @@ class Settings(RecordOptions):
     """Runs that count with these seeds only."""
     out: Path = record(HERE / "finetuned.jsonl")
     """File of the runs."""
+
+    @property
+    def weights_file(self) -> str | None:
+        """The weights as jobs have them; runs need them."""
+        if self.weights is None and not (self.table or self.smoke):
+            raise ValueError(
+                "--weights is needed: without it the network's weights would be random"
+            )
+        return absolute(self.weights)
 
 
 def random_crop(key: jax.Array, image: jax.Array, crops: data.Crops) -> jax.Array:
@@ -136,8 +132,8 @@ def load(data_dir: str | None) -> Parts:
 def run(job: Mapping[str, Any], *, data_dir: str | None, weights: str | None) -> dict[str, Any]:
     """Train a method; the best of its evaluations on the held-out species, scored on the test species if it counts."""
     recipe, parts = recipe_of(job["method"]), load(data_dir)
-    objective, optimizer = parts_of_step(recipe, job["rate"], parts.train.num_classes)
-    own = {"objective": objective, "optimizer": optimizer}
+    made = parts_of_step(recipe, job["rate"], parts.train.num_classes)
+    own = dict(zip(("objective", "optimizer"), made, strict=True))
     try:
         return fit(recipe, parts, job["seed"], weights, test=job["test"], **own)
     except FloatingPointError as error:
@@ -180,7 +176,7 @@ def trials() -> dict[str, dict[str, Any]]:
 
 
 def held_out(results: Results, method: str, rate: float) -> float:
-    """What a run that chooses found among the held-out species at best; less than nothing where it diverged."""
+    """Return MAP@R of the held-out species in a run that chooses; −1 if it diverged."""
     return float(results[f"try {method} {rate:g}"]["metrics"].get("validation", -1.0))
 
 
@@ -228,33 +224,28 @@ def report(results: Results, heads: Results) -> str:
         markdown_table(["fine-tuned", *COLUMNS, "runs"], [first, *rows]),
     ]
     for c in ("R@1", "MAP@R"):
-        gains = {m: paired_difference(tuned[c][m], still[c]) for m in there}
-        learned = {m: paired_difference(tuned[c][m], alone[c][m]) for m in there}
-        p, q = (corrected(found) if whole else {} for found in (gains, learned))
-        rows = [[m, str(gains[m]), p.get(m, "–"), str(learned[m]), q.get(m, "–")] for m in there]
+        rows = [[method] for method in there]
+        for other in ({m: still[c] for m in there}, alone[c]):
+            gaps = {m: paired_difference(tuned[c][m], other[m]) for m in there}
+            # The mean of all is a test of its own.
+            own = {m: gap.p for m, gap in gaps.items() if m in TEN and gap.seeds > 1}
+            p = holm_correction(own, len(TEN)) if whole else {}
+            for row in rows:
+                row += [str(gaps[row[0]]), f"{p[row[0]]:.2g}" if row[0] in p else "–"]
         titles = [f"{c} − {FEATURES}", "Holm", f"{c} − head alone", "Holm"]
         sections.append(markdown_table(["fine-tuned", *titles], rows))
     return "\n".join(sections)
 
 
-def corrected(found: Mapping[str, PairedDifference]) -> dict[str, str]:
-    """Return the p-values of the methods by Holm, over as many as there will be; their mean is a test of its own."""
-    p = {name: gap.p for name, gap in found.items() if name in TEN and gap.seeds > 1}
-    return {name: f"{value:.2g}" for name, value in holm_correction(p, len(TEN)).items()}
-
-
 def main(settings: Settings) -> str:
     """Do the runs that are missing, as far as time goes; the tables."""
-    if settings.weights is None and not (settings.table or settings.smoke):
-        raise ValueError("--weights is needed: without it the network's weights would be random")
     if not set(settings.seeds) <= set(SEEDS):
         raise ValueError(f"--seeds must be among {SEEDS}, got {settings.seeds}")
-    read = b"" if settings.weights is None else settings.weights.read_bytes()
-    digest = hashlib.sha256(read).hexdigest()[:12]
-    results: Results = {}
+    weights, results = settings.weights_file, dict[str, Any]()
+    digest = hashlib.sha256(Path(weights).read_bytes() if weights else b"").hexdigest()[:12]
     for stage in (lambda _: trials(), functools.partial(tests, seeds=settings.seeds)):
         jobs = {name: {**job, "weights": digest} for name, job in stage(results).items()}
-        results = settings.results(run, jobs, settings.out, weights=absolute(settings.weights))
+        results = settings.results(run, jobs, settings.out, weights=weights)
     kept = read_results(HERE / "results.jsonl")
     heads = {name: run for name, run in kept.items() if "open_set" not in run["job"]}
     return report(results, heads)

@@ -51,8 +51,8 @@ def score(recipe: Recipe, x: np.ndarray, labels: np.ndarray) -> dict[str, float]
     return {"NMI": float(clustered), **{name: retrieval[name] for name in COLUMNS[:3]}}
 
 
-def opened(x: np.ndarray, labels: np.ndarray, seed: int) -> dict[str, np.ndarray]:
-    """Half of the species half in the gallery; all other photographs are queries."""
+def split(x: np.ndarray, labels: np.ndarray, seed: int) -> dict[str, np.ndarray]:
+    """Put half of the photographs of half of the species into the gallery; all others are queries."""
     rng = np.random.default_rng(seed)
     known = np.isin(labels, rng.permutation(np.unique(labels))[: len(np.unique(labels)) // 2])
     there = known & (rng.random(len(labels)) < 0.5)
@@ -63,22 +63,22 @@ def opened(x: np.ndarray, labels: np.ndarray, seed: int) -> dict[str, np.ndarray
 def score_open_set(
     others: tuple[np.ndarray, np.ndarray], tested: tuple[np.ndarray, np.ndarray], seed: int
 ) -> dict[str, float]:
-    """What thresholds do to the test species that were chosen on themselves, on other species, in the gallery alone."""
-    task = opened(*tested, seed)
+    """Score the test species at thresholds chosen on them, on other species, and in the gallery alone."""
+    task = split(*tested, seed)
     at_best = metrics.open_set(**task, far=FAR)
-    elsewhere = metrics.open_set(**opened(*others, seed), far=FAR)
+    elsewhere = metrics.open_set(**split(*others, seed), far=FAR)
     apart, rows = (np.asarray(a)[:, 0] for a in jdml.nearest(task["queries"], task["gallery"], 1))
     known = np.isin(task["labels"], task["gallery_labels"])
     right = task["gallery_labels"][rows] == task["labels"]
-    told = {"R@1": at_best["R@1"]}
+    scores = {"R@1": at_best["R@1"]}
     for far in FAR:
         alone = metrics.rejection_threshold(task["gallery"], task["gallery_labels"], far=far)
-        told[f"DIR@FAR={far}"] = at_best[f"DIR@FAR={far}"]
+        scores[f"DIR@FAR={far}"] = at_best[f"DIR@FAR={far}"]
         chosen = {"other species": elsewhere[f"threshold@FAR={far}"], "gallery": alone}
         for where, threshold in chosen.items():
-            told[f"FAR, {where}, {far}"] = float((apart <= threshold)[~known].mean())
-            told[f"DIR, {where}, {far}"] = float((right & (apart <= threshold))[known].mean())
-    return told
+            scores[f"FAR, {where}, {far}"] = float((apart <= threshold)[~known].mean())
+            scores[f"DIR, {where}, {far}"] = float((right & (apart <= threshold))[known].mean())
+    return scores
 
 
 def run(job: dict[str, Any]) -> dict[str, Any]:
@@ -100,11 +100,9 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
     if job["method"] == FEATURES:
         return scored(METHODS["triplet"], lambda images: images[:, 0, 0])
     recipe = on_data(METHODS[job["method"]], BATCH, RATE, pool=16)
-    steps, seed = job["steps"], job["seed"]
+    own: Any = {"steps": job["steps"], "seed": job["seed"], "model": Head(methods.DIM)}
     try:
-        result = methods.train(
-            recipe, parts, "class", steps=steps, seed=seed, model=Head(methods.DIM)
-        )
+        result = methods.train(recipe, parts, "class", **own)
     except FloatingPointError as error:
         return {"diverged": str(error)}
     assert result.best is not None
@@ -113,17 +111,15 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
 
 def make_jobs(settings: Settings) -> dict[str, dict[str, Any]]:
     """Return every run by name: all methods with the first seed, then with the next."""
-    base = {
-        "data_dir": settings.folder,
-        "weights": absolute(settings.weights),
-        "features": absolute(settings.place(__file__) / "features"),
-        "steps": settings.steps,
-        **({"open_set": True} if settings.open_set else {}),
-    }
+    base = {"data_dir": settings.folder, "weights": absolute(settings.weights)}
+    base |= {"features": absolute(settings.place(__file__) / "features"), "steps": settings.steps}
+    base |= {"open_set": True} if settings.open_set else {}
     bare = [(FEATURES, seed) for seed in range(settings.seeds if settings.open_set else 1)]
     title = "open set: " if settings.open_set else ""
-    runs = [*bare, *settings.runs]
-    return {f"{title}{name}-{n}": {**base, "method": name, "seed": n} for name, n in runs}
+    return {
+        f"{title}{name}-{seed}": {**base, "method": name, "seed": seed}
+        for name, seed in (*bare, *settings.runs)
+    }
 
 
 def table(results: dict[str, Any], columns: Sequence[str]) -> str:
@@ -137,8 +133,8 @@ def main(settings: Settings) -> str:
     if settings.table:
         return f"{table(results, COLUMNS)}\n{table(read_record(__file__, 'open set'), OPEN_SET)}"
     kind = "pretrained" if settings.weights is not None else "RANDOM (no --weights)"
-    columns = OPEN_SET if settings.open_set else COLUMNS
-    return f"{kind} EfficientNet-Lite0 features:\n\n{table(results, columns)}"
+    rows = table(results, OPEN_SET if settings.open_set else COLUMNS)
+    return f"{kind} EfficientNet-Lite0 features:\n\n{rows}"
 
 
 if __name__ == "__main__":

@@ -2,14 +2,14 @@
 
 import dataclasses
 import functools
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import jax.numpy as jnp
 import numpy as np
 
 import jdml
 from experiments.smoke import NETWORK, small
-from experiments.study import PAPER, FolderOptions, start, with_seeds
+from experiments.study import PAPER, FolderOptions, gains, start, with_seeds
 from jdml import data, metrics
 from jdml.recipes import LossConfig, Recipe
 from jdml.report import markdown_table, mean_std
@@ -20,7 +20,8 @@ LAST = 3  # the scores of a run are the mean over its last evaluations, a tenth 
 RANKS = (1, 5, 10)
 LOSSES = small(("triplet", "margin", "MS"), ("triplet",))
 METHODS = tuple(f"{eps}{loss}" for loss in LOSSES for eps in ("", "EPS + "))
-COLUMNS = [f"{part} R@{k}" for part in ("seen", "unseen") for k in RANKS]
+PARTS = ("seen", "unseen")
+COLUMNS = [f"{part} R@{k}" for part in PARTS for k in RANKS]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,17 +38,9 @@ class Settings(FolderOptions):
     """Score on a sixth of the training images, held out of training: how the margin was chosen."""
 
 
-class Parts(NamedTuple):
-    """Images of 0–5 to train on, labelled by parity; new images of 0–5, and images of 6–9, to score on."""
-
-    train: data.Dataset
-    seen: data.Dataset
-    unseen: data.Dataset
-
-
 @functools.cache
-def load(name: str, data_dir: str | None, held_out: bool) -> Parts:
-    """Split a set of digits for the study."""
+def load(name: str, data_dir: str | None, held_out: bool) -> list[data.Dataset]:
+    """Return images of 0–5 to train on by parity; new images of 0–5, and images of 6–9, to score on."""
     train, test = (data.load(name, data_dir=data_dir, split=split) for split in ("train", "test"))
     unseen = data.load(name, split="all") if name == "digits" else test
     train = train.select(train.views["digit"] <= 5)
@@ -55,7 +48,7 @@ def load(name: str, data_dir: str | None, held_out: bool) -> Parts:
     if held_out:
         chosen = np.random.default_rng(0).permutation(len(train)) < len(train) // 6
         seen, train = train.select(chosen), train.select(~chosen)
-    return Parts(train.relabel("parity"), seen, unseen.select(unseen.views["digit"] > 5))
+    return [train.relabel("parity"), seen, unseen.select(unseen.views["digit"] > 5)]
 
 
 def recipe_of(method: str) -> Recipe:
@@ -75,35 +68,28 @@ def recipe_of(method: str) -> Recipe:
     )
 
 
-def recalls(embeddings: np.ndarray, digits: np.ndarray, part: str) -> dict[str, float]:
-    """Return whether one of the k nearest other images shows the same digit."""
-    _, neighbours = jdml.nearest(embeddings, embeddings, max(RANKS), exclude_self=True)
-    hits = jnp.asarray(digits)[neighbours] == jnp.asarray(digits)[:, None]
-    return {f"{part} R@{k}": float(metrics.recall_at_k(hits, k=k).mean()) for k in RANKS}
-
-
 def run(job: dict[str, Any]) -> dict[str, Any]:
     """Train one network and score it on the digits."""
-    parts = load(job["data"], job["data_dir"], job["held_out"])
+    train, *scored = load(job["data"], job["data_dir"], job["held_out"])
     recipe = recipe_of(job["method"]).replace(batch={"steps": job["steps"]})
     every = max(1, job["steps"] // 10)
-    scored = {"seen": parts.seen, "unseen": parts.unseen}
-
-    def embed(embedder: Embedder, part: data.Dataset) -> np.ndarray:
-        return np.asarray(train_recipe.normalized(recipe, embedder(part.images)))
 
     def evaluate(embedder: Embedder) -> dict[str, float]:
         if int(embedder.state.step) <= job["steps"] - LAST * every:
             return {}
-        found = {}
-        for name, part in scored.items():
-            found |= recalls(embed(embedder, part), part.views["digit"], name)
-        return found
+        recalls = {}
+        for name, part in zip(PARTS, scored, strict=True):
+            x = train_recipe.normalized(recipe, embedder(part.images))
+            _, neighbours = jdml.nearest(x, x, max(RANKS), exclude_self=True)
+            digits = jnp.asarray(part.views["digit"])
+            hits = digits[neighbours] == digits[:, None]
+            recalls |= {
+                f"{name} R@{k}": float(metrics.recall_at_k(hits, k=k).mean()) for k in RANKS
+            }
+        return recalls
 
-    evaluation = Evaluation(evaluate, every)
-    result = train_recipe.train(
-        recipe, parts.train, seed=job["seed"], evaluation=evaluation, progress=False
-    )
+    own: Any = {"evaluation": Evaluation(evaluate, every), "progress": False}
+    result = train_recipe.train(recipe, train, seed=job["seed"], **own)
     last = [record for record in result.history if COLUMNS[0] in record]
     return {m: float(np.mean([record[m] for record in last])) for m in COLUMNS}
 
@@ -123,26 +109,21 @@ def report(results: dict[str, Any], paper: dict[str, Any]) -> str:
         if method in paper:
             ours = [f"{own} ({theirs})" for own, theirs in zip(ours, paper[method], strict=True)]
         rows.append([method, *ours])
-    gains = []
-    for loss in LOSSES:
-        recalled = [
-            np.subtract(
-                *(over_seeds(results, name, f"{part} R@1") for name in (f"EPS + {loss}", loss))
-            )
-            for part in ("seen", "unseen")
-        ]
-        gains.append([loss, *map(mean_std, recalled)])
+    added = [
+        [loss, *(mean_std(gains(results, f"EPS + {loss}", loss, f"{part} R@1")) for part in PARTS)]
+        for loss in LOSSES
+    ]
     titles = [f"{digits} R@{k}" for digits in ("0–5", "6–9") for k in RANKS]
-    added = markdown_table(["loss", "EPS adds on 0–5", "EPS adds on 6–9"], gains)
     against = "EPS against the same loss without it, paired by seed:\n"
-    return "\n".join([markdown_table(["method", *titles], rows), against, added])
+    second = markdown_table(["loss", "EPS adds on 0–5", "EPS adds on 6–9"], added)
+    return "\n".join([markdown_table(["method", *titles], rows), against, second])
 
 
 def main(settings: Settings) -> str:
     """Run what is missing; return the tables."""
     results = settings.results(__file__, run, make_jobs(settings), part="")
-    beside = settings.table or settings.data == "mnist"
-    return report(results, PAPER["eps_mnist"]["digits"] if beside else {})
+    comparable = settings.table or settings.data == "mnist"
+    return report(results, PAPER["eps_mnist"]["digits"] if comparable else {})
 
 
 if __name__ == "__main__":

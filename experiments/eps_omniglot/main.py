@@ -12,22 +12,14 @@ import numpy as np
 from jax import Array
 
 import jdml
+from experiments import study
 from experiments.letters.levels import with_copies
 from experiments.omniglot.methods import DIM, METHODS
 from experiments.smoke import small
-from experiments.study import (
-    PAPER,
-    FolderOptions,
-    Results,
-    absolute,
-    cells,
-    read_toml,
-    start,
-    with_seeds,
-)
+from experiments.study import PAPER, FolderOptions, Results, cells, gains, start, with_seeds
 from jdml import data, metrics, mining, models
 from jdml.recipes import Recipe
-from jdml.recipes.parsing import build_miner
+from jdml.recipes.loss import build_miner
 from jdml.report import markdown_table, mean_std
 from jdml.studies.runner import over_seeds
 from jdml.training import pretrained, standard, train_recipe
@@ -37,20 +29,11 @@ PRINTED = ("triplet, printed", "triplet, mined, printed", "EPS + triplet, printe
 """The triplet loss as paper and framework have it: squared distances, averaged over all; also with mined positives."""
 LONGER = "EPS + MS, longer"
 """Four times the steps, a rate that goes from 3e-3 to 0, distorted copies."""
-LEARNING_RATE = 5e-4
-PRETRAINED_RATE = 1e-5
-SWEEPS, COLUMNS = (read_toml(__file__)[name] for name in ("sweeps", "columns"))
+LEARNING_RATE, PRETRAINED_RATE = 5e-4, 1e-5
+SWEEPS, COLUMNS = (study.read_toml(__file__)[name] for name in ("sweeps", "columns"))
 
-Part = Literal[
-    "methods",
-    "printed",
-    "longer",
-    "positives",
-    "batches",
-    "trimmed",
-    "positives_margin",
-    "trimmed_margin",
-]
+Curve = Literal["positives", "batches", "trimmed", "positives_margin", "trimmed_margin"]
+Part = Literal["methods", "printed", "longer", Curve]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -112,26 +95,12 @@ def recipe_of(job: dict[str, Any]) -> Recipe:
     )
 
 
-def own_keywords(job: dict[str, Any], recipe: Recipe) -> dict[str, Any]:
-    """What no recipe says: a trimmed mean of the loss, and the easy one of some positives in the place of all."""
-    own: dict[str, Any] = {}
-    if job["trim"]:
-        own["reduce_fn"] = jdml.trimmed_mean(job["trim"])
-    if "candidates" in job:
-        positive, negative = (build_miner(words, DIM) for words in recipe.loss.miner.split("+"))
-        few = mining.chain(some_positives(job["candidates"]), positive)
-        own["mine"] = mining.chain(few, negative)
-    return own
-
-
-@functools.cache
-def load(data_dir: str | None, split: str, image_size: int) -> data.Dataset:
-    """Omniglot's 30 training or 20 test alphabets, labelled by alphabet."""
-    return data.load("omniglot", data_dir=data_dir, split=split, image_size=image_size)
+load = functools.cache(functools.partial(data.load, "omniglot"))
+"""Omniglot's 30 training or 20 test alphabets, labelled by alphabet."""
 
 
 def as_photographs(images: Array) -> Array:
-    """Grey images as a ResNet-50 with pretrained weights expects them."""
+    """Return grey images as a ResNet-50 with pretrained weights expects them."""
     return models.normalizer("resnet50")(jnp.repeat(images, 3, axis=-1))
 
 
@@ -151,15 +120,22 @@ def score(embeddings: np.ndarray, dataset: data.Dataset, clusters: int) -> dict[
 
 def run(job: dict[str, Any]) -> dict[str, Any]:
     """Train one network and score it on the unseen alphabets (on those it was trained on)."""
-    train, test = (load(job["data_dir"], split, job["image_size"]) for split in ("train", "test"))
-    recipe, weights = recipe_of(job), job.get("weights")
-    own, network = own_keywords(job, recipe), recipe.network
-    shape = (train.num_classes, network.dim)
+    places = {name: job[name] for name in ("data_dir", "image_size")}
+    train, test = (load(split=split, **places) for split in ("train", "test"))
+    recipe, weights, own = recipe_of(job), job.get("weights"), dict[str, Any]()
+    # What no recipe names: a trimmed mean of the loss; the easy one of some positives in place of all.
+    if job["trim"]:
+        own["reduce_fn"] = jdml.trimmed_mean(job["trim"])
+    if "candidates" in job:
+        positive, negative = (build_miner(words, DIM) for words in recipe.loss.miner.split("+"))
+        few = mining.chain(some_positives(job["candidates"]), positive)
+        own["mine"] = mining.chain(few, negative)
+    shape = (train.num_classes, recipe.network.dim)
     result = train_recipe.train(
         recipe,
         with_copies(train) if job.get("distorted") else train,
         seed=job["seed"],
-        objective=recipe.loss.build(*shape, dtype=network.dtype, **own),
+        objective=recipe.loss.build(*shape, dtype=recipe.network.dtype, **own),
         state=pretrained(functools.partial(models.load_weights, weights)) if weights else None,
         progress=False,
         preprocess=as_photographs if recipe.network.name == "resnet50" else standard,
@@ -177,7 +153,7 @@ def make_jobs(settings: Settings) -> dict[str, dict[str, Any]]:
     base |= {"data_dir": settings.folder, "steps": settings.steps, "score_train": False}
     base["image_size"] = settings.image_size or (28 if settings.model == "small" else 80)
     if settings.model != "small":
-        weights = absolute(settings.weights)
+        weights = study.absolute(settings.weights)
         rate = settings.rate or (LEARNING_RATE if weights is None else PRETRAINED_RATE)
         base |= {"model": settings.model, "weights": weights, "rate": rate}
     elif settings.rate is not None:
@@ -214,34 +190,19 @@ def scores_table(
     return markdown_table(["method", *COLUMNS[columns]], rows)
 
 
-def gains_table(results: Results) -> str:
-    """What EPS adds to letters R@1, paired by seed."""
-    rows = []
-    for method in small(("triplet", "margin", "MS"), ("triplet",)):
-        without = over_seeds(results, method, "letter R@1")
-        gains = np.subtract(over_seeds(results, f"EPS + {method}", "letter R@1"), without)
-        paper = LETTERS[f"EPS + {method}"][0] - LETTERS[method][0]
-        rows.append([method, mean_std(without), mean_std(gains), f"{paper:.1f}"])
-    return markdown_table(["loss", "letters R@1", "EPS adds", "paper"], rows)
-
-
-def points_of(results: Results, part: str) -> dict[float, list[float]]:
-    """Letters R@1 by the swept value, of a sweep."""
-    values: dict[float, list[float]] = {}
-    for key, result in results.items():
-        name, _, value = key.rpartition("-")[0].partition(" ")
-        if name == part:
-            values.setdefault(float(value), []).append(result["metrics"]["letter R@1"])
-    return values
-
-
 def report(results: Results, parts: Sequence[str]) -> str:
     """Return all tables as Markdown."""
     sections = []
     if "methods" in parts:
         sections += ["Unseen alphabets, in brackets the paper:"]
         sections += [scores_table(results, "unseen", LETTERS)]
-        sections += ["EPS against the same loss without it, paired by seed:", gains_table(results)]
+        rows = []
+        for method in small(("triplet", "margin", "MS"), ("triplet",)):
+            added = mean_std(gains(results, f"EPS + {method}", method, "letter R@1"))
+            paper = LETTERS[f"EPS + {method}"][0] - LETTERS[method][0]
+            rows.append([method, *cells(results, method, ["letter R@1"]), added, f"{paper:.1f}"])
+        sections += ["EPS against the same loss without it, paired by seed:"]
+        sections += [markdown_table(["loss", "letters R@1", "EPS adds", "paper"], rows)]
         sections += ["The alphabets trained on:"]
         sections += [scores_table(results, "trained", PAPER["eps_omniglot"]["trained"])]
     if "printed" in parts:
@@ -255,7 +216,11 @@ def report(results: Results, parts: Sequence[str]) -> str:
         sections += ["As held-out alphabets chose:", scores_table(results, "unseen", paper)]
     for part, sweep in SWEEPS.items():
         if part in parts:
-            values = points_of(results, part)
+            values = {
+                float(name.removeprefix(f"{part} ")): over_seeds(results, name, "letter R@1")
+                for name in dict.fromkeys(key.rpartition("-")[0] for key in results)
+                if name.startswith(f"{part} ")
+            }
             if "methods" in parts:
                 for value, method in sweep["known"].items():
                     values[float(value)] = over_seeds(results, method, "letter R@1")

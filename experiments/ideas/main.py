@@ -8,7 +8,7 @@ import numpy as np
 from scipy import stats
 
 from experiments.letters.tables import Model, tuned_models
-from experiments.recommended.main import TASKS, field_of, kept_of
+from experiments.recommended.main import TASKS, record_of, untuned
 from experiments.study import read_toml, start
 from jdml.report import PairedDifference, holm_correction, markdown_table, paired_difference
 
@@ -51,7 +51,7 @@ def agreement(one: Models, other: Models) -> list[str]:
 
 def main(_: Settings) -> str:
     """Return the tables."""
-    fields: dict[str, Models] = {task: field_of(task) for task in TASKS}
+    fields: dict[str, Models] = {task: untuned(task) for task in TASKS}
     found = {
         (idea, task): effect(field, pairs_of(idea, task, field))
         for idea in IDEAS
@@ -66,17 +66,14 @@ def main(_: Settings) -> str:
 
     rows = [[idea, *(cell(idea, task) for task in TASKS)] for idea in IDEAS]
     titles = [f"{name}, {task.measure}" for name, task in TASKS.items()]
-    fields["letters, tuned"] = tuned_models(kept_of("letters"))
+    fields["letters, tuned"] = tuned_models(record_of("letters"))
     couples = [*itertools.combinations(TASKS, 2), ("letters", "letters, tuned")]
     orders = [
         [f"{one} and {other}", *agreement(fields[one], fields[other])] for one, other in couples
     ]
-    return "\n".join(
-        [
-            markdown_table(["what is added, points", *titles], rows),
-            markdown_table(["the order of the methods", "Kendall's τ", "p", "methods"], orders),
-        ]
-    )
+    added = markdown_table(["what is added, points", *titles], rows)
+    order = markdown_table(["the order of the methods", "Kendall's τ", "p", "methods"], orders)
+    return f"{added}\n{order}"
 
 
 if __name__ == "__main__":

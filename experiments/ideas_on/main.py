@@ -19,7 +19,7 @@ from experiments.study import start
 from jdml.recipes import NIRConfig, Recipe
 from jdml.recipes.ccp import NEVER
 from jdml.report import markdown_table, paired_difference
-from jdml.runs.results_store import read_results
+from jdml.runs.run_files import read_results
 
 HERE = Path(__file__).parent
 SEEDS = small((1, 2, 3), (1,))

@@ -7,7 +7,7 @@ import math
 import platform
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,7 +24,7 @@ from experiments.recorded_recipes import from_flat
 from jdml import data
 from jdml.metrics import evaluate_retrieval
 from jdml.models.convolution import windows
-from jdml.runs.results_store import save_result
+from jdml.runs.run_files import save_result
 from jdml.studies.runner import results_of
 from jdml.training import Best, make_train_step, standard, train_recipe, update_best
 
@@ -81,7 +81,7 @@ def run_all(settings: Any, jobs: Mapping[str, Job], frozen: str) -> None:
 
 
 def can(job: Job) -> bool:
-    """Return whether a job is one model whose steps the host does not lead."""
+    """Return whether a job is one model without evaluations that change its steps."""
     return job["fold"] is not None and not from_flat(job["recipe"]).loss.needs_validation
 
 
@@ -131,7 +131,7 @@ def run(unit: Mapping[str, list[Job]], data_dir: str | None, kept: str, frozen: 
 def fit(
     jobs: Sequence[Job], data_dir: str | None, test: data.Dataset | None
 ) -> tuple[list[dict[str, Any]], list[Any]]:
-    """What each model's run leaves, and the unseen drawings' normalized embeddings by its best weights."""
+    """Return each model's result, and the unseen drawings' normalized embeddings by its best weights."""
     recipe, steps = protocol.recipe_of(jobs[0]), jobs[0]["steps"]
     model, step, models = _begin(jobs, data_dir)
     advance, embed = _programs(model, step)
@@ -141,14 +141,17 @@ def fit(
         raise ValueError(
             f"steps must be a multiple of those between evaluations, got {steps}, {every}"
         )
-    best: list[Best] = [Best()] * len(jobs)
+    best, diverged = [Best()] * len(jobs), dict[int, str]()
     curves: list[list[Any]] = [[] for _ in jobs]
-    diverged: dict[int, str] = {}
     for done in range(every, steps + 1, every):
         rows = jnp.asarray(models.rows[:, done - every : done])
         states, metrics = advance(states, models.images, models.labels, rows)
-        for number, told in _not_finite(metrics, done - every):
-            diverged.setdefault(number, told)
+        for name in ("loss", "grad_norm"):
+            values = np.asarray(metrics[name])
+            for number in np.flatnonzero(~np.isfinite(values).all(1)):
+                first = int((~np.isfinite(values[number])).argmax())
+                text = f"the {name} is {values[number, first]} at step {done - every + first + 1}"
+                diverged.setdefault(int(number), text)
         vectors, improved = embed(*_weights(states), models.held_out), []
         for number, labels in enumerate(models.held_out_labels):
             value = math.nan
@@ -159,17 +162,11 @@ def fit(
             curves[number].append([done, round(value, 5)])
             improved.append(better)
         best_weights = _chosen(jnp.asarray(improved), _weights(states), best_weights)
-    results: list[dict[str, Any]] = [
-        {"diverged": diverged[number]}
-        if number in diverged
-        else {
-            "validation": round(own.value, 5),
-            "best step": own.step,
-            "steps": steps,
-            "curve": curve,
-        }
-        for number, (own, curve) in enumerate(zip(best, curves, strict=True))
-    ]
+    results: list[dict[str, Any]] = []
+    for number, own in enumerate(best):
+        values = {"validation": round(own.value, 5), "best step": own.step, "steps": steps}
+        text = diverged.get(number)
+        results.append({"diverged": text} if text else {**values, "curve": curves[number]})
     if test is None:
         return results, [None] * len(jobs)
     unseen = jnp.broadcast_to(jnp.asarray(test.images), (len(jobs), *test.images.shape))
@@ -177,7 +174,7 @@ def fit(
 
 
 def _weights(states: Any) -> tuple[Any, Any]:
-    """Of training states what embeds."""
+    """Return what embeds of training states."""
     return states.params["model"], states.batch_stats
 
 
@@ -218,7 +215,7 @@ def _begin(jobs: Sequence[Job], data_dir: str | None) -> tuple[Any, Any, Models]
         copy, row = np.divmod(drawn, len(train))
         rows.append((own[row] + len(whole) * copy).astype(np.int32))
     models = Models(
-        _stacked(*states),
+        jax.jit(lambda *s: jax.tree.map(lambda *leaves: jnp.stack(leaves), *s))(*states),
         jnp.asarray(copied.images),
         jnp.asarray(np.stack(labels)),
         np.stack(rows),
@@ -247,29 +244,10 @@ def _programs(model: ByProducts, step: Any) -> tuple[Any, Any]:
 
 
 @jax.jit
-def _stacked(*states: Any) -> Any:
-    """States of one shape, side by side."""
-    return jax.tree.map(lambda *leaves: jnp.stack(leaves), *states)
-
-
-@jax.jit
+@jax.vmap
 def _chosen(improved: jax.Array, new: Any, old: Any) -> Any:
     """Return the new weights of the models that are better by them."""
-
-    def choose(one: jax.Array, new: Any, old: Any) -> Any:
-        return jax.tree.map(functools.partial(jnp.where, one), new, old)
-
-    return jax.vmap(choose)(improved, new, old)
-
-
-def _not_finite(metrics: Mapping[str, jax.Array], before: int) -> Iterator[tuple[int, str]]:
-    """Tell of each model the first step whose loss or gradient was not finite."""
-    for name in ("loss", "grad_norm"):
-        wrong = ~np.isfinite(np.asarray(metrics[name]))
-        for number in np.flatnonzero(wrong.any(1)):
-            first = int(wrong[number].argmax())
-            value = metrics[name][number, first]
-            yield int(number), f"the {name} is {value} at step {before + first + 1}"
+    return jax.tree.map(functools.partial(jnp.where, improved), new, old)
 
 
 def _with_products(call: Any, inputs: Any, settings: Any, context: Any) -> Any:

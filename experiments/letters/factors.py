@@ -1,6 +1,7 @@
-"""What changes the order of methods by letter: one thing at a time, of tuned methods, otherwise as they were scored."""
+"""Changes of the order of methods by letter: one thing at a time of tuned methods, otherwise as they were scored."""
 
 import dataclasses
+import itertools
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,19 +16,19 @@ from experiments.letters.tables import LEAST, interval, single_models, tuned_mod
 from experiments.smoke import SMOKE, record, small
 from experiments.study import check_names, read_toml, start
 from jdml.report import PairedDifference, holm_correction, markdown_table, paired_difference
-from jdml.runs.results_store import read_results
+from jdml.runs.run_files import read_results
 
 METHODS = small(
     ("circle", "FastAP", "InfoNCE", "ArcFace", "triplet", "EPS + margin", "MPA-DW"),
     ("circle", "ArcFace"),
 )
 FIRST, OTHERS = 1, small((2, 3), (2,))
-"""The seed that has every level and suggests, and those that are asked whether it is so."""
+"""The seed that has every level and suggests, and those that confirm."""
 Values = dict[Any, float]
 
 
 class Asked(NamedTuple):
-    """What the first seed suggests: from the usual level to this one a method gains more than another."""
+    """A suggestion of the first seed: from the usual level to this one a method gains more than another."""
 
     factor: str
     level: Any
@@ -57,40 +58,25 @@ class Settings(OfModels):
 
 
 def jobs_of(frozen: Path) -> list[Job]:
-    """All models of methods whose settings are frozen: the first seed's of each level, the others' of what is asked."""
-    columns = read_frozen(frozen)
-    at = [
-        (factor, level, method, column)
-        for factor, values in levels.FACTORS.items()
-        for level in values
-        for method in METHODS
-        for column in ("tuned", "also")
-        if method in columns[column]
-    ]
-    return [
-        {
-            **make_job(method, f"{factor} {level}", seed, fold, made.recipe),
-            **{"of": column, "factor": factor, "level": level, "data": made.data},
-            **{"steps": made.steps, "every": max(1, made.steps // levels.LOOKS)},
-        }
-        for factor, level, method, column in at
-        for made in [levels.at(columns[column][method], factor, level)]
-        for seed in seeds_of(factor, level, method)
-        for fold in range(protocol.FOLDS)
-    ]
-
-
-def seeds_of(factor: str, level: Any, method: str) -> tuple[int, ...]:
-    """Return the first, and the others where a question is about the method at this level."""
-    asked = any(
-        (one.factor, one.level) == (factor, level) and method in (one.more, one.less)
-        for one in ASKED
-    )
-    return (FIRST, *OTHERS) if asked else (FIRST,)
+    """Return the models of methods whose settings are frozen: all levels with the first seed, the asked with others."""
+    columns, jobs = read_frozen(frozen), []
+    for factor, values in levels.FACTORS.items():
+        for level, method, column in itertools.product(values, METHODS, ("tuned", "also")):
+            if method not in columns[column]:
+                continue
+            made = levels.at(columns[column][method], factor, level)
+            asked = ((q.factor, q.level) == (factor, level) and method in q[2:] for q in ASKED)
+            own = {"of": column, "factor": factor, "level": level, "data": made.data}
+            own |= {"steps": made.steps, "every": max(1, made.steps // levels.LOOKS)}
+            for seed in (FIRST, *OTHERS) if any(asked) else (FIRST,):
+                for fold in range(protocol.FOLDS):
+                    job = make_job(method, f"{factor} {level}", seed, fold, made.recipe)
+                    jobs.append({**job, **own})
+    return jobs
 
 
 def values_of(results: Mapping[str, Any], scored: Mapping[str, Any], factor: str) -> dict[str, Any]:
-    """MAP@R by method, level and model (seed, fold), the usual level among the others."""
+    """Return MAP@R by method, level and model (seed, fold), the usual level among the others."""
     by_level = {
         level: single_models(results, f"{factor} {level}") for level in levels.FACTORS[factor]
     }
@@ -102,58 +88,48 @@ def values_of(results: Mapping[str, Any], scored: Mapping[str, Any], factor: str
 
 
 def table(values: Mapping[str, Mapping[Any, Values]], factor: str) -> str:
-    """A row for each method, a column for each level; below, how far the order is the usual one (Kendall's τ)."""
-    order = levels.ordered(factor)
+    """Return a row for each method, a column for each level, and Kendall's τ of the order with the usual one."""
+    order, usual, agreement = levels.ordered(factor), levels.USUAL[factor], []
     rows = [
         [method, *(interval(own.get(level, {})) for level in order)]
         for method, own in values.items()
     ]
-    rows.append(["τ with the usual order", *(agreement(values, factor, level) for level in order)])
+    for level in order:
+        pairs = [(own[level], own[usual]) for own in values.values() if own[level] and own[usual]]
+        means = [[float(np.mean(list(part.values()))) for part in pair] for pair in pairs]
+        tau = kendalltau(*zip(*means, strict=True)).statistic if len(pairs) > 1 else None
+        agreement.append("–" if tau is None else f"{tau:.2f}")
+    rows.append(["τ with the usual order", *agreement])
     return markdown_table([factor, *map(str, order)], rows)
 
 
 def gains(values: Mapping[str, Mapping[Any, Values]], factor: str) -> str:
-    """A row for each method: by how many points it is above its usual level at another, with 95 %, paired by model."""
-    usual = levels.USUAL[factor]
-    rows = [
-        [method, *(gain(own[level], own[usual]) for level in levels.FACTORS[factor])]
-        for method, own in values.items()
-    ]
+    """Return the points by which each method is above its usual level at another, with 95 %, paired by model."""
+    usual, rows = levels.USUAL[factor], []
+    for method, own in values.items():
+        gaps = [paired_difference(own[level], own[usual]) for level in levels.FACTORS[factor]]
+        texts = (f"{gap.mean:+.1f} [{gap.low:+.1f}, {gap.high:+.1f}]" for gap in gaps)
+        shown = (text if gap.seeds > 1 else "–" for text, gap in zip(texts, gaps, strict=True))
+        rows.append([method, *shown])
     return markdown_table([f"{factor}, − {usual}", *map(str, levels.FACTORS[factor])], rows)
-
-
-def gain(one: Values, usual: Values) -> str:
-    """Return mean and interval of the difference, of more than one model."""
-    gap = paired_difference(one, usual)
-    return f"{gap.mean:+.1f} [{gap.low:+.1f}, {gap.high:+.1f}]" if gap.seeds > 1 else "–"
-
-
-def agreement(values: Mapping[str, Mapping[Any, Values]], factor: str, level: Any) -> str:
-    """Kendall's τ of the methods' means at a level with those at the usual one; of those that have both."""
-    usual = levels.USUAL[factor]
-    pairs = [(own[level], own[usual]) for own in values.values() if own[level] and own[usual]]
-    if len(pairs) < 2:
-        return "–"
-    means = [[float(np.mean(list(part.values()))) for part in pair] for pair in pairs]
-    return f"{kendalltau(*zip(*means, strict=True)).statistic:.2f}"
 
 
 def answers(
     values: Mapping[str, Mapping[str, Mapping[Any, Values]]],
 ) -> dict[str, PairedDifference]:
-    """By how much more the one method gains than the other, of the other seeds' models; where none is missing."""
+    """Return by how much more the one method gains than the other with the other seeds, if no model is missing."""
     models = {(seed, fold) for seed in OTHERS for fold in range(protocol.FOLDS)}
 
     def gains(own: Mapping[Any, Values], level: Any, usual: Any) -> Values:
         both = models & own[level].keys() & own[usual].keys()
         return {model: own[level][model] - own[usual][model] for model in both}
 
-    found = {}
+    gaps = {}
     for factor, level, *methods in ASKED:
         more, less = (gains(values[factor][m], level, levels.USUAL[factor]) for m in methods)
         if set(more) == set(less) == models:
-            found[asked_as(factor, level, *methods)] = paired_difference(more, less)
-    return found
+            gaps[asked_as(factor, level, *methods)] = paired_difference(more, less)
+    return gaps
 
 
 def asked_as(factor: str, level: Any, more: str, less: str) -> str:
@@ -161,14 +137,14 @@ def asked_as(factor: str, level: Any, more: str, less: str) -> str:
     return f"{factor} {level}: {more} − {less}"
 
 
-def verdicts(found: Mapping[str, PairedDifference]) -> str:
-    """Return all questions, and whether it is so: by the sign, after Holm for all of them, by half a point at least."""
-    p = holm_correction({name: gap.p for name, gap in found.items()}, len(ASKED))
+def verdicts(gaps: Mapping[str, PairedDifference]) -> str:
+    """Return all questions, confirmed if the difference is at least half a point after Holm for all of them."""
+    p = holm_correction({name: gap.p for name, gap in gaps.items()}, len(ASKED))
     rows = []
     for name in (asked_as(*question) for question in ASKED):
         row = [name, "a model diverged", "–", "not known"]
-        if name in found:
-            gap, so = found[name], p[name] < 0.05 and found[name].mean >= LEAST
+        if name in gaps:
+            gap, so = gaps[name], p[name] < 0.05 and gaps[name].mean >= LEAST
             row = [name, str(gap), f"{p[name]:.2g}", "yes" if so else "no"]
         rows.append(row)
     return markdown_table(["asked of seeds 2 and 3", "MAP@R, points", "p after Holm", "so"], rows)
@@ -185,20 +161,18 @@ def main(settings: Settings) -> str:
         job for job in planned.values() if job["factor"] in chosen and job["seed"] in settings.seeds
     )
     results, scored = read_results(settings.out), read_results(settings.scored)
-    there = sorted({job["method"] for job in planned.values()})
-    done = sum(name in results for name in planned)
+    there, done = {job["method"] for job in planned.values()}, sum(n in results for n in planned)
     begin = "All" if len(there) == len(METHODS) and done == len(planned) else "PARTIAL"
-    sections = [
-        f"{begin}: {done} of {len(planned)} runs, {len(there)} of {len(METHODS)} methods.\n"
-    ]
+    counts = f"{done} of {len(planned)} runs, {len(there)} of {len(METHODS)} methods"
+    sections = [f"{begin}: {counts}.\n"]
     first = {name: run for name, run in results.items() if run["job"]["seed"] == FIRST}
     for factor in levels.FACTORS:
         own = values_of(first, scored, factor)
         sections += [table(own, factor), gains(own, factor)]
     values = {factor: values_of(results, scored, factor) for factor in levels.FACTORS}
-    found = answers(values)
+    gaps = answers(values)
     if all(name in results for name, job in planned.items() if job["seed"] != FIRST):
-        sections.append(verdicts(found))
+        sections.append(verdicts(gaps))
     return "\n".join(sections)
 
 

@@ -1,4 +1,4 @@
-"""One thing changed in a tuned method: what then is its recipe, how long it trains, and on which drawings."""
+"""Levels of a tuned method, one thing changed: its recipe, its steps, and the drawings that it trains on."""
 
 import functools
 import math
@@ -33,7 +33,7 @@ def ordered(factor: str) -> list[Any]:
 
 
 class Level(NamedTuple):
-    """What a job has."""
+    """What a job has at a level."""
 
     recipe: Recipe
     steps: int
@@ -58,7 +58,6 @@ def at(recipe: Recipe, factor: str, level: Any) -> Level:
 
 
 def _by_letter(rows: int, drawings: int) -> dict[str, int]:
-    """Letters, and drawings of each: so many, if there are letters for that."""
     letters = min(MOST_LETTERS, rows // drawings)
     return {"classes": letters, "samples_per_class": rows // letters}
 

@@ -14,8 +14,7 @@ from experiments.recorded_recipes import from_flat, to_flat
 from experiments.smoke import NETWORK, SMOKE, small
 from experiments.study import check_names, start
 from jdml.recipes import Recipe
-from jdml.runs.results_store import read_results
-from jdml.runs.run_files import write_json
+from jdml.runs.run_files import read_results, write_json
 
 TRIALS, LEADING, DEEP = small(10, 1), 12, 6
 if SMOKE:
@@ -38,7 +37,7 @@ class Settings(OfModels):
 
 
 def ranked(results: Results, jobs: list[Job]) -> list[Job]:
-    """Jobs by what they found on the held-out letters, the best first; none before all are done."""
+    """Return jobs by MAP@R of the held-out letters, the best first; none before all are done."""
     done = {name_of(job): results.get(name_of(job)) for job in jobs}
     values = {n: run["metrics"].get("validation", -1.0) for n, run in done.items() if run}
     return [] if len(values) < len(jobs) else sorted(jobs, key=lambda job: -values[name_of(job)])
@@ -63,7 +62,7 @@ def also(results: Results) -> list[Job]:
 
 
 def in_turn(methods: Mapping[str, Recipe], dims: int | None = None) -> list[Job]:
-    """Of all methods the first trial, then of all the next."""
+    """Return the first trial of all methods, then the next of all."""
     return [
         make_job(name, f"trial {number}", CHOOSING, 0, tuned(made, trial(made, number, dims)))
         for number in range(TRIALS)
@@ -79,20 +78,8 @@ def best_of(results: Results, jobs: list[Job]) -> dict[str, Recipe]:
     return best
 
 
-def freeze(results: Results, frozen: Frozen) -> Frozen:
-    """Return what can be scored now, and could not before: the best trials, and all papers' settings."""
-    if frozen["tuned"]:
-        again = {name: frozen["papers"][name] for name in AGAIN if name in frozen["papers"]}
-        new = {"again": again, "also": best_of(results, also(results))}
-        return {column: own for column, own in new.items() if own and not frozen[column]}
-    best = best_of(results, trials(results))
-    deep = {"name": small("resnet20v2", NETWORK)}
-    resnet = {name: recipe.replace(network=deep) for name, recipe in [*best.items()][:DEEP]}
-    return {"tuned": best, "papers": METHODS, "resnet": resnet} if best else {}
-
-
 def models(frozen: Path) -> list[Job]:
-    """All that is scored: seed by seed and method by method four models, the tuned ones first; none before they are."""
+    """Return all that is scored: seed by seed and method by method four models, the tuned ones first."""
     return [
         make_job(method, column, seed, fold, recipe)
         for seed in sorted({seed for seeds in protocol.COLUMNS.values() for seed in seeds})
@@ -104,7 +91,7 @@ def models(frozen: Path) -> list[Job]:
 
 
 def joined(results: Results, frozen: Path) -> list[Job]:
-    """Four models each of which all are there."""
+    """Return four models together wherever all of them are on record."""
     scored = {name for name, result in results.items() if "MAP@R" in result["metrics"]}
     jobs = models(frozen)
     units = [jobs[first : first + protocol.FOLDS] for first in range(0, len(jobs), protocol.FOLDS)]
@@ -112,7 +99,7 @@ def joined(results: Results, frozen: Path) -> list[Job]:
 
 
 def stages(settings: Settings) -> Iterator[list[Job]]:
-    """What is to be done, one after the other; each asks what was done before."""
+    """Yield the jobs of one stage after the other; each depends on the results before."""
     yield pilots()
     yield trials(read_results(settings.out))
     if not froze(settings) or settings.smoke:
@@ -125,12 +112,20 @@ def stages(settings: Settings) -> Iterator[list[Job]]:
 
 
 def froze(settings: Settings) -> bool:
-    """Write down what can be scored now, and could not before; whether there was any."""
-    before = read_frozen(settings.frozen)
-    new = freeze(read_results(settings.out), before)
+    """Write down what can be scored now and could not before: best trials, papers' settings; return whether any."""
+    frozen, results = read_frozen(settings.frozen), read_results(settings.out)
+    if frozen["tuned"]:
+        again = {name: frozen["papers"][name] for name in AGAIN if name in frozen["papers"]}
+        new = {"again": again, "also": best_of(results, also(results))}
+        new = {column: own for column, own in new.items() if own and not frozen[column]}
+    else:
+        best = best_of(results, trials(results))
+        deep = {"name": small("resnet20v2", NETWORK)}
+        resnet = {name: recipe.replace(network=deep) for name, recipe in [*best.items()][:DEEP]}
+        new = {"tuned": best, "papers": METHODS, "resnet": resnet} if best else {}
     if new:
-        write_frozen(settings.frozen, {**before, **new})
-        print(f"frozen in {settings.frozen}: commit it, then go on", flush=True)
+        write_frozen(settings.frozen, {**frozen, **new})
+        print(f"frozen in {settings.frozen}: commit it, then resume", flush=True)
     return bool(new)
 
 

@@ -1,18 +1,17 @@
 """Every method with its paper's settings, and what a trial of the tuning changes of them."""
 
-import tomllib
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import jdml
 from experiments.omniglot import methods as known
 from experiments.recorded_recipes import batch_of
 from experiments.smoke import small
+from experiments.study import read_toml
 from jdml import objectives
 from jdml.objectives import Objective
 from jdml.recipes import Recipe
-from jdml.recipes.parsing import build_miner
+from jdml.recipes.loss import build_miner
 from jdml.registry import LOSSES
 
 RATE, ROWS, PER_CLASS = 1e-3, small(64, 8), 4
@@ -23,16 +22,10 @@ MEMORY, POOL, PATIENCE = 2048, 7, 3
 SHARED = 8
 """Ranges of a method, at most: a method's own ranges come last and move no other's point."""
 PREFIXES = (128, 64, 32, 16)
-RANGES = Path(__file__).parent / "ranges.toml"
-
-ALONE = {
-    **known.BASES,
-    **known.read_methods("letters"),
-    **known.EPS,
-    **known.read_methods("letters_eps"),
-}
+RANGES = read_toml(__file__, "ranges.toml")
+LETTERS, EPS = known.read_methods("letters"), known.read_methods("letters_eps")
+ALONE = {**known.BASES, **LETTERS, **known.EPS, **EPS}
 REMEMBERING = ("contrastive", "triplet", "MS", "EPS + MS")
-ALTERNATING = ("contrastive", "MS")
 REGULARIZED = ("ProxyAnchor", "ProxyNCA*", "SoftTriple", "MPA-AP", "PFML, found")
 NESTED = {f"{name}, matryoshka": name for name in ("MS", "SupCon", "ProxyAnchor")}
 
@@ -55,7 +48,10 @@ METHODS: dict[str, Recipe] = {
     for name, recipe in {
         **ALONE,
         **{f"{name} + XBM": known.remembering(ALONE[name], MEMORY) for name in REMEMBERING},
-        **{f"{name} + CCP": known.against_proxies(ALONE[name], PATIENCE) for name in ALTERNATING},
+        **{
+            f"{name} + CCP": known.against_proxies(ALONE[name], PATIENCE)
+            for name in ("contrastive", "MS")
+        },
         **{f"{name} + NIR": known.regularized(ALONE[name]) for name in REGULARIZED},
         **{nested: ALONE[name] for nested, name in NESTED.items()},
     }.items()
@@ -86,11 +82,11 @@ def tuned(recipe: Recipe, settings: Mapping[str, Any]) -> Recipe:
 
 
 def ranges_of(recipe: Recipe) -> dict[str, dict[str, list[Any]]]:
-    """What is tuned of a method, by the name of the setting."""
-    loss, ranges = recipe.loss, tomllib.loads(RANGES.read_text())
+    """Return the ranges of a method's tuned settings, by name."""
+    loss = recipe.loss
     sections = ["all", loss.kind, *["several"] * LOSSES[loss.name].multi_proxy]
     sections += ["memory"] * bool(loss.memory_size) + ([loss.method.name] if loss.method else [])
-    own = [*(ranges[section] for section in sections), ranges["losses"][loss.name]]
+    own = [*(RANGES[section] for section in sections), RANGES["losses"][loss.name]]
     return {name: span for part in own for name, span in part.items()}
 
 
@@ -122,7 +118,7 @@ def _value(span: Mapping[str, list[Any]], point: float) -> Any:
 
 
 def objective_of(name: str, recipe: Recipe, classes: int) -> Objective | None:
-    """What no recipe names: the loss of nested prefixes; None where the recipe says all."""
+    """Return the loss of nested prefixes, which no recipe names; None for other methods."""
     if name not in NESTED:
         return None
     loss, dim = recipe.loss, recipe.network.dim

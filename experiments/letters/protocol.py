@@ -13,19 +13,13 @@ from experiments.letters import levels
 from experiments.letters.tables import SCORES
 from experiments.recorded_recipes import from_flat, to_flat
 from experiments.smoke import NETWORK, SMOKE, small
+from experiments.study import read_toml
 from jdml import data
 from jdml.metrics import evaluate_retrieval
 from jdml.recipes import Recipe
 
 STEPS, EVERY, FOLDS = small((2000, 250, 4), (2, 1, 2))
-COLUMNS: dict[str, tuple[int, ...]] = {
-    "tuned": small((1, 2, 3), (1,)),
-    "papers": (1,),
-    "resnet": (1,),
-    "also": (1, 2, 3),
-    "again": (2, 3),
-}
-"""What is scored on the test letters, and with which seeds."""
+COLUMNS: dict[str, list[int]] = read_toml(__file__)["scored"]
 Job = dict[str, Any]
 
 

@@ -1,4 +1,4 @@
-"""Why three surprises of *What changes the order* are as they are: the same models with one suspected thing changed."""
+"""Reasons of three surprises of *What changes the order*: the same models with one suspected thing changed."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ from experiments.omniglot.methods import EASY
 from experiments.smoke import record, small
 from experiments.study import start
 from jdml.report import markdown_table, paired_difference
-from jdml.runs.results_store import read_results
+from jdml.runs.run_files import read_results
 
 SEED = 1
 WRONG, SCALE = 0.2, 12.0
@@ -20,7 +20,7 @@ WRONG, SCALE = 0.2, 12.0
 ROWS, QUARTER = small(1024, 16), 2
 """Of a batch; the evaluation that is a quarter of the way."""
 LATE = {"EPS + margin": ("also", "beta", "β's"), "ArcFace": ("tuned", "proxies", "the proxies'")}
-"""Of those that begin late with a large batch: the column they are frozen in, the role suspected, and whose it is."""
+"""The methods that begin late with a large batch: their frozen column, the suspected role, and its name."""
 FOLDS = {"circle": small((0, 1, 2, 3), (0,)), **dict.fromkeys(LATE, small((0, 1), (0,)))}
 
 
@@ -55,27 +55,33 @@ def jobs_of(frozen: Path) -> dict[str, Job]:
         slower = usual.optimizer.learning_rate / large.recipe.optimizer.learning_rate
         rates = large.recipe.optimizer.lr_multipliers
         changed_rates = {"lr_multipliers": {**rates, role: rates[role] * slower}}
-        recipe, steps = large.recipe.replace(optimizer=changed_rates), large.steps
-        own = {"steps": steps, "every": steps // levels.LOOKS}
-        name = f"batch {ROWS}, {called} usual rate"
+        recipe, name = (
+            large.recipe.replace(optimizer=changed_rates),
+            f"batch {ROWS}, {called} usual rate",
+        )
+        own = {"steps": large.steps, "every": large.steps // levels.LOOKS}
         jobs += [make_job(method, name, SEED, fold, recipe, **own) for fold in FOLDS[method]]
     return {name_of(job): job for job in jobs}
 
 
 def held_out(
-    results: Mapping[str, Any], column: str, method: str, look: int | None = None
+    results: Mapping[str, Any], column: str, method: str, evaluation: int | None = None
 ) -> dict[int, float]:
-    """MAP@R on the held-out letters by fold, at the best evaluation or at a look; of the models that there are."""
+    """Return MAP@R of the held-out letters by fold, at the best evaluation or at a number of them."""
     names = {fold: f"{column}: {method}, fold {fold}-{SEED}" for fold in FOLDS[method]}
-    there = {fold: results[name]["metrics"] for fold, name in names.items() if name in results}
+    models = {fold: results[name]["metrics"] for fold, name in names.items() if name in results}
     return {
-        fold: own["validation"] if look is None else own["curve"][look - 1][1]
-        for fold, own in there.items()
+        fold: own["validation"] if evaluation is None else own["curve"][evaluation - 1][1]
+        for fold, own in models.items()
     }
 
 
 def report(results: Mapping[str, Any], frozen: Path) -> str:
-    """What wrong labels cost circle as it is and changed; how the large batch begins with either rate."""
+    """Return what wrong labels cost circle as it is and changed, and how the large batch begins with either rate."""
+
+    def each(values: Mapping[int, float]) -> str:
+        return ", ".join(f"{100 * value:.1f}" for value in values.values()) or "–"
+
     scored, factors = (read_results(HERE / f"{name}.jsonl") for name in ("results", "factors"))
     usual = read_frozen(frozen)["tuned"]["circle"].loss.settings["gamma"]
     costs: dict[str, list[tuple[Mapping[str, Any], str]]] = {
@@ -86,7 +92,7 @@ def report(results: Mapping[str, Any], frozen: Path) -> str:
     rows = []
     for name, columns in costs.items():
         right, wrong = (held_out(of, column, "circle") for of, column in columns)
-        rows.append([name, _each(right), _each(wrong), str(paired_difference(right, wrong))])
+        rows.append([name, each(right), each(wrong), str(paired_difference(right, wrong))])
     titles = ["circle, held-out MAP@R by fold", "right labels", "a fifth wrong", "right − wrong"]
     tables = [markdown_table(titles, rows)]
     for method, (column, _, called) in LATE.items():
@@ -96,7 +102,7 @@ def report(results: Mapping[str, Any], frozen: Path) -> str:
             f"(batch {levels.USUAL['batch']})": (scored, column),
         }
         rows = [
-            [name, _each(held_out(of, label, method, QUARTER)), _each(held_out(of, label, method))]
+            [name, *(each(held_out(of, label, method, at)) for at in (QUARTER, None))]
             for name, (of, label) in begins.items()
         ]
         titles = [
@@ -106,11 +112,6 @@ def report(results: Mapping[str, Any], frozen: Path) -> str:
         ]
         tables.append(markdown_table(titles, rows))
     return "\n".join(tables)
-
-
-def _each(values: Mapping[int, float]) -> str:
-    """Return percent, fold by fold."""
-    return ", ".join(f"{100 * value:.1f}" for value in values.values()) or "–"
 
 
 def main(settings: Settings) -> str:

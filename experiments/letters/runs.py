@@ -22,7 +22,7 @@ HERE = Path(__file__).parent
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class OfModels(RecordOptions):
-    """What a study is asked whose runs are models of letters."""
+    """The options of a study whose runs are models of letters."""
 
     out: Path = record(HERE / "results.jsonl")
     """File of the kept runs."""

@@ -1,7 +1,7 @@
 """The tables of the letters' study: what chose, what was scored, and which differences count."""
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from scipy import stats
@@ -19,18 +19,13 @@ Model = tuple[int, int]
 """Seed and fold."""
 
 
-def interval(values: Mapping[Any, float]) -> str:
-    """Return mean and 95 % interval in percent, by Student's t."""
-    whole = mean_of(values)
+def interval(values: Mapping[Any, float], scale: float = 100.0, digits: int = 1) -> str:
+    """Return mean and 95 % interval, by Student's t."""
+    whole = paired_difference(values, dict.fromkeys(values, 0.0), scale=scale)
     if not whole.seeds:
         return "–"
-    spread = "" if whole.seeds == 1 else f" [{whole.low:.1f}, {whole.high:.1f}]"
-    return f"{whole.mean:.1f}{spread}"
-
-
-def mean_of(values: Mapping[Any, float], scale: float = 100.0) -> PairedDifference:
-    """Return mean and interval: the difference from nothing."""
-    return paired_difference(values, dict.fromkeys(values, 0.0), scale=scale)
+    mean, low, high = (f"{value:.{digits}f}" for value in whole[:3])
+    return mean if whole.seeds == 1 else f"{mean} [{low}, {high}]"
 
 
 def models_of(results: Results, column: str, metric: str) -> dict[str, dict[Model, float]]:
@@ -44,7 +39,7 @@ def models_of(results: Results, column: str, metric: str) -> dict[str, dict[Mode
 
 
 def report(results: Results, planned: Mapping[str, Sequence[str]]) -> str:
-    """All tables; what is not whole of the runs that are planned, by part, says so, and nothing is compared in it."""
+    """Return all tables; a part of which planned runs are missing says so, and nothing is compared in it."""
     done = {part: sum(name in results for name in names) for part, names in planned.items()}
     whole = {part for part, names in planned.items() if names and done[part] == len(names)}
     counts = ", ".join(
@@ -60,28 +55,30 @@ def report(results: Results, planned: Mapping[str, Sequence[str]]) -> str:
     if "tuned" in whole:
         sections += [went_with(results), counting(between(results))]
     if {"tuned", "papers"} <= whole:
-        sections.append(counting(beside(results)))
+        papers = single_models(results, "papers")
+        gaps = {
+            f"{method}: tuned − paper's": paired_difference(models, papers.get(method, {}))
+            for method, models in single_models(results, "tuned").items()
+        }
+        sections.append(counting(gaps))
     if {"tuned", "also"} <= whole:
-        sections.append(all_of(claims(results)))
+        sections.append(all_of(differences(tuned_models(results), CLAIMS)))
     return "\n".join(sections)
 
 
 def chosen(results: Results) -> str:
-    """What the held-out letters of the first fold say of papers' settings and of trials."""
+    """Return MAP@R of the held-out letters of the first fold, with papers' settings and of trials."""
     by_method: dict[str, dict[str, float]] = {}
     for result in results.values():
         column = result["job"]["column"]
         if column == "pilot" or column.startswith("trial"):
             value = result["metrics"].get("validation", 0.0)
             by_method.setdefault(result["job"]["method"], {})[column] = value
-
-    def percent(values: Sequence[float]) -> str:
-        return f"{100 * max(values):.1f}" if values else "–"
-
     rows = []
     for method, values in sorted(by_method.items(), key=lambda item: -item[1].get("pilot", 0.0)):
-        pilot = [values.pop("pilot")] if "pilot" in values else []
-        rows.append([method, percent(pilot), percent([*values.values()]), str(len(values))])
+        best = (values.pop("pilot", None), max(values.values(), default=None))
+        shown = ("–" if value is None else f"{100 * value:.1f}" for value in best)
+        rows.append([method, *shown, str(len(values))])
     return markdown_table(["held-out MAP@R", "paper's settings", "best trial", "trials"], rows)
 
 
@@ -104,7 +101,7 @@ def scored(results: Results, column: str, *, whole: bool) -> str:
 
 
 def went_with(results: Results) -> str:
-    """What the trials of the leading methods went with: Spearman's ρ of settings with MAP@R on the held-out letters."""
+    """Return Spearman's ρ of the leading methods' settings with MAP@R of the held-out letters, over their trials."""
     rows, rates = [], {}
     for method in models_of(results, "tuned", "MAP@R"):
         trials = [
@@ -112,19 +109,18 @@ def went_with(results: Results) -> str:
             for run in results.values()
             if run["job"]["method"] == method and run["job"]["column"].startswith("trial")
         ]
-        found = [run["metrics"].get("validation", -1.0) for run in trials]
+        values = [run["metrics"].get("validation", -1.0) for run in trials]
         tried = [dict(_numbers(run["job"]["recipe"])) for run in trials]
         rho = {
-            name: float(stats.spearmanr([own[name] for own in tried], found).statistic)
+            name: float(stats.spearmanr([own[name] for own in tried], values).statistic)
             for name in (tried[0] if tried else {})
             if len({own.get(name) for own in tried}) > 1
         }
-        if "rate" in rho:  # of a single trial nothing can be told
+        if "rate" in rho:  # a single trial has none
             rates[method] = rho["rate"]
             most, largest = max(rho.items(), key=lambda one: abs(one[1]))
             rows.append([method, f"{rates[method]:.2f}", most, f"{largest:.2f}"])
-    whole = mean_of(rates, scale=1)
-    mean = ["mean", f"{whole.mean:.2f} [{whole.low:.2f}, {whole.high:.2f}]", "", ""]
+    mean = ["mean", interval(rates, 1, 2), "", ""]
     return markdown_table(["trials", "ρ of the rate", "largest of", "ρ"], [*sorted(rows), mean])
 
 
@@ -143,27 +139,16 @@ def between(results: Results) -> dict[str, PairedDifference]:
     """Return how tuned methods differ in MAP@R, model by model."""
     tuned = single_models(results, "tuned")
     ranked = sorted(tuned, key=lambda method: -sum(tuned[method].values()))
+    return differences(tuned, itertools.combinations(ranked, 2))
+
+
+def differences(
+    scores: Mapping[str, Mapping[Model, float]], pairs: Iterable[Sequence[str]]
+) -> dict[str, PairedDifference]:
+    """Return how one method differs from the other in MAP@R, model by model."""
     return {
-        f"{one} − {other}": paired_difference(tuned[one], tuned[other])
-        for one, other in itertools.combinations(ranked, 2)
-    }
-
-
-def beside(results: Results) -> dict[str, PairedDifference]:
-    """What tuning gives each method, model by model."""
-    tuned, papers = single_models(results, "tuned"), single_models(results, "papers")
-    return {
-        f"{method}: tuned − paper's": paired_difference(models, papers.get(method, {}))
-        for method, models in tuned.items()
-    }
-
-
-def claims(results: Results) -> dict[str, PairedDifference]:
-    """Return how the papers' methods differ from what they are said to be better than, both tuned."""
-    both = tuned_models(results)
-    return {
-        f"{one} − {other}": paired_difference(both.get(one, {}), both.get(other, {}))
-        for one, other in CLAIMS
+        f"{one} − {other}": paired_difference(scores.get(one, {}), scores.get(other, {}))
+        for one, other in pairs
     }
 
 
@@ -193,10 +178,7 @@ def all_of(
     p: Mapping[str, float] | None = None,
 ) -> str:
     """Return all differences; those count that are sure after Holm's correction, and not small."""
-    p = (
-        holm_correction({name: gap.p for name, gap in pairs.items()}, len(pairs))
-        if p is None
-        else p
-    )
+    if p is None:
+        p = holm_correction({name: gap.p for name, gap in pairs.items()}, len(pairs))
     rows = [[name, str(gap), f"{p[name]:.2g}" if name in p else "–"] for name, gap in pairs.items()]
     return markdown_table([title, "difference", "p after Holm"], rows)

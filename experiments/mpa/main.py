@@ -26,13 +26,12 @@ class Settings(FolderOptions):
 
 def make_jobs(settings: Settings) -> dict[str, dict[str, Any]]:
     """Return every run of the study by name."""
-    base = base_of(settings.data, settings.folder, settings.steps)
     runs: dict[str, dict[str, Any]] = {"ProxyAnchor": {"method": "ProxyAnchor", "settings": {}}}
     for method in FAMILY:
         for number in NUMBERS:
             own = {**LOSSES[method][1], "proxies_per_class": number}
             runs[f"{method} {number}"] = {"method": method, "settings": own}
-    return with_seeds(base, runs, settings.seeds)
+    return with_seeds(base_of(settings), runs, settings.seeds)
 
 
 def report(results: dict[str, Any], settings: Settings) -> str:
@@ -47,11 +46,11 @@ def report(results: dict[str, Any], settings: Settings) -> str:
         name = method if method == "ProxyAnchor" else f"{method} {SHOWN}"
         scores = cells(results, name, [f"{view} {m}" for m in QUALITY])  # older runs had fewer
         quality.append([method, *scores, paper])
-    numbers = markdown_table(["method", *map(str, NUMBERS)], sweep)
-    scored = markdown_table(["method", *QUALITY, "paper, CUB, K = 10"], quality)
-    return (
-        f"{view} R@1 by the number of proxies per class:\n\n{numbers}\n"
-        f"{SHOWN} proxies per class (ProxyAnchor: 1):\n\n{scored}"
+    sections = [f"{view} R@1 by the number of proxies per class:\n"]
+    sections += [markdown_table(["method", *map(str, NUMBERS)], sweep)]
+    sections += [f"{SHOWN} proxies per class (ProxyAnchor: 1):\n"]
+    return "\n".join(
+        [*sections, markdown_table(["method", *QUALITY, "paper, CUB, K = 10"], quality)]
     )
 
 

@@ -20,15 +20,13 @@ from jdml.report import markdown_table, paired_table
 from jdml.studies.runner import by_seed
 from jdml.training import Evaluation, train_recipe
 
-STEPS, CLASSES, SAMPLES = small((600, 4, 40), (2, 2, 4))
-WARMUP = small(50, 1)
+STEPS, CLASSES, SAMPLES, WARMUP = small((600, 4, 40, 50), (2, 2, 4, 1))
 BASES = ("ProxyAnchor", "ProxyNCA*", "SoftTriple")
 STUDY = read_toml(__file__)
 WAYS, TESTS = STUDY["ways"], STUDY["tests"]
 SCORES = ("R@1", "NMI", "mAP@1000")
 WATCHED = 3000
 """Images that are scored on the way, of the test images: for the picture alone, nothing is chosen by them."""
-KEPT = record(Path(__file__).parent / "results.jsonl")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,7 +37,7 @@ class Settings(RecordOptions):
     """Runs of each way, with seeds 0, 1, …"""
     bases: tuple[str, ...] = small(BASES, ("ProxyAnchor",))
     """Of the base losses these only."""
-    out: Path = KEPT
+    out: Path = record(Path(__file__).parent / "results.jsonl")
     """File of the kept runs."""
 
 
@@ -72,9 +70,8 @@ def reset_at(rule: optax.GradientTransformation, at: int) -> optax.GradientTrans
 
 def recipe_of(base: str, way: dict[str, Any]) -> Recipe:
     """Return the recipe of a loss in one of the ways: NIR, a warm-up, or another rate of the network alone."""
-    of_task = {"data": "omniglot", "method": base, "flow": {}, "steps": STEPS}
-    of_task["nir"] = way.get("nir")
-    recipe, faster = regularized.recipe_of(of_task), way.get("faster", 1.0)
+    job = {"data": "omniglot", "method": base, "flow": {}, "steps": STEPS, "nir": way.get("nir")}
+    recipe, faster = regularized.recipe_of(job), way.get("faster", 1.0)
     rates = {role: rate / faster for role, rate in recipe.optimizer.lr_multipliers.items()}
     rate = faster * recipe.optimizer.learning_rate
     return recipe.replace(
@@ -98,8 +95,7 @@ def run(job: dict[str, Any], data_dir: str | None) -> dict[str, Any]:
     """Train one network; score its last weights on the letters."""
     way = WAYS[job["way"]]
     recipe = recipe_of(job["base"], way)
-    train, scored = load("omniglot", data_dir, held_out=False)
-    _, test, letters = scored[0]
+    train, ((_, test, letters), *_) = load("omniglot", data_dir, held_out=False)
     watched = np.random.default_rng(0).permutation(len(test))[:WATCHED]
     images = test.images[watched]
 
@@ -117,9 +113,9 @@ def run(job: dict[str, Any], data_dir: str | None) -> dict[str, Any]:
     )
     x = jdml.sphere(jnp.asarray(result.embedder(test.images)))
     scores = {**regularized.retrieval(x, letters), **regularized.structure(x, letters)}
-    left_out = ("MAP@R", "spectrum")
+    del scores["MAP@R"], scores["spectrum"]
     return {
-        **{name: round(float(v), 5) for name, v in scores.items() if name not in left_out},
+        **{name: round(float(value), 5) for name, value in scores.items()},
         "skipped": int(sum(record["skipped"] for record in result.history)),
         "curve": curve(result.history, "R@1"),
     }

@@ -10,21 +10,13 @@ import numpy as np
 import optax
 
 import jdml
+from experiments import study
 from experiments.cub_crops import features
 from experiments.omniglot.methods import hold_out
 from experiments.potential_fields import main as fields  # the same data, batches and base losses
 from experiments.potential_fields.main import LOSSES, Parts, Task
 from experiments.smoke import FLOW, SMOKE, small
-from experiments.study import (
-    PAPER,
-    FolderOptions,
-    absolute,
-    cells,
-    read_record,
-    read_toml,
-    start,
-    with_seeds,
-)
+from experiments.study import PAPER, FolderOptions, cells, gains, start
 from jdml import metrics, optim, training
 from jdml.recipes import BatchConfig, NIRConfig, Recipe
 from jdml.report import markdown_table, mean_std, paired_difference
@@ -38,9 +30,7 @@ METHODS = small(("ProxyAnchor", "ProxyNCA*", "SoftTriple"), ("ProxyAnchor",))
 NIR: dict[str, Any] = {"weight": 0.01, "warmup": 50}
 """The regularizer as released: ω, f the exponential of the negative log-likelihood, and steps for which the backbone
 waits (all of a network without a layer called head)."""
-STUDY = read_toml(__file__)
-VARIANTS = small(STUDY["variants"], {"exp": {}})
-"""Ways to shape the regularizer."""
+STUDY = study.read_toml(__file__)
 STRUCTURE = ("spectral decay", "reversed", "density", "concentration variance", "uniformity")
 """Spectral decay is KL(U ‖ S), reversed KL(S ‖ U): only the latter is blind to directions that a network cannot use."""
 SCORED = 4000
@@ -48,13 +38,13 @@ SCORED = 4000
 
 
 def load(job: dict[str, Any]) -> Parts:
-    """Return the data of a task: those of the study of potential fields, or the features of birds."""
+    """Return the data of the study of potential fields, or the features of birds."""
     if job["data"] != "crops":
         return fields.load(job["data"], job["data_dir"], job["held_out"])
     train, test = features.load(job["data_dir"], job["weights"], job["features"])
     if job["held_out"]:
         train, test, _ = hold_out(train, test, classes=4)
-    return Parts(train, (("species", test, test.labels),))
+    return train, [("species", test, test.labels)]
 
 
 def recipe_of(job: dict[str, Any]) -> Recipe:
@@ -73,8 +63,7 @@ def recipe_of(job: dict[str, Any]) -> Recipe:
 
 def own_optimizer(job: dict[str, Any], recipe: Recipe) -> optax.GradientTransformation | None:
     """Return two ablations of the recipe's: clipped gradients; a rate of 0 at first, which is no warm-up. Else None."""
-    clip, still = job["clip"], job.get("still")
-    roles = ("proxies", "flow")
+    clip, still, roles = job["clip"], job.get("still"), ("proxies", "flow")
     rules = train_recipe.make_optimizer(recipe, roles, 1)
     if clip is not None:
         clips = dict.fromkeys(("backbone", "head", *roles), optax.clip_by_global_norm(clip))
@@ -83,11 +72,6 @@ def own_optimizer(job: dict[str, Any], recipe: Recipe) -> optax.GradientTransfor
         moving = optax.scale_by_schedule(lambda step: jnp.where(step < still, 0.0, 1.0))
         return optax.chain(rules, optax.masked(moving, {"model": True, "proxies": False}))
     return None
-
-
-def make_model(job: dict[str, Any]) -> Any:
-    """What is trained on the features of birds; None elsewhere, where it is the recipe's network."""
-    return features.Head(TASKS["crops"].dim) if job["data"] == "crops" else None
 
 
 def structure(embeddings: jax.Array, labels: np.ndarray) -> dict[str, float]:
@@ -106,10 +90,10 @@ def structure(embeddings: jax.Array, labels: np.ndarray) -> dict[str, float]:
 
 
 def retrieval(x: jax.Array, labels: np.ndarray) -> dict[str, float]:
-    """What a paper's table shows of unit embeddings."""
+    """Return what a paper's table shows of unit embeddings."""
     scores = jdml.evaluate_retrieval(x, labels, map_at=(1000,))
-    found = {"R@1": scores["R@1"], "MAP@R": scores["MAP@R"], "mAP@1000": scores["MAP@1000"]}
-    return {**found, "NMI": metrics.nmi(x, labels, key=jax.random.key(0))}
+    own = {"R@1": scores["R@1"], "MAP@R": scores["MAP@R"], "mAP@1000": scores["MAP@1000"]}
+    return {**own, "NMI": metrics.nmi(x, labels, key=jax.random.key(0))}
 
 
 def run(job: dict[str, Any]) -> dict[str, Any]:
@@ -121,7 +105,7 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
         result = train_recipe.train(
             recipe,
             train,
-            model=make_model(job),
+            model=features.Head(recipe.network.dim) if job["data"] == "crops" else None,
             optimizer=own_optimizer(job, recipe),
             seed=job["seed"],
             run=training.RunConfig(log_every=max(1, job["steps"] // 20)),
@@ -139,14 +123,10 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
 
 
 RETRIEVAL = ("R@1", "NMI", "mAP@1000")
-ABLATED = "ProxyAnchor"
-ABLATIONS: dict[str, Any] = {
-    **{name: {"nir": shape} for name, shape in VARIANTS.items()},
-    **STUDY["ablations"],
-}
+ABLATED, ABLATIONS = "ProxyAnchor", STUDY["ablations"]
+"""What differs from the released settings."""
 if SMOKE:
     ABLATIONS = {name: ABLATIONS[name] for name in ("exp", "ω = 0.1")}
-"""What differs from the released setting."""
 RETRIEVED, STRUCTURED = PAPER["nir"]["retrieval"], PAPER["nir"]["structure"]
 
 Part = Literal["methods", "ablations"]
@@ -168,19 +148,14 @@ class Settings(FolderOptions):
     """Score on a fifth of the training alphabets (a sixth of the training digits), held out: for choosing settings."""
 
 
-def make_base(settings: Settings) -> dict[str, Any]:
-    """What all runs share."""
-    own = {name: getattr(settings, name) for name in ("data", "held_out")}
-    if settings.data == "crops":
-        features = absolute(settings.place(__file__) / "features")
-        own |= {"weights": absolute(settings.weights), "features": features}
-    steps = settings.steps or TASKS[settings.data].steps
-    changed = {"method": ABLATED, "nir": None, "flow": {}, "clip": None}
-    return {**own, "data_dir": settings.folder, "steps": steps, **changed}
-
-
 def make_jobs(settings: Settings) -> dict[str, dict[str, Any]]:
     """Return every training run of the study by name."""
+    base: dict[str, Any] = {"data": settings.data, "held_out": settings.held_out}
+    if settings.data == "crops":
+        base["weights"] = study.absolute(settings.weights)
+        base["features"] = study.absolute(settings.place(__file__) / "features")
+    base |= {"data_dir": settings.folder, "method": ABLATED, "nir": None, "flow": {}, "clip": None}
+    base["steps"] = settings.steps or TASKS[settings.data].steps
     named: dict[str, dict[str, Any]] = {}
     for method in METHODS if "methods" in settings.parts else ():
         named[method] = {"method": method}
@@ -188,19 +163,11 @@ def make_jobs(settings: Settings) -> dict[str, dict[str, Any]]:
     for name, changes in ABLATIONS.items() if "ablations" in settings.parts else ():
         own = changes.get("nir", {})
         named[name] = {**changes, "nir": None if own is False else {**NIR, **own}}
-    return with_seeds(make_base(settings), named, settings.seeds)
-
-
-def difference(results: dict[str, Any], method: str, metric: str, scale: float) -> str:
-    """What regularization adds, over the same seeds, and the p-value of a paired t-test."""
-    alone, regularized = (over_seeds(results, name, metric) for name in (method, f"{method} + NIR"))
-    gain = mean_std(np.subtract(regularized, alone), scale=scale, digits=2)
-    p = paired_difference(dict(enumerate(regularized)), dict(enumerate(alone))).p
-    return gain if len(alone) < 2 else f"{gain} (p = {p:.2g})"
+    return study.with_seeds(base, named, settings.seeds)
 
 
 def method_tables(results: dict[str, Any]) -> list[str]:
-    """Return retrieval, structure, and what regularization adds."""
+    """Return retrieval, structure, and what regularization adds over the same seeds, with a paired t-test's p."""
     names = [f"{method}{kind}" for method in METHODS for kind in ("", " + NIR")]
     retrieval = [
         [name, *cells(results, name, RETRIEVAL), RETRIEVED.get(name, "–")] for name in names
@@ -215,10 +182,17 @@ def method_tables(results: dict[str, Any]) -> list[str]:
         ]
         sections += [f"Structure of {part} embeddings (last column: the paper's on CUB):\n"]
         sections += [markdown_table(["method", *STRUCTURE, "paper"], rows)]
-    compared = [(m, 100.0) for m in RETRIEVAL] + [(f"test {m}", 1.0) for m in STRUCTURE]
-    gains = [[method, *(difference(results, method, *c) for c in compared)] for method in METHODS]
-    table = markdown_table(["method", *RETRIEVAL, *STRUCTURE], gains)
-    return [*sections, "What NIR adds, over the same seeds:\n", table]
+    added = []
+    for method in METHODS:
+        added.append([method])
+        for metric in (*RETRIEVAL, *(f"test {m}" for m in STRUCTURE)):
+            both = [dict(enumerate(over_seeds(results, n, metric))) for n in names if method in n]
+            gain = gains(results, f"{method} + NIR", method, metric)
+            text = mean_std(gain, scale=100.0 if metric in RETRIEVAL else 1.0, digits=2)
+            p = "" if len(gain) < 2 else f" (p = {paired_difference(*both).p:.2g})"
+            added[-1].append(text + p)
+    sections += ["What NIR adds, over the same seeds:\n"]
+    return [*sections, markdown_table(["method", *RETRIEVAL, *STRUCTURE], added)]
 
 
 def ablation_table(results: dict[str, Any]) -> str:
@@ -228,37 +202,34 @@ def ablation_table(results: dict[str, Any]) -> str:
         runs = {n.rpartition("-"): result["metrics"] for n, result in results.items()}
         return {int(s): m["R@1"] for (n, _, s), m in runs.items() if n == name and "R@1" in m}
 
-    first = next(iter(ABLATIONS))
+    first, rows = next(iter(ABLATIONS)), []
     shape = [f"test {name}" for name in STRUCTURE]
-    rows = []
     for name in ABLATIONS:
         diverged = len(over_seeds(results, name, "diverged"))
         scores = cells(results, name, ("R@1", "mAP@1000")) + cells(results, name, shape, 1, 3)
-        beside = "–" if name == first else str(paired_difference(recall(name), recall(first)))
-        rows.append([name, *scores, str(diverged), beside])
+        gap = "–" if name == first else str(paired_difference(recall(name), recall(first)))
+        rows.append([name, *scores, str(diverged), gap])
     titles = (f"{ABLATED} + NIR", "R@1", "mAP@1000", *STRUCTURE, "diverged", f"R@1 − {first}")
     return markdown_table(titles, rows)
-
-
-def control_table(results: dict[str, Any]) -> str:
-    """Return the method alone and regularized, and what was run of the changes, over the seeds of each."""
-    names = (ABLATED, f"{ABLATED} + NIR", *ABLATIONS)
-    runs = {name: len(over_seeds(results, name, "R@1")) for name in names}
-    rows = [[name, *cells(results, name, RETRIEVAL), str(n)] for name, n in runs.items() if n]
-    return markdown_table([f"{ABLATED} and its controls", *RETRIEVAL, "seeds"], rows)
 
 
 def main(settings: Settings) -> str:
     """Run what is missing; return the tables."""
     results = settings.results(__file__, run, make_jobs(settings))
-    ablated = read_record(__file__, f"{settings.data} ablation") if settings.table else results
+    ablated = (
+        study.read_record(__file__, f"{settings.data} ablation") if settings.table else results
+    )
     sections: list[str] = []
     if "methods" in settings.parts:
         sections += method_tables(results)
     if "ablations" in settings.parts and ablated:
         sections += ["Ablations:\n", ablation_table(ablated)]
     elif "ablations" in settings.parts:
-        sections += ["Controls:\n", control_table(results)]
+        names = (ABLATED, f"{ABLATED} + NIR", *ABLATIONS)
+        runs = {name: len(over_seeds(results, name, "R@1")) for name in names}
+        rows = [[name, *cells(results, name, RETRIEVAL), str(n)] for name, n in runs.items() if n]
+        titles = [f"{ABLATED} and its controls", *RETRIEVAL, "seeds"]
+        sections += ["Controls:\n", markdown_table(titles, rows)]
     return "\n".join(sections)
 
 

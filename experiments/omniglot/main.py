@@ -10,20 +10,11 @@ import jax.numpy as jnp
 import numpy as np
 
 import jdml
-from experiments.omniglot.methods import (
-    METHODS,
-    PAPER,
-    OfMethods,
-    Parts,
-    hold_out,
-    on_data,
-    retrieve,
-    table_rows,
-    train,
-)
+from experiments.omniglot import methods
+from experiments.omniglot.methods import METHODS, OfMethods, Parts, table_rows
 from experiments.recorded_recipes import batch_of
 from experiments.smoke import small
-from experiments.study import read_record, start
+from experiments.study import read_record, read_toml, start
 from jdml import data, metrics
 from jdml.recipes import Recipe
 from jdml.report import markdown_table, paired_difference
@@ -35,16 +26,9 @@ LETTER_BATCH = batch_of((16, 10))
 HELD_OUT = small(3, 1)
 """Alphabets."""
 LEVELS = {"languages": "alphabet", "letters": "letter"}
-COLUMNS = ("letters R@1", "letters R@8", "letters MAP@R", "letters NMI", "languages R@1")
 SCORES = ("R@1", "R@8", "MAP@R")
-MEMORIES = {
-    "alone": "EPS + MS",
-    "without ids": "EPS + MS + XBM, rows without ids",
-    "with ids": "EPS + MS + XBM, rows with ids",
-    "one batch": "EPS + MS + XBM of one batch",
-}
-"""What the kept runs of a memory are called, and what they are; without ids is at 8b2b7ca."""
-BY_LEVEL = ("letters R@1", "letters MAP@R", "languages R@1", "languages MAP@R")
+STUDY = read_toml(__file__)
+COLUMNS, BY_LEVEL, MEMORIES = (STUDY[name] for name in ("columns", "by_level", "memories"))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,7 +45,7 @@ class Settings(OfMethods):
 def load(data_dir: str | None) -> Parts:
     """Omniglot with the last alphabets of the training half held out."""
     train, test = (data.load("omniglot", data_dir=data_dir, split=s) for s in ("train", "test"))
-    return hold_out(train, test, HELD_OUT)
+    return methods.hold_out(train, test, HELD_OUT)
 
 
 def run(job: Mapping[str, Any]) -> dict[str, Any]:
@@ -69,9 +53,9 @@ def run(job: Mapping[str, Any]) -> dict[str, Any]:
     parts, batch = load(job["data_dir"]), BATCH
     if job.get("labels") == "letter":
         parts, batch = parts._replace(train=parts.train.relabel("letter")), LETTER_BATCH
-    recipe = on_data(METHODS[job["method"]], batch, RATE, pool=24)
+    recipe = methods.on_data(METHODS[job["method"]], batch, RATE, pool=24)
     try:
-        result = train(recipe, parts, "letter", steps=job["steps"], seed=job["seed"])
+        result = methods.train(recipe, parts, "letter", steps=job["steps"], seed=job["seed"])
     except FloatingPointError as error:
         return {"diverged": str(error)}
     assert result.best is not None
@@ -88,9 +72,9 @@ def run(job: Mapping[str, Any]) -> dict[str, Any]:
 def score(recipe: Recipe, x: np.ndarray, test: data.Dataset) -> dict[str, float]:
     """Return retrieval by letters and by languages."""
     labels = np.stack([test.views[view] for view in LEVELS.values()], axis=1)
-    found = retrieve(recipe, x, labels)
+    retrieval = methods.retrieve(recipe, x, labels)
     return {
-        f"{title} {name}": float(found[name][level])
+        f"{title} {name}": float(retrieval[name][level])
         for level, title in enumerate(LEVELS)
         for name in SCORES
     }
@@ -98,23 +82,21 @@ def score(recipe: Recipe, x: np.ndarray, test: data.Dataset) -> dict[str, float]
 
 def make_jobs(settings: Settings) -> dict[str, dict[str, Any]]:
     """Return every run by name: all methods with the first seed, then with the next."""
-    base = {"data_dir": settings.folder, "steps": settings.steps}
-    ways = {"alphabet": ("", {}), "letter": (", by letter", {"labels": "letter"})}
-    return {
-        f"{name}{suffix}-{seed}": {**base, "method": name, "seed": seed, **own}
-        for labels, (suffix, own) in ways.items()
-        if labels in settings.labels
-        for name, seed in settings.runs
-    }
+    base: dict[str, Any] = {"data_dir": settings.folder, "steps": settings.steps}
+    jobs = {}
+    for labels in settings.labels:
+        suffix, own = (", by letter", {"labels": labels}) if labels == "letter" else ("", {})
+        for name, seed in settings.runs:
+            jobs[f"{name}{suffix}-{seed}"] = {**base, "method": name, "seed": seed, **own}
+    return jobs
 
 
 def by_level(results: dict[str, Any]) -> str:
     """Return a row per method and what it was trained by, with both levels."""
-    named = [
-        [name if name.endswith(", by letter") else f"{name}, by alphabet", *scores]
-        for name, *scores in table_rows(results, BY_LEVEL)
-    ]
-    return markdown_table(["method", *BY_LEVEL, "runs"], named)
+    rows = table_rows(results, BY_LEVEL)
+    for row in rows:
+        row[0] += "" if row[0].endswith(", by letter") else ", by alphabet"
+    return markdown_table(["method", *BY_LEVEL, "runs"], rows)
 
 
 def table(results: dict[str, Any]) -> str:
@@ -122,7 +104,7 @@ def table(results: dict[str, Any]) -> str:
     rows = table_rows(results, COLUMNS)
     for row in rows:
         seconds = [r["seconds"] for key, r in results.items() if key.rpartition("-")[0] == row[0]]
-        row += [f"{np.median(seconds):.0f}", str(PAPER.get(row[0], "–"))]
+        row += [f"{np.median(seconds):.0f}", str(methods.PAPER.get(row[0], "–"))]
     return markdown_table(["method", *COLUMNS, "runs", "seconds", "paper's R@1"], rows)
 
 

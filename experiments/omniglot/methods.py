@@ -1,9 +1,7 @@
 """Every method of the library as a row of one table: its recipe, how it is trained and scored, and the rows."""
 
 import dataclasses
-import tomllib
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
@@ -12,7 +10,7 @@ import numpy as np
 import jdml
 from experiments.smoke import FLOW, NETWORK, small
 from experiments.study import PAPER as OF_PAPERS
-from experiments.study import FolderOptions, cell, check_names
+from experiments.study import FolderOptions, cell, check_names, read_toml
 from jdml import data
 from jdml.recipes import CCPConfig, LossConfig, NetworkConfig, NIRConfig, ProxyConfig, Recipe
 from jdml.recipes.ccp import NEVER
@@ -20,14 +18,14 @@ from jdml.studies.runner import over_seeds
 from jdml.training import Evaluation, FitResult, RunConfig, train_recipe
 
 DIM = small(128, 8)
-MULTI = small(15, 2)  # proxies per class, where a loss takes several
-REMEMBERED = small(1280, 16)  # eight batches
-EVALUATIONS = small(8, 2)
-WARMUP = small(50, 1)  # steps before a memory or a flow has a say
+MULTI, REMEMBERED = small((15, 1280), (2, 16))
+"""Proxies per class, where a loss takes several; rows of a memory, eight batches."""
+EVALUATIONS, WARMUP = small((8, 50), (2, 1))
+"""Evaluations of a run; steps before a memory or a flow has an effect."""
 CLIP = 5.0
 """Largest entry of any proxy's gradient: charges that almost touch need it, other losses hardly reach it."""
 EASY = "easy_positive"
-TABLE = tomllib.loads(Path(__file__).with_name("methods.toml").read_text())
+TABLE = read_toml(__file__, "methods.toml")
 
 
 def read_method(values: Mapping[str, Any]) -> Recipe:
@@ -74,16 +72,13 @@ def on_data(recipe: Recipe, batch: Mapping[str, int], rate: float, pool: int) ->
 
 def combine(values: Mapping[str, Any]) -> Recipe:
     """Return a method with what a row of methods.toml adds to it."""
-    recipe = {**BASES, **EPS}[values["of"]].replace(
-        loss={"miner": values["miner"]} if "miner" in values else {}
-    )
+    miner = {"miner": values["miner"]} if "miner" in values else {}
+    recipe = {**BASES, **EPS}[values["of"]].replace(loss=miner)
     if values.get("memory"):
         return remembering(recipe)
-    return (
-        regularized(recipe)
-        if values.get("nir")
-        else against_proxies(recipe, values.get("patience", NEVER))
-    )
+    if values.get("nir"):
+        return regularized(recipe)
+    return against_proxies(recipe, values.get("patience", NEVER))
 
 
 BASES, EPS = read_methods("alone"), read_methods("eps")

@@ -1,7 +1,6 @@
 """What PFML needs: its parameters and its proxies' start, tried on held-out classes; then its paper's regime."""
 
 import dataclasses
-import functools
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -15,16 +14,14 @@ from experiments.study import RecordOptions, Results, cell, read_toml, start
 from jdml.report import markdown_table, paired_difference
 
 HERE = Path(__file__).parent
-NOISE = 0.2
-DELTAS, NEAREST = (0.2, 0.5, 1.0), (0.005, 0.5, 0.75, 0.9)
 STUDY = read_toml(__file__)
-FACTORS = STUDY["factors"]
+LEVELS, REGIME, CLIPS, TASKS_OF = (STUDY[name] for name in ("levels", "regime", "clips", "tasks"))
 if SMOKE:
-    FACTORS = {name: levels[: 1 + (name == "start")] for name, levels in FACTORS.items()}
-DIMS = small((16, 128, 512), (8,))
-NUMBERS = small((0, 1, 3, 15), (2,))
-RATES = (100.0, 10.0)
-FEW, REGIME, CLIPS, TASKS_OF = (STUDY[name] for name in ("few", "regime", "clips", "tasks"))
+    both = ("start", "noise")
+    LEVELS = {
+        part: {name: values if name in both else values[:1] for name, values in factors.items()}
+        for part, factors in LEVELS.items()
+    }
 
 Part = Literal["points", "factors", "range", "number", "sphere", "batches", "few", "regime"]
 
@@ -50,112 +47,69 @@ class Settings(RecordOptions):
     """Where the kept runs are."""
 
 
-def base(options: Settings, /, **changed: Any) -> dict[str, Any]:
-    """Today's preset, which every part but points changes in one way or another."""
-    job = {"task": options.task, "batch": TASKS[options.task].batch, "steps": options.steps}
-    method = {"method": "PFML", "settings": {"delta": 0.2, "alpha": 1.0}, "proxies": 15}
-    guards = {"start": "sphere", "clip": "entry", "sphere": False, "proxy_rate": 100.0}
-    return {**job, **method, **guards, "test": False, "noise": 0.0, **changed}
-
-
-def with_factors(job: dict[str, Any], **levels: Any) -> dict[str, Any]:
+def at_levels(job: Mapping[str, Any], levels: Mapping[str, Any]) -> dict[str, Any]:
     """Return a job at one level of each factor."""
-    own = {**job["settings"], "alpha": levels["alpha"]}
-    own["proxy_attraction"] = levels["attraction"] == "on"
-    return {**job, "settings": own, "start": levels["start"], "clip": levels["clip"]}
+    changed, own = dict(job), dict(job["settings"])
+    for name, value in levels.items():
+        if name in ("alpha", "delta"):
+            own[name] = value
+        elif name == "attraction":
+            own["proxy_attraction"] = value == "on"
+        elif name == "nearest":
+            own["min_distance"] = value * levels["delta"]
+        else:
+            changed[name] = {"random": 160, "balanced": (4, 40)}.get(value, value)
+    return {**changed, "settings": own}
 
 
-def grid(**factors: tuple[Any, ...]) -> list[dict[str, Any]]:
-    """Return every combination of levels."""
-    combined = itertools.product(*factors.values())
-    return [dict(zip(factors, levels, strict=True)) for levels in combined]
-
-
-def settings_of(part: Part, options: Settings) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
+def jobs_of(part: Part, options: Settings) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
     """Return the levels and the job, without its seed, of each setting of a part."""
-    job, noises = functools.partial(base, options), (0.0, NOISE)
-    plain = {
-        "number": grid(proxies=NUMBERS, noise=noises),
-        "sphere": grid(sphere=(False, True), proxy_rate=RATES),
-    }
-    for levels in plain.get(part, ()):
-        yield levels, job(**levels)
+    job = {"task": options.task, "batch": TASKS[options.task].batch, "steps": options.steps}
+    job |= {"method": "PFML", "settings": {"delta": 0.2, "alpha": 1.0}, "proxies": 15}
+    job |= {"start": "sphere", "clip": "entry", "sphere": False, "proxy_rate": 100.0}
+    job |= {"test": False, "noise": 0.0}
     if part == "points":
-        own = {"task": "points", "batch": None, "steps": None}
-        for levels in grid(dim=DIMS, **FACTORS):
-            yield levels, {**with_factors(job(**own), **levels), "dim": levels["dim"]}
-    elif part == "factors":
-        for levels in grid(**FACTORS):
-            yield levels, with_factors(job(), **levels)
-    elif part == "range":
-        for levels in grid(delta=DELTAS, nearest=NEAREST, noise=noises):
-            reach = {"min_distance": levels["nearest"] * levels["delta"]}
-            own = {"delta": levels["delta"], "alpha": 1.0, **reach}
-            yield levels, job(settings=own, noise=levels["noise"])
-    elif part == "batches":
-        for name, batch in (("random", 160), ("balanced", (4, 40))):
-            yield {"batch": name}, job(batch=batch)
+        job |= {"task": "points", "batch": None, "steps": None}
     elif part == "few":
-        for levels in grid(**FEW):
-            own = {name: value for name, value in levels.items() if name != "alpha"}
-            field = {"delta": 0.2, "alpha": levels["alpha"]}
-            yield levels, job(settings=field, clip="norm", **own)
+        job["clip"] = "norm"
     elif part == "regime":
-        for (name, values), noise in itertools.product(REGIME.items(), noises):
-            method, number, own = values["method"], values["proxies"], values.get("settings", {})
-            start = "samples" if method in ("PFML", "CPML") else "sphere"
-            clip = CLIPS.get(name.split(",")[0], "none")
-            levels = {"method": name.replace(" ", ""), "noise": noise}
-            field = {"method": method, "proxies": number, "settings": own}
-            yield levels, job(**field, noise=noise, test=True, start=start, clip=clip)
+        for (name, values), noise in itertools.product(REGIME.items(), (0.0, 0.2)):
+            start = "samples" if values["method"] in ("PFML", "CPML") else "sphere"
+            own = {"settings": {}, **values, "test": True, "noise": noise, "start": start}
+            own["clip"] = CLIPS.get(name.split(",")[0], "none")
+            yield {"method": name.replace(" ", ""), "noise": noise}, {**job, **own}
+    factors = LEVELS.get(part, {})
+    for values in itertools.product(*factors.values()) if factors else ():
+        levels = dict(zip(factors, values, strict=True))
+        yield levels, at_levels(job, levels)
 
 
 def make_jobs(settings: Settings) -> dict[str, dict[str, Any]]:
-    """Every run by name, which tells its task, its part and its levels; one seed of all settings after the other."""
+    """Return every run by its task, part, levels and seed; of each part one seed of all settings after the other."""
     jobs = {}
     for part, seed in itertools.product(settings.parts, range(settings.seeds)):
-        for levels, job in settings_of(part, settings):
-            told = " ".join(f"{name}={value}" for name, value in levels.items())
-            jobs[f"{settings.task}: {part}: {told}-{seed}"] = {**job, "seed": seed}
+        for levels, job in jobs_of(part, settings):
+            setting = " ".join(f"{name}={value}" for name, value in levels.items())
+            jobs[f"{settings.task}: {part}: {setting}-{seed}"] = {**job, "seed": seed}
     return jobs
 
 
 Levels = tuple[tuple[str, str], ...]
 Runs = Mapping[Levels, Mapping[int, Mapping[str, float]]]
 """The metrics of runs by setting and seed."""
-MEASURES = {
-    "points": ("covered", "together", "distance", "norm"),
-    "regime": ("held out R@1", "held out MAP@R"),
-}
-COMMON = ("held out R@1", "seen R@1", "held out MAP@R", "together", "covered", "distance", "norm")
-PERCENT = ("R@1", "MAP@R")
-DIFFERENCES = ("held out R@1", "held out MAP@R", "seen R@1", "covered")
-BESIDE = ("held out R@1", "held out MAP@R", "seen R@1")
-WORDS = ("sphere", "samples", "on", "off", "none", "entry", "norm", "False", "True", "random")
-"""The order of levels that are no numbers: the first of a factor is what the others are compared with."""
-
-
-def of_task(results: Results, task: str) -> Results:
-    """Return the runs of a task, by their names without it."""
-    own = f"{task}: "
-    return {name.removeprefix(own): run for name, run in results.items() if name.startswith(own)}
-
-
-def levels_of(name: str) -> tuple[str, Levels, int]:
-    """Return the part, the levels and the seed that a run's name tells."""
-    setting, _, seed = name.rpartition("-")
-    part, _, levels = setting.partition(": ")
-    pairs = tuple(tuple(level.split("=", 1)) for level in levels.split(" "))
-    return part, pairs, int(seed)  # type: ignore[return-value]
+MEASURES, DIFFERENCES, WORDS = (STUDY[name] for name in ("measures", "differences", "words"))
+COMMON, COMPARED, PERCENT = MEASURES["common"], DIFFERENCES[:3], ("R@1", "MAP@R")
 
 
 def of_part(results: Results, part: str) -> Runs:
     """Return the metrics of a part's runs, by setting and seed."""
-    runs: dict[Levels, dict[int, Mapping[str, float]]] = {}
+    runs: dict[Any, dict[int, Mapping[str, float]]] = {}
     for name, result in results.items():
-        own, levels, seed = levels_of(name)
+        setting, _, seed = name.rpartition("-")
+        own, _, levels = setting.partition(": ")
         if own == part:
-            runs.setdefault(levels, {})[seed] = result["metrics"]
+            key = tuple(tuple(level.split("=", 1)) for level in levels.split(" "))
+            runs.setdefault(key, {})[int(seed)] = result["metrics"]
     return {levels: runs[levels] for levels in sorted(runs, key=lambda s: [*map(place, s)])}
 
 
@@ -175,7 +129,7 @@ def scores(seeds: Mapping[int, Mapping[str, float]], measure: str) -> dict[int, 
     return {seed: metrics[measure] for seed, metrics in seeds.items() if measure in metrics}
 
 
-def shown(measure: str, runs: Mapping[int, float]) -> str:
+def cell_of(measure: str, runs: Mapping[int, float]) -> str:
     """Return mean and deviation: retrieval in percent, all else as it is."""
     values = list(runs.values())
     return cell(values) if measure.endswith(PERCENT) else cell(values, 1, 2)
@@ -183,22 +137,22 @@ def shown(measure: str, runs: Mapping[int, float]) -> str:
 
 def setting_table(runs: Runs, part: str) -> str:
     """Return a row for each setting that has a run."""
-    measures = those_measured(runs, MEASURES.get(part, COMMON))
+    measures = measured(runs, MEASURES.get(part, COMMON))
     rows = []
     for levels, seeds in runs.items():
-        cells = [shown(measure, scores(seeds, measure)) for measure in measures]
+        cells = [cell_of(measure, scores(seeds, measure)) for measure in measures]
         rows.append([*(value for _, value in levels), *cells, str(len(seeds))])
     return markdown_table([*dict(next(iter(runs))), *measures, "seeds"], rows)
 
 
-def those_measured(runs: Runs, measures: Sequence[str]) -> list[str]:
+def measured(runs: Runs, measures: Sequence[str]) -> list[str]:
     """Return the measures that some run has."""
     return [m for m in measures if any(scores(seeds, m) for seeds in runs.values())]
 
 
 def difference_table(runs: Runs) -> str:
-    """For each factor the difference of a level to its first, averaged over the other factors, paired by seed."""
-    measures, rows = those_measured(runs, DIFFERENCES), []
+    """Return the difference of each level to its factor's first, averaged over the other factors, paired by seed."""
+    measures, rows = measured(runs, DIFFERENCES), []
     for name in dict(next(iter(runs))):
         first, *others = dict.fromkeys(dict(levels)[name] for levels in runs)
         for value in others:
@@ -208,17 +162,17 @@ def difference_table(runs: Runs) -> str:
 
 
 def differ(runs: Runs, factor: str, first: str, second: str, measure: str) -> str:
-    """Mean difference of two levels over seeds, with a 95 % interval; settings that have both, and only those."""
-    values: tuple[dict[int, list[float]], ...] = ({}, {})
+    """Return the mean difference of two levels over seeds, with a 95 % interval, of settings that have both."""
+    values: dict[int, list[tuple[float, float]]] = {}
     for levels, seeds in runs.items():
         if (factor, first) in levels:
             other = runs.get(at_level(levels, {factor: second}), {})
             one, two = scores(seeds, measure), scores(other, measure)
             for seed in [seed for seed in one if seed in two]:
-                for kept, of in zip(values, (two, one), strict=True):
-                    kept.setdefault(seed, []).append(of[seed])
-    means = ({seed: float(np.mean(v)) for seed, v in level.items()} for level in values)
-    return interval(measure, *means)
+                values.setdefault(seed, []).append((two[seed], one[seed]))
+    means = {seed: np.mean(pairs, axis=0) for seed, pairs in values.items()}
+    sides = ({seed: float(mean[side]) for seed, mean in means.items()} for side in (0, 1))
+    return interval(measure, *sides)
 
 
 def at_level(levels: Levels, changed: Mapping[str, str]) -> Levels:
@@ -232,21 +186,21 @@ def against_table(runs: Runs, preset: Mapping[str, str]) -> str:
     for levels, seeds in runs.items():
         other = at_level(levels, preset)
         if other != levels and other in runs:
-            pairs = [(m, scores(seeds, m), scores(runs[other], m)) for m in BESIDE]
+            pairs = [(m, scores(seeds, m), scores(runs[other], m)) for m in COMPARED]
             rows.append([*(value for _, value in levels), *(interval(*pair) for pair in pairs)])
-    return markdown_table([*dict(next(iter(runs))), *BESIDE], rows)
+    return markdown_table([*dict(next(iter(runs))), *COMPARED], rows)
 
 
 def ranking_table(runs: Runs) -> str:
-    """Methods from the best to the worst, clean and with wrong labels, each beside the next one."""
+    """Return the methods from the best to the worst, clean and with wrong labels, each beside the next one."""
     measure, rows = "held out R@1", []
     for noise in dict.fromkeys(levels[-1] for levels in runs):
         of_noise = {levels[0][1]: seeds for levels, seeds in runs.items() if levels[-1] == noise}
         scored = {method: scores(seeds, measure) for method, seeds in of_noise.items()}
         order = sorted(scored, key=lambda method: -float(np.mean(list(scored[method].values()))))
         for method, following in zip(order, [*order[1:], None], strict=True):
-            beside = interval(measure, scored[method], scored[following]) if following else ""
-            rows.append([noise[1], method, shown(measure, scored[method]), beside])
+            gap = interval(measure, scored[method], scored[following]) if following else ""
+            rows.append([noise[1], method, cell_of(measure, scored[method]), gap])
     return markdown_table(["noise", "method", measure, "beside the next"], rows)
 
 
@@ -287,7 +241,9 @@ def main(settings: Settings) -> str:
         if part in settings.parts and settings.task not in tasks:
             raise SystemExit(f"--parts {part} is for --task {' or '.join(tasks)}")
     results = settings.results(run, make_jobs(settings), settings.out / "results.jsonl")
-    return report(of_task(results, settings.task), settings.parts)
+    own = f"{settings.task}: "
+    named = {name.removeprefix(own): run for name, run in results.items() if name.startswith(own)}
+    return report(named, settings.parts)
 
 
 if __name__ == "__main__":

@@ -14,11 +14,7 @@ from experiments.omniglot.methods import BASES
 from experiments.recorded_recipes import batch_of
 from experiments.smoke import NETWORK, small
 from jdml import data, metrics
-from jdml.recipes import (
-    LossConfig,
-    ProxyConfig,
-    Recipe,
-)
+from jdml.recipes import LossConfig, ProxyConfig, Recipe
 from jdml.training import FitResult, train_recipe
 
 HELD_OUT_ALPHABETS = small(6, 1)
@@ -30,13 +26,12 @@ FIELDS = ("PFML", "CPML")
 
 
 class Task(NamedTuple):
-    """What differs between the tasks: steps, the embedding's dimension, the model's learning rate, the batch."""
+    """A task's steps, dimension, learning rate of the model, and batch: random rows, or classes and samples of each."""
 
     steps: int
     dim: int
     rate: float
     batch: int | tuple[int, int]
-    """Random rows, or classes and samples of each."""
 
 
 POINT_STEPS = small(300, 3)
@@ -84,42 +79,33 @@ def load(task: str, data_dir: str | None, seed: int, test: bool) -> Parts:
     return Parts(own, train.views["letter"], scored, letters, np.ones(len(letters), bool))
 
 
-def strongest(job: dict[str, Any]) -> float:
-    """Return the force of one pair at δ, in units of U: what clipping by norm is in proportion to."""
-    delta, alpha = job["settings"].get("delta", 0.2), job["settings"].get("alpha", 4.0)
-    return float(alpha / delta ** (alpha + 1))
-
-
 def recipe_of(job: dict[str, Any]) -> Recipe:
     """Return the recipe of a job; fields without proxies are those of the samples alone, whose force is U."""
     task, base = TASKS[job["task"]], BASES[job["method"]].loss
+    delta, alpha = job["settings"].get("delta", 0.2), job["settings"].get("alpha", 4.0)
     total = {"reduce_fn": "sum"} if job["method"] in FIELDS else {}
     proxies = ProxyConfig(
         per_class=job["proxies"] if base.kind == "proxy" else None,
         init="samples" if job["start"] == "samples" and job["proxies"] else "random",
         clip_value=CLIP if job["clip"] == "entry" else None,
-        clip_norm=strongest(job) if job["clip"] == "norm" else None,
+        # The force of one pair at δ, in units of U.
+        clip_norm=alpha / delta ** (alpha + 1) if job["clip"] == "norm" else None,
         on_sphere=job["sphere"],
     )
-    settings = {**job["settings"], **total}
+    loss = LossConfig(base.name, {**job["settings"], **total}, miner=base.miner, proxies=proxies)
     network = small("eps" if job["task"] == "digits" else "small", NETWORK)
-    rate = {"proxies": job["proxy_rate"]}
-    return Recipe(
-        loss=LossConfig(base.name, settings, miner=base.miner, proxies=proxies),
-    ).replace(
+    rates = {"learning_rate": task.rate, "lr_multipliers": {"proxies": job["proxy_rate"]}}
+    return Recipe(loss=loss).replace(
         network={"name": network, "dim": job.get("dim", task.dim)},
         batch={**batch_of(job["batch"] or task.batch), "steps": job["steps"] or task.steps},
-        optimizer={"learning_rate": task.rate, "lr_multipliers": rate},
+        optimizer=rates,
     )
 
 
 def run(job: dict[str, Any], data_dir: str | None = None) -> dict[str, float]:
-    """Do a job of either kind; where the data lie is no part of it."""
-    return settle(job) if job["task"] == "points" else learn(job, data_dir)
-
-
-def learn(job: dict[str, Any], data_dir: str | None) -> dict[str, float]:
-    """Train a network, and score it on what it has not seen; a run that diverges scores 0 and says so."""
+    """Train a network, and score it on unseen classes; a run that diverges scores 0. Or do a job of fixed points."""
+    if job["task"] == "points":
+        return settle(job)
     parts = load(job["task"], data_dir, job["seed"], job["test"])
     train = parts.train
     if job["noise"]:
@@ -132,10 +118,10 @@ def learn(job: dict[str, Any], data_dir: str | None) -> dict[str, float]:
     proxies, scores = result.state.params.get("proxies"), score(result, parts)
     if proxies is None:
         return scores
-    # By the labels as they are, not as they were told.
+    # By the right labels.
     x = jnp.asarray(result.embedder(parts.train.images))
     delta = job["settings"].get("delta", 0.2)
-    return {**scores, **lie(proxies, x, parts.train.labels, parts.modes, delta)}
+    return {**scores, **spread_of(proxies, x, parts.train.labels, parts.modes, delta)}
 
 
 def score(result: FitResult, parts: Parts) -> dict[str, float]:
@@ -150,7 +136,7 @@ def score(result: FitResult, parts: Parts) -> dict[str, float]:
     return scores
 
 
-def lie(
+def spread_of(
     proxies: jax.Array, x: jax.Array, labels: np.ndarray, modes: np.ndarray, delta: float
 ) -> dict[str, float]:
     """Return how proxies lie among the points and the modes of their classes."""
@@ -203,4 +189,4 @@ def settle(job: dict[str, Any]) -> dict[str, float]:
         return jax.lax.scan(step, begin, jax.random.split(key, POINT_STEPS))[0][0]["proxies"]
 
     at_rest = settled(jnp.asarray(proxies), jax.random.fold_in(key, 1), x, jnp.asarray(labels))
-    return lie(at_rest, x, labels, modes, job["settings"]["delta"])
+    return spread_of(at_rest, x, labels, modes, job["settings"]["delta"])

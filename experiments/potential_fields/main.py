@@ -13,26 +13,23 @@ import jdml
 from experiments.eps_mnist import main as digits  # the same images, by parity
 from experiments.omniglot.methods import BASES
 from experiments.smoke import NETWORK, small
-from experiments.study import PAPER, FolderOptions, Results, cells, read_toml, start
+from experiments.study import PAPER, FolderOptions, Results, cells, read_toml, start, with_seeds
 from jdml import data, metrics, registry
 from jdml.recipes import BatchConfig, LossConfig, NetworkConfig, OptimizerConfig, Recipe
 from jdml.report import markdown_table
 from jdml.studies.runner import over_seeds
 from jdml.training import Embedder, Evaluation, train_recipe
 
-PROXY_RATE = 100.0  # the proxies' learning rate, in units of the model's
 CLIP = 5.0  # largest entry of the proxies' gradient, for charges that almost touch
 
 
-def settings_of(loss: LossConfig) -> dict[str, Any]:
-    """Return the settings of a loss as jobs have them: with the number of proxies, without how terms are reduced."""
-    own = {name: value for name, value in loss.settings.items() if name != "reduce_fn"}
-    number = loss.proxies.per_class
-    return own if number is None else {**own, "proxies_per_class": number}
-
-
-LOSSES = {name: (recipe.loss.name, settings_of(recipe.loss)) for name, recipe in BASES.items()}
-"""Of each method the loss and its settings, with the number of proxies."""
+LOSSES: dict[str, tuple[str, dict[str, Any]]] = {}
+"""The loss of each method and its settings, with the number of proxies, without how terms are reduced."""
+for name, recipe in BASES.items():
+    own = {key: value for key, value in recipe.loss.settings.items() if key != "reduce_fn"}
+    if recipe.loss.proxies.per_class is not None:
+        own["proxies_per_class"] = recipe.loss.proxies.per_class
+    LOSSES[name] = (recipe.loss.name, own)
 CPML, SETTINGS = LOSSES["CPML"]
 LOSSES["CPML, mirrored"] = (CPML, {**SETTINGS, "repulsion": "mirrored"})
 LOSSES["CPML, decaying"] = (CPML, {**SETTINGS, "repulsion": "decaying", "alpha": 1.0})
@@ -65,11 +62,8 @@ TASKS = {
 }
 
 
-class Parts(NamedTuple):
-    """Images to train on; images to score on with the labels to score."""
-
-    train: data.Dataset
-    scored: tuple[tuple[str, data.Dataset, np.ndarray], ...]
+Parts = tuple[data.Dataset, list[tuple[str, data.Dataset, np.ndarray]]]
+"""Images to train on; titles and images to score, with their labels."""
 
 
 @functools.cache
@@ -78,7 +72,7 @@ def load(name: str, data_dir: str | None, held_out: bool) -> Parts:
     if name != "omniglot":
         train, *scored = digits.load(name, data_dir, held_out)
         titled = zip(DIGITS, scored, strict=True)
-        return Parts(train, tuple((title, part, part.views["digit"]) for title, part in titled))
+        return train, [(title, part, part.views["digit"]) for title, part in titled]
     whole = functools.partial(data.load, name, data_dir=data_dir, image_size=28)
     train, test = (whole(split=split) for split in ("train", "test"))
     if held_out:
@@ -87,21 +81,14 @@ def load(name: str, data_dir: str | None, held_out: bool) -> Parts:
         test, train = train.select(chosen), train.select(~chosen)
         own = np.unique(train.labels, return_inverse=True)[1]
         train = dataclasses.replace(train, labels=own)
-    of_views = ((title, test, test.views[title[:-1]]) for title in TASKS[name].views)
-    return Parts(train, tuple(of_views))
+    return train, [(title, test, test.views[title[:-1]]) for title in TASKS[name].views]
 
 
-def base_of(
-    data: str, folder: str | None, steps: int | None, held_out: bool = False
-) -> dict[str, Any]:
-    """What the jobs of a study have in common, on clean labels."""
-    places = {"data": data, "data_dir": folder, "held_out": held_out}
-    return {
-        **places,
-        "steps": steps or TASKS[data].steps,
-        "noise": 0.0,
-        "proxy_rate": PROXY_RATE,
-    }
+def base_of(settings: Any, **own: Any) -> dict[str, Any]:
+    """Return what the jobs of a study have in common, on clean labels."""
+    base = {"data": settings.data, "data_dir": settings.folder, "held_out": False, "noise": 0.0}
+    steps = settings.steps or TASKS[settings.data].steps
+    return {**base, "steps": steps, "proxy_rate": 100.0, **own}
 
 
 def recipe_of(task: Task, method: str, settings: dict[str, Any]) -> Recipe:
@@ -182,7 +169,6 @@ def measure(proxies: jax.Array, embeddings: np.ndarray, train: data.Dataset) -> 
     return dict(zip(EPOCH, found, strict=True))
 
 
-NOISE = 0.2
 STUDY = read_toml(__file__)
 TABLES = STUDY["tables"]
 NEAR = small(("PFML", "CPML", "SoftTriple", "ProxyNCA", "ProxyAnchor"), ("SoftTriple",))
@@ -207,35 +193,28 @@ class Settings(FolderOptions):
     held_out: bool = False
     """Score on a fifth of the training alphabets (a sixth of the training digits), held out: how PFML was tuned."""
 
-    @property
-    def measure(self) -> str:
-        """What the sweeps show."""
-        return f"{TASKS[self.data].views[0]} R@1"
-
 
 def make_jobs(settings: Settings) -> dict[str, dict[str, Any]]:
     """Return every run of the study by name."""
-    base = base_of(settings.data, settings.folder, settings.steps, settings.held_out)
+    base, named = base_of(settings, held_out=settings.held_out), {}
 
-    def job(method: str, seed: int, suffix: str = "", **changed: float) -> dict[str, Any]:
-        own = {"clip": changed.pop("clip", CLIP)} if method in FIELDS else {}
-        own |= {"method": method, "settings": {**LOSSES[method][1], **changed}, "seed": seed}
-        own |= {"noise": NOISE if suffix == ", noise" else 0.0}
-        return {**base, **own, **({"epoch": True} if suffix == ", epoch" else {})}
+    def job(method: str, suffix: str = "", **changed: float) -> dict[str, Any]:
+        own: dict[str, Any] = {"clip": changed.pop("clip", CLIP)} if method in FIELDS else {}
+        own |= {"method": method, "settings": {**LOSSES[method][1], **changed}}
+        own |= {", noise": {"noise": 0.2}, ", epoch": {"epoch": True}}.get(suffix, {})
+        return own
 
     methods = {part: (of["suffix"], small(of["methods"], of["toy"])) for part, of in TABLES.items()}
-    methods["epoch"] = (", epoch", NEAR)
-    jobs = {
-        f"{method}{suffix}-{seed}": job(method, seed, suffix)
-        for seed in range(settings.seeds)
-        for part, (suffix, names) in methods.items()
-        for method in (names if part in settings.parts else ())
+    for part, (suffix, names) in {**methods, "epoch": (", epoch", NEAR)}.items():
+        if part in settings.parts:
+            named |= {method + suffix: job(method, suffix) for method in names}
+    points = {
+        f"{name} {value:g}": job("PFML", **{name: value})
+        for name, values in SWEEPS.items()
+        for value in values
     }
-    for seed in range(settings.sweep_seeds if "sweeps" in settings.parts else 0):
-        for name, values in SWEEPS.items():
-            for value in values:
-                jobs[f"{name} {value:g}-{seed}"] = job("PFML", seed, **{name: value})
-    return jobs
+    seeds = settings.sweep_seeds if "sweeps" in settings.parts else 0
+    return {**with_seeds(base, named, settings.seeds), **with_seeds(base, points, seeds)}
 
 
 def table(results: Results, settings: Settings, values: Mapping[str, Any]) -> str:
@@ -253,18 +232,6 @@ def table(results: Results, settings: Settings, values: Mapping[str, Any]) -> st
     return markdown_table(["method", *columns, *of_proxies, *(["paper"] if paper else [])], rows)
 
 
-def epoch_table(results: Results) -> str:
-    """Where proxies are over an epoch, by each reading of the paper's words, and how they are spread."""
-    rows = []
-    for method in NEAR:
-        shown = cells(results, f"{method}, epoch", EPOCH, 1, 2)
-        if not registry.LOSSES[LOSSES[method][0]].multi_proxy:
-            shown[EPOCH.index("epoch: together")] = "–"
-        rows.append([method, *shown, OF_PAPER["distance"].get(method, "–")])
-    titles = (name.removeprefix("epoch: ") for name in EPOCH)
-    return markdown_table(["method", *titles, "paper"], rows)
-
-
 def report(results: Results, settings: Settings) -> str:
     """Return all tables as Markdown."""
     sections = []
@@ -273,14 +240,20 @@ def report(results: Results, settings: Settings) -> str:
             sections += [f"{values['title']}:\n", table(results, settings, values)]
     if "epoch" in settings.parts:
         sections += ["Proxies over the last epoch (last column: the paper's, on CUB):\n"]
-        sections += [epoch_table(results)]
+        rows = []
+        for method in NEAR:
+            shown = cells(results, f"{method}, epoch", EPOCH, 1, 2)
+            if not registry.LOSSES[LOSSES[method][0]].multi_proxy:
+                shown[EPOCH.index("epoch: together")] = "–"
+            rows.append([method, *shown, OF_PAPER["distance"].get(method, "–")])
+        titles = (name.removeprefix("epoch: ") for name in EPOCH)
+        sections += [markdown_table(["method", *titles, "paper"], rows)]
     if "sweeps" in settings.parts:
         sections += ["PFML by its parameters, one at a time:\n"]
+        measure = f"{TASKS[settings.data].views[0]} R@1"
         for name, points in SWEEPS.items():
-            rows = [
-                [f"{v:g}", *cells(results, f"{name} {v:g}", [settings.measure])] for v in points
-            ]
-            sections.append(markdown_table([name.replace("_", " "), settings.measure], rows))
+            rows = [[f"{v:g}", *cells(results, f"{name} {v:g}", [measure])] for v in points]
+            sections.append(markdown_table([name.replace("_", " "), measure], rows))
     return "\n".join(sections)
 
 

@@ -12,10 +12,10 @@ from experiments.cub_crops.features import BACKBONE
 from experiments.cub_crops.main import COLUMNS, FEATURES
 from experiments.recommended.main import HERE, RECOMMENDED, on_task
 from experiments.smoke import record, small
-from experiments.study import RecordOptions, absolute, cell, start
+from experiments.study import cell, start
 from jdml.recipes import Recipe
 from jdml.report import markdown_table, paired_difference
-from jdml.runs.results_store import read_results
+from jdml.runs.run_files import read_results
 from jdml.studies.runner import by_seed
 
 ROWS = small(80, 8)
@@ -26,13 +26,9 @@ BIRDS = HERE.parent / "cub_crops"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Settings(RecordOptions):
+class Settings(finetuned.Settings):
     """What is run."""
 
-    weights: Path | None = None
-    """Pretrained weights of EfficientNet-Lite0, from jdml weights convert."""
-    seeds: tuple[int, ...] = finetuned.SEEDS
-    """These seeds only."""
     out: Path = record(HERE / "whole.jsonl")
     """File of the runs."""
 
@@ -52,13 +48,10 @@ def run(job: Mapping[str, Any], *, data_dir: str | None, weights: str | None) ->
 def jobs_of(seeds: tuple[int, ...]) -> dict[str, dict[str, Any]]:
     """Return a run for each seed, with all that makes its recipe another."""
     made = recipe_of(np.repeat(np.arange(16), 30))
-    told: dict[str, Any] = {"loss": made.loss.name, "settings": dict(made.loss.settings)}
-    told["batch"] = [made.batch.classes, made.batch.samples_per_class]
-    told["rate"] = made.optimizer.learning_rate
-    return {
-        f"{RECOMMENDED}, all learns-{seed}": {"method": RECOMMENDED, **told, "seed": seed}
-        for seed in seeds
-    }
+    job = {"method": RECOMMENDED, "loss": made.loss.name, "settings": dict(made.loss.settings)}
+    job["batch"] = [made.batch.classes, made.batch.samples_per_class]
+    job["rate"] = made.optimizer.learning_rate
+    return {f"{RECOMMENDED}, all learns-{seed}": {**job, "seed": seed} for seed in seeds}
 
 
 def report(results: Mapping[str, Any]) -> str:
@@ -73,30 +66,19 @@ def report(results: Mapping[str, Any]) -> str:
         for name, scores in ((RECOMMENDED, own), (FIRST, first))
     ]
     rows.append([FEATURES, *(f"{100 * bare[c]:.1f}" for c in COLUMNS), "1"])
-    gaps = [
-        [
-            c,
-            str(paired_difference(own[c], first[c])),
-            str(paired_difference(own[c], dict.fromkeys(own[c], bare[c]))),
-        ]
-        for c in COLUMNS
-    ]
+    gaps = []
+    for c in COLUMNS:
+        others = (first[c], dict.fromkeys(own[c], bare[c]))
+        gaps.append([c, *(str(paired_difference(own[c], other)) for other in others)])
     titles = [f"{RECOMMENDED} − {FIRST}", f"{RECOMMENDED} − {FEATURES}"]
-    return "\n".join(
-        [
-            f"{len(own['R@1'])} of {len(finetuned.SEEDS)} runs.\n",
-            markdown_table(["birds, all learns", *COLUMNS, "runs"], rows),
-            markdown_table(["points", *titles], gaps),
-        ]
-    )
+    sections = [f"{len(own['R@1'])} of {len(finetuned.SEEDS)} runs.\n"]
+    sections += [markdown_table(["birds, all learns", *COLUMNS, "runs"], rows)]
+    return "\n".join([*sections, markdown_table(["points", *titles], gaps)])
 
 
 def main(settings: Settings) -> str:
     """Do the runs that are missing; the tables."""
-    if settings.weights is None and not (settings.table or settings.smoke):
-        raise ValueError("--weights is needed: without it the network's weights would be random")
-    jobs = jobs_of(settings.seeds)
-    weights = absolute(settings.weights)
+    jobs, weights = jobs_of(settings.seeds), settings.weights_file
     return report(settings.results(run, jobs, settings.out, weights=weights))
 
 

@@ -1,17 +1,46 @@
 """The command line: ``jdml demo``, ``train``, ``embed``, ``search``, ``export``, ``report`` and the others."""
 
+import dataclasses
+import errno
 import importlib
 import io
 import os
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 from jdml._optional_imports import MissingLibraryError, require_package
-from jdml.cli import messages
+from jdml._paths import check_local
 from jdml.cli.commands import COMMANDS, overview
 from jdml.ops.checks import did_you_mean
 
 __all__ = ["main"]
+
+OPTIONS = {
+    "data_dir": "--data-dir",
+    "miner": "--miner",
+    "folder": "--out",
+    "out_dir": "--out",
+    "places": "RUN",
+    "k": "-k",
+    "source": "SOURCE",
+    "split": "--split",
+    "view": "--labels",
+}
+"""Options of the arguments that errors name."""
+TEXTS = ("coordinator", "set", "title")
+"""Options that name no file."""
+REASONS = {
+    errno.ENOSPC: "no space left on the device",
+    errno.EDQUOT: "no space left: the quota is used up",
+    errno.EACCES: "no permission",
+    errno.EPERM: "no permission",
+    errno.EROFS: "the file system is read-only",
+    errno.EEXIST: "it is a file, expected a folder",
+    errno.ENOTDIR: "a part of the path is a file, expected a folder",
+    errno.EISDIR: "it is a folder, expected a file",
+    errno.ENOENT: "does not exist",
+}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -25,7 +54,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     words = list(sys.argv[1:] if argv is None else argv) or ["--help"]
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):  # a name of a file may be no text
+        if isinstance(stream, io.TextIOWrapper):  # names of files may be no text
             stream.reconfigure(errors="backslashreplace")
     try:
         try:
@@ -33,8 +62,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         finally:
             if sys.stdout is not None:  # closed by the shell
                 sys.stdout.flush()
-    except BrokenPipeError:
-        # What is left to write goes nowhere, also when Python ends.
+    except BrokenPipeError:  # discard the rest, also when Python ends
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 128 + 13
 
@@ -72,17 +100,17 @@ def _run(words: list[str], *, own_process: bool) -> int:
             print(f"example:\n  {known.example}")
     try:
         command = known.read(rest)
-        messages.check_places(command)
+        _check_paths(command)
         if known.computes:
             compiled_programs = importlib.import_module("jdml.compilation_cache")
             compiled_programs.keep_compiled_programs()
             if own_process:
-                importlib.import_module("jdml.runs.preemption").disable_malloc_trim()
+                importlib.import_module("jdml.distributed").disable_malloc_trim()
         return command.execute() or 0
     except BrokenPipeError:
         raise
     except (ValueError, TypeError, OSError, FloatingPointError, MemoryError) as error:
-        return _fail(prog, messages.error_line(error) or "out of memory")
+        return _fail(prog, _error_line(error) or "out of memory")
     except RuntimeError as error:
         from jdml.distributed import PeerExitedError
 
@@ -90,12 +118,36 @@ def _run(words: list[str], *, own_process: bool) -> int:
             return _fail(prog, str(error))
         if "RESOURCE_EXHAUSTED" not in str(error):
             raise
-        return _fail(prog, "out of memory: a smaller --batch-size or --image-size may fit")
+        return _fail(prog, "out of memory: try a smaller --batch-size or --image-size")
     except KeyboardInterrupt as error:
-        step = getattr(error, "step", None)  # of a run that has saved where it was
+        step = getattr(error, "step", None)  # of a run that has saved its state
         where = "its last checkpoint" if step is None else f"step {step}"
         line = f"interrupted; with --out, the same command resumes from {where}"
         return _fail(prog, line, 130)
+
+
+def _check_paths(options: Any) -> None:
+    """Refuse addresses as paths of a command, before any work."""
+    for field in dataclasses.fields(options):
+        value = getattr(options, field.name)
+        if dataclasses.is_dataclass(value):
+            _check_paths(value)
+        elif field.name not in TEXTS and not isinstance(value, dict):
+            required = field.default is field.default_factory is dataclasses.MISSING
+            name = field.name.upper() if required else f"--{field.name.replace('_', '-')}"
+            for place in value if isinstance(value, tuple) else (value,):
+                check_local(name, place)
+
+
+def _error_line(error: BaseException) -> str:
+    """Return an error as one line, with the names of options."""
+    if isinstance(error, OSError) and error.errno is not None:
+        file = error.filename2 or error.filename or ""
+        reason = REASONS.get(error.errno, error.strerror or type(error).__name__)
+        return f"{file}: {reason}" if file else reason
+    line = " ".join(str(error).split())
+    first, space, rest = line.partition(" ")
+    return f"{OPTIONS.get(first, first)}{space}{rest}"
 
 
 def _fail(prog: str, message: str, code: int = 2) -> int:

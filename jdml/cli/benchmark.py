@@ -7,44 +7,31 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 
-from jdml import data, registry
+from jdml import data
 from jdml._optional_imports import require_package
-from jdml.cli.options.groups import (
-    DeviceOptions,
-    FolderOptions,
-    ImageOptions,
-    PaperData,
-    WeightOptions,
-)
-from jdml.cli.options.parts import apply_options, part_options
-from jdml.cli.options.reading import NOT_DEFINING, Part, Typed, check_options, defining, empty_part
-from jdml.cli.provenance import data_checksum, started
-from jdml.cli.terminal import print_table
-from jdml.cli.training_data import load_split
+from jdml.cli.option_groups import DeviceOptions, FolderOptions, ImageOptions, WeightOptions
+from jdml.cli.options import NOT_DEFINING, Part, Typed, check_options, defining, empty_part
+from jdml.cli.tables import print_table
+from jdml.cli.train import started
+from jdml.cli.train_options import apply_options, part_options
+from jdml.cli.training_data import data_checksum, load_split
 from jdml.data import ImageBatches, corrupt_labels
 from jdml.data.integrity import count_mismatches
 from jdml.distributed import is_main_process
 from jdml.ops.checks import at_least
 from jdml.recipes import RECIPES, CCPConfig, Recipe, recipe
+from jdml.recipes.config import parse_settings
 from jdml.recipes.paper_comparison import PaperRow, find_paper_rows, footnotes
 from jdml.recipes.papers import Protocol
-from jdml.recipes.parsing import parse_settings
-from jdml.registry import DATASETS
+from jdml.registry import DATASETS, pretrained_networks
 from jdml.runs.run_files import CONFIG, METRICS, is_of_benchmark, read_json, write_json
 from jdml.studies.protocols import Retrieval, ablation, conventional, mlrc
 from jdml.training import Devices, RunConfig, pretrained, train
 from jdml.training.train_recipe import make_network
-
-if TYPE_CHECKING:
-    Backbone = str
-    RecipeName = str
-else:
-    Backbone = Literal[tuple(sorted(registry.pretrained_networks()))]
-    RecipeName = Literal[tuple(sorted(RECIPES))]
 
 Rows = dict[str, dict[str, float]]
 FOLDS = 4
@@ -58,41 +45,42 @@ DRY_IMAGES, DRY_TEST_IMAGES = 8, 2
 
 @dataclass(frozen=True)
 class TaskOptions:
-    """What is trained on what."""
+    """The method, the data set and the protocol."""
 
-    method: RecipeName = "pfml"
-    """What is trained: a method of this library, or one that its papers compare with."""
+    method: Literal[tuple(sorted(RECIPES))] = "pfml"  # type: ignore[valid-type]
+    """A method of this library, or one that its papers compare with."""
     method_setting: tuple[str, ...] = ()
-    """The method's own numbers, as NAME=VALUE, such as preset=found (pfml) or preset=released (nir, ccp)."""
-    dataset: PaperData = "cub"
-    """Data set; folder: any folder of classes, the first half of them for training."""
+    """The method's settings, as NAME=VALUE, such as preset=found (pfml) or preset=released (nir, ccp)."""
+    dataset: Literal[tuple(sorted(data.IMAGE_FILES))] = "cub"  # type: ignore[valid-type]
+    """The data set; folder: any folder of classes, whose first half trains."""
     protocol: Protocol = "conventional"
-    """How models are trained, chosen and scored."""
-    backbone: Backbone = "resnet50"
+    """The training, selection and scoring of models."""
+    backbone: Literal[tuple(sorted(pretrained_networks()))] = "resnet50"  # type: ignore[valid-type]
     """The network."""
     seeds: Annotated[int, at_least(1), NOT_DEFINING] = 1
-    """How many runs, from --seed on; the table then shows their mean and standard deviation."""
+    """Number of runs, from --seed on; the table shows their mean and standard deviation."""
     worker_kind: Annotated[Literal["process", "thread"], NOT_DEFINING] = "thread"
-    """What decodes images."""
+    """Whether threads or processes decode images."""
     dry_run: bool = False
-    """A few steps on made-up images of the right size and a few classes: whether the whole path works."""
+    """Test the whole command with a few steps on images of noise."""
 
 
 @dataclass(frozen=True)
 class Benchmark:
-    """Train a method by its paper's recipe and score it on classes that it has not seen, next to the paper's row.
+    """Train a method by its paper's recipe and score it on unseen classes, next to the paper's row.
 
     The recipe is the paper's, as printed; --method-setting preset=found (pfml), preset=released (nir, ccp) are others.
-    Differences from the paper's run are listed below the table; a task that no table has gets no paper row.
+    Differences from the paper's run are listed below the table; a task without a row in a paper gets none.
 
-    conventional: one model on all training classes, R@k on the test classes. mlrc: four models, each on three quarters
-    of the training classes and stopped by the fourth; scored apart and with their embeddings concatenated. ablation:
-    one model of that kind, on two thirds and stopped by the third (CCP's). The test classes choose nothing.
+    conventional: one model on all training classes, R@k on the test classes. mlrc: four models, each trained on three
+    quarters of the training classes and stopped by the fourth; scored separately and with their embeddings
+    concatenated. ablation: one such model, trained on two thirds and stopped by the third (CCP's). The test classes
+    choose nothing.
 
-    With --out, a killed benchmark resumes when the same command is given again. Other losses, miners,
-    networks and splits: jdml train.
+    With --out, a killed benchmark resumes if the same command is given again. For other losses, miners, networks and
+    splits see jdml train.
 
-    An example, potential fields on CUB with a ResNet-50; below, whether the whole path works, in about a minute:
+    Potential fields on CUB with a ResNet-50:
 
     jdml benchmark --dataset cub --data-dir CUB_200_2011 --method pfml --weights resnet50.safetensors --out runs/pfml
     """
@@ -115,28 +103,25 @@ class Benchmark:
         return self.data.image_size or (224 if self.task.protocol == "conventional" else 227)
 
     def check(self) -> None:
-        """Refuse options that contradict each other, and a folder of something else."""
+        """Refuse options that contradict each other, and the folder of another run."""
         self.run.check()
         check_options(self.task)
         check_options(self.data)
-        self.weights.check(str(self.task.backbone))
+        self.weights.check()
         task = self.task
         if self.data.label_noise and (task.protocol != "conventional" or task.method == "ccp"):
             raise ValueError(
                 "--label-noise is for the conventional protocol, and not for ccp: both choose by training classes"
             )
-
-        if (out := self.run.out) is None:
+        if self.run.out is None:
             return
-        if (out / CONFIG).is_file():
-            own = is_of_benchmark(read_json(out / CONFIG, dict))
-        else:
-            own = not (out / METRICS).is_file() or "options" in read_json(out / METRICS, dict)
-        if not own:
-            raise ValueError(f"--out {out} holds another run: give another folder")
+        files = (self.run.out / name for name in (CONFIG, METRICS))
+        config, metrics = (read_json(file, dict) if file.is_file() else {} for file in files)
+        if not (is_of_benchmark(config) if config else not metrics or "options" in metrics):
+            raise ValueError(f"--out {self.run.out} holds another run: choose another folder")
 
     def recipe(self) -> Recipe:
-        """Return the paper's recipe, changed by what was typed; what is wrong names the options."""
+        """Return the paper's recipe with the typed options; errors name the options."""
         task = self.task
         own = parse_settings(task.method_setting, "--method-setting", words=True)
         try:
@@ -147,20 +132,10 @@ class Benchmark:
             raise ValueError(f"--method-setting: {error}") from error
         if "pooling" in self.network and base.network.pooling is None:
             raise ValueError(f"--pooling is not for --backbone {task.backbone}, which has its own")
-        own_recipe = apply_options(base, part_options(self))
-        settings = ("alpha", "delta")
-        changed = [
-            n for n in settings if own_recipe.loss.settings.get(n) != base.loss.settings.get(n)
-        ]
-        if base.loss.proxies.clip_norm is not None and changed:
-            raise ValueError(
-                "--method-setting clip=vector clips at the force of the preset's alpha and delta: it does not go with "
-                f"--loss-setting {'= '.join(changed)}="
-            )
-        return own_recipe
+        return apply_options(base, part_options(self))
 
     def run_recipe(self) -> Recipe:
-        """Return the recipe as it runs: with the protocol's evaluations, or a few steps in a dry run."""
+        """Return the recipe with the protocol's evaluations, or with the few steps of a dry run."""
         task, recipe = self.task, self.recipe()
         if task.dry_run:
             steps = self.batch.get("steps", 2)
@@ -173,7 +148,7 @@ class Benchmark:
         return recipe
 
     def paper_rows(self) -> list[PaperRow]:
-        """Return what the papers report of such a run; nothing where no paper has a row of it."""
+        """Return the papers' rows of such a run."""
         task = self.task
         dino = task.backbone == "vit_s16" and self.weights.normalization == "vit_s16_dino"
         return find_paper_rows(
@@ -187,12 +162,12 @@ class Benchmark:
         )
 
     def options(self) -> dict[str, Any]:
-        """Return what defines the benchmark beside its recipe, as JSON has it."""
+        """Return the options outside the recipe that define the benchmark, as JSON has them."""
         groups = (self.task, self.data, self.weights, self.run)
         return {name: value for group in groups for name, value in defining(group).items()}
 
     def execute(self) -> None:
-        """Train, score, show both rows, write metrics.json."""
+        """Train, score, print our rows and the papers', write metrics.json."""
         self.devices.join()
         self.check()
         task, out, source = self.task, self.run.out, contextlib.nullcontext(self.data.data_dir)
@@ -208,7 +183,7 @@ class Benchmark:
             quarter = task.method == "ccp" and task.protocol == "conventional"
             differs = [
                 *unlike,
-                *["a quarter of the training classes only tells when a problem ends"] * quarter,
+                *["a quarter of the training classes only ends problems"] * quarter,
                 *["random weights"] * (self.weights.weights is None),
             ]
             paper = self.paper_rows()
@@ -226,11 +201,13 @@ class Benchmark:
                 print(f"      jdml search {model} PHOTO.jpg --gallery {where} -k 10")
 
     def _measure_all(self, name: str, folder: Path | None) -> tuple[list[Rows], tuple[str, ...]]:
-        """Return metrics by row of each seed, and which counts are not the published ones."""
+        """Return metrics by row of each seed, and the counts that differ from the published ones."""
         data, unlike = self._read(name, folder)
         runs = []
         for number in range(self.task.seeds):
-            apart = FOLDS if self.task.protocol == "mlrc" else 1  # whose models have seeds in a row
+            apart = (
+                FOLDS if self.task.protocol == "mlrc" else 1
+            )  # its models have consecutive seeds
             seed, out = self.run.seed + apart * number, self.run.out
             if out is not None and self.task.seeds > 1:
                 out = out / f"seed{seed}"
@@ -239,7 +216,7 @@ class Benchmark:
         return runs, unlike
 
     def _read(self, name: str, folder: Path | None) -> tuple[tuple[Any, Any], tuple[str, ...]]:
-        """Return training images, queries and gallery, and which counts are not the published ones."""
+        """Read training images, queries and gallery, and name the counts that differ from the published ones."""
         crops = data.conventional if self.task.protocol == "conventional" else data.mlrc
 
         def load(split: str) -> Any:
@@ -248,9 +225,6 @@ class Benchmark:
 
         apart = "query" in DATASETS[name].published
         parts = {split: load(split) for split in ("train", *(APART if apart else ("test",)))}
-        for split, part in parts.items():
-            if len(np.unique(part.labels)) < 2:
-                raise ValueError(f"{name}: the split {split!r} has fewer than two classes")
         unlike = count_mismatches(name, parts)
         for line in unlike:
             print(f"{name}: {line}", flush=True)
@@ -298,7 +272,7 @@ class Benchmark:
         return {"ours": conventional(recipe, data, test, **settings)}
 
     def _config(self, train: Any) -> dict[str, Any]:
-        """Return what must agree for a run to resume, beside its recipe."""
+        """Return the part of config.json next to the recipe; a run resumes if it agrees."""
         rows = [] if self.task.dry_run else self.paper_rows()
         images = None if self.task.dry_run else data_checksum(train)
         return {
@@ -330,14 +304,13 @@ def show(
     """Print our rows by seed and the papers', in percent, with lines below; ``labels`` renames rows."""
     means, spreads = over(runs, np.mean), over(runs, partial(np.std, ddof=1))
     names = [name for name in next(iter(means.values())) if name not in ("queries", "step")]
-
-    def mean_and_spread(row: str, name: str) -> str:
-        mean = f"{100 * means[row][name]:.1f}"
-        return mean if len(runs) == 1 else f"{mean} ± {100 * spreads[row][name]:.1f}"
-
-    table: list[list[Any]] = [
-        [labels.get(row, row), *(mean_and_spread(row, name) for name in names)] for row in means
-    ]
+    table: list[list[Any]] = []
+    for row, values in means.items():
+        cells = [f"{100 * values[name]:.1f}" for name in names]
+        if len(runs) > 1:
+            spread = (f"{100 * spreads[row][name]:.1f}" for name in names)
+            cells = [" ± ".join(pair) for pair in zip(cells, spread, strict=True)]
+        table.append([labels.get(row, row), *cells])
     for name, values in (row for each in paper for row in each.rows.items()):
         table.append([name, *(f"{values[n]:.1f}" if n in values else "–" for n in names)])
     print_table(title, ["%", *names], table)
@@ -346,7 +319,7 @@ def show(
 
 
 def dry_run_recipe(recipe: Recipe) -> Recipe:
-    """Return the recipe with batches and pools that the made-up images fill."""
+    """Return the recipe with batches and pools that a few images fill."""
     batch: dict[str, Any] = {"size": DRY_CLASSES}
     if recipe.batch.classes is not None:
         batch = {"classes": DRY_CLASSES // 4, "samples_per_class": 4}
@@ -357,7 +330,7 @@ def dry_run_recipe(recipe: Recipe) -> Recipe:
 
 @contextlib.contextmanager
 def fake_images(size: int) -> Iterator[Path]:
-    """Return a folder of classes with noise as JPEG files, a little larger than the crops."""
+    """Return a temporary folder of classes of noise as JPEG files, a little larger than the crops."""
     import tempfile
 
     require_package("PIL", "a dry run")

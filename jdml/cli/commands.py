@@ -25,8 +25,8 @@ class Command:
         return resolve(self.options)
 
     def read(self, words: Sequence[str]) -> Any:
-        """Return its options as they are typed; what cannot be read ends the process."""
-        from jdml.cli.options.reading import read
+        """Return its options as they are typed; unreadable words end the process."""
+        from jdml.cli.options import read
 
         return read(self.kind, words, f"jdml {self.name}")
 
@@ -47,10 +47,10 @@ commands:
 examples:
 {examples}
 
-`jdml COMMAND --help` explains the options of a command, `jdml --version` tells the version.
+`jdml COMMAND --help` explains the options of a command, `jdml --version` prints the version.
 
-Compiled programs are kept, at most 1 GiB of them, in `jdml` of the user's cache folder:
-set JDML_CACHE to another folder, or to `off`."""
+Compiled programs are cached, at most 1 GiB, in `jdml` of the user's cache folder: set JDML_CACHE to another folder or
+to `off`."""
 
 
 GROUP_HELP = """usage: jdml {group} COMMAND [OPTIONS]
@@ -65,7 +65,7 @@ examples:
 
 
 def overview(group: str = "") -> str:
-    """Return the help of ``jdml`` itself, or of the commands that begin with a word; nothing where none does."""
+    """Return the help of ``jdml``, or of the commands that begin with a word; empty if none does."""
     commands = {n: c for n, c in COMMANDS.items() if not group or n.startswith(f"{group} ")}
     if not commands:
         return ""

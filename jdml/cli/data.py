@@ -1,38 +1,31 @@
-"""``jdml data check``: whether a folder holds a data set whole. ``jdml data get``: one that comes by itself."""
+"""``jdml data check``, ``jdml data get`` and ``jdml weights convert``: files to train with."""
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from jdml._import_path import is_pointer
 from jdml._paths import check_file
-from jdml.registry import folder_sets, tfds_sets
+from jdml.registry import DATASETS, NETWORKS, pretrained_networks
 
 SHOWN = 40
-"""Couples of images that are nearly the same."""
-
-if TYPE_CHECKING:
-    Name = str
-    Prepared = str
-else:
-    Name = Literal[tuple(sorted(folder_sets()))]
-    Prepared = Literal[tuple(sorted(tfds_sets()))]
+"""Pairs of near-duplicate images that are printed."""
 
 
 @dataclass(frozen=True)
 class Get:
-    """Download and prepare a data set with TensorFlow Datasets, where it is not prepared yet.
+    """Download and prepare a data set with TensorFlow Datasets, unless it is prepared.
 
-    Without --data-dir it lies where jdml train --data NAME finds it. Preparing needs pip install 'jdml[tfds]'.
+    Without --data-dir, jdml train --data NAME finds it. Preparing needs pip install 'jdml[tfds]'.
     """
 
-    name: Prepared
+    name: Literal[tuple(sorted(name for name, data in DATASETS.items() if data.tfds))]  # type: ignore[valid-type]
     """The data set."""
     data_dir: Path | None = None
-    """Where to prepare it. Default: $TFDS_DATA_DIR, else ~/tensorflow_datasets."""
+    """Folder to prepare it in. Default: $TFDS_DATA_DIR, else ~/tensorflow_datasets."""
 
     def execute(self) -> None:
-        """Prepare it, and say where it lies."""
+        """Prepare it, and print its folder."""
         from jdml.data import get
 
         print(f"{self.name} is prepared in {get(self.name, self.data_dir)}")
@@ -40,57 +33,54 @@ class Get:
 
 @dataclass(frozen=True)
 class Check:
-    """Check a data set's folder: counts beside the published ones, missing files, damaged images.
+    """Check a data set's folder: counts next to the published ones, missing files, damaged images.
 
     Nothing is downloaded. The exit code is 1 if something is missing or wrong.
     """
 
-    name: Name
+    name: Literal[tuple(sorted(name for name, data in DATASETS.items() if data.needs_folder))]  # type: ignore[valid-type]
     """The data set. folder: any folder with a folder of images for each class."""
     dir: Path
-    """Its folder, as the original comes; for folder also a .csv file of file,label[,split], a Parquet file, or
+    """Its folder, as in the original archive; for folder also a .csv file of file,label[,split], a Parquet file or
     module:name."""
     sample: int | None = None
     """Decode this many images only, drawn evenly. Default: all."""
     duplicates: bool = False
-    """Also look for images that are nearly the same in two parts (train, val, test) or under two labels, by a
-    perceptual hash: resized, compressed, cropped by a per cent or two. Needs pip install 'jdml[duplicates]'."""
-    by: Path | None = None
-    """With --duplicates: compare embeddings of this run instead; they also know mirrored images and larger crops, as
-    far as it was trained to."""
-    within: float | None = None
-    """With --duplicates: how near two images are. Default: 48 bits of 256 of their hashes; with --by a fifth of the
+    """Also find near-duplicate images in two parts (train, val, test) or under two labels, by a perceptual hash:
+    resized, compressed or slightly cropped copies. Needs pip install 'jdml[duplicates]'."""
+    embeddings_of: Path | None = None
+    """Find near-duplicates by the embeddings of this run instead; they may also find mirrored and larger crops."""
+    threshold: float | None = None
+    """Largest distance of near-duplicates. Default: 48 bits of 256 of their hashes; for embeddings a fifth of the
     median distance of two images."""
     json: Path | None = None
-    """Also write what was found into this file, with all images that are nearly the same."""
+    """Also write the result into this file, with all near-duplicates."""
     quiet: bool = False
     """No progress bar."""
 
     def execute(self) -> int:
-        """Check and say what was found; 1 if something is wrong."""
-        from jdml.cli.terminal import print_table
+        """Check the folder and print the result; return 1 if something is wrong."""
+        from jdml.cli.tables import print_table
         from jdml.data import check
 
         other = self.dir.is_file() or is_pointer(str(self.dir))
         if not self.dir.is_dir() and not (self.name == "folder" and other):
             raise ValueError(f"DIR must be a folder, got {self.dir}")
-        if not self.duplicates and (self.by is not None or self.within is not None):
-            raise ValueError(f"--{'within' if self.by is None else 'by'} is for --duplicates")
         if self.json is not None:
             check_file("--json", self.json, (".json",))
         checked = check(
             self.name,
             self.dir,
             sample=self.sample,
-            duplicates=self.duplicates if self.by is None else self._embed(),
-            within=self.within,
+            duplicates=self.duplicates if self.embeddings_of is None else self._embed(),
+            within=self.threshold,
             progress=not self.quiet,
         )
         rows = [
             [
                 part.split,
-                _with_published(part.found.classes, part.published and part.published.classes),
-                _with_published(part.found.images, part.published and part.published.images),
+                _with_published(part.counts.classes, part.published and part.published.classes),
+                _with_published(part.counts.images, part.published and part.published.images),
                 f"{part.missing:,}",
             ]
             for part in checked.parts
@@ -101,11 +91,11 @@ class Check:
             print_table(None, columns, rows)
             print(f"decoded: {checked.decoded:,} images")
         if checked.lists_are_whole:
-            print("the lists are whole: every count is the published one")
+            print("the lists are complete: every count is the published one")
         if checked.alike:
-            print("nearly the same, by distance:")
-            for couple in checked.alike[:SHOWN]:
-                print(f"{couple.distance:8.4g}  {couple.first}\n{'':8}  {couple.second}")
+            print("near-duplicates, by distance:")
+            for pair in checked.alike[:SHOWN]:
+                print(f"{pair.distance:8.4g}  {pair.first}\n{'':8}  {pair.second}")
             if len(checked.alike) > SHOWN:
                 print(f"and {len(checked.alike) - SHOWN:,} more: --json FILE has all of them")
         for note in checked.notes:
@@ -113,7 +103,7 @@ class Check:
         for problem in checked.problems:
             print(f"wrong: {problem}")
         if not checked.problems:
-            print("all is well")
+            print("no problems")
         if self.json is not None:
             from jdml.runs.run_files import write_json
 
@@ -122,15 +112,15 @@ class Check:
         return 1 if checked.problems else 0
 
     def _embed(self) -> Any:
-        """What embeds images as the run does."""
+        """Return a function that embeds images as the run does."""
         from jdml.training import load
 
-        trained = load(self.by or "")
+        trained = load(self.embeddings_of or "")
         return lambda images: trained.embed(images, on_bad_image="nan", progress=not self.quiet)
 
 
 def _plain(value: Any) -> Any:
-    """What was found, as JSON has it."""
+    """Return a result as JSON has it."""
     if hasattr(value, "_asdict"):
         return {name: _plain(part) for name, part in value._asdict().items()}
     return [_plain(part) for part in value] if isinstance(value, tuple) else value
@@ -138,3 +128,48 @@ def _plain(value: Any) -> Any:
 
 def _with_published(count: int, published: int | None) -> str:
     return f"{count:,}" if published is None else f"{count:,} / {published:,}"
+
+
+@dataclass(frozen=True)
+class Convert:
+    """Convert pretrained weights into a file for jdml.models.load_weights.
+
+    Reads files of torchvision, timm, transformers (Hugging Face), open_clip, DINO and DINOv2, pretrainedmodels,
+    efficientnet_lite_pytorch and the ViT paper's program, and checks every parameter's name and shape. A file with a
+    missing parameter or another shape is refused; additional parameters, such as a classifier, are listed and left out.
+
+    Which file of which library (jdml downloads nothing):
+
+    {published}
+    """
+
+    file: Path
+    """The downloaded .safetensors or .npz file, or one of PyTorch (.pth, .pt, .bin; needs torch)."""
+    arch: Literal[tuple(sorted(pretrained_networks()))] = "resnet50"  # type: ignore[valid-type]
+    """The network, as in jdml.models.create."""
+    out: Path | None = None
+    """The .safetensors file to write. Default: ARCH.safetensors."""
+    names: bool = False
+    """Also list every parameter with its name in the file."""
+
+    def execute(self) -> None:
+        """Convert the weights, and print what matched."""
+        from jdml.cli.tables import print_table
+        from jdml.models import convert_weights
+
+        out = self.out or Path(f"{self.arch}.safetensors")
+        done = convert_weights(self.file, out, arch=self.arch)
+        if self.names:
+            print_table(f"{self.file}", ["parameter", "in the file"], list(done.converted.items()))
+        print(
+            f"{self.arch}, by the names of {done.origin}: "
+            f"{len(done.converted)} converted, {len(done.unused)} unused, 0 missing"
+        )
+        if done.unused:
+            print(f"unused: {', '.join(done.unused)}")
+        print(f"written: {out}")
+
+
+if Convert.__doc__:  # which `python -OO` leaves out
+    published = [f"{name}: {NETWORKS[name].weights}" for name in pretrained_networks()]
+    Convert.__doc__ = Convert.__doc__.replace("{published}", "\n\n    ".join(published))

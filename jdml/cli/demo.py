@@ -6,11 +6,11 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Demo:
-    """Train on even/odd labels, and see which methods still tell the digits apart.
+    """Train on even/odd labels, and see which methods still separate the digits.
 
-    Four methods learn 16-D embeddings of real 8x8 digits 0 to 5 from the labels even and odd only, and are
-    scored on the digits themselves: images of 0 to 5 that they have not seen, and 6 to 9, which they
-    never saw at all. Takes about a minute on two cores and needs no files.
+    Four methods learn 16-D embeddings of real 8x8 digits 0 to 5 from the labels even and odd only. They are scored on
+    the digits: unseen images of 0 to 5, and the unseen digits 6 to 9. It takes about a minute on two cores and needs no
+    files.
     """
 
     out: Path = Path("runs/demo")
@@ -22,7 +22,7 @@ class Demo:
 
     def execute(self) -> None:
         """Train the four methods, print the table, write the figure and the run folder."""
-        from jdml.cli.terminal import print_table
+        from jdml.cli.tables import print_table
         from jdml.studies.demo import run_demo, summary, table
 
         result = run_demo(self.out, steps=self.steps, seeds=self.seeds)

@@ -1,4 +1,4 @@
-"""``jdml embed``: photographs to embeddings, with what was trained."""
+"""``jdml embed`` and ``jdml export``: use a trained model, here and in other programs."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,16 +10,17 @@ from jdml._optional_imports import require_package
 from jdml._paths import check_file
 from jdml.data.image_source import Source, Split, check_data_dir, read_source
 from jdml.runs.embedding_io import ENDINGS, EmbeddingTable, write_embeddings
+from jdml.runs.inference import export_file
 from jdml.training import load
 
 
 @dataclass(frozen=True)
 class Embed:
-    """Embed images with the model of a run, cropped and normalized as the run did when it was scored.
+    """Embed images with the model of a run, cropped and normalized as in its evaluation.
 
-    A .npz file holds embeddings [N, D] and, where there are any, labels [N] (names of classes) and files [N]:
-    what jdml evaluate and jdml search read. A .npy file holds the embeddings alone, a .parquet file (needs pyarrow) a
-    row for each image. Damaged images are named and left out.
+    A .npz file holds embeddings [N, D] and, if known, labels [N] (names of classes) and files [N], for jdml evaluate
+    and jdml search. A .npy file holds the embeddings alone, a .parquet file (needs pyarrow) a row for each image.
+    Damaged images are named and left out.
     """
 
     run: Path
@@ -28,22 +29,22 @@ class Embed:
     """A folder of images (of classes or flat), an image, a .csv file of file,label[,split], a Parquet file, or a data
     set with its folder, such as cub:CUB_200_2011; or module:name, a data set of your own module."""
     out: Path | None = None
-    """The file to write: .npz, .npy or .parquet. Default: SOURCE.npz in this folder."""
+    """The file to write: .npz, .npy or .parquet. Default: SOURCE.npz in the working directory."""
     data_dir: Path | None = None
     """Folder of a data set that is given by its name alone."""
     split: Split = "all"
-    """Which part. Of what the run was trained on test is what it did not train on."""
+    """Part of the data set; for the data of the run, test is the part that it was not trained on."""
     labels: str | None = None
-    """The labelling, where a data set has several. Default: the one that was trained on."""
+    """The labelling. Default: the one that was trained on."""
     which: Literal["best", "last"] = "best"
-    """The parameters that metrics.json scores, or those of the last checkpoint."""
+    """The best parameters, which metrics.json scores, or the last ones."""
     on_bad_image: Literal["skip", "stop"] = "skip"
     """Whether a damaged image is named and left out, or stops the command."""
     quiet: bool = False
     """No progress bar."""
 
     def execute(self) -> None:
-        """Embed, write, say what was written."""
+        """Embed the images and write the file."""
         out = self.out or Path(f"{Path(self.source.replace(':', '_')).name}.npz")
         check_file("--out", out, ENDINGS)
         if out.suffix == ".parquet":
@@ -69,7 +70,7 @@ class Embed:
 def embed_source(
     trained: Any, source: Source, *, skip: bool, progress: bool
 ) -> tuple[EmbeddingTable, int]:
-    """Embed a source; with ``skip`` without its damaged images, of which it tells the number."""
+    """Embed a source; with ``skip`` without its damaged images, whose number is returned."""
     bad = "nan" if skip else "stop"
     vectors = trained.embed(source.images, on_bad_image=bad, progress=progress)
     whole = ~np.isnan(vectors).any(axis=1)
@@ -79,3 +80,36 @@ def embed_source(
         None if column is None else column[whole] for column in (source.labels, source.files)
     )
     return EmbeddingTable(vectors[whole], labels, files, trained.identity), int((~whole).sum())
+
+
+@dataclass(frozen=True)
+class Export:
+    """Write a trained model as one file: parameters, or a program that runs without jdml.
+
+    A .safetensors file holds the parameters and their description: jdml embed, jdml search and jdml.training.load take
+    it like a run. A .stablehlo file holds the program from images to embeddings for CPU, CUDA and TPU, for any number
+    of images: jax.export.deserialize(open(FILE, "rb").read()).call(images). FILE.json describes the crops and the
+    version of JAX. JAX reads such programs for at least six months: keep the .safetensors file to export it again.
+    """
+
+    run: Path
+    """Folder of a run of jdml train, jdml benchmark or jdml.training.fit."""
+    out: Path | None = None
+    """The file to write: .safetensors or .stablehlo. Default: model.safetensors in the working directory."""
+    which: Literal["best", "last"] = "best"
+    """The best parameters, which metrics.json scores, or the last ones."""
+
+    def execute(self) -> None:
+        """Export the model."""
+        out = self.out or Path("model.safetensors")
+        check_file("--out", out, (".safetensors", ".stablehlo"))
+        if out.suffix == ".stablehlo":
+            require_package("flatbuffers", f"writing {out}")
+        trained = load(self.run, which=self.which)
+        for file in export_file(trained, out):
+            print(f"written: {file} ({file.stat().st_size / 2**10:,.0f} KiB)")
+        if out.suffix == ".stablehlo":
+            shape = ", ".join(map(str, trained.input["shape"]))
+            print(
+                f"takes images [N, {shape}] of type {trained.input['dtype']}, returns embeddings [N, D]"
+            )

@@ -11,42 +11,43 @@ from typing import Any, Literal
 
 import numpy as np
 
-from jdml._paths import expand_user
-from jdml.cli.terminal import print_table
+from jdml._paths import check_file, expand_user
+from jdml.cli.tables import print_table
+from jdml.data.csv_list import read_column
+from jdml.metrics.arrays import evaluate_arrays
 from jdml.ops.checks import Rerank
-
-GALLERY = ("gallery_embeddings", "gallery_labels")
-"""Names of arrays that are searched."""
+from jdml.runs.embedding_io import NpzArrays, map_array
+from jdml.runs.run_files import write_json
 
 
 @dataclass(frozen=True)
 class Evaluate:
-    """Measure embeddings that lie in a .npz file, or in .npy files: retrieval metrics and, on request, clusters.
+    """Measure embeddings in a .npz file or in .npy files: retrieval metrics and, on request, clusters.
 
     The file holds embeddings [N, D] and labels [N] ([N, L] by level, coarsest first), and optionally
     a separate gallery, gallery_embeddings [M, D] and gallery_labels [M]. Without one, every row is
     searched among all others. Neighbours are ranked by Euclidean distance. All values are fractions,
-    0 to 1. Rows with a negative label belong to no class: they are no queries and no right answers.
+    0 to 1. Rows with a negative label have no class: they are no queries and no right answers.
 
     Example: np.savez("e.npz", embeddings=x, labels=y), then
     jdml evaluate e.npz --normalize sphere --recall-at 1 10 --map-at 1000 --json metrics.json
 
-    Arrays may also be .npy files of their own (numpy.save). A gallery of such stays on disk, however large:
+    Arrays may also be .npy files (numpy.save), from which a large gallery is read piece by piece:
     jdml evaluate x.npy --labels y.npy --gallery-embeddings g.npy --gallery-labels h.npy
     """
 
     file: Path
     """The .npz file with the arrays (numpy.savez), or the .npy file with the query embeddings (numpy.save)."""
     recall_at: tuple[int, ...] = (1, 2, 4, 8)
-    """R@k, the hit rate: share of queries with a neighbour of their class among the k nearest."""
+    """R@k, the hit rate: fraction of queries with a neighbour of their class among the k nearest."""
     precision_at: tuple[int, ...] = ()
-    """P@k: the share of right ones among the k nearest."""
+    """P@k: fraction of right answers among the k nearest."""
     found_at: tuple[int, ...] = ()
-    """found@k, recommenders' recall@k: the share of all right ones that are among the k nearest."""
+    """found@k, recommenders' recall@k: fraction of all right answers that are among the k nearest."""
     ndcg_at: tuple[int, ...] = ()
-    """nDCG@k for each k given."""
+    """nDCG@k for each k."""
     map_at: tuple[int, ...] = ()
-    """MAP@k for each k given (MAP@R is always shown)."""
+    """MAP@k for each k (MAP@R is always shown)."""
     nmi: bool = False
     """Also cluster by k-means, one cluster per class, and compare with the labels (NMI, AMI)."""
     normalize: Literal["none", "sphere"] = "none"
@@ -60,38 +61,23 @@ class Evaluate:
     gallery_labels: str = "gallery_labels"
     """Name of the array of gallery labels, or its .npy file."""
     self_index: str = "self_index"
-    """Name of an array [N] of the gallery's row that each query is itself, which it is not to find (-1: none), or its
-    .npy file; where there is one."""
-    ignore_same: str | None = None
-    """Name of an array [N] (gallery_NAME [M] for a gallery), such as camera: what is of one class and equal there does
-    not count, neither right nor wrong. Or TABLE.csv:COLUMN, of the files that jdml embed wrote; or an .npy file (for
-    a gallery beside it gallery_FILE.npy)."""
+    """Name of the optional array [N] of each query's own row in the gallery (-1: none), which is not an answer, or its
+    .npy file."""
+    ignore_same_group: str | None = None
+    """Name of an array [N] (gallery_NAME [M] for a gallery), such as camera: pairs of one class and one group are
+    ignored. Or TABLE.csv:COLUMN, for the files that jdml embed wrote; or a .npy file (for a gallery gallery_FILE.npy
+    next to it)."""
     rerank: Rerank = "none"
-    """A second look: reciprocal prefers neighbours that are each other's (k-reciprocal), expand moves queries towards
-    what they find, augment every row of the gallery towards its neighbours."""
-    json: str | None = None
-    """Write the metrics as JSON to this file; - is the screen, instead of the table."""
+    """Rerank the neighbours: reciprocal prefers mutual neighbours (k-reciprocal), expand moves queries towards their
+    neighbours, augment moves the gallery's rows towards theirs."""
+    json: Path | None = None
+    """Write the metrics into this .json file; - prints them instead of the table."""
 
     def execute(self) -> None:
-        """Read, measure, show."""
-        if self.json not in (None, "-") and not Path(str(self.json)).absolute().parent.is_dir():
-            raise ValueError(f"--json {self.json}: there is no folder to write it into")
-        metrics = self._measure(self._grouped(self._read()))
-        if self.json == "-":
-            print(json.dumps(metrics, indent=2))
-            return
-        rows = [[k, *(v if isinstance(v, list) else [v])] for k, v in metrics.items()]
-        levels = ["value"] if len(rows[0]) == 2 else [f"level {n}" for n in range(len(rows[0]) - 1)]
-        print_table(f"{self.file}", ["metric", *levels], rows)
-        if self.json is not None:
-            from jdml.runs.run_files import write_json
-
-            write_json(self.json, metrics)
-
-    def _measure(self, arrays: Mapping[str, np.ndarray]) -> dict[str, Any]:
-        """Return metrics by name, as plain numbers; warnings go to stderr."""
-        from jdml.metrics.arrays import evaluate_arrays
-
+        """Read the arrays, print and write the metrics."""
+        if self.json not in (None, Path("-")):
+            check_file("--json", self.json, (".json",))
+        arrays = self._with_groups(self._read())
         with warnings.catch_warnings(record=True, action="always", category=UserWarning) as warned:
             metrics = evaluate_arrays(
                 arrays,
@@ -100,7 +86,7 @@ class Evaluate:
                 gallery_embeddings=self.gallery_embeddings,
                 gallery_labels=self.gallery_labels,
                 self_index=self.self_index,
-                ignore_same=self.ignore_same,
+                ignore_same=self.ignore_same_group,
                 second_look=self.rerank,
                 recall_at=self.recall_at,
                 precision_at=self.precision_at,
@@ -112,53 +98,40 @@ class Evaluate:
             )
         for warning in warned:
             print(f"note: {warning.message}", file=sys.stderr)
-        return metrics
-
-    def _grouped(self, arrays: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return the arrays, with a column of a table where one was named."""
-        from jdml.data.csv_list import read_column
-
-        table, _, column = (self.ignore_same or "").rpartition(":")
-        if not table:
-            return arrays
-        values = read_column(expand_user(table), column)
-        groups = {}
-        for prefix in ("", "gallery_") if self.gallery_embeddings in arrays else ("",):
-            if f"{prefix}files" not in arrays:
-                raise ValueError(
-                    f"--ignore-same {self.ignore_same} needs an array {prefix}files, as jdml embed writes"
-                )
-            files = arrays[f"{prefix}files"].tolist()
-            gone = [file for file in files if file not in values]
-            if gone:
-                raise ValueError(
-                    f"{table} does not name {len(gone)} of {len(files)} files: {gone[0]}"
-                )
-            groups[f"{prefix}{self.ignore_same}"] = np.array([values[file] for file in files])
-        return ChainMap(groups, arrays)  # type: ignore[arg-type]  # nothing is written
+        if self.json == Path("-"):
+            print(json.dumps(metrics, indent=2))
+            return
+        rows = [[k, *(v if isinstance(v, list) else [v])] for k, v in metrics.items()]
+        levels = ["value"] if len(rows[0]) == 2 else [f"level {n}" for n in range(len(rows[0]) - 1)]
+        print_table(f"{self.file}", ["metric", *levels], rows)
+        if self.json is not None:
+            write_json(self.json, metrics)
 
     def _read(self) -> Mapping[str, Any]:
-        """Return the arrays by the names of the options: those of the file, and .npy files of their own."""
-        from jdml.data.arrays import read_array, read_arrays
-
-        lone = self.file.suffix == ".npy"
+        """Read the arrays of the file, and the .npy files that options name."""
+        lone, group = self.file.suffix == ".npy", self.ignore_same_group or ""
         if lone and self.labels == "labels":
             raise ValueError(f"--labels must be the .npy file with the labels of {self.file}")
-        arrays = {self.embeddings: read_array(self.file)} if lone else read_arrays(self.file)
-        names = {
-            name: getattr(self, name)
-            for name in ("labels", *GALLERY, "self_index", "ignore_same")
-            if getattr(self, name) not in (name, None)
-        }
-        files = {
-            value: Path(value)
-            for name, value in names.items()
-            if (lone and not (name == "ignore_same" and ":" in value))
-            or (value.endswith(".npy") and value not in arrays)
-        }
-        if self.ignore_same in files:
-            path = files[self.ignore_same]
-            if self.gallery_embeddings in files or self.gallery_embeddings in arrays:
-                files[f"gallery_{self.ignore_same}"] = path.with_name(f"gallery_{path.name}")
-        apart = {name: read_array(file) for name, file in files.items()}
+        arrays = {self.embeddings: map_array(self.file)} if lone else NpzArrays(self.file)
+        names = self.labels, self.gallery_embeddings, self.gallery_labels, self.self_index, group
+        files = {n: Path(n) for n in names if n.endswith(".npy") and n not in arrays}
+        if group in files and {*files, *arrays} & {self.gallery_embeddings}:
+            files[f"gallery_{group}"] = files[group].with_name(f"gallery_{files[group].name}")
+        apart = {name: map_array(file) for name, file in files.items()}
         return ChainMap(apart, arrays)  # type: ignore[arg-type]  # nothing is written
+
+    def _with_groups(self, arrays: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return the arrays, with a column of a table if one is named."""
+        table, _, column = (self.ignore_same_group or "").rpartition(":")
+        if not table:
+            return arrays
+        values, groups = read_column(expand_user(table), column), {}
+        for prefix in ("", "gallery_") if self.gallery_embeddings in arrays else ("",):
+            files = list(arrays.get(f"{prefix}files", ()))
+            missing = [file for file in files if file not in values]
+            if missing:
+                raise ValueError(
+                    f"{table} does not name {len(missing)} of {len(files)} files: {missing[0]}"
+                )
+            groups[f"{prefix}{table}:{column}"] = np.array([values[file] for file in files])
+        return ChainMap(groups, arrays)  # type: ignore[arg-type]  # nothing is written

@@ -1,22 +1,29 @@
-"""``jdml report``: one page that shows what runs learned, side by side."""
+"""``jdml report`` and ``jdml compare``: what runs learned, on a page or in a table."""
 
+import csv
+import io
+import sys
+import textwrap
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from jdml._paths import check_file
+
+WIDTH = 120
+"""Columns of the screen that a comparison takes, at most."""
 
 
 @dataclass(frozen=True)
 class Report:
     """Write one page that shows what runs learned: scores side by side, curves, neighbours, mistakes, a map, structure.
 
-    The page is one file that opens from a disk and asks nothing of a network. RUN is the folder of a run, of several
-    runs or of a study, or a .npz file of embeddings with labels (and files, where there are images). Runs that differ
-    only in their seed are one row, with mean and standard deviation; neighbours and map are those of the first seed.
+    The page is one file that opens from a disk and loads nothing from the network. RUN is the folder of a run, of
+    several runs or of a study, or a .npz file of embeddings with labels (and files, for images). Runs that differ only
+    in their seed are one row, with mean and standard deviation; neighbours and map are those of the first seed.
 
-    Images are looked for where a run found them: --source names them where they have moved, and for runs of
-    jdml.training.fit, which do not say what they read.
+    Images are read where the run read them; --source names others, also for runs of jdml.training.fit.
     """
 
     run: tuple[str, ...]
@@ -24,51 +31,167 @@ class Report:
     out: Path = Path("report.html")
     """The page to write."""
     source: str | None = None
-    """What all runs embed, instead of the images that they were scored on: a folder of images, a .csv or Parquet file,
-    module:name, or a data set with its folder, such as cub:CUB_200_2011."""
+    """Images for all runs: a folder of images, a .csv or Parquet file, module:name, or a data set with its folder, such
+    as cub:CUB_200_2011. Default: the images that each run was scored on."""
     data_dir: Path | None = None
-    """Folder of the runs' data sets, where it is another one now."""
+    """Folder of the runs' data sets. Default: as when they were trained."""
     labels: str | None = None
-    """The labelling that is shown first, where the data have several. Default: their first."""
+    """The labelling that is shown first. Default: the data's first."""
     map: tuple[Literal["pca", "tsne", "umap"], ...] = ("pca",)
     """Projections of the map; tsne takes a minute for 10,000 images, umap needs umap-learn."""
-    most: int = 10000
-    """Images of which neighbours and map are shown; of more a random choice."""
+    max_images: int = 10000
+    """Images with neighbours and a place on the map; of more a random choice."""
     thumbnails: int = 1000
     """Pictures in the page, all runs together."""
-    looked: int = 6
-    """Settings whose embeddings are looked at, in the order given; all are compared."""
+    max_runs: int = 6
+    """Settings whose embeddings are shown, in the order given; all are compared."""
     baseline: str | None = None
     """The run that others are compared with. Default: the first."""
     metric: tuple[str, ...] = ()
-    """Metrics of the table, such as R@1. Default: R@1, MAP@R, P@1 and NMI where there are many."""
+    """Metrics of the table, such as R@1. Default: R@1, MAP@R, P@1 and NMI if there are many."""
     title: str = "What was learned"
-    """Above the page."""
+    """Title of the page."""
 
     def execute(self) -> None:
-        """Read, look, write, say where."""
+        """Read the runs and write the page."""
         from jdml.report import html_report, read_runs
         from jdml.report.images import attach_images
 
         check_file("--out", self.out, (".html", ".htm"))
-        if not self.run:
-            raise ValueError("RUN is missing: the folder of a run, or a .npz file")
-        runs = []
-        for run in read_runs(*self.run):
-            looked_at, note = attach_images(run, self.source, self.data_dir)
-            runs.append(looked_at)
-            if note:
-                print(f"note: {run.name}: {note}")
+        attached = [attach_images(run, self.source, self.data_dir) for run in read_runs(*self.run)]
         html_report(
-            runs,
+            [run for run, _ in attached],
             self.out,
             title=self.title,
             labels=self.labels,
             projections=self.map,
-            max_images=self.most,
+            max_images=self.max_images,
             thumbnails=self.thumbnails,
-            max_runs=self.looked,
+            max_runs=self.max_runs,
             baseline=self.baseline,
             metrics=self.metric,
         )
+        for run, note in attached:
+            if note:
+                print(f"note: {run.name}: {note}")
         print(f"report: {self.out} ({self.out.stat().st_size / 1e6:.1f} MB)")
+
+
+@dataclass(frozen=True)
+class Compare:
+    """Put runs side by side: the settings that differ, scores, time and memory.
+
+    Runs that differ only in their seed are one row, with mean and sample standard deviation. Every row is compared with
+    the first one: Δ is the mean difference between runs of the same seed, with its confidence interval in brackets
+    (Student's t over the seeds; with several rows Holm's correction). Sentences below the table say which rows are
+    better or worse than the first, and how many seeds would be needed for the others. Scores of held-out rows
+    (--validation) are shown if there are any: what is chosen by the test part scores too well on it.
+    """
+
+    run: tuple[str, ...]
+    """Folders of runs, of several runs (jdml sweep's) or of a study; or a study's results.jsonl."""
+    metric: tuple[str, ...] = ()
+    """Metrics to show, such as R@1, or by their whole names, such as "test class R@1". Default: R@1, MAP@R, P@1 and NMI
+    if there are many."""
+    baseline: str | None = None
+    """The run that others are compared with. Default: the first."""
+    confidence: float = 0.95
+    """Level of the intervals, 0 to 1."""
+    csv: Path | None = None
+    """Also write all metrics, as plain numbers, into this .csv file; - prints them instead of the table."""
+    markdown: Path | None = None
+    """Also write the table as Markdown into this .md file; - prints it instead of the table."""
+
+    def execute(self) -> None:
+        """Read the runs, compare them, print or write the table."""
+        from jdml.report import compare_runs, read_runs
+
+        for option, file, ending in (("csv", self.csv, "csv"), ("markdown", self.markdown, "md")):
+            if file is not None and str(file) != "-":
+                check_file(f"--{option}", file, (f".{ending}",))
+        comparison = compare_runs(
+            read_runs(*self.run),
+            metrics=self.metric,
+            baseline=self.baseline,
+            confidence=self.confidence,
+        )
+        print_comparison(comparison, self.csv, self.markdown)
+
+
+def print_comparison(
+    comparison: Any, csv_file: Path | None = None, markdown: Path | None = None
+) -> None:
+    """Print a comparison, or write it."""
+    from jdml.cli.tables import print_table
+    from jdml.models.io import write_text
+    from jdml.report import comparison_table, summary_sentences
+
+    texts = {csv_file: _as_csv, markdown: _as_markdown}
+    outputs = {file: text(comparison) for file, text in texts.items() if file is not None}
+    for file, text in outputs.items():
+        if str(file) == "-":
+            sys.stdout.write(text)
+        else:
+            write_text(file, text)
+    if any(str(file) == "-" for file in outputs):
+        return
+    for part in _tables(comparison):
+        print_table(None, *comparison_table(part), width=WIDTH)
+    hidden = [name for name in comparison.settings if name not in part.settings]
+    lines = [f"settings that are not shown: {', '.join(hidden)} (--csv has all)"] if hidden else []
+    for line in (*lines, *summary_sentences(comparison)):
+        print(
+            textwrap.fill(
+                line,
+                WIDTH,
+                subsequent_indent="  ",
+                break_long_words=False,
+                break_on_hyphens=False,
+            )
+        )
+    for file in outputs:
+        print(f"written: {file}")
+
+
+def _tables(comparison: Any) -> Iterator[Any]:
+    """Split a comparison into tables that fit the screen, each with some of the metrics; drop settings at need."""
+    from jdml.cli.tables import width_of
+    from jdml.report import comparison_table
+
+    def fits(part: Any) -> bool:
+        return width_of(*comparison_table(part)) <= WIDTH
+
+    shown = comparison.shown
+    while not fits(comparison._replace(shown=shown[:1])) and comparison.settings:
+        comparison = comparison._replace(settings=comparison.settings[:-1])
+    while True:
+        count = max(1, len(shown))
+        while count > 1 and not fits(comparison._replace(shown=shown[:count])):
+            count -= 1
+        yield comparison._replace(shown=shown[:count])
+        shown = shown[count:]
+        if not shown:
+            return
+        rows = [row._replace(seconds=None, memory=None) for row in comparison.rows]
+        comparison = comparison._replace(rows=rows)
+
+
+def _as_csv(comparison: Any) -> str:
+    from jdml.report import comparison_records
+
+    records = comparison_records(comparison)
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(records[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(records)
+    return text.getvalue()
+
+
+def _as_markdown(comparison: Any) -> str:
+    from jdml.report import comparison_table, markdown_table
+
+    columns, rows = comparison_table(comparison)
+    header, *cells = [
+        [cell.replace("|", "\\|").replace("\n", " ") for cell in row] for row in (columns, *rows)
+    ]
+    return markdown_table(header, cells)

@@ -1,22 +1,57 @@
 """``jdml train``: train a model with any objective, with checkpoints, and score it on the test part."""
 
+import logging
+import math
+import shlex
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
-from jdml.cli.options.train import TrainOptions
-from jdml.cli.provenance import started
-from jdml.cli.terminal import print_table
-from jdml.cli.training_run import TrainingRun
+import jax
+import numpy as np
+
+from jdml import data
+from jdml._import_path import is_pointer
+from jdml._paths import expand_user
+from jdml.cli.options import to_argv
+from jdml.cli.tables import print_table
+from jdml.cli.train_options import TrainOptions, naming_options
+from jdml.cli.training_data import data_checksum, read_training_data, scored_views
 from jdml.distributed import is_main_process
+from jdml.recipes import Recipe, default_recipe
+from jdml.recipes.default_recipe import check_positives, usual_batch
 from jdml.runs.run_files import write_json
+from jdml.training import (
+    Devices,
+    Embedder,
+    Evaluation,
+    FitResult,
+    RunConfig,
+    TensorBoard,
+    metric_names,
+    pretrained,
+    recall_ranks,
+    score,
+    train,
+)
+from jdml.training.train_recipe import check_head, frozen, make_network, pattern_of
+
+RECOMMENDED = "no --loss and no --method is typed: this is the recommended recipe for photographs"
+UNTRAINED = (
+    "the network is untrained: pretrained weights need fewer steps and find more, see jdml weights convert --help and "
+    "--weights"
+)
 
 
 @dataclass(frozen=True)
 class Train(TrainOptions):
     """Train embeddings of a data set and score them on its test part.
 
-    With --out, a killed run resumes when the same command is given again, and ends with the same numbers; more --steps
-    continue it. The test part is scored once, at the end; --validation holds out training rows for early stopping. A
-    method by its paper's recipe, on its paper's split: jdml benchmark.
+    With --out, a killed run resumes if the same command is given again, and ends with the same numbers; the same
+    command with more --steps continues it. The test part is scored once, at the end; --validation holds out training
+    rows for early stopping. For a method with its paper's recipe and split see jdml benchmark.
 
     jdml train --data omniglot --model small --loss multi_similarity --loss-setting beta=40 --out runs/ms
 
@@ -27,7 +62,7 @@ class Train(TrainOptions):
         """Train, score, print the scores, write metrics.json."""
         self.devices.join()
         options = self.resolve()
-        training = TrainingRun(options, started("jdml train", self), self.hints())
+        training = TrainingRun(options, started("jdml train", self))
         result = training.run()
         metrics = {**training.test(result.embedder), **training.validated(result)}
         if not is_main_process():
@@ -44,3 +79,286 @@ class Train(TrainOptions):
             write_json(options.run.out / "metrics.json", {"step": step, **metrics})
         for line in training.next_steps():
             print(line)
+
+
+def started(command: str, options: Any) -> dict[str, Any]:
+    """Return the command that repeats a run and the folder of its images, as JSON has them."""
+    folder = options.data.data_dir
+    if folder is not None and not is_pointer(str(folder)):
+        folder = expand_user(folder).absolute()
+    return {
+        "command": shlex.join([*command.split(), *to_argv(options)]),
+        "data_dir": None if folder is None else str(folder),
+    }
+
+
+class _Lines(logging.Handler):
+    """Prints log records above a progress bar; before the first one, the summary of the run."""
+
+    def __init__(self, summary: Sequence[str]) -> None:
+        super().__init__(logging.INFO)
+        self.summary = list(summary)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        from tqdm import tqdm
+
+        for line in (*self.summary, record.getMessage()):
+            tqdm.write(line)
+        self.summary.clear()
+
+
+@contextmanager
+def log_lines(summary: Sequence[str]) -> Iterator[None]:
+    """Print the training's log. A run that is refused logs nothing, and its summary is not printed."""
+    logger, handler = logging.getLogger("jdml.training"), _Lines(summary)
+    before = logger.level, logger.propagate
+    logger.setLevel(logging.INFO)
+    logger.propagate = False
+    logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.level, logger.propagate = before
+
+
+class TrainingRun:
+    """The data, network and sampler of resolved options, checked before any work."""
+
+    def __init__(self, options: TrainOptions, started: dict[str, Any]) -> None:
+        self.options, self.started = options, started
+        self.data = read_training_data(options.data, options.run.seed)
+        self.train = self.data.train
+        self.recipe, self.notes = fit_to_data(options, self.train.labels)
+        model, weights = str(self.recipe.network.name), options.weights
+        self.preprocess = weights.preprocess(model)
+        with naming_options():
+            self.model = make_network(
+                self.recipe,
+                self.train,
+                seed=options.run.seed,
+                preprocess=self.preprocess,
+                pretrained=weights.pretrained(),
+                **weights.network_settings(model),
+            )
+        self.recall_at = recall_ranks(str(options.data.data))
+        self._check_head()
+        self._check()
+        self.sampler = self._sampler()
+        self.monitor = self._monitor()
+
+    def run(self) -> FitResult:
+        """Train, and print a summary at the start."""
+        options, evaluation, held_out = self.options, self.recipe.evaluation, self.data.validation
+        mesh, devices = options.devices.mesh(self.recipe.batch.rows)
+        summary = (*self.summary(), *devices) if is_main_process() else ()
+        load, out = options.weights.pretrained(), options.run.out
+        every, log_every, callbacks = evaluation.every or 100, options.run.log_every or 50, []
+        if options.run.tensorboard and out is not None:
+            callbacks = [TensorBoard(out / "tensorboard", every=math.gcd(log_every, every))]
+        with naming_options(), log_lines(summary):
+            return train(
+                self.recipe,
+                self.train,
+                run=RunConfig(
+                    folder=out,
+                    checkpoint_every=options.run.checkpoint_every,
+                    log_every=log_every,
+                    allow_more_steps=True,
+                    config={
+                        **options.defining(),
+                        "data_checksum": data_checksum(self.train),
+                        "started": {
+                            **self.started,
+                            "labels": self.data.labels,
+                            "files_checksum": self.data.files_checksum,
+                        },
+                    },
+                ),
+                seed=options.run.seed,
+                devices=Devices(mesh, micro_batch=options.devices.micro_batch),
+                callbacks=callbacks,
+                progress=not options.run.quiet,
+                model=frozen(
+                    self.recipe,
+                    self.model,
+                    self.train,
+                    self.preprocess,
+                    cache_folder=options.run.feature_cache,
+                ),
+                sampler=self.sampler,
+                evaluation=Evaluation(
+                    None if held_out is None else partial(self._score, queries=held_out),
+                    every=every,
+                    monitor=self.monitor,
+                    patience=evaluation.patience,
+                ),
+                state=None if load is None else pretrained(load),
+                preprocess=self.preprocess,
+            )
+
+    def test(self, embedder: Embedder) -> dict[str, dict[str, float]]:
+        """Score each test part by all labels with two classes: ``{"test digit": {"R@1": …}}``."""
+        rows: dict[str, dict[str, float]] = {}
+        for part, (queries, gallery) in self.data.tests.items():
+            scored = scored_views(queries) or tuple(queries.views)
+            for name, value in self._score(embedder, queries, gallery).items():
+                view, metric = name.split("/", 1)
+                if view in scored:
+                    rows.setdefault(f"{part} {view}", {})[metric] = value
+        return rows
+
+    def validated(self, result: FitResult) -> dict[str, dict[str, float]]:
+        """Return the validation scores of the result: ``{"validation digit": {"R@1": …}}``."""
+        if "validation" in self.data.tests:
+            return {}
+        step = int(result.state.step) if result.best is None else result.best.step
+        record = next((r for r in result.history if r["step"] == step), {})
+        rows: dict[str, dict[str, float]] = {}
+        for view in self.train.views:
+            for metric in metric_names(self.recall_at):
+                if f"{view}/{metric}" in record:
+                    value = float(record[f"{view}/{metric}"])
+                    rows.setdefault(f"validation {view}", {})[metric] = value
+        return rows
+
+    def summary(self) -> list[str]:
+        """Describe the network, the data, the batches and the loss, a line each."""
+        images, recipe = self.train.images, self.recipe
+        first = jax.ShapeDtypeStruct((1, *images.shape[1:]), np.float32)
+        shapes = jax.eval_shape(
+            partial(self.model.init, train=False),
+            jax.random.key(0),
+            jax.eval_shape(self.preprocess, first),
+        )
+        parameters = sum(int(np.prod(leaf.shape)) for leaf in jax.tree.leaves(shapes["params"]))
+        size = "×".join(map(str, images.shape[1:]))
+        batch = recipe.batch
+        held_out = {} if self.data.validation is None else {"validation": self.data.validation}
+        parts = {**held_out, **{part: queries for part, (queries, _) in self.data.tests.items()}}
+        per_epoch, steps = self.sampler.batches_per_epoch, int(recipe.batch.steps or 0)
+        scored = "".join(
+            f"; {part} {len(queries):,} of {len(np.unique(queries.labels)):,}"
+            for part, queries in parts.items()
+        )
+        lines = [
+            f"{recipe.network.name}: {parameters:,} parameters, images {size}",
+            f"train {len(self.train):,} images of {len(np.unique(self.train.labels)):,} classes{scored}; "
+            f"{per_epoch:,} batches of {batch} an epoch, {steps:,} steps are {steps / per_epoch:,.1f} epochs",
+        ]
+        if not recipe.loss.has_proxies:
+            pairs = recipe.batch.expected_positive_pairs(self.train.labels)
+            miner = recipe.loss.miner
+            mined = "" if miner == "none" else f", before {miner} selects"
+            lines.append(f"{pairs:,.3g} positive pairs a batch for {recipe.loss.name}{mined}")
+        return [*lines, *(f"note: {line}" for line in (*self.notes, *self.data.notes))]
+
+    def next_steps(self) -> list[str]:
+        """Return the next commands, a line each."""
+        options, run = self.options.data, self.options.run
+        if run.out is None:
+            return ["nothing was saved: --out runs/NAME saves the model for jdml embed and search"]
+        where = str(options.data_dir) if options.data == "folder" else str(options.data)
+        if options.data != "folder" and options.data_dir is not None:
+            where += f":{options.data_dir}"
+        where, out = shlex.quote(where), shlex.quote(str(run.out))
+        split = " --split test" if "test" in self.data.tests else ""
+        embed = f"next: jdml embed {out} {where}{split} --out embeddings.npz"
+        if not options.of_files:
+            return [embed, f"      jdml export {out} --out model.stablehlo"]
+        return [embed, f"      jdml search {out} PHOTO.jpg --gallery {where} -k 10"]
+
+    def _check(self) -> None:
+        """Refuse options that need held-out rows where there are none, and fields that the data do not have."""
+        recipe = self.recipe
+        needs = {
+            "--patience": recipe.evaluation.patience is not None,
+            "--monitor": recipe.evaluation.monitor is not None,
+            "--evaluate-every": "every" in self.options.evaluation,
+            f"--method {self.options.method.method}": recipe.loss.needs_validation,
+        }
+        for option, true in needs.items() if self.data.validation is None else ():
+            if true:
+                raise ValueError(f"{option} needs --validation, held-out rows: --validation 0.2")
+        with naming_options():
+            pattern_of(recipe, self.model, self.train, self.preprocess)
+            recipe.batch.check_views(self.train.views)
+
+    def _check_head(self) -> None:
+        """Refuse a typed initialization of the head that is impossible; replace a default one, with a note."""
+        if self.recipe.network.head_init == "random":
+            return
+        try:
+            with naming_options():
+                check_head(self.recipe, self.model, self.train, self.preprocess)
+        except ValueError as error:
+            if "head_init" in self.options.network:
+                raise
+            self.recipe = self.recipe.replace(network={"head_init": "random"})
+            self.notes += (f"the head is initialized at random: {error}",)
+
+    def _sampler(self) -> Any:
+        options, recipe = self.options, self.recipe
+        with naming_options():
+            sampler = recipe.batch.build(self.train.labels, options.run.seed, self.train.views)
+        if not options.data.of_files or recipe.finetune.caches_features:
+            return sampler
+        return data.ImageBatches(
+            self.train,
+            sampler,
+            seed=options.run.seed,
+            augment=options.data.augmentation != "none",
+            workers=options.data.workers,
+            on_bad_image=options.data.on_bad_image or "stop",
+        )
+
+    def _monitor(self) -> str | None:
+        evaluation, loss = self.recipe.evaluation, self.recipe.loss
+        if not (evaluation.patience or evaluation.monitor or loss.needs_validation):
+            return None
+        monitor = evaluation.monitor or f"{self.data.labels}/MAP@R"
+        metrics = metric_names(self.recall_at)
+        names = sorted(f"{view}/{metric}" for view in self.train.views for metric in metrics)
+        if monitor not in names:
+            raise ValueError(f"--monitor must be one of {', '.join(names)}, got {monitor!r}")
+        return monitor
+
+    def _score(self, embedder: Any, queries: Any, gallery: Any = None) -> dict[str, float]:
+        return score(
+            embedder,
+            queries,
+            gallery,
+            normalize=self.recipe.loss.normalization,
+            recall_at=self.recall_at,
+        )
+
+
+def fit_to_data(options: TrainOptions, labels: np.ndarray) -> tuple[Recipe, tuple[str, ...]]:
+    """Return the recipe with batches that fit the training labels ``[N]``, and notes about changes and advice."""
+    typed, notes = options.recipe, []
+    if options.recommends:
+        recipe, notes = default_recipe.for_classes(typed, labels), [RECOMMENDED]
+        if "miner" in options.loss:
+            recipe = recipe.replace(loss={"miner": typed.loss.miner})
+    else:
+        recipe = typed.replace(batch=usual_batch(typed.batch, typed.loss, labels))
+    if options.has_batch:
+        batch = typed.batch.fit_to_data(labels)
+        if str(batch) != str(typed.batch):
+            rows = f"{len(labels):,} images of {len(np.unique(labels)):,} classes train"
+            notes.append(f"batches are {batch}, not {typed.batch}: {rows}")
+        sizes = np.unique(labels, return_counts=True)[1]
+        samples = batch.samples_per_class or 1
+        if few := int((sizes < samples).sum()):
+            batch = batch.replace(on_small_class="pad")
+            notes.append(
+                f"{few:,} of {len(sizes):,} classes have fewer than {samples} images: "
+                "their places in a batch stay empty"
+            )
+        recipe = recipe.replace(batch=batch)
+    untrained = options.weights.weights is None and not is_pointer(str(typed.network.name))
+    if options.data.of_files and untrained:
+        notes.append(UNTRAINED)
+    with naming_options():
+        check_positives(recipe.batch, recipe.loss, labels)
+    return recipe, tuple(notes)

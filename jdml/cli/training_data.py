@@ -1,5 +1,6 @@
-"""The data of ``jdml train``: what trains, what is held out, what is scored."""
+"""The data of ``jdml train``: training rows, held-out rows, test parts."""
 
+import zlib
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -7,20 +8,21 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from jdml import data, registry
-from jdml.cli.options.groups import DataOptions
+from jdml.cli.option_groups import DataOptions
 from jdml.data.image_discovery import pluralize
 from jdml.data.integrity import singleton_classes
-from jdml.data.loading import read_listing
+from jdml.data.listing import first_few, images_checksum
+from jdml.data.load import read_listing
 from jdml.data.splits import read_names
 
 Scored = tuple[data.Dataset, data.Dataset | None]
 
 
 class TrainingData(NamedTuple):
-    """The data of a run: rows that train, held-out rows, queries and gallery of each part that is scored at the end."""
+    """The data of a run: training rows, held-out rows, queries and gallery of each test part."""
 
     train: data.Dataset
-    labels: str  # the name of those that are trained on
+    labels: str  # the labelling that is trained on
     validation: data.Dataset | None
     tests: dict[str, Scored]
     notes: tuple[str, ...]
@@ -28,7 +30,7 @@ class TrainingData(NamedTuple):
 
 
 def read_training_data(options: DataOptions, seed: int) -> TrainingData:
-    """Read the data of settled options, whose splits and wrong labels are drawn by the seed."""
+    """Read the data of resolved options; the seed draws splits and wrong labels."""
     if options.of_files:
         parts, notes, checksum = _read_files(options, seed)
     else:
@@ -64,58 +66,71 @@ def read_training_data(options: DataOptions, seed: int) -> TrainingData:
 
 
 def has_validation(name: str, data_dir: Path | None) -> bool:
-    """Return whether a data set has a val part of its own; its files are listed, not read."""
-    return name in registry.file_sets() and "val" in read_listing(name, data_dir).splits
+    """Return whether a data set has a val part of its own."""
+    return registry.DATASETS[name].kind == "files" and "val" in read_listing(name, data_dir).splits
 
 
 def load_split(name: str, data_dir: Path | None, split: str, **settings: Any) -> data.Dataset:
-    """Return a split of a data set, which must have images: training takes hours, and scoring comes after it."""
+    """Load a split of a data set, which must have images."""
     part = data.load(name, data_dir=data_dir, split=split, **settings)
     if not len(part):
         raise ValueError(f"{name}: the split {split!r} has no images in {data_dir}")
     return part
 
 
+def data_checksum(dataset: data.Dataset) -> int:
+    """Return a checksum of the labels and of the pixels, or of the names of the files in their folder."""
+    if isinstance(dataset.images, data.ImageFiles):
+        return images_checksum(dataset.images.files, dataset.labels)
+    content = np.ascontiguousarray(dataset.images).tobytes()
+    return zlib.crc32(np.asarray(dataset.labels, np.int64).tobytes(), zlib.crc32(content))
+
+
 def _read_files(options: DataOptions, seed: int) -> tuple[dict[str, Any], tuple[str, ...], int]:
-    """Return the splits of image files, what was passed over, and a checksum of the files."""
+    """Return the splits of image files, notes, and a checksum of the files."""
     listing = read_listing(str(options.data), options.data_dir)
-    kinds = len(np.unique(next(iter(listing.views.values()))))
-    if kinds < 2:
-        raise ValueError(
-            f"{options.data_dir} has 1 class: at least two are needed, a folder of images each"
-        )
     option = "--split" if options.split else "--classes-file"
     if listing.own_split and (options.split or options.classes_file) and options.split != "none":
         raise ValueError(
-            f"{option} is not for {options.data_dir}, which says itself what trains ({', '.join(listing.splits)})"
+            f"{option} is not for {options.data_dir}, which has parts of its own ({', '.join(listing.splits)})"
         )
     if options.split is not None:
         listing = data.resplit(listing, options.split, seed=seed, share=options.test_share)
     elif options.classes_file is not None:
-        listing = data.train_on(listing, read_names(options.classes_file))
+        listing = data.split_by_class_names(listing, read_names(options.classes_file))
     crops = data.mlrc if options.augmentation == "mlrc" else data.conventional
     transform = crops(options.image_size) if options.image_size else crops()
     scored = ("query", "gallery") if "query" in listing.splits else ("test",)
-    parts = {}
-    for split in ("train", "val", *scored):
-        if split not in listing.splits:
-            continue
-        part = listing.dataset(split, transform=transform)
-        if not len(part):
+    parts = {
+        split: listing.dataset(split, transform=transform)
+        for split in ("train", "val", *scored)
+        if split in listing.splits
+    }
+    damaged: list[str] = []
+    for split in ("train", *parts):
+        if not len(parts.get(split, ())):
+            raise ValueError(f"{options.data_dir}: the split {split!r} has no images")
+    for split, part in parts.items():
+        if options.data == "folder":
+            damaged += part.images.problems(quick=True).values()
+        if split != "train" and options.on_bad_image == "skip":
+            parts[split] = data.without_bad_images(part)
+    notes = (*listing.split_notes, *listing.notes)
+    if damaged:
+        images = pluralize(len(damaged), "image is", "images are")
+        if options.on_bad_image != "skip":
             raise ValueError(
-                f"{options.data}: the split {split!r} has no images in {options.data_dir}"
+                f"{options.data_dir}: {images} damaged: {first_few(damaged)}; write --on-bad-image skip to leave out "
+                f"what is damaged, and see jdml data check folder {options.data_dir}"
             )
-        looked_at = split != "train" and options.on_bad_image == "skip"
-        parts[split] = data.without_bad_images(part) if looked_at else part
-    if "train" not in parts:
-        raise ValueError(f"{options.data_dir}: the split 'train' has no images")
-    return parts, (*listing.split_notes, *listing.notes), listing.checksum
+        notes = (*notes, f"left out: {images} damaged: {first_few(damaged)}")
+    return parts, notes, listing.checksum
 
 
 def _held_out(
     train: data.Dataset, options: DataOptions, seed: int
 ) -> tuple[data.Dataset, data.Dataset]:
-    """Training rows, and the share of them that is held out."""
+    """Split training rows into those that train and those that are held out."""
     held_out = np.zeros(len(train), bool)
     order = np.random.default_rng(seed).permutation(len(train))
     held_out[order[: round(options.validation * len(train))]] = True
@@ -132,7 +147,7 @@ def _held_out(
 def _split_classes(
     train: data.Dataset, test: data.Dataset, classes: tuple[int, ...]
 ) -> tuple[data.Dataset, dict[str, Scored]]:
-    """Keep the training rows of some classes; part the test rows into those classes and the others."""
+    """Select the training rows of some classes; split the test rows into those classes and the others."""
     missing = sorted(set(classes) - set(train.labels.tolist()))
     if missing:
         raise ValueError(
@@ -150,24 +165,25 @@ def _split_classes(
 def _check_classes(
     train: data.Dataset, labels: str, tests: dict[str, Scored], options: DataOptions
 ) -> None:
-    """Refuse parts of fewer than two classes: nothing is learned from one, and everything is found in one."""
+    """Refuse parts of fewer than two classes."""
     count = len(np.unique(train.labels))
     if count < 2:
-        raise ValueError(f"training has {count} class ({labels}): at least two are needed")
+        raise ValueError(
+            f"the training part has {count} class ({labels}): at least two are needed, for example a folder each"
+        )
     if options.data != "folder" and options.split is None and options.classes_file is None:
         return  # split as it was published
     for name, (queries, gallery) in tests.items():
         known, counts = np.unique(queries.labels, return_counts=True)
         lone = counts.max() < 2 if gallery is None else not np.isin(known, gallery.labels).any()
         if lone or len(known) < 2:
-            right = "1 class: whatever is found there is right, and R@1 would be 1"
-            why = "no two images of one class: nothing there could be found" if lone else right
+            why = "no two images of one class" if lone else "a single class, so R@1 is trivially 1"
             other = "a larger --test-share" if options.split == "images" else "--split images"
             raise ValueError(
-                f"the {name} part has {why}; write {other}, or --split none to train on all"
+                f"the {name} part has {why}: write {other}, or --split none to train on all"
             )
 
 
 def scored_views(part: data.Dataset) -> tuple[str, ...]:
-    """Return the labellings in which a part has two classes at least: in one class everything is found."""
+    """Return the labellings in which a part has at least two classes."""
     return tuple(view for view, labels in part.views.items() if len(np.unique(labels)) > 1)

@@ -1,15 +1,14 @@
 """Data sets from their originals' files or prepared on first use, batches that suit metric learning, label noise.
 
-Everything here is NumPy: images are arrays in memory, or files that are decoded when they are read; a
-sampler yields row indices. What goes onto a device, and when, is for the training loop to say.
+Everything here is NumPy: images are arrays in memory, or files that are decoded when they are read; a sampler draws row
+indices. The training loop moves them to devices.
 """
 
 from jdml.data.converters import from_huggingface, from_parquet, from_rows, from_torch
 from jdml.data.dataset import Dataset
 from jdml.data.images import BadImageError, ImageFiles
 from jdml.data.integrity import Findings, check
-from jdml.data.labels import corrupt_labels, parity_labels
-from jdml.data.loading import IMAGE_FILES, load
+from jdml.data.load import IMAGE_FILES, load
 from jdml.data.pipeline import Batch, ImageBatches, without_bad_images
 from jdml.data.samplers import (
     AnchorBatchSampler,
@@ -17,7 +16,14 @@ from jdml.data.samplers import (
     EpochSampler,
     RandomBatchSampler,
 )
-from jdml.data.splits import Fold, mlrc_folds, resplit, train_on
+from jdml.data.splits import (
+    Fold,
+    corrupt_labels,
+    mlrc_folds,
+    parity_labels,
+    resplit,
+    split_by_class_names,
+)
 from jdml.data.tfds import get
 from jdml.data.transforms import Crops, conventional, mlrc
 
@@ -48,6 +54,6 @@ __all__ = [
     "mlrc_folds",
     "parity_labels",
     "resplit",
-    "train_on",
+    "split_by_class_names",
     "without_bad_images",
 ]

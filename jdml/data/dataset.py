@@ -1,12 +1,34 @@
-"""``Dataset``: images, or other inputs, with their labels, and the other ways of labelling the same rows."""
+"""``Dataset``: images, or other inputs, with their labels and other labellings; the checks of such arrays."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple, Protocol
 
+import jax
 import numpy as np
 
 from jdml.data.images import CHANNELS, ImageFiles
+
+SAMPLE = 256
+"""Rows, evenly spaced, whose range of values is checked."""
+SLACK = 0.25
+"""How far resizing may lead out of 0…1."""
+LIKE_BYTES = 16.0
+"""A larger maximum, with no value below 0, is taken for that of bytes."""
+
+
+class TrainSet(Protocol):
+    """A data set to train on, such as a :class:`Dataset`."""
+
+    @property
+    def images(self) -> Any:
+        """``[N, H, W, C]``, or whatever the model takes, with rows first."""
+        ...
+
+    @property
+    def labels(self) -> np.ndarray | jax.Array:
+        """``[N]`` integers."""
+        ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -14,17 +36,17 @@ class Dataset:
     """Images, one label for each, and other labellings ("views") of the same images.
 
     Attributes:
-        name: what the data set is called, for logs and error messages.
-        images: ``[N, H, W, C]``, uint8 (0…255) or float32, in memory or as ``ImageFiles``. Or what else a network
-            takes, with rows first: features ``[N, D]``, tokens ``[N, T]``, and dictionaries or tuples of such, for two
-            towers.
-        labels: ``[N]`` integers ≥ 0, kept as int32.
+        name: the data set's name, for logs and error messages.
+        images: ``[N, H, W, C]``, uint8 (0…255) or float32, in memory or as ``ImageFiles``. Or any other input of a
+            network, with rows first: features ``[N, D]``, tokens ``[N, T]``, or dictionaries or tuples of such, for
+            two towers.
+        labels: ``[N]`` integers ≥ 0, stored as int32.
         views: other labellings of the same rows by name, each ``[N]``, such as ``{"digit", "parity"}``.
-        class_names: for a view, the name of each of its labels, where they have names.
+        class_names: for a view, the name of each of its labels, if they have names.
 
     Raises:
-        TypeError: if images or labels are of a type other than these.
-        ValueError: if shapes do not fit each other, or a label is negative.
+        TypeError: if images or labels are of another type.
+        ValueError: if shapes do not match, or a label is negative.
 
     Example:
         >>> images = np.zeros((3, 2, 2, 1), np.uint8)
@@ -43,30 +65,30 @@ class Dataset:
     class_names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Check images, labels and views, and bring all labels to int32."""
+        """Check images, labels and views, and convert all labels to int32."""
         images = as_inputs("images", self.images)
-        size = _rows(images)
+        size = _num_rows(images)
+        object.__setattr__(self, "images", images)
+        object.__setattr__(self, "labels", as_labels("labels", self.labels, size))
         views = {
             name: as_labels(f"views[{name!r}]", labels, size) for name, labels in self.views.items()
         }
-        object.__setattr__(self, "images", images)
-        object.__setattr__(self, "labels", as_labels("labels", self.labels, size))
         object.__setattr__(self, "views", views)
 
     def __len__(self) -> int:
-        """Number of images N."""
-        return _rows(self.images)
+        """Return the number of images N."""
+        return _num_rows(self.images)
 
     @property
     def num_classes(self) -> int:
-        """One more than the largest label; labels lie in 0…num_classes − 1, and not all need occur."""
+        """The largest label plus one; not every label below it need occur."""
         return int(self.labels.max()) + 1 if len(self) else 0
 
     def relabel(self, view: str) -> "Dataset":
         """Label the same images by one of the views.
 
         Raises:
-            ValueError: if there is no such view; the message lists those there are.
+            ValueError: if there is no such view; the message lists all views.
         """
         if view not in self.views:
             raise ValueError(f"view must be one of {sorted(self.views)}, got {view!r}")
@@ -76,32 +98,27 @@ class Dataset:
         """Select some of the rows: images, labels and all views together.
 
         Args:
-            rows: a boolean mask ``[N]``, or indices 0…N − 1 in any order.
+            rows: a boolean mask ``[N]``, or indices in any order.
 
         Raises:
-            TypeError: if ``rows`` is neither boolean nor integer.
-            ValueError: if the mask has another length, or an index is out of range.
+            IndexError: if the mask has another length, or an index is out of range.
         """
-        rows = as_rows(rows, len(self))
+        rows = np.arange(len(self))[rows]
         return replace(
             self,
-            images=_selected(self.images, rows),
+            images=_select(self.images, rows),
             labels=self.labels[rows],
             views={name: labels[rows] for name, labels in self.views.items()},
         )
 
 
 def is_tensor(value: Any) -> bool:
-    """Whether it is of PyTorch."""
+    """Return whether a value is a tensor of PyTorch."""
     return hasattr(value, "detach") and hasattr(value, "cpu")
 
 
-def as_host(name: str, value: Any) -> np.ndarray:
-    """What any library calls an array as NumPy's; a tensor wherever it lies, whether it is learned or not."""
-    if np.ma.is_masked(value):
-        raise TypeError(
-            f"{name} must be an array without a mask: leave the masked rows out, or fill them (filled)"
-        )
+def as_host(value: Any) -> np.ndarray:
+    """Return an array of any library as NumPy's."""
     if not is_tensor(value):
         return np.asarray(value)
     value = value.detach().cpu()
@@ -109,34 +126,24 @@ def as_host(name: str, value: Any) -> np.ndarray:
 
 
 def as_inputs(name: str, images: Any) -> Any:
-    """Images, features or tokens as arrays; dictionaries and tuples of them part by part."""
+    """Return images, features or tokens as arrays; dictionaries and tuples of them part by part."""
     if isinstance(images, ImageFiles):
         return images
     if isinstance(images, Mapping):
         parts = {key: as_inputs(f"{name}[{key!r}]", part) for key, part in images.items()}
-        _same_length(name, parts.values())
+        _check_same_length(name, parts.values())
         return parts
     if isinstance(images, tuple):
         several = tuple(as_inputs(f"{name}[{i}]", part) for i, part in enumerate(images))
-        _same_length(name, several)
+        _check_same_length(name, several)
         return several
     if isinstance(images, list):
-        shapes = {np.shape(image) for image in images}
-        if len(shapes) > 1:
-            some = " and ".join(str(list(shape)) for shape in sorted(shapes)[:2])
-            raise ValueError(
-                f"{name} must have one shape each, got {some}: cut them to one size first, as "
-                "jdml.data.ImageFiles does with image files"
-            )
         modes = {image.mode for image in images if hasattr(image, "getbands")} & _OTHER_COLOURS
         if modes:
             raise TypeError(
-                f"{name} must be images of grey, or of red, green and blue, got mode {min(modes)}: write "
-                f'[image.convert("RGB") for image in {name}]'
+                f'{name} must be grey or RGB, got mode {min(modes)}: write image.convert("RGB") for each'
             )
-    images = as_host(name, images)
-    if not images.dtype.isnative:
-        images = images.astype(images.dtype.newbyteorder("="))
+    images = as_host(images)
     if images.dtype.kind not in "fiu" or (images.ndim == 4 and images.dtype.name not in _PIXELS):
         instead = f": write {name}.astype(numpy.float32)" if images.dtype.kind == "f" else ""
         raise TypeError(f"{name} must be uint8 or float32, got {images.dtype}{instead}")
@@ -160,70 +167,110 @@ def check_channels(name: str, images: Any) -> None:
         )
 
 
-def _same_length(name: str, parts: Iterable[Any]) -> None:
-    lengths = [_rows(part) for part in parts]
-    if not lengths or len(set(lengths)) > 1:
+def _check_same_length(name: str, parts: Iterable[Any]) -> None:
+    lengths = [_num_rows(part) for part in parts]
+    if len(set(lengths)) != 1:
         raise ValueError(f"{name} must have parts of the same number of rows, got {lengths}")
 
 
-def _rows(images: Any) -> int:
-    """The number of rows N."""
-    if isinstance(images, dict):
-        return _rows(next(iter(images.values())))
-    return _rows(images[0]) if isinstance(images, tuple) else len(images)
+def _num_rows(images: Any) -> int:
+    return len(jax.tree.leaves(images)[0])
 
 
-def _selected(images: Any, rows: np.ndarray) -> Any:
-    if isinstance(images, dict):
-        return {name: _selected(part, rows) for name, part in images.items()}
-    if isinstance(images, tuple):
-        return tuple(_selected(part, rows) for part in images)
-    return images.select(rows) if isinstance(images, ImageFiles) else images[rows]
+def _select(images: Any, rows: np.ndarray) -> Any:
+    return jax.tree.map(lambda p: p.select(rows) if isinstance(p, ImageFiles) else p[rows], images)
 
 
 def as_labels(name: str, labels: np.ndarray, size: int | None = None) -> np.ndarray:
-    """Labels as int32 ``[N]``."""
-    labels = as_host(name, labels)
-    if not np.issubdtype(labels.dtype, np.integer):
-        names = (
-            f": write numpy.unique({name}, return_inverse=True)[1]"
-            if labels.dtype.kind in "SU"
-            else ""
-        )
-        raise TypeError(f"{name} must be integers, got {labels.dtype}{names}")
+    """Return labels as int32 ``[N]``."""
+    labels = as_host(labels)
+    if labels.dtype.kind not in "iu":
+        numbers = f": write numpy.unique({name}, return_inverse=True)[1]"
+        hint = numbers if labels.dtype.kind in "SU" else ""
+        raise TypeError(f"{name} must be integers, got {labels.dtype}{hint}")
     if labels.ndim != 1 or (size is not None and len(labels) != size):
         expected = "[N]" if size is None else f"[N] = [{size}]"
         raise ValueError(f"{name} must have shape {expected}, got {list(labels.shape)}")
-    if len(labels) and labels.min() < 0:
-        row = int(labels.argmin())
-        raise ValueError(f"{name} must be at least 0, got {labels[row]} in row {row}")
-    if len(labels) and labels.max() > np.iinfo(np.int32).max:
-        row = int(labels.argmax())
-        raise ValueError(f"{name} must fit into int32, got {labels[row]} in row {row}")
+    wrong = (labels < 0) | (labels > np.iinfo(np.int32).max)
+    if wrong.any():
+        row = int(wrong.argmax())
+        raise ValueError(f"{name} must be from 0 to 2³¹ - 1, got {labels[row]} in row {row}")
     return labels.astype(np.int32)
-
-
-def as_rows(rows: np.ndarray, size: int) -> np.ndarray:
-    """A boolean mask ``[size]``, or indices below ``size``, as indices."""
-    rows = np.asarray(rows)
-    if rows.dtype == bool:
-        if rows.shape != (size,):
-            raise ValueError(f"rows must be a mask of shape [{size}], got {list(rows.shape)}")
-        return np.flatnonzero(rows)
-    if rows.size == 0:
-        return np.zeros(0, np.intp)
-    if not np.issubdtype(rows.dtype, np.integer):
-        raise TypeError(f"rows must be a boolean mask or integer indices, got {rows.dtype}")
-    if rows.ndim != 1 or rows.min() < 0 or rows.max() >= size:
-        raise ValueError(f"rows must be indices [n] from 0 to {size - 1}, got {rows}")
-    return rows
 
 
 class NoSuchPartError(ValueError):
     """Images that are there do not have the part that was asked for."""
 
 
-def check_split(split: str, splits: tuple[str, ...]) -> None:
+def check_split(split: str, splits: Iterable[str]) -> None:
     """Refuse a split that the data set does not have."""
     if split not in splits:
-        raise NoSuchPartError(f"split must be one of {splits}, got {split!r}")
+        raise NoSuchPartError(f"split must be one of {', '.join(splits)}, got {split!r}")
+
+
+# The range of images' values: bytes 0…255, or numbers 0…1
+
+
+class Range(NamedTuple):
+    """The least and the largest value."""
+
+    least: float
+    most: float
+
+
+def value_range(images: Any) -> Range | None:
+    """Return the range of photographs of floating-point numbers; None for any other input."""
+    if not isinstance(images, np.ndarray) or images.ndim != 4 or images.shape[3] not in (1, 3):
+        return None
+    if images.dtype.kind != "f" or not images.size:
+        return None
+    values = _sample(images)
+    values = values[np.isfinite(values)]
+    return Range(float(values.min()), float(values.max())) if values.size else None
+
+
+def _sample(images: np.ndarray) -> np.ndarray:
+    return images[np.unique(np.linspace(0, len(images) - 1, SAMPLE).astype(int))]
+
+
+def check_in_unit_range(name: str, images: Any, why: str) -> None:
+    """Refuse floating-point photographs outside of 0…1."""
+    values = value_range(images)
+    if values is not None and (values.least < -SLACK or values.most > 1 + SLACK):
+        raise ValueError(
+            f"{name} must be uint8 in 0…255 or float in 0…1{why}, got {images.dtype} from "
+            f"{values.least:.4g} to {values.most:.4g}"
+        )
+
+
+def check_not_bytes(name: str, images: Any) -> None:
+    """Refuse floating-point photographs that look like bytes, and bytes that are only 0 and 1."""
+    values = value_range(images)
+    if values is not None and values.least >= 0 and values.most > LIKE_BYTES:
+        raise ValueError(
+            f"{name} must be uint8 in 0…255, or float in 0…1 or standardized, got {images.dtype} up to "
+            f"{values.most:.4g}: write {name}.astype(numpy.uint8), or pass preprocess= if they are right"
+        )
+    if isinstance(images, np.ndarray) and images.ndim == 4 and images.dtype == np.uint8:
+        if _sample(images).max(initial=0) == 1:
+            raise ValueError(
+                f"{name} must be uint8 in 0…255, got only 0 and 1: write {name}.astype(numpy.float32), or pass "
+                "preprocess= if they are right"
+            )
+
+
+def check_same_range(name: str, images: np.ndarray, trained: Range) -> None:
+    """Refuse photographs whose range of values is not that of the training images."""
+    values = Range(0.0, 1.0) if images.dtype == np.uint8 else value_range(images)
+    if values is None:
+        return
+    larger = max(map(abs, values)) > 8 * max(map(abs, trained))
+    below = trained.least >= 0 and values.least < -SLACK * trained.most
+    not_standardized = trained.least < -SLACK and values.least >= 0
+    not_standardized &= 0.5 < values.most - values.least <= 1 + SLACK
+    beyond_bytes = images.dtype == np.uint8 and trained.most > 1 + SLACK
+    if larger or below or not_standardized or beyond_bytes:
+        raise ValueError(
+            f"{name} must have values in the range of the training images, {trained.least:.4g} to "
+            f"{trained.most:.4g}, got {images.dtype} from {values.least:.4g} to {values.most:.4g}"
+        )

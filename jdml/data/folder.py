@@ -1,7 +1,4 @@
-"""Any folder of classes: a folder for each class, with its images, or parts (``train/``, ``test/``) of such.
-
-And what stands in its place: a list, tables, or what a user's own module has.
-"""
+"""Folders of images: a folder for each class, or parts (``train/``, ``test/``) of such; lists, tables, user modules."""
 
 import re
 from collections import Counter
@@ -13,17 +10,18 @@ from typing import Any
 from jdml._import_path import call_user_object, import_user_object, is_pointer
 from jdml._paths import expand_user
 from jdml.data.csv_list import ENDINGS, read_table
-from jdml.data.image_discovery import image_files, images_in, kinds, pluralize, subfolders, suffixes
+from jdml.data.image_discovery import count_by_suffix, image_files, images_in, pluralize, subfolders
 from jdml.data.images import Readable
-from jdml.data.listing import PARTS, Labelled, Listing, as_listing, data_folder, in_one_form
+from jdml.data.listing import PARTS, LabelledFile, Listing, as_listing, data_folder, normalized
 from jdml.data.rows import TABLES, Classes, images_of, of_table, open_tables
+from jdml.ops import checks
 
 
 def read_folder(data_dir: str | Path | None) -> Listing:
-    """Read a folder of classes, or of parts of such; or a list, tables, or what a user's own module has.
+    """Read a folder of classes, or of parts of such; or a list, tables, or an object of a user's module.
 
-    A class is a folder with images at any depth. Where two folders or more are called like parts (``train/``, ``val/``,
-    ``test/``, ``query/``, ``gallery/``), each of them holds classes; else half of the classes train.
+    A class is a folder with images at any depth. If two folders or more are called like parts (``train/``, ``val/``,
+    ``test/``, ``query/``, ``gallery/``), each of them holds classes.
     """
     root = data_folder("folder", data_dir)
     if root.suffix.lower() in ENDINGS and not root.is_dir():
@@ -31,44 +29,38 @@ def read_folder(data_dir: str | Path | None) -> Listing:
     if is_pointer(str(root)) and not root.exists():
         return read_pointer(str(root))
     if has_tables(root):
-        tables = _tables(str(root))
-        parts = {part: PARTS.get(part, part) for part in tables} if len(tables) > 1 else {"": ""}
-        return _of_images((parts.get(part, ""), of) for part, of in tables.items())
+        return _read_tables(root)
     if not root.is_dir():
         raise FileNotFoundError(f"{root.absolute()} is not a folder of classes")
     others: Counter[str] = Counter()
     notes: list[str] = []
-    rows: list[Labelled] = []
-    for part, holder in _holders(root, others):
-        classes = subfolders(holder)
-        for place in classes:
-            images, unread = image_files(place)
-            others += unread
+    rows: list[LabelledFile] = []
+    for part, holder in _find_parts(root, others, notes):
+        for place in subfolders(holder):
+            images, other = image_files(place)
+            others += other
             if not images:
-                also = f" (but {kinds(unread)})" if unread else ""
-                raise ValueError(
-                    f"{place}: expected images ({', '.join(sorted(suffixes()))}), found none{also}"
-                )
+                also = f" (but {count_by_suffix(other)})" if other else ""
+                notes.append(f"{place.name}/ has no images{also}: it is not a class")
             inner = sorted({image.relative_to(place).parts[0] for image in images})
             if len(inner) > 1 and all(image.parent != place for image in images):
                 notes.append(
-                    f"{place.name}/ is one class, with images in {inner[0]}/, {inner[1]}/: if each of these is a "
-                    "class or a part, move it up, or give a .csv file of file,label,split"
+                    f"{place.name}/ is one class, with images in {inner[0]}/, {inner[1]}/: move them up if they are "
+                    "classes, or give a .csv file of file,label,split"
                 )
-            label = in_one_form(place.name)
-            rows += [Labelled(file, label, part, str(file), file.name) for file in images]
+            label = normalized(place.name)
+            rows += [LabelledFile(file, label, part, str(file), file.name) for file in images]
         loose = images_in(holder)
-        if not classes:
-            there = f", and {pluralize(loose, 'image', 'images')}" if loose else ""
-            raise ValueError(f"{holder}: expected a folder for each class, found none{there}")
         if loose:
             lie = pluralize(loose, "image lies", "images lie")
-            notes.append(f"{lie} beside the classes' folders, in none of them")
+            notes.append(f"{lie} next to the classes' folders, in none of them")
+    if not rows:
+        raise ValueError(f"{root}: expected a folder of images for each class, got none")
     return as_listing(rows, repeats=True, others=others, notes=notes)
 
 
 def has_tables(root: Path) -> bool:
-    """Whether a path is tables of rows; a folder that holds images, too, is a folder of these."""
+    """Return whether a path is tables of rows; a folder that also holds images is not."""
     if root.is_file():
         return root.suffix.lower() in TABLES
     if any((root / note).is_file() for note in ("dataset_dict.json", "state.json")):
@@ -80,116 +72,97 @@ def has_tables(root: Path) -> bool:
     )
 
 
-@cache
-def _tables(path: str) -> dict[str, tuple[Sequence[Any], Classes]]:
-    """The images and classes of each part of tables; an image is called ``PATH[ROW]``, or ``PATH PART[ROW]``."""
-    tables = open_tables(path)
-    found: dict[str, tuple[Sequence[Any], Classes]] = {}
+def _read_tables(root: Path) -> Listing:
+    """Read tables; an image is called ``PATH[ROW]``, or ``PATH PART[ROW]``."""
+    parts = []
+    tables = open_tables(str(root))
+    lone = len(tables) == 1
     for part, table in tables.items():
-        rows, classes = of_table(table, f"{path} {part}" if len(tables) > 1 else path)
-        found[part] = rows.files(), classes
-    return found
+        rows, classes = of_table(table, str(root) if lone else f"{root} {part}")
+        parts.append(("" if lone else PARTS.get(part, part), rows.files(), classes))
+    return _as_listing(parts)
 
 
 @cache
 def read_pointer(pointer: str) -> Listing:
-    """Read what a name of a user's module stands for; modules are looked for in the working directory, too."""
-    made = import_user_object(pointer)
-    made = call_user_object(pointer, made) if callable(made) else made
-    if not isinstance(made, Mapping):
-        return _of_images([("", images_of(made, pointer))])
-    if not made:
-        raise ValueError(f"{pointer} must have parts of {', '.join(PARTS)}, got none")
-    unknown = next((part for part in made if part not in PARTS), None)
-    if unknown is not None:
-        raise ValueError(f"{pointer} must have parts of {', '.join(PARTS)}, got {unknown!r}")
-    return _of_images(
-        (PARTS[part], images_of(of, f"{pointer} {part}")) for part, of in made.items()
+    """Read an object of a user's module, which may be in the working directory."""
+    value = import_user_object(pointer)
+    value = call_user_object(pointer, value) if callable(value) else value
+    if not isinstance(value, Mapping):
+        return _as_listing([("", *images_of(value, pointer))])
+    for part in value:
+        checks.one_of(f"{pointer}: a part", part, PARTS)
+    return _as_listing(
+        (PARTS[part], *images_of(source, f"{pointer} {part}")) for part, source in value.items()
     )
 
 
-def row_named(name: str) -> Readable | None:
-    """The image of a table that is called ``PATH[ROW]`` or ``PATH PART[ROW]``; None for any other name."""
-    called = re.fullmatch(r"(.+?)(?: (\w+))?\[(\d+)\]", name)
-    if not called or not has_tables(expand_user(called[1])):
-        return None
-    files = _tables(called[1]).get(called[2] or "", ([], None))[0]
-    if int(called[3]) >= len(files):
-        raise ValueError(f"{name}: there are {len(files)} rows, from 0")
-    row: Readable = files[int(called[3])]
-    return row
-
-
 @cache
-def _rows_of(pointer: str) -> dict[str, Readable]:
-    return {str(file): file for file in read_pointer(pointer).files}
+def _rows_by_name(source: str) -> dict[str, Readable]:
+    return {str(file): file for file in read_folder(source).files}
+
+
+def row_named(name: str) -> Readable | None:
+    """Return the row of a table or of a user's object, called ``PATH[ROW]`` or ``PATH PART[ROW]``, or None."""
+    name = str(expand_user(name))
+    match = re.fullmatch(r"(.+?)(?: \w+)?\[\d+\]", name)
+    if not match or not (has_tables(Path(match[1])) or is_pointer(match[1])):
+        return None
+    rows = _rows_by_name(match[1])
+    if name not in rows:
+        raise ValueError(f"{name}: {match[1]} has no such row")
+    return rows[name]
 
 
 def image_named(name: str) -> Readable:
-    """The image that a name stands for: a row of a table, ``FILE[ROW]``, one of ``module:name``, or a file."""
-    row = row_named(name)
-    if row is not None:
-        return row
-    pointer = re.split(r"[ \[]", name, maxsplit=1)[0]
-    if not name.endswith("]") or not is_pointer(pointer):
-        return Path(name)
-    found = _rows_of(pointer).get(name)
-    if found is None:
-        raise ValueError(f"{name}: {pointer} has no such row")
-    return found
+    """Return the image of a name: a row, or a file."""
+    return row_named(name) or Path(name)
 
 
-def _of_images(parts: Iterable[tuple[str, tuple[Sequence[Any], Classes]]]) -> Listing:
-    """A listing of images that are no files of their own; classes are called by their names, or their numbers."""
+def _as_listing(parts: Iterable[tuple[str, Sequence[Any], Classes]]) -> Listing:
+    """Make a listing of images that are no files; classes are called by their names, or their numbers."""
     rows = []
-    for part, (files, (numbers, known)) in parts:
+    for part, files, (numbers, known) in parts:
         labels = numbers.tolist()
         if numbers.dtype.kind == "i" and numbers.min() < 0:
             row = int(numbers.argmin())
             raise ValueError(f"{files[row]}: label must be at least 0, got {labels[row]}")
         names = labels if known is None else [known[label] for label in labels]
         rows += [
-            Labelled(file, in_one_form(str(name)), part, str(file), str(file))
+            LabelledFile(file, normalized(str(name)), part, str(file), str(file))
             for file, name in zip(files, names, strict=True)
         ]
     return as_listing(rows, repeats=False)
 
 
-def _holders(root: Path, others: Counter[str]) -> list[tuple[str, Path]]:
-    """The folders that hold classes, each with the part that it is, or ``""``."""
+def _find_parts(root: Path, others: Counter[str], notes: list[str]) -> list[tuple[str, Path]]:
+    """Return the folders that hold classes, each with its part; ``""`` for a folder without parts."""
     places = subfolders(root)
     parts = {place: PARTS[place.name.lower()] for place in places if place.name.lower() in PARTS}
     if len(set(parts.values())) < 2:
-        if len(places) == 1 and subfolders(places[0]) and not images_in(places[0]):
-            raise ValueError(
-                f"{root} holds one folder, {places[0].name}/, which holds folders itself: give {places[0]}, whose "
-                "classes are then split, or put other classes or parts (train/, test/) beside it"
-            )
         for place in places:
-            like_a_part = {word for word in re.split(r"[\W_]+", place.name.lower())} & PARTS.keys()
             inner = subfolders(place)
+            like_a_part = PARTS.keys() & re.split(r"[\W_]+", place.name.lower())
             holds_parts = sum(each.name.lower() in PARTS for each in inner) > 1
-            # Only folders called like parts are looked into: reading comes later, once.
+            # Only folders called like parts are searched: reading comes later, once.
             if (like_a_part or holds_parts) and any(image_files(each)[0] for each in inner):
                 raise ValueError(
-                    f"{place} looks like a part, or holds parts ({', '.join(x.name for x in inner[:3])}), and is "
-                    "not one of several parts: say which file is of which class and part in a .csv of file,label,split"
+                    f"{place} looks like a part, or holds parts ({', '.join(x.name for x in inner[:3])}), but "
+                    f"{root} has no other part: name file, label and split in a .csv file"
                 )
         return [("", root)]
     for place in places:
         if place not in parts:
-            images, unread = image_files(place)
-            others += unread
+            images, other = image_files(place)
+            others += other
             if images:
-                raise ValueError(
-                    f"{root} holds the parts {', '.join(f'{each.name}/' for each in parts)} and {place.name}/, which "
-                    "is none: move it away, or say which is which in a .csv file of file,label,split"
-                )
+                left_out = pluralize(len(images), "image is", "images are")
+                notes.append(f"{place.name}/ is not a part: its {left_out} left out")
     return [(part, place) for place, part in parts.items()]
 
 
 def check_apart(name: str, folder: Path, root: Path) -> None:
-    """Refuse a folder among classes, as one of which it would be read the next time."""
+    """Refuse a folder among classes, which would be read as a class the next time."""
     inside, around = (expand_user(place).absolute().resolve() for place in (folder, root))
     if not around.is_dir() or not inside.is_relative_to(around):
         return

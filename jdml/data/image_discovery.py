@@ -1,4 +1,4 @@
-"""The image files below a folder: what one reader of folders sees, all see; and which paths lead to one file."""
+"""The image files below a folder, found alike by every reader; and which paths lead to one file."""
 
 import hashlib
 import os
@@ -10,165 +10,135 @@ from typing import Any
 
 from jdml._optional_imports import require_package
 
-PICTURES = {
-    "AVIF": "avif",
-    "BMP": "",
-    "DIB": "",
-    "GIF": "",
-    "HEIF": "",
-    "JPEG": "",
-    "JPEG2000": "jpg_2000",
-    "MPO": "",
-    "PCX": "",
-    "PNG": "",
-    "PPM": "",
-    "PSD": "",
-    "QOI": "",
-    "SGI": "",
-    "TGA": "",
-    "TIFF": "",
-    "WEBP": "webp",
-}
-"""Pillow's formats of pictures, and the part of Pillow that an installation may lack."""
-UNREAD = frozenset(
+FORMATS = frozenset(
+    "AVIF BMP DIB GIF HEIF JPEG JPEG2000 MPO PCX PNG PPM PSD QOI SGI TGA TIFF WEBP".split()
+)
+"""Pillow's formats of pictures."""
+UNREADABLE = frozenset(
     ".ai .arw .avif .avifs .cr2 .cr3 .dng .eps .exr .hdr .heic .heif .hif .j2c .j2k .jp2 .jpc .jpf .jpx .jxl .nef .orf "
     ".pef .pfm .psd .raf .rw2 .srw .svg .svgz .webp .xcf".split()
 )
-"""Images of kinds that are not read, or not everywhere."""
-ASIDE = ("$recycle.bin", "@eadir", "__macosx", "lost+found", "system volume information")
-"""Folders that archives and file systems put beside a user's own."""
-NOWHERE = "links that lead nowhere"
+"""Suffixes of images that are not read, or not everywhere."""
+SYSTEM_FOLDERS = ("$recycle.bin", "@eadir", "__macosx", "lost+found", "system volume information")
+"""Folders that archives and file systems add."""
+BROKEN_LINK = "links that lead nowhere"
 
 
 @cache
 def suffixes() -> frozenset[str]:
-    """The suffixes of images that Pillow reads here, in lower case."""
+    """Return the suffixes of images that Pillow reads here, in lower case."""
     require_package("PIL", "a folder of images")
-    from PIL import Image, features
+    from PIL import Image
 
     Image.init()
-    there = {
-        kind
-        for kind, part in PICTURES.items()
-        if kind in Image.OPEN and (not part or features.check(part))
-    }
-    known = {suffix for suffix, kind in Image.registered_extensions().items() if kind in there}
+    readable = FORMATS & Image.OPEN.keys()
+    known = {suffix for suffix, kind in Image.registered_extensions().items() if kind in readable}
     return frozenset(known - {".pfm"})  # whose pixels have no known range
 
 
 def image_files(place: Path) -> tuple[list[Path], Counter[str]]:
-    """The images of a folder, at any depth and through links, and the kinds of all other files, counted."""
+    """Return the images of a folder, at any depth and through links, and the number of other files by suffix."""
     images: list[Path] = []
     others: Counter[str] = Counter()
     folders: list[tuple[str, tuple[str, ...]]] = [(str(place), (os.path.realpath(place),))]
     while folders:
-        folders += _look_into(*folders.pop(), images, others)
-    return sorted(images, key=lambda path: path.parts), others
+        folder, above = folders.pop()
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                real = _real_folder(entry, above)
+                if _is_ignored(entry.name) or (real is None and _is(entry, os.path.isdir)):
+                    continue
+                if real is not None:
+                    folders.append((entry.path, (*above, real)))
+                elif not _is(entry, os.path.isfile):
+                    others[BROKEN_LINK] += not os.path.exists(entry.path)
+                elif _is_image(entry.name):
+                    images.append(Path(entry.path))
+                else:
+                    others[os.path.splitext(entry.name)[1].lower() or "without a suffix"] += 1
+    return sorted(images, key=lambda path: path.parts), +others
 
 
 def subfolders(place: Path) -> list[Path]:
-    """The folders in a folder that :func:`image_files` enters, in the order of their names."""
+    """Return the folders in a folder that :func:`image_files` enters, by name."""
     above = (os.path.realpath(place),)
     with os.scandir(place) as entries:
-        return sorted(Path(entry.path) for entry in entries if _enters(entry, above) is not None)
+        return sorted(Path(entry.path) for entry in entries if _real_folder(entry, above))
 
 
 def images_in(place: Path) -> int:
-    """How many images lie in a folder itself."""
+    """Count the images that lie in a folder itself."""
     with os.scandir(place) as entries:
         return sum(_is_image(entry.name) and _is(entry, os.path.isfile) for entry in entries)
 
 
-def unread_kinds(others: Mapping[str, int]) -> tuple[str, ...]:
-    """What is to be said of files that are no images by their suffix."""
-    images = {kind: count for kind, count in others.items() if kind in UNREAD}
-    rest = {kind: count for kind, count in others.items() if kind not in {*UNREAD, NOWHERE}}
+def omitted(others: Mapping[str, int]) -> tuple[str, ...]:
+    """Return a line for each kind of files that are not read."""
+    unreadable = {kind: count for kind, count in others.items() if kind in UNREADABLE}
+    rest = {k: count for k, count in others.items() if k not in {*UNREADABLE, BROKEN_LINK}}
     lines = []
-    if images:
-        lines.append(f"{kinds(images)} left out: convert them to .jpg or .png")
-    if others.get(NOWHERE):
-        links = pluralize(others[NOWHERE], "link that leads", "links that lead")
-        lines.append(f"{links} nowhere left out")
+    if unreadable:
+        lines.append(f"{count_by_suffix(unreadable)} left out: convert them to .jpg or .png")
+    if others.get(BROKEN_LINK):
+        lines.append(f"{pluralize(others[BROKEN_LINK], 'broken link', 'broken links')} left out")
     if rest:
-        lines.append(f"{kinds(rest)} left out")
+        lines.append(f"{count_by_suffix(rest)} left out")
     return tuple(lines)
 
 
-def unread(others: Mapping[str, int]) -> int:
-    """How many of these files are images, or ought to be."""
-    return sum(count for kind, count in others.items() if kind in {*UNREAD, NOWHERE})
+def num_unreadable(others: Mapping[str, int]) -> int:
+    """Count the files that are images of other kinds, or links that lead nowhere."""
+    return sum(count for kind, count in others.items() if kind in {*UNREADABLE, BROKEN_LINK})
 
 
-def kinds(others: Mapping[str, int]) -> str:
-    """Numbers by suffix, as words."""
-    total = sum(others.values())
-    listed = ", ".join(f"{count} {kind}" for kind, count in sorted(others.items()))
-    return f"{pluralize(total, 'file', 'files')} of other kinds ({listed})"
+def count_by_suffix(others: Mapping[str, int]) -> str:
+    """Return the number of files, and of the most frequent suffixes."""
+    common = Counter(others).most_common(3)
+    listed = ", ".join(f"{count} {kind}" for kind, count in common)
+    more = ", …" if len(others) > len(common) else ""
+    return f"{pluralize(sum(others.values()), 'file', 'files')} of other kinds ({listed}{more})"
 
 
 def pluralize(number: int, one: str, more: str) -> str:
-    """A number and what it counts."""
+    """Return a number and a noun."""
     return f"{number} {one if number == 1 else more}"
 
 
-def _look_into(
-    folder: str, above: tuple[str, ...], images: list[Path], others: Counter[str]
-) -> list[tuple[str, tuple[str, ...]]]:
-    """Put aside the files of a folder; give the folders in it, each with those above."""
-    inner = []
-    with os.scandir(folder) as entries:
-        for entry in entries:
-            if _passed_over(entry.name):
-                continue
-            if not _is(entry, os.path.isfile):
-                inside = _enters(entry, above)
-                if inside is not None:
-                    inner.append((entry.path, (*above, inside)))
-                elif not os.path.exists(entry.path):
-                    others[NOWHERE] += 1
-            elif _is_image(entry.name):
-                images.append(Path(entry.path))
-            else:
-                others[os.path.splitext(entry.name)[1].lower() or "without a suffix"] += 1
-    return inner
-
-
 def _is(entry: os.DirEntry[str], kind: Callable[[str], bool]) -> bool:
-    """Whether it is a file or a folder, or a link to one; what is no link is known without asking the disk."""
+    """Return whether it is a file or a folder, or a link to one; only links are looked up on the disk."""
     if entry.is_symlink():
         return kind(entry.path)
     return entry.is_file() if kind is os.path.isfile else entry.is_dir()
 
 
-def _enters(entry: os.DirEntry[str], above: tuple[str, ...]) -> str | None:
-    """Where a folder really lies; None for what is no folder, is passed over, or leads back."""
-    if _passed_over(entry.name) or not _is(entry, os.path.isdir):
+def _real_folder(entry: os.DirEntry[str], above: tuple[str, ...]) -> str | None:
+    """Return the real path of a folder; None for other entries, ignored folders and links to a folder above."""
+    if _is_ignored(entry.name) or not _is(entry, os.path.isdir):
         return None
     if not entry.is_symlink():
         return os.path.join(above[-1], entry.name)
     real = os.path.realpath(entry.path)
-    back = any(os.path.commonpath((real, place)) == real for place in above)
-    return None if back else real
+    is_circle = any(os.path.commonpath((real, place)) == real for place in above)
+    return None if is_circle else real
 
 
-def _passed_over(name: str) -> bool:
-    return name.startswith(".") or name.lower() in ASIDE
+def _is_ignored(name: str) -> bool:
+    return name.startswith(".") or name.lower() in SYSTEM_FOLDERS
 
 
 def _is_image(name: str) -> bool:
-    """Whether it is an image by its name."""
     return not name.startswith(".") and os.path.splitext(name)[1].lower() in suffixes()
 
 
 class RealFiles:
-    """Tell the file that a path leads to: through links and ``..``, relative or absolute."""
+    """Return the real path of a file, which need not exist; real paths of folders are cached."""
 
     def __init__(self) -> None:
-        """Remember the folders: most files have few."""
+        """Begin with an empty cache."""
         self._folders: dict[str, str] = {}
 
     def __call__(self, path: str | Path) -> str:
-        """The real path of a file, there or not."""
+        """Return the real path."""
         folder, name = os.path.split(path)
         if folder not in self._folders:
             self._folders[folder] = os.path.realpath(folder)
@@ -177,7 +147,7 @@ class RealFiles:
 
 
 def same_content(first: str | Path, second: str | Path) -> bool:
-    """Whether two files hold the same bytes; False where one of them cannot be read."""
+    """Return whether two files hold the same bytes; False if one of them cannot be read."""
     try:
         if os.path.getsize(first) != os.path.getsize(second):
             return False
@@ -186,14 +156,14 @@ def same_content(first: str | Path, second: str | Path) -> bool:
         return False
 
 
-def copies(files: Sequence[Any]) -> list[list[int]]:
-    """Find files that hold the same bytes; of those of one size all are read."""
-    of_size: dict[int, list[int]] = defaultdict(list)
+def identical_files(files: Sequence[Any]) -> list[list[int]]:
+    """Return the rows of files that hold the same bytes; only files of equal size are read."""
+    by_size: dict[int, list[int]] = defaultdict(list)
     for row, file in enumerate(files):
         if isinstance(file, Path):
-            of_size[os.path.getsize(file)].append(row)
-    of_content: dict[bytes, list[int]] = defaultdict(list)
-    for rows in of_size.values():
+            by_size[os.path.getsize(file)].append(row)
+    by_content: dict[bytes, list[int]] = defaultdict(list)
+    for rows in by_size.values():
         for row in rows if len(rows) > 1 else ():
-            of_content[hashlib.sha256(files[row].read_bytes()).digest()].append(row)
-    return sorted(rows for rows in of_content.values() if len(rows) > 1)
+            by_content[hashlib.sha256(files[row].read_bytes()).digest()].append(row)
+    return sorted(rows for rows in by_content.values() if len(rows) > 1)

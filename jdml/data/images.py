@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 import numpy as np
 
 from jdml._optional_imports import MissingLibraryError, progress_bar, require_package
-from jdml._paths import read_bytes
 from jdml.data.transforms import Crops, conventional
 
 if TYPE_CHECKING:
@@ -23,62 +22,63 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 CHANNELS = (1, 3, 4)
-"""Of a photograph: grey, coloured, with transparency."""
+"""Channels of a photograph: grey, RGB, RGB with transparency."""
 DEPTHS = (8, 10, 12, 14, 16)
-"""Bits of a pixel that are stored in 16."""
-ORIENTATION, PHOTOMETRIC = 0x0112, 0x0106
-"""Tags of EXIF and TIFF; of the second 0 says that 0 is white."""
+"""Bits that a pixel of 16 bits may hold."""
+ORIENTATION = 0x0112
+"""Tag of EXIF."""
+ENDS = {"JPEG": b"\xff\xd9", "MPO": b"\xff\xd9", "PNG": b"IEND", "GIF": b";"}
+"""How whole files end, by Pillow's names of formats."""
+TAIL = 64
+"""Bytes in which the end of a file is looked for."""
 _log = logging.getLogger(__name__)
 
 
 class Readable(Protocol):
-    """What holds one image: a ``pathlib.Path``, a ``zipfile.Path``; its string names it."""
+    """A file of one image, such as ``pathlib.Path`` or ``zipfile.Path``; its string names it."""
 
     def read_bytes(self) -> bytes:
-        """The whole file."""
+        """Return the whole file."""
         ...
 
 
 @dataclass(frozen=True)
 class Row:
-    """One image of what holds many, called ``OF[NUMBER]``."""
+    """One image of a source of many, called ``SOURCE[NUMBER]``."""
 
-    of: Any
+    source: Any
     number: int
 
     def read_bytes(self) -> bytes:
-        """The image file, where it is one."""
-        content = self.of[self.number]
-        if not isinstance(content, bytes):
-            raise TypeError(f"{self} is an image, not a file")
+        """Return the image file, of a source of image files."""
+        content: bytes = self.source[self.number]
         return content
 
     def __str__(self) -> str:
-        """What it is called."""
-        return f"{self.of}[{self.number}]"
+        """Return its name."""
+        return f"{self.source}[{self.number}]"
 
 
 class BadImageError(ValueError):
-    """An image that cannot be read or is not whole; the message begins with its name."""
+    """An image that cannot be read or is damaged; the message begins with its name."""
 
 
 class ImageFiles:
     """Image files that behave like a read-only array, uint8 ``[N, H, W, 3]``, decoded when indexed.
 
-    ``images[3]``, ``images[10:20]``, ``images[[4, 2]]`` and ``images[mask]`` give NumPy arrays: the images of
-    these rows as in evaluation, decoded by a few threads. ``select`` takes rows without decoding.
+    ``images[3]``, ``images[10:20]``, ``images[[4, 2]]`` and ``images[mask]`` are NumPy arrays: the images of these
+    rows as in evaluation, decoded by a few threads. ``select`` takes rows without decoding.
 
     Args:
-        files: what to read, a ``pathlib.Path`` or anything else with ``read_bytes()``.
+        files: paths, or other objects with ``read_bytes()``.
         transform: ``(image, random=None) -> uint8 [H, W, 3]`` with an attribute ``size``, the height and
             width (see ``mlrc`` and ``conventional``).
         threads: decoding threads; by default one for each core.
 
     Implementation notes:
-        Every image becomes RGB: grey and palette images, CMYK, 16-bit grey; transparency is laid
-        over white; EXIF orientation is applied. 16 bits that hold fewer (8, 10, 12 or 14, by the
-        largest value of the image) are scaled from these, and of several pages of a TIFF file the
-        first is read; the log says so once.
+        Every image becomes RGB: grey and palette images, CMYK, 16-bit grey; transparency is laid over white; EXIF
+        orientation is applied. 16-bit grey that holds fewer bits (8, 10, 12 or 14, by the largest value of the image)
+        is scaled from these; the log says so once. Of several pages of a TIFF file the first is read.
 
     Example:
         >>> import pathlib
@@ -104,8 +104,6 @@ class ImageFiles:
         """See the class."""
         self.files = _object_array(files)
         self.transform = conventional() if transform is None else transform
-        if threads is not None and threads < 1:
-            raise ValueError(f"threads must be at least 1, got {threads}")
         self.threads = threads
 
     @property
@@ -114,11 +112,11 @@ class ImageFiles:
         return len(self), self.transform.size, self.transform.size, 3
 
     def __len__(self) -> int:
-        """Number of images N."""
+        """Return the number of images N."""
         return len(self.files)
 
     def __getitem__(self, key: Any) -> np.ndarray:
-        """One image ``[H, W, 3]``, or those of a slice, of indices or of a mask, ``[n, H, W, 3]``.
+        """Return one image ``[H, W, 3]``, or those of a slice, of indices or of a mask, ``[n, H, W, 3]``.
 
         Raises:
             BadImageError: if one of them cannot be decoded.
@@ -156,7 +154,7 @@ class ImageFiles:
         return images
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
-        """All images."""
+        """Return all images."""
         return self[:] if dtype is None else self[:].astype(dtype)
 
     def read(self, row: int, random: np.random.Generator | None = None) -> np.ndarray:
@@ -176,38 +174,45 @@ class ImageFiles:
             )
         return pixels
 
-    def problems(self, *, progress: bool = False) -> dict[int, str]:
-        """Find what is wrong with each image that cannot be decoded, by its row; decodes all of them.
+    def problems(self, *, quick: bool = False, progress: bool = False) -> dict[int, str]:
+        """Return the error of each image that cannot be decoded, by its row.
 
         Args:
+            quick: read only the beginning and the end of JPEG, PNG and GIF files, which finds files that are no images
+                or are cut off; rows of tables are not read. Else all images are decoded.
             progress: show a progress bar.
         """
-        found = enumerate(self.each(lambda image: None, progress=progress))
-        return {row: str(error) for row, error in found if error is not None}
+        read = check_ends if quick else open_image
+        errors = enumerate(self._map(read, lambda image: None, progress))
+        return {row: str(error) for row, error in errors if error is not None}
 
     def each(
-        self, see: Callable[["Image"], T], *, progress: bool = False
+        self, function: Callable[["Image"], T], *, progress: bool = False
     ) -> Iterator[T | BadImageError]:
-        """See every image as it was decoded, one after the other; in place of one that cannot be, the error.
+        """Return a function's value of every image, or the error of an image that cannot be decoded, in order.
 
         Args:
-            see: what is to be known of a Pillow image.
+            function: called with each image of Pillow.
             progress: show a progress bar.
         """
+        return self._map(open_image, function, progress)
 
-        def seen(file: Readable) -> T | BadImageError:
+    def _map(
+        self, read: Callable[[Readable], Any], function: Callable[[Any], T], progress: bool
+    ) -> Iterator[T | BadImageError]:
+        def call(file: Readable) -> T | BadImageError:
             try:
                 with named_if_bad(file):
-                    image = open_image(file)
+                    image = read(file)
             except BadImageError as error:
                 return error
-            return see(image)
+            return function(image)
 
         bar = progress_bar(progress, total=len(self), desc="decoding")
         with bar, ThreadPoolExecutor(self.threads or cores()) as pool:
-            for found in pool.map(seen, self.files):
+            for result in pool.map(call, self.files):
                 bar.update()
-                yield found
+                yield result
 
     def select(self, rows: np.ndarray) -> "ImageFiles":
         """Select some of the files, none of them decoded: indices or a mask."""
@@ -228,83 +233,79 @@ def named_if_bad(file: Readable) -> Iterator[None]:
 
 
 def decode(content: bytes) -> "Image":
-    """An image file of any kind that Pillow reads, as an upright RGB image."""
+    """Decode an image file of any kind that Pillow reads, as an upright RGB image."""
+    return as_rgb(_open(io.BytesIO(content)))
+
+
+def _open(file: Any) -> "Image":
     require_package("PIL", "decoding images")
     from PIL import Image, UnidentifiedImageError
 
-    try:
-        return as_rgb(Image.open(io.BytesIO(content), formats=_formats()))
+    Image.preinit()
+    Image.init()  # a user may have added a format just now
+    try:  # PostScript is a program that would be run
+        return Image.open(file, formats=[kind for kind in Image.ID if kind != "EPS"])
     except UnidentifiedImageError:
         raise ValueError("its format is not known") from None
 
 
 def as_rgb(image: "Image") -> "Image":
     """Turn an image upright and into RGB, transparency laid over white."""
-    from PIL import Image, ImageOps
+    from PIL import Image
 
-    # By place: a tile of the lowest Pillow is a mere tuple.
-    sixteen = any(";16" in str(tile[3]) for tile in getattr(image, "tile", ()))
-    if image.format == "TIFF" and getattr(image, "n_frames", 1) > 1:
-        _say_pages()
     image.load()
-    # Of 8 bits Pillow turns it round itself.
-    ink = image.mode.startswith("I;16") and getattr(image, "tag_v2", {}).get(PHOTOMETRIC) == 0
-    image = upright(image)
-    deep = image.mode.startswith("I;16") or (image.mode == "I" and image.format in ("PNG", "PPM"))
-    if image.mode in ("I", "F") and not deep:
+    kind, image = image.format, _upright(image)
+    if image.mode.startswith("I;16") or (image.mode == "I" and kind in ("PNG", "PPM")):
+        image = _eight_bits(image, kind)
+    elif image.mode in ("I", "F"):
         raise ValueError(f"its pixels are of mode {image.mode!r}, expected 8 or 16 bits")
-    if deep:
-        image = ImageOps.invert(_eight_bits(image)) if ink else _eight_bits(image)
-    elif sixteen:
-        image = _full_range(image)
     if image.has_transparency_data:
         image = image.convert("RGBA")
         image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image)
     return image if image.mode == "RGB" else image.convert("RGB")
 
 
-def _formats() -> tuple[str, ...]:
-    """Pillow's formats but PostScript, a program that would be run; a user may have added one just now."""
-    from PIL import Image
-
-    Image.preinit()
-    Image.init()
-    return tuple(kind for kind in Image.ID if kind != "EPS")
-
-
 def open_image(file: Readable) -> "Image":
     """Open an image file, or an image of rows, as an upright RGB image."""
     if not isinstance(file, Row):
-        return decode(read_bytes(file) if isinstance(file, Path) else file.read_bytes())
-    image = file.of[file.number]
+        return decode(file.read_bytes())
+    image = file.source[file.number]
     if isinstance(image, bytes):
         return decode(image)
     if isinstance(image, np.ndarray):
         from PIL import Image
 
-        if image.dtype != np.uint8 or image.ndim != 3 or image.shape[-1] not in CHANNELS:
-            raise TypeError(
-                f"its pixels must be uint8 [H, W, C], got {image.dtype} {list(image.shape)}"
-            )
-        image = Image.fromarray(
-            np.ascontiguousarray(image.squeeze(-1) if image.shape[-1] == 1 else image)
-        )
+        image = Image.fromarray(image.squeeze(-1) if image.shape[-1] == 1 else image)
     return as_rgb(image)
 
 
+def check_ends(file: Readable) -> None:
+    """Refuse an image file that is no image or is cut off, by its beginning and its end; decode it only in doubt."""
+    if not isinstance(file, Path):
+        return
+    is_whole = False
+    if file.is_file():
+        with file.open("rb") as opened:
+            end = ENDS.get(_open(opened).format or "")
+            opened.seek(max(opened.seek(0, os.SEEK_END) - TAIL, 0))
+            is_whole = end is not None and end in opened.read()
+    if not is_whole:
+        open_image(file)
+
+
 def is_grey(image: Any) -> bool:
-    """Whether an image that can be decoded, or its file, has no colours."""
+    """Return whether an image that can be decoded, or its file, has no colours."""
     from PIL import Image
 
     image = Image.open(io.BytesIO(image)) if isinstance(image, bytes) else image
     return image.mode in ("1", "F", "I", "L", "LA", "La") or image.mode.startswith("I;")
 
 
-def upright(image: "Image") -> "Image":
-    """An image turned as its EXIF data say; as it is, where they cannot be read."""
+def _upright(image: "Image") -> "Image":
+    """Turn an image as its EXIF data say; leave it as it is if they cannot be read."""
     from PIL.Image import Transpose
 
-    turns = {
+    turns = {  # ImageOps.exif_transpose fails if other data of EXIF are malformed
         2: Transpose.FLIP_LEFT_RIGHT,
         3: Transpose.ROTATE_180,
         4: Transpose.FLIP_TOP_BOTTOM,
@@ -317,19 +318,18 @@ def upright(image: "Image") -> "Image":
         turn = turns.get(int(image.getexif().get(ORIENTATION, 1)))
     except Exception:  # Pillow's readers raise many kinds on damaged data
         return image
-    if turn is None:
-        return image
-    turned = image.transpose(turn)
-    turned.format = image.format
-    return turned
+    return image if turn is None else image.transpose(turn)
 
 
-def _eight_bits(image: "Image") -> "Image":
-    """A grey image of 16 bits in 8; of fewer in 16, as scanners and microscopes write, by the bits that it uses."""
+def _eight_bits(image: "Image", kind: str | None) -> "Image":
+    """Scale a grey image of 16 bits to 8; by the bits that it uses, as scanners and microscopes write fewer."""
     from PIL import Image
 
-    grey = np.asarray(image, np.int32)
-    bits = 16 if image.format == "PPM" else _bits(int(grey.max()))  # whose file tells its range
+    grey, bits = np.asarray(image, np.int32), 16
+    if kind != "PPM":  # which Pillow scales by its range
+        bits = next(depth for depth in DEPTHS if grey.max() < 2**depth)
+    if bits < 16:
+        _warn_depth(bits)
     small = np.clip(grey * 255 // (2**bits - 1), 0, 255).astype(np.uint8)
     clear = image.info.get("transparency")
     return Image.fromarray(
@@ -337,53 +337,20 @@ def _eight_bits(image: "Image") -> "Image":
     )
 
 
-def _full_range(image: "Image") -> "Image":
-    """A colour image of 16 bits, of which Pillow gives the upper eight, by the bits that it uses."""
-    bands = len(image.getbands())
-    coloured = [band for band in image.getbands() if band != "A"]
-    most = max(int(image.getchannel(band).getextrema()[1]) for band in coloured)  # type: ignore[arg-type]
-    bits = _bits(256 * most + 255)
-    if bits < 14:
-        raise ValueError(
-            f"its colours have 16 bits and end at {256 * most + 255} of 65535: convert it to 8 bits, scaled"
-        )
-    if bits == 16:
-        return image
-    scaled = [min(value * 255 // 63, 255) for value in range(256)]
-    return image.point(scaled * len(coloured) + list(range(256)) * (bands - len(coloured)))
-
-
-def _bits(most: int) -> int:
-    """The depth of an image in 16 bits, from the largest of its values."""
-    bits = next(depth for depth in DEPTHS if most < 2**depth)
-    if bits < 16:
-        _say_depth(bits)
-    return bits
-
-
 @cache
-def _say_depth(bits: int) -> None:
-    """Say once how such images are read."""
+def _warn_depth(bits: int) -> None:
     _log.warning("16-bit images with no value of %d or more are read as of %d bits", 2**bits, bits)
 
 
-@cache
-def _say_pages() -> None:
-    """Say once that a file may hold several pictures."""
-    _log.warning(
-        "of TIFF files of several pages the first page is read: save the others as files of their own"
-    )
-
-
 def cores() -> int:
-    """The cores that this process may use."""
+    """Return the number of cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 def _object_array(files: Iterable[Readable]) -> np.ndarray:
-    """One object per element, whatever its type."""
+    """Return an array of objects of any type."""
     if isinstance(files, np.ndarray) and files.dtype == object:
         return files
     listed = [Path(file) if isinstance(file, str) else file for file in files]

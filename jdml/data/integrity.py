@@ -1,45 +1,86 @@
-"""Whether a folder holds a data set as it was published: counts, missing files, whole images."""
+"""Check that a folder holds a data set as it was published: counts, missing files, damaged images, near duplicates."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from jdml._optional_imports import MissingLibraryError, require_package
 from jdml.data.dataset import Dataset
-from jdml.data.duplicates import Alike, Place, by_embedding, by_hash, perceptual_hash
-from jdml.data.image_discovery import copies, pluralize
+from jdml.data.image_discovery import identical_files, pluralize
 from jdml.data.images import BadImageError, ImageFiles
-from jdml.data.listing import Listing, first, missing
-from jdml.data.loading import IMAGE_FILES, load, read_listing
+from jdml.data.listing import Listing, first_few, missing_files
+from jdml.data.load import IMAGE_FILES, load, read_listing
 from jdml.data.rows import images_of
+from jdml.ops import checks
 from jdml.registry import DATASETS, Count
 
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
 Embed = Callable[[Dataset], np.ndarray]
-"""From images to embeddings ``[N, D]``, NaN for those that cannot be read."""
+"""A function from images to embeddings ``[N, D]``, NaN for images that cannot be read."""
+SIDE = 16
+"""A hash has this number of bits squared: the signs of an image's lowest frequencies."""
+BITS = 48
+"""Images are alike if their hashes differ in at most this number of 256 bits,"""
+COLOUR = 12.0
+"""and their mean colours by at most this number of 256 steps, unless one of the two is grey."""
+GREY, FLAT = 4.0, 1.0
+"""Largest deviation of a grey image from grey, and standard deviation of a flat image, whose hash is noise."""
+SHARE = 0.2
+"""Embeddings are alike if their distance is at most this share of the median distance."""
+BLOCK = 1 << 10, 1 << 13
+"""Rows that are compared at a time, and the number of rows with which they are."""
+SAMPLE = 1 << 10
+"""Rows of which the median distance is taken."""
 
 
 class Part(NamedTuple):
-    """What was found of one split."""
+    """Counts of one split."""
 
     split: str
-    found: Count
+    counts: Count
     published: Count | None
     missing: int
 
 
+class Place(NamedTuple):
+    """An image, its part and its label."""
+
+    file: str
+    part: str
+    label: str
+
+    def __str__(self) -> str:
+        """Return file, part and label."""
+        return f"{self.file} ({', '.join(filter(None, (self.part, self.label)))})"
+
+
+class Alike(NamedTuple):
+    """Two images that are nearly the same, in two parts or under two labels."""
+
+    first: Place
+    second: Place
+    distance: float
+
+    def __str__(self) -> str:
+        """Return both images."""
+        return f"{self.first} ~ {self.second}"
+
+
 @dataclass(frozen=True)
 class Findings:
-    """What :func:`check` found.
+    """The result of :func:`check`.
 
     Attributes:
         parts: the splits, as far as the lists could be read.
-        decoded: how many images were decoded, whole or not.
-        problems: what is wrong, a line each. None means that all is well.
-        notes: what is worth knowing, a line each.
-        alike: images that are nearly the same in two parts or under two labels, where they were looked for.
+        decoded: the number of images that were decoded, damaged or not.
+        problems: a line for each problem. None means that all is well.
+        notes: a line for each other remark.
+        alike: images that are nearly the same in two parts or under two labels, if they were searched.
     """
 
     parts: tuple[Part, ...]
@@ -51,7 +92,7 @@ class Findings:
     @property
     def lists_are_whole(self) -> bool:
         """Whether there are published counts, and all of them are met."""
-        return bool(self.parts) and all(part.found == part.published for part in self.parts)
+        return bool(self.parts) and all(part.counts == part.published for part in self.parts)
 
 
 def check(
@@ -63,39 +104,34 @@ def check(
     within: float | None = None,
     progress: bool = False,
 ) -> Findings:
-    """Look whether a folder holds a data set whole: its counts, its files, its images.
+    """Check that a folder holds a complete data set: its counts, its files, its images.
 
     Args:
         name: a data set's name, as for ``load``.
         data_dir: its folder.
-        sample: decode so many images, drawn evenly by a fixed seed, instead of all.
+        sample: decode this number of images, drawn evenly by a fixed seed, instead of all.
         duplicates: also find images that are nearly the same in two parts (train, val, test) or under two labels: by a
             perceptual hash (needs ImageHash), which knows an image that was resized, compressed, made grey or cropped
             by a per cent or two, and not one of another colour; or by a function from images to embeddings ``[N, D]``,
-            NaN for those that it cannot read. Of each image the most alike is looked at; 20,000 take 4 seconds of a
-            core beside decoding, and memory for their vectors.
-        within: how near they are: bits of 256 in which hashes differ, by default 48; the distance of embeddings, by
-            default a fifth of the median distance of two images.
+            NaN for those that it cannot read. Each image is compared with the most similar one; 20,000 take 4 seconds
+            of a core in addition to decoding, and memory for their vectors.
+        within: the largest distance of near duplicates: bits of 256 in which hashes differ, by default 48; the distance
+            of embeddings, by default a fifth of the median distance of two images.
         progress: show a progress bar.
 
     Returns:
-        What was found; a list that is missing or broken is one of its problems.
+        The findings; a list that is missing or damaged is one of the problems.
 
     Raises:
-        ValueError: if there is no data set of that name, no image is to be drawn, or ``within`` is below 0.
+        ValueError: if there is no data set of that name.
         MissingLibraryError: a library that reads it is not installed, which says nothing of the folder.
 
     Example:
         >>> findings = check("digits", None)
-        >>> findings.parts[1].found, findings.problems
+        >>> findings.parts[1].counts, findings.problems
         (Count(classes=10, images=599), ())
     """
-    if name not in DATASETS:
-        raise ValueError(f"name must be one of {tuple(DATASETS)}, got {name!r}")
-    if sample is not None and sample < 1:
-        raise ValueError(f"sample must be at least 1, got {sample}")
-    if within is not None and not within >= 0:
-        raise ValueError(f"within must be at least 0, got {within}")
+    checks.one_of("name", name, DATASETS)
     if duplicates is True:
         require_package("imagehash", "a search for duplicates by a hash")
     if name not in IMAGE_FILES:
@@ -112,61 +148,40 @@ def check(
 def _check_arrays(
     name: str, data_dir: str | Path | None, duplicates: bool | Embed, within: float | None
 ) -> Findings:
-    """A data set in memory: reading it decodes everything."""
-    parts, problems, loaded = [], [], {}
-    unread = Count(0, 0)
+    """Check a data set in memory: reading it decodes everything."""
+    parts, problems = [], []
+    loaded: dict[str, Dataset] = {}
     record = DATASETS[name]
     for split, published in record.published.items():
         try:
-            data: Dataset = load(name, data_dir=data_dir, split=split)
+            data = load(name, data_dir=data_dir, split=split)
             loaded[split] = data.relabel(record.counted) if record.counted else data
             count = Count(len(np.unique(loaded[split].labels)), len(data))
         except MissingLibraryError:
             raise
         except (OSError, ValueError) as error:
             problems.append(str(error))
-            count = unread
+            count = Count(0, 0)
         parts.append(Part(split, count, published, 0))
-    decoded = sum(part.found.images for part in parts)
-    problems += _other_counts([part for part in parts if part.found != unread])
-    alike = _alike_arrays(loaded, duplicates, within) if duplicates and loaded else ()
-    told = tuple(dict.fromkeys(problems))
-    return Findings(tuple(parts), decoded, told, _say_alike(alike), alike)
-
-
-def _alike_arrays(
-    parts: Mapping[str, Dataset], duplicates: bool | Embed, within: float | None
-) -> tuple[Alike, ...]:
-    """Images in memory that are nearly the same in two parts or under two labels."""
+    problems += _other_counts([part for part in parts if part.split in loaded])
     files: list[Any] = []
     places = []
-    for split, data in parts.items():
+    for split, data in loaded.items() if duplicates else ():
         own, (labels, known) = images_of(data, split)
-        files += own
         names = labels if known is None else np.array(known)[labels]
-        places += [
-            Place(str(file), split, str(label)) for file, label in zip(own, names, strict=True)
-        ]
-    images, labels = (
-        np.concatenate([getattr(data, field) for data in parts.values()])
-        for field in ("images", "labels")
-    )
-    seen = ImageFiles(files).each(perceptual_hash) if duplicates is True else ()
-    return _alike(Dataset("all", images, labels), seen, places, duplicates, within)
-
-
-def _alike(
-    data: Dataset,
-    seen: Iterable[Any],
-    places: Sequence[Place],
-    duplicates: bool | Embed,
-    within: float | None,
-) -> tuple[Alike, ...]:
-    """Images that are nearly the same, by what was seen of them or by their embeddings."""
-    if callable(duplicates):
-        return by_embedding(duplicates(data), places, within)
-    hashes = [None if isinstance(one, BadImageError) else one for one in seen]
-    return by_hash(hashes, places, within) if duplicates else ()
+        files += own
+        places += [Place(str(file), split, str(n)) for file, n in zip(own, names, strict=True)]
+    alike: tuple[Alike, ...] = ()
+    if files:
+        images, labels = (
+            np.concatenate([getattr(data, field) for data in loaded.values()])
+            for field in ("images", "labels")
+        )
+        hashes = ImageFiles(files).each(perceptual_hash) if duplicates is True else ()
+        alike = _find_alike(Dataset("all", images, labels), hashes, places, duplicates, within)
+    decoded = sum(part.counts.images for part in parts)
+    unique = tuple(dict.fromkeys(problems))
+    return Findings(tuple(parts), decoded, unique, _describe_alike(alike), alike)
 
 
 def _check_listing(
@@ -176,63 +191,73 @@ def _check_listing(
     within: float | None,
     progress: bool,
 ) -> Findings:
-    """A data set of image files."""
+    """Check a data set of image files."""
     published = DATASETS[listing.name].published
     ids = next(iter(listing.views.values()))
-    gone = set(missing(listing.files))
+    gone = set(missing_files(listing.files))
     parts = []
     for split in published or [name for name in listing.splits if name != "all"]:
         rows = listing.splits[split]
         count = Count(len(np.unique(ids[rows])), len(rows))
         absent = sum(str(listing.files[row]) in gone for row in rows)
         parts.append(Part(split, count, published.get(split), absent))
-    few = _few_classes(parts)
-    fatal = listing.own_split or any(part.found.classes == 0 for part in parts)
-    problems = [*_other_counts(parts), *(few if fatal else ())]
-    told = () if listing.unread else listing.notes
-    notes = [*singleton_classes(ids), *(() if fatal else few), *listing.split_notes, *told]
+    problems = list(_other_counts(parts))
+    notes = [*singleton_classes(ids), *listing.split_notes]
+    (problems if listing.own_split else notes).extend(_few_classes(parts))
     (notes if listing.own_split else problems).extend(_shared_classes(listing, ids))
-    problems += listing.notes if listing.unread else ()
+    (problems if listing.num_unreadable else notes).extend(listing.notes)
     names = [str(file) for file in listing.files]
     twice = len(names) - len(set(names))
     if twice:
         problems.append(f"{twice} of {len(names)} images are in the lists twice")
     if gone:
         listed = [name for name in names if name in gone]
-        problems.append(f"{len(listed)} of {len(names)} image files are missing: {first(listed)}")
-    there = np.flatnonzero([name not in gone for name in names])
-    rows = there
-    if sample is not None and sample < len(there):
-        rows = there[np.sort(np.random.default_rng(0).choice(len(there), sample, replace=False))]
+        problems.append(
+            f"{len(listed)} of {len(names)} image files are missing: {first_few(listed)}"
+        )
+    rows = np.flatnonzero([name not in gone for name in names])
+    if sample is not None and sample < len(rows):
+        rows = rows[np.sort(np.random.default_rng(0).choice(len(rows), sample, replace=False))]
     images = ImageFiles([listing.files[row] for row in rows])
     places = _places(listing, ids, rows)
-    apart, together = _copies(list(images.files), places)
-    seen = list(
-        images.each(
-            perceptual_hash if duplicates is True else lambda image: None, progress=progress
-        )
-    )
+    apart, together = _describe_copies(list(images.files), places)
+    function = perceptual_hash if duplicates is True else lambda image: None
+    results = list(images.each(function, progress=progress))
     numbers = np.unique(ids[rows], return_inverse=True)[1].reshape(-1)
-    alike = _alike(Dataset(listing.name, images, numbers), seen, places, duplicates, within)
-    (notes if published else problems).extend([*apart, *_say_alike(alike)])
+    data = Dataset(listing.name, images, numbers)
+    alike = _find_alike(data, results, places, duplicates, within)
+    (notes if published else problems).extend([*apart, *_describe_alike(alike)])
     notes += together
-    bad = [str(error) for error in seen if isinstance(error, BadImageError)]
+    bad = [str(error) for error in results if isinstance(error, BadImageError)]
     if bad:
-        problems.append(f"{len(bad)} of {len(images)} images are damaged: {first(bad)}")
+        problems.append(f"{len(bad)} of {len(images)} images are damaged: {first_few(bad)}")
     return Findings(tuple(parts), len(images), tuple(problems), tuple(notes), alike)
 
 
-def _say_alike(alike: Sequence[Alike]) -> tuple[str, ...]:
-    """A line if images are nearly the same."""
+def _find_alike(
+    data: Dataset,
+    results: Iterable[Any],
+    places: Sequence[Place],
+    duplicates: bool | Embed,
+    within: float | None,
+) -> tuple[Alike, ...]:
+    """Find near duplicates by hashes or by embeddings."""
+    if callable(duplicates):
+        return by_embedding(duplicates(data), places, within)
+    hashes = [None if isinstance(one, BadImageError) else one for one in results]
+    return by_hash(hashes, places, within) if duplicates else ()
+
+
+def _describe_alike(alike: Sequence[Alike]) -> tuple[str, ...]:
+    """Return a line if images are nearly the same."""
     if not alike:
         return ()
-    couples = pluralize(len(alike), "couple of images is", "couples of images are")
-    listed = first([str(couple) for couple in alike])
-    return (f"{couples} nearly the same in two parts or under two labels: {listed}",)
+    pairs = pluralize(len(alike), "pair of images is", "pairs of images are")
+    listed = first_few([str(pair) for pair in alike])
+    return (f"{pairs} nearly the same in two parts or under two labels: {listed}",)
 
 
 def _places(listing: Listing, ids: np.ndarray, rows: np.ndarray) -> list[Place]:
-    """Where images stand: their parts and labels."""
     part = np.full(len(ids), "", object)
     for split in ("train", "val", "test"):
         part[listing.splits.get(split, [])] = split
@@ -243,7 +268,7 @@ def _places(listing: Listing, ids: np.ndarray, rows: np.ndarray) -> list[Place]:
 
 
 def count_mismatches(name: str, parts: Mapping[str, Dataset]) -> tuple[str, ...]:
-    """A line for each split of a data set whose counts are not the published ones."""
+    """Return a line for each split of a data set whose counts are not the published ones."""
     published = DATASETS[name].published if name in DATASETS else {}
     return _other_counts(
         [
@@ -254,62 +279,150 @@ def count_mismatches(name: str, parts: Mapping[str, Dataset]) -> tuple[str, ...]
 
 
 def _other_counts(parts: Sequence[Part]) -> tuple[str, ...]:
-    """A line for each split whose counts are not the published ones."""
     return tuple(
-        f"{part.split} has {pluralize(part.found.classes, 'class', 'classes')} and "
-        f"{pluralize(part.found.images, 'image', 'images')}, "
+        f"{part.split} has {pluralize(part.counts.classes, 'class', 'classes')} and "
+        f"{pluralize(part.counts.images, 'image', 'images')}, "
         f"published are {part.published.classes} and {part.published.images}"
         for part in parts
-        if part.published is not None and part.found != part.published
+        if part.published is not None and part.counts != part.published
     )
 
 
 def singleton_classes(ids: np.ndarray) -> tuple[str, ...]:
-    """A line if classes have a single image each."""
+    """Return a line if classes have a single image each."""
     classes, counts = np.unique(ids, return_counts=True)
     single = int((counts == 1).sum())
     if not single:
         return ()
     few = f"{single} of {len(classes)} classes have" if single > 1 else "1 class has"
-    return (f"{few} a single image: it has no positive to learn from, and none to be found by",)
+    return (f"{few} a single image, which has no positive",)
 
 
 def _few_classes(parts: Sequence[Part]) -> tuple[str, ...]:
-    """A line for each split of fewer than two classes, where no published count tells."""
+    """Return a line for each split of fewer than two classes, if no counts are published."""
     return tuple(
-        f"{part.split} has {part.found.classes or 'no'} class{'es' * (part.found.classes != 1)}: expected two folders "
-        "of images at least, one for each class"
+        f"{part.split} has {pluralize(part.counts.classes, 'class', 'classes')}, at least two are needed"
         for part in parts
-        if part.published is None and part.found.classes < 2
+        if part.published is None and part.counts.classes < 2
     )
 
 
 def _shared_classes(listing: Listing, ids: np.ndarray) -> tuple[str, ...]:
-    """A line if a class trains and tests."""
+    """Return a line if a class trains and tests."""
     if not {"train", "test"} <= listing.splits.keys():
         return ()
     shared = np.intersect1d(ids[listing.splits["train"]], ids[listing.splits["test"]])
     if not len(shared):
         return ()
     named = next(iter(listing.names.values()), {})
-    names = first([str(named.get(i, i)) for i in shared.tolist()])
-    both = pluralize(len(shared), "class is", "classes are")
-    return (f"{both} both in train and in test: {names}",)
+    names = first_few([str(named.get(i, i)) for i in shared.tolist()])
+    return (f"{pluralize(len(shared), 'class is', 'classes are')} in train and in test: {names}",)
 
 
-def _copies(
+def _describe_copies(
     files: Sequence[Any], places: Sequence[Place]
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """A line for files of the same bytes in two classes or parts, and one for those within a class."""
-    lines: dict[bool, list[str]] = {False: [], True: []}
-    for twins in copies(files):
-        lines[len({places[row][1:] for row in twins}) == 1].append(
-            " = ".join(places[row].file for row in twins)
-        )
-    apart, together = lines[False], lines[True]
+    """Return a line for files of the same bytes in two classes or parts, and one for those within a class."""
+    apart: list[str] = []
+    together: list[str] = []
+    for rows in identical_files(files):
+        is_one_class = len({places[row][1:] for row in rows}) == 1
+        line = " = ".join(places[row].file for row in rows)
+        (together if is_one_class else apart).append(line)
     lie = pluralize(len(apart), "image lies", "images lie")
     have = pluralize(len(together), "image has", "images have")
     return (
-        (f"{lie} in two classes or parts, as copies: {first(apart)}",) * bool(apart),
-        (f"{have} copies in their class: {first(together)}",) * bool(together),
+        (f"{lie} in two classes or parts, as copies: {first_few(apart)}",) * bool(apart),
+        (f"{have} copies in their class: {first_few(together)}",) * bool(together),
     )
+
+
+# Near duplicates
+
+
+class Hash(NamedTuple):
+    """A description of an image that hardly changes if it is made smaller, compressed or slightly cropped."""
+
+    bits: np.ndarray
+    colour: np.ndarray
+
+
+def perceptual_hash(image: "Image") -> Hash | None:
+    """Return the hash of an image; None of a flat one."""
+    from imagehash import phash
+
+    small = np.asarray(image.convert("YCbCr").resize((SIDE, SIDE)), np.float32)
+    if small[..., 0].std() <= FLAT:
+        return None
+    bits, colours = phash(image, SIDE).hash, small[..., 1:]
+    grey = np.abs(colours - 128).max() <= GREY
+    colour = np.full(2, np.nan) if grey else colours.mean(axis=(0, 1))
+    return Hash(bits.reshape(-1).astype(np.float32), colour)
+
+
+def by_hash(
+    hashes: Sequence[Hash | None], places: Sequence[Place], within: float | None = None
+) -> tuple[Alike, ...]:
+    """Find images that are alike by their hashes."""
+    none = Hash(np.full(SIDE**2, np.nan), np.full(2, np.nan))
+    rows = [none if one is None else one for one in hashes] or [none]
+    bits, colours = (np.array(parts, np.float32) for parts in zip(*rows, strict=True))
+    limit = np.sqrt((BITS if within is None else within) + 0.5)
+    pairs = by_embedding(bits, places, limit, colours)
+    return tuple(pair._replace(distance=float(round(pair.distance**2))) for pair in pairs)
+
+
+def by_embedding(
+    vectors: np.ndarray,
+    places: Sequence[Place],
+    within: float | None = None,
+    colours: np.ndarray | None = None,
+    block: tuple[int, int] = BLOCK,
+) -> tuple[Alike, ...]:
+    """Find for each image the most similar one of another part or label (and of its colour), if it is near enough."""
+    finite = np.flatnonzero(np.isfinite(vectors).all(axis=1)).tolist()
+    if not finite:
+        return ()
+    vectors = np.asarray(vectors[finite], np.float32)
+    vectors -= vectors.mean(axis=0)
+    places = [places[row] for row in finite]
+    kind = np.unique([f"{place.part}\n{place.label}" for place in places], return_inverse=True)[1]
+    colours = None if colours is None else colours[finite]
+    nearest = _nearest_of_another(vectors, kind.reshape(-1), colours, block)
+    distance = np.linalg.norm(vectors - vectors[nearest], axis=1)
+    within = SHARE * _median_distance(vectors) if within is None else within
+    near = np.flatnonzero((distance <= within) & (kind != kind[nearest])).tolist()
+    pairs = {tuple(sorted((row, int(nearest[row])))): float(distance[row]) for row in near}
+    ordered = sorted(pairs.items(), key=lambda pair: pair[::-1])
+    return tuple(Alike(places[one], places[other], apart) for (one, other), apart in ordered)
+
+
+def _nearest_of_another(
+    vectors: np.ndarray, kind: np.ndarray, colours: np.ndarray | None, block: tuple[int, int]
+) -> np.ndarray:
+    """Return the row nearest to each, of those of another kind and its colour; itself if there are none."""
+    half = 0.5 * np.square(vectors).sum(axis=1)
+    nearest = np.arange(len(vectors))
+    closest = np.full(len(vectors), -np.inf, np.float32)
+    for start in range(0, len(vectors), block[0]):
+        rows = slice(start, start + block[0])
+        for begin in range(0, len(vectors), block[1]):
+            columns = slice(begin, begin + block[1])
+            scores = vectors[rows] @ vectors[columns].T - half[columns]
+            scores[kind[rows, None] == kind[columns]] = -np.inf
+            if colours is not None:
+                apart = colours[rows, None] - colours[columns]
+                scores[np.square(apart).sum(axis=-1) > COLOUR**2] = -np.inf  # not of grey, NaN
+            best = scores.argmax(axis=1)
+            score = np.take_along_axis(scores, best[:, None], axis=1)[:, 0]
+            better = score > closest[rows]
+            nearest[rows][better] = best[better] + begin
+            closest[rows][better] = score[better]
+    return nearest
+
+
+def _median_distance(vectors: np.ndarray) -> Any:
+    from scipy.spatial.distance import pdist
+
+    some = np.random.default_rng(0).permutation(len(vectors))[:SAMPLE]
+    return np.median(pdist(vectors[some])) if len(vectors) > 1 else 0.0

@@ -13,25 +13,25 @@ import numpy as np
 from jdml._optional_imports import require_package
 from jdml.data.dataset import Dataset
 from jdml.data.images import BadImageError, ImageFiles, cores
-from jdml.data.samplers import EpochSampler, at_least
+from jdml.data.samplers import EpochSampler, as_int
 from jdml.ops import checks
 
 ENDLESS = 1 << 60
-"""Steps after which the pipeline would end."""
+"""A number of steps that no run reaches."""
 SEED, TRANSFORM, BAD = "augmentation_seed", "transform_checksum", "bad_rows"
-"""What the pipeline adds to its sampler's state."""
+"""Keys that the pipeline adds to its sampler's state."""
 
 _log = logging.getLogger(__name__)
 
 
 class Batch(NamedTuple):
-    """What a training step runs on.
+    """A batch of images.
 
     Attributes:
         images: ``[B, H, W, 3]`` uint8; zeros where an image was skipped.
         labels: ``[B]`` int32.
         where: ``[B]`` bool: the rows that hold an image.
-        ids: ``[B]`` int32: which rows of the data set they are; -1 for none.
+        ids: ``[B]`` int32: their rows in the data set; -1 for none.
     """
 
     images: np.ndarray
@@ -41,25 +41,25 @@ class Batch(NamedTuple):
 
 
 class ImageBatches:
-    """An endless iterator of augmented batches; batch t depends on the seeds and t alone.
+    """Iterate over augmented batches without end; batch t depends on the seeds and t alone.
 
     The rows of batch t are the sampler's at step t, and row i of it is augmented by
-    ``np.random.default_rng([seed, t, i])``: any number of workers gives the same batches, and a pipeline
-    goes on anywhere.
+    ``np.random.default_rng([seed, t, i])``: any number of workers makes the same batches, and a pipeline
+    resumes anywhere.
 
     Args:
-        dataset: whose ``images`` are ``ImageFiles``.
-        sampler: a sampler over its rows. It belongs to the pipeline from here on.
+        dataset: its ``images`` must be ``ImageFiles``.
+        sampler: a sampler over its rows, from here on used by the pipeline alone.
         seed: of the augmentation, ≥ 0.
         augment: False reads images as in evaluation.
         workers: threads or processes that decode; by default one for each core.
         worker_kind: ``"thread"``, or ``"process"`` for machines on which threads hinder each other.
-        prefetch: batches that are ready ahead; at least one for each worker is in the making.
-        on_bad_image: what a damaged or missing image does: ``"stop"`` raises, ``"skip"`` leaves its row
+        prefetch: batches that are ready ahead; at least one for each worker is prepared.
+        on_bad_image: how a damaged or missing image is treated: ``"stop"`` raises, ``"skip"`` leaves its row
             out, says so once in the log and counts the file.
 
     Raises:
-        TypeError: if the images are no ``ImageFiles``, or the sampler no ``EpochSampler``; a setting of another kind.
+        TypeError: if the images are no ``ImageFiles``.
         ValueError: if the sampler is over another number of rows, or a setting is out of range.
 
     Implementation notes:
@@ -97,19 +97,15 @@ class ImageBatches:
         if not isinstance(dataset.images, ImageFiles):
             kind = type(dataset.images).__name__
             raise TypeError(f"dataset must have images of type ImageFiles, got {kind}")
-        if not isinstance(sampler, EpochSampler):
-            raise TypeError(f"sampler must be an EpochSampler, got {type(sampler).__name__}")
         rows = sampler.get_state().get("num_samples", len(dataset))
         if rows != len(dataset):
             raise ValueError(
                 f"sampler must be over the data set's {len(dataset)} rows, got one over {rows}"
             )
-        workers = cores() if workers is None else workers
-        seed, prefetch = at_least(0, "seed", seed), at_least(1, "prefetch", prefetch)
-        workers = at_least(1, "workers", workers)
-        augment = checks.check_flag("augment", augment)
-        _one_of("worker_kind", worker_kind, ("thread", "process"))
-        _one_of("on_bad_image", on_bad_image, ("stop", "skip"))
+        seed, prefetch = as_int("seed", seed, 0), as_int("prefetch", prefetch)
+        workers = cores() if workers is None else as_int("workers", workers)
+        checks.one_of("worker_kind", worker_kind, ("thread", "process"))
+        checks.one_of("on_bad_image", on_bad_image, ("stop", "skip"))
         self.dataset, self.augment = dataset, augment
         self._sampler = sampler
         self._load = _Load(dataset.images, sampler, seed, augment)
@@ -119,15 +115,15 @@ class ImageBatches:
         self._ahead: Any = None
 
     def __iter__(self) -> Iterator[Batch]:
-        """The pipeline itself: iterating goes on from where it stands."""
+        """Return the pipeline itself: iterating resumes at its position."""
         return self
 
     def __next__(self) -> Batch:
-        """The next batch.
+        """Return the next batch.
 
         Raises:
             BadImageError: if an image is damaged or missing and ``on_bad_image`` is ``"stop"``. The
-                pipeline stays where it was.
+                pipeline does not move then.
         """
         if self._ahead is None:
             self._ahead = self._start()
@@ -135,12 +131,15 @@ class ImageBatches:
         if problems and not self._skips:
             self.close()
             raise BadImageError(problems[min(problems)])
-        if self._kind == "process":  # out of the memory shared with the worker, which is then freed
+        if self._kind == "process":  # copies free the memory shared with the worker
             rows, images = np.array(rows), np.array(images)
         where = rows >= 0
         for place, problem in problems.items():
             where[place] = False
-            self._count(int(rows[place]), problem)
+            row = int(rows[place])
+            if row not in self._bad:
+                self._bad.add(row)
+                _log.warning("skipped: %s", problem)
         self._sampler.step += 1
         labels = np.where(rows >= 0, self.dataset.labels[rows], 0)
         return Batch(images, labels, where, rows.astype(np.int32))
@@ -157,12 +156,12 @@ class ImageBatches:
 
     @property
     def bad_images(self) -> int:
-        """How many different files were skipped so far."""
+        """The number of different files skipped so far."""
         return len(self._bad)
 
     @property
     def bad_rows(self) -> list[int]:
-        """Their rows, rising; may be set, to what several pipelines skipped."""
+        """The rows of skipped files, rising; may be set, to those of several pipelines."""
         return sorted(self._bad)
 
     @bad_rows.setter
@@ -170,7 +169,7 @@ class ImageBatches:
         self._bad = set(rows)
 
     def take(self, places: np.ndarray) -> None:
-        """Decode and give, from here on, only these places of each batch, as a process of several does.
+        """Decode, from here on, only these places of each batch, as one of several processes does.
 
         Args:
             places: rising, ≥ 0; places past the end of a batch are empty.
@@ -184,24 +183,21 @@ class ImageBatches:
         self._load.places = np.asarray(places)
 
     def get_state(self) -> dict[str, Any]:
-        """Tell where the pipeline stands: the sampler's state, what must agree, and the skipped rows (JSON-able)."""
+        """Return the sampler's state, the pipeline's settings and the skipped rows (JSON-able)."""
         return {**self._sampler.get_state(), **self._settings(), BAD: sorted(self._bad)}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Go to where ``state`` was taken: the batches from here on are the same as there.
+        """Go to the position of ``state``: the batches from here on are the same.
 
         Raises:
-            ValueError: if the state is incomplete, or was taken from a pipeline with another seed,
-                transform, sampler or data. The pipeline is then left as it was.
+            ValueError: if the state was taken from a pipeline with another seed, transform, sampler or data. The
+                pipeline does not move then.
         """
         own = self._settings()
-        lacking = {*own, BAD} - set(state)
-        if lacking:
-            raise ValueError(f"state must have keys {sorted(lacking)}, got {sorted(state)}")
         for name, value in own.items():
-            if state[name] != value:
+            if state.get(name) != value:
                 raise ValueError(
-                    f"state is of another pipeline: {name} must be {value}, got {state[name]}"
+                    f"state is of another pipeline: {name} must be {value}, got {state.get(name)}"
                 )
         self._sampler.set_state({k: v for k, v in state.items() if k not in (*own, BAD)})
         self._bad = set(state[BAD])
@@ -214,18 +210,12 @@ class ImageBatches:
             self._ahead = None
 
     def _settings(self) -> dict[str, int]:
-        """What must agree for a saved state to mean the same images here."""
+        """Return the settings that a saved state must share."""
         transform = repr((_named(self._load.images.transform), self._load.augment))
         return {SEED: self._load.seed, TRANSFORM: zlib.crc32(transform.encode())}
 
-    def _count(self, row: int, problem: str) -> None:
-        """Remember a file that was skipped; the first time, say so."""
-        if row not in self._bad:
-            self._bad.add(row)
-            _log.warning("skipped: %s", problem)
-
     def _start(self) -> Any:
-        """An iterator over the batches from the present step on, with its workers."""
+        """Start the workers, from the present step on."""
         require_package("grain", "reading batches of image files")
         import grain
 
@@ -249,13 +239,13 @@ class ImageBatches:
 def without_bad_images(dataset: Dataset) -> Dataset:
     """Leave out the image files that are damaged or missing, each named in the log.
 
-    For evaluation, where every image must be whole. Decodes all images once.
+    For evaluation, which needs every image. Decodes all images once.
 
     Args:
-        dataset: with images of any kind; arrays are always whole.
+        dataset: with images of any kind; arrays are never damaged.
 
     Returns:
-        The rows whose images are whole.
+        The rows of the other images.
 
     Example:
         >>> import pathlib
@@ -276,7 +266,7 @@ def without_bad_images(dataset: Dataset) -> Dataset:
 
 
 class _Load:
-    """Step → rows ``[B]``, images ``[B, H, W, 3]``, and what is wrong with images, by their place."""
+    """Return rows ``[B]``, images ``[B, H, W, 3]`` and the errors of images, by their place, of a step."""
 
     def __init__(
         self,
@@ -312,7 +302,7 @@ class _Load:
 
 
 def _end_with_parent(worker: int, workers: int) -> None:
-    """In a worker process: ends it when the process that started it is gone, killed too."""
+    """End a worker process with the process that started it, even if that is killed."""
     parent = multiprocessing.parent_process()
     assert parent is not None
 
@@ -323,13 +313,8 @@ def _end_with_parent(worker: int, workers: int) -> None:
     threading.Thread(target=watch, daemon=True).start()
 
 
-def _one_of(name: str, value: str, values: tuple[str, ...]) -> None:
-    if value not in values:
-        raise ValueError(f"{name} must be one of {values}, got {value!r}")
-
-
 def _named(transform: Any) -> Any:
-    """What tells transforms apart in another process, too: not where they lie in memory."""
+    """Return a description of a transform that is the same in another process."""
     kind = type(transform)
     if any("__repr__" in vars(base) for base in kind.__mro__[:-1]):
         return transform

@@ -1,21 +1,12 @@
 """The four benchmarks of retrieval from their authors' lists: CUB-200-2011, Cars196, SOP and In-shop."""
 
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from jdml.data.listing import (
-    Listing,
-    data_folder,
-    find_folder,
-    image_path,
-    integer,
-    put_once,
-    read_lines,
-    some,
-    zero_shot,
-)
+from jdml.data.listing import Listing, data_folder, read_text, zero_shot
 from jdml.data.tfds import prepared, read_prepared
 
 CUB_LISTS = ("images.txt", "image_class_labels.txt", "classes.txt")
@@ -37,39 +28,30 @@ def read_cub(data_dir: str | Path | None) -> Listing:
         records, columns, known = read_prepared(folder, "cub", {"class": "label"})
         splits = zero_shot(columns["class"] < CUB_TRAINING_CLASSES)
         return Listing("cub", records, {"class": columns["class"]}, splits, known)
-    root = find_folder("cub", folder, ("CUB_200_2011",), CUB_LISTS)
+    root = _find_folder("cub", folder, ("CUB_200_2011",), CUB_LISTS)
     images_list, labels_list, classes_list = (root / name for name in CUB_LISTS)
-    names: dict[int, str] = {}
-    for where, (number, name) in read_lines(classes_list, ("CLASS_ID", "NAME")):
-        put_once(where, names, integer(where, "CLASS_ID", number), name, "class")
-    paths: dict[int, str] = {}
-    for where, (number, path) in read_lines(images_list, ("IMAGE_ID", "PATH")):
-        put_once(where, paths, integer(where, "IMAGE_ID", number), image_path(where, path), "image")
-    some(images_list, paths)
-    classes = _read_cub_classes(labels_list, paths, names)
+    names = _read_by_number(classes_list, ("CLASS_ID", "NAME"))
+    paths = _read_by_number(images_list, ("IMAGE_ID", "PATH"))
+    classes = {
+        _integer(where, "IMAGE_ID", image): _integer(where, "CLASS_ID", number)
+        for where, (image, number) in _read_lines(labels_list, ("IMAGE_ID", "CLASS_ID"))
+    }
+    bare = [row for row in paths if classes.get(row) not in names]
+    if bare:
+        raise ValueError(
+            f"{labels_list}: {len(bare)} images of {images_list.name} have no class of {classes_list.name}, the first "
+            f"is {bare[0]} {paths[bare[0]]}"
+        )
     ids = np.array([classes[image] for image in paths])
     files = [root / "images" / path for path in paths.values()]
     splits = zero_shot(ids <= CUB_TRAINING_CLASSES)
     return Listing("cub", files, {"class": ids}, splits, {"class": names})
 
 
-def _read_cub_classes(path: Path, images: dict[int, str], names: dict[int, str]) -> dict[int, int]:
-    """The class of every image."""
-    classes: dict[int, int] = {}
-    for where, (image, number) in read_lines(path, ("IMAGE_ID", "CLASS_ID")):
-        row, label = integer(where, "IMAGE_ID", image), integer(where, "CLASS_ID", number)
-        if row not in images:
-            raise ValueError(f"{where}: image {row} is not in {CUB_LISTS[0]}")
-        if label not in names:
-            raise ValueError(f"{where}: class {label} is not in {CUB_LISTS[2]}")
-        put_once(where, classes, row, label, "image")
-    bare = [row for row in images if row not in classes]
-    if bare:
-        raise ValueError(
-            f"{path}: {len(bare)} images of {CUB_LISTS[0]} have no label, the first is "
-            f"{bare[0]} {images[bare[0]]}"
-        )
-    return classes
+def _read_by_number(path: Path, fields: Sequence[str]) -> dict[int, str]:
+    """Read a list of numbers and texts."""
+    lines = _read_lines(path, fields)
+    return {_integer(where, fields[0], number): text for where, (number, text) in lines}
 
 
 def read_cars(data_dir: str | Path | None) -> Listing:
@@ -79,28 +61,16 @@ def read_cars(data_dir: str | Path | None) -> Listing:
         records, columns, known = read_prepared(folder, "cars", {"class": "label"})
         splits = zero_shot(columns["class"] < CARS_TRAINING_CLASSES)
         return Listing("cars", records, {"class": columns["class"]}, splits, known)
-    root = find_folder("cars", folder, ("cars196",), (CARS_ANNOTATIONS,))
-    path = root / CARS_ANNOTATIONS
-    rows, class_names = _read_car_annotations(path)
-    some(path, rows)
-    files = [
-        root / image_path(f"{path}: annotation {number}", str(image))
-        for number, (image, _) in enumerate(rows, 1)
-    ]
+    root = _find_folder("cars", folder, ("cars196",), (CARS_ANNOTATIONS,))
+    rows, class_names = _read_car_annotations(root / CARS_ANNOTATIONS)
+    files = [root / str(image) for image, _ in rows]
     ids = np.array([label for _, label in rows])
-    wrong = (ids < 1) | (ids > len(class_names))
-    if wrong.any():
-        number = int(wrong.argmax())
-        raise ValueError(
-            f"{path}: annotation {number + 1}: class must be from 1 to {len(class_names)}, "
-            f"got {ids[number]}"
-        )
     names = {"class": dict(enumerate(class_names, 1))}
     return Listing("cars", files, {"class": ids}, zero_shot(ids <= CARS_TRAINING_CLASSES), names)
 
 
 def _read_car_annotations(path: Path) -> tuple[list[tuple[Any, int]], list[str]]:
-    """Path and class of every image, and the classes' names."""
+    """Return path and class of every image, and the classes' names."""
     from scipy.io import loadmat
 
     try:
@@ -125,21 +95,15 @@ def read_sop(data_dir: str | Path | None) -> Listing:
         views = {view: columns[view] for view in features}
         named = {"super_class": names["super_class"]}
         return Listing("sop", records, views, zero_shot(columns["split"] == "train"), named)
-    root = find_folder("sop", folder, ("Stanford_Online_Products",), tuple(SOP_LISTS.values()))
+    root = _find_folder("sop", folder, ("Stanford_Online_Products",), tuple(SOP_LISTS.values()))
     files: list[Path] = []
     train, ids, kinds = [], [], []
     for part, name in SOP_LISTS.items():
-        before = len(files)
-        lines = read_lines(root / name, SOP_FIELDS)
-        where, header = next(lines, ("", SOP_FIELDS))
-        if header[1].isdigit() and header[2].isdigit():  # it would be lost without a word
-            raise ValueError(f"{where}: expected the header {' '.join(SOP_FIELDS)!r}, got an image")
-        for where, values in lines:
-            files.append(root / image_path(where, values[3]))
+        for where, values in _read_lines(root / name, SOP_FIELDS, skip=1):
+            files.append(root / values[3])
             train.append(part == "train")
-            ids.append(integer(where, SOP_FIELDS[1], values[1]))
-            kinds.append(integer(where, SOP_FIELDS[2], values[2]))
-        some(root / name, files[before:])
+            ids.append(_integer(where, SOP_FIELDS[1], values[1]))
+            kinds.append(_integer(where, SOP_FIELDS[2], values[2]))
     views = {"class": np.array(ids), "super_class": np.array(kinds)}
     kind_names = {
         kind: file.relative_to(root).parts[0].removesuffix("_final")
@@ -151,23 +115,23 @@ def read_sop(data_dir: str | Path | None) -> Listing:
 
 def read_inshop(data_dir: str | Path | None) -> Listing:
     """Read the partition of In-shop."""
-    place = find_folder(
-        "inshop", data_folder("inshop", data_dir), INSHOP_FOLDERS, (INSHOP_PARTITION,)
-    )
+    folder = data_folder("inshop", data_dir)
+    place = _find_folder("inshop", folder, INSHOP_FOLDERS, (INSHOP_PARTITION,))
     path = place / INSHOP_PARTITION
     root = place.parent if place.name in ("Eval", "Anno") else place
     images = root / "Img" if (root / "Img").is_dir() else root
     files, items, statuses = [], [], []
-    for where, (image, item, status) in read_lines(path, INSHOP_FIELDS, skip=2):
+    for where, (image, item, status) in _read_lines(path, INSHOP_FIELDS, skip=2):
         if status not in INSHOP_PARTS:
             raise ValueError(
                 f"{where}: {INSHOP_FIELDS[2]} must be one of {INSHOP_PARTS}, got {status!r}"
             )
-        files.append(images / image_path(where, image))
+        files.append(images / image)
         items.append(item)
         statuses.append(status)
-    some(path, files)
-    _check_count(path, len(files))
+    where, (count,) = next(_read_lines(path, ("COUNT",)))
+    if _integer(where, "COUNT", count) != len(files):
+        raise ValueError(f"{where}: expected {count} images, as this line says, got {len(files)}")
     parts = {part: np.flatnonzero(np.array(statuses) == part) for part in INSHOP_PARTS}
     test = np.concatenate([parts["query"], parts["gallery"]])
     splits = {
@@ -181,9 +145,31 @@ def read_inshop(data_dir: str | Path | None) -> Listing:
     return Listing("inshop", files, {"item": np.array(items)}, splits, names)
 
 
-def _check_count(path: Path, count: int) -> None:
-    """The first line says how many there are."""
-    where, (line,) = next(read_lines(path, ("COUNT",)))
-    said = integer(where, "COUNT", line)
-    if said != count:
-        raise ValueError(f"{where}: expected {said} images, as this line says, got {count}")
+def _find_folder(name: str, folder: Path, inside: Sequence[str], files: Sequence[str]) -> Path:
+    """Return the folder that holds the lists: the one given, or one of the original's names in it."""
+    places = [folder, *(folder / part for part in inside)]
+    place = next((p for p in places if any((p / file).is_file() for file in files)), folder)
+    gone = [file for file in files if not (place / file).is_file()]
+    if gone:
+        raise FileNotFoundError(f"{name} needs {', '.join(gone)} in {place.absolute()}")
+    return place
+
+
+def _read_lines(
+    path: Path, fields: Sequence[str], *, skip: int = 0
+) -> Iterator[tuple[str, list[str]]]:
+    """Return where each line of a list stands (``file:line``), and its fields."""
+    for number, line in enumerate(read_text(path).split("\n"), 1):
+        if number <= skip or not line.strip():
+            continue
+        values = line.strip().split(maxsplit=len(fields) - 1)
+        if len(values) != len(fields):
+            raise ValueError(f"{path}:{number}: expected {' '.join(fields)!r}, got {line!r}")
+        yield f"{path}:{number}", values
+
+
+def _integer(where: str, name: str, text: str) -> int:
+    """Return a number ≥ 0 of a list."""
+    if not (text.isascii() and text.isdigit()):
+        raise ValueError(f"{where}: {name} must be an integer ≥ 0, got {text!r}")
+    return int(text)

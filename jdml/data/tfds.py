@@ -6,7 +6,6 @@ import re
 import socket
 import warnings
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -17,39 +16,24 @@ import numpy as np
 from jdml._optional_imports import EXTRAS, MissingLibraryError, require_package
 from jdml._paths import check_local
 from jdml.data.images import Row
-from jdml.registry import DATASETS, tfds_sets
+from jdml.data.rows import RowImages
+from jdml.ops import checks
+from jdml.registry import DATASETS
 
 PORTS = {"ftp": 21, "http": 80, "https": 443}
 VERSION = re.compile(r"\d+(\.\d+)*")
-"""What a whole copy's folder is called."""
-
-
-@dataclass(frozen=True)
-class Undecoded:
-    """The images of a split as they were stored."""
-
-    source: Any
-    name: str
-
-    def __getitem__(self, row: int) -> bytes:
-        content: bytes = self.source[row]["image"]
-        return content
-
-    def __str__(self) -> str:
-        """``NAME SPLIT``."""
-        return self.name
+"""Name of the folder of a complete copy."""
 
 
 def prepared(folder: Path, name: str) -> Path | None:
-    """Find the newest copy of a data set that TensorFlow Datasets prepared in a folder."""
-    copies = [info.parent for info in folder.glob(f"{DATASETS[name].tfds}/*/dataset_info.json")]
-    copies = [place for place in copies if VERSION.fullmatch(place.name) and _has_rows(place)]
+    """Return the newest copy of a data set that TensorFlow Datasets prepared in a folder."""
+    copies = [
+        info.parent
+        for info in folder.glob(f"{DATASETS[name].tfds}/*/dataset_info.json")
+        if VERSION.fullmatch(info.parent.name)
+        and any(file.suffix not in (".json", ".txt") for file in info.parent.iterdir())
+    ]
     return max(copies, key=lambda place: [int(n) for n in place.name.split(".")], default=None)
-
-
-def _has_rows(place: Path) -> bool:
-    """Whether there is more than descriptions."""
-    return any(file.suffix not in (".json", ".txt") for file in place.iterdir())
 
 
 def open_prepared(folder: Path, name: str) -> Any:
@@ -58,15 +42,8 @@ def open_prepared(folder: Path, name: str) -> Any:
     import tensorflow_datasets as tfds
 
     place = prepared(folder, name)
-    with whole(place):
+    with complete_copy(place):
         builder = tfds.builder_from_directory(str(place))
-    formats = {kind.value for kind in builder.info.available_file_formats()}
-    if not formats & {"array_record", "parquet"}:
-        raise ValueError(
-            f"{place} must be prepared as array_record, got {', '.join(sorted(formats))}: write `tfds convert_format "
-            f"--dataset_dir={place} --out_file_format=array_record`, or move it away and write `jdml data get {name}`"
-        )
-    with whole(place):
         for split in builder.info.splits.values():
             for file in map(Path, split.filepaths):
                 if not file.is_file() or not file.stat().st_size:
@@ -75,32 +52,26 @@ def open_prepared(folder: Path, name: str) -> Any:
 
 
 @contextlib.contextmanager
-def whole(place: Any) -> Iterator[None]:
-    """Say of a damaged copy where it lies, whatever its readers raise."""
+def complete_copy(place: Any) -> Iterator[None]:
+    """Name the folder of a copy that is damaged, whatever its readers raise."""
     try:
         yield
     except (MissingLibraryError, MemoryError):
         raise
-    except Exception as error:  # whatever tfds and its readers raise
+    except Exception as error:  # of tfds and its readers
         if getattr(error, "errno", None) and not isinstance(error, FileNotFoundError):
-            raise  # of the system: the copy may be whole
-        told = (str(error) or type(error).__name__).splitlines()[0]
+            raise  # of the system: the copy may be complete
+        reason = (str(error) or type(error).__name__).splitlines()[0]
         raise ValueError(
-            f"{place} must be a whole copy as TensorFlow Datasets prepares it: {told}; move it away, and `jdml data "
-            "get` prepares it anew"
+            f"{place} must be a complete copy of TensorFlow Datasets, as array_record: {reason}; move it away, and "
+            "`jdml data get` prepares it again"
         ) from error
-
-
-def rows_of(builder: Any, split: str, decoders: Any = None) -> Any:
-    """The rows of a split, read when they are asked for, without TensorFlow."""
-    with whole(builder.data_dir):
-        return builder.as_data_source(split=split, decoders=decoders)
 
 
 def read_prepared(
     folder: Path, name: str, views: Mapping[str, str]
 ) -> tuple[list[Row], dict[str, np.ndarray], dict[str, dict[int, str]]]:
-    """All images of the splits ``train`` and ``test``, undecoded, and their labels."""
+    """Read all images of the splits ``train`` and ``test``, undecoded, and their labels."""
     builder = open_prepared(folder, name)
     import tensorflow_datasets as tfds
 
@@ -110,9 +81,9 @@ def read_prepared(
     records: list[Row] = []
     columns: dict[str, list[Any]] = {view: [] for view in (*views, "split")}
     for split in ("train", "test"):
-        source = rows_of(builder, split, skipped)
-        images = Undecoded(source, f"{builder.name} {split}")
-        with whole(builder.data_dir):
+        with complete_copy(builder.data_dir):
+            source = builder.as_data_source(split=split, decoders=skipped)
+            images = RowImages(source, "image", None, f"{builder.name} {split}")
             for row, values in enumerate(source):
                 records.append(Row(images, row))
                 columns["split"].append(split)
@@ -123,24 +94,24 @@ def read_prepared(
 
 
 def get(name: str, data_dir: str | Path | None = None, *, download: bool = True) -> Path:
-    """Prepare a data set with TensorFlow Datasets, where it is not prepared yet.
+    """Prepare a data set with TensorFlow Datasets, if it is not prepared yet.
 
-    Preparing needs what ``pip install 'jdml[tfds]'`` brings, TensorFlow among it, which then leaves the GPU to JAX;
-    reading what is prepared does not. Downloads are kept in the folder's ``downloads``; files that lie in its
-    ``downloads/manual`` are not downloaded.
+    Preparing needs ``pip install 'jdml[tfds]'``, with TensorFlow, which then leaves the GPU to JAX; reading a prepared
+    data set does not. Downloads are stored in the folder's ``downloads``; files in its ``downloads/manual`` are not
+    downloaded.
 
     Args:
         name: ``"mnist"``, ``"omniglot"``, ``"cub"``, ``"cars"`` or ``"sop"``.
-        data_dir: where data sets are prepared, each in a folder of its own. None: ``$TFDS_DATA_DIR``, else
-            ``~/tensorflow_datasets``, as tfds has it.
-        download: prepare what is not there; else refuse.
+        data_dir: the folder in which data sets are prepared, each in one of its own. None: ``$TFDS_DATA_DIR``, else
+            ``~/tensorflow_datasets``, as in tfds.
+        download: whether to prepare a missing data set; else it is refused.
 
     Returns:
         That folder, a ``data_dir`` for :func:`load`.
 
     Raises:
         FileNotFoundError: it is not prepared, and may not or cannot be; the message says which files to put where.
-        MissingLibraryError: what preparing needs is not installed.
+        MissingLibraryError: a library that preparing needs is not installed.
         ValueError: tfds has no data set of that name.
 
     Example:
@@ -150,8 +121,7 @@ def get(name: str, data_dir: str | Path | None = None, *, download: bool = True)
         FileNotFoundError: mnist is not prepared in data: `jdml data get mnist --data-dir data` does it, or data_dir \
 names a folder with the four IDX files
     """
-    if name not in tfds_sets():
-        raise ValueError(f"name must be one of {tfds_sets()}, got {name!r}")
+    checks.one_of("name", name, (each for each, data in DATASETS.items() if data.tfds))
     check_local("data_dir", data_dir)
     folder = Path(data_dir or os.environ.get("TFDS_DATA_DIR", "~/tensorflow_datasets")).expanduser()
     if prepared(folder, name):
@@ -176,25 +146,27 @@ names a folder with the four IDX files
 
 
 def folder_of(name: str, data_dir: str | Path | None, download: bool = True) -> str | Path | None:
-    """The folder to read a data set from: the one given, else where tfds prepares it, else one with a part of it."""
+    """Return the folder of a data set: the one given, else that of tfds, else one with a part of it."""
     if data_dir is not None or not DATASETS[name].tfds:
         return data_dir
     try:
         return get(name, download=download)
     except (FileNotFoundError, MissingLibraryError) as error:
-        beside = Path(DATASETS[name].beside)
-        if not beside.is_file():
+        fallback = Path(DATASETS[name].fallback)
+        if not fallback.is_file():
             raise
-        warnings.warn(f"{beside} is read, a part of {name}, for {error}", stacklevel=3)
-        return beside.parent
+        warnings.warn(f"{fallback} is read, a part of {name}: {error}", stacklevel=3)
+        return fallback.parent
 
 
 def _prepare(folder: Path, name: str) -> None:
-    """Write array_record, of which any row can be read."""
+    """Prepare a data set as array_record, of which any row can be read."""
+    import tensorflow as tf
     import tensorflow_datasets as tfds
     from tensorflow_datasets.core.download.download_manager import NonMatchingChecksumError
 
-    _leave_gpu()
+    with contextlib.suppress(RuntimeError):  # TensorFlow computes already, with the GPU's memory
+        tf.config.set_visible_devices([], "GPU")
     tfds_name, downloads = DATASETS[name].tfds, folder / "downloads"
     builder = tfds.builder(tfds_name, data_dir=str(folder), file_format="array_record")
     sizes: dict[str, int] = {}
@@ -218,16 +190,8 @@ def _prepare(folder: Path, name: str) -> None:
         ) from error
 
 
-def _leave_gpu() -> None:
-    """Keep TensorFlow from taking the GPU's memory from JAX; where it has begun to compute it has it already."""
-    import tensorflow as tf
-
-    with contextlib.suppress(RuntimeError):
-        tf.config.set_visible_devices([], "GPU")
-
-
 def _check_network(hosts: Mapping[str, int]) -> None:
-    """Tell at once what tfds tells after minutes: that no host answers."""
+    """Raise at once if no host answers, as tfds does after minutes."""
     errors = []
     for host, port in hosts.items():
         try:

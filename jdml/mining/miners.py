@@ -39,7 +39,8 @@ def check_miner(mine: object) -> None:
         TypeError: mine must be a miner, got the function easy_positive, which makes one: write mine=easy_positive()
     """
     if mine is not None and not callable(mine):
-        raise TypeError(f"mine must be a function (key, distances, pairs) -> Pairs, got {mine!r}")
+        known = ", ".join(f"{name}()" for name in __all__ if name not in ("chain", "check_miner"))
+        raise TypeError(f"mine must be a miner of jdml.mining ({known}) or your own, got {mine!r}")
     name = getattr(mine, "__name__", "")
     if name and getattr(mine, "__module__", "") == __name__ and globals().get(name) is mine:
         raise TypeError(

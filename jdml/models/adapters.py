@@ -1,46 +1,40 @@
 """Networks that :func:`jdml.training.fit` takes, brought to one form: ``init`` and ``apply`` as in Flax Linen."""
 
 import copy
-import inspect
+import logging
+import re
 from collections.abc import Callable, Hashable, Mapping
-from typing import TYPE_CHECKING, Any, Protocol, Union, cast
+from typing import TYPE_CHECKING, Any, Union, cast
 
 import flax.linen as nn
 import jax
+import jax.numpy as jnp
+import numpy as np
 
+from jdml import adapt
 from jdml.distributed import Tree
-from jdml.models import train_flags
-from jdml.models.base_adapter import ModelAdapter
+from jdml.models.base_adapter import (
+    EVALUATION,
+    TRAINING,
+    ModelAdapter,
+    StatefulModuleAdapter,
+    arguments,
+    flag_values,
+    flags_of,
+)
+from jdml.models.base_adapter import Model as Model
 from jdml.models.from_equinox import FromEquinox, is_equinox
 from jdml.models.from_linen import FromLinen
 
 if TYPE_CHECKING:
     from flax import nnx
 
-
-class Model(Protocol):
-    """A network as two functions, as Flax Linen has them: of a key to variables, of variables to embeddings."""
-
-    def init(self, key: jax.Array, images: Tree, /, *, train: bool = False) -> Any:
-        """Fresh variables ``{"params": …}``, with ``"batch_stats"`` where there are some."""
-        ...
-
-    def apply(
-        self,
-        variables: Any,
-        images: Tree,
-        /,
-        *,
-        train: bool = False,
-        mutable: Any = False,
-        rngs: Any = None,
-    ) -> Any:
-        """Embeddings; with ``mutable`` also ``{"batch_stats": …}``."""
-        ...
+HEAD = "head"
+_log = logging.getLogger(__name__)
 
 
 AnyModel = Union[nn.Module, "nnx.Module", Model, Callable[..., Any], tuple[Callable[..., Any], Any]]
-"""What :func:`as_model` takes."""
+"""The models of :func:`as_model`."""
 
 
 def as_model(model: AnyModel, *, train_flag: str | bool | None = None) -> Model:
@@ -60,10 +54,10 @@ def as_model(model: AnyModel, *, train_flag: str | bool | None = None) -> Model:
             None: the flags above.
 
     Returns:
-        The model, wrapped where it has not got them; equal for equal modules.
+        The model, wrapped where it does not have these functions; equal for equal modules.
 
     Raises:
-        TypeError: anything else, saying what to write.
+        TypeError: anything else.
         ValueError: a ``train_flag`` that the network does not have.
 
     Example:
@@ -76,16 +70,12 @@ def as_model(model: AnyModel, *, train_flag: str | bool | None = None) -> Model:
         FromLinen(Net)
     """
     flag = train_flag if isinstance(train_flag, str) else None
-    if flag is not None:
-        call = model[1] if isinstance(model, tuple) and not is_equinox(model[0]) else model
-        module = model[0] if isinstance(model, tuple) and is_equinox(model[0]) else model
-        of_call = call if inspect.isroutine(call) else type(module).__call__
-        names = [parameter.name for parameter in train_flags.arguments(of_call)]
-        if flag not in names and not hasattr(module, flag):
+    adapter = _adapter(model, flag)
+    if flag is not None and flag not in getattr(adapter, "flags", ()):
+        if not hasattr(unwrapped(adapter), flag):
             raise ValueError(
                 f"train_flag must be an argument of the model's call, or an attribute, got {flag!r}"
             )
-    adapter = _adapter(model, flag)
     if train_flag is False:
         adapter = copy.copy(adapter) if isinstance(adapter, ModelAdapter) else Object(adapter)
         adapter.same_in_training = True
@@ -97,8 +87,6 @@ def _adapter(model: Any, flag: str | None) -> Model:
         return model
     if isinstance(model, nn.Module):
         return cast(Model, model) if flag is None and _is_own(model) else FromLinen(model, flag)
-    if isinstance(model, type):
-        raise TypeError(f"model must be a module, got the class {model.__name__}: call it first")
     if any(base.__module__.startswith("flax.nnx") for base in type(model).__mro__):
         from jdml.models.from_nnx import FromNnx
 
@@ -106,17 +94,39 @@ def _adapter(model: Any, flag: str | None) -> Model:
     if is_equinox(model):
         return FromEquinox(model, train_flag=flag)
     if isinstance(model, tuple) and len(model) == 2:
-        return _of_pair(*model, flag)
-    if callable(getattr(model, "init", None)) and callable(getattr(model, "apply", None)):
-        names = [parameter.name for parameter in train_flags.arguments(model.apply)]
-        if "mutable" in names or _takes_any(model.apply):
+        init, apply = model
+        if is_equinox(init) and not callable(apply):
+            return FromEquinox(init, apply, flag)
+        owner = getattr(init, "__self__", None)
+        if isinstance(owner, nn.Module) and getattr(apply, "__self__", None) is owner:
+            return _adapter(owner, flag)
+        if callable(init) and callable(apply):
+            return FromFunctions(init, apply, flag)
+    elif _has_functions(model):
+        parameters = arguments(model.apply)
+        if any(p.name == "mutable" or p.kind is p.VAR_KEYWORD for p in parameters):
             return cast(Model, model) if isinstance(model, Hashable) else Object(model)
         return FromFunctions(model.init, model.apply, flag)
     raise TypeError(
-        "model must be a module (Flax Linen, Flax NNX, Equinox) from images to embeddings, or a pair (init, apply), "
-        f"got {'None' if model is None else type(model).__name__}: wrap it in an object with "
-        "init(key, images, *, train) -> {'params': …} and apply(variables, images, *, train, mutable, rngs)"
+        "model must be a module (Flax Linen, Flax NNX, Equinox) from images to embeddings, a pair (init, apply), or an "
+        f"object with these two functions, got {model!r:.80}"
     )
+
+
+def _has_functions(model: Any) -> bool:
+    names = ("init", "apply")
+    return not isinstance(model, type) and all(callable(getattr(model, n, None)) for n in names)
+
+
+def _is_own(model: nn.Module) -> bool:
+    """Return whether a Linen module is one of :mod:`jdml.models`, which carry batch statistics alone."""
+    if not type(model).__module__.startswith("jdml."):
+        return False
+    try:
+        hash(model)
+    except TypeError:
+        return False
+    return flags_of(type(model).__call__, None) == ("train",)
 
 
 def unwrapped(model: AnyModel) -> Any:
@@ -165,19 +175,13 @@ class FromFunctions(ModelAdapter):
     ) -> None:
         super().__init__(apply, (init, apply, train_flag))
         self._init, self._apply = init, apply
-        keys = ("key", "rng", "rngs")
-        self._flags = train_flags.flags_of(apply, train_flag, also=keys)
-        self._keys = [x.name for x in train_flags.arguments(apply)[2:] if x.name in keys]
+        self.flags = flags_of(apply, train_flag)
+        names = [parameter.name for parameter in arguments(apply)[2:]]
+        self._keys = [name for name in names if name in ("key", "rng", "rngs")]
 
     def init(self, key: jax.Array, images: Any, /, *, train: bool = False) -> dict[str, Any]:
         """Return fresh parameters."""
-        params = self._init(key, images)
-        if isinstance(params, tuple) and not hasattr(params, "_fields"):
-            raise TypeError(
-                f"model's init must return parameters alone, a pytree of arrays, got a tuple of {len(params)}: where "
-                "all of it are parameters, return a list or a dictionary"
-            )
-        return {"params": params, "batch_stats": {}}
+        return {"params": self._init(key, images), "batch_stats": {}}
 
     def apply(
         self,
@@ -192,35 +196,144 @@ class FromFunctions(ModelAdapter):
         """Return embeddings; with ``mutable`` also ``{"batch_stats": …}``."""
         key = next(iter(rngs.values())) if rngs else None
         keys = {name: rngs or None if name == "rngs" else key for name in self._keys}
-        flags = train_flags.settings(self._flags, train)
+        flags = flag_values(self.flags, train)
         embeddings = self._apply(variables["params"], images, **flags, **keys)
         return (embeddings, {"batch_stats": {}}) if mutable else embeddings
 
 
-def _of_pair(first: Any, second: Any, flag: str | None) -> Model:
-    """An Equinox module and its state, the functions of a Linen module, or any two."""
-    if is_equinox(first) and not callable(second):
-        return FromEquinox(first, second, flag)
-    if not (callable(first) and callable(second)):
-        raise TypeError(
-            "model must be a pair (init, apply) of functions, or of an Equinox module and its state, got a pair of "
-            f"{type(first).__name__} and {type(second).__name__}"
+class WithHead(ModelAdapter):
+    """A backbone and a head as one network, whose features can be cached: ``head(backbone(images))``.
+
+    Linen networks are split at their head by themselves; use this for networks of other kinds. The parameters are
+    ``{"backbone": …, "head": …}``.
+
+    Args:
+        backbone: whatever :func:`jdml.training.fit` takes, from images to features ``[B, …]``.
+        head: such a network from features to embeddings ``[B, D]``.
+
+    Raises:
+        TypeError: no networks.
+
+    Example:
+        >>> import flax.linen as nn
+        >>> backbone = lambda key, x: {}, lambda params, x: x.mean((1, 2))
+        >>> WithHead(backbone, nn.Dense(8)).init(jax.random.key(0), jnp.ones((1, 4, 4, 3)))["params"].keys()
+        dict_keys(['backbone', 'head'])
+    """
+
+    def __init__(self, backbone: AnyModel, head: AnyModel) -> None:
+        self.backbone, self.head = parts = as_model(backbone), as_model(head)
+        super().__init__(tuple(map(unwrapped, parts)), parts)
+        self.holds_parameters = any(getattr(x, "holds_parameters", False) for x in parts)
+
+    def init(self, key: Any, images: Any, /, *, train: bool = False) -> Any:
+        """Return the variables of both."""
+        backbone = self.backbone.init(key, images)
+        features = jax.eval_shape(self.backbone.apply, backbone, images)
+        zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), features)
+        head = self.head.init(jax.random.fold_in(key, 1), zeros)
+        return {
+            kind: {"backbone": backbone.get(kind, {}), HEAD: head.get(kind, {})}
+            for kind in ("params", "batch_stats")
+        }
+
+    def apply(self, variables: Any, images: Any, /, **settings: Any) -> Any:
+        """Return embeddings; with ``mutable`` also ``{"batch_stats": …}``."""
+        features = self.backbone.apply(part_of(variables, "backbone"), images, **settings)
+        if not settings.get("mutable"):
+            return self.head.apply(part_of(variables, HEAD), features, **settings)
+        features, updates = features
+        embeddings, head_updates = self.head.apply(part_of(variables, HEAD), features, **settings)
+        stats = {"backbone": updates, HEAD: head_updates}
+        old = variables.get("batch_stats", {})
+        return embeddings, {
+            "batch_stats": {k: new.get("batch_stats", old[k]) for k, new in stats.items()}
+        }
+
+
+def part_of(variables: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """Return the variables of the backbone, or of the head, of :class:`WithHead`."""
+    return {kind: variables.get(kind, {}).get(name, {}) for kind in ("params", "batch_stats")}
+
+
+# A trial on shapes, before any work.
+
+
+def check_network(model: Model, preprocess: Callable[[Any], Any], sample: Tree) -> None:
+    """Refuse a network that is the same in training and evaluation, but should not be. jdml's own are not tried."""
+    model = getattr(model, "base", model)  # of low-rank changes
+    if not isinstance(model, ModelAdapter):
+        return
+    inputs = jax.eval_shape(preprocess, jax.tree.map(_two_rows, sample))
+    layers: set[str] = set()
+    with nn.intercept_methods(_note_mode_layers(layers)):
+        variables = jax.eval_shape(model.init, jax.eval_shape(lambda: jax.random.key(0)), inputs)
+    if isinstance(model, WithHead):
+        check_network(model.backbone, lambda x: x, inputs)
+        apply = model.backbone.apply
+        check_network(
+            model.head,
+            lambda x: x,
+            jax.eval_shape(apply, part_of(variables, "backbone"), inputs),
         )
-    owner = getattr(first, "__self__", None)
-    if isinstance(owner, nn.Module) and getattr(second, "__self__", None) is owner:
-        return _adapter(owner, flag)
-    return FromFunctions(first, second, flag)
+        return
+    if isinstance(model, StatefulModuleAdapter) and model.frozen:
+        _log.warning("batch norm in evaluation mode is frozen: %s", ", ".join(model.frozen))
+    if model.same_in_training or not (layers or getattr(model, "has_modes", False)):
+        return
+    program, moving = traced(model, variables, inputs, True)
+    if "BatchNorm" in layers and not moving:
+        _log.warning("the running statistics of batch norm do not change in training: it is frozen")
+    if program == traced(model, variables, inputs, False)[0]:
+        raise ValueError(
+            "model has batch norm or dropout, but computes the same in training and evaluation: name its flag, which "
+            f"is none of {', '.join(TRAINING + EVALUATION)}, by jdml.models.as_model(model, train_flag='…'), or write "
+            "train_flag=False where this is intended"
+        )
 
 
-def _takes_any(call: Callable[..., Any]) -> bool:
-    return any(x.kind is x.VAR_KEYWORD for x in train_flags.arguments(call))
+def _two_rows(leaf: Any) -> jax.ShapeDtypeStruct:
+    dtype = jax.dtypes.canonicalize_dtype(leaf.dtype)
+    return jax.ShapeDtypeStruct((2, *np.shape(leaf)[1:]), dtype)
 
 
-def _is_own(model: nn.Module) -> bool:
-    """Return whether a Linen module is one of :mod:`jdml.models`, which carry batch statistics alone."""
-    is_own = type(model).__module__.startswith("jdml.")
-    try:
-        hash(model)
-    except TypeError:
-        return False
-    return is_own and train_flags.flags_of(type(model).__call__, None) == ("train",)
+def _note_mode_layers(layers: set[str]) -> Any:
+    """Note Linen's layers that differ in training; they are known only where they are called."""
+
+    def interceptor(call: Any, args: Any, kwargs: Any, context: Any) -> Any:
+        module = context.module
+        if isinstance(module, nn.BatchNorm) or (isinstance(module, nn.Dropout) and module.rate):
+            layers.add(type(module).__name__)
+        return call(*args, **kwargs)
+
+    return interceptor
+
+
+def traced(
+    model: Model, variables: Mapping[str, Tree], inputs: Tree, train: bool
+) -> tuple[str, list[str]]:
+    """Return a network's program as text, and the paths of the running statistics that a batch changes."""
+    stats = variables.get("batch_stats", {})
+
+    def apply(stats: Tree, params: Tree, inputs: Tree, key: jax.Array) -> tuple[Tree, Tree]:
+        embeddings, updates = model.apply(
+            {"params": params, "batch_stats": stats},
+            inputs,
+            train=train,
+            mutable=["batch_stats"],
+            rngs={"dropout": key},
+        )
+        return embeddings, updates.get("batch_stats", stats)
+
+    key = jax.eval_shape(lambda: jax.random.key(0))
+    closed = jax.make_jaxpr(apply)(stats, variables["params"], inputs, key)
+    leaves, jaxpr = jax.tree.leaves(stats), closed.jaxpr
+    after = jaxpr.outvars[len(jaxpr.outvars) - len(leaves) :]
+    moving = [
+        path
+        for path, leaf, old, new in zip(
+            adapt.paths(stats), leaves, jaxpr.invars, after, strict=False
+        )
+        if new is not old and jnp.issubdtype(leaf.dtype, jnp.floating)
+    ]
+    return re.sub(r"0x[0-9a-f]+", "", str(closed)), moving

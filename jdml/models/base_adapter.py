@@ -1,8 +1,9 @@
-"""The base of what brings other networks to ``init`` and ``apply``: equal where their programs are."""
+"""The base of adapters of networks, and the flags that switch a network between training and evaluation."""
 
-from collections.abc import Hashable, Mapping, Sequence
+import inspect
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -11,12 +12,64 @@ from flax.traverse_util import unflatten_dict
 from jdml.adapt import path_texts
 from jdml.distributed import Tree
 
+TRAINING = ("train", "training", "is_training")
+"""Flags that are true in training."""
+EVALUATION = ("deterministic", "use_running_average", "inference", "eval")
+"""Flags that are true in evaluation."""
 
-class ModelAdapter:
-    """A network of another kind, as :class:`jdml.models.adapters.Model`.
 
-    Two of them are equal, and share compiled programs, where what they are made from is equal; what cannot be hashed,
-    such as a module with a list, equals itself alone.
+def is_flag(name: str) -> bool:
+    """Return whether an argument or attribute of this name switches a network's mode."""
+    return name in TRAINING or name in EVALUATION
+
+
+def flag_values(names: Iterable[str], train: bool) -> dict[str, bool]:
+    """Return the values of flags by name; a name that is not known is true in training."""
+    return {name: train != (name in EVALUATION) for name in names}
+
+
+def arguments(call: Callable[..., object]) -> list[inspect.Parameter]:
+    """Return the parameters of a function; none of a compiled one."""
+    try:
+        return list(inspect.signature(call).parameters.values())
+    except (TypeError, ValueError):
+        return []
+
+
+def flags_of(call: Callable[..., object], train_flag: str | None) -> tuple[str, ...]:
+    """Return the flags among a call's arguments after the first two; ``("train",)`` where it takes any keyword."""
+    parameters = arguments(call)[2:]
+    names = [p.name for p in parameters if is_flag(p.name) or p.name == train_flag]
+    if not names and any(p.kind is p.VAR_KEYWORD for p in parameters):
+        return (train_flag or "train",)
+    return tuple(names)
+
+
+class Model(Protocol):
+    """A network as two functions, as Flax Linen has them: of a key to variables, of variables to embeddings."""
+
+    def init(self, key: jax.Array, images: Tree, /, *, train: bool = False) -> Any:
+        """Return fresh variables ``{"params": …}``, with ``"batch_stats"`` where there are some."""
+        ...
+
+    def apply(
+        self,
+        variables: Any,
+        images: Tree,
+        /,
+        *,
+        train: bool = False,
+        mutable: Any = False,
+        rngs: Any = None,
+    ) -> Any:
+        """Return embeddings; with ``mutable`` also ``{"batch_stats": …}``."""
+        ...
+
+
+class ModelAdapter(Model):
+    """A network of another kind as a :class:`Model`.
+
+    Adapters of equal parts are equal and share compiled programs; what cannot be hashed equals itself alone.
     """
 
     holds_parameters = False
@@ -24,7 +77,7 @@ class ModelAdapter:
     same_in_training = False
     """Whether its user says that it computes in training what it does in evaluation."""
     factory: Mapping[str, Any] = MappingProxyType({})
-    """How it is made again, where a factory made it: ``factory``, a pointer, and ``settings``."""
+    """How a factory made it: ``factory``, a pointer, and ``settings``."""
 
     def __init__(self, module: Any, identity: Any) -> None:
         self.module = module
@@ -33,23 +86,6 @@ class ModelAdapter:
         except TypeError:
             identity = _IdentityKey(module)
         self._identity: Hashable = identity
-
-    def init(self, key: Any, images: Any, /, *, train: bool = False) -> Any:
-        """Return variables, as :class:`jdml.models.adapters.Model` has them."""
-        raise NotImplementedError
-
-    def apply(
-        self,
-        variables: Any,
-        images: Any,
-        /,
-        *,
-        train: bool = False,
-        mutable: Any = False,
-        rngs: Any = None,
-    ) -> Any:
-        """Return embeddings, as :class:`jdml.models.adapters.Model` has them."""
-        raise NotImplementedError
 
     def __eq__(self, other: object) -> bool:
         return type(self) is type(other) and self._identity == other._identity
@@ -68,13 +104,13 @@ class StatefulModuleAdapter(ModelAdapter):
     has_modes = False
     """Whether it has batch norm or dropout."""
     frozen: Sequence[str] = ()
-    """The paths of batch norm that stays in evaluation mode."""
+    """The paths of batch norm that is frozen in evaluation mode."""
 
     def _set_frozen(self, norms: Mapping[str, bool | None], drops: Sequence[bool | None]) -> None:
-        """Keep batch norm in evaluation mode frozen, unless all layers are in it, as zoos return networks."""
+        """Freeze batch norm in evaluation mode, unless all layers are in it, as in networks of model zoos."""
         self.has_modes = bool(norms or drops)
-        whole = all(norms.values()) and all(drops)
-        self.frozen = [] if whole else [path for path, evaluates in norms.items() if evaluates]
+        if not (all(norms.values()) and all(drops)):
+            self.frozen = [path for path, evaluates in norms.items() if evaluates]
 
 
 class _IdentityKey:
@@ -91,7 +127,7 @@ class _IdentityKey:
 
 
 class Names:
-    """The leaves of a pytree as nested dictionaries of texts, as checkpoints and model files have them, and back."""
+    """Converts a pytree to nested dictionaries by name, as in checkpoints and model files, and back."""
 
     def __init__(self, tree: Tree) -> None:
         self._paths = [path_texts(path) for path, _ in jax.tree_util.tree_leaves_with_path(tree)]
@@ -113,12 +149,11 @@ class Names:
 
 
 def check_savable(tree: Tree) -> None:
-    """Refuse what a module carries beside its parameters and a run cannot save, such as random keys."""
+    """Refuse variables, other than parameters, that a run cannot save, such as random keys."""
     for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
         dtype = getattr(leaf, "dtype", type(leaf))
         is_key = jnp.issubdtype(dtype, jax.dtypes.prng_key)
         if is_key or not (hasattr(leaf, "dtype") or isinstance(leaf, int | float)):
             raise TypeError(
-                "model must hold arrays of numbers beside its parameters, which a run can save, got "
-                f"{dtype} in {jax.tree_util.keystr(path)}"
+                f"model must hold arrays of numbers, got {dtype} in {jax.tree_util.keystr(path)}"
             )

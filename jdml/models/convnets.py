@@ -1,15 +1,15 @@
-"""Small convolutional networks for small images, quick enough to train on a CPU."""
+"""Convolutional networks: small ones for small images, BN-Inception and EfficientNet-Lite0 for photographs."""
 
 from collections.abc import Sequence
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
 from jdml.models.convolution import convolve
-from jdml.models.heads import EmbeddingHead, check_dim
-from jdml.models.layers import as_floating, batch_norm
+from jdml.models.layers import ConvNorm, EmbeddingHead, as_floating, batch_norm, max_pool
 
 
 class EpsNet(nn.Module):
@@ -24,9 +24,8 @@ class EpsNet(nn.Module):
         dtype: type to compute in; parameters, statistics and output stay float32.
 
     Implementation notes:
-        The paper leaves open, and here is: zero padding ("SAME"), a ReLU after the dense layer of
-        128, batch norm after each of the two ReLUs, and batch-norm momentum 0.9. The embeddings are
-        not normalized.
+        Not in the paper: zero padding ("SAME"), a ReLU after the dense layer of 128, batch norm after each of the two
+        ReLUs, and batch-norm momentum 0.9.
 
     Reference:
         Levi, Xiao, Wang, Darrell. Rethinking preventing class-collapsing in metric learning with
@@ -47,22 +46,7 @@ class EpsNet(nn.Module):
 
     @nn.compact
     def __call__(self, images: jax.Array, *, train: bool = False) -> jax.Array:
-        """Embed images.
-
-        Args:
-            images: floating-point images ``[B, H, W, C]`` of any size (which
-                the first call fixes).
-            train: whether batch norm uses the batch's statistics and updates its running ones
-                (collection ``"batch_stats"``, to be passed as mutable).
-
-        Returns:
-            Embeddings ``[B, dim]``, float32.
-
-        Raises:
-            TypeError: if the images are not floating-point.
-            ValueError: if they are not of rank 4, or ``dim`` is not positive.
-        """
-        check_dim(self.dim)
+        """Embed images ``[B, H, W, C]``, as :mod:`jdml.models` says."""
         x = as_floating(images, self.dtype)
         for features in (32, 64):
             x = conv3x3(features, use_bias=True, dtype=self.dtype)(x)
@@ -83,9 +67,8 @@ class SmallConvNet(nn.Module):
         dtype: type to compute in; parameters, statistics and output stay float32.
 
     Implementation notes:
-        Convolutions are zero padded ("SAME") and have no bias, which batch norm would take out
-        again. A side of odd length loses its last row in pooling, and a side of length 1 is not
-        pooled further: images of any size from 1×1 fit, and one set of parameters fits all.
+        Convolutions are zero padded ("SAME") and have no bias. Pooling drops the last row of an odd side and does not
+        pool a side of length 1: one set of parameters fits images of any size from 1×1.
 
     Example:
         >>> net = SmallConvNet(dim=16, pooling="max")
@@ -102,20 +85,7 @@ class SmallConvNet(nn.Module):
 
     @nn.compact
     def __call__(self, images: jax.Array, *, train: bool = False) -> jax.Array:
-        """Embed images.
-
-        Args:
-            images: floating-point images ``[B, H, W, C]`` of any size.
-            train: whether batch norm uses the batch's statistics and updates its running ones
-                (collection ``"batch_stats"``, to be passed as mutable).
-
-        Returns:
-            Embeddings ``[B, dim]``, float32.
-
-        Raises:
-            TypeError: if the images are not floating-point.
-            ValueError: if they are not of rank 4, or ``dim`` or ``pooling`` is not a valid choice.
-        """
+        """Embed images ``[B, H, W, C]``, as :mod:`jdml.models` says."""
         x = as_floating(images, self.dtype)
         for features in self.features:
             x = conv3x3(features, use_bias=False, dtype=self.dtype)(x)
@@ -128,13 +98,11 @@ class SmallConvNet(nn.Module):
 def max_pool_2x2(x: jax.Array) -> jax.Array:
     """2×2 max-pooling with stride 2: ``[B, H, W, C]`` → ``[B, ⌊H/2⌋, ⌊W/2⌋, C]``.
 
-    A side of length 1 stays as it is; the last row or column of an odd side is dropped.
+    A side of length 1 is not pooled; the last row or column of an odd side is dropped.
 
     Implementation notes:
-        By reshape and max, not by ``nn.max_pool``, whose gradient (select-and-scatter) is slow on
-        CPUs: it cost a whole training step of these networks a third of its speed. The value is the
-        same; where several of the four are largest, they share the gradient. Forward-mode
-        derivatives raise JAX's TypeError.
+        By reshape and max: the gradient of ``nn.max_pool`` (select-and-scatter) is slow on CPUs. Where several of the
+        four are largest, they share the gradient. Forward-mode derivatives raise JAX's TypeError.
 
     Example:
         >>> print(max_pool_2x2(jnp.arange(16.0).reshape(1, 4, 4, 1))[0, :, :, 0])
@@ -157,11 +125,11 @@ def _max_pool_forward(x: jax.Array) -> tuple[jax.Array, tuple[jax.Array, jax.Arr
     return largest, (x, largest)
 
 
-def _max_pool_backward(kept: tuple[jax.Array, jax.Array], up: jax.Array) -> tuple[jax.Array]:
-    x, largest = kept
+def _max_pool_backward(residuals: tuple[jax.Array, jax.Array], up: jax.Array) -> tuple[jax.Array]:
+    x, largest = residuals
     corners, transpose = jax.vjp(_corners, x)
     is_largest = corners == largest[:, :, None, :, None]
-    # At least 1: a compiler may compute x anew with other rounding, and then no corner is the largest.
+    # At least 1: a compiler may recompute x with other rounding, and then no corner is the largest.
     count = jnp.maximum(is_largest.sum((2, 4), dtype=up.dtype), 1)
     return transpose(jnp.where(is_largest, (up / count)[:, :, None, :, None], 0))
 
@@ -172,3 +140,210 @@ max_pool_2x2.defvjp(_max_pool_forward, _max_pool_backward)
 def conv3x3(features: int, *, use_bias: bool, dtype: Any) -> nn.Conv:
     """A zero-padded 3×3 convolution."""
     return nn.Conv(features, (3, 3), use_bias=use_bias, dtype=dtype, conv_general_dilated=convolve)
+
+
+class Mix(NamedTuple):
+    """Channels of one inception block; ``single`` and ``double`` name the reducing 1×1 convolution first."""
+
+    point: int
+    single: tuple[int, int]
+    double: tuple[int, int]
+    pool: str
+    projection: int
+
+
+# A block without a 1×1 branch and a projection halves the resolution.
+BLOCKS = {
+    "inception_3a": Mix(64, (64, 64), (64, 96), "average", 32),
+    "inception_3b": Mix(64, (64, 96), (64, 96), "average", 64),
+    "inception_3c": Mix(0, (128, 160), (64, 96), "halve", 0),
+    "inception_4a": Mix(224, (64, 96), (96, 128), "average", 128),
+    "inception_4b": Mix(192, (96, 128), (96, 128), "average", 128),
+    "inception_4c": Mix(160, (128, 160), (128, 160), "average", 128),
+    "inception_4d": Mix(96, (128, 192), (160, 192), "average", 128),
+    "inception_4e": Mix(0, (128, 192), (192, 256), "halve", 0),
+    "inception_5a": Mix(352, (192, 320), (160, 224), "average", 128),
+    "inception_5b": Mix(352, (192, 320), (192, 224), "max", 128),
+}
+
+
+class BNInception(nn.Module):
+    """BN-Inception with a pooled embedding head on its 1,024 channels.
+
+    A 7×7 convolution to 64 channels with stride 2, a 1×1 to 64 and a 3×3 to 192, each with batch norm and ReLU, two
+    3×3 max-poolings with stride 2, and ten inception blocks: the channels of a 1×1 convolution, of a 3×3, of two 3×3
+    in a row and of a pooling, side by side. The third and the eighth block halve the resolution.
+
+    Attributes:
+        dim: width D of the embeddings.
+        pooling: how the head pools over space; see ``EmbeddingHead``.
+        freeze_batch_norm: whether batch norm always uses its running statistics and never updates them, as fine-tuning
+            on CUB and Cars196 does; its scale and shift go on learning.
+        dtype: type to compute in; parameters, statistics and output stay float32.
+
+    Implementation notes:
+        As in the Caffe model and its PyTorch port: convolutions have a bias before batch norm (ε = 1e-5), the two first
+        max-poolings begin at the first pixel and drop nothing at the end, average pooling counts the padding, and the
+        images are BGR in 0…255 minus (104, 117, 128): ``normalizer("bn_inception")``. The halving blocks of the port
+        refuse maps of odd sides, which no multiple of 32 has; here they pad them on both ends.
+
+    Reference:
+        Ioffe & Szegedy, *Batch Normalization: Accelerating Deep Network Training by Reducing Internal Covariate Shift*.
+
+    Example:
+        >>> images = jax.ShapeDtypeStruct((2, 224, 224, 3), jnp.float32)
+        >>> jax.eval_shape(BNInception(dim=64).init_with_output, jax.random.key(0), images)[0].shape
+        (2, 64)
+    """
+
+    dim: int = 512
+    pooling: str = "average"
+    freeze_batch_norm: bool = False
+    dtype: Any = jnp.float32
+
+    @nn.compact
+    def __call__(self, images: jax.Array, *, train: bool = False) -> jax.Array:
+        """Embed images ``[B, H, W, C]``, as :mod:`jdml.models` says."""
+        conv = partial(ConvNorm, use_bias=True, freeze=self.freeze_batch_norm, dtype=self.dtype)
+        x = as_floating(images, self.dtype)
+        x = _max_pool(conv(64, 7, 2, name="conv1_7x7_s2")(x, train=train))
+        x = conv(64, 1, name="conv2_3x3_reduce")(x, train=train)
+        x = _max_pool(conv(192, 3, name="conv2_3x3")(x, train=train))
+        for name, mix in BLOCKS.items():
+            x = Inception(mix, self.freeze_batch_norm, self.dtype, name=name)(x, train=train)
+        return EmbeddingHead(self.dim, self.pooling, dtype=self.dtype, name="head")(x)
+
+
+class Inception(nn.Module):
+    """One inception block: four branches, or three with stride 2, side by side."""
+
+    mix: Mix
+    freeze: bool
+    dtype: Any
+
+    @nn.compact
+    def __call__(self, x: jax.Array, *, train: bool) -> jax.Array:
+        """Map ``[B, H, W, C]`` to the channels of all branches, concatenated."""
+        mix, stride = self.mix, 2 if self.mix.pool == "halve" else 1
+
+        def conv(x: jax.Array, features: int, size: int, name: str, stride: int = 1) -> jax.Array:
+            layer = ConvNorm(
+                features,
+                size,
+                stride,
+                use_bias=True,
+                freeze=self.freeze,
+                dtype=self.dtype,
+                name=name,
+            )
+            return layer(x, train=train)
+
+        single = conv(x, mix.single[0], 1, "3x3_reduce")
+        single = conv(single, mix.single[1], 3, "3x3", stride)
+        double = conv(x, mix.double[0], 1, "double_3x3_reduce")
+        double = conv(double, mix.double[1], 3, "double_3x3_1")
+        double = conv(double, mix.double[1], 3, "double_3x3_2", stride)
+        if mix.pool == "average":
+            pooled = nn.avg_pool(x, (3, 3), (1, 1), "SAME")
+        else:
+            padding = jax.lax.padtype_to_pads(x.shape[1:3], (3, 3), (stride, stride), "SAME")
+            pooled = max_pool(x, 3, stride, padding)
+        if mix.pool == "halve":
+            return jnp.concatenate([single, double, pooled], -1)
+        point = conv(x, mix.point, 1, "1x1")
+        return jnp.concatenate(
+            [point, single, double, conv(pooled, mix.projection, 1, "pool_proj")], -1
+        )
+
+
+def _max_pool(x: jax.Array) -> jax.Array:
+    """3×3 max-pooling with stride 2 from the first pixel on; the last window may reach over the end."""
+    over = [max(3 - side, 1 - side % 2) for side in x.shape[1:3]]
+    return max_pool(x, 3, 2, [(0, end) for end in over])
+
+
+class Stage(NamedTuple):
+    """A row of inverted bottlenecks; only the first one has the stride."""
+
+    blocks: int
+    size: int
+    stride: int
+    expansion: int
+    features: int
+
+
+STAGES = (
+    Stage(1, 3, 1, 1, 16),
+    Stage(2, 3, 2, 6, 24),
+    Stage(2, 5, 2, 6, 40),
+    Stage(3, 3, 2, 6, 80),
+    Stage(3, 5, 1, 6, 112),
+    Stage(4, 5, 2, 6, 192),
+    Stage(1, 3, 1, 6, 320),
+)
+
+
+class EfficientNetLite0(nn.Module):
+    """EfficientNet-Lite0 with a pooled embedding head on its 1,280 channels.
+
+    A 3×3 convolution to 32 channels with stride 2, sixteen inverted bottlenecks in seven stages (1×1 to six times the
+    channels, depthwise 3×3 or 5×5, 1×1 back, and the input added where the shape allows), and a 1×1 convolution to
+    1,280 channels. ReLU6 everywhere; unlike EfficientNet-B0 there is no squeeze-and-excitation.
+
+    Attributes:
+        dim: width D of the embeddings.
+        pooling: how the head pools over space; see ``EmbeddingHead``.
+        freeze_batch_norm: whether batch norm always uses its running statistics and never updates them; its scale and
+            shift go on learning.
+        dtype: type to compute in; parameters, statistics and output stay float32.
+
+    Implementation notes:
+        As in the TensorFlow model and its ports (timm's ``tf_efficientnet_lite0``): "SAME" padding, batch norm with
+        ε = 1e-3 and momentum 0.99, images (x − 127) / 128: ``normalizer("efficientnet_lite0")``. timm's own
+        ``efficientnet_lite0`` has the same shapes, but pads symmetrically with ε = 1e-5: not that. No dropout and no
+        stochastic depth.
+
+    Reference:
+        Tan & Le, *EfficientNet: Rethinking Model Scaling for Convolutional Neural Networks*; the Lite variants are of
+        TensorFlow's model garden.
+
+    Example:
+        >>> images = jax.ShapeDtypeStruct((2, 224, 224, 3), jnp.float32)
+        >>> jax.eval_shape(EfficientNetLite0(dim=64).init_with_output, jax.random.key(0), images)[0].shape
+        (2, 64)
+    """
+
+    dim: int = 512
+    pooling: str = "average"
+    freeze_batch_norm: bool = False
+    dtype: Any = jnp.float32
+
+    @nn.compact
+    def __call__(self, images: jax.Array, *, train: bool = False) -> jax.Array:
+        """Embed images ``[B, H, W, C]``, as :mod:`jdml.models` says."""
+        conv = partial(
+            ConvNorm,
+            padding="SAME",
+            activation=nn.relu6,
+            epsilon=1e-3,
+            momentum=0.99,
+            freeze=self.freeze_batch_norm,
+            dtype=self.dtype,
+        )
+
+        def bottleneck(x: jax.Array, stage: Stage, stride: int, name: str) -> jax.Array:
+            y, wide = x, x.shape[-1] * stage.expansion
+            if stage.expansion > 1:
+                y = conv(wide, 1, name=f"{name}_expand")(y, train=train)
+            depthwise = conv(wide, stage.size, stride, groups=wide, name=f"{name}_depthwise")
+            y = depthwise(y, train=train)
+            y = conv(stage.features, 1, activation=None, name=f"{name}_project")(y, train=train)
+            return x + y if x.shape == y.shape else y
+
+        x = conv(32, 3, 2, name="stem")(as_floating(images, self.dtype), train=train)
+        for number, stage in enumerate(STAGES):
+            for index in range(stage.blocks):
+                stride = stage.stride if index == 0 else 1
+                x = bottleneck(x, stage, stride, f"stage{number}_block{index}")
+        x = conv(1280, 1, name="top")(x, train=train)
+        return EmbeddingHead(self.dim, self.pooling, dtype=self.dtype, name="head")(x)

@@ -3,8 +3,8 @@ r"""One convolution for all networks: on a CPU by the products that are quickest
 XLA's convolutions on a CPU are uneven: a depthwise one may take fifty times as long as its arithmetic needs, and the
 gradient of a kernel, on many processors, ten to twenty times as long as the forward pass. ``convolve`` takes the place
 of ``jax.lax.conv_general_dilated`` in ``flax.linen.Conv(conv_general_dilated=convolve)``; parameters, their names and
-their initial values stay Flax's. Each of the three parts has one rule, by the shape alone, so that a program is the
-same whenever it is traced (``docs/convolutions.md`` tells how it was found, and with which figures):
+their initial values are Flax's. Each of the three parts has one rule, by the shape alone (``docs/convolutions.md`` has
+the measurements):
 
 ===========  =============================  ============================  ===========================================
 kind         forward                        gradient of the images        gradient of the kernel
@@ -76,9 +76,6 @@ def convolve(
          [6. 9. 9. 6.]
          [4. 6. 6. 4.]]
     """
-    for name, array in (("images", images), ("kernel", kernel)):
-        if array.ndim != 4:
-            raise ValueError(f"{name} must be of rank 4, got shape {list(array.shape)}")
     if lhs_dilation is not None and tuple(lhs_dilation) != (1, 1):
         raise ValueError(f"lhs_dilation must be 1, got {tuple(lhs_dilation)}")
     rows, columns = rhs_dilation or (1, 1)
@@ -117,7 +114,7 @@ def convolve(
 def windows(
     x: jax.Array, size: Pair, strides: Pair, dilation: Pair = (1, 1), axis: int = 1
 ) -> list[jax.Array]:
-    """What each place of a window sees, row by row: a strided slice of the two axes from ``axis`` on.
+    """Return the strided slice that each place of a window covers, row by row, of the two axes from ``axis`` on.
 
     Example:
         >>> x = jnp.arange(9.0).reshape(1, 3, 3, 1)
@@ -158,14 +155,14 @@ def _pad(geometry: Geometry, images: jax.Array) -> jax.Array:
 
 
 def _pointwise(geometry: Geometry, images: jax.Array, kernel: jax.Array) -> jax.Array:
-    """One product: nothing but the strides stands between images and kernel."""
+    """Return one product of the strided images and the kernel."""
     rows, columns = geometry.strides
     images = images[:, ::rows, ::columns]
     return _product("bhwi,io->bhwo", geometry, images, kernel[0, 0]).astype(images.dtype)
 
 
 def _by_places(geometry: Geometry, images: jax.Array, kernel: jax.Array) -> jax.Array:
-    """A depthwise sum over the kernel's places: each sees a slice of the images and has a number a channel."""
+    """Return a depthwise sum over the kernel's places."""
     size = (kernel.shape[0], kernel.shape[1])
     parts = windows(_pad(geometry, images), size, geometry.strides, geometry.dilation)
     numbers = kernel.reshape(-1, kernel.shape[3])
@@ -173,7 +170,7 @@ def _by_places(geometry: Geometry, images: jax.Array, kernel: jax.Array) -> jax.
 
 
 def _rule(geometry: Geometry, kernel: jax.Array) -> Transform:
-    """What computes a convolution on a CPU, and is transposed for the gradient of the images."""
+    """Return what computes a convolution on a CPU; it is transposed for the gradient of the images."""
     if _is_pointwise(geometry, kernel):
         return _pointwise
     return _by_places if _is_depthwise(geometry, kernel) else _xla
@@ -188,14 +185,14 @@ def _is_depthwise(geometry: Geometry, kernel: jax.Array) -> bool:
     return geometry.groups > 1 and geometry.groups == kernel.shape[3] and kernel.shape[2] == 1
 
 
-def _widened(transform: Transform, array: jax.Array) -> Any:
-    """Sums over places are accumulated in float32 at least; a product is by itself."""
+def _sum_dtype(transform: Transform, array: jax.Array) -> Any:
+    """Return the type to sum over places in, float32 at least; a product widens by itself."""
     return jnp.promote_types(array.dtype, jnp.float32) if transform is _by_places else array.dtype
 
 
 def _forward(geometry: Geometry, images: jax.Array, kernel: jax.Array) -> jax.Array:
     transform = _rule(geometry, kernel)
-    dtype = _widened(transform, images)
+    dtype = _sum_dtype(transform, images)
     features = transform(geometry, images.astype(dtype), kernel.astype(dtype))
     return features.astype(images.dtype)
 
@@ -203,26 +200,19 @@ def _forward(geometry: Geometry, images: jax.Array, kernel: jax.Array) -> jax.Ar
 def _by_images(
     transform: Transform, geometry: Geometry, images: jax.Array, kernel: jax.Array, up: jax.Array
 ) -> jax.Array:
-    """The gradient of the images: a transform transposed."""
-    (gradient,) = jax.linear_transpose(lambda x: transform(geometry, x, kernel), images)(up)
-    return gradient
+    """Return the gradient of the images: a transform transposed."""
+    dtype = _sum_dtype(transform, images)
+    wide, kernel, up = (array.astype(dtype) for array in (images, kernel, up))
+    (gradient,) = jax.linear_transpose(lambda x: transform(geometry, x, kernel), wide)(up)
+    return gradient.astype(images.dtype)
 
 
 def _by_kernel(
     transform: Transform, geometry: Geometry, images: jax.Array, kernel: jax.Array, up: jax.Array
 ) -> jax.Array:
-    """The gradient of the kernel: a transform transposed."""
+    """Return the gradient of the kernel: a transform transposed."""
     (gradient,) = jax.linear_transpose(lambda k: transform(geometry, images, k), kernel)(up)
     return gradient
-
-
-def _cpu_by_images(
-    geometry: Geometry, images: jax.Array, kernel: jax.Array, up: jax.Array
-) -> jax.Array:
-    transform = _rule(geometry, kernel)
-    dtype = _widened(transform, images)
-    wide = (array.astype(dtype) for array in (images, kernel, up))
-    return _by_images(transform, geometry, *wide).astype(images.dtype)
 
 
 def _cpu_by_kernel(
@@ -234,7 +224,7 @@ def _cpu_by_kernel(
 
 
 def _kernel_rule(geometry: Geometry, images: jax.Array, kernel: jax.Array) -> Part:
-    """What computes a chunk's share of the gradient of the kernel on a CPU."""
+    """Return what computes a chunk's share of the gradient of the kernel on a CPU."""
     if _is_depthwise(geometry, kernel):
         return _depthwise_part
     rows, columns, channels, features = kernel.shape
@@ -246,7 +236,7 @@ def _kernel_rule(geometry: Geometry, images: jax.Array, kernel: jax.Array) -> Pa
 def _by_chunks(
     part_of: Part, geometry: Geometry, images: jax.Array, kernel: jax.Array, up: jax.Array
 ) -> jax.Array:
-    """The gradient of the kernel: a sum, in float32 at least, over chunks of the batch."""
+    """Sum the gradient of the kernel, in float32 at least, over chunks of the batch."""
     rows = _rows_at_once(part_of, geometry.chunk_bytes, images, kernel, up)
     if rows == len(images):
         return part_of(geometry, images, kernel, up).astype(kernel.dtype)
@@ -262,7 +252,7 @@ def _by_chunks(
 def _rows_at_once(
     part_of: Part, chunk_bytes: int, images: jax.Array, kernel: jax.Array, up: jax.Array
 ) -> int:
-    """The largest divisor of the batch of which a part lays out no more than these bytes, and at least 1."""
+    """Return the largest divisor of the batch of which a part lays out at most these bytes, and at least 1."""
     rows, columns, _, features = kernel.shape
     if rows * columns == 1:  # nothing is laid out
         return len(images)
@@ -279,7 +269,7 @@ def _rows_at_once(
 def _patches_part(
     geometry: Geometry, images: jax.Array, kernel: jax.Array, up: jax.Array
 ) -> jax.Array:
-    """One product of patches ``[K·K′·C, N]`` and ``up [N, C′]``; with channels first neither is transposed again."""
+    """Return one product of patches ``[K·K′·C, N]`` and ``up [N, C′]``."""
     channels = _pad(geometry, images).transpose(3, 0, 1, 2)
     size = (kernel.shape[0], kernel.shape[1])
     patches = jnp.concatenate(windows(channels, size, geometry.strides, geometry.dilation, axis=2))
@@ -289,7 +279,7 @@ def _patches_part(
 def _shifted_part(
     geometry: Geometry, images: jax.Array, kernel: jax.Array, up: jax.Array
 ) -> jax.Array:
-    """One product of images shifted along their rows ``[K′·C, N]`` and ``up`` shifted along its columns ``[N, K·C′]``.
+    """Return one product of images shifted along rows ``[K′·C, N]`` and ``up`` shifted along columns ``[N, K·C′]``.
 
     At stride 1 a place (i, j) of the kernel moves the images by j against the ``up`` that moves by -i, so that the K +
     K′ shifts of the two sides meet in all K · K′ places, and neither is laid out that often.
@@ -309,7 +299,7 @@ def _shifted_part(
 def _depthwise_part(
     geometry: Geometry, images: jax.Array, kernel: jax.Array, up: jax.Array
 ) -> jax.Array:
-    """A sum over all pixels of ``up`` times what each place of the kernel saw."""
+    """Return a sum over all pixels of ``up`` times the slice of each place of the kernel."""
     size = (kernel.shape[0], kernel.shape[1])
     parts = windows(_pad(geometry, images), size, geometry.strides, geometry.dilation)
     dtype = jnp.promote_types(kernel.dtype, jnp.float32)
@@ -319,7 +309,7 @@ def _depthwise_part(
 
 
 def _product(text: str, geometry: Geometry, left: jax.Array, right: jax.Array) -> jax.Array:
-    """A product whose sums are accumulated in float32 at least."""
+    """Return a product whose sums are accumulated in float32 at least."""
     dtype = jnp.promote_types(left.dtype, jnp.float32)
     return jnp.einsum(text, left.astype(dtype), right.astype(dtype), precision=geometry.precision)
 
@@ -340,22 +330,19 @@ def _convolve_forward(
 
 
 def _convolve_backward(
-    geometry: Geometry, kept: tuple[jax.Array, jax.Array], up: jax.Array
+    geometry: Geometry, residuals: tuple[jax.Array, jax.Array], up: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-    return (
-        lax.platform_dependent(
-            *kept,
-            up,
-            cpu=partial(_cpu_by_images, geometry),
-            default=partial(_by_images, _xla, geometry),
-        ),
-        lax.platform_dependent(
-            *kept,
-            up,
-            cpu=partial(_cpu_by_kernel, geometry),
-            default=partial(_by_kernel, _xla, geometry),
-        ),
+    rules = (
+        (partial(_by_images, _rule(geometry, residuals[1])), partial(_by_images, _xla)),
+        (_cpu_by_kernel, partial(_by_kernel, _xla)),
     )
+    by_images, by_kernel = (
+        lax.platform_dependent(
+            *residuals, up, cpu=partial(on_cpu, geometry), default=partial(default, geometry)
+        )
+        for on_cpu, default in rules
+    )
+    return by_images, by_kernel
 
 
 _convolve.defvjp(_convolve_forward, _convolve_backward)

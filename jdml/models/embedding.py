@@ -1,44 +1,102 @@
-"""Embed a whole set with a network of any kind."""
+"""Embed a whole set with a network of any kind, and prepare stored images for it."""
 
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
-from jdml.data.dataset import as_inputs
+from jdml.data.dataset import Range, as_inputs, check_in_unit_range, check_same_range
 from jdml.distributed import Placement, Tree, placement_of
 from jdml.models.adapters import AnyModel, Model, as_model
-from jdml.models.preprocess import Preprocess, standard
+from jdml.models.factory import Normalizer
 from jdml.ops import checks
 
-Variables = dict[str, Tree]
-"""A model's ``{"params", "batch_stats"}``."""
-PIXELS = 1 << 21  # that a forward pass embeds at a time
+Preprocess = Callable[[Any], Any]
+"""From a batch as it is stored to the model's input, inside the compiled step."""
+PIXELS = 1 << 21
+"""Pixels of one forward pass."""
 
 
-def _embed_batch(
-    model: AnyModel,
-    preprocess: Preprocess,
-    placement: Placement,
-    variables: Variables,
-    images: Tree,
-) -> Tree:
-    return _embedded(as_model(model), preprocess, placement, variables, images)
+def to_float(images: jax.Array) -> jax.Array:
+    """Turn uint8 images 0…255 into float32 0…1; leave floating-point images as they are.
+
+    Args:
+        images: of any shape.
+
+    Returns:
+        The images, floating point.
+
+    Raises:
+        TypeError: the images are neither uint8 nor floating point.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> to_float(jnp.array([0, 255], jnp.uint8)).tolist()
+        [0.0, 1.0]
+    """
+    images = jnp.asarray(images)
+    if jnp.issubdtype(images.dtype, jnp.floating):
+        return images
+    if images.dtype != jnp.uint8:
+        raise TypeError(f"images must be uint8 or floating point, got {images.dtype}")
+    return images.astype(jnp.float32) / 255.0
+
+
+def standard(inputs: Any) -> Any:
+    """Apply :func:`to_float` to images, and leave other inputs, such as tokens, as they are.
+
+    Args:
+        inputs: an array, or a pytree of arrays.
+
+    Returns:
+        The same structure. Integers other than uint8 are tokens, except where they have the shape of images.
+
+    Raises:
+        TypeError: images ``[B, H, W, C]`` that are neither uint8 nor floating point.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> standard({"image": jnp.array([255], jnp.uint8), "tokens": jnp.array([[7]])})
+        {'image': Array([1.], dtype=float32), 'tokens': Array([[7]], dtype=int32)}
+    """
+
+    def one(leaf: Any) -> jax.Array:
+        leaf = jnp.asarray(leaf)
+        tokens = jnp.issubdtype(leaf.dtype, jnp.integer) and leaf.dtype != jnp.uint8
+        return leaf if tokens and leaf.ndim != 4 else to_float(leaf)
+
+    return jax.tree.map(one, inputs)
+
+
+def check_as_trained(images: Any, spec: Mapping[str, Any], preprocess: object) -> None:
+    """Refuse photographs in another range than those that were trained on (``spec`` of ``input_spec``)."""
+    is_custom = not isinstance(preprocess, Normalizer) and preprocess not in (to_float, standard)
+    if is_custom or len(spec.get("shape", ())) != 3 or not hasattr(images, "dtype"):
+        return
+    if images.dtype != np.uint8 and not jnp.issubdtype(images.dtype, jnp.floating):
+        raise TypeError(f"images must be uint8 in 0…255 or float in 0…1, got {images.dtype}")
+    if isinstance(images, np.ndarray) and images.dtype.kind == "f":
+        for row, image in enumerate(images):  # one by one: all may be more than a device holds
+            if not np.isfinite(image).all():
+                raise ValueError(f"images must be finite, row {row} is not")
+    if spec["dtype"] == "uint8" or isinstance(preprocess, Normalizer):
+        check_in_unit_range("images", images, ", as the run was trained")
+    elif "range" in spec:
+        check_same_range("images", images, Range(*spec["range"]))
 
 
 @partial(jax.jit, static_argnames=("model", "preprocess", "placement"))
-def _embedded(
-    model: Model, preprocess: Preprocess, placement: Placement, variables: Variables, images: Tree
+def _embed_batch(
+    model: Model,
+    preprocess: Preprocess,
+    placement: Placement,
+    variables: Mapping[str, Tree],
+    images: Tree,
 ) -> Tree:
     return placement.keep(model.apply(variables, preprocess(images), train=False))
-
-
-def rows_at_once(images: Any) -> int:
-    """How many rows :func:`embed` takes at a time: 512 images of up to 64×64, 32 of 224×224."""
-    shape = images.shape if hasattr(images, "shape") else np.shape(images)
-    pixels = shape[1] * shape[2] if len(shape) == 4 else 1
-    return 1 << (min(512, max(1, PIXELS // pixels)).bit_length() - 1)
 
 
 def embed(
@@ -69,20 +127,22 @@ def embed(
         ValueError: if it is not positive, there are no images, or a list's images have several shapes.
 
     Implementation notes:
-        The last batch is padded, and a set smaller than ``batch_size`` goes in one batch padded to a
-        power of two, so that a model is compiled once and stays compiled between calls. Where the parameters lie on a
-        mesh, its devices share the rows, and of several processes each reads its own; all get all embeddings.
+        The last batch is padded, and a set smaller than ``batch_size`` is padded to a power of two, so that few
+        programs are compiled. Where the parameters lie on a mesh, its devices share the rows; each of several processes
+        reads its own rows, and all get all embeddings.
     """
     if isinstance(images, list):
         images = as_inputs("images", images)
-    parts = jax.tree.leaves(images)
-    size = len(parts[0])
+    first = jax.tree.leaves(images)[0]
+    size = len(first)
     if batch_size is None:
-        batch_size = rows_at_once(parts[0])
+        shape = np.shape(first)
+        pixels = shape[1] * shape[2] if len(shape) == 4 else 1
+        batch_size = 1 << (min(512, max(1, PIXELS // pixels)).bit_length() - 1)
     checks.count("batch_size", batch_size)
     if size == 0:
         raise ValueError("images must hold at least one image, got none")
-    placement = placement_of(params)
+    network, placement = as_model(model), placement_of(params)
     rows = min(batch_size, 1 << (size - 1).bit_length())
     rows = -(-rows // placement.devices) * placement.devices
     variables = {"params": params, "batch_stats": batch_stats}
@@ -97,6 +157,6 @@ def embed(
     for start in range(0, size, rows):
         batch = jax.tree.map(lambda part, start=start: padded(part, start), images)
         batch = placement.shard_batch(batch, rows)
-        embedded = _embed_batch(model, preprocess, placement, variables, batch)
-        vectors.append(jax.tree.map(lambda x, n=size - start: np.asarray(x)[:n], embedded))
-    return jax.tree.map(lambda *several: np.concatenate(several), *vectors)
+        embeddings = _embed_batch(network, preprocess, placement, variables, batch)
+        vectors.append(jax.tree.map(lambda x, n=size - start: np.asarray(x)[:n], embeddings))
+    return jax.tree.map(lambda *parts: np.concatenate(parts), *vectors)

@@ -1,4 +1,4 @@
-"""An Equinox module as a model: of one image, as Equinox has them, or of a batch; with state, key and inference."""
+"""An Equinox module, of one row or of a batch, as a model."""
 
 import contextlib
 import inspect
@@ -12,11 +12,17 @@ import jax.numpy as jnp
 from jdml.adapt import path_texts
 from jdml.data.images import CHANNELS
 from jdml.distributed import Tree
-from jdml.models import train_flags
-from jdml.models.base_adapter import Names, StatefulModuleAdapter, check_savable
+from jdml.models.base_adapter import (
+    Names,
+    StatefulModuleAdapter,
+    arguments,
+    check_savable,
+    flag_values,
+    flags_of,
+)
 
 BATCH = "batch"
-"""The name of the axis of rows, where no batch norm gives it another."""
+"""The name of the axis of rows, unless a batch norm names it."""
 
 
 def is_equinox(model: Any) -> bool:
@@ -45,13 +51,8 @@ class FromEquinox(StatefulModuleAdapter):
         identity = [jax.tree.flatten(part) for part in (self._static, shapes, train_flag)]
         super().__init__(module, tuple((tuple(leaves), tree) for leaves, tree in identity))
         call = type(module).__call__
-        self._key = {x.name: x for x in train_flags.arguments(call)[2:]}.get("key")
-        if state is None and "state" in inspect.signature(call).parameters:
-            raise TypeError(
-                "model has a state, as batch norm has: give the pair (model, state) that "
-                f"equinox.nn.make_with_state({type(module).__name__}) returns"
-            )
-        self._flags = train_flags.flags_of(call, train_flag, also=("key", "state"))
+        self._key = {x.name: x for x in arguments(call)[2:]}.get("key")
+        self.flags = flags_of(call, train_flag)
         norms, drops = _mode_layers(module)
         self._axis: Any = next((norm.axis_name for norm in norms.values()), BATCH)
         self._set_frozen({p: x.inference for p, x in norms.items()}, [x.inference for x in drops])
@@ -59,7 +60,7 @@ class FromEquinox(StatefulModuleAdapter):
 
     @property
     def norms(self) -> list[str]:
-        """The paths of what keeps running statistics, of which the state does not say whose they are."""
+        """The paths of batch norm; the state does not name the layers of its statistics."""
         return list(_mode_layers(self.module)[0])
 
     def init(self, key: Any, images: Any, /, *, train: bool = False) -> dict[str, Any]:
@@ -106,8 +107,8 @@ class FromEquinox(StatefulModuleAdapter):
     def _call(
         self, module: Any, images: Tree, state: Any, key: jax.Array | None, train: bool
     ) -> tuple[Tree, Any]:
-        """Return embeddings and the state after them, row by row where the module takes one row."""
-        flags: dict[str, Any] = train_flags.settings(self._flags, train)
+        """Return embeddings and the new state, row by row where the module takes one row."""
+        flags: dict[str, Any] = flag_values(self.flags, train)
 
         def call(rows: Tree, state: Any, key: jax.Array | None) -> tuple[Tree, Any]:
             more = flags if key is None else {**flags, "key": key}
@@ -122,13 +123,13 @@ class FromEquinox(StatefulModuleAdapter):
         if key is not None:
             keys, axis = jax.random.split(key, len(jax.tree.leaves(images)[0])), 0
         elif self._key is not None and self._key.default is inspect.Parameter.empty:
-            key = keys = jax.random.key(0)  # where nothing draws, for a module that hands it on
+            key = keys = jax.random.key(0)  # in evaluation nothing draws from it
         mapped = jax.vmap(call, in_axes=(0, None, axis), out_axes=(0, None), axis_name=self._axis)
         layouts = [images]
         if getattr(images, "ndim", 0) == 4 and images.shape[-1] in CHANNELS:
             layouts.append(jnp.moveaxis(images, -1, 1))  # channels first, as Equinox has them
         for rows in layouts:
-            with contextlib.suppress(Exception):  # whatever a module for batches does with one row
+            with contextlib.suppress(Exception):  # of a module for batches
                 shapes = jax.eval_shape(lambda *args: mapped(*args)[0], rows, state, keys)
                 if all(leaf.ndim == 2 for leaf in jax.tree.leaves(shapes)):
                     return mapped(rows, state, keys)
@@ -136,7 +137,7 @@ class FromEquinox(StatefulModuleAdapter):
 
 
 def _mode_layers(module: Any) -> tuple[dict[str, Any], list[Any]]:
-    """The batch norms of a module by their paths, and its dropouts."""
+    """Return the batch norms of a module by their paths, and its dropouts."""
     import equinox as eqx
 
     def is_layer(node: Any) -> bool:

@@ -1,4 +1,4 @@
-"""A Linen module of the user's as a model: its flags are set, and all its collections carried."""
+"""A user's Linen module as a model: its flags are set, and all its collections are carried."""
 
 import dataclasses
 import functools
@@ -10,8 +10,7 @@ import flax.linen as nn
 import jax
 
 from jdml.distributed import Tree
-from jdml.models import train_flags
-from jdml.models.base_adapter import ModelAdapter
+from jdml.models.base_adapter import ModelAdapter, flag_values, flags_of, is_flag
 
 OTHER = "~"
 """Begins the name of a collection other than ``batch_stats`` among the statistics that a run carries."""
@@ -29,17 +28,15 @@ class FromLinen(ModelAdapter):
 
     def __init__(self, module: nn.Module, train_flag: str | None = None) -> None:
         super().__init__(module, (module, train_flag))
-        # A container of Flax hands on nothing that its functions take: its layers' flags are set.
-        call = type(module).__call__
-        self._flags = () if _is_flax(module) else train_flags.flags_of(call, train_flag)
+        # A container of Flax passes no flags to its layers: these are set.
+        self.flags = () if _is_flax(module) else flags_of(type(module).__call__, train_flag)
         self._train_flag = train_flag
 
     def init(self, key: jax.Array, images: Any, /, *, train: bool = False) -> dict[str, Any]:
         """Return fresh variables."""
-        module = self._in_mode(train)
-        flags: Any = train_flags.settings(self._flags, train)
+        flags: Any = flag_values(self.flags, train)
         with nn.intercept_methods(_set_flags(train)):
-            variables = module.init(key, images, **flags)
+            variables = self._in_mode(train).init(key, images, **flags)
         return {"params": variables.get("params", {}), "batch_stats": _carried(variables)}
 
     def apply(
@@ -57,9 +54,9 @@ class FromLinen(ModelAdapter):
         collections = {k[1:]: tree for k, tree in carried.items() if k.startswith(OTHER)}
         stats = {k: tree for k, tree in carried.items() if not k.startswith(OTHER)}
         collections = {"batch_stats": stats, **collections}
-        if rngs and "params" not in rngs:  # what streams of other names are drawn from
+        if rngs and "params" not in rngs:  # from which Flax draws streams of other names
             rngs = {**rngs, "params": jax.random.fold_in(next(iter(rngs.values())), 1)}
-        flags: Any = train_flags.settings(self._flags, train)
+        flags: Any = flag_values(self.flags, train)
         with nn.intercept_methods(_set_flags(train)):
             out = self._in_mode(train).apply(
                 {"params": variables["params"], **collections},
@@ -74,56 +71,50 @@ class FromLinen(ModelAdapter):
         return embeddings, {"batch_stats": _carried({**collections, **updates})}
 
     def _in_mode(self, train: bool) -> nn.Module:
-        """The module with its own flags set, and those of the modules among its attributes."""
-        copies: dict[int, Any] = {}
+        """Return the module with its own flags set, and those of the modules among its attributes."""
+        copies: dict[int, nn.Module] = {}
 
-        def switched(value: Any) -> Any:
-            if isinstance(value, nn.Module):
-                if id(value) not in copies:
-                    copies[id(value)] = clone(value)
-                return copies[id(value)]
-            if type(value) in (tuple, list):
-                parts = type(value)(switched(part) for part in value)
-                changed = any(a is not b for a, b in zip(parts, value, strict=True))
-                return parts if changed else value
-            if isinstance(value, Mapping):
-                by_name = {name: switched(part) for name, part in value.items()}
-                return by_name if any(by_name[k] is not value[k] for k in value) else value
-            return value
+        def switch(value: Any) -> Any:
+            leaves, structure = jax.tree.flatten(value, is_leaf=lambda x: x is None)
+            new = [clone(leaf) if isinstance(leaf, nn.Module) else leaf for leaf in leaves]
+            is_same = all(a is b for a, b in zip(new, leaves, strict=True))
+            return value if is_same else jax.tree.unflatten(structure, new)
 
         def clone(module: nn.Module) -> nn.Module:
+            if id(module) in copies:
+                return copies[id(module)]
             changes: dict[str, Any] = {}
-            flags = self._flags if module is self.module else ()
+            flags = self.flags if module is self.module else ()
             for field in dataclasses.fields(module):
                 name, value = field.name, getattr(module, field.name, None)
                 if not field.init or name in ("parent", "name"):
                     continue
-                known = train_flags.is_flag(name) or name == self._train_flag
+                known = is_flag(name) or name == self._train_flag
                 if known and (value is None or isinstance(value, bool)):
                     new = _flag(module, name, value, train, is_argument=name in flags)
                 else:
-                    new = switched(value)
+                    new = switch(value)
                 if new is not value:
                     changes[name] = new
-            return module.clone(**changes) if changes else module
+            copies[id(module)] = module.clone(**changes) if changes else module
+            return copies[id(module)]
 
-        result: nn.Module = switched(self.module)
-        return result
+        return clone(self.module)
 
 
 def _flag(
     module: nn.Module, name: str, value: bool | None, train: bool, *, is_argument: bool
 ) -> bool | None:
-    """Return what a flag among the attributes becomes."""
+    """Return the value of a flag among the attributes."""
     if value is None and (is_argument or _is_flax(module)):
         return None  # the call sets it
-    if _is_flax(module) and value is train_flags.settings([name], False)[name]:
+    if _is_flax(module) and value is flag_values([name], False)[name]:
         return value  # a layer that was made for evaluation is frozen
-    return train_flags.settings([name], train)[name]
+    return flag_values([name], train)[name]
 
 
 def _carried(variables: Mapping[str, Tree]) -> dict[str, Tree]:
-    """All collections but the parameters as one: batch statistics, and others under their names."""
+    """Return all collections but the parameters as one: batch statistics, and others under their names."""
     others = {OTHER + k: v for k, v in variables.items() if k not in (*PASSING, "batch_stats")}
     return {**variables.get("batch_stats", {}), **others}
 
@@ -133,7 +124,7 @@ def _is_flax(module: nn.Module) -> bool:
 
 
 def _set_flags(train: bool) -> Callable[..., Any]:
-    """Set the flags of Flax's layers, and of modules in ``nn.Sequential``, that neither attribute nor call sets."""
+    """Set the flags of Flax's layers, and of modules in ``nn.Sequential``, that nothing else sets."""
 
     def interceptor(call: Any, args: Any, kwargs: Any, context: Any) -> Any:
         module: Any = context.module
@@ -141,8 +132,8 @@ def _set_flags(train: bool) -> Callable[..., Any]:
         if context.method_name == "__call__" and (_is_flax(module) or in_container):
             for name in _argument_names(module.__class__)[1 + len(args) :]:
                 is_set = name in kwargs or getattr(module, name, None) is not None
-                if train_flags.is_flag(name) and not is_set:
-                    kwargs = {**kwargs, **train_flags.settings([name], train)}
+                if is_flag(name) and not is_set:
+                    kwargs = {**kwargs, **flag_values([name], train)}
         return call(*args, **kwargs)
 
     return interceptor

@@ -1,4 +1,4 @@
-"""An NNX module as a model: its parameters are trained, all its other variables carried, its streams seeded anew."""
+"""An NNX module as a model: its parameters are trained, its other variables carried, its streams seeded anew."""
 
 import zlib
 from collections.abc import Mapping
@@ -8,8 +8,15 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from jdml.models import train_flags
-from jdml.models.base_adapter import Names, StatefulModuleAdapter, check_savable
+from jdml.models.base_adapter import (
+    Names,
+    StatefulModuleAdapter,
+    arguments,
+    check_savable,
+    flag_values,
+    flags_of,
+    is_flag,
+)
 
 
 class FromNnx(StatefulModuleAdapter):
@@ -33,9 +40,9 @@ class FromNnx(StatefulModuleAdapter):
         call = type(getattr(module, "to_nnx__module", module)).__call__
         self._is_bridge = call is not type(module).__call__  # to a Linen module
         is_container = not self._is_bridge and type(module).__module__.startswith("flax.")
-        # A container of Flax hands on nothing that its functions take: its layers are switched.
-        self._flags = () if is_container else train_flags.flags_of(call, train_flag, also=("rngs",))
-        self._takes_rngs = "rngs" in [x.name for x in train_flags.arguments(call)]
+        # A container of Flax passes no flags to its layers: these are switched.
+        self.flags = () if is_container else flags_of(call, train_flag)
+        self._takes_rngs = "rngs" in [x.name for x in arguments(call)]
         check_savable(stats)
 
     def init(self, key: Any, images: Any, /, *, train: bool = False) -> dict[str, Any]:
@@ -62,7 +69,7 @@ class FromNnx(StatefulModuleAdapter):
         self._switch(module, train)
         key = next(iter(rngs.values())) if rngs else jax.random.key(0)
         _seed(module, key)
-        more: dict[str, Any] = train_flags.settings(self._flags, train)
+        more: dict[str, Any] = flag_values(self.flags, train)
         if self._takes_rngs:
             more["rngs"] = nnx.Rngs(jax.random.fold_in(key, 1))
         if self._is_bridge and mutable:
@@ -77,23 +84,20 @@ class FromNnx(StatefulModuleAdapter):
         """Set the mode of a module and of all within it."""
         module.train() if train else module.eval()
         for path, part in nnx.iter_modules(module):
-            if (
-                _path(path) in self.frozen
-            ):  # it is batch norm, which the type of all modules does not say
+            if _path(path) in self.frozen:
                 part.use_running_average = True  # type: ignore[attr-defined]
             for name, value in list(vars(part).items()):
-                known = train_flags.is_flag(name) or name == self._train_flag
+                known = is_flag(name) or name == self._train_flag
                 is_layers = name in ("deterministic", "use_running_average")  # those are set
                 if known and not is_layers and (value is None or isinstance(value, bool)):
-                    setattr(part, name, train_flags.settings([name], train)[name])
+                    setattr(part, name, flag_values([name], train)[name])
 
 
 def _split(module: Any) -> tuple[Any, Any, Any, tuple[Any, Any]]:
-    """Graph, parameters, what is carried, and random streams and notes, which are not."""
+    """Return the graph, the parameters, the carried variables, and random streams and intermediates."""
     parts: Any = nnx.split(module, nnx.Param, nnx.RngState, nnx.Intermediate, ...)
-    graph, params, streams, notes, stats = parts
-    # In this order a module of the same graph is merged again: what is carried is all that is left.
-    return graph, params, stats, (streams, notes)
+    graph, params, streams, intermediates, stats = parts
+    return graph, params, stats, (streams, intermediates)
 
 
 def _path(path: Any) -> str:

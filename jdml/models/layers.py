@@ -1,4 +1,4 @@
-"""What the networks share: checked images, batch norm that can be frozen, convolution + batch norm."""
+"""Layers that the networks share: batch norm, max-pooling, convolution with batch norm, and the embedding head."""
 
 from collections.abc import Callable, Sequence
 from functools import partial, reduce
@@ -9,8 +9,9 @@ import jax
 import jax.numpy as jnp
 
 from jdml.models.convolution import convolve, windows
+from jdml.ops.checks import one_of
 
-Padding = tuple[tuple[int, int], tuple[int, int]]
+Padding = tuple[tuple[int, int], ...]
 
 
 def as_floating(images: jax.Array, dtype: Any) -> jax.Array:
@@ -28,9 +29,9 @@ class BatchNorm(nn.Module):
     .. math:: y = \frac{x - \mu}{\sqrt{\sigma^2 + \epsilon}} \cdot scale + bias
 
     Implementation notes:
-        The variance is E[x²] − E[x]², at least 0, as in ``flax.linen.BatchNorm``. Of arrays of x's size x alone is kept
-        for the gradient, in the compiled program too. The batch's gradient is written out; none goes into the running
-        statistics, and forward-mode derivatives by the batch's own statistics raise JAX's TypeError.
+        The variance is E[x²] − E[x]², at least 0, as in ``flax.linen.BatchNorm``. The only array of x's size that is
+        stored for the gradient is x. The running statistics have no gradient. Forward-mode derivatives by the batch's
+        own statistics raise JAX's TypeError.
 
     Example:
         >>> x = jnp.array([[1.0], [3.0]])
@@ -76,19 +77,19 @@ def _standardize(
 
 
 @_standardize.defjvp
-def _standardize_along(
-    epsilon: float, given: tuple[jax.Array, ...], along: tuple[jax.Array, ...]
+def _standardize_jvp(
+    epsilon: float, primals: tuple[jax.Array, ...], tangents: tuple[jax.Array, ...]
 ) -> tuple[jax.Array, jax.Array]:
-    x, scale, _, mean, variance = given
-    by_x, by_scale, by_bias, by_mean, by_variance = along
+    x, scale, _, mean, variance = primals
+    dx, dscale, dbias, dmean, dvariance = tangents
     inverse = jax.lax.rsqrt(variance + epsilon)
-    by_slope = by_scale * inverse - by_variance * scale * inverse**3 / 2
-    change = (by_x - by_mean) * (scale * inverse) + _centred_anew(x, mean) * by_slope + by_bias
-    return _standardize(epsilon, *given), change
+    dslope = dscale * inverse - dvariance * scale * inverse**3 / 2
+    dy = (dx - dmean) * (scale * inverse) + _recentred(x, mean) * dslope + dbias
+    return _standardize(epsilon, *primals), dy
 
 
-def _centred_anew(x: jax.Array, mean: jax.Array) -> jax.Array:
-    """Centre x by what the compiler does not take for the value's μ: it would keep x − μ beside x for the gradient."""
+def _recentred(x: jax.Array, mean: jax.Array) -> jax.Array:
+    """Return x − μ, behind a barrier: otherwise the compiler would store x − μ next to x for the gradient."""
     return x - jax.lax.optimization_barrier(mean)
 
 
@@ -96,7 +97,7 @@ def _centred_anew(x: jax.Array, mean: jax.Array) -> jax.Array:
 def _standardize_batch(
     epsilon: float, x: jax.Array, scale: jax.Array, bias: jax.Array
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """The standardized batch, its mean and its variance."""
+    """Return the standardized batch, its mean and its variance."""
     axes, wide = tuple(range(x.ndim - 1)), x.astype(scale.dtype)
     mean = wide.mean(axes)
     variance = jnp.maximum(0, jnp.square(wide).mean(axes) - jnp.square(mean))
@@ -111,13 +112,13 @@ def _standardize_forward(
 
 
 def _standardize_backward(
-    epsilon: float, kept: tuple[jax.Array, ...], ups: tuple[jax.Array, jax.Array, jax.Array]
+    epsilon: float, residuals: tuple[jax.Array, ...], ups: tuple[jax.Array, jax.Array, jax.Array]
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    x, scale, mean, variance = kept
+    x, scale, mean, variance = residuals
     up, axes, count = ups[0], tuple(range(x.ndim - 1)), x.size // x.shape[-1]
     inverse = jax.lax.rsqrt(variance + epsilon)
     slope = scale * inverse
-    by_bias, by_scale = up.sum(axes), (up * _centred_anew(x, mean)).sum(axes) * inverse
+    by_bias, by_scale = up.sum(axes), (up * _recentred(x, mean)).sum(axes) * inverse
     tilt = slope * inverse * by_scale / count
     dx = up * slope - x * tilt + (mean * tilt - slope * by_bias / count)
     return dx.astype(x.dtype), by_scale, by_bias
@@ -129,7 +130,7 @@ _standardize_batch.defvjp(_standardize_forward, _standardize_backward)
 def batch_norm(
     train: bool, dtype: Any, *, freeze: bool = False, name: str | None = None, **settings: Any
 ) -> BatchNorm:
-    """Batch norm over the batch and space, by the batch's own statistics in training unless frozen."""
+    """Return batch norm that uses the batch's own statistics in training unless it is frozen."""
     return BatchNorm(use_running_average=freeze or not train, dtype=dtype, name=name, **settings)
 
 
@@ -137,17 +138,16 @@ def max_pool(x: jax.Array, size: int, stride: int, padding: Sequence[tuple[int, 
     """Max-pooling of ``[B, H, W, C]`` over windows of size × size; where several are largest they share the gradient.
 
     Implementation notes:
-        The value is ``nn.max_pool``'s. Its gradient compares each window's places with the maximum, one pass over
-        slices; XLA's (select-and-scatter) takes several times as long on a CPU. A TPU takes XLA's, where the first of
-        the largest has the gradient: it would write down each slice. Forward-mode derivatives raise JAX's TypeError.
+        The value is ``nn.max_pool``'s. The gradient compares each window's places with the maximum, slice by slice:
+        XLA's (select-and-scatter) takes several times as long on a CPU. A TPU uses XLA's, where the first of the
+        largest gets the gradient. Forward-mode derivatives raise JAX's TypeError.
 
     Example:
         >>> print(max_pool(jnp.arange(9.0).reshape(1, 3, 3, 1), 3, 2, ((1, 1), (1, 1)))[0, :, :, 0])
         [[4. 5.]
          [7. 8.]]
     """
-    (top, bottom), (left, right) = padding
-    return _max_pool(size, stride, ((top, bottom), (left, right)), x)
+    return _max_pool(size, stride, tuple(map(tuple, padding)), x)
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0, 1, 2))
@@ -176,10 +176,10 @@ def _max_pool_forward(
 
 
 def _max_pool_backward(
-    size: int, stride: int, padding: Padding, kept: tuple[jax.Array, jax.Array], up: jax.Array
+    size: int, stride: int, padding: Padding, residuals: tuple[jax.Array, jax.Array], up: jax.Array
 ) -> tuple[jax.Array]:
     return jax.lax.platform_dependent(
-        *kept,
+        *residuals,
         up,
         tpu=lambda x, _, up: jax.vjp(partial(_xla_max_pool, size, stride, padding), x)[1](up),
         default=lambda x, largest, up: (_shared(size, stride, padding, x, largest, up),),
@@ -189,9 +189,9 @@ def _max_pool_backward(
 def _shared(
     size: int, stride: int, padding: Padding, x: jax.Array, largest: jax.Array, up: jax.Array
 ) -> jax.Array:
-    """The gradient, in equal shares for all the largest places of a window."""
+    """Return the gradient, in equal shares for all the largest places of a window."""
     is_largest = [place == largest for place in _pooled_places(size, stride, padding, x)]
-    # At least 1: a compiler may compute x anew with other rounding, and then no place is the largest.
+    # At least 1: a compiler may recompute x with other rounding, and then no place is the largest.
     share = up / jnp.maximum(reduce(jnp.add, [here.astype(up.dtype) for here in is_largest]), 1)
 
     def places(x: jax.Array) -> list[jax.Array]:
@@ -252,3 +252,85 @@ class ConvNorm(nn.Module):
             name="norm",
         )(x)
         return x if self.activation is None else self.activation(x)
+
+
+def gem_pool(features: jax.Array, p: jax.Array | float = 3.0, eps: float = 1e-6) -> jax.Array:
+    r"""Generalized-mean pooling over space.
+
+    .. math:: g_c = \Big(\frac{1}{HW} \sum_{h,w} \max(x_{hwc}, \epsilon)^p\Big)^{1/p}
+
+    p = 1 is average pooling (of what exceeds eps); p → ∞ is max pooling.
+
+    Implementation notes:
+        Each map is divided by its maximum before the powers are taken: neither a large p nor large features overflow.
+        Features below eps get no gradient.
+
+    Reference:
+        Radenović, Tolias, Chum. Fine-tuning CNN image retrieval with no human annotation. 2018.
+
+    Example:
+        >>> x = jnp.array([1.0, 2.0, 3.0, 4.0]).reshape(1, 2, 2, 1)
+        >>> print(gem_pool(x, 1.0), gem_pool(x, 3.0))
+        [[2.5]] [[2.9240177]]
+    """
+    x = jnp.maximum(features.astype(jnp.float32), eps)
+    largest = jax.lax.stop_gradient(x.max((1, 2), keepdims=True))
+    mean = ((x / largest) ** p).mean((1, 2))
+    return largest[:, 0, 0] * mean ** (1 / p)
+
+
+POOLINGS: dict[str, Callable[[jax.Array], jax.Array]] = {
+    "average": lambda x: x.astype(jnp.float32).mean((1, 2)),
+    "max": lambda x: x.max((1, 2)).astype(jnp.float32),
+    "sum": lambda x: x.astype(jnp.float32).sum((1, 2)),
+    "gem": gem_pool,
+    "cubic": gem_pool,
+    "average+max": lambda x: POOLINGS["average"](x) + POOLINGS["max"](x),
+}
+"""From feature maps ``[B, H, W, C]`` to ``[B, C]``, accumulated in float32."""
+
+
+class EmbeddingHead(nn.Module):
+    """Pooling over space and one dense layer: feature maps → embeddings.
+
+    Attributes:
+        dim: width D of the embeddings.
+        pooling: ``"average"``, ``"max"``, ``"sum"``, ``"gem"`` (learned exponent, 3 at the start), ``"cubic"`` (a fixed
+            exponent of 3) or ``"average+max"``.
+        use_bias: whether the dense layer adds a bias.
+        dtype: type the dense layer computes in; parameters and output stay float32.
+
+    Implementation notes:
+        Pooling is accumulated in float32 whatever ``dtype`` is. The exponent of GeM is the scalar parameter ``p``. The
+        embeddings are not normalized: the losses do that.
+
+    Example:
+        >>> head = EmbeddingHead(dim=8, pooling="gem")
+        >>> features = jnp.ones((2, 4, 4, 16))
+        >>> params = head.init(jax.random.key(0), features)
+        >>> head.apply(params, features).shape
+        (2, 8)
+    """
+
+    dim: int
+    pooling: str = "average"
+    use_bias: bool = True
+    dtype: Any = jnp.float32
+
+    @nn.compact
+    def __call__(self, features: jax.Array) -> jax.Array:
+        """Pool and project feature maps ``[B, H, W, C]`` to embeddings ``[B, dim]``, float32.
+
+        Raises:
+            ValueError: if ``features`` is not of rank 4, or ``pooling`` is not a valid choice.
+        """
+        one_of("pooling", self.pooling, POOLINGS)
+        if features.ndim != 4:
+            raise ValueError(f"features must have shape [B, H, W, C], got {list(features.shape)}")
+        if self.pooling == "gem":
+            power = self.param("p", nn.initializers.constant(3.0), (), jnp.float32)
+            pooled = gem_pool(features, power)
+        else:
+            pooled = POOLINGS[self.pooling](features)
+        dense = nn.Dense(self.dim, self.use_bias, self.dtype, name="embedding")
+        return dense(pooled).astype(jnp.float32)

@@ -9,8 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from jdml.models.convolution import convolve
-from jdml.models.heads import EmbeddingHead
-from jdml.models.layers import as_floating, batch_norm, max_pool
+from jdml.models.layers import EmbeddingHead, as_floating, batch_norm, max_pool
 
 BLOCKS = {18: (2, 2, 2, 2), 50: (3, 4, 6, 3)}
 
@@ -53,22 +52,7 @@ class ResNet(nn.Module):
 
     @nn.compact
     def __call__(self, images: jax.Array, *, train: bool = False) -> jax.Array:
-        """Embed images.
-
-        Args:
-            images: floating-point images ``[B, H, W, C]`` of any size.
-            train: whether batch norm uses the batch's statistics and updates its running ones
-                (collection ``"batch_stats"``, to be passed as mutable).
-
-        Returns:
-            Embeddings ``[B, dim]``, float32.
-
-        Raises:
-            TypeError: if the images are not floating-point.
-            ValueError: if they are not of rank 4, or ``dim``, ``depth`` or ``pooling`` is not a valid choice.
-        """
-        if self.depth not in BLOCKS:
-            raise ValueError(f"depth must be one of {tuple(BLOCKS)}, got {self.depth!r}")
+        """Embed images ``[B, H, W, C]``, as :mod:`jdml.models` says."""
         norm = partial(batch_norm, train, self.dtype, freeze=self.freeze_batch_norm)
         conv = partial(_conv, dtype=self.dtype)
         block = _bottleneck if self.depth == 50 else _basic
@@ -119,20 +103,7 @@ class ResNet20V2(nn.Module):
 
     @nn.compact
     def __call__(self, images: jax.Array, *, train: bool = False) -> jax.Array:
-        """Embed images.
-
-        Args:
-            images: floating-point images ``[B, H, W, C]`` of any size.
-            train: whether batch norm uses the batch's statistics and updates its running ones
-                (collection ``"batch_stats"``, to be passed as mutable).
-
-        Returns:
-            Embeddings ``[B, dim]``, float32.
-
-        Raises:
-            TypeError: if the images are not floating-point.
-            ValueError: if they are not of rank 4, or ``dim`` or ``pooling`` is not a valid choice.
-        """
+        """Embed images ``[B, H, W, C]``, as :mod:`jdml.models` says."""
         norm = partial(batch_norm, train, self.dtype, freeze=self.freeze_batch_norm)
         conv = partial(_conv, dtype=self.dtype)
         x = conv(self.features[0], 3)(as_floating(images, self.dtype))
@@ -168,7 +139,7 @@ Layer = Callable[..., nn.Module]
 def _shortcut(
     x: jax.Array, features: int, stride: int, conv: Layer, norm: Layer, name: str
 ) -> jax.Array:
-    """The block's input, projected where its shape changes."""
+    """Return the block's input, projected where its shape changes."""
     if x.shape[-1] == features and stride == 1:
         return x
     projected = conv(features, 1, stride, name=f"{name}_shortcut_conv")(x)

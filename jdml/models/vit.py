@@ -8,8 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jdml.models.convolution import convolve
-from jdml.models.heads import POOLINGS, EmbeddingHead
-from jdml.models.layers import as_floating
+from jdml.models.layers import POOLINGS, EmbeddingHead, as_floating
 from jdml.ops.checks import one_of
 
 CLASS_TOKEN, ATTENTION = "token", "attention"
@@ -49,7 +48,7 @@ class VisionTransformer(nn.Module):
         layer_scale: whether both parts of a block are multiplied by learned numbers, one a channel, as in DINOv2.
         resampling: how positions are resampled for images of another size: as by ``"timm"`` (whose file it is),
             ``"transformers"`` or ``"dino"``; see ``jdml.models.vit.resample``.
-        remat: whether blocks are computed anew for the gradient, so that only their inputs are kept.
+        remat: whether blocks are recomputed for the gradient, so that only their inputs are stored.
         dtype: type to compute in; parameters and output stay float32, and so does the softmax.
 
     Implementation notes:
@@ -91,28 +90,16 @@ class VisionTransformer(nn.Module):
 
     @nn.compact
     def __call__(self, images: jax.Array, *, train: bool = False) -> jax.Array:
-        """Embed images.
-
-        Args:
-            images: floating-point images ``[B, H, W, C]`` of any size from ``patch`` × ``patch``.
-            train: taken as every network does; there is nothing that training changes.
-
-        Returns:
-            Embeddings ``[B, dim]``, float32.
+        """Embed images ``[B, H, W, C]`` of at least ``patch`` × ``patch``, as :mod:`jdml.models` says.
 
         Raises:
             TypeError: if the images are not floating-point.
-            ValueError: if they are not of rank 4 or smaller than a patch, or ``dim``, ``pooling``, ``activation`` or
-                ``resampling`` is not a valid choice, sizes are below 1, or ``heads`` do not divide ``width``.
+            ValueError: if they are not of rank 4 or smaller than a patch, or ``pooling``, ``activation`` or
+                ``resampling`` is not a valid choice.
         """
         own = (CLASS_TOKEN,) * self.class_token + (ATTENTION,)
         one_of("pooling", self.pooling, (*own, *POOLINGS))
         one_of("activation", self.activation, get_args(Activation))
-        for name in ("width", "depth", "heads", "patch", "grid"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
-        if self.width % self.heads:
-            raise ValueError(f"width must be a multiple of heads, {self.heads}, got {self.width}")
         x = as_floating(images, self.dtype)
         if min(x.shape[1:3]) < self.patch:
             raise ValueError(
@@ -136,7 +123,7 @@ class VisionTransformer(nn.Module):
         return EmbeddingHead(self.dim, pooling, dtype=self.dtype, name="head")(features)
 
     def _tokens(self, images: jax.Array) -> tuple[jax.Array, tuple[int, int]]:
-        """The tokens that enter the first block, and how many patches there are down and across."""
+        """Return the tokens of the first block, and the numbers of patches down and across."""
         x = nn.Conv(
             self.width,
             (self.patch, self.patch),
@@ -175,7 +162,7 @@ def _activate(x: jax.Array, kind: Activation) -> jax.Array:
 
 
 _activated = jax.checkpoint(_activate, static_argnums=1)
-"""Its derivative is computed anew: kept, it would be a fifth of what a training step holds."""
+"""Recomputed for the gradient: stored, its derivative would be a fifth of a training step's memory."""
 
 
 def _mlp(x: jax.Array, hidden: int, activation: Activation, dtype: Any) -> jax.Array:
@@ -263,7 +250,7 @@ def resample(
 
 
 def _cubic(size: int, new: int, more: float) -> np.ndarray:
-    """The weights ``[new, size]`` of PyTorch's bicubic along one axis, of a scale that is made for ``new + more``."""
+    """Return the weights ``[new, size]`` of PyTorch's bicubic along one axis, of a scale for ``new + more``."""
     places = (np.arange(new) + 0.5) * size / (new + more) - 0.5
     first = np.floor(places).astype(int)
     weights = np.zeros((new, size))

@@ -74,7 +74,12 @@ def public(
 
         @functools.wraps(function)
         def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
-            bound = signature.bind(*args, **kwargs)
+            try:
+                bound = signature.bind(*args, **kwargs)
+            except TypeError as error:
+                unknown = [name for name in kwargs if name not in signature.parameters]
+                near = checks.did_you_mean(unknown[0], signature.parameters) if unknown else ""
+                raise TypeError(f"{function.__name__}: {error}{near}") from None
             bound.apply_defaults()
             bound.arguments = {n: checks.as_array(v) for n, v in bound.arguments.items()}
             for name, constraint in constraints.items():

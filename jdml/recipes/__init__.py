@@ -9,19 +9,16 @@ from jdml.recipes.batch import BatchConfig
 from jdml.recipes.ccp import CCPConfig
 from jdml.recipes.config import RecipeError
 from jdml.recipes.default_recipe import recommended
-from jdml.recipes.loss import LossConfig, ProxyConfig
-from jdml.recipes.method import METHODS, Method, with_method
+from jdml.recipes.loss import METHODS, LossConfig, Method, ProxyConfig, with_method
 from jdml.recipes.network import FinetuneConfig, NetworkConfig
 from jdml.recipes.nir import NIRConfig
 from jdml.recipes.optimizer import OptimizerConfig
-from jdml.recipes.papers import PAIR_METHODS, RECIPES, recipe, settings_of
-from jdml.recipes.recipe import EvaluationConfig, Recipe
-from jdml.recipes.shared import DATASETS
+from jdml.recipes.papers import RECIPES, recipe, settings_of
+from jdml.recipes.recipe import DATASETS, EvaluationConfig, Recipe
 
 __all__ = [
     "DATASETS",
     "METHODS",
-    "PAIR_METHODS",
     "RECIPES",
     "BatchConfig",
     "CCPConfig",

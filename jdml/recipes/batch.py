@@ -11,16 +11,10 @@ from jdml.data import ClassBatchSampler, EpochSampler, RandomBatchSampler
 from jdml.ops.checks import did_you_mean, non_negative, positive, unit_interval
 from jdml.recipes.config import Config, RecipeError
 
-DEFAULT_SIZE = 128
-"""Rows of a batch where neither ``size`` nor ``classes`` is given."""
-
 
 @dataclasses.dataclass(frozen=True)
 class BatchConfig(Config):
-    """How batches are drawn, and how many steps are taken.
-
-    A batch is ``size`` random rows, or ``classes`` × ``samples_per_class``.
-    """
+    """How batches are drawn, of ``size`` random rows or of ``classes`` × ``samples_per_class``, and how many steps."""
 
     size: Annotated[int | None, positive] = None
     """Rows of a batch, drawn at random. None: 128."""
@@ -48,10 +42,7 @@ class BatchConfig(Config):
                 f"{{classes}} and {{samples_per_class}} go together, got {self.classes} and {self.samples_per_class}"
             )
         if self.size is not None and self.classes is not None:
-            raise RecipeError(
-                f"{{size}} is for random rows, {{classes}} for classes x samples: give one of them, "
-                f"got {self.size} and {self}"
-            )
+            raise RecipeError(f"{{size}} or {{classes}} must be given, got {self.size} and {self}")
         for name in ("group_by", "class_sampling_power"):
             if getattr(self, name) is not None and self.classes is None:
                 raise RecipeError(
@@ -60,16 +51,15 @@ class BatchConfig(Config):
 
     def __str__(self) -> str:
         """Return the shape of a batch: ``"8x4"``, or ``"64"`` for random rows."""
-        return (
-            str(self.rows) if self.classes is None else f"{self.classes}x{self.samples_per_class}"
-        )
+        shape = f"{self.classes}x{self.samples_per_class}"
+        return str(self.rows) if self.classes is None else shape
 
     @property
     def rows(self) -> int:
         """Rows of a batch."""
         if self.classes is not None and self.samples_per_class is not None:
             return self.classes * self.samples_per_class
-        return DEFAULT_SIZE if self.size is None else self.size
+        return 128 if self.size is None else self.size
 
     def replace(self, **changes: Any) -> Self:
         """Return a copy; ``size`` takes the place of ``classes`` and the reverse, ``epochs`` that of ``steps``."""
@@ -117,9 +107,9 @@ class BatchConfig(Config):
             self.classes,
             self.samples_per_class,
             seed=seed,
-            small_classes=self.on_small_class,
-            within=None if self.group_by is None else views[self.group_by],
-            power=self.class_sampling_power,
+            on_small_class=self.on_small_class,
+            groups=None if self.group_by is None else views[self.group_by],
+            class_weight_power=self.class_sampling_power,
         )
 
     def check_views(self, views: Mapping[str, np.ndarray]) -> None:
@@ -131,12 +121,7 @@ class BatchConfig(Config):
             )
 
     def fit_to_data(self, labels: np.ndarray) -> Self:
-        """Shrink a batch that is larger than the data: to all rows, or to all classes and the largest's samples.
-
-        Example:
-            >>> str(BatchConfig(classes=9, samples_per_class=4).fit_to_data(np.arange(30) % 3))
-            '3x4'
-        """
+        """Shrink a batch that is larger than the data: to all rows, or to all classes and the largest's samples."""
         if self.classes is None or self.samples_per_class is None:
             return self.replace(size=min(self.rows, len(labels)))
         sizes = np.unique(labels, return_counts=True)[1]
@@ -148,13 +133,9 @@ class BatchConfig(Config):
     def expected_positive_pairs(self, labels: np.ndarray) -> float:
         """Return the expected number of pairs of one class in a batch.
 
-        For random rows it is the mean over all batches, for classes × samples over all groups of a class.
-
         Example:
             >>> BatchConfig(classes=2, samples_per_class=3).expected_positive_pairs(np.repeat(np.arange(4), 6))
             6.0
-            >>> BatchConfig(size=4).expected_positive_pairs(np.arange(8) // 2)
-            0.8571428571428571
         """
         sizes = np.unique(labels, return_counts=True)[1].astype(float)
         if self.classes is None or self.samples_per_class is None:

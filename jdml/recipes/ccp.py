@@ -1,4 +1,4 @@
-"""CCP: what it makes of a pair loss, and its paper's setting, as printed or as the program was released."""
+"""CCP: what it makes of a pair loss, and its paper's settings, as printed or as the program was released."""
 
 import dataclasses
 from collections.abc import Callable, Mapping
@@ -7,10 +7,8 @@ from typing import Annotated, Any, Literal
 from jdml import objectives, optim
 from jdml.ops.checks import at_least, non_negative, one_of
 from jdml.recipes.config import known_fields
-from jdml.recipes.loss import LossConfig
-from jdml.recipes.method import Method
-from jdml.recipes.recipe import Recipe
-from jdml.recipes.shared import LARGE, pair_settings
+from jdml.recipes.loss import LossConfig, Method
+from jdml.recipes.recipe import LARGE, Recipe, pair_settings
 
 NEVER = 10**6
 """Evaluations without improvement that do not end a problem before the run ends."""
@@ -25,7 +23,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         "initial_proxies": "origin",
     },
 }
-"""In what text and program differ."""
+"""The differences between text and program."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,11 +48,9 @@ class CCPConfig(Method):
     tolerance: Annotated[float, non_negative] = 1e-5
     """The smallest improvement that counts."""
     restore: bool = True
-    """As of :class:`jdml.training.AlternatingProblems`, and so are the two that follow."""
+    """As of :class:`jdml.training.AlternatingProblems`, as are the next two fields."""
     anchor_first: bool = True
-    """See ``restore``."""
     initial_proxies: Literal["random", "covering", "origin", "unchanged"] = "random"
-    """See ``restore``."""
     in_batch_weight: Annotated[float, non_negative] = 0.0
     """Weight of the same loss between the samples of the batch."""
 
@@ -67,19 +63,18 @@ class CCPConfig(Method):
         single: bool = False,
         **settings: Any,
     ) -> Recipe:
-        """Read a pair loss's recipe as CCP does: samples against proxies in the ball, one problem after another.
+        """Compare samples with proxies in the ball, one problem after another; proxies learn as fast as the model.
 
         Args:
             base: the recipe of a pair loss.
-            preset: one of ``PRESETS``: in what the released program differs from the paper, whose way the class has.
+            preset: one of ``PRESETS``; the class has the paper's settings.
             single: whether the first problem never ends: what CCP is compared with.
             **settings: fields of the class; None for the preset's.
 
         Returns:
-            The recipe. Proxies learn as fast as the model does.
+            The recipe.
 
         Raises:
-            TypeError: a flag that is neither True nor False.
             ValueError: an unknown preset, a loss of proxies, or a ``patience`` of a single problem.
 
         Example:
@@ -89,8 +84,6 @@ class CCPConfig(Method):
             (8, 'ball', False)
         """
         one_of("preset", preset, PRESETS)
-        if not isinstance(single, bool):
-            raise TypeError(f"single must be True or False, got {single!r}")
         settings = known_fields("method ccp", cls, settings)
         own = {name: value for name, value in settings.items() if value is not None}
         if single:
@@ -100,11 +93,8 @@ class CCPConfig(Method):
                 )
             own["patience"] = NEVER
         problems = cls(**{**PRESETS[preset], **own})
-        multipliers = {
-            role: factor
-            for role, factor in base.optimizer.lr_multipliers.items()
-            if role != "proxies"
-        }
+        multipliers = dict(base.optimizer.lr_multipliers)
+        multipliers.pop("proxies", None)
         return base.replace(
             loss={"method": problems, "normalize": "ball"},
             optimizer={"lr_multipliers": multipliers},
@@ -147,9 +137,9 @@ def ccp_recipe(
     """Make CCP's recipe.
 
     Settings:
-        preset: one of ``PRESETS``. The program also learns ten times as fast where there are many classes, and trains a
-            ResNet-50 in larger batches with four times the weight decay.
-        pool_size: b; None: 7 where there are many classes, else the method's own.
+        preset: one of ``PRESETS``. The program also has ten times the learning rate for many classes, and for a
+            ResNet-50 larger batches and four times the weight decay.
+        pool_size: b; None: 7 for many classes, else the method's own.
         **settings: as of :meth:`CCPConfig.onto`.
     """
     one_of("loss", loss, LOSSES)

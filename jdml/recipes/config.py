@@ -1,8 +1,9 @@
-"""The parts of a recipe have this in common: plain values, checked when made, written as JSON and read again."""
+"""The base class of a recipe's parts: plain values, checked when made, read from text or JSON, written as JSON."""
 
+import ast
 import dataclasses
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Self
 
 from jdml.ops.checks import Constraint, check_fields, did_you_mean
@@ -20,14 +21,7 @@ class RecipeError(ValueError):
         super().__init__(self.with_names(lambda name: name.rpartition(".")[2]))
 
     def with_names(self, name: Callable[[str], str]) -> str:
-        """Return the message with each field renamed.
-
-        Args:
-            name: from a field's name to what its user calls it.
-
-        Returns:
-            The message.
-        """
+        """Return the message with other names of fields, such as those of options."""
         return re.sub(r"\{([\w.]+)\}", lambda match: name(match[1]), self.template)
 
 
@@ -40,18 +34,12 @@ class Config:
         cls.__hash__ = Config.__hash__  # type: ignore[method-assign]  # or dataclass hashes mappings, too
 
     def __post_init__(self) -> None:
-        for name, kind in _parts(type(self)):
-            part = getattr(self, name)
-            if not isinstance(part, kind):
-                raise TypeError(f"{name} must be a {kind.__name__}, got a {type(part).__name__}")
         try:
             check_fields(self)
         except ValueError as error:
             name, _, wrong = str(error).partition(" ")
-            if name == "name":
-                name = type(self).__name__.removesuffix("Config").lower()
-            else:
-                name = f"{type(self).__name__}.{name}"
+            kind = type(self).__name__
+            name = kind.removesuffix("Config").lower() if name == "name" else f"{kind}.{name}"
             raise RecipeError(f"{{{name}}} {wrong}") from None
 
     def __hash__(self) -> int:
@@ -68,7 +56,7 @@ class Config:
             The copy.
 
         Raises:
-            TypeError: a field that there is not, or a value of another kind.
+            TypeError: an unknown field, or a value of another kind.
             ValueError: a value out of range.
         """
         for name, change in changes.items():
@@ -92,18 +80,14 @@ class Config:
             The recipe, or the part of one.
 
         Raises:
-            TypeError: values that are no mapping.
             ValueError: an unknown name.
         """
         known = known_fields(cls.__name__, cls, values)
-        nested = {name: kind.from_json(known[name]) for name, kind in _parts(cls) if name in known}
-        return cls(**{**known, **nested})
-
-
-def _parts(kind: type[Config]) -> list[tuple[str, type[Config]]]:
-    """Return the fields that are themselves parts, and their classes."""
-    kinds = ((field.name, field.type) for field in dataclasses.fields(kind))
-    return [(name, k) for name, k in kinds if isinstance(k, type) and issubclass(k, Config)]
+        for field in dataclasses.fields(cls):
+            kind = field.type
+            if field.name in known and isinstance(kind, type) and issubclass(kind, Config):
+                known[field.name] = kind.from_json(known[field.name])
+        return cls(**known)
 
 
 def check(name: str, value: Any, constraint: Constraint) -> None:
@@ -114,32 +98,49 @@ def check(name: str, value: Any, constraint: Constraint) -> None:
         raise RecipeError(str(error)) from None
 
 
-def check_regex(name: str, pattern: str | None) -> None:
-    """Refuse what is no regular expression."""
-    try:
-        re.compile(pattern or "")
-    except re.error as error:
-        raise RecipeError(
-            f"{{{name}}} must be a regular expression, got {pattern!r}: {error}"
-        ) from error
-
-
 def set_field(config: Config, name: str, value: Any) -> None:
     """Set a field of a frozen dataclass while it is made."""
     object.__setattr__(config, name, value)
 
 
-def known_fields(called: str, kind: type, values: Any) -> dict[str, Any]:
+def known_fields(called: str, kind: type, values: Mapping[str, Any]) -> dict[str, Any]:
     """Return a copy of values, after checking that a dataclass has fields of their names."""
-    if not isinstance(values, Mapping):
-        raise TypeError(f"{called} must be values by name, got a {type(values).__name__}")
     names = [field.name for field in dataclasses.fields(kind)]
-    for name in values:
-        if name not in names:
-            raise ValueError(
-                f"{called} has no {name!r}{did_you_mean(name, names)}; it has {', '.join(names)}"
-            )
+    for name in (name for name in values if name not in names):
+        raise ValueError(
+            f"{called} has no {name!r}{did_you_mean(name, names)}; it has {', '.join(names)}"
+        )
     return dict(values)
+
+
+def parse_settings(
+    settings: Iterable[str], option: str, *, words: bool = False, patterns: bool = False
+) -> dict[str, Any]:
+    """Read ``name=value`` settings; values are Python literals, or, with ``words``, names without quotes."""
+    parsed: dict[str, Any] = {}
+    for setting in settings:
+        name, equals, value = setting.rpartition("=") if patterns else setting.partition("=")
+        if name in parsed:
+            raise ValueError(f"{option} has {name} twice: {setting!r} is one more")
+        try:
+            if not equals or not (patterns or name.isidentifier()):
+                raise ValueError
+            is_word = value.replace("+", "_").isidentifier()
+            if words and is_word and value not in ("True", "False", "None"):
+                parsed[name] = value
+            else:
+                parsed[name] = ast.literal_eval(value)
+        except (ValueError, SyntaxError):
+            raise ValueError(
+                f"{option} must be name=number, True or False, such as margin=0.2; got {setting!r}"
+            ) from None
+    return parsed
+
+
+def parse_named(text: str, called: str) -> tuple[str, dict[str, Any]]:
+    """Read a name with optional settings after a colon."""
+    name, _, settings = text.strip().partition(":")
+    return name, parse_settings(settings.split(",") if settings else (), f"{called} {name}")
 
 
 def _as_json(value: Any) -> Any:

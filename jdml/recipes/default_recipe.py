@@ -9,9 +9,10 @@ from jdml.recipes.batch import BatchConfig
 from jdml.recipes.config import RecipeError
 from jdml.recipes.loss import LossConfig
 from jdml.recipes.recipe import Recipe
-from jdml.recipes.shared import ROWS, SAMPLES
 
-LOSS, STEPS = "circle", 1000
+STEPS = 1000
+ROWS, SAMPLES = 64, 4
+"""Rows of a batch, at most, and samples of a class, at least."""
 WARMUP_DIVISOR = 20
 """Warm-up lasts 1/20 of the steps."""
 MULTIMODAL_SIZE, MAX_SAMPLES, MIN_CLASSES = 100, 40, 4
@@ -41,11 +42,11 @@ def recommended(
 
     Args:
         labels: ``[N]``, of the training images; None leaves batch and miner open.
-        pretraining: what the network knows, which its learning rate depends on. ``"small"``: nothing, and it is a
-            network for small images; ``"untrained"``: nothing; ``"pretrained"``: all of it learns, slowly, with a head
-            that begins on principal directions; ``"frozen"``: only that head, or low-rank changes, learn. The network
-            and what is frozen are fields of their own.
-        steps: of training; in a twentieth of them the rates go up.
+        pretraining: chooses the learning rate. ``"small"``: an untrained network for small images; ``"untrained"``:
+            another untrained one; ``"pretrained"``: all of it learns, slowly, with a head that begins on principal
+            directions; ``"frozen"``: only that head, or low-rank changes, learn. The network and what is frozen are
+            fields of their own.
+        steps: of training; the learning rates rise in the first twentieth.
         rows: of a batch, if there are as many.
 
     Returns:
@@ -53,8 +54,7 @@ def recommended(
 
     Raises:
         TypeError: steps or rows that are no integers.
-        ValueError: an unknown ``pretraining``, steps below 0, fewer than four rows, no labels, or labels that are not
-            ``[N]``.
+        ValueError: an unknown ``pretraining``, steps below 0, or fewer than four rows.
 
     Example:
         >>> recipe = recommended(np.repeat(np.arange(50), 60), pretraining="pretrained")
@@ -67,7 +67,7 @@ def recommended(
     at_least(0)("steps", steps)
     at_least(MIN_CLASSES)("rows", rows)
     recipe = Recipe().replace(
-        loss={"name": LOSS, "settings": {"margin": 0.1, "gamma": 100.0}},
+        loss={"name": "circle", "settings": {"margin": 0.1, "gamma": 100.0}},
         network={"head_init": "principal" if pretraining in ("pretrained", "frozen") else "random"},
         batch={"size": rows, "on_small_class": "refuse", "steps": int(steps)},
         optimizer={
@@ -82,18 +82,12 @@ def recommended(
 def for_classes(recipe: Recipe, labels: Any, *, rows: int = ROWS) -> Recipe:
     """Choose the batch, and which positives a pair loss pulls, by the size of the classes.
 
-    Where half of the classes have a hundred images or more, these may hold several modes, which a loss that pulls every
-    positive pair merges: a class has a quarter of the batch, at most 40 images, and each image is pulled to the nearest
-    of its class.
+    Where half of the classes have a hundred images or more, these may have several modes, which a loss that pulls every
+    positive pair merges: a class gets a quarter of the batch, and each image is pulled to the nearest of its class.
     """
-    array = np.asarray(labels)
-    if array.ndim != 1 or not array.size:
-        raise ValueError(
-            f"labels must have shape [N], one for each training image, got {list(array.shape)}"
-        )
-    sizes = np.unique(array, return_counts=True)[1]
+    sizes = np.unique(labels, return_counts=True)[1]
     if np.median(sizes) < MULTIMODAL_SIZE:
-        return recipe.replace(batch=usual_batch(recipe.batch, recipe.loss, array, rows=rows))
+        return recipe.replace(batch=usual_batch(recipe.batch, recipe.loss, labels, rows=rows))
     samples = max(min(MAX_SAMPLES, rows // MIN_CLASSES), rows // len(sizes))
     few = "pad" if sizes.min() < samples else recipe.batch.on_small_class
     return recipe.replace(
@@ -109,11 +103,7 @@ def for_classes(recipe: Recipe, labels: Any, *, rows: int = ROWS) -> Recipe:
 def usual_batch(
     batch: BatchConfig, loss: LossConfig, labels: np.ndarray, *, rows: int = ROWS
 ) -> BatchConfig:
-    """Return the batch to begin with.
-
-    For a proxy loss it has ``rows`` random rows; for a pair loss 4 samples of each class, more of fewer classes, and
-    fewer where classes are smaller.
-    """
+    """Return random rows for a proxy loss; for a pair loss 4 samples of each class, more if there are few classes."""
     if loss.has_proxies:
         return batch.replace(size=min(rows, len(labels)))
     sizes = np.unique(labels, return_counts=True)[1]
@@ -127,23 +117,20 @@ def usual_batch(
 
 
 def check_positives(batch: BatchConfig, loss: LossConfig, labels: np.ndarray) -> None:
-    """Refuse batches in which a pair loss has nothing to compare.
-
-    Proxy losses, and batches with a memory, have something to compare with in any batch.
-    """
+    """Refuse batches in which a pair loss without a memory has nothing to compare."""
     if loss.has_proxies or loss.memory_size:
         return
-    nothing = f"{{batch}} {batch} has no two images of"
-    pair = f"{loss.name}, a pair loss, would learn nothing"
-    sizes = np.unique(labels, return_counts=True)[1]
-    if sizes.max() < 2:
+    usual, without_pair = usual_batch(batch, loss, labels), ""
+    instead = f"take {usual}, {usual.classes} classes with {usual.samples_per_class} images each"
+    if np.unique(labels, return_counts=True)[1].max() < 2:
+        without_pair = "one class: each training class has one image"
+        instead = "take a proxy loss such as proxy_anchor"
+    elif batch.expected_positive_pairs(labels) == 0:
+        without_pair = "one class"
+    elif batch.classes == 1:
+        without_pair = "different classes"
+    if without_pair:
         raise RecipeError(
-            f"{nothing} one class: each of the {len(sizes)} classes that train has one image, and {pair}; "
-            "a proxy loss such as proxy_anchor can"
+            f"{{batch}} {batch} has no two images of {without_pair}: {loss.name}, a pair loss, would learn nothing; "
+            f"{instead}"
         )
-    usual = usual_batch(batch, loss, labels)
-    instead = f"{usual} has {usual.classes} classes with {usual.samples_per_class} images each"
-    if batch.expected_positive_pairs(labels) == 0:
-        raise RecipeError(f"{nothing} one class: {pair}; {instead}")
-    if batch.classes == 1:
-        raise RecipeError(f"{nothing} different classes: {pair}; {instead}")

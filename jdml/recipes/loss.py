@@ -2,16 +2,19 @@
 
 import dataclasses
 import inspect
+import re
 from collections.abc import Callable, Mapping
 from functools import wraps
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 import jax.numpy as jnp
 import numpy as np
+import optax
 
-from jdml import losses, objectives, ops
+from jdml import losses, mining, objectives, ops
 from jdml.objectives import Objective
 from jdml.ops.checks import (
+    did_you_mean,
     finite,
     no_setting,
     non_negative,
@@ -19,22 +22,16 @@ from jdml.ops.checks import (
     plain_settings,
     positive,
 )
-from jdml.recipes.config import Config, RecipeError, set_field
-from jdml.recipes.method import METHODS, Method
-from jdml.recipes.parsing import build_miner
-from jdml.registry import LOSSES
+from jdml.recipes.config import Config, RecipeError, parse_named, set_field
+from jdml.registry import LOSSES, MINERS
 
-REDUCTIONS: dict[str, Callable[..., Any]] = {
-    "mean": ops.mean,
-    "mean_nonzero": ops.mean_nonzero,
-    "sum": jnp.sum,
-    "total": ops.total,
-}
-NORMALIZATIONS: dict[str, Callable[..., Any] | None] = {
-    "sphere": ops.sphere,
-    "ball": ops.ball,
-    "none": None,
-}
+Recipe = TypeVar("Recipe", bound=Config)
+"""A :class:`jdml.recipes.Recipe`, which holds methods and is not imported here."""
+METHODS: dict[str, type["Method"]] = {}
+"""Every method by its name: a subclass of :class:`Method` is one."""
+_OF_OPS = {name: getattr(ops, name) for name in ("mean", "mean_nonzero", "total")}
+REDUCTIONS: dict[str, Callable[..., Any]] = {**_OF_OPS, "sum": jnp.sum}
+NORMALIZATIONS: dict[str, Any] = {"sphere": ops.sphere, "ball": ops.ball, "none": None}
 PLAIN_OPTIONS = ("anchor_block", "class_block", "reduce_fn")
 """Options that ``settings`` may have next to a loss's own numbers."""
 MONITORED = 4096
@@ -60,13 +57,86 @@ class ProxyConfig(Config):
 
 
 @dataclasses.dataclass(frozen=True)
-class LossConfig(Config):
-    """The loss, the pairs it sees, and what a method makes of it.
+class Method(Config):
+    """A method around a recipe's loss. The fields are the method's own numbers; the rest stands on the class.
+
+    Attributes:
+        name: the method's name.
+        kind: whether it is for losses of pairs or of proxies.
+        loss: the loss it has by default.
+        proxies: how many proxies per class it brings to a pair loss; None where it brings none.
+        chooses_proxies: whether its proxies are chosen from samples, not learned from a start.
+        needs_validation: whether it acts on evaluations, for which rows must be held out.
+    """
+
+    name: ClassVar[str]
+    kind: ClassVar[Literal["pair", "proxy"]]
+    loss: ClassVar[str]
+    proxies: ClassVar[int | None] = None
+    chooses_proxies: ClassVar[bool] = False
+    needs_validation: ClassVar[bool] = False
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the name and the numbers."""
+        return {"name": self.name, **super().to_json()}
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        METHODS[cls.name] = cls
+
+    @classmethod
+    def onto(cls, base: Any, **settings: Any) -> Any:
+        """Put the method, with its own numbers, onto the recipe of a loss; return the recipe."""
+        return base.replace(loss={"method": cls(**settings)})
+
+    def objective(
+        self,
+        loss: Any,
+        loss_fn: Callable[..., Any],
+        num_classes: int,
+        dim: int,
+        settings: Mapping[str, Any],
+    ) -> Objective | None:
+        """Make the objective from the recipe's loss; None: the loss's own."""
+        return None
+
+    def transform_gradients(self) -> optax.GradientTransformation | None:
+        """Make what acts on the gradients of all roles; None for nothing."""
+        return None
+
+    def learning_rates(self) -> Mapping[str, float]:
+        """Return learning rates of roles that do not follow the recipe's."""
+        return {}
+
+
+def with_method(base: Recipe, name: str, **settings: Any) -> Recipe:
+    """Put a method onto the recipe of a loss.
+
+    Args:
+        base: the recipe.
+        name: one of ``METHODS``.
+        **settings: as of the method's ``onto``, such as :meth:`CCPConfig.onto` and :meth:`NIRConfig.onto`.
+
+    Returns:
+        The recipe.
 
     Raises:
-        TypeError: a value that is not plain, naming its field.
-        ValueError: a value out of range, an unknown name, or values that contradict each other.
+        TypeError: a setting of another kind.
+        ValueError: an unknown method, a number out of range, or a loss that the method is not for.
+
+    Example:
+        >>> from jdml.recipes import LossConfig, Recipe
+        >>> with_method(Recipe(loss=LossConfig("proxy_anchor")), "nir", weight=0.02).loss.method.weight
+        0.02
     """
+    one_of("method", name, METHODS)
+    recipe: Recipe = METHODS[name].onto(base, **settings)
+    return recipe
+
+
+@dataclasses.dataclass(frozen=True)
+class LossConfig(Config):
+    """The loss, the pairs it sees, and what a method makes of it."""
 
     name: str = "triplet"
     """The loss; proxy losses learn vectors of each class."""
@@ -91,14 +161,9 @@ class LossConfig(Config):
     def __post_init__(self) -> None:
         super().__post_init__()
         one_of("loss", self.name, LOSSES)
-        if self.method is not None and not isinstance(self.method, Method):
-            raise TypeError(
-                f"method must be a CCPConfig, a NIRConfig or another Method, got {self.method!r}"
-            )
         set_field(self, "settings", plain_settings("settings", self.settings))
-        check_settings(LOSSES[self.name].function, self.settings)
-        self._check_method()
-        self._check_proxies()
+        self._check_settings()
+        self._check_parts()
         build_miner(self.miner, dim=64)  # refuses unknown ones
 
     @property
@@ -135,7 +200,9 @@ class LossConfig(Config):
     def from_json(cls, values: Mapping[str, Any]) -> "LossConfig":
         """Read what ``to_json`` returned; an absent field has its default."""
         if isinstance(values, Mapping) and values.get("method") is not None:
-            values = {**values, "method": _method(values["method"])}
+            own = dict(values["method"])
+            one_of("method's name", own["name"], METHODS)
+            values = {**values, "method": METHODS[own.pop("name")].from_json(own)}
         return super().from_json(values)
 
     def build(
@@ -161,8 +228,15 @@ class LossConfig(Config):
             >>> objective.init(jax.random.key(0))["proxies"].shape
             (3, 1, 2)
         """
-        loss_fn = LOSSES[self.name].function
-        settings = self._loss_settings()
+        loss_fn, settings = LOSSES[self.name].function, dict[str, Any](self.settings)
+        for name in LOSSES[self.name].per_class:
+            value = settings.get(name)
+            if isinstance(value, tuple) and all(type(one) in (int, float) for one in value):
+                settings[name] = np.asarray(value, np.float64)
+        if "reduce_fn" in settings:
+            one_of("reduce_fn", settings["reduce_fn"], REDUCTIONS)
+            settings["reduce_fn"] = REDUCTIONS[settings["reduce_fn"]]
+        settings["normalize"] = self.normalization
         if self.kind == "pair":
             settings["mine"] = build_miner(self.miner, dim)
         for name, value in settings.items():
@@ -171,14 +245,22 @@ class LossConfig(Config):
                     f"{{settings}}: {name} must be a number, or one for each of the {num_classes} classes, "
                     f"got {value.size}"
                 )
-        arguments = (loss_fn, num_classes, dim, settings | own)
-        objective = None if self.method is None else self.method.objective(self, *arguments)
+        settings |= own
+        made = (loss_fn, num_classes, dim, settings)
+        objective = None if self.method is None else self.method.objective(self, *made)
+        if objective is None and self.has_proxies:
+            objective = self.of_proxies(*made)
         if objective is None:
-            objective = (
-                self.of_proxies(*arguments)
-                if self.has_proxies
-                else self._of_samples(*arguments, dtype=dtype)
-            )
+            learned: dict[str, Any] = {}
+            if self.learn_beta is not None:
+                shape = num_classes if self.learn_beta == "class" else ()
+                learned["beta"] = np.full(shape, settings.pop("beta", 1.2))
+            objective = objectives.pair(loss_fn, learned=learned, **settings)
+            if self.kind == "pair" and dtype == "bfloat16" and self.normalize == "sphere":
+                objective = in_bfloat16(objective)
+            if self.memory_size:
+                wait = self.memory_start_step
+                objective = objectives.with_memory(objective, self.memory_size, dim, warmup=wait)
         return objective if self.weight == 1 else weighted(objective, self.weight)
 
     def of_proxies(
@@ -202,120 +284,67 @@ class LossConfig(Config):
             **settings,
         )
 
-    def _of_samples(
-        self,
-        loss_fn: Callable[..., Any],
-        num_classes: int,
-        dim: int,
-        settings: dict[str, Any],
-        *,
-        dtype: str,
-    ) -> Objective:
-        """Make the objective of a loss between samples."""
-        learned: dict[str, Any] = {}
-        if self.learn_beta is not None:
-            start = settings.pop("beta", 1.2)
-            if self.learn_beta == "shared" and np.ndim(start):
-                raise RecipeError(
-                    f"{{settings}}: beta must be a number where {{learn_beta}} is shared, got {np.size(start)} of them"
-                )
-            learned["beta"] = np.full(num_classes if self.learn_beta == "class" else (), start)
-        objective = objectives.pair(loss_fn, learned=learned, **settings)
-        multiplies = self.kind == "pair" and loss_fn is LOSSES[self.name].function
-        if dtype == "bfloat16" and self.normalize == "sphere" and multiplies:
-            objective = in_bfloat16(objective)
-        if not self.memory_size:
-            return objective
-        return objectives.with_memory(
-            objective, self.memory_size, dim, warmup=self.memory_start_step
-        )
+    def _check_settings(self) -> None:
+        """Refuse settings that are not the loss's own numbers."""
+        cores = (losses.compare, losses.assign)
+        shared = {name for core in cores for name in inspect.signature(core).parameters}
+        keywords = inspect.signature(LOSSES[self.name].function).parameters.values()
+        own = [p.name for p in keywords if p.kind is p.KEYWORD_ONLY and p.name not in shared]
+        for name in self.settings:
+            if name not in (*own, *PLAIN_OPTIONS):
+                raise RecipeError(f"{{settings}}: {no_setting(f'{self.name}_loss', name, own)}")
 
-    def _loss_settings(self) -> dict[str, Any]:
-        """Return the settings as the loss takes them: names of functions become functions."""
-        settings: dict[str, Any] = dict(self.settings)
-        for name in LOSSES[self.name].per_class:
-            if name in settings:
-                settings[name] = _of_classes(settings[name])
-        if "reduce_fn" in settings:
-            one_of("reduce_fn", settings["reduce_fn"], REDUCTIONS)
-            settings["reduce_fn"] = REDUCTIONS[settings["reduce_fn"]]
-        return {**settings, "normalize": self.normalization}
-
-    def _check_method(self) -> None:
-        """Refuse parts of a loss that contradict each other."""
-        method, kind = self.method, self.kind
+    def _check_parts(self) -> None:
+        """Refuse what the loss, or its method, would not use."""
+        each, method, kind = self.proxies.per_class, self.method, self.kind
         if method is not None and method.kind != kind:
             raise RecipeError(
                 f"{{method}} {method.name} is for {method.kind} losses, such as {method.loss}; "
                 f"{self.name} is a {kind} loss"
             )
-        brought = method is not None and method.proxies is not None
-        only: dict[str, Any] = {"sampled_classes": None}
+        brings = method is not None and method.proxies is not None
+        unused: dict[str, tuple[Any, str]] = {}
         if kind == "proxy":
-            only = {"miner": "none", "memory_size": 0}
-        elif not brought:
-            only["per_class"] = None
-        for name, nothing in only.items():
-            if getattr(self if hasattr(self, name) else self.proxies, name) != nothing:
-                other = "pair" if kind == "proxy" else "proxy"
-                raise RecipeError(f"{{{name}}} is for {other} losses; {self.name} is a {kind} loss")
-        if method is not None and brought and self.memory_size:
-            raise RecipeError(
-                f"{{memory_size}} is not for {{method}} {method.name}, whose proxies are the references"
-            )
-        if self.learn_beta is not None and (self.name != "margin" or method is not None):
-            called = "plain" if method is None else method.name
-            raise RecipeError(
-                f"{{learn_beta}} is for {{loss}} margin, with {{method}} plain; got {self.name}, {called}"
-            )
-
-    def _check_proxies(self) -> None:
-        """Refuse numbers of proxies, and what needs proxies where there are none."""
-        each, method = self.proxies.per_class, self.method
+            unused["miner"] = ("none", "pair losses")
+        elif not brings:
+            unused["per_class"] = (None, "proxy losses")
+        if kind == "pair" or each == 0:
+            unused["sampled_classes"] = (None, "proxy losses with {per_class} above 0")
+        if kind == "proxy" or brings:
+            unused["memory_size"] = (0, "pair losses without proxies")
+        if self.name != "margin" or method is not None:
+            unused["learn_beta"] = (None, "{loss} margin with {method} plain")
+        if not self.has_proxies or (method is not None and method.chooses_proxies):
+            unused["init"] = ("random", "learned proxies, {per_class} above 0")
+        for name, (default, users) in unused.items():
+            if getattr(self if hasattr(self, name) else self.proxies, name) != default:
+                where = "" if method is None else f" with {{method}} {method.name}"
+                raise RecipeError(f"{{{name}}} is for {users}; {self.name}{where} is a {kind} loss")
         alone = not LOSSES[self.name].needs_proxies and method is None
-        if each is not None and (isinstance(each, bool) or each < (0 if alone else 1)):
+        if each is not None and each < (0 if alone else 1):
             fields = [name for name, loss in LOSSES.items() if not loss.needs_proxies]
             raise RecipeError(
                 f"{{per_class}} must be positive (0 for {' and '.join(sorted(fields))} alone), got {each}"
             )
-        if self.proxies.sampled_classes is not None and each == 0:
-            raise RecipeError("{sampled_classes} needs proxies; {per_class} is 0")
-        chosen = method is not None and method.chooses_proxies
-        if self.proxies.init == "samples" and (chosen or not self.has_proxies):
-            raise RecipeError(
-                "{init} samples needs proxies that are learned: not those that {method} chooses, nor {per_class} 0"
+
+
+def build_miner(words: str, dim: int) -> Callable[..., Any] | None:
+    """Build a chain of miners from ``"eps+semi_hard:margin=0.2"``; ``"none"`` is no miner."""
+    if words == "none":
+        return None
+    miners = []
+    for word in re.split(r"\+(?!\d)", words):  # 1e+3 is a number
+        name, options = parse_named(word, "miner")
+        if name not in MINERS:
+            known = ["eps", *sorted(MINERS.keys() - {"eps"})]
+            raise ValueError(
+                f"miner must be none or a chain of {', '.join(known)}; got {name!r}{did_you_mean(name, known)}"
             )
-
-
-def _method(values: Any) -> Method:
-    """Read a method by its name and numbers."""
-    if not isinstance(values, Mapping):
-        raise TypeError(f"method must be values by name, got a {type(values).__name__}")
-    own = dict(values)
-    one_of("method's name", own.pop("name", None), METHODS)
-    return METHODS[values["name"]].from_json(own)
-
-
-def _of_classes(value: Any) -> Any:
-    """Numbers of each class as an array; what else it is the loss refuses."""
-    numbers = isinstance(value, tuple) and all(type(one) in (int, float) for one in value)
-    return np.asarray(value, np.float64) if numbers else value
-
-
-def check_settings(loss_fn: Callable[..., Any], settings: Mapping[str, Any]) -> None:
-    """Refuse settings that are not the loss's own hyper-parameters."""
-    cores = (losses.compare, losses.assign)
-    shared = {name for core in cores for name in inspect.signature(core).parameters}
-    keywords = [
-        name
-        for name, parameter in inspect.signature(loss_fn).parameters.items()
-        if parameter.kind is parameter.KEYWORD_ONLY and name not in shared - set(PLAIN_OPTIONS)
-    ]
-    own = [name for name in keywords if name not in PLAIN_OPTIONS]
-    for name in settings:
-        if name not in keywords:
-            owner = getattr(loss_fn, "__name__", "the loss")
-            raise RecipeError(f"{{settings}}: {no_setting(owner, name, own)}")
+        try:
+            miners.append(MINERS[name].build(dim, **options))
+        except TypeError as error:
+            raise ValueError(f"miner {name}: {error}") from error
+    return miners[0] if len(miners) == 1 else mining.chain(*miners)
 
 
 def weighted(objective: Objective, weight: float) -> Objective:
@@ -330,10 +359,9 @@ def weighted(objective: Objective, weight: float) -> Objective:
 
 
 def in_bfloat16(objective: Objective) -> Objective:
-    """Hand float32 embeddings, and references, to a pair loss in bfloat16; what is of another type stays as it is.
+    """Pass float32 embeddings and references to a pair loss in bfloat16, in which an accelerator multiplies them.
 
-    A GPU or TPU then multiplies them as they are, accumulating in float32. The library's networks that compute in
-    bfloat16 round their embeddings to it, so that no bit of these is lost.
+    The library's networks that compute in bfloat16 round their embeddings to it, so that no bit is lost.
     """
     largest = float(jnp.finfo(jnp.bfloat16).max)
 

@@ -1,20 +1,28 @@
-"""The network of a recipe, and what of it learns."""
+"""The network of a recipe, of the library or of a user's factory, and what of it learns."""
 
 import dataclasses
+import functools
+import inspect
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Literal
 
+import flax.linen as nn
+import jax
 import jax.numpy as jnp
 
 from jdml import adapt, models
-from jdml._import_path import is_pointer
-from jdml.data import ImageFiles
+from jdml._import_path import call_user_object, import_user_object, is_pointer
+from jdml.data import Dataset, ImageFiles
+from jdml.models.adapters import Object, as_model
+from jdml.models.base_adapter import ModelAdapter
+from jdml.models.embedding import Preprocess
+from jdml.models.from_linen import FromLinen
 from jdml.models.weights import settings_of
 from jdml.ops.checks import non_negative, one_of, open_unit_interval, positive
-from jdml.recipes.config import Config, RecipeError, check_regex
+from jdml.recipes.config import Config, RecipeError
 from jdml.registry import NETWORKS
-from jdml.registry.networks import OWN, for_images
+from jdml.registry.networks import OFFERED, OWN, for_images
 
 BACKBONE = "backbone"
 """Value of ``freeze`` for all of a network but its embedding head."""
@@ -62,10 +70,10 @@ class NetworkConfig(Config):
         """Make one of the library's networks.
 
         Args:
-            images: those it is for, ``[N, H, W, C]`` or image files, by which it is chosen where it has no name.
+            images: those it is for, ``[N, H, W, C]`` or image files; they choose a network without a name.
             freeze_batch_norm: whether batch norm keeps its running statistics; None: where the network has any.
-            pretrained: a file of weights that says how the network is made, or a partial of
-                :func:`jdml.models.load_weights`.
+            pretrained: a file of weights, or a partial of :func:`jdml.models.load_weights`, that fixes the
+                network's attributes.
             **own: more attributes of the network.
 
         Returns:
@@ -80,21 +88,20 @@ class NetworkConfig(Config):
             8
         """
         name = self.resolve(images)
-        record, settings = NETWORKS[name], dict[str, Any]()
-        if self.pooling is not None:
-            if not record.pooling:
-                raise RecipeError(f"{{pooling}} is not for {{network}} {name}, which has its own")
-            settings["pooling"] = self.pooling
-        if freeze_batch_norm or (freeze_batch_norm is None and record.batch_norm):
-            if not record.batch_norm:
-                raise RecipeError(f"{{network}} {name} has no batch norm to freeze")
-            settings["freeze_batch_norm"] = True
-        if self.remat:
-            if not hasattr(record.kind, "remat"):
+        record = NETWORKS[name]
+        if freeze_batch_norm is None:
+            freeze_batch_norm = record.batch_norm
+        choices = (
+            ("pooling", self.pooling, record.pooling),
+            ("freeze_batch_norm", freeze_batch_norm or None, record.batch_norm),
+            ("remat", self.remat or None, hasattr(record.kind, "remat")),
+        )
+        settings: dict[str, Any] = {n: value for n, value, _ in choices if value is not None}
+        for field, value, has in choices:
+            if value is not None and not has:
                 raise RecipeError(
-                    f"{{remat}} is for vision transformers, {{network}} {name} has no blocks"
+                    f"{{{field}}} is not for {{network}} {name}, which has no such choice"
                 )
-            settings["remat"] = True
         if self.dtype != "float32":
             settings["dtype"] = jnp.dtype(self.dtype).type
         return models.create(
@@ -139,23 +146,25 @@ class FinetuneConfig(Config):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("freeze", "lora_paths"):
-            check_regex(name, getattr(self, name))
         chosen = [n for n in ("freeze", "last_blocks", "lora") if getattr(self, n) is not None]
         if len(chosen) > 1:
             raise RecipeError(
                 f"{{{chosen[0]}}} and {{{chosen[1]}}} both say what is frozen: give one of them"
             )
-        if self.cached_views != 1 and self.freeze != BACKBONE:
-            raise RecipeError(f"{{cached_views}} needs {{freeze}} {BACKBONE}, got {self.freeze}")
-        for name in ("lora_alpha", "lora_paths"):
-            if getattr(self, name) is not None and self.lora is None:
-                raise RecipeError(f"{{{name}}} needs {{lora}}, a rank")
-        if self.layer_decay is not None and (self.lora is not None or self.freeze == BACKBONE):
-            name = "lora" if self.freeze is None else "freeze"
-            raise RecipeError(
-                f"{{layer_decay}} is for blocks that learn; with {{{name}}} {getattr(self, name)} they are frozen"
-            )
+        blocks_learn = self.lora is None and self.freeze != BACKBONE
+        for name, default, needs, has in (
+            ("cached_views", 1, f"{{freeze}} {BACKBONE}", self.freeze == BACKBONE),
+            ("lora_alpha", None, "{lora}, a rank", self.lora is not None),
+            ("lora_paths", None, "{lora}, a rank", self.lora is not None),
+            (
+                "layer_decay",
+                None,
+                f"blocks that learn: no {{lora}}, no {{freeze}} {BACKBONE}",
+                blocks_learn,
+            ),
+        ):
+            if getattr(self, name) != default and not has:
+                raise RecipeError(f"{{{name}}} needs {needs}; got {getattr(self, name)}")
 
     @property
     def freezes(self) -> bool:
@@ -168,32 +177,12 @@ class FinetuneConfig(Config):
         return self.freeze == BACKBONE and self.cached_views > 0
 
     def frozen_pattern(self, network: NetworkConfig, names: Iterable[str]) -> str | None:
-        """Return which parameters are frozen.
-
-        Args:
-            network: the network's part of the recipe.
-            names: the first names of the network's parameters.
-
-        Returns:
-            A pattern of their paths, see :func:`jdml.adapt.matching`; None where all learn.
-
-        Raises:
-            ValueError: a network without a head of its own, or with fewer blocks.
-
-        Example:
-            >>> FinetuneConfig(freeze="backbone").frozen_pattern(NetworkConfig(), ["stem", "head"])
-            '(?!head(?:/|$)).*'
-            >>> vit = NetworkConfig("vit_s16")
-            >>> names = ["patches", "block0", "block1", "norm", "head"]
-            >>> FinetuneConfig(last_blocks=1).frozen_pattern(vit, names)
-            'block0|patches'
-        """
+        """Return a pattern of the frozen parameters' paths, which begin with these names; None where all learn."""
         names = list(names)
         if self.freeze == BACKBONE:
             if HEAD not in names:
                 raise RecipeError(
-                    f"{{freeze}} backbone needs a network whose embedding layer is called {HEAD}, got one of "
-                    f"{', '.join(names)}: write a pattern of what is to be frozen"
+                    f"{{freeze}} backbone needs a network with a layer {HEAD}, got {', '.join(names)}"
                 )
             return ALL_BUT_HEAD
         if self.last_blocks is None:
@@ -208,16 +197,62 @@ class FinetuneConfig(Config):
         return "|".join(map(re.escape, sorted(frozen)))
 
     def lora_pattern(self, network: NetworkConfig) -> str:
-        r"""Return which arrays learn changes of low rank, as a pattern of their paths.
-
-        Raises:
-            ValueError: a network of which no blocks are known.
-
-        Example:
-            >>> FinetuneConfig(lora=8).lora_pattern(NetworkConfig("vit_s16"))
-            '(?:block\\d+).*/kernel'
-        """
+        """Return a pattern of the paths of the arrays that learn changes of low rank."""
         if self.lora_paths is not None:
             return self.lora_paths
         _, blocks = network.blocks("lora", ": of others {lora_paths} says what changes")
         return f"(?:{blocks}).*/kernel"
+
+
+def from_factory(pointer: str, settings: Mapping[str, Any]) -> ModelAdapter:
+    """Build the network of a pointer; leave out ``settings`` that its factory does not take."""
+    factory, taken = import_user_object(pointer), dict[str, Any]()
+    is_class = inspect.isclass(factory)
+    if is_class or inspect.isroutine(factory) or isinstance(factory, functools.partial):
+        # The metaclass of modules has a signature of its own.
+        parameters = inspect.signature(factory.__init__ if is_class else factory).parameters
+        taken = {name: settings[name] for name in parameters if name in settings}
+        values = {k: jnp.dtype(v).type if k == "dtype" else v for k, v in taken.items()}
+        factory = call_user_object(pointer, factory, **values)
+    # Batch norm that the factory was asked to freeze is the same in training.
+    network = as_model(factory, train_flag=False if taken.get("freeze_batch_norm") else None)
+    if isinstance(network, nn.Module):
+        network = FromLinen(network)
+    elif not isinstance(network, ModelAdapter):
+        network = Object(network)
+    network.factory = {"factory": pointer, "settings": taken}
+    return network
+
+
+def build_custom_model(
+    config: NetworkConfig,
+    pointer: str,
+    train: Dataset,
+    preprocess: Preprocess,
+    *,
+    freeze_batch_norm: bool,
+    seed: int,
+) -> ModelAdapter:
+    """Build the network that a recipe names by its factory; refuse settings that it does not follow."""
+    shape = train.images.shape
+    own = {**vars(config), "freeze_batch_norm": freeze_batch_norm, "seed": seed}
+    own["image_size"] = int(shape[1]) if len(shape) == 4 else None
+    offered = {name: own[name] for name in OFFERED if own.get(name) is not None}
+    network = from_factory(pointer, offered)
+    defaults = {**vars(NetworkConfig()), "freeze_batch_norm": False}
+    for name in ("dtype", "remat", "pooling", "freeze_batch_norm"):
+        if own[name] != defaults[name] and name not in network.factory["settings"]:
+            raise RecipeError(f"{{{name}}} is not for {{network}} {pointer}, which takes no {name}")
+
+    def embedded(image: jax.Array, key: jax.Array) -> Any:
+        inputs = preprocess(image)
+        return network.apply(network.init(key, inputs), inputs, train=False)
+
+    dtype = jax.dtypes.canonicalize_dtype(getattr(train.images, "dtype", jnp.uint8))
+    out = jax.eval_shape(embedded, jax.ShapeDtypeStruct((1, *shape[1:]), dtype), jax.random.key(0))
+    if getattr(out, "shape", None) != (1, config.dim):
+        raise RecipeError(
+            f"{{dim}} must be the D of the embeddings [B, D] that {{network}} {pointer} gives, got {config.dim}; "
+            f"one image gives {jax.tree.map(lambda leaf: list(leaf.shape), out)}"
+        )
+    return network

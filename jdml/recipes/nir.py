@@ -7,10 +7,8 @@ from typing import Annotated, Any, Literal
 from jdml import objectives
 from jdml.ops.checks import non_negative, one_of, plain_settings, positive
 from jdml.recipes.config import known_fields, set_field
-from jdml.recipes.loss import LossConfig
-from jdml.recipes.method import Method
-from jdml.recipes.recipe import Recipe
-from jdml.recipes.shared import LARGE
+from jdml.recipes.loss import LossConfig, Method
+from jdml.recipes.recipe import LARGE, Recipe
 
 LOSSES = ("proxy_anchor", "proxy_nca_margin", "soft_triple")
 """Proxy losses of the paper: ProxyAnchor, ProxyNCA* and SoftTriple."""
@@ -18,13 +16,16 @@ PRESETS: dict[str, dict[str, Any]] = {
     "paper": {"flow": "paper", "of_mean": True, "norm_weight": 1.0},
     "released": {},
 }
-"""In what text and program differ: the flow's size (the text leaves the depth of its nets open), eq. 10 without the
-normal density's ½, eq. 11, f of the batch's mean; the program's weight decay is a tenth."""
+"""The differences between text and program: the flow's size (the text leaves the depth of its nets open), eq. 10
+without the normal density's ½, eq. 11, f of the batch's mean; the program's weight decay is a tenth."""
 
 
 @dataclasses.dataclass(frozen=True)
 class NIRConfig(Method):
-    """Non-isotropy regularization, a flow around every proxy of a proxy loss."""
+    """Non-isotropy regularization, a flow around every proxy of a proxy loss.
+
+    The fields from ``shape`` to ``self_regularization`` are arguments of :func:`jdml.objectives.with_nir`.
+    """
 
     name = "nir"
     kind = "proxy"
@@ -39,24 +40,15 @@ class NIRConfig(Method):
     flow_learning_rate: Annotated[float, positive] = 5e-4
     """Learning rate of the flow."""
     shape: Literal["exp", "identity", "softplus"] = "exp"
-    """As of :func:`jdml.objectives.with_nir`, and so are those that follow."""
     temperature: Annotated[float, positive] = 1.0
-    """See ``shape``."""
     per_dimension: bool = False
-    """See ``shape``."""
     norm_weight: Annotated[float, positive] = 0.5
-    """See ``shape``."""
     of_mean: bool = False
-    """See ``shape``."""
     stop_proxy_gradient: bool = False
-    """See ``shape``."""
     wrong_class_weight: Annotated[float, non_negative] = 0.0
-    """See ``shape``."""
     self_regularization: Literal["both", "generate", "match", "none"] = "none"
-    """See ``shape``."""
     start_step: Annotated[int, non_negative] = 0
-    """Step from which embeddings get a gradient: ``warmup`` there. The paper's warm-up, in which the backbone is
-    frozen, is the recipe's."""
+    """Step from which embeddings get a gradient. The paper's warm-up, a frozen backbone, is the recipe's."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -83,15 +75,14 @@ class NIRConfig(Method):
             width: of the flow's nets, likewise: its W.
             warmup: epochs in which the backbone is frozen.
             skip_nonfinite: as of :class:`BatchConfig`.
-            **settings: fields of the class. The ``flow_learning_rate`` is 50 times the paper's rate of the model,
-                whatever that of this recipe is.
+            **settings: fields of the class; ``flow_learning_rate`` is 50 times the paper's rate of the model.
 
         Returns:
             The recipe.
 
         Raises:
-            TypeError: a setting of another kind, or one that there is not.
-            ValueError: a loss without proxies, or a number out of range.
+            TypeError: a setting of another kind.
+            ValueError: an unknown setting, a loss without proxies, or a number out of range.
 
         Example:
             >>> from jdml.recipes import LossConfig
@@ -153,14 +144,13 @@ def nir_recipe(
             .001 to .01".
         pooling: of the embedding head; ``"average+max"`` is what the paper's table marks with a cross.
         proxies_rate: of the proxies, in units of the model's.
-        max_norm: global norm that gradients are clipped to; None for no clipping, as the paper's tables but for a row
-            of Table 4a, which prints no number, and as the released program.
+        max_norm: global norm that gradients are clipped to; None, as the released program and the paper's tables but
+            for a row of Table 4a, which prints no number.
         decay_every: epochs after which rates are multiplied by ``decay_factor``; None: constant rates, as in Table 1.
-            Table 2 has "stepwise scheduling at most twice", by a validation split: no number is printed.
-        decay_factor: see ``decay_every``; the released scripts of SOP have .2, twice.
+            Table 2 has "stepwise scheduling at most twice", by a validation split, without a number; the released
+            scripts of SOP multiply by .2, twice.
         **settings: as of :meth:`NIRConfig.onto`.
     """
-    one_of("preset", preset, PRESETS)
     if weight is not None:
         settings["weight"] = weight
     elif dataset == "cub":
@@ -168,7 +158,8 @@ def nir_recipe(
     schedule = "constant"
     if decay_every is not None:
         schedule = f"step:every={decay_every},factor={decay_factor}"
-    base = _setting(loss, dataset, preset, proxies_rate, pooling).replace(
+    own: dict[str, Any] = {"loss": loss, "preset": preset, "pooling": pooling}
+    base = nir_baseline_recipe(dataset, backbone, proxies_rate=proxies_rate, **own).replace(
         optimizer={"clip_global_norm": max_norm, "schedule": schedule}
     )
     return NIRConfig.onto(base, **{**PRESETS[preset], **settings})
@@ -188,29 +179,21 @@ def nir_baseline_recipe(
     """Make the recipe of what NIR is compared with.
 
     Settings:
-        preset: ``"paper"``: with the rates that the paper prints for all; ``"released"``: as the scripts of CUB and
-            Cars196 run it.
+        preset: ``"paper"``: the printed rates; ``"released"``: those of the scripts of CUB and Cars196.
         weight: of the loss: ω as NIR has it, which Adam feels beside weight decay alone.
-        warmup: epochs in which the backbone waits: the released scripts have none here, and one for NIR; the paper
-            gives one for the flow's sake.
+        warmup: epochs in which the backbone is frozen: the released scripts have none here, and one for NIR.
         pooling: of the embedding head.
         proxies_rate: of the proxies, in units of the model's; None: 4000, half of it in the released program.
     """
     one_of("preset", preset, PRESETS)
     if proxies_rate is None:
         proxies_rate = 4000.0 if preset == "paper" else 2000.0
-    base = _setting(loss, dataset, preset, proxies_rate, pooling)
-    return base.replace(loss={"weight": weight}, finetune={"backbone_freeze_epochs": warmup})
-
-
-def _setting(loss: str, dataset: str, preset: str, proxies_rate: float, pooling: str) -> Recipe:
-    """Return the recipe that both have in common."""
     one_of("loss", loss, LOSSES)
     several = (2 if dataset in LARGE else 10) if loss == "soft_triple" else 1
     return Recipe().replace(
-        loss={"name": loss, "proxies": {"per_class": several}},
+        loss={"name": loss, "proxies": {"per_class": several}, "weight": weight},
         network={"pooling": pooling, "dim": 128},
-        finetune={"freeze_batch_norm": True},
+        finetune={"freeze_batch_norm": True, "backbone_freeze_epochs": warmup},
         batch={"classes": 45, "samples_per_class": 2, "skip_nonfinite": 10},
         optimizer={
             "learning_rate": 1e-5,

@@ -3,7 +3,7 @@
 import dataclasses
 import logging
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 import optax
@@ -15,14 +15,12 @@ from jdml.ops.checks import (
     no_setting,
     non_negative,
     one_of,
-    optional,
     plain_settings,
     positive,
 )
-from jdml.recipes.config import Config, RecipeError, check, check_regex, set_field
+from jdml.recipes.config import Config, RecipeError, check, parse_named, set_field
 from jdml.recipes.loss import LossConfig, ProxyConfig
 from jdml.recipes.network import FinetuneConfig, NetworkConfig
-from jdml.recipes.parsing import parse_named
 
 ROLES = ("proxies", "beta", "flow")
 """Roles of parameters that objectives of the library learn; a recipe may have rates of others than its own."""
@@ -62,35 +60,17 @@ class OptimizerConfig(Config):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        norms = self.clip_global_norm
-        if norms is not None and not isinstance(norms, Mapping):
-            check("{clip_global_norm}", norms, positive)
-            norms = None
-        for name, numbers, constraint in (
-            ("lr_multipliers", self.lr_multipliers, non_negative),
-            ("clip_global_norm", norms, optional(positive)),
-        ):
-            if numbers is not None:
+        for name in ("lr_multipliers", "clip_global_norm"):
+            numbers = getattr(self, name)
+            if isinstance(numbers, Mapping):
                 set_field(self, name, plain_settings(name, numbers))
-                for pattern, number in getattr(self, name).items():
-                    check(f"{{{name}}}[{pattern!r}]", number, constraint)
-                    check_regex(name, pattern)
-        roles: Any = self.weight_decay_roles
-        if isinstance(roles, str) or not isinstance(roles, tuple | list):
-            raise TypeError(f"weight_decay_roles must be names of roles, got {roles!r}")
-        set_field(self, "weight_decay_roles", tuple(roles))
+            elif numbers is not None:
+                check(f"{{{name}}}", numbers, positive)
+        set_field(self, "weight_decay_roles", tuple(self.weight_decay_roles))
         self.schedule_settings()
 
     def schedule_settings(self) -> tuple[str, dict[str, Any]]:
-        """Return the schedule's name and settings.
-
-        Raises:
-            ValueError: an unknown schedule or setting.
-
-        Example:
-            >>> OptimizerConfig(schedule="step:every=10").schedule_settings()
-            ('step', {'factor': 0.5, 'every': 10})
-        """
+        """Return the schedule's name and settings, such as ``('step', {'factor': 0.5, 'every': 10})``."""
         name, settings = parse_named(self.schedule, "schedule")
         one_of("schedule", name, SCHEDULES)
         known = {"every": count, "factor": non_negative} if name == "step" else {}
@@ -117,8 +97,8 @@ class OptimizerConfig(Config):
         """Make the optimizer, over ``{"model": …, **objective roles}``.
 
         Anchoring, coupled weight decay and clipping act on the gradients of all roles together; then each role has its
-        rule and learning rate. The model's ``"head"`` learns from the first step on, the rest of it once it is no
-        longer frozen, until when its rule sees no gradient (:func:`jdml.optim.partition_by_role`).
+        rule and learning rate. The model's ``"head"`` learns from the first step on. The rest may be frozen first, and
+        its rule gets no gradient until then (:func:`jdml.optim.partition_by_role`).
 
         Args:
             roles: the objective's parameters by name, such as ``("proxies",)``.
@@ -132,8 +112,7 @@ class OptimizerConfig(Config):
             The transformation.
 
         Raises:
-            ValueError: ``steps_per_epoch`` below 1, a warm-up as long as the run, or a rate or decay of a role that
-                there is not.
+            ValueError: a warm-up as long as the run, or a rate or decay of an unknown role.
 
         Example:
             >>> import jax.numpy as jnp
@@ -144,9 +123,13 @@ class OptimizerConfig(Config):
             >>> [bool(updates["model"][part].any()) for part in ("conv", "head")]
             [False, True]
         """
-        if steps_per_epoch < 1:
-            raise ValueError(f"steps_per_epoch must be at least 1, got {steps_per_epoch}")
-        self._check_roles(roles)
+        if "model" in self.lr_multipliers:
+            raise RecipeError("{lr_multipliers} has 'model', whose rate is {learning_rate} itself")
+        known = ("model", *roles, *ROLES)
+        for role in set(self.weight_decay_roles) - {*known}:
+            raise RecipeError(
+                f"{{weight_decay_roles}} has {role!r}, expected some of {', '.join(dict.fromkeys(known))}"
+            )
         steps = max(1, steps)
         self.check_warmup(steps)
         waits = finetune.backbone_freeze_steps
@@ -160,12 +143,14 @@ class OptimizerConfig(Config):
         own = {} if loss.method is None else loss.method.learning_rates()
 
         def rule(role: str, begins: int = 0) -> optax.GradientTransformation:
-            rate = (
-                own[role]
-                if role in own
-                else self.learning_rate * self.lr_multipliers.get(role, 1.0)
-            )
-            return self._rule(role, self.learning_rate_at(rate, steps, steps_per_epoch, begins))
+            rate = own.get(role, self.learning_rate * self.lr_multipliers.get(role, 1.0))
+            schedule = self.learning_rate_at(rate, steps, steps_per_epoch, begins)
+            if self.name == "sgd":
+                return optax.sgd(schedule, momentum=0.9)
+            if self.name == "adam":
+                return optax.adam(schedule, b2=self.b2)
+            decay = self.weight_decay if role in ("model", *self.weight_decay_roles) else 0.0
+            return optax.adamw(schedule, b2=self.b2, weight_decay=decay)
 
         rules = {"backbone": rule("model", waits), "head": rule("model")}
         for role in roles:
@@ -189,16 +174,9 @@ class OptimizerConfig(Config):
     def learning_rate_at(
         self, rate: float, steps: int, steps_per_epoch: int = 1, begins: int = 0
     ) -> Any:
-        """Return a learning rate by step: up in the warm-up, then constant, in steps, or down to 0.
+        """Return a learning rate with this highest value: a number where it is constant, else a function of the step.
 
-        Args:
-            rate: its highest value.
-            steps: of the run.
-            steps_per_epoch: steps per pass over the training images.
-            begins: the run's step that is this rule's first.
-
-        Returns:
-            A number where it is constant, else a function of the step.
+        ``begins`` is the run's step that is this rule's first.
         """
         name, settings = self.schedule_settings()
         if name == "step":
@@ -211,11 +189,8 @@ class OptimizerConfig(Config):
             after = optax.constant_schedule(rate)
         else:
             left = steps - self.lr_warmup_steps
-            after = (
-                optax.cosine_decay_schedule(rate, left)
-                if name == "cosine"
-                else optax.linear_schedule(rate, 0.0, left)
-            )
+            linear = optax.linear_schedule(rate, 0.0, left)
+            after = optax.cosine_decay_schedule(rate, left) if name == "cosine" else linear
         rates = after
         if warmup := self.lr_warmup_steps:
             up = optax.linear_schedule(rate / warmup, rate, max(warmup - 1, 1))
@@ -231,39 +206,19 @@ class OptimizerConfig(Config):
                 f"{{lr_warmup_steps}} must be below {{steps}}, {steps}, got {self.lr_warmup_steps}"
             )
 
-    def _check_roles(self, roles: tuple[str, ...]) -> None:
-        """Refuse a rate of the model beside its own, and decay of a role that there is not."""
-        if "model" in self.lr_multipliers:
-            raise RecipeError("{lr_multipliers} has 'model', whose rate is {learning_rate} itself")
-        known = tuple(dict.fromkeys(("model", *roles, *ROLES)))
-        for role in self.weight_decay_roles:
-            if role not in known:
-                raise RecipeError(
-                    f"{{weight_decay_roles}} has {role!r}, expected some of {', '.join(known)}"
-                )
-
-    def _rule(self, role: str, schedule: Any) -> optax.GradientTransformation:
-        """Make Adam, AdamW or gradient descent with momentum; coupled decay comes before all roles."""
-        if self.name == "sgd":
-            return optax.sgd(schedule, momentum=0.9)
-        if self.name == "adam":
-            return optax.adam(schedule, b2=self.b2)
-        decay = self.weight_decay if role in ("model", *self.weight_decay_roles) else 0.0
-        return optax.adamw(schedule, b2=self.b2, weight_decay=decay)
-
     def _of_all_roles(self, loss: LossConfig) -> list[optax.GradientTransformation]:
         """Make what acts on all gradients together, before each role's rule."""
-
-        def only(names: tuple[str, ...]) -> Callable[[Any], Any]:
-            return lambda params: {role: role in names for role in params}
-
         first = []
         anchor = None if loss.method is None else loss.method.transform_gradients()
         if anchor is not None:
             first.append(anchor)
         if self.name != "adamw" and self.weight_decay:
-            decayed = only(("model", *self.weight_decay_roles))
-            first.append(optax.add_decayed_weights(self.weight_decay, decayed))
+            names = ("model", *self.weight_decay_roles)
+            first.append(
+                optax.add_decayed_weights(
+                    self.weight_decay, lambda params: {role: role in names for role in params}
+                )
+            )
         if self.clip_value is not None:
             first.append(optax.clip(self.clip_value))
         if isinstance(self.clip_global_norm, Mapping):

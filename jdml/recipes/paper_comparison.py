@@ -1,4 +1,4 @@
-"""The papers' results, read from ``paper_results.toml``, and in what a run differs from their rows."""
+"""The papers' results, read from ``paper_results.toml``, and how a run differs from their rows."""
 
 import functools
 import math
@@ -6,16 +6,12 @@ import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
-from types import MappingProxyType
 from typing import Any
 
-from jdml.ops.checks import one_of
 from jdml.recipes.config import Config
-from jdml.recipes.method import Method
-from jdml.recipes.papers import RECIPES, recipe, settings_of
-from jdml.recipes.recipe import Recipe
-from jdml.recipes.shared import DATASETS
-from jdml.registry import NETWORKS
+from jdml.recipes.loss import Method
+from jdml.recipes.papers import recipe, settings_of
+from jdml.recipes.recipe import DATASETS, Recipe
 
 CROP_SIZES = {"ablation": 227, "conventional": 224, "mlrc": 227}
 """Height and width of the papers' crops, by protocol."""
@@ -60,40 +56,30 @@ class PaperResult:
     note: str
 
 
-def _read_table(
-    paper: str,
-    name: str,
-    rows: Sequence[Mapping[str, Any]],
-    metrics: Sequence[str] = (),
-    metrics_sop: Sequence[str] = (),
-    protocol: str = "conventional",
-    task: Mapping[str, Any] = MappingProxyType({}),
-    unprinted: Sequence[str] = (),
-    note: str = "",
-) -> Iterator[PaperResult]:
-    """Read every row on every data set of a ``[[table]]``."""
-    for row in rows:
-        own = {**task, **row}
-        numbers = {dataset: own.pop(dataset) for dataset in DATASETS if dataset in own}
-        method, backbone = own.pop("method"), own.pop("backbone")
+def _read_table(table: Mapping[str, Any]) -> Iterator[PaperResult]:
+    """Read every row of a ``[[table]]`` on every data set."""
+    for row in table["rows"]:
+        task = {**table.get("task", {}), **row}
+        numbers = {dataset: task.pop(dataset) for dataset in DATASETS if dataset in task}
+        method, backbone = task.pop("method"), task.pop("backbone")
         for dataset, percentages in numbers.items():
-            columns = (dataset == "sop" and metrics_sop) or metrics
-            values = dict(zip(columns, percentages, strict=True))
+            columns = table.get("metrics_sop") if dataset == "sop" else None
+            metrics = zip(columns or table["metrics"], percentages, strict=True)
             yield PaperResult(
-                table=f"{paper}, {name}",
-                protocol=protocol,
+                table=f"{table['paper']}, {table['name']}",
+                protocol=table.get("protocol", "conventional"),
                 method=method,
                 backbone=backbone,
                 dataset=dataset,
-                task=own,
-                values={metric: n for metric, n in values.items() if not math.isnan(n)},
-                unprinted=tuple(unprinted),
-                note=note,
+                task=task,
+                values={metric: number for metric, number in metrics if not math.isnan(number)},
+                unprinted=tuple(table.get("unprinted", ())),
+                note=table.get("note", ""),
             )
 
 
 _FILE = tomllib.loads(files("jdml.recipes").joinpath("paper_results.toml").read_text("utf-8"))
-PAPER_RESULTS = tuple(result for table in _FILE["table"] for result in _read_table(**table))
+PAPER_RESULTS = tuple(result for table in _FILE["table"] for result in _read_table(table))
 """Every row of every table, on every data set."""
 
 
@@ -109,7 +95,7 @@ def unspecified_settings(method: str, protocol: str = "conventional") -> str:
 
 @dataclass(frozen=True)
 class PaperRow:
-    """A row of a paper's table, in percent by metric, and in what a run differs from it."""
+    """A row of a paper's table, in percent by metric, and how a run differs from it."""
 
     table: str
     values: Mapping[str, float]
@@ -136,9 +122,6 @@ def find_paper_rows(
     crop: int | None = None,
 ) -> list[PaperRow]:
     """Look up what the papers report of the task of a run."""
-    one_of("method", method, RECIPES)
-    one_of("protocol", protocol, CROP_SIZES)
-    one_of("backbone", backbone, (*NETWORKS, "vit_s16_dino"))
     if crop not in (None, CROP_SIZES[protocol]):
         return []
     asked = (protocol, method, backbone, dataset)

@@ -7,18 +7,18 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, Literal, get_args
 
-from jdml import registry
 from jdml.ops.checks import no_setting, one_of
 from jdml.recipes.ccp import PRESETS as CCP_PRESETS
 from jdml.recipes.ccp import ccp_recipe
-from jdml.recipes.method import METHODS
+from jdml.recipes.loss import METHODS
 from jdml.recipes.nir import PRESETS as NIR_PRESETS
 from jdml.recipes.nir import nir_baseline_recipe, nir_recipe
-from jdml.recipes.recipe import Recipe
-from jdml.recipes.shared import (
+from jdml.recipes.recipe import (
     DATASETS,
     LARGE,
-    in_protocol,
+    PAPER_SETTINGS,
+    Recipe,
+    of_dataset,
     pair_settings,
 )
 from jdml.registry import NETWORKS
@@ -28,19 +28,13 @@ DELTA = 0.2
 CLIP_CHARGES = 5.0
 """Largest entry of a charge's gradient: charges that almost touch would poison Adam's second moment."""
 Clip = Literal["entry", "none", "vector"]
-"""What cuts the gradients of PFML's proxies: entries at ±5, nothing, or vectors at the force of one pair at δ."""
+"""How gradients of PFML's proxies are clipped: entries at ±5, not at all, or vectors at the force of a pair at δ."""
 PFML: dict[str, dict[str, Any]] = {
     "paper": {"alpha": 4.0, "clip": "none", "start": "random"},
     "found": {"alpha": 1.0, "clip": "entry", "start": "samples"},
 }
 """PFML's α, clip and start: the paper's, and as ``experiments/pfml_needs`` found them. The paper prints a range of α,
 {0, 6}; 4, where its figures centre, is an inference."""
-MEMORIES: dict[str, dict[str, int]] = {
-    "S": {"cub": 3, "cars": 3, "inshop": 100, "sop": 400},
-    "L": {"cub": 25, "cars": 25, "inshop": 400, "sop": 1400},
-}
-"""XBM's memories in CCP's tables, in batches of 32."""
-
 Protocol = Literal["ablation", "conventional", "mlrc"]
 """How models are trained, chosen and scored, see :mod:`jdml.studies.protocols`."""
 Maker = Callable[..., Recipe]
@@ -86,8 +80,8 @@ def _xbm(
 ) -> Recipe:
     """XBM of CCP's tables: C1 or C2, after 1,000 steps also with the last batches."""
     one_of("loss", loss, ("similarity_contrastive", "contrastive"))
-    one_of("size", size, MEMORIES)
-    rows = 32 * MEMORIES[size].get(dataset, MEMORIES[size]["cub"])
+    one_of("size", size, PAPER_SETTINGS["memories"])
+    rows = 32 * of_dataset(PAPER_SETTINGS["memories"][size], dataset)
     settings = pair_settings(loss, dataset)
     return _pair_recipe(dataset, loss, settings=settings, memory_size=rows, memory_start_step=1000)
 
@@ -224,31 +218,23 @@ RECIPES: dict[str, Maker] = {
     "soft_triple": _multi_proxy("soft_triple"),
 }
 """From a method's name to the function that makes its recipe."""
-PAIR_METHODS = (
-    "ccp",
-    "eps",
-    "eps_margin",
-    "eps_triplet",
-    "contrastive",
-    "similarity_contrastive",
-    "xbm",
-    "margin",
-    "triplet",
-    "multi_similarity",
-)
-"""Methods whose loss compares samples with each other."""
-
-
 ON_SPHERE = ("nir", "nir_baseline", "pfml", "cpml")
-"""Methods that are made for unit vectors, and stay on the sphere under MLRC too."""
+"""Methods that are made for unit vectors, and are on the sphere under MLRC, too."""
+_OTHER_NAMES = {
+    **dict.fromkeys(("cub200", "cub2002011", "caltechbirds2011"), "cub"),
+    **dict.fromkeys(("cars196", "stanfordcars"), "cars"),
+    **dict.fromkeys(("onlineproducts", "stanfordonlineproducts"), "sop"),
+    **dict.fromkeys(("deepfashion", "deepfashioninshop"), "inshop"),
+}
+"""Other names of data sets, in letters and digits."""
 
 
 def settings_of(method: str, *, of_paper: bool = True) -> dict[str, Any]:
-    """Tell a method's own settings, beside those of its loss, and their defaults; None where data sets differ.
+    """Return a method's own settings, next to those of its loss, and their defaults; None where data sets differ.
 
     Args:
         method: one of ``RECIPES``.
-        of_paper: also those that choose among the paper's settings.
+        of_paper: include those that choose among the paper's settings.
 
     Returns:
         Settings of :func:`recipe` by name.
@@ -293,22 +279,21 @@ def recipe(
             Adam with rate 1e-5, and vectors in the ball but for ``ON_SPHERE``.
         backbone: the network. Papers train ``"bn_inception"`` in other batches than ``"resnet50"``, which all others
             are treated like. None: ``"resnet50"`` for ``DATASETS`` and folders, for others what fits their images.
-        **settings: a method's own, see :func:`settings_of`: what they mean is said in ``jdml/recipes/ccp.py`` and
-            ``jdml/recipes/nir.py``, and PFML's ``preset``, ``clip`` and ``start`` below.
+        **settings: a method's own, see :func:`settings_of`. ``jdml/recipes/ccp.py`` and ``jdml/recipes/nir.py``
+            describe those of CCP and NIR.
 
     Returns:
         The recipe.
 
     Raises:
-        ValueError: if there is no such method, protocol or setting, or one of ``DATASETS`` has another name here.
+        ValueError: an unknown method, protocol or setting, or another name of one of ``DATASETS``.
 
     Implementation notes:
-        The settings are the papers', as printed. What they leave open was filled in, see ``[unspecified]`` in
-        ``jdml/recipes/paper_results.toml``; SoftTriple stands in MPA's setting, and so does ``"mpa_proxy_anchor"``,
-        ProxyAnchor as MPA ran it; C1, XBM and ProxyNCA++, of which CCP has MLRC rows alone, stand in EPS's otherwise.
-        A preset is another way: ``"found"`` of PFML (see ``experiments/pfml_needs``; ``clip="vector"`` keeps
-        directions), ``"released"`` of CCP and NIR, as their programs are. CCP has no plateau schedule. Its hierarchical
-        proxy loss (HPL-PA) is another paper's, and not here.
+        The settings are the papers', as printed; ``[unspecified]`` in ``jdml/recipes/paper_results.toml`` says what was
+        filled in. SoftTriple and ``"mpa_proxy_anchor"``, ProxyAnchor as MPA ran it, have MPA's settings; C1, XBM and
+        ProxyNCA++, of which CCP has MLRC rows alone, have EPS's otherwise. Other presets: ``"found"`` of PFML (see
+        ``experiments/pfml_needs``; ``clip="vector"`` keeps directions), ``"released"`` of CCP and NIR, as their
+        programs are. CCP has no plateau schedule. Its hierarchical proxy loss (HPL-PA) is not here.
 
     Example:
         >>> recipe("mpa", "sop").batch.size, recipe("pfml", "cars", protocol="mlrc").network.dim
@@ -316,7 +301,11 @@ def recipe(
     """
     one_of("method", method, RECIPES)
     one_of("protocol", protocol, get_args(Protocol))
-    _check_name(dataset)
+    plain = re.sub("[^a-z0-9]", "", dataset.lower())
+    if dataset not in DATASETS and (name := _OTHER_NAMES.get(plain, plain)) in DATASETS:
+        raise ValueError(
+            f"dataset must be {name!r} for the papers' settings of it, got {dataset!r}"
+        )
     known = settings_of(method)
     for name in settings:
         if name not in known:
@@ -325,52 +314,29 @@ def recipe(
         backbone = "resnet50"
     if backbone is not None:
         one_of("backbone", backbone, NETWORKS)
-    result = RECIPES[method](dataset, backbone or "resnet50", **settings)
-    if protocol != "conventional":
-        result = _under_mlrc(result, method, dataset)
+    made = RECIPES[method](dataset, backbone or "resnet50", **settings)
+    result = made if protocol == "conventional" else _under_mlrc(made, method, dataset)
     result = result.replace(**_head(backbone))
-    # Settings that count before what the protocol or the network has.
+    # These settings override the protocol and the network.
     if "pooling" in settings:
-        result = result.replace(network={"pooling": settings["pooling"]})
+        result = result.replace(network={"pooling": made.network.pooling})
     if "warmup" in settings:
-        result = result.replace(finetune={"backbone_freeze_epochs": settings["warmup"]})
+        epochs = made.finetune.backbone_freeze_epochs
+        result = result.replace(finetune={"backbone_freeze_epochs": epochs})
     if settings.get("decay_every") is not None:
-        factor = settings.get("decay_factor", known["decay_factor"])
-        schedule = f"step:every={settings['decay_every']},factor={factor}"
-        result = result.replace(optimizer={"schedule": schedule})
+        result = result.replace(optimizer={"schedule": made.optimizer.schedule})
     return result
 
 
-_ALSO = {
-    "cub": ("cub200", "cub2002011"),
-    "cars": ("stanfordcars",),
-    "sop": ("onlineproducts",),
-    "inshop": ("deepfashion", "deepfashioninshop"),
-}
-"""Other names of data sets, in letters and digits."""
-
-
-def _check_name(dataset: str) -> None:
-    """Refuse other names of data sets that have settings of their own."""
-    if not isinstance(dataset, str):
-        raise TypeError(f"dataset must be a name, got {dataset!r}")
-    plain = re.sub("[^a-z0-9]", "", dataset.lower())
-    for name in DATASETS:
-        prepared = (registry.DATASETS[name].tfds or name).replace("_", "")
-        if dataset != name and plain in (name, prepared, *_ALSO[name]):
-            raise ValueError(
-                f"dataset must be {name!r} for the papers' settings of it, got {dataset!r}"
-            )
-
-
 def _under_mlrc(result: Recipe, method: str, dataset: str) -> Recipe:
-    """Return the method's recipe in the setting that the protocol gives to all."""
-    of_pairs = method in PAIR_METHODS
+    """Return the method's recipe in the setting of the protocol; losses of CCP's tables have theirs."""
     result = result.replace(
         loss={"normalize": "sphere" if method in ON_SPHERE else "ball"},
         network={"pooling": "average", "dim": 128},
         finetune={"freeze_batch_norm": True, "backbone_freeze_epochs": 0},
-        batch={"classes": 8, "samples_per_class": 4} if of_pairs else {"size": 32},
+        batch={"classes": 8, "samples_per_class": 4}
+        if result.loss.kind == "pair"
+        else {"size": 32},
         optimizer={
             "name": "adam",
             "learning_rate": 1e-5,
@@ -380,19 +346,29 @@ def _under_mlrc(result: Recipe, method: str, dataset: str) -> Recipe:
             "clip_value": None,
         },
     )
-    return result.replace(**in_protocol(method, dataset))
+    if method in ("multi_similarity", "triplet"):
+        return result.replace(loss={"settings": pair_settings(method, dataset), "miner": "none"})
+    if method not in ("proxy_anchor", "proxy_nca_pp", "soft_triple"):
+        return result
+    loss: dict[str, Any] = {}
+    if method == "soft_triple":
+        loss["settings"] = of_dataset(PAPER_SETTINGS["soft_triple"], dataset)
+        loss["proxies"] = {"per_class": 1 if dataset in LARGE else 10}
+    if method == "proxy_nca_pp":  # cosines over the printed .1 are squared distances over .2
+        loss["settings"] = {"temperature": 0.2}
+    return result.replace(
+        loss=loss,
+        batch={"classes": 32, "samples_per_class": 1},
+        finetune={"backbone_freeze_epochs": 1},
+    )
 
 
 def _head(backbone: str | None) -> dict[str, Any]:
     """Return the changes for a network without a choice of pooling or without batch norm, or for small images."""
-    if backbone is None or not NETWORKS[backbone].batch_norm:
-        return {
-            "network": {"name": backbone, "pooling": None},
-            "finetune": {"freeze_batch_norm": False},
-        }
+    record = None if backbone is None else NETWORKS[backbone]
     network: dict[str, Any] = {"name": backbone}
-    if not NETWORKS[backbone].small_images:
+    if record is not None and record.batch_norm and not record.small_images:
         return {"network": network}
-    if not NETWORKS[backbone].pooling:
+    if record is None or not (record.batch_norm and record.pooling):
         network["pooling"] = None
     return {"network": network, "finetune": {"freeze_batch_norm": False}}

@@ -1,7 +1,10 @@
 """The recipe: the whole description of how a method is trained, in six parts of plain values."""
 
 import dataclasses
-from typing import Annotated, Literal
+import tomllib
+from collections.abc import Mapping
+from importlib.resources import files
+from typing import Annotated, Any, Literal
 
 from jdml.ops.checks import open_unit_interval, positive
 from jdml.recipes.batch import BatchConfig
@@ -9,6 +12,24 @@ from jdml.recipes.config import Config
 from jdml.recipes.loss import LossConfig
 from jdml.recipes.network import FinetuneConfig, NetworkConfig
 from jdml.recipes.optimizer import OptimizerConfig
+
+DATASETS = ("cub", "cars", "sop", "inshop")
+"""Data sets that the papers give settings for; all others are treated like ``cub``."""
+LARGE = ("sop", "inshop")
+"""Data sets of many classes with few images."""
+PAPER_SETTINGS = tomllib.loads(
+    files("jdml.recipes").joinpath("paper_settings.toml").read_text("utf-8")
+)
+
+
+def of_dataset(settings: Mapping[str, Any], dataset: str) -> Any:
+    """Return the settings that the papers print for a data set, or those of cub."""
+    return settings.get(dataset, settings["cub"])
+
+
+def pair_settings(loss: str, dataset: str) -> dict[str, Any]:
+    """Return the settings of a pair loss in CCP's tables: no mining, all pairs."""
+    return dict(of_dataset(PAPER_SETTINGS["pairs"].get(loss, {"cub": {}}), dataset))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,7 +61,7 @@ class Recipe(Config):
     an argument of ``train``.
 
     Raises:
-        TypeError: a value that is not plain, or a part of another kind.
+        TypeError: a value that is not plain.
         ValueError: a value out of range, an unknown name, or values that contradict each other.
 
     Example:

@@ -6,7 +6,7 @@ and the tests. Records are plain values that need neither JAX nor NumPy; what th
 """
 
 from jdml._import_path import resolve
-from jdml.registry.datasets import DATASETS, Count, DataSet, file_sets, folder_sets, tfds_sets
+from jdml.registry.datasets import DATASETS, Count, DataSet
 from jdml.registry.losses import LOSSES, REGULARIZERS, Loss, pair_losses, proxy_losses
 from jdml.registry.miners import MINERS, Miner, miner_builders
 from jdml.registry.networks import NETWORKS, Images, Network, image_statistics, pretrained_networks
@@ -23,13 +23,10 @@ __all__ = [
     "Loss",
     "Miner",
     "Network",
-    "file_sets",
-    "folder_sets",
     "image_statistics",
     "miner_builders",
     "pair_losses",
     "pretrained_networks",
     "proxy_losses",
     "resolve",
-    "tfds_sets",
 ]

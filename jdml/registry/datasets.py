@@ -19,21 +19,21 @@ class DataSet:
     """A data set.
 
     Attributes:
-        name: what it is called.
-        kind: whether it is read into memory ("arrays"), or a list of image files that are decoded when read ("files").
+        name: the data set's name.
+        kind: "arrays" in memory, or "files": images that are decoded when read.
         read: pointer to the function that reads it: from folder and split to a ``Dataset``, or, of files, from the
             folder to a ``Listing`` of all splits.
-        holds: what its folder holds as the original comes, in words.
-        labellings: the names of its labels, the first of which it is labelled by.
-        counted: the labelling whose classes are published; "" for the first.
-        published: classes and images of each split; of none where nothing is published.
-        sign: the file that tells its folder from any folder of classes; "" where nothing does.
+        holds: the content of its folder as the original comes, in words.
+        labellings: the names of its labels, the default first.
+        counted: the labelling whose number of classes is published; "" for the first.
+        published: classes and images of each split, if they are published.
+        sign: a file by which its folder is recognized; "" for none.
         recall_at: the ranks k at which papers give R@k.
         ndcg_at: the ranks k at which papers give nDCG@k.
         sized: whether its reader takes ``image_size=``.
-        needs_folder: whether there is nothing without a folder.
-        tfds: its name at TensorFlow Datasets, which prepares it on first use; "" where it has none.
-        beside: a file that Colab has, in a folder from which a part of it can be read; "" where it has none.
+        needs_folder: whether its images are in a folder.
+        tfds: its name in TensorFlow Datasets, which prepares it on first use; "" for none.
+        fallback: a file in Colab, from whose folder a part of it can be read; "" for none.
     """
 
     name: str
@@ -49,11 +49,11 @@ class DataSet:
     sized: bool = False
     needs_folder: bool = True
     tfds: str = ""
-    beside: str = ""
+    fallback: str = ""
 
     @property
     def reader(self) -> Any:
-        """The function that reads it."""
+        """The function that reads the data set."""
         return resolve(self.read)
 
 
@@ -65,7 +65,7 @@ DATASETS: dict[str, DataSet] = _records(
     DataSet(
         "digits",
         "arrays",
-        "jdml.data.digits:load_digits",
+        "jdml.data.small_images:load_digits",
         "nothing: the images are part of scikit-learn",
         ("digit", "parity"),
         published={"train": Count(10, 1198), "test": Count(10, 599)},
@@ -74,17 +74,17 @@ DATASETS: dict[str, DataSet] = _records(
     DataSet(
         "mnist",
         "arrays",
-        "jdml.data.digits:load_mnist",
+        "jdml.data.small_images:load_mnist",
         "the four IDX files",
         ("digit", "parity"),
         published={"train": Count(10, 60000), "test": Count(10, 10000)},
         tfds="mnist",
-        beside="/content/sample_data/mnist_train_small.csv",
+        fallback="/content/sample_data/mnist_train_small.csv",
     ),
     DataSet(
         "omniglot",
         "arrays",
-        "jdml.data.omniglot:load_omniglot",
+        "jdml.data.small_images:load_omniglot",
         "the two zips, or the folders in them",
         ("alphabet", "letter"),
         counted="letter",
@@ -149,48 +149,9 @@ DATASETS: dict[str, DataSet] = _records(
 """Every data set by its name, those that fit into memory first."""
 
 
-def file_sets() -> tuple[str, ...]:
-    """Name the data sets whose images are files.
-
-    Returns:
-        Their names.
-
-    Example:
-        >>> file_sets()
-        ('cub', 'cars', 'sop', 'inshop', 'folder')
-    """
-    return tuple(name for name, dataset in DATASETS.items() if dataset.kind == "files")
-
-
-def folder_sets() -> tuple[str, ...]:
-    """Name the data sets that need a folder.
-
-    Returns:
-        Their names: all but what lies in a library.
-
-    Example:
-        >>> "digits" in folder_sets()
-        False
-    """
-    return tuple(name for name, dataset in DATASETS.items() if dataset.needs_folder)
-
-
-def tfds_sets() -> tuple[str, ...]:
-    """Name the data sets that TensorFlow Datasets prepares.
-
-    Returns:
-        Their names.
-
-    Example:
-        >>> tfds_sets()
-        ('mnist', 'omniglot', 'cub', 'cars', 'sop')
-    """
-    return tuple(name for name, dataset in DATASETS.items() if dataset.tfds)
-
-
 def table() -> str:
-    """Write the data sets as a table of reStructuredText: name, what the folder holds, labellings."""
-    head = ("name", "what `data_dir` holds", "views (the first is the labels)")
+    """Return the data sets as a table of reStructuredText: name, content of the folder, labellings."""
+    head = ("name", "content of `data_dir`", "views (the first is the labels)")
     rows = [
         (name, each.holds + (", or tfds' copy" if each.tfds else ""), ", ".join(each.labellings))
         for name, each in DATASETS.items()

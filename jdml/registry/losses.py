@@ -12,16 +12,15 @@ class Loss:
     """A loss of embeddings and labels.
 
     Attributes:
-        name: what it is called: the function is ``{name}_loss``.
-        kind: whether it compares samples with each other ("pair") or with learned proxies of the classes ("proxy").
+        name: the loss's name; the function is ``{name}_loss``.
+        kind: "pair", which compares samples with each other, or "proxy", with learned proxies of the classes.
         module: the module of :mod:`jdml.losses` with its formula, or a pointer to a function of another package.
-        multi_proxy: whether its classes are meant to have several proxies each, ``[C, K, D]``; with one it would be
-            another loss.
-        proxies: proxies per class, unless another number is asked for: its paper's or a study's.
-        needs_proxies: whether it is nothing without them: False of a field, where samples are charges, too.
-        start: where proxies begin: drawn at random, or on samples of their class.
-        per_class: its settings that may be numbers of each class.
-        monitor: the function of :mod:`jdml.losses` that is worth logging beside it.
+        multi_proxy: whether its classes have several proxies each, ``[C, K, D]``.
+        proxies: the default number of proxies per class: its paper's or a study's.
+        needs_proxies: False of a field, whose samples are charges, too.
+        start: the initial proxies: drawn at random, or on samples of their class.
+        per_class: its settings that may have a number for each class.
+        monitor: the function of :mod:`jdml.losses` that is logged with it.
     """
 
     name: str
@@ -99,11 +98,11 @@ LOSSES: dict[str, Loss] = _records(
 """Every loss by its name, those of pairs first."""
 
 REGULARIZERS: tuple[str, ...] = ("center_regularizer", "nir_loss")
-"""Functions of :mod:`jdml.losses` that stand beside a proxy loss: of proxies, of a flow's latents."""
+"""Functions of :mod:`jdml.losses` that are added to a proxy loss: of proxies, of a flow's latents."""
 
 
 def pair_losses() -> tuple[str, ...]:
-    """Name the losses that compare samples with each other.
+    """Return the names of the losses that compare samples with each other.
 
     Returns:
         Their names, sorted.
@@ -116,7 +115,7 @@ def pair_losses() -> tuple[str, ...]:
 
 
 def proxy_losses() -> tuple[str, ...]:
-    """Name the losses that compare samples with learned proxies.
+    """Return the names of the losses that compare samples with learned proxies.
 
     Returns:
         Their names, sorted.

@@ -10,13 +10,13 @@ from jdml.ops.checks import check_settings
 
 @dataclass(frozen=True)
 class Miner:
-    """A rule that chooses the pairs a pair loss sees.
+    """A rule that chooses the pairs of a pair loss.
 
     Attributes:
         builder: the function of :mod:`jdml.mining` that makes it, or a pointer to one of another package.
-        words: what it is called on the command line.
-        settings: what these words imply.
-        needs_dim: whether the builder has to be told the embeddings' dimension, ``dim=``.
+        words: its names on the command line.
+        settings: the settings that these words imply.
+        needs_dim: whether the builder needs the embeddings' dimension, ``dim=``.
     """
 
     builder: str
@@ -25,7 +25,7 @@ class Miner:
     needs_dim: bool = False
 
     def build(self, dim: int, **settings: Any) -> Callable[..., Any]:
-        """Make the miner, with other settings than the implied ones where they are given.
+        """Make the miner, with the implied settings and others.
 
         Args:
             dim: the embeddings' dimension.
@@ -73,7 +73,7 @@ MINERS: dict[str, Miner] = _records(
 
 
 def miner_builders() -> tuple[str, ...]:
-    """Name the functions of :mod:`jdml.mining` that make miners.
+    """Return the names of the functions of :mod:`jdml.mining` that make miners.
 
     Returns:
         Their names, each once.

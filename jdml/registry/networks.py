@@ -26,20 +26,20 @@ class Network:
     """A network that turns images into embeddings.
 
     Attributes:
-        name: what it is called.
+        name: the network's name.
         module: pointer to its class.
-        settings: the attributes that the name stands for.
+        settings: the attributes of the class that the name stands for.
         small_images: whether it is for small images; the others are for photographs.
-        layers: what a network for small images is made of, in words.
+        layers: the layers of a network for small images, in words.
         pooling: whether it takes ``pooling=``, how it pools over space.
         batch_norm: whether it has batch norm, and so takes ``freeze_batch_norm=``.
-        images: how its usual pretrained weights expect images; None where there are none.
+        images: how its usual pretrained weights expect images; None without such weights.
         other_images: how other weights of the same network expect them, by the name of both.
-        other_settings: attributes with which the network is made for these other weights, by the same names.
-        weight_formats: pointer to what other libraries call its parameters; "" where no weights are converted.
+        other_settings: attributes of the network for these other weights, by the same names.
+        weight_formats: pointer to its parameters' names in other libraries; "" if no weights are converted.
         weights: where published weights are, in words.
-        blocks: patterns of the first names of its parameters: what comes before its blocks, and a block; None where it
-            has none.
+        blocks: patterns of the first names of its parameters: of those before its blocks, and of a block; None without
+            blocks.
     """
 
     name: str
@@ -58,7 +58,7 @@ class Network:
 
     @property
     def kind(self) -> Callable[..., Any]:
-        """Its class."""
+        """The network's class."""
         kind: Callable[..., Any] = resolve(self.module)
         return kind
 
@@ -68,17 +68,15 @@ def _records(*networks: Network) -> dict[str, Network]:
 
 
 SMALL_IMAGES = 64
-"""Up to this height and width images are what the network ``eps`` is for."""
-
-
+"""Largest height and width of images for which the network ``eps`` is the default."""
 OWN = "package.module:factory"
-"""How a network of one's own is named: by what makes it."""
+"""The form of the name of a user's network."""
 OFFERED = ("dim", "image_size", "seed", "dtype", "remat", "pooling", "freeze_batch_norm")
-"""Arguments that such a factory gets, if it takes them."""
+"""Arguments of such a factory, as far as it takes them."""
 
 
 def for_images(side: int | None) -> str:
-    """The network of those who name none: by how large images in memory are; None: image files.
+    """Return the default network for images in memory of this height and width; None: image files.
 
     Example:
         >>> for_images(28), for_images(105), for_images(None)
@@ -101,18 +99,37 @@ SIZES: dict[str, tuple[str, Sizes]] = {
 """Usual widths, depths and numbers of heads."""
 
 
-def _vit(name: str, sizes: Sizes, patch: int, grid: int, **others: Any) -> Network:
-    """A vision transformer; of ``others``, ``settings`` go to its own."""
-    settings = dict(zip(("width", "depth", "heads"), sizes, strict=True), patch=patch, grid=grid)
-    others["settings"] = {**settings, **others.pop("settings", {})}
-    before = "patches|positions|class_token|registers|norm_before"
-    others["blocks"] = (before, r"block\d+")
-    return Network(name, "jdml.models.vit:VisionTransformer", batch_norm=False, **others)
+Other = tuple[str, Images, dict[str, Any]]
 
 
-def _or_other(name: str, images: Images, **settings: Any) -> dict[str, Any]:
-    """Other weights of a network, which their file does not tell apart."""
-    return {"other_images": {name: images}, "other_settings": {name: settings}}
+def _vit(
+    name: str,
+    sizes: Sizes,
+    patch: int,
+    grid: int,
+    images: Images,
+    weight_formats: str,
+    weights: str,
+    other: Other | None = None,
+    **settings: Any,
+) -> Network:
+    """Return a vision transformer; ``other`` weights have another ending, statistics and settings."""
+    others: dict[str, Any] = {}
+    if other is not None:
+        others = {"other_images": {name + other[0]: other[1]}}
+        others["other_settings"] = {name + other[0]: other[2]}
+    shape = dict(zip(("width", "depth", "heads"), sizes, strict=True), patch=patch, grid=grid)
+    return Network(
+        name,
+        "jdml.models.vit:VisionTransformer",
+        {**shape, **settings},
+        batch_norm=False,
+        images=images,
+        weight_formats=f"jdml.models.vit_weight_formats:{weight_formats}",
+        weights=weights,
+        blocks=("patches|positions|class_token|registers|norm_before", r"block\d+"),
+        **others,
+    )
 
 
 def _vits() -> Iterator[Network]:
@@ -120,42 +137,28 @@ def _vits() -> Iterator[Network]:
     for size, (word, sizes) in SIZES.items():
         name = f"vit_{size}16"
         weights = f"model.safetensors of timm/vit_{word}_patch16_224.augreg_in21k on huggingface.co"
-        others: dict[str, Any] = {}
+        other: Other | None = None
         if size in dino:
             weights += f", or DINO's {dino[size]} of dl.fbaipublicfiles.com/dino (then train with "
             weights += f"--normalization {name}_dino)"
-            others = _or_other(f"{name}_dino", IMAGENET, resampling="dino")
-        weight_formats = "jdml.models.vit_dialects:VIT"
-        others |= {"images": SIGNED, "weight_formats": weight_formats, "weights": weights}
-        yield _vit(name, sizes, 16, 14, **others)
+            other = ("_dino", IMAGENET, {"resampling": "dino"})
+        yield _vit(name, sizes, 16, 14, SIGNED, "VIT", weights, other)
 
 
 def _dinov2() -> Iterator[Network]:
     for size, (word, sizes) in SIZES.items():
         name = f"dinov2_{size}14"
-        yield _vit(
-            name,
-            sizes,
-            14,
-            37,
-            settings={"layer_scale": True},
-            images=IMAGENET,
-            weight_formats="jdml.models.vit_dialects:DINOV2",
-            weights=f"model.safetensors of facebook/dinov2-{word} on huggingface.co, or "
+        shape = (sizes, 14, 37, IMAGENET)
+        weights = (
+            f"model.safetensors of facebook/dinov2-{word} on huggingface.co, or "
             f"dinov2_vit{size}14_pretrain.pth of dl.fbaipublicfiles.com/dinov2 (then train with "
-            f"--normalization {name}_meta)",
-            **_or_other(f"{name}_meta", IMAGENET, resampling="dino"),
+            f"--normalization {name}_meta)"
         )
-        yield _vit(
-            f"{name}_reg",
-            sizes,
-            14,
-            37,
-            settings={"layer_scale": True, "registers": 4},
-            images=IMAGENET,
-            weight_formats="jdml.models.vit_dialects:DINOV2_REGISTERS",
-            weights=f"model.safetensors of facebook/dinov2-with-registers-{word} on huggingface.co",
-        )
+        other: Other = ("_meta", IMAGENET, {"resampling": "dino"})
+        yield _vit(name, *shape, "DINOV2", weights, other, layer_scale=True)
+        weights = f"model.safetensors of facebook/dinov2-with-registers-{word} on huggingface.co"
+        registers: dict[str, Any] = {"layer_scale": True, "registers": 4}
+        yield _vit(f"{name}_reg", *shape, "DINOV2_REGISTERS", weights, **registers)
 
 
 def _clips() -> Iterator[Network]:
@@ -166,39 +169,32 @@ def _clips() -> Iterator[Network]:
     ):
         word, sizes = SIZES[size]
         name = f"clip_{size}{patch}"
-        own = {"norm_before": True, "projection": projection, "epsilon": 1e-5}
-        yield _vit(
-            name,
-            sizes,
-            patch,
-            grid,
-            settings={**own, "activation": "quick_gelu"},
-            images=CLIP,
-            weight_formats="jdml.models.vit_dialects:CLIP",
-            weights=f"model.safetensors of openai/clip-vit-{word}-patch{patch} on huggingface.co, or "
-            f"open_clip_model.safetensors of LAION's (then train with --normalization {name}_laion)",
-            **_or_other(f"{name}_laion", CLIP, activation="gelu"),
+        weights = (
+            f"model.safetensors of openai/clip-vit-{word}-patch{patch} on huggingface.co, or "
+            f"open_clip_model.safetensors of LAION's (then train with --normalization {name}_laion)"
         )
+        other: Other = ("_laion", CLIP, {"activation": "gelu"})
+        settings: dict[str, Any] = {"norm_before": True, "projection": projection, "epsilon": 1e-5}
+        settings |= {"activation": "quick_gelu"}
+        yield _vit(name, sizes, patch, grid, CLIP, "CLIP", weights, other, **settings)
 
 
 def _siglips() -> Iterator[Network]:
-    own = {"class_token": False, "pooling": "attention", "activation": "gelu_tanh"}
-    towers: dict[str, tuple[str, Sizes, int, int, dict[str, Any]]] = {
-        "b16": ("base-patch16-224", SIZES["b"][1], 16, 14, own),
-        "l16": ("large-patch16-256", SIZES["l"][1], 16, 16, own),
-        "so400m14": ("so400m-patch14-224", (1152, 27, 16), 14, 16, {**own, "hidden": 4304}),
+    settings: dict[str, Any] = {
+        "class_token": False,
+        "pooling": "attention",
+        "activation": "gelu_tanh",
     }
-    for size, (file, sizes, patch, grid, settings) in towers.items():
-        yield _vit(
-            f"siglip_{size}",
-            sizes,
-            patch,
-            grid,
-            settings=settings,
-            images=SIGNED,
-            weight_formats="jdml.models.vit_dialects:SIGLIP",
-            weights=f"model.safetensors of google/siglip2-{file} (or of the first, siglip-{file}) on huggingface.co",
-        )
+    wide: Sizes = (1152, 27, 16)
+    towers: tuple[tuple[str, str, Sizes, int, int, dict[str, Any]], ...] = (
+        ("b16", "base-patch16-224", SIZES["b"][1], 16, 14, {}),
+        ("l16", "large-patch16-256", SIZES["l"][1], 16, 16, {}),
+        ("so400m14", "so400m-patch14-224", wide, 14, 16, {"hidden": 4304}),
+    )
+    for size, file, sizes, patch, grid, hidden in towers:
+        weights = f"model.safetensors of google/siglip2-{file} (or of the first, siglip-{file}) on huggingface.co"
+        others = {**settings, **hidden}
+        yield _vit(f"siglip_{size}", sizes, patch, grid, SIGNED, "SIGLIP", weights, **others)
 
 
 RESIDUAL = ("stem.*", r"stage\d+_block\d+")
@@ -228,7 +224,7 @@ NETWORKS: dict[str, Network] = _records(
         "jdml.models.resnets:ResNet",
         {"depth": 18},
         images=IMAGENET,
-        weight_formats="jdml.models.dialects:RESNET",
+        weight_formats="jdml.models.weight_formats:RESNET",
         weights="resnet18-f37072fd.pth of download.pytorch.org/models, or model.safetensors of timm/resnet18.tv_in1k",
         blocks=RESIDUAL,
     ),
@@ -237,23 +233,23 @@ NETWORKS: dict[str, Network] = _records(
         "jdml.models.resnets:ResNet",
         {"depth": 50},
         images=IMAGENET,
-        weight_formats="jdml.models.dialects:RESNET",
+        weight_formats="jdml.models.weight_formats:RESNET",
         weights="resnet50-0676ba61.pth (the papers' weights) or resnet50-11ad3fa6.pth of download.pytorch.org/models",
         blocks=RESIDUAL,
     ),
     Network(
         "bn_inception",
-        "jdml.models.inception:BNInception",
+        "jdml.models.convnets:BNInception",
         images=Images((104.0, 117.0, 128.0), (1.0, 1.0, 1.0), bgr=True),
-        weight_formats="jdml.models.dialects:BN_INCEPTION",
+        weight_formats="jdml.models.weight_formats:BN_INCEPTION",
         weights="bn_inception-52deb4733.pth of pretrainedmodels (data.lip6.fr/cadene/pretrainedmodels)",
         blocks=("conv.*", r"inception_\w\w"),
     ),
     Network(
         "efficientnet_lite0",
-        "jdml.models.efficientnet:EfficientNetLite0",
+        "jdml.models.convnets:EfficientNetLite0",
         images=Images((127.0, 127.0, 127.0), (128.0, 128.0, 128.0)),
-        weight_formats="jdml.models.dialects:EFFICIENTNET_LITE0",
+        weight_formats="jdml.models.weight_formats:EFFICIENTNET_LITE0",
         weights="model.safetensors of timm/tf_efficientnet_lite0.in1k on huggingface.co",
         blocks=RESIDUAL,
     ),
@@ -266,7 +262,7 @@ NETWORKS: dict[str, Network] = _records(
 
 
 def pretrained_networks() -> tuple[str, ...]:
-    """Name the networks that there are pretrained weights for, to be converted.
+    """Return the networks that have pretrained weights to convert.
 
     Returns:
         Their names.
@@ -279,7 +275,7 @@ def pretrained_networks() -> tuple[str, ...]:
 
 
 def image_statistics() -> dict[str, Images]:
-    """Collect how images are normalized, by network and, for other weights, by the name of both.
+    """Return how images are normalized, by network and, for other weights, by the name of both.
 
     Returns:
         The statistics by name.

@@ -10,7 +10,7 @@ import numpy as np
 from jdml._optional_imports import require_package
 from jdml.data.folder import image_named
 from jdml.data.images import open_image
-from jdml.models.tensors import replacing
+from jdml.models.io import atomic_write
 from jdml.report import embedding_stats as stats
 from jdml.report.compare import compare_runs
 from jdml.report.images import picture_of
@@ -56,17 +56,12 @@ def scatter_grid(
 
     Returns:
         The path.
-
-    Raises:
-        ValueError: there are no panels.
     """
     require_package("matplotlib", "a figure")
     from matplotlib import colormaps
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
 
-    if not panels:
-        raise ValueError("panels must hold at least one panel, got none")
     columns = columns or len(panels)
     rows = -(-len(panels) // columns)
     classes = np.unique(np.concatenate([labels for _, _, labels in panels]))
@@ -123,19 +118,14 @@ def gallery(
         A ``matplotlib.figure.Figure``.
 
     Raises:
-        ValueError: lengths that do not fit, fewer than two rows, no queries, or an unknown order.
+        ValueError: lengths that do not fit, fewer than two rows, or an unknown order.
     """
     x, y = _checked(embeddings, labels)
     if len(images) != len(x):
         raise ValueError(f"images must have N = {len(x)} rows, got {len(images)}")
     neighbours = stats.nearest_neighbours(x, k)
     scores = stats.score_neighbours(x, y, neighbours)
-    if isinstance(queries, int):
-        rows = _order(scores, y, order, seed)[:queries]
-    else:
-        rows = list(queries)
-    if not rows:
-        raise ValueError(f"queries must be at least one, got {queries!r}")
+    rows = _order(scores, y, order, seed)[:queries] if isinstance(queries, int) else list(queries)
     columns = 1 + neighbours.indices.shape[1]
     figure = _figure(figsize=(1.3 * columns, 1.6 * len(rows) + 0.4), layout="constrained")
     grid = figure.subplots(len(rows), columns, squeeze=False)
@@ -274,15 +264,13 @@ def curves(
     Raises:
         ValueError: a metric that nothing logged, or nothing logged at all.
     """
-    logs: dict[str, list[Any]]
-    if isinstance(runs, Mapping):
-        logs = {
-            str(name): [log] if log and isinstance(log[0], Mapping) else list(log)
-            for name, log in runs.items()
-        }
-    else:
+    if not isinstance(runs, Mapping):
         settings = compare_runs(as_runs(runs)).rows
-        logs = {row.name: [run.log for run in row.runs if run.log] for row in settings}
+        runs = {row.name: [run.log for run in row.runs if run.log] for row in settings}
+    logs: dict[str, list[Any]] = {
+        str(name): [log] if log and isinstance(log[0], Mapping) else list(log)
+        for name, log in runs.items()
+    }
     known = logged_metrics(log for several in logs.values() for log in several)
     if not known:
         raise ValueError("runs have logged nothing that can be drawn")
@@ -385,7 +373,7 @@ def _name(names: Sequence[str] | None, label: Any) -> str:
 def save_figure(figure: Any, path: str | Path) -> Path:
     """Write a figure of matplotlib atomically, in the format of the file's ending."""
     path = Path(path)
-    with replacing(path) as file:
+    with atomic_write(path) as file:
         figure.savefig(file, format=path.suffix[1:] or None, dpi=150)
     return path
 

@@ -42,8 +42,8 @@ def attach_images(
     config = run.config
     options = config.get("benchmark", config)
     name = options.get("dataset", options.get("data"))
-    there = config.get("started", {}).get("data_dir") or options.get("data_dir")
-    folder = data_dir or (Path(there) if there else None)
+    place = config.get("started", {}).get("data_dir") or options.get("data_dir")
+    folder = data_dir or (Path(place) if place else None)
     own = str(folder) if name == "folder" and folder else name
     if source is None and own is None:
         return run, "its images are unknown: name them by source"

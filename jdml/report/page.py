@@ -15,7 +15,7 @@ import numpy as np
 from jdml._optional_imports import require_package
 from jdml._paths import check_local
 from jdml.data import ImageFiles
-from jdml.models.tensors import write_text
+from jdml.models.io import write_text
 from jdml.report import embedding_stats as stats
 from jdml.report import method_panels
 from jdml.report.compare import Comparison, compare_runs, comparison_table, summary_sentences
@@ -100,7 +100,7 @@ def html_report(
     columns, rows = comparison_table(comparison)
     text = _render(
         title=title,
-        made=datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        written=datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC"),
         columns=columns,
         rows=rows,
         sentences=summary_sentences(comparison),

@@ -15,7 +15,6 @@ from jdml.data import Dataset, ImageFiles
 from jdml.data.folder import image_named
 from jdml.report.embedding_stats import NO_CLASS
 from jdml.runs.embedding_io import read_embeddings
-from jdml.runs.results_store import read_results
 from jdml.runs.run_files import (
     CHECKPOINTS,
     CONFIG,
@@ -25,6 +24,7 @@ from jdml.runs.run_files import (
     RESOURCES,
     is_of_benchmark,
     read_json,
+    read_results,
 )
 
 RESULTS = "results.jsonl"
@@ -117,13 +117,13 @@ def read_runs(*places: str | Path) -> list[Run]:
         if not place.exists():
             raise FileNotFoundError(f"run {place} does not exist")
         with wrap_read_errors(place):
-            here = list(_read(place))
-        if not here:
+            read = list(_read(place))
+        if not read:
             raise ValueError(
                 f"{place} holds no run: expected a folder with {CONFIG} or of such folders, the results of a study, "
                 "or a .npz file"
             )
-        runs += here
+        runs += read
     once: dict[Any, Run] = {}  # two paths may lead to one run
     for number, run in enumerate(runs):
         settings = json.dumps(run.settings, sort_keys=True, default=str)
@@ -151,19 +151,12 @@ def _read(place: Path) -> Iterator[Run]:
             yield _of_arrays(place)
         elif place.suffix == ".jsonl":
             yield from _of_study(read_results(place))
-        else:
-            raise ValueError(f"{place} is neither a folder nor a .npz or .jsonl file")
         return
     scores = _read_if_there(place / METRICS)
-    lists = [
-        isinstance(values, list)
-        for columns in scores.values()
-        if isinstance(columns, dict)
-        for values in columns.values()
-    ]
+    leaves = flatten_dict(scores).values()
     if "options" in scores:
         yield from _of_benchmark(place, scores)
-    elif lists and all(lists) and "step" not in scores:
+    elif leaves and all(isinstance(values, list) for values in leaves):
         yield from _of_demo(place, scores)
     elif (place / CONFIG).is_file():
         yield _of_folder(place, scores)

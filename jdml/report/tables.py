@@ -175,10 +175,6 @@ def paired_table(
         <BLANKLINE>
         gain, p with Holm's correction over 2 tests: triplet 0.32.
     """
-    if planned is not None and planned < len(values):
-        raise ValueError(
-            f"planned must be at least {len(values)}, the number of columns, got {planned}"
-        )
     tested = {
         name: {
             column: paired_difference(runs.get(one, {}), runs.get(other, {}))

@@ -1,11 +1,9 @@
-"""Whole, atomic checkpoints of everything that a run needs to resume, and the folder that holds them."""
+"""The folder of a run, and atomic checkpoints of all that the run needs to resume."""
 
 import contextlib
 import json
-import os
-import re
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +14,6 @@ from jdml._optional_imports import require_package
 from jdml._paths import check_disk_space, check_local
 from jdml.data.image_source import RUN, run_data_config
 from jdml.distributed import Tree, broadcast_metrics, is_main_process, wait_for_all
-from jdml.models.tensors import naming
 from jdml.runs.identity import (
     config_differences,
     differences,
@@ -26,6 +23,7 @@ from jdml.runs.identity import (
 from jdml.runs.run_files import (
     CHECKPOINTS,
     CONFIG,
+    LAST,
     LOG,
     METRICS,
     MODEL,
@@ -39,19 +37,16 @@ from jdml.runs.run_files import (
 )
 
 LOCK = ".lock"
-"""The file that a process holds while it writes into a run's folder."""
-SYSTEM = re.compile(r"(?:os_error_code='|OS error )(\d+)")
-"""Extracts errno from error messages of Orbax's storage."""
+"""The file that a process locks while it writes into a run's folder."""
 
 
 class RunFolder:
     """The folder of one run: ``config.json``, ``log.jsonl`` and ``checkpoints/``.
 
     Implementation notes:
-        Orbax writes a checkpoint beside the others and renames it when complete, so a killed save leaves the one before
-        and a temporary folder, or a part of one that was being removed, which the next start removes. The step donates
-        its buffers: what is written in the background is a copy. Arrays of a mesh are written by the processes that
-        hold them, all else by the first one, and read back onto whatever mesh there is then.
+        Orbax renames a checkpoint when it is complete: a killed save leaves the previous checkpoint, and parts that
+        the next start removes. Steps donate their buffers, so a copy is written in the background. Arrays of a mesh
+        are written by the processes that have them, all else by the first one, and can be restored on another mesh.
     """
 
     def __init__(
@@ -70,15 +65,16 @@ class RunFolder:
         self.path = Path(path).absolute()
         self._asynchronous = asynchronous
         self._growing = growing
-        self._written: int | None = None
+        self._model_steps: dict[str, Any] = {}
         self._more_steps: dict[str, Any] | None = None
         from filelock import FileLock
 
         self._lock = FileLock(self.path / LOCK, thread_local=False)
-        self.description = _description(config)
+        parts = {name: config[name] for name in ("embedding", "versions") if name in config}
+        self.description: dict[str, Any] = {**parts, RUN: run_data_config(config)}
         self._checkpoints = self.path / CHECKPOINTS
         try:
-            self._claim(_as_json(config))
+            self._claim(json.loads(json.dumps(config)))
             self._manager = self._open_manager(keep)
         except BaseException:
             self._release()
@@ -92,34 +88,21 @@ class RunFolder:
             )
 
     def save(self, step: int, tree: Tree, progress: Mapping[str, Any]) -> None:
-        """Save a pytree of arrays and JSON-able progress as the checkpoint of a step, whole or not at all."""
+        """Save a pytree of arrays and JSON-able progress as the checkpoint of a step, atomically."""
         from orbax.checkpoint import args
 
         if step == self._latest:
             return
         packed = _pack(jax.tree.map(jnp.copy, tree) if self._asynchronous else tree)
-        # Orbax would stop in the middle, thread by thread.
+        # Orbax would fail halfway.
         check_disk_space(self._checkpoints, sum(leaf.nbytes for leaf in jax.tree.leaves(packed)))
         items = args.Composite(
             state=args.StandardSave(packed),
             progress=args.JsonSave(dict(progress)),
             arrays=args.JsonSave(_arrays(tree)),
         )
-        with self._system_errors():
-            self._manager.save(step, args=items, force=True)
+        self._manager.save(step, args=items, force=True)
         self._latest = step
-
-    @contextlib.contextmanager
-    def _system_errors(self) -> Iterator[None]:
-        """Raise what the system refuses as an OSError in the system's words."""
-        with naming(self._checkpoints):
-            try:
-                yield
-            except Exception as error:  # of several kinds, with the system's number in its text
-                number = SYSTEM.search(str(error))
-                if isinstance(error, OSError) or number is None:
-                    raise
-                raise OSError(int(number[1]), os.strerror(int(number[1]))) from error
 
     @property
     def begun(self) -> bool:
@@ -127,26 +110,25 @@ class RunFolder:
         return self._latest is not None
 
     def accept(self) -> None:
-        """Write the configuration of a run with more steps than the folder's, once it is known that it can resume."""
+        """Write the configuration of a run with more steps than the folder's, once it can resume."""
         if self._more_steps is not None and is_main_process():
             metrics = self.path / METRICS
-            if metrics.exists():  # what the shorter run scored is not what this one does
+            if metrics.exists():
                 metrics.replace(self.path / PREVIOUS_METRICS)
             write_json(self.path / CONFIG, self._more_steps)
         self._more_steps = None
 
     def restore(self, template: Tree) -> tuple[Tree, dict[str, Any]] | None:
-        """Return the newest checkpoint's tree, shaped as the template, and its progress; None where there is none."""
+        """Return the newest checkpoint's tree, shaped as the template, and its progress; None without one."""
         from orbax.checkpoint import args
 
         if self._latest is None:
             return None
         path = self._checkpoints / str(self._latest)
         try:
-            arrays = self._read(arrays=args.JsonRestore())["arrays"]
-            if not all(isinstance(kind, str) for kind in dict(arrays).values()):
-                raise ValueError(f"arrays must have kinds as text, got {arrays}")
-            differing = differences(arrays, _arrays(template))
+            differing = differences(
+                self._read(arrays=args.JsonRestore())["arrays"], _arrays(template)
+            )
             if not differing:
                 items = args.StandardRestore(_pack(template))
                 content = self._read(state=items, progress=args.JsonRestore())
@@ -165,24 +147,31 @@ class RunFolder:
 
         return self._manager.restore(self._latest, args=args.Composite(**items))
 
-    def has_model(self, step: int) -> bool:
-        """Tell whether ``model.safetensors`` holds the parameters of a step."""
-        file = self.path / MODEL
-        if self._written is None and file.is_file():
-            self._written = read_description(file).get("step")
-        return self._written == step
+    def has_model(self, step: int, *, last: bool = False) -> bool:
+        """Return whether ``model.safetensors``, or ``last.safetensors``, has the parameters of a step."""
+        name = LAST if last else MODEL
+        file = self.path / name
+        if name not in self._model_steps and file.is_file():
+            self._model_steps[name] = read_description(file).get("step")
+        return self._model_steps.get(name) == step
 
     def save_model(
-        self, variables: Mapping[str, Tree], step: int, metrics: Mapping[str, Any]
+        self,
+        variables: Mapping[str, Tree],
+        step: int,
+        metrics: Mapping[str, Any],
+        *,
+        last: bool = False,
     ) -> None:
-        """Write the parameters of a step, what they scored and what they are, as ``model.safetensors``."""
-        described = {**self.description, "step": step, "metrics": dict(metrics)}
+        """Write the parameters of a step, their scores and description as ``model`` or ``last.safetensors``."""
+        name = LAST if last else MODEL
+        description = {**self.description, "step": step, "metrics": dict(metrics)}
         if is_main_process():
-            write_model(self.path / MODEL, variables, described)
-        self._written = step
+            write_model(self.path / name, variables, description)
+        self._model_steps[name] = step
 
     def has_metrics(self, step: int) -> bool:
-        """Tell whether ``metrics.json`` holds what the parameters of a step scored."""
+        """Return whether ``metrics.json`` has the scores of a step's parameters."""
         file = self.path / METRICS
         return file.is_file() and read_json(file, dict).get("step") == step
 
@@ -192,9 +181,8 @@ class RunFolder:
             write_json(self.path / METRICS, metrics)
 
     def close(self) -> None:
-        """Close the checkpoint manager; what is written in the background is waited for."""
-        with self._system_errors():
-            self._manager.close()
+        """Wait for background writes, and release the folder."""
+        self._manager.close()
         self._release()
 
     def _release(self) -> None:
@@ -204,31 +192,26 @@ class RunFolder:
     def _claim(self, config: dict[str, Any]) -> None:
         """Compare the configuration with the folder's, or write it there first of all."""
         file = self.path / CONFIG
-        if self.path.exists() and not self.path.is_dir():
-            raise ValueError(f"folder must be a folder, {self.path} is a file")
         self._acquire()
-        there = read_json(file, dict) if file.exists() else None
-        if there is None or not self._has_results():
-            if there is None and any(self._checkpoints.glob("*")):
-                raise ValueError(f"folder {self.path} has checkpoints but no {CONFIG}")
+        saved = read_json(file, dict) if file.exists() else None
+        if saved is None or not self._has_results():
             if (self.path / METRICS).exists():
                 raise ValueError(
-                    f"folder {self.path} has {METRICS}, but neither a log nor a checkpoint of the run whose scores "
-                    "these are: choose another folder"
+                    f"folder {self.path} has {METRICS} of something else than a run: choose another folder"
                 )
             if is_main_process():
                 write_json(file, config)
             return
-        differing = config_differences(there, config)
+        differing = config_differences(saved, config)
         if differing and not (
-            self._growing and all(is_extension(line, there, config) for line in differing)
+            self._growing and all(is_extension(line, saved, config) for line in differing)
         ):
-            wrong = explain_mismatch(differing, there, config, may_grow=self._growing is not None)
+            wrong = explain_mismatch(differing, saved, config, may_grow=self._growing is not None)
             raise ValueError(f"folder {self.path} holds a run of another configuration: {wrong}")
         self._more_steps = config if differing else None
 
     def _acquire(self) -> None:
-        """Make the folder, and keep other runs from it; what the first process finds counts for all."""
+        """Make the folder, and lock it in the first process, for all processes."""
         from filelock import Timeout
 
         if is_main_process():
@@ -242,7 +225,7 @@ class RunFolder:
             )
 
     def _has_results(self) -> bool:
-        """Tell whether there is more of a run than its configuration, as there is after its first step."""
+        """Return whether the folder has a log or a checkpoint, as after a run's first step."""
         log = self.path / LOG
         return any(self._checkpoints.glob("*")) or (log.exists() and log.stat().st_size > 0)
 
@@ -259,19 +242,6 @@ class RunFolder:
             max_to_keep=keep, enable_async_checkpointing=self._asynchronous
         )
         return ocp.CheckpointManager(self._checkpoints, options=options)
-
-
-def _description(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the part of a run's configuration that its model file holds."""
-    parts = {name: config[name] for name in ("embedding", "versions") if name in config}
-    return {**parts, RUN: run_data_config(config)}
-
-
-def _as_json(config: Mapping[str, Any]) -> dict[str, Any]:
-    try:
-        return json.loads(json.dumps(config))
-    except TypeError as error:
-        raise TypeError(f"config must be JSON-able: {error}") from error
 
 
 def _is_key(leaf: object) -> bool:

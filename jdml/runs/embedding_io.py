@@ -1,20 +1,19 @@
-"""Files of embeddings, with names and classes of what was embedded."""
+"""Files of embeddings, with the names and classes of their images."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 import numpy as np
 
 from jdml._optional_imports import require_package
-from jdml.data.arrays import read_arrays
-from jdml.models.tensors import replacing
+from jdml.models.io import atomic_write
 
 ENDINGS = (".npz", ".npy", ".parquet")
 
 
 class EmbeddingTable(NamedTuple):
-    """Embeddings and what they are of."""
+    """Embeddings, their labels, their files, and the model."""
 
     vectors: np.ndarray
     labels: np.ndarray | None = None
@@ -22,23 +21,23 @@ class EmbeddingTable(NamedTuple):
     model: str = ""
 
 
-def write_embeddings(path: Path, embedded: EmbeddingTable) -> None:
-    """Write embeddings atomically, in the format that the file's ending names."""
+def write_embeddings(path: Path, table: EmbeddingTable) -> None:
+    """Write embeddings atomically, in the format of the file's ending."""
     if path.suffix not in ENDINGS:
         raise ValueError(f"path must end in {' or '.join(ENDINGS)}, got {path}")
-    named = {"labels": embedded.labels, "files": embedded.files}
+    named = {"labels": table.labels, "files": table.files}
     columns = {name: values for name, values in named.items() if values is not None}
     if path.suffix == ".parquet":
         require_package("pyarrow", f"writing {path}")
-    with replacing(path) as file:
+    with atomic_write(path) as file:
         if path.suffix == ".npz":
-            model = np.array(embedded.model)
-            arrays: Any = {"embeddings": embedded.vectors, "model": model, **columns}
+            model = np.array(table.model)
+            arrays: Any = {"embeddings": table.vectors, "model": model, **columns}
             np.savez(file, **arrays)
         elif path.suffix == ".npy":
-            np.save(file, embedded.vectors)
+            np.save(file, table.vectors)
         else:
-            _write_parquet(file, embedded.vectors, columns)
+            _write_parquet(file, table.vectors, columns)
 
 
 def read_embeddings(path: Path) -> EmbeddingTable:
@@ -52,14 +51,11 @@ def read_embeddings(path: Path) -> EmbeddingTable:
         ...     read_embeddings(file).labels.tolist()
         ['cat', 'dog']
     """
-    arrays = read_arrays(path)
+    arrays = NpzArrays(path)
     if "embeddings" not in arrays:
         raise ValueError(f"{path} has no array 'embeddings'; it has {', '.join(sorted(arrays))}")
-    stored = arrays["embeddings"]
-    if stored.dtype.kind not in "fiu":
-        raise ValueError(f"embeddings of {path} must be real numbers, got {stored.dtype}")
-    with np.errstate(over="ignore"):  # beyond any number of this type
-        vectors = np.asarray(stored, np.float32)
+    with np.errstate(over="ignore"):
+        vectors = np.asarray(arrays["embeddings"], np.float32)
     if vectors.ndim != 2 or not vectors.size:
         raise ValueError(f"embeddings of {path} must be [N, D], got {list(vectors.shape)}")
     broken = ~np.isfinite(vectors).all(axis=1)
@@ -78,16 +74,64 @@ def read_embeddings(path: Path) -> EmbeddingTable:
     return EmbeddingTable(vectors, **columns, model=str(arrays.get("model", "")))
 
 
+class NpzArrays(Mapping[str, np.ndarray]):
+    """The arrays of a .npz file, read on access; a ValueError names a file or an array that cannot be read."""
+
+    def __init__(self, file: Path) -> None:
+        """Open the file."""
+        self._file = file
+        try:
+            with np.load(file, allow_pickle=False) as content:
+                self._names = tuple(content.files)
+        except FileNotFoundError:
+            raise
+        except Exception as error:  # of zipfile, zlib, pickle or NumPy: not such a file
+            raise ValueError(
+                f"{file} is not a readable .npz file (numpy.savez): {error}"
+            ) from error
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        """Read an array."""
+        if name not in self._names:
+            raise KeyError(name)
+        try:
+            with np.load(self._file, allow_pickle=False) as content:
+                array: np.ndarray = content[name]
+        except Exception as error:
+            raise ValueError(f"{name!r} of {self._file} cannot be read: {error}") from error
+        return array
+
+    def __contains__(self, name: object) -> bool:
+        """Return whether there is such an array, readable or not."""
+        return name in self._names
+
+    def __iter__(self) -> Iterator[str]:
+        """Iterate over the names."""
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        """Return the number of arrays."""
+        return len(self._names)
+
+
+def map_array(file: Path) -> np.ndarray:
+    """Open a .npy file as a memory map."""
+    try:
+        array: np.ndarray = np.load(file, mmap_mode="r", allow_pickle=False)
+    except FileNotFoundError:
+        raise
+    except Exception as error:  # of NumPy: not such a file
+        raise ValueError(f"{file} is not a readable .npy file (numpy.save): {error}") from error
+    return array
+
+
 def _column(name: str, arrays: Mapping[str, np.ndarray], path: Path) -> np.ndarray | None:
-    """Return names, or of classes also numbers; None if there are none."""
+    """Return names, or numbers of classes; None without the column."""
     values = arrays.get(name)
     if values is None:
         return None
     if values.dtype.kind == "S":
-        try:
-            return np.char.decode(values, "utf-8")
-        except UnicodeDecodeError as error:
-            raise ValueError(f"{name} of {path} must be UTF-8: {error}") from error
+        return np.char.decode(values, "utf-8")
     if values.dtype.kind not in ("iuU" if name == "labels" else "U"):
         kinds = "integers or strings" if name == "labels" else "strings"
         raise ValueError(f"{name} of {path} must be {kinds}, got {values.dtype}")

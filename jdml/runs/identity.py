@@ -14,14 +14,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from jdml.data import ImageFiles
-from jdml.data.protocols import TrainSet
-from jdml.models.train_flags import is_flag
+from jdml.data.dataset import TrainSet
+from jdml.models.base_adapter import is_flag
 
 SAMPLE_BYTES = 1 << 26
-"""Of a larger array, so many bytes count, evenly spaced."""
+"""Number of bytes, evenly spaced, that count of a larger array."""
 PLAIN = (bool, int, float, complex, str, bytes, type(None))
 UNCOMPARED = ("started", "versions")
-"""What a run's folder records, and need not agree with to resume."""
+"""Parts of a configuration that may differ when a run is resumed."""
 GROWING = ("fit.steps", "recipe.batch.steps")
 """Numbers that may be larger when a run is resumed."""
 
@@ -30,9 +30,8 @@ def fingerprint(*values: Any) -> str:
     """Return sixteen hexadecimal digits of values that are the same in every process.
 
     Implementation notes:
-        A function counts by its qualified name and the values that it closes over, an object by its class and
-        its fields (dataclasses, tuples) or its numbers and texts. Code is not compared: begin another run after you
-        change what a function of your own computes.
+        A function counts by its qualified name and the values that it closes over, an object by its class and its
+        fields or attributes. Code is not compared: begin another run after you change a function of your own.
 
     Example:
         >>> import functools, jdml
@@ -46,7 +45,7 @@ def fingerprint(*values: Any) -> str:
 
 
 def data_fingerprint(train: TrainSet) -> str:
-    """Return the digest of pixels or names of files, and labels; the same wherever a folder of images lies."""
+    """Return the digest of pixels or names of files, and labels; it does not depend on where a folder is."""
     if isinstance(train.images, ImageFiles):
         names = ["/".join(str(file).split("/")[-2:]) for file in train.images.files]
         return fingerprint(names, train.images.transform, np.asarray(train.labels))
@@ -60,7 +59,7 @@ def qualified_name(value: Any) -> str:
 
 
 def _words(value: Any, above: frozenset[int]) -> Iterator[str]:
-    """Spell a value; ``above`` are the objects that it is a part of."""
+    """Yield words for a value; ``above`` are the objects that contain it."""
     if isinstance(value, float) and value.is_integer():
         yield repr(int(value))  # a schedule of optax makes its steps floats when it is called
     elif isinstance(value, PLAIN):
@@ -81,7 +80,7 @@ def _words(value: Any, above: frozenset[int]) -> Iterator[str]:
 
 
 def _parts(value: Any) -> tuple[str, Any]:
-    """Return a value's name, and the values that it is made of."""
+    """Return a value's name, and its parts."""
     if isinstance(value, Mapping):
         items = sorted(value.items(), key=lambda item: str(item[0]))
         return "mapping", [part for item in items for part in item]
@@ -92,7 +91,7 @@ def _parts(value: Any) -> tuple[str, Any]:
     if isinstance(value, types.MethodType):
         return "method", (value.__func__, value.__self__)
     if isinstance(value, types.FunctionType):
-        cells = [cell.cell_contents for cell in value.__closure__ or () if _is_filled(cell)]
+        cells = [cell.cell_contents for cell in value.__closure__ or ()]
         return qualified_name(value), [cells, value.__defaults__, value.__kwdefaults__]
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         hidden = ("parent", "name")  # of Linen, which sets them
@@ -109,25 +108,17 @@ def _parts(value: Any) -> tuple[str, Any]:
         for kind in type(value).__mro__
     ):
         return qualified_name(value), [(str(x.dtype), x.shape) for x in jax.tree.leaves(value)]
-    # Of the library's own objects, such as image files, plain public values alone: the others are no settings.
+    # Settings of the library's own objects, such as image files, are their plain public values.
     is_own = type(value).__module__.startswith("jdml.")
     private = ("_",) if is_own else ("_pytree__", "_object__")  # of NNX
     parts = [
         (name, part)
         for name, part in vars(value).items()
         if not name.startswith(private)
-        and not is_flag(name)  # a run sets the mode
+        and not is_flag(name)
         and (isinstance(part, PLAIN) or not is_own)
     ]
     return qualified_name(value), parts
-
-
-def _is_filled(cell: Any) -> bool:
-    try:
-        cell.cell_contents  # noqa: B018
-    except ValueError:
-        return False
-    return True
 
 
 def _array_digest(value: Any) -> str:
@@ -144,14 +135,14 @@ def _digest(content: bytes) -> str:
 
 
 def differences(old: Any, new: Any, prefix: str = "") -> list[str]:
-    """Say which fields of two JSON trees differ, by their dotted names.
+    """Return the fields in which two JSON trees differ, by their dotted names.
 
     Example:
         >>> differences({"lr": 0.1, "fit": {"steps": 10}}, {"lr": 0.1, "fit": {"steps": 20}})
         ['fit.steps: 10 there, 20 now']
     """
     if not (isinstance(old, dict) and isinstance(new, dict)):
-        same = old == new or (old != old and new != new)  # NaN is the setting that it is
+        same = old == new or (old != old and new != new)  # NaN
         return [] if same else [f"{prefix}: {json.dumps(old)} there, {json.dumps(new)} now"]
     lines = []
     for name in sorted(old.keys() | new.keys()):
@@ -166,7 +157,7 @@ def differences(old: Any, new: Any, prefix: str = "") -> list[str]:
 
 
 def config_differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
-    """Say in what two runs differ, of what they must agree in."""
+    """Return the fields in which two runs must agree and differ."""
     one, other = (
         {name: value for name, value in config.items() if name not in UNCOMPARED}
         for config in (old, new)
@@ -174,37 +165,28 @@ def config_differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[s
     return differences(one, other)
 
 
-def is_extension(line: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
-    """Tell whether a difference is a number of steps that grew."""
+def is_extension(line: str, old: Any, new: Any) -> bool:
+    """Return whether a difference is a larger number of steps."""
     name = line.partition(":")[0]
     if name not in GROWING:
         return False
-    before, after = (_value_at(config, name) for config in (old, new))
-    return isinstance(before, int) and isinstance(after, int) and before < after
+    for part in name.split("."):
+        old, new = old.get(part), new.get(part)
+    return isinstance(old, int) and isinstance(new, int) and old < new
 
 
 def explain_mismatch(
     changed: list[str], old: Mapping[str, Any], new: Mapping[str, Any], *, may_grow: bool
 ) -> str:
-    """Say in what two runs differ, and what to write where the steps alone grew."""
-    parts = [line.partition(":")[0].removeprefix("fingerprint.") for line in changed]
+    """Describe how two runs differ, and how to allow more steps."""
+    names = [line.partition(":")[0] for line in changed]
     shown = [
-        f"the {part} is another" if line.startswith("fingerprint.") else line
-        for part, line in zip(parts, changed, strict=True)
+        f"the {name.removeprefix('fingerprint.')} differs"
+        if name.startswith("fingerprint.")
+        else line
+        for name, line in zip(names, changed, strict=True)
     ]
-    grown = [line for line in changed if is_extension(line, old, new)]
     hint = ""
-    if len(grown) == len(changed) and may_grow:
+    if may_grow and all(is_extension(line, old, new) for line in changed):
         hint = ". To train it for more steps: RunConfig(allow_more_steps=True)"
-    elif grown and {*parts} <= {"optimizer", "recipe.optimizer.lr_warmup_steps", *GROWING}:
-        hint = (
-            ". The schedule of its learning rate ends at its steps, so that it cannot be trained for more: begin "
-            "another run in another folder"
-        )
     return "; ".join(shown) + hint
-
-
-def _value_at(config: Any, path: str) -> Any:
-    for name in path.split("."):
-        config = config.get(name) if isinstance(config, Mapping) else None
-    return config

@@ -1,10 +1,12 @@
-"""Use what was trained: a run's folder as one object that embeds."""
+"""Use a trained model: load a run, embed images, export the model."""
 
 import contextlib
+import json
 import logging
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,14 +20,13 @@ from jdml._optional_imports import progress_bar, require_package
 from jdml._paths import check_local, expand_user, wrap_read_errors
 from jdml.data import BadImageError, Crops, Dataset, ImageFiles
 from jdml.data.dataset import as_host, check_channels
-from jdml.data.image_source import RUN, UNKNOWN
-from jdml.data.loading import read_path
+from jdml.data.image_source import RUN, UNKNOWN, run_data_config
+from jdml.data.load import read_path
 from jdml.distributed import Tree
 from jdml.losses.comparison import Normalize
 from jdml.models.adapters import AnyModel, Model, as_model
-from jdml.models.embedding import embed
-from jdml.models.finetuning import merged
-from jdml.models.preprocess import Preprocess, check_as_trained
+from jdml.models.embedding import Preprocess, check_as_trained, embed
+from jdml.models.io import atomic_write
 from jdml.ops.checks import one_of
 from jdml.runs.identity import fingerprint
 from jdml.runs.model_metadata import (
@@ -38,34 +39,39 @@ from jdml.runs.model_metadata import (
 )
 from jdml.runs.run_files import (
     CONFIG,
+    LAST,
     METRICS,
     MODEL,
     named_leaves,
-    read_checkpoint,
     read_json,
     read_model,
+    write_json,
+    write_model,
 )
 
+PLATFORMS = ("cpu", "cuda", "tpu")
+"""Platforms of an exported program."""
 UNSET: Any = object()
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, eq=False)
 class Trained:
-    """A trained model with all that stands between an image and its embedding.
+    """A trained model with its crop, preprocessing and normalization.
 
     Attributes:
-        model: the module; ``model.apply({"params": params, "batch_stats": batch_stats}, inputs, train=False)`` is what
-            :meth:`embed` does to inputs that are cropped and preprocessed.
+        model: the module; :meth:`embed` calls
+            ``model.apply({"params": params, "batch_stats": batch_stats}, inputs, train=False)`` on cropped and
+            preprocessed inputs.
         params: the model's parameters.
         batch_stats: its running statistics; ``{}`` where it has none.
-        objective_params: what the objective learned: ``{"proxies": …}``, ``{}``, …
-        config: the run's ``config.json``; of a file of ``jdml export`` what it tells of it.
-        class_names: the names of the classes that were trained on, by label; empty where they had none.
+        objective_params: the objective's parameters: ``{"proxies": …}``, ``{}``, …
+        config: the run's ``config.json``, or its part in a file of ``jdml export``.
+        class_names: the names of the trained classes, by label; empty where they had none.
         step: the step of these parameters.
-        metrics: what ``metrics.json`` says of them.
+        metrics: their scores, as in ``metrics.json``.
         preprocess: from images to the model's input.
-        normalize: what is done to embeddings before they are compared; None for nothing.
+        normalize: applied to embeddings before they are compared; None for nothing.
         crop: how image files become arrays; None where the run had arrays.
         input: shape ``[H, W, C]`` and type of an image, as the model takes it before ``preprocess``.
     """
@@ -97,11 +103,11 @@ class Trained:
         Args:
             source: a :class:`jdml.data.Dataset`; the path of an image, of a folder of images or a ``.csv`` list, read
                 as ``jdml embed`` does, or several paths; or an array ``[N, H, W, C]``, uint8 in 0…255 or float in 0…1,
-                of the run's size, or of any size in uint8: then the centre is cut out as of a file. Whatever else the
-                run was trained on, with rows first.
+                of the run's size, or of any size in uint8, which is cropped as a file is. For other inputs: as the run
+                was trained on, with rows first.
             batch_size: rows per forward pass; by default 512 images of up to 64×64, 32 of 224×224.
-            on_bad_image: what an image file that cannot be decoded does: ``"stop"`` raises, ``"nan"`` makes its
-                embedding NaN and names it in the log.
+            on_bad_image: for an image file that cannot be decoded ``"stop"`` raises, ``"nan"`` makes its embedding NaN
+                and names it in the log.
             progress: show a progress bar.
 
         Returns:
@@ -109,10 +115,9 @@ class Trained:
 
         Raises:
             BadImageError: an image file that cannot be decoded, by its name.
-            FileNotFoundError: a path that is not there.
-            TypeError: what is none of these, integers other than uint8.
-            ValueError: images of another shape, or in another range, saying which are expected; an embedding that
-                is not finite, by its row.
+            FileNotFoundError: a path that does not exist.
+            TypeError: another source, integers other than uint8.
+            ValueError: images of another shape or range; an embedding that is not finite, by its row.
         """
         one_of("on_bad_image", on_bad_image, ("nan", "stop"))
         images = self.images_of(source)
@@ -124,7 +129,7 @@ class Trained:
                 self.model,
                 self.params,
                 self.batch_stats,
-                _Watched(images) if progress and hasattr(images, "shape") else images,
+                _WithProgress(images) if progress and hasattr(images, "shape") else images,
                 batch_size=batch_size,
                 preprocess=self.preprocess,
             )
@@ -134,10 +139,7 @@ class Trained:
         for part in jax.tree.leaves(vectors):
             if not np.isfinite(part).all():
                 row = np.isfinite(part).all(axis=-1).argmin()
-                raise ValueError(
-                    f"source must be finite, but the embedding of row {row} is not: look for NaN in its values, and in "
-                    "what was trained"
-                )
+                raise ValueError(f"source must have finite embeddings, row {row} has not")
         if isinstance(files, _Tolerant) and files.bad:
             vectors = np.where(
                 np.isin(np.arange(len(vectors)), list(files.bad))[:, None], np.nan, vectors
@@ -146,7 +148,7 @@ class Trained:
 
     @property
     def identity(self) -> str:
-        """Sixteen digits that tell these parameters from all others."""
+        """Sixteen digits that identify these parameters."""
         return fingerprint(named_leaves({"params": self.params, "batch_stats": self.batch_stats}))
 
     def function(self) -> Callable[[Tree], jax.Array]:
@@ -162,7 +164,7 @@ class Trained:
 
     @contextlib.contextmanager
     def _fitting(self) -> Iterator[None]:
-        """Refuse parameters that are not the model's: a described network takes them as they are."""
+        """Refuse parameters that are not the model's."""
         try:
             yield
         except FlaxError as error:
@@ -172,37 +174,34 @@ class Trained:
             ) from error
 
     def images_of(self, source: Any) -> Any:
-        """Return the model's inputs of a source: an array, or files that are cut as the run cuts them."""
+        """Return the model's inputs of a source: an array, or files that are cropped as the run does."""
         if isinstance(source, Dataset):
             source = source.images
         if isinstance(source, ImageFiles):
             return self._files(source.files)
-        if isinstance(source, str | Path):
-            return self._files(_paths([source]))
-        if (
-            isinstance(source, Sequence)
-            and source
-            and all(isinstance(x, str | Path) for x in source)
-        ):
-            return self._files(_paths(source))
+        sources = [source] if isinstance(source, str | Path) else source
+        if isinstance(sources, Sequence) and sources and isinstance(sources[0], str | Path):
+            return self._files(_paths(sources))
         if "parts" in self.input:
             return source
         if isinstance(source, Mapping) or not hasattr(source, "__array__"):
             raise TypeError(
                 f"source must be paths, a jdml.data.Dataset or an array [N, H, W, C], got a {type(source).__name__}"
             )
-        return self._array(as_host("source", source))
+        return self._array(as_host(source))
 
     def _files(self, files: Any) -> Any:
         shape = self.input.get("shape", ())
         if len(shape) != 3:
             raise ValueError(
-                f"the run was trained on inputs of shape {shape}, not on images: give arrays"
+                f"source must be arrays: the run was trained on inputs of shape {shape}"
             )
         height, width, channels = shape
         crop = self.crop or Crops(height, height, (1.0, 1.0))
         if height != width or channels not in (1, 3):
-            raise ValueError(f"the run was trained on images of shape {shape}: give arrays of it")
+            raise ValueError(
+                f"source must be arrays: the run was trained on images of shape {shape}"
+            )
         images = _Tolerant(files, crop)
         return images if channels == 3 else _Grey(images)
 
@@ -216,9 +215,9 @@ class Trained:
         if images.ndim != 1 + len(shape):
             raise ValueError(f"images must have shape {expected}, got {list(images.shape)}")
         if self.crop is None or images.dtype != np.uint8 or images.shape[3] != 3:
-            cut = "" if self.crop is None else ", or uint8 images [N, H, W, 3] of any size"
-            raise ValueError(f"images must have shape {expected}{cut}, got {list(images.shape)}")
-        require_package("PIL", "cutting images")
+            others = "" if self.crop is None else ", or uint8 images [N, H, W, 3] of any size"
+            raise ValueError(f"images must have shape {expected}{others}, got {list(images.shape)}")
+        require_package("PIL", "cropping images")
         from PIL import Image
 
         return np.stack([self.crop(Image.fromarray(image)) for image in images])
@@ -238,8 +237,8 @@ def load(
         run: the run's folder, or a ``.safetensors`` file of ``jdml export``.
         which: ``"best"``: the parameters that ``metrics.json`` scores, the best by the run's monitor, or the last where
             it had none; ``"last"``: those of the last checkpoint.
-        model: the module, where it is not one of :mod:`jdml.models`, and no factory that the recipe names made it.
-        preprocess: the function, where it was one of your own.
+        model: the module, where it is neither of :mod:`jdml.models` nor of a factory that the recipe names.
+        preprocess: the function, where it is your own.
         normalize: another normalization than the run's; None for none.
 
     Returns:
@@ -247,11 +246,11 @@ def load(
 
     Raises:
         FileNotFoundError: no such folder.
-        ValueError: a folder that is no run, or has no parameters yet; a model or function of your own that is not
-            given, or whose parameters are others than the run's, naming the first.
+        ValueError: a folder that is no run, or has no parameters yet; a missing model or function of your own; a model
+            whose parameters are not the run's, naming the first.
 
     Implementation notes:
-        ``"best"`` reads ``model.safetensors``; nothing of Orbax or of the data is needed.
+        Reads ``model.safetensors``, or ``last.safetensors`` of a run with a monitor; the data are not needed.
 
     Example:
         Two images of the same bird?::
@@ -260,8 +259,7 @@ def load(
             first, second = trained.embed(["a.jpg", "b.jpg"])
             similarity = first @ second
     """
-    if which not in ("best", "last"):
-        raise ValueError(f'which must be "best" or "last", got {which!r}')
+    one_of("which", which, ("best", "last"))
     check_local("run", run)
     path = expand_user(run)
     if not path.exists():
@@ -270,15 +268,12 @@ def load(
         config, arrays, description = _read(path, which)
         described = description.get("embedding")
         if described is None:
-            raise ValueError(
-                f"{path} does not say what its images and network were (embedding in {CONFIG}): train again"
-            )
+            raise ValueError(f"{path} has no description of its network (embedding in {CONFIG})")
         in_words = model is None and "factory" not in described
         module: Any = build_model(described) if in_words else model
         preprocess = preprocess or build_preprocess(described)
         input_template(described["input"])
         variables = unflatten_dict(jax.tree.map(jnp.asarray, arrays), sep="/")
-        metrics = path / METRICS
         trained = Trained(
             model=module,
             params=variables.get("params", {}),
@@ -286,7 +281,7 @@ def load(
             config=config,
             class_names=tuple(described.get("class_names", ())),
             step=operator.index(description["step"]),
-            metrics=read_json(metrics) if metrics.is_file() else description.get("metrics", {}),
+            metrics=description.get("metrics", {}),
             preprocess=preprocess,
             normalize=build_normalize(described) if normalize is UNSET else normalize,
             crop=build_crop(described),
@@ -304,40 +299,93 @@ def load(
 
 
 def _read(path: Path, which: str) -> tuple[dict[str, Any], dict[str, np.ndarray], dict[str, Any]]:
-    """Return the configuration, arrays by name, and their description."""
+    """Return the configuration, arrays by name, and their description with their metrics."""
     if path.is_file():
         arrays, description = read_model(path)
         embedding = {"embedding": description.get("embedding")}
         return {**description.get(RUN, UNKNOWN), **embedding}, arrays, description
-    file = path / CONFIG
-    config = read_json(file, dict) if file.is_file() else None
-    if config is None:
-        parts = sorted(part.parent.name for part in path.glob(f"*/{CONFIG}"))
-        if parts:
-            raise ValueError(f"{path} holds {len(parts)} runs: load one of {', '.join(parts)}")
-        raise ValueError(f"{path} is not the folder of a run: it has no {CONFIG}")
-    file = path / MODEL
-    if which == "best" and file.is_file():
-        arrays, description = read_model(file)
-        return config, arrays, description
-    checkpoint = read_checkpoint(path)
-    if checkpoint is None:
+    if not (path / CONFIG).is_file():
+        runs = sorted(part.parent.name for part in path.glob(f"*/{CONFIG}"))
+        hint = f"; it holds the runs {', '.join(runs)}" if runs else ""
+        raise ValueError(f"{path} is not the folder of a run: it has no {CONFIG}{hint}")
+    config = read_json(path / CONFIG, dict)
+    last = path / LAST
+    file = last if which == "last" and last.is_file() else path / MODEL
+    if not file.is_file():
         raise ValueError(f"{path} has no parameters yet: its first checkpoint was not reached")
-    state, best = checkpoint["state"], checkpoint["best"]
-    params = checkpoint.get("evaluation_params", state["params"])
-    stats, step = state["batch_stats"], checkpoint["step"]
-    if which == "best" and best:
-        (params, stats), step = best, int(checkpoint["progress"]["best"][1])
-    objective = {role: value for role, value in params.items() if role != "model"}
-    own, scale = params["model"], config.get("embedding", {}).get("lora")
-    own = own if scale is None else merged(own, scale)
-    variables = {"params": own, "batch_stats": stats, "objective": objective}
-    arrays = {name: np.asarray(value) for name, value in named_leaves(variables).items()}
-    return config, arrays, {"embedding": config.get("embedding"), "step": step}
+    arrays, description = read_model(file)
+    metrics = path / METRICS
+    if file.name == MODEL and metrics.is_file():
+        description["metrics"] = read_json(metrics)
+    return config, arrays, description
+
+
+def export_stablehlo(trained: Trained, *, platforms: str | Sequence[str] = PLATFORMS) -> bytes:
+    """Return a program from images to embeddings, with its parameters, that needs only JAX and flatbuffers.
+
+    Implementation notes:
+        JAX promises to read programs of versions up to six months older: keep the ``.safetensors`` file, too.
+
+    Example:
+        In a program without jdml::
+
+            model = jax.export.deserialize(open("model.stablehlo", "rb").read())
+            embeddings = model.call(images)
+    """
+    require_package("flatbuffers", "writing a program")
+    from jax import export
+
+    names = [platforms] if isinstance(platforms, str) else list(platforms)
+    if "shape" not in trained.input:
+        raise ValueError("a program takes one array: this run was trained on several")
+    (batch,) = export.symbolic_shape("batch")
+    shape = (batch, *trained.input["shape"])
+    images = jax.ShapeDtypeStruct(shape, jax.dtypes.canonicalize_dtype(trained.input["dtype"]))
+    embedded = trained.function()
+
+    def each(images: jax.Array) -> jax.Array:
+        return jax.vmap(lambda image: embedded(image[None])[0])(images)
+
+    try:
+        program = export.export(jax.jit(embedded), platforms=names)(images)
+    except Exception:  # of a network that needs the number of images
+        program = export.export(jax.jit(each), platforms=names)(images)
+    return bytes(program.serialize())
+
+
+def export_file(trained: Trained, out: str | Path) -> tuple[Path, ...]:
+    """Write a trained model, as ``.safetensors`` or ``.stablehlo``, atomically."""
+    check_local("out", out)
+    out = Path(out)
+    description = {
+        "embedding": dict(trained.description),
+        RUN: run_data_config(trained.config),
+        "step": trained.step,
+        "metrics": dict(trained.metrics),
+    }
+    description = json.loads(json.dumps(description))
+    if out.suffix == ".safetensors":
+        variables = {
+            "params": trained.params,
+            "batch_stats": trained.batch_stats,
+            "objective": trained.objective_params,
+        }
+        write_model(out, variables, description)
+        return (out,)
+    if out.suffix != ".stablehlo":
+        raise ValueError(f"out must end in .safetensors or .stablehlo, got {out}")
+    content = export_stablehlo(trained)
+    metadata = out.with_name(out.name + ".json")
+    written = {"jax": jax.__version__, "date": datetime.now(UTC).date().isoformat()}
+    metadata.unlink(missing_ok=True)  # a program never lies next to another's description
+    with atomic_write(out) as program:
+        program.write(content)
+    write_json(metadata, {**description, "written": written})
+    return out, metadata
 
 
 def _paths(sources: Sequence[str | Path]) -> list[Any]:
-    """Return the image files that paths stand for, as every command reads them."""
+    """Return the image files of paths."""
     files: list[Any] = []
     for source in sources:
         check_local("source", source)
@@ -349,7 +397,7 @@ def _paths(sources: Sequence[str | Path]) -> list[Any]:
 
 
 class _Tolerant(ImageFiles):
-    """Image files that remember which of them cannot be decoded, and are black there."""
+    """Image files that note which of them cannot be decoded; those are black."""
 
     def __init__(self, files: Any, transform: Crops) -> None:
         super().__init__(files, transform)
@@ -383,8 +431,8 @@ class _Grey:
         return np.round(self.images[rows] @ weights)[..., None].astype(np.uint8)
 
 
-class _Watched:
-    """Images that move a progress bar on when they are read."""
+class _WithProgress:
+    """Images that advance a progress bar when they are read."""
 
     def __init__(self, images: Any) -> None:
         self.images, self.shape = images, images.shape

@@ -1,4 +1,4 @@
-"""Description of a run's embeddings that another process can read: network, crop, preprocessing, labels."""
+"""Description of a run's embeddings as JSON: network, crop, preprocessing, labels."""
 
 import dataclasses
 import importlib.metadata
@@ -12,17 +12,15 @@ import jax.numpy as jnp
 import numpy as np
 
 from jdml.data import Crops, ImageFiles
-from jdml.data.protocols import TrainSet
-from jdml.data.value_range import value_range
+from jdml.data.dataset import TrainSet, value_range
 from jdml.distributed import Tree
 from jdml.losses.comparison import Normalize
 from jdml.models.adapters import Model, unwrapped
 from jdml.models.base_adapter import ModelAdapter
-from jdml.models.creation import Normalizer, create
-from jdml.models.finetuning import WithLora
-from jdml.models.preprocess import Preprocess, standard, to_float
+from jdml.models.embedding import Preprocess, standard, to_float
+from jdml.models.factory import Normalizer, create
 from jdml.recipes.loss import NORMALIZATIONS
-from jdml.recipes.model_factory import from_factory
+from jdml.recipes.network import from_factory
 from jdml.registry import NETWORKS
 from jdml.runs.identity import qualified_name
 from jdml.runs.run_files import named_leaves
@@ -34,16 +32,23 @@ PACKAGES = ("jdml", "jax", "flax", "optax", "numpy")
 def describe(
     model: Model, preprocess: Preprocess, normalize: Normalize | None, train: TrainSet
 ) -> Description:
-    """Say what stands between an image and its embedding."""
-    images = train.images
+    """Describe the network, the crop, the preprocessing and the normalization of a run."""
+    transform = train.images.transform if isinstance(train.images, ImageFiles) else None
+    if isinstance(preprocess, Normalizer):
+        prepared: Any = dataclasses.asdict(preprocess)
+    elif preprocess in (to_float, standard):
+        prepared = "to_float"
+    else:
+        prepared = {"function": qualified_name(preprocess)}
+    known = {None: None, **{function: name for name, function in NORMALIZATIONS.items()}}
+    names = getattr(train, "class_names", {})
     return {
         **_of_model(model),
-        **({"lora": model.scale} if isinstance(model, WithLora) else {}),
-        "input": input_spec(images),
-        "crop": _of_crop(images.transform) if isinstance(images, ImageFiles) else None,
-        "preprocess": _of_preprocess(preprocess),
-        "normalize": _of_normalize(normalize),
-        "class_names": class_names(train),
+        "input": input_spec(train.images),
+        "crop": _of_crop(transform),
+        "preprocess": prepared,
+        "normalize": known.get(normalize, qualified_name(normalize)),
+        "class_names": list(names.get(trained_view(train), ())),
     }
 
 
@@ -58,23 +63,14 @@ def versions() -> dict[str, str]:
     return numbers
 
 
-def class_names(train: TrainSet) -> list[str]:
-    """Return the names of the labels that are trained on; empty where they have none."""
-    views = getattr(train, "views", {})
-    for view, names in getattr(train, "class_names", {}).items():
-        if np.array_equal(views[view], train.labels):
-            return list(names)
-    return []
-
-
 def trained_view(train: TrainSet) -> str | None:
-    """Return the name of the labelling that is trained on; None where there are none by name, or it is not of them."""
+    """Return the name of the labels that are trained on; None where they have none."""
     views = getattr(train, "views", {})
     return next((view for view in views if np.array_equal(views[view], train.labels)), None)
 
 
 def build_model(description: Description) -> Model:
-    """Make the network that a description names."""
+    """Build the network of a description."""
     if "factory" in description:
         return from_factory(description["factory"], description["settings"])
     if description.get("network") not in NETWORKS:
@@ -88,7 +84,7 @@ def build_model(description: Description) -> Model:
 
 
 def build_preprocess(description: Description) -> Preprocess:
-    """Make the function from stored images to the model's input."""
+    """Build the function from stored images to the model's input."""
     kind = description["preprocess"]
     if kind == "to_float":
         return standard
@@ -98,22 +94,20 @@ def build_preprocess(description: Description) -> Preprocess:
 
 
 def build_normalize(description: Description) -> Normalize | None:
-    """Make what retrieval does to embeddings; None where it does nothing."""
+    """Build the normalization of embeddings; None without one."""
     kind = description["normalize"]
-    if kind is None:
-        return None
-    if kind in NORMALIZATIONS:
-        return NORMALIZATIONS[kind]
-    raise ValueError(f"its normalize= was {kind}: load(run, normalize=…)")
+    if kind is not None and kind not in NORMALIZATIONS:
+        raise ValueError(f"its normalize= was {kind}: load(run, normalize=…)")
+    return NORMALIZATIONS.get(kind)
 
 
 def build_crop(description: Description) -> Crops | None:
-    """Make the crop of image files; None where the run had images in memory."""
+    """Build the crop of image files; None where the run had images in memory."""
     crop = description["crop"]
     if crop is None:
         return None
     if "class" in crop:
-        raise ValueError(f"its images were cut by {crop['class']}, which jdml does not know")
+        raise ValueError(f"its images were cropped by {crop['class']}, which is not of jdml")
     pairs = {name: tuple(crop[name]) for name in ("scale", "ratio")}
     return Crops(**{**crop, **pairs})
 
@@ -125,28 +119,23 @@ def fit_variables(
     path: Path,
     preprocess: Preprocess,
 ) -> dict[str, Any]:
-    """Return arrays in the structure of a model's variables, which must be theirs."""
-    template = _template(model, described, preprocess)
-    wanted = named_leaves(template)
-    there = {n: a for n, a in arrays.items() if not n.startswith("objective/")}
-    for name in sorted(wanted.keys() | there.keys()):
-        shapes = [list(x[name].shape) if name in x else "absent" for x in (there, wanted)]
-        if shapes[0] != shapes[1]:
-            raise ValueError(
-                f"model is not the run's: {name} is {shapes[0]} in {path} and {shapes[1]} in the model"
-            )
-    leaves = [jnp.asarray(arrays[name]) for name in wanted]
-    return jax.tree.unflatten(jax.tree.structure(template), leaves)
-
-
-def _template(model: Model, described: Description, preprocess: Preprocess) -> Description:
-    """Return the shapes of a model's variables."""
+    """Return arrays in the structure of a model's variables; refuse other names or shapes."""
 
     def init(inputs: Tree) -> Tree:
         return model.init(jax.random.key(0), preprocess(inputs), train=False)
 
     variables = jax.eval_shape(init, input_template(described["input"]))
-    return {"params": variables.get("params", {}), "batch_stats": variables.get("batch_stats", {})}
+    template = {kind: variables.get(kind, {}) for kind in ("params", "batch_stats")}
+    own = named_leaves(template)
+    stored = {n: a for n, a in arrays.items() if not n.startswith("objective/")}
+    for name in sorted(own.keys() | stored.keys()):
+        shapes = [list(x[name].shape) if name in x else "absent" for x in (stored, own)]
+        if shapes[0] != shapes[1]:
+            raise ValueError(
+                f"model is not the run's: {name} is {shapes[0]} in {path} and {shapes[1]} in the model"
+            )
+    leaves = [jnp.asarray(arrays[name]) for name in own]
+    return jax.tree.unflatten(jax.tree.structure(template), leaves)
 
 
 def input_template(described: Any) -> Any:
@@ -166,7 +155,7 @@ def _of_model(described: Model) -> Description:
     model = unwrapped(described)
     own = {name: record for name, record in NETWORKS.items() if type(model) is record.kind}
     if own:
-        # One of them whatever its attributes: weights may change some (another grid, another activation).
+        # The nearest: weights may change attributes, such as the grid.
         name = min(own, key=lambda name: _distance(model, own[name].settings))
         fixed = {k: v for k, v in own[name].settings.items() if getattr(model, k) == v}
         fields = [f.name for f in dataclasses.fields(model) if f.init]
@@ -197,7 +186,7 @@ def _plain(value: Any, name: str) -> Any:
 
 
 def input_spec(images: Any) -> Any:
-    """Say what a row of images is: its shape and type, of floating-point photographs their range; by parts."""
+    """Describe a row of images, or of each part: shape, type, and the range of floating-point photographs."""
     if isinstance(images, dict):
         return {"parts": {name: input_spec(part) for name, part in images.items()}}
     if isinstance(images, tuple):
@@ -211,20 +200,7 @@ def input_spec(images: Any) -> Any:
     }
 
 
-def _of_crop(transform: object) -> Description:
+def _of_crop(transform: object) -> Description | None:
     if isinstance(transform, Crops):
         return dataclasses.asdict(transform)
-    return {"class": qualified_name(transform)}
-
-
-def _of_preprocess(preprocess: Preprocess) -> Any:
-    if preprocess in (to_float, standard):
-        return "to_float"
-    if isinstance(preprocess, Normalizer):
-        return dataclasses.asdict(preprocess)
-    return {"function": qualified_name(preprocess)}
-
-
-def _of_normalize(normalize: Normalize | None) -> str | None:
-    known = {function: name for name, function in NORMALIZATIONS.items()}
-    return None if normalize is None else known.get(normalize, qualified_name(normalize))
+    return None if transform is None else {"class": qualified_name(transform)}

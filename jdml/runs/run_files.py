@@ -1,11 +1,11 @@
-"""What lies in a run's folder: its configuration, its log, its model, its checkpoints; read and written."""
+"""Files of runs: JSON, logs, models, checkpoints, and the results of a study."""
 
 import contextlib
 import json
 import math
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,34 +13,43 @@ import jax
 import numpy as np
 
 from jdml._optional_imports import require_package
-from jdml._paths import json_of
+from jdml._paths import check_local, json_of
 from jdml.distributed import Tree
-from jdml.models.tensors import naming, read_metadata, write_tensors, write_text
+from jdml.models.io import (
+    read_metadata,
+    read_safetensors,
+    with_filename,
+    write_tensors,
+    write_text,
+)
 
 CONFIG = "config.json"
 CHECKPOINTS = "checkpoints"
 LOG = "log.jsonl"
 MODEL = "model.safetensors"
+"""The best parameters; in a run without a monitor the last."""
+LAST = "last.safetensors"
+"""The last parameters of a run with a monitor."""
 METRICS = "metrics.json"
 RESOURCES = "resources.json"
 PREVIOUS_METRICS = "metrics_before.json"
-"""The scores of a run before it was given more steps."""
+"""The scores of a run before it was extended."""
 DESCRIPTION = "jdml"
-"""The key of a model file's metadata under which its description stands, as JSON."""
+"""The key of the description, as JSON, in a model file's metadata."""
 
 
 def is_of_benchmark(config: Mapping[str, Any]) -> bool:
-    """Tell by its configuration whether ``jdml benchmark`` began a run."""
+    """Return whether ``jdml benchmark`` began a run."""
     return str(config.get("started", {}).get("command")).startswith("jdml benchmark")
 
 
 def write_json(path: str | Path, content: Any) -> None:
-    """Write JSON to a file atomically: a reader, or a killed process, leaves the old file or the new one."""
+    """Write JSON to a file atomically."""
     write_text(Path(path), json_text(content))
 
 
 def json_text(content: Any) -> str:
-    """JSON as it is written to files."""
+    """Return JSON as in files."""
     return json.dumps(content, indent=2, sort_keys=True) + "\n"
 
 
@@ -57,33 +66,19 @@ def write_model(path: Path, variables: Mapping[str, Tree], description: Mapping[
 
 def read_model(path: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     """Read the arrays of :func:`write_model` by name, and their description."""
-    import ml_dtypes  # noqa: F401  (teaches NumPy bfloat16)
-
-    require_package("safetensors", "reading a model's file")
-    from safetensors import safe_open
-
-    try:
-        with safe_open(path, framework="np") as file:
-            metadata = file.metadata() or {}
-            arrays = {name: file.get_tensor(name) for name in file.keys()}
-    except OSError:
-        raise
-    except Exception as error:  # of safetensors: not such a file
-        raise ValueError(
-            f"{path} is not a readable .safetensors file: {first_line(error)}"
-        ) from error
+    metadata = read_metadata(path)
     if DESCRIPTION not in metadata:
-        raise ValueError(f"{path} was not written by a run of jdml: it does not say what it holds")
-    return arrays, json_of(metadata[DESCRIPTION], path, dict)
+        raise ValueError(f"{path} was not written by a run of jdml: it has no description")
+    return read_safetensors(path), json_of(metadata[DESCRIPTION], path, dict)
 
 
 def read_description(path: Path) -> dict[str, Any]:
-    """Read what a model file says of itself; empty where it says nothing."""
+    """Read the description of a model file; empty where it has none."""
     return json_of(read_metadata(path).get(DESCRIPTION, "{}"), path, dict)
 
 
 def read_checkpoint(run: Path) -> dict[str, Any] | None:
-    """Read the newest checkpoint of a run's folder without knowing its kind: NamedTuples become dictionaries."""
+    """Read the newest checkpoint of a run as NumPy arrays; NamedTuples become dictionaries."""
     require_package("orbax.checkpoint", "reading a checkpoint")
     import orbax.checkpoint as ocp
 
@@ -94,12 +89,11 @@ def read_checkpoint(run: Path) -> dict[str, Any] | None:
     try:
         with ocp.PyTreeCheckpointer() as checkpointer:
             state = path.absolute() / "state"
-            # As NumPy arrays, wherever they lay: the devices of the run need not be here.
             saved = ocp.PyTreeCheckpointHandler().metadata(state).tree
             as_numpy = jax.tree.map(lambda _: ocp.RestoreArgs(restore_type=np.ndarray), saved)
             tree = checkpointer.restore(state, restore_args=as_numpy)
             progress = json.loads((path / "progress" / "metadata").read_text(encoding="utf-8"))
-    except Exception as error:  # of Orbax and its storage, of many kinds
+    except Exception as error:  # of many kinds, of Orbax and its storage
         raise ValueError(
             f"checkpoint {path} is damaged ({type(error).__name__}: {first_line(error)})"
         ) from error
@@ -150,35 +144,26 @@ class Log:
         self._file = path.open("a", encoding="utf-8")
 
     def write(self, record: Mapping[str, float | int | str]) -> None:
-        """Write one record as one line: the record and the wall ``seconds`` of the run so far.
-
-        Values that are not finite become ``null``, as JSON has none. Seconds add up over the processes of a run.
-        """
+        """Write one record as one line, with the run's wall ``seconds``; values that are not finite are ``null``."""
         if self._file is None:
             return
         finite = {
             k: v if isinstance(v, str) or math.isfinite(v) else None for k, v in record.items()
         }
         seconds = round(self._before + time.monotonic() - self._start, 3)
-        with naming(Path(self._file.name)):
+        with with_filename(Path(self._file.name)):
             self._file.write(json.dumps({**finite, "seconds": seconds}) + "\n")
             self._file.flush()
 
     def close(self) -> None:
         """Close the file, and write what the run has needed so far: ``resources.json``."""
         if self._file is not None:
-            with contextlib.suppress(
-                OSError, ValueError
-            ):  # a full disk is reported by what needs it
+            with contextlib.suppress(OSError, ValueError):  # such as of a full disk
                 self._file.close()
-                _write_resources(Path(self._file.name).parent / RESOURCES)
-
-
-def _write_resources(path: Path) -> None:
-    """Write the most memory that any process of the run has held."""
-    before = read_json(path, dict).get("memory_mib") if path.is_file() else None
-    known = [mib for mib in (before, peak_memory()) if isinstance(mib, int | float)]
-    write_json(path, {"memory_mib": max(known, default=None)})
+                path = Path(self._file.name).parent / RESOURCES
+                before = read_json(path, dict).get("memory_mib") if path.is_file() else None
+                known = [mib for mib in (before, peak_memory()) if isinstance(mib, int | float)]
+                write_json(path, {"memory_mib": max(known, default=None)})
 
 
 def truncate_log(path: Path, after_step: int) -> None:
@@ -216,3 +201,80 @@ def peak_memory() -> float | None:
         return None
     unit = 1 if sys.platform == "darwin" else 1024  # bytes there, KiB elsewhere
     return round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 2**20, 1)
+
+
+# Results of a study: one file of JSON lines, a run a line, sorted by name.
+
+
+def read_results(path: str | Path) -> dict[str, dict[str, Any]]:
+    """Read all results in a study's file, by name.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     write_results(f"{folder}/a.jsonl", {"b-0": {"metrics": {"R@1": 0.5}}, "a-0": {}})
+        ...     read_results(f"{folder}/a.jsonl")
+        {'a-0': {}, 'b-0': {'metrics': {'R@1': 0.5}}}
+    """
+    check_local("path", path)
+    path = Path(path)
+    results: dict[str, dict[str, Any]] = {}
+    if not path.exists():
+        return results
+    with path.open("rb") as lines:
+        for number, line in enumerate(lines, 1):
+            where = f"{path}, line {number}"
+            result = json_of(line, where, dict)
+            name = str(result.pop("name", None))
+            if name in results:
+                raise ValueError(f"{where}: {name} is there twice")
+            results[name] = result
+    return dict(sorted(results.items()))
+
+
+def write_results(path: str | Path, results: Mapping[str, Mapping[str, Any]]) -> None:
+    """Write the results of runs atomically."""
+    lines = [
+        json.dumps({**result, "name": name}, sort_keys=True, ensure_ascii=False, default=_plain)
+        for name, result in sorted(results.items())
+    ]
+    write_text(Path(path), "".join(f"{line}\n" for line in lines))
+
+
+def as_read(value: Any) -> Any:
+    """Return a value as JSON returns it: lists for tuples, Python's numbers."""
+    return json.loads(json.dumps(value, default=_plain))
+
+
+def _plain(value: Any) -> Any:
+    """Return a number of an array library as Python's."""
+    if np.ndim(value) == 0 and hasattr(value, "item"):
+        return value.item()
+    raise TypeError(
+        f"a result must be of numbers, texts, lists and dictionaries, got a {type(value).__name__}"
+    )
+
+
+def save_result(path: str | Path, name: str, result: Mapping[str, Any]) -> None:
+    """Add a run's result to a file, or replace the one of that name; several processes may add at a time."""
+    with _locked(Path(path)):
+        write_results(path, {**read_results(path), name: result})
+
+
+def delete_results(path: str | Path, names: Collection[str]) -> None:
+    """Remove the results of some runs from a file, so that they are computed again."""
+    path = Path(path)
+    if not path.exists():
+        return
+    with _locked(path):
+        results = read_results(path)
+        rest = {name: result for name, result in results.items() if name not in names}
+        if len(rest) < len(results):
+            write_results(path, rest)
+
+
+def _locked(path: Path) -> Any:
+    require_package("filelock", "several processes that write one file")
+    from filelock import FileLock
+
+    return FileLock(path.with_name(f".{path.name}.lock"), is_singleton=True)

@@ -30,7 +30,7 @@ from jdml import metrics
 from jdml.data import Dataset, mlrc_folds
 from jdml.recipes import Recipe
 from jdml.training import train_recipe
-from jdml.training.run_config import FitResult, RunConfig
+from jdml.training.run_config import FitResult, RunConfig, as_config
 from jdml.training.train_recipe import normalized
 
 Train = Callable[..., FitResult]
@@ -104,7 +104,7 @@ def mlrc(
     Reference:
         Musgrave, Belongie & Lim, *A Metric Learning Reality Check*.
     """
-    run, scores, vectors = RunConfig.of(run), [], []
+    run, scores, vectors = as_config(RunConfig, run), [], []
     for number, (part, validation) in enumerate(list(_parts(data))):
         folder = None if run.folder is None else Path(run.folder) / f"fold{number}"
         own = dataclasses.replace(run, folder=folder)

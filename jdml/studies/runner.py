@@ -17,11 +17,10 @@ from typing import Any
 
 from jdml._optional_imports import progress_bar
 from jdml._paths import check_local
-from jdml.distributed import PeerExitedError
+from jdml.distributed import PeerExitedError, disable_malloc_trim
 from jdml.ops import checks
 from jdml.runs.identity import differences
-from jdml.runs.preemption import disable_malloc_trim
-from jdml.runs.results_store import as_read, read_results, save_result
+from jdml.runs.run_files import as_read, read_results, save_result
 
 Job = Mapping[str, Any]
 Metrics = Mapping[str, Any]
@@ -45,7 +44,7 @@ def run_jobs(
         jobs: settings by name.
         out: the study's file, such as ``results.jsonl``: JSON lines, one per job, sorted by name. Each is written
             atomically when its job ends. Several studies may share a file, also at the same time;
-            :func:`jdml.runs.results_store.read_results` reads it.
+            :func:`jdml.runs.run_files.read_results` reads it.
         workers: processes at a time, each with its share of the cores.
         minutes: start no job after this time; running jobs end and are saved. None: run all.
         progress: show a progress bar with the job that ended last and the remaining time.
@@ -148,7 +147,7 @@ def by_seed(
     """Return the values of a metric by seed, in the runs of some settings.
 
     Args:
-        results: of :func:`run_jobs` or :func:`~jdml.runs.results_store.read_results`, with jobs that have a ``seed``.
+        results: of :func:`run_jobs` or :func:`~jdml.runs.run_files.read_results`, with jobs that have a ``seed``.
         metric: the metric; runs without it, or without a seed, are left out.
         **settings: settings that the runs' jobs have, among others.
 

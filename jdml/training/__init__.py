@@ -6,12 +6,10 @@ that a run needs to resume is one pytree, :class:`TrainState`, and the loop's JS
 numbers of an unbroken one.
 """
 
-from jdml.distributed import initialize
-from jdml.models.embedding import embed
+from jdml.distributed import Preempted, disable_malloc_trim, initialize
+from jdml.models.embedding import embed, standard, to_float
 from jdml.models.finetuning import Frozen, WithLora
-from jdml.models.preprocess import standard, to_float
 from jdml.runs.inference import Trained, load
-from jdml.runs.preemption import Preempted, disable_malloc_trim
 from jdml.training.alternation import AlternatingProblems, Alternation
 from jdml.training.callbacks import (
     EMA,

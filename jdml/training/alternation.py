@@ -14,13 +14,12 @@ from jax import Array
 from jdml import optim
 from jdml.ccp import AlternatingProjections, AlternationState, covering_radius, select_proxies
 from jdml.data import BadImageError, ImageFiles
-from jdml.data.protocols import TrainSet
+from jdml.data.dataset import TrainSet
 from jdml.distributed import Tree, gather_to_host
 from jdml.losses.comparison import Normalize
 from jdml.metrics.chance_constraints import mean_distance
 from jdml.models.adapters import Model
-from jdml.models.embedding import embed
-from jdml.models.preprocess import Preprocess, standard
+from jdml.models.embedding import Preprocess, embed, standard
 from jdml.ops import ball, checks
 from jdml.recipes import CCPConfig, Recipe
 from jdml.training.callbacks import CallbackResult, StatefulCallback, Stop

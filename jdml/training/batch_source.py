@@ -12,14 +12,13 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from jdml.data import EpochSampler, ImageBatches, ImageFiles
-from jdml.data.dataset import check_channels
-from jdml.data.protocols import Sampler, TrainSet
-from jdml.data.value_range import check_no_bytes, check_unit
+from jdml.data.dataset import TrainSet, check_channels, check_in_unit_range, check_not_bytes
+from jdml.data.samplers import Sampler
 from jdml.distributed import Tree, any_process
 from jdml.models.adapters import embed_in_training
-from jdml.models.creation import Normalizer
+from jdml.models.embedding import standard, to_float
+from jdml.models.factory import Normalizer
 from jdml.models.finetuning import check_freeze
-from jdml.models.preprocess import standard, to_float
 from jdml.objectives.base import Metrics
 from jdml.runs.model_metadata import input_spec
 from jdml.training.evaluation import Embedder
@@ -69,9 +68,9 @@ def check_arguments(
     check_train(train)
     for images in jax.tree.leaves(train.images):
         if isinstance(preprocess, Normalizer):
-            check_unit("train.images", images, ", as its preprocess expects")
+            check_in_unit_range("train.images", images, ", as its preprocess expects")
         elif preprocess in (to_float, standard):
-            check_no_bytes("train.images", images)
+            check_not_bytes("train.images", images)
     if isinstance(sampler, EpochSampler):
         size = len(train.labels)
         rows = sampler.get_state().get("num_samples", size)

@@ -13,8 +13,7 @@ from jdml.distributed import Tree
 from jdml.losses.comparison import Normalize
 from jdml.metrics import evaluate_retrieval
 from jdml.models.adapters import Model
-from jdml.models.embedding import embed
-from jdml.models.preprocess import Preprocess, check_as_trained, standard
+from jdml.models.embedding import Preprocess, check_as_trained, embed, standard
 from jdml.ops import checks, sphere
 from jdml.registry import DATASETS, DataSet
 from jdml.training.step import TrainState
@@ -75,11 +74,6 @@ class Evaluation:
         checks.check_function("function", self.function)
         checks.count("every", self.every)
         checks.optional(checks.count)("patience", self.patience)
-
-    @classmethod
-    def of(cls, evaluation: "Evaluate | Evaluation | None") -> "Evaluation":
-        """Return what ``fit(evaluation=)`` means."""
-        return evaluation if isinstance(evaluation, Evaluation) else cls(evaluation)
 
 
 def recall_ranks(name: str) -> tuple[int, ...]:

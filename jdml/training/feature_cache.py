@@ -14,12 +14,13 @@ import numpy as np
 
 from jdml._paths import check_disk_space
 from jdml.data import ImageBatches, ImageFiles
-from jdml.data.protocols import Sampler, TrainSet
+from jdml.data.dataset import TrainSet
+from jdml.data.samplers import Sampler
 from jdml.distributed import Tree, any_process, is_main_process
 from jdml.models.base_adapter import ModelAdapter
 from jdml.models.embedding import embed
 from jdml.models.feature_split import Backbone, FeatureSplit, HeadOnly
-from jdml.models.tensors import replacing
+from jdml.models.io import atomic_write
 from jdml.runs.identity import fingerprint
 from jdml.training.batch_source import (
     DEVICE_BYTES,
@@ -155,7 +156,7 @@ class CachedFeatureSource(BatchSource):
         self._fill(features, images, state)
         if file is None or not is_main_process():
             return features
-        with replacing(file, shared=True) as whole:
+        with atomic_write(file, shared=True) as whole:
             np.save(whole, features)
         return _read(file)
 

@@ -10,12 +10,11 @@ import numpy as np
 
 from jdml import adapt
 from jdml.data import BadImageError, Dataset, without_bad_images
-from jdml.data.protocols import TrainSet
+from jdml.data.dataset import TrainSet
 from jdml.distributed import Tree
 from jdml.models.adapters import AnyModel, as_model, embed_in_training
-from jdml.models.embedding import embed
+from jdml.models.embedding import Preprocess, embed, standard
 from jdml.models.feature_split import Backbone, FeatureSplit
-from jdml.models.preprocess import Preprocess, standard
 from jdml.ops import checks, sphere
 from jdml.recipes.network import HEAD
 from jdml.runs.identity import fingerprint, qualified_name
@@ -78,7 +77,12 @@ class InitialState:
     @property
     def identity(self) -> str | None:
         """The digest of this beginning; None for a fresh state."""
-        parts = (self.state, self.load, self.start and _names(self.start))
+        start: Any = self.start
+        plain: dict[str, Any] = {}
+        if isinstance(start, functools.partial):  # counts without its data set
+            start, keywords = start.func, start.keywords.items()
+            plain = {k: v for k, v in keywords if isinstance(v, int | float | str)}
+        parts = (self.state, self.load, start and [qualified_name(start), plain])
         return None if all(part is None for part in parts) else fingerprint(parts)
 
     def make(self, spec: StepConfig, sample: Tree, seed: int, *, resumed: bool) -> TrainState:
@@ -91,14 +95,6 @@ class InitialState:
         state, name = self.start(fresh), "state must be a function that returns parameters"
         check_same_arrays(name, fresh.params, state.params)
         return state._replace(step=fresh.step)
-
-
-def _names(function: Any) -> list[Any]:
-    """Return a function's qualified name and the plain keywords of a partial; not its data set."""
-    if not isinstance(function, functools.partial):
-        return [qualified_name(function)]
-    plain = {k: v for k, v in function.keywords.items() if isinstance(v, int | float | str)}
-    return [*_names(function.func), plain]
 
 
 def init_proxies_from_samples(

@@ -11,25 +11,24 @@ import numpy as np
 import optax
 
 from jdml._optional_imports import progress_bar
-from jdml.data.protocols import Sampler, TrainSet
-from jdml.distributed import Placement, is_main_process, peer_failure_context
-from jdml.models.adapters import AnyModel, Model, as_model, unwrapped
+from jdml.data.dataset import TrainSet
+from jdml.data.samplers import Sampler
+from jdml.distributed import Placement, Termination, is_main_process, peer_failure_context
+from jdml.models.adapters import AnyModel, Model, as_model, check_network, unwrapped
+from jdml.models.embedding import Preprocess, standard
 from jdml.models.finetuning import Frozen, WithLora, frozen_part
-from jdml.models.network_check import check_network
-from jdml.models.preprocess import Preprocess, standard
 from jdml.objectives import Objective
 from jdml.ops import checks
 from jdml.runs.checkpoint import RunFolder
 from jdml.runs.identity import data_fingerprint, fingerprint
 from jdml.runs.model_metadata import describe, trained_view, versions
-from jdml.runs.preemption import Termination
 from jdml.training.batch_source import check_arguments, check_proxies
 from jdml.training.callbacks import AnyCallback, Callbacks
 from jdml.training.evaluation import Evaluate, Evaluation
 from jdml.training.feature_cache import FEATURES, FeatureCacheConfig, make_batch_source
 from jdml.training.initialization import InitialState, State
 from jdml.training.optimizer_wrappers import with_ema, with_loss_scale
-from jdml.training.run_config import Devices, FitResult, RunConfig, Schedule
+from jdml.training.run_config import Devices, FitResult, RunConfig, Schedule, as_config
 from jdml.training.step import StepConfig
 from jdml.training.trainer import Trainer
 
@@ -115,9 +114,9 @@ def fit(
         Several processes (:func:`jdml.training.initialize`) make the same call; each decodes its own rows of image
         files, evaluation embeds on all devices, and the first process writes: all must see the run's folder.
     """
-    config, device_config = RunConfig.of(run), Devices.of(devices)
-    callback_config = Callbacks.of(callbacks)
-    schedule = Schedule(steps, Evaluation.of(evaluation), config, callback_config.steps)
+    config, device_config = as_config(RunConfig, run), as_config(Devices, devices)
+    callback_config, evaluated = Callbacks.of(callbacks), as_config(Evaluation, evaluation)
+    schedule = Schedule(steps, evaluated, config, callback_config.steps)
     whole_model = as_model(model)
     network, freeze = frozen_part(whole_model)
     saved = config.folder is not None

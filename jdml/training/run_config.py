@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 
@@ -16,6 +16,12 @@ from jdml.training.evaluation import Embedder, Evaluation
 from jdml.training.step import TrainState
 
 Record = dict[str, float | int | str]
+Config = TypeVar("Config")
+
+
+def as_config(kind: type[Config], value: Any) -> Config:
+    """Return the settings that a short form means, such as ``RunConfig(folder)`` for a folder."""
+    return value if isinstance(value, kind) else kind(value)  # type: ignore[call-arg]
 
 
 @dataclass(frozen=True)
@@ -24,8 +30,8 @@ class RunConfig:
 
     Attributes:
         folder: the run's folder: ``config.json``, ``log.jsonl``, ``checkpoints/``; ``model.safetensors``, the best
-            parameters (without a monitor the last), and their scores in ``metrics.json``: see
-            :func:`jdml.training.load`. None writes nothing.
+            parameters (without a monitor the last), and their scores in ``metrics.json``; with a monitor also
+            ``last.safetensors``: see :func:`jdml.training.load`. None writes nothing.
         checkpoint_every: steps between checkpoints; None: as many as between evaluations.
         log_every: steps between log records; evaluations, checkpoints and callbacks with ``every`` make one, too.
         resume: continue from the folder's last checkpoint; False refuses a folder that has one.
@@ -55,11 +61,6 @@ class RunConfig:
         checks.optional(checks.count)("checkpoint_every", self.checkpoint_every)
         checks.count("log_every", self.log_every)
 
-    @classmethod
-    def of(cls, run: "str | Path | RunConfig | None") -> "RunConfig":
-        """Return what ``fit(run=)`` means."""
-        return run if isinstance(run, RunConfig) else cls(run)
-
 
 @dataclass(frozen=True)
 class Devices:
@@ -85,11 +86,6 @@ class Devices:
 
     def __post_init__(self) -> None:
         checks.optional(checks.count)("micro_batch", self.micro_batch)
-
-    @classmethod
-    def of(cls, devices: "jax.sharding.Mesh | Devices | None") -> "Devices":
-        """Return what ``fit(devices=)`` means."""
-        return devices if isinstance(devices, Devices) else cls(devices)
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,8 @@ from jdml.data.dataset import check_channels
 from jdml.distributed import HERE, Placement, Tree
 from jdml.models.adapters import AnyModel, Model, as_model, embed_in_training, unwrapped
 from jdml.models.base_adapter import ModelAdapter
-from jdml.models.finetuning import WithLora, frozen_part, split_frozen, with_frozen
-from jdml.models.preprocess import Preprocess, standard
+from jdml.models.embedding import Preprocess, standard
+from jdml.models.finetuning import WithLora, frozen_part, keep_frozen_stats, split_frozen
 from jdml.models.weights import weights_settings
 from jdml.objectives import Objective
 from jdml.objectives.base import Metrics
@@ -124,8 +124,11 @@ def fresh_state(
     model, objective = spec.model, spec.objective
     model_key, objective_key, run_key = jax.random.split(jax.random.key(seed), 3)
     first = spec.preprocess(jax.tree.map(lambda rows: jnp.asarray(rows[:1]), sample_images))
-    fresh: Variables = {"params": {}, "batch_stats": {}, **_fresh(model, model_key, first)}
-    variables = fresh
+    if isinstance(model, ModelAdapter) and model.holds_parameters:
+        own = jax.tree.map(jnp.copy, model.init(model_key, first))
+    else:
+        own = _init(model, model_key, first)
+    variables = fresh = {"params": {}, "batch_stats": {}, **own}
     if pretrained is not None:
         _warn_other_settings(model, pretrained)
         load = model.around(pretrained) if isinstance(model, WithLora) else pretrained
@@ -180,13 +183,6 @@ def _warn_other_settings(model: AnyModel, pretrained: Any) -> None:
 
 # For programs that run once: LLVM's lowest level gives the same bits as the highest, and compiles in half of the time.
 _quick_jit = partial(jax.jit, compiler_options={"xla_backend_optimization_level": 1})
-
-
-def _fresh(model: Model, key: jax.Array, images: Tree) -> Variables:
-    """Variables to begin with: those that a module holds, or as it makes them."""
-    if isinstance(model, ModelAdapter) and model.holds_parameters:
-        return jax.tree.map(jnp.copy, model.init(key, images))
-    return _init(model, key, images)
 
 
 @partial(_quick_jit, static_argnames=("model",))
@@ -271,7 +267,7 @@ def _pure_step(spec: StepConfig) -> Step:
         after = TrainState(
             step=state.step + 1,
             params=adapt.joined(optax.apply_updates(learning, updates), frozen),
-            batch_stats=with_frozen(batch_stats, state.batch_stats, spec.freeze),
+            batch_stats=keep_frozen_stats(batch_stats, state.batch_stats, spec.freeze),
             opt_state=opt_state,
             objective_state=objective.update_state(
                 state.objective_state,

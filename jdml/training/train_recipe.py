@@ -16,11 +16,11 @@ from jdml._import_path import is_pointer
 from jdml.data import Dataset, ImageBatches, ImageFiles
 from jdml.distributed import class_shards
 from jdml.models.adapters import as_model
+from jdml.models.embedding import Preprocess, standard
 from jdml.models.finetuning import Frozen, WithLora, frozen_part
-from jdml.models.preprocess import Preprocess, standard
 from jdml.recipes import Recipe, RecipeError
 from jdml.recipes.default_recipe import check_positives
-from jdml.recipes.model_factory import build_custom_model
+from jdml.recipes.network import build_custom_model
 from jdml.training.alternation import make_callback
 from jdml.training.batch_source import warn_missing_classes
 from jdml.training.callbacks import EMA, AnyCallback, LossScale, SkipNonfinite, StatefulCallback
@@ -34,7 +34,7 @@ from jdml.training.initialization import (
     pretrained,
 )
 from jdml.training.loop import fit
-from jdml.training.run_config import Devices, FitResult, RunConfig
+from jdml.training.run_config import Devices, FitResult, RunConfig, as_config
 from jdml.training.step import Start, TrainState
 
 MONITOR = "MAP@R"
@@ -109,7 +109,7 @@ def train(
         raise TypeError(
             f"train() got an unexpected keyword argument {name!r}: its parts are {', '.join(Parts.__annotations__)}"
         )
-    config, device_config = RunConfig.of(run), Devices.of(devices)
+    config, device_config = as_config(RunConfig, run), as_config(Devices, devices)
     preprocess, state = parts.get("preprocess", standard), parts.get("state")
     model = parts.get("model")
     if model is None:
@@ -192,7 +192,7 @@ def _evaluation(
     recipe: Recipe, own: Any, validation: Dataset | None, steps_per_epoch: int
 ) -> Evaluation:
     """Return the evaluation of a run: the given settings, and the recipe's for the others."""
-    asked, evaluation = recipe.evaluation, Evaluation.of(own)
+    asked, evaluation = recipe.evaluation, as_config(Evaluation, own)
     every = evaluation.every if own is evaluation else asked.every or steps_per_epoch
     function, monitor = evaluation.function, evaluation.monitor or asked.monitor
 
@@ -218,7 +218,11 @@ def make_network(
     """Make the network of a recipe."""
     name = recipe.network.resolve(train.images)
     if is_pointer(name):
-        return adapted(recipe, build_custom_model(recipe, name, train, seed, preprocess))
+        fixed = recipe.finetune.freeze_batch_norm
+        made = build_custom_model(
+            recipe.network, name, train, preprocess, freeze_batch_norm=fixed, seed=seed
+        )
+        return adapted(recipe, made)
     frozen = (
         True if recipe.finetune.freeze_batch_norm else None if recipe.finetune.freezes else False
     )

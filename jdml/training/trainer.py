@@ -17,7 +17,7 @@ from jdml.runs.checkpoint import RunFolder
 from jdml.runs.run_files import MODEL, Log
 from jdml.training.batch_source import BatchSource
 from jdml.training.callbacks import Callbacks, StatefulCallback, Stop, copy_new_arrays
-from jdml.training.optimizer_wrappers import averages, evaluation_params
+from jdml.training.optimizer_wrappers import evaluation_params
 from jdml.training.run_config import Best, FitResult, Progress, Record, Schedule, update_best
 from jdml.training.step import TrainState
 
@@ -233,8 +233,6 @@ class Trainer:
     def _tree(self) -> dict[str, Tree]:
         best = self.best if self.best is not None else ()
         tree: dict[str, Tree] = {"state": self.state, "best": best}
-        if averages(self.state.opt_state):  # for ``load(which="last")``
-            tree["evaluation_params"] = self._evaluated_params()
         return {**tree, "callbacks": self.carried} if self.carried else tree
 
     def save(self) -> None:
@@ -247,25 +245,34 @@ class Trainer:
             self._save_result()
 
     def _save_result(self) -> None:
-        """Write the best parameters so far and, of a run that has ended, their scores, unless they are there."""
+        """Write the best and the last parameters and, of a run that has ended, scores, unless they are there."""
         if self.folder is None:
             return
         progress, best = self.progress, self._best_weights()
         step = progress.best.step if best else progress.step
-        records = {record["step"]: record for record in progress.history}
+        scores = self._save_model(self.folder, step, best)
+        if self.best is not None:
+            self._save_model(self.folder, progress.step, None, last=True)
+        has_ended = progress.stop_reason is not None and progress.score_names
+        if has_ended and not self.folder.has_metrics(step):
+            self.folder.save_metrics({"step": step, **scores})
+
+    def _save_model(
+        self, folder: RunFolder, step: int, weights: Any, *, last: bool = False
+    ) -> Record:
+        """Write parameters, by default the present ones, unless they are there; return their scores."""
+        records = {record["step"]: record for record in self.progress.history}
         record = records.get(step, {})
-        scores = {name: record[name] for name in progress.score_names if name in record}
-        if not self.folder.has_model(step):
-            params, batch_stats = best or (self._evaluated_params(), self.state.batch_stats)
+        scores = {name: record[name] for name in self.progress.score_names if name in record}
+        if not folder.has_model(step, last=last):
+            params, batch_stats = weights or (self._evaluated_params(), self.state.batch_stats)
             variables = {
                 "params": as_saved(self.source.spec.model, params["model"]),
                 "batch_stats": batch_stats,
                 "objective": {role: value for role, value in params.items() if role != "model"},
             }
-            self.folder.save_model(gather_to_host(variables), step, scores)
-        has_ended = progress.stop_reason is not None and progress.score_names
-        if has_ended and not self.folder.has_metrics(step):
-            self.folder.save_metrics({"step": step, **scores})
+            folder.save_model(gather_to_host(variables), step, scores, last=last)
+        return scores
 
     def _best_weights(self) -> Any:
         """Return the best parameters and statistics, after the first improvement."""

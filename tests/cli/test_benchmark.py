@@ -13,7 +13,7 @@ from jdml import models, training
 from jdml.cli.benchmark import TaskOptions, fake_images
 from jdml.cli.commands import COMMANDS
 from jdml.models import weights
-from jdml.models.tensors import write_tensors
+from jdml.models.io import write_tensors
 from jdml.recipes import RECIPES
 from jdml.recipes.paper_comparison import footnotes
 
@@ -110,16 +110,6 @@ def test_real_birds(benchmark, shared_data, tmp_path):
     bird = next((folder / "images").glob("*/*.jpg"))
     bird.write_bytes(bird.read_bytes()[:2000])
     assert benchmark(words, "--on-bad-image", "skip")[0] == 0
-
-
-def test_damaged_image_stops_the_run_and_is_named(benchmark):
-    with fake_images(32) as folder:
-        for image in sorted(folder.glob("*/*/0.jpg")):
-            image.write_bytes(image.read_bytes()[:300])
-        words = "--steps 20 --method contrastive --batch-size 16 --dataset folder --data-dir"
-        code, _, err = benchmark(words, folder)
-    assert code == 2
-    assert "0.jpg" in err
 
 
 def test_repeated_command_returns_its_result_and_another_is_refused(benchmark, tmp_path):

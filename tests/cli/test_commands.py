@@ -25,7 +25,7 @@ import jdml
 from jdml import models, training
 from jdml.cli.commands import COMMANDS, Command
 from jdml.distributed import PeerExitedError
-from jdml.models.dialects import dialects, stored_shape
+from jdml.models.weight_formats import stored_shape, weight_formats
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -129,13 +129,13 @@ SMALL = {
 
 def write_weights(file: Path) -> None:
     """Write a ResNet-18 of zeros, with the names that torchvision has."""
-    images, dialect = np.zeros((1, 64, 64, 3), np.float32), dialects("resnet18")[0]
+    images, layout = np.zeros((1, 64, 64, 3), np.float32), weight_formats("resnet18")[0]
     variables = jax.eval_shape(models.create("resnet18", dim=1).init, jax.random.key(0), images)
     arrays = {}
     for path, leaf in flatten_dict(variables, sep="/").items():
         if not path.startswith("params/head"):
-            name = dialect.name(path.partition("/")[2])
-            arrays[name] = np.zeros(stored_shape(path, leaf.shape, dialect, name), np.float32)
+            name = layout.name(path.partition("/")[2])
+            arrays[name] = np.zeros(stored_shape(path, leaf.shape, layout, name), np.float32)
     save_file(arrays, file)
 
 

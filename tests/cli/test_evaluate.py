@@ -6,7 +6,7 @@ import re
 import numpy as np
 import pytest
 
-from jdml.cli.terminal import print_table
+from jdml.cli.tables import print_table
 
 
 @pytest.fixture
@@ -124,7 +124,7 @@ def test_evaluate_ignores_pairs_of_one_group(jdml_main, embeddings, tmp_path):
     """Groups come from a key, a column or a file; queries that are left without a match are counted."""
     content = dict(np.load(embeddings))
     x, camera = content["embeddings"], np.array(list("lrlrll"))
-    ignore, file = "--ignore-same", tmp_path / "both.npz"
+    ignore, file = "--ignore-same-group", tmp_path / "both.npz"
     files = np.array([str(tmp_path / f"{row}.jpg") for row in range(6)])
     np.savez(file, **content, camera=camera, files=files)
     lines = [f"{row}.jpg,1,{c}" for row, c in enumerate(camera)]
@@ -132,11 +132,6 @@ def test_evaluate_ignores_pairs_of_one_group(jdml_main, embeddings, tmp_path):
     for name, array in (("x", x), ("y", content["labels"]), ("c", camera)):
         np.save(tmp_path / f"{name}.npy", array)
     expected = {"R@1": 0.75, "queries": 4, "unanswered": 2}
-    for line, names in (("0.jpg,1,z", "'z'.*'l'"), ("x.jpg,1,", r"x\.jpg.*\bcamera\b")):
-        (tmp_path / "w.csv").write_text("\n".join(["file,label,Camera", *lines, line]))
-        code, _, err = jdml_main("evaluate", file, ignore, f"{tmp_path / 'w.csv'}:camera")
-        assert (code, "w.csv:8" in err) == (2, True)
-        assert re.search(names, err)
     lone = (tmp_path / "x.npy", "--labels", tmp_path / "y.npy")
     for options in (
         (file, ignore, "camera"),
@@ -153,16 +148,9 @@ def test_evaluate_ignores_pairs_of_one_group(jdml_main, embeddings, tmp_path):
     np.savez(file, **arrays, **twice, files=files, gallery_files=files[::-1])
     _, out, _ = jdml_main("evaluate", file, ignore, "camera", "--json", "-")
     assert json.loads(out).items() >= expected.items()
-    np.savez(file, **content, files=files)
     (tmp_path / "few.csv").write_text("\n".join(["file,camera", "0.jpg,l"]))
-    for key, name in (
-        ("camera", "'camera'"),
-        (f"{tmp_path / 't.csv'}:lens", r"t\.csv:1\b"),
-        (f"{tmp_path / 'few.csv'}:camera", r"few\.csv\b.*\b5 of 6\b"),
-    ):
-        code, _, err = jdml_main("evaluate", file, ignore, key)
-        assert code == 2
-        assert re.search(name, err)
+    code, _, err = jdml_main("evaluate", file, ignore, f"{tmp_path / 'few.csv'}:camera")
+    assert (code, "few.csv" in err) == (2, True)
 
 
 def test_evaluate_by_level(jdml_main, embeddings, tmp_path):

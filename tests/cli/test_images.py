@@ -1,23 +1,20 @@
 """`jdml train` on image files: augmentations, pretrained weights, In-shop's gallery, damaged files."""
 
 import dataclasses
-import functools
 import json
-import logging
 
 import jax
 import numpy as np
-import optax
 import pytest
 from cli.photos import draw_noise
 from flax.traverse_util import flatten_dict
 
-from jdml import losses, models, objectives, registry
+from jdml import models, registry
 from jdml.cli.commands import COMMANDS
-from jdml.cli.training_run import TrainingRun
+from jdml.cli.train import TrainingRun
 from jdml.models import weights
-from jdml.models.tensors import write_tensors
-from jdml.training import create_state, load
+from jdml.models.io import write_tensors
+from jdml.training import load
 
 
 def training_of(*words):
@@ -111,40 +108,12 @@ def test_network_is_configured_by_its_weights_file(train_images, jdml_main, anim
     assert "weights" in err
 
 
-@pytest.mark.usefixtures("tiny_transformers")
-def test_weights_of_another_network_are_refused(train_images, animals, tmp_path):
-    """The refusal names the network, not the settings of the file."""
-    file = tmp_path / "w.safetensors"
-    metadata = {weights.ARCHITECTURE: "siglip_b16", weights.SETTINGS: '{"grid": 24}'}
-    write_tensors(file, {"params/positions": np.zeros((1, 577, 384), np.float32)}, metadata)
-    code, _, err = train_images("--data-dir", animals, "--model", "vit_s16", "--weights", file)
-    assert code == 2
-    assert "'siglip_b16'" in err
-
-
 def test_weights_of_a_later_version_are_refused(tmp_path):
     file = tmp_path / "w.safetensors"
     write_tensors(file, {}, {weights.ARCHITECTURE: "vit_s16", weights.SETTINGS: '{"rope": 3}'})
     with pytest.raises(ValueError, match=r"w\.safetensors.*\brope=3"):
         weights.settings_of(file, "vit_s16")
     assert weights.settings_of(file, "vit_b16") == {}
-
-
-@pytest.mark.slow  # compiles two transformers for a warning
-def test_network_that_differs_from_its_weights_file_is_warned_of(tmp_path, caplog):
-    net = models.VisionTransformer(4, width=8, depth=1, heads=2, patch=8, grid=3)
-    file = tmp_path / "w.safetensors"
-    settings = '{"resampling": "transformers", "grid": 3}'
-    write_weights(file, net, {weights.ARCHITECTURE: "vit_s16", weights.SETTINGS: settings})
-    objective = objectives.pair(losses.triplet_loss)
-    given = {"pretrained": functools.partial(models.load_weights, file), "seed": 0}
-    images = np.zeros((1, 24, 24, 3), np.float32)
-    for network, warnings in ((net, 1), (net.clone(resampling="transformers"), 0)):
-        caplog.clear()
-        create_state(network, objective, optax.sgd(0.1), images, **given)
-        logged = [r for r in caplog.records if "resampling='transformers'" in r.message]
-        assert len(logged) == warnings
-        assert all(record.levelno == logging.WARNING for record in logged)
 
 
 # Galleries and damaged files

@@ -13,8 +13,8 @@ import pytest
 import jdml.cli
 from jdml import recipes, training
 from jdml.cli.commands import COMMANDS, Command
-from jdml.cli.options.parts import apply_options
-from jdml.cli.options.reading import Part, Typed, empty_part
+from jdml.cli.options import Part, Typed, empty_part
+from jdml.cli.train_options import apply_options
 from jdml.recipes import LossConfig, Recipe
 
 

@@ -77,7 +77,7 @@ def test_devices_and_micro_batches_change_nothing(jdml_main, tmp_path):
 def test_device_count_divides_the_cpu(asked, there):
     """A single process divides its CPU, unless its user has set the number of devices."""
     program = (
-        "import jax; from jdml.cli.options.groups import DeviceOptions; options = DeviceOptions(devices='2');"
+        "import jax; from jdml.cli.option_groups import DeviceOptions; options = DeviceOptions(devices='2');"
         "options.join(); print(jax.device_count(), *options.mesh(32)[1])"
     )
     env = {k: v for k, v in os.environ.items() if k not in ("XLA_FLAGS", "JAX_NUM_CPU_DEVICES")}

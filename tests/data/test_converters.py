@@ -67,8 +67,7 @@ def test_hugging_face_stream_with_other_column_names(hub, birds):
 def test_wrong_hugging_face_data_is_refused(hub, birds):
     bare = birds.cast_column("label", hub.Value("float32"))
     for data, column, error, name in (
-        (hub.DatasetDict(train=birds, test=birds), "image", TypeError, r"^dataset .*\['train'\]"),
-        ([1], "image", TypeError, "^dataset"),
+        (hub.DatasetDict(train=birds, test=birds), "image", TypeError, "^dataset"),
         (birds, "img", ValueError, "'img'.* image, label"),
         (bare, "image", TypeError, r"^dataset\[0\]: label"),
     ):
@@ -154,12 +153,8 @@ def test_given_labels_replace_those_of_the_rows():
     assert set(from_rows(pairs, labels=finer).class_names["label"]) == set(finer)
     check_same(from_rows([(image, 0) for image in PICTURES], labels=LABELS))
     # Rows that come one after another may have an order of their own, as those of a loader that shuffles.
-    for rows, labels, error in (
-        (iter(pairs), LABELS, ValueError),
-        (pairs, LABELS[:2], ValueError),
-        (pairs, set(LABELS), TypeError),
-    ):
-        with pytest.raises(error, match=r"^labels\b"):
+    for rows, labels in ((iter(pairs), LABELS), (pairs, LABELS[:2])):
+        with pytest.raises(ValueError, match=r"^labels\b"):
             from_rows(rows, labels=labels)
 
 
@@ -171,16 +166,10 @@ def test_torch_tensors_are_accepted_by_dataset(torch):
         assert data.labels.tolist() == [0, 1, 2, 3]
 
 
-def test_masks_and_other_colour_modes_are_refused():
+def test_other_colour_modes_are_refused():
     inks = [Image.fromarray(image).convert("CMYK") for image in PICTURES]
-    for images, labels, name in (
-        (PICTURES, np.ma.array(LABELS, mask=LABELS == 1), "labels"),
-        (np.ma.masked_less(PICTURES, 1), LABELS, "images"),
-        (inks, LABELS, r"images .*\bCMYK"),
-    ):
-        with pytest.raises(TypeError, match=rf"^{name}\b"):
-            Dataset("wrong", images, labels)
-    assert len(Dataset("whole", np.ma.array(PICTURES), np.ma.array(LABELS))) == 12
+    with pytest.raises(TypeError, match=r"^images\b.*\bCMYK"):
+        Dataset("wrong", inks, LABELS)
 
 
 def test_pillow_images_equal_their_files(tmp_path):
@@ -210,14 +199,11 @@ PICTURE = PICTURES[0]
 @pytest.mark.parametrize(
     ("rows", "error", "name"),
     [
-        (5, TypeError, "rows"),
-        ({"image": 0}, TypeError, "rows"),
         ([], ValueError, "list"),
         ([{"img": 0, "label": 0}], ValueError, r"list\[0\] .*'image'.* 'img'"),
-        ([(PICTURE, 0), (None, 0)], ValueError, r"list\[1\] .*image"),
+        ([(PICTURE, 0), (None, 0)], TypeError, r"list\[1\]: image"),
         ([(PICTURE, 0), (PICTURE, None)], ValueError, r"list\[1\] .*label"),
         ([(PICTURE, 0.5)], TypeError, r"list\[0\]: label"),
-        ([(PICTURE, 0), (PICTURE, "a")], TypeError, "labels?"),
         ([(object(), 0)], TypeError, r"list\[0\]: image"),
         ([(Image.new("F", (9, 9)), 0)], BadImageError, r"list\[0\]: .*'F'"),
         ([(np.zeros(3), 0), (np.zeros(4), 0)], ValueError, ""),
@@ -230,11 +216,6 @@ def test_wrong_rows_are_refused(rows, error, name):
     with pytest.raises(error, match=f"^{name}") as caught:
         from_rows(rows)
     assert "\n" not in str(caught.value)
-
-
-def test_float_images_with_transform_are_refused():
-    with pytest.raises(TypeError, match=r"float64 \[3, 3, 3\]"):
-        from_rows([(np.zeros((3, 3, 3)), 0)], transform=small)
 
 
 # A user's module
@@ -251,7 +232,7 @@ def test_pointer_to_a_users_module(tmp_path, monkeypatch):
         "    return {'train': list(zip(images, 'ab' * 6)), 'validation': list(zip(images, 'cd' * 6))}\n"
         "class Featured(list): features = None\n"
         "featured = Featured([(images[0], 0), (images[1], 1)])\n"
-        "other, none, empty = {'holdout': arrays}, None, {}\n"
+        "other = {'holdout': arrays}\n"
         "negative = [(images[0], -1), (images[1], 0)]\n"
         "def broken(): raise KeyError('disk')\n"
         "def asking(path): return arrays\n"
@@ -269,13 +250,11 @@ def test_pointer_to_a_users_module(tmp_path, monkeypatch):
     assert image_named("my_birds:parts validation[3]") is parts.files[15]
     assert len(read_pointer("my_birds:featured").files) == 2  # not a Hugging Face data set
     for name, error, place in (
-        ("my_birds:other", ValueError, "my_birds:other .*'holdout'"),
+        ("my_birds:other", ValueError, "my_birds:other: .*'holdout'"),
         ("my_birds:numbers", ValueError, "my_birds:numbers"),
-        ("my_birds:empty", ValueError, "my_birds:empty"),
         ("my_birds:negative", ValueError, r"my_birds:negative\[0\]: label"),
         ("my_birds:broken", ValueError, r"my_birds:broken .*KeyError.*my_birds\.py:11\b"),
         ("my_birds:asking", ValueError, "my_birds:asking .*TypeError.*'path'"),
-        ("my_birds:none", TypeError, "my_birds:none: rows"),
         ("nowhere:birds", ValueError, "nowhere:birds"),
     ):
         with pytest.raises(error, match=rf"^{place}"):

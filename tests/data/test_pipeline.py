@@ -236,7 +236,6 @@ def test_worker_processes_end_with_a_killed_run(data, tmp_path):
         ({"prefetch": 0}, ValueError, "prefetch"),
         ({"worker_kind": "fork"}, ValueError, "worker_kind"),
         ({"on_bad_image": "ignore"}, ValueError, "on_bad_image"),
-        ({"sampler": iter([[0]])}, TypeError, "sampler"),
         ({"sampler": RandomBatchSampler(11, 2)}, ValueError, "sampler"),
         ({"dataset": Dataset("d", np.zeros((12, 3)), np.arange(12))}, TypeError, "dataset"),
     ],

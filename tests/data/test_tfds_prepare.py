@@ -97,7 +97,6 @@ def test_preparation_can_be_forbidden(tmp_path, monkeypatch, name):
     [
         (lambda: get("inshop"), "name"),
         (lambda: get("mnist", "s3://bucket"), "data_dir"),
-        (lambda: load("mnist", "test"), "data_dir"),
     ],
 )
 def test_wrong_arguments_are_refused(call, argument):

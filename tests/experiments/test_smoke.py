@@ -4,7 +4,6 @@ import importlib
 import math
 import re
 import runpy
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,7 +12,7 @@ from typing import Any
 import chex
 import pytest
 
-from jdml.runs.results_store import read_results
+from jdml.runs.run_files import read_results
 
 ROOT = Path(__file__).parents[2]
 EXPERIMENTS, BENCHMARKS = ROOT / "experiments", ROOT / "benchmarks"
@@ -167,15 +166,3 @@ def test_benchmark_records_are_ordered_and_kept_by_machine(scripts: None, tmp_pa
     assert [(row["loss"], row["ratio"]) for row in merged] == [("triplet", 1.0), ("circle", 9.0)]
     with pytest.raises(SystemExit, match=r"\bcores\b"):
         losses.merged({"environment": {**machine.describe(), "cores": 1000}, "rows": rows}, rows)
-
-
-def test_modified_checkout_records_no_commit(scripts: None, tmp_path: Path) -> None:
-    commit = importlib.import_module("beside").commit
-    assert commit(tmp_path) is None
-    for command in (["init", "-q"], ["add", "."], ["commit", "-q", "--allow-empty", "-m", "first"]):
-        (tmp_path / "file").write_text("1")
-        author = ["-c", "user.name=me", "-c", "user.email=me@here"]
-        subprocess.run(["git", "-C", str(tmp_path), *author, *command], check=True)
-    assert commit(tmp_path)
-    (tmp_path / "file").write_text("2")
-    assert commit(tmp_path) is None

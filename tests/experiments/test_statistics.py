@@ -14,9 +14,8 @@ from experiments.letters.methods import METHODS as BY_LETTER
 from experiments.nir import decide
 from experiments.omniglot.methods import METHODS as BY_ALPHABET
 from experiments.pfml_needs import main as pfml_needs
-from jdml.recipes import Method
-from jdml.recipes.config import Config
-from jdml.runs.results_store import read_results
+from jdml.recipes.paper_comparison import flat_values
+from jdml.runs.run_files import read_results
 from jdml.studies.runner import results_of
 
 FROZEN = letters.Settings().frozen
@@ -128,22 +127,13 @@ IDEAS = {
 """The recipe's values that an idea may change; CCP's references are selected proxies in the ball, not mined."""
 
 
-def values_of(config: Any, path: str = "") -> dict[str, Any]:
-    """Return the values of a recipe by where they stand."""
-    values: dict[str, Any] = {}
-    for name, value in vars(config).items():
-        nested = isinstance(value, Config) and not isinstance(value, Method)
-        values |= values_of(value, f"{path}{name}.") if nested else {path + name: value}
-    return values
-
-
 @pytest.mark.parametrize("idea", IDEAS)
 def test_pairs_of_an_idea_differ_only_in_it(idea: str) -> None:
     for task, methods in {"letters": BY_LETTER, "alphabets": BY_ALPHABET}.items():
         pairs = ideas.pairs_of(idea, task, methods)
         assert pairs
         for pair in pairs:
-            one, other = (values_of(methods[name]) for name in pair)
+            one, other = (dict(flat_values(methods[name])) for name in pair)
             changed = {name for name in one if one[name] != other[name]}
             assert changed
             assert changed <= IDEAS[idea], pair

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from jdml import recipes
-from jdml.recipes.shared import DATASETS
+from jdml.recipes import DATASETS
 
 FILE = Path(__file__).with_name("recipes.json")
 

@@ -1,4 +1,4 @@
-"""Miners, metrics and flows on generated cases, compared with plain loops."""
+"""Miners and metrics on generated cases, compared with plain loops."""
 
 import functools
 import warnings
@@ -12,7 +12,7 @@ import pytest
 from hunt.generated import CASES, generated
 from hypothesis import strategies as st
 
-from jdml import flows, metrics, mining
+from jdml import metrics, mining
 from jdml.mining import Pairs
 from jdml.registry.miners import MINERS
 from oracles import metrics as metric_oracles
@@ -165,54 +165,3 @@ def test_verification(case: Searched) -> None:
     for name, value in metric_oracles.verification(*arrays, far, **options).items():
         np.testing.assert_allclose(scores[name], value, rtol=1e-5, err_msg=name)
     assert np.isfinite(apart).all()
-
-
-# Flows: invertible, with the Jacobian's determinant, for weights of any size.
-
-FLOWS = [
-    {"dim": dim, "coupling": coupling, "mixing": mixing}
-    for dim in (2, 5)
-    for coupling in ("glow", "realnvp")
-    for mixing in ("permutation", "linear")
-]
-
-
-@functools.cache
-def flow_of(kind: int) -> Any:
-    settings = {"actnorm": kind % 3 == 0, "num_blocks": 2, "hidden": 4, "depth": 2}
-    flow = flows.ConditionalFlow(condition_dim=3, **settings, **FLOWS[kind])
-    start = flow.init(jax.random.key(0), jnp.zeros((1, flow.dim)), jnp.zeros((1, 3)))
-
-    @jax.jit
-    def there_and_back(params: Any, x: jax.Array, condition: jax.Array) -> Any:
-        def one(x: jax.Array, c: jax.Array) -> jax.Array:
-            return flow.apply(params, x[None], c[None])[0][0]
-
-        latents, log_det = flow.apply(params, x, condition)
-        back = flow.apply(params, latents, condition, method="inverse")
-        return latents, log_det, back, jax.vmap(jax.jacobian(one))(x, condition)
-
-    return jax.device_get(start), there_and_back
-
-
-@generated(
-    few=2,
-    share=0.02,
-    kind=st.integers(0, len(FLOWS) - 1) if CASES else st.just(3),
-    seed=SEEDS,
-    weights=st.sampled_from((0.0, 0.1, 1.0, 3.0)),
-    length=st.sampled_from((0.0, 1.0, 1.0, 1e-30, 1e6, 1e15)),
-)
-def test_flows(kind: int, seed: int, weights: float, length: float) -> None:
-    start, there_and_back = flow_of(kind)
-    draw = np.random.default_rng(seed)
-    params = jax.tree.map(lambda p: p + 0.3 * weights * draw.normal(size=p.shape), start)
-    x, c = length * draw.normal(size=(3, FLOWS[kind]["dim"])), draw.normal(size=(3, 3))
-    with jax.enable_x64(True):
-        found = jax.device_get(there_and_back(params, x, c))
-    latents, log_det, (back, log_det_back), jacobians = found
-    assert all(np.isfinite(some).all() for some in (latents, log_det, back, log_det_back))
-    steep = np.linalg.norm(np.linalg.inv(jacobians), axis=(1, 2)) * np.abs(latents).max()
-    np.testing.assert_allclose(back, x, atol=1e-9 * max(1.0, length) + 1e-15 * steep.max())
-    np.testing.assert_allclose(log_det_back, -log_det, atol=1e-8)
-    np.testing.assert_allclose(np.linalg.slogdet(jacobians)[1], log_det, atol=1e-6)

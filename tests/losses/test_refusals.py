@@ -331,3 +331,27 @@ def test_checked_accepts_masked_and_valid_values() -> None:
     value = jdml.checked(jdml.proxy_anchor_loss)(X, Y, PROXIES, alpha=jnp.float32(16.0))
     expected = jdml.proxy_anchor_loss(X, Y, PROXIES, alpha=16.0)
     np.testing.assert_allclose(value, expected, rtol=1e-6)
+
+
+def test_unknown_keyword_names_the_loss_and_the_nearest_keyword():
+    with pytest.raises(TypeError, match=r"^triplet_loss\b.*'mining'.*\bmine\b"):
+        call("triplet_loss", mining=None)
+    with pytest.raises(TypeError, match=r"^proxy_anchor_loss\b.*'weight'.*\bweights\b"):
+        call("proxy_anchor_loss", weight=None)
+
+
+def test_word_in_place_of_a_miner_lists_the_miners():
+    with pytest.raises(TypeError, match=r"^mine\b.*hard_negative\(\).*'hard'"):
+        call("triplet_loss", mine="hard")
+
+
+@pytest.mark.parametrize("library", ["numpy", "jax.numpy"])
+@pytest.mark.parametrize("dtype", ["int8", "int32", "bool"])
+def test_advice_for_embeddings_that_are_not_floating_works(library: str, dtype: str) -> None:
+    embeddings: Any = np.eye(B, D).astype(dtype)
+    embeddings = jnp.asarray(embeddings) if library == "jax.numpy" else embeddings
+    with pytest.raises(TypeError, match=r"^embeddings\b.*: write ") as refusal:
+        call("triplet_loss", embeddings=embeddings)
+    advice = str(refusal.value).partition(": write ")[2]
+    names = {"embeddings": embeddings, "numpy": np, "jax": jax}
+    assert call("triplet_loss", embeddings=eval(advice, names)).shape == ()

@@ -5,7 +5,7 @@ import numpy as np
 from flax.traverse_util import flatten_dict
 
 from jdml.models import create
-from jdml.models.dialects import Dialect, stored_shape
+from jdml.models.weight_formats import WeightFormat, stored_shape
 
 
 def zeros(arch: str, dim: int = 8) -> dict:
@@ -15,12 +15,12 @@ def zeros(arch: str, dim: int = 8) -> dict:
     return jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), shapes)
 
 
-def random_arrays(arch: str, dialect: Dialect) -> dict[str, np.ndarray]:
+def random_arrays(arch: str, layout: WeightFormat) -> dict[str, np.ndarray]:
     """Return positive arrays for all layers but the head, by a library's names."""
     draw, arrays = np.random.default_rng(0), {}
     for target, value in flatten_dict(zeros(arch), sep="/").items():
         if not target.startswith("params/head/"):
-            name = dialect.name(target.partition("/")[2])
-            shape = stored_shape(target, value.shape, dialect, name)
+            name = layout.name(target.partition("/")[2])
+            shape = stored_shape(target, value.shape, layout, name)
             arrays[name] = draw.uniform(0.5, 1.5, shape).astype(np.float32)
     return arrays

@@ -1,6 +1,5 @@
 """Networks that `fit` accepts: each kind is trained, saved and loaded, or refused before any file."""
 
-import re
 import sys
 from types import SimpleNamespace
 from typing import Any
@@ -17,6 +16,7 @@ from flax import nnx
 import jdml
 from jdml import data, objectives, training
 from jdml.models.adapters import as_model
+from jdml.models.base_adapter import EVALUATION, TRAINING
 from jdml.recipes import NetworkConfig, Recipe
 from jdml.training.train_recipe import make_network
 
@@ -117,14 +117,6 @@ class Unknown(nn.Module):
     @nn.compact
     def __call__(self, x):
         return nn.BatchNorm(use_running_average=not self.learning)(nn.Dense(5)(x))
-
-
-class Cached(nn.Module):
-    @nn.compact
-    def __call__(self, x):
-        x = nn.Dense(3)(x)
-        self.variable("cache", "last", jnp.zeros, x.shape).value = x
-        return x
 
 
 # NNX
@@ -320,18 +312,9 @@ REFUSED = {
     "Linen: only trains": (lambda: Unknown(True), ValueError, "train_flag"),
     "NNX: an unknown flag": (UnknownNnx, ValueError, "train_flag"),
     "Equinox: an unknown flag": (UnknownEquinox, ValueError, "train_flag"),
-    "Linen: a value of a batch": (Cached, ValueError, "cache.*last"),
     "NNX: a key": (WithKey, TypeError, "key"),
-    "Equinox: its state": (lambda: eqx.nn.make_with_state(WithState)()[0], TypeError, "state"),
     "a class": (lambda: nn.Dense, TypeError, "Dense"),
     "nothing": (lambda: None, TypeError, "None"),
-    "functions: another argument": (lambda: (init, lambda p, x, mask: x), TypeError, "mask"),
-    "functions: whole numbers": (
-        lambda: (lambda key, x: {"n": jnp.ones((6, 3), int)}, lambda p, x: x @ p["n"]),
-        ValueError,
-        r"params\['n'\]",
-    ),
-    "functions: a state": (lambda: (lambda key, x: ({}, {}), apply), TypeError, "init"),
 }
 
 
@@ -367,6 +350,16 @@ def test_a_flag_of_another_name_is_set(kind):
 
 def test_network_that_is_the_same_in_training_is_accepted_where_its_user_says_so():
     fit(as_model(Unknown(), train_flag=False))
+    fit(training.WithLora(as_model(Unknown(), train_flag=False), 2, "Dense.*", also="Dense"))
+
+
+def test_backbone_and_head_are_checked_separately():
+    """A user's word about one of them does not cover the other."""
+    same, wrong = as_model(Unknown(), train_flag=False), linen("learning")
+    for parts in ((same, wrong), (wrong, same)):
+        with pytest.raises(ValueError, match=r"^model\b.*train_flag"):
+            fit(jdml.models.WithHead(*parts))
+    fit(jdml.models.WithHead(same, linen("train")))
 
 
 class Several(nn.Module):
@@ -391,20 +384,6 @@ def test_several_outputs_need_an_objective_that_takes_them():
     assert np.isfinite(result.history[-1]["loss"])
 
 
-# Data sets and samplers
-
-
-def test_object_with_images_and_labels_is_a_data_set():
-    train = type("Mine", (), {"__module__": "torch.utils.data"})()
-    train.images, train.labels = FEATURES, LABELS
-    assert fit((init, apply), train=train, steps=0).history == [{"step": 0}]
-
-
-def test_sampler_of_another_size_is_refused():
-    with pytest.raises(ValueError, match=r"^sampler\b.*24.*20"):
-        fit((init, apply), sampler=data.RandomBatchSampler(20, 8))
-
-
 def test_factory_gets_the_recipes_arguments(monkeypatch):
     """A factory that requires other arguments is refused."""
     given = []
@@ -417,14 +396,61 @@ def test_factory_gets_the_recipes_arguments(monkeypatch):
     monkeypatch.setitem(sys.modules, "own_nets", own)
     make_network(Recipe(network=NetworkConfig("own_nets:net", dim=3)), SET)
     assert given == [(3, (), {})]
-    with pytest.raises(TypeError, match=r"\bown_nets:deep\b.*\bdepth\b"):
+    with pytest.raises(ValueError, match=r"\bown_nets:deep\b.*\bdepth\b"):
         make_network(Recipe(network=NetworkConfig("own_nets:deep")), SET)
 
 
-def test_memory_of_parameters_is_reported(caplog):
-    """240,000 and 120,000 numbers of 4 bytes, and twice as many for Adam."""
-    caplog.set_level("INFO", "jdml.training")
-    wide = nn.Sequential([nn.Dense(40_000, use_bias=False), nn.Dense(3, use_bias=False)])
-    fit(wide, steps=1)
-    told = next(line for line in caplog.messages if "memory:" in line)
-    assert re.findall(r"[\d.,]+ MB", told)[:2] == ["1.4 MB", "2.9 MB"]
+# The seven flag names of the API, and layers in evaluation mode
+
+
+@pytest.mark.parametrize("name", [*TRAINING, *EVALUATION])
+def test_every_known_flag_is_set(name):
+    scope = {"modes": []}
+    exec(f"def net(params, x, {name}=None):\n  modes.append({name})\n  return x @ params", scope)
+    net = as_model((lambda key, x: jnp.ones((6, 2)), scope["net"]))
+    variables = net.init(KEY, FEATURES)
+    net.apply(variables, FEATURES, train=True)
+    net.apply(variables, FEATURES, train=False)
+    assert scope["modes"] == [name in TRAINING, name in EVALUATION]
+
+
+class Scaled(Nnx):
+    """A network whose batch norm may be in evaluation mode, with a number of its own."""
+
+    def __init__(self, evaluating=False, scale=1.0):
+        super().__init__()
+        self.norm.use_running_average, self.scale = evaluating, scale
+
+    def __call__(self, x):
+        return super().__call__(x) * self.scale
+
+
+def in_evaluation_mode():
+    module = Scaled()
+    module.eval()
+    return module
+
+
+def test_batch_norm_in_evaluation_mode_is_warned_of_and_frozen(caplog):
+    before, after = (fit(Scaled(True), steps=steps).state.batch_stats for steps in (0, 2))
+    warnings = [line.lower() for line in caplog.messages if "evaluation" in line]
+    assert warnings
+    assert all("norm" in line for line in warnings)
+    jax.tree.map(np.testing.assert_array_equal, before, after)
+
+
+def test_network_entirely_in_evaluation_mode_is_trained():
+    before, after = (
+        jax.tree.leaves(fit(in_evaluation_mode(), steps=steps).state.batch_stats)
+        for steps in (0, 2)
+    )
+    assert any((old != new).any() for old, new in zip(before, after, strict=True))
+
+
+def test_resume_refuses_another_network(tmp_path):
+    """A module's own numbers are compared; the training mode is not."""
+    more = training.RunConfig(tmp_path, allow_more_steps=True)
+    fit(Scaled(), tmp_path)
+    with pytest.raises(ValueError, match=r"\bmodel\b"):
+        fit(Scaled(scale=2.0), more, steps=3)
+    assert fit(in_evaluation_mode(), more, steps=3).state.step == 3

@@ -12,8 +12,7 @@ from jax.test_util import check_grads
 
 from jdml.models import EmbeddingHead, layers
 from jdml.models.convnets import max_pool_2x2
-from jdml.models.heads import POOLINGS, gem_pool
-from jdml.models.layers import BatchNorm, ConvNorm, max_pool
+from jdml.models.layers import POOLINGS, BatchNorm, ConvNorm, gem_pool, max_pool
 
 
 def pooled_by_loops(x: np.ndarray, pooling: str, p: float = 3.0) -> np.ndarray:

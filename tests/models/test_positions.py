@@ -12,10 +12,10 @@ import pytest
 from models.files import random_arrays, zeros
 
 from jdml import registry
-from jdml.cli.options.groups import WeightOptions
+from jdml.cli.option_groups import WeightOptions
 from jdml.models import convert_weights, create, load_weights, normalizer, weights_settings
-from jdml.models.dialects import dialects
 from jdml.models.vit import resample
+from jdml.models.weight_formats import weight_formats
 
 # Positions of another grid: each program's bicubic compared with a small reference, PyTorch, and a whole network.
 
@@ -77,7 +77,7 @@ def shallow():
 
 def file_of(origin: str, arch: str, folder: Path) -> Path:
     """Convert random weights with the names of their origin; return the file."""
-    named = dialects(arch)[1 if origin == "transformers" else 0]
+    named = weight_formats(arch)[1 if origin == "transformers" else 0]
     arrays = {name: 0.1 * (value - 1) for name, value in random_arrays(arch, named).items()}
     np.savez(folder / "in.npz", **arrays)
     convert_weights(folder / "in.npz", folder / "out.safetensors", arch=arch)

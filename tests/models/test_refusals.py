@@ -20,14 +20,11 @@ def start(name, shape=(2, 32, 32, 3), dtype=jnp.float32, dim=4, **settings):
 
 
 @pytest.mark.parametrize("name", ONE_OF_A_KIND)
-def test_networks_refuse_wrong_images_and_dimensions(name):
+def test_networks_refuse_wrong_images(name):
     with pytest.raises(TypeError, match=r"^images\b"):
         start(name, dtype=jnp.uint8)
     with pytest.raises(ValueError, match=r"^images\b"):
         start(name, (32, 32))
-    for dim in (0, -1):
-        with pytest.raises(ValueError, match=r"^dim\b"):
-            start(name, dim=dim)
     if NETWORKS[name].pooling:
         with pytest.raises(ValueError, match=r"^pooling\b.*'median'"):
             start(name, pooling="median")
@@ -45,18 +42,11 @@ POSITIONS = jnp.zeros((1, 26, 3))
     ("call", "error", "name"),
     [
         (lambda: create("vgg", dim=8), ValueError, "name"),
-        (lambda: start("resnet18", depth=34), ValueError, "depth"),
         (lambda: start("vit_s16", (1, 15, 32, 3)), ValueError, "images"),
-        (lambda: start("vit_s16", heads=5), ValueError, "width"),
-        (lambda: start("vit_s16", patch=0), ValueError, "patch"),
         (lambda: start("vit_s16", activation="relu"), ValueError, "activation"),
         (lambda: start("siglip_b16", pooling="token"), ValueError, "pooling"),
-        (head(dim=0), ValueError, "dim"),
-        (head(dim=2.0), ValueError, "dim"),
         (head(dim=2, pooling="median"), ValueError, "pooling"),
         (head((2, 4), dim=2), ValueError, "features"),
-        (lambda: convolve(IMAGES[0], KERNEL, (1, 1), "SAME"), ValueError, "images"),
-        (lambda: convolve(IMAGES, KERNEL[0], (1, 1), "SAME"), ValueError, "kernel"),
         (lambda: convolve(IMAGES, KERNEL, (1, 1), "SAME", (2, 2)), ValueError, "lhs_dilation"),
         (lambda: resample(POSITIONS, 5, (3, 3), "scipy"), ValueError, "resampling"),
         (lambda: normalizer("small"), ValueError, "name"),

@@ -12,7 +12,7 @@ from models.files import random_arrays, zeros
 from safetensors.numpy import save_file
 
 from jdml.models import convert_weights, create, load_weights, weights_settings
-from jdml.models.dialects import dialects
+from jdml.models.weight_formats import weight_formats
 from jdml.registry import NETWORKS
 
 WIDTH, DEPTH, HEADS, PROJECTED, GRID = 48, 2, 4, 20, 4
@@ -275,9 +275,9 @@ def arrays_of(file: str) -> dict[str, np.ndarray]:
 
 def test_image_encoder_of_transformers_clip_is_converted(small, tmp_path):
     network = small("clip_b16")
-    dialect = next(each for each in dialects(network) if each.origin == "transformers")
+    layout = next(each for each in weight_formats(network) if each.origin == "transformers")
     text = {"text_projection.weight", "text_model.final_layer_norm.weight", "logit_scale"}
-    arrays = random_arrays(network, dialect) | dict.fromkeys(text, np.ones((P, C), np.float32))
+    arrays = random_arrays(network, layout) | dict.fromkeys(text, np.ones((P, C), np.float32))
     save_file(arrays, tmp_path / "in.safetensors")
     done = convert_weights(tmp_path / "in.safetensors", tmp_path / "out.safetensors", arch=network)
     assert (done.origin, set(done.unused)) == ("transformers", text)

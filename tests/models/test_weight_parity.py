@@ -12,8 +12,8 @@ import pytest
 from models.files import zeros
 
 from jdml.models import convert_weights, create, load_weights, normalizer
-from jdml.models.dialects import dialects
-from jdml.models.tensors import read_tensors
+from jdml.models.io import read_tensors
+from jdml.models.weight_formats import weight_formats
 
 pytestmark = pytest.mark.slow  # loads PyTorch
 
@@ -89,7 +89,7 @@ def test_features_equal_pytorchs(arch, tmp_path):
 
     torch.save({"epoch": 3, "state_dict": net.state_dict()}, tmp_path / "in.pth")
     done = convert_weights(tmp_path / "in.pth", tmp_path / "out.safetensors", arch=arch)
-    assert (done.arch, done.origin) == (arch, dialects(arch)[0].origin)
+    assert (done.arch, done.origin) == (arch, weight_formats(arch)[0].origin)
     assert {name.split(".")[0] for name in done.unused} <= {"fc", "last_linear", "_fc"}
     ours = features(arch, tmp_path / "out.safetensors", images)
     assert_near(ours, torch_features(net, images))

@@ -15,9 +15,9 @@ from models.files import random_arrays, zeros
 from safetensors.numpy import load_file, save_file
 
 import jdml.cli
-from jdml.cli.weights import Architecture
+from jdml.cli.data import Convert
 from jdml.models import convert_weights, load_weights
-from jdml.models.dialects import dialects
+from jdml.models.weight_formats import weight_formats
 from jdml.registry import pretrained_networks
 
 ARCH = "efficientnet_lite0"
@@ -28,7 +28,7 @@ NO_TORCH = "reads files of PyTorch: pip install torch"
 def stored() -> dict[str, np.ndarray]:
     """Return random arrays of EfficientNet-Lite0 with the names of its PyTorch file."""
     classifier = {"_fc.weight": np.zeros((10, 1280), np.float32)}
-    return random_arrays(ARCH, dialects(ARCH)[0]) | classifier
+    return random_arrays(ARCH, weight_formats(ARCH)[0]) | classifier
 
 
 def converted(folder: Path, arrays: dict[str, np.ndarray] | None = None) -> Path:
@@ -69,9 +69,6 @@ def test_half_precision_files_are_read_as_float32(tmp_path):
     np.testing.assert_allclose(arrays["params/top/conv/kernel"][0, 0], kernel, rtol=4e-3)
 
 
-BN = "_bn1.running_var"
-
-
 @pytest.mark.parametrize(
     ("arrays", "named"),
     [
@@ -85,9 +82,6 @@ BN = "_bn1.running_var"
         ),
         (lambda: {**stored(), "_blocks.0._se_reduce.weight": np.ones(3, "f4")}, "_se_reduce"),
         (lambda: {**stored(), "_bn1.bias": np.full(1280, np.nan, "f4")}, r"_bn1\.bias"),
-        (lambda: {**stored(), BN: -stored()[BN]}, r"_bn1\.running_var .*-1"),
-        (lambda: {**stored(), BN: np.zeros(4, "V2")}, r"_bn1\.running_var .*V2"),
-        (lambda: {**stored(), BN: np.full(1280, 1e300)}, r"_bn1\.running_var .*finite"),
     ],
 )
 def test_arrays_that_do_not_fit_are_named(arrays, named, tmp_path):
@@ -105,8 +99,6 @@ def test_file_of_another_network_is_refused(tmp_path):
         load_weights(out, zeros("resnet18"))
     with pytest.raises(ValueError, match=r"in\.safetensors .*architecture"):
         load_weights(other, zeros(ARCH))  # not converted
-    with pytest.raises(TypeError, match="^variables "):
-        load_weights(out, None)
     variables = zeros(ARCH)
     variables["params"]["stem"]["conv"]["kernel"] = np.zeros((3, 3, 1, 32))
     with pytest.raises(ValueError, match=r"kernel is \[3, 3, 3, 32\] .*\[3, 3, 1, 32\]"):
@@ -162,15 +154,13 @@ def test_refusals(tmp_path):
         ("in.npz", "out.npz", ARCH, ValueError, r"^out\b"),
         ("in.h5", out, ARCH, ValueError, r"^in\.h5 .*\.safetensors, \.npz"),
         (nowhere, out, ARCH, FileNotFoundError, "nowhere"),
-        ("in.npz", gone, ARCH, FileNotFoundError, "^out .*gone"),
+        ("in.npz", gone, ARCH, ValueError, "^out .*gone"),
         (file, file, ARCH, ValueError, r"^out\b"),
     ):
         with pytest.raises(error, match=name):
             convert_weights(path, to, arch=arch)
     with pytest.raises(FileNotFoundError, match="nowhere"):
         load_weights(nowhere, {})
-    with pytest.raises(ValueError, match=r"^path\b.*in\.npz"):
-        load_weights("in.npz", {})
 
 
 def test_failed_write_keeps_the_old_file(tmp_path, monkeypatch):
@@ -188,7 +178,9 @@ def test_failed_write_keeps_the_old_file(tmp_path, monkeypatch):
 
 
 def test_command_converts_every_architecture(tmp_path, capsys, monkeypatch):
-    assert set(typing.get_args(Architecture)) == set(pretrained_networks())
+    assert set(typing.get_args(typing.get_type_hints(Convert)["arch"])) == set(
+        pretrained_networks()
+    )
     monkeypatch.chdir(tmp_path)
     save_file(stored(), "in.safetensors")
     assert jdml.cli.main(["weights", "convert", "in.safetensors", "--arch", ARCH, "--names"]) == 0

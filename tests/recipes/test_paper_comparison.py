@@ -168,9 +168,3 @@ def test_what_a_paper_leaves_open_is_said_by_method_and_protocol() -> None:
         assert ("1e-4" in unspecified_settings("pfml", protocol)) is rate
     run = recipe("pfml", "cub", protocol="mlrc")
     assert (run.optimizer.learning_rate, run.network.pooling) == (1e-5, "average")
-
-
-@pytest.mark.parametrize("wrong", [{"protocol": "mlcr"}, {"backbone": "resnet-50"}])
-def test_what_no_run_has_is_refused(wrong: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match=rf"^{next(iter(wrong))}\b"):
-        find_paper_rows(recipe("pfml", "cub"), "pfml", "cub", **wrong)

@@ -19,7 +19,8 @@ from jdml.recipes import (
     Recipe,
     recipe,
 )
-from jdml.recipes.parsing import build_miner, parse_settings
+from jdml.recipes.config import parse_settings
+from jdml.recipes.loss import build_miner
 
 
 def rates_of(multipliers):
@@ -33,20 +34,15 @@ def rates_of(multipliers):
     [
         (lambda: recipe("ppml", "cub"), ValueError, "method"),
         (lambda: recipe("pfml", "cub", protocol="old"), ValueError, "protocol"),
-        (lambda: recipe("contrastive", None), TypeError, "dataset"),
         (lambda: recipe("ccp", "cub", pool_size=0), ValueError, "pool_size"),
         (lambda: recipe("ccp", "cub", initial_proxies="last"), ValueError, "initial_proxies"),
         (lambda: recipe("ccp", "cub", preset="mine"), ValueError, "preset"),
         (lambda: recipe("ccp", "cub", single=True, patience=5), ValueError, "method ccp: patience"),
-        (lambda: recipe("nir", "cub", warmup=-1), ValueError, "backbone_freeze_epochs"),
         (lambda: recipe("nir", "cub", flow_learning_rate=0.0), ValueError, "flow_learning"),
         (lambda: recipe("nir", "cub", weight="1"), TypeError, "weight"),
         (lambda: recipe("nir", "cub", single=True), ValueError, "nir has no setting 'single'"),
-        (lambda: recipe("pfml", "cub", preset="best"), ValueError, "preset"),
         (lambda: recipe("pfml", "cub", clip="all"), ValueError, "clip"),
         (lambda: recipe("xbm", "cub", size="M"), ValueError, "size"),
-        (lambda: recipe("xbm", "cub", loss="triplet"), ValueError, "loss"),
-        (lambda: OptimizerConfig().build(steps=9, steps_per_epoch=0), ValueError, "steps_per"),
         (lambda: rates_of({"proxy": 3.0}), ValueError, "lr_multipliers"),
         (lambda: rates_of({"model": 3.0}), ValueError, "lr_multipliers"),
         (
@@ -56,7 +52,6 @@ def rates_of(multipliers):
         ),
         (lambda: parse_settings(["margin=.1", "margin=.9"], "--own"), ValueError, "--own"),
         (lambda: build_miner("semi_hard:margin=.1,margin=.9", dim=8), ValueError, "miner semi_h"),
-        (lambda: build_miner("semi_hard:margn=.2", dim=8), ValueError, "miner semi_hard"),
     ],
 )
 def test_wrong_arguments_are_refused(call, error, name):
@@ -73,11 +68,8 @@ NIR, CCP = {"name": "nir"}, {"name": "ccp"}
         ({"loss": {"name": "tripplet"}}, ValueError, "loss"),
         ({"losses": {}}, ValueError, "Recipe has no 'losses'"),
         ({"loss": {"method": {**NIR, "wait": 1}}}, ValueError, "NIRConfig has no 'wait'"),
-        ({"loss": {"method": 3}}, TypeError, "method"),
-        ({"loss": "triplet"}, TypeError, "LossConfig"),
         ({"optimizer": {"learning_rate": -1.0}}, ValueError, "learning_rate"),
         ({"optimizer": {"learning_rate": "fast"}}, TypeError, "learning_rate"),
-        ({"optimizer": {"b2": 1.0}}, ValueError, "b2"),
         ({"network": {"dim": 8.5}}, TypeError, "dim"),
         ({"finetune": {"freeze_batch_norm": "yes"}}, TypeError, "freeze_batch_norm"),
         ({"network": {"head_init": "pca"}}, ValueError, "head_init"),
@@ -86,8 +78,6 @@ NIR, CCP = {"name": "nir"}, {"name": "ccp"}
         ({"batch": {"size": 4, "classes": 2, "samples_per_class": 2}}, ValueError, "size"),
         ({"batch": {"size": 4, "group_by": "kind"}}, ValueError, "group_by"),
         ({"loss": {"settings": {"mine": len}}}, TypeError, r"settings\['mine'\]"),
-        ({"optimizer": {"lr_multipliers": {"proxies": -1}}}, ValueError, "lr_multipliers"),
-        ({"optimizer": {"weight_decay_roles": "proxies"}}, TypeError, "weight_decay_roles"),
         ({"loss": {"name": "arcface", "miner": "eps"}}, ValueError, "miner"),
         ({"loss": {"name": "arcface", "memory_size": 8}}, ValueError, "memory_size"),
         ({"loss": {"name": "arcface", "proxies": {"per_class": 0}}}, ValueError, "per_class"),
@@ -104,8 +94,6 @@ NIR, CCP = {"name": "nir"}, {"name": "ccp"}
         ),
         ({"optimizer": {"schedule": "cosine:every=2"}}, ValueError, "schedule"),
         ({"optimizer": {"schedule": "step"}}, ValueError, "schedule"),
-        ({"optimizer": {"schedule": "sine"}}, ValueError, "schedule"),
-        ({"finetune": {"freeze": "("}}, ValueError, "freeze"),
         ({"finetune": {"freeze": "a", "lora": 2}}, ValueError, "freeze and lora"),
         ({"finetune": {"lora": 2, "layer_decay": 0.5}}, ValueError, "layer_decay"),
         ({"finetune": {"cached_views": 2}}, ValueError, "cached_views"),
@@ -208,14 +196,13 @@ def test_setting_may_be_one_number_per_class():
 
 
 def test_learned_beta_starts_at_the_given_numbers():
-    for learned, beta in (("shared", (1.0, 1.1, 1.2)), ("class", (1.0, 1.1))):
-        made = LossConfig("margin", {"beta": beta}, learn_beta=learned)
-        with pytest.raises(ValueError, match="^settings: beta"):
-            made.build(3)
+    with pytest.raises(ValueError, match="^settings: beta"):
+        LossConfig("margin", {"beta": (1.0, 1.1)}, learn_beta="class").build(3)
     made = LossConfig("margin", {"beta": (1, 2, 1)}, learn_beta="class")
     assert made.build(3).init(jax.random.key(0))["beta"].tolist() == [1, 2, 1]
 
 
 def test_given_settings_override_the_protocols():
-    made = recipe("nir", "cub", protocol="mlrc", warmup=3, pooling="average+max")
+    made = recipe("nir", "cub", protocol="mlrc", warmup=3, pooling="average+max", decay_every=4)
     assert (made.finetune.backbone_freeze_epochs, made.network.pooling) == (3, "average+max")
+    assert made.optimizer.schedule == "step:every=4,factor=0.5"

@@ -58,8 +58,6 @@ def test_recommended_settings(pretraining, rate, head):
         ("pretraining", "big", ValueError),
         ("steps", -1, ValueError),
         ("rows", 3, ValueError),
-        ("labels", [], ValueError),
-        ("labels", np.ones((4, 2), int), ValueError),
     ],
 )
 def test_wrong_arguments_are_refused(name, value, error):

@@ -14,7 +14,6 @@ PIXELS = np.zeros((12, 4, 4, 1), np.uint8)
 RUNS = [Run(f"{name}-0", {"loss": name}, 0, {"R@1": 0.5}) for name in "ab"]
 EMBEDDED = Run("a", embeddings=X, data=Dataset("d", X, Y))
 LOG = [{"step": 1, "loss": 0.5}]
-COLUMNS = {"triplet": {"new": {0: 0.5}, "old": {0: 0.4}}}
 
 REFUSALS = [
     (lambda: report.compare_runs([]), "runs"),
@@ -22,15 +21,9 @@ REFUSALS = [
     (lambda: report.compare_runs(RUNS, metrics=["x"]), "metrics"),
     (lambda: report.compare_runs(RUNS, confidence=1.0), "confidence"),
     (lambda: report.holm_correction({"a": 0.1, "b": 0.2}, tests=1), "tests"),
-    (
-        lambda: report.paired_table("points", {"gain": ("new", "old")}, COLUMNS, planned=0),
-        "planned",
-    ),
     (lambda: report.mean_std([]), "values"),
-    (lambda: report.scatter_grid([], "f.png"), "panels"),
     (lambda: report.gallery(PIXELS[:3], X, Y), "images"),
     (lambda: report.gallery(PIXELS, X, Y, order="x"), "order"),
-    (lambda: report.gallery(PIXELS, X, Y, queries=0), "queries"),
     (lambda: report.confusions(X, Y[:3]), "labels"),
     (lambda: report.embedding_map(X[0], Y), "embeddings"),
     (lambda: report.embedding_map(X, Y, method="x"), "method"),

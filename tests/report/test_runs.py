@@ -113,22 +113,6 @@ def test_embeddings_in_a_file_are_read(tmp_path):
     assert by_level.data.labels.tolist() == [1, 0, 2, 0]
 
 
-@pytest.mark.parametrize(
-    ("arrays", "named"),
-    [
-        ({"x": np.eye(2)}, "embeddings"),
-        ({"embeddings": np.ones(3)}, "embeddings"),
-        ({"embeddings": np.full((2, 2), np.nan)}, "row 0"),
-        ({"embeddings": np.eye(2), "labels": np.arange(3)}, "labels"),
-    ],
-)
-def test_wrong_arrays_are_refused(tmp_path, arrays, named):
-    np.savez(tmp_path / "e.npz", **arrays)
-    with pytest.raises(ValueError, match=rf"\b{named}\b") as refusal:
-        read_runs(tmp_path / "e.npz")
-    assert "e.npz" in str(refusal.value)
-
-
 def test_paths_without_runs_are_refused(tmp_path):
     (tmp_path / "empty").mkdir()
     (tmp_path / "a.txt").write_text("")

@@ -36,6 +36,7 @@ ALLOWED = {
     "registry": {"ops"},
     "ops": set(),
     "mining": {"ops"},
+    "gallery": {"ops", "metrics"},
     "memory": {"ops"},
     "metrics": {"ops"},
     "fields": {"ops"},
@@ -62,7 +63,7 @@ ALLOWED = {
 ALLOWED["__init__"] = set(ALLOWED) - {"__main__"}
 ALLOWED |= {name: set() for name in SHARED}
 # The packages of the flat names: everything that imports quickly.
-LIGHT_ROOMS = NUMERICS | {"objectives", "optim", "testing"}
+LIGHT_ROOMS = NUMERICS | {"compilation_cache", "gallery", "objectives", "optim", "testing"}
 
 # Packages that use arrays only: no modules, no optimizers, not even inside a function.
 PURE_ROOMS = {"ops", "mining", "memory", "metrics", "fields", "losses"}

@@ -12,7 +12,7 @@ import pytest
 import jdml
 from jdml import data, training
 from jdml.models import SmallConvNet
-from jdml.models.preprocess import to_float
+from jdml.models.embedding import to_float
 from jdml.recipes import CCPConfig, Recipe
 from jdml.studies.protocols import Retrieval, ablation, conventional, mlrc
 

@@ -13,7 +13,7 @@ import numpy as np
 import psutil
 import pytest
 
-from jdml.runs.results_store import read_results, save_result, write_results
+from jdml.runs.run_files import read_results, save_result, write_results
 from jdml.studies.runner import by_seed, run_jobs
 
 

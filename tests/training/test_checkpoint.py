@@ -1,6 +1,5 @@
 """A run's folder: checkpoints, locks, the log, and files of embeddings."""
 
-import errno
 import fcntl
 import gc
 import json
@@ -11,7 +10,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-import orbax.checkpoint as ocp
 import pytest
 
 from jdml._optional_imports import MissingLibraryError
@@ -90,18 +88,11 @@ def scores_alone(path):
     write_json(path / "metrics.json", {"EPS": {"R@1": [0.5]}})
 
 
-def without_configuration(path):
-    save(path, {})
-    (path / "config.json").unlink()
-
-
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize(
     ("prepare", "name"),
     [
         (scores_alone, r"^folder\b.*metrics\.json"),
-        (without_configuration, r"^folder\b.*config\.json"),
-        (lambda path: (path.rmdir(), path.touch()), r"^folder\b"),
         (lambda path: (path / "config.json").write_text("{"), r"config\.json\b"),
     ],
 )
@@ -111,20 +102,10 @@ def test_folder_that_is_not_a_run_is_refused(tmp_path, prepare, name):
         RunFolder(tmp_path, {})
 
 
-def test_configuration_must_be_json(tmp_path):
-    with pytest.raises(TypeError, match=r"^config\b"):
-        RunFolder(tmp_path, {"f": np.sin})
-
-
 def truncate_files(path):
     for file in (path / "checkpoints" / "3" / "state").rglob("*"):
         if file.is_file():
             file.write_bytes(file.read_bytes()[:10])
-
-
-def without_a_kind(path):
-    file = path / "checkpoints" / "3" / "arrays" / "metadata"
-    file.write_text(file.read_text().replace('"bool[2]"', "null"))
 
 
 OTHER = {"params": {"model": {"w": jnp.zeros((4, 3))}, "proxies": jnp.ones((2, 1, 3))}}
@@ -134,7 +115,6 @@ OTHER = {"params": {"model": {"w": jnp.zeros((4, 3))}, "proxies": jnp.ones((2, 1
     ("prepare", "changes", "names"),
     [
         (truncate_files, {}, r"^checkpoint .*/3\b"),
-        (without_a_kind, {}, r"^checkpoint .*/3\b.*\barrays\b"),
         (lambda path: (path / "checkpoints" / "7").mkdir(), {}, r"^checkpoint .*/7\b"),
         (None, OTHER, r"'w'.*float32\[2, 3\].*float32\[4, 3\]"),
         (None, {"more": jnp.ones(2)}, r"^checkpoint .*/3\b.*'more'"),
@@ -200,18 +180,6 @@ def test_missing_or_damaged_model_file(tmp_path):
         read_model(file)
 
 
-def test_full_disk_within_a_checkpoint_is_named(tmp_path, monkeypatch):
-    def full(*_, **__):
-        raise ValueError("RESOURCE_EXHAUSTED: Error writing local file [os_error_code='28']")
-
-    folder = RunFolder(tmp_path, {})
-    monkeypatch.setattr(ocp.CheckpointManager, "save", full)  # Orbax's own error
-    with pytest.raises(OSError, match="checkpoints") as refused:
-        folder.save(1, {"state": jnp.ones(2)}, {})
-    assert refused.value.errno == errno.ENOSPC
-    folder.close()
-
-
 # The log.
 
 
@@ -262,7 +230,6 @@ def test_embeddings_round_trip(tmp_path):
     ("name", "values"),
     [
         ("labels", np.array([0.0, np.nan, 1.0])),
-        ("labels", np.array([b"\xff"] * 3)),
         ("files", np.arange(3)),
         ("embeddings", np.array([[1.0], [1e300]])),
     ],

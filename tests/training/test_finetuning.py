@@ -69,7 +69,6 @@ def lora(two, **settings):
         (lambda two: Frozen(Frozen(two, "head"), "block0"), ValueError, "model"),
         (lambda two: Frozen(two, "("), ValueError, "pattern"),
         (lambda two: Frozen(two, "head", cached_views=0), ValueError, "cached_views"),
-        (lambda two: Frozen(two, "head", cache_folder="x"), ValueError, "cache_folder"),
         (lambda two: lora(two, alpha=-1.0), ValueError, "alpha"),
         (lambda two: lora(two, paths=1), TypeError, "pattern"),
     ],

@@ -9,8 +9,7 @@ import pytest
 
 import jdml
 from jdml import data, objectives, training
-from jdml.cli.train import Train
-from jdml.cli.training_run import TrainingRun
+from jdml.cli.train import Train, TrainingRun
 from jdml.recipes import BatchConfig, LossConfig, Recipe
 from jdml.recipes.default_recipe import check_positives, usual_batch
 
@@ -80,19 +79,11 @@ def test_default_batch(loss, labels, batch):
     assert str(usual_batch(BatchConfig(), LossConfig(loss), labels)) == batch
 
 
-def test_batches_shrink_to_the_data():
-    labels = np.arange(30) % 3
-    for size, expected in {200: 30, 8: 8}.items():
-        assert BatchConfig(size).fit_to_data(labels) == BatchConfig(expected)
-    for given, expected in {(9, 4): (3, 4), (2, 40): (2, 10), (2, 5): (2, 5)}.items():
-        assert shape(*given).fit_to_data(labels) == shape(*expected)
-
-
 @pytest.mark.parametrize(
     ("batch", "labels", "words"),
     [
         (shape(20, 1), CLASSES, "batch 20x1.*16x4"),
-        (BatchConfig(16), np.arange(30), "30 classes"),
+        (BatchConfig(16), np.arange(30), "each training class has one image"),
         (BatchConfig(1), CLASSES, "batch 1"),
         (shape(1, 5), CLASSES, "batch 1x5"),
     ],
@@ -144,13 +135,13 @@ def test_fit_continues_with_few_positives_proxies_or_a_memory():
 
 def run_of(**options):
     settled = Train(**options).resolve()
-    return TrainingRun(settled, settled.recipe(), {})
+    return TrainingRun(settled, {})
 
 
 def test_command_reports_the_batch():
     run = run_of()
     assert run.recipe.batch.replace(steps=None) == shape(10, 6, on_small_class="refuse")
-    assert any(re.search(r"\b150 pairs\b", line) for line in run.summary())
+    assert any(re.search(r"\b150 positive pairs\b", line) for line in run.summary())
     proxies = run_of(loss={"name": "proxy_anchor"})
     assert str(proxies.recipe.batch) == "64"
     assert not any("pairs" in line for line in proxies.summary())

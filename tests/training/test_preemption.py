@@ -69,14 +69,10 @@ def test_second_interruption_ends_immediately(train, tmp_path):
 @pytest.mark.parametrize(
     ("call", "error", "name"),
     [
-        (lambda mesh: initialize("a:1"), ValueError, "coordinator.*, processes and process is"),
-        (lambda mesh: initialize("a", 2, 0), ValueError, "coordinator"),
+        (lambda mesh: initialize("a:1"), ValueError, "coordinator, processes and process"),
         (lambda mesh: initialize("a:1", 2, 2), ValueError, "process"),
-        (lambda mesh: initialize("a:1", 0, 0), ValueError, "processes"),
         (lambda mesh: Placement.on(None, {"proxies": jax.P("data")}), ValueError, "shard"),
         (lambda mesh: Placement.on("data", None), TypeError, "mesh"),
-        (lambda mesh: Placement.on(mesh, {"proxies": "data"}), TypeError, r"shard\['proxies'\]"),
-        (lambda mesh: Placement.on(mesh, {"proxies": jax.P("x")}), ValueError, "shard"),
     ],
 )
 def test_wrong_processes_and_partitions_are_refused(call, error, name):

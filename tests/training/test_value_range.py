@@ -10,7 +10,7 @@ import pytest
 
 import jdml
 from jdml import data, objectives, training
-from jdml.models.creation import normalizer
+from jdml.models.factory import normalizer
 
 BYTES = np.random.default_rng(0).integers(0, 256, (24, 4, 4, 3), np.uint8)
 UNIT = (BYTES / 255).astype(np.float32)
@@ -41,17 +41,9 @@ def on_bytes(tmp_path_factory):
     return trained(BYTES, tmp_path_factory.mktemp("bytes"))
 
 
-@pytest.mark.parametrize(
-    ("values", "instead"),
-    [
-        (255 * UNIT, "astype"),
-        (2 * UNIT - 1, r"\+ 1\) / 2"),
-        (10000 * UNIT, "images / 1e"),
-        ((UNIT - 0.45) / 0.22, "standardized"),
-    ],
-)
-def test_run_on_bytes_refuses_other_ranges(on_bytes, values, instead):
-    with pytest.raises(ValueError, match=rf"^images\b.*{instead}"):
+@pytest.mark.parametrize("values", [255 * UNIT, 2 * UNIT - 1, 10000 * UNIT, (UNIT - 0.45) / 0.22])
+def test_run_on_bytes_refuses_other_ranges(on_bytes, values):
+    with pytest.raises(ValueError, match=r"^images\b"):
         on_bytes.embed(values)
     embedded = on_bytes.embed(UNIT.astype(np.float16))
     np.testing.assert_allclose(embedded, on_bytes.embed(BYTES), atol=1e-3)

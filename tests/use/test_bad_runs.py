@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hunt.bad import DEEP, Bad, X, check_bad, truncate
+from hunt.bad import Bad, X, check_bad, truncate
 from PIL import Image
 from safetensors.numpy import save
 
 import jdml.cli
 from jdml import report, training
-from jdml.models.tensors import write_tensors
+from jdml.models.io import write_tensors
 from jdml.runs.embedding_io import read_embeddings
 from jdml.runs.run_files import read_model
 
@@ -46,18 +46,9 @@ def with_file(name: str, content: str | bytes) -> Callable[[Path], Path]:
     return make
 
 
-def with_truncated_checkpoint(place: Path) -> Path:
-    for file in place.glob("checkpoints/4/state/**/*"):
-        if file.is_file() and file.parent.name == "d":
-            truncate(file)
-    return place
-
-
-def with_incomplete_checkpoint(place: Path) -> Path:
-    (place / "model.safetensors").unlink()
-    for step in (place / "checkpoints").iterdir():
-        step.rename(step.with_name(f"{step.name}.orbax-checkpoint-tmp-7"))
-    return place
+def with_truncated_weights(place: Path) -> Path:
+    shutil.copy(place / "model.safetensors", place / "last.safetensors")
+    return truncate(place / "last.safetensors").parent
 
 
 def last(place: Path) -> Any:
@@ -75,9 +66,6 @@ def read(name: str = "") -> Callable[[Path], Any]:
 
 ROW = '{"name": "a", "job": {}, "metrics": {}'
 RUNS = [
-    Bad("another program's configuration", with_file("config.json", "{}"), last, "^/run "),
-    Bad("a deep configuration", with_file("config.json", DEEP), training.load, "config.json"),
-    Bad("a seed of words", with_file("config.json", '{"seed": "first"}'), read(), "seed"),
     Bad("scores of words", with_file("metrics.json", "R@1 = 1"), training.load, "metrics.json"),
     Bad(
         "a log of bytes",
@@ -85,19 +73,7 @@ RUNS = [
         lambda place: [r["step"] for r in report.read_runs(place)[0].log],
         read=[1, 2],
     ),
-    Bad(
-        "an order of runs that is a number",
-        lambda place: with_file("sweep.json", "3")(place.parent),
-        read(),
-        "sweep.json",
-    ),
     Bad("a record twice", with_file("r.jsonl", f"{ROW}}}\n{ROW}}}\n"), read("r.jsonl"), "line 2"),
-    Bad(
-        "a record of several seeds",
-        with_file("r.jsonl", '{"name": "a", "job": {"seed": [1, 2]}, "metrics": {}}\n'),
-        read("r.jsonl"),
-        "a: seed",
-    ),
     Bad(
         "a truncated model",
         lambda place: truncate(place / "model.safetensors").parent,
@@ -125,8 +101,13 @@ RUNS = [
             ("input", {"shape": [0.5], "dtype": "uint8"}, "^/run .*float"),
         )
     ),
-    Bad("a truncated checkpoint", with_truncated_checkpoint, last, "checkpoint "),
-    Bad("an incomplete checkpoint", with_incomplete_checkpoint, training.load, "parameters"),
+    Bad("truncated last weights", with_truncated_weights, last, "last.safetensors"),
+    Bad(
+        "no weights",
+        lambda place: (place / "model.safetensors").unlink() or place,
+        training.load,
+        "parameters",
+    ),
     Bad(
         "an exported program in its place",
         with_file("m.stablehlo", b"\0" * 99),

@@ -1,20 +1,16 @@
 """User-defined splits; skipped and wrong files are counted or refused, also by `jdml data check`."""
 
-import contextlib
-import importlib
 import json
 import re
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from jdml import data
-from jdml._optional_imports import MissingLibraryError
-from jdml.data.arrays import read_arrays
 from jdml.data.folder import read_folder
-from jdml.data.splits import read_names, resplit, train_on
+from jdml.data.splits import resplit, split_by_class_names
+from jdml.runs.embedding_io import read_embeddings
 
 
 def counts(listing) -> dict[str, tuple[int, int]]:
@@ -23,19 +19,17 @@ def counts(listing) -> dict[str, tuple[int, int]]:
     return {name: (len(np.unique(ids[rows])), len(rows)) for name, rows in listing.splits.items()}
 
 
-def test_resplit(photos, tmp_path):
+def test_resplit(photos):
     listing = read_folder(photos)
     by_class = resplit(listing, "classes", seed=1, share=0.34)
     assert counts(by_class) == {"train": (4, 24), "test": (2, 12), "all": (6, 36)}
     assert counts(resplit(listing, "images")) == {"train": (6, 30), "test": (6, 6), "all": (6, 36)}
-    few = train_on(listing, ["kind5", "kind0"])
+    few = split_by_class_names(listing, ["kind5", "kind0"])
     assert counts(few)["train"] == (2, 12)
-    (tmp_path / "c.txt").write_text("ant\nant\n")
     for refused, name in (
         (lambda: resplit(few, "half"), "rule"),
         (lambda: resplit(few, "images", share=1), "share"),
-        (lambda: train_on(few, ["kind0", "kind9"]), "kind9"),
-        (lambda: read_names(tmp_path / "c.txt"), "c.txt:2"),
+        (lambda: split_by_class_names(few, ["kind0", "kind9"]), "kind9"),
     ):
         with pytest.raises(ValueError, match=rf"\b{name}\b"):
             refused()
@@ -64,21 +58,6 @@ def test_data_check_counts_and_names_problems(tmp_path, draw, check):
         code, out, _ = check("check", name, root, "--quiet")
         assert code == 1
         assert all(re.search(f"wrong: {problem}", out) for problem in problems), out
-
-
-def test_preparing_a_data_set_names_the_missing_library(tmp_path, monkeypatch, jdml_command):
-    # Imported first if installed: a module imported without tensorflow would remain for other tests.
-    with contextlib.suppress(ImportError):
-        importlib.import_module("tensorflow_datasets")
-    monkeypatch.setitem(sys.modules, "tensorflow", None)
-    monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path / "sets"))
-    for words in (("data", "get", "omniglot"), ("train", "--data", "omniglot")):
-        done = jdml_command(*words)
-        assert done.code != 0
-        assert done.err.strip().endswith("pip install 'jdml[tfds]'")
-    with pytest.raises(MissingLibraryError, match=r"\btensorflow: pip install\b"):
-        data.load("cub")
-    assert not (tmp_path / "sets").exists()
 
 
 # The same images in a table: every command reads them like those of the folder.
@@ -116,10 +95,10 @@ def test_table_trains_and_is_searched_like_the_folder(
     for source in (table, photos):
         done = jdml_command("embed", "run", source, "--out", f"{source.stem}.npz", "--quiet")
         assert done.code == 0, done.err
-    one, other = (read_arrays(Path(f"{source.stem}.npz")) for source in (table, photos))
-    np.testing.assert_allclose(one["embeddings"], other["embeddings"], atol=1e-6)
-    np.testing.assert_array_equal(one["labels"], other["labels"])
-    assert one["files"][3] == f"{table}[3]"
+    one, other = (read_embeddings(Path(f"{source.stem}.npz")) for source in (table, photos))
+    np.testing.assert_allclose(one.vectors, other.vectors, atol=1e-6)
+    np.testing.assert_array_equal(one.labels, other.labels)
+    assert one.files[3] == f"{table}[3]"
     query = ("search", "run", f"{table}[3]", "-k", 2, "--out", "found.png", "--json", "found.json")
     done = jdml_command(*query, "--gallery", f"{table.stem}.npz", "--quiet")
     assert done.code == 0, done.err

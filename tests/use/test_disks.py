@@ -5,6 +5,7 @@ import os
 
 import jax
 
+import jdml
 from jdml import compilation_cache
 
 
@@ -37,6 +38,10 @@ def test_compiled_programs_are_cached_unless_switched_off(tmp_path, monkeypatch)
         assert compilation_cache.keep_compiled_programs() is None
         jax.config.update("jax_compilation_cache_dir", None)
         assert compilation_cache.keep_compiled_programs() == tmp_path / "cache"
+        assert jdml.keep_compiled_programs(tmp_path / "own") == tmp_path / "own"
+        assert jax.config.values["jax_compilation_cache_dir"] == str(tmp_path / "own")
+        assert compilation_cache.keep_compiled_programs() is None  # one is set
+        assert jdml.keep_compiled_programs(tmp_path / "cache") == tmp_path / "cache"
         assert jax.config.values["jax_compilation_cache_dir"] == str(tmp_path / "cache")
     finally:
         for name, value in before.items():

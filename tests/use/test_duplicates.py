@@ -3,7 +3,6 @@
 import json
 import re
 import shutil
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -11,9 +10,8 @@ import pytest
 from PIL import Image
 
 from jdml import data
-from jdml._optional_imports import MissingLibraryError
-from jdml.data import duplicates
-from jdml.data.duplicates import Place
+from jdml.data import integrity
+from jdml.data.integrity import Place
 
 
 def scene(number, size=96):
@@ -58,8 +56,8 @@ COPIES = {
 
 
 def pairs_in(found, root):
-    files = [(couple["first"]["file"], couple["second"]["file"]) for couple in found["alike"]]
-    return {tuple(str(Path(file).relative_to(root)) for file in couple) for couple in files}
+    files = [(pair["first"]["file"], pair["second"]["file"]) for pair in found["alike"]]
+    return {tuple(str(Path(file).relative_to(root)) for file in pair) for pair in files}
 
 
 def test_near_duplicates_are_found_by_a_hash(copied, tmp_path, check):
@@ -73,14 +71,14 @@ def test_near_duplicates_are_found_by_a_hash(copied, tmp_path, check):
     assert re.search(r"wrong: 1 of 16\b", out)
     found = json.loads((tmp_path / "found.json").read_text())
     assert pairs_in(found, copied) == COPIES
-    distances = [couple["distance"] for couple in found["alike"]]
+    distances = [pair["distance"] for pair in found["alike"]]
     assert distances == sorted(distances)
     assert all(float(distance).is_integer() for distance in distances)
     turned = next(c for c in found["alike"] if c["first"]["file"].endswith("turned.jpg"))
     expected = {"file": str(copied / "train/dog/4.png"), "part": "train", "label": "dog"}
     assert turned["second"] == expected
     assert (found["decoded"], len(found["problems"])) == (16, 2)
-    code, out, _ = check(*words, "--duplicates", "--within", "0")
+    code, out, _ = check(*words, "--duplicates", "--threshold", "0")
     assert not re.search(r"wrong: 4\b", out)
     digits = data.check("digits", None, duplicates=True)
     assert digits.problems == ()  # for a published set it is only a note
@@ -104,12 +102,12 @@ def test_uniform_images_and_other_colours_are_not_duplicates(tmp_path):
         for side in (30, 31):
             Image.new("RGB", (side, side), name).save(tmp_path / name / f"flat{side}.png")
     found = data.check("folder", tmp_path, duplicates=True).alike
-    couples = {tuple(sorted(place.label for place in couple[:2])) for couple in found}
-    assert ("again", "red") in couples  # blue ones come first and have the same hash
-    assert {"red", "grey"} < {label for couple in couples for label in couple if "grey" in couple}
-    assert ("blue", "red") not in couples
-    assert not any("flat" in str(couple) for couple in found)
-    assert duplicates.by_hash([], []) == duplicates.by_hash([None], [Place("a", "", "b")]) == ()
+    labels = {tuple(sorted(place.label for place in pair[:2])) for pair in found}
+    assert ("again", "red") in labels  # blue ones come first and have the same hash
+    assert {"red", "grey"} < {label for pair in labels for label in pair if "grey" in pair}
+    assert ("blue", "red") not in labels
+    assert not any("flat" in str(pair) for pair in found)
+    assert integrity.by_hash([], []) == integrity.by_hash([None], [Place("a", "", "b")]) == ()
 
 
 def test_near_duplicates_are_found_by_a_runs_embeddings(run, photos, tmp_path, jdml_command):
@@ -117,16 +115,10 @@ def test_near_duplicates_are_found_by_a_runs_embeddings(run, photos, tmp_path, j
     picture = Image.open(photos / "kind0" / "0.png")
     picture.save(tmp_path / "photos" / "kind1" / "again.bmp")
     words = ("data", "check", "folder", tmp_path / "photos", "--quiet", "--duplicates")
-    done = jdml_command(*words, "--by", run.folder, "--within", "1e-4")
+    done = jdml_command(*words, "--embeddings-of", run.folder, "--threshold", "1e-4")
     assert done.code == 1, done.err
     assert re.search(r"wrong: 1\b", done.out)
     assert "again.bmp" in done.out
-
-
-def test_missing_imagehash_names_its_extra(photos, monkeypatch):
-    monkeypatch.setitem(sys.modules, "imagehash", None)
-    with pytest.raises(MissingLibraryError, match=r"ImageHash: pip install 'jdml\[duplicates\]'"):
-        data.check("folder", photos, duplicates=True)
 
 
 def test_by_embedding_finds_the_nearest_of_another_class_in_blocks():
@@ -142,8 +134,8 @@ def test_by_embedding_finds_the_nearest_of_another_class_in_blocks():
         for row, other in enumerate(apart.argmin(axis=1))
         if apart[row, other] <= 0.7
     }
-    for block in ((8, 16), duplicates.BLOCK):
-        found = duplicates.by_embedding(vectors, places, 0.7, block=block)
+    for block in ((8, 16), integrity.BLOCK):
+        found = integrity.by_embedding(vectors, places, 0.7, block=block)
         pairs = {(int(one.file), int(other.file)): far for one, other, far in found}
         assert pairs == pytest.approx(expected, rel=1e-4)
-    assert duplicates.by_embedding(np.full((2, 3), np.nan), places[:2]) == ()
+    assert integrity.by_embedding(np.full((2, 3), np.nan), places[:2]) == ()

@@ -1,7 +1,6 @@
 """`fit`: accepted and refused arguments, results that belong to their run, and `load`."""
 
 import functools
-import shutil
 from types import SimpleNamespace
 
 import flax.linen as nn
@@ -74,16 +73,8 @@ def test_load_returns_the_step_that_metrics_json_scores(run):
     np.testing.assert_array_equal(trained.embed(SET), expected)
     assert trained.class_names == tuple("abcd")
     trained = training.load(run.folder, which="last", model=Mlp())
-    assert trained.step == 3
+    assert (trained.step, trained.metrics) == (3, {"score": run.result.history[-1]["score"]})
     jax.tree.map(np.testing.assert_array_equal, trained.params, run.result.state.params["model"])
-
-
-def test_folder_without_model_file_loads_from_its_checkpoint(run, tmp_path):
-    folder = shutil.copytree(run.folder, tmp_path / "run")
-    (folder / "model.safetensors").unlink()
-    best = training.load(folder, model=Mlp())
-    assert best.step == 2
-    jax.tree.map(np.testing.assert_array_equal, best.params, run.result.best_params["model"])
 
 
 def test_load_and_embed_refuse_wrong_arguments(run, tmp_path):
@@ -156,11 +147,8 @@ SHORT = SimpleNamespace(images=FEATURES, labels=LABELS[:5])
     [
         ("objective", jdml.triplet_loss, TypeError, "triplet_loss"),
         ("objective", objectives.proxy(jdml.proxy_anchor_loss, 3, 3), ValueError, "num_classes=4"),
-        ("optimizer", optax.adam, TypeError, "adam"),
         ("seed", 2**32, ValueError, "4294967295"),
-        ("seed", jax.random.key(0), TypeError, ""),
         ("train", FEATURES, TypeError, "ndarray"),
-        ("train", (FEATURES, LABELS), TypeError, "tuple"),
         ("train", SHORT, ValueError, r"\[24\].*\[5\]"),
         ("train", CHANNELS_FIRST, ValueError, "numpy.moveaxis"),
         ("train", {"image": FEATURES, "label": LABELS}, TypeError, "dict.*Dataset"),
@@ -169,7 +157,6 @@ SHORT = SimpleNamespace(images=FEATURES, labels=LABELS[:5])
         ("sampler", iter([FEATURES]), ValueError, r"float32 \[24, 6\]"),
         ("sampler", iter([LABELS == 0]), ValueError, "bool"),
         ("sampler", iter([np.array([3, 24])]), ValueError, "23.*24"),
-        ("sampler", iter([np.array([], int)]), ValueError, ""),
     ],
 )
 def test_wrong_arguments_are_refused_in_one_line(argument, value, error, names):

@@ -4,7 +4,7 @@ import json
 import os
 import re
 import shutil
-from pathlib import Path, PureWindowsPath
+from pathlib import Path
 
 import numpy as np
 import optax
@@ -13,8 +13,7 @@ from flax import linen as nn
 
 import jdml
 from jdml import data, models, objectives, report, training
-from jdml._paths import check_local
-from jdml.runs import export, results_store
+from jdml.runs import inference, run_files
 from jdml.studies import runner
 
 BATCH = "--classes-per-batch 2 --samples-per-class 4"
@@ -116,17 +115,6 @@ def test_named_parts_are_trained_held_out_and_scored(photos, tmp_path, jdml_comm
     assert sorted(set(np.load(out)["labels"])) == ["kind3", "kind5"]
 
 
-@pytest.mark.parametrize(
-    "place",
-    [
-        None, "runs/a", "/abs/a:b", "cub:/data/CUB", "a/s3://b", 3, b"x", PureWindowsPath("C:/x"),
-        Path("/data/s3:/x"), "C:/x",
-    ],
-)  # fmt: skip
-def test_local_paths_are_accepted(place):
-    check_local("folder", place)
-
-
 class Points(nn.Module):
     """A network from four numbers to two."""
 
@@ -147,13 +135,13 @@ def fit(place):
         fit,
         training.load,
         report.read_runs,
-        results_store.read_results,
+        run_files.read_results,
         lambda place: data.load("folder", data_dir=place),
         lambda place: data.load("digits", data_dir=place),
         lambda place: models.load_weights(place, {}),
         lambda place: models.convert_weights("w.npz", place, arch="resnet18"),
         lambda place: models.convert_weights(place, "w.safetensors", arch="resnet18"),
-        lambda place: export.export_file(None, place),
+        lambda place: inference.export_file(None, place),
         lambda place: runner.run_jobs(dict, {}, place),
         lambda place: report.html_report([], place),
     ],

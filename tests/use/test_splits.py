@@ -10,12 +10,11 @@ import pytest
 
 import jdml
 from jdml import training
-from jdml.data.dataset import NoSuchPartError
 from jdml.data.image_source import read_source
-from jdml.models.tensors import write_tensors
+from jdml.models.io import write_tensors
 from jdml.report import read_runs
 from jdml.report.images import attach_images
-from jdml.runs.export import export_file
+from jdml.runs.inference import export_file
 from jdml.runs.run_files import read_model
 
 
@@ -115,8 +114,6 @@ def test_file_without_its_run_does_not_know_its_parts(photos, run, tmp_path):
     with pytest.raises(ValueError, match=r"\bsplit test\b"):
         read_source(str(photos), None, split="test", config=config)
     assert len(read_source(str(photos), None, config=config).labels) == 36
-    with pytest.raises(ValueError, match=r"^view\b"):
-        read_source("digits", None, config=config)
 
 
 def test_labels_are_those_of_training(tmp_path):
@@ -133,18 +130,3 @@ def test_labels_are_those_of_training(tmp_path):
         labels = read_source("digits", None, config=training.load(place).config).labels
         assert len(set(labels)) == 2
     assert set(attach_images(read_runs(run)[0])[0].train.labels) == {0, 1}
-
-
-def test_custom_configuration_is_not_read_as_a_commands(photos):
-    for config in (
-        {"data": ["digits", "more"], "split": "images"},
-        {"data": "folder", "split": "images"},
-        {"embedding": None, "started": 3},
-        {"embedding": {"input": None, "class_names": []}},
-    ):
-        assert len(read_source(str(photos), None, split="test", config=config).labels) == 18
-        assert len(read_source("digits", None, split="test", config=config).labels) > 500
-    another = {"data": "cub", "split": "images", "seed": 0}
-    assert len(read_source(str(photos), None, split="test", config=another).labels) == 18
-    with pytest.raises(NoSuchPartError, match=r"\bsplit query\b"):
-        read_source(str(photos), None, split="query", config=another)

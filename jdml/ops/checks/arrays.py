@@ -30,7 +30,9 @@ def conversion_hint(name: str, value: Any) -> str:
     if isinstance(value, np.ndarray):
         if value.dtype.kind == "O" and value.size and hasattr(value.flat[0], "__array__"):
             return f": write numpy.stack({name})"
-        return f": write {name}.astype(numpy.float32)" if value.dtype.kind in "fO" else ""
+        return f": write {name}.astype(numpy.float32)" if value.dtype.kind in "iufOb" else ""
+    if isinstance(value, Array):
+        return f": write {name}.astype(jax.numpy.float32)"
     several = list(value.values()) if isinstance(value, Mapping) else value
     if isinstance(several, list | tuple) and any(getattr(one, "ndim", 0) > 1 for one in several):
         return f" of {len(several)} arrays: take the one that is meant (wrap a network that returns several)"

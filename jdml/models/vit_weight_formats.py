@@ -1,23 +1,23 @@
-"""What other libraries call the parameters of vision transformers."""
+"""Names of vision transformers' parameters in the files of other libraries."""
 
 from collections.abc import Mapping
 from typing import Any
 
-from jdml.models.dialects import TORCH_LEAVES, Dialect
+from jdml.models.weight_formats import TORCH_LEAVES, WeightFormat
 
 Table = Mapping[str, str]
-"""By a layer's path, or a parameter's where a name follows no rule; those of a block under their own names."""
+"""Names by a layer's path, or a parameter's where its name follows no rule; a block's layers are relative to it."""
 
 
-def dialect(
+def _format(
     origin: str,
     block: str,
     table: Table,
     settings: Mapping[str, Any] | None = None,
     *,
     transposed: bool = True,
-) -> Dialect:
-    """Make a dialect of a table."""
+) -> WeightFormat:
+    """Make a format of a table."""
     leaves = TORCH_LEAVES if transposed else {}
 
     def name(path: str) -> str:
@@ -28,16 +28,14 @@ def dialect(
             return before + table[path]
         layer, _, leaf = path.rpartition("/")
         between = "." if transposed else "/"
-        # The one layer of PyTorch that joins them otherwise.
-        return f"{before}{table[layer]}{between}{leaves.get(leaf, leaf)}".replace(
-            "in_proj.", "in_proj_"
-        )
+        full = f"{before}{table[layer]}{between}{leaves.get(leaf, leaf)}"
+        return full.replace("in_proj.", "in_proj_")  # as in PyTorch's attention
 
-    return Dialect(origin, name, transposed, settings or {})
+    return WeightFormat(origin, name, transposed, settings or {})
 
 
 def _fused(path: str, name: str) -> Table:
-    """Query, key and value in one array."""
+    """Name query, key and value, which are in one array."""
     return {f"{path}/{part}": name for part in ("query", "key", "value")}
 
 
@@ -152,25 +150,25 @@ _THEIRS = {"resampling": "transformers"}
 _LAYER = "encoder.layer.{}."
 
 VIT = (
-    dialect("timm and DINO", "blocks.{}.", _TIMM),
-    dialect("transformers", _LAYER, _TRANSFORMERS, _THEIRS),
-    dialect("the ViT paper's program", "Transformer/encoderblock_{}/", _JAX, transposed=False),
+    _format("timm and DINO", "blocks.{}.", _TIMM),
+    _format("transformers", _LAYER, _TRANSFORMERS, _THEIRS),
+    _format("the ViT paper's program", "Transformer/encoderblock_{}/", _JAX, transposed=False),
 )
 DINOV2 = (
-    dialect("timm and DINO", "blocks.{}.", _TIMM),
-    dialect("transformers", _LAYER, _TRANSFORMERS_DINOV2, _THEIRS),
+    _format("timm and DINO", "blocks.{}.", _TIMM),
+    _format("transformers", _LAYER, _TRANSFORMERS_DINOV2, _THEIRS),
 )
 DINOV2_REGISTERS = (
-    dialect("timm", "blocks.{}.", _TIMM),
-    dialect("DINOv2", "blocks.{}.", {**_TIMM, "registers": "register_tokens"}),
-    dialect("transformers", _LAYER, _TRANSFORMERS_DINOV2),
+    _format("timm", "blocks.{}.", _TIMM),
+    _format("DINOv2", "blocks.{}.", {**_TIMM, "registers": "register_tokens"}),
+    _format("transformers", _LAYER, _TRANSFORMERS_DINOV2),
 )
 CLIP = (
-    dialect("transformers", f"{_TOWER}encoder.layers.{{}}.", _TRANSFORMERS_CLIP, _THEIRS),
-    dialect("open_clip and CLIP", "transformer.resblocks.{}.", _OPEN_CLIP),
-    dialect("timm", "blocks.{}.", _TIMM),
+    _format("transformers", f"{_TOWER}encoder.layers.{{}}.", _TRANSFORMERS_CLIP, _THEIRS),
+    _format("open_clip and CLIP", "transformer.resblocks.{}.", _OPEN_CLIP),
+    _format("timm", "blocks.{}.", _TIMM),
 )
 SIGLIP = (
-    dialect("transformers", "encoder.layers.{}.", _TRANSFORMERS_SIGLIP, _THEIRS),
-    dialect("timm", "blocks.{}.", _TIMM, {"activation": "gelu"}),
+    _format("transformers", "encoder.layers.{}.", _TRANSFORMERS_SIGLIP, _THEIRS),
+    _format("timm", "blocks.{}.", _TIMM, {"activation": "gelu"}),
 )

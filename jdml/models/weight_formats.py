@@ -1,4 +1,4 @@
-"""What other libraries call the parameters of our networks, and how they lay them out."""
+"""Names and layouts of our networks' parameters in the files of other libraries."""
 
 import math
 import re
@@ -7,14 +7,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from jdml.models.efficientnet import STAGES
+from jdml.models.convnets import STAGES
 from jdml.registry import NETWORKS, resolve
 
 Shape = tuple[int, ...]
 
 
-class Dialect(NamedTuple):
-    """A naming of one architecture's parameters."""
+class WeightFormat(NamedTuple):
+    """Another library's names and layout of one architecture's parameters."""
 
     origin: str
     name: Callable[[str], str]
@@ -31,14 +31,14 @@ TORCH_LEAVES = {
 }
 
 
-def torch_dialect(origin: str, layer_name: Callable[[str], str]) -> Dialect:
-    """Make a dialect of PyTorch from the names of layers."""
+def torch_format(origin: str, layer_name: Callable[[str], str]) -> WeightFormat:
+    """Make a format of PyTorch from the names of layers."""
 
     def name(path: str) -> str:
         layer, _, leaf = path.rpartition("/")
         return f"{layer_name(layer)}.{TORCH_LEAVES[leaf]}" if layer else layer_name(leaf)
 
-    return Dialect(origin, name)
+    return WeightFormat(origin, name)
 
 
 def _torchvision_resnet(layer: str) -> str:
@@ -97,56 +97,54 @@ def _parts(pattern: str, layer: str) -> tuple[str, ...]:
 
 
 RESNET = (
-    torch_dialect("torchvision and timm", _torchvision_resnet),
-    torch_dialect("transformers", _transformers_resnet),
+    torch_format("torchvision and timm", _torchvision_resnet),
+    torch_format("transformers", _transformers_resnet),
 )
-BN_INCEPTION = (torch_dialect("pretrainedmodels", _bn_inception),)
+BN_INCEPTION = (torch_format("pretrainedmodels", _bn_inception),)
 EFFICIENTNET_LITE0 = (
-    torch_dialect("efficientnet_lite_pytorch", _efficientnet_lite),
-    torch_dialect("timm", _timm_efficientnet),
+    torch_format("efficientnet_lite_pytorch", _efficientnet_lite),
+    torch_format("timm", _timm_efficientnet),
 )
 
 
-def dialects(name: str) -> tuple[Dialect, ...]:
-    """Return the dialects in which a network's weights are published; none where it has none."""
+def weight_formats(name: str) -> tuple[WeightFormat, ...]:
+    """Return the formats in which a network's weights are published; none where it has none."""
     pointer = NETWORKS[name].weight_formats
     return resolve(pointer) if pointer else ()
 
 
-# How they lay out arrays.
-
 POSITIONS = "params/positions"
 TOKENS = (POSITIONS, "params/class_token", "params/registers", "params/pool/query")
-"""Tokens ``[1, T, C]``, whose axes of one entry others leave out."""
+"""Tokens ``[1, T, C]``; other libraries leave out axes of one entry."""
 FUSED = {
     ".qkv.": ("query", "key", "value"),
     ".in_proj_": ("query", "key", "value"),
     ".kv.": ("key", "value"),
 }
-"""What arrays of such names hold, one after the other."""
+"""The parts of fused arrays, by a part of their names."""
 
 
-def as_ours(
-    array: np.ndarray, target: str, shape: Shape, dialect: Dialect, name: str
+def from_stored(
+    array: np.ndarray, target: str, shape: Shape, layout: WeightFormat, name: str
 ) -> np.ndarray | Shape:
-    """Lay out a stored array as our parameter."""
+    """Lay out a stored array as our parameter; return the shape that it needs where it has another."""
     if target in TOKENS:
         tokens = _tokens(array, target, shape)
         return shape if tokens is None else tokens
     number, place = _part(target, name)
-    transposed = dialect.transposed and name.endswith("weight")
-    wanted = stored_shape(target, shape, dialect, name)
-    if array.shape != wanted:
-        return wanted
+    transposed = layout.transposed and name.endswith("weight")
+    expected = stored_shape(target, shape, layout, name)
+    if array.shape != expected:
+        return expected
     array = np.split(array, number)[place]
     if transposed and target.endswith("/kernel"):
         array = array.transpose(2, 3, 1, 0) if array.ndim == 4 else array.T
     return array.reshape(shape)
 
 
-def stored_shape(target: str, shape: Shape, dialect: Dialect, name: str) -> Shape:
-    """Tell the shape that a parameter has in a file of a dialect."""
-    if not dialect.transposed:
+def stored_shape(target: str, shape: Shape, layout: WeightFormat, name: str) -> Shape:
+    """Return the shape of a parameter in a file of a format."""
+    if not layout.transposed:
         return shape
     if target.endswith("/kernel") and not name.endswith("weight"):
         return shape
@@ -163,14 +161,14 @@ def stored_shape(target: str, shape: Shape, dialect: Dialect, name: str) -> Shap
 
 
 def grid_of(converted: Mapping[str, np.ndarray], shapes: Mapping[str, Shape]) -> dict[str, int]:
-    """Tell the grid that positions belong to, as a setting of the network, where it is not its usual one."""
+    """Return the grid of positions, as a setting of the network, where it is not the default."""
     if POSITIONS not in shapes or converted[POSITIONS].shape == shapes[POSITIONS]:
         return {}
     return {"grid": math.isqrt(converted[POSITIONS].shape[1])}
 
 
 def _part(target: str, name: str) -> tuple[int, int]:
-    """How many parameters an array holds, and which of them is meant."""
+    """Return how many parameters a stored array holds, and the index of the target."""
     for fused, parts in FUSED.items():
         if fused in name and target.split("/")[-2] in parts:
             return len(parts), parts.index(target.split("/")[-2])
@@ -178,7 +176,7 @@ def _part(target: str, name: str) -> tuple[int, int]:
 
 
 def _tokens(array: np.ndarray, target: str, shape: Shape) -> np.ndarray | None:
-    """Tokens ``[1, T, C]``; positions of any square grid, of zero for a class token that has none of its own."""
+    """Return tokens ``[1, T, C]``, or positions of any square grid; a class token without a position has zeros."""
     usual, width = shape[1:]
     if array.ndim == 0 or array.shape[-1] != width:
         return None

@@ -1,4 +1,4 @@
-"""Options: read as they are typed, and written as words again."""
+"""Options of commands: dataclasses, and parts of recipes, read from words by tyro and written as words again."""
 
 import ast
 import dataclasses
@@ -7,7 +7,7 @@ import hashlib
 import inspect
 import textwrap
 import types
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import (
     Annotated,
@@ -28,12 +28,11 @@ from jdml import registry
 from jdml.ops.checks import check_fields
 
 Typed = dict[str, Any]
-"""What was typed of a part of a recipe, by field."""
+"""The typed values of a part of a recipe, by field."""
 OPTIONS = {
     "BatchConfig.classes": "classes-per-batch",
     "BatchConfig.size": "batch-size",
     "EvaluationConfig.every": "evaluate-every",
-    "LossConfig.memory_size": "memory-size",
     "LossConfig.name": "loss",
     "LossConfig.settings": "loss-setting",
     "LossConfig.weight": "loss-weight",
@@ -53,7 +52,7 @@ CHOICES = {"LossConfig.name": Literal[registry.pair_losses() + registry.proxy_lo
 SHORT = 12
 """Letters of choices that the help lists in front of an option's text."""
 NOT_DEFINING = "does not change what is computed: a run resumes with another value"
-"""Stands on a field that does not define a run."""
+"""Marks a field that does not define a run."""
 METAVARS = {
     int: "N",
     float: "X",
@@ -64,11 +63,11 @@ METAVARS = {
 
 
 class Help(str):
-    """An option's help that is computed: stands on its field."""
+    """Marks a field with a help text that is computed."""
 
 
 class Part(NamedTuple):
-    """A part of a recipe as options of a command: stands on a field of type ``Typed``."""
+    """Marks a field of type ``Typed`` whose options are the fields of a part of a recipe."""
 
     values: Any
     without: tuple[str, ...] = ()
@@ -84,51 +83,47 @@ def empty_part() -> Any:
 
 
 def read(kind: Any, words: Sequence[str], prog: str) -> Any:
-    """Return a command's dataclass as it is typed; what cannot be read ends the process."""
+    """Return a command's dataclass as it is typed; unreadable words end the process."""
     return make(kind, parse(kind, words, prog))
 
 
 def parse(kind: Any, words: Sequence[str], prog: str) -> Typed:
-    """Return what was typed of a command's options, and nothing of the others, by field and group."""
+    """Return the typed values of a command's options, by group and field."""
     settings: Any = {"prog": prog, "args": words, "config": (tyro.conf.OmitArgPrefixes,)}
     return dict(tyro.cli(_typed_dict(kind), description=inspect.getdoc(kind), **settings))
 
 
 def make(kind: Any, values: Typed) -> Any:
-    """Return a command's dataclass of what was typed."""
+    """Make a command's dataclass of its typed values."""
     own = {field.name: type(_default(field)) for field in dataclasses.fields(kind)}
     groups = {name: group for name, group in own.items() if dataclasses.is_dataclass(group)}
     return kind(**{n: groups[n](**v) if n in groups else v for n, v in values.items()})
 
 
-def _groups(kind: Any, values: Any = None) -> dict[str, Part]:
-    """Return the groups of the options of a dataclass, by field: parts of a recipe, and dataclasses of their own."""
-    hints, groups = get_type_hints(kind, include_extras=True), {}
+def _fields(kind: Any, part: Part | None = None) -> Iterator[tuple[str, Any, Any, Part | None]]:
+    """Yield the name, the type and the default of each option; for a group of options also the group."""
+    hints = get_type_hints(kind, include_extras=True)
     for field in dataclasses.fields(kind):
-        own = getattr(hints[field.name], "__metadata__", ())
-        value = _default(field) if values is None else getattr(values, field.name)
-        part = next((each for each in own if isinstance(each, Part)), None)
-        if part is not None:
-            groups[field.name] = part
-        elif dataclasses.is_dataclass(value):
-            groups[field.name] = Part(value)
-    return groups
+        name, hint = field.name, hints[field.name]
+        if part is not None and name in part.without:
+            continue
+        value = getattr(part.values, name) if part else _default(field)
+        marks = getattr(hint, "__metadata__", ())
+        group = next((mark for mark in marks if isinstance(mark, Part)), None)
+        if group is None and dataclasses.is_dataclass(value):
+            group = part._replace(values=value) if part else Part(value)
+        yield name, hint, value, group
 
 
 def paths(kind: Any, part: Part | None = None) -> dict[str, tuple[str, ...]]:
-    """Return for each option of a command the group and the field where its value stands."""
-    groups = _groups(kind, part and part.values)
+    """Return for each option of a command, and each alias, the group and the field of its value."""
     places: dict[str, tuple[str, ...]] = {}
-    for field in dataclasses.fields(kind):
-        name = field.name
-        if name in groups:
-            inner = groups[name]
-            below = paths(
-                type(inner.values), inner._replace(without=part.without) if part else inner
-            )
-            places |= {option: (name, *path) for option, path in below.items()}
-        elif part is None or name not in part.without:
+    for name, _, _, group in _fields(kind, part):
+        if group is None:
             places |= dict.fromkeys((option_of(kind, name), *ALIASES.get(name, ())), (name,))
+        else:
+            inner = paths(type(group.values), group)
+            places |= {option: (name, *path) for option, path in inner.items()}
     return places
 
 
@@ -139,42 +134,36 @@ def _default(field: Any) -> Any:
 
 
 @functools.cache
-def field_docs(kind: Any) -> dict[str, str]:
-    """Return the docstrings of a dataclass's fields, those that it inherits among them."""
+def _field_docs(kind: Any) -> dict[str, str]:
+    """Return the docstrings of a dataclass's fields, also of inherited ones."""
     docs: dict[str, str] = {}
     for each in reversed(kind.__mro__):
         if "__dataclass_fields__" not in vars(each):
             continue
-        body = ast.parse(textwrap.dedent(inspect.getsource(each))).body[0]
+        (body,) = ast.parse(textwrap.dedent(inspect.getsource(each))).body
         assert isinstance(body, ast.ClassDef)
         for field, doc in zip(body.body, body.body[1:], strict=False):
             if isinstance(field, ast.AnnAssign) and isinstance(doc, ast.Expr):
-                if isinstance(doc.value, ast.Constant) and isinstance(field.target, ast.Name):
-                    docs[field.target.id] = " ".join(str(doc.value.value).split())
+                text = ast.literal_eval(doc.value)
+                docs[ast.unparse(field.target)] = " ".join(text.split())
     return docs
 
 
 def _typed_dict(kind: Any, part: Part | None = None) -> Any:
-    """Return a ``TypedDict`` whose keys are the fields of a dataclass: optional, but for those without a default."""
-    hints, groups = get_type_hints(kind, include_extras=True), _groups(kind, part and part.values)
-    fields: dict[str, Any] = {}
-    for field in dataclasses.fields(kind):
-        name, hint = field.name, hints[field.name]
-        own = getattr(hint, "__metadata__", ())
-        hint = hint.__origin__ if get_origin(hint) is Annotated else hint
-        value = getattr(part.values, name) if part else _default(field)
-        if name in groups:
-            inner = groups[name]
-            inner = inner._replace(without=part.without, defaults=part.defaults) if part else inner
-            fields[name] = _typed_dict(type(inner.values), inner)
-        elif part is None or name not in part.without:
-            defaults = part is None or part.defaults
-            fields[name] = _option(kind, name, hint, value, own, defaults)
+    """Return a ``TypedDict`` of a dataclass's options, which are optional unless they have no default."""
+    fields = {
+        name: _option(kind, name, hint, value, part is None or part.defaults)
+        if group is None
+        else _typed_dict(type(group.values), group)
+        for name, hint, value, group in _fields(kind, part)
+    }
     return TypedDict(kind.__name__, fields, total=False)  # type: ignore
 
 
-def _option(kind: Any, name: str, hint: Any, value: Any, own: Sequence[Any], defaults: bool) -> Any:
+def _option(kind: Any, name: str, hint: Any, value: Any, defaults: bool) -> Any:
     """Return a field as tyro reads it."""
+    marks = getattr(hint, "__metadata__", ())
+    hint = hint.__origin__ if marks else hint
     hint = _of_field(CHOICES, kind, name, _without_none(hint))
     required = value is dataclasses.MISSING
     default = " ".join(map(str, value)) if isinstance(value, tuple) else value
@@ -184,7 +173,7 @@ def _option(kind: Any, name: str, hint: Any, value: Any, own: Sequence[Any], def
         or default in (0, "", "none")
     ):
         default = None
-    text = next((each for each in own if isinstance(each, Help)), field_docs(kind).get(name, ""))
+    text = next((mark for mark in marks if isinstance(mark, Help)), _field_docs(kind).get(name, ""))
     text = text.replace("``", "").replace("None: ", "Default: ")
     text = text if default is None else text.partition(" Default: ")[0]
     metavar = METAVARS.get(hint)
@@ -202,19 +191,19 @@ def _option(kind: Any, name: str, hint: Any, value: Any, own: Sequence[Any], def
     )
     if required:
         return Required[Annotated[hint, tyro.conf.Positional, argument]]
-    if tyro.conf.UseAppendAction in own:
+    if tyro.conf.UseAppendAction in marks:
         return Required[Annotated[hint, tyro.conf.UseAppendAction, argument]]
     return Annotated[hint, argument]
 
 
 def _of_field(table: Mapping[str, Any], kind: type, name: str, otherwise: Any) -> Any:
-    """Return what a table has of a dataclass's field, or of the class that it inherits it from."""
+    """Return a table's entry of a dataclass's field, also of an inherited one."""
     keys = (f"{each.__name__}.{name}" for each in kind.__mro__)
     return next((table[key] for key in keys if key in table), otherwise)
 
 
 def _without_none(hint: Any) -> Any:
-    """Return what may be typed of a field: None is what is not typed, and mappings are NAME=VALUE."""
+    """Return the type of what may be typed: never None; NAME=VALUE for mappings."""
     if get_origin(hint) in (Union, types.UnionType):
         hint = Union[tuple(each for each in get_args(hint) if each is not type(None))]  # noqa: UP007
     return tuple[str, ...] if get_origin(hint) is Mapping else hint
@@ -232,51 +221,48 @@ def option_of(kind: type, name: str) -> str:
 
 
 def check_options(group: Any) -> None:
-    """Refuse values of a dataclass of options, naming each as it is typed."""
+    """Check the values of a dataclass of options; errors name the options."""
     check_fields(group, lambda name: option_of(type(group), name))
 
 
 # Writing
 
 
-def changed_options(options: Any) -> Typed:
-    """Return what of a command's options is no default, by field and group."""
-    values: Typed = {}
-    for field in dataclasses.fields(options):
-        value, default = getattr(options, field.name), _default(field)
-        if dataclasses.is_dataclass(value):
-            value, default = changed_options(value), {}
-        if value != default:
-            values[field.name] = value
-    return values
+def changed_options(options: Any) -> dict[tuple[str, ...], Any]:
+    """Return the values of a command's options that are not defaults, by group and field."""
+
+    def at(values: Any, path: tuple[str, ...]) -> Any:
+        for name in path:
+            values = values.get(name, {}) if isinstance(values, dict) else getattr(values, name)
+        return values
+
+    default = type(options)()
+    values = {path: at(options, path) for path in paths(type(options)).values()}
+    return {path: value for path, value in values.items() if value != at(default, path)}
 
 
 def to_argv(options: Any) -> list[str]:
-    """Return the words of a command line that stand for options, without those at their defaults.
+    """Return the words of a command line for options, without those at their defaults.
 
     Example:
         >>> from jdml.cli.train import Train
         >>> to_argv(Train(loss={"name": "triplet"}, optimizer={"learning_rate": 1e-4}))
         ['--loss', 'triplet', '--learning-rate', '0.0001']
     """
-    return _words(type(options), changed_options(options))
-
-
-def _words(kind: Any, changed: Typed, part: Part | None = None) -> list[str]:
-    groups, words = _groups(kind, part and part.values), []
-    for name, value in changed.items():
-        option = option_of(kind, name)
-        if name in groups:
-            words += _words(type(groups[name].values), value, groups[name])
-        elif isinstance(value, bool):
-            words.append(option if value else option.replace("--", "--no-", 1))
+    names: dict[tuple[str, ...], str] = {}
+    for option, path in paths(type(options)).items():
+        names.setdefault(path, option)  # the first is no alias
+    words = []
+    for path, value in changed_options(options).items():
+        if isinstance(value, bool):
+            words.append(names[path] if value else names[path].replace("--", "--no-", 1))
         else:
-            words += [option, *map(str, value if isinstance(value, tuple) else [value])]
+            words += [names[path], *map(str, value if isinstance(value, tuple) else [value])]
     return words
 
 
 def defining(options: Any) -> dict[str, Any]:
-    """Return what of options defines a run, as JSON has it: files by what they hold."""
+    """Return the options that define a run, as JSON has them: files by their content."""
     hints = get_type_hints(type(options), include_extras=True)
     return {
         field.name: _by_content(getattr(options, field.name))

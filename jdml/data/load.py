@@ -1,7 +1,6 @@
-"""Data sets by name, and what a path stands for: the same images for every command, and in Python."""
+"""Data sets by name, and the images of a path: the same for every command, and in Python."""
 
-from collections.abc import Callable, Mapping
-from functools import partial
+import logging
 from pathlib import Path
 from textwrap import indent
 from typing import Any, NamedTuple
@@ -11,18 +10,18 @@ from jdml._paths import check_local, expand_user
 from jdml.data.csv_list import ENDINGS
 from jdml.data.dataset import Dataset
 from jdml.data.folder import has_tables, read_folder, row_named
-from jdml.data.image_discovery import image_files, unread_kinds
+from jdml.data.image_discovery import image_files, omitted
 from jdml.data.listing import Listing
 from jdml.data.rows import TABLES
 from jdml.data.tfds import folder_of
-from jdml.registry import DATASETS, file_sets
+from jdml.ops import checks
+from jdml.registry import DATASETS
 from jdml.registry.datasets import table
 
-IMAGE_FILES = file_sets()
+IMAGE_FILES = tuple(name for name, record in DATASETS.items() if record.kind == "files")
 """Names of the data sets whose images are ``ImageFiles``."""
 
-NO_IMAGES = (".gz", ".json", ".jsonl", ".npy", ".npz", ".tar", ".tgz", ".txt", ".zip")
-"""Endings of files that are no image, whatever is in them."""
+_log = logging.getLogger(__name__)
 
 
 def read_listing(name: str, data_dir: str | Path | None, *, download: bool = True) -> Listing:
@@ -31,13 +30,8 @@ def read_listing(name: str, data_dir: str | Path | None, *, download: bool = Tru
     return listing
 
 
-LISTS: Mapping[str, Callable[[str | Path | None], Listing]] = {
-    name: partial(read_listing, name) for name in IMAGE_FILES
-}
-
-
 def recognize(folder: str | Path) -> str:
-    """Tell which data set's own folder this is."""
+    """Return the data set whose own folder this is, or ``"folder"``."""
     check_local("folder", folder)
     place = expand_user(folder)
     for name, dataset in DATASETS.items():
@@ -47,14 +41,10 @@ def recognize(folder: str | Path) -> str:
     return "folder"
 
 
-SPLITS = ("train", "test", "all", "query", "gallery")
-"""Of any data set: no folder is meant by these."""
-
-
 def load(
     name: str,
     data_dir: str | Path | None = None,
-    split: str = "train",
+    split: str | None = None,
     download: bool = True,
     **options: Any,
 ) -> Dataset:
@@ -67,10 +57,11 @@ def load(
     Args:
         name: one of these names.
         data_dir: the folder of the data set's own files. None: that of TensorFlow Datasets (tfds), which prepares
-            the data set there on first use, if it has it (:func:`get`). Where that fails, the 20,000 training images
+            the data set there on first use, if it has it (:func:`get`). If that fails, the 20,000 training images
             of MNIST that Colab has are read, with a warning.
         split: ``"train"``, ``"test"`` or ``"all"``; inshop also has ``"query"`` and ``"gallery"``, which number
-            the items as ``"test"`` does.
+            the items as ``"test"`` does. None: everything of a folder without parts, else ``"train"``. The log says
+            how a folder was split.
         download: whether tfds may prepare it.
         **options: the data set's own: ``image_size`` (pixels, 28 by default) for omniglot; for image files
             ``transform``, how images are cut (``conventional(224)`` by default), and ``check_files``, whether
@@ -90,57 +81,65 @@ def load(
         >>> data.images.shape, data.relabel("parity").num_classes
         ((599, 8, 8, 1), 2)
     """
-    if name not in DATASETS:
-        raise ValueError(f"name must be one of {tuple(DATASETS)}, got {name!r}")
+    checks.one_of("name", name, DATASETS)
     check_local("data_dir", data_dir)
-    if data_dir in SPLITS:
-        raise ValueError(f"data_dir must be a folder, got {data_dir!r}: write split={data_dir!r}")
-    if name in IMAGE_FILES:
-        return read_listing(name, data_dir, download=download).dataset(split, **options)
-    folder = folder_of(name, data_dir, download)
-    dataset: Dataset = DATASETS[name].reader(folder, split, **options)
+    if name not in IMAGE_FILES:
+        folder = folder_of(name, data_dir, download)
+        dataset: Dataset = DATASETS[name].reader(folder, split or "train", **options)
+        return dataset
+    listing = read_listing(name, data_dir, download=download)
+    if split is None:
+        split = "all" if name == "folder" and not listing.own_split else "train"
+    dataset = listing.dataset(split, **options)
+    if name == "folder" and len(dataset) < len(listing.files):
+        how = "its own parts" if listing.own_split else "; ".join(listing.split_notes)
+        _log.warning(
+            "%s: split %r, %d of %d images (%s)",
+            data_dir,
+            split,
+            len(dataset),
+            len(listing.files),
+            how,
+        )
     return dataset
 
 
-if load.__doc__:  # which `python -OO` leaves out
+if load.__doc__:  # `python -OO` drops docstrings
     load.__doc__ = load.__doc__.replace("{table}", indent(table(), 4 * " ").lstrip())
 
 
-class Found(NamedTuple):
-    """Image files, and what is known of them."""
+class PathImages(NamedTuple):
+    """The image files of a path, and their listing if they have classes."""
 
     files: list[Any]
     listing: Listing | None = None
     notes: tuple[str, ...] = ()
 
 
-def read_path(path: Path) -> Found:
-    """Find the images that a path stands for."""
+def read_path(path: Path) -> PathImages:
+    """Return the images of a path."""
     if path.is_dir():
         kind = recognize(path)
         if kind != "folder":
-            return _of(read_listing(kind, path))
+            return _all_of(read_listing(kind, path))
         if has_tables(path):
-            return _of(read_folder(path))
-        found, others = image_files(path)
-        if not found:
+            return _all_of(read_folder(path))
+        images, others = image_files(path)
+        if not images:
             raise FileNotFoundError(f"{path} has no images in it")
-        if all(file.parent == path for file in found):
-            return Found(found, None, unread_kinds(others))
-        return _of(read_folder(path))
-    if not path.is_file():
-        row = row_named(str(path))
-        if row is not None:
-            return Found([row])
-        if is_pointer(str(path)):
-            return _of(read_folder(path))
-        raise FileNotFoundError(f"{path} does not exist")
-    if path.suffix.lower() in NO_IMAGES:
-        raise ValueError(f"{path} is no image, folder of images, .csv or Parquet file")
-    of_many = path.suffix.lower() in (*ENDINGS, *TABLES)
-    return _of(read_folder(path)) if of_many else Found([path])
+        if all(file.parent == path for file in images):
+            return PathImages(images, None, omitted(others))
+        return _all_of(read_folder(path))
+    if path.is_file() and path.suffix.lower() not in (*ENDINGS, *TABLES):
+        return PathImages([path])
+    row = None if path.is_file() else row_named(str(path))
+    if row is not None:
+        return PathImages([row])
+    if path.is_file() or is_pointer(str(path)):
+        return _all_of(read_folder(path))
+    raise FileNotFoundError(f"{path} does not exist")
 
 
-def _of(listing: Listing) -> Found:
+def _all_of(listing: Listing) -> PathImages:
     files = [listing.files[row] for row in listing.splits["all"]]
-    return Found(files, listing, listing.notes)
+    return PathImages(files, listing, listing.notes)

@@ -1,4 +1,4 @@
-"""Networks by name: made, and how each one's pretrained weights expect their images."""
+"""Networks by name, and the images that their pretrained weights expect."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -8,7 +8,10 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from jdml.ops.checks import one_of
 from jdml.registry import NETWORKS, image_statistics
+
+Triple = tuple[float, float, float]
 
 
 def create(name: str, *, dim: int, **settings: Any) -> nn.Module:
@@ -32,29 +35,21 @@ def create(name: str, *, dim: int, **settings: Any) -> nn.Module:
         >>> create("small", dim=64, pooling="gem").dim
         64
     """
-    if name not in NETWORKS:
-        raise ValueError(f"name must be one of {tuple(NETWORKS)}, got {name!r}")
+    one_of("name", name, NETWORKS)
     record = NETWORKS[name]
-    made: nn.Module = record.kind(dim=dim, **{**record.settings, **settings})
-    return made
-
-
-def _named(small_images: bool) -> str:
-    names = [name for name, record in NETWORKS.items() if record.small_images == small_images]
-    return ", ".join(f"``{name!r}``" for name in names)
+    module: nn.Module = record.kind(dim=dim, **{**record.settings, **settings})
+    return module
 
 
 if create.__doc__:  # which `python -OO` leaves out
-    create.__doc__ = create.__doc__.replace("{small}", _named(True))
-    create.__doc__ = create.__doc__.replace("{photographs}", _named(False))
-
-
-Triple = tuple[float, float, float]
+    for word, small in (("{small}", True), ("{photographs}", False)):
+        names = [f"``{name!r}``" for name, net in NETWORKS.items() if net.small_images == small]
+        create.__doc__ = create.__doc__.replace(word, ", ".join(names))
 
 
 @dataclass(frozen=True)
 class Normalizer:
-    """Photographs to the numbers that a network was trained on; equal ones are one static argument of ``jax.jit``."""
+    """Normalizes photographs as a network's weights expect; equal ones are one static argument of ``jax.jit``."""
 
     mean: Triple
     std: Triple
@@ -98,6 +93,5 @@ def normalizer(name: str) -> Callable[[jax.Array], jax.Array]:
         [[[151. 138. 127.]]] [[[1. 1. 1.]]]
     """
     known = image_statistics()
-    if name not in known:
-        raise ValueError(f"name must be one of {tuple(known)}, got {name!r}")
+    one_of("name", name, known)
     return Normalizer(*known[name])

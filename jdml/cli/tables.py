@@ -1,8 +1,6 @@
-"""What commands print: tables, and the log's lines above a progress bar."""
+"""Tables as commands print them."""
 
-import contextlib
-import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 WIDE = 300
@@ -15,10 +13,7 @@ def print_table(
     *,
     width: int = WIDE,
 ) -> None:
-    """Print a table: the first column is names, never markup, the others are numbers, floats with four digits.
-
-    A pipe or a file has no width of its own: nothing is cut there. What is too wide for a terminal stands on its side.
-    """
+    """Print a table of a column of names and columns of values; a table that is too wide for a terminal on its side."""
     from rich.console import Console
     from rich.measure import Measurement
 
@@ -34,7 +29,7 @@ def print_table(
 
 
 def width_of(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> int:
-    """Return how wide a table is that nothing limits."""
+    """Return the width of a table without limits."""
     from rich.console import Console
     from rich.measure import Measurement
 
@@ -55,27 +50,3 @@ def _table(title: str | None, columns: Sequence[Any], rows: Sequence[Sequence[An
     for row in rows:
         table.add_row(*(Text(f"{v:.4f}" if isinstance(v, float) else str(v)) for v in row))
     return table
-
-
-class _Lines(logging.Handler):
-    """Prints messages above the progress bar."""
-
-    def emit(self, record: logging.LogRecord) -> None:
-        from tqdm import tqdm
-
-        tqdm.write(record.getMessage())
-
-
-@contextlib.contextmanager
-def log_lines(name: str) -> Iterator[None]:
-    """Print what a logger reports above the progress bar."""
-    logger, handler = logging.getLogger(name), _Lines(logging.INFO)
-    before = logger.level, logger.propagate
-    logger.setLevel(logging.INFO)
-    logger.propagate = False
-    logger.addHandler(handler)
-    try:
-        yield
-    finally:
-        logger.removeHandler(handler)
-        logger.level, logger.propagate = before

@@ -1,0 +1,464 @@
+"""A gallery of embeddings that grows: added to, searched, saved, and mapped from disk."""
+
+import itertools
+import json
+import os
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import numpy as np
+
+from jdml._paths import check_local, json_of
+from jdml.metrics import host_search
+from jdml.ops import checks, sphere
+
+__all__ = ["Gallery"]
+
+Kind = Literal["float32", "int8", "binary"]
+Id = int | str
+
+FORMAT = "jdml gallery 1"
+METADATA = "gallery.json"
+PIECE = 1 << 16
+"""Rows of quantized vectors that are decoded at a time."""
+BLOCK = 1 << 24
+"""Scores that are computed at a time."""
+SLACK, SHARE = 64, 50
+"""Removed rows that stay where they are: so many, or one of so many."""
+
+
+class Gallery:
+    """Embeddings by id, among which queries find their nearest ones.
+
+    Args:
+        model: what makes the embeddings: a :class:`jdml.runs.Trained`, of which the identity is kept, or a text.
+        normalize: :func:`jdml.sphere`: embeddings and queries are put on the unit sphere; None: taken as given.
+
+    Raises:
+        TypeError: a model without an identity.
+        ValueError: another normalization.
+
+    Implementation notes:
+        Search is exact: a matrix product on the host proposes neighbours, of which distances are computed from
+        differences; where rounding could have hidden one :func:`jdml.nearest` searches instead. Ties go to what was
+        added first. A saved gallery is a folder:
+        ``vectors-N.bin`` (rows, one after the other), ``ids-N.jsonl`` and ``gallery.json``, which says how many rows
+        count and is replaced atomically, last. Saving into the folder it came from appends the new rows; an append that
+        is killed leaves the gallery as it was. Removed rows are skipped, and left out of the files once they are more
+        than one in fifty.
+
+    Example:
+        >>> import numpy as np
+        >>> gallery = Gallery()
+        >>> gallery.add(np.float32([[0.0, 0.0], [3.0, 4.0]]), ["a.jpg", "b.jpg"])
+        >>> gallery.search(np.float32([[3.0, 3.0]]), k=1)
+        (array([['b.jpg']], dtype=object), array([[1.]], dtype=float32))
+        >>> gallery.remove(["b.jpg"])
+        >>> len(gallery), gallery.ids
+        (1, ['a.jpg'])
+    """
+
+    def __init__(self, *, model: Any = None, normalize: Callable[..., Any] | None = None) -> None:
+        if normalize not in (None, sphere):
+            raise ValueError(f"normalize must be jdml.sphere or None, got {normalize!r}")
+        self.model = _identity(model)
+        self.normalize = normalize
+        self.kind: Kind = "float32"
+        self.rescore = 4
+        self.recall: float | None = None
+        self._code: dict[str, Any] = {}
+        self._dim: int | None = None
+        self._stored: np.ndarray | None = None  # [n, W], what is saved, maybe on disk
+        self._new: list[np.ndarray] = []
+        self._halves: dict[int, tuple[np.ndarray, float]] = {}  # of a part: ‖g‖²/2, the longest
+        self._ids: list[Id | None] = []  # of every row; None where it was removed
+        self._labels: list[int] = []
+        self._rows: dict[Id, int] = {}
+        self._removed: list[int] = []
+        self._folder: Path | None = None
+        self._version: tuple[int, int] | None = None  # of the files: generation and rows
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __repr__(self) -> str:
+        size = "empty" if self._dim is None else f"{len(self)} × {self._dim}, {self.kind}"
+        recall = "" if self.recall is None else f", recall@10 {self.recall:.3f}"
+        return f"Gallery({size}{recall})"
+
+    @property
+    def ids(self) -> list[Id]:
+        """The ids, in the order in which they were added."""
+        return [name for name in self._ids if name is not None]
+
+    @property
+    def labels(self) -> np.ndarray:
+        """The labels ``[N]`` in the order of the ids; −1 where none was given."""
+        there = [name is not None for name in self._ids]
+        return np.array(self._labels, np.int64)[np.array(there, bool)]
+
+    def add(
+        self, embeddings: Any, ids: Sequence[Id], labels: Any = None, *, model: Any = None
+    ) -> None:
+        """Add embeddings, each in the place of what has its id.
+
+        Args:
+            embeddings: ``[N, D]`` floating.
+            ids: N texts, such as paths relative to the images' folder, or N integers from 0.
+            labels: ``[N]`` integers, or None.
+            model: what made these embeddings, refused if it is not the gallery's.
+
+        Raises:
+            TypeError: arguments of the wrong kind.
+            ValueError: shapes that do not fit, an id twice, texts among integers, rows that are not finite, embeddings
+                of another model or dimension.
+        """
+        self._check_model(model)
+        vectors = self._checked("embeddings", embeddings)
+        ids = [_as_id(place, name) for place, name in enumerate(ids)]
+        if len(ids) != len(vectors):
+            raise ValueError(f"ids must be {len(vectors)}, one for each row, got {len(ids)}")
+        if len(set(ids)) != len(ids):
+            twice = next(name for place, name in enumerate(ids) if name in ids[:place])
+            raise ValueError(f"ids must not repeat, got {twice!r} twice")
+        if len({type(name) for name in [*ids, *self._some_id]}) > 1:
+            raise ValueError("ids must be all texts or all integers, got both")
+        own = np.full(len(ids), -1) if labels is None else np.asarray(labels)
+        checks.check_labels("labels", own, len(ids))
+        self._dim = vectors.shape[1]
+        self._forget(name for name in ids if name in self._rows)
+        self._rows |= {name: len(self._ids) + place for place, name in enumerate(ids)}
+        self._new.append(self._encode(vectors))
+        self._ids += ids
+        self._labels += own.tolist()
+        self._leave_out()
+
+    def remove(self, ids: Sequence[Id]) -> None:
+        """Remove embeddings by their ids.
+
+        Raises:
+            ValueError: an id that the gallery does not have.
+        """
+        for name in ids:
+            if name not in self._rows:
+                raise ValueError(f"ids must be in the gallery, got {name!r}")
+        self._forget(ids)
+        self._leave_out()
+
+    def search(
+        self, queries: Any, k: int = 10, *, max_distance: float | None = None, model: Any = None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Find the nearest embeddings of each query.
+
+        Args:
+            queries: ``[Q, D]`` floating.
+            k: how many.
+            max_distance: leave out what is farther.
+            model: what made the queries, refused if it is not the gallery's.
+
+        Returns:
+            Ids ``[Q, k]``, nearest first, and distances ``[Q, k]``: None (−1 among integers) and ∞ where there are
+            fewer. Of a quantized gallery these are distances to the vectors that it keeps.
+
+        Raises:
+            TypeError: arguments of the wrong kind.
+            ValueError: queries of another model or dimension, or not finite; k below 1.
+        """
+        self._check_model(model)
+        checks.count("k", k)
+        points = self._checked("queries", queries)
+        distances = np.full((len(points), k), np.inf, np.float32)
+        rows = np.full((len(points), k), -1)
+        gone = np.array(self._removed, int)
+        for start, part in self._parts():
+            here = np.count_nonzero((gone >= start) & (gone < start + len(part)))
+            found, places = self._nearest(points, start, part, min(k + int(here), len(part)))
+            found = np.where(np.isin(start + places, gone), np.inf, found)
+            found, places = np.hstack([distances, found]), np.hstack([rows, start + places])
+            order = np.argsort(found, axis=1, kind="stable")[:, :k]
+            distances = np.take_along_axis(found, order, 1)
+            rows = np.take_along_axis(places, order, 1)
+        if max_distance is not None:
+            distances = np.where(distances <= max_distance, distances, np.inf).astype(np.float32)
+        there = np.isfinite(distances)
+        integers = any(isinstance(name, int) for name in self._some_id)
+        ids = np.full(rows.shape, -1 if integers else None, np.int64 if integers else object)
+        ids[there] = [self._ids[row] for row in rows[there]]
+        return ids, distances
+
+    def quantize(self, kind: Literal["int8", "binary"], rescore: int = 4) -> float:
+        """Keep embeddings in fewer bytes: a quarter with ``"int8"``, a 32nd with ``"binary"``.
+
+        Args:
+            kind: ``"int8"``: 256 steps between each entry's smallest and largest value; ``"binary"``: its sign.
+            rescore: of ``"binary"``: so many times k are chosen by their bits, and then ordered by the distance of the
+                query as it is to their signs.
+
+        Returns:
+            Recall@10 against exact search: the mean share of the ten nearest that are still found, of up to 200 of its
+            own vectors.
+
+        Raises:
+            ValueError: another kind, an empty or quantized gallery, ``rescore`` below 1.
+        """
+        checks.one_of("kind", kind, get_args(Kind)[1:])
+        checks.count("rescore", rescore)
+        if self.kind != "float32" or not len(self):
+            raise ValueError(f"a gallery must hold float32 vectors to be quantized, got {self!r}")
+        self._leave_out(all_of_them=True)
+        vectors = np.concatenate([np.asarray(part) for _, part in self._parts()])
+        probes = vectors[:: max(1, len(vectors) // 200)]
+        exact, _ = self.search(probes, min(10, len(self)))
+        self.kind, self.rescore = kind, rescore
+        low, high = vectors.min(0), vectors.max(0)
+        self._code = {"low": low.tolist(), "step": (np.maximum(high - low, 1e-30) / 255).tolist()}
+        if kind == "binary":
+            self._code = {"size": float(np.abs(vectors).mean())}
+        self._stored, self._new, self._version = None, [self._encode(vectors)], None
+        self._halves = {}
+        found, _ = self.search(probes, exact.shape[1])
+        pairs = zip(exact, found, strict=True)
+        self.recall = float(np.mean([len({*a} & {*b}) / len(a) for a, b in pairs]))
+        return self.recall
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Save into a folder; into the one it came from only what is new is written.
+
+        Raises:
+            ValueError: a folder that holds other files, or a gallery that another process has changed since.
+        """
+        check_local("path", path)
+        folder = Path(path)
+        on_disk = _read(folder)["version"] if (folder / METADATA).exists() else None
+        if on_disk is None and folder.is_dir() and any(folder.iterdir()):
+            raise ValueError(
+                f"path must be a new folder or a gallery's, {folder} holds other files"
+            )
+        same = self._folder is not None and folder.resolve() == self._folder.resolve()
+        if same and self._version is not None and on_disk != self._version:
+            raise ValueError(f"path was changed by another process since it was read: {folder}")
+        folder.mkdir(parents=True, exist_ok=True)
+        appends = same and self._version is not None
+        generation = self._version[0] if appends and self._version else (on_disk or (0, 0))[0] + 1
+        written = self._version[1] if appends and self._version else 0
+        parts = self._new if appends else [part for _, part in self._parts()]
+        lines = zip(self._ids[written:], self._labels[written:], strict=True)
+        files = _files(folder, generation)
+        sizes = (written * self._width, 0)
+        if appends:
+            sizes = sizes[0], _read(folder)["bytes_of_ids"]
+        _append(files[0], sizes[0], (np.ascontiguousarray(part).data for part in parts))
+        text = (json.dumps(line, ensure_ascii=False).encode() + b"\n" for line in lines)
+        bytes_of_ids = _append(files[1], sizes[1], text)
+        metadata = {
+            "format": FORMAT,
+            "model": self.model,
+            "normalize": self.normalize and "sphere",
+            "dimension": self._dim,
+            "kind": self.kind,
+            "rescore": self.rescore,
+            "recall": self.recall,
+            "code": self._code,
+            "version": (generation, len(self._ids)),
+            "bytes_of_ids": bytes_of_ids,
+            "removed": self._removed,
+        }
+        partial = folder / f"{METADATA}.tmp"
+        _append(partial, 0, [json.dumps(metadata).encode()])
+        os.replace(partial, folder / METADATA)
+        for file in folder.glob("*-*.*"):
+            if file not in files:
+                file.unlink()
+        mapped = self._stored is None or isinstance(self._stored, np.memmap)
+        self._folder, self._version = folder, (generation, len(self._ids))
+        self._stored, self._new = self._read_vectors(mmap=mapped), []
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str], mmap: bool = True) -> "Gallery":
+        """Load a saved gallery.
+
+        Args:
+            path: its folder.
+            mmap: leave the vectors on disk, from where search reads them; False: read them into memory.
+
+        Raises:
+            FileNotFoundError: no such gallery.
+            ValueError: files that are damaged.
+        """
+        folder = Path(path)
+        metadata = _read(folder)
+        gallery = cls(model=metadata["model"], normalize=metadata["normalize"] and sphere)
+        gallery.kind, gallery.rescore = metadata["kind"], metadata["rescore"]
+        gallery.recall, gallery._code = metadata["recall"], metadata["code"]
+        gallery._dim, gallery._folder = metadata["dimension"], folder
+        gallery._version = generation, rows = metadata["version"]
+        file = _files(folder, generation)[1]
+        lines = file.read_bytes()[: metadata["bytes_of_ids"]].splitlines()
+        if len(lines) != rows:
+            raise ValueError(f"{file} must have {rows} lines, got {len(lines)}")
+        for number, line in enumerate(lines, start=1):
+            name, label = json_of(line, f"{file}:{number}", list)
+            gallery._ids.append(name)
+            gallery._labels.append(label)
+        gallery._removed = metadata["removed"]
+        for row in gallery._removed:
+            gallery._ids[row] = None
+        gallery._rows = {name: r for r, name in enumerate(gallery._ids) if name is not None}
+        gallery._stored = gallery._read_vectors(mmap=mmap)
+        return gallery
+
+    @property
+    def _some_id(self) -> list[Id]:
+        return [*itertools.islice(self._rows, 1)]
+
+    @property
+    def _width(self) -> int:
+        """Bytes of a row."""
+        dim = self._dim or 0
+        return {"float32": 4 * dim, "int8": dim, "binary": -(-dim // 8)}[self.kind]
+
+    def _read_vectors(self, *, mmap: bool) -> np.ndarray | None:
+        """Map or read the rows that are saved."""
+        assert self._folder is not None
+        assert self._version is not None
+        generation, rows = self._version
+        if not rows:
+            return None
+        file = _files(self._folder, generation)[0]
+        if file.stat().st_size < rows * self._width:
+            raise ValueError(f"{file} must have {rows * self._width} bytes, is shorter")
+        dtype = np.dtype(np.float32 if self.kind == "float32" else np.uint8)
+        shape = rows, self._width // dtype.itemsize
+        mapped = np.memmap(file, dtype, "r", shape=shape)
+        return mapped if mmap else np.array(mapped)
+
+    def _checked(self, name: str, vectors: Any) -> np.ndarray:
+        vectors = checks.as_array(vectors)
+        checks.check_embeddings(name, vectors, dim=self._dim, like="the gallery")
+        rows = checks.as_finite(name, vectors)
+        return np.asarray(rows if self.normalize is None else self.normalize(rows))
+
+    def _check_model(self, model: Any) -> None:
+        other = _identity(model)
+        if other is not None and self.model is not None and other != self.model:
+            raise ValueError(f"model must be the gallery's, {self.model}, got {other}")
+
+    def _encode(self, vectors: np.ndarray) -> np.ndarray:
+        if self.kind == "binary":
+            return np.packbits(vectors > 0, axis=1)
+        if self.kind == "int8":
+            steps = (vectors - np.float32(self._code["low"])) / np.float32(self._code["step"])
+            return np.clip(np.rint(steps), 0, 255).astype(np.uint8)
+        return vectors
+
+    def _decode(self, codes: np.ndarray) -> np.ndarray:
+        if self.kind == "binary":
+            signs = np.unpackbits(codes, axis=1, count=self._dim) * np.float32(2) - 1
+            return signs * np.float32(self._code["size"])
+        return np.float32(self._code["low"]) + codes * np.float32(self._code["step"])
+
+    def _parts(self) -> Iterator[tuple[int, np.ndarray]]:
+        """Yield what is stored and what is new, with the number of the first row."""
+        if len(self._new) > 1:
+            self._new = [np.concatenate(self._new)]
+        start = 0
+        for part in ([] if self._stored is None else [self._stored]) + self._new:
+            size = len(part) if self.kind != "int8" else PIECE
+            for first in range(0, len(part), size):
+                yield start + first, part[first : first + size]
+            start += len(part)
+
+    def _nearest(
+        self, points: np.ndarray, start: int, part: np.ndarray, k: int
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return distances and rows ``[Q, k]`` of the nearest of the part that begins with the row ``start``."""
+        if self.kind == "int8":
+            return host_search.compiled_nearest(points, self._decode(np.asarray(part)), k)
+        if self.kind == "float32":
+            if start not in self._halves or len(self._halves[start][0]) != len(part):
+                squares = np.einsum("nd,nd->n", part, part)
+                self._halves[start] = squares / 2, float(np.sqrt(squares.max()))
+            step = max(1, BLOCK // max(len(part), (k + host_search.SPARE) * points.shape[1]))
+            blocks = (points[first : first + step] for first in range(0, len(points), step))
+            results = [
+                host_search.exact_nearest(block, part, *self._halves[start], k) for block in blocks
+            ]
+            return np.concatenate([r[0] for r in results]), np.concatenate([r[1] for r in results])
+        many = min(self.rescore * k, len(part))
+        chosen = np.stack(
+            [
+                np.sort(
+                    np.argpartition(np.bitwise_count(part ^ bits).sum(1, np.int32), many - 1)[:many]
+                )
+                for bits in self._encode(points)
+            ]
+        )
+        decoded = self._decode(np.asarray(part[chosen.ravel()])).reshape(*chosen.shape, -1)
+        return host_search.by_distance(points, decoded, chosen, k)
+
+    def _forget(self, ids: Any) -> None:
+        for name in list(ids):
+            row = self._rows.pop(name)
+            self._ids[row] = None
+            self._removed.append(row)
+
+    def _leave_out(self, *, all_of_them: bool = False) -> None:
+        """Copy the rows that are left, once many are gone: the next save writes them all."""
+        gone = len(self._removed)
+        if not gone or (gone <= max(SLACK, len(self._ids) // SHARE) and not all_of_them):
+            return
+        left = np.array(sorted(self._rows.values()), int)
+        whole = np.concatenate([np.asarray(part) for _, part in self._parts()])
+        self._stored, self._new, self._version = None, [whole[left]], None
+        self._halves = {}
+        self._ids, self._labels = (
+            [self._ids[row] for row in left],
+            [self._labels[row] for row in left],
+        )
+        self._rows = {name: row for row, name in enumerate(self._ids) if name is not None}
+        self._removed = []
+
+
+def _identity(model: Any) -> str | None:
+    found = getattr(model, "identity", model)
+    if found is not None and not isinstance(found, str):
+        raise TypeError(f"model must be a trained model or a text, got a {type(model).__name__}")
+    return found
+
+
+def _as_id(place: int, name: Any) -> Id:
+    if isinstance(name, str):
+        return name
+    if isinstance(name, os.PathLike):
+        return Path(name).as_posix()
+    if isinstance(name, int | np.integer) and not isinstance(name, bool) and name >= 0:
+        return int(name)
+    raise TypeError(f"ids[{place}] must be a text or an integer from 0, got {name!r}")
+
+
+def _files(folder: Path, generation: int) -> tuple[Path, Path]:
+    return folder / f"vectors-{generation}.bin", folder / f"ids-{generation}.jsonl"
+
+
+def _read(folder: Path) -> dict[str, Any]:
+    """Read and check what a gallery's folder says of itself."""
+    file = folder / METADATA
+    if not file.exists():
+        raise FileNotFoundError(f"path must be a gallery's folder, {file} is missing")
+    metadata: dict[str, Any] = json_of(file.read_bytes(), file, dict)
+    if metadata.get("format") != FORMAT:
+        raise ValueError(f"{file} is not of format {FORMAT!r}, got {metadata.get('format')!r}")
+    return {**metadata, "version": tuple(metadata["version"])}
+
+
+def _append(file: Path, size: int, blocks: Any) -> int:
+    """Write blocks from the ``size``-th byte on, in the place of all behind it; return the new size."""
+    with file.open("r+b" if size else "wb") as out:
+        out.truncate(size)
+        out.seek(size)
+        for block in blocks:
+            out.write(block)
+        out.flush()
+        os.fsync(out.fileno())
+        return out.tell()

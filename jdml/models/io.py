@@ -1,0 +1,141 @@
+"""Files of named arrays: .safetensors, .npz and PyTorch's .pth read, .safetensors written; all writes are atomic."""
+
+import contextlib
+import os
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import IO
+
+import numpy as np
+
+from jdml._optional_imports import MissingLibraryError, require_package
+from jdml._paths import check_local
+
+# Under these keys training programs store the weights of a checkpoint.
+WRAPPERS = ("state_dict", "model", "model_state_dict", "teacher")
+
+Arrays = dict[str, np.ndarray]
+
+
+def read_tensors(path: Path) -> Arrays:
+    """Read the floating-point arrays of a file by name, as float32.
+
+    Implementation notes:
+        No code of the file is run: pickles are read by ``torch.load(weights_only=True)``, ``.npz`` without pickles.
+    """
+    if path.suffix not in _READERS:
+        raise ValueError(f"{path} must end in one of {', '.join(_READERS)}")
+    with wrap_format_errors(path):
+        tensors = _READERS[path.suffix](path)
+        return {
+            name: np.asarray(value, np.float32)
+            for name, value in tensors.items()
+            if value.dtype.kind not in "biuSU"
+        }
+
+
+def read_safetensors(path: Path) -> Arrays:
+    """Read the arrays of a ``.safetensors`` file by name."""
+    import ml_dtypes  # noqa: F401  (adds bfloat16 to NumPy)
+
+    require_package("safetensors", f"reading {path}")
+    from safetensors.numpy import load_file
+
+    with wrap_format_errors(path):
+        return load_file(path)
+
+
+def read_metadata(path: Path) -> dict[str, str]:
+    """Read the metadata of a ``.safetensors`` file; empty where there is none."""
+    require_package("safetensors", "reading weights")
+    from safetensors import safe_open
+
+    with wrap_format_errors(path), safe_open(path, framework="np") as file:
+        return file.metadata() or {}
+
+
+@contextlib.contextmanager
+def wrap_format_errors(path: Path) -> Iterator[None]:
+    """Raise a ValueError that names the file for errors of safetensors, zipfile, zlib, pickle or PyTorch."""
+    try:
+        yield
+    except (OSError, MissingLibraryError):
+        raise
+    except Exception as error:
+        reason = str(error).strip().partition("\n")[0][:300] or type(error).__name__
+        raise ValueError(f"{path} is not a readable {path.suffix} file: {reason}") from error
+
+
+@contextlib.contextmanager
+def atomic_write(path: Path, *, shared: bool = False) -> Iterator[IO[bytes]]:
+    """Open a file that replaces ``path`` once it is complete; ``shared`` between processes that write it."""
+    check_local("path", path)
+    own = f".{uuid.uuid4().hex}" if shared else ""
+    partial = path.with_name(f"{path.name}{own}.tmp")
+    try:
+        with with_filename(path), partial.open("wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(partial, path)
+    except BaseException:
+        partial.unlink(missing_ok=True)
+        raise
+
+
+@contextlib.contextmanager
+def with_filename(path: Path) -> Iterator[None]:
+    """Add the file's name to errors of the system, such as a full disk."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno is not None and error.filename is None:
+            error.filename = str(path)
+        raise
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a text file atomically; names of files that are not UTF-8 are escaped."""
+    with atomic_write(path) as file:
+        file.write(text.encode(errors="backslashreplace"))
+
+
+def write_tensors(path: Path, tensors: Mapping[str, np.ndarray], metadata: dict[str, str]) -> None:
+    """Write a ``.safetensors`` file atomically."""
+    require_package("safetensors", "writing weights")
+    from safetensors.numpy import save
+
+    contiguous = {name: np.asarray(value, order="C") for name, value in tensors.items()}
+    with atomic_write(path) as file:
+        file.write(save(contiguous, metadata))
+
+
+def _read_npz(path: Path) -> Arrays:
+    with path.open("rb") as file:
+        content = np.load(file, allow_pickle=False)
+        return {name: content[name] for name in content.files}
+
+
+def _read_torch(path: Path) -> Arrays:
+    require_package("torch", f"reading {path}")
+    import torch
+
+    content = torch.load(path, map_location="cpu", weights_only=True)
+    for key in WRAPPERS:
+        if isinstance(content, dict) and isinstance(content.get(key), dict):
+            content = content[key]
+    tensors = {name: value for name, value in content.items() if isinstance(value, torch.Tensor)}
+    return {
+        name: (value.float() if value.is_floating_point() else value).detach().numpy()
+        for name, value in tensors.items()
+    }
+
+
+_READERS: dict[str, Callable[[Path], Arrays]] = {
+    ".safetensors": read_safetensors,
+    ".npz": _read_npz,
+    ".pth": _read_torch,
+    ".pt": _read_torch,
+    ".bin": _read_torch,
+}
