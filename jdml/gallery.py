@@ -11,6 +11,7 @@ import numpy as np
 
 from jdml._paths import check_local, json_of
 from jdml.metrics import host_search
+from jdml.metrics.neighbors import compiled_nearest
 from jdml.ops import checks, sphere
 
 __all__ = ["Gallery"]
@@ -22,8 +23,6 @@ FORMAT = "jdml gallery 1"
 METADATA = "gallery.json"
 PIECE = 1 << 16
 """Rows of quantized vectors that are decoded at a time."""
-BLOCK = 1 << 24
-"""Scores that are computed at a time."""
 SLACK, SHARE = 64, 50
 """Removed rows that stay where they are: so many, or one of so many."""
 
@@ -374,17 +373,14 @@ class Gallery:
     ) -> tuple[np.ndarray, np.ndarray]:
         """Return distances and rows ``[Q, k]`` of the nearest of the part that begins with the row ``start``."""
         if self.kind == "int8":
-            return host_search.compiled_nearest(points, self._decode(np.asarray(part)), k)
+            return compiled_nearest(points, self._decode(np.asarray(part)), k)
         if self.kind == "float32":
             if start not in self._halves or len(self._halves[start][0]) != len(part):
                 squares = np.einsum("nd,nd->n", part, part)
                 self._halves[start] = squares / 2, float(np.sqrt(squares.max()))
-            step = max(1, BLOCK // max(len(part), (k + host_search.SPARE) * points.shape[1]))
-            blocks = (points[first : first + step] for first in range(0, len(points), step))
-            results = [
-                host_search.exact_nearest(block, part, *self._halves[start], k) for block in blocks
-            ]
-            return np.concatenate([r[0] for r in results]), np.concatenate([r[1] for r in results])
+            return host_search.exact_nearest(
+                points, part, *self._halves[start], k, compiled_nearest
+            )
         many = min(self.rescore * k, len(part))
         chosen = np.stack(
             [

@@ -1,17 +1,36 @@
 """Search on the host: one pass of a matrix product over a gallery, whose norms are known, and no compilation."""
 
+from collections.abc import Callable
+
 import numpy as np
 
-from jdml.metrics.neighbors import nearest
-
+Found = tuple[np.ndarray, np.ndarray]
+"""Distances and rows ``[Q, k]``."""
 SPARE = 32
 """Neighbours that are proposed beyond those that are wanted."""
+BLOCK = 1 << 24
+"""Scores that are computed at a time."""
 
 
 def exact_nearest(
-    points: np.ndarray, part: np.ndarray, halves: np.ndarray, longest: float, k: int
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return the k nearest rows: proposed by scores ``q · g − ‖g‖²/2``, ordered by distances from differences."""
+    points: np.ndarray,
+    part: np.ndarray,
+    halves: np.ndarray,
+    longest: float,
+    k: int,
+    otherwise: Callable[[np.ndarray, np.ndarray, int], Found],
+) -> Found:
+    """Return the k nearest rows: proposed by scores ``q · g − ‖g‖²/2``, ordered by distances from differences.
+
+    ``halves [N]`` are ``‖g‖²/2``. Queries of which rounding could have hidden a neighbour are searched ``otherwise``.
+    """
+    step = max(1, BLOCK // max(len(part), (k + SPARE) * points.shape[1]))
+    if len(points) > step:
+        starts = range(0, len(points), step)
+        blocks = [
+            exact_nearest(points[i : i + step], part, halves, longest, k, otherwise) for i in starts
+        ]
+        return np.concatenate([b[0] for b in blocks]), np.concatenate([b[1] for b in blocks])
     many = min(k + SPARE, len(part))
     scores = points @ part.T
     scores -= halves
@@ -24,24 +43,15 @@ def exact_nearest(
     rounding *= 2 * points.shape[1] * np.finfo(np.float32).eps
     hidden = ~(best[:, many - k] - best[:, 0] > rounding)
     if hidden.any():
-        exact = compiled_nearest(points[hidden], part, k)
+        exact = otherwise(points[hidden], part, k)
         for mine, theirs in zip(found, exact, strict=True):
             mine[hidden] = theirs
     return found
 
 
-def by_distance(
-    points: np.ndarray, vectors: np.ndarray, rows: np.ndarray, k: int
-) -> tuple[np.ndarray, np.ndarray]:
+def by_distance(points: np.ndarray, vectors: np.ndarray, rows: np.ndarray, k: int) -> Found:
     """Return distances to ``vectors [Q, c, D]`` and their rows, the k nearest by distance, then row."""
-    distances = np.linalg.norm(points[:, None] - vectors, axis=-1)
+    apart = (points[:, None] - vectors).astype(np.float64)
+    distances = np.linalg.norm(apart, axis=-1).astype(np.float32)
     order = np.lexsort((rows, distances), axis=1)[:, :k]
     return np.take_along_axis(distances, order, 1), np.take_along_axis(rows, order, 1)
-
-
-def compiled_nearest(
-    points: np.ndarray, gallery: np.ndarray, k: int
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return distances and rows of :func:`jdml.nearest` as NumPy's."""
-    distances, rows = nearest(points, gallery, k)  # type: ignore[arg-type]
-    return np.asarray(distances), np.asarray(rows)

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from jdml.metrics import memmap_search
+from jdml.metrics import host_search, memmap_search
 from jdml.metrics.array_conversion import accepts_any_array
 from jdml.metrics.ranking_score import (
     barred,
@@ -19,7 +19,8 @@ from jdml.metrics.ranking_score import (
     rows_per_block,
 )
 from jdml.ops import checks, safe_norm
-from jdml.ops.meshes import Axis, by_parts, off_mesh
+from jdml.ops.chunking import by_platform
+from jdml.ops.meshes import Axis, by_parts, mesh_of, off_mesh
 from jdml.ops.numerics import accumulate_in
 
 
@@ -62,7 +63,8 @@ def nearest(
         of the vectors: exact zeros for duplicates, gradient 0 there. Differentiable in the distances.
         Under ``jit``, where a row that is not finite cannot be refused, it is the last of all neighbours, and its
         distances, as a query's or a neighbour's, are NaN: other rows' answers do not depend on it.
-        Memory O(block × (N + k·D)). ``jax.lax.top_k`` selects: on a CPU its time grows with k.
+        Memory O(block × (N + k·D)). ``jax.lax.top_k`` selects: on a CPU its time grows with k. There up to 64 float32
+        queries outside ``jit`` are compared by NumPy, for which nothing is compiled: a gallery may grow row by row.
 
     Reference:
         Johnson, Douze & Jégou, *Billion-scale similarity search with GPUs* (exact search there).
@@ -84,6 +86,11 @@ def nearest(
         return memmap_search.nearest(
             vectors, gallery, k, exclude_self=exclude_self, block_size=block_size
         )
+    if _are_few_on_host(queries, gallery) and block_size is None:
+        _check_search(queries, gallery, k, exclude_self, block_size)
+        found = _nearest_on_host(np.asarray(queries), np.asarray(gallery), k, exclude_self)
+        if found is not None:
+            return jax.device_put(found)  # which compiles nothing
     distances, indices, whole = _nearest(
         queries, gallery, k, exclude_self=exclude_self, block_size=block_size
     )
@@ -91,6 +98,54 @@ def nearest(
         checks.check_finite("queries", queries)
         checks.check_finite("gallery", gallery)
     return distances, indices
+
+
+FEW = 64
+"""Queries that a CPU compares without compiling a program for their number, the gallery's size and k."""
+
+
+def _are_few_on_host(queries: Any, gallery: Any) -> bool:
+    """Whether both are float32, or narrower, and in this process's memory, and the queries are few."""
+    both = (queries, gallery)
+    return (
+        by_platform(True, False)
+        and all(checks.is_at_hand(x) and mesh_of(x) is None and x.ndim == 2 for x in both)
+        and all(jnp.issubdtype(x.dtype, jnp.floating) for x in both)
+        and accumulate_in(*both) == jnp.float32
+        and 0 < len(queries) <= FEW
+    )
+
+
+def _nearest_on_host(
+    queries: np.ndarray, gallery: np.ndarray, k: int, exclude_self: bool
+) -> host_search.Found | None:
+    """Search by NumPy; None where a row is not finite."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        queries, gallery = (x.astype(np.float32, copy=False) for x in (queries, gallery))
+        squares = np.einsum("nd,nd->n", gallery, gallery)
+        is_short = np.isfinite(squares).all() and np.isfinite(np.square(queries).sum(1)).all()
+    wanted = k + exclude_self
+    if is_short:
+        longest = float(np.sqrt(squares.max()))
+        distances, rows = host_search.exact_nearest(
+            queries, gallery, squares / 2, longest, wanted, compiled_nearest
+        )
+    elif np.isfinite(gallery).all() and np.isfinite(queries).all():
+        distances, rows = compiled_nearest(queries, gallery, wanted)
+    else:
+        return None
+    if exclude_self:
+        is_own = rows == np.arange(len(queries))[:, None]
+        others = np.argsort(is_own, axis=1, kind="stable")[:, :k]
+        distances, rows = (np.take_along_axis(x, others, 1) for x in (distances, rows))
+    return distances, rows.astype(np.int32)
+
+
+def compiled_nearest(queries: np.ndarray, gallery: np.ndarray, k: int) -> host_search.Found:
+    """Search by a program that is compiled for these shapes, and order what it finds as NumPy does."""
+    wanted = min(k + host_search.SPARE, len(gallery))
+    rows = np.asarray(_nearest(queries, gallery, wanted)[1])
+    return host_search.by_distance(queries, gallery[rows], rows, k)
 
 
 @functools.partial(jax.jit, static_argnames=("k", "exclude_self", "block_size"))

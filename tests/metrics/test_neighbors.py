@@ -7,6 +7,7 @@ import pytest
 
 from jdml.metrics import augment_gallery, expand_queries, nearest, ranking_score, rerank, reranking
 from jdml.metrics.reranking import look_again
+from jdml.testing.case import Compilations
 from oracles import metrics as oracle
 
 
@@ -210,3 +211,31 @@ def test_second_look_at_empty_and_single_rows():
     for kind in ("none", "reciprocal", "expand", "augment"):
         for queries, gallery in ((x[:0], None), (x, None), (x, x)):
             assert len(look_again(kind, queries, gallery)[0]) == len(queries)
+
+
+def test_few_queries_compile_nothing_whatever_the_shapes():
+    """A gallery that grows row by row, batches of 1 to 64 queries, any k up to 100: 200 calls."""
+    rng, compilations = np.random.default_rng(5), Compilations()
+    vectors = rng.normal(size=(700, 16)).astype(np.float32)
+    with compilations:
+        for call in range(200):
+            gallery, queries = vectors[: 300 + call], vectors[500 : 501 + rng.integers(64)]
+            nearest(queries, gallery, int(rng.integers(1, 101)), exclude_self=bool(call % 2))
+    assert not compilations.names
+
+
+@pytest.mark.parametrize("offset", [0.0, 1e4])
+@pytest.mark.parametrize("whole", [False, True])
+def test_few_queries_have_the_neighbours_of_many(whole, offset):
+    """Those that a program finds, which is compiled where queries are many; ties of whole numbers to the lowest row."""
+    rng = np.random.default_rng(6)
+    gallery, queries = (rng.normal(size=(size, 12)) for size in (500, 80))
+    if whole:
+        gallery, queries = np.round(gallery), np.round(queries)
+    gallery, queries = ((x + offset).astype(np.float32) for x in (gallery, queries))
+    distances, indices = nearest(queries[:64], gallery, 40)
+    apart = np.linalg.norm(queries[:64, None].astype(np.float64) - gallery, axis=-1)
+    order = np.argsort(apart.astype(np.float32), axis=1, kind="stable")[:, :40]
+    np.testing.assert_array_equal(indices, order)
+    many, _ = nearest(queries, gallery, 40)
+    np.testing.assert_allclose(distances, many[:64], rtol=1e-6)
