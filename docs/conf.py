@@ -35,7 +35,7 @@ nitpick_ignore_regex = [
     # Modules and parts that docstrings name for those who read the code; they are no names for users.
     (
         r"py:.*",
-        r"jdml\.(ops\.(checks|meshes|pairwise)|runs\.checkpoint|models\.adapters|metrics\.ranking|data\.(duplicates|integrity|protocols)|losses\.\w+)\b.*",
+        r"jdml\.(ops\.(checks|meshes|pairwise)|runs\.checkpoint|models\.(adapters|base_adapter)|metrics\.ranking|data\.(dataset|duplicates|integrity|protocols)|losses\.\w+)\b.*",
     ),
 ]
 autodoc_typehints = "none"

@@ -11,6 +11,12 @@ from typing import Any
 def resolve(pointer: str) -> Any:
     """Import the attribute that a pointer ``"module:name"`` names.
 
+    Args:
+        pointer: the module and the name of an attribute in it.
+
+    Returns:
+        The attribute.
+
     Example:
         >>> resolve("jdml.mining:easy_positive").__name__
         'easy_positive'

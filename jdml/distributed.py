@@ -247,7 +247,9 @@ def initialize(
     """
     arguments = (coordinator, processes, process)
     if None in arguments and arguments != (None, None, None):
-        raise ValueError(f"coordinator, processes and process belong together, got {arguments}")
+        raise ValueError(
+            f"processes, process and coordinator belong together, got {arguments[1:]} and {coordinator}"
+        )
     if processes is not None and process is not None and not 0 <= process < processes:
         raise ValueError(f"process must be from 0 to {processes - 1}, got {process}")
     is_alone = processes == 1 or (processes is None and not _is_launched())

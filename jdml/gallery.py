@@ -31,7 +31,7 @@ class Gallery:
     """Embeddings by id, among which queries find their nearest ones.
 
     Args:
-        model: what makes the embeddings: a :class:`jdml.runs.Trained`, of which the identity is kept, or a text.
+        model: what makes the embeddings: a model of ``jdml.training.load``, of which the identity is kept, or a text.
         normalize: :func:`jdml.sphere`: embeddings and queries are put on the unit sphere; None: taken as given.
 
     Raises:

@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 from jdml._import_path import is_pointer
 from jdml._paths import check_file
+from jdml.ops.checks import count, optional
 from jdml.registry import DATASETS, NETWORKS, pretrained_networks
 
 SHOWN = 40
@@ -68,6 +69,7 @@ class Check:
             raise ValueError(f"DIR must be a folder, got {self.dir}")
         if self.json is not None:
             check_file("--json", self.json, (".json",))
+        optional(count)("--sample", self.sample)
         checked = check(
             self.name,
             self.dir,

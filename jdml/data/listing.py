@@ -229,19 +229,15 @@ def _halves(ids: np.ndarray, count: int) -> tuple[dict[str, np.ndarray], tuple[s
     sizes = np.bincount(ids, minlength=count)
     share = float(sizes[~train].sum() / len(ids))
     if count < 4 or UNEQUAL <= share <= 1 - UNEQUAL:
-        half = pluralize(
-            int(train.sum()),
-            "class, the first by name, trains",
-            "classes, the first by name, train",
-        )
         return zero_shot(train[ids]), (
-            f"split in halves: {half}, {count - train.sum()} are scored",
+            f"no train and test parts: of {count} classes the first {train.sum()} by name are for training, the other "
+            f"{count - train.sum()} for scoring",
         )
     rank = np.empty(count, int)
     rank[np.argsort(-sizes, kind="stable")] = np.arange(count)
     train = np.isin(rank % 4, (0, 3) if count % 4 != 3 else (1, 2))
     now = float(sizes[~train].sum() / len(ids))
     return zero_shot(train[ids]), (
-        f"split in halves: every second class by its number of images is scored, {now:.0%} of the images, as the "
-        f"second half by name has {share:.0%}",
+        f"no train and test parts: every second class by its number of images is for scoring, {now:.0%} of the images "
+        f"(the second half by name has {share:.0%})",
     )

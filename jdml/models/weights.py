@@ -146,10 +146,13 @@ def load_weights(path: str | Path, variables: Mapping[str, Any]) -> dict[str, An
             naming the file, its architecture, the first parameter that does not fit, and both shapes.
 
     Example:
-        Training that starts from pretrained weights::
+        Training that starts from pretrained weights:
 
-            start = functools.partial(load_weights, "resnet50.safetensors")
-            training.fit(model, objective, optimizer, train, sampler, steps=1000, state=training.pretrained(start))
+        >>> from functools import partial
+        >>> from jdml import training
+        >>> start = training.pretrained(partial(load_weights, "resnet50.safetensors"))
+
+        ``training.fit(…, state=start)`` then begins with them.
     """
     check_local("path", path)
     path = Path(path)

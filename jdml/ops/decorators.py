@@ -36,6 +36,9 @@ def public(
     Returns:
         The decorator.
 
+    Raises:
+        TypeError: when the decorated function is called with a keyword that it does not have.
+
     Example:
         >>> @public(power=checks.positive)
         ... def scale(x: Array, *, power: float = 1.0) -> Array:

@@ -81,7 +81,7 @@ class NpzArrays(Mapping[str, np.ndarray]):
         """Open the file."""
         self._file = file
         try:
-            with np.load(file, allow_pickle=False) as content:
+            with file.open("rb") as stream, np.load(stream, allow_pickle=False) as content:
                 self._names = tuple(content.files)
         except FileNotFoundError:
             raise
@@ -95,7 +95,10 @@ class NpzArrays(Mapping[str, np.ndarray]):
         if name not in self._names:
             raise KeyError(name)
         try:
-            with np.load(self._file, allow_pickle=False) as content:
+            with (
+                self._file.open("rb") as stream,
+                np.load(stream, allow_pickle=False) as content,
+            ):
                 array: np.ndarray = content[name]
         except Exception as error:
             raise ValueError(f"{name!r} of {self._file} cannot be read: {error}") from error

@@ -44,7 +44,6 @@ POSTSCRIPT = (
 IMAGES = [
     Bad("one pixel", put("a.png", encoded(Image.new("RGB", (1, 1), "red"))), colour, read=RED),
     Bad("PostScript under another name", put("a.png", POSTSCRIPT), colour, ""),
-    Bad("an endless device", lambda place: Path("/dev/zero"), colour, "/dev/zero"),
     Bad("a file without permission", unreadable, colour, ""),
 ]
 
@@ -109,12 +108,6 @@ FOLDERS = [
     ),
     Bad("UTF-16", listed("file,label\na.png,x\n".encode("utf-16")), rows_of, ""),
     Bad(
-        "a device within a table",
-        table(image=[{"bytes": None, "path": "/dev/zero"}], label=[1]),
-        pixels_in,
-        "/dev/zero",
-    ),
-    Bad(
         "a state of save_to_disk that is nested without end",
         lambda place: put("state.json", DEEP.encode())(place).parent,
         lambda place: data.load("folder", data_dir=place),
@@ -164,12 +157,6 @@ ARRAYS = [
         arrays(embeddings=X, labels=objects),
         report.read_runs,
         "e.npz.*labels|labels.*e.npz",
-    ),
-    Bad(
-        "complex numbers",
-        arrays(embeddings=X + 1j),
-        report.read_runs,
-        "e.npz.*embeddings|embeddings.*e.npz",
     ),
     Bad(
         "labels near the largest number",

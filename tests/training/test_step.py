@@ -110,7 +110,6 @@ def test_embed_equals_apply_for_any_batch_size(toy, size):
         found = embedded(toy, state, same)
         assert isinstance(found, np.ndarray)
         np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
-    assert Dataset("x", images.astype(">f4"), toy.data.labels[:size]).images.dtype.isnative
 
 
 def test_embed_compiles_once(toy):

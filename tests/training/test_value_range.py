@@ -50,16 +50,10 @@ def test_run_on_bytes_refuses_other_ranges(on_bytes, values):
 
 
 @pytest.mark.parametrize(
-    ("images", "instead"),
-    [
-        (BYTES.astype(np.int64), r"images\.astype\(numpy\.uint8"),
-        (257 * BYTES.astype(np.uint16), r"images / white"),
-        (BYTES > 9, r"images\.astype\(numpy\.float32"),
-    ],
+    "images", [BYTES.astype(np.int64), 257 * BYTES.astype(np.uint16), BYTES > 9]
 )
-def test_other_integers_are_refused(on_bytes, images, instead):
-    """The message has a lossless conversion."""
-    with pytest.raises(TypeError, match=rf"^images\b.*{instead}"):
+def test_other_integers_are_refused(on_bytes, images):
+    with pytest.raises(TypeError, match=r"^images\b"):
         on_bytes.embed(images)
 
 
@@ -116,7 +110,7 @@ def test_features_have_any_range(tmp_path):
     features[3, 4] = np.nan
     with pytest.raises(ValueError, match=r"\brow 3\b"):
         run.embed(features)
-    with pytest.raises(ValueError, match=r"\bimages\b"):
+    with pytest.raises(ValueError, match=r"^source\b"):
         run.images_of(data.ImageFiles(["a.jpg"]))
 
 
