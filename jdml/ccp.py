@@ -160,7 +160,7 @@ def select_proxies(
 
 
 class AlternationState(NamedTuple):
-    """What :class:`AlternatingProjections` remembers: scalars only, saved with a checkpoint.
+    """The state of :class:`AlternatingProjections`: scalars only, saved with a checkpoint.
 
     Attributes:
         problem: number of the current problem, from 0.
@@ -180,7 +180,7 @@ class AlternationState(NamedTuple):
 
 
 class Decision(NamedTuple):
-    """What an evaluation means, as bool scalars.
+    """The consequences of an evaluation, as bool scalars.
 
     Attributes:
         improved: the best of this problem: keep parameters and proxies.
@@ -281,5 +281,5 @@ class AlternatingProjections(NamedTuple):
             run_waited,
             end_run,
         )
-        kept = jax.tree.map(lambda n, old: jnp.where(going, n, old), new, state)
-        return kept, Decision(improved, run_improved, end_problem, end_run)
+        result = jax.tree.map(lambda n, old: jnp.where(going, n, old), new, state)
+        return result, Decision(improved, run_improved, end_problem, end_run)

@@ -46,7 +46,7 @@ class PeerExitedError(RuntimeError):
 
 @dataclass(frozen=True)
 class Placement:
-    """Where parameters, optimizer states and batches are. Hashable, as a static part of compiled steps."""
+    """The devices of parameters, optimizer states and batches. Hashable, as a static part of compiled steps."""
 
     mesh: Mesh | None = None
     shard: tuple[tuple[str, P], ...] = ()

@@ -240,11 +240,11 @@ class Gallery:
         folder.mkdir(parents=True, exist_ok=True)
         appends = same and self._version is not None
         generation = self._version[0] if appends and self._version else (on_disk or (0, 0))[0] + 1
-        written = self._version[1] if appends and self._version else 0
+        saved_rows = self._version[1] if appends and self._version else 0
         parts = self._new if appends else [part for _, part in self._parts()]
-        lines = zip(self._ids[written:], self._labels[written:], strict=True)
+        lines = zip(self._ids[saved_rows:], self._labels[saved_rows:], strict=True)
         files = _files(folder, generation)
-        sizes = (written * self._width, 0)
+        sizes = (saved_rows * self._width, 0)
         if appends:
             sizes = sizes[0], _read(folder)["bytes_of_ids"]
         _append(files[0], sizes[0], (np.ascontiguousarray(part).data for part in parts))

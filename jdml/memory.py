@@ -105,7 +105,7 @@ def push(
         checks.check_labels("ids", ids, embeddings.shape[0])
     embeddings, labels = jnp.asarray(checks.as_array(embeddings)), checks.widen_labels(labels)
     ids = jnp.full_like(labels, -1) if ids is None else checks.widen_labels(ids, "ids")
-    valid = _kept(labels, where)
+    valid = _valid_rows(labels, where)
     axis = as_axis(axis_name)
     rows = (jax.lax.stop_gradient(embeddings), labels, ids, valid)
     embeddings, labels, ids, valid = axis.rows(rows)
@@ -161,7 +161,7 @@ def slots(
     """
     checks.check_labels("labels", labels, jnp.size(labels))
     axis = as_axis(axis_name)
-    valid = axis.rows(_kept(checks.widen_labels(labels), where))
+    valid = axis.rows(_valid_rows(checks.widen_labels(labels), where))
     return axis.local_slice(_slots_of(state, valid))
 
 
@@ -175,7 +175,7 @@ def _slots(next_slot: Array, valid: Array, capacity: int) -> Array:
     return (next_slot + jnp.cumsum(valid) - 1) % capacity
 
 
-def _kept(labels: Array, where: Array | None) -> Array:
+def _valid_rows(labels: Array, where: Array | None) -> Array:
     valid = labels >= 0
     if where is None:
         return valid

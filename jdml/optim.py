@@ -15,7 +15,7 @@ Roles = Any
 
 
 class AnchoredWeightsState(NamedTuple):
-    """What :func:`add_anchored_weights` carries.
+    """The state of :func:`add_anchored_weights`.
 
     Attributes:
         anchor: θ*, shaped and sharded like the parameters.

@@ -138,7 +138,7 @@ def conventional(size: int = 224) -> Crops:
 
 
 def _part(image: "Image", size: tuple[int, int], box: Box) -> "Image":
-    """What ``image.resize(size).crop(box)`` is, without the pixels outside the box."""
+    """Compute ``image.resize(size).crop(box)`` without the pixels outside the box."""
     from PIL.Image import Resampling
 
     left, right = (min(x * image.width / size[0], image.width) for x in box[::2])

@@ -231,7 +231,7 @@ class ConditionalFlow(nn.Module):
         checks.check_embeddings(name, vectors, dim=width, like="the flow")
 
     def _conditions(self, condition: Array) -> list[Array | None]:
-        """What each block's nets see of the condition."""
+        """Return the part of the condition that each block's nets see."""
         if self.conditioning == "embedded":
             condition = self.embedding(condition)
         places = {"start": 0, "mid": self.num_blocks // 2, "end": self.num_blocks - 1}

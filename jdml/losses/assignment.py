@@ -1,4 +1,4 @@
-"""What every proxy loss begins with: normalized embeddings and proxies, and which of them belong together."""
+"""The beginning of every proxy loss: normalized embeddings and proxies, and which of them belong together."""
 
 import dataclasses
 import functools
@@ -206,7 +206,7 @@ class Assignment(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """What is known of the rows of all devices.
+    """Labels, validity and weights of the rows of all devices.
 
     Attributes:
         labels: ``[B]``, −1 for rows that are not valid.

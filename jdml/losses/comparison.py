@@ -1,4 +1,4 @@
-"""What every pair loss begins with: normalized vectors, their valid pairs, and the miner's choice among them."""
+"""The beginning of every pair loss: normalized vectors, their valid pairs, and the miner's choice among them."""
 
 import dataclasses
 from collections.abc import Callable
@@ -268,7 +268,7 @@ def prepare(
 def _narrow(
     vectors: Array, valid: Array, unit: Array, normalize: Normalize | None
 ) -> Narrow | None:
-    """What normalized vectors are multiples of, where a product of it takes fewer passes."""
+    """Return the 16-bit vectors that normalized ones are multiples of, where their products take fewer passes."""
     if normalize is not ops.sphere or vectors.dtype != jnp.bfloat16 or by_platform(True, False):
         return None
     return Narrow.of(jnp.where(valid[:, None], vectors, 0), unit)

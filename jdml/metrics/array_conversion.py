@@ -1,4 +1,4 @@
-"""What people hand in: arrays of any framework, and classes by number or by name."""
+"""Conversion of arguments: arrays of any framework, and classes by number or by name."""
 
 import functools
 import inspect
@@ -34,15 +34,15 @@ def accepts_any_array(function: F) -> F:
         if asks and "labels" in kwargs and "query_labels" not in kwargs:
             kwargs["query_labels"] = kwargs.pop("labels")
         bound = signature.bind(*args, **kwargs)
-        given = {
+        values = {
             name: as_array(value) if name == _ON_DISK else checks.as_array(as_array(value))
             for name, value in bound.arguments.items()
         }
-        given |= _numbered(given)
-        for name, value in given.items():
+        values |= _numbered(values)
+        for name, value in values.items():
             if name not in _NAMED or isinstance(value, np.ma.MaskedArray):
                 checks.check_numbers(name, value)
-        bound.arguments.update(given)
+        bound.arguments.update(values)
         return function(*bound.args, **bound.kwargs)
 
     return wrapper  # type: ignore[return-value]
@@ -56,9 +56,9 @@ def finite_rows(**that_count: str) -> Callable[[F], F]:
 
         @functools.wraps(function)
         def wrapper(*args: Any, **kwargs: Any) -> Any:
-            given = signature.bind(*args, **kwargs).arguments
+            values = signature.bind(*args, **kwargs).arguments
             for name, teller in that_count.items():
-                _check_rows(name, given[name], given.get(teller))
+                _check_rows(name, values[name], values.get(teller))
             return function(*args, **kwargs)
 
         return wrapper  # type: ignore[return-value]
@@ -109,7 +109,7 @@ def unit_rows(vectors: Any) -> np.ndarray:
 
 
 def as_groups(name: str, groups: Any) -> np.ndarray:
-    """What rows belong to, by number or by name."""
+    """Return the groups of rows, given by number or by name."""
     values = np.asarray(as_array(groups))
     several = groups if isinstance(groups, list | tuple) else values.flat
     for row, value in enumerate(several if values.dtype.kind in "OTU" else ()):
@@ -175,5 +175,5 @@ def _as_names(labels: Any) -> np.ndarray | None:
 
 
 def as_text(values: np.ndarray) -> np.ndarray:
-    """What objects print, as text of the longest one's width; also of NumPy's text without a width."""
+    """Return what objects print, as text of the longest one's width; also of NumPy's text without a width."""
     return values.astype(object).astype(np.str_)

@@ -130,7 +130,7 @@ def violation_probability(
 def _of_anchors(
     anchors: Array, owners: Array, places: Array, x: Array, y: Array, beta: Any, alpha: Any
 ) -> tuple[Array, Array]:
-    """Of each anchor the number of pairs that violate, and the sum of the hinges."""
+    """Return each anchor's number of violating pairs, and the sum of their hinges."""
     apart = ops.distances(anchors, x)
     signed = jnp.where(owners[:, None] == y[None], apart - beta, beta - apart)
     pairs = places[:, None] != jnp.arange(len(x))[None]

@@ -43,15 +43,15 @@ def greedy_covering_radii(points: Array, *, where: Array | None = None) -> Array
         checks.check_mask("where", where, (len(points),))
     if len(points) == 0:
         return jnp.zeros(0, accumulate_in(points))
-    kept = jnp.ones(len(points), bool) if where is None else where
-    x = jnp.where(kept[:, None], points, 0).astype(accumulate_in(points))
+    valid = jnp.ones(len(points), bool) if where is None else where
+    x = jnp.where(valid[:, None], points, 0).astype(accumulate_in(points))
 
     def add(nearest: Array, _: None) -> tuple[Array, Array]:
         chosen = jnp.argmax(nearest)
         nearest = jnp.minimum(nearest, ops.safe_norm(x - x[chosen][None])[:, 0])
         return nearest, jnp.max(nearest, initial=0.0)
 
-    _, radii = jax.lax.scan(add, jnp.where(kept, jnp.inf, 0.0).astype(x.dtype), length=len(x))
+    _, radii = jax.lax.scan(add, jnp.where(valid, jnp.inf, 0.0).astype(x.dtype), length=len(x))
     return radii
 
 

@@ -20,7 +20,7 @@ _DEEP = 64
 
 
 class Search(NamedTuple):
-    """What is searched, in the frame of :func:`jdml.metrics.ranking_score.common_frame`."""
+    """The queries and their options, in the frame of :func:`jdml.metrics.ranking_score.common_frame`."""
 
     queries: Array  # [Q, D]
     gallery: Any  # [N, D], or a gallery on disk
@@ -41,8 +41,8 @@ def prepare(task: relevance.Task, distances: Any = None) -> Search:
     queries, gallery, own = task.queries, task.gallery, task.own
     itself = None if own is None else jnp.asarray(own)
     if distances is not None:
-        given = off_mesh(checks.as_finite("distances", distances))
-        return Search(queries, jnp.arange(given.shape[1]), itself, distances=given)
+        matrix = off_mesh(checks.as_finite("distances", distances))
+        return Search(queries, jnp.arange(matrix.shape[1]), itself, distances=matrix)
     if isinstance(gallery, np.memmap):
         frame = memmap_search.frame_of(queries, gallery)
         moved = ranking_score.in_frame(queries, frame)

@@ -59,9 +59,9 @@ def spectral_decay(embeddings: Array, *, mode: int = 1) -> Array:
     x = embeddings.astype(accumulate_in(embeddings))
     values = jnp.linalg.svd(x / _unit(x), compute_uv=False)
     lowest = jnp.finfo(x.dtype).eps * values[0] + jnp.finfo(x.dtype).tiny
-    kept = jnp.maximum(values, lowest)[abs(mode) - 1 :]
-    share = kept / jnp.sum(kept)
-    logarithms = jnp.log(share * len(kept))
+    largest = jnp.maximum(values, lowest)[abs(mode) - 1 :]
+    share = largest / jnp.sum(largest)
+    logarithms = jnp.log(share * len(largest))
     return -jnp.mean(logarithms) if mode > 0 else jnp.sum(share * logarithms)
 
 
@@ -268,12 +268,12 @@ def covering_radius(
     if len(centers) == 0:
         nearest = jnp.full(len(points), jnp.inf, dtype)
         return jnp.max(nearest if where is None else jnp.where(where, nearest, 0.0), initial=0.0)
-    kept = None
+    valid = None
     if where is not None or centers_where is not None:
         masks = ((where, len(points)), (centers_where, len(centers)))
         several = [jnp.ones(size, bool) if mask is None else mask for mask, size in masks]
-        kept = jnp.concatenate(several)
-    frame = _frame(jnp.concatenate([points, centers]), kept)
+        valid = jnp.concatenate(several)
+    frame = _frame(jnp.concatenate([points, centers]), valid)
     x, c = frame.of(points), frame.of(centers)
     apart = ops.distances(x, c)
     if centers_where is not None:
@@ -288,7 +288,7 @@ def covering_radius(
 
 
 class _Frame(NamedTuple):
-    """Where points are seen from so that products lose few of the digits of their distances."""
+    """The origin and scale with which products lose few of the digits of their distances."""
 
     centre: Array
     exponent: Array
@@ -327,7 +327,7 @@ class _Classes(NamedTuple):
     def directions(self) -> "_Classes":
         """The directions of points and of centres from 0, in place of these; in units of 1."""
         points, centres = (
-            _seen(ops.sphere(some + self.origin), there)
+            _shifted(ops.sphere(some + self.origin), there)
             for some, there in ((self.points, self.groups >= 0), (self.centres, self.counts > 0))
         )
         return self._replace(
@@ -342,14 +342,14 @@ def _classes(embeddings: Array, labels: Array) -> _Classes:
     labels = checks.widen_labels(labels)
     valid = labels >= 0
     x = jnp.where(valid[:, None], embeddings, 0).astype(accumulate_in(embeddings))
-    x, frame = _seen(x, valid)
+    x, frame = _shifted(x, valid)
     _, own = jnp.unique(labels, size=size, return_inverse=True)
     own = own.reshape(-1)
     counts = jnp.zeros(size, jnp.int32).at[own].add(valid.astype(jnp.int32))
     return _Classes(x, jnp.where(valid, own, -1), own, counts, _means(x, own, counts), frame.centre)
 
 
-def _seen(points: Array, there: Array) -> tuple[Array, _Frame]:
+def _shifted(points: Array, there: Array) -> tuple[Array, _Frame]:
     """Points from a frame of those that are there; 0 for the others."""
     frame = _frame(points, there)
     return jnp.where(there[:, None], frame.of(points), 0.0), frame

@@ -89,8 +89,8 @@ def _better(
     new, places = _top(new, min(depth, len(references)))
     every = jnp.concatenate([scores, new], axis=1)
     candidates = jnp.concatenate([indices, places.astype(jnp.int32) + start], axis=1)
-    every, kept = jax.lax.top_k(every, depth)
-    return every, jnp.take_along_axis(candidates, kept, axis=1)
+    every, places = jax.lax.top_k(every, depth)
+    return every, jnp.take_along_axis(candidates, places, axis=1)
 
 
 def _top(scores: Array, depth: int) -> tuple[Array, Array]:

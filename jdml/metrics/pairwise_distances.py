@@ -78,11 +78,11 @@ class Couples:
         for rows, columns, apart, _, wrong in self._blocks():
             own = self.truth.gallery_classes[rows], self.truth.query_classes[columns]
             for axis, of_rows in zip((1, 0), own, strict=True):
-                kept = of_rows >= 0
-                every += np.bincount(of_rows[kept], wrong.sum(axis)[kept], classes)
+                counted = of_rows >= 0
+                every += np.bincount(of_rows[counted], wrong.sum(axis)[counted], classes)
                 for turn, threshold in enumerate(thresholds):
                     near = (wrong & (apart <= threshold)).sum(axis)
-                    accepted[turn] += np.bincount(of_rows[kept], near[kept], classes)
+                    accepted[turn] += np.bincount(of_rows[counted], near[counted], classes)
         total = every.sum()  # each couple twice, for both of its classes
         excess = accepted - accepted.sum(axis=1, keepdims=True) / total * every
         errors: np.ndarray = np.sqrt(np.square(excess).sum(axis=1)) / (total / 2)
@@ -176,7 +176,7 @@ def _step(sizes: Any) -> Any:
 
 
 def _start(steps: np.ndarray) -> np.ndarray:
-    """Where steps begin."""
+    """Return the first place of each step."""
     beyond = np.maximum(steps - STEPS, 0) * (_OCTAVE // STEPS) + _ONE
     whole: np.ndarray = beyond.astype(np.int32).view(np.float32).astype(np.float64)
     return np.where(steps < STEPS, steps / STEPS, whole)

@@ -127,8 +127,8 @@ def proxy_spread(
         [0.33, 0.95, 0.67]
     """
     checks.positive("delta", delta)
-    given = [value is not None for value in (embeddings, labels, modes)]
-    if any(given) and not all(given):
+    is_there = [value is not None for value in (embeddings, labels, modes)]
+    if any(is_there) and not all(is_there):
         raise ValueError(
             "embeddings, labels and modes tell together which modes are covered: give all of them or none"
         )

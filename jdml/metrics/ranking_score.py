@@ -35,7 +35,7 @@ _LARGEST = 126
 
 @functools.partial(jax.jit, static_argnames="axis")
 def common_frame(queries: Array, gallery: Array, axis: Axis = NOWHERE) -> tuple[Array, Array]:
-    """Where to move the origin and how to scale so that distances lose few digits: ``(centre [1, D], exponent)``.
+    """Choose an origin and a scale with which distances lose few digits: ``(centre [1, D], exponent)``.
 
     See :func:`frame_of`. What is not finite is not looked at.
     """
@@ -57,8 +57,8 @@ def sample(vectors: Any) -> Any:
 
 def _bounds(*several: Array, finite_only: bool = False) -> tuple[Array, Array]:
     """The lowest and the highest of every coordinate."""
-    kept = [jnp.isfinite(x) if finite_only else None for x in several]
-    pairs = list(zip(several, kept, strict=True))
+    masks = [jnp.isfinite(x) if finite_only else None for x in several]
+    pairs = list(zip(several, masks, strict=True))
     lowest = (jnp.min(x, axis=0, initial=jnp.inf, where=where) for x, where in pairs)
     highest = (jnp.max(x, axis=0, initial=-jnp.inf, where=where) for x, where in pairs)
     return functools.reduce(jnp.minimum, lowest), functools.reduce(jnp.maximum, highest)

@@ -17,7 +17,7 @@ AT_A_TIME = 1 << 24
 
 
 class Task(NamedTuple):
-    """What is asked of what, checked."""
+    """The checked queries and gallery."""
 
     queries: Array  # [Q, D] float32, on one device
     gallery: Any  # [N, D] float32, on a mesh or not; or on disk
@@ -28,7 +28,7 @@ class Task(NamedTuple):
 
 
 class Truth(NamedTuple):
-    """What is right."""
+    """The relevant pairs."""
 
     query_classes: Any  # [Q]
     gallery_classes: Any  # [N]
@@ -36,7 +36,7 @@ class Truth(NamedTuple):
 
 
 class Kin(NamedTuple):
-    """What is neither right nor wrong: see :func:`jdml.metrics.ranking_score.barred`."""
+    """Pairs that are neither right nor wrong: see :func:`jdml.metrics.ranking_score.barred`."""
 
     of_queries: Any = None  # [Q] integers, or [Q, N] bool
     of_gallery: Any = None  # [N] integers
@@ -143,7 +143,7 @@ def checked_ignore(ignore: Any, queries: int, gallery: int) -> Any:
 def truth(
     query_labels: Any, gallery_labels: Any, own: np.ndarray | None, ignore: Any
 ) -> tuple[Truth, Kin]:
-    """What is right, and what does not count."""
+    """Return the relevant pairs, and those that do not count."""
     size = query_labels.shape[0]
     labels = np.concatenate(
         [np.asarray(some).astype(np.int64) for some in (query_labels, gallery_labels)]

@@ -253,7 +253,7 @@ def augment_gallery(gallery: Array, *, k: int = 10, alpha: float = 0.0) -> Array
 
 
 class Ranked(NamedTuple):
-    """What is ranked: queries in a gallery, by their distances or by others ``[Q, N]``."""
+    """Queries in a gallery, ranked by their distances or by others ``[Q, N]``."""
 
     queries: Any
     gallery: Any
@@ -262,7 +262,7 @@ class Ranked(NamedTuple):
 
 
 def look_again(kind: Rerank, queries: Any, gallery: Any = None, self_index: Any = None) -> Ranked:
-    """What is ranked instead, by one of the ways of this module."""
+    """Rank again in one of the ways of this module."""
     if gallery is None and kind != "none":
         gallery, self_index = queries, np.arange(len(queries)) if self_index is None else self_index
     ranked = Ranked(queries, gallery, self_index)

@@ -73,8 +73,8 @@ def verification(
     Example:
         >>> import jax.numpy as jnp
         >>> x = jnp.array([[0.0], [1.0], [5.0], [6.5]])
-        >>> told = verification(x, jnp.array([0, 0, 1, 1]), far=(0.25,))
-        >>> told["AUC"], told["TAR@FAR=0.25"], told["threshold@FAR=0.25"]
+        >>> scores = verification(x, jnp.array([0, 0, 1, 1]), far=(0.25,))
+        >>> scores["AUC"], scores["TAR@FAR=0.25"], scores["threshold@FAR=0.25"]
         (1.0, 1.0, 4.5)
     """
     task, truth, kin = _task(
@@ -87,18 +87,18 @@ def verification(
         if not len(counts) or not counts[-1]:
             raise ValueError(f"labels must have a couple of {name} among the rows that take part")
     false, true = curve.rates()
-    told: dict[str, Any] = {"AUC": float(np.trapezoid(true, false)), "EER": _equal(false, true)}
+    scores: dict[str, Any] = {"AUC": float(np.trapezoid(true, false)), "EER": _equal(false, true)}
     places = [curve.place(rate) for rate in far]
     errors = couples.errors([curve.threshold(place) for place in places]) if places else ()
     for rate, place, error in zip(far, places, errors, strict=True):
         bounds = (curve.place(min(max(rate + NORMAL * e, 0.0), 1.0)) for e in (-error, error))
-        told[f"TAR@FAR={rate:g}"] = float(true[place + 1])
-        told[f"threshold@FAR={rate:g}"] = curve.threshold(place)
-        told[f"interval@FAR={rate:g}"] = tuple(curve.threshold(bound) for bound in bounds)
-    told |= {"right": int(curve.right[-1]), "wrong": int(curve.wrong[-1])}
+        scores[f"TAR@FAR={rate:g}"] = float(true[place + 1])
+        scores[f"threshold@FAR={rate:g}"] = curve.threshold(place)
+        scores[f"interval@FAR={rate:g}"] = tuple(curve.threshold(bound) for bound in bounds)
+    scores |= {"right": int(curve.right[-1]), "wrong": int(curve.wrong[-1])}
     if roc:
-        told["ROC"] = false, true, np.append(curve.threshold(-1), curve.distances)
-    return told
+        scores["ROC"] = false, true, np.append(curve.threshold(-1), curve.distances)
+    return scores
 
 
 @accepts_any_array
@@ -146,8 +146,8 @@ def open_set(
     Example:
         >>> import jax.numpy as jnp
         >>> gallery, known = jnp.array([[0.0], [5.0]]), jnp.array([0, 1])
-        >>> told = open_set(jnp.array([[0.2], [3.5], [9.0]]), jnp.array([0, 1, 7]), gallery, known, far=(0.0,))
-        >>> told["R@1"], told["DIR@FAR=0"], told["threshold@FAR=0"]
+        >>> scores = open_set(jnp.array([[0.2], [3.5], [9.0]]), jnp.array([0, 1, 7]), gallery, known, far=(0.0,))
+        >>> scores["R@1"], scores["DIR@FAR=0"], scores["threshold@FAR=0"]
         (1.0, 1.0, 2.75)
     """
     task, truth, kin = _task(
@@ -166,12 +166,12 @@ def open_set(
         for some in (known & right, ~known)
     )
     curve = Curve(order, *counts)
-    told: dict[str, Any] = {"R@1": float(right[known].mean())}
+    scores: dict[str, Any] = {"R@1": float(right[known].mean())}
     for rate in far:
         place = curve.place(rate, int((~known).sum()))
-        told[f"DIR@FAR={rate:g}"] = float(curve.right[place] / known.sum()) if place >= 0 else 0.0
-        told[f"threshold@FAR={rate:g}"] = curve.threshold(place)
-    return told | {"known": int(known.sum()), "unknown": int((~known).sum())}
+        scores[f"DIR@FAR={rate:g}"] = float(curve.right[place] / known.sum()) if place >= 0 else 0.0
+        scores[f"threshold@FAR={rate:g}"] = curve.threshold(place)
+    return scores | {"known": int(known.sum()), "unknown": int((~known).sum())}
 
 
 @accepts_any_array
@@ -233,9 +233,11 @@ def _check_rates(far: Sequence[float]) -> None:
         checks.unit_interval(f"far[{turn}]", rate)
 
 
-def _task(function: str, *given: Any, labels: str = "labels") -> tuple[Task, Truth, relevance.Kin]:
+def _task(
+    function: str, *arguments: Any, labels: str = "labels"
+) -> tuple[Task, Truth, relevance.Kin]:
     """The checked arguments of a function, and what is right."""
-    task = relevance.task(function, (labels, "gallery_labels"), *given)
+    task = relevance.task(function, (labels, "gallery_labels"), *arguments)
     if len(task.levels) > 1:
         raise ValueError(
             f"{labels} of {function} must have shape [Q], got {len(task.levels)} levels"

@@ -380,13 +380,13 @@ def _soft_hard_pairs(key: Array | None, distances: Array, pairs: Pairs) -> Pairs
     key = checks.check_key("key", key, needed_by="soft_hard_pairs()")
     farther = pairs.positive & (distances > _smallest(distances, pairs.negative))
     nearer = pairs.negative & (distances < -_smallest(-distances, pairs.positive))
-    kept = []
+    chosen = []
     for turn, (hard, all_of_them) in enumerate(
         ((farther, pairs.positive), (nearer, pairs.negative))
     ):
         candidates = jnp.where(hard.any(-1, keepdims=True), hard, all_of_them)
-        kept.append(_draw(fold_each(key, turn), "soft_hard_pairs()", candidates))
-    return Pairs(*kept)
+        chosen.append(_draw(fold_each(key, turn), "soft_hard_pairs()", candidates))
+    return Pairs(*chosen)
 
 
 def _distance_weighted_negative(

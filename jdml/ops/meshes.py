@@ -333,12 +333,12 @@ def _named(arguments: dict[str, Any]) -> dict[str, Any]:
     elif not axis.is_checked:
         axis = dataclasses.replace(axis, held=ROWS)  # a memory is the same on every device
 
-    def handed(name: str, value: Any) -> Any:
+    def prepared(name: str, value: Any) -> Any:
         if name in parts:
             return value
         return jax.tree.map(lambda v: axis.replicated_grad(v) if isinstance(v, Array) else v, value)
 
-    return {**{name: handed(name, value) for name, value in arguments.items()}, "axis_name": axis}
+    return {**{name: prepared(name, value) for name, value in arguments.items()}, "axis_name": axis}
 
 
 def _plan(mesh: Any, arguments: dict[str, Any]) -> tuple[Axis, frozenset[str]]:

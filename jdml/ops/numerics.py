@@ -122,7 +122,7 @@ def log_sum_exp(values: Array, *, where: Array | None = None, axis: int = -1) ->
         >>> log_sum_exp(v, where=jnp.array([[True, True, False]]))
         Array([1000.6931], dtype=float32)
     """
-    return _log_sum(values, where, axis, beside=-jnp.inf)
+    return _log_sum(values, where, axis, extra=-jnp.inf)
 
 
 def log1p_sum_exp(values: Array, *, where: Array | None = None, axis: int = -1) -> Array:
@@ -141,29 +141,29 @@ def log1p_sum_exp(values: Array, *, where: Array | None = None, axis: int = -1) 
         >>> log1p_sum_exp(jnp.array([-2.0, 0.0, 100.0]), where=jnp.array([False, True, False]))
         Array(0.6931472, dtype=float32)
     """
-    return _log_sum(values, where, axis, beside=0.0)
+    return _log_sum(values, where, axis, extra=0.0)
 
 
-def _log_sum(values: Array, where: Array | None, axis: int, beside: float) -> Array:
-    """``log(exp(beside) + Σ exp(values))`` over what is kept."""
-    masked = _kept(values, where, -jnp.inf)
+def _log_sum(values: Array, where: Array | None, axis: int, extra: float) -> Array:
+    """``log(exp(extra) + Σ exp(values))`` over what is kept."""
+    masked = _masked(values, where, -jnp.inf)
     # Elsewhere masked anew for all that is computed from the values: they would be kept with the mask and without.
     values, where = by_platform((masked, None), (values, where))
-    highest = jnp.max(jax.lax.stop_gradient(masked), axis=axis, keepdims=True, initial=beside)
+    highest = jnp.max(jax.lax.stop_gradient(masked), axis=axis, keepdims=True, initial=extra)
     finite = jnp.isfinite(highest)  # what is infinite stays so, ∞ − ∞ would not
     peak = jnp.where(finite, highest, 0.0)
-    logarithm = peak + _log1p_sum(values, where, peak, jnp.expm1(beside - peak), axis)
+    logarithm = peak + _log1p_sum(values, where, peak, jnp.expm1(extra - peak), axis)
     return jnp.squeeze(jnp.where(finite, logarithm, highest), axis)
 
 
-def _kept(values: Array, where: Array | None, others: float) -> Array:
+def _masked(values: Array, where: Array | None, others: float) -> Array:
     return values if where is None else jnp.where(where, values, others)
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(4,))
 def _log1p_sum(values: Array, where: Array | None, peak: Array, more: Array, axis: int) -> Array:
     """``log(1 + more + Σ exp(values − peak))``; peak and more have no gradient. The axis stays, with length 1."""
-    below = _kept(shifted_by_max(values, peak), where, -jnp.inf)
+    below = _masked(shifted_by_max(values, peak), where, -jnp.inf)
     more += jnp.sum(jnp.exp(below), axis=axis, keepdims=True)
     return jnp.log1p(jnp.where(more < -0.5, 0.0, more))  # not below 0, but for rounding
 
@@ -176,12 +176,12 @@ def _log1p_sum_jvp(
 ) -> tuple[Array, Array]:
     (values, where, peak, more), (moved, *_) = primals, tangents
     logarithm = _log1p_sum(values, where, peak, more, axis)
-    below = _kept(shifted_by_max(values, peak), where, -jnp.inf)
+    below = _masked(shifted_by_max(values, peak), where, -jnp.inf)
     # Elsewhere exponentials of their own: those of the sum would be kept, a matrix, until the gradient needs them.
     shares = by_platform(
         lambda: jnp.exp(below) * jnp.exp(-logarithm), lambda: jnp.exp(below - logarithm)
     )()
-    return logarithm, jnp.sum(shares * _kept(moved, where, 0.0), axis=axis, keepdims=True)
+    return logarithm, jnp.sum(shares * _masked(moved, where, 0.0), axis=axis, keepdims=True)
 
 
 @jax.custom_jvp

@@ -12,7 +12,7 @@ from jdml.ops.numerics import safe_sqrt
 
 
 class Narrow(NamedTuple):
-    """What float32 vectors are multiples of: vectors of 16 bits, which a GPU or TPU multiplies in one pass.
+    """Vectors of 16 bits that float32 vectors are multiples of, which a GPU or TPU multiplies in one pass.
 
     A product of two such numbers is exact in float32, where it is summed: it loses nothing that the vectors had.
     """

@@ -174,16 +174,16 @@ class LossConfig(Config):
     @property
     def has_proxies(self) -> bool:
         """Whether samples are compared with vectors of their classes."""
-        brought = self.method is not None and self.method.proxies is not None
-        return brought or (self.kind == "proxy" and self.proxies.per_class != 0)
+        of_method = self.method is not None and self.method.proxies is not None
+        return of_method or (self.kind == "proxy" and self.proxies.per_class != 0)
 
     @property
     def num_proxies(self) -> int:
         """Proxies per class; 0 where there are none."""
         if not self.has_proxies:
             return 0
-        brought = None if self.method is None else self.method.proxies
-        own = LOSSES[self.name].proxies if brought is None else brought
+        of_method = None if self.method is None else self.method.proxies
+        own = LOSSES[self.name].proxies if of_method is None else of_method
         return own if self.proxies.per_class is None else self.proxies.per_class
 
     @property
@@ -246,10 +246,10 @@ class LossConfig(Config):
                     f"got {value.size}"
                 )
         settings |= own
-        made = (loss_fn, num_classes, dim, settings)
-        objective = None if self.method is None else self.method.objective(self, *made)
+        parts = (loss_fn, num_classes, dim, settings)
+        objective = None if self.method is None else self.method.objective(self, *parts)
         if objective is None and self.has_proxies:
-            objective = self.of_proxies(*made)
+            objective = self.of_proxies(*parts)
         if objective is None:
             learned: dict[str, Any] = {}
             if self.learn_beta is not None:

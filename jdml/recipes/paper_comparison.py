@@ -193,7 +193,7 @@ def _task(run: Recipe) -> dict[str, Any]:
 
 def _differences(run: Recipe, paper: Recipe) -> Iterator[str]:
     """Say in what a recipe differs from that of a paper's row."""
-    ours, theirs = _compared_values(run), _compared_values(paper)
+    ours, theirs = _values_of(run), _values_of(paper)
     for name in {**ours, **theirs}:
         if ours.get(name) != theirs.get(name):
             yield f"{name} {_format(ours.get(name))} (paper: {_format(theirs.get(name))})"
@@ -201,7 +201,7 @@ def _differences(run: Recipe, paper: Recipe) -> Iterator[str]:
         yield f"steps {run.batch.steps}"
 
 
-def _compared_values(run: Recipe) -> dict[str, Any]:
+def _values_of(run: Recipe) -> dict[str, Any]:
     """Return a recipe's values by name, those of its loss and method among them."""
     optimizer, method = run.optimizer, run.loss.method
     rates = {

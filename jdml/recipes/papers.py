@@ -314,17 +314,19 @@ def recipe(
         backbone = "resnet50"
     if backbone is not None:
         one_of("backbone", backbone, NETWORKS)
-    made = RECIPES[method](dataset, backbone or "resnet50", **settings)
-    result = made if protocol == "conventional" else _under_mlrc(made, method, dataset)
+    conventional = RECIPES[method](dataset, backbone or "resnet50", **settings)
+    result = (
+        conventional if protocol == "conventional" else _under_mlrc(conventional, method, dataset)
+    )
     result = result.replace(**_head(backbone))
     # These settings override the protocol and the network.
     if "pooling" in settings:
-        result = result.replace(network={"pooling": made.network.pooling})
+        result = result.replace(network={"pooling": conventional.network.pooling})
     if "warmup" in settings:
-        epochs = made.finetune.backbone_freeze_epochs
+        epochs = conventional.finetune.backbone_freeze_epochs
         result = result.replace(finetune={"backbone_freeze_epochs": epochs})
     if settings.get("decay_every") is not None:
-        result = result.replace(optimizer={"schedule": made.optimizer.schedule})
+        result = result.replace(optimizer={"schedule": conventional.optimizer.schedule})
     return result
 
 

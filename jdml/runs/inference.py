@@ -376,11 +376,11 @@ def export_file(trained: Trained, out: str | Path) -> tuple[Path, ...]:
         raise ValueError(f"out must end in .safetensors or .stablehlo, got {out}")
     content = export_stablehlo(trained)
     metadata = out.with_name(out.name + ".json")
-    written = {"jax": jax.__version__, "date": datetime.now(UTC).date().isoformat()}
+    origin = {"jax": jax.__version__, "date": datetime.now(UTC).date().isoformat()}
     metadata.unlink(missing_ok=True)  # a program never lies next to another's description
     with atomic_write(out) as program:
         program.write(content)
-    write_json(metadata, {**description, "written": written})
+    write_json(metadata, {**description, "written": origin})
     return out, metadata
 
 

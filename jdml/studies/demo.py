@@ -27,7 +27,7 @@ from jdml.report.tables import mean_std
 from jdml.runs.run_files import read_json, write_json
 from jdml.training import Embedder, Evaluation, RunConfig, train
 
-SEEN = (0, 1, 2, 3, 4, 5)
+TRAINED_DIGITS = (0, 1, 2, 3, 4, 5)
 COLUMNS = ("seen R@1", "seen MAP@R", "unseen R@1", "unseen MAP@R")
 BATCH = 64
 DIM = 16
@@ -51,7 +51,7 @@ class Parts(NamedTuple):
     """The demo's data: even/odd for training; other images of the same digits; digits that are not trained."""
 
     train: Any
-    seen: Any
+    known: Any
     unseen: Any
 
 
@@ -92,9 +92,9 @@ def load_parts() -> Parts:
     """Load the embedded digits: training images of 0–5 by parity; test images of 0–5; all of 6–9."""
     train, test, everything = (load("digits", split=split) for split in ("train", "test", "all"))
     return Parts(
-        train=train.select(np.isin(train.labels, SEEN)).relabel("parity"),
-        seen=test.select(np.isin(test.labels, SEEN)),
-        unseen=everything.select(~np.isin(everything.labels, SEEN)),
+        train=train.select(np.isin(train.labels, TRAINED_DIGITS)).relabel("parity"),
+        known=test.select(np.isin(test.labels, TRAINED_DIGITS)),
+        unseen=everything.select(~np.isin(everything.labels, TRAINED_DIGITS)),
     )
 
 
@@ -112,11 +112,11 @@ def run_demo(
         raise ValueError(f"out_dir {folder} holds another run: choose another folder")
     folder.mkdir(parents=True, exist_ok=True)
     write_json(file, config)
-    parts, compared = load_parts(), methods()
+    parts, recipes = load_parts(), methods()
     runs: list[Run] = []
     result = DemoResult({}, {})
-    with progress_bar(progress, total=len(compared) * seeds, unit="run") as bar:
-        for name, recipe in compared.items():
+    with progress_bar(progress, total=len(recipes) * seeds, unit="run") as bar:
+        for name, recipe in recipes.items():
             bar.set_description(name)
             result.scores[name] = {column: [] for column in COLUMNS}
             for seed in range(seeds):
@@ -150,7 +150,7 @@ def draw(result: DemoResult, parts: Parts, path: Path) -> Path:
     """Draw the figure: a column per method; above the digits 0–5, below 6–9."""
     panels = [
         (name if row == 0 else "", points[row], part.labels)
-        for row, part in enumerate((parts.seen, parts.unseen))
+        for row, part in enumerate((parts.known, parts.unseen))
         for name, points in result.points.items()
     ]
     return scatter_grid(
@@ -179,7 +179,7 @@ def _train(
     name: str, recipe: Recipe, parts: Parts, steps: int, seed: int
 ) -> tuple[Run, tuple[np.ndarray, np.ndarray]]:
     """Train a method once; return the run for the report, and its last embeddings in the plane."""
-    tests = {"seen": parts.seen, "unseen": parts.unseen}
+    tests = {"seen": parts.known, "unseen": parts.unseen}
 
     def evaluate(embedder: Embedder) -> dict[str, float]:
         scores: dict[str, float] = {}
@@ -202,7 +202,7 @@ def _train(
     )
     last = result.history[-LAST:]
     scores = {column: float(np.mean([record[column] for record in last])) for column in COLUMNS}
-    seen, unseen = (unit(result.embedder(data.images)) for data in tests.values())
+    known, unseen = (unit(result.embedder(data.images)) for data in tests.values())
     run = Run(
         f"{name}-{seed}",
         {"method": name, "steps": steps},
@@ -215,13 +215,13 @@ def _train(
         proxies = result.best_params.get("proxies")
         run = replace(
             run,
-            embeddings=np.concatenate([seen, unseen]),
-            data=_join(parts.seen, parts.unseen),
+            embeddings=np.concatenate([known, unseen]),
+            data=_join(parts.known, parts.unseen),
             proxies=None if proxies is None else np.asarray(proxies),
             train=parts.train,
             train_embeddings=unit(result.embedder(parts.train.images)),
         )
-    return run, (project(seen)[0], project(unseen)[0])
+    return run, (project(known)[0], project(unseen)[0])
 
 
 def _join(first: Any, second: Any) -> Any:

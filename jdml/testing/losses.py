@@ -64,17 +64,17 @@ def check_mask(case: LossCase) -> None:
     at, garbage = (0, case.batch // 2, case.batch), (np.nan, np.inf, 1e30)
     embeddings, proxies = case.params
     padded = np.insert(embeddings, at, np.array(garbage)[:, None], axis=0)
-    kept = np.insert(np.ones(case.batch, bool), at, False)
+    valid = np.insert(np.ones(case.batch, bool), at, False)
     outside = case.num_classes if case.kind == "proxy" else -2
     for name, labels, where in (
-        ("where", np.insert(case.labels, at, 0), kept),
+        ("where", np.insert(case.labels, at, 0), valid),
         ("label", np.insert(case.labels, at, (-1, outside, -1)), None),
     ):
         value, (grad, *others) = case.value_and_grad((padded, proxies), labels, where)
         assert_close(
-            (value, (grad[kept], *others)), expected, 1e-5, f"rows hidden by {name} and removed"
+            (value, (grad[valid], *others)), expected, 1e-5, f"rows hidden by {name} and removed"
         )
-        assert not grad[~kept].any(), f"rows hidden by {name} got a gradient: {grad[~kept]}"
+        assert not grad[~valid].any(), f"rows hidden by {name} got a gradient: {grad[~valid]}"
 
 
 def check_references(case: LossCase, *, gradients: bool = True) -> None:
@@ -117,13 +117,13 @@ def check_references(case: LossCase, *, gradients: bool = True) -> None:
 
         at = (0, len(references))
         padded = np.insert(references, at, np.array([np.nan, np.inf])[:, None], axis=0)
-        kept = np.insert(everyone, at, False)
-        hidden = run(padded, np.insert(labels, at, 0), kept)
-        unlabeled = run(padded, np.insert(labels, at, -1), np.ones_like(kept))
+        valid = np.insert(everyone, at, False)
+        hidden = run(padded, np.insert(labels, at, 0), valid)
+        unlabeled = run(padded, np.insert(labels, at, -1), np.ones_like(valid))
     expected = (value, (by_anchor, by_reference))
     for name, (v, (a, r)) in (("reference_where", hidden), ("label", unlabeled)):
-        assert_close((v, (a, r[kept])), expected, 1e-9, f"references hidden by {name} and removed")
-        assert not r[~kept].any(), f"references hidden by {name} got a gradient"
+        assert_close((v, (a, r[valid])), expected, 1e-9, f"references hidden by {name} and removed")
+        assert not r[~valid].any(), f"references hidden by {name} got a gradient"
 
 
 def check_invariance(case: LossCase) -> None:

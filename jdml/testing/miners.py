@@ -73,10 +73,12 @@ def _random_pairs(batch: int, references: int, dim: int, seed: int) -> tuple[jax
 
 def _assert_subset(mined: Pairs, pairs: Pairs, case: str = "") -> None:
     for name in ("positive", "negative"):
-        got, given = np.asarray(getattr(mined, name)), np.asarray(getattr(pairs, name))
+        got, allowed = np.asarray(getattr(mined, name)), np.asarray(getattr(pairs, name))
         assert got.dtype == bool, f"{name} must be a boolean mask, got {got.dtype}{case}"
-        assert got.shape == given.shape, f"{name} must have shape {given.shape}, got {got.shape}"
-        assert not (got & ~given).any(), f"{name} holds pairs that were not given{case}"
+        assert got.shape == allowed.shape, (
+            f"{name} must have shape {allowed.shape}, got {got.shape}"
+        )
+        assert not (got & ~allowed).any(), f"{name} holds pairs that were not given{case}"
 
 
 def _assert_same(actual: Pairs, expected: Pairs, what: str) -> None:

@@ -177,7 +177,7 @@ def train(
     )
 
 
-def _step_callbacks(recipe: Recipe, given: set[type]) -> list[Any]:
+def _step_callbacks(recipe: Recipe, others: set[type]) -> list[Any]:
     """Return the callbacks of a recipe that are part of the step, but for those that are given."""
     ema, limit = recipe.evaluation.ema, recipe.batch.skip_nonfinite
     asked = [
@@ -185,7 +185,7 @@ def _step_callbacks(recipe: Recipe, given: set[type]) -> list[Any]:
         None if limit is None else SkipNonfinite(limit),
         LossScale() if recipe.network.dtype == "float16" else None,
     ]
-    return [callback for callback in asked if callback and type(callback) not in given]
+    return [callback for callback in asked if callback and type(callback) not in others]
 
 
 def _evaluation(
@@ -219,10 +219,10 @@ def make_network(
     name = recipe.network.resolve(train.images)
     if is_pointer(name):
         fixed = recipe.finetune.freeze_batch_norm
-        made = build_custom_model(
+        model = build_custom_model(
             recipe.network, name, train, preprocess, freeze_batch_norm=fixed, seed=seed
         )
-        return adapted(recipe, made)
+        return adapted(recipe, model)
     frozen = (
         True if recipe.finetune.freeze_batch_norm else None if recipe.finetune.freezes else False
     )

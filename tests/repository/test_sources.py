@@ -160,3 +160,41 @@ def test_calls_and_values_stay_small():
             if count > most and node.name not in ("compare", "evaluate_retrieval"):
                 large.append(f"{file.name}: {node.name} has {count}")
     assert not large
+
+
+# Names and docstrings are plain English: these words are no names, and no docstring opens with the last three.
+
+NO_NAMES = set(
+    "beside brought compared given handed kept looked seen told whatever written".split()
+)
+NO_OPENINGS = ("What ", "Where ", "Of ")
+
+
+def stored_names(node: ast.AST) -> list[str]:
+    """Return the names that a node introduces."""
+    match node:
+        case ast.FunctionDef() | ast.ClassDef():
+            return [node.name]
+        case ast.arg():
+            return [node.arg]
+        case ast.Name(ctx=ast.Store()):
+            return [node.id]
+        case ast.Attribute(ctx=ast.Store()):
+            return [node.attr]
+    return []
+
+
+def test_names_and_docstrings_are_plain():
+    wrong = []
+    for file in sorted(PACKAGE.rglob("*.py")):
+        wrong += [f"{file.name}" for word in file.stem.split("_") if word in NO_NAMES]
+        for node in ast.walk(ast.parse(file.read_text())):
+            for name in stored_names(node):
+                wrong += [
+                    f"{file.name}: {name}" for word in name.split("_") if word.lower() in NO_NAMES
+                ]
+            if isinstance(node, ast.FunctionDef | ast.ClassDef | ast.Module):
+                opening = ast.get_docstring(node) or ""
+                if opening.startswith(NO_OPENINGS):
+                    wrong.append(f"{file.name}: {opening.partition(chr(10))[0]}")
+    assert not wrong

@@ -36,10 +36,10 @@ def conversion_hint(name: str, value: Any) -> str:
     several = list(value.values()) if isinstance(value, Mapping) else value
     if isinstance(several, list | tuple) and any(getattr(one, "ndim", 0) > 1 for one in several):
         return f" of {len(several)} arrays: take the one that is meant (wrap a network that returns several)"
-    written = _CONVERSIONS.get(type(value).__module__.partition(".")[0])
-    if written is None and (isinstance(value, list | tuple) or hasattr(value, "__array__")):
-        written = "numpy.asarray({})"
-    return "" if written is None else f": write {written.format(name)}"
+    code = _CONVERSIONS.get(type(value).__module__.partition(".")[0])
+    if code is None and (isinstance(value, list | tuple) or hasattr(value, "__array__")):
+        code = "numpy.asarray({})"
+    return "" if code is None else f": write {code.format(name)}"
 
 
 def as_array(value: Any) -> Any:
