@@ -9,10 +9,10 @@ def test_demo_does_not_train_on_test_images():
     parts = load_parts()
     assert set(parts.train.labels.tolist()) == {0, 1}
     assert set(parts.train.views["digit"].tolist()) == set(range(6))
-    assert set(parts.seen.labels.tolist()) == set(range(6))
+    assert set(parts.known.labels.tolist()) == set(range(6))
     assert set(parts.unseen.labels.tolist()) == {6, 7, 8, 9}
     trained = {image.tobytes() for image in parts.train.images}
-    assert not any(image.tobytes() in trained for image in parts.seen.images)
+    assert not any(image.tobytes() in trained for image in parts.known.images)
 
 
 def test_demo_compares_four_methods():
