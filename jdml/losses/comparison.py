@@ -79,8 +79,8 @@ def compare(
             positive or without a negative contributes nothing.
         key: a random key, for miners that draw.
         normalize: function applied to embeddings and references: :func:`jdml.sphere`, :func:`jdml.ball` or None.
-            Squared distances come from a product, to 10⁻⁷ of the vectors' squared lengths: those below a thousandth of
-            the lengths have few digits. With None, take what all vectors share, such as their mean, off first.
+            Distances are computed from the middle of the references: an offset that all vectors share, and embeddings
+            that have nearly collapsed, cost no digits.
         where: ``[B]`` bool, the valid rows; the others take no part in anything. Rows with a negative label are not
             valid either.
         weights: ``[B]``, or ``[B, R]`` where a loss has one term per pair: each term is multiplied by its weight

@@ -183,8 +183,9 @@ def potential_field_loss(
         Without ``proxy_attraction`` the potential at a proxy is what remains of a sum when its siblings' part is taken
         off: where these are within δ of it the value has an error of about ``1e-7 K/δ^α``. Its gradient has not.
 
-        Distances come from matrix products, so that in float32 unit vectors closer than 0.01 are told apart only to
-        some percent of their distance, and copies of one vector may seem 0.001 apart; the direction of a force holds.
+        Distances come from matrix products of vectors seen from their middle: in float32 unit vectors of a spread class
+        that are closer than 0.01 are told apart only to some percent of their distance, and copies of one vector may
+        seem 0.001 apart; the direction of a force holds.
 
     Paper settings:
         K = 15 (CUB, Cars196) or 2 (SOP); δ from .1 to .3, α in 0…6 by cross-validation, 3 to 6 best there; proxies'
