@@ -38,6 +38,7 @@ from jdml.runs.model_metadata import (
     input_template,
 )
 from jdml.runs.run_files import (
+    CHECKPOINTS,
     CONFIG,
     LAST,
     METRICS,
@@ -45,6 +46,7 @@ from jdml.runs.run_files import (
     named_leaves,
     read_json,
     read_model,
+    steps_in,
     write_json,
     write_model,
 )
@@ -314,6 +316,11 @@ def _read(path: Path, which: str) -> tuple[dict[str, Any], dict[str, np.ndarray]
     if not file.is_file():
         raise ValueError(f"{path} has no parameters yet: its first checkpoint was not reached")
     arrays, description = read_model(file)
+    newest = max(steps_in(path / CHECKPOINTS), default=0)
+    if which == "last" and file != last and newest > description["step"]:
+        raise ValueError(
+            f"which must be 'best' for {path}: it is of an earlier version, which kept the last parameters elsewhere"
+        )
     metrics = path / METRICS
     if file.name == MODEL and metrics.is_file():
         description["metrics"] = read_json(metrics)

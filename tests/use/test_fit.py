@@ -1,6 +1,7 @@
 """`fit`: accepted and refused arguments, results that belong to their run, and `load`."""
 
 import functools
+import shutil
 from types import SimpleNamespace
 
 import flax.linen as nn
@@ -75,6 +76,15 @@ def test_load_returns_the_step_that_metrics_json_scores(run):
     trained = training.load(run.folder, which="last", model=Mlp())
     assert (trained.step, trained.metrics) == (3, {"score": run.result.history[-1]["score"]})
     jax.tree.map(np.testing.assert_array_equal, trained.params, run.result.state.params["model"])
+
+
+def test_load_does_not_take_the_best_parameters_for_the_last(run, tmp_path):
+    """Earlier versions kept the last ones in checkpoints alone."""
+    folder = shutil.copytree(run.folder, tmp_path / "run")
+    (folder / "last.safetensors").unlink()
+    assert training.load(folder, model=Mlp()).step == 2
+    with pytest.raises(ValueError, match=r"^which\b"):
+        training.load(folder, which="last", model=Mlp())
 
 
 def test_load_and_embed_refuse_wrong_arguments(run, tmp_path):
