@@ -1,8 +1,10 @@
 """A gallery of embeddings that grows: added to, searched, saved, and mapped from disk."""
 
+import contextlib
 import itertools
 import json
 import os
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -23,6 +25,8 @@ FORMAT = "jdml gallery 1"
 METADATA = "gallery.json"
 PIECE = 1 << 16
 """Rows of quantized vectors that are decoded at a time."""
+LEEWAY = 25
+"""Steps of int8's 255 by which a value may lie outside before it is reported."""
 SLACK, SHARE = 64, 50
 """Removed rows that stay where they are: so many, or one of so many."""
 
@@ -77,6 +81,7 @@ class Gallery:
         self._removed: list[int] = []
         self._folder: Path | None = None
         self._version: tuple[int, int] | None = None  # of the files: generation and rows
+        self._is_rewritten = False  # whether the next save writes all rows
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -115,7 +120,7 @@ class Gallery:
         """
         self._check_model(model)
         vectors = self._checked("embeddings", embeddings)
-        ids = [_as_id(place, name) for place, name in enumerate(ids)]
+        ids = [_as_id(place, name) for place, name in enumerate(_several(ids))]
         if len(ids) != len(vectors):
             raise ValueError(f"ids must be {len(vectors)}, one for each row, got {len(ids)}")
         if len(set(ids)) != len(ids):
@@ -139,10 +144,11 @@ class Gallery:
         Raises:
             ValueError: an id that the gallery does not have.
         """
+        ids = [_as_id(place, name) for place, name in enumerate(_several(ids))]
         for name in ids:
             if name not in self._rows:
                 raise ValueError(f"ids must be in the gallery, got {name!r}")
-        self._forget(ids)
+        self._forget(dict.fromkeys(ids))
         self._leave_out()
 
     def search(
@@ -207,18 +213,19 @@ class Gallery:
             raise ValueError(f"a gallery must hold float32 vectors to be quantized, got {self!r}")
         self._leave_out(all_of_them=True)
         vectors = np.concatenate([np.asarray(part) for _, part in self._parts()])
-        probes = vectors[:: max(1, len(vectors) // 200)]
-        exact, _ = self.search(probes, min(10, len(self)))
+        every = -(-len(vectors) // 200)
+        probes, own = vectors[::every], self.ids[::every]
+        exact, _ = self.search(probes, min(11, len(self)))
         self.kind, self.rescore = kind, rescore
         low, high = vectors.min(0), vectors.max(0)
         self._code = {"low": low.tolist(), "step": (np.maximum(high - low, 1e-30) / 255).tolist()}
         if kind == "binary":
             self._code = {"size": float(np.abs(vectors).mean())}
-        self._stored, self._new, self._version = None, [self._encode(vectors)], None
+        self._stored, self._new, self._is_rewritten = None, [self._encode(vectors)], True
         self._halves = {}
         found, _ = self.search(probes, exact.shape[1])
-        pairs = zip(exact, found, strict=True)
-        self.recall = float(np.mean([len({*a} & {*b}) / len(a) for a, b in pairs]))
+        others = [({*a} - {name}, {*b}) for a, b, name in zip(exact, found, own, strict=True)]
+        self.recall = float(np.mean([len(a & b) / max(len(a), 1) for a, b in others]))
         return self.recall
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -229,18 +236,25 @@ class Gallery:
         """
         check_local("path", path)
         folder = Path(path)
+        with _locked(folder):
+            self._save(folder)
+
+    def _save(self, folder: Path) -> None:
         on_disk = _read(folder)["version"] if (folder / METADATA).exists() else None
         if on_disk is None and folder.is_dir() and any(folder.iterdir()):
             raise ValueError(
                 f"path must be a new folder or a gallery's, {folder} holds other files"
             )
         same = self._folder is not None and folder.resolve() == self._folder.resolve()
-        if same and self._version is not None and on_disk != self._version:
+        if same and on_disk != self._version:
             raise ValueError(f"path was changed by another process since it was read: {folder}")
+        if on_disk is not None and not same:
+            raise ValueError(f"path must be a new folder or its own, {folder} is another gallery")
         folder.mkdir(parents=True, exist_ok=True)
-        appends = same and self._version is not None
-        generation = self._version[0] if appends and self._version else (on_disk or (0, 0))[0] + 1
-        saved_rows = self._version[1] if appends and self._version else 0
+        appends = on_disk is not None and not self._is_rewritten
+        generation, saved_rows = on_disk or (0, 0)
+        if not appends:
+            generation, saved_rows = generation + 1, 0
         parts = self._new if appends else [part for _, part in self._parts()]
         lines = zip(self._ids[saved_rows:], self._labels[saved_rows:], strict=True)
         files = _files(folder, generation)
@@ -266,11 +280,12 @@ class Gallery:
         partial = folder / f"{METADATA}.tmp"
         _append(partial, 0, [json.dumps(metadata).encode()])
         os.replace(partial, folder / METADATA)
-        for file in folder.glob("*-*.*"):
+        for file in [*folder.glob("vectors-*.bin"), *folder.glob("ids-*.jsonl")]:
             if file not in files:
                 file.unlink()
         mapped = self._stored is None or isinstance(self._stored, np.memmap)
         self._folder, self._version = folder, (generation, len(self._ids))
+        self._is_rewritten = False
         self._stored, self._new = self._read_vectors(mmap=mapped), []
 
     @classmethod
@@ -348,8 +363,13 @@ class Gallery:
             return np.packbits(vectors > 0, axis=1)
         if self.kind == "int8":
             steps = (vectors - np.float32(self._code["low"])) / np.float32(self._code["step"])
+            if len(steps) and (steps.min() < -LEEWAY or steps.max() > 255 + LEEWAY):
+                warnings.warn(
+                    "embeddings lie outside the range that int8 keeps: they are cut to it; build the gallery anew",
+                    stacklevel=3,
+                )
             return np.clip(np.rint(steps), 0, 255).astype(np.uint8)
-        return vectors
+        return np.array(vectors)
 
     def _decode(self, codes: np.ndarray) -> np.ndarray:
         if self.kind == "binary":
@@ -406,7 +426,7 @@ class Gallery:
             return
         left = np.array(sorted(self._rows.values()), int)
         whole = np.concatenate([np.asarray(part) for _, part in self._parts()])
-        self._stored, self._new, self._version = None, [whole[left]], None
+        self._stored, self._new, self._is_rewritten = None, [whole[left]], True
         self._halves = {}
         self._ids, self._labels = (
             [self._ids[row] for row in left],
@@ -414,6 +434,23 @@ class Gallery:
         )
         self._rows = {name: row for row, name in enumerate(self._ids) if name is not None}
         self._removed = []
+
+
+def _several(ids: Any) -> list[Any]:
+    """Return ids as a list; one text is not several ids."""
+    if isinstance(ids, str | bytes):
+        raise TypeError(f"ids must be several, got the text {ids!r}: write [{ids!r}]")
+    return list(ids)
+
+
+def _locked(folder: Path) -> Any:
+    """Keep other processes from saving into a folder, where ``filelock`` (of the extra ``train``) is installed."""
+    try:
+        from filelock import FileLock
+    except ModuleNotFoundError:
+        return contextlib.nullcontext()
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    return FileLock(folder.with_name(f".{folder.name}.lock"))
 
 
 def _identity(model: Any) -> str | None:

@@ -332,20 +332,12 @@ def _are_seeds(run: Run, other: Run) -> bool:
 def _differing_settings(groups: Sequence[Sequence[Run]], names: Sequence[str]) -> list[str]:
     """Name the settings that differ between groups, without those that the rows' names or other settings imply."""
     settings = [group[0].settings for group in groups]
-    commands = [run.command for group in groups for run in group]
-    typed = " ".join(map(str, commands))
-
-    def is_typed(name: str) -> bool:
-        last = name.rpartition(".")[2]
-        return None in commands or last in typed or last.replace("_", "-") in typed
-
     return [
         name
         for name in dict.fromkeys(name for of_row in settings for name in of_row)
         if not name.startswith("its ")
         and len({json.dumps(of_row.get(name), default=str) for of_row in settings}) > 1
         and [str(of_row.get(name)) for of_row in settings] != list(names)
-        and is_typed(name)
     ]
 
 

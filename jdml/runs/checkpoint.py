@@ -195,11 +195,15 @@ class RunFolder:
         self._acquire()
         saved = read_json(file, dict) if file.exists() else None
         if saved is None or not self._has_results():
-            if (self.path / METRICS).exists():
+            models = [self.path / name for name in (MODEL, LAST)]
+            foreign = [self.path / METRICS, *([] if saved else models)]
+            if there := [other.name for other in foreign if other.exists()]:
                 raise ValueError(
-                    f"folder {self.path} has {METRICS} of something else than a run: choose another folder"
+                    f"folder {self.path} has {there[0]} of something else than a run: choose another folder"
                 )
             if is_main_process():
+                for model in models:  # of a run that was begun here before
+                    model.unlink(missing_ok=True)
                 write_json(file, config)
             return
         differing = config_differences(saved, config)

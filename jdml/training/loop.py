@@ -154,12 +154,23 @@ def fit(
             stack.callback(folder.close)
         first = initial.make(spec, source.sample, seed, resumed=folder is not None and folder.begun)
         check_proxies(first.params, train.labels)
+        _warn_low_precision(first.params)
         source.check(first)
         with Trainer(source, schedule, first, folder, callback_config) as trainer:
             if folder is not None:
                 folder.accept()
             _take_steps(trainer, shown=progress and is_main_process())
     return trainer.result()
+
+
+def _warn_low_precision(params: Any) -> None:
+    """Warn of 16-bit parameters: small updates of them are lost."""
+    for kind in {str(leaf.dtype) for leaf in jax.tree.leaves(params)} & {"bfloat16", "float16"}:
+        _log.warning(
+            "parameters are %s: small updates of them are lost; keep them in float32 (param_dtype) and compute in %s "
+            "(dtype)",
+            *(kind, kind),
+        )
 
 
 def _feature_cache(model: Model, config: RunConfig, seed: int) -> FeatureCacheConfig | None:

@@ -140,7 +140,7 @@ def test_normalizes_and_knows_its_model_and_labels(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "least", "bytes_per_row"), [("int8", 0.95, 32), ("binary", 0.4, 4)]
+    ("kind", "least", "bytes_per_row"), [("int8", 0.95, 32), ("binary", 0.3, 4)]
 )
 def test_quantized_galleries_find_most(
     tmp_path: Path, kind: Any, least: float, bytes_per_row: int
@@ -199,6 +199,41 @@ def test_refuses_unknown_ids_foreign_folders_and_other_writers(tmp_path: Path) -
     with pytest.raises(ValueError, match=r"^path\b"):
         gallery.save(tmp_path / "g")
     assert len(Gallery.load(tmp_path / "g")) == 60
+
+
+def test_saving_leaves_other_galleries_files_and_writers_alone(tmp_path: Path) -> None:
+    gallery = filled(400)
+    gallery.save(tmp_path / "g")
+    (tmp_path / "g" / "umap-1.png").touch()
+    other = Gallery.load(tmp_path / "g")
+    other.add(vectors(1), ["new.jpg"])
+    other.save(tmp_path / "g")
+    gallery.remove(names(300))  # so many that all rows would be written anew
+    with pytest.raises(ValueError, match=r"^path\b"):
+        gallery.save(tmp_path / "g")
+    with pytest.raises(ValueError, match=r"^path\b"):
+        filled(3).save(tmp_path / "g")
+    assert len(Gallery.load(tmp_path / "g")) == 401
+    assert (tmp_path / "g" / "umap-1.png").exists()
+
+
+def test_ids_are_several_and_rows_are_copied() -> None:
+    gallery, rows = Gallery(), vectors(3)
+    gallery.add(rows, iter(["1", "2", "12"]))
+    rows[:] = 0.0
+    assert gallery.search(vectors(3), k=1)[0][:, 0].tolist() == ["1", "2", "12"]
+    for call in (gallery.remove, lambda ids: gallery.add(vectors(2), ids)):
+        with pytest.raises(TypeError, match=r"^ids\b"):
+            call("12")
+    gallery.remove(name for name in ("12", "12"))
+    assert gallery.ids == ["1", "2"]
+
+
+def test_int8_warns_of_values_outside_its_range() -> None:
+    gallery = filled()
+    gallery.quantize("int8")
+    with pytest.warns(UserWarning, match="int8"):
+        gallery.add(100 * vectors(1), ["far.jpg"])
 
 
 def test_damaged_files_are_named(tmp_path: Path) -> None:

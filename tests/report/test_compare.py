@@ -172,16 +172,6 @@ def test_intervals_exclude_zero_exactly_where_holms_correction_is_significant():
     assert 0 < sum(significant) < len(differences)
 
 
-def test_settings_that_follow_from_others_are_not_shown():
-    runs = [
-        Run(f"{loss}-{lr}", {"loss": loss, "batch.size": size, "lr": lr}, 0, command=f"--loss {loss} --lr {lr}")
-        for loss, size in (("a", 64), ("b", None))
-        for lr in (1, 2)
-    ]  # fmt: skip
-    assert compare_runs(runs).settings == ["loss", "lr"]
-    assert "batch.size" in compare_runs([replace(run, command=None) for run in runs]).settings
-
-
 def test_comparison_uses_held_out_scores_if_there_are_any():
     runs = [
         Run(name, {"loss": name}, 0, {"test class R@1": test, "validation class R@1": held_out})

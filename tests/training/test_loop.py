@@ -6,6 +6,7 @@ import os
 import shutil
 from types import SimpleNamespace
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -300,3 +301,15 @@ def test_steps_that_are_not_finite_are_skipped(toy, identical, tmp_path, capsys)
     shown = capsys.readouterr().err
     assert "skipped=1" in shown
     assert "nan" not in shown
+
+
+class Narrow(nn.Module):
+    @nn.compact
+    def __call__(self, x, train=False):
+        return nn.Dense(4, param_dtype=jnp.bfloat16)(x.reshape(len(x), -1))
+
+
+def test_16_bit_parameters_are_warned_of(toy, caplog):
+    """Small updates of them round to nothing."""
+    train(toy, steps=0, model=Narrow())
+    assert "bfloat16" in caplog.text

@@ -69,7 +69,7 @@ def test_second_interruption_ends_immediately(train, tmp_path):
 @pytest.mark.parametrize(
     ("call", "error", "name"),
     [
-        (lambda mesh: initialize("a:1"), ValueError, "coordinator, processes and process"),
+        (lambda mesh: initialize("a:1"), ValueError, "processes, process and coordinator"),
         (lambda mesh: initialize("a:1", 2, 2), ValueError, "process"),
         (lambda mesh: Placement.on(None, {"proxies": jax.P("data")}), ValueError, "shard"),
         (lambda mesh: Placement.on("data", None), TypeError, "mesh"),
