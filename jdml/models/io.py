@@ -60,9 +60,9 @@ def wrap_format_errors(path: Path) -> Iterator[None]:
     """Raise a ValueError that names the file for errors of safetensors, zipfile, zlib, pickle or PyTorch."""
     try:
         yield
-    except (OSError, MissingLibraryError):
+    except (FileNotFoundError, PermissionError, MissingLibraryError):
         raise
-    except Exception as error:
+    except Exception as error:  # also an OSError: PyTorch's of a file that is cut off
         reason = str(error).strip().partition("\n")[0][:300] or type(error).__name__
         raise ValueError(f"{path} is not a readable {path.suffix} file: {reason}") from error
 
