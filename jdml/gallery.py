@@ -99,8 +99,8 @@ class Gallery:
     @property
     def labels(self) -> np.ndarray:
         """The labels ``[N]`` in the order of the ids; −1 where none was given."""
-        there = [name is not None for name in self._ids]
-        return np.array(self._labels, np.int64)[np.array(there, bool)]
+        pairs = zip(self._ids, self._labels, strict=True)
+        return np.array([label for name, label in pairs if name is not None], np.int64)
 
     def add(
         self, embeddings: Any, ids: Sequence[Id], labels: Any = None, *, model: Any = None
@@ -221,8 +221,7 @@ class Gallery:
         self._code = {"low": low.tolist(), "step": (np.maximum(high - low, 1e-30) / 255).tolist()}
         if kind == "binary":
             self._code = {"size": float(np.abs(vectors).mean())}
-        self._stored, self._new, self._is_rewritten = None, [self._encode(vectors)], True
-        self._halves = {}
+        self._hold(self._encode(vectors))
         found, _ = self.search(probes, exact.shape[1])
         others = [({*a} - {name}, {*b}) for a, b, name in zip(exact, found, own, strict=True)]
         self.recall = float(np.mean([len(a & b) / max(len(a), 1) for a, b in others]))
@@ -240,30 +239,25 @@ class Gallery:
             self._save(folder)
 
     def _save(self, folder: Path) -> None:
-        on_disk = _read(folder)["version"] if (folder / METADATA).exists() else None
-        if on_disk is None and folder.is_dir() and any(folder.iterdir()):
-            raise ValueError(
-                f"path must be a new folder or a gallery's, {folder} holds other files"
-            )
+        before = _read(folder) if (folder / METADATA).exists() else {}
         same = self._folder is not None and folder.resolve() == self._folder.resolve()
-        if same and on_disk != self._version:
+        if not same and folder.is_dir() and any(folder.iterdir()):
+            raise ValueError(f"path must be a new folder or the gallery's own, {folder} is neither")
+        if same and before.get("version") != self._version:
             raise ValueError(f"path was changed by another process since it was read: {folder}")
-        if on_disk is not None and not same:
-            raise ValueError(f"path must be a new folder or its own, {folder} is another gallery")
         folder.mkdir(parents=True, exist_ok=True)
-        appends = on_disk is not None and not self._is_rewritten
-        generation, saved_rows = on_disk or (0, 0)
+        appends = bool(before) and not self._is_rewritten
+        generation, saved_rows = before.get("version", (0, 0))
         if not appends:
             generation, saved_rows = generation + 1, 0
         parts = self._new if appends else [part for _, part in self._parts()]
         lines = zip(self._ids[saved_rows:], self._labels[saved_rows:], strict=True)
         files = _files(folder, generation)
-        sizes = (saved_rows * self._width, 0)
-        if appends:
-            sizes = sizes[0], _read(folder)["bytes_of_ids"]
-        _append(files[0], sizes[0], (np.ascontiguousarray(part).data for part in parts))
+        _append(
+            files[0], saved_rows * self._width, (np.ascontiguousarray(part).data for part in parts)
+        )
         text = (json.dumps(line, ensure_ascii=False).encode() + b"\n" for line in lines)
-        bytes_of_ids = _append(files[1], sizes[1], text)
+        bytes_of_ids = _append(files[1], before["bytes_of_ids"] if appends else 0, text)
         metadata = {
             "format": FORMAT,
             "model": self.model,
@@ -393,11 +387,13 @@ class Gallery:
     ) -> tuple[np.ndarray, np.ndarray]:
         """Return distances and rows ``[Q, k]`` of the nearest of the part that begins with the row ``start``."""
         if self.kind == "int8":
-            return compiled_nearest(points, self._decode(np.asarray(part)), k)
+            decoded = self._decode(np.asarray(part))
+            return host_search.exact_nearest(
+                points, decoded, *host_search.norms(decoded), k, compiled_nearest
+            )
         if self.kind == "float32":
             if start not in self._halves or len(self._halves[start][0]) != len(part):
-                squares = np.einsum("nd,nd->n", part, part)
-                self._halves[start] = squares / 2, float(np.sqrt(squares.max()))
+                self._halves[start] = host_search.norms(part)
             return host_search.exact_nearest(
                 points, part, *self._halves[start], k, compiled_nearest
             )
@@ -419,6 +415,10 @@ class Gallery:
             self._ids[row] = None
             self._removed.append(row)
 
+    def _hold(self, rows: np.ndarray) -> None:
+        """Replace all rows: the next save writes them anew."""
+        self._stored, self._new, self._is_rewritten, self._halves = None, [rows], True, {}
+
     def _leave_out(self, *, all_of_them: bool = False) -> None:
         """Copy the rows that are left, once many are gone: the next save writes them all."""
         gone = len(self._removed)
@@ -426,8 +426,7 @@ class Gallery:
             return
         left = np.array(sorted(self._rows.values()), int)
         whole = np.concatenate([np.asarray(part) for _, part in self._parts()])
-        self._stored, self._new, self._is_rewritten = None, [whole[left]], True
-        self._halves = {}
+        self._hold(whole[left])
         self._ids, self._labels = (
             [self._ids[row] for row in left],
             [self._labels[row] for row in left],

@@ -12,6 +12,13 @@ BLOCK = 1 << 24
 """Scores that are computed at a time."""
 
 
+def norms(part: np.ndarray) -> tuple[np.ndarray, float]:
+    """Return ``‖g‖²/2`` of every row, and the largest norm: what a search needs to know of a gallery."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        squares = np.einsum("nd,nd->n", part, part)
+    return squares / 2, float(np.sqrt(squares.max()))
+
+
 def exact_nearest(
     points: np.ndarray,
     part: np.ndarray,

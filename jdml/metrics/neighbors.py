@@ -122,13 +122,12 @@ def _nearest_on_host(
     """Search by NumPy; None where a row is not finite."""
     with np.errstate(over="ignore", invalid="ignore"):
         queries, gallery = (x.astype(np.float32, copy=False) for x in (queries, gallery))
-        squares = np.einsum("nd,nd->n", gallery, gallery)
-        is_short = np.isfinite(squares).all() and np.isfinite(np.square(queries).sum(1)).all()
+        halves, longest = host_search.norms(gallery)
+        is_short = np.isfinite(longest) and np.isfinite(np.square(queries).sum(1)).all()
     wanted = k + exclude_self
     if is_short:
-        longest = float(np.sqrt(squares.max()))
         distances, rows = host_search.exact_nearest(
-            queries, gallery, squares / 2, longest, wanted, compiled_nearest
+            queries, gallery, halves, longest, wanted, compiled_nearest
         )
     elif np.isfinite(gallery).all() and np.isfinite(queries).all():
         distances, rows = compiled_nearest(queries, gallery, wanted)
