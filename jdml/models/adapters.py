@@ -135,13 +135,19 @@ def unwrapped(model: AnyModel) -> Any:
 
 
 def embed_in_training(
-    model: Model, params: Tree, batch_stats: Tree, inputs: Tree, key: jax.Array
+    model: Model,
+    params: Tree,
+    batch_stats: Tree,
+    inputs: Tree,
+    key: jax.Array,
+    *,
+    train: bool = True,
 ) -> tuple[Tree, Tree]:
     """Return embeddings as a step of training computes them, and the running statistics after it."""
     embeddings, updates = model.apply(
         {"params": params, "batch_stats": batch_stats},
         inputs,
-        train=True,
+        train=train,
         mutable=["batch_stats"],
         rngs={"dropout": key},
     )
@@ -316,14 +322,7 @@ def traced(
     stats = variables.get("batch_stats", {})
 
     def apply(stats: Tree, params: Tree, inputs: Tree, key: jax.Array) -> tuple[Tree, Tree]:
-        embeddings, updates = model.apply(
-            {"params": params, "batch_stats": stats},
-            inputs,
-            train=train,
-            mutable=["batch_stats"],
-            rngs={"dropout": key},
-        )
-        return embeddings, updates.get("batch_stats", stats)
+        return embed_in_training(model, params, stats, inputs, key, train=train)
 
     key = jax.eval_shape(lambda: jax.random.key(0))
     closed = jax.make_jaxpr(apply)(stats, variables["params"], inputs, key)
