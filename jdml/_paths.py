@@ -5,10 +5,11 @@ import json
 import os
 import re
 import shutil
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path, PurePath
-from typing import Any
+from typing import IO, Any
 
 SPARE = 1 << 20
 """Bytes that a disk needs besides those of the arrays."""
@@ -72,3 +73,37 @@ def check_folder(name: str, folder: Path) -> None:
     existing = next(path for path in (place, *place.parents) if path.exists())
     if not existing.is_dir() or not os.access(existing, os.W_OK):
         raise ValueError(f"{name} must be a folder that may be written, got {folder}")
+
+
+@contextmanager
+def atomic_write(path: Path, *, shared: bool = False) -> Iterator[IO[bytes]]:
+    """Open a file that replaces ``path`` once it is complete; ``shared`` between processes that write it."""
+    check_local("path", path)
+    own = f".{uuid.uuid4().hex}" if shared else ""
+    partial = path.with_name(f"{path.name}{own}.tmp")
+    try:
+        with with_filename(path), partial.open("wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(partial, path)
+    except BaseException:
+        partial.unlink(missing_ok=True)
+        raise
+
+
+@contextmanager
+def with_filename(path: Path) -> Iterator[None]:
+    """Add the file's name to errors of the system, such as a full disk."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno is not None and error.filename is None:
+            error.filename = str(path)
+        raise
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a text file atomically; names of files that are not UTF-8 are escaped."""
+    with atomic_write(path) as file:
+        file.write(text.encode(errors="backslashreplace"))

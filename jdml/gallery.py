@@ -11,7 +11,7 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from jdml._paths import check_local, json_of
+from jdml._paths import check_local, json_of, write_text
 from jdml.metrics import host_search
 from jdml.metrics.neighbors import compiled_nearest
 from jdml.ops import checks, sphere
@@ -271,9 +271,7 @@ class Gallery:
             "bytes_of_ids": bytes_of_ids,
             "removed": self._removed,
         }
-        partial = folder / f"{METADATA}.tmp"
-        _append(partial, 0, [json.dumps(metadata).encode()])
-        os.replace(partial, folder / METADATA)
+        write_text(folder / METADATA, json.dumps(metadata))
         for file in [*folder.glob("vectors-*.bin"), *folder.glob("ids-*.jsonl")]:
             if file not in files:
                 file.unlink()

@@ -122,8 +122,8 @@ def print_comparison(
     comparison: Any, csv_file: Path | None = None, markdown: Path | None = None
 ) -> None:
     """Print a comparison, or write it."""
+    from jdml._paths import write_text
     from jdml.cli.tables import print_table
-    from jdml.models.io import write_text
     from jdml.report import comparison_table, summary_sentences
 
     texts = {csv_file: _as_csv, markdown: _as_markdown}

@@ -1,16 +1,13 @@
 """Files of named arrays: .safetensors, .npz and PyTorch's .pth read, .safetensors written; all writes are atomic."""
 
 import contextlib
-import os
-import uuid
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import IO
 
 import numpy as np
 
 from jdml._optional_imports import MissingLibraryError, require_package
-from jdml._paths import check_local
+from jdml._paths import atomic_write
 
 # Under these keys training programs store the weights of a checkpoint.
 WRAPPERS = ("state_dict", "model", "model_state_dict", "teacher")
@@ -65,40 +62,6 @@ def wrap_format_errors(path: Path) -> Iterator[None]:
     except Exception as error:  # also an OSError: PyTorch's of a file that is cut off
         reason = str(error).strip().partition("\n")[0][:300] or type(error).__name__
         raise ValueError(f"{path} is not a readable {path.suffix} file: {reason}") from error
-
-
-@contextlib.contextmanager
-def atomic_write(path: Path, *, shared: bool = False) -> Iterator[IO[bytes]]:
-    """Open a file that replaces ``path`` once it is complete; ``shared`` between processes that write it."""
-    check_local("path", path)
-    own = f".{uuid.uuid4().hex}" if shared else ""
-    partial = path.with_name(f"{path.name}{own}.tmp")
-    try:
-        with with_filename(path), partial.open("wb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(partial, path)
-    except BaseException:
-        partial.unlink(missing_ok=True)
-        raise
-
-
-@contextlib.contextmanager
-def with_filename(path: Path) -> Iterator[None]:
-    """Add the file's name to errors of the system, such as a full disk."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno is not None and error.filename is None:
-            error.filename = str(path)
-        raise
-
-
-def write_text(path: Path, text: str) -> None:
-    """Write a text file atomically; names of files that are not UTF-8 are escaped."""
-    with atomic_write(path) as file:
-        file.write(text.encode(errors="backslashreplace"))
 
 
 def write_tensors(path: Path, tensors: Mapping[str, np.ndarray], metadata: dict[str, str]) -> None:

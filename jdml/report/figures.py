@@ -8,9 +8,9 @@ from typing import Any, Literal
 import numpy as np
 
 from jdml._optional_imports import require_package
+from jdml._paths import atomic_write
 from jdml.data.folder import image_named
 from jdml.data.images import open_image
-from jdml.models.io import atomic_write
 from jdml.report import embedding_stats as stats
 from jdml.report.compare import compare_runs
 from jdml.report.images import picture_of

@@ -13,9 +13,8 @@ from typing import Any
 import numpy as np
 
 from jdml._optional_imports import require_package
-from jdml._paths import check_local
+from jdml._paths import check_local, write_text
 from jdml.data import ImageFiles
-from jdml.models.io import write_text
 from jdml.report import embedding_stats as stats
 from jdml.report import method_panels
 from jdml.report.compare import Comparison, compare_runs, comparison_table, summary_sentences

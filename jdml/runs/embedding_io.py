@@ -7,7 +7,7 @@ from typing import IO, Any, NamedTuple
 import numpy as np
 
 from jdml._optional_imports import require_package
-from jdml.models.io import atomic_write
+from jdml._paths import atomic_write
 
 ENDINGS = (".npz", ".npy", ".parquet")
 

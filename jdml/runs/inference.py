@@ -17,7 +17,7 @@ from flax.errors import FlaxError
 from flax.traverse_util import unflatten_dict
 
 from jdml._optional_imports import progress_bar, require_package
-from jdml._paths import check_local, expand_user, wrap_read_errors
+from jdml._paths import atomic_write, check_local, expand_user, wrap_read_errors
 from jdml.data import BadImageError, Crops, Dataset, ImageFiles
 from jdml.data.dataset import as_host, check_channels
 from jdml.data.image_source import RUN, UNKNOWN, run_data_config
@@ -26,7 +26,6 @@ from jdml.distributed import Tree
 from jdml.losses.comparison import Normalize
 from jdml.models.adapters import AnyModel, Model, as_model
 from jdml.models.embedding import Preprocess, check_as_trained, embed
-from jdml.models.io import atomic_write
 from jdml.ops.checks import one_of
 from jdml.runs.identity import fingerprint
 from jdml.runs.model_metadata import (

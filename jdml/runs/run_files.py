@@ -13,15 +13,9 @@ import jax
 import numpy as np
 
 from jdml._optional_imports import require_package
-from jdml._paths import check_local, json_of
+from jdml._paths import check_local, json_of, with_filename, write_text
 from jdml.distributed import Tree
-from jdml.models.io import (
-    read_metadata,
-    read_safetensors,
-    with_filename,
-    write_tensors,
-    write_text,
-)
+from jdml.models.io import read_metadata, read_safetensors, write_tensors
 
 CONFIG = "config.json"
 CHECKPOINTS = "checkpoints"

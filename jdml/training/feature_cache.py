@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jdml._paths import check_disk_space
+from jdml._paths import atomic_write, check_disk_space
 from jdml.data import ImageBatches, ImageFiles
 from jdml.data.dataset import TrainSet
 from jdml.data.samplers import Sampler
@@ -20,7 +20,6 @@ from jdml.distributed import Tree, any_process, is_main_process
 from jdml.models.base_adapter import ModelAdapter
 from jdml.models.embedding import embed
 from jdml.models.feature_split import Backbone, FeatureSplit, HeadOnly
-from jdml.models.io import atomic_write
 from jdml.runs.identity import fingerprint
 from jdml.training.batch_source import (
     DEVICE_BYTES,
