@@ -4,9 +4,9 @@
     python notebooks/store.py eps_mnist --data-dir DIR  # MNIST's files are in DIR
     python notebooks/store.py --start                   # the first cell and the text; what is shown stays
 
-A notebook's text is its .py file beside it (`jupytext`); this makes the .ipynb of it. The first cell is start.py in all
-of them, with the repository's address from pyproject.toml, which gives the link to Colab as well. What a notebook
-prints with `SMALL = True` is kept in its metadata, for the tests to compare with.
+A notebook's text is the .py file next to it (`jupytext`); this makes the .ipynb of it. After the idea and the settings
+comes start.py, folded, in all of them, with the repository's address from pyproject.toml, which gives the link to Colab
+as well. What a notebook prints with `SMALL = True` is kept in its metadata, for the tests to compare with.
 """
 
 import argparse
@@ -27,7 +27,9 @@ HERE = Path(__file__).parent
 NOTEBOOKS = sorted(file.stem for file in HERE.glob("*.ipynb"))
 METADATA = {"kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"}}
 TEXTS = sorted({file.stem for file in HERE.glob("*.py")} - {"start", "store", "test_notebooks"})
-START = 2  # cells: the title, and that of start.py
+START = 3  # cells: the idea, the settings, and that of start.py
+INSTALL = (HERE / "start.py").read_text().partition("\n")[0]
+FOLDED = {"cellView": "form", "jupyter": {"source_hidden": True}}  # of Colab and of JupyterLab
 
 
 def repository() -> str:
@@ -53,8 +55,8 @@ def badge(name: str, address: str) -> str:
 
 
 def begin(name: str, text: str, address: str) -> str:
-    """Write into a notebook's text the link below its title, and its first cell."""
-    head, _, rest = text.partition("\n# %%\n")
+    """Write into a notebook's text the link below its title, and the cell that installs jdml."""
+    head, _, rest = text.partition(f"\n# %%\n{INSTALL}")
     rest = rest[rest.index("\n# %%") :]
     head = re.sub(r"# \[!\[Open in Colab\].*\n#\n", "", head)
     if link := badge(name, address):
@@ -101,7 +103,7 @@ def tidy(notebook: Any) -> Any:
     notebook.metadata = nbformat.from_dict(METADATA | kept)
     for number, cell in enumerate(notebook.cells):
         cell.id = f"cell-{number}"
-        cell.metadata = nbformat.from_dict({})
+        cell.metadata = nbformat.from_dict(FOLDED if cell.source.startswith(INSTALL) else {})
         if cell.cell_type == "code":
             cell.execution_count = None
             cell.outputs = tidy_outputs(cell.outputs)
