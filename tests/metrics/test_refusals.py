@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy import sparse
 
 from jdml import metrics
 from jdml.metrics import (
@@ -99,6 +100,16 @@ RETRIEVAL = [
     (retrieval(ignore=(["a", np.nan, *"bcde"], [*"abcdef"])), ValueError, r"ignore\[0\] .*row 1"),
     (retrieval(ignore=(Y, Y.astype(str))), TypeError, r"ignore\[0\] and ignore\[1\]"),
     (retrieval(distances=np.zeros((6, 5))), ValueError, "distances"),
+    (retrieval(relevant=np.eye(6)), TypeError, "relevant"),
+    (retrieval(relevant=np.eye(5) > 0), ValueError, "relevant"),
+    (retrieval(relevant=sparse.eye_array(5)), ValueError, "relevant"),
+    (retrieval(relevant=2 * sparse.eye_array(6)), ValueError, "relevant"),
+    (retrieval(X, None, relevant=np.eye(6) > 0, average="class"), ValueError, "average"),
+    (retrieval(X, np.stack([Y, Y], 1), relevant=np.eye(6) > 0), ValueError, "query_labels"),
+    (retrieval(average="classes"), ValueError, "average"),
+    (retrieval(X, None), TypeError, "query_labels"),
+    (retrieval(X, np.eye(6, 3, dtype=int)), ValueError, "query_labels .*relevant="),
+    (retrieval(X, np.stack([[*"abcdef"], [*"xyxyxy"]], 1)), ValueError, "query_labels .*coarsest"),
     (retrieval(recall_at=(1, 0)), ValueError, r"recall_at\[1\]"),
     (retrieval(ndcg_at=8), TypeError, "ndcg_at"),
     (retrieval(map_at=(1.5,)), TypeError, r"map_at\[0\]"),
