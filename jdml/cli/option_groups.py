@@ -40,7 +40,15 @@ DATA = Help(
     f"{', '.join(sorted(registry.DATASETS))}; or a folder of classes, a .csv of file,label[,split], Parquet, "
     "module:name. Default: what --data-dir holds, else digits."
 )
-OF_FILES = ("augmentation", "workers", "on_bad_image", "split", "test_share", "classes_file")
+OF_FILES = (
+    "augmentation",
+    "workers",
+    "on_bad_image",
+    "split",
+    "test_share",
+    "classes_file",
+    "group",
+)
 """Options of data sets of image files."""
 
 
@@ -72,6 +80,9 @@ class DataOptions(ImageOptions):
     """Fraction in the test part of --split. Default: 0.5 of classes, 0.2 of images."""
     classes_file: Path | None = None
     """Text file with the names of the training classes, one a line."""
+    group: str | None = None
+    """Keep recordings, sessions or identities on one side of every split: a column of the .csv, or a regular expression
+    with one group in parentheses for the files' paths, such as "_session(\\d+)"."""
     augmentation: Literal["conventional", "mlrc", "none"] | None = None
     """Training crops: conventional (default), mlrc, or none (the centre)."""
     labels: Annotated[str | None, LABELS] = None

@@ -13,16 +13,24 @@ SEPARATORS = ",;\t"
 ENDINGS = (".csv", ".tsv")
 
 
-def read_table(path: Path) -> Listing:
-    """Read a list of files and their labels: ``file,label`` or ``file,label,split``, named in its first line."""
+def read_table(path: Path, column: str | None = None) -> Listing:
+    """Read a list of files and their labels: ``file,label`` or ``file,label,split``, named in its first line.
+
+    A list with one more column, which is named, may have others.
+    """
     rows = []
-    for where, row in _read_rows(path, ("file", "label"), ("file", "label", "split")):
+    known = ("file", "label", "split") if column is None else None
+    for where, row in _read_rows(path, ("file", "label"), known):
         split = row.get("split", "").strip().lower()
-        if split and split not in PARTS:
+        if split not in PARTS and "split" in row:
             raise ValueError(
                 f"{where}: split must be train, val or test, got {split!r} (or query and gallery for test)"
             )
         file, label = _find_file(path.parent, row["file"]), normalized(row["label"].strip())
+        if label == "-1":
+            raise ValueError(
+                f"{where}: label must be a class, got -1, which is none: leave the row out"
+            )
         rows.append(LabelledFile(file, label, PARTS.get(split, ""), where, row["file"].strip()))
     if not rows:
         raise ValueError(f"{path}: expected at least one image, got none")
@@ -36,6 +44,14 @@ def read_column(path: Path, column: str) -> dict[str, str]:
         str(_find_file(path.parent, row["file"]).absolute()): row[column].strip()
         for _, row in _read_rows(path, ("file", column))
     }
+
+
+def has_column(path: Path, column: str) -> bool:
+    """Return whether a list has a column of this name."""
+    if path.suffix.lower() not in ENDINGS or not path.is_file():
+        return False
+    names = next(_read_records(path), (1, []))[1]
+    return column.lower() in [name.strip().lower() for name in names]
 
 
 def _read_rows(

@@ -8,6 +8,7 @@ import numpy as np
 
 from jdml._import_path import is_pointer
 from jdml._paths import expand_user
+from jdml.data.csv_list import has_column
 from jdml.data.dataset import Dataset, NoSuchPartError
 from jdml.data.folder import row_named
 from jdml.data.images import ImageFiles, Row
@@ -71,7 +72,8 @@ def _from_name(
     name: str, folder: Path | None, split: str, view: str | None, config: Mapping[str, Any]
 ) -> Source:
     if name in IMAGE_FILES:
-        return _from_listing(read_listing(name, folder), split, view, config)
+        groups = config.get("group") if config.get("data") == name and split != "all" else None
+        return _from_listing(read_listing(name, folder, groups=groups), split, view, config)
     shape = _lookup(config, "embedding", "input", "shape")
     is_image = isinstance(shape, list) and len(shape) == 3
     options = {"image_size": shape[0]} if DATASETS[name].sized and is_image else {}
@@ -80,7 +82,10 @@ def _from_name(
 
 
 def _from_path(path: Path, split: str, view: str | None, config: Mapping[str, Any]) -> Source:
-    images = read_path(path)
+    groups = config.get("group")
+    if groups and split == "all" and not has_column(path, groups):
+        groups = None
+    images = read_path(path, groups)
     if images.listing is not None:
         return _from_listing(images.listing, split, view, config)
     if split != "all":
@@ -125,6 +130,9 @@ def _split_as_run(listing: Listing, split: str, config: Mapping[str, Any]) -> Li
             f"split {split}: the file does not say which images trained it; give the run's folder, export it again, or "
             "write --split all"
         )
+    if config.get("group") and rule is None and not config.get("classes_file"):
+        _check_same(listing, split, config)
+        return listing
     by_name = (is_command and (by_class or config.get("classes_file"))) or listing.name == "folder"
     return split_by_class_names(listing, names) if by_name and names else listing
 
@@ -162,7 +170,7 @@ def trained_labelling(config: Mapping[str, Any]) -> str | None:
 
 def run_data_config(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the part of a run's configuration that describes its data, as :func:`read_source` needs it."""
-    names = ("data", "split", "test_share", "classes_file", "labels", "seed")
+    names = ("data", "split", "test_share", "classes_file", "group", "labels", "seed")
     started = {name: _lookup(config, "started", name) for name in ("labels", "files_checksum")}
     return {**{name: config[name] for name in names if name in config}, "started": started}
 

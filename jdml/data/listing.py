@@ -53,6 +53,7 @@ class Listing:
     own_split: bool = False
     num_unreadable: int = 0
     split_notes: tuple[str, ...] = ()
+    groups: np.ndarray | None = None
 
     @property
     def checksum(self) -> int:
@@ -79,8 +80,9 @@ class Listing:
             labels[view] = np.searchsorted(known, ids[rows])
             if view in self.names:
                 class_names[view] = tuple(self.names[view][i] for i in known.tolist())
-        images = ImageFiles(files, transform)
-        return Dataset(self.name, images, next(iter(labels.values())), labels, class_names)
+        images, first = ImageFiles(files, transform), next(iter(labels.values()))
+        groups = None if self.groups is None else self.groups[rows]
+        return Dataset(self.name, images, first, labels, class_names, groups)
 
 
 def images_checksum(files: Iterable[Any], labels: np.ndarray) -> int:
@@ -172,7 +174,7 @@ def as_listing(
         "folder",
         [row.file for row in once],
         {"class": ids},
-        parts,
+        {**parts, "all": np.arange(len(once))},
         {"class": dict(enumerate(names))},
         (*notes, *_odd_names(names), *omitted(others)),
         own,
@@ -219,8 +221,7 @@ def _own_parts(rows: Sequence[LabelledFile]) -> dict[str, np.ndarray]:
                 f"{rows[0].where}: query and gallery go together, in place of test: got the parts {', '.join(parts)}"
             )
         parts["test"] = np.concatenate([parts["query"], parts["gallery"]])
-    alone = [members for part, members in parts.items() if part not in ("query", "gallery")]
-    return {**parts, "all": np.concatenate(alone)}
+    return parts
 
 
 def _halves(ids: np.ndarray, count: int) -> tuple[dict[str, np.ndarray], tuple[str, ...]]:

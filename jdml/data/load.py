@@ -5,14 +5,17 @@ from pathlib import Path
 from textwrap import indent
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from jdml._import_path import is_pointer
 from jdml._paths import check_local, expand_user
-from jdml.data.csv_list import ENDINGS
+from jdml.data.csv_list import ENDINGS, has_column, read_column, read_table
 from jdml.data.dataset import Dataset
-from jdml.data.folder import has_tables, read_folder, row_named
+from jdml.data.folder import has_tables, row_named
 from jdml.data.image_discovery import image_files, omitted
 from jdml.data.listing import Listing
 from jdml.data.rows import TABLES
+from jdml.data.splits import read_groups, split_by_groups
 from jdml.data.tfds import folder_of
 from jdml.ops import checks
 from jdml.registry import DATASETS
@@ -24,10 +27,18 @@ IMAGE_FILES = tuple(name for name, record in DATASETS.items() if record.kind == 
 _log = logging.getLogger(__name__)
 
 
-def read_listing(name: str, data_dir: str | Path | None, *, download: bool = True) -> Listing:
-    """Read the lists of a data set of image files."""
-    listing: Listing = DATASETS[name].reader(folder_of(name, data_dir, download))
-    return listing
+def read_listing(
+    name: str, data_dir: str | Path | None, *, download: bool = True, groups: Any = None
+) -> Listing:
+    """Read the lists of a data set of image files, whose splits keep each of the groups on one side."""
+    folder = folder_of(name, data_dir, download)
+    table = expand_user(folder or "")
+    if name == "folder" and isinstance(groups, str) and has_column(table, groups):
+        values, rows = read_column(table, groups), read_table(table, groups)
+        of_files = np.array([values[str(file.absolute())] for file in rows.files])
+        return split_by_groups(rows, of_files, groups)
+    listing: Listing = DATASETS[name].reader(folder)
+    return listing if groups is None else read_groups(listing, groups, folder)
 
 
 def recognize(folder: str | Path) -> str:
@@ -46,9 +57,11 @@ def load(
     data_dir: str | Path | None = None,
     split: str | None = None,
     download: bool = True,
+    *,
+    groups: Any = None,
     **options: Any,
 ) -> Dataset:
-    """Read a data set: small images into memory, large ones as files that are decoded when read.
+    r"""Read a data set: small images into memory, large ones as files that are decoded when read.
 
     {table}
 
@@ -63,6 +76,10 @@ def load(
             the items as ``"test"`` does. None: everything of a folder without parts, else ``"train"``. The log says
             how a folder was split.
         download: whether tfds may prepare it.
+        groups: rows of one recording, session or identity, which stand on one side of every split of image files: a
+            column of the .csv; a regular expression with one group in parentheses, which is searched in each file's
+            path within the folder, such as ``r"_session(\d+)"``; or ``[N]`` names or integers in the order of
+            ``split="all"``. They are the data set's ``groups``.
         **options: the data set's own: ``image_size`` (pixels, 28 by default) for omniglot; for image files
             ``transform``, how images are cut (``conventional(224)`` by default), and ``check_files``, whether
             missing image files are an error (they are by default).
@@ -74,7 +91,8 @@ def load(
         FileNotFoundError: if files are missing; the message says which are expected where.
         MissingLibraryError: if preparing needs what is not installed.
         TypeError: if the data set has no such option.
-        ValueError: if there is no data set of that name or no such split, or a file is damaged.
+        ValueError: if there is no data set of that name or no such split, or a file is damaged; groups that do not fit
+            the files, or that are on both sides of the folder's own parts.
 
     Example:
         >>> data = load("digits", split="test")
@@ -84,10 +102,12 @@ def load(
     checks.one_of("name", name, DATASETS)
     check_local("data_dir", data_dir)
     if name not in IMAGE_FILES:
+        if groups is not None:
+            raise ValueError(f"groups are for image files, not for {name}")
         folder = folder_of(name, data_dir, download)
         dataset: Dataset = DATASETS[name].reader(folder, split or "train", **options)
         return dataset
-    listing = read_listing(name, data_dir, download=download)
+    listing = read_listing(name, data_dir, download=download, groups=groups)
     if split is None:
         split = "all" if name == "folder" and not listing.own_split else "train"
     dataset = listing.dataset(split, **options)
@@ -116,27 +136,27 @@ class PathImages(NamedTuple):
     notes: tuple[str, ...] = ()
 
 
-def read_path(path: Path) -> PathImages:
-    """Return the images of a path."""
+def read_path(path: Path, groups: str | None = None) -> PathImages:
+    """Return the images of a path, whose splits keep groups on one side."""
     if path.is_dir():
         kind = recognize(path)
         if kind != "folder":
-            return _all_of(read_listing(kind, path))
+            return _all_of(read_listing(kind, path, groups=groups))
         if has_tables(path):
-            return _all_of(read_folder(path))
+            return _all_of(read_listing("folder", path, groups=groups))
         images, others = image_files(path)
         if not images:
             raise FileNotFoundError(f"{path} has no images in it")
         if all(file.parent == path for file in images):
             return PathImages(images, None, omitted(others))
-        return _all_of(read_folder(path))
+        return _all_of(read_listing("folder", path, groups=groups))
     if path.is_file() and path.suffix.lower() not in (*ENDINGS, *TABLES):
         return PathImages([path])
     row = None if path.is_file() else row_named(str(path))
     if row is not None:
         return PathImages([row])
     if path.is_file() or is_pointer(str(path)):
-        return _all_of(read_folder(path))
+        return _all_of(read_listing("folder", path, groups=groups))
     raise FileNotFoundError(f"{path} does not exist")
 
 

@@ -15,7 +15,7 @@ from jdml import ops
 from jdml.losses.anchors import Comparison, PairTerms
 from jdml.losses.comparison import CompareOptions, compare
 from jdml.ops import ReduceFn, checks, log1p_sum_exp, mean, mean_nonzero
-from jdml.ops.soft_rank import active_couples
+from jdml.ops.soft_rank import active_couples, soft_couples
 
 __all__ = [
     "contrastive_loss",
@@ -147,12 +147,12 @@ def similarity_contrastive_loss(
     return compare(embeddings, labels, **options).reduce_rows(reduce_fn, terms)
 
 
-@ops.public(compare, margin=checks.non_negative)
+@ops.public(compare, margin=checks.optional(checks.non_negative))
 def triplet_loss(
     embeddings: Array,
     labels: Array | None = None,
     *,
-    margin: float | Array = 0.1,
+    margin: float | Array | None = 0.1,
     squared: bool = False,
     reduce_fn: ReduceFn | None = mean_nonzero,
     **options: Unpack[CompareOptions],
@@ -160,12 +160,12 @@ def triplet_loss(
     """Compute the triplet loss over all (positive, negative) couples of every anchor.
 
     Formula:
-        ``reduce_{a,p,n} (d_ap − d_an + m)₊``
+        ``reduce_{a,p,n} (d_ap − d_an + m)₊``; without m, the soft margin: ``log(1 + e^{d_ap − d_an})``.
 
     Args:
         embeddings: ``[B, D]``.
         labels: ``[B]`` integers.
-        margin: m, a distance (a squared one where ``squared``).
+        margin: m, a distance (a squared one where ``squared``); None for the soft margin.
         squared: compare squared Euclidean distances.
         **options: what is compared, see :func:`jdml.losses.compare`.
         reduce_fn: ``mean_nonzero`` averages over the triplets with a positive hinge, ``mean`` over all valid ones; any
@@ -182,15 +182,16 @@ def triplet_loss(
         The sum over couples is linear in the distances with whole coefficients: how many active couples a distance
         is part of. Sorting each row's positives and negatives finds them all, in O(B·R log R) time and O(B·R) memory;
         no triplet is ever enumerated. With ``mine=`` reduced to one positive and one negative per anchor it is the
-        usual sampled triplet.
+        usual sampled triplet. The soft margin takes O(B·R·P) time for P positives a row, in O(B·R) memory.
 
     Paper settings:
         Margins of the Metric Learning Reality Check and CCP: .0961 CUB, .1190 Cars196, .0451 SOP and In-shop,
         unsquared, averaged over active triplets. EPS's framework: .2, squared, averaged over all sampled triplets.
+        Hermans et al.: the soft margin of the hardest positive and negative, unsquared, vectors as they are.
 
     Reference:
         Weinberger & Saul, *Distance Metric Learning for Large Margin Nearest Neighbor Classification*; Schroff et al.,
-        *FaceNet*.
+        *FaceNet*; Hermans, Beyer & Leibe, *In Defense of the Triplet Loss for Person Re-Identification* (soft margin).
 
     Example:
         >>> import jax.numpy as jnp
@@ -202,12 +203,14 @@ def triplet_loss(
     def terms(c: Comparison) -> tuple[Array, Array, Array]:
         distances = c.squared_distances if squared else c.distances
         positive, negative = c.pairs
+        couples = positive.sum(-1).astype(distances.dtype) * negative.sum(-1)
+        if margin is None:
+            return soft_couples(distances, positive, negative), couples, couples
         active = active_couples(jax.lax.stop_gradient(distances), positive, negative, margin)
         active = active.astype(distances.dtype)
         pulls = jnp.where(positive, active, 0.0)
         pushes = jnp.where(negative, active, 0.0)
         sums = jnp.sum((pulls - pushes) * distances + pulls * margin, axis=-1)
-        couples = positive.sum(-1).astype(sums.dtype) * negative.sum(-1)
         return sums, couples, pulls.sum(-1)
 
     return compare(embeddings, labels, **options).reduce_groups(reduce_fn, terms)

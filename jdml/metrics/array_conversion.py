@@ -135,7 +135,7 @@ def _is_tensor(value: Any) -> bool:
 
 
 def _numbered(arguments: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """Labels that are names, numbered together from 0."""
+    """Labels that are names, numbered together from 0; "-1" is no class."""
     named, numbered = {}, {}
     for name in _LABELS:
         labels = arguments.get(name)
@@ -149,15 +149,20 @@ def _numbered(arguments: Mapping[str, Any]) -> dict[str, np.ndarray]:
     for name in _LABELS:
         if arguments.get(name) is not None and name not in named:
             raise TypeError(f"{name} must be names as {', '.join(named)} are, got numbers")
-    numbers = np.unique(
-        np.concatenate([names.ravel() for names in named.values()]), return_inverse=True
-    )[1]
+    every = np.concatenate([names.ravel() for names in named.values()])
+    numbers = np.where(_are_none(every), -1, np.unique(every, return_inverse=True)[1].reshape(-1))
     ends = np.cumsum([names.size for names in named.values()])[:-1]
     parts = np.split(numbers.reshape(-1).astype(np.int32), ends)
     return {
         name: part.reshape(names.shape)
         for (name, names), part in zip(named.items(), parts, strict=True)
     }
+
+
+def _are_none(names: np.ndarray) -> np.ndarray:
+    """Which names are "-1", which is no class, as the number is not."""
+    none = b"-1" if names.dtype.kind == "S" else "-1"
+    return np.asarray(np.char.strip(names) == none)
 
 
 def _as_names(labels: Any) -> np.ndarray | None:

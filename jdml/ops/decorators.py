@@ -105,6 +105,7 @@ def public(
             return compiled(*_split(arguments))
 
         wrapper.__signature__ = signature  # type: ignore[attr-defined]
+        wrapper.constraints = constraints  # type: ignore[attr-defined]
         wrapper.__doc__ = _spelled_documentation(function, options)
         return wrapper
 

@@ -413,6 +413,9 @@ def test_negative_labels_are_distractors():
     assert "unanswered" not in scores
     names = np.where(labels < 0, 100 + np.arange(30), labels)  # each its own class
     assert scores | {"unanswered": 8} == evaluate_retrieval(vectors, names)
+    for dtype in (str, bytes, object):  # a table's column
+        named = labels.astype(str).astype(dtype)
+        assert evaluate_retrieval(vectors, named) == scores
     with pytest.warns(UserWarning, match="none of 30"):
         nobody = evaluate_retrieval(vectors, np.full(30, -1))
     assert nobody == dict.fromkeys(nobody, 0)

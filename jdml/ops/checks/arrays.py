@@ -288,16 +288,16 @@ def check_key(name: str, key: Array | None, *, needed_by: str) -> Array:
 def check_array(
     name: str, value: Any, test: Callable[[Any], Any], expected: str, rank: int
 ) -> None:
-    """Check an array of hyper-parameters as :class:`Constraint` says; those of JAX under ``jdml.checked`` only."""
+    """Check an array of hyper-parameters as :class:`Constraint` says; a traced one under ``jdml.checked`` only."""
     if not isinstance(value, Array | np.ndarray) or value.dtype == bool:
         raise TypeError(f"{name} must be a number {expected}, got {value!r}")
     if value.ndim > rank:
         allowed = "a scalar" if rank == 0 else "a scalar or one-dimensional"
         raise ValueError(f"{name} must be {allowed}, got shape {list(value.shape)}")
-    if isinstance(value, Array):
+    if not is_at_hand(value):
         flat = jnp.ravel(value)
         require(test(flat), f"{name} must be {expected}, got {{0}}", flat)
-    elif not np.all(test(value)):
+    elif not np.all(test(np.asarray(value))):
         raise ValueError(f"{name} must be {expected}, got {value}")
 
 
