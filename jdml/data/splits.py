@@ -140,11 +140,9 @@ def read_groups(listing: Listing, groups: Any, root: Any) -> Listing:
         return split_by_groups(listing, values[np.argsort(listing.splits["all"])], "")
     try:
         pattern = re.compile(groups)
-    except re.error as error:
-        raise ValueError(
-            f"groups must be a column or a regular expression, got {groups!r}: {error}"
-        ) from error
-    if pattern.groups != 1:
+    except re.error:
+        pattern = None
+    if pattern is None or pattern.groups != 1:
         raise ValueError(
             f"groups must be a column of a .csv, or a regular expression with one group in parentheses, got {groups!r}"
         )
@@ -162,24 +160,12 @@ def read_groups(listing: Listing, groups: Any, root: Any) -> Listing:
 
 def split_by_groups(listing: Listing, groups: np.ndarray, name: str) -> Listing:
     """Keep the rows of each group ``[N]`` on one side of the splits; refuse those on both sides of a listing's own."""
-    numbers = np.unique(groups, return_inverse=True)[1]
+    number = f"{len(np.unique(groups))} groups{f' ({name})' if name else ''}, each on one side of the split"
     listing = replace(listing, groups=groups)
-    sides = np.full(len(groups), -1)
-    for side, part in enumerate(
-        part for part in ("train", "val", "test") if part in listing.splits
-    ):
-        sides[listing.splits[part]] = side
-    least, most = np.full((2, numbers.max() + 1), [[3], [-1]])
-    np.minimum.at(least, numbers, sides)
-    np.maximum.at(most, numbers, sides)
-    crossing = groups[(least < most)[numbers]]
-    number = f"{len(least)} groups{f' ({name})' if name else ''}, each on one side of the split"
-    if not len(crossing):
+    if not len(_crossing_groups(listing)):
         return replace(listing, split_notes=(number, *listing.split_notes))
     if listing.own_split or listing.name != "folder":
-        raise ValueError(
-            f"groups must be on one side of the parts that {listing.name} has, {crossing[0]!r} is on several"
-        )
+        _check_groups(listing)
     listing, whole = replace(listing, split_notes=(number,)), listing.splits["all"]
     try:
         listing, how = resplit(listing, "classes"), "half of the classes are"
@@ -187,6 +173,29 @@ def split_by_groups(listing: Listing, groups: np.ndarray, name: str) -> Listing:
         listing, how = resplit(listing, "images"), "a fifth of the groups is"
     notes = number, f"no train and test parts: {how} for scoring"
     return replace(listing, splits={**listing.splits, "all": whole}, split_notes=notes)
+
+
+def _crossing_groups(listing: Listing) -> np.ndarray:
+    """Return the groups that are on several sides of a listing's splits."""
+    if listing.groups is None:
+        return np.zeros(0)
+    names, numbers = np.unique(listing.groups, return_inverse=True)
+    sides = np.zeros(len(numbers), int)
+    for side, part in enumerate(("val", "test"), start=1):
+        sides[listing.splits.get(part, [])] = side
+    places = np.unique(3 * numbers + sides) // 3
+    return names[places[1:][places[1:] == places[:-1]]]
+
+
+def _check_groups(listing: Listing) -> Listing:
+    """Refuse splits that have a group on several sides."""
+    crossing = _crossing_groups(listing)
+    if len(crossing):
+        raise ValueError(
+            "groups must be on one side of the split, these are on several: "
+            f"{first_few(crossing.astype(str).tolist())}"
+        )
+    return listing
 
 
 def split_by_class_names(listing: Listing, names: Sequence[str]) -> Listing:
@@ -200,7 +209,7 @@ def split_by_class_names(listing: Listing, names: Sequence[str]) -> Listing:
         The listing.
 
     Raises:
-        ValueError: a name that no class has.
+        ValueError: a name that no class has, or a group of the listing on both sides.
 
     Example:
         >>> ids = np.array([0, 0, 1, 1])
@@ -218,7 +227,8 @@ def split_by_class_names(listing: Listing, names: Sequence[str]) -> Listing:
             f"{first_few(list(known))}"
         )
     trained = np.isin(ids, [known[name] for name in names])
-    return replace(listing, splits=zero_shot(trained), split_notes=())
+    notes = listing.split_notes[:1] if listing.groups is not None else ()
+    return _check_groups(replace(listing, splits=zero_shot(trained), split_notes=notes))
 
 
 def read_names(path: Path) -> list[str]:

@@ -2,7 +2,7 @@
 
 import functools
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple, get_args
 
 import jax
@@ -31,12 +31,6 @@ class _Cutoffs(NamedTuple):
     average_precision: tuple[int, ...]
     reciprocal_rank: bool = False
     divisor: ranking.Divisor = "min"
-
-    @property
-    def deepest(self) -> int:
-        """The largest rank, 1 at least."""
-        several = self.recall, self.precision, self.found, self.ndcg, self.average_precision
-        return max([1, *(k for ranks in several for k in ranks)])
 
 
 @accepts_any_array
@@ -202,8 +196,18 @@ def _measured(
     judged = truth.num_relevant > 0
     scores = {name: np.full(judged.shape, np.nan) for name in _names(cutoffs)}
     found = np.zeros(judged.shape, np.int32)
-    wanted = max(cutoffs.deepest, truth.num_relevant.max())
-    hits = _hits_of(truth)
+    ranks = [k for several in cutoffs[:5] for k in several]
+    wanted = max(1, truth.num_relevant.max(), *ranks)
+    of_classes = None if truth.pairs is not None else jax.tree.map(jnp.asarray, truth)
+
+    def hits(start: int, indices: Array, valid: Array) -> tuple[Any, Any]:
+        if of_classes is not None:
+            right: tuple[Array, Array] = _class_hits(of_classes, start, indices, valid)
+            return right
+        rows = np.arange(start, start + len(indices))
+        of_pairs = truth.hits(rows, np.asarray(indices))
+        return np.asarray(valid) & of_pairs, truth.num_relevant[rows]
+
     measured = [
         (start, _measure(*hits(start, indices, valid), cutoffs), indices[:, 0])
         for start, indices, valid in ranked(search, wanted, block_size)
@@ -215,19 +219,6 @@ def _measured(
     if cutoffs.reciprocal_rank:
         _search_deeper(search, truth, scores["MRR"], wanted, block_size)
     return {name: np.where(judged, value, np.nan) for name, value in scores.items()}, found
-
-
-def _hits_of(truth: relevance.Truth) -> Callable[..., tuple[Any, Any]]:
-    """Return what says which of a block's neighbours are right, and how many right answers its queries have."""
-
-    def of_pairs(start: int, indices: Array, valid: Array) -> tuple[Any, Any]:
-        rows = np.arange(start, start + len(indices))
-        hits = np.asarray(valid) & truth.hits(rows, np.asarray(indices))
-        return hits, truth.num_relevant[rows]
-
-    if truth.pairs is not None:
-        return of_pairs
-    return functools.partial(_class_hits, jax.tree.map(jnp.asarray, truth))
 
 
 @jax.jit

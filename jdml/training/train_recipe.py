@@ -22,7 +22,6 @@ from jdml.recipes import Recipe, RecipeError
 from jdml.recipes.default_recipe import check_positives
 from jdml.recipes.network import build_custom_model
 from jdml.training.alternation import make_callback
-from jdml.training.batch_source import warn_missing_classes
 from jdml.training.callbacks import EMA, AnyCallback, LossScale, SkipNonfinite, StatefulCallback
 from jdml.training.evaluation import Embedder, Evaluate, Evaluation
 from jdml.training.initialization import (
@@ -123,8 +122,6 @@ def train(
     if objective is None:
         if not has_sampler:
             check_positives(recipe.batch, recipe.loss, train.labels)
-        if recipe.loss.has_proxies:
-            warn_missing_classes(train.labels)
     if not has_sampler:
         change, views = batches, getattr(train, "views", {})
         batches = recipe.batch.build(train.labels, seed, views)

@@ -105,7 +105,7 @@ def test_groups_that_do_not_fit_are_refused(tmp_path):
     classes(tmp_path / "own", *(f"{part}/{kind}" for part in ("train", "test") for kind in "ab"))
     classes(tmp_path / "one", "a", "b", "c", "d")
     cases = [
-        ("own", r"(\d)\.png", "one side .*'0'"),
+        ("own", r"(\d)\.png", "one side .*: 0, 1"),
         ("one", r"\d\.png", "parentheses"),
         ("one", "(", "expression"),
         ("one", "sesion", "parentheses"),
@@ -118,6 +118,9 @@ def test_groups_that_do_not_fit_are_refused(tmp_path):
             load("folder", tmp_path / place, split="train", groups=groups)
     with pytest.raises(ValueError, match=r"^groups\b"):
         load("folder", tmp_path / "one", split="train", groups=np.zeros(8, int))
+    crossing = split_by_groups(read_folder(tmp_path / "one"), np.arange(8) % 2, "")
+    with pytest.raises(ValueError, match=r"^groups\b"):
+        data.split_by_class_names(crossing, ["a", "c"])
     assert len(load("folder", tmp_path / "own", groups=r"(\w+/\w)/").groups) == 4
     with pytest.raises(ValueError, match=r"^groups\b"):
         load("digits", groups="camera")

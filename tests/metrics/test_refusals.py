@@ -163,6 +163,7 @@ CLUSTERS = [
     (lambda: nmi(X, Y - 2), ValueError, "labels"),
     (lambda: nmi(X[:0], Y[:0]), ValueError, "labels"),
     (lambda: metrics.adjusted_mutual_information(Y - 2, Y), ValueError, "labels"),
+    (lambda: metrics.adjusted_mutual_information(X, Y), TypeError, "labels .*embeddings"),
     (lambda: metrics.adjusted_mutual_information(Y, Y / 2), TypeError, "clusters"),
     (lambda: metrics.adjusted_mutual_information(Y, Y[:4]), ValueError, "labels and clusters"),
 ]

@@ -2,6 +2,7 @@
 
 import functools
 import shutil
+import warnings
 from types import SimpleNamespace
 
 import flax.linen as nn
@@ -173,6 +174,25 @@ def test_wrong_arguments_are_refused_in_one_line(argument, value, error, names):
     with pytest.raises(error, match=rf"^{argument}\b.*{names}") as caught:
         fit(**{argument: value})
     assert "\n" not in str(caught.value)
+
+
+def test_proxies_of_missing_classes_are_warned_of():
+    gaps = data.Dataset("gaps", FEATURES, np.where(LABELS == 2, 5, LABELS))
+    proxies = objectives.proxy(jdml.proxy_anchor_loss, 6, 3)
+    with pytest.warns(UserWarning, match=r"no rows of 2 classes, such as label 2\b.*numpy\.unique"):
+        fit(train=gaps, objective=proxies)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        fit(train=gaps)  # no proxies
+
+
+@pytest.mark.parametrize("loss", [jdml.normalized_softmax_loss, jdml.triplet_loss])
+def test_data_of_one_class_are_refused(loss):
+    one = data.Dataset("one", FEATURES, np.zeros(24, int))
+    is_pair = loss is jdml.triplet_loss
+    objective = objectives.pair(loss) if is_pair else objectives.proxy(loss, 1, 3)
+    with pytest.raises(ValueError, match=r"^train\b.*two classes"):
+        fit(train=one, objective=objective, steps=30)
 
 
 def test_generator_trains_only_without_a_folder(tmp_path):
