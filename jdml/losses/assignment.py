@@ -285,8 +285,8 @@ def assign(
 
     Args:
         embeddings: ``[B, D]``.
-        labels: ``[B]`` integers.
-        proxies: ``[C, D]`` or ``[C, K, D]``.
+        labels: ``[B]`` integers in 0…C−1.
+        proxies: ``[C, D]``, or ``[C, K, D]``: the nearest of a class's proxies stands for it.
         normalize: function applied to embeddings and proxies: :func:`jdml.sphere`, :func:`jdml.ball` or None.
         where: ``[B]`` bool, the valid rows; the others take no part in anything. Rows whose label is outside 0…C−1
             are not valid either.
