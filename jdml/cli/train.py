@@ -21,7 +21,7 @@ from jdml.cli.train_options import TrainOptions, naming_options
 from jdml.cli.training_data import data_checksum, read_training_data, scored_views
 from jdml.distributed import is_main_process
 from jdml.recipes import Recipe, default_recipe
-from jdml.recipes.default_recipe import check_positives, usual_batch
+from jdml.recipes.recipe import check_positives, usual_batch
 from jdml.runs.run_files import write_json
 from jdml.training import (
     Devices,

@@ -14,8 +14,7 @@ from jdml.losses.comparison import Normalize, prepare
 from jdml.ops import ReduceFn, checks
 from jdml.ops.chunking import CLASSES_AT_ONCE, Block, block_size, by_platform, over_rows
 from jdml.ops.meshes import NOWHERE, Axis, as_axis
-from jdml.ops.normalization import inverse_norms
-from jdml.ops.numerics import accumulate_in, upcast
+from jdml.ops.numerics import accumulate_in, inverse_norms, upcast
 from jdml.ops.pairwise import centre_of, over_norms
 
 __all__ = ["Assignment", "assign"]

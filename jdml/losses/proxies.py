@@ -17,8 +17,7 @@ from jdml.losses.terms import (
     spread,
 )
 from jdml.ops import ReduceFn, checks, log_sum_exp, mean, total
-from jdml.ops.normalization import inverse_norms
-from jdml.ops.numerics import accumulate_in, upcast
+from jdml.ops.numerics import accumulate_in, inverse_norms, upcast
 
 __all__ = [
     "center_regularizer",
