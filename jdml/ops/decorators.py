@@ -4,6 +4,7 @@ import functools
 import inspect
 import re
 from collections.abc import Callable, Hashable, Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 import jax
@@ -55,6 +56,7 @@ def public(
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
         signature = _spelled_signature(function, options)
+        spell_documentation(function, options, signature, constraints)
         flags = [p.name for p in signature.parameters.values() if isinstance(p.default, bool)]
 
         def evaluate(traced: list[Any], static: _Static) -> R:
@@ -108,7 +110,6 @@ def public(
             return compiled(*_split(arguments))
 
         wrapper.__signature__ = signature  # type: ignore[attr-defined]
-        wrapper.__doc__ = _spelled_documentation(function, signature, options, constraints)
         return wrapper
 
     return decorate
@@ -252,16 +253,17 @@ class _Parameter(inspect.Parameter):
         return text.replace(repr(self.default), f"jdml.{self.default.__name__}")
 
 
-def _spelled_documentation(
+def spell_documentation(
     function: Callable[..., Any],
-    signature: inspect.Signature,
     options: Callable[..., Any] | None,
-    constraints: Mapping[str, checks.Constraint],
-) -> str | None:
+    signature: inspect.Signature | None = None,
+    constraints: Mapping[str, checks.Constraint] = MappingProxyType({}),
+) -> None:
     """Complete a docstring: shared arguments as ``options`` describes them, what is returned, and what is refused."""
     documentation = inspect.getdoc(function)
     if documentation is None:
-        return None
+        return
+    signature = signature or inspect.signature(function)
     line, *parts = re.split(rf"^({'|'.join(_SECTIONS)}):\n", f"{documentation}\n", flags=re.M)
     sections = dict(zip(parts[::2], parts[1::2], strict=True))
     entries = {**_entries(inspect.getdoc(options) or ""), **_entries(sections.get("Args", ""))}
@@ -276,7 +278,7 @@ def _spelled_documentation(
         refused += f"    ValueError: {', '.join(['shapes that do not fit', *wrong])}.\n"
         sections["Raises"] = refused + sections.get("Raises", "\n")
     spelled = [f"{name}:\n{sections[name]}" for name in _SECTIONS if name in sections]
-    return "".join([line, *spelled]).rstrip()
+    function.__doc__ = "".join([line, *spelled]).rstrip()
 
 
 _SECTIONS = (
