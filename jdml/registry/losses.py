@@ -42,11 +42,7 @@ class Loss:
         return loss
 
 
-def _records(*losses: Loss) -> dict[str, Loss]:
-    return {loss.name: loss for loss in losses}
-
-
-LOSSES: dict[str, Loss] = _records(
+_LOSSES = (
     Loss("circle", "pair", "tuples"),
     Loss("contrastive", "pair", "pairs"),
     Loss("fast_ap", "pair", "ranking"),
@@ -96,6 +92,7 @@ LOSSES: dict[str, Loss] = _records(
         "subcenter_arcface", "proxy", "softmax", multi_proxy=True, proxies=3, per_class=("margin",)
     ),
 )
+LOSSES: dict[str, Loss] = {loss.name: loss for loss in _LOSSES}
 """Every loss by its name, those of pairs first."""
 
 REGULARIZERS: tuple[str, ...] = ("center_regularizer", "nir_loss")

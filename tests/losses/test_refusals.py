@@ -187,8 +187,8 @@ def refusal(compute: Callable[..., Any], *arrays: Any) -> str:
 
 
 @pytest.mark.parametrize("library", LIBRARIES)
-def test_arrays_of_other_libraries_are_refused_with_the_conversion(library: str) -> None:
-    kind, written = LIBRARIES[library]
+def test_arrays_of_other_libraries_are_refused(library: str) -> None:
+    kind, _ = LIBRARIES[library]
     towers = jdml.both_ways(jdml.info_nce_loss)
     computes: list[tuple[Callable[..., Any], str]] = [
         (jdml.contrastive_loss, "embeddings"),
@@ -201,7 +201,6 @@ def test_arrays_of_other_libraries_are_refused_with_the_conversion(library: str)
         for message, argument in ((of_labels, "labels"), (of_rows, name)):
             assert message.startswith(argument)
             assert kind in message
-            assert message.endswith(written.format(argument))
 
 
 @pytest.mark.parametrize(
