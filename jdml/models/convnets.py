@@ -95,7 +95,7 @@ class SmallConvNet(nn.Module):
 
 
 def max_pool_2x2(x: jax.Array) -> jax.Array:
-    """2×2 max-pooling with stride 2: no pooling of a side of length 1; the last row or column of an odd side is dropped.
+    """2×2 max-pooling with stride 2: a side of length 1 is not pooled, the last row or column of an odd side dropped.
 
     Example:
         >>> print(max_pool_2x2(jnp.arange(16.0).reshape(1, 4, 4, 1))[0, :, :, 0])
