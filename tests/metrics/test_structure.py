@@ -95,13 +95,6 @@ def test_proxy_spread_equals_loops():
     assert actual.covered == pytest.approx(np.mean(reached))
 
 
-def test_distance_of_one_proxy_per_class_is_to_the_closest_embedding():
-    expected = np.mean([costs(c)[0].min() for c in range(C - 1)])
-    for kind in ("assignment", "nearest"):
-        actual = proxy_distance(jnp.asarray(3 * PROXIES[:, 0]), POINTS, LABELS, kind=kind)
-        assert actual == pytest.approx(expected, rel=1e-5)
-
-
 def test_fewer_embeddings_than_proxies():
     distance = proxy_distance(PROXIES, POINTS[:1], np.array([1]))
     assert distance == pytest.approx(
@@ -255,18 +248,6 @@ def test_equal_class_means_have_an_infinite_ratio() -> None:
     assert covering == (0.5, 0.0, float("inf"))
     one = metrics.class_covering(jnp.array([[0.0], [1.0]]), np.array([3, 3]))
     assert one == (0.5, 0.0, float("inf"))
-
-
-def test_covering_with_class_names() -> None:
-    covering = metrics.class_covering(SAMPLES[:4], np.array(["a", "b", "a", "b"]))
-    assert covering == metrics.class_covering(jnp.asarray(SAMPLES[:4]), np.array([0, 1, 0, 1]))
-
-
-def test_greedy_radii_depend_on_the_first_point() -> None:
-    points = np.random.default_rng(3).normal(size=(9, 2))
-    turned = [jnp.asarray(np.roll(points, -i, axis=0), jnp.float32) for i in range(9)]
-    radii = [float(ccp.greedy_covering_radii(p)[2]) for p in turned]
-    assert max(radii) > 1.1 * min(radii)
 
 
 def test_gradients_are_finite_where_points_coincide() -> None:
