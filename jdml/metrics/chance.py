@@ -150,10 +150,6 @@ def greedy_covering_radii(points: Array, *, where: Array | None = None) -> Array
         ``[N]``: the radius with k = 1…N centres, the first of which is the first point that counts. It never rises. The
         paper's figure for a class is their mean.
 
-    Raises:
-        TypeError: arguments of the wrong kind.
-        ValueError: shapes that do not fit.
-
     Implementation notes:
         Radii depend on which point is first: up to twice the least possible ones. They have the unit of the points, so
         compare them with the distance between classes: alone they say nothing of how well classes are covered.

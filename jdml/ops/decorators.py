@@ -276,6 +276,7 @@ def spell_documentation(
         wrong = [f"``{name}`` not {each.expected}" for name, each in constraints.items()]
         refused = "    TypeError: arguments of the wrong kind.\n"
         refused += f"    ValueError: {', '.join(['shapes that do not fit', *wrong])}.\n"
+        refused = refused.replace("not other than", "equal to")
         sections["Raises"] = refused + sections.get("Raises", "\n")
     spelled = [f"{name}:\n{sections[name]}" for name in _SECTIONS if name in sections]
     function.__doc__ = "".join([line, *spelled]).rstrip()
