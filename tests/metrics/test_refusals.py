@@ -109,10 +109,10 @@ RETRIEVAL = [
 ]
 SEARCHES = [
     (lambda: nearest(X[0], X, 1), ValueError, "queries"),
-    (lambda: nearest(X.astype(object), X, 1), TypeError, r"queries .*queries\.astype"),
+    (lambda: nearest(X.astype(object), X, 1), TypeError, "queries .*object"),
     (lambda: nearest(X, X[:, :2], 1), ValueError, "gallery"),
     (lambda: nearest(X, X.astype(int), 1), TypeError, "gallery"),
-    (lambda: nearest(X, X.tolist(), 1), TypeError, r"gallery .*numpy\.asarray\(gallery\)"),
+    (lambda: nearest(X, X.tolist(), 1), TypeError, "gallery .*list"),
     (lambda: nearest(X, X, 0), ValueError, "k"),
     (lambda: nearest(X, X, 7), ValueError, "k .* 6, got 7"),
     (lambda: nearest(X, X, 6, exclude_self=True), ValueError, "k .* 5, got 6"),
