@@ -11,7 +11,7 @@ import numpy as np
 import jdml
 from experiments.letters import protocol
 from experiments.smoke import NETWORK, record, small
-from experiments.study import RecordOptions, cell, present, read_toml, start
+from experiments.study import RecordOptions, best_of, cell, present, read_toml, start
 from jdml import data
 from jdml.metrics import class_covering
 from jdml.ops import ball
@@ -36,8 +36,6 @@ class Settings(RecordOptions):
 
     seeds: int = small(3, 1)
     """Four models for each way, with seeds 0, 1, …"""
-    losses: tuple[str, ...] = small(tuple(LOSSES), ("contrastive",))
-    """Of the losses these only."""
     steps: int = STEPS
     """Of a model at most."""
     ways: tuple[str, ...] = small(tuple(WAYS), ("alone", "CCP-L", "XBM"))
@@ -52,7 +50,7 @@ def make_jobs(settings: Settings) -> dict[str, dict[str, Any]]:
         f"{loss}, {way}, fold {fold}-{seed}": dict(
             loss=loss, way=way, fold=fold, seed=seed, steps=settings.steps
         )
-        for loss in settings.losses
+        for loss in small(LOSSES, ("contrastive",))
         for seed in range(settings.seeds)
         for way in settings.ways
         for fold in range(FOLDS)
@@ -97,7 +95,6 @@ def run(job: dict[str, Any], data_dir: str | None) -> dict[str, Any]:
         callbacks=[] if problems is None else [problems],
         progress=False,
     )
-    assert result.best is not None
     x, held_out = (ball(jnp.asarray(result.embedder(part.images))) for part in (test, validation))
     scores = jdml.evaluate_retrieval(x, test.labels, recall_at=(1,))
 
@@ -107,8 +104,7 @@ def run(job: dict[str, Any], data_dir: str | None) -> dict[str, Any]:
     kept = ("step", "MAP@R", "problem", "covering_radius", "covering_ratio")
     return {
         **rounded(scores, SCORES),
-        "validation": round(result.best.value, 5),
-        "best step": result.best.step,
+        **best_of(result),
         "problems": 1 + max(int(record.get("problem", 0)) for record in result.history),
         "unseen ratio": round(class_covering(held_out, validation.labels).ratio, 5),
         "curve": [rounded(record, kept) for record in result.history],

@@ -12,7 +12,7 @@ import numpy as np
 import jdml
 from experiments.omniglot.methods import Parts
 from experiments.smoke import NETWORK, small
-from experiments.study import FolderOptions, cell, cells, read_toml, start, with_seeds
+from experiments.study import FolderOptions, best_of, cell, cells, read_toml, start, with_seeds
 from jdml import data, objectives, training
 from jdml.metrics import class_covering
 from jdml.ops import ball
@@ -185,12 +185,10 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
     own = own_parts(job, recipe, parts.train.labels)
     own["callbacks"] = [] if recorder is None else [recorder]
     result = train(recipe, parts, TASKS[job["data"]]["every"], seed=seed, **own)
-    assert result.best is not None
     scored = first(parts.train, TRAINING_SCORED)
     history = [] if recorder is None else recorder.history
     return {
-        "validation": result.best.value,
-        "best step": result.best.step,
+        **best_of(result),
         "train": map_at_r(result.embedder(scored.images), scored.labels),
         "test": map_at_r(result.embedder(parts.test.images), parts.test.labels),
         "curve": [[r["step"], r["validation"]] for r in result.history if "validation" in r],

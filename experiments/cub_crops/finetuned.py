@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import hashlib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from experiments.cub_crops.features import BACKBONE, NORMALIZE, SIDE
 from experiments.cub_crops.main import BATCH, COLUMNS, FEATURES, HELD_OUT, RATE, score
 from experiments.omniglot.methods import EVALUATIONS, METHODS, Parts, hold_out, on_data
 from experiments.smoke import record
-from experiments.study import RecordOptions, absolute, curve, read_toml, start
+from experiments.study import RecordOptions, absolute, best_of, curve, read_toml, start
 from jdml import data, models
 from jdml.recipes import Recipe
 from jdml.report import holm_correction, markdown_table, mean_std, paired_difference
@@ -39,10 +39,6 @@ MEAN = "mean of the ten"
 class Settings(RecordOptions):
     """What is run."""
 
-    weights: Path | None = None
-    """Pretrained weights of EfficientNet-Lite0, from jdml weights convert."""
-    seeds: tuple[int, ...] = SEEDS
-    """Runs that count with these seeds only."""
     out: Path = record(HERE / "finetuned.jsonl")
     """File of the runs."""
 
@@ -134,10 +130,7 @@ def run(job: Mapping[str, Any], *, data_dir: str | None, weights: str | None) ->
     recipe, parts = recipe_of(job["method"]), load(data_dir)
     made = parts_of_step(recipe, job["rate"], parts.train.num_classes)
     own = dict(zip(("objective", "optimizer"), made, strict=True))
-    try:
-        return fit(recipe, parts, job["seed"], weights, test=job["test"], **own)
-    except FloatingPointError as error:
-        return {"diverged": str(error)}
+    return fit(recipe, parts, job["seed"], weights, test=job["test"], **own)
 
 
 def fit(
@@ -158,12 +151,10 @@ def fit(
         progress=False,
         **own,
     )
-    assert result.best is not None
-    scores = {}
+    scores = {**best_of(result), "curve": curve(result.history)}
     if test:
-        scores = score(recipe, result.embedder(parts.test.images), parts.test.labels)
-    best = {"validation": result.best.value, "best step": result.best.step}
-    return {**scores, **best, "curve": curve(result.history)}
+        scores |= score(recipe, result.embedder(parts.test.images), parts.test.labels)
+    return scores
 
 
 def trials() -> dict[str, dict[str, Any]]:
@@ -180,7 +171,7 @@ def held_out(results: Results, method: str, rate: float) -> float:
     return float(results[f"try {method} {rate:g}"]["metrics"].get("validation", -1.0))
 
 
-def tests(results: Results, seeds: Sequence[int]) -> dict[str, dict[str, Any]]:
+def tests(results: Results) -> dict[str, dict[str, Any]]:
     """The runs that count, of all methods the first seed, then the next; none before all that choose have ended."""
     if not results.keys() >= trials().keys():
         return {}
@@ -188,7 +179,7 @@ def tests(results: Results, seeds: Sequence[int]) -> dict[str, dict[str, Any]]:
     own = {method: best[CHOOSE[recipe_of(method).loss.kind]] for method in TEN}
     return {
         f"{method}-{seed}": dict(method=method, rate=rate, seed=seed, test=True)
-        for seed in seeds
+        for seed in SEEDS
         for method, rate in own.items()
     }
 
@@ -239,11 +230,9 @@ def report(results: Results, heads: Results) -> str:
 
 def main(settings: Settings) -> str:
     """Do the runs that are missing, as far as time goes; the tables."""
-    if not set(settings.seeds) <= set(SEEDS):
-        raise ValueError(f"--seeds must be among {SEEDS}, got {settings.seeds}")
     weights, results = settings.weights_file, dict[str, Any]()
     digest = hashlib.sha256(Path(weights).read_bytes() if weights else b"").hexdigest()[:12]
-    for stage in (lambda _: trials(), functools.partial(tests, seeds=settings.seeds)):
+    for stage in (lambda _: trials(), tests):
         jobs = {name: {**job, "weights": digest} for name, job in stage(results).items()}
         results = settings.results(run, jobs, settings.out, weights=weights)
     kept = read_results(HERE / "results.jsonl")

@@ -52,10 +52,6 @@ class Config(NamedTuple):
 class Settings(OfModels):
     """What is run."""
 
-    only: tuple[str, ...] = ()
-    """Some of the ideas, by name."""
-    seeds: tuple[int, ...] = SEEDS
-    """Some of the seeds; each is four models of a setting, one of each fold."""
     out: Path = record(HERE / "results.jsonl")
     """File of the kept runs."""
     frozen: Path = record(HERE / "frozen.json")
@@ -143,14 +139,13 @@ def fields(results: Mapping[str, Any]) -> list[Config]:
     ]
 
 
-def models(settings: Settings, chosen: list[Config]) -> list[Job]:
+def models(chosen: list[Config]) -> list[Job]:
     """Give the models of these settings: seed by seed."""
     return [
         make_job(config.name, "tuned", seed, fold, config.recipe, **every)
-        for seed in settings.seeds
+        for seed in SEEDS
         for config in chosen
         for every in [{"every": EVERY} if config.idea == "CCP" else {}]
-        if config.idea in (settings.only or config.idea)
         for fold in range(protocol.FOLDS)
     ]
 
@@ -201,7 +196,7 @@ def main(settings: Settings) -> str:
     chosen = [*planned(), *fields(read_results(settings.out))]
     if not settings.table:
         freeze(settings.frozen, chosen)
-        settings.do(models(settings, chosen))
+        settings.do(models(chosen))
     return report(read_results(settings.out), chosen)
 
 

@@ -14,7 +14,7 @@ from experiments.letters.protocol import Job, make_job, name_of, read_frozen
 from experiments.letters.runs import HERE, OfModels
 from experiments.letters.tables import LEAST, interval, single_models, tuned_models
 from experiments.smoke import SMOKE, record, small
-from experiments.study import check_names, read_toml, start
+from experiments.study import read_toml, start
 from jdml.report import PairedDifference, holm_correction, markdown_table, paired_difference
 from jdml.runs.run_files import read_results
 
@@ -45,10 +45,6 @@ if SMOKE:
 class Settings(OfModels):
     """What is run."""
 
-    only: tuple[str, ...] = ()
-    """Of the factors these only, by name."""
-    seeds: tuple[int, ...] = (FIRST, *OTHERS)
-    """These seeds only; each is four models of a level, one of each fold."""
     out: Path = record(HERE / "factors.jsonl")
     """File of the kept runs."""
     scored: Path = HERE / "results.jsonl"
@@ -152,14 +148,8 @@ def verdicts(gaps: Mapping[str, PairedDifference]) -> str:
 
 def main(settings: Settings) -> str:
     """Run what is missing, as far as time goes; return the tables."""
-    check_names("only", settings.only, levels.FACTORS)
-    if not set(settings.seeds) <= {FIRST, *OTHERS}:
-        raise ValueError(f"--seeds must be among {(FIRST, *OTHERS)}, got {settings.seeds}")
     planned = {name_of(job): job for job in jobs_of(settings.frozen)}
-    chosen = settings.only or levels.FACTORS
-    settings.do(
-        job for job in planned.values() if job["factor"] in chosen and job["seed"] in settings.seeds
-    )
+    settings.do(planned.values())
     results, scored = read_results(settings.out), read_results(settings.scored)
     there, done = {job["method"] for job in planned.values()}, sum(n in results for n in planned)
     begin = "All" if len(there) == len(METHODS) and done == len(planned) else "PARTIAL"

@@ -67,28 +67,22 @@ Parts = tuple[data.Dataset, list[tuple[str, data.Dataset, np.ndarray]]]
 
 
 @functools.cache
-def load(name: str, data_dir: str | None, held_out: bool) -> Parts:
+def load(name: str, data_dir: str | None) -> Parts:
     """Return the data of a task: labelled by parity or alphabet, scored on digits or letters."""
     if name != "omniglot":
-        train, *scored = digits.load(name, data_dir, held_out)
+        train, *scored = digits.load(name, data_dir)
         titled = zip(DIGITS, scored, strict=True)
         return train, [(title, part, part.views["digit"]) for title, part in titled]
     whole = functools.partial(data.load, name, data_dir=data_dir, image_size=28)
     train, test = (whole(split=split) for split in ("train", "test"))
-    if held_out:
-        alphabets = np.random.default_rng(0).permutation(train.num_classes)
-        chosen = np.isin(train.labels, alphabets[: train.num_classes // 5])
-        test, train = train.select(chosen), train.select(~chosen)
-        own = np.unique(train.labels, return_inverse=True)[1]
-        train = dataclasses.replace(train, labels=own)
     return train, [(title, test, test.views[title[:-1]]) for title in TASKS[name].views]
 
 
-def base_of(settings: Any, **own: Any) -> dict[str, Any]:
+def base_of(settings: Any) -> dict[str, Any]:
     """Return what the jobs of a study have in common, on clean labels."""
-    base = {"data": settings.data, "data_dir": settings.folder, "held_out": False, "noise": 0.0}
+    base = {"data": settings.data, "data_dir": settings.folder, "noise": 0.0}
     steps = settings.steps or TASKS[settings.data].steps
-    return {**base, "steps": steps, "proxy_rate": 100.0, **own}
+    return {**base, "steps": steps, "proxy_rate": 100.0}
 
 
 def recipe_of(task: Task, method: str, settings: dict[str, Any]) -> Recipe:
@@ -117,7 +111,7 @@ def recipe_of_job(job: dict[str, Any]) -> Recipe:
 
 def run(job: dict[str, Any]) -> dict[str, float]:
     """Train one network, score its retrieval, and measure how far its proxies are from the training data."""
-    train, scored = load(job["data"], job["data_dir"], job["held_out"])
+    train, scored = load(job["data"], job["data_dir"])
     if job["noise"]:
         labels = data.corrupt_labels(train.labels, job["noise"], jax.random.key(job["seed"]))
         train = dataclasses.replace(train, labels=labels)
@@ -190,13 +184,11 @@ class Settings(FolderOptions):
     parts: tuple[Part, ...] = small(("methods", "noise"), get_args(Part))
     """methods: Tables 1 and 3. noise: Table 2. foils: CPML with other repulsions, and wrong labels. epoch: Table 3 over
     the last epoch, with the proxies' spread. sweeps: Fig. 3."""
-    held_out: bool = False
-    """Score on a fifth of the training alphabets (a sixth of the training digits), held out: how PFML was tuned."""
 
 
 def make_jobs(settings: Settings) -> dict[str, dict[str, Any]]:
     """Return every run of the study by name."""
-    base, named = base_of(settings, held_out=settings.held_out), {}
+    base, named = base_of(settings), {}
 
     def job(method: str, suffix: str = "", **changed: float) -> dict[str, Any]:
         own: dict[str, Any] = {"clip": changed.pop("clip", CLIP)} if method in FIELDS else {}

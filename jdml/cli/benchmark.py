@@ -1,12 +1,10 @@
 """``jdml benchmark``: a method, a data set, a protocol; the paper's row next to ours."""
 
 import contextlib
-import shlex
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from types import MappingProxyType
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -177,8 +175,10 @@ class Benchmark:
             return
         seeds = "" if task.seeds == 1 else f", {task.seeds} seeds"
         title = f"{task.dataset}, {task.protocol}: {task.method}, {task.backbone}{seeds}"
+        paper: list[PaperRow] = []
+        below: Sequence[str] = ()
         if task.dry_run:
-            show(f"{title} (dry run on noise)", runs)
+            title = f"{title} (dry run on noise)"
         else:
             quarter = task.method == "ccp" and task.protocol == "conventional"
             differs = [
@@ -188,26 +188,19 @@ class Benchmark:
             ]
             paper = self.paper_rows()
             below = footnotes(paper, task.method, task.protocol, differs)
-            show(title, runs, paper, below, {"ours": "ours, 3/4 of the classes"} if quarter else {})
+        show(title, runs, paper, below)
         if out is not None:
             out.mkdir(parents=True, exist_ok=True)
             rows = runs[0] if task.seeds == 1 else {**over(runs, np.mean), "seeds": runs}
             write_json(out / "metrics.json", {"options": self.options(), **rows})
-            models = [file.parent for file in sorted(out.glob("**/model.safetensors"))]
-            if not task.dry_run and models:
-                place = f":{self.data.data_dir}" if self.data.data_dir else ""
-                where, model = shlex.quote(task.dataset + place), shlex.quote(str(models[0]))
-                print(f"next: jdml embed {model} {where} --split test --out embeddings.npz")
-                print(f"      jdml search {model} PHOTO.jpg --gallery {where} -k 10")
 
     def _measure_all(self, name: str, folder: Path | None) -> tuple[list[Rows], tuple[str, ...]]:
         """Return metrics by row of each seed, and the counts that differ from the published ones."""
         data, unlike = self._read(name, folder)
         runs = []
         for number in range(self.task.seeds):
-            apart = (
-                FOLDS if self.task.protocol == "mlrc" else 1
-            )  # its models have consecutive seeds
+            # The models of one run of mlrc have consecutive seeds.
+            apart = FOLDS if self.task.protocol == "mlrc" else 1
             seed, out = self.run.seed + apart * number, self.run.out
             if out is not None and self.task.seeds > 1:
                 out = out / f"seed{seed}"
@@ -299,9 +292,8 @@ def show(
     runs: Sequence[Rows],
     paper: Sequence[PaperRow] = (),
     below: Sequence[str] = (),
-    labels: Mapping[str, str] = MappingProxyType({}),
 ) -> None:
-    """Print our rows by seed and the papers', in percent, with lines below; ``labels`` renames rows."""
+    """Print our rows by seed and the papers', in percent, with lines below."""
     means, spreads = over(runs, np.mean), over(runs, partial(np.std, ddof=1))
     names = [name for name in next(iter(means.values())) if name not in ("queries", "step")]
     table: list[list[Any]] = []
@@ -310,7 +302,7 @@ def show(
         if len(runs) > 1:
             spread = (f"{100 * spreads[row][name]:.1f}" for name in names)
             cells = [" ± ".join(pair) for pair in zip(cells, spread, strict=True)]
-        table.append([labels.get(row, row), *cells])
+        table.append([row, *cells])
     for name, values in (row for each in paper for row in each.rows.items()):
         table.append([name, *(f"{values[n]:.1f}" if n in values else "–" for n in names)])
     print_table(title, ["%", *names], table)

@@ -6,35 +6,20 @@ from typing import Any
 WIDE = 300
 
 
-def print_table(
-    title: str | None,
-    columns: Sequence[str],
-    rows: Sequence[Sequence[Any]],
-    *,
-    width: int = WIDE,
-) -> None:
+def print_table(title: str | None, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
     """Print a table of a column of names and columns of values; a table that is too wide for a terminal on its side."""
     from rich.console import Console
     from rich.measure import Measurement
 
     console = Console()
-    if not console.is_terminal or console.width > width:
-        console = Console(width=width)
+    if not console.is_terminal:
+        console = Console(width=WIDE)
     table = _table(title, columns, rows)
     needed = Measurement.get(console, console.options.update(max_width=WIDE), table).maximum
     if needed > console.width and len(rows) < len(columns):
         first, *others = zip(columns, *rows, strict=True)
         table = _table(title, first, others)
     console.print(table)
-
-
-def width_of(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> int:
-    """Return the width of a table without limits."""
-    from rich.console import Console
-    from rich.measure import Measurement
-
-    console = Console(width=10 * WIDE)
-    return Measurement.get(console, console.options, _table(None, columns, rows)).maximum
 
 
 def _table(title: str | None, columns: Sequence[Any], rows: Sequence[Sequence[Any]]) -> Any:

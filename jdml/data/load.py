@@ -32,7 +32,7 @@ def read_listing(name: str, data_dir: str | Path | None, *, download: bool = Tru
 
 def recognize(folder: str | Path) -> str:
     """Return the data set whose own folder this is, or ``"folder"``."""
-    check_local("folder", folder)
+    check_local("data_dir", folder)
     place = expand_user(folder)
     for name, dataset in DATASETS.items():
         sign = dataset.sign
