@@ -145,6 +145,16 @@ def start(main: Callable[[Any], str], settings: type, description: str | None) -
     print(main(chosen), flush=True)
 
 
+def folder_study(study: str, run: Any, jobs: Any, report: Any) -> Callable[[Any], str]:
+    """Return the main function of a study in a folder: it runs what is missing, and returns the tables."""
+    return lambda settings: report(settings.results(study, run, jobs(settings)), settings)
+
+
+def record_study(run: Any, jobs: Any, tables: Any) -> Callable[[Any], str]:
+    """Return that of a study with a record: it runs what is missing, as far as time goes."""
+    return lambda settings: tables(settings.results(run, jobs(settings), settings.out))
+
+
 def with_seeds(base: Mapping[str, Any], runs: Mapping[str, Any], seeds: int) -> dict[str, Any]:
     """Return the jobs of named runs: all with the first seed, then with the next."""
     return {

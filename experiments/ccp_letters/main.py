@@ -11,7 +11,7 @@ import numpy as np
 import jdml
 from experiments.letters import protocol
 from experiments.smoke import NETWORK, record, small
-from experiments.study import RecordOptions, best_of, cell, present, read_toml, start
+from experiments.study import RecordOptions, best_of, cell, present, read_toml, record_study, start
 from jdml import data
 from jdml.metrics import class_covering
 from jdml.ops import ball
@@ -36,8 +36,6 @@ class Settings(RecordOptions):
 
     seeds: int = small(3, 1)
     """Four models for each way, with seeds 0, 1, …"""
-    steps: int = STEPS
-    """Of a model at most."""
     ways: tuple[str, ...] = small(tuple(WAYS), ("alone", "CCP-L", "XBM"))
     """Of these and of those that were added afterwards these only."""
     out: Path = record(Path(__file__).parent / "kept.jsonl")
@@ -48,7 +46,7 @@ def make_jobs(settings: Settings) -> dict[str, dict[str, Any]]:
     """Return every model by name: all ways of a loss with the first seed, then with the next."""
     return {
         f"{loss}, {way}, fold {fold}-{seed}": dict(
-            loss=loss, way=way, fold=fold, seed=seed, steps=settings.steps
+            loss=loss, way=way, fold=fold, seed=seed, steps=STEPS
         )
         for loss in small(LOSSES, ("contrastive",))
         for seed in range(settings.seeds)
@@ -222,9 +220,7 @@ def progress(models: dict[tuple[str, str], list[dict[str, Any]]]) -> str:
     return f"{table}\n{markdown_table(titles, problems)}"
 
 
-def main(settings: Settings) -> str:
-    """Run what is missing, as far as time goes; return the tables."""
-    return tables(settings.results(run, make_jobs(settings), settings.out))
+main = record_study(run, make_jobs, tables)
 
 
 if __name__ == "__main__":

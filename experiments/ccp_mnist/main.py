@@ -10,9 +10,10 @@ import jax.numpy as jnp
 import numpy as np
 
 import jdml
+from experiments import study
 from experiments.omniglot.methods import Parts
 from experiments.smoke import NETWORK, small
-from experiments.study import FolderOptions, best_of, cell, cells, read_toml, start, with_seeds
+from experiments.study import FolderOptions, best_of, cell, cells, start, with_seeds
 from jdml import data, objectives, training
 from jdml.metrics import class_covering
 from jdml.ops import ball
@@ -26,7 +27,7 @@ from jdml.training.alternation import AlternatingProblems, make_callback
 CLASSES = 10
 METHODS = ("in batch", "samples", "single", "CCP")
 """References: the batch; K anchor samples per class, embedded anew at each step (eq. 4.10); proxies (eq. 4.11)."""
-STUDY = read_toml(__file__)
+STUDY = study.read_toml(__file__)
 BASE: dict[str, Any] = {**STUDY["base"], "panels": None}  # as the runs on record have it
 MARGINS, TASKS = STUDY["margins"], STUDY["data"]
 ANCHORS_LAST = 200
@@ -282,9 +283,7 @@ def method_tables(results: dict[str, Any]) -> list[str]:
     ]
 
 
-def main(settings: Settings) -> str:
-    """Run what is missing; return the tables."""
-    return report(settings.results(__file__, run, make_jobs(settings)), settings)
+main = study.folder_study(__file__, run, make_jobs, report)
 
 
 if __name__ == "__main__":

@@ -11,19 +11,11 @@ import numpy as np
 from jax import Array
 
 import jdml
-from experiments.letters.levels import with_copies
+from experiments import study
+from experiments.letters.protocol import with_copies
 from experiments.omniglot.methods import DIM, METHODS
 from experiments.smoke import small
-from experiments.study import (
-    PAPER,
-    FolderOptions,
-    Results,
-    cells,
-    gains,
-    read_toml,
-    start,
-    with_seeds,
-)
+from experiments.study import FolderOptions, Results, cells, gains, start, with_seeds
 from jdml import data, metrics, mining
 from jdml.recipes import Recipe
 from jdml.recipes.loss import build_miner
@@ -31,13 +23,13 @@ from jdml.report import markdown_table, mean_std
 from jdml.studies.runner import over_seeds
 from jdml.training import train_recipe
 
-LETTERS = PAPER["eps_omniglot"]["letters"]
+LETTERS = study.PAPER["eps_omniglot"]["letters"]
 PRINTED = ("triplet, printed", "triplet, mined, printed", "EPS + triplet, printed")
 """The triplet loss as paper and framework have it: squared distances, averaged over all; also with mined positives."""
 LONGER = "EPS + MS, longer"
 """Four times the steps, a rate that goes from 3e-3 to 0, distorted copies."""
 SIZE, LEARNING_RATE = 28, 5e-4
-SWEEPS, COLUMNS = (read_toml(__file__)[name] for name in ("sweeps", "columns"))
+SWEEPS, COLUMNS = (study.read_toml(__file__)[name] for name in ("sweeps", "columns"))
 
 Curve = Literal["positives", "batches", "trimmed", "positives_margin", "trimmed_margin"]
 Part = Literal["methods", "printed", "longer", Curve]
@@ -188,7 +180,7 @@ def report(results: Results, parts: Sequence[str]) -> str:
         sections += ["EPS against the same loss without it, paired by seed:"]
         sections += [markdown_table(["loss", "letters R@1", "EPS adds", "paper"], rows)]
         sections += ["The alphabets trained on:"]
-        sections += [scores_table(results, "trained", PAPER["eps_omniglot"]["trained"])]
+        sections += [scores_table(results, "trained", study.PAPER["eps_omniglot"]["trained"])]
     if "printed" in parts:
         there = {name.rpartition("-")[0] for name in results}
         usual = [f"{name}, again" for name in ("triplet", "EPS + triplet")]

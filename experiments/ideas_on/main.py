@@ -5,8 +5,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from experiments.letters import levels, protocol
 from experiments.letters import main as letters
+from experiments.letters import protocol
 from experiments.letters.methods import METHODS, SHARED
 from experiments.letters.protocol import Job, make_job, name_of, read_frozen
 from experiments.letters.runs import HERE as LETTERS
@@ -75,7 +75,7 @@ def configs() -> Iterator[Config]:
         easy = f"EPS + {base}"
         for method in (base, easy):
             for drawings in DRAWINGS:
-                batch = batch_of((levels.USUAL["batch"] // drawings, drawings))
+                batch = batch_of((protocol.USUAL["batch"] // drawings, drawings))
                 at = settings_of(method).replace(batch=batch)
                 where = f"{base}, settings of {method}, {drawings} drawings"
                 for level, miner in (

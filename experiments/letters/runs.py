@@ -9,7 +9,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from experiments.letters import abreast, levels, protocol
+from experiments.letters import abreast, protocol
 from experiments.letters.methods import objective_of
 from experiments.letters.protocol import Job, load_fold, load_test, name_of, score, seed_of
 from experiments.smoke import record
@@ -71,10 +71,10 @@ def fit_one(job: Job, fold: int, data_dir: str | None, runs: Path) -> FitResult:
     folder: Path | None = folder_of(job, fold, runs)
     own: dict[str, Any] = {}
     if changes.get("augmented"):  # whose batches no folder keeps
-        folder, own["sampler"] = None, levels.batches(recipe, train, seed, changes)
+        folder, own["sampler"] = None, protocol.batches(recipe, train, seed, changes)
         whole = protocol.letters(data_dir, "train")
-        each = np.arange(1 + levels.COPIES)[:, None]
-        copies = levels.with_copies(whole).select((rows + len(whole) * each).ravel())
+        each = np.arange(1 + protocol.COPIES)[:, None]
+        copies = protocol.with_copies(whole).select((rows + len(whole) * each).ravel())
         train = dataclasses.replace(copies, labels=np.tile(train.labels, len(each)))
     return train_recipe.train(
         recipe,

@@ -13,7 +13,7 @@ import jdml
 from experiments.nir import main as regularized
 from experiments.potential_fields.main import load
 from experiments.smoke import record, small
-from experiments.study import RecordOptions, cell, curve, present, read_toml, start
+from experiments.study import RecordOptions, cell, curve, present, read_toml, record_study, start
 from jdml import optim
 from jdml.recipes import Recipe
 from jdml.report import markdown_table, paired_table
@@ -137,9 +137,7 @@ def tables(results: dict[str, Any]) -> str:
     return "\n".join(sections)
 
 
-def main(settings: Settings) -> str:
-    """Run what is missing, as far as time goes; return the tables."""
-    return tables(settings.results(run, make_jobs(settings), settings.out))
+main = record_study(run, make_jobs, tables)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ import optax
 
 import jdml
 from experiments import study
-from experiments.cub_crops import features
+from experiments.cub_crops import main as features
 from experiments.potential_fields import main as fields  # the same data, batches and base losses
 from experiments.potential_fields.main import LOSSES, Parts, Task
 from experiments.smoke import FLOW, SMOKE, small

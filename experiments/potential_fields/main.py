@@ -10,10 +10,11 @@ import jax.numpy as jnp
 import numpy as np
 
 import jdml
+from experiments import study
 from experiments.eps_mnist import main as digits  # the same images, by parity
 from experiments.omniglot.methods import BASES
 from experiments.smoke import NETWORK, small
-from experiments.study import PAPER, FolderOptions, Results, cells, read_toml, start, with_seeds
+from experiments.study import FolderOptions, Results, cells, start, with_seeds
 from jdml import data, metrics, registry
 from jdml.recipes import BatchConfig, LossConfig, NetworkConfig, OptimizerConfig, Recipe
 from jdml.report import markdown_table
@@ -163,11 +164,11 @@ def measure(proxies: jax.Array, embeddings: np.ndarray, train: data.Dataset) -> 
     return dict(zip(EPOCH, found, strict=True))
 
 
-STUDY = read_toml(__file__)
+STUDY = study.read_toml(__file__)
 TABLES = STUDY["tables"]
 NEAR = small(("PFML", "CPML", "SoftTriple", "ProxyNCA", "ProxyAnchor"), ("SoftTriple",))
 SWEEPS = small(STUDY["sweeps"], {"alpha": [2.0]})
-OF_PAPER = PAPER["potential_fields"]
+OF_PAPER = study.PAPER["potential_fields"]
 
 Part = Literal["methods", "noise", "foils", "epoch", "sweeps"]
 
@@ -249,9 +250,7 @@ def report(results: Results, settings: Settings) -> str:
     return "\n".join(sections)
 
 
-def main(settings: Settings) -> str:
-    """Run what is missing; return the tables."""
-    return report(settings.results(__file__, run, make_jobs(settings)), settings)
+main = study.folder_study(__file__, run, make_jobs, report)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from experiments.cub_crops import main as birds
-from experiments.cub_crops.features import Head, load
+from experiments.cub_crops.main import Head, load
 from experiments.letters import methods as letters
 from experiments.letters import protocol
 from experiments.letters.tables import Model, all_of

@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 
 from experiments.cub_crops import finetuned
-from experiments.cub_crops.features import BACKBONE
-from experiments.cub_crops.main import COLUMNS, FEATURES
+from experiments.cub_crops.main import BACKBONE, COLUMNS, FEATURES
 from experiments.recommended.main import HERE, RECOMMENDED, on_task
 from experiments.smoke import record, small
 from experiments.study import cell, start

@@ -26,7 +26,6 @@ from jdml.recipes.default_recipe import check_positives, usual_batch
 from jdml.runs.run_files import write_json
 from jdml.training import (
     Devices,
-    Embedder,
     Evaluation,
     FitResult,
     RunConfig,
@@ -65,7 +64,7 @@ class Train(TrainOptions):
         options = self.resolve()
         training = TrainingRun(options, started("jdml train", self))
         result = training.run()
-        metrics = {**training.test(result.embedder), **training.validated(result)}
+        metrics = training.scores(result)
         if not is_main_process():
             return
         title = options.title(training.recipe)
@@ -186,29 +185,22 @@ class TrainingRun:
                 preprocess=self.preprocess,
             )
 
-    def test(self, embedder: Embedder) -> dict[str, dict[str, float]]:
-        """Score each test part by all labels with two classes: ``{"test digit": {"R@1": …}}``."""
+    def scores(self, result: FitResult) -> dict[str, dict[str, float]]:
+        """Score test parts and held-out rows by all labels with two classes: ``{"test digit": {"R@1": …}}``."""
+        parts, embedder = dict(self.data.tests), result.embedder
+        measured = {part: self._score(embedder, *scored) for part, scored in parts.items()}
+        if self.data.validation is not None and "validation" not in parts:
+            step = int(result.state.step) if result.best is None else result.best.step
+            measured["validation"] = next((r for r in result.history if r["step"] == step), {})
+            parts["validation"] = self.data.validation, None
         rows: dict[str, dict[str, float]] = {}
-        for part, (queries, gallery) in self.data.tests.items():
-            scored = [view for view, labels in queries.views.items() if np.ptp(labels)]
-            for name, value in self._score(embedder, queries, gallery).items():
-                view, metric = name.split("/", 1)
-                if view in (scored or queries.views):
-                    rows.setdefault(f"{part} {view}", {})[metric] = value
-        return rows
-
-    def validated(self, result: FitResult) -> dict[str, dict[str, float]]:
-        """Return the validation scores of the result: ``{"validation digit": {"R@1": …}}``."""
-        if "validation" in self.data.tests:
-            return {}
-        step = int(result.state.step) if result.best is None else result.best.step
-        record = next((r for r in result.history if r["step"] == step), {})
-        rows: dict[str, dict[str, float]] = {}
-        for view in self.train.views:
-            for metric in metric_names(self.recall_at):
-                if f"{view}/{metric}" in record:
-                    value = float(record[f"{view}/{metric}"])
-                    rows.setdefault(f"validation {view}", {})[metric] = value
+        for part, values in measured.items():
+            views = parts[part][0].views
+            scored = [view for view, labels in views.items() if np.ptp(labels)] or views
+            for name, value in values.items():
+                view, slash, metric = name.partition("/")
+                if slash and view in scored:
+                    rows.setdefault(f"{part} {view}", {})[metric] = float(value)
         return rows
 
     def summary(self) -> list[str]:
