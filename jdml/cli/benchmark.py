@@ -77,10 +77,6 @@ class Benchmark:
 
     With --out, a killed benchmark resumes if the same command is given again. For other losses, miners, networks and
     splits see jdml train.
-
-    Potential fields on CUB with a ResNet-50:
-
-    jdml benchmark --dataset cub --data-dir CUB_200_2011 --method pfml --weights resnet50.safetensors --out runs/pfml
     """
 
     task: TaskOptions = TaskOptions()
@@ -170,7 +166,8 @@ class Benchmark:
         self.check()
         task, out, source = self.task, self.run.out, contextlib.nullcontext(self.data.data_dir)
         with fake_images(self.crop_size) if task.dry_run else source as folder:
-            runs, unlike = self._measure_all("folder" if task.dry_run else task.dataset, folder)
+            train, test, unlike = self._read("folder" if task.dry_run else task.dataset, folder)
+            runs = [run._measure(train, test) for run in self._by_seed()]
         if not is_main_process():
             return
         seeds = "" if task.seeds == 1 else f", {task.seeds} seeds"
@@ -194,21 +191,16 @@ class Benchmark:
             rows = runs[0] if task.seeds == 1 else {**over(runs, np.mean), "seeds": runs}
             write_json(out / "metrics.json", {"options": self.options(), **rows})
 
-    def _measure_all(self, name: str, folder: Path | None) -> tuple[list[Rows], tuple[str, ...]]:
-        """Return metrics by row of each seed, and the counts that differ from the published ones."""
-        data, unlike = self._read(name, folder)
-        runs = []
-        for number in range(self.task.seeds):
-            # The models of one run of mlrc have consecutive seeds.
-            apart = FOLDS if self.task.protocol == "mlrc" else 1
-            seed, out = self.run.seed + apart * number, self.run.out
+    def _by_seed(self) -> Iterator["Benchmark"]:
+        """Yield the options of each run; the models of one run of mlrc have consecutive seeds."""
+        apart = FOLDS if self.task.protocol == "mlrc" else 1
+        for seed in range(self.run.seed, self.run.seed + apart * self.task.seeds, apart):
+            out = self.run.out
             if out is not None and self.task.seeds > 1:
                 out = out / f"seed{seed}"
-            one = replace(self, run=replace(self.run, seed=seed, out=out))
-            runs.append(one._measure(*data))
-        return runs, unlike
+            yield replace(self, run=replace(self.run, seed=seed, out=out))
 
-    def _read(self, name: str, folder: Path | None) -> tuple[tuple[Any, Any], tuple[str, ...]]:
+    def _read(self, name: str, folder: Path | None) -> tuple[Any, Retrieval, tuple[str, ...]]:
         """Read training images, queries and gallery, and name the counts that differ from the published ones."""
         crops = data.conventional if self.task.protocol == "conventional" else data.mlrc
 
@@ -222,7 +214,7 @@ class Benchmark:
         for line in unlike:
             print(f"{name}: {line}", flush=True)
         train, *scored = parts.values()
-        return (train, Retrieval(*scored)), unlike
+        return train, Retrieval(*scored), unlike
 
     def _measure(self, data: Any, test: Any) -> Rows:
         """Return metrics by row."""

@@ -14,8 +14,6 @@ from jdml._import_path import is_pointer
 from jdml._paths import check_folder, expand_user
 from jdml.cli.options import NOT_DEFINING, Help, check_options, option_of
 from jdml.data.load import recognize
-from jdml.models.io import read_metadata
-from jdml.models.weights import ARCHITECTURE
 from jdml.ops.checks import (
     at_least,
     did_you_mean,
@@ -153,10 +151,6 @@ class WeightOptions:
         """Refuse unknown statistics."""
         if self.normalization is not None:
             one_of("--normalization", self.normalization, sorted(registry.image_statistics()))
-
-    def model_name(self) -> str | None:
-        """Return the network that the file of weights names; None without weights."""
-        return None if self.weights is None else read_metadata(self.weights).get(ARCHITECTURE)
 
     def pretrained(self) -> Any:
         """Return the function that loads the weights; None without weights."""

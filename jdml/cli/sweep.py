@@ -38,17 +38,12 @@ FAILED = "failed"
 class Sweep(Train):
     """Train every combination of settings, each with several seeds, and compare them.
 
-    jdml sweep --set loss=triplet,multi_similarity --set lr=1e-4,1e-3 --seeds 3 --labels parity --out runs/sweep
-
     All options of jdml train apply to every run; --set takes one of them and its values, separated by commas. Finished
     runs are kept: the same command resumes after an interruption, and more values or --seeds add runs. Every run has
     its own folder in --out, for jdml report and embed. The first combination is the baseline of the table, here and in
     jdml compare. Runs are compared by held-out rows, so that the test part chooses nothing: those of --validation, the
     data's own val part, or else a fifth of the training rows. A run whose loss is not finite is reported at the end;
     the others continue.
-
-    Numbers of the loss (margins, temperatures) and learning rates can also be swept by one vmap: docs/look.md has an
-    example, and one with Optuna.
     """
 
     set: Annotated[tuple[str, ...], tyro.conf.UseAppendAction] = ()

@@ -52,10 +52,6 @@ class Train(TrainOptions):
     With --out, a killed run resumes if the same command is given again, and ends with the same numbers; the same
     command with more --steps continues it. The test part is scored once, at the end; --validation holds out training
     rows for early stopping. For a method with its paper's recipe and split see jdml benchmark.
-
-    jdml train --data omniglot --model small --loss multi_similarity --loss-setting beta=40 --out runs/ms
-
-    jdml train --labels parity --miner eps+semi_hard --dim 2 --normalize none
     """
 
     def execute(self) -> None:
