@@ -184,7 +184,7 @@ class TrainingRun:
     def scores(self, result: FitResult) -> dict[str, dict[str, float]]:
         """Score test parts and held-out rows by all labels with two classes: ``{"test digit": {"R@1": …}}``."""
         parts, embedder = dict(self.data.tests), result.embedder
-        measured = {part: self._score(embedder, *scored) for part, scored in parts.items()}
+        measured: dict[str, Any] = {n: self._score(embedder, *part) for n, part in parts.items()}
         if self.data.validation is not None and "validation" not in parts:
             step = int(result.state.step) if result.best is None else result.best.step
             measured["validation"] = next((r for r in result.history if r["step"] == step), {})
