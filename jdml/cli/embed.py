@@ -8,7 +8,7 @@ import numpy as np
 
 from jdml._optional_imports import require_package
 from jdml._paths import check_file
-from jdml.data.image_source import Source, Split, check_data_dir, read_source
+from jdml.data.load import Source, Split, check_data_dir, read_source
 from jdml.runs.embedding_io import ENDINGS, EmbeddingTable, write_embeddings
 from jdml.runs.inference import export_file
 from jdml.training import load

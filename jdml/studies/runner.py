@@ -7,7 +7,6 @@ import math
 import multiprocessing
 import os
 import platform
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
@@ -17,6 +16,7 @@ from typing import Any
 
 from jdml._optional_imports import progress_bar
 from jdml._paths import check_local
+from jdml.data.pipeline import end_with_parent
 from jdml.distributed import PeerExitedError, disable_malloc_trim
 from jdml.ops import checks
 from jdml.runs.identity import differences
@@ -53,7 +53,7 @@ def run_jobs(
         By name: ``job``, ``metrics``, ``seconds`` and ``machine``.
 
     Raises:
-        TypeError: ``minutes`` is not a number, or a job is not JSON-able.
+        TypeError: ``minutes`` is not a number.
         ValueError: ``workers`` below 1, ``minutes`` below 0, or a result with other settings, naming them.
         Exception: a job's error, of the same kind, naming the job; no job starts after it, running ones end and are
             saved.
@@ -77,13 +77,6 @@ def run_jobs(
     checks.optional(checks.non_negative)("minutes", minutes)
     check_local("out", out)
     out = Path(out)
-    for name, job in jobs.items():
-        try:
-            json.dumps(dict(job))
-        except TypeError as error:
-            raise TypeError(
-                f"jobs[{name!r}] must hold JSON-able settings by name: {error}"
-            ) from error
     out.parent.mkdir(parents=True, exist_ok=True)
     stored = results_of(jobs, out)
     results = {name: stored.get(name) for name in jobs}
@@ -252,13 +245,7 @@ def _start_worker(shares: Any, workers: int) -> None:
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, shares.get())
     disable_malloc_trim()
-    study: Any = multiprocessing.parent_process()
-
-    def end_with_study() -> None:  # a restarted study would write into the same folders
-        study.join()
-        os._exit(1)
-
-    threading.Thread(target=end_with_study, daemon=True).start()
+    end_with_parent()  # a restarted study would write into the same folders
 
 
 def _timed(run: Callable[[Job], Metrics], job: Job) -> dict[str, Any]:
