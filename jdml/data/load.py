@@ -191,14 +191,6 @@ def read_source(
     )
 
 
-def check_data_dir(source: str, data_dir: Path | None) -> None:
-    """Refuse a ``--data-dir`` that would not be read."""
-    if data_dir is not None and not (source in DATASETS and DATASETS[source].needs_folder):
-        raise ValueError(
-            f"--data-dir is the folder of a data set that is given by its name alone, such as cub; {source} needs none"
-        )
-
-
 def _from_name(
     name: str, folder: Path | None, split: str, view: str | None, config: Mapping[str, Any]
 ) -> Source:
