@@ -19,7 +19,7 @@ from jdml.data.rows import TABLES
 from jdml.data.splits import SHARES, resplit, split_by_class_names
 from jdml.data.tfds import folder_of
 from jdml.ops import checks
-from jdml.ops.checks import did_you_mean, one_of
+from jdml.ops.checks import did_you_mean
 from jdml.registry import DATASETS
 from jdml.registry.datasets import table
 
@@ -271,7 +271,7 @@ def image_id(file: Any) -> str:
 def _class_labels(part: Dataset, view: str | None, config: Mapping[str, Any]) -> np.ndarray:
     """Return the names of the images' classes, or their numbers if they have no names."""
     if view is not None:
-        one_of("view", view, part.views)
+        checks.one_of("view", view, part.views)
     wanted = view or trained_labelling(config)
     chosen = wanted if wanted is not None and wanted in part.views else next(iter(part.views))
     numbers, names = part.views[chosen], part.class_names.get(chosen)
