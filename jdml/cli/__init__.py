@@ -114,7 +114,7 @@ def _error_line(error: BaseException) -> str:
         file = error.filename2 or error.filename or ""
         reason = os.strerror(error.errno)
         return f"{file}: {reason}" if file else reason
-    line = " ".join(str(error).split())
+    line = " ".join(" ".join([str(error), *getattr(error, "__notes__", ())]).split())
     first, space, rest = line.partition(" ")
     return f"{OPTIONS.get(first, first)}{space}{rest}"
 

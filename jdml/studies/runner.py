@@ -55,7 +55,7 @@ def run_jobs(
     Raises:
         TypeError: ``minutes`` is not a number.
         ValueError: ``workers`` below 1, ``minutes`` below 0, or a result with other settings, naming them.
-        Exception: a job's error, of the same kind, naming the job; no job starts after it, running ones end and are
+        Exception: a job's error, with a note that names the job; no job starts after it, running ones end and are
             saved.
         RuntimeError: a worker was killed, or cannot import ``run`` (a notebook's function), naming the running jobs.
 
@@ -92,18 +92,7 @@ def run_jobs(
 
 
 def results_of(jobs: Mapping[str, Job], out: str | Path) -> dict[str, dict[str, Any]]:
-    """Read a study's file, and check that its results of these jobs have the same settings.
-
-    Args:
-        jobs: settings by name.
-        out: the study's file.
-
-    Returns:
-        All its results, by name; empty if there is no file.
-
-    Raises:
-        ValueError: one of these jobs was run with other settings, naming them.
-    """
+    """Read a study's file; refuse one of these jobs that was run with other settings, naming them."""
     results = read_results(out)
     for name in (name for name in jobs if name in results):
         different = differences(results[name]["job"], json.loads(json.dumps(dict(jobs[name]))))
@@ -115,15 +104,7 @@ def results_of(jobs: Mapping[str, Job], out: str | Path) -> dict[str, dict[str, 
 
 
 def over_seeds(results: Mapping[str, Mapping[str, Any]], name: str, metric: str) -> list[Any]:
-    """Return the values of a metric in all runs that differ only in their seed.
-
-    Args:
-        results: of :func:`run_jobs`, with jobs named ``NAME-SEED``.
-        name: NAME.
-        metric: the metric; runs without it are left out.
-
-    Returns:
-        The values in the order of the jobs.
+    """Return the values of a metric in all runs called ``NAME-SEED``, without those that do not have it.
 
     Example:
         >>> runs = {f"triplet-{seed}": {"metrics": {"R@1": value}} for seed, value in enumerate((0.4, 0.5))}
@@ -137,18 +118,7 @@ def over_seeds(results: Mapping[str, Mapping[str, Any]], name: str, metric: str)
 def by_seed(
     results: Mapping[str, Mapping[str, Any]], metric: str, /, **settings: Any
 ) -> dict[int, Any]:
-    """Return the values of a metric by seed, in the runs of some settings.
-
-    Args:
-        results: of :func:`run_jobs` or :func:`~jdml.runs.run_files.read_results`, with jobs that have a ``seed``.
-        metric: the metric; runs without it, or without a seed, are left out.
-        **settings: settings that the runs' jobs have, among others.
-
-    Returns:
-        The values in the order of the results; what :func:`jdml.report.paired_difference` compares.
-
-    Raises:
-        ValueError: two runs of a seed have these settings.
+    """Return the values of a metric by seed, of the runs whose jobs have some settings; refuse two of one seed.
 
     Example:
         >>> runs = {
@@ -187,7 +157,8 @@ def _run_all(
             try:
                 result = _timed(run, job)
             except Exception as error:  # whatever a job raises
-                raise _named(name, error) from error
+                error.add_note(f"in job {name!r}")
+                raise
             yield name, result
         return
     context = multiprocessing.get_context("spawn")
@@ -214,22 +185,12 @@ def _run_all(
                         "(take fewer workers), or cannot import run (put a notebook's function into a .py file)"
                     ) from error
                 except Exception as error:  # raised below, after the running jobs are saved
-                    failed, jobs = failed or _named(name, error), iter(())
+                    error.add_note(f"in job {name!r}")
+                    failed, jobs = failed or error, iter(())
                     continue
                 yield name, result
     if failed is not None:
         raise failed
-
-
-def _named(name: str, error: Exception) -> Exception:
-    """Return an error of the same kind that names its job."""
-    try:
-        named = type(error)(f"job {name!r}: {error}")
-    except Exception:  # its class takes other arguments
-        error.add_note(f"in job {name!r}")
-        return error
-    named.__cause__ = error
-    return named
 
 
 def _cores() -> set[int]:
