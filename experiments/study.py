@@ -74,8 +74,10 @@ class StudyOptions:
 class FolderOptions(StudyOptions):
     """The options of a study whose runs are written into a folder, and copied to its record by hand."""
 
-    seeds: int = 1
+    seeds: int = smoke.small(3, 1)
     """Runs per method, with seeds 0, 1, …"""
+    sweep_seeds: int = 1
+    """Runs per point of the sweeps."""
     steps: int | None = None
     """Training steps of each run; by default those of the data set."""
     out: Path | None = None

@@ -213,8 +213,6 @@ class Settings(FolderOptions):
 
     data: Literal["digits", "mnist"] = "digits"
     """digits: 1,797 real 8×8 digits that come with scikit-learn. mnist: the full 28×28 set in --data-dir."""
-    sweep_seeds: int = 1
-    """Runs per point of the sweeps."""
     parts: tuple[Literal["methods", "pool", "strength", "batch"], ...] = small(
         ("methods",), ("methods", "pool")
     )

@@ -30,8 +30,6 @@ class Settings(FolderOptions):
 
     data: Literal["digits", "mnist"] = "digits"
     """digits: 1,797 real 8×8 digits that come with scikit-learn. mnist: the full 28×28 set in --data-dir."""
-    seeds: int = small(3, 1)
-    """Runs per method, with seeds 0, 1, …"""
     steps: int = small(1000, 2)
     """Training steps of each run."""
 

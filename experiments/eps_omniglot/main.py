@@ -39,10 +39,6 @@ Part = Literal["methods", "printed", "longer", Curve]
 class Settings(FolderOptions):
     """What is run."""
 
-    seeds: int = small(3, 1)
-    """Runs per method, with seeds 0, 1, …"""
-    sweep_seeds: int = 1
-    """Runs per point of the curves (positives, trimmed)."""
     steps: int = small(1200, 2)
     """Training steps of each run."""
     parts: tuple[Part, ...] = small(

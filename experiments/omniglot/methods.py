@@ -93,8 +93,6 @@ PAPER = {name: figures[0] for name, figures in OF_PAPERS["eps_omniglot"]["letter
 class OfMethods(FolderOptions):
     """What a study of all methods is asked."""
 
-    seeds: int = small(3, 1)
-    """Runs per method, with seeds 0, 1, …"""
     match: str = small("", r"^(EPS \+ MS \+ XBM|contrastive \+ CCP|PFML \+ NIR)-")
     """A regular expression: do only the runs in whose names it occurs."""
 

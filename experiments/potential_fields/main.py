@@ -180,8 +180,6 @@ class Settings(FolderOptions):
     data: Literal["digits", "mnist", "omniglot"] = "digits"
     """digits: 1,797 real 8×8 digits that come with scikit-learn. mnist, omniglot: the full sets in --data-dir.
     300, 500 and 1200 steps, unless --steps are given."""
-    sweep_seeds: int = 1
-    """Runs per point of the sweeps."""
     parts: tuple[Part, ...] = small(("methods", "noise"), get_args(Part))
     """methods: Tables 1 and 3. noise: Table 2. foils: CPML with other repulsions, and wrong labels. epoch: Table 3 over
     the last epoch, with the proxies' spread. sweeps: Fig. 3."""

@@ -25,15 +25,6 @@ from jdml.ops.checks import (
 )
 from jdml.training import initialize, standard
 
-LABELS = Help(
-    "Labels to train on, "
-    + "; ".join(
-        f"{' or '.join(dataset.labellings)} ({name})"
-        for name, dataset in registry.DATASETS.items()
-        if len(dataset.labellings) > 1
-    )
-    + "."
-)
 DATA = Help(
     f"{', '.join(sorted(registry.DATASETS))}; or a folder of classes, a .csv of file,label[,split], Parquet, "
     "module:name. Default: what --data-dir holds, else digits."
@@ -72,7 +63,8 @@ class DataOptions(ImageOptions):
     """Text file with the names of the training classes, one a line."""
     augmentation: Literal["conventional", "mlrc", "none"] | None = None
     """Training crops: conventional (default), mlrc, or none (the centre)."""
-    labels: Annotated[str | None, LABELS] = None
+    labels: str | None = None
+    """Labels to train on, where there are several: digit or parity, alphabet or letter, class or super_class."""
     train_classes: tuple[int, ...] = ()
     """Numbers of the training classes; other classes are scored apart."""
     validation: Annotated[float, fraction_below_1] = 0.0

@@ -10,7 +10,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import jax
 import numpy as np
 
 from jdml import data
@@ -202,13 +201,6 @@ class TrainingRun:
     def summary(self) -> list[str]:
         """Describe the network, the data, the batches and the loss, a line each."""
         images, recipe = self.train.images, self.recipe
-        first = jax.ShapeDtypeStruct((1, *images.shape[1:]), np.float32)
-        shapes = jax.eval_shape(
-            partial(self.model.init, train=False),
-            jax.random.key(0),
-            jax.eval_shape(self.preprocess, first),
-        )
-        parameters = sum(int(np.prod(leaf.shape)) for leaf in jax.tree.leaves(shapes["params"]))
         size = "×".join(map(str, images.shape[1:]))
         held_out = {} if self.data.validation is None else {"validation": self.data.validation}
         parts = {**held_out, **{part: queries for part, (queries, _) in self.data.tests.items()}}
@@ -219,7 +211,7 @@ class TrainingRun:
         )
         notes = (f"note: {line}" for line in (*self.notes, *self.data.notes))
         return [
-            f"{recipe.network.name}: {parameters:,} parameters, images {size}",
+            f"{recipe.network.name}, {recipe.network.dim}-D, images {size}",
             f"train {len(self.train):,} images of {len(np.unique(self.train.labels)):,} classes{scored}; "
             f"{per_epoch:,} batches of {recipe.batch} an epoch, {steps:,} steps are {steps / per_epoch:,.1f} epochs",
             *notes,
