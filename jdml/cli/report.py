@@ -11,7 +11,7 @@ from typing import Any, Literal
 from jdml._paths import check_file
 
 WIDTH = 120
-"""Letters of a line, at most."""
+"""Letters of a line; wider tables are printed on their side."""
 
 
 @dataclass(frozen=True)
@@ -133,7 +133,7 @@ def print_comparison(
     if printed is not None:
         sys.stdout.write(printed)
         return
-    print_table(None, *comparison_table(comparison))
+    print_table(None, *comparison_table(comparison), width=WIDTH)
     for line in summary_sentences(comparison):
         print(textwrap.fill(line, WIDTH, subsequent_indent="  ", break_long_words=False))
     for file in outputs:

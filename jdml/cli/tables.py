@@ -6,19 +6,23 @@ from typing import Any
 WIDE = 300
 
 
-def print_table(title: str | None, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
-    """Print a table of a column of names and columns of values; a table that is too wide for a terminal on its side."""
+def print_table(
+    title: str | None, columns: Sequence[str], rows: Sequence[Sequence[Any]], width: int = WIDE
+) -> None:
+    """Print a table of a column of names and columns of values; one that is too wide for the screen on its side."""
     from rich.console import Console
     from rich.measure import Measurement
 
     console = Console()
-    if not console.is_terminal:
-        console = Console(width=WIDE)
+    if not console.is_terminal or console.width > width:
+        console = Console(width=width)
     table = _table(title, columns, rows)
     needed = Measurement.get(console, console.options.update(max_width=WIDE), table).maximum
     if needed > console.width and len(rows) < len(columns):
         first, *others = zip(columns, *rows, strict=True)
         table = _table(title, first, others)
+    elif needed > console.width:
+        console = Console(width=needed)
     console.print(table)
 
 

@@ -175,18 +175,12 @@ class Trained:
 
     def _files(self, files: Any) -> Any:
         shape = self.input.get("shape", ())
-        if len(shape) != 3:
+        if len(shape) != 3 or shape[0] != shape[1] or shape[2] not in (1, 3):
             raise ValueError(
                 f"source must be arrays: the run was trained on inputs of shape {shape}"
             )
-        height, width, channels = shape
-        crop = self.crop or Crops(height, height, (1.0, 1.0))
-        if height != width or channels not in (1, 3):
-            raise ValueError(
-                f"source must be arrays: the run was trained on images of shape {shape}"
-            )
-        images = _Tolerant(files, crop)
-        return images if channels == 3 else _Grey(images)
+        images = _Tolerant(files, self.crop or Crops(shape[0], shape[0], (1.0, 1.0)))
+        return images if shape[2] == 3 else _Grey(images)
 
     def _array(self, images: np.ndarray) -> Any:
         shape = tuple(self.input["shape"])
