@@ -1,5 +1,6 @@
 """Files of embeddings, with the names and classes of their images."""
 
+import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any, NamedTuple
@@ -76,14 +77,10 @@ def read_embeddings(path: Path) -> EmbeddingTable:
 
 def open_arrays(file: Path) -> Mapping[str, np.ndarray]:
     """Open the arrays of a .npz file, which are read on access."""
-    try:
-        arrays = np.load(file, allow_pickle=False)
-    except FileNotFoundError:
-        raise
-    except Exception as error:  # of zipfile, zlib, pickle or NumPy: not such a file
-        raise ValueError(f"{file} is not a readable .npz file (numpy.savez): {error}") from error
-    if not isinstance(arrays, Mapping):
-        raise ValueError(f"{file} is not a .npz file (numpy.savez): it holds one array")
+    with file.open("rb") as stream:
+        if not zipfile.is_zipfile(stream):
+            raise ValueError(f"{file} is not a readable .npz file (numpy.savez)")
+    arrays: Mapping[str, np.ndarray] = np.load(file, allow_pickle=False)
     return arrays
 
 
