@@ -52,8 +52,8 @@ class StudyOptions:
     data_dir: Path | None = None
     """Folder with the data set's files: MNIST's four IDX files, Omniglot's two zips, or crops in CUB's layout; by
     default where `jdml data get NAME` prepares it."""
-    match: str = ""
-    """A regular expression: do only the runs in whose names it occurs."""
+    match: tuple[str, ...] = ()
+    """Regular expressions: do only the runs in whose names one of them occurs."""
     table: bool = False
     """Run nothing, and read no images: only the tables of the runs on record."""
 
@@ -67,7 +67,8 @@ class StudyOptions:
 
     def chosen(self, jobs: Mapping[str, Any]) -> dict[str, Any]:
         """Return the jobs that are asked for."""
-        return {name: job for name, job in jobs.items() if re.search(self.match, name)}
+        wanted = re.compile("|".join(self.match))
+        return {name: job for name, job in jobs.items() if wanted.search(name)}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -87,8 +87,8 @@ class Settings(OfMethods):
 
     steps: int = small(300, 2)
     """Training steps of each run."""
-    match: str = small("", r"^(frozen features|EPS \+ MS)-")
-    """A regular expression: do only the runs in whose names it occurs."""
+    match: tuple[str, ...] = small((), ("^frozen features-", r"^EPS \+ MS-"))
+    """Regular expressions: do only the runs in whose names one of them occurs."""
     open_set: bool = False
     """Instead: half of the test species are not in the gallery, drawn by the seed, and a threshold is to say so."""
 

@@ -77,7 +77,7 @@ def run_all(settings: Any, jobs: Mapping[str, Job], frozen: str) -> None:
     settings.out.parent.mkdir(parents=True, exist_ok=True)
     where = {"kept": str(settings.out.resolve()), "frozen": frozen}
     with tempfile.TemporaryDirectory() as folder:
-        every = dataclasses.replace(settings, match="")
+        every = dataclasses.replace(settings, match=())
         every.results(run, parts, Path(folder) / "units.jsonl", **where)
 
 

@@ -93,8 +93,8 @@ PAPER = {name: figures[0] for name, figures in OF_PAPERS["eps_omniglot"]["letter
 class OfMethods(FolderOptions):
     """What a study of all methods is asked."""
 
-    match: str = small("", r"^(EPS \+ MS \+ XBM|contrastive \+ CCP|PFML \+ NIR)-")
-    """A regular expression: do only the runs in whose names it occurs."""
+    match: tuple[str, ...] = small((), (r"^(EPS \+ MS \+ XBM|contrastive \+ CCP|PFML \+ NIR)-",))
+    """Regular expressions: do only the runs in whose names one of them occurs."""
 
     @property
     def runs(self) -> list[tuple[str, int]]:
