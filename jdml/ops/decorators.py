@@ -97,6 +97,7 @@ def public(
                 checks.check_label_values(name, bound.arguments[name])
             for name, value in bound.arguments.items():
                 checks.check_numbers(name, value)
+                checks.check_fixed_shape(name, value)
             _check_classes(bound.arguments)
             arguments = {
                 name: _as_size(value) if name in fixed else _as_number(value)

@@ -108,3 +108,12 @@ def test_exported_loss_equals_the_loss(name: str) -> None:
     exported = jax.export.export(step, platforms=("cpu", "cuda", "tpu"))(*arrays)
     assert exported.platforms == ("cpu", "cuda", "tpu")
     assert exported.out_avals[0].shape == ()
+
+
+def test_losses_refuse_a_batch_of_open_size() -> None:
+    (batch,) = jax.export.symbolic_shape("batch")
+    x, y = (jax.ShapeDtypeStruct((batch, *more), t) for more, t in (((8,), "f4"), ((), "i4")))
+    for name, spec in REGISTRY.items():
+        arrays = (x, y) if spec.kind == "pair" else (x, y, jnp.ones((5, 2, 8)))
+        with pytest.raises(ValueError, match=r"^embeddings\b.*batch"):
+            jax.export.export(jax.jit(loss(name)))(*arrays)

@@ -73,6 +73,19 @@ def test_jit_vmap_and_one_trace():
         chex.assert_trees_all_close(one, jax.tree.map(lambda x, i=i: x[i], batched), rtol=1e-6)
 
 
+def test_number_of_queries_may_be_left_open_in_an_exported_search():
+    points = np.random.default_rng(4).normal(size=(30, 3)).astype(np.float32)
+    (rows,) = jax.export.symbolic_shape("rows")
+    several = jax.ShapeDtypeStruct((rows, 3), jnp.float32)
+    program = jax.export.export(jax.jit(lambda queries: nearest(queries, points, 4)))(several)
+    for queries in (points[:1], points[5:12]):
+        chex.assert_trees_all_close(program.call(queries), nearest(queries, points, 4), rtol=1e-6)
+    with pytest.raises(ValueError, match=r"^gallery\b"):
+        jax.export.export(jax.jit(lambda gallery: nearest(points, gallery, 4)))(several)
+    with pytest.raises(ValueError, match=r"^queries\b"):
+        jax.export.export(jax.jit(lambda x: nearest(x, x, 4, exclude_self=True)))(several)
+
+
 def test_gradients_of_distances_are_finite_and_correct():
     points = jnp.array([[0.0, 0.0], [3.0, 4.0], [3.0, 4.0], [9.0, 9.0]])
 

@@ -66,6 +66,20 @@ def check_numbers(name: str, value: Any) -> None:
         )
 
 
+def is_fixed_shape(value: Any) -> bool:
+    """Whether a value is no array of which ``jax.export`` leaves a size open."""
+    return not isinstance(value, Array) or all(isinstance(size, int) for size in value.shape)
+
+
+def check_fixed_shape(name: str, value: Any) -> None:
+    """Refuse an array of which a size is open: sizes decide how a loss or a search computes."""
+    if not is_fixed_shape(value):
+        shape = ", ".join(map(str, value.shape))
+        raise ValueError(
+            f"{name} must have a fixed shape, got [{shape}]: export one size, and fill up smaller inputs to it"
+        )
+
+
 def _is_known(dtype: np.dtype) -> bool:
     """Whether JAX has a type of numbers; its own small floats are of no kind of NumPy's."""
     if dtype.kind not in "biufc":
