@@ -8,7 +8,7 @@ import numpy as np
 
 from jdml._optional_imports import require_package
 from jdml._paths import check_file
-from jdml.data.image_source import Source, Split, check_data_dir, read_source
+from jdml.data.load import Source, Split, read_source
 from jdml.runs.embedding_io import ENDINGS, EmbeddingTable, write_embeddings
 from jdml.runs.export import PROGRAMS, export_file
 from jdml.training import load
@@ -49,7 +49,6 @@ class Embed:
         check_file("--out", out, ENDINGS)
         if out.suffix == ".parquet":
             require_package("pyarrow", f"writing {out}")
-        check_data_dir(self.source, self.data_dir)
         trained = load(self.run, which=self.which)
         source = read_source(
             self.source, self.data_dir, split=self.split, view=self.labels, config=trained.config

@@ -13,11 +13,11 @@ import numpy as np
 
 from jdml._paths import check_file, expand_user
 from jdml.cli.tables import print_table
-from jdml.data.csv_list import read_column
+from jdml.data.folder import read_column
 from jdml.metrics.arrays import evaluate_arrays
 from jdml.metrics.retrieval import Average
 from jdml.ops.checks import Rerank
-from jdml.runs.embedding_io import NpzArrays, map_array
+from jdml.runs.embedding_io import map_array, open_arrays
 from jdml.runs.run_files import write_json
 
 
@@ -119,7 +119,7 @@ class Evaluate:
         lone, group = self.file.suffix == ".npy", self.ignore_same_group or ""
         if lone and self.labels == "labels":
             raise ValueError(f"--labels must be the .npy file with the labels of {self.file}")
-        arrays = {self.embeddings: map_array(self.file)} if lone else NpzArrays(self.file)
+        arrays = {self.embeddings: map_array(self.file)} if lone else open_arrays(self.file)
         names = self.labels, self.gallery_embeddings, self.gallery_labels, self.self_index, group
         files = {n: Path(n) for n in names if n.endswith(".npy") and n not in arrays}
         if group in files and {*files, *arrays} & {self.gallery_embeddings}:

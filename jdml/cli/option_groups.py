@@ -14,8 +14,6 @@ from jdml._import_path import is_pointer
 from jdml._paths import check_folder, expand_user
 from jdml.cli.options import NOT_DEFINING, Help, check_options, option_of
 from jdml.data.load import recognize
-from jdml.models.io import read_metadata
-from jdml.models.weights import ARCHITECTURE
 from jdml.ops.checks import (
     at_least,
     did_you_mean,
@@ -27,15 +25,6 @@ from jdml.ops.checks import (
 )
 from jdml.training import initialize, standard
 
-LABELS = Help(
-    "Labels to train on, "
-    + "; ".join(
-        f"{' or '.join(dataset.labellings)} ({name})"
-        for name, dataset in registry.DATASETS.items()
-        if len(dataset.labellings) > 1
-    )
-    + "."
-)
 DATA = Help(
     f"{', '.join(sorted(registry.DATASETS))}; or a folder of classes, a .csv of file,label[,split], Parquet, "
     "module:name. Default: what --data-dir holds, else digits."
@@ -85,7 +74,8 @@ class DataOptions(ImageOptions):
     with one group in parentheses for the files' paths, such as "_session(\\d+)"."""
     augmentation: Literal["conventional", "mlrc", "none"] | None = None
     """Training crops: conventional (default), mlrc, or none (the centre)."""
-    labels: Annotated[str | None, LABELS] = None
+    labels: str | None = None
+    """Labels to train on, where there are several: digit or parity, alphabet or letter, class or super_class."""
     train_classes: tuple[int, ...] = ()
     """Numbers of the training classes; other classes are scored apart."""
     validation: Annotated[float, fraction_below_1] = 0.0
@@ -164,10 +154,6 @@ class WeightOptions:
         """Refuse unknown statistics."""
         if self.normalization is not None:
             one_of("--normalization", self.normalization, sorted(registry.image_statistics()))
-
-    def model_name(self) -> str | None:
-        """Return the network that the file of weights names; None without weights."""
-        return None if self.weights is None else read_metadata(self.weights).get(ARCHITECTURE)
 
     def pretrained(self) -> Any:
         """Return the function that loads the weights; None without weights."""

@@ -11,6 +11,8 @@ from jdml._import_path import is_pointer
 from jdml.cli.option_groups import DataOptions, DeviceOptions, RunOptions, WeightOptions
 from jdml.cli.options import Part, Typed, check_options, defining, empty_part, option_of
 from jdml.data.folder import check_apart
+from jdml.models.io import read_metadata
+from jdml.models.weights import ARCHITECTURE
 from jdml.ops.checks import one_of
 from jdml.recipes import (
     METHODS,
@@ -122,7 +124,8 @@ class TrainOptions:
         self.devices.check()
         self.weights.check()
         options = replace(self, data=self.data.resolve())
-        model = self.network.get("name") or self.weights.model_name()
+        file, model = self.weights.weights, self.network.get("name")
+        model = model or (file and read_metadata(file).get(ARCHITECTURE))
         model = model or for_images(None if options.data.of_files else options.data.image_size or 0)
         with naming_options():
             NetworkConfig(model)  # refuses an unknown name

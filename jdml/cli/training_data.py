@@ -152,12 +152,9 @@ def _split_classes(
     train: data.Dataset, test: data.Dataset, classes: tuple[int, ...]
 ) -> tuple[data.Dataset, dict[str, Scored]]:
     """Select the training rows of some classes; split the test rows into those classes and the others."""
-    missing = sorted(set(classes) - set(train.labels.tolist()))
-    if missing:
-        raise ValueError(
-            f"--train-classes must be classes of the training part, 0 to {train.num_classes - 1}; "
-            f"got {missing[0]}"
-        )
+    for label in sorted(set(classes) - set(train.labels.tolist())):
+        most = train.num_classes - 1
+        raise ValueError(f"--train-classes must be classes from 0 to {most}, got {label}")
     known = np.isin(test.labels, classes)
     parts = {"seen": known, "unseen": ~known}
     tests: dict[str, Scored] = {
@@ -186,8 +183,3 @@ def _check_classes(
             raise ValueError(
                 f"the {name} part has {why}: write {other}, or --split none to train on all"
             )
-
-
-def scored_views(part: data.Dataset) -> tuple[str, ...]:
-    """Return the labellings in which a part has at least two classes."""
-    return tuple(view for view, labels in part.views.items() if len(np.unique(labels)) > 1)

@@ -32,8 +32,6 @@ PARTS = {
     "gallery": "gallery",
 }
 """The names of parts, as folders and as values of a list."""
-MISSING_VALUES = ("nan", "<na>", "na", "null", "none")
-"""How programs write a missing value."""
 UNEQUAL = 0.25
 """If one half of the classes has a smaller share of the images, the classes are halved by size."""
 FIRST = 3
@@ -176,23 +174,11 @@ def as_listing(
         {"class": ids},
         {**parts, "all": np.arange(len(once))},
         {"class": dict(enumerate(names))},
-        (*notes, *_odd_names(names), *omitted(others)),
+        (*notes, *omitted(others)),
         own,
         num_unreadable(others),
         split_notes,
     )
-
-
-def _odd_names(names: Sequence[str]) -> list[str]:
-    """Return a line for classes whose names differ in case or spaces alone, and for names of missing values."""
-    alike: dict[str, list[str]] = {}
-    for name in names:
-        alike.setdefault("".join(name.casefold().split()), []).append(name)
-    groups = ["/".join(map(repr, group)) for group in alike.values() if len(group) > 1]
-    lines = [f"a class is called {n!r}" for n in names if n.lower() in MISSING_VALUES]
-    if groups:
-        lines.append(f"names of classes differ in case or spaces alone: {first_few(groups)}")
-    return lines
 
 
 def _each_once(rows: Sequence[LabelledFile], repeats: bool) -> list[LabelledFile]:

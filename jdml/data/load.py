@@ -1,28 +1,48 @@
-"""Data sets by name, and the images of a path: the same for every command, and in Python."""
+"""Data sets by name, and the images of a path or a data set, split as a run split them: the same everywhere."""
 
 import logging
+from collections.abc import Mapping
 from pathlib import Path
 from textwrap import indent
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
 from jdml._import_path import is_pointer
 from jdml._paths import check_local, expand_user
-from jdml.data.csv_list import ENDINGS, has_column, read_column, read_table
-from jdml.data.dataset import Dataset
-from jdml.data.folder import has_tables, row_named
+from jdml.data.dataset import Dataset, NoSuchPartError
+from jdml.data.folder import (
+    ENDINGS,
+    has_column,
+    has_tables,
+    read_column,
+    read_table,
+    row_named,
+)
 from jdml.data.image_discovery import image_files, omitted
+from jdml.data.images import ImageFiles, Row
 from jdml.data.listing import Listing
 from jdml.data.rows import TABLES
-from jdml.data.splits import read_groups, split_by_groups
+from jdml.data.splits import (
+    SHARES,
+    read_groups,
+    resplit,
+    split_by_class_names,
+    split_by_groups,
+)
 from jdml.data.tfds import folder_of
 from jdml.ops import checks
+from jdml.ops.checks import did_you_mean
 from jdml.registry import DATASETS
 from jdml.registry.datasets import table
 
 IMAGE_FILES = tuple(name for name, record in DATASETS.items() if record.kind == "files")
 """Names of the data sets whose images are ``ImageFiles``."""
+Split = Literal["all", "gallery", "query", "test", "train", "val"]
+RUN = "run"
+"""The key of a model file under which the data of its run are described."""
+UNKNOWN = {"split": "unknown"}
+"""The description in a file without one."""
 
 _log = logging.getLogger(__name__)
 
@@ -43,7 +63,7 @@ def read_listing(
 
 def recognize(folder: str | Path) -> str:
     """Return the data set whose own folder this is, or ``"folder"``."""
-    check_local("folder", folder)
+    check_local("data_dir", folder)
     place = expand_user(folder)
     for name, dataset in DATASETS.items():
         sign = dataset.sign
@@ -163,3 +183,153 @@ def read_path(path: Path, groups: str | None = None) -> PathImages:
 def _all_of(listing: Listing) -> PathImages:
     files = [listing.files[row] for row in listing.splits["all"]]
     return PathImages(files, listing, listing.notes)
+
+
+# Images to embed
+
+
+class Source(NamedTuple):
+    """Images to embed."""
+
+    images: Any
+    files: np.ndarray | None
+    labels: np.ndarray | None
+    notes: tuple[str, ...] = ()
+
+
+def read_source(
+    source: str,
+    data_dir: Path | None,
+    *,
+    split: Split = "all",
+    view: str | None = None,
+    config: Mapping[str, Any] | None = None,
+) -> Source:
+    """Read a folder, an image, a ``.csv`` or Parquet file, or a data set with its folder."""
+    config = config or {}
+    path = expand_user(source)
+    name, colon, folder = source.partition(":")
+    if path.is_file() or (path.is_dir() and not (data_dir is not None and source in DATASETS)):
+        return _from_path(path, split, view, config)
+    if name in DATASETS:
+        return _from_name(name, Path(folder) if colon else data_dir, split, view, config)
+    if is_pointer(source) or row_named(source) is not None:
+        return _from_path(path, split, view, config)
+    raise FileNotFoundError(
+        "source must be a folder of images, an image, a .csv or .parquet file, or a data set such as cub:FOLDER; "
+        f"{source} is none{did_you_mean(name, DATASETS)}"
+    )
+
+
+def _from_name(
+    name: str, folder: Path | None, split: str, view: str | None, config: Mapping[str, Any]
+) -> Source:
+    if name in IMAGE_FILES:
+        groups = config.get("group") if config.get("data") == name and split != "all" else None
+        return _from_listing(read_listing(name, folder, groups=groups), split, view, config)
+    shape = _lookup(config, "embedding", "input", "shape")
+    is_image = isinstance(shape, list) and len(shape) == 3
+    options = {"image_size": shape[0]} if DATASETS[name].sized and is_image else {}
+    part = load(name, data_dir=folder, split=split, **options)
+    return Source(part, None, _class_labels(part, view, config))
+
+
+def _from_path(path: Path, split: str, view: str | None, config: Mapping[str, Any]) -> Source:
+    groups = config.get("group")
+    if groups and split == "all" and not has_column(path, groups):
+        groups = None
+    images = read_path(path, groups)
+    if images.listing is not None:
+        return _from_listing(images.listing, split, view, config)
+    if split != "all":
+        raise NoSuchPartError(f"split {split} needs a folder for each class, {path} has none")
+    files = np.array([image_id(file) for file in images.files])
+    rows = any(isinstance(file, Row) for file in images.files)
+    return Source(ImageFiles(images.files) if rows else images.files, files, None, images.notes)
+
+
+def _from_listing(
+    listing: Listing, split: str, view: str | None, config: Mapping[str, Any]
+) -> Source:
+    if split != "all":
+        listing = _split_as_run(listing, split, config)
+    part = listing.dataset(split)
+    files = np.array([image_id(file) for file in part.images.files])
+    return Source(part, files, _class_labels(part, view, config), listing.notes)
+
+
+def _split_as_run(listing: Listing, split: str, config: Mapping[str, Any]) -> Listing:
+    """Split a listing as the run did; not one of another data set, or with a split of its own."""
+    data, rule = config.get("data"), config.get("split")
+    names = _lookup(config, "embedding", "class_names")
+    is_command = isinstance(data, str) and data in DATASETS and "seed" in config
+    if is_command and data != listing.name:
+        return listing
+    if is_command and rule == "none":
+        _check_same(listing, split, config)
+        if split != "train":
+            raise NoSuchPartError(
+                f"split {split}: the run was trained on all of these images (--split none)"
+            )
+        return resplit(listing, "none")
+    if listing.own_split:
+        return listing
+    by_class = rule == "classes" and trained_labelling(config) in (None, next(iter(listing.views)))
+    if is_command and rule in SHARES and not by_class:
+        _check_same(listing, split, config)
+        return resplit(listing, rule, seed=config["seed"], share=config.get("test_share"))
+    if rule == UNKNOWN["split"]:
+        raise ValueError(
+            f"split {split}: the file does not say which images trained it; give the run's folder, export it again, or "
+            "write --split all"
+        )
+    if config.get("group") and rule is None and not config.get("classes_file"):
+        _check_same(listing, split, config)
+        return listing
+    by_name = (is_command and (by_class or config.get("classes_file"))) or listing.name == "folder"
+    return split_by_class_names(listing, names) if by_name and names else listing
+
+
+def _check_same(listing: Listing, split: str, config: Mapping[str, Any]) -> None:
+    """Refuse images that are not those that a run drew its parts from."""
+    known = _lookup(config, "started", "files_checksum")
+    if known is not None and known != listing.checksum:
+        raise ValueError(
+            f"split {split}: these are not the images that the run split (--split {config['split']}): files were "
+            "added, removed or renamed; write --split all, or give a folder of the images to embed"
+        )
+
+
+def image_id(file: Any) -> str:
+    """Return an image's name from everywhere: its absolute path, or ``FILE[ROW]``."""
+    return str(file) if isinstance(file, Row) else str(Path(str(file)).absolute())
+
+
+def _class_labels(part: Dataset, view: str | None, config: Mapping[str, Any]) -> np.ndarray:
+    """Return the names of the images' classes, or their numbers if they have no names."""
+    if view is not None:
+        checks.one_of("view", view, part.views)
+    wanted = view or trained_labelling(config)
+    chosen = wanted if wanted is not None and wanted in part.views else next(iter(part.views))
+    numbers, names = part.views[chosen], part.class_names.get(chosen)
+    return numbers if names is None else np.array(names)[numbers]
+
+
+def trained_labelling(config: Mapping[str, Any]) -> str | None:
+    """Return the name of the labelling that a run was trained on, if it is known."""
+    name = _lookup(config, "labels") or _lookup(config, "started", "labels")
+    return name if isinstance(name, str) else None
+
+
+def run_data_config(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the part of a run's configuration that describes its data, as :func:`read_source` needs it."""
+    names = ("data", "split", "test_share", "classes_file", "group", "labels", "seed")
+    started = {name: _lookup(config, "started", name) for name in ("labels", "files_checksum")}
+    return {**{name: config[name] for name in names if name in config}, "started": started}
+
+
+def _lookup(config: Any, *path: str) -> Any:
+    """Return the value at a path of a configuration; None if there is none."""
+    for name in path:
+        config = config.get(name) if isinstance(config, Mapping) else None
+    return config

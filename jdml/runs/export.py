@@ -17,7 +17,7 @@ from jax.extend.core import Literal
 
 from jdml._optional_imports import require_package
 from jdml._paths import atomic_write, check_local
-from jdml.data.image_source import RUN, run_data_config
+from jdml.data.load import RUN, run_data_config
 from jdml.runs.inference import Trained
 from jdml.runs.run_files import write_json, write_model
 

@@ -1,9 +1,8 @@
 """Use a trained model: load a run, embed images, export the model."""
 
-import contextlib
 import logging
 import operator
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -11,15 +10,13 @@ from typing import Any, Literal
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax.errors import FlaxError
 from flax.traverse_util import unflatten_dict
 
 from jdml._optional_imports import progress_bar, require_package
 from jdml._paths import check_local, expand_user, wrap_read_errors
 from jdml.data import BadImageError, Crops, Dataset, ImageFiles
 from jdml.data.dataset import as_host, check_channels
-from jdml.data.image_source import RUN, UNKNOWN
-from jdml.data.load import read_path
+from jdml.data.load import RUN, UNKNOWN, read_path
 from jdml.distributed import Tree
 from jdml.losses.comparison import Normalize
 from jdml.models.adapters import AnyModel, Model, as_model
@@ -35,7 +32,6 @@ from jdml.runs.model_metadata import (
     input_template,
 )
 from jdml.runs.run_files import (
-    CHECKPOINTS,
     CONFIG,
     LAST,
     METRICS,
@@ -43,7 +39,6 @@ from jdml.runs.run_files import (
     named_leaves,
     read_json,
     read_model,
-    steps_in,
 )
 
 UNSET: Any = object()
@@ -119,15 +114,14 @@ class Trained:
         files = images.images if isinstance(images, _Grey) else images
         if isinstance(files, _Tolerant):
             files.stops = on_bad_image == "stop"
-        with self._fitting():
-            vectors = embed(
-                self.model,
-                self.params,
-                self.batch_stats,
-                _WithProgress(images) if progress and hasattr(images, "shape") else images,
-                batch_size=batch_size,
-                preprocess=self.preprocess,
-            )
+        vectors = embed(
+            self.model,
+            self.params,
+            self.batch_stats,
+            _WithProgress(images) if progress and hasattr(images, "shape") else images,
+            batch_size=batch_size,
+            preprocess=self.preprocess,
+        )
         if self.normalize is not None:
             normalize = self.normalize
             vectors = jax.tree.map(lambda x: np.asarray(normalize(jnp.asarray(x))), vectors)
@@ -151,22 +145,10 @@ class Trained:
         variables = {"params": self.params, "batch_stats": self.batch_stats}
 
         def embed_batch(inputs: Tree) -> jax.Array:
-            with self._fitting():
-                vectors = self.model.apply(variables, self.preprocess(inputs), train=False)
+            vectors = self.model.apply(variables, self.preprocess(inputs), train=False)
             return vectors if self.normalize is None else self.normalize(vectors)
 
         return embed_batch
-
-    @contextlib.contextmanager
-    def _fitting(self) -> Iterator[None]:
-        """Refuse parameters that are not the model's."""
-        try:
-            yield
-        except FlaxError as error:
-            raise ValueError(
-                f"the run's parameters are not those of its network, {type(self.model).__name__}: "
-                f"{str(error).partition(' (https')[0]}"
-            ) from error
 
     def images_of(self, source: Any) -> Any:
         """Return the model's inputs of a source: an array, or files that are cropped as the run does."""
@@ -187,18 +169,12 @@ class Trained:
 
     def _files(self, files: Any) -> Any:
         shape = self.input.get("shape", ())
-        if len(shape) != 3:
+        if len(shape) != 3 or shape[0] != shape[1] or shape[2] not in (1, 3):
             raise ValueError(
                 f"source must be arrays: the run was trained on inputs of shape {shape}"
             )
-        height, width, channels = shape
-        crop = self.crop or Crops(height, height, (1.0, 1.0))
-        if height != width or channels not in (1, 3):
-            raise ValueError(
-                f"source must be arrays: the run was trained on images of shape {shape}"
-            )
-        images = _Tolerant(files, crop)
-        return images if channels == 3 else _Grey(images)
+        images = _Tolerant(files, self.crop or Crops(shape[0], shape[0], (1.0, 1.0)))
+        return images if shape[2] == 3 else _Grey(images)
 
     def _array(self, images: np.ndarray) -> Any:
         shape = tuple(self.input["shape"])
@@ -300,20 +276,13 @@ def _read(path: Path, which: str) -> tuple[dict[str, Any], dict[str, np.ndarray]
         embedding = {"embedding": description.get("embedding")}
         return {**description.get(RUN, UNKNOWN), **embedding}, arrays, description
     if not (path / CONFIG).is_file():
-        runs = sorted(part.parent.name for part in path.glob(f"*/{CONFIG}"))
-        hint = f"; it holds the runs {', '.join(runs)}" if runs else ""
-        raise ValueError(f"{path} is not the folder of a run: it has no {CONFIG}{hint}")
+        raise ValueError(f"{path} is not the folder of a run: it has no {CONFIG}")
     config = read_json(path / CONFIG, dict)
     last = path / LAST
     file = last if which == "last" and last.is_file() else path / MODEL
     if not file.is_file():
         raise ValueError(f"{path} has no parameters yet: its first checkpoint was not reached")
     arrays, description = read_model(file)
-    newest = max(steps_in(path / CHECKPOINTS), default=0)
-    if which == "last" and file != last and newest > description["step"]:
-        raise ValueError(
-            f"which must be 'best' for {path}: it is of an earlier version, which kept the last parameters elsewhere"
-        )
     metrics = path / METRICS
     if file.name == MODEL and metrics.is_file():
         description["metrics"] = read_json(metrics)

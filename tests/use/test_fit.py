@@ -1,7 +1,6 @@
 """`fit`: accepted and refused arguments, results that belong to their run, and `load`."""
 
 import functools
-import shutil
 import warnings
 from types import SimpleNamespace
 
@@ -79,19 +78,9 @@ def test_load_returns_the_step_that_metrics_json_scores(run):
     jax.tree.map(np.testing.assert_array_equal, trained.params, run.result.state.params["model"])
 
 
-def test_load_does_not_take_the_best_parameters_for_the_last(run, tmp_path):
-    """Earlier versions kept the last ones in checkpoints alone."""
-    folder = shutil.copytree(run.folder, tmp_path / "run")
-    (folder / "last.safetensors").unlink()
-    assert training.load(folder, model=Mlp()).step == 2
-    with pytest.raises(ValueError, match=r"^which\b"):
-        training.load(folder, which="last", model=Mlp())
-
-
 def test_load_and_embed_refuse_wrong_arguments(run, tmp_path):
-    for fold in ("fold0", "fold1"):
-        (tmp_path / "folds" / fold).mkdir(parents=True)
-        (tmp_path / "folds" / fold / "config.json").write_text("{}")
+    (tmp_path / "begun").mkdir()
+    (tmp_path / "begun" / "config.json").write_text("{}")
     trained = training.load(run.folder, model=Mlp())
     for call, error, name in (
         (lambda: training.load(run.folder), ValueError, "model"),
@@ -99,8 +88,7 @@ def test_load_and_embed_refuse_wrong_arguments(run, tmp_path):
         (lambda: training.load(run.folder, model=Mlp(7)), ValueError, "Dense_0/kernel"),
         (lambda: training.load(tmp_path / "nowhere"), FileNotFoundError, "nowhere"),
         (lambda: training.load(tmp_path), ValueError, "config.json"),
-        (lambda: training.load(tmp_path / "folds"), ValueError, "fold0, fold1"),
-        (lambda: training.load(tmp_path / "folds" / "fold0"), ValueError, "parameters"),
+        (lambda: training.load(tmp_path / "begun"), ValueError, "parameters"),
         (lambda: trained.embed(np.zeros((2, 5), np.float32)), ValueError, r"images .*\[N, 6\]"),
         (lambda: trained.embed(3), TypeError, "source"),
     ):

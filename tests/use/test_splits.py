@@ -10,7 +10,7 @@ import pytest
 
 import jdml
 from jdml import training
-from jdml.data.image_source import read_source
+from jdml.data.load import read_source
 from jdml.models.io import write_tensors
 from jdml.report import read_runs
 from jdml.report.images import attach_images
