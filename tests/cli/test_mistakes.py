@@ -101,7 +101,7 @@ DATA = [
     ("embed {empty} {photos} --out e.npz", "{empty}", "config.json"),
     ("embed {empty} {photos} --out e.txt", "--out", ".npz"),
     ("search {empty} {file}", "--gallery"),
-    ("export {empty} --out m.onnx", "--out", ".safetensors"),
+    ("export {empty} --out m.pb", "--out", ".safetensors"),
     ("evaluate {e} --json=", "--json"),
     ("evaluate {e} --json no/m.json", "no/m.json"),
     ("evaluate nowhere.npz", "nowhere.npz"),
