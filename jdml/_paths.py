@@ -61,6 +61,7 @@ def wrap_read_errors(where: object) -> Iterator[None]:
 
 def check_file(name: str, file: Path, endings: tuple[str, ...]) -> None:
     """Refuse a file that cannot be written, or has another ending, before any work."""
+    check_local(name, file)
     if file.suffix not in endings:
         raise ValueError(f"{name} must end in {' or '.join(endings)}, got {file}")
     if file.is_dir() or not os.access(file.parent, os.W_OK):
@@ -69,6 +70,7 @@ def check_file(name: str, file: Path, endings: tuple[str, ...]) -> None:
 
 def check_folder(name: str, folder: Path) -> None:
     """Refuse a folder that cannot be made or written, before any work."""
+    check_local(name, folder)
     place = expand_user(folder).absolute()
     existing = next(path for path in (place, *place.parents) if path.exists())
     if not existing.is_dir() or not os.access(existing, os.W_OK):

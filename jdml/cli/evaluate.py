@@ -13,10 +13,11 @@ import numpy as np
 
 from jdml._paths import check_file, expand_user
 from jdml.cli.tables import print_table
-from jdml.data.csv_list import read_column
+from jdml.data.folder import read_column
 from jdml.metrics.arrays import evaluate_arrays
+from jdml.metrics.retrieval import Average
 from jdml.ops.checks import Rerank
-from jdml.runs.embedding_io import NpzArrays, map_array
+from jdml.runs.embedding_io import map_array, open_arrays
 from jdml.runs.run_files import write_json
 
 
@@ -48,6 +49,10 @@ class Evaluate:
     """nDCG@k for each k."""
     map_at: tuple[int, ...] = ()
     """MAP@k for each k (MAP@R is always shown)."""
+    mrr: bool = False
+    """Also show MRR, the mean of 1 / the rank of the first right answer."""
+    average: Average = "query"
+    """Average over queries, or over classes (the mean of each class's mean), so that small classes count alike."""
     nmi: bool = False
     """Also cluster by k-means, one cluster per class, and compare with the labels (NMI, AMI)."""
     normalize: Literal["none", "sphere"] = "none"
@@ -93,6 +98,8 @@ class Evaluate:
                 found_at=self.found_at,
                 ndcg_at=self.ndcg_at,
                 map_at=self.map_at,
+                mrr=self.mrr,
+                average=self.average,
                 on_sphere=self.normalize == "sphere",
                 clustered=self.nmi,
             )
@@ -112,7 +119,7 @@ class Evaluate:
         lone, group = self.file.suffix == ".npy", self.ignore_same_group or ""
         if lone and self.labels == "labels":
             raise ValueError(f"--labels must be the .npy file with the labels of {self.file}")
-        arrays = {self.embeddings: map_array(self.file)} if lone else NpzArrays(self.file)
+        arrays = {self.embeddings: map_array(self.file)} if lone else open_arrays(self.file)
         names = self.labels, self.gallery_embeddings, self.gallery_labels, self.self_index, group
         files = {n: Path(n) for n in names if n.endswith(".npy") and n not in arrays}
         if group in files and {*files, *arrays} & {self.gallery_embeddings}:

@@ -14,8 +14,6 @@ from jdml._import_path import is_pointer
 from jdml._paths import check_folder, expand_user
 from jdml.cli.options import NOT_DEFINING, Help, check_options, option_of
 from jdml.data.load import recognize
-from jdml.models.io import read_metadata
-from jdml.models.weights import ARCHITECTURE
 from jdml.ops.checks import (
     at_least,
     did_you_mean,
@@ -27,20 +25,19 @@ from jdml.ops.checks import (
 )
 from jdml.training import initialize, standard
 
-LABELS = Help(
-    "Labels to train on, "
-    + "; ".join(
-        f"{' or '.join(dataset.labellings)} ({name})"
-        for name, dataset in registry.DATASETS.items()
-        if len(dataset.labellings) > 1
-    )
-    + "."
-)
 DATA = Help(
     f"{', '.join(sorted(registry.DATASETS))}; or a folder of classes, a .csv of file,label[,split], Parquet, "
     "module:name. Default: what --data-dir holds, else digits."
 )
-OF_FILES = ("augmentation", "workers", "on_bad_image", "split", "test_share", "classes_file")
+OF_FILES = (
+    "augmentation",
+    "workers",
+    "on_bad_image",
+    "split",
+    "test_share",
+    "classes_file",
+    "group",
+)
 """Options of data sets of image files."""
 
 
@@ -72,9 +69,13 @@ class DataOptions(ImageOptions):
     """Fraction in the test part of --split. Default: 0.5 of classes, 0.2 of images."""
     classes_file: Path | None = None
     """Text file with the names of the training classes, one a line."""
+    group: str | None = None
+    """Keep recordings, sessions or identities on one side of every split: a column of the .csv, or a regular expression
+    with one group in parentheses for the files' paths, such as "_session(\\d+)"."""
     augmentation: Literal["conventional", "mlrc", "none"] | None = None
     """Training crops: conventional (default), mlrc, or none (the centre)."""
-    labels: Annotated[str | None, LABELS] = None
+    labels: str | None = None
+    """Labels to train on, where there are several: digit or parity, alphabet or letter, class or super_class."""
     train_classes: tuple[int, ...] = ()
     """Numbers of the training classes; other classes are scored apart."""
     validation: Annotated[float, fraction_below_1] = 0.0
@@ -153,10 +154,6 @@ class WeightOptions:
         """Refuse unknown statistics."""
         if self.normalization is not None:
             one_of("--normalization", self.normalization, sorted(registry.image_statistics()))
-
-    def model_name(self) -> str | None:
-        """Return the network that the file of weights names; None without weights."""
-        return None if self.weights is None else read_metadata(self.weights).get(ARCHITECTURE)
 
     def pretrained(self) -> Any:
         """Return the function that loads the weights; None without weights."""

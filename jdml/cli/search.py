@@ -10,8 +10,7 @@ from jdml._paths import check_file, expand_user
 from jdml.cli.embed import embed_source
 from jdml.cli.tables import print_table
 from jdml.data.folder import image_named
-from jdml.data.image_source import check_data_dir, image_id, read_source
-from jdml.data.load import read_path
+from jdml.data.load import image_id, read_path, read_source
 from jdml.metrics import rejection_threshold
 from jdml.ops.checks import Rerank
 from jdml.report.figures import neighbour_sheet
@@ -65,7 +64,6 @@ class Search:
             raise ValueError(
                 "--gallery is missing: a folder of images, or a .npz file of jdml embed"
             )
-        check_data_dir(self.gallery, self.data_dir)
         if self.max_distance == "auto" and self.rerank != "none":
             raise ValueError("--max-distance auto does not go with --rerank: write a number")
         for option, file, endings in (("out", self.out, PICTURES), ("json", self.json, (".json",))):

@@ -11,6 +11,8 @@ from jdml._import_path import is_pointer
 from jdml.cli.option_groups import DataOptions, DeviceOptions, RunOptions, WeightOptions
 from jdml.cli.options import Part, Typed, check_options, defining, empty_part, option_of
 from jdml.data.folder import check_apart
+from jdml.models.io import read_metadata
+from jdml.models.weights import ARCHITECTURE
 from jdml.ops.checks import one_of
 from jdml.recipes import (
     METHODS,
@@ -18,11 +20,12 @@ from jdml.recipes import (
     ProxyConfig,
     Recipe,
     RecipeError,
-    default_recipe,
+    recommended,
     with_method,
 )
 from jdml.recipes.config import Config, parse_settings
 from jdml.recipes.network import BACKBONE
+from jdml.recipes.recipe import STEPS, Pretraining
 from jdml.registry import NETWORKS
 from jdml.registry.networks import SMALL_IMAGES, for_images
 
@@ -87,8 +90,8 @@ class TrainOptions:
     def base_recipe(self) -> Recipe:
         """Return the recommended recipe, or that of the loss and the method, without the other options."""
         if self.recommends:
-            steps = self.batch.get("steps", default_recipe.STEPS)
-            recipe = default_recipe.recommended(pretraining=self._pretraining, steps=steps)
+            steps = self.batch.get("steps", STEPS)
+            recipe = recommended(pretraining=self._pretraining, steps=steps)
             return recipe.replace(evaluation={"every": 100})
         check_options(self.method)
         method = self.method.method
@@ -121,7 +124,8 @@ class TrainOptions:
         self.devices.check()
         self.weights.check()
         options = replace(self, data=self.data.resolve())
-        model = self.network.get("name") or self.weights.model_name()
+        file, model = self.weights.weights, self.network.get("name")
+        model = model or (file and read_metadata(file).get(ARCHITECTURE))
         model = model or for_images(None if options.data.of_files else options.data.image_size or 0)
         with naming_options():
             NetworkConfig(model)  # refuses an unknown name
@@ -157,7 +161,7 @@ class TrainOptions:
         return f"{data}: {method}{loss.name}{miner}, {dim}-D, seed {self.run.seed}"
 
     @property
-    def _pretraining(self) -> default_recipe.Pretraining:
+    def _pretraining(self) -> Pretraining:
         """The pretraining of the network, which the recommended recipe depends on."""
         if self.weights.weights is not None:
             frozen = self.finetune.get("freeze") == BACKBONE or "lora" in self.finetune

@@ -13,7 +13,7 @@ from jdml.data.image_discovery import pluralize
 from jdml.data.integrity import singleton_classes
 from jdml.data.listing import first_few, images_checksum
 from jdml.data.load import read_listing
-from jdml.data.splits import read_names
+from jdml.data.splits import read_names, rows_of_groups
 
 Scored = tuple[data.Dataset, data.Dataset | None]
 
@@ -88,7 +88,7 @@ def data_checksum(dataset: data.Dataset) -> int:
 
 def _read_files(options: DataOptions, seed: int) -> tuple[dict[str, Any], tuple[str, ...], int]:
     """Return the splits of image files, notes, and a checksum of the files."""
-    listing = read_listing(str(options.data), options.data_dir)
+    listing = read_listing(str(options.data), options.data_dir, groups=options.group)
     option = "--split" if options.split else "--classes-file"
     if listing.own_split and (options.split or options.classes_file) and options.split != "none":
         raise ValueError(
@@ -131,9 +131,13 @@ def _held_out(
     train: data.Dataset, options: DataOptions, seed: int
 ) -> tuple[data.Dataset, data.Dataset]:
     """Split training rows into those that train and those that are held out."""
-    held_out = np.zeros(len(train), bool)
-    order = np.random.default_rng(seed).permutation(len(train))
-    held_out[order[: round(options.validation * len(train))]] = True
+    held_out, count = np.zeros(len(train), bool), round(options.validation * len(train))
+    random = np.random.default_rng(seed)
+    if train.groups is None:
+        held_out[random.permutation(len(train))[:count]] = True
+    else:
+        for rows in rows_of_groups(train.groups, random)[:-1]:
+            held_out[rows] = held_out.sum() < count
     validation = train.select(held_out)
     if options.on_bad_image == "skip":
         validation = data.without_bad_images(validation)
@@ -148,12 +152,9 @@ def _split_classes(
     train: data.Dataset, test: data.Dataset, classes: tuple[int, ...]
 ) -> tuple[data.Dataset, dict[str, Scored]]:
     """Select the training rows of some classes; split the test rows into those classes and the others."""
-    missing = sorted(set(classes) - set(train.labels.tolist()))
-    if missing:
-        raise ValueError(
-            f"--train-classes must be classes of the training part, 0 to {train.num_classes - 1}; "
-            f"got {missing[0]}"
-        )
+    for label in sorted(set(classes) - set(train.labels.tolist())):
+        most = train.num_classes - 1
+        raise ValueError(f"--train-classes must be classes from 0 to {most}, got {label}")
     known = np.isin(test.labels, classes)
     parts = {"seen": known, "unseen": ~known}
     tests: dict[str, Scored] = {
@@ -182,8 +183,3 @@ def _check_classes(
             raise ValueError(
                 f"the {name} part has {why}: write {other}, or --split none to train on all"
             )
-
-
-def scored_views(part: data.Dataset) -> tuple[str, ...]:
-    """Return the labellings in which a part has at least two classes."""
-    return tuple(view for view, labels in part.views.items() if len(np.unique(labels)) > 1)

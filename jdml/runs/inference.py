@@ -1,27 +1,22 @@
 """Use a trained model: load a run, embed images, export the model."""
 
-import contextlib
-import json
 import logging
 import operator
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax.errors import FlaxError
 from flax.traverse_util import unflatten_dict
 
 from jdml._optional_imports import progress_bar, require_package
-from jdml._paths import atomic_write, check_local, expand_user, wrap_read_errors
+from jdml._paths import check_local, expand_user, wrap_read_errors
 from jdml.data import BadImageError, Crops, Dataset, ImageFiles
 from jdml.data.dataset import as_host, check_channels
-from jdml.data.image_source import RUN, UNKNOWN, run_data_config
-from jdml.data.load import read_path
+from jdml.data.load import RUN, UNKNOWN, read_path
 from jdml.distributed import Tree
 from jdml.losses.comparison import Normalize
 from jdml.models.adapters import AnyModel, Model, as_model
@@ -37,7 +32,6 @@ from jdml.runs.model_metadata import (
     input_template,
 )
 from jdml.runs.run_files import (
-    CHECKPOINTS,
     CONFIG,
     LAST,
     METRICS,
@@ -45,13 +39,8 @@ from jdml.runs.run_files import (
     named_leaves,
     read_json,
     read_model,
-    steps_in,
-    write_json,
-    write_model,
 )
 
-PLATFORMS = ("cpu", "cuda", "tpu")
-"""Platforms of an exported program."""
 UNSET: Any = object()
 _log = logging.getLogger(__name__)
 
@@ -125,15 +114,14 @@ class Trained:
         files = images.images if isinstance(images, _Grey) else images
         if isinstance(files, _Tolerant):
             files.stops = on_bad_image == "stop"
-        with self._fitting():
-            vectors = embed(
-                self.model,
-                self.params,
-                self.batch_stats,
-                _WithProgress(images) if progress and hasattr(images, "shape") else images,
-                batch_size=batch_size,
-                preprocess=self.preprocess,
-            )
+        vectors = embed(
+            self.model,
+            self.params,
+            self.batch_stats,
+            _WithProgress(images) if progress and hasattr(images, "shape") else images,
+            batch_size=batch_size,
+            preprocess=self.preprocess,
+        )
         if self.normalize is not None:
             normalize = self.normalize
             vectors = jax.tree.map(lambda x: np.asarray(normalize(jnp.asarray(x))), vectors)
@@ -157,22 +145,10 @@ class Trained:
         variables = {"params": self.params, "batch_stats": self.batch_stats}
 
         def embed_batch(inputs: Tree) -> jax.Array:
-            with self._fitting():
-                vectors = self.model.apply(variables, self.preprocess(inputs), train=False)
+            vectors = self.model.apply(variables, self.preprocess(inputs), train=False)
             return vectors if self.normalize is None else self.normalize(vectors)
 
         return embed_batch
-
-    @contextlib.contextmanager
-    def _fitting(self) -> Iterator[None]:
-        """Refuse parameters that are not the model's."""
-        try:
-            yield
-        except FlaxError as error:
-            raise ValueError(
-                f"the run's parameters are not those of its network, {type(self.model).__name__}: "
-                f"{str(error).partition(' (https')[0]}"
-            ) from error
 
     def images_of(self, source: Any) -> Any:
         """Return the model's inputs of a source: an array, or files that are cropped as the run does."""
@@ -193,18 +169,12 @@ class Trained:
 
     def _files(self, files: Any) -> Any:
         shape = self.input.get("shape", ())
-        if len(shape) != 3:
+        if len(shape) != 3 or shape[0] != shape[1] or shape[2] not in (1, 3):
             raise ValueError(
                 f"source must be arrays: the run was trained on inputs of shape {shape}"
             )
-        height, width, channels = shape
-        crop = self.crop or Crops(height, height, (1.0, 1.0))
-        if height != width or channels not in (1, 3):
-            raise ValueError(
-                f"source must be arrays: the run was trained on images of shape {shape}"
-            )
-        images = _Tolerant(files, crop)
-        return images if channels == 3 else _Grey(images)
+        images = _Tolerant(files, self.crop or Crops(shape[0], shape[0], (1.0, 1.0)))
+        return images if shape[2] == 3 else _Grey(images)
 
     def _array(self, images: np.ndarray) -> Any:
         shape = tuple(self.input["shape"])
@@ -306,88 +276,17 @@ def _read(path: Path, which: str) -> tuple[dict[str, Any], dict[str, np.ndarray]
         embedding = {"embedding": description.get("embedding")}
         return {**description.get(RUN, UNKNOWN), **embedding}, arrays, description
     if not (path / CONFIG).is_file():
-        runs = sorted(part.parent.name for part in path.glob(f"*/{CONFIG}"))
-        hint = f"; it holds the runs {', '.join(runs)}" if runs else ""
-        raise ValueError(f"{path} is not the folder of a run: it has no {CONFIG}{hint}")
+        raise ValueError(f"{path} is not the folder of a run: it has no {CONFIG}")
     config = read_json(path / CONFIG, dict)
     last = path / LAST
     file = last if which == "last" and last.is_file() else path / MODEL
     if not file.is_file():
         raise ValueError(f"{path} has no parameters yet: its first checkpoint was not reached")
     arrays, description = read_model(file)
-    newest = max(steps_in(path / CHECKPOINTS), default=0)
-    if which == "last" and file != last and newest > description["step"]:
-        raise ValueError(
-            f"which must be 'best' for {path}: it is of an earlier version, which kept the last parameters elsewhere"
-        )
     metrics = path / METRICS
     if file.name == MODEL and metrics.is_file():
         description["metrics"] = read_json(metrics)
     return config, arrays, description
-
-
-def export_stablehlo(trained: Trained, *, platforms: str | Sequence[str] = PLATFORMS) -> bytes:
-    """Return a program from images to embeddings, with its parameters, that needs only JAX and flatbuffers.
-
-    Implementation notes:
-        JAX promises to read programs of versions up to six months older: keep the ``.safetensors`` file, too.
-
-    Example:
-        In a program without jdml::
-
-            model = jax.export.deserialize(open("model.stablehlo", "rb").read())
-            embeddings = model.call(images)
-    """
-    require_package("flatbuffers", "writing a program")
-    from jax import export
-
-    names = [platforms] if isinstance(platforms, str) else list(platforms)
-    if "shape" not in trained.input:
-        raise ValueError("a program takes one array: this run was trained on several")
-    (batch,) = export.symbolic_shape("batch")
-    shape = (batch, *trained.input["shape"])
-    images = jax.ShapeDtypeStruct(shape, jax.dtypes.canonicalize_dtype(trained.input["dtype"]))
-    embedded = trained.function()
-
-    def each(images: jax.Array) -> jax.Array:
-        return jax.vmap(lambda image: embedded(image[None])[0])(images)
-
-    try:
-        program = export.export(jax.jit(embedded), platforms=names)(images)
-    except Exception:  # of a network that needs the number of images
-        program = export.export(jax.jit(each), platforms=names)(images)
-    return bytes(program.serialize())
-
-
-def export_file(trained: Trained, out: str | Path) -> tuple[Path, ...]:
-    """Write a trained model, as ``.safetensors`` or ``.stablehlo``, atomically."""
-    check_local("out", out)
-    out = Path(out)
-    description = {
-        "embedding": dict(trained.description),
-        RUN: run_data_config(trained.config),
-        "step": trained.step,
-        "metrics": dict(trained.metrics),
-    }
-    description = json.loads(json.dumps(description))
-    if out.suffix == ".safetensors":
-        variables = {
-            "params": trained.params,
-            "batch_stats": trained.batch_stats,
-            "objective": trained.objective_params,
-        }
-        write_model(out, variables, description)
-        return (out,)
-    if out.suffix != ".stablehlo":
-        raise ValueError(f"out must end in .safetensors or .stablehlo, got {out}")
-    content = export_stablehlo(trained)
-    metadata = out.with_name(out.name + ".json")
-    origin = {"jax": jax.__version__, "date": datetime.now(UTC).date().isoformat()}
-    metadata.unlink(missing_ok=True)  # a program never lies next to another's description
-    with atomic_write(out) as program:
-        program.write(content)
-    write_json(metadata, {**description, "written": origin})
-    return out, metadata
 
 
 def _paths(sources: Sequence[str | Path]) -> list[Any]:

@@ -68,7 +68,7 @@ GALLERY = {"gallery_embeddings": X, "gallery_labels": Y}
             {"embeddings": X, "labels": Y, **GALLERY, "gallery_labels": Y.astype(str)},
             "labels .*gallery labels",
         ),
-        ({"embeddings": X, "labels": Y.astype(str).astype(object)}, "'labels' of .*e.npz"),
+        ({"embeddings": X, "labels": Y.astype(str).astype(object)}, "Object arrays"),
     ],
 )
 def test_evaluate_refuses(jdml_main, tmp_path, arrays, names):
