@@ -12,7 +12,7 @@ from absl.testing import parameterized
 from losses.registry import FIRST, REGISTRY, case, each, loss
 
 import jdml
-from jdml.testing import LOSS_CHECKS, LossCase, check_memory, check_references
+from jdml.testing import LOSS_CHECKS, check_references
 from jdml.testing.case import assert_close
 
 # Compiled functions are shared between the checks of one loss, and dropped with the next loss.
@@ -86,11 +86,6 @@ def test_every_exported_loss_is_registered() -> None:
     exported = {name for name in dir(jdml.losses) if name.endswith("_loss")}
     assert exported - {"nir_loss"} == set(REGISTRY)  # of residuals, not of embeddings: test_nir.py
     assert all(getattr(jdml, name) is getattr(jdml.losses, name) for name in REGISTRY)
-
-
-def test_triplet_memory_at_the_documented_size() -> None:
-    """B = 1,024 takes less than 64 MiB, that is 16 matrices [B, B] of float32."""
-    check_memory(LossCase(jdml.triplet_loss), size=1024, dim=512, arrays=14)
 
 
 @pytest.mark.parametrize("name", each(REGISTRY))

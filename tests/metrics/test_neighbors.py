@@ -5,7 +5,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from jdml.metrics import augment_gallery, expand_queries, nearest, ranking_score, rerank, reranking
+from jdml.metrics import augment_gallery, expand_queries, nearest, ranking_score, rerank
 from jdml.metrics.reranking import look_again
 from jdml.testing.case import Compilations
 from oracles import metrics as oracle
@@ -145,11 +145,6 @@ def test_row_that_is_not_finite_is_refused_and_isolated_under_jit(bad):
     assert (np.asarray(indices)[:, 8] >= 8).all()
 
 
-def test_nearest_of_one_query_with_a_nan_in_the_gallery():
-    queries, gallery = np.array([[1.0]]), np.array([[0.0], [1.0], [np.nan]])
-    assert jax.jit(nearest, static_argnames="k")(queries, gallery, k=1)[1] == 1
-
-
 @pytest.mark.parametrize("released", [False, True], ids=["paper", "program"])
 @pytest.mark.parametrize("whole", [False, True], ids=["generic", "ties"])
 def test_rerank_equals_the_oracle(whole, released):
@@ -186,13 +181,6 @@ def test_rerank_counts_a_query_in_the_gallery_once(released):
     np.testing.assert_allclose(np.delete(actual[:1], 3, axis=1), expected, atol=2e-6)
     alone = rerank(queries, gallery, self_index=np.full(2, -1), **settings)
     np.testing.assert_allclose(alone, rerank(queries, gallery, **settings), atol=1e-7)
-
-
-def test_farthest_rows_in_blocks():
-    x = np.random.default_rng(0).normal(size=(5, 3))
-    expected = [max(np.sum((a - b) ** 2) for b in x) for a in x]
-    for at_a_time in (1 << 16, 0):
-        np.testing.assert_allclose(reranking._farthest(x, at_a_time), expected)
 
 
 def test_query_expansion_and_gallery_augmentation_equal_the_oracle(to_disk):
