@@ -210,7 +210,40 @@ def test_exported_file_is_used_like_a_run(run, photos, tmp_path, jdml_command):
     assert facts[0] == facts[1]
 
 
-GUIDE = Path(__file__).parents[2] / "docs" / "guides" / "export.md"
+GUIDES = Path(__file__).parents[2] / "docs" / "guides"
+
+
+def code_of(guide: str, word: str = "") -> list[str]:
+    """Return the guide's blocks of `py` that have the word."""
+    blocks = re.findall(
+        r"^```py\n(.*?)^```", (GUIDES / guide).read_text(), re.MULTILINE | re.DOTALL
+    )
+    return [block for block in blocks if word in block]
+
+
+def test_service_of_the_guide_answers_and_grows(run, photos, tmp_path, monkeypatch, capsys):
+    """A hundred requests at once find the photographs; a restart has the gallery."""
+    why = "runs the guide's service: pip install jdml[parity]"
+    pytest.importorskip("multipart", reason=why)
+    pytest.importorskip("fastapi.testclient", reason=why, exc_type=ImportError)
+    monkeypatch.setenv("JDML_CACHE", "off")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs" / "photos").symlink_to(run.folder)
+    (tmp_path / "photos").symlink_to(photos)
+    service: dict = {"__name__": "service"}
+    for block in code_of("serve.md"):
+        exec(block, service)
+    assert re.search(r"p50 \d+ ms, p99 \d+ ms", capsys.readouterr().out)
+    files = service["photographs"]
+    assert len(service["gallery"]) == len(files)
+    content = [("files", file.read_bytes()) for file in files[:2]]
+    answers = service["client"].post("/search?k=3", files=content).json()
+    assert [answer[0][0] for answer in answers] == [str(file) for file in files[:2]]
+    assert max(answer[0][1] for answer in answers) < 1e-3
+    again: dict = {"__name__": "service"}
+    exec(code_of("serve.md")[0], again)
+    assert again["gallery"].ids == service["gallery"].ids
 
 
 def test_onnx_file_embeds_photographs_as_the_guide_says(
@@ -231,9 +264,8 @@ def test_onnx_file_embeds_photographs_as_the_guide_says(
     Image.fromarray(pixels).save(tmp_path / "query.jpg", exif=exif)
     monkeypatch.chdir(tmp_path)
     namespace: dict = {}
-    for code in re.findall(r"^```py\n(.*?)^```", GUIDE.read_text(), re.MULTILINE | re.DOTALL):
-        if "onnxruntime" in code:
-            exec(code, namespace)
+    for block in code_of("export.md", "onnxruntime"):
+        exec(block, namespace)
     trained = training.load(run.folder)
     for file in [tmp_path / "query.jpg", photos / "kind3" / "0.png"]:
         np.testing.assert_array_equal(namespace["prepare"](file), trained.images_of(str(file))[0])
