@@ -125,7 +125,17 @@ class TrainOptions:
         model = model or for_images(None if options.data.of_files else options.data.image_size or 0)
         with naming_options():
             NetworkConfig(model)  # refuses an unknown name
-        options = replace(options, network={**options.network, "name": model})
+        run = self.weights.of_run()
+        size = {"dim": run["dim"]} if run.get("network") == model else {}
+        options = replace(options, network={**size, **options.network, "name": model})
+        out, begins = options.run.out, self.weights.weights
+        if (
+            run
+            and out is not None
+            and begins is not None
+            and out.resolve() == begins.parent.resolve()
+        ):
+            raise ValueError(f"--weights must be another run's than --out, got {out} for both")
         sized = self.data.image_size is not None or self.data.augmentation is not None
         if self.data.of_files and not sized and not is_pointer(model):
             if NETWORKS[model].small_images:

@@ -1,5 +1,6 @@
 """Images by the name that a user gives: a folder, a data set, a list of files; split as a run split them."""
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -65,6 +66,17 @@ def check_data_dir(source: str, data_dir: Path | None) -> None:
         raise ValueError(
             f"--data-dir is the folder of a data set that is given by its name alone, such as cub; {source} needs none"
         )
+
+
+def root_of(source: str, data_dir: Path | None, images: Source) -> Path:
+    """Return the folder to which the images' paths are relative."""
+    name, _, folder = source.partition(":")
+    path = expand_user(source)
+    if not path.exists() and name in DATASETS:
+        path = Path(folder or data_dir or ".")
+        if not (folder or data_dir) and images.files is not None:
+            path = Path(os.path.commonpath(images.files.tolist()))
+    return (path if path.is_dir() else path.parent).absolute()
 
 
 def _from_name(
