@@ -223,7 +223,7 @@ class TrainingRun:
         return rows
 
     def summary(self) -> list[str]:
-        """Describe the network, the data, the batches and the loss, a line each."""
+        """Describe the data, the network, the loss and the batches, a row of a table each."""
         images, recipe = self.train.images, self.recipe
         first = jax.ShapeDtypeStruct((1, *images.shape[1:]), np.float32)
         shapes = jax.eval_shape(
@@ -237,20 +237,25 @@ class TrainingRun:
         held_out = {} if self.data.validation is None else {"validation": self.data.validation}
         parts = {**held_out, **{part: queries for part, (queries, _) in self.data.tests.items()}}
         per_epoch, steps = self.sampler.batches_per_epoch, int(recipe.batch.steps or 0)
-        scored = "".join(
+        tested = "".join(
             f"; {part} {len(queries):,} of {len(np.unique(queries.labels)):,}"
             for part, queries in parts.items()
         )
-        lines = [
-            f"{recipe.network.name}: {parameters:,} parameters, images {size}",
-            f"train {len(self.train):,} images of {len(np.unique(self.train.labels)):,} classes{scored}; "
-            f"{per_epoch:,} batches of {batch} an epoch, {steps:,} steps are {steps / per_epoch:,.1f} epochs",
-        ]
+        pairs, miner = "", recipe.loss.miner
         if not recipe.loss.has_proxies:
-            pairs = recipe.batch.expected_positive_pairs(self.train.labels)
-            miner = recipe.loss.miner
-            mined = "" if miner == "none" else f", before {miner} selects"
-            lines.append(f"{pairs:,.3g} positive pairs a batch for {recipe.loss.name}{mined}")
+            number = recipe.batch.expected_positive_pairs(self.train.labels)
+            pairs = f", {number:,.3g} positive pairs a batch"
+        mined = "" if miner == "none" else f" before {miner} selects" if pairs else f", {miner}"
+        rows_of_batch = f"{batch.rows:,} images"
+        if batch.classes:
+            rows_of_batch += f" ({batch.classes} classes × {batch.samples_per_class})"
+        rows = {
+            "data": f"train {len(self.train):,} images of {len(np.unique(self.train.labels)):,} classes{tested}",
+            "network": f"{recipe.network.name}, {parameters:,} parameters, images {size}",
+            "loss": f"{recipe.loss.name}{pairs}{mined}",
+            "batches": f"{rows_of_batch}, {per_epoch:,} an epoch; {steps:,} steps are {steps / per_epoch:,.1f} epochs",
+        }
+        lines = [f"{name:9} {text}" for name, text in rows.items()]
         return [*lines, *(f"note: {line}" for line in (*self.notes, *self.data.notes))]
 
     def next_steps(self) -> list[str]:

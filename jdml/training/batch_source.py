@@ -296,5 +296,5 @@ def memory_summary(spec: StepConfig, state: TrainState, step: Step, batch: tuple
         sizes["a step"] = compiled_memory.temp_size_in_bytes
     memory = ", ".join(f"{name} {size / 1e6:,.1f} MB" for name, size in sizes.items())
     return (
-        f"learns {learning:,} of the network's {learning + frozen:,} parameters; memory: {memory}"
+        f"memory    {memory}; {learning:,} of {learning + frozen:,} parameters of the network learn"
     )

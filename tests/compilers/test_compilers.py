@@ -155,7 +155,7 @@ def test_programs_compile_and_match_their_counts(target: str, tmp_path: Path) ->
     for name, row in lean.items():
         # Similarities and one gradient: a batch against itself moves on both sides alike.
         assert row["operations"]["f32"] <= 0.7 * among, name
-        assert row["kernels"] <= 30, name
+        assert row["kernels"] <= 36, name  # some ten of them for the references' centre
     assert found["max_pool"]["kernels"] <= 8  # not one for each position of a window
     with_proxies = found["products, 12 x 8"]["operations"]["f32"]
     assert found[MPA]["operations"]["f32"] <= 1.4 * with_proxies
@@ -180,16 +180,17 @@ GATHERED = {
 """Steps in which devices collect little from each other."""
 BARE = "products, 1024 x 1024", "products, 1024 x 1000"
 MOVED = {
-    "contrastive, 1024 rows": (1.5, 2.3),
+    "contrastive, 1024 rows": (1.6, 2.5),
     "multi_similarity, 1024 rows": (1.5, 2.4),
-    "margin, 1024 rows": (1.5, 2.3),
+    "margin, 1024 rows": (1.5, 2.5),
     "sup_con, 1024 rows": (1.5, 2.4),
-    "multi_similarity with MS pairs, 1024 rows": (2.0, 2.8),
+    "multi_similarity with MS pairs, 1024 rows": (2.0, 3.4),
     "normalized_softmax, 1024 x 1000 classes": (1.6, 1.8),
     "proxy_anchor, 1024 x 1000 classes": (1.8, 1.8),
 }
 """Bytes to those of the bare products, at most: for an H100, and as a TPU's compiler does with its least effort, which
-fuses less."""
+fuses less. Distances are computed from the references' centre, which a miner of a loss of similarities pays with a
+third product."""
 TABLE = {"h100": 128 * 8 * 4, "v5e": 128 * 128 * 4}
 """Bytes of a memory of the small steps, of 128 rows of 8 numbers, which fill a TPU's tiles of 128; MPA's and PFML's
 tables are twice that."""
