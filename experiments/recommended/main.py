@@ -18,7 +18,7 @@ from experiments.omniglot import methods
 from experiments.smoke import NETWORK, record, small
 from experiments.study import RecordOptions, absolute, cell, read_toml, start
 from jdml.recipes import Recipe, recommended
-from jdml.recipes.default_recipe import Pretraining
+from jdml.recipes.recipe import Pretraining
 from jdml.report import PairedDifference, markdown_table, paired_difference
 from jdml.runs.run_files import read_results
 from jdml.training import RunConfig, train_recipe

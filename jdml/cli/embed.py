@@ -11,8 +11,8 @@ from jdml._paths import check_file, check_folder
 from jdml.data.image_source import Source, Split, check_data_dir, read_source, root_of
 from jdml.gallery import ENDINGS, Gallery
 from jdml.runs.embedding_io import EmbeddingTable, write_embeddings
+from jdml.runs.export import PROGRAMS, export_file
 from jdml.runs.gallery_files import update_gallery
-from jdml.runs.inference import export_file
 from jdml.training import load
 
 
@@ -121,25 +121,26 @@ class Export:
     it like a run. A .stablehlo file holds the program from images to embeddings for CPU, CUDA and TPU, for any number
     of images: jax.export.deserialize(open(FILE, "rb").read()).call(images). FILE.json describes the crops and the
     version of JAX. JAX reads such programs for at least six months: keep the .safetensors file to export it again.
+    An .onnx file holds the same for ONNX Runtime and others: it takes images, and returns embeddings.
     """
 
     run: Path
     """Folder of a run of jdml train, jdml benchmark or jdml.training.fit."""
     out: Path | None = None
-    """The file to write: .safetensors or .stablehlo. Default: model.safetensors in the working directory."""
+    """The file to write: .safetensors, .stablehlo or .onnx. Default: model.safetensors in the working directory."""
     which: Literal["best", "last"] = "best"
     """The best parameters, which metrics.json scores, or the last ones."""
 
     def execute(self) -> None:
         """Export the model."""
         out = self.out or Path("model.safetensors")
-        check_file("--out", out, (".safetensors", ".stablehlo"))
-        if out.suffix == ".stablehlo":
-            require_package("flatbuffers", f"writing {out}")
+        check_file("--out", out, (".safetensors", *PROGRAMS))
+        if out.suffix in PROGRAMS:
+            require_package(PROGRAMS[out.suffix], f"writing {out}")
         trained = load(self.run, which=self.which)
         for file in export_file(trained, out):
             print(f"written: {file} ({file.stat().st_size / 2**10:,.0f} KiB)")
-        if out.suffix == ".stablehlo":
+        if out.suffix in PROGRAMS:
             shape = ", ".join(map(str, trained.input["shape"]))
             print(
                 f"takes images [N, {shape}] of type {trained.input['dtype']}, returns embeddings [N, D]"

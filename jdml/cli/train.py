@@ -20,8 +20,8 @@ from jdml.cli.tables import print_table
 from jdml.cli.train_options import TrainOptions, naming_options
 from jdml.cli.training_data import data_checksum, read_training_data, scored_views
 from jdml.distributed import is_main_process
-from jdml.recipes import Recipe, default_recipe
-from jdml.recipes.default_recipe import check_positives, usual_batch
+from jdml.recipes import Recipe
+from jdml.recipes.recipe import check_positives, for_classes, usual_batch
 from jdml.runs.run_files import write_json
 from jdml.training import (
     Devices,
@@ -342,7 +342,7 @@ def fit_to_data(options: TrainOptions, labels: np.ndarray) -> tuple[Recipe, tupl
     """Return the recipe with batches that fit the training labels ``[N]``, and notes about changes and advice."""
     typed, notes = options.recipe, []
     if options.recommends:
-        recipe, notes = default_recipe.for_classes(typed, labels), [RECOMMENDED]
+        recipe, notes = for_classes(typed, labels), [RECOMMENDED]
         if "miner" in options.loss:
             recipe = recipe.replace(loss={"miner": typed.loss.miner})
     else:

@@ -18,11 +18,12 @@ from jdml.recipes import (
     ProxyConfig,
     Recipe,
     RecipeError,
-    default_recipe,
+    recommended,
     with_method,
 )
 from jdml.recipes.config import Config, parse_settings
 from jdml.recipes.network import BACKBONE
+from jdml.recipes.recipe import STEPS, Pretraining
 from jdml.registry import NETWORKS
 from jdml.registry.networks import SMALL_IMAGES, for_images
 
@@ -87,8 +88,8 @@ class TrainOptions:
     def base_recipe(self) -> Recipe:
         """Return the recommended recipe, or that of the loss and the method, without the other options."""
         if self.recommends:
-            steps = self.batch.get("steps", default_recipe.STEPS)
-            recipe = default_recipe.recommended(pretraining=self._pretraining, steps=steps)
+            steps = self.batch.get("steps", STEPS)
+            recipe = recommended(pretraining=self._pretraining, steps=steps)
             return recipe.replace(evaluation={"every": 100})
         check_options(self.method)
         method = self.method.method
@@ -167,7 +168,7 @@ class TrainOptions:
         return f"{data}: {method}{loss.name}{miner}, {dim}-D, seed {self.run.seed}"
 
     @property
-    def _pretraining(self) -> default_recipe.Pretraining:
+    def _pretraining(self) -> Pretraining:
         """The pretraining of the network, which the recommended recipe depends on."""
         if self.weights.weights is not None:
             frozen = self.finetune.get("freeze") == BACKBONE or "lora" in self.finetune

@@ -47,20 +47,10 @@ def contrastive_loss(
     Positives farther than ``positive_margin`` are pulled, negatives nearer than ``negative_margin`` are pushed.
 
     Args:
-        embeddings: ``[B, D]``.
-        labels: ``[B]`` integers.
         positive_margin: m⁺, a distance (a squared one where ``squared``).
         negative_margin: m⁻, likewise.
         squared: compare squared Euclidean distances, as EPS's preliminaries define D.
-        **options: what is compared, see :func:`jdml.losses.compare`.
         reduce_fn: applied to positive and negative terms apart, and then added; None gives ``[B, R]``.
-
-    Returns:
-        A scalar, or ``[B, R]``.
-
-    Raises:
-        TypeError: arguments of the wrong kind.
-        ValueError: shapes that do not fit, a negative m⁻.
 
     Implementation notes:
         At distance 0 the gradient is 0. Time and memory O(B·R).
@@ -107,18 +97,8 @@ def similarity_contrastive_loss(
         ``reduce_i [ Σ_pos (1 − s) + Σ_neg s·1[s > m] ]``, s the inner product.
 
     Args:
-        embeddings: ``[B, D]``.
-        labels: ``[B]`` integers.
         negative_margin: m, a cosine: negatives less similar than it are left alone.
-        **options: what is compared, see :func:`jdml.losses.compare`.
         reduce_fn: applied to the sums of the valid anchors; None gives ``[B]``.
-
-    Returns:
-        A scalar, or ``[B]``.
-
-    Raises:
-        TypeError: arguments of the wrong kind.
-        ValueError: shapes that do not fit, a margin that is not finite.
 
     Implementation notes:
         A negative term jumps from 0 to m where s passes m: the value is s, not s − m, as in XBM's program; the gradient
@@ -163,20 +143,13 @@ def triplet_loss(
         ``reduce_{a,p,n} (d_ap − d_an + m)₊``
 
     Args:
-        embeddings: ``[B, D]``.
-        labels: ``[B]`` integers.
         margin: m, a distance (a squared one where ``squared``).
         squared: compare squared Euclidean distances.
-        **options: what is compared, see :func:`jdml.losses.compare`.
         reduce_fn: ``mean_nonzero`` averages over the triplets with a positive hinge, ``mean`` over all valid ones; any
             other function sees the sums ``[B]``, and None gives them.
 
     Returns:
         A scalar, or ``[B]``: per anchor, the sum over its couples.
-
-    Raises:
-        TypeError: arguments of the wrong kind.
-        ValueError: shapes that do not fit, a negative margin.
 
     Implementation notes:
         The sum over couples is linear in the distances with whole coefficients: how many active couples a distance
@@ -232,23 +205,16 @@ def margin_loss(
         anchor's: one for all or its class's, plus the sample's own.
 
     Args:
-        embeddings: ``[B, D]``.
-        labels: ``[B]`` integers.
         beta: β, the boundary, a distance: a scalar, or ``[C]`` with one value per class of the anchor. It gets
             gradients.
         alpha: α, half the width of the gap around the boundary, a distance.
         sample_beta: ``[B]``, added to the β of each anchor: what it differs by from its class. It gets gradients, too.
         squared: compare squared Euclidean distances, as EPS's preliminaries define D; α and β are then squared ones.
-        **options: what is compared, see :func:`jdml.losses.compare`.
         reduce_fn: ``mean_nonzero`` divides the sum of all active pairs, of both kinds together, by their number; None
             gives ``[B, R]``.
 
-    Returns:
-        A scalar, or ``[B, R]``.
-
     Raises:
-        TypeError: arguments of the wrong kind.
-        ValueError: shapes that do not fit, a negative α, β per class without labels.
+        ValueError: β per class without labels.
 
     Implementation notes:
         With β per class, a row whose label has no β is not valid.
@@ -304,20 +270,10 @@ def multi_similarity_loss(
         ``reduce_i [ (1/α) log(1 + Σ_pos e^{−α(s−λ)}) + (1/β) log(1 + Σ_neg e^{β(s−λ)}) ]``
 
     Args:
-        embeddings: ``[B, D]``.
-        labels: ``[B]`` integers.
         alpha: α, sharpness of the pull.
         beta: β, sharpness of the push.
         base: λ, a cosine: where pull and push balance.
-        **options: what is compared, see :func:`jdml.losses.compare`.
         reduce_fn: applied to the valid anchors; None gives ``[B]``.
-
-    Returns:
-        A scalar, or ``[B]``.
-
-    Raises:
-        TypeError: arguments of the wrong kind.
-        ValueError: shapes that do not fit, α or β not positive.
 
     Implementation notes:
         The paper mines pairs first: ``mine=multi_similarity_pairs()``. Anchors left without pairs count as 0 in the

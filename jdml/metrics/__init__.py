@@ -5,10 +5,8 @@ relevance matrix are its parts, for rankings that come from elsewhere. The hit r
 :func:`recall_at_k`; what they call recall@k is :func:`found_at_k`.
 """
 
-from jdml.metrics.chance import Violation, violation_probability
-from jdml.metrics.chance_constraints import ClassCovering, class_covering
+from jdml.metrics.chance import ClassCovering, Violation, class_covering, violation_probability
 from jdml.metrics.clustering import adjusted_mutual_information, nmi
-from jdml.metrics.directions import vmf_mixture_likelihood
 from jdml.metrics.geometry import (
     class_density,
     concentration_variance,
@@ -17,7 +15,7 @@ from jdml.metrics.geometry import (
     uniformity,
 )
 from jdml.metrics.neighbors import nearest
-from jdml.metrics.proxies import ProxySpread, proxy_distance, proxy_spread
+from jdml.metrics.proxies import ProxySpread, proxy_distance, proxy_spread, vmf_mixture_likelihood
 from jdml.metrics.ranking import (
     found_at_k,
     map_at_k,

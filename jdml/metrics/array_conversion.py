@@ -23,6 +23,9 @@ _NAMED = (*_LABELS, "modes")
 _ON_DISK = "gallery"
 """What is read from disk in pieces, in whatever order of bytes."""
 
+_SHAPES = "shapes that do not fit"
+_NOT_FINITE = ", a row that is not finite (outside ``jit``)"
+
 
 def accepts_any_array(function: F) -> F:
     """Let a metric take arrays of any library (PyTorch, pandas, Flax NNX variables) and classes by name."""
@@ -53,6 +56,7 @@ def finite_rows(**that_count: str) -> Callable[[F], F]:
 
     def decorate(function: F) -> F:
         signature = inspect.signature(function)
+        function.__doc__ = (function.__doc__ or "").replace(_SHAPES, f"{_SHAPES}{_NOT_FINITE}")
 
         @functools.wraps(function)
         def wrapper(*args: Any, **kwargs: Any) -> Any:

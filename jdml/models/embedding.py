@@ -11,7 +11,7 @@ import numpy as np
 from jdml.data.dataset import Range, as_inputs, check_in_unit_range, check_same_range
 from jdml.distributed import Placement, Tree, placement_of
 from jdml.models.adapters import AnyModel, Model, as_model
-from jdml.models.factory import Normalizer
+from jdml.models.weights import Normalizer
 from jdml.ops import checks
 
 Preprocess = Callable[[Any], Any]

@@ -9,8 +9,8 @@ from jax import Array
 
 from jdml.losses.assignment import rows_of_classes
 from jdml.mining import check_miner
+from jdml.mining.pairs import portable_key
 from jdml.ops import checks
-from jdml.ops.keys import portable_key
 from jdml.ops.meshes import NOWHERE, Axis, as_axis, from_parts
 
 Params = dict[str, Any]

@@ -1,14 +1,12 @@
 """Use a trained model: load a run, embed images, export the model."""
 
 import contextlib
-import json
 import logging
 import operator
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
@@ -20,10 +18,10 @@ from flax.errors import FlaxError
 from flax.traverse_util import unflatten_dict
 
 from jdml._optional_imports import progress_bar, require_package
-from jdml._paths import atomic_write, check_local, expand_user, wrap_read_errors
+from jdml._paths import check_local, expand_user, wrap_read_errors
 from jdml.data import BadImageError, Crops, Dataset, ImageFiles
 from jdml.data.dataset import as_host, check_channels
-from jdml.data.image_source import RUN, UNKNOWN, run_data_config
+from jdml.data.image_source import RUN, UNKNOWN
 from jdml.data.images import Row
 from jdml.data.load import read_path
 from jdml.distributed import Tree
@@ -50,12 +48,8 @@ from jdml.runs.run_files import (
     read_json,
     read_model,
     steps_in,
-    write_json,
-    write_model,
 )
 
-PLATFORMS = ("cpu", "cuda", "tpu")
-"""Platforms of an exported program."""
 UNSET: Any = object()
 _log = logging.getLogger(__name__)
 
@@ -366,88 +360,7 @@ def _read(path: Path, which: str) -> tuple[dict[str, Any], dict[str, np.ndarray]
     return config, arrays, description
 
 
-def export_stablehlo(trained: Trained, *, platforms: str | Sequence[str] = PLATFORMS) -> bytes:
-    """Return a program from images to embeddings, with its parameters, that needs only JAX and flatbuffers.
-
-    Implementation notes:
-        JAX promises to read programs of versions up to six months older: keep the ``.safetensors`` file, too.
-
-    Example:
-        In a program without jdml::
-
-            model = jax.export.deserialize(open("model.stablehlo", "rb").read())
-            embeddings = model.call(images)
-    """
-    require_package("flatbuffers", "writing a program")
-    from jax import export
-
-    names = [platforms] if isinstance(platforms, str) else list(platforms)
-    if "shape" not in trained.input:
-        raise ValueError("a program takes one array: this run was trained on several")
-    (batch,) = export.symbolic_shape("batch")
-    shape = (batch, *trained.input["shape"])
-    images = jax.ShapeDtypeStruct(shape, jax.dtypes.canonicalize_dtype(trained.input["dtype"]))
-    embedded = trained.function()
-
-    def each(images: jax.Array) -> jax.Array:
-        return jax.vmap(lambda image: embedded(image[None])[0])(images)
-
-    try:
-        program = export.export(jax.jit(embedded), platforms=names)(images)
-    except Exception:  # of a network that needs the number of images
-        program = export.export(jax.jit(each), platforms=names)(images)
-    return bytes(program.serialize())
-
-
-def export_file(trained: Trained, out: str | Path) -> tuple[Path, ...]:
-    """Write a trained model, as ``.safetensors`` or ``.stablehlo``, atomically."""
-    check_local("out", out)
-    out = Path(out)
-    description = {
-        "embedding": dict(trained.description),
-        RUN: run_data_config(trained.config),
-        "step": trained.step,
-        "metrics": dict(trained.metrics),
-    }
-    description = json.loads(json.dumps(description))
-    if out.suffix == ".safetensors":
-        variables = {
-            "params": trained.params,
-            "batch_stats": trained.batch_stats,
-            "objective": trained.objective_params,
-        }
-        write_model(out, variables, description)
-        return (out,)
-    if out.suffix != ".stablehlo":
-        raise ValueError(f"out must end in .safetensors or .stablehlo, got {out}")
-    content = export_stablehlo(trained)
-    metadata = out.with_name(out.name + ".json")
-    origin = {"jax": jax.__version__, "date": datetime.now(UTC).date().isoformat()}
-    metadata.unlink(missing_ok=True)  # a program never lies next to another's description
-    with atomic_write(out) as program:
-        program.write(content)
-    write_json(metadata, {**description, "written": origin})
-    return out, metadata
-
-
-class _Images(list[Any]):
-    """Images in memory, which errors call ``source``."""
-
-    def __str__(self) -> str:
-        return "source"
-
-
-def _is_pillow(image: Any) -> bool:
-    pillow = sys.modules.get("PIL.Image")
-    return pillow is not None and isinstance(image, pillow.Image)
-
-
-def _is_image(source: Any) -> bool:
-    return isinstance(source, str | Path | bytes | bytearray) or _is_pillow(source)
-
-
-def _files_of(sources: Sequence[Any]) -> list[Any]:
-    """Return the image files of paths, of files' bytes and of images of Pillow."""
+from functools import cached_property
     files: list[Any] = []
     images = _Images(bytes(each) if isinstance(each, bytearray) else each for each in sources)
     for place, source in enumerate(images):

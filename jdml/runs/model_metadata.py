@@ -18,7 +18,7 @@ from jdml.losses.comparison import Normalize
 from jdml.models.adapters import Model, unwrapped
 from jdml.models.base_adapter import ModelAdapter
 from jdml.models.embedding import Preprocess, standard, to_float
-from jdml.models.factory import Normalizer, create
+from jdml.models.weights import Normalizer, create
 from jdml.recipes.loss import NORMALIZATIONS
 from jdml.recipes.network import from_factory
 from jdml.registry import NETWORKS

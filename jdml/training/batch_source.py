@@ -17,11 +17,11 @@ from jdml.data.samplers import Sampler
 from jdml.distributed import Tree, any_process
 from jdml.models.adapters import embed_in_training
 from jdml.models.embedding import standard, to_float
-from jdml.models.factory import Normalizer
 from jdml.models.finetuning import check_freeze
+from jdml.models.weights import Normalizer
 from jdml.objectives.base import Metrics
 from jdml.runs.model_metadata import input_spec
-from jdml.training.evaluation import Embedder
+from jdml.training.run_config import Embedder
 from jdml.training.step import Step, StepConfig, TrainState, compiled
 
 DEVICE_BYTES = 1 << 30  # data sets up to this size are put on the device once

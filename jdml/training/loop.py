@@ -24,11 +24,18 @@ from jdml.runs.identity import data_fingerprint, fingerprint
 from jdml.runs.model_metadata import describe, trained_view, versions
 from jdml.training.batch_source import check_arguments, check_proxies
 from jdml.training.callbacks import AnyCallback, Callbacks
-from jdml.training.evaluation import Evaluate, Evaluation
 from jdml.training.feature_cache import FEATURES, FeatureCacheConfig, make_batch_source
 from jdml.training.initialization import InitialState, State
 from jdml.training.optimizer_wrappers import with_ema, with_loss_scale
-from jdml.training.run_config import Devices, FitResult, RunConfig, Schedule, as_config
+from jdml.training.run_config import (
+    Devices,
+    Evaluate,
+    Evaluation,
+    FitResult,
+    RunConfig,
+    Schedule,
+    as_config,
+)
 from jdml.training.step import StepConfig
 from jdml.training.trainer import Trainer
 

@@ -19,12 +19,11 @@ from jdml.models.adapters import as_model
 from jdml.models.embedding import Preprocess, standard
 from jdml.models.finetuning import Frozen, WithLora, frozen_part
 from jdml.recipes import Recipe, RecipeError
-from jdml.recipes.default_recipe import check_positives
 from jdml.recipes.network import build_custom_model
+from jdml.recipes.recipe import check_positives
 from jdml.training.alternation import make_callback
 from jdml.training.batch_source import warn_missing_classes
 from jdml.training.callbacks import EMA, AnyCallback, LossScale, SkipNonfinite, StatefulCallback
-from jdml.training.evaluation import Embedder, Evaluate, Evaluation
 from jdml.training.initialization import (
     FromPretrained,
     State,
@@ -33,7 +32,15 @@ from jdml.training.initialization import (
     init_proxies_from_samples,
 )
 from jdml.training.loop import fit
-from jdml.training.run_config import Devices, FitResult, RunConfig, as_config
+from jdml.training.run_config import (
+    Devices,
+    Embedder,
+    Evaluate,
+    Evaluation,
+    FitResult,
+    RunConfig,
+    as_config,
+)
 from jdml.training.step import Start, TrainState
 
 MONITOR = "MAP@R"

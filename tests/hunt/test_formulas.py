@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from jdml import metrics, mining
 from jdml.mining import Pairs
-from jdml.registry.miners import MINERS
+from jdml.registry.losses import MINERS
 from oracles import metrics as metric_oracles
 from oracles import mining as mining_oracles
 

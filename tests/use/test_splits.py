@@ -14,7 +14,7 @@ from jdml.data.image_source import read_source
 from jdml.models.io import write_tensors
 from jdml.report import read_runs
 from jdml.report.images import attach_images
-from jdml.runs.inference import export_file
+from jdml.runs.export import export_file
 from jdml.runs.run_files import read_model
 
 
