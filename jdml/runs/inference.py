@@ -360,7 +360,24 @@ def _read(path: Path, which: str) -> tuple[dict[str, Any], dict[str, np.ndarray]
     return config, arrays, description
 
 
-from functools import cached_property
+class _Images(list[Any]):
+    """Images in memory, which errors call ``source``."""
+
+    def __str__(self) -> str:
+        return "source"
+
+
+def _is_pillow(image: Any) -> bool:
+    pillow = sys.modules.get("PIL.Image")
+    return pillow is not None and isinstance(image, pillow.Image)
+
+
+def _is_image(source: Any) -> bool:
+    return isinstance(source, str | Path | bytes | bytearray) or _is_pillow(source)
+
+
+def _files_of(sources: Sequence[Any]) -> list[Any]:
+    """Return the image files of paths, of files' bytes and of images of Pillow."""
     files: list[Any] = []
     images = _Images(bytes(each) if isinstance(each, bytearray) else each for each in sources)
     for place, source in enumerate(images):
