@@ -1,5 +1,6 @@
 """Paths of files on this machine, and checks before they are read or written."""
 
+import contextlib
 import errno
 import json
 import os
@@ -10,6 +11,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path, PurePath
 from typing import IO, Any
+
+from jdml._optional_imports import require_package
 
 SPARE = 1 << 20
 """Bytes that a disk needs besides those of the arrays."""
@@ -92,6 +95,20 @@ def atomic_write(path: Path, *, shared: bool = False) -> Iterator[IO[bytes]]:
     except BaseException:
         partial.unlink(missing_ok=True)
         raise
+
+
+def lock_of(path: Path, *, needed: bool = True) -> Any:
+    """Return a lock among processes that write a path; not ``needed``: none where ``filelock`` is not installed."""
+    try:
+        require_package("filelock", "several processes that write one file")
+    except ModuleNotFoundError:
+        if needed:
+            raise
+        return contextlib.nullcontext()
+    from filelock import FileLock
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return FileLock(path.with_name(f".{path.name}.lock"), is_singleton=True)
 
 
 @contextmanager

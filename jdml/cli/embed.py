@@ -7,10 +7,12 @@ from typing import Any, Literal
 import numpy as np
 
 from jdml._optional_imports import require_package
-from jdml._paths import check_file
-from jdml.data.load import Source, Split, read_source
-from jdml.runs.embedding_io import ENDINGS, EmbeddingTable, write_embeddings
+from jdml._paths import check_file, check_folder
+from jdml.data.load import Source, Split, read_source, root_of
+from jdml.gallery import ENDINGS, Gallery
+from jdml.runs.embedding_io import EmbeddingTable, write_embeddings
 from jdml.runs.export import PROGRAMS, export_file
+from jdml.runs.gallery_files import update_gallery
 from jdml.training import load
 
 
@@ -19,8 +21,9 @@ class Embed:
     """Embed images with the model of a run, cropped and normalized as in its evaluation.
 
     A .npz file holds embeddings [N, D] and, if known, labels [N] (names of classes) and files [N], for jdml evaluate
-    and jdml search. A .npy file holds the embeddings alone, a .parquet file (needs pyarrow) a row for each image.
-    Damaged images are named and left out.
+    and jdml search. A .npy file holds the embeddings alone, with the rest in a .npy.json file; a .parquet file (needs
+    pyarrow) a row for each image. A name without such an ending is a folder, a gallery (jdml.Gallery) by paths relative
+    to the source's folder, which grows with --update. Damaged images are named and left out.
     """
 
     run: Path
@@ -29,7 +32,12 @@ class Embed:
     """A folder of images (of classes or flat), an image, a .csv file of file,label[,split], a Parquet file, or a data
     set with its folder, such as cub:CUB_200_2011; or module:name, a data set of your own module."""
     out: Path | None = None
-    """The file to write: .npz, .npy or .parquet. Default: SOURCE.npz in the working directory."""
+    """The file to write, .npz, .npy or .parquet, or a gallery's folder. Default: SOURCE.npz in the working folder."""
+    update: bool = False
+    """Embed into the gallery only images that are new or changed (by size, modification time or class), and remove
+    those that are gone."""
+    by_content: bool = False
+    """With --update: compare checksums of the files, not their size and time."""
     data_dir: Path | None = None
     """Folder of a data set that is given by its name alone."""
     split: Split = "all"
@@ -46,7 +54,16 @@ class Embed:
     def execute(self) -> None:
         """Embed the images and write the file."""
         out = self.out or Path(f"{Path(self.source.replace(':', '_')).name}.npz")
-        check_file("--out", out, ENDINGS)
+        if out.suffix in ENDINGS:
+            check_file("--out", out, ENDINGS)
+        else:
+            check_folder("--out", out)
+            if not self.update and out.is_dir() and any(out.iterdir()):
+                raise ValueError(f"--out must be a new folder, or write --update, got {out}")
+        if self.update and out.suffix in ENDINGS:
+            raise ValueError(f"--update needs a gallery, --out FOLDER, got the file {out}")
+        if self.by_content and not self.update:
+            raise ValueError("--by-content needs --update")
         if out.suffix == ".parquet":
             require_package("pyarrow", f"writing {out}")
         trained = load(self.run, which=self.which)
@@ -55,15 +72,29 @@ class Embed:
         )
         for note in source.notes:
             print(f"note: {note}")
-        embedded, damaged = embed_source(
-            trained, source, skip=self.on_bad_image == "skip", progress=not self.quiet
-        )
-        write_embeddings(out, embedded)
-        vectors, labels = embedded.vectors, embedded.labels
+        skip, progress = self.on_bad_image == "skip", not self.quiet
+        if out.suffix in ENDINGS:
+            embedded, damaged = embed_source(trained, source, skip=skip, progress=progress)
+            write_embeddings(out, embedded)
+            (size, dim), labels = embedded.vectors.shape, embedded.labels
+        else:
+            done = update_gallery(
+                out,
+                trained,
+                source,
+                root_of(self.source, self.data_dir, source),
+                by_content=self.by_content,
+                on_bad_image="nan" if skip else "stop",
+                progress=progress,
+            )
+            gallery, damaged = Gallery.load(out), done.damaged
+            size, dim = len(gallery), gallery.dim
+            labels = None if source.labels is None else gallery.labels
+            print(", ".join(f"{name} {number:,}" for name, number in done._asdict().items()))
         what = "" if labels is None else f" of {len(np.unique(labels)):,} classes"
         left = f", {damaged:,} damaged left out" if damaged else ""
-        plural = "" if len(vectors) == 1 else "s"
-        print(f"{len(vectors):,} image{plural}{what}, {vectors.shape[1]}-D{left}: {out}")
+        plural = "" if size == 1 else "s"
+        print(f"{size:,} image{plural}{what}, {dim}-D{left}: {out}")
 
 
 def embed_source(

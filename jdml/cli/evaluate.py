@@ -17,7 +17,8 @@ from jdml.data.folder import read_column
 from jdml.metrics.arrays import evaluate_arrays
 from jdml.metrics.retrieval import Average
 from jdml.ops.checks import Rerank
-from jdml.runs.embedding_io import map_array, open_arrays
+from jdml.runs.embedding_io import MODEL, map_array, open_arrays
+from jdml.runs.gallery_files import read_table
 from jdml.runs.run_files import write_json
 
 
@@ -35,10 +36,15 @@ class Evaluate:
 
     Arrays may also be .npy files (numpy.save), from which a large gallery is read piece by piece:
     jdml evaluate x.npy --labels y.npy --gallery-embeddings g.npy --gallery-labels h.npy
+
+    Queries and gallery in two files of jdml embed, whose classes are matched by name:
+    jdml evaluate q.npz --gallery g.npz
     """
 
     file: Path
     """The .npz file with the arrays (numpy.savez), or the .npy file with the query embeddings (numpy.save)."""
+    gallery: Path | None = None
+    """Search the queries of the file in this gallery: another file, or a gallery's folder, of jdml embed."""
     recall_at: tuple[int, ...] = (1, 2, 4, 8)
     """R@k, the hit rate: fraction of queries with a neighbour of their class among the k nearest."""
     precision_at: tuple[int, ...] = ()
@@ -125,7 +131,27 @@ class Evaluate:
         if group in files and {*files, *arrays} & {self.gallery_embeddings}:
             files[f"gallery_{group}"] = files[group].with_name(f"gallery_{files[group].name}")
         apart = {name: map_array(file) for name, file in files.items()}
+        if self.gallery is not None:
+            apart |= self._read_gallery(arrays)
         return ChainMap(apart, arrays)  # type: ignore[arg-type]  # nothing is written
+
+    def _read_gallery(self, queries: Mapping[str, Any]) -> dict[str, np.ndarray]:
+        """Read the arrays of --gallery, by their names in one file with the queries."""
+        assert self.gallery is not None
+        table = read_table(expand_user(self.gallery))
+        if table is None or table.labels is None:
+            what = "a file or gallery of jdml embed" if table is None else "of images with classes"
+            raise ValueError(f"--gallery must be {what}, got {self.gallery}")
+        model = str(queries.get(MODEL, ""))
+        if model and table.model and model != table.model:
+            raise ValueError(
+                f"--gallery was embedded with another model than {self.file}: {self.gallery}"
+            )
+        named = {self.gallery_embeddings: table.vectors, self.gallery_labels: table.labels}
+        group = self.ignore_same_group or ""
+        if self.gallery.suffix == ".npz" and group in (arrays := open_arrays(self.gallery)):
+            named[f"gallery_{group}"] = arrays[group]
+        return named if table.files is None else {**named, "gallery_files": table.files}
 
     def _with_groups(self, arrays: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return the arrays, with a column of a table if one is named."""

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+from collections.abc import Container
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -23,6 +24,8 @@ from jdml.ops.checks import (
     positive,
     uint32,
 )
+from jdml.runs.model_metadata import build_preprocess
+from jdml.runs.run_files import MODEL, read_description
 from jdml.training import initialize, standard
 
 DATA = Help(
@@ -146,26 +149,47 @@ class WeightOptions:
     """Pretrained weights, and how images are normalized for them."""
 
     weights: Path | None = None
-    """Pretrained weights, from jdml weights convert."""
+    """Pretrained weights, from jdml weights convert; or another run, its folder or file of jdml export, with whose
+    parameters this one begins."""
     normalization: str | None = None
     """Network whose image statistics are used. Default: the network itself."""
+
+    def __post_init__(self) -> None:
+        """Take the best parameters of a run's folder."""
+        if self.weights is not None and expand_user(self.weights).is_dir():
+            object.__setattr__(self, "weights", expand_user(self.weights) / MODEL)
 
     def check(self) -> None:
         """Refuse unknown statistics."""
         if self.normalization is not None:
             one_of("--normalization", self.normalization, sorted(registry.image_statistics()))
 
-    def pretrained(self) -> Any:
-        """Return the function that loads the weights; None without weights."""
-        return None if self.weights is None else partial(models.load_weights, self.weights)
+    def of_run(self) -> dict[str, Any]:
+        """Return the description of the network of a run's weights; empty for other weights."""
+        description = {} if self.weights is None else read_description(self.weights)
+        return dict(description.get("embedding") or {})
 
-    def network_settings(self, model: str) -> dict[str, Any]:
-        """Return the settings of a network for the weights that --normalization names."""
+    def pretrained(self) -> Any:
+        """Return the function that loads the weights, or a run's file; None without weights."""
+        if self.weights is None or self.of_run():
+            return self.weights
+        return partial(models.load_weights, self.weights)
+
+    def network_settings(self, model: str, typed: Container[str] = ()) -> dict[str, Any]:
+        """Return the settings of a network for the weights of a run, or those that --normalization names."""
+        run = self.of_run()
+        if run and run.get("network") == model:
+            skipped = ("dtype", "freeze_batch_norm", "remat")
+            settings = {k: v for k, v in run["settings"].items() if k not in skipped}
+            values = {k: tuple(v) if isinstance(v, list) else v for k, v in settings.items()}
+            return {k: v for k, v in values.items() if k not in typed}
         own = {} if is_pointer(model) else registry.NETWORKS[model].other_settings
         return dict(own.get(self.normalization or "", {}))
 
     def preprocess(self, model: str, *, always: bool = False) -> Any:
         """Return the preprocessing of images before a network."""
+        if self.normalization is None and (run := self.of_run()):
+            return build_preprocess(run)
         normalizes = always or self.weights is not None or self.normalization is not None
         return models.normalizer(self.normalization or model) if normalizes else standard
 

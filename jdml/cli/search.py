@@ -15,7 +15,8 @@ from jdml.metrics import rejection_threshold
 from jdml.ops.checks import Rerank
 from jdml.report.figures import neighbour_sheet
 from jdml.report.images import search_images
-from jdml.runs.embedding_io import EmbeddingTable, read_embeddings
+from jdml.runs.embedding_io import EmbeddingTable
+from jdml.runs.gallery_files import read_table
 from jdml.runs.run_files import write_json
 from jdml.training import load
 
@@ -26,8 +27,8 @@ PICTURES = (".png", ".jpg", ".pdf", ".svg")
 class Search:
     """Find the nearest images of a gallery to photographs, by Euclidean distance of their embeddings.
 
-    The gallery is a folder, which is embedded with the run's model, or a file of jdml embed with the same model. The
-    query itself and copies of it are not found.
+    The gallery is a folder of images, which is embedded with the run's model, or what jdml embed wrote with the same
+    model. The query itself and copies of it are not found.
     """
 
     run: Path
@@ -36,7 +37,7 @@ class Search:
     """Images, folders of images, .csv or Parquet files, or a row of a Parquet file, FILE[ROW]."""
     gallery: str | None = None
     """The images to search: a folder, a .csv or Parquet file, module:name, a data set with its folder
-    (cub:CUB_200_2011), or a .npz file of jdml embed."""
+    (cub:CUB_200_2011), or a file or gallery of jdml embed."""
     k: int = 10
     """Neighbours of each query."""
     max_distance: float | Literal["auto"] | None = None
@@ -62,7 +63,7 @@ class Search:
         """Search the gallery, print and write the neighbours."""
         if self.gallery is None:
             raise ValueError(
-                "--gallery is missing: a folder of images, or a .npz file of jdml embed"
+                "--gallery is missing: a folder of images, or a file or gallery of jdml embed"
             )
         if self.max_distance == "auto" and self.rerank != "none":
             raise ValueError("--max-distance auto does not go with --rerank: write a number")
@@ -108,12 +109,14 @@ class Search:
     def _gallery(self, name: str, trained: Any, notes: list[str]) -> EmbeddingTable:
         """Read or embed the images to search."""
         path = expand_user(name)
-        if path.suffix != ".npz":
+        gallery = read_table(path)
+        if gallery is None:
             source = read_source(name, self.data_dir, view=self.labels, config=trained.config)
             notes += source.notes
             return embed_source(trained, source, skip=True, progress=not self.quiet)[0]
-        gallery = read_embeddings(path)
-        if gallery.model and gallery.model != trained.identity:
+        if not gallery.model:
+            notes.append(f"{path} does not say which model embedded it")
+        elif gallery.model != trained.identity:
             raise ValueError(
                 f"{path} was embedded with another model, so its distances mean nothing: embed it again (jdml embed)"
             )

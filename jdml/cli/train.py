@@ -123,7 +123,7 @@ class TrainingRun:
                 seed=options.run.seed,
                 preprocess=self.preprocess,
                 pretrained=weights.pretrained(),
-                **weights.network_settings(model),
+                **weights.network_settings(model, options.network),
             )
         self.recall_at = recall_ranks(str(options.data.data))
         self._check()

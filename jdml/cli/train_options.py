@@ -124,12 +124,16 @@ class TrainOptions:
         self.devices.check()
         self.weights.check()
         options = replace(self, data=self.data.resolve())
-        file, model = self.weights.weights, self.network.get("name")
-        model = model or (file and read_metadata(file).get(ARCHITECTURE))
+        file, run, model = self.weights.weights, self.weights.of_run(), self.network.get("name")
+        model = model or (file and read_metadata(file).get(ARCHITECTURE)) or run.get("network")
         model = model or for_images(None if options.data.of_files else options.data.image_size or 0)
         with naming_options():
             NetworkConfig(model)  # refuses an unknown name
-        options = replace(options, network={**options.network, "name": model})
+        size = {"dim": run["dim"]} if run.get("network") == model else {}
+        options = replace(options, network={**size, **options.network, "name": model})
+        out = options.run.out
+        if run and file and out is not None and out.resolve() == file.parent.resolve():
+            raise ValueError(f"--weights must be another run's than --out, got {out} for both")
         sized = self.data.image_size is not None or self.data.augmentation is not None
         if self.data.of_files and not sized and not is_pointer(model):
             if NETWORKS[model].small_images:

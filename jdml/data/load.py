@@ -1,6 +1,7 @@
 """Data sets by name, and the images of a path or a data set, split as a run split them: the same everywhere."""
 
 import logging
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from textwrap import indent
@@ -219,6 +220,17 @@ def read_source(
         "source must be a folder of images, an image, a .csv or .parquet file, or a data set such as cub:FOLDER; "
         f"{source} is none{did_you_mean(name, DATASETS)}"
     )
+
+
+def root_of(source: str, data_dir: Path | None, images: Source) -> Path:
+    """Return the folder to which the images' paths are relative."""
+    name, _, folder = source.partition(":")
+    path = expand_user(source)
+    if not path.exists() and name in DATASETS:
+        path = Path(folder or data_dir or ".")
+        if not (folder or data_dir) and images.files is not None:
+            path = Path(os.path.commonpath(images.files.tolist()))
+    return (path if path.is_dir() else path.parent).absolute()
 
 
 def _from_name(

@@ -88,15 +88,17 @@ def check_as_trained(images: Any, spec: Mapping[str, Any], preprocess: object) -
         check_same_range("images", images, Range(*spec["range"]))
 
 
-@partial(jax.jit, static_argnames=("model", "preprocess", "placement"))
+@partial(jax.jit, static_argnames=("model", "preprocess", "normalize", "placement"))
 def _embed_batch(
     model: Model,
     preprocess: Preprocess,
+    normalize: Callable[..., jax.Array] | None,
     placement: Placement,
     variables: Mapping[str, Tree],
     images: Tree,
 ) -> Tree:
-    return placement.keep(model.apply(variables, preprocess(images), train=False))
+    vectors = model.apply(variables, preprocess(images), train=False)
+    return placement.keep(vectors if normalize is None else jax.tree.map(normalize, vectors))
 
 
 def embed(
@@ -107,6 +109,7 @@ def embed(
     *,
     batch_size: int | None = None,
     preprocess: Preprocess = standard,
+    normalize: Callable[..., jax.Array] | None = None,
 ) -> np.ndarray:
     """Embed a whole set in evaluation mode.
 
@@ -118,6 +121,7 @@ def embed(
             device's memory. Or what else the model takes, with rows first. Or a list of images of one shape.
         batch_size: rows per forward pass; by default 512 images of up to 64×64, 32 of 224×224.
         preprocess: as in training.
+        normalize: applied to the embeddings ``[B, D]`` of a batch, in the same program; None for nothing.
 
     Returns:
         Embeddings ``[N, D]`` as a NumPy array.
@@ -157,6 +161,6 @@ def embed(
     for start in range(0, size, rows):
         batch = jax.tree.map(lambda part, start=start: padded(part, start), images)
         batch = placement.shard_batch(batch, rows)
-        embeddings = _embed_batch(network, preprocess, placement, variables, batch)
+        embeddings = _embed_batch(network, preprocess, normalize, placement, variables, batch)
         vectors.append(jax.tree.map(lambda x, n=size - start: np.asarray(x)[:n], embeddings))
     return jax.tree.map(lambda *parts: np.concatenate(parts), *vectors)

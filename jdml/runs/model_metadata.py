@@ -127,15 +127,20 @@ def fit_variables(
     variables = jax.eval_shape(init, input_template(described["input"]))
     template = {kind: variables.get(kind, {}) for kind in ("params", "batch_stats")}
     own = named_leaves(template)
+    check_fits(own, arrays, path)
+    leaves = [jnp.asarray(arrays[name]) for name in own]
+    return jax.tree.unflatten(jax.tree.structure(template), leaves)
+
+
+def check_fits(own: Mapping[str, Any], arrays: Mapping[str, Any], path: Path) -> None:
+    """Refuse a run's arrays that are not those of a network, by their names and shapes."""
     stored = {n: a for n, a in arrays.items() if not n.startswith("objective/")}
     for name in sorted(own.keys() | stored.keys()):
-        shapes = [list(x[name].shape) if name in x else "absent" for x in (stored, own)]
+        shapes = [list(np.shape(x[name])) if name in x else "absent" for x in (stored, own)]
         if shapes[0] != shapes[1]:
             raise ValueError(
                 f"model is not the run's: {name} is {shapes[0]} in {path} and {shapes[1]} in the model"
             )
-    leaves = [jnp.asarray(arrays[name]) for name in own]
-    return jax.tree.unflatten(jax.tree.structure(template), leaves)
 
 
 def input_template(described: Any) -> Any:

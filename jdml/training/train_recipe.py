@@ -29,7 +29,6 @@ from jdml.training.initialization import (
     dense_head,
     init_head_from_pca,
     init_proxies_from_samples,
-    pretrained,
 )
 from jdml.training.loop import fit
 from jdml.training.run_config import (
@@ -155,7 +154,7 @@ def train(
     if state is None:
         state = start
     elif isinstance(state, FromPretrained) and state.then is None:
-        state = pretrained(state.load, start)
+        state = dataclasses.replace(state, then=start)
     if device_config.shard is None and device_config.mesh is not None:
         shard = class_shards(device_config.mesh, objective)
         device_config = dataclasses.replace(device_config, shard=shard)
