@@ -26,7 +26,7 @@ from jdml.metrics import evaluate_retrieval
 from jdml.models.convolution import windows
 from jdml.runs.run_files import save_result
 from jdml.studies.runner import results_of
-from jdml.training import Best, make_train_step, standard, train_recipe, update_best
+from jdml.training import Best, default_preprocess, make_train_step, train_recipe, update_best
 
 MOST, LARGE = 24, 2048
 """Models of a program; rows of a batch from which on it has one."""
@@ -236,7 +236,7 @@ def _programs(model: ByProducts, step: Any) -> tuple[Any, Any]:
     def embed_all(params: Any, batch_stats: Any, images: jax.Array) -> jax.Array:
         def embed(images: jax.Array) -> Any:
             variables = {"params": params, "batch_stats": batch_stats}
-            return model.apply(variables, standard(images), train=False)
+            return model.apply(variables, default_preprocess(images), train=False)
 
         vectors = jax.lax.map(embed, images.reshape(-1, AT_ONCE, *images.shape[1:]))
         return vectors.reshape(len(images), -1)

@@ -49,8 +49,8 @@ class Evaluate:
     """R@k, the hit rate: fraction of queries with a neighbour of their class among the k nearest."""
     precision_at: tuple[int, ...] = ()
     """P@k: fraction of right answers among the k nearest."""
-    found_at: tuple[int, ...] = ()
-    """found@k, recommenders' recall@k: fraction of all right answers that are among the k nearest."""
+    true_recall_at: tuple[int, ...] = ()
+    """recall(true)@k, recommenders' recall@k: fraction of all right answers that are among the k nearest."""
     ndcg_at: tuple[int, ...] = ()
     """nDCG@k for each k."""
     map_at: tuple[int, ...] = ()
@@ -101,7 +101,7 @@ class Evaluate:
                 second_look=self.rerank,
                 recall_at=self.recall_at,
                 precision_at=self.precision_at,
-                found_at=self.found_at,
+                true_recall_at=self.true_recall_at,
                 ndcg_at=self.ndcg_at,
                 map_at=self.map_at,
                 mrr=self.mrr,

@@ -26,7 +26,7 @@ from jdml.ops.checks import (
 )
 from jdml.runs.model_metadata import build_preprocess
 from jdml.runs.run_files import MODEL, read_description
-from jdml.training import initialize, standard
+from jdml.training import default_preprocess, initialize
 
 DATA = Help(
     f"{', '.join(sorted(registry.DATASETS))}; or a folder of classes, a .csv of file,label[,split], Parquet, "
@@ -191,7 +191,7 @@ class WeightOptions:
         if self.normalization is None and (run := self.of_run()):
             return build_preprocess(run)
         normalizes = always or self.weights is not None or self.normalization is not None
-        return models.normalizer(self.normalization or model) if normalizes else standard
+        return models.normalizer(self.normalization or model) if normalizes else default_preprocess
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 :func:`evaluate_retrieval` takes embeddings and labels and gives the table of a paper; the functions on a ranked
 relevance matrix are its parts, for rankings that come from elsewhere. The hit rate of recommenders is Recall@k,
-:func:`recall_at_k`; what they call recall@k is :func:`found_at_k`.
+:func:`recall_at_k`; what they call recall@k is :func:`true_recall_at_k`.
 """
 
 from jdml.metrics.chance import ClassCovering, Violation, class_covering, violation_probability
@@ -17,7 +17,6 @@ from jdml.metrics.geometry import (
 from jdml.metrics.neighbors import nearest
 from jdml.metrics.proxies import ProxySpread, proxy_distance, proxy_spread, vmf_mixture_likelihood
 from jdml.metrics.ranking import (
-    found_at_k,
     map_at_k,
     map_at_r,
     ndcg_at_k,
@@ -25,6 +24,7 @@ from jdml.metrics.ranking import (
     precision_at_k,
     r_precision,
     recall_at_k,
+    true_recall_at_k,
 )
 from jdml.metrics.reranking import augment_gallery, expand_queries, rerank
 from jdml.metrics.retrieval import evaluate_retrieval
@@ -42,7 +42,7 @@ __all__ = [
     "covering_radius",
     "evaluate_retrieval",
     "expand_queries",
-    "found_at_k",
+    "true_recall_at_k",
     "map_at_k",
     "map_at_r",
     "ndcg_at_k",

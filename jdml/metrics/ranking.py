@@ -68,7 +68,7 @@ def recall_at_k(hits: Array, num_relevant: Array | None = None, k: int | None = 
         ``1[Σ_{i≤k} hit_i > 0]``
 
     Also known as hit rate, hit@k, success@k. What recommenders call recall@k is another number, the share of all right
-    answers that are among the k nearest: :func:`found_at_k`.
+    answers that are among the k nearest: :func:`true_recall_at_k`.
 
     Returns:
         ``[...]`` of 0 and 1.
@@ -129,7 +129,7 @@ def precision_at_k(hits: Array, num_relevant: Array | None = None, k: int | None
 
 
 @_metric("k")
-def found_at_k(hits: Array, num_relevant: Array, k: int | None = None) -> Array:
+def true_recall_at_k(hits: Array, num_relevant: Array, k: int | None = None) -> Array:
     """Compute the share of all right answers that are among the k nearest: what recommenders call recall@k.
 
     Formula:
@@ -145,7 +145,7 @@ def found_at_k(hits: Array, num_relevant: Array, k: int | None = None) -> Array:
 
     Example:
         >>> import jax.numpy as jnp
-        >>> found_at_k(jnp.array([[True, False, True, True]]), jnp.array([4]), k=3)
+        >>> true_recall_at_k(jnp.array([[True, False, True, True]]), jnp.array([4]), k=3)
         Array([0.5], dtype=float32)
     """
     hits, relevant, k = _ranked(hits, num_relevant, k)

@@ -272,7 +272,7 @@ def _ignored(
     return counts
 
 
-def warn_of_twins(queries: Array, gallery: Any, found: np.ndarray, judged: np.ndarray) -> None:
+def warn_duplicates(queries: Array, gallery: Any, found: np.ndarray, judged: np.ndarray) -> None:
     """Warn where queries equal the row that was found first, bit by bit: both may be one item."""
     twins = judged & _equal(queries, gallery, found)
     if twins.any():

@@ -46,7 +46,7 @@ def evaluate_retrieval(
     distances: Any = None,
     recall_at: Sequence[int] = (1, 2, 4, 8),
     precision_at: Sequence[int] = (),
-    found_at: Sequence[int] = (),
+    true_recall_at: Sequence[int] = (),
     ndcg_at: Sequence[int] = (),
     map_at: Sequence[int] = (),
     map_divisor: ranking.Divisor = "min",
@@ -83,7 +83,7 @@ def evaluate_retrieval(
         distances: ``[Q, N]`` to rank by in place of the vectors', such as :func:`jdml.metrics.rerank`'s.
         recall_at: k of ``"R@k"``, is any of the k nearest right.
         precision_at: k of ``"P@k"``, the share of right ones among the k nearest.
-        found_at: k of ``"found@k"``, the share of the R references that are among them: recommenders' recall@k.
+        true_recall_at: k of ``"recall(true)@k"``, the share of the R references among them: recommenders' recall@k.
         ndcg_at: k of ``"nDCG@k"``.
         map_at: k of ``"MAP@k"``.
         map_divisor: what MAP@k is divided by, see :func:`jdml.metrics.map_at_k`; default min(k, R).
@@ -144,7 +144,7 @@ def evaluate_retrieval(
     cutoffs = _Cutoffs(
         _checked_ranks("recall_at", recall_at),
         _checked_ranks("precision_at", precision_at),
-        _checked_ranks("found_at", found_at),
+        _checked_ranks("true_recall_at", true_recall_at),
         _checked_ranks("ndcg_at", ndcg_at),
         _checked_ranks("map_at", map_at),
         bool(mrr),
@@ -182,7 +182,7 @@ def evaluate_retrieval(
                 )
         levels.append(_summary(scores, truth, average, per_query=per_query))
     if gallery is not None and self_index is None and judged.any():
-        relevance.warn_of_twins(task.queries, task.gallery, found, judged)
+        relevance.warn_duplicates(task.queries, task.gallery, found, judged)
     if query_labels is None or query_labels.ndim == 1:
         return levels[0]
     names = {name: None for level in levels for name in level}
@@ -275,7 +275,7 @@ def _names(cutoffs: _Cutoffs) -> list[str]:
         *(f"R@{k}" for k in cutoffs.recall),
         *("P@1", "RP", "MAP@R"),
         *(f"P@{k}" for k in cutoffs.precision),
-        *(f"found@{k}" for k in cutoffs.found),
+        *(f"recall(true)@{k}" for k in cutoffs.found),
         *(f"nDCG@{k}" for k in cutoffs.ndcg),
         *(f"MAP@{k}" for k in cutoffs.average_precision),
         *(["MRR"] if cutoffs.reciprocal_rank else []),
@@ -291,7 +291,7 @@ def _measure(hits: Array, relevant: Array, cutoffs: _Cutoffs) -> dict[str, Array
         ranking.r_precision(hits, relevant),
         ranking.map_at_r(hits, relevant),
         *(ranking.precision_at_k(hits, relevant, k) for k in cutoffs.precision),
-        *(ranking.found_at_k(hits, relevant, k) for k in cutoffs.found),
+        *(ranking.true_recall_at_k(hits, relevant, k) for k in cutoffs.found),
         *(ranking.ndcg_at_k(hits, relevant, k) for k in cutoffs.ndcg),
         *(
             ranking.map_at_k(hits, relevant, k, divisor=cutoffs.divisor)

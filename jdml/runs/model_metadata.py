@@ -17,7 +17,7 @@ from jdml.distributed import Tree
 from jdml.losses.comparison import Normalize
 from jdml.models.adapters import Model, unwrapped
 from jdml.models.base_adapter import ModelAdapter
-from jdml.models.embedding import Preprocess, standard, to_float
+from jdml.models.embedding import Preprocess, default_preprocess, uint8_to_float
 from jdml.models.weights import Normalizer, create
 from jdml.recipes.loss import NORMALIZATIONS
 from jdml.recipes.network import from_factory
@@ -36,7 +36,7 @@ def describe(
     transform = train.images.transform if isinstance(train.images, ImageFiles) else None
     if isinstance(preprocess, Normalizer):
         prepared: Any = dataclasses.asdict(preprocess)
-    elif preprocess in (to_float, standard):
+    elif preprocess in (uint8_to_float, default_preprocess):
         prepared = "to_float"
     else:
         prepared = {"function": qualified_name(preprocess)}
@@ -87,7 +87,7 @@ def build_preprocess(description: Description) -> Preprocess:
     """Build the function from stored images to the model's input."""
     kind = description["preprocess"]
     if kind == "to_float":
-        return standard
+        return default_preprocess
     if "mean" in kind:
         return Normalizer(tuple(kind["mean"]), tuple(kind["std"]), kind["bgr"])
     raise ValueError(f"its preprocess= was {kind['function']}: load(run, preprocess=…)")

@@ -7,7 +7,7 @@ numbers of an unbroken one.
 """
 
 from jdml.distributed import Preempted, disable_malloc_trim, initialize
-from jdml.models.embedding import embed, standard, to_float
+from jdml.models.embedding import default_preprocess, embed, uint8_to_float
 from jdml.models.finetuning import Frozen, WithLora
 from jdml.runs.inference import Trained, load
 from jdml.training.alternation import AlternatingProblems, Alternation
@@ -78,9 +78,9 @@ __all__ = [
     "pretrained",
     "recall_ranks",
     "score",
-    "standard",
+    "default_preprocess",
     "init_head_from_pca",
     "init_proxies_from_samples",
-    "to_float",
+    "uint8_to_float",
     "train",
 ]

@@ -16,7 +16,7 @@ from jdml.data.dataset import TrainSet, check_channels, check_in_unit_range, che
 from jdml.data.samplers import Sampler
 from jdml.distributed import Tree, any_process
 from jdml.models.adapters import embed_in_training
-from jdml.models.embedding import standard, to_float
+from jdml.models.embedding import default_preprocess, uint8_to_float
 from jdml.models.finetuning import check_freeze
 from jdml.models.weights import Normalizer
 from jdml.objectives.base import Metrics
@@ -69,7 +69,7 @@ def check_arguments(
     for images in jax.tree.leaves(train.images):
         if isinstance(preprocess, Normalizer):
             check_in_unit_range("train.images", images, ", as its preprocess expects")
-        elif preprocess in (to_float, standard):
+        elif preprocess in (uint8_to_float, default_preprocess):
             check_not_bytes("train.images", images)
     if isinstance(sampler, EpochSampler):
         size = len(train.labels)

@@ -17,7 +17,7 @@ from jdml.data import BadImageError, Dataset, without_bad_images
 from jdml.data.dataset import TrainSet
 from jdml.distributed import Tree
 from jdml.models.adapters import AnyModel, as_model, embed_in_training
-from jdml.models.embedding import Preprocess, embed, standard
+from jdml.models.embedding import Preprocess, default_preprocess, embed
 from jdml.models.feature_split import Backbone, FeatureSplit
 from jdml.ops import checks, sphere
 from jdml.recipes.network import HEAD
@@ -168,7 +168,7 @@ def init_proxies_from_samples(
     train: TrainSet,
     *,
     seed: int = 0,
-    preprocess: Preprocess = standard,
+    preprocess: Preprocess = default_preprocess,
     rows_at_a_time: int = 512,
 ) -> TrainState:
     """Initialize proxies with samples of their class, as the fresh network embeds them.
@@ -248,7 +248,7 @@ def init_head_from_pca(
     train: TrainSet,
     *,
     seed: int = 0,
-    preprocess: Preprocess = standard,
+    preprocess: Preprocess = default_preprocess,
     images: int = 1024,
 ) -> TrainState:
     """Initialize the embedding head with the principal directions of a pretrained network's features.

@@ -15,7 +15,7 @@ from jdml.data.dataset import TrainSet
 from jdml.data.samplers import Sampler
 from jdml.distributed import Placement, Termination, is_main_process, peer_failure_context
 from jdml.models.adapters import AnyModel, Model, as_model, check_network, unwrapped
-from jdml.models.embedding import Preprocess, standard
+from jdml.models.embedding import Preprocess, default_preprocess
 from jdml.models.finetuning import Frozen, WithLora, frozen_part
 from jdml.objectives import Objective
 from jdml.ops import checks
@@ -56,7 +56,7 @@ def fit(
     evaluation: Evaluate | Evaluation | None = None,
     callbacks: Sequence[AnyCallback] = (),
     devices: jax.sharding.Mesh | Devices | None = None,
-    preprocess: Preprocess = standard,
+    preprocess: Preprocess = default_preprocess,
     progress: bool = True,
 ) -> FitResult:
     """Train a model with any objective.

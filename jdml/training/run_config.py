@@ -17,7 +17,7 @@ from jdml.distributed import Tree
 from jdml.losses.comparison import Normalize
 from jdml.metrics import evaluate_retrieval
 from jdml.models.adapters import Model
-from jdml.models.embedding import Preprocess, check_as_trained, embed, standard
+from jdml.models.embedding import Preprocess, check_as_trained, default_preprocess, embed
 from jdml.ops import checks, sphere
 from jdml.registry import DATASETS, DataSet
 from jdml.training.step import TrainState
@@ -35,7 +35,7 @@ class Embedder(NamedTuple):
 
     model: Model
     state: TrainState
-    preprocess: Preprocess = standard
+    preprocess: Preprocess = default_preprocess
     input: Mapping[str, Any] | None = None
 
     def __call__(self, images: Tree) -> np.ndarray:

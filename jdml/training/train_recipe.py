@@ -16,7 +16,7 @@ from jdml._import_path import is_pointer
 from jdml.data import Dataset, ImageBatches, ImageFiles
 from jdml.distributed import class_shards
 from jdml.models.adapters import as_model
-from jdml.models.embedding import Preprocess, standard
+from jdml.models.embedding import Preprocess, default_preprocess
 from jdml.models.finetuning import Frozen, WithLora, frozen_part
 from jdml.recipes import Recipe, RecipeError
 from jdml.recipes.network import build_custom_model
@@ -115,7 +115,7 @@ def train(
             f"train() got an unexpected keyword argument {name!r}: its parts are {', '.join(Parts.__annotations__)}"
         )
     config, device_config = as_config(RunConfig, run), as_config(Devices, devices)
-    preprocess, state = parts.get("preprocess", standard), parts.get("state")
+    preprocess, state = parts.get("preprocess", default_preprocess), parts.get("state")
     model = parts.get("model")
     if model is None:
         load = state.load if isinstance(state, FromPretrained) else None
@@ -214,7 +214,7 @@ def make_network(
     train: Dataset,
     *,
     seed: int = 0,
-    preprocess: Preprocess = standard,
+    preprocess: Preprocess = default_preprocess,
     pretrained: Any = None,
     **own: Any,
 ) -> Any:
@@ -261,7 +261,7 @@ def frozen(
     recipe: Recipe,
     model: Any,
     train: Dataset,
-    preprocess: Preprocess = standard,
+    preprocess: Preprocess = default_preprocess,
     *,
     cache_folder: str | Path | None = None,
 ) -> Any:
@@ -274,7 +274,7 @@ def frozen(
 
 
 def pattern_of(
-    recipe: Recipe, model: Any, train: Dataset, preprocess: Preprocess = standard
+    recipe: Recipe, model: Any, train: Dataset, preprocess: Preprocess = default_preprocess
 ) -> str | None:
     """Return the pattern of the paths of a network's frozen parameters."""
     if recipe.finetune.freeze is None and recipe.finetune.last_blocks is None:
@@ -285,7 +285,7 @@ def pattern_of(
 
 
 def check_head(
-    recipe: Recipe, model: Any, train: Dataset, preprocess: Preprocess = standard
+    recipe: Recipe, model: Any, train: Dataset, preprocess: Preprocess = default_preprocess
 ) -> None:
     """Refuse a head that cannot be initialized from principal axes, before any work."""
     if recipe.network.head_init == "random":

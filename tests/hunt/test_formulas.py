@@ -135,7 +135,7 @@ def searched(case: Searched) -> tuple[list[np.ndarray], dict[str, Any]]:
     return arrays, options
 
 
-RANKS = {"recall_at": (1, 3), "precision_at": (2,), "found_at": (3,), "ndcg_at": (4,)}
+RANKS = {"recall_at": (1, 3), "precision_at": (2,), "true_recall_at": (3,), "ndcg_at": (4,)}
 
 
 @generated(few=10, share=0.06, case=SEARCHED)

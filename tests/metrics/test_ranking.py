@@ -60,7 +60,7 @@ def test_every_metric_equals_its_oracle(k):
     actual = {
         "recall": metrics.recall_at_k(hits, relevant, k),
         "p": metrics.precision_at_k(hits, relevant, k),
-        "found": metrics.found_at_k(hits, relevant, k),
+        "found": metrics.true_recall_at_k(hits, relevant, k),
         "ndcg": metrics.ndcg_at_k(hits, relevant, k),
         **{d: metrics.map_at_k(hits, relevant, k, divisor=d) for d in ("min", "k", "relevant")},
         "p@1": metrics.precision_at_1(hits, relevant),

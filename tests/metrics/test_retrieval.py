@@ -12,7 +12,7 @@ NOBODY = "none of 60 queries"
 CUTOFFS = {
     "recall_at": (1, 2, 4, 8),
     "precision_at": (1, 5),
-    "found_at": (3,),
+    "true_recall_at": (3,),
     "ndcg_at": (1, 8),
     "map_at": (3, 100),
     "mrr": True,

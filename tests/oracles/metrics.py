@@ -64,7 +64,7 @@ def per_query(
     mrr: bool = False,
     recall_at: Sequence[int] = (),
     precision_at: Sequence[int] = (),
-    found_at: Sequence[int] = (),
+    true_recall_at: Sequence[int] = (),
     ndcg_at: Sequence[int] = (),
     map_at: Sequence[int] = (),
 ) -> dict[str, Array]:
@@ -90,7 +90,7 @@ def per_query(
         row["RP"], row["MAP@R"] = r_precision(hits, total), map_at_r(hits, total)
         row |= {f"R@{k}": recall(hits, k) for k in recall_at}
         row |= {f"P@{k}": sum(hits[:k]) / k for k in precision_at}
-        row |= {f"found@{k}": sum(hits[:k]) / total for k in found_at}
+        row |= {f"recall(true)@{k}": sum(hits[:k]) / total for k in true_recall_at}
         row |= {f"nDCG@{k}": ndcg(hits, total, k) for k in ndcg_at}
         row |= {f"MAP@{k}": map_at_k(hits, total, k) for k in map_at}
         rows.append(row)

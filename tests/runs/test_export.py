@@ -8,7 +8,7 @@ import pytest
 
 import jdml
 from jdml.models.adapters import as_model
-from jdml.models.embedding import to_float
+from jdml.models.embedding import uint8_to_float
 from jdml.registry import NETWORKS
 from jdml.runs.export import export_onnx
 from jdml.runs.inference import Trained
@@ -26,7 +26,7 @@ def trained(network, shape):
         class_names=(),
         step=0,
         metrics={},
-        preprocess=to_float,
+        preprocess=uint8_to_float,
         normalize=jdml.sphere,
         crop=None,
         input={"shape": list(shape), "dtype": "uint8"},

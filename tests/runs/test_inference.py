@@ -33,7 +33,7 @@ def trained() -> Trained:
         class_names=(),
         step=0,
         metrics={},
-        preprocess=training.standard,
+        preprocess=training.default_preprocess,
         normalize=sphere,
         crop=crop,
         input={"shape": [16, 16, 3], "dtype": "uint8"},
