@@ -16,9 +16,10 @@ from jdml.cli.options import NOT_DEFINING, Part, Typed, check_options, defining,
 from jdml.cli.tables import print_table
 from jdml.cli.train import started
 from jdml.cli.train_options import apply_options, part_options
-from jdml.cli.training_data import data_checksum, load_split
 from jdml.data import ImageBatches, corrupt_labels
 from jdml.data.integrity import count_mismatches
+from jdml.data.listing import data_checksum
+from jdml.data.load import load_split
 from jdml.distributed import is_main_process
 from jdml.ops.checks import at_least
 from jdml.recipes import RECIPES, CCPConfig, Recipe, recipe

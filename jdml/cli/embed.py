@@ -2,17 +2,17 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
 from jdml._optional_imports import require_package
 from jdml._paths import check_file, check_folder
-from jdml.data.load import Source, Split, read_source, root_of
+from jdml.data.load import Split, read_source, root_of
 from jdml.gallery import ENDINGS, Gallery
-from jdml.runs.embedding_io import EmbeddingTable, write_embeddings
+from jdml.runs.embedding_io import write_embeddings
 from jdml.runs.export import PROGRAMS, export_file
-from jdml.runs.gallery_files import update_gallery
+from jdml.runs.gallery_files import embed_source, update_gallery
 from jdml.training import load
 
 
@@ -95,21 +95,6 @@ class Embed:
         left = f", {damaged:,} damaged left out" if damaged else ""
         plural = "" if size == 1 else "s"
         print(f"{size:,} image{plural}{what}, {dim}-D{left}: {out}")
-
-
-def embed_source(
-    trained: Any, source: Source, *, skip: bool, progress: bool
-) -> tuple[EmbeddingTable, int]:
-    """Embed a source; with ``skip`` without its damaged images, whose number is returned."""
-    bad = "nan" if skip else "stop"
-    vectors = trained.embed(source.images, on_bad_image=bad, progress=progress)
-    whole = ~np.isnan(vectors).any(axis=1)
-    if not whole.any():
-        raise ValueError("every image is damaged: nothing to embed")
-    labels, files = (
-        None if column is None else column[whole] for column in (source.labels, source.files)
-    )
-    return EmbeddingTable(vectors[whole], labels, files, trained.identity), int((~whole).sum())
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ import numpy as np
 
 from jdml._paths import check_file, expand_user
 from jdml.cli.tables import print_table
-from jdml.data.folder import read_column
+from jdml.data.folder import column_of, read_column
 from jdml.metrics.arrays import evaluate_arrays
 from jdml.metrics.retrieval import Average
 from jdml.ops.checks import Rerank
@@ -138,15 +138,10 @@ class Evaluate:
     def _read_gallery(self, queries: Mapping[str, Any]) -> dict[str, np.ndarray]:
         """Read the arrays of --gallery, by their names in one file with the queries."""
         assert self.gallery is not None
-        table = read_table(expand_user(self.gallery))
+        table = read_table(expand_user(self.gallery), str(queries.get(MODEL, "")))
         if table is None or table.labels is None:
             what = "a file or gallery of jdml embed" if table is None else "of images with classes"
             raise ValueError(f"--gallery must be {what}, got {self.gallery}")
-        model = str(queries.get(MODEL, ""))
-        if model and table.model and model != table.model:
-            raise ValueError(
-                f"--gallery was embedded with another model than {self.file}: {self.gallery}"
-            )
         named = {self.gallery_embeddings: table.vectors, self.gallery_labels: table.labels}
         group = self.ignore_same_group or ""
         if self.gallery.suffix == ".npz" and group in (arrays := open_arrays(self.gallery)):
@@ -160,11 +155,6 @@ class Evaluate:
             return arrays
         values, groups = read_column(expand_user(table), column), {}
         for prefix in ("", "gallery_") if self.gallery_embeddings in arrays else ("",):
-            files = list(arrays.get(f"{prefix}files", ()))
-            missing = [file for file in files if file not in values]
-            if missing:
-                raise ValueError(
-                    f"{table} does not name {len(missing)} of {len(files)} files: {missing[0]}"
-                )
-            groups[f"{prefix}{table}:{column}"] = np.array([values[file] for file in files])
+            files = arrays.get(f"{prefix}files", ())
+            groups[f"{prefix}{table}:{column}"] = column_of(table, values, files)
         return ChainMap(groups, arrays)  # type: ignore[arg-type]  # nothing is written

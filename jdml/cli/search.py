@@ -6,8 +6,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from jdml._paths import check_file, expand_user
-from jdml.cli.embed import embed_source
+from jdml._paths import check_file, expand_user, from_here
 from jdml.cli.tables import print_table
 from jdml.data.folder import image_named
 from jdml.data.load import image_id, read_path, read_source
@@ -16,7 +15,7 @@ from jdml.ops.checks import Rerank
 from jdml.report.figures import neighbour_sheet
 from jdml.report.images import search_images
 from jdml.runs.embedding_io import EmbeddingTable
-from jdml.runs.gallery_files import read_table
+from jdml.runs.gallery_files import embed_source, read_table
 from jdml.runs.run_files import write_json
 from jdml.training import load
 
@@ -82,7 +81,7 @@ class Search:
         for answer in neighbours:
             query = Path(answer["query"]).name
             for hit in answer["found"]:
-                cells = hit["rank"], hit["distance"], hit.get("label", ""), _from_here(hit["file"])
+                cells = hit["rank"], hit["distance"], hit.get("label", ""), from_here(hit["file"])
                 rows.append([query, *cells])
             if not answer["found"] and np.isfinite(limit):
                 rows.append([query, "", "", "", "not in the gallery"])
@@ -109,17 +108,13 @@ class Search:
     def _gallery(self, name: str, trained: Any, notes: list[str]) -> EmbeddingTable:
         """Read or embed the images to search."""
         path = expand_user(name)
-        gallery = read_table(path)
+        gallery = read_table(path, trained.identity)
         if gallery is None:
             source = read_source(name, self.data_dir, view=self.labels, config=trained.config)
             notes += source.notes
             return embed_source(trained, source, skip=True, progress=not self.quiet)[0]
         if not gallery.model:
             notes.append(f"{path} does not say which model embedded it")
-        elif gallery.model != trained.identity:
-            raise ValueError(
-                f"{path} was embedded with another model, so its distances mean nothing: embed it again (jdml embed)"
-            )
         labels = gallery.labels
         finest = labels if labels is None or labels.ndim == 1 else labels[:, -1]
         return gallery._replace(labels=finest)
@@ -138,9 +133,3 @@ def _queries(names: tuple[str, ...]) -> tuple[list[str], list[str]]:
     if not files:
         raise ValueError("QUERY is missing: an image, or several")
     return files, notes
-
-
-def _from_here(file: str) -> str:
-    """Return a path relative to the working directory, if it lies in it."""
-    path, here = Path(file), Path.cwd()
-    return str(path.relative_to(here)) if path.is_relative_to(here) else file

@@ -16,8 +16,10 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 from jdml.cli.options import changed_options, make, parse, paths
 from jdml.cli.report import print_comparison
 from jdml.cli.train import Train
-from jdml.cli.training_data import data_checksum, has_validation, read_training_data
+from jdml.cli.training_data import read_training_data
 from jdml.compilation_cache import keep_compiled_programs
+from jdml.data.listing import data_checksum
+from jdml.data.load import has_validation
 from jdml.ops.checks import count, did_you_mean
 from jdml.report import compare_runs, read_runs
 from jdml.report.runs import ORDER

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -19,7 +18,9 @@ from jdml._paths import expand_user
 from jdml.cli.options import option_of, to_argv
 from jdml.cli.tables import print_table
 from jdml.cli.train_options import TrainOptions, naming_options
-from jdml.cli.training_data import data_checksum, read_training_data
+from jdml.cli.training_data import read_training_data
+from jdml.data.listing import data_checksum
+from jdml.data.load import source_name
 from jdml.distributed import is_main_process
 from jdml.recipes import EvaluationConfig, Recipe
 from jdml.recipes.recipe import check_positives, for_classes, usual_batch
@@ -305,13 +306,6 @@ class TrainingRun:
         )
 
 
-def source_name(data: str, folder: Path | None) -> str:
-    """Return a data set as ``jdml embed`` reads it."""
-    if folder is None:
-        return data
-    return str(folder) if data == "folder" else f"{data}:{folder}"
-
-
 def fit_to_data(options: TrainOptions, labels: np.ndarray) -> tuple[Recipe, tuple[str, ...]]:
     """Return the recipe with batches that fit the training labels ``[N]``, and notes about changes and advice."""
     typed, notes = options.recipe, []
@@ -322,18 +316,8 @@ def fit_to_data(options: TrainOptions, labels: np.ndarray) -> tuple[Recipe, tupl
     else:
         recipe = typed.replace(batch=usual_batch(typed.batch, typed.loss, labels))
     if options.has_batch:
-        batch = typed.batch.fit_to_data(labels)
-        if str(batch) != str(typed.batch):
-            rows = f"{len(labels):,} images of {len(np.unique(labels)):,} classes train"
-            notes.append(f"batches are {batch}, not {typed.batch}: {rows}")
-        sizes = np.unique(labels, return_counts=True)[1]
-        samples = batch.samples_per_class or 1
-        if few := int((sizes < samples).sum()):
-            batch = batch.replace(on_small_class="pad")
-            notes.append(
-                f"{few:,} of {len(sizes):,} classes have fewer than {samples} images: "
-                "their places in a batch stay empty"
-            )
+        batch, changes = typed.batch.fit_to_data(labels)
+        notes += changes
         recipe = recipe.replace(batch=batch)
     untrained = options.weights.weights is None and not is_pointer(str(typed.network.name))
     if options.data.of_files and untrained:

@@ -11,6 +11,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from jdml._import_path import call_user_object, import_user_object, is_pointer
 from jdml._paths import expand_user
 from jdml.data.image_discovery import count_by_suffix, image_files, images_in, pluralize, subfolders
@@ -223,6 +225,14 @@ def read_column(path: Path, column: str) -> dict[str, str]:
         str(_find_file(path.parent, row["file"]).absolute()): row[column].strip()
         for _, row in _read_rows(path, ("file", column))
     }
+
+
+def column_of(table: str, values: Mapping[str, str], files: Iterable[str]) -> np.ndarray:
+    """Return the values ``[N]`` that a table's column has for some files."""
+    missing = [file for file in files if file not in values]
+    if missing:
+        raise ValueError(f"{table} does not name {len(missing)} of the files: {missing[0]}")
+    return np.array([values[file] for file in files])
 
 
 def has_column(path: Path, column: str) -> bool:

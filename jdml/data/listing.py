@@ -90,6 +90,14 @@ def images_checksum(files: Iterable[Any], labels: np.ndarray) -> int:
     return zlib.crc32(np.asarray(labels, np.int64).tobytes(), zlib.crc32(content))
 
 
+def data_checksum(dataset: Dataset) -> int:
+    """Return a checksum of the labels and of the pixels, or of the names of the files in their folder."""
+    if isinstance(dataset.images, ImageFiles):
+        return images_checksum(dataset.images.files, dataset.labels)
+    content = np.ascontiguousarray(dataset.images).tobytes()
+    return zlib.crc32(np.asarray(dataset.labels, np.int64).tobytes(), zlib.crc32(content))
+
+
 def zero_shot(train: np.ndarray) -> dict[str, np.ndarray]:
     """Return the rows of the splits ``train``, ``test`` and ``all`` (train, then test) from a mask ``[N]``."""
     parts = {"train": np.flatnonzero(train), "test": np.flatnonzero(~train)}

@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from jdml._paths import expand_user
-from jdml.data.dataset import as_labels
+from jdml.data.dataset import Dataset, as_labels
 from jdml.data.listing import Listing, first_few, normalized, read_text, zero_shot
 from jdml.ops import checks
 
@@ -125,6 +125,18 @@ def rows_of_groups(groups: np.ndarray, random: np.random.Generator) -> list[np.n
     numbers = np.unique(groups, return_inverse=True)[1]
     rows = np.split(np.argsort(numbers, kind="stable"), np.cumsum(np.bincount(numbers))[:-1])
     return [rows[number] for number in random.permutation(len(rows))]
+
+
+def hold_out(train: Dataset, share: float, seed: int) -> np.ndarray:
+    """Draw rows ``[N]`` to hold out, about a share of them; of a data set with groups, whole groups."""
+    held_out, count = np.zeros(len(train), bool), round(share * len(train))
+    random = np.random.default_rng(seed)
+    if train.groups is None:
+        held_out[random.permutation(len(train))[:count]] = True
+        return held_out
+    for rows in rows_of_groups(train.groups, random)[:-1]:
+        held_out[rows] = held_out.sum() < count
+    return held_out
 
 
 def read_groups(listing: Listing, groups: Any, root: Any) -> Listing:

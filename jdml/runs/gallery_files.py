@@ -5,7 +5,7 @@ import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -34,6 +34,21 @@ class Update(NamedTuple):
     removed: int
     unchanged: int
     damaged: int
+
+
+def embed_source(
+    trained: Trained, source: Source, *, skip: bool, progress: bool
+) -> tuple[EmbeddingTable, int]:
+    """Embed a source; with ``skip`` without its damaged images, whose number is returned."""
+    bad: Literal["nan", "stop"] = "nan" if skip else "stop"
+    vectors = trained.embed(source.images, on_bad_image=bad, progress=progress)
+    whole = ~np.isnan(vectors).any(axis=1)
+    if not whole.any():
+        raise ValueError("every image is damaged: nothing to embed")
+    labels, files = (
+        None if column is None else column[whole] for column in (source.labels, source.files)
+    )
+    return EmbeddingTable(vectors[whole], labels, files, trained.identity), int((~whole).sum())
 
 
 def is_gallery(folder: Path) -> bool:
@@ -114,11 +129,16 @@ def update_gallery(
     return Update(len(todo) - changed, changed, len(gone), len(of_id) - len(todo), damaged)
 
 
-def read_table(path: Path) -> EmbeddingTable | None:
-    """Read the embeddings of a gallery's folder or of a file; None for what holds none, such as images."""
-    if is_gallery(path):
-        return _read_gallery(path)
-    return read_embeddings(path) if holds_embeddings(path) else None
+def read_table(path: Path, model: str) -> EmbeddingTable | None:
+    """Read a model's embeddings from a gallery's folder or a file; None for what holds none, such as images."""
+    if not is_gallery(path) and not holds_embeddings(path):
+        return None
+    table = _read_gallery(path) if is_gallery(path) else read_embeddings(path)
+    if model and table.model and model != table.model:
+        raise ValueError(
+            f"{path} was embedded with another model, so its distances mean nothing: embed it again (jdml embed)"
+        )
+    return table
 
 
 def _read_gallery(folder: Path) -> EmbeddingTable:
