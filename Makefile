@@ -94,6 +94,7 @@ $(VENV)/.dev: pyproject.toml | $(VENV)/.pip
 $(VENV)/.parity: pyproject.toml | $(VENV)/.dev
 	@echo "installing jdml[parity] into $(VENV) (once; PyTorch is large)"
 	@$(INSTALL) --editable '.[parity]'
+	@$(INSTALL) --no-deps 'jax2onnx>=0.17.1'
 	@touch $@
 
 $(VENV)/.docs: pyproject.toml | $(VENV)/.dev

@@ -175,7 +175,7 @@ def ranked(size: int, dim: int, rows: int, depth: int) -> tuple[Any, ...]:
 
     def block(search: Any, truth: Any, start: Any) -> Any:
         found = gallery_search._top(search, start, rows, depth)
-        return retrieval._measure(truth, start, *found, cutoffs)
+        return retrieval._measure(*retrieval._class_hits(truth, start, *found), cutoffs)
 
     truth = relevance.Truth(own, own, own)
     return (

@@ -16,8 +16,6 @@ from jdml.models import EmbeddingHead
 SMOKE = "--smoke" in sys.argv[1:]
 FOLDER = Path("runs") / f"smoke-{secrets.token_hex(4)}"
 """The folder of a toy run."""
-READ = ("data_dir", "birds", "weights", "scored")
-"""Settings that are files or folders which a study reads; it writes the others."""
 NETWORK = "experiments.smoke:Linear"
 """The network of toy runs: it compiles in no time."""
 FLOW = {"num_blocks": 1, "depth": 2, "hidden": 8}
@@ -48,12 +46,6 @@ class Linear(nn.Module):
 
 def begin(settings: Any) -> Any:
     """Say that a toy run follows, make its folder, and return its settings, with a folder of images."""
-    for field in dataclasses.fields(settings):
-        value = getattr(settings, field.name)
-        if isinstance(value, Path) and field.name not in READ and value != field.default:
-            raise SystemExit(
-                f"--{field.name}: with --smoke all is written into a folder of its own"
-            )
     print(f"smoke: a toy run, whose numbers mean nothing, in {FOLDER}", flush=True)
     FOLDER.mkdir(parents=True)
     if getattr(settings, "data", getattr(settings, "task", "")) == "digits":

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import re
 import time
 import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -15,7 +16,7 @@ from experiments import smoke
 from jdml.report import mean_std
 from jdml.runs.run_files import read_results
 from jdml.studies.runner import over_seeds, run_jobs
-from jdml.training import disable_malloc_trim
+from jdml.training import FitResult, disable_malloc_trim
 
 Results = Mapping[str, Any]
 """Runs by name: each has its job, its metrics, its seconds and its machine."""
@@ -39,12 +40,6 @@ def absolute(path: Path | None) -> str | None:
     return None if path is None else str(path.resolve())
 
 
-def check_names(option: str, names: Iterable[str], known: Iterable[str]) -> None:
-    """Refuse names that a study does not have."""
-    if unknown := sorted(set(names) - set(known)):
-        raise ValueError(f"--{option} must be some of {', '.join(known)}; got {unknown}")
-
-
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StudyOptions:
     """The options of every study."""
@@ -57,21 +52,33 @@ class StudyOptions:
     data_dir: Path | None = None
     """Folder with the data set's files: MNIST's four IDX files, Omniglot's two zips, or crops in CUB's layout; by
     default where `jdml data get NAME` prepares it."""
+    match: tuple[str, ...] = ()
+    """Regular expressions: do only the runs in whose names one of them occurs."""
     table: bool = False
     """Run nothing, and read no images: only the tables of the runs on record."""
+
+    weights: Path | None = None
+    """For photographs: pretrained weights of EfficientNet-Lite0, from jdml weights convert."""
 
     @property
     def folder(self) -> str | None:
         """The data's folder as jobs have it."""
         return absolute(self.data_dir)
 
+    def chosen(self, jobs: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the jobs that are asked for."""
+        wanted = re.compile("|".join(self.match))
+        return {name: job for name, job in jobs.items() if wanted.search(name)}
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FolderOptions(StudyOptions):
     """The options of a study whose runs are written into a folder, and copied to its record by hand."""
 
-    seeds: int = 1
+    seeds: int = smoke.small(3, 1)
     """Runs per method, with seeds 0, 1, …"""
+    sweep_seeds: int = 1
+    """Runs per point of the sweeps."""
     steps: int | None = None
     """Training steps of each run; by default those of the data set."""
     out: Path | None = None
@@ -88,7 +95,10 @@ class FolderOptions(StudyOptions):
         """Run what is missing, and return all runs; with --table those of a part that are on record."""
         if self.table:
             return read_record(study, getattr(self, "data", "") if part is None else part)
-        return run_jobs(run, jobs, self.place(study) / "results.jsonl", workers=self.workers)
+        run = functools.partial(attempt, run)
+        return run_jobs(
+            run, self.chosen(jobs), self.place(study) / "results.jsonl", workers=self.workers
+        )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -108,10 +118,24 @@ class RecordOptions(StudyOptions):
         Where the data and other files lie is no part of a job: ``run`` takes it as ``data_dir``, and by ``places``.
         """
         if not self.table:
-            one = functools.partial(run, data_dir=self.folder, **places)
+            one = functools.partial(attempt, run, data_dir=self.folder, **places)
             left = None if self._end is None else max(0.0, (self._end - time.monotonic()) / 60)
-            run_jobs(one, jobs, out, workers=self.workers, minutes=left)
+            run_jobs(one, self.chosen(jobs), out, workers=self.workers, minutes=left)
         return read_results(out)
+
+
+def attempt(run: Any, job: Mapping[str, Any], **places: Any) -> dict[str, Any]:
+    """Do a run; the metrics of one that diverges say so."""
+    try:
+        return dict(run(job, **places))
+    except FloatingPointError as error:
+        return {"diverged": str(error)}
+
+
+def best_of(result: FitResult) -> dict[str, Any]:
+    """Return the best evaluation of a run, and its step."""
+    assert result.best is not None
+    return {"validation": result.best.value, "best step": result.best.step}
 
 
 def start(main: Callable[[Any], str], settings: type, description: str | None) -> None:
@@ -122,6 +146,16 @@ def start(main: Callable[[Any], str], settings: type, description: str | None) -
     else:
         disable_malloc_trim()
     print(main(chosen), flush=True)
+
+
+def folder_study(study: str, run: Any, jobs: Any, report: Any) -> Callable[[Any], str]:
+    """Return the main function of a study in a folder: it runs what is missing, and returns the tables."""
+    return lambda settings: report(settings.results(study, run, jobs(settings)), settings)
+
+
+def record_study(run: Any, jobs: Any, tables: Any) -> Callable[[Any], str]:
+    """Return that of a study with a record: it runs what is missing, as far as time goes."""
+    return lambda settings: tables(settings.results(run, jobs(settings), settings.out))
 
 
 def with_seeds(base: Mapping[str, Any], runs: Mapping[str, Any], seeds: int) -> dict[str, Any]:

@@ -29,6 +29,7 @@ EXTRAS: dict[str, dict[str, str]] = {
     },
     "parquet": {"datasets": "datasets", "pyarrow": "pyarrow"},
     "duplicates": {"imagehash": "ImageHash"},
+    "onnx": {"jax2onnx": "jax2onnx", "onnxruntime": "onnxruntime"},
     "all": {"tensorboardX": "tensorboardX"},
 }
 """Modules and their distributions, by the extra of ``jdml`` that installs them."""

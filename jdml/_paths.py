@@ -1,5 +1,6 @@
 """Paths of files on this machine, and checks before they are read or written."""
 
+import contextlib
 import errno
 import json
 import os
@@ -10,6 +11,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path, PurePath
 from typing import IO, Any
+
+from jdml._optional_imports import require_package
 
 SPARE = 1 << 20
 """Bytes that a disk needs besides those of the arrays."""
@@ -61,6 +64,7 @@ def wrap_read_errors(where: object) -> Iterator[None]:
 
 def check_file(name: str, file: Path, endings: tuple[str, ...]) -> None:
     """Refuse a file that cannot be written, or has another ending, before any work."""
+    check_local(name, file)
     if file.suffix not in endings:
         raise ValueError(f"{name} must end in {' or '.join(endings)}, got {file}")
     if file.is_dir() or not os.access(file.parent, os.W_OK):
@@ -69,6 +73,7 @@ def check_file(name: str, file: Path, endings: tuple[str, ...]) -> None:
 
 def check_folder(name: str, folder: Path) -> None:
     """Refuse a folder that cannot be made or written, before any work."""
+    check_local(name, folder)
     place = expand_user(folder).absolute()
     existing = next(path for path in (place, *place.parents) if path.exists())
     if not existing.is_dir() or not os.access(existing, os.W_OK):
@@ -92,6 +97,20 @@ def atomic_write(path: Path, *, shared: bool = False) -> Iterator[IO[bytes]]:
         raise
 
 
+def lock_of(path: Path, *, needed: bool = True) -> Any:
+    """Return a lock among processes that write a path; not ``needed``: none where ``filelock`` is not installed."""
+    try:
+        require_package("filelock", "several processes that write one file")
+    except ModuleNotFoundError:
+        if needed:
+            raise
+        return contextlib.nullcontext()
+    from filelock import FileLock
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return FileLock(path.with_name(f".{path.name}.lock"), is_singleton=True)
+
+
 @contextmanager
 def with_filename(path: Path) -> Iterator[None]:
     """Add the file's name to errors of the system, such as a full disk."""
@@ -107,3 +126,9 @@ def write_text(path: Path, text: str) -> None:
     """Write a text file atomically; names of files that are not UTF-8 are escaped."""
     with atomic_write(path) as file:
         file.write(text.encode(errors="backslashreplace"))
+
+
+def from_here(file: str) -> str:
+    """Return a path relative to the working directory, if it lies in it."""
+    path, here = Path(file), Path.cwd()
+    return str(path.relative_to(here)) if path.is_relative_to(here) else file

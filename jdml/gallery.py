@@ -1,32 +1,32 @@
 """A gallery of embeddings that grows: added to, searched, saved, and mapped from disk."""
 
-import contextlib
 import itertools
 import json
 import os
-import warnings
+import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 import numpy as np
 
-from jdml._paths import check_local, json_of, write_text
+from jdml._paths import check_local, json_of, lock_of, write_text
 from jdml.metrics import host_search
 from jdml.metrics.neighbors import compiled_nearest
+from jdml.metrics.quantization import Codec, Kind
 from jdml.ops import checks, sphere
 
 __all__ = ["Gallery"]
 
-Kind = Literal["float32", "int8", "binary"]
 Id = int | str
+Label = int | str
 
 FORMAT = "jdml gallery 1"
 METADATA = "gallery.json"
 PIECE = 1 << 16
 """Rows of quantized vectors that are decoded at a time."""
-LEEWAY = 25
-"""Steps of int8's 255 by which a value may lie outside before it is reported."""
+ENDINGS = (".npz", ".npy", ".parquet")
+"""How files of embeddings end, which no gallery's folder does."""
 SLACK, SHARE = 64, 50
 """Removed rows that stay where they are: so many, or one of so many."""
 
@@ -67,16 +67,14 @@ class Gallery:
             raise ValueError(f"normalize must be jdml.sphere or None, got {normalize!r}")
         self.model = _identity(model)
         self.normalize = normalize
-        self.kind: Kind = "float32"
-        self.rescore = 4
         self.recall: float | None = None
-        self._code: dict[str, Any] = {}
+        self._codec = Codec()
         self._dim: int | None = None
         self._stored: np.ndarray | None = None  # [n, W], what is saved, maybe on disk
         self._new: list[np.ndarray] = []
         self._halves: dict[int, tuple[np.ndarray, float]] = {}  # of a part: ‖g‖²/2, the longest
         self._ids: list[Id | None] = []  # of every row; None where it was removed
-        self._labels: list[int] = []
+        self._labels: list[Label] = []
         self._rows: dict[Id, int] = {}
         self._removed: list[int] = []
         self._folder: Path | None = None
@@ -87,9 +85,14 @@ class Gallery:
         return len(self._rows)
 
     def __repr__(self) -> str:
-        size = "empty" if self._dim is None else f"{len(self)} × {self._dim}, {self.kind}"
+        size = "empty" if self._dim is None else f"{len(self)} × {self._dim}, {self._codec.kind}"
         recall = "" if self.recall is None else f", recall@10 {self.recall:.3f}"
         return f"Gallery({size}{recall})"
+
+    @property
+    def dim(self) -> int | None:
+        """The dimension D of the embeddings; None before the first."""
+        return self._dim
 
     @property
     def ids(self) -> list[Id]:
@@ -98,9 +101,19 @@ class Gallery:
 
     @property
     def labels(self) -> np.ndarray:
-        """The labels ``[N]`` in the order of the ids; −1 where none was given."""
+        """The labels ``[N]`` in the order of the ids; −1, or "" among names, where none was given."""
         pairs = zip(self._ids, self._labels, strict=True)
-        return np.array([label for name, label in pairs if name is not None], np.int64)
+        labels = [label for name, label in pairs if name is not None]
+        if any(isinstance(label, str) for label in labels):
+            return np.array(["" if label == -1 else label for label in labels])
+        return np.array(labels, np.int64)
+
+    @property
+    def embeddings(self) -> np.ndarray:
+        """The embeddings ``[N, D]``, float32, in the order of the ids, as far as a quantized gallery keeps them."""
+        rows = [row for row, name in enumerate(self._ids) if name is not None]
+        whole = [np.asarray(part) for _, part in self._parts()] or [np.zeros((0, 0), np.float32)]
+        return self._codec.decode(np.concatenate(whole)[rows], self._dim or 0)
 
     def add(
         self, embeddings: Any, ids: Sequence[Id], labels: Any = None, *, model: Any = None
@@ -110,13 +123,13 @@ class Gallery:
         Args:
             embeddings: ``[N, D]`` floating.
             ids: N texts, such as paths relative to the images' folder, or N integers from 0.
-            labels: ``[N]`` integers, or None.
+            labels: ``[N]`` integers, or texts, the names of classes; or None.
             model: what made these embeddings, refused if it is not the gallery's.
 
         Raises:
             TypeError: arguments of the wrong kind.
-            ValueError: shapes that do not fit, an id twice, texts among integers, rows that are not finite, embeddings
-                of another model or dimension.
+            ValueError: shapes that do not fit, an id twice, texts among integers as ids or labels, rows that are not
+                finite, embeddings of another model or dimension.
         """
         self._check_model(model)
         vectors = self._checked("embeddings", embeddings)
@@ -128,14 +141,13 @@ class Gallery:
             raise ValueError(f"ids must not repeat, got {twice!r} twice")
         if len({type(name) for name in [*ids, *self._some_id]}) > 1:
             raise ValueError("ids must be all texts or all integers, got both")
-        own = np.full(len(ids), -1) if labels is None else np.asarray(labels)
-        checks.check_labels("labels", own, len(ids))
+        own = self._checked_labels(labels, len(ids))
         self._dim = vectors.shape[1]
         self._forget(name for name in ids if name in self._rows)
         self._rows |= {name: len(self._ids) + place for place, name in enumerate(ids)}
-        self._new.append(self._encode(vectors))
+        self._new.append(self._codec.encode(vectors))
         self._ids += ids
-        self._labels += own.tolist()
+        self._labels += own
         self._leave_out()
 
     def remove(self, ids: Sequence[Id]) -> None:
@@ -209,19 +221,15 @@ class Gallery:
         """
         checks.one_of("kind", kind, get_args(Kind)[1:])
         checks.count("rescore", rescore)
-        if self.kind != "float32" or not len(self):
+        if self._codec.kind != "float32" or not len(self):
             raise ValueError(f"a gallery must hold float32 vectors to be quantized, got {self!r}")
         self._leave_out(all_of_them=True)
         vectors = np.concatenate([np.asarray(part) for _, part in self._parts()])
         every = -(-len(vectors) // 200)
         probes, own = vectors[::every], self.ids[::every]
         exact, _ = self.search(probes, min(11, len(self)))
-        self.kind, self.rescore = kind, rescore
-        low, high = vectors.min(0), vectors.max(0)
-        self._code = {"low": low.tolist(), "step": (np.maximum(high - low, 1e-30) / 255).tolist()}
-        if kind == "binary":
-            self._code = {"size": float(np.abs(vectors).mean())}
-        self._hold(self._encode(vectors))
+        self._codec = Codec.fit(kind, vectors, rescore)
+        self._hold(self._codec.encode(vectors))
         found, _ = self.search(probes, exact.shape[1])
         others = [({*a} - {name}, {*b}) for a, b, name in zip(exact, found, own, strict=True)]
         self.recall = float(np.mean([len(a & b) / max(len(a), 1) for a, b in others]))
@@ -231,17 +239,20 @@ class Gallery:
         """Save into a folder; into the one it came from only what is new is written.
 
         Raises:
-            ValueError: a folder that holds other files, or a gallery that another process has changed since.
+            ValueError: a folder that holds other files or ends as a file of embeddings does, or a gallery that another
+                process has changed since.
         """
         check_local("path", path)
         folder = Path(path)
-        with _locked(folder):
+        if folder.suffix in ENDINGS:
+            raise ValueError(f"path must be a folder's name, without {folder.suffix}, got {folder}")
+        with lock_of(folder, needed=False):
             self._save(folder)
 
     def _save(self, folder: Path) -> None:
         before = _read(folder) if (folder / METADATA).exists() else {}
         same = self._folder is not None and folder.resolve() == self._folder.resolve()
-        if not same and folder.is_dir() and any(folder.iterdir()):
+        if not same and (before or _holds_others(folder)):
             raise ValueError(f"path must be a new folder or the gallery's own, {folder} is neither")
         if same and before.get("version") != self._version:
             raise ValueError(f"path was changed by another process since it was read: {folder}")
@@ -256,17 +267,17 @@ class Gallery:
         _append(
             files[0], saved_rows * self._width, (np.ascontiguousarray(part).data for part in parts)
         )
-        text = (json.dumps(line, ensure_ascii=False).encode() + b"\n" for line in lines)
+        text = (json.dumps(line).encode() + b"\n" for line in lines)
         bytes_of_ids = _append(files[1], before["bytes_of_ids"] if appends else 0, text)
         metadata = {
             "format": FORMAT,
             "model": self.model,
             "normalize": self.normalize and "sphere",
             "dimension": self._dim,
-            "kind": self.kind,
-            "rescore": self.rescore,
+            "kind": self._codec.kind,
+            "rescore": self._codec.rescore,
             "recall": self.recall,
-            "code": self._code,
+            "code": self._codec.scale,
             "version": (generation, len(self._ids)),
             "bytes_of_ids": bytes_of_ids,
             "removed": self._removed,
@@ -295,8 +306,8 @@ class Gallery:
         folder = Path(path)
         metadata = _read(folder)
         gallery = cls(model=metadata["model"], normalize=metadata["normalize"] and sphere)
-        gallery.kind, gallery.rescore = metadata["kind"], metadata["rescore"]
-        gallery.recall, gallery._code = metadata["recall"], metadata["code"]
+        gallery._codec = Codec(metadata["kind"], metadata["rescore"], metadata["code"])
+        gallery.recall = metadata["recall"]
         gallery._dim, gallery._folder = metadata["dimension"], folder
         gallery._version = generation, rows = metadata["version"]
         file = _files(folder, generation)[1]
@@ -321,8 +332,7 @@ class Gallery:
     @property
     def _width(self) -> int:
         """Bytes of a row."""
-        dim = self._dim or 0
-        return {"float32": 4 * dim, "int8": dim, "binary": -(-dim // 8)}[self.kind]
+        return self._codec.row_bytes(self._dim or 0)
 
     def _read_vectors(self, *, mmap: bool) -> np.ndarray | None:
         """Map or read the rows that are saved."""
@@ -334,7 +344,7 @@ class Gallery:
         file = _files(self._folder, generation)[0]
         if file.stat().st_size < rows * self._width:
             raise ValueError(f"{file} must have {rows * self._width} bytes, is shorter")
-        dtype = np.dtype(np.float32 if self.kind == "float32" else np.uint8)
+        dtype = np.dtype(np.float32 if self._codec.kind == "float32" else np.uint8)
         shape = rows, self._width // dtype.itemsize
         mapped = np.memmap(file, dtype, "r", shape=shape)
         return mapped if mmap else np.array(mapped)
@@ -350,24 +360,19 @@ class Gallery:
         if other is not None and self.model is not None and other != self.model:
             raise ValueError(f"model must be the gallery's, {self.model}, got {other}")
 
-    def _encode(self, vectors: np.ndarray) -> np.ndarray:
-        if self.kind == "binary":
-            return np.packbits(vectors > 0, axis=1)
-        if self.kind == "int8":
-            steps = (vectors - np.float32(self._code["low"])) / np.float32(self._code["step"])
-            if len(steps) and (steps.min() < -LEEWAY or steps.max() > 255 + LEEWAY):
-                warnings.warn(
-                    "embeddings lie outside the range that int8 keeps: they are cut to it; build the gallery anew",
-                    stacklevel=3,
-                )
-            return np.clip(np.rint(steps), 0, 255).astype(np.uint8)
-        return np.array(vectors)
-
-    def _decode(self, codes: np.ndarray) -> np.ndarray:
-        if self.kind == "binary":
-            signs = np.unpackbits(codes, axis=1, count=self._dim) * np.float32(2) - 1
-            return signs * np.float32(self._code["size"])
-        return np.float32(self._code["low"]) + codes * np.float32(self._code["step"])
+    def _checked_labels(self, labels: Any, size: int) -> list[Label]:
+        if labels is None:
+            return [-1] * size
+        own = np.asarray(labels)
+        if own.dtype.kind == "U" and own.shape != (size,):
+            raise ValueError(f"labels must have shape [N] = [{size}], got {list(own.shape)}")
+        if own.dtype.kind != "U":
+            checks.check_labels("labels", own, size)
+        new: list[Label] = own.tolist()
+        kinds = {type(label) for label in (*self._labels, *new) if label != -1}
+        if len(kinds) > 1:
+            raise ValueError("labels must be all texts or all integers, got both")
+        return new
 
     def _parts(self) -> Iterator[tuple[int, np.ndarray]]:
         """Yield what is stored and what is new, with the number of the first row."""
@@ -375,7 +380,7 @@ class Gallery:
             self._new = [np.concatenate(self._new)]
         start = 0
         for part in ([] if self._stored is None else [self._stored]) + self._new:
-            size = len(part) if self.kind != "int8" else PIECE
+            size = len(part) if self._codec.kind != "int8" else PIECE
             for first in range(0, len(part), size):
                 yield start + first, part[first : first + size]
             start += len(part)
@@ -384,28 +389,11 @@ class Gallery:
         self, points: np.ndarray, start: int, part: np.ndarray, k: int
     ) -> tuple[np.ndarray, np.ndarray]:
         """Return distances and rows ``[Q, k]`` of the nearest of the part that begins with the row ``start``."""
-        if self.kind == "int8":
-            decoded = self._decode(np.asarray(part))
-            return host_search.exact_nearest(
-                points, decoded, *host_search.norms(decoded), k, compiled_nearest
-            )
-        if self.kind == "float32":
-            if start not in self._halves or len(self._halves[start][0]) != len(part):
-                self._halves[start] = host_search.norms(part)
-            return host_search.exact_nearest(
-                points, part, *self._halves[start], k, compiled_nearest
-            )
-        many = min(self.rescore * k, len(part))
-        chosen = np.stack(
-            [
-                np.sort(
-                    np.argpartition(np.bitwise_count(part ^ bits).sum(1, np.int32), many - 1)[:many]
-                )
-                for bits in self._encode(points)
-            ]
-        )
-        decoded = self._decode(np.asarray(part[chosen.ravel()])).reshape(*chosen.shape, -1)
-        return host_search.by_distance(points, decoded, chosen, k)
+        if self._codec.kind != "float32":
+            return self._codec.nearest(points, part, k)
+        if start not in self._halves or len(self._halves[start][0]) != len(part):
+            self._halves[start] = host_search.norms(part)
+        return host_search.exact_nearest(points, part, *self._halves[start], k, compiled_nearest)
 
     def _forget(self, ids: Any) -> None:
         for name in list(ids):
@@ -440,16 +428,6 @@ def _several(ids: Any) -> list[Any]:
     return list(ids)
 
 
-def _locked(folder: Path) -> Any:
-    """Keep other processes from saving into a folder, where ``filelock`` (of the extra ``train``) is installed."""
-    try:
-        from filelock import FileLock
-    except ModuleNotFoundError:
-        return contextlib.nullcontext()
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    return FileLock(folder.with_name(f".{folder.name}.lock"))
-
-
 def _identity(model: Any) -> str | None:
     found = getattr(model, "identity", model)
     if found is not None and not isinstance(found, str):
@@ -469,6 +447,12 @@ def _as_id(place: int, name: Any) -> Id:
 
 def _files(folder: Path, generation: int) -> tuple[Path, Path]:
     return folder / f"vectors-{generation}.bin", folder / f"ids-{generation}.jsonl"
+
+
+def _holds_others(folder: Path) -> bool:
+    """Whether a folder holds files other than those of a first save that was killed."""
+    own = re.compile(rf"vectors-1\.bin|ids-1\.jsonl|{re.escape(METADATA)}\.tmp")
+    return folder.is_dir() and any(not own.fullmatch(file.name) for file in folder.iterdir())
 
 
 def _read(folder: Path) -> dict[str, Any]:

@@ -65,11 +65,7 @@ def add_anchored_weights(
         >>> tx.update(jnp.zeros(2), state, params)[0]
         Array([-0.5, -1. ], dtype=float32)
     """
-    # Optax hands hyper-parameters over as arrays, whose values are known here unless they are traced.
-    if isinstance(strength, Array) and not isinstance(strength, jax.core.Tracer):
-        checks.non_negative("strength", strength.item())
-    else:
-        checks.non_negative("strength", strength)
+    checks.non_negative("strength", strength)
 
     def init(params: Any) -> AnchoredWeightsState:
         return AnchoredWeightsState(jax.tree.map(jnp.copy, params), jnp.zeros((), bool))
@@ -125,18 +121,13 @@ def set_anchor(opt_state: Any, params: Any) -> Any:
         if not isinstance(part, AnchoredWeightsState):
             return part
         states.append(part)
-        try:
-            # What masks and partitions hide from a transformation stands in its state as a mark.
-            anchor = jax.tree.map(
-                lambda old, new: old if isinstance(old, optax.MaskedNode) else _copied(old, new),
-                part.anchor,
-                params,
-                is_leaf=lambda node: isinstance(node, optax.MaskedNode),
-            )
-        except (TypeError, ValueError) as error:
-            raise ValueError(
-                f"params must have the structure that the optimizer was made for: {error}"
-            ) from error
+        # What masks and partitions hide from a transformation stands in its state as a mark.
+        anchor = jax.tree.map(
+            lambda old, new: old if isinstance(old, optax.MaskedNode) else _copied(old, new),
+            part.anchor,
+            params,
+            is_leaf=lambda node: isinstance(node, optax.MaskedNode),
+        )
         return AnchoredWeightsState(anchor, jnp.ones_like(part.anchored))
 
     state = jax.tree.map(
@@ -151,7 +142,7 @@ def set_anchor(opt_state: Any, params: Any) -> Any:
 
 def _copied(old: Array, new: Array) -> Array:
     if jnp.shape(new) != jnp.shape(old):
-        raise ValueError(f"shape {list(jnp.shape(new))} where {list(jnp.shape(old))} was expected")
+        raise ValueError(f"params must have the anchor's shapes, got {list(jnp.shape(new))}")
     return jnp.array(new, old.dtype)  # a copy
 
 
@@ -256,9 +247,9 @@ def partition_by_role(
         The transformation.
 
     Raises:
-        TypeError: ``transforms`` or ``waiting`` is not a mapping, or a number of steps is not an integer.
-        ValueError: no transforms; a role that waits and has no transformation, or for fewer than 0 steps; on ``init``:
-            a parameter without a role, or with a role that has no transformation.
+        TypeError: a number of steps is not an integer.
+        ValueError: a role that waits and has no transformation, or for fewer than 0 steps; on ``init``: a parameter
+            without a role, or with a role that has no transformation.
 
     Implementation notes:
         A forgotten group of proxies trains nothing and tells nobody; here it is an error that names the parameter. To
@@ -287,15 +278,7 @@ def partition_by_role(
         ...
         ValueError: no role covers the parameter ['flow']; the roles cover ['model'], ['proxies']
     """
-    if not isinstance(transforms, Mapping):
-        raise TypeError(
-            f"transforms must map roles to optax transformations, got {type(transforms).__name__}"
-        )
-    if not transforms:
-        raise ValueError("transforms is empty: it must map every role to an optax transformation")
-    waiting = {} if waiting is None else waiting
-    if not isinstance(waiting, Mapping):
-        raise TypeError(f"waiting must map roles to steps, got {type(waiting).__name__}")
+    waiting = waiting or {}
     for role, steps in waiting.items():
         if role not in transforms:
             raise ValueError(
@@ -334,10 +317,8 @@ def backbone_and_head(params: Any) -> Any:
     }
 
 
-def _after(
-    transformation: optax.GradientTransformation, steps: int
-) -> optax.GradientTransformation:
-    """The transformation, which sees nothing of the first steps."""
+def _after(transformation: optax.GradientTransformation, steps: int) -> Any:
+    """Return the transformation, which sees nothing of the first steps."""
     return optax.conditionally_mask(transformation, lambda step: step >= steps)
 
 

@@ -30,7 +30,7 @@ PICTURES = (
     ),
     ("experiments/cub_crops/map.png", "A map of bird photographs", "experiments/cub_crops/README"),
     ("_static/pictures/neighbours.svg", "Queries and their neighbours", "look"),
-    ("_static/pictures/confusions.svg", "Classes that are confused", "look"),
+    ("_static/report.png", "A report: runs, intervals, neighbours", "look"),
     (
         "experiments/letters/factors/wrong.png",
         "Wrong labels, loss by loss",

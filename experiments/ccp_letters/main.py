@@ -11,7 +11,7 @@ import numpy as np
 import jdml
 from experiments.letters import protocol
 from experiments.smoke import NETWORK, record, small
-from experiments.study import RecordOptions, cell, present, read_toml, start
+from experiments.study import RecordOptions, best_of, cell, present, read_toml, record_study, start
 from jdml import data
 from jdml.metrics import class_covering
 from jdml.ops import ball
@@ -36,10 +36,6 @@ class Settings(RecordOptions):
 
     seeds: int = small(3, 1)
     """Four models for each way, with seeds 0, 1, …"""
-    losses: tuple[str, ...] = small(tuple(LOSSES), ("contrastive",))
-    """Of the losses these only."""
-    steps: int = STEPS
-    """Of a model at most."""
     ways: tuple[str, ...] = small(tuple(WAYS), ("alone", "CCP-L", "XBM"))
     """Of these and of those that were added afterwards these only."""
     out: Path = record(Path(__file__).parent / "kept.jsonl")
@@ -50,9 +46,9 @@ def make_jobs(settings: Settings) -> dict[str, dict[str, Any]]:
     """Return every model by name: all ways of a loss with the first seed, then with the next."""
     return {
         f"{loss}, {way}, fold {fold}-{seed}": dict(
-            loss=loss, way=way, fold=fold, seed=seed, steps=settings.steps
+            loss=loss, way=way, fold=fold, seed=seed, steps=STEPS
         )
-        for loss in settings.losses
+        for loss in small(LOSSES, ("contrastive",))
         for seed in range(settings.seeds)
         for way in settings.ways
         for fold in range(FOLDS)
@@ -97,7 +93,6 @@ def run(job: dict[str, Any], data_dir: str | None) -> dict[str, Any]:
         callbacks=[] if problems is None else [problems],
         progress=False,
     )
-    assert result.best is not None
     x, held_out = (ball(jnp.asarray(result.embedder(part.images))) for part in (test, validation))
     scores = jdml.evaluate_retrieval(x, test.labels, recall_at=(1,))
 
@@ -107,8 +102,7 @@ def run(job: dict[str, Any], data_dir: str | None) -> dict[str, Any]:
     kept = ("step", "MAP@R", "problem", "covering_radius", "covering_ratio")
     return {
         **rounded(scores, SCORES),
-        "validation": round(result.best.value, 5),
-        "best step": result.best.step,
+        **best_of(result),
         "problems": 1 + max(int(record.get("problem", 0)) for record in result.history),
         "unseen ratio": round(class_covering(held_out, validation.labels).ratio, 5),
         "curve": [rounded(record, kept) for record in result.history],
@@ -226,9 +220,7 @@ def progress(models: dict[tuple[str, str], list[dict[str, Any]]]) -> str:
     return f"{table}\n{markdown_table(titles, problems)}"
 
 
-def main(settings: Settings) -> str:
-    """Run what is missing, as far as time goes; return the tables."""
-    return tables(settings.results(run, make_jobs(settings), settings.out))
+main = record_study(run, make_jobs, tables)
 
 
 if __name__ == "__main__":

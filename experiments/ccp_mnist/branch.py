@@ -85,13 +85,10 @@ def measured(recipe: Recipe, parts: digits.Parts, result: training.FitResult) ->
 
 def run(job: dict[str, Any], data_dir: str | None, cache: str) -> dict[str, Any]:
     """Train to the plateau, or on from it."""
-    parts, recipe, seed = (
-        digits.load(job["data"], data_dir),
-        recipe_of("go on", job["most"]),
-        job["seed"],
-    )
+    parts, seed = digits.load(job["data"], data_dir), job["seed"]
     go = functools.partial(digits.train, parts=parts, every=job["every"], seed=seed)
     folder = Path(cache) / f"{job['data']}-plateau-{seed}"
+    recipe = recipe_of("go on", job["most"])
     plateau = go(recipe, patience=job["patience"], run=folder)
     if job["way"] == "plateau":
         return measured(recipe, parts, plateau)

@@ -10,9 +10,10 @@ import jax.numpy as jnp
 import numpy as np
 
 import jdml
+from experiments import study
 from experiments.omniglot.methods import Parts
 from experiments.smoke import NETWORK, small
-from experiments.study import FolderOptions, cell, cells, read_toml, start, with_seeds
+from experiments.study import FolderOptions, best_of, cell, cells, start, with_seeds
 from jdml import data, objectives, training
 from jdml.metrics import class_covering
 from jdml.ops import ball
@@ -26,7 +27,7 @@ from jdml.training.alternation import AlternatingProblems, make_callback
 CLASSES = 10
 METHODS = ("in batch", "samples", "single", "CCP")
 """References: the batch; K anchor samples per class, embedded anew at each step (eq. 4.10); proxies (eq. 4.11)."""
-STUDY = read_toml(__file__)
+STUDY = study.read_toml(__file__)
 BASE: dict[str, Any] = {**STUDY["base"], "panels": None}  # as the runs on record have it
 MARGINS, TASKS = STUDY["margins"], STUDY["data"]
 ANCHORS_LAST = 200
@@ -185,12 +186,10 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
     own = own_parts(job, recipe, parts.train.labels)
     own["callbacks"] = [] if recorder is None else [recorder]
     result = train(recipe, parts, TASKS[job["data"]]["every"], seed=seed, **own)
-    assert result.best is not None
     scored = first(parts.train, TRAINING_SCORED)
     history = [] if recorder is None else recorder.history
     return {
-        "validation": result.best.value,
-        "best step": result.best.step,
+        **best_of(result),
         "train": map_at_r(result.embedder(scored.images), scored.labels),
         "test": map_at_r(result.embedder(parts.test.images), parts.test.labels),
         "curve": [[r["step"], r["validation"]] for r in result.history if "validation" in r],
@@ -214,8 +213,6 @@ class Settings(FolderOptions):
 
     data: Literal["digits", "mnist"] = "digits"
     """digits: 1,797 real 8×8 digits that come with scikit-learn. mnist: the full 28×28 set in --data-dir."""
-    sweep_seeds: int = 1
-    """Runs per point of the sweeps."""
     parts: tuple[Literal["methods", "pool", "strength", "batch"], ...] = small(
         ("methods",), ("methods", "pool")
     )
@@ -284,9 +281,7 @@ def method_tables(results: dict[str, Any]) -> list[str]:
     ]
 
 
-def main(settings: Settings) -> str:
-    """Run what is missing; return the tables."""
-    return report(settings.results(__file__, run, make_jobs(settings)), settings)
+main = study.folder_study(__file__, run, make_jobs, report)
 
 
 if __name__ == "__main__":

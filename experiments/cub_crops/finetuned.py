@@ -3,22 +3,19 @@
 import dataclasses
 import functools
 import hashlib
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import flax.linen as nn
 import jax
-import jax.numpy as jnp
 import numpy as np
 import optax
 
-from experiments.cub_crops.features import BACKBONE, NORMALIZE, SIDE
-from experiments.cub_crops.main import BATCH, COLUMNS, FEATURES, HELD_OUT, RATE, score
+from experiments.cub_crops import main as birds
+from experiments.cub_crops.main import BACKBONE, COLUMNS, FEATURES, HELD_OUT, NORMALIZE, SIDE
 from experiments.omniglot.methods import EVALUATIONS, METHODS, Parts, hold_out, on_data
 from experiments.smoke import record
-from experiments.study import RecordOptions, absolute, curve, read_toml, start
+from experiments.study import RecordOptions, absolute, best_of, curve, read_toml, start
 from jdml import data, models
 from jdml.recipes import Recipe
 from jdml.report import holm_correction, markdown_table, mean_std, paired_difference
@@ -29,7 +26,7 @@ from jdml.training import Devices, Evaluation, pretrained, train_recipe
 HERE = Path(__file__).parent
 Results = Mapping[str, Any]
 STUDY = read_toml(__file__)["finetuned"]
-STORED, STEPS, ALONE, AT_ONCE = (STUDY[name] for name in ("stored", "steps", "alone", "at_once"))
+STEPS, ALONE, AT_ONCE = (STUDY[name] for name in ("steps", "alone", "at_once"))
 CHOOSING, CHOOSE, RATES, TEN = (STUDY[name] for name in ("choosing", "choose", "rates", "ten"))
 SEEDS = tuple(STUDY["seeds"])
 MEAN = "mean of the ten"
@@ -39,10 +36,6 @@ MEAN = "mean of the ten"
 class Settings(RecordOptions):
     """What is run."""
 
-    weights: Path | None = None
-    """Pretrained weights of EfficientNet-Lite0, from jdml weights convert."""
-    seeds: tuple[int, ...] = SEEDS
-    """Runs that count with these seeds only."""
     out: Path = record(HERE / "finetuned.jsonl")
     """File of the runs."""
 
@@ -56,43 +49,9 @@ class Settings(RecordOptions):
         return absolute(self.weights)
 
 
-def random_crop(key: jax.Array, image: jax.Array, crops: data.Crops) -> jax.Array:
-    """One of the crops that these draw, on the device; a side that would be longer than the image's is as long."""
-    share, aspect, up, left, flip = jax.random.uniform(key, (5,))
-    sides = jnp.asarray(image.shape[:2])
-    area = sides.prod() * (crops.scale[0] + share * (crops.scale[1] - crops.scale[0]))
-    low, high = (math.log(ratio) for ratio in crops.ratio)
-    root = jnp.exp((low + aspect * (high - low)) / 2)
-    box = jnp.minimum(jnp.sqrt(area) * jnp.stack([1 / root, root]), sides)
-    scale = crops.size / box
-    offset = -jnp.stack([up, left]) * (sides - box) * scale
-    shape = (crops.size, crops.size, image.shape[2])
-    crop = jax.image.scale_and_translate(image, shape, (0, 1), scale, offset, "linear")
-    return jnp.where(flip < 0.5, crop, crop[:, ::-1])
-
-
-class OnCrops(nn.Module):
-    """A network that in training sees random crops of what it is given; its parameters have their names."""
-
-    network: nn.Module
-    crops: data.Crops
-
-    def setup(self) -> None:
-        """Share the network's parameters."""
-        nn.share_scope(self, self.network)
-
-    def __call__(self, images: jax.Array, *, train: bool = False) -> jax.Array:
-        """Embeds images."""
-        if train:
-            keys = jax.random.split(self.make_rng("dropout"), len(images))
-            crop = functools.partial(random_crop, crops=self.crops)
-            images = jax.vmap(crop)(keys, images)
-        return self.network(images, train=train)
-
-
 def recipe_of(method: str) -> Recipe:
     """As on frozen features, but for the network, the number of steps, and rates that go down to 0."""
-    return on_data(METHODS[method], BATCH, RATE, pool=16).replace(
+    return on_data(METHODS[method], birds.BATCH, birds.RATE, pool=16).replace(
         network={"name": BACKBONE},
         finetune={"freeze_batch_norm": True, "backbone_freeze_steps": ALONE},
         batch={"steps": STEPS},
@@ -116,17 +75,12 @@ def parts_of_step(recipe: Recipe, rate: float, classes: int) -> tuple[Any, Any]:
 
 @functools.cache
 def load(data_dir: str | None) -> Parts:
-    """Whole photographs that train, and centre crops of held-out species and of the test species, in memory."""
-
-    def loaded(split: str, crops: data.Crops) -> data.Dataset:
-        dataset = data.load("cub", data_dir=data_dir, split=split, transform=crops)
-        return dataclasses.replace(dataset, images=dataset.images[:])
-
-    centre = data.conventional(SIDE)
-    test = loaded("test", centre)
-    whole = loaded("train", data.Crops(STORED, STORED, centre.scale))
-    held_out = hold_out(loaded("train", centre), test, HELD_OUT).validation
-    return Parts(hold_out(whole, test, HELD_OUT).train, held_out, test)
+    """Photographs that train, are held out, and test; random crops of the first train, centre crops are scored."""
+    crops = data.conventional(SIDE)
+    parts = (
+        data.load("cub", data_dir=data_dir, split=s, transform=crops) for s in ("train", "test")
+    )
+    return hold_out(*parts, HELD_OUT)
 
 
 def run(job: Mapping[str, Any], *, data_dir: str | None, weights: str | None) -> dict[str, Any]:
@@ -134,23 +88,19 @@ def run(job: Mapping[str, Any], *, data_dir: str | None, weights: str | None) ->
     recipe, parts = recipe_of(job["method"]), load(data_dir)
     made = parts_of_step(recipe, job["rate"], parts.train.num_classes)
     own = dict(zip(("objective", "optimizer"), made, strict=True))
-    try:
-        return fit(recipe, parts, job["seed"], weights, test=job["test"], **own)
-    except FloatingPointError as error:
-        return {"diverged": str(error)}
+    return fit(recipe, parts, job["seed"], weights, test=job["test"], **own)
 
 
 def fit(
     recipe: Recipe, parts: Parts, seed: int, weights: str | None, *, test: bool = True, **own: Any
 ) -> dict[str, Any]:
     """Train all of the network on random crops; what the best of the evaluations scores, and the curve of all."""
-    network = train_recipe.make_network(recipe, parts.train)
     result = train_recipe.train(
         recipe,
         parts.train,
         validation=parts.validation,
         seed=seed,
-        model=OnCrops(network, data.conventional(SIDE)),
+        sampler=functools.partial(data.ImageBatches, seed=seed),
         state=pretrained(functools.partial(models.load_weights, weights)) if weights else None,
         preprocess=NORMALIZE,
         devices=Devices(micro_batch=AT_ONCE),
@@ -158,12 +108,10 @@ def fit(
         progress=False,
         **own,
     )
-    assert result.best is not None
-    scores = {}
+    scores = {**best_of(result), "curve": curve(result.history)}
     if test:
-        scores = score(recipe, result.embedder(parts.test.images), parts.test.labels)
-    best = {"validation": result.best.value, "best step": result.best.step}
-    return {**scores, **best, "curve": curve(result.history)}
+        scores |= birds.score(recipe, result.embedder(parts.test.images), parts.test.labels)
+    return scores
 
 
 def trials() -> dict[str, dict[str, Any]]:
@@ -180,7 +128,7 @@ def held_out(results: Results, method: str, rate: float) -> float:
     return float(results[f"try {method} {rate:g}"]["metrics"].get("validation", -1.0))
 
 
-def tests(results: Results, seeds: Sequence[int]) -> dict[str, dict[str, Any]]:
+def tests(results: Results) -> dict[str, dict[str, Any]]:
     """The runs that count, of all methods the first seed, then the next; none before all that choose have ended."""
     if not results.keys() >= trials().keys():
         return {}
@@ -188,7 +136,7 @@ def tests(results: Results, seeds: Sequence[int]) -> dict[str, dict[str, Any]]:
     own = {method: best[CHOOSE[recipe_of(method).loss.kind]] for method in TEN}
     return {
         f"{method}-{seed}": dict(method=method, rate=rate, seed=seed, test=True)
-        for seed in seeds
+        for seed in SEEDS
         for method, rate in own.items()
     }
 
@@ -239,11 +187,9 @@ def report(results: Results, heads: Results) -> str:
 
 def main(settings: Settings) -> str:
     """Do the runs that are missing, as far as time goes; the tables."""
-    if not set(settings.seeds) <= set(SEEDS):
-        raise ValueError(f"--seeds must be among {SEEDS}, got {settings.seeds}")
     weights, results = settings.weights_file, dict[str, Any]()
     digest = hashlib.sha256(Path(weights).read_bytes() if weights else b"").hexdigest()[:12]
-    for stage in (lambda _: trials(), functools.partial(tests, seeds=settings.seeds)):
+    for stage in (lambda _: trials(), tests):
         jobs = {name: {**job, "weights": digest} for name, job in stage(results).items()}
         results = settings.results(run, jobs, settings.out, weights=weights)
     kept = read_results(HERE / "results.jsonl")

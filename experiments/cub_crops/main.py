@@ -1,23 +1,75 @@
 """Birds: every method on a head over frozen features of 1,200 CUB crops, 20 classes to train and 20 to test."""
 
 import dataclasses
+import functools
+import hashlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 import jdml
-from experiments.cub_crops.features import Head, load
 from experiments.omniglot import methods
 from experiments.omniglot.methods import METHODS, OfMethods, normalized, on_data
 from experiments.smoke import small
-from experiments.study import absolute, read_record, start
-from jdml import metrics
+from experiments.study import absolute, best_of, read_record, start
+from jdml import data, metrics, models
 from jdml.recipes import Recipe
 from jdml.report import markdown_table
+from jdml.training import embed
+
+BACKBONE, CHANNELS, SIDE = small(("efficientnet_lite0", 1280, 224), ("small", 64, 8))
+NORMALIZE = models.normalizer("efficientnet_lite0")
+
+
+def pooled(dataset: data.Dataset, weights: str | None) -> np.ndarray:
+    """Return the backbone's pooled channels `[N, 1, 1, 1280]`: its head is the identity."""
+    model = models.create(BACKBONE, dim=CHANNELS)
+    variables = model.init(jax.random.key(0), jnp.zeros((1, SIDE, SIDE, 3)))
+    if weights is not None:
+        variables = models.load_weights(weights, variables)
+    identity = {"kernel": jnp.eye(CHANNELS), "bias": jnp.zeros(CHANNELS)}
+    params = {**variables["params"], "head": {"embedding": identity}}
+    of_data = (variables["batch_stats"], dataset.images)
+    return embed(model, params, *of_data, preprocess=NORMALIZE)[:, None, None].astype(np.float32)
+
+
+@functools.cache
+def load(
+    data_dir: str | None, weights: str | None, features: str
+) -> tuple[data.Dataset, data.Dataset]:
+    """Return features ``[N, 1, 1, 1280]`` of the training and test classes, from a file for each folder and weights."""
+    kept, made = Path(features), []
+    digest = hashlib.sha256(str(data_dir).encode())
+    digest.update(b"" if weights is None else Path(weights).read_bytes())
+    for split in ("train", "test"):
+        dataset = data.load(
+            "cub", data_dir=data_dir, split=split, transform=data.conventional(SIDE)
+        )
+        file = kept / f"{split}-{digest.hexdigest()[:12]}.npy"
+        if not file.exists():
+            kept.mkdir(parents=True, exist_ok=True)
+            np.save(file.with_suffix(".part.npy"), pooled(dataset, weights))
+            file.with_suffix(".part.npy").rename(file)
+        views = {"class": dataset.labels}
+        made.append(data.Dataset("cub crops", np.load(file), dataset.labels, views))
+    return made[0], made[1]
+
+
+class Head(nn.Module):
+    """A linear embedding of features."""
+
+    dim: int
+
+    @nn.compact
+    def __call__(self, images: jax.Array, *, train: bool = False) -> jax.Array:
+        """Embeds features `[B, 1, 1, C]`."""
+        return models.EmbeddingHead(self.dim, name="head")(images)
+
 
 RATE, BATCH = 1e-3, {"classes": small(8, 2), "samples_per_class": small(10, 4)}
 HELD_OUT = small(4, 1)
@@ -33,12 +85,10 @@ FEATURES = "frozen features"
 class Settings(OfMethods):
     """What is run."""
 
-    weights: Path | None = None
-    """Pretrained weights of EfficientNet-Lite0, from jdml weights convert."""
     steps: int = small(300, 2)
     """Training steps of each run."""
-    only: tuple[str, ...] = small((), ("EPS + MS",))
-    """Some of the methods, by name."""
+    match: tuple[str, ...] = small((), ("^frozen features-", r"^EPS \+ MS-"))
+    """Regular expressions: do only the runs in whose names one of them occurs."""
     open_set: bool = False
     """Instead: half of the test species are not in the gallery, drawn by the seed, and a threshold is to say so."""
 
@@ -101,12 +151,8 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
         return scored(METHODS["triplet"], lambda images: images[:, 0, 0])
     recipe = on_data(METHODS[job["method"]], BATCH, RATE, pool=16)
     own: Any = {"steps": job["steps"], "seed": job["seed"], "model": Head(methods.DIM)}
-    try:
-        result = methods.train(recipe, parts, "class", **own)
-    except FloatingPointError as error:
-        return {"diverged": str(error)}
-    assert result.best is not None
-    return {**scored(recipe, result.embedder), "validation": result.best.value}
+    result = methods.train(recipe, parts, "class", **own)
+    return {**scored(recipe, result.embedder), **best_of(result)}
 
 
 def make_jobs(settings: Settings) -> dict[str, dict[str, Any]]:

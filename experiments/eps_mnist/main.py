@@ -30,24 +30,17 @@ class Settings(FolderOptions):
 
     data: Literal["digits", "mnist"] = "digits"
     """digits: 1,797 real 8×8 digits that come with scikit-learn. mnist: the full 28×28 set in --data-dir."""
-    seeds: int = small(3, 1)
-    """Runs per method, with seeds 0, 1, …"""
     steps: int = small(1000, 2)
     """Training steps of each run."""
-    held_out: bool = False
-    """Score on a sixth of the training images, held out of training: how the margin was chosen."""
 
 
 @functools.cache
-def load(name: str, data_dir: str | None, held_out: bool) -> list[data.Dataset]:
+def load(name: str, data_dir: str | None) -> list[data.Dataset]:
     """Return images of 0–5 to train on by parity; new images of 0–5, and images of 6–9, to score on."""
     train, test = (data.load(name, data_dir=data_dir, split=split) for split in ("train", "test"))
     unseen = data.load(name, split="all") if name == "digits" else test
     train = train.select(train.views["digit"] <= 5)
     seen = test.select(test.views["digit"] <= 5)
-    if held_out:
-        chosen = np.random.default_rng(0).permutation(len(train)) < len(train) // 6
-        seen, train = train.select(chosen), train.select(~chosen)
     return [train.relabel("parity"), seen, unseen.select(unseen.views["digit"] > 5)]
 
 
@@ -70,7 +63,7 @@ def recipe_of(method: str) -> Recipe:
 
 def run(job: dict[str, Any]) -> dict[str, Any]:
     """Train one network and score it on the digits."""
-    train, *scored = load(job["data"], job["data_dir"], job["held_out"])
+    train, *scored = load(job["data"], job["data_dir"])
     recipe = recipe_of(job["method"]).replace(batch={"steps": job["steps"]})
     every = max(1, job["steps"] // 10)
 
@@ -96,7 +89,7 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
 
 def make_jobs(settings: Settings) -> dict[str, dict[str, Any]]:
     """Return every run of the study by name."""
-    asked = {name: getattr(settings, name) for name in ("data", "steps", "held_out")}
+    asked = {name: getattr(settings, name) for name in ("data", "steps")}
     runs = {method: {"method": method} for method in METHODS}
     return with_seeds({**asked, "data_dir": settings.folder}, runs, settings.seeds)
 

@@ -3,7 +3,6 @@
 import dataclasses
 import functools
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any, Literal, get_args
 
 import jax
@@ -13,23 +12,23 @@ from jax import Array
 
 import jdml
 from experiments import study
-from experiments.letters.levels import with_copies
+from experiments.letters.protocol import with_copies
 from experiments.omniglot.methods import DIM, METHODS
 from experiments.smoke import small
-from experiments.study import PAPER, FolderOptions, Results, cells, gains, start, with_seeds
-from jdml import data, metrics, mining, models
+from experiments.study import FolderOptions, Results, cells, gains, start, with_seeds
+from jdml import data, metrics, mining
 from jdml.recipes import Recipe
 from jdml.recipes.loss import build_miner
 from jdml.report import markdown_table, mean_std
 from jdml.studies.runner import over_seeds
-from jdml.training import pretrained, standard, train_recipe
+from jdml.training import train_recipe
 
-LETTERS = PAPER["eps_omniglot"]["letters"]
+LETTERS = study.PAPER["eps_omniglot"]["letters"]
 PRINTED = ("triplet, printed", "triplet, mined, printed", "EPS + triplet, printed")
 """The triplet loss as paper and framework have it: squared distances, averaged over all; also with mined positives."""
 LONGER = "EPS + MS, longer"
 """Four times the steps, a rate that goes from 3e-3 to 0, distorted copies."""
-LEARNING_RATE, PRETRAINED_RATE = 5e-4, 1e-5
+SIZE, LEARNING_RATE = 28, 5e-4
 SWEEPS, COLUMNS = (study.read_toml(__file__)[name] for name in ("sweeps", "columns"))
 
 Curve = Literal["positives", "batches", "trimmed", "positives_margin", "trimmed_margin"]
@@ -40,10 +39,6 @@ Part = Literal["methods", "printed", "longer", Curve]
 class Settings(FolderOptions):
     """What is run."""
 
-    seeds: int = small(3, 1)
-    """Runs per method, with seeds 0, 1, …"""
-    sweep_seeds: int = 1
-    """Runs per point of the curves (positives, trimmed)."""
     steps: int = small(1200, 2)
     """Training steps of each run."""
     parts: tuple[Part, ...] = small(
@@ -53,14 +48,6 @@ class Settings(FolderOptions):
     """methods: Tables 3 and 4. printed: the triplet loss as it is printed, squared and averaged over all. longer: as
     held-out alphabets chose. positives: Fig. 5b. batches: another make-up of the batch. trimmed: Fig.
     4. positives_margin, trimmed_margin: the same of the margin loss, as the paper has them."""
-    image_size: int | None = None
-    """Side of the images, in pixels. Default: 28, and 80 with resnet50."""
-    model: Literal["small", "resnet50"] = "small"
-    """The network: four convolutions, or the paper's."""
-    weights: Path | None = None
-    """Pretrained weights of the ResNet-50, from jdml weights convert."""
-    rate: float | None = None
-    """Learning rate. Default: 5e-4, and with pretrained weights the paper's 1e-5."""
 
 
 def some_positives(count: int) -> mining.Miner:
@@ -77,31 +64,24 @@ def some_positives(count: int) -> mining.Miner:
 
 def recipe_of(job: dict[str, Any]) -> Recipe:
     """Return the recipe of a row of the table: with a random positive, or with the easy one."""
-    method, large = job["method"], job.get("model") == "resnet50"
+    method, samples = job["method"], job["samples_per_class"]
     known = METHODS[method.removesuffix(", printed").removesuffix(", mined")]
     loss: dict[str, Any] = {"proxies": {"clip_value": None}}
     if method.endswith(", printed"):
         loss["settings"] = {"margin": 0.2, "squared": True, "reduce_fn": "mean"}
     if method == "triplet, mined, printed":
         loss["miner"] = "soft_hard_pairs"
-    samples = job["samples_per_class"]
-    classes, rate = job["batch"] // samples, job.get("rate", LEARNING_RATE)
+    batch = {"classes": job["batch"] // samples, "samples_per_class": samples}
+    rate, schedule = job.get("rate", LEARNING_RATE), job.get("schedule", "constant")
     return known.replace(
         loss=loss,
-        network={"name": "resnet50"} if large else {},
-        finetune={"freeze_batch_norm": large},
-        batch={"classes": classes, "samples_per_class": samples, "steps": job["steps"]},
-        optimizer={"learning_rate": rate, "schedule": job.get("schedule", "constant")},
+        batch={**batch, "steps": job["steps"]},
+        optimizer={"learning_rate": rate, "schedule": schedule},
     )
 
 
 load = functools.cache(functools.partial(data.load, "omniglot"))
 """Omniglot's 30 training or 20 test alphabets, labelled by alphabet."""
-
-
-def as_photographs(images: Array) -> Array:
-    """Return grey images as a ResNet-50 with pretrained weights expects them."""
-    return models.normalizer("resnet50")(jnp.repeat(images, 3, axis=-1))
 
 
 def score(embeddings: np.ndarray, dataset: data.Dataset, clusters: int) -> dict[str, float]:
@@ -122,7 +102,7 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
     """Train one network and score it on the unseen alphabets (on those it was trained on)."""
     places = {name: job[name] for name in ("data_dir", "image_size")}
     train, test = (load(split=split, **places) for split in ("train", "test"))
-    recipe, weights, own = recipe_of(job), job.get("weights"), dict[str, Any]()
+    recipe, own = recipe_of(job), dict[str, Any]()
     # What no recipe names: a trimmed mean of the loss; the easy one of some positives in place of all.
     if job["trim"]:
         own["reduce_fn"] = jdml.trimmed_mean(job["trim"])
@@ -136,9 +116,7 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
         with_copies(train) if job.get("distorted") else train,
         seed=job["seed"],
         objective=recipe.loss.build(*shape, dtype=recipe.network.dtype, **own),
-        state=pretrained(functools.partial(models.load_weights, weights)) if weights else None,
         progress=False,
-        preprocess=as_photographs if recipe.network.name == "resnet50" else standard,
     )
     scores = score(result.embedder(test.images), test, 30 * test.num_classes)
     if job["score_train"]:
@@ -151,13 +129,7 @@ def make_jobs(settings: Settings) -> dict[str, dict[str, Any]]:
     """Return every run of the study by name, the tables' first."""
     base = {"batch": small(160, 12), "samples_per_class": small(40, 4), "trim": 0.0}
     base |= {"data_dir": settings.folder, "steps": settings.steps, "score_train": False}
-    base["image_size"] = settings.image_size or (28 if settings.model == "small" else 80)
-    if settings.model != "small":
-        weights = study.absolute(settings.weights)
-        rate = settings.rate or (LEARNING_RATE if weights is None else PRETRAINED_RATE)
-        base |= {"model": settings.model, "weights": weights, "rate": rate}
-    elif settings.rate is not None:
-        base["rate"] = settings.rate
+    base["image_size"] = SIZE
     named: dict[str, dict[str, Any]] = {}
     trained = ("triplet", "EPS + triplet")
     for name in small(LETTERS, trained) if "methods" in settings.parts else ():
@@ -204,7 +176,7 @@ def report(results: Results, parts: Sequence[str]) -> str:
         sections += ["EPS against the same loss without it, paired by seed:"]
         sections += [markdown_table(["loss", "letters R@1", "EPS adds", "paper"], rows)]
         sections += ["The alphabets trained on:"]
-        sections += [scores_table(results, "trained", PAPER["eps_omniglot"]["trained"])]
+        sections += [scores_table(results, "trained", study.PAPER["eps_omniglot"]["trained"])]
     if "printed" in parts:
         there = {name.rpartition("-")[0] for name in results}
         usual = [f"{name}, again" for name in ("triplet", "EPS + triplet")]
@@ -232,8 +204,6 @@ def report(results: Results, parts: Sequence[str]) -> str:
 
 def main(settings: Settings) -> str:
     """Run what is missing; return the tables."""
-    if settings.weights is not None and settings.model == "small":
-        raise SystemExit("--weights are those of a ResNet-50: add --model resnet50")
     results = settings.results(__file__, run, make_jobs(settings))
     return report(results, get_args(Part) if settings.table else settings.parts)
 

@@ -5,8 +5,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from experiments.letters import levels, protocol
 from experiments.letters import main as letters
+from experiments.letters import protocol
 from experiments.letters.methods import METHODS, SHARED
 from experiments.letters.protocol import Job, make_job, name_of, read_frozen
 from experiments.letters.runs import HERE as LETTERS
@@ -52,10 +52,6 @@ class Config(NamedTuple):
 class Settings(OfModels):
     """What is run."""
 
-    only: tuple[str, ...] = ()
-    """Some of the ideas, by name."""
-    seeds: tuple[int, ...] = SEEDS
-    """Some of the seeds; each is four models of a setting, one of each fold."""
     out: Path = record(HERE / "results.jsonl")
     """File of the kept runs."""
     frozen: Path = record(HERE / "frozen.json")
@@ -79,7 +75,7 @@ def configs() -> Iterator[Config]:
         easy = f"EPS + {base}"
         for method in (base, easy):
             for drawings in DRAWINGS:
-                batch = batch_of((levels.USUAL["batch"] // drawings, drawings))
+                batch = batch_of((protocol.USUAL["batch"] // drawings, drawings))
                 at = settings_of(method).replace(batch=batch)
                 where = f"{base}, settings of {method}, {drawings} drawings"
                 for level, miner in (
@@ -143,14 +139,13 @@ def fields(results: Mapping[str, Any]) -> list[Config]:
     ]
 
 
-def models(settings: Settings, chosen: list[Config]) -> list[Job]:
+def models(chosen: list[Config]) -> list[Job]:
     """Give the models of these settings: seed by seed."""
     return [
         make_job(config.name, "tuned", seed, fold, config.recipe, **every)
-        for seed in settings.seeds
+        for seed in SEEDS
         for config in chosen
         for every in [{"every": EVERY} if config.idea == "CCP" else {}]
-        if config.idea in (settings.only or config.idea)
         for fold in range(protocol.FOLDS)
     ]
 
@@ -201,7 +196,7 @@ def main(settings: Settings) -> str:
     chosen = [*planned(), *fields(read_results(settings.out))]
     if not settings.table:
         freeze(settings.frozen, chosen)
-        settings.do(models(settings, chosen))
+        settings.do(models(chosen))
     return report(read_results(settings.out), chosen)
 
 

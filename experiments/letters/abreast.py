@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from experiments.letters import levels, protocol
+from experiments.letters import protocol
 from experiments.letters.methods import objective_of
 from experiments.letters.protocol import Job, letters, load_fold, load_test, name_of, score
 from experiments.recorded_recipes import from_flat
@@ -26,7 +26,7 @@ from jdml.metrics import evaluate_retrieval
 from jdml.models.convolution import windows
 from jdml.runs.run_files import save_result
 from jdml.studies.runner import results_of
-from jdml.training import Best, make_train_step, standard, train_recipe, update_best
+from jdml.training import Best, default_preprocess, make_train_step, train_recipe, update_best
 
 MOST, LARGE = 24, 2048
 """Models of a program; rows of a batch from which on it has one."""
@@ -77,7 +77,8 @@ def run_all(settings: Any, jobs: Mapping[str, Job], frozen: str) -> None:
     settings.out.parent.mkdir(parents=True, exist_ok=True)
     where = {"kept": str(settings.out.resolve()), "frozen": frozen}
     with tempfile.TemporaryDirectory() as folder:
-        settings.results(run, parts, Path(folder) / "units.jsonl", **where)
+        every = dataclasses.replace(settings, match=())
+        every.results(run, parts, Path(folder) / "units.jsonl", **where)
 
 
 def can(job: Job) -> bool:
@@ -203,7 +204,7 @@ def _begin(jobs: Sequence[Job], data_dir: str | None) -> tuple[Any, Any, Models]
     else:
         optimizer = train_recipe.make_optimizer(recipe, train_recipe.roles_of(objective), per_epoch)
     parts = {"model": model, "objective": objective, "optimizer": optimizer}
-    copied = levels.with_copies(whole) if any(own.get("augmented") for own in changes) else whole
+    copied = protocol.with_copies(whole) if any(own.get("augmented") for own in changes) else whole
     states, labels, rows = [], [], []
     for (train, _, own), change, seed in zip(loaded, changes, seeds, strict=True):
         at_first = recipe.replace(batch={"steps": 0})
@@ -211,7 +212,7 @@ def _begin(jobs: Sequence[Job], data_dir: str | None) -> tuple[Any, Any, Models]
         of_all = np.full(len(whole), -1, np.int32)
         of_all[own] = train.labels
         labels.append(np.tile(of_all, len(copied) // len(whole)))
-        drawn = np.stack([*islice(levels.batches(recipe, train, seed, change), jobs[0]["steps"])])
+        drawn = np.stack([*islice(protocol.batches(recipe, train, seed, change), jobs[0]["steps"])])
         copy, row = np.divmod(drawn, len(train))
         rows.append((own[row] + len(whole) * copy).astype(np.int32))
     models = Models(
@@ -235,7 +236,7 @@ def _programs(model: ByProducts, step: Any) -> tuple[Any, Any]:
     def embed_all(params: Any, batch_stats: Any, images: jax.Array) -> jax.Array:
         def embed(images: jax.Array) -> Any:
             variables = {"params": params, "batch_stats": batch_stats}
-            return model.apply(variables, standard(images), train=False)
+            return model.apply(variables, default_preprocess(images), train=False)
 
         vectors = jax.lax.map(embed, images.reshape(-1, AT_ONCE, *images.shape[1:]))
         return vectors.reshape(len(images), -1)

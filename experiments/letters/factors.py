@@ -9,12 +9,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy.stats import kendalltau
 
-from experiments.letters import levels, protocol
+from experiments.letters import protocol
 from experiments.letters.protocol import Job, make_job, name_of, read_frozen
 from experiments.letters.runs import HERE, OfModels
 from experiments.letters.tables import LEAST, interval, single_models, tuned_models
 from experiments.smoke import SMOKE, record, small
-from experiments.study import check_names, read_toml, start
+from experiments.study import read_toml, start
 from jdml.report import PairedDifference, holm_correction, markdown_table, paired_difference
 from jdml.runs.run_files import read_results
 
@@ -45,14 +45,8 @@ if SMOKE:
 class Settings(OfModels):
     """What is run."""
 
-    only: tuple[str, ...] = ()
-    """Of the factors these only, by name."""
-    seeds: tuple[int, ...] = (FIRST, *OTHERS)
-    """These seeds only; each is four models of a level, one of each fold."""
     out: Path = record(HERE / "factors.jsonl")
     """File of the kept runs."""
-    scored: Path = HERE / "results.jsonl"
-    """File of the models that are scored as usual."""
     frozen: Path = HERE / "frozen.json"
     """File of the settings that are scored."""
 
@@ -60,14 +54,14 @@ class Settings(OfModels):
 def jobs_of(frozen: Path) -> list[Job]:
     """Return the models of methods whose settings are frozen: all levels with the first seed, the asked with others."""
     columns, jobs = read_frozen(frozen), []
-    for factor, values in levels.FACTORS.items():
+    for factor, values in protocol.FACTORS.items():
         for level, method, column in itertools.product(values, METHODS, ("tuned", "also")):
             if method not in columns[column]:
                 continue
-            made = levels.at(columns[column][method], factor, level)
+            made = protocol.at(columns[column][method], factor, level)
             asked = ((q.factor, q.level) == (factor, level) and method in q[2:] for q in ASKED)
             own = {"of": column, "factor": factor, "level": level, "data": made.data}
-            own |= {"steps": made.steps, "every": max(1, made.steps // levels.LOOKS)}
+            own |= {"steps": made.steps, "every": max(1, made.steps // protocol.LOOKS)}
             for seed in (FIRST, *OTHERS) if any(asked) else (FIRST,):
                 for fold in range(protocol.FOLDS):
                     job = make_job(method, f"{factor} {level}", seed, fold, made.recipe)
@@ -78,9 +72,9 @@ def jobs_of(frozen: Path) -> list[Job]:
 def values_of(results: Mapping[str, Any], scored: Mapping[str, Any], factor: str) -> dict[str, Any]:
     """Return MAP@R by method, level and model (seed, fold), the usual level among the others."""
     by_level = {
-        level: single_models(results, f"{factor} {level}") for level in levels.FACTORS[factor]
+        level: single_models(results, f"{factor} {level}") for level in protocol.FACTORS[factor]
     }
-    by_level[levels.USUAL[factor]] = tuned_models(scored)
+    by_level[protocol.USUAL[factor]] = tuned_models(scored)
     return {
         method: {level: models.get(method, {}) for level, models in by_level.items()}
         for method in METHODS
@@ -89,7 +83,7 @@ def values_of(results: Mapping[str, Any], scored: Mapping[str, Any], factor: str
 
 def table(values: Mapping[str, Mapping[Any, Values]], factor: str) -> str:
     """Return a row for each method, a column for each level, and Kendall's τ of the order with the usual one."""
-    order, usual, agreement = levels.ordered(factor), levels.USUAL[factor], []
+    order, usual, agreement = protocol.ordered(factor), protocol.USUAL[factor], []
     rows = [
         [method, *(interval(own.get(level, {})) for level in order)]
         for method, own in values.items()
@@ -105,13 +99,13 @@ def table(values: Mapping[str, Mapping[Any, Values]], factor: str) -> str:
 
 def gains(values: Mapping[str, Mapping[Any, Values]], factor: str) -> str:
     """Return the points by which each method is above its usual level at another, with 95 %, paired by model."""
-    usual, rows = levels.USUAL[factor], []
+    usual, rows = protocol.USUAL[factor], []
     for method, own in values.items():
-        gaps = [paired_difference(own[level], own[usual]) for level in levels.FACTORS[factor]]
+        gaps = [paired_difference(own[level], own[usual]) for level in protocol.FACTORS[factor]]
         texts = (f"{gap.mean:+.1f} [{gap.low:+.1f}, {gap.high:+.1f}]" for gap in gaps)
         shown = (text if gap.seeds > 1 else "–" for text, gap in zip(texts, gaps, strict=True))
         rows.append([method, *shown])
-    return markdown_table([f"{factor}, − {usual}", *map(str, levels.FACTORS[factor])], rows)
+    return markdown_table([f"{factor}, − {usual}", *map(str, protocol.FACTORS[factor])], rows)
 
 
 def answers(
@@ -126,7 +120,7 @@ def answers(
 
     gaps = {}
     for factor, level, *methods in ASKED:
-        more, less = (gains(values[factor][m], level, levels.USUAL[factor]) for m in methods)
+        more, less = (gains(values[factor][m], level, protocol.USUAL[factor]) for m in methods)
         if set(more) == set(less) == models:
             gaps[asked_as(factor, level, *methods)] = paired_difference(more, less)
     return gaps
@@ -152,24 +146,18 @@ def verdicts(gaps: Mapping[str, PairedDifference]) -> str:
 
 def main(settings: Settings) -> str:
     """Run what is missing, as far as time goes; return the tables."""
-    check_names("only", settings.only, levels.FACTORS)
-    if not set(settings.seeds) <= {FIRST, *OTHERS}:
-        raise ValueError(f"--seeds must be among {(FIRST, *OTHERS)}, got {settings.seeds}")
     planned = {name_of(job): job for job in jobs_of(settings.frozen)}
-    chosen = settings.only or levels.FACTORS
-    settings.do(
-        job for job in planned.values() if job["factor"] in chosen and job["seed"] in settings.seeds
-    )
-    results, scored = read_results(settings.out), read_results(settings.scored)
+    settings.do(planned.values())
+    results, scored = read_results(settings.out), read_results(HERE / "results.jsonl")
     there, done = {job["method"] for job in planned.values()}, sum(n in results for n in planned)
     begin = "All" if len(there) == len(METHODS) and done == len(planned) else "PARTIAL"
     counts = f"{done} of {len(planned)} runs, {len(there)} of {len(METHODS)} methods"
     sections = [f"{begin}: {counts}.\n"]
     first = {name: run for name, run in results.items() if run["job"]["seed"] == FIRST}
-    for factor in levels.FACTORS:
+    for factor in protocol.FACTORS:
         own = values_of(first, scored, factor)
         sections += [table(own, factor), gains(own, factor)]
-    values = {factor: values_of(results, scored, factor) for factor in levels.FACTORS}
+    values = {factor: values_of(results, scored, factor) for factor in protocol.FACTORS}
     gaps = answers(values)
     if all(name in results for name, job in planned.items() if job["seed"] != FIRST):
         sections.append(verdicts(gaps))

@@ -1,6 +1,5 @@
 """Every method on Omniglot by letter, tuned alike, under the protocol of *A Metric Learning Reality Check*."""
 
-import dataclasses
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ from experiments.letters.runs import OfModels
 from experiments.letters.tables import CLAIMS, report
 from experiments.recorded_recipes import from_flat, to_flat
 from experiments.smoke import NETWORK, SMOKE, small
-from experiments.study import check_names, start
+from experiments.study import start
 from jdml.recipes import Recipe
 from jdml.runs.run_files import read_results, write_json
 
@@ -28,12 +27,7 @@ Results = Mapping[str, Any]
 Frozen = dict[str, dict[str, Recipe]]
 
 
-@dataclasses.dataclass(frozen=True)
-class Settings(OfModels):
-    """What is run."""
-
-    only: tuple[str, ...] = ()
-    """Of the methods these only, by name."""
+Settings = OfModels
 
 
 def ranked(results: Results, jobs: list[Job]) -> list[Job]:
@@ -142,9 +136,8 @@ def write_frozen(path: Path, frozen: Frozen) -> None:
 
 def main(settings: Settings) -> str:
     """Run what is missing, as far as time goes; return the tables."""
-    check_names("only", settings.only, METHODS)
     for stage in () if settings.table else stages(settings):
-        settings.do(job for job in stage if job["method"] in (settings.only or METHODS))
+        settings.do(stage)
     kept = read_results(settings.out)
     planned = {"pilot": pilots(), "trial": trials(kept) + also(kept)}
     for column in protocol.COLUMNS:

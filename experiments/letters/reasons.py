@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from experiments.letters import levels
+from experiments.letters import protocol
 from experiments.letters.protocol import Job, make_job, name_of, read_frozen
 from experiments.letters.runs import HERE, OfModels
 from experiments.omniglot.methods import EASY
@@ -51,15 +51,12 @@ def jobs_of(frozen: Path) -> dict[str, Job]:
     ]
     for method, (column, role, called) in LATE.items():
         usual = kept[column][method]
-        large = levels.at(usual, "batch", ROWS)
+        large = protocol.at(usual, "batch", ROWS)
         slower = usual.optimizer.learning_rate / large.recipe.optimizer.learning_rate
         rates = large.recipe.optimizer.lr_multipliers
-        changed_rates = {"lr_multipliers": {**rates, role: rates[role] * slower}}
-        recipe, name = (
-            large.recipe.replace(optimizer=changed_rates),
-            f"batch {ROWS}, {called} usual rate",
-        )
-        own = {"steps": large.steps, "every": large.steps // levels.LOOKS}
+        rates = {"lr_multipliers": {**rates, role: rates[role] * slower}}
+        recipe, name = large.recipe.replace(optimizer=rates), f"batch {ROWS}, {called} usual rate"
+        own = {"steps": large.steps, "every": large.steps // protocol.LOOKS}
         jobs += [make_job(method, name, SEED, fold, recipe, **own) for fold in FOLDS[method]]
     return {name_of(job): job for job in jobs}
 
@@ -99,18 +96,14 @@ def report(results: Mapping[str, Any], frozen: Path) -> str:
         begins = {
             "usual × 4, as scored": (factors, f"batch {ROWS}"),
             "usual": (results, f"batch {ROWS}, {called} usual rate"),
-            f"(batch {levels.USUAL['batch']})": (scored, column),
+            f"(batch {protocol.USUAL['batch']})": (scored, column),
         }
         rows = [
             [name, *(each(held_out(of, label, method, at)) for at in (QUARTER, None))]
             for name, (of, label) in begins.items()
         ]
-        titles = [
-            f"{method}, batch {ROWS}: {called} rate",
-            "after a quarter of the steps",
-            "at best",
-        ]
-        tables.append(markdown_table(titles, rows))
+        title = f"{method}, batch {ROWS}: {called} rate"
+        tables.append(markdown_table([title, "after a quarter of the steps", "at best"], rows))
     return "\n".join(tables)
 
 

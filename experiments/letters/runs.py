@@ -9,11 +9,11 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from experiments.letters import abreast, levels, protocol
+from experiments.letters import abreast, protocol
 from experiments.letters.methods import objective_of
 from experiments.letters.protocol import Job, load_fold, load_test, name_of, score, seed_of
 from experiments.smoke import record
-from experiments.study import RecordOptions, curve
+from experiments.study import RecordOptions, best_of, curve
 from jdml import data
 from jdml.training import FitResult, RunConfig, train_recipe
 
@@ -35,7 +35,7 @@ class OfModels(RecordOptions):
 
     def do(self, jobs: Iterable[Job]) -> None:
         """Train and score what has no result yet, as far as time goes."""
-        alone = {name_of(job): job for job in jobs}
+        alone = self.chosen({name_of(job): job for job in jobs})
         places = {"frozen": str(self.frozen.resolve())}
         if self.abreast and not self.table:
             together = {name: job for name, job in alone.items() if abreast.can(job)}
@@ -50,22 +50,15 @@ def run(job: Job, data_dir: str | None, runs: str, frozen: str) -> dict[str, Any
     if job["fold"] is None:
         assert test is not None
         return together(job, test, data_dir, Path(runs))
-    try:
-        result = fit_one(job, job["fold"], data_dir, Path(runs))
-    except FloatingPointError as error:
-        return {"diverged": str(error)}
-    assert result.best is not None
-    scores = {}
-    if test is not None:
-        scores = score(embedded(job, result, test.images), test)
+    result = fit_one(job, job["fold"], data_dir, Path(runs))
+    scores = {} if test is None else score(embedded(job, result, test.images), test)
     if job["column"] not in protocol.COLUMNS:
         shutil.rmtree(folder_of(job, job["fold"], Path(runs)), ignore_errors=True)
     problems = [int(row["problem"]) for row in result.history if "problem" in row]
     return {
         **scores,
         **({"problems": max(problems)} if problems else {}),
-        "validation": round(result.best.value, 5),
-        "best step": result.best.step,
+        **best_of(result),
         "steps": int(result.history[-1]["step"]),
         "curve": curve(result.history),
     }
@@ -78,10 +71,10 @@ def fit_one(job: Job, fold: int, data_dir: str | None, runs: Path) -> FitResult:
     folder: Path | None = folder_of(job, fold, runs)
     own: dict[str, Any] = {}
     if changes.get("augmented"):  # whose batches no folder keeps
-        folder, own["sampler"] = None, levels.batches(recipe, train, seed, changes)
+        folder, own["sampler"] = None, protocol.batches(recipe, train, seed, changes)
         whole = protocol.letters(data_dir, "train")
-        each = np.arange(1 + levels.COPIES)[:, None]
-        copies = levels.with_copies(whole).select((rows + len(whole) * each).ravel())
+        each = np.arange(1 + protocol.COPIES)[:, None]
+        copies = protocol.with_copies(whole).select((rows + len(whole) * each).ravel())
         train = dataclasses.replace(copies, labels=np.tile(train.labels, len(each)))
     return train_recipe.train(
         recipe,

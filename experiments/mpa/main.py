@@ -5,7 +5,7 @@ from typing import Any, Literal
 
 from experiments.potential_fields.main import LOSSES, TASKS, base_of, run
 from experiments.smoke import small
-from experiments.study import PAPER, FolderOptions, cells, start, with_seeds
+from experiments.study import PAPER, FolderOptions, cells, folder_study, start, with_seeds
 from jdml.report import markdown_table, mean_std
 from jdml.studies.runner import over_seeds
 
@@ -54,9 +54,7 @@ def report(results: dict[str, Any], settings: Settings) -> str:
     )
 
 
-def main(settings: Settings) -> str:
-    """Run what is missing; return the tables."""
-    return report(settings.results(__file__, run, make_jobs(settings)), settings)
+main = folder_study(__file__, run, make_jobs, report)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from experiments.omniglot import methods
 from experiments.omniglot.methods import METHODS, OfMethods, Parts, table_rows
 from experiments.recorded_recipes import batch_of
 from experiments.smoke import small
-from experiments.study import read_record, read_toml, start
+from experiments.study import best_of, read_record, read_toml, start
 from jdml import data, metrics
 from jdml.recipes import Recipe
 from jdml.report import markdown_table, paired_difference
@@ -54,14 +54,9 @@ def run(job: Mapping[str, Any]) -> dict[str, Any]:
     if job.get("labels") == "letter":
         parts, batch = parts._replace(train=parts.train.relabel("letter")), LETTER_BATCH
     recipe = methods.on_data(METHODS[job["method"]], batch, RATE, pool=24)
-    try:
-        result = methods.train(recipe, parts, "letter", steps=job["steps"], seed=job["seed"])
-    except FloatingPointError as error:
-        return {"diverged": str(error)}
-    assert result.best is not None
-    scores: dict[str, Any] = {"validation": result.best.value, "best step": result.best.step}
+    result = methods.train(recipe, parts, "letter", steps=job["steps"], seed=job["seed"])
     x = result.embedder(parts.test.images)
-    scores |= score(recipe, x, parts.test)
+    scores = {**best_of(result), **score(recipe, x, parts.test)}
     unit, letters = jdml.sphere(jnp.asarray(x)), jnp.asarray(parts.test.views["letter"])
     scores["letters NMI"] = metrics.nmi(unit, letters, key=jax.random.key(0))
     if recipe.loss.needs_validation:

@@ -10,7 +10,7 @@ import numpy as np
 import jdml
 from experiments.smoke import FLOW, NETWORK, small
 from experiments.study import PAPER as OF_PAPERS
-from experiments.study import FolderOptions, cell, check_names, read_toml
+from experiments.study import FolderOptions, cell, read_toml
 from jdml import data
 from jdml.recipes import CCPConfig, LossConfig, NetworkConfig, NIRConfig, ProxyConfig, Recipe
 from jdml.recipes.ccp import NEVER
@@ -93,16 +93,13 @@ PAPER = {name: figures[0] for name, figures in OF_PAPERS["eps_omniglot"]["letter
 class OfMethods(FolderOptions):
     """What a study of all methods is asked."""
 
-    seeds: int = small(3, 1)
-    """Runs per method, with seeds 0, 1, …"""
-    only: tuple[str, ...] = small((), ("EPS + MS + XBM", "contrastive + CCP", "PFML + NIR"))
-    """Some of the methods, by name."""
+    match: tuple[str, ...] = small((), (r"^(EPS \+ MS \+ XBM|contrastive \+ CCP|PFML \+ NIR)-",))
+    """Regular expressions: do only the runs in whose names one of them occurs."""
 
     @property
     def runs(self) -> list[tuple[str, int]]:
         """Method and seed of each run: all methods with the first seed, then with the next."""
-        check_names("only", self.only, METHODS)
-        names = self.only or tuple({**BASES, **EPS, **COMBINED})
+        names = METHODS if self.match else {**BASES, **EPS, **COMBINED}
         return [(name, seed) for seed in range(self.seeds) for name in names]
 
 

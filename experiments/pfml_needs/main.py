@@ -41,8 +41,6 @@ class Settings(RecordOptions):
     ends, with wrong labels, too. number: of proxies. sphere: proxies kept on it, at two learning rates. batches: random
     or of few classes (Omniglot). few: where a class has few images, number, α, start and learning rate of proxies on
     held-out letters. regime: the paper's, on the letters of the test alphabets."""
-    steps: int | None = None
-    """Training steps; default 300 (digits), 600 (alphabets), 1200 (letters)."""
     out: Path = record(HERE)
     """Where the kept runs are."""
 
@@ -64,7 +62,7 @@ def at_levels(job: Mapping[str, Any], levels: Mapping[str, Any]) -> dict[str, An
 
 def jobs_of(part: Part, options: Settings) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
     """Return the levels and the job, without its seed, of each setting of a part."""
-    job = {"task": options.task, "batch": TASKS[options.task].batch, "steps": options.steps}
+    job = {"task": options.task, "batch": TASKS[options.task].batch, "steps": None}
     job |= {"method": "PFML", "settings": {"delta": 0.2, "alpha": 1.0}, "proxies": 15}
     job |= {"start": "sphere", "clip": "entry", "sphere": False, "proxy_rate": 100.0}
     job |= {"test": False, "noise": 0.0}
@@ -206,11 +204,8 @@ def ranking_table(runs: Runs) -> str:
 
 def interval(measure: str, one: Mapping[int, float], other: Mapping[int, float]) -> str:
     """Return the mean of paired differences with its 95 % interval, and how many seeds there are."""
-    percent = measure.endswith(PERCENT)
-    gain, form = (
-        paired_difference(one, other, scale=100 if percent else 1),
-        "+.1f" if percent else "+.2f",
-    )
+    scale, form = (100, "+.1f") if measure.endswith(PERCENT) else (1, "+.2f")
+    gain = paired_difference(one, other, scale=scale)
     if gain.seeds == 0:
         return "–"
     mean, low, high = (format(value, form) for value in gain[:3])

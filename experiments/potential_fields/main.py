@@ -10,10 +10,11 @@ import jax.numpy as jnp
 import numpy as np
 
 import jdml
+from experiments import study
 from experiments.eps_mnist import main as digits  # the same images, by parity
 from experiments.omniglot.methods import BASES
 from experiments.smoke import NETWORK, small
-from experiments.study import PAPER, FolderOptions, Results, cells, read_toml, start, with_seeds
+from experiments.study import FolderOptions, Results, cells, start, with_seeds
 from jdml import data, metrics, registry
 from jdml.recipes import BatchConfig, LossConfig, NetworkConfig, OptimizerConfig, Recipe
 from jdml.report import markdown_table
@@ -67,28 +68,22 @@ Parts = tuple[data.Dataset, list[tuple[str, data.Dataset, np.ndarray]]]
 
 
 @functools.cache
-def load(name: str, data_dir: str | None, held_out: bool) -> Parts:
+def load(name: str, data_dir: str | None) -> Parts:
     """Return the data of a task: labelled by parity or alphabet, scored on digits or letters."""
     if name != "omniglot":
-        train, *scored = digits.load(name, data_dir, held_out)
+        train, *scored = digits.load(name, data_dir)
         titled = zip(DIGITS, scored, strict=True)
         return train, [(title, part, part.views["digit"]) for title, part in titled]
     whole = functools.partial(data.load, name, data_dir=data_dir, image_size=28)
     train, test = (whole(split=split) for split in ("train", "test"))
-    if held_out:
-        alphabets = np.random.default_rng(0).permutation(train.num_classes)
-        chosen = np.isin(train.labels, alphabets[: train.num_classes // 5])
-        test, train = train.select(chosen), train.select(~chosen)
-        own = np.unique(train.labels, return_inverse=True)[1]
-        train = dataclasses.replace(train, labels=own)
     return train, [(title, test, test.views[title[:-1]]) for title in TASKS[name].views]
 
 
-def base_of(settings: Any, **own: Any) -> dict[str, Any]:
+def base_of(settings: Any) -> dict[str, Any]:
     """Return what the jobs of a study have in common, on clean labels."""
-    base = {"data": settings.data, "data_dir": settings.folder, "held_out": False, "noise": 0.0}
+    base = {"data": settings.data, "data_dir": settings.folder, "noise": 0.0}
     steps = settings.steps or TASKS[settings.data].steps
-    return {**base, "steps": steps, "proxy_rate": 100.0, **own}
+    return {**base, "steps": steps, "proxy_rate": 100.0}
 
 
 def recipe_of(task: Task, method: str, settings: dict[str, Any]) -> Recipe:
@@ -117,7 +112,7 @@ def recipe_of_job(job: dict[str, Any]) -> Recipe:
 
 def run(job: dict[str, Any]) -> dict[str, float]:
     """Train one network, score its retrieval, and measure how far its proxies are from the training data."""
-    train, scored = load(job["data"], job["data_dir"], job["held_out"])
+    train, scored = load(job["data"], job["data_dir"])
     if job["noise"]:
         labels = data.corrupt_labels(train.labels, job["noise"], jax.random.key(job["seed"]))
         train = dataclasses.replace(train, labels=labels)
@@ -169,11 +164,11 @@ def measure(proxies: jax.Array, embeddings: np.ndarray, train: data.Dataset) -> 
     return dict(zip(EPOCH, found, strict=True))
 
 
-STUDY = read_toml(__file__)
+STUDY = study.read_toml(__file__)
 TABLES = STUDY["tables"]
 NEAR = small(("PFML", "CPML", "SoftTriple", "ProxyNCA", "ProxyAnchor"), ("SoftTriple",))
 SWEEPS = small(STUDY["sweeps"], {"alpha": [2.0]})
-OF_PAPER = PAPER["potential_fields"]
+OF_PAPER = study.PAPER["potential_fields"]
 
 Part = Literal["methods", "noise", "foils", "epoch", "sweeps"]
 
@@ -185,18 +180,14 @@ class Settings(FolderOptions):
     data: Literal["digits", "mnist", "omniglot"] = "digits"
     """digits: 1,797 real 8×8 digits that come with scikit-learn. mnist, omniglot: the full sets in --data-dir.
     300, 500 and 1200 steps, unless --steps are given."""
-    sweep_seeds: int = 1
-    """Runs per point of the sweeps."""
     parts: tuple[Part, ...] = small(("methods", "noise"), get_args(Part))
     """methods: Tables 1 and 3. noise: Table 2. foils: CPML with other repulsions, and wrong labels. epoch: Table 3 over
     the last epoch, with the proxies' spread. sweeps: Fig. 3."""
-    held_out: bool = False
-    """Score on a fifth of the training alphabets (a sixth of the training digits), held out: how PFML was tuned."""
 
 
 def make_jobs(settings: Settings) -> dict[str, dict[str, Any]]:
     """Return every run of the study by name."""
-    base, named = base_of(settings, held_out=settings.held_out), {}
+    base, named = base_of(settings), {}
 
     def job(method: str, suffix: str = "", **changed: float) -> dict[str, Any]:
         own: dict[str, Any] = {"clip": changed.pop("clip", CLIP)} if method in FIELDS else {}
@@ -257,9 +248,7 @@ def report(results: Results, settings: Settings) -> str:
     return "\n".join(sections)
 
 
-def main(settings: Settings) -> str:
-    """Run what is missing; return the tables."""
-    return report(settings.results(__file__, run, make_jobs(settings)), settings)
+main = study.folder_study(__file__, run, make_jobs, report)
 
 
 if __name__ == "__main__":

@@ -9,16 +9,16 @@ from typing import Any
 import numpy as np
 
 from experiments.cub_crops import main as birds
-from experiments.cub_crops.features import Head, load
+from experiments.cub_crops.main import Head, load
 from experiments.letters import methods as letters
 from experiments.letters import protocol
 from experiments.letters.tables import Model, all_of
 from experiments.omniglot import main as alphabets
 from experiments.omniglot import methods
 from experiments.smoke import NETWORK, record, small
-from experiments.study import RecordOptions, absolute, cell, read_toml, start
+from experiments.study import RecordOptions, absolute, best_of, cell, read_toml, start
 from jdml.recipes import Recipe, recommended
-from jdml.recipes.default_recipe import Pretraining
+from jdml.recipes.recipe import Pretraining
 from jdml.report import PairedDifference, markdown_table, paired_difference
 from jdml.runs.run_files import read_results
 from jdml.training import RunConfig, train_recipe
@@ -40,12 +40,8 @@ class Settings(RecordOptions):
 
     birds: Path | None = None
     """Folder of the crops, in CUB's layout."""
-    weights: Path | None = None
-    """Pretrained weights of EfficientNet-Lite0, from jdml weights convert."""
     features: Path = record(Path("runs/recommended/features"))
     """Folder of kept features."""
-    only: tuple[str, ...] = tuple(TASKS)
-    """Of the tasks these only."""
     out: Path = record(HERE / "results.jsonl")
     """File of the runs."""
 
@@ -107,8 +103,7 @@ def run(
         x = np.asarray(train_recipe.normalized(recipe, result.embedder(parts.test.images)))
         measured = methods.retrieve(recipe, x, parts.test.labels)
         scores = {column: float(measured[column]) for column in task.columns}
-    assert result.best is not None
-    return {**scores, "validation": result.best.value, "best step": result.best.step}
+    return {**scores, **best_of(result)}
 
 
 def jobs_of(name: str) -> dict[str, dict[str, Any]]:
@@ -186,12 +181,6 @@ def ahead_of(results: Results, name: str) -> str:
     """Return how many of the untuned methods it is ahead of in all models of the table's seeds."""
     task, others = TASKS[name], untuned(name)
     own = models_of(results, name, RECOMMENDED, task.measure, task.table_seeds)
-    planned = sum(
-        job["method"] == RECOMMENDED and job["seed"] in task.table_seeds
-        for job in jobs_of(name).values()
-    )
-    if missing := planned - len(own):
-        return f"{name}: {missing} models with the table's seeds are missing"
     ahead = [m for m, values in others.items() if all(own[key] > values[key] for key in own)]
     return (
         f"{name}: ahead of {len(ahead)} of {len(others)} untuned methods in all {len(own)} models"
@@ -217,7 +206,7 @@ def report(results: Results) -> str:
 
 def main(settings: Settings) -> str:
     """Do the runs that are missing, and give the tables."""
-    jobs = {key: job for name in settings.only for key, job in jobs_of(name).items()}
+    jobs = {key: job for name in TASKS for key, job in jobs_of(name).items()}
     places = {"birds_dir": absolute(settings.birds), "weights": absolute(settings.weights)}
     places["features"] = absolute(settings.features)
     return report(settings.results(run, jobs, settings.out, **places))

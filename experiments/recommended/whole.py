@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 
 from experiments.cub_crops import finetuned
-from experiments.cub_crops.features import BACKBONE
-from experiments.cub_crops.main import COLUMNS, FEATURES
+from experiments.cub_crops.main import BACKBONE, COLUMNS, FEATURES
 from experiments.recommended.main import HERE, RECOMMENDED, on_task
 from experiments.smoke import record, small
 from experiments.study import cell, start
@@ -45,13 +44,13 @@ def run(job: Mapping[str, Any], *, data_dir: str | None, weights: str | None) ->
     return finetuned.fit(recipe_of(parts.train.labels), parts, job["seed"], weights)
 
 
-def jobs_of(seeds: tuple[int, ...]) -> dict[str, dict[str, Any]]:
+def jobs_of() -> dict[str, dict[str, Any]]:
     """Return a run for each seed, with all that makes its recipe another."""
     made = recipe_of(np.repeat(np.arange(16), 30))
     job = {"method": RECOMMENDED, "loss": made.loss.name, "settings": dict(made.loss.settings)}
     job["batch"] = [made.batch.classes, made.batch.samples_per_class]
     job["rate"] = made.optimizer.learning_rate
-    return {f"{RECOMMENDED}, all learns-{seed}": {**job, "seed": seed} for seed in seeds}
+    return {f"{RECOMMENDED}, all learns-{seed}": {**job, "seed": seed} for seed in finetuned.SEEDS}
 
 
 def report(results: Mapping[str, Any]) -> str:
@@ -78,7 +77,7 @@ def report(results: Mapping[str, Any]) -> str:
 
 def main(settings: Settings) -> str:
     """Do the runs that are missing; the tables."""
-    jobs, weights = jobs_of(settings.seeds), settings.weights_file
+    jobs, weights = jobs_of(), settings.weights_file
     return report(settings.results(run, jobs, settings.out, weights=weights))
 
 

@@ -1,16 +1,12 @@
 """The command line: ``jdml demo``, ``train``, ``embed``, ``search``, ``export``, ``report`` and the others."""
 
-import dataclasses
-import errno
 import importlib
 import io
 import os
 import sys
 from collections.abc import Sequence
-from typing import Any
 
 from jdml._optional_imports import MissingLibraryError, require_package
-from jdml._paths import check_local
 from jdml.cli.commands import COMMANDS, overview
 from jdml.ops.checks import did_you_mean
 
@@ -28,19 +24,6 @@ OPTIONS = {
     "view": "--labels",
 }
 """Options of the arguments that errors name."""
-TEXTS = ("coordinator", "set", "title")
-"""Options that name no file."""
-REASONS = {
-    errno.ENOSPC: "no space left on the device",
-    errno.EDQUOT: "no space left: the quota is used up",
-    errno.EACCES: "no permission",
-    errno.EPERM: "no permission",
-    errno.EROFS: "the file system is read-only",
-    errno.EEXIST: "it is a file, expected a folder",
-    errno.ENOTDIR: "a part of the path is a file, expected a folder",
-    errno.EISDIR: "it is a folder, expected a file",
-    errno.ENOENT: "does not exist",
-}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -100,7 +83,6 @@ def _run(words: list[str], *, own_process: bool) -> int:
             print(f"example:\n  {known.example}")
     try:
         command = known.read(rest)
-        _check_paths(command)
         if known.computes:
             compiled_programs = importlib.import_module("jdml.compilation_cache")
             compiled_programs.keep_compiled_programs()
@@ -126,26 +108,13 @@ def _run(words: list[str], *, own_process: bool) -> int:
         return _fail(prog, line, 130)
 
 
-def _check_paths(options: Any) -> None:
-    """Refuse addresses as paths of a command, before any work."""
-    for field in dataclasses.fields(options):
-        value = getattr(options, field.name)
-        if dataclasses.is_dataclass(value):
-            _check_paths(value)
-        elif field.name not in TEXTS and not isinstance(value, dict):
-            required = field.default is field.default_factory is dataclasses.MISSING
-            name = field.name.upper() if required else f"--{field.name.replace('_', '-')}"
-            for place in value if isinstance(value, tuple) else (value,):
-                check_local(name, place)
-
-
 def _error_line(error: BaseException) -> str:
     """Return an error as one line, with the names of options."""
     if isinstance(error, OSError) and error.errno is not None:
         file = error.filename2 or error.filename or ""
-        reason = REASONS.get(error.errno, error.strerror or type(error).__name__)
+        reason = os.strerror(error.errno)
         return f"{file}: {reason}" if file else reason
-    line = " ".join(str(error).split())
+    line = " ".join(" ".join([str(error), *getattr(error, "__notes__", ())]).split())
     first, space, rest = line.partition(" ")
     return f"{OPTIONS.get(first, first)}{space}{rest}"
 

@@ -1,12 +1,10 @@
 """``jdml benchmark``: a method, a data set, a protocol; the paper's row next to ours."""
 
 import contextlib
-import shlex
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from types import MappingProxyType
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -18,9 +16,10 @@ from jdml.cli.options import NOT_DEFINING, Part, Typed, check_options, defining,
 from jdml.cli.tables import print_table
 from jdml.cli.train import started
 from jdml.cli.train_options import apply_options, part_options
-from jdml.cli.training_data import data_checksum, load_split
 from jdml.data import ImageBatches, corrupt_labels
 from jdml.data.integrity import count_mismatches
+from jdml.data.listing import data_checksum
+from jdml.data.load import load_split
 from jdml.distributed import is_main_process
 from jdml.ops.checks import at_least
 from jdml.recipes import RECIPES, CCPConfig, Recipe, recipe
@@ -79,10 +78,6 @@ class Benchmark:
 
     With --out, a killed benchmark resumes if the same command is given again. For other losses, miners, networks and
     splits see jdml train.
-
-    Potential fields on CUB with a ResNet-50:
-
-    jdml benchmark --dataset cub --data-dir CUB_200_2011 --method pfml --weights resnet50.safetensors --out runs/pfml
     """
 
     task: TaskOptions = TaskOptions()
@@ -172,13 +167,16 @@ class Benchmark:
         self.check()
         task, out, source = self.task, self.run.out, contextlib.nullcontext(self.data.data_dir)
         with fake_images(self.crop_size) if task.dry_run else source as folder:
-            runs, unlike = self._measure_all("folder" if task.dry_run else task.dataset, folder)
+            train, test, unlike = self._read("folder" if task.dry_run else task.dataset, folder)
+            runs = [run._measure(train, test) for run in self._by_seed()]
         if not is_main_process():
             return
         seeds = "" if task.seeds == 1 else f", {task.seeds} seeds"
         title = f"{task.dataset}, {task.protocol}: {task.method}, {task.backbone}{seeds}"
+        paper: list[PaperRow] = []
+        below: Sequence[str] = ()
         if task.dry_run:
-            show(f"{title} (dry run on noise)", runs)
+            title = f"{title} (dry run on noise)"
         else:
             quarter = task.method == "ccp" and task.protocol == "conventional"
             differs = [
@@ -188,34 +186,22 @@ class Benchmark:
             ]
             paper = self.paper_rows()
             below = footnotes(paper, task.method, task.protocol, differs)
-            show(title, runs, paper, below, {"ours": "ours, 3/4 of the classes"} if quarter else {})
+        show(title, runs, paper, below)
         if out is not None:
             out.mkdir(parents=True, exist_ok=True)
             rows = runs[0] if task.seeds == 1 else {**over(runs, np.mean), "seeds": runs}
             write_json(out / "metrics.json", {"options": self.options(), **rows})
-            models = [file.parent for file in sorted(out.glob("**/model.safetensors"))]
-            if not task.dry_run and models:
-                place = f":{self.data.data_dir}" if self.data.data_dir else ""
-                where, model = shlex.quote(task.dataset + place), shlex.quote(str(models[0]))
-                print(f"next: jdml embed {model} {where} --split test --out embeddings.npz")
-                print(f"      jdml search {model} PHOTO.jpg --gallery {where} -k 10")
 
-    def _measure_all(self, name: str, folder: Path | None) -> tuple[list[Rows], tuple[str, ...]]:
-        """Return metrics by row of each seed, and the counts that differ from the published ones."""
-        data, unlike = self._read(name, folder)
-        runs = []
-        for number in range(self.task.seeds):
-            apart = (
-                FOLDS if self.task.protocol == "mlrc" else 1
-            )  # its models have consecutive seeds
-            seed, out = self.run.seed + apart * number, self.run.out
+    def _by_seed(self) -> Iterator["Benchmark"]:
+        """Yield the options of each run; the models of one run of mlrc have consecutive seeds."""
+        apart = FOLDS if self.task.protocol == "mlrc" else 1
+        for seed in range(self.run.seed, self.run.seed + apart * self.task.seeds, apart):
+            out = self.run.out
             if out is not None and self.task.seeds > 1:
                 out = out / f"seed{seed}"
-            one = replace(self, run=replace(self.run, seed=seed, out=out))
-            runs.append(one._measure(*data))
-        return runs, unlike
+            yield replace(self, run=replace(self.run, seed=seed, out=out))
 
-    def _read(self, name: str, folder: Path | None) -> tuple[tuple[Any, Any], tuple[str, ...]]:
+    def _read(self, name: str, folder: Path | None) -> tuple[Any, Retrieval, tuple[str, ...]]:
         """Read training images, queries and gallery, and name the counts that differ from the published ones."""
         crops = data.conventional if self.task.protocol == "conventional" else data.mlrc
 
@@ -229,7 +215,7 @@ class Benchmark:
         for line in unlike:
             print(f"{name}: {line}", flush=True)
         train, *scored = parts.values()
-        return (train, Retrieval(*scored)), unlike
+        return train, Retrieval(*scored), unlike
 
     def _measure(self, data: Any, test: Any) -> Rows:
         """Return metrics by row."""
@@ -299,9 +285,8 @@ def show(
     runs: Sequence[Rows],
     paper: Sequence[PaperRow] = (),
     below: Sequence[str] = (),
-    labels: Mapping[str, str] = MappingProxyType({}),
 ) -> None:
-    """Print our rows by seed and the papers', in percent, with lines below; ``labels`` renames rows."""
+    """Print our rows by seed and the papers', in percent, with lines below."""
     means, spreads = over(runs, np.mean), over(runs, partial(np.std, ddof=1))
     names = [name for name in next(iter(means.values())) if name not in ("queries", "step")]
     table: list[list[Any]] = []
@@ -310,7 +295,7 @@ def show(
         if len(runs) > 1:
             spread = (f"{100 * spreads[row][name]:.1f}" for name in names)
             cells = [" ± ".join(pair) for pair in zip(cells, spread, strict=True)]
-        table.append([labels.get(row, row), *cells])
+        table.append([row, *cells])
     for name, values in (row for each in paper for row in each.rows.items()):
         table.append([name, *(f"{values[n]:.1f}" if n in values else "–" for n in names)])
     print_table(title, ["%", *names], table)

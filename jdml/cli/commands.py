@@ -37,39 +37,35 @@ COMMANDS: dict[str, Command] = {
 }
 """Every command by its name, in the order of the help."""
 
-HELP = """usage: jdml COMMAND [OPTIONS]
+HELP = """usage: jdml {group}COMMAND [OPTIONS]
 
-Deep metric learning: train embeddings, use them, measure them, look at them, see a demo.
-
-commands:
+{summary}commands:
 {commands}
 
 examples:
 {examples}
 
-`jdml COMMAND --help` explains the options of a command, `jdml --version` prints the version.
+`jdml {group}COMMAND --help` explains the options of a command{more}."""
+SUMMARY = (
+    "Deep metric learning: train embeddings, use them, measure them, look at them, see a demo.\n\n"
+)
+MORE = """, `jdml --version` prints the version.
 
 Compiled programs are cached, at most 1 GiB, in `jdml` of the user's cache folder: set JDML_CACHE to another folder or
-to `off`."""
-
-
-GROUP_HELP = """usage: jdml {group} COMMAND [OPTIONS]
-
-commands:
-{commands}
-
-examples:
-{examples}
-
-`jdml {group} COMMAND --help` explains the options of a command."""
+to `off`"""
 
 
 def overview(group: str = "") -> str:
     """Return the help of ``jdml``, or of the commands that begin with a word; empty if none does."""
-    commands = {n: c for n, c in COMMANDS.items() if not group or n.startswith(f"{group} ")}
+    start = f"{group} " if group else ""
+    commands = {name: command for name, command in COMMANDS.items() if name.startswith(start)}
     if not commands:
         return ""
     width = max(map(len, commands))
-    lines = "\n".join(f"  {name:{width}}  {command.help}" for name, command in commands.items())
-    examples = "\n".join(f"  {command.example}" for command in commands.values())
-    return (GROUP_HELP if group else HELP).format(group=group, commands=lines, examples=examples)
+    return HELP.format(
+        group=start,
+        summary="" if group else SUMMARY,
+        commands="\n".join(f"  {n:{width}}  {command.help}" for n, command in commands.items()),
+        examples="\n".join(f"  {command.example}" for command in commands.values()),
+        more="" if group else MORE,
+    )

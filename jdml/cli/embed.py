@@ -2,15 +2,17 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
 from jdml._optional_imports import require_package
-from jdml._paths import check_file
-from jdml.data.image_source import Source, Split, check_data_dir, read_source
-from jdml.runs.embedding_io import ENDINGS, EmbeddingTable, write_embeddings
-from jdml.runs.inference import export_file
+from jdml._paths import check_file, check_folder
+from jdml.data.load import Split, read_source, root_of
+from jdml.gallery import ENDINGS, Gallery
+from jdml.runs.embedding_io import write_embeddings
+from jdml.runs.export import PROGRAMS, export_file
+from jdml.runs.gallery_files import embed_source, update_gallery
 from jdml.training import load
 
 
@@ -19,8 +21,9 @@ class Embed:
     """Embed images with the model of a run, cropped and normalized as in its evaluation.
 
     A .npz file holds embeddings [N, D] and, if known, labels [N] (names of classes) and files [N], for jdml evaluate
-    and jdml search. A .npy file holds the embeddings alone, a .parquet file (needs pyarrow) a row for each image.
-    Damaged images are named and left out.
+    and jdml search. A .npy file holds the embeddings alone, with the rest in a .npy.json file; a .parquet file (needs
+    pyarrow) a row for each image. A name without such an ending is a folder, a gallery (jdml.Gallery) by paths relative
+    to the source's folder, which grows with --update. Damaged images are named and left out.
     """
 
     run: Path
@@ -29,7 +32,12 @@ class Embed:
     """A folder of images (of classes or flat), an image, a .csv file of file,label[,split], a Parquet file, or a data
     set with its folder, such as cub:CUB_200_2011; or module:name, a data set of your own module."""
     out: Path | None = None
-    """The file to write: .npz, .npy or .parquet. Default: SOURCE.npz in the working directory."""
+    """The file to write, .npz, .npy or .parquet, or a gallery's folder. Default: SOURCE.npz in the working folder."""
+    update: bool = False
+    """Embed into the gallery only images that are new or changed (by size, modification time or class), and remove
+    those that are gone."""
+    by_content: bool = False
+    """With --update: compare checksums of the files, not their size and time."""
     data_dir: Path | None = None
     """Folder of a data set that is given by its name alone."""
     split: Split = "all"
@@ -46,40 +54,47 @@ class Embed:
     def execute(self) -> None:
         """Embed the images and write the file."""
         out = self.out or Path(f"{Path(self.source.replace(':', '_')).name}.npz")
-        check_file("--out", out, ENDINGS)
+        if out.suffix in ENDINGS:
+            check_file("--out", out, ENDINGS)
+        else:
+            check_folder("--out", out)
+            if not self.update and out.is_dir() and any(out.iterdir()):
+                raise ValueError(f"--out must be a new folder, or write --update, got {out}")
+        if self.update and out.suffix in ENDINGS:
+            raise ValueError(f"--update needs a gallery, --out FOLDER, got the file {out}")
+        if self.by_content and not self.update:
+            raise ValueError("--by-content needs --update")
         if out.suffix == ".parquet":
             require_package("pyarrow", f"writing {out}")
-        check_data_dir(self.source, self.data_dir)
         trained = load(self.run, which=self.which)
         source = read_source(
             self.source, self.data_dir, split=self.split, view=self.labels, config=trained.config
         )
         for note in source.notes:
             print(f"note: {note}")
-        embedded, damaged = embed_source(
-            trained, source, skip=self.on_bad_image == "skip", progress=not self.quiet
-        )
-        write_embeddings(out, embedded)
-        vectors, labels = embedded.vectors, embedded.labels
+        skip, progress = self.on_bad_image == "skip", not self.quiet
+        if out.suffix in ENDINGS:
+            embedded, damaged = embed_source(trained, source, skip=skip, progress=progress)
+            write_embeddings(out, embedded)
+            (size, dim), labels = embedded.vectors.shape, embedded.labels
+        else:
+            done = update_gallery(
+                out,
+                trained,
+                source,
+                root_of(self.source, self.data_dir, source),
+                by_content=self.by_content,
+                on_bad_image="nan" if skip else "stop",
+                progress=progress,
+            )
+            gallery, damaged = Gallery.load(out), done.damaged
+            size, dim = len(gallery), gallery.dim
+            labels = None if source.labels is None else gallery.labels
+            print(", ".join(f"{name} {number:,}" for name, number in done._asdict().items()))
         what = "" if labels is None else f" of {len(np.unique(labels)):,} classes"
         left = f", {damaged:,} damaged left out" if damaged else ""
-        plural = "" if len(vectors) == 1 else "s"
-        print(f"{len(vectors):,} image{plural}{what}, {vectors.shape[1]}-D{left}: {out}")
-
-
-def embed_source(
-    trained: Any, source: Source, *, skip: bool, progress: bool
-) -> tuple[EmbeddingTable, int]:
-    """Embed a source; with ``skip`` without its damaged images, whose number is returned."""
-    bad = "nan" if skip else "stop"
-    vectors = trained.embed(source.images, on_bad_image=bad, progress=progress)
-    whole = ~np.isnan(vectors).any(axis=1)
-    if not whole.any():
-        raise ValueError("every image is damaged: nothing to embed")
-    labels, files = (
-        None if column is None else column[whole] for column in (source.labels, source.files)
-    )
-    return EmbeddingTable(vectors[whole], labels, files, trained.identity), int((~whole).sum())
+        plural = "" if size == 1 else "s"
+        print(f"{size:,} image{plural}{what}, {dim}-D{left}: {out}")
 
 
 @dataclass(frozen=True)
@@ -90,25 +105,26 @@ class Export:
     it like a run. A .stablehlo file holds the program from images to embeddings for CPU, CUDA and TPU, for any number
     of images: jax.export.deserialize(open(FILE, "rb").read()).call(images). FILE.json describes the crops and the
     version of JAX. JAX reads such programs for at least six months: keep the .safetensors file to export it again.
+    An .onnx file holds the same for ONNX Runtime and others: it takes images, and returns embeddings.
     """
 
     run: Path
     """Folder of a run of jdml train, jdml benchmark or jdml.training.fit."""
     out: Path | None = None
-    """The file to write: .safetensors or .stablehlo. Default: model.safetensors in the working directory."""
+    """The file to write: .safetensors, .stablehlo or .onnx. Default: model.safetensors in the working directory."""
     which: Literal["best", "last"] = "best"
     """The best parameters, which metrics.json scores, or the last ones."""
 
     def execute(self) -> None:
         """Export the model."""
         out = self.out or Path("model.safetensors")
-        check_file("--out", out, (".safetensors", ".stablehlo"))
-        if out.suffix == ".stablehlo":
-            require_package("flatbuffers", f"writing {out}")
+        check_file("--out", out, (".safetensors", *PROGRAMS))
+        if out.suffix in PROGRAMS:
+            require_package(PROGRAMS[out.suffix], f"writing {out}")
         trained = load(self.run, which=self.which)
         for file in export_file(trained, out):
             print(f"written: {file} ({file.stat().st_size / 2**10:,.0f} KiB)")
-        if out.suffix == ".stablehlo":
+        if out.suffix in PROGRAMS:
             shape = ", ".join(map(str, trained.input["shape"]))
             print(
                 f"takes images [N, {shape}] of type {trained.input['dtype']}, returns embeddings [N, D]"

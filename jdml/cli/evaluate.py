@@ -13,10 +13,12 @@ import numpy as np
 
 from jdml._paths import check_file, expand_user
 from jdml.cli.tables import print_table
-from jdml.data.csv_list import read_column
+from jdml.data.folder import column_of, read_column
 from jdml.metrics.arrays import evaluate_arrays
+from jdml.metrics.retrieval import Average
 from jdml.ops.checks import Rerank
-from jdml.runs.embedding_io import NpzArrays, map_array
+from jdml.runs.embedding_io import MODEL, map_array, open_arrays
+from jdml.runs.gallery_files import read_table
 from jdml.runs.run_files import write_json
 
 
@@ -34,20 +36,29 @@ class Evaluate:
 
     Arrays may also be .npy files (numpy.save), from which a large gallery is read piece by piece:
     jdml evaluate x.npy --labels y.npy --gallery-embeddings g.npy --gallery-labels h.npy
+
+    Queries and gallery in two files of jdml embed, whose classes are matched by name:
+    jdml evaluate q.npz --gallery g.npz
     """
 
     file: Path
     """The .npz file with the arrays (numpy.savez), or the .npy file with the query embeddings (numpy.save)."""
+    gallery: Path | None = None
+    """Search the queries of the file in this gallery: another file, or a gallery's folder, of jdml embed."""
     recall_at: tuple[int, ...] = (1, 2, 4, 8)
     """R@k, the hit rate: fraction of queries with a neighbour of their class among the k nearest."""
     precision_at: tuple[int, ...] = ()
     """P@k: fraction of right answers among the k nearest."""
-    found_at: tuple[int, ...] = ()
-    """found@k, recommenders' recall@k: fraction of all right answers that are among the k nearest."""
+    true_recall_at: tuple[int, ...] = ()
+    """recall(true)@k, recommenders' recall@k: fraction of all right answers that are among the k nearest."""
     ndcg_at: tuple[int, ...] = ()
     """nDCG@k for each k."""
     map_at: tuple[int, ...] = ()
     """MAP@k for each k (MAP@R is always shown)."""
+    mrr: bool = False
+    """Also show MRR, the mean of 1 / the rank of the first right answer."""
+    average: Average = "query"
+    """Average over queries, or over classes (the mean of each class's mean), so that small classes count alike."""
     nmi: bool = False
     """Also cluster by k-means, one cluster per class, and compare with the labels (NMI, AMI)."""
     normalize: Literal["none", "sphere"] = "none"
@@ -90,9 +101,11 @@ class Evaluate:
                 second_look=self.rerank,
                 recall_at=self.recall_at,
                 precision_at=self.precision_at,
-                found_at=self.found_at,
+                true_recall_at=self.true_recall_at,
                 ndcg_at=self.ndcg_at,
                 map_at=self.map_at,
+                mrr=self.mrr,
+                average=self.average,
                 on_sphere=self.normalize == "sphere",
                 clustered=self.nmi,
             )
@@ -112,13 +125,28 @@ class Evaluate:
         lone, group = self.file.suffix == ".npy", self.ignore_same_group or ""
         if lone and self.labels == "labels":
             raise ValueError(f"--labels must be the .npy file with the labels of {self.file}")
-        arrays = {self.embeddings: map_array(self.file)} if lone else NpzArrays(self.file)
+        arrays = {self.embeddings: map_array(self.file)} if lone else open_arrays(self.file)
         names = self.labels, self.gallery_embeddings, self.gallery_labels, self.self_index, group
         files = {n: Path(n) for n in names if n.endswith(".npy") and n not in arrays}
         if group in files and {*files, *arrays} & {self.gallery_embeddings}:
             files[f"gallery_{group}"] = files[group].with_name(f"gallery_{files[group].name}")
         apart = {name: map_array(file) for name, file in files.items()}
+        if self.gallery is not None:
+            apart |= self._read_gallery(arrays)
         return ChainMap(apart, arrays)  # type: ignore[arg-type]  # nothing is written
+
+    def _read_gallery(self, queries: Mapping[str, Any]) -> dict[str, np.ndarray]:
+        """Read the arrays of --gallery, by their names in one file with the queries."""
+        assert self.gallery is not None
+        table = read_table(expand_user(self.gallery), str(queries.get(MODEL, "")))
+        if table is None or table.labels is None:
+            what = "a file or gallery of jdml embed" if table is None else "of images with classes"
+            raise ValueError(f"--gallery must be {what}, got {self.gallery}")
+        named = {self.gallery_embeddings: table.vectors, self.gallery_labels: table.labels}
+        group = self.ignore_same_group or ""
+        if self.gallery.suffix == ".npz" and group in (arrays := open_arrays(self.gallery)):
+            named[f"gallery_{group}"] = arrays[group]
+        return named if table.files is None else {**named, "gallery_files": table.files}
 
     def _with_groups(self, arrays: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return the arrays, with a column of a table if one is named."""
@@ -127,11 +155,6 @@ class Evaluate:
             return arrays
         values, groups = read_column(expand_user(table), column), {}
         for prefix in ("", "gallery_") if self.gallery_embeddings in arrays else ("",):
-            files = list(arrays.get(f"{prefix}files", ()))
-            missing = [file for file in files if file not in values]
-            if missing:
-                raise ValueError(
-                    f"{table} does not name {len(missing)} of {len(files)} files: {missing[0]}"
-                )
-            groups[f"{prefix}{table}:{column}"] = np.array([values[file] for file in files])
+            files = arrays.get(f"{prefix}files", ())
+            groups[f"{prefix}{table}:{column}"] = column_of(table, values, files)
         return ChainMap(groups, arrays)  # type: ignore[arg-type]  # nothing is written

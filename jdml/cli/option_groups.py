@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+from collections.abc import Container
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -14,8 +15,6 @@ from jdml._import_path import is_pointer
 from jdml._paths import check_folder, expand_user
 from jdml.cli.options import NOT_DEFINING, Help, check_options, option_of
 from jdml.data.load import recognize
-from jdml.models.io import read_metadata
-from jdml.models.weights import ARCHITECTURE
 from jdml.ops.checks import (
     at_least,
     did_you_mean,
@@ -25,22 +24,23 @@ from jdml.ops.checks import (
     positive,
     uint32,
 )
-from jdml.training import initialize, standard
+from jdml.runs.model_metadata import build_preprocess
+from jdml.runs.run_files import MODEL, read_description
+from jdml.training import default_preprocess, initialize
 
-LABELS = Help(
-    "Labels to train on, "
-    + "; ".join(
-        f"{' or '.join(dataset.labellings)} ({name})"
-        for name, dataset in registry.DATASETS.items()
-        if len(dataset.labellings) > 1
-    )
-    + "."
-)
 DATA = Help(
     f"{', '.join(sorted(registry.DATASETS))}; or a folder of classes, a .csv of file,label[,split], Parquet, "
     "module:name. Default: what --data-dir holds, else digits."
 )
-OF_FILES = ("augmentation", "workers", "on_bad_image", "split", "test_share", "classes_file")
+OF_FILES = (
+    "augmentation",
+    "workers",
+    "on_bad_image",
+    "split",
+    "test_share",
+    "classes_file",
+    "group",
+)
 """Options of data sets of image files."""
 
 
@@ -72,9 +72,13 @@ class DataOptions(ImageOptions):
     """Fraction in the test part of --split. Default: 0.5 of classes, 0.2 of images."""
     classes_file: Path | None = None
     """Text file with the names of the training classes, one a line."""
+    group: str | None = None
+    """Keep recordings, sessions or identities on one side of every split: a column of the .csv, or a regular expression
+    with one group in parentheses for the files' paths, such as "_session(\\d+)"."""
     augmentation: Literal["conventional", "mlrc", "none"] | None = None
     """Training crops: conventional (default), mlrc, or none (the centre)."""
-    labels: Annotated[str | None, LABELS] = None
+    labels: str | None = None
+    """Labels to train on, where there are several: digit or parity, alphabet or letter, class or super_class."""
     train_classes: tuple[int, ...] = ()
     """Numbers of the training classes; other classes are scored apart."""
     validation: Annotated[float, fraction_below_1] = 0.0
@@ -145,32 +149,49 @@ class WeightOptions:
     """Pretrained weights, and how images are normalized for them."""
 
     weights: Path | None = None
-    """Pretrained weights, from jdml weights convert."""
+    """Pretrained weights, from jdml weights convert; or another run, its folder or file of jdml export, with whose
+    parameters this one begins."""
     normalization: str | None = None
     """Network whose image statistics are used. Default: the network itself."""
+
+    def __post_init__(self) -> None:
+        """Take the best parameters of a run's folder."""
+        if self.weights is not None and expand_user(self.weights).is_dir():
+            object.__setattr__(self, "weights", expand_user(self.weights) / MODEL)
 
     def check(self) -> None:
         """Refuse unknown statistics."""
         if self.normalization is not None:
             one_of("--normalization", self.normalization, sorted(registry.image_statistics()))
 
-    def model_name(self) -> str | None:
-        """Return the network that the file of weights names; None without weights."""
-        return None if self.weights is None else read_metadata(self.weights).get(ARCHITECTURE)
+    def of_run(self) -> dict[str, Any]:
+        """Return the description of the network of a run's weights; empty for other weights."""
+        description = {} if self.weights is None else read_description(self.weights)
+        return dict(description.get("embedding") or {})
 
     def pretrained(self) -> Any:
-        """Return the function that loads the weights; None without weights."""
-        return None if self.weights is None else partial(models.load_weights, self.weights)
+        """Return the function that loads the weights, or a run's file; None without weights."""
+        if self.weights is None or self.of_run():
+            return self.weights
+        return partial(models.load_weights, self.weights)
 
-    def network_settings(self, model: str) -> dict[str, Any]:
-        """Return the settings of a network for the weights that --normalization names."""
+    def network_settings(self, model: str, typed: Container[str] = ()) -> dict[str, Any]:
+        """Return the settings of a network for the weights of a run, or those that --normalization names."""
+        run = self.of_run()
+        if run and run.get("network") == model:
+            skipped = ("dtype", "freeze_batch_norm", "remat")
+            settings = {k: v for k, v in run["settings"].items() if k not in skipped}
+            values = {k: tuple(v) if isinstance(v, list) else v for k, v in settings.items()}
+            return {k: v for k, v in values.items() if k not in typed}
         own = {} if is_pointer(model) else registry.NETWORKS[model].other_settings
         return dict(own.get(self.normalization or "", {}))
 
     def preprocess(self, model: str, *, always: bool = False) -> Any:
         """Return the preprocessing of images before a network."""
+        if self.normalization is None and (run := self.of_run()):
+            return build_preprocess(run)
         normalizes = always or self.weights is not None or self.normalization is not None
-        return models.normalizer(self.normalization or model) if normalizes else standard
+        return models.normalizer(self.normalization or model) if normalizes else default_preprocess
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,6 @@ import csv
 import io
 import sys
 import textwrap
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -12,7 +11,7 @@ from typing import Any, Literal
 from jdml._paths import check_file
 
 WIDTH = 120
-"""Columns of the screen that a comparison takes, at most."""
+"""Letters of a line; wider tables are printed on their side."""
 
 
 @dataclass(frozen=True)
@@ -128,52 +127,17 @@ def print_comparison(
 
     texts = {csv_file: _as_csv, markdown: _as_markdown}
     outputs = {file: text(comparison) for file, text in texts.items() if file is not None}
+    printed = outputs.pop(Path("-"), None)
     for file, text in outputs.items():
-        if str(file) == "-":
-            sys.stdout.write(text)
-        else:
-            write_text(file, text)
-    if any(str(file) == "-" for file in outputs):
+        write_text(file, text)
+    if printed is not None:
+        sys.stdout.write(printed)
         return
-    for part in _tables(comparison):
-        print_table(None, *comparison_table(part), width=WIDTH)
-    hidden = [name for name in comparison.settings if name not in part.settings]
-    lines = [f"settings that are not shown: {', '.join(hidden)} (--csv has all)"] if hidden else []
-    for line in (*lines, *summary_sentences(comparison)):
-        print(
-            textwrap.fill(
-                line,
-                WIDTH,
-                subsequent_indent="  ",
-                break_long_words=False,
-                break_on_hyphens=False,
-            )
-        )
+    print_table(None, *comparison_table(comparison), width=WIDTH)
+    for line in summary_sentences(comparison):
+        print(textwrap.fill(line, WIDTH, subsequent_indent="  ", break_long_words=False))
     for file in outputs:
         print(f"written: {file}")
-
-
-def _tables(comparison: Any) -> Iterator[Any]:
-    """Split a comparison into tables that fit the screen, each with some of the metrics; drop settings at need."""
-    from jdml.cli.tables import width_of
-    from jdml.report import comparison_table
-
-    def fits(part: Any) -> bool:
-        return width_of(*comparison_table(part)) <= WIDTH
-
-    shown = comparison.shown
-    while not fits(comparison._replace(shown=shown[:1])) and comparison.settings:
-        comparison = comparison._replace(settings=comparison.settings[:-1])
-    while True:
-        count = max(1, len(shown))
-        while count > 1 and not fits(comparison._replace(shown=shown[:count])):
-            count -= 1
-        yield comparison._replace(shown=shown[:count])
-        shown = shown[count:]
-        if not shown:
-            return
-        rows = [row._replace(seconds=None, memory=None) for row in comparison.rows]
-        comparison = comparison._replace(rows=rows)
 
 
 def _as_csv(comparison: Any) -> str:

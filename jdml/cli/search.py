@@ -6,17 +6,16 @@ from typing import Any, Literal
 
 import numpy as np
 
-from jdml._paths import check_file, expand_user
-from jdml.cli.embed import embed_source
+from jdml._paths import check_file, expand_user, from_here
 from jdml.cli.tables import print_table
 from jdml.data.folder import image_named
-from jdml.data.image_source import check_data_dir, image_id, read_source
-from jdml.data.load import read_path
+from jdml.data.load import image_id, read_path, read_source
 from jdml.metrics import rejection_threshold
 from jdml.ops.checks import Rerank
 from jdml.report.figures import neighbour_sheet
 from jdml.report.images import search_images
-from jdml.runs.embedding_io import EmbeddingTable, read_embeddings
+from jdml.runs.embedding_io import EmbeddingTable
+from jdml.runs.gallery_files import embed_source, read_table
 from jdml.runs.run_files import write_json
 from jdml.training import load
 
@@ -27,8 +26,8 @@ PICTURES = (".png", ".jpg", ".pdf", ".svg")
 class Search:
     """Find the nearest images of a gallery to photographs, by Euclidean distance of their embeddings.
 
-    The gallery is a folder, which is embedded with the run's model, or a file of jdml embed with the same model. The
-    query itself and copies of it are not found.
+    The gallery is a folder of images, which is embedded with the run's model, or what jdml embed wrote with the same
+    model. The query itself and copies of it are not found.
     """
 
     run: Path
@@ -37,7 +36,7 @@ class Search:
     """Images, folders of images, .csv or Parquet files, or a row of a Parquet file, FILE[ROW]."""
     gallery: str | None = None
     """The images to search: a folder, a .csv or Parquet file, module:name, a data set with its folder
-    (cub:CUB_200_2011), or a .npz file of jdml embed."""
+    (cub:CUB_200_2011), or a file or gallery of jdml embed."""
     k: int = 10
     """Neighbours of each query."""
     max_distance: float | Literal["auto"] | None = None
@@ -63,9 +62,8 @@ class Search:
         """Search the gallery, print and write the neighbours."""
         if self.gallery is None:
             raise ValueError(
-                "--gallery is missing: a folder of images, or a .npz file of jdml embed"
+                "--gallery is missing: a folder of images, or a file or gallery of jdml embed"
             )
-        check_data_dir(self.gallery, self.data_dir)
         if self.max_distance == "auto" and self.rerank != "none":
             raise ValueError("--max-distance auto does not go with --rerank: write a number")
         for option, file, endings in (("out", self.out, PICTURES), ("json", self.json, (".json",))):
@@ -83,7 +81,7 @@ class Search:
         for answer in neighbours:
             query = Path(answer["query"]).name
             for hit in answer["found"]:
-                cells = hit["rank"], hit["distance"], hit.get("label", ""), _from_here(hit["file"])
+                cells = hit["rank"], hit["distance"], hit.get("label", ""), from_here(hit["file"])
                 rows.append([query, *cells])
             if not answer["found"] and np.isfinite(limit):
                 rows.append([query, "", "", "", "not in the gallery"])
@@ -110,15 +108,13 @@ class Search:
     def _gallery(self, name: str, trained: Any, notes: list[str]) -> EmbeddingTable:
         """Read or embed the images to search."""
         path = expand_user(name)
-        if path.suffix != ".npz":
+        gallery = read_table(path, trained.identity)
+        if gallery is None:
             source = read_source(name, self.data_dir, view=self.labels, config=trained.config)
             notes += source.notes
             return embed_source(trained, source, skip=True, progress=not self.quiet)[0]
-        gallery = read_embeddings(path)
-        if gallery.model and gallery.model != trained.identity:
-            raise ValueError(
-                f"{path} was embedded with another model, so its distances mean nothing: embed it again (jdml embed)"
-            )
+        if not gallery.model:
+            notes.append(f"{path} does not say which model embedded it")
         labels = gallery.labels
         finest = labels if labels is None or labels.ndim == 1 else labels[:, -1]
         return gallery._replace(labels=finest)
@@ -137,9 +133,3 @@ def _queries(names: tuple[str, ...]) -> tuple[list[str], list[str]]:
     if not files:
         raise ValueError("QUERY is missing: an image, or several")
     return files, notes
-
-
-def _from_here(file: str) -> str:
-    """Return a path relative to the working directory, if it lies in it."""
-    path, here = Path(file), Path.cwd()
-    return str(path.relative_to(here)) if path.is_relative_to(here) else file

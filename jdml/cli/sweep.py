@@ -16,8 +16,10 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 from jdml.cli.options import changed_options, make, parse, paths
 from jdml.cli.report import print_comparison
 from jdml.cli.train import Train
-from jdml.cli.training_data import data_checksum, has_validation, read_training_data
+from jdml.cli.training_data import read_training_data
 from jdml.compilation_cache import keep_compiled_programs
+from jdml.data.listing import data_checksum
+from jdml.data.load import has_validation
 from jdml.ops.checks import count, did_you_mean
 from jdml.report import compare_runs, read_runs
 from jdml.report.runs import ORDER
@@ -26,6 +28,8 @@ from jdml.studies.runner import results_of, run_jobs
 
 OWN = ("--seed", "--out", "--quiet", "--coordinator", "--processes", "--process")
 """Options of jdml train that --set does not take."""
+COMMA = r",(?![^(\[]*[)\]])"
+"""A comma outside of brackets."""
 HELD_OUT = 0.2
 """Fraction of the training rows that is held out, if the data have no val part of their own."""
 FAILED = "failed"
@@ -36,17 +40,12 @@ FAILED = "failed"
 class Sweep(Train):
     """Train every combination of settings, each with several seeds, and compare them.
 
-    jdml sweep --set loss=triplet,multi_similarity --set lr=1e-4,1e-3 --seeds 3 --labels parity --out runs/sweep
-
     All options of jdml train apply to every run; --set takes one of them and its values, separated by commas. Finished
     runs are kept: the same command resumes after an interruption, and more values or --seeds add runs. Every run has
     its own folder in --out, for jdml report and embed. The first combination is the baseline of the table, here and in
     jdml compare. Runs are compared by held-out rows, so that the test part chooses nothing: those of --validation, the
     data's own val part, or else a fifth of the training rows. A run whose loss is not finite is reported at the end;
     the others continue.
-
-    Numbers of the loss (margins, temperatures) and learning rates can also be swept by one vmap: docs/look.md has an
-    example, and one with Optuna.
     """
 
     set: Annotated[tuple[str, ...], tyro.conf.UseAppendAction] = ()
@@ -81,14 +80,12 @@ class Sweep(Train):
         write_json(out / ORDER, [*runs, *(name for name in before if name not in runs)])
         progress = not self.run.quiet
         results = run_jobs(_Trainer(runs), jobs, record, workers=self.jobs, progress=progress)
-        failed = {
-            name: str(r["metrics"][FAILED]) for name, r in results.items() if FAILED in r["metrics"]
-        }
+        failed = [name for name, result in results.items() if FAILED in result["metrics"]]
         done = [out / name for name in runs if name not in failed]
         if done:
             print_comparison(compare_runs(read_runs(*done), metrics=self.metric))
-        for name, why in failed.items():
-            print(f"failed: {name}: {why}")
+        for name in failed:
+            print(f"failed: {name}: {results[name]['metrics'][FAILED]}")
         print(f"next: jdml report {shlex.quote(str(out))} --out report.html")
 
     def runs(self) -> dict[str, Train]:
@@ -167,23 +164,6 @@ class _Trainer:
         return metrics
 
 
-def _parts(values: str) -> list[str]:
-    """Split a text at commas outside of brackets.
-
-    Example:
-        >>> _parts("k=(1, 2),k=((1,2),(3,4)),k=5")
-        ['k=(1, 2)', 'k=((1,2),(3,4))', 'k=5']
-    """
-    parts, depth = [""], 0
-    for letter in values:
-        depth += (letter in "([") - (letter in ")]")
-        if letter == "," and depth == 0:
-            parts.append("")
-        else:
-            parts[-1] += letter
-    return parts
-
-
 def _values(text: str) -> tuple[str, list[str]]:
     """Return an option and its values.
 
@@ -194,7 +174,7 @@ def _values(text: str) -> tuple[str, list[str]]:
     name, _, values = text.partition("=")
     option = f"--{name.strip().removeprefix('--').replace('_', '-')}"
     known = [option for option in paths(Train) if option not in OWN]
-    choices = [value.strip() for value in _parts(values) if value.strip()]
+    choices = [value.strip() for value in re.split(COMMA, values) if value.strip()]
     if option not in known or not choices:
         raise ValueError(
             f"--set must be an option of jdml train and its values, such as lr=1e-4,1e-3; got {text!r}"

@@ -7,13 +7,9 @@ WIDE = 300
 
 
 def print_table(
-    title: str | None,
-    columns: Sequence[str],
-    rows: Sequence[Sequence[Any]],
-    *,
-    width: int = WIDE,
+    title: str | None, columns: Sequence[str], rows: Sequence[Sequence[Any]], width: int = WIDE
 ) -> None:
-    """Print a table of a column of names and columns of values; a table that is too wide for a terminal on its side."""
+    """Print a table of a column of names and columns of values; one that is too wide for the screen on its side."""
     from rich.console import Console
     from rich.measure import Measurement
 
@@ -25,16 +21,9 @@ def print_table(
     if needed > console.width and len(rows) < len(columns):
         first, *others = zip(columns, *rows, strict=True)
         table = _table(title, first, others)
+    elif needed > console.width:
+        console = Console(width=needed)
     console.print(table)
-
-
-def width_of(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> int:
-    """Return the width of a table without limits."""
-    from rich.console import Console
-    from rich.measure import Measurement
-
-    console = Console(width=10 * WIDE)
-    return Measurement.get(console, console.options, _table(None, columns, rows)).maximum
 
 
 def _table(title: str | None, columns: Sequence[Any], rows: Sequence[Sequence[Any]]) -> Any:

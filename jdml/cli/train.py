@@ -3,7 +3,7 @@
 import logging
 import math
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -15,17 +15,18 @@ import numpy as np
 from jdml import data
 from jdml._import_path import is_pointer
 from jdml._paths import expand_user
-from jdml.cli.options import to_argv
+from jdml.cli.options import option_of, to_argv
 from jdml.cli.tables import print_table
 from jdml.cli.train_options import TrainOptions, naming_options
-from jdml.cli.training_data import data_checksum, read_training_data, scored_views
+from jdml.cli.training_data import read_training_data
+from jdml.data.listing import data_checksum
+from jdml.data.load import source_name
 from jdml.distributed import is_main_process
-from jdml.recipes import Recipe, default_recipe
-from jdml.recipes.default_recipe import check_positives, usual_batch
+from jdml.recipes import EvaluationConfig, Recipe
+from jdml.recipes.recipe import check_positives, for_classes, usual_batch
 from jdml.runs.run_files import write_json
 from jdml.training import (
     Devices,
-    Embedder,
     Evaluation,
     FitResult,
     RunConfig,
@@ -52,10 +53,6 @@ class Train(TrainOptions):
     With --out, a killed run resumes if the same command is given again, and ends with the same numbers; the same
     command with more --steps continues it. The test part is scored once, at the end; --validation holds out training
     rows for early stopping. For a method with its paper's recipe and split see jdml benchmark.
-
-    jdml train --data omniglot --model small --loss multi_similarity --loss-setting beta=40 --out runs/ms
-
-    jdml train --labels parity --miner eps+semi_hard --dim 2 --normalize none
     """
 
     def execute(self) -> None:
@@ -64,7 +61,7 @@ class Train(TrainOptions):
         options = self.resolve()
         training = TrainingRun(options, started("jdml train", self))
         result = training.run()
-        metrics = {**training.test(result.embedder), **training.validated(result)}
+        metrics = training.scores(result)
         if not is_main_process():
             return
         title = options.title(training.recipe)
@@ -92,25 +89,13 @@ def started(command: str, options: Any) -> dict[str, Any]:
     }
 
 
-class _Lines(logging.Handler):
-    """Prints log records above a progress bar; before the first one, the summary of the run."""
-
-    def __init__(self, summary: Sequence[str]) -> None:
-        super().__init__(logging.INFO)
-        self.summary = list(summary)
-
-    def emit(self, record: logging.LogRecord) -> None:
-        from tqdm import tqdm
-
-        for line in (*self.summary, record.getMessage()):
-            tqdm.write(line)
-        self.summary.clear()
-
-
 @contextmanager
-def log_lines(summary: Sequence[str]) -> Iterator[None]:
-    """Print the training's log. A run that is refused logs nothing, and its summary is not printed."""
-    logger, handler = logging.getLogger("jdml.training"), _Lines(summary)
+def log_lines() -> Iterator[None]:
+    """Print the training's log, above its progress bar."""
+    from tqdm import tqdm
+
+    logger, handler = logging.getLogger("jdml.training"), logging.Handler(logging.INFO)
+    handler.emit = lambda record: tqdm.write(record.getMessage())  # type: ignore[method-assign]
     before = logger.level, logger.propagate
     logger.setLevel(logging.INFO)
     logger.propagate = False
@@ -139,10 +124,9 @@ class TrainingRun:
                 seed=options.run.seed,
                 preprocess=self.preprocess,
                 pretrained=weights.pretrained(),
-                **weights.network_settings(model),
+                **weights.network_settings(model, options.network),
             )
         self.recall_at = recall_ranks(str(options.data.data))
-        self._check_head()
         self._check()
         self.sampler = self._sampler()
         self.monitor = self._monitor()
@@ -151,12 +135,13 @@ class TrainingRun:
         """Train, and print a summary at the start."""
         options, evaluation, held_out = self.options, self.recipe.evaluation, self.data.validation
         mesh, devices = options.devices.mesh(self.recipe.batch.rows)
-        summary = (*self.summary(), *devices) if is_main_process() else ()
+        for line in (*self.summary(), *devices) if is_main_process() else ():
+            print(line)
         load, out = options.weights.pretrained(), options.run.out
         every, log_every, callbacks = evaluation.every or 100, options.run.log_every or 50, []
         if options.run.tensorboard and out is not None:
             callbacks = [TensorBoard(out / "tensorboard", every=math.gcd(log_every, every))]
-        with naming_options(), log_lines(summary):
+        with naming_options(), log_lines():
             return train(
                 self.recipe,
                 self.train,
@@ -197,33 +182,26 @@ class TrainingRun:
                 preprocess=self.preprocess,
             )
 
-    def test(self, embedder: Embedder) -> dict[str, dict[str, float]]:
-        """Score each test part by all labels with two classes: ``{"test digit": {"R@1": …}}``."""
+    def scores(self, result: FitResult) -> dict[str, dict[str, float]]:
+        """Score test parts and held-out rows by all labels with two classes: ``{"test digit": {"R@1": …}}``."""
+        parts, embedder = dict(self.data.tests), result.embedder
+        measured: dict[str, Any] = {n: self._score(embedder, *part) for n, part in parts.items()}
+        if self.data.validation is not None and "validation" not in parts:
+            step = int(result.state.step) if result.best is None else result.best.step
+            measured["validation"] = next((r for r in result.history if r["step"] == step), {})
+            parts["validation"] = self.data.validation, None
         rows: dict[str, dict[str, float]] = {}
-        for part, (queries, gallery) in self.data.tests.items():
-            scored = scored_views(queries) or tuple(queries.views)
-            for name, value in self._score(embedder, queries, gallery).items():
-                view, metric = name.split("/", 1)
-                if view in scored:
-                    rows.setdefault(f"{part} {view}", {})[metric] = value
-        return rows
-
-    def validated(self, result: FitResult) -> dict[str, dict[str, float]]:
-        """Return the validation scores of the result: ``{"validation digit": {"R@1": …}}``."""
-        if "validation" in self.data.tests:
-            return {}
-        step = int(result.state.step) if result.best is None else result.best.step
-        record = next((r for r in result.history if r["step"] == step), {})
-        rows: dict[str, dict[str, float]] = {}
-        for view in self.train.views:
-            for metric in metric_names(self.recall_at):
-                if f"{view}/{metric}" in record:
-                    value = float(record[f"{view}/{metric}"])
-                    rows.setdefault(f"validation {view}", {})[metric] = value
+        for part, values in measured.items():
+            views = parts[part][0].views
+            scored = [view for view, labels in views.items() if np.ptp(labels)] or views
+            for name, value in values.items():
+                view, slash, metric = name.partition("/")
+                if slash and view in scored:
+                    rows.setdefault(f"{part} {view}", {})[metric] = float(value)
         return rows
 
     def summary(self) -> list[str]:
-        """Describe the network, the data, the batches and the loss, a line each."""
+        """Describe the data, the network, the loss and the batches, a row of a table each."""
         images, recipe = self.train.images, self.recipe
         first = jax.ShapeDtypeStruct((1, *images.shape[1:]), np.float32)
         shapes = jax.eval_shape(
@@ -237,20 +215,25 @@ class TrainingRun:
         held_out = {} if self.data.validation is None else {"validation": self.data.validation}
         parts = {**held_out, **{part: queries for part, (queries, _) in self.data.tests.items()}}
         per_epoch, steps = self.sampler.batches_per_epoch, int(recipe.batch.steps or 0)
-        scored = "".join(
+        tested = "".join(
             f"; {part} {len(queries):,} of {len(np.unique(queries.labels)):,}"
             for part, queries in parts.items()
         )
-        lines = [
-            f"{recipe.network.name}: {parameters:,} parameters, images {size}",
-            f"train {len(self.train):,} images of {len(np.unique(self.train.labels)):,} classes{scored}; "
-            f"{per_epoch:,} batches of {batch} an epoch, {steps:,} steps are {steps / per_epoch:,.1f} epochs",
-        ]
+        pairs, miner = "", recipe.loss.miner
         if not recipe.loss.has_proxies:
-            pairs = recipe.batch.expected_positive_pairs(self.train.labels)
-            miner = recipe.loss.miner
-            mined = "" if miner == "none" else f", before {miner} selects"
-            lines.append(f"{pairs:,.3g} positive pairs a batch for {recipe.loss.name}{mined}")
+            number = recipe.batch.expected_positive_pairs(self.train.labels)
+            pairs = f", {number:,.3g} positive pairs a batch"
+        mined = "" if miner == "none" else f" before {miner} selects" if pairs else f", {miner}"
+        rows_of_batch = f"{batch.rows:,} images"
+        if batch.classes:
+            rows_of_batch += f" ({batch.classes} classes × {batch.samples_per_class})"
+        rows = {
+            "data": f"train {len(self.train):,} images of {len(np.unique(self.train.labels)):,} classes{tested}",
+            "network": f"{recipe.network.name}, {parameters:,} parameters, images {size}",
+            "loss": f"{recipe.loss.name}{pairs}{mined}",
+            "batches": f"{rows_of_batch}, {per_epoch:,} an epoch; {steps:,} steps are {steps / per_epoch:,.1f} epochs",
+        }
+        lines = [f"{name:9} {text}" for name, text in rows.items()]
         return [*lines, *(f"note: {line}" for line in (*self.notes, *self.data.notes))]
 
     def next_steps(self) -> list[str]:
@@ -258,43 +241,33 @@ class TrainingRun:
         options, run = self.options.data, self.options.run
         if run.out is None:
             return ["nothing was saved: --out runs/NAME saves the model for jdml embed and search"]
-        where = str(options.data_dir) if options.data == "folder" else str(options.data)
-        if options.data != "folder" and options.data_dir is not None:
-            where += f":{options.data_dir}"
-        where, out = shlex.quote(where), shlex.quote(str(run.out))
-        split = " --split test" if "test" in self.data.tests else ""
+        out, split = shlex.quote(str(run.out)), " --split test" if "test" in self.data.tests else ""
+        where = shlex.quote(source_name(str(options.data), options.data_dir))
         embed = f"next: jdml embed {out} {where}{split} --out embeddings.npz"
         if not options.of_files:
             return [embed, f"      jdml export {out} --out model.stablehlo"]
         return [embed, f"      jdml search {out} PHOTO.jpg --gallery {where} -k 10"]
 
     def _check(self) -> None:
-        """Refuse options that need held-out rows where there are none, and fields that the data do not have."""
+        """Refuse options that the data cannot follow; initialize the head at random where its default is impossible."""
         recipe = self.recipe
-        needs = {
-            "--patience": recipe.evaluation.patience is not None,
-            "--monitor": recipe.evaluation.monitor is not None,
-            "--evaluate-every": "every" in self.options.evaluation,
-            f"--method {self.options.method.method}": recipe.loss.needs_validation,
-        }
-        for option, true in needs.items() if self.data.validation is None else ():
-            if true:
-                raise ValueError(f"{option} needs --validation, held-out rows: --validation 0.2")
+        needs = [f"--method {self.options.method.method}"] * recipe.loss.needs_validation
+        typed = self.options.evaluation
+        needs += [
+            option_of(EvaluationConfig, n) for n in ("patience", "monitor", "every") if n in typed
+        ]
+        if needs and self.data.validation is None:
+            raise ValueError(f"{needs[0]} needs --validation, held-out rows: --validation 0.2")
         with naming_options():
             pattern_of(recipe, self.model, self.train, self.preprocess)
             recipe.batch.check_views(self.train.views)
-
-    def _check_head(self) -> None:
-        """Refuse a typed initialization of the head that is impossible; replace a default one, with a note."""
-        if self.recipe.network.head_init == "random":
-            return
         try:
             with naming_options():
-                check_head(self.recipe, self.model, self.train, self.preprocess)
+                check_head(recipe, self.model, self.train, self.preprocess)
         except ValueError as error:
             if "head_init" in self.options.network:
                 raise
-            self.recipe = self.recipe.replace(network={"head_init": "random"})
+            self.recipe = recipe.replace(network={"head_init": "random"})
             self.notes += (f"the head is initialized at random: {error}",)
 
     def _sampler(self) -> Any:
@@ -337,24 +310,14 @@ def fit_to_data(options: TrainOptions, labels: np.ndarray) -> tuple[Recipe, tupl
     """Return the recipe with batches that fit the training labels ``[N]``, and notes about changes and advice."""
     typed, notes = options.recipe, []
     if options.recommends:
-        recipe, notes = default_recipe.for_classes(typed, labels), [RECOMMENDED]
+        recipe, notes = for_classes(typed, labels), [RECOMMENDED]
         if "miner" in options.loss:
             recipe = recipe.replace(loss={"miner": typed.loss.miner})
     else:
         recipe = typed.replace(batch=usual_batch(typed.batch, typed.loss, labels))
     if options.has_batch:
-        batch = typed.batch.fit_to_data(labels)
-        if str(batch) != str(typed.batch):
-            rows = f"{len(labels):,} images of {len(np.unique(labels)):,} classes train"
-            notes.append(f"batches are {batch}, not {typed.batch}: {rows}")
-        sizes = np.unique(labels, return_counts=True)[1]
-        samples = batch.samples_per_class or 1
-        if few := int((sizes < samples).sum()):
-            batch = batch.replace(on_small_class="pad")
-            notes.append(
-                f"{few:,} of {len(sizes):,} classes have fewer than {samples} images: "
-                "their places in a batch stay empty"
-            )
+        batch, changes = typed.batch.fit_to_data(labels)
+        notes += changes
         recipe = recipe.replace(batch=batch)
     untrained = options.weights.weights is None and not is_pointer(str(typed.network.name))
     if options.data.of_files and untrained:

@@ -11,6 +11,8 @@ from jdml._import_path import is_pointer
 from jdml.cli.option_groups import DataOptions, DeviceOptions, RunOptions, WeightOptions
 from jdml.cli.options import Part, Typed, check_options, defining, empty_part, option_of
 from jdml.data.folder import check_apart
+from jdml.models.io import read_metadata
+from jdml.models.weights import ARCHITECTURE
 from jdml.ops.checks import one_of
 from jdml.recipes import (
     METHODS,
@@ -18,11 +20,12 @@ from jdml.recipes import (
     ProxyConfig,
     Recipe,
     RecipeError,
-    default_recipe,
+    recommended,
     with_method,
 )
 from jdml.recipes.config import Config, parse_settings
 from jdml.recipes.network import BACKBONE
+from jdml.recipes.recipe import STEPS, Pretraining
 from jdml.registry import NETWORKS
 from jdml.registry.networks import SMALL_IMAGES, for_images
 
@@ -87,8 +90,8 @@ class TrainOptions:
     def base_recipe(self) -> Recipe:
         """Return the recommended recipe, or that of the loss and the method, without the other options."""
         if self.recommends:
-            steps = self.batch.get("steps", default_recipe.STEPS)
-            recipe = default_recipe.recommended(pretraining=self._pretraining, steps=steps)
+            steps = self.batch.get("steps", STEPS)
+            recipe = recommended(pretraining=self._pretraining, steps=steps)
             return recipe.replace(evaluation={"every": 100})
         check_options(self.method)
         method = self.method.method
@@ -121,11 +124,16 @@ class TrainOptions:
         self.devices.check()
         self.weights.check()
         options = replace(self, data=self.data.resolve())
-        model = self.network.get("name") or self.weights.model_name()
+        file, run, model = self.weights.weights, self.weights.of_run(), self.network.get("name")
+        model = model or (file and read_metadata(file).get(ARCHITECTURE)) or run.get("network")
         model = model or for_images(None if options.data.of_files else options.data.image_size or 0)
         with naming_options():
             NetworkConfig(model)  # refuses an unknown name
-        options = replace(options, network={**options.network, "name": model})
+        size = {"dim": run["dim"]} if run.get("network") == model else {}
+        options = replace(options, network={**size, **options.network, "name": model})
+        out = options.run.out
+        if run and file and out is not None and out.resolve() == file.parent.resolve():
+            raise ValueError(f"--weights must be another run's than --out, got {out} for both")
         sized = self.data.image_size is not None or self.data.augmentation is not None
         if self.data.of_files and not sized and not is_pointer(model):
             if NETWORKS[model].small_images:
@@ -157,7 +165,7 @@ class TrainOptions:
         return f"{data}: {method}{loss.name}{miner}, {dim}-D, seed {self.run.seed}"
 
     @property
-    def _pretraining(self) -> default_recipe.Pretraining:
+    def _pretraining(self) -> Pretraining:
         """The pretraining of the network, which the recommended recipe depends on."""
         if self.weights.weights is not None:
             frozen = self.finetune.get("freeze") == BACKBONE or "lora" in self.finetune

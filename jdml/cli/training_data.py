@@ -1,19 +1,17 @@
 """The data of ``jdml train``: training rows, held-out rows, test parts."""
 
-import zlib
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from jdml import data, registry
+from jdml import data
 from jdml.cli.option_groups import DataOptions
 from jdml.data.image_discovery import pluralize
 from jdml.data.integrity import singleton_classes
-from jdml.data.listing import first_few, images_checksum
-from jdml.data.load import read_listing
-from jdml.data.splits import read_names
+from jdml.data.listing import first_few
+from jdml.data.load import load_split, read_listing
+from jdml.data.splits import hold_out, read_names
 
 Scored = tuple[data.Dataset, data.Dataset | None]
 
@@ -54,10 +52,18 @@ def read_training_data(options: DataOptions, seed: int) -> TrainingData:
     if options.validation:
         if validation is not None:
             raise ValueError("--validation is not for data with a val part of its own")
-        train, validation = _held_out(train, options, seed)
+        rows = hold_out(train, options.validation, seed)
+        train, validation = train.select(~rows), train.select(rows)
+        if options.on_bad_image == "skip":
+            validation = data.without_bad_images(validation)
     labels = options.labels or next(iter(train.views))
     train = train.relabel(labels)
     _check_classes(train, labels, tests, options)
+    if options.validation and validation is not None:
+        own = validation.views[labels]
+        if len(own) == 0 or np.unique(own, return_counts=True)[1].max() < 2:
+            few = f"{pluralize(len(own), 'image', 'images')}, no two of a class: hold out more"
+            raise ValueError(f"--validation {options.validation} holds out {few}")
     notes = (*notes, *(f"training: {line}" for line in singleton_classes(train.labels)))
     if options.label_noise:
         noisy = data.corrupt_labels(train.labels, options.label_noise, seed)
@@ -65,30 +71,9 @@ def read_training_data(options: DataOptions, seed: int) -> TrainingData:
     return TrainingData(train, labels, validation, tests, notes, checksum)
 
 
-def has_validation(name: str, data_dir: Path | None) -> bool:
-    """Return whether a data set has a val part of its own."""
-    return registry.DATASETS[name].kind == "files" and "val" in read_listing(name, data_dir).splits
-
-
-def load_split(name: str, data_dir: Path | None, split: str, **settings: Any) -> data.Dataset:
-    """Load a split of a data set, which must have images."""
-    part = data.load(name, data_dir=data_dir, split=split, **settings)
-    if not len(part):
-        raise ValueError(f"{name}: the split {split!r} has no images in {data_dir}")
-    return part
-
-
-def data_checksum(dataset: data.Dataset) -> int:
-    """Return a checksum of the labels and of the pixels, or of the names of the files in their folder."""
-    if isinstance(dataset.images, data.ImageFiles):
-        return images_checksum(dataset.images.files, dataset.labels)
-    content = np.ascontiguousarray(dataset.images).tobytes()
-    return zlib.crc32(np.asarray(dataset.labels, np.int64).tobytes(), zlib.crc32(content))
-
-
 def _read_files(options: DataOptions, seed: int) -> tuple[dict[str, Any], tuple[str, ...], int]:
     """Return the splits of image files, notes, and a checksum of the files."""
-    listing = read_listing(str(options.data), options.data_dir)
+    listing = read_listing(str(options.data), options.data_dir, groups=options.group)
     option = "--split" if options.split else "--classes-file"
     if listing.own_split and (options.split or options.classes_file) and options.split != "none":
         raise ValueError(
@@ -127,33 +112,13 @@ def _read_files(options: DataOptions, seed: int) -> tuple[dict[str, Any], tuple[
     return parts, notes, listing.checksum
 
 
-def _held_out(
-    train: data.Dataset, options: DataOptions, seed: int
-) -> tuple[data.Dataset, data.Dataset]:
-    """Split training rows into those that train and those that are held out."""
-    held_out = np.zeros(len(train), bool)
-    order = np.random.default_rng(seed).permutation(len(train))
-    held_out[order[: round(options.validation * len(train))]] = True
-    validation = train.select(held_out)
-    if options.on_bad_image == "skip":
-        validation = data.without_bad_images(validation)
-    labels = validation.views[options.labels or next(iter(validation.views))]
-    if len(labels) == 0 or np.unique(labels, return_counts=True)[1].max() < 2:
-        few = f"{pluralize(len(labels), 'image', 'images')}, no two of a class: hold out more"
-        raise ValueError(f"--validation {options.validation} holds out {few}")
-    return train.select(~held_out), validation
-
-
 def _split_classes(
     train: data.Dataset, test: data.Dataset, classes: tuple[int, ...]
 ) -> tuple[data.Dataset, dict[str, Scored]]:
     """Select the training rows of some classes; split the test rows into those classes and the others."""
-    missing = sorted(set(classes) - set(train.labels.tolist()))
-    if missing:
-        raise ValueError(
-            f"--train-classes must be classes of the training part, 0 to {train.num_classes - 1}; "
-            f"got {missing[0]}"
-        )
+    for label in sorted(set(classes) - set(train.labels.tolist())):
+        most = train.num_classes - 1
+        raise ValueError(f"--train-classes must be classes from 0 to {most}, got {label}")
     known = np.isin(test.labels, classes)
     parts = {"seen": known, "unseen": ~known}
     tests: dict[str, Scored] = {
@@ -182,8 +147,3 @@ def _check_classes(
             raise ValueError(
                 f"the {name} part has {why}: write {other}, or --split none to train on all"
             )
-
-
-def scored_views(part: data.Dataset) -> tuple[str, ...]:
-    """Return the labellings in which a part has at least two classes."""
-    return tuple(view for view, labels in part.views.items() if len(np.unique(labels)) > 1)

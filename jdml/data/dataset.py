@@ -43,6 +43,7 @@ class Dataset:
         labels: ``[N]`` integers ≥ 0, stored as int32.
         views: other labellings of the same rows by name, each ``[N]``, such as ``{"digit", "parity"}``.
         class_names: for a view, the name of each of its labels, if they have names.
+        groups: ``[N]`` the recording, session or identity of each row, by name or number, if they are known.
 
     Raises:
         TypeError: if images or labels are of another type.
@@ -63,6 +64,7 @@ class Dataset:
     labels: np.ndarray
     views: Mapping[str, np.ndarray] = field(default_factory=dict)
     class_names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    groups: np.ndarray | None = None
 
     def __post_init__(self) -> None:
         """Check images, labels and views, and convert all labels to int32."""
@@ -109,6 +111,7 @@ class Dataset:
             images=_select(self.images, rows),
             labels=self.labels[rows],
             views={name: labels[rows] for name, labels in self.views.items()},
+            groups=None if self.groups is None else self.groups[rows],
         )
 
 

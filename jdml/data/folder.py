@@ -1,20 +1,36 @@
 """Folders of images: a folder for each class, or parts (``train/``, ``test/``) of such; lists, tables, user modules."""
 
+import csv
+import io
+import os
 import re
+import unicodedata
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from jdml._import_path import call_user_object, import_user_object, is_pointer
 from jdml._paths import expand_user
-from jdml.data.csv_list import ENDINGS, read_table
 from jdml.data.image_discovery import count_by_suffix, image_files, images_in, pluralize, subfolders
 from jdml.data.images import Readable
-from jdml.data.listing import PARTS, LabelledFile, Listing, as_listing, data_folder, normalized
+from jdml.data.listing import (
+    PARTS,
+    LabelledFile,
+    Listing,
+    as_listing,
+    data_folder,
+    normalized,
+    read_text,
+)
 from jdml.data.rows import TABLES, Classes, images_of, of_table, open_tables
 from jdml.ops import checks
+
+SEPARATORS = ",;\t"
+ENDINGS = (".csv", ".tsv")
 
 
 def read_folder(data_dir: str | Path | None) -> Listing:
@@ -173,3 +189,99 @@ def check_apart(name: str, folder: Path, root: Path) -> None:
         raise ValueError(
             f"{name} must not lie among the images in {root}, where it would be read as a class, got {folder}"
         )
+
+
+# A list of image files and their labels
+
+
+def read_table(path: Path, column: str | None = None) -> Listing:
+    """Read a list of files and their labels: ``file,label`` or ``file,label,split``, named in its first line.
+
+    A list with one more column, which is named, may have others.
+    """
+    rows = []
+    known = ("file", "label", "split") if column is None else None
+    for where, row in _read_rows(path, ("file", "label"), known):
+        split = row.get("split", "").strip().lower()
+        if split not in PARTS and "split" in row:
+            raise ValueError(
+                f"{where}: split must be train, val or test, got {split!r} (or query and gallery for test)"
+            )
+        file, label = _find_file(path.parent, row["file"]), normalized(row["label"].strip())
+        if label == "-1":
+            raise ValueError(
+                f"{where}: label must be a class, got -1, which is none: leave the row out"
+            )
+        rows.append(LabelledFile(file, label, PARTS.get(split, ""), where, row["file"].strip()))
+    if not rows:
+        raise ValueError(f"{path}: expected at least one image, got none")
+    return as_listing(rows, repeats=False)
+
+
+def read_column(path: Path, column: str) -> dict[str, str]:
+    """Read one more column of a list by file, such as the camera that took the images."""
+    column = column.lower()
+    return {
+        str(_find_file(path.parent, row["file"]).absolute()): row[column].strip()
+        for _, row in _read_rows(path, ("file", column))
+    }
+
+
+def column_of(table: str, values: Mapping[str, str], files: Iterable[str]) -> np.ndarray:
+    """Return the values ``[N]`` that a table's column has for some files."""
+    missing = [file for file in files if file not in values]
+    if missing:
+        raise ValueError(f"{table} does not name {len(missing)} of the files: {missing[0]}")
+    return np.array([values[file] for file in files])
+
+
+def has_column(path: Path, column: str) -> bool:
+    """Return whether a list has a column of this name."""
+    if path.suffix.lower() not in ENDINGS or not path.is_file():
+        return False
+    names = next(_read_records(path), (1, []))[1]
+    return column.lower() in [name.strip().lower() for name in names]
+
+
+def _read_rows(
+    path: Path, needed: tuple[str, ...], known: tuple[str, ...] | None = None
+) -> Iterator[tuple[str, dict[str, str]]]:
+    """Return each row by the names of its columns, in lower case, and where it stands (``file:line``)."""
+    records = _read_records(path)
+    number, names = next(records, (1, []))
+    header = [name.strip().lower() for name in names]
+    if not set(needed) <= set(header) or set(header) - {*(known or header)}:
+        expected = ",".join(needed)
+        raise ValueError(f"{path}:{number}: expected {expected}, got {','.join(names)!r}")
+    for number, values in records:
+        row = dict(zip(header, values, strict=False))
+        empty = any(not row.get(name, "").strip() for name in known or needed if name in header)
+        if len(values) != len(header) or empty:
+            raise ValueError(
+                f"{path}:{number}: expected {','.join(header)}, got {','.join(values)!r}"
+            )
+        yield f"{path}:{number}", row
+
+
+def _read_records(path: Path) -> Iterator[tuple[int, list[str]]]:
+    """Return the records of a table that are not empty, with the number of their first line."""
+    text = read_text(path)
+    first = next((line for line in text.split("\n") if line.strip()), "")
+    separator = max(SEPARATORS, key=first.count)
+    reader = csv.reader(io.StringIO(text, newline="\n"), delimiter=separator, strict=True)
+    before = 0
+    try:
+        for values in reader:
+            number, before = before + 1, reader.line_num
+            if any(value.strip() for value in values):
+                yield number, values
+    except csv.Error as error:
+        raise ValueError(f"{path}:{before + 1}: expected text with commas: {error}") from error
+
+
+def _find_file(folder: Path, name: str) -> Path:
+    """Return a file of a list; if it does not exist, as other systems write its name."""
+    name = os.path.expanduser(name.strip())
+    others = [unicodedata.normalize(form, name) for form in ("NFC", "NFD")]
+    places = [folder / each for each in (name, *others, name.replace("\\", "/"))]
+    return next((place for place in places if place.is_file()), places[0])

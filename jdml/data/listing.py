@@ -32,8 +32,6 @@ PARTS = {
     "gallery": "gallery",
 }
 """The names of parts, as folders and as values of a list."""
-MISSING_VALUES = ("nan", "<na>", "na", "null", "none")
-"""How programs write a missing value."""
 UNEQUAL = 0.25
 """If one half of the classes has a smaller share of the images, the classes are halved by size."""
 FIRST = 3
@@ -53,6 +51,7 @@ class Listing:
     own_split: bool = False
     num_unreadable: int = 0
     split_notes: tuple[str, ...] = ()
+    groups: np.ndarray | None = None
 
     @property
     def checksum(self) -> int:
@@ -79,8 +78,9 @@ class Listing:
             labels[view] = np.searchsorted(known, ids[rows])
             if view in self.names:
                 class_names[view] = tuple(self.names[view][i] for i in known.tolist())
-        images = ImageFiles(files, transform)
-        return Dataset(self.name, images, next(iter(labels.values())), labels, class_names)
+        images, first = ImageFiles(files, transform), next(iter(labels.values()))
+        groups = None if self.groups is None else self.groups[rows]
+        return Dataset(self.name, images, first, labels, class_names, groups)
 
 
 def images_checksum(files: Iterable[Any], labels: np.ndarray) -> int:
@@ -88,6 +88,14 @@ def images_checksum(files: Iterable[Any], labels: np.ndarray) -> int:
     names = ["/".join(str(file).split("/")[-2:]) for file in files]
     content = "\n".join(names).encode(errors="surrogateescape")
     return zlib.crc32(np.asarray(labels, np.int64).tobytes(), zlib.crc32(content))
+
+
+def data_checksum(dataset: Dataset) -> int:
+    """Return a checksum of the labels and of the pixels, or of the names of the files in their folder."""
+    if isinstance(dataset.images, ImageFiles):
+        return images_checksum(dataset.images.files, dataset.labels)
+    content = np.ascontiguousarray(dataset.images).tobytes()
+    return zlib.crc32(np.asarray(dataset.labels, np.int64).tobytes(), zlib.crc32(content))
 
 
 def zero_shot(train: np.ndarray) -> dict[str, np.ndarray]:
@@ -172,25 +180,13 @@ def as_listing(
         "folder",
         [row.file for row in once],
         {"class": ids},
-        parts,
+        {**parts, "all": np.arange(len(once))},
         {"class": dict(enumerate(names))},
-        (*notes, *_odd_names(names), *omitted(others)),
+        (*notes, *omitted(others)),
         own,
         num_unreadable(others),
         split_notes,
     )
-
-
-def _odd_names(names: Sequence[str]) -> list[str]:
-    """Return a line for classes whose names differ in case or spaces alone, and for names of missing values."""
-    alike: dict[str, list[str]] = {}
-    for name in names:
-        alike.setdefault("".join(name.casefold().split()), []).append(name)
-    groups = ["/".join(map(repr, group)) for group in alike.values() if len(group) > 1]
-    lines = [f"a class is called {n!r}" for n in names if n.lower() in MISSING_VALUES]
-    if groups:
-        lines.append(f"names of classes differ in case or spaces alone: {first_few(groups)}")
-    return lines
 
 
 def _each_once(rows: Sequence[LabelledFile], repeats: bool) -> list[LabelledFile]:
@@ -219,8 +215,7 @@ def _own_parts(rows: Sequence[LabelledFile]) -> dict[str, np.ndarray]:
                 f"{rows[0].where}: query and gallery go together, in place of test: got the parts {', '.join(parts)}"
             )
         parts["test"] = np.concatenate([parts["query"], parts["gallery"]])
-    alone = [members for part, members in parts.items() if part not in ("query", "gallery")]
-    return {**parts, "all": np.concatenate(alone)}
+    return parts
 
 
 def _halves(ids: np.ndarray, count: int) -> tuple[dict[str, np.ndarray], tuple[str, ...]]:

@@ -1,38 +1,70 @@
-"""Data sets by name, and the images of a path: the same for every command, and in Python."""
+"""Data sets by name, and the images of a path or a data set, split as a run split them: the same everywhere."""
 
 import logging
+import os
+from collections.abc import Mapping
 from pathlib import Path
 from textwrap import indent
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
 
 from jdml._import_path import is_pointer
 from jdml._paths import check_local, expand_user
-from jdml.data.csv_list import ENDINGS
-from jdml.data.dataset import Dataset
-from jdml.data.folder import has_tables, read_folder, row_named
+from jdml.data.dataset import Dataset, NoSuchPartError
+from jdml.data.folder import (
+    ENDINGS,
+    has_column,
+    has_tables,
+    read_column,
+    read_table,
+    row_named,
+)
 from jdml.data.image_discovery import image_files, omitted
+from jdml.data.images import ImageFiles, Row
 from jdml.data.listing import Listing
 from jdml.data.rows import TABLES
+from jdml.data.splits import (
+    SHARES,
+    read_groups,
+    resplit,
+    split_by_class_names,
+    split_by_groups,
+)
 from jdml.data.tfds import folder_of
 from jdml.ops import checks
+from jdml.ops.checks import did_you_mean
 from jdml.registry import DATASETS
 from jdml.registry.datasets import table
 
 IMAGE_FILES = tuple(name for name, record in DATASETS.items() if record.kind == "files")
 """Names of the data sets whose images are ``ImageFiles``."""
+Split = Literal["all", "gallery", "query", "test", "train", "val"]
+RUN = "run"
+"""The key of a model file under which the data of its run are described."""
+UNKNOWN = {"split": "unknown"}
+"""The description in a file without one."""
 
 _log = logging.getLogger(__name__)
 
 
-def read_listing(name: str, data_dir: str | Path | None, *, download: bool = True) -> Listing:
-    """Read the lists of a data set of image files."""
-    listing: Listing = DATASETS[name].reader(folder_of(name, data_dir, download))
-    return listing
+def read_listing(
+    name: str, data_dir: str | Path | None, *, download: bool = True, groups: Any = None
+) -> Listing:
+    """Read the lists of a data set of image files, whose splits keep each of the groups on one side."""
+    folder = folder_of(name, data_dir, download)
+    table = expand_user(folder or "")
+    if name == "folder" and isinstance(groups, str) and has_column(table, groups):
+        values, rows = read_column(table, groups), read_table(table, groups)
+        of_files = np.array([values[str(file.absolute())] for file in rows.files])
+        return split_by_groups(rows, of_files, groups)
+    listing: Listing = DATASETS[name].reader(folder)
+    return listing if groups is None else read_groups(listing, groups, folder)
 
 
 def recognize(folder: str | Path) -> str:
     """Return the data set whose own folder this is, or ``"folder"``."""
-    check_local("folder", folder)
+    check_local("data_dir", folder)
     place = expand_user(folder)
     for name, dataset in DATASETS.items():
         sign = dataset.sign
@@ -46,9 +78,11 @@ def load(
     data_dir: str | Path | None = None,
     split: str | None = None,
     download: bool = True,
+    *,
+    groups: Any = None,
     **options: Any,
 ) -> Dataset:
-    """Read a data set: small images into memory, large ones as files that are decoded when read.
+    r"""Read a data set: small images into memory, large ones as files that are decoded when read.
 
     {table}
 
@@ -63,6 +97,10 @@ def load(
             the items as ``"test"`` does. None: everything of a folder without parts, else ``"train"``. The log says
             how a folder was split.
         download: whether tfds may prepare it.
+        groups: rows of one recording, session or identity, which stand on one side of every split of image files: a
+            column of the .csv; a regular expression with one group in parentheses, which is searched in each file's
+            path within the folder, such as ``r"_session(\d+)"``; or ``[N]`` names or integers in the order of
+            ``split="all"``. They are the data set's ``groups``.
         **options: the data set's own: ``image_size`` (pixels, 28 by default) for omniglot; for image files
             ``transform``, how images are cut (``conventional(224)`` by default), and ``check_files``, whether
             missing image files are an error (they are by default).
@@ -74,7 +112,8 @@ def load(
         FileNotFoundError: if files are missing; the message says which are expected where.
         MissingLibraryError: if preparing needs what is not installed.
         TypeError: if the data set has no such option.
-        ValueError: if there is no data set of that name or no such split, or a file is damaged.
+        ValueError: if there is no data set of that name or no such split, or a file is damaged; groups that do not fit
+            the files, or that are on both sides of the folder's own parts.
 
     Example:
         >>> data = load("digits", split="test")
@@ -84,10 +123,12 @@ def load(
     checks.one_of("name", name, DATASETS)
     check_local("data_dir", data_dir)
     if name not in IMAGE_FILES:
+        if groups is not None:
+            raise ValueError(f"groups are for image files, not for {name}")
         folder = folder_of(name, data_dir, download)
         dataset: Dataset = DATASETS[name].reader(folder, split or "train", **options)
         return dataset
-    listing = read_listing(name, data_dir, download=download)
+    listing = read_listing(name, data_dir, download=download, groups=groups)
     if split is None:
         split = "all" if name == "folder" and not listing.own_split else "train"
     dataset = listing.dataset(split, **options)
@@ -116,30 +157,211 @@ class PathImages(NamedTuple):
     notes: tuple[str, ...] = ()
 
 
-def read_path(path: Path) -> PathImages:
-    """Return the images of a path."""
+def read_path(path: Path, groups: str | None = None) -> PathImages:
+    """Return the images of a path, whose splits keep groups on one side."""
     if path.is_dir():
         kind = recognize(path)
         if kind != "folder":
-            return _all_of(read_listing(kind, path))
+            return _all_of(read_listing(kind, path, groups=groups))
         if has_tables(path):
-            return _all_of(read_folder(path))
+            return _all_of(read_listing("folder", path, groups=groups))
         images, others = image_files(path)
         if not images:
             raise FileNotFoundError(f"{path} has no images in it")
         if all(file.parent == path for file in images):
             return PathImages(images, None, omitted(others))
-        return _all_of(read_folder(path))
+        return _all_of(read_listing("folder", path, groups=groups))
     if path.is_file() and path.suffix.lower() not in (*ENDINGS, *TABLES):
         return PathImages([path])
     row = None if path.is_file() else row_named(str(path))
     if row is not None:
         return PathImages([row])
     if path.is_file() or is_pointer(str(path)):
-        return _all_of(read_folder(path))
+        return _all_of(read_listing("folder", path, groups=groups))
     raise FileNotFoundError(f"{path} does not exist")
 
 
 def _all_of(listing: Listing) -> PathImages:
     files = [listing.files[row] for row in listing.splits["all"]]
     return PathImages(files, listing, listing.notes)
+
+
+# Images to embed
+
+
+class Source(NamedTuple):
+    """Images to embed."""
+
+    images: Any
+    files: np.ndarray | None
+    labels: np.ndarray | None
+    notes: tuple[str, ...] = ()
+
+
+def read_source(
+    source: str,
+    data_dir: Path | None,
+    *,
+    split: Split = "all",
+    view: str | None = None,
+    config: Mapping[str, Any] | None = None,
+) -> Source:
+    """Read a folder, an image, a ``.csv`` or Parquet file, or a data set with its folder."""
+    config = config or {}
+    path = expand_user(source)
+    name, colon, folder = source.partition(":")
+    if path.is_file() or (path.is_dir() and not (data_dir is not None and source in DATASETS)):
+        return _from_path(path, split, view, config)
+    if name in DATASETS:
+        return _from_name(name, Path(folder) if colon else data_dir, split, view, config)
+    if is_pointer(source) or row_named(source) is not None:
+        return _from_path(path, split, view, config)
+    raise FileNotFoundError(
+        "source must be a folder of images, an image, a .csv or .parquet file, or a data set such as cub:FOLDER; "
+        f"{source} is none{did_you_mean(name, DATASETS)}"
+    )
+
+
+def has_validation(name: str, data_dir: Path | None) -> bool:
+    """Return whether a data set has a val part of its own."""
+    return DATASETS[name].kind == "files" and "val" in read_listing(name, data_dir).splits
+
+
+def load_split(name: str, data_dir: Path | None, split: str, **settings: Any) -> Dataset:
+    """Load a split of a data set, which must have images."""
+    part = load(name, data_dir=data_dir, split=split, **settings)
+    if not len(part):
+        raise ValueError(f"{name}: the split {split!r} has no images in {data_dir}")
+    return part
+
+
+def source_name(data: str, folder: Path | None) -> str:
+    """Return a data set and its folder in one word, as :func:`read_source` reads it."""
+    if folder is None:
+        return data
+    return str(folder) if data == "folder" else f"{data}:{folder}"
+
+
+def root_of(source: str, data_dir: Path | None, images: Source) -> Path:
+    """Return the folder to which the images' paths are relative."""
+    name, _, folder = source.partition(":")
+    path = expand_user(source)
+    if not path.exists() and name in DATASETS:
+        path = Path(folder or data_dir or ".")
+        if not (folder or data_dir) and images.files is not None:
+            path = Path(os.path.commonpath(images.files.tolist()))
+    return (path if path.is_dir() else path.parent).absolute()
+
+
+def _from_name(
+    name: str, folder: Path | None, split: str, view: str | None, config: Mapping[str, Any]
+) -> Source:
+    if name in IMAGE_FILES:
+        groups = config.get("group") if config.get("data") == name and split != "all" else None
+        return _from_listing(read_listing(name, folder, groups=groups), split, view, config)
+    shape = _lookup(config, "embedding", "input", "shape")
+    is_image = isinstance(shape, list) and len(shape) == 3
+    options = {"image_size": shape[0]} if DATASETS[name].sized and is_image else {}
+    part = load(name, data_dir=folder, split=split, **options)
+    return Source(part, None, _class_labels(part, view, config))
+
+
+def _from_path(path: Path, split: str, view: str | None, config: Mapping[str, Any]) -> Source:
+    groups = config.get("group")
+    if groups and split == "all" and not has_column(path, groups):
+        groups = None
+    images = read_path(path, groups)
+    if images.listing is not None:
+        return _from_listing(images.listing, split, view, config)
+    if split != "all":
+        raise NoSuchPartError(f"split {split} needs a folder for each class, {path} has none")
+    files = np.array([image_id(file) for file in images.files])
+    rows = any(isinstance(file, Row) for file in images.files)
+    return Source(ImageFiles(images.files) if rows else images.files, files, None, images.notes)
+
+
+def _from_listing(
+    listing: Listing, split: str, view: str | None, config: Mapping[str, Any]
+) -> Source:
+    if split != "all":
+        listing = _split_as_run(listing, split, config)
+    part = listing.dataset(split)
+    files = np.array([image_id(file) for file in part.images.files])
+    return Source(part, files, _class_labels(part, view, config), listing.notes)
+
+
+def _split_as_run(listing: Listing, split: str, config: Mapping[str, Any]) -> Listing:
+    """Split a listing as the run did; not one of another data set, or with a split of its own."""
+    data, rule = config.get("data"), config.get("split")
+    names = _lookup(config, "embedding", "class_names")
+    is_command = isinstance(data, str) and data in DATASETS and "seed" in config
+    if is_command and data != listing.name:
+        return listing
+    if is_command and rule == "none":
+        _check_same(listing, split, config)
+        if split != "train":
+            raise NoSuchPartError(
+                f"split {split}: the run was trained on all of these images (--split none)"
+            )
+        return resplit(listing, "none")
+    if listing.own_split:
+        return listing
+    by_class = rule == "classes" and trained_labelling(config) in (None, next(iter(listing.views)))
+    if is_command and rule in SHARES and not by_class:
+        _check_same(listing, split, config)
+        return resplit(listing, rule, seed=config["seed"], share=config.get("test_share"))
+    if rule == UNKNOWN["split"]:
+        raise ValueError(
+            f"split {split}: the file does not say which images trained it; give the run's folder, export it again, or "
+            "write --split all"
+        )
+    if config.get("group") and rule is None and not config.get("classes_file"):
+        _check_same(listing, split, config)
+        return listing
+    by_name = (is_command and (by_class or config.get("classes_file"))) or listing.name == "folder"
+    return split_by_class_names(listing, names) if by_name and names else listing
+
+
+def _check_same(listing: Listing, split: str, config: Mapping[str, Any]) -> None:
+    """Refuse images that are not those that a run drew its parts from."""
+    known = _lookup(config, "started", "files_checksum")
+    if known is not None and known != listing.checksum:
+        raise ValueError(
+            f"split {split}: these are not the images that the run split (--split {config['split']}): files were "
+            "added, removed or renamed; write --split all, or give a folder of the images to embed"
+        )
+
+
+def image_id(file: Any) -> str:
+    """Return an image's name from everywhere: its absolute path, or ``FILE[ROW]``."""
+    return str(file) if isinstance(file, Row) else str(Path(str(file)).absolute())
+
+
+def _class_labels(part: Dataset, view: str | None, config: Mapping[str, Any]) -> np.ndarray:
+    """Return the names of the images' classes, or their numbers if they have no names."""
+    if view is not None:
+        checks.one_of("view", view, part.views)
+    wanted = view or trained_labelling(config)
+    chosen = wanted if wanted is not None and wanted in part.views else next(iter(part.views))
+    numbers, names = part.views[chosen], part.class_names.get(chosen)
+    return numbers if names is None else np.array(names)[numbers]
+
+
+def trained_labelling(config: Mapping[str, Any]) -> str | None:
+    """Return the name of the labelling that a run was trained on, if it is known."""
+    name = _lookup(config, "labels") or _lookup(config, "started", "labels")
+    return name if isinstance(name, str) else None
+
+
+def run_data_config(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the part of a run's configuration that describes its data, as :func:`read_source` needs it."""
+    names = ("data", "split", "test_share", "classes_file", "group", "labels", "seed")
+    started = {name: _lookup(config, "started", name) for name in ("labels", "files_checksum")}
+    return {**{name: config[name] for name in names if name in config}, "started": started}
+
+
+def _lookup(config: Any, *path: str) -> Any:
+    """Return the value at a path of a configuration; None if there is none."""
+    for name in path:
+        config = config.get(name) if isinstance(config, Mapping) else None
+    return config

@@ -233,7 +233,7 @@ class ImageBatches:
         options = grain.MultiprocessingOptions(
             num_workers=self._workers, per_worker_buffer_size=buffer
         )
-        return iter(steps.to_iter_dataset(alone).mp_prefetch(options, _end_with_parent))
+        return iter(steps.to_iter_dataset(alone).mp_prefetch(options, end_with_parent))
 
 
 def without_bad_images(dataset: Dataset) -> Dataset:
@@ -301,10 +301,9 @@ class _Load:
         return rows, images, problems
 
 
-def _end_with_parent(worker: int, workers: int) -> None:
+def end_with_parent(*_: int) -> None:
     """End a worker process with the process that started it, even if that is killed."""
-    parent = multiprocessing.parent_process()
-    assert parent is not None
+    parent: Any = multiprocessing.parent_process()
 
     def watch() -> None:
         parent.join()

@@ -274,9 +274,11 @@ def as_label(value: Any, where: str) -> int | str:
     label = as_host(value)
     if label.shape == () and label.dtype.kind in "SU":
         text = label.item()
-        text = text.decode() if isinstance(text, bytes) else text
-        if text.strip():
-            return str(text)
+        text = (text.decode() if isinstance(text, bytes) else str(text)).strip()
+        if text == "-1":
+            raise ValueError(f"{where}: label must be a class, got -1, which is none")
+        if text:
+            return text
     if value is None or label.dtype.kind in "SU":
         raise ValueError(f"{where} has no label")
     if label.shape or label.dtype.kind not in "iub":

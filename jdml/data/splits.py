@@ -1,5 +1,6 @@
 """Other splits and labels of the same images: by class or by image, folds of classes, parity, label noise."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -7,7 +8,8 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from jdml.data.dataset import as_labels
+from jdml._paths import expand_user
+from jdml.data.dataset import Dataset, as_labels
 from jdml.data.listing import Listing, first_few, normalized, read_text, zero_shot
 from jdml.ops import checks
 
@@ -22,7 +24,8 @@ def resplit(listing: Listing, rule: Rule, *, seed: int = 0, share: float | None 
     Args:
         listing: of any data set of image files.
         rule: ``"classes"``: some classes are scored, drawn by the seed; ``"images"``: some images of each class are, of
-            a class of one image none; ``"none"``: all images train, and none are scored.
+            a class of one image none; ``"none"``: all images train, and none are scored. Of a listing with groups,
+            classes that share one stay together, and whole groups are drawn in place of images.
         seed: of the draw.
         share: the share that is scored, between 0 and 1; by default half of the classes, a fifth of the images.
 
@@ -30,7 +33,7 @@ def resplit(listing: Listing, rule: Rule, *, seed: int = 0, share: float | None 
         The listing with the splits ``train``, ``test`` and ``all``; without ``test`` for ``"none"``.
 
     Raises:
-        ValueError: another rule or share, or fewer than four classes to split.
+        ValueError: another rule or share, fewer than four classes to split, or groups that leave nothing to score.
 
     Example:
         >>> ids = np.repeat(np.arange(4), 5)
@@ -39,10 +42,11 @@ def resplit(listing: Listing, rule: Rule, *, seed: int = 0, share: float | None 
         >>> len(parts["train"]), len(parts["test"]), np.unique(ids[parts["test"]]).tolist()
         (16, 4, [0, 1, 2, 3])
     """
-    ids = next(iter(listing.views.values()))
+    ids, groups = next(iter(listing.views.values())), listing.groups
     everything = np.arange(len(ids))
+    notes = listing.split_notes[:1] if groups is not None else ()
     if rule == "none":
-        return replace(listing, splits={"train": everything, "all": everything}, split_notes=())
+        return replace(listing, splits={"train": everything, "all": everything}, split_notes=notes)
     checks.one_of("rule", rule, ("none", *SHARES))
     share = SHARES[rule] if share is None else share
     checks.open_unit_interval("share", share)
@@ -54,13 +58,156 @@ def resplit(listing: Listing, rule: Rule, *, seed: int = 0, share: float | None 
                 f"rule 'classes' needs at least 4 classes, got {len(classes)}: rule 'images' scores images of each"
             )
         count = min(max(round(share * len(classes)), 2), len(classes) - 2)
-        scored = np.isin(ids, random.permutation(classes)[:count])
+        scored = np.isin(ids, _draw_classes(ids, groups, count, random))
+    elif groups is not None:
+        scored = _draw_groups(ids, groups, share, random)
     else:
         scored = np.zeros(len(ids), bool)
         for number in classes:
             rows = random.permutation(np.flatnonzero(ids == number))
             scored[rows[: min(max(round(share * len(rows)), 1), len(rows) - 1)]] = True
-    return replace(listing, splits=zero_shot(~scored), split_notes=())
+    return replace(listing, splits=zero_shot(~scored), split_notes=notes)
+
+
+def _draw_classes(
+    ids: np.ndarray, groups: np.ndarray | None, count: int, random: np.random.Generator
+) -> np.ndarray:
+    """Draw about so many classes; those that share a group together."""
+    classes, own = np.unique(ids, return_inverse=True)
+    if groups is None:
+        return random.permutation(classes)[:count]
+    joined = _joined_classes(own, np.unique(groups, return_inverse=True)[1])
+    units = random.permutation(np.unique(joined))
+    drawn = np.cumsum([(joined == unit).sum() for unit in units])
+    nearest = int(np.argmin(np.abs(drawn - count)))
+    if not 2 <= drawn[nearest] <= len(classes) - 2:
+        raise ValueError(
+            "rule 'classes' needs groups of few classes each, these join too many: rule 'images' scores whole groups"
+        )
+    return classes[np.isin(joined, units[: nearest + 1])]
+
+
+def _joined_classes(own: np.ndarray, groups: np.ndarray) -> np.ndarray:
+    """Return a number for each class ``[C]``, one and the same for those that share a group, directly or by others."""
+    joined = np.arange(own.max() + 1)
+    while True:
+        least = np.full(groups.max() + 1, len(joined))
+        np.minimum.at(least, groups, joined[own])
+        before = joined.copy()
+        np.minimum.at(joined, own, least[groups])
+        if (joined == before).all():
+            return joined
+
+
+def _draw_groups(
+    ids: np.ndarray, groups: np.ndarray, share: float, random: np.random.Generator
+) -> np.ndarray:
+    """Draw groups until most classes have their share of scored rows; every class keeps others. Return a mask."""
+    own = np.unique(ids, return_inverse=True)[1]
+    sizes = np.bincount(own)
+    wanted, drawn = np.maximum(np.round(share * sizes), 1), np.zeros(len(sizes), int)
+    scored = np.zeros(len(ids), bool)
+    for rows in rows_of_groups(groups, random):
+        classes, counts = np.unique(own[rows], return_counts=True)
+        needed = counts[drawn[classes] < wanted[classes]].sum()
+        if 2 * needed > len(rows) and (drawn[classes] + counts < sizes[classes]).all():
+            drawn[classes] += counts
+            scored[rows] = True
+    if not scored.any():
+        raise ValueError(
+            "groups must leave each class rows of other groups to train on, but each of them has all rows of a class"
+        )
+    return scored
+
+
+def rows_of_groups(groups: np.ndarray, random: np.random.Generator) -> list[np.ndarray]:
+    """Return the rows of each group, in random order."""
+    numbers = np.unique(groups, return_inverse=True)[1]
+    rows = np.split(np.argsort(numbers, kind="stable"), np.cumsum(np.bincount(numbers))[:-1])
+    return [rows[number] for number in random.permutation(len(rows))]
+
+
+def hold_out(train: Dataset, share: float, seed: int) -> np.ndarray:
+    """Draw rows ``[N]`` to hold out, about a share of them; of a data set with groups, whole groups."""
+    held_out, count = np.zeros(len(train), bool), round(share * len(train))
+    random = np.random.default_rng(seed)
+    if train.groups is None:
+        held_out[random.permutation(len(train))[:count]] = True
+        return held_out
+    for rows in rows_of_groups(train.groups, random)[:-1]:
+        held_out[rows] = held_out.sum() < count
+    return held_out
+
+
+def read_groups(listing: Listing, groups: Any, root: Any) -> Listing:
+    """Split a listing by groups ``[N]``, or by a pattern that is searched in the files' paths within a folder."""
+    size = len(listing.files)
+    if not isinstance(groups, str):
+        values = np.asarray(groups)
+        if values.shape != (size,) or values.dtype.kind not in "iuUSO":
+            raise ValueError(
+                f"groups must be [N] = [{size}] names or integers, got {values.dtype} {list(values.shape)}"
+            )
+        values = values.astype(str) if values.dtype.kind == "O" else values
+        return split_by_groups(listing, values[np.argsort(listing.splits["all"])], "")
+    try:
+        pattern = re.compile(groups)
+    except re.error:
+        pattern = None
+    if pattern is None or pattern.groups != 1:
+        raise ValueError(
+            f"groups must be a column of a .csv, or a regular expression with one group in parentheses, got {groups!r}"
+        )
+    place = expand_user(root or "")
+    folder = f"{place if place.is_dir() else place.parent}/"
+    names = [str(file).replace("\\", "/").removeprefix(folder) for file in listing.files]
+    matches = [pattern.search(name) for name in names]
+    lone = [name for name, match in zip(names, matches, strict=True) if match is None]
+    if lone:
+        raise ValueError(
+            f"groups {groups!r} matches no part of {len(lone)} of {size} files: {first_few(lone)}"
+        )
+    return split_by_groups(listing, np.array([match[1] for match in matches if match]), groups)
+
+
+def split_by_groups(listing: Listing, groups: np.ndarray, name: str) -> Listing:
+    """Keep the rows of each group ``[N]`` on one side of the splits; refuse those on both sides of a listing's own."""
+    number = f"{len(np.unique(groups))} groups{f' ({name})' if name else ''}, each on one side of the split"
+    listing = replace(listing, groups=groups)
+    if not len(_crossing_groups(listing)):
+        return replace(listing, split_notes=(number, *listing.split_notes))
+    if listing.own_split or listing.name != "folder":
+        _check_groups(listing)
+    listing, whole = replace(listing, split_notes=(number,)), listing.splits["all"]
+    try:
+        listing, how = resplit(listing, "classes"), "half of the classes are"
+    except ValueError:
+        listing, how = resplit(listing, "images"), "a fifth of the groups is"
+    notes = number, f"no train and test parts: {how} for scoring"
+    return replace(listing, splits={**listing.splits, "all": whole}, split_notes=notes)
+
+
+def _crossing_groups(listing: Listing) -> np.ndarray:
+    """Return the groups that are on several sides of a listing's splits."""
+    if listing.groups is None:
+        return np.zeros(0)
+    names, numbers = np.unique(listing.groups, return_inverse=True)
+    sides = np.zeros(len(numbers), int)
+    for side, part in enumerate(("val", "test"), start=1):
+        sides[listing.splits.get(part, [])] = side
+    places = np.unique(3 * numbers + sides) // 3
+    return names[places[1:][places[1:] == places[:-1]]]
+
+
+def _check_groups(listing: Listing) -> Listing:
+    """Refuse splits that have a group on several sides."""
+    crossing = _crossing_groups(listing)
+    if len(crossing):
+        raise ValueError(
+            "groups must be on one side of the split, these are on several: "
+            f"{first_few(crossing.astype(str).tolist())}"
+        )
+    return listing
 
 
 def split_by_class_names(listing: Listing, names: Sequence[str]) -> Listing:
@@ -74,7 +221,7 @@ def split_by_class_names(listing: Listing, names: Sequence[str]) -> Listing:
         The listing.
 
     Raises:
-        ValueError: a name that no class has.
+        ValueError: a name that no class has, or a group of the listing on both sides.
 
     Example:
         >>> ids = np.array([0, 0, 1, 1])
@@ -92,7 +239,8 @@ def split_by_class_names(listing: Listing, names: Sequence[str]) -> Listing:
             f"{first_few(list(known))}"
         )
     trained = np.isin(ids, [known[name] for name in names])
-    return replace(listing, splits=zero_shot(trained), split_notes=())
+    notes = listing.split_notes[:1] if listing.groups is not None else ()
+    return _check_groups(replace(listing, splits=zero_shot(trained), split_notes=notes))
 
 
 def read_names(path: Path) -> list[str]:

@@ -14,8 +14,7 @@ from jdml.losses.comparison import Normalize, prepare
 from jdml.ops import ReduceFn, checks
 from jdml.ops.chunking import CLASSES_AT_ONCE, Block, block_size, by_platform, over_rows
 from jdml.ops.meshes import NOWHERE, Axis, as_axis
-from jdml.ops.normalization import inverse_norms
-from jdml.ops.numerics import accumulate_in, upcast
+from jdml.ops.numerics import accumulate_in, inverse_norms, upcast
 from jdml.ops.pairwise import centre_of, over_norms
 
 __all__ = ["Assignment", "assign"]
@@ -285,8 +284,8 @@ def assign(
 
     Args:
         embeddings: ``[B, D]``.
-        labels: ``[B]`` integers.
-        proxies: ``[C, D]`` or ``[C, K, D]``.
+        labels: ``[B]`` integers in 0…C−1.
+        proxies: ``[C, D]``, or ``[C, K, D]``: the nearest of a class's proxies stands for it.
         normalize: function applied to embeddings and proxies: :func:`jdml.sphere`, :func:`jdml.ball` or None.
         where: ``[B]`` bool, the valid rows; the others take no part in anything. Rows whose label is outside 0…C−1
             are not valid either.

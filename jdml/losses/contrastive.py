@@ -38,19 +38,14 @@ def info_nce_loss(
 
     Args:
         embeddings: ``[B, D]``, the queries.
-        labels: ``[B]`` integers.
         temperature: T, a cosine.
-        **options: what is compared, see :func:`jdml.losses.compare`. With ``references`` and neither labels nor
-            ``positive``, the positive of row i is reference i; references beyond B are negatives of all.
+        references: ``[R, D]``, what the queries are compared with; default: the batch itself, each sample excluded by
+            index. With neither labels nor ``positive``, the positive of row i is reference i; references beyond B are
+            negatives of all.
         reduce_fn: applied to the anchors that have a positive; None gives ``[B]``: the mean over a row's positives.
 
-    Returns:
-        A scalar, or ``[B]``.
-
     Raises:
-        TypeError: arguments of the wrong kind.
-        ValueError: shapes that do not fit, a temperature that is not positive, fewer references than rows where these
-            are pairs.
+        ValueError: fewer references than rows where these are pairs.
 
     Implementation notes:
         A row without a positive is left out of the mean (optax's ``ntxent`` is NaN there); one without a negative is
@@ -102,19 +97,12 @@ def sup_con_loss(
     ones most.
 
     Args:
-        embeddings: ``[B, D]``.
-        labels: ``[B]`` integers.
         temperature: T, a cosine.
         decoupled: leave the positives out of the denominator (DCL), so that near positives go on pulling.
-        **options: what is compared, see :func:`jdml.losses.compare`.
         reduce_fn: applied to the anchors that have a positive (and, decoupled, a negative); None gives ``[B]``.
 
     Returns:
         A scalar, or ``[B]``; decoupled it may be negative.
-
-    Raises:
-        TypeError: arguments of the wrong kind.
-        ValueError: shapes that do not fit, a temperature that is not positive.
 
     Implementation notes:
         The paper's L_out. Its program multiplies by T/T_base = 1 where both are as here.
@@ -163,20 +151,14 @@ def sigmoid_contrastive_loss(
     pairs that belong to nobody are nothing special to it.
 
     Args:
-        embeddings: ``[B, D]``.
-        labels: ``[B]`` integers.
         scale: t. It gets gradients; learn its logarithm, as the paper does.
         bias: b. It gets gradients.
-        **options: what is compared, see :func:`jdml.losses.compare`. With ``references`` and neither labels nor
-            ``positive``, the positive of row i is reference i.
+        references: ``[R, D]``, what the queries are compared with; default: the batch itself, each sample excluded by
+            index. With neither labels nor ``positive``, the positive of row i is reference i.
         reduce_fn: applied to the valid anchors; None gives ``[B]``: the sum over a row's references.
 
-    Returns:
-        A scalar, or ``[B]``.
-
     Raises:
-        TypeError: arguments of the wrong kind.
-        ValueError: shapes that do not fit, a scale that is not positive.
+        ValueError: fewer references than rows where these are pairs.
 
     Implementation notes:
         For two towers it is the same in both directions.
@@ -220,18 +202,8 @@ def nca_loss(
     by :func:`sup_con_loss`.
 
     Args:
-        embeddings: ``[B, D]``.
-        labels: ``[B]`` integers.
         scale: σ, per squared distance (on the sphere ``−σ d² = 2σ s − 2σ``).
-        **options: what is compared, see :func:`jdml.losses.compare`.
         reduce_fn: applied to the anchors that have a positive; None gives ``[B]``.
-
-    Returns:
-        A scalar, or ``[B]``.
-
-    Raises:
-        TypeError: arguments of the wrong kind.
-        ValueError: shapes that do not fit, a scale that is not positive.
 
     Paper settings:
         σ = 1 on unnormalized vectors, whose scale is learned (``normalize=None``).

@@ -48,22 +48,13 @@ def multi_proxy_anchor_loss(
         :func:`center_regularizer`.
 
     Args:
-        embeddings: ``[B, D]``.
-        labels: ``[B]`` integers in 0…C−1.
         proxies: ``[C, K, D]`` (``[C, D]`` for K = 1).
         alpha: α, sharpness.
         delta: δ, margin, a cosine.
         gamma: γ, temperature over the proxies of a class.
         tau: τ, weight of the regularizer; None: without it.
-        **options: see :func:`jdml.losses.assign`. Weights multiply the exponentials of a sample.
+        weights: ``[B]``: the exponentials of each sample are multiplied by its weight.
         reduce_fn: applied to one term per class, of which the loss is the sum; None gives ``[C]``.
-
-    Returns:
-        A scalar, or ``[C]``.
-
-    Raises:
-        TypeError: arguments of the wrong kind.
-        ValueError: shapes that do not fit, α or γ not positive, τ negative.
 
     Implementation notes:
         Each class's term carries its share ``τR/|C|`` of the regularizer. With K = 1 this is ProxyAnchor, whose
@@ -108,22 +99,12 @@ def multi_proxy_anchor_dw_loss(
         :func:`multi_proxy_anchor_loss`.
 
     Args:
-        embeddings: ``[B, D]``.
-        labels: ``[B]`` integers in 0…C−1.
         proxies: ``[C, K, D]`` (``[C, D]`` for K = 1).
         alpha: α, sharpness.
         delta: δ, margin, a cosine.
         gamma: γ, temperature over the proxies of a class.
         tau: τ, weight of the regularizer; None: without it.
-        **options: see :func:`jdml.losses.assign`.
         reduce_fn: applied to the valid rows; None gives ``[B]``.
-
-    Returns:
-        A scalar, or ``[B]``.
-
-    Raises:
-        TypeError: arguments of the wrong kind.
-        ValueError: shapes that do not fit, α or γ not positive, τ negative.
 
     Implementation notes:
         With K = 1 this is ProxyNCA*. τR is added to every row; weights do not touch it.
@@ -165,22 +146,12 @@ def multi_proxy_anchor_ap_loss(
         and R as in :func:`multi_proxy_anchor_loss`.
 
     Args:
-        embeddings: ``[B, D]``.
-        labels: ``[B]`` integers in 0…C−1.
         proxies: ``[C, K, D]`` (``[C, D]`` for K = 1).
         alpha: α, sharpness.
         delta: δ, margin, a cosine.
         gamma: γ, temperature over the proxies of a class.
         tau: τ, weight of the regularizer; None: without it.
-        **options: see :func:`jdml.losses.assign`.
         reduce_fn: applied to the valid rows; None gives ``[B]``.
-
-    Returns:
-        A scalar, or ``[B]``.
-
-    Raises:
-        TypeError: arguments of the wrong kind.
-        ValueError: shapes that do not fit, α or γ not positive, τ negative.
 
     Implementation notes:
         τR is added to every row; weights do not touch it.

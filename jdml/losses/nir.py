@@ -62,13 +62,8 @@ def nir_loss(
             are one batch. The value is the same on every device.
         reduce_fn: applied to the valid rows; None gives ``[B]``.
 
-    Returns:
-        A scalar, or ``[B]``.
-
     Raises:
-        TypeError: arguments of the wrong kind.
-        ValueError: shapes that do not fit, another f, a temperature or weight that is not positive; ``of_mean``
-            without a ``reduce_fn``.
+        ValueError: another f; ``of_mean`` without a ``reduce_fn``.
 
     Implementation notes:
         The normal density's constant is dropped. The mean of f is never below f

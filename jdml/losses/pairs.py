@@ -15,7 +15,7 @@ from jdml import ops
 from jdml.losses.anchors import Comparison, PairTerms
 from jdml.losses.comparison import CompareOptions, compare
 from jdml.ops import ReduceFn, checks, log1p_sum_exp, mean, mean_nonzero
-from jdml.ops.soft_rank import active_couples
+from jdml.ops.soft_rank import active_couples, soft_couples
 
 __all__ = [
     "contrastive_loss",
@@ -47,20 +47,10 @@ def contrastive_loss(
     Positives farther than ``positive_margin`` are pulled, negatives nearer than ``negative_margin`` are pushed.
 
     Args:
-        embeddings: ``[B, D]``.
-        labels: ``[B]`` integers.
         positive_margin: m⁺, a distance (a squared one where ``squared``).
         negative_margin: m⁻, likewise.
         squared: compare squared Euclidean distances, as EPS's preliminaries define D.
-        **options: what is compared, see :func:`jdml.losses.compare`.
         reduce_fn: applied to positive and negative terms apart, and then added; None gives ``[B, R]``.
-
-    Returns:
-        A scalar, or ``[B, R]``.
-
-    Raises:
-        TypeError: arguments of the wrong kind.
-        ValueError: shapes that do not fit, a negative m⁻.
 
     Implementation notes:
         At distance 0 the gradient is 0. Time and memory O(B·R).
@@ -107,18 +97,8 @@ def similarity_contrastive_loss(
         ``reduce_i [ Σ_pos (1 − s) + Σ_neg s·1[s > m] ]``, s the inner product.
 
     Args:
-        embeddings: ``[B, D]``.
-        labels: ``[B]`` integers.
         negative_margin: m, a cosine: negatives less similar than it are left alone.
-        **options: what is compared, see :func:`jdml.losses.compare`.
         reduce_fn: applied to the sums of the valid anchors; None gives ``[B]``.
-
-    Returns:
-        A scalar, or ``[B]``.
-
-    Raises:
-        TypeError: arguments of the wrong kind.
-        ValueError: shapes that do not fit, a margin that is not finite.
 
     Implementation notes:
         A negative term jumps from 0 to m where s passes m: the value is s, not s − m, as in XBM's program; the gradient
@@ -147,12 +127,12 @@ def similarity_contrastive_loss(
     return compare(embeddings, labels, **options).reduce_rows(reduce_fn, terms)
 
 
-@ops.public(compare, margin=checks.non_negative)
+@ops.public(compare, margin=checks.optional(checks.non_negative))
 def triplet_loss(
     embeddings: Array,
     labels: Array | None = None,
     *,
-    margin: float | Array = 0.1,
+    margin: float | Array | None = 0.1,
     squared: bool = False,
     reduce_fn: ReduceFn | None = mean_nonzero,
     **options: Unpack[CompareOptions],
@@ -160,37 +140,31 @@ def triplet_loss(
     """Compute the triplet loss over all (positive, negative) couples of every anchor.
 
     Formula:
-        ``reduce_{a,p,n} (d_ap − d_an + m)₊``
+        ``reduce_{a,p,n} (d_ap − d_an + m)₊``; without m, the soft margin: ``log(1 + e^{d_ap − d_an})``.
 
     Args:
-        embeddings: ``[B, D]``.
-        labels: ``[B]`` integers.
-        margin: m, a distance (a squared one where ``squared``).
+        margin: m, a distance (a squared one where ``squared``); None for the soft margin.
         squared: compare squared Euclidean distances.
-        **options: what is compared, see :func:`jdml.losses.compare`.
         reduce_fn: ``mean_nonzero`` averages over the triplets with a positive hinge, ``mean`` over all valid ones; any
             other function sees the sums ``[B]``, and None gives them.
 
     Returns:
         A scalar, or ``[B]``: per anchor, the sum over its couples.
 
-    Raises:
-        TypeError: arguments of the wrong kind.
-        ValueError: shapes that do not fit, a negative margin.
-
     Implementation notes:
         The sum over couples is linear in the distances with whole coefficients: how many active couples a distance
         is part of. Sorting each row's positives and negatives finds them all, in O(B·R log R) time and O(B·R) memory;
         no triplet is ever enumerated. With ``mine=`` reduced to one positive and one negative per anchor it is the
-        usual sampled triplet.
+        usual sampled triplet. The soft margin takes O(B·R·P) time for P positives a row, in O(B·R) memory.
 
     Paper settings:
         Margins of the Metric Learning Reality Check and CCP: .0961 CUB, .1190 Cars196, .0451 SOP and In-shop,
         unsquared, averaged over active triplets. EPS's framework: .2, squared, averaged over all sampled triplets.
+        Hermans et al.: the soft margin of the hardest positive and negative, unsquared, vectors as they are.
 
     Reference:
         Weinberger & Saul, *Distance Metric Learning for Large Margin Nearest Neighbor Classification*; Schroff et al.,
-        *FaceNet*.
+        *FaceNet*; Hermans, Beyer & Leibe, *In Defense of the Triplet Loss for Person Re-Identification* (soft margin).
 
     Example:
         >>> import jax.numpy as jnp
@@ -202,12 +176,14 @@ def triplet_loss(
     def terms(c: Comparison) -> tuple[Array, Array, Array]:
         distances = c.squared_distances if squared else c.distances
         positive, negative = c.pairs
+        couples = positive.sum(-1).astype(distances.dtype) * negative.sum(-1)
+        if margin is None:
+            return soft_couples(distances, positive, negative), couples, couples
         active = active_couples(jax.lax.stop_gradient(distances), positive, negative, margin)
         active = active.astype(distances.dtype)
         pulls = jnp.where(positive, active, 0.0)
         pushes = jnp.where(negative, active, 0.0)
         sums = jnp.sum((pulls - pushes) * distances + pulls * margin, axis=-1)
-        couples = positive.sum(-1).astype(sums.dtype) * negative.sum(-1)
         return sums, couples, pulls.sum(-1)
 
     return compare(embeddings, labels, **options).reduce_groups(reduce_fn, terms)
@@ -232,23 +208,16 @@ def margin_loss(
         anchor's: one for all or its class's, plus the sample's own.
 
     Args:
-        embeddings: ``[B, D]``.
-        labels: ``[B]`` integers.
         beta: β, the boundary, a distance: a scalar, or ``[C]`` with one value per class of the anchor. It gets
             gradients.
         alpha: α, half the width of the gap around the boundary, a distance.
         sample_beta: ``[B]``, added to the β of each anchor: what it differs by from its class. It gets gradients, too.
         squared: compare squared Euclidean distances, as EPS's preliminaries define D; α and β are then squared ones.
-        **options: what is compared, see :func:`jdml.losses.compare`.
         reduce_fn: ``mean_nonzero`` divides the sum of all active pairs, of both kinds together, by their number; None
             gives ``[B, R]``.
 
-    Returns:
-        A scalar, or ``[B, R]``.
-
     Raises:
-        TypeError: arguments of the wrong kind.
-        ValueError: shapes that do not fit, a negative α, β per class without labels.
+        ValueError: β per class without labels.
 
     Implementation notes:
         With β per class, a row whose label has no β is not valid.
@@ -304,20 +273,10 @@ def multi_similarity_loss(
         ``reduce_i [ (1/α) log(1 + Σ_pos e^{−α(s−λ)}) + (1/β) log(1 + Σ_neg e^{β(s−λ)}) ]``
 
     Args:
-        embeddings: ``[B, D]``.
-        labels: ``[B]`` integers.
         alpha: α, sharpness of the pull.
         beta: β, sharpness of the push.
         base: λ, a cosine: where pull and push balance.
-        **options: what is compared, see :func:`jdml.losses.compare`.
         reduce_fn: applied to the valid anchors; None gives ``[B]``.
-
-    Returns:
-        A scalar, or ``[B]``.
-
-    Raises:
-        TypeError: arguments of the wrong kind.
-        ValueError: shapes that do not fit, α or β not positive.
 
     Implementation notes:
         The paper mines pairs first: ``mine=multi_similarity_pairs()``. Anchors left without pairs count as 0 in the

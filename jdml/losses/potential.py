@@ -59,8 +59,8 @@ def charge(
 
     Args:
         embeddings: ``[B, D]``.
-        labels: ``[B]`` integers.
-        proxies: ``[C, D]``, ``[C, K, D]`` or None for no proxies.
+        labels: ``[B]`` integers in 0…C−1 (without proxies any that are not negative).
+        proxies: ``[C, K, D]`` (``[C, D]`` for K = 1), or None for no proxies.
         normalize: function applied to embeddings and proxies: :func:`jdml.sphere`, :func:`jdml.ball` or None.
         where: ``[B]`` bool, the valid rows; the others are no charges. Rows whose label is negative, or not below C,
             are not valid either.
@@ -143,9 +143,6 @@ def potential_field_loss(
         ``ψ_att(r) = −1/max(r, δ)^α`` and ``ψ_rep(r) = 1/min(r, δ_rep)^α``.
 
     Args:
-        embeddings: ``[B, D]``.
-        labels: ``[B]`` integers in 0…C−1 (without proxies any that are not negative).
-        proxies: ``[C, K, D]`` (``[C, D]`` for K = 1), or None for no proxies.
         delta: δ, a distance: no attraction within.
         alpha: α, how fast the field decays.
         repulsion_delta: δ_rep, a distance: no repulsion beyond; None for δ.
@@ -153,17 +150,10 @@ def potential_field_loss(
         proxy_attraction: whether the proxies of a class attract each other, as in eq. 4 and 6; False leaves these pairs
             out, as the paper's corollary 1 does: samples alone then attract proxies.
         tile: charges along a side of a tile of pairs; None chooses.
-        **options: see :func:`jdml.losses.potential.charge`.
         reduce_fn: applied to the potentials at all charges: the mean, so that the scale does not grow with the batch;
             ``jnp.sum`` gives the paper's U. None gives ``[B + C·K]``, the embeddings first.
 
-    Returns:
-        A scalar, or ``[B + C·K]``.
-
     Raises:
-        TypeError: arguments of the wrong kind.
-        ValueError: shapes that do not fit, a parameter that is not positive (at α = 0 nothing exerts a force), a tile
-            below 1.
         NotImplementedError: second derivatives.
 
     Implementation notes:
@@ -237,24 +227,16 @@ def contrastive_potential_loss(
         ``ψ_rep(r) = (δ − r)₊²``, or another repulsion.
 
     Args:
-        embeddings: ``[B, D]``.
-        labels: ``[B]`` integers in 0…C−1 (without proxies any that are not negative).
-        proxies: ``[C, K, D]`` (``[C, D]`` for K = 1), or None for no proxies.
         delta: δ, a distance: no attraction within, no repulsion beyond.
         repulsion: ``"contrastive"``, ``"mirrored"`` (``−min(r, δ)²``) or ``"decaying"`` (PFML's ``1/min(r, δ)^α``): see
             :func:`jdml.fields.contrastive_potential`.
         alpha: α, of the decaying repulsion alone.
         min_distance: ε, of the decaying repulsion alone.
         tile: charges along a side of a tile of pairs; None chooses.
-        **options: see :func:`jdml.losses.potential.charge`.
         reduce_fn: applied to the potentials at all charges; None gives ``[B + C·K]``, the embeddings first.
 
-    Returns:
-        A scalar, or ``[B + C·K]``.
-
     Raises:
-        TypeError: arguments of the wrong kind.
-        ValueError: shapes that do not fit, a parameter that is not positive, another repulsion, a tile below 1.
+        ValueError: another repulsion.
         NotImplementedError: second derivatives.
 
     Implementation notes:
@@ -300,21 +282,14 @@ def field_activity(
         classes with ``r < δ_rep``; ``force``: the mean over the charges of ``‖∇_z Ψ(z)‖``.
 
     Args:
-        embeddings: ``[B, D]``.
-        labels: ``[B]`` integers in 0…C−1 (without proxies any that are not negative).
-        proxies: ``[C, K, D]`` (``[C, D]`` for K = 1), or None for no proxies.
         delta: δ.
         alpha: α.
         repulsion_delta: δ_rep; None for δ.
         min_distance: ε.
-        **options: see :func:`jdml.losses.potential.charge`. Weights make no difference.
+        weights: ``[B]``; they make no difference.
 
     Returns:
         Three scalars by name; 0 where there is no such pair.
-
-    Raises:
-        TypeError: arguments of the wrong kind.
-        ValueError: shapes that do not fit, a parameter that is not positive.
 
     Implementation notes:
         Costs two to three times the loss itself, and has no gradient. As ``monitor`` of :func:`jdml.objectives.proxy`

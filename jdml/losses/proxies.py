@@ -17,8 +17,7 @@ from jdml.losses.terms import (
     spread,
 )
 from jdml.ops import ReduceFn, checks, log_sum_exp, mean, total
-from jdml.ops.normalization import inverse_norms
-from jdml.ops.numerics import accumulate_in, upcast
+from jdml.ops.numerics import accumulate_in, inverse_norms, upcast
 
 __all__ = [
     "center_regularizer",
@@ -46,19 +45,11 @@ def proxy_nca_loss(
         ``reduce_i −log( e^{−σ d²(x_i, p_y)} / Σ_{c≠y} e^{−σ d²(x_i, p_c)} )``
 
     Args:
-        embeddings: ``[B, D]``.
-        labels: ``[B]`` integers in 0…C−1.
-        proxies: ``[C, D]``, or ``[C, K, D]``: the nearest of a class's proxies stands for it.
         scale: σ, per squared distance (on the sphere ``−σ d² = 2σ s − 2σ``, so ½ gives plain cosines).
-        **options: see :func:`jdml.losses.assign`.
         reduce_fn: applied to the valid rows; None gives ``[B]``.
 
     Returns:
         A scalar, or ``[B]``. It may be negative.
-
-    Raises:
-        TypeError: arguments of the wrong kind.
-        ValueError: shapes that do not fit, a scale that is not positive.
 
     Implementation notes:
         With one class there is nothing to compare with, and the loss is 0.
@@ -102,19 +93,8 @@ def proxy_nca_pp_loss(
         ``reduce_i −log( e^{−d²(x_i, p_y)/T} / Σ_c e^{−d²(x_i, p_c)/T} )``
 
     Args:
-        embeddings: ``[B, D]``.
-        labels: ``[B]`` integers in 0…C−1.
-        proxies: ``[C, D]``, or ``[C, K, D]``: the nearest of a class's proxies stands for it.
         temperature: T, a squared distance.
-        **options: see :func:`jdml.losses.assign`.
         reduce_fn: applied to the valid rows; None gives ``[B]``.
-
-    Returns:
-        A scalar, or ``[B]``.
-
-    Raises:
-        TypeError: arguments of the wrong kind.
-        ValueError: shapes that do not fit, a temperature that is not positive.
 
     Paper settings:
         T = 1/9 (the released program scales both sides to norm 3). CCP's reading, cosines over .1, is half as sharp:
@@ -150,20 +130,9 @@ def proxy_nca_margin_loss(
         ``reduce_i [ log(1 + e^{−α(s(x_i, p_y) − δ)}) + log(1 + Σ_{c≠y} e^{α(s(x_i, p_c) + δ)}) ]``
 
     Args:
-        embeddings: ``[B, D]``.
-        labels: ``[B]`` integers in 0…C−1.
-        proxies: ``[C, D]``, or ``[C, K, D]``: the nearest of a class's proxies stands for it.
         alpha: α, sharpness.
         delta: δ, margin, a cosine.
-        **options: see :func:`jdml.losses.assign`.
         reduce_fn: applied to the valid rows; None gives ``[B]``.
-
-    Returns:
-        A scalar, or ``[B]``.
-
-    Raises:
-        TypeError: arguments of the wrong kind.
-        ValueError: shapes that do not fit, α not positive.
 
     Implementation notes:
         The formula as printed: NIR's released program multiplies the first exponential by the number of samples of the
@@ -203,20 +172,10 @@ def proxy_anchor_loss(
         in the batch, P is all classes.
 
     Args:
-        embeddings: ``[B, D]``.
-        labels: ``[B]`` integers in 0…C−1.
-        proxies: ``[C, D]``, or ``[C, K, D]``: the nearest of a class's proxies stands for it.
         alpha: α, sharpness.
         delta: δ, margin, a cosine.
-        **options: see :func:`jdml.losses.assign`. Weights multiply the exponentials of a sample.
+        weights: ``[B]``: the exponentials of each sample are multiplied by its weight.
         reduce_fn: applied to one term per class, of which the loss is the sum; None gives ``[C]``.
-
-    Returns:
-        A scalar, or ``[C]``.
-
-    Raises:
-        TypeError: arguments of the wrong kind.
-        ValueError: shapes that do not fit, α not positive.
 
     Implementation notes:
         The division by ``|P⁺|`` and ``|P|`` is part of the terms, so the default reduction is the sum. Without a
@@ -266,22 +225,12 @@ def soft_triple_loss(
         ``reduce_i [ −log softmax_y λ(S(x_i, c) − δ·1[c = y]) + τ R ]`` with R of :func:`center_regularizer`.
 
     Args:
-        embeddings: ``[B, D]``.
-        labels: ``[B]`` integers in 0…C−1.
         proxies: ``[C, K, D]`` centres (``[C, D]`` for K = 1).
         scale: λ, inverse temperature over classes.
         gamma: γ, temperature over the centres of a class.
         margin: δ, a cosine.
         tau: τ, weight of the regularizer; None: without it, which is faster than 0.
-        **options: see :func:`jdml.losses.assign`.
         reduce_fn: applied to the valid rows; None gives ``[B]``.
-
-    Returns:
-        A scalar, or ``[B]``.
-
-    Raises:
-        TypeError: arguments of the wrong kind.
-        ValueError: shapes that do not fit, λ or γ not positive, τ negative.
 
     Implementation notes:
         τR is added to every row, so that the mean over the rows has it once. Weights do not touch it, and it is always

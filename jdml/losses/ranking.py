@@ -34,18 +34,8 @@ def fast_ap_loss(
         all pairs up to the bin.
 
     Args:
-        embeddings: ``[B, D]``.
-        labels: ``[B]`` integers.
         num_bins: width of the bins is 4 / num_bins; there are num_bins + 1 of them, centred at 0 … 4. Static.
-        **options: what is compared, see :func:`jdml.losses.compare`.
         reduce_fn: applied to the anchors that have a positive; None gives ``[B]``.
-
-    Returns:
-        A scalar, or ``[B]``.
-
-    Raises:
-        TypeError: arguments of the wrong kind.
-        ValueError: shapes that do not fit, num_bins < 1.
 
     Implementation notes:
         Squared distances lie in [0, 4] on the sphere and in the ball; longer ones fall out of the histogram. Each
@@ -104,18 +94,8 @@ def smooth_ap_loss(
     a boundary the sigmoids are flat; start from a model trained otherwise.
 
     Args:
-        embeddings: ``[B, D]``.
-        labels: ``[B]`` integers.
         temperature: T, a cosine: how near to a step the sigmoid is.
-        **options: what is compared, see :func:`jdml.losses.compare`.
         reduce_fn: applied to the anchors that have a positive; None gives ``[B]``.
-
-    Returns:
-        A scalar, or ``[B]``.
-
-    Raises:
-        TypeError: arguments of the wrong kind.
-        ValueError: shapes that do not fit, a temperature that is not positive.
 
     Implementation notes:
         Positives are ranked one after the other: ``O(B R P)`` time for P positives a row, ``O(B R)`` memory, less with
@@ -168,20 +148,13 @@ def recall_at_k_loss(
     When to use it: large batches (thousands), where it is judged by recall among the first few.
 
     Args:
-        embeddings: ``[B, D]``.
-        labels: ``[B]`` integers.
         k: one rank or several. Static.
         temperature: T, a cosine: of the comparisons that make a rank.
         k_temperature: T_k, in ranks: of the comparison with k.
-        **options: what is compared, see :func:`jdml.losses.compare`.
         reduce_fn: applied to the anchors that have a positive; None gives ``[B]``.
 
     Returns:
         A scalar, or ``[B]``. Never quite 0: a positive of rank k counts one half.
-
-    Raises:
-        TypeError: arguments of the wrong kind.
-        ValueError: shapes that do not fit, k < 1, a temperature that is not positive.
 
     Implementation notes:
         As :func:`smooth_ap_loss`. An anchor with more than k positives cannot reach 0, as in the paper.

@@ -29,19 +29,8 @@ def normalized_softmax_loss(
         ``reduce_i −log softmax_y( s(x_i, p_c) / T )``
 
     Args:
-        embeddings: ``[B, D]``.
-        labels: ``[B]`` integers in 0…C−1.
-        proxies: ``[C, D]`` class weights, or ``[C, K, D]``: the nearest of a class's proxies stands for it.
         temperature: T, a cosine.
-        **options: see :func:`jdml.losses.assign`.
         reduce_fn: applied to the valid rows; None gives ``[B]``.
-
-    Returns:
-        A scalar, or ``[B]``.
-
-    Raises:
-        TypeError: arguments of the wrong kind.
-        ValueError: shapes that do not fit, a temperature that is not positive.
 
     Paper settings:
         T = .05.
@@ -76,20 +65,9 @@ def cosface_loss(
         ``reduce_i −log softmax_y( λ(s(x_i, p_c) − m·1[c = y]) )``
 
     Args:
-        embeddings: ``[B, D]``.
-        labels: ``[B]`` integers in 0…C−1.
-        proxies: ``[C, D]`` class weights, or ``[C, K, D]``: the nearest of a class's proxies stands for it.
         scale: λ, inverse temperature.
         margin: m, a cosine.
-        **options: see :func:`jdml.losses.assign`.
         reduce_fn: applied to the valid rows; None gives ``[B]``.
-
-    Returns:
-        A scalar, or ``[B]``.
-
-    Raises:
-        TypeError: arguments of the wrong kind.
-        ValueError: shapes that do not fit, a scale that is not positive, a negative margin.
 
     Paper settings:
         λ = 64, m = .35.
@@ -124,20 +102,9 @@ def arcface_loss(
         ``reduce_i −log softmax_y( λ cos(θ_c + m·1[c = y]) )``
 
     Args:
-        embeddings: ``[B, D]``.
-        labels: ``[B]`` integers in 0…C−1.
-        proxies: ``[C, D]`` class weights, or ``[C, K, D]``: the nearest of a class's proxies stands for it.
         scale: λ, inverse temperature.
         margin: m, an angle in radians.
-        **options: see :func:`jdml.losses.assign`.
         reduce_fn: applied to the valid rows; None gives ``[B]``.
-
-    Returns:
-        A scalar, or ``[B]``.
-
-    Raises:
-        TypeError: arguments of the wrong kind.
-        ValueError: shapes that do not fit, a scale that is not positive, a margin outside 0…π (degrees, say).
 
     Implementation notes:
         No arc cosine is taken: ``cos(θ + m) = s cos m − √(1 − s²) sin m``, with gradient 0 of the root at s = ±1. Past
@@ -178,21 +145,13 @@ def subcenter_arcface_loss(
     per class serve classes of very different sizes: the rarer, the wider.
 
     Args:
-        embeddings: ``[B, D]``.
-        labels: ``[B]`` integers in 0…C−1.
         proxies: ``[C, K, D]`` centres.
         scale: λ, inverse temperature.
         margin: m, an angle in radians: a scalar, or ``[C]`` with one value per class. It gets gradients.
-        **options: see :func:`jdml.losses.assign`.
         reduce_fn: applied to the valid rows; None gives ``[B]``.
 
-    Returns:
-        A scalar, or ``[B]``.
-
     Raises:
-        TypeError: arguments of the wrong kind.
-        ValueError: shapes that do not fit, a scale that is not positive, a margin outside 0…π (degrees, say), margins
-            that are not one per class.
+        ValueError: margins that are not one per class.
 
     Implementation notes:
         The cosine of :func:`arcface_loss`, which it is with one margin.

@@ -10,8 +10,7 @@ from jax import Array
 
 from jdml.losses.assignment import Assignment
 from jdml.ops import ReduceFn, log1p_sum_exp, log_sum_exp, safe_sqrt
-from jdml.ops.normalization import inverse_norms
-from jdml.ops.numerics import shifted_by_max
+from jdml.ops.numerics import inverse_norms, shifted_by_max
 
 Similarity = Callable[[Assignment], Array]
 """``[B, C]`` from an assignment: how alike embeddings and classes are."""

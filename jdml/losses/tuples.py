@@ -32,17 +32,7 @@ def n_pair_loss(
         ``reduce_a mean_p log(1 + Σ_n e^{s_an − s_ap})``
 
     Args:
-        embeddings: ``[B, D]``.
-        labels: ``[B]`` integers.
-        **options: what is compared, see :func:`jdml.losses.compare`.
         reduce_fn: applied to the anchors that have a positive; None gives ``[B]``.
-
-    Returns:
-        A scalar, or ``[B]``.
-
-    Raises:
-        TypeError: arguments of the wrong kind.
-        ValueError: shapes that do not fit.
 
     Implementation notes:
         With one anchor per class as ``embeddings`` and its positive among ``references``, it is the paper's N-pair-mc
@@ -89,20 +79,13 @@ def lifted_structure_loss(
         ]₊²``
 
     Args:
-        embeddings: ``[B, D]``.
-        labels: ``[B]`` integers.
         negative_margin: m⁻, a distance.
         positive_margin: m⁺, a distance.
-        **options: what is compared, see :func:`jdml.losses.compare`.
         reduce_fn: ``mean`` averages over all ordered positive pairs, ``mean_nonzero`` over the active ones; any other
             function sees the sums ``[B]``, and None gives them.
 
     Returns:
         A scalar, or ``[B]``: per anchor, the sum over its positive pairs.
-
-    Raises:
-        TypeError: arguments of the wrong kind.
-        ValueError: shapes that do not fit, margins that are not finite.
 
     Implementation notes:
         The negatives of a positive j are j's own where it is an anchor too (of the batch, or one of ``references``
@@ -171,19 +154,9 @@ def circle_loss(
         ``α_n = (s_n + m)₊``, no gradient through α.
 
     Args:
-        embeddings: ``[B, D]``.
-        labels: ``[B]`` integers.
         margin: m, a cosine: the radius of the decision boundary.
         gamma: γ, scale.
-        **options: what is compared, see :func:`jdml.losses.compare`.
         reduce_fn: applied to the anchors that have both a positive and a negative; None gives ``[B]``.
-
-    Returns:
-        A scalar, or ``[B]``.
-
-    Raises:
-        TypeError: arguments of the wrong kind.
-        ValueError: shapes that do not fit, a negative m, γ not positive.
 
     Paper settings:
         (m, γ) = (.4, 80) fine-grained retrieval, (.25, 256) faces, (.25, 128) person re-identification.
@@ -229,18 +202,9 @@ def snr_contrastive_loss(
 
     Args:
         embeddings: ``[B, D]``; the anchor is the signal, the difference the noise.
-        labels: ``[B]`` integers.
         positive_margin: m⁺, a ratio of variances.
         negative_margin: m⁻, a ratio of variances.
-        **options: what is compared, see :func:`jdml.losses.compare`. Miners see Euclidean distances.
         reduce_fn: applied to positive and negative terms apart, and then added; None gives ``[B, R]``.
-
-    Returns:
-        A scalar, or ``[B, R]``.
-
-    Raises:
-        TypeError: arguments of the wrong kind.
-        ValueError: shapes that do not fit, margins that are not finite.
 
     Implementation notes:
         An anchor of variance 0 has no signal-to-noise distance: its pairs count as 0 (in float32 those of one

@@ -2,13 +2,11 @@
 
 :func:`evaluate_retrieval` takes embeddings and labels and gives the table of a paper; the functions on a ranked
 relevance matrix are its parts, for rankings that come from elsewhere. The hit rate of recommenders is Recall@k,
-:func:`recall_at_k`; what they call recall@k is :func:`found_at_k`.
+:func:`recall_at_k`; what they call recall@k is :func:`true_recall_at_k`.
 """
 
-from jdml.metrics.chance import Violation, violation_probability
-from jdml.metrics.chance_constraints import ClassCovering, class_covering
+from jdml.metrics.chance import ClassCovering, Violation, class_covering, violation_probability
 from jdml.metrics.clustering import adjusted_mutual_information, nmi
-from jdml.metrics.directions import vmf_mixture_likelihood
 from jdml.metrics.geometry import (
     class_density,
     concentration_variance,
@@ -17,9 +15,8 @@ from jdml.metrics.geometry import (
     uniformity,
 )
 from jdml.metrics.neighbors import nearest
-from jdml.metrics.proxies import ProxySpread, proxy_distance, proxy_spread
+from jdml.metrics.proxies import ProxySpread, proxy_distance, proxy_spread, vmf_mixture_likelihood
 from jdml.metrics.ranking import (
-    found_at_k,
     map_at_k,
     map_at_r,
     ndcg_at_k,
@@ -27,6 +24,7 @@ from jdml.metrics.ranking import (
     precision_at_k,
     r_precision,
     recall_at_k,
+    true_recall_at_k,
 )
 from jdml.metrics.reranking import augment_gallery, expand_queries, rerank
 from jdml.metrics.retrieval import evaluate_retrieval
@@ -44,7 +42,7 @@ __all__ = [
     "covering_radius",
     "evaluate_retrieval",
     "expand_queries",
-    "found_at_k",
+    "true_recall_at_k",
     "map_at_k",
     "map_at_r",
     "ndcg_at_k",

@@ -23,6 +23,9 @@ _NAMED = (*_LABELS, "modes")
 _ON_DISK = "gallery"
 """What is read from disk in pieces, in whatever order of bytes."""
 
+_SHAPES = "shapes that do not fit"
+_NOT_FINITE = ", a row that is not finite (outside ``jit``)"
+
 
 def accepts_any_array(function: F) -> F:
     """Let a metric take arrays of any library (PyTorch, pandas, Flax NNX variables) and classes by name."""
@@ -53,6 +56,7 @@ def finite_rows(**that_count: str) -> Callable[[F], F]:
 
     def decorate(function: F) -> F:
         signature = inspect.signature(function)
+        function.__doc__ = (function.__doc__ or "").replace(_SHAPES, f"{_SHAPES}{_NOT_FINITE}")
 
         @functools.wraps(function)
         def wrapper(*args: Any, **kwargs: Any) -> Any:
@@ -135,7 +139,7 @@ def _is_tensor(value: Any) -> bool:
 
 
 def _numbered(arguments: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """Labels that are names, numbered together from 0."""
+    """Labels that are names, numbered together from 0; "-1" is no class."""
     named, numbered = {}, {}
     for name in _LABELS:
         labels = arguments.get(name)
@@ -149,15 +153,20 @@ def _numbered(arguments: Mapping[str, Any]) -> dict[str, np.ndarray]:
     for name in _LABELS:
         if arguments.get(name) is not None and name not in named:
             raise TypeError(f"{name} must be names as {', '.join(named)} are, got numbers")
-    numbers = np.unique(
-        np.concatenate([names.ravel() for names in named.values()]), return_inverse=True
-    )[1]
+    every = np.concatenate([names.ravel() for names in named.values()])
+    numbers = np.where(_are_none(every), -1, np.unique(every, return_inverse=True)[1].reshape(-1))
     ends = np.cumsum([names.size for names in named.values()])[:-1]
     parts = np.split(numbers.reshape(-1).astype(np.int32), ends)
     return {
         name: part.reshape(names.shape)
         for (name, names), part in zip(named.items(), parts, strict=True)
     }
+
+
+def _are_none(names: np.ndarray) -> np.ndarray:
+    """Which names are "-1", which is no class, as the number is not."""
+    none = b"-1" if names.dtype.kind == "S" else "-1"
+    return np.asarray(np.char.strip(names) == none)
 
 
 def _as_names(labels: Any) -> np.ndarray | None:

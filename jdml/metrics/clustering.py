@@ -20,6 +20,7 @@ def nmi(
     key: Array | None = None,
     *,
     max_iterations: int = 20,
+    n_init: int = 1,
 ) -> float:
     """Compute the normalized mutual information between the classes and a k-means clustering of the embeddings.
 
@@ -34,6 +35,7 @@ def nmi(
         num_clusters: how many clusters, default the number of classes. NMI+ takes a multiple of it.
         key: of the random first centres; default ``jax.random.key(0)``.
         max_iterations: of Lloyd's algorithm, which stops earlier where nothing moves any more.
+        n_init: how many k-means runs, of which the one with the least inertia counts. One run depends on its key.
 
     Returns:
         A fraction in 0…1, normalized by the arithmetic mean of the entropies.
@@ -45,10 +47,10 @@ def nmi(
         ImportError: scikit-learn is not installed.
 
     Implementation notes:
-        Runs on the host with scikit-learn, one k-means run from randomly chosen embeddings. Not for ``jit``.
+        Runs on the host with scikit-learn's k-means from randomly chosen embeddings. Not for ``jit``.
 
     Paper settings:
-        NIR and PML: 20 iterations (faiss). EPS: NMI+ with 10 × classes clusters (30 × on Omniglot's languages).
+        NIR and PML: one run of 20 iterations (faiss). EPS: NMI+ with 10 × classes clusters (30 × on Omniglot).
 
     Reference:
         Manning, Raghavan & Schütze, *Introduction to Information Retrieval*, §16.3.
@@ -58,7 +60,7 @@ def nmi(
         >>> nmi(jnp.array([[0.0], [0.1], [5.0], [5.1]]), jnp.array([3, 3, 7, 7]))
         1.0
     """
-    return _normalized(*_clustered(embeddings, labels, num_clusters, key, max_iterations))
+    return _normalized(*_clustered(embeddings, labels, num_clusters, key, max_iterations, n_init))
 
 
 @accepts_any_array
@@ -66,7 +68,7 @@ def agreement(embeddings: Array, labels: Array) -> dict[str, float]:
     """Cluster once, and measure by all that there is."""
     if not np.any(np.asarray(labels) >= 0):
         return {"NMI": 0.0, "AMI": 0.0}
-    both = _clustered(embeddings, labels, None, None, 20)
+    both = _clustered(embeddings, labels, None, None, 20, 1)
     return {"NMI": _normalized(*both), "AMI": adjusted_mutual_information(*both)}
 
 
@@ -83,7 +85,12 @@ def _normalized(classes: np.ndarray, clusters: np.ndarray) -> float:
 
 
 def _clustered(
-    embeddings: Array, labels: Array, num_clusters: int | None, key: Any, max_iterations: int
+    embeddings: Array,
+    labels: Array,
+    num_clusters: int | None,
+    key: Any,
+    max_iterations: int,
+    n_init: int,
 ) -> tuple[np.ndarray, np.ndarray]:
     """The classes and the clusters of the embeddings that have a class."""
     checks.check_concrete("nmi", embeddings, labels)
@@ -95,6 +102,7 @@ def _clustered(
     clusters = len(np.unique(classes)) if num_clusters is None else num_clusters
     checks.count("num_clusters", clusters)
     checks.count("max_iterations", max_iterations)
+    checks.count("n_init", n_init)
     if clusters > len(classes):
         raise ValueError(
             f"num_clusters must be at most the number of embeddings, {len(classes)}, got {clusters}"
@@ -102,11 +110,11 @@ def _clustered(
     checks.check_finite("embeddings", embeddings, labelled)
     points = np.asarray(embeddings)[labelled].astype(np.float32)
     points = np.ldexp(points, -np.frexp(np.abs(points).max())[1])  # squares over- or underflow
-    return classes, _k_means(points, clusters, _seed(key), max_iterations)
+    return classes, _k_means(points, clusters, _seed(key), max_iterations, n_init)
 
 
 def adjusted_mutual_information(labels: Any, clusters: Any) -> float:
-    """Compute how far two partitions agree beyond what chance gives partitions of these sizes.
+    """Compute how far two partitions, classes and clusters, agree beyond what chance gives partitions of these sizes.
 
     Formula:
         ``(I − E[I]) / ((H(labels) + H(clusters)) / 2 − E[I])``, with the expectation over all ways to deal the rows to
@@ -138,6 +146,10 @@ def adjusted_mutual_information(labels: Any, clusters: Any) -> float:
         >>> round(adjusted_mutual_information([0, 0, 1, 1], [0, 1, 2, 3]), 4)  # 0.6667 by nmi
         0.0
     """
+    if np.ndim(labels) == 2:
+        raise TypeError(
+            "labels must be classes: it compares them with clusters, and takes no embeddings"
+        )
     classes, parts = as_groups("labels", labels), as_groups("clusters", clusters)
     if classes.ndim != 1 or classes.shape != parts.shape:
         raise ValueError(
@@ -153,12 +165,16 @@ def adjusted_mutual_information(labels: Any, clusters: Any) -> float:
     return float(adjusted_mutual_info_score(classes, parts))
 
 
-def _k_means(points: np.ndarray, clusters: int, seed: int, max_iterations: int) -> np.ndarray:
+def _k_means(
+    points: np.ndarray, clusters: int, seed: int, max_iterations: int, n_init: int
+) -> np.ndarray:
     require_package("sklearn", "NMI")
     from sklearn.cluster import KMeans
     from sklearn.exceptions import ConvergenceWarning
 
-    means = KMeans(clusters, init="random", n_init=1, max_iter=max_iterations, random_state=seed)
+    means = KMeans(
+        clusters, init="random", n_init=n_init, max_iter=max_iterations, random_state=seed
+    )
     with warnings.catch_warnings():
         # Fewer distinct embeddings than clusters, as after a collapse, is a result and no mistake.
         warnings.simplefilter("ignore", ConvergenceWarning)

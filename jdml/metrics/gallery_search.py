@@ -35,6 +35,13 @@ class Search(NamedTuple):
             kin = jax.tree.map(jnp.asarray, kin)
         return self._replace(kin=kin)
 
+    def of(self, rows: np.ndarray) -> "Search":
+        """The search of some of the queries."""
+        by_query = self.queries, self.own, self.distances, self.kin.of_queries
+        queries, own, distances, kin = jax.tree.map(lambda x: x[rows], by_query)
+        some = self._replace(queries=queries, own=own, distances=distances)
+        return some._replace(kin=self.kin._replace(of_queries=kin))
+
 
 def prepare(task: relevance.Task, distances: Any = None) -> Search:
     """Everything on the device, in a frame where distances lose few digits. A gallery on disk stays there."""

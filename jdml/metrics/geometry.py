@@ -33,9 +33,7 @@ def spectral_decay(embeddings: Array, *, mode: int = 1) -> Array:
         A scalar ≥ 0, in nats.
 
     Raises:
-        TypeError: arguments of the wrong kind.
-        ValueError: shapes that do not fit, a mode of 0, or one that leaves nothing; a row that is not finite,
-            outside ``jit``.
+        ValueError: a mode that leaves nothing.
 
     Implementation notes:
         There are min(N, D) singular values. Those below the type's rounding error of the largest count as that error,
@@ -80,10 +78,6 @@ def uniformity(embeddings: Array, t: float | Array = 2.0) -> Array:
 
     Returns:
         A scalar in 0…1; 0 for fewer than two embeddings.
-
-    Raises:
-        TypeError: arguments of the wrong kind.
-        ValueError: shapes that do not fit, t not positive; a row that is not finite, outside ``jit``.
 
     Implementation notes:
         All pairs, in tiles: ``O(N² D)`` time, ``O(N D)`` memory. Differentiable.
@@ -131,8 +125,7 @@ def class_density(
         A scalar; 0 with fewer than two classes.
 
     Raises:
-        TypeError: arguments of the wrong kind.
-        ValueError: shapes that do not fit, another distance; a row that is not finite, outside ``jit``.
+        ValueError: another distance.
 
     Implementation notes:
         All pairs, in tiles: ``O(N² D)`` time, ``O(N D)`` memory; each class around its own mean, so that what points
@@ -182,10 +175,6 @@ def concentration_variance(embeddings: Array, labels: Array) -> Array:
     Returns:
         A scalar ≥ 0; 0 with fewer than two classes.
 
-    Raises:
-        TypeError: arguments of the wrong kind.
-        ValueError: shapes that do not fit; a row that is not finite, outside ``jit``.
-
     Implementation notes:
         The population variance. The scale of the paper's figures (.32 to .44) cannot be had from its text.
 
@@ -234,10 +223,6 @@ def covering_radius(
 
     Returns:
         A scalar; 0 where no point counts, infinity where no centre does.
-
-    Raises:
-        TypeError: arguments of the wrong kind.
-        ValueError: shapes that do not fit; a row that is not finite, outside ``jit``.
 
     Implementation notes:
         One product tells which centre is the nearest, a difference how far that is. Of two centres that are as near to

@@ -65,6 +65,7 @@ def nearest(
         distances, as a query's or a neighbour's, are NaN: other rows' answers do not depend on it.
         Memory O(block × (N + k·D)). ``jax.lax.top_k`` selects: on a CPU its time grows with k. There up to 64 float32
         queries outside ``jit`` are compared by NumPy, for which nothing is compiled: a gallery may grow row by row.
+        ``jax.export`` may leave the number of queries open, not the gallery's size.
 
     Reference:
         Johnson, Douze & Jégou, *Billion-scale similarity search with GPUs* (exact search there).
@@ -91,6 +92,9 @@ def nearest(
         found = _nearest_on_host(np.asarray(queries), np.asarray(gallery), k, exclude_self)
         if found is not None:
             return jax.device_put(found)  # which compiles nothing
+    if not exclude_self and not checks.is_fixed_shape(queries):
+        found = jax.vmap(lambda query: _nearest(query[None], gallery, k))(queries)
+        return found[0][:, 0], found[1][:, 0]
     distances, indices, whole = _nearest(
         queries, gallery, k, exclude_self=exclude_self, block_size=block_size
     )
@@ -211,6 +215,8 @@ def _check_search(
     queries: Array, gallery: Any, k: int, exclude_self: bool, block_size: int | None
 ) -> None:
     checks.check_embeddings("queries", queries)
+    checks.check_fixed_shape("queries", queries)
+    checks.check_fixed_shape("gallery", gallery)
     checks.check_embeddings("gallery", gallery, dim=queries.shape[1], like="queries")
     checks.count("k", k)
     if block_size is not None:

@@ -5,8 +5,8 @@ there are in the whole gallery. All functions are pure, work on any leading axes
 query without any right answer (R = 0) scores 0.
 """
 
-import functools
-from typing import Any, Literal, get_args
+from collections.abc import Callable
+from typing import Any, Literal, TypeVar, cast, get_args
 
 import jax
 import jax.numpy as jnp
@@ -15,12 +15,52 @@ from jax import Array
 
 from jdml.ops import checks
 from jdml.ops.checks import one_of
+from jdml.ops.decorators import spell_documentation
 from jdml.ops.meshes import by_rows
 
 Divisor = Literal["min", "k", "relevant", "class"]
+F = TypeVar("F", bound=Callable[..., Any])
 
 
-@functools.partial(jax.jit, static_argnames="k")
+def _ranked(hits: Any, num_relevant: Any, k: int | None) -> tuple[Array, Array, int]:
+    """Return boolean hits, R, and k, checked.
+
+    Args:
+        hits: ``[..., K]`` boolean, nearest first; ranks beyond K count as misses.
+        num_relevant: R, ``[...]`` integers; the metrics that do not need it take it so that all are called alike.
+        k: how many ranks count, default K.
+    """
+    hits = jnp.asarray(hits)
+    if not (jnp.issubdtype(hits.dtype, jnp.bool_) or jnp.issubdtype(hits.dtype, jnp.integer)):
+        raise TypeError(f"hits must be boolean, got dtype {hits.dtype}")
+    if hits.ndim == 0 or hits.shape[-1] == 0:
+        raise ValueError(f"hits must have shape [..., K] with K > 0, got {list(hits.shape)}")
+    relevant = jnp.zeros(hits.shape[:-1], jnp.int32) if num_relevant is None else num_relevant
+    relevant = jnp.asarray(relevant)
+    if not jnp.issubdtype(relevant.dtype, jnp.integer):
+        raise TypeError(f"num_relevant must be integers, got dtype {relevant.dtype}")
+    if relevant.shape != hits.shape[:-1]:
+        expected, got = list(hits.shape[:-1]), list(relevant.shape)
+        raise ValueError(
+            f"num_relevant must have the shape of hits without K, {expected}, got {got}"
+        )
+    if k is None:
+        k = hits.shape[-1]
+    checks.count("k", k)
+    return hits.astype(bool), relevant.astype(jnp.promote_types(relevant.dtype, jnp.int32)), k
+
+
+def _metric(*static: str) -> Callable[[F], F]:
+    """Jit a metric, whose arguments are described as :func:`_ranked` does."""
+
+    def decorate(function: F) -> F:
+        spell_documentation(function, _ranked)
+        return cast(F, jax.jit(function, static_argnames=static))
+
+    return decorate
+
+
+@_metric("k")
 def recall_at_k(hits: Array, num_relevant: Array | None = None, k: int | None = None) -> Array:
     """Compute recall@k as metric learning uses the word: is any of the k nearest right?
 
@@ -28,19 +68,10 @@ def recall_at_k(hits: Array, num_relevant: Array | None = None, k: int | None = 
         ``1[Σ_{i≤k} hit_i > 0]``
 
     Also known as hit rate, hit@k, success@k. What recommenders call recall@k is another number, the share of all right
-    answers that are among the k nearest: :func:`found_at_k`.
-
-    Args:
-        hits: ``[..., K]`` boolean, nearest first.
-        num_relevant: not needed; taken so that all functions here are called alike.
-        k: how many ranks count, default K; ranks beyond K count as misses.
+    answers that are among the k nearest: :func:`true_recall_at_k`.
 
     Returns:
         ``[...]`` of 0 and 1.
-
-    Raises:
-        TypeError: hits or num_relevant of another type.
-        ValueError: shapes that do not fit, k < 1.
 
     Reference:
         Jégou, Douze & Schmid, *Product Quantization for Nearest Neighbor Search*.
@@ -54,22 +85,15 @@ def recall_at_k(hits: Array, num_relevant: Array | None = None, k: int | None = 
     return hits[..., :k].any(-1).astype(jnp.float32)
 
 
+@_metric()
 def precision_at_1(hits: Array, num_relevant: Array | None = None) -> Array:
     """Compute precision at 1: is the nearest one right? The same as Recall@1.
 
     Formula:
         ``hit_1``
 
-    Args:
-        hits: ``[..., K]`` boolean, nearest first.
-        num_relevant: not needed; taken so that all functions here are called alike.
-
     Returns:
         ``[...]`` of 0 and 1.
-
-    Raises:
-        TypeError: hits or num_relevant of another type.
-        ValueError: shapes that do not fit.
 
     Reference:
         Musgrave, Belongie & Lim, *A Metric Learning Reality Check*, §3.2.
@@ -82,24 +106,15 @@ def precision_at_1(hits: Array, num_relevant: Array | None = None) -> Array:
     return recall_at_k(hits, num_relevant, 1)
 
 
-@functools.partial(jax.jit, static_argnames="k")
+@_metric("k")
 def precision_at_k(hits: Array, num_relevant: Array | None = None, k: int | None = None) -> Array:
     """Compute precision@k: the share of right ones among the k nearest.
 
     Formula:
         ``(1/k) Σ_{i≤k} hit_i``
 
-    Args:
-        hits: ``[..., K]`` boolean, nearest first.
-        num_relevant: not needed; taken so that all functions here are called alike.
-        k: how many ranks count, default K; ranks beyond K count as misses.
-
     Returns:
         ``[...]`` in 0…1; at most R/k.
-
-    Raises:
-        TypeError: hits or num_relevant of another type.
-        ValueError: shapes that do not fit, k < 1.
 
     Reference:
         Manning, Raghavan & Schütze, *Introduction to Information Retrieval*, §8.4.
@@ -113,8 +128,8 @@ def precision_at_k(hits: Array, num_relevant: Array | None = None, k: int | None
     return (hits[..., :k].sum(-1) / k).astype(jnp.float32)
 
 
-@functools.partial(jax.jit, static_argnames="k")
-def found_at_k(hits: Array, num_relevant: Array, k: int | None = None) -> Array:
+@_metric("k")
+def true_recall_at_k(hits: Array, num_relevant: Array, k: int | None = None) -> Array:
     """Compute the share of all right answers that are among the k nearest: what recommenders call recall@k.
 
     Formula:
@@ -122,47 +137,30 @@ def found_at_k(hits: Array, num_relevant: Array, k: int | None = None) -> Array:
 
     Metric learning's :func:`recall_at_k` asks for one right answer; here all are wanted. Both are one where R = 1.
 
-    Args:
-        hits: ``[..., K]`` boolean, nearest first.
-        num_relevant: R, ``[...]`` integers.
-        k: how many ranks count, default K; ranks beyond K count as misses.
-
     Returns:
         ``[...]`` in 0…1; at most k/R.
-
-    Raises:
-        TypeError: hits or num_relevant of another type.
-        ValueError: shapes that do not fit, k < 1.
 
     Reference:
         Manning, Raghavan & Schütze, *Introduction to Information Retrieval*, §8.3.
 
     Example:
         >>> import jax.numpy as jnp
-        >>> found_at_k(jnp.array([[True, False, True, True]]), jnp.array([4]), k=3)
+        >>> true_recall_at_k(jnp.array([[True, False, True, True]]), jnp.array([4]), k=3)
         Array([0.5], dtype=float32)
     """
     hits, relevant, k = _ranked(hits, num_relevant, k)
     return _ratio(hits[..., :k].sum(-1), relevant)
 
 
-@jax.jit
+@_metric()
 def r_precision(hits: Array, num_relevant: Array) -> Array:
     """Compute R-precision: the share of right ones among the R nearest.
 
     Formula:
         ``(1/R) Σ_{i≤R} hit_i``
 
-    Args:
-        hits: ``[..., K]`` boolean, nearest first, K at least the largest R (ranks beyond K count as misses).
-        num_relevant: R, ``[...]`` integers.
-
     Returns:
         ``[...]`` in 0…1.
-
-    Raises:
-        TypeError: hits or num_relevant of another type.
-        ValueError: shapes that do not fit.
 
     Reference:
         Musgrave, Belongie & Lim, *A Metric Learning Reality Check*, §3.2.
@@ -177,23 +175,15 @@ def r_precision(hits: Array, num_relevant: Array) -> Array:
     return _ratio((hits & within).sum(-1), relevant)
 
 
-@jax.jit
+@_metric()
 def map_at_r(hits: Array, num_relevant: Array) -> Array:
     """Compute mean average precision at R: R-precision that also rewards right ones for coming first.
 
     Formula:
         ``(1/R) Σ_{i≤R} P(i)·hit_i``, where ``P(i) = (1/i) Σ_{j≤i} hit_j``
 
-    Args:
-        hits: ``[..., K]`` boolean, nearest first, K at least the largest R (ranks beyond K count as misses).
-        num_relevant: R, ``[...]`` integers.
-
     Returns:
         ``[...]`` in 0…1.
-
-    Raises:
-        TypeError: hits or num_relevant of another type.
-        ValueError: shapes that do not fit.
 
     Reference:
         Musgrave, Belongie & Lim, *A Metric Learning Reality Check*, §3.2.
@@ -209,7 +199,7 @@ def map_at_r(hits: Array, num_relevant: Array) -> Array:
     return _ratio(_summed_precision(hits & within), relevant)
 
 
-@functools.partial(jax.jit, static_argnames=("k", "divisor"))
+@_metric("k", "divisor")
 def map_at_k(
     hits: Array, num_relevant: Array, k: int | None = None, *, divisor: Divisor = "min"
 ) -> Array:
@@ -219,18 +209,11 @@ def map_at_k(
         ``(1/N) Σ_{i≤k} P(i)·hit_i``, where ``P(i) = (1/i) Σ_{j≤i} hit_j``
 
     Args:
-        hits: ``[..., K]`` boolean, nearest first.
-        num_relevant: R, ``[...]`` integers.
-        k: how many ranks count, default K; ranks beyond K count as misses.
         divisor: N. ``"min"``: min(k, R), so that a perfect ranking scores 1; ``"k"``: k; ``"relevant"``: R;
             ``"class"``: R + 1, the size of the query's class with the query in it.
 
     Returns:
         ``[...]`` in 0…1.
-
-    Raises:
-        TypeError: hits or num_relevant of another type.
-        ValueError: shapes that do not fit, k < 1, an unknown divisor.
 
     Paper settings:
         MPA's Table 3 divides by k; NIR's mAP@1000 by the size of the class, so that it cannot reach 1.
@@ -256,24 +239,15 @@ def map_at_k(
     return jnp.where(relevant > 0, average, 0.0)
 
 
-@functools.partial(jax.jit, static_argnames="k")
+@_metric("k")
 def ndcg_at_k(hits: Array, num_relevant: Array, k: int | None = None) -> Array:
     """Compute the normalized discounted cumulative gain over the k nearest, with gains 0 and 1.
 
     Formula:
         ``DCG / DCG_best``, ``DCG = Σ_{i≤k} hit_i / log₂(i + 1)``, ``DCG_best = Σ_{i≤min(k,R)} 1 / log₂(i + 1)``
 
-    Args:
-        hits: ``[..., K]`` boolean, nearest first.
-        num_relevant: R, ``[...]`` integers.
-        k: how many ranks count, default K; ranks beyond K count as misses.
-
     Returns:
         ``[...]`` in 0…1.
-
-    Raises:
-        TypeError: hits or num_relevant of another type.
-        ValueError: shapes that do not fit, k < 1.
 
     Paper settings:
         MPA: k = 8 on CUB and Cars196, 100 on SOP.
@@ -295,28 +269,6 @@ def ndcg_at_k(hits: Array, num_relevant: Array, k: int | None = None) -> Array:
     gained = jnp.sum(jnp.where(hits, gains, 0.0), axis=-1)
     best = by_rows(lambda sizes, best: best[jnp.clip(sizes, 0, k)], relevant, jnp.asarray(best))
     return jnp.where(relevant > 0, gained / best, 0.0)
-
-
-def _ranked(hits: Any, num_relevant: Any, k: int | None) -> tuple[Array, Array, int]:
-    """The checked arguments: boolean hits, R, and k (default: all ranks)."""
-    hits = jnp.asarray(hits)
-    if not (jnp.issubdtype(hits.dtype, jnp.bool_) or jnp.issubdtype(hits.dtype, jnp.integer)):
-        raise TypeError(f"hits must be boolean, got dtype {hits.dtype}")
-    if hits.ndim == 0 or hits.shape[-1] == 0:
-        raise ValueError(f"hits must have shape [..., K] with K > 0, got {list(hits.shape)}")
-    relevant = jnp.zeros(hits.shape[:-1], jnp.int32) if num_relevant is None else num_relevant
-    relevant = jnp.asarray(relevant)
-    if not jnp.issubdtype(relevant.dtype, jnp.integer):
-        raise TypeError(f"num_relevant must be integers, got dtype {relevant.dtype}")
-    if relevant.shape != hits.shape[:-1]:
-        expected, got = list(hits.shape[:-1]), list(relevant.shape)
-        raise ValueError(
-            f"num_relevant must have the shape of hits without K, {expected}, got {got}"
-        )
-    if k is None:
-        k = hits.shape[-1]
-    checks.count("k", k)
-    return hits.astype(bool), relevant.astype(jnp.promote_types(relevant.dtype, jnp.int32)), k
 
 
 def _ranks(hits: Array) -> Array:

@@ -1,5 +1,6 @@
 """Which rows of a gallery may answer a query, and which of the answers are right."""
 
+import itertools
 import warnings
 from typing import Any, NamedTuple
 
@@ -21,18 +22,32 @@ class Task(NamedTuple):
 
     queries: Array  # [Q, D] float32, on one device
     gallery: Any  # [N, D] float32, on a mesh or not; or on disk
-    levels: list[tuple[Any, Any]]  # the labels ([Q], [N]) of each level
+    levels: list[
+        tuple[Any, Any]
+    ]  # the labels ([Q], [N]) of each level; (None, None) where there are none
     own: np.ndarray | None  # [Q], the gallery's row that each query is, −1 for none
     ignored: Any  # the pairs that do not count: [Q, N] bool, or the groups by number
     alone: bool  # whether the gallery are the queries
+    pairs: np.ndarray | None = None  # the right answers that were given: q·N + n, ascending
 
 
 class Truth(NamedTuple):
-    """The relevant pairs."""
+    """The relevant pairs: those of one class, or those that were given."""
 
-    query_classes: Any  # [Q]
+    query_classes: Any  # [Q], −1 for no query
     gallery_classes: Any  # [N]
     num_relevant: Any  # [Q]
+    pairs: np.ndarray | None = None  # q·N + n, ascending, without those that do not count
+
+    def hits(self, rows: np.ndarray, found: np.ndarray) -> np.ndarray:
+        """Whether rows of the gallery ``[n, k]`` are right answers to some of the queries ``[n]``."""
+        if self.pairs is None:
+            same: np.ndarray = self.gallery_classes[found] == self.query_classes[rows][:, None]
+            return same
+        wanted = rows[:, None].astype(np.int64) * len(self.gallery_classes) + found
+        places = np.searchsorted(self.pairs, wanted).clip(max=len(self.pairs) - 1)
+        right: np.ndarray = self.pairs[places] == wanted
+        return right
 
 
 class Kin(NamedTuple):
@@ -59,26 +74,35 @@ def task(
     gallery_labels: Any,
     self_index: Any,
     ignore: Any,
+    relevant: Any = None,
 ) -> Task:
     """Check what a user gives."""
     pairs = ignore if isinstance(ignore, tuple | list) else [ignore]
-    checks.check_concrete(function, queries, labels, gallery, gallery_labels, self_index, *pairs)
+    arrays = queries, labels, gallery, gallery_labels, self_index, relevant
+    checks.check_concrete(function, *arrays, *pairs)
     alone = gallery is None
-    if alone != (gallery_labels is None):
+    if alone != (gallery_labels is None) and (alone or relevant is None):
         raise ValueError("gallery and gallery_labels must be given together")
     checks.check_embeddings("queries", queries)
-    check_levels(names[0], labels, queries.shape[0])
+    if relevant is None:
+        check_levels(names[0], labels, queries.shape[0])
+    elif labels is not None:
+        checks.check_labels(names[0], labels, queries.shape[0])
     queries = checks.as_finite("queries", queries)
     if alone:
         gallery, gallery_labels = queries, labels
         self_index = np.arange(len(queries)) if self_index is None else self_index
     else:
         checks.check_embeddings("gallery", gallery, dim=queries.shape[1], like="queries")
-        check_levels(names[1], gallery_labels, gallery.shape[0])
+        if relevant is None:
+            check_levels(names[1], gallery_labels, gallery.shape[0])
         on_disk = isinstance(gallery, np.memmap)  # checked when it is read
         gallery = gallery if on_disk else checks.as_finite("gallery", gallery)
     own = checked_own(self_index, len(queries), len(gallery))
     ignored = checked_ignore(ignore, len(queries), len(gallery))
+    if relevant is not None:
+        right = checked_pairs(relevant, len(queries), len(gallery))
+        return Task(off_mesh(queries), gallery, [(labels, None)], own, ignored, alone, right)
     levels = by_level(labels, gallery_labels)
     return Task(off_mesh(queries), gallery, levels, own, ignored, alone)
 
@@ -102,6 +126,37 @@ def by_level(query_labels: Any, gallery_labels: Any) -> list[tuple[Any, Any]]:
 
 def _levels(labels: Any) -> list[Any]:
     return [labels] if labels.ndim == 1 else list(np.asarray(labels).T)
+
+
+def check_nested(name: str, levels: list[tuple[Any, Any]]) -> None:
+    """Refuse a column whose classes do not refine those of the column before: no hierarchy, coarsest first."""
+    columns = [np.concatenate([np.asarray(x).astype(np.int64) for x in pair]) for pair in levels]
+    for level, (coarse, fine) in enumerate(itertools.pairwise(columns), start=1):
+        known = (coarse >= 0) & (fine >= 0)
+        parents, children = _numbered(coarse[known]), _numbered(fine[known])
+        both = children.astype(np.int64) * (parents.max(initial=0) + 1) + parents
+        if np.unique(both).size > children.max(initial=-1) + 1:
+            raise ValueError(
+                f"{name} of shape [N, L] must be a hierarchy, coarsest first, but rows of one class in column {level} "
+                f"are of several in column {level - 1}: number each class apart, or, where a row has several labels, "
+                "pass the right answers as relevant= (a boolean array [Q, N])"
+            )
+
+
+def checked_pairs(relevant: Any, queries: int, gallery: int) -> np.ndarray:
+    """The right answers of a matrix ``[Q, N]``, dense or of scipy.sparse, as ascending numbers q·N + n."""
+    if not hasattr(relevant, "tocoo"):
+        checks.check_mask("relevant", relevant, (queries, gallery))
+        return np.flatnonzero(np.asarray(relevant))
+    if relevant.shape != (queries, gallery):
+        raise ValueError(
+            f"relevant must have shape [{queries}, {gallery}], got {list(relevant.shape)}"
+        )
+    entries = relevant.tocoo()
+    if not np.isin(entries.data, (0, 1)).all():
+        raise ValueError("relevant must be boolean, or 0 and 1: it has other values")
+    right = entries.data != 0
+    return np.unique(entries.row[right].astype(np.int64) * gallery + entries.col[right])
 
 
 def checked_own(self_index: Any, queries: int, gallery: int) -> np.ndarray | None:
@@ -167,6 +222,32 @@ def truth(
     return Truth(queries, gallery, relevant), kin
 
 
+def pair_truth(task: Task) -> tuple[Truth, Kin]:
+    """Return the right answers that were given, and the pairs that do not count."""
+    assert task.pairs is not None
+    shape, pairs = (len(task.queries), len(task.gallery)), task.pairs
+    classes, kin = np.zeros(shape[0], np.int32), Kin()
+    labels = task.levels[0][0]
+    if labels is not None:
+        labels = np.asarray(labels)
+        classes = np.where(labels >= 0, _numbered(labels), -1)
+    rows, found = np.divmod(pairs, max(1, shape[1]))
+    counts = classes[rows] >= 0
+    if isinstance(task.ignored, list):
+        groups, theirs = task.ignored
+        barred = np.zeros(shape, bool)
+        barred.flat[pairs[groups[rows] == theirs[found]]] = True
+        kin = Kin(barred)
+    elif task.ignored is not None:
+        kin = Kin(np.asarray(task.ignored))
+    if kin.of_queries is not None:
+        counts &= ~kin.of_queries[rows, found]
+    if task.own is not None:
+        counts &= task.own[rows] != found
+    relevant = np.bincount(rows[counts], minlength=shape[0]).astype(np.int32)
+    return Truth(classes, np.zeros(shape[1], np.int32), relevant, pairs[counts]), kin
+
+
 def _numbered(values: np.ndarray) -> np.ndarray:
     """Equal values by the same number, from 0."""
     return np.unique(values, return_inverse=True)[1].reshape(-1).astype(np.int32)
@@ -191,7 +272,7 @@ def _ignored(
     return counts
 
 
-def warn_of_twins(queries: Array, gallery: Any, found: np.ndarray, judged: np.ndarray) -> None:
+def warn_duplicates(queries: Array, gallery: Any, found: np.ndarray, judged: np.ndarray) -> None:
     """Warn where queries equal the row that was found first, bit by bit: both may be one item."""
     twins = judged & _equal(queries, gallery, found)
     if twins.any():

@@ -3,18 +3,22 @@
 import functools
 import warnings
 from collections.abc import Sequence
-from typing import Any, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from jdml.metrics import ranking, relevance
+from jdml.metrics import memmap_search, ranking, relevance
 from jdml.metrics.array_conversion import accepts_any_array
 from jdml.metrics.gallery_search import Search, prepare, ranked
+from jdml.metrics.ranking_score import rows_per_block
 from jdml.ops import checks
 from jdml.ops.checks import one_of
+
+Average = Literal["query", "class"]
+"""Over what metrics are averaged: all queries, or classes of their own averages."""
 
 
 class _Cutoffs(NamedTuple):
@@ -25,25 +29,29 @@ class _Cutoffs(NamedTuple):
     found: tuple[int, ...]
     ndcg: tuple[int, ...]
     average_precision: tuple[int, ...]
+    reciprocal_rank: bool = False
     divisor: ranking.Divisor = "min"
 
 
 @accepts_any_array
 def evaluate_retrieval(
     queries: Array,
-    query_labels: Array,
+    query_labels: Array | None = None,
     gallery: Any = None,
     gallery_labels: Array | None = None,
     *,
     self_index: Any = None,
     ignore: Any = None,
+    relevant: Any = None,
     distances: Any = None,
     recall_at: Sequence[int] = (1, 2, 4, 8),
     precision_at: Sequence[int] = (),
-    found_at: Sequence[int] = (),
+    true_recall_at: Sequence[int] = (),
     ndcg_at: Sequence[int] = (),
     map_at: Sequence[int] = (),
     map_divisor: ranking.Divisor = "min",
+    mrr: bool = False,
+    average: Average = "query",
     block_size: int | None = None,
     per_query: bool = False,
 ) -> dict[str, Any]:
@@ -59,6 +67,7 @@ def evaluate_retrieval(
         queries: ``[Q, D]`` floating; ranked by Euclidean distance of the vectors as given, not normalized.
         query_labels: ``[Q]`` integers, negative for no class; or class names. ``[Q, L]`` for L levels of a hierarchy,
             coarsest first, each column a labelling of its own: a letter's number is not that of another alphabet's.
+            Not needed with ``relevant``, and then only the queries' classes.
             By name ``labels=`` as well, as everywhere else.
         gallery: ``[N, D]`` references. Default: the queries, each excluded (by index) from its own ranking. On a mesh
             each device ranks its own rows; a ``numpy.memmap`` is read from disk in pieces, once to be checked and once
@@ -69,13 +78,18 @@ def evaluate_retrieval(
         ignore: pairs that are neither right nor wrong and take no rank. ``(query_groups [Q], gallery_groups [N])``,
             integers or names: pairs of one group and one class, such as pictures of a person by one camera. Or
             ``[Q, N]`` boolean: any pairs.
+        relevant: the right answers in place of labels, for items of several labels or none: ``[Q, N]`` boolean, or a
+            ``scipy.sparse`` matrix. ``ignore`` by groups then means the right answers of the query's group.
         distances: ``[Q, N]`` to rank by in place of the vectors', such as :func:`jdml.metrics.rerank`'s.
         recall_at: k of ``"R@k"``, is any of the k nearest right.
         precision_at: k of ``"P@k"``, the share of right ones among the k nearest.
-        found_at: k of ``"found@k"``, the share of the R references that are among them: recommenders' recall@k.
+        true_recall_at: k of ``"recall(true)@k"``, the share of the R references among them: recommenders' recall@k.
         ndcg_at: k of ``"nDCG@k"``.
         map_at: k of ``"MAP@k"``.
         map_divisor: what MAP@k is divided by, see :func:`jdml.metrics.map_at_k`; default min(k, R).
+        mrr: also ``"MRR"``, the mean of 1 / the rank of the first right answer, however far down it stands.
+        average: ``"query"``: every query counts alike; ``"class"``: the mean over classes of the mean over a class's
+            queries, so that a small class counts as a large one.
         block_size: how many queries are ranked at a time; default: a few tens of MiB at once. Changes no result.
         per_query: give arrays ``[Q]`` instead of averages, NaN for a query without a reference.
 
@@ -88,7 +102,8 @@ def evaluate_retrieval(
     Raises:
         TypeError: arguments of the wrong kind.
         ValueError: shapes that do not fit, a gallery without labels, k < 1, a row that is not finite, a
-            ``self_index`` outside −1…N−1, ``ignore`` neither groups nor an array.
+            ``self_index`` outside −1…N−1, ``ignore`` neither groups nor an array; columns of labels of which one does
+            not refine the one before, such as 0 and 1 for several labels a row; ``average="class"`` without labels.
 
     Warns:
         UserWarning: a query equals its nearest row of a gallery, bit by bit, and ``self_index`` does not say whether
@@ -103,8 +118,8 @@ def evaluate_retrieval(
         ranks as misses. ``jax.lax.top_k`` ranks; for R in the hundreds or thousands on a CPU
         it is NumPy's partial sort of (closeness, index), per block. One program per shape, number of ranks (the largest
         k or R, rounded up to a power of two) and choice of metrics: other values recompile nothing. Groups are one
-        number a row, compared where distances are; every level of labels is ranked anew. A host function: call it
-        outside ``jit``.
+        number a row, compared where distances are; every level of labels is ranked anew. ``mrr`` ranks queries again,
+        16 times as deep, until each has its first right answer. A host function: call it outside ``jit``.
 
     Paper settings:
         In-shop has a query and a gallery set; the others search among themselves.
@@ -123,12 +138,16 @@ def evaluate_retrieval(
         3
     """
     one_of("map_divisor", map_divisor, get_args(ranking.Divisor))
+    one_of("average", average, get_args(Average))
+    if average == "class" and query_labels is None:
+        raise ValueError('average="class" needs query_labels, the classes of the queries')
     cutoffs = _Cutoffs(
         _checked_ranks("recall_at", recall_at),
         _checked_ranks("precision_at", precision_at),
-        _checked_ranks("found_at", found_at),
+        _checked_ranks("true_recall_at", true_recall_at),
         _checked_ranks("ndcg_at", ndcg_at),
         _checked_ranks("map_at", map_at),
+        bool(mrr),
         map_divisor,
     )
     if block_size is not None:
@@ -136,14 +155,19 @@ def evaluate_retrieval(
     named = "evaluate_retrieval", ("query_labels", "gallery_labels")
     checks.check_concrete(named[0], distances)
     task = relevance.task(
-        *named, queries, query_labels, gallery, gallery_labels, self_index, ignore
+        *named, queries, query_labels, gallery, gallery_labels, self_index, ignore, relevant
     )
+    if relevant is None:
+        relevance.check_nested(named[1][0], task.levels)
     if distances is not None:
         checks.check_weights("distances", distances, (len(task.queries), len(task.gallery)))
     search = None
     levels = []
     for labels in task.levels:
-        truth, kin = relevance.truth(*labels, task.own, task.ignored)
+        if relevant is None:
+            truth, kin = relevance.truth(*labels, task.own, task.ignored)
+        else:
+            truth, kin = relevance.pair_truth(task)
         judged = truth.num_relevant > 0
         if judged.any():
             search = search or prepare(task, distances)
@@ -152,14 +176,14 @@ def evaluate_retrieval(
             scores = dict.fromkeys(_names(cutoffs), np.full(judged.shape, np.nan))
             if judged.size:
                 warnings.warn(
-                    f"none of {judged.size} queries has another row of its class to find: there is nothing to measure",
+                    f"none of {judged.size} queries has a right answer to find: there is nothing to measure",
                     UserWarning,
                     stacklevel=3,
                 )
-        levels.append(_summary(scores, truth, per_query=per_query))
+        levels.append(_summary(scores, truth, average, per_query=per_query))
     if gallery is not None and self_index is None and judged.any():
-        relevance.warn_of_twins(task.queries, task.gallery, found, judged)
-    if query_labels.ndim == 1:
+        relevance.warn_duplicates(task.queries, task.gallery, found, judged)
+    if query_labels is None or query_labels.ndim == 1:
         return levels[0]
     names = {name: None for level in levels for name in level}
     return {name: np.stack([level.get(name, 0) for level in levels], axis=-1) for name in names}
@@ -172,26 +196,66 @@ def _measured(
     judged = truth.num_relevant > 0
     scores = {name: np.full(judged.shape, np.nan) for name in _names(cutoffs)}
     found = np.zeros(judged.shape, np.int32)
-    ranks = [k for several in cutoffs[:-1] for k in several]
+    ranks = [k for several in cutoffs[:5] for k in several]
     wanted = max(1, truth.num_relevant.max(), *ranks)
-    truth = relevance.Truth(*map(jnp.asarray, truth))
+    of_classes = None if truth.pairs is not None else jax.tree.map(jnp.asarray, truth)
+
+    def hits(start: int, indices: Array, valid: Array) -> tuple[Any, Any]:
+        if of_classes is not None:
+            right: tuple[Array, Array] = _class_hits(of_classes, start, indices, valid)
+            return right
+        rows = np.arange(start, start + len(indices))
+        of_pairs = truth.hits(rows, np.asarray(indices))
+        return np.asarray(valid) & of_pairs, truth.num_relevant[rows]
+
     measured = [
-        (start, _measure(truth, start, indices, valid, cutoffs), indices[:, 0])
+        (start, _measure(*hits(start, indices, valid), cutoffs), indices[:, 0])
         for start, indices, valid in ranked(search, wanted, block_size)
     ]
     for start, values, nearest in jax.device_get(measured):
         found[start : start + nearest.size] = nearest
         for name, value in values.items():
             scores[name][start : start + value.size] = value
+    if cutoffs.reciprocal_rank:
+        _search_deeper(search, truth, scores["MRR"], wanted, block_size)
     return {name: np.where(judged, value, np.nan) for name, value in scores.items()}, found
 
 
+@jax.jit
+def _class_hits(
+    truth: relevance.Truth, start: Array | int, indices: Array, valid: Array
+) -> tuple[Array, Array]:
+    """Which neighbours of a block of queries are of their class, and how many are in the gallery."""
+    rows = indices.shape[0]
+    classes = jax.lax.dynamic_slice_in_dim(truth.query_classes, start, rows)
+    relevant = jax.lax.dynamic_slice_in_dim(truth.num_relevant, start, rows)
+    return valid & (truth.gallery_classes[indices] == classes[:, None]), relevant
+
+
+def _search_deeper(
+    search: Search, truth: relevance.Truth, ranks: np.ndarray, depth: int, block_size: int | None
+) -> None:
+    """Fill in the reciprocal ranks ``[Q]`` of queries whose first right answer is none of the ``depth`` nearest."""
+    size = search.gallery.shape[0]
+    while (rest := np.flatnonzero((truth.num_relevant > 0) & (ranks == 0))).size and depth < size:
+        depth = min(16 * depth, size)
+        floats = depth if isinstance(search.gallery, memmap_search.Gallery) else size
+        rows = rows_per_block(1 << (int(rest.size) - 1).bit_length(), floats)
+        rows = min(block_size or rows, rows)
+        for start in range(0, rest.size, rows):
+            some = np.resize(rest[start : start + rows], rows)  # of one shape, for one program
+            ((_, indices, valid),) = ranked(search.of(some), depth, rows)
+            hits = np.asarray(valid) & truth.hits(some, np.asarray(indices))
+            ranks[some] = np.where(hits.any(axis=1), 1 / (1 + hits.argmax(axis=1)), 0.0)
+
+
 def _summary(
-    scores: dict[str, np.ndarray], truth: relevance.Truth, *, per_query: bool
+    scores: dict[str, np.ndarray], truth: relevance.Truth, average: Average, *, per_query: bool
 ) -> dict[str, Any]:
     """Averages, unless the numbers of every query are wanted, and how many queries could be answered."""
     judged = truth.num_relevant > 0
-    averages = {name: _average(value[judged]) for name, value in scores.items()}
+    classes = truth.query_classes[judged] if average == "class" else None
+    averages = {name: _average(value[judged], classes) for name, value in scores.items()}
     summary = (scores if per_query else averages) | {"queries": int(judged.sum())}
     unanswered = int(((truth.query_classes >= 0) & ~judged).sum())
     return summary | {"unanswered": unanswered} if unanswered else summary
@@ -211,36 +275,37 @@ def _names(cutoffs: _Cutoffs) -> list[str]:
         *(f"R@{k}" for k in cutoffs.recall),
         *("P@1", "RP", "MAP@R"),
         *(f"P@{k}" for k in cutoffs.precision),
-        *(f"found@{k}" for k in cutoffs.found),
+        *(f"recall(true)@{k}" for k in cutoffs.found),
         *(f"nDCG@{k}" for k in cutoffs.ndcg),
         *(f"MAP@{k}" for k in cutoffs.average_precision),
+        *(["MRR"] if cutoffs.reciprocal_rank else []),
     ]
 
 
 @functools.partial(jax.jit, static_argnames="cutoffs")
-def _measure(
-    truth: relevance.Truth, start: Array | int, indices: Array, valid: Array, cutoffs: _Cutoffs
-) -> dict[str, Array]:
-    """All metrics of a block of queries, from the ranked indices of their neighbours."""
-    rows = indices.shape[0]
-    classes = jax.lax.dynamic_slice_in_dim(truth.query_classes, start, rows)
-    relevant = jax.lax.dynamic_slice_in_dim(truth.num_relevant, start, rows)
-    hits = valid & (truth.gallery_classes[indices] == classes[:, None])
+def _measure(hits: Array, relevant: Array, cutoffs: _Cutoffs) -> dict[str, Array]:
+    """All metrics of a block of queries, from which of their neighbours are right."""
     values = [
         *(ranking.recall_at_k(hits, relevant, k) for k in cutoffs.recall),
         ranking.precision_at_1(hits, relevant),
         ranking.r_precision(hits, relevant),
         ranking.map_at_r(hits, relevant),
         *(ranking.precision_at_k(hits, relevant, k) for k in cutoffs.precision),
-        *(ranking.found_at_k(hits, relevant, k) for k in cutoffs.found),
+        *(ranking.true_recall_at_k(hits, relevant, k) for k in cutoffs.found),
         *(ranking.ndcg_at_k(hits, relevant, k) for k in cutoffs.ndcg),
         *(
             ranking.map_at_k(hits, relevant, k, divisor=cutoffs.divisor)
             for k in cutoffs.average_precision
         ),
     ]
+    if cutoffs.reciprocal_rank:
+        values.append(jnp.where(hits.any(axis=1), 1 / (1 + hits.argmax(axis=1)), 0.0))
     return dict(zip(_names(cutoffs), values, strict=True))
 
 
-def _average(values: np.ndarray) -> float:
+def _average(values: np.ndarray, classes: np.ndarray | None = None) -> float:
+    """The mean of all, or of the means of the classes; 0 of nothing."""
+    if classes is not None and values.size:
+        sizes = np.bincount(classes)
+        values = np.bincount(classes, values)[sizes > 0] / sizes[sizes > 0]
     return float(np.mean(values, dtype=np.float64)) if values.size else 0.0

@@ -1,4 +1,4 @@
-"""Pairs of a batch, and what narrows them down; how a miner runs."""
+"""Pairs of a batch, and what narrows them down; how a miner runs, and the random keys that it draws by."""
 
 import dataclasses
 from collections.abc import Callable
@@ -6,10 +6,10 @@ from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
 from jdml.ops import checks, meshes
-from jdml.ops.keys import portable_key
 
 
 class Pairs(NamedTuple):
@@ -195,7 +195,7 @@ def row_keys(key: Array, index: Array) -> Array:
         index: ``[B]`` integers, the rows' places in the batch.
 
     Returns:
-        ``[B]`` keys, of the implementation whose draws do not depend on their neighbours (``jdml.ops.keys``).
+        ``[B]`` keys, of the implementation whose draws do not depend on their neighbours.
 
     Example:
         >>> import jax, jax.numpy as jnp
@@ -224,3 +224,32 @@ def _fold(key: Array | None, turn: int) -> Array | None:
 def fold_each(keys: Array, turn: int) -> Array:
     """Keys per row for a turn, from keys per row."""
     return jax.vmap(jax.random.fold_in, (0, None))(keys, turn)
+
+
+THREEFRY = "threefry2x32"
+
+
+def portable_key(key: Array) -> Array:
+    """Make a threefry key of any key: its draws are the same alone, under ``vmap``, in blocks and on every mesh.
+
+    The generators of ``rbg`` and ``unsafe_rbg`` keys, which TPUs are often set to, draw a whole array from the first
+    key under ``vmap``, so that a row's draws would depend on the rows that it is drawn with.
+    """
+    if not isinstance(key, Array | np.ndarray):
+        raise TypeError(f"key must be a key such as jax.random.key(0), got {key!r}")
+    typed = jnp.issubdtype(key.dtype, jax.dtypes.prng_key)
+    if not typed and (key.dtype != np.uint32 or key.shape[-1:] not in ((2,), (4,))):
+        kind = f"{key.dtype} of shape {list(key.shape)}"
+        raise TypeError(f"key must be a key such as jax.random.key(0), got {kind}")
+    words = jax.random.key_data(key) if typed else jnp.asarray(key)
+    portable = jax.random.wrap_key_data(words[..., :2], impl=THREEFRY)
+    for place in range(2, words.shape[-1]):
+        portable = _folded(portable, words[..., place])
+    return portable
+
+
+def _folded(keys: Array, words: Array) -> Array:
+    fold = jax.random.fold_in
+    for _ in range(keys.ndim):
+        fold = jax.vmap(fold)
+    return fold(keys, words)

@@ -11,11 +11,17 @@ that ``load_weights`` puts into a network's variables, and ``normalizer`` prepar
 
 from jdml.models.adapters import WithHead, as_model
 from jdml.models.convnets import BNInception, EfficientNetLite0, EpsNet, SmallConvNet
-from jdml.models.factory import create, normalizer
 from jdml.models.layers import EmbeddingHead
 from jdml.models.resnets import ResNet, ResNet20V2
 from jdml.models.vit import VisionTransformer
-from jdml.models.weights import Conversion, convert_weights, load_weights, weights_settings
+from jdml.models.weights import (
+    Conversion,
+    convert_weights,
+    create,
+    load_weights,
+    normalizer,
+    weights_settings,
+)
 
 __all__ = [
     "BNInception",

@@ -11,7 +11,7 @@ import numpy as np
 from jdml.data.dataset import Range, as_inputs, check_in_unit_range, check_same_range
 from jdml.distributed import Placement, Tree, placement_of
 from jdml.models.adapters import AnyModel, Model, as_model
-from jdml.models.factory import Normalizer
+from jdml.models.weights import Normalizer
 from jdml.ops import checks
 
 Preprocess = Callable[[Any], Any]
@@ -20,7 +20,7 @@ PIXELS = 1 << 21
 """Pixels of one forward pass."""
 
 
-def to_float(images: jax.Array) -> jax.Array:
+def uint8_to_float(images: jax.Array) -> jax.Array:
     """Turn uint8 images 0…255 into float32 0…1; leave floating-point images as they are.
 
     Args:
@@ -34,7 +34,7 @@ def to_float(images: jax.Array) -> jax.Array:
 
     Example:
         >>> import jax.numpy as jnp
-        >>> to_float(jnp.array([0, 255], jnp.uint8)).tolist()
+        >>> uint8_to_float(jnp.array([0, 255], jnp.uint8)).tolist()
         [0.0, 1.0]
     """
     images = jnp.asarray(images)
@@ -45,8 +45,8 @@ def to_float(images: jax.Array) -> jax.Array:
     return images.astype(jnp.float32) / 255.0
 
 
-def standard(inputs: Any) -> Any:
-    """Apply :func:`to_float` to images, and leave other inputs, such as tokens, as they are.
+def default_preprocess(inputs: Any) -> Any:
+    """Apply :func:`uint8_to_float` to images, and leave other inputs, such as tokens, as they are.
 
     Args:
         inputs: an array, or a pytree of arrays.
@@ -59,21 +59,24 @@ def standard(inputs: Any) -> Any:
 
     Example:
         >>> import jax.numpy as jnp
-        >>> standard({"image": jnp.array([255], jnp.uint8), "tokens": jnp.array([[7]])})
+        >>> default_preprocess({"image": jnp.array([255], jnp.uint8), "tokens": jnp.array([[7]])})
         {'image': Array([1.], dtype=float32), 'tokens': Array([[7]], dtype=int32)}
     """
 
     def one(leaf: Any) -> jax.Array:
         leaf = jnp.asarray(leaf)
         tokens = jnp.issubdtype(leaf.dtype, jnp.integer) and leaf.dtype != jnp.uint8
-        return leaf if tokens and leaf.ndim != 4 else to_float(leaf)
+        return leaf if tokens and leaf.ndim != 4 else uint8_to_float(leaf)
 
     return jax.tree.map(one, inputs)
 
 
 def check_as_trained(images: Any, spec: Mapping[str, Any], preprocess: object) -> None:
     """Refuse photographs in another range than those that were trained on (``spec`` of ``input_spec``)."""
-    is_custom = not isinstance(preprocess, Normalizer) and preprocess not in (to_float, standard)
+    is_custom = not isinstance(preprocess, Normalizer) and preprocess not in (
+        uint8_to_float,
+        default_preprocess,
+    )
     if is_custom or len(spec.get("shape", ())) != 3 or not hasattr(images, "dtype"):
         return
     if images.dtype != np.uint8 and not jnp.issubdtype(images.dtype, jnp.floating):
@@ -88,15 +91,17 @@ def check_as_trained(images: Any, spec: Mapping[str, Any], preprocess: object) -
         check_same_range("images", images, Range(*spec["range"]))
 
 
-@partial(jax.jit, static_argnames=("model", "preprocess", "placement"))
+@partial(jax.jit, static_argnames=("model", "preprocess", "normalize", "placement"))
 def _embed_batch(
     model: Model,
     preprocess: Preprocess,
+    normalize: Callable[..., jax.Array] | None,
     placement: Placement,
     variables: Mapping[str, Tree],
     images: Tree,
 ) -> Tree:
-    return placement.keep(model.apply(variables, preprocess(images), train=False))
+    vectors = model.apply(variables, preprocess(images), train=False)
+    return placement.keep(vectors if normalize is None else jax.tree.map(normalize, vectors))
 
 
 def embed(
@@ -106,7 +111,8 @@ def embed(
     images: Tree,
     *,
     batch_size: int | None = None,
-    preprocess: Preprocess = standard,
+    preprocess: Preprocess = default_preprocess,
+    normalize: Callable[..., jax.Array] | None = None,
 ) -> np.ndarray:
     """Embed a whole set in evaluation mode.
 
@@ -118,6 +124,7 @@ def embed(
             device's memory. Or what else the model takes, with rows first. Or a list of images of one shape.
         batch_size: rows per forward pass; by default 512 images of up to 64×64, 32 of 224×224.
         preprocess: as in training.
+        normalize: applied to the embeddings ``[B, D]`` of a batch, in the same program; None for nothing.
 
     Returns:
         Embeddings ``[N, D]`` as a NumPy array.
@@ -157,6 +164,6 @@ def embed(
     for start in range(0, size, rows):
         batch = jax.tree.map(lambda part, start=start: padded(part, start), images)
         batch = placement.shard_batch(batch, rows)
-        embeddings = _embed_batch(network, preprocess, placement, variables, batch)
+        embeddings = _embed_batch(network, preprocess, normalize, placement, variables, batch)
         vectors.append(jax.tree.map(lambda x, n=size - start: np.asarray(x)[:n], embeddings))
     return jax.tree.map(lambda *parts: np.concatenate(parts), *vectors)

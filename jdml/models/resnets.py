@@ -55,14 +55,15 @@ class ResNet(nn.Module):
         """Embed images ``[B, H, W, C]``, as :mod:`jdml.models` says."""
         norm = partial(batch_norm, train, self.dtype, freeze=self.freeze_batch_norm)
         conv = partial(_conv, dtype=self.dtype)
-        block = _bottleneck if self.depth == 50 else _basic
+        sizes = (1, 3, 1) if self.depth == 50 else (3, 3)
         x = as_floating(images, self.dtype)
         x = nn.relu(norm(name="stem_norm")(conv(64, 7, 2, name="stem_conv")(x)))
         x = max_pool(x, 3, 2, ((1, 1), (1, 1)))
         for stage, number in enumerate(BLOCKS[self.depth]):
             for index in range(number):
                 stride = 2 if stage > 0 and index == 0 else 1
-                x = block(x, 64 * 2**stage, stride, conv, norm, f"stage{stage}_block{index}")
+                widths = [64 * 2**stage] * 2 + [256 * 2**stage] * (self.depth == 50)
+                x = _block(x, sizes, widths, stride, conv, norm, f"stage{stage}_block{index}")
         return EmbeddingHead(self.dim, self.pooling, dtype=self.dtype, name="head")(x)
 
 
@@ -146,18 +147,19 @@ def _shortcut(
     return norm(name=f"{name}_shortcut_norm")(projected)
 
 
-def _basic(
-    x: jax.Array, features: int, stride: int, conv: Layer, norm: Layer, name: str
+def _block(
+    x: jax.Array,
+    sizes: Sequence[int],
+    widths: Sequence[int],
+    stride: int,
+    conv: Layer,
+    norm: Layer,
+    name: str,
 ) -> jax.Array:
-    y = nn.relu(norm(name=f"{name}_norm0")(conv(features, 3, stride, name=f"{name}_conv0")(x)))
-    y = norm(name=f"{name}_norm1")(conv(features, 3, name=f"{name}_conv1")(y))
-    return nn.relu(y + _shortcut(x, features, stride, conv, norm, name))
-
-
-def _bottleneck(
-    x: jax.Array, features: int, stride: int, conv: Layer, norm: Layer, name: str
-) -> jax.Array:
-    y = nn.relu(norm(name=f"{name}_norm0")(conv(features, 1, name=f"{name}_conv0")(x)))
-    y = nn.relu(norm(name=f"{name}_norm1")(conv(features, 3, stride, name=f"{name}_conv1")(y)))
-    y = norm(name=f"{name}_norm2")(conv(4 * features, 1, name=f"{name}_conv2")(y))
-    return nn.relu(y + _shortcut(x, 4 * features, stride, conv, norm, name))
+    """Return ``relu(x + f(x))``, f convolutions of some sizes and widths; the first one of 3×3 has the stride."""
+    y = x
+    for i, (size, width) in enumerate(zip(sizes, widths, strict=True)):
+        strides = stride if i == sizes.index(3) else 1
+        y = nn.relu(y) if i else y
+        y = norm(name=f"{name}_norm{i}")(conv(width, size, strides, name=f"{name}_conv{i}")(y))
+    return nn.relu(y + _shortcut(x, widths[-1], stride, conv, norm, name))

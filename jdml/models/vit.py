@@ -113,7 +113,7 @@ class VisionTransformer(nn.Module):
             x = block(*parts, self.layer_scale, name=f"block{index}")(x)
         x = nn.LayerNorm(self.epsilon, dtype=self.dtype, name="norm")(x)
         pooling, features = self.pooling, x[:, -grid[0] * grid[1] :]
-        features = features.reshape(len(x), *grid, self.width)
+        features = features.reshape(x.shape[0], *grid, self.width)
         if pooling == CLASS_TOKEN:
             pooling, features = "average", x[:, :1, None]
         elif pooling == ATTENTION:

@@ -18,8 +18,12 @@ from jdml.objectives.base import (
     proxy,
 )
 from jdml.objectives.nir import NirState, with_nir
-from jdml.objectives.reference_objectives import as_anchor_objective, as_proxy_objective
-from jdml.objectives.xbm import MemoryState, with_memory
+from jdml.objectives.reference_objectives import (
+    MemoryState,
+    as_anchor_objective,
+    as_proxy_objective,
+    with_memory,
+)
 
 __all__ = [
     "LossFn",

@@ -1,6 +1,6 @@
 """Objectives: their type, and those of plain pair and proxy losses."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple, Protocol
 
 import jax
@@ -9,8 +9,8 @@ from jax import Array
 
 from jdml.losses.assignment import rows_of_classes
 from jdml.mining import check_miner
+from jdml.mining.pairs import portable_key
 from jdml.ops import checks
-from jdml.ops.keys import portable_key
 from jdml.ops.meshes import NOWHERE, Axis, as_axis, from_parts
 
 Params = dict[str, Any]
@@ -79,7 +79,8 @@ def pair(
             a ``key`` and ``ids`` if it takes them; without ``ids`` it compares a sample with its older copies in a
             memory.
         learned: the objective's parameters: learned hyper-parameters with their initial values, such as
-            ``{"beta": jnp.full(C, 1.2)}`` for :func:`jdml.margin_loss`.
+            ``{"beta": jnp.full(C, 1.2)}`` for :func:`jdml.margin_loss` or ``{"temperature": 0.07}``. Their values (of
+            several, the mean) are among the metrics.
         **settings: the loss's other keywords.
 
     Returns:
@@ -87,6 +88,11 @@ def pair(
 
     Raises:
         TypeError: ``loss_fn`` cannot be called, or has no such keyword.
+        ValueError: an initial value that the loss does not allow.
+
+    Implementation notes:
+        The parameter of what must be positive, such as a temperature, is its logarithm, so that no step leads through
+        0. Recipes do not decay what is learned here.
 
     Example:
         >>> import jax, jax.numpy as jnp, jdml
@@ -96,7 +102,7 @@ def pair(
         Array(0.2, dtype=float32)
     """
     check_loss(loss_fn, {**settings, **(learned or {})})
-    start = {name: jnp.asarray(value, jnp.float32) for name, value in (learned or {}).items()}
+    start, values = learned_settings(loss_fn, learned or {})
     draws = checks.takes(loss_fn, "key")
     unknown = {name for name in ("ids", "reference_ids") if not checks.takes(loss_fn, name)}
 
@@ -111,11 +117,12 @@ def pair(
         **extra: Any,
     ) -> tuple[Array, Metrics]:
         extra = {name: value for name, value in extra.items() if name not in unknown}
-        chosen = {**settings, **{name: params[name] for name in start}, **extra}
+        now, metrics = values(params)
+        chosen = {**settings, **now, **extra}
         if draws:
             chosen["key"] = key
         value = loss_fn(embeddings, labels, where=where, **chosen)
-        return value, {"loss": value}
+        return value, {"loss": value, **metrics}
 
     return Objective(lambda key: dict(start), loss)
 
@@ -126,6 +133,7 @@ def proxy(
     dim: int,
     proxies_per_class: int = 1,
     *,
+    learned: dict[str, Array | float] | None = None,
     sampled_classes: int | None = None,
     monitor: Callable[..., Metrics] | None = None,
     **settings: Any,
@@ -137,6 +145,7 @@ def proxy(
         num_classes: C.
         dim: D.
         proxies_per_class: K.
+        learned: hyper-parameters that are learned, with their initial values, as :func:`pair` has them.
         sampled_classes: S, for very many classes: each step's loss has the classes of the batch and others, drawn by
             the step's key, S in all. With S ≥ C it is exact. If the devices of a mesh divide C, each draws its share
             among its own classes.
@@ -149,8 +158,8 @@ def proxy(
 
     Raises:
         TypeError: ``loss_fn`` cannot be called or has no such keyword, or a size is not an integer.
-        ValueError: a size below 1; in the loss, no key to draw ``sampled_classes`` with, or fewer of them than a batch
-            may have.
+        ValueError: a size below 1, an initial value that the loss does not allow; in the loss, no key to draw
+            ``sampled_classes`` with, or fewer of them than a batch may have.
 
     Paper settings:
         Proxies learn 100 (ProxyAnchor, SoftTriple, PFML) to 4000 (NIR) times faster than the model: see
@@ -162,8 +171,9 @@ def proxy(
         >>> jax.tree.map(jnp.shape, objective.init(jax.random.key(0)))
         {'proxies': (3, 1, 2)}
     """
-    check_loss(loss_fn, settings)
+    check_loss(loss_fn, {**settings, **(learned or {})})
     init = random_proxies(num_classes, dim, proxies_per_class)
+    start, values = learned_settings(loss_fn, learned or {})
     if sampled_classes is not None:
         checks.count("sampled_classes", sampled_classes)
     monitor_settings = {} if monitor is None else checks.taken_settings(monitor, settings)
@@ -185,13 +195,33 @@ def proxy(
                 proxies, labels, sampled_classes, key=key, where=where, axis_name=axis_name
             )
             where = labels >= 0 if where is None else where & (labels >= 0)
-        value = loss_fn(embeddings, labels, proxies, where=where, **settings, **extra)
+        now, metrics = values(params)
+        value = loss_fn(embeddings, labels, proxies, where=where, **settings, **now, **extra)
+        metrics = {"loss": value, **metrics}
         if monitor is None:
-            return value, {"loss": value}
+            return value, metrics
         arrays = jax.lax.stop_gradient((embeddings, labels, proxies))
-        return value, {"loss": value, **monitor(*arrays, where=where, **monitor_settings)}
+        return value, metrics | monitor(*arrays, where=where, **monitor_settings)
 
-    return Objective(init, loss)
+    return Objective(lambda key: {**init(key), **start}, loss)
+
+
+def learned_settings(
+    loss_fn: Any, learned: Mapping[str, Any]
+) -> tuple[Params, Callable[[Params], tuple[Params, Metrics]]]:
+    """Return the parameters of learned hyper-parameters, and what gives their values and metrics from these."""
+    constraints = getattr(getattr(loss_fn, "func", loss_fn), "constraints", {})
+    start = {name: jnp.asarray(value, jnp.float32) for name, value in learned.items()}
+    numbers = constraints.keys() & start.keys()
+    for name in numbers:
+        constraints[name](f"learned[{name!r}]", start[name])
+    by_logarithm = {name for name in numbers if constraints[name].test is checks.positive.test}
+
+    def values(params: Params) -> tuple[Params, Metrics]:
+        now = {n: jnp.exp(params[n]) if n in by_logarithm else params[n] for n in start}
+        return now, {n: jax.lax.stop_gradient(now[n]).mean() for n in numbers}
+
+    return {n: jnp.log(v) if n in by_logarithm else v for n, v in start.items()}, values
 
 
 def check_loss(loss_fn: Any, settings: Iterable[str]) -> None:

@@ -9,9 +9,9 @@ import jax.numpy as jnp
 from jax import Array
 
 from jdml.losses.nir import SHAPES, STEEPEST, Shape, nir_loss
+from jdml.mining.pairs import portable_key
 from jdml.objectives.base import Metrics, Objective, Params
 from jdml.ops import checks, mean, sphere
-from jdml.ops.keys import portable_key
 from jdml.ops.meshes import is_explicit, spread
 from jdml.ops.numerics import accumulate_in, upcast
 

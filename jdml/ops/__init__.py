@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from jdml.ops.decorators import checked, public
-    from jdml.ops.normalization import ball, sphere
-    from jdml.ops.numerics import log1p_sum_exp, log_sum_exp, safe_norm, safe_sqrt
+    from jdml.ops.numerics import ball, log1p_sum_exp, log_sum_exp, safe_norm, safe_sqrt, sphere
     from jdml.ops.pairwise import cosines, distances, similarities, squared_distances
     from jdml.ops.reductions import (
         ReduceFn,
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
     )
     from jdml.ops.tiled_pairs import pair_sums
 
-_MODULES = ("decorators", "normalization", "numerics", "pairwise", "reductions", "tiled_pairs")
+_MODULES = ("decorators", "numerics", "pairwise", "reductions", "tiled_pairs")
 
 __all__ = [
     "ReduceFn",

@@ -3,7 +3,8 @@
 import functools
 import inspect
 import re
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 import jax
@@ -28,9 +29,12 @@ def public(
     (the hyper-parameters constrained by :func:`jdml.ops.checks.count` and its like) are static. Python numbers are
     checked before tracing, traced ones under :func:`checked`.
 
+    The docstring is completed: arguments that it does not describe are described as in that of ``options``; what is
+    returned and raised is added where nothing is said of it.
+
     Args:
         options: the function that the decorated one hands its ``**options`` to. Its keyword-only parameters take
-            the place of ``**options`` in the signature and in the docstring.
+            the place of ``**options`` in the signature.
         **constraints: for each hyper-parameter, a constraint such as :func:`jdml.ops.checks.positive`.
 
     Returns:
@@ -52,6 +56,7 @@ def public(
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
         signature = _spelled_signature(function, options)
+        spell_documentation(function, options, signature, constraints)
         flags = [p.name for p in signature.parameters.values() if isinstance(p.default, bool)]
 
         def evaluate(traced: list[Any], static: _Static) -> R:
@@ -97,6 +102,7 @@ def public(
                 checks.check_label_values(name, bound.arguments[name])
             for name, value in bound.arguments.items():
                 checks.check_numbers(name, value)
+                checks.check_fixed_shape(name, value)
             _check_classes(bound.arguments)
             arguments = {
                 name: _as_size(value) if name in fixed else _as_number(value)
@@ -105,7 +111,7 @@ def public(
             return compiled(*_split(arguments))
 
         wrapper.__signature__ = signature  # type: ignore[attr-defined]
-        wrapper.__doc__ = _spelled_documentation(function, options)
+        wrapper.constraints = constraints  # type: ignore[attr-defined]
         return wrapper
 
     return decorate
@@ -249,21 +255,48 @@ class _Parameter(inspect.Parameter):
         return text.replace(repr(self.default), f"jdml.{self.default.__name__}")
 
 
-def _spelled_documentation(
-    function: Callable[..., Any], options: Callable[..., Any] | None
-) -> str | None:
-    """The docstring of ``function`` with its line about ``**options`` replaced by their descriptions."""
+def spell_documentation(
+    function: Callable[..., Any],
+    options: Callable[..., Any] | None,
+    signature: inspect.Signature | None = None,
+    constraints: Mapping[str, checks.Constraint] = MappingProxyType({}),
+) -> None:
+    """Complete a docstring: shared arguments as ``options`` describes them, what is returned, and what is refused."""
     documentation = inspect.getdoc(function)
-    if documentation is None or options is None:
-        return documentation
-    names = [
-        p.name for p in inspect.signature(options).parameters.values() if p.kind is p.KEYWORD_ONLY
-    ]
-    entries = {
-        match[1]: match[0].rstrip("\n")
-        for match in re.finditer(
-            r"^    (\w+):.*\n(?:     +.*\n)*", f"{inspect.getdoc(options)}\n", re.M
-        )
-    }
-    spelled = "\n".join(entries[name] for name in names if name in entries)
-    return re.sub(r"^    \*\*options:.*$", lambda _: spelled, documentation, count=1, flags=re.M)
+    if documentation is None:
+        return
+    signature = signature or inspect.signature(function)
+    line, *parts = re.split(rf"^({'|'.join(_SECTIONS)}):\n", f"{documentation}\n", flags=re.M)
+    sections = dict(zip(parts[::2], parts[1::2], strict=True))
+    entries = {**_entries(inspect.getdoc(options) or ""), **_entries(sections.get("Args", ""))}
+    described = "".join(entries.get(name, "") for name in signature.parameters)
+    if described:
+        sections["Args"] = f"{described}\n"
+    if "reduce_fn" in signature.parameters:
+        sections.setdefault("Returns", "    A scalar; with ``reduce_fn=None`` its terms.\n\n")
+    if "TypeError:" not in sections.get("Raises", ""):
+        wrong = [f"``{name}`` not {each.expected}" for name, each in constraints.items()]
+        refused = "    TypeError: arguments of the wrong kind.\n"
+        refused += f"    ValueError: {', '.join(['shapes that do not fit', *wrong])}.\n"
+        refused = refused.replace("not other than", "equal to")
+        sections["Raises"] = refused + sections.get("Raises", "\n")
+    spelled = [f"{name}:\n{sections[name]}" for name in _SECTIONS if name in sections]
+    function.__doc__ = "".join([line, *spelled]).rstrip()
+
+
+_SECTIONS = (
+    "Formula",
+    "Args",
+    "Returns",
+    "Raises",
+    "Implementation notes",
+    "Paper settings",
+    "Reference",
+    "Example",
+)
+
+
+def _entries(documentation: str) -> dict[str, str]:
+    """Return the descriptions of arguments by name."""
+    found = re.finditer(r"^    (\w+):.*\n(?:     +.*\n)*", f"{documentation}\n", re.M)
+    return {match[1]: match[0] for match in found}

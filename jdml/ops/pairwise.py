@@ -7,8 +7,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from jdml.ops.normalization import inverse_norms, relative_norm_derivative
-from jdml.ops.numerics import safe_sqrt
+from jdml.ops.numerics import inverse_norms, relative_norm_derivative, safe_sqrt
 
 
 class Narrow(NamedTuple):

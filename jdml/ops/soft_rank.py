@@ -47,6 +47,30 @@ def active_couples(
     return jax.lax.cond(number.max(initial=0) <= FEW, in_turn, by_sorting)
 
 
+@jax.custom_jvp
+def soft_couples(distances: Array, positive: Array, negative: Array) -> Array:
+    """``Σ_{p,n} log(1 + e^{d_p − d_n})`` over the couples of each row ``[B]``, one positive of each at a time."""
+
+    def add(here: Array, place: Array, sums: Array) -> Array:
+        apart = _entries(distances, place, -jnp.inf) - distances
+        return sums + jnp.where(negative, jax.nn.softplus(apart), 0.0).sum(-1)
+
+    return fold_entries(positive, add, zeros_alike(distances, distances.shape[:1]))
+
+
+@soft_couples.defjvp
+def _soft_couples_jvp(primals: tuple[Array, ...], tangents: tuple[Any, ...]) -> tuple[Array, Array]:
+    distances, positive, negative = primals
+
+    def add(here: Array, place: Array, slopes: Array) -> Array:
+        apart = _entries(distances, place, -jnp.inf) - distances
+        each = jnp.where(negative, jax.nn.sigmoid(apart), 0.0)
+        return slopes - each + jnp.where(here, each.sum(-1, keepdims=True), 0.0)
+
+    slopes = fold_entries(positive, add, zeros_alike(distances, distances.shape))
+    return soft_couples(*primals), jnp.sum(slopes * tangents[0], axis=-1)
+
+
 def _counted_by_search(bounds: Array, values: Array, positive: Array, negative: Array) -> Array:
     """Both kinds sorted, and each searched for the entries of the other: fast where branches are cheap."""
     last = jnp.iinfo(values.dtype).max

@@ -8,13 +8,12 @@ be replaced (``replace``): a recipe is a starting point that is written down, no
 from jdml.recipes.batch import BatchConfig
 from jdml.recipes.ccp import CCPConfig
 from jdml.recipes.config import RecipeError
-from jdml.recipes.default_recipe import recommended
 from jdml.recipes.loss import METHODS, LossConfig, Method, ProxyConfig, with_method
 from jdml.recipes.network import FinetuneConfig, NetworkConfig
 from jdml.recipes.nir import NIRConfig
 from jdml.recipes.optimizer import OptimizerConfig
 from jdml.recipes.papers import RECIPES, recipe, settings_of
-from jdml.recipes.recipe import DATASETS, EvaluationConfig, Recipe
+from jdml.recipes.recipe import DATASETS, EvaluationConfig, Recipe, recommended
 
 __all__ = [
     "DATASETS",

@@ -120,15 +120,26 @@ class BatchConfig(Config):
                 f"{{group_by}} must be one of {known}, got {self.group_by!r}{did_you_mean(self.group_by, views)}"
             )
 
-    def fit_to_data(self, labels: np.ndarray) -> Self:
-        """Shrink a batch that is larger than the data: to all rows, or to all classes and the largest's samples."""
+    def fit_to_data(self, labels: np.ndarray) -> tuple[Self, list[str]]:
+        """Shrink a batch to the rows, classes and samples that there are, and pad small classes; say what changed."""
+        sizes, notes = np.unique(labels, return_counts=True)[1], list[str]()
         if self.classes is None or self.samples_per_class is None:
-            return self.replace(size=min(self.rows, len(labels)))
-        sizes = np.unique(labels, return_counts=True)[1]
-        return self.replace(
-            classes=min(self.classes, len(sizes)),
-            samples_per_class=min(self.samples_per_class, int(sizes.max())),
-        )
+            batch = self.replace(size=min(self.rows, len(labels)))
+        else:
+            classes = min(self.classes, len(sizes))
+            samples = min(self.samples_per_class, int(sizes.max()))
+            batch = self.replace(classes=classes, samples_per_class=samples)
+        if str(batch) != str(self):
+            rows = f"{len(labels):,} images of {len(sizes):,} classes train"
+            notes.append(f"batches are {batch}, not {self}: {rows}")
+        samples = batch.samples_per_class or 1
+        if few := int((sizes < samples).sum()):
+            batch = batch.replace(on_small_class="pad")
+            notes.append(
+                f"{few:,} of {len(sizes):,} classes have fewer than {samples} images: "
+                "their places in a batch stay empty"
+            )
+        return batch, notes
 
     def expected_positive_pairs(self, labels: np.ndarray) -> float:
         """Return the expected number of pairs of one class in a batch.

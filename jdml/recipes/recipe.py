@@ -1,4 +1,4 @@
-"""The recipe: the whole description of how a method is trained, in six parts of plain values."""
+"""The recipe: how a method is trained, in six parts of plain values; and the one to begin with on own photographs."""
 
 import dataclasses
 import tomllib
@@ -6,9 +6,11 @@ from collections.abc import Mapping
 from importlib.resources import files
 from typing import Annotated, Any, Literal
 
-from jdml.ops.checks import open_unit_interval, positive
+import numpy as np
+
+from jdml.ops.checks import at_least, one_of, open_unit_interval, positive
 from jdml.recipes.batch import BatchConfig
-from jdml.recipes.config import Config
+from jdml.recipes.config import Config, RecipeError
 from jdml.recipes.loss import LossConfig
 from jdml.recipes.network import FinetuneConfig, NetworkConfig
 from jdml.recipes.optimizer import OptimizerConfig
@@ -92,3 +94,129 @@ class Recipe(Config):
         for name in ("last_blocks", "layer_decay"):
             if getattr(self.finetune, name) is not None and self.network.name is not None:
                 self.network.blocks(name)
+
+
+STEPS = 1000
+ROWS, SAMPLES = 64, 4
+"""Rows of a batch, at most, and samples of a class, at least."""
+WARMUP_DIVISOR = 20
+"""Warm-up lasts 1/20 of the steps."""
+MULTIMODAL_SIZE, MAX_SAMPLES, MIN_CLASSES = 100, 40, 4
+"""Classes of at least 100 images are treated as multi-modal; at most 40 samples per class, at least 4 classes per
+batch."""
+Pretraining = Literal["small", "untrained", "pretrained", "frozen"]
+RATES: dict[Pretraining, float] = {
+    "small": 3e-3,
+    "untrained": 1e-3,
+    "pretrained": 1e-4,
+    "frozen": 3e-4,
+}
+"""Learning rates by what the network knows; frozen: nothing but the head, or low-rank changes, learns."""
+
+
+def recommended(
+    labels: Any = None,
+    *,
+    pretraining: Pretraining = "untrained",
+    steps: int = STEPS,
+    rows: int = ROWS,
+) -> Recipe:
+    """Give the recipe to begin with: circle loss, a cosine, and batches and positives by the size of the classes.
+
+    ``jdml train`` takes it for photographs where neither a loss nor a method is named. What it is measured on, and what
+    it is not, stands in ``experiments/recommended``.
+
+    Args:
+        labels: ``[N]``, of the training images; None leaves batch and miner open.
+        pretraining: chooses the learning rate. ``"small"``: an untrained network for small images; ``"untrained"``:
+            another untrained one; ``"pretrained"``: all of it learns, slowly, with a head that begins on principal
+            directions; ``"frozen"``: only that head, or low-rank changes, learn. The network and what is frozen are
+            fields of their own.
+        steps: of training; the learning rates rise in the first twentieth.
+        rows: of a batch, if there are as many.
+
+    Returns:
+        The recipe. Anything of it may be replaced.
+
+    Raises:
+        TypeError: steps or rows that are no integers.
+        ValueError: an unknown ``pretraining``, steps below 0, or fewer than four rows.
+
+    Example:
+        >>> recipe = recommended(np.repeat(np.arange(50), 60), pretraining="pretrained")
+        >>> recipe.loss.name, str(recipe.batch), recipe.loss.miner, recipe.optimizer.learning_rate
+        ('circle', '16x4', 'none', 0.0001)
+        >>> recommended(np.repeat(np.arange(9), 500)).loss.miner
+        'easy_positive'
+    """
+    one_of("pretraining", pretraining, RATES)
+    at_least(0)("steps", steps)
+    at_least(MIN_CLASSES)("rows", rows)
+    recipe = Recipe().replace(
+        loss={"name": "circle", "settings": {"margin": 0.1, "gamma": 100.0}},
+        network={"head_init": "principal" if pretraining in ("pretrained", "frozen") else "random"},
+        batch={"size": rows, "on_small_class": "refuse", "steps": int(steps)},
+        optimizer={
+            "learning_rate": RATES[pretraining],
+            "lr_warmup_steps": int(steps) // WARMUP_DIVISOR,
+            "schedule": "cosine",
+        },
+    )
+    return recipe if labels is None else for_classes(recipe, labels, rows=rows)
+
+
+def for_classes(recipe: Recipe, labels: Any, *, rows: int = ROWS) -> Recipe:
+    """Choose the batch, and which positives a pair loss pulls, by the size of the classes.
+
+    Where half of the classes have a hundred images or more, these may have several modes, which a loss that pulls every
+    positive pair merges: a class gets a quarter of the batch, and each image is pulled to the nearest of its class.
+    """
+    sizes = np.unique(labels, return_counts=True)[1]
+    if np.median(sizes) < MULTIMODAL_SIZE:
+        return recipe.replace(batch=usual_batch(recipe.batch, recipe.loss, labels, rows=rows))
+    samples = max(min(MAX_SAMPLES, rows // MIN_CLASSES), rows // len(sizes))
+    few = "pad" if sizes.min() < samples else recipe.batch.on_small_class
+    return recipe.replace(
+        loss={"miner": "easy_positive"},
+        batch={
+            "classes": min(len(sizes), rows // samples),
+            "samples_per_class": samples,
+            "on_small_class": few,
+        },
+    )
+
+
+def usual_batch(
+    batch: BatchConfig, loss: LossConfig, labels: np.ndarray, *, rows: int = ROWS
+) -> BatchConfig:
+    """Return random rows for a proxy loss; for a pair loss 4 samples of each class, more if there are few classes."""
+    if loss.has_proxies:
+        return batch.replace(size=min(rows, len(labels)))
+    sizes = np.unique(labels, return_counts=True)[1]
+    wanted, smallest = max(SAMPLES, rows // len(sizes)), int(sizes.min())
+    if smallest > 1:
+        samples = min(wanted, smallest)
+    else:  # classes of one image leave places empty, others do not
+        samples = min(wanted, max(2, int(np.median(sizes))))
+        batch = batch.replace(on_small_class="pad")
+    return batch.replace(classes=min(len(sizes), rows // samples), samples_per_class=samples)
+
+
+def check_positives(batch: BatchConfig, loss: LossConfig, labels: np.ndarray) -> None:
+    """Refuse batches in which a pair loss without a memory has nothing to compare."""
+    if loss.has_proxies or loss.memory_size:
+        return
+    usual, without_pair = usual_batch(batch, loss, labels), ""
+    instead = f"take {usual}, {usual.classes} classes with {usual.samples_per_class} images each"
+    if np.unique(labels, return_counts=True)[1].max() < 2:
+        without_pair = "one class: each training class has one image"
+        instead = "take a proxy loss such as proxy_anchor"
+    elif batch.expected_positive_pairs(labels) == 0:
+        without_pair = "one class"
+    elif batch.classes == 1:
+        without_pair = "different classes"
+    if without_pair:
+        raise RecipeError(
+            f"{{batch}} {batch} has no two images of {without_pair}: {loss.name}, a pair loss, would learn nothing; "
+            f"{instead}"
+        )

@@ -7,8 +7,16 @@ and the tests. Records are plain values that need neither JAX nor NumPy; what th
 
 from jdml._import_path import resolve
 from jdml.registry.datasets import DATASETS, Count, DataSet
-from jdml.registry.losses import LOSSES, REGULARIZERS, Loss, pair_losses, proxy_losses
-from jdml.registry.miners import MINERS, Miner, miner_builders
+from jdml.registry.losses import (
+    LOSSES,
+    MINERS,
+    REGULARIZERS,
+    Loss,
+    Miner,
+    miner_builders,
+    pair_losses,
+    proxy_losses,
+)
 from jdml.registry.networks import NETWORKS, Images, Network, image_statistics, pretrained_networks
 
 __all__ = [

@@ -57,11 +57,7 @@ class DataSet:
         return resolve(self.read)
 
 
-def _records(*datasets: DataSet) -> dict[str, DataSet]:
-    return {dataset.name: dataset for dataset in datasets}
-
-
-DATASETS: dict[str, DataSet] = _records(
+_DATASETS = (
     DataSet(
         "digits",
         "arrays",
@@ -146,6 +142,7 @@ DATASETS: dict[str, DataSet] = _records(
         ("class",),
     ),
 )
+DATASETS: dict[str, DataSet] = {dataset.name: dataset for dataset in _DATASETS}
 """Every data set by its name, those that fit into memory first."""
 
 

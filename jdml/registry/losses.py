@@ -1,10 +1,11 @@
-"""The losses, one record each."""
+"""The losses and the miners, one record each."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from jdml._import_path import resolve
+from jdml.ops.checks import check_settings
 
 
 @dataclass(frozen=True)
@@ -41,11 +42,7 @@ class Loss:
         return loss
 
 
-def _records(*losses: Loss) -> dict[str, Loss]:
-    return {loss.name: loss for loss in losses}
-
-
-LOSSES: dict[str, Loss] = _records(
+_LOSSES = (
     Loss("circle", "pair", "tuples"),
     Loss("contrastive", "pair", "pairs"),
     Loss("fast_ap", "pair", "ranking"),
@@ -95,6 +92,7 @@ LOSSES: dict[str, Loss] = _records(
         "subcenter_arcface", "proxy", "softmax", multi_proxy=True, proxies=3, per_class=("margin",)
     ),
 )
+LOSSES: dict[str, Loss] = {loss.name: loss for loss in _LOSSES}
 """Every loss by its name, those of pairs first."""
 
 REGULARIZERS: tuple[str, ...] = ("center_regularizer", "nir_loss")
@@ -125,3 +123,77 @@ def proxy_losses() -> tuple[str, ...]:
         True
     """
     return tuple(name for name, loss in LOSSES.items() if loss.kind == "proxy")
+
+
+@dataclass(frozen=True)
+class Miner:
+    """A rule that chooses the pairs of a pair loss.
+
+    Attributes:
+        builder: the function of :mod:`jdml.mining` that makes it, or a pointer to one of another package.
+        words: its names on the command line.
+        settings: the settings that these words imply.
+        needs_dim: whether the builder needs the embeddings' dimension, ``dim=``.
+    """
+
+    builder: str
+    words: tuple[str, ...]
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    needs_dim: bool = False
+
+    def build(self, dim: int, **settings: Any) -> Callable[..., Any]:
+        """Make the miner, with the implied settings and others.
+
+        Args:
+            dim: the embeddings' dimension.
+            **settings: the builder's own.
+
+        Returns:
+            The miner.
+
+        Raises:
+            TypeError: if the builder has no such setting.
+
+        Example:
+            >>> MINERS["eps"].build(dim=64) == MINERS["easy_positive"].build(dim=2)
+            True
+        """
+        pointer = self.builder if ":" in self.builder else f"jdml.mining:{self.builder}"
+        builder: Callable[..., Callable[..., Any]] = resolve(pointer)
+        check_settings(builder, settings)
+        own = {"dim": dim} if self.needs_dim else {}
+        return builder(**{**own, **self.settings, **settings})
+
+
+_MINERS = (
+    Miner("easy_positive", ("eps", "easy_positive")),
+    Miner("random_positive", ("random_positive",)),
+    Miner("hard_positive", ("hard_positive",)),
+    Miner("random_negative", ("random_negative",)),
+    Miner("hard_negative", ("hard_negative",)),
+    Miner("semi_hard_negative", ("semi_hard", "semi_hard_negative")),
+    Miner("soft_hard_pairs", ("soft_hard", "soft_hard_pairs")),
+    Miner(
+        "distance_weighted_negative",
+        ("distance_weighted", "distance_weighted_negative"),
+        needs_dim=True,
+    ),
+    Miner("multi_similarity_pairs", ("multi_similarity",)),
+    Miner("trusted_negative", ("trusted_negative",)),
+    Miner("multi_similarity_pairs", ("multi_similarity_negative",), {"mine_positives": False}),
+)
+MINERS = {word: miner for miner in _MINERS for word in miner.words}
+"""Every miner by each of its words."""
+
+
+def miner_builders() -> tuple[str, ...]:
+    """Return the names of the functions of :mod:`jdml.mining` that make miners.
+
+    Returns:
+        Their names, each once.
+
+    Example:
+        >>> miner_builders()[:2]
+        ('easy_positive', 'random_positive')
+    """
+    return tuple(dict.fromkeys(miner.builder for miner in MINERS.values()))

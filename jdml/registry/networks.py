@@ -63,10 +63,6 @@ class Network:
         return kind
 
 
-def _records(*networks: Network) -> dict[str, Network]:
-    return {network.name: network for network in networks}
-
-
 SMALL_IMAGES = 64
 """Largest height and width of images for which the network ``eps`` is the default."""
 OWN = "package.module:factory"
@@ -199,7 +195,7 @@ def _siglips() -> Iterator[Network]:
 
 RESIDUAL = ("stem.*", r"stage\d+_block\d+")
 """First names of the parameters of residual networks."""
-NETWORKS: dict[str, Network] = _records(
+_NETWORKS = (
     Network(
         "eps",
         "jdml.models.convnets:EpsNet",
@@ -258,6 +254,7 @@ NETWORKS: dict[str, Network] = _records(
     *_clips(),
     *_siglips(),
 )
+NETWORKS: dict[str, Network] = {network.name: network for network in _NETWORKS}
 """Every network by its name, those for small images first."""
 
 

@@ -15,8 +15,8 @@ from jdml.data import Dataset, ImageFiles
 from jdml.data.dataset import NoSuchPartError
 from jdml.data.folder import image_named
 from jdml.data.image_discovery import RealFiles, same_content
-from jdml.data.image_source import read_source, trained_labelling
 from jdml.data.images import open_image
+from jdml.data.load import read_source, trained_labelling
 from jdml.metrics import nearest
 from jdml.metrics.reranking import look_again
 from jdml.ops.checks import Rerank

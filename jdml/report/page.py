@@ -298,13 +298,13 @@ def _to_json(views: Sequence[EmbeddingView], pictures: int) -> dict[str, Any]:
         else:
             same.append(view)
     data: list[dict[str, Any]] = []
-    looks: list[dict[str, Any]] = []
+    embeddings: list[dict[str, Any]] = []
     for number, of_set in enumerate(sets):
         queries, rows = _choose_rows(of_set, pictures // len(sets))
         images = thumbnails(of_set[0].data.images, rows, ROOM // len(sets))
         data.append(_data_json(of_set[0], images))
-        looks += [_view_json(view, number, queries) for view in of_set]
-    return {"sets": data, "looks": looks}
+        embeddings += [_view_json(view, number, queries) for view in of_set]
+    return {"sets": data, "embeddings": embeddings}
 
 
 def _same_images(a: EmbeddingView, b: EmbeddingView) -> bool:
@@ -364,7 +364,7 @@ def _view_json(view: EmbeddingView, number: int, queries: list[int]) -> dict[str
         digits = np.where(np.isnan(scores.first), 2, scores.first == 0).astype(int)
         views[name] = {
             "quality": [_rounded(scores.quality[row]) for row in queries],
-            "doubtful": {"count": len(scores.suspects), "rows": suspects, **neighbours(suspects)},
+            "suspects": {"count": len(scores.suspects), "rows": suspects, **neighbours(suspects)},
             "nearest": "".join(map(str, digits)),
             "classes": [
                 [place[label], count, _rounded(first), _rounded(quality)]

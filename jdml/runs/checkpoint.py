@@ -12,7 +12,7 @@ import jax.numpy as jnp
 
 from jdml._optional_imports import require_package
 from jdml._paths import check_disk_space, check_local
-from jdml.data.image_source import RUN, run_data_config
+from jdml.data.load import RUN, run_data_config
 from jdml.distributed import Tree, broadcast_metrics, is_main_process, wait_for_all
 from jdml.runs.identity import (
     config_differences,

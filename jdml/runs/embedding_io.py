@@ -1,15 +1,21 @@
 """Files of embeddings, with the names and classes of their images."""
 
-from collections.abc import Iterator, Mapping
+import json
+import zipfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 import numpy as np
 
 from jdml._optional_imports import require_package
-from jdml._paths import atomic_write
+from jdml._paths import atomic_write, json_of, write_text
+from jdml.gallery import ENDINGS
 
-ENDINGS = (".npz", ".npy", ".parquet")
+MODEL = "model"
+"""The name of the model's identity in files."""
+PARQUET = {"embeddings": "embedding", "labels": "label", "files": "file"}
+"""Columns of Parquet files."""
 
 
 class EmbeddingTable(NamedTuple):
@@ -22,13 +28,14 @@ class EmbeddingTable(NamedTuple):
 
 
 def write_embeddings(path: Path, table: EmbeddingTable) -> None:
-    """Write embeddings atomically, in the format of the file's ending."""
+    """Write embeddings atomically, in the format of the file's ending; of a .npy file the rest in .npy.json."""
     if path.suffix not in ENDINGS:
         raise ValueError(f"path must end in {' or '.join(ENDINGS)}, got {path}")
     named = {"labels": table.labels, "files": table.files}
     columns = {name: values for name, values in named.items() if values is not None}
     if path.suffix == ".parquet":
         require_package("pyarrow", f"writing {path}")
+    _rest_of(path).unlink(missing_ok=True)  # no file lies next to another's description
     with atomic_write(path) as file:
         if path.suffix == ".npz":
             model = np.array(table.model)
@@ -37,11 +44,24 @@ def write_embeddings(path: Path, table: EmbeddingTable) -> None:
         elif path.suffix == ".npy":
             np.save(file, table.vectors)
         else:
-            _write_parquet(file, table.vectors, columns)
+            _write_parquet(file, table.vectors, {MODEL: table.model}, columns)
+    if path.suffix == ".npy":
+        lists = {name: values.tolist() for name, values in columns.items()}
+        write_text(_rest_of(path), json.dumps({MODEL: table.model, **lists}))
+
+
+def holds_embeddings(path: Path) -> bool:
+    """Return whether a path is a file of embeddings, there or not, and not of images."""
+    if path.suffix == ".parquet" and path.is_file():
+        require_package("pyarrow", f"reading {path}")
+        from pyarrow import parquet
+
+        return "embedding" in parquet.read_schema(path).names
+    return path.suffix in (".npz", ".npy")
 
 
 def read_embeddings(path: Path) -> EmbeddingTable:
-    """Read the embeddings of a ``.npz`` file, of :func:`write_embeddings` or any other program.
+    """Read the embeddings of a ``.npz``, ``.npy`` or ``.parquet`` file, of :func:`write_embeddings` or other programs.
 
     Example:
         >>> import tempfile
@@ -51,7 +71,8 @@ def read_embeddings(path: Path) -> EmbeddingTable:
         ...     read_embeddings(file).labels.tolist()
         ['cat', 'dog']
     """
-    arrays = NpzArrays(path)
+    readers = {".npy": _read_npy, ".parquet": _read_parquet}
+    arrays = readers.get(path.suffix, open_arrays)(path)
     if "embeddings" not in arrays:
         raise ValueError(f"{path} has no array 'embeddings'; it has {', '.join(sorted(arrays))}")
     with np.errstate(over="ignore"):
@@ -71,50 +92,16 @@ def read_embeddings(path: Path) -> EmbeddingTable:
             raise ValueError(
                 f"{name} of {path} must have shape [N] = [{len(vectors)}], got {list(values.shape)}"
             )
-    return EmbeddingTable(vectors, **columns, model=str(arrays.get("model", "")))
+    return EmbeddingTable(vectors, **columns, model=str(arrays.get(MODEL, "")))
 
 
-class NpzArrays(Mapping[str, np.ndarray]):
-    """The arrays of a .npz file, read on access; a ValueError names a file or an array that cannot be read."""
-
-    def __init__(self, file: Path) -> None:
-        """Open the file."""
-        self._file = file
-        try:
-            with file.open("rb") as stream, np.load(stream, allow_pickle=False) as content:
-                self._names = tuple(content.files)
-        except FileNotFoundError:
-            raise
-        except Exception as error:  # of zipfile, zlib, pickle or NumPy: not such a file
-            raise ValueError(
-                f"{file} is not a readable .npz file (numpy.savez): {error}"
-            ) from error
-
-    def __getitem__(self, name: str) -> np.ndarray:
-        """Read an array."""
-        if name not in self._names:
-            raise KeyError(name)
-        try:
-            with (
-                self._file.open("rb") as stream,
-                np.load(stream, allow_pickle=False) as content,
-            ):
-                array: np.ndarray = content[name]
-        except Exception as error:
-            raise ValueError(f"{name!r} of {self._file} cannot be read: {error}") from error
-        return array
-
-    def __contains__(self, name: object) -> bool:
-        """Return whether there is such an array, readable or not."""
-        return name in self._names
-
-    def __iter__(self) -> Iterator[str]:
-        """Iterate over the names."""
-        return iter(self._names)
-
-    def __len__(self) -> int:
-        """Return the number of arrays."""
-        return len(self._names)
+def open_arrays(file: Path) -> Mapping[str, np.ndarray]:
+    """Open the arrays of a .npz file, which are read on access."""
+    with file.open("rb") as stream:
+        if not zipfile.is_zipfile(stream):
+            raise ValueError(f"{file} is not a readable .npz file (numpy.savez)")
+    arrays: Mapping[str, np.ndarray] = np.load(file, allow_pickle=False)
+    return arrays
 
 
 def map_array(file: Path) -> np.ndarray:
@@ -141,12 +128,43 @@ def _column(name: str, arrays: Mapping[str, np.ndarray], path: Path) -> np.ndarr
     return values
 
 
-def _write_parquet(file: IO[bytes], vectors: np.ndarray, columns: dict[str, np.ndarray]) -> None:
+def _rest_of(path: Path) -> Path:
+    """Return the file of what a .npy file does not hold."""
+    return path.with_name(path.name + ".json")
+
+
+def _read_npy(path: Path) -> Mapping[str, np.ndarray]:
+    arrays = {"embeddings": map_array(path)}
+    rest = (
+        json_of(_rest_of(path).read_bytes(), _rest_of(path), dict)
+        if _rest_of(path).is_file()
+        else {}
+    )
+    return arrays | {name: np.array(values) for name, values in rest.items()}
+
+
+def _read_parquet(path: Path) -> Mapping[str, np.ndarray]:
+    require_package("pyarrow", f"reading {path}")
+    from pyarrow import parquet
+
+    table = parquet.read_table(path)
+    arrays = {
+        name: np.array(table[of].to_pylist())
+        for name, of in PARQUET.items()
+        if of in table.column_names
+    }
+    model = (table.schema.metadata or {}).get(f"jdml {MODEL}".encode(), b"")
+    return arrays | {MODEL: np.array(model.decode())}
+
+
+def _write_parquet(
+    file: IO[bytes], vectors: np.ndarray, about: dict[str, str], columns: dict[str, np.ndarray]
+) -> None:
     import pyarrow as pa
     from pyarrow import parquet
 
     flat = pa.array(np.ascontiguousarray(vectors).reshape(-1))
     arrays = {"embedding": pa.FixedSizeListArray.from_arrays(flat, vectors.shape[1])}
-    names = {"labels": "label", "files": "file"}
-    arrays |= {names[name]: pa.array(values.tolist()) for name, values in columns.items()}
-    parquet.write_table(pa.table(arrays), file)
+    arrays |= {PARQUET[name]: pa.array(values.tolist()) for name, values in columns.items()}
+    metadata = {f"jdml {name}": value for name, value in about.items()}
+    parquet.write_table(pa.table(arrays, metadata=metadata), file)

@@ -1,32 +1,32 @@
 """Use a trained model: load a run, embed images, export the model."""
 
 import contextlib
-import json
 import logging
 import operator
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax.errors import FlaxError
 from flax.traverse_util import unflatten_dict
 
 from jdml._optional_imports import progress_bar, require_package
-from jdml._paths import atomic_write, check_local, expand_user, wrap_read_errors
+from jdml._paths import check_local, expand_user, wrap_read_errors
 from jdml.data import BadImageError, Crops, Dataset, ImageFiles
 from jdml.data.dataset import as_host, check_channels
-from jdml.data.image_source import RUN, UNKNOWN, run_data_config
-from jdml.data.load import read_path
+from jdml.data.images import Row
+from jdml.data.load import RUN, UNKNOWN, read_path
 from jdml.distributed import Tree
 from jdml.losses.comparison import Normalize
 from jdml.models.adapters import AnyModel, Model, as_model
 from jdml.models.embedding import Preprocess, check_as_trained, embed
-from jdml.ops.checks import one_of
+from jdml.ops.checks import count, one_of
 from jdml.runs.identity import fingerprint
 from jdml.runs.model_metadata import (
     build_crop,
@@ -37,7 +37,6 @@ from jdml.runs.model_metadata import (
     input_template,
 )
 from jdml.runs.run_files import (
-    CHECKPOINTS,
     CONFIG,
     LAST,
     METRICS,
@@ -45,13 +44,8 @@ from jdml.runs.run_files import (
     named_leaves,
     read_json,
     read_model,
-    steps_in,
-    write_json,
-    write_model,
 )
 
-PLATFORMS = ("cpu", "cuda", "tpu")
-"""Platforms of an exported program."""
 UNSET: Any = object()
 _log = logging.getLogger(__name__)
 
@@ -75,6 +69,9 @@ class Trained:
         normalize: applied to embeddings before they are compared; None for nothing.
         crop: how image files become arrays; None where the run had arrays.
         input: shape ``[H, W, C]`` and type of an image, as the model takes it before ``preprocess``.
+
+    Implementation notes:
+        Threads may share it. A process that is forked after JAX began loads its own: JAX's threads are not forked.
     """
 
     model: Model
@@ -90,6 +87,7 @@ class Trained:
     input: Mapping[str, Any]
     objective_params: Mapping[str, Tree] = field(default_factory=dict)
     description: Mapping[str, Any] = field(default_factory=dict)
+    _process: int = field(default_factory=os.getpid, init=False, repr=False)
 
     def embed(
         self,
@@ -102,10 +100,12 @@ class Trained:
         """Embed images as the run did when it was scored: cropped, preprocessed, normalized.
 
         Args:
-            source: a :class:`jdml.data.Dataset`; the path of an image, of a folder of images or a ``.csv`` list, read
-                as ``jdml embed`` does, or several paths; or an array ``[N, H, W, C]``, uint8 in 0…255 or float in 0…1,
-                of the run's size, or of any size in uint8, which is cropped as a file is. For other inputs: as the run
-                was trained on, with rows first.
+            source: an image: its path, the bytes of its file, or an image of Pillow; or a list of these. Also the path
+                of a folder of images or a ``.csv`` list, read as ``jdml embed`` does, a :class:`jdml.data.Dataset`, or
+                an array ``[N, H, W, C]``, uint8 in 0…255 or float in 0…1, of the run's size, or of any size in uint8.
+                An array of the run's size is embedded as it is; all others are cropped as a file is, which scales also
+                a file of this size to the crop's shorter side first. For other inputs: as the run was trained on, with
+                rows first.
             batch_size: rows per forward pass; by default 512 images of up to 64×64, 32 of 224×224.
             on_bad_image: for an image file that cannot be decoded ``"stop"`` raises, ``"nan"`` makes its embedding NaN
                 and names it in the log.
@@ -115,28 +115,27 @@ class Trained:
             Embeddings ``[N, D]``, float32.
 
         Raises:
-            BadImageError: an image file that cannot be decoded, by its name.
+            BadImageError: an image file that cannot be decoded, by its name, or by its place in the list.
             FileNotFoundError: a path that does not exist.
+            RuntimeError: a model that was loaded before this process was forked.
             TypeError: another source, integers other than uint8.
             ValueError: images of another shape or range; an embedding that is not finite, by its row.
+
+        Implementation notes:
+            A batch is padded to a power of two, and one program computes and normalizes the embeddings: whatever the
+            numbers of images, ten programs are compiled at most, for ``batch_size`` 512.
         """
+        if os.getpid() != self._process:
+            raise RuntimeError(
+                "the model was loaded before this process was forked: load it in each process"
+            )
         one_of("on_bad_image", on_bad_image, ("nan", "stop"))
         images = self.images_of(source)
         files = images.images if isinstance(images, _Grey) else images
         if isinstance(files, _Tolerant):
             files.stops = on_bad_image == "stop"
-        with self._fitting():
-            vectors = embed(
-                self.model,
-                self.params,
-                self.batch_stats,
-                _WithProgress(images) if progress and hasattr(images, "shape") else images,
-                batch_size=batch_size,
-                preprocess=self.preprocess,
-            )
-        if self.normalize is not None:
-            normalize = self.normalize
-            vectors = jax.tree.map(lambda x: np.asarray(normalize(jnp.asarray(x))), vectors)
+        shown = _WithProgress(images) if progress and hasattr(images, "shape") else images
+        vectors = self._embed(shown, batch_size)
         for part in jax.tree.leaves(vectors):
             if not np.isfinite(part).all():
                 row = np.isfinite(part).all(axis=-1).argmin()
@@ -147,7 +146,36 @@ class Trained:
             )
         return vectors
 
-    @property
+    def warm(self, sizes: Sequence[int] = (1, 8, 64)) -> None:
+        """Compile what :meth:`embed` needs for these numbers of images, before the first request.
+
+        Args:
+            sizes: numbers of images. Numbers between are padded to the next power of two, which is compiled only if it
+                is among them.
+
+        Raises:
+            TypeError: sizes that are no integers.
+            ValueError: sizes below 1.
+        """
+        template = input_template(self.input)
+        for size in sizes:
+            count("sizes", size)
+            self._embed(
+                jax.tree.map(lambda x, n=size: np.zeros((n, *x.shape[1:]), x.dtype), template)
+            )
+
+    def _embed(self, images: Any, batch_size: int | None = None) -> Any:
+        return embed(
+            self.model,
+            self.params,
+            self.batch_stats,
+            images,
+            batch_size=batch_size,
+            preprocess=self.preprocess,
+            normalize=self.normalize,
+        )
+
+    @cached_property
     def identity(self) -> str:
         """Sixteen digits that identify these parameters."""
         return fingerprint(named_leaves({"params": self.params, "batch_stats": self.batch_stats}))
@@ -157,22 +185,10 @@ class Trained:
         variables = {"params": self.params, "batch_stats": self.batch_stats}
 
         def embed_batch(inputs: Tree) -> jax.Array:
-            with self._fitting():
-                vectors = self.model.apply(variables, self.preprocess(inputs), train=False)
+            vectors = self.model.apply(variables, self.preprocess(inputs), train=False)
             return vectors if self.normalize is None else self.normalize(vectors)
 
         return embed_batch
-
-    @contextlib.contextmanager
-    def _fitting(self) -> Iterator[None]:
-        """Refuse parameters that are not the model's."""
-        try:
-            yield
-        except FlaxError as error:
-            raise ValueError(
-                f"the run's parameters are not those of its network, {type(self.model).__name__}: "
-                f"{str(error).partition(' (https')[0]}"
-            ) from error
 
     def images_of(self, source: Any) -> Any:
         """Return the model's inputs of a source: an array, or files that are cropped as the run does."""
@@ -180,31 +196,26 @@ class Trained:
             source = source.images
         if isinstance(source, ImageFiles):
             return self._files(source.files)
-        sources = [source] if isinstance(source, str | Path) else source
-        if isinstance(sources, Sequence) and sources and isinstance(sources[0], str | Path):
-            return self._files(_paths(sources))
+        sources = [source] if _is_image(source) else source
+        if isinstance(sources, Sequence) and sources and _is_image(sources[0]):
+            return self._files(_files_of(sources))
         if "parts" in self.input:
             return source
         if isinstance(source, Mapping) or not hasattr(source, "__array__"):
             raise TypeError(
-                f"source must be paths, a jdml.data.Dataset or an array [N, H, W, C], got a {type(source).__name__}"
+                "source must be paths, bytes or images of Pillow, a jdml.data.Dataset or an array [N, H, W, C], got a "
+                f"{type(source).__name__}"
             )
         return self._array(as_host(source))
 
     def _files(self, files: Any) -> Any:
         shape = self.input.get("shape", ())
-        if len(shape) != 3:
+        if len(shape) != 3 or shape[0] != shape[1] or shape[2] not in (1, 3):
             raise ValueError(
                 f"source must be arrays: the run was trained on inputs of shape {shape}"
             )
-        height, width, channels = shape
-        crop = self.crop or Crops(height, height, (1.0, 1.0))
-        if height != width or channels not in (1, 3):
-            raise ValueError(
-                f"source must be arrays: the run was trained on images of shape {shape}"
-            )
-        images = _Tolerant(files, crop)
-        return images if channels == 3 else _Grey(images)
+        images = _Tolerant(files, self.crop or Crops(shape[0], shape[0], (1.0, 1.0)))
+        return images if shape[2] == 3 else _Grey(images)
 
     def _array(self, images: np.ndarray) -> Any:
         shape = tuple(self.input["shape"])
@@ -306,94 +317,50 @@ def _read(path: Path, which: str) -> tuple[dict[str, Any], dict[str, np.ndarray]
         embedding = {"embedding": description.get("embedding")}
         return {**description.get(RUN, UNKNOWN), **embedding}, arrays, description
     if not (path / CONFIG).is_file():
-        runs = sorted(part.parent.name for part in path.glob(f"*/{CONFIG}"))
-        hint = f"; it holds the runs {', '.join(runs)}" if runs else ""
-        raise ValueError(f"{path} is not the folder of a run: it has no {CONFIG}{hint}")
+        raise ValueError(f"{path} is not the folder of a run: it has no {CONFIG}")
     config = read_json(path / CONFIG, dict)
     last = path / LAST
     file = last if which == "last" and last.is_file() else path / MODEL
     if not file.is_file():
         raise ValueError(f"{path} has no parameters yet: its first checkpoint was not reached")
     arrays, description = read_model(file)
-    newest = max(steps_in(path / CHECKPOINTS), default=0)
-    if which == "last" and file != last and newest > description["step"]:
-        raise ValueError(
-            f"which must be 'best' for {path}: it is of an earlier version, which kept the last parameters elsewhere"
-        )
     metrics = path / METRICS
     if file.name == MODEL and metrics.is_file():
         description["metrics"] = read_json(metrics)
     return config, arrays, description
 
 
-def export_stablehlo(trained: Trained, *, platforms: str | Sequence[str] = PLATFORMS) -> bytes:
-    """Return a program from images to embeddings, with its parameters, that needs only JAX and flatbuffers.
+class _Images(list[Any]):
+    """Images in memory, which errors call ``source``."""
 
-    Implementation notes:
-        JAX promises to read programs of versions up to six months older: keep the ``.safetensors`` file, too.
-
-    Example:
-        In a program without jdml::
-
-            model = jax.export.deserialize(open("model.stablehlo", "rb").read())
-            embeddings = model.call(images)
-    """
-    require_package("flatbuffers", "writing a program")
-    from jax import export
-
-    names = [platforms] if isinstance(platforms, str) else list(platforms)
-    if "shape" not in trained.input:
-        raise ValueError("a program takes one array: this run was trained on several")
-    (batch,) = export.symbolic_shape("batch")
-    shape = (batch, *trained.input["shape"])
-    images = jax.ShapeDtypeStruct(shape, jax.dtypes.canonicalize_dtype(trained.input["dtype"]))
-    embedded = trained.function()
-
-    def each(images: jax.Array) -> jax.Array:
-        return jax.vmap(lambda image: embedded(image[None])[0])(images)
-
-    try:
-        program = export.export(jax.jit(embedded), platforms=names)(images)
-    except Exception:  # of a network that needs the number of images
-        program = export.export(jax.jit(each), platforms=names)(images)
-    return bytes(program.serialize())
+    def __str__(self) -> str:
+        return "source"
 
 
-def export_file(trained: Trained, out: str | Path) -> tuple[Path, ...]:
-    """Write a trained model, as ``.safetensors`` or ``.stablehlo``, atomically."""
-    check_local("out", out)
-    out = Path(out)
-    description = {
-        "embedding": dict(trained.description),
-        RUN: run_data_config(trained.config),
-        "step": trained.step,
-        "metrics": dict(trained.metrics),
-    }
-    description = json.loads(json.dumps(description))
-    if out.suffix == ".safetensors":
-        variables = {
-            "params": trained.params,
-            "batch_stats": trained.batch_stats,
-            "objective": trained.objective_params,
-        }
-        write_model(out, variables, description)
-        return (out,)
-    if out.suffix != ".stablehlo":
-        raise ValueError(f"out must end in .safetensors or .stablehlo, got {out}")
-    content = export_stablehlo(trained)
-    metadata = out.with_name(out.name + ".json")
-    origin = {"jax": jax.__version__, "date": datetime.now(UTC).date().isoformat()}
-    metadata.unlink(missing_ok=True)  # a program never lies next to another's description
-    with atomic_write(out) as program:
-        program.write(content)
-    write_json(metadata, {**description, "written": origin})
-    return out, metadata
+def _is_pillow(image: Any) -> bool:
+    pillow = sys.modules.get("PIL.Image")
+    return pillow is not None and isinstance(image, pillow.Image)
 
 
-def _paths(sources: Sequence[str | Path]) -> list[Any]:
-    """Return the image files of paths."""
+def _is_image(source: Any) -> bool:
+    return isinstance(source, str | Path | bytes | bytearray) or _is_pillow(source)
+
+
+def _files_of(sources: Sequence[Any]) -> list[Any]:
+    """Return the image files of paths, of files' bytes and of images of Pillow."""
     files: list[Any] = []
-    for source in sources:
+    images = _Images(bytes(each) if isinstance(each, bytearray) else each for each in sources)
+    for place, source in enumerate(images):
+        if not _is_image(source):
+            raise TypeError(
+                f"source[{place}] must be a path, bytes or an image of Pillow, got a {type(source).__name__}"
+            )
+        if not isinstance(source, str | Path):
+            if _is_pillow(source):
+                with contextlib.suppress(Exception):  # named when it is read, by a thread
+                    source.load()  # by one thread: the image may be several times in the list
+            files.append(Row(images, place))
+            continue
         check_local("source", source)
         content = read_path(expand_user(source))
         for note in content.notes:

@@ -17,8 +17,8 @@ from jdml.distributed import Tree
 from jdml.losses.comparison import Normalize
 from jdml.models.adapters import Model, unwrapped
 from jdml.models.base_adapter import ModelAdapter
-from jdml.models.embedding import Preprocess, standard, to_float
-from jdml.models.factory import Normalizer, create
+from jdml.models.embedding import Preprocess, default_preprocess, uint8_to_float
+from jdml.models.weights import Normalizer, create
 from jdml.recipes.loss import NORMALIZATIONS
 from jdml.recipes.network import from_factory
 from jdml.registry import NETWORKS
@@ -36,7 +36,7 @@ def describe(
     transform = train.images.transform if isinstance(train.images, ImageFiles) else None
     if isinstance(preprocess, Normalizer):
         prepared: Any = dataclasses.asdict(preprocess)
-    elif preprocess in (to_float, standard):
+    elif preprocess in (uint8_to_float, default_preprocess):
         prepared = "to_float"
     else:
         prepared = {"function": qualified_name(preprocess)}
@@ -87,7 +87,7 @@ def build_preprocess(description: Description) -> Preprocess:
     """Build the function from stored images to the model's input."""
     kind = description["preprocess"]
     if kind == "to_float":
-        return standard
+        return default_preprocess
     if "mean" in kind:
         return Normalizer(tuple(kind["mean"]), tuple(kind["std"]), kind["bgr"])
     raise ValueError(f"its preprocess= was {kind['function']}: load(run, preprocess=…)")
@@ -127,15 +127,20 @@ def fit_variables(
     variables = jax.eval_shape(init, input_template(described["input"]))
     template = {kind: variables.get(kind, {}) for kind in ("params", "batch_stats")}
     own = named_leaves(template)
+    check_fits(own, arrays, path)
+    leaves = [jnp.asarray(arrays[name]) for name in own]
+    return jax.tree.unflatten(jax.tree.structure(template), leaves)
+
+
+def check_fits(own: Mapping[str, Any], arrays: Mapping[str, Any], path: Path) -> None:
+    """Refuse a run's arrays that are not those of a network, by their names and shapes."""
     stored = {n: a for n, a in arrays.items() if not n.startswith("objective/")}
     for name in sorted(own.keys() | stored.keys()):
-        shapes = [list(x[name].shape) if name in x else "absent" for x in (stored, own)]
+        shapes = [list(np.shape(x[name])) if name in x else "absent" for x in (stored, own)]
         if shapes[0] != shapes[1]:
             raise ValueError(
                 f"model is not the run's: {name} is {shapes[0]} in {path} and {shapes[1]} in the model"
             )
-    leaves = [jnp.asarray(arrays[name]) for name in own]
-    return jax.tree.unflatten(jax.tree.structure(template), leaves)
 
 
 def input_template(described: Any) -> Any:

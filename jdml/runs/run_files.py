@@ -13,7 +13,7 @@ import jax
 import numpy as np
 
 from jdml._optional_imports import require_package
-from jdml._paths import check_local, json_of, with_filename, write_text
+from jdml._paths import check_local, json_of, lock_of, with_filename, write_text
 from jdml.distributed import Tree
 from jdml.models.io import read_metadata, read_safetensors, write_tensors
 
@@ -251,7 +251,7 @@ def _plain(value: Any) -> Any:
 
 def save_result(path: str | Path, name: str, result: Mapping[str, Any]) -> None:
     """Add a run's result to a file, or replace the one of that name; several processes may add at a time."""
-    with _locked(Path(path)):
+    with lock_of(Path(path)):
         write_results(path, {**read_results(path), name: result})
 
 
@@ -260,15 +260,8 @@ def delete_results(path: str | Path, names: Collection[str]) -> None:
     path = Path(path)
     if not path.exists():
         return
-    with _locked(path):
+    with lock_of(path):
         results = read_results(path)
         rest = {name: result for name, result in results.items() if name not in names}
         if len(rest) < len(results):
             write_results(path, rest)
-
-
-def _locked(path: Path) -> Any:
-    require_package("filelock", "several processes that write one file")
-    from filelock import FileLock
-
-    return FileLock(path.with_name(f".{path.name}.lock"), is_singleton=True)

@@ -7,7 +7,6 @@ import math
 import multiprocessing
 import os
 import platform
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
@@ -17,6 +16,7 @@ from typing import Any
 
 from jdml._optional_imports import progress_bar
 from jdml._paths import check_local
+from jdml.data.pipeline import end_with_parent
 from jdml.distributed import PeerExitedError, disable_malloc_trim
 from jdml.ops import checks
 from jdml.runs.identity import differences
@@ -53,9 +53,9 @@ def run_jobs(
         By name: ``job``, ``metrics``, ``seconds`` and ``machine``.
 
     Raises:
-        TypeError: ``minutes`` is not a number, or a job is not JSON-able.
+        TypeError: ``minutes`` is not a number.
         ValueError: ``workers`` below 1, ``minutes`` below 0, or a result with other settings, naming them.
-        Exception: a job's error, of the same kind, naming the job; no job starts after it, running ones end and are
+        Exception: a job's error, with a note that names the job; no job starts after it, running ones end and are
             saved.
         RuntimeError: a worker was killed, or cannot import ``run`` (a notebook's function), naming the running jobs.
 
@@ -77,13 +77,6 @@ def run_jobs(
     checks.optional(checks.non_negative)("minutes", minutes)
     check_local("out", out)
     out = Path(out)
-    for name, job in jobs.items():
-        try:
-            json.dumps(dict(job))
-        except TypeError as error:
-            raise TypeError(
-                f"jobs[{name!r}] must hold JSON-able settings by name: {error}"
-            ) from error
     out.parent.mkdir(parents=True, exist_ok=True)
     stored = results_of(jobs, out)
     results = {name: stored.get(name) for name in jobs}
@@ -99,18 +92,7 @@ def run_jobs(
 
 
 def results_of(jobs: Mapping[str, Job], out: str | Path) -> dict[str, dict[str, Any]]:
-    """Read a study's file, and check that its results of these jobs have the same settings.
-
-    Args:
-        jobs: settings by name.
-        out: the study's file.
-
-    Returns:
-        All its results, by name; empty if there is no file.
-
-    Raises:
-        ValueError: one of these jobs was run with other settings, naming them.
-    """
+    """Read a study's file; refuse one of these jobs that was run with other settings, naming them."""
     results = read_results(out)
     for name in (name for name in jobs if name in results):
         different = differences(results[name]["job"], json.loads(json.dumps(dict(jobs[name]))))
@@ -122,15 +104,7 @@ def results_of(jobs: Mapping[str, Job], out: str | Path) -> dict[str, dict[str, 
 
 
 def over_seeds(results: Mapping[str, Mapping[str, Any]], name: str, metric: str) -> list[Any]:
-    """Return the values of a metric in all runs that differ only in their seed.
-
-    Args:
-        results: of :func:`run_jobs`, with jobs named ``NAME-SEED``.
-        name: NAME.
-        metric: the metric; runs without it are left out.
-
-    Returns:
-        The values in the order of the jobs.
+    """Return the values of a metric in all runs called ``NAME-SEED``, without those that do not have it.
 
     Example:
         >>> runs = {f"triplet-{seed}": {"metrics": {"R@1": value}} for seed, value in enumerate((0.4, 0.5))}
@@ -144,18 +118,7 @@ def over_seeds(results: Mapping[str, Mapping[str, Any]], name: str, metric: str)
 def by_seed(
     results: Mapping[str, Mapping[str, Any]], metric: str, /, **settings: Any
 ) -> dict[int, Any]:
-    """Return the values of a metric by seed, in the runs of some settings.
-
-    Args:
-        results: of :func:`run_jobs` or :func:`~jdml.runs.run_files.read_results`, with jobs that have a ``seed``.
-        metric: the metric; runs without it, or without a seed, are left out.
-        **settings: settings that the runs' jobs have, among others.
-
-    Returns:
-        The values in the order of the results; what :func:`jdml.report.paired_difference` compares.
-
-    Raises:
-        ValueError: two runs of a seed have these settings.
+    """Return the values of a metric by seed, of the runs whose jobs have some settings; refuse two of one seed.
 
     Example:
         >>> runs = {
@@ -194,7 +157,8 @@ def _run_all(
             try:
                 result = _timed(run, job)
             except Exception as error:  # whatever a job raises
-                raise _named(name, error) from error
+                error.add_note(f"in job {name!r}")
+                raise
             yield name, result
         return
     context = multiprocessing.get_context("spawn")
@@ -221,22 +185,12 @@ def _run_all(
                         "(take fewer workers), or cannot import run (put a notebook's function into a .py file)"
                     ) from error
                 except Exception as error:  # raised below, after the running jobs are saved
-                    failed, jobs = failed or _named(name, error), iter(())
+                    error.add_note(f"in job {name!r}")
+                    failed, jobs = failed or error, iter(())
                     continue
                 yield name, result
     if failed is not None:
         raise failed
-
-
-def _named(name: str, error: Exception) -> Exception:
-    """Return an error of the same kind that names its job."""
-    try:
-        named = type(error)(f"job {name!r}: {error}")
-    except Exception:  # its class takes other arguments
-        error.add_note(f"in job {name!r}")
-        return error
-    named.__cause__ = error
-    return named
 
 
 def _cores() -> set[int]:
@@ -252,13 +206,7 @@ def _start_worker(shares: Any, workers: int) -> None:
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, shares.get())
     disable_malloc_trim()
-    study: Any = multiprocessing.parent_process()
-
-    def end_with_study() -> None:  # a restarted study would write into the same folders
-        study.join()
-        os._exit(1)
-
-    threading.Thread(target=end_with_study, daemon=True).start()
+    end_with_parent()  # a restarted study would write into the same folders
 
 
 def _timed(run: Callable[[Job], Metrics], job: Job) -> dict[str, Any]:

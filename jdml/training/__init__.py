@@ -7,7 +7,7 @@ numbers of an unbroken one.
 """
 
 from jdml.distributed import Preempted, disable_malloc_trim, initialize
-from jdml.models.embedding import embed, standard, to_float
+from jdml.models.embedding import default_preprocess, embed, uint8_to_float
 from jdml.models.finetuning import Frozen, WithLora
 from jdml.runs.inference import Trained, load
 from jdml.training.alternation import AlternatingProblems, Alternation
@@ -22,14 +22,24 @@ from jdml.training.callbacks import (
     TensorBoard,
     every,
 )
-from jdml.training.evaluation import Embedder, Evaluation, metric_names, recall_ranks, score
 from jdml.training.initialization import (
     init_head_from_pca,
     init_proxies_from_samples,
     pretrained,
 )
 from jdml.training.loop import fit
-from jdml.training.run_config import Best, Devices, FitResult, RunConfig, update_best
+from jdml.training.run_config import (
+    Best,
+    Devices,
+    Embedder,
+    Evaluation,
+    FitResult,
+    RunConfig,
+    metric_names,
+    recall_ranks,
+    score,
+    update_best,
+)
 from jdml.training.step import TrainState, create_state, make_train_step
 from jdml.training.train_recipe import train
 
@@ -68,9 +78,9 @@ __all__ = [
     "pretrained",
     "recall_ranks",
     "score",
-    "standard",
+    "default_preprocess",
     "init_head_from_pca",
     "init_proxies_from_samples",
-    "to_float",
+    "uint8_to_float",
     "train",
 ]

@@ -17,9 +17,9 @@ from jdml.data import BadImageError, ImageFiles
 from jdml.data.dataset import TrainSet
 from jdml.distributed import Tree, gather_to_host
 from jdml.losses.comparison import Normalize
-from jdml.metrics.chance_constraints import mean_distance
+from jdml.metrics.chance import mean_distance
 from jdml.models.adapters import Model
-from jdml.models.embedding import Preprocess, embed, standard
+from jdml.models.embedding import Preprocess, default_preprocess, embed
 from jdml.ops import ball, checks
 from jdml.recipes import CCPConfig, Recipe
 from jdml.training.callbacks import CallbackResult, StatefulCallback, Stop
@@ -113,7 +113,7 @@ class AlternatingProblems(StatefulCallback):
     first: First = "random"
     normalize: Normalize | None = ball
     seed: int = 0
-    preprocess: Preprocess = standard
+    preprocess: Preprocess = default_preprocess
     augment: bool = True
 
     def __post_init__(self) -> None:

@@ -16,12 +16,12 @@ from jdml.data.dataset import TrainSet, check_channels, check_in_unit_range, che
 from jdml.data.samplers import Sampler
 from jdml.distributed import Tree, any_process
 from jdml.models.adapters import embed_in_training
-from jdml.models.embedding import standard, to_float
-from jdml.models.factory import Normalizer
+from jdml.models.embedding import default_preprocess, uint8_to_float
 from jdml.models.finetuning import check_freeze
+from jdml.models.weights import Normalizer
 from jdml.objectives.base import Metrics
 from jdml.runs.model_metadata import input_spec
-from jdml.training.evaluation import Embedder
+from jdml.training.run_config import Embedder
 from jdml.training.step import Step, StepConfig, TrainState, compiled
 
 DEVICE_BYTES = 1 << 30  # data sets up to this size are put on the device once
@@ -69,7 +69,7 @@ def check_arguments(
     for images in jax.tree.leaves(train.images):
         if isinstance(preprocess, Normalizer):
             check_in_unit_range("train.images", images, ", as its preprocess expects")
-        elif preprocess in (to_float, standard):
+        elif preprocess in (uint8_to_float, default_preprocess):
             check_not_bytes("train.images", images)
     if isinstance(sampler, EpochSampler):
         size = len(train.labels)
@@ -79,7 +79,7 @@ def check_arguments(
 
 
 def check_proxies(params: Mapping[str, Tree], labels: ArrayLike) -> None:
-    """Refuse fewer proxies than classes: rows of the other classes would be ignored."""
+    """Refuse fewer proxies than classes, whose rows would be ignored; warn of proxies that no row attracts."""
     proxies: Tree = params.get("proxies")
     shape, classes = np.shape(proxies), int(np.max(labels)) + 1
     if len(shape) in (2, 3) and shape[0] < classes:
@@ -87,13 +87,8 @@ def check_proxies(params: Mapping[str, Tree], labels: ArrayLike) -> None:
             f"objective has proxies of {shape[0]} classes, train has labels up to {classes - 1}: "
             f"write jdml.objectives.proxy(loss_fn, num_classes={classes}, dim=…)"
         )
-
-
-def warn_missing_classes(labels: ArrayLike) -> None:
-    """Warn of classes without a row, which have proxies that no sample attracts."""
-    present = np.unique(labels)
-    missing = np.setdiff1d(np.arange(present.max(initial=-1) + 1), present)
-    if len(missing):
+    missing = np.setdiff1d(np.arange(classes), labels)
+    if len(shape) in (2, 3) and len(missing):
         warnings.warn(
             f"train has no rows of {len(missing)} classes, such as label {missing[0]}, which have proxies, too: "
             "relabel with numpy.unique(labels, return_inverse=True)[1]",
@@ -296,5 +291,5 @@ def memory_summary(spec: StepConfig, state: TrainState, step: Step, batch: tuple
         sizes["a step"] = compiled_memory.temp_size_in_bytes
     memory = ", ".join(f"{name} {size / 1e6:,.1f} MB" for name, size in sizes.items())
     return (
-        f"learns {learning:,} of the network's {learning + frozen:,} parameters; memory: {memory}"
+        f"memory    {memory}; {learning:,} of {learning + frozen:,} parameters of the network learn"
     )

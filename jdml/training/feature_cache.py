@@ -28,7 +28,7 @@ from jdml.training.batch_source import (
     RowSource,
     StepResult,
 )
-from jdml.training.evaluation import Embedder
+from jdml.training.run_config import Embedder
 from jdml.training.step import StepConfig, TrainState
 
 FEATURES = "features"

@@ -1,7 +1,10 @@
 """The initial state of a run: pretrained parameters, proxies from samples, a head from principal axes."""
 
 import functools
+import logging
+from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Self, cast
 
 import jax
@@ -9,15 +12,18 @@ import jax.numpy as jnp
 import numpy as np
 
 from jdml import adapt
+from jdml._paths import check_local, expand_user
 from jdml.data import BadImageError, Dataset, without_bad_images
 from jdml.data.dataset import TrainSet
 from jdml.distributed import Tree
 from jdml.models.adapters import AnyModel, as_model, embed_in_training
-from jdml.models.embedding import Preprocess, embed, standard
+from jdml.models.embedding import Preprocess, default_preprocess, embed
 from jdml.models.feature_split import Backbone, FeatureSplit
 from jdml.ops import checks, sphere
 from jdml.recipes.network import HEAD
 from jdml.runs.identity import fingerprint, qualified_name
+from jdml.runs.model_metadata import check_fits
+from jdml.runs.run_files import MODEL, named_leaves, read_model
 from jdml.training.batch_source import check_train
 from jdml.training.step import (
     Pretrained,
@@ -28,6 +34,8 @@ from jdml.training.step import (
     fresh_state,
 )
 
+_log = logging.getLogger("jdml.training")
+
 
 @dataclass(frozen=True)
 class FromPretrained:
@@ -35,21 +43,75 @@ class FromPretrained:
 
     load: Pretrained
     then: Start | None = None
+    run: Path | None = None
+    """The model file of the run whose head and proxies are kept, if they have the size."""
 
 
-def pretrained(load: Pretrained, then: Start | None = None) -> FromPretrained:
+def pretrained(load: Pretrained | str | Path, then: Start | None = None) -> FromPretrained:
     """Begin a run with pretrained parameters: ``fit(state=pretrained(load))``.
 
     Args:
         load: from the model's fresh variables ``{"params", "batch_stats"}`` to those to begin with, or some of them,
-            such as :func:`jdml.models.load_weights` of a file.
+            such as :func:`jdml.models.load_weights` of a file. Or the folder of a run, or a ``.safetensors`` file of
+            ``jdml export``: its parameters, of a network of the same shape; a head, proxies and what else the objective
+            learns only if they have the same size, else they begin anew, as the log says.
         then: from the state with these, whose optimizer and objective are fresh, to the one to begin with, such as
             ``functools.partial(init_proxies_from_samples, model=model, train=train)``.
 
     Returns:
-        A ``state`` for ``fit`` and ``train``.
+        A ``state`` for ``fit`` and ``train``. The optimizer and the step are fresh: nothing is resumed.
+
+    Raises:
+        FileNotFoundError: no such file.
     """
-    return FromPretrained(load, then)
+    if not isinstance(load, str | Path):
+        return FromPretrained(load, then)
+    file = model_file(load)
+    return FromPretrained(functools.partial(_load_run, file), then, file)
+
+
+def model_file(run: str | Path) -> Path:
+    """Return the file of a run's best parameters; a file is returned as it is."""
+    check_local("load", run)
+    path = expand_user(run)
+    file = path / MODEL if path.is_dir() else path
+    if not file.is_file():
+        raise FileNotFoundError(f"load must be a run with parameters, {file} does not exist")
+    return file
+
+
+def _load_run(path: Path, variables: Mapping[str, Tree]) -> Tree:
+    """Put a run's parameters and statistics into a network's variables; a head of another size stays as it is."""
+    arrays, own = read_model(path)[0], named_leaves(variables)
+    stored, fresh = (
+        {name: array for name, array in each.items() if name.startswith(f"params/{HEAD}/")}
+        for each in (arrays, own)
+    )
+    if {n: np.shape(a) for n, a in stored.items()} != {n: np.shape(a) for n, a in fresh.items()}:
+        _log.warning("%s: its head has another size, the head begins anew", path)
+        arrays = {name: array for name, array in arrays.items() if name not in stored} | fresh
+    check_fits(own, arrays, path)
+    leaves = [jnp.asarray(arrays[name], leaf.dtype) for name, leaf in own.items()]
+    return jax.tree.unflatten(jax.tree.structure(variables), leaves)
+
+
+def _keep_head_and_proxies(path: Path, state: TrainState) -> TrainState:
+    """Return a state with a run's head, proxies and other parameters of its objective that have the size of its own."""
+    arrays, own = read_model(path)[0], named_leaves(state.params)
+    groups: dict[str, dict[str, Any]] = {}
+    for name in own:
+        role, _, rest = name.partition("/")
+        if role != "model":
+            groups.setdefault(role, {})[name] = arrays.get(f"objective/{name}")
+        elif rest.startswith(f"{HEAD}/"):
+            groups.setdefault(HEAD, {})[name] = arrays.get(f"params/{rest}")
+    for group, stored in groups.items():
+        if all(np.shape(array) == own[name].shape for name, array in stored.items()):
+            own |= {name: jnp.asarray(array, own[name].dtype) for name, array in stored.items()}
+        elif group != HEAD:
+            _log.warning("%s: its %s have another size, or none: they begin anew", path, group)
+    params = jax.tree.unflatten(jax.tree.structure(state.params), own.values())
+    return state._replace(params=params)
 
 
 State = TrainState | Start | FromPretrained
@@ -63,12 +125,13 @@ class InitialState:
     state: TrainState | None
     load: Pretrained | None
     start: Start | None
+    run: Path | None = None
 
     @classmethod
     def of(cls, state: State | None) -> Self:
         """Return what ``fit(state=)`` means."""
         if isinstance(state, FromPretrained):
-            return cls(None, state.load, state.then)
+            return cls(None, state.load, state.then, state.run)
         if isinstance(state, TrainState):
             return cls(state, None, None)
         checks.check_function("state", state)
@@ -90,9 +153,11 @@ class InitialState:
         if self.state is not None:
             return self.state
         fresh = fresh_state(spec, sample, seed=seed, pretrained=self.load)
-        if self.start is None or resumed:
+        if resumed:
             return fresh
-        state, name = self.start(fresh), "state must be a function that returns parameters"
+        state = fresh if self.start is None else self.start(fresh)
+        state = state if self.run is None else _keep_head_and_proxies(self.run, state)
+        name = "state must be a function that returns parameters"
         check_same_arrays(name, fresh.params, state.params)
         return state._replace(step=fresh.step)
 
@@ -103,7 +168,7 @@ def init_proxies_from_samples(
     train: TrainSet,
     *,
     seed: int = 0,
-    preprocess: Preprocess = standard,
+    preprocess: Preprocess = default_preprocess,
     rows_at_a_time: int = 512,
 ) -> TrainState:
     """Initialize proxies with samples of their class, as the fresh network embeds them.
@@ -183,7 +248,7 @@ def init_head_from_pca(
     train: TrainSet,
     *,
     seed: int = 0,
-    preprocess: Preprocess = standard,
+    preprocess: Preprocess = default_preprocess,
     images: int = 1024,
 ) -> TrainState:
     """Initialize the embedding head with the principal directions of a pretrained network's features.

@@ -15,7 +15,7 @@ from jdml.data.dataset import TrainSet
 from jdml.data.samplers import Sampler
 from jdml.distributed import Placement, Termination, is_main_process, peer_failure_context
 from jdml.models.adapters import AnyModel, Model, as_model, check_network, unwrapped
-from jdml.models.embedding import Preprocess, standard
+from jdml.models.embedding import Preprocess, default_preprocess
 from jdml.models.finetuning import Frozen, WithLora, frozen_part
 from jdml.objectives import Objective
 from jdml.ops import checks
@@ -24,11 +24,18 @@ from jdml.runs.identity import data_fingerprint, fingerprint
 from jdml.runs.model_metadata import describe, trained_view, versions
 from jdml.training.batch_source import check_arguments, check_proxies
 from jdml.training.callbacks import AnyCallback, Callbacks
-from jdml.training.evaluation import Evaluate, Evaluation
 from jdml.training.feature_cache import FEATURES, FeatureCacheConfig, make_batch_source
 from jdml.training.initialization import InitialState, State
 from jdml.training.optimizer_wrappers import with_ema, with_loss_scale
-from jdml.training.run_config import Devices, FitResult, RunConfig, Schedule, as_config
+from jdml.training.run_config import (
+    Devices,
+    Evaluate,
+    Evaluation,
+    FitResult,
+    RunConfig,
+    Schedule,
+    as_config,
+)
 from jdml.training.step import StepConfig
 from jdml.training.trainer import Trainer
 
@@ -49,7 +56,7 @@ def fit(
     evaluation: Evaluate | Evaluation | None = None,
     callbacks: Sequence[AnyCallback] = (),
     devices: jax.sharding.Mesh | Devices | None = None,
-    preprocess: Preprocess = standard,
+    preprocess: Preprocess = default_preprocess,
     progress: bool = True,
 ) -> FitResult:
     """Train a model with any objective.

@@ -16,7 +16,7 @@ from jdml.data.dataset import check_channels
 from jdml.distributed import HERE, Placement, Tree
 from jdml.models.adapters import AnyModel, Model, as_model, embed_in_training, unwrapped
 from jdml.models.base_adapter import ModelAdapter
-from jdml.models.embedding import Preprocess, standard
+from jdml.models.embedding import Preprocess, default_preprocess
 from jdml.models.finetuning import WithLora, frozen_part, keep_frozen_stats, split_frozen
 from jdml.models.weights import weights_settings
 from jdml.objectives import Objective
@@ -64,7 +64,7 @@ class StepConfig:
     model: Model
     objective: Objective
     optimizer: optax.GradientTransformation
-    preprocess: Preprocess = standard
+    preprocess: Preprocess = default_preprocess
     placement: Placement = HERE
     micro_batch: int | None = None
     skip_nonfinite: bool = False
@@ -86,7 +86,7 @@ def create_state(
     sample_images: Tree,
     *,
     seed: int,
-    preprocess: Preprocess = standard,
+    preprocess: Preprocess = default_preprocess,
     pretrained: Pretrained | None = None,
 ) -> TrainState:
     """Initialize the model, the objective's parameters, the optimizer and the objective's memory.
@@ -296,7 +296,7 @@ def make_train_step(
     objective: Objective,
     optimizer: optax.GradientTransformation,
     *,
-    preprocess: Preprocess = standard,
+    preprocess: Preprocess = default_preprocess,
     donate: bool = False,
     placement: Placement = HERE,
     micro_batch: int | None = None,

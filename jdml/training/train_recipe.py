@@ -16,25 +16,30 @@ from jdml._import_path import is_pointer
 from jdml.data import Dataset, ImageBatches, ImageFiles
 from jdml.distributed import class_shards
 from jdml.models.adapters import as_model
-from jdml.models.embedding import Preprocess, standard
+from jdml.models.embedding import Preprocess, default_preprocess
 from jdml.models.finetuning import Frozen, WithLora, frozen_part
 from jdml.recipes import Recipe, RecipeError
-from jdml.recipes.default_recipe import check_positives
 from jdml.recipes.network import build_custom_model
+from jdml.recipes.recipe import check_positives
 from jdml.training.alternation import make_callback
-from jdml.training.batch_source import warn_missing_classes
 from jdml.training.callbacks import EMA, AnyCallback, LossScale, SkipNonfinite, StatefulCallback
-from jdml.training.evaluation import Embedder, Evaluate, Evaluation
 from jdml.training.initialization import (
     FromPretrained,
     State,
     dense_head,
     init_head_from_pca,
     init_proxies_from_samples,
-    pretrained,
 )
 from jdml.training.loop import fit
-from jdml.training.run_config import Devices, FitResult, RunConfig, as_config
+from jdml.training.run_config import (
+    Devices,
+    Embedder,
+    Evaluate,
+    Evaluation,
+    FitResult,
+    RunConfig,
+    as_config,
+)
 from jdml.training.step import Start, TrainState
 
 MONITOR = "MAP@R"
@@ -110,7 +115,7 @@ def train(
             f"train() got an unexpected keyword argument {name!r}: its parts are {', '.join(Parts.__annotations__)}"
         )
     config, device_config = as_config(RunConfig, run), as_config(Devices, devices)
-    preprocess, state = parts.get("preprocess", standard), parts.get("state")
+    preprocess, state = parts.get("preprocess", default_preprocess), parts.get("state")
     model = parts.get("model")
     if model is None:
         load = state.load if isinstance(state, FromPretrained) else None
@@ -123,8 +128,6 @@ def train(
     if objective is None:
         if not has_sampler:
             check_positives(recipe.batch, recipe.loss, train.labels)
-        if recipe.loss.has_proxies:
-            warn_missing_classes(train.labels)
     if not has_sampler:
         change, views = batches, getattr(train, "views", {})
         batches = recipe.batch.build(train.labels, seed, views)
@@ -151,7 +154,7 @@ def train(
     if state is None:
         state = start
     elif isinstance(state, FromPretrained) and state.then is None:
-        state = pretrained(state.load, start)
+        state = dataclasses.replace(state, then=start)
     if device_config.shard is None and device_config.mesh is not None:
         shard = class_shards(device_config.mesh, objective)
         device_config = dataclasses.replace(device_config, shard=shard)
@@ -211,7 +214,7 @@ def make_network(
     train: Dataset,
     *,
     seed: int = 0,
-    preprocess: Preprocess = standard,
+    preprocess: Preprocess = default_preprocess,
     pretrained: Any = None,
     **own: Any,
 ) -> Any:
@@ -258,7 +261,7 @@ def frozen(
     recipe: Recipe,
     model: Any,
     train: Dataset,
-    preprocess: Preprocess = standard,
+    preprocess: Preprocess = default_preprocess,
     *,
     cache_folder: str | Path | None = None,
 ) -> Any:
@@ -271,7 +274,7 @@ def frozen(
 
 
 def pattern_of(
-    recipe: Recipe, model: Any, train: Dataset, preprocess: Preprocess = standard
+    recipe: Recipe, model: Any, train: Dataset, preprocess: Preprocess = default_preprocess
 ) -> str | None:
     """Return the pattern of the paths of a network's frozen parameters."""
     if recipe.finetune.freeze is None and recipe.finetune.last_blocks is None:
@@ -282,7 +285,7 @@ def pattern_of(
 
 
 def check_head(
-    recipe: Recipe, model: Any, train: Dataset, preprocess: Preprocess = standard
+    recipe: Recipe, model: Any, train: Dataset, preprocess: Preprocess = default_preprocess
 ) -> None:
     """Refuse a head that cannot be initialized from principal axes, before any work."""
     if recipe.network.head_init == "random":

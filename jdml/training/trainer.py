@@ -162,6 +162,8 @@ class Trainer:
             return
         self.steps_without_gradient += len(values)
         if self.steps_without_gradient >= min(PATIENCE, self.schedule.steps):
+            if len(np.unique(self.source.train.labels)) < 2:
+                raise ValueError("train must have rows of at least two classes, all are of one")
             raise ValueError(
                 f"sampler must yield batches with {self.source.missing_pairs[0]}: none of the first "
                 f"{self.steps_without_gradient} had any, and the gradient was 0 in all of them; write "

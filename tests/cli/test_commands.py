@@ -77,8 +77,12 @@ def test_version(jdml_command):
 # Errors, raised by a command that is registered here
 
 ERRORS = {
-    "permission": (PermissionError(errno.EACCES, "x", "/runs"), 2, "/runs: no permission"),
-    "a file in the path": (NotADirectoryError(errno.ENOTDIR, "x", "/a/b"), 2, "/a/b: .*file"),
+    "permission": (PermissionError(errno.EACCES, "x", "/runs"), 2, "/runs: Permission denied"),
+    "a file in the path": (
+        NotADirectoryError(errno.ENOTDIR, "x", "/a/b"),
+        2,
+        "/a/b: Not a directory",
+    ),
     "an argument": (ValueError("data_dir must be\n  a folder"), 2, "--data-dir must be a folder$"),
     "numbers": (FloatingPointError("the loss is nan at step 3"), 2, "step 3"),
     "memory": (MemoryError(), 2, "out of memory"),

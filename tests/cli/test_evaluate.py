@@ -19,7 +19,7 @@ def embeddings(tmp_path):
 
 
 def test_evaluate_json(jdml_main, embeddings, tmp_path):
-    options = ("--recall-at", 1, 2, "--ndcg-at", 2, "--precision-at", 2, "--found-at", 2)
+    options = ("--recall-at", 1, 2, "--ndcg-at", 2, "--precision-at", 2, "--true-recall-at", 2)
     code, out, _ = jdml_main("evaluate", embeddings, *options, "--json", "-")
     assert code == 0
     metrics = json.loads(out)
@@ -27,10 +27,10 @@ def test_evaluate_json(jdml_main, embeddings, tmp_path):
     assert metrics["R@1"] == pytest.approx(4 / 6)
     assert metrics["MAP@R"] == pytest.approx(4 / 6)
     assert metrics["queries"] == 6
-    assert {"nDCG@2", "P@2", "found@2"} <= set(metrics)
+    assert {"nDCG@2", "P@2", "recall(true)@2"} <= set(metrics)
     code, out, _ = jdml_main("evaluate", embeddings, *options, "--json", tmp_path / "m.json")
     assert json.loads((tmp_path / "m.json").read_text()) == metrics
-    assert all(name in out for name in ("R@1", "R@2", "MAP@R", "nDCG@2", "P@2", "found@2"))
+    assert all(name in out for name in ("R@1", "R@2", "MAP@R", "nDCG@2", "P@2", "recall(true)@2"))
 
 
 def test_evaluate_with_gallery_array_names_string_labels_and_cosine(jdml_main, tmp_path):
@@ -68,7 +68,7 @@ GALLERY = {"gallery_embeddings": X, "gallery_labels": Y}
             {"embeddings": X, "labels": Y, **GALLERY, "gallery_labels": Y.astype(str)},
             "labels .*gallery labels",
         ),
-        ({"embeddings": X, "labels": Y.astype(str).astype(object)}, "'labels' of .*e.npz"),
+        ({"embeddings": X, "labels": Y.astype(str).astype(object)}, "Object arrays"),
     ],
 )
 def test_evaluate_refuses(jdml_main, tmp_path, arrays, names):

@@ -55,7 +55,7 @@ def test_custom_network_trains_embeds_and_searches(capsys, animals, nets, made, 
     words = ("--data", "folder", "--data-dir", animals, "--model", f"nets:{made}", *BATCH)
     code, out, err = train_images(*words, "--out", "run")
     assert (code, err) == (0, "")
-    assert f"nets:{made}: " in out
+    assert f"nets:{made}, " in out
     assert "jdml weights convert" not in out
     trained = training.load("run")
     vectors = trained.embed(animals)

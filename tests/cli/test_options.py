@@ -232,15 +232,6 @@ def test_label_noise_is_in_training_only(photos):
     np.testing.assert_array_equal(queries.labels, queries.views["class"])
 
 
-def test_single_images_and_other_files_are_noted(tmp_path):
-    draw_photos(tmp_path, 4, 2)
-    (tmp_path / "kind0" / "0.png").unlink()
-    (tmp_path / "kind0" / "0.heic").write_bytes(b"?")
-    notes = " ".join(parts_of(tmp_path).notes)
-    assert ".heic" in notes
-    assert "1 class " in notes
-
-
 # Objectives and steps
 
 
@@ -267,17 +258,6 @@ def test_field_activity_is_logged_where_its_pairs_are_few():
 
     assert logged(2) == {"loss", "attracting", "repelling", "force"}
     assert logged(MONITORED) == {"loss"}
-
-
-def test_photographs_without_weights_are_advised_to_use_some(photos):
-    labels = np.repeat(np.arange(3), 6)
-    for words, advised in (
-        ("--data-dir photos", True),
-        ("--weights w --data-dir photos", False),
-        ("", False),
-    ):
-        notes = fit_to_data(typed(words.replace("photos", str(photos))), labels)[1]
-        assert any("--weights" in note for note in notes) == advised
 
 
 def test_sweep_over_flags_and_tuples(tmp_path):

@@ -26,7 +26,7 @@ from jax import export
 from jdml.mining import multi_similarity_pairs
 from jdml.models import SmallConvNet, layers
 from jdml.recipes import LossConfig
-from jdml.runs.inference import PLATFORMS
+from jdml.runs.export import PLATFORMS
 
 
 def exported(dim: int) -> tuple[str, Callable[[], Any]]:

@@ -16,11 +16,9 @@ from jdml.data import (
     parity_labels,
     split_by_class_names,
 )
-from jdml.data.csv_list import read_column
-from jdml.data.folder import read_folder
-from jdml.data.image_source import read_source
+from jdml.data.folder import read_column, read_folder
 from jdml.data.integrity import Place, by_embedding, count_mismatches
-from jdml.data.load import read_path
+from jdml.data.load import read_path, read_source
 from jdml.data.splits import read_names
 
 

@@ -10,6 +10,7 @@ from data.test_archives import write_zip
 from jdml import data
 from jdml.data import check, load
 from jdml.data.folder import read_folder
+from jdml.data.splits import split_by_groups
 
 Image = pytest.importorskip("PIL.Image")
 
@@ -50,6 +51,79 @@ def test_folder_of_classes(tmp_path):
     test = load("folder", data_dir=tmp_path, split="test")
     assert (test.labels.tolist(), test.class_names["class"]) == ([0], ("c",))
     assert len(load("folder", data_dir=tmp_path)) == len(load("folder", tmp_path, split="all")) == 7
+
+
+# Groups
+
+
+def sides(root: Path, groups: object) -> tuple[data.Dataset, data.Dataset]:
+    """Return both parts; no group is in both, and both have images."""
+    train, test = (load("folder", root, split=split, groups=groups) for split in ("train", "test"))
+    assert not set(train.groups.tolist()) & set(test.groups.tolist())
+    assert min(len(train), len(test)) > 0
+    assert len(train) + len(test) == len(load("folder", root, groups=groups))
+    return train, test
+
+
+def test_groups_stay_on_one_side_of_every_split(tmp_path):
+    """Sessions that show all classes; sessions of one or two classes; a column, a pattern, an array."""
+    root = tmp_path / "session9" / "photos"  # not searched
+    names = [
+        (f"c{c}", f"s{s}_session{s}_{i}.png") for c in range(6) for s in range(5) for i in (0, 1)
+    ]
+    draw(*(root / kind / name for kind, name in names))
+    pattern, table = r"_session(\d+)", tmp_path / "list.csv"
+    lines = [f"{root / kind / name},{kind},x,{name[:2]}" for kind, name in names]
+    table.write_text("\n".join(["file,label,other,Session", *lines]))
+    plain = tmp_path / "session8" / "plain.csv"
+    plain.parent.mkdir()
+    paths = [f"../session9/photos/{kind}/{name},{kind}" for kind, name in names]
+    plain.write_text("\n".join(["file,label", *paths]))
+    sessions = np.array([name[:2] for _, name in names])
+    for place, groups in ((root, pattern), (table, "session"), (root, sessions), (plain, pattern)):
+        train, test = sides(place, groups)
+        assert set(train.class_names["class"]) == set(test.class_names["class"])  # each shows all
+        assert len(np.unique(test.groups)) == 1
+    assert load("folder", root, groups=sessions).groups.tolist() == sessions.tolist()
+    by_pair = np.array([f"{name[:2]} {int(kind[1]) // 2}" for kind, name in names])
+    train, test = sides(root, by_pair)  # classes that share a session are on one side
+    assert not set(train.class_names["class"]) & set(test.class_names["class"])
+    own = np.array([f"{kind} {name[:2]}" for kind, name in names])
+    assert (
+        sides(root, own)[0].labels.tolist() == load("folder", root, split="train").labels.tolist()
+    )
+    listing = split_by_groups(read_folder(root), own, "")
+    for rule, share in (("images", 0.2), ("images", 0.6), ("classes", None)):
+        parts = data.resplit(listing, rule, seed=3, share=share).splits
+        assert not set(own[parts["train"]]) & set(own[parts["test"]])
+        scored = [(parts["test"] // 10 == kind).sum() for kind in range(6)]
+        assert rule == "classes" or scored == [2 if share == 0.2 else 6] * 6
+    assert data.resplit(listing, "none").splits["train"].tolist() == list(range(60))
+
+
+def test_groups_that_do_not_fit_are_refused(tmp_path):
+    classes(tmp_path / "own", *(f"{part}/{kind}" for part in ("train", "test") for kind in "ab"))
+    classes(tmp_path / "one", "a", "b", "c", "d")
+    cases = [
+        ("own", r"(\d)\.png", "one side .*: 0, 1"),
+        ("one", r"\d\.png", "parentheses"),
+        ("one", "(", "expression"),
+        ("one", "sesion", "parentheses"),
+        ("one", r"(1)\.png", r"4 of 8 files: a/0\.png"),
+        ("one", np.zeros(7, int), r"\[8\]"),
+        ("one", np.zeros(8), "float64"),
+    ]
+    for place, groups, problem in cases:
+        with pytest.raises(ValueError, match=f"^groups\\b.*{problem}"):
+            load("folder", tmp_path / place, split="train", groups=groups)
+    with pytest.raises(ValueError, match=r"^groups\b"):
+        load("folder", tmp_path / "one", split="train", groups=np.zeros(8, int))
+    crossing = split_by_groups(read_folder(tmp_path / "one"), np.arange(8) % 2, "")
+    with pytest.raises(ValueError, match=r"^groups\b"):
+        data.split_by_class_names(crossing, ["a", "c"])
+    assert len(load("folder", tmp_path / "own", groups=r"(\w+/\w)/").groups) == 4
+    with pytest.raises(ValueError, match=r"^groups\b"):
+        load("digits", groups="camera")
 
 
 # Links

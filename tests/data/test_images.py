@@ -1,6 +1,5 @@
 """Image files as an array: formats, indexing, lazy reading, refusals."""
 
-import io
 import struct
 import zipfile
 from pathlib import Path
@@ -78,15 +77,6 @@ def test_every_mode_becomes_rgb(content, expected):
     image = decode(content)
     assert image.mode == "RGB"
     np.testing.assert_allclose(np.asarray(image)[5, 5].astype(int), expected, atol=3)
-
-
-def test_format_registered_after_the_first_image_is_read(monkeypatch):
-    """Libraries for HEIF register it whenever a user asks for it."""
-    decode(encoded(PALETTE))
-    monkeypatch.setattr(Image, "ID", [*Image.ID, "MINE"])
-    opened = lambda file, name: Image.open(io.BytesIO(encoded(PALETTE)))  # noqa: E731
-    monkeypatch.setitem(Image.OPEN, "MINE", (opened, lambda start: start.startswith(b"mine")))
-    assert decode(b"mine, and no other's").size == PALETTE.size
 
 
 def orientation_tag(orientation: int):

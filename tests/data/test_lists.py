@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from jdml.data import ImageFiles, conventional, load
+from jdml.data import ImageFiles, conventional, from_rows, load
 
 Image = pytest.importorskip("PIL.Image")
 SMALL = {"transform": conventional(8)}
@@ -219,3 +219,15 @@ def test_real_names_and_images(shared_data):
     train = load("cub", data_dir=shared_data / "cub_fullres", **SMALL)
     assert train.images[:].shape == (49, 8, 8, 3)
     assert train.class_names["class"][:2] == ("001.Black_footed_Albatross", "005.Crested_Auklet")
+
+
+@pytest.mark.parametrize("label", ["-1", " -1 ", '"-1"'])
+def test_label_minus_one_is_no_class(tmp_path, label):
+    """As at every door: of a list, of rows by number and by name."""
+    (tmp_path / "list.csv").write_text(f"file,label\na.png,0\nb.png,{label}\n")
+    with pytest.raises(ValueError, match=r"list\.csv:3: label .*-1"):
+        load("folder", tmp_path / "list.csv")
+    pixels = np.zeros((8, 8, 3), np.uint8)
+    for none in (-1, label.strip('"')):
+        with pytest.raises(ValueError, match=r"\blabel\b.* -1\b"):
+            from_rows([(pixels, type(none)(0)), (pixels, none)])

@@ -13,7 +13,7 @@ import pytest
 import jdml
 from experiments.cub_crops import finetuned
 from experiments.eps_omniglot.main import some_positives
-from experiments.letters import abreast, levels, methods, protocol
+from experiments.letters import abreast, methods, protocol
 from experiments.nir.decide import reset_at
 from experiments.pfml_needs import trials
 from experiments.smoke import write_images
@@ -61,14 +61,14 @@ def test_validation_and_test_letters_are_not_trained_on(tmp_path: Path) -> None:
 
 def test_drawings_of_each_level() -> None:
     rows, letters = 7 + np.arange(200), np.repeat(np.arange(10) * 3, 20)
-    own, labels = levels.rows_of({"letters": 4}, rows, letters, 1)
+    own, labels = protocol.rows_of({"letters": 4}, rows, letters, 1)
     assert np.bincount(labels).tolist() == [20] * 4
     assert len(set(letters[own - 7])) == 4
-    own, labels = levels.rows_of({"drawings": 5}, rows, letters, 1)
+    own, labels = protocol.rows_of({"drawings": 5}, rows, letters, 1)
     assert np.bincount(labels).tolist() == [5] * 10
     np.testing.assert_array_equal(labels, letters[own - 7] // 3)
-    assert set(levels.rows_of({"drawings": 5}, rows, letters, 2)[0]) != set(own)
-    own, labels = levels.rows_of({"wrong": 0.4}, rows, letters, 1)
+    assert set(protocol.rows_of({"drawings": 5}, rows, letters, 2)[0]) != set(own)
+    own, labels = protocol.rows_of({"wrong": 0.4}, rows, letters, 1)
     np.testing.assert_array_equal(own, rows)
     assert (labels != letters // 3).sum() == 80
 

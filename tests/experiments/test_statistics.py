@@ -8,7 +8,7 @@ import pytest
 from experiments.ccp_letters import main as ccp_letters
 from experiments.ccp_mnist import branch
 from experiments.ideas import main as ideas
-from experiments.letters import factors, levels, protocol, reasons, tables
+from experiments.letters import factors, protocol, reasons, tables
 from experiments.letters import main as letters
 from experiments.letters.methods import METHODS as BY_LETTER
 from experiments.nir import decide
@@ -88,8 +88,10 @@ def test_letters_answers_its_questions_with_the_other_seeds() -> None:
     question = factors.Asked("wrong", 0.2, "FastAP", "circle")
     assert question in factors.ASKED
     values: dict[str, Any] = {
-        factor: {name: {level: {} for level in levels.ordered(factor)} for name in factors.METHODS}
-        for factor in levels.FACTORS
+        factor: {
+            name: {level: {} for level in protocol.ordered(factor)} for name in factors.METHODS
+        }
+        for factor in protocol.FACTORS
     }
     of_more = {key: value - 0.01 - (key[0] == 1) for key, value in MODELS.items()}
     of_less = {key: value - 0.05 - 0.001 * key[1] for key, value in MODELS.items()}

@@ -201,6 +201,33 @@ def test_refuses_unknown_ids_foreign_folders_and_other_writers(tmp_path: Path) -
     assert len(Gallery.load(tmp_path / "g")) == 60
 
 
+def test_names_of_classes_and_stored_embeddings(tmp_path: Path) -> None:
+    gallery = Gallery()
+    gallery.add(vectors(3), names(3), ["cat", "dog", "cat"])
+    gallery.add(vectors(1, seed=1), ["\udcff.jpg"])  # of a file whose name is not UTF-8
+    gallery.remove(["1.jpg"])
+    gallery.save(tmp_path / "g")
+    found = Gallery.load(tmp_path / "g")
+    assert (found.labels.tolist(), found.ids[2], found.dim) == (["cat", "cat", ""], "\udcff.jpg", 8)
+    content = np.concatenate([vectors(3)[[0, 2]], vectors(1, seed=1)])
+    np.testing.assert_array_equal(found.embeddings, content)
+    for labels in ([1, 2], ["cat"]):
+        with pytest.raises(ValueError, match=r"^labels\b"):
+            found.add(vectors(2), ["a", "b"], labels)
+    found.quantize("int8")
+    np.testing.assert_allclose(found.embeddings, content, atol=0.02)
+
+
+def test_names_of_files_are_refused_and_a_killed_first_save_is_repeated(tmp_path: Path) -> None:
+    for name in ("g.npz", "g.npy", "g.parquet"):
+        with pytest.raises(ValueError, match=r"^path\b"):
+            filled().save(tmp_path / name)
+    filled().save(tmp_path / "g")
+    (tmp_path / "g" / METADATA).unlink()
+    filled(60).save(tmp_path / "g")
+    assert len(Gallery.load(tmp_path / "g")) == 60
+
+
 def test_saving_leaves_other_galleries_files_and_writers_alone(tmp_path: Path) -> None:
     gallery = filled(400)
     gallery.save(tmp_path / "g")

@@ -108,7 +108,7 @@ def of_miner(name: str) -> Numbers:
 def of_metrics() -> Numbers:
     """Return the metrics of `evaluate_retrieval`, of clustering and of verification."""
     scores = metrics.evaluate_retrieval(
-        X, LABELS, recall_at=(1, 2, 4), ndcg_at=(4,), precision_at=(2,), found_at=(2,)
+        X, LABELS, recall_at=(1, 2, 4), ndcg_at=(4,), precision_at=(2,), true_recall_at=(2,)
     )
     pairs = metrics.verification(X, LABELS, far=(0.1,))
     return {

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from jdml import metrics, mining
 from jdml.mining import Pairs
-from jdml.registry.miners import MINERS
+from jdml.registry.losses import MINERS
 from oracles import metrics as metric_oracles
 from oracles import mining as mining_oracles
 
@@ -135,7 +135,7 @@ def searched(case: Searched) -> tuple[list[np.ndarray], dict[str, Any]]:
     return arrays, options
 
 
-RANKS = {"recall_at": (1, 3), "precision_at": (2,), "found_at": (3,), "ndcg_at": (4,)}
+RANKS = {"recall_at": (1, 3), "precision_at": (2,), "true_recall_at": (3,), "ndcg_at": (4,)}
 
 
 @generated(few=10, share=0.06, case=SEARCHED)

@@ -184,11 +184,6 @@ def test_fast_ap_bins_at_once_on_accelerators(monkeypatch: pytest.MonkeyPatch) -
     np.testing.assert_allclose(slope(jnp.asarray(more), labels)[:-1], expected, atol=1e-6)
 
 
-def test_recall_with_several_ranks_is_the_mean() -> None:
-    one = [jdml.recall_at_k_loss(Q, Y, k=k) for k in (1, 2)]
-    np.testing.assert_allclose(jdml.recall_at_k_loss(Q, Y, k=(1, 2)), np.mean(one), rtol=1e-6)
-
-
 def test_flax_nnx_variables_are_accepted_as_arrays() -> None:
     """Any object with ``__jax_array__``; its gradient is that of its array."""
     nnx = pytest.importorskip("flax.nnx")

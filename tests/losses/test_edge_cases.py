@@ -50,12 +50,6 @@ def test_arrays_of_any_type_and_byte_order(compute: Callable[[Any, Any], jax.Arr
             np.testing.assert_allclose(compute(embeddings, labels), rounded, rtol=1e-2)
 
 
-def test_big_endian_proxies_and_weights() -> None:
-    proxies, weights = np.asarray(X[:3]), np.linspace(0.5, 2.0, 6, dtype=np.float32)
-    swapped = jdml.arcface_loss(X, Y, proxies.astype(">f4"), weights=weights.astype(">f4"))
-    assert swapped == jdml.arcface_loss(X, Y, proxies, weights=weights)
-
-
 def test_labels_out_of_range_are_ignored_where_unchecked() -> None:
     """In traced calls, in JAX arrays and in masked rows; a scalar beta accepts any label."""
     outside, where = np.where(np.arange(6) == 4, 99, Y), np.arange(6) != 4
@@ -127,14 +121,6 @@ def test_trimmed_mean_removes_whole_counts() -> None:
     for count, share, left in ((100, 0.4, 60), (100, 0.7, 30), (50, 0.7, 15), (3, 0.4, 2)):
         value = jdml.trimmed_mean(share)(jnp.arange(count, dtype=jnp.float32))
         np.testing.assert_allclose(value, np.arange(left).mean(), rtol=1e-6)
-
-
-def test_triplet_margin_of_float64() -> None:
-    with jax.enable_x64(True):
-        x = jax.random.normal(jax.random.key(0), (12, 4), jnp.float32)
-        y = jnp.arange(12) % 3
-        wide, narrow = (jdml.triplet_loss(x, y, margin=m) for m in (np.array(0.3), 0.3))
-        np.testing.assert_allclose(wide, narrow, rtol=1e-6)
 
 
 PROXY_LOSSES = [name for name in registry.proxy_losses() if registry.LOSSES[name].needs_proxies]

@@ -1,6 +1,5 @@
 """Potential field and multi-proxy losses, beyond the property matrix."""
 
-import functools
 import math
 
 import chex
@@ -143,14 +142,3 @@ def test_short_half_precision_vectors_have_finite_gradients() -> None:
     short = (1e-4 * X).astype(jnp.float16)
     for loss in (jdml.proxy_anchor_loss, jdml.multi_proxy_anchor_loss, jdml.potential_field_loss):
         assert np.isfinite(jax.jit(jax.grad(lambda x, f=loss: f(x, Y, P)))(short)).all()
-
-
-def test_default_alpha_is_the_same_everywhere() -> None:
-    """α = 1 in the loss, in its monitor, in the drawn potential and in the command."""
-    one, r = {"alpha": 1.0}, jnp.array([0.25, 0.5])
-    assert jdml.potential_field_loss(X, Y, P) == jdml.potential_field_loss(X, Y, P, **one)
-    activity = jdml.losses.field_activity
-    assert activity(X, Y, P)["force"] == activity(X, Y, P, **one)["force"]
-    foil = functools.partial(jdml.contrastive_potential_loss, repulsion="decaying")
-    assert foil(X, Y, P) == foil(X, Y, P, **one)
-    np.testing.assert_allclose(jdml.fields.potential(r, True), -1 / r, rtol=1e-6)

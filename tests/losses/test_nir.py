@@ -125,9 +125,3 @@ def test_gradient_equals_finite_differences() -> None:
 
         slope = jax.jvp(along, (0.0,), (1.0,))[1]
         np.testing.assert_allclose(slope, (along(1e-6) - along(-1e-6)) / 2e-6, rtol=1e-6)
-
-
-def test_sums_of_capped_terms_stay_finite() -> None:
-    assert jnp.isfinite(jdml.nir_loss(jnp.full((512, 4), 1e6), jnp.zeros(512)))
-    value = jdml.nir_loss(jnp.full((2, 4), 1e18), jnp.zeros(2), shape="identity", temperature=1e10)
-    assert jnp.isfinite(value)

@@ -187,8 +187,8 @@ def refusal(compute: Callable[..., Any], *arrays: Any) -> str:
 
 
 @pytest.mark.parametrize("library", LIBRARIES)
-def test_arrays_of_other_libraries_are_refused_with_the_conversion(library: str) -> None:
-    kind, written = LIBRARIES[library]
+def test_arrays_of_other_libraries_are_refused(library: str) -> None:
+    kind = LIBRARIES[library]
     towers = jdml.both_ways(jdml.info_nce_loss)
     computes: list[tuple[Callable[..., Any], str]] = [
         (jdml.contrastive_loss, "embeddings"),
@@ -201,7 +201,6 @@ def test_arrays_of_other_libraries_are_refused_with_the_conversion(library: str)
         for message, argument in ((of_labels, "labels"), (of_rows, name)):
             assert message.startswith(argument)
             assert kind in message
-            assert message.endswith(written.format(argument))
 
 
 @pytest.mark.parametrize(
@@ -343,15 +342,3 @@ def test_unknown_keyword_names_the_loss_and_the_nearest_keyword():
 def test_word_in_place_of_a_miner_lists_the_miners():
     with pytest.raises(TypeError, match=r"^mine\b.*hard_negative\(\).*'hard'"):
         call("triplet_loss", mine="hard")
-
-
-@pytest.mark.parametrize("library", ["numpy", "jax.numpy"])
-@pytest.mark.parametrize("dtype", ["int8", "int32", "bool"])
-def test_advice_for_embeddings_that_are_not_floating_works(library: str, dtype: str) -> None:
-    embeddings: Any = np.eye(B, D).astype(dtype)
-    embeddings = jnp.asarray(embeddings) if library == "jax.numpy" else embeddings
-    with pytest.raises(TypeError, match=r"^embeddings\b.*: write ") as refusal:
-        call("triplet_loss", embeddings=embeddings)
-    advice = str(refusal.value).partition(": write ")[2]
-    names = {"embeddings": embeddings, "numpy": np, "jax": jax}
-    assert call("triplet_loss", embeddings=eval(advice, names)).shape == ()

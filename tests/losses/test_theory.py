@@ -277,11 +277,3 @@ def test_contrastive_potential_with_every_repulsion(repulsion: str) -> None:
     np.testing.assert_allclose(actual, expected, rtol=1e-5)
     slope = jax.grad(lambda x: jdml.contrastive_potential_loss(x, y, **settings))(jnp.ones((3, 2)))
     assert np.isfinite(slope).all()
-
-
-def test_arcface_is_monotone_beyond_the_turning_point() -> None:
-    x, proxies = jnp.array([[-1.0, 0.0]]), jnp.array([[1.0, 0.0], [0.0, 1.0]])
-    for margin in (0.5, 3.0):  # on both sides of 2.33
-        own = -1 - max(margin * np.sin(margin), 1 - np.cos(margin))
-        value = jdml.arcface_loss(x, jnp.array([0]), proxies, scale=4.0, margin=margin)
-        np.testing.assert_allclose(value, np.log1p(np.exp(-4 * own)), rtol=1e-5)

@@ -186,6 +186,34 @@ def test_weights_of_pairs(name: str, reduce: str) -> None:
 
 
 @pytest.mark.parametrize("reduce", ["default", *REDUCTIONS])
+@pytest.mark.parametrize("option", ["settings", "references, where, weights", "eps_hard, where"])
+def test_triplets_with_a_soft_margin(option: str, reduce: str) -> None:
+    options = dict(PAIR_OPTIONS[option]) | ({} if reduce == "default" else {"reduce": reduce})
+    assert_equal("triplet_loss", options, margin=None)
+    assert_equal("triplet_loss", options, margin=None, squared=True)
+
+
+def test_gradient_of_a_soft_margin_equals_that_of_all_triplets() -> None:
+    """By forwards and backwards differentiation; and far vectors stay finite."""
+
+    def plain(x: jax.Array) -> jax.Array:
+        apart = jnp.sqrt(jnp.sum((x[:, None] - x[None]) ** 2, -1) + jnp.eye(len(x)))
+        same = jnp.asarray(Y[:, None] == Y)
+        own = same & ~jnp.eye(len(x), dtype=bool)
+        each = jax.nn.softplus(apart[:, :, None] - apart[:, None, :])
+        return jnp.mean(each, where=own[:, :, None] & ~same[:, None, :])
+
+    soft = partial(jdml.triplet_loss, labels=Y, margin=None, normalize=None)
+    with jax.enable_x64(True):
+        x = jnp.asarray(X)
+        for derivative in (jax.grad, jax.jacfwd, jax.hessian):
+            np.testing.assert_allclose(derivative(soft)(x), derivative(plain)(x), atol=1e-9)
+    value, slope = jax.value_and_grad(soft)(jnp.float32(X * 1e4))
+    assert np.isfinite(value)
+    assert np.isfinite(slope).all()
+
+
+@pytest.mark.parametrize("reduce", ["default", *REDUCTIONS])
 def test_triplets_of_squared_distances(reduce: str) -> None:
     options = {"where": WHERE} | ({} if reduce == "default" else {"reduce": reduce})
     assert_equal("triplet_loss", options, margin=0.2, squared=True)

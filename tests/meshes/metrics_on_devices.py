@@ -46,6 +46,9 @@ def nearest_and_retrieval_with_a_sharded_gallery() -> None:
         assert_same(among(there, there), among(gallery, gallery))
         assert evaluate(there, labels) == expected
         assert some(there, labels, ignore=groups) == some(gallery, labels, ignore=groups)
+        pair = {"relevant": pairs, "mrr": True}
+        assert evaluate(there, None, **pair) == evaluate(gallery, None, **pair)
+        assert evaluate(there, labels, mrr=True) == evaluate(gallery, labels, mrr=True)
         few = put(mesh(kind, 8), (queries[:8], query_labels[:8]), [P("data")] * 2)
         assert evaluate(*few, there, labels) == evaluate(
             queries[:8], query_labels[:8], gallery, labels

@@ -11,7 +11,6 @@ from jdml import metrics
 from jdml.metrics import evaluate_retrieval, nearest
 from jdml.metrics.arrays import evaluate_arrays
 from jdml.metrics.clustering import agreement
-from jdml.metrics.relevance import AT_A_TIME, _ignored
 from oracles.numerics import LIBRARIES, array_of
 
 RNG = np.random.default_rng(0)
@@ -69,7 +68,7 @@ def test_16_bit_numbers_are_computed_in_float32(dtype):
 
 @pytest.mark.parametrize("library", LIBRARIES)
 def test_arrays_of_other_libraries(library):
-    kind, _ = LIBRARIES[library]
+    kind = LIBRARIES[library]
     assert evaluate_retrieval(array_of(library, kind, X), array_of(library, kind, Y)) == EXPECTED
     names = array_of(library, kind, NAMES.astype(object))
     assert evaluate_retrieval(X, names) == EXPECTED
@@ -147,13 +146,6 @@ def test_second_look_equals_its_steps_with_self_index():
         assert evaluate_arrays(searched_in, second_look=kind, **settings) == pytest.approx(scores)
         clusters = evaluate_arrays(alone, second_look=kind, clustered=True)
         assert {name: clusters[name] for name in ("NMI", "AMI")} == agreement(rows, classes)
-
-
-def test_ignored_matches_are_counted_in_blocks():
-    barred = np.arange(144).reshape(12, 12) % 5 == 0
-    expected = (barred & (CLASSES[:, None] == CLASSES)).sum(1).tolist()
-    for at_a_time in (AT_A_TIME, 1):
-        assert _ignored(barred, CLASSES, CLASSES, at_a_time).tolist() == expected
 
 
 def test_gallery_on_disk_is_normalized_on_disk(to_disk, tmp_path, monkeypatch):

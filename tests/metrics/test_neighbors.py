@@ -5,7 +5,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from jdml.metrics import augment_gallery, expand_queries, nearest, ranking_score, rerank, reranking
+from jdml.metrics import augment_gallery, expand_queries, nearest, ranking_score, rerank
 from jdml.metrics.reranking import look_again
 from jdml.testing.case import Compilations
 from oracles import metrics as oracle
@@ -73,6 +73,19 @@ def test_jit_vmap_and_one_trace():
         chex.assert_trees_all_close(one, jax.tree.map(lambda x, i=i: x[i], batched), rtol=1e-6)
 
 
+def test_number_of_queries_may_be_left_open_in_an_exported_search():
+    points = np.random.default_rng(4).normal(size=(30, 3)).astype(np.float32)
+    (rows,) = jax.export.symbolic_shape("rows")
+    several = jax.ShapeDtypeStruct((rows, 3), jnp.float32)
+    program = jax.export.export(jax.jit(lambda queries: nearest(queries, points, 4)))(several)
+    for queries in (points[:1], points[5:12]):
+        chex.assert_trees_all_close(program.call(queries), nearest(queries, points, 4), rtol=1e-6)
+    with pytest.raises(ValueError, match=r"^gallery\b"):
+        jax.export.export(jax.jit(lambda gallery: nearest(points, gallery, 4)))(several)
+    with pytest.raises(ValueError, match=r"^queries\b"):
+        jax.export.export(jax.jit(lambda x: nearest(x, x, 4, exclude_self=True)))(several)
+
+
 def test_gradients_of_distances_are_finite_and_correct():
     points = jnp.array([[0.0, 0.0], [3.0, 4.0], [3.0, 4.0], [9.0, 9.0]])
 
@@ -132,11 +145,6 @@ def test_row_that_is_not_finite_is_refused_and_isolated_under_jit(bad):
     assert (np.asarray(indices)[:, 8] >= 8).all()
 
 
-def test_nearest_of_one_query_with_a_nan_in_the_gallery():
-    queries, gallery = np.array([[1.0]]), np.array([[0.0], [1.0], [np.nan]])
-    assert jax.jit(nearest, static_argnames="k")(queries, gallery, k=1)[1] == 1
-
-
 @pytest.mark.parametrize("released", [False, True], ids=["paper", "program"])
 @pytest.mark.parametrize("whole", [False, True], ids=["generic", "ties"])
 def test_rerank_equals_the_oracle(whole, released):
@@ -173,13 +181,6 @@ def test_rerank_counts_a_query_in_the_gallery_once(released):
     np.testing.assert_allclose(np.delete(actual[:1], 3, axis=1), expected, atol=2e-6)
     alone = rerank(queries, gallery, self_index=np.full(2, -1), **settings)
     np.testing.assert_allclose(alone, rerank(queries, gallery, **settings), atol=1e-7)
-
-
-def test_farthest_rows_in_blocks():
-    x = np.random.default_rng(0).normal(size=(5, 3))
-    expected = [max(np.sum((a - b) ** 2) for b in x) for a in x]
-    for at_a_time in (1 << 16, 0):
-        np.testing.assert_allclose(reranking._farthest(x, at_a_time), expected)
 
 
 def test_query_expansion_and_gallery_augmentation_equal_the_oracle(to_disk):

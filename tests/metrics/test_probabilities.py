@@ -9,7 +9,7 @@ import pytest
 import jdml
 from jdml import metrics
 from jdml.metrics import vmf_mixture_likelihood
-from jdml.metrics.directions import _log_bessel
+from jdml.metrics.proxies import _log_bessel
 
 # Violation of chance constraints: plain loops, Markov's bound, lemma 4.4, propositions 4.1 and 4.2.
 

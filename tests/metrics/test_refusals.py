@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy import sparse
 
 from jdml import metrics
 from jdml.metrics import (
@@ -68,14 +69,14 @@ OWN = partial(retrieval, X, Y, X, Y)
 RETRIEVAL = [
     (retrieval(X[0], Y), ValueError, "queries"),
     (retrieval(X.astype(int), Y), TypeError, "queries"),
-    (retrieval(stacked(X), Y), TypeError, r"queries .*numpy\.stack\(queries\)"),
-    (retrieval(np.ma.masked_less(X, 1), Y), TypeError, r"queries .*queries\.filled"),
+    (retrieval(stacked(X), Y), TypeError, "queries"),
+    (retrieval(np.ma.masked_less(X, 1), Y), TypeError, "queries"),
     (retrieval(BAD, Y), ValueError, r"queries .*row 4\b"),
     (retrieval(np.full((6, 3), 1e300), Y), ValueError, r"queries .*row 0\b"),
     (retrieval(X, Y[:5]), ValueError, "query_labels"),
     (retrieval(X, np.zeros((5, 2), int)), ValueError, "query_labels"),
     (retrieval(X, Y * 1.0), TypeError, "query_labels"),
-    (retrieval(X, np.ma.masked_less(Y, 1)), TypeError, r"query_labels .*query_labels\.filled"),
+    (retrieval(X, np.ma.masked_less(Y, 1)), TypeError, "query_labels"),
     (retrieval(X, np.array(["2020-01-01"] * 6, "M8[D]")), TypeError, "query_labels"),
     (retrieval(X, Y.astype(np.uint64) + np.uint64(2**63)), ValueError, r"query_labels\[0\]"),
     (retrieval(X, Y, X), ValueError, "gallery and gallery_labels"),
@@ -99,6 +100,16 @@ RETRIEVAL = [
     (retrieval(ignore=(["a", np.nan, *"bcde"], [*"abcdef"])), ValueError, r"ignore\[0\] .*row 1"),
     (retrieval(ignore=(Y, Y.astype(str))), TypeError, r"ignore\[0\] and ignore\[1\]"),
     (retrieval(distances=np.zeros((6, 5))), ValueError, "distances"),
+    (retrieval(relevant=np.eye(6)), TypeError, "relevant"),
+    (retrieval(relevant=np.eye(5) > 0), ValueError, "relevant"),
+    (retrieval(relevant=sparse.eye_array(5)), ValueError, "relevant"),
+    (retrieval(relevant=2 * sparse.eye_array(6)), ValueError, "relevant"),
+    (retrieval(X, None, relevant=np.eye(6) > 0, average="class"), ValueError, "average"),
+    (retrieval(X, np.stack([Y, Y], 1), relevant=np.eye(6) > 0), ValueError, "query_labels"),
+    (retrieval(average="classes"), ValueError, "average"),
+    (retrieval(X, None), TypeError, "query_labels"),
+    (retrieval(X, np.eye(6, 3, dtype=int)), ValueError, "query_labels .*relevant="),
+    (retrieval(X, np.stack([[*"abcdef"], [*"xyxyxy"]], 1)), ValueError, "query_labels .*coarsest"),
     (retrieval(recall_at=(1, 0)), ValueError, r"recall_at\[1\]"),
     (retrieval(ndcg_at=8), TypeError, "ndcg_at"),
     (retrieval(map_at=(1.5,)), TypeError, r"map_at\[0\]"),
@@ -109,10 +120,10 @@ RETRIEVAL = [
 ]
 SEARCHES = [
     (lambda: nearest(X[0], X, 1), ValueError, "queries"),
-    (lambda: nearest(X.astype(object), X, 1), TypeError, r"queries .*queries\.astype"),
+    (lambda: nearest(X.astype(object), X, 1), TypeError, "queries .*object"),
     (lambda: nearest(X, X[:, :2], 1), ValueError, "gallery"),
     (lambda: nearest(X, X.astype(int), 1), TypeError, "gallery"),
-    (lambda: nearest(X, X.tolist(), 1), TypeError, r"gallery .*numpy\.asarray\(gallery\)"),
+    (lambda: nearest(X, X.tolist(), 1), TypeError, "gallery .*list"),
     (lambda: nearest(X, X, 0), ValueError, "k"),
     (lambda: nearest(X, X, 7), ValueError, "k .* 6, got 7"),
     (lambda: nearest(X, X, 6, exclude_self=True), ValueError, "k .* 5, got 6"),
@@ -152,6 +163,7 @@ CLUSTERS = [
     (lambda: nmi(X, Y - 2), ValueError, "labels"),
     (lambda: nmi(X[:0], Y[:0]), ValueError, "labels"),
     (lambda: metrics.adjusted_mutual_information(Y - 2, Y), ValueError, "labels"),
+    (lambda: metrics.adjusted_mutual_information(X, Y), TypeError, "labels .*embeddings"),
     (lambda: metrics.adjusted_mutual_information(Y, Y / 2), TypeError, "clusters"),
     (lambda: metrics.adjusted_mutual_information(Y, Y[:4]), ValueError, "labels and clusters"),
 ]

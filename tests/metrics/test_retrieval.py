@@ -3,6 +3,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy import sparse
 
 from jdml.metrics import evaluate_retrieval, gallery_search, nearest, ranking_score
 from oracles import metrics as oracle
@@ -11,9 +12,10 @@ NOBODY = "none of 60 queries"
 CUTOFFS = {
     "recall_at": (1, 2, 4, 8),
     "precision_at": (1, 5),
-    "found_at": (3,),
+    "true_recall_at": (3,),
     "ndcg_at": (1, 8),
     "map_at": (3, 100),
+    "mrr": True,
 }
 
 
@@ -41,10 +43,13 @@ def assert_equal_to_oracle(*data, self_index=None, ignore=None, **options):
     for name, values in expected.items():
         np.testing.assert_allclose(actual[name], values, rtol=1e-6, atol=1e-7, err_msg=name)
     averages = evaluate_retrieval(*data, **CUTOFFS, **options)
-    assert averages["queries"] == actual["queries"] == judged.sum()
+    by_class = evaluate_retrieval(*data, **CUTOFFS, **options, average="class")
+    assert averages["queries"] == by_class["queries"] == actual["queries"] == judged.sum()
     for name, values in expected.items():
         assert type(averages[name]) is float
         np.testing.assert_allclose(averages[name], values[judged].mean(), rtol=1e-6)
+        mean = oracle.mean_of_classes(values, data[1])
+        np.testing.assert_allclose(by_class[name], mean, rtol=1e-6)
 
 
 @pytest.mark.parametrize("whole", [False, True], ids=["generic", "ties"])
@@ -232,6 +237,82 @@ def test_ignored_pairs_equal_the_oracle(size, kind):
         )
 
 
+SPARSE = {
+    "csr": sparse.csr_array,
+    "coo": sparse.coo_matrix,
+    "dense": np.asarray,
+    "jax": jnp.asarray,
+}
+
+
+@pytest.mark.parametrize("kind", SPARSE)
+@pytest.mark.parametrize("extra", ["nothing", "self", "groups", "pairs"])
+def test_relevant_pairs_equal_the_oracle(size, kind, extra):
+    """Right answers that no labels can say: a query's are any rows, some queries have none."""
+    (queries, _, gallery, _), own = queries_from_gallery(5, size, whole=True)
+    rng = np.random.default_rng(5)
+    relevant = (rng.random((23, size)) < 0.1) & (np.arange(23) % 7 > 0)[:, None]
+    options = {
+        "nothing": {},
+        "self": {"self_index": own},
+        "groups": {"ignore": (rng.integers(0, 3, 23), rng.integers(0, 3, size))},
+        "pairs": {"ignore": rng.random((23, size)) < 0.4},
+    }[extra]
+    expected = oracle.per_query(queries, None, gallery, relevant=relevant, **CUTOFFS, **options)
+    options = {"self_index": np.full(23, -1)} | options
+    given = SPARSE[kind](relevant.astype(float) if kind in ("csr", "coo") else relevant)
+    ranked = (queries, None, gallery)
+    actual = evaluate_retrieval(
+        *ranked, relevant=given, per_query=True, block_size=7, **CUTOFFS, **options
+    )
+    for name, values in expected.items():
+        np.testing.assert_allclose(actual[name], values, rtol=1e-6, atol=1e-7, err_msg=name)
+    assert actual["queries"] + actual["unanswered"] == 23
+    assert actual["unanswered"] == np.isnan(expected["RP"]).sum()
+    classes = np.arange(23) % 4
+    by_class = evaluate_retrieval(
+        queries, classes, gallery, relevant=given, average="class", **CUTOFFS, **options
+    )
+    for name, values in expected.items():
+        mean = oracle.mean_of_classes(values, classes)
+        np.testing.assert_allclose(by_class[name], mean, rtol=1e-6)
+
+
+@pytest.mark.parametrize("map_at", [(), (100,)], ids=["device", "host"])
+def test_relevant_pairs_of_one_class_equal_labels(map_at):
+    """Without a gallery, too; a query with a negative label is none."""
+    vectors, labels = embedded(2, queries=124, whole=True)
+    same = sparse.csr_array(oracle.of_one_class(labels, labels))
+    options = {"mrr": True, "map_at": map_at}
+    for more in ({}, {"ignore": (np.arange(124) % 2,) * 2}, {"per_query": True}):
+        by_labels = evaluate_retrieval(vectors, labels, **options, **more)
+        for given in (labels, None):
+            scores = evaluate_retrieval(vectors, given, relevant=same, **options, **more)
+            unanswered = scores.pop("unanswered", 0) - (labels < 0).sum() * (given is None)
+            assert unanswered == by_labels.get("unanswered", 0)
+            scores["unanswered"] = unanswered
+            chex.assert_trees_all_equal(scores, {"unanswered": 0} | by_labels)
+    negative = np.where(np.arange(124) < 9, -1, labels)
+    scores = evaluate_retrieval(vectors, negative, relevant=same, per_query=True)
+    assert np.isnan(scores["RP"][:9]).all()
+
+
+def test_first_right_answer_far_down_is_found(to_disk):
+    """In memory, on disk, and by distances; few programs whatever the ranks."""
+    line = np.arange(5_000, dtype=np.float32)[:, None]
+    labels = np.full(5_000, -1)
+    labels[[70, 900, 4_999]] = 0, 1, 2
+    expected = {"MRR": np.array([1 / 71, 1 / 901, 1 / 5_000], np.float32)}
+    queries = np.zeros((3, 1), np.float32)
+    for gallery in (line, to_disk(line)):
+        options = {"mrr": True, "per_query": True, "self_index": np.full(3, -1)}
+        scores = evaluate_retrieval(queries, np.arange(3), gallery, labels, **options)
+        np.testing.assert_allclose(scores["MRR"], expected["MRR"], rtol=1e-6)
+        relevant = labels == np.arange(3)[:, None]
+        scores = evaluate_retrieval(queries, None, gallery, relevant=relevant, **options)
+        np.testing.assert_allclose(scores["MRR"], expected["MRR"], rtol=1e-6)
+
+
 def test_given_distances_equal_the_vectors_own(size):
     """Excluded pairs stay excluded."""
     data, own = queries_from_gallery(4, size, whole=True)
@@ -266,11 +347,9 @@ def test_person_reidentification_protocol():
 @pytest.mark.parametrize("named", [False, True], ids=["numbers", "names"])
 def test_several_levels_of_labels_equal_each_alone(named):
     vectors, _ = embedded(6, whole=True)
-    fine = np.random.default_rng(6).integers(-1, 12, 60)
+    fine = np.random.default_rng(6).integers(0 if named else -1, 12, 60)
     labels = np.stack([fine // 4, fine, np.arange(60)], axis=1)
     groups = (np.arange(60) % 2,) * 2
-    if named:
-        labels = np.abs(labels)
     given = labels.astype(str) if named else jnp.asarray(labels)
     for per_query in (False, True):
         options = {**CUTOFFS, "ignore": groups, "per_query": per_query}
@@ -283,6 +362,10 @@ def test_several_levels_of_labels_equal_each_alone(named):
                 np.testing.assert_array_equal(together[name][..., level], value)
     assert together["R@1"].shape == (60, 3)
     assert together["unanswered"].tolist()[2] == 60
+    by_class = evaluate_retrieval(vectors, labels[:, :2], average="class", mrr=True)
+    for level in range(2):
+        alone = evaluate_retrieval(vectors, labels[:, level], average="class", mrr=True)
+        assert [by_class["RP"][level], by_class["MRR"][level]] == [alone["RP"], alone["MRR"]]
     gallery = evaluate_retrieval(vectors[:9], labels[:9, :2], vectors[9:], labels[9:, :2])
     assert gallery["R@1"].shape == (2,)
     assert evaluate_retrieval(vectors[:0], labels[:0])["R@1"].shape == (3,)
@@ -330,6 +413,9 @@ def test_negative_labels_are_distractors():
     assert "unanswered" not in scores
     names = np.where(labels < 0, 100 + np.arange(30), labels)  # each its own class
     assert scores | {"unanswered": 8} == evaluate_retrieval(vectors, names)
+    for dtype in (str, bytes, object):  # a table's column
+        named = labels.astype(str).astype(dtype)
+        assert evaluate_retrieval(vectors, named) == scores
     with pytest.warns(UserWarning, match="none of 30"):
         nobody = evaluate_retrieval(vectors, np.full(30, -1))
     assert nobody == dict.fromkeys(nobody, 0)

@@ -179,13 +179,6 @@ def test_nnx_dropout_uses_the_steps_key():
     assert (drawn[0] != drawn[2]).any()
 
 
-def test_nnx_starts_at_the_modules_parameters():
-    parts = OBJECTIVE, optax.sgd(1.0), FEATURES
-    states = [training.create_state(Nnx(seed), *parts, seed=0) for seed in (0, 1)]
-    kernels = [state.params["model"]["last"]["kernel"] for state in states]
-    assert (kernels[0] != kernels[1]).any()
-
-
 def test_bridge_from_linen_to_nnx_switches_modes():
     bridge = nnx.bridge.ToNNX(linen("train"), rngs=nnx.Rngs(0)).lazy_init(FEATURES[:1])
     stats = fit(bridge).state.batch_stats

@@ -57,6 +57,53 @@ def test_learned_hyper_parameters_get_gradients() -> None:
     assert (gradient["beta"] != 0).any()
 
 
+LEARNED = {
+    "info_nce": objectives.pair(jdml.info_nce_loss, learned={"temperature": 0.07}),
+    "sup_con": objectives.pair(jdml.sup_con_loss, learned={"temperature": 0.07}),
+    "softmax": objectives.proxy(
+        jdml.normalized_softmax_loss, 3, X.shape[1], learned={"temperature": 0.07}
+    ),
+    "proxy_nca": objectives.proxy(
+        jdml.proxy_nca_pp_loss, 3, X.shape[1], learned={"temperature": 0.07}
+    ),
+}
+
+
+@pytest.mark.parametrize("name", LEARNED)
+def test_learned_temperature_stays_positive_and_is_logged(name: str) -> None:
+    """Even under steps that would lead a plain number through 0."""
+    objective, logged = LEARNED[name], []
+    params = objective.init(KEY)
+    for rate in (0.0, 1.0, 30.0, 30.0):
+        (_, metrics), slope = jax.value_and_grad(objective.loss, has_aux=True)(params, X, Y)
+        chex.assert_tree_all_finite((metrics, slope))
+        assert rate == 0 or slope["temperature"] != 0
+        params = {
+            **params,
+            "temperature": params["temperature"] - rate * jnp.sign(slope["temperature"]),
+        }
+        logged.append(float(metrics["temperature"]))
+    assert logged[0] == logged[1] == pytest.approx(0.07)
+    assert logged[2] != logged[1]
+    assert min(logged) > 0
+
+
+@pytest.mark.parametrize("start", [0.0, -1.0, np.nan, np.float32(-1), jnp.float32(0)])
+def test_learned_hyper_parameter_that_the_loss_refuses_is_refused(start: object) -> None:
+    with pytest.raises(ValueError, match=r"^learned\['temperature'\]"):
+        objectives.pair(jdml.info_nce_loss, learned={"temperature": start})
+    with pytest.raises(ValueError, match=r"^learned\['scale'\]"):
+        objectives.proxy(jdml.cosface_loss, 3, 4, learned={"scale": start})
+    with pytest.raises(ValueError, match=r"^temperature\b"):
+        jdml.info_nce_loss(X, Y, temperature=start)  # a concrete number of JAX as well
+
+
+def test_learned_boundary_is_logged_by_its_mean() -> None:
+    objective = objectives.pair(jdml.margin_loss, learned={"beta": jnp.array([1.0, 1.2, 1.4])})
+    metrics = objective.loss(objective.init(KEY), X, Y)[1]
+    assert metrics["beta"] == pytest.approx(1.2)
+
+
 @pytest.mark.parametrize("per_class", [1, 3])
 def test_proxies_start_on_the_sphere_and_are_learned(per_class: int) -> None:
     objective = objectives.proxy(jdml.soft_triple_loss, 3, 4, per_class)

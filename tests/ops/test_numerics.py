@@ -9,8 +9,7 @@ import pytest
 from jdml import ops
 from jdml.ops import mean, mean_nonzero, reduce_groups, reduce_terms, total, trimmed_mean
 from jdml.ops.meshes import Axis
-from jdml.ops.normalization import inverse_norms
-from jdml.ops.numerics import log_add_exp, softplus, upcast
+from jdml.ops.numerics import inverse_norms, log_add_exp, softplus, upcast
 from jdml.ops.pairwise import Narrow, distances
 from jdml.ops.reductions import sum_rows
 from jdml.ops.soft_rank import _as_ordered_integers, _counted_by_place, _counted_by_search

@@ -60,47 +60,63 @@ def per_query(
     self_index: Array | None = None,
     ignore: Any = None,
     *,
+    relevant: Array | None = None,
+    mrr: bool = False,
     recall_at: Sequence[int] = (),
     precision_at: Sequence[int] = (),
-    found_at: Sequence[int] = (),
+    true_recall_at: Sequence[int] = (),
     ndcg_at: Sequence[int] = (),
     map_at: Sequence[int] = (),
 ) -> dict[str, Array]:
-    """Return every metric of every query, NaN for a query without a match or with a negative label."""
+    """Return every metric of every query, NaN for a query without a match or with a negative label.
+
+    Right answers are those of a matrix `relevant`, or the rows of the query's label.
+    """
     if gallery is None:
         gallery, gallery_labels = queries, query_labels
-        self_index = np.arange(len(queries))
+        self_index = np.arange(len(queries)) if self_index is None else self_index
+    if relevant is None:
+        relevant = of_one_class(query_labels, gallery_labels)
     itself = np.full(len(queries), -1) if self_index is None else self_index
     rows: list[dict[str, float]] = []
     for i, query in enumerate(queries):
-        skip = {itself[i]} | {
-            j for j in range(len(gallery)) if is_ignored(ignore, query_labels, gallery_labels, i, j)
-        }
-        hits = [
-            bool(gallery_labels[j] == query_labels[i] >= 0) for j in ranked(query, gallery, skip)
-        ]
-        relevant = sum(hits)
-        if not relevant:
+        skip = {itself[i]} | {j for j in range(len(gallery)) if is_ignored(ignore, relevant, i, j)}
+        hits = [bool(relevant[i, j]) for j in ranked(query, gallery, skip)]
+        total = sum(hits)
+        if not total:
             rows.append({})
             continue
-        row = {"P@1": float(hits[0])}
-        row["RP"], row["MAP@R"] = r_precision(hits, relevant), map_at_r(hits, relevant)
+        row = {"P@1": float(hits[0])} | ({"MRR": 1 / (1 + hits.index(True))} if mrr else {})
+        row["RP"], row["MAP@R"] = r_precision(hits, total), map_at_r(hits, total)
         row |= {f"R@{k}": recall(hits, k) for k in recall_at}
         row |= {f"P@{k}": sum(hits[:k]) / k for k in precision_at}
-        row |= {f"found@{k}": sum(hits[:k]) / relevant for k in found_at}
-        row |= {f"nDCG@{k}": ndcg(hits, relevant, k) for k in ndcg_at}
-        row |= {f"MAP@{k}": map_at_k(hits, relevant, k) for k in map_at}
+        row |= {f"recall(true)@{k}": sum(hits[:k]) / total for k in true_recall_at}
+        row |= {f"nDCG@{k}": ndcg(hits, total, k) for k in ndcg_at}
+        row |= {f"MAP@{k}": map_at_k(hits, total, k) for k in map_at}
         rows.append(row)
     names = {name for row in rows for name in row}
     return {name: np.array([row.get(name, math.nan) for row in rows]) for name in names}
 
 
-def is_ignored(ignore: Any, query_labels: Array, gallery_labels: Array, i: int, j: int) -> bool:
+def mean_of_classes(values: Array, labels: Array) -> float:
+    """Return the mean over classes of the mean over the class's queries that have a value."""
+    judged = [(label, value) for label, value in zip(labels, values, strict=True) if value == value]
+    classes = {label for label, _ in judged}
+    return float(np.mean([np.mean([v for own, v in judged if own == c]) for c in classes]))
+
+
+def of_one_class(labels: Array, theirs: Array) -> Array:
+    """Return which pairs are of one class; a negative label is no class."""
+    same: Array = (labels[:, None] == theirs) & (labels[:, None] >= 0)
+    return same
+
+
+def is_ignored(ignore: Any, relevant: Array, i: int, j: int) -> bool:
     """Return whether a pair is ignored: by a matrix, or because both are of one group and one class."""
     if ignore is None or not isinstance(ignore, tuple):
         return ignore is not None and bool(ignore[i, j])
     groups, theirs = ignore
-    return bool(groups[i] == theirs[j] and query_labels[i] == gallery_labels[j] >= 0)
+    return bool(groups[i] == theirs[j] and relevant[i, j])
 
 
 def reidentified(
@@ -179,7 +195,7 @@ def labelled_pairs(
             both = ((i, j), (j, i)) if alone else ((i, j),)  # either order excludes the pair
             if self_index is not None and any(self_index[a] == b for a, b in both):
                 continue
-            if not any(is_ignored(ignore, labels, theirs, a, b) for a, b in both):
+            if not any(is_ignored(ignore, of_one_class(labels, theirs), a, b) for a, b in both):
                 difference = query.astype(np.float64) - row.astype(np.float64)
                 apart.append(math.sqrt(float(np.sum(difference**2))))
                 same.append(labels[i] == theirs[j])
@@ -230,7 +246,8 @@ def open_set(
         rows = [
             j
             for j in range(len(gallery))
-            if (own is None or own[i] != j) and not is_ignored(ignore, labels, theirs, i, j)
+            if (own is None or own[i] != j)
+            and not is_ignored(ignore, of_one_class(labels, theirs), i, j)
         ]
         first = ranked(query, gallery, set(range(len(gallery))) - set(rows))[0]
         apart = math.sqrt(float(np.sum((query.astype(np.float64) - gallery[first]) ** 2)))

@@ -75,10 +75,10 @@ def array_of(library: str, kind: str, values: np.ndarray) -> object:
 
 
 LIBRARIES = {
-    "pandas": ("Series", "{}.to_numpy()"),
-    "polars": ("Series", "{}.to_numpy()"),
-    "tensorflow": ("EagerTensor", "{}.numpy()"),
-    "torch": ("Tensor", "{}.detach().cpu().numpy()"),
-    "h5py": ("Dataset", "numpy.asarray({})"),
+    "pandas": "Series",
+    "polars": "Series",
+    "tensorflow": "EagerTensor",
+    "torch": "Tensor",
+    "h5py": "Dataset",
 }
-"""The type of each library's array, and the conversion to write instead."""
+"""The type of each library's array."""

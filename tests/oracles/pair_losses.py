@@ -175,12 +175,12 @@ def triplet(
     embeddings: Array,
     labels: Array | None,
     *,
-    margin: float = 0.1,
+    margin: float | None = 0.1,
     squared: bool = False,
     reduce: str = "default",
     **options,
 ) -> float | Array:
-    """All (d_ap − d_an + m)₊, one triplet after another."""
+    """All (d_ap − d_an + m)₊, or log(1 + e^(d_ap − d_an)), one triplet after another."""
     pairs = compare(embeddings, labels, **options)
     power = 2 if squared else 1
     sums, triplets, active = np.zeros(len(pairs.anchors)), 0, 0
@@ -188,7 +188,7 @@ def triplet(
         for p in pairs.positives(i):
             for n in pairs.negatives(i):
                 gap = pairs.distance(i, p) ** power - pairs.distance(i, n) ** power
-                hinge = relu(gap + margin)
+                hinge = np.logaddexp(0.0, gap) if margin is None else relu(gap + margin)
                 sums[i] += hinge * pairs.row_weights[i]
                 triplets += 1
                 active += hinge * pairs.row_weights[i] != 0

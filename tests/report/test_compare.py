@@ -206,20 +206,3 @@ def test_compare_prints_and_writes(tmp_path, capsys):
     assert shown.index(" b ") < shown.index(" a ")
     assert main(["compare", str(tmp_path / "none")]) == 2
     assert str(tmp_path / "none") in capsys.readouterr().err
-
-
-def test_all_metrics_are_shown_in_tables_of_120_columns(tmp_path, capsys):
-    """Metrics that do not fit are in further tables; settings that do not fit are listed."""
-    views, kinds = ("class", "superclass"), ("R@1", "MAP@R", "P@1", "NMI")
-    names = [f"test {view} {kind}" for view in views for kind in kinds]
-    scores = {"step": 1, **dict.fromkeys(names, 0.5)}
-    for number in range(3):
-        settings = {"loss": f"a_rather_long_name_{number}", "lr": 0.1**number, "started": {}}
-        write_run(tmp_path / ("long_" * 12 + str(number)), train_config(**settings), scores)
-    for words in ([], ["--metric", "P@1", "NMI"]):
-        assert main(["compare", str(tmp_path), *words]) == 0
-        shown = capsys.readouterr().out
-        assert max(map(len, shown.splitlines())) <= 120
-        wanted = [name for name in names if not words or name.endswith(tuple(words[1:]))]
-        assert all(f"{name}, %" in shown for name in wanted)
-        assert "--csv" in shown

@@ -32,7 +32,7 @@ def shown(cloud, tmp_path_factory):
     more = {"proxies": proxies, "train": Dataset("t", x, labels), "train_embeddings": x}
     run = Run("a", embeddings=x, data=data, **more)
     page = report.html_report(run, tmp_path_factory.mktemp("page") / "r.html")
-    return content(page)["looks"][0], proxies
+    return content(page)["embeddings"][0], proxies
 
 
 def test_neighbours_classes_and_hubs_equal_their_definitions(cloud, shown):
@@ -94,7 +94,7 @@ def test_proxies_are_measured_against_their_class(cloud, shown):
     assert len(page["maps"]["pca"]["proxies"]) == 6
 
 
-def test_labels_that_disagree_with_unanimous_neighbours_are_doubtful(tmp_path):
+def test_labels_that_disagree_with_unanimous_neighbours_are_suspects(tmp_path):
     rng = np.random.default_rng(0)
     sizes = [9, 8, 4, 9]
     labels = np.repeat([3, 5, 8, -1], sizes)
@@ -107,7 +107,7 @@ def test_labels_that_disagree_with_unanimous_neighbours_are_doubtful(tmp_path):
     for name, of in (("right", labels), ("wrong", wrong)):
         np.savez(tmp_path / f"{name}.npz", embeddings=x, labels=of)
         page = content(report.html_report(tmp_path / f"{name}.npz", tmp_path / "r.html"))
-        found[name] = page["looks"][0]["views"]["class"]["doubtful"]
+        found[name] = page["embeddings"][0]["views"]["class"]["suspects"]
     assert (found["wrong"]["count"], sorted(found["wrong"]["rows"])) == (2, [2, 20])
     assert found["right"]["count"] == 0
 
@@ -121,12 +121,12 @@ def test_rows_without_a_class_are_ignored(tmp_path):
     page = content(report.html_report(tmp_path / "e.npz", tmp_path / "r.html"))
     view = page["sets"][0]["views"]["level 1"]
     assert (view["names"], view["none"]) == (["(no class)", "0"], 0)
-    of = page["looks"][0]["views"]["level 0"]
+    of = page["embeddings"][0]["views"]["level 0"]
     assert [row[:2] for row in of["classes"]] == [[1, 3], [2, 3]]
     assert {n for pair in of["confused"] for n in pair[:2]} == {1, 2}
     assert of["nearest"] == "111111222222"  # 0: right, 1: wrong, 2: no match
     apart = pdist(line)[pdist(classes[:, None]) == 0]
-    assert page["looks"][0]["structure"]["within"] == pytest.approx(apart.mean(), rel=1e-3)
+    assert page["embeddings"][0]["structure"]["within"] == pytest.approx(apart.mean(), rel=1e-3)
 
 
 # Maps

@@ -31,7 +31,7 @@ METHODS = NUMERICS | {
     "models",
     "data",
 }
-SAVED = METHODS | {"recipes", "runs"}
+SAVED = METHODS | {"recipes", "runs", "gallery"}
 ALLOWED = {
     "registry": {"ops"},
     "ops": set(),
@@ -52,7 +52,7 @@ ALLOWED = {
     "data": {"ops"},
     "testing": {"ops", "mining", "losses"},
     "recipes": METHODS,
-    "runs": METHODS | {"recipes"},
+    "runs": METHODS | {"recipes", "gallery"},
     "training": SAVED,
     "report": SAVED,
     "studies": SAVED | {"training", "report"},

@@ -33,7 +33,7 @@ from jdml.training import (
     RunConfig,
     fit,
     initialize,
-    to_float,
+    uint8_to_float,
 )
 
 SIZE, CLASSES, STEPS = 8, 8, 24
@@ -115,7 +115,7 @@ def main() -> None:
         evaluation=Evaluation(evaluate, every=4, monitor="R@8"),
         callbacks=[problems],
         devices=Devices(jax.make_mesh((jax.device_count(),), ("data",)), {"proxies": P("data")}),
-        preprocess=to_float,
+        preprocess=uint8_to_float,
         progress=False,
     )
     params = outcome.embedder.state.params["model"]

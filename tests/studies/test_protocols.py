@@ -12,7 +12,7 @@ import pytest
 import jdml
 from jdml import data, training
 from jdml.models import SmallConvNet
-from jdml.models.embedding import to_float
+from jdml.models.embedding import uint8_to_float
 from jdml.recipes import CCPConfig, Recipe
 from jdml.studies.protocols import Retrieval, ablation, conventional, mlrc
 
@@ -150,7 +150,7 @@ def test_empty_batch_slots_are_ignored():
     train = data.Dataset("threes", stripes().images, labels)
     recipe = PAIRS.replace(batch={"classes": 4, "samples_per_class": 5, "steps": 1})
     model = SmallConvNet(DIM, (8,))
-    once = {"progress": False, "preprocess": to_float}
+    once = {"progress": False, "preprocess": uint8_to_float}
     result = training.train(recipe, train, model=model, **once)
     rows = recipe.batch.build(labels, seed=0).batch_at(0)
     there = rows >= 0
@@ -159,6 +159,6 @@ def test_empty_batch_slots_are_ignored():
     begun = training.create_state(model, objective, optax.identity(), train.images[:1], seed=0)
     variables = {"params": begun.params["model"], "batch_stats": begun.batch_stats}
     apply = jax.jit(partial(model.apply, train=True, mutable=["batch_stats"]))
-    x = apply(variables, to_float(train.images[np.maximum(rows, 0)]))[0]
+    x = apply(variables, uint8_to_float(train.images[np.maximum(rows, 0)]))[0]
     expected = objective.loss({}, x[there], jnp.asarray(labels[rows[there]]))[0]
     np.testing.assert_allclose(result.history[0]["loss"], expected, rtol=1e-4)

@@ -55,8 +55,8 @@ def test_features_of_a_frozen_backbone_are_computed_once(pictures, tmp_path, cap
     cached = train(plan, pictures, run=tmp_path / "run", **settings)
     (file,) = (tmp_path / "run" / "features").iterdir()
     assert np.load(file).shape == (24, 1, 64)
-    learns = next(line for line in caplog.messages if "memory:" in line)
-    assert re.findall(r"\d+", learns)[0] == "260"
+    line = next(line for line in caplog.messages if line.startswith("memory"))
+    assert re.search(r"\b260 of [\d,]+ parameters\b", line)
     each = train(plan.replace(finetune={"cached_views": 0}), pictures, **settings)
     chex.assert_trees_all_close(cached.state.params, each.state.params, rtol=1e-3, atol=1e-5)
     scores = ([r["MAP@R"] for r in result.history] for result in (cached, each))

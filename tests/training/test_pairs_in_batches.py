@@ -11,7 +11,7 @@ import jdml
 from jdml import data, objectives, training
 from jdml.cli.train import Train, TrainingRun
 from jdml.recipes import BatchConfig, LossConfig, Recipe
-from jdml.recipes.default_recipe import check_positives, usual_batch
+from jdml.recipes.recipe import check_positives, usual_batch
 
 CLASSES = np.repeat(np.arange(40), 5)
 UNEQUAL = np.repeat(np.arange(6), [1, 1, 2, 5, 30, 60])

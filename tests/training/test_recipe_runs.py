@@ -116,7 +116,7 @@ def alternating():
         machine=AlternatingProjections(patience=1, run_patience=60),
         anchor_first=True,
         seed=3,
-        preprocess=training.standard,
+        preprocess=training.default_preprocess,
     )
     plain = PLAIN.replace(
         loss={"name": "contrastive", "settings": {"negative_margin": 0.4}},

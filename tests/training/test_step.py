@@ -22,7 +22,7 @@ from jdml.training import (
     embed,
     fit,
     make_train_step,
-    to_float,
+    uint8_to_float,
 )
 
 
@@ -114,7 +114,7 @@ def test_embed_equals_apply_for_any_batch_size(toy, size):
 
 def test_embed_compiles_once(toy):
     chex.clear_trace_counter()
-    preprocess = chex.assert_max_traces(to_float, n=1)
+    preprocess = chex.assert_max_traces(uint8_to_float, n=1)
     state = start(toy)
     for size in (16, 40, 33):
         embedded(toy, state, toy.data.images[:size], preprocess=preprocess)
@@ -124,7 +124,7 @@ def test_wrong_arguments_are_refused(toy):
     images, state = toy.data.images, start(toy)
     for call, error, name in (
         (lambda: start(toy, images=np.zeros((3, 3, 8, 8))), ValueError, "sample_images"),
-        (lambda: to_float(jnp.zeros(3, jnp.int32)), TypeError, "images"),
+        (lambda: uint8_to_float(jnp.zeros(3, jnp.int32)), TypeError, "images"),
         (lambda: embedded(toy, state, images[:0]), ValueError, "images"),
         (lambda: embedded(toy, state, images, batch_size=0), ValueError, "batch_size"),
     ):

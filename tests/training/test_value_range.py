@@ -10,7 +10,7 @@ import pytest
 
 import jdml
 from jdml import data, objectives, training
-from jdml.models.factory import normalizer
+from jdml.models.weights import normalizer
 
 BYTES = np.random.default_rng(0).integers(0, 256, (24, 4, 4, 3), np.uint8)
 UNIT = (BYTES / 255).astype(np.float32)

@@ -86,7 +86,6 @@ RUNS = [
         training.load,
         "model.safetensors",
     ),
-    Bad("a model of other sizes", lambda place: changed(place, dim=5), embed, "parameters"),
     Bad("a model of NaN", not_finite, embed, "row 0"),
     *(
         Bad(

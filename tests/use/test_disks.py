@@ -20,7 +20,7 @@ def test_full_disk_leaves_no_incomplete_file(run, photos, tmp_path, monkeypatch,
     ):
         done = jdml_command(*words)
         assert (done.code, done.err.count("\n")) == (2, 1)
-        assert "no space left" in done.err
+        assert "No space left" in done.err
     assert not list(tmp_path.iterdir())
 
 

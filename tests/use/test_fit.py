@@ -1,7 +1,7 @@
 """`fit`: accepted and refused arguments, results that belong to their run, and `load`."""
 
 import functools
-import shutil
+import warnings
 from types import SimpleNamespace
 
 import flax.linen as nn
@@ -78,19 +78,9 @@ def test_load_returns_the_step_that_metrics_json_scores(run):
     jax.tree.map(np.testing.assert_array_equal, trained.params, run.result.state.params["model"])
 
 
-def test_load_does_not_take_the_best_parameters_for_the_last(run, tmp_path):
-    """Earlier versions kept the last ones in checkpoints alone."""
-    folder = shutil.copytree(run.folder, tmp_path / "run")
-    (folder / "last.safetensors").unlink()
-    assert training.load(folder, model=Mlp()).step == 2
-    with pytest.raises(ValueError, match=r"^which\b"):
-        training.load(folder, which="last", model=Mlp())
-
-
 def test_load_and_embed_refuse_wrong_arguments(run, tmp_path):
-    for fold in ("fold0", "fold1"):
-        (tmp_path / "folds" / fold).mkdir(parents=True)
-        (tmp_path / "folds" / fold / "config.json").write_text("{}")
+    (tmp_path / "begun").mkdir()
+    (tmp_path / "begun" / "config.json").write_text("{}")
     trained = training.load(run.folder, model=Mlp())
     for call, error, name in (
         (lambda: training.load(run.folder), ValueError, "model"),
@@ -98,8 +88,7 @@ def test_load_and_embed_refuse_wrong_arguments(run, tmp_path):
         (lambda: training.load(run.folder, model=Mlp(7)), ValueError, "Dense_0/kernel"),
         (lambda: training.load(tmp_path / "nowhere"), FileNotFoundError, "nowhere"),
         (lambda: training.load(tmp_path), ValueError, "config.json"),
-        (lambda: training.load(tmp_path / "folds"), ValueError, "fold0, fold1"),
-        (lambda: training.load(tmp_path / "folds" / "fold0"), ValueError, "parameters"),
+        (lambda: training.load(tmp_path / "begun"), ValueError, "parameters"),
         (lambda: trained.embed(np.zeros((2, 5), np.float32)), ValueError, r"images .*\[N, 6\]"),
         (lambda: trained.embed(3), TypeError, "source"),
     ):
@@ -173,6 +162,25 @@ def test_wrong_arguments_are_refused_in_one_line(argument, value, error, names):
     with pytest.raises(error, match=rf"^{argument}\b.*{names}") as caught:
         fit(**{argument: value})
     assert "\n" not in str(caught.value)
+
+
+def test_proxies_of_missing_classes_are_warned_of():
+    gaps = data.Dataset("gaps", FEATURES, np.where(LABELS == 2, 5, LABELS))
+    proxies = objectives.proxy(jdml.proxy_anchor_loss, 6, 3)
+    with pytest.warns(UserWarning, match=r"no rows of 2 classes, such as label 2\b.*numpy\.unique"):
+        fit(train=gaps, objective=proxies)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        fit(train=gaps)  # no proxies
+
+
+@pytest.mark.parametrize("loss", [jdml.normalized_softmax_loss, jdml.triplet_loss])
+def test_data_of_one_class_are_refused(loss):
+    one = data.Dataset("one", FEATURES, np.zeros(24, int))
+    is_pair = loss is jdml.triplet_loss
+    objective = objectives.pair(loss) if is_pair else objectives.proxy(loss, 1, 3)
+    with pytest.raises(ValueError, match=r"^train\b.*two classes"):
+        fit(train=one, objective=objective, steps=30)
 
 
 def test_generator_trains_only_without_a_folder(tmp_path):

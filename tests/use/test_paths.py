@@ -13,7 +13,7 @@ from flax import linen as nn
 
 import jdml
 from jdml import data, models, objectives, report, training
-from jdml.runs import inference, run_files
+from jdml.runs import export, run_files
 from jdml.studies import runner
 
 BATCH = "--classes-per-batch 2 --samples-per-class 4"
@@ -141,7 +141,7 @@ def fit(place):
         lambda place: models.load_weights(place, {}),
         lambda place: models.convert_weights("w.npz", place, arch="resnet18"),
         lambda place: models.convert_weights(place, "w.safetensors", arch="resnet18"),
-        lambda place: inference.export_file(None, place),
+        lambda place: export.export_file(None, place),
         lambda place: runner.run_jobs(dict, {}, place),
         lambda place: report.html_report([], place),
     ],

@@ -45,7 +45,7 @@ def test_report_of_moved_images_names_the_run_and_takes_source(run, photos, tmp_
     done = jdml_command("report", moved, "--out", tmp_path / "r.html")
     assert done.code == 0, done.err
     assert "moved" in done.out
-    assert content(tmp_path / "r.html")["looks"] == []
+    assert content(tmp_path / "r.html")["embeddings"] == []
     done = jdml_command("report", moved, "--source", photos, "--out", tmp_path / "r.html")
     assert content(tmp_path / "r.html")["sets"][0]["count"] == 18
 
@@ -59,7 +59,7 @@ def test_report_of_embeddings_in_a_file(run, photos, tmp_path, jdml_command):
     )
     assert done.code == 0, done.err
     page = content(tmp_path / "r.html")
-    assert [look["name"] for look in page["looks"]] == ["e", "photos"]
+    assert [look["name"] for look in page["embeddings"]] == ["e", "photos"]
     assert [images["count"] for images in page["sets"]] == [36, 18]
     assert sum(len(images["pictures"]) for images in page["sets"]) <= 9
     bare = tmp_path / "bare.npz"
@@ -92,8 +92,8 @@ def test_sweep_trains_missing_runs_and_compares_all(tmp_path, jdml_command):
     done = jdml_command("report", out, "--out", tmp_path / "r.html")
     assert done.code == 0, done.err
     page = content(tmp_path / "r.html")
-    assert [look["name"] for look in page["looks"]] == ["triplet-0", "proxy_anchor-0"]
-    proxied = page["looks"][1]
+    assert [look["name"] for look in page["embeddings"]] == ["triplet-0", "proxy_anchor-0"]
+    proxied = page["embeddings"][1]
     assert [name for *_, name in proxied["maps"]["pca"]["proxies"]] == ["0", "1"]
     assert len(proxied["proxies"]) == 2
 

@@ -10,11 +10,11 @@ import pytest
 
 import jdml
 from jdml import training
-from jdml.data.image_source import read_source
+from jdml.data.load import read_source
 from jdml.models.io import write_tensors
 from jdml.report import read_runs
 from jdml.report.images import attach_images
-from jdml.runs.inference import export_file
+from jdml.runs.export import export_file
 from jdml.runs.run_files import read_model
 
 
@@ -69,6 +69,34 @@ def test_scored_images_are_not_training_images(place, rule, tmp_path, tiny, jdml
     assert not why
     assert {str(file) for file in shown.data.images.files} == files["test"]
     assert {str(file) for file in shown.train.images.files} == files["train"]
+
+
+@pytest.mark.parametrize("rule", [None, "images"])
+def test_groups_are_on_one_side_of_the_split_and_of_held_out_rows(
+    draw, rule, tmp_path, tiny, jdml_command
+):
+    """And the commands that follow draw the same parts."""
+    photos, run, out = draw(tmp_path / "photos"), tmp_path / "run", tmp_path / "e.npz"
+    files = sorted(photos.glob("*/*.png"))
+    session = {str(file): f"s{int(file.stem) // 2}" for file in files}
+    rows = [f"{file},{file.parent.name},{session[str(file)]}" for file in files]
+    (tmp_path / "list.csv").write_text("\n".join(["file,label,session", *rows]))
+    how = ["--group", "session", "--validation", 0.3, *(["--split", rule] if rule else [])]
+    done = jdml_command("train", "--data-dir", tmp_path / "list.csv", *tiny, *how, "--out", run)
+    assert done.code == 0, done.err
+    assert re.search(r"\b3 groups \(session\)", done.out + done.err)
+    parts = {}
+    for part in ("train", "test"):
+        embed = ["--split", part, "--out", out, "--quiet"]
+        assert jdml_command("embed", run, tmp_path / "list.csv", *embed).code == 0
+        with np.load(out) as arrays:
+            parts[part] = set(arrays["files"])
+    of_parts = [{session[file] for file in parts[part]} for part in ("train", "test")]
+    assert not of_parts[0] & of_parts[1]
+    assert len(parts["train"] | parts["test"]) == len(files)
+    shown, why = attach_images(read_runs(run)[0])
+    assert not why
+    assert {str(file) for file in shown.data.images.files} == parts["test"]
 
 
 def test_added_images_make_the_drawn_parts_unknown(draw, tmp_path, tiny, jdml_command):

@@ -16,7 +16,7 @@ import pytest
 
 from jdml import training
 from jdml.registry import NETWORKS
-from jdml.runs import inference
+from jdml.runs import export
 from jdml.runs.run_files import read_model
 
 
@@ -200,7 +200,7 @@ def test_exported_file_is_used_like_a_run(run, photos, tmp_path, jdml_command):
     done = subprocess.run(alone, cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     np.testing.assert_allclose(np.load(names[2]), trained.embed(images), atol=1e-5)
-    program = jax.export.deserialize(inference.export_stablehlo(trained, platforms="cpu"))
+    program = jax.export.deserialize(export.export_stablehlo(trained, platforms="cpu"))
     assert program.platforms == ("cpu",)
     exported = tmp_path / "model.safetensors"
     assert jdml_command("export", run.folder, "--out", exported).code == 0
@@ -208,6 +208,68 @@ def test_exported_file_is_used_like_a_run(run, photos, tmp_path, jdml_command):
     np.testing.assert_array_equal(again.embed(images), trained.embed(images))
     facts = [(each.identity, each.step, each.class_names) for each in (again, trained)]
     assert facts[0] == facts[1]
+
+
+GUIDES = Path(__file__).parents[2] / "docs" / "guides"
+
+
+def code_of(guide: str, word: str = "") -> list[str]:
+    """Return the guide's blocks of `py` that have the word."""
+    blocks = re.findall(
+        r"^```py\n(.*?)^```", (GUIDES / guide).read_text(), re.MULTILINE | re.DOTALL
+    )
+    return [block for block in blocks if word in block]
+
+
+def test_service_of_the_guide_answers_and_grows(run, photos, tmp_path, monkeypatch, capsys):
+    """A hundred requests at once find the photographs; a restart has the gallery."""
+    why = "runs the guide's service: pip install jdml[parity]"
+    pytest.importorskip("multipart", reason=why)
+    pytest.importorskip("fastapi.testclient", reason=why, exc_type=ImportError)
+    monkeypatch.setenv("JDML_CACHE", "off")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs" / "photos").symlink_to(run.folder)
+    (tmp_path / "photos").symlink_to(photos)
+    service: dict = {"__name__": "service"}
+    for block in code_of("serve.md"):
+        exec(block, service)
+    assert re.search(r"p50 \d+ ms, p99 \d+ ms", capsys.readouterr().out)
+    files = service["photographs"]
+    assert len(service["gallery"]) == len(files)
+    content = [("files", file.read_bytes()) for file in files[:2]]
+    answers = service["client"].post("/search?k=3", files=content).json()
+    assert [answer[0][0] for answer in answers] == [str(file) for file in files[:2]]
+    assert max(answer[0][1] for answer in answers) < 1e-3
+    again: dict = {"__name__": "service"}
+    exec(code_of("serve.md")[0], again)
+    assert again["gallery"].ids == service["gallery"].ids
+
+
+def test_onnx_file_embeds_photographs_as_the_guide_says(
+    run, photos, tmp_path, monkeypatch, jdml_command
+):
+    """Pillow's crop and ONNX Runtime, without jdml, give the embeddings of the run."""
+    why = "writes and runs ONNX files: pip install jdml[onnx]"
+    pytest.importorskip("jax2onnx", reason=why)
+    pytest.importorskip("onnxruntime", reason=why)
+    from PIL import Image
+
+    done = jdml_command("export", run.folder, "--out", tmp_path / "model.onnx")
+    assert done.code == 0, done.err
+    assert "[N, 16, 16, 3]" in done.out
+    pixels = np.random.default_rng(0).integers(0, 256, (53, 91, 3), np.uint8)
+    exif = Image.Exif()
+    exif[0x0112] = 6  # the camera was turned
+    Image.fromarray(pixels).save(tmp_path / "query.jpg", exif=exif)
+    monkeypatch.chdir(tmp_path)
+    namespace: dict = {}
+    for block in code_of("export.md", "onnxruntime"):
+        exec(block, namespace)
+    trained = training.load(run.folder)
+    for file in [tmp_path / "query.jpg", photos / "kind3" / "0.png"]:
+        np.testing.assert_array_equal(namespace["prepare"](file), trained.images_of(str(file))[0])
+    np.testing.assert_allclose(namespace["embeddings"], trained.embed("query.jpg"), atol=1e-4)
 
 
 @pytest.mark.parametrize("dies_at", [0, 1, 2])  # 2: after both files
@@ -230,7 +292,7 @@ def test_killed_export_leaves_program_and_description_consistent(
     killed = pytest.raises(KeyboardInterrupt) if dies_at < 2 else contextlib.nullcontext()
     with monkeypatch.context() as patch, killed:
         patch.setattr(os, "replace", dying)
-        inference.export_file(dataclasses.replace(trained, step=7), program)
+        export.export_file(dataclasses.replace(trained, step=7), program)
     assert (program.read_bytes() == b"old") == (dies_at == 0)
     assert described.exists() == (dies_at == 2)
     if described.exists():

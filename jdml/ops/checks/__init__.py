@@ -8,7 +8,6 @@ so on first use.
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from jdml.ops.checks.constraints import *
 from jdml.ops.checks.settings import *
 
 if TYPE_CHECKING:

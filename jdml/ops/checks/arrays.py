@@ -3,7 +3,7 @@
 import contextlib
 import contextvars
 import numbers
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -13,33 +13,6 @@ from jax import Array
 from jax.experimental import checkify
 
 from jdml.ops.meshes import on_host
-
-_CONVERSIONS = {
-    "torch": "{}.detach().cpu().numpy()",
-    "pandas": "{}.to_numpy()",
-    "polars": "{}.to_numpy()",
-    "tensorflow": "{}.numpy()",
-}
-"""How other libraries write an array of NumPy."""
-
-
-def conversion_hint(name: str, value: Any) -> str:
-    """Return what to write in place of what is no array of numbers; "" where that is not known."""
-    if isinstance(value, np.ma.MaskedArray):
-        return f": write {name}.filled(…), and where= for the rows that count"
-    if isinstance(value, np.ndarray):
-        if value.dtype.kind == "O" and value.size and hasattr(value.flat[0], "__array__"):
-            return f": write numpy.stack({name})"
-        return f": write {name}.astype(numpy.float32)" if value.dtype.kind in "iufOb" else ""
-    if isinstance(value, Array):
-        return f": write {name}.astype(jax.numpy.float32)"
-    several = list(value.values()) if isinstance(value, Mapping) else value
-    if isinstance(several, list | tuple) and any(getattr(one, "ndim", 0) > 1 for one in several):
-        return f" of {len(several)} arrays: take the one that is meant (wrap a network that returns several)"
-    code = _CONVERSIONS.get(type(value).__module__.partition(".")[0])
-    if code is None and (isinstance(value, list | tuple) or hasattr(value, "__array__")):
-        code = "numpy.asarray({})"
-    return "" if code is None else f": write {code.format(name)}"
 
 
 def as_array(value: Any) -> Any:
@@ -57,12 +30,22 @@ def check_numbers(name: str, value: Any) -> None:
         return
     if isinstance(value, np.ndarray) and not isinstance(value, np.ma.MaskedArray):
         if not _is_known(value.dtype):
-            raise TypeError(
-                f"{name} must be numbers, got dtype {value.dtype}{conversion_hint(name, value)}"
-            )
+            raise TypeError(f"{name} must be numbers, got dtype {value.dtype}")
     else:
-        raise TypeError(
-            f"{name} must be an array of JAX or NumPy, got {type(value).__name__}{conversion_hint(name, value)}"
+        raise TypeError(f"{name} must be an array of JAX or NumPy, got {type(value).__name__}")
+
+
+def is_fixed_shape(value: Any) -> bool:
+    """Whether a value is no array of which ``jax.export`` leaves a size open."""
+    return not isinstance(value, Array) or all(isinstance(size, int) for size in value.shape)
+
+
+def check_fixed_shape(name: str, value: Any) -> None:
+    """Refuse an array of which a size is open: sizes decide how a loss or a search computes."""
+    if not is_fixed_shape(value):
+        shape = ", ".join(map(str, value.shape))
+        raise ValueError(
+            f"{name} must have a fixed shape, got [{shape}]: export one size, and fill up smaller inputs to it"
         )
 
 
@@ -89,13 +72,9 @@ def is_at_hand(value: Any) -> bool:
 
 def _check_floating(name: str, value: Any, shape: str) -> None:
     if not isinstance(value, Array | np.ndarray):
-        raise TypeError(
-            f"{name} must be an array of shape {shape}, got {type(value).__name__}{conversion_hint(name, value)}"
-        )
+        raise TypeError(f"{name} must be an array of shape {shape}, got {type(value).__name__}")
     if not jnp.issubdtype(value.dtype, jnp.floating):
-        raise TypeError(
-            f"{name} must be floating point, got dtype {value.dtype}{conversion_hint(name, value)}"
-        )
+        raise TypeError(f"{name} must be floating point, got dtype {value.dtype}")
 
 
 def check_embeddings(name: str, vectors: Any, *, dim: int | None = None, like: str = "") -> None:
@@ -133,7 +112,6 @@ def check_labels(name: str, labels: Any, size: int) -> None:
     if not isinstance(labels, Array | np.ndarray):
         raise TypeError(
             f"{name} must be an integer array of shape [{size}], got {type(labels).__name__}"
-            f"{conversion_hint(name, labels)}"
         )
     if not jnp.issubdtype(labels.dtype, jnp.integer):
         hint = f": write {name}.astype(str)" if labels.dtype == object else ""
@@ -288,16 +266,16 @@ def check_key(name: str, key: Array | None, *, needed_by: str) -> Array:
 def check_array(
     name: str, value: Any, test: Callable[[Any], Any], expected: str, rank: int
 ) -> None:
-    """Check an array of hyper-parameters as :class:`Constraint` says; those of JAX under ``jdml.checked`` only."""
+    """Check an array of hyper-parameters as :class:`Constraint` says; a traced one under ``jdml.checked`` only."""
     if not isinstance(value, Array | np.ndarray) or value.dtype == bool:
         raise TypeError(f"{name} must be a number {expected}, got {value!r}")
     if value.ndim > rank:
         allowed = "a scalar" if rank == 0 else "a scalar or one-dimensional"
         raise ValueError(f"{name} must be {allowed}, got shape {list(value.shape)}")
-    if isinstance(value, Array):
+    if not is_at_hand(value):
         flat = jnp.ravel(value)
         require(test(flat), f"{name} must be {expected}, got {{0}}", flat)
-    elif not np.all(test(value)):
+    elif not np.all(test(np.asarray(value))):
         raise ValueError(f"{name} must be {expected}, got {value}")
 
 

@@ -58,10 +58,10 @@ function begin(parts) {
   setTimeout(() => begin(parts), 0);
 }
 const parts = [() => document.querySelectorAll("main > section table.sortable").forEach(sortable)];
-if (page.looks.length) parts.push(buildGallery);
+if (page.embeddings.length) parts.push(buildGallery);
 if (page.curves.length) parts.push(buildCurves);
-if (page.looks.length) {
-  parts.push(() => perRun("confused-here", confusions), () => perRun("doubtful-here", doubts), buildMap, buildStructure, () => perRun("classes-here", byClass));
+if (page.embeddings.length) {
+  parts.push(() => perRun("confused-here", confusions), () => perRun("suspects-here", doubts), buildMap, buildStructure, () => perRun("classes-here", byClass));
   if (document.getElementById("method-here")) parts.push(buildMethod);
 }
 begin(parts);

@@ -19,7 +19,7 @@ function chooser(label, options, act, value) {
   return { node: el("label", {}, label, select), select };
 }
 function runChooser(act) {
-  return chooser("Run", page.looks.map((look, i) => [String(i), look.name]), (value) => act(page.looks[+value]));
+  return chooser("Run", page.embeddings.map((look, i) => [String(i), look.name]), (value) => act(page.embeddings[+value]));
 }
 function viewChooser(look, act, value) {
   return chooser("Classes by", Object.keys(setOf(look).views).map((view) => [view, view]), act, value);
@@ -37,7 +37,7 @@ function card(look, view, row, kind, below) {
 
 const gallery = { pair: null };
 function buildGallery() {
-  let look = page.looks[0], view = views(look)[0] || "", order = "worst", only = "", more = FIRST_ROWS;
+  let look = page.embeddings[0], view = views(look)[0] || "", order = "worst", only = "", more = FIRST_ROWS;
   const list = el("ul", { class: "found", "aria-label": "Queries and their nearest neighbours" }), status = el("p", { class: "quiet", role: "status" });
   const classes = el("span"), byView = el("span");
   const button = el("button", { type: "button", class: "plain", text: "Show more", onclick: () => { more += MORE_ROWS; draw(); } });
@@ -88,7 +88,7 @@ function buildGallery() {
         ...look.hubs.slice(0, 12).map(([row, count]) => card(look, view, row, "plain", `neighbour of ${count}`))));
   }
   gallery.show = (of, by, pair) => {
-    look = of; view = by; gallery.pair = pair; only = ""; more = FIRST_ROWS; run.select.value = String(page.looks.indexOf(of)); fill(); hubs();
+    look = of; view = by; gallery.pair = pair; only = ""; more = FIRST_ROWS; run.select.value = String(page.embeddings.indexOf(of)); fill(); hubs();
     document.getElementById("gallery").scrollIntoView(); say("The queries of these two classes are shown above.");
   };
   fill(); hubs();
@@ -125,7 +125,7 @@ function sortable(node) {
 }
 
 function perRun(place, content, withView = true) {
-  let look = page.looks[0], view = views(look)[0] || "";
+  let look = page.embeddings[0], view = views(look)[0] || "";
   const here = document.getElementById(place), body = el("div"), byView = el("span");
   const draw = () => {
     byView.replaceChildren(withView && views(look).length > 1 ? viewChooser(look, (value) => { view = value; draw(); }, view).node : "");
@@ -145,7 +145,7 @@ function confusions(look, view) {
   "Pairs of classes that are confused");
 }
 function doubts(look, view) {
-  const found = look.views[view]?.doubtful, of = setOf(look).views[view];
+  const found = look.views[view]?.suspects, of = setOf(look).views[view];
   if (!found || !found.count) return el("p", { text: found ? "There is no such image." : "There are no labels." });
   const items = found.rows.map((row, i) => el("li", { tabindex: 0 }, card(look, view, row, "query", short(fileName(look, row).split("/").pop(), 40)),
     ...found.near[i].map((other, n) => card(look, view, other, of.labels[other] === of.labels[row] ? "right" : "wrong", number(found.distances[i][n])))));
@@ -160,7 +160,7 @@ function byClass(look, view) {
 }
 
 function buildMap() {
-  let look = page.looks[0], kind = Object.keys(look.maps)[0], by = views(look)[0] || "", only = "";
+  let look = page.embeddings[0], kind = Object.keys(look.maps)[0], by = views(look)[0] || "", only = "";
   const holder = el("div"), words = el("p", { class: "quiet" }), legend = el("ul", { class: "legend" }), choosers = el("span", { class: "controls" });
   function colouring() {
     const of = setOf(look).views[by];
@@ -221,14 +221,14 @@ function buildMap() {
 
 function buildStructure() {
   const here = document.getElementById("structure-here"), names = new Set();
-  for (const look of page.looks) for (const name of Object.keys({ ...look.structure, ...look.proxies })) names.add(name);
-  if (names.size) here.append(table(["run", "dimensions", ...names, "hubs' skewness"], page.looks.map((look) =>
+  for (const look of page.embeddings) for (const name of Object.keys({ ...look.structure, ...look.proxies })) names.add(name);
+  if (names.size) here.append(table(["run", "dimensions", ...names, "hubs' skewness"], page.embeddings.map((look) =>
     [look.name, String(look.dim), ...[...names].map((name) => number({ ...look.structure, ...look.proxies }[name])), number(look.skew)]), "Structure of the embeddings"));
-  const spectra = { name: "Share of each singular value, in powers of ten", xs: "singular value", lines: page.looks.map((look, i) => ({ run: look.name, row: i, points: look.spectrum.map((s, n) => [n + 1, Math.log10(Math.max(s, 1e-9))]) })) };
-  const legendOf = lineLegend(page.looks.map((look) => look.name));
+  const spectra = { name: "Share of each singular value, in powers of ten", xs: "singular value", lines: page.embeddings.map((look, i) => ({ run: look.name, row: i, points: look.spectrum.map((s, n) => [n + 1, Math.log10(Math.max(s, 1e-9))]) })) };
+  const legendOf = lineLegend(page.embeddings.map((look) => look.name));
   const grid = el("div", { class: "plots" }, lineChart(spectra, legendOf, (value) => number(10 ** value)));
   for (const [kind, words] of [["within", "Distances within classes"], ["between", "Distances between classes"]]) {
-    const lines = page.looks.map((look, i) => look.histogram && { run: look.name, row: i, points: look.histogram[kind].map((share, n) => [(look.histogram.edges[n] + look.histogram.edges[n + 1]) / 2, share]) }).filter(Boolean);
+    const lines = page.embeddings.map((look, i) => look.histogram && { run: look.name, row: i, points: look.histogram[kind].map((share, n) => [(look.histogram.edges[n] + look.histogram.edges[n + 1]) / 2, share]) }).filter(Boolean);
     if (lines.length) grid.append(lineChart({ name: `${words}, share of pairs`, xs: "distance", lines }, legendOf));
   }
   here.append(legendOf.node, grid);
@@ -236,7 +236,7 @@ function buildStructure() {
 
 function buildMethod() {
   const here = document.getElementById("method-here");
-  for (const look of page.looks) {
+  for (const look of page.embeddings) {
     if (!look.panels.length) continue;
     here.append(el("h3", { dir: "auto", text: look.name }), el("p", { text: look.panels[0].words }), el("div", { class: "plots" }, ...look.panels.map(panel)));
   }

@@ -1,12 +1,12 @@
 """The same benchmark on this code and on another checkout of it, in turn: what a change costs.
 
     git worktree add ../before HEAD~20
-    python benchmarks/beside.py ../before --of losses
-    python benchmarks/beside.py ../before --of image_training --only small eps
+    python benchmarks/compare_commits.py ../before --of losses
+    python benchmarks/compare_commits.py ../before --of image_training --only small eps
 
 Three processes take turns at each case: this code, the other, and this code once more, whose ratio to the first says
 how much is noise. Ratios are medians over the rounds. Other programs of the machine should rest. With --out they are
-written to the line beside_OF, with both commits, after what was measured of the same two before.
+written to the line commits_OF, with both commits, after what was measured of the same two before.
 """
 
 import argparse
@@ -149,8 +149,8 @@ def measure(case: str, sides: dict[str, Side], rounds: int, calls: int) -> dict[
 def commit(root: Path) -> str | None:
     """The commit of a checkout, if it has one, and nothing but that."""
     command = ["git", "-C", str(root), "describe", "--always", "--dirty"]
-    told = subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
-    return None if told.endswith("-dirty") else told or None
+    described = subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
+    return None if described.endswith("-dirty") else described or None
 
 
 def main() -> None:
@@ -184,15 +184,15 @@ def main() -> None:
     chosen = [case for case in both if any(word in case for word in asked.only or [""])]
     if not chosen:
         raise SystemExit(f"no case has {' or '.join(asked.only)} in its name: {', '.join(both)}")
-    record, told = f"beside_{asked.of}", {"now": commit(HERE), "before": commit(asked.before)}
+    record, commits = f"commits_{asked.of}", {"now": commit(HERE), "before": commit(asked.before)}
     known = machine.read(asked.out, record) or {}
-    same = all(told.values()) and {name: known.get(name) for name in told} == told
+    same = all(commits.values()) and {name: known.get(name) for name in commits} == commits
     rows = list(known["rows"]) if same else []
     ratios = []
     for case in chosen:
         rows.append(measure(case, sides, asked.rounds, asked.calls))
         ratios.append(rows[-1]["ratio"])
-        machine.write(asked.out, rows, record, **told)
+        machine.write(asked.out, rows, record, **commits)
     for side in sides.values():
         side.close()
     print(

@@ -1,0 +1,192 @@
+"""Galleries of image files: embed only what is new or changed, and read a gallery with its files' paths."""
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+
+from jdml._paths import json_of, write_text
+from jdml.data import Dataset, ImageFiles
+from jdml.data.images import Row
+from jdml.data.load import Source, image_id
+from jdml.gallery import METADATA, Gallery
+from jdml.runs.embedding_io import EmbeddingTable, holds_embeddings, read_embeddings
+from jdml.runs.inference import Trained
+
+FILES = "files.json"
+"""What a gallery's folder knows of its files: their root, and of each the size, the time and the checksum."""
+PIECE = 1 << 13
+"""Images that are embedded before the gallery is saved."""
+
+Record = tuple[int | None, int | None, str | None]
+"""Size, modification time in ns, and checksum of a file."""
+
+
+class Update(NamedTuple):
+    """Numbers of images by what was done with them."""
+
+    added: int
+    changed: int
+    removed: int
+    unchanged: int
+    damaged: int
+
+
+def embed_source(
+    trained: Trained, source: Source, *, skip: bool, progress: bool
+) -> tuple[EmbeddingTable, int]:
+    """Embed a source; with ``skip`` without its damaged images, whose number is returned."""
+    bad: Literal["nan", "stop"] = "nan" if skip else "stop"
+    vectors = trained.embed(source.images, on_bad_image=bad, progress=progress)
+    whole = ~np.isnan(vectors).any(axis=1)
+    if not whole.any():
+        raise ValueError("every image is damaged: nothing to embed")
+    labels, files = (
+        None if column is None else column[whole] for column in (source.labels, source.files)
+    )
+    return EmbeddingTable(vectors[whole], labels, files, trained.identity), int((~whole).sum())
+
+
+def is_gallery(folder: Path) -> bool:
+    """Return whether a folder is that of a gallery."""
+    return (folder / METADATA).is_file()
+
+
+def update_gallery(
+    folder: Path,
+    trained: Trained,
+    source: Source,
+    root: Path,
+    *,
+    by_content: bool = False,
+    on_bad_image: Any = "nan",
+    progress: bool = False,
+    piece: int = PIECE,
+) -> Update:
+    """Embed the images of a source that are new or changed into a gallery's folder, and remove what is gone.
+
+    An image's id is its path relative to ``root``. It is changed if its class is another, or its size or modification
+    time; with ``by_content``, and for images without a file, its checksum.
+
+    Implementation notes:
+        Saved every ``piece`` images: the gallery first, then what is known of its files. An update that is killed
+        between embeds the last of them again.
+    """
+    gallery, records = Gallery(model=trained), dict[str, Record]()
+    if is_gallery(folder):
+        gallery = Gallery.load(folder)
+        records = {name: tuple(record) for name, record in _read(folder)["files"].items()}
+        if gallery.model != trained.identity:
+            raise ValueError(
+                f"--out holds embeddings of another model: embed into a new folder, not into {folder}"
+            )
+    images = source.images.images if isinstance(source.images, Dataset) else source.images
+    images = ImageFiles(images) if isinstance(images, list) else images
+    files = list(images.files) if isinstance(images, ImageFiles) else None
+    of_id: dict[str, int] = {}
+    for row in range(len(images)):
+        of_id.setdefault(str(row) if files is None else _id_of(files[row], root), row)
+    labels = [-1] * len(images) if source.labels is None else source.labels.tolist()
+    had = dict(zip(gallery.ids, gallery.labels.tolist(), strict=True))
+    todo: dict[str, Record] = {}
+    for name, row in of_id.items():
+        file = Row(images, row) if files is None else files[row]
+        stat, known = _stat(file), records.get(name)
+        if known is not None and had.get(name) == labels[row]:
+            if not by_content and None not in stat:
+                if stat == known[:2]:
+                    continue
+            elif known[2] is not None and _checksum(file) == known[2]:
+                records[name] = (*stat, known[2])
+                continue
+        todo[name] = (*stat, _checksum(file))
+    gone = [name for name in had if name not in of_id]
+    gallery.remove(gone)
+    damaged = 0
+    for start in range(0, max(len(todo), 1), piece):
+        names = list(todo)[start : start + piece]
+        if names:
+            rows = np.array([of_id[name] for name in names])
+            part = images.select(rows) if isinstance(images, ImageFiles) else images[rows]
+            vectors = trained.embed(part, on_bad_image=on_bad_image, progress=progress)
+            whole = ~np.isnan(vectors).any(axis=1)
+            good = [name for name, is_whole in zip(names, whole, strict=True) if is_whole]
+            gallery.remove([name for name in names if name in had and name not in {*good}])
+            own = [labels[of_id[name]] for name in good]
+            if good:
+                gallery.add(vectors[whole], good, own, model=trained)
+            records |= {name: todo[name] for name in good}
+            damaged += len(names) - len(good)
+        if not len(gallery):
+            raise ValueError("every image is damaged: nothing to embed")
+        gallery.save(folder)
+        _write(folder, root, {name: records[name] for name in gallery.ids if name in records})
+    changed = sum(name in had for name in todo)
+    return Update(len(todo) - changed, changed, len(gone), len(of_id) - len(todo), damaged)
+
+
+def read_table(path: Path, model: str) -> EmbeddingTable | None:
+    """Read a model's embeddings from a gallery's folder or a file; None for what holds none, such as images."""
+    if not is_gallery(path) and not holds_embeddings(path):
+        return None
+    table = _read_gallery(path) if is_gallery(path) else read_embeddings(path)
+    if model and table.model and model != table.model:
+        raise ValueError(
+            f"{path} was embedded with another model, so its distances mean nothing: embed it again (jdml embed)"
+        )
+    return table
+
+
+def _read_gallery(folder: Path) -> EmbeddingTable:
+    """Read a gallery's embeddings, its labels if it has any, and its files, as paths where their root is there."""
+    gallery = Gallery.load(folder)
+    roots = _read(folder)["roots"]
+    there = [path for path in (Path(folder, root) for root in roots) if path.is_dir()]
+    names = [str(Path(*there[:1], name) if there else name) for name in map(str, gallery.ids)]
+    labels = gallery.labels
+    is_labelled = labels.dtype.kind == "U" or bool((labels >= 0).any())
+    return EmbeddingTable(
+        gallery.embeddings, labels if is_labelled else None, np.array(names), gallery.model or ""
+    )
+
+
+def _read(folder: Path) -> dict[str, Any]:
+    file = folder / FILES
+    empty: dict[str, Any] = {"roots": [], "files": {}}
+    return {**empty, **json_of(file.read_bytes(), file, dict)} if file.is_file() else empty
+
+
+def _write(folder: Path, root: Path, records: Mapping[str, Record]) -> None:
+    """Write what is known of the files; their root also relative to the gallery, as both may be moved together."""
+    roots = [str(root), os.path.relpath(root, folder.absolute())]
+    write_text(folder / FILES, json.dumps({"roots": roots, "files": records}))
+
+
+def _id_of(file: Any, root: Path) -> str:
+    name = image_id(file)
+    if isinstance(file, Row) and os.path.exists(str(file.source)):
+        name = os.path.abspath(name)
+    path = Path(name)
+    return path.relative_to(root).as_posix() if path.is_relative_to(root) else name
+
+
+def _stat(file: Any) -> tuple[int | None, int | None]:
+    """Return the size and time of an image's file, or of the table that it is a row of."""
+    try:
+        known = os.stat(str(file.source) if isinstance(file, Row) else str(file))
+    except (OSError, ValueError):
+        return None, None
+    return known.st_size, known.st_mtime_ns
+
+
+def _checksum(file: Any) -> str | None:
+    try:
+        content = file.source[file.number] if isinstance(file, Row) else file.read_bytes()
+    except OSError:
+        return None
+    content = content if isinstance(content, bytes) else np.asarray(content).tobytes()
+    return hashlib.sha256(content).hexdigest()[:16]

@@ -1,0 +1,72 @@
+"""Programs in ONNX's format give the embeddings of the networks they were written from."""
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jdml
+from jdml.models.adapters import as_model
+from jdml.models.embedding import uint8_to_float
+from jdml.registry import NETWORKS
+from jdml.runs.export import export_onnx
+from jdml.runs.inference import Trained
+
+WHY = "writes and runs ONNX files: pip install jdml[onnx]"
+
+
+def trained(network, shape):
+    variables = jax.jit(lambda: network.init(jax.random.key(0), jnp.zeros((1, *shape))))()
+    return Trained(
+        model=as_model(network),
+        params=variables["params"],
+        batch_stats=variables.get("batch_stats", {}),
+        config={},
+        class_names=(),
+        step=0,
+        metrics={},
+        preprocess=uint8_to_float,
+        normalize=jdml.sphere,
+        crop=None,
+        input={"shape": list(shape), "dtype": "uint8"},
+    )
+
+
+SMALL = {"pooling": "gem"}
+CASES = [
+    ("small", SMALL),
+    *(pytest.param(name, {}, marks=pytest.mark.slow) for name in NETWORKS if "_l1" not in name),
+]
+
+
+@pytest.mark.parametrize(("name", "settings"), CASES)
+def test_onnx_program_equals_the_network(name, settings):
+    pytest.importorskip("jax2onnx", reason=WHY)
+    onnxruntime = pytest.importorskip("onnxruntime", reason=WHY)
+    record, side = NETWORKS[name], 33
+    if patch := record.settings.get("patch"):
+        side = 4 * patch
+        settings = {"width": 64, "depth": 2, "heads": 4, "grid": 4}
+    network = jdml.models.create(name, dim=8, **settings)
+    model = trained(network, (side, side, 1 if record.small_images else 3))
+    session = onnxruntime.InferenceSession(export_onnx(model))
+    images = np.random.default_rng(1).integers(0, 256, (5, *model.input["shape"]), np.uint8)
+    for batch in (images, images[:1]):
+        (found,) = session.run(["embeddings"], {"images": batch})
+        np.testing.assert_allclose(found, model.embed(batch), atol=1e-4)
+
+
+class Sorts(nn.Module):
+    """A network with a function that only Python has."""
+
+    @nn.compact
+    def __call__(self, x):
+        x = nn.Dense(3)(x.mean((1, 2)))
+        return jax.pure_callback(lambda x: np.sort(x), x, x, vmap_method="sequential")
+
+
+def test_network_that_onnx_cannot_hold_is_refused():
+    pytest.importorskip("jax2onnx", reason=WHY)
+    with pytest.raises(ValueError, match=r"^the network\b.*callback"):
+        export_onnx(trained(Sorts(), (4, 4, 3)))

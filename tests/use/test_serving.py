@@ -1,0 +1,192 @@
+"""From a run to a gallery that grows: `jdml embed --update`, `search` and `evaluate` in it."""
+
+import json
+import os
+import random
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from cli.photos import draw_photos
+
+from jdml import Gallery, evaluate_retrieval, training
+
+COUNTS = ("added", "changed", "removed", "unchanged", "damaged")
+
+
+@pytest.fixture
+def copy(photos, tmp_path) -> Path:
+    return Path(shutil.copytree(photos, tmp_path / "photos"))
+
+
+@pytest.fixture
+def update(run, copy, tmp_path, jdml_command):
+    """Update the gallery; return its numbers."""
+
+    def call(*words):
+        options = ("--out", tmp_path / "g", "--update", "--quiet", *words)
+        done = jdml_command("embed", run.folder, copy, *options)
+        assert done.code == 0, done.err
+        return tuple(int(re.search(rf"\b{name} (\d+)", done.out)[1]) for name in COUNTS)
+
+    return call
+
+
+def assert_embeds(gallery: Path, run: Path, images: Path) -> None:
+    """Compare a gallery with the embeddings of all images of a folder."""
+    found = Gallery.load(gallery)
+    files = sorted(images.glob("*/*.png"))
+    names = [file.relative_to(images).as_posix() for file in files]
+    assert sorted(found.ids) == names
+    order = np.argsort(found.ids)
+    assert found.labels[order].tolist() == [file.parent.name for file in files]
+    vectors = training.load(run).embed(files)
+    np.testing.assert_allclose(found.embeddings[order], vectors, atol=1e-6)
+
+
+def test_update_embeds_what_is_new_or_changed_and_removes_what_is_gone(run, copy, tmp_path, update):
+    assert update() == (36, 0, 0, 0, 0)
+    assert Gallery.load(tmp_path / "g").model == training.load(run.folder).identity
+    assert_embeds(tmp_path / "g", run.folder, copy)
+    assert update() == (0, 0, 0, 36, 0)
+    shutil.copy(copy / "kind0" / "0.png", copy / "kind5" / "new.png")
+    shutil.copyfile(copy / "kind0" / "1.png", copy / "kind1" / "1.png")
+    os.utime(copy / "kind1" / "1.png", (1, 1))
+    (copy / "kind2" / "2.png").unlink()
+    (copy / "kind3").rename(copy / "sort3")
+    assert update() == (7, 1, 7, 28, 0)
+    assert_embeds(tmp_path / "g", run.folder, copy)
+    for file in copy.glob("*/*.png"):
+        os.utime(file, (2, 2))
+    (copy / "kind4" / "4.png").write_bytes((copy / "kind4" / "3.png").read_bytes())
+    assert update("--by-content") == (0, 1, 0, 35, 0)
+    assert update() == (0, 0, 0, 36, 0)
+    (copy / "kind4" / "4.png").write_bytes(b"no image")
+    assert update() == (0, 1, 0, 35, 1)
+    assert "kind4/4.png" not in Gallery.load(tmp_path / "g").ids
+
+
+def test_galleries_move_with_their_images(run, photos, copy, tmp_path, update, jdml_command):
+    update()
+    found = tmp_path / "found.json"
+
+    def search(gallery):
+        query = photos / "kind4" / "2.png"
+        options = ("-k", 3, "--json", found, "--quiet")
+        done = jdml_command("search", run.folder, query, "--gallery", gallery, *options)
+        assert done.code == 0, done.err
+        (answer,) = json.loads(found.read_text())
+        return [(Path(hit["file"]), hit["distance"]) for hit in answer["found"]]
+
+    first = search(tmp_path / "g")
+    assert first == [(Path(file), distance) for file, distance in search(copy)]
+    moved = tmp_path / "elsewhere"
+    moved.mkdir()
+    for name in ("g", "photos"):
+        (tmp_path / name).rename(moved / name)
+    again = search(moved / "g")
+    assert [distance for _, distance in again] == [distance for _, distance in first]
+    assert all(file.is_file() for file, _ in again)
+    shutil.rmtree(moved / "photos")
+    assert [str(file) for file, _ in search(moved / "g")] == [
+        file.relative_to(copy).as_posix() for file, _ in first
+    ]
+
+
+@pytest.mark.parametrize("name", ["g", "g.npz", "g.npy", "g.parquet"])
+def test_search_and_evaluate_read_what_embed_writes(name, run, photos, tmp_path, jdml_command):
+    if name == "g.parquet":
+        pytest.importorskip("pyarrow")
+    gallery, queries = tmp_path / name, tmp_path / "q.npz"
+    for out, split in ((gallery, "train"), (queries, "test")):
+        words = ("embed", run.folder, photos, "--split", split, "--out", out, "--quiet")
+        assert jdml_command(*words).code == 0
+    assert len(training.load(run.folder).class_names) == 3
+    found, query = tmp_path / "found.json", photos / "kind4" / "2.png"
+    words = ("search", run.folder, query, "-k", 2, "--json", found, "--gallery")
+    assert jdml_command(*words, gallery).code == 0
+    (answer,) = json.loads(found.read_text())
+    assert {(Path(h["file"]).is_file(), h["label"][:4]) for h in answer["found"]} == {
+        (True, "kind")
+    }
+
+    whole = tmp_path / f"all-{name}"
+    words = ("embed", run.folder, photos, "--out", whole, "--quiet")
+    assert jdml_command(*words).code == 0
+    done = jdml_command("evaluate", queries, "--gallery", whole, "--json", "-")
+    assert done.code == 0, done.err
+    vectors = training.load(run.folder).embed(photos)
+    classes = np.repeat(np.arange(6), 6)
+    alone = np.full(18, -1)  # queries that the gallery holds count as others
+    expected = evaluate_retrieval(vectors[18:], classes[18:], vectors, classes, self_index=alone)
+    scores = json.loads(done.out)
+    for metric in ("R@1", "MAP@R", "RP"):
+        np.testing.assert_allclose(scores[metric], expected[metric], atol=1e-6)
+
+
+def test_galleries_of_other_models_are_refused(run, copy, tmp_path, update, jdml_command):
+    update()
+    other = Gallery(model="0" * 16)
+    other.add(np.eye(4, dtype=np.float32), list("abcd"), list("xxyy"))
+    other.save(tmp_path / "other")
+    queries = tmp_path / "q.npz"
+    assert jdml_command("embed", run.folder, copy, "--out", queries, "--quiet").code == 0
+    query = copy / "kind0" / "0.png"
+    for option, words in {
+        f"{tmp_path / 'other'} ": ("search", run.folder, query, "--gallery", tmp_path / "other"),
+        "--gallery ": ("evaluate", queries, "--gallery", tmp_path / "other"),
+        "--out ": ("embed", run.folder, copy, "--update", "--out", tmp_path / "other"),
+        "--out": ("embed", run.folder, copy, "--out", tmp_path / "g"),
+        "--update ": ("embed", run.folder, copy, "--out", queries, "--update"),
+        "--by-content ": ("embed", run.folder, copy, "--out", queries, "--by-content"),
+    }.items():
+        done = jdml_command(*words)
+        assert (done.code, done.err.count("\n"), option in done.err) == (2, 1, True), done.err
+    assert len(Gallery.load(tmp_path / "g")) == 36
+
+
+KILLED = """
+import sys
+from pathlib import Path
+from jdml.data.load import read_source
+from jdml.runs.gallery_files import update_gallery
+from jdml.training import load
+run, images, gallery = sys.argv[1:]
+update_gallery(Path(gallery), load(run), read_source(images, None), Path(images), piece=3)
+"""
+
+
+@pytest.mark.slow
+def test_killed_updates_lose_nothing(run, tmp_path, update, copy):
+    """Updates in pieces are killed at random moments: what was in the gallery stays, and the last one completes it."""
+    update()
+    draws, before = random.Random(0), set(Gallery.load(tmp_path / "g").ids)
+    draw_photos(tmp_path / "more", 6, 20)
+    for file in (tmp_path / "more").glob("*/*.png"):
+        shutil.copy(file, copy / file.parent.name / f"new{file.name}")
+    words = [sys.executable, "-c", KILLED, run.folder, copy, tmp_path / "g"]
+    command, ended = list(map(str, words)), []
+    saved = (tmp_path / "g" / "gallery.json").stat().st_mtime_ns
+    for _ in range(6):
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+        while (tmp_path / "g" / "gallery.json").stat().st_mtime_ns == saved:
+            if process.poll() is not None:
+                break
+            time.sleep(0.001)
+        time.sleep(draws.random() * 0.2)
+        process.send_signal(signal.SIGKILL)
+        ended.append(process.wait())
+        saved = (tmp_path / "g" / "gallery.json").stat().st_mtime_ns
+        gallery = Gallery.load(tmp_path / "g")
+        assert before <= set(gallery.ids)
+        before = set(gallery.ids)
+    assert -signal.SIGKILL in ended
+    update()
+    assert_embeds(tmp_path / "g", run.folder, copy)
+    assert update() == (0, 0, 0, 156, 0)
