@@ -214,9 +214,7 @@ figure, axes = plt.subplots(
 )
 for number, (axis, (points, old, following, _)) in enumerate(zip(axes[0], panels, strict=True)):
     for label, colour in enumerate(plt.colormaps["tab10"].colors):
-        axis.scatter(
-            *points[shown.labels == label].T, s=4, color=colour, alpha=0.4, linewidths=0
-        )
+        axis.scatter(*points[shown.labels == label].T, s=4, color=colour, alpha=0.4, linewidths=0)
         axis.scatter(
             *old[label].T, s=60, marker="s", color=colour, edgecolors="black", label=str(label)
         )

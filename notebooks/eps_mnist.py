@@ -181,8 +181,8 @@ panels = [
 Image(filename=scatter_grid(panels, "eps.png"), width=820)
 
 # %% [markdown]
-# Left: two heaps, one of even and one of odd digits, in which the digits overlap. Right: the odd digits lie apart, above
-# all 1; the even ones share a smaller place.
+# Left: two heaps, one of even and one of odd digits, in which the digits overlap. Right: the odd digits lie apart,
+# above all 1; the even ones share a smaller place.
 #
 # The first new image of each digit, and its nearest neighbours in either embedding:
 

@@ -151,9 +151,9 @@ plt.show()
 
 # %% [markdown]
 # A line is the mean over seeds, a dot one run. The differences between numbers of proxies are of the size of those
-# between seeds: on this task MNIST does not show the paper's rise. On Omniglot's letters MPA-AP gains 5.8 points from one
-# proxy to its best number (95 % interval 3.2 to 8.3, three seeds); for MPA and MPA-DW a gain is not shown there either
-# ([experiments/mpa](../experiments/mpa/README.md)).
+# between seeds: on this task MNIST does not show the paper's rise. On Omniglot's letters MPA-AP gains 5.8 points from
+# one proxy to its best number (95 % interval 3.2 to 8.3, three seeds); for MPA and MPA-DW a gain is not shown there
+# either ([experiments/mpa](../experiments/mpa/README.md)).
 #
 # ## Where the proxies go
 #

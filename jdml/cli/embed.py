@@ -8,6 +8,7 @@ import numpy as np
 
 from jdml._optional_imports import require_package
 from jdml._paths import check_file, check_folder
+from jdml.data.image_discovery import pluralize
 from jdml.data.load import Split, read_source, root_of
 from jdml.gallery import ENDINGS, Gallery
 from jdml.runs.embedding_io import write_embeddings
@@ -57,13 +58,13 @@ class Embed:
         if out.suffix in ENDINGS:
             check_file("--out", out, ENDINGS)
         else:
+            if out.suffix[1:].isalpha() and not out.is_dir():
+                raise ValueError(f"--out must end in {', '.join(ENDINGS)}, or in none, got {out}")
             check_folder("--out", out)
             if not self.update and out.is_dir() and any(out.iterdir()):
                 raise ValueError(f"--out must be a new folder, or write --update, got {out}")
         if self.update and out.suffix in ENDINGS:
             raise ValueError(f"--update needs a gallery, --out FOLDER, got the file {out}")
-        if self.by_content and not self.update:
-            raise ValueError("--by-content needs --update")
         if out.suffix == ".parquet":
             require_package("pyarrow", f"writing {out}")
         trained = load(self.run, which=self.which)
@@ -93,8 +94,7 @@ class Embed:
             print(", ".join(f"{name} {number:,}" for name, number in done._asdict().items()))
         what = "" if labels is None else f" of {len(np.unique(labels)):,} classes"
         left = f", {damaged:,} damaged left out" if damaged else ""
-        plural = "" if size == 1 else "s"
-        print(f"{size:,} image{plural}{what}, {dim}-D{left}: {out}")
+        print(f"{pluralize(size, 'image', 'images')}{what}, {dim}-D{left}: {out}")
 
 
 @dataclass(frozen=True)

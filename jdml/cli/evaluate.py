@@ -17,7 +17,7 @@ from jdml.data.folder import column_of, read_column
 from jdml.metrics.arrays import evaluate_arrays
 from jdml.metrics.retrieval import Average
 from jdml.ops.checks import Rerank
-from jdml.runs.embedding_io import MODEL, map_array, open_arrays
+from jdml.runs.embedding_io import MODEL, NpzArrays, map_array
 from jdml.runs.gallery_files import read_table
 from jdml.runs.run_files import write_json
 
@@ -125,7 +125,7 @@ class Evaluate:
         lone, group = self.file.suffix == ".npy", self.ignore_same_group or ""
         if lone and self.labels == "labels":
             raise ValueError(f"--labels must be the .npy file with the labels of {self.file}")
-        arrays = {self.embeddings: map_array(self.file)} if lone else open_arrays(self.file)
+        arrays = {self.embeddings: map_array(self.file)} if lone else NpzArrays(self.file)
         names = self.labels, self.gallery_embeddings, self.gallery_labels, self.self_index, group
         files = {n: Path(n) for n in names if n.endswith(".npy") and n not in arrays}
         if group in files and {*files, *arrays} & {self.gallery_embeddings}:
@@ -144,7 +144,7 @@ class Evaluate:
             raise ValueError(f"--gallery must be {what}, got {self.gallery}")
         named = {self.gallery_embeddings: table.vectors, self.gallery_labels: table.labels}
         group = self.ignore_same_group or ""
-        if self.gallery.suffix == ".npz" and group in (arrays := open_arrays(self.gallery)):
+        if self.gallery.suffix == ".npz" and group in (arrays := NpzArrays(self.gallery)):
             named[f"gallery_{group}"] = arrays[group]
         return named if table.files is None else {**named, "gallery_files": table.files}
 
@@ -155,6 +155,6 @@ class Evaluate:
             return arrays
         values, groups = read_column(expand_user(table), column), {}
         for prefix in ("", "gallery_") if self.gallery_embeddings in arrays else ("",):
-            files = arrays.get(f"{prefix}files", ())
-            groups[f"{prefix}{table}:{column}"] = column_of(table, values, files)
+            of_files = column_of(table, values, arrays.get(f"{prefix}files", ()))
+            groups[f"{prefix}{self.ignore_same_group}"] = of_files
         return ChainMap(groups, arrays)  # type: ignore[arg-type]  # nothing is written

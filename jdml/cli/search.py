@@ -101,7 +101,7 @@ class Search:
         print(f"max distance: {limit:.4g}, at which 1 % of the gallery finds another class")
         if limit < 0:
             notes.append(
-                "no match is possible, as many images equal one of another class: see jdml data check --duplicates"
+                "no match is possible, as many images are in two classes (jdml data check)"
             )
         return limit
 

@@ -281,7 +281,7 @@ def _read_records(path: Path) -> Iterator[tuple[int, list[str]]]:
 
 def _find_file(folder: Path, name: str) -> Path:
     """Return a file of a list; if it does not exist, as other systems write its name."""
-    name = os.path.expanduser(name.strip())
-    others = [unicodedata.normalize(form, name) for form in ("NFC", "NFD")]
-    places = [folder / each for each in (name, *others, name.replace("\\", "/"))]
+    name, short = (os.path.expanduser(each) for each in (name, name.strip()))
+    others = [unicodedata.normalize(form, short) for form in ("NFC", "NFD")]
+    places = [folder / each for each in (short, *others, short.replace("\\", "/"), name)]
     return next((place for place in places if place.is_file()), places[0])

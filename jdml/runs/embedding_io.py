@@ -1,8 +1,7 @@
 """Files of embeddings, with the names and classes of their images."""
 
 import json
-import zipfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
@@ -72,7 +71,7 @@ def read_embeddings(path: Path) -> EmbeddingTable:
         ['cat', 'dog']
     """
     readers = {".npy": _read_npy, ".parquet": _read_parquet}
-    arrays = readers.get(path.suffix, open_arrays)(path)
+    arrays = readers.get(path.suffix, NpzArrays)(path)
     if "embeddings" not in arrays:
         raise ValueError(f"{path} has no array 'embeddings'; it has {', '.join(sorted(arrays))}")
     with np.errstate(over="ignore"):
@@ -95,13 +94,47 @@ def read_embeddings(path: Path) -> EmbeddingTable:
     return EmbeddingTable(vectors, **columns, model=str(arrays.get(MODEL, "")))
 
 
-def open_arrays(file: Path) -> Mapping[str, np.ndarray]:
-    """Open the arrays of a .npz file, which are read on access."""
-    with file.open("rb") as stream:
-        if not zipfile.is_zipfile(stream):
-            raise ValueError(f"{file} is not a readable .npz file (numpy.savez)")
-    arrays: Mapping[str, np.ndarray] = np.load(file, allow_pickle=False)
-    return arrays
+class NpzArrays(Mapping[str, np.ndarray]):
+    """The arrays of a .npz file, read on access; a ValueError names a file or an array that cannot be read."""
+
+    def __init__(self, file: Path) -> None:
+        """Open the file."""
+        self._file = file
+        try:
+            with file.open("rb") as stream, np.load(stream, allow_pickle=False) as content:
+                self._names = tuple(content.files)
+        except FileNotFoundError:
+            raise
+        except Exception as error:  # of zipfile, zlib, pickle or NumPy: not such a file
+            raise ValueError(
+                f"{file} is not a readable .npz file (numpy.savez): {error}"
+            ) from error
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        """Read an array."""
+        if name not in self._names:
+            raise KeyError(name)
+        try:
+            with (
+                self._file.open("rb") as stream,
+                np.load(stream, allow_pickle=False) as content,
+            ):
+                array: np.ndarray = content[name]
+        except Exception as error:
+            raise ValueError(f"{name!r} of {self._file} cannot be read: {error}") from error
+        return array
+
+    def __contains__(self, name: object) -> bool:
+        """Return whether there is such an array, readable or not."""
+        return name in self._names
+
+    def __iter__(self) -> Iterator[str]:
+        """Iterate over the names."""
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        """Return the number of arrays."""
+        return len(self._names)
 
 
 def map_array(file: Path) -> np.ndarray:

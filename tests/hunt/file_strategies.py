@@ -114,8 +114,6 @@ def file_lists(draw: Any, files: list[str]) -> FileList:
     quoting = draw(st.sampled_from([csv.QUOTE_MINIMAL, csv.QUOTE_ALL]))
     out = io.StringIO(newline="")
     writer = csv.writer(out, delimiter=separator, lineterminator=end, quoting=quoting)
-    if draw(st.integers(0, 3)) == 3:
-        out.write(f"sep={separator}{end}")
     cased = draw(st.sampled_from([str, str.upper, str.title, lambda name: f" {name} "]))
     writer.writerow([cased(names[n]) for n in order])
     for row in rows:

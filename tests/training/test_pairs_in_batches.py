@@ -116,11 +116,11 @@ def test_fit_stops_without_positives(steps, mine, tmp_path):
 
 
 @pytest.mark.parametrize("labels", [CLASSES, np.zeros(200, int)])
-def test_fit_stops_without_negatives(labels, caplog):
+def test_fit_stops_without_negatives(labels):
     sampler = data.ClassBatchSampler(labels, 1, 5)
-    with pytest.raises(ValueError, match=r"^sampler\b.*two classes.*\b50\b"):
+    argument = "train" if labels.max() == 0 else r"sampler\b.*two classes.*\b50"
+    with pytest.raises(ValueError, match=rf"^{argument}\b"):
         fitted(objectives.pair(jdml.triplet_loss), labels, sampler, 60)
-    assert ("one class" in caplog.text) == (labels.max() == 0)
 
 
 def test_fit_continues_with_few_positives_proxies_or_a_memory():

@@ -167,7 +167,7 @@ def test_wrong_arguments_are_refused_in_one_line(argument, value, error, names):
 def test_proxies_of_missing_classes_are_warned_of():
     gaps = data.Dataset("gaps", FEATURES, np.where(LABELS == 2, 5, LABELS))
     proxies = objectives.proxy(jdml.proxy_anchor_loss, 6, 3)
-    with pytest.warns(UserWarning, match=r"no rows of 2 classes, such as label 2\b.*numpy\.unique"):
+    with pytest.warns(UserWarning, match=r"\b2 classes\b.*\blabel 2\b"):
         fit(train=gaps, objective=proxies)
     with warnings.catch_warnings():
         warnings.simplefilter("error", UserWarning)

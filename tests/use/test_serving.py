@@ -140,11 +140,10 @@ def test_galleries_of_other_models_are_refused(run, copy, tmp_path, update, jdml
     query = copy / "kind0" / "0.png"
     for option, words in {
         f"{tmp_path / 'other'} ": ("search", run.folder, query, "--gallery", tmp_path / "other"),
-        "--gallery ": ("evaluate", queries, "--gallery", tmp_path / "other"),
+        f"{tmp_path / 'other'} was": ("evaluate", queries, "--gallery", tmp_path / "other"),
         "--out ": ("embed", run.folder, copy, "--update", "--out", tmp_path / "other"),
         "--out": ("embed", run.folder, copy, "--out", tmp_path / "g"),
         "--update ": ("embed", run.folder, copy, "--out", queries, "--update"),
-        "--by-content ": ("embed", run.folder, copy, "--out", queries, "--by-content"),
     }.items():
         done = jdml_command(*words)
         assert (done.code, done.err.count("\n"), option in done.err) == (2, 1, True), done.err
