@@ -233,7 +233,8 @@ def check_list(file: Path, rows: list[tuple[str, str, str]]) -> None:
     """Check that each image has the label and the part in the list."""
     parts = {split for _, _, split in rows}
     loaded = attempt(data.load, "folder", file, "all", check_files=False)
-    if parts & {"query", "gallery"} and not {"query", "gallery"} <= parts:
+    lone = parts & {"query", "gallery"} and not {"query", "gallery"} <= parts
+    if lone or "-1" in {label.strip() for _, label, _ in rows}:  # which is no class
         assert refused(loaded)
         return
     labels = zip(map(str, loaded.images.files), labels_of(loaded), strict=True)
