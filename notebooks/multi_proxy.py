@@ -78,7 +78,7 @@ from jdml import objectives, optim, training
 
 DIM = 16
 STEPS = 25 if SMALL else 300
-PROXIES = (1, 8) if SMALL else (1, 4, 16)
+PROXIES = (1, 4, 8) if SMALL else (1, 4, 16)
 SEEDS = (0,) if SMALL else (0, 1)
 
 # %% [markdown]
