@@ -100,9 +100,7 @@ class Search:
         limit = rejection_threshold(gallery.vectors, gallery.labels)
         print(f"max distance: {limit:.4g}, at which 1 % of the gallery finds another class")
         if limit < 0:
-            notes.append(
-                "no match is possible, as many images are in two classes (jdml data check)"
-            )
+            notes.append("no match: images are in two classes (jdml data check --duplicates)")
         return limit
 
     def _gallery(self, name: str, trained: Any, notes: list[str]) -> EmbeddingTable:
