@@ -145,7 +145,8 @@ def _read_gallery(folder: Path) -> EmbeddingTable:
     """Read a gallery's embeddings, its labels if it has any, and its files, as paths where their root is there."""
     gallery = Gallery.load(folder)
     roots = _read(folder)["roots"]
-    there = [path for path in (Path(folder, root) for root in roots) if path.is_dir()]
+    places = (Path(os.path.normpath(Path(folder.absolute(), root))) for root in roots)
+    there = [place for place in places if place.is_dir()]
     names = [str(Path(*there[:1], name) if there else name) for name in map(str, gallery.ids)]
     labels = gallery.labels
     is_labelled = labels.dtype.kind == "U" or bool((labels >= 0).any())
@@ -162,7 +163,7 @@ def _read(folder: Path) -> dict[str, Any]:
 
 def _write(folder: Path, root: Path, records: Mapping[str, Record]) -> None:
     """Write what is known of the files; their root also relative to the gallery, as both may be moved together."""
-    roots = [str(root), os.path.relpath(root, folder.absolute())]
+    roots = [os.path.relpath(root, folder.absolute()), str(root)]
     write_text(folder / FILES, json.dumps({"roots": roots, "files": records}))
 
 
