@@ -110,7 +110,7 @@ def of_memories(results: Mapping[str, Any]) -> str:
     for way, title in MEMORIES.items():
         gap = "" if way == "alone" else str(paired_difference(runs[way], runs["alone"]))
         rows.append([title, *(f"{100 * value:.1f}" for value in runs[way].values()), gap])
-    titles = ["letters R@1", "seed 0", "seed 1", "seed 2", "beside EPS + MS, paired"]
+    titles = ["letters R@1", "seed 0", "seed 1", "seed 2", "minus EPS + MS, paired"]
     return markdown_table(titles, rows)
 
 

@@ -199,7 +199,7 @@ def ranking_table(runs: Runs) -> str:
         for method, following in zip(order, [*order[1:], None], strict=True):
             gap = interval(measure, scored[method], scored[following]) if following else ""
             rows.append([noise[1], method, cell_of(measure, scored[method]), gap])
-    return markdown_table(["noise", "method", measure, "beside the next"], rows)
+    return markdown_table(["noise", "method", measure, "minus the next"], rows)
 
 
 def interval(measure: str, one: Mapping[int, float], other: Mapping[int, float]) -> str:

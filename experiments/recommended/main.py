@@ -200,7 +200,7 @@ def report(results: Results) -> str:
         gaps[title] = gap(results, name, RECOMMENDED, task.first, task.measure)
     sections.append(all_of(gaps, "points"))
     rows = [[name, str(pair)] for name, pair in further(results).items()]
-    sections.append(markdown_table(["beside that, points", "difference"], rows))
+    sections.append(markdown_table(["further, in points", "difference"], rows))
     return "\n".join([*sections, *(ahead_of(results, name) for name in TASKS)])
 
 
