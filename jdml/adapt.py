@@ -300,8 +300,8 @@ def scale_by_path(
 
     def scale(path: KeyPath, update: Array) -> Array:
         name = "/".join(path_texts(path))
-        found = (factor for pattern, factor in patterns if pattern.fullmatch(name))
-        factor = next(found, None)
+        factors = (factor for pattern, factor in patterns if pattern.fullmatch(name))
+        factor = next(factors, None)
         return update if factor is None else update * factor
 
     def update(updates: Tree, state: Any, params: Any = None) -> tuple[Tree, Any]:

@@ -190,11 +190,14 @@ class Gallery:
         gone = np.array(self._removed, int)
         for start, part in self._parts():
             here = np.count_nonzero((gone >= start) & (gone < start + len(part)))
-            found, places = self._nearest(points, start, part, min(k + int(here), len(part)))
-            found = np.where(np.isin(start + places, gone), np.inf, found)
-            found, places = np.hstack([distances, found]), np.hstack([rows, start + places])
-            order = np.argsort(found, axis=1, kind="stable")[:, :k]
-            distances = np.take_along_axis(found, order, 1)
+            candidates, places = self._nearest(points, start, part, min(k + int(here), len(part)))
+            candidates = np.where(np.isin(start + places, gone), np.inf, candidates)
+            candidates, places = (
+                np.hstack([distances, candidates]),
+                np.hstack([rows, start + places]),
+            )
+            order = np.argsort(candidates, axis=1, kind="stable")[:, :k]
+            distances = np.take_along_axis(candidates, order, 1)
             rows = np.take_along_axis(places, order, 1)
         if max_distance is not None:
             distances = np.where(distances <= max_distance, distances, np.inf).astype(np.float32)
@@ -230,8 +233,8 @@ class Gallery:
         exact, _ = self.search(probes, min(11, len(self)))
         self._codec = Codec.fit(kind, vectors, rescore)
         self._hold(self._codec.encode(vectors))
-        found, _ = self.search(probes, exact.shape[1])
-        others = [({*a} - {name}, {*b}) for a, b, name in zip(exact, found, own, strict=True)]
+        approximate, _ = self.search(probes, exact.shape[1])
+        others = [({*a} - {name}, {*b}) for a, b, name in zip(exact, approximate, own, strict=True)]
         self.recall = float(np.mean([len(a & b) / max(len(a), 1) for a, b in others]))
         return self.recall
 
@@ -429,10 +432,10 @@ def _several(ids: Any) -> list[Any]:
 
 
 def _identity(model: Any) -> str | None:
-    found = getattr(model, "identity", model)
-    if found is not None and not isinstance(found, str):
+    identity = getattr(model, "identity", model)
+    if identity is not None and not isinstance(identity, str):
         raise TypeError(f"model must be a trained model or a text, got a {type(model).__name__}")
-    return found
+    return identity
 
 
 def _as_id(place: int, name: Any) -> Id:

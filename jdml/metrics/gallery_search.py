@@ -95,11 +95,11 @@ def ranked(
 
 def first(search: Search) -> np.ndarray:
     """The row of the gallery ``[Q]`` that is nearest to each query; any where all are barred."""
-    found = np.zeros(len(search.queries), np.int32)
+    first_rows = np.zeros(len(search.queries), np.int32)
     blocks = [(start, indices[:, 0]) for start, indices, _ in ranked(search, 1)]
     for start, nearest in jax.device_get(blocks):
-        found[start : start + len(nearest)] = nearest
-    return found
+        first_rows[start : start + len(nearest)] = nearest
+    return first_rows
 
 
 def _ranker(search: Search, depth: int) -> Callable[..., Iterator[tuple[Any, Any]]]:
@@ -169,8 +169,8 @@ def _top_on_mesh(gallery: Any, block: Any, depth: int) -> tuple[Array, Array]:
         out = ranking_score.barred(askers, kin, offset, len(references))
         scores = ranking_score.closeness(queries, references, _half_squares(references), out)
         scores, indices = jax.lax.top_k(scores, min(depth, len(references)))
-        found = indices.astype(jnp.int32) + offset, scores > -jnp.inf
-        return ranking_score.merge(axis, depth, scores, *found)
+        candidates = indices.astype(jnp.int32) + offset, scores > -jnp.inf
+        return ranking_score.merge(axis, depth, scores, *candidates)
 
     ranked: tuple[Array, Array] = by_parts(top, gallery, block)
     return ranked

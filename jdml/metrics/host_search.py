@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-Found = tuple[np.ndarray, np.ndarray]
+Neighbors = tuple[np.ndarray, np.ndarray]
 """Distances and rows ``[Q, k]``."""
 SPARE = 32
 """Neighbours that are proposed beyond those that are wanted."""
@@ -25,8 +25,8 @@ def exact_nearest(
     halves: np.ndarray,
     longest: float,
     k: int,
-    otherwise: Callable[[np.ndarray, np.ndarray, int], Found],
-) -> Found:
+    otherwise: Callable[[np.ndarray, np.ndarray, int], Neighbors],
+) -> Neighbors:
     """Return the k nearest rows: proposed by scores ``q · g − ‖g‖²/2``, ordered by distances from differences.
 
     ``halves [N]`` are ``‖g‖²/2``. Queries of which rounding could have hidden a neighbour are searched ``otherwise``.
@@ -42,21 +42,21 @@ def exact_nearest(
     scores = points @ part.T
     scores -= halves
     proposed = np.argpartition(scores, len(part) - many, axis=1)[:, len(part) - many :]
-    found = by_distance(points, part[proposed], proposed, k)
+    neighbors = by_distance(points, part[proposed], proposed, k)
     if many == len(part):
-        return found
+        return neighbors
     best = np.sort(np.take_along_axis(scores, proposed, 1), axis=1)
     rounding = np.linalg.norm(points, axis=1) * longest + longest**2
     rounding *= 2 * points.shape[1] * np.finfo(np.float32).eps
     hidden = ~(best[:, many - k] - best[:, 0] > rounding)
     if hidden.any():
         exact = otherwise(points[hidden], part, k)
-        for mine, theirs in zip(found, exact, strict=True):
+        for mine, theirs in zip(neighbors, exact, strict=True):
             mine[hidden] = theirs
-    return found
+    return neighbors
 
 
-def by_distance(points: np.ndarray, vectors: np.ndarray, rows: np.ndarray, k: int) -> Found:
+def by_distance(points: np.ndarray, vectors: np.ndarray, rows: np.ndarray, k: int) -> Neighbors:
     """Return distances to ``vectors [Q, c, D]`` and their rows, the k nearest by distance, then row."""
     apart = (points[:, None] - vectors).astype(np.float64)
     distances = np.linalg.norm(apart, axis=-1).astype(np.float32)

@@ -123,7 +123,7 @@ def nearest(
     probes = jnp.pad(ranking_score.in_frame(queries, gallery.frame), ((0, missing), (0, 0)))
     rows_of = np.split(np.arange(len(probes), dtype=np.int32), len(probes) // at_a_time)
     blocks = [(probes[own], jnp.asarray(own) if exclude_self else None, None) for own in rows_of]
-    indices = np.concatenate([found for found, _ in rank(blocks, gallery, k)])[:size]
+    indices = np.concatenate([rows for rows, _ in rank(blocks, gallery, k)])[:size]
     distances = [
         ranking_score.exact(
             queries[start : start + at_a_time], jnp.asarray(rows[part], jnp.float32), part

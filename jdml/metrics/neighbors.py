@@ -89,12 +89,12 @@ def nearest(
         )
     if _are_few_on_host(queries, gallery) and block_size is None:
         _check_search(queries, gallery, k, exclude_self, block_size)
-        found = _nearest_on_host(np.asarray(queries), np.asarray(gallery), k, exclude_self)
-        if found is not None:
-            return jax.device_put(found)  # which compiles nothing
+        neighbors = _nearest_on_host(np.asarray(queries), np.asarray(gallery), k, exclude_self)
+        if neighbors is not None:
+            return jax.device_put(neighbors)  # which compiles nothing
     if not exclude_self and not checks.is_fixed_shape(queries):
-        found = jax.vmap(lambda query: _nearest(query[None], gallery, k))(queries)
-        return found[0][:, 0], found[1][:, 0]
+        neighbors = jax.vmap(lambda query: _nearest(query[None], gallery, k))(queries)
+        return neighbors[0][:, 0], neighbors[1][:, 0]
     distances, indices, whole = _nearest(
         queries, gallery, k, exclude_self=exclude_self, block_size=block_size
     )
@@ -122,7 +122,7 @@ def _are_few_on_host(queries: Any, gallery: Any) -> bool:
 
 def _nearest_on_host(
     queries: np.ndarray, gallery: np.ndarray, k: int, exclude_self: bool
-) -> host_search.Found | None:
+) -> host_search.Neighbors | None:
     """Search by NumPy; None where a row is not finite."""
     with np.errstate(over="ignore", invalid="ignore"):
         queries, gallery = (x.astype(np.float32, copy=False) for x in (queries, gallery))
@@ -144,7 +144,7 @@ def _nearest_on_host(
     return distances, rows.astype(np.int32)
 
 
-def compiled_nearest(queries: np.ndarray, gallery: np.ndarray, k: int) -> host_search.Found:
+def compiled_nearest(queries: np.ndarray, gallery: np.ndarray, k: int) -> host_search.Neighbors:
     """Search by a program that is compiled for these shapes, and order what it finds as NumPy does."""
     wanted = min(k + host_search.SPARE, len(gallery))
     rows = np.asarray(_nearest(queries, gallery, wanted)[1])

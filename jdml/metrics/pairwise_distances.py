@@ -90,8 +90,8 @@ class Couples:
 
     def _sorted(self) -> tuple[np.ndarray, ...]:
         """Every distance that there is, and how many couples of one class and of two have it."""
-        found = [(apart[right], apart[wrong]) for _, _, apart, right, wrong in self._blocks()]
-        one, two = map(np.concatenate, zip((np.zeros(0),) * 2, *found, strict=True))
+        parts = [(apart[right], apart[wrong]) for _, _, apart, right, wrong in self._blocks()]
+        one, two = map(np.concatenate, zip((np.zeros(0),) * 2, *parts, strict=True))
         distances, places = np.unique(np.concatenate([one, two]), return_inverse=True)
         size = len(distances)
         return distances, *(

@@ -8,7 +8,7 @@ from typing import Any, Literal, Self
 import numpy as np
 
 from jdml.metrics import host_search
-from jdml.metrics.host_search import Found
+from jdml.metrics.host_search import Neighbors
 from jdml.metrics.neighbors import compiled_nearest
 
 Kind = Literal["float32", "int8", "binary"]
@@ -60,7 +60,7 @@ class Codec:
             return signs * np.float32(self.scale["size"])
         return np.float32(self.scale["low"]) + codes * np.float32(self.scale["step"])
 
-    def nearest(self, points: np.ndarray, codes: np.ndarray, k: int) -> Found:
+    def nearest(self, points: np.ndarray, codes: np.ndarray, k: int) -> Neighbors:
         """Return the k nearest of int8's rows; of binary's the nearest of ``rescore · k`` that are nearest by bits."""
         dim = points.shape[1]
         if self.kind == "int8":

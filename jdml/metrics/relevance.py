@@ -39,12 +39,12 @@ class Truth(NamedTuple):
     num_relevant: Any  # [Q]
     pairs: np.ndarray | None = None  # q·N + n, ascending, without those that do not count
 
-    def hits(self, rows: np.ndarray, found: np.ndarray) -> np.ndarray:
+    def hits(self, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
         """Whether rows of the gallery ``[n, k]`` are right answers to some of the queries ``[n]``."""
         if self.pairs is None:
-            same: np.ndarray = self.gallery_classes[found] == self.query_classes[rows][:, None]
+            same: np.ndarray = self.gallery_classes[columns] == self.query_classes[rows][:, None]
             return same
-        wanted = rows[:, None].astype(np.int64) * len(self.gallery_classes) + found
+        wanted = rows[:, None].astype(np.int64) * len(self.gallery_classes) + columns
         places = np.searchsorted(self.pairs, wanted).clip(max=len(self.pairs) - 1)
         right: np.ndarray = self.pairs[places] == wanted
         return right
@@ -231,19 +231,19 @@ def pair_truth(task: Task) -> tuple[Truth, Kin]:
     if labels is not None:
         labels = np.asarray(labels)
         classes = np.where(labels >= 0, _numbered(labels), -1)
-    rows, found = np.divmod(pairs, max(1, shape[1]))
+    rows, columns = np.divmod(pairs, max(1, shape[1]))
     counts = classes[rows] >= 0
     if isinstance(task.ignored, list):
         groups, theirs = task.ignored
         barred = np.zeros(shape, bool)
-        barred.flat[pairs[groups[rows] == theirs[found]]] = True
+        barred.flat[pairs[groups[rows] == theirs[columns]]] = True
         kin = Kin(barred)
     elif task.ignored is not None:
         kin = Kin(np.asarray(task.ignored))
     if kin.of_queries is not None:
-        counts &= ~kin.of_queries[rows, found]
+        counts &= ~kin.of_queries[rows, columns]
     if task.own is not None:
-        counts &= task.own[rows] != found
+        counts &= task.own[rows] != columns
     relevant = np.bincount(rows[counts], minlength=shape[0]).astype(np.int32)
     return Truth(classes, np.zeros(shape[1], np.int32), relevant, pairs[counts]), kin
 
@@ -272,41 +272,41 @@ def _ignored(
     return counts
 
 
-def warn_duplicates(queries: Array, gallery: Any, found: np.ndarray, judged: np.ndarray) -> None:
+def warn_duplicates(queries: Array, gallery: Any, columns: np.ndarray, judged: np.ndarray) -> None:
     """Warn where queries equal the row that was found first, bit by bit: both may be one item."""
-    twins = judged & _equal(queries, gallery, found)
+    twins = judged & _equal(queries, gallery, columns)
     if twins.any():
         row = twins.argmax()
         warnings.warn(
             f"{twins.sum()} of {judged.sum()} queries equal what they find first (queries[{row}] and "
-            f"gallery[{found[row]}] are the same vector): if they are the same item, say so by self_index [Q], the "
+            f"gallery[{columns[row]}] are the same vector): if they are the same item, say so by self_index [Q], the "
             "gallery's row that each query is (-1: none), and it is left out; self_index of -1 says that they are not",
             UserWarning,
             stacklevel=4,
         )
 
 
-def _equal(queries: Array, gallery: Any, found: np.ndarray) -> np.ndarray:
+def _equal(queries: Array, gallery: Any, columns: np.ndarray) -> np.ndarray:
     """Whether each query ``[Q]`` is the row that it found."""
     with np.errstate(over="ignore"):
-        rows = rows_of(gallery, found).astype(np.float32)
+        rows = rows_of(gallery, columns).astype(np.float32)
     return np.asarray((np.asarray(queries) == rows).all(axis=1))
 
 
-def rows_of(gallery: Any, found: np.ndarray) -> np.ndarray:
+def rows_of(gallery: Any, columns: np.ndarray) -> np.ndarray:
     """Some rows ``[Q, D]`` of a gallery, on one device, on a mesh or on disk."""
     if isinstance(gallery, np.memmap):
-        return np.asarray(gallery[found])
-    return np.asarray(_gathered(gallery, jnp.asarray(found)))
+        return np.asarray(gallery[columns])
+    return np.asarray(_gathered(gallery, jnp.asarray(columns)))
 
 
 @jax.jit
-def _gathered(gallery: Array, found: Array) -> Array:
-    def gathered(axis: Axis, gallery: Array, found: Array) -> Array:
-        here = found - axis.index * len(gallery)
+def _gathered(gallery: Array, columns: Array) -> Array:
+    def gathered(axis: Axis, gallery: Array, columns: Array) -> Array:
+        here = columns - axis.index * len(gallery)
         is_here = (here >= 0) & (here < len(gallery))
         own = gallery[jnp.where(is_here, here, 0)]
         return axis.total(jnp.where(is_here[:, None], own, 0))
 
-    rows: Array = by_parts(gathered, gallery, found)
+    rows: Array = by_parts(gathered, gallery, columns)
     return rows

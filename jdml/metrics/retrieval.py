@@ -26,7 +26,7 @@ class _Cutoffs(NamedTuple):
 
     recall: tuple[int, ...]
     precision: tuple[int, ...]
-    found: tuple[int, ...]
+    true_recall: tuple[int, ...]
     ndcg: tuple[int, ...]
     average_precision: tuple[int, ...]
     reciprocal_rank: bool = False
@@ -171,7 +171,7 @@ def evaluate_retrieval(
         judged = truth.num_relevant > 0
         if judged.any():
             search = search or prepare(task, distances)
-            scores, found = _measured(search.among(kin), truth, cutoffs, block_size)
+            scores, columns = _measured(search.among(kin), truth, cutoffs, block_size)
         else:
             scores = dict.fromkeys(_names(cutoffs), np.full(judged.shape, np.nan))
             if judged.size:
@@ -182,7 +182,7 @@ def evaluate_retrieval(
                 )
         levels.append(_summary(scores, truth, average, per_query=per_query))
     if gallery is not None and self_index is None and judged.any():
-        relevance.warn_duplicates(task.queries, task.gallery, found, judged)
+        relevance.warn_duplicates(task.queries, task.gallery, columns, judged)
     if query_labels is None or query_labels.ndim == 1:
         return levels[0]
     names = {name: None for level in levels for name in level}
@@ -195,7 +195,7 @@ def _measured(
     """All metrics of every query, NaN where it has no reference, and what is nearest to it."""
     judged = truth.num_relevant > 0
     scores = {name: np.full(judged.shape, np.nan) for name in _names(cutoffs)}
-    found = np.zeros(judged.shape, np.int32)
+    columns = np.zeros(judged.shape, np.int32)
     ranks = [k for several in cutoffs[:5] for k in several]
     wanted = max(1, truth.num_relevant.max(), *ranks)
     of_classes = None if truth.pairs is not None else jax.tree.map(jnp.asarray, truth)
@@ -213,12 +213,12 @@ def _measured(
         for start, indices, valid in ranked(search, wanted, block_size)
     ]
     for start, values, nearest in jax.device_get(measured):
-        found[start : start + nearest.size] = nearest
+        columns[start : start + nearest.size] = nearest
         for name, value in values.items():
             scores[name][start : start + value.size] = value
     if cutoffs.reciprocal_rank:
         _search_deeper(search, truth, scores["MRR"], wanted, block_size)
-    return {name: np.where(judged, value, np.nan) for name, value in scores.items()}, found
+    return {name: np.where(judged, value, np.nan) for name, value in scores.items()}, columns
 
 
 @jax.jit
@@ -275,7 +275,7 @@ def _names(cutoffs: _Cutoffs) -> list[str]:
         *(f"R@{k}" for k in cutoffs.recall),
         *("P@1", "RP", "MAP@R"),
         *(f"P@{k}" for k in cutoffs.precision),
-        *(f"recall(true)@{k}" for k in cutoffs.found),
+        *(f"recall(true)@{k}" for k in cutoffs.true_recall),
         *(f"nDCG@{k}" for k in cutoffs.ndcg),
         *(f"MAP@{k}" for k in cutoffs.average_precision),
         *(["MRR"] if cutoffs.reciprocal_rank else []),
@@ -291,7 +291,7 @@ def _measure(hits: Array, relevant: Array, cutoffs: _Cutoffs) -> dict[str, Array
         ranking.r_precision(hits, relevant),
         ranking.map_at_r(hits, relevant),
         *(ranking.precision_at_k(hits, relevant, k) for k in cutoffs.precision),
-        *(ranking.true_recall_at_k(hits, relevant, k) for k in cutoffs.found),
+        *(ranking.true_recall_at_k(hits, relevant, k) for k in cutoffs.true_recall),
         *(ranking.ndcg_at_k(hits, relevant, k) for k in cutoffs.ndcg),
         *(
             ranking.map_at_k(hits, relevant, k, divisor=cutoffs.divisor)

@@ -257,11 +257,11 @@ def _equal(false: np.ndarray, true: np.ndarray) -> float:
 
 def _nearest(task: Task, truth: Truth, kin: relevance.Kin) -> tuple[np.ndarray, np.ndarray]:
     """Each query's distance to its nearest row, infinite where nothing may answer; and whether that is right."""
-    found = first(prepare(task).among(kin))
-    out = kin.bars(found) if task.own is None else kin.bars(found) | (task.own == found)
-    there = relevance.rows_of(task.gallery, found).astype(np.float64)
+    nearest = first(prepare(task).among(kin))
+    out = kin.bars(nearest) if task.own is None else kin.bars(nearest) | (task.own == nearest)
+    there = relevance.rows_of(task.gallery, nearest).astype(np.float64)
     distances = np.linalg.norm(np.asarray(task.queries, np.float64) - there, axis=1)
     right = (
-        ~out & (truth.query_classes >= 0) & (truth.gallery_classes[found] == truth.query_classes)
+        ~out & (truth.query_classes >= 0) & (truth.gallery_classes[nearest] == truth.query_classes)
     )
     return np.where(out, np.inf, distances), right

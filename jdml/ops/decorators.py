@@ -298,5 +298,5 @@ _SECTIONS = (
 
 def _entries(documentation: str) -> dict[str, str]:
     """Return the descriptions of arguments by name."""
-    found = re.finditer(r"^    (\w+):.*\n(?:     +.*\n)*", f"{documentation}\n", re.M)
-    return {match[1]: match[0] for match in found}
+    entries = re.finditer(r"^    (\w+):.*\n(?:     +.*\n)*", f"{documentation}\n", re.M)
+    return {match[1]: match[0] for match in entries}
