@@ -74,6 +74,7 @@ class Gallery:
         self._new: list[np.ndarray] = []
         self._halves: dict[int, tuple[np.ndarray, float]] = {}  # of a part: ‖g‖²/2, the longest
         self._ids: list[Id | None] = []  # of every row; None where it was removed
+        self._has_integers = False
         self._labels: list[Label] = []
         self._rows: dict[Id, int] = {}
         self._removed: list[int] = []
@@ -141,7 +142,8 @@ class Gallery:
             raise ValueError(f"ids must not repeat, got {twice!r} twice")
         if len({type(name) for name in [*ids, *self._some_id]}) > 1:
             raise ValueError("ids must be all texts or all integers, got both")
-        own = self._checked_labels(labels, len(ids))
+        own = self._checked_labels(labels, ids)
+        self._has_integers = any(isinstance(name, int) for name in ids)
         self._dim = vectors.shape[1]
         self._forget(name for name in ids if name in self._rows)
         self._rows |= {name: len(self._ids) + place for place, name in enumerate(ids)}
@@ -202,7 +204,7 @@ class Gallery:
         if max_distance is not None:
             distances = np.where(distances <= max_distance, distances, np.inf).astype(np.float32)
         there = np.isfinite(distances)
-        integers = any(isinstance(name, int) for name in self._some_id)
+        integers = self._has_integers
         ids = np.full(rows.shape, -1 if integers else None, np.int64 if integers else object)
         ids[there] = [self._ids[row] for row in rows[there]]
         return ids, distances
@@ -320,6 +322,7 @@ class Gallery:
         for number, line in enumerate(lines, start=1):
             name, label = json_of(line, f"{file}:{number}", list)
             gallery._ids.append(name)
+            gallery._has_integers = isinstance(name, int)
             gallery._labels.append(label)
         gallery._removed = metadata["removed"]
         for row in gallery._removed:
@@ -363,7 +366,8 @@ class Gallery:
         if other is not None and self.model is not None and other != self.model:
             raise ValueError(f"model must be the gallery's, {self.model}, got {other}")
 
-    def _checked_labels(self, labels: Any, size: int) -> list[Label]:
+    def _checked_labels(self, labels: Any, ids: Sequence[Id]) -> list[Label]:
+        size = len(ids)
         if labels is None:
             return [-1] * size
         own = np.asarray(labels)
@@ -372,7 +376,10 @@ class Gallery:
         if own.dtype.kind != "U":
             checks.check_labels("labels", own, size)
         new: list[Label] = own.tolist()
-        kinds = {type(label) for label in (*self._labels, *new) if label != -1}
+        replaced = {None, *ids}
+        pairs = zip(self._ids, self._labels, strict=True)
+        others = [label for name, label in pairs if name not in replaced]
+        kinds = {type(label) for label in (*others, *new) if label != -1}
         if len(kinds) > 1:
             raise ValueError("labels must be all texts or all integers, got both")
         return new

@@ -106,7 +106,7 @@ def update_gallery(
         todo[name] = (*stat, _checksum(file))
     gone = [name for name in had if name not in of_id]
     gallery.remove(gone)
-    damaged = 0
+    embedded: set[str] = set()
     for start in range(0, max(len(todo), 1), piece):
         names = list(todo)[start : start + piece]
         if names:
@@ -120,13 +120,21 @@ def update_gallery(
             if good:
                 gallery.add(vectors[whole], good, own, model=trained)
             records |= {name: todo[name] for name in good}
-            damaged += len(names) - len(good)
+            embedded |= {*good}
         if not len(gallery):
-            raise ValueError("every image is damaged: nothing to embed")
+            continue
         gallery.save(folder)
         _write(folder, root, {name: records[name] for name in gallery.ids if name in records})
-    changed = sum(name in had for name in todo)
-    return Update(len(todo) - changed, changed, len(gone), len(of_id) - len(todo), damaged)
+    if not len(gallery):
+        raise ValueError("every image is damaged: nothing to embed")
+    changed = sum(name in had for name in embedded)
+    return Update(
+        added=len(embedded) - changed,
+        changed=changed,
+        removed=len(gone),
+        unchanged=len(of_id) - len(todo),
+        damaged=len(todo) - len(embedded),
+    )
 
 
 def read_table(path: Path, model: str) -> EmbeddingTable | None:

@@ -270,3 +270,16 @@ def test_damaged_files_are_named(tmp_path: Path) -> None:
     os.truncate(file, 100)
     with pytest.raises(ValueError, match=r"vectors-1\.bin"):
         Gallery.load(tmp_path)
+
+
+def test_emptied_galleries_take_other_labels_and_tell_integers() -> None:
+    gallery = Gallery()
+    gallery.add(np.eye(3, dtype=np.float32), [0, 1, 2], [0, 1, 1])
+    gallery.add(np.eye(3, dtype=np.float32), [0, 1, 2], ["a", "b", "b"])  # all are replaced
+    assert gallery.labels.tolist() == ["a", "b", "b"]
+    gallery.remove([0, 1, 2])
+    ids, distances = gallery.search(np.eye(3, dtype=np.float32), 2)
+    assert (ids == -1).all()
+    assert np.isinf(distances).all()
+    gallery.add(np.eye(3, dtype=np.float32), [3, 4, 5], [7, 8, 9])
+    assert gallery.labels.tolist() == [7, 8, 9]
