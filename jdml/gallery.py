@@ -378,8 +378,9 @@ class Gallery:
         new: list[Label] = own.tolist()
         replaced = {None, *ids}
         pairs = zip(self._ids, self._labels, strict=True)
-        others = [label for name, label in pairs if name not in replaced]
-        kinds = {type(label) for label in (*others, *new) if label != -1}
+        others = (label for name, label in pairs if name not in replaced and label != -1)
+        some = itertools.islice(others, 1)  # all have one kind
+        kinds = {type(label) for label in (*some, *new) if label != -1}
         if len(kinds) > 1:
             raise ValueError("labels must be all texts or all integers, got both")
         return new

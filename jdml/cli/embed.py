@@ -10,7 +10,7 @@ from jdml._optional_imports import require_package
 from jdml._paths import check_file, check_folder
 from jdml.data.image_discovery import pluralize
 from jdml.data.load import Split, read_source, root_of
-from jdml.gallery import ENDINGS, Gallery
+from jdml.gallery import ENDINGS
 from jdml.runs.embedding_io import write_embeddings
 from jdml.runs.export import PROGRAMS, export_file
 from jdml.runs.gallery_files import embed_source, update_gallery
@@ -79,7 +79,7 @@ class Embed:
             write_embeddings(out, embedded)
             (size, dim), labels = embedded.vectors.shape, embedded.labels
         else:
-            done = update_gallery(
+            gallery, done = update_gallery(
                 out,
                 trained,
                 source,
@@ -88,8 +88,7 @@ class Embed:
                 on_bad_image="nan" if skip else "stop",
                 progress=progress,
             )
-            gallery, damaged = Gallery.load(out), done.damaged
-            size, dim = len(gallery), gallery.dim
+            damaged, size, dim = done.damaged, len(gallery), gallery.dim
             labels = None if source.labels is None else gallery.labels
             print(", ".join(f"{name} {number:,}" for name, number in done._asdict().items()))
         what = "" if labels is None else f" of {len(np.unique(labels)):,} classes"

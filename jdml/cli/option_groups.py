@@ -4,7 +4,7 @@ import contextlib
 import os
 from collections.abc import Container
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -164,6 +164,7 @@ class WeightOptions:
         if self.normalization is not None:
             one_of("--normalization", self.normalization, sorted(registry.image_statistics()))
 
+    @cached_property
     def of_run(self) -> dict[str, Any]:
         """Return the description of the network of a run's weights; empty for other weights."""
         description = {} if self.weights is None else read_description(self.weights)
@@ -171,13 +172,13 @@ class WeightOptions:
 
     def pretrained(self) -> Any:
         """Return the function that loads the weights, or a run's file; None without weights."""
-        if self.weights is None or self.of_run():
+        if self.weights is None or self.of_run:
             return self.weights
         return partial(models.load_weights, self.weights)
 
     def network_settings(self, model: str, typed: Container[str] = ()) -> dict[str, Any]:
         """Return the settings of a network for the weights of a run, or those that --normalization names."""
-        run = self.of_run()
+        run = self.of_run
         if run and run.get("network") == model:
             skipped = ("dtype", "freeze_batch_norm", "remat")
             settings = {k: v for k, v in run["settings"].items() if k not in skipped}
@@ -188,7 +189,7 @@ class WeightOptions:
 
     def preprocess(self, model: str, *, always: bool = False) -> Any:
         """Return the preprocessing of images before a network."""
-        if self.normalization is None and (run := self.of_run()):
+        if self.normalization is None and (run := self.of_run):
             return build_preprocess(run)
         normalizes = always or self.weights is not None or self.normalization is not None
         return models.normalizer(self.normalization or model) if normalizes else default_preprocess

@@ -124,7 +124,7 @@ class TrainOptions:
         self.devices.check()
         self.weights.check()
         options = replace(self, data=self.data.resolve())
-        file, run, model = self.weights.weights, self.weights.of_run(), self.network.get("name")
+        file, run, model = self.weights.weights, self.weights.of_run, self.network.get("name")
         model = model or (file and read_metadata(file).get(ARCHITECTURE)) or run.get("network")
         model = model or for_images(None if options.data.of_files else options.data.image_size or 0)
         with naming_options():

@@ -167,12 +167,8 @@ def _rest_of(path: Path) -> Path:
 
 
 def _read_npy(path: Path) -> Mapping[str, np.ndarray]:
-    arrays = {"embeddings": map_array(path)}
-    rest = (
-        json_of(_rest_of(path).read_bytes(), _rest_of(path), dict)
-        if _rest_of(path).is_file()
-        else {}
-    )
+    arrays, file = {"embeddings": map_array(path)}, _rest_of(path)
+    rest = json_of(file.read_bytes(), file, dict) if file.is_file() else {}
     return arrays | {name: np.array(values) for name, values in rest.items()}
 
 

@@ -66,7 +66,7 @@ def update_gallery(
     on_bad_image: Any = "nan",
     progress: bool = False,
     piece: int = PIECE,
-) -> Update:
+) -> tuple[Gallery, Update]:
     """Embed the images of a source that are new or changed into a gallery's folder, and remove what is gone.
 
     An image's id is its path relative to ``root``. It is changed if its class is another, or its size or modification
@@ -128,7 +128,7 @@ def update_gallery(
     if not len(gallery):
         raise ValueError("every image is damaged: nothing to embed")
     changed = sum(name in had for name in embedded)
-    return Update(
+    return gallery, Update(
         added=len(embedded) - changed,
         changed=changed,
         removed=len(gone),
