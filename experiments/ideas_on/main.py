@@ -140,13 +140,13 @@ def fields(results: Mapping[str, Any]) -> list[Config]:
 
 
 def models(chosen: list[Config]) -> list[Job]:
-    """Give the models of these settings: seed by seed."""
+    """Give the models of these settings: seed by seed, fold by fold."""
     return [
         make_job(config.name, "tuned", seed, fold, config.recipe, **every)
         for seed in SEEDS
+        for fold in range(protocol.FOLDS)
         for config in chosen
         for every in [{"every": EVERY} if config.idea == "CCP" else {}]
-        for fold in range(protocol.FOLDS)
     ]
 
 
@@ -192,6 +192,7 @@ def main(settings: Settings) -> str:
     """Run what is missing, as far as time goes; return the tables."""
     if not settings.table:
         freeze(settings.frozen, planned())
+        settings.do(models(planned()))
         settings.do(trials())
     chosen = [*planned(), *fields(read_results(settings.out))]
     if not settings.table:
