@@ -1,7 +1,7 @@
 """``jdml benchmark``: a method, a data set, a protocol; the paper's row next to ours."""
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -12,7 +12,7 @@ import numpy as np
 from jdml import data
 from jdml._optional_imports import require_package
 from jdml.cli.option_groups import DeviceOptions, FolderOptions, ImageOptions, WeightOptions
-from jdml.cli.options import NOT_DEFINING, Part, Typed, check_options, defining, empty_part
+from jdml.cli.options import NOT_DEFINING, Part, Typed, defining, empty_part
 from jdml.cli.tables import print_table
 from jdml.cli.train import started
 from jdml.cli.train_options import apply_options, part_options
@@ -23,7 +23,6 @@ from jdml.data.load import load_split
 from jdml.distributed import is_main_process
 from jdml.ops.checks import at_least
 from jdml.recipes import RECIPES, CCPConfig, Recipe, recipe
-from jdml.recipes.config import parse_settings
 from jdml.recipes.paper_comparison import PaperRow, find_paper_rows, footnotes
 from jdml.recipes.papers import Protocol
 from jdml.registry import DATASETS, pretrained_networks
@@ -48,8 +47,8 @@ class TaskOptions:
 
     method: Literal[tuple(sorted(RECIPES))] = "pfml"  # type: ignore[valid-type]
     """A method of this library, or one that its papers compare with."""
-    method_setting: tuple[str, ...] = ()
-    """The method's settings, as NAME=VALUE, such as preset=found (pfml) or preset=released (nir, ccp)."""
+    method_setting: Mapping[str, Any] = empty_part()
+    """The method's settings, such as preset=found (pfml) or preset=released (nir, ccp)."""
     dataset: Literal[tuple(sorted(data.IMAGE_FILES))] = "cub"  # type: ignore[valid-type]
     """The data set; folder: any folder of classes, whose first half trains."""
     protocol: Protocol = "conventional"
@@ -100,8 +99,6 @@ class Benchmark:
     def check(self) -> None:
         """Refuse options that contradict each other, and the folder of another run."""
         self.run.check()
-        check_options(self.task)
-        check_options(self.data)
         self.weights.check()
         task = self.task
         if self.data.label_noise and (task.protocol != "conventional" or task.method == "ccp"):
@@ -118,11 +115,9 @@ class Benchmark:
     def recipe(self) -> Recipe:
         """Return the paper's recipe with the typed options; errors name the options."""
         task = self.task
-        own = parse_settings(task.method_setting, "--method-setting", words=True)
+        settings: Any = {"protocol": task.protocol, "backbone": task.backbone}
         try:
-            base = recipe(
-                task.method, task.dataset, protocol=task.protocol, backbone=task.backbone, **own
-            )
+            base = recipe(task.method, task.dataset, **settings, **task.method_setting)
         except (TypeError, ValueError) as error:
             raise ValueError(f"--method-setting: {error}") from error
         if "pooling" in self.network and base.network.pooling is None:

@@ -2,11 +2,11 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from jdml._import_path import is_pointer
 from jdml._paths import check_file
-from jdml.ops.checks import count, optional
+from jdml.ops.checks import positive
 from jdml.registry import DATASETS, NETWORKS, pretrained_networks
 
 SHOWN = 40
@@ -44,7 +44,7 @@ class Check:
     dir: Path
     """Its folder, as in the original archive; for folder also a .csv file of file,label[,split], a Parquet file or
     module:name."""
-    sample: int | None = None
+    sample: Annotated[int | None, positive] = None
     """Decode this many images only, drawn evenly. Default: all."""
     duplicates: bool = False
     """Also find near-duplicate images in two parts (train, val, test) or under two labels, by a perceptual hash:
@@ -69,7 +69,6 @@ class Check:
             raise ValueError(f"DIR must be a folder, got {self.dir}")
         if self.json is not None:
             check_file("--json", self.json, (".json",))
-        optional(count)("--sample", self.sample)
         checked = check(
             self.name,
             self.dir,

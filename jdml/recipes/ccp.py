@@ -55,27 +55,27 @@ class CCPConfig(Method):
     """Weight of the same loss between the samples of the batch."""
 
     @classmethod
-    def onto(
+    def changes(
         cls,
-        base: Recipe,
+        parts: Mapping[str, Any],
         *,
         preset: Literal["paper", "released"] = "paper",
         single: bool = False,
         **settings: Any,
-    ) -> Recipe:
+    ) -> dict[str, Any]:
         """Compare samples with proxies in the ball, one problem after another; proxies learn as fast as the model.
 
         Args:
-            base: the recipe of a pair loss.
+            parts: of the recipe of a pair loss, by name.
             preset: one of ``PRESETS``; the class has the paper's settings.
             single: whether the first problem never ends: what CCP is compared with.
             **settings: fields of the class; None for the preset's.
 
         Returns:
-            The recipe.
+            The values that change, by part, as ``Recipe.replace`` takes them.
 
         Raises:
-            ValueError: an unknown preset, a loss of proxies, or a ``patience`` of a single problem.
+            ValueError: an unknown preset, or a ``patience`` of a single problem.
 
         Example:
             >>> from jdml.recipes import LossConfig
@@ -93,12 +93,12 @@ class CCPConfig(Method):
                 )
             own["patience"] = NEVER
         problems = cls(**{**PRESETS[preset], **own})
-        multipliers = dict(base.optimizer.lr_multipliers)
+        multipliers = dict(parts["optimizer"].lr_multipliers)
         multipliers.pop("proxies", None)
-        return base.replace(
-            loss={"method": problems, "normalize": "ball"},
-            optimizer={"lr_multipliers": multipliers},
-        )
+        return {
+            "loss": {"method": problems, "normalize": "ball"},
+            "optimizer": {"lr_multipliers": multipliers},
+        }
 
     def objective(
         self,
@@ -140,7 +140,7 @@ def ccp_recipe(
         preset: one of ``PRESETS``. The program also has ten times the learning rate for many classes, and for a
             ResNet-50 larger batches and four times the weight decay.
         pool_size: b; None: 7 for many classes, else the method's own.
-        **settings: as of :meth:`CCPConfig.onto`.
+        **settings: as of :meth:`CCPConfig.changes`.
     """
     one_of("loss", loss, LOSSES)
     large, inception, printed = dataset in LARGE, backbone == "bn_inception", preset == "paper"

@@ -5,7 +5,7 @@ import inspect
 import re
 from collections.abc import Callable, Mapping
 from functools import wraps
-from typing import Annotated, Any, ClassVar, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, Literal
 
 import jax.numpy as jnp
 import numpy as np
@@ -19,14 +19,11 @@ from jdml.ops.checks import (
     no_setting,
     non_negative,
     one_of,
-    plain_settings,
     positive,
 )
-from jdml.recipes.config import Config, RecipeError, parse_named, set_field
+from jdml.recipes.config import Config, RecipeError, parse_named
 from jdml.registry import LOSSES, MINERS
 
-Recipe = TypeVar("Recipe", bound=Config)
-"""A :class:`jdml.recipes.Recipe`, which holds methods and is not imported here."""
 METHODS: dict[str, type["Method"]] = {}
 """Every method by its name: a subclass of :class:`Method` is one."""
 _OF_OPS = {name: getattr(ops, name) for name in ("mean", "mean_nonzero", "total")}
@@ -87,7 +84,12 @@ class Method(Config):
     @classmethod
     def onto(cls, base: Any, **settings: Any) -> Any:
         """Put the method, with its own numbers, onto the recipe of a loss; return the recipe."""
-        return base.replace(loss={"method": cls(**settings)})
+        return base.replace(**cls.changes(vars(base), **settings))
+
+    @classmethod
+    def changes(cls, parts: Mapping[str, Any], **settings: Any) -> dict[str, Any]:
+        """Return the values by part that the method, with its own numbers, changes in a recipe's parts."""
+        return {"loss": {"method": cls(**settings)}}
 
     def objective(
         self,
@@ -107,31 +109,6 @@ class Method(Config):
     def learning_rates(self) -> Mapping[str, float]:
         """Return learning rates of roles that do not follow the recipe's."""
         return {}
-
-
-def with_method(base: Recipe, name: str, **settings: Any) -> Recipe:
-    """Put a method onto the recipe of a loss.
-
-    Args:
-        base: the recipe.
-        name: one of ``METHODS``.
-        **settings: as of the method's ``onto``, such as :meth:`CCPConfig.onto` and :meth:`NIRConfig.onto`.
-
-    Returns:
-        The recipe.
-
-    Raises:
-        TypeError: a setting of another kind.
-        ValueError: an unknown method, a number out of range, or a loss that the method is not for.
-
-    Example:
-        >>> from jdml.recipes import LossConfig, Recipe
-        >>> with_method(Recipe(loss=LossConfig("proxy_anchor")), "nir", weight=0.02).loss.method.weight
-        0.02
-    """
-    one_of("method", name, METHODS)
-    recipe: Recipe = METHODS[name].onto(base, **settings)
-    return recipe
 
 
 @dataclasses.dataclass(frozen=True)
@@ -161,7 +138,6 @@ class LossConfig(Config):
     def __post_init__(self) -> None:
         super().__post_init__()
         one_of("loss", self.name, LOSSES)
-        set_field(self, "settings", plain_settings("settings", self.settings))
         self._check_settings()
         self._check_parts()
         build_miner(self.miner, dim=64)  # refuses unknown ones

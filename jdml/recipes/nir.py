@@ -5,8 +5,8 @@ from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Literal
 
 from jdml import objectives
-from jdml.ops.checks import non_negative, one_of, plain_settings, positive
-from jdml.recipes.config import known_fields, set_field
+from jdml.ops.checks import non_negative, one_of, positive
+from jdml.recipes.config import known_fields
 from jdml.recipes.loss import LossConfig, Method
 from jdml.recipes.recipe import LARGE, Recipe
 
@@ -50,14 +50,10 @@ class NIRConfig(Method):
     start_step: Annotated[int, non_negative] = 0
     """Step from which embeddings get a gradient. The paper's warm-up, a frozen backbone, is the recipe's."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        set_field(self, "flow_settings", plain_settings("flow_settings", self.flow_settings))
-
     @classmethod
-    def onto(
+    def changes(
         cls,
-        base: Recipe,
+        parts: Mapping[str, Any],
         *,
         conditioning: str = "dense",
         blocks: int | None = None,
@@ -65,11 +61,11 @@ class NIRConfig(Method):
         warmup: int = 1,
         skip_nonfinite: int | None = 10,
         **settings: Any,
-    ) -> Recipe:
+    ) -> dict[str, Any]:
         """Put a flow around every proxy of a recipe's loss.
 
         Args:
-            base: the recipe of a proxy loss.
+            parts: of the recipe of a proxy loss, by name.
             conditioning: as of :class:`jdml.flows.ConditionalFlow`.
             blocks: of the flow, in place of its preset's: the D of the paper's Table 4b.
             width: of the flow's nets, likewise: its W.
@@ -78,11 +74,11 @@ class NIRConfig(Method):
             **settings: fields of the class; ``flow_learning_rate`` is 50 times the paper's rate of the model.
 
         Returns:
-            The recipe.
+            The values that change, by part, as ``Recipe.replace`` takes them.
 
         Raises:
             TypeError: a setting of another kind.
-            ValueError: an unknown setting, a loss without proxies, or a number out of range.
+            ValueError: an unknown setting, or a number out of range.
 
         Example:
             >>> from jdml.recipes import LossConfig
@@ -94,11 +90,11 @@ class NIRConfig(Method):
         own = {name: size for name, size in sizes.items() if size is not None}
         of_flow = {"conditioning": conditioning, **own, **settings.pop("flow_settings", {})}
         settings = known_fields("method nir", cls, settings)
-        return base.replace(
-            loss={"method": cls(flow_settings=of_flow, **settings)},
-            finetune={"backbone_freeze_epochs": warmup},
-            batch={"skip_nonfinite": skip_nonfinite},
-        )
+        return {
+            "loss": {"method": cls(flow_settings=of_flow, **settings)},
+            "finetune": {"backbone_freeze_epochs": warmup},
+            "batch": {"skip_nonfinite": skip_nonfinite},
+        }
 
     def learning_rates(self) -> Mapping[str, float]:
         """Return the flow's learning rate."""
@@ -149,7 +145,7 @@ def nir_recipe(
         decay_every: epochs after which rates are multiplied by ``decay_factor``; None: constant rates, as in Table 1.
             Table 2 has "stepwise scheduling at most twice", by a validation split, without a number; the released
             scripts of SOP multiply by .2, twice.
-        **settings: as of :meth:`NIRConfig.onto`.
+        **settings: as of :meth:`NIRConfig.changes`.
     """
     if weight is not None:
         settings["weight"] = weight
