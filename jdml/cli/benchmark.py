@@ -21,7 +21,7 @@ from jdml.data.integrity import count_mismatches
 from jdml.data.listing import data_checksum
 from jdml.data.load import load_split
 from jdml.distributed import is_main_process
-from jdml.ops.checks import at_least
+from jdml.ops.checks import at_least, default_of
 from jdml.recipes import RECIPES, CCPConfig, Recipe, recipe
 from jdml.recipes.paper_comparison import PaperRow, find_paper_rows, footnotes
 from jdml.recipes.papers import Protocol
@@ -51,13 +51,15 @@ class TaskOptions:
     """The method's settings, such as preset=found (pfml) or preset=released (nir, ccp)."""
     dataset: Literal[tuple(sorted(data.IMAGE_FILES))] = "cub"  # type: ignore[valid-type]
     """The data set; folder: any folder of classes, whose first half trains."""
-    protocol: Protocol = "conventional"
+    protocol: Protocol = default_of(recipe, "protocol")
     """The training, selection and scoring of models."""
     backbone: Literal[tuple(sorted(pretrained_networks()))] = "resnet50"  # type: ignore[valid-type]
     """The network."""
     seeds: Annotated[int, at_least(1), NOT_DEFINING] = 1
     """Number of runs, from --seed on; the table shows their mean and standard deviation."""
-    worker_kind: Annotated[Literal["process", "thread"], NOT_DEFINING] = "thread"
+    worker_kind: Annotated[Literal["process", "thread"], NOT_DEFINING] = default_of(
+        ImageBatches, "worker_kind"
+    )
     """Whether threads or processes decode images."""
     dry_run: bool = False
     """Test the whole command with a few steps on images of noise."""

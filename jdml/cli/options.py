@@ -268,12 +268,10 @@ def to_argv(options: Any) -> list[str]:
     for path, value in changed_options(options).items():
         if isinstance(value, bool):
             words.append(names[path] if value else names[path].replace("--", "--no-", 1))
-        else:
-            values = [f"{n}={v}" for n, v in value.items()] if isinstance(value, dict) else value
-            words += [
-                names[path],
-                *map(str, values if isinstance(values, tuple | list) else [values]),
-            ]
+            continue
+        if isinstance(value, dict):
+            value = tuple(f"{name}={each}" for name, each in value.items())
+        words += [names[path], *map(str, value if isinstance(value, tuple) else [value])]
     return words
 
 

@@ -138,13 +138,10 @@ class TrainingRun:
         for line in (*self.summary(), *devices) if is_main_process() else ():
             print(line)
         load, out = options.weights.pretrained(), options.run.out
-        every, log_every, callbacks = (
-            evaluation.every or Evaluation.every,
-            options.run.log_every,
-            [],
-        )
+        every, callbacks = evaluation.every or Evaluation.every, []
         if options.run.tensorboard and out is not None:
-            callbacks = [TensorBoard(out / "tensorboard", every=math.gcd(log_every, every))]
+            often = math.gcd(options.run.log_every, every)
+            callbacks = [TensorBoard(out / "tensorboard", every=often)]
         with naming_options(), log_lines():
             return train(
                 self.recipe,
@@ -152,7 +149,7 @@ class TrainingRun:
                 run=RunConfig(
                     folder=out,
                     checkpoint_every=options.run.checkpoint_every,
-                    log_every=log_every,
+                    log_every=options.run.log_every,
                     allow_more_steps=True,
                     config={
                         **options.defining(),

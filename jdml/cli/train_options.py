@@ -16,7 +16,7 @@ from jdml.models.weights import ARCHITECTURE
 from jdml.recipes import METHODS, NetworkConfig, ProxyConfig, Recipe, RecipeError
 from jdml.recipes.config import Config
 from jdml.recipes.network import BACKBONE
-from jdml.recipes.recipe import RATES, ROWS, STEPS, Pretraining, recommended_parts
+from jdml.recipes.recipe import RATES, STEPS, Pretraining, recommended_parts
 from jdml.registry import LOSSES, NETWORKS
 from jdml.registry.networks import SMALL_IMAGES, for_images
 from jdml.training import Evaluation
@@ -27,7 +27,7 @@ DEFAULT: dict[str, Any] = {
     "loss": recipes.LossConfig(),
     "network": NetworkConfig(),
     "finetune": recipes.FinetuneConfig(),
-    "batch": recipes.BatchConfig(size=ROWS, on_small_class="refuse", steps=STEPS),
+    "batch": recommended_parts("untrained", STEPS)["batch"],
     "optimizer": recipes.OptimizerConfig(learning_rate=RATES["untrained"]),
     "evaluation": recipes.EvaluationConfig(every=Evaluation.every),
 }

@@ -5,11 +5,14 @@ from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Literal
 
 from jdml import objectives, optim
-from jdml.ops.checks import at_least, non_negative, one_of
+from jdml.ccp import AlternatingProjections
+from jdml.ops.checks import at_least, default_of, non_negative, one_of
 from jdml.recipes.config import known_fields
 from jdml.recipes.loss import LossConfig, Method
 from jdml.recipes.recipe import LARGE, Recipe, pair_settings
 
+MACHINE = AlternatingProjections()
+"""The paper's, by which problems end."""
 NEVER = 10**6
 """Evaluations without improvement that do not end a problem before the run ends."""
 LOSSES = ("contrastive", "multi_similarity", "similarity_contrastive", "triplet")
@@ -41,17 +44,19 @@ class CCPConfig(Method):
     """b, samples per class among which new proxies are chosen."""
     strength: Annotated[float, non_negative] = 2e-4
     """λ, of the anchor."""
-    patience: Annotated[int, at_least(1)] = 3
+    patience: Annotated[int, at_least(1)] = MACHINE.patience
     """Evaluations without improvement that end a problem."""
-    run_patience: Annotated[int, at_least(1)] = 60
+    run_patience: Annotated[int, at_least(1)] = MACHINE.run_patience
     """Evaluations without improvement that end the run."""
-    tolerance: Annotated[float, non_negative] = 1e-5
+    tolerance: Annotated[float, non_negative] = MACHINE.tolerance
     """The smallest improvement that counts."""
     restore: bool = True
     """As of :class:`jdml.training.AlternatingProblems`, as are the next two fields."""
     anchor_first: bool = True
     initial_proxies: Literal["random", "covering", "origin", "unchanged"] = "random"
-    in_batch_weight: Annotated[float, non_negative] = 0.0
+    in_batch_weight: Annotated[float, non_negative] = default_of(
+        objectives.as_proxy_objective, "in_batch_weight"
+    )
     """Weight of the same loss between the samples of the batch."""
 
     @classmethod

@@ -14,6 +14,7 @@ import optax
 from jdml import losses, mining, objectives, ops
 from jdml.objectives import Objective
 from jdml.ops.checks import (
+    default_of,
     did_you_mean,
     finite,
     no_setting,
@@ -22,6 +23,7 @@ from jdml.ops.checks import (
     positive,
 )
 from jdml.recipes.config import Config, RecipeError, parse_named
+from jdml.recipes.network import NetworkConfig
 from jdml.registry import LOSSES, MINERS
 
 METHODS: dict[str, type["Method"]] = {}
@@ -140,7 +142,7 @@ class LossConfig(Config):
         one_of("loss", self.name, LOSSES)
         self._check_settings()
         self._check_parts()
-        build_miner(self.miner, dim=64)  # refuses unknown ones
+        build_miner(self.miner, NetworkConfig.dim)  # refuses unknown ones
 
     @property
     def kind(self) -> Literal["pair", "proxy"]:
@@ -182,7 +184,12 @@ class LossConfig(Config):
         return super().from_json(values)
 
     def build(
-        self, num_classes: int, dim: int = 64, *, dtype: str = "float32", **own: Any
+        self,
+        num_classes: int,
+        dim: int = NetworkConfig.dim,
+        *,
+        dtype: str = NetworkConfig.dtype,
+        **own: Any,
     ) -> Objective:
         """Make the objective: the loss with what it learns.
 
@@ -230,7 +237,7 @@ class LossConfig(Config):
             learned: dict[str, Any] = {}
             if self.learn_beta is not None:
                 shape = num_classes if self.learn_beta == "class" else ()
-                learned["beta"] = np.full(shape, settings.pop("beta", 1.2))
+                learned["beta"] = np.full(shape, settings.pop("beta", default_of(loss_fn, "beta")))
             objective = objectives.pair(loss_fn, learned=learned, **settings)
             if self.kind == "pair" and dtype == "bfloat16" and self.normalize == "sphere":
                 objective = in_bfloat16(objective)

@@ -1,11 +1,12 @@
 """NIR: what it makes of a proxy loss, its paper's setting, and what it is compared with."""
 
 import dataclasses
+import functools
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Literal
 
 from jdml import objectives
-from jdml.ops.checks import non_negative, one_of, positive
+from jdml.ops.checks import default_of, non_negative, one_of, positive
 from jdml.recipes.config import known_fields
 from jdml.recipes.loss import LossConfig, Method
 from jdml.recipes.recipe import LARGE, Recipe
@@ -20,6 +21,9 @@ PRESETS: dict[str, dict[str, Any]] = {
 without the normal density's ½, eq. 11, f of the batch's mean; the program's weight decay is a tenth."""
 
 
+_default = functools.partial(default_of, objectives.with_nir)
+
+
 @dataclasses.dataclass(frozen=True)
 class NIRConfig(Method):
     """Non-isotropy regularization, a flow around every proxy of a proxy loss.
@@ -31,7 +35,7 @@ class NIRConfig(Method):
     kind = "proxy"
     loss = "proxy_anchor"
 
-    weight: Annotated[float, non_negative] = 0.01
+    weight: Annotated[float, non_negative] = _default("weight")
     """ω, of the proxy loss."""
     flow: Literal["glow", "paper", "released"] = "released"
     """The flow, as of :func:`jdml.flows.preset`."""
@@ -39,15 +43,17 @@ class NIRConfig(Method):
     """Other attributes of :class:`jdml.flows.ConditionalFlow`, such as ``conditioning``."""
     flow_learning_rate: Annotated[float, positive] = 5e-4
     """Learning rate of the flow."""
-    shape: Literal["exp", "identity", "softplus"] = "exp"
-    temperature: Annotated[float, positive] = 1.0
-    per_dimension: bool = False
-    norm_weight: Annotated[float, positive] = 0.5
-    of_mean: bool = False
-    stop_proxy_gradient: bool = False
-    wrong_class_weight: Annotated[float, non_negative] = 0.0
-    self_regularization: Literal["both", "generate", "match", "none"] = "none"
-    start_step: Annotated[int, non_negative] = 0
+    shape: Literal["exp", "identity", "softplus"] = _default("shape")
+    temperature: Annotated[float, positive] = _default("temperature")
+    per_dimension: bool = _default("per_dimension")
+    norm_weight: Annotated[float, positive] = _default("norm_weight")
+    of_mean: bool = _default("of_mean")
+    stop_proxy_gradient: bool = _default("stop_proxy_gradient")
+    wrong_class_weight: Annotated[float, non_negative] = _default("wrong_class_weight")
+    self_regularization: Literal["both", "generate", "match", "none"] = _default(
+        "self_regularization"
+    )
+    start_step: Annotated[int, non_negative] = _default("warmup")
     """Step from which embeddings get a gradient. The paper's warm-up, a frozen backbone, is the recipe's."""
 
     @classmethod
@@ -167,7 +173,7 @@ def nir_baseline_recipe(
     *,
     loss: str = "proxy_anchor",
     preset: Literal["paper", "released"] = "paper",
-    weight: float = 1.0,
+    weight: float = LossConfig.weight,
     warmup: int = 0,
     pooling: str = "average",
     proxies_rate: float | None = None,

@@ -8,7 +8,8 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 
-from jdml.ops.checks import at_least, one_of, open_unit_interval, positive
+from jdml.metrics import evaluate_retrieval
+from jdml.ops.checks import at_least, default_of, one_of, open_unit_interval, positive
 from jdml.recipes.batch import BatchConfig
 from jdml.recipes.config import Config, RecipeError
 from jdml.recipes.loss import LossConfig
@@ -50,7 +51,9 @@ class EvaluationConfig(Config):
     """Measure NMI, too."""
     nmi_cluster_factor: Annotated[int | None, positive] = None
     """Measure NMI with so many clusters a class, too (NMI+)."""
-    map_divisor: Literal["min", "k", "relevant", "class"] = "min"
+    map_divisor: Literal["min", "k", "relevant", "class"] = default_of(
+        evaluate_retrieval, "map_divisor"
+    )
     """Divisor of mAP@1000, as ``jdml.metrics.map_at_k`` says."""
 
 

@@ -206,6 +206,11 @@ def takes(function: Callable[..., Any], name: str) -> bool:
     return known is None or name in known
 
 
+def default_of(function: Callable[..., Any], name: str) -> Any:
+    """Return the default of a function's parameter, for a field or an option that has the same."""
+    return inspect.signature(function).parameters[name].default
+
+
 def taken_settings(function: Callable[..., Any], settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings that a function, or a partial of one, takes by name and does not have yet."""
     known = inspect.signature(function).parameters
