@@ -15,7 +15,7 @@ from jdml.cli.option_groups import DeviceOptions, FolderOptions, ImageOptions, W
 from jdml.cli.options import NOT_DEFINING, Part, Typed, defining, empty_part
 from jdml.cli.tables import print_table
 from jdml.cli.train import started
-from jdml.cli.train_options import apply_options, part_options
+from jdml.cli.train_options import DEFAULT, apply_options, part_options
 from jdml.data import ImageBatches, corrupt_labels
 from jdml.data.integrity import count_mismatches
 from jdml.data.listing import data_checksum
@@ -88,12 +88,12 @@ class Benchmark:
     task: TaskOptions = TaskOptions()
     data: ImageOptions = ImageOptions()
     weights: WeightOptions = WeightOptions()
-    network: Annotated[Typed, Part(Recipe().network, ("name",), defaults=False)] = empty_part()
-    loss: Annotated[Typed, Part(Recipe().loss, ("name", "method"), defaults=False)] = empty_part()
-    finetune: Annotated[Typed, Part(Recipe().finetune, defaults=False)] = empty_part()
-    batch: Annotated[Typed, Part(Recipe().batch, defaults=False)] = empty_part()
-    optimizer: Annotated[Typed, Part(Recipe().optimizer, defaults=False)] = empty_part()
-    evaluation: Annotated[Typed, Part(Recipe().evaluation, defaults=False)] = empty_part()
+    network: Annotated[Typed, Part(DEFAULT["network"], ("name",), defaults=False)] = empty_part()
+    loss: Annotated[Typed, Part(DEFAULT["loss"], ("name", "method"), defaults=False)] = empty_part()
+    finetune: Annotated[Typed, Part(DEFAULT["finetune"], defaults=False)] = empty_part()
+    batch: Annotated[Typed, Part(DEFAULT["batch"], defaults=False)] = empty_part()
+    optimizer: Annotated[Typed, Part(DEFAULT["optimizer"], defaults=False)] = empty_part()
+    evaluation: Annotated[Typed, Part(DEFAULT["evaluation"], defaults=False)] = empty_part()
     run: FolderOptions = FolderOptions()
     devices: DeviceOptions = DeviceOptions()
 
