@@ -5,7 +5,15 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from jdml.metrics import evaluate_retrieval, gallery_search, nearest, ranking_score
+from jdml.metrics import (
+    evaluate_retrieval,
+    gallery_search,
+    nearest,
+    open_set,
+    ranking_score,
+    verification,
+)
+from jdml.testing.case import Compilations
 from oracles import metrics as oracle
 
 NOBODY = "none of 60 queries"
@@ -421,16 +429,39 @@ def test_negative_labels_are_distractors():
     assert nobody == dict.fromkeys(nobody, 0)
 
 
+def test_varied_calls_compile_few_programs():
+    """A gallery that grows row by row, 1 to 64 queries, any k up to 100: 200 calls, of the same results."""
+    rng = np.random.default_rng(5)
+    vectors, labels = rng.normal(size=(564, 16)).astype(np.float32), rng.integers(0, 20, 564)
+    for measure, named in ((evaluate_retrieval, "recall_at"), (verification, ""), (open_set, "")):
+        compilations = Compilations()
+        with compilations:
+            for call in range(200):
+                rows, k = slice(64, 304 + call), int(rng.integers(1, 101))
+                some = slice(0, int(rng.integers(3, 65)))
+                known = labels[some] + 20 * (np.arange(some.stop) == 2) * (measure is open_set)
+                options = {named: (k,)} if named else {}
+                scores = measure(vectors[some], known, vectors[rows], labels[rows], **options)
+        assert len(compilations.names) <= 12, compilations.names
+        if named:
+            assert_equal_to_oracle(
+                vectors[some], known, vectors[rows], labels[rows], block_size=None
+            )
+
+
 @pytest.mark.parametrize("path", ["_top", "_places"])
 def test_temporaries_of_sixty_thousand_queries_are_small(path):
     size, dim = 60_000, 512
     vectors = jax.ShapeDtypeStruct((size, dim), jnp.float32)
     numbers = jax.ShapeDtypeStruct((size,), jnp.float32)
-    own = jax.ShapeDtypeStruct((size,), jnp.int32)
-    search = gallery_search.Search(vectors, vectors, own, numbers)
     rows = ranking_score.rows_per_block(size, size)
+    own = jax.ShapeDtypeStruct((rows,), jnp.int32)
+    queries = jax.ShapeDtypeStruct((rows, dim), jnp.float32)
+    frame = jnp.zeros((1, dim)), jnp.int32(0)
+    block = gallery_search.Block(queries, own)
     depth = (8192,) if path == "_top" else ()
-    compiled = getattr(gallery_search, path).lower(search, 0, rows, *depth).compile()
+    arguments = gallery_search.Chunk(numbers, vectors), block, frame, *depth
+    compiled = getattr(gallery_search, path).lower(*arguments).compile()
     used = compiled.memory_analysis()
     assert used.temp_size_in_bytes + used.output_size_in_bytes < 128 * 2**20  # the issue: 512 MiB
 
