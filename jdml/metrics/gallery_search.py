@@ -32,7 +32,7 @@ class Chunk(NamedTuple):
     """Rows of a gallery, in the frame of :func:`jdml.metrics.ranking_score.common_frame`."""
 
     half_squares: Any  # [n], ∞ where there is no row
-    references: Array | None = None  # [n, D]; None where distances are given
+    references: Any = None  # [n, D]; None where distances are given
     kin: Any = None  # [n] integers
 
 

@@ -147,7 +147,7 @@ class Couples:
                     *self._kinds(rows, columns),
                 )
 
-    def _apart(self, part: Array, queries: Array) -> np.ndarray:
+    def _apart(self, part: Any, queries: np.ndarray) -> np.ndarray:
         if self.exact:
             from scipy.spatial.distance import cdist
 

@@ -286,7 +286,7 @@ def _measure(
     hits: Array,
     classes: tuple[Array, Array, Array] | None,
     relevant: Array,
-    ranks: tuple[tuple[Array | int, ...], ...],
+    ranks: tuple[tuple[Any, ...], ...],
     reciprocal_rank: bool,
     divisor: ranking.Divisor,
 ) -> list[Array]:

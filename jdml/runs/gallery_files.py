@@ -134,7 +134,7 @@ def _replace(
     whole = ~np.isnan(vectors).any(axis=1)
     good = [name for name, is_whole in zip(names, whole, strict=True) if is_whole]
     own = [label for label, is_whole in zip(labels, whole, strict=True) if is_whole]
-    gallery.remove({*names}.difference(good).intersection(gallery.ids))
+    gallery.remove([*{*names}.difference(good).intersection(gallery.ids)])
     if good:
         gallery.add(vectors[whole], good, own)
     return good

@@ -441,7 +441,7 @@ def test_varied_calls_compile_few_programs():
                 some = slice(0, int(rng.integers(3, 65)))
                 known = labels[some] + 20 * (np.arange(some.stop) == 2) * (measure is open_set)
                 options = {named: (k,)} if named else {}
-                scores = measure(vectors[some], known, vectors[rows], labels[rows], **options)
+                measure(vectors[some], known, vectors[rows], labels[rows], **options)
         assert len(compilations.names) <= 12, compilations.names
         if named:
             assert_equal_to_oracle(
