@@ -20,9 +20,9 @@ from jdml.ops.meshes import Axis, by_parts, from_parts, mesh_of, on_host
 T = TypeVar("T")
 Neighbors = tuple[np.ndarray, np.ndarray]
 """Distances and rows ``[Q, k]``."""
-DEEP = 64
-"""From this many ranks on, a partial sort in NumPy beats a CPU's top_k (17 times at 6,000 of 60,000)."""
-QUERIES, ROWS = 64, 2048
+DEEP = 256
+"""Beyond this many ranks a partial sort in NumPy beats a CPU's top_k (17 times at 6,000 of 60,000)."""
+QUERIES, ROWS = 64, 1024
 """Rows to which fewer queries, and a smaller gallery, are padded."""
 PIECE = 8 * 2**20
 """Bytes of a chunk of a gallery on disk, in float32."""
@@ -139,7 +139,7 @@ def ranked(
     """
     queries = len(search.block.queries)
     size = max(QUERIES, 1 << (queries - 1).bit_length() >> 2)  # one size an octave
-    depth = 16 if wanted <= 16 else max(DEEP, 1 << (int(wanted) - 1).bit_length())
+    depth = 16 if wanted <= 16 else max(64, 1 << (int(wanted) - 1).bit_length())
     depth = min(depth, search.size)
     length = _rows_of_a_piece(search.gallery) if search.is_on_disk else search.size
     rows = min(block_size or ranking_score.rows_per_block(size, length), size)
@@ -147,15 +147,13 @@ def ranked(
     blocks = (_cut(search, part, -(-rows // 8) * 8) for part in parts)
     if search.is_on_disk:
         results = _rank_on_disk(search, [*blocks], depth)
-    elif mesh_of(search.gallery.references) is not None:
-        best = (_top(search.gallery, block, search.frame, depth) for block in blocks)
-        results = (jax.device_get(block[1:]) for block in best)
-    elif by_platform(True, False) and depth > DEEP:
-        places = (_places(search.gallery, block, search.frame) for block in blocks)
-        sorts = (ranking_score.first_in_order(np.asarray(x), depth) for x in _one_ahead(places))
-        results = sorts
+    elif by_platform(True, False) and depth > DEEP and mesh_of(search.gallery) is None:
+        places = _one_ahead(_places(search.gallery, block, search.frame) for block in blocks)
+        results = (ranking_score.first_in_order(np.asarray(x), depth) for x in places)
     else:
-        results = (_top(search.gallery, block, search.frame, depth)[1:] for block in blocks)
+        best = (_top(search.gallery, block, search.frame, depth)[1:] for block in blocks)
+        results = best if mesh_of(search.gallery) is None else map(jax.device_get, best)
+        results = _one_ahead(results)
     for part, (indices, valid) in zip(parts, results, strict=True):
         yield part, indices, valid
 

@@ -123,9 +123,9 @@ def evaluate_retrieval(
         :func:`jdml.metrics.nearest`; where they are of one class that changes no number. Ties go to the lowest index:
         of rows that have collapsed to one point the first of the gallery are found, so that its order decides (R@8 is
         near 0 where it is sorted by class, near chance where it is shuffled). A k beyond the gallery counts the missing
-        ranks as misses. ``jax.lax.top_k`` ranks; for R in the hundreds or thousands on a CPU
+        ranks as misses. ``jax.lax.top_k`` ranks; beyond 256 ranks on a CPU
         it is NumPy's partial sort of (closeness, index), per block. Queries, gallery and ranks are padded to few sizes
-        (eight an octave from 64 queries and 2,048 rows on; 16, 64, 128, 256, … ranks), for each of which, and each
+        (eight an octave from 64 queries and 1,024 rows on; 16, 64, 128, 256, … ranks), for each of which, and each
         choice of metrics, a program is compiled: other values, and other k, recompile nothing. Groups are one
         number a row, compared where distances are; every level of labels is ranked anew. ``mrr`` ranks queries again,
         16 times as deep, until each has its first right answer. A host function: call it outside ``jit``.
