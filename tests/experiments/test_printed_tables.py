@@ -27,6 +27,7 @@ STUDIES: tuple[tuple[str, dict[str, Any]], ...] = (
     ("mpa.main", {"data": "digits"}),
     ("mpa.main", {"data": "mnist"}),
     ("mpa.main", {"data": "omniglot"}),
+    ("nir.actnorm", {}),
     ("nir.decide", {}),
     ("nir.main", {"parts": ("methods", "ablations")}),
     ("nir.main", {"parts": ("methods", "ablations"), "data": "omniglot"}),
