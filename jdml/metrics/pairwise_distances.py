@@ -8,11 +8,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from jdml.metrics import memmap_search, ranking_score, relevance
-from jdml.metrics.gallery_search import spread_frame
+from jdml.metrics import ranking_score, relevance
+from jdml.metrics.gallery_search import frame_of, pad_rows
 from jdml.metrics.relevance import Task, Truth
-from jdml.ops import similarities
-from jdml.ops.meshes import Axis, from_parts, mesh_of
+from jdml.ops import checks, similarities
+from jdml.ops.meshes import Axis, from_parts, mesh_of, on_host
 
 EXACT = 1 << 22
 """Couples up to which every distance is kept and compared as it is."""
@@ -58,13 +58,14 @@ class Couples:
     def __init__(self, task: Task, truth: Truth, kin: relevance.Kin) -> None:
         self.task, self.truth, self.kin = task, truth, kin
         queries, rows = len(task.queries), len(task.gallery)
+        self.queries = on_host(task.queries)
         self.exact = queries * rows // (2 if task.alone else 1) <= EXACT
-        self.at_a_time = rows if mesh_of(task.gallery) is not None else PIECE
+        self.rows = rows if mesh_of(task.gallery) is not None else PIECE
+        self.columns = max(8, AT_ONCE // self.rows)
         self.frame: Any = None
         on_disk = isinstance(task.gallery, np.memmap)
         if on_disk or not self.exact:  # what is on disk is checked thereby
-            find = memmap_search.frame_of if on_disk else lambda q, g: spread_frame(g, q)
-            self.frame = jax.device_get(find(task.queries, task.gallery))
+            self.frame = frame_of(task.queries, task.gallery)
 
     def curve(self) -> Curve:
         """How many couples of one class and of two lie within which distance."""
@@ -100,8 +101,9 @@ class Couples:
 
     def _in_steps(self) -> tuple[np.ndarray, ...]:
         """The middle of every step that has couples, 0 for the first; how many of either kind lie in it."""
-        away = (_reach(part, self.frame) for _, part in self._pieces())
-        largest = float(_reach(self.task.queries, self.frame)) + max(map(float, away))
+        starts = range(0, len(self.queries), PIECE)
+        mine = max(self._reach(self.queries[start : start + PIECE]) for start in starts)
+        largest = mine + max(self._reach(part) for _, part in self._pieces())
         counts = np.zeros((2, _step(np.float32(largest)) + 1), np.int64)
         for _, _, apart, *kinds in self._blocks():
             steps = np.minimum(_step(np.ldexp(apart, -self.frame[1])), counts.shape[1] - 1)
@@ -111,18 +113,27 @@ class Couples:
         middles = np.where(there > 0, (_start(there) + _start(there + 1)) / 2, 0)
         return np.ldexp(middles, self.frame[1]), *counts[:, there]
 
-    def _pieces(self) -> Iterator[tuple[int, Array]]:
+    def _reach(self, vectors: Any) -> float:
+        """How far from the frame's centre the farthest is."""
+        if mesh_of(vectors) is not None:
+            return float(_reach(vectors, self.frame))
+        is_there = np.arange(PIECE) < len(vectors)
+        return float(_reach(pad_rows(vectors, PIECE), self.frame, is_there))
+
+    def _pieces(self) -> Iterator[tuple[int, Any]]:
         """Pieces of the gallery in float32, and where they start; on a mesh all of it is one."""
         gallery = self.task.gallery
-        if len(gallery) <= self.at_a_time and not isinstance(gallery, np.memmap):
+        if mesh_of(gallery) is not None:
             yield 0, gallery
             return
-        for start in range(0, len(gallery), self.at_a_time):
-            yield start, jnp.asarray(gallery[start : start + self.at_a_time], jnp.float32)
+        rows = np.asarray(gallery) if checks.is_on_host(gallery) else gallery
+        for start in range(0, len(rows), PIECE):
+            piece = rows[start : start + PIECE]
+            yield start, piece.astype(np.float32, copy=False) if checks.is_on_host(piece) else piece
 
     def _blocks(self) -> Iterator[tuple[slice, slice, np.ndarray, np.ndarray, np.ndarray]]:
         """Rows of the gallery, queries, their distances ``[n, b]``, and which are couples of one class and of two."""
-        queries, at_a_time = self.task.queries, max(8, AT_ONCE // self.at_a_time)
+        queries, at_a_time = self.queries, self.columns
         for start, part in self._pieces():
             rows = slice(start, start + len(part))
             for first in range(0, len(queries), at_a_time):
@@ -136,12 +147,13 @@ class Couples:
                     *self._kinds(rows, columns),
                 )
 
-    def _apart(self, part: Array, queries: Array) -> np.ndarray:
+    def _apart(self, part: Any, queries: np.ndarray) -> np.ndarray:
         if self.exact:
             from scipy.spatial.distance import cdist
 
             return cdist(np.asarray(part, np.float64), np.asarray(queries, np.float64))
-        apart = np.asarray(_distances(part, queries, self.frame)[0])
+        padded = pad_rows(part, self.rows), pad_rows(queries, self.columns)
+        apart = np.asarray(_distances(*padded, self.frame)[0])[: len(part), : len(queries)]
         return np.ldexp(apart, self.frame[1])
 
     def _kinds(self, rows: slice, columns: slice) -> tuple[np.ndarray, np.ndarray]:
@@ -183,9 +195,9 @@ def _start(steps: np.ndarray) -> np.ndarray:
 
 
 @jax.jit
-def _reach(vectors: Array, frame: tuple[Array, Array]) -> Array:
-    """How far from the frame's centre the farthest is."""
-    return jnp.sqrt(jnp.max(jnp.sum(jnp.square(ranking_score.in_frame(vectors, frame)), axis=-1)))
+def _reach(vectors: Array, frame: tuple[Array, Array], is_there: Array | None = None) -> Array:
+    squares = jnp.sum(jnp.square(ranking_score.in_frame(vectors, frame)), axis=-1)
+    return jnp.sqrt(jnp.max(squares if is_there is None else jnp.where(is_there, squares, 0)))
 
 
 @jax.jit

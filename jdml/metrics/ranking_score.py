@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from jdml.ops import safe_norm, similarities
+from jdml.ops import similarities
 from jdml.ops.chunking import by_platform
 from jdml.ops.meshes import NOWHERE, Axis
 
@@ -64,38 +64,34 @@ def _bounds(*several: Array, finite_only: bool = False) -> tuple[Array, Array]:
     return functools.reduce(jnp.minimum, lowest), functools.reduce(jnp.maximum, highest)
 
 
-def frame_of(low: Array, high: Array, some: Array) -> tuple[Array, Array]:
+def frame_of(low: Any, high: Any, some: Any) -> tuple[Any, Any]:
     """The frame of vectors whose coordinates ``[D]`` lie between two bounds, by some of them ``[n, D]``.
 
     The centre is their median, which a few vectors far from the others do not move: closeness loses digits by the
     square of how far from it vectors lie. It is cut to multiples of the largest power of two up to their spread (the
     largest median of a coordinate's deviations; without any it is not cut): what spreads around the origin stays there,
     and whole numbers stay exact, with their ties. The exponent is that power's, or a larger one that keeps squares
-    finite; vectors 10³⁰ times the spread away leave the others no digits.
+    finite; vectors 10³⁰ times the spread away leave the others no digits. NumPy's arrays are computed by NumPy.
     """
+    xp: Any = np if isinstance(some, np.ndarray) else jnp
     if len(some) == 0:
-        some = jnp.zeros((1, *some.shape[1:]), some.dtype)
-    some = jnp.where(jnp.isfinite(some), some, 0)
-    middle = _median(some)
-    spread = jnp.max(_median(jnp.abs(some - middle)))
-    whole = _exponent(jnp.max(high / 2 - low / 2))
-    least = jnp.maximum(whole - _FAR, _exponent(jnp.max(jnp.abs(middle))) - _LARGEST)
-    exponent = jnp.clip(
-        jnp.maximum(jnp.where(spread > 0, _exponent(spread), whole), least), -120, 120
-    )
-    scaled = jnp.ldexp(middle, -exponent)
-    return jnp.where(spread > 0, jnp.trunc(scaled), scaled), exponent
+        some = xp.zeros((1, *some.shape[1:]), some.dtype)
 
+    def median(some: Any) -> Any:  # one of the numbers: the mean of two may be more than there is
+        half = len(some) // 2
+        return xp.sort(some, axis=0)[half : half + 1]
 
-def _median(some: Array) -> Array:
-    """One of the numbers of each column ``[1, D]``: the mean of two may be more than there is."""
-    half = len(some) // 2
-    return jnp.sort(some, axis=0)[half : half + 1]
+    def power(size: Any) -> Any:  # the largest power of two up to a number
+        return xp.frexp(size)[1] - 1
 
-
-def _exponent(size: Array) -> Array:
-    """That of the largest power of two up to a number."""
-    return jnp.frexp(size)[1] - 1
+    some = xp.where(xp.isfinite(some), some, 0)
+    middle = median(some)
+    spread = xp.max(median(xp.abs(some - middle)))
+    whole = power(xp.max(high / 2 - low / 2))
+    least = xp.maximum(whole - _FAR, power(xp.max(xp.abs(middle))) - _LARGEST)
+    exponent = xp.clip(xp.maximum(xp.where(spread > 0, power(spread), whole), least), -120, 120)
+    scaled = xp.ldexp(middle, -exponent)
+    return xp.where(spread > 0, xp.trunc(scaled), scaled), exponent
 
 
 @jax.jit
@@ -128,14 +124,6 @@ def barred(
         whole = kin.shape[1] == size
         masks.append(kin if whole else jnp.take(kin, rows, axis=1, mode="clip"))
     return functools.reduce(jnp.logical_or, masks) if masks else None
-
-
-@jax.jit
-def exact(queries: Array, candidates: Array, indices: Array) -> tuple[Array, Array]:
-    """Distances to rows that were found, from differences, and the order by these."""
-    distances = safe_norm(queries[:, None, :] - candidates)[..., 0]
-    first, second = jax.lax.sort((distances, indices), num_keys=2)
-    return first, second
 
 
 def merge(axis: Axis, k: int, scores: Array, *others: Array) -> tuple[Array, ...]:

@@ -42,6 +42,7 @@ class Truth(NamedTuple):
     def hits(self, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
         """Whether rows of the gallery ``[n, k]`` are right answers to some of the queries ``[n]``."""
         if self.pairs is None:
+            columns = np.minimum(columns, len(self.gallery_classes) - 1)  # others do not count
             same: np.ndarray = self.gallery_classes[columns] == self.query_classes[rows][:, None]
             return same
         wanted = rows[:, None].astype(np.int64) * len(self.gallery_classes) + columns
@@ -295,8 +296,8 @@ def _equal(queries: Array, gallery: Any, columns: np.ndarray) -> np.ndarray:
 
 def rows_of(gallery: Any, columns: np.ndarray) -> np.ndarray:
     """Some rows ``[Q, D]`` of a gallery, on one device, on a mesh or on disk."""
-    if isinstance(gallery, np.memmap):
-        return np.asarray(gallery[columns])
+    if checks.is_on_host(gallery):
+        return np.asarray(gallery)[columns]
     return np.asarray(_gathered(gallery, jnp.asarray(columns)))
 
 

@@ -257,7 +257,7 @@ def _equal(false: np.ndarray, true: np.ndarray) -> float:
 
 def _nearest(task: Task, truth: Truth, kin: relevance.Kin) -> tuple[np.ndarray, np.ndarray]:
     """Each query's distance to its nearest row, infinite where nothing may answer; and whether that is right."""
-    nearest = first(prepare(task).among(kin))
+    nearest = first(prepare(task.queries, task.gallery, task.own).among(kin))
     out = kin.bars(nearest) if task.own is None else kin.bars(nearest) | (task.own == nearest)
     there = relevance.rows_of(task.gallery, nearest).astype(np.float64)
     distances = np.linalg.norm(np.asarray(task.queries, np.float64) - there, axis=1)
