@@ -29,7 +29,7 @@ SIZES = machine.small(
 DENSE_LIMIT = machine.small(32_768, 16)
 """Rows up to which all are compared at once, too."""
 LIMITS = machine.small(((32_768, 128), (262_144, 512)), ((64, 8),))
-"""Where every pair loss is compiled."""
+"""Sizes at which every pair loss is compiled."""
 LOSSES = ("info_nce", "sup_con", "contrastive", "multi_similarity", "triplet", "circle")
 if machine.SMOKE:
     LOSSES = LOSSES[:1]
@@ -94,7 +94,7 @@ def measure(name: str, size: int, limit: int, dense_limit: int, repeats: int) ->
 
 
 def exponent(rows: list[dict[str, Any]]) -> float:
-    """Of bytes by rows over the three largest sizes: of the loss whose memory grows most."""
+    """Return the largest exponent of bytes by rows, over the three largest sizes of each loss."""
     slopes = []
     for name in {row["loss"] for row in rows}:
         largest = [row for row in rows if row["loss"] == name and row["bytes"]["blocks"]]

@@ -24,7 +24,7 @@ NAMES = {
     "role_rates": "optimizer.lr_multipliers",
     "schedule": "optimizer.schedule",
 }
-"""Of all values but the batch, which is a number of rows, or two: classes, and samples of each."""
+"""The names of all values but the batch, which is a number of rows, or two: classes, and samples of each."""
 OF_METHOD = {
     "first": "initial_proxies",
     "flow_lr": "flow_learning_rate",

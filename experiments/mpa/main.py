@@ -17,7 +17,7 @@ QUALITY = ("R@1", "nDCG@2", "nDCG@4", "nDCG@8", "MAP@R")
 
 @dataclasses.dataclass(frozen=True)
 class Settings(FolderOptions):
-    """What is run."""
+    """Settings of the study."""
 
     data: Literal["digits", "mnist", "omniglot"] = "digits"
     """digits: 1,797 real 8×8 digits that come with scikit-learn. mnist, omniglot: the full sets in --data-dir.

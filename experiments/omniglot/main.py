@@ -33,12 +33,12 @@ COLUMNS, BY_LEVEL, MEMORIES = (STUDY[name] for name in ("columns", "by_level", "
 
 @dataclasses.dataclass(frozen=True)
 class Settings(OfMethods):
-    """What is run."""
+    """Settings of the study."""
 
     steps: int = small(400, 2)
     """Training steps of each run."""
     labels: tuple[Literal["alphabet", "letter"], ...] = ("alphabet",)
-    """What is trained by."""
+    """The labels that are trained on."""
 
 
 @functools.cache

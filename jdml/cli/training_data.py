@@ -13,7 +13,7 @@ from jdml.data.listing import first_few
 from jdml.data.load import load_split, read_listing
 from jdml.data.splits import hold_out, read_names
 
-Scored = tuple[data.Dataset, data.Dataset | None]
+QueryGallery = tuple[data.Dataset, data.Dataset | None]
 
 
 class TrainingData(NamedTuple):
@@ -22,7 +22,7 @@ class TrainingData(NamedTuple):
     train: data.Dataset
     labels: str  # the labelling that is trained on
     validation: data.Dataset | None
-    tests: dict[str, Scored]
+    tests: dict[str, QueryGallery]
     notes: tuple[str, ...]
     files_checksum: int | None  # of the names and classes of the image files of all parts
 
@@ -114,21 +114,21 @@ def _read_files(options: DataOptions, seed: int) -> tuple[dict[str, Any], tuple[
 
 def _split_classes(
     train: data.Dataset, test: data.Dataset, classes: tuple[int, ...]
-) -> tuple[data.Dataset, dict[str, Scored]]:
+) -> tuple[data.Dataset, dict[str, QueryGallery]]:
     """Select the training rows of some classes; split the test rows into those classes and the others."""
     for label in sorted(set(classes) - set(train.labels.tolist())):
         most = train.num_classes - 1
         raise ValueError(f"--train-classes must be classes from 0 to {most}, got {label}")
     known = np.isin(test.labels, classes)
     parts = {"seen": known, "unseen": ~known}
-    tests: dict[str, Scored] = {
+    tests: dict[str, QueryGallery] = {
         name: (test.select(rows), None) for name, rows in parts.items() if rows.any()
     }
     return train.select(np.isin(train.labels, classes)), tests
 
 
 def _check_classes(
-    train: data.Dataset, labels: str, tests: dict[str, Scored], options: DataOptions
+    train: data.Dataset, labels: str, tests: dict[str, QueryGallery], options: DataOptions
 ) -> None:
     """Refuse parts of fewer than two classes."""
     count = len(np.unique(train.labels))

@@ -16,7 +16,7 @@ from jdml.mining import Miner, Pairs, is_by_rows, row_keys
 from jdml.ops import ReduceFn, checks
 from jdml.ops.chunking import over_rows
 from jdml.ops.meshes import NOWHERE, Axis
-from jdml.ops.pairwise import Narrow, Narrowed, centre_of
+from jdml.ops.pairwise import Narrow, NarrowPair, centre_of
 from jdml.ops.reductions import ratio, reduced_by_rows, sum_rows
 
 __all__ = ["Anchors", "Comparison"]
@@ -54,7 +54,7 @@ class Comparison(NamedTuple):
     targets: "Shifted | None"
     extra: Array | None = None
     on_sphere: bool = False
-    narrow: Narrowed = None
+    narrow: NarrowPair = None
 
     @property
     def similarities(self) -> Array:
@@ -207,7 +207,7 @@ class Anchors:
         """Apply a function that gives one result per anchor: all of them ``[B, …]``."""
         return self.over_blocks(lambda c: (function(c), ()))[0]
 
-    def put_own(self, of_references: Array, of_anchors: Array) -> Array:
+    def add_own(self, of_references: Array, of_anchors: Array) -> Array:
         """Put the anchors' own numbers ``[B]`` among those of the references ``[R]``, where ``self_index`` tells."""
         if self.rows.self_index is None:
             return of_references
@@ -352,7 +352,7 @@ class Anchors:
             self._narrow(rows),
         )
 
-    def _narrow(self, rows: Rows) -> Narrowed:
+    def _narrow(self, rows: Rows) -> NarrowPair:
         return None if rows.narrow is None or self.narrow is None else (rows.narrow, self.narrow)
 
     def _pairs(self, rows: Rows) -> Pairs:

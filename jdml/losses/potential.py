@@ -323,7 +323,7 @@ def field_activity(
         "repelling": repelled.sum() / jnp.maximum(different.sum(), 1),
         "force": mean(forces, counted),
     }
-    return {name: charges.axis.agreed(value) for name, value in activity.items()}
+    return {name: charges.axis.mean_of_equal(value) for name, value in activity.items()}
 
 
 def _attraction(r: Array, same: Array, *parameters: Array) -> Array:

@@ -20,47 +20,47 @@ _DEEP = 64
 
 
 class Search(NamedTuple):
-    """The queries and their options, in the frame of :func:`jdml.metrics.ranking_score.common_frame`."""
+    """The queries and their options, centred by :func:`jdml.metrics.ranking_score.choose_centering`."""
 
     queries: Array  # [Q, D]
     gallery: Any  # [N, D], or a gallery on disk
     own: Array | None = None  # [Q], the gallery's row that each query is itself, −1 for none
     half_squares: Array | None = None  # [N], where the gallery is on one device
-    kin: relevance.Kin = relevance.Kin()  # what does not count
+    mask: relevance.IgnoreMask = relevance.IgnoreMask()  # what does not count
     distances: Array | None = None  # [Q, N], that were given
 
-    def among(self, kin: relevance.Kin) -> "Search":
-        """The search of what counts; the gallery's kin lie where the gallery does."""
+    def among(self, mask: relevance.IgnoreMask) -> "Search":
+        """Search what counts; the gallery's groups lie where the gallery does."""
         if not isinstance(self.gallery, memmap_search.Gallery):
-            kin = jax.tree.map(jnp.asarray, kin)
-        return self._replace(kin=kin)
+            mask = jax.tree.map(jnp.asarray, mask)
+        return self._replace(mask=mask)
 
     def of(self, rows: np.ndarray) -> "Search":
-        """The search of some of the queries."""
-        by_query = self.queries, self.own, self.distances, self.kin.of_queries
-        queries, own, distances, kin = jax.tree.map(lambda x: x[rows], by_query)
+        """Search for some of the queries."""
+        by_query = self.queries, self.own, self.distances, self.mask.of_queries
+        queries, own, distances, mask = jax.tree.map(lambda x: x[rows], by_query)
         some = self._replace(queries=queries, own=own, distances=distances)
-        return some._replace(kin=self.kin._replace(of_queries=kin))
+        return some._replace(mask=self.mask._replace(of_queries=mask))
 
 
-def prepare(task: relevance.Task, distances: Any = None) -> Search:
-    """Everything on the device, in a frame where distances lose few digits. A gallery on disk stays there."""
+def prepare(task: relevance.RetrievalTask, distances: Any = None) -> Search:
+    """Put everything on the device, centred so that distances lose few digits; a gallery on disk is left there."""
     queries, gallery, own = task.queries, task.gallery, task.own
     itself = None if own is None else jnp.asarray(own)
     if distances is not None:
         matrix = off_mesh(checks.as_finite("distances", distances))
         return Search(queries, jnp.arange(matrix.shape[1]), itself, distances=matrix)
     if isinstance(gallery, np.memmap):
-        frame = memmap_search.frame_of(queries, gallery)
-        moved = ranking_score.in_frame(queries, frame)
-        return Search(moved, memmap_search.Gallery(gallery, frame), itself)
+        centering = memmap_search.choose_centering(queries, gallery)
+        moved = ranking_score.apply_centering(queries, centering)
+        return Search(moved, memmap_search.Gallery(gallery, centering), itself)
     if mesh_of(gallery) is not None:
-        frame = jax.device_get(spread_frame(gallery, queries))
-        references = by_rows(ranking_score.in_frame, gallery, frame)
-        return Search(ranking_score.in_frame(queries, frame), references, itself)
-    frame = ranking_score.common_frame(queries, gallery)
-    moved = ranking_score.in_frame(queries, frame)
-    references = moved if gallery is queries else ranking_score.in_frame(gallery, frame)
+        centering = jax.device_get(mesh_centering(gallery, queries))
+        references = by_rows(ranking_score.apply_centering, gallery, centering)
+        return Search(ranking_score.apply_centering(queries, centering), references, itself)
+    centering = ranking_score.choose_centering(queries, gallery)
+    moved = ranking_score.apply_centering(queries, centering)
+    references = moved if gallery is queries else ranking_score.apply_centering(gallery, centering)
     return Search(moved, references, itself, _half_squares(references))
 
 
@@ -69,13 +69,13 @@ def _half_squares(references: Array) -> Array:
 
 
 @jax.jit
-def spread_frame(gallery: Array, queries: Array) -> tuple[Array, Array]:
-    """The common frame of queries and a gallery, which may be on a mesh."""
+def mesh_centering(gallery: Array, queries: Array) -> tuple[Array, Array]:
+    """Choose one centering for queries and a gallery, which may be on a mesh."""
 
-    def frame(axis: Axis, gallery: Array, queries: Array) -> Any:
-        return ranking_score.common_frame(queries, gallery, axis=axis)
+    def choose(axis: Axis, gallery: Array, queries: Array) -> Any:
+        return ranking_score.choose_centering(queries, gallery, axis=axis)
 
-    return by_parts(frame, gallery, queries)
+    return by_parts(choose, gallery, queries)
 
 
 def ranked(
@@ -94,7 +94,7 @@ def ranked(
 
 
 def first(search: Search) -> np.ndarray:
-    """The row of the gallery ``[Q]`` that is nearest to each query; any where all are barred."""
+    """The row of the gallery ``[Q]`` that is nearest to each query; any row if all are excluded."""
     first_rows = np.zeros(len(search.queries), np.int32)
     blocks = [(start, indices[:, 0]) for start, indices, _ in ranked(search, 1)]
     for start, nearest in jax.device_get(blocks):
@@ -118,7 +118,7 @@ def _rank_on_mesh(
     """The same as :func:`_rank_on_device`, each device ranking its rows of the gallery."""
     for start in starts:
         block = _block(search, start, rows)
-        yield jax.device_get(_top_on_mesh((search.gallery, search.kin.of_gallery), block, depth))
+        yield jax.device_get(_top_on_mesh((search.gallery, search.mask.of_gallery), block, depth))
 
 
 def _rank_on_disk(
@@ -126,7 +126,7 @@ def _rank_on_disk(
 ) -> Iterator[tuple[Any, Any]]:
     """The same, one piece of the gallery after the other, each for all queries."""
     blocks = [_block(search, start, rows) for start in starts]
-    yield from memmap_search.rank(blocks, search.gallery, depth, search.kin.of_gallery)
+    yield from memmap_search.rank(blocks, search.gallery, depth, search.mask.of_gallery)
 
 
 def _rank_on_device(
@@ -157,17 +157,17 @@ def _one_ahead(items: Iterator[T]) -> Iterator[T]:
 
 @functools.partial(jax.jit, static_argnames=("rows", "depth"))
 def _top(search: Search, start: Array | int, rows: int, depth: int) -> tuple[Array, Array]:
-    scores, indices = jax.lax.top_k(_closeness(search, start, rows), depth)
+    scores, indices = jax.lax.top_k(_scores(search, start, rows), depth)
     return indices.astype(jnp.int32), scores > -jnp.inf
 
 
 @functools.partial(jax.jit, static_argnames="depth")
 def _top_on_mesh(gallery: Any, block: Any, depth: int) -> tuple[Array, Array]:
     def top(axis: Axis, gallery: Any, block: Any) -> tuple[Array, ...]:
-        (references, kin), (queries, *askers) = gallery, block
+        (references, groups), (queries, *askers) = gallery, block
         offset = axis.index * len(references)
-        out = ranking_score.barred(askers, kin, offset, len(references))
-        scores = ranking_score.closeness(queries, references, _half_squares(references), out)
+        out = ranking_score.exclusion_mask(askers, groups, offset, len(references))
+        scores = ranking_score.ranking_score(queries, references, _half_squares(references), out)
         scores, indices = jax.lax.top_k(scores, min(depth, len(references)))
         candidates = indices.astype(jnp.int32) + offset, scores > -jnp.inf
         return ranking_score.merge(axis, depth, scores, *candidates)
@@ -178,22 +178,22 @@ def _top_on_mesh(gallery: Any, block: Any, depth: int) -> tuple[Array, Array]:
 
 @functools.partial(jax.jit, static_argnames="rows")
 def _places(search: Search, start: Array | int, rows: int) -> Array:
-    return ranking_score.order(_closeness(search, start, rows))
+    return ranking_score.order(_scores(search, start, rows))
 
 
-def _closeness(search: Search, start: Array | int, rows: int) -> Array:
+def _scores(search: Search, start: Array | int, rows: int) -> Array:
     queries, *askers = _block(search, start, rows)
-    out = ranking_score.barred(askers, search.kin.of_gallery, 0, search.gallery.shape[0])
+    out = ranking_score.exclusion_mask(askers, search.mask.of_gallery, 0, search.gallery.shape[0])
     if search.distances is not None:
         scores = 0.0 - jax.lax.dynamic_slice_in_dim(search.distances, start, rows)
         return scores if out is None else jnp.where(out, -jnp.inf, scores)
     assert search.half_squares is not None
-    return ranking_score.closeness(queries, search.gallery, search.half_squares, out)
+    return ranking_score.ranking_score(queries, search.gallery, search.half_squares, out)
 
 
 def _block(
     search: Search, start: Array | int, rows: int
 ) -> tuple[Array, Array | None, Array | None]:
     """Some of the queries, the rows of the gallery that they are, and which do not count."""
-    of_all = (search.queries, search.own, search.kin.of_queries)
+    of_all = (search.queries, search.own, search.mask.of_queries)
     return jax.tree.map(lambda x: jax.lax.dynamic_slice_in_dim(x, start, rows), of_all)

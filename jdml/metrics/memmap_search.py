@@ -18,10 +18,10 @@ GROUP = 64
 
 
 class Gallery(NamedTuple):
-    """Vectors on disk, and the frame in which they are compared."""
+    """Vectors on disk, and the centering with which they are compared."""
 
     rows: np.memmap
-    frame: tuple[Array, Array]
+    centering: tuple[Array, Array]
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -29,8 +29,8 @@ class Gallery(NamedTuple):
         return self.rows.shape
 
 
-def frame_of(queries: Array, rows: np.memmap) -> tuple[Array, Array]:
-    """The common frame of queries and a gallery on disk, which is read and checked."""
+def choose_centering(queries: Array, rows: np.memmap) -> tuple[Array, Array]:
+    """Choose one centering for queries and a gallery on disk, which is read and checked."""
     low = np.asarray(queries.min(axis=0, initial=jnp.inf))
     high = np.asarray(queries.max(axis=0, initial=-jnp.inf))
     for start, piece in _pieces(rows):
@@ -42,14 +42,14 @@ def frame_of(queries: Array, rows: np.memmap) -> tuple[Array, Array]:
     some = np.concatenate(
         [ranking_score.sample(queries), ranking_score.sample(rows)], dtype=low.dtype
     )
-    return ranking_score.frame_of(*map(jnp.asarray, (low, high, some)))
+    return ranking_score.centering_within(*map(jnp.asarray, (low, high, some)))
 
 
 def rank(
     blocks: Sequence[tuple[Array, Array | None, Array | None]],
     gallery: Gallery,
     depth: int,
-    kin: np.ndarray | None = None,
+    gallery_groups: np.ndarray | None = None,
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """The nearest rows of each block of queries; the gallery is read once."""
     best = [_nothing(len(block), depth) for block, *_ in blocks]
@@ -57,8 +57,12 @@ def rank(
     for start, piece in _pieces(gallery.rows):
         missing = longest - len(piece)
         padded = jnp.asarray(np.pad(piece, ((0, missing), (0, 0))))
-        references = ranking_score.in_frame(padded, gallery.frame)
-        theirs = None if kin is None else np.pad(kin[start : start + longest], (0, missing))
+        references = ranking_score.apply_centering(padded, gallery.centering)
+        theirs = (
+            None
+            if gallery_groups is None
+            else np.pad(gallery_groups[start : start + longest], (0, missing))
+        )
         for turn, block in enumerate(blocks):
             best[turn] = _better(best[turn], block, references, theirs, len(piece), start)
     for scores, indices in best:
@@ -74,7 +78,7 @@ def _better(
     best: tuple[Array, Array],
     block: tuple[Array, Array | None, Array | None],
     references: Array,
-    kin: Array | None,
+    gallery_groups: Array | None,
     number: Array | int,
     start: Array | int,
 ) -> tuple[Array, Array]:
@@ -83,8 +87,8 @@ def _better(
     half_squares = 0.5 * jnp.sum(jnp.square(references), axis=-1)
     half_squares = jnp.where(jnp.arange(len(references)) < number, half_squares, jnp.inf)
     queries, *askers = block
-    out = ranking_score.barred(askers, kin, start, len(references))
-    new = ranking_score.closeness(queries, references, half_squares, out)
+    out = ranking_score.exclusion_mask(askers, gallery_groups, start, len(references))
+    new = ranking_score.ranking_score(queries, references, half_squares, out)
     depth = scores.shape[1]
     new, places = _top(new, min(depth, len(references)))
     every = jnp.concatenate([scores, new], axis=1)
@@ -117,10 +121,12 @@ def nearest(
     size, dim = queries.shape
     if not size:
         return jnp.zeros((0, k)), jnp.zeros((0, k), jnp.int32)
-    gallery = Gallery(rows, frame_of(queries, rows))
+    gallery = Gallery(rows, choose_centering(queries, rows))
     at_a_time = block_size or ranking_score.rows_per_block(size, rows_of_a_piece(rows) + k * dim)
     missing = -size % at_a_time
-    probes = jnp.pad(ranking_score.in_frame(queries, gallery.frame), ((0, missing), (0, 0)))
+    probes = jnp.pad(
+        ranking_score.apply_centering(queries, gallery.centering), ((0, missing), (0, 0))
+    )
     rows_of = np.split(np.arange(len(probes), dtype=np.int32), len(probes) // at_a_time)
     blocks = [(probes[own], jnp.asarray(own) if exclude_self else None, None) for own in rows_of]
     indices = np.concatenate([rows for rows, _ in rank(blocks, gallery, k)])[:size]

@@ -116,7 +116,7 @@ def evaluate_retrieval(
         of rows that have collapsed to one point the first of the gallery are found, so that its order decides (R@8 is
         near 0 where it is sorted by class, near chance where it is shuffled). A k beyond the gallery counts the missing
         ranks as misses. ``jax.lax.top_k`` ranks; for R in the hundreds or thousands on a CPU
-        it is NumPy's partial sort of (closeness, index), per block. One program per shape, number of ranks (the largest
+        it is NumPy's partial sort of (score, index), per block. One program per shape, number of ranks (the largest
         k or R, rounded up to a power of two) and choice of metrics: other values recompile nothing. Groups are one
         number a row, compared where distances are; every level of labels is ranked anew. ``mrr`` ranks queries again,
         16 times as deep, until each has its first right answer. A host function: call it outside ``jit``.
@@ -165,13 +165,13 @@ def evaluate_retrieval(
     levels = []
     for labels in task.levels:
         if relevant is None:
-            truth, kin = relevance.truth(*labels, task.own, task.ignored)
+            truth, mask = relevance.truth(*labels, task.own, task.ignored)
         else:
-            truth, kin = relevance.pair_truth(task)
+            truth, mask = relevance.pair_truth(task)
         judged = truth.num_relevant > 0
         if judged.any():
             search = search or prepare(task, distances)
-            scores, columns = _measured(search.among(kin), truth, cutoffs, block_size)
+            scores, columns = _measured(search.among(mask), truth, cutoffs, block_size)
         else:
             scores = dict.fromkeys(_names(cutoffs), np.full(judged.shape, np.nan))
             if judged.size:
@@ -190,7 +190,7 @@ def evaluate_retrieval(
 
 
 def _measured(
-    search: Search, truth: relevance.Truth, cutoffs: _Cutoffs, block_size: int | None
+    search: Search, truth: relevance.Relevance, cutoffs: _Cutoffs, block_size: int | None
 ) -> tuple[dict[str, np.ndarray], np.ndarray]:
     """All metrics of every query, NaN where it has no reference, and what is nearest to it."""
     judged = truth.num_relevant > 0
@@ -223,7 +223,7 @@ def _measured(
 
 @jax.jit
 def _class_hits(
-    truth: relevance.Truth, start: Array | int, indices: Array, valid: Array
+    truth: relevance.Relevance, start: Array | int, indices: Array, valid: Array
 ) -> tuple[Array, Array]:
     """Which neighbours of a block of queries are of their class, and how many are in the gallery."""
     rows = indices.shape[0]
@@ -233,7 +233,11 @@ def _class_hits(
 
 
 def _search_deeper(
-    search: Search, truth: relevance.Truth, ranks: np.ndarray, depth: int, block_size: int | None
+    search: Search,
+    truth: relevance.Relevance,
+    ranks: np.ndarray,
+    depth: int,
+    block_size: int | None,
 ) -> None:
     """Fill in the reciprocal ranks ``[Q]`` of queries whose first right answer is none of the ``depth`` nearest."""
     size = search.gallery.shape[0]
@@ -250,7 +254,7 @@ def _search_deeper(
 
 
 def _summary(
-    scores: dict[str, np.ndarray], truth: relevance.Truth, average: Average, *, per_query: bool
+    scores: dict[str, np.ndarray], truth: relevance.Relevance, average: Average, *, per_query: bool
 ) -> dict[str, Any]:
     """Averages, unless the numbers of every query are wanted, and how many queries could be answered."""
     judged = truth.num_relevant > 0

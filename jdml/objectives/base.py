@@ -176,7 +176,7 @@ def proxy(
     start, values = learned_settings(loss_fn, learned or {})
     if sampled_classes is not None:
         checks.count("sampled_classes", sampled_classes)
-    monitor_settings = {} if monitor is None else checks.taken_settings(monitor, settings)
+    monitor_settings = {} if monitor is None else checks.accepted_settings(monitor, settings)
 
     def loss(
         params: Params,
@@ -279,8 +279,8 @@ def sample_classes(
 
     if not axis.names:
         return from_parts(draw, proxies, (labels, drawn_key))
-    everyone = axis.rows(labels)
-    drawn, among = draw(axis if by_class else NOWHERE, proxies, (everyone, drawn_key))
+    all_labels = axis.rows(labels)
+    drawn, among = draw(axis if by_class else NOWHERE, proxies, (all_labels, drawn_key))
     return drawn, axis.local_slice(among)
 
 

@@ -31,15 +31,15 @@ def upcast(values: Array, dtype: jnp.dtype) -> Array:
     largest = float(jnp.finfo(values.dtype).max)
 
     @jax.custom_vjp
-    def widened(narrow: Array) -> Array:
+    def upcast(narrow: Array) -> Array:
         return narrow.astype(dtype)
 
     def cut(_: None, cotangent: Array) -> tuple[Array]:
         return (jnp.clip(cotangent, -largest, largest).astype(values.dtype),)
 
     # Not `widened` again: its gradient can be differentiated forwards.
-    widened.defvjp(lambda narrow: (narrow.astype(dtype), None), cut)
-    return widened(values)
+    upcast.defvjp(lambda narrow: (narrow.astype(dtype), None), cut)
+    return upcast(values)
 
 
 def bounded(value: float | Array, *, least: float = -SHARPEST, most: float = SHARPEST) -> Array:

@@ -307,13 +307,13 @@ def _figure(**settings: Any) -> Any:
     require_package("matplotlib", "a picture")
     from matplotlib.figure import Figure
 
-    class Shown(Figure):
+    class InlineFigure(Figure):
         def _repr_png_(self) -> bytes:
             file = io.BytesIO()
             self.savefig(file, format="png", dpi=100)
             return file.getvalue()
 
-    return Shown(**settings)
+    return InlineFigure(**settings)
 
 
 def logged_metrics(logs: Iterable[Sequence[Mapping[str, Any]]]) -> list[str]:

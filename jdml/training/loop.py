@@ -159,7 +159,9 @@ def fit(
             }
             folder = _open_folder(config, settings, spec, train, initial, callback_config)
             stack.callback(folder.close)
-        first = initial.make(spec, source.sample, seed, resumed=folder is not None and folder.begun)
+        first = initial.make(
+            spec, source.sample, seed, resumed=folder is not None and folder.has_checkpoint
+        )
         check_proxies(first.params, train.labels)
         _warn_low_precision(first.params)
         source.check(first)

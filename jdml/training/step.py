@@ -245,7 +245,7 @@ def _pure_step(spec: StepConfig) -> Step:
 
         def with_ids(function: Callable[..., Any]) -> dict[str, Any]:
             """Pass the ids of the samples to a function that has such an argument."""
-            return {} if ids is None else checks.taken_settings(function, {"ids": ids})
+            return {} if ids is None else checks.accepted_settings(function, {"ids": ids})
 
         def loss_of(learning: Tree) -> tuple[jax.Array, tuple[jax.Array, Tree, Metrics]]:
             params = adapt.joined(learning, frozen)
