@@ -58,7 +58,7 @@ def read_training_data(options: DataOptions, seed: int) -> TrainingData:
             validation = data.without_bad_images(validation)
     labels = options.labels or next(iter(train.views))
     train = train.relabel(labels)
-    _check_classes(train, labels, tests, options)
+    _check_classes(train, tests, options)
     if options.validation and validation is not None:
         own = validation.views[labels]
         if len(own) == 0 or np.unique(own, return_counts=True)[1].max() < 2:
@@ -94,7 +94,9 @@ def _read_files(options: DataOptions, seed: int) -> tuple[dict[str, Any], tuple[
     damaged: list[str] = []
     for split in ("train", *parts):
         if not len(parts.get(split, ())):
-            raise ValueError(f"{options.data_dir}: the split {split!r} has no images")
+            raise ValueError(
+                f"{options.data_dir}: the {split} part has no images; add classes, or write --split images"
+            )
     for split, part in parts.items():
         if options.data == "folder":
             damaged += part.images.problems(quick=True).values()
@@ -128,14 +130,15 @@ def _split_classes(
 
 
 def _check_classes(
-    train: data.Dataset, labels: str, tests: dict[str, QueryGallery], options: DataOptions
+    train: data.Dataset, tests: dict[str, QueryGallery], options: DataOptions
 ) -> None:
     """Refuse parts of fewer than two classes."""
     count = len(np.unique(train.labels))
     if count < 2:
-        raise ValueError(
-            f"the training part has {count} class ({labels}): at least two are needed, for example a folder each"
+        all_classes = (
+            "" if options.data != "folder" else ", or write --split images to train on all"
         )
+        raise ValueError(f"the training part has {count} class: give at least two{all_classes}")
     if options.data != "folder" and options.split is None and options.classes_file is None:
         return  # split as it was published
     for name, (queries, gallery) in tests.items():

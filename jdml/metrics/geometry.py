@@ -289,7 +289,7 @@ class _Frame(NamedTuple):
 
 
 def _frame(points: Array, counts: Array | None = None) -> _Frame:
-    """The :func:`jdml.metrics.ranking_score.centering_within` of points, or of those that count ``[N]``; it has no gradient."""
+    """Choose the frame of points, or of those that count ``[N]``, without a gradient."""
     x = jax.lax.stop_gradient(points)
     some = ranking_score.sample(x)
     if counts is not None and len(some):
