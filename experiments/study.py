@@ -35,6 +35,13 @@ PAPER = read_toml(__file__, "paper.toml")
 """Results that the papers report, by study and table."""
 
 
+def batch_of(rows: int | Sequence[int]) -> dict[str, int]:
+    """Return a recipe's batch: so many rows, or so many classes and samples of each."""
+    if isinstance(rows, int):
+        return {"size": rows}
+    return {"classes": rows[0], "samples_per_class": rows[1]}
+
+
 def absolute(path: Path | None) -> str | None:
     """Return a path as jobs have it, wherever the study is started."""
     return None if path is None else str(path.resolve())

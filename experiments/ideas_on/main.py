@@ -13,9 +13,8 @@ from experiments.letters.runs import HERE as LETTERS
 from experiments.letters.runs import OfModels
 from experiments.letters.tables import LEAST, all_of, single_models
 from experiments.omniglot.methods import remembering
-from experiments.recorded_recipes import batch_of
 from experiments.smoke import SMOKE, record, small
-from experiments.study import start
+from experiments.study import batch_of, start
 from jdml.recipes import NIRConfig, Recipe
 from jdml.recipes.ccp import NEVER
 from jdml.report import markdown_table, paired_difference

@@ -20,10 +20,10 @@ import numpy as np
 from experiments.letters import protocol
 from experiments.letters.methods import objective_of
 from experiments.letters.protocol import Job, letters, load_fold, load_test, name_of, score
-from experiments.recorded_recipes import from_flat
 from jdml import data
 from jdml.metrics import evaluate_retrieval
 from jdml.models.convolution import windows
+from jdml.recipes import Recipe
 from jdml.runs.run_files import save_result
 from jdml.studies.runner import results_of
 from jdml.training import Best, default_preprocess, make_train_step, train_recipe, update_best
@@ -83,7 +83,7 @@ def run_all(settings: Any, jobs: Mapping[str, Job], frozen: str) -> None:
 
 def can(job: Job) -> bool:
     """Return whether a job is one model without evaluations that change its steps."""
-    return job["fold"] is not None and not from_flat(job["recipe"]).loss.needs_validation
+    return job["fold"] is not None and not Recipe.from_json(job["recipe"]).loss.needs_validation
 
 
 def _scored_with(job: Job) -> str:
@@ -100,7 +100,7 @@ def _unit(job: Job) -> str:
         # Of as many letters: proxies, and margins of a letter each, are parameters.
         shape = {"recipe": job["recipe"], "steps": job["steps"]}
         shape["letters"] = job["data"].get("letters")
-        if from_flat(job["recipe"]).batch.rows >= LARGE:
+        if Recipe.from_json(job["recipe"]).batch.rows >= LARGE:
             shape["model"] = [job["seed"], job["fold"]]
     return f"{job['method']}: {json.dumps(shape)}"
 
@@ -119,7 +119,9 @@ def run(unit: Mapping[str, list[Job]], data_dir: str | None, cache: str, frozen:
             by_seed.setdefault(job["seed"], []).append(own)
     for seed, four in by_seed.items() if "of" not in jobs[0] else ():
         if test is not None and len(four) == protocol.FOLDS:
-            side = train_recipe.normalized(from_flat(jobs[0]["recipe"]), jnp.concatenate(four, 1))
+            side = train_recipe.normalized(
+                Recipe.from_json(jobs[0]["recipe"]), jnp.concatenate(four, 1)
+            )
             rows.append(({**jobs[0], "seed": seed, "fold": None}, score(side, test)))
     seconds = round((time.perf_counter() - begun) / len(jobs), 1)
     machine = f"{platform.machine()}, {jax.devices()[0].device_kind}"

@@ -9,7 +9,6 @@ from experiments.letters.methods import METHODS, trial, tuned
 from experiments.letters.protocol import Job, make_job, name_of, read_frozen
 from experiments.letters.runs import OfModels
 from experiments.letters.tables import CLAIMS, report
-from experiments.recorded_recipes import from_flat, to_flat
 from experiments.smoke import NETWORK, SMOKE, small
 from experiments.study import start
 from jdml.recipes import Recipe
@@ -68,7 +67,7 @@ def best_of(results: Results, jobs: list[Job]) -> dict[str, Recipe]:
     """Return each method's best trial, the best method first; none before all trials are done."""
     best: dict[str, Recipe] = {}
     for job in ranked(results, jobs):
-        best.setdefault(job["method"], from_flat(job["recipe"]))
+        best.setdefault(job["method"], Recipe.from_json(job["recipe"]))
     return best
 
 
@@ -126,12 +125,12 @@ def froze(settings: Settings) -> bool:
 def write_frozen(path: Path, frozen: Frozen) -> None:
     """Write the settings that may be scored."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    flat = {
-        column: {name: to_flat(recipe) for name, recipe in recipes.items()}
+    values = {
+        column: {name: recipe.to_json(defaults=False) for name, recipe in recipes.items()}
         for column, recipes in frozen.items()
         if recipes
     }
-    write_json(path, flat)
+    write_json(path, values)
 
 
 def main(settings: Settings) -> str:

@@ -5,9 +5,8 @@ from typing import Any
 
 import jdml
 from experiments.omniglot import methods as known
-from experiments.recorded_recipes import batch_of
 from experiments.smoke import small
-from experiments.study import read_toml
+from experiments.study import batch_of, read_toml
 from jdml import objectives
 from jdml.objectives import Objective
 from jdml.recipes import Recipe

@@ -13,7 +13,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from experiments.letters.tables import SCORES
-from experiments.recorded_recipes import from_flat, to_flat
 from experiments.smoke import NETWORK, SMOKE, small
 from experiments.study import read_toml
 from jdml import data
@@ -60,7 +59,7 @@ def load_test(job: Job, data_dir: str | None, frozen: Path) -> Dataset:
     selected = read_frozen(frozen)[str(job.get("of", job["column"]))].get(job["method"])
     if selected is not None and "of" in job:
         selected = at(selected, job["factor"], job["level"]).recipe
-    if selected != from_flat(job["recipe"]):
+    if selected != Recipe.from_json(job["recipe"]):
         raise ValueError(
             f"{job['method']}, {job['column']}: the test letters are for settings that are frozen, and {frozen} has "
             "none of this method, or others"
@@ -73,7 +72,7 @@ def read_frozen(path: Path) -> dict[str, dict[str, Recipe]]:
     selected = json.loads(path.read_text()) if path.exists() else {}
 
     def read(values: Any) -> Recipe:
-        recipe = from_flat(values)
+        recipe = Recipe.from_json(values)
         if not SMOKE or recipe.network.name == NETWORK:
             return recipe
         batch = {"classes": 4, "samples_per_class": 4}
@@ -93,7 +92,7 @@ def every_of(job: Job) -> int:
 def recipe_of(job: Job) -> Recipe:
     """Return the recipe of a job, with its steps and evaluations."""
     steps, looks = {"steps": job["steps"]}, {"every": every_of(job)}
-    return from_flat(job["recipe"]).replace(batch=steps, evaluation=looks)
+    return Recipe.from_json(job["recipe"]).replace(batch=steps, evaluation=looks)
 
 
 def score(vectors: Any, test: Dataset) -> dict[str, float]:
@@ -107,7 +106,7 @@ def make_job(
 ) -> Job:
     """Return a model, or four of them together."""
     at = {"method": method, "column": column, "seed": seed, "fold": fold}
-    return {**at, "recipe": to_flat(recipe), "steps": STEPS, **others}
+    return {**at, "recipe": recipe.to_json(defaults=False), "steps": STEPS, **others}
 
 
 def name_of(job: Job) -> str:

@@ -100,6 +100,9 @@ def scored(results: Results, column: str, *, whole: bool) -> str:
     return markdown_table([named, *titles], [cells for _, cells in sorted(rows)])
 
 
+COLUMN_NAMES = {"learning_rate": "rate", "samples_per_class": "drawings of a letter"}
+
+
 def went_with(results: Results) -> str:
     """Return Spearman's ρ of the leading methods' settings with MAP@R of the held-out letters, over their trials."""
     rows, rates = [], {}
@@ -124,15 +127,13 @@ def went_with(results: Results) -> str:
     return markdown_table(["trials", "ρ of the rate", "largest of", "ρ"], [*sorted(rows), mean])
 
 
-def _numbers(recipe: Mapping[str, Any], of: str = "") -> Iterator[tuple[str, float]]:
+def _numbers(values: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, float]]:
     """Return the numbers of a recipe; of a batch by letter, drawings of each."""
-    for name, value in recipe.items():
+    for name, value in values.items():
         if isinstance(value, Mapping):
-            yield from _numbers(value, f"{name}.")
-        elif isinstance(value, int | float) and not isinstance(value, bool):
-            yield of + name, value
-        elif name == "batch":
-            yield "drawings of a letter", value[1]
+            yield from _numbers(value, f"{path}{name}.")
+        elif isinstance(value, int | float) and not isinstance(value, bool) and name != "classes":
+            yield COLUMN_NAMES.get(name, (path + name).removeprefix("loss.")), value
 
 
 def between(results: Results) -> dict[str, PairedDifference]:

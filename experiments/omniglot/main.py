@@ -12,9 +12,8 @@ import numpy as np
 import jdml
 from experiments.omniglot import methods
 from experiments.omniglot.methods import METHODS, OfMethods, Parts, table_rows
-from experiments.recorded_recipes import batch_of
 from experiments.smoke import small
-from experiments.study import best_of, read_record, read_toml, start
+from experiments.study import batch_of, best_of, read_record, read_toml, start
 from jdml import data, metrics
 from jdml.recipes import Recipe
 from jdml.report import markdown_table, paired_difference

@@ -11,8 +11,8 @@ import optax
 
 import jdml
 from experiments.omniglot.methods import BASES
-from experiments.recorded_recipes import batch_of
 from experiments.smoke import NETWORK, small
+from experiments.study import batch_of
 from jdml import data, metrics
 from jdml.recipes import LossConfig, ProxyConfig, Recipe
 from jdml.training import FitResult, train_recipe

@@ -20,8 +20,9 @@ from jdml.data import ImageBatches, corrupt_labels
 from jdml.data.integrity import count_mismatches
 from jdml.data.listing import data_checksum
 from jdml.data.load import load_split
+from jdml.data.splits import hold_out
 from jdml.distributed import is_main_process
-from jdml.ops.checks import at_least
+from jdml.ops.checks import at_least, fraction_below_1
 from jdml.recipes import RECIPES, CCPConfig, Recipe, recipe
 from jdml.recipes.config import parse_settings
 from jdml.recipes.paper_comparison import PaperRow, find_paper_rows, footnotes
@@ -54,6 +55,9 @@ class TaskOptions:
     """The data set; folder: any folder of classes, whose first half trains."""
     protocol: Protocol = "conventional"
     """The training, selection and scoring of models."""
+    validation: Annotated[float, fraction_below_1] = 0.0
+    """Hold out this fraction of the training images, at random, and score on them instead of the test classes: to
+    choose settings. NIR's is 0.15."""
     backbone: Literal[tuple(sorted(pretrained_networks()))] = "resnet50"  # type: ignore[valid-type]
     """The network."""
     seeds: Annotated[int, at_least(1), NOT_DEFINING] = 1
@@ -108,6 +112,10 @@ class Benchmark:
             raise ValueError(
                 "--label-noise is for the conventional protocol, and not for ccp: both choose by training classes"
             )
+        if task.validation and task.protocol != "conventional":
+            raise ValueError(
+                "--validation is for the conventional protocol: others hold out classes"
+            )
         if self.run.out is None:
             return
         files = (self.run.out / name for name in (CONFIG, METRICS))
@@ -145,6 +153,8 @@ class Benchmark:
     def paper_rows(self) -> list[PaperRow]:
         """Return the papers' rows of such a run."""
         task = self.task
+        if task.validation:
+            return []
         dino = task.backbone == "vit_s16" and self.weights.normalization == "vit_s16_dino"
         return find_paper_rows(
             self.recipe(),
@@ -173,6 +183,8 @@ class Benchmark:
             return
         seeds = "" if task.seeds == 1 else f", {task.seeds} seeds"
         title = f"{task.dataset}, {task.protocol}: {task.method}, {task.backbone}{seeds}"
+        if task.validation:
+            title = f"{title} (held-out training images)"
         paper: list[PaperRow] = []
         below: Sequence[str] = ()
         if task.dry_run:
@@ -252,6 +264,8 @@ class Benchmark:
             return mlrc(recipe, data, test, **settings)
         if task.protocol == "ablation":
             return {"ours": ablation(recipe, data, test, **settings)}
+        if task.validation:
+            data, test = held_out_images(data, task.validation, self.run.seed)
         if self.data.label_noise:
             labels = corrupt_labels(data.labels, self.data.label_noise, self.run.seed)
             data = replace(data, labels=labels)
@@ -268,6 +282,14 @@ class Benchmark:
                 "paper": rows[0].values if rows else {},
             },
         }
+
+
+def held_out_images(train: Any, share: float, seed: int) -> tuple[Any, Retrieval]:
+    """Split off training images at random; labels of the rest are 0, 1, … without gaps."""
+    rows = hold_out(train, share, seed)
+    rest = train.select(~rows)
+    labels = np.unique(rest.labels, return_inverse=True)[1]
+    return replace(rest, labels=labels), Retrieval(train.select(rows))
 
 
 def over(runs: Sequence[Rows], statistic: Callable[[Any], Any]) -> Rows:

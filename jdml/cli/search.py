@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 
@@ -11,7 +11,7 @@ from jdml.cli.tables import print_table
 from jdml.data.folder import image_named
 from jdml.data.load import image_id, read_path, read_source
 from jdml.metrics import rejection_threshold
-from jdml.ops.checks import Rerank
+from jdml.ops.checks import Rerank, at_least
 from jdml.report.figures import neighbour_sheet
 from jdml.report.images import search_images
 from jdml.runs.embedding_io import EmbeddingTable
@@ -37,7 +37,7 @@ class Search:
     gallery: str | None = None
     """The images to search: a folder, a .csv or Parquet file, module:name, a data set with its folder
     (cub:CUB_200_2011), or a file or gallery of jdml embed."""
-    k: int = 10
+    k: Annotated[int, at_least(1)] = 10
     """Neighbours of each query."""
     max_distance: float | Literal["auto"] | None = None
     """Maximum distance of a match; queries without a match are reported as not in the gallery. auto: estimated at a 1 %

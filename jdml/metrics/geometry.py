@@ -312,7 +312,7 @@ class _Classes(NamedTuple):
     def directions(self) -> "_Classes":
         """The directions of points and of centres from 0, in place of these; in units of 1."""
         points, centres = (
-            _shifted(ops.sphere(some + self.origin), there)
+            _shift(ops.sphere(some + self.origin), there)
             for some, there in ((self.points, self.groups >= 0), (self.centres, self.counts > 0))
         )
         return self._replace(
@@ -327,14 +327,14 @@ def _classes(embeddings: Array, labels: Array) -> _Classes:
     labels = checks.widen_labels(labels)
     valid = labels >= 0
     x = jnp.where(valid[:, None], embeddings, 0).astype(accumulate_in(embeddings))
-    x, frame = _shifted(x, valid)
+    x, frame = _shift(x, valid)
     _, own = jnp.unique(labels, size=size, return_inverse=True)
     own = own.reshape(-1)
     counts = jnp.zeros(size, jnp.int32).at[own].add(valid.astype(jnp.int32))
     return _Classes(x, jnp.where(valid, own, -1), own, counts, _means(x, own, counts), frame.centre)
 
 
-def _shifted(points: Array, there: Array) -> tuple[Array, _Frame]:
+def _shift(points: Array, there: Array) -> tuple[Array, _Frame]:
     """Points from a frame of those that are there; 0 for the others."""
     frame = _frame(points, there)
     return jnp.where(there[:, None], frame.of(points), 0.0), frame

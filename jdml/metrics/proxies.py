@@ -143,7 +143,7 @@ def proxy_spread(
         )
     names = as_text(names)  # numbers and None beside names
     covered = [
-        _covered(centre, points[owners == c], names[owners == c], delta)
+        _count_covered(centre, points[owners == c], names[owners == c], delta)
         for c, centre in enumerate(centres)
         if (owners == c).any()
     ]
@@ -200,7 +200,9 @@ def _pairs(centres: np.ndarray, delta: float) -> tuple[float, float]:
     return float((apart <= delta).mean()), float(apart.mean())
 
 
-def _covered(proxies: np.ndarray, points: np.ndarray, modes: np.ndarray, delta: float) -> float:
+def _count_covered(
+    proxies: np.ndarray, points: np.ndarray, modes: np.ndarray, delta: float
+) -> float:
     """The share of a class's modes with a proxy within δ of one of their points."""
     from scipy.spatial.distance import cdist
 

@@ -135,7 +135,7 @@ def check_nested(name: str, levels: list[tuple[Any, Any]]) -> None:
     columns = [np.concatenate([np.asarray(x).astype(np.int64) for x in pair]) for pair in levels]
     for level, (coarse, fine) in enumerate(itertools.pairwise(columns), start=1):
         known = (coarse >= 0) & (fine >= 0)
-        parents, children = _numbered(coarse[known]), _numbered(fine[known])
+        parents, children = _number(coarse[known]), _number(fine[known])
         both = children.astype(np.int64) * (parents.max(initial=0) + 1) + parents
         if np.unique(both).size > children.max(initial=-1) + 1:
             raise ValueError(
@@ -194,7 +194,7 @@ def checked_ignore(ignore: Any, queries: int, gallery: int) -> Any:
             raise ValueError(f"ignore[{turn}] must have shape [{size}], got {list(some.shape)}")
     if len({some.dtype.kind in "US" for some in groups}) > 1:
         raise TypeError("ignore[0] and ignore[1] must both be integers or both be names")
-    return np.split(_numbered(np.concatenate(groups)), [queries])
+    return np.split(_number(np.concatenate(groups)), [queries])
 
 
 def truth(
@@ -206,19 +206,19 @@ def truth(
         [np.asarray(some).astype(np.int64) for some in (query_labels, gallery_labels)]
     )
     classes = np.full(labels.shape, -1, np.int32)
-    classes[labels >= 0] = _numbered(labels[labels >= 0])
+    classes[labels >= 0] = _number(labels[labels >= 0])
     queries, gallery = classes[:size], classes[size:]
     relevant = _alike(queries, gallery)
     mask = IgnoreMask()
     if isinstance(ignore, list):
         groups = np.concatenate(ignore)
-        both = _numbered(classes.astype(np.int64) * (groups.max(initial=0) + 1) + groups)
+        both = _number(classes.astype(np.int64) * (groups.max(initial=0) + 1) + groups)
         both[classes < 0] = -1
         mask = IgnoreMask(both[:size], np.where(gallery < 0, -2, both[size:]))
         relevant -= _alike(*mask)
     elif ignore is not None:
         mask = IgnoreMask(np.asarray(ignore))
-        relevant -= _ignored(mask.of_queries, queries, gallery)
+        relevant -= _count_ignored(mask.of_queries, queries, gallery)
     if own is not None and gallery.size:
         relevant -= (own >= 0) & (queries >= 0) & (gallery[own] == queries) & ~mask.excludes(own)
     return Relevance(queries, gallery, relevant), mask
@@ -232,7 +232,7 @@ def pair_truth(task: RetrievalTask) -> tuple[Relevance, IgnoreMask]:
     labels = task.levels[0][0]
     if labels is not None:
         labels = np.asarray(labels)
-        classes = np.where(labels >= 0, _numbered(labels), -1)
+        classes = np.where(labels >= 0, _number(labels), -1)
     rows, columns = np.divmod(pairs, max(1, shape[1]))
     counts = classes[rows] >= 0
     if isinstance(task.ignored, list):
@@ -250,7 +250,7 @@ def pair_truth(task: RetrievalTask) -> tuple[Relevance, IgnoreMask]:
     return Relevance(classes, np.zeros(shape[1], np.int32), relevant, pairs[counts]), mask
 
 
-def _numbered(values: np.ndarray) -> np.ndarray:
+def _number(values: np.ndarray) -> np.ndarray:
     """Equal values by the same number, from 0."""
     return np.unique(values, return_inverse=True)[1].reshape(-1).astype(np.int32)
 
@@ -261,7 +261,7 @@ def _alike(queries: np.ndarray, gallery: np.ndarray) -> np.ndarray:
     return np.where(queries >= 0, counts[queries], 0).astype(np.int32)
 
 
-def _ignored(
+def _count_ignored(
     ignore: np.ndarray, queries: np.ndarray, gallery: np.ndarray, at_a_time: int = AT_A_TIME
 ) -> np.ndarray:
     """How many right answers to each query do not count."""
@@ -299,11 +299,11 @@ def rows_of(gallery: Any, columns: np.ndarray) -> np.ndarray:
     """Some rows ``[Q, D]`` of a gallery, on one device, on a mesh or on disk."""
     if isinstance(gallery, np.memmap):
         return np.asarray(gallery[columns])
-    return np.asarray(_gathered(gallery, jnp.asarray(columns)))
+    return np.asarray(_gather(gallery, jnp.asarray(columns)))
 
 
 @jax.jit
-def _gathered(gallery: Array, columns: Array) -> Array:
+def _gather(gallery: Array, columns: Array) -> Array:
     def gathered(axis: Axis, gallery: Array, columns: Array) -> Array:
         here = columns - axis.index * len(gallery)
         is_here = (here >= 0) & (here < len(gallery))

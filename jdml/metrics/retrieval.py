@@ -171,7 +171,7 @@ def evaluate_retrieval(
         judged = truth.num_relevant > 0
         if judged.any():
             search = search or prepare(task, distances)
-            scores, columns = _measured(search.among(mask), truth, cutoffs, block_size)
+            scores, columns = _score_queries(search.among(mask), truth, cutoffs, block_size)
         else:
             scores = dict.fromkeys(_names(cutoffs), np.full(judged.shape, np.nan))
             if judged.size:
@@ -189,7 +189,7 @@ def evaluate_retrieval(
     return {name: np.stack([level.get(name, 0) for level in levels], axis=-1) for name in names}
 
 
-def _measured(
+def _score_queries(
     search: Search, truth: relevance.Relevance, cutoffs: _Cutoffs, block_size: int | None
 ) -> tuple[dict[str, np.ndarray], np.ndarray]:
     """All metrics of every query, NaN where it has no reference, and what is nearest to it."""

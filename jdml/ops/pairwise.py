@@ -89,7 +89,7 @@ def _widened_jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
     return _upcast(*primals), moved
 
 
-def _moved(moved: Array, x: Array, narrow: Narrow) -> Array:
+def _move(moved: Array, x: Array, narrow: Narrow) -> Array:
     """Products with tangents, of which only one side is narrow; a TPU sees that, and takes half the passes."""
     return _between(moved, _upcast(x, narrow)) * narrow.factors[None, :]
 
@@ -105,7 +105,7 @@ def _between_narrow(x: Array, y: Array, left: Narrow, right: Narrow) -> Array:
 @_between_narrow.defjvp
 def _between_narrow_jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
     (x, y, left, right), (x_moved, y_moved, *_) = primals, tangents
-    change = _moved(x_moved, y, right) + _moved(y_moved, x, left).T
+    change = _move(x_moved, y, right) + _move(y_moved, x, left).T
     return _between_narrow(*primals), change
 
 
@@ -116,7 +116,7 @@ def _among_narrow(x: Array, narrow: Narrow) -> Array:
 
 @_among_narrow.defjvp
 def _among_narrow_jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
-    change = _moved(tangents[0], *primals)
+    change = _move(tangents[0], *primals)
     return _among_narrow(*primals), jax.lax.optimization_barrier(change + change.T)
 
 

@@ -39,7 +39,7 @@ def active_triplets(
 
     def by_sorting() -> Array:
         bounds = _as_ordered_integers((distances + margin).astype(distances.dtype))
-        return by_platform(_counted_by_search, _counted_by_place)(
+        return by_platform(_count_by_search, _count_by_place)(
             bounds, _as_ordered_integers(distances), positive, negative
         )
 
@@ -73,7 +73,7 @@ def _soft_triplets_jvp(
     return soft_triplets(*primals), jnp.sum(slopes * tangents[0], axis=-1)
 
 
-def _counted_by_search(bounds: Array, values: Array, positive: Array, negative: Array) -> Array:
+def _count_by_search(bounds: Array, values: Array, positive: Array, negative: Array) -> Array:
     """Both kinds sorted, and each searched for the entries of the other: fast where branches are cheap."""
     last = jnp.iinfo(values.dtype).max
     sorted_bounds = jnp.sort(jnp.where(positive, bounds, last), axis=-1)
@@ -85,7 +85,7 @@ def _counted_by_search(bounds: Array, values: Array, positive: Array, negative: 
     return counts.astype(jnp.int32)
 
 
-def _counted_by_place(bounds: Array, values: Array, positive: Array, negative: Array) -> Array:
+def _count_by_place(bounds: Array, values: Array, positive: Array, negative: Array) -> Array:
     """Both kinds sorted together, counted along the row, and put back by another sort: a few passes."""
     size = values.shape[1]
     last = jnp.iinfo(values.dtype).max
@@ -146,10 +146,10 @@ def soft_ranks(
 
 @jax.custom_vjp
 def _ranks(values: Array, wanted: Array, among: Masks, temperature: Array) -> tuple[Array, ...]:
-    return _softly_counted(values, wanted, among, temperature)
+    return _count_softly(values, wanted, among, temperature)
 
 
-def _softly_counted(
+def _count_softly(
     values: Array, wanted: Array, among: Masks, temperature: Array
 ) -> tuple[Array, ...]:
     if values.size == 0:
@@ -165,7 +165,7 @@ def _softly_counted(
 
 def _ranks_forward(values: Array, wanted: Array, among: Masks, temperature: Array) -> Any:
     # Not `_ranks` again: its gradient can be differentiated forwards.
-    ranks = _softly_counted(values, wanted, among, temperature)
+    ranks = _count_softly(values, wanted, among, temperature)
     return ranks, (values, wanted, among, temperature)
 
 

@@ -65,9 +65,21 @@ class Config:
                 changes[name] = part.replace(**change)
         return dataclasses.replace(self, **changes)
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the values as JSON has them: numbers, words, lists, dictionaries."""
-        return {name: _as_json(value) for name, value in vars(self).items()}
+    def to_json(self, *, defaults: bool = True) -> dict[str, Any]:
+        """Return the values as JSON has them: numbers, words, lists, dictionaries.
+
+        Args:
+            defaults: whether values that equal their field's default are included.
+
+        Returns:
+            The values by name.
+        """
+        usual = {} if defaults else vars(type(self)())
+        return {
+            name: _as_json(value, defaults)
+            for name, value in vars(self).items()
+            if defaults or value != usual[name]
+        }
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Self:
@@ -143,9 +155,9 @@ def parse_named(text: str, called: str) -> tuple[str, dict[str, Any]]:
     return name, parse_settings(settings.split(",") if settings else (), f"{called} {name}")
 
 
-def _as_json(value: Any) -> Any:
+def _as_json(value: Any, defaults: bool) -> Any:
     if isinstance(value, Config):
-        return value.to_json()
+        return value.to_json(defaults=defaults)
     if isinstance(value, Mapping):
-        return {name: _as_json(part) for name, part in value.items()}
-    return [_as_json(part) for part in value] if isinstance(value, tuple) else value
+        return {name: _as_json(part, defaults) for name, part in value.items()}
+    return [_as_json(part, defaults) for part in value] if isinstance(value, tuple) else value

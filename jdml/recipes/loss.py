@@ -76,9 +76,9 @@ class Method(Config):
     chooses_proxies: ClassVar[bool] = False
     needs_validation: ClassVar[bool] = False
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self, *, defaults: bool = True) -> dict[str, Any]:
         """Return the name and the numbers."""
-        return {"name": self.name, **super().to_json()}
+        return {"name": self.name, **super().to_json(defaults=defaults)}
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()

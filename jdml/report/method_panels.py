@@ -133,7 +133,7 @@ def flow_densities(run: RunParts) -> Iterator[Panel]:
 def new_proxies(run: RunParts) -> Iterator[Panel]:
     """Draw CCP's proxies at the end of a problem and at the start of the next one."""
     problems = _problems(run.config.get("callbacks", {}))
-    before, chosen = _changed(run.folder) if problems else (None, None)
+    before, chosen = _changes(run.folder) if problems else (None, None)
     if before is None or chosen is None:
         return
     axes, share = principal_axes(run.embeddings)
@@ -170,7 +170,7 @@ def _problems(callbacks: Mapping[str, Any]) -> Mapping[str, Any]:
     return next((part for part in parts if "pool_size" in part or "chosen" in part), {})
 
 
-def _changed(folder: Path | None) -> tuple[Any, Any]:
+def _changes(folder: Path | None) -> tuple[Any, Any]:
     """Read the proxies before and after the last change of a CCP problem from a checkpoint."""
     checkpoint = None if folder is None else read_checkpoint(folder)
     carried = _problems((checkpoint or {}).get("callbacks", {}))

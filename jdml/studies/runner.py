@@ -159,7 +159,7 @@ def _run_all(
     if workers <= 1:
         for name, job in jobs:
             try:
-                result = _timed(run, job)
+                result = _time_run(run, job)
             except Exception as error:  # whatever a job raises
                 error.add_note(f"in job {name!r}")
                 raise
@@ -175,7 +175,7 @@ def _run_all(
         failed: Exception | None = None
         while True:
             for name, job in itertools.islice(jobs, workers - len(names)):
-                names[pool.submit(_timed, run, job)] = name
+                names[pool.submit(_time_run, run, job)] = name
             if not names:
                 break
             for future in wait(names, return_when=FIRST_COMPLETED).done:
@@ -213,7 +213,7 @@ def _start_worker(shares: Any, workers: int) -> None:
     end_with_parent()  # a restarted study would write into the same folders
 
 
-def _timed(run: Callable[[Job], Metrics], job: Job) -> dict[str, Any]:
+def _time_run(run: Callable[[Job], Metrics], job: Job) -> dict[str, Any]:
     """Run a job, and return its result as it is read from the file."""
     start = time.perf_counter()
     metrics = run(copy.deepcopy(dict(job)))

@@ -136,6 +136,17 @@ def test_seeds(benchmark, tmp_path):
     assert [training.load(tmp_path / f"seed{seed}").step for seed in (0, 1)] == [1, 1]
 
 
+def test_validation_scores_held_out_training_images(benchmark, tmp_path):
+    words = "--dry-run --method cpml --validation 0.5 --out"
+    code, out, err = benchmark(words, tmp_path)
+    assert (code, err) == (0, "")
+    queries = json.loads((tmp_path / "metrics.json").read_text())["ours"]["queries"]
+    assert 16 < queries <= 32  # half of 64 training images; there are 16 of test classes
+    code, _, err = benchmark("--dry-run --validation 0.25 --protocol mlrc")
+    assert code == 2
+    assert "--validation" in err
+
+
 @pytest.mark.parametrize(
     ("typed", "expected"),
     [
@@ -151,6 +162,7 @@ def test_seeds(benchmark, tmp_path):
         ),
         ("--method nir --method-setting blocks=15 width=64", [66.5]),
         ("--label-noise 0.1", []),
+        ("--validation 0.15", []),
         ("--method ccp --protocol mlrc", []),  # ResNet-50
     ],
 )

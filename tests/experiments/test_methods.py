@@ -51,7 +51,7 @@ def test_validation_and_test_letters_are_not_trained_on(tmp_path: Path) -> None:
         chosen += np.unique(validation.views["letter"]).tolist()
     assert sorted(chosen) == list(range(12))
     job = protocol.make_job("MS", "papers", 1, 0, methods.METHODS["MS"])
-    for others in ({}, {"papers": {"MS": {**job["recipe"], "rate": 0.5}}}):
+    for others in ({}, {"papers": {"MS": {**job["recipe"], "optimizer": {"learning_rate": 0.5}}}}):
         frozen.write_text(json.dumps(others))
         with pytest.raises(ValueError, match=r"^MS, papers\b"):
             protocol.load_test(job, str(folder), frozen)
