@@ -4,7 +4,7 @@
 
 Every loss is checked against the values and gradients of the CPU. Then value and gradient are timed of the judged
 losses, of the fields (2,000 to 131,072 charges) and of the everyday losses (2,048 to 262,144 rows x 512, float32 and
-bfloat16), beside plain dense JAX; then retrieval
+bfloat16), compared with plain dense JAX; then retrieval
 metrics, and a ResNet-50 step with each method. With memory, the share of the device's peak of the bare matrix
 products where that peak is known (--peak-tflops), and how often the least time that `compiled.py` reckoned for the same
 program fits. Writes the line accelerator_DEVICE of benchmarks/results.jsonl; a section that fails is told and does not
@@ -138,7 +138,7 @@ def checked(name: str) -> Row:
 
 
 def judged_losses(repeats: int, clock: Clock) -> list[Row]:
-    """The losses of `losses.py` beside the bare products, and beside PyTorch's on the same device where it is there."""
+    """Compare the losses of `losses.py` with bare products, and with PyTorch on the same device if it is installed."""
     rows, size = [], judged.BATCH
     for classes, several in ((None, judged.PAIRS), *((n, judged.PROXIES) for n in judged.CLASSES)):
         for name, loss in several.items():
@@ -151,7 +151,7 @@ def judged_losses(repeats: int, clock: Clock) -> list[Row]:
 
 
 def fields(repeats: int, clock: Clock) -> list[Row]:
-    """PFML in tiles, beside the dense forms."""
+    """PFML in tiles, compared with the dense forms."""
     rows = []
     for charges in CHARGES:
         what = f"potential_field, {charges} charges"

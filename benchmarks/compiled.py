@@ -13,11 +13,11 @@ device's memory, operations those of products and convolutions, temporaries and 
 `bare_bytes` what the bare products (or the plain network, or the tiles of a field) move. `least_seconds` is a roofline:
 the longest of operations at the published peak, bytes at the published bandwidth, and what is sent to other devices at
 theirs, sums twice. `images_that_fit` are those whose temporaries fill the memory that a step's arguments leave;
-`estimate_seconds` is what a TPU's compiler reckons, `accessed_bytes` its own count, in the memory beside its units too.
+`estimate_seconds` is a TPU compiler's estimate, `accessed_bytes` its own count, which includes memory next to its units.
 A program is written to the line compiled_DEVICE of benchmarks/results.jsonl as soon as it is compiled; what is
 there already is left out, unless --again asks for it anew. With --quick the compiler takes its least effort, a tenth of
 a TPU's compiler's time and another program: operations are the same, bytes and times are larger. Those
-are on the line compiled_DEVICE_quick, beside bare products and networks of the same kind.
+are on the line compiled_DEVICE_quick, compared with bare products and networks of the same kind.
 """
 
 import argparse
@@ -64,7 +64,7 @@ class Case(NamedTuple):
         what: its name.
         lowered: traces it for a device (steps: for their mesh).
         devices: how many run it.
-        beside: the name of the program that it is compared with.
+        baseline: the name of the program that it is compared with.
         others: what else to write.
     """
 
@@ -110,7 +110,7 @@ def cases(asked: argparse.Namespace) -> Iterator[Case]:
 def measured(
     case: Case, target: compilers.Target, asked: argparse.Namespace, rows: dict[Any, Any]
 ) -> dict[str, Any]:
-    """One row, beside those that there are."""
+    """Compile one case and return its row."""
     start, folder = time.perf_counter(), asked.text
     effort = compilers.QUICK if asked.quick else None
     compiled, options = compilers.compiled(case.lowered(), effort)

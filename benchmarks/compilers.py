@@ -185,7 +185,7 @@ def size_of(type_: str) -> int:
 
 
 def in_memory(type_: str) -> list[bool]:
-    """Which arrays of a type lie in the device's memory: a TPU keeps small ones in another, beside its units."""
+    """Which arrays of a type lie in the device's memory: a TPU keeps small ones in another, next to its units."""
     return ["S(" not in layout for _, _, layout in SHAPE.findall(type_)]
 
 

@@ -1,4 +1,4 @@
-"""Every part of a convolution on a CPU: XLA's own beside the products that could take its place.
+"""Every part of a convolution on a CPU: XLA's own compared with the products that could take its place.
 
     python benchmarks/convolutions.py --out benchmarks/results.jsonl
 

@@ -1,4 +1,4 @@
-"""A training step and an embedding pass of every network, beside the same network in PyTorch.
+"""A training step and an embedding pass of every network, compared with the same network in PyTorch.
 
     python benchmarks/image_training.py --out benchmarks/results.jsonl
 
@@ -200,7 +200,7 @@ def lines_of(row: dict[str, Any]) -> str:
 
 
 def parts_of(row: dict[str, Any]) -> str:
-    """A line for each side: the forward pass, what the gradient takes beside it, and the update."""
+    """A line for each side: the forward pass, what the gradient takes in addition, and the update."""
     lines = []
     for side in row["step"]["milliseconds"]:
         ends = [row[kind]["milliseconds"][side] for kind in PARTS]

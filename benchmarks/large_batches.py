@@ -1,10 +1,10 @@
-"""Memory and time of pair losses as the batch grows, in blocks of anchors, beside all at once and optax.
+"""Memory and time of pair losses as the batch grows, in blocks of anchors, compared with all at once and optax.
 
     python benchmarks/large_batches.py --out benchmarks/results.jsonl
 
-Value and gradient of B x 128 embeddings. Memory is what the compiled program holds beside its arguments and results,
+Value and gradient of B x 128 embeddings. Memory is what the compiled program holds besides its arguments and results,
 which needs no run, up to a million rows; times are measured up to `--measure`. The exponent is that of memory by B
-over the three largest sizes. At last the memory of every pair loss at 32,768 x 128 and 262,144 x 512, beside four
+over the three largest sizes. At last the memory of every pair loss at 32,768 x 128 and 262,144 x 512, next to four
 arrays of the embeddings and 128 MiB.
 """
 
@@ -113,7 +113,7 @@ def pair_losses() -> list[str]:
 
 
 def limits(names: list[str], shapes: tuple[tuple[int, int], ...]) -> list[dict[str, Any]]:
-    """Bytes of each loss at each shape, beside four arrays of the embeddings and 128 MiB."""
+    """Bytes of each loss at each shape, compared with four arrays of the embeddings and 128 MiB."""
     rows = []
     for size, dim in shapes:
         for name in names:

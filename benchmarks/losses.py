@@ -1,4 +1,4 @@
-"""Time and memory of the losses beside pytorch-metric-learning's, forward and backward, in one run.
+"""Time and memory of the losses compared with pytorch-metric-learning's, forward and backward, in one run.
 
     python benchmarks/losses.py --out benchmarks/results.jsonl
 
@@ -221,7 +221,7 @@ def main() -> None:
         default=machine.small(None, JUDGED),
         help="names of losses (default all); rows of others stay on record",
     )
-    parser.add_argument("--out", type=Path, help=f"{machine.OUT}; and a plot beside it")
+    parser.add_argument("--out", type=Path, help=f"{machine.OUT}; and a plot next to it")
     parser.add_argument(
         "--fresh-memory", action="store_true", help="large arrays anew from the system, each call"
     )

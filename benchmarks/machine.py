@@ -139,7 +139,7 @@ def _status(field: str) -> int:
 
 
 def temporaries(compiled: jax.stages.Compiled) -> int | None:
-    """Bytes that a compiled function holds beside its arguments and results."""
+    """Bytes that a compiled function holds besides its arguments and results."""
     analysis = compiled.memory_analysis()
     return None if analysis is None else int(analysis.temp_size_in_bytes)
 

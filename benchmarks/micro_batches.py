@@ -4,7 +4,7 @@
 
 SmallConvNet with frozen batch norm on 28 x 28 images, multi-similarity loss, Adam. The rows go through the network
 twice, first for their embeddings and then for the gradient: a third more work where a backward pass costs two forward
-ones. Memory is what the compiled program holds beside its arguments and results. The difference between the gradients
+ones. Memory is what the compiled program holds besides its arguments and results. The difference between the gradients
 (SGD's updates) is given relative to their length.
 """
 

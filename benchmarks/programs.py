@@ -162,7 +162,7 @@ def fields(asked: Any) -> Cases:
 
 
 def everyday(asked: Any) -> Cases:
-    """Everyday losses of very large batches, beside products that would take 256 GiB."""
+    """Everyday losses of very large batches, compared with products that would take 256 GiB."""
     for name in judged.EVERYDAY:
         yield *of_pairs(name, MOST)[:3], None, {"bare_bytes": bare_bytes(MOST, MOST)}
 

@@ -2,7 +2,7 @@
 
 What it shows is of MNIST, and of the same code: its cells print the same words.
 
-Its first cell is tried alone, beside a pip and an nvidia-smi that are made up.
+Its first cell is tried alone, with a pip and an nvidia-smi that are made up.
 """
 
 import re

@@ -86,7 +86,7 @@ def of_device(name: str, title: str) -> str:
 def figures(row: Mapping[str, Any]) -> list[str]:
     """Write the figures of a program."""
     bare = row["bare_bytes"]
-    times = f"{row['bytes'] / bare:.2f}{'' if row['beside'] else '*'}" if bare else "–"
+    times = f"{row['bytes'] / bare:.2f}{'' if row['baseline'] else '*'}" if bare else "–"
     return [
         f"{row['bytes'] / MIB:,.0f}",
         times,

@@ -56,7 +56,7 @@ def make_jobs(settings: Settings) -> dict[str, dict[str, Any]]:
 
 
 def recipe_of(job: dict[str, Any], classes: int) -> Recipe:
-    """A loss in the ball, beside the batch, a memory or proxies; where there are proxies the model is anchored."""
+    """A loss in the ball, with the batch, a memory or proxies; where there are proxies the model is anchored."""
     way = {**WAYS, **AFTERWARDS}[job["way"]]
     own, problems = {"patience": NEVER, **way.get("problems", {})}, None
     if "problems" in way:

@@ -1,4 +1,4 @@
-"""Birds, fine-tuned: the whole network learns, with ten methods, beside their heads on frozen features."""
+"""Birds, fine-tuned: the whole network learns, with ten methods, compared with their heads on frozen features."""
 
 import dataclasses
 import functools

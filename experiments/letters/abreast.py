@@ -75,7 +75,7 @@ def run_all(settings: Any, jobs: Mapping[str, Job], frozen: str) -> None:
         for first in range(0, len(models), MOST)
     }
     settings.out.parent.mkdir(parents=True, exist_ok=True)
-    where = {"kept": str(settings.out.resolve()), "frozen": frozen}
+    where = {"cache": str(settings.out.resolve()), "frozen": frozen}
     with tempfile.TemporaryDirectory() as folder:
         every = dataclasses.replace(settings, match=())
         every.results(run, parts, Path(folder) / "units.jsonl", **where)

@@ -1,4 +1,4 @@
-"""Multi-proxies anchor losses: how many proxies per class, and nDCG@k beside Recall and MAP@R."""
+"""Multi-proxies anchor losses: how many proxies per class, and nDCG@k next to recall and MAP@R."""
 
 import dataclasses
 from typing import Any, Literal

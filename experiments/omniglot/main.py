@@ -103,7 +103,7 @@ def table(results: dict[str, Any]) -> str:
 
 
 def of_memories(results: Mapping[str, Any]) -> str:
-    """Return whether a memory is behind for a row's older copies: by seed, and beside the loss alone."""
+    """Return whether a memory is behind for a row's older copies: by seed, and compared with the loss alone."""
     runs = {way: dict(enumerate(over_seeds(results, way, "letters R@1"))) for way in MEMORIES}
     rows = []
     for way, title in MEMORIES.items():

@@ -179,7 +179,7 @@ def at_level(levels: Levels, changed: Mapping[str, str]) -> Levels:
 
 
 def against_table(runs: Runs, preset: Mapping[str, str]) -> str:
-    """Return each setting beside the one that has the preset's levels, and is otherwise the same, paired by seed."""
+    """Return each setting next to the one that has the preset's levels, and is otherwise the same, paired by seed."""
     rows = []
     for levels, seeds in runs.items():
         other = at_level(levels, preset)
@@ -190,7 +190,7 @@ def against_table(runs: Runs, preset: Mapping[str, str]) -> str:
 
 
 def ranking_table(runs: Runs) -> str:
-    """Return the methods from the best to the worst, clean and with wrong labels, each beside the next one."""
+    """Return the methods from the best to the worst, clean and with wrong labels, each compared with the next one."""
     measure, rows = "held out R@1", []
     for noise in dict.fromkeys(levels[-1] for levels in runs):
         of_noise = {levels[0][1]: seeds for levels, seeds in runs.items() if levels[-1] == noise}

@@ -1,4 +1,4 @@
-"""Potential fields (PFML) beside proxy losses: retrieval, label noise, proxies' distance from the data, sweeps."""
+"""Potential fields (PFML) compared with proxy losses: retrieval, label noise, proxies' distances, sweeps."""
 
 import dataclasses
 import functools

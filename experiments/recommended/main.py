@@ -1,4 +1,4 @@
-"""The recipe to begin with, `jdml.recipes.recommended`, beside the first of the methods that nobody tuned."""
+"""The recipe to begin with, `jdml.recipes.recommended`, compared with the first of the methods that nobody tuned."""
 
 import dataclasses
 from collections.abc import Mapping

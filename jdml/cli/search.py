@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -37,7 +37,7 @@ class Search:
     gallery: str | None = None
     """The images to search: a folder, a .csv or Parquet file, module:name, a data set with its folder
     (cub:CUB_200_2011), or a file or gallery of jdml embed."""
-    k: Annotated[int, at_least(1)] = 10
+    k: int = 10
     """Neighbours of each query."""
     max_distance: float | Literal["auto"] | None = None
     """Maximum distance of a match; queries without a match are reported as not in the gallery. auto: estimated at a 1 %
@@ -64,6 +64,7 @@ class Search:
             raise ValueError(
                 "--gallery is missing: a folder of images, or a file or gallery of jdml embed"
             )
+        at_least(1)("k", self.k)
         if self.max_distance == "auto" and self.rerank != "none":
             raise ValueError("--max-distance auto does not go with --rerank: write a number")
         for option, file, endings in (("out", self.out, PICTURES), ("json", self.json, (".json",))):

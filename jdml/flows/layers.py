@@ -140,7 +140,7 @@ class ActNorm(nn.Module):
 def with_condition(
     net: Callable[[Array], Array], condition: Array | None
 ) -> Callable[[Array], Array]:
-    """The net as a function of a half alone: the condition is put beside it."""
+    """The net as a function of a half alone: the condition is concatenated."""
 
     def parameters(x: Array) -> Array:
         if condition is None:

@@ -260,7 +260,7 @@ def _gather_jvp(primals: tuple[Array, Array], tangents: tuple[Array, Any]) -> tu
 
 
 class AssignOptions(TypedDict, total=False):
-    """The keywords of :func:`assign`, which every proxy loss takes beside its own."""
+    """The keywords of :func:`assign`, which every proxy loss takes besides its own."""
 
     normalize: Normalize | None
     where: Array | None

@@ -37,7 +37,7 @@ class Charges(NamedTuple):
 
 
 class ChargeOptions(TypedDict, total=False):
-    """The keywords of :func:`charge`, which every potential field loss takes beside its own."""
+    """The keywords of :func:`charge`, which every potential field loss takes besides its own."""
 
     normalize: Normalize | None
     where: Array | None

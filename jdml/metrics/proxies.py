@@ -141,7 +141,7 @@ def proxy_spread(
         raise ValueError(
             f"modes must have shape {list(owners.shape)}, one for each of embeddings, got {list(names.shape)}"
         )
-    names = as_text(names)  # numbers and None beside names
+    names = as_text(names)  # numbers and None next to names
     covered = [
         _count_covered(centre, points[owners == c], names[owners == c], delta)
         for c, centre in enumerate(centres)

@@ -366,7 +366,7 @@ def _shared_by_class(mesh: Any, rows: Any, proxies: Any) -> bool:
     """Whether the rows of a batch are collected, and each device keeps some classes: the smaller of both is sent.
 
     Proxies of which an ``Explicit`` type says that every device has them whole need not be sent, but by class their
-    gradients are collected beside the rows: from three times the rows. ``Auto`` types do not tell where proxies lie.
+    gradients are collected besides the rows: from three times the rows. ``Auto`` types do not tell where proxies lie.
     """
     spec = jax.typeof(proxies).sharding.spec
     whole = AxisType.Explicit in mesh.axis_types and (not len(spec) or spec[0] is None)

@@ -15,7 +15,7 @@ from comparison import differing, files, sentence
 from processes import Moment, child, wait_for
 
 SPARE = 1024
-"""Kilobytes that a run asks for beside a checkpoint's arrays before it begins to write it."""
+"""Kilobytes that a run asks for besides a checkpoint's arrays before it begins to write it."""
 
 
 def _call(*words: object) -> None:

@@ -28,7 +28,7 @@ PATIENT = 60
 
 
 class Runs:
-    """Trials, each in a folder of its own beside the whole runs that they are compared with.
+    """Trials, each in a folder of its own next to the whole runs that they are compared with.
 
     Args:
         work: the folder.
