@@ -13,7 +13,7 @@ device's memory, operations those of products and convolutions, temporaries and 
 `bare_bytes` what the bare products (or the plain network, or the tiles of a field) move. `least_seconds` is a roofline:
 the longest of operations at the published peak, bytes at the published bandwidth, and what is sent to other devices at
 theirs, sums twice. `images_that_fit` are those whose temporaries fill the memory that a step's arguments leave;
-`estimate_seconds` is a TPU compiler's estimate, `accessed_bytes` its own count, which includes memory next to its units.
+`estimate_seconds` is a TPU compiler's estimate, `accessed_bytes` its count, which includes memory next to its units.
 A program is written to the line compiled_DEVICE of benchmarks/results.jsonl as soon as it is compiled; what is
 there already is left out, unless --again asks for it anew. With --quick the compiler takes its least effort, a tenth of
 a TPU's compiler's time and another program: operations are the same, bytes and times are larger. Those

@@ -6,7 +6,7 @@
 Both compute P@1, R-precision and MAP@R of the same embeddings and are timed in turn after a warm-up, because the
 machine may be shared; the ratio compares their medians. Needs the `parity` extra; without it only jdml is measured.
 
-With --groups instead: what it costs that pairs of one class and one group do not count, next to the same search in which
+With --groups instead: the cost of ignoring pairs of one class and one group, next to the same search in which
 all do, in seconds of the processor's cores together. On record as `retrieval_groups`.
 """
 
