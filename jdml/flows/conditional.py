@@ -86,7 +86,7 @@ class ConditionalFlow(nn.Module):
             block only, ``"embedded"`` every block, through a net of two layers.
         actnorm: whether each block begins with a learned scale and shift per dimension, set by the batch that ``init``
             gets so that it leaves with mean 0 and variance 1. :func:`jdml.objectives.with_nir`, which has no batch yet,
-            gives it random unit vectors.
+            gives it random unit vectors, which is no worse (``experiments/nir``).
         seed: of the permutations.
 
     Implementation notes:

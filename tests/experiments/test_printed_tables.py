@@ -27,6 +27,7 @@ STUDIES: tuple[tuple[str, dict[str, Any]], ...] = (
     ("mpa.main", {"data": "digits"}),
     ("mpa.main", {"data": "mnist"}),
     ("mpa.main", {"data": "omniglot"}),
+    ("nir.actnorm", {}),
     ("nir.decide", {}),
     ("nir.main", {"parts": ("methods", "ablations")}),
     ("nir.main", {"parts": ("methods", "ablations"), "data": "omniglot"}),
@@ -69,7 +70,7 @@ def test_page_has_every_table_that_the_command_prints(
     made = dataclasses.replace(made, **{name: changes[name] for name in asked & {*changes}})
     printed = tables_of(module.main(made) or capsys.readouterr().out)
     page = tables_of(pages_of(Path(module.__file__).parent))
-    assert len(printed) >= 2
+    assert printed
     assert len([table for table in printed if table not in page]) == ABRIDGED.get(study, 0)
 
 
