@@ -1,7 +1,8 @@
 """Optional libraries, and the commands that install them."""
 
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 EXTRAS: dict[str, dict[str, str]] = {
@@ -66,24 +67,22 @@ def install_command(module: str) -> str:
     return distribution(module)
 
 
-def progress_bar(shown: bool, **settings: Any) -> Any:
-    """Return a progress bar of tqdm; one that is not shown needs no library."""
+@contextmanager
+def progress_bar(shown: bool, **settings: Any) -> Iterator[Any]:
+    """Show a progress bar of tqdm, log lines above it; one that is not shown needs no library."""
     if not shown:
-        return _HiddenBar()
+        yield _HiddenBar()
+        return
     require_package("tqdm", "a progress bar")
     from tqdm.auto import tqdm
+    from tqdm.contrib.logging import logging_redirect_tqdm
 
-    return tqdm(**settings)
+    with tqdm(leave=None, **settings) as bar, logging_redirect_tqdm():
+        yield bar
 
 
 class _HiddenBar:
     """A progress bar that is not shown."""
-
-    def __enter__(self) -> "_HiddenBar":
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        """Do nothing."""
 
     def __getattr__(self, name: str) -> Callable[..., None]:
         return lambda *args, **settings: None

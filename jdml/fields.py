@@ -289,7 +289,8 @@ def superpose(
     Raises:
         TypeError: arguments of the wrong kind.
         ValueError: shapes that do not fit, a potential that is no scalar, a tile size below 1.
-        NotImplementedError: second derivatives.
+        NotImplementedError: second derivatives. Forward mode (``jax.jacfwd``) is a TypeError of JAX: take
+            ``jax.jacrev``.
 
     Example:
         >>> import jax, jax.numpy as jnp

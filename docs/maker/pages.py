@@ -19,6 +19,7 @@ from jdml.cli.commands import COMMANDS
 from jdml.registry import MINERS, REGULARIZERS, miner_builders, pair_losses, proxy_losses
 from maker import records
 from maker.scene import Subject
+from maker.subjects import levels
 
 REPOSITORY = Path(__file__).parents[2]
 ROOMS = tuple(room for room in jdml._ROOMS if room != "cli")
@@ -242,7 +243,10 @@ def sheet(subjects: dict[str, Subject]) -> str:
     for family, (names, said) in FAMILIES.items():
         tiles = [tile(name) for name in sorted(names)]
         parts += [f"\n## {family}\n", f"{said}\n", '<div class="sheet">', *tiles, "</div>\n"]
-    parts.append(HOW_MADE)
+    rows = [
+        [f"[{name}]({name}.md)", *(f"{v:.3g}" for v in pair)] for name, pair in levels().items()
+    ]
+    parts += [LEVELS, records.table(["loss", "collapsed", "classes apart"], rows), HOW_MADE]
     for names, _ in FAMILIES.values():
         listed = "\n".join(sorted(names))
         parts.append(f"```{{toctree}}\n:hidden:\n\n{listed}\n```\n")
@@ -263,6 +267,12 @@ def tile(name: str) -> str:
 SHEET_INTRODUCTION = """
 Each picture shows where the same sixty points end under one loss or miner. The blue class starts as two groups, ● on the left and ▲ on
 the right. One blue spot in the middle means class collapse; two spots mean that the class kept its modes. [Choose a loss](../choose.md).
+"""
+LEVELS = """
+## What a value means
+
+Each loss at its defaults, of four classes with four samples each: where all embeddings and proxies are one point, and where each class is one
+corner of a simplex, as far apart as four classes can be. A training that stays near the first number has [collapsed](../troubleshooting.md).
 """
 HOW_MADE = """
 ## How the pictures are made

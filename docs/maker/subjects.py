@@ -71,6 +71,24 @@ def center_subject() -> Subject:
     return Subject("center_regularizer", value)
 
 
+def levels() -> dict[str, tuple[float, float]]:
+    """Compute each loss where all points and proxies coincide, and where each class is one corner of a simplex."""
+    labels = jnp.repeat(jnp.arange(4), 4)
+    corners = jdml.sphere(jnp.eye(8)[:4] - jnp.eye(8)[:4].mean(0))
+    values = {}
+    for record in LOSSES.values():
+        per_class = 2 if record.needs_proxies and record.multi_proxy else 1
+        of_classes = [jnp.broadcast_to(corners[0], corners.shape), corners]
+        proxies = [jnp.repeat(points[:, None], per_class, axis=1) for points in of_classes]
+        arguments = [
+            (points[labels], labels, *([] if record.kind == "pair" else [centres]))
+            for points, centres in zip(of_classes, proxies, strict=True)
+        ]
+        collapsed, apart = (float(record.function(*each)) for each in arguments)
+        values[f"{record.name}_loss"] = collapsed, apart
+    return values
+
+
 def subjects() -> dict[str, Subject]:
     """Collect all losses and miners by name."""
     show = {"pair": pair_subject, "proxy": proxy_subject}

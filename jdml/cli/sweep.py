@@ -98,6 +98,7 @@ class Sweep(Train):
         fields = (field.name for field in dataclasses.fields(Train))
         common = changed_options(Train(**{name: getattr(self, name) for name in fields}))
         has_own = functools.cache(has_validation)  # combinations share their data
+        quiet = self.run.quiet or self.jobs > 1  # one run shows its steps
         holds_out = self.select_on == "validation" and "--validation" not in settings
         runs: dict[str, Train] = {}
         for texts in itertools.product(*settings.values()):
@@ -115,7 +116,9 @@ class Sweep(Train):
                 name = f"{title}-{seed}"
                 if name in runs:
                     raise ValueError(f"--set has two combinations that are both called {title}")
-                run = dataclasses.replace(train.run, seed=seed, out=self.run.out / name, quiet=True)
+                run = dataclasses.replace(
+                    train.run, seed=seed, out=self.run.out / name, quiet=quiet
+                )
                 runs[name] = dataclasses.replace(train, data=data, run=run)
         return runs
 

@@ -81,6 +81,15 @@ class Dataset:
         """Return the number of images N."""
         return _num_rows(self.images)
 
+    def __repr__(self) -> str:
+        """Return the name, shapes, number of classes and labellings, in one line."""
+        parts = [
+            f"{getattr(part, 'dtype', '')} {list(np.shape(part))}"
+            for part in jax.tree.leaves(self.images)
+        ]
+        views = f", views {', '.join(self.views)}" if self.views else ""
+        return f"Dataset({self.name!r}, {' and '.join(parts)}, {self.num_classes} classes{views})"
+
     @property
     def num_classes(self) -> int:
         """The largest label plus one; not every label below it need occur."""
@@ -146,14 +155,30 @@ def as_inputs(name: str, images: Any) -> Any:
             raise TypeError(
                 f'{name} must be grey or RGB, got mode {min(modes)}: write image.convert("RGB") for each'
             )
+        kinds = {getattr(image, "size", type(image)) for image in images if _is_image(image)}
+        if len(kinds) > 1 or bytes in kinds:
+            raise TypeError(
+                f"{name} must be an array or images of one size, got image files or several sizes: write "
+                "jdml.data.from_rows(list(zip(images, labels)))"
+            )
+        if kinds:
+            images = np.stack([np.atleast_3d(np.asarray(image)) for image in images])
     images = as_host(images)
     if images.dtype.kind not in "fiu" or (images.ndim == 4 and images.dtype.name not in _PIXELS):
-        instead = f": write {name}.astype(numpy.float32)" if images.dtype.kind == "f" else ""
+        instead = {
+            "f": f": write {name}.astype(numpy.float32)",
+            "U": f": write jdml.data.ImageFiles({name}) for files",
+        }.get(images.dtype.kind, "")
         raise TypeError(f"{name} must be uint8 or float32, got {images.dtype}{instead}")
     if images.ndim == 0 or (images.dtype == np.uint8 and images.ndim != 4):
         raise ValueError(f"{name} must have shape [N, H, W, C], got {list(images.shape)}")
     check_channels(name, images)
     return images.astype(np.float32) if images.dtype == np.float64 else images
+
+
+def _is_image(value: Any) -> bool:
+    """Return whether a value is an image of Pillow, or the bytes of an image file."""
+    return isinstance(value, bytes) or hasattr(value, "getbands")
 
 
 _PIXELS = ("uint8", "float32")
@@ -188,8 +213,11 @@ def as_labels(name: str, labels: np.ndarray, size: int | None = None) -> np.ndar
     """Return labels as int32 ``[N]``."""
     labels = as_host(labels)
     if labels.dtype.kind not in "iu":
-        numbers = f": write numpy.unique({name}, return_inverse=True)[1]"
-        hint = numbers if labels.dtype.kind in "SU" else ""
+        numbers = {
+            "f": f": write {name}.astype(int), without the rows that have none",
+            "S": f": write numpy.unique({name}, return_inverse=True)[1]",
+        }
+        hint = numbers.get(labels.dtype.kind.replace("U", "S"), "")
         raise TypeError(f"{name} must be integers, got {labels.dtype}{hint}")
     if labels.ndim != 1 or (size is not None and len(labels) != size):
         expected = "[N]" if size is None else f"[N] = [{size}]"
@@ -199,6 +227,16 @@ def as_labels(name: str, labels: np.ndarray, size: int | None = None) -> np.ndar
         row = int(wrong.argmax())
         raise ValueError(f"{name} must be from 0 to 2³¹ - 1, got {labels[row]} in row {row}")
     return labels.astype(np.int32)
+
+
+def labels_as_in(first: Dataset, second: Dataset, view: str) -> np.ndarray:
+    """Return the second's labels of a view, numbered as the first's where the classes of both have names."""
+    names, others = (part.class_names.get(view) for part in (first, second))
+    labels = second.views[view]
+    if names is None or others is None or names == others:
+        return labels
+    numbers = {name: number for number, name in enumerate(names)}
+    return np.array([numbers.setdefault(name, len(numbers)) for name in others], np.int32)[labels]
 
 
 class NoSuchPartError(ValueError):
@@ -254,11 +292,15 @@ def check_not_bytes(name: str, images: Any) -> None:
             f"{name} must be uint8 in 0…255, or float in 0…1 or standardized, got {images.dtype} up to "
             f"{values.most:.4g}: write {name}.astype(numpy.uint8), or pass preprocess= if they are right"
         )
+    check_not_bits(name, images, "pass preprocess= if they are right")
+
+
+def check_not_bits(name: str, images: Any, otherwise: str) -> None:
+    """Refuse bytes that are only 0 and 1, as numbers from 0 to 1 become where they are cast."""
     if isinstance(images, np.ndarray) and images.ndim == 4 and images.dtype == np.uint8:
         if _sample(images).max(initial=0) == 1:
             raise ValueError(
-                f"{name} must be uint8 in 0…255, got only 0 and 1: write {name}.astype(numpy.float32), or pass "
-                "preprocess= if they are right"
+                f"{name} must be uint8 in 0…255, got only 0 and 1: write {name}.astype(numpy.float32), or {otherwise}"
             )
 
 

@@ -1,5 +1,6 @@
 """Image files as one array that is decoded when it is read."""
 
+import inspect
 import io
 import logging
 import os
@@ -9,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from random import Random
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import numpy as np
@@ -72,8 +74,12 @@ class ImageFiles:
     Args:
         files: paths, or other objects with ``read_bytes()``.
         transform: ``(image, random=None) -> uint8 [H, W, 3]`` with an attribute ``size``, the height and
-            width (see ``mlrc`` and ``conventional``).
+            width (see ``mlrc`` and ``conventional``). It draws from the ``np.random.Generator`` that it is called
+            with, a new one for each image; None in evaluation.
         threads: decoding threads; by default one for each core.
+
+    Raises:
+        ValueError: the transform holds a random generator of its own, which worker processes would repeat.
 
     Implementation notes:
         Every image becomes RGB: grey and palette images, CMYK, 16-bit grey; transparency is laid over white; EXIF
@@ -104,6 +110,7 @@ class ImageFiles:
         """See the class."""
         self.files = _object_array(files)
         self.transform = conventional() if transform is None else transform
+        _check_no_generator(self.transform)
         self.threads = threads
 
     @property
@@ -114,6 +121,10 @@ class ImageFiles:
     def __len__(self) -> int:
         """Return the number of images N."""
         return len(self.files)
+
+    def __repr__(self) -> str:
+        """Return shape and transform."""
+        return f"ImageFiles({list(self.shape)}, {self.transform})"
 
     def __getitem__(self, key: Any) -> np.ndarray:
         """Return one image ``[H, W, 3]``, or those of a slice, of indices or of a mask, ``[n, H, W, 3]``.
@@ -208,8 +219,10 @@ class ImageFiles:
                 return error
             return function(image)
 
-        bar = progress_bar(progress, total=len(self), desc="decoding")
-        with bar, ThreadPoolExecutor(self.threads or cores()) as pool:
+        with (
+            progress_bar(progress, total=len(self), desc="decoding") as bar,
+            ThreadPoolExecutor(self.threads or cores()) as pool,
+        ):
             for result in pool.map(call, self.files):
                 bar.update()
                 yield result
@@ -347,6 +360,20 @@ def cores() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
+
+
+def _check_no_generator(transform: Any) -> None:
+    """Refuse a transform that holds a random generator: copies in worker processes would draw the same."""
+    values = dict(getattr(transform, "__dict__", {}))
+    if inspect.isroutine(transform):
+        names = inspect.getclosurevars(transform)
+        values |= {**names.globals, **names.nonlocals}
+    for name, value in values.items():
+        if isinstance(value, np.random.Generator | np.random.RandomState | Random):
+            raise ValueError(
+                f"transform must draw from the generator that it is called with, transform(image, random), got one "
+                f"with its own {name}, whose draws worker processes would repeat"
+            )
 
 
 def _object_array(files: Iterable[Readable]) -> np.ndarray:

@@ -83,10 +83,14 @@ class Listing:
         return Dataset(self.name, images, first, labels, class_names, groups)
 
 
+def short_names(files: Iterable[Any]) -> list[str]:
+    """Return the names of files in their folders, the same wherever these lie, and in every locale."""
+    return [normalized("/".join(str(file).split("/")[-2:])) for file in files]
+
+
 def images_checksum(files: Iterable[Any], labels: np.ndarray) -> int:
     """Return a checksum of the names of files, of their folders and labels, independent of where these lie."""
-    names = ["/".join(str(file).split("/")[-2:]) for file in files]
-    content = "\n".join(names).encode(errors="surrogateescape")
+    content = "\n".join(short_names(files)).encode(errors="surrogateescape")
     return zlib.crc32(np.asarray(labels, np.int64).tobytes(), zlib.crc32(content))
 
 
@@ -142,7 +146,8 @@ class LabelledFile:
 
 
 def normalized(label: str) -> str:
-    """Return a name in Unicode's form NFC: an accent may be written as one character or as two."""
+    """Return a name in Unicode's form NFC, as a file's is read under UTF-8, whatever the locale."""
+    label = label.encode("utf-8", "surrogateescape").decode("utf-8", "surrogateescape")
     return unicodedata.normalize("NFC", label)
 
 

@@ -95,9 +95,16 @@ class RowImages:
             value = value["bytes"] if value["bytes"] is not None else value.get("path")
         if isinstance(value, str | Path):
             return Path(value).read_bytes()
+        value = value.getvalue() if hasattr(value, "getvalue") else value
         if isinstance(value, bytes) or hasattr(value, "getbands"):
             return value
         image = as_host(value)
+        if (
+            image.ndim == 1 and image.dtype == np.uint8
+        ):  # a file: bytearray, memoryview, np.frombuffer
+            return image.tobytes()
+        if isinstance(value, list) and image.ndim > 1 and image.dtype.kind == "i":
+            image = image.astype(np.uint8) if 0 <= image.min() <= image.max() <= 255 else image
         if image.dtype.kind not in "fiu":
             raise TypeError(
                 f"{self}[{number}]: image must be an array of numbers or an image, got a {type(value).__name__}"

@@ -42,6 +42,7 @@ class Comparison(NamedTuple):
         extra: ``[B]``, a number of the loss's own for each anchor (:meth:`Anchors.with_extra`), or None.
         on_sphere: whether all vectors are of norm 1 (or 0).
         narrow: what both embeddings and references are multiples of, where there is such.
+        mined: whether a miner has computed distances.
     """
 
     embeddings: Array
@@ -55,11 +56,21 @@ class Comparison(NamedTuple):
     extra: Array | None = None
     on_sphere: bool = False
     narrow: NarrowPair = None
+    mined: bool = False
 
     @property
     def similarities(self) -> Array:
-        """``[B, R]`` inner products: cosines on the sphere."""
-        return ops.similarities(self.embeddings, self.references, self.narrow)
+        """``[B, R]`` inner products: cosines on the sphere. A miner's distances share their product."""
+        if (
+            not self.mined
+            or self.narrow is not None
+            or self.shifted is None
+            or self.targets is None
+        ):
+            return ops.similarities(self.embeddings, self.references, self.narrow)
+        vectors, _, centre = self.targets
+        along = ops.similarities(self.embeddings, centre[None])
+        return ops.similarities(self.shifted, vectors) + along + (vectors @ centre)[None]
 
     @property
     def squared_distances(self) -> Array:
@@ -350,6 +361,7 @@ class Anchors:
             rows.extra,
             self.on_sphere,
             self._narrow(rows),
+            self.mine is not None,
         )
 
     def _narrow(self, rows: Rows) -> NarrowPair:

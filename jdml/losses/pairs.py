@@ -5,6 +5,7 @@ or with ``references``: a memory (XBM), proxies, another view. With proxies as r
 version.
 """
 
+import dataclasses
 from typing import Unpack
 
 import jax
@@ -20,6 +21,7 @@ from jdml.ops.soft_rank import active_triplets, soft_triplets
 __all__ = [
     "contrastive_loss",
     "margin_loss",
+    "mining_activity",
     "multi_similarity_loss",
     "similarity_contrastive_loss",
     "triplet_loss",
@@ -304,6 +306,44 @@ def multi_similarity_loss(
         return pull + push
 
     return compare(embeddings, labels, **options).reduce_rows(reduce_fn, terms)
+
+
+@ops.public(compare)
+def mining_activity(
+    embeddings: Array, labels: Array | None = None, **options: Unpack[CompareOptions]
+) -> dict[str, Array]:
+    """Measure a miner: the share of the anchors that it leaves a positive and a negative, and of the pairs it keeps.
+
+    Args:
+        mine: the miner; without one both shares are 1.
+
+    Returns:
+        ``"mined_anchors"``, of the anchors that have both before, and ``"mined_pairs"``; 0 where there are none.
+
+    Implementation notes:
+        It has no gradient. As ``monitor`` of :func:`jdml.objectives.pair` it is logged with the loss, as recipes with a
+        miner do; a batch that is compared at once shares its distances with the loss.
+
+    Example:
+        >>> import jax.numpy as jnp, jdml
+        >>> x = jnp.array([[0.0], [1.0], [2.0], [5.0]])
+        >>> mine = jdml.mining.trusted_negative()
+        >>> activity = mining_activity(x, jnp.array([0, 0, 1, 1]), mine=mine, normalize=None)
+        >>> {name: round(float(value), 3) for name, value in activity.items()}
+        {'mined_anchors': 0.75, 'mined_pairs': 0.75}
+    """
+    anchors = compare(jax.lax.stop_gradient(embeddings), labels, **options)
+
+    def count(c: Comparison) -> dict[str, Array]:
+        positive, negative = c.pairs
+        complete = positive.any(-1) & negative.any(-1)
+        return {"mined_anchors": complete, "mined_pairs": (positive | negative).sum(-1)}
+
+    chosen, possible = (
+        jax.tree.map(jnp.sum, each.each(count))
+        for each in (anchors, dataclasses.replace(anchors, mine=None))
+    )
+    return jax.tree.map(lambda part, whole: part / jnp.maximum(whole, 1), chosen, possible)
 
 
 def _with_boundaries(

@@ -154,7 +154,8 @@ def potential_field_loss(
             ``jnp.sum`` gives the paper's U. None gives ``[B + C·K]``, the embeddings first.
 
     Raises:
-        NotImplementedError: second derivatives.
+        NotImplementedError: second derivatives. Forward mode (``jax.jacfwd``) is a TypeError of JAX: take
+            ``jax.jacrev``.
 
     Implementation notes:
         The constant self term −1/δ^α of every charge is left out. Without a valid row there is no batch and the loss is
@@ -237,7 +238,8 @@ def contrastive_potential_loss(
 
     Raises:
         ValueError: another repulsion.
-        NotImplementedError: second derivatives.
+        NotImplementedError: second derivatives. Forward mode (``jax.jacfwd``) is a TypeError of JAX: take
+            ``jax.jacrev``.
 
     Implementation notes:
         The paper does not print ψ_rep: the default is bounded, unlike PFML's. The constant self term δ² is left out.

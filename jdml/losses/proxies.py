@@ -240,7 +240,8 @@ def soft_triple_loss(
     Paper settings:
         (λ, γ, τ, δ): CUB and In-shop (20, .1, .2, .01), with 10 centres. CCP prints (17.69, 19.18, .0669, .3588)
         for Cars196 and (100, 47.9, .2, .3145) for SOP. γ divides there, too, in its program and in that of the protocol
-        where these were tuned: with so large ones the softmax over the centres is nearly their mean.
+        where these were tuned: with so large ones the softmax over the centres is nearly their mean. γ is constant in
+        all of them; ``learned={"gamma": 0.1}`` learns it from the paper's.
 
     Reference:
         Qian, Shang, Sun, Hu, Li & Jin, *SoftTriple Loss: Deep Metric Learning Without Triplet Sampling*, eq. 6 and 10.

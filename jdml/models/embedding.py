@@ -8,7 +8,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jdml.data.dataset import Range, as_inputs, check_in_unit_range, check_same_range
+from jdml.data.dataset import (
+    Range,
+    as_inputs,
+    check_in_unit_range,
+    check_not_bits,
+    check_same_range,
+)
 from jdml.distributed import Placement, Tree, placement_of
 from jdml.models.adapters import AnyModel, Model, as_model
 from jdml.models.weights import Normalizer
@@ -87,6 +93,7 @@ def check_as_trained(images: Any, spec: Mapping[str, Any], preprocess: object) -
                 raise ValueError(f"images must be finite, row {row} is not")
     if spec["dtype"] == "uint8" or isinstance(preprocess, Normalizer):
         check_in_unit_range("images", images, ", as the run was trained")
+        check_not_bits("images", images, "images * 255 for black and white ones")
     elif "range" in spec:
         check_same_range("images", images, Range(*spec["range"]))
 

@@ -70,6 +70,7 @@ def pair(
     loss_fn: Callable[..., Array],
     *,
     learned: dict[str, Array | float] | None = None,
+    monitor: Callable[..., Metrics] | None = None,
     **settings: Any,
 ) -> Objective:
     """Make the objective of a pair loss.
@@ -81,6 +82,8 @@ def pair(
         learned: the objective's parameters: learned hyper-parameters with their initial values, such as
             ``{"beta": jnp.full(C, 1.2)}`` for :func:`jdml.margin_loss` or ``{"temperature": 0.07}``. Their values (of
             several, the mean) are among the metrics.
+        monitor: ``(embeddings, labels, **settings) -> metrics``, scalars for the log, such as
+            :func:`jdml.losses.mining_activity`. It gets the settings that it takes.
         **settings: the loss's other keywords.
 
     Returns:
@@ -122,7 +125,13 @@ def pair(
         if draws:
             chosen["key"] = key
         value = loss_fn(embeddings, labels, where=where, **chosen)
-        return value, {"loss": value, **metrics}
+        metrics = {"loss": value, **metrics}
+        if monitor is None:
+            return value, metrics
+        settings_of_monitor = checks.accepted_settings(monitor, {**chosen, "where": where})
+        return value, metrics | monitor(
+            jax.lax.stop_gradient(embeddings), labels, **settings_of_monitor
+        )
 
     return Objective(lambda key: dict(start), loss)
 

@@ -54,7 +54,8 @@ def pair_sums(
     Raises:
         TypeError: arguments of the wrong kind.
         ValueError: shapes that do not fit, parameters that are not scalars, a tile size below 1.
-        NotImplementedError: second derivatives.
+        NotImplementedError: second derivatives. Forward mode (``jax.jacfwd``) is a TypeError of JAX: take
+            ``jax.jacrev``.
 
     Implementation notes:
         ``jax.vmap`` lifts the term to a tile. The pairs are symmetric: each unordered pair of tiles is visited once and

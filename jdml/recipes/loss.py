@@ -255,7 +255,9 @@ class LossConfig(Config):
             if self.learn_beta is not None:
                 shape = num_classes if self.learn_beta == "class" else ()
                 learned["beta"] = np.full(shape, settings.pop("beta", 1.2))
-            objective = objectives.pair(loss_fn, learned=learned, **settings)
+            mines = settings.get("mine") and not self.memory_size  # whose pairs are many
+            monitor = losses.mining_activity if mines else None
+            objective = objectives.pair(loss_fn, learned=learned, monitor=monitor, **settings)
             if self.kind == "pair" and dtype == "bfloat16" and self.normalize == "sphere":
                 objective = in_bfloat16(objective)
             if self.memory_size:

@@ -2,6 +2,7 @@
 
 import io
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -59,13 +60,12 @@ def scatter_grid(
     """
     require_package("matplotlib", "a figure")
     from matplotlib import colormaps
-    from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
 
     columns = columns or len(panels)
     rows = -(-len(panels) // columns)
     classes = np.unique(np.concatenate([labels for _, _, labels in panels]))
-    figure = Figure(figsize=(3.1 * columns + 0.9, 3.1 * rows + 0.4), layout="constrained")
+    figure = _figure(figsize=(3.1 * columns + 0.9, 3.1 * rows + 0.4), layout="constrained")
     grid = figure.subplots(rows, columns, squeeze=False)
     for axes in grid.flat[len(panels) :]:
         axes.set_axis_off()
@@ -308,6 +308,10 @@ def _figure(**settings: Any) -> Any:
     from matplotlib.figure import Figure
 
     class InlineFigure(Figure):
+        def savefig(self, *args: Any, **settings: Any) -> None:
+            _choose_fonts(self)
+            super().savefig(*args, **settings)
+
         def _repr_png_(self) -> bytes:
             file = io.BytesIO()
             self.savefig(file, format="png", dpi=100)
@@ -378,14 +382,44 @@ def save_figure(figure: Any, path: str | Path) -> Path:
     return path
 
 
+def _choose_fonts(figure: Any) -> None:
+    """Let each text use fonts that have its characters, of any script; write those that no font has escaped."""
+    from matplotlib.font_manager import findfont
+    from matplotlib.text import Text
+
+    for item in figure.findobj(Text):
+        known = _characters(findfont(item.get_fontproperties()))
+        for character in sorted(set(item.get_text()) - set(map(chr, known)) - {"\n"}):
+            family = _font_with(character)
+            if family is None:
+                escaped = character.encode("unicode_escape").decode()
+                item.set_text(item.get_text().replace(character, escaped))
+            else:
+                item.set_fontfamily([*item.get_fontfamily(), family])
+
+
+@cache
+def _font_with(character: str) -> str | None:
+    """Return the family of an installed font that has a character."""
+    from matplotlib.font_manager import fontManager
+
+    fonts = (font for font in fontManager.ttflist if not font.name.startswith("Last Resort"))
+    return next((font.name for font in fonts if ord(character) in _characters(font.fname)), None)
+
+
+@cache
+def _characters(file: str) -> frozenset[int]:
+    """Return the code points that a font has."""
+    from matplotlib.font_manager import get_font
+
+    return frozenset(get_font(file).get_charmap())
+
+
 def neighbour_sheet(answers: Sequence[Mapping[str, Any]], path: str | Path) -> Path:
     """Draw queries, each in a row with its neighbours, and under each its class and distance."""
-    require_package("matplotlib", "a picture of neighbours")
-    from matplotlib.figure import Figure
-
     shown = answers[:MOST]
     columns = 1 + max(len(answer["found"]) for answer in shown)
-    figure = Figure(figsize=(1.3 * columns, 1.55 * len(shown)), layout="constrained")
+    figure = _figure(figsize=(1.3 * columns, 1.55 * len(shown)), layout="constrained")
     grid = figure.subplots(len(shown), columns, squeeze=False)
     for axes in grid.flat:
         axes.set_axis_off()

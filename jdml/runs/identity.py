@@ -15,6 +15,7 @@ import numpy as np
 
 from jdml.data import ImageFiles
 from jdml.data.dataset import TrainSet
+from jdml.data.listing import short_names
 from jdml.models.base_adapter import is_flag
 
 SAMPLE_BYTES = 1 << 26
@@ -47,7 +48,7 @@ def fingerprint(*values: Any) -> str:
 def data_fingerprint(train: TrainSet) -> str:
     """Return the digest of pixels or names of files, and labels; it does not depend on where a folder is."""
     if isinstance(train.images, ImageFiles):
-        names = ["/".join(str(file).split("/")[-2:]) for file in train.images.files]
+        names = short_names(train.images.files)
         return fingerprint(names, train.images.transform, np.asarray(train.labels))
     return fingerprint(train.images, np.asarray(train.labels))
 

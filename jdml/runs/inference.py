@@ -89,6 +89,12 @@ class Trained:
     description: Mapping[str, Any] = field(default_factory=dict)
     _process: int = field(default_factory=os.getpid, init=False, repr=False)
 
+    def __repr__(self) -> str:
+        """Return the network, its step and its scores, in one line."""
+        return (
+            f"Trained({type(self.model).__name__}, step={self.step}, metrics={dict(self.metrics)})"
+        )
+
     def embed(
         self,
         source: Any,
@@ -134,8 +140,9 @@ class Trained:
         files = images.images if isinstance(images, _Grey) else images
         if isinstance(files, _Tolerant):
             files.stops = on_bad_image == "stop"
-        shown = _WithProgress(images) if progress and hasattr(images, "shape") else images
-        vectors = self._embed(shown, batch_size)
+        shown, size = progress and hasattr(images, "shape"), len(jax.tree.leaves(images)[0])
+        with progress_bar(shown, total=size, desc="embedding", unit="image") as bar:
+            vectors = self._embed(_WithProgress(images, bar) if shown else images, batch_size)
         for part in jax.tree.leaves(vectors):
             if not np.isfinite(part).all():
                 row = np.isfinite(part).all(axis=-1).argmin()
@@ -407,9 +414,8 @@ class _Grey:
 class _WithProgress:
     """Images that advance a progress bar when they are read."""
 
-    def __init__(self, images: Any) -> None:
-        self.images, self.shape = images, images.shape
-        self.bar = progress_bar(True, total=len(images), desc="embedding", unit="image")
+    def __init__(self, images: Any, bar: Any) -> None:
+        self.images, self.shape, self.bar = images, images.shape, bar
 
     def __len__(self) -> int:
         return len(self.images)
@@ -417,6 +423,4 @@ class _WithProgress:
     def __getitem__(self, rows: slice) -> np.ndarray:
         batch = np.asarray(self.images[rows])
         self.bar.update(len(batch))
-        if self.bar.n >= self.bar.total:
-            self.bar.close()
         return batch

@@ -13,6 +13,7 @@ from jax.typing import ArrayLike
 
 from jdml._paths import check_local
 from jdml.data import Dataset
+from jdml.data.dataset import labels_as_in
 from jdml.distributed import Tree
 from jdml.losses.comparison import Normalize
 from jdml.metrics import evaluate_retrieval
@@ -105,8 +106,8 @@ def score(
     Args:
         embed: images ``[N, H, W, C]`` to embeddings ``[N, D]``, such as an :class:`jdml.training.Embedder`.
         queries: the images that search.
-        gallery: the images that are searched, labelled as the queries are (In-shop's gallery). Default: the
-            queries, each among all others.
+        gallery: the images that are searched, labelled as the queries are (In-shop's gallery); classes that have
+            names in both are the same where their names are. Default: the queries, each among all others.
         normalize: what is done to the embeddings before they are compared; None for nothing.
         recall_at: k of ``"R@k"``.
 
@@ -119,7 +120,9 @@ def score(
     scores: dict[str, float] = {}
     for view in queries.views:
         columns = [
-            x for v, p in zip(vectors, parts, strict=True) for x in (v, jnp.asarray(p.views[view]))
+            x
+            for v, part in zip(vectors, parts, strict=True)
+            for x in (v, jnp.asarray(labels_as_in(queries, part, view)))
         ]
         measured = evaluate_retrieval(*columns, recall_at=tuple(recall_at))
         scores |= {f"{view}/{name}": float(measured[name]) for name in metric_names(recall_at)}
@@ -326,3 +329,8 @@ class FitResult(NamedTuple):
     best_batch_stats: Tree
     stop_reason: str
     embedder: Embedder
+
+    def __repr__(self) -> str:
+        """Return the end of the run in one line: its last record and its best value."""
+        last = self.history[-1] if self.history else {}
+        return f"FitResult({last}, best={self.best}, stop_reason={self.stop_reason!r})"

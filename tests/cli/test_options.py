@@ -1,6 +1,8 @@
 """The options of `jdml train` before the first step: recipes, parts of data, objectives, hints."""
 
 import json
+import logging
+import re
 
 import jax
 import numpy as np
@@ -8,6 +10,7 @@ import pytest
 from cli.photos import draw_photos
 
 from jdml import mining, recipes, training
+from jdml._optional_imports import progress_bar
 from jdml.cli.commands import COMMANDS
 from jdml.cli.options import to_argv
 from jdml.cli.train import Train, TrainingRun, fit_to_data
@@ -260,6 +263,14 @@ def test_field_activity_is_logged_where_its_pairs_are_few():
     assert logged(MONITORED) == {"loss"}
 
 
+@pytest.mark.parametrize(("miner", "logged"), [("none", 0), ("hard_negative", 2)])
+def test_share_that_a_miner_keeps_is_logged(miner, logged):
+    objective = typed(f"--loss triplet --miner {miner}").recipe.loss.build(10, 4)
+    shapes = {}, np.zeros((6, 4), np.float32), np.arange(6), jax.random.key(0)
+    metrics = jax.eval_shape(lambda p, x, y, key: objective.loss(p, x, y, key=key)[1], *shapes)
+    assert len({"mined_anchors", "mined_pairs"} & metrics.keys()) == logged
+
+
 def test_sweep_over_flags_and_tuples(tmp_path):
     def runs(*values):
         words = ("--out", str(tmp_path), "--loss", "recall_at_k", "--model", "vit_s16", "--set")
@@ -272,3 +283,17 @@ def test_sweep_over_flags_and_tuples(tmp_path):
     }
     with pytest.raises(ValueError, match=r"^--remat\b.*\b1\b"):
         runs("remat=1")
+
+
+@pytest.mark.parametrize(("jobs", "quiet"), [(1, False), (2, True)])
+def test_sweep_shows_the_steps_of_one_run_at_a_time(jobs, quiet):
+    swept = COMMANDS["sweep"].read(["--out", "runs", "--set", "lr=1e-3", "--jobs", str(jobs)])
+    assert [run.run.quiet for run in swept.runs().values()] == [quiet]
+
+
+def test_log_lines_and_progress_bars_are_on_lines_of_their_own(capsys):
+    with progress_bar(True, total=2) as outer, progress_bar(True, total=9) as bar:
+        bar.update()
+        outer.update()
+        logging.getLogger("jdml").warning("skipped: one")
+    assert "skipped: one" in re.split(r"[\r\n]|\x1b\[A", capsys.readouterr().err)

@@ -152,6 +152,8 @@ def test_programs_compile_and_match_their_counts(target: str, tmp_path: Path) ->
     among = found["products, 12 x 12"]["operations"]["f32"]
     lean = {name: found[name] for name in LEAN if name in found}
     assert len(lean) >= 3  # each is compiled for one of the targets
+    mined = (name for name in found if name.startswith(RANKED[-2:]) and name.endswith("12 rows"))
+    lean |= {name: found[name] for name in mined}  # a miner's product is the loss's
     for name, row in lean.items():
         # Similarities and one gradient: a batch against itself moves on both sides alike.
         assert row["operations"]["f32"] <= 0.7 * among, name
@@ -180,17 +182,16 @@ GATHERED = {
 """Steps in which devices collect little from each other."""
 BARE = "products, 1024 x 1024", "products, 1024 x 1000"
 MOVED = {
-    "contrastive, 1024 rows": (1.6, 2.5),
+    "contrastive, 1024 rows": (1.55, 2.4),
     "multi_similarity, 1024 rows": (1.5, 2.4),
-    "margin, 1024 rows": (1.5, 2.5),
+    "margin, 1024 rows": (1.5, 2.4),
     "sup_con, 1024 rows": (1.5, 2.4),
-    "multi_similarity with MS pairs, 1024 rows": (2.0, 3.4),
+    "multi_similarity with MS pairs, 1024 rows": (1.9, 3.1),
     "normalized_softmax, 1024 x 1000 classes": (1.6, 1.8),
     "proxy_anchor, 1024 x 1000 classes": (1.8, 1.8),
 }
 """Bytes to those of the bare products, at most: for an H100, and as a TPU's compiler does with its least effort, which
-fuses less. Distances are computed from the references' centre, which a miner of a loss of similarities pays with a
-third product."""
+fuses less. Distances are computed from the references' centre; a miner of a loss of similarities shares its product."""
 TABLE = {"h100": 128 * 8 * 4, "v5e": 128 * 128 * 4}
 """Bytes of a memory of the small steps, of 128 rows of 8 numbers, which fill a TPU's tiles of 128; MPA's and PFML's
 tables are twice that."""

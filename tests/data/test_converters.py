@@ -140,6 +140,9 @@ def test_rows_of_arrays_files_images_and_dicts():
     files = list(zip(FILES, LABELS, strict=True))
     check_same(from_rows((file, NAMES[label].encode()) for file, label in files), names=NAMES)
     check_same(from_rows([(Image.fromarray(image), label) for image, label in pairs]))
+    for kind in (bytearray, memoryview, io.BytesIO, lambda f: np.frombuffer(f, np.uint8)):
+        check_same(from_rows([(kind(file), label) for file, label in files]))
+    check_same(from_rows([(image.tolist(), label) for image, label in pairs]))
     check_same(from_rows([(image, np.array(NAMES[label])) for image, label in pairs]), names=NAMES)
     check_same(from_rows([(5, label, image) for image, label in pairs], image=2, label=1))
     check_same(from_rows([(image, None) for image in PICTURES], labels=LABELS))
@@ -170,6 +173,14 @@ def test_other_colour_modes_are_refused():
     inks = [Image.fromarray(image).convert("CMYK") for image in PICTURES]
     with pytest.raises(TypeError, match=r"^images\b.*\bCMYK"):
         Dataset("wrong", inks, LABELS)
+
+
+def test_data_set_takes_pillow_images_and_names_the_converter_of_others():
+    grey = [Image.fromarray(image).convert("L") for image in PICTURES]
+    assert Dataset("grey", grey, LABELS).images.shape == (len(grey), *PICTURES[0].shape[:2], 1)
+    for images in (FILES, [grey[0].resize((3, 4)), *grey[1:]]):
+        with pytest.raises(TypeError, match=r"^images\b.*\bfrom_rows\b"):
+            Dataset("wrong", images, LABELS)
 
 
 def test_pillow_images_equal_their_files(tmp_path):

@@ -8,9 +8,11 @@ import pytest
 from data.test_archives import write_zip
 
 from jdml import data
-from jdml.data import check, load
+from jdml.data import Dataset, ImageFiles, check, load
 from jdml.data.folder import read_folder
+from jdml.data.listing import data_checksum, normalized
 from jdml.data.splits import split_by_groups
+from jdml.runs.identity import data_fingerprint
 
 Image = pytest.importorskip("PIL.Image")
 
@@ -266,6 +268,14 @@ def test_composed_and_decomposed_accents_are_one_label(tmp_path):
     assert parts_of(tmp_path) == {"train": [forms[0], "tea"], "test": [forms[0], "tea"]}
     classes(tmp_path / "train", forms[1])
     assert len(read_folder(tmp_path).splits["train"]) == 6
+
+
+def test_names_are_the_same_in_every_locale():
+    """As Python reads them under ASCII, where a file's bytes are escaped, and under UTF-8."""
+    names = ["ärger/猫.png", "ärger/猫.png".encode().decode("ascii", "surrogateescape")]
+    assert {normalized(name) for name in names} == {"ärger/猫.png"}
+    data = [Dataset("one", ImageFiles([Path(name)]), np.zeros(1, int)) for name in names]
+    assert len(set(map(data_checksum, data))) == len(set(map(data_fingerprint, data))) == 1
 
 
 def test_numbered_names_sort_numerically(tmp_path):

@@ -501,3 +501,26 @@ def test_memory_requires_a_loss_with_references() -> None:
         params, state = objective.init(jax.random.key(0)), objective.init_state()
         with pytest.raises(TypeError, match="references"):
             objective.loss(params, vectors, labels, state=state)
+
+
+@pytest.mark.parametrize("options", [{}, {"anchor_block": 4}])
+def test_mining_activity_is_the_share_that_a_miner_keeps(options):
+    x, y = np.random.default_rng(0).normal(size=(12, 3)).astype(np.float32), np.arange(12) % 5
+    apart = np.linalg.norm(x[:, None] - x[None], axis=-1)
+    before = jdml.mining.all_pairs(jnp.asarray(y))
+    mine = jdml.mining.trusted_negative(margin=0.5)
+    after = mine(None, jnp.asarray(apart), before)
+    complete = [np.asarray(p.positive.any(1) & p.negative.any(1)) for p in (before, after)]
+    numbers = [
+        np.asarray(p.positive).sum(1) + np.asarray(p.negative).sum(1) for p in (before, after)
+    ]
+    objective = objectives.pair(
+        jdml.triplet_loss, mine=mine, normalize=None, monitor=jdml.losses.mining_activity, **options
+    )
+    metrics = objective.loss({}, x, y)[1]
+    assert 0 < metrics["mined_pairs"] < metrics["mined_anchors"] <= 1
+    np.testing.assert_allclose(
+        (metrics["mined_anchors"], metrics["mined_pairs"]),
+        (complete[1].sum() / complete[0].sum(), numbers[1][complete[1]].sum() / numbers[0].sum()),
+        rtol=1e-6,
+    )

@@ -15,7 +15,7 @@ sys.path.insert(0, str(REPOSITORY / "docs"))
 
 from maker import checks, compiled, every_table, pages, records, speed, stamps  # noqa: E402
 from maker.scene import move, start  # noqa: E402
-from maker.subjects import subjects  # noqa: E402
+from maker.subjects import levels, subjects  # noqa: E402
 
 SUBJECTS = subjects()
 ITEMS = [item for paper in every_table.papers().values() for item in paper.items]
@@ -31,6 +31,12 @@ def test_every_loss_and_miner_has_a_page():
         page = pages.loss_page(subject)
         assert f"autofunction:: jdml.losses.{subject.name}" in page
         assert "## Results on record" in page
+
+
+def test_every_loss_is_larger_where_all_embeddings_coincide():
+    assert levels().keys() == {name for name in SUBJECTS if name in pages.PAIRS + pages.PROXIES}
+    assert levels()["triplet_loss"] == (pytest.approx(0.1), 0.0)
+    assert [name for name, (collapsed, apart) in levels().items() if not apart < collapsed] == []
 
 
 @pytest.mark.slow  # thousands of steps

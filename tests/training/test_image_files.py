@@ -1,6 +1,7 @@
 """Training on image files: damaged images, resume, evaluation, history and log."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -133,6 +134,10 @@ def test_score_of_queries_in_a_gallery():
     scores = score(embed, *sets, normalize=None, recall_at=(1, 2))
     assert list(scores)[:4] == ["item/R@1", "item/R@2", "item/RP", "item/MAP@R"]
     assert (scores["item/R@1"], scores["item/R@2"], scores["any/R@1"]) == (0.5, 1.0, 1.0)
+    queries, gallery = (replace(part, class_names={"item": ("a", "b")}) for part in sets)
+    other = replace(gallery, views={**gallery.views, "item": 1 - gallery.views["item"]})
+    other = replace(other, class_names={"item": ("b", "a")})  # another order of the same classes
+    assert score(embed, queries, other, normalize=None, recall_at=(1, 2)) == scores
 
 
 def test_recall_ranks_of_the_papers():

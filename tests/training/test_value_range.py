@@ -43,8 +43,9 @@ def on_bytes(tmp_path_factory):
 
 @pytest.mark.parametrize("values", [255 * UNIT, 2 * UNIT - 1, 10000 * UNIT, (UNIT - 0.45) / 0.22])
 def test_run_on_bytes_refuses_other_ranges(on_bytes, values):
-    with pytest.raises(ValueError, match=r"^images\b"):
-        on_bytes.embed(values)
+    for wrong in (values, UNIT.astype(np.uint8)):  # cast after dividing by 255
+        with pytest.raises(ValueError, match=r"^images\b"):
+            on_bytes.embed(wrong)
     embedded = on_bytes.embed(UNIT.astype(np.float16))
     np.testing.assert_allclose(embedded, on_bytes.embed(BYTES), atol=1e-3)
 

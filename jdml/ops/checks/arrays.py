@@ -115,6 +115,8 @@ def check_labels(name: str, labels: Any, size: int) -> None:
         )
     if not jnp.issubdtype(labels.dtype, jnp.integer):
         hint = f": write {name}.astype(str)" if labels.dtype == object else ""
+        if jnp.issubdtype(labels.dtype, jnp.floating):  # pandas makes floats of integers with gaps
+            hint = f": write numpy.nan_to_num({name}, nan=-1).astype(int), -1 for no class"
         raise TypeError(f"{name} must be integers, got dtype {labels.dtype}{hint}")
     if labels.shape != (size,):
         raise ValueError(f"{name} must have shape [{size}], got {list(labels.shape)}")
