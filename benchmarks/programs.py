@@ -19,7 +19,7 @@ import jdml
 from jdml import ccp, mining, models, objectives
 from jdml.distributed import Placement, class_shards
 from jdml.flows import ConditionalFlow, preset
-from jdml.metrics import gallery_search, neighbors, relevance, retrieval
+from jdml.metrics import gallery_search, neighbors, retrieval
 from jdml.ops import tiled_pairs
 from jdml.training import TrainState, make_train_step
 from jdml.training.optimizer_wrappers import with_loss_scale
@@ -169,18 +169,20 @@ def everyday(asked: Any) -> Cases:
 
 def ranked(size: int, dim: int, rows: int, depth: int) -> tuple[Any, ...]:
     """A block of `evaluate_retrieval`."""
-    own = shape(size, dtype=jnp.int32)
-    search = gallery_search.Search(shape(size, dim), shape(size, dim), own, shape(size))
-    cutoffs = retrieval._Cutoffs((1, 10), (), (), (), ())
+    theirs, own = shape(size, dtype=jnp.int32), shape(rows, dtype=jnp.int32)
+    chunk = gallery_search.Chunk(shape(size), shape(size, dim))
+    ranks = (1, 10), (), (), (), ()
 
-    def block(search: Any, truth: Any, start: Any) -> Any:
-        top = gallery_search._top(search, start, rows, depth)
-        return retrieval._measure(*retrieval._class_hits(truth, start, *top), cutoffs)
+    def block(chunk: Any, queries: Any, frame: Any, theirs: Any, own: Any) -> Any:
+        _, rows_, hits = gallery_search._top(
+            chunk, gallery_search.Block(queries, own), frame, depth
+        )
+        return retrieval._measure(hits, (theirs, own, rows_), own, ranks, False, "min")
 
-    truth = relevance.Relevance(own, own, own)
+    frame = shape(1, dim), shape(dtype=jnp.int32)
     return (
         f"evaluate_retrieval, {rows} of {size} x {dim}",
-        traced(block, search, truth, shape(dtype=jnp.int32)),
+        traced(block, chunk, shape(rows, dim), frame, theirs, own),
     )
 
 

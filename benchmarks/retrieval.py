@@ -67,13 +67,15 @@ def temporaries(size: int, dim: int, depth: int, kind: str) -> int:
     """Bytes that the compiled block function holds besides its arguments, its result included."""
     vectors = jax.ShapeDtypeStruct((size, dim), jnp.float32)
     numbers = jax.ShapeDtypeStruct((size,), jnp.float32)
-    own = jax.ShapeDtypeStruct((size,), jnp.int32)
-    search = gallery_search.Search(vectors, vectors, own, numbers)
     rows = ranking_score.rows_per_block(size, size)
+    own = jax.ShapeDtypeStruct((rows,), jnp.int32)
+    queries = jax.ShapeDtypeStruct((rows, dim), jnp.float32)
+    frame = jnp.zeros((1, dim)), jnp.int32(0)
+    arguments = gallery_search.Chunk(numbers, vectors), gallery_search.Block(queries, own), frame
     if kind == "top_k":
-        lowered = gallery_search._top.lower(search, 0, rows, depth)
+        lowered = gallery_search._top.lower(*arguments, depth)
     else:
-        lowered = gallery_search._places.lower(search, 0, rows)
+        lowered = gallery_search._places.lower(*arguments)
     used = lowered.compile().memory_analysis()
     return used.temp_size_in_bytes + used.output_size_in_bytes
 

@@ -13,7 +13,7 @@ from jax import Array
 
 from jdml import ops
 from jdml.metrics import covering_radius
-from jdml.metrics.ccp_measures import greedy_covering_radii
+from jdml.metrics.chance import greedy_covering_radii
 from jdml.ops import checks
 from jdml.ops.numerics import accumulate_in
 

@@ -12,7 +12,6 @@ import numpy as np
 
 from jdml._paths import check_local, json_of, lock_of, write_text
 from jdml.metrics import host_search
-from jdml.metrics.neighbors import compiled_nearest
 from jdml.metrics.quantization import Codec, Kind
 from jdml.ops import checks, sphere
 
@@ -404,7 +403,7 @@ class Gallery:
             return self._codec.nearest(points, part, k)
         if start not in self._halves or len(self._halves[start][0]) != len(part):
             self._halves[start] = host_search.norms(part)
-        return host_search.exact_nearest(points, part, *self._halves[start], k, compiled_nearest)
+        return host_search.exact_nearest(points, part, *self._halves[start], k)
 
     def _forget(self, ids: Any) -> None:
         for name in list(ids):

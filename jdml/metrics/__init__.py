@@ -5,12 +5,7 @@ relevance matrix are its parts, for rankings that come from elsewhere. The hit r
 :func:`recall_at_k`; what they call recall@k is :func:`true_recall_at_k`.
 """
 
-from jdml.metrics.ccp_measures import (
-    ClassCovering,
-    Violation,
-    class_covering,
-    violation_probability,
-)
+from jdml.metrics.chance import ClassCovering, Violation, class_covering, violation_probability
 from jdml.metrics.clustering import adjusted_mutual_information, nmi
 from jdml.metrics.geometry import (
     class_density,

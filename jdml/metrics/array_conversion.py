@@ -41,7 +41,7 @@ def accepts_any_array(function: F) -> F:
             name: as_array(value) if name == _ON_DISK else checks.as_array(as_array(value))
             for name, value in bound.arguments.items()
         }
-        values |= _number_names(values)
+        values |= _numbered(values)
         for name, value in values.items():
             if name not in _NAMED or isinstance(value, np.ma.MaskedArray):
                 checks.check_numbers(name, value)
@@ -138,7 +138,7 @@ def _is_tensor(value: Any) -> bool:
     return all(hasattr(value, name) for name in ("__dlpack__", "detach", "is_floating_point"))
 
 
-def _number_names(arguments: Mapping[str, Any]) -> dict[str, np.ndarray]:
+def _numbered(arguments: Mapping[str, Any]) -> dict[str, np.ndarray]:
     """Labels that are names, numbered together from 0; "-1" is no class."""
     named, numbered = {}, {}
     for name in _LABELS:

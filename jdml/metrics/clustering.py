@@ -60,7 +60,7 @@ def nmi(
         >>> nmi(jnp.array([[0.0], [0.1], [5.0], [5.1]]), jnp.array([3, 3, 7, 7]))
         1.0
     """
-    return _normalized(*_cluster(embeddings, labels, num_clusters, key, max_iterations, n_init))
+    return _normalized(*_clustered(embeddings, labels, num_clusters, key, max_iterations, n_init))
 
 
 @accepts_any_array
@@ -68,7 +68,7 @@ def agreement(embeddings: Array, labels: Array) -> dict[str, float]:
     """Cluster once, and measure by all that there is."""
     if not np.any(np.asarray(labels) >= 0):
         return {"NMI": 0.0, "AMI": 0.0}
-    both = _cluster(embeddings, labels, None, None, 20, 1)
+    both = _clustered(embeddings, labels, None, None, 20, 1)
     return {"NMI": _normalized(*both), "AMI": adjusted_mutual_information(*both)}
 
 
@@ -84,7 +84,7 @@ def _normalized(classes: np.ndarray, clusters: np.ndarray) -> float:
     return float(normalized_mutual_info_score(classes, clusters, average_method="arithmetic"))
 
 
-def _cluster(
+def _clustered(
     embeddings: Array,
     labels: Array,
     num_clusters: int | None,

@@ -146,12 +146,12 @@ def class_density(
     classes, term = _classes(embeddings, labels), _distance_within
     if distance == "cosine":
         classes, term = classes.directions(), _cosine_within
-    pair_counts = jnp.maximum(classes.counts * (classes.counts - 1), 1)[classes.own]
+    couples = jnp.maximum(classes.counts * (classes.counts - 1), 1)[classes.own]
     means = _means(classes.points, classes.own, classes.counts)
     # Around its own mean a class keeps the digits that its points share.
     sums = ops.pair_sums(term, classes.points - means[classes.own], classes.groups)
     wide = classes.counts > 1
-    within = jnp.sum(jnp.where(classes.groups >= 0, sums / pair_counts, 0.0)) / jnp.maximum(
+    within = jnp.sum(jnp.where(classes.groups >= 0, sums / couples, 0.0)) / jnp.maximum(
         wide.sum(), 1
     )
     between = _between(classes, _distance if distance == "euclidean" else _cosine)
@@ -285,18 +285,18 @@ class _Frame(NamedTuple):
 
     def of(self, points: Array) -> Array:
         """The points as seen from there."""
-        return ranking_score.apply_centering(points, (self.centre, self.exponent))
+        return ranking_score.in_frame(points, (self.centre, self.exponent))
 
 
 def _frame(points: Array, counts: Array | None = None) -> _Frame:
-    """Choose the frame of points, or of those that count ``[N]``, without a gradient."""
+    """The :func:`jdml.metrics.ranking_score.frame_of` of points, or of those that count ``[N]``; it has no gradient."""
     x = jax.lax.stop_gradient(points)
     some = ranking_score.sample(x)
     if counts is not None and len(some):
         turns = jnp.arange(len(some)) * counts.sum() // len(some)
         some = x[jnp.argsort(~counts)[turns]]
     low, high = jnp.min(x, axis=0, initial=jnp.inf), jnp.max(x, axis=0, initial=-jnp.inf)
-    return _Frame(*ranking_score.centering_within(low, high, some))
+    return _Frame(*ranking_score.frame_of(low, high, some))
 
 
 class _Classes(NamedTuple):
@@ -312,7 +312,7 @@ class _Classes(NamedTuple):
     def directions(self) -> "_Classes":
         """The directions of points and of centres from 0, in place of these; in units of 1."""
         points, centres = (
-            _shift(ops.sphere(some + self.origin), there)
+            _shifted(ops.sphere(some + self.origin), there)
             for some, there in ((self.points, self.groups >= 0), (self.centres, self.counts > 0))
         )
         return self._replace(
@@ -327,14 +327,14 @@ def _classes(embeddings: Array, labels: Array) -> _Classes:
     labels = checks.widen_labels(labels)
     valid = labels >= 0
     x = jnp.where(valid[:, None], embeddings, 0).astype(accumulate_in(embeddings))
-    x, frame = _shift(x, valid)
+    x, frame = _shifted(x, valid)
     _, own = jnp.unique(labels, size=size, return_inverse=True)
     own = own.reshape(-1)
     counts = jnp.zeros(size, jnp.int32).at[own].add(valid.astype(jnp.int32))
     return _Classes(x, jnp.where(valid, own, -1), own, counts, _means(x, own, counts), frame.centre)
 
 
-def _shift(points: Array, there: Array) -> tuple[Array, _Frame]:
+def _shifted(points: Array, there: Array) -> tuple[Array, _Frame]:
     """Points from a frame of those that are there; 0 for the others."""
     frame = _frame(points, there)
     return jnp.where(there[:, None], frame.of(points), 0.0), frame

@@ -141,9 +141,9 @@ def proxy_spread(
         raise ValueError(
             f"modes must have shape {list(owners.shape)}, one for each of embeddings, got {list(names.shape)}"
         )
-    names = as_text(names)  # numbers and None next to names
+    names = as_text(names)  # numbers and None beside names
     covered = [
-        _count_covered(centre, points[owners == c], names[owners == c], delta)
+        _covered(centre, points[owners == c], names[owners == c], delta)
         for c, centre in enumerate(centres)
         if (owners == c).any()
     ]
@@ -200,9 +200,7 @@ def _pairs(centres: np.ndarray, delta: float) -> tuple[float, float]:
     return float((apart <= delta).mean()), float(apart.mean())
 
 
-def _count_covered(
-    proxies: np.ndarray, points: np.ndarray, modes: np.ndarray, delta: float
-) -> float:
+def _covered(proxies: np.ndarray, points: np.ndarray, modes: np.ndarray, delta: float) -> float:
     """The share of a class's modes with a proxy within δ of one of their points."""
     from scipy.spatial.distance import cdist
 

@@ -1,4 +1,4 @@
-"""Relevance: the rows of a gallery that may answer a query, and the answers that are right."""
+"""Which rows of a gallery may answer a query, and which of the answers are right."""
 
 import itertools
 import warnings
@@ -17,7 +17,7 @@ AT_A_TIME = 1 << 24
 """Entries of a matrix ``[Q, N]`` that are counted at a time."""
 
 
-class RetrievalTask(NamedTuple):
+class Task(NamedTuple):
     """The checked queries and gallery."""
 
     queries: Array  # [Q, D] float32, on one device
@@ -31,7 +31,7 @@ class RetrievalTask(NamedTuple):
     pairs: np.ndarray | None = None  # the right answers that were given: q·N + n, ascending
 
 
-class Relevance(NamedTuple):
+class Truth(NamedTuple):
     """The relevant pairs: those of one class, or those that were given."""
 
     query_classes: Any  # [Q], −1 for no query
@@ -42,6 +42,7 @@ class Relevance(NamedTuple):
     def hits(self, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
         """Whether rows of the gallery ``[n, k]`` are right answers to some of the queries ``[n]``."""
         if self.pairs is None:
+            columns = np.minimum(columns, len(self.gallery_classes) - 1)  # others do not count
             same: np.ndarray = self.gallery_classes[columns] == self.query_classes[rows][:, None]
             return same
         wanted = rows[:, None].astype(np.int64) * len(self.gallery_classes) + columns
@@ -50,13 +51,13 @@ class Relevance(NamedTuple):
         return right
 
 
-class IgnoreMask(NamedTuple):
-    """Pairs that are neither right nor wrong: see :func:`jdml.metrics.ranking_score.exclusion_mask`."""
+class Kin(NamedTuple):
+    """Pairs that are neither right nor wrong: see :func:`jdml.metrics.ranking_score.barred`."""
 
     of_queries: Any = None  # [Q] integers, or [Q, N] bool
     of_gallery: Any = None  # [N] integers
 
-    def excludes(self, rows: np.ndarray) -> np.ndarray:
+    def bars(self, rows: np.ndarray) -> np.ndarray:
         """Whether each query ``[Q]`` and one row of the gallery ``[Q]`` are a pair that does not count."""
         if self.of_gallery is not None:
             return np.asarray(self.of_gallery[rows] == self.of_queries)
@@ -75,7 +76,7 @@ def task(
     self_index: Any,
     ignore: Any,
     relevant: Any = None,
-) -> RetrievalTask:
+) -> Task:
     """Check what a user gives."""
     pairs = ignore if isinstance(ignore, tuple | list) else [ignore]
     arrays = queries, labels, gallery, gallery_labels, self_index, relevant
@@ -102,11 +103,9 @@ def task(
     ignored = checked_ignore(ignore, len(queries), len(gallery))
     if relevant is not None:
         right = checked_pairs(relevant, len(queries), len(gallery))
-        return RetrievalTask(
-            off_mesh(queries), gallery, [(labels, None)], own, ignored, alone, right
-        )
+        return Task(off_mesh(queries), gallery, [(labels, None)], own, ignored, alone, right)
     levels = by_level(labels, gallery_labels)
-    return RetrievalTask(off_mesh(queries), gallery, levels, own, ignored, alone)
+    return Task(off_mesh(queries), gallery, levels, own, ignored, alone)
 
 
 def check_levels(name: str, labels: Any, size: int) -> None:
@@ -135,7 +134,7 @@ def check_nested(name: str, levels: list[tuple[Any, Any]]) -> None:
     columns = [np.concatenate([np.asarray(x).astype(np.int64) for x in pair]) for pair in levels]
     for level, (coarse, fine) in enumerate(itertools.pairwise(columns), start=1):
         known = (coarse >= 0) & (fine >= 0)
-        parents, children = _number(coarse[known]), _number(fine[known])
+        parents, children = _numbered(coarse[known]), _numbered(fine[known])
         both = children.astype(np.int64) * (parents.max(initial=0) + 1) + parents
         if np.unique(both).size > children.max(initial=-1) + 1:
             raise ValueError(
@@ -194,63 +193,63 @@ def checked_ignore(ignore: Any, queries: int, gallery: int) -> Any:
             raise ValueError(f"ignore[{turn}] must have shape [{size}], got {list(some.shape)}")
     if len({some.dtype.kind in "US" for some in groups}) > 1:
         raise TypeError("ignore[0] and ignore[1] must both be integers or both be names")
-    return np.split(_number(np.concatenate(groups)), [queries])
+    return np.split(_numbered(np.concatenate(groups)), [queries])
 
 
 def truth(
     query_labels: Any, gallery_labels: Any, own: np.ndarray | None, ignore: Any
-) -> tuple[Relevance, IgnoreMask]:
+) -> tuple[Truth, Kin]:
     """Return the relevant pairs, and those that do not count."""
     size = query_labels.shape[0]
     labels = np.concatenate(
         [np.asarray(some).astype(np.int64) for some in (query_labels, gallery_labels)]
     )
     classes = np.full(labels.shape, -1, np.int32)
-    classes[labels >= 0] = _number(labels[labels >= 0])
+    classes[labels >= 0] = _numbered(labels[labels >= 0])
     queries, gallery = classes[:size], classes[size:]
     relevant = _alike(queries, gallery)
-    mask = IgnoreMask()
+    kin = Kin()
     if isinstance(ignore, list):
         groups = np.concatenate(ignore)
-        both = _number(classes.astype(np.int64) * (groups.max(initial=0) + 1) + groups)
+        both = _numbered(classes.astype(np.int64) * (groups.max(initial=0) + 1) + groups)
         both[classes < 0] = -1
-        mask = IgnoreMask(both[:size], np.where(gallery < 0, -2, both[size:]))
-        relevant -= _alike(*mask)
+        kin = Kin(both[:size], np.where(gallery < 0, -2, both[size:]))
+        relevant -= _alike(*kin)
     elif ignore is not None:
-        mask = IgnoreMask(np.asarray(ignore))
-        relevant -= _count_ignored(mask.of_queries, queries, gallery)
+        kin = Kin(np.asarray(ignore))
+        relevant -= _ignored(kin.of_queries, queries, gallery)
     if own is not None and gallery.size:
-        relevant -= (own >= 0) & (queries >= 0) & (gallery[own] == queries) & ~mask.excludes(own)
-    return Relevance(queries, gallery, relevant), mask
+        relevant -= (own >= 0) & (queries >= 0) & (gallery[own] == queries) & ~kin.bars(own)
+    return Truth(queries, gallery, relevant), kin
 
 
-def pair_truth(task: RetrievalTask) -> tuple[Relevance, IgnoreMask]:
+def pair_truth(task: Task) -> tuple[Truth, Kin]:
     """Return the right answers that were given, and the pairs that do not count."""
     assert task.pairs is not None
     shape, pairs = (len(task.queries), len(task.gallery)), task.pairs
-    classes, mask = np.zeros(shape[0], np.int32), IgnoreMask()
+    classes, kin = np.zeros(shape[0], np.int32), Kin()
     labels = task.levels[0][0]
     if labels is not None:
         labels = np.asarray(labels)
-        classes = np.where(labels >= 0, _number(labels), -1)
+        classes = np.where(labels >= 0, _numbered(labels), -1)
     rows, columns = np.divmod(pairs, max(1, shape[1]))
     counts = classes[rows] >= 0
     if isinstance(task.ignored, list):
         groups, theirs = task.ignored
-        excluded = np.zeros(shape, bool)
-        excluded.flat[pairs[groups[rows] == theirs[columns]]] = True
-        mask = IgnoreMask(excluded)
+        barred = np.zeros(shape, bool)
+        barred.flat[pairs[groups[rows] == theirs[columns]]] = True
+        kin = Kin(barred)
     elif task.ignored is not None:
-        mask = IgnoreMask(np.asarray(task.ignored))
-    if mask.of_queries is not None:
-        counts &= ~mask.of_queries[rows, columns]
+        kin = Kin(np.asarray(task.ignored))
+    if kin.of_queries is not None:
+        counts &= ~kin.of_queries[rows, columns]
     if task.own is not None:
         counts &= task.own[rows] != columns
     relevant = np.bincount(rows[counts], minlength=shape[0]).astype(np.int32)
-    return Relevance(classes, np.zeros(shape[1], np.int32), relevant, pairs[counts]), mask
+    return Truth(classes, np.zeros(shape[1], np.int32), relevant, pairs[counts]), kin
 
 
-def _number(values: np.ndarray) -> np.ndarray:
+def _numbered(values: np.ndarray) -> np.ndarray:
     """Equal values by the same number, from 0."""
     return np.unique(values, return_inverse=True)[1].reshape(-1).astype(np.int32)
 
@@ -261,7 +260,7 @@ def _alike(queries: np.ndarray, gallery: np.ndarray) -> np.ndarray:
     return np.where(queries >= 0, counts[queries], 0).astype(np.int32)
 
 
-def _count_ignored(
+def _ignored(
     ignore: np.ndarray, queries: np.ndarray, gallery: np.ndarray, at_a_time: int = AT_A_TIME
 ) -> np.ndarray:
     """How many right answers to each query do not count."""
@@ -297,13 +296,13 @@ def _equal(queries: Array, gallery: Any, columns: np.ndarray) -> np.ndarray:
 
 def rows_of(gallery: Any, columns: np.ndarray) -> np.ndarray:
     """Some rows ``[Q, D]`` of a gallery, on one device, on a mesh or on disk."""
-    if isinstance(gallery, np.memmap):
-        return np.asarray(gallery[columns])
-    return np.asarray(_gather(gallery, jnp.asarray(columns)))
+    if checks.is_on_host(gallery):
+        return np.asarray(gallery)[columns]
+    return np.asarray(_gathered(gallery, jnp.asarray(columns)))
 
 
 @jax.jit
-def _gather(gallery: Array, columns: Array) -> Array:
+def _gathered(gallery: Array, columns: Array) -> Array:
     def gathered(axis: Axis, gallery: Array, columns: Array) -> Array:
         here = columns - axis.index * len(gallery)
         is_here = (here >= 0) & (here < len(gallery))

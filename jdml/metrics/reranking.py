@@ -104,12 +104,12 @@ def rerank(
     encoded.data = np.exp(-apart)
     if released:
         encoded = encoded.multiply(1 / encoded.sum(axis=1)[:, None]).tocsr()
-    encoded = _as_list(near[:, :k2]).astype(np.float64) @ encoded / min(k2, near.shape[1])
+    encoded = _listed(near[:, :k2]).astype(np.float64) @ encoded / min(k2, near.shape[1])
     plain = _apart_from_all(asked, searched, scale[places] if released else None)
     return jnp.asarray(_final(encoded, places, first, weight, plain))
 
 
-def _as_list(near: np.ndarray) -> Any:
+def _listed(near: np.ndarray) -> Any:
     """Lists of neighbours ``[M, k]`` as a sparse matrix ``[M, M]`` of ones."""
     from scipy.sparse import csr_array
 
@@ -120,7 +120,7 @@ def _as_list(near: np.ndarray) -> Any:
 
 def _neighbourhoods(near: np.ndarray, k1: int, *, strict: bool) -> Any:
     """R* of every row: a sparse matrix whose entries count, sorted by row and column."""
-    whole, half = (_as_list(near[:, : k + 1]) for k in (k1, int(np.around(k1 / 2))))
+    whole, half = (_listed(near[:, : k + 1]) for k in (k1, int(np.around(k1 / 2))))
     mutual, close = whole.multiply(whole.T).tocsr(), half.multiply(half.T).tocsr()
     shared = (mutual @ close.T).multiply(mutual).tocoo()  # how much of R(q, k1/2) lies in R(p, k1)
     thirds = 3 * shared.data - 2 * close.sum(axis=1)[shared.col]
@@ -211,7 +211,7 @@ def expand_queries(
     """
     checks.check_concrete("expand_queries", queries, gallery, self_index)
     rows = _others(queries, gallery, k, self_index)
-    return _move(queries, rows, gallery, alpha)
+    return _moved(queries, rows, gallery, alpha)
 
 
 @accepts_any_array
@@ -249,7 +249,7 @@ def augment_gallery(gallery: Array, *, k: int = 10, alpha: float = 0.0) -> Array
     on_disk = isinstance(gallery, np.memmap)
     searched = gallery if on_disk else vectors
     _, rows = nearest(vectors, searched, k, exclude_self=True)
-    return _move(vectors, np.asarray(rows), searched, alpha)
+    return _moved(vectors, np.asarray(rows), searched, alpha)
 
 
 class Ranked(NamedTuple):
@@ -297,7 +297,7 @@ def _others(queries: Array, gallery: Any, k: int, self_index: Any) -> np.ndarray
     return np.take_along_axis(rows, own_last[:, :k], axis=1)
 
 
-def _move(vectors: Array, rows: np.ndarray, gallery: Any, alpha: float) -> Array:
+def _moved(vectors: Array, rows: np.ndarray, gallery: Any, alpha: float) -> Array:
     """Vectors moved towards rows ``[Q, k]`` of a gallery, some at a time, on the sphere; they lie where they lay."""
     checks.non_negative("alpha", alpha)
     every = jnp.asarray(vectors, jnp.float32)

@@ -17,7 +17,7 @@ from jdml.data import BadImageError, ImageFiles
 from jdml.data.dataset import TrainSet
 from jdml.distributed import Tree, gather_to_host
 from jdml.losses.comparison import Normalize
-from jdml.metrics.ccp_measures import mean_distance
+from jdml.metrics.chance import mean_distance
 from jdml.models.adapters import Model
 from jdml.models.embedding import Preprocess, default_preprocess, embed
 from jdml.ops import ball, checks

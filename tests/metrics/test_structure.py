@@ -9,7 +9,7 @@ import pytest
 
 from jdml import ccp, metrics
 from jdml.metrics import proxy_distance
-from jdml.metrics.ccp_measures import mean_distance
+from jdml.metrics.chance import mean_distance
 
 RNG = np.random.default_rng(0)
 C, K, D, N = 4, 3, 5, 30
