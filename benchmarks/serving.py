@@ -1,4 +1,4 @@
-"""Measure a service: a warm single query compared with faiss's flat index, the compile cache, a search by the command line.
+"""Measure a service: a single query and faiss's flat index, the compile cache, a search by the command line.
 
     python benchmarks/serving.py --out benchmarks/results.jsonl
 
