@@ -211,7 +211,7 @@ def default_of(function: Callable[..., Any], name: str) -> Any:
     return inspect.signature(function).parameters[name].default
 
 
-def taken_settings(function: Callable[..., Any], settings: Mapping[str, Any]) -> dict[str, Any]:
+def accepted_settings(function: Callable[..., Any], settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings that a function, or a partial of one, takes by name and does not have yet."""
     known = inspect.signature(function).parameters
     own = getattr(function, "keywords", {})
