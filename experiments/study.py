@@ -63,7 +63,6 @@ class StudyOptions:
     """Regular expressions: do only the runs in whose names one of them occurs."""
     table: bool = False
     """Run nothing, and read no images: only the tables of the runs on record."""
-
     weights: Path | None = None
     """For photographs: pretrained weights of EfficientNet-Lite0, from jdml weights convert."""
 

@@ -38,14 +38,10 @@ class Settings(FolderOptions):
 def load(name: str, data_dir: str | None) -> list[data.Dataset]:
     """Return images of 0–5 to train on by parity; new images of 0–5, and images of 6–9, to score on."""
     train, test = (data.load(name, data_dir=data_dir, split=split) for split in ("train", "test"))
-    unseen_digits = data.load(name, split="all") if name == "digits" else test
+    others = data.load(name, split="all") if name == "digits" else test
     train = train.select(train.views["digit"] <= 5)
-    known_digits = test.select(test.views["digit"] <= 5)
-    return [
-        train.relabel("parity"),
-        known_digits,
-        unseen_digits.select(unseen_digits.views["digit"] > 5),
-    ]
+    known = test.select(test.views["digit"] <= 5)
+    return [train.relabel("parity"), known, others.select(others.views["digit"] > 5)]
 
 
 def recipe_of(method: str) -> Recipe:

@@ -137,13 +137,11 @@ def main(settings: Settings) -> str:
     """Run what is missing, as far as time goes; return the tables."""
     for stage in () if settings.table else stages(settings):
         settings.do(stage)
-    recorded = read_results(settings.out)
-    planned = {"pilot": pilots(), "trial": trials(recorded) + also(recorded)}
+    runs = read_results(settings.out)
+    planned = {"pilot": pilots(), "trial": trials(runs) + also(runs)}
     for column in protocol.COLUMNS:
         planned[column] = [job for job in models(settings.frozen) if job["column"] == column]
-    return report(
-        recorded, {part: [name_of(job) for job in jobs] for part, jobs in planned.items()}
-    )
+    return report(runs, {part: [name_of(job) for job in jobs] for part, jobs in planned.items()})
 
 
 if __name__ == "__main__":

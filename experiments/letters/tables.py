@@ -169,10 +169,8 @@ def tuned_models(results: Results) -> dict[str, dict[Model, float]]:
 def counting(pairs: Mapping[str, PairedDifference]) -> str:
     """Return the differences that are sure after Holm's correction for all of them, and not small."""
     p = holm_correction({name: gap.p for name, gap in pairs.items()}, len(pairs))
-    significant = {
-        n: gap for n, gap in pairs.items() if p.get(n, 1.0) < 0.05 and abs(gap.mean) >= LEAST
-    }
-    return all_of(significant, f"MAP@R, points: those that count of {len(pairs)}", p)
+    gaps = {n: gap for n, gap in pairs.items() if p.get(n, 1.0) < 0.05 and abs(gap.mean) >= LEAST}
+    return all_of(gaps, f"MAP@R, points: those that count of {len(pairs)}", p)
 
 
 def all_of(

@@ -106,11 +106,9 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
         run=training.RunConfig(log_every=max(1, job["steps"] // 20)),
         progress=False,
     )
-    x, train_points = (
-        jdml.sphere(jnp.asarray(result.embedder(part.images))) for part in (test, train)
-    )
+    x, own = (jdml.sphere(jnp.asarray(result.embedder(part.images))) for part in (test, train))
     scores: dict[str, Any] = retrieval(x, labels)
-    for part, points, classes in (("test", x, labels), ("train", train_points, train.labels)):
+    for part, points, classes in (("test", x, labels), ("train", own, train.labels)):
         scores |= {f"{part} {k}": v for k, v in structure(points, classes).items()}
     scores["skipped"] = sum(int(record["skipped"]) for record in result.history)
     surprise = [record["nll"] for record in result.history if "nll" in record]

@@ -63,11 +63,9 @@ def load(task: str, data_dir: str | None, seed: int, test: bool) -> Parts:
         unseen = digits // 2 == seed % 3
         order = np.random.default_rng(seed).permutation(len(whole))
         scored = unseen | (order < len(whole) // 6)
-        selected = order[~scored[order]][:DIGITS]
-        train, rest = whole.select(selected), whole.select(scored)
-        return Parts(
-            train.relabel("parity"), digits[selected], rest, digits[scored], unseen[scored]
-        )
+        rows = order[~scored[order]][:DIGITS]
+        train, rest = whole.select(rows), whole.select(scored)
+        return Parts(train.relabel("parity"), digits[rows], rest, digits[scored], unseen[scored])
     train = data.load("omniglot", data_dir=data_dir, image_size=28)
     if test:
         scored = data.load("omniglot", data_dir=data_dir, split="test", image_size=28)

@@ -27,8 +27,6 @@ HERE = Path(__file__).parent
 RECOMMENDED = "recommended"
 Results = Mapping[str, Any]
 Scores = dict[str, float]
-
-
 TASKS = {name: SimpleNamespace(**values) for name, values in read_toml(__file__).items()}
 PARTS = ("recommended, a random head", "MPA-DW, a principal head")
 """On birds: the effect of the head's start; added when the rest had been run."""

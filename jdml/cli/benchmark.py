@@ -1,6 +1,7 @@
 """``jdml benchmark``: a method, a data set, a protocol; the paper's row next to ours."""
 
 import contextlib
+import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -112,9 +113,7 @@ class Benchmark:
                 "--label-noise is for the conventional protocol, and not for ccp: both choose by training classes"
             )
         if task.validation and task.protocol != "conventional":
-            raise ValueError(
-                "--validation is for the conventional protocol: others hold out classes"
-            )
+            raise ValueError("--validation needs --protocol conventional: others hold out classes")
         if self.run.out is None:
             return
         files = (self.run.out / name for name in (CONFIG, METRICS))
@@ -335,8 +334,6 @@ def dry_run_recipe(recipe: Recipe) -> Recipe:
 @contextlib.contextmanager
 def fake_images(size: int) -> Iterator[Path]:
     """Return a temporary folder of classes of noise as JPEG files, a little larger than the crops."""
-    import tempfile
-
     require_package("PIL", "a dry run")
     from PIL import Image
 

@@ -113,9 +113,8 @@ class Sweep(Train):
                 name = f"{title}-{seed}"
                 if name in runs:
                     raise ValueError(f"--set has two combinations that are both called {title}")
-                run = dataclasses.replace(
-                    train.run, seed=seed, out=self.run.out / name, quiet=quiet
-                )
+                place = self.run.out / name
+                run = dataclasses.replace(train.run, seed=seed, out=place, quiet=quiet)
                 runs[name] = dataclasses.replace(train, data=data, run=run)
         return runs
 
