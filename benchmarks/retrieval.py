@@ -1,4 +1,4 @@
-"""Time and memory of `jdml.metrics.evaluate_retrieval` beside pytorch-metric-learning with faiss, in one run.
+"""Time and memory of `jdml.metrics.evaluate_retrieval` compared with pytorch-metric-learning with faiss, in one run.
 
     python benchmarks/retrieval.py --out benchmarks/results.jsonl
     python benchmarks/retrieval.py --groups 1000000 --out benchmarks/results.jsonl
@@ -6,7 +6,7 @@
 Both compute P@1, R-precision and MAP@R of the same embeddings and are timed in turn after a warm-up, because the
 machine may be shared; the ratio compares their medians. Needs the `parity` extra; without it only jdml is measured.
 
-With --groups instead: what it costs that pairs of one class and one group do not count, beside the same search in which
+With --groups instead: the cost of ignoring pairs of one class and one group, next to the same search in which
 all do, in seconds of the processor's cores together. On record as `retrieval_groups`.
 """
 
@@ -64,7 +64,7 @@ def pml(vectors: np.ndarray, labels: np.ndarray) -> Callable[[], dict[str, float
 
 
 def temporaries(size: int, dim: int, depth: int, kind: str) -> int:
-    """Bytes that the compiled block function holds beside its arguments, its result included."""
+    """Bytes that the compiled block function holds besides its arguments, its result included."""
     vectors = jax.ShapeDtypeStruct((size, dim), jnp.float32)
     numbers = jax.ShapeDtypeStruct((size,), jnp.float32)
     rows = ranking_score.rows_per_block(size, size)

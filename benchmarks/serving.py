@@ -1,4 +1,4 @@
-"""What a service pays: a warm single query beside faiss's flat index, the compile cache, a search by the command line.
+"""Measure a service: a single query and faiss's flat index, the compile cache, a search by the command line.
 
     python benchmarks/serving.py --out benchmarks/results.jsonl
 

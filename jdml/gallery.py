@@ -132,7 +132,7 @@ class Gallery:
                 finite, embeddings of another model or dimension.
         """
         self._check_model(model)
-        vectors = self._checked("embeddings", embeddings)
+        vectors = self._check_vectors("embeddings", embeddings)
         ids = [_as_id(place, name) for place, name in enumerate(_several(ids))]
         if len(ids) != len(vectors):
             raise ValueError(f"ids must be {len(vectors)}, one for each row, got {len(ids)}")
@@ -185,7 +185,7 @@ class Gallery:
         """
         self._check_model(model)
         checks.count("k", k)
-        points = self._checked("queries", queries)
+        points = self._check_vectors("queries", queries)
         distances = np.full((len(points), k), np.inf, np.float32)
         rows = np.full((len(points), k), -1)
         gone = np.array(self._removed, int)
@@ -354,7 +354,7 @@ class Gallery:
         mapped = np.memmap(file, dtype, "r", shape=shape)
         return mapped if mmap else np.array(mapped)
 
-    def _checked(self, name: str, vectors: Any) -> np.ndarray:
+    def _check_vectors(self, name: str, vectors: Any) -> np.ndarray:
         vectors = checks.as_array(vectors)
         checks.check_embeddings(name, vectors, dim=self._dim, like="the gallery")
         rows = checks.as_finite(name, vectors)

@@ -11,7 +11,7 @@ from jdml.cli.tables import print_table
 from jdml.data.folder import image_named
 from jdml.data.load import image_id, read_path, read_source
 from jdml.metrics import rejection_threshold
-from jdml.ops.checks import Rerank
+from jdml.ops.checks import Rerank, at_least
 from jdml.report.figures import neighbour_sheet
 from jdml.report.images import search_images
 from jdml.runs.embedding_io import EmbeddingTable, join_tables
@@ -64,6 +64,7 @@ class Search:
             raise ValueError(
                 "--gallery is missing: a folder of images, or a file or gallery of jdml embed"
             )
+        at_least(1)("k", self.k)
         if self.max_distance == "auto" and self.rerank != "none":
             raise ValueError("--max-distance auto does not go with --rerank: write a number")
         for option, file, endings in (("out", self.out, PICTURES), ("json", self.json, (".json",))):

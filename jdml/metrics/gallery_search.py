@@ -29,11 +29,11 @@ PIECE = 8 * 2**20
 
 
 class Chunk(NamedTuple):
-    """Rows of a gallery, in the frame of :func:`jdml.metrics.ranking_score.common_frame`."""
+    """Rows of a gallery, centred by :func:`jdml.metrics.ranking_score.choose_centering`."""
 
     half_squares: Any  # [n], ∞ where there is no row
     references: Any = None  # [n, D]; None where distances are given
-    kin: Any = None  # [n] integers
+    mask: Any = None  # [n] integers
 
 
 class Block(NamedTuple):
@@ -41,7 +41,7 @@ class Block(NamedTuple):
 
     queries: Any  # [b, D]
     own: Any = None  # [b], the gallery's row that each query is itself, −1 for none
-    kin: Any = None  # [b] integers, or [b, N] bool
+    mask: Any = None  # [b] integers, or [b, N] bool
     distances: Any = None  # [b, N], that were given
 
 
@@ -51,7 +51,7 @@ class Search(NamedTuple):
     block: Block
     gallery: Any  # a Chunk, or the rows on disk
     frame: Any = None
-    kin: np.ndarray | None = None  # [N] integers, of a gallery on disk
+    mask: np.ndarray | None = None  # [N] integers, of a gallery on disk
 
     @property
     def is_on_disk(self) -> bool:
@@ -63,14 +63,14 @@ class Search(NamedTuple):
         """The gallery's number of rows, with padding."""
         return len(self.gallery if self.is_on_disk else self.gallery.half_squares)
 
-    def among(self, kin: relevance.Kin) -> "Search":
-        """The search of what counts; the gallery's kin lie where the gallery does."""
-        mine, theirs = kin
-        block = self.block._replace(kin=mine)
+    def among(self, mask: relevance.IgnoreMask) -> "Search":
+        """The search of what counts; the gallery's groups lie where the gallery does."""
+        mine, theirs = mask
+        block = self.block._replace(mask=mine)
         if self.is_on_disk:
-            return self._replace(block=block, kin=theirs)
+            return self._replace(block=block, mask=theirs)
         theirs = None if theirs is None else jnp.asarray(pad_rows(theirs, self.size, fill=-4))
-        return self._replace(block=block, gallery=self.gallery._replace(kin=theirs))
+        return self._replace(block=block, gallery=self.gallery._replace(mask=theirs))
 
     def of(self, rows: np.ndarray) -> "Search":
         """The search of some of the queries."""
@@ -111,7 +111,7 @@ def frame_of(queries: Array | np.ndarray, gallery: Any) -> Any:
 @jax.jit
 def _frame_on_device(gallery: Array, queries: Array) -> tuple[Array, Array]:
     def frame(axis: Axis, gallery: Array, queries: Array) -> Any:
-        return ranking_score.common_frame(queries, gallery, axis=axis)
+        return ranking_score.choose_centering(queries, gallery, axis=axis)
 
     return by_parts(frame, gallery, queries)
 
@@ -122,7 +122,7 @@ def _chunk(rows: Array, frame: Any, size: Array | int) -> Chunk:
 
     def moved(axis: Axis, rows: Array, others: Any) -> tuple[Chunk, tuple[()]]:
         frame, size = others
-        references = ranking_score.in_frame(rows, frame)
+        references = ranking_score.apply_centering(rows, frame)
         half_squares = 0.5 * jnp.sum(jnp.square(references), axis=-1)
         is_there = axis.index * len(rows) + jnp.arange(len(rows)) < size
         return Chunk(jnp.where(is_there, half_squares, jnp.inf), references), ()
@@ -159,7 +159,7 @@ def ranked(
 
 
 def first(search: Search) -> np.ndarray:
-    """The row of the gallery ``[Q]`` that is nearest to each query; any where all are barred."""
+    """The row of the gallery ``[Q]`` that is nearest to each query; any row if all are excluded."""
     blocks = jax.device_get([(part, indices) for part, indices, _ in ranked(search, 1)])
     return np.concatenate([indices[: part.stop - part.start, 0] for part, indices in blocks])
 
@@ -207,10 +207,10 @@ def pad_rows(values: Any, size: int, *, fill: float = 0) -> Any:
 def _cut(search: Search, part: slice, rows: int) -> Block:
     """A block of queries, padded; a mask of pairs has a column for every row of a gallery in memory."""
     block = jax.tree.map(lambda x: pad_rows(np.asarray(x[part]), rows), search.block)
-    is_mask = block.kin is not None and block.kin.ndim == 2
+    is_mask = block.mask is not None and block.mask.ndim == 2
     if not is_mask or search.is_on_disk:
         return block
-    return block._replace(kin=pad_rows(block.kin.T, search.size).T)
+    return block._replace(mask=pad_rows(block.mask.T, search.size).T)
 
 
 def _rank_on_disk(search: Search, blocks: list[Block], depth: int) -> Iterator[tuple[Any, Any]]:
@@ -220,8 +220,8 @@ def _rank_on_disk(search: Search, blocks: list[Block], depth: int) -> Iterator[t
     length = _rows_of_a_piece(search.gallery)
     for start, piece in _pieces(search.gallery):
         chunk = _chunk(pad_rows(piece, length), search.frame, np.int32(len(piece)))
-        if search.kin is not None:
-            chunk = chunk._replace(kin=pad_rows(search.kin[start : start + length], length))
+        if search.mask is not None:
+            chunk = chunk._replace(mask=pad_rows(search.mask[start : start + length], length))
         for turn, block in enumerate(blocks):
             new = _top(chunk, block, search.frame, depth, np.int32(start))
             best[turn] = _merged(best[turn], new[:2])
@@ -260,14 +260,14 @@ def _places(chunk: Chunk, block: Block, frame: Any) -> Array:
 
 
 def _scores(chunk: Chunk, block: Block, frame: Any, offset: Array | int) -> Array:
-    """Closeness ``[b, n]``, −∞ for what does not count."""
-    askers = block.own, block.kin
-    out = ranking_score.barred(askers, chunk.kin, offset, len(chunk.half_squares))
+    """Compute scores ``[b, n]``, −∞ for what does not count."""
+    askers = block.own, block.mask
+    out = ranking_score.exclusion_mask(askers, chunk.mask, offset, len(chunk.half_squares))
     if block.distances is not None:
         scores = 0.0 - block.distances
         return scores if out is None else jnp.where(out, -jnp.inf, scores)
-    queries = ranking_score.in_frame(block.queries, frame)
-    return ranking_score.closeness(queries, chunk.references, chunk.half_squares, out)
+    queries = ranking_score.apply_centering(block.queries, frame)
+    return ranking_score.ranking_score(queries, chunk.references, chunk.half_squares, out)
 
 
 def _one_ahead(items: Iterator[T]) -> Iterator[T]:

@@ -12,11 +12,11 @@ from jdml.metrics import host_search
 from jdml.metrics.array_conversion import accepts_any_array
 from jdml.metrics.gallery_search import Neighbors, nearest_rows
 from jdml.metrics.ranking_score import (
-    barred,
-    closeness,
-    common_frame,
-    in_frame,
+    apply_centering,
+    choose_centering,
+    exclusion_mask,
     merge,
+    ranking_score,
     rows_per_block,
 )
 from jdml.ops import checks, safe_norm
@@ -171,17 +171,17 @@ def _search(
 ) -> tuple[Array, Array, Array]:
     """Each device searches its rows of the gallery, and the best are merged."""
     size, dim = queries.shape
-    frame = common_frame(*map(jax.lax.stop_gradient, (queries, gallery)), axis=axis)
-    references = in_frame(jax.lax.stop_gradient(gallery), frame)
+    frame = choose_centering(*map(jax.lax.stop_gradient, (queries, gallery)), axis=axis)
+    references = apply_centering(jax.lax.stop_gradient(gallery), frame)
     half_squares = 0.5 * jnp.sum(jnp.square(references), axis=-1)
     offset = axis.index * len(gallery)
 
     def search(block: tuple[Array, Array]) -> tuple[Array, Array]:
         rows, start = block
-        probes = in_frame(jax.lax.stop_gradient(rows), frame)
+        probes = apply_centering(jax.lax.stop_gradient(rows), frame)
         own = start + jnp.arange(len(rows)) if exclude_self else None
-        out = barred((own, None), None, offset, len(gallery))
-        score = closeness(probes, references, half_squares, out)
+        out = exclusion_mask((own, None), None, offset, len(gallery))
+        score = ranking_score(probes, references, half_squares, out)
         score, here = jax.lax.top_k(score, min(k, len(gallery)))
         distances = safe_norm(rows[:, None, :] - gallery[here])[..., 0]
         distances, indices = merge(axis, k, score, distances, here.astype(jnp.int32) + offset)

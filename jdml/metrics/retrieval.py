@@ -124,7 +124,7 @@ def evaluate_retrieval(
         of rows that have collapsed to one point the first of the gallery are found, so that its order decides (R@8 is
         near 0 where it is sorted by class, near chance where it is shuffled). A k beyond the gallery counts the missing
         ranks as misses. ``jax.lax.top_k`` ranks; beyond 256 ranks on a CPU
-        it is NumPy's partial sort of (closeness, index), per block. Queries, gallery and ranks are padded to few sizes
+        it is NumPy's partial sort of (score, index), per block. Queries, gallery and ranks are padded to few sizes
         (eight an octave from 64 queries and 1,024 rows on; 16, 64, 128, 256, … ranks), for each of which, and each
         choice of metrics, a program is compiled: other values, and other k, recompile nothing. Groups are one
         number a row, compared where distances are; every level of labels is ranked anew. ``mrr`` ranks queries again,
@@ -174,13 +174,13 @@ def evaluate_retrieval(
     levels = []
     for labels in task.levels:
         if relevant is None:
-            truth, kin = relevance.truth(*labels, task.own, task.ignored)
+            truth, mask = relevance.truth(*labels, task.own, task.ignored)
         else:
-            truth, kin = relevance.pair_truth(task)
+            truth, mask = relevance.pair_truth(task)
         judged = truth.num_relevant > 0
         if judged.any():
             search = search or prepare(task.queries, task.gallery, task.own, distances)
-            scores, columns = _measured(search.among(kin), truth, cutoffs, block_size)
+            scores, columns = _measured(search.among(mask), truth, cutoffs, block_size)
         else:
             scores = dict.fromkeys(_names(cutoffs), np.full(judged.shape, np.nan))
             if judged.size:
@@ -199,7 +199,7 @@ def evaluate_retrieval(
 
 
 def _measured(
-    search: Search, truth: relevance.Truth, cutoffs: _Cutoffs, block_size: int | None
+    search: Search, truth: relevance.Relevance, cutoffs: _Cutoffs, block_size: int | None
 ) -> tuple[dict[str, np.ndarray], np.ndarray]:
     """All metrics of every query, NaN where it has no reference, and what is nearest to it."""
     judged = truth.num_relevant > 0
@@ -232,7 +232,11 @@ def _measured(
 
 
 def _search_deeper(
-    search: Search, truth: relevance.Truth, ranks: np.ndarray, depth: int, block_size: int | None
+    search: Search,
+    truth: relevance.Relevance,
+    ranks: np.ndarray,
+    depth: int,
+    block_size: int | None,
 ) -> None:
     """Fill in the reciprocal ranks ``[Q]`` of queries whose first right answer is none of the ``depth`` nearest."""
     size = len(truth.gallery_classes)
@@ -249,7 +253,7 @@ def _search_deeper(
 
 
 def _summary(
-    scores: dict[str, np.ndarray], truth: relevance.Truth, average: Average, *, per_query: bool
+    scores: dict[str, np.ndarray], truth: relevance.Relevance, average: Average, *, per_query: bool
 ) -> dict[str, Any]:
     """Averages, unless the numbers of every query are wanted, and how many queries could be answered."""
     judged = truth.num_relevant > 0

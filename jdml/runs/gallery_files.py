@@ -18,7 +18,7 @@ from jdml.runs.embedding_io import EmbeddingTable, holds_embeddings, read_embedd
 from jdml.runs.inference import Trained
 
 FILES = "files.json"
-"""What a gallery's folder knows of its files: their root, and of each the size, the time and the checksum."""
+"""The record of a gallery's files: their root, and the size, time and checksum of each."""
 PIECE = 1 << 13
 """Images that are embedded before the gallery is saved."""
 
