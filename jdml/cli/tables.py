@@ -3,12 +3,6 @@
 from collections.abc import Sequence
 from typing import Any
 
-from rich import box
-from rich.console import Console
-from rich.measure import Measurement
-from rich.table import Table
-from rich.text import Text
-
 WIDE = 300
 
 
@@ -16,6 +10,9 @@ def print_table(
     title: str | None, columns: Sequence[str], rows: Sequence[Sequence[Any]], width: int = WIDE
 ) -> None:
     """Print a table of a column of names and columns of values; one that is too wide for the screen on its side."""
+    from rich.console import Console
+    from rich.measure import Measurement
+
     console = Console()
     if not console.is_terminal or console.width > width:
         console = Console(width=width)
@@ -30,6 +27,10 @@ def print_table(
 
 
 def _table(title: str | None, columns: Sequence[Any], rows: Sequence[Sequence[Any]]) -> Any:
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
     table = Table(title=title and Text(title), box=box.SIMPLE_HEAD, title_justify="left")
     for i, column in enumerate(columns):
         table.add_column(

@@ -11,7 +11,6 @@ from typing import Any
 
 import jax
 import numpy as np
-from tqdm import tqdm
 
 from jdml import data
 from jdml._import_path import is_pointer
@@ -93,6 +92,8 @@ def provenance(command: str, options: Any) -> dict[str, Any]:
 @contextmanager
 def log_lines() -> Iterator[None]:
     """Print the training's log, above its progress bar."""
+    from tqdm import tqdm
+
     logger, handler = logging.getLogger("jdml.training"), logging.Handler(logging.INFO)
     handler.emit = lambda record: tqdm.write(record.getMessage())  # type: ignore[method-assign]
     before = logger.level, logger.propagate
