@@ -4,7 +4,7 @@
 
 Every loss is checked against the values and gradients of the CPU. Then value and gradient are timed of the judged
 losses, of the fields (2,000 to 131,072 charges) and of the everyday losses (2,048 to 262,144 rows x 512, float32 and
-bfloat16), beside plain dense JAX; then retrieval
+bfloat16), compared with plain dense JAX; then retrieval
 metrics, and a ResNet-50 step with each method. With memory, the share of the device's peak of the bare matrix
 products where that peak is known (--peak-tflops), and how often the least time that `compiled.py` reckoned for the same
 program fits. Writes the line accelerator_DEVICE of benchmarks/results.jsonl; a section that fails is told and does not
@@ -65,7 +65,7 @@ RECKONED = {"H100": "h100", "H200": "h100", "TPU v5 lite": "v5e", "TPU v5e": "v5
 
 
 class Clock:
-    """What is left of the time: each section has its share, and what those before it have left."""
+    """Divide the time: each section has its share, and the time that earlier ones did not use."""
 
     def __init__(self, budget: float, sections: list[str]) -> None:
         self.starts, self.left_out = time.monotonic(), list[str]()
@@ -138,7 +138,7 @@ def checked(name: str) -> Row:
 
 
 def judged_losses(repeats: int, clock: Clock) -> list[Row]:
-    """The losses of `losses.py` beside the bare products, and beside PyTorch's on the same device where it is there."""
+    """Compare the losses of `losses.py` with bare products, and with PyTorch on the same device if it is installed."""
     rows, size = [], judged.BATCH
     for classes, several in ((None, judged.PAIRS), *((n, judged.PROXIES) for n in judged.CLASSES)):
         for name, loss in several.items():
@@ -151,7 +151,7 @@ def judged_losses(repeats: int, clock: Clock) -> list[Row]:
 
 
 def fields(repeats: int, clock: Clock) -> list[Row]:
-    """PFML in tiles, beside the dense forms."""
+    """PFML in tiles, compared with the dense forms."""
     rows = []
     for charges in CHARGES:
         what = f"potential_field, {charges} charges"
@@ -222,7 +222,7 @@ def retrieval(repeats: int, clock: Clock) -> list[Row]:
 
 
 def trained() -> Iterator[tuple[str, Any, Any]]:
-    """What a step is called, its network and its objective."""
+    """Yield each step's name, network and objective."""
     model = models.create(BACKBONE, dim=DIM, freeze_batch_norm=True, dtype=jnp.bfloat16)
     for name, make in programs.methods(programs.STEP_CLASSES, DIM).items():
         if not SMOKE or name in ("XBM", "sampled"):
@@ -252,7 +252,7 @@ def training(repeats: int, clock: Clock) -> list[Row]:
 
 
 def programs_of(section: str) -> Iterator[tuple[str, Callable[[], Any]]]:
-    """What a section times, by name, and how it is traced where nothing runs."""
+    """Yield a section's programs by name, each as a function that traces it."""
     programs.BATCH, programs.DIM, shape = judged.BATCH, DIM, programs.shape
     if section == "check":
         for name in CHECKED:
@@ -297,11 +297,11 @@ def compile_for(target: str, sections: list[str]) -> None:
         start = time.perf_counter()
         try:
             compilers.compiled(lowered(), compilers.QUICK)
-            told = "compiled"
+            result = "compiled"
         except (jax.errors.JaxRuntimeError, ValueError) as error:
             failed.append(what)
-            told = str(error).splitlines()[0][:200]
-        print(f"{what:48} {told}, {time.perf_counter() - start:.0f} s", flush=True)
+            result = str(error).splitlines()[0][:200]
+        print(f"{what:48} {result}, {time.perf_counter() - start:.0f} s", flush=True)
     if failed:
         raise SystemExit(f"not compiled: {', '.join(failed)}")
 
@@ -315,7 +315,7 @@ SECTIONS = {
     "retrieval": retrieval,
 }
 SHARES = {"check": 3, "judged": 2, "training": 6, "fields": 2, "everyday": 5, "retrieval": 2}
-"""Of the time: most of it compiles."""
+"""Shares of the time, most of which compiles."""
 
 
 def compare(rows: list[Row], kind: str) -> None:
@@ -391,8 +391,8 @@ def main() -> None:
     for what in clock.left_out:
         print(f"left out for lack of time: {what}")
     record = f"accelerator_{re.sub('[^a-z0-9]+', '_', kind.lower()).strip('_')}"
-    told = {"failed": failed, "left_out": clock.left_out, "peak_tflops": peak}
-    machine.write(arguments.out, rows, record, **told)
+    result = {"failed": failed, "left_out": clock.left_out, "peak_tflops": peak}
+    machine.write(arguments.out, rows, record, **result)
     wrong = [row["what"] for row in rows.get("check", ()) if not row["right"]]
     if wrong or failed:
         raise SystemExit(f"wrong: {', '.join(wrong) or '-'}; failed: {', '.join(failed) or '-'}")

@@ -1,4 +1,4 @@
-"""What CCP adds to a training step: its proxies beside the batch's own pairs, and the anchor of the weights.
+"""Measure what CCP adds to a training step: pairs with proxies, and the anchor of the weights.
 
     python benchmarks/alternation.py --out benchmarks/results.jsonl
 

@@ -57,7 +57,7 @@ CASES = {"losses": cases_of_losses, "image_training": cases_of_image_training}
 
 def child(root: str, of: str) -> None:
     """Names its cases, then makes the one that it is told, and times calls of it."""
-    sys.path.insert(0, root)  # its library, and the benchmark beside this file
+    sys.path.insert(0, root)  # its library, and the benchmark next to this file
     import jdml
 
     if not Path(jdml.__file__).is_relative_to(root):

@@ -1,4 +1,4 @@
-"""What programs for an H100 or a TPU v5e hold, move and compute: compiled by their own compilers, on any machine.
+"""Compile programs for an H100 or a TPU v5e on any machine; report their memory, traffic and operations.
 
     make .venv/.compilers
     .venv/compilers/bin/python benchmarks/compiled.py --for h100
@@ -13,11 +13,11 @@ device's memory, operations those of products and convolutions, temporaries and 
 `bare_bytes` what the bare products (or the plain network, or the tiles of a field) move. `least_seconds` is a roofline:
 the longest of operations at the published peak, bytes at the published bandwidth, and what is sent to other devices at
 theirs, sums twice. `images_that_fit` are those whose temporaries fill the memory that a step's arguments leave;
-`estimate_seconds` is what a TPU's compiler reckons, `accessed_bytes` its own count, in the memory beside its units too.
+`estimate_seconds` is a TPU compiler's estimate, `accessed_bytes` its count, which includes memory next to its units.
 A program is written to the line compiled_DEVICE of benchmarks/results.jsonl as soon as it is compiled; what is
 there already is left out, unless --again asks for it anew. With --quick the compiler takes its least effort, a tenth of
 a TPU's compiler's time and another program: operations are the same, bytes and times are larger. Those
-are on the line compiled_DEVICE_quick, beside bare products and networks of the same kind.
+are on the line compiled_DEVICE_quick, compared with bare products and networks of the same kind.
 """
 
 import argparse
@@ -64,14 +64,14 @@ class Case(NamedTuple):
         what: its name.
         lowered: traces it for a device (steps: for their mesh).
         devices: how many run it.
-        beside: the name of the program that it is compared with.
+        baseline: the name of the program that it is compared with.
         others: what else to write.
     """
 
     what: str
     lowered: Callable[[], Any]
     devices: int = 1
-    beside: str | None = None
+    baseline: str | None = None
     others: dict[str, Any] = {}
 
 
@@ -91,7 +91,7 @@ if __name__ == "__main__":
     ASKED = _asked()
     compilers.prepare(ASKED.target)
 
-# Below, as the target is told to JAX before it is loaded.
+# Below, as the target is given to JAX before it is loaded.
 import jax  # noqa: E402
 import machine  # noqa: E402
 import programs  # noqa: E402
@@ -101,26 +101,26 @@ def cases(asked: argparse.Namespace) -> Iterator[Case]:
     """All that is asked for, and what it is compared with."""
     names = [name for name in asked.only if name not in SECTIONS]
     for section in [name for name in SECTIONS if name in asked.only] or SECTIONS:
-        found = [Case(*told) for told in getattr(programs, section)(asked)]
-        wanted = [case for case in found if any(name in case.what for name in names or [""])]
-        beside = {case.beside for case in wanted}
-        yield from (case for case in found if case in wanted or case.what in beside)
+        all_cases = [Case(*parts) for parts in getattr(programs, section)(asked)]
+        wanted = [case for case in all_cases if any(name in case.what for name in names or [""])]
+        baseline = {case.baseline for case in wanted}
+        yield from (case for case in all_cases if case in wanted or case.what in baseline)
 
 
 def measured(
     case: Case, target: compilers.Target, asked: argparse.Namespace, rows: dict[Any, Any]
 ) -> dict[str, Any]:
-    """One row, beside those that there are."""
-    start, text = time.perf_counter(), asked.text
+    """Compile one case and return its row."""
+    start, folder = time.perf_counter(), asked.text
     effort = compilers.QUICK if asked.quick else None
     compiled, options = compilers.compiled(case.lowered(), effort)
-    told = compiled.as_text()
-    if text is not None:
-        text.mkdir(parents=True, exist_ok=True)
-        (text / f"{case.what.replace(' ', '_').replace(',', '')}_{case.devices}.txt").write_text(
-            told
+    text = compiled.as_text()
+    if folder is not None:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / f"{case.what.replace(' ', '_').replace(',', '')}_{case.devices}.txt").write_text(
+            text
         )
-    program = compilers.Program(told, case.others.get("turns", 1))
+    program = compilers.Program(text, case.others.get("turns", 1))
     operations = program.operations
     computing = sum(
         n / (target.single if kind == "f32" else target.operations)
@@ -131,8 +131,8 @@ def measured(
     row = {
         "what": case.what,
         "devices": case.devices,
-        "beside": case.beside,
-        "bare_bytes": rows.get((case.beside, 1), {}).get("bytes"),
+        "baseline": case.baseline,
+        "bare_bytes": rows.get((case.baseline, 1), {}).get("bytes"),
         "temporaries": temporaries,
         "arguments": arguments,
         "bytes": program.bytes,

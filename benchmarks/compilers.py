@@ -24,7 +24,7 @@ gpu_device_info {
 platform_name: "CUDA" dnn_version_info { major: 9 minor: 7 } runtime_version { major: 12 minor: 9 patch: 0 }
 device_description_str: "NVIDIA H100 80GB HBM3"
 """
-"""What XLA must know of the card: an SXM one."""
+"""The description of an H100 SXM that XLA needs."""
 PACKAGES = {"gpu": ("jax_cuda12_plugin", "jax_plugins.xla_cuda12"), "tpu": ("libtpu",)}
 """Modules without which there is no compiler for a platform."""
 QUICK = {"exec_time_optimization_effort": -1.0, "memory_fitting_effort": -1.0}
@@ -112,11 +112,13 @@ def devices(name: str, number: int) -> list[Any]:
     target = TARGETS[name]
     topology = target.topologies[number]
     if target.platform == "gpu":
-        found = topologies.get_topology_desc(platform="cuda", target_config=H100, topology=topology)
+        description = topologies.get_topology_desc(
+            platform="cuda", target_config=H100, topology=topology
+        )
     else:
-        found = topologies.get_topology_desc(platform="tpu", topology_name=topology)
+        description = topologies.get_topology_desc(platform="tpu", topology_name=topology)
     jax.default_backend = lambda: target.platform
-    return list(found.devices[:number])
+    return list(description.devices[:number])
 
 
 def compiled(lowered: Any, options: Mapping[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
@@ -125,14 +127,16 @@ def compiled(lowered: Any, options: Mapping[str, Any] | None = None) -> tuple[An
     Without a card to try kernels on, XLA takes its own (Triton) for each product, and finds no tiles for some of a
     transformer, of 6,304 = 32 · 197 rows: those programs take cuBLAS's, as XLA does with a card.
     """
-    given = dict(options or {})
+    chosen_options = dict(options or {})
     try:
-        return lowered.compile(compiler_options=given), {"options": given} if given else {}
+        return lowered.compile(compiler_options=chosen_options), {
+            "options": chosen_options
+        } if chosen_options else {}
     except Exception as error:
         if "output tile sizes" not in str(error):
             raise
-    given["xla_gpu_enable_triton_gemm"] = False
-    return lowered.compile(compiler_options=given), {"options": given}
+    chosen_options["xla_gpu_enable_triton_gemm"] = False
+    return lowered.compile(compiler_options=chosen_options), {"options": chosen_options}
 
 
 BYTES = {"pred": 1, "u8": 1, "s8": 1, "bf16": 2, "f16": 2, "u16": 2, "s16": 2}
@@ -142,11 +146,11 @@ SILENT = frozenset(
     "parameter constant tuple get-tuple-element bitcast iota after-all partition-id replica-id "
     "opt-barrier add-dependency".split()
 )
-"""What is no kernel and moves nothing."""
+"""Operations that are no kernels and move nothing."""
 SHAPE = re.compile(r"(\w+)\[([\d,]*)\](?:\{([^}]*)\})?")
 """The type, sizes and layout of an array: the order of its axes, a TPU's tiles, and where it lies."""
 COPIES = ("copy-start", "slice-start", "dynamic-slice-start")
-"""What carries arrays from one memory to another beside the kernels."""
+"""Operations that copy arrays from one memory to another."""
 
 
 class Instruction(NamedTuple):
@@ -163,16 +167,16 @@ class Instruction(NamedTuple):
 
 def sizes_of(type_: str) -> list[int]:
     """Bytes of each array of a type, a TPU's filled up to whole tiles."""
-    found = []
-    for kind, told, layout in SHAPE.findall(type_):
-        sizes = [int(n) for n in told.split(",") if n]
+    results = []
+    for kind, shape, layout in SHAPE.findall(type_):
+        sizes = [int(n) for n in shape.split(",") if n]
         axes, _, rest = layout.partition(":")
         if tile := re.match(r"T\(([\d,]+)\)", rest):
             units = [int(n) for n in reversed(tile[1].split(","))]
             for axis, unit in zip(map(int, filter(None, axes.split(","))), units, strict=False):
                 sizes[axis] = -(-sizes[axis] // unit) * unit
-        found.append(math.prod(sizes) * BYTES.get(kind, 4))
-    return found
+        results.append(math.prod(sizes) * BYTES.get(kind, 4))
+    return results
 
 
 def size_of(type_: str) -> int:
@@ -181,17 +185,17 @@ def size_of(type_: str) -> int:
 
 
 def in_memory(type_: str) -> list[bool]:
-    """Which arrays of a type lie in the device's memory: a TPU keeps small ones in another, beside its units."""
+    """Which arrays of a type lie in the device's memory: a TPU keeps small ones in another, next to its units."""
     return ["S(" not in layout for _, _, layout in SHAPE.findall(type_)]
 
 
 def _shape(type_: str) -> list[int]:
-    found = SHAPE.search(type_)
-    return [int(n) for n in found[2].split(",") if n] if found else []
+    match = SHAPE.search(type_)
+    return [int(n) for n in match[2].split(",") if n] if match else []
 
 
 def _closing(text: str, start: int) -> int:
-    """Where the bracket that opens at ``start`` closes."""
+    """Return the place of the bracket that closes the one at ``start``."""
     depth = 0
     for place in range(start, len(text)):
         depth += (text[place] == "(") - (text[place] == ")")
@@ -221,7 +225,7 @@ def _instruction(line: str) -> Instruction | None:
 
 
 class Program:
-    """What a compiled program holds, read from its text.
+    """A compiled program, read from its text.
 
     A kernel moves its operands and its results; of an operand that it only takes slices from, these. A loop counts as
     often as it turns, a branch as the longer of its ways.
@@ -241,8 +245,8 @@ class Program:
             if header:
                 current = self.computations[header[2]] = {}
                 self.entry = header[2] if header[1] else self.entry
-            elif line.startswith("  ") and (found := _instruction(line)):
-                current[found.name] = found
+            elif line.startswith("  ") and (instruction := _instruction(line)):
+                current[instruction.name] = instruction
 
     @cached_property
     def steps(self) -> list[tuple[float, str, Instruction]]:
@@ -250,30 +254,30 @@ class Program:
         return list(self._walk(self.entry, 1.0))
 
     def _walk(self, name: str, times: float) -> Iterator[tuple[float, str, Instruction]]:
-        for found in self.computations[name].values():
-            if found.opcode == "while":
-                body = re.search(r"body=%?([\w.\-]+)", found.rest)
+        for step in self.computations[name].values():
+            if step.opcode == "while":
+                body = re.search(r"body=%?([\w.\-]+)", step.rest)
                 assert body is not None
-                yield from self._walk(body[1], times * self._turns(found))
-            elif found.opcode == "conditional":
-                listed = re.search(r"branch_computations=\{(.*?)\}", found.rest)
+                yield from self._walk(body[1], times * self._turns(step))
+            elif step.opcode == "conditional":
+                listed = re.search(r"branch_computations=\{(.*?)\}", step.rest)
                 ways = re.findall(r"%?([\w.\-]+)", listed[1]) if listed else []
-                ways += re.findall(r"(?:true|false)_computation=%?([\w.\-]+)", found.rest)
+                ways += re.findall(r"(?:true|false)_computation=%?([\w.\-]+)", step.rest)
                 yield from max(
                     (list(self._walk(way, times)) for way in ways),
                     key=lambda steps: (sum(n * self._moved(w, i) for n, w, i in steps), len(steps)),
                 )
-            elif found.opcode == "call" and (
-                called := re.search(r"to_apply=%?([\w.\-]+)", found.rest)
+            elif step.opcode == "call" and (
+                called := re.search(r"to_apply=%?([\w.\-]+)", step.rest)
             ):
                 yield from self._walk(called[1], times)
-            elif found.opcode not in SILENT:
-                yield times, name, found
+            elif step.opcode not in SILENT:
+                yield times, name, step
 
     def _turns(self, loop: Instruction) -> int:
         """How often a loop turns: as the compiler says, or as its condition compares."""
-        if told := re.search(r'known_trip_count":\{"n":"(\d+)"', loop.rest):
-            return int(told[1])
+        if match := re.search(r'known_trip_count":\{"n":"(\d+)"', loop.rest):
+            return int(match[1])
         condition = re.search(r"condition=%?([\w.\-]+)", loop.rest)
         assert condition is not None
         numbers = [
@@ -296,20 +300,20 @@ class Program:
     @property
     def operations(self) -> dict[str, float]:
         """Operations of matrix products and convolutions, by the type of what they multiply."""
-        told: dict[str, float] = {}
+        totals: dict[str, float] = {}
         for times, where, step in self.steps:
             for inside, product in self._products(where, step):
                 of = self.computations[inside]
                 left = of.get(product.operands[0])
-                found = SHAPE.search(left.type if left else "")
-                kind = found[1] if found else "?"
-                told[kind] = told.get(kind, 0.0) + times * self._operations(inside, product)
-        return told
+                match = SHAPE.search(left.type if left else "")
+                kind = match[1] if match else "?"
+                totals[kind] = totals.get(kind, 0.0) + times * self._operations(inside, product)
+        return totals
 
     @property
     def precisions(self) -> dict[str, list[str]]:
         """How products are computed: types and precision of what each multiplies."""
-        told: dict[str, list[str]] = {}
+        totals: dict[str, list[str]] = {}
         for _, where, step in self.steps:
             for inside, product in self._products(where, step):
                 of = self.computations[inside]
@@ -318,32 +322,32 @@ class Program:
                     r"(?:operand_precision=\{|operand_precision\":\[)([^\]}]*)", product.rest
                 )
                 named = asked[1].replace('"', "").lower() if asked else "default"
-                told[f"{inside}:{product.name}"] = [*(k[1] for k in kinds if k), named]
-        return told
+                totals[f"{inside}:{product.name}"] = [*(k[1] for k in kinds if k), named]
+        return totals
 
     @property
     def collectives(self) -> dict[str, int]:
         """Bytes that come out of each kind of collective."""
-        told: dict[str, float] = {}
+        totals: dict[str, float] = {}
         times = {}
         for n, where, _ in self.steps:
             times[where] = n
         for name, computation in self.computations.items():
-            for found in computation.values():
-                kind = found.opcode.removesuffix("-done")
+            for step in computation.values():
+                kind = step.opcode.removesuffix("-done")
                 if kind in COLLECTIVES:
-                    told[kind] = told.get(kind, 0) + times.get(name, 1) * size_of(found.type)
-        return {kind: int(size) for kind, size in told.items()}
+                    totals[kind] = totals.get(kind, 0) + times.get(name, 1) * size_of(step.type)
+        return {kind: int(size) for kind, size in totals.items()}
 
     @property
     def cycles(self) -> float:
-        """What a TPU's compiler reckons for the kernels that it has a model of."""
-        found = ((n, re.search(r'"estimated_cycles":"(\d+)"', s.rest)) for n, _, s in self.steps)
-        return sum(n * int(cycles[1]) for n, cycles in found if cycles)
+        """Sum the cycles that a TPU's compiler estimates for its kernels."""
+        matches = ((n, re.search(r'"estimated_cycles":"(\d+)"', s.rest)) for n, _, s in self.steps)
+        return sum(n * int(cycles[1]) for n, cycles in matches if cycles)
 
     @property
     def on_host(self) -> list[str]:
-        """What goes through the host, and float64: neither belongs into a program."""
+        """List operations through the host and in float64: neither belongs into a program."""
         bad = re.compile(r"\b(infeed|outfeed|send|recv|custom-call.*callback)\b")
         return [
             s.name
@@ -361,24 +365,24 @@ class Program:
         if "ConcatBitcast" in step.rest:
             return 0
         if step.opcode.endswith("-done"):
-            return self._written({}, step)
+            return self._write_size({}, step)
         of = self.computations[where]
         types = [of[name].type if name in of else "" for name in step.operands]
         inside = self._inside(step, types)
-        written = 0 if step.opcode.endswith("-start") else self._written(inside, step)
+        size = 0 if step.opcode.endswith("-start") else self._write_size(inside, step)
         if step.opcode in COPIES:
             return min(sizes_of(step.type)[:2]) if all(in_memory(types[0])) else 0
-        return written + sum(self._read(inside, place, type_) for place, type_ in enumerate(types))
+        return size + sum(self._read(inside, place, type_) for place, type_ in enumerate(types))
 
     def _inside(self, step: Instruction, types: Sequence[str] = ()) -> dict[str, Instruction]:
-        """What a kernel does: the computation that it calls, or itself alone."""
+        """Return the instructions of a kernel: the computation that it calls, or itself alone."""
         if called := re.search(r"calls=%?([\w.\-]+)", step.rest):
             return self.computations.get(called[1], {})
-        given = {
+        parameters = {
             str(place): Instruction(str(place), type_, "parameter", (), str(place), "", False)
             for place, type_ in enumerate(types)
         }
-        return {**given, step.name: step._replace(operands=tuple(given), is_root=True)}
+        return {**parameters, step.name: step._replace(operands=tuple(parameters), is_root=True)}
 
     def _read(self, inside: dict[str, Instruction], place: int, type_: str) -> int:
         """Bytes of an operand that are read: of what is only sliced, the slices."""
@@ -396,13 +400,13 @@ class Program:
                 total += size_of(user.type)
             elif user.opcode == "fusion":
                 within = self._inside(user)
-                places = [place for place, given in enumerate(user.operands) if given == name]
+                places = [place for place, operand in enumerate(user.operands) if operand == name]
                 total += sum(self._read(within, place, type_) for place in places)
             elif user.opcode != "dynamic-update-slice" or not first:  # which is done in place
                 return whole
         return min(total, whole)
 
-    def _written(self, inside: dict[str, Instruction], step: Instruction) -> int:
+    def _write_size(self, inside: dict[str, Instruction], step: Instruction) -> int:
         """Bytes of the results: of what is updated in place, the update."""
         sizes = sizes_of(step.type)
         root = next((i for i in inside.values() if i.is_root), None)

@@ -1,4 +1,4 @@
-"""Every part of a convolution on a CPU: XLA's own beside the products that could take its place.
+"""Every part of a convolution on a CPU: XLA's own compared with the products that could take its place.
 
     python benchmarks/convolutions.py --out benchmarks/results.jsonl
 
@@ -93,7 +93,7 @@ def kernel_parts(case: Case) -> list[str]:
 
 
 def chosen(geometry: rules.Geometry, kernel: jax.Array, images: jax.Array) -> list[str]:
-    """What the rule takes for each part."""
+    """Return the rule's choice for each part."""
     names = {rules._xla: "XLA", rules._by_places: "by places", rules._pointwise: "one product"}
     transform = names[rules._rule(geometry, kernel)]
     by_kernel = rules._kernel_rule(geometry, images, kernel)

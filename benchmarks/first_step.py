@@ -1,4 +1,4 @@
-"""Where the time of a first step goes: drawing the initial values, compiling the step, and what is Python's.
+"""Divide the time of a first step: drawing the initial values, compiling the step, and Python.
 
     python benchmarks/first_step.py --out benchmarks/results.jsonl
 

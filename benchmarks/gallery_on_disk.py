@@ -1,4 +1,4 @@
-"""Search of a gallery that lies on disk, beside faiss's flat index: time, memory, and whether both find the same.
+"""Search of a gallery on disk, compared with faiss's flat index: time, memory, and whether both find the same.
 
     python benchmarks/gallery_on_disk.py --out benchmarks/results.jsonl
 

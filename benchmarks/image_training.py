@@ -1,4 +1,4 @@
-"""A training step and an embedding pass of every network, beside the same network in PyTorch.
+"""A training step and an embedding pass of every network, compared with the same network in PyTorch.
 
     python benchmarks/image_training.py --out benchmarks/results.jsonl
 
@@ -172,7 +172,7 @@ def measure(case: Case, repeats: int, kinds: tuple[str, ...]) -> dict[str, Any]:
 
 
 def ratio(row: dict[str, Any], kind: str, figure: str, over: str, under: str) -> float:
-    """Of two sides."""
+    """Return the ratio of a figure of two sides."""
     values = row[kind][figure]
     return values[over] / values[under] if values.get(over) and values.get(under) else float("nan")
 
@@ -200,7 +200,7 @@ def lines_of(row: dict[str, Any]) -> str:
 
 
 def parts_of(row: dict[str, Any]) -> str:
-    """A line for each side: the forward pass, what the gradient takes beside it, and the update."""
+    """A line for each side: the forward pass, what the gradient takes in addition, and the update."""
     lines = []
     for side in row["step"]["milliseconds"]:
         ends = [row[kind]["milliseconds"][side] for kind in PARTS]
@@ -233,8 +233,8 @@ def main() -> None:
         if arguments.parts:
             print(parts_of(rows[-1]), flush=True)
     memory = "fresh" if arguments.fresh_memory else "kept"
-    told = {"repeats": arguments.repeats, "memory": memory}
-    machine.write(arguments.out, rows, machine.of_this_jax(), **told)
+    result = {"repeats": arguments.repeats, "memory": memory}
+    machine.write(arguments.out, rows, machine.of_this_jax(), **result)
 
 
 if __name__ == "__main__":

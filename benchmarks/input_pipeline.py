@@ -1,4 +1,4 @@
-"""Images per second of the input pipeline, beside bare decoding by as many threads, in the same run.
+"""Images per second of the input pipeline, compared with bare decoding by as many threads, in the same run.
 
     python benchmarks/input_pipeline.py --folder CUB_200_2011/images --out benchmarks/results.jsonl
 

@@ -1,4 +1,4 @@
-"""What non-isotropy regularization adds to a training step: operations beside ResNet-50's, and time beside the loss's.
+"""Measure what non-isotropy regularization adds to a training step, compared with ResNet-50 and with the loss.
 
     python benchmarks/isotropy.py --out benchmarks/results.jsonl
 
@@ -24,7 +24,7 @@ from jdml.training import create_state, make_train_step
 BATCH, CLASSES, SIDE = 90, 100, machine.small(224, 8)
 PRESETS = machine.small(flows.PRESETS, ("released",))
 CHANGES = machine.small({}, {"num_blocks": 1, "hidden": 8, "depth": 2})
-"""What makes a flow small."""
+"""Settings of a small flow."""
 
 
 def objective_of(dim: int, preset: str | None) -> objectives.Objective:

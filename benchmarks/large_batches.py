@@ -1,10 +1,10 @@
-"""Memory and time of pair losses as the batch grows, in blocks of anchors, beside all at once and optax.
+"""Memory and time of pair losses as the batch grows, in blocks of anchors, compared with all at once and optax.
 
     python benchmarks/large_batches.py --out benchmarks/results.jsonl
 
-Value and gradient of B x 128 embeddings. Memory is what the compiled program holds beside its arguments and results,
+Value and gradient of B x 128 embeddings. Memory is what the compiled program holds besides its arguments and results,
 which needs no run, up to a million rows; times are measured up to `--measure`. The exponent is that of memory by B
-over the three largest sizes. At last the memory of every pair loss at 32,768 x 128 and 262,144 x 512, beside four
+over the three largest sizes. At last the memory of every pair loss at 32,768 x 128 and 262,144 x 512, next to four
 arrays of the embeddings and 128 MiB.
 """
 
@@ -29,7 +29,7 @@ SIZES = machine.small(
 DENSE_LIMIT = machine.small(32_768, 16)
 """Rows up to which all are compared at once, too."""
 LIMITS = machine.small(((32_768, 128), (262_144, 512)), ((64, 8),))
-"""Where every pair loss is compiled."""
+"""Sizes at which every pair loss is compiled."""
 LOSSES = ("info_nce", "sup_con", "contrastive", "multi_similarity", "triplet", "circle")
 if machine.SMOKE:
     LOSSES = LOSSES[:1]
@@ -94,7 +94,7 @@ def measure(name: str, size: int, limit: int, dense_limit: int, repeats: int) ->
 
 
 def exponent(rows: list[dict[str, Any]]) -> float:
-    """Of bytes by rows over the three largest sizes: of the loss whose memory grows most."""
+    """Return the largest exponent of bytes by rows, over the three largest sizes of each loss."""
     slopes = []
     for name in {row["loss"] for row in rows}:
         largest = [row for row in rows if row["loss"] == name and row["bytes"]["blocks"]]
@@ -113,7 +113,7 @@ def pair_losses() -> list[str]:
 
 
 def limits(names: list[str], shapes: tuple[tuple[int, int], ...]) -> list[dict[str, Any]]:
-    """Bytes of each loss at each shape, beside four arrays of the embeddings and 128 MiB."""
+    """Bytes of each loss at each shape, compared with four arrays of the embeddings and 128 MiB."""
     rows = []
     for size, dim in shapes:
         for name in names:

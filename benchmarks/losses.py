@@ -1,4 +1,4 @@
-"""Time and memory of the losses beside pytorch-metric-learning's, forward and backward, in one run.
+"""Time and memory of the losses compared with pytorch-metric-learning's, forward and backward, in one run.
 
     python benchmarks/losses.py --out benchmarks/results.jsonl
 
@@ -221,7 +221,7 @@ def main() -> None:
         default=machine.small(None, JUDGED),
         help="names of losses (default all); rows of others stay on record",
     )
-    parser.add_argument("--out", type=Path, help=f"{machine.OUT}; and a plot beside it")
+    parser.add_argument("--out", type=Path, help=f"{machine.OUT}; and a plot next to it")
     parser.add_argument(
         "--fresh-memory", action="store_true", help="large arrays anew from the system, each call"
     )
@@ -273,8 +273,8 @@ def merged(known: dict[str, Any], rows: list[dict[str, Any]]) -> list[dict[str, 
             f"the rows on record are of another machine or version: {', '.join(differ)}"
         )
     new = {(row["loss"], row["classes"]) for row in rows}
-    kept = [row for row in known["rows"] if (row["loss"], row["classes"]) not in new]
-    return [{"date": there["date"], **row} for row in kept] + rows
+    earlier = [row for row in known["rows"] if (row["loss"], row["classes"]) not in new]
+    return [{"date": there["date"], **row} for row in earlier] + rows
 
 
 def draw(rows: list[dict[str, Any]], path: Path) -> None:
@@ -284,10 +284,10 @@ def draw(rows: list[dict[str, Any]], path: Path) -> None:
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    compared = [row for row in rows if "times_faster" in row]
-    names = [row["loss"] + (f", {row['classes']:,}" if row["classes"] else "") for row in compared]
+    with_pml = [row for row in rows if "times_faster" in row]
+    names = [row["loss"] + (f", {row['classes']:,}" if row["classes"] else "") for row in with_pml]
     figure, axes = plt.subplots(figsize=(7, 0.3 * len(names) + 1), layout="constrained")
-    axes.barh(names, [row["times_faster"] for row in compared])
+    axes.barh(names, [row["times_faster"] for row in with_pml])
     axes.axvline(1.0, color="black", linewidth=1)
     axes.invert_yaxis()
     axes.set_xscale("log")

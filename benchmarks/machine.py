@@ -1,4 +1,4 @@
-"""What the benchmarks share: timing in turn, peak memory, the machine's name, the file they write."""
+"""Tools of the benchmarks: timing in turn, peak memory, the machine's name, the file of results."""
 
 import argparse
 import ctypes
@@ -35,7 +35,7 @@ OUT = (
 )
 """Help of `--out`."""
 RESULTS = Path(__file__).with_name("results.jsonl")
-"""What is on record: a benchmark a line."""
+"""Recorded results, one benchmark a line."""
 
 
 def arguments(parser: argparse.ArgumentParser) -> argparse.Namespace:
@@ -92,7 +92,7 @@ def median(seconds: Mapping[str, list[float]]) -> dict[str, float]:
 
 
 def torch_device() -> str:
-    """Where PyTorch computes what is compared with JAX's: on the GPU where JAX does."""
+    """Return PyTorch's device: the GPU if JAX uses it."""
     import torch
 
     return "cuda" if jax.default_backend() == "gpu" and torch.cuda.is_available() else "cpu"
@@ -139,7 +139,7 @@ def _status(field: str) -> int:
 
 
 def temporaries(compiled: jax.stages.Compiled) -> int | None:
-    """Bytes that a compiled function holds beside its arguments and results."""
+    """Bytes that a compiled function holds besides its arguments and results."""
     analysis = compiled.memory_analysis()
     return None if analysis is None else int(analysis.temp_size_in_bytes)
 
@@ -179,7 +179,7 @@ def write(path: Path | None, rows: Any, name: str | None = None, **others: Any) 
 
 
 def read(path: Path | None, name: str | None = None) -> dict[str, Any] | None:
-    """What was written to a file; None where nothing was, or nothing of this name."""
+    """Read a benchmark's result from a file; None if there is none."""
     if path is None or not path.is_file():
         return None
     if path.suffix == ".jsonl":
@@ -191,7 +191,7 @@ def read(path: Path | None, name: str | None = None) -> dict[str, Any] | None:
 
 
 def picture(path: Path, name: str | None = None) -> Path:
-    """Where a picture of the numbers stands: beside their file, by this name where the file has others' too."""
+    """Return the path of a picture of the numbers, in the folder of their file."""
     if path.suffix == ".jsonl":
         return path.with_name(f"{name or _script()}.png")
     return path.with_suffix(".png")

@@ -1,10 +1,10 @@
-"""What a step costs that sends some rows at a time through the network, beside the step that sends all.
+"""Compare a step that sends some rows at a time through the network with one that sends all.
 
     python benchmarks/micro_batches.py --out benchmarks/results.jsonl
 
 SmallConvNet with frozen batch norm on 28 x 28 images, multi-similarity loss, Adam. The rows go through the network
 twice, first for their embeddings and then for the gradient: a third more work where a backward pass costs two forward
-ones. Memory is what the compiled program holds beside its arguments and results. The difference between the gradients
+ones. Memory is what the compiled program holds besides its arguments and results. The difference between the gradients
 (SGD's updates) is given relative to their length.
 """
 
@@ -27,7 +27,7 @@ SIZES = machine.small(((512, 64), (2048, 128)), ((16, 4),))
 
 
 def parts(optimizer: optax.GradientTransformation) -> tuple[Any, ...]:
-    """What trains."""
+    """Return the parts of a training."""
     network = SmallConvNet(64, freeze_batch_norm=True)
     if machine.SMOKE:
         network = network.clone(features=(4,))
@@ -91,8 +91,12 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=9, help="timed steps of each (default 9)")
     parser.add_argument("--out", type=Path, help=machine.OUT)
     arguments = machine.arguments(parser)
-    given = arguments.sizes
-    sizes = SIZES if given is None else tuple(zip(given[::2], given[1::2], strict=True))
+    chosen_sizes = arguments.sizes
+    sizes = (
+        SIZES
+        if chosen_sizes is None
+        else tuple(zip(chosen_sizes[::2], chosen_sizes[1::2], strict=True))
+    )
     rows = []
     for size, few in sizes:
         row = measure(size, few, arguments.repeats, arguments.side)

@@ -132,7 +132,7 @@ def main() -> None:
         default=DENSE_LIMIT,
         help="charges up to which the dense forms run",
     )
-    parser.add_argument("--out", type=Path, help=f"{machine.OUT}; and a plot beside it")
+    parser.add_argument("--out", type=Path, help=f"{machine.OUT}; and a plot next to it")
     arguments = machine.arguments(parser)
     print(
         f"forward and backward, batch {BATCH}, {DIM}-D; dense JAX / jdml and dense torch / jdml last"

@@ -19,7 +19,7 @@ import jdml
 from jdml import ccp, mining, models, objectives
 from jdml.distributed import Placement, class_shards
 from jdml.flows import ConditionalFlow, preset
-from jdml.metrics import gallery_search, neighbors, relevance, retrieval
+from jdml.metrics import gallery_search, neighbors, retrieval
 from jdml.ops import tiled_pairs
 from jdml.training import TrainState, make_train_step
 from jdml.training.optimizer_wrappers import with_loss_scale
@@ -32,7 +32,7 @@ MEMORY = machine.small(8_192, 16)
 STEP_CLASSES = machine.small(11_264, 8)
 """About Stanford Online Products, in a number that 256 divides."""
 
-Found = Iterator[tuple[Any, ...]]
+Cases = Iterator[tuple[Any, ...]]
 
 
 def _devices(number: int) -> list[Any]:
@@ -94,8 +94,8 @@ def of_proxies(name: str, rows: int, classes: int) -> tuple[Any, ...]:
     sizes = (classes, *((entry.per_class,) if entry.per_class > 1 else ()), DIM)
     arrays = shape(rows, DIM), shape(rows, dtype=jnp.int32), shape(*sizes)
     what = f"{name}, {rows} x {classes} classes" + (f" x {sizes[1]}" if len(sizes) > 2 else "")
-    beside = bare(rows, classes * entry.per_class)[0]
-    return what, traced(jax.value_and_grad(loss, (0, 2)), *arrays), 1, beside
+    baseline = bare(rows, classes * entry.per_class)[0]
+    return what, traced(jax.value_and_grad(loss, (0, 2)), *arrays), 1, baseline
 
 
 def of_field(name: str, charges: int, batch: int = FIELD_BATCH) -> tuple[Any, ...]:
@@ -115,12 +115,12 @@ def visits(charges: int, devices: int = 1) -> int:
     return -(-number * (number + 1) // 2 // devices)
 
 
-def small(asked: Any, classes: int = CLASSES, batch: int = BATCH) -> Found:
+def small(asked: Any, classes: int = CLASSES, batch: int = BATCH) -> Cases:
     """Every loss of a usual batch."""
     yield from _every(batch, batch, classes)
 
 
-def mined(asked: Any) -> Found:
+def mined(asked: Any) -> Cases:
     """Losses with their usual miners."""
     usual = {
         "triplet": (
@@ -138,12 +138,12 @@ def mined(asked: Any) -> Found:
         yield of_pairs(name, BATCH, f" with {miner}", mine=mine)
 
 
-def large(asked: Any) -> Found:
+def large(asked: Any) -> Cases:
     """Pair losses of a large batch, proxy losses of many classes."""
     yield from _every(MANY, BATCH, MANY_CLASSES)
 
 
-def _every(rows: int, batch: int, classes: int) -> Found:
+def _every(rows: int, batch: int, classes: int) -> Cases:
     """Pair losses of so many rows, proxy losses of a batch and so many classes, and the bare products of both."""
     yield bare(rows, rows)
     yield bare(batch, classes)
@@ -154,50 +154,52 @@ def _every(rows: int, batch: int, classes: int) -> Found:
         yield of_proxies(name, batch, classes)
 
 
-def fields(asked: Any) -> Found:
+def fields(asked: Any) -> Cases:
     """Fields of the paper's size, and of many charges."""
     for charges in CHARGES:
         for name in judged.FIELDS:
             yield of_field(name, charges)
 
 
-def everyday(asked: Any) -> Found:
-    """Everyday losses of very large batches, beside products that would take 256 GiB."""
+def everyday(asked: Any) -> Cases:
+    """Everyday losses of very large batches, compared with products that would take 256 GiB."""
     for name in judged.EVERYDAY:
         yield *of_pairs(name, MOST)[:3], None, {"bare_bytes": bare_bytes(MOST, MOST)}
 
 
 def ranked(size: int, dim: int, rows: int, depth: int) -> tuple[Any, ...]:
     """A block of `evaluate_retrieval`."""
-    own = shape(size, dtype=jnp.int32)
-    search = gallery_search.Search(shape(size, dim), shape(size, dim), own, shape(size))
-    cutoffs = retrieval._Cutoffs((1, 10), (), (), (), ())
+    theirs, own = shape(size, dtype=jnp.int32), shape(rows, dtype=jnp.int32)
+    chunk = gallery_search.Chunk(shape(size), shape(size, dim))
+    ranks = (1, 10), (), (), (), ()
 
-    def block(search: Any, truth: Any, start: Any) -> Any:
-        found = gallery_search._top(search, start, rows, depth)
-        return retrieval._measure(*retrieval._class_hits(truth, start, *found), cutoffs)
+    def block(chunk: Any, queries: Any, frame: Any, theirs: Any, own: Any) -> Any:
+        _, rows_, hits = gallery_search._top(
+            chunk, gallery_search.Block(queries, own), frame, depth
+        )
+        return retrieval._measure(hits, (theirs, own, rows_), own, ranks, False, "min")
 
-    truth = relevance.Truth(own, own, own)
+    frame = shape(1, dim), shape(dtype=jnp.int32)
     return (
         f"evaluate_retrieval, {rows} of {size} x {dim}",
-        traced(block, search, truth, shape(dtype=jnp.int32)),
+        traced(block, chunk, shape(rows, dim), frame, theirs, own),
     )
 
 
-def metrics(asked: Any, size: int = GALLERY) -> Found:
-    """What whole data sets are measured with."""
+def metrics(asked: Any, size: int = GALLERY) -> Cases:
+    """Yield the metrics of whole data sets."""
     dim = DIM
     rows = min(size, 512)
     yield ranked(size, dim, rows, 16)
     gallery = shape(size, dim)
-    found = functools.partial(neighbors._nearest, k=10, exclude_self=True)
-    yield f"nearest, {size} x {dim}", traced(lambda x: found(x, x), gallery)
+    nearest = functools.partial(neighbors._nearest, k=10, exclude_self=True)
+    yield f"nearest, {size} x {dim}", traced(lambda x: nearest(x, x), gallery)
     pool = shape(min(size, 10_000), dim)
     cover = functools.partial(ccp.greedy_k_center, k=8)
     yield f"greedy_k_center, {pool.shape[0]} x {dim}", traced(lambda x: cover(x, x[:1]), pool)
 
 
-def flow(asked: Any, rows: int = 128, **changes: Any) -> Found:
+def flow(asked: Any, rows: int = 128, **changes: Any) -> Cases:
     """Density and gradient of NIR's flow."""
     dim = DIM
     module = preset("released", dim, dim, **changes)
@@ -265,8 +267,8 @@ def _network(module: Any, rows: int, side: int) -> Callable[[], Any]:
     statistics = {k: v for k, v in variables.items() if k != "params"}
 
     def value(params: Any, statistics: Any, images: jax.Array) -> jax.Array:
-        given = {"params": params, **statistics}
-        return module.apply(given, images.astype(jnp.bfloat16) / 255).sum()
+        values = {"params": params, **statistics}
+        return module.apply(values, images.astype(jnp.bfloat16) / 255).sum()
 
     return traced(jax.value_and_grad(value), variables["params"], statistics, images)
 
@@ -300,8 +302,8 @@ def step(
     model: Any, objective: Any, devices: int, rows: int, side: int, *, scaled: bool = False
 ) -> Any:
     """The training step, with so many images of a batch on each device; with a scaled loss."""
-    found = _devices(devices)
-    mesh = Mesh(np.array(found), ("data",))
+    devices_ = _devices(devices)
+    mesh = Mesh(np.array(devices_), ("data",))
     placement = Placement(mesh, tuple(class_shards(mesh, objective).items()))
     optimizer = with_loss_scale(optax.adam(1e-4)) if scaled else optax.adam(1e-4)
     image = jnp.zeros((1, side, side, 3))
@@ -326,16 +328,16 @@ def step(
     return made.lower(placement.shapes(state), images, labels)
 
 
-def steps(asked: Any) -> Found:
+def steps(asked: Any) -> Cases:
     """A training step of each network with each method."""
     for network in asked.networks:
         settings = {"freeze_batch_norm": True} if models_have_batch_norm(network) else {}
         model = models.create(network, dim=DIM, dtype=jnp.bfloat16, **settings)
         if network == "resnet50":
-            beside = plain(asked.rows, asked.side)
+            baseline = plain(asked.rows, asked.side)
         else:
-            beside = alone(network, model, asked.rows, asked.side)
-        yield beside
+            baseline = alone(network, model, asked.rows, asked.side)
+        yield baseline
         for devices in asked.devices:
             for name, make in methods(STEP_CLASSES, DIM).items():
                 if asked.methods and name not in asked.methods:
@@ -348,10 +350,10 @@ def steps(asked: Any) -> Found:
                 others = {"network": network, "method": name}
                 if name == "PFML":
                     others["turns"] = visits(2 * STEP_CLASSES + asked.rows * devices, devices)
-                yield what, lowered, devices, beside[0], others
+                yield what, lowered, devices, baseline[0], others
 
 
-def precision(asked: Any) -> Found:
+def precision(asked: Any) -> Cases:
     """A training step of each network whose blocks can be computed again, by what it computes in."""
     dtypes = ("float32", "bfloat16", "float16")
     for network in asked.networks:

@@ -1,4 +1,4 @@
-"""Time and memory of `jdml.metrics.evaluate_retrieval` beside pytorch-metric-learning with faiss, in one run.
+"""Time and memory of `jdml.metrics.evaluate_retrieval` compared with pytorch-metric-learning with faiss, in one run.
 
     python benchmarks/retrieval.py --out benchmarks/results.jsonl
     python benchmarks/retrieval.py --groups 1000000 --out benchmarks/results.jsonl
@@ -6,7 +6,7 @@
 Both compute P@1, R-precision and MAP@R of the same embeddings and are timed in turn after a warm-up, because the
 machine may be shared; the ratio compares their medians. Needs the `parity` extra; without it only jdml is measured.
 
-With --groups instead: what it costs that pairs of one class and one group do not count, beside the same search in which
+With --groups instead: the cost of ignoring pairs of one class and one group, next to the same search in which
 all do, in seconds of the processor's cores together. On record as `retrieval_groups`.
 """
 
@@ -64,16 +64,18 @@ def pml(vectors: np.ndarray, labels: np.ndarray) -> Callable[[], dict[str, float
 
 
 def temporaries(size: int, dim: int, depth: int, kind: str) -> int:
-    """Bytes that the compiled block function holds beside its arguments, its result included."""
+    """Bytes that the compiled block function holds besides its arguments, its result included."""
     vectors = jax.ShapeDtypeStruct((size, dim), jnp.float32)
     numbers = jax.ShapeDtypeStruct((size,), jnp.float32)
-    own = jax.ShapeDtypeStruct((size,), jnp.int32)
-    search = gallery_search.Search(vectors, vectors, own, numbers)
     rows = ranking_score.rows_per_block(size, size)
+    own = jax.ShapeDtypeStruct((rows,), jnp.int32)
+    queries = jax.ShapeDtypeStruct((rows, dim), jnp.float32)
+    frame = jnp.zeros((1, dim)), jnp.int32(0)
+    arguments = gallery_search.Chunk(numbers, vectors), gallery_search.Block(queries, own), frame
     if kind == "top_k":
-        lowered = gallery_search._top.lower(search, 0, rows, depth)
+        lowered = gallery_search._top.lower(*arguments, depth)
     else:
-        lowered = gallery_search._places.lower(search, 0, rows)
+        lowered = gallery_search._places.lower(*arguments)
     used = lowered.compile().memory_analysis()
     return used.temp_size_in_bytes + used.output_size_in_bytes
 

@@ -1,4 +1,4 @@
-"""Where the time of a small step goes: the bare products, the normalization and its gradient, the loss's own part.
+"""Divide the time of a small step: matrix products, normalization with its gradient, and the loss.
 
     python benchmarks/small_steps.py --out benchmarks/results.jsonl
 

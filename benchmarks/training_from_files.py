@@ -29,7 +29,7 @@ BACKBONE, BATCH, SIZE, STEPS = machine.small(("resnet50", 16, 224, 5), ("small",
 
 
 def seconds(function: Any, steps: int) -> float:
-    """Of so many calls."""
+    """Time a number of calls."""
     start = time.perf_counter()
     for _ in range(steps):
         function()

@@ -1,4 +1,4 @@
-"""Sphinx's settings; `python docs/maker` puts this file beside the pages that it gathers and makes."""
+"""Sphinx's settings; `python docs/maker` puts this file next to the pages that it gathers and makes."""
 
 import importlib.util
 import os
@@ -104,7 +104,7 @@ def resolve_flat_names(app, env, node, contnode):  # noqa: D103
 
 def source_of(app, room, name):  # noqa: D103
     # What a room takes over from another one has its source there, and is linked from there. A class's attributes have
-    # theirs beside it: a function that is an attribute's default would give its own module the room's name.
+    # theirs next to it: a function that is an attribute's default would give its own module the room's name.
     value = getattr(importlib.import_module(room), name.partition(".")[0], None)
     module = getattr(value, "__module__", "")
     return module if module.startswith(room) else room

@@ -35,8 +35,8 @@ class Column(NamedTuple):
     def method(self, run: str) -> str | None:
         """Return the method that a run's name, without its seed, stands for; None where it is not shown."""
         for pattern, method in self.names:
-            if found := re.fullmatch(pattern, run):
-                return found.expand(method)
+            if match := re.fullmatch(pattern, run):
+                return match.expand(method)
         return None
 
 
@@ -47,8 +47,8 @@ PAPER = {**TABLE["paper"], "letters": OF_LETTERS, "": {}}
 
 def shown_runs(column: Column) -> list[tuple[str, dict[str, Any]]]:
     """Return all runs that the column shows, each with its method."""
-    kept = read_results(HERE / column.folder / "results.jsonl")
-    named = [(column.method(key.rpartition("-")[0]), result) for key, result in kept.items()]
+    recorded = read_results(HERE / column.folder / "results.jsonl")
+    named = [(column.method(key.rpartition("-")[0]), result) for key, result in recorded.items()]
     return [(name, run) for name, run in named if name and column.metric in run["metrics"]]
 
 
@@ -73,8 +73,8 @@ def cell(column: Column, method: str, runs: list[float] | None) -> str:
     if runs is None:
         return "–"
     paper = PAPER[column.paper]
-    beside = f" [{paper[method]}]" if method in paper else ""
-    return f"{mean_std(runs)} ({len(runs)}){beside}"
+    paper_row = f" [{paper[method]}]" if method in paper else ""
+    return f"{mean_std(runs)} ({len(runs)}){paper_row}"
 
 
 def table() -> str:

@@ -32,7 +32,7 @@ def read_toml(file: str, name: str = "study.toml") -> dict[str, Any]:
 
 
 PAPER = read_toml(__file__, "paper.toml")
-"""What the papers report, by study and table."""
+"""Results that the papers report, by study and table."""
 
 
 def batch_of(rows: int | Sequence[int]) -> dict[str, int]:

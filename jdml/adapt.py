@@ -22,7 +22,7 @@ Tree = Any
 HIDDEN = optax.MaskedNode()
 """Stands in a tree where a parameter is left out: JAX sees no array there, as within ``optax.masked``."""
 SHOWN = 4
-"""So many paths are told where a pattern names none."""
+"""The most paths that an error lists if a pattern matches none."""
 
 
 def path_texts(path: KeyPath) -> tuple[str, ...]:

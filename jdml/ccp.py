@@ -115,7 +115,7 @@ def select_proxies(
     where: Array | None = None,
     proxies_where: Array | None = None,
 ) -> Array:
-    """Choose new proxies for every class: of its pool those that :func:`greedy_k_center` picks beside its old proxies.
+    """Choose new proxies for every class: from its pool, those that :func:`greedy_k_center` adds to its old proxies.
 
     Args:
         pool: ``[C, b, D]``, embeddings of b samples of each class.
@@ -204,7 +204,7 @@ class AlternatingProjections(NamedTuple):
     beats the problem's best by ``tolerance``   best ← metric, waited ← 0               improved
     does not, waited + 1 < patience             waited ← waited + 1                     –
     does not, waited + 1 = patience             problem + 1, best ← −∞, waited ← 0      end_problem
-    beats the run's best by ``tolerance``       run_best ← metric, run_waited ← 0       run_improved (beside those)
+    beats the run's best by ``tolerance``       run_best ← metric, run_waited ← 0       run_improved (besides those)
     does not, run_waited + 1 = run_patience     ended                                   end_run, and no end_problem
     comes after the end                         nothing                                 end_run
     ==========================================  ======================================  ==========================

@@ -21,7 +21,7 @@ from jdml import ops
 from jdml.ops import checks, safe_sqrt
 from jdml.ops.meshes import NOWHERE, Axis, by_rows
 from jdml.ops.numerics import SQUARABLE, accumulate_in, bounded, upcast
-from jdml.ops.tiled_pairs import lifted, pair_sums
+from jdml.ops.tiled_pairs import lift, pair_sums
 
 __all__ = [
     "ALPHA",
@@ -41,7 +41,7 @@ Potential = Callable[..., Array]
 """``potential(r, same, *parameters) -> value``: a scalar function of one pair of charges."""
 
 Repulsion = Literal["contrastive", "decaying", "mirrored"]
-"""What repels in CPML, whose paper does not say: see :func:`contrastive_potential`."""
+"""CPML's repulsion, which its paper leaves open: see :func:`contrastive_potential`."""
 
 ALPHA = 1.0
 """α, unless another is given: how fast a field decays (see :func:`jdml.losses.potential_field_loss`)."""
@@ -367,7 +367,7 @@ def class_field(
         charges = jnp.where((labels >= 0)[:, None], charges, 0)
         r = ops.distances(upcast(points, dtype), upcast(charges, dtype))
         same = jnp.broadcast_to(labels[None, :] == label, r.shape)
-        felt = lifted(potential)(r, same, **settings)
+        felt = lift(potential)(r, same, **settings)
         return jnp.sum(jnp.where(labels[None, :] >= 0, felt, 0.0), axis=1)
 
     return by_rows(at, points, (label, charges, labels, settings))

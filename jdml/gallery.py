@@ -12,7 +12,6 @@ import numpy as np
 
 from jdml._paths import check_local, json_of, lock_of, write_text
 from jdml.metrics import host_search
-from jdml.metrics.neighbors import compiled_nearest
 from jdml.metrics.quantization import Codec, Kind
 from jdml.ops import checks, sphere
 
@@ -133,7 +132,7 @@ class Gallery:
                 finite, embeddings of another model or dimension.
         """
         self._check_model(model)
-        vectors = self._checked("embeddings", embeddings)
+        vectors = self._check_vectors("embeddings", embeddings)
         ids = [_as_id(place, name) for place, name in enumerate(_several(ids))]
         if len(ids) != len(vectors):
             raise ValueError(f"ids must be {len(vectors)}, one for each row, got {len(ids)}")
@@ -186,7 +185,7 @@ class Gallery:
         """
         self._check_model(model)
         checks.count("k", k)
-        points = self._checked("queries", queries)
+        points = self._check_vectors("queries", queries)
         distances = np.full((len(points), k), np.inf, np.float32)
         rows = np.full((len(points), k), -1)
         gone = np.array(self._removed, int)
@@ -355,7 +354,7 @@ class Gallery:
         mapped = np.memmap(file, dtype, "r", shape=shape)
         return mapped if mmap else np.array(mapped)
 
-    def _checked(self, name: str, vectors: Any) -> np.ndarray:
+    def _check_vectors(self, name: str, vectors: Any) -> np.ndarray:
         vectors = checks.as_array(vectors)
         checks.check_embeddings(name, vectors, dim=self._dim, like="the gallery")
         rows = checks.as_finite(name, vectors)
@@ -404,7 +403,7 @@ class Gallery:
             return self._codec.nearest(points, part, k)
         if start not in self._halves or len(self._halves[start][0]) != len(part):
             self._halves[start] = host_search.norms(part)
-        return host_search.exact_nearest(points, part, *self._halves[start], k, compiled_nearest)
+        return host_search.exact_nearest(points, part, *self._halves[start], k)
 
     def _forget(self, ids: Any) -> None:
         for name in list(ids):

@@ -123,7 +123,7 @@ def set_anchor(opt_state: Any, params: Any) -> Any:
         states.append(part)
         # What masks and partitions hide from a transformation stands in its state as a mark.
         anchor = jax.tree.map(
-            lambda old, new: old if isinstance(old, optax.MaskedNode) else _copied(old, new),
+            lambda old, new: old if isinstance(old, optax.MaskedNode) else _copy(old, new),
             part.anchor,
             params,
             is_leaf=lambda node: isinstance(node, optax.MaskedNode),
@@ -140,7 +140,7 @@ def set_anchor(opt_state: Any, params: Any) -> Any:
     return state
 
 
-def _copied(old: Array, new: Array) -> Array:
+def _copy(old: Array, new: Array) -> Array:
     if jnp.shape(new) != jnp.shape(old):
         raise ValueError(f"params must have the anchor's shapes, got {list(jnp.shape(new))}")
     return jnp.array(new, old.dtype)  # a copy

@@ -235,7 +235,7 @@ plt.show()
 # units of the distance between classes; and how far a class's converged proxies are from their mean.
 
 # %%
-ratios = [float(found["covering_ratio"]) for *_, found in problems.panels]
+ratios = [float(logged["covering_ratio"]) for *_, logged in problems.panels]
 spreads = [
     float(np.linalg.norm(old - old.mean(1, keepdims=True), axis=-1).mean())
     for _, old, _, _ in problems.panels

@@ -227,14 +227,14 @@ plt.show()
 # %%
 spectra = {}
 for name, of_seeds in runs.items():
-    found = []
+    results = []
     for run in of_seeds:
         x = jdml.sphere(jnp.asarray(run.embedder(new.images)))
         values = np.linalg.svd(x, compute_uv=False)
         spectra.setdefault(name, []).append(values / values.sum())
         scores = jdml.evaluate_retrieval(x, new.labels)
-        found.append([100 * scores["R@1"], 100 * scores["MAP@R"], metrics.spectral_decay(x)])
-    pairs = zip(np.mean(found, axis=0), np.std(found, axis=0), strict=True)
+        results.append([100 * scores["R@1"], 100 * scores["MAP@R"], metrics.spectral_decay(x)])
+    pairs = zip(np.mean(results, axis=0), np.std(results, axis=0), strict=True)
     columns = zip(("R@1", "MAP@R", "spectral decay"), pairs, strict=True)
     print(f"{name:18}", *(f"{c} {m:.1f} ± {s:.1f}" for c, (m, s) in columns), sep="  ")
 

@@ -216,12 +216,12 @@ objectives = {
     "ProxyAnchor": jdml.objectives.proxy(jdml.proxy_anchor_loss, 2, DIM),
 }
 for name, objective in objectives.items():
-    found = []
+    scores = []
     for noise in (0.0, 0.2):
         embeddings = jdml.sphere(jnp.asarray(learn(objective, noise)(unseen.images)))
         score = jdml.evaluate_retrieval(embeddings, unseen.views["digit"])["R@1"]
-        found.append(f"R@1 {100 * score:.1f}")
-    print(f"{name:12} clean labels: {found[0]}   20 % wrong: {found[1]}")
+        scores.append(f"R@1 {100 * score:.1f}")
+    print(f"{name:12} clean labels: {scores[0]}   20 % wrong: {scores[1]}")
 
 # %% [markdown]
 # With wrong labels PFML is ahead of ProxyAnchor by more than with clean ones: a wrong label is a charge far from where

@@ -99,8 +99,8 @@ def begin_again(name: str) -> Any:
 
 def tidy(notebook: Any) -> Any:
     """Leave out counts, times, warnings and addresses; join what is printed piece by piece."""
-    kept = {"small": notebook.metadata["small"]} if "small" in notebook.metadata else {}
-    notebook.metadata = nbformat.from_dict(METADATA | kept)
+    small = {"small": notebook.metadata["small"]} if "small" in notebook.metadata else {}
+    notebook.metadata = nbformat.from_dict(METADATA | small)
     for number, cell in enumerate(notebook.cells):
         cell.id = f"cell-{number}"
         cell.metadata = nbformat.from_dict(FOLDED if cell.source.startswith(INSTALL) else {})
@@ -112,20 +112,20 @@ def tidy(notebook: Any) -> Any:
 
 def tidy_outputs(outputs: list[Any]) -> list[Any]:
     """Keep what is printed, and of what is shown the picture, or else the text."""
-    kept: list[Any] = []
+    tidied: list[Any] = []
     for output in outputs:
         if output.output_type == "stream":
-            if output.name == "stdout" and kept and kept[-1].output_type == "stream":
-                kept[-1].text += output.text
+            if output.name == "stdout" and tidied and tidied[-1].output_type == "stream":
+                tidied[-1].text += output.text
             elif output.name == "stdout":
-                kept.append(output)
+                tidied.append(output)
         elif "data" in output:
             if "image/png" in output.data:
                 data = {"image/png": smaller(output.data["image/png"])}
             else:
                 data = {kind: text for kind, text in output.data.items() if kind == "text/plain"}
-            kept.append(nbformat.v4.new_output("display_data", data=data))
-    return kept
+            tidied.append(nbformat.v4.new_output("display_data", data=data))
+    return tidied
 
 
 def smaller(picture: str) -> str:

@@ -2,7 +2,7 @@
 
 What it shows is of MNIST, and of the same code: its cells print the same words.
 
-Its first cell is tried alone, beside a pip and an nvidia-smi that are made up.
+Its first cell is tried alone, with a pip and an nvidia-smi that are made up.
 """
 
 import re
@@ -30,16 +30,16 @@ CACHE = {  # compiled programs are shared with the tests, as in tests/conftest.p
 
 
 def words(printed_there: str) -> str:
-    """What is printed, without the numbers."""
+    """Return printed text without the numbers."""
     return re.sub(" +", " ", NUMBER.sub("#", printed_there))
 
 
-def assert_like(shown: str, found: str) -> None:
+def assert_like(shown: str, output: str) -> None:
     """The same words; numbers within a fifth, or one: training differs a little from machine to machine."""
-    assert words(found) == words(shown)
-    for wanted, got in zip(NUMBER.findall(shown), NUMBER.findall(found), strict=True):
+    assert words(output) == words(shown)
+    for wanted, got in zip(NUMBER.findall(shown), NUMBER.findall(output), strict=True):
         wanted, got = (float(value.replace("−", "-")) for value in (wanted, got))
-        assert abs(got - wanted) <= max(1.0, 0.2 * abs(wanted)), f"stored {shown}\nprinted {found}"
+        assert abs(got - wanted) <= max(1.0, 0.2 * abs(wanted)), f"stored {shown}\nprinted {output}"
 
 
 @pytest.mark.parametrize("name", NOTEBOOKS)

@@ -1,1 +1,1 @@
-"""What makes the site: computed pictures, pages from docstrings and records, and the checks of what was built."""
+"""Build the site: computed pictures, pages from docstrings and records, and checks of the result."""

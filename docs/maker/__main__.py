@@ -28,9 +28,9 @@ def gather() -> Iterator[tuple[str, bytes]]:
         "docs/index.md": {"gallery": gallery.tiles, "menu": more_pages},
         "docs/results.md": {"best": records.best},
     }
-    written = sorted(DOCS.rglob("*.md"))
-    written += [REPOSITORY / "CHANGELOG.md", REPOSITORY / "benchmarks" / "RECORD.md"]
-    for file in written:
+    source_pages = sorted(DOCS.rglob("*.md"))
+    source_pages += [REPOSITORY / "CHANGELOG.md", REPOSITORY / "benchmarks" / "RECORD.md"]
+    for file in source_pages:
         path = str(file.relative_to(REPOSITORY))
         text = links.on_site(path, file.read_text(), names)
         for mark, content in filled.get(path, {}).items():
@@ -121,8 +121,8 @@ def main() -> None:
     os.environ.update(QUICK)  # programs of pictures and pages run a few times
     stage()
     print(f"pictures: {time.perf_counter() - begun:.0f} s", flush=True)
-    kept = page_cache()
-    os.environ["JDML_DOCS_CACHE"] = str(kept)
+    cache = page_cache()
+    os.environ["JDML_DOCS_CACHE"] = str(cache)
     os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     # The pages' kernels share compiled programs, and tell nothing but what they print.
     os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(BUILD / "programs"))
@@ -130,7 +130,7 @@ def main() -> None:
     os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "0")
     from maker.running import run_pages
 
-    number = run_pages(SOURCE, kept)
+    number = run_pages(SOURCE, cache)
     print(f"{number} pages run: {time.perf_counter() - begun:.0f} s", flush=True)
     shutil.rmtree(
         SITE / "_modules", ignore_errors=True

@@ -13,12 +13,8 @@ PAGES = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "docs/**/*.md", "experi
 
 
 def words(text: str) -> int:
-    """Count what is read: no front matter, code, folded sections, comments, HTML tags or targets of links."""
-    text = re.sub(r"\A---\n.*?\n---\n", "", text, flags=re.DOTALL)
-    text = re.sub(r"<!--.*?-->|<details>.*?</details>", "", text, flags=re.DOTALL)
-    text = re.sub(r"^( *)(`{3,}|:{3,}).*?^\1\2", "", text, flags=re.DOTALL | re.MULTILINE)
-    text = re.sub(r"\]\([^)]*\)|<[^>]*>|^[|: -]+$", " ", text, flags=re.MULTILINE)
-    return sum(any(c.isalnum() for c in word) for word in text.split())
+    """Count words as ``wc -w`` does, without front matter and comments."""
+    return len(re.sub(r"\A---\n.*?\n---\n|<!--.*?-->", "", text, flags=re.DOTALL).split())
 
 
 def counted() -> Iterator[tuple[str, int, int]]:

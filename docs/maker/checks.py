@@ -1,4 +1,4 @@
-"""What is looked at once the site is built: its links, its symbols, its search."""
+"""Check the site after it is built: links, symbols and search."""
 
 import json
 import re
@@ -23,7 +23,7 @@ FINDABLE = (
 
 
 class Page(HTMLParser):
-    """What a page links to, and what on it can be linked to."""
+    """The links and the anchors of a page."""
 
     def __init__(self, text: str) -> None:
         """Read it."""
@@ -70,10 +70,10 @@ def undocumented(site: Path, symbols: list[str]) -> list[str]:
 
 def unfindable(site: Path) -> list[str]:
     """List the words that the site's search would not find."""
-    return [words for words in FINDABLE if not found_by_search(site, words)]
+    return [words for words in FINDABLE if not search_results(site, words)]
 
 
-def found_by_search(site: Path, words: str) -> set[str]:
+def search_results(site: Path, words: str) -> set[str]:
     """Find the pages that hold all the words, as the site's search does: by stems, in titles and texts."""
     from sphinx.search.en import SearchEnglish
 

@@ -53,11 +53,11 @@ def page() -> str:
 
 def of_device(name: str, title: str) -> str:
     """Make the table of a device."""
-    told = benchmarks()[f"compiled_{name}"]
-    rows = {key(row): row for row in told["rows"]}
+    record = benchmarks()[f"compiled_{name}"]
+    rows = {key(row): row for row in record["rows"]}
     before = benchmarks().get(f"compiled_{name}_before", {"rows": []})["rows"]
     earlier = {key(row): row for row in before}
-    environment, asked = told["environment"], name.replace("_quick", " --quick")
+    environment, asked = record["environment"], name.replace("_quick", " --quick")
     lines = []
     for place in sorted({**earlier, **rows}):
         row, old = rows.get(place), earlier.get(place)
@@ -86,7 +86,7 @@ def of_device(name: str, title: str) -> str:
 def figures(row: Mapping[str, Any]) -> list[str]:
     """Write the figures of a program."""
     bare = row["bare_bytes"]
-    times = f"{row['bytes'] / bare:.2f}{'' if row['beside'] else '*'}" if bare else "–"
+    times = f"{row['bytes'] / bare:.2f}{'' if row['baseline'] else '*'}" if bare else "–"
     return [
         f"{row['bytes'] / MIB:,.0f}",
         times,
@@ -115,11 +115,11 @@ def duration(seconds: float | None) -> str:
 def steps(name: str) -> str:
     """Make the table of what steps move, in units of what their network moves alone, by network and method."""
     rows = [row for row in benchmarks()[f"compiled_{name}"]["rows"] if "method" in row]
-    found = {(row["network"], row["method"], row["devices"]): row for row in rows}
+    by_step = {(row["network"], row["method"], row["devices"]): row for row in rows}
     devices = sorted({row["devices"] for row in rows})
 
     def times(network: str, method: str) -> str:
-        placed = [found.get((network, method, number)) for number in devices]
+        placed = [by_step.get((network, method, number)) for number in devices]
         return ", ".join(number(r and r["bytes"] / r["bare_bytes"], 2) for r in placed)
 
     head = f"moved × the network alone, on {', '.join(map(str, devices))}"
@@ -144,10 +144,10 @@ def measured() -> str:
 
 def of_run(name: str) -> Iterator[str]:
     """Write what was measured on a device, in the order in which it is measured."""
-    told = benchmarks()[name]
+    record = benchmarks()[name]
     rows, environment = (
-        {section: told["rows"].get(section, []) for section in RUN},
-        told["environment"],
+        {section: record["rows"].get(section, []) for section in RUN},
+        record["environment"],
     )
     device, times = environment["device"], "× the least reckoned"
     yield f"### {device}\n"
@@ -166,7 +166,7 @@ def of_run(name: str) -> Iterator[str]:
         ratios = [row["times_faster"] for row in judged if "times_faster" in row]
         mean = number(geometric_mean(ratios) if ratios else None, 0)
         yield f"\n{mean} times as fast as pytorch-metric-learning in the geometric mean:\n"
-        yield table(head, [[METHODS[f"{r['loss']}_loss"], *beside_others(r)] for r in judged])
+        yield table(head, [[METHODS[f"{r['loss']}_loss"], *table_row(r)] for r in judged])
     if steps := rows["training"]:
         head = ["a step of ResNet-50 with", "time", "images per second", times]
         yield table(
@@ -191,16 +191,16 @@ def of_run(name: str) -> Iterator[str]:
             head,
             [[r["what"], *(duration(r.get(kind)) for kind in kinds)] for r in rows["retrieval"]],
         )
-    if told["left_out"] or told["failed"]:
-        missing = [f"{len(told['left_out'])} for lack of time"] * bool(told["left_out"])
-        yield f"Left out: {', '.join([*missing, *told['failed']])}.\n"
+    if record["left_out"] or record["failed"]:
+        missing = [f"{len(record['left_out'])} for lack of time"] * bool(record["left_out"])
+        yield f"Left out: {', '.join([*missing, *record['failed']])}.\n"
 
 
 RUN = ("check", "judged", "training", "fields", "everyday", "retrieval")
 """Sections of `benchmarks/accelerator.py`."""
 
 
-def beside_others(row: Mapping[str, Any]) -> list[str]:
+def table_row(row: Mapping[str, Any]) -> list[str]:
     """Write a loss's milliseconds, and those of what it is compared with."""
     ms = row["milliseconds"]
     return [

@@ -28,7 +28,7 @@ STYLE = {
 
 
 def draw(motion: Motion, file: Path) -> None:
-    """Draw start, force and end side by side, and beside it the end alone as a thumbnail."""
+    """Draw start, force and end side by side, and next to it the end alone as a thumbnail."""
     from matplotlib.figure import Figure
 
     with mpl.rc_context(STYLE):

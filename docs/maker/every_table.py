@@ -23,9 +23,9 @@ NEEDS = {
     "Omniglot": "Omniglot's zips; hours",
     "photographs": "a GPU, the photographs, pretrained weights",
 }
-"""What tests and commands need, by the record's word."""
+"""Requirements of tests and commands, by the record's word."""
 SHORT = "--data-dir DIR --weights FILE --out RUN"
-"""What … in a command stands for."""
+"""The arguments that … in a command stands for."""
 
 
 class Item(NamedTuple):
@@ -47,7 +47,7 @@ class Item(NamedTuple):
 
     @property
     def kind(self) -> str:
-        """What it is by its first word."""
+        """Return its kind, such as Table or Eq."""
         return "§" if self.what.startswith("§") else self.what.split()[0]
 
     @property
@@ -87,7 +87,7 @@ def papers() -> dict[str, Paper]:
 
 
 @cache
-def kept(study: str) -> dict[str, Any]:
+def results(study: str) -> dict[str, Any]:
     """Read the runs that are kept of a study."""
     folder = REPOSITORY / "experiments" / study
     files = [file for name in ("results", "kept") if (file := folder / f"{name}.jsonl").is_file()]
@@ -99,7 +99,7 @@ def number(place: str) -> str:
     study, run, metric, *scale = place.split("|")
     values = [
         float(result["metrics"][metric])
-        for key, result in kept(study).items()
+        for key, result in results(study).items()
         if key.rpartition("-")[0] == run and metric in result["metrics"]
     ]
     if not values or not np.isfinite(values).all():

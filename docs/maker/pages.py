@@ -144,7 +144,7 @@ def words_about(symbol: str) -> str:
 
 @cache
 def tried() -> Any:
-    """Import the tests' registry of losses: which property is checked of which, and beside what."""
+    """Import the tests' registry of losses: which property is checked of which, and with what."""
     added = [str(REPOSITORY / "tests"), str(REPOSITORY / "tests" / "losses")]
     sys.path[:0] = added
     try:

@@ -13,15 +13,15 @@ TIMEOUT = 600
 """Seconds that a cell may take."""
 QUIET = ["--IPKernelApp.log_level=ERROR"]
 MEASURES = "memory_analysis"
-"""What a page says in its code whose programs must be those that users get."""
+"""Text in a page's code that asks for programs compiled as users get them."""
 
 
-def run_pages(source: Path, kept: Path) -> int:
+def run_pages(source: Path, store: Path) -> int:
     """Run the pages that have code, and that this version of the library has not run yet.
 
     Args:
         source: Sphinx's folder.
-        kept: where Sphinx looks for what pages printed.
+        store: the folder in which Sphinx looks for printed outputs.
 
     Returns:
         How many were run.
@@ -32,7 +32,7 @@ def run_pages(source: Path, kept: Path) -> int:
     from jupyter_cache import get_cache
     from jupyter_cache.base import CacheBundleIn
 
-    cache = get_cache(str(kept))
+    cache = get_cache(str(store))
     new = [(file, page) for file, page in notebooks(source) if not _known(cache, page)]
     failures = asyncio.run(_run_all(new))
     for file, page in new:
@@ -65,16 +65,16 @@ def join_streams(page: Any) -> None:
     """Put what a cell printed into one piece, as it was printed: a kernel sends it in pieces of any length."""
     for cell in page.cells:
         first: dict[str, Any] = {}
-        kept = []
+        store = []
         for output in cell.get("outputs", ()):
             if output.output_type == "stream" and output.name in first:
                 first[output.name].text += output.text
                 continue
             if output.output_type == "stream":
                 first[output.name] = output
-            kept.append(output)
+            store.append(output)
         if "outputs" in cell:
-            cell.outputs = kept
+            cell.outputs = store
 
 
 def _known(cache: Any, page: Any) -> bool:

@@ -65,7 +65,7 @@ class Subject:
 
 
 class Motion(NamedTuple):
-    """What a loss does to the scene; positions are those of the map.
+    """A loss's effect on the scene; positions are those of the map.
 
     Attributes:
         path: ``[T, 60, 2]``, the points from start to end.
@@ -88,11 +88,11 @@ def move(subject: Subject) -> Motion:
     points, proxies, force = jax.device_get(_run(subject, points, labels, proxies))
     pairs = None
     if subject.miner is not None:
-        pairs = jax.device_get(_kept(subject.miner, start()[0], labels))
+        pairs = jax.device_get(_selected(subject.miner, start()[0], labels))
     return Motion(points, proxies if subject.proxies else proxies[:, :0], force, pairs)
 
 
-def _kept(miner: Callable[..., Any], points: jax.Array, labels: jax.Array) -> jdml.Pairs:
+def _selected(miner: Callable[..., Any], points: jax.Array, labels: jax.Array) -> jdml.Pairs:
     distances = jnp.linalg.norm(points[:, None] - points[None], axis=-1)
     return miner(jax.random.key(0), distances, jdml.all_pairs(labels))
 

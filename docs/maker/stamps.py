@@ -1,4 +1,4 @@
-"""What earlier builds made is taken again as long as the code that it was made by means the same."""
+"""Reuse results of earlier builds until the code that made them changes."""
 
 import ast
 import hashlib

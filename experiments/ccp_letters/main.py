@@ -32,12 +32,12 @@ SCORES = ("P@1", "RP", "MAP@R")
 
 @dataclasses.dataclass(frozen=True)
 class Settings(RecordOptions):
-    """What is run."""
+    """Settings of the study."""
 
     seeds: int = small(3, 1)
     """Four models for each way, with seeds 0, 1, …"""
     ways: tuple[str, ...] = small(tuple(WAYS), ("alone", "CCP-L", "XBM"))
-    """Of these and of those that were added afterwards these only."""
+    """The ways to train: these, and some that were added later."""
     out: Path = record(Path(__file__).parent / "kept.jsonl")
     """File of the kept runs."""
 
@@ -56,7 +56,7 @@ def make_jobs(settings: Settings) -> dict[str, dict[str, Any]]:
 
 
 def recipe_of(job: dict[str, Any], classes: int) -> Recipe:
-    """A loss in the ball, beside the batch, a memory or proxies; where there are proxies the model is anchored."""
+    """A loss in the ball, with the batch, a memory or proxies; where there are proxies the model is anchored."""
     way = {**WAYS, **AFTERWARDS}[job["way"]]
     own, problems = {"patience": NEVER, **way.get("problems", {})}, None
     if "problems" in way:
@@ -99,13 +99,13 @@ def run(job: dict[str, Any], data_dir: str | None) -> dict[str, Any]:
     def rounded(values: Any, names: tuple[str, ...]) -> dict[str, float]:
         return {name: round(float(values[name]), 5) for name in names if name in values}
 
-    kept = ("step", "MAP@R", "problem", "covering_radius", "covering_ratio")
+    columns = ("step", "MAP@R", "problem", "covering_radius", "covering_ratio")
     return {
         **rounded(scores, SCORES),
         **best_of(result),
         "problems": 1 + max(int(record.get("problem", 0)) for record in result.history),
         "unseen ratio": round(class_covering(held_out, validation.labels).ratio, 5),
-        "curve": [rounded(record, kept) for record in result.history],
+        "curve": [rounded(record, columns) for record in result.history],
     }
 
 

@@ -1,4 +1,4 @@
-"""What alternating problems do to a single one that has converged: four ways on from the same plateau."""
+"""Continue a converged proxy problem in four ways from the same plateau."""
 
 import dataclasses
 import functools
@@ -33,7 +33,7 @@ HERE = Path(__file__).parent
 
 @dataclasses.dataclass(frozen=True)
 class Settings(RecordOptions):
-    """What is run."""
+    """Settings of the study."""
 
     data: str = small("mnist", "digits")
     """digits: scikit-learn's, without files: whether everything runs."""
@@ -64,9 +64,9 @@ def recipe_of(way: str, steps: int = STEPS) -> Recipe:
 
 
 def measured(recipe: Recipe, parts: digits.Parts, result: training.FitResult) -> dict[str, Any]:
-    """What all runs have in common: how the last weights lie, and the way there."""
+    """Measure the last weights, and the way to them."""
     last = training.Embedder(train_recipe.make_network(recipe, parts.train), result.state)
-    seen, unseen = (
+    known_digits, unseen_digits = (
         class_covering(ball(jnp.asarray(last(part.images))), part.labels)
         for part in (digits.first(parts.train, digits.SHOWN), parts.validation)
     )
@@ -76,8 +76,8 @@ def measured(recipe: Recipe, parts: digits.Parts, result: training.FitResult) ->
         "test": digits.map_at_r(last(parts.test.images), parts.test.labels),
         "validation": evaluated[-1][1],
         "best validation": result.best.value,
-        **seen._asdict(),
-        "unseen ratio": unseen.ratio,
+        **known_digits._asdict(),
+        "unseen ratio": unseen_digits.ratio,
         "spread": digits.within(np.asarray(ball(result.state.params["proxies"]))),
     }
     return {**{name: round(float(v), 5) for name, v in numbers.items()}, "curve": evaluated}
@@ -102,7 +102,7 @@ def run(job: dict[str, Any], data_dir: str | None, cache: str) -> dict[str, Any]
 
 
 def tables(results: dict[str, Any]) -> str:
-    """What each way came to, the differences that decide, and how each differs from the plateau."""
+    """Print each way's scores, the decisive differences, and each way's difference from the plateau."""
     rows = []
     for way in ("plateau", *WAYS):
         values = {m: list(by_seed(results, m, way=way).values()) for m in MEASURED}

@@ -42,7 +42,7 @@ RECIPE = Recipe().replace(
     batch={"classes": 8, "samples_per_class": 4},
     optimizer={**RATES, "b2": 0.99, "clip_global_norm": {".*": 10.0}},
 )
-"""What all runs share."""
+"""Settings that all runs share."""
 
 
 def first(part: data.Dataset, number: int) -> data.Dataset:
@@ -94,7 +94,7 @@ class Recorder(AlternatingProblems):
             old = np.asarray(ball(carried.params["proxies"]))
             new = np.asarray(result.state.params["proxies"])
             weights = at_best.params["model"], at_best.batch_stats
-            seen, unseen = (
+            known_digits, unseen_digits = (
                 class_covering(
                     ball(jnp.asarray(training.embed(self.model, *weights, part.images))),
                     part.labels,
@@ -107,10 +107,10 @@ class Recorder(AlternatingProblems):
                     "validation": float(carried.machine.best),
                     "within": within(old),
                     "next within": within(new),
-                    "class radius": seen.radius,
-                    "between classes": seen.between,
-                    "class ratio": seen.ratio,
-                    **{f"unseen {name}": value for name, value in unseen._asdict().items()},
+                    "class radius": known_digits.radius,
+                    "between classes": known_digits.between,
+                    "class ratio": known_digits.ratio,
+                    **{f"unseen {name}": value for name, value in unseen_digits._asdict().items()},
                 }
             )
         return result
@@ -209,7 +209,7 @@ SWEEPS, OF_PROBLEMS, PAPER = (STUDY[name] for name in ("sweeps", "of_problems", 
 
 @dataclasses.dataclass(frozen=True)
 class Settings(FolderOptions):
-    """What is run."""
+    """Settings of the study."""
 
     data: Literal["digits", "mnist"] = "digits"
     """digits: 1,797 real 8×8 digits that come with scikit-learn. mnist: the full 28×28 set in --data-dir."""

@@ -1,4 +1,4 @@
-"""Birds, fine-tuned: the whole network learns, with ten methods, beside their heads on frozen features."""
+"""Birds, fine-tuned: the whole network learns, with ten methods, compared with their heads on frozen features."""
 
 import dataclasses
 import functools
@@ -34,7 +34,7 @@ MEAN = "mean of the ten"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Settings(RecordOptions):
-    """What is run."""
+    """Settings of the study."""
 
     out: Path = record(HERE / "finetuned.jsonl")
     """File of the runs."""
@@ -142,7 +142,7 @@ def tests(results: Results) -> dict[str, dict[str, Any]]:
 
 
 def report(results: Results, heads: Results) -> str:
-    """What chose, what each method scored, and how far that is from frozen features, bare and under its head."""
+    """Print the choices, each method's scores, and their differences from frozen features with and without a head."""
     tried = [
         [name.removeprefix("try "), f"{100 * held_out(results, job['method'], job['rate']):.1f}"]
         for name, job in trials().items()
@@ -192,8 +192,8 @@ def main(settings: Settings) -> str:
     for stage in (lambda _: trials(), tests):
         jobs = {name: {**job, "weights": digest} for name, job in stage(results).items()}
         results = settings.results(run, jobs, settings.out, weights=weights)
-    kept = read_results(HERE / "results.jsonl")
-    heads = {name: run for name, run in kept.items() if "open_set" not in run["job"]}
+    recorded = read_results(HERE / "results.jsonl")
+    heads = {name: run for name, run in recorded.items() if "open_set" not in run["job"]}
     return report(results, heads)
 
 

@@ -43,16 +43,16 @@ def load(
     data_dir: str | None, weights: str | None, features: str
 ) -> tuple[data.Dataset, data.Dataset]:
     """Return features ``[N, 1, 1, 1280]`` of the training and test classes, from a file for each folder and weights."""
-    kept, made = Path(features), []
+    cache_folder, made = Path(features), []
     digest = hashlib.sha256(str(data_dir).encode())
     digest.update(b"" if weights is None else Path(weights).read_bytes())
     for split in ("train", "test"):
         dataset = data.load(
             "cub", data_dir=data_dir, split=split, transform=data.conventional(SIDE)
         )
-        file = kept / f"{split}-{digest.hexdigest()[:12]}.npy"
+        file = cache_folder / f"{split}-{digest.hexdigest()[:12]}.npy"
         if not file.exists():
-            kept.mkdir(parents=True, exist_ok=True)
+            cache_folder.mkdir(parents=True, exist_ok=True)
             np.save(file.with_suffix(".part.npy"), pooled(dataset, weights))
             file.with_suffix(".part.npy").rename(file)
         views = {"class": dataset.labels}
@@ -73,7 +73,7 @@ class Head(nn.Module):
 
 RATE, BATCH = 1e-3, {"classes": small(8, 2), "samples_per_class": small(10, 4)}
 HELD_OUT = small(4, 1)
-"""Of the 20 training classes, to choose the weights by."""
+"""Training classes, of 20, by which the weights are chosen."""
 COLUMNS = ("R@1", "R@8", "MAP@R", "NMI")
 FAR = (0.1, 0.01)
 PLACES = ("other species, 0.1", "gallery, 0.1", "gallery, 0.01")
@@ -83,7 +83,7 @@ FEATURES = "frozen features"
 
 @dataclasses.dataclass(frozen=True)
 class Settings(OfMethods):
-    """What is run."""
+    """Settings of the study."""
 
     steps: int = small(300, 2)
     """Training steps of each run."""

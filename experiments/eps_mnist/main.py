@@ -26,7 +26,7 @@ COLUMNS = [f"{part} R@{k}" for part in PARTS for k in RANKS]
 
 @dataclasses.dataclass(frozen=True)
 class Settings(FolderOptions):
-    """What is run."""
+    """Settings of the study."""
 
     data: Literal["digits", "mnist"] = "digits"
     """digits: 1,797 real 8×8 digits that come with scikit-learn. mnist: the full 28×28 set in --data-dir."""
@@ -38,10 +38,14 @@ class Settings(FolderOptions):
 def load(name: str, data_dir: str | None) -> list[data.Dataset]:
     """Return images of 0–5 to train on by parity; new images of 0–5, and images of 6–9, to score on."""
     train, test = (data.load(name, data_dir=data_dir, split=split) for split in ("train", "test"))
-    unseen = data.load(name, split="all") if name == "digits" else test
+    unseen_digits = data.load(name, split="all") if name == "digits" else test
     train = train.select(train.views["digit"] <= 5)
-    seen = test.select(test.views["digit"] <= 5)
-    return [train.relabel("parity"), seen, unseen.select(unseen.views["digit"] > 5)]
+    known_digits = test.select(test.views["digit"] <= 5)
+    return [
+        train.relabel("parity"),
+        known_digits,
+        unseen_digits.select(unseen_digits.views["digit"] > 5),
+    ]
 
 
 def recipe_of(method: str) -> Recipe:

@@ -37,7 +37,7 @@ Part = Literal["methods", "printed", "longer", Curve]
 
 @dataclasses.dataclass(frozen=True)
 class Settings(FolderOptions):
-    """What is run."""
+    """Settings of the study."""
 
     steps: int = small(1200, 2)
     """Training steps of each run."""
@@ -51,7 +51,7 @@ class Settings(FolderOptions):
 
 
 def some_positives(count: int) -> mining.Miner:
-    """Of every anchor's positives keep ``count``, drawn uniformly."""
+    """Keep ``count`` of every anchor's positives, drawn uniformly."""
 
     def mine(key: Array | None, distances: Array, pairs: mining.Pairs) -> mining.Pairs:
         assert key is not None

@@ -1,4 +1,4 @@
-"""What each idea of the five papers adds to the losses that it is put onto, over the three tasks that have them all."""
+"""Compare each loss with and without each idea of the five papers, over the three tasks that have them all."""
 
 import dataclasses
 import itertools
@@ -13,7 +13,7 @@ from experiments.study import read_toml, start
 from jdml.report import PairedDifference, holm_correction, markdown_table, paired_difference
 
 Models = Mapping[str, Mapping[Model, float]]
-"""Of methods."""
+"""The models of each method."""
 IDEAS, FIELD = (read_toml(__file__)[name] for name in ("ideas", "field"))
 
 
@@ -45,31 +45,31 @@ def agreement(one: Models, other: Models) -> list[str]:
     """Kendall's τ between the orders of the methods that two tables have, its p without any relation, their number."""
     names = sorted(one.keys() & other.keys())
     first, second = ([np.mean([*table[name].values()]) for name in names] for table in (one, other))
-    found = stats.kendalltau(first, second)
-    return [f"{found.statistic:+.2f}", f"{found.pvalue:.2g}", str(len(names))]
+    answer = stats.kendalltau(first, second)
+    return [f"{answer.statistic:+.2f}", f"{answer.pvalue:.2g}", str(len(names))]
 
 
 def main(_: Settings) -> str:
     """Return the tables."""
     fields: dict[str, Models] = {task: untuned(task) for task in TASKS}
-    found = {
+    answer = {
         (idea, task): effect(field, pairs_of(idea, task, field))
         for idea in IDEAS
         for task, field in fields.items()
     }
-    p = holm_correction({key: pair.p for key, pair in found.items()}, len(found))
+    p = holm_correction({key: pair.p for key, pair in answer.items()}, len(answer))
 
     def cell(idea: str, task: str) -> str:
-        pair, sure = found[idea, task], " *" if p[idea, task] < 0.05 else ""
+        pair, sure = answer[idea, task], " *" if p[idea, task] < 0.05 else ""
         number = len(pairs_of(idea, task, fields[task]))
         return f"{pair.mean:+.1f} [{pair.low:+.1f}, {pair.high:+.1f}]{sure} ({number})"
 
     rows = [[idea, *(cell(idea, task) for task in TASKS)] for idea in IDEAS]
     titles = [f"{name}, {task.measure}" for name, task in TASKS.items()]
     fields["letters, tuned"] = tuned_models(record_of("letters"))
-    couples = [*itertools.combinations(TASKS, 2), ("letters", "letters, tuned")]
+    pairs = [*itertools.combinations(TASKS, 2), ("letters", "letters, tuned")]
     orders = [
-        [f"{one} and {other}", *agreement(fields[one], fields[other])] for one, other in couples
+        [f"{one} and {other}", *agreement(fields[one], fields[other])] for one, other in pairs
     ]
     added = markdown_table(["what is added, points", *titles], rows)
     order = markdown_table(["the order of the methods", "Kendall's τ", "p", "methods"], orders)

@@ -26,7 +26,7 @@ DRAWINGS = small((4, 8), (4,))
 """Drawings of a letter in a batch of EPS: with two it changes nothing."""
 PROXIES = (1, 2, 4, 8)
 FLOW_RATE = 5e-4
-"""Of NIR's flow, as printed: 50 times the 1e-5 of the network."""
+"""The learning rate of NIR's flow, as printed: 50 times the 1e-5 of the network."""
 MEMORY, STRENGTH, EVERY = 2048, 2e-4, small(25, 1)
 """Rows of the memory; λ of CCP's anchor; steps between CCP's evaluations, so that at least five problems end."""
 FIELDS = ("PFML, found", "CPML")
@@ -49,7 +49,7 @@ class Config(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Settings(OfModels):
-    """What is run."""
+    """Settings of the study."""
 
     out: Path = record(HERE / "results.jsonl")
     """File of the kept runs."""

@@ -63,8 +63,8 @@ class Models(NamedTuple):
 
 def run_all(settings: Any, jobs: Mapping[str, Job], frozen: str) -> None:
     """Do those of the jobs that have no result yet, and add each one's as if it had gone alone."""
-    kept = results_of(jobs, settings.out)
-    missing = {_scored_with(job) for name, job in jobs.items() if name not in kept}
+    cache = results_of(jobs, settings.out)
+    missing = {_scored_with(job) for name, job in jobs.items() if name not in cache}
     units: dict[str, list[Job]] = {}
     for job in jobs.values():
         if _scored_with(job) in missing:
@@ -75,7 +75,7 @@ def run_all(settings: Any, jobs: Mapping[str, Job], frozen: str) -> None:
         for first in range(0, len(models), MOST)
     }
     settings.out.parent.mkdir(parents=True, exist_ok=True)
-    where = {"kept": str(settings.out.resolve()), "frozen": frozen}
+    where = {"cache": str(settings.out.resolve()), "frozen": frozen}
     with tempfile.TemporaryDirectory() as folder:
         every = dataclasses.replace(settings, match=())
         every.results(run, parts, Path(folder) / "units.jsonl", **where)
@@ -105,7 +105,7 @@ def _unit(job: Job) -> str:
     return f"{job['method']}: {json.dumps(shape)}"
 
 
-def run(unit: Mapping[str, list[Job]], data_dir: str | None, kept: str, frozen: str) -> dict:
+def run(unit: Mapping[str, list[Job]], data_dir: str | None, cache: str, frozen: str) -> dict:
     """Train models of one recipe together, score those whose settings are frozen, and keep each one's result."""
     jobs, begun = unit["models"], time.perf_counter()
     scored = protocol.is_scored(jobs[0])
@@ -127,7 +127,7 @@ def run(unit: Mapping[str, list[Job]], data_dir: str | None, kept: str, frozen: 
     machine = f"{platform.machine()}, {jax.devices()[0].device_kind}"
     for job, metrics in rows:
         made = {"job": job, "metrics": metrics, "seconds": seconds, "machine": machine}
-        save_result(kept, name_of(job), made)
+        save_result(cache, name_of(job), made)
     return {"models": len(jobs)}
 
 

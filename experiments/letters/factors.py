@@ -43,7 +43,7 @@ if SMOKE:
 
 @dataclasses.dataclass(frozen=True)
 class Settings(OfModels):
-    """What is run."""
+    """Settings of the study."""
 
     out: Path = record(HERE / "factors.jsonl")
     """File of the kept runs."""

@@ -137,11 +137,13 @@ def main(settings: Settings) -> str:
     """Run what is missing, as far as time goes; return the tables."""
     for stage in () if settings.table else stages(settings):
         settings.do(stage)
-    kept = read_results(settings.out)
-    planned = {"pilot": pilots(), "trial": trials(kept) + also(kept)}
+    recorded = read_results(settings.out)
+    planned = {"pilot": pilots(), "trial": trials(recorded) + also(recorded)}
     for column in protocol.COLUMNS:
         planned[column] = [job for job in models(settings.frozen) if job["column"] == column]
-    return report(kept, {part: [name_of(job) for job in jobs] for part, jobs in planned.items()})
+    return report(
+        recorded, {part: [name_of(job) for job in jobs] for part, jobs in planned.items()}
+    )
 
 
 if __name__ == "__main__":

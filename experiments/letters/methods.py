@@ -14,7 +14,7 @@ from jdml.recipes.loss import build_miner
 from jdml.registry import LOSSES
 
 RATE, ROWS, PER_CLASS = 1e-3, small(64, 8), 4
-"""Of all methods, if they are not tuned; proxy losses have random rows."""
+"""Settings of all methods that are not tuned; proxy losses have random rows."""
 PROXIES = 2
 """Per letter, where a loss takes several: what papers have for many classes of few images; CCP's are 4."""
 MEMORY, POOL, PATIENCE = 2048, 7, 3

@@ -1,4 +1,4 @@
-"""What is held equal of all methods, how a run is named, and the levels at which one thing is changed."""
+"""The protocol: settings that are equal for all methods, names of runs, and the levels of each factor."""
 
 import dataclasses
 import functools
@@ -56,10 +56,10 @@ def is_scored(job: Job) -> bool:
 
 def load_test(job: Job, data_dir: str | None, frozen: Path) -> Dataset:
     """Return the letters that are scored, for a recipe alone that stands in the file of frozen settings."""
-    kept = read_frozen(frozen)[str(job.get("of", job["column"]))].get(job["method"])
-    if kept is not None and "of" in job:
-        kept = at(kept, job["factor"], job["level"]).recipe
-    if kept != Recipe.from_json(job["recipe"]):
+    selected = read_frozen(frozen)[str(job.get("of", job["column"]))].get(job["method"])
+    if selected is not None and "of" in job:
+        selected = at(selected, job["factor"], job["level"]).recipe
+    if selected != Recipe.from_json(job["recipe"]):
         raise ValueError(
             f"{job['method']}, {job['column']}: the test letters are for settings that are frozen, and {frozen} has "
             "none of this method, or others"
@@ -69,7 +69,7 @@ def load_test(job: Job, data_dir: str | None, frozen: Path) -> Dataset:
 
 def read_frozen(path: Path) -> dict[str, dict[str, Recipe]]:
     """Return the recipes that are scored, by column and method; none before the file is there."""
-    kept = json.loads(path.read_text()) if path.exists() else {}
+    selected = json.loads(path.read_text()) if path.exists() else {}
 
     def read(values: Any) -> Recipe:
         recipe = Recipe.from_json(values)
@@ -79,7 +79,7 @@ def read_frozen(path: Path) -> dict[str, dict[str, Recipe]]:
         return recipe.replace(network={"name": NETWORK, "dim": 8}, batch=batch)
 
     return {
-        column: {method: read(values) for method, values in kept.get(column, {}).items()}
+        column: {method: read(values) for method, values in selected.get(column, {}).items()}
         for column in COLUMNS
     }
 
@@ -136,7 +136,7 @@ def ordered(factor: str) -> list[Any]:
 
 
 class Level(NamedTuple):
-    """What a job has at a level."""
+    """A job's parts at a level."""
 
     recipe: Recipe
     steps: int
@@ -177,8 +177,8 @@ def rows_of(
 def _some_letters(rows: Any, labels: Any, number: int, seed: int) -> Any:
     there = np.unique(labels)
     random = np.random.default_rng(seed)
-    kept = np.isin(labels, random.choice(there, min(number, len(there)), replace=False))
-    return rows[kept], labels[kept]
+    selected = np.isin(labels, random.choice(there, min(number, len(there)), replace=False))
+    return rows[selected], labels[selected]
 
 
 def _some_drawings(rows: Any, labels: Any, number: int, seed: int) -> Any:
@@ -186,8 +186,8 @@ def _some_drawings(rows: Any, labels: Any, number: int, seed: int) -> Any:
     ordered = shuffled[np.argsort(labels[shuffled], kind="stable")]
     _, first, counts = np.unique(labels[ordered], return_index=True, return_counts=True)
     place = np.arange(len(labels)) - np.repeat(first, counts)
-    kept = np.sort(ordered[place < number])
-    return rows[kept], labels[kept]
+    selected = np.sort(ordered[place < number])
+    return rows[selected], labels[selected]
 
 
 CHANGES: dict[str, Callable[..., Any]] = {
@@ -196,7 +196,7 @@ CHANGES: dict[str, Callable[..., Any]] = {
     "wrong": lambda rows, labels, share, seed: (rows, corrupt_labels(labels, share, seed)),
     "augmented": lambda rows, labels, level, seed: (rows, labels),
 }
-"""Of the data: what they leave of rows and labels; distorted drawings are the same drawings."""
+"""Levels that change the data: its rows and labels; distorted drawings are the same drawings."""
 
 
 def with_copies(drawings: Dataset) -> Dataset:

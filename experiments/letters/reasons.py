@@ -18,7 +18,7 @@ SEED = 1
 WRONG, SCALE = 0.2, 12.0
 """Share of wrong labels; circle's scale γ, where its trials chose 98."""
 ROWS, QUARTER = small(1024, 16), 2
-"""Of a batch; the evaluation that is a quarter of the way."""
+"""Rows of a batch; the evaluation after a quarter of the steps."""
 LATE = {"EPS + margin": ("also", "beta", "β's"), "ArcFace": ("tuned", "proxies", "the proxies'")}
 """The methods that begin late with a large batch: their frozen column, the suspected role, and its name."""
 FOLDS = {"circle": small((0, 1, 2, 3), (0,)), **dict.fromkeys(LATE, small((0, 1), (0,)))}
@@ -26,7 +26,7 @@ FOLDS = {"circle": small((0, 1, 2, 3), (0,)), **dict.fromkeys(LATE, small((0, 1)
 
 @dataclasses.dataclass(frozen=True)
 class Settings(OfModels):
-    """What is run."""
+    """Settings of the study."""
 
     out: Path = record(HERE / "reasons.jsonl")
     """File of the kept runs."""
@@ -36,8 +36,8 @@ class Settings(OfModels):
 
 def jobs_of(frozen: Path) -> dict[str, Job]:
     """Circle with another scale or positives, with right labels and wrong; large batches with a role's usual rate."""
-    kept = read_frozen(frozen)
-    circle = kept["tuned"]["circle"]
+    frozen_choices = read_frozen(frozen)
+    circle = frozen_choices["tuned"]["circle"]
     soft = {"settings": {**circle.loss.settings, "gamma": SCALE}}
     changed = {
         f"γ {SCALE:g}": circle.replace(loss=soft),
@@ -50,7 +50,7 @@ def jobs_of(frozen: Path) -> dict[str, Job]:
         for fold in FOLDS["circle"]
     ]
     for method, (column, role, called) in LATE.items():
-        usual = kept[column][method]
+        usual = frozen_choices[column][method]
         large = protocol.at(usual, "batch", ROWS)
         slower = usual.optimizer.learning_rate / large.recipe.optimizer.learning_rate
         rates = large.recipe.optimizer.lr_multipliers

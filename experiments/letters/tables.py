@@ -30,12 +30,12 @@ def interval(values: Mapping[Any, float], scale: float = 100.0, digits: int = 1)
 
 def models_of(results: Results, column: str, metric: str) -> dict[str, dict[Model, float]]:
     """Return a metric by method, seed and fold; fold None are four models together."""
-    found: dict[str, dict[Model, float]] = {}
+    by_column: dict[str, dict[Model, float]] = {}
     for result in results.values():
         job, metrics = result["job"], result["metrics"]
         if job["column"] == column and metric in metrics:
-            found.setdefault(job["method"], {})[job["seed"], job["fold"]] = metrics[metric]
-    return found
+            by_column.setdefault(job["method"], {})[job["seed"], job["fold"]] = metrics[metric]
+    return by_column
 
 
 def report(results: Results, planned: Mapping[str, Sequence[str]]) -> str:
@@ -169,8 +169,10 @@ def tuned_models(results: Results) -> dict[str, dict[Model, float]]:
 def counting(pairs: Mapping[str, PairedDifference]) -> str:
     """Return the differences that are sure after Holm's correction for all of them, and not small."""
     p = holm_correction({name: gap.p for name, gap in pairs.items()}, len(pairs))
-    kept = {n: gap for n, gap in pairs.items() if p.get(n, 1.0) < 0.05 and abs(gap.mean) >= LEAST}
-    return all_of(kept, f"MAP@R, points: those that count of {len(pairs)}", p)
+    significant = {
+        n: gap for n, gap in pairs.items() if p.get(n, 1.0) < 0.05 and abs(gap.mean) >= LEAST
+    }
+    return all_of(significant, f"MAP@R, points: those that count of {len(pairs)}", p)
 
 
 def all_of(

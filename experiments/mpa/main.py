@@ -1,4 +1,4 @@
-"""Multi-proxies anchor losses: how many proxies per class, and nDCG@k beside Recall and MAP@R."""
+"""Multi-proxies anchor losses: how many proxies per class, and nDCG@k next to recall and MAP@R."""
 
 import dataclasses
 from typing import Any, Literal
@@ -17,7 +17,7 @@ QUALITY = ("R@1", "nDCG@2", "nDCG@4", "nDCG@8", "MAP@R")
 
 @dataclasses.dataclass(frozen=True)
 class Settings(FolderOptions):
-    """What is run."""
+    """Settings of the study."""
 
     data: Literal["digits", "mnist", "omniglot"] = "digits"
     """digits: 1,797 real 8×8 digits that come with scikit-learn. mnist, omniglot: the full sets in --data-dir.

@@ -26,7 +26,7 @@ NIR = {"flow": "glow", "weight": 0.01, "warmup": small(50, 1)}
 
 @dataclasses.dataclass(frozen=True)
 class Settings(RecordOptions):
-    """What is run."""
+    """Settings of the study."""
 
     seeds: int = small(10, 1)
     """Runs of each start, with seeds 0, 1, …"""

@@ -31,7 +31,7 @@ WATCHED = 3000
 
 @dataclasses.dataclass(frozen=True)
 class Settings(RecordOptions):
-    """What is run."""
+    """Settings of the study."""
 
     seeds: int = small(10, 1)
     """Runs of each way, with seeds 0, 1, …"""

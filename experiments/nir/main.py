@@ -106,9 +106,11 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
         run=training.RunConfig(log_every=max(1, job["steps"] // 20)),
         progress=False,
     )
-    x, seen = (jdml.sphere(jnp.asarray(result.embedder(part.images))) for part in (test, train))
+    x, train_points = (
+        jdml.sphere(jnp.asarray(result.embedder(part.images))) for part in (test, train)
+    )
     scores: dict[str, Any] = retrieval(x, labels)
-    for part, points, classes in (("test", x, labels), ("train", seen, train.labels)):
+    for part, points, classes in (("test", x, labels), ("train", train_points, train.labels)):
         scores |= {f"{part} {k}": v for k, v in structure(points, classes).items()}
     scores["skipped"] = sum(int(record["skipped"]) for record in result.history)
     surprise = [record["nll"] for record in result.history if "nll" in record]
@@ -117,7 +119,7 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
 
 RETRIEVAL = ("R@1", "NMI", "mAP@1000")
 ABLATED, ABLATIONS = "ProxyAnchor", STUDY["ablations"]
-"""What differs from the released settings."""
+"""The ablations: changes to the released settings."""
 if SMOKE:
     ABLATIONS = {name: ABLATIONS[name] for name in ("exp", "ω = 0.1")}
 RETRIEVED, STRUCTURED = PAPER["nir"]["retrieval"], PAPER["nir"]["structure"]
@@ -127,7 +129,7 @@ Part = Literal["methods", "ablations"]
 
 @dataclasses.dataclass(frozen=True)
 class Settings(FolderOptions):
-    """What is run."""
+    """Settings of the study."""
 
     data: Literal["digits", "mnist", "omniglot", "crops"] = "digits"
     """digits: 1,797 real 8×8 digits that come with scikit-learn. mnist, omniglot: the full sets in --data-dir. crops:

@@ -32,12 +32,12 @@ COLUMNS, BY_LEVEL, MEMORIES = (STUDY[name] for name in ("columns", "by_level", "
 
 @dataclasses.dataclass(frozen=True)
 class Settings(OfMethods):
-    """What is run."""
+    """Settings of the study."""
 
     steps: int = small(400, 2)
     """Training steps of each run."""
     labels: tuple[Literal["alphabet", "letter"], ...] = ("alphabet",)
-    """What is trained by."""
+    """The labels that are trained on."""
 
 
 @functools.cache
@@ -103,7 +103,7 @@ def table(results: dict[str, Any]) -> str:
 
 
 def of_memories(results: Mapping[str, Any]) -> str:
-    """Return whether a memory is behind for a row's older copies: by seed, and beside the loss alone."""
+    """Return whether a memory is behind for a row's older copies: by seed, and compared with the loss alone."""
     runs = {way: dict(enumerate(over_seeds(results, way, "letters R@1"))) for way in MEMORIES}
     rows = []
     for way, title in MEMORIES.items():

@@ -91,7 +91,7 @@ PAPER = {name: figures[0] for name, figures in OF_PAPERS["eps_omniglot"]["letter
 
 @dataclasses.dataclass(frozen=True)
 class OfMethods(FolderOptions):
-    """What a study of all methods is asked."""
+    """Options of a study of all methods."""
 
     match: tuple[str, ...] = small((), (r"^(EPS \+ MS \+ XBM|contrastive \+ CCP|PFML \+ NIR)-",))
     """Regular expressions: do only the runs in whose names one of them occurs."""

@@ -1,4 +1,4 @@
-"""What PFML needs: its parameters and its proxies' start, tried on held-out classes; then its paper's regime."""
+"""Vary PFML's parameters and its proxies' start on held-out classes; then train in its paper's regime."""
 
 import dataclasses
 import itertools
@@ -28,7 +28,7 @@ Part = Literal["points", "factors", "range", "number", "sphere", "batches", "few
 
 @dataclasses.dataclass(frozen=True)
 class Settings(RecordOptions):
-    """What is run."""
+    """Settings of the study."""
 
     task: Literal["digits", "alphabets", "letters"] = "digits"
     """digits: even and odd, on scikit-learn's. alphabets, letters: Omniglot by its coarse or its fine labels."""
@@ -42,7 +42,7 @@ class Settings(RecordOptions):
     or of few classes (Omniglot). few: where a class has few images, number, α, start and learning rate of proxies on
     held-out letters. regime: the paper's, on the letters of the test alphabets."""
     out: Path = record(HERE)
-    """Where the kept runs are."""
+    """The file of recorded runs."""
 
 
 def at_levels(job: Mapping[str, Any], levels: Mapping[str, Any]) -> dict[str, Any]:
@@ -96,7 +96,7 @@ Levels = tuple[tuple[str, str], ...]
 Runs = Mapping[Levels, Mapping[int, Mapping[str, float]]]
 """The metrics of runs by setting and seed."""
 MEASURES, DIFFERENCES, WORDS = (STUDY[name] for name in ("measures", "differences", "words"))
-COMMON, COMPARED, PERCENT = MEASURES["common"], DIFFERENCES[:3], ("R@1", "MAP@R")
+COMMON, PRINTED, PERCENT = MEASURES["common"], DIFFERENCES[:3], ("R@1", "MAP@R")
 
 
 def of_part(results: Results, part: str) -> Runs:
@@ -112,7 +112,7 @@ def of_part(results: Results, part: str) -> Runs:
 
 
 def place(level: tuple[str, str]) -> tuple[bool, float, str]:
-    """Where a level stands: known words in their order, numbers by size, then other words."""
+    """Return a level's sort key: known words in their order, numbers by size, then other words."""
     _, value = level
     if value in WORDS:
         return False, WORDS.index(value), ""
@@ -179,18 +179,18 @@ def at_level(levels: Levels, changed: Mapping[str, str]) -> Levels:
 
 
 def against_table(runs: Runs, preset: Mapping[str, str]) -> str:
-    """Return each setting beside the one that has the preset's levels, and is otherwise the same, paired by seed."""
+    """Return each setting next to the one that has the preset's levels, and is otherwise the same, paired by seed."""
     rows = []
     for levels, seeds in runs.items():
         other = at_level(levels, preset)
         if other != levels and other in runs:
-            pairs = [(m, scores(seeds, m), scores(runs[other], m)) for m in COMPARED]
+            pairs = [(m, scores(seeds, m), scores(runs[other], m)) for m in PRINTED]
             rows.append([*(value for _, value in levels), *(interval(*pair) for pair in pairs)])
-    return markdown_table([*dict(next(iter(runs))), *COMPARED], rows)
+    return markdown_table([*dict(next(iter(runs))), *PRINTED], rows)
 
 
 def ranking_table(runs: Runs) -> str:
-    """Return the methods from the best to the worst, clean and with wrong labels, each beside the next one."""
+    """Return the methods from the best to the worst, clean and with wrong labels, each compared with the next one."""
     measure, rows = "held out R@1", []
     for noise in dict.fromkeys(levels[-1] for levels in runs):
         of_noise = {levels[0][1]: seeds for levels, seeds in runs.items() if levels[-1] == noise}

@@ -21,7 +21,7 @@ HELD_OUT_ALPHABETS = small(6, 1)
 DIGITS = 390
 """Images that train: as many for each seed."""
 CLIP = 5.0
-"""Of each entry of a proxy's gradient, in units of the sum U: the recipe's so far."""
+"""The largest entry of a proxy's gradient, in units of the sum U, as in the recipe."""
 FIELDS = ("PFML", "CPML")
 
 
@@ -44,7 +44,7 @@ TASKS = {
 
 
 class Parts(NamedTuple):
-    """What trains, what is scored by which labels, and which of the scored rows are of held-out classes."""
+    """The training rows, the scored rows with their labels, and which of these are of held-out classes."""
 
     train: data.Dataset
     modes: np.ndarray
@@ -63,9 +63,11 @@ def load(task: str, data_dir: str | None, seed: int, test: bool) -> Parts:
         unseen = digits // 2 == seed % 3
         order = np.random.default_rng(seed).permutation(len(whole))
         scored = unseen | (order < len(whole) // 6)
-        kept = order[~scored[order]][:DIGITS]
-        train, rest = whole.select(kept), whole.select(scored)
-        return Parts(train.relabel("parity"), digits[kept], rest, digits[scored], unseen[scored])
+        selected = order[~scored[order]][:DIGITS]
+        train, rest = whole.select(selected), whole.select(scored)
+        return Parts(
+            train.relabel("parity"), digits[selected], rest, digits[scored], unseen[scored]
+        )
     train = data.load("omniglot", data_dir=data_dir, image_size=28)
     if test:
         scored = data.load("omniglot", data_dir=data_dir, split="test", image_size=28)

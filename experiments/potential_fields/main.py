@@ -1,4 +1,4 @@
-"""Potential fields (PFML) beside proxy losses: retrieval, label noise, proxies' distance from the data, sweeps."""
+"""Potential fields (PFML) compared with proxy losses: retrieval, label noise, proxies' distances, sweeps."""
 
 import dataclasses
 import functools
@@ -42,7 +42,7 @@ EPOCH = [f"epoch: {m}" for m in ("assignment", "nearest", "represented", "togeth
 
 
 class Task(NamedTuple):
-    """What differs between the data sets."""
+    """Settings that differ between the data sets."""
 
     steps: int
     dim: int
@@ -148,8 +148,8 @@ def run(job: dict[str, Any]) -> dict[str, float]:
             scores["proxies together"] = metrics.proxy_spread(proxies).together
         x = jnp.asarray(result.embedder(train.images))
         for kind in ("assignment", "nearest"):
-            found = metrics.proxy_distance(proxies, x, train.labels, kind=kind)
-            scores[f"proxy distance, {kind}"] = found
+            measured = metrics.proxy_distance(proxies, x, train.labels, kind=kind)
+            scores[f"proxy distance, {kind}"] = measured
     return scores
 
 
@@ -160,8 +160,8 @@ def measure(proxies: jax.Array, embeddings: np.ndarray, train: data.Dataset) -> 
     spread = metrics.proxy_spread(proxies, x, train.labels, modes)
     kinds = ("assignment", "nearest", "represented")
     distances = [metrics.proxy_distance(proxies, x, train.labels, kind=kind) for kind in kinds]
-    found = (*distances, spread.together, float(spread.covered or 0.0))
-    return dict(zip(EPOCH, found, strict=True))
+    measured = (*distances, spread.together, float(spread.covered or 0.0))
+    return dict(zip(EPOCH, measured, strict=True))
 
 
 STUDY = study.read_toml(__file__)
@@ -175,7 +175,7 @@ Part = Literal["methods", "noise", "foils", "epoch", "sweeps"]
 
 @dataclasses.dataclass(frozen=True)
 class Settings(FolderOptions):
-    """What is run."""
+    """Settings of the study."""
 
     data: Literal["digits", "mnist", "omniglot"] = "digits"
     """digits: 1,797 real 8×8 digits that come with scikit-learn. mnist, omniglot: the full sets in --data-dir.

@@ -1,4 +1,4 @@
-"""The recipe to begin with, `jdml.recipes.recommended`, beside the first of the methods that nobody tuned."""
+"""The recipe to begin with, `jdml.recipes.recommended`, compared with the first of the methods that nobody tuned."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -36,7 +36,7 @@ PARTS = ("recommended, a random head", "MPA-DW, a principal head")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Settings(RecordOptions):
-    """What is run."""
+    """Settings of the study."""
 
     birds: Path | None = None
     """Folder of the crops, in CUB's layout."""

@@ -18,15 +18,15 @@ from jdml.runs.run_files import read_results
 from jdml.studies.runner import by_seed
 
 ROWS = small(80, 8)
-"""Of a batch, as all methods have there."""
+"""Rows of a batch, as for all methods there."""
 FIRST = "MPA-DW"
-"""Of the ten methods that are fine-tuned."""
+"""The best of the ten methods that are fine-tuned."""
 BIRDS = HERE.parent / "cub_crops"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Settings(finetuned.Settings):
-    """What is run."""
+    """Settings of the study."""
 
     out: Path = record(HERE / "whole.jsonl")
     """File of the runs."""
@@ -54,7 +54,7 @@ def jobs_of() -> dict[str, dict[str, Any]]:
 
 
 def report(results: Mapping[str, Any]) -> str:
-    """What it scored, beside the first of the ten and the frozen features."""
+    """Compare its scores with the best of the ten and with frozen features."""
     tuned = read_results(BIRDS / "finetuned.jsonl")
     ten = {name: run for name, run in tuned.items() if run["job"]["test"]}
     bare = read_results(BIRDS / "results.jsonl")[f"{FEATURES}-0"]["metrics"]

@@ -22,6 +22,10 @@ OPTIONS = {
     "source": "SOURCE",
     "split": "--split",
     "view": "--labels",
+    "metrics": "--metric",
+    "recall_at": "--recall-at",
+    "pattern": "--freeze",
+    "mesh:": "--devices:",
 }
 """Options of the arguments that errors name."""
 
@@ -116,7 +120,7 @@ def _error_line(error: BaseException) -> str:
         return f"{file}: {reason}" if file else reason
     line = " ".join(" ".join([str(error), *getattr(error, "__notes__", ())]).split())
     first, space, rest = line.partition(" ")
-    return f"{OPTIONS.get(first, first)}{space}{rest}"
+    return f"{OPTIONS.get(first.partition('[')[0], first)}{space}{rest}"
 
 
 def _fail(prog: str, message: str, code: int = 2) -> int:

@@ -14,7 +14,7 @@ from jdml._optional_imports import require_package
 from jdml.cli.option_groups import DeviceOptions, FolderOptions, ImageOptions, WeightOptions
 from jdml.cli.options import NOT_DEFINING, Part, Typed, check_options, defining, empty_part
 from jdml.cli.tables import print_table
-from jdml.cli.train import started
+from jdml.cli.train import provenance
 from jdml.cli.train_options import apply_options, part_options
 from jdml.data import ImageBatches, corrupt_labels
 from jdml.data.integrity import count_mismatches
@@ -177,7 +177,7 @@ class Benchmark:
         self.check()
         task, out, source = self.task, self.run.out, contextlib.nullcontext(self.data.data_dir)
         with fake_images(self.crop_size) if task.dry_run else source as folder:
-            train, test, unlike = self._read("folder" if task.dry_run else task.dataset, folder)
+            train, test, mismatches = self._read("folder" if task.dry_run else task.dataset, folder)
             runs = [run._measure(train, test) for run in self._by_seed()]
         if not is_main_process():
             return
@@ -192,7 +192,7 @@ class Benchmark:
         else:
             quarter = task.method == "ccp" and task.protocol == "conventional"
             differs = [
-                *unlike,
+                *mismatches,
                 *["a quarter of the training classes only ends problems"] * quarter,
                 *["random weights"] * (self.weights.weights is None),
             ]
@@ -223,11 +223,11 @@ class Benchmark:
 
         apart = "query" in DATASETS[name].published
         parts = {split: load(split) for split in ("train", *(APART if apart else ("test",)))}
-        unlike = count_mismatches(name, parts)
-        for line in unlike:
+        mismatches = count_mismatches(name, parts)
+        for line in mismatches:
             print(f"{name}: {line}", flush=True)
         train, *scored = parts.values()
-        return train, Retrieval(*scored), unlike
+        return train, Retrieval(*scored), mismatches
 
     def _measure(self, data: Any, test: Any) -> Rows:
         """Return metrics by row."""
@@ -278,7 +278,7 @@ class Benchmark:
         return {
             "benchmark": {**self.options(), "data_checksum": images},
             "started": {
-                **started("jdml benchmark", self),
+                **provenance("jdml benchmark", self),
                 "paper": rows[0].values if rows else {},
             },
         }

@@ -59,7 +59,9 @@ class Embed:
             check_file("--out", out, ENDINGS)
         else:
             if out.suffix[1:].isalpha() and not out.is_dir():
-                raise ValueError(f"--out must end in {', '.join(ENDINGS)}, or in none, got {out}")
+                raise ValueError(
+                    f"--out must end in {', '.join(ENDINGS)}, or name a folder, got {out}"
+                )
             check_folder("--out", out)
             if not self.update and out.is_dir() and any(out.iterdir()):
                 raise ValueError(f"--out must be a new folder, or write --update, got {out}")

@@ -11,10 +11,10 @@ from jdml.cli.tables import print_table
 from jdml.data.folder import image_named
 from jdml.data.load import image_id, read_path, read_source
 from jdml.metrics import rejection_threshold
-from jdml.ops.checks import Rerank
+from jdml.ops.checks import Rerank, at_least
 from jdml.report.figures import neighbour_sheet
 from jdml.report.images import search_images
-from jdml.runs.embedding_io import EmbeddingTable
+from jdml.runs.embedding_io import EmbeddingTable, join_tables
 from jdml.runs.gallery_files import embed_source, read_table
 from jdml.runs.run_files import write_json
 from jdml.training import load
@@ -34,9 +34,9 @@ class Search:
     """Folder of a run of jdml train, jdml benchmark or jdml.training.fit; or a .safetensors file of jdml export."""
     query: tuple[str, ...]
     """Images, folders of images, .csv or Parquet files, or a row of a Parquet file, FILE[ROW]."""
-    gallery: str | None = None
+    gallery: tuple[str, ...] = ()
     """The images to search: a folder, a .csv or Parquet file, module:name, a data set with its folder
-    (cub:CUB_200_2011), or a file or gallery of jdml embed."""
+    (cub:CUB_200_2011), or a file or gallery of jdml embed; or several of these."""
     k: int = 10
     """Neighbours of each query."""
     max_distance: float | Literal["auto"] | None = None
@@ -60,10 +60,11 @@ class Search:
 
     def execute(self) -> None:
         """Search the gallery, print and write the neighbours."""
-        if self.gallery is None:
+        if not self.gallery:
             raise ValueError(
                 "--gallery is missing: a folder of images, or a file or gallery of jdml embed"
             )
+        at_least(1)("k", self.k)
         if self.max_distance == "auto" and self.rerank != "none":
             raise ValueError("--max-distance auto does not go with --rerank: write a number")
         for option, file, endings in (("out", self.out, PICTURES), ("json", self.json, (".json",))):
@@ -71,7 +72,7 @@ class Search:
                 check_file(f"--{option}", file, endings)
         trained = load(self.run, which=self.which)
         queries, notes = _queries(self.query)
-        gallery = self._gallery(self.gallery, trained, notes)
+        gallery = join_tables({name: self._gallery(name, trained, notes) for name in self.gallery})
         limit = self._limit(gallery, notes)
         for note in notes:
             print(f"note: {note}")

@@ -59,7 +59,7 @@ class Train(TrainOptions):
         """Train, score, print the scores, write metrics.json."""
         self.devices.join()
         options = self.resolve()
-        training = TrainingRun(options, started("jdml train", self))
+        training = TrainingRun(options, provenance("jdml train", self))
         result = training.run()
         metrics = training.scores(result)
         if not is_main_process():
@@ -78,7 +78,7 @@ class Train(TrainOptions):
         print(*left_out, *training.next_steps(), sep="\n")
 
 
-def started(command: str, options: Any) -> dict[str, Any]:
+def provenance(command: str, options: Any) -> dict[str, Any]:
     """Return the command that repeats a run and the folder of its images, as JSON has them."""
     folder = options.data.data_dir
     if folder is not None and not is_pointer(str(folder)):
@@ -110,8 +110,8 @@ def log_lines() -> Iterator[None]:
 class TrainingRun:
     """The data, network and sampler of resolved options, checked before any work."""
 
-    def __init__(self, options: TrainOptions, started: dict[str, Any]) -> None:
-        self.options, self.started = options, started
+    def __init__(self, options: TrainOptions, provenance: dict[str, Any]) -> None:
+        self.options, self.provenance = options, provenance
         self.data = read_training_data(options.data, options.run.seed)
         self.train = self.data.train
         self.recipe, self.notes = fit_to_data(options, self.train.labels)
@@ -154,7 +154,7 @@ class TrainingRun:
                         **options.defining(),
                         "data_checksum": data_checksum(self.train),
                         "started": {
-                            **self.started,
+                            **self.provenance,
                             "labels": self.data.labels,
                             "files_checksum": self.data.files_checksum,
                         },

@@ -13,7 +13,7 @@ from jdml.data.listing import first_few
 from jdml.data.load import load_split, read_listing
 from jdml.data.splits import hold_out, read_names
 
-Scored = tuple[data.Dataset, data.Dataset | None]
+QueryGallery = tuple[data.Dataset, data.Dataset | None]
 
 
 class TrainingData(NamedTuple):
@@ -22,7 +22,7 @@ class TrainingData(NamedTuple):
     train: data.Dataset
     labels: str  # the labelling that is trained on
     validation: data.Dataset | None
-    tests: dict[str, Scored]
+    tests: dict[str, QueryGallery]
     notes: tuple[str, ...]
     files_checksum: int | None  # of the names and classes of the image files of all parts
 
@@ -58,7 +58,7 @@ def read_training_data(options: DataOptions, seed: int) -> TrainingData:
             validation = data.without_bad_images(validation)
     labels = options.labels or next(iter(train.views))
     train = train.relabel(labels)
-    _check_classes(train, labels, tests, options)
+    _check_classes(train, tests, options)
     if options.validation and validation is not None:
         own = validation.views[labels]
         if len(own) == 0 or np.unique(own, return_counts=True)[1].max() < 2:
@@ -94,7 +94,9 @@ def _read_files(options: DataOptions, seed: int) -> tuple[dict[str, Any], tuple[
     damaged: list[str] = []
     for split in ("train", *parts):
         if not len(parts.get(split, ())):
-            raise ValueError(f"{options.data_dir}: the split {split!r} has no images")
+            raise ValueError(
+                f"{options.data_dir}: the {split} part has no images; add classes, or write --split images"
+            )
     for split, part in parts.items():
         if options.data == "folder":
             damaged += part.images.problems(quick=True).values()
@@ -114,28 +116,29 @@ def _read_files(options: DataOptions, seed: int) -> tuple[dict[str, Any], tuple[
 
 def _split_classes(
     train: data.Dataset, test: data.Dataset, classes: tuple[int, ...]
-) -> tuple[data.Dataset, dict[str, Scored]]:
+) -> tuple[data.Dataset, dict[str, QueryGallery]]:
     """Select the training rows of some classes; split the test rows into those classes and the others."""
     for label in sorted(set(classes) - set(train.labels.tolist())):
         most = train.num_classes - 1
         raise ValueError(f"--train-classes must be classes from 0 to {most}, got {label}")
     known = np.isin(test.labels, classes)
     parts = {"seen": known, "unseen": ~known}
-    tests: dict[str, Scored] = {
+    tests: dict[str, QueryGallery] = {
         name: (test.select(rows), None) for name, rows in parts.items() if rows.any()
     }
     return train.select(np.isin(train.labels, classes)), tests
 
 
 def _check_classes(
-    train: data.Dataset, labels: str, tests: dict[str, Scored], options: DataOptions
+    train: data.Dataset, tests: dict[str, QueryGallery], options: DataOptions
 ) -> None:
     """Refuse parts of fewer than two classes."""
     count = len(np.unique(train.labels))
     if count < 2:
-        raise ValueError(
-            f"the training part has {count} class ({labels}): at least two are needed, for example a folder each"
+        all_classes = (
+            "" if options.data != "folder" else ", or write --split images to train on all"
         )
+        raise ValueError(f"the training part has {count} class: give at least two{all_classes}")
     if options.data != "folder" and options.split is None and options.classes_file is None:
         return  # split as it was published
     for name, (queries, gallery) in tests.items():

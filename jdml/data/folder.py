@@ -47,7 +47,8 @@ def read_folder(data_dir: str | Path | None) -> Listing:
     if has_tables(root):
         return _read_tables(root)
     if not root.is_dir():
-        raise FileNotFoundError(f"{root.absolute()} is not a folder of classes")
+        why = "is not a folder of classes" if root.exists() else "does not exist"
+        raise FileNotFoundError(f"{root.absolute()} {why}")
     others: Counter[str] = Counter()
     notes: list[str] = []
     rows: list[LabelledFile] = []

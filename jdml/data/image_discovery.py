@@ -72,7 +72,7 @@ def images_in(place: Path) -> int:
         return sum(_is_image(entry.name) and _is(entry, os.path.isfile) for entry in entries)
 
 
-def omitted(others: Mapping[str, int]) -> tuple[str, ...]:
+def omission_notes(others: Mapping[str, int]) -> tuple[str, ...]:
     """Return a line for each kind of files that are not read."""
     unreadable = {kind: count for kind, count in others.items() if kind in UNREADABLE}
     rest = {k: count for k, count in others.items() if k not in {*UNREADABLE, BROKEN_LINK}}

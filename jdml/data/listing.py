@@ -13,7 +13,7 @@ import numpy as np
 
 from jdml._paths import check_local, expand_user
 from jdml.data.dataset import Dataset, check_split
-from jdml.data.image_discovery import RealFiles, num_unreadable, omitted, pluralize
+from jdml.data.image_discovery import RealFiles, num_unreadable, omission_notes, pluralize
 from jdml.data.images import ImageFiles, Readable
 from jdml.data.transforms import Crops
 
@@ -187,7 +187,7 @@ def as_listing(
         {"class": ids},
         {**parts, "all": np.arange(len(once))},
         {"class": dict(enumerate(names))},
-        (*notes, *omitted(others)),
+        (*notes, *omission_notes(others)),
         own,
         num_unreadable(others),
         split_notes,

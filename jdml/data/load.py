@@ -20,7 +20,7 @@ from jdml.data.folder import (
     read_table,
     row_named,
 )
-from jdml.data.image_discovery import image_files, omitted
+from jdml.data.image_discovery import image_files, omission_notes
 from jdml.data.images import ImageFiles, Row
 from jdml.data.listing import Listing
 from jdml.data.rows import TABLES
@@ -169,7 +169,7 @@ def read_path(path: Path, groups: str | None = None) -> PathImages:
         if not images:
             raise FileNotFoundError(f"{path} has no images in it")
         if all(file.parent == path for file in images):
-            return PathImages(images, None, omitted(others))
+            return PathImages(images, None, omission_notes(others))
         return _all_of(read_listing("folder", path, groups=groups))
     if path.is_file() and path.suffix.lower() not in (*ENDINGS, *TABLES):
         return PathImages([path])

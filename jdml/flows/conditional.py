@@ -8,7 +8,15 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from jdml.flows.layers import ActNorm, Linear, Net, Permute, conditioned, start_of_linear, unbound
+from jdml.flows.layers import (
+    ActNorm,
+    Linear,
+    Net,
+    Permute,
+    start_of_linear,
+    unbound,
+    with_condition,
+)
 from jdml.ops import checks
 from jdml.ops.numerics import accumulate_in
 
@@ -164,7 +172,7 @@ class ConditionalFlow(nn.Module):
             TypeError: arrays that are not floating.
             ValueError: shapes that do not fit, parameters of other sizes.
         """
-        x, condition = self._checked("x", x, condition)
+        x, condition = self._check_inputs("x", x, condition)
         log_det = jnp.zeros(x.shape[0], x.dtype)
         for block in range(self.num_blocks):
             for bijector in self._block(block, self._conditions(condition), self.nets, x):
@@ -186,7 +194,7 @@ class ConditionalFlow(nn.Module):
             TypeError: arrays that are not floating.
             ValueError: shapes that do not fit, parameters of other sizes.
         """
-        latents, condition = self._checked("latents", latents, condition)
+        latents, condition = self._check_inputs("latents", latents, condition)
         x, log_det = latents, jnp.zeros(latents.shape[0], latents.dtype)
         for bijector in reversed(self._bijectors(self._conditions(condition), self.nets)):
             x, change = bijector.inverse_and_log_det(x)
@@ -216,7 +224,7 @@ class ConditionalFlow(nn.Module):
         # distrax chains apply their last bijector first: x to latents is the last block's of … of the first's.
         return distrax.Transformed(latents, distrax.Inverse(distrax.Chain(bijectors[::-1])))
 
-    def _checked(self, name: str, vectors: Array, condition: Array) -> tuple[Array, Array]:
+    def _check_inputs(self, name: str, vectors: Array, condition: Array) -> tuple[Array, Array]:
         self._check(name, vectors, self.dim)
         self._check("condition", condition, self.condition_dim)
         if vectors.shape[0] != condition.shape[0]:
@@ -258,7 +266,7 @@ class ConditionalFlow(nn.Module):
             bijectors.append(distrax.Block(distrax.ScalarAffine(-mean * scale, scale), 1))
         bijectors += self._mix(index)
         for half, net in zip(self._halves()[index], nets[index], strict=True):
-            conditioner = conditioned(net, conditions[index])
+            conditioner = with_condition(net, conditions[index])
             bijectors.append(
                 distrax.SplitCoupling(half.split, 1, conditioner, self._affine, swap=half.first)
             )

@@ -137,8 +137,10 @@ class ActNorm(nn.Module):
         return scale, _wide(self.param("mean", start(lambda x: jnp.mean(x, axis=0))))
 
 
-def conditioned(net: Callable[[Array], Array], condition: Array | None) -> Callable[[Array], Array]:
-    """The net as a function of a half alone: the condition is put beside it."""
+def with_condition(
+    net: Callable[[Array], Array], condition: Array | None
+) -> Callable[[Array], Array]:
+    """The net as a function of a half alone: the condition is concatenated."""
 
     def parameters(x: Array) -> Array:
         if condition is None:

@@ -16,7 +16,7 @@ from jdml.mining import Miner, Pairs, is_by_rows, row_keys
 from jdml.ops import ReduceFn, checks
 from jdml.ops.chunking import over_rows
 from jdml.ops.meshes import NOWHERE, Axis
-from jdml.ops.pairwise import Narrow, Narrowed, centre_of
+from jdml.ops.pairwise import Narrow, NarrowPair, centre_of
 from jdml.ops.reductions import ratio, reduced_by_rows, sum_rows
 
 __all__ = ["Anchors", "Comparison"]
@@ -55,7 +55,7 @@ class Comparison(NamedTuple):
     targets: "Shifted | None"
     extra: Array | None = None
     on_sphere: bool = False
-    narrow: Narrowed = None
+    narrow: NarrowPair = None
     mined: bool = False
 
     @property
@@ -212,13 +212,13 @@ class Anchors:
             The results of all anchors ``[B, …]``, and those of the blocks, stacked along a new first axis; on a mesh
             the same on every device.
         """
-        return self._mapped(function, self.axis)
+        return self._map_rows(function, self.axis)
 
     def each(self, function: Callable[[Comparison], Tree]) -> Tree:
         """Apply a function that gives one result per anchor: all of them ``[B, …]``."""
         return self.over_blocks(lambda c: (function(c), ()))[0]
 
-    def put_own(self, of_references: Array, of_anchors: Array) -> Array:
+    def add_own(self, of_references: Array, of_anchors: Array) -> Array:
         """Put the anchors' own numbers ``[B]`` among those of the references ``[R]``, where ``self_index`` tells."""
         if self.rows.self_index is None:
             return of_references
@@ -243,7 +243,7 @@ class Anchors:
             some = some & c.rows
             return jnp.where(some, values, 0.0) * c.row_weights, some
 
-        return self._reduced(reduce_fn, *self.each(weighted))
+        return self._reduce(reduce_fn, *self.each(weighted))
 
     def reduce_groups(
         self,
@@ -296,16 +296,16 @@ class Anchors:
             value = sum(ratio(sums.sum(), counts.sum()) for sums, counts in kinds)
             return self.axis.psum_once(jnp.asarray(value))
         if reduce_fn is None and not self.axis.whole:
-            (kinds, _) = self._mapped(lambda c: (weighted(c), ()), NOWHERE)
+            (kinds, _) = self._map_rows(lambda c: (weighted(c), ()), NOWHERE)
             return jnp.asarray(sum(ops.reduce_terms(None, *kind) for kind in kinds))
         value = sum(ops.reduce_terms(reduce_fn, *kind) for kind in self.each(weighted))
         return self.axis.psum_once(jnp.asarray(value))
 
-    def _reduced(self, reduce_fn: ReduceFn | None, values: Array, where: Array) -> Array:
+    def _reduce(self, reduce_fn: ReduceFn | None, values: Array, where: Array) -> Array:
         reduced = ops.reduce_terms(reduce_fn, values, where)
         return self.axis.local_slice(reduced) if reduce_fn is None else self.axis.psum_once(reduced)
 
-    def _mapped(self, function: Callable[[Comparison], Any], axis: Axis) -> tuple[Tree, Tree]:
+    def _map_rows(self, function: Callable[[Comparison], Any], axis: Axis) -> tuple[Tree, Tree]:
         ready = self if self.mine is None or is_by_rows(self.mine) else self._mined_at_once()
         rows = ready.rows
         if self.block is not None and self.own_batch:
@@ -345,7 +345,7 @@ class Anchors:
         if self.mine is None:
             return c
         keys = None if self.key is None else row_keys(self.key, rows.place)
-        return c._replace(pairs=_mined(self.mine, keys, c.distances, c.pairs))
+        return c._replace(pairs=_mine(self.mine, keys, c.distances, c.pairs))
 
     def _with_all_pairs(self, rows: Rows) -> Comparison:
         vectors = self._vectors(rows)
@@ -364,7 +364,7 @@ class Anchors:
             self.mine is not None,
         )
 
-    def _narrow(self, rows: Rows) -> Narrowed:
+    def _narrow(self, rows: Rows) -> NarrowPair:
         return None if rows.narrow is None or self.narrow is None else (rows.narrow, self.narrow)
 
     def _pairs(self, rows: Rows) -> Pairs:
@@ -395,7 +395,7 @@ class Anchors:
         rows = self.axis.gather(self.rows) if self.axis.names else self.rows
         c = self._with_all_pairs(rows)
         assert self.mine is not None
-        mined = _mined(self.mine, self.key, c.distances, c.pairs)
+        mined = _mine(self.mine, self.key, c.distances, c.pairs)
         local = dataclasses.replace(self.axis, whole=False)
         own = Pairs(local.local_slice(mined.positive), local.local_slice(mined.negative))
         return dataclasses.replace(self, rows=self.rows._replace(mined=own))
@@ -408,7 +408,7 @@ def _slice(vectors: Array, start: Array, size: int, inside: bool) -> Array:
     return rows if inside else jnp.roll(rows, first - start, axis=0)
 
 
-def _mined(mine: Miner, key: Array | None, distances: Array, pairs: Pairs) -> Pairs:
+def _mine(mine: Miner, key: Array | None, distances: Array, pairs: Pairs) -> Pairs:
     mined = mine(key, jax.lax.stop_gradient(distances), pairs)
     if not isinstance(mined, Pairs):
         raise TypeError(f"mine must return Pairs(positive, negative), got {type(mined).__name__}")

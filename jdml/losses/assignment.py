@@ -22,7 +22,7 @@ __all__ = ["Assignment", "assign"]
 Tree = Any
 
 FEW = 4_096
-"""Of so many classes sums over cosines move less, of more of them passes over the proxies, as compiled for an H100."""
+"""Up to this many classes a sum over cosines moves less, beyond it a pass over the proxies, as compiled for an H100."""
 
 
 class Assignment(NamedTuple):
@@ -236,31 +236,31 @@ def _larger_jvp(primals: tuple[Array, Array], tangents: tuple[Array, Array]) -> 
 
 def _entries(values: Array, places: Array) -> Array:
     """``[B]``: one entry of each row of ``values [B, C]``, 0 where its place is −1."""
-    return by_platform(lambda: _taken(values, places), lambda: _summed(values, places))()
+    return by_platform(lambda: _gather(values, places), lambda: _masked_sum(values, places))()
 
 
-def _summed(values: Array, places: Array) -> Array:
+def _masked_sum(values: Array, places: Array) -> Array:
     """As a masked sum, which goes along with whatever else passes over the matrix."""
     here = places[:, None] == jnp.arange(values.shape[1])[None, :]
     return jnp.sum(jnp.where(here, values, 0.0), axis=1)
 
 
 @jax.custom_jvp
-def _taken(values: Array, places: Array) -> Array:
+def _gather(values: Array, places: Array) -> Array:
     """By index."""
-    taken = jnp.take_along_axis(values, jnp.maximum(places, 0)[:, None], axis=1)[:, 0]
-    return jnp.where(places >= 0, taken, 0.0)
+    entries = jnp.take_along_axis(values, jnp.maximum(places, 0)[:, None], axis=1)[:, 0]
+    return jnp.where(places >= 0, entries, 0.0)
 
 
-@_taken.defjvp
-def _taken_jvp(primals: tuple[Array, Array], tangents: tuple[Array, Any]) -> tuple[Array, Array]:
+@_gather.defjvp
+def _gather_jvp(primals: tuple[Array, Array], tangents: tuple[Array, Any]) -> tuple[Array, Array]:
     # A sum's gradient is one more term of the matrix's, that of an index would be written into a matrix of its own.
     (values, places), (moved, _) = primals, tangents
-    return _taken(values, places), _summed(moved, places)
+    return _gather(values, places), _masked_sum(moved, places)
 
 
 class AssignOptions(TypedDict, total=False):
-    """The keywords of :func:`assign`, which every proxy loss takes beside its own."""
+    """The keywords of :func:`assign`, which every proxy loss takes besides its own."""
 
     normalize: Normalize | None
     where: Array | None

@@ -22,7 +22,7 @@ Normalize = Callable[[Array], Array]
 
 
 class CompareOptions(TypedDict, total=False):
-    """The keywords of :func:`compare`, which every pair loss takes beside its own."""
+    """The keywords of :func:`compare`, which every pair loss takes besides its own."""
 
     references: Array | None
     reference_labels: Array | None

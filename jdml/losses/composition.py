@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from jdml.losses.contrastive import info_nce_loss, sigmoid_contrastive_loss
-from jdml.mining.pairs import turned
+from jdml.mining.pairs import transpose
 from jdml.ops import checks
 from jdml.ops.meshes import as_axis
 
@@ -70,14 +70,14 @@ def both_ways(loss_fn: Callable[..., Array]) -> Callable[..., Array]:
             raise ValueError(
                 f"documents must have a row for each of the {len(queries)} queries, got {len(documents)}"
             )
-        settings = _completed(loss_fn, len(queries), settings)
+        settings = _fill_settings(loss_fn, len(queries), settings)
         there = loss_fn(queries, references=documents, **settings)
         back = {_SWAPPED.get(name, name): value for name, value in settings.items()}
         for name in ("positive", "weights"):  # of pairs
             if back.get(name) is not None and jnp.ndim(back[name]) == 2:
                 back[name] = checks.as_array(back[name]).T
         if "mine" in back:
-            back["mine"] = turned(back["mine"])
+            back["mine"] = transpose(back["mine"])
         return 0.5 * (there + loss_fn(documents, references=queries, **back))
 
     name = getattr(loss_fn, "__name__", "loss")
@@ -85,7 +85,7 @@ def both_ways(loss_fn: Callable[..., Array]) -> Callable[..., Array]:
     return loss
 
 
-def _completed(
+def _fill_settings(
     loss_fn: Callable[..., Array], size: int, settings: dict[str, Any]
 ) -> dict[str, Any]:
     """Settings with what is meant where nothing is said: pairs by their places, masks of both towers."""

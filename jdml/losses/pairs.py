@@ -16,7 +16,7 @@ from jdml import ops
 from jdml.losses.anchors import Comparison, PairTerms
 from jdml.losses.comparison import CompareOptions, compare
 from jdml.ops import ReduceFn, checks, log1p_sum_exp, mean, mean_nonzero
-from jdml.ops.soft_rank import active_couples, soft_couples
+from jdml.ops.soft_rank import active_triplets, soft_triplets
 
 __all__ = [
     "contrastive_loss",
@@ -139,7 +139,7 @@ def triplet_loss(
     reduce_fn: ReduceFn | None = mean_nonzero,
     **options: Unpack[CompareOptions],
 ) -> Array:
-    """Compute the triplet loss over all (positive, negative) couples of every anchor.
+    """Compute the triplet loss over all triplets of an anchor, a positive and a negative.
 
     Formula:
         ``reduce_{a,p,n} (d_ap − d_an + m)₊``; without m, the soft margin: ``log(1 + e^{d_ap − d_an})``.
@@ -151,10 +151,10 @@ def triplet_loss(
             other function sees the sums ``[B]``, and None gives them.
 
     Returns:
-        A scalar, or ``[B]``: per anchor, the sum over its couples.
+        A scalar, or ``[B]``: per anchor, the sum over its triplets.
 
     Implementation notes:
-        The sum over couples is linear in the distances with whole coefficients: how many active couples a distance
+        The sum is linear in the distances, with whole coefficients: the number of active triplets that a distance
         is part of. Sorting each row's positives and negatives finds them all, in O(B·R log R) time and O(B·R) memory;
         no triplet is ever enumerated. With ``mine=`` reduced to one positive and one negative per anchor it is the
         usual sampled triplet. The soft margin takes O(B·R·P) time for P positives a row, in O(B·R) memory.
@@ -178,15 +178,15 @@ def triplet_loss(
     def terms(c: Comparison) -> tuple[Array, Array, Array]:
         distances = c.squared_distances if squared else c.distances
         positive, negative = c.pairs
-        couples = positive.sum(-1).astype(distances.dtype) * negative.sum(-1)
+        triplets = positive.sum(-1).astype(distances.dtype) * negative.sum(-1)
         if margin is None:
-            return soft_couples(distances, positive, negative), couples, couples
-        active = active_couples(jax.lax.stop_gradient(distances), positive, negative, margin)
+            return soft_triplets(distances, positive, negative), triplets, triplets
+        active = active_triplets(jax.lax.stop_gradient(distances), positive, negative, margin)
         active = active.astype(distances.dtype)
         pulls = jnp.where(positive, active, 0.0)
         pushes = jnp.where(negative, active, 0.0)
         sums = jnp.sum((pulls - pushes) * distances + pulls * margin, axis=-1)
-        return sums, couples, pulls.sum(-1)
+        return sums, triplets, pulls.sum(-1)
 
     return compare(embeddings, labels, **options).reduce_groups(reduce_fn, terms)
 

@@ -37,7 +37,7 @@ class Charges(NamedTuple):
 
 
 class ChargeOptions(TypedDict, total=False):
-    """The keywords of :func:`charge`, which every potential field loss takes beside its own."""
+    """The keywords of :func:`charge`, which every potential field loss takes besides its own."""
 
     normalize: Normalize | None
     where: Array | None
@@ -325,7 +325,7 @@ def field_activity(
         "repelling": repelled.sum() / jnp.maximum(different.sum(), 1),
         "force": mean(forces, counted),
     }
-    return {name: charges.axis.agreed(value) for name, value in activity.items()}
+    return {name: charges.axis.mean_of_equal(value) for name, value in activity.items()}
 
 
 def _attraction(r: Array, same: Array, *parameters: Array) -> Array:

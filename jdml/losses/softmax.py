@@ -187,11 +187,11 @@ def _angular(
 ) -> Array:
     """Cross entropy with a margin on the angle to the true class: one for all rows, or one each."""
 
-    def turned(own: Array) -> Array:
+    def rotate(own: Array) -> Array:
         sines = safe_sqrt(1.0 - jnp.square(own))
         cosine, sine = jnp.cos(margin), jnp.sin(margin)
         beyond = own - jnp.maximum(margin * sine, 1.0 - cosine)
         return jnp.where(own >= -cosine, own * cosine - sines * sine, beyond)
 
-    rows = cross_entropy(a, lambda block: block.similarities, scale, turned)
+    rows = cross_entropy(a, lambda block: block.similarities, scale, rotate)
     return a.reduce_rows(reduce_fn, rows)

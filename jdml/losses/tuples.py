@@ -122,7 +122,7 @@ def lifted_structure_loss(
             lambda c: (push(c.distances, c.pairs), push(c.distances, c.pairs, axis=0))
         )
         of_references = log_sum_exp(parts, where=parts != -jnp.inf, axis=0)
-        of_references = anchors.put_own(of_references, own)
+        of_references = anchors.add_own(of_references, own)
 
     def terms(c: Comparison) -> tuple[Array, Array, Array]:
         distances, positive = c.distances, c.pairs.positive

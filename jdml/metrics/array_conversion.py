@@ -18,10 +18,10 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 _LABELS = ("labels", "query_labels", "gallery_labels", "anchor_labels")
 _NAMED = (*_LABELS, "modes")
-"""What may be names; its kind is checked with its shape."""
+"""Arguments that may be names; their kind is checked with their shape."""
 
 _ON_DISK = "gallery"
-"""What is read from disk in pieces, in whatever order of bytes."""
+"""The argument that is read from disk in pieces, in any order of bytes."""
 
 _SHAPES = "shapes that do not fit"
 _NOT_FINITE = ", a row that is not finite (outside ``jit``)"

@@ -9,7 +9,7 @@ from jax import Array
 
 from jdml import ops
 from jdml.metrics.array_conversion import accepts_any_array
-from jdml.metrics.ranking_score import common_frame, in_frame
+from jdml.metrics.ranking_score import apply_centering, choose_centering
 from jdml.ops import checks
 from jdml.ops.numerics import accumulate_in
 
@@ -108,9 +108,9 @@ def violation_probability(
         )
     classes = np.unique(np.concatenate([y, owners]), return_inverse=True)[1]  # in 32 bits
     owners, y = classes[len(y) :], classes[: len(y)]
-    frame = common_frame(references, x)  # products lose the digits that all share
+    frame = choose_centering(references, x)  # products lose the digits that all share
     unit = 2.0 ** int(frame[1])
-    x, references = in_frame(x, frame), in_frame(references, frame)
+    x, references = apply_centering(x, frame), apply_centering(references, frame)
     wrong, excess = [], []
     for start in range(0, len(references), ROWS):
         rows = np.arange(start, min(start + ROWS, len(references)))

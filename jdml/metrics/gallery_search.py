@@ -1,7 +1,10 @@
-"""The ranking of a gallery for every query, in blocks of queries: in memory, on a mesh or on disk."""
+"""The ranking of a gallery for every query: blocks of queries, chunks of a gallery on a device, a mesh or disk.
+
+Shapes are padded to few sizes, so that other numbers of queries, rows and neighbours compile few programs.
+"""
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, NamedTuple, TypeVar
 
 import jax
@@ -9,141 +12,262 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from jdml.metrics import memmap_search, ranking_score, relevance
+from jdml.metrics import ranking_score, relevance
 from jdml.ops import checks
-from jdml.ops.meshes import Axis, by_parts, by_rows, mesh_of, off_mesh
+from jdml.ops.chunking import by_platform
+from jdml.ops.meshes import Axis, by_parts, from_parts, mesh_of, on_host
 
 T = TypeVar("T")
+Neighbors = tuple[np.ndarray, np.ndarray]
+"""Distances and rows ``[Q, k]``."""
+DEEP = 256
+"""Beyond this many ranks a partial sort in NumPy beats a CPU's top_k (17 times at 6,000 of 60,000)."""
+QUERIES, ROWS = 64, 1024
+"""Rows to which fewer queries, and a smaller gallery, are padded."""
+PIECE = 8 * 2**20
+"""Bytes of a chunk of a gallery on disk, in float32."""
 
-# From this many ranks on, a partial sort in NumPy beats a CPU's top_k (17 times at 6,000 of 60,000).
-_DEEP = 64
+
+class Chunk(NamedTuple):
+    """Rows of a gallery, centred by :func:`jdml.metrics.ranking_score.choose_centering`."""
+
+    half_squares: Any  # [n], ∞ where there is no row
+    references: Any = None  # [n, D]; None where distances are given
+    mask: Any = None  # [n] integers
+
+
+class Block(NamedTuple):
+    """Some of the queries, and what does not count for them."""
+
+    queries: Any  # [b, D]
+    own: Any = None  # [b], the gallery's row that each query is itself, −1 for none
+    mask: Any = None  # [b] integers, or [b, N] bool
+    distances: Any = None  # [b, N], that were given
 
 
 class Search(NamedTuple):
-    """The queries and their options, in the frame of :func:`jdml.metrics.ranking_score.common_frame`."""
+    """All queries, and a gallery in one chunk, or on disk."""
 
-    queries: Array  # [Q, D]
-    gallery: Any  # [N, D], or a gallery on disk
-    own: Array | None = None  # [Q], the gallery's row that each query is itself, −1 for none
-    half_squares: Array | None = None  # [N], where the gallery is on one device
-    kin: relevance.Kin = relevance.Kin()  # what does not count
-    distances: Array | None = None  # [Q, N], that were given
+    block: Block
+    gallery: Any  # a Chunk, or the rows on disk
+    frame: Any = None
+    mask: np.ndarray | None = None  # [N] integers, of a gallery on disk
 
-    def among(self, kin: relevance.Kin) -> "Search":
-        """The search of what counts; the gallery's kin lie where the gallery does."""
-        if not isinstance(self.gallery, memmap_search.Gallery):
-            kin = jax.tree.map(jnp.asarray, kin)
-        return self._replace(kin=kin)
+    @property
+    def is_on_disk(self) -> bool:
+        """Whether the gallery is read in pieces."""
+        return isinstance(self.gallery, np.memmap)
+
+    @property
+    def size(self) -> int:
+        """The gallery's number of rows, with padding."""
+        return len(self.gallery if self.is_on_disk else self.gallery.half_squares)
+
+    def among(self, mask: relevance.IgnoreMask) -> "Search":
+        """The search of what counts; the gallery's groups lie where the gallery does."""
+        mine, theirs = mask
+        block = self.block._replace(mask=mine)
+        if self.is_on_disk:
+            return self._replace(block=block, mask=theirs)
+        theirs = None if theirs is None else jnp.asarray(pad_rows(theirs, self.size, fill=-4))
+        return self._replace(block=block, gallery=self.gallery._replace(mask=theirs))
 
     def of(self, rows: np.ndarray) -> "Search":
         """The search of some of the queries."""
-        by_query = self.queries, self.own, self.distances, self.kin.of_queries
-        queries, own, distances, kin = jax.tree.map(lambda x: x[rows], by_query)
-        some = self._replace(queries=queries, own=own, distances=distances)
-        return some._replace(kin=self.kin._replace(of_queries=kin))
+        return self._replace(block=jax.tree.map(lambda x: x[rows], self.block))
 
 
-def prepare(task: relevance.Task, distances: Any = None) -> Search:
-    """Everything on the device, in a frame where distances lose few digits. A gallery on disk stays there."""
-    queries, gallery, own = task.queries, task.gallery, task.own
-    itself = None if own is None else jnp.asarray(own)
+def prepare(queries: Any, gallery: Any, own: Any = None, distances: Any = None) -> Search:
+    """Bring vectors into a frame where distances lose few digits. A gallery on disk stays there."""
+    queries = on_host(queries)
     if distances is not None:
-        matrix = off_mesh(checks.as_finite("distances", distances))
-        return Search(queries, jnp.arange(matrix.shape[1]), itself, distances=matrix)
+        matrix = on_host(checks.as_finite("distances", distances))
+        size = padded_size(matrix.shape[1], ROWS)
+        padded = pad_rows(matrix.T, size, fill=np.inf).T
+        return Search(Block(queries, own, None, padded), Chunk(np.zeros(size, np.float32)))
+    frame = frame_of(queries, gallery)
     if isinstance(gallery, np.memmap):
-        frame = memmap_search.frame_of(queries, gallery)
-        moved = ranking_score.in_frame(queries, frame)
-        return Search(moved, memmap_search.Gallery(gallery, frame), itself)
-    if mesh_of(gallery) is not None:
-        frame = jax.device_get(spread_frame(gallery, queries))
-        references = by_rows(ranking_score.in_frame, gallery, frame)
-        return Search(ranking_score.in_frame(queries, frame), references, itself)
-    frame = ranking_score.common_frame(queries, gallery)
-    moved = ranking_score.in_frame(queries, frame)
-    references = moved if gallery is queries else ranking_score.in_frame(gallery, frame)
-    return Search(moved, references, itself, _half_squares(references))
+        return Search(Block(queries, own), gallery, frame)
+    size = len(gallery)
+    rows = gallery if mesh_of(gallery) is not None else pad_rows(gallery, padded_size(size, ROWS))
+    return Search(Block(queries, own), _chunk(rows, frame, np.int32(size)), frame)
 
 
-def _half_squares(references: Array) -> Array:
-    return 0.5 * jnp.sum(jnp.square(references), axis=-1)
+def frame_of(queries: Array | np.ndarray, gallery: Any) -> Any:
+    """The common frame of queries and a gallery; one on disk is read and checked."""
+    if not checks.is_on_host(gallery):
+        return jax.device_get(_frame_on_device(gallery, queries))
+    queries = np.asarray(queries)
+    low, high = queries.min(0, initial=np.inf), queries.max(0, initial=-np.inf)
+    for start, piece in _pieces(gallery):
+        if isinstance(gallery, np.memmap):
+            checks.check_finite("gallery", piece, first=start)
+        low, high = np.minimum(low, piece.min(axis=0)), np.maximum(high, piece.max(axis=0))
+    with np.errstate(over="ignore"):
+        some = [ranking_score.sample(x).astype(np.float32) for x in (queries, np.asarray(gallery))]
+    return ranking_score.frame_of(low, high, np.concatenate(some))
 
 
 @jax.jit
-def spread_frame(gallery: Array, queries: Array) -> tuple[Array, Array]:
-    """The common frame of queries and a gallery, which may be on a mesh."""
-
+def _frame_on_device(gallery: Array, queries: Array) -> tuple[Array, Array]:
     def frame(axis: Axis, gallery: Array, queries: Array) -> Any:
-        return ranking_score.common_frame(queries, gallery, axis=axis)
+        return ranking_score.choose_centering(queries, gallery, axis=axis)
 
     return by_parts(frame, gallery, queries)
 
 
+@jax.jit
+def _chunk(rows: Array, frame: Any, size: Array | int) -> Chunk:
+    """Rows of which the first ``size`` count."""
+
+    def moved(axis: Axis, rows: Array, others: Any) -> tuple[Chunk, tuple[()]]:
+        frame, size = others
+        references = ranking_score.apply_centering(rows, frame)
+        half_squares = 0.5 * jnp.sum(jnp.square(references), axis=-1)
+        is_there = axis.index * len(rows) + jnp.arange(len(rows)) < size
+        return Chunk(jnp.where(is_there, half_squares, jnp.inf), references), ()
+
+    return from_parts(moved, rows, (frame, size))[0]
+
+
 def ranked(
     search: Search, wanted: int, block_size: int | None = None
-) -> Iterator[tuple[int, Array, Array]]:
-    """Rank the gallery for every query."""
-    size, gallery = len(search.queries), search.gallery
-    depth = min(gallery.shape[0], 1 << (int(wanted) - 1).bit_length())
-    on_disk = isinstance(gallery, memmap_search.Gallery)
-    at_a_time = memmap_search.rows_of_a_piece(gallery.rows) if on_disk else gallery.shape[0]
-    rows = min(block_size or ranking_score.rows_per_block(size, at_a_time), size)
-    starts = [min(start, size - rows) for start in range(0, size, rows)]
-    blocks = _ranker(search, depth)(search, starts, rows, depth)
-    for start, (indices, valid) in zip(starts, blocks, strict=True):
-        yield start, indices, valid
+) -> Iterator[tuple[slice, Any, Any]]:
+    """Yield which queries, the rows ``[b, depth]`` nearest to them, and whether these count.
+
+    The depth is at least what is wanted, or the gallery's size; blocks may have further rows, as padding.
+    """
+    queries = len(search.block.queries)
+    size = max(QUERIES, 1 << (queries - 1).bit_length() >> 2)  # one size an octave
+    depth = 16 if wanted <= 16 else max(64, 1 << (int(wanted) - 1).bit_length())
+    depth = min(depth, search.size)
+    length = _rows_of_a_piece(search.gallery) if search.is_on_disk else search.size
+    rows = min(block_size or ranking_score.rows_per_block(size, length), size)
+    parts = [slice(start, min(start + rows, queries)) for start in range(0, queries, rows)]
+    blocks = (_cut(search, part, -(-rows // 8) * 8) for part in parts)
+    if search.is_on_disk:
+        results = _rank_on_disk(search, [*blocks], depth)
+    elif by_platform(True, False) and depth > DEEP and mesh_of(search.gallery) is None:
+        places = _one_ahead(_places(search.gallery, block, search.frame) for block in blocks)
+        results = (ranking_score.first_in_order(np.asarray(x), depth) for x in places)
+    else:
+        best = (_top(search.gallery, block, search.frame, depth)[1:] for block in blocks)
+        results = best if mesh_of(search.gallery) is None else map(jax.device_get, best)
+        results = _one_ahead(results)
+    for part, (indices, valid) in zip(parts, results, strict=True):
+        yield part, indices, valid
 
 
 def first(search: Search) -> np.ndarray:
-    """The row of the gallery ``[Q]`` that is nearest to each query; any where all are barred."""
-    first_rows = np.zeros(len(search.queries), np.int32)
-    blocks = [(start, indices[:, 0]) for start, indices, _ in ranked(search, 1)]
-    for start, nearest in jax.device_get(blocks):
-        first_rows[start : start + len(nearest)] = nearest
-    return first_rows
+    """The row of the gallery ``[Q]`` that is nearest to each query; any row if all are excluded."""
+    blocks = jax.device_get([(part, indices) for part, indices, _ in ranked(search, 1)])
+    return np.concatenate([indices[: part.stop - part.start, 0] for part, indices in blocks])
 
 
-def _ranker(search: Search, depth: int) -> Callable[..., Iterator[tuple[Any, Any]]]:
-    """How to rank: by where the gallery is."""
-    if isinstance(search.gallery, memmap_search.Gallery):
-        return _rank_on_disk
-    if mesh_of(search.gallery) is not None:
-        return _rank_on_mesh
-    on_cpu = all(device.platform == "cpu" for device in search.gallery.devices())
-    return _rank_on_host if on_cpu and depth > _DEEP else _rank_on_device
+def nearest_rows(
+    queries: Any, gallery: Any, k: int, own: Any = None, block_size: int | None = None
+) -> Neighbors:
+    """Distances and rows ``[Q, k]`` in a gallery in memory or on disk, ordered by distances from differences."""
+    blocks = [(np.zeros((0, k), np.float32), np.zeros((0, k), np.int32))]
+    queries = checks.as_finite("queries", queries)
+    if not isinstance(gallery, np.memmap):
+        gallery = checks.as_finite("gallery", gallery)
+    search, rows = prepare(queries, gallery, own), np.asarray(gallery)
+    for part, indices, _ in ranked(search, k, block_size):
+        indices = np.asarray(indices)[: part.stop - part.start, :k]
+        blocks.append(by_distance(search.block.queries[part], rows[indices], indices, k))
+    first, second = map(np.concatenate, zip(*blocks, strict=True))
+    return first, second
 
 
-def _rank_on_mesh(
-    search: Search, starts: list[int], rows: int, depth: int
-) -> Iterator[tuple[Any, Any]]:
-    """The same as :func:`_rank_on_device`, each device ranking its rows of the gallery."""
-    for start in starts:
-        block = _block(search, start, rows)
-        yield jax.device_get(_top_on_mesh((search.gallery, search.kin.of_gallery), block, depth))
+def by_distance(points: np.ndarray, vectors: np.ndarray, rows: np.ndarray, k: int) -> Neighbors:
+    """Return distances to ``vectors [Q, c, D]`` and their rows, the k nearest by distance, then row."""
+    apart = (points[:, None] - vectors).astype(np.float64)
+    distances = np.linalg.norm(apart, axis=-1).astype(np.float32)
+    order = np.lexsort((rows, distances), axis=1)[:, :k]
+    return np.take_along_axis(distances, order, 1), np.take_along_axis(rows, order, 1)
 
 
-def _rank_on_disk(
-    search: Search, starts: list[int], rows: int, depth: int
-) -> Iterator[tuple[Any, Any]]:
-    """The same, one piece of the gallery after the other, each for all queries."""
-    blocks = [_block(search, start, rows) for start in starts]
-    yield from memmap_search.rank(blocks, search.gallery, depth, search.kin.of_gallery)
+def padded_size(size: int, least: int) -> int:
+    """Round up to one of eight sizes an octave."""
+    step = 1 << max(0, (size - 1).bit_length() - 4)
+    return max(least, -(-size // step) * step)
 
 
-def _rank_on_device(
-    search: Search, starts: list[int], rows: int, depth: int
-) -> Iterator[tuple[Any, Any]]:
-    """Indices ``[rows, depth]`` of the nearest of each block, and whether they take part, by ``top_k``."""
-    for start in starts:
-        yield _top(search, start, rows, depth)
+def pad_rows(values: Any, size: int, *, fill: float = 0) -> Any:
+    """Fill up to ``size`` rows; NumPy does it on a CPU, without compilation."""
+    missing = size - len(values)
+    if missing <= 0:
+        return values
+    padding = [(0, missing)] + [(0, 0)] * (values.ndim - 1)
+    xp = np if checks.is_on_host(values) else jnp
+    return xp.pad(xp.asarray(values), padding, constant_values=fill)
 
 
-def _rank_on_host(
-    search: Search, starts: list[int], rows: int, depth: int
-) -> Iterator[tuple[Any, Any]]:
-    """The same by a partial sort in NumPy, while the device computes the next block."""
-    places = (_places(search, start, rows) for start in starts)
-    for block in _one_ahead(places):
-        yield ranking_score.first_in_order(np.asarray(block), depth)
+def _cut(search: Search, part: slice, rows: int) -> Block:
+    """A block of queries, padded; a mask of pairs has a column for every row of a gallery in memory."""
+    block = jax.tree.map(lambda x: pad_rows(np.asarray(x[part]), rows), search.block)
+    is_mask = block.mask is not None and block.mask.ndim == 2
+    if not is_mask or search.is_on_disk:
+        return block
+    return block._replace(mask=pad_rows(block.mask.T, search.size).T)
+
+
+def _rank_on_disk(search: Search, blocks: list[Block], depth: int) -> Iterator[tuple[Any, Any]]:
+    """Rank one piece of the gallery after the other, each for all queries; it is read once."""
+    shapes = [(len(block.queries), depth) for block in blocks]
+    best = [(np.full(shape, -np.inf, np.float32), np.zeros(shape, np.int32)) for shape in shapes]
+    length = _rows_of_a_piece(search.gallery)
+    for start, piece in _pieces(search.gallery):
+        chunk = _chunk(pad_rows(piece, length), search.frame, np.int32(len(piece)))
+        if search.mask is not None:
+            chunk = chunk._replace(mask=pad_rows(search.mask[start : start + length], length))
+        for turn, block in enumerate(blocks):
+            new = _top(chunk, block, search.frame, depth, np.int32(start))
+            best[turn] = _merged(best[turn], new[:2])
+    for scores, indices in best:
+        yield np.asarray(indices), np.asarray(scores) > -np.inf
+
+
+@jax.jit
+def _merged(old: Any, new: Any) -> tuple[Array, Array]:
+    """The best of those before and of a chunk; what came before wins ties."""
+    scores, indices = (jnp.concatenate(pair, axis=1) for pair in zip(old, new, strict=True))
+    scores, places = jax.lax.top_k(scores, old[0].shape[1])
+    return scores, jnp.take_along_axis(indices, places, axis=1)
+
+
+@functools.partial(jax.jit, static_argnames="depth")
+def _top(
+    chunk: Chunk, block: Block, frame: Any, depth: int, start: Array | int = 0
+) -> tuple[Array, Array, Array]:
+    """Scores and indices ``[b, depth]`` of the nearest of each query, and whether they count."""
+
+    def top(axis: Axis, chunk: Chunk, others: Any) -> tuple[Array, ...]:
+        block, frame, start = others
+        offset = start + axis.index * len(chunk.half_squares)
+        scores = _scores(chunk, block, frame, offset)
+        scores, indices = jax.lax.top_k(scores, min(depth, scores.shape[1]))
+        return ranking_score.merge(axis, depth, scores, scores, indices + offset)
+
+    scores, indices = by_parts(top, chunk, (block, frame, start))
+    return scores, indices.astype(jnp.int32), scores > -jnp.inf
+
+
+@jax.jit
+def _places(chunk: Chunk, block: Block, frame: Any) -> Array:
+    return ranking_score.order(_scores(chunk, block, frame, 0))
+
+
+def _scores(chunk: Chunk, block: Block, frame: Any, offset: Array | int) -> Array:
+    """Compute scores ``[b, n]``, −∞ for what does not count."""
+    askers = block.own, block.mask
+    out = ranking_score.exclusion_mask(askers, chunk.mask, offset, len(chunk.half_squares))
+    if block.distances is not None:
+        scores = 0.0 - block.distances
+        return scores if out is None else jnp.where(out, -jnp.inf, scores)
+    queries = ranking_score.apply_centering(block.queries, frame)
+    return ranking_score.ranking_score(queries, chunk.references, chunk.half_squares, out)
 
 
 def _one_ahead(items: Iterator[T]) -> Iterator[T]:
@@ -155,45 +279,13 @@ def _one_ahead(items: Iterator[T]) -> Iterator[T]:
     yield ready
 
 
-@functools.partial(jax.jit, static_argnames=("rows", "depth"))
-def _top(search: Search, start: Array | int, rows: int, depth: int) -> tuple[Array, Array]:
-    scores, indices = jax.lax.top_k(_closeness(search, start, rows), depth)
-    return indices.astype(jnp.int32), scores > -jnp.inf
+def _rows_of_a_piece(rows: Any) -> int:
+    return min(len(rows), max(1, PIECE // (4 * rows.shape[1])))
 
 
-@functools.partial(jax.jit, static_argnames="depth")
-def _top_on_mesh(gallery: Any, block: Any, depth: int) -> tuple[Array, Array]:
-    def top(axis: Axis, gallery: Any, block: Any) -> tuple[Array, ...]:
-        (references, kin), (queries, *askers) = gallery, block
-        offset = axis.index * len(references)
-        out = ranking_score.barred(askers, kin, offset, len(references))
-        scores = ranking_score.closeness(queries, references, _half_squares(references), out)
-        scores, indices = jax.lax.top_k(scores, min(depth, len(references)))
-        candidates = indices.astype(jnp.int32) + offset, scores > -jnp.inf
-        return ranking_score.merge(axis, depth, scores, *candidates)
-
-    ranked: tuple[Array, Array] = by_parts(top, gallery, block)
-    return ranked
-
-
-@functools.partial(jax.jit, static_argnames="rows")
-def _places(search: Search, start: Array | int, rows: int) -> Array:
-    return ranking_score.order(_closeness(search, start, rows))
-
-
-def _closeness(search: Search, start: Array | int, rows: int) -> Array:
-    queries, *askers = _block(search, start, rows)
-    out = ranking_score.barred(askers, search.kin.of_gallery, 0, search.gallery.shape[0])
-    if search.distances is not None:
-        scores = 0.0 - jax.lax.dynamic_slice_in_dim(search.distances, start, rows)
-        return scores if out is None else jnp.where(out, -jnp.inf, scores)
-    assert search.half_squares is not None
-    return ranking_score.closeness(queries, search.gallery, search.half_squares, out)
-
-
-def _block(
-    search: Search, start: Array | int, rows: int
-) -> tuple[Array, Array | None, Array | None]:
-    """Some of the queries, the rows of the gallery that they are, and which do not count."""
-    of_all = (search.queries, search.own, search.kin.of_queries)
-    return jax.tree.map(lambda x: jax.lax.dynamic_slice_in_dim(x, start, rows), of_all)
+def _pieces(rows: Any) -> Iterator[tuple[int, np.ndarray]]:
+    """Pieces of a gallery in float32, and where they start."""
+    size = _rows_of_a_piece(rows)
+    for start in range(0, len(rows), size):
+        with np.errstate(over="ignore"):
+            yield start, np.asarray(rows[start : start + size], np.float32)

@@ -146,12 +146,12 @@ def class_density(
     classes, term = _classes(embeddings, labels), _distance_within
     if distance == "cosine":
         classes, term = classes.directions(), _cosine_within
-    couples = jnp.maximum(classes.counts * (classes.counts - 1), 1)[classes.own]
+    pair_counts = jnp.maximum(classes.counts * (classes.counts - 1), 1)[classes.own]
     means = _means(classes.points, classes.own, classes.counts)
     # Around its own mean a class keeps the digits that its points share.
     sums = ops.pair_sums(term, classes.points - means[classes.own], classes.groups)
     wide = classes.counts > 1
-    within = jnp.sum(jnp.where(classes.groups >= 0, sums / couples, 0.0)) / jnp.maximum(
+    within = jnp.sum(jnp.where(classes.groups >= 0, sums / pair_counts, 0.0)) / jnp.maximum(
         wide.sum(), 1
     )
     between = _between(classes, _distance if distance == "euclidean" else _cosine)
@@ -285,7 +285,7 @@ class _Frame(NamedTuple):
 
     def of(self, points: Array) -> Array:
         """The points as seen from there."""
-        return ranking_score.in_frame(points, (self.centre, self.exponent))
+        return ranking_score.apply_centering(points, (self.centre, self.exponent))
 
 
 def _frame(points: Array, counts: Array | None = None) -> _Frame:

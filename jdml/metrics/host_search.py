@@ -1,11 +1,9 @@
 """Search on the host: one pass of a matrix product over a gallery, whose norms are known, and no compilation."""
 
-from collections.abc import Callable
-
 import numpy as np
 
-Neighbors = tuple[np.ndarray, np.ndarray]
-"""Distances and rows ``[Q, k]``."""
+from jdml.metrics.gallery_search import Neighbors, by_distance, nearest_rows
+
 SPARE = 32
 """Neighbours that are proposed beyond those that are wanted."""
 BLOCK = 1 << 24
@@ -25,18 +23,15 @@ def exact_nearest(
     halves: np.ndarray,
     longest: float,
     k: int,
-    otherwise: Callable[[np.ndarray, np.ndarray, int], Neighbors],
 ) -> Neighbors:
     """Return the k nearest rows: proposed by scores ``q · g − ‖g‖²/2``, ordered by distances from differences.
 
-    ``halves [N]`` are ``‖g‖²/2``. Queries of which rounding could have hidden a neighbour are searched ``otherwise``.
+    ``halves [N]`` are ``‖g‖²/2``. Queries of which rounding could have hidden a neighbour are searched in a frame.
     """
     step = max(1, BLOCK // max(len(part), (k + SPARE) * points.shape[1]))
     if len(points) > step:
         starts = range(0, len(points), step)
-        blocks = [
-            exact_nearest(points[i : i + step], part, halves, longest, k, otherwise) for i in starts
-        ]
+        blocks = [exact_nearest(points[i : i + step], part, halves, longest, k) for i in starts]
         return np.concatenate([b[0] for b in blocks]), np.concatenate([b[1] for b in blocks])
     many = min(k + SPARE, len(part))
     scores = points @ part.T
@@ -50,15 +45,7 @@ def exact_nearest(
     rounding *= 2 * points.shape[1] * np.finfo(np.float32).eps
     hidden = ~(best[:, many - k] - best[:, 0] > rounding)
     if hidden.any():
-        exact = otherwise(points[hidden], part, k)
+        exact = nearest_rows(points[hidden], part, many)
         for mine, theirs in zip(neighbors, exact, strict=True):
-            mine[hidden] = theirs
+            mine[hidden] = theirs[:, :k]
     return neighbors
-
-
-def by_distance(points: np.ndarray, vectors: np.ndarray, rows: np.ndarray, k: int) -> Neighbors:
-    """Return distances to ``vectors [Q, c, D]`` and their rows, the k nearest by distance, then row."""
-    apart = (points[:, None] - vectors).astype(np.float64)
-    distances = np.linalg.norm(apart, axis=-1).astype(np.float32)
-    order = np.lexsort((rows, distances), axis=1)[:, :k]
-    return np.take_along_axis(distances, order, 1), np.take_along_axis(rows, order, 1)

@@ -8,19 +8,20 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from jdml.metrics import host_search, memmap_search
+from jdml.metrics import host_search
 from jdml.metrics.array_conversion import accepts_any_array
+from jdml.metrics.gallery_search import Neighbors, nearest_rows
 from jdml.metrics.ranking_score import (
-    barred,
-    closeness,
-    common_frame,
-    in_frame,
+    apply_centering,
+    choose_centering,
+    exclusion_mask,
     merge,
+    ranking_score,
     rows_per_block,
 )
 from jdml.ops import checks, safe_norm
 from jdml.ops.chunking import by_platform
-from jdml.ops.meshes import Axis, by_parts, mesh_of, off_mesh
+from jdml.ops.meshes import Axis, by_parts
 from jdml.ops.numerics import accumulate_in
 
 
@@ -63,8 +64,9 @@ def nearest(
         of the vectors: exact zeros for duplicates, gradient 0 there. Differentiable in the distances.
         Under ``jit``, where a row that is not finite cannot be refused, it is the last of all neighbours, and its
         distances, as a query's or a neighbour's, are NaN: other rows' answers do not depend on it.
-        Memory O(block × (N + k·D)). ``jax.lax.top_k`` selects: on a CPU its time grows with k. There up to 64 float32
-        queries outside ``jit`` are compared by NumPy, for which nothing is compiled: a gallery may grow row by row.
+        Memory O(block × (N + k·D)). On a CPU, outside ``jit``, up to 64 float32 queries are compared by NumPy, for
+        which nothing is compiled, and more by programs for few sizes, to which they and the gallery are padded: a
+        gallery may grow row by row. Otherwise there is a program for each shape and k.
         ``jax.export`` may leave the number of queries open, not the gallery's size.
 
     Reference:
@@ -81,17 +83,14 @@ def nearest(
         >>> distances[0]
         Array([1., 5.], dtype=float32)
     """
-    if isinstance(gallery, np.memmap):
+    if isinstance(gallery, np.memmap) or _are_on_host(queries, gallery):
         _check_search(queries, gallery, k, exclude_self, block_size)
-        vectors = off_mesh(checks.as_finite("queries", queries))
-        return memmap_search.nearest(
-            vectors, gallery, k, exclude_self=exclude_self, block_size=block_size
-        )
-    if _are_few_on_host(queries, gallery) and block_size is None:
-        _check_search(queries, gallery, k, exclude_self, block_size)
-        neighbors = _nearest_on_host(np.asarray(queries), np.asarray(gallery), k, exclude_self)
-        if neighbors is not None:
-            return jax.device_put(neighbors)  # which compiles nothing
+        neighbors = None
+        if len(queries) <= FEW and block_size is None and not isinstance(gallery, np.memmap):
+            neighbors = _nearest_on_host(np.asarray(queries), np.asarray(gallery), k, exclude_self)
+        own = np.arange(len(queries), dtype=np.int32) if exclude_self else None
+        neighbors = neighbors or nearest_rows(queries, gallery, k, own, block_size)
+        return jax.device_put(neighbors)  # which compiles nothing
     if not exclude_self and not checks.is_fixed_shape(queries):
         neighbors = jax.vmap(lambda query: _nearest(query[None], gallery, k))(queries)
         return neighbors[0][:, 0], neighbors[1][:, 0]
@@ -105,50 +104,38 @@ def nearest(
 
 
 FEW = 64
-"""Queries that a CPU compares without compiling a program for their number, the gallery's size and k."""
+"""Queries that a CPU compares without compiling a program."""
 
 
-def _are_few_on_host(queries: Any, gallery: Any) -> bool:
-    """Whether both are float32, or narrower, and in this process's memory, and the queries are few."""
+def _are_on_host(queries: Any, gallery: Any) -> bool:
+    """Whether both are float32, or narrower, and in this process's memory, where JAX computes, too."""
     both = (queries, gallery)
     return (
         by_platform(True, False)
-        and all(checks.is_at_hand(x) and mesh_of(x) is None and x.ndim == 2 for x in both)
+        and all(checks.is_on_host(x) and x.ndim == 2 for x in both)
         and all(jnp.issubdtype(x.dtype, jnp.floating) for x in both)
         and accumulate_in(*both) == jnp.float32
-        and 0 < len(queries) <= FEW
+        and len(queries) > 0
     )
 
 
 def _nearest_on_host(
     queries: np.ndarray, gallery: np.ndarray, k: int, exclude_self: bool
-) -> host_search.Neighbors | None:
-    """Search by NumPy; None where a row is not finite."""
+) -> Neighbors | None:
+    """Search by NumPy; None where the square of a row is not finite."""
     with np.errstate(over="ignore", invalid="ignore"):
         queries, gallery = (x.astype(np.float32, copy=False) for x in (queries, gallery))
         halves, longest = host_search.norms(gallery)
         is_short = np.isfinite(longest) and np.isfinite(np.square(queries).sum(1)).all()
-    wanted = k + exclude_self
-    if is_short:
-        distances, rows = host_search.exact_nearest(
-            queries, gallery, halves, longest, wanted, compiled_nearest
-        )
-    elif np.isfinite(gallery).all() and np.isfinite(queries).all():
-        distances, rows = compiled_nearest(queries, gallery, wanted)
-    else:
+    if not is_short:
         return None
+    wanted = k + exclude_self
+    distances, rows = host_search.exact_nearest(queries, gallery, halves, longest, wanted)
     if exclude_self:
         is_own = rows == np.arange(len(queries))[:, None]
         others = np.argsort(is_own, axis=1, kind="stable")[:, :k]
         distances, rows = (np.take_along_axis(x, others, 1) for x in (distances, rows))
     return distances, rows.astype(np.int32)
-
-
-def compiled_nearest(queries: np.ndarray, gallery: np.ndarray, k: int) -> host_search.Neighbors:
-    """Search by a program that is compiled for these shapes, and order what it finds as NumPy does."""
-    wanted = min(k + host_search.SPARE, len(gallery))
-    rows = np.asarray(_nearest(queries, gallery, wanted)[1])
-    return host_search.by_distance(queries, gallery[rows], rows, k)
 
 
 @functools.partial(jax.jit, static_argnames=("k", "exclude_self", "block_size"))
@@ -184,17 +171,17 @@ def _search(
 ) -> tuple[Array, Array, Array]:
     """Each device searches its rows of the gallery, and the best are merged."""
     size, dim = queries.shape
-    frame = common_frame(*map(jax.lax.stop_gradient, (queries, gallery)), axis=axis)
-    references = in_frame(jax.lax.stop_gradient(gallery), frame)
+    frame = choose_centering(*map(jax.lax.stop_gradient, (queries, gallery)), axis=axis)
+    references = apply_centering(jax.lax.stop_gradient(gallery), frame)
     half_squares = 0.5 * jnp.sum(jnp.square(references), axis=-1)
     offset = axis.index * len(gallery)
 
     def search(block: tuple[Array, Array]) -> tuple[Array, Array]:
         rows, start = block
-        probes = in_frame(jax.lax.stop_gradient(rows), frame)
+        probes = apply_centering(jax.lax.stop_gradient(rows), frame)
         own = start + jnp.arange(len(rows)) if exclude_self else None
-        out = barred((own, None), None, offset, len(gallery))
-        score = closeness(probes, references, half_squares, out)
+        out = exclusion_mask((own, None), None, offset, len(gallery))
+        score = ranking_score(probes, references, half_squares, out)
         score, here = jax.lax.top_k(score, min(k, len(gallery)))
         distances = safe_norm(rows[:, None, :] - gallery[here])[..., 0]
         distances, indices = merge(axis, k, score, distances, here.astype(jnp.int32) + offset)

@@ -1,4 +1,4 @@
-"""All couples of queries and rows of a gallery by their distance, in memory that does not grow with them."""
+"""All pairs of queries and rows of a gallery by their distance, in memory that does not grow with them."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
@@ -8,33 +8,33 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from jdml.metrics import memmap_search, ranking_score, relevance
-from jdml.metrics.gallery_search import spread_frame
-from jdml.metrics.relevance import Task, Truth
-from jdml.ops import similarities
-from jdml.ops.meshes import Axis, from_parts, mesh_of
+from jdml.metrics import ranking_score, relevance
+from jdml.metrics.gallery_search import frame_of, pad_rows
+from jdml.metrics.relevance import Relevance, RetrievalTask
+from jdml.ops import checks, similarities
+from jdml.ops.meshes import Axis, from_parts, mesh_of, on_host
 
 EXACT = 1 << 22
-"""Couples up to which every distance is kept and compared as it is."""
+"""Pairs up to which every distance is kept and compared as it is."""
 STEPS = 1 << 17
-"""Of more the distances are counted in so many steps up to the frame's unit, and in as many of each octave beyond."""
+"""Steps in which more distances are counted, up to the frame's unit, and in each octave beyond it."""
 _ONE, _OCTAVE = np.float32(1).view(np.int32), 1 << 23
 """The bits of 1 as an integer, and how much more it is for twice as large a number."""
 PIECE = 1 << 11
 """Rows, of the gallery and of the queries, that are compared at a time."""
 AT_ONCE = 1 << 22
-"""Couples that are."""
+"""Pairs that are."""
 
 
 class Curve(NamedTuple):
-    """Couples by distance, the nearest first."""
+    """Pairs by distance, the nearest first."""
 
     distances: np.ndarray
     right: np.ndarray
     wrong: np.ndarray
 
     def place(self, far: float, every: int | None = None) -> int:
-        """The last point with at most this share of wrong couples accepted, of as many or all; −1: before the first."""
+        """The last point with at most this share of wrong pairs accepted, of as many or all; −1: before the first."""
         most = far * (self.wrong[-1] if every is None else every)
         return int(np.searchsorted(self.wrong, most * (1 + 1e-12), "right")) - 1
 
@@ -47,27 +47,28 @@ class Curve(NamedTuple):
         return float(middle if middle < after else here)  # of neighbouring numbers it may round up
 
     def rates(self) -> tuple[np.ndarray, np.ndarray]:
-        """The shares of wrong and of right couples that are accepted, from none to all."""
+        """The shares of wrong and of right pairs that are accepted, from none to all."""
         shares = [np.append(0, counts) / counts[-1] for counts in (self.wrong, self.right)]
         return shares[0], shares[1]
 
 
-class Couples:
-    """All couples of a task, some at a time: how far apart, of one class or of two."""
+class PairDistances:
+    """All pairs of a task, some at a time: how far apart, of one class or of two."""
 
-    def __init__(self, task: Task, truth: Truth, kin: relevance.Kin) -> None:
-        self.task, self.truth, self.kin = task, truth, kin
+    def __init__(self, task: RetrievalTask, truth: Relevance, mask: relevance.IgnoreMask) -> None:
+        self.task, self.truth, self.mask = task, truth, mask
         queries, rows = len(task.queries), len(task.gallery)
+        self.queries = on_host(task.queries)
         self.exact = queries * rows // (2 if task.alone else 1) <= EXACT
-        self.at_a_time = rows if mesh_of(task.gallery) is not None else PIECE
+        self.rows = rows if mesh_of(task.gallery) is not None else PIECE
+        self.columns = max(8, AT_ONCE // self.rows)
         self.frame: Any = None
         on_disk = isinstance(task.gallery, np.memmap)
         if on_disk or not self.exact:  # what is on disk is checked thereby
-            find = memmap_search.frame_of if on_disk else lambda q, g: spread_frame(g, q)
-            self.frame = jax.device_get(find(task.queries, task.gallery))
+            self.frame = frame_of(task.queries, task.gallery)
 
     def curve(self) -> Curve:
-        """How many couples of one class and of two lie within which distance."""
+        """How many pairs of one class and of two lie within which distance."""
         distances, *counts = self._sorted() if self.exact else self._in_steps()
         return Curve(distances, *(np.cumsum(some) for some in counts))
 
@@ -83,13 +84,13 @@ class Couples:
                 for turn, threshold in enumerate(thresholds):
                     near = (wrong & (apart <= threshold)).sum(axis)
                     accepted[turn] += np.bincount(of_rows[counted], near[counted], classes)
-        total = every.sum()  # each couple twice, for both of its classes
+        total = every.sum()  # each pair twice, for both of its classes
         excess = accepted - accepted.sum(axis=1, keepdims=True) / total * every
         errors: np.ndarray = np.sqrt(np.square(excess).sum(axis=1)) / (total / 2)
         return errors
 
     def _sorted(self) -> tuple[np.ndarray, ...]:
-        """Every distance that there is, and how many couples of one class and of two have it."""
+        """Every distance that there is, and how many pairs of one class and of two have it."""
         parts = [(apart[right], apart[wrong]) for _, _, apart, right, wrong in self._blocks()]
         one, two = map(np.concatenate, zip((np.zeros(0),) * 2, *parts, strict=True))
         distances, places = np.unique(np.concatenate([one, two]), return_inverse=True)
@@ -99,9 +100,10 @@ class Couples:
         )
 
     def _in_steps(self) -> tuple[np.ndarray, ...]:
-        """The middle of every step that has couples, 0 for the first; how many of either kind lie in it."""
-        away = (_reach(part, self.frame) for _, part in self._pieces())
-        largest = float(_reach(self.task.queries, self.frame)) + max(map(float, away))
+        """The middle of every step that has pairs, 0 for the first; how many of either kind lie in it."""
+        starts = range(0, len(self.queries), PIECE)
+        mine = max(self._reach(self.queries[start : start + PIECE]) for start in starts)
+        largest = mine + max(self._reach(part) for _, part in self._pieces())
         counts = np.zeros((2, _step(np.float32(largest)) + 1), np.int64)
         for _, _, apart, *kinds in self._blocks():
             steps = np.minimum(_step(np.ldexp(apart, -self.frame[1])), counts.shape[1] - 1)
@@ -111,18 +113,27 @@ class Couples:
         middles = np.where(there > 0, (_start(there) + _start(there + 1)) / 2, 0)
         return np.ldexp(middles, self.frame[1]), *counts[:, there]
 
-    def _pieces(self) -> Iterator[tuple[int, Array]]:
+    def _reach(self, vectors: Any) -> float:
+        """How far from the frame's centre the farthest is."""
+        if mesh_of(vectors) is not None:
+            return float(_reach(vectors, self.frame))
+        is_there = np.arange(PIECE) < len(vectors)
+        return float(_reach(pad_rows(vectors, PIECE), self.frame, is_there))
+
+    def _pieces(self) -> Iterator[tuple[int, Any]]:
         """Pieces of the gallery in float32, and where they start; on a mesh all of it is one."""
         gallery = self.task.gallery
-        if len(gallery) <= self.at_a_time and not isinstance(gallery, np.memmap):
+        if mesh_of(gallery) is not None:
             yield 0, gallery
             return
-        for start in range(0, len(gallery), self.at_a_time):
-            yield start, jnp.asarray(gallery[start : start + self.at_a_time], jnp.float32)
+        rows = np.asarray(gallery) if checks.is_on_host(gallery) else gallery
+        for start in range(0, len(rows), PIECE):
+            piece = rows[start : start + PIECE]
+            yield start, piece.astype(np.float32, copy=False) if checks.is_on_host(piece) else piece
 
     def _blocks(self) -> Iterator[tuple[slice, slice, np.ndarray, np.ndarray, np.ndarray]]:
-        """Rows of the gallery, queries, their distances ``[n, b]``, and which are couples of one class and of two."""
-        queries, at_a_time = self.task.queries, max(8, AT_ONCE // self.at_a_time)
+        """Rows of the gallery, queries, their distances ``[n, b]``, and which are pairs of one class and of two."""
+        queries, at_a_time = self.queries, self.columns
         for start, part in self._pieces():
             rows = slice(start, start + len(part))
             for first in range(0, len(queries), at_a_time):
@@ -136,16 +147,17 @@ class Couples:
                     *self._kinds(rows, columns),
                 )
 
-    def _apart(self, part: Array, queries: Array) -> np.ndarray:
+    def _apart(self, part: Any, queries: np.ndarray) -> np.ndarray:
         if self.exact:
             from scipy.spatial.distance import cdist
 
             return cdist(np.asarray(part, np.float64), np.asarray(queries, np.float64))
-        apart = np.asarray(_distances(part, queries, self.frame)[0])
+        padded = pad_rows(part, self.rows), pad_rows(queries, self.columns)
+        apart = np.asarray(_distances(*padded, self.frame)[0])[: len(part), : len(queries)]
         return np.ldexp(apart, self.frame[1])
 
     def _kinds(self, rows: slice, columns: slice) -> tuple[np.ndarray, np.ndarray]:
-        """Which of some couples are of one class, and which of two; the others do not count."""
+        """Which of some pairs are of one class, and which of two; the others do not count."""
         own, other = self.truth.gallery_classes[rows], self.truth.query_classes[columns]
         here = np.arange(rows.start, rows.stop)[:, None]
         there = np.arange(columns.start, columns.stop)
@@ -156,11 +168,11 @@ class Couples:
             counts &= here != self.task.own[columns]
             if self.task.alone:
                 counts &= self.task.own[rows, None] != there
-        if self.kin.of_gallery is not None:
-            counts &= self.kin.of_gallery[rows, None] != self.kin.of_queries[columns]
-        elif self.kin.of_queries is not None:
-            ignored = self.kin.of_queries[columns, rows].T
-            both = self.task.alone and self.kin.of_queries[rows, columns]
+        if self.mask.of_gallery is not None:
+            counts &= self.mask.of_gallery[rows, None] != self.mask.of_queries[columns]
+        elif self.mask.of_queries is not None:
+            ignored = self.mask.of_queries[columns, rows].T
+            both = self.task.alone and self.mask.of_queries[rows, columns]
             counts &= ~(ignored | both)
         one = own[:, None] == other
         return counts & one, counts & ~one
@@ -183,15 +195,15 @@ def _start(steps: np.ndarray) -> np.ndarray:
 
 
 @jax.jit
-def _reach(vectors: Array, frame: tuple[Array, Array]) -> Array:
-    """How far from the frame's centre the farthest is."""
-    return jnp.sqrt(jnp.max(jnp.sum(jnp.square(ranking_score.in_frame(vectors, frame)), axis=-1)))
+def _reach(vectors: Array, frame: tuple[Array, Array], is_there: Array | None = None) -> Array:
+    squares = jnp.sum(jnp.square(ranking_score.apply_centering(vectors, frame)), axis=-1)
+    return jnp.sqrt(jnp.max(squares if is_there is None else jnp.where(is_there, squares, 0)))
 
 
 @jax.jit
 def _distances(part: Array, queries: Array, frame: tuple[Array, Array]) -> tuple[Array, Array]:
     def apart(axis: Axis, part: Array, queries: Array) -> tuple[Array, tuple[()]]:
-        x, y = (ranking_score.in_frame(some, frame) for some in (part, queries))
+        x, y = (ranking_score.apply_centering(some, frame) for some in (part, queries))
         squares = (0.5 * jnp.sum(jnp.square(some), axis=-1) for some in (x, y))
         half = next(squares)[:, None] + next(squares)[None, :] - similarities(x, y)
         return jnp.sqrt(2 * jnp.maximum(half, 0)), ()

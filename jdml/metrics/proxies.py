@@ -209,7 +209,7 @@ def _covered(proxies: np.ndarray, points: np.ndarray, modes: np.ndarray, delta: 
 
 
 LARGE_ORDER = 30.0
-"""Of Bessel functions, from which on their uniform expansion is exact to 1e-9."""
+"""The order from which the uniform expansion of Bessel functions is exact to 1e-9."""
 
 
 @accepts_any_array

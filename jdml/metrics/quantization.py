@@ -8,8 +8,7 @@ from typing import Any, Literal, Self
 import numpy as np
 
 from jdml.metrics import host_search
-from jdml.metrics.host_search import Neighbors
-from jdml.metrics.neighbors import compiled_nearest
+from jdml.metrics.gallery_search import Neighbors, by_distance
 
 Kind = Literal["float32", "int8", "binary"]
 LEEWAY = 25
@@ -66,7 +65,7 @@ class Codec:
         if self.kind == "int8":
             decoded = self.decode(np.asarray(codes), dim)
             norms = host_search.norms(decoded)
-            return host_search.exact_nearest(points, decoded, *norms, k, compiled_nearest)
+            return host_search.exact_nearest(points, decoded, *norms, k)
         many = min(self.rescore * k, len(codes))
 
         def by_bits(bits: np.ndarray) -> np.ndarray:
@@ -75,4 +74,4 @@ class Codec:
 
         chosen = np.stack([by_bits(bits) for bits in self.encode(points)])
         decoded = self.decode(np.asarray(codes[chosen.ravel()]), dim)
-        return host_search.by_distance(points, decoded.reshape(*chosen.shape, dim), chosen, k)
+        return by_distance(points, decoded.reshape(*chosen.shape, dim), chosen, k)

@@ -5,6 +5,7 @@ there are in the whole gallery. All functions are pure, work on any leading axes
 query without any right answer (R = 0) scores 0.
 """
 
+import functools
 from collections.abc import Callable
 from typing import Any, Literal, TypeVar, cast, get_args
 
@@ -23,7 +24,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def _ranked(hits: Any, num_relevant: Any, k: int | None) -> tuple[Array, Array, int]:
-    """Return boolean hits, R, and k, checked.
+    """Return boolean hits among the k first ranks, R, and k, checked.
 
     Args:
         hits: ``[..., K]`` boolean, nearest first; ranks beyond K count as misses.
@@ -46,21 +47,38 @@ def _ranked(hits: Any, num_relevant: Any, k: int | None) -> tuple[Array, Array, 
         )
     if k is None:
         k = hits.shape[-1]
-    checks.count("k", k)
-    return hits.astype(bool), relevant.astype(jnp.promote_types(relevant.dtype, jnp.int32)), k
+    hits = hits.astype(bool) & (_ranks(hits) <= k)
+    return hits, relevant.astype(jnp.promote_types(relevant.dtype, jnp.int32)), k
 
 
-def _metric(*static: str) -> Callable[[F], F]:
-    """Jit a metric, whose arguments are described as :func:`_ranked` does."""
+def _metric(*static: str, fills: bool = False) -> Callable[[F], F]:
+    """Jit a metric, whose arguments are described as :func:`_ranked` does; another k is no other program.
+
+    ``fills``: it needs k columns of hits.
+    """
 
     def decorate(function: F) -> F:
         spell_documentation(function, _ranked)
-        return cast(F, jax.jit(function, static_argnames=static))
+        compiled = jax.jit(function, static_argnames=static)
+
+        @functools.wraps(function)
+        def metric(hits: Any, num_relevant: Any = None, k: Any = None, **options: Any) -> Array:
+            if k is None:
+                return compiled(hits, num_relevant, **options)
+            if not isinstance(k, jax.core.Tracer):
+                checks.count("k", k)
+                k = min(k, np.iinfo(np.int32).max)
+                missing = k - np.shape(hits)[-1] if fills and np.ndim(hits) else 0
+                if missing > 0:
+                    hits = jnp.pad(hits, [(0, 0)] * (np.ndim(hits) - 1) + [(0, missing)])
+            return compiled(hits, num_relevant, k, **options)
+
+        return cast(F, metric)
 
     return decorate
 
 
-@_metric("k")
+@_metric()
 def recall_at_k(hits: Array, num_relevant: Array | None = None, k: int | None = None) -> Array:
     """Compute recall@k as metric learning uses the word: is any of the k nearest right?
 
@@ -82,7 +100,7 @@ def recall_at_k(hits: Array, num_relevant: Array | None = None, k: int | None = 
         Array([1., 0.], dtype=float32)
     """
     hits, _, k = _ranked(hits, num_relevant, k)
-    return hits[..., :k].any(-1).astype(jnp.float32)
+    return hits.any(-1).astype(jnp.float32)
 
 
 @_metric()
@@ -106,7 +124,7 @@ def precision_at_1(hits: Array, num_relevant: Array | None = None) -> Array:
     return recall_at_k(hits, num_relevant, 1)
 
 
-@_metric("k")
+@_metric()
 def precision_at_k(hits: Array, num_relevant: Array | None = None, k: int | None = None) -> Array:
     """Compute precision@k: the share of right ones among the k nearest.
 
@@ -125,10 +143,10 @@ def precision_at_k(hits: Array, num_relevant: Array | None = None, k: int | None
         Array([0.75], dtype=float32)
     """
     hits, _, k = _ranked(hits, num_relevant, k)
-    return (hits[..., :k].sum(-1) / k).astype(jnp.float32)
+    return (hits.sum(-1) / k).astype(jnp.float32)
 
 
-@_metric("k")
+@_metric()
 def true_recall_at_k(hits: Array, num_relevant: Array, k: int | None = None) -> Array:
     """Compute the share of all right answers that are among the k nearest: what recommenders call recall@k.
 
@@ -148,8 +166,8 @@ def true_recall_at_k(hits: Array, num_relevant: Array, k: int | None = None) -> 
         >>> true_recall_at_k(jnp.array([[True, False, True, True]]), jnp.array([4]), k=3)
         Array([0.5], dtype=float32)
     """
-    hits, relevant, k = _ranked(hits, num_relevant, k)
-    return _ratio(hits[..., :k].sum(-1), relevant)
+    hits, relevant, _ = _ranked(hits, num_relevant, k)
+    return _ratio(hits.sum(-1), relevant)
 
 
 @_metric()
@@ -199,7 +217,7 @@ def map_at_r(hits: Array, num_relevant: Array) -> Array:
     return _ratio(_summed_precision(hits & within), relevant)
 
 
-@_metric("k", "divisor")
+@_metric("divisor")
 def map_at_k(
     hits: Array, num_relevant: Array, k: int | None = None, *, divisor: Divisor = "min"
 ) -> Array:
@@ -235,11 +253,11 @@ def map_at_k(
         "relevant": relevant,
         "class": relevant + 1,
     }
-    average = _ratio(_summed_precision(hits[..., :k]), best[divisor])
+    average = _ratio(_summed_precision(hits), best[divisor])
     return jnp.where(relevant > 0, average, 0.0)
 
 
-@_metric("k")
+@_metric(fills=True)
 def ndcg_at_k(hits: Array, num_relevant: Array, k: int | None = None) -> Array:
     """Compute the normalized discounted cumulative gain over the k nearest, with gains 0 and 1.
 
@@ -262,12 +280,12 @@ def ndcg_at_k(hits: Array, num_relevant: Array, k: int | None = None) -> Array:
         0.9197
     """
     hits, relevant, k = _ranked(hits, num_relevant, k)
-    discounts = 1.0 / np.log2(np.arange(k) + 2.0)
+    discounts = 1.0 / np.log2(np.arange(hits.shape[-1]) + 2.0)
     best = np.concatenate([[1.0], np.cumsum(discounts)]).astype(np.float32)  # of R = 0: any, not 0
-    hits = hits[..., :k]
-    gains = jnp.broadcast_to(jnp.asarray(discounts[: hits.shape[-1]], jnp.float32), hits.shape)
+    gains = jnp.broadcast_to(jnp.asarray(discounts, jnp.float32), hits.shape)
     gained = jnp.sum(jnp.where(hits, gains, 0.0), axis=-1)
-    best = by_rows(lambda sizes, best: best[jnp.clip(sizes, 0, k)], relevant, jnp.asarray(best))
+    sizes = jnp.minimum(relevant, k)
+    best = by_rows(lambda sizes, best: best[jnp.maximum(sizes, 0)], sizes, jnp.asarray(best))
     return jnp.where(relevant > 0, gained / best, 0.0)
 
 

@@ -1,7 +1,7 @@
-"""Which of two vectors is nearer: by one number for each pair, with few digits lost.
+"""Rank by nearness: one number for each pair, with few digits lost.
 
-A gallery is ranked by *closeness* ``q · g − ‖g‖²/2``, which falls as the distance ``‖q − g‖`` grows and comes out
-of one matrix product. Equal gallery rows get equal closeness, so that duplicates stay in the order of their indices.
+A gallery is ranked by the score ``q · g − ‖g‖²/2``, which falls as the distance ``‖q − g‖`` grows and comes out
+of one matrix product. Equal gallery rows get equal scores, so that duplicates stay in the order of their indices.
 """
 
 import functools
@@ -13,11 +13,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from jdml.ops import safe_norm, similarities
+from jdml.ops import similarities
 from jdml.ops.chunking import by_platform
 from jdml.ops.meshes import NOWHERE, Axis
 
-# Bytes of one block of closeness: what fits a processor's cache, what keeps an accelerator busy.
+# Bytes of one block of scores: what fits a processor's cache, what keeps an accelerator busy.
 _CPU_BLOCK = 12 * 2**20
 _ACCELERATOR_BLOCK = 128 * 2**20
 
@@ -34,7 +34,7 @@ _LARGEST = 126
 
 
 @functools.partial(jax.jit, static_argnames="axis")
-def common_frame(queries: Array, gallery: Array, axis: Axis = NOWHERE) -> tuple[Array, Array]:
+def choose_centering(queries: Array, gallery: Array, axis: Axis = NOWHERE) -> tuple[Array, Array]:
     """Choose an origin and a scale with which distances lose few digits: ``(centre [1, D], exponent)``.
 
     See :func:`frame_of`. What is not finite is not looked at.
@@ -64,48 +64,44 @@ def _bounds(*several: Array, finite_only: bool = False) -> tuple[Array, Array]:
     return functools.reduce(jnp.minimum, lowest), functools.reduce(jnp.maximum, highest)
 
 
-def frame_of(low: Array, high: Array, some: Array) -> tuple[Array, Array]:
+def frame_of(low: Any, high: Any, some: Any) -> tuple[Any, Any]:
     """The frame of vectors whose coordinates ``[D]`` lie between two bounds, by some of them ``[n, D]``.
 
-    The centre is their median, which a few vectors far from the others do not move: closeness loses digits by the
+    The centre is their median, which a few vectors far from the others do not move: scores lose digits by the
     square of how far from it vectors lie. It is cut to multiples of the largest power of two up to their spread (the
     largest median of a coordinate's deviations; without any it is not cut): what spreads around the origin stays there,
     and whole numbers stay exact, with their ties. The exponent is that power's, or a larger one that keeps squares
-    finite; vectors 10³⁰ times the spread away leave the others no digits.
+    finite; vectors 10³⁰ times the spread away leave the others no digits. NumPy's arrays are computed by NumPy.
     """
+    xp: Any = np if isinstance(some, np.ndarray) else jnp
     if len(some) == 0:
-        some = jnp.zeros((1, *some.shape[1:]), some.dtype)
-    some = jnp.where(jnp.isfinite(some), some, 0)
-    middle = _median(some)
-    spread = jnp.max(_median(jnp.abs(some - middle)))
-    whole = _exponent(jnp.max(high / 2 - low / 2))
-    least = jnp.maximum(whole - _FAR, _exponent(jnp.max(jnp.abs(middle))) - _LARGEST)
-    exponent = jnp.clip(
-        jnp.maximum(jnp.where(spread > 0, _exponent(spread), whole), least), -120, 120
-    )
-    scaled = jnp.ldexp(middle, -exponent)
-    return jnp.where(spread > 0, jnp.trunc(scaled), scaled), exponent
+        some = xp.zeros((1, *some.shape[1:]), some.dtype)
 
+    def median(some: Any) -> Any:  # one of the numbers: the mean of two may be more than there is
+        half = len(some) // 2
+        return xp.sort(some, axis=0)[half : half + 1]
 
-def _median(some: Array) -> Array:
-    """One of the numbers of each column ``[1, D]``: the mean of two may be more than there is."""
-    half = len(some) // 2
-    return jnp.sort(some, axis=0)[half : half + 1]
+    def power(size: Any) -> Any:  # the largest power of two up to a number
+        return xp.frexp(size)[1] - 1
 
-
-def _exponent(size: Array) -> Array:
-    """That of the largest power of two up to a number."""
-    return jnp.frexp(size)[1] - 1
+    some = xp.where(xp.isfinite(some), some, 0)
+    middle = median(some)
+    spread = xp.max(median(xp.abs(some - middle)))
+    whole = power(xp.max(high / 2 - low / 2))
+    least = xp.maximum(whole - _FAR, power(xp.max(xp.abs(middle))) - _LARGEST)
+    exponent = xp.clip(xp.maximum(xp.where(spread > 0, power(spread), whole), least), -120, 120)
+    scaled = xp.ldexp(middle, -exponent)
+    return xp.where(spread > 0, xp.trunc(scaled), scaled), exponent
 
 
 @jax.jit
-def in_frame(vectors: Array, frame: tuple[Array, Array]) -> Array:
-    """The vectors ``[N, D]`` as seen from a :func:`common_frame`: moved and scaled, their order of distances kept."""
+def apply_centering(vectors: Array, frame: tuple[Array, Array]) -> Array:
+    """Move and scale vectors ``[N, D]`` by a centering; the order of their distances is the same."""
     centre, exponent = frame
     return jnp.ldexp(vectors, -exponent) - centre
 
 
-def closeness(queries: Array, gallery: Array, half_squares: Array, out: Array | None) -> Array:
+def ranking_score(queries: Array, gallery: Array, half_squares: Array, out: Array | None) -> Array:
     """``q · g − ‖g‖²/2`` for all pairs: greater is nearer."""
     scores = similarities(queries, gallery) - half_squares[None, :]
     scores = jnp.where(scores == 0, 0.0, scores)  # 0 and −0 are a tie
@@ -113,29 +109,21 @@ def closeness(queries: Array, gallery: Array, half_squares: Array, out: Array | 
     return scores if out is None else jnp.where(out, -jnp.inf, scores)
 
 
-def barred(
-    askers: Sequence[Array | None], gallery_kin: Array | None, start: Array | int, size: int
+def exclusion_mask(
+    askers: Sequence[Array | None], gallery_groups: Array | None, start: Array | int, size: int
 ) -> Array | None:
-    """Which rows of a piece of the gallery take no part in which query's ranking."""
-    own, kin = askers
+    """Mark the rows of a piece of the gallery that take no part in each query's ranking."""
+    own, mask = askers
     rows = start + jnp.arange(size, dtype=jnp.int32)
     masks = []
     if own is not None:
         masks.append(rows[None, :] == own[:, None])
-    if kin is not None and gallery_kin is not None:
-        masks.append(gallery_kin[None, :] == kin[:, None])
-    elif kin is not None:
-        whole = kin.shape[1] == size
-        masks.append(kin if whole else jnp.take(kin, rows, axis=1, mode="clip"))
+    if mask is not None and gallery_groups is not None:
+        masks.append(gallery_groups[None, :] == mask[:, None])
+    elif mask is not None:
+        whole = mask.shape[1] == size
+        masks.append(mask if whole else jnp.take(mask, rows, axis=1, mode="clip"))
     return functools.reduce(jnp.logical_or, masks) if masks else None
-
-
-@jax.jit
-def exact(queries: Array, candidates: Array, indices: Array) -> tuple[Array, Array]:
-    """Distances to rows that were found, from differences, and the order by these."""
-    distances = safe_norm(queries[:, None, :] - candidates)[..., 0]
-    first, second = jax.lax.sort((distances, indices), num_keys=2)
-    return first, second
 
 
 def merge(axis: Axis, k: int, scores: Array, *others: Array) -> tuple[Array, ...]:
@@ -151,7 +139,7 @@ def merge(axis: Axis, k: int, scores: Array, *others: Array) -> tuple[Array, ...
 
 
 def order(scores: Array) -> Array:
-    """Unsigned integers that grow as float32 closeness falls: the bits of a float, in the order of nearness."""
+    """Unsigned integers that grow as a float32 score falls: the bits of a float, in the order of nearness."""
     bits = jax.lax.bitcast_convert_type(scores, jnp.int32)
     places = jnp.where(bits < 0, bits, ~bits & 0x7FFFFFFF)
     return jax.lax.bitcast_convert_type(places, jnp.uint32)

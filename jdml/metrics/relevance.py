@@ -17,7 +17,7 @@ AT_A_TIME = 1 << 24
 """Entries of a matrix ``[Q, N]`` that are counted at a time."""
 
 
-class Task(NamedTuple):
+class RetrievalTask(NamedTuple):
     """The checked queries and gallery."""
 
     queries: Array  # [Q, D] float32, on one device
@@ -31,7 +31,7 @@ class Task(NamedTuple):
     pairs: np.ndarray | None = None  # the right answers that were given: q·N + n, ascending
 
 
-class Truth(NamedTuple):
+class Relevance(NamedTuple):
     """The relevant pairs: those of one class, or those that were given."""
 
     query_classes: Any  # [Q], −1 for no query
@@ -42,6 +42,7 @@ class Truth(NamedTuple):
     def hits(self, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
         """Whether rows of the gallery ``[n, k]`` are right answers to some of the queries ``[n]``."""
         if self.pairs is None:
+            columns = np.minimum(columns, len(self.gallery_classes) - 1)  # others do not count
             same: np.ndarray = self.gallery_classes[columns] == self.query_classes[rows][:, None]
             return same
         wanted = rows[:, None].astype(np.int64) * len(self.gallery_classes) + columns
@@ -50,13 +51,13 @@ class Truth(NamedTuple):
         return right
 
 
-class Kin(NamedTuple):
-    """Pairs that are neither right nor wrong: see :func:`jdml.metrics.ranking_score.barred`."""
+class IgnoreMask(NamedTuple):
+    """Pairs that are neither right nor wrong: see :func:`jdml.metrics.ranking_score.exclusion_mask`."""
 
     of_queries: Any = None  # [Q] integers, or [Q, N] bool
     of_gallery: Any = None  # [N] integers
 
-    def bars(self, rows: np.ndarray) -> np.ndarray:
+    def excludes(self, rows: np.ndarray) -> np.ndarray:
         """Whether each query ``[Q]`` and one row of the gallery ``[Q]`` are a pair that does not count."""
         if self.of_gallery is not None:
             return np.asarray(self.of_gallery[rows] == self.of_queries)
@@ -75,7 +76,7 @@ def task(
     self_index: Any,
     ignore: Any,
     relevant: Any = None,
-) -> Task:
+) -> RetrievalTask:
     """Check what a user gives."""
     pairs = ignore if isinstance(ignore, tuple | list) else [ignore]
     arrays = queries, labels, gallery, gallery_labels, self_index, relevant
@@ -102,9 +103,11 @@ def task(
     ignored = checked_ignore(ignore, len(queries), len(gallery))
     if relevant is not None:
         right = checked_pairs(relevant, len(queries), len(gallery))
-        return Task(off_mesh(queries), gallery, [(labels, None)], own, ignored, alone, right)
+        return RetrievalTask(
+            off_mesh(queries), gallery, [(labels, None)], own, ignored, alone, right
+        )
     levels = by_level(labels, gallery_labels)
-    return Task(off_mesh(queries), gallery, levels, own, ignored, alone)
+    return RetrievalTask(off_mesh(queries), gallery, levels, own, ignored, alone)
 
 
 def check_levels(name: str, labels: Any, size: int) -> None:
@@ -197,7 +200,7 @@ def checked_ignore(ignore: Any, queries: int, gallery: int) -> Any:
 
 def truth(
     query_labels: Any, gallery_labels: Any, own: np.ndarray | None, ignore: Any
-) -> tuple[Truth, Kin]:
+) -> tuple[Relevance, IgnoreMask]:
     """Return the relevant pairs, and those that do not count."""
     size = query_labels.shape[0]
     labels = np.concatenate(
@@ -207,26 +210,26 @@ def truth(
     classes[labels >= 0] = _numbered(labels[labels >= 0])
     queries, gallery = classes[:size], classes[size:]
     relevant = _alike(queries, gallery)
-    kin = Kin()
+    mask = IgnoreMask()
     if isinstance(ignore, list):
         groups = np.concatenate(ignore)
         both = _numbered(classes.astype(np.int64) * (groups.max(initial=0) + 1) + groups)
         both[classes < 0] = -1
-        kin = Kin(both[:size], np.where(gallery < 0, -2, both[size:]))
-        relevant -= _alike(*kin)
+        mask = IgnoreMask(both[:size], np.where(gallery < 0, -2, both[size:]))
+        relevant -= _alike(*mask)
     elif ignore is not None:
-        kin = Kin(np.asarray(ignore))
-        relevant -= _ignored(kin.of_queries, queries, gallery)
+        mask = IgnoreMask(np.asarray(ignore))
+        relevant -= _ignored(mask.of_queries, queries, gallery)
     if own is not None and gallery.size:
-        relevant -= (own >= 0) & (queries >= 0) & (gallery[own] == queries) & ~kin.bars(own)
-    return Truth(queries, gallery, relevant), kin
+        relevant -= (own >= 0) & (queries >= 0) & (gallery[own] == queries) & ~mask.excludes(own)
+    return Relevance(queries, gallery, relevant), mask
 
 
-def pair_truth(task: Task) -> tuple[Truth, Kin]:
+def pair_truth(task: RetrievalTask) -> tuple[Relevance, IgnoreMask]:
     """Return the right answers that were given, and the pairs that do not count."""
     assert task.pairs is not None
     shape, pairs = (len(task.queries), len(task.gallery)), task.pairs
-    classes, kin = np.zeros(shape[0], np.int32), Kin()
+    classes, mask = np.zeros(shape[0], np.int32), IgnoreMask()
     labels = task.levels[0][0]
     if labels is not None:
         labels = np.asarray(labels)
@@ -235,17 +238,17 @@ def pair_truth(task: Task) -> tuple[Truth, Kin]:
     counts = classes[rows] >= 0
     if isinstance(task.ignored, list):
         groups, theirs = task.ignored
-        barred = np.zeros(shape, bool)
-        barred.flat[pairs[groups[rows] == theirs[columns]]] = True
-        kin = Kin(barred)
+        exclusion_mask = np.zeros(shape, bool)
+        exclusion_mask.flat[pairs[groups[rows] == theirs[columns]]] = True
+        mask = IgnoreMask(exclusion_mask)
     elif task.ignored is not None:
-        kin = Kin(np.asarray(task.ignored))
-    if kin.of_queries is not None:
-        counts &= ~kin.of_queries[rows, columns]
+        mask = IgnoreMask(np.asarray(task.ignored))
+    if mask.of_queries is not None:
+        counts &= ~mask.of_queries[rows, columns]
     if task.own is not None:
         counts &= task.own[rows] != columns
     relevant = np.bincount(rows[counts], minlength=shape[0]).astype(np.int32)
-    return Truth(classes, np.zeros(shape[1], np.int32), relevant, pairs[counts]), kin
+    return Relevance(classes, np.zeros(shape[1], np.int32), relevant, pairs[counts]), mask
 
 
 def _numbered(values: np.ndarray) -> np.ndarray:
@@ -295,8 +298,8 @@ def _equal(queries: Array, gallery: Any, columns: np.ndarray) -> np.ndarray:
 
 def rows_of(gallery: Any, columns: np.ndarray) -> np.ndarray:
     """Some rows ``[Q, D]`` of a gallery, on one device, on a mesh or on disk."""
-    if isinstance(gallery, np.memmap):
-        return np.asarray(gallery[columns])
+    if checks.is_on_host(gallery):
+        return np.asarray(gallery)[columns]
     return np.asarray(_gathered(gallery, jnp.asarray(columns)))
 
 

@@ -10,9 +10,17 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from jdml.metrics import memmap_search, ranking, relevance
+from jdml.metrics import ranking, relevance
 from jdml.metrics.array_conversion import accepts_any_array
-from jdml.metrics.gallery_search import Search, prepare, ranked
+from jdml.metrics.gallery_search import (
+    QUERIES,
+    ROWS,
+    Search,
+    pad_rows,
+    padded_size,
+    prepare,
+    ranked,
+)
 from jdml.metrics.ranking_score import rows_per_block
 from jdml.ops import checks
 from jdml.ops.checks import one_of
@@ -115,9 +123,10 @@ def evaluate_retrieval(
         :func:`jdml.metrics.nearest`; where they are of one class that changes no number. Ties go to the lowest index:
         of rows that have collapsed to one point the first of the gallery are found, so that its order decides (R@8 is
         near 0 where it is sorted by class, near chance where it is shuffled). A k beyond the gallery counts the missing
-        ranks as misses. ``jax.lax.top_k`` ranks; for R in the hundreds or thousands on a CPU
-        it is NumPy's partial sort of (closeness, index), per block. One program per shape, number of ranks (the largest
-        k or R, rounded up to a power of two) and choice of metrics: other values recompile nothing. Groups are one
+        ranks as misses. ``jax.lax.top_k`` ranks; beyond 256 ranks on a CPU
+        it is NumPy's partial sort of (score, index), per block. Queries, gallery and ranks are padded to few sizes
+        (eight an octave from 64 queries and 1,024 rows on; 16, 64, 128, 256, … ranks), for each of which, and each
+        choice of metrics, a program is compiled: other values, and other k, recompile nothing. Groups are one
         number a row, compared where distances are; every level of labels is ranked anew. ``mrr`` ranks queries again,
         16 times as deep, until each has its first right answer. A host function: call it outside ``jit``.
 
@@ -165,13 +174,13 @@ def evaluate_retrieval(
     levels = []
     for labels in task.levels:
         if relevant is None:
-            truth, kin = relevance.truth(*labels, task.own, task.ignored)
+            truth, mask = relevance.truth(*labels, task.own, task.ignored)
         else:
-            truth, kin = relevance.pair_truth(task)
+            truth, mask = relevance.pair_truth(task)
         judged = truth.num_relevant > 0
         if judged.any():
-            search = search or prepare(task, distances)
-            scores, columns = _measured(search.among(kin), truth, cutoffs, block_size)
+            search = search or prepare(task.queries, task.gallery, task.own, distances)
+            scores, columns = _measured(search.among(mask), truth, cutoffs, block_size)
         else:
             scores = dict.fromkeys(_names(cutoffs), np.full(judged.shape, np.nan))
             if judged.size:
@@ -190,7 +199,7 @@ def evaluate_retrieval(
 
 
 def _measured(
-    search: Search, truth: relevance.Truth, cutoffs: _Cutoffs, block_size: int | None
+    search: Search, truth: relevance.Relevance, cutoffs: _Cutoffs, block_size: int | None
 ) -> tuple[dict[str, np.ndarray], np.ndarray]:
     """All metrics of every query, NaN where it has no reference, and what is nearest to it."""
     judged = truth.num_relevant > 0
@@ -198,59 +207,53 @@ def _measured(
     columns = np.zeros(judged.shape, np.int32)
     ranks = [k for several in cutoffs[:5] for k in several]
     wanted = max(1, truth.num_relevant.max(), *ranks)
-    of_classes = None if truth.pairs is not None else jax.tree.map(jnp.asarray, truth)
-
-    def hits(start: int, indices: Array, valid: Array) -> tuple[Any, Any]:
-        if of_classes is not None:
-            right: tuple[Array, Array] = _class_hits(of_classes, start, indices, valid)
-            return right
-        rows = np.arange(start, start + len(indices))
-        of_pairs = truth.hits(rows, np.asarray(indices))
-        return np.asarray(valid) & of_pairs, truth.num_relevant[rows]
-
-    measured = [
-        (start, _measure(*hits(start, indices, valid), cutoffs), indices[:, 0])
-        for start, indices, valid in ranked(search, wanted, block_size)
-    ]
-    for start, values, nearest in jax.device_get(measured):
-        columns[start : start + nearest.size] = nearest
-        for name, value in values.items():
-            scores[name][start : start + value.size] = value
+    size = padded_size(len(truth.gallery_classes), ROWS)
+    gallery_classes = jnp.asarray(pad_rows(truth.gallery_classes, size, fill=-1))
+    measured = []
+    for part, indices, hits in ranked(search, wanted, block_size):
+        rows, classes = len(indices), None
+        relevant = pad_rows(truth.num_relevant[part], rows)
+        if truth.pairs is None:
+            own = pad_rows(truth.query_classes[part], rows, fill=-1)
+            classes = gallery_classes, own, indices
+        else:
+            numbers = np.arange(part.start, part.start + rows)
+            hits = np.asarray(hits) & truth.hits(numbers, np.asarray(indices))
+        values = _measure(hits, classes, relevant, cutoffs[:5], *cutoffs[5:])
+        measured.append((part, values, indices))
+    for part, values, indices in jax.device_get(measured):
+        count = part.stop - part.start
+        columns[part] = indices[:count, 0]
+        for name, value in zip(_names(cutoffs), values, strict=True):
+            scores[name][part] = value[:count]
     if cutoffs.reciprocal_rank:
         _search_deeper(search, truth, scores["MRR"], wanted, block_size)
     return {name: np.where(judged, value, np.nan) for name, value in scores.items()}, columns
 
 
-@jax.jit
-def _class_hits(
-    truth: relevance.Truth, start: Array | int, indices: Array, valid: Array
-) -> tuple[Array, Array]:
-    """Which neighbours of a block of queries are of their class, and how many are in the gallery."""
-    rows = indices.shape[0]
-    classes = jax.lax.dynamic_slice_in_dim(truth.query_classes, start, rows)
-    relevant = jax.lax.dynamic_slice_in_dim(truth.num_relevant, start, rows)
-    return valid & (truth.gallery_classes[indices] == classes[:, None]), relevant
-
-
 def _search_deeper(
-    search: Search, truth: relevance.Truth, ranks: np.ndarray, depth: int, block_size: int | None
+    search: Search,
+    truth: relevance.Relevance,
+    ranks: np.ndarray,
+    depth: int,
+    block_size: int | None,
 ) -> None:
     """Fill in the reciprocal ranks ``[Q]`` of queries whose first right answer is none of the ``depth`` nearest."""
-    size = search.gallery.shape[0]
+    size = len(truth.gallery_classes)
     while (rest := np.flatnonzero((truth.num_relevant > 0) & (ranks == 0))).size and depth < size:
         depth = min(16 * depth, size)
-        floats = depth if isinstance(search.gallery, memmap_search.Gallery) else size
-        rows = rows_per_block(1 << (int(rest.size) - 1).bit_length(), floats)
-        rows = min(block_size or rows, rows)
+        rows = rows_per_block(rest.size, depth if search.is_on_disk else size)
         for start in range(0, rest.size, rows):
-            some = np.resize(rest[start : start + rows], rows)  # of one shape, for one program
-            ((_, indices, valid),) = ranked(search.of(some), depth, rows)
-            hits = np.asarray(valid) & truth.hits(some, np.asarray(indices))
-            ranks[some] = np.where(hits.any(axis=1), 1 / (1 + hits.argmax(axis=1)), 0.0)
+            some = rest[start : start + rows]
+            for part, indices, valid in ranked(search.of(some), depth, block_size):
+                own = some[part]
+                hits = truth.hits(own, np.asarray(indices)[: len(own)])
+                hits &= np.asarray(valid)[: len(own)]
+                ranks[own] = np.where(hits.any(axis=1), 1 / (1 + hits.argmax(axis=1)), 0.0)
 
 
 def _summary(
-    scores: dict[str, np.ndarray], truth: relevance.Truth, average: Average, *, per_query: bool
+    scores: dict[str, np.ndarray], truth: relevance.Relevance, average: Average, *, per_query: bool
 ) -> dict[str, Any]:
     """Averages, unless the numbers of every query are wanted, and how many queries could be answered."""
     judged = truth.num_relevant > 0
@@ -282,25 +285,39 @@ def _names(cutoffs: _Cutoffs) -> list[str]:
     ]
 
 
-@functools.partial(jax.jit, static_argnames="cutoffs")
-def _measure(hits: Array, relevant: Array, cutoffs: _Cutoffs) -> dict[str, Array]:
-    """All metrics of a block of queries, from which of their neighbours are right."""
+@functools.partial(jax.jit, static_argnames=("reciprocal_rank", "divisor"))
+def _measure(
+    hits: Array,
+    classes: tuple[Array, Array, Array] | None,
+    relevant: Array,
+    ranks: tuple[tuple[Any, ...], ...],
+    reciprocal_rank: bool,
+    divisor: ranking.Divisor,
+) -> list[Array]:
+    """All metrics of a block of queries, in the order of their names.
+
+    ``hits`` are the neighbours that are right; of ``classes``, the gallery's, the queries' and the neighbours' rows,
+    those that count.
+    """
+    recall, precision, true_recall, ndcg, average_precision = ranks
+    if classes is not None:
+        gallery, own, indices = classes
+        hits = hits & (gallery[indices] == own[:, None])
+    padding = (0, max(0, QUERIES - len(hits)))  # as sums of few rows are rounded otherwise
+    hits, relevant = jnp.pad(hits, (padding, (0, 0))), jnp.pad(relevant, padding)
     values = [
-        *(ranking.recall_at_k(hits, relevant, k) for k in cutoffs.recall),
+        *(ranking.recall_at_k(hits, relevant, k) for k in recall),
         ranking.precision_at_1(hits, relevant),
         ranking.r_precision(hits, relevant),
         ranking.map_at_r(hits, relevant),
-        *(ranking.precision_at_k(hits, relevant, k) for k in cutoffs.precision),
-        *(ranking.true_recall_at_k(hits, relevant, k) for k in cutoffs.true_recall),
-        *(ranking.ndcg_at_k(hits, relevant, k) for k in cutoffs.ndcg),
-        *(
-            ranking.map_at_k(hits, relevant, k, divisor=cutoffs.divisor)
-            for k in cutoffs.average_precision
-        ),
+        *(ranking.precision_at_k(hits, relevant, k) for k in precision),
+        *(ranking.true_recall_at_k(hits, relevant, k) for k in true_recall),
+        *(ranking.ndcg_at_k(hits, relevant, k) for k in ndcg),
+        *(ranking.map_at_k(hits, relevant, k, divisor=divisor) for k in average_precision),
     ]
-    if cutoffs.reciprocal_rank:
+    if reciprocal_rank:
         values.append(jnp.where(hits.any(axis=1), 1 / (1 + hits.argmax(axis=1)), 0.0))
-    return dict(zip(_names(cutoffs), values, strict=True))
+    return values
 
 
 def _average(values: np.ndarray, classes: np.ndarray | None = None) -> float:

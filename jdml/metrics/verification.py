@@ -1,4 +1,4 @@
-"""Are two of one class? Errors at thresholds of the distance, over all couples; and whether a query is known at all."""
+"""Are two of one class? Errors at thresholds of the distance, over all pairs; and whether a query is known at all."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -9,8 +9,8 @@ from jax import Array
 from jdml.metrics import relevance
 from jdml.metrics.array_conversion import accepts_any_array
 from jdml.metrics.gallery_search import first, prepare
-from jdml.metrics.pairwise_distances import Couples, Curve
-from jdml.metrics.relevance import Task, Truth
+from jdml.metrics.pairwise_distances import Curve, PairDistances
+from jdml.metrics.relevance import Relevance, RetrievalTask
 from jdml.ops import checks
 
 NORMAL = 1.959964
@@ -29,10 +29,10 @@ def verification(
     ignore: Any = None,
     roc: bool = False,
 ) -> dict[str, Any]:
-    """Measure verification: are two of one class, told by a threshold of their distance, over all couples.
+    """Measure verification: are two of one class, decided by a threshold of their distance, over all pairs.
 
     Formula:
-        ``FAR(t)``, ``TAR(t)``: the shares of the couples of two classes, and of one, with ``‖q − g‖ ≤ t``. AUC is the
+        ``FAR(t)``, ``TAR(t)``: the shares of the pairs of two classes, and of one, with ``‖q − g‖ ≤ t``. AUC is the
         area below TAR over FAR, ties counted half; EER the error where ``FAR = 1 − TAR``, between the points in a
         straight line; ``TAR@FAR=f`` and ``threshold@FAR=f`` belong to the largest t with ``FAR(t) ≤ f``.
 
@@ -40,29 +40,29 @@ def verification(
         queries: ``[Q, D]`` floating; by Euclidean distance of the vectors as given.
         labels: ``[Q]`` integers, or class names; rows with a negative label take no part.
         gallery: ``[N, D]``, on one device, on a mesh or on disk (``numpy.memmap``). Default: the queries, each
-            unordered couple once.
+            unordered pair once.
         gallery_labels: ``[N]``, likewise.
         far: the false accept rates f that are asked for.
-        self_index: ``[Q]``, the gallery's row that a query is itself, no couple; −1: none.
-        ignore: couples that do not count, as for :func:`jdml.metrics.evaluate_retrieval`.
+        self_index: ``[Q]``, the gallery's row that a query is itself, no pair; −1: none.
+        ignore: pairs that do not count, as for :func:`jdml.metrics.evaluate_retrieval`.
         roc: also ``"ROC"``: FAR, TAR and threshold ``[K]`` of every point.
 
     Returns:
         ``"AUC"``, ``"EER"``, and for each f ``"TAR@FAR=f"``, ``"threshold@FAR=f"`` (midway to the next distance; 0, or
-        −1 where wrong couples are 0 apart, if nothing may be accepted) and ``"interval@FAR=f"``, in which that
-        threshold lies in 95 of 100 samples of as many classes; ``"right"`` and ``"wrong"``, the numbers of couples.
+        −1 where wrong pairs are 0 apart, if nothing may be accepted) and ``"interval@FAR=f"``, in which that
+        threshold lies in 95 of 100 samples of as many classes; ``"right"`` and ``"wrong"``, the numbers of pairs.
 
     Raises:
         TypeError: arguments of the wrong kind.
-        ValueError: shapes that do not fit, f outside 0…1, a row that is not finite, no couple of one class or of two.
+        ValueError: shapes that do not fit, f outside 0…1, a row that is not finite, no pair of one class or of two.
 
     Implementation notes:
-        Up to 2²² couples exactly: distances from differences, in float64. More are counted in 2¹⁷ steps from one power
+        Up to 2²² pairs exactly: distances from differences, in float64. More are counted in 2¹⁷ steps from one power
         of two to the next, and as many below how far the vectors spread along their widest coordinate, from matrix
         products in float32: a threshold is known to a hundred-thousandth of itself, and distances that differ by less
         tie; those below a thousandth of what most are apart are known to that, or count as 0. A few rows far from the
-        others take nothing from this. Memory does not grow with the couples. Couples that share a class
-        are not independent: the interval takes classes for what was drawn (the couples with a member in a class vary
+        others take nothing from this. Memory does not grow with the pairs. Pairs that share a class
+        are not independent: the interval takes classes for what was drawn (the pairs with a member in a class vary
         together), and reads the threshold off at ``f ± 1.96`` standard errors of FAR. It is for many classes: with
         three it says little. A host function: call it outside ``jit``.
 
@@ -77,19 +77,19 @@ def verification(
         >>> scores["AUC"], scores["TAR@FAR=0.25"], scores["threshold@FAR=0.25"]
         (1.0, 1.0, 4.5)
     """
-    task, truth, kin = _task(
+    task, truth, mask = _task(
         "verification", queries, labels, gallery, gallery_labels, self_index, ignore
     )
     _check_rates(far)
-    couples = Couples(task, truth, kin)
-    curve = couples.curve()
+    distances = PairDistances(task, truth, mask)
+    curve = distances.curve()
     for name, counts in (("one class", curve.right), ("two classes", curve.wrong)):
         if not len(counts) or not counts[-1]:
-            raise ValueError(f"labels must have a couple of {name} among the rows that take part")
+            raise ValueError(f"labels must have a pair of {name} among the rows that take part")
     false, true = curve.rates()
     scores: dict[str, Any] = {"AUC": float(np.trapezoid(true, false)), "EER": _equal(false, true)}
     places = [curve.place(rate) for rate in far]
-    errors = couples.errors([curve.threshold(place) for place in places]) if places else ()
+    errors = distances.errors([curve.threshold(place) for place in places]) if places else ()
     for rate, place, error in zip(far, places, errors, strict=True):
         bounds = (curve.place(min(max(rate + NORMAL * e, 0.0), 1.0)) for e in (-error, error))
         scores[f"TAR@FAR={rate:g}"] = float(true[place + 1])
@@ -112,7 +112,7 @@ def open_set(
     self_index: Any = None,
     ignore: Any = None,
 ) -> dict[str, Any]:
-    """Measure identification of queries of which some have no class in the gallery, and are to be told so.
+    """Measure identification of queries of which some have no class in the gallery and must be rejected.
 
     Formula:
         A query is answered by its nearest row where that is at most t away. FAR(t): the share of the queries without a
@@ -150,7 +150,7 @@ def open_set(
         >>> scores["R@1"], scores["DIR@FAR=0"], scores["threshold@FAR=0"]
         (1.0, 1.0, 2.75)
     """
-    task, truth, kin = _task(
+    task, truth, mask = _task(
         "open_set", queries, labels, gallery, gallery_labels, self_index, ignore
     )
     _check_rates(far)
@@ -159,7 +159,7 @@ def open_set(
         if not some.any():
             each = "no" if name == "known" else "a"
             raise ValueError(f"labels: no query is {name}, each has {each} right answer")
-    distances, right = _nearest(task, truth, kin)
+    distances, right = _nearest(task, truth, mask)
     order = np.unique(distances[np.isfinite(distances)])
     counts = (
         np.searchsorted(np.sort(distances[some]), order, "right")
@@ -210,12 +210,12 @@ def rejection_threshold(gallery: Any, gallery_labels: Any, *, far: float = 0.01)
     checks.unit_interval("far", far)
     vectors = checks.as_finite("gallery", gallery)
     everyone = (np.zeros(len(vectors), int),) * 2
-    task, truth, kin = _task(
+    task, truth, mask = _task(
         function, vectors, gallery_labels, None, None, None, everyone, labels=names
     )
     if truth.query_classes.max(initial=-1) < 1:
         raise ValueError("gallery_labels must be of two classes at least")
-    distances = np.sort(_nearest(task, truth, kin)[0][truth.query_classes >= 0])
+    distances = np.sort(_nearest(task, truth, mask)[0][truth.query_classes >= 0])
     refused = int(far * len(distances) * (1 + 1e-12))  # the first of them
     if refused == len(distances):
         return float(distances[-1])
@@ -235,15 +235,15 @@ def _check_rates(far: Sequence[float]) -> None:
 
 def _task(
     function: str, *arguments: Any, labels: str = "labels"
-) -> tuple[Task, Truth, relevance.Kin]:
+) -> tuple[RetrievalTask, Relevance, relevance.IgnoreMask]:
     """The checked arguments of a function, and what is right."""
     task = relevance.task(function, (labels, "gallery_labels"), *arguments)
     if len(task.levels) > 1:
         raise ValueError(
             f"{labels} of {function} must have shape [Q], got {len(task.levels)} levels"
         )
-    truth, kin = relevance.truth(*task.levels[0], task.own, task.ignored)
-    return task, truth, kin
+    truth, mask = relevance.truth(*task.levels[0], task.own, task.ignored)
+    return task, truth, mask
 
 
 def _equal(false: np.ndarray, true: np.ndarray) -> float:
@@ -255,10 +255,16 @@ def _equal(false: np.ndarray, true: np.ndarray) -> float:
     return float(false[after] - share * (false[after] - false[after - 1]))
 
 
-def _nearest(task: Task, truth: Truth, kin: relevance.Kin) -> tuple[np.ndarray, np.ndarray]:
+def _nearest(
+    task: RetrievalTask, truth: Relevance, mask: relevance.IgnoreMask
+) -> tuple[np.ndarray, np.ndarray]:
     """Each query's distance to its nearest row, infinite where nothing may answer; and whether that is right."""
-    nearest = first(prepare(task).among(kin))
-    out = kin.bars(nearest) if task.own is None else kin.bars(nearest) | (task.own == nearest)
+    nearest = first(prepare(task.queries, task.gallery, task.own).among(mask))
+    out = (
+        mask.excludes(nearest)
+        if task.own is None
+        else mask.excludes(nearest) | (task.own == nearest)
+    )
     there = relevance.rows_of(task.gallery, nearest).astype(np.float64)
     distances = np.linalg.norm(np.asarray(task.queries, np.float64) - there, axis=1)
     right = (

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from jdml.mining.pairs import Chain, Guided, Miner, Pairs, Rule, fold_each
+from jdml.mining.pairs import Chain, GuidedMiner, Miner, Pairs, Rule, fold_each
 from jdml.ops import checks, distances, sphere
 from jdml.ops.numerics import accumulate_in
 
@@ -311,7 +311,7 @@ def trusted_negative(
     several = embeddings, embeddings if references is None else references
     dtype = accumulate_in(*several)
     x, y = (sphere(jnp.asarray(checks.as_array(some)).astype(dtype)) for some in several)
-    return Guided(rule, distances(x, x if references is None else y))
+    return GuidedMiner(rule, distances(x, x if references is None else y))
 
 
 def chain(*miners: Miner) -> Miner:

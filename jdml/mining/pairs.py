@@ -120,7 +120,7 @@ class Rule:
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
-class Guided:
+class GuidedMiner:
     """A miner that looks at other distances ``[B, R]`` than those of the embeddings: a teacher's."""
 
     miner: Miner
@@ -135,18 +135,18 @@ class Guided:
             )
         return self.miner(key, self.distances, pairs)
 
-    def turned(self) -> "Guided":
+    def transpose(self) -> "GuidedMiner":
         """The same where references are the anchors."""
-        return Guided(self.miner, self.distances.T)
+        return GuidedMiner(self.miner, self.distances.T)
 
 
-def turned(miner: Any) -> Any:
+def transpose(miner: Any) -> Any:
     """A miner of the same pairs, seen from the references."""
 
     def is_guided(part: Any) -> bool:
-        return isinstance(part, Guided)
+        return isinstance(part, GuidedMiner)
 
-    return jax.tree.map(lambda m: m.turned() if is_guided(m) else m, miner, is_leaf=is_guided)
+    return jax.tree.map(lambda m: m.transpose() if is_guided(m) else m, miner, is_leaf=is_guided)
 
 
 @jax.tree_util.register_dataclass
@@ -244,11 +244,11 @@ def portable_key(key: Array) -> Array:
     words = jax.random.key_data(key) if typed else jnp.asarray(key)
     portable = jax.random.wrap_key_data(words[..., :2], impl=THREEFRY)
     for place in range(2, words.shape[-1]):
-        portable = _folded(portable, words[..., place])
+        portable = _fold_in(portable, words[..., place])
     return portable
 
 
-def _folded(keys: Array, words: Array) -> Array:
+def _fold_in(keys: Array, words: Array) -> Array:
     fold = jax.random.fold_in
     for _ in range(keys.ndim):
         fold = jax.vmap(fold)

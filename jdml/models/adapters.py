@@ -72,7 +72,7 @@ def as_model(model: AnyModel, *, train_flag: str | bool | None = None) -> Model:
     flag = train_flag if isinstance(train_flag, str) else None
     adapter = _adapter(model, flag)
     if flag is not None and flag not in getattr(adapter, "flags", ()):
-        if not hasattr(unwrapped(adapter), flag):
+        if not hasattr(unwrap(adapter), flag):
             raise ValueError(
                 f"train_flag must be an argument of the model's call, or an attribute, got {flag!r}"
             )
@@ -129,7 +129,7 @@ def _is_own(model: nn.Module) -> bool:
     return flags_of(type(model).__call__, None) == ("train",)
 
 
-def unwrapped(model: AnyModel) -> Any:
+def unwrap(model: AnyModel) -> Any:
     """Return the module that :func:`as_model` was given."""
     return model.module if isinstance(model, ModelAdapter) else model
 
@@ -229,7 +229,7 @@ class WithHead(ModelAdapter):
 
     def __init__(self, backbone: AnyModel, head: AnyModel) -> None:
         self.backbone, self.head = parts = as_model(backbone), as_model(head)
-        super().__init__(tuple(map(unwrapped, parts)), parts)
+        super().__init__(tuple(map(unwrap, parts)), parts)
         self.holds_parameters = any(getattr(x, "holds_parameters", False) for x in parts)
 
     def init(self, key: Any, images: Any, /, *, train: bool = False) -> Any:

@@ -9,7 +9,7 @@ import jax
 from jdml import adapt
 from jdml._paths import check_local
 from jdml.distributed import Tree
-from jdml.models.adapters import AnyModel, Model, as_model, traced, unwrapped
+from jdml.models.adapters import AnyModel, Model, as_model, traced, unwrap
 from jdml.models.base_adapter import ModelAdapter
 from jdml.ops import checks
 
@@ -61,7 +61,7 @@ class Frozen(ModelAdapter):
         self.pattern, self.cached_views, self.cache_folder = pattern, cached_views, cache_folder
         self.holds_parameters = getattr(self.base, "holds_parameters", False)
         self.factory = getattr(self.base, "factory", {})
-        super().__init__(unwrapped(self.base), (self.base, pattern, cached_views))
+        super().__init__(unwrap(self.base), (self.base, pattern, cached_views))
 
     def init(self, key: Any, images: Any, /, *, train: bool = False) -> Any:
         """Make the network's fresh variables."""
@@ -135,7 +135,7 @@ class WithLora(ModelAdapter):
         self.settings = (rank, paths, self.scale, also)
         self.holds_parameters = getattr(self.base, "holds_parameters", False)
         self.factory = getattr(self.base, "factory", {})
-        super().__init__(unwrapped(self.base), (self.base, *self.settings))
+        super().__init__(unwrap(self.base), (self.base, *self.settings))
 
     @property
     def frozen(self) -> str:

@@ -37,7 +37,7 @@ class FromEquinox(StatefulModuleAdapter):
     Floating-point arrays are trained from their values in the module, whatever the seed; other arrays and the state
     are carried from step to step and saved. A module whose call turns one row into a vector is mapped over the rows of
     a batch; another takes the batch. ``inference`` is switched by ``equinox.nn.inference_mode``, and each row has a
-    ``key`` of its own in training. ``state`` is what ``equinox.nn.make_with_state`` returns beside the module.
+    ``key`` of its own in training. ``state`` is what ``equinox.nn.make_with_state`` returns besides the module.
     """
 
     def __init__(self, module: Any, state: Any = None, train_flag: str | None = None) -> None:

@@ -37,7 +37,7 @@ class FromLinen(ModelAdapter):
         flags: Any = flag_values(self.flags, train)
         with nn.intercept_methods(_set_flags(train)):
             variables = self._in_mode(train).init(key, images, **flags)
-        return {"params": variables.get("params", {}), "batch_stats": _carried(variables)}
+        return {"params": variables.get("params", {}), "batch_stats": _carry(variables)}
 
     def apply(
         self,
@@ -68,7 +68,7 @@ class FromLinen(ModelAdapter):
         if not mutable:
             return out
         embeddings, updates = out
-        return embeddings, {"batch_stats": _carried({**collections, **updates})}
+        return embeddings, {"batch_stats": _carry({**collections, **updates})}
 
     def _in_mode(self, train: bool) -> nn.Module:
         """Return the module with its own flags set, and those of the modules among its attributes."""
@@ -113,7 +113,7 @@ def _flag(
     return flag_values([name], train)[name]
 
 
-def _carried(variables: Mapping[str, Tree]) -> dict[str, Tree]:
+def _carry(variables: Mapping[str, Tree]) -> dict[str, Tree]:
     """Return all collections but the parameters as one: batch statistics, and others under their names."""
     others = {OTHER + k: v for k, v in variables.items() if k not in (*PASSING, "batch_stats")}
     return {**variables.get("batch_stats", {}), **others}

@@ -23,6 +23,7 @@ def read_tensors(path: Path) -> Arrays:
     """
     if path.suffix not in _READERS:
         raise ValueError(f"{path} must end in one of {', '.join(_READERS)}")
+    path.stat()  # a missing file is refused before a missing library
     with wrap_format_errors(path):
         tensors = _READERS[path.suffix](path)
         return {

@@ -84,11 +84,11 @@ def _standardize_jvp(
     dx, dscale, dbias, dmean, dvariance = tangents
     inverse = jax.lax.rsqrt(variance + epsilon)
     dslope = dscale * inverse - dvariance * scale * inverse**3 / 2
-    dy = (dx - dmean) * (scale * inverse) + _recentred(x, mean) * dslope + dbias
+    dy = (dx - dmean) * (scale * inverse) + _recentre(x, mean) * dslope + dbias
     return _standardize(epsilon, *primals), dy
 
 
-def _recentred(x: jax.Array, mean: jax.Array) -> jax.Array:
+def _recentre(x: jax.Array, mean: jax.Array) -> jax.Array:
     """Return x − μ, behind a barrier: otherwise the compiler would store x − μ next to x for the gradient."""
     return x - jax.lax.optimization_barrier(mean)
 
@@ -118,7 +118,7 @@ def _standardize_backward(
     up, axes, count = ups[0], tuple(range(x.ndim - 1)), x.size // x.shape[-1]
     inverse = jax.lax.rsqrt(variance + epsilon)
     slope = scale * inverse
-    by_bias, by_scale = up.sum(axes), (up * _recentred(x, mean)).sum(axes) * inverse
+    by_bias, by_scale = up.sum(axes), (up * _recentre(x, mean)).sum(axes) * inverse
     tilt = slope * inverse * by_scale / count
     dx = up * slope - x * tilt + (mean * tilt - slope * by_bias / count)
     return dx.astype(x.dtype), by_scale, by_bias

@@ -188,11 +188,11 @@ class Block(nn.Module):
         y = nn.MultiHeadDotProductAttention(
             self.heads, dtype=self.dtype, force_fp32_for_softmax=True, name="attention"
         )(y)
-        x = x + self._scaled("scale0", y)
+        x = x + self._scale("scale0", y)
         y = nn.LayerNorm(self.epsilon, dtype=self.dtype, name="norm1")(x)
-        return x + self._scaled("scale1", _mlp(y, self.hidden, self.activation, self.dtype))
+        return x + self._scale("scale1", _mlp(y, self.hidden, self.activation, self.dtype))
 
-    def _scaled(self, name: str, y: jax.Array) -> jax.Array:
+    def _scale(self, name: str, y: jax.Array) -> jax.Array:
         if not self.layer_scale:
             return y
         scale = self.param(name, nn.initializers.constant(1e-5), y.shape[-1:], jnp.float32)

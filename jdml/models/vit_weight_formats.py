@@ -34,7 +34,7 @@ def _format(
     return WeightFormat(origin, name, transposed, settings or {})
 
 
-def _fused(path: str, name: str) -> Table:
+def _fuse(path: str, name: str) -> Table:
     """Name query, key and value, which are in one array."""
     return {f"{path}/{part}": name for part in ("query", "key", "value")}
 
@@ -49,7 +49,7 @@ _TIMM: Table = {
     "projection": "head",
     "norm0": "norm1",
     "norm1": "norm2",
-    **_fused("attention", "attn.qkv"),
+    **_fuse("attention", "attn.qkv"),
     "attention/out": "attn.proj",
     "scale0": "ls1.gamma",
     "scale1": "ls2.gamma",
@@ -101,7 +101,7 @@ _TRANSFORMERS_SIGLIP: Table = {
     "dense0": "mlp.fc1",
     "dense1": "mlp.fc2",
     "pool/query": "head.probe",
-    **_fused("pool/attention", "head.attention.in_proj"),
+    **_fuse("pool/attention", "head.attention.in_proj"),
     "pool/attention/out": "head.attention.out_proj",
     "pool/norm": "head.layernorm",
     "pool/dense0": "head.mlp.fc1",
@@ -126,7 +126,7 @@ _OPEN_CLIP: Table = {
     "projection/kernel": "proj",
     "norm0": "ln_1",
     "norm1": "ln_2",
-    **_fused("attention", "attn.in_proj"),
+    **_fuse("attention", "attn.in_proj"),
     "attention/out": "attn.out_proj",
     "dense0": "mlp.c_fc",
     "dense1": "mlp.c_proj",

@@ -128,7 +128,7 @@ def pair(
         metrics = {"loss": value, **metrics}
         if monitor is None:
             return value, metrics
-        settings_of_monitor = checks.taken_settings(monitor, {**chosen, "where": where})
+        settings_of_monitor = checks.accepted_settings(monitor, {**chosen, "where": where})
         return value, metrics | monitor(
             jax.lax.stop_gradient(embeddings), labels, **settings_of_monitor
         )
@@ -185,7 +185,7 @@ def proxy(
     start, values = learned_settings(loss_fn, learned or {})
     if sampled_classes is not None:
         checks.count("sampled_classes", sampled_classes)
-    monitor_settings = {} if monitor is None else checks.taken_settings(monitor, settings)
+    monitor_settings = {} if monitor is None else checks.accepted_settings(monitor, settings)
 
     def loss(
         params: Params,
@@ -288,8 +288,8 @@ def sample_classes(
 
     if not axis.names:
         return from_parts(draw, proxies, (labels, drawn_key))
-    everyone = axis.rows(labels)
-    drawn, among = draw(axis if by_class else NOWHERE, proxies, (everyone, drawn_key))
+    all_labels = axis.rows(labels)
+    drawn, among = draw(axis if by_class else NOWHERE, proxies, (all_labels, drawn_key))
     return drawn, axis.local_slice(among)
 
 

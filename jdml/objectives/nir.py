@@ -178,7 +178,7 @@ def with_nir(
         if kind != "none":
             drawn_key = checks.check_key("key", key, needed_by=f"self_regularization={kind!r}")
             flow_params = {"params": params["flow"]}
-            value += weight * _of_drawn(
+            value += weight * _of_samples(
                 base, inner, flow, flow_params, condition, labels, drawn_key, kind
             )
         return value, {**metrics, **measured, "loss": value, "proxy_loss": proxy_loss}
@@ -248,7 +248,7 @@ def _of_wrong_classes(
     return nir_loss(jnp.zeros_like(latents), surprise, where=wrong, **shaped)
 
 
-def _of_drawn(
+def _of_samples(
     base: Callable[..., tuple[Array, Metrics]],
     inner: Params,
     flow: Any,

@@ -175,11 +175,11 @@ class _Static(NamedTuple):
         return arguments
 
 
-class _Traced:
+class _TracedArgument:
     """Stands for a traced leaf among the static ones."""
 
 
-_TRACED = _Traced()
+_TRACED = _TracedArgument()
 _FUNCTIONS = {"normalize", "reduce_fn"}
 _LABELS = {"labels", "reference_labels", "ids", "reference_ids"}
 _PER_CLASS = {"proxies", "beta"}

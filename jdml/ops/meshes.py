@@ -85,13 +85,13 @@ class Axis:
         if not self.names:
             return jax.tree.map(lambda x: x[None], tree)
 
-        def placed(x: Array) -> Array:
+        def gather(x: Array) -> Array:
             here = jnp.arange(self.size) == self.index
             numbers = x.astype(jnp.int32) if x.dtype == bool else x
             mine = jnp.where(here.reshape(-1, *(1,) * x.ndim), numbers[None], 0)
             return jax.lax.psum(mine, self.names).astype(x.dtype)
 
-        return jax.tree.map(placed, tree)
+        return jax.tree.map(gather, tree)
 
     def rows(self, tree: Tree) -> Tree:
         """All devices' rows ``[S·n, …]``, for computations that are the same on all of them."""
@@ -111,7 +111,7 @@ class Axis:
         """The largest over all devices."""
         return jax.lax.pmax(value, self.names) if self.names else value
 
-    def agreed(self, value: Array) -> Array:
+    def mean_of_equal(self, value: Array) -> Array:
         """Return a value that every device has computed alike as the same on all of them."""
         return self.total(value / self.size)
 
@@ -139,7 +139,7 @@ class Axis:
         """A result that is the same on every device, with a gradient that counts once, not once per device."""
         if not self.names or self.is_checked:
             return value
-        return _divided(value, self.size)
+        return _divide(value, self.size)
 
     def as_varying(self, value: Array) -> Array:
         """Return a shared value as one that differs: each device has a gradient of its own, and all are summed."""
@@ -149,7 +149,7 @@ class Axis:
         """An argument that is the same on every device, with a gradient that is whole on every one."""
         if not self.names or self.is_checked or not jnp.issubdtype(value.dtype, jnp.inexact):
             return value
-        return _summed(value, self.names)
+        return _psum(value, self.names)
 
 
 NOWHERE = Axis()
@@ -308,8 +308,8 @@ def _on(
     """Run a function on each device's parts of arrays, wherever these lie."""
     if not any(isinstance(array, jax.core.Tracer) for array in arrays):
         mesh = _devices_of(arrays)
-        placed = (NamedSharding(mesh, spec) for spec in specs)
-        arrays = [jax.device_put(a, at) for a, at in zip(arrays, placed, strict=True)]
+        gather = (NamedSharding(mesh, spec) for spec in specs)
+        arrays = [jax.device_put(a, at) for a, at in zip(arrays, gather, strict=True)]
     elif AxisType.Explicit in mesh.axis_types:
         arrays = [
             jax.sharding.reshard(jnp.asarray(array), NamedSharding(mesh, spec))
@@ -333,12 +333,12 @@ def _named(arguments: dict[str, Any]) -> dict[str, Any]:
     elif not axis.is_checked:
         axis = dataclasses.replace(axis, held=ROWS)  # a memory is the same on every device
 
-    def prepared(name: str, value: Any) -> Any:
+    def prepare(name: str, value: Any) -> Any:
         if name in parts:
             return value
         return jax.tree.map(lambda v: axis.replicated_grad(v) if isinstance(v, Array) else v, value)
 
-    return {**{name: prepared(name, value) for name, value in arguments.items()}, "axis_name": axis}
+    return {**{name: prepare(name, value) for name, value in arguments.items()}, "axis_name": axis}
 
 
 def _plan(mesh: Any, arguments: dict[str, Any]) -> tuple[Axis, frozenset[str]]:
@@ -366,7 +366,7 @@ def _shared_by_class(mesh: Any, rows: Any, proxies: Any) -> bool:
     """Whether the rows of a batch are collected, and each device keeps some classes: the smaller of both is sent.
 
     Proxies of which an ``Explicit`` type says that every device has them whole need not be sent, but by class their
-    gradients are collected beside the rows: from three times the rows. ``Auto`` types do not tell where proxies lie.
+    gradients are collected besides the rows: from three times the rows. ``Auto`` types do not tell where proxies lie.
     """
     spec = jax.typeof(proxies).sharding.spec
     whole = AxisType.Explicit in mesh.axis_types and (not len(spec) or spec[0] is None)
@@ -402,21 +402,21 @@ def _varies_over(array: Array) -> frozenset[str]:
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(1,))
-def _divided(value: Array, size: int) -> Array:
+def _divide(value: Array, size: int) -> Array:
     return value
 
 
-@_divided.defjvp
-def _divided_jvp(size: int, primals: Any, tangents: Any) -> tuple[Array, Array]:
+@_divide.defjvp
+def _divide_jvp(size: int, primals: Any, tangents: Any) -> tuple[Array, Array]:
     return primals[0], tangents[0] / size
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(1,))
-def _summed(value: Array, names: tuple[str, ...]) -> Array:
+def _psum(value: Array, names: tuple[str, ...]) -> Array:
     return value
 
 
-_summed.defvjp(
+_psum.defvjp(
     lambda value, names: (value, None),
     lambda names, _, cotangent: (jax.lax.psum(cotangent, names),),
 )

@@ -31,15 +31,15 @@ def upcast(values: Array, dtype: jnp.dtype) -> Array:
     largest = float(jnp.finfo(values.dtype).max)
 
     @jax.custom_vjp
-    def widened(narrow: Array) -> Array:
+    def upcast(narrow: Array) -> Array:
         return narrow.astype(dtype)
 
     def cut(_: None, cotangent: Array) -> tuple[Array]:
         return (jnp.clip(cotangent, -largest, largest).astype(values.dtype),)
 
     # Not `widened` again: its gradient can be differentiated forwards.
-    widened.defvjp(lambda narrow: (narrow.astype(dtype), None), cut)
-    return widened(values)
+    upcast.defvjp(lambda narrow: (narrow.astype(dtype), None), cut)
+    return upcast(values)
 
 
 def bounded(value: float | Array, *, least: float = -SHARPEST, most: float = SHARPEST) -> Array:
@@ -211,7 +211,7 @@ def shifted_by_max(values: Array, peak: Array) -> Array:
     """``values − peak``, none of which is above 0, and the largest is 0.
 
     Compilers round a product anew where it is used again, so that a value may lie above the peak, or all of them below
-    it. So none counts as above, and beside a loud peak all within its rounding count as equal to it.
+    it. So none counts as above, and next to a high peak all within its rounding count as equal to it.
     """
     loudness = jnp.abs(peak)
     rounding = jnp.where(loudness > LOUD, 4.0 * jnp.finfo(peak.dtype).eps * loudness, 0.0)

@@ -31,11 +31,11 @@ class Narrow(NamedTuple):
         return jax.lax.stop_gradient(cls(scaled.astype(narrow.dtype), factors))
 
 
-Narrowed = tuple[Narrow, Narrow] | None
+NarrowPair = tuple[Narrow, Narrow] | None
 """Both sides of a product."""
 
 
-def similarities(x: Array, y: Array, narrow: Narrowed = None) -> Array:
+def similarities(x: Array, y: Array, narrow: NarrowPair = None) -> Array:
     """Compute inner products ``x_i · y_j``; cosines for vectors on the sphere.
 
     Args:
@@ -77,21 +77,21 @@ def _among_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Ar
 
 
 @jax.custom_jvp
-def _widened(x: Array, narrow: Narrow) -> Array:
+def _upcast(x: Array, narrow: Narrow) -> Array:
     """The narrow vectors as constants of a first derivative, which move with what they are multiples of."""
     return narrow.vectors.astype(x.dtype)
 
 
-@_widened.defjvp
+@_upcast.defjvp
 def _widened_jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
     factors = primals[1].factors[:, None]
     moved = jnp.where(factors > 0, tangents[0] / jnp.where(factors > 0, factors, 1.0), 0.0)
-    return _widened(*primals), moved
+    return _upcast(*primals), moved
 
 
-def _moved(moved: Array, x: Array, narrow: Narrow) -> Array:
+def _move(moved: Array, x: Array, narrow: Narrow) -> Array:
     """Products with tangents, of which only one side is narrow; a TPU sees that, and takes half the passes."""
-    return _between(moved, _widened(x, narrow)) * narrow.factors[None, :]
+    return _between(moved, _upcast(x, narrow)) * narrow.factors[None, :]
 
 
 @jax.custom_jvp
@@ -105,7 +105,7 @@ def _between_narrow(x: Array, y: Array, left: Narrow, right: Narrow) -> Array:
 @_between_narrow.defjvp
 def _between_narrow_jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
     (x, y, left, right), (x_moved, y_moved, *_) = primals, tangents
-    change = _moved(x_moved, y, right) + _moved(y_moved, x, left).T
+    change = _move(x_moved, y, right) + _move(y_moved, x, left).T
     return _between_narrow(*primals), change
 
 
@@ -116,7 +116,7 @@ def _among_narrow(x: Array, narrow: Narrow) -> Array:
 
 @_among_narrow.defjvp
 def _among_narrow_jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
-    change = _moved(tangents[0], *primals)
+    change = _move(tangents[0], *primals)
     return _among_narrow(*primals), jax.lax.optimization_barrier(change + change.T)
 
 
@@ -192,7 +192,7 @@ def squared_distances(
     y: Array,
     y_squares: Array | None = None,
     x_squares: Array | None = None,
-    narrow: Narrowed = None,
+    narrow: NarrowPair = None,
 ) -> Array:
     """Compute squared Euclidean distances ``‖x_i‖² + ‖y_j‖² − 2 x_i · y_j``, not below 0.
 
@@ -223,7 +223,7 @@ def _rounded_squares(
     y: Array,
     y_squares: Array | None = None,
     x_squares: Array | None = None,
-    narrow: Narrowed = None,
+    narrow: NarrowPair = None,
 ) -> Array:
     """Squared distances, of which some may be below 0."""
     y_squares = jnp.sum(y * y, axis=-1) if y_squares is None else y_squares
@@ -236,7 +236,7 @@ def distances(
     y: Array,
     y_squares: Array | None = None,
     x_squares: Array | None = None,
-    narrow: Narrowed = None,
+    narrow: NarrowPair = None,
 ) -> Array:
     """Compute Euclidean distances ``‖x_i − y_j‖``; where a distance is 0, its gradient is 0.
 

@@ -16,14 +16,14 @@ FEW = 32
 """Entries of a row that are counted one after the other sooner than by sorting (256 columns: as fast; 2,048: twice)."""
 
 
-def active_couples(
+def active_triplets(
     distances: Array, positive: Array, negative: Array, margin: Array | float
 ) -> Array:
-    """In how many couples (p, n) of its row with ``d_p + m > d_n`` every entry takes part.
+    """Count, for every entry, the triplets (row, p, n) with ``d_p + m > d_n`` that it is part of.
 
     Implementation notes:
         Rows of few positives: one of each row at a time, ``O(B R P)``. Others are sorted, ``O(B R log R)``. Neither
-        lists the couples.
+        lists the triplets.
     """
     if distances.size == 0:
         return jnp.zeros(distances.shape, jnp.int32)
@@ -39,7 +39,7 @@ def active_couples(
 
     def by_sorting() -> Array:
         bounds = _as_ordered_integers((distances + margin).astype(distances.dtype))
-        return by_platform(_counted_by_search, _counted_by_place)(
+        return by_platform(_count_by_search, _count_by_place)(
             bounds, _as_ordered_integers(distances), positive, negative
         )
 
@@ -48,8 +48,8 @@ def active_couples(
 
 
 @jax.custom_jvp
-def soft_couples(distances: Array, positive: Array, negative: Array) -> Array:
-    """``Σ_{p,n} log(1 + e^{d_p − d_n})`` over the couples of each row ``[B]``, one positive of each at a time."""
+def soft_triplets(distances: Array, positive: Array, negative: Array) -> Array:
+    """``Σ_{p,n} log(1 + e^{d_p − d_n})`` over the pairs (p, n) of each row ``[B]``, one positive of each at a time."""
 
     def add(here: Array, place: Array, sums: Array) -> Array:
         apart = _entries(distances, place, -jnp.inf) - distances
@@ -58,8 +58,10 @@ def soft_couples(distances: Array, positive: Array, negative: Array) -> Array:
     return fold_entries(positive, add, zeros_alike(distances, distances.shape[:1]))
 
 
-@soft_couples.defjvp
-def _soft_couples_jvp(primals: tuple[Array, ...], tangents: tuple[Any, ...]) -> tuple[Array, Array]:
+@soft_triplets.defjvp
+def _soft_triplets_jvp(
+    primals: tuple[Array, ...], tangents: tuple[Any, ...]
+) -> tuple[Array, Array]:
     distances, positive, negative = primals
 
     def add(here: Array, place: Array, slopes: Array) -> Array:
@@ -68,10 +70,10 @@ def _soft_couples_jvp(primals: tuple[Array, ...], tangents: tuple[Any, ...]) -> 
         return slopes - each + jnp.where(here, each.sum(-1, keepdims=True), 0.0)
 
     slopes = fold_entries(positive, add, zeros_alike(distances, distances.shape))
-    return soft_couples(*primals), jnp.sum(slopes * tangents[0], axis=-1)
+    return soft_triplets(*primals), jnp.sum(slopes * tangents[0], axis=-1)
 
 
-def _counted_by_search(bounds: Array, values: Array, positive: Array, negative: Array) -> Array:
+def _count_by_search(bounds: Array, values: Array, positive: Array, negative: Array) -> Array:
     """Both kinds sorted, and each searched for the entries of the other: fast where branches are cheap."""
     last = jnp.iinfo(values.dtype).max
     sorted_bounds = jnp.sort(jnp.where(positive, bounds, last), axis=-1)
@@ -83,12 +85,12 @@ def _counted_by_search(bounds: Array, values: Array, positive: Array, negative: 
     return counts.astype(jnp.int32)
 
 
-def _counted_by_place(bounds: Array, values: Array, positive: Array, negative: Array) -> Array:
+def _count_by_place(bounds: Array, values: Array, positive: Array, negative: Array) -> Array:
     """Both kinds sorted together, counted along the row, and put back by another sort: a few passes."""
     size = values.shape[1]
     last = jnp.iinfo(values.dtype).max
     keys = jnp.where(positive, bounds, jnp.where(negative, values, last))
-    # Of equals the positive comes first, as their couple is not active; what is neither comes last.
+    # Of equals the positive comes first, as their triplet is not active; what is neither comes last.
     kind = jnp.where(positive, 0, jnp.where(negative, 1, 2)).astype(jnp.int32)
     tickets = kind * size + jnp.arange(size, dtype=jnp.int32)[None, :]
     kind, columns = jnp.divmod(jax.lax.sort((keys, tickets), num_keys=2)[1], size)
@@ -144,10 +146,10 @@ def soft_ranks(
 
 @jax.custom_vjp
 def _ranks(values: Array, wanted: Array, among: Masks, temperature: Array) -> tuple[Array, ...]:
-    return _softly_counted(values, wanted, among, temperature)
+    return _count_softly(values, wanted, among, temperature)
 
 
-def _softly_counted(
+def _count_softly(
     values: Array, wanted: Array, among: Masks, temperature: Array
 ) -> tuple[Array, ...]:
     if values.size == 0:
@@ -163,7 +165,7 @@ def _softly_counted(
 
 def _ranks_forward(values: Array, wanted: Array, among: Masks, temperature: Array) -> Any:
     # Not `_ranks` again: its gradient can be differentiated forwards.
-    ranks = _softly_counted(values, wanted, among, temperature)
+    ranks = _count_softly(values, wanted, among, temperature)
     return ranks, (values, wanted, among, temperature)
 
 

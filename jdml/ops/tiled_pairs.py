@@ -22,7 +22,7 @@ PairTerm = Callable[..., Array]
 TILE = (512, 2048)
 """Points along a side of a tile, about: on a CPU, and on a GPU or TPU. Up to twice as many are one tile."""
 ALIGNED = (1, 128)
-"""What divides that side there: a GPU's or TPU's products of other sizes are padded."""
+"""Divisors of that side: a GPU or TPU pads products of other sizes."""
 
 
 def pair_sums(
@@ -86,7 +86,7 @@ def pair_sums(
     return _sums(points, groups, tuple(parameters), term=term, tile=tile, axis=axis)
 
 
-def lifted(term: PairTerm) -> PairTerm:
+def lift(term: PairTerm) -> PairTerm:
     """Lift a scalar function of one pair to a tile of pairs."""
 
     def of_tile(r: Array, same: Array, *parameters: Any, **settings: Any) -> Array:
@@ -152,7 +152,7 @@ class _Points(NamedTuple):
         return _Points(vectors, squares, groups, start, self.scale)
 
 
-def _prepared(points: Array, groups: Array) -> _Points:
+def _prepare(points: Array, groups: Array) -> _Points:
     scale = power_of_two(points, points)
     vectors = (points - centre_of(points, groups >= 0)[None]) / scale
     return _Points(
@@ -200,13 +200,13 @@ def _tiled_sums(
     groups: Array,
     parameters: tuple[Array, ...],
 ) -> Array:
-    everyone = _prepared(points, groups)
+    all_points = _prepare(points, groups)
 
     def step(sums: Array, visit: tuple[Array, Array]) -> tuple[Array, None]:
         visited, counted = visit
-        rows, columns = (everyone.cut(index, side) for index in visited)
+        rows, columns = (all_points.cut(index, side) for index in visited)
         squared, same, real = _pairs(rows, columns)
-        values = jnp.where(real & counted, lifted(term)(squared, same, *parameters), 0.0)
+        values = jnp.where(real & counted, lift(term)(squared, same, *parameters), 0.0)
         return _add_both(sums, rows, columns, values), None
 
     sums, _ = jax.lax.scan(step, zeros_alike(points, groups.shape), _visits(groups, side, axis))
@@ -225,7 +225,7 @@ def _slopes(
 ) -> tuple[Array, Array]:
     """The term of each pair and its derivative by the squared distance."""
     ones = jnp.ones_like(squared)
-    return jax.jvp(lambda s: lifted(term)(s, same, *parameters), (squared,), (ones,))
+    return jax.jvp(lambda s: lift(term)(s, same, *parameters), (squared,), (ones,))
 
 
 def _tiled_sums_forward(
@@ -236,23 +236,23 @@ def _tiled_sums_forward(
     groups: CustomVJPPrimal,
     parameters: tuple[CustomVJPPrimal, ...],
 ) -> tuple[Array, Any]:
-    everyone, values = _prepared(points.value, groups.value), tuple(p.value for p in parameters)
+    all_points, values = _prepare(points.value, groups.value), tuple(p.value for p in parameters)
 
     def step(sums: Array, visit: tuple[Array, Array]) -> tuple[Array, Array]:
         visited, counted = visit
-        rows, columns = (everyone.cut(index, side) for index in visited)
+        rows, columns = (all_points.cut(index, side) for index in visited)
         squared, same, real = _pairs(rows, columns)
         real = real & counted
         terms, slopes = _slopes(term, squared, same, values)
         acts = jnp.any(real & (slopes != 0))
         return _add_both(sums, rows, columns, jnp.where(real, terms, 0.0)), acts
 
-    visits = _visits(everyone.groups, side, axis)
-    start = zeros_alike(everyone.vectors, everyone.groups.shape)
+    visits = _visits(all_points.groups, side, axis)
+    start = zeros_alike(all_points.vectors, all_points.groups.shape)
     sums, acts = jax.lax.scan(step, start, visits)
     # JAX keeps a traced function and may meet it again with other arguments differentiated: always the same residuals.
     learned = any(parameter.perturbed for parameter in parameters)
-    return sums, (everyone, values, jnp.full((), learned), (acts | learned) & visits[1])
+    return sums, (all_points, values, jnp.full((), learned), (acts | learned) & visits[1])
 
 
 def _tiled_sums_backward(
@@ -270,7 +270,7 @@ def _gradients(
     term: PairTerm,
     side: int,
     axis: Axis,
-    everyone: _Points,
+    all_points: _Points,
     parameters: tuple[Array, ...],
     learned: Array,
     acts: Array,
@@ -289,7 +289,7 @@ def _gradients(
 
         def to_parameters(totals: tuple[Array, ...]) -> tuple[Array, ...]:
             share = jnp.where(real, received, 0.0) * jnp.where(other, 1.0, 0.5)
-            _, pullback = jax.vjp(lambda *p: lifted(term)(squared, same, *p), *parameters)
+            _, pullback = jax.vjp(lambda *p: lift(term)(squared, same, *p), *parameters)
             return tuple(t + part for t, part in zip(totals, pullback(share), strict=True))
 
         totals = jax.lax.cond(learned, to_parameters, lambda totals: totals, totals)
@@ -303,19 +303,19 @@ def _gradients(
         return on_rows, jax.lax.cond(other, of_columns, lambda: jnp.zeros_like(on_rows)), totals
 
     # Only the tiles that act, one after the other: a branch would copy what it is handed on a GPU, and that is all.
-    visits = _visits(everyone.groups, side, axis)[0][jnp.argsort(~acts, stable=True)]
+    visits = _visits(all_points.groups, side, axis)[0][jnp.argsort(~acts, stable=True)]
 
     def step(turn: Array, carried: Any) -> Any:
         gradient, totals = carried
-        rows, columns = (everyone.cut(index, side) for index in visits[turn])
+        rows, columns = (all_points.cut(index, side) for index in visits[turn])
         on_rows, on_columns, totals = pull(rows, columns, totals)
         gradient = _add(_add(gradient, rows.start, on_rows), columns.start, on_columns)
         return gradient, totals
 
-    vectors = everyone.vectors
+    vectors = all_points.vectors
     start = zeros_alike(vectors, vectors.shape), tuple(zeros_alike(vectors, ()) for _ in parameters)
     gradient, totals = jax.lax.fori_loop(0, acts.sum(), step, start)
-    return gradient * (2.0 * everyone.scale), totals
+    return gradient * (2.0 * all_points.scale), totals
 
 
 @_gradients.defjvp

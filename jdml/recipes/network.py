@@ -22,7 +22,7 @@ from jdml.models.weights import settings_of
 from jdml.ops.checks import non_negative, one_of, open_unit_interval, positive
 from jdml.recipes.config import Config, RecipeError
 from jdml.registry import NETWORKS
-from jdml.registry.networks import OFFERED, OWN, for_images
+from jdml.registry.networks import CUSTOM_NETWORK, FACTORY_ARGS, for_images
 
 BACKBONE = "backbone"
 """Value of ``freeze`` for all of a network but its embedding head."""
@@ -51,7 +51,7 @@ class NetworkConfig(Config):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.name is not None and not is_pointer(self.name):
-            one_of("network", self.name, (*NETWORKS, OWN))
+            one_of("network", self.name, (*NETWORKS, CUSTOM_NETWORK))
 
     def resolve(self, images: Any) -> str:
         """Return the network's name, chosen by the images where the recipe has none."""
@@ -237,8 +237,8 @@ def build_custom_model(
     shape = train.images.shape
     own = {**vars(config), "freeze_batch_norm": freeze_batch_norm, "seed": seed}
     own["image_size"] = int(shape[1]) if len(shape) == 4 else None
-    offered = {name: own[name] for name in OFFERED if own.get(name) is not None}
-    network = from_factory(pointer, offered)
+    accepted = {name: own[name] for name in FACTORY_ARGS if own.get(name) is not None}
+    network = from_factory(pointer, accepted)
     defaults = {**vars(NetworkConfig()), "freeze_batch_norm": False}
     for name in ("dtype", "remat", "pooling", "freeze_batch_norm"):
         if own[name] != defaults[name] and name not in network.factory["settings"]:

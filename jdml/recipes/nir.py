@@ -180,7 +180,7 @@ def nir_baseline_recipe(
 
     Settings:
         preset: ``"paper"``: the printed rates; ``"released"``: those of the scripts of CUB and Cars196.
-        weight: of the loss: ω as NIR has it, which Adam feels beside weight decay alone.
+        weight: of the loss: ω as NIR has it, which Adam notices only with weight decay.
         warmup: epochs in which the backbone is frozen: the released scripts have none here, and one for NIR.
         pooling: of the embedding head.
         proxies_rate: of the proxies, in units of the model's; None: 4000, half of it in the released program.

@@ -142,9 +142,9 @@ class OptimizerConfig(Config):
             )
         own = {} if loss.method is None else loss.method.learning_rates()
 
-        def rule(role: str, begins: int = 0) -> optax.GradientTransformation:
+        def rule(role: str, first_step: int = 0) -> optax.GradientTransformation:
             rate = own.get(role, self.learning_rate * self.lr_multipliers.get(role, 1.0))
-            schedule = self.learning_rate_at(rate, steps, steps_per_epoch, begins)
+            schedule = self.learning_rate_at(rate, steps, steps_per_epoch, first_step)
             if self.name == "sgd":
                 return optax.sgd(schedule, momentum=0.9)
             if self.name == "adam":
@@ -154,7 +154,9 @@ class OptimizerConfig(Config):
 
         rules = {"backbone": rule("model", waits), "head": rule("model")}
         for role in roles:
-            rules[role] = guarded(loss.proxies, rule(role)) if role == "proxies" else rule(role)
+            rules[role] = (
+                with_proxy_clipping(loss.proxies, rule(role)) if role == "proxies" else rule(role)
+            )
         by_role = optim.partition_by_role(
             rules, optim.backbone_and_head, waiting={"backbone": waits}
         )
@@ -172,7 +174,7 @@ class OptimizerConfig(Config):
         return optax.chain(*parts) if len(parts) > 1 else by_role
 
     def learning_rate_at(
-        self, rate: float, steps: int, steps_per_epoch: int = 1, begins: int = 0
+        self, rate: float, steps: int, steps_per_epoch: int = 1, first_step: int = 0
     ) -> Any:
         """Return a learning rate with this highest value: a number where it is constant, else a function of the step.
 
@@ -197,7 +199,7 @@ class OptimizerConfig(Config):
             # What is joined counts from there on; epochs do not.
             joined = (lambda step: after(step + warmup)) if name == "step" else after
             rates = optax.join_schedules([up, joined], [warmup])
-        return rates if not begins else lambda step: rates(step + begins)
+        return rates if not first_step else lambda step: rates(step + first_step)
 
     def check_warmup(self, steps: int) -> None:
         """Refuse a warm-up of the learning rate that is as long as the run."""
@@ -228,7 +230,7 @@ class OptimizerConfig(Config):
         return first
 
 
-def guarded(
+def with_proxy_clipping(
     proxies: ProxyConfig, rule: optax.GradientTransformation
 ) -> optax.GradientTransformation:
     """Put the proxies' rule between what clips their gradients and what keeps them on the sphere."""

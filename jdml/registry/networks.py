@@ -65,9 +65,9 @@ class Network:
 
 SMALL_IMAGES = 64
 """Largest height and width of images for which the network ``eps`` is the default."""
-OWN = "package.module:factory"
+CUSTOM_NETWORK = "package.module:factory"
 """The form of the name of a user's network."""
-OFFERED = ("dim", "image_size", "seed", "dtype", "remat", "pooling", "freeze_batch_norm")
+FACTORY_ARGS = ("dim", "image_size", "seed", "dtype", "remat", "pooling", "freeze_batch_norm")
 """Arguments of such a factory, as far as it takes them."""
 
 

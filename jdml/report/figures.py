@@ -120,7 +120,7 @@ def gallery(
     Raises:
         ValueError: lengths that do not fit, fewer than two rows, or an unknown order.
     """
-    x, y = _checked(embeddings, labels)
+    x, y = _check_inputs(embeddings, labels)
     if len(images) != len(x):
         raise ValueError(f"images must have N = {len(x)} rows, got {len(images)}")
     neighbours = stats.nearest_neighbours(x, k)
@@ -178,7 +178,7 @@ def embedding_map(
     require_package("matplotlib", "a picture")
     from matplotlib import colormaps
 
-    x, y = _checked(embeddings, labels)
+    x, y = _check_inputs(embeddings, labels)
     rows = np.random.default_rng(seed).permutation(len(x))[:max_points]
     x, y = x[rows], y[rows]
     stars = None if proxies is None else np.asarray(proxies, np.float64).reshape(-1, x.shape[1])
@@ -231,7 +231,7 @@ def confusions(
     Raises:
         ValueError: shapes that do not fit, fewer than two rows.
     """
-    x, y = _checked(embeddings, labels)
+    x, y = _check_inputs(embeddings, labels)
     pairs = stats.confused_pairs(stats.nearest_neighbours(x, k).indices, y, max_pairs)
     figure = _figure(figsize=(7, 0.32 * max(len(pairs), 1) + 1.2), layout="constrained")
     axes = figure.subplots()
@@ -307,7 +307,7 @@ def _figure(**settings: Any) -> Any:
     require_package("matplotlib", "a picture")
     from matplotlib.figure import Figure
 
-    class Shown(Figure):
+    class InlineFigure(Figure):
         def savefig(self, *args: Any, **settings: Any) -> None:
             _choose_fonts(self)
             super().savefig(*args, **settings)
@@ -317,7 +317,7 @@ def _figure(**settings: Any) -> Any:
             self.savefig(file, format="png", dpi=100)
             return file.getvalue()
 
-    return Shown(**settings)
+    return InlineFigure(**settings)
 
 
 def logged_metrics(logs: Iterable[Sequence[Mapping[str, Any]]]) -> list[str]:
@@ -341,7 +341,7 @@ def curve(log: Sequence[Mapping[str, Any]], name: str) -> list[tuple[int, float]
     ]
 
 
-def _checked(embeddings: Any, labels: Any) -> tuple[np.ndarray, np.ndarray]:
+def _check_inputs(embeddings: Any, labels: Any) -> tuple[np.ndarray, np.ndarray]:
     x, y = np.asarray(embeddings, np.float64), np.asarray(labels)
     if x.ndim != 2 or len(x) < 2:
         raise ValueError(f"embeddings must be [N, D] with two rows at least, got {list(x.shape)}")

@@ -21,7 +21,7 @@ CHARGES = 1500
 Panel = dict[str, Any]
 
 
-class Learned(NamedTuple):
+class RunParts(NamedTuple):
     """The parts of a run that pictures show."""
 
     config: Mapping[str, Any]
@@ -47,7 +47,7 @@ POTENTIALS: dict[str, tuple[Callable[..., jax.Array], tuple[str, ...]]] = {
 """The potential of a loss, and the names of its settings."""
 
 
-def potential_fields(run: Learned) -> Iterator[Panel]:
+def potential_fields(run: RunParts) -> Iterator[Panel]:
     """Draw the potential for a sample of a class, in the plane of the charges' two principal axes."""
     if run.loss.get("name") not in POTENTIALS:
         return
@@ -84,7 +84,7 @@ def potential_fields(run: Learned) -> Iterator[Panel]:
         }
 
 
-def flow_densities(run: Learned) -> Iterator[Panel]:
+def flow_densities(run: RunParts) -> Iterator[Panel]:
     """Draw the level sets of NIR's density on the sphere around a proxy."""
     if "flow" not in run.learned:
         return
@@ -130,10 +130,10 @@ def flow_densities(run: Learned) -> Iterator[Panel]:
         }
 
 
-def new_proxies(run: Learned) -> Iterator[Panel]:
+def new_proxies(run: RunParts) -> Iterator[Panel]:
     """Draw CCP's proxies at the end of a problem and at the start of the next one."""
     problems = _problems(run.config.get("callbacks", {}))
-    before, chosen = _changed(run.folder) if problems else (None, None)
+    before, chosen = _changes(run.folder) if problems else (None, None)
     if before is None or chosen is None:
         return
     axes, share = principal_axes(run.embeddings)
@@ -170,7 +170,7 @@ def _problems(callbacks: Mapping[str, Any]) -> Mapping[str, Any]:
     return next((part for part in parts if "pool_size" in part or "chosen" in part), {})
 
 
-def _changed(folder: Path | None) -> tuple[Any, Any]:
+def _changes(folder: Path | None) -> tuple[Any, Any]:
     """Read the proxies before and after the last change of a CCP problem from a checkpoint."""
     checkpoint = None if folder is None else read_checkpoint(folder)
     carried = _problems((checkpoint or {}).get("callbacks", {}))
@@ -227,6 +227,6 @@ def panels(
     known, counts = np.unique(y, return_counts=True)
     largest = known[np.argsort(-counts, kind="stable")].tolist()
     classes = [label for label in largest if label < len(proxies)][:CLASSES]
-    run = Learned(config, learned, proxies, x, y, classes, name, folder)
+    run = RunParts(config, learned, proxies, x, y, classes, name, folder)
     pictures = potential_fields, flow_densities, new_proxies
     return next((drawn for draw in pictures if (drawn := list(draw(run)))), [])

@@ -363,15 +363,15 @@ def _view_json(view: EmbeddingView, number: int, queries: list[int]) -> dict[str
         # One digit for each row: 0, its nearest is right; 1, it is wrong; 2, there is nothing to find.
         digits = np.where(np.isnan(scores.first), 2, scores.first == 0).astype(int)
         views[name] = {
-            "quality": [_rounded(scores.quality[row]) for row in queries],
+            "quality": [_round(scores.quality[row]) for row in queries],
             "suspects": {"count": len(scores.suspects), "rows": suspects, **neighbours(suspects)},
             "nearest": "".join(map(str, digits)),
             "classes": [
-                [place[label], count, _rounded(first), _rounded(quality)]
+                [place[label], count, _round(first), _round(quality)]
                 for label, count, first, quality in stats.by_class(scores, labels)
             ],
             "confused": [
-                [place[a], place[b], count, _rounded(share)]
+                [place[a], place[b], count, _round(share)]
                 for a, b, count, share in stats.confused_pairs(near.indices, labels)
             ],
         }
@@ -387,8 +387,8 @@ def _view_json(view: EmbeddingView, number: int, queries: list[int]) -> dict[str
         "skew": round(skew, 2),
         "spectrum": _digits(stats.spectrum(view.embeddings)[:512]),
         "histogram": {name: _digits(counts) for name, counts in view.histogram.items()} or None,
-        "structure": {name: _rounded(value) for name, value in view.structure.items()},
-        "proxies": {name: _rounded(value) for name, value in view.proxy_structure.items()},
+        "structure": {name: _round(value) for name, value in view.structure.items()},
+        "proxies": {name: _round(value) for name, value in view.proxy_structure.items()},
         "maps": {name: _map_json(*map_, view.proxy_names) for name, map_ in view.maps.items()},
         "panels": view.panels,
     }
@@ -449,7 +449,7 @@ def _worst_and_random(views: Sequence[EmbeddingView]) -> Iterator[int]:
         yield from map(int, rows)
 
 
-def _rounded(value: Any) -> float | None:
+def _round(value: Any) -> float | None:
     return None if not np.isfinite(value) else float(f"{float(value):.4g}")
 
 

@@ -105,7 +105,7 @@ class RunFolder:
         self._latest = step
 
     @property
-    def begun(self) -> bool:
+    def has_checkpoint(self) -> bool:
         """Whether there is a checkpoint to resume from."""
         return self._latest is not None
 

@@ -26,6 +26,25 @@ class EmbeddingTable(NamedTuple):
     model: str = ""
 
 
+def join_tables(tables: Mapping[str, EmbeddingTable]) -> EmbeddingTable:
+    """Return the rows of several tables by their names, which rows without a file are named by."""
+    if len(tables) == 1:
+        return next(iter(tables.values()))
+    labels: list[Any] = []
+    files: list[str] = []
+    for name, table in tables.items():
+        size = len(table.vectors)
+        labels += [-1] * size if table.labels is None else table.labels.tolist()
+        files += (
+            [f"{name}[{row}]" for row in range(size)] if table.files is None else [*table.files]
+        )
+    if any(isinstance(label, str) for label in labels):
+        labels = ["" if label == -1 else str(label) for label in labels]
+    vectors = np.concatenate([table.vectors for table in tables.values()])
+    is_labelled = any(table.labels is not None for table in tables.values())
+    return EmbeddingTable(vectors, np.array(labels) if is_labelled else None, np.array(files))
+
+
 def write_embeddings(path: Path, table: EmbeddingTable) -> None:
     """Write embeddings atomically, in the format of the file's ending; of a .npy file the rest in .npy.json."""
     if path.suffix not in ENDINGS:
@@ -178,12 +197,25 @@ def _read_parquet(path: Path) -> Mapping[str, np.ndarray]:
 
     table = parquet.read_table(path)
     arrays = {
-        name: np.array(table[of].to_pylist())
+        name: _values_of(table[of].combine_chunks())
         for name, of in PARQUET.items()
         if of in table.column_names
     }
     model = (table.schema.metadata or {}).get(f"jdml {MODEL}".encode(), b"")
     return arrays | {MODEL: np.array(model.decode())}
+
+
+def _values_of(column: Any) -> np.ndarray:
+    """Return a column's values; those of lists of a fixed size are not copied."""
+    import pyarrow as pa
+
+    kind = column.type
+    if pa.types.is_fixed_size_list(kind) and not column.null_count:
+        flat = column.flatten()
+        if pa.types.is_floating(kind.value_type) and not flat.null_count:
+            values: np.ndarray = flat.to_numpy().reshape(len(column), kind.list_size)
+            return values
+    return np.array(column.to_pylist())
 
 
 def _write_parquet(

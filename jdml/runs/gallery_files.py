@@ -18,7 +18,7 @@ from jdml.runs.embedding_io import EmbeddingTable, holds_embeddings, read_embedd
 from jdml.runs.inference import Trained
 
 FILES = "files.json"
-"""What a gallery's folder knows of its files: their root, and of each the size, the time and the checksum."""
+"""The record of a gallery's files: their root, and the size, time and checksum of each."""
 PIECE = 1 << 13
 """Images that are embedded before the gallery is saved."""
 
@@ -95,15 +95,11 @@ def update_gallery(
     todo: dict[str, Record] = {}
     for name, row in of_id.items():
         file = Row(images, row) if files is None else files[row]
-        stat, known = _stat(file), records.get(name)
-        if known is not None and had.get(name) == labels[row]:
-            if not by_content and None not in stat:
-                if stat == known[:2]:
-                    continue
-            elif known[2] is not None and _checksum(file) == known[2]:
-                records[name] = (*stat, known[2])
-                continue
-        todo[name] = (*stat, _checksum(file))
+        known = records.get(name) if had.get(name) == labels[row] else None
+        record = _record(file, known, by_content=by_content)
+        by_checksum = by_content or None in record[:2]
+        is_same = known and (record is known or (by_checksum and record[2] == known[2]))
+        (records if is_same else todo)[name] = record
     gone = [name for name in had if name not in of_id]
     gallery.remove(gone)
     embedded: set[str] = set()
@@ -113,18 +109,12 @@ def update_gallery(
             rows = np.array([of_id[name] for name in names])
             part = images.select(rows) if isinstance(images, ImageFiles) else images[rows]
             vectors = trained.embed(part, on_bad_image=on_bad_image, progress=progress)
-            whole = ~np.isnan(vectors).any(axis=1)
-            good = [name for name, is_whole in zip(names, whole, strict=True) if is_whole]
-            gallery.remove([name for name in names if name in had and name not in {*good}])
-            own = [labels[of_id[name]] for name in good]
-            if good:
-                gallery.add(vectors[whole], good, own, model=trained)
+            good = _replace(gallery, names, vectors, [labels[row] for row in rows])
             records |= {name: todo[name] for name in good}
             embedded |= {*good}
-        if not len(gallery):
-            continue
-        gallery.save(folder)
-        _write(folder, root, {name: records[name] for name in gallery.ids if name in records})
+        if len(gallery):
+            gallery.save(folder)
+            _write(folder, root, {name: records[name] for name in gallery.ids if name in records})
     if not len(gallery):
         raise ValueError("every image is damaged: nothing to embed")
     changed = sum(name in had for name in embedded)
@@ -135,6 +125,19 @@ def update_gallery(
         unchanged=len(of_id) - len(todo),
         damaged=len(todo) - len(embedded),
     )
+
+
+def _replace(
+    gallery: Gallery, names: list[str], vectors: np.ndarray, labels: list[Any]
+) -> list[str]:
+    """Put embeddings in the place of those of their names, and remove those of damaged images; return the others."""
+    whole = ~np.isnan(vectors).any(axis=1)
+    good = [name for name, is_whole in zip(names, whole, strict=True) if is_whole]
+    own = [label for label, is_whole in zip(labels, whole, strict=True) if is_whole]
+    gallery.remove([*{*names}.difference(good).intersection(gallery.ids)])
+    if good:
+        gallery.add(vectors[whole], good, own)
+    return good
 
 
 def read_table(path: Path, model: str) -> EmbeddingTable | None:
@@ -181,6 +184,14 @@ def _id_of(file: Any, root: Path) -> str:
         name = os.path.abspath(name)
     path = Path(name)
     return path.relative_to(root).as_posix() if path.is_relative_to(root) else name
+
+
+def _record(file: Any, known: Record | None, *, by_content: bool) -> Record:
+    """Return a file's record; what is known where its size and time are as before, and these are enough."""
+    stat = _stat(file)
+    if known is not None and stat == known[:2] and None not in stat and not by_content:
+        return known
+    return *stat, _checksum(file)
 
 
 def _stat(file: Any) -> tuple[int | None, int | None]:

@@ -15,7 +15,7 @@ from jdml.data import Crops, ImageFiles
 from jdml.data.dataset import TrainSet, value_range
 from jdml.distributed import Tree
 from jdml.losses.comparison import Normalize
-from jdml.models.adapters import Model, unwrapped
+from jdml.models.adapters import Model, unwrap
 from jdml.models.base_adapter import ModelAdapter
 from jdml.models.embedding import Preprocess, default_preprocess, uint8_to_float
 from jdml.models.weights import Normalizer, create
@@ -157,7 +157,7 @@ def input_template(described: Any) -> Any:
 def _of_model(described: Model) -> Description:
     if isinstance(described, ModelAdapter) and described.factory:
         return dict(described.factory)
-    model = unwrapped(described)
+    model = unwrap(described)
     own = {name: record for name, record in NETWORKS.items() if type(model) is record.kind}
     if own:
         # The nearest: weights may change attributes, such as the grid.

@@ -235,7 +235,7 @@ def write_results(path: str | Path, results: Mapping[str, Mapping[str, Any]]) ->
     write_text(Path(path), "".join(f"{line}\n" for line in lines))
 
 
-def as_read(value: Any) -> Any:
+def through_json(value: Any) -> Any:
     """Return a value as JSON returns it: lists for tuples, Python's numbers."""
     return json.loads(json.dumps(value, default=_plain))
 

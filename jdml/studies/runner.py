@@ -20,7 +20,7 @@ from jdml.data.pipeline import end_with_parent
 from jdml.distributed import PeerExitedError, disable_malloc_trim
 from jdml.ops import checks
 from jdml.runs.identity import differences
-from jdml.runs.run_files import as_read, read_results, save_result
+from jdml.runs.run_files import read_results, save_result, through_json
 
 Job = Mapping[str, Any]
 Metrics = Mapping[str, Any]
@@ -129,10 +129,14 @@ def by_seed(
         {0: 0.4, 1: 0.5}
     """
     values: dict[int, Any] = {}
-    wanted = as_read(settings)
+    wanted = through_json(settings)
     for run in results.values():
         job, metrics = run["job"], run["metrics"]
-        if metric not in metrics or "seed" not in job or not wanted.items() <= as_read(job).items():
+        if (
+            metric not in metrics
+            or "seed" not in job
+            or not wanted.items() <= through_json(job).items()
+        ):
             continue
         if job["seed"] in values:
             raise ValueError(
@@ -155,7 +159,7 @@ def _run_all(
     if workers <= 1:
         for name, job in jobs:
             try:
-                result = _timed(run, job)
+                result = _time_run(run, job)
             except Exception as error:  # whatever a job raises
                 error.add_note(f"in job {name!r}")
                 raise
@@ -171,7 +175,7 @@ def _run_all(
         failed: Exception | None = None
         while True:
             for name, job in itertools.islice(jobs, workers - len(names)):
-                names[pool.submit(_timed, run, job)] = name
+                names[pool.submit(_time_run, run, job)] = name
             if not names:
                 break
             for future in wait(names, return_when=FIRST_COMPLETED).done:
@@ -209,13 +213,13 @@ def _start_worker(shares: Any, workers: int) -> None:
     end_with_parent()  # a restarted study would write into the same folders
 
 
-def _timed(run: Callable[[Job], Metrics], job: Job) -> dict[str, Any]:
+def _time_run(run: Callable[[Job], Metrics], job: Job) -> dict[str, Any]:
     """Run a job, and return its result as it is read from the file."""
     start = time.perf_counter()
     metrics = run(copy.deepcopy(dict(job)))
     cores, all_cores = len(_cores()), os.cpu_count()
     used = all_cores if cores == all_cores else f"{cores} of {all_cores}"
-    return as_read(
+    return through_json(
         {
             "job": dict(job),
             "metrics": dict(metrics),

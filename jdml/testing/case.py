@@ -91,7 +91,7 @@ class LossCase:
         return self.loss_fn(*arrays, **{**self.settings, **more})
 
     @cached_property
-    def _compiled(self) -> Callable[..., tuple[jax.Array, Tree]]:
+    def _compile(self) -> Callable[..., tuple[jax.Array, Tree]]:
         return jax.jit(jax.value_and_grad(self.loss))
 
     def value_and_grad(
@@ -102,7 +102,7 @@ class LossCase:
         labels = jnp.asarray(self.labels if labels is None else labels)
         if "where" in self.keywords:
             where = jnp.asarray(np.ones(len(labels), bool) if where is None else where)
-        return jax.device_get(self._compiled(params, labels, where))
+        return jax.device_get(self._compile(params, labels, where))
 
     @staticmethod
     def cast(params: Tree, dtype: Any) -> Tree:

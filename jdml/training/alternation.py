@@ -236,7 +236,7 @@ class AlternatingProblems(StatefulCallback):
         if not isinstance(images, ImageFiles):
             images = jax.tree.map(lambda leaf: np.asarray(leaf[rows]), images)
         elif self.augment:
-            images = _Augmented(images, rows, (self.seed, *number))
+            images = _WithAugmentation(images, rows, (self.seed, *number))
         else:
             images = images.select(rows)
         params, stats = state.params["model"], state.batch_stats
@@ -258,7 +258,7 @@ class AlternatingProblems(StatefulCallback):
         return indices, there
 
 
-class _Augmented:
+class _WithAugmentation:
     """Image files as in training, decoded on access: of several processes each reads its own."""
 
     def __init__(self, images: ImageFiles, rows: np.ndarray, seed: tuple[int, ...]) -> None:

@@ -178,7 +178,7 @@ class BatchSource(ABC):
         if traced.outvars != traced.invars:
             raise ValueError(
                 f"{why}: the rows of a batch must not depend on each other, but the model's batch normalization is "
-                "trained; freeze it (freeze_batch_norm=True) or take a model without"
+                "trained; freeze it (freeze_batch_norm=True, --freeze-batch-norm) or take a model without"
             )
 
 

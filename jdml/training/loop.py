@@ -15,7 +15,7 @@ from jdml._optional_imports import progress_bar
 from jdml.data.dataset import TrainSet
 from jdml.data.samplers import Sampler
 from jdml.distributed import Placement, Termination, is_main_process, peer_failure_context
-from jdml.models.adapters import AnyModel, Model, as_model, check_network, unwrapped
+from jdml.models.adapters import AnyModel, Model, as_model, check_network, unwrap
 from jdml.models.embedding import Preprocess, default_preprocess
 from jdml.models.finetuning import Frozen, WithLora, frozen_part
 from jdml.objectives import Objective
@@ -160,7 +160,9 @@ def fit(
             }
             folder = _open_folder(config, settings, spec, train, initial, callback_config)
             stack.callback(folder.close)
-        first = initial.make(spec, source.sample, seed, resumed=folder is not None and folder.begun)
+        first = initial.make(
+            spec, source.sample, seed, resumed=folder is not None and folder.has_checkpoint
+        )
         check_proxies(first.params, train.labels)
         _warn_low_precision(first.params)
         source.check(first)
@@ -215,7 +217,7 @@ def _open_folder(
         "fingerprint": {
             "data": data_fingerprint(train),
             # The shapes of a model's arrays are compared with the checkpoint's.
-            "model": fingerprint(unwrapped(bare), lora, spec.preprocess),
+            "model": fingerprint(unwrap(bare), lora, spec.preprocess),
             "objective": fingerprint(spec.objective),
             "optimizer": fingerprint(spec.optimizer),
             "start": initial.identity,

@@ -87,11 +87,11 @@ def value_and_grad(function: Callable[..., Any], opt_state: Any) -> Callable[...
     if isinstance(opt_state, LossScaleState):
         scaled = opt_state.dynamic.value_and_grad(function, has_aux=True)
 
-        def unscaled(*args: Any) -> Any:
+        def unscale(*args: Any) -> Any:
             dynamic, _, value, grads = scaled(*args)
             return value, grads, dynamic
 
-        return unscaled
+        return unscale
     plain = jax.value_and_grad(function, has_aux=True)
     return lambda *args: (*plain(*args), None)
 

@@ -14,7 +14,7 @@ import optax
 from jdml import adapt
 from jdml.data.dataset import check_channels
 from jdml.distributed import HERE, Placement, Tree
-from jdml.models.adapters import AnyModel, Model, as_model, embed_in_training, unwrapped
+from jdml.models.adapters import AnyModel, Model, as_model, embed_in_training, unwrap
 from jdml.models.base_adapter import ModelAdapter
 from jdml.models.embedding import Preprocess, default_preprocess
 from jdml.models.finetuning import WithLora, frozen_part, keep_frozen_stats, split_frozen
@@ -177,7 +177,7 @@ def check_same_arrays(begin: str, before: Tree, after: Tree, *, types: bool = Tr
 
 def _warn_other_settings(model: AnyModel, pretrained: Any) -> None:
     """Warn where a file of weights is of a network with other settings: shapes fit, features differ."""
-    module = unwrapped(model.base if isinstance(model, WithLora) else model)
+    module = unwrap(model.base if isinstance(model, WithLora) else model)
     for name, value in weights_settings(pretrained).items():
         own = getattr(module, name, value)
         if own != value:
@@ -252,7 +252,7 @@ def _pure_step(spec: StepConfig) -> Step:
 
         def with_ids(function: Callable[..., Any]) -> dict[str, Any]:
             """Pass the ids of the samples to a function that has such an argument."""
-            return {} if ids is None else checks.taken_settings(function, {"ids": ids})
+            return {} if ids is None else checks.accepted_settings(function, {"ids": ids})
 
         def loss_of(learning: Tree) -> tuple[jax.Array, tuple[jax.Array, Tree, Metrics]]:
             params = adapt.joined(learning, frozen)

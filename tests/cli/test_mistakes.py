@@ -70,11 +70,11 @@ NUMBERS = [
     ("sweep --set devices=2,many --out s", "--devices"),
     ("sweep --set lr=1,fast --out s", "--lr", "'fast'"),
     ("sweep --seeds 0 --out s", "--seeds"),
-    ("evaluate {e} --recall-at 0", "recall_at"),
+    ("evaluate {e} --recall-at 0", "--recall-at"),
     ("data check folder {photos} --sample 0", "--sample"),
 ]
 DATA = [
-    ("train --data-dir {one}", "{one}", "'test'"),
+    ("train --data-dir {one}", "{one}", "test"),
     ("train --data-dir {three}", "test", "--split"),
     ("train --data-dir {layout}", "validation", "--split"),
     ("train --data-dir {lone}", "test", "--split"),

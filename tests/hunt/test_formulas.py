@@ -158,7 +158,7 @@ def test_verification(case: Searched) -> None:
     apart, same = metric_oracles.labelled_pairs(*arrays, **options)
     far = (0.3, 0.0)
     if not len(same) or same.all() or not same.any():
-        with pytest.raises(ValueError, match="couple"):
+        with pytest.raises(ValueError, match="pair"):
             metrics.verification(*arrays, far=far, **options)
         return
     scores = metrics.verification(*arrays, far=far, **options)

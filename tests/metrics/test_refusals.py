@@ -167,7 +167,7 @@ CLUSTERS = [
     (lambda: metrics.adjusted_mutual_information(Y, Y / 2), TypeError, "clusters"),
     (lambda: metrics.adjusted_mutual_information(Y, Y[:4]), ValueError, "labels and clusters"),
 ]
-COUPLES = [
+PAIRS = [
     (lambda: verification(X, Y[:5]), ValueError, "labels"),
     (lambda: verification(X, Y, far=(2.0,)), ValueError, r"far\[0\]"),
     (lambda: verification(X, Y, far=0.1), TypeError, "far"),
@@ -231,7 +231,7 @@ ARRAYS = [
         ".*'rows'",
     ),
 ]
-TABLE = [*RETRIEVAL, *SEARCHES, *RANKINGS, *CLUSTERS, *COUPLES, *STRUCTURE, *PROBABILITIES, *ARRAYS]
+TABLE = [*RETRIEVAL, *SEARCHES, *RANKINGS, *CLUSTERS, *PAIRS, *STRUCTURE, *PROBABILITIES, *ARRAYS]
 
 
 @pytest.mark.parametrize(("call", "error", "name"), TABLE)

@@ -12,7 +12,7 @@ from jdml.ops.meshes import Axis
 from jdml.ops.numerics import inverse_norms, log_add_exp, softplus, upcast
 from jdml.ops.pairwise import Narrow, distances
 from jdml.ops.reductions import sum_rows
-from jdml.ops.soft_rank import _as_ordered_integers, _counted_by_place, _counted_by_search
+from jdml.ops.soft_rank import _as_ordered_integers, _count_by_place, _count_by_search
 from oracles.programs import temporary_bytes
 
 EXTREMES = [0.0, 1e-44, 1e-38, 1e-30, 1e-20, 1e-6, 1.0, 1e6, 1e19, 1e30, 1e36, 3e38]
@@ -193,7 +193,7 @@ def test_ordered_integers_keep_the_order_of_floats() -> None:
     assert (jnp.diff(_as_ordered_integers(values)) > 0).all()
 
 
-@pytest.mark.parametrize("counted", [_counted_by_search, _counted_by_place])
+@pytest.mark.parametrize("counted", [_count_by_search, _count_by_place])
 def test_both_algorithms_count_the_same_pairs(counted) -> None:
     """With ties, entries that are neither positive nor negative, and rows without one kind."""
     rng = np.random.default_rng(1)

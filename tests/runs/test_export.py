@@ -2,35 +2,14 @@
 
 import flax.linen as nn
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import jdml
-from jdml.models.adapters import as_model
-from jdml.models.embedding import uint8_to_float
 from jdml.registry import NETWORKS
 from jdml.runs.export import export_onnx
-from jdml.runs.inference import Trained
 
 WHY = "writes and runs ONNX files: pip install jdml[onnx]"
-
-
-def trained(network, shape):
-    variables = jax.jit(lambda: network.init(jax.random.key(0), jnp.zeros((1, *shape))))()
-    return Trained(
-        model=as_model(network),
-        params=variables["params"],
-        batch_stats=variables.get("batch_stats", {}),
-        config={},
-        class_names=(),
-        step=0,
-        metrics={},
-        preprocess=uint8_to_float,
-        normalize=jdml.sphere,
-        crop=None,
-        input={"shape": list(shape), "dtype": "uint8"},
-    )
 
 
 SMALL = {"pooling": "gem"}
@@ -41,7 +20,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("name", "settings"), CASES)
-def test_onnx_program_equals_the_network(name, settings):
+def test_onnx_program_equals_the_network(name, settings, new_trained):
     pytest.importorskip("jax2onnx", reason=WHY)
     onnxruntime = pytest.importorskip("onnxruntime", reason=WHY)
     record, side = NETWORKS[name], 33
@@ -49,7 +28,7 @@ def test_onnx_program_equals_the_network(name, settings):
         side = 4 * patch
         settings = {"width": 64, "depth": 2, "heads": 4, "grid": 4}
     network = jdml.models.create(name, dim=8, **settings)
-    model = trained(network, (side, side, 1 if record.small_images else 3))
+    model = new_trained(network, (side, side, 1 if record.small_images else 3))
     session = onnxruntime.InferenceSession(export_onnx(model))
     images = np.random.default_rng(1).integers(0, 256, (5, *model.input["shape"]), np.uint8)
     for batch in (images, images[:1]):
@@ -66,7 +45,7 @@ class Sorts(nn.Module):
         return jax.pure_callback(lambda x: np.sort(x), x, x, vmap_method="sequential")
 
 
-def test_network_that_onnx_cannot_hold_is_refused():
+def test_network_that_onnx_cannot_hold_is_refused(new_trained):
     pytest.importorskip("jax2onnx", reason=WHY)
     with pytest.raises(ValueError, match=r"^the network\b.*callback"):
-        export_onnx(trained(Sorts(), (4, 4, 3)))
+        export_onnx(new_trained(Sorts(), (4, 4, 3)))

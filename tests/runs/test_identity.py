@@ -24,7 +24,7 @@ def other_labels():
 
 
 @pytest.fixture(scope="module")
-def begun(tmp_path_factory):
+def has_checkpoint(tmp_path_factory):
     """A run of two steps, in this process."""
     folder = tmp_path_factory.mktemp("runs") / "begun"
     run(folder, 2)
@@ -61,13 +61,15 @@ def test_run_resumes_in_another_process_and_order(tmp_path):
         ({"optimizer": optax.adam(0.1)}, r"optimizer|opt_state"),
     ],
 )
-def test_resume_refuses_other_parts(begun, changes, names):
+def test_resume_refuses_other_parts(has_checkpoint, changes, names):
 
     def times():
-        files = (file for file in begun.rglob("*") if file.is_file() and file.name != ".lock")
+        files = (
+            file for file in has_checkpoint.rglob("*") if file.is_file() and file.name != ".lock"
+        )
         return {file: file.stat().st_mtime_ns for file in files}
 
     before = times()
     with pytest.raises(ValueError, match=rf"^folder\b.*\b(?:{names})\b"):
-        run(begun, 2, **changes)
+        run(has_checkpoint, 2, **changes)
     assert times() == before

@@ -5,39 +5,20 @@ import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import jax
 import numpy as np
 import pytest
 
-from jdml import data, training
+from jdml import data
 from jdml.models import create
-from jdml.ops import sphere
-from jdml.runs.inference import Trained
 from jdml.testing.case import Compilations
 
 Image = pytest.importorskip("PIL.Image")
 
 
 @pytest.fixture
-def trained() -> Trained:
+def trained(new_trained):
     """Make a model of photographs, of a network that no other test compiles."""
-    model = create("small", dim=5)
-    images = jax.ShapeDtypeStruct((1, 16, 16, 3), np.float32)
-    variables = jax.jit(model.init)(jax.random.key(0), np.zeros(images.shape, np.float32))
-    crop = data.conventional(16)
-    return Trained(
-        model=model,
-        params=variables["params"],
-        batch_stats=variables.get("batch_stats", {}),
-        config={},
-        class_names=(),
-        step=0,
-        metrics={},
-        preprocess=training.default_preprocess,
-        normalize=sphere,
-        crop=crop,
-        input={"shape": [16, 16, 3], "dtype": "uint8"},
-    )
+    return new_trained(create("small", dim=5), (16, 16, 3), data.conventional(16))
 
 
 @pytest.fixture

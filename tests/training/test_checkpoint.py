@@ -156,14 +156,18 @@ def test_folder_is_locked_for_one_run(tmp_path):
 @pytest.mark.filterwarnings("ignore:.*fork")
 def test_fork_does_not_keep_the_lock(tmp_path):
     """A fork may outlive the process that wrote into the folder."""
-    folder, (end, own_end), (begun, own_begun) = RunFolder(tmp_path, {}), os.pipe(), os.pipe()
+    folder, (end, own_end), (has_checkpoint, own_begun) = (
+        RunFolder(tmp_path, {}),
+        os.pipe(),
+        os.pipe(),
+    )
     fork = os.fork()
     if fork == 0:
         os.close(own_end)
         os.write(own_begun, b"1")
         os.read(end, 1)
         os._exit(0)
-    os.read(begun, 1)
+    os.read(has_checkpoint, 1)
     folder.close()
     free = lock_is_free(tmp_path)
     os.close(own_end)

@@ -1,4 +1,4 @@
-"""What of a run, of a file and of what was printed is compared."""
+"""Compare runs, files and printed text."""
 
 import hashlib
 import json
@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def digests(run: Path) -> dict[str, str]:
-    """What a run's folder holds, by name, all that must be the same as digests; a file's bytes where it is one."""
+    """Return digests, by name, of all that must be the same in a run's folder, or of one file."""
     if run.is_file():
         return {run.name: digest(run.read_bytes())}
     held: dict[str, str] = {}
@@ -31,9 +31,9 @@ def digests(run: Path) -> dict[str, str]:
             content = json.dumps(config).encode()
         held[str(name)] = digest(content)
     for folder in sorted(run.rglob("checkpoints")):
-        kept = sorted(folder.glob("*"))
-        held[str(folder.relative_to(run))] = " ".join(path.name for path in kept)
-        for checkpoint in kept:
+        entries = sorted(folder.glob("*"))
+        held[str(folder.relative_to(run))] = " ".join(path.name for path in entries)
+        for checkpoint in entries:
             name = checkpoint.relative_to(run)
             held |= {f"{name} {array}": of for array, of in of_checkpoint(checkpoint).items()}
     return held
@@ -53,12 +53,12 @@ def of_checkpoint(path: Path) -> dict[str, str]:
     progress = json.loads((path / "progress" / "metadata").read_text())
     for record in progress["history"]:
         record.pop("input_wait", None)
-    told = {"progress": digest(json.dumps(progress, sort_keys=True).encode())}
+    parts_of_run = {"progress": digest(json.dumps(progress, sort_keys=True).encode())}
     for place, leaf in leaves:
         array = np.asarray(leaf)
         content = f"{array.dtype}{array.shape}".encode() + array.tobytes()
-        told[jax.tree_util.keystr(place)] = digest(content)
-    return told
+        parts_of_run[jax.tree_util.keystr(place)] = digest(content)
+    return parts_of_run
 
 
 def digest(content: bytes) -> str:
@@ -66,7 +66,7 @@ def digest(content: bytes) -> str:
 
 
 def differing(name: str, whole: Mapping[str, str], there: Mapping[str, str]) -> list[str]:
-    """What is not as in the whole run."""
+    """List the differences from the run that was not killed."""
     names = sorted(whole.keys() | there.keys())
     return [f"{name}{n}" for n in names if whole.get(n) != there.get(n)]
 
@@ -85,7 +85,7 @@ def last(printed: Path) -> str:
 
 
 def sentence(printed: Path, typed: bool = True) -> list[str]:
-    """What is wrong with how a run ended that could not write: of a command anything but a line that says so."""
+    """List the faults of how a run ended that could not write: a command must print one line that says so."""
     text = printed.read_text(errors="replace")
     if typed and "Traceback" in text:
         return [f"a traceback: {last(printed)}"]

@@ -15,7 +15,7 @@ from comparison import differing, files, sentence
 from processes import Moment, child, wait_for
 
 SPARE = 1024
-"""Kilobytes that a run asks for beside a checkpoint's arrays before it begins to write it."""
+"""Kilobytes that a run asks for besides a checkpoint's arrays before it begins to write it."""
 
 
 def _call(*words: object) -> None:
@@ -70,38 +70,38 @@ def run_on(runs: Any, name: str, run: Callable[[], None]) -> dict:
     place = runs.place(f"on disk {name}")
     folder = place / "run"
     how = runs.draw.choice(("small", "read-only", "immutable"))
-    told: dict[str, Any] = {"at": how}
+    report: dict[str, Any] = {"at": how}
 
     def refused() -> list[str]:
-        told["ended"] = wait_for(child(place, run, Moment(at="never")))
+        report["ended"] = wait_for(child(place, run, Moment(at="never")))
         shutil.copy(place / "printed", place / "refused")
-        return sentence(place / "refused", "jdml" in name) if told["ended"] else []
+        return sentence(place / "refused", "jdml" in name) if report["ended"] else []
 
     if how == "small":
-        told["kilobytes"] = runs.draw.randint(4, SPARE + used(whole / "run"))
-        with small(folder, told["kilobytes"]) as room:
+        report["kilobytes"] = runs.draw.randint(4, SPARE + used(whole / "run"))
+        with small(folder, report["kilobytes"]) as room:
             wrong = refused()
             room()
             wrong += runs.ends_as(run, whole, place)
-        return runs.told(name, [told], wrong)
+        return runs.report(name, [report], wrong)
     moment = runs.moment(whole, "operation")
     if how == "read-only":
         # Killed there, so that there is something to go on from.
         wait_for(child(place, run, moment))
-        told["number"] = moment["number"]
+        report["number"] = moment["number"]
         with read_only(folder):
             wrong = refused()
-        wrong += [] if told["ended"] else ["ended well where nothing may be written"]
+        wrong += [] if report["ended"] else ["ended well where nothing may be written"]
     else:
-        told["after"] = runs.draw.uniform(0, float((whole / "took").read_text()))
+        report["after"] = runs.draw.uniform(0, float((whole / "took").read_text()))
         deepest = runs.draw.choice(("run", "run/checkpoints"))
-        with immutable(place / deepest, told["after"]) as took:
+        with immutable(place / deepest, report["after"]) as took:
             wrong = refused()
-        told |= {"folder": deepest, "took": took == [True]}
-    return runs.told(name, [told], wrong + runs.ends_as(run, whole, place))
+        report |= {"folder": deepest, "took": took == [True]}
+    return runs.report(name, [report], wrong + runs.ends_as(run, whole, place))
 
 
-def written_on(runs: Any, name: str) -> dict:
+def fill_disk(runs: Any, name: str) -> dict:
     """A file that a command writes on such a disk: told in a line, nothing half-written, and written when it can be."""
     runs.operations_of(name)
     words, file = killed_runs.WRITERS[name]
@@ -110,11 +110,11 @@ def written_on(runs: Any, name: str) -> dict:
     line = words.format(run="new", out=f"{place.name}/out/{file}")
     out = place / "out"
     new = files(whole / "out")
-    told: dict[str, Any] = {"at": runs.draw.choice(("small", "read-only"))}
+    report: dict[str, Any] = {"at": runs.draw.choice(("small", "read-only"))}
 
     def refused() -> list[str]:
-        told["ended"] = runs.in_work(place, line)
-        wrong = sentence(place / "printed") if told["ended"] else []
+        report["ended"] = runs.in_work(place, line)
+        wrong = sentence(place / "printed") if report["ended"] else []
         there = {n: of for n, of in files(out).items() if new.get(n) != of}
         return wrong + [f"left {n}" for n in there]
 
@@ -122,16 +122,16 @@ def written_on(runs: Any, name: str) -> dict:
         code = runs.in_work(place, line)
         return [f"again ended with {code}"] if code else differing("", new, files(out))
 
-    if told["at"] == "small":
-        told["kilobytes"] = runs.draw.randint(1, max(1, used(whole / "out") - 4))
-        with small(out, told["kilobytes"]) as room:
+    if report["at"] == "small":
+        report["kilobytes"] = runs.draw.randint(1, max(1, used(whole / "out") - 4))
+        with small(out, report["kilobytes"]) as room:
             wrong = refused()
             room()
-            return runs.told(name, [told], wrong + again())
+            return runs.report(name, [report], wrong + again())
     with read_only(out):
         wrong = refused()
-    wrong += [] if told["ended"] else ["ended well where nothing may be written"]
-    return runs.told(name, [told], wrong + again())
+    wrong += [] if report["ended"] else ["ended well where nothing may be written"]
+    return runs.report(name, [report], wrong + again())
 
 
 def used(folder: Path) -> int:

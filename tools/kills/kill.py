@@ -82,16 +82,16 @@ def drawn_trials(runs: Any, only: str, mode: str) -> Iterator[Callable[[], dict]
                 yield partial(runs.trial, name, run, [Moment(at="operation", number=at)])
         for name in writers:
             for at in range(1, runs.operations_of(name) + 1):
-                yield partial(runs.written, name, [Moment(at="operation", number=at)])
+                yield partial(runs.killed_while_writing, name, [Moment(at="operation", number=at)])
         return
     more = {name: run for name, run in killed_runs.MANY.items() if only in name}
     if mode in ("full", "disk"):
-        tried, written = (
-            (runs.refused, runs.written_refused)
+        tried, writing = (
+            (runs.refused, runs.refused_while_writing)
             if mode == "full"
-            else (partial(disks.run_on, runs), partial(disks.written_on, runs))
+            else (partial(disks.run_on, runs), partial(disks.fill_disk, runs))
         )
-        first = [partial(written, name) for name in writers]
+        first = [partial(writing, name) for name in writers]
         first += [partial(tried, name, run) for name, run in more.items()]
         turns = [partial(tried, name, run) for name, run in one.items()]
         while first or turns:  # what commands write, then runs
@@ -107,7 +107,7 @@ def drawn_trials(runs: Any, only: str, mode: str) -> Iterator[Callable[[], dict]
     else:
         turns = [partial(runs.trial, name, run) for name, run in one.items()]
         turns += [partial(runs.pair, "two processes")] * 3 * (only in "two processes")
-        turns += [partial(runs.written, name) for name in writers]
+        turns += [partial(runs.killed_while_writing, name) for name in writers]
     while turns:
         order.shuffle(turns)
         yield from turns
@@ -139,19 +139,21 @@ def main() -> int:
     runs = Runs(work, random.Random(options.seed))
     drawn_by = {"seed": options.seed, "mode": options.mode, "only": options.only}
     before = [json.loads(line) for line in lines_of(options.record)]
-    done = {told["trial"]: told["agrees"] for told in before if drawn_by.items() <= told.items()}
+    done = {
+        report["trial"]: report["agrees"] for report in before if drawn_by.items() <= report.items()
+    }
     drawn = drawn_trials(runs, options.only, options.mode)
     for number, trial in zip(range(options.count), drawn, strict=False):
         if number in done:
             continue
         runs.draw, begun = random.Random(f"{options.seed} {number}"), time.monotonic()
-        told = {"trial": number, **drawn_by, **trial()}
-        told["seconds"] = round(time.monotonic() - begun, 1)
-        done[number] = told["agrees"]
+        report = {"trial": number, **drawn_by, **trial()}
+        report["seconds"] = round(time.monotonic() - begun, 1)
+        done[number] = report["agrees"]
         if options.record:
             with options.record.open("a") as file:
-                file.write(json.dumps(told) + "\n")
-        print(json.dumps(told), flush=True)
+                file.write(json.dumps(report) + "\n")
+        print(json.dumps(report), flush=True)
     print(f"{sum(done.values())} of {len(done)} agree")
     return not all(done.values())
 

@@ -1,4 +1,4 @@
-"""What is killed: runs of every method, each a function that trains into the folder `run` of where it is.
+"""Runs to kill, of every method: each is a function that trains into the folder `run`.
 
 Networks and data are tiny: a run is a dozen steps, with an evaluation, a save or a log line at nearly each of them.
 """
@@ -51,7 +51,7 @@ class Tiny(nn.Module):
 
 
 def tiny(dim: int) -> Tiny:
-    """What `--model killed_runs:tiny` makes."""
+    """Make the network of `--model killed_runs:tiny`."""
     return Tiny(dim)
 
 
@@ -124,9 +124,9 @@ def _fit(
 ) -> None:
     objective = objectives.pair(jdml.contrastive_loss, mine=jdml.mining.random_positive())
     sampler = data.ClassBatchSampler(parts()[0].labels, 4, 4, seed=1)
-    given = model or Tiny(), objective, optax.adam(1e-2), parts()[0], sampler
+    arguments = model or Tiny(), objective, optax.adam(1e-2), parts()[0], sampler
     evaluation = Evaluation(function, every, monitor, patience)
-    fit(*given, steps=STEPS, run=run, evaluation=evaluation, progress=False, **settings)
+    fit(*arguments, steps=STEPS, run=run, evaluation=evaluation, progress=False, **settings)
 
 
 def command(*words: str) -> None:
@@ -241,8 +241,8 @@ def two(process: int, address: str) -> None:
     import one_process
 
     jax.config.update("jax_num_cpu_devices", 2)
-    told = [RUN, f"told{process}.json", address, "2", str(process)]
-    sys.argv = ["one_process", "../dots", *told]
+    worker_command = [RUN, f"told{process}.json", address, "2", str(process)]
+    sys.argv = ["one_process", "../dots", *worker_command]
     one_process.main()
     jax.distributed.shutdown()  # each waits for the other, as at the end of a program
 

@@ -32,7 +32,7 @@ class Moment(dict):
     """When, and what then: `{"at": "operation", "number": 17}`, of what was seen of the whole run."""
 
 
-def watch(moment: Moment | None, seen: Path) -> None:
+def watch(moment: Moment | None, calls: Path) -> None:
     """Tell when what begins and how long it takes; kill this process within one of them."""
     from jdml.runs.checkpoint import RunFolder
     from jdml.training.alternation import AlternatingProblems
@@ -41,7 +41,7 @@ def watch(moment: Moment | None, seen: Path) -> None:
     begun = time.monotonic()
     met: dict[str, int] = {}
     within: list[str] = []
-    die_in = partial(_die_in, within, seen.with_name("within"))
+    die_in = partial(_die_in, within, calls.with_name("within"))
 
     def wrap(kind: type, name: str, called: str) -> None:
         inner = getattr(kind, name)
@@ -55,10 +55,10 @@ def watch(moment: Moment | None, seen: Path) -> None:
             result = inner(*args, **kwargs)
             within.remove(called)
             if moment is None:
-                with seen.open("a") as file:
-                    told = {"at": called, "number": number, "seconds": time.monotonic() - start}
-                    told |= {"from": first, "to": library().operations()}
-                    file.write(json.dumps(told) + "\n")
+                with calls.open("a") as file:
+                    report = {"at": called, "number": number, "seconds": time.monotonic() - start}
+                    report |= {"from": first, "to": library().operations()}
+                    file.write(json.dumps(report) + "\n")
             return result
 
         setattr(kind, name, outer)
@@ -73,9 +73,9 @@ def watch(moment: Moment | None, seen: Path) -> None:
         ).start()
 
 
-def _die_in(within: list[str], told: Path, seconds: float) -> None:
+def _die_in(within: list[str], report: Path, seconds: float) -> None:
     time.sleep(max(0.0, seconds))
-    told.write_text(" ".join(within))
+    report.write_text(" ".join(within))
     os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -84,7 +84,7 @@ def child(
     run: Callable[[], None],
     moment: Moment | None = None,
     watched: str = "run",
-    told: str = "",
+    report: str = "",
     refusal: int = 0,
     printed: str = "printed",
 ) -> int:
@@ -107,8 +107,8 @@ def child(
         library().plan(str(place / watched).encode(), at, what, log)
         run()
         library().plan(b"/nowhere", 0, 0, -1)
-        if told:
-            (place / told).write_text(
+        if report:
+            (place / report).write_text(
                 json.dumps(digests(place / watched), sort_keys=True, indent=1)
             )
         code = 0
@@ -138,10 +138,10 @@ def wait_for(process: int, limit: float = LIMIT) -> int:
 
 
 def within(place: Path, moment: Mapping[str, Any]) -> dict[str, str]:
-    """What was under way when a process was killed that was to be within a change of problem."""
-    told = place / "within"
-    if moment["at"] != "problem" or not told.exists():
+    """Return the work that was under way when a process was killed during a change of problem."""
+    report = place / "within"
+    if moment["at"] != "problem" or not report.exists():
         return {}
-    within = told.read_text()
-    told.unlink()  # the next one may not be met
+    within = report.read_text()
+    report.unlink()  # the next one may not be met
     return {"within": within}

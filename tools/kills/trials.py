@@ -22,13 +22,13 @@ MOMENTS = {"time": 2, "operation": 3, "evaluation": 1, "save": 2, "problem": 6, 
 """When a process is killed, and how often that is drawn where it can be."""
 REFUSALS = {"full": errno.ENOSPC, "file too large": errno.EFBIG, "not writable": errno.EACCES}
 COMPILED = 0.35
-"""Of the time of a whole run, what one takes whose programs were compiled before."""
+"""The share of a whole run's time that a run takes whose programs are compiled."""
 PATIENT = 60
 """Seconds that the rest of several processes has to notice that one was killed."""
 
 
 class Runs:
-    """Trials, each in a folder of its own beside the whole runs that they are compared with.
+    """Trials, each in a folder of its own next to the whole runs that they are compared with.
 
     Args:
         work: the folder.
@@ -60,8 +60,8 @@ class Runs:
     def moment(self, whole: Path, at: str = "", going_on: int = 0) -> Moment:
         """Draw when to kill, early in a run that has been killed before."""
         most = 0.5**going_on
-        seen = [json.loads(line) for line in (whole / "seen").read_text().splitlines()]
-        of = {moment["at"] for moment in seen} | {"time", "operation"}
+        calls = [json.loads(line) for line in (whole / "seen").read_text().splitlines()]
+        of = {moment["at"] for moment in calls} | {"time", "operation"}
         kinds = {kind: weight for kind, weight in MOMENTS.items() if kind in of}
         at = at or self.draw.choices(list(kinds), list(kinds.values()))[0]
         if at == "operation":
@@ -70,22 +70,22 @@ class Runs:
         if at == "time":
             took = float((whole / "took").read_text())
             return Moment(at=at, after=self.draw.uniform(0, most * took))
-        met = [moment for moment in seen if moment["at"] == at]
+        met = [moment for moment in calls if moment["at"] == at]
         one = self.draw.choice(met[: max(1, int(most * len(met)))])
         return Moment(at=at, number=one["number"], after=self.draw.uniform(0, one["seconds"]))
 
     def changes(self, whole: Path) -> list[Moment]:
         """Draw moments within a change of problem, or of what is written from there to the end of the next save."""
-        seen = [json.loads(line) for line in (whole / "seen").read_text().splitlines()]
-        at = self.draw.choice([n for n, moment in enumerate(seen) if moment["at"] == "problem"])
-        saved = next((moment for moment in seen[at:] if moment["at"] == "save"), seen[-1])
+        calls = [json.loads(line) for line in (whole / "seen").read_text().splitlines()]
+        at = self.draw.choice([n for n, moment in enumerate(calls) if moment["at"] == "problem"])
+        saved = next((moment for moment in calls[at:] if moment["at"] == "save"), calls[-1])
         if self.draw.random() < 0.5:
-            number = self.draw.randint(seen[at]["from"] + 1, saved["to"])
-            moments = [Moment(at="operation", number=number, after_problem=seen[at]["number"])]
+            number = self.draw.randint(calls[at]["from"] + 1, saved["to"])
+            moments = [Moment(at="operation", number=number, after_problem=calls[at]["number"])]
         else:
-            long = seen[at]["seconds"] * COMPILED**2
+            long = calls[at]["seconds"] * COMPILED**2
             after = self.draw.uniform(0, long)
-            moments = [Moment(at="problem", number=seen[at]["number"], after=after)]
+            moments = [Moment(at="problem", number=calls[at]["number"], after=after)]
         again = self.draw.random() < 0.4
         return moments + [Moment(at="problem", number=0, after=self.draw.uniform(0, 0.1))] * again
 
@@ -109,14 +109,14 @@ class Runs:
             code = wait_for(child(place, run, moment))
             kills.append({**moment, "killed": code == -signal.SIGKILL, **within(place, moment)})
             if code not in (0, -signal.SIGKILL):
-                return self.told(name, kills, [f"ended with {code}: {last(place / 'printed')}"])
-        return self.told(name, kills, self.ends_as(run, whole, place))
+                return self.report(name, kills, [f"ended with {code}: {last(place / 'printed')}"])
+        return self.report(name, kills, self.ends_as(run, whole, place))
 
     def ends(self, place: Path, run: Callable[[], None] | None) -> list[str]:
         """Let a run go on to its end."""
         if run is None:
             return self.end_pair(place)
-        code = wait_for(child(place, run, told="told"))
+        code = wait_for(child(place, run, report="told"))
         return [f"going on ended with {code}: {last(place / 'printed')}"] if code else []
 
     def ends_as(self, run: Callable[[], None] | None, whole: Path, place: Path) -> list[str]:
@@ -136,9 +136,9 @@ class Runs:
         shutil.copy(place / "printed", place / "refused")
         wrong = sentence(place / "refused", "jdml" in name) if code else []
         wrong += self.ends_as(run, whole, place)
-        return self.told(name, [{**moment, "refused": reason, "ended": code}], wrong)
+        return self.report(name, [{**moment, "refused": reason, "ended": code}], wrong)
 
-    def told(self, name: str, kills: list[dict], wrong: list[str]) -> dict:
+    def report(self, name: str, kills: list[dict], wrong: list[str]) -> dict:
         """A trial as the record has it."""
         return {
             "run": name,
@@ -174,11 +174,11 @@ class Runs:
             killed = codes[dying] == -signal.SIGKILL
             kills.append({**chosen, "who": who, "killed": killed, **within(place, chosen)})
             if codes[other] == -signal.SIGALRM:
-                return self.told(name, kills, ["the other process did not end"])
+                return self.report(name, kills, ["the other process did not end"])
         wrong = self.ends_as(None, whole, place)
-        told = [name for name in ("told0.json", "told1.json") if not wrong]
-        wrong += [f for f in told if (whole / f).read_bytes() != (place / f).read_bytes()]
-        return self.told(name, kills, wrong)
+        report = [name for name in ("told0.json", "told1.json") if not wrong]
+        wrong += [f for f in report if (whole / f).read_bytes() != (place / f).read_bytes()]
+        return self.report(name, kills, wrong)
 
     def begin_pair(self, place: Path, moments: Sequence[Moment | None]) -> list[int]:
         with socket.socket() as bound:
@@ -199,10 +199,12 @@ class Runs:
         if any(codes):
             return [f"going on ended with {codes}: {last(place / 'printed0')}"]
         # Read by one process: two would wait for each other.
-        wait_for(child(place, lambda: None, Moment(at="never"), told="told"))
+        wait_for(child(place, lambda: None, Moment(at="never"), report="told"))
         return []
 
-    def written(self, name: str, moments: list[Moment] | None = None, refusal: int = 0) -> dict:
+    def killed_while_writing(
+        self, name: str, moments: list[Moment] | None = None, refusal: int = 0
+    ) -> dict:
         """A file that a command writes, where another lay: after a kill that or the new one, and nothing in the way."""
         words, file = killed_runs.WRITERS[name]
         for number, run in enumerate(("old", "new")):
@@ -250,19 +252,19 @@ class Runs:
             code = self.in_work(place, line)
             wrong += [f"again ended with {code}: {last(place / 'printed')}"] if code else []
             wrong += differing("", new, files(place / "out"))
-        return self.told(name, kills, wrong)
+        return self.report(name, kills, wrong)
 
-    def written_refused(self, name: str) -> dict:
+    def refused_while_writing(self, name: str) -> dict:
         """The same on a disk that is full, or may not be written."""
         reason = self.draw.choice(list(REFUSALS))
         moment = Moment(at="operation", number=self.draw.randint(1, self.operations_of(name)))
-        return {**self.written(name, [moment], REFUSALS[reason]), "refused": reason}
+        return {**self.killed_while_writing(name, [moment], REFUSALS[reason]), "refused": reason}
 
     def operations_of(self, name: str) -> int:
         """How many operations it takes to write what a command writes."""
         whole = self.work / re.sub(r"\W+", "_", f"whole {name} new")
         if not (whole / "took").exists():
-            self.written(name)
+            self.killed_while_writing(name)
         return len((whole / "operations").read_text().splitlines())
 
     def in_work(

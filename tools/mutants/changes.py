@@ -52,7 +52,7 @@ OTHER = {
     for a, b in (pair, pair[::-1])
 }
 # Keywords that only guard against what cannot be, or say where a warning points.
-KEPT_KEYWORDS = {"strict", "stacklevel"}
+EXEMPT_KEYWORDS = {"strict", "stacklevel"}
 
 
 @dataclass(frozen=True)
@@ -75,11 +75,11 @@ class Change:
 
     @property
     def key(self) -> tuple:
-        """What finds it again after other lines of the file changed."""
+        """Return the key that identifies it after other lines of the file changed."""
         return self.file, self.where, self.kind, self.statement, self.before, self.after, self.count
 
     def record(self) -> dict:
-        """What is kept of it."""
+        """Return its record."""
         lines = ("statement_lines", "function_lines", "span")
         return {name: value for name, value in asdict(self).items() if name not in lines}
 
@@ -90,7 +90,7 @@ class Change:
 
 @dataclass(frozen=True)
 class Inside:
-    """Where a node stands."""
+    """The place of a node."""
 
     where: str = ""
     function: ast.FunctionDef | None = None
@@ -110,7 +110,7 @@ def number(value: float) -> Iterator[tuple[str, str]]:
 
 
 def in_call(call: ast.Call) -> Iterator[tuple[str, str]]:
-    """What a call can be mistaken for."""
+    """Yield faulty versions of a call."""
     function = call.func
     name = function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
     text = ast.unparse
@@ -129,14 +129,14 @@ def in_call(call: ast.Call) -> Iterator[tuple[str, str]]:
     if name == "astype" and isinstance(function, ast.Attribute):
         yield "astype dropped", f"({text(function.value)})"
     for i, word in enumerate(call.keywords):
-        if word.arg and word.arg not in KEPT_KEYWORDS:
+        if word.arg and word.arg not in EXEMPT_KEYWORDS:
             new = ast.parse(text(call), mode="eval").body
             del new.keywords[i]
             yield f"{word.arg}= dropped", text(new)
 
 
 def in_expression(node: ast.expr) -> Iterator[tuple[str, str]]:
-    """What an expression can be mistaken for: kind, and the text that stands for it."""
+    """Yield faulty versions of an expression: kind and text."""
     text = ast.unparse
     match node:
         case ast.Compare(ops=[op]):
@@ -172,7 +172,7 @@ def in_expression(node: ast.expr) -> Iterator[tuple[str, str]]:
 
 
 def in_statement(node: ast.stmt) -> Iterator[tuple[str, str]]:
-    """What can be left out, or done wrongly, of a whole statement."""
+    """Yield faulty versions of a statement."""
     match node:
         case ast.If(orelse=[]):
             yield "guard dropped" if isinstance(node.body[-1], ast.Raise) else "if dropped", "pass"
@@ -197,7 +197,7 @@ class Finder:
     def __init__(self, room: str, file: str, source: bytes) -> None:
         self.room, self.file, self.lines = room, file, source.splitlines(keepends=True)
         self.starts = [0, *accumulate(map(len, self.lines))]
-        self.found: list[Change] = []
+        self.results: list[Change] = []
         self.alike: Counter[tuple] = Counter()
 
     def add(self, node: ast.AST, kind: str, after: str, inside: Inside) -> None:
@@ -218,7 +218,7 @@ class Finder:
             span=(begin, end),
         )
         self.alike[key] += 1
-        self.found.append(change)
+        self.results.append(change)
 
     def visit(self, node: ast.AST, inside: Inside) -> None:
         """Look at a node and below it: not at annotations, assertions, messages, exports."""
@@ -270,7 +270,7 @@ def changes(root: Path, room: str, file: str) -> list[Change]:
     source = (root / file).read_bytes()
     finder = Finder(room, file, source)
     finder.visit(ast.parse(source), Inside())
-    return finder.found
+    return finder.results
 
 
 def code_lines(root: Path, file: str) -> int:

@@ -54,7 +54,7 @@ def files_of(room: str) -> list[str]:
 def drawn(count: int, seed: int) -> list[Change]:
     """``count`` changes: rooms by their lines of code, then a line, a place on it, and what can go wrong there."""
     lines = {room: sum(code_lines(REPOSITORY, file) for file in files_of(room)) for room in ROOMS}
-    found = []
+    candidates = []
     for room in ROOMS:
         random_ = random.Random(f"{seed} {room}")
         places = defaultdict(lambda: defaultdict(list))
@@ -64,19 +64,19 @@ def drawn(count: int, seed: int) -> list[Change]:
         share = max(3, round(count * lines[room] / sum(lines.values())))
         for at in random_.sample(sorted(places), min(share, len(places))):
             spans = places[at]
-            found.append(random_.choice(spans[random_.choice(sorted(spans))]))
-    return found
+            candidates.append(random_.choice(spans[random_.choice(sorted(spans))]))
+    return candidates
 
 
 def key_of(record: dict) -> tuple:
-    """What finds a record's change again."""
+    """Return the key of a record's change."""
     return tuple(
         record[name] for name in ("file", "where", "kind", "statement", "before", "after", "count")
     )
 
 
 def recorded() -> dict[tuple, dict]:
-    """What is on record: the last line of each change."""
+    """Return the recorded changes, the last line of each."""
     lines = RECORD.read_text().splitlines() if RECORD.exists() else []
     return {key_of(record): record for record in map(json.loads, lines)}
 
@@ -156,7 +156,7 @@ class Contexts:
 
 
 def in_child(root: Path, work, limit: float) -> tuple[list[dict], bool]:
-    """What ``work(tell)`` told in a forked process, and whether it ended by itself within ``limit`` seconds."""
+    """Run ``work(report)`` in a forked process: its reports, and whether it ended within ``limit`` seconds."""
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
@@ -221,9 +221,9 @@ class Map:
         self.new: list[str] = []
         self.lines: dict[str, dict[str, list[str]]] = {}
         for file in sorted((BUILD / "maps" / room).glob("*.json")):
-            kept = json.loads(file.read_text())
-            self.seconds |= kept["seconds"]
-            for name, lines in kept["lines"].items():
+            coverage_file = json.loads(file.read_text())
+            self.seconds |= coverage_file["seconds"]
+            for name, lines in coverage_file["lines"].items():
                 mine = self.lines.setdefault(name, {})
                 for line, tests in lines.items():
                     mine.setdefault(line, []).extend(tests)
@@ -239,10 +239,10 @@ class Map:
     @staticmethod
     def make(room: str, test_file: Path, copy: Copy) -> None:
         """Run a file of the room's tests once, with every line watched."""
-        kept = BUILD / "maps" / room / f"{test_file.stem}.json"
-        if kept.exists():
+        coverage_file = BUILD / "maps" / room / f"{test_file.stem}.json"
+        if coverage_file.exists():
             return
-        kept.parent.mkdir(parents=True, exist_ok=True)
+        coverage_file.parent.mkdir(parents=True, exist_ok=True)
         raw = copy.root / "lines.json"
 
         def watched(tell) -> None:
@@ -274,7 +274,9 @@ class Map:
         for one in said:
             if "test" in one and one["test"] not in failing:
                 seconds[one["test"]] += one["seconds"]
-        kept.write_text(json.dumps({"seconds": seconds, "lines": json.loads(raw.read_text())}))
+        coverage_file.write_text(
+            json.dumps({"seconds": seconds, "lines": json.loads(raw.read_text())})
+        )
         raw.unlink()
         total = sum(seconds.values())
         print(f"{room}/{test_file.name}: {len(seconds)} tests, {total:.0f} s", flush=True)
@@ -399,7 +401,7 @@ def work(records: list[dict], most: float, wide: bool, changed: list[str]) -> No
 
 
 def table() -> None:
-    """What is on record, by room."""
+    """Print the record by package."""
     counts: dict[str, Counter[str]] = defaultdict(Counter)
     for record in recorded().values():
         counts[record["room"]][record["status"]] += 1

@@ -70,6 +70,17 @@ def is_at_hand(value: Any) -> bool:
     )
 
 
+def is_on_host(value: Any) -> bool:
+    """Whether NumPy reads an array without a copy: it is NumPy's own, or on one CPU."""
+    if isinstance(value, np.ndarray):
+        return True
+    return (
+        is_at_hand(value)
+        and len(devices := value.devices()) == 1
+        and {*devices}.pop().platform == "cpu"
+    )
+
+
 def _check_floating(name: str, value: Any, shape: str) -> None:
     if not isinstance(value, Array | np.ndarray):
         raise TypeError(f"{name} must be an array of shape {shape}, got {type(value).__name__}")
@@ -243,16 +254,25 @@ def as_finite(name: str, vectors: Any) -> Array:
     return rows
 
 
-def check_finite(name: str, vectors: Any, rows: np.ndarray | None = None) -> None:
-    """Refuse rows of ``[N, …]``, of those in ``rows``, that are not finite in JAX's type of them."""
+def check_finite(
+    name: str, vectors: Any, rows: np.ndarray | None = None, *, first: int = 0
+) -> None:
+    """Refuse rows of ``[N, …]``, of those in ``rows``, that are not finite in JAX's type of them.
+
+    ``first`` is the number of the first row.
+    """
     with np.errstate(over="ignore"):
         vectors = jnp.asarray(vectors)
-    finite = on_host(jnp.isfinite(vectors).all(axis=tuple(range(1, vectors.ndim))))
+    axes = tuple(range(1, vectors.ndim))
+    if is_on_host(vectors):  # without a program for their shape
+        finite = np.isfinite(np.asarray(vectors)).all(axis=axes)
+    else:
+        finite = on_host(jnp.isfinite(vectors).all(axis=axes))
     if rows is not None:
         finite = finite | ~rows
     if not finite.all():
         raise ValueError(
-            f"{name} must be finite (in {vectors.dtype}), row {finite.argmin()} is not"
+            f"{name} must be finite (in {vectors.dtype}), row {first + finite.argmin()} is not"
         )
 
 

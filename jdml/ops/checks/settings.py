@@ -233,7 +233,7 @@ def takes(function: Callable[..., Any], name: str) -> bool:
     return known is None or name in known
 
 
-def taken_settings(function: Callable[..., Any], settings: Mapping[str, Any]) -> dict[str, Any]:
+def accepted_settings(function: Callable[..., Any], settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings that a function, or a partial of one, takes by name and does not have yet."""
     known = inspect.signature(function).parameters
     own = getattr(function, "keywords", {})
