@@ -1,7 +1,6 @@
 """The training loop: steps, evaluations, early stopping, log lines and checkpoints, all scheduled by step."""
 
 import contextlib
-import functools
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -239,8 +238,13 @@ def _take_steps(trainer: Trainer, *, shown: bool) -> None:
     schedule, progress, source = trainer.schedule, trainer.progress, trainer.source
     ending = Termination(watched=trainer.folder is not None)
     with ending, progress_bar(shown, total=schedule.steps, initial=progress.step) as bar:
+
+        def report(line: str) -> None:
+            bar.clear()  # it is drawn again below the line
+            _log.info("%s", line)
+
         if is_main_process() and _log.isEnabledFor(logging.INFO):
-            source.report = functools.partial(_log.info, "%s")
+            source.report = report
         if schedule.steps == 0 and progress.stop_reason is None:
             trainer.log_and_evaluate()
         compiling = shown and progress.stop_reason is None
