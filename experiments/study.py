@@ -114,16 +114,19 @@ class RecordOptions(StudyOptions):
 
     minutes: float | None = None
     """Begin no further run after so many minutes."""
+    out: Path | None = None
+    """File of the runs; default the study's record."""
 
     @functools.cached_property
     def _end(self) -> float | None:
         return None if self.minutes is None else time.monotonic() + 60 * self.minutes
 
-    def results(self, run: Any, jobs: Mapping[str, Any], out: Path, **places: Any) -> Any:
+    def results(self, run: Any, jobs: Mapping[str, Any], file: Path, **places: Any) -> Any:
         """Run what is missing, as far as time allows from the first call on; return all runs on record.
 
         Where the data and other files lie is no part of a job: ``run`` takes it as ``data_dir``, and by ``places``.
         """
+        out = self.out or smoke.record(file)
         if not self.table:
             one = functools.partial(attempt, run, data_dir=self.folder, **places)
             left = None if self._end is None else max(0.0, (self._end - time.monotonic()) / 60)
@@ -160,9 +163,9 @@ def folder_study(study: str, run: Any, jobs: Any, report: Any) -> Callable[[Any]
     return lambda settings: report(settings.results(study, run, jobs(settings)), settings)
 
 
-def record_study(run: Any, jobs: Any, tables: Any) -> Callable[[Any], str]:
+def record_study(record: Path, run: Any, jobs: Any, tables: Any) -> Callable[[Any], str]:
     """Return that of a study with a record: it runs what is missing, as far as time goes."""
-    return lambda settings: tables(settings.results(run, jobs(settings), settings.out))
+    return lambda settings: tables(settings.results(run, jobs(settings), record))
 
 
 def with_seeds(base: Mapping[str, Any], runs: Mapping[str, Any], seeds: int) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import numpy as np
 
 import jdml
 from experiments.letters import protocol
-from experiments.smoke import NETWORK, record, small
+from experiments.smoke import NETWORK, small
 from experiments.study import RecordOptions, best_of, cell, present, read_toml, record_study, start
 from jdml import data
 from jdml.metrics import class_covering
@@ -38,8 +38,6 @@ class Settings(RecordOptions):
     """Four models for each way, with seeds 0, 1, …"""
     ways: tuple[str, ...] = small(tuple(WAYS), ("alone", "CCP-L", "XBM"))
     """The ways to train: these, and some that were added later."""
-    out: Path = record(Path(__file__).parent / "kept.jsonl")
-    """File of the kept runs."""
 
 
 def make_jobs(settings: Settings) -> dict[str, dict[str, Any]]:
@@ -220,7 +218,7 @@ def progress(models: dict[tuple[str, str], list[dict[str, Any]]]) -> str:
     return f"{table}\n{markdown_table(titles, problems)}"
 
 
-main = record_study(run, make_jobs, tables)
+main = record_study(Path(__file__).with_name("kept.jsonl"), run, make_jobs, tables)
 
 
 if __name__ == "__main__":

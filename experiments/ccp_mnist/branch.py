@@ -39,8 +39,6 @@ class Settings(RecordOptions):
     """digits: scikit-learn's, without files: whether everything runs."""
     seeds: int = small(10, 1)
     """Plateaus, with seeds 0, 1, …"""
-    out: Path = record(HERE / "results.jsonl")
-    """File of the kept runs."""
     cache: Path = record(HERE / "runs")
     """Folder of the plateaus' weights."""
 
@@ -146,7 +144,7 @@ def by_problem(results: dict[str, Any]) -> str:
 def main(settings: Settings) -> str:
     """Run what is missing, as far as time goes; return the tables."""
     cache = str(settings.cache)
-    return tables(settings.results(run, make_jobs(settings), settings.out, cache=cache))
+    return tables(settings.results(run, make_jobs(settings), HERE / "results.jsonl", cache=cache))
 
 
 if __name__ == "__main__":

@@ -7,17 +7,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import jax
 import numpy as np
-import optax
 
 from experiments.cub_crops import main as birds
 from experiments.cub_crops.main import BACKBONE, COLUMNS, FEATURES, HELD_OUT, NORMALIZE, SIDE
 from experiments.omniglot.methods import EVALUATIONS, METHODS, Parts, hold_out, on_data
-from experiments.smoke import record
 from experiments.study import RecordOptions, absolute, best_of, curve, read_toml, start
 from jdml import data, models
 from jdml.recipes import Recipe
+from jdml.recipes.network import ALL_BUT_HEAD
 from jdml.report import holm_correction, markdown_table, mean_std, paired_difference
 from jdml.runs.run_files import read_results
 from jdml.studies.runner import by_seed
@@ -36,9 +34,6 @@ MEAN = "mean of the ten"
 class Settings(RecordOptions):
     """Settings of the study."""
 
-    out: Path = record(HERE / "finetuned.jsonl")
-    """File of the runs."""
-
     @property
     def weights_file(self) -> str | None:
         """The weights as jobs have them; runs need them."""
@@ -49,28 +44,19 @@ class Settings(RecordOptions):
         return absolute(self.weights)
 
 
-def recipe_of(method: str) -> Recipe:
-    """As on frozen features, but for the network, the number of steps, and rates that go down to 0."""
-    return on_data(METHODS[method], birds.BATCH, birds.RATE, pool=16).replace(
+def recipe_of(method: str, rate: float = birds.RATE) -> Recipe:
+    """As on frozen features, but for the network with its own rate, the steps, and rates that go down to 0."""
+    recipe = on_data(METHODS[method], birds.BATCH, birds.RATE, pool=16)
+    slower = {ALL_BUT_HEAD: rate / birds.RATE}
+    return recipe.replace(
         network={"name": BACKBONE},
         finetune={"freeze_batch_norm": True, "backbone_freeze_steps": ALONE},
         batch={"steps": STEPS},
-        optimizer={"schedule": "cosine"},
+        optimizer={
+            "schedule": "cosine",
+            "lr_multipliers": {**recipe.optimizer.lr_multipliers, **slower},
+        },
     )
-
-
-@functools.lru_cache(maxsize=8)
-def parts_of_step(recipe: Recipe, rate: float, classes: int) -> tuple[Any, Any]:
-    """Objective and optimizer, the same objects for all seeds, in which the network but its head has its own rate."""
-    objective, optimizer = train_recipe.parts_of_step(recipe, classes, 1, recipe.batch.num_steps(1))
-
-    def slowed(updates: Any, _: Any) -> Any:
-        factor = rate / recipe.optimizer.learning_rate
-        slow = functools.partial(jax.tree.map, lambda u: u * factor)
-        model = {name: u if name == "head" else slow(u) for name, u in updates["model"].items()}
-        return {**updates, "model": model}
-
-    return objective, optax.chain(optimizer, optax.stateless(slowed))
 
 
 @functools.cache
@@ -85,14 +71,12 @@ def load(data_dir: str | None) -> Parts:
 
 def run(job: Mapping[str, Any], *, data_dir: str | None, weights: str | None) -> dict[str, Any]:
     """Train a method; the best of its evaluations on the held-out species, scored on the test species if it counts."""
-    recipe, parts = recipe_of(job["method"]), load(data_dir)
-    made = parts_of_step(recipe, job["rate"], parts.train.num_classes)
-    own = dict(zip(("objective", "optimizer"), made, strict=True))
-    return fit(recipe, parts, job["seed"], weights, test=job["test"], **own)
+    recipe = recipe_of(job["method"], job["rate"])
+    return fit(recipe, load(data_dir), job["seed"], weights, test=job["test"])
 
 
 def fit(
-    recipe: Recipe, parts: Parts, seed: int, weights: str | None, *, test: bool = True, **own: Any
+    recipe: Recipe, parts: Parts, seed: int, weights: str | None, *, test: bool = True
 ) -> dict[str, Any]:
     """Train all of the network on random crops; what the best of the evaluations scores, and the curve of all."""
     result = train_recipe.train(
@@ -106,7 +90,6 @@ def fit(
         devices=Devices(micro_batch=AT_ONCE),
         evaluation=Evaluation(every=STEPS // EVALUATIONS),
         progress=False,
-        **own,
     )
     scores = {**best_of(result), "curve": curve(result.history)}
     if test:
@@ -191,7 +174,7 @@ def main(settings: Settings) -> str:
     digest = hashlib.sha256(Path(weights).read_bytes() if weights else b"").hexdigest()[:12]
     for stage in (lambda _: trials(), tests):
         jobs = {name: {**job, "weights": digest} for name, job in stage(results).items()}
-        results = settings.results(run, jobs, settings.out, weights=weights)
+        results = settings.results(run, jobs, HERE / "finetuned.jsonl", weights=weights)
     recorded = read_results(HERE / "results.jsonl")
     heads = {name: run for name, run in recorded.items() if "open_set" not in run["job"]}
     return report(results, heads)

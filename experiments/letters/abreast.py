@@ -77,8 +77,8 @@ def run_all(settings: Any, jobs: Mapping[str, Job], frozen: str) -> None:
     settings.out.parent.mkdir(parents=True, exist_ok=True)
     where = {"cache": str(settings.out.resolve()), "frozen": frozen}
     with tempfile.TemporaryDirectory() as folder:
-        every = dataclasses.replace(settings, match=())
-        every.results(run, parts, Path(folder) / "units.jsonl", **where)
+        every = dataclasses.replace(settings, match=(), out=Path(folder) / "units.jsonl")
+        every.results(run, parts, every.out, **where)
 
 
 def can(job: Job) -> bool:

@@ -11,7 +11,7 @@ import numpy as np
 import jdml
 from experiments.nir import main as regularized
 from experiments.potential_fields.main import load
-from experiments.smoke import FLOW, record, small
+from experiments.smoke import FLOW, small
 from experiments.study import RecordOptions, cell, record_study, start
 from jdml import flows, training
 from jdml.report import markdown_table, paired_difference
@@ -30,8 +30,6 @@ class Settings(RecordOptions):
 
     seeds: int = small(10, 1)
     """Runs of each start, with seeds 0, 1, …"""
-    out: Path = record(Path(__file__).parent / "results.jsonl")
-    """File of the kept runs."""
 
 
 def make_jobs(settings: Settings) -> dict[str, dict[str, Any]]:
@@ -87,7 +85,7 @@ def tables(results: dict[str, Any]) -> str:
     return markdown_table(["set by", *SCORES], [*rows, ["images − sphere", *gaps, "", ""]])
 
 
-main = record_study(run, make_jobs, tables)
+main = record_study(Path(__file__).with_name("results.jsonl"), run, make_jobs, tables)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ import optax
 import jdml
 from experiments.nir import main as regularized
 from experiments.potential_fields.main import load
-from experiments.smoke import record, small
+from experiments.smoke import small
 from experiments.study import RecordOptions, cell, curve, present, read_toml, record_study, start
 from jdml import optim
 from jdml.recipes import Recipe
@@ -35,8 +35,6 @@ class Settings(RecordOptions):
 
     seeds: int = small(10, 1)
     """Runs of each way, with seeds 0, 1, …"""
-    out: Path = record(Path(__file__).parent / "results.jsonl")
-    """File of the kept runs."""
 
 
 def make_jobs(settings: Settings) -> dict[str, dict[str, Any]]:
@@ -137,7 +135,7 @@ def tables(results: dict[str, Any]) -> str:
     return "\n".join(sections)
 
 
-main = record_study(run, make_jobs, tables)
+main = record_study(Path(__file__).with_name("results.jsonl"), run, make_jobs, tables)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 
 from experiments.pfml_needs.trials import TASKS, run
-from experiments.smoke import SMOKE, record, small
+from experiments.smoke import SMOKE, small
 from experiments.study import RecordOptions, Results, cell, read_toml, start
 from jdml.report import markdown_table, paired_difference
 
@@ -41,8 +41,6 @@ class Settings(RecordOptions):
     ends, with wrong labels, too. number: of proxies. sphere: proxies kept on it, at two learning rates. batches: random
     or of few classes (Omniglot). few: where a class has few images, number, α, start and learning rate of proxies on
     held-out letters. regime: the paper's, on the letters of the test alphabets."""
-    out: Path = record(HERE)
-    """The file of recorded runs."""
 
 
 def at_levels(job: Mapping[str, Any], levels: Mapping[str, Any]) -> dict[str, Any]:
@@ -235,7 +233,7 @@ def main(settings: Settings) -> str:
     for part, tasks in TASKS_OF.items():
         if part in settings.parts and settings.task not in tasks:
             raise SystemExit(f"--parts {part} is for --task {' or '.join(tasks)}")
-    results = settings.results(run, make_jobs(settings), settings.out / "results.jsonl")
+    results = settings.results(run, make_jobs(settings), HERE / "results.jsonl")
     own = f"{settings.task}: "
     named = {name.removeprefix(own): run for name, run in results.items() if name.startswith(own)}
     return report(named, settings.parts)

@@ -42,8 +42,6 @@ class Settings(RecordOptions):
     """Folder of the crops, in CUB's layout."""
     features: Path = record(Path("runs/recommended/features"))
     """Folder of kept features."""
-    out: Path = record(HERE / "results.jsonl")
-    """File of the runs."""
 
 
 def on_task(labels: Any, pretraining: Pretraining, steps: int, rows: int) -> Recipe:
@@ -209,7 +207,7 @@ def main(settings: Settings) -> str:
     jobs = {key: job for name in TASKS for key, job in jobs_of(name).items()}
     places = {"birds_dir": absolute(settings.birds), "weights": absolute(settings.weights)}
     places["features"] = absolute(settings.features)
-    return report(settings.results(run, jobs, settings.out, **places))
+    return report(settings.results(run, jobs, HERE / "results.jsonl", **places))
 
 
 if __name__ == "__main__":

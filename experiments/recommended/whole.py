@@ -1,8 +1,6 @@
 """The recipe to begin with where a pretrained network learns whole, as `jdml train --weights` trains: on birds."""
 
-import dataclasses
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,7 +8,7 @@ import numpy as np
 from experiments.cub_crops import finetuned
 from experiments.cub_crops.main import BACKBONE, COLUMNS, FEATURES
 from experiments.recommended.main import HERE, RECOMMENDED, on_task
-from experiments.smoke import record, small
+from experiments.smoke import small
 from experiments.study import cell, start
 from jdml.recipes import Recipe
 from jdml.report import markdown_table, paired_difference
@@ -22,14 +20,7 @@ ROWS = small(80, 8)
 FIRST = "MPA-DW"
 """The best of the ten methods that are fine-tuned."""
 BIRDS = HERE.parent / "cub_crops"
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Settings(finetuned.Settings):
-    """Settings of the study."""
-
-    out: Path = record(HERE / "whole.jsonl")
-    """File of the runs."""
+Settings = finetuned.Settings
 
 
 def recipe_of(labels: Any) -> Recipe:
@@ -78,7 +69,7 @@ def report(results: Mapping[str, Any]) -> str:
 def main(settings: Settings) -> str:
     """Do the runs that are missing; the tables."""
     jobs, weights = jobs_of(), settings.weights_file
-    return report(settings.results(run, jobs, settings.out, weights=weights))
+    return report(settings.results(run, jobs, HERE / "whole.jsonl", weights=weights))
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """``jdml benchmark``: a method, a data set, a protocol; the paper's row next to ours."""
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -12,19 +12,18 @@ import numpy as np
 from jdml import data
 from jdml._optional_imports import require_package
 from jdml.cli.option_groups import DeviceOptions, FolderOptions, ImageOptions, WeightOptions
-from jdml.cli.options import NOT_DEFINING, Part, Typed, check_options, defining, empty_part
+from jdml.cli.options import NOT_DEFINING, Part, Typed, defining, empty_part
 from jdml.cli.tables import print_table
 from jdml.cli.train import provenance
-from jdml.cli.train_options import apply_options, part_options
+from jdml.cli.train_options import DEFAULT, apply_options, part_options
 from jdml.data import ImageBatches, corrupt_labels
 from jdml.data.integrity import count_mismatches
 from jdml.data.listing import data_checksum
 from jdml.data.load import load_split
 from jdml.data.splits import hold_out
 from jdml.distributed import is_main_process
-from jdml.ops.checks import at_least, fraction_below_1
+from jdml.ops.checks import at_least, default_of, fraction_below_1
 from jdml.recipes import RECIPES, CCPConfig, Recipe, recipe
-from jdml.recipes.config import parse_settings
 from jdml.recipes.paper_comparison import PaperRow, find_paper_rows, footnotes
 from jdml.recipes.papers import Protocol
 from jdml.registry import DATASETS, pretrained_networks
@@ -49,11 +48,11 @@ class TaskOptions:
 
     method: Literal[tuple(sorted(RECIPES))] = "pfml"  # type: ignore[valid-type]
     """A method of this library, or one that its papers compare with."""
-    method_setting: tuple[str, ...] = ()
-    """The method's settings, as NAME=VALUE, such as preset=found (pfml) or preset=released (nir, ccp)."""
+    method_setting: Mapping[str, Any] = empty_part()
+    """The method's settings, such as preset=found (pfml) or preset=released (nir, ccp)."""
     dataset: Literal[tuple(sorted(data.IMAGE_FILES))] = "cub"  # type: ignore[valid-type]
     """The data set; folder: any folder of classes, whose first half trains."""
-    protocol: Protocol = "conventional"
+    protocol: Protocol = default_of(recipe, "protocol")
     """The training, selection and scoring of models."""
     validation: Annotated[float, fraction_below_1] = 0.0
     """Hold out this fraction of the training images, at random, and score on them instead of the test classes: to
@@ -62,7 +61,9 @@ class TaskOptions:
     """The network."""
     seeds: Annotated[int, at_least(1), NOT_DEFINING] = 1
     """Number of runs, from --seed on; the table shows their mean and standard deviation."""
-    worker_kind: Annotated[Literal["process", "thread"], NOT_DEFINING] = "thread"
+    worker_kind: Annotated[Literal["process", "thread"], NOT_DEFINING] = default_of(
+        ImageBatches, "worker_kind"
+    )
     """Whether threads or processes decode images."""
     dry_run: bool = False
     """Test the whole command with a few steps on images of noise."""
@@ -87,12 +88,12 @@ class Benchmark:
     task: TaskOptions = TaskOptions()
     data: ImageOptions = ImageOptions()
     weights: WeightOptions = WeightOptions()
-    network: Annotated[Typed, Part(Recipe().network, ("name",), defaults=False)] = empty_part()
-    loss: Annotated[Typed, Part(Recipe().loss, ("name", "method"), defaults=False)] = empty_part()
-    finetune: Annotated[Typed, Part(Recipe().finetune, defaults=False)] = empty_part()
-    batch: Annotated[Typed, Part(Recipe().batch, defaults=False)] = empty_part()
-    optimizer: Annotated[Typed, Part(Recipe().optimizer, defaults=False)] = empty_part()
-    evaluation: Annotated[Typed, Part(Recipe().evaluation, defaults=False)] = empty_part()
+    network: Annotated[Typed, Part(DEFAULT["network"], ("name",), defaults=False)] = empty_part()
+    loss: Annotated[Typed, Part(DEFAULT["loss"], ("name", "method"), defaults=False)] = empty_part()
+    finetune: Annotated[Typed, Part(DEFAULT["finetune"], defaults=False)] = empty_part()
+    batch: Annotated[Typed, Part(DEFAULT["batch"], defaults=False)] = empty_part()
+    optimizer: Annotated[Typed, Part(DEFAULT["optimizer"], defaults=False)] = empty_part()
+    evaluation: Annotated[Typed, Part(DEFAULT["evaluation"], defaults=False)] = empty_part()
     run: FolderOptions = FolderOptions()
     devices: DeviceOptions = DeviceOptions()
 
@@ -104,8 +105,6 @@ class Benchmark:
     def check(self) -> None:
         """Refuse options that contradict each other, and the folder of another run."""
         self.run.check()
-        check_options(self.task)
-        check_options(self.data)
         self.weights.check()
         task = self.task
         if self.data.label_noise and (task.protocol != "conventional" or task.method == "ccp"):
@@ -126,11 +125,9 @@ class Benchmark:
     def recipe(self) -> Recipe:
         """Return the paper's recipe with the typed options; errors name the options."""
         task = self.task
-        own = parse_settings(task.method_setting, "--method-setting", words=True)
+        settings: Any = {"protocol": task.protocol, "backbone": task.backbone}
         try:
-            base = recipe(
-                task.method, task.dataset, protocol=task.protocol, backbone=task.backbone, **own
-            )
+            base = recipe(task.method, task.dataset, **settings, **task.method_setting)
         except (TypeError, ValueError) as error:
             raise ValueError(f"--method-setting: {error}") from error
         if "pooling" in self.network and base.network.pooling is None:

@@ -2,12 +2,17 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
+from jdml import data
 from jdml._import_path import is_pointer
 from jdml._paths import check_file
-from jdml.ops.checks import count, optional
+from jdml.cli.tables import print_table
+from jdml.models import convert_weights
+from jdml.ops.checks import positive
 from jdml.registry import DATASETS, NETWORKS, pretrained_networks
+from jdml.runs.run_files import write_json
+from jdml.training import load
 
 SHOWN = 40
 """Pairs of near-duplicate images that are printed."""
@@ -20,16 +25,14 @@ class Get:
     Without --data-dir, jdml train --data NAME finds it. Preparing needs pip install 'jdml[tfds]'.
     """
 
-    name: Literal[tuple(sorted(name for name, data in DATASETS.items() if data.tfds))]  # type: ignore[valid-type]
+    name: Literal[tuple(sorted(name for name, each in DATASETS.items() if each.tfds))]  # type: ignore[valid-type]
     """The data set."""
     data_dir: Path | None = None
     """Folder to prepare it in. Default: $TFDS_DATA_DIR, else ~/tensorflow_datasets."""
 
     def execute(self) -> None:
         """Prepare it, and print its folder."""
-        from jdml.data import get
-
-        print(f"{self.name} is prepared in {get(self.name, self.data_dir)}")
+        print(f"{self.name} is prepared in {data.get(self.name, self.data_dir)}")
 
 
 @dataclass(frozen=True)
@@ -39,12 +42,12 @@ class Check:
     Nothing is downloaded. The exit code is 1 if something is missing or wrong.
     """
 
-    name: Literal[tuple(sorted(name for name, data in DATASETS.items() if data.needs_folder))]  # type: ignore[valid-type]
+    name: Literal[tuple(sorted(name for name, each in DATASETS.items() if each.needs_folder))]  # type: ignore[valid-type]
     """The data set. folder: any folder with a folder of images for each class."""
     dir: Path
     """Its folder, as in the original archive; for folder also a .csv file of file,label[,split], a Parquet file or
     module:name."""
-    sample: int | None = None
+    sample: Annotated[int | None, positive] = None
     """Decode this many images only, drawn evenly. Default: all."""
     duplicates: bool = False
     """Also find near-duplicate images in two parts (train, val, test) or under two labels, by a perceptual hash:
@@ -61,16 +64,12 @@ class Check:
 
     def execute(self) -> int:
         """Check the folder and print the result; return 1 if something is wrong."""
-        from jdml.cli.tables import print_table
-        from jdml.data import check
-
         other = self.dir.is_file() or is_pointer(str(self.dir))
         if not self.dir.is_dir() and not (self.name == "folder" and other):
             raise ValueError(f"DIR must be a folder, got {self.dir}")
         if self.json is not None:
             check_file("--json", self.json, (".json",))
-        optional(count)("--sample", self.sample)
-        checked = check(
+        checked = data.check(
             self.name,
             self.dir,
             sample=self.sample,
@@ -107,16 +106,12 @@ class Check:
         if not checked.problems:
             print("no problems")
         if self.json is not None:
-            from jdml.runs.run_files import write_json
-
             values = {name: _plain(value) for name, value in vars(checked).items()}
             write_json(self.json, {"data": self.name, "dir": str(self.dir), **values})
         return 1 if checked.problems else 0
 
     def _embed(self) -> Any:
         """Return a function that embeds images as the run does."""
-        from jdml.training import load
-
         trained = load(self.embeddings_of or "")
         return lambda images: trained.embed(images, on_bad_image="nan", progress=not self.quiet)
 
@@ -156,9 +151,6 @@ class Convert:
 
     def execute(self) -> None:
         """Convert the weights, and print what matched."""
-        from jdml.cli.tables import print_table
-        from jdml.models import convert_weights
-
         out = self.out or Path(f"{self.arch}.safetensors")
         done = convert_weights(self.file, out, arch=self.arch)
         if self.names:

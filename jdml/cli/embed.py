@@ -11,6 +11,7 @@ from jdml._paths import check_file, check_folder
 from jdml.data.image_discovery import pluralize
 from jdml.data.load import Split, read_source, root_of
 from jdml.gallery import ENDINGS
+from jdml.ops.checks import default_of
 from jdml.runs.embedding_io import write_embeddings
 from jdml.runs.export import PROGRAMS, export_file
 from jdml.runs.gallery_files import embed_source, update_gallery
@@ -41,11 +42,11 @@ class Embed:
     """With --update: compare checksums of the files, not their size and time."""
     data_dir: Path | None = None
     """Folder of a data set that is given by its name alone."""
-    split: Split = "all"
+    split: Split = default_of(read_source, "split")
     """Part of the data set; for the data of the run, test is the part that it was not trained on."""
     labels: str | None = None
     """The labelling. Default: the one that was trained on."""
-    which: Literal["best", "last"] = "best"
+    which: Literal["best", "last"] = default_of(load, "which")
     """The best parameters, which metrics.json scores, or the last ones."""
     on_bad_image: Literal["skip", "stop"] = "skip"
     """Whether a damaged image is named and left out, or stops the command."""
@@ -113,7 +114,7 @@ class Export:
     """Folder of a run of jdml train, jdml benchmark or jdml.training.fit."""
     out: Path | None = None
     """The file to write: .safetensors, .stablehlo or .onnx. Default: model.safetensors in the working directory."""
-    which: Literal["best", "last"] = "best"
+    which: Literal["best", "last"] = default_of(load, "which")
     """The best parameters, which metrics.json scores, or the last ones."""
 
     def execute(self) -> None:

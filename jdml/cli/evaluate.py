@@ -15,8 +15,8 @@ from jdml._paths import check_file, expand_user
 from jdml.cli.tables import print_table
 from jdml.data.folder import column_of, read_column
 from jdml.metrics.arrays import evaluate_arrays
-from jdml.metrics.retrieval import Average
-from jdml.ops.checks import Rerank
+from jdml.metrics.retrieval import Average, evaluate_retrieval
+from jdml.ops.checks import Rerank, default_of
 from jdml.runs.embedding_io import MODEL, NpzArrays, map_array
 from jdml.runs.gallery_files import read_table
 from jdml.runs.run_files import write_json
@@ -45,7 +45,7 @@ class Evaluate:
     """The .npz file with the arrays (numpy.savez), or the .npy file with the query embeddings (numpy.save)."""
     gallery: Path | None = None
     """Search the queries of the file in this gallery: another file, or a gallery's folder, of jdml embed."""
-    recall_at: tuple[int, ...] = (1, 2, 4, 8)
+    recall_at: tuple[int, ...] = default_of(evaluate_retrieval, "recall_at")
     """R@k, the hit rate: fraction of queries with a neighbour of their class among the k nearest."""
     precision_at: tuple[int, ...] = ()
     """P@k: fraction of right answers among the k nearest."""
@@ -57,21 +57,21 @@ class Evaluate:
     """MAP@k for each k (MAP@R is always shown)."""
     mrr: bool = False
     """Also show MRR, the mean of 1 / the rank of the first right answer."""
-    average: Average = "query"
+    average: Average = default_of(evaluate_retrieval, "average")
     """Average over queries, or over classes (the mean of each class's mean), so that small classes count alike."""
     nmi: bool = False
     """Also cluster by k-means, one cluster per class, and compare with the labels (NMI, AMI)."""
     normalize: Literal["none", "sphere"] = "none"
     """sphere: scale every vector to length 1 first, so that the ranking is by cosine."""
-    embeddings: str = "embeddings"
+    embeddings: str = default_of(evaluate_arrays, "embeddings")
     """Name of the array of query embeddings."""
-    labels: str = "labels"
+    labels: str = default_of(evaluate_arrays, "labels")
     """Name of the array of query labels, or its .npy file."""
-    gallery_embeddings: str = "gallery_embeddings"
+    gallery_embeddings: str = default_of(evaluate_arrays, "gallery_embeddings")
     """Name of the array of gallery embeddings, or its .npy file."""
-    gallery_labels: str = "gallery_labels"
+    gallery_labels: str = default_of(evaluate_arrays, "gallery_labels")
     """Name of the array of gallery labels, or its .npy file."""
-    self_index: str = "self_index"
+    self_index: str = default_of(evaluate_arrays, "self_index")
     """Name of the optional array [N] of each query's own row in the gallery (-1: none), which is not an answer, or its
     .npy file."""
     ignore_same_group: str | None = None

@@ -13,7 +13,7 @@ import jax
 from jdml import data, models, registry
 from jdml._import_path import is_pointer
 from jdml._paths import check_folder, expand_user
-from jdml.cli.options import NOT_DEFINING, Help, check_options, option_of
+from jdml.cli.options import NOT_DEFINING, Help, option_of
 from jdml.data.load import recognize
 from jdml.ops.checks import (
     at_least,
@@ -26,7 +26,7 @@ from jdml.ops.checks import (
 )
 from jdml.runs.model_metadata import build_preprocess
 from jdml.runs.run_files import MODEL, read_description
-from jdml.training import default_preprocess, initialize
+from jdml.training import RunConfig, default_preprocess, initialize
 
 DATA = Help(
     f"{', '.join(sorted(registry.DATASETS))}; or a folder of classes, a .csv of file,label[,split], Parquet, "
@@ -108,7 +108,6 @@ class DataOptions(ImageOptions):
 
     def check(self) -> None:
         """Refuse options that the data set does not have."""
-        check_options(self)
         if self.data is not None and self.data not in registry.DATASETS:
             known = sorted(registry.DATASETS)
             raise ValueError(
@@ -208,7 +207,6 @@ class FolderOptions:
 
     def check(self) -> None:
         """Refuse a folder that cannot be one."""
-        check_options(self)
         if self.out is not None:
             check_folder("--out", self.out)
 
@@ -219,8 +217,8 @@ class RunOptions(FolderOptions):
 
     checkpoint_every: Annotated[int | None, positive, NOT_DEFINING] = None
     """Steps between checkpoints. Default: --evaluate-every."""
-    log_every: Annotated[int | None, positive, NOT_DEFINING] = None
-    """Steps between lines of the log. Default: 50."""
+    log_every: Annotated[int, positive, NOT_DEFINING] = RunConfig.log_every
+    """Steps between lines of the log."""
     tensorboard: Annotated[bool, NOT_DEFINING] = False
     """Also write TensorBoard event files into --out."""
     feature_cache: Annotated[Path | None, NOT_DEFINING] = None
@@ -243,8 +241,7 @@ class DeviceOptions:
     """Number of this process, from 0."""
 
     def check(self) -> None:
-        """Refuse wrong numbers of devices or rows."""
-        check_options(self)
+        """Refuse a wrong number of devices."""
         if self.devices not in (None, "all") and not str(self.devices).isdigit():
             raise ValueError(f"--devices must be a number or all, got {self.devices!r}")
 

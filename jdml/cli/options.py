@@ -26,6 +26,7 @@ import tyro
 
 from jdml import registry
 from jdml.ops.checks import check_fields
+from jdml.recipes.config import parse_settings
 
 Typed = dict[str, Any]
 """The typed values of a part of a recipe, by field."""
@@ -57,6 +58,7 @@ METAVARS = {
     int: "N",
     float: "X",
     str: "TEXT",
+    Mapping: "NAME=VALUE ...",
     tuple[str, ...]: "TEXT ...",
     tuple[int, ...]: "N ...",
 }
@@ -75,7 +77,7 @@ class Part(NamedTuple):
 
 
 def empty_part() -> Any:
-    """Return the default of a part: nothing typed."""
+    """Return the default of a part, and of a mapping: nothing typed."""
     return dataclasses.field(default_factory=dict)
 
 
@@ -90,14 +92,28 @@ def read(kind: Any, words: Sequence[str], prog: str) -> Any:
 def parse(kind: Any, words: Sequence[str], prog: str) -> Typed:
     """Return the typed values of a command's options, by group and field."""
     settings: Any = {"prog": prog, "args": words, "config": (tyro.conf.OmitArgPrefixes,)}
-    return dict(tyro.cli(_typed_dict(kind), description=inspect.getdoc(kind), **settings))
+    typed = dict(tyro.cli(_typed_dict(kind), description=inspect.getdoc(kind), **settings))
+    return _read_mappings(kind, typed)
+
+
+def _read_mappings(kind: Any, typed: Typed, part: Part | None = None) -> Typed:
+    """Return typed values with those of mappings read from NAME=VALUE."""
+    for name, hint, _, group in _fields(kind, part):
+        if name in typed and group is not None:
+            typed[name] = _read_mappings(type(group.values), typed[name], group)
+        elif name in typed and _plain_type(hint) is Mapping:
+            typed[name] = parse_settings(typed[name], option_of(kind, name))
+    return typed
 
 
 def make(kind: Any, values: Typed) -> Any:
-    """Make a command's dataclass of its typed values."""
+    """Make a command's dataclass of its typed values, and check them; errors name the options."""
     own = {field.name: type(_default(field)) for field in dataclasses.fields(kind)}
     groups = {name: group for name, group in own.items() if dataclasses.is_dataclass(group)}
-    return kind(**{n: groups[n](**v) if n in groups else v for n, v in values.items()})
+    made = kind(**{n: groups[n](**v) if n in groups else v for n, v in values.items()})
+    for group in (made, *(getattr(made, name) for name in groups)):
+        check_fields(group, functools.partial(option_of, type(group)))
+    return made
 
 
 def _fields(kind: Any, part: Part | None = None) -> Iterator[tuple[str, Any, Any, Part | None]]:
@@ -163,8 +179,7 @@ def _typed_dict(kind: Any, part: Part | None = None) -> Any:
 def _option(kind: Any, name: str, hint: Any, value: Any, defaults: bool) -> Any:
     """Return a field as tyro reads it."""
     marks = getattr(hint, "__metadata__", ())
-    hint = hint.__origin__ if marks else hint
-    hint = _of_field(CHOICES, kind, name, _without_none(hint))
+    hint = _of_field(CHOICES, kind, name, _plain_type(hint))
     required = value is dataclasses.MISSING
     default = " ".join(map(str, value)) if isinstance(value, tuple) else value
     if (
@@ -177,6 +192,7 @@ def _option(kind: Any, name: str, hint: Any, value: Any, defaults: bool) -> Any:
     text = text.replace("``", "").replace("None: ", "Default: ")
     text = text if default is None else text.partition(" Default: ")[0]
     metavar = METAVARS.get(hint)
+    hint = tuple[str, ...] if hint is Mapping else hint
     if get_origin(hint) is Literal:
         choices = list(map(str, get_args(hint)))
         metavar = "WORD" if len(",".join(choices)) > SHORT else None
@@ -202,11 +218,12 @@ def _of_field(table: Mapping[str, Any], kind: type, name: str, otherwise: Any) -
     return next((table[key] for key in keys if key in table), otherwise)
 
 
-def _without_none(hint: Any) -> Any:
-    """Return the type of what may be typed: never None; NAME=VALUE for mappings."""
+def _plain_type(hint: Any) -> Any:
+    """Return the type of what may be typed, which is never None; ``Mapping`` without the types of its values."""
+    hint = getattr(hint, "__origin__", hint) if hasattr(hint, "__metadata__") else hint
     if get_origin(hint) in (Union, types.UnionType):
         hint = Union[tuple(each for each in get_args(hint) if each is not type(None))]  # noqa: UP007
-    return tuple[str, ...] if get_origin(hint) is Mapping else hint
+    return Mapping if get_origin(hint) is Mapping else hint
 
 
 def option_of(kind: type, name: str) -> str:
@@ -218,11 +235,6 @@ def option_of(kind: type, name: str) -> str:
         ('--loss-setting', '--miner')
     """
     return f"--{_of_field(OPTIONS, kind, name, name.replace('_', '-'))}"
-
-
-def check_options(group: Any) -> None:
-    """Check the values of a dataclass of options; errors name the options."""
-    check_fields(group, lambda name: option_of(type(group), name))
 
 
 # Writing
@@ -256,8 +268,10 @@ def to_argv(options: Any) -> list[str]:
     for path, value in changed_options(options).items():
         if isinstance(value, bool):
             words.append(names[path] if value else names[path].replace("--", "--no-", 1))
-        else:
-            words += [names[path], *map(str, value if isinstance(value, tuple) else [value])]
+            continue
+        if isinstance(value, dict):
+            value = tuple(f"{name}={each}" for name, each in value.items())
+        words += [names[path], *map(str, value if isinstance(value, tuple) else [value])]
     return words
 
 

@@ -6,9 +6,14 @@ import sys
 import textwrap
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-from jdml._paths import check_file
+from jdml import report
+from jdml._paths import check_file, write_text
+from jdml.cli.tables import print_table
+from jdml.ops.checks import default_of
+from jdml.report.embedding_stats import Projection
+from jdml.report.images import attach_images
 
 WIDTH = 120
 """Letters of a line; wider tables are printed on their side."""
@@ -36,29 +41,28 @@ class Report:
     """Folder of the runs' data sets. Default: as when they were trained."""
     labels: str | None = None
     """The labelling that is shown first. Default: the data's first."""
-    map: tuple[Literal["pca", "tsne", "umap"], ...] = ("pca",)
+    map: tuple[Projection, ...] = default_of(report.html_report, "projections")
     """Projections of the map; tsne takes a minute for 10,000 images, umap needs umap-learn."""
-    max_images: int = 10000
+    max_images: int = default_of(report.html_report, "max_images")
     """Images with neighbours and a place on the map; of more a random choice."""
-    thumbnails: int = 1000
+    thumbnails: int = default_of(report.html_report, "thumbnails")
     """Pictures in the page, all runs together."""
-    max_runs: int = 6
+    max_runs: int = default_of(report.html_report, "max_runs")
     """Settings whose embeddings are shown, in the order given; all are compared."""
     baseline: str | None = None
     """The run that others are compared with. Default: the first."""
     metric: tuple[str, ...] = ()
     """Metrics of the table, such as R@1. Default: R@1, MAP@R, P@1 and NMI if there are many."""
-    title: str = "What was learned"
+    title: str = default_of(report.html_report, "title")
     """Title of the page."""
 
     def execute(self) -> None:
         """Read the runs and write the page."""
-        from jdml.report import html_report, read_runs
-        from jdml.report.images import attach_images
-
         check_file("--out", self.out, (".html", ".htm"))
-        attached = [attach_images(run, self.source, self.data_dir) for run in read_runs(*self.run)]
-        html_report(
+        attached = [
+            attach_images(run, self.source, self.data_dir) for run in report.read_runs(*self.run)
+        ]
+        report.html_report(
             [run for run, _ in attached],
             self.out,
             title=self.title,
@@ -94,7 +98,7 @@ class Compare:
     if there are many."""
     baseline: str | None = None
     """The run that others are compared with. Default: the first."""
-    confidence: float = 0.95
+    confidence: float = default_of(report.compare_runs, "confidence")
     """Level of the intervals, 0 to 1."""
     csv: Path | None = None
     """Also write all metrics, as plain numbers, into this .csv file; - prints them instead of the table."""
@@ -103,13 +107,11 @@ class Compare:
 
     def execute(self) -> None:
         """Read the runs, compare them, print or write the table."""
-        from jdml.report import compare_runs, read_runs
-
         for option, file, ending in (("csv", self.csv, "csv"), ("markdown", self.markdown, "md")):
             if file is not None and str(file) != "-":
                 check_file(f"--{option}", file, (f".{ending}",))
-        comparison = compare_runs(
-            read_runs(*self.run),
+        comparison = report.compare_runs(
+            report.read_runs(*self.run),
             metrics=self.metric,
             baseline=self.baseline,
             confidence=self.confidence,
@@ -121,10 +123,6 @@ def print_comparison(
     comparison: Any, csv_file: Path | None = None, markdown: Path | None = None
 ) -> None:
     """Print a comparison, or write it."""
-    from jdml._paths import write_text
-    from jdml.cli.tables import print_table
-    from jdml.report import comparison_table, summary_sentences
-
     texts = {csv_file: _as_csv, markdown: _as_markdown}
     outputs = {file: text(comparison) for file, text in texts.items() if file is not None}
     printed = outputs.pop(Path("-"), None)
@@ -133,17 +131,15 @@ def print_comparison(
     if printed is not None:
         sys.stdout.write(printed)
         return
-    print_table(None, *comparison_table(comparison), width=WIDTH)
-    for line in summary_sentences(comparison):
+    print_table(None, *report.comparison_table(comparison), width=WIDTH)
+    for line in report.summary_sentences(comparison):
         print(textwrap.fill(line, WIDTH, subsequent_indent="  ", break_long_words=False))
     for file in outputs:
         print(f"written: {file}")
 
 
 def _as_csv(comparison: Any) -> str:
-    from jdml.report import comparison_records
-
-    records = comparison_records(comparison)
+    records = report.comparison_records(comparison)
     text = io.StringIO()
     writer = csv.DictWriter(text, list(records[0]), lineterminator="\n")
     writer.writeheader()
@@ -152,10 +148,8 @@ def _as_csv(comparison: Any) -> str:
 
 
 def _as_markdown(comparison: Any) -> str:
-    from jdml.report import comparison_table, markdown_table
-
-    columns, rows = comparison_table(comparison)
+    columns, rows = report.comparison_table(comparison)
     header, *cells = [
         [cell.replace("|", "\\|").replace("\n", " ") for cell in row] for row in (columns, *rows)
     ]
-    return markdown_table(header, cells)
+    return report.markdown_table(header, cells)

@@ -10,8 +10,9 @@ from jdml._paths import check_file, expand_user, from_here
 from jdml.cli.tables import print_table
 from jdml.data.folder import image_named
 from jdml.data.load import image_id, read_path, read_source
+from jdml.gallery import Gallery
 from jdml.metrics import rejection_threshold
-from jdml.ops.checks import Rerank, at_least
+from jdml.ops.checks import Rerank, at_least, default_of
 from jdml.report.figures import neighbour_sheet
 from jdml.report.images import search_images
 from jdml.runs.embedding_io import EmbeddingTable, join_tables
@@ -37,7 +38,7 @@ class Search:
     gallery: tuple[str, ...] = ()
     """The images to search: a folder, a .csv or Parquet file, module:name, a data set with its folder
     (cub:CUB_200_2011), or a file or gallery of jdml embed; or several of these."""
-    k: int = 10
+    k: int = default_of(Gallery.search, "k")
     """Neighbours of each query."""
     max_distance: float | Literal["auto"] | None = None
     """Maximum distance of a match; queries without a match are reported as not in the gallery. auto: estimated at a 1 %
@@ -53,7 +54,7 @@ class Search:
     """The labelling of the gallery's data set. Default: the one that was trained on."""
     data_dir: Path | None = None
     """Folder of a gallery that is given by its data set's name alone."""
-    which: Literal["best", "last"] = "best"
+    which: Literal["best", "last"] = default_of(load, "which")
     """The best parameters, which metrics.json scores, or the last ones."""
     quiet: bool = False
     """No progress bar."""

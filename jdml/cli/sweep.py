@@ -20,7 +20,7 @@ from jdml.cli.training_data import read_training_data
 from jdml.compilation_cache import keep_compiled_programs
 from jdml.data.listing import data_checksum
 from jdml.data.load import has_validation
-from jdml.ops.checks import count, did_you_mean
+from jdml.ops.checks import did_you_mean, positive
 from jdml.report import compare_runs, read_runs
 from jdml.report.runs import ORDER
 from jdml.runs.run_files import CONFIG, METRICS, delete_results, read_json, write_json
@@ -50,9 +50,9 @@ class Sweep(Train):
 
     set: Annotated[tuple[str, ...], tyro.conf.UseAppendAction] = ()
     """An option of jdml train and its values: lr=1e-4,1e-3. May be given several times."""
-    seeds: int = 1
+    seeds: Annotated[int, positive] = 1
     """Runs of each combination, with seeds from --seed on."""
-    jobs: int = 1
+    jobs: Annotated[int, positive] = 1
     """Runs at a time, each in a process of its own; on a GPU each has its share of the memory."""
     select_on: Literal["test", "validation"] = "validation"
     """Part that runs are compared by; test: hold out no rows unless --validation is given."""
@@ -64,8 +64,6 @@ class Sweep(Train):
         out = self.run.out
         if out is None:
             raise ValueError("--out is missing: the folder for the runs")
-        for name in ("seeds", "jobs"):
-            count(f"--{name}", getattr(self, name))
         runs = self.runs()
         checksums = functools.cache(_checksums)
         jobs = {
@@ -96,7 +94,8 @@ class Sweep(Train):
             option, choices = _values(text)
             settings.setdefault(option, []).extend(choices)
         fields = (field.name for field in dataclasses.fields(Train))
-        common = changed_options(Train(**{name: getattr(self, name) for name in fields}))
+        train = Train(**{name: getattr(self, name) for name in fields})
+        common = flatten_dict(unflatten_dict(changed_options(train)))
         has_own = functools.cache(has_validation)  # combinations share their data
         quiet = self.run.quiet or self.jobs > 1  # one run shows its steps
         holds_out = self.select_on == "validation" and "--validation" not in settings
@@ -104,9 +103,7 @@ class Sweep(Train):
         for texts in itertools.product(*settings.values()):
             values = dict(common)
             for option, text in zip(settings, texts, strict=True):
-                for path, value in read_value(option, text).items():  # NAME=VALUE are added
-                    several = isinstance(value, tuple)
-                    values[path] = (*common.get(path, ()), *value) if several else value
+                values |= read_value(option, text)
             train = make(Train, unflatten_dict(values))
             data = train.data
             if holds_out and not data.validation and not has_own(data.data_name, data.data_dir):

@@ -138,9 +138,10 @@ class TrainingRun:
         for line in (*self.summary(), *devices) if is_main_process() else ():
             print(line)
         load, out = options.weights.pretrained(), options.run.out
-        every, log_every, callbacks = evaluation.every or 100, options.run.log_every or 50, []
+        every, callbacks = evaluation.every or Evaluation.every, []
         if options.run.tensorboard and out is not None:
-            callbacks = [TensorBoard(out / "tensorboard", every=math.gcd(log_every, every))]
+            often = math.gcd(options.run.log_every, every)
+            callbacks = [TensorBoard(out / "tensorboard", every=often)]
         with naming_options(), log_lines():
             return train(
                 self.recipe,
@@ -148,7 +149,7 @@ class TrainingRun:
                 run=RunConfig(
                     folder=out,
                     checkpoint_every=options.run.checkpoint_every,
-                    log_every=log_every,
+                    log_every=options.run.log_every,
                     allow_more_steps=True,
                     config={
                         **options.defining(),
@@ -308,20 +309,22 @@ class TrainingRun:
 
 def fit_to_data(options: TrainOptions, labels: np.ndarray) -> tuple[Recipe, tuple[str, ...]]:
     """Return the recipe with batches that fit the training labels ``[N]``, and notes about changes and advice."""
-    typed, notes = options.recipe, []
+    parts, notes = dict(options.parts), []
+    loss, batch = parts["loss"], parts["batch"]
     if options.recommends:
-        recipe, notes = for_classes(typed, labels), [RECOMMENDED]
+        parts |= for_classes(loss, batch, labels)
+        notes.append(RECOMMENDED)
         if "miner" in options.loss:
-            recipe = recipe.replace(loss={"miner": typed.loss.miner})
+            parts["loss"] = loss
     else:
-        recipe = typed.replace(batch=usual_batch(typed.batch, typed.loss, labels))
+        parts["batch"] = usual_batch(batch, loss, labels)
     if options.has_batch:
-        batch, changes = typed.batch.fit_to_data(labels)
+        parts["batch"], changes = batch.fit_to_data(labels)
         notes += changes
-        recipe = recipe.replace(batch=batch)
-    untrained = options.weights.weights is None and not is_pointer(str(typed.network.name))
+    untrained = options.weights.weights is None and not is_pointer(str(parts["network"].name))
     if options.data.of_files and untrained:
         notes.append(UNTRAINED)
     with naming_options():
+        recipe = Recipe(**parts)
         check_positives(recipe.batch, recipe.loss, labels)
     return recipe, tuple(notes)

@@ -6,49 +6,34 @@ from dataclasses import dataclass, fields, replace
 from functools import cache, cached_property
 from typing import Annotated, Any, Literal, Self
 
-from jdml import registry
+from jdml import recipes
 from jdml._import_path import is_pointer
 from jdml.cli.option_groups import DataOptions, DeviceOptions, RunOptions, WeightOptions
-from jdml.cli.options import Part, Typed, check_options, defining, empty_part, option_of
+from jdml.cli.options import Part, Typed, defining, empty_part, option_of
 from jdml.data.folder import check_apart
 from jdml.models.io import read_metadata
 from jdml.models.weights import ARCHITECTURE
-from jdml.ops.checks import one_of
-from jdml.recipes import (
-    METHODS,
-    NetworkConfig,
-    ProxyConfig,
-    Recipe,
-    RecipeError,
-    recommended,
-    with_method,
-)
-from jdml.recipes.config import Config, parse_settings
+from jdml.recipes import METHODS, NetworkConfig, ProxyConfig, Recipe, RecipeError
+from jdml.recipes.config import Config
 from jdml.recipes.network import BACKBONE
-from jdml.recipes.recipe import STEPS, Pretraining
-from jdml.registry import NETWORKS
+from jdml.recipes.recipe import RATES, STEPS, Pretraining, recommended_parts
+from jdml.registry import LOSSES, NETWORKS
 from jdml.registry.networks import SMALL_IMAGES, for_images
+from jdml.training import Evaluation
 
 PAIR_BATCH = {"classes": 16, "samples_per_class": 4}
 """The default batch of a pair loss, before it is fitted to the data."""
-
-
-def recipe_of_loss(name: str) -> Recipe:
-    """Return the default recipe of a loss."""
-    one_of("--loss", name, registry.LOSSES)
-    loss = registry.LOSSES[name]
-    return Recipe().replace(
-        loss={"name": name, "proxies": {"init": loss.start}},
-        batch={"size": 64, "on_small_class": "refuse", "steps": 1000},
-        optimizer={"learning_rate": 1e-3},
-        evaluation={"every": 100},
-    )
-
-
+DEFAULT: dict[str, Any] = {
+    "loss": recipes.LossConfig(),
+    "network": NetworkConfig(),
+    "finetune": recipes.FinetuneConfig(),
+    "batch": recommended_parts("untrained", STEPS)["batch"],
+    "optimizer": recipes.OptimizerConfig(learning_rate=RATES["untrained"]),
+    "evaluation": recipes.EvaluationConfig(every=Evaluation.every),
+}
+"""The parts of a recipe of which nothing is typed; the help shows their values."""
 NOT_OPTIONS = ("epochs", "nmi", "nmi_cluster_factor", "map_divisor")
 """Fields of a recipe that are no options: the command counts steps and measures retrieval alone."""
-SHOWN = recipe_of_loss("triplet")
-"""The recipe whose values the help shows."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +42,7 @@ class MethodOptions:
 
     method: Literal[("plain", *sorted(METHODS))] = "plain"  # type: ignore[valid-type]
     """ccp: proxies for one problem after another; needs --validation. nir: a flow around each proxy."""
-    method_setting: tuple[str, ...] = ()
+    method_setting: Mapping[str, Any] = empty_part()
     """The method's settings, such as pool_size=7 (ccp), weight=0.02 (nir)."""
 
 
@@ -66,14 +51,14 @@ class TrainOptions:
     """The options of ``jdml train``."""
 
     data: DataOptions = DataOptions()
-    network: Annotated[Typed, Part(SHOWN.network)] = empty_part()
+    network: Annotated[Typed, Part(DEFAULT["network"])] = empty_part()
     weights: WeightOptions = WeightOptions()
-    loss: Annotated[Typed, Part(SHOWN.loss, ("method",))] = empty_part()
+    loss: Annotated[Typed, Part(DEFAULT["loss"], ("method",))] = empty_part()
     method: MethodOptions = MethodOptions()
-    finetune: Annotated[Typed, Part(SHOWN.finetune)] = empty_part()
-    batch: Annotated[Typed, Part(SHOWN.batch, NOT_OPTIONS)] = empty_part()
-    optimizer: Annotated[Typed, Part(SHOWN.optimizer)] = empty_part()
-    evaluation: Annotated[Typed, Part(SHOWN.evaluation, NOT_OPTIONS)] = empty_part()
+    finetune: Annotated[Typed, Part(DEFAULT["finetune"])] = empty_part()
+    batch: Annotated[Typed, Part(DEFAULT["batch"], NOT_OPTIONS)] = empty_part()
+    optimizer: Annotated[Typed, Part(DEFAULT["optimizer"])] = empty_part()
+    evaluation: Annotated[Typed, Part(DEFAULT["evaluation"], NOT_OPTIONS)] = empty_part()
     run: RunOptions = RunOptions()
     devices: DeviceOptions = DeviceOptions()
 
@@ -87,36 +72,40 @@ class TrainOptions:
         """Whether the recommended recipe for photographs is used: neither a loss nor a method is named."""
         return self.data.of_files and "name" not in self.loss and self.method.method == "plain"
 
-    def base_recipe(self) -> Recipe:
-        """Return the recommended recipe, or that of the loss and the method, without the other options."""
-        if self.recommends:
-            steps = self.batch.get("steps", STEPS)
-            recipe = recommended(pretraining=self._pretraining, steps=steps)
-            return recipe.replace(evaluation={"every": 100})
-        check_options(self.method)
-        method = self.method.method
-        loss = "triplet" if method == "plain" else METHODS[method].loss
-        base = recipe_of_loss(self.loss.get("name", loss))
-        if self.loss.get("proxies", {}).get("per_class") == 0:
-            base = base.replace(loss={"proxies": {"init": "random"}})
-        if method == "plain":
-            return base
-        own = parse_settings(self.method.method_setting, "--method-setting", words=True)
+    @cached_property
+    def parts(self) -> dict[str, Any]:
+        """The parts of the recipe, before they are fitted to the data; errors name the options."""
         with naming_options():
+            parts, changes = DEFAULT, {} if self.recommends else self._changes()
+            if self.recommends:
+                steps = self.batch.get("steps", STEPS)
+                parts = {**DEFAULT, **recommended_parts(self._pretraining, steps)}
+            changes = with_typed(parts, changes, part_options(self))
+            loss = parts["loss"].replace(**changes.pop("loss"))
+            if not (self.has_batch or loss.has_proxies):
+                changes["batch"] = {**PAIR_BATCH, **changes["batch"]}
+            replaced = {name: parts[name].replace(**change) for name, change in changes.items()}
+            return {"loss": loss, **replaced}
+
+    def _changes(self) -> dict[str, Any]:
+        """Return the changes of the default parts by the loss and the method."""
+        method, changes = self.method.method, dict[str, Any]()
+        usual = DEFAULT["loss"].name if method == "plain" else METHODS[method].loss
+        name = self.loss.get("name", usual)
+        if method != "plain":
             try:
-                return with_method(base, method, **own)
-            except RecipeError:
-                raise
+                changes = METHODS[method].changes(DEFAULT, **self.method.method_setting)
             except (TypeError, ValueError) as error:
                 raise ValueError(f"--method-setting {error}") from error
+        no_proxies = self.loss.get("proxies", {}).get("per_class") == 0
+        proxies = {"init": "random" if no_proxies else LOSSES[name].start}
+        return {**changes, "loss": {**changes.get("loss", {}), "name": name, "proxies": proxies}}
 
-    @cached_property
+    @property
     def recipe(self) -> Recipe:
-        """The recipe of all options; errors name the options."""
-        base = self.base_recipe()
-        if not self.has_batch and not apply_options(base, {"loss": self.loss}).loss.has_proxies:
-            base = base.replace(batch=PAIR_BATCH)
-        return apply_options(base, part_options(self))
+        """The recipe before it is fitted to the data."""
+        with naming_options():
+            return Recipe(**self.parts)
 
     def resolve(self) -> Self:
         """Check the options, and fill in the data set and the network."""
@@ -141,7 +130,7 @@ class TrainOptions:
         if self.method.method == "plain" and self.method.method_setting:
             known = " or ".join(f"--method {name}" for name in METHODS)
             raise ValueError(f"--method-setting needs {known}")
-        _ = options.recipe  # refuses wrong values
+        _ = options.parts  # refuses wrong values
         if options.run.out is not None and options.data.data == "folder":
             assert options.data.data_dir is not None
             check_apart("--out", options.run.out, options.data.data_dir)
@@ -178,9 +167,7 @@ class TrainOptions:
 def apply_options(recipe: Recipe, values: Mapping[str, Typed]) -> Recipe:
     """Return a recipe with the typed values of its parts; errors name the options."""
     with naming_options():
-        return recipe.replace(
-            **{name: _values(getattr(recipe, name), part) for name, part in values.items()}
-        )
+        return recipe.replace(**with_typed(vars(recipe), {}, values))
 
 
 def part_options(command: Any) -> dict[str, Typed]:
@@ -188,18 +175,17 @@ def part_options(command: Any) -> dict[str, Typed]:
     return {field.name: getattr(command, field.name) for field in fields(Recipe)}
 
 
-def _values(part: Config, values: Typed) -> dict[str, Any]:
-    """Return typed values as a part takes them: NAME=VALUE are merged into a mapping."""
-    changed: dict[str, Any] = {}
-    for name, value in values.items():
-        own = getattr(part, name)
+def with_typed(values: Mapping[str, Any], changes: Typed, typed: Mapping[str, Any]) -> Typed:
+    """Add typed values to changes of values; NAME=VALUE are added to what a mapping has."""
+    changes = dict(changes)
+    for name, value in typed.items():
+        own = values[name]
         if isinstance(own, Config):
-            value = _values(own, value)
-        elif isinstance(value, tuple) and isinstance(own, Mapping):
-            option, patterns = option_of(type(part), name), name == "lr_multipliers"
-            value = {**own, **parse_settings(value, option, patterns=patterns)}
-        changed[name] = value
-    return changed
+            value = with_typed(vars(own), changes.get(name, {}), value)
+        elif isinstance(value, Mapping) and isinstance(own, Mapping):
+            value = {**changes.get(name, own), **value}
+        changes[name] = value
+    return changes
 
 
 @cache
@@ -207,7 +193,7 @@ def _options_by_field() -> dict[str, str]:
     """Return the option of each field that an error may name."""
     options = {"loss": "--loss", "method": "--method", "network": "--model"}
     options["optimizer"] = "--optimizer"
-    for kind in (*map(type, vars(Recipe()).values()), ProxyConfig):
+    for kind in (*map(type, DEFAULT.values()), ProxyConfig):
         for field in fields(kind):
             option = option_of(kind, field.name)
             options.setdefault(field.name, option)

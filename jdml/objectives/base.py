@@ -236,7 +236,7 @@ def learned_settings(
 def check_loss(loss_fn: Any, settings: Iterable[str]) -> None:
     """Refuse a loss that does not take these settings."""
     checks.check_function("loss_fn", loss_fn, or_none=False)
-    checks.check_settings(loss_fn, settings)
+    checks.check_settings(loss_fn, list(settings))
     if isinstance(settings, dict) and "mine" in settings:
         check_miner(settings["mine"])
 

@@ -8,7 +8,7 @@ be replaced (``replace``): a recipe is a starting point that is written down, no
 from jdml.recipes.batch import BatchConfig
 from jdml.recipes.ccp import CCPConfig
 from jdml.recipes.config import RecipeError
-from jdml.recipes.loss import METHODS, LossConfig, Method, ProxyConfig, with_method
+from jdml.recipes.loss import METHODS, LossConfig, Method, ProxyConfig
 from jdml.recipes.network import FinetuneConfig, NetworkConfig
 from jdml.recipes.nir import NIRConfig
 from jdml.recipes.optimizer import OptimizerConfig
@@ -34,5 +34,4 @@ __all__ = [
     "recipe",
     "recommended",
     "settings_of",
-    "with_method",
 ]

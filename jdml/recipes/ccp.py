@@ -5,11 +5,14 @@ from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Literal
 
 from jdml import objectives, optim
-from jdml.ops.checks import at_least, non_negative, one_of
+from jdml.ccp import AlternatingProjections
+from jdml.ops.checks import at_least, default_of, non_negative, one_of
 from jdml.recipes.config import known_fields
 from jdml.recipes.loss import LossConfig, Method
 from jdml.recipes.recipe import LARGE, Recipe, pair_settings
 
+MACHINE = AlternatingProjections()
+"""The paper's, by which problems end."""
 NEVER = 10**6
 """Evaluations without improvement that do not end a problem before the run ends."""
 LOSSES = ("contrastive", "multi_similarity", "similarity_contrastive", "triplet")
@@ -41,41 +44,43 @@ class CCPConfig(Method):
     """b, samples per class among which new proxies are chosen."""
     strength: Annotated[float, non_negative] = 2e-4
     """λ, of the anchor."""
-    patience: Annotated[int, at_least(1)] = 3
+    patience: Annotated[int, at_least(1)] = MACHINE.patience
     """Evaluations without improvement that end a problem."""
-    run_patience: Annotated[int, at_least(1)] = 60
+    run_patience: Annotated[int, at_least(1)] = MACHINE.run_patience
     """Evaluations without improvement that end the run."""
-    tolerance: Annotated[float, non_negative] = 1e-5
+    tolerance: Annotated[float, non_negative] = MACHINE.tolerance
     """The smallest improvement that counts."""
     restore: bool = True
     """As of :class:`jdml.training.AlternatingProblems`, as are the next two fields."""
     anchor_first: bool = True
     initial_proxies: Literal["random", "covering", "origin", "unchanged"] = "random"
-    in_batch_weight: Annotated[float, non_negative] = 0.0
+    in_batch_weight: Annotated[float, non_negative] = default_of(
+        objectives.as_proxy_objective, "in_batch_weight"
+    )
     """Weight of the same loss between the samples of the batch."""
 
     @classmethod
-    def onto(
+    def changes(
         cls,
-        base: Recipe,
+        parts: Mapping[str, Any],
         *,
         preset: Literal["paper", "released"] = "paper",
         single: bool = False,
         **settings: Any,
-    ) -> Recipe:
+    ) -> dict[str, Any]:
         """Compare samples with proxies in the ball, one problem after another; proxies learn as fast as the model.
 
         Args:
-            base: the recipe of a pair loss.
+            parts: of the recipe of a pair loss, by name.
             preset: one of ``PRESETS``; the class has the paper's settings.
             single: whether the first problem never ends: what CCP is compared with.
             **settings: fields of the class; None for the preset's.
 
         Returns:
-            The recipe.
+            The values that change, by part, as ``Recipe.replace`` takes them.
 
         Raises:
-            ValueError: an unknown preset, a loss of proxies, or a ``patience`` of a single problem.
+            ValueError: an unknown preset, or a ``patience`` of a single problem.
 
         Example:
             >>> from jdml.recipes import LossConfig
@@ -93,12 +98,12 @@ class CCPConfig(Method):
                 )
             own["patience"] = NEVER
         problems = cls(**{**PRESETS[preset], **own})
-        multipliers = dict(base.optimizer.lr_multipliers)
+        multipliers = dict(parts["optimizer"].lr_multipliers)
         multipliers.pop("proxies", None)
-        return base.replace(
-            loss={"method": problems, "normalize": "ball"},
-            optimizer={"lr_multipliers": multipliers},
-        )
+        return {
+            "loss": {"method": problems, "normalize": "ball"},
+            "optimizer": {"lr_multipliers": multipliers},
+        }
 
     def objective(
         self,
@@ -140,7 +145,7 @@ def ccp_recipe(
         preset: one of ``PRESETS``. The program also has ten times the learning rate for many classes, and for a
             ResNet-50 larger batches and four times the weight decay.
         pool_size: b; None: 7 for many classes, else the method's own.
-        **settings: as of :meth:`CCPConfig.onto`.
+        **settings: as of :meth:`CCPConfig.changes`.
     """
     one_of("loss", loss, LOSSES)
     large, inception, printed = dataset in LARGE, backbone == "bn_inception", preset == "paper"

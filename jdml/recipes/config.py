@@ -2,9 +2,10 @@
 
 import ast
 import dataclasses
+import math
 import re
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Self
+from typing import Any, Self, get_origin
 
 from jdml.ops.checks import Constraint, check_fields, did_you_mean
 
@@ -41,6 +42,10 @@ class Config:
             kind = type(self).__name__
             name = kind.removesuffix("Config").lower() if name == "name" else f"{kind}.{name}"
             raise RecipeError(f"{{{name}}} {wrong}") from None
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if isinstance(value, Mapping) or get_origin(field.type) is Mapping:
+                set_field(self, field.name, _plain_settings(field.name, value))
 
     def __hash__(self) -> int:
         plain = (v for v in vars(self).values() if not isinstance(v, Mapping))
@@ -125,26 +130,21 @@ def known_fields(called: str, kind: type, values: Mapping[str, Any]) -> dict[str
     return dict(values)
 
 
-def parse_settings(
-    settings: Iterable[str], option: str, *, words: bool = False, patterns: bool = False
-) -> dict[str, Any]:
-    """Read ``name=value`` settings; values are Python literals, or, with ``words``, names without quotes."""
+def parse_settings(settings: Iterable[str], option: str) -> dict[str, Any]:
+    """Read ``name=value`` settings; values are Python literals, or words without quotes."""
     parsed: dict[str, Any] = {}
     for setting in settings:
-        name, equals, value = setting.rpartition("=") if patterns else setting.partition("=")
+        name, equals, value = setting.rpartition("=")
         if name in parsed:
             raise ValueError(f"{option} has {name} twice: {setting!r} is one more")
+        is_word = value.replace("+", "_").isidentifier() and value not in ("True", "False", "None")
         try:
-            if not equals or not (patterns or name.isidentifier()):
+            if not equals:
                 raise ValueError
-            is_word = value.replace("+", "_").isidentifier()
-            if words and is_word and value not in ("True", "False", "None"):
-                parsed[name] = value
-            else:
-                parsed[name] = ast.literal_eval(value)
+            parsed[name] = value if is_word else ast.literal_eval(value)
         except (ValueError, SyntaxError):
             raise ValueError(
-                f"{option} must be name=number, True or False, such as margin=0.2; got {setting!r}"
+                f"{option} must be name=value, such as margin=0.2; got {setting!r}"
             ) from None
     return parsed
 
@@ -161,3 +161,25 @@ def _as_json(value: Any, defaults: bool) -> Any:
     if isinstance(value, Mapping):
         return {name: _as_json(part, defaults) for name, part in value.items()}
     return [_as_json(part, defaults) for part in value] if isinstance(value, tuple) else value
+
+
+def _plain_settings(name: str, settings: Any) -> dict[str, Any]:
+    """Return settings as the plain values that JSON has, lists as tuples; refuse others."""
+    if not isinstance(settings, Mapping):
+        raise TypeError(f"{name} must be values by name, got a {type(settings).__name__}")
+    return {str(key): _plain(f"{name}[{key!r}]", value) for key, value in settings.items()}
+
+
+def _plain(name: str, value: Any) -> Any:
+    if hasattr(value, "tolist") and hasattr(value, "dtype"):  # arrays and numbers of NumPy and JAX
+        value = value.tolist()
+    if isinstance(value, tuple | list):
+        return tuple(_plain(name, part) for part in value)
+    if isinstance(value, float) and not math.isfinite(value):
+        raise TypeError(f"{name} must be a finite number, got {value}")
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    raise TypeError(
+        f"{name} must be a plain value (a number, a word, a list of such), got a {type(value).__name__}: "
+        "jdml.training.train(objective=…) takes an objective of your own"
+    )

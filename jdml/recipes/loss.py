@@ -5,7 +5,7 @@ import inspect
 import re
 from collections.abc import Callable, Mapping
 from functools import wraps
-from typing import Annotated, Any, ClassVar, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, Literal
 
 import jax.numpy as jnp
 import numpy as np
@@ -14,19 +14,18 @@ import optax
 from jdml import losses, mining, objectives, ops
 from jdml.objectives import Objective
 from jdml.ops.checks import (
+    default_of,
     did_you_mean,
     finite,
     no_setting,
     non_negative,
     one_of,
-    plain_settings,
     positive,
 )
-from jdml.recipes.config import Config, RecipeError, parse_named, set_field
+from jdml.recipes.config import Config, RecipeError, parse_named
+from jdml.recipes.network import NetworkConfig
 from jdml.registry import LOSSES, MINERS
 
-Recipe = TypeVar("Recipe", bound=Config)
-"""A :class:`jdml.recipes.Recipe`, which holds methods and is not imported here."""
 METHODS: dict[str, type["Method"]] = {}
 """Every method by its name: a subclass of :class:`Method` is one."""
 _OF_OPS = {name: getattr(ops, name) for name in ("mean", "mean_nonzero", "total")}
@@ -87,7 +86,12 @@ class Method(Config):
     @classmethod
     def onto(cls, base: Any, **settings: Any) -> Any:
         """Put the method, with its own numbers, onto the recipe of a loss; return the recipe."""
-        return base.replace(loss={"method": cls(**settings)})
+        return base.replace(**cls.changes(vars(base), **settings))
+
+    @classmethod
+    def changes(cls, parts: Mapping[str, Any], **settings: Any) -> dict[str, Any]:
+        """Return the values by part that the method, with its own numbers, changes in a recipe's parts."""
+        return {"loss": {"method": cls(**settings)}}
 
     def objective(
         self,
@@ -107,31 +111,6 @@ class Method(Config):
     def learning_rates(self) -> Mapping[str, float]:
         """Return learning rates of roles that do not follow the recipe's."""
         return {}
-
-
-def with_method(base: Recipe, name: str, **settings: Any) -> Recipe:
-    """Put a method onto the recipe of a loss.
-
-    Args:
-        base: the recipe.
-        name: one of ``METHODS``.
-        **settings: as of the method's ``onto``, such as :meth:`CCPConfig.onto` and :meth:`NIRConfig.onto`.
-
-    Returns:
-        The recipe.
-
-    Raises:
-        TypeError: a setting of another kind.
-        ValueError: an unknown method, a number out of range, or a loss that the method is not for.
-
-    Example:
-        >>> from jdml.recipes import LossConfig, Recipe
-        >>> with_method(Recipe(loss=LossConfig("proxy_anchor")), "nir", weight=0.02).loss.method.weight
-        0.02
-    """
-    one_of("method", name, METHODS)
-    recipe: Recipe = METHODS[name].onto(base, **settings)
-    return recipe
 
 
 @dataclasses.dataclass(frozen=True)
@@ -161,10 +140,9 @@ class LossConfig(Config):
     def __post_init__(self) -> None:
         super().__post_init__()
         one_of("loss", self.name, LOSSES)
-        set_field(self, "settings", plain_settings("settings", self.settings))
         self._check_settings()
         self._check_parts()
-        build_miner(self.miner, dim=64)  # refuses unknown ones
+        build_miner(self.miner, NetworkConfig.dim)  # refuses unknown ones
 
     @property
     def kind(self) -> Literal["pair", "proxy"]:
@@ -206,7 +184,12 @@ class LossConfig(Config):
         return super().from_json(values)
 
     def build(
-        self, num_classes: int, dim: int = 64, *, dtype: str = "float32", **own: Any
+        self,
+        num_classes: int,
+        dim: int = NetworkConfig.dim,
+        *,
+        dtype: str = NetworkConfig.dtype,
+        **own: Any,
     ) -> Objective:
         """Make the objective: the loss with what it learns.
 
@@ -254,7 +237,7 @@ class LossConfig(Config):
             learned: dict[str, Any] = {}
             if self.learn_beta is not None:
                 shape = num_classes if self.learn_beta == "class" else ()
-                learned["beta"] = np.full(shape, settings.pop("beta", 1.2))
+                learned["beta"] = np.full(shape, settings.pop("beta", default_of(loss_fn, "beta")))
             mines = settings.get("mine") and not self.memory_size  # whose pairs are many
             monitor = losses.mining_activity if mines else None
             objective = objectives.pair(loss_fn, learned=learned, monitor=monitor, **settings)

@@ -1,12 +1,13 @@
 """NIR: what it makes of a proxy loss, its paper's setting, and what it is compared with."""
 
 import dataclasses
+import functools
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Literal
 
 from jdml import objectives
-from jdml.ops.checks import non_negative, one_of, plain_settings, positive
-from jdml.recipes.config import known_fields, set_field
+from jdml.ops.checks import default_of, non_negative, one_of, positive
+from jdml.recipes.config import known_fields
 from jdml.recipes.loss import LossConfig, Method
 from jdml.recipes.recipe import LARGE, Recipe
 
@@ -20,6 +21,9 @@ PRESETS: dict[str, dict[str, Any]] = {
 without the normal density's ½, eq. 11, f of the batch's mean; the program's weight decay is a tenth."""
 
 
+_default = functools.partial(default_of, objectives.with_nir)
+
+
 @dataclasses.dataclass(frozen=True)
 class NIRConfig(Method):
     """Non-isotropy regularization, a flow around every proxy of a proxy loss.
@@ -31,7 +35,7 @@ class NIRConfig(Method):
     kind = "proxy"
     loss = "proxy_anchor"
 
-    weight: Annotated[float, non_negative] = 0.01
+    weight: Annotated[float, non_negative] = _default("weight")
     """ω, of the proxy loss."""
     flow: Literal["glow", "paper", "released"] = "released"
     """The flow, as of :func:`jdml.flows.preset`."""
@@ -39,25 +43,23 @@ class NIRConfig(Method):
     """Other attributes of :class:`jdml.flows.ConditionalFlow`, such as ``conditioning``."""
     flow_learning_rate: Annotated[float, positive] = 5e-4
     """Learning rate of the flow."""
-    shape: Literal["exp", "identity", "softplus"] = "exp"
-    temperature: Annotated[float, positive] = 1.0
-    per_dimension: bool = False
-    norm_weight: Annotated[float, positive] = 0.5
-    of_mean: bool = False
-    stop_proxy_gradient: bool = False
-    wrong_class_weight: Annotated[float, non_negative] = 0.0
-    self_regularization: Literal["both", "generate", "match", "none"] = "none"
-    start_step: Annotated[int, non_negative] = 0
+    shape: Literal["exp", "identity", "softplus"] = _default("shape")
+    temperature: Annotated[float, positive] = _default("temperature")
+    per_dimension: bool = _default("per_dimension")
+    norm_weight: Annotated[float, positive] = _default("norm_weight")
+    of_mean: bool = _default("of_mean")
+    stop_proxy_gradient: bool = _default("stop_proxy_gradient")
+    wrong_class_weight: Annotated[float, non_negative] = _default("wrong_class_weight")
+    self_regularization: Literal["both", "generate", "match", "none"] = _default(
+        "self_regularization"
+    )
+    start_step: Annotated[int, non_negative] = _default("warmup")
     """Step from which embeddings get a gradient. The paper's warm-up, a frozen backbone, is the recipe's."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        set_field(self, "flow_settings", plain_settings("flow_settings", self.flow_settings))
-
     @classmethod
-    def onto(
+    def changes(
         cls,
-        base: Recipe,
+        parts: Mapping[str, Any],
         *,
         conditioning: str = "dense",
         blocks: int | None = None,
@@ -65,11 +67,11 @@ class NIRConfig(Method):
         warmup: int = 1,
         skip_nonfinite: int | None = 10,
         **settings: Any,
-    ) -> Recipe:
+    ) -> dict[str, Any]:
         """Put a flow around every proxy of a recipe's loss.
 
         Args:
-            base: the recipe of a proxy loss.
+            parts: of the recipe of a proxy loss, by name.
             conditioning: as of :class:`jdml.flows.ConditionalFlow`.
             blocks: of the flow, in place of its preset's: the D of the paper's Table 4b.
             width: of the flow's nets, likewise: its W.
@@ -78,11 +80,11 @@ class NIRConfig(Method):
             **settings: fields of the class; ``flow_learning_rate`` is 50 times the paper's rate of the model.
 
         Returns:
-            The recipe.
+            The values that change, by part, as ``Recipe.replace`` takes them.
 
         Raises:
             TypeError: a setting of another kind.
-            ValueError: an unknown setting, a loss without proxies, or a number out of range.
+            ValueError: an unknown setting, or a number out of range.
 
         Example:
             >>> from jdml.recipes import LossConfig
@@ -94,11 +96,11 @@ class NIRConfig(Method):
         own = {name: size for name, size in sizes.items() if size is not None}
         of_flow = {"conditioning": conditioning, **own, **settings.pop("flow_settings", {})}
         settings = known_fields("method nir", cls, settings)
-        return base.replace(
-            loss={"method": cls(flow_settings=of_flow, **settings)},
-            finetune={"backbone_freeze_epochs": warmup},
-            batch={"skip_nonfinite": skip_nonfinite},
-        )
+        return {
+            "loss": {"method": cls(flow_settings=of_flow, **settings)},
+            "finetune": {"backbone_freeze_epochs": warmup},
+            "batch": {"skip_nonfinite": skip_nonfinite},
+        }
 
     def learning_rates(self) -> Mapping[str, float]:
         """Return the flow's learning rate."""
@@ -149,7 +151,7 @@ def nir_recipe(
         decay_every: epochs after which rates are multiplied by ``decay_factor``; None: constant rates, as in Table 1.
             Table 2 has "stepwise scheduling at most twice", by a validation split, without a number; the released
             scripts of SOP multiply by .2, twice.
-        **settings: as of :meth:`NIRConfig.onto`.
+        **settings: as of :meth:`NIRConfig.changes`.
     """
     if weight is not None:
         settings["weight"] = weight
@@ -171,7 +173,7 @@ def nir_baseline_recipe(
     *,
     loss: str = "proxy_anchor",
     preset: Literal["paper", "released"] = "paper",
-    weight: float = 1.0,
+    weight: float = LossConfig.weight,
     warmup: int = 0,
     pooling: str = "average",
     proxies_rate: float | None = None,

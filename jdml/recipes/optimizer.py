@@ -15,7 +15,6 @@ from jdml.ops.checks import (
     no_setting,
     non_negative,
     one_of,
-    plain_settings,
     positive,
 )
 from jdml.recipes.config import Config, RecipeError, check, parse_named, set_field
@@ -60,12 +59,9 @@ class OptimizerConfig(Config):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("lr_multipliers", "clip_global_norm"):
-            numbers = getattr(self, name)
-            if isinstance(numbers, Mapping):
-                set_field(self, name, plain_settings(name, numbers))
-            elif numbers is not None:
-                check(f"{{{name}}}", numbers, positive)
+        norm = self.clip_global_norm
+        if norm is not None and not isinstance(norm, Mapping):
+            check("{clip_global_norm}", norm, positive)
         set_field(self, "weight_decay_roles", tuple(self.weight_decay_roles))
         self.schedule_settings()
 

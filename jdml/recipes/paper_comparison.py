@@ -83,7 +83,7 @@ PAPER_RESULTS = tuple(result for table in _FILE["table"] for result in _read_tab
 """Every row of every table, on every data set."""
 
 
-def unspecified_settings(method: str, protocol: str = "conventional") -> str:
+def unspecified_settings(method: str, protocol: str) -> str:
     """Say what a method's paper leaves open under a protocol, and how it is filled in; "" where nothing is."""
     kind = "conventional" if protocol == "conventional" else "mlrc"
     return "; ".join(
@@ -116,9 +116,9 @@ def find_paper_rows(
     method: str,
     dataset: str,
     *,
-    protocol: str = "conventional",
-    backbone: str = "resnet50",
-    label_noise: float = 0.0,
+    protocol: str,
+    backbone: str,
+    label_noise: float,
     crop: int | None = None,
 ) -> list[PaperRow]:
     """Look up what the papers report of the task of a run."""

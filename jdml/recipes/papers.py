@@ -249,7 +249,7 @@ def settings_of(method: str, *, of_paper: bool = True) -> dict[str, Any]:
     makers: list[Any] = [RECIPES[method]] if of_paper else []
     if method in METHODS:
         kind = METHODS[method]
-        makers = [kind.onto, *makers]
+        makers = [kind.changes, *makers]
         fields = dataclasses.fields(kind)
         defaults = {of.name: of.default for of in fields if of.default is not dataclasses.MISSING}
     for maker in makers:

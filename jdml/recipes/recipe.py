@@ -8,7 +8,8 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 
-from jdml.ops.checks import at_least, one_of, open_unit_interval, positive
+from jdml.metrics import evaluate_retrieval
+from jdml.ops.checks import at_least, default_of, one_of, open_unit_interval, positive
 from jdml.recipes.batch import BatchConfig
 from jdml.recipes.config import Config, RecipeError
 from jdml.recipes.loss import LossConfig
@@ -50,7 +51,9 @@ class EvaluationConfig(Config):
     """Measure NMI, too."""
     nmi_cluster_factor: Annotated[int | None, positive] = None
     """Measure NMI with so many clusters a class, too (NMI+)."""
-    map_divisor: Literal["min", "k", "relevant", "class"] = "min"
+    map_divisor: Literal["min", "k", "relevant", "class"] = default_of(
+        evaluate_retrieval, "map_divisor"
+    )
     """Divisor of mAP@1000, as ``jdml.metrics.map_at_k`` says."""
 
 
@@ -152,20 +155,31 @@ def recommended(
     one_of("pretraining", pretraining, RATES)
     at_least(0)("steps", steps)
     at_least(MIN_CLASSES)("rows", rows)
-    recipe = Recipe().replace(
-        loss={"name": "circle", "settings": {"margin": 0.1, "gamma": 100.0}},
-        network={"head_init": "principal" if pretraining in ("pretrained", "frozen") else "random"},
-        batch={"size": rows, "on_small_class": "refuse", "steps": int(steps)},
-        optimizer={
-            "learning_rate": RATES[pretraining],
-            "lr_warmup_steps": int(steps) // WARMUP_DIVISOR,
-            "schedule": "cosine",
-        },
-    )
-    return recipe if labels is None else for_classes(recipe, labels, rows=rows)
+    parts = recommended_parts(pretraining, steps, rows)
+    if labels is not None:
+        parts |= for_classes(parts["loss"], parts["batch"], labels, rows=rows)
+    return Recipe(**parts)
 
 
-def for_classes(recipe: Recipe, labels: Any, *, rows: int = ROWS) -> Recipe:
+def recommended_parts(pretraining: Pretraining, steps: int, rows: int = ROWS) -> dict[str, Any]:
+    """Return the parts of the recommended recipe that are no defaults."""
+    return {
+        "loss": LossConfig("circle", {"margin": 0.1, "gamma": 100.0}),
+        "network": NetworkConfig(
+            head_init="principal" if pretraining in ("pretrained", "frozen") else "random"
+        ),
+        "batch": BatchConfig(size=rows, on_small_class="refuse", steps=int(steps)),
+        "optimizer": OptimizerConfig(
+            learning_rate=RATES[pretraining],
+            lr_warmup_steps=int(steps) // WARMUP_DIVISOR,
+            schedule="cosine",
+        ),
+    }
+
+
+def for_classes(
+    loss: LossConfig, batch: BatchConfig, labels: Any, *, rows: int = ROWS
+) -> dict[str, Any]:
     """Choose the batch, and which positives a pair loss pulls, by the size of the classes.
 
     Where half of the classes have a hundred images or more, these may have several modes, which a loss that pulls every
@@ -173,17 +187,14 @@ def for_classes(recipe: Recipe, labels: Any, *, rows: int = ROWS) -> Recipe:
     """
     sizes = np.unique(labels, return_counts=True)[1]
     if np.median(sizes) < MULTIMODAL_SIZE:
-        return recipe.replace(batch=usual_batch(recipe.batch, recipe.loss, labels, rows=rows))
+        return {"loss": loss, "batch": usual_batch(batch, loss, labels, rows=rows)}
     samples = max(min(MAX_SAMPLES, rows // MIN_CLASSES), rows // len(sizes))
-    few = "pad" if sizes.min() < samples else recipe.batch.on_small_class
-    return recipe.replace(
-        loss={"miner": "easy_positive"},
-        batch={
-            "classes": min(len(sizes), rows // samples),
-            "samples_per_class": samples,
-            "on_small_class": few,
-        },
+    batch = batch.replace(
+        classes=min(len(sizes), rows // samples),
+        samples_per_class=samples,
+        on_small_class="pad" if sizes.min() < samples else batch.on_small_class,
     )
+    return {"loss": loss.replace(miner="easy_positive"), "batch": batch}
 
 
 def usual_batch(

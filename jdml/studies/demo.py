@@ -94,7 +94,7 @@ def methods() -> dict[str, Recipe]:
     The margin and the batch of 64 random samples were chosen on a held-out part of the training rows.
     """
 
-    def recipe(loss: str, miner: str = "none", **settings: float) -> Recipe:
+    def recipe(loss: str, miner: str = LossConfig.miner, **settings: float) -> Recipe:
         return Recipe(
             loss=LossConfig(loss, settings, miner=miner),
             network=NetworkConfig(dim=DIM),
@@ -124,7 +124,7 @@ def load_parts() -> Parts:
 
 
 def run_demo(
-    out_dir: str | Path, *, steps: int = 400, seeds: int = 3, progress: bool = True
+    out_dir: str | Path, *, steps: int = Demo.steps, seeds: int = Demo.seeds, progress: bool = True
 ) -> DemoResult:
     """Train the four methods, and write the figure, the report and the numbers into a folder."""
     checks.count("steps", steps)

@@ -108,9 +108,9 @@ class AlternatingProblems(StatefulCallback):
     pool_size: int
     monitor: str
     machine: AlternatingProjections = AlternatingProjections()
-    restore: bool = True
-    anchor_first: bool = True
-    first: First = "random"
+    restore: bool = CCPConfig.restore
+    anchor_first: bool = CCPConfig.anchor_first
+    first: First = CCPConfig.initial_proxies
     normalize: Normalize | None = ball
     seed: int = 0
     preprocess: Preprocess = default_preprocess

@@ -99,7 +99,7 @@ def score(
     gallery: Dataset | None = None,
     *,
     normalize: Normalize | None = sphere,
-    recall_at: Sequence[int] = (1, 2, 4, 8),
+    recall_at: Sequence[int] = DataSet.recall_at,
 ) -> dict[str, float]:
     """Measure retrieval by all labellings of a data set, with one embedding of each image.
 

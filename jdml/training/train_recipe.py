@@ -261,7 +261,7 @@ def frozen(
     recipe: Recipe,
     model: Any,
     train: Dataset,
-    preprocess: Preprocess = default_preprocess,
+    preprocess: Preprocess,
     *,
     cache_folder: str | Path | None = None,
 ) -> Any:
@@ -273,9 +273,7 @@ def frozen(
     return Frozen(model, pattern, cached_views=views, cache_folder=cache_folder)
 
 
-def pattern_of(
-    recipe: Recipe, model: Any, train: Dataset, preprocess: Preprocess = default_preprocess
-) -> str | None:
+def pattern_of(recipe: Recipe, model: Any, train: Dataset, preprocess: Preprocess) -> str | None:
     """Return the pattern of the paths of a network's frozen parameters."""
     if recipe.finetune.freeze is None and recipe.finetune.last_blocks is None:
         return None
@@ -284,9 +282,7 @@ def pattern_of(
     return recipe.finetune.frozen_pattern(recipe.network, names)
 
 
-def check_head(
-    recipe: Recipe, model: Any, train: Dataset, preprocess: Preprocess = default_preprocess
-) -> None:
+def check_head(recipe: Recipe, model: Any, train: Dataset, preprocess: Preprocess) -> None:
     """Refuse a head that cannot be initialized from principal axes, before any work."""
     if recipe.network.head_init == "random":
         return

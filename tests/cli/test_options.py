@@ -52,10 +52,12 @@ def test_miners_are_chained():
 
 def test_options_round_trip_through_command_words():
     options = typed(
-        "--data digits --loss triplet --loss-setting margin=0.3 --train-classes 0 1 --lr 3e-4 --tensorboard "
-        "--no-remat --proxies-per-class 2 --lr-multiplier proxies=10 --method nir --method-setting weight=0.02"
+        "--data digits --loss triplet --loss-setting margin=0.3 reduce_fn=mean --train-classes 0 1 --lr 3e-4 "
+        "--tensorboard --no-remat --proxies-per-class 2 --lr-multiplier proxies=10 --method nir "
+        "--method-setting weight=0.02"
     )
     assert typed("", *to_argv(options)) == options
+    assert options.loss["settings"] == {"margin": 0.3, "reduce_fn": "mean"}
     assert (options.loss["proxies"], options.optimizer["learning_rate"]) == ({"per_class": 2}, 3e-4)
 
 

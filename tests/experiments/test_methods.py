@@ -17,6 +17,7 @@ from experiments.letters import abreast, methods, protocol
 from experiments.nir.decide import reset_at
 from experiments.pfml_needs import trials
 from experiments.smoke import write_images
+from jdml.training.train_recipe import parts_of_step
 
 
 def test_random_positives_are_drawn_uniformly() -> None:
@@ -92,7 +93,7 @@ def test_optimizer_state_is_reset_at_a_step() -> None:
 
 
 def test_fine_tuned_network_is_frozen_first_and_has_its_own_rate() -> None:
-    rule = finetuned.parts_of_step(finetuned.recipe_of("MS"), 1e-5, 8)[1]
+    rule = parts_of_step(finetuned.recipe_of("MS", 1e-5), 8, 1, finetuned.STEPS)[1]
     params = {"model": {"stem": jnp.ones(1), "head": jnp.ones(1)}}
     state, moved = rule.init(params), []
     update = jax.jit(rule.update)

@@ -15,6 +15,8 @@ from jdml.recipes.paper_comparison import (
 )
 from jdml.registry import NETWORKS
 
+TASK: dict[str, Any] = {"protocol": "conventional", "backbone": "resnet50", "label_noise": 0.0}
+
 
 def test_each_row_is_found_by_its_own_run_alone() -> None:
     """Also where a table varies nothing but what is changed here: then another row is found, or none."""
@@ -79,7 +81,12 @@ def test_a_task_that_no_table_has_finds_no_row(
     protocol = settings.get("protocol", "conventional")
     for backbone in ("resnet50", "bn_inception"):
         run = recipe(method, "cub", backbone=backbone, **settings).replace(loss=fields)
-        assert find_paper_rows(run, method, "cub", backbone=backbone, protocol=protocol) == []
+        assert (
+            find_paper_rows(
+                run, method, "cub", backbone=backbone, protocol=protocol, label_noise=0.0
+            )
+            == []
+        )
 
 
 def names(row: PaperRow, setting: str, ours: str, paper: str = "") -> bool:
@@ -102,7 +109,7 @@ def test_the_paper_s_settings_are_the_default_and_another_preset_differs(
 ) -> None:
     assert recipe(method, "cars") == recipe(method, "cars", preset="paper")
     (paper, *_), (ours, *_) = (
-        find_paper_rows(recipe(method, "cars", preset=name), method, "cars")
+        find_paper_rows(recipe(method, "cars", preset=name), method, "cars", **TASK)
         for name in ("paper", preset)
     )
     assert (paper.values, paper.differences) == (ours.values, ())
@@ -112,7 +119,7 @@ def test_the_paper_s_settings_are_the_default_and_another_preset_differs(
 def test_each_change_of_a_run_is_named_with_both_values() -> None:
     batch = {"classes": 8, "samples_per_class": 4, "steps": 2}
     run = recipe("eps", "cub").replace(batch=batch, optimizer={"learning_rate": 1e-3})
-    (row,) = find_paper_rows(run, "eps", "cub")
+    (row,) = find_paper_rows(run, "eps", "cub", **TASK)
     assert len(row.differences) == 4
     assert names(row, "learning_rate of beta", "0.05", "0.0005")
     assert names(row, "batch", "8x4", "20x8")
@@ -121,16 +128,16 @@ def test_each_change_of_a_run_is_named_with_both_values() -> None:
     large = recipe("eps", "cub", backbone="bn_inception").replace(network={"dim": 512})
     for samples, count in ((8, 1), (13, 0)):
         run = large.replace(batch={"classes": 20, "samples_per_class": samples})
-        (row,) = find_paper_rows(run, "eps", "cub", backbone="bn_inception")
+        (row,) = find_paper_rows(run, "eps", "cub", **TASK | {"backbone": "bn_inception"})
         assert len(row.differences) == names(row, "batch", "20x8", "20x13") == count
 
 
 def test_a_value_that_a_paper_does_not_print_is_no_difference_but_a_note() -> None:
     """NIR's rates of Table 2 went down stepwise, and a row of its Table 4 had gradients cut."""
     run = recipe("nir", "cub", decay_every=40, decay_factor=0.2)
-    first, second = find_paper_rows(run, "nir", "cub")
+    first, second = find_paper_rows(run, "nir", "cub", **TASK)
     assert names(first, "schedule", "step:every=40,factor=0.2", "constant")
-    (cut,) = find_paper_rows(recipe("nir", "cub", max_norm=3.0), "nir", "cub")
+    (cut,) = find_paper_rows(recipe("nir", "cub", max_norm=3.0), "nir", "cub", **TASK)
     for row in (second, cut):
         (note,) = {result.note for result in PAPER_RESULTS if result.values == row.values}
         assert note
@@ -140,7 +147,7 @@ def test_a_value_that_a_paper_does_not_print_is_no_difference_but_a_note() -> No
 def test_columns_are_those_of_the_data_set_and_of_each_part() -> None:
     def row(method: str, dataset: str, protocol: Any) -> PaperRow:
         run = recipe(method, dataset, backbone="bn_inception", protocol=protocol)
-        asked = {"backbone": "bn_inception", "protocol": protocol}
+        asked = TASK | {"backbone": "bn_inception", "protocol": protocol}
         return find_paper_rows(run, method, dataset, **asked)[0]
 
     assert list(row("pfml", "sop", "conventional").values) == ["R@1", "R@10", "R@100"]
@@ -157,8 +164,8 @@ def test_columns_are_those_of_the_data_set_and_of_each_part() -> None:
 
 def test_what_a_paper_leaves_open_is_said_by_method_and_protocol() -> None:
     """Under MLRC batches, rates and pooling are the protocol's."""
-    assert unspecified_settings("proxy_anchor") == ""
-    assert "10" in unspecified_settings("ccp")
+    assert unspecified_settings("proxy_anchor", "conventional") == ""
+    assert "10" in unspecified_settings("ccp", "conventional")
     assert "γ" in unspecified_settings("soft_triple", "mlrc")
     assert "256" in unspecified_settings("contrastive", "mlrc")
     for method in ("multi_similarity", "contrastive"):

@@ -157,18 +157,18 @@ def test_numpy_and_jax_scalars_become_python_numbers():
     assert json.loads(json.dumps(network.to_json()))["dim"] == 32
 
 
-def test_with_method_adds_a_method_to_a_recipe():
+def test_method_is_put_onto_a_recipe():
     def base(loss):
         return Recipe(loss=LossConfig(loss))
 
-    nir = recipes.with_method(base("proxy_anchor"), "nir", weight=np.float64(0.5))
+    nir = recipes.NIRConfig.onto(base("proxy_anchor"), weight=np.float64(0.5))
     assert type(nir.loss.method.weight) is float
     for method, loss in (("nir", "proxy_anchor"), ("ccp", "contrastive")):
         with pytest.raises(ValueError, match=rf"^method {method} has no 'wieght'"):
-            recipes.with_method(base(loss), method, wieght=1)
+            recipes.METHODS[method].onto(base(loss), wieght=1)
     with pytest.raises(ValueError, match="^method ccp: patience"):
-        recipes.with_method(base("contrastive"), "ccp", single=True, patience=5)
-    single = recipes.with_method(base("contrastive"), "ccp", single=True, patience=None)
+        recipes.CCPConfig.onto(base("contrastive"), single=True, patience=5)
+    single = recipes.CCPConfig.onto(base("contrastive"), single=True, patience=None)
     assert single.loss.method.patience > 1000
 
 

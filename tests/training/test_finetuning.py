@@ -14,7 +14,16 @@ import jdml
 from jdml import adapt, models
 from jdml.recipes import FinetuneConfig, LossConfig, NetworkConfig, Recipe
 from jdml.registry import NETWORKS
-from jdml.training import EMA, Frozen, WithLora, create_state, load, pretrained, train
+from jdml.training import (
+    EMA,
+    Frozen,
+    WithLora,
+    create_state,
+    default_preprocess,
+    load,
+    pretrained,
+    train,
+)
 from jdml.training.train_recipe import make_network, make_optimizer, pattern_of
 
 
@@ -191,14 +200,17 @@ def test_training_only_the_last_blocks_with_batch_norm(pictures):
         network=NetworkConfig("efficientnet_lite0"), finetune=FinetuneConfig(last_blocks=1)
     )
     assert make_network(lite, pictures).freeze_batch_norm
-    pattern = pattern_of(lite, make_network(lite, pictures), pictures)
+    pattern = pattern_of(lite, make_network(lite, pictures), pictures, default_preprocess)
     params = params_of("efficientnet_lite0")
     learns, _ = adapt.split(params, adapt.matching(params, pattern))
     first = {path.split("/")[0] for path in adapt.paths(learns)}
     assert {name.rpartition("_")[0] or name for name in first} == {"stage6_block0", "top", "head"}
     with pytest.raises(ValueError, match=r"^last_blocks\b"):
         pattern_of(
-            lite.replace(finetune={"last_blocks": 99}), make_network(lite, pictures), pictures
+            lite.replace(finetune={"last_blocks": 99}),
+            make_network(lite, pictures),
+            pictures,
+            default_preprocess,
         )
     with pytest.raises(ValueError, match=r"\blora\b.*small.*lora_paths"):
         make_network(

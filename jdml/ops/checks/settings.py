@@ -127,33 +127,6 @@ def no_setting(owner: str, name: str, known: Iterable[str]) -> str:
     return f"{owner} has no setting {name!r}{did_you_mean(name, known)}; it has {', '.join(known) or 'none'}"
 
 
-def plain_settings(name: str, settings: Any) -> dict[str, Any]:
-    """Return settings as the plain values that JSON has, lists as tuples; refuse others.
-
-    Example:
-        >>> plain_settings("settings", {"k": [1, 2], "margin": 0.1})
-        {'k': (1, 2), 'margin': 0.1}
-    """
-    if not isinstance(settings, Mapping):
-        raise TypeError(f"{name} must be values by name, got a {type(settings).__name__}")
-    return {str(key): _plain(f"{name}[{key!r}]", value) for key, value in settings.items()}
-
-
-def _plain(name: str, value: Any) -> Any:
-    if hasattr(value, "tolist") and hasattr(value, "dtype"):  # arrays and numbers of NumPy and JAX
-        value = value.tolist()
-    if isinstance(value, tuple | list):
-        return tuple(_plain(name, part) for part in value)
-    if isinstance(value, float) and not math.isfinite(value):
-        raise TypeError(f"{name} must be a finite number, got {value}")
-    if value is None or isinstance(value, bool | int | float | str):
-        return value
-    raise TypeError(
-        f"{name} must be a plain value (a number, a word, a list of such), got a {type(value).__name__}: "
-        "jdml.training.train(objective=…) takes an objective of your own"
-    )
-
-
 def check_fields(values: Any, called: Callable[[str], str] = str) -> None:
     """Check the fields of a dataclass by their types and by the constraints that stand on them.
 
@@ -231,6 +204,11 @@ def takes(function: Callable[..., Any], name: str) -> bool:
     """Whether a function takes a keyword; True where there is no signature to look at."""
     known = _keywords(function)
     return known is None or name in known
+
+
+def default_of(function: Callable[..., Any], name: str) -> Any:
+    """Return the default of a function's parameter, for a field or an option that has the same."""
+    return inspect.signature(function).parameters[name].default
 
 
 def accepted_settings(function: Callable[..., Any], settings: Mapping[str, Any]) -> dict[str, Any]:
