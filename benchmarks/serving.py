@@ -29,7 +29,7 @@ import jax.numpy as jnp
 import jdml
 if len(sys.argv) > 1:
     jdml.keep_compiled_programs(sys.argv[1])
-model = jdml.models.create("resnet18", dim=64)
+model = jdml.models.create("NETWORK", dim=64)
 images, labels = jnp.zeros((16, 64, 64, 3)), jnp.arange(16) % 4
 variables = jax.jit(model.init)(jax.random.key(0), images)
 
@@ -40,7 +40,7 @@ def gradient(variables):
     return jax.grad(loss)(variables)
 
 jax.block_until_ready(gradient(variables))
-"""
+""".replace("NETWORK", machine.small("resnet18", "small"))
 
 
 def measure_queries(size: int, dim: int, repeats: int) -> dict[str, Any]:

@@ -18,6 +18,7 @@ def page() -> str:
         small_steps(),
         large_batches(),
         groups(),
+        serving(),
         fields(),
         training(),
         shares(),
@@ -155,6 +156,24 @@ def groups() -> str:
     command = "python benchmarks/retrieval.py --groups 1000000"
     begin = heading("Ignored pairs", "retrieval_groups", command, said)
     return begin + table(["", "median", "peak"], rows)
+
+
+def serving() -> str:
+    """Make the table of what a service pays."""
+    measured = record("serving")["rows"]
+    rows = [
+        [
+            row["shape"],
+            ", ".join(f"{name} {1000 * value:,.0f} ms" for name, value in row["seconds"].items()),
+        ]
+        for row in measured
+    ]
+    said = (
+        "Processor time, measured in turn: a warm single query of a [`jdml.Gallery`](guides/serve.md) beside faiss's flat index and NumPy's product alone; "
+        "a process's first gradient with and without `jdml.keep_compiled_programs()`; a search by the command line."
+    )
+    begin = heading("A service", "serving", "python benchmarks/serving.py", said)
+    return begin + table(["", "median"], rows)
 
 
 def training() -> str:

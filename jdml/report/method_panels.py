@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jdml import fields, flows
+from jdml import fields
 from jdml.report.embedding_stats import principal_axes, unit
 from jdml.runs.run_files import read_checkpoint
 
@@ -88,6 +88,8 @@ def flow_densities(run: RunParts) -> Iterator[Panel]:
     """Draw the level sets of NIR's density on the sphere around a proxy."""
     if "flow" not in run.learned:
         return
+    from jdml import flows  # imports distrax
+
     nir, dim = run.loss.get("method") or {}, run.proxies.shape[-1]
     flow = flows.preset(nir.get("flow", "released"), dim, dim, **nir.get("flow_settings", {}))
     y = run.labels

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from flax.traverse_util import unflatten_dict
 
@@ -295,7 +294,7 @@ def load(
         module: Any = build_model(described) if in_words else model
         preprocess = preprocess or build_preprocess(described)
         input_template(described["input"])
-        variables = unflatten_dict(jax.tree.map(jnp.asarray, arrays), sep="/")
+        variables = unflatten_dict(jax.device_put(arrays), sep="/")  # which compiles nothing
         trained = Trained(
             model=module,
             params=variables.get("params", {}),

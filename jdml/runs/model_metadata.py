@@ -128,7 +128,7 @@ def fit_variables(
     template = {kind: variables.get(kind, {}) for kind in ("params", "batch_stats")}
     own = named_leaves(template)
     check_fits(own, arrays, path)
-    leaves = [jnp.asarray(arrays[name]) for name in own]
+    leaves = [jax.device_put(arrays[name]) for name in own]
     return jax.tree.unflatten(jax.tree.structure(template), leaves)
 
 

@@ -133,6 +133,18 @@ def test_networks_of_other_libraries_can_be_traced(library, tmp_path, monkeypatc
         assert made.factory["settings"]["dim"] == 32
 
 
+def test_lancedb_finds_what_a_gallery_does(tmp_path, monkeypatch, capsys):
+    pytest.importorskip("lancedb", reason="runs docs/guides/vector_index.md's block of lancedb")
+    monkeypatch.chdir(tmp_path)
+    named, queries = jdml.Gallery(), np.random.default_rng(0).normal(size=(3, 8))
+    named.add(
+        queries.repeat(9, axis=0) + np.arange(27)[:, None], [f"{row}.png" for row in range(27)]
+    )
+    ((_, _, code),) = blocks(REPOSITORY / "docs/guides/vector_index.md", "py")
+    exec(code, {"named": named, "queries": queries.astype(np.float32)})
+    assert capsys.readouterr().out == "True\n"
+
+
 def test_readme_runs_on_the_base_install(tmp_path):
     """Run README's blocks in a process without the extras' libraries, except those that Flax needs."""
     extras = {name for modules in (*EXTRAS.values(), ALONE) for name in modules}

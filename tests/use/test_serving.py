@@ -76,16 +76,18 @@ def test_galleries_move_with_their_images(run, photos, copy, tmp_path, update, j
     update()
     found = tmp_path / "found.json"
 
-    def search(gallery):
+    def search(*galleries):
         query = photos / "kind4" / "2.png"
         options = ("-k", 3, "--json", found, "--quiet")
-        done = jdml_command("search", run.folder, query, "--gallery", gallery, *options)
+        done = jdml_command("search", run.folder, query, "--gallery", *galleries, *options)
         assert done.code == 0, done.err
         (answer,) = json.loads(found.read_text())
         return [(Path(hit["file"]), hit["distance"]) for hit in answer["found"]]
 
     first = search(tmp_path / "g")
     assert first == [(Path(file), distance) for file, distance in search(copy)]
+    kinds = [copy / f"kind{kind}" for kind in range(6)]
+    assert first == sorted(search(*kinds), key=lambda hit: hit[1])  # several galleries together
     moved = tmp_path / "elsewhere"
     moved.mkdir()
     for name in ("g", "photos"):
