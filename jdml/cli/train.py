@@ -74,8 +74,8 @@ class Train(TrainOptions):
         if options.run.out is not None:
             step = int(result.state.step) if result.best is None else result.best.step
             write_json(options.run.out / "metrics.json", {"step": step, **metrics})
-        for line in training.next_steps():
-            print(line)
+        left_out = [f"note: {note}" for note in training.data.notes if note.startswith("left out")]
+        print(*left_out, *training.next_steps(), sep="\n")
 
 
 def provenance(command: str, options: Any) -> dict[str, Any]:

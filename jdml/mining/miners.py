@@ -280,7 +280,8 @@ def trusted_negative(
         references: ``[R, D]``, likewise of the references. Default: ``embeddings``.
 
     Returns:
-        A deterministic miner. With ``embeddings`` it looks at a batch as a whole, whatever ``anchor_block`` says.
+        A deterministic miner. With ``embeddings`` it looks at a batch as a whole, whatever ``anchor_block`` says. What
+        it leaves is counted by :func:`jdml.losses.mining_activity`.
 
     Raises:
         ValueError: the margin is not finite, shapes that do not fit, ``references`` without ``embeddings``.

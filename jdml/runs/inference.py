@@ -18,7 +18,7 @@ from flax.traverse_util import unflatten_dict
 from jdml._optional_imports import progress_bar, require_package
 from jdml._paths import check_local, expand_user, wrap_read_errors
 from jdml.data import BadImageError, Crops, Dataset, ImageFiles
-from jdml.data.dataset import as_host, check_channels
+from jdml.data.dataset import as_host, as_inputs, check_channels
 from jdml.data.images import Row
 from jdml.data.load import RUN, UNKNOWN, read_path
 from jdml.distributed import Tree
@@ -107,7 +107,8 @@ class Trained:
         Args:
             source: an image: its path, the bytes of its file, or an image of Pillow; or a list of these. Also the path
                 of a folder of images or a ``.csv`` list, read as ``jdml embed`` does, a :class:`jdml.data.Dataset`, or
-                an array ``[N, H, W, C]``, uint8 in 0…255 or float in 0…1, of the run's size, or of any size in uint8.
+                an array ``[N, H, W, C]`` or a list of arrays, uint8 in 0…255 or float in 0…1, of the run's size, or of
+                any size in uint8.
                 An array of the run's size is embedded as it is; all others are cropped as a file is, which scales also
                 a file of this size to the crop's shorter side first. For other inputs: as the run was trained on, with
                 rows first.
@@ -207,6 +208,8 @@ class Trained:
             return self._files(_files_of(sources))
         if "parts" in self.input:
             return source
+        if isinstance(source, list):
+            source = as_inputs("source", source)
         if isinstance(source, Mapping) or not hasattr(source, "__array__"):
             raise TypeError(
                 "source must be paths, bytes or images of Pillow, a jdml.data.Dataset or an array [N, H, W, C], got a "

@@ -52,6 +52,13 @@ class TrainState(NamedTuple):
     objective_state: Tree
     key: jax.Array
 
+    def __repr__(self) -> str:
+        """Return the step and the number of parameters by role, in one line."""
+        sizes = {
+            role: sum(map(np.size, jax.tree.leaves(part))) for role, part in self.params.items()
+        }
+        return f"TrainState(step={self.step}, parameters={sizes})"
+
 
 @dataclass(frozen=True)
 class StepConfig:

@@ -134,8 +134,9 @@ def test_damaged_images_stop_or_are_skipped(train_images, animals, tmp_path):
     code, _, err = train_images(*options)
     assert (code, err.count("\n")) == (2, 1)
     assert "3.jpg" in err
-    code, _, err = train_images(*options[:-1], tmp_path / "other", "--on-bad-image", "skip")
+    code, out, err = train_images(*options[:-1], tmp_path / "other", "--on-bad-image", "skip")
     assert code == 0, err
+    assert "left out" in out.partition("scored on")[2]  # again at the end
     last = (tmp_path / "other" / "log.jsonl").read_text().splitlines()[-1]
     assert json.loads(last)["bad_images"] == 1
     config = json.loads((tmp_path / "other" / "config.json").read_text())

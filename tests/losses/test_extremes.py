@@ -126,6 +126,8 @@ def test_second_derivatives_of_ranks_equal_finite_differences(name: str) -> None
 def test_fields_refuse_second_derivatives(name: str) -> None:
     with pytest.raises(NotImplementedError, match="derivatives"):
         jax.hessian(lambda x: loss(name)(x, Y, *proxies_for(name)))(jnp.asarray(X, jnp.float16))
+    with pytest.raises(TypeError, match=r"\bforward-mode\b"):
+        jax.jacfwd(lambda x: loss(name)(x, Y, *proxies_for(name)))(jnp.asarray(X))
 
 
 WITH_LOOPS = ("triplet_loss", "smooth_ap_loss", "recall_at_k_loss")

@@ -58,6 +58,10 @@ def test_speed_pages_match_the_records():
     triplet = next(row for row in rows if row["loss"] == "triplet")
     assert f"{triplet['milliseconds']['jdml']:.2f}" in records.cost("triplet_loss")
     assert records.record("losses")["environment"]["date"] in speed.page()
+    slow = [
+        row["loss"] for row in records.record("losses")["rows"] if row.get("times_faster", 2) < 2
+    ]
+    assert f"Less than twice as fast as PML: {slow[0]}" in speed.page()
     for device in compiled.DEVICES:
         for row in records.record(f"compiled_{device}")["rows"]:
             assert f"| {row['what']} | {row['devices']} |" in compiled.page()

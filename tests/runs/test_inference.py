@@ -37,6 +37,9 @@ def test_image_has_the_same_embedding_as_path_bytes_and_of_pillow(trained, photo
         np.testing.assert_array_equal(trained.embed(source), expected)
     for source in (photos[0].read_bytes(), Image.open(photos[0]), str(photos[0])):
         np.testing.assert_allclose(trained.embed(source), expected[:1], atol=1e-6)
+    images = trained.images_of(photos[:4])[:]
+    np.testing.assert_array_equal(trained.embed(list(images)), trained.embed(images))
+    assert "\n" not in repr(trained)
     image = Image.open(photos[0])  # is decoded once, by one thread
     np.testing.assert_allclose(trained.embed([image] * 64), expected[[0] * 64], atol=1e-6)
 

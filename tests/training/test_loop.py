@@ -41,6 +41,7 @@ def test_schedule_and_means_between_records(toy):
     assert [record["step"] for record in result.history] == [4, 5, 8, 10, 12]
     assert [r["step"] for r in result.history if "spread" in r] == [5, 10, 12]
     assert (result.stop_reason, int(result.state.step), result.best) == ("steps", 12, None)
+    assert "\n" not in repr(result) + repr(result.state)
     losses = [record["loss"] for record in train(toy, log_every=1).history]
     means = [record["loss"] for record in result.history]
     np.testing.assert_allclose(means[0], np.mean(losses[:4]), rtol=1e-6)
