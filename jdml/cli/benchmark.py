@@ -50,7 +50,7 @@ class TaskOptions:
     method: Literal[tuple(sorted(RECIPES))] = "pfml"  # type: ignore[valid-type]
     """A method of this library, or one that its papers compare with."""
     method_setting: Mapping[str, Any] = empty_part()
-    """The method's settings, such as preset=found (pfml) or preset=released (nir, ccp)."""
+    """The method's settings, such as preset=tuned (pfml) or preset=released (nir, ccp)."""
     dataset: Literal[tuple(sorted(data.IMAGE_FILES))] = "cub"  # type: ignore[valid-type]
     """The data set; folder: any folder of classes, whose first half trains."""
     protocol: Protocol = default_of(recipe, "protocol")
@@ -74,7 +74,7 @@ class TaskOptions:
 class Benchmark:
     """Train a method by its paper's recipe and score it on unseen classes, next to the paper's row.
 
-    The recipe is the paper's, as printed; --method-setting preset=found (pfml), preset=released (nir, ccp) are others.
+    The recipe is the paper's, as printed; --method-setting preset=tuned (pfml), preset=released (nir, ccp) are others.
     Differences from the paper's run are listed below the table; a task without a row in a paper gets none.
 
     conventional: one model on all training classes, R@k on the test classes. mlrc: four models, each trained on three
@@ -273,7 +273,7 @@ class Benchmark:
         images = None if self.task.dry_run else data_checksum(train)
         return {
             "benchmark": {**self.options(), "data_checksum": images},
-            "started": {
+            "provenance": {
                 **provenance("jdml benchmark", self),
                 "paper": rows[0].values if rows else {},
             },

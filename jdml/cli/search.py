@@ -82,10 +82,10 @@ class Search:
         rows = []
         for answer in neighbours:
             query = Path(answer["query"]).name
-            for hit in answer["found"]:
+            for hit in answer["hits"]:
                 cells = hit["rank"], hit["distance"], hit.get("label", ""), from_here(hit["file"])
                 rows.append([query, *cells])
-            if not answer["found"] and np.isfinite(limit):
+            if not answer["hits"] and np.isfinite(limit):
                 rows.append([query, "", "", "", "not in the gallery"])
         print_table(None, ["query", "rank", "distance", "class", "file"], rows)
         if self.json is not None:

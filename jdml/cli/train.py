@@ -154,7 +154,7 @@ class TrainingRun:
                     config={
                         **options.defining(),
                         "data_checksum": data_checksum(self.train),
-                        "started": {
+                        "provenance": {
                             **self.provenance,
                             "labels": self.data.labels,
                             "files_checksum": self.data.files_checksum,

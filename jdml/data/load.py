@@ -324,7 +324,7 @@ def _split_as_run(listing: Listing, split: str, config: Mapping[str, Any]) -> Li
 
 def _check_same(listing: Listing, split: str, config: Mapping[str, Any]) -> None:
     """Refuse images that are not those that a run drew its parts from."""
-    known = _lookup(config, "started", "files_checksum")
+    known = _lookup(config, "provenance", "files_checksum")
     if known is not None and known != listing.checksum:
         raise ValueError(
             f"split {split}: these are not the images that the run split (--split {config['split']}): files were "
@@ -349,15 +349,17 @@ def _class_labels(part: Dataset, view: str | None, config: Mapping[str, Any]) ->
 
 def trained_labelling(config: Mapping[str, Any]) -> str | None:
     """Return the name of the labelling that a run was trained on, if it is known."""
-    name = _lookup(config, "labels") or _lookup(config, "started", "labels")
+    name = _lookup(config, "labels") or _lookup(config, "provenance", "labels")
     return name if isinstance(name, str) else None
 
 
 def run_data_config(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the part of a run's configuration that describes its data, as :func:`read_source` needs it."""
     names = ("data", "split", "test_share", "classes_file", "group", "labels", "seed")
-    started = {name: _lookup(config, "started", name) for name in ("labels", "files_checksum")}
-    return {**{name: config[name] for name in names if name in config}, "started": started}
+    provenance = {
+        name: _lookup(config, "provenance", name) for name in ("labels", "files_checksum")
+    }
+    return {**{name: config[name] for name in names if name in config}, "provenance": provenance}
 
 
 def _lookup(config: Any, *path: str) -> Any:

@@ -183,7 +183,7 @@ def potential_field_loss(
         learning rate ×100. Found here (``experiments/pfml_needs``): α = 1, the default, is better than 4, by far where
         classes are many and have few samples: forces of α = 4 are too weak at a distance to bring proxies and data
         together. ``jdml benchmark --method pfml`` is the paper's, with α = 4;
-        ``--method-setting preset=found`` is what was found.
+        ``--method-setting preset=tuned`` is what was found.
 
     Reference:
         Bhatnagar & Ahuja, *Potential Field Based Deep Metric Learning*, eq. 1–6.

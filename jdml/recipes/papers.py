@@ -31,7 +31,7 @@ Clip = Literal["entry", "none", "vector"]
 """How gradients of PFML's proxies are clipped: entries at ±5, not at all, or vectors at the force of a pair at δ."""
 PFML: dict[str, dict[str, Any]] = {
     "paper": {"alpha": 4.0, "clip": "none", "start": "random"},
-    "found": {"alpha": 1.0, "clip": "entry", "start": "samples"},
+    "tuned": {"alpha": 1.0, "clip": "entry", "start": "samples"},
 }
 """PFML's α, clip and start: the paper's, and as ``experiments/pfml_needs`` found them. The paper prints a range of α,
 {0, 6}; 4, where its figures centre, is an inference."""
@@ -175,7 +175,7 @@ def _pfml(
     dataset: str,
     backbone: str,
     *,
-    preset: Literal["found", "paper"] = "paper",
+    preset: Literal["tuned", "paper"] = "paper",
     clip: Clip | None = None,
     start: Literal["random", "samples"] | None = None,
 ) -> Recipe:
@@ -291,7 +291,7 @@ def recipe(
     Implementation notes:
         The settings are the papers', as printed; ``[unspecified]`` in ``jdml/recipes/paper_results.toml`` says what was
         filled in. SoftTriple and ``"mpa_proxy_anchor"``, ProxyAnchor as MPA ran it, have MPA's settings; C1, XBM and
-        ProxyNCA++, of which CCP has MLRC rows alone, have EPS's otherwise. Other presets: ``"found"`` of PFML (see
+        ProxyNCA++, of which CCP has MLRC rows alone, have EPS's otherwise. Other presets: ``"tuned"`` of PFML (see
         ``experiments/pfml_needs``; ``clip="vector"`` keeps directions), ``"released"`` of CCP and NIR, as their
         programs are. CCP has no plateau schedule. Its hierarchical proxy loss (HPL-PA) is not here.
 

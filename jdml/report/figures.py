@@ -418,13 +418,13 @@ def _characters(file: str) -> frozenset[int]:
 def neighbour_sheet(answers: Sequence[Mapping[str, Any]], path: str | Path) -> Path:
     """Draw queries, each in a row with its neighbours, and under each its class and distance."""
     shown = answers[:MOST]
-    columns = 1 + max(len(answer["found"]) for answer in shown)
+    columns = 1 + max(len(answer["hits"]) for answer in shown)
     figure = _figure(figsize=(1.3 * columns, 1.55 * len(shown)), layout="constrained")
     grid = figure.subplots(len(shown), columns, squeeze=False)
     for axes in grid.flat:
         axes.set_axis_off()
     for row, answer in zip(grid, shown, strict=True):
-        hits = [(hit["file"], hit.get("label", ""), hit["distance"]) for hit in answer["found"]]
+        hits = [(hit["file"], hit.get("label", ""), hit["distance"]) for hit in answer["hits"]]
         for axes, (file, label, distance) in zip(
             row, [(answer["query"], "query", None), *hits], strict=False
         ):

@@ -42,7 +42,7 @@ def attach_images(
     config = run.config
     options = config.get("benchmark", config)
     name = options.get("dataset", options.get("data"))
-    place = config.get("started", {}).get("data_dir") or options.get("data_dir")
+    place = config.get("provenance", {}).get("data_dir") or options.get("data_dir")
     folder = data_dir or (Path(place) if place else None)
     own = str(folder) if name == "folder" and folder else name
     if source is None and own is None:
@@ -105,7 +105,7 @@ def search_images(
     Example:
         >>> gallery = EmbeddingTable(np.array([[0.0], [2.0], [3.0]]), np.array(["cat", "dog", "dog"]))
         >>> (answer,) = search_images(np.array([[1.8]]), ["query.jpg"], gallery, k=1)
-        >>> answer["found"]
+        >>> answer["hits"]
         [{'rank': 1, 'file': '1', 'distance': 0.2, 'label': 'dog'}]
     """
     rows = gallery.vectors
@@ -163,7 +163,7 @@ def search_images(
                 hits.append({"rank": rank, "file": files[row], "distance": round(distance, 6)})
                 if gallery.labels is not None:
                     hits[-1]["label"] = gallery.labels[row].item()
-        answers.append({"query": name, "found": hits})
+        answers.append({"query": name, "hits": hits})
     return answers
 
 

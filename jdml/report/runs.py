@@ -36,7 +36,7 @@ OF_NETWORK = ("network", "class", "factory", "dim")
 """Attributes of a network that identify it."""
 FILES = "its files"
 """The setting that identifies a run's image files."""
-OF_THE_LOOP = ("embedding", "fingerprint", "fit", "callbacks", "started", "versions")
+OF_THE_LOOP = ("embedding", "fingerprint", "fit", "callbacks", "provenance", "versions")
 """Entries that training adds to a run's configuration."""
 HELD_OUT = "validation"
 """Prefix of the scores of an unfinished benchmark's models."""
@@ -178,7 +178,7 @@ def _read_if_there(path: Path) -> dict[str, Any]:
 def _of_folder(place: Path, scores: Mapping[str, Any]) -> Run:
     """Read a run of :func:`jdml.training.fit`, also one of ``jdml train``."""
     config, log = read_json(place / CONFIG, dict), _read_log(place / LOG)
-    fit, started = config.get("fit", {}), config.get("started", {})
+    fit, provenance = config.get("fit", {}), config.get("provenance", {})
     own = {name: value for name, value in config.items() if name not in OF_THE_LOOP}
     recipe = _flat(own.pop("recipe", {}))  # the name of a part is called as the part
     values = {name.removesuffix(".name"): value for name, value in recipe.items()} | own
@@ -189,8 +189,8 @@ def _of_folder(place: Path, scores: Mapping[str, Any]) -> Run:
         settings |= {f"its {k}": prints[k] for k in ("objective", "optimizer") if k in prints}
         network = config.get("embedding", {})
         settings["its network"] = {k: network[k] for k in OF_NETWORK if k in network}
-    if started.get("files_checksum") is not None:
-        settings[FILES] = started["files_checksum"]
+    if provenance.get("files_checksum") is not None:
+        settings[FILES] = provenance["files_checksum"]
     seed = settings.pop("seed", fit.get("seed"))
     memory = _read_if_there(place / RESOURCES).get("memory_mib")
     return Run(
@@ -201,7 +201,7 @@ def _of_folder(place: Path, scores: Mapping[str, Any]) -> Run:
         log,
         place,
         config,
-        started.get("command"),
+        provenance.get("command"),
         config.get("versions", {}),
         seconds=log[-1].get("seconds") if log else None,
         memory=memory if _is_number(memory) else None,
@@ -233,7 +233,7 @@ def _of_benchmark(place: Path, scores: dict[str, Any]) -> Iterator[Run]:
             config={**first.config, "benchmark": options},
             seconds=sum(times) if len(times) == len(models) > 0 else None,
             memory=max(memories, default=None),
-            paper=first.config.get("started", {}).get("paper", {}),
+            paper=first.config.get("provenance", {}).get("paper", {}),
         )
 
 

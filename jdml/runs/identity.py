@@ -21,7 +21,7 @@ from jdml.models.base_adapter import is_flag
 SAMPLE_BYTES = 1 << 26
 """Number of bytes, evenly spaced, that count of a larger array."""
 PLAIN = (bool, int, float, complex, str, bytes, type(None))
-UNCOMPARED = ("started", "versions")
+UNCOMPARED = ("provenance", "versions")
 """Parts of a configuration that may differ when a run is resumed."""
 GROWING = ("fit.steps", "recipe.batch.steps")
 """Numbers that may be larger when a run is resumed."""

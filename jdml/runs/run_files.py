@@ -34,7 +34,7 @@ DESCRIPTION = "jdml"
 
 def is_of_benchmark(config: Mapping[str, Any]) -> bool:
     """Return whether ``jdml benchmark`` began a run."""
-    return str(config.get("started", {}).get("command")).startswith("jdml benchmark")
+    return str(config.get("provenance", {}).get("command")).startswith("jdml benchmark")
 
 
 def write_json(path: str | Path, content: Any) -> None:

@@ -205,13 +205,13 @@ def _open_folder(
     config, bare, lora = dict(run.config or {}), spec.model, None
     if isinstance(spec.model, WithLora):
         bare, lora = spec.model.base, spec.model.settings
-    started = config.get("started", {})
-    if isinstance(started, Mapping):
-        started = {"labels": trained_view(train), **started}
+    provenance = config.get("provenance", {})
+    if isinstance(provenance, Mapping):
+        provenance = {"labels": trained_view(train), **provenance}
     description = {
         **config,
         **({"callbacks": callbacks.config} if callbacks.config else {}),
-        "started": started,
+        "provenance": provenance,
         "fit": settings,
         "fingerprint": {
             "data": data_fingerprint(train),

@@ -65,7 +65,7 @@ def test_dry_run(method, protocol, benchmark, tmp_path):
     ("file", "content"),
     [
         ("metrics.json", {"EPS": {"R@1": [0.5]}}),
-        ("config.json", {"started": {"command": "jdml train"}}),
+        ("config.json", {"provenance": {"command": "jdml train"}}),
     ],
 )
 def test_foreign_output_folder_is_refused_and_unchanged(file, content, benchmark, tmp_path):

@@ -171,7 +171,7 @@ def check_readers(place: Path, beside: Path, run: Path) -> None:
         assert command("search", run, names[0], *words).code == 0
         (answer,) = json.loads(found.read_text())
         assert answer["query"] == names[0]
-        assert {hit["file"] for hit in answer["found"]} <= set(names) - {names[0]}
+        assert {hit["file"] for hit in answer["hits"]} <= set(names) - {names[0]}
 
 
 def decoded(file: Path) -> np.ndarray:

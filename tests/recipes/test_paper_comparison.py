@@ -98,7 +98,7 @@ def names(row: PaperRow, setting: str, ours: str, paper: str = "") -> bool:
 @pytest.mark.parametrize(
     ("method", "preset", "difference"),
     [
-        ("pfml", "found", ("alpha", "1", "4")),
+        ("pfml", "tuned", ("alpha", "1", "4")),
         ("nir", "released", ("flow", "released", "paper")),
         ("nir_baseline", "released", ("learning_rate of proxies", "0.02", "0.04")),
         ("ccp", "released", ("in_batch_weight", "0.1", "0")),

@@ -288,7 +288,7 @@ def test_batch_depends_on_the_backbone():
 def test_pfml_presets_paper_and_found():
     x, y = jnp.eye(4)[:, :2] + jnp.eye(4)[:, 2:], jnp.array([0, 0, 1, 1])
     values = {}
-    for preset, alpha, most in (("found", 1.0, 5.0), ("paper", 4.0, None)):
+    for preset, alpha, most in (("tuned", 1.0, 5.0), ("paper", 4.0, None)):
         made = recipe("pfml", "cub", preset=preset)
         assert (made.loss.proxies.clip_value, made.loss.proxies.clip_norm) == (most, None)
         objective = made.loss.build(2, 2)
@@ -298,7 +298,7 @@ def test_pfml_presets_paper_and_found():
             x, y, params["proxies"], delta=0.2, alpha=alpha, reduce_fn=jnp.sum
         )
         np.testing.assert_allclose(values[preset], expected, rtol=1e-6)
-    assert values["found"] != values["paper"]
+    assert values["tuned"] != values["paper"]
     assert recipe("pfml", "cub") == recipe("pfml", "cub", preset="paper")
     assert recipe("pfml", "cub", preset="paper", clip="entry").loss.proxies.clip_value == 5.0
 
@@ -309,7 +309,7 @@ def test_proxy_gradients_are_clipped_at_the_force_at_delta():
     pushed = jnp.array([[3.0, 4.0], [3.0, 4.0]]) * jnp.array([[1e6], [1e3]])
     grads = {"model": {"head": jnp.ones(1)}, "proxies": pushed}
     for clip, expected in (("none", 5e6), ("vector", most), ("entry", 5 * np.sqrt(2))):
-        plan = recipe("pfml", "cub", preset="found", clip=clip)
+        plan = recipe("pfml", "cub", preset="tuned", clip=clip)
         optimizer = make_optimizer(plan, ("proxies",), 1)
         _, state = optimizer.update(grads, optimizer.init(params), params)
         own = [leaf for leaf in jax.tree.leaves(state) if jnp.shape(leaf) == (2, 2)]

@@ -23,7 +23,7 @@ def train_config(*, loss="triplet", lr=0.001, **changes):
         "fit": {"steps": 4, "seed": 0},
         "fingerprint": {"objective": "a"},
         "versions": {"jdml": "1"},
-        "started": {"command": "jdml train --lr 0.001", "data_dir": None},
+        "provenance": {"command": "jdml train --lr 0.001", "data_dir": None},
         **changes,
     }
 

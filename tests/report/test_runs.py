@@ -37,7 +37,7 @@ def test_runs_of_benchmark_are_read(tmp_path):
     seeds = [{"ours": {"R@1": value}} for value in (0.25, 0.75)]
     folder = tmp_path / "b"
     for seed in (4, 5):
-        config = {"benchmark": options, "started": {"paper": {"R@1": 73.4}}}
+        config = {"benchmark": options, "provenance": {"paper": {"R@1": 73.4}}}
         write_run(folder / f"seed{seed}", config, log=[{"step": seed, "loss": 1}])
     scores = {"options": options, "ours": {"R@1": 0.5}, "seeds": seeds}
     (folder / "metrics.json").write_text(json.dumps(scores))
@@ -56,7 +56,7 @@ def test_four_folds_are_one_run(tmp_path):
     paper = {"separated MAP@R": 22.39, "concatenated MAP@R": 29.73}
     for fold in range(4):
         log = [{"step": 7 + fold, "loss": 1, "seconds": 1.5 + fold}]
-        config = {"benchmark": {}, "started": {"paper": paper}}
+        config = {"benchmark": {}, "provenance": {"paper": paper}}
         folder = write_run(tmp_path / "m" / f"fold{fold}", config, log=log)
         (folder / "resources.json").write_text(json.dumps({"memory_mib": 100 + fold}))
     scores = {"options": {"protocol": "mlrc", "seed": 0}, **rows}
@@ -70,7 +70,7 @@ def test_four_folds_are_one_run(tmp_path):
 
 def test_folds_of_an_unfinished_benchmark_have_validation_scores(tmp_path):
     started = {"command": "jdml benchmark --protocol mlrc"}
-    config = {"started": started, "recipe": {"loss": {"name": "pfml"}}}
+    config = {"provenance": started, "recipe": {"loss": {"name": "pfml"}}}
     for seed in (0, 1):
         scores = {"step": 4, "R@1": 0.5 + seed / 4}
         write_run(tmp_path / "m" / f"fold{seed}", {**config, "fit": {"seed": seed}}, scores)

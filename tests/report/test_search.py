@@ -17,7 +17,7 @@ def test_query_and_its_copies_are_not_found(tmp_path):
     names = np.array([str(file) for file in files])
     gallery = EmbeddingTable(np.array([[0.0], [0.0], [1.0], [3.0]]), np.array([5, 5, 5, 7]), names)
     (answer,) = search_images(np.array([[0.0]]), [str(files[0])], gallery, k=2, max_distance=1e99)
-    found = [(hit["rank"], hit["file"], hit["label"]) for hit in answer["found"]]
+    found = [(hit["rank"], hit["file"], hit["label"]) for hit in answer["hits"]]
     assert found == [(1, names[2], 5), (2, names[3], 7)]
 
 
@@ -38,4 +38,4 @@ def test_second_look_excludes_the_query(tmp_path, second_look):
     apart[own, own] = np.inf
     for row, answer in enumerate(found):
         expected = apart[row].argsort()[:14]
-        assert [hit["file"] for hit in answer["found"]] == names[expected].tolist()
+        assert [hit["file"] for hit in answer["hits"]] == names[expected].tolist()

@@ -103,8 +103,8 @@ def test_table_trains_and_is_searched_like_the_folder(
     done = jdml_command(*query, "--gallery", f"{table.stem}.npz", "--quiet")
     assert done.code == 0, done.err
     (answer,) = json.loads(Path("found.json").read_text())
-    assert len(answer["found"]) == 2
-    assert all(hit["file"] != answer["query"] for hit in answer["found"])
+    assert len(answer["hits"]) == 2
+    assert all(hit["file"] != answer["query"] for hit in answer["hits"])
     assert Path("found.png").exists()
     checked = data.check("folder", table)
     assert (checked.problems, checked.decoded) == ((), 36)

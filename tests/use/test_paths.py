@@ -47,7 +47,7 @@ def test_all_commands_read_the_same_linked_images(run, linked, tmp_path, jdml_co
     assert done.code == 0, done.err
     answers = json.loads(found.read_text())
     assert [answer["query"] for answer in answers] == files.tolist()
-    assert {len(answer["found"]) for answer in answers} == {23}
+    assert {len(answer["hits"]) for answer in answers} == {23}
     assert re.search(r"\b24 ", jdml_command("data", "check", "folder", linked, "--quiet").out)
     words = (*BATCH.split(), "--split", "none", "--out", tmp_path / "run")
     done = jdml_command("train", "--data-dir", linked, *tiny, *words)
@@ -83,14 +83,14 @@ def test_query_and_its_copies_are_not_found_under_any_path(
         answers = json.loads(found.read_text())
         assert len(answers) == len(queries)
         for answer in answers:
-            hits = [os.path.relpath(hit["file"], root) for hit in answer["found"]]
+            hits = [os.path.relpath(hit["file"], root) for hit in answer["hits"]]
             assert len(hits) == 3
             assert not any(hit == "kind4/2.png" or "copy" in hit for hit in hits)
     monkeypatch.chdir(tmp_path)  # the folder moves
     query = root.rename(tmp_path / "moved") / "kind4" / "2.png"
     assert jdml_command("search", run.folder, query, *options).code == 0
     (answer,) = json.loads(found.read_text())
-    hits = [os.path.relpath(hit["file"], root) for hit in answer["found"]]
+    hits = [os.path.relpath(hit["file"], root) for hit in answer["hits"]]
     assert len(hits) == 3
     assert "kind4/2.png" not in hits
 

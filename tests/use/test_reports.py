@@ -40,7 +40,7 @@ def test_report_shows_the_images_that_were_scored(run, tmp_path, jdml_command):
 def test_report_of_moved_images_names_the_run_and_takes_source(run, photos, tmp_path, jdml_command):
     moved = shutil.copytree(run.folder, tmp_path / "moved")
     config = json.loads((moved / "config.json").read_text())
-    config["started"]["data_dir"] = str(tmp_path / "gone")
+    config["provenance"]["data_dir"] = str(tmp_path / "gone")
     (moved / "config.json").write_text(json.dumps(config))
     done = jdml_command("report", moved, "--out", tmp_path / "r.html")
     assert done.code == 0, done.err
@@ -88,7 +88,7 @@ def test_sweep_trains_missing_runs_and_compares_all(tmp_path, jdml_command):
     assert scores.stat().st_mtime_ns == times[scores]
     config = json.loads((out / "proxy_anchor-0" / "config.json").read_text())
     assert config["recipe"]["loss"]["name"] == "proxy_anchor"
-    assert shlex.split(config["started"]["command"])[:2] == ["jdml", "train"]
+    assert shlex.split(config["provenance"]["command"])[:2] == ["jdml", "train"]
     done = jdml_command("report", out, "--out", tmp_path / "r.html")
     assert done.code == 0, done.err
     page = content(tmp_path / "r.html")
@@ -166,7 +166,7 @@ def test_sweep_refuses_runs_of_changed_data(tmp_path, draw, jdml_command):
     assert (done.code, "1e-3-0" in done.err) == (2, True)
 
 
-def test_options_typed_with_a_sweep_apply_or_are_refused(tmp_path):
+def test_options_typed_with_a_sweep_apply_unless_they_are_swept(tmp_path):
     def recipes(values):
         words = "--loss multi_similarity --loss-setting alpha=3 --set"
         sweep = COMMANDS["sweep"].read([*words.split(), values, "--out", str(tmp_path)])
@@ -176,8 +176,7 @@ def test_options_typed_with_a_sweep_apply_or_are_refused(tmp_path):
         {"alpha": 3.0, "beta": 40.0},
         {"alpha": 3.0, "beta": 60.0},
     ]
-    with pytest.raises(ValueError, match=r"\balpha\b"):
-        recipes("loss-setting=alpha=4")
+    assert [recipe.loss.settings for recipe in recipes("loss-setting=alpha=4")] == [{"alpha": 4.0}]
 
 
 @pytest.mark.slow  # three runs

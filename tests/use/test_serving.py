@@ -82,7 +82,7 @@ def test_galleries_move_with_their_images(run, photos, copy, tmp_path, update, j
         done = jdml_command("search", run.folder, query, "--gallery", *galleries, *options)
         assert done.code == 0, done.err
         (answer,) = json.loads(found.read_text())
-        return [(Path(hit["file"]), hit["distance"]) for hit in answer["found"]]
+        return [(Path(hit["file"]), hit["distance"]) for hit in answer["hits"]]
 
     first = search(tmp_path / "g")
     assert first == [(Path(file), distance) for file, distance in search(copy)]
@@ -114,9 +114,7 @@ def test_search_and_evaluate_read_what_embed_writes(name, run, photos, tmp_path,
     words = ("search", run.folder, query, "-k", 2, "--json", found, "--gallery")
     assert jdml_command(*words, gallery).code == 0
     (answer,) = json.loads(found.read_text())
-    assert {(Path(h["file"]).is_file(), h["label"][:4]) for h in answer["found"]} == {
-        (True, "kind")
-    }
+    assert {(Path(h["file"]).is_file(), h["label"][:4]) for h in answer["hits"]} == {(True, "kind")}
 
     whole = tmp_path / f"all-{name}"
     words = ("embed", run.folder, photos, "--out", whole, "--quiet")

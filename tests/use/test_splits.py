@@ -135,7 +135,7 @@ def test_file_without_its_run_does_not_know_its_parts(photos, run, tmp_path):
     export_file(training.load(run.folder), new)
     assert training.load(new).config["data"] == "folder"
     arrays, described = read_model(new)
-    assert "command" not in described["run"]["started"]  # it could contain private paths
+    assert "command" not in described["run"]["provenance"]  # it could contain private paths
     del described["run"]
     write_tensors(old, arrays, {"jdml": json.dumps(described)})
     config = training.load(old).config

@@ -123,12 +123,12 @@ def test_search_by_photograph(run, photos, tmp_path, jdml_command):
     vectors = training.load(run.folder).embed(photos)
     distances = np.linalg.norm(vectors - vectors[26], axis=1)  # kind4/2.png
     nearest = [row for row in np.argsort(distances, kind="stable") if row != 26][:3]
-    assert [hit["file"] for hit in answer["found"]] == [
+    assert [hit["file"] for hit in answer["hits"]] == [
         str(photos / f"kind{row // 6}" / f"{row % 6}.png") for row in nearest
     ]
-    assert [hit["rank"] for hit in answer["found"]] == [1, 2, 3]
+    assert [hit["rank"] for hit in answer["hits"]] == [1, 2, 3]
     np.testing.assert_allclose(
-        [h["distance"] for h in answer["found"]], distances[nearest], atol=1e-5
+        [h["distance"] for h in answer["hits"]], distances[nearest], atol=1e-5
     )
     assert "kind" in done.out
     assert sheet.stat().st_size > 1000
@@ -137,13 +137,13 @@ def test_search_by_photograph(run, photos, tmp_path, jdml_command):
     )
     done = search("--max-distance", distances[nearest[0]] / 2)
     assert done.code == 0
-    assert json.loads(neighbours.read_text())[0]["found"] == []
+    assert json.loads(neighbours.read_text())[0]["hits"] == []
     assert search("--rerank", "augment").code == 0
-    assert len(json.loads(neighbours.read_text())[0]["found"]) == 3
+    assert len(json.loads(neighbours.read_text())[0]["hits"]) == 3
     done = search("--max-distance", "auto")
     limit = float(re.search(r"max distance: ([\d.]+)", done.out)[1])
     (answer,) = json.loads(neighbours.read_text())
-    assert [hit["distance"] for hit in answer["found"]] == pytest.approx(
+    assert [hit["distance"] for hit in answer["hits"]] == pytest.approx(
         [d for d in distances[nearest] if d <= limit], abs=1e-5
     )
 
@@ -158,7 +158,7 @@ def test_search_in_galleries_of_one_point_and_of_another_model(run, photos, tmp_
     done = jdml_command("search", run.folder, query, *options)
     assert done.code == 0, done.err
     assert "jdml data check --duplicates" in done.out
-    assert json.loads(found.read_text())[0]["found"] == []
+    assert json.loads(found.read_text())[0]["hits"] == []
     np.savez(gallery, **same, model=np.array("0" * 16))
     done = jdml_command("search", run.folder, query, *options)
     assert (done.code, f"{gallery} " in done.err) == (2, True)

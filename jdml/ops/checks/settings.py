@@ -158,7 +158,8 @@ def check_fields(values: Any, called: Callable[[str], str] = str) -> None:
         if rule.constraints and float not in rule.kinds and isinstance(value, float):
             raise TypeError(f"{name} must be a whole number, got {value!r}")
         if rule.words and str not in rule.kinds:  # next to any word they are suggestions
-            one_of(name, value, rule.words)
+            if isinstance(value, str) or not {int, float} & {*rule.kinds}:
+                one_of(name, value, rule.words)
         for constraint in rule.constraints:
             constraint(name, value)
 
