@@ -19,7 +19,6 @@ FOLDER = Path("runs") / f"smoke-{secrets.token_hex(4)}"
 NETWORK = "experiments.smoke:Linear"
 """The network of toy runs: it compiles in no time."""
 FLOW = {"num_blocks": 1, "depth": 2, "hidden": 8}
-"""The settings of a small flow."""
 
 
 def small(value: Any, toy: Any) -> Any:

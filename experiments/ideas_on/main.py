@@ -27,8 +27,8 @@ DRAWINGS = small((4, 8), (4,))
 PROXIES = (1, 2, 4, 8)
 FLOW_RATE = 5e-4
 """The learning rate of NIR's flow, as printed: 50 times the 1e-5 of the network."""
-MEMORY, STRENGTH, EVERY = 2048, 2e-4, small(25, 1)
-"""Rows of the memory; λ of CCP's anchor; steps between CCP's evaluations, so that at least five problems end."""
+MEMORY, EVERY = 2048, small(25, 1)
+"""Rows of the memory; steps between CCP's evaluations, so that at least five problems end."""
 FIELDS = ("PFML, found", "CPML")
 
 
