@@ -28,6 +28,7 @@ import numpy as np
 
 from jdml import metrics
 from jdml.data import Dataset, mlrc_folds
+from jdml.ops.checks import default_of
 from jdml.recipes import Recipe
 from jdml.training import train_recipe
 from jdml.training.run_config import FitResult, RunConfig, as_config
@@ -39,7 +40,7 @@ RUN_PATIENCE = 60
 """Evaluations without improvement that end a run, if its recipe has no patience."""
 FOLDS = 4
 THIRDS = 3
-RECALL_AT, NDCG_AT = (1, 2, 4, 8), (8,)
+RECALL_AT, NDCG_AT = default_of(metrics.evaluate_retrieval, "recall_at"), (8,)
 
 
 class Retrieval(NamedTuple):
