@@ -66,7 +66,8 @@ def check_file(name: str, file: Path, endings: tuple[str, ...]) -> None:
     """Refuse a file that cannot be written, or has another ending, before any work."""
     check_local(name, file)
     if file.suffix not in endings:
-        raise ValueError(f"{name} must end in {' or '.join(endings)}, got {file}")
+        known = " or ".join(", ".join(endings).rsplit(", ", 1))
+        raise ValueError(f"{name} must end in {known}, got {file}")
     if file.is_dir() or not os.access(file.parent, os.W_OK):
         raise ValueError(f"{name} must be a file in a folder that may be written, got {file}")
 

@@ -52,7 +52,7 @@ class TaskOptions:
     method_setting: Mapping[str, Any] = empty_part()
     """The method's settings, such as preset=tuned (pfml) or preset=released (nir, ccp)."""
     dataset: Literal[tuple(sorted(data.IMAGE_FILES))] = "cub"  # type: ignore[valid-type]
-    """The data set; folder: any folder of classes, whose first half trains."""
+    """The data set; folder: any folder of classes, trained on the first half of them."""
     protocol: Protocol = default_of(recipe, "protocol")
     """The training, selection and scoring of models."""
     validation: Annotated[float, fraction_below_1] = 0.0
@@ -67,23 +67,23 @@ class TaskOptions:
     )
     """Whether threads or processes decode images."""
     dry_run: bool = False
-    """Test the whole command with a few steps on images of noise."""
+    """Test the command with a few steps on images of noise."""
 
 
 @dataclass(frozen=True)
 class Benchmark:
-    """Train a method by its paper's recipe and score it on unseen classes, next to the paper's row.
+    """Train a method by its paper's recipe and score it on unseen classes, next to the paper's result.
 
-    The recipe is the paper's, as printed; --method-setting preset=tuned (pfml), preset=released (nir, ccp) are others.
-    Differences from the paper's run are listed below the table; a task without a row in a paper gets none.
+    The recipe is the paper's, as printed; --method-setting preset=tuned (pfml) and preset=released (nir, ccp) select
+    others. Differences from the paper's run are listed below the table.
 
-    conventional: one model on all training classes, R@k on the test classes. mlrc: four models, each trained on three
-    quarters of the training classes and stopped by the fourth; scored separately and with their embeddings
-    concatenated. ablation: one such model, trained on two thirds and stopped by the third (CCP's). The test classes
-    choose nothing.
+    Protocols: conventional trains one model on all training classes and measures R@k on the test classes. mlrc trains
+    four models, each on three quarters of the training classes with early stopping on the fourth, and scores them
+    separately and with concatenated embeddings. ablation (CCP's) trains one model on two thirds, with early stopping on
+    the third. Test classes are never used to choose anything.
 
-    With --out, a killed benchmark resumes if the same command is given again. For other losses, miners, networks and
-    splits see jdml train.
+    With --out, the same command resumes a benchmark that was killed. For other losses, miners, networks and splits see
+    jdml train.
     """
 
     task: TaskOptions = TaskOptions()

@@ -24,8 +24,8 @@ class Embed:
 
     A .npz file holds embeddings [N, D] and, if known, labels [N] (names of classes) and files [N], for jdml evaluate
     and jdml search. A .npy file holds the embeddings alone, with the rest in a .npy.json file; a .parquet file (needs
-    pyarrow) a row for each image. A name without such an ending is a folder, a gallery (jdml.Gallery) by paths relative
-    to the source's folder, which grows with --update. Damaged images are named and left out.
+    pyarrow) a row for each image. Any other name is the folder of a gallery (jdml.Gallery), which --update
+    extends. Damaged images are reported and skipped.
     """
 
     run: Path
@@ -49,7 +49,7 @@ class Embed:
     which: Literal["best", "last"] = default_of(load, "which")
     """The best parameters, which metrics.json scores, or the last ones."""
     on_bad_image: Literal["skip", "stop"] = "skip"
-    """Whether a damaged image is named and left out, or stops the command."""
+    """Whether a damaged image is reported and skipped, or stops the command."""
     quiet: bool = False
     """No progress bar."""
 

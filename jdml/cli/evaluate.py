@@ -24,17 +24,17 @@ from jdml.runs.run_files import write_json
 
 @dataclass(frozen=True)
 class Evaluate:
-    """Measure embeddings in a .npz file or in .npy files: retrieval metrics and, on request, clusters.
+    """Measure embeddings in a .npz file or in .npy files: retrieval metrics and, on request, clustering.
 
     The file holds embeddings [N, D] and labels [N] ([N, L] by level, coarsest first), and optionally
     a separate gallery, gallery_embeddings [M, D] and gallery_labels [M]. Without one, every row is
     searched among all others. Neighbours are ranked by Euclidean distance. All values are fractions,
-    0 to 1. Rows with a negative label have no class: they are no queries and no right answers.
+    0 to 1. Rows with a negative label have no class: they only count as wrong answers.
 
     Example: np.savez("e.npz", embeddings=x, labels=y), then
     jdml evaluate e.npz --normalize sphere --recall-at 1 10 --map-at 1000 --json metrics.json
 
-    Arrays may also be .npy files (numpy.save), from which a large gallery is read piece by piece:
+    Arrays may also be .npy files (numpy.save), from which a large gallery is read in pieces:
     jdml evaluate x.npy --labels y.npy --gallery-embeddings g.npy --gallery-labels h.npy
 
     Queries and gallery in two files of jdml embed, whose classes are matched by name:

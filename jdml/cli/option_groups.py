@@ -29,8 +29,8 @@ from jdml.runs.run_files import MODEL, read_description
 from jdml.training import RunConfig, default_preprocess, initialize
 
 DATA = Help(
-    f"{', '.join(sorted(registry.DATASETS))}; or a folder of classes, a .csv of file,label[,split], Parquet, "
-    "module:name. Default: what --data-dir holds, else digits."
+    f"The data set: {', '.join(sorted(registry.DATASETS))}; or a folder of classes, a .csv of "
+    "file,label[,split], Parquet, module:name. Default: what --data-dir holds, else digits."
 )
 OF_FILES = (
     "augmentation",
@@ -80,7 +80,7 @@ class DataOptions(ImageOptions):
     labels: str | None = None
     """Labels to train on, where there are several: digit or parity, alphabet or letter, class or super_class."""
     train_classes: tuple[int, ...] = ()
-    """Numbers of the training classes; other classes are scored apart."""
+    """Numbers of the training classes; other classes are scored separately."""
     validation: Annotated[float, fraction_below_1] = 0.0
     """Fraction of the training rows that is held out for evaluations."""
 
@@ -148,10 +148,9 @@ class WeightOptions:
     """Pretrained weights, and how images are normalized for them."""
 
     weights: Path | None = None
-    """Pretrained weights, from jdml weights convert; or another run, its folder or file of jdml export, with whose
-    parameters this one begins."""
+    """Initial weights: a file of jdml weights convert or jdml export, or the folder of another run."""
     normalization: str | None = None
-    """Network whose image statistics are used. Default: the network itself."""
+    """Network whose image mean and standard deviation are used. Default: --model's."""
 
     def __post_init__(self) -> None:
         """Take the best parameters of a run's folder."""

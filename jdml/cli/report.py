@@ -21,17 +21,17 @@ WIDTH = 120
 
 @dataclass(frozen=True)
 class Report:
-    """Write one page that shows what runs learned: scores side by side, curves, neighbours, mistakes, a map, structure.
+    """Write an HTML page about runs: scores side by side, curves, neighbours, mistakes, a map of the embeddings.
 
-    The page is one file that opens from a disk and loads nothing from the network. RUN is the folder of a run, of
-    several runs or of a study, or a .npz file of embeddings with labels (and files, for images). Runs that differ only
-    in their seed are one row, with mean and standard deviation; neighbours and map are those of the first seed.
+    The page is one file and works offline. RUN is the folder of a run, of several runs or of a study, or a .npz file of
+    embeddings with labels (and files, for images). Runs that differ only in their seed are one row, with mean and
+    standard deviation; neighbours and map are those of the first seed.
 
-    Images are read where the run read them; --source names others, also for runs of jdml.training.fit.
+    Images are read from where the run read them, or from --source.
     """
 
     run: tuple[str, ...]
-    """Folders of runs, of several runs or of a study; or .npz files with embeddings, labels and files."""
+    """Folders, each of one run, of several runs or of a study; or .npz files with embeddings, labels and files."""
     out: Path = Path("report.html")
     """The page to write."""
     source: str | None = None
@@ -44,11 +44,11 @@ class Report:
     map: tuple[Projection, ...] = default_of(report.html_report, "projections")
     """Projections of the map; tsne takes a minute for 10,000 images, umap needs umap-learn."""
     max_images: int = default_of(report.html_report, "max_images")
-    """Images with neighbours and a place on the map; of more a random choice."""
+    """Maximum number of images on the map and with neighbours; of more, a random sample."""
     thumbnails: int = default_of(report.html_report, "thumbnails")
-    """Pictures in the page, all runs together."""
+    """Number of pictures in the page, for all runs together."""
     max_runs: int = default_of(report.html_report, "max_runs")
-    """Settings whose embeddings are shown, in the order given; all are compared."""
+    """Number of runs whose embeddings are shown (the first ones); scores are shown for all."""
     baseline: str | None = None
     """The run that others are compared with. Default: the first."""
     metric: tuple[str, ...] = ()
@@ -82,17 +82,17 @@ class Report:
 
 @dataclass(frozen=True)
 class Compare:
-    """Put runs side by side: the settings that differ, scores, time and memory.
+    """Compare runs in a table: the settings that differ, scores, time and memory.
 
     Runs that differ only in their seed are one row, with mean and sample standard deviation. Every row is compared with
     the first one: Δ is the mean difference between runs of the same seed, with its confidence interval in brackets
     (Student's t over the seeds; with several rows Holm's correction). Sentences below the table say which rows are
     better or worse than the first, and how many seeds would be needed for the others. Scores of held-out rows
-    (--validation) are shown if there are any: what is chosen by the test part scores too well on it.
+    (--validation) are shown if there are any, because a choice by test scores would make them too high.
     """
 
     run: tuple[str, ...]
-    """Folders of runs, of several runs (jdml sweep's) or of a study; or a study's results.jsonl."""
+    """Folders, each of one run, of several runs (jdml sweep's) or of a study; or a study's results.jsonl."""
     metric: tuple[str, ...] = ()
     """Metrics to show, such as R@1, or by their whole names, such as "test class R@1". Default: R@1, MAP@R, P@1 and NMI
     if there are many."""

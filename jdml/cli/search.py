@@ -28,7 +28,7 @@ class Search:
     """Find the nearest images of a gallery to photographs, by Euclidean distance of their embeddings.
 
     The gallery is a folder of images, which is embedded with the run's model, or what jdml embed wrote with the same
-    model. The query itself and copies of it are not found.
+    model. The query itself and copies of it are left out of the results.
     """
 
     run: Path
@@ -63,7 +63,7 @@ class Search:
         """Search the gallery, print and write the neighbours."""
         if not self.gallery:
             raise ValueError(
-                "--gallery is missing: a folder of images, or a file or gallery of jdml embed"
+                "--gallery is missing: write a folder of images, or a file or gallery of jdml embed"
             )
         at_least(1)("k", self.k)
         if self.max_distance == "auto" and self.rerank != "none":

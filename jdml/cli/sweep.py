@@ -40,12 +40,12 @@ FAILED = "failed"
 class Sweep(Train):
     """Train every combination of settings, each with several seeds, and compare them.
 
-    All options of jdml train apply to every run; --set takes one of them and its values, separated by commas. Finished
-    runs are kept: the same command resumes after an interruption, and more values or --seeds add runs. Every run has
-    its own folder in --out, for jdml report and embed. The first combination is the baseline of the table, here and in
-    jdml compare. Runs are compared by held-out rows, so that the test part chooses nothing: those of --validation, the
-    data's own val part, or else a fifth of the training rows. A run whose loss is not finite is reported at the end;
-    the others continue.
+    All options of jdml train apply to every run; --set takes one of them and its values, separated by commas. The same
+    command resumes after an interruption, and more values or --seeds add runs. Every run has its own folder in --out,
+    for jdml report and embed. The first combination is the baseline of the table, here and in jdml compare.
+
+    Runs are compared on held-out rows, not on the test part: those of --validation, the data's own val part, or else a
+    fifth of the training rows. A run whose loss is not finite is reported at the end; the others continue.
     """
 
     set: Annotated[tuple[str, ...], tyro.conf.UseAppendAction] = ()
@@ -53,9 +53,9 @@ class Sweep(Train):
     seeds: Annotated[int, positive] = 1
     """Runs of each combination, with seeds from --seed on."""
     jobs: Annotated[int, positive] = 1
-    """Runs at a time, each in a process of its own; on a GPU each has its share of the memory."""
+    """Number of runs at a time, each in its own process; on a GPU they share the memory equally."""
     select_on: Literal["test", "validation"] = "validation"
-    """Part that runs are compared by; test: hold out no rows unless --validation is given."""
+    """Rows that runs are compared on; with test, none are held out unless --validation is given."""
     metric: tuple[str, ...] = ()
     """Metrics of the table at the end. Default: R@1 and MAP@R."""
 

@@ -50,9 +50,9 @@ UNTRAINED = (
 class Train(TrainOptions):
     """Train embeddings of a data set and score them on its test part.
 
-    With --out, a killed run resumes if the same command is given again, and ends with the same numbers; the same
-    command with more --steps continues it. The test part is scored once, at the end; --validation holds out training
-    rows for early stopping. For a method with its paper's recipe and split see jdml benchmark.
+    With --out, the same command resumes a run that was killed, with the same result; with more --steps it trains
+    further. The test part is scored once, at the end; --validation holds out training rows for early stopping. For a
+    paper's recipe and split see jdml benchmark.
     """
 
     def execute(self) -> None:

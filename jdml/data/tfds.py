@@ -128,7 +128,7 @@ names a folder with the four IDX files
             f"{name} is not prepared in {folder}: `jdml data get {name}{where}` does it, or data_dir names a folder "
             f"with {original}"
         )
-    what = f"{name}, without a folder of {original} (data_dir), is prepared by TensorFlow Datasets, which"
+    what = f"data_dir must name a folder with {original}; without one, downloading {name}"
     for module in ("filelock", "tensorflow_datasets", *EXTRAS["tfds"]):
         require_package(module, what)
     from filelock import FileLock

@@ -19,21 +19,21 @@ class BatchConfig(Config):
     size: Annotated[int | None, positive] = None
     """Rows of a batch, drawn at random. None: 128."""
     classes: Annotated[int | None, positive] = None
-    """Classes in a batch, in place of random rows."""
+    """Classes in a batch, instead of random rows."""
     samples_per_class: Annotated[int | None, positive] = None
     """Samples of each of these classes."""
     on_small_class: Literal["pad", "refuse"] = "pad"
-    """A smaller class leaves places empty (pad), or is an error (refuse)."""
+    """Whether a class with too few samples leaves rows of the batch empty (pad) or is an error (refuse)."""
     group_by: str | None = None
-    """A coarser labelling: the classes of a batch are of one of its groups."""
+    """A coarser labelling; all classes of a batch come from one of its groups."""
     class_sampling_power: Annotated[float | None, unit_interval] = None
-    """Draw a class of n samples in proportion to n to this power. None: each sample once an epoch."""
+    """Draw each class with probability proportional to its size to this power. None: use each sample once an epoch."""
     epochs: Annotated[int, positive] = 100
     """Passes over the training rows."""
     steps: Annotated[int | None, non_negative] = None
-    """Training steps, in place of epochs; 0 evaluates the start."""
+    """Training steps, instead of epochs; 0 evaluates the initial network."""
     skip_nonfinite: Annotated[int | None, positive] = None
-    """Leave out steps that are not finite; so many in a row end the run."""
+    """Skip steps with a non-finite loss or gradient; this many in a row end the run."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -42,15 +42,15 @@ class ProxyConfig(Config):
     """Proxies of a proxy loss, of CCP, of a field."""
 
     per_class: Annotated[int | None, finite] = None
-    """Proxies of each class; 0: a field of samples alone. None: the loss's own number, 8 with CCP."""
+    """Proxies of each class; 0: none (potential field only). None: the loss's own number, 8 with CCP."""
     init: Literal["random", "samples"] = "random"
     """Initial proxies: random, or samples of their class."""
     sampled_classes: Annotated[int | None, positive] = None
-    """Classes that a step sees, at random beside the batch's. None: all."""
+    """Classes whose proxies a step uses: the batch's, and random others. None: all."""
     clip_value: Annotated[float | None, positive] = None
-    """Largest entry of the proxies' gradient."""
+    """Clip each entry of the proxies' gradient to ± this value."""
     clip_norm: Annotated[float | None, positive] = None
-    """Largest norm of each proxy's gradient."""
+    """Clip the gradient of each proxy to this norm."""
     on_sphere: bool = False
     """Scale each proxy to length 1 after each step."""
 
@@ -118,19 +118,19 @@ class LossConfig(Config):
     """The loss, the pairs it sees, and what a method makes of it."""
 
     name: str = "triplet"
-    """The loss; proxy losses learn vectors of each class."""
+    """The loss; proxy losses also learn vectors for each class."""
     settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    """The loss's own numbers, such as margin=0.2 or reduce_fn=mean."""
+    """Hyperparameters of the loss, such as margin=0.2 or reduce_fn=mean."""
     miner: str = "none"
-    """Pairs that a pair loss sees, such as easy_positive+semi_hard:margin=0.2."""
+    """Miner of a pair loss, such as easy_positive+semi_hard:margin=0.2."""
     weight: Annotated[float, non_negative] = 1.0
-    """Factor of the whole loss."""
+    """Weight of the loss."""
     normalize: Literal["sphere", "ball", "none"] = "sphere"
     """How embeddings are scaled, in the loss and in retrieval."""
     learn_beta: Literal["class", "shared"] | None = None
     """Learn the margin loss's boundary, per class or one for all."""
     memory_size: Annotated[int, non_negative] = 0
-    """Remembered embeddings that a pair loss also compares with."""
+    """Size of the cross-batch memory: past embeddings that a pair loss also compares with."""
     memory_start_step: Annotated[int, non_negative] = 0
     """Step from which the memory is used."""
     proxies: ProxyConfig = dataclasses.field(default_factory=ProxyConfig)

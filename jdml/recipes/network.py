@@ -40,11 +40,11 @@ class NetworkConfig(Config):
     dim: Annotated[int, positive] = 64
     """Dimension of the embeddings."""
     pooling: str | None = None
-    """How the network pools over space. None: its own way."""
+    """Spatial pooling, such as average or max. None: the network's own."""
     head_init: Literal["random", "principal"] = "random"
-    """Begin the head at random, or on principal directions of pretrained features."""
+    """Initial head: random, or the principal directions of pretrained features."""
     dtype: Literal["bfloat16", "float16", "float32"] = "float32"
-    """Type that the network computes in; float16 scales the loss."""
+    """Dtype of the network's computation; float16 adds loss scaling."""
     remat: bool = False
     """Recompute a vision transformer's blocks for the gradient, to save memory."""
 
@@ -126,23 +126,23 @@ class FinetuneConfig(Config):
     freeze: str | None = None
     """Frozen parameters: backbone, or a regular expression of their paths."""
     lora: Annotated[int | None, positive] = None
-    """Rank of low-rank changes of the blocks' kernels; the rest is frozen but the head."""
+    """Rank of LoRA's updates of the blocks' kernels; only they and the head are trained."""
     last_blocks: Annotated[int | None, positive] = None
-    """Train only the network's last blocks, so many, and what follows."""
+    """Train only the last N blocks and the layers after them."""
     layer_decay: Annotated[float | None, open_unit_interval] = None
     """Factor of the learning rate from each block to the one before it."""
     lora_alpha: Annotated[float | None, positive] = None
-    """Low-rank changes are multiplied by this over the rank. None: by 1."""
+    """LoRA's updates are multiplied by this divided by the rank. None: by 1."""
     lora_paths: str | None = None
-    """Arrays that change, as a regular expression. None: the blocks' kernels."""
+    """Regular expression of the parameters that LoRA updates. None: the blocks' kernels."""
     cached_views: Annotated[int, non_negative] = 1
-    """With a frozen backbone: views of each image whose features are cached; 0: none."""
+    """With a frozen backbone: number of crops of each image whose features are cached; 0: none."""
     freeze_batch_norm: bool = False
-    """Keep the running statistics of batch norm."""
+    """Freeze the running statistics of batch norm."""
     backbone_freeze_epochs: Annotated[int, non_negative] = 0
     """First epochs in which only the head and the loss's parameters learn."""
     backbone_freeze_steps: Annotated[int | None, non_negative] = None
-    """First steps in which only these learn, in place of epochs."""
+    """The same in steps instead of epochs."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

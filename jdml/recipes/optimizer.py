@@ -43,17 +43,17 @@ class OptimizerConfig(Config):
     lr_multipliers: Mapping[str, float] = dataclasses.field(
         default_factory=lambda: {"proxies": 100.0}
     )
-    """Factors of a role (proxies, beta, flow), or of paths: a regular expression."""
+    """Learning-rate factors of a role (proxies, beta, flow), or of parameters by a regular expression."""
     weight_decay_roles: tuple[str, ...] = ()
-    """Roles that decay, too, such as proxies."""
+    """Roles that also get weight decay, such as proxies."""
     schedule: str = "constant"
     """constant, cosine or linear to 0, or step:every=EPOCHS,factor=0.5."""
     lr_warmup_steps: Annotated[int, non_negative] = 0
-    """First steps, in which learning rates rise from 0."""
+    """Steps in which the learning rate rises from 0."""
     clip_global_norm: float | Mapping[str, float] | None = None
-    """Norm that gradients are clipped to: of all together, or by role."""
+    """Clip the gradient to this global norm; or one norm for each role."""
     clip_value: Annotated[float | None, positive] = None
-    """Largest entry of any gradient."""
+    """Clip each entry of the gradient to ± this value."""
     b2: Annotated[float, fraction_below_1] = 0.999
     """Decay of Adam's second moment."""
 

@@ -46,15 +46,15 @@ class EvaluationConfig(Config):
     patience: Annotated[int | None, positive] = None
     """Evaluations without improvement that end the run."""
     ema: Annotated[float | None, open_unit_interval] = None
-    """Evaluate and keep an average of the parameters with this decay."""
+    """Decay of a moving average of the parameters, which is evaluated and saved (e.g. 0.999)."""
     nmi: bool = False
     """Measure NMI, too."""
     nmi_cluster_factor: Annotated[int | None, positive] = None
-    """Measure NMI with so many clusters a class, too (NMI+)."""
+    """Also measure NMI with this many clusters per class (NMI+)."""
     map_divisor: Literal["min", "k", "relevant", "class"] = default_of(
         evaluate_retrieval, "map_divisor"
     )
-    """Divisor of mAP@1000, as ``jdml.metrics.map_at_k`` says."""
+    """Divisor of mAP@1000, see ``jdml.metrics.map_at_k``."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -188,7 +188,7 @@ def _siglips() -> Iterator[Network]:
         ("so400m14", "so400m-patch14-224", wide, 14, 16, {"hidden": 4304}),
     )
     for size, file, sizes, patch, grid, hidden in towers:
-        weights = f"model.safetensors of google/siglip2-{file} (or of the first, siglip-{file}) on huggingface.co"
+        weights = f"model.safetensors of google/siglip2-{file} (or SigLIP 1's siglip-{file}) on huggingface.co"
         others = {**settings, **hidden}
         yield _vit(f"siglip_{size}", sizes, patch, grid, SIGNED, "SIGLIP", weights, **others)
 

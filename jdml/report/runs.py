@@ -120,8 +120,8 @@ def read_runs(*places: str | Path) -> list[Run]:
             read = list(_read(place))
         if not read:
             raise ValueError(
-                f"{place} holds no run: expected a folder with {CONFIG} or of such folders, the results of a study, "
-                "or a .npz file"
+                f"{place} holds no run: expected a run's folder (with {CONFIG}), a folder of runs, a study's "
+                "results.jsonl or a .npz file"
             )
         runs += read
     once: dict[Any, Run] = {}  # two paths may lead to one run

@@ -1,6 +1,7 @@
 """Files of embeddings, with the names and classes of their images."""
 
 import json
+import zipfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any, NamedTuple
@@ -119,6 +120,8 @@ class NpzArrays(Mapping[str, np.ndarray]):
     def __init__(self, file: Path) -> None:
         """Open the file."""
         self._file = file
+        if file.is_file() and not zipfile.is_zipfile(file):
+            raise ValueError(f"{file} is not a readable .npz file (numpy.savez)")
         try:
             with file.open("rb") as stream, np.load(stream, allow_pickle=False) as content:
                 self._names = tuple(content.files)

@@ -284,7 +284,7 @@ def load(
     check_local("run", run)
     path = expand_user(run)
     if not path.exists():
-        raise FileNotFoundError(f"run must be the folder of a run, {path} does not exist")
+        raise FileNotFoundError(f"run {path} does not exist")
     with wrap_read_errors(path):
         config, arrays, description = _read(path, which)
         described = description.get("embedding")
