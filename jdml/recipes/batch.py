@@ -29,9 +29,9 @@ class BatchConfig(Config):
     class_sampling_power: Annotated[float | None, unit_interval] = None
     """Draw each class with probability proportional to its size to this power. None: use each sample once an epoch."""
     epochs: Annotated[int, positive] = 100
-    """Passes over the training rows."""
+    """Passes over the training rows, where ``steps`` is None."""
     steps: Annotated[int | None, non_negative] = None
-    """Training steps, instead of epochs; 0 evaluates the initial network."""
+    """Training steps; 0 evaluates the initial network."""
     skip_nonfinite: Annotated[int | None, positive] = None
     """Skip steps with a non-finite loss or gradient; this many in a row end the run."""
 
