@@ -24,6 +24,8 @@ DEEP = 256
 """Beyond this many ranks a partial sort in NumPy beats a CPU's top_k (17 times at 6,000 of 60,000)."""
 QUERIES, ROWS = 64, 1024
 """Rows to which fewer queries, and a smaller gallery, are padded."""
+DIFFERENCES = 1 << 18
+"""Entries of the differences of queries and neighbours that are computed at a time."""
 PIECE = 8 * 2**20
 """Bytes of a chunk of a gallery on disk, in float32."""
 
@@ -174,8 +176,11 @@ def nearest_rows(
         gallery = checks.as_finite("gallery", gallery)
     search, rows = prepare(queries, gallery, own), np.asarray(gallery)
     for part, indices, _ in ranked(search, k, block_size):
-        indices = np.asarray(indices)[: part.stop - part.start, :k]
-        blocks.append(by_distance(search.block.queries[part], rows[indices], indices, k))
+        indices, points = np.asarray(indices)[:, :k], search.block.queries[part]
+        step = max(1, DIFFERENCES // (k * points.shape[1]))
+        for start in range(0, len(points), step):
+            own = slice(start, min(start + step, len(points)))
+            blocks.append(by_distance(points[own], rows[indices[own]], indices[own], k))
     first, second = map(np.concatenate, zip(*blocks, strict=True))
     return first, second
 

@@ -5,7 +5,14 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from jdml.metrics import augment_gallery, expand_queries, nearest, ranking_score, rerank
+from jdml.metrics import (
+    augment_gallery,
+    expand_queries,
+    gallery_search,
+    nearest,
+    ranking_score,
+    rerank,
+)
 from jdml.metrics.reranking import look_again
 from jdml.testing.case import Compilations
 from oracles import metrics as oracle
@@ -111,6 +118,21 @@ def test_memory_is_bounded():
     used = search.lower(vectors, vectors, k=100).compile().memory_analysis()
     # The queries in blocks and the moved gallery, 117 MiB each, and one block's work.
     assert used.temp_size_in_bytes < 512 * 2**20
+
+
+def test_differences_of_many_neighbours_are_computed_in_small_parts(monkeypatch):
+    sizes, by_distance = [], gallery_search.by_distance
+
+    def measured(points, vectors, *rows_and_k):
+        sizes.append(vectors.size)
+        return by_distance(points, vectors, *rows_and_k)
+
+    monkeypatch.setattr(gallery_search, "by_distance", measured)
+    points = np.random.default_rng(4).normal(size=(700, 16)).astype(np.float32)
+    distances, _ = nearest(points, points, 600)
+    expected, _ = jax.jit(nearest, static_argnames="k")(points, points, k=600)
+    chex.assert_trees_all_close(distances, expected, rtol=1e-5)
+    assert max(sizes) <= gallery_search.DIFFERENCES
 
 
 @pytest.mark.parametrize("same", [1e4, 1e30, 3e38])
