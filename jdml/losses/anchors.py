@@ -70,7 +70,8 @@ class Comparison(NamedTuple):
             return ops.similarities(self.embeddings, self.references, self.narrow)
         vectors, _, centre = self.targets
         along = ops.similarities(self.embeddings, centre[None])
-        return ops.similarities(self.shifted, vectors) + along + (vectors @ centre)[None]
+        offsets = ops.similarities(centre[None], vectors)
+        return ops.similarities(self.shifted, vectors) + along + offsets
 
     @property
     def squared_distances(self) -> Array:

@@ -67,3 +67,16 @@ def test_nearly_collapsed_embeddings_are_told_apart(name: str) -> None:
     rng = np.random.default_rng(1)
     points, proxies = np.eye(8)[0] + 1e-4 * rng.normal(size=(2, 24, 8))
     assert_exact(name, points, proxies[:4], rtol=1e-4)
+
+
+def test_a_miners_product_is_multiplied_in_full_precision():
+    # On a GPU or TPU a product without a precision keeps 8 to 11 bits of its numbers.
+    points = np.random.default_rng(2).normal(size=(24, 8)).astype(np.float32)
+
+    def mined(x):
+        return jdml.multi_similarity_loss(x, LABELS, mine=jdml.mining.multi_similarity_pairs())
+
+    program = jax.jit(jax.grad(mined)).lower(points).as_text()
+    products = [line for line in program.splitlines() if "dot_general" in line]
+    assert len(products) > 1
+    assert all("precision = [HIGHEST, HIGHEST]" in line for line in products)
