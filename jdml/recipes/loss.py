@@ -273,11 +273,16 @@ class LossConfig(Config):
         """Refuse settings that are not the loss's own numbers."""
         cores = (losses.compare, losses.assign)
         shared = {name for core in cores for name in inspect.signature(core).parameters}
-        keywords = inspect.signature(LOSSES[self.name].function).parameters.values()
-        own = [p.name for p in keywords if p.kind is p.KEYWORD_ONLY and p.name not in shared]
-        for name in self.settings:
+        keywords = inspect.signature(LOSSES[self.name].function).parameters
+        own = [
+            p.name for p in keywords.values() if p.kind is p.KEYWORD_ONLY and p.name not in shared
+        ]
+        numbers = [name for name in own if isinstance(keywords[name].default, float | int | tuple)]
+        for name, value in self.settings.items():
             if name not in (*own, *PLAIN_OPTIONS):
                 raise RecipeError(f"{{settings}}: {no_setting(f'{self.name}_loss', name, own)}")
+            if isinstance(value, str) and name in numbers:
+                raise RecipeError(f"{{settings}}: {name} must be a number, got {value!r}")
 
     def _check_parts(self) -> None:
         """Refuse what the loss, or its method, would not use."""

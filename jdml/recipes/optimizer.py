@@ -11,6 +11,7 @@ import optax
 from jdml import adapt, optim
 from jdml.ops.checks import (
     count,
+    finite,
     fraction_below_1,
     no_setting,
     non_negative,
@@ -59,8 +60,13 @@ class OptimizerConfig(Config):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        for role, multiplier in self.lr_multipliers.items():
+            check(f"{{lr_multipliers}} {role}", multiplier, finite)
         norm = self.clip_global_norm
-        if norm is not None and not isinstance(norm, Mapping):
+        if isinstance(norm, Mapping):
+            for role, each in norm.items():
+                check(f"{{clip_global_norm}} {role}", each, positive)
+        elif norm is not None:
             check("{clip_global_norm}", norm, positive)
         set_field(self, "weight_decay_roles", tuple(self.weight_decay_roles))
         self.schedule_settings()

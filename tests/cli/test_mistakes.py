@@ -45,6 +45,8 @@ WORDS = [
     ("train --miner easy_positve", "--miner", "easy_positive"),
     ("train --miner semi_hard:foo=1", "--miner semi_hard", "margin"),
     ("train --loss-setting margn=1", "--loss-setting", "margin"),
+    ("train --loss-setting margin=wide", "--loss-setting", "number"),
+    ("train --lr-multiplier beta=fast", "--lr-multiplier", "beta"),
     ("train --method nir --method-setting wait=1", "--method-setting", "weight"),
     ("sweep --set los=triplet --out s", "--set", "loss"),
 ]
