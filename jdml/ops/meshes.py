@@ -308,8 +308,8 @@ def _on(
     """Run a function on each device's parts of arrays, wherever these lie."""
     if not any(isinstance(array, jax.core.Tracer) for array in arrays):
         mesh = _devices_of(arrays)
-        gather = (NamedSharding(mesh, spec) for spec in specs)
-        arrays = [jax.device_put(a, at) for a, at in zip(arrays, gather, strict=True)]
+        shardings = (NamedSharding(mesh, spec) for spec in specs)
+        arrays = [jax.device_put(a, at) for a, at in zip(arrays, shardings, strict=True)]
     elif AxisType.Explicit in mesh.axis_types:
         arrays = [
             jax.sharding.reshard(jnp.asarray(array), NamedSharding(mesh, spec))

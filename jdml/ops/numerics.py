@@ -31,15 +31,15 @@ def upcast(values: Array, dtype: jnp.dtype) -> Array:
     largest = float(jnp.finfo(values.dtype).max)
 
     @jax.custom_vjp
-    def upcast(narrow: Array) -> Array:
+    def as_wide(narrow: Array) -> Array:
         return narrow.astype(dtype)
 
     def cut(_: None, cotangent: Array) -> tuple[Array]:
         return (jnp.clip(cotangent, -largest, largest).astype(values.dtype),)
 
-    # Not `widened` again: its gradient can be differentiated forwards.
-    upcast.defvjp(lambda narrow: (narrow.astype(dtype), None), cut)
-    return upcast(values)
+    # Not `as_wide` again: its gradient can be differentiated forwards.
+    as_wide.defvjp(lambda narrow: (narrow.astype(dtype), None), cut)
+    return as_wide(values)
 
 
 def bounded(value: float | Array, *, least: float = -SHARPEST, most: float = SHARPEST) -> Array:

@@ -83,7 +83,7 @@ def _upcast(x: Array, narrow: Narrow) -> Array:
 
 
 @_upcast.defjvp
-def _widened_jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
+def _upcast_jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
     factors = primals[1].factors[:, None]
     moved = jnp.where(factors > 0, tangents[0] / jnp.where(factors > 0, factors, 1.0), 0.0)
     return _upcast(*primals), moved
