@@ -48,8 +48,11 @@ def require_package(module: str, what: str) -> None:
         importlib.import_module(module)
     except ImportError as error:
         root = module.partition(".")[0]
+        is_there = (error.name or root).partition(".")[0] != root
+        why = f", which does not load ({error})" if is_there else ""
         raise MissingLibraryError(
-            f"{what} needs {distribution(root)}: pip install {install_command(root)}", name=root
+            f"{what} needs {distribution(root)}{why}: pip install {install_command(root)}",
+            name=root,
         ) from error
 
 

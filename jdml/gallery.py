@@ -24,6 +24,9 @@ FORMAT = "jdml gallery 1"
 METADATA = "gallery.json"
 PIECE = 1 << 16
 """Rows of quantized vectors that are decoded at a time."""
+PADDED = 1 << 10
+"""Rows up to which embeddings are padded to a power of two, so that few programs are compiled to normalize them."""
+NUMBER = checks.Constraint(lambda value: value == value, "other than NaN")
 ENDINGS = (".npz", ".npy", ".parquet")
 """How files of embeddings end, which no gallery's folder does."""
 SLACK, SHARE = 64, 50
@@ -181,10 +184,11 @@ class Gallery:
 
         Raises:
             TypeError: arguments of the wrong kind.
-            ValueError: queries of another model or dimension, or not finite; k below 1.
+            ValueError: queries of another model or dimension, or not finite; k below 1; a distance that is NaN.
         """
         self._check_model(model)
         checks.count("k", k)
+        checks.optional(NUMBER)("max_distance", max_distance)
         points = self._check_vectors("queries", queries)
         distances = np.full((len(points), k), np.inf, np.float32)
         rows = np.full((len(points), k), -1)
@@ -308,7 +312,17 @@ class Gallery:
             ValueError: files that are damaged.
         """
         folder = Path(path)
-        metadata = _read(folder)
+        while True:
+            metadata = _read(folder)
+            try:
+                return cls._load(folder, metadata, mmap=mmap)
+            except FileNotFoundError:
+                # Another process may just have written all rows anew, and removed these files.
+                if _read(folder)["version"] == metadata["version"]:
+                    raise
+
+    @classmethod
+    def _load(cls, folder: Path, metadata: dict[str, Any], *, mmap: bool) -> "Gallery":
         gallery = cls(model=metadata["model"], normalize=metadata["normalize"] and sphere)
         gallery._codec = Codec(metadata["kind"], metadata["rescore"], metadata["code"])
         gallery.recall = metadata["recall"]
@@ -357,8 +371,14 @@ class Gallery:
     def _check_vectors(self, name: str, vectors: Any) -> np.ndarray:
         vectors = checks.as_array(vectors)
         checks.check_embeddings(name, vectors, dim=self._dim, like="the gallery")
-        rows = checks.as_finite(name, vectors)
-        return np.asarray(rows if self.normalize is None else self.normalize(rows))
+        rows = np.asarray(checks.as_finite(name, vectors))
+        if self.normalize is None:
+            return rows
+        size = len(rows)
+        padding = (1 << (size - 1).bit_length()) - size
+        if 0 < size < PADDED and padding:
+            rows = np.pad(rows, ((0, padding), (0, 0)), "edge")
+        return np.asarray(self.normalize(rows))[:size]
 
     def _check_model(self, model: Any) -> None:
         other = _identity(model)
@@ -401,9 +421,12 @@ class Gallery:
         """Return distances and rows ``[Q, k]`` of the nearest of the part that begins with the row ``start``."""
         if self._codec.kind != "float32":
             return self._codec.nearest(points, part, k)
-        if start not in self._halves or len(self._halves[start][0]) != len(part):
-            self._halves[start] = host_search.norms(part)
-        return host_search.exact_nearest(points, part, *self._halves[start], k)
+        halves, longest = self._halves.get(start, (np.zeros(0, np.float32), 0.0))
+        if len(halves) < len(part):  # rows are only appended: those before are known
+            more, longer = host_search.norms(part[len(halves) :])
+            halves, longest = np.concatenate([halves, more]), max(longest, longer)
+            self._halves[start] = halves, longest
+        return host_search.exact_nearest(points, part, halves, longest, k)
 
     def _forget(self, ids: Any) -> None:
         for name in list(ids):

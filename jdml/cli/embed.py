@@ -37,7 +37,7 @@ class Embed:
     """The file to write, .npz, .npy or .parquet, or a gallery's folder. Default: SOURCE.npz in the working folder."""
     update: bool = False
     """Embed into the gallery only images that are new or changed (by size, modification time or class), and remove
-    those that are gone."""
+    those that are gone. What jdml.Gallery added otherwise stays."""
     by_content: bool = False
     """With --update: compare checksums of the files, not their size and time."""
     data_dir: Path | None = None

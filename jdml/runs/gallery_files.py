@@ -69,6 +69,8 @@ def update_gallery(
 ) -> tuple[Gallery, Update]:
     """Embed the images of a source that are new or changed into a gallery's folder, and remove what is gone.
 
+    What was added to the gallery otherwise, such as by a service, stays in it.
+
     An image's id is its path relative to ``root``. It is changed if its class is another, or its size or modification
     time; with ``by_content``, and for images without a file, its checksum.
 
@@ -100,7 +102,7 @@ def update_gallery(
         by_checksum = by_content or None in record[:2]
         is_same = known and (record is known or (by_checksum and record[2] == known[2]))
         (records if is_same else todo)[name] = record
-    gone = [name for name in had if name not in of_id]
+    gone = [name for name in had if name in records and name not in of_id]
     gallery.remove(gone)
     embedded: set[str] = set()
     for start in range(0, max(len(todo), 1), piece):
@@ -155,10 +157,12 @@ def read_table(path: Path, model: str) -> EmbeddingTable | None:
 def _read_gallery(folder: Path) -> EmbeddingTable:
     """Read a gallery's embeddings, its labels if it has any, and its files, as paths where their root is there."""
     gallery = Gallery.load(folder)
-    roots = _read(folder)["roots"]
+    known = _read(folder)
+    roots, files = known["roots"], known["files"]
     places = (Path(os.path.normpath(Path(folder.absolute(), root))) for root in roots)
     there = [place for place in places if place.is_dir()]
-    names = [str(Path(*there[:1], name) if there else name) for name in map(str, gallery.ids)]
+    root = there[:1]
+    names = [str(Path(*root, name)) if name in files else name for name in map(str, gallery.ids)]
     labels = gallery.labels
     is_labelled = labels.dtype.kind == "U" or bool((labels >= 0).any())
     return EmbeddingTable(

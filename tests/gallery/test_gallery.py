@@ -10,7 +10,9 @@ import pytest
 
 import jdml
 from jdml import Gallery
+from jdml import gallery as gallery_module
 from jdml.gallery import METADATA
+from jdml.metrics import host_search
 
 
 def vectors(rows: int, dim: int = 8, seed: int = 0) -> np.ndarray:
@@ -179,6 +181,77 @@ def test_refuses_what_does_not_fit(arguments: Any, error: type[Exception], name:
     with pytest.raises(error, match=rf"^{name}\b"):
         gallery.add(*arguments)
     assert_like(gallery, dict(zip(names(50), vectors(50), strict=True)))
+
+
+@pytest.mark.parametrize(("limit", "error"), [("auto", TypeError), (float("nan"), ValueError)])
+def test_refuses_what_is_no_distance(limit: Any, error: type[Exception]) -> None:
+    with pytest.raises(error, match=r"^max_distance\b"):
+        filled().search(vectors(1), max_distance=limit)
+
+
+def test_growing_measures_and_compiles_only_what_is_new(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Norms are computed once for each row, saved or not, and few programs normalize any number of rows."""
+    measured: list[int] = []
+    normalized: list[int] = []
+
+    def norms(part: np.ndarray) -> tuple[np.ndarray, float]:
+        measured.append(len(part))
+        return norms_of(part)
+
+    def normalize(rows: np.ndarray) -> Any:
+        normalized.append(len(rows))
+        return jdml.sphere(rows)
+
+    norms_of = host_search.norms
+    monkeypatch.setattr(host_search, "norms", norms)
+    gallery, content = Gallery(normalize=jdml.sphere), {}
+    gallery.normalize = normalize
+    for first in range(0, 60, 3):
+        new = vectors(3, seed=first) * (1 + first)  # the longest come last
+        gallery.add(new, names(3, first))
+        content |= dict(zip(names(3, first), np.asarray(jdml.sphere(new)), strict=True))
+        ids, _ = gallery.search(vectors(5), k=3)
+        assert set(ids.ravel()) <= {*content}
+        if first % 2:
+            gallery.normalize = jdml.sphere
+            gallery.save(tmp_path / "g")
+            gallery.normalize = normalize
+    np.testing.assert_array_equal(gallery.embeddings, np.stack(list(content.values())))
+    assert {*normalized} == {4, 8}
+    gallery.search(vectors(1))
+    so_far = sum(measured)
+    gallery.add(vectors(1, seed=1), ["last.jpg"])
+    gallery.search(vectors(1))
+    assert sum(measured) == so_far + 1
+    gallery.normalize = None
+    expected = {**content, "last.jpg": gallery.embeddings[-1]}
+    assert_like(gallery, expected)
+
+
+def test_loading_while_another_process_writes_all_rows_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    filled().save(tmp_path / "g")
+    read, turns = gallery_module._read, []
+
+    def read_before_they_write(folder: Path) -> dict[str, Any]:
+        metadata = read(folder)
+        turns.append(folder)
+        if len(turns) == 1:
+            monkeypatch.setattr(gallery_module, "_read", read)
+            writer = Gallery.load(folder)
+            writer.quantize("int8")
+            writer.save(folder)
+            monkeypatch.setattr(gallery_module, "_read", read_before_they_write)
+        return metadata
+
+    monkeypatch.setattr(gallery_module, "_read", read_before_they_write)
+    assert "int8" in repr(Gallery.load(tmp_path / "g"))
+    (tmp_path / "g" / "vectors-2.bin").unlink()
+    with pytest.raises(FileNotFoundError, match="vectors-2"):
+        Gallery.load(tmp_path / "g")
 
 
 def test_refuses_unknown_ids_foreign_folders_and_other_writers(tmp_path: Path) -> None:

@@ -168,6 +168,15 @@ def test_missing_library_names_its_extra(without, module):
             require_package(module, "this")
 
 
+def test_library_that_does_not_load_says_why(tmp_path, monkeypatch, without):
+    without("jax2onnx")
+    monkeypatch.delitem(sys.modules, "jax2onnx")
+    (tmp_path / "jax2onnx.py").write_text("import of_which_nobody_knows")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(MissingLibraryError, match=r"'of_which_nobody_knows'\): pip install"):
+        require_package("jax2onnx", "this")
+
+
 RUN = report.Run("run", {}, 0, {"R@1": 0.5}, [{"step": 1, "loss": 2.0}])
 
 

@@ -72,6 +72,36 @@ def test_update_embeds_what_is_new_or_changed_and_removes_what_is_gone(run, copy
     assert "kind4/4.png" not in Gallery.load(tmp_path / "g").ids
 
 
+def test_update_leaves_what_a_service_added(run, copy, photos, tmp_path, update, jdml_command):
+    update()
+    gallery, trained = Gallery.load(tmp_path / "g"), training.load(run.folder)
+    sent = photos / "kind0" / "0.png"
+    gallery.add(trained.embed([sent, sent]), ["sent.png", "kind0/sent.png"], model=trained)
+    gallery.save(tmp_path / "g")
+    (copy / "kind2" / "2.png").unlink()
+    assert update() == (0, 0, 1, 35, 0)
+    assert {"sent.png", "kind0/sent.png"} < {*Gallery.load(tmp_path / "g").ids}
+    shutil.copy(sent, copy / "kind0" / "sent.png")  # from now on it is the folder's
+    assert update() == (0, 1, 0, 35, 0)
+    found = tmp_path / "found.json"
+    words = (
+        "search",
+        run.folder,
+        photos / "kind4" / "2.png",
+        "--gallery",
+        tmp_path / "g",
+        "-k",
+        37,
+    )
+    done = jdml_command(*words, "--json", found, "--quiet")
+    assert done.code == 0, done.err
+    (answer,) = json.loads(found.read_text())
+    files = {Path(hit["file"]) for hit in answer["hits"]}
+    assert {file for file in files if not file.is_file()} == {Path("sent.png")}
+    (copy / "kind0" / "sent.png").unlink()
+    assert update() == (0, 0, 1, 35, 0)
+
+
 def test_galleries_move_with_their_images(run, photos, copy, tmp_path, update, jdml_command):
     update()
     found = tmp_path / "found.json"

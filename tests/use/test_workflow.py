@@ -241,6 +241,9 @@ def test_service_of_the_guide_answers_and_grows(run, photos, tmp_path, monkeypat
     answers = service["client"].post("/search?k=3", files=content).json()
     assert [answer[0][0] for answer in answers] == [str(file) for file in files[:2]]
     assert max(answer[0][1] for answer in answers) < 1e-3
+    for query, files in (("", [("files", b"no image")]), ("?k=0", content)):
+        refused = service["client"].post(f"/search{query}", files=files)
+        assert (refused.status_code, len(refused.json()["detail"]) > 5) == (400, True)
     again: dict = {"__name__": "service"}
     exec(code_of("serve.md")[0], again)
     assert again["gallery"].ids == service["gallery"].ids
