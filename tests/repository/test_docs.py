@@ -175,7 +175,7 @@ def commands(page: Path) -> Iterator[list[str]]:
         prompted = any(line.startswith("$ ") for line in lines)
         for line in lines:
             if not prompted or line.startswith("$ "):
-                for command in re.split(r"&&|;|\|", line.removeprefix("$ ")):
+                for command in re.split(r"&&|;\s|\|", line.removeprefix("$ ")):
                     words = shlex.split(command, comments=True)
                     if words:
                         yield words
