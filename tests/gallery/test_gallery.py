@@ -12,7 +12,7 @@ import jdml
 from jdml import Gallery
 from jdml import gallery as gallery_module
 from jdml.gallery import METADATA
-from jdml.metrics import host_search
+from jdml.testing.case import Compilations
 
 
 def vectors(rows: int, dim: int = 8, seed: int = 0) -> np.ndarray:
@@ -189,45 +189,20 @@ def test_refuses_what_is_no_distance(limit: Any, error: type[Exception]) -> None
         filled().search(vectors(1), max_distance=limit)
 
 
-def test_growing_measures_and_compiles_only_what_is_new(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Norms are computed once for each row, saved or not, and few programs normalize any number of rows."""
-    measured: list[int] = []
-    normalized: list[int] = []
-
-    def norms(part: np.ndarray) -> tuple[np.ndarray, float]:
-        measured.append(len(part))
-        return norms_of(part)
-
-    def normalize(rows: np.ndarray) -> Any:
-        normalized.append(len(rows))
-        return jdml.sphere(rows)
-
-    norms_of = host_search.norms
-    monkeypatch.setattr(host_search, "norms", norms)
-    gallery, content = Gallery(normalize=jdml.sphere), {}
-    gallery.normalize = normalize
-    for first in range(0, 60, 3):
-        new = vectors(3, seed=first) * (1 + first)  # the longest come last
-        gallery.add(new, names(3, first))
-        content |= dict(zip(names(3, first), np.asarray(jdml.sphere(new)), strict=True))
-        ids, _ = gallery.search(vectors(5), k=3)
-        assert set(ids.ravel()) <= {*content}
-        if first % 2:
-            gallery.normalize = jdml.sphere
-            gallery.save(tmp_path / "g")
-            gallery.normalize = normalize
-    np.testing.assert_array_equal(gallery.embeddings, np.stack(list(content.values())))
-    assert {*normalized} == {4, 8}
-    gallery.search(vectors(1))
-    so_far = sum(measured)
-    gallery.add(vectors(1, seed=1), ["last.jpg"])
-    gallery.search(vectors(1))
-    assert sum(measured) == so_far + 1
-    gallery.normalize = None
-    expected = {**content, "last.jpg": gallery.embeddings[-1]}
-    assert_like(gallery, expected)
+def test_gallery_that_grows_compiles_few_programs(tmp_path: Path) -> None:
+    gallery, content, compilations = Gallery(normalize=jdml.sphere), {}, Compilations()
+    with compilations:
+        for size in range(1, 33):
+            first = len(gallery)
+            new = vectors(size, seed=size) * size  # the longest come last
+            gallery.add(new, names(size, first))
+            content |= dict(zip(names(size, first), new, strict=True))
+            gallery.search(vectors(size), k=3)
+            if size % 2:
+                gallery.save(tmp_path / "g")
+    assert len(compilations.names) <= 12, compilations.names
+    unit = np.asarray(jdml.sphere(np.stack(list(content.values()))))
+    np.testing.assert_allclose(gallery.embeddings, unit, atol=1e-6)
 
 
 def test_loading_while_another_process_writes_all_rows_anew(
@@ -240,14 +215,16 @@ def test_loading_while_another_process_writes_all_rows_anew(
         metadata = read(folder)
         turns.append(folder)
         if len(turns) == 1:
-            monkeypatch.setattr(gallery_module, "_read", read)
+            monkeypatch.setattr(gallery_module, "_read", read)  # as before
             writer = Gallery.load(folder)
             writer.quantize("int8")
             writer.save(folder)
-            monkeypatch.setattr(gallery_module, "_read", read_before_they_write)
+            monkeypatch.setattr(gallery_module, "_read", read_before_they_write)  # again
         return metadata
 
-    monkeypatch.setattr(gallery_module, "_read", read_before_they_write)
+    monkeypatch.setattr(
+        gallery_module, "_read", read_before_they_write
+    )  # no other moment between two reads
     assert "int8" in repr(Gallery.load(tmp_path / "g"))
     (tmp_path / "g" / "vectors-2.bin").unlink()
     with pytest.raises(FileNotFoundError, match="vectors-2"):

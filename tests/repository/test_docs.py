@@ -447,30 +447,3 @@ def test_examples_run(module, tmp_path, monkeypatch):
 def test_example_is_compared_to_its_digits(want, passes):
     report = run_examples(f">>> 0.19999999\n{want}\n", "example", {})
     assert (not report) == passes
-
-
-def test_stale_docstring_is_found():
-    """The checker reads grouped names, starred names, types and wrapped lines."""
-    documentation = inspect.cleandoc(
-        """Line.
-
-        Args:
-            a: first, and
-                more: of it.
-            b, c: two at once.
-            d (int): typed.
-            **rest: others.
-
-        Returns:
-            Nothing.
-        """
-    )
-    assert documented_arguments(documentation) == ["a", "b", "c", "d", "rest"]
-    assert section(documentation, "Returns") == "Nothing."
-    assert section(documentation, "Raises") is None
-
-
-def test_unknown_flag_is_found():
-    help_text = "usage: jdml train [--steps INT] [--out-dir PATH]"
-    words = ["train", "--steps=3", "--out", "x", "--out-dir", "y"]
-    assert unknown_flags(help_text, words) == ["--out"]
