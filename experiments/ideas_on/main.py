@@ -161,14 +161,13 @@ def report(results: Mapping[str, Any], chosen: list[Config]) -> str:
     """Compare every setting with the one that is off in the same place, model by model; Holm over all of them."""
     scores = single_models(results, "tuned")
     off = {(config.idea, config.where): config.name for config in chosen if config.off}
-    pairs, rows, done = {}, [], 0
+    pairs, done = {}, 0
     for config in chosen:
         mine = scores.get(config.name, {})
         other = scores.get(off[config.idea, config.where], {})
         both = len(mine.keys() & other.keys())
         if both and not config.off:
             pairs[config.name] = paired_difference(mine, other)
-            rows.append([config.name, str(both)])
             done += both
     planned = len(SEEDS) * protocol.FOLDS * sum(not config.off for config in chosen)
     partial = "All" if done == planned else "PARTIAL:"
@@ -181,7 +180,6 @@ def report(results: Mapping[str, Any], chosen: list[Config]) -> str:
         [
             f"{partial} {done} of {planned} pairs; a difference counts from {LEAST} points.\n",
             all_of(pairs, "on − off, MAP@R, points"),
-            markdown_table(["pairs of models", "number"], rows),
             markdown_table(["model", "problems that ended"], problems) if problems else "",
         ]
     )

@@ -23,6 +23,7 @@ STUDIES: tuple[tuple[str, dict[str, Any]], ...] = (
     ("recommended.main", {}),
     ("recommended.whole", {}),
     ("ideas.main", {}),
+    ("ideas_on.main", {}),
     ("ccp_mnist.main", {"parts": ("methods", "batch")}),
     ("ccp_mnist.main", {"data": "mnist"}),
     ("mpa.main", {"data": "digits"}),
