@@ -51,7 +51,7 @@ class ImageOptions:
     data_dir: Annotated[Path | None, NOT_DEFINING] = None
     """Folder with the data set's files. Default: that of jdml data get NAME."""
     image_size: Annotated[int | None, at_least(1)] = None
-    """Height and width of crops, in pixels. Default: 64 with a small network, else 224."""
+    """Height and width of crops in pixels. Default: 224; small networks: 64."""
     label_noise: Annotated[float, fraction_below_1] = 0.0
     """Fraction of the training rows that get a wrong label."""
     workers: Annotated[int | None, positive, NOT_DEFINING] = None
@@ -69,7 +69,7 @@ class DataOptions(ImageOptions):
     """Test part: classes (half of them), images (a fifth of each class) or none. Default: the data set's own; the
     second half of a folder's classes."""
     test_share: Annotated[float | None, open_unit_interval] = None
-    """Fraction in the test part of --split. Default: 0.5 of classes, 0.2 of images."""
+    """Fraction in the test part. Default: 0.5 of classes, 0.2 of images."""
     classes_file: Path | None = None
     """Text file with the names of the training classes, one a line."""
     group: str | None = None
@@ -80,9 +80,9 @@ class DataOptions(ImageOptions):
     labels: str | None = None
     """Labels to train on, where there are several: digit or parity, alphabet or letter, class or super_class."""
     train_classes: tuple[int, ...] = ()
-    """Numbers of the training classes; other classes are scored separately."""
+    """Labels of the training classes; other classes are scored separately."""
     validation: Annotated[float, fraction_below_1] = 0.0
-    """Fraction of the training rows that is held out for evaluations."""
+    """Fraction of the training rows to hold out for evaluation."""
 
     def __post_init__(self) -> None:
         """Take a path or module:name for the folder."""
@@ -150,7 +150,7 @@ class WeightOptions:
     weights: Path | None = None
     """Initial weights: a file of jdml weights convert or jdml export, or the folder of another run."""
     normalization: str | None = None
-    """Network whose image mean and standard deviation are used. Default: --model's."""
+    """Network whose image mean and deviation are used. Default: --model's."""
 
     def __post_init__(self) -> None:
         """Take the best parameters of a run's folder."""

@@ -42,11 +42,11 @@ class ProxyConfig(Config):
     """Proxies of a proxy loss, of CCP, of a field."""
 
     per_class: Annotated[int | None, finite] = None
-    """Proxies of each class; 0: none (potential field only). None: the loss's own number, 8 with CCP."""
+    """Proxies per class; 0: none (potential field). None: the loss's; CCP: 8."""
     init: Literal["random", "samples"] = "random"
     """Initial proxies: random, or samples of their class."""
     sampled_classes: Annotated[int | None, positive] = None
-    """Classes whose proxies a step uses: the batch's, and random others. None: all."""
+    """Classes whose proxies a step uses: the batch's and others. None: all."""
     clip_value: Annotated[float | None, positive] = None
     """Clip each entry of the proxies' gradient to ± this value."""
     clip_norm: Annotated[float | None, positive] = None
@@ -130,7 +130,7 @@ class LossConfig(Config):
     learn_beta: Literal["class", "shared"] | None = None
     """Learn the margin loss's boundary, per class or one for all."""
     memory_size: Annotated[int, non_negative] = 0
-    """Size of the cross-batch memory: past embeddings that a pair loss also compares with."""
+    """Size of the cross-batch memory of a pair loss, in embeddings."""
     memory_start_step: Annotated[int, non_negative] = 0
     """Step from which the memory is used."""
     proxies: ProxyConfig = dataclasses.field(default_factory=ProxyConfig)

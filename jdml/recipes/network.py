@@ -126,7 +126,7 @@ class FinetuneConfig(Config):
     freeze: str | None = None
     """Frozen parameters: backbone, or a regular expression of their paths."""
     lora: Annotated[int | None, positive] = None
-    """Rank of LoRA's updates of the blocks' kernels; only they and the head are trained."""
+    """Rank of LoRA's updates; only they and the head are trained."""
     last_blocks: Annotated[int | None, positive] = None
     """Train only the last N blocks and the layers after them."""
     layer_decay: Annotated[float | None, open_unit_interval] = None

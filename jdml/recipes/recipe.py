@@ -46,7 +46,7 @@ class EvaluationConfig(Config):
     patience: Annotated[int | None, positive] = None
     """Evaluations without improvement that end the run."""
     ema: Annotated[float | None, open_unit_interval] = None
-    """Decay of a moving average of the parameters, which is evaluated and saved (e.g. 0.999)."""
+    """Decay of a moving average of the parameters, which is evaluated and saved."""
     nmi: bool = False
     """Measure NMI, too."""
     nmi_cluster_factor: Annotated[int | None, positive] = None
