@@ -176,11 +176,12 @@ def nearest_rows(
         gallery = checks.as_finite("gallery", gallery)
     search, rows = prepare(queries, gallery, own), np.asarray(gallery)
     for part, indices, _ in ranked(search, k, block_size):
-        indices, points = np.asarray(indices)[:, :k], search.block.queries[part]
+        points = search.block.queries[part]
+        indices = np.asarray(indices)[: len(points), :k]
         step = max(1, DIFFERENCES // (k * points.shape[1]))
         for start in range(0, len(points), step):
-            own = slice(start, min(start + step, len(points)))
-            blocks.append(by_distance(points[own], rows[indices[own]], indices[own], k))
+            some = slice(start, start + step)
+            blocks.append(by_distance(points[some], rows[indices[some]], indices[some], k))
     first, second = map(np.concatenate, zip(*blocks, strict=True))
     return first, second
 

@@ -389,7 +389,7 @@ def _choose_fonts(figure: Any) -> None:
 
     for item in figure.findobj(Text):
         known = _characters(findfont(item.get_fontproperties()))
-        for character in sorted(set(item.get_text()) - set(map(chr, known)) - {"\n"}):
+        for character in sorted(set(item.get_text()) - known - {"\n"}):
             family = _font_with(character)
             if family is None:
                 escaped = character.encode("unicode_escape").decode()
@@ -404,15 +404,15 @@ def _font_with(character: str) -> str | None:
     from matplotlib.font_manager import fontManager
 
     fonts = (font for font in fontManager.ttflist if not font.name.startswith("Last Resort"))
-    return next((font.name for font in fonts if ord(character) in _characters(font.fname)), None)
+    return next((font.name for font in fonts if character in _characters(font.fname)), None)
 
 
 @cache
-def _characters(file: str) -> frozenset[int]:
-    """Return the code points that a font has."""
+def _characters(file: str) -> frozenset[str]:
+    """Return the characters that a font has."""
     from matplotlib.font_manager import get_font
 
-    return frozenset(get_font(file).get_charmap())
+    return frozenset(map(chr, get_font(file).get_charmap()))
 
 
 def neighbour_sheet(answers: Sequence[Mapping[str, Any]], path: str | Path) -> Path:
