@@ -260,11 +260,9 @@ def _nearest(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Each query's distance to its nearest row, infinite where nothing may answer; and whether that is right."""
     nearest = first(prepare(task.queries, task.gallery, task.own).among(mask))
-    out = (
-        mask.excludes(nearest)
-        if task.own is None
-        else mask.excludes(nearest) | (task.own == nearest)
-    )
+    out = mask.excludes(nearest)
+    if task.own is not None:
+        out = out | (task.own == nearest)
     there = relevance.rows_of(task.gallery, nearest).astype(np.float64)
     distances = np.linalg.norm(np.asarray(task.queries, np.float64) - there, axis=1)
     right = (
