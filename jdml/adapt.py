@@ -214,8 +214,12 @@ def _natural(text: str) -> list[tuple[bool, int, str]]:
     return [(part.isdigit(), int(part) if part.isdigit() else 0, part) for part in parts]
 
 
+ROLE = "model"
+"""The role whose updates are scaled, unless another is given."""
+
+
 def scale_by_depth(
-    decay: float, before: str, blocks: str, role: str | None = "model"
+    decay: float, before: str, blocks: str, role: str | None = ROLE
 ) -> optax.GradientTransformation:
     """Let deep layers learn faster than those near the images: layer-wise learning-rate decay.
 
@@ -268,7 +272,7 @@ def scale_by_depth(
 
 
 def scale_by_path(
-    factors: Mapping[str, float], role: str | None = "model"
+    factors: Mapping[str, float], role: str | None = ROLE
 ) -> optax.GradientTransformation:
     """Scale the updates of some parameters: learning rates by regular expression of paths.
 

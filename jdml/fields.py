@@ -43,6 +43,12 @@ Potential = Callable[..., Array]
 Repulsion = Literal["contrastive", "decaying", "mirrored"]
 """CPML's repulsion, which its paper leaves open: see :func:`contrastive_potential`."""
 
+REPULSION: Repulsion = "contrastive"
+"""That of CPML, unless another is given."""
+
+DELTA = 0.2
+"""δ, unless another is given: the distance within which charges of one class are at rest."""
+
 ALPHA = 1.0
 """α, unless another is given: how fast a field decays (see :func:`jdml.losses.potential_field_loss`)."""
 
@@ -60,7 +66,7 @@ def potential(
     r: Array,
     same: Array,
     *,
-    delta: float | Array = 0.2,
+    delta: float | Array = DELTA,
     alpha: float | Array = ALPHA,
     repulsion_delta: float | Array | None = None,
     min_distance: float | Array = MIN_DISTANCE,
@@ -111,8 +117,8 @@ def contrastive_potential(
     r: Array,
     same: Array,
     *,
-    delta: float | Array = 0.2,
-    repulsion: Repulsion = "contrastive",
+    delta: float | Array = DELTA,
+    repulsion: Repulsion = REPULSION,
     alpha: float | Array = ALPHA,
     min_distance: float | Array = MIN_DISTANCE,
 ) -> Array:
@@ -202,7 +208,7 @@ def contrasting(
     alpha: float | Array = ALPHA,
     min_distance: float | Array = MIN_DISTANCE,
     *,
-    repulsion: Repulsion = "contrastive",
+    repulsion: Repulsion = REPULSION,
 ) -> Array:
     """Compute :func:`contrastive_potential` of one pair, unchecked and by position, as :func:`superpose` takes it.
 

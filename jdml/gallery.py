@@ -212,7 +212,7 @@ class Gallery:
         ids[there] = [self._ids[row] for row in rows[there]]
         return ids, distances
 
-    def quantize(self, kind: Literal["int8", "binary"], rescore: int = 4) -> float:
+    def quantize(self, kind: Literal["int8", "binary"], rescore: int = Codec.rescore) -> float:
         """Keep embeddings in fewer bytes: a quarter with ``"int8"``, a 32nd with ``"binary"``.
 
         Args:

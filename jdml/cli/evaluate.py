@@ -78,7 +78,7 @@ class Evaluate:
     """Name of an array [N] (gallery_NAME [M] for a gallery), such as camera: pairs of one class and one group are
     ignored. Or TABLE.csv:COLUMN, for the files that jdml embed wrote; or a .npy file (for a gallery gallery_FILE.npy
     next to it)."""
-    rerank: Rerank = "none"
+    rerank: Rerank = default_of(evaluate_arrays, "second_look")
     """Rerank the neighbours: reciprocal prefers mutual neighbours (k-reciprocal), expand moves queries towards their
     neighbours, augment moves the gallery's rows towards theirs."""
     json: Path | None = None

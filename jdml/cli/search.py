@@ -43,7 +43,7 @@ class Search:
     max_distance: float | Literal["auto"] | None = None
     """Maximum distance of a match; queries without a match are reported as not in the gallery. auto: estimated at a 1 %
     false accept rate on the gallery."""
-    rerank: Rerank = "none"
+    rerank: Rerank = default_of(search_images, "second_look")
     """Rerank the neighbours: reciprocal prefers mutual neighbours (k-reciprocal), expand moves queries towards their
     neighbours, augment moves the gallery's images towards theirs. This changes the distances."""
     json: Path | None = None

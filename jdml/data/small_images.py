@@ -29,7 +29,7 @@ _DAMAGED = (  # RuntimeError, of which NotImplementedError is one: encrypted, or
 # Digits
 
 
-def load_digits(data_dir: str | None = None, split: str = "train") -> Dataset:
+def load_digits(data_dir: str | None, split: str) -> Dataset:
     """Load the 8×8 digits (a part of UCI's optical recognition of handwritten digits)."""
     require_package("sklearn", "the data set digits, a part of scikit-learn,")
     from sklearn.datasets import load_digits as read
@@ -53,7 +53,7 @@ def _digit_dataset(name: str, images: np.ndarray, digits: np.ndarray) -> Dataset
 # MNIST
 
 
-def load_mnist(data_dir: str | Path | None, split: str = "train") -> Dataset:
+def load_mnist(data_dir: str | Path | None, split: str) -> Dataset:
     """Load MNIST: 60,000 training and 10,000 test images, 28×28."""
     check_split(split, SPLITS)
     folder = data_folder("mnist", data_dir)
@@ -113,9 +113,7 @@ def _read_table(folder: Path, part: str) -> tuple[np.ndarray, np.ndarray]:
 # Omniglot: 1,623 handwritten letters of 50 alphabets, by 20 people each
 
 
-def load_omniglot(
-    data_dir: str | Path | None, split: str = "train", *, image_size: int = 28
-) -> Dataset:
+def load_omniglot(data_dir: str | Path | None, split: str, *, image_size: int = 28) -> Dataset:
     """Load Omniglot, labelled by alphabet."""
     check_split(split, SPLITS)
     folder = data_folder("omniglot", data_dir)

@@ -19,6 +19,7 @@ from jdml.flows.layers import (
 )
 from jdml.ops import checks
 from jdml.ops.numerics import accumulate_in
+from jdml.registry.losses import CONDITIONING
 
 __all__ = ["PRESETS", "ConditionalFlow", "preset"]
 
@@ -124,7 +125,7 @@ class ConditionalFlow(nn.Module):
     coupling: Coupling = "glow"
     mixing: Mixing = "permutation"
     clamp: float = 2.0
-    conditioning: Conditioning = "dense"
+    conditioning: Conditioning = CONDITIONING
     seed: int = 0
     actnorm: bool = False
 

@@ -8,6 +8,10 @@ from jax import Array
 from jdml import ops
 from jdml.losses.assignment import Assignment, AssignOptions, assign
 from jdml.losses.terms import (
+    ALPHA,
+    DELTA,
+    GAMMA,
+    TAU,
     class_wise,
     cross_entropy,
     data_wise,
@@ -119,8 +123,8 @@ def proxy_nca_margin_loss(
     labels: Array,
     proxies: Array,
     *,
-    alpha: float | Array = 32.0,
-    delta: float | Array = 0.1,
+    alpha: float | Array = ALPHA,
+    delta: float | Array = DELTA,
     reduce_fn: ReduceFn | None = mean,
     **options: Unpack[AssignOptions],
 ) -> Array:
@@ -160,8 +164,8 @@ def proxy_anchor_loss(
     labels: Array,
     proxies: Array,
     *,
-    alpha: float | Array = 32.0,
-    delta: float | Array = 0.1,
+    alpha: float | Array = ALPHA,
+    delta: float | Array = DELTA,
     reduce_fn: ReduceFn | None = total,
     **options: Unpack[AssignOptions],
 ) -> Array:
@@ -212,9 +216,9 @@ def soft_triple_loss(
     proxies: Array,
     *,
     scale: float | Array = 20.0,
-    gamma: float | Array = 0.1,
+    gamma: float | Array = GAMMA,
     margin: float | Array = 0.01,
-    tau: float | Array | None = 0.2,
+    tau: float | Array | None = TAU,
     reduce_fn: ReduceFn | None = mean,
     **options: Unpack[AssignOptions],
 ) -> Array:

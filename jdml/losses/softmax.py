@@ -12,6 +12,12 @@ from jdml.ops import ReduceFn, checks, mean, safe_sqrt
 
 __all__ = ["arcface_loss", "cosface_loss", "normalized_softmax_loss", "subcenter_arcface_loss"]
 
+SCALE = 64.0
+"""λ of the losses with a margin, unless another is given."""
+
+ANGLE = 0.5
+"""ArcFace's margin in radians, unless another is given."""
+
 
 @ops.public(assign, temperature=checks.positive)
 def normalized_softmax_loss(
@@ -54,7 +60,7 @@ def cosface_loss(
     labels: Array,
     proxies: Array,
     *,
-    scale: float | Array = 64.0,
+    scale: float | Array = SCALE,
     margin: float | Array = 0.35,
     reduce_fn: ReduceFn | None = mean,
     **options: Unpack[AssignOptions],
@@ -91,8 +97,8 @@ def arcface_loss(
     labels: Array,
     proxies: Array,
     *,
-    scale: float | Array = 64.0,
-    margin: float | Array = 0.5,
+    scale: float | Array = SCALE,
+    margin: float | Array = ANGLE,
     reduce_fn: ReduceFn | None = mean,
     **options: Unpack[AssignOptions],
 ) -> Array:
@@ -131,8 +137,8 @@ def subcenter_arcface_loss(
     labels: Array,
     proxies: Array,
     *,
-    scale: float | Array = 64.0,
-    margin: float | Array = 0.5,
+    scale: float | Array = SCALE,
+    margin: float | Array = ANGLE,
     reduce_fn: ReduceFn | None = mean,
     **options: Unpack[AssignOptions],
 ) -> Array:

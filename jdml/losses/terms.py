@@ -12,6 +12,12 @@ from jdml.losses.assignment import Assignment
 from jdml.ops import ReduceFn, log1p_sum_exp, log_sum_exp, safe_sqrt
 from jdml.ops.numerics import inverse_norms, shifted_by_max
 
+ALPHA, DELTA = 32.0, 0.1
+"""α and δ of ProxyAnchor and of the losses that are made from it, unless others are given."""
+
+GAMMA, TAU = 0.1, 0.2
+"""γ and τ of SoftTriple, and of MPA, which has them from there."""
+
 Similarity = Callable[[Assignment], Array]
 """``[B, C]`` from an assignment: how alike embeddings and classes are."""
 

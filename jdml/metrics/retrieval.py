@@ -24,6 +24,7 @@ from jdml.metrics.gallery_search import (
 from jdml.metrics.ranking_score import rows_per_block
 from jdml.ops import checks
 from jdml.ops.checks import one_of
+from jdml.registry.datasets import DataSet
 
 Average = Literal["query", "class"]
 """Over what metrics are averaged: all queries, or classes of their own averages."""
@@ -37,8 +38,8 @@ class _Cutoffs(NamedTuple):
     true_recall: tuple[int, ...]
     ndcg: tuple[int, ...]
     average_precision: tuple[int, ...]
-    reciprocal_rank: bool = False
-    divisor: ranking.Divisor = "min"
+    reciprocal_rank: bool
+    divisor: ranking.Divisor
 
 
 @accepts_any_array
@@ -52,12 +53,12 @@ def evaluate_retrieval(
     ignore: Any = None,
     relevant: Any = None,
     distances: Any = None,
-    recall_at: Sequence[int] = (1, 2, 4, 8),
+    recall_at: Sequence[int] = DataSet.recall_at,
     precision_at: Sequence[int] = (),
     true_recall_at: Sequence[int] = (),
     ndcg_at: Sequence[int] = (),
     map_at: Sequence[int] = (),
-    map_divisor: ranking.Divisor = "min",
+    map_divisor: ranking.Divisor = checks.default_of(ranking.map_at_k, "divisor"),
     mrr: bool = False,
     average: Average = "query",
     block_size: int | None = None,

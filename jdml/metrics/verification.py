@@ -17,6 +17,10 @@ NORMAL = 1.959964
 """How many standard errors an interval of 95 % reaches on either side."""
 
 
+FAR = (1e-1, 1e-2, 1e-3)
+"""Rates of false accepts, unless others are given."""
+
+
 @accepts_any_array
 def verification(
     queries: Array,
@@ -24,7 +28,7 @@ def verification(
     gallery: Any = None,
     gallery_labels: Array | None = None,
     *,
-    far: Sequence[float] = (1e-1, 1e-2, 1e-3),
+    far: Sequence[float] = FAR,
     self_index: Any = None,
     ignore: Any = None,
     roc: bool = False,
@@ -108,7 +112,7 @@ def open_set(
     gallery: Any,
     gallery_labels: Array,
     *,
-    far: Sequence[float] = (1e-1, 1e-2, 1e-3),
+    far: Sequence[float] = FAR,
     self_index: Any = None,
     ignore: Any = None,
 ) -> dict[str, Any]:

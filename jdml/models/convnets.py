@@ -79,7 +79,7 @@ class SmallConvNet(nn.Module):
 
     dim: int = 128
     features: Sequence[int] = (32, 64, 64, 64)
-    pooling: str = "average"
+    pooling: str = EmbeddingHead.pooling
     freeze_batch_norm: bool = False
     dtype: Any = jnp.float32
 
@@ -165,7 +165,7 @@ class BNInception(nn.Module):
     """
 
     dim: int = 512
-    pooling: str = "average"
+    pooling: str = EmbeddingHead.pooling
     freeze_batch_norm: bool = False
     dtype: Any = jnp.float32
 
@@ -282,7 +282,7 @@ class EfficientNetLite0(nn.Module):
     """
 
     dim: int = 512
-    pooling: str = "average"
+    pooling: str = EmbeddingHead.pooling
     freeze_batch_norm: bool = False
     dtype: Any = jnp.float32
 

@@ -223,8 +223,8 @@ class ConvNorm(nn.Module):
     groups: int = 1
     use_bias: bool = False
     activation: Callable[[jax.Array], jax.Array] | None = nn.relu
-    epsilon: float = 1e-5
-    momentum: float = 0.9
+    epsilon: float = BatchNorm.epsilon
+    momentum: float = BatchNorm.momentum
     freeze: bool = False
     dtype: Any = jnp.float32
 

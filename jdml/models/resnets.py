@@ -46,7 +46,7 @@ class ResNet(nn.Module):
 
     dim: int = 512
     depth: int = 50
-    pooling: str = "average"
+    pooling: str = EmbeddingHead.pooling
     freeze_batch_norm: bool = False
     dtype: Any = jnp.float32
 
@@ -98,7 +98,7 @@ class ResNet20V2(nn.Module):
     dim: int = 2
     features: Sequence[int] = (16, 32, 64)
     blocks: int = 3
-    pooling: str = "average"
+    pooling: str = EmbeddingHead.pooling
     freeze_batch_norm: bool = False
     dtype: Any = jnp.float32
 

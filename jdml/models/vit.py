@@ -225,7 +225,7 @@ class AttentionPool(nn.Module):
 
 
 def resample(
-    positions: jax.Array, grid: int, shape: tuple[int, int], resampling: Resampling = "timm"
+    positions: jax.Array, grid: int, shape: tuple[int, int], resampling: Resampling
 ) -> jax.Array:
     """Resample positions bicubically; that of the class token, the first where there is one, stays.
 

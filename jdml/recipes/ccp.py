@@ -9,7 +9,7 @@ from jdml.ccp import AlternatingProjections
 from jdml.ops.checks import at_least, default_of, non_negative, one_of
 from jdml.recipes.config import known_fields
 from jdml.recipes.loss import LossConfig, Method
-from jdml.recipes.recipe import LARGE, Recipe, pair_settings
+from jdml.recipes.recipe import LARGE, PRESET, Recipe, pair_settings
 
 MACHINE = AlternatingProjections()
 """The paper's, by which problems end."""
@@ -64,7 +64,7 @@ class CCPConfig(Method):
         cls,
         parts: Mapping[str, Any],
         *,
-        preset: Literal["paper", "released"] = "paper",
+        preset: Literal["paper", "released"] = PRESET,
         single: bool = False,
         **settings: Any,
     ) -> dict[str, Any]:
@@ -135,7 +135,7 @@ def ccp_recipe(
     backbone: str,
     *,
     loss: str = "contrastive",
-    preset: Literal["paper", "released"] = "paper",
+    preset: Literal["paper", "released"] = PRESET,
     pool_size: int | None = None,
     **settings: Any,
 ) -> Recipe:

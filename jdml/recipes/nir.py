@@ -9,7 +9,9 @@ from jdml import objectives
 from jdml.ops.checks import default_of, non_negative, one_of, positive
 from jdml.recipes.config import known_fields
 from jdml.recipes.loss import LossConfig, Method
-from jdml.recipes.recipe import LARGE, Recipe
+from jdml.recipes.optimizer import STEP_FACTOR
+from jdml.recipes.recipe import LARGE, PRESET, Recipe
+from jdml.registry.losses import CONDITIONING
 
 LOSSES = ("proxy_anchor", "proxy_nca_margin", "soft_triple")
 """Proxy losses of the paper: ProxyAnchor, ProxyNCA* and SoftTriple."""
@@ -19,6 +21,11 @@ PRESETS: dict[str, dict[str, Any]] = {
 }
 """The differences between text and program: the flow's size (the text leaves the depth of its nets open), eq. 10
 without the normal density's ½, eq. 11, f of the batch's mean; the program's weight decay is a tenth."""
+POOLING = "average"
+PROXIES_RATE = 4000.0
+"""Learning rate of the proxies, in units of the model's."""
+SKIP_NONFINITE = 10
+"""Steps in a row that may be skipped."""
 
 
 _default = functools.partial(default_of, objectives.with_nir)
@@ -61,11 +68,11 @@ class NIRConfig(Method):
         cls,
         parts: Mapping[str, Any],
         *,
-        conditioning: str = "dense",
+        conditioning: str = CONDITIONING,
         blocks: int | None = None,
         width: int | None = None,
         warmup: int = 1,
-        skip_nonfinite: int | None = 10,
+        skip_nonfinite: int | None = SKIP_NONFINITE,
         **settings: Any,
     ) -> dict[str, Any]:
         """Put a flow around every proxy of a recipe's loss.
@@ -128,14 +135,14 @@ def nir_recipe(
     dataset: str,
     backbone: str,
     *,
-    loss: str = "proxy_anchor",
-    preset: Literal["paper", "released"] = "paper",
+    loss: str = NIRConfig.loss,
+    preset: Literal["paper", "released"] = PRESET,
     weight: float | None = None,
-    pooling: str = "average",
-    proxies_rate: float = 4000.0,
+    pooling: str = POOLING,
+    proxies_rate: float = PROXIES_RATE,
     max_norm: float | None = None,
     decay_every: int | None = None,
-    decay_factor: float = 0.5,
+    decay_factor: float = STEP_FACTOR,
     **settings: Any,
 ) -> Recipe:
     """Make the recipe of NIR over a proxy loss.
@@ -171,11 +178,11 @@ def nir_baseline_recipe(
     dataset: str,
     backbone: str,
     *,
-    loss: str = "proxy_anchor",
-    preset: Literal["paper", "released"] = "paper",
+    loss: str = NIRConfig.loss,
+    preset: Literal["paper", "released"] = PRESET,
     weight: float = LossConfig.weight,
     warmup: int = 0,
-    pooling: str = "average",
+    pooling: str = POOLING,
     proxies_rate: float | None = None,
 ) -> Recipe:
     """Make the recipe of what NIR is compared with.
@@ -185,18 +192,18 @@ def nir_baseline_recipe(
         weight: of the loss: ω as NIR has it, which Adam notices only with weight decay.
         warmup: epochs in which the backbone is frozen: the released scripts have none here, and one for NIR.
         pooling: of the embedding head.
-        proxies_rate: of the proxies, in units of the model's; None: 4000, half of it in the released program.
+        proxies_rate: of the proxies, in units of the model's; None: the paper's, half of it in the released program.
     """
     one_of("preset", preset, PRESETS)
     if proxies_rate is None:
-        proxies_rate = 4000.0 if preset == "paper" else 2000.0
+        proxies_rate = PROXIES_RATE if preset == "paper" else PROXIES_RATE / 2
     one_of("loss", loss, LOSSES)
     several = (2 if dataset in LARGE else 10) if loss == "soft_triple" else 1
     return Recipe().replace(
         loss={"name": loss, "proxies": {"per_class": several}, "weight": weight},
         network={"pooling": pooling, "dim": 128},
         finetune={"freeze_batch_norm": True, "backbone_freeze_epochs": warmup},
-        batch={"classes": 45, "samples_per_class": 2, "skip_nonfinite": 10},
+        batch={"classes": 45, "samples_per_class": 2, "skip_nonfinite": SKIP_NONFINITE},
         optimizer={
             "learning_rate": 1e-5,
             "lr_multipliers": {"proxies": proxies_rate},

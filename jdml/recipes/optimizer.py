@@ -26,6 +26,8 @@ ROLES = ("proxies", "beta", "flow")
 """Roles of parameters that objectives of the library learn; a recipe may have rates of others than its own."""
 LOSS, NETWORK, FINETUNE = LossConfig(), NetworkConfig(), FinetuneConfig()
 """The other parts of a recipe that says nothing of them."""
+STEP_FACTOR = 0.5
+"""Factor of a step schedule, unless another is given."""
 SCHEDULES = ("constant", "cosine", "linear", "step")
 
 _log = logging.getLogger(__name__)
@@ -84,7 +86,7 @@ class OptimizerConfig(Config):
             raise RecipeError(
                 f"{{schedule}} step needs a number of epochs, such as step:every=10, got {self.schedule!r}"
             )
-        return name, {"factor": 0.5, **settings} if name == "step" else settings
+        return name, {"factor": STEP_FACTOR, **settings} if name == "step" else settings
 
     def build(
         self,

@@ -17,6 +17,7 @@ from jdml.recipes.recipe import (
     DATASETS,
     LARGE,
     PAPER_SETTINGS,
+    PRESET,
     Recipe,
     of_dataset,
     pair_settings,
@@ -175,7 +176,7 @@ def _pfml(
     dataset: str,
     backbone: str,
     *,
-    preset: Literal["tuned", "paper"] = "paper",
+    preset: Literal["tuned", "paper"] = PRESET,
     clip: Clip | None = None,
     start: Literal["random", "samples"] | None = None,
 ) -> Recipe:

@@ -4,7 +4,7 @@ import dataclasses
 import tomllib
 from collections.abc import Mapping
 from importlib.resources import files
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
 import numpy as np
 
@@ -20,6 +20,8 @@ DATASETS = ("cub", "cars", "sop", "inshop")
 """Data sets that the papers give settings for; all others are treated like ``cub``."""
 LARGE = ("sop", "inshop")
 """Data sets of many classes with few images."""
+PRESET: Final = "paper"
+"""The preset of every method, unless another is given: as printed."""
 PAPER_SETTINGS = tomllib.loads(
     files("jdml.recipes").joinpath("paper_settings.toml").read_text("utf-8")
 )

@@ -98,6 +98,9 @@ LOSSES: dict[str, Loss] = {loss.name: loss for loss in _LOSSES}
 REGULARIZERS: tuple[str, ...] = ("center_regularizer", "nir_loss")
 """Functions of :mod:`jdml.losses` that are added to a proxy loss: of proxies, of a flow's latents."""
 
+CONDITIONING: Literal["dense"] = "dense"
+"""The place where the condition enters a flow of :mod:`jdml.flows`, unless another is given: every block."""
+
 
 def pair_losses() -> tuple[str, ...]:
     """Return the names of the losses that compare samples with each other.

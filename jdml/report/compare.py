@@ -10,6 +10,7 @@ import numpy as np
 
 from jdml.report.runs import FILES, Run, number_repeated
 from jdml.report.tables import (
+    CONFIDENCE,
     PairedDifference,
     difference_cell,
     duration,
@@ -81,7 +82,7 @@ def compare_runs(
     *,
     metrics: Sequence[str] = (),
     baseline: str | None = None,
-    confidence: float = 0.95,
+    confidence: float = CONFIDENCE,
 ) -> Comparison:
     """Put runs side by side; runs that differ only in their seed become one row.
 

@@ -12,6 +12,7 @@ from jdml._optional_imports import require_package
 from jdml._paths import atomic_write
 from jdml.data.folder import image_named
 from jdml.data.images import open_image
+from jdml.ops.checks import default_of
 from jdml.report import embedding_stats as stats
 from jdml.report.compare import compare_runs
 from jdml.report.images import picture_of
@@ -150,7 +151,7 @@ def embedding_map(
     embeddings: Any,
     labels: Any,
     *,
-    method: stats.Projection = "pca",
+    method: stats.Projection = default_of(stats.project, "method"),
     proxies: Any = None,
     class_names: Sequence[str] | None = None,
     title: str = "",

@@ -18,8 +18,9 @@ from jdml.data.image_discovery import RealFiles, same_content
 from jdml.data.images import open_image
 from jdml.data.load import read_source, trained_labelling
 from jdml.metrics import nearest
+from jdml.metrics.arrays import evaluate_arrays
 from jdml.metrics.reranking import look_again
-from jdml.ops.checks import Rerank
+from jdml.ops.checks import Rerank, default_of
 from jdml.report.runs import Run
 from jdml.runs.embedding_io import EmbeddingTable
 
@@ -98,7 +99,7 @@ def search_images(
     gallery: EmbeddingTable,
     k: int,
     max_distance: float = np.inf,
-    second_look: Rerank = "none",
+    second_look: Rerank = default_of(evaluate_arrays, "second_look"),
 ) -> list[dict[str, Any]]:
     """Find the nearest images of a gallery by Euclidean distance, other than the query itself and its copies.
 

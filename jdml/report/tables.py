@@ -9,8 +9,13 @@ import numpy as np
 SHARE = re.compile(r"(^|[\s/])(R@\d+|P@1|RP|MAP@\w+|nDCG@\d+|NMI\+?)$")
 """Metrics that are fractions, and are shown in percent."""
 
+PERCENT = 100.0
+"""Factor of the tables' fractions."""
+CONFIDENCE = 0.95
+"""The intervals', unless another is given."""
 
-def mean_std(values: Sequence[float], *, scale: float = 100.0, digits: int = 1) -> str:
+
+def mean_std(values: Sequence[float], *, scale: float = PERCENT, digits: int = 1) -> str:
     """Write runs as ``mean ± std``, in percent by default.
 
     Args:
@@ -65,8 +70,8 @@ def paired_difference(
     one: Mapping[Any, float],
     other: Mapping[Any, float],
     *,
-    scale: float = 100.0,
-    confidence: float = 0.95,
+    scale: float = PERCENT,
+    confidence: float = CONFIDENCE,
 ) -> PairedDifference:
     r"""Compare two settings over the seeds that both have, by Student's t.
 

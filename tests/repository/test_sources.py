@@ -1,6 +1,7 @@
 """Static checks of the sources: markup of docstrings, no circular imports, typed options."""
 
 import ast
+import contextlib
 import inspect
 import re
 from collections.abc import Iterator, Mapping
@@ -160,6 +161,51 @@ def test_calls_and_values_stay_small():
             if count > most and node.name not in ("compare", "evaluate_retrieval"):
                 large.append(f"{file.name}: {node.name} has {count}")
     assert not large
+
+
+# A default is written once: what hands a setting on takes its default from the function that has it.
+
+PLAIN_DEFAULTS = {None, True, False, -1, (), ""}
+# Parameters of one name and one default that mean different things.
+OTHER_MEANINGS = {"dim", "k", "labels", "negative_margin", "on_bad_image", "temperature"}
+
+
+def literal_defaults(node: ast.AST) -> Iterator[tuple[str, object]]:
+    """Yield the parameters, or fields, of a function or class whose defaults are written as literals."""
+    defaults: list[tuple[str, ast.expr | None]] = []
+    match node:
+        case ast.FunctionDef(args=args):
+            by_position = [*args.posonlyargs, *args.args][-len(args.defaults) or None :]
+            pairs = [*zip(by_position, args.defaults, strict=False)]
+            pairs += zip(args.kwonlyargs, args.kw_defaults, strict=True)
+            defaults = [(parameter.arg, default) for parameter, default in pairs]
+        case ast.ClassDef(body=body):
+            fields = [each for each in body if isinstance(each, ast.AnnAssign)]
+            defaults = [(ast.unparse(field.target), field.value) for field in fields]
+    for name, default in defaults:
+        with contextlib.suppress(ValueError, TypeError):  # no literal, or one that may change
+            value = ast.literal_eval(default) if default is not None else None
+            if value not in PLAIN_DEFAULTS and name not in OTHER_MEANINGS:
+                yield name, value
+
+
+def repeated_defaults(sources: Mapping[str, str]) -> dict[tuple[str, object], list[str]]:
+    """Return the defaults that more than one function or class writes, with these."""
+    owners: dict[tuple[str, object], list[str]] = {}
+    for file, source in sources.items():
+        for node in ast.walk(ast.parse(source)):
+            for default in literal_defaults(node):
+                owners.setdefault(default, []).append(f"{file}: {node.name}")
+    return {default: places for default, places in owners.items() if len(places) > 1}
+
+
+def test_each_default_is_written_once():
+    sources = {str(path.relative_to(PACKAGE)): path.read_text() for path in PACKAGE.rglob("*.py")}
+    assert repeated_defaults(sources) == {}
+    options = "class Options:\n    rate: float = 0.1\n"
+    assert repeated_defaults({"a": options, "b": "def f(x, rate=0.1, *, y=2): ..."}) == {
+        ("rate", 0.1): ["a: Options", "b: f"]
+    }
 
 
 # Names and docstrings are plain English: these words are no names, and no docstring has one of these openings.
