@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 from collections.abc import Callable
+from typing import Any
 
 import distrax
 import flax.linen as nn
@@ -106,12 +107,10 @@ class Net(nn.Module):
         """``[B, in]`` to ``[B, out]``."""
         widths = [self.hidden] * (self.depth - 1) + [self.out]
         for i, width in enumerate(widths):
-            bound = x.shape[-1] ** -0.5
-            x = nn.Dense(
-                width,
-                kernel_init=nn.initializers.variance_scaling(1 / 3, "fan_in", "uniform"),
-                bias_init=_uniform(bound),
-            )(nn.relu(x) if i else x)
+            kernel_init = nn.initializers.variance_scaling(1 / 3, "fan_in", "uniform")
+            bias_init = functools.partial(_uniform, x.shape[-1] ** -0.5)
+            dense = nn.Dense(width, kernel_init=kernel_init, bias_init=bias_init)
+            x = dense(nn.relu(x) if i else x)
         return x
 
 
@@ -152,7 +151,7 @@ def with_condition(
 
 
 def unbound(net: Net) -> Callable[[Array], Array]:
-    """The net as a function that holds its parameters."""
+    """Return the net as a function that holds its parameters."""
     plain, variables = net.clone(parent=None), net.variables
     # Flax declares (value, state) too, which comes back only where something is mutable.
     return lambda x: plain.apply(variables, x)  # type: ignore[return-value]
@@ -163,7 +162,5 @@ def _wide(values: Array) -> Array:
     return upcast(values, accumulate_in(values))
 
 
-def _uniform(bound: float) -> Callable[..., Array]:
-    return lambda key, shape, dtype=jnp.float32: jax.random.uniform(
-        key, shape, dtype, -bound, bound
-    )
+def _uniform(bound: float, key: Array, shape: Any, dtype: Any = jnp.float32) -> Array:
+    return jax.random.uniform(key, shape, dtype, -bound, bound)

@@ -96,6 +96,26 @@ class ModelAdapter(Model):
     def __repr__(self) -> str:
         return f"{type(self).__name__}({type(self.module).__name__})"
 
+    def apply(
+        self,
+        variables: Any,
+        images: Tree,
+        /,
+        *,
+        train: bool = False,
+        mutable: Any = False,
+        rngs: Any = None,
+    ) -> Any:
+        """Return embeddings; with ``mutable`` also ``{"batch_stats": …}``."""
+        embeddings, stats = self._embed(variables, images, train, bool(mutable), rngs)
+        return (embeddings, {"batch_stats": stats}) if mutable else embeddings
+
+    def _embed(
+        self, variables: Any, images: Tree, train: bool, mutable: bool, rngs: Any
+    ) -> tuple[Tree, Tree]:
+        """Return embeddings, and the statistics after them where they are ``mutable``."""
+        raise NotImplementedError
+
 
 class StatefulModuleAdapter(ModelAdapter):
     """A module that holds its arrays, and layers whose mode is an attribute of theirs."""

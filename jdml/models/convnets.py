@@ -95,13 +95,7 @@ class SmallConvNet(nn.Module):
 
 
 def max_pool_2x2(x: jax.Array) -> jax.Array:
-    """2×2 max-pooling with stride 2: a side of length 1 is not pooled, the last row or column of an odd side dropped.
-
-    Example:
-        >>> print(max_pool_2x2(jnp.arange(16.0).reshape(1, 4, 4, 1))[0, :, :, 0])
-        [[ 5.  7.]
-         [13. 15.]]
-    """
+    """2×2 max-pooling with stride 2; a side of length 1 is not pooled, an odd side loses its last row or column."""
     return max_pool(x, 2, 2, [(0, int(side == 1)) for side in x.shape[1:3]])
 
 
@@ -195,15 +189,8 @@ class Inception(nn.Module):
         mix, stride = self.mix, 2 if self.mix.pool == "halve" else 1
 
         def conv(x: jax.Array, features: int, size: int, name: str, stride: int = 1) -> jax.Array:
-            layer = ConvNorm(
-                features,
-                size,
-                stride,
-                use_bias=True,
-                freeze=self.freeze,
-                dtype=self.dtype,
-                name=name,
-            )
+            settings: dict[str, Any] = {"use_bias": True, "freeze": self.freeze}
+            layer = ConvNorm(features, size, stride, dtype=self.dtype, name=name, **settings)
             return layer(x, train=train)
 
         single = conv(x, mix.single[0], 1, "3x3_reduce")
