@@ -121,7 +121,7 @@ def _vit(
         images=images,
         other_images=other_images,
         other_settings=other_settings,
-        weight_formats=f"jdml.models.vit_weight_formats:{family.upper()}",
+        weight_formats=f"jdml.models.weight_formats:{family.upper()}",
         weights=weights,
         blocks=("patches|positions|class_token|registers|norm_before", r"block\d+"),
     )
