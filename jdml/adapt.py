@@ -303,8 +303,6 @@ def lora_factors(key: Array, params: Tree, rank: int, pattern: str) -> dict[str,
         {'query': {'kernel': {'a': (8, 3), 'b': (3, 8)}}}
     """
     checks.count("rank", rank)
-    if not isinstance(params, Mapping):
-        raise TypeError(f"params must be nested dictionaries, got a {type(params).__name__}")
     named = jax.tree_util.tree_leaves_with_path(params)
     if not all(isinstance(part, jax.tree_util.DictKey) for path, _ in named for part in path):
         raise TypeError("params must be nested dictionaries, got others within them")

@@ -147,8 +147,8 @@ class ConditionalFlow(nn.Module):
         if self.mixing == "linear":
             starts = [start_of_linear(self.dim, self.seed + i) for i in range(self.num_blocks)]
             self.triangles = [
-                self.param(f"mixing_{i}", lambda _, start=start: jnp.asarray(start.triangles))
-                for i, start in enumerate(starts)
+                self.param(f"mixing_{i}", lambda _, start=triangles: jnp.asarray(start))
+                for i, (_, triangles, _) in enumerate(starts)
             ]
 
     def __call__(self, x: Array, condition: Array) -> tuple[Array, Array]:
@@ -268,8 +268,8 @@ class ConditionalFlow(nn.Module):
     def _mix(self, index: int) -> list[distrax.Bijector]:
         if self.mixing == "permutation":
             return [Permute(np.random.RandomState(self.seed + index).permutation(self.dim))]
-        start = start_of_linear(self.dim, self.seed + index)
-        return [Linear(self.triangles[index], start.signs), Permute(start.permutation)]
+        order, _, signs = start_of_linear(self.dim, self.seed + index)
+        return [Linear(self.triangles[index], signs), Permute(order)]
 
     def _affine(self, parameters: Array) -> distrax.Bijector:
         raw, shift = jnp.split(parameters, 2, axis=-1)

@@ -1,6 +1,5 @@
 """The layers of a flow: fixed permutations, GLOW's learned matrix, and the nets that scale and shift a half."""
 
-import dataclasses
 import functools
 from collections.abc import Callable
 from typing import Any
@@ -70,29 +69,17 @@ class Linear(distrax.Bijector):
         return jax.scipy.linalg.solve_triangular(self._upper, inner).T.reshape(y.shape)
 
 
-@dataclasses.dataclass(frozen=True)
-class LinearStart:
-    """A rotation as permutation × unit lower × upper triangular matrix, the latter two in one, log|diagonal| on it."""
-
-    permutation: np.ndarray
-    triangles: np.ndarray
-    signs: np.ndarray
-
-
 @functools.lru_cache(maxsize=64)
-def start_of_linear(dim: int, seed: int) -> LinearStart:
-    """The rotation drawn from a seed, taken apart."""
+def start_of_linear(dim: int, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return a random rotation P L U: P's order, L and U in one with log|diagonal| on it, and the diagonal's signs."""
     from scipy.linalg import lu
 
     rotation, _ = np.linalg.qr(np.random.RandomState(seed).normal(size=(dim, dim)))
     permutation, lower, upper = lu(rotation)
     diagonal = np.diag(upper)
     triangles = np.tril(lower, -1) + np.triu(upper, 1) + np.diag(np.log(np.abs(diagonal)))
-    return LinearStart(
-        permutation.argmax(axis=1),
-        triangles.astype(np.float32),
-        np.sign(diagonal).astype(np.float32),
-    )
+    signs = np.sign(diagonal).astype(np.float32)
+    return permutation.argmax(axis=1), triangles.astype(np.float32), signs
 
 
 class Net(nn.Module):

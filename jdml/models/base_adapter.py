@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
-from flax.traverse_util import unflatten_dict
+from flax.traverse_util import flatten_dict, unflatten_dict
 
 from jdml.adapt import path_texts
 from jdml.distributed import Tree
@@ -159,13 +159,8 @@ class Names:
 
     def tree(self, named: Mapping[str, Any]) -> Tree:
         """Return nested dictionaries as a tree of the structure."""
-        leaves = []
-        for path in self._paths:
-            leaf: Any = named
-            for part in path:
-                leaf = leaf[part]
-            leaves.append(leaf)
-        return jax.tree.unflatten(self._structure, leaves)
+        leaves = flatten_dict(dict(named))
+        return jax.tree.unflatten(self._structure, [leaves[path] for path in self._paths])
 
 
 def check_savable(tree: Tree) -> None:

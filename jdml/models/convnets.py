@@ -139,8 +139,7 @@ class BNInception(nn.Module):
     Attributes:
         dim: width D of the embeddings.
         pooling: how the head pools over space; see ``EmbeddingHead``.
-        freeze_batch_norm: whether batch norm always uses its running statistics and never updates them, as fine-tuning
-            on CUB and Cars196 does; its scale and shift go on learning.
+        freeze_batch_norm: whether batch norm always uses its running statistics and never updates them.
         dtype: type to compute in; parameters, statistics and output stay float32.
 
     Implementation notes:
@@ -248,8 +247,7 @@ class EfficientNetLite0(nn.Module):
     Attributes:
         dim: width D of the embeddings.
         pooling: how the head pools over space; see ``EmbeddingHead``.
-        freeze_batch_norm: whether batch norm always uses its running statistics and never updates them; its scale and
-            shift go on learning.
+        freeze_batch_norm: whether batch norm always uses its running statistics and never updates them.
         dtype: type to compute in; parameters, statistics and output stay float32.
 
     Implementation notes:

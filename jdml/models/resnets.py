@@ -25,8 +25,7 @@ class ResNet(nn.Module):
         dim: width D of the embeddings.
         depth: 18 or 50.
         pooling: how the head pools over space; see ``EmbeddingHead``.
-        freeze_batch_norm: whether batch norm always uses its running statistics and never updates them, as fine-tuning
-            on CUB and Cars196 does; its scale and shift go on learning.
+        freeze_batch_norm: whether batch norm always uses its running statistics and never updates them.
         dtype: type to compute in; parameters, statistics and output stay float32.
 
     Implementation notes:
