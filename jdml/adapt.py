@@ -1,6 +1,6 @@
 """Adapt a network that knows much already: which parameters learn, how fast by depth, and in how many numbers.
 
-Parameters are told by their paths, names joined by ``/`` such as ``block0/attention/query/kernel``, and paths by
+Parameters are named by their paths, names joined by ``/`` such as ``block0/attention/query/kernel``, and paths by
 patterns. All here are functions of a pytree of parameters, whoever's network it is.
 """
 

@@ -191,8 +191,8 @@ _max_pool.defvjp(_max_pool_forward, _max_pool_backward)
 def conv(features: int, size: int, stride: int = 1, **settings: Any) -> nn.Conv:
     """Return a convolution, padded alike on all sides and begun as He's unless ``settings`` say otherwise."""
     defaults = {"padding": size // 2, "kernel_init": nn.initializers.he_normal()}
-    given = {**defaults, **settings, "conv_general_dilated": convolve}
-    return nn.Conv(features, (size, size), stride, **given)
+    settings = {**defaults, **settings, "conv_general_dilated": convolve}
+    return nn.Conv(features, (size, size), stride, **settings)
 
 
 class ConvNorm(nn.Module):
