@@ -268,13 +268,9 @@ def check_network(model: Model, preprocess: Callable[[Any], Any], sample: Tree) 
     with nn.intercept_methods(_note_mode_layers(layers)):
         variables = jax.eval_shape(model.init, jax.eval_shape(lambda: jax.random.key(0)), inputs)
     if isinstance(model, WithHead):
-        check_network(model.backbone, lambda x: x, inputs)
-        apply = model.backbone.apply
-        check_network(
-            model.head,
-            lambda x: x,
-            jax.eval_shape(apply, part_of(variables, "backbone"), inputs),
-        )
+        features = jax.eval_shape(model.backbone.apply, part_of(variables, "backbone"), inputs)
+        check_network(model.backbone, lambda rows: rows, inputs)
+        check_network(model.head, lambda rows: rows, features)
         return
     if isinstance(model, StatefulModuleAdapter) and model.frozen:
         _log.warning("batch norm in evaluation mode is frozen: %s", ", ".join(model.frozen))
