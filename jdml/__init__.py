@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.2.0"
 
-_ROOMS = {each.name for each in pkgutil.iter_modules(__path__) if not each.name.startswith("_")}
+_ROOMS = [each.name for each in pkgutil.iter_modules(__path__) if not each.name.startswith("_")]
 _ROOMS_OF_FLAT_NAMES = ("losses", "metrics", "mining", "ops", "gallery", "compilation_cache")
 
 __all__ = [

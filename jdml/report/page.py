@@ -226,28 +226,27 @@ def _analyze(
     if run.proxies is not None:
         learned["proxies"] = run.proxies
     shown: dict[str, Any] = {"proxies": {}, "panels": [], "notes": []}
-    proxies, names = None, []
+    proxies, proxy_names = None, list[str]()
     if "proxies" in learned:
         learned["proxies"] = np.asarray(learned["proxies"])
         proxies = _proxy_rows(learned["proxies"], vectors, trained)
         classes = trained.class_names if trained is not None else ()
         count = len(learned["proxies"])
         classes = classes if len(classes) == count else tuple(map(str, range(count)))
-        names = [name for name in classes for _ in range(len(proxies) // count)]
+        proxy_names = [name for name in classes for _ in range(len(proxies) // count)]
         shown |= _proxy_parts(run, trained, learned, classes)
     maps = {name: stats.project(vectors, name, others=proxies) for name in projections}
-    structure, histogram = {}, None
+    measured, counts = dict[str, float](), dict[str, np.ndarray]()
     for y in list(labellings.values())[:1]:
-        structure, counts = stats.structure(vectors, y)
-        histogram = {name: _digits(values) for name, values in counts.items()}
+        measured, counts = stats.structure(vectors, y)
     if len(rows) < len(run.data):
         shown["notes"].append(f"a random choice of {len(rows):,} of {len(run.data):,} images")
     shown |= {
         "dim": vectors.shape[1],
         "spectrum": _digits(stats.spectrum(vectors)[:512]),
-        "histogram": histogram,
-        "structure": {name: _round(value) for name, value in structure.items()},
-        "maps": {name: _map_json(*points, names) for name, points in maps.items()},
+        "histogram": {name: _digits(values) for name, values in counts.items()} or None,
+        "structure": {name: _round(value) for name, value in measured.items()},
+        "maps": {name: _map_json(*points, proxy_names) for name, points in maps.items()},
     }
     return EmbeddingView(run.name, data, rows, labellings, near, scores, shown)
 

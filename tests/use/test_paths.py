@@ -7,12 +7,9 @@ import shutil
 from pathlib import Path
 
 import numpy as np
-import optax
 import pytest
-from flax import linen as nn
 
-import jdml
-from jdml import data, models, objectives, report, training
+from jdml import data, models, report, training
 from jdml.runs import export, run_files
 from jdml.studies import runner
 
@@ -115,35 +112,18 @@ def test_named_parts_are_trained_held_out_and_scored(photos, tmp_path, jdml_comm
     assert sorted(set(np.load(out)["labels"])) == ["kind3", "kind5"]
 
 
-class Points(nn.Module):
-    """A network from four numbers to two."""
-
-    @nn.compact
-    def __call__(self, x, *, train):
-        return nn.Dense(2)(x)
-
-
-def fit(place):
-    points = data.Dataset("points", np.zeros((4, 4), np.float32), np.arange(4) // 2)
-    objective, sampler = objectives.pair(jdml.triplet_loss), data.RandomBatchSampler(4, 4)
-    return training.fit(Points(), objective, optax.sgd(1), points, sampler, steps=1, run=place)
-
-
 @pytest.mark.parametrize(
     "use",
     [
-        fit,
         training.load,
+        training.pretrained,
+        training.RunConfig,
         report.read_runs,
         run_files.read_results,
         lambda place: data.load("folder", data_dir=place),
-        lambda place: data.load("digits", data_dir=place),
-        lambda place: models.load_weights(place, {}),
         lambda place: models.convert_weights("w.npz", place, arch="resnet18"),
-        lambda place: models.convert_weights(place, "w.safetensors", arch="resnet18"),
         lambda place: export.export_file(None, place),
         lambda place: runner.run_jobs(dict, {}, place),
-        lambda place: report.html_report([], place),
     ],
 )
 def test_python_refuses_remote_addresses(use, tmp_path, monkeypatch):

@@ -7,18 +7,11 @@ import shutil
 
 import numpy as np
 import pytest
+from report.files import content
 
-import jdml
 from jdml.cli.commands import COMMANDS
 
 pytest.importorskip("jinja2")
-
-
-def content(page):
-    script = re.search(
-        r'<script type="application/json" id="data">(.*?)</script>', page.read_text(), re.S
-    )
-    return json.loads(script[1])
 
 
 def test_report_shows_the_images_that_were_scored(run, tmp_path, jdml_command):
@@ -149,16 +142,7 @@ def test_sweep_continues_after_a_run_that_is_not_finite(tmp_path, jdml_command):
 def test_sweep_refuses_runs_of_changed_data(tmp_path, draw, jdml_command):
     birds = draw(tmp_path / "birds", 2, 12, 16)
     words = "sweep --loss triplet --image-size 16 --batch-size 4 --dim 4 --steps 1 --quiet --set lr=1e-3"
-    words = (
-        *words.split(),
-        "--select-on",
-        "test",
-        "--split",
-        "images",
-        "--out",
-        tmp_path / "s",
-        "--data-dir",
-    )
+    words = f"{words} --select-on test --split images --out {tmp_path / 's'} --data-dir".split()
     for _ in range(2):  # the second call finds the run finished
         assert jdml_command(*words, birds).code == 0
     shutil.copy(birds / "kind0/0.png", birds / "kind0/more.png")
@@ -177,27 +161,6 @@ def test_options_typed_with_a_sweep_apply_unless_they_are_swept(tmp_path):
         {"alpha": 3.0, "beta": 60.0},
     ]
     assert [recipe.loss.settings for recipe in recipes("loss-setting=alpha=4")] == [{"alpha": 4.0}]
-
-
-@pytest.mark.slow  # three runs
-def test_runs_of_other_files_or_networks_are_separate_rows(tmp_path, draw, jdml_command):
-    words = "train --loss triplet --image-size 16 --batch-size 4 --dim 4 --steps 1 --quiet --split images".split()
-    for seed, name in enumerate(("birds", "cars", "cars")):
-        where = draw(tmp_path / f"{name}{seed}", 2, 12 + (name == "cars"), 16)
-        out = ("--out", tmp_path / "typed" / f"{name}{seed}")
-        assert jdml_command(*words, "--data-dir", where, "--seed", seed, *out).code == 0
-    rows = jdml.report.compare_runs(jdml.report.read_runs(tmp_path / "typed")).rows
-    assert {row.name: len(row.runs) for row in rows if len(row.runs) == 1} == {"birds0": 1}
-    assert sorted(len(row.runs) for row in rows) == [1, 2]
-    for dims in ((4, 4), (4, 8)):  # the configuration of a factory that takes the seed
-        for seed, dim in enumerate(dims, 1):
-            file = tmp_path / f"typed/cars{seed}/config.json"
-            made = {"factory": "nets:net", "settings": {"seed": seed}, "dim": dim}
-            config = json.loads(file.read_text()) | {"embedding": made}
-            config.pop("data", None)
-            file.write_text(json.dumps(config))
-        cars = jdml.report.read_runs(tmp_path / "typed/cars1", tmp_path / "typed/cars2")
-        assert len(jdml.report.compare_runs(cars).rows) == len(set(dims))
 
 
 def test_report_of_a_fold_has_no_training_classes(run, photos):
