@@ -12,9 +12,9 @@ import numpy as np
 
 from jdml import data
 from jdml._optional_imports import require_package
+from jdml.cli.commands import print_table
 from jdml.cli.option_groups import DeviceOptions, FolderOptions, ImageOptions, WeightOptions
 from jdml.cli.options import NOT_DEFINING, Part, Typed, defining, empty_part
-from jdml.cli.tables import print_table
 from jdml.cli.train import provenance
 from jdml.cli.train_options import DEFAULT, apply_options, part_options
 from jdml.data import ImageBatches, corrupt_labels

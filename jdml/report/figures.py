@@ -122,21 +122,19 @@ def gallery(
     rows = _order(scores, y, order, seed)[:queries] if isinstance(queries, int) else list(queries)
     columns = 1 + neighbours.indices.shape[1]
     figure, grid = _panels(len(rows) * columns, columns, (1.3, 1.6), (0, 0.4), title)
-    cells = [
-        cell
-        for row in rows
-        for kinds in [np.where(scores.right[row], "right", "wrong" if y[row] >= 0 else "plain")]
-        for cell in zip([row, *neighbours.indices[row]], ["query", *kinds], strict=True)
-    ]
-    for axes, (row, kind) in zip(grid, cells, strict=True):
-        colour, style, word = FRAMES[kind]
-        picture = picture_of(images, row)
-        if picture is not None:
-            axes.imshow(np.asarray(picture), cmap="gray" if picture.mode == "L" else None)
-        axes.set(xticks=[], yticks=[])
-        for spine in axes.spines.values():
-            spine.set(linewidth=3, color=colour, linestyle=style)
-        axes.set_title(f"{word}\n{_name(class_names, y[row])}", fontsize=7, color=colour)
+    for number, row in enumerate(rows):
+        kinds = np.where(scores.right[row], "right", "wrong" if y[row] >= 0 else "plain")
+        cells = zip([row, *neighbours.indices[row]], ["query", *kinds], strict=True)
+        for axes, (other, kind) in zip(grid[number * columns :], cells, strict=False):
+            colour, style, word = FRAMES[kind]
+            picture = picture_of(images, other)
+            if picture is not None:
+                axes.imshow(np.asarray(picture), cmap="gray" if picture.mode == "L" else None)
+            axes.set(xticks=[], yticks=[])
+            for spine in axes.spines.values():
+                spine.set(linewidth=3, color=colour, linestyle=style)
+            name = _name(class_names, y[other])
+            axes.set_title(f"{word}\n{name}", fontsize=7, color=colour)
     return figure
 
 

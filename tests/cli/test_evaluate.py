@@ -6,7 +6,7 @@ import re
 import numpy as np
 import pytest
 
-from jdml.cli.tables import print_table
+from jdml.cli.commands import print_table
 
 
 @pytest.fixture

@@ -47,10 +47,11 @@ def test_head_wider_than_its_features_is_initialized_at_random(animals, tmp_path
 
 @pytest.fixture
 def tiny_transformer(monkeypatch):
-    """Replace a large transformer in its record by a small one: --weights accepts only names of the library."""
+    """Replace a large transformer in its record by a small one."""
     tiny = {"width": 8, "depth": 1, "heads": 2, "hidden": 16, "patch": 8, "grid": 2}
     record = registry.NETWORKS["vit_s16"]
     small = dataclasses.replace(record, settings={**record.settings, **tiny})
+    # --weights accepts only names of the library: one of them is small here.
     monkeypatch.setitem(registry.NETWORKS, "vit_s16", small)
 
 
