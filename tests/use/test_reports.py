@@ -14,10 +14,9 @@ from jdml.cli.commands import COMMANDS
 pytest.importorskip("jinja2")
 
 
-def test_report_shows_the_images_that_were_scored(run, tmp_path, jdml_command):
-    done = jdml_command("report", run.folder, "--out", tmp_path / "r.html")
-    assert done.code == 0, done.err
-    assert re.search(r"report: .*r\.html \(0\.\d MB\)", done.out)
+def test_report_shows_the_images_that_were_scored(run, tmp_path, succeed):
+    shown = succeed("report", run.folder, "--out", tmp_path / "r.html")
+    assert re.search(r"report: .*r\.html \(0\.\d MB\)", shown)
     page = content(tmp_path / "r.html")
     (images,) = page["sets"]
     assert images["count"] == 18
@@ -30,60 +29,54 @@ def test_report_shows_the_images_that_were_scored(run, tmp_path, jdml_command):
     assert "test class R@1" in text
 
 
-def test_report_of_moved_images_names_the_run_and_takes_source(run, photos, tmp_path, jdml_command):
+def test_report_of_moved_images_names_the_run_and_takes_source(run, photos, tmp_path, succeed):
     moved = shutil.copytree(run.folder, tmp_path / "moved")
     config = json.loads((moved / "config.json").read_text())
     config["provenance"]["data_dir"] = str(tmp_path / "gone")
     (moved / "config.json").write_text(json.dumps(config))
-    done = jdml_command("report", moved, "--out", tmp_path / "r.html")
-    assert done.code == 0, done.err
-    assert "moved" in done.out
+    shown = succeed("report", moved, "--out", tmp_path / "r.html")
+    assert "moved" in shown
     assert content(tmp_path / "r.html")["embeddings"] == []
-    done = jdml_command("report", moved, "--source", photos, "--out", tmp_path / "r.html")
+    succeed("report", moved, "--source", photos, "--out", tmp_path / "r.html")
     assert content(tmp_path / "r.html")["sets"][0]["count"] == 18
 
 
-def test_report_of_embeddings_in_a_file(run, photos, tmp_path, jdml_command):
-    assert (
-        jdml_command("embed", run.folder, photos, "--out", tmp_path / "e.npz", "--quiet").code == 0
-    )
-    done = jdml_command(
+def test_report_of_embeddings_in_a_file(run, photos, tmp_path, succeed):
+    succeed("embed", run.folder, photos, "--out", tmp_path / "e.npz", "--quiet")
+    succeed(
         "report", tmp_path / "e.npz", run.folder, "--out", tmp_path / "r.html", "--thumbnails", 9
     )
-    assert done.code == 0, done.err
     page = content(tmp_path / "r.html")
     assert [look["name"] for look in page["embeddings"]] == ["e", "photos"]
     assert [images["count"] for images in page["sets"]] == [36, 18]
     assert sum(len(images["pictures"]) for images in page["sets"]) <= 9
     bare = tmp_path / "bare.npz"
     np.savez(bare, embeddings=np.random.default_rng(0).normal(size=(20, 3)))
-    assert jdml_command("report", bare, "--out", tmp_path / "r.html").code == 0
+    succeed("report", bare, "--out", tmp_path / "r.html")
     assert content(tmp_path / "r.html")["sets"][0]["views"] == {}
 
 
 @pytest.mark.slow  # three sweeps and a page
-def test_sweep_trains_missing_runs_and_compares_all(tmp_path, jdml_command):
+def test_sweep_trains_missing_runs_and_compares_all(tmp_path, succeed):
     out = tmp_path / "s"
     words = f"sweep --labels parity --dim 4 --steps 2 --quiet --out {out} --set".split()
-    done = jdml_command(*words, "loss=triplet,proxy_anchor", "--metric", "R@1")
-    assert done.code == 0, done.err
-    assert f"next: jdml report {out}" in done.out
+    shown = succeed(*words, "loss=triplet,proxy_anchor", "--metric", "R@1")
+    assert f"next: jdml report {out}" in shown
     assert json.loads((out / "sweep.json").read_text()) == ["triplet-0", "proxy_anchor-0"]
     times = {path: path.stat().st_mtime_ns for path in out.glob("*/metrics.json")}
     assert len(times) == 2
-    assert jdml_command(*words, "loss=triplet", "--seeds", 2).code == 0
+    succeed(*words, "loss=triplet", "--seeds", 2)
     assert {path: path.stat().st_mtime_ns for path in times} == times
     assert (out / "triplet-1").is_dir()
     shutil.rmtree(out / "triplet-0")
-    assert jdml_command(*words, "loss=triplet,proxy_anchor").code == 0
+    succeed(*words, "loss=triplet,proxy_anchor")
     assert (out / "triplet-0" / "metrics.json").is_file()
     scores = out / "proxy_anchor-0" / "metrics.json"
     assert scores.stat().st_mtime_ns == times[scores]
     config = json.loads((out / "proxy_anchor-0" / "config.json").read_text())
     assert config["recipe"]["loss"]["name"] == "proxy_anchor"
     assert shlex.split(config["provenance"]["command"])[:2] == ["jdml", "train"]
-    done = jdml_command("report", out, "--out", tmp_path / "r.html")
-    assert done.code == 0, done.err
+    succeed("report", out, "--out", tmp_path / "r.html")
     page = content(tmp_path / "r.html")
     assert [look["name"] for look in page["embeddings"]] == ["triplet-0", "proxy_anchor-0"]
     proxied = page["embeddings"][1]
@@ -91,21 +84,20 @@ def test_sweep_trains_missing_runs_and_compares_all(tmp_path, jdml_command):
     assert len(proxied["proxies"]) == 2
 
 
-def test_sweep_selects_by_held_out_rows_with_compares_baseline(tmp_path, jdml_command):
+def test_sweep_selects_by_held_out_rows_with_compares_baseline(tmp_path, succeed):
     words = f"sweep --set loss=triplet,contrastive --dim 4 --steps 2 --quiet --out {tmp_path}"
-    done = jdml_command(*words.split())
-    assert done.code == 0, done.err
-    assert "validation digit R@1" in done.out
-    assert "test digit" not in done.out
-    assert done.out.index("triplet-0") < done.out.index("contrastive-0")
-    table, _, next_command = done.out.partition("next: ")
+    shown = succeed(*words.split())
+    assert "validation digit R@1" in shown
+    assert "test digit" not in shown
+    assert shown.index("triplet-0") < shown.index("contrastive-0")
+    table, _, next_command = shown.partition("next: ")
     assert max(map(len, table.splitlines())) <= 120
     assert next_command.startswith(f"jdml report {tmp_path}")
-    assert jdml_command("compare", tmp_path).out == table
+    assert succeed("compare", tmp_path) == table
     scores = json.loads((tmp_path / "triplet-0" / "metrics.json").read_text())
     last = json.loads((tmp_path / "triplet-0" / "log.jsonl").read_text().splitlines()[-1])
     assert scores["validation digit"]["R@1"] == last["digit/R@1"]
-    assert "test digit R@1" in jdml_command("compare", tmp_path, "--metric", "test digit R@1").out
+    assert "test digit R@1" in succeed("compare", tmp_path, "--metric", "test digit R@1")
 
 
 @pytest.mark.parametrize(
@@ -128,23 +120,21 @@ def test_validation_share_of_a_sweep(tmp_path, draw, typed, shares):
 
 
 @pytest.mark.slow  # two runs, and the same again
-def test_sweep_continues_after_a_run_that_is_not_finite(tmp_path, jdml_command):
+def test_sweep_continues_after_a_run_that_is_not_finite(tmp_path, succeed):
     words = "sweep --set lr=1e38,1e-3 --optimizer sgd --loss contrastive --normalize none --dim 4 --steps 9 --quiet"
     for _ in range(2):  # the second call finds both runs finished
-        done = jdml_command(*words.split(), "--out", tmp_path)
-        assert done.code == 0, done.err
-        assert re.search(r"failed: 1e38-0: .*(loss|grad_norm)", done.out)
+        shown = succeed(*words.split(), "--out", tmp_path)
+        assert re.search(r"failed: 1e38-0: .*(loss|grad_norm)", shown)
         assert (tmp_path / "1e-3-0" / "metrics.json").is_file()
-    assert jdml_command("compare", tmp_path).code == 0
+    succeed("compare", tmp_path)
 
 
 @pytest.mark.slow  # two sweeps
-def test_sweep_refuses_runs_of_changed_data(tmp_path, draw, jdml_command):
+def test_sweep_refuses_runs_of_changed_data(tmp_path, draw, jdml_command, succeed):
     birds = draw(tmp_path / "birds", 2, 12, 16)
     words = "sweep --loss triplet --image-size 16 --batch-size 4 --dim 4 --steps 1 --quiet --set lr=1e-3"
     words = f"{words} --select-on test --split images --out {tmp_path / 's'} --data-dir".split()
-    for _ in range(2):  # the second call finds the run finished
-        assert jdml_command(*words, birds).code == 0
+    succeed(*words, birds)
     shutil.copy(birds / "kind0/0.png", birds / "kind0/more.png")
     done = jdml_command(*words, birds)
     assert (done.code, "1e-3-0" in done.err) == (2, True)

@@ -26,11 +26,11 @@ def begin(photos, tiny, tmp_path, jdml_command):
 
 
 @pytest.mark.parametrize("exported", [False, True])
-def test_run_begins_with_the_parameters_of_another(run, begin, tmp_path, jdml_command, exported):
+def test_run_begins_with_the_parameters_of_another(run, begin, tmp_path, succeed, exported):
     weights = run.folder
     if exported:
         weights = tmp_path / "model.safetensors"
-        assert jdml_command("export", run.folder, "--out", weights).code == 0
+        succeed("export", run.folder, "--out", weights)
     expected, _ = read_model(run.folder / "model.safetensors")
     found, _ = begin(weights)
     assert found.keys() == expected.keys()
