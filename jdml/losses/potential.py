@@ -70,7 +70,7 @@ def charge(
             axis_name=axis_name,
         )
         x, p = a.normalized
-        x, p = (x, a.axis.gather(p)) if a.by_class else (a.all_rows(x), p)
+        x, p = (x, a.axis.gather(p)) if a.by_class else (a.axis.gather(x), p)
         classes, per_class, dim = p.shape
         owners = jnp.repeat(jnp.arange(classes, dtype=a.batch.labels.dtype), per_class)
         return Charges(
