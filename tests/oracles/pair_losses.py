@@ -172,6 +172,14 @@ def of_anchors(counted: Callable[[Comparison], Array]) -> Callable[[Oracle], Ora
     return decorate
 
 
+def reduced_sums(sums: Array, count: int, reduce: str) -> float | Array:
+    """Reduce sums of terms that are as many."""
+    if reduce == "none":
+        return sums
+    whole = float(sums.sum())
+    return whole if reduce == "total" else whole / max(count, 1)
+
+
 @of_pairs("apart")
 def contrastive(
     pairs: Comparison, i: int, j: int, positive_margin: float = 0.0, negative_margin: float = 0.5
@@ -212,12 +220,7 @@ def triplet(
                 sums[i] += hinge * pairs.row_weights[i]
                 triplets += 1
                 active += hinge * pairs.row_weights[i] != 0
-    if reduce == "none":
-        return sums
-    if reduce == "total":
-        return float(sums.sum())
-    count = triplets if reduce == "mean" else active
-    return float(sums.sum()) / count if count else 0.0
+    return reduced_sums(sums, triplets if reduce == "mean" else active, reduce)
 
 
 @of_pairs("together")
@@ -278,11 +281,7 @@ def lifted_structure(
                 gap = log_sum_exp(push) + pairs.distance(i, j) - positive_margin
                 sums[i] += relu(gap) ** 2 / 2 * pairs.row_weights[i]
                 counted += 1
-    if reduce == "none":
-        return sums
-    if reduce == "total":
-        return float(sums.sum())
-    return float(sums.sum()) / counted if counted else 0.0
+    return reduced_sums(sums, counted, reduce)
 
 
 @of_anchors(complete)
