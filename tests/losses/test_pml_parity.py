@@ -189,7 +189,7 @@ def test_proxy_loss(name: str) -> None:
     per_class = their_settings.get("sub_centers", 1)
     proxies = np.random.default_rng(5).normal(size=((C + 2) * per_class, D))
     mine = ours(lambda x, p: function(x, Y, p, **settings), [X, proxies])
-    loss = getattr(pml_losses, peer)(C + 2, D, **their_settings)
+    loss = getattr(pml_losses, peer)(num_classes=C + 2, embedding_size=D, **their_settings)
     columns = hasattr(loss, "W")
     attribute = "W" if columns else "proxies"
     loss = with_weights(loss, attribute, proxies.T if columns else proxies)
