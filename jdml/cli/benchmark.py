@@ -253,15 +253,16 @@ class Benchmark:
                 devices=Devices(mesh, micro_batch=self.devices.micro_batch),
                 progress=not self.run.quiet,
             ),
-            "recall_at": DATASETS[task.dataset].recall_at,
-            "ndcg_at": DATASETS[task.dataset].ndcg_at,
         }
+        record = DATASETS[task.dataset]
+        test = test._replace(recall_at=record.recall_at, ndcg_at=record.ndcg_at)
         if task.protocol == "mlrc":
             return mlrc(recipe, data, test, **settings)
         if task.protocol == "ablation":
             return {"ours": ablation(recipe, data, test, **settings)}
         if task.validation:
-            data, test = held_out_images(data, task.validation, self.run.seed)
+            data, queries = held_out_images(data, task.validation, self.run.seed)
+            test = test._replace(queries=queries, gallery=None)
         if self.data.label_noise:
             labels = corrupt_labels(data.labels, self.data.label_noise, self.run.seed)
             data = replace(data, labels=labels)
@@ -280,12 +281,12 @@ class Benchmark:
         }
 
 
-def held_out_images(train: Any, share: float, seed: int) -> tuple[Any, Retrieval]:
+def held_out_images(train: Any, share: float, seed: int) -> tuple[Any, Any]:
     """Split off training images at random; labels of the rest are 0, 1, … without gaps."""
     rows = hold_out(train, share, seed)
     rest = train.select(~rows)
     labels = np.unique(rest.labels, return_inverse=True)[1]
-    return replace(rest, labels=labels), Retrieval(train.select(rows))
+    return replace(rest, labels=labels), train.select(rows)
 
 
 def over(runs: Sequence[Rows], statistic: Callable[[Any], Any]) -> Rows:
