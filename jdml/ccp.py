@@ -73,12 +73,8 @@ def greedy_k_center(
     size = len(pool)
     if size == 0:
         raise ValueError("pool must hold at least one point, got none")
-    for name, mask, length in (
-        ("where", where, size),
-        ("centers_where", centers_where, len(centers)),
-    ):
-        if mask is not None:
-            checks.check_mask(name, mask, (length,))
+    checks.check_mask("where", where, (size,))
+    checks.check_mask("centers_where", centers_where, (len(centers),))
     dtype = accumulate_in(pool, centers)
     free = jnp.ones(size, bool) if where is None else where
     points = jnp.where(free[:, None], pool, 0).astype(dtype)

@@ -27,64 +27,46 @@ _SHAPES = "shapes that do not fit"
 _NOT_FINITE = ", a row that is not finite (outside ``jit``)"
 
 
-def accepts_any_array(function: F) -> F:
-    """Let a metric take arrays of any library (PyTorch, pandas, Flax NNX variables) and classes by name."""
-    signature = inspect.signature(function)
-    asks = "query_labels" in signature.parameters
+def accepts_any_array(**finite: str) -> Callable[[F], F]:
+    """Let a metric take arrays of any library (PyTorch, pandas, Flax NNX variables) and classes by name.
 
-    @functools.wraps(function)
-    def wrapper(*args: Any, **kwargs: Any) -> Any:
-        if asks and "labels" in kwargs and "query_labels" not in kwargs:
-            kwargs["query_labels"] = kwargs.pop("labels")
-        bound = signature.bind(*args, **kwargs)
-        values = {
-            name: as_array(value) if name == _ON_DISK else checks.as_array(as_array(value))
-            for name, value in bound.arguments.items()
-        }
-        values |= _numbered(values)
-        for name, value in values.items():
-            if name not in _NAMED or isinstance(value, np.ma.MaskedArray):
-                checks.check_numbers(name, value)
-        bound.arguments.update(values)
-        return function(*bound.args, **bound.kwargs)
-
-    return wrapper  # type: ignore[return-value]
-
-
-def finite_rows(**that_count: str) -> Callable[[F], F]:
-    """Let a metric refuse rows that are not finite, where values are at hand: they would spoil the whole number."""
+    Rows of the arguments ``finite`` that are not finite, of those that labels or a mask let count, are refused where
+    values are at hand: they would spoil the whole number.
+    """
 
     def decorate(function: F) -> F:
         signature = inspect.signature(function)
-        function.__doc__ = (function.__doc__ or "").replace(_SHAPES, f"{_SHAPES}{_NOT_FINITE}")
+        asks = "query_labels" in signature.parameters
+        if finite:
+            function.__doc__ = (function.__doc__ or "").replace(_SHAPES, f"{_SHAPES}{_NOT_FINITE}")
 
         @functools.wraps(function)
         def wrapper(*args: Any, **kwargs: Any) -> Any:
-            values = signature.bind(*args, **kwargs).arguments
-            for name, teller in that_count.items():
-                _check_rows(name, values[name], values.get(teller))
-            return function(*args, **kwargs)
+            if asks and "labels" in kwargs and "query_labels" not in kwargs:
+                kwargs["query_labels"] = kwargs.pop("labels")
+            bound = signature.bind(*args, **kwargs)
+            values = {
+                name: as_array(value) if name == _ON_DISK else checks.as_array(as_array(value))
+                for name, value in bound.arguments.items()
+            }
+            values |= _numbered(values)
+            for name, value in values.items():
+                if name not in _NAMED or isinstance(value, np.ma.MaskedArray):
+                    checks.check_numbers(name, value)
+            bound.arguments.update(values)
+            result = function(*bound.args, **bound.kwargs)  # refuses other shapes and kinds
+            for name, mask in finite.items():
+                vectors, counted = values[name], values.get(mask)
+                if checks.is_at_hand(vectors) and not isinstance(counted, jax.core.Tracer):
+                    counts = None if counted is None else np.asarray(counted)
+                    if counts is not None and counts.dtype != bool:
+                        counts = counts >= 0
+                    checks.check_finite(name, vectors, counts)
+            return result
 
         return wrapper  # type: ignore[return-value]
 
     return decorate
-
-
-def _check_rows(name: str, vectors: Any, teller: Any) -> None:
-    """Refuse a row that is not finite; what has not the kind or shape is left to be refused for that."""
-    if (
-        not checks.is_at_hand(vectors)
-        or vectors.ndim != 2
-        or not jnp.issubdtype(vectors.dtype, jnp.floating)
-    ):
-        return
-    rows = None
-    if teller is not None:
-        if not checks.is_at_hand(teller) or teller.shape != vectors.shape[:1]:
-            return
-        rows = np.asarray(teller)
-        rows = rows if rows.dtype == bool else rows >= 0
-    checks.check_finite(name, vectors, rows)
 
 
 def as_array(value: Any) -> Any:

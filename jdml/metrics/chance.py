@@ -31,7 +31,7 @@ class Violation(NamedTuple):
     worst: float
 
 
-@accepts_any_array
+@accepts_any_array()
 def violation_probability(
     embeddings: Array,
     labels: Array,
@@ -84,8 +84,8 @@ def violation_probability(
     if anchors is not None and anchor_labels is not None:
         others, other_labels = anchors, anchor_labels
     checks.check_concrete("violation_probability", embeddings, labels, others, other_labels)
-    for name, value in (("beta", beta), ("alpha", alpha)):
-        checks.positive(name, value)
+    checks.positive("beta", beta)
+    checks.positive("alpha", alpha)
     if alpha > beta:
         raise ValueError(f"alpha must be above 0 and at most beta = {beta}, got {alpha}")
     checks.check_embeddings("embeddings", embeddings)
@@ -160,8 +160,7 @@ def greedy_covering_radii(points: Array, *, where: Array | None = None) -> Array
         Array([5., 1., 0.], dtype=float32)
     """
     checks.check_embeddings("points", points)
-    if where is not None:
-        checks.check_mask("where", where, (len(points),))
+    checks.check_mask("where", where, (len(points),))
     if len(points) == 0:
         return jnp.zeros(0, accumulate_in(points))
     valid = jnp.ones(len(points), bool) if where is None else where
@@ -178,16 +177,7 @@ def greedy_covering_radii(points: Array, *, where: Array | None = None) -> Array
 
 @ops.public()
 def mean_distance(points: Array) -> Array:
-    """Measure how far points are from each other: the mean distance of two of them.
-
-    Implementation notes:
-        All pairs, in tiles: ``O(N² D)`` time, ``O(N D)`` memory.
-
-    Example:
-        >>> import jax.numpy as jnp
-        >>> mean_distance(jnp.array([[0.0], [1.0], [5.0]])).round(4)
-        Array(3.3333, dtype=float32)
-    """
+    """Return the mean distance of two points; all pairs are met, in tiles."""
     checks.check_embeddings("points", points)
     size = len(points)
     x = points.astype(accumulate_in(points))
@@ -216,7 +206,7 @@ class ClassCovering(NamedTuple):
     ratio: float
 
 
-@accepts_any_array
+@accepts_any_array()
 def class_covering(embeddings: Array, labels: Array) -> ClassCovering:
     """Measure the covering radius of classes as the paper's figure does, and the distance between classes.
 

@@ -12,7 +12,7 @@ from jdml.metrics.array_conversion import accepts_any_array, as_groups
 from jdml.ops import checks
 
 
-@accepts_any_array
+@accepts_any_array()
 def nmi(
     embeddings: Array,
     labels: Array,
@@ -63,7 +63,7 @@ def nmi(
     return _normalized(*_clustered(embeddings, labels, num_clusters, key, max_iterations, n_init))
 
 
-@accepts_any_array
+@accepts_any_array()
 def agreement(embeddings: Array, labels: Array) -> dict[str, float]:
     """Cluster once, and measure by all that there is."""
     if not np.any(np.asarray(labels) >= 0):

@@ -8,9 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from jdml.metrics import host_search
 from jdml.metrics.array_conversion import accepts_any_array
-from jdml.metrics.gallery_search import Neighbors, nearest_rows
+from jdml.metrics.gallery_search import Neighbors, exact_nearest, nearest_rows, norms
 from jdml.metrics.ranking_score import (
     apply_centering,
     choose_centering,
@@ -25,7 +24,7 @@ from jdml.ops.meshes import Axis, by_parts
 from jdml.ops.numerics import accumulate_in
 
 
-@accepts_any_array
+@accepts_any_array()
 def nearest(
     queries: Array,
     gallery: Any,
@@ -125,12 +124,12 @@ def _nearest_on_host(
     """Search by NumPy; None where the square of a row is not finite."""
     with np.errstate(over="ignore", invalid="ignore"):
         queries, gallery = (x.astype(np.float32, copy=False) for x in (queries, gallery))
-        halves, longest = host_search.norms(gallery)
+        halves, longest = norms(gallery)
         is_short = np.isfinite(longest) and np.isfinite(np.square(queries).sum(1)).all()
     if not is_short:
         return None
     wanted = k + exclude_self
-    distances, rows = host_search.exact_nearest(queries, gallery, halves, longest, wanted)
+    distances, rows = exact_nearest(queries, gallery, halves, longest, wanted)
     if exclude_self:
         is_own = rows == np.arange(len(queries))[:, None]
         others = np.argsort(is_own, axis=1, kind="stable")[:, :k]

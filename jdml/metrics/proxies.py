@@ -1,6 +1,6 @@
 """How proxies lie: how far from their embeddings and from each other, and as von Mises–Fisher mixtures."""
 
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 from jax import Array
@@ -11,7 +11,7 @@ from jdml.ops import checks
 Kind = Literal["assignment", "nearest", "represented"]
 
 
-@accepts_any_array
+@accepts_any_array()
 def proxy_distance(
     proxies: Array, embeddings: Array, labels: Array, kind: Kind = "assignment"
 ) -> float:
@@ -56,8 +56,7 @@ def proxy_distance(
         >>> round(proxy_distance(p, x, y), 4), round(proxy_distance(p, x, y, kind="nearest"), 4)
         (0.4472, 0.3162)
     """
-    if kind not in ("assignment", "nearest", "represented"):
-        raise ValueError(f'kind must be "assignment", "nearest" or "represented", got {kind!r}')
+    checks.one_of("kind", kind, get_args(Kind))
     centres, points, owners = _prepare("proxy_distance", proxies, embeddings, labels)
     distances = [
         _class_distance(centre, points[owners == c], kind)
@@ -82,7 +81,7 @@ class ProxySpread(NamedTuple):
     covered: float | None = None
 
 
-@accepts_any_array
+@accepts_any_array()
 def proxy_spread(
     proxies: Array,
     embeddings: Array | None = None,
@@ -163,9 +162,9 @@ def _prepare(
     if len(owners) == 0:
         raise ValueError("embeddings must hold at least one row, got none")
     checks.check_finite("embeddings", embeddings)
-    outside = (owners < 0) | (owners >= classes)
-    if outside.any():
-        row = int(outside.argmax())
+    checks.check_classes(owners, classes, "proxies")
+    if (owners < 0).any():
+        row = int((owners < 0).argmax())
         raise ValueError(f"labels[{row}] is {owners[row]}, expected 0…{classes - 1}")
     return centres, unit_rows(embeddings), owners
 
@@ -212,7 +211,7 @@ LARGE_ORDER = 30.0
 """The order from which the uniform expansion of Bessel functions is exact to 1e-9."""
 
 
-@accepts_any_array
+@accepts_any_array()
 def vmf_mixture_likelihood(
     embeddings: Array,
     labels: Array,
@@ -264,9 +263,7 @@ def vmf_mixture_likelihood(
     checks.check_embeddings("proxies", centres, dim=x.shape[1], like="embeddings")
     checks.check_labels("labels", labels, len(x))
     owners, (classes, dim) = np.asarray(labels), centres.shape
-    if (owners >= classes).any():
-        row = int((owners >= classes).argmax())
-        raise ValueError(f"labels[{row}] is {owners[row]}, expected 0…{classes - 1}")
+    checks.check_classes(owners, classes, "proxies")
     rows = owners >= 0
     if not rows.any():
         raise ValueError("labels must hold at least one class, got none")

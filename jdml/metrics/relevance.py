@@ -86,7 +86,7 @@ def task(
         raise ValueError("gallery and gallery_labels must be given together")
     checks.check_embeddings("queries", queries)
     if relevant is None:
-        check_levels(names[0], labels, queries.shape[0])
+        _check_levels(names[0], labels, queries.shape[0])
     elif labels is not None:
         checks.check_labels(names[0], labels, queries.shape[0])
     queries = checks.as_finite("queries", queries)
@@ -96,28 +96,27 @@ def task(
     else:
         checks.check_embeddings("gallery", gallery, dim=queries.shape[1], like="queries")
         if relevant is None:
-            check_levels(names[1], gallery_labels, gallery.shape[0])
+            _check_levels(names[1], gallery_labels, gallery.shape[0])
         on_disk = isinstance(gallery, np.memmap)  # checked when it is read
         gallery = gallery if on_disk else checks.as_finite("gallery", gallery)
     own = checked_own(self_index, len(queries), len(gallery))
     ignored = checked_ignore(ignore, len(queries), len(gallery))
-    if relevant is not None:
+    levels, right = [(labels, None)], None
+    if relevant is None:
+        levels = _by_level(labels, gallery_labels)
+    else:
         right = checked_pairs(relevant, len(queries), len(gallery))
-        return RetrievalTask(
-            off_mesh(queries), gallery, [(labels, None)], own, ignored, alone, right
-        )
-    levels = by_level(labels, gallery_labels)
-    return RetrievalTask(off_mesh(queries), gallery, levels, own, ignored, alone)
+    return RetrievalTask(off_mesh(queries), gallery, levels, own, ignored, alone, right)
 
 
-def check_levels(name: str, labels: Any, size: int) -> None:
+def _check_levels(name: str, labels: Any, size: int) -> None:
     """Refuse what is neither labels ``[size]`` nor ``[size, L]``."""
     many = getattr(labels, "ndim", 1) == 2 and labels.shape[1] > 0
     for level in _levels(labels) if many else [labels]:
         checks.check_labels(name, level, size)
 
 
-def by_level(query_labels: Any, gallery_labels: Any) -> list[tuple[Any, Any]]:
+def _by_level(query_labels: Any, gallery_labels: Any) -> list[tuple[Any, Any]]:
     """The labels ``([Q], [N])`` of each level."""
     if query_labels.shape[1:] != gallery_labels.shape[1:]:
         raise ValueError(
@@ -181,8 +180,7 @@ def checked_ignore(ignore: Any, queries: int, gallery: int) -> Any:
     """The pairs that do not count, checked."""
     if not isinstance(ignore, tuple | list):
         ignore = as_array(ignore)
-        if ignore is not None:
-            checks.check_mask("ignore", ignore, (queries, gallery))
+        checks.check_mask("ignore", ignore, (queries, gallery))
         return ignore
     if len(ignore) != 2:
         raise ValueError(

@@ -18,7 +18,7 @@ AT_A_TIME = 1 << 16
 """Pairs of vectors whose distances are taken at once."""
 
 
-@accepts_any_array
+@accepts_any_array()
 def rerank(
     queries: Array,
     gallery: Array | None = None,
@@ -176,7 +176,7 @@ def _final(
     return final
 
 
-@accepts_any_array
+@accepts_any_array()
 def expand_queries(
     queries: Array, gallery: Any, *, k: int = 10, alpha: float = 3.0, self_index: Any = None
 ) -> Array:
@@ -214,7 +214,7 @@ def expand_queries(
     return _moved(queries, rows, gallery, alpha)
 
 
-@accepts_any_array
+@accepts_any_array()
 def augment_gallery(gallery: Array, *, k: int = 10, alpha: float = 0.0) -> Array:
     """Replace every row of a gallery by the average of itself and its neighbours: database-side augmentation.
 

@@ -42,7 +42,7 @@ class _Cutoffs(NamedTuple):
     divisor: ranking.Divisor
 
 
-@accepts_any_array
+@accepts_any_array()
 def evaluate_retrieval(
     queries: Array,
     query_labels: Array | None = None,

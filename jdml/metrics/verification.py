@@ -21,7 +21,7 @@ FAR = (1e-1, 1e-2, 1e-3)
 """Rates of false accepts, unless others are given."""
 
 
-@accepts_any_array
+@accepts_any_array()
 def verification(
     queries: Array,
     labels: Array,
@@ -105,7 +105,7 @@ def verification(
     return scores
 
 
-@accepts_any_array
+@accepts_any_array()
 def open_set(
     queries: Array,
     labels: Array,
@@ -178,7 +178,7 @@ def open_set(
     return scores | {"known": int(known.sum()), "unknown": int((~known).sum())}
 
 
-@accepts_any_array
+@accepts_any_array()
 def rejection_threshold(gallery: Any, gallery_labels: Any, *, far: float = 0.01) -> float:
     """Choose the distance beyond which an answer is none, from a labelled gallery alone.
 

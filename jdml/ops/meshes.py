@@ -231,8 +231,9 @@ def _by_parts(
     mesh = mesh_of((parts, others))
     if mesh is None:
         return function(NOWHERE, parts, others)
-    axis = Axis(_dividing(mesh, jax.tree.leaves(parts)[0].shape[0]), whole=True)
     part_leaves, part_tree = jax.tree.flatten(parts)
+    names = _dividing(mesh, part_leaves[0].shape[0]) if part_leaves else ()
+    axis = Axis(names, whole=True)
     other_leaves, other_tree = jax.tree.flatten(others)
 
     def inside(*arrays: Array) -> Tree:
@@ -249,15 +250,7 @@ def replicated(function: Callable[..., Tree]) -> Callable[..., Tree]:
 
     @functools.wraps(function)
     def wrapper(*arguments: Any, **static: Any) -> Tree:
-        mesh = mesh_of(arguments)
-        if mesh is None:
-            return function(*arguments, **static)
-        leaves, structure = jax.tree.flatten(arguments)
-
-        def inside(*arrays: Array) -> Tree:
-            return function(*jax.tree.unflatten(structure, arrays), **static)
-
-        return _on(mesh, inside, (P(),) * len(leaves), P(), leaves)
+        return by_parts(lambda axis, _, here: function(*here, **static), (), arguments)
 
     return wrapper
 
