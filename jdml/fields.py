@@ -29,8 +29,6 @@ __all__ = [
     "Potential",
     "Repulsion",
     "class_field",
-    "contrasting",
-    "contrasting_as",
     "contrastive_potential",
     "decaying",
     "potential",
@@ -205,29 +203,12 @@ def contrasting(
     r: Array,
     same: Array,
     delta: float | Array,
-    alpha: float | Array = ALPHA,
-    min_distance: float | Array = MIN_DISTANCE,
+    alpha: float | Array,
+    min_distance: float | Array,
     *,
-    repulsion: Repulsion = REPULSION,
+    repulsion: Repulsion,
 ) -> Array:
-    """Compute :func:`contrastive_potential` of one pair, unchecked and by position, as :func:`superpose` takes it.
-
-    Args:
-        r: the distance.
-        same: whether the two charges are of one class.
-        delta: δ.
-        alpha: α.
-        min_distance: ε.
-        repulsion: see there.
-
-    Returns:
-        The potential.
-
-    Example:
-        >>> import jax.numpy as jnp
-        >>> [float(contrasting(jnp.array(0.25), same, 0.5)) for same in (True, False)]
-        [0.25, 0.0625]
-    """
+    """Compute :func:`contrastive_potential` of one pair, unchecked and by position, as :func:`superpose` takes it."""
     delta = bounded(jnp.asarray(delta), most=SQUARABLE)
     pull = jnp.where(r < delta, delta, r)
     if repulsion == "decaying":
@@ -247,22 +228,7 @@ _CONTRASTING: dict[str, Potential] = {
 
 
 def contrasting_as(repulsion: Repulsion) -> Potential:
-    """Choose :func:`contrasting` with one of its repulsions, the same function at every call: nothing recompiles.
-
-    Args:
-        repulsion: see :func:`contrastive_potential`.
-
-    Returns:
-        ``potential(r, same, delta, alpha, min_distance)``.
-
-    Raises:
-        ValueError: another repulsion.
-
-    Example:
-        >>> import jax.numpy as jnp
-        >>> float(contrasting_as("mirrored")(jnp.array(0.25), False, 0.5))
-        -0.0625
-    """
+    """Choose :func:`contrasting` with one of its repulsions, the same function at every call: nothing recompiles."""
     checks.one_of("repulsion", repulsion, _CONTRASTING)
     return _CONTRASTING[repulsion]
 

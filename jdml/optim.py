@@ -81,9 +81,8 @@ def add_anchored_weights(
         def pull(update: Array | None, value: Array, anchor: Array) -> Array | None:
             if update is None:
                 return None
-            pulled = update + jnp.asarray(strength, update.dtype) * (value - anchor).astype(
-                update.dtype
-            )
+            away = (value - anchor).astype(update.dtype)
+            pulled = update + jnp.asarray(strength, update.dtype) * away
             return jnp.where(state.anchored, pulled, update)
 
         pulled = jax.tree.map(pull, updates, params, state.anchor, is_leaf=lambda u: u is None)
@@ -152,8 +151,8 @@ def clip_by_vector_norm(max_norm: float) -> optax.GradientTransformation:
     Formula:
         ``g ← g · min(1, c / ‖g‖)`` for each vector along the last axis; a scalar is a vector of one.
 
-    Directions stay, which ``optax.clip`` changes wherever it cuts an entry, and no vector suffers from another one's
-    norm, as with ``optax.clip_by_global_norm``.
+    Directions stay, which ``optax.clip`` changes, and no vector suffers from another one's norm, as with
+    ``optax.clip_by_global_norm``.
 
     Args:
         max_norm: c.
@@ -252,14 +251,9 @@ def partition_by_role(
             without a role, or with a role that has no transformation.
 
     Implementation notes:
-        A forgotten group of proxies trains nothing and tells nobody; here it is an error that names the parameter. To
-        freeze a role, give it ``optax.set_to_zero()``.
-
-        A role that waits has its transformation begin afterwards, as if the run began there: no moments, no bias
-        correction, no weight decay, no step of a schedule is spent. That is what frozen parameters do in the programs
-        of ProxyAnchor and NIR, whose gradients are absent; a learning rate of 0 fills the moments instead, and
-        gradients of 0 spend the bias correction. Clip within the roles: a norm over all of them counts those that
-        wait, too.
+        To freeze a role, give it ``optax.set_to_zero()``. A role that waits has its transformation begin afterwards:
+        no moments, bias correction, weight decay or step of a schedule is spent, as with absent gradients in the
+        programs of ProxyAnchor and NIR. Clip within the roles: a norm over all of them counts those that wait, too.
 
     Paper settings:
         The backbone waits for one epoch (NIR; PFML and ProxyAnchor on CUB and Cars196), the embedding layer does not.

@@ -9,10 +9,9 @@ Rows, references and classes may lie on any mesh, with ``Auto`` or ``Explicit`` 
 one's own ``axis_name=`` says over which axis the batch is spread. Large batches are compared in blocks
 (``anchor_block``, ``class_block``).
 
-Some losses that other libraries have are not here: histogram and ranked list losses, which later ones of the same kind
-(FastAP, SmoothAP; multi-similarity) have overtaken; P2SGrad, a softmax whose gradient is chosen and which is no loss
-of its own; the manifold loss, which needs a graph of the whole data set; dynamic soft margin, whose histogram is a
-state; VICReg and its kind, which learn without labels or pairs: self-supervision is another library's.
+Not here are histogram and ranked list losses, which FastAP, SmoothAP and multi-similarity have overtaken; P2SGrad,
+which is no loss but a gradient; the manifold loss, which needs a graph of the data set; dynamic soft margin, whose
+histogram is a state; VICReg and its kind, which learn without labels or pairs.
 """
 
 from typing import TYPE_CHECKING

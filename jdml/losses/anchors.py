@@ -28,35 +28,20 @@ PairTerms = tuple[tuple[Array, Array], ...]
 
 
 class Comparison(NamedTuple):
-    """Some anchors, or all of them, against all references.
+    """Some anchors, or all of them, against all references."""
 
-    Attributes:
-        embeddings: ``[B, D]``, normalized; rows that are not valid are 0.
-        references: ``[R, D]``, likewise.
-        labels: ``[B]``, or None where the pairs are given by a mask.
-        pairs: which pairs take part.
-        rows: ``[B]``, the valid anchors.
-        weights: ``[B, 1]`` or ``[B, R]``.
-        shifted: ``[B, D]``, the anchors as seen from the centre of ``targets``, or None.
-        targets: the references as distances are computed from, where no vector is longer than 1; else None.
-        extra: ``[B]``, a number of the loss's own for each anchor (:meth:`Anchors.with_extra`), or None.
-        on_sphere: whether all vectors are of norm 1 (or 0).
-        narrow: what both embeddings and references are multiples of, where there is such.
-        mined: whether a miner has computed distances.
-    """
-
-    embeddings: Array
-    references: Array
-    labels: Array | None
-    pairs: Pairs
-    rows: Array
-    weights: Array
-    shifted: Array | None
-    targets: "Shifted | None"
-    extra: Array | None = None
-    on_sphere: bool = False
-    narrow: NarrowPair = None
-    mined: bool = False
+    embeddings: Array  # [B, D], normalized; rows that are not valid are 0
+    references: Array  # [R, D], likewise
+    labels: Array | None  # [B], None where the pairs are given by a mask
+    pairs: Pairs  # which take part
+    rows: Array  # [B], the valid anchors
+    weights: Array  # [B, 1] or [B, R]
+    shifted: Array | None  # [B, D], the anchors as seen from the centre of the targets
+    targets: "Shifted | None"  # the references for distances, where no vector is longer than 1
+    extra: Array | None = None  # [B], a number of the loss's own for each anchor
+    on_sphere: bool = False  # whether all vectors are of norm 1 (or 0)
+    narrow: NarrowPair = None  # what embeddings and references are multiples of
+    mined: bool = False  # whether a miner has computed distances
 
     @property
     def similarities(self) -> Array:
@@ -150,9 +135,7 @@ class Rows(NamedTuple):
     ids: Array | None  # [B]
     positive: Array | None  # [B, R]
     weights: Array  # [B, 1] or [B, R]
-    partner: Array | None = (
-        None  # [B], the one positive of each, where neither labels nor a mask tells
-    )
+    partner: Array | None = None  # [B], the one positive, where neither labels nor a mask tells
     mined: Pairs | None = None  # [B, R], where a miner had to see them all
     extra: Array | None = None  # [B], a number of the loss's own
     narrow: Narrow | None = None  # [B, D], what the embeddings were before they were normalized
@@ -160,39 +143,22 @@ class Rows(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Anchors:
-    """All anchors and what they are compared with.
+    """All anchors and what they are compared with."""
 
-    Attributes:
-        rows: what there is one of for each anchor.
-        references: ``[R, D]``, normalized.
-        reference_labels: ``[R]``, or None where row i's positive is reference i, or a mask tells.
-        reference_ids: ``[R]``, or None where nothing tells which samples are the same.
-        columns: ``[R]``, the valid references.
-        own_batch: whether the references are the batch itself.
-        mine: the miner.
-        key: its key.
-        block: how many anchors are compared at a time, None for all.
-        axis: over which devices the anchors are spread.
-        targets: the same as distances are computed from, where no vector is longer than 1; else None.
-        prepare: what is left to be done to embeddings of valid rows, block by block.
-        on_sphere: whether all vectors are of norm 1 (or 0).
-        narrow: what the references are multiples of, where anchors and they were of 16 bits.
-    """
-
-    rows: Rows
-    references: Array
-    reference_labels: Array | None
-    reference_ids: Array | None
-    columns: Array
-    own_batch: bool
+    rows: Rows  # what there is one of for each anchor
+    references: Array  # [R, D], normalized
+    reference_labels: Array | None  # [R], None where a mask or the places tell
+    reference_ids: Array | None  # [R], None where nothing tells which samples are the same
+    columns: Array  # [R], the valid references
+    own_batch: bool  # whether the references are the batch itself
     mine: Miner | None
     key: Array | None
-    block: int | None
-    axis: Axis
-    targets: Shifted | None
-    prepare: Callable[[Array, Array], Array] | None
-    on_sphere: bool
-    narrow: Narrow | None = None
+    block: int | None  # how many anchors are compared at a time, None for all
+    axis: Axis  # over which devices the anchors are spread
+    targets: Shifted | None  # the references for distances, where no vector is longer than 1
+    prepare: Callable[[Array, Array], Array] | None  # for embeddings of valid rows, by blocks
+    on_sphere: bool  # whether all vectors are of norm 1 (or 0)
+    narrow: Narrow | None = None  # what references of 16 bits are multiples of
 
     @property
     def at_once(self) -> bool:
@@ -204,15 +170,7 @@ class Anchors:
         return dataclasses.replace(self, rows=self.rows._replace(extra=values))
 
     def over_blocks(self, function: Callable[[Comparison], tuple[Tree, Tree]]) -> tuple[Tree, Tree]:
-        """Apply a function to one block of anchors after the other, computed again for its gradient.
-
-        Args:
-            function: from a block to a pair: one result per anchor, and results of the block as a whole.
-
-        Returns:
-            The results of all anchors ``[B, …]``, and those of the blocks, stacked along a new first axis; on a mesh
-            the same on every device.
-        """
+        """Apply a function with results per anchor ``[B, …]``, and per block, stacked along a new first axis."""
         return self._map_rows(function, self.axis)
 
     def each(self, function: Callable[[Comparison], Tree]) -> Tree:
@@ -228,15 +186,7 @@ class Anchors:
         return of_references.at[places].set(of_anchors, mode="drop")
 
     def reduce_rows(self, reduce_fn: ReduceFn | None, terms: Callable[[Comparison], Any]) -> Array:
-        """Weight and reduce one term per anchor.
-
-        Args:
-            reduce_fn: as for :func:`jdml.ops.reduce_terms`.
-            terms: from a block to ``[B]``, or to ``[B]`` and which of the anchors have a term.
-
-        Returns:
-            A scalar, or ``[B]``.
-        """
+        """Weight and reduce one term per anchor: ``terms`` gives ``[B]``, or also which of the anchors have one."""
 
         def weighted(c: Comparison) -> tuple[Array, Array]:
             result = terms(c)
@@ -244,7 +194,7 @@ class Anchors:
             some = some & c.rows
             return jnp.where(some, values, 0.0) * c.row_weights, some
 
-        return self._reduce(reduce_fn, *self.each(weighted))
+        return reduce_whole(self.axis, reduce_fn, *self.each(weighted))
 
     def reduce_groups(
         self,
@@ -253,12 +203,7 @@ class Anchors:
     ) -> Array:
         """Weight and reduce a sum per anchor as if each of its terms stood alone.
 
-        Args:
-            reduce_fn: as for :func:`jdml.ops.reduce_groups`.
-            terms: from a block to the sums ``[B]``, how many terms they have, and how many are not zero.
-
-        Returns:
-            A scalar, or ``[B]``.
+        ``terms`` gives the sums ``[B]``, how many terms they have, and how many are not zero.
         """
 
         def weighted(c: Comparison) -> tuple[Array, Array, Array]:
@@ -280,13 +225,7 @@ class Anchors:
     ) -> Array:
         """Weight one term per pair, reduce each kind of pairs, and add these up.
 
-        Args:
-            reduce_fn: as for :func:`jdml.ops.reduce_terms`. :func:`jdml.total`, :func:`jdml.mean` and
-                :func:`jdml.mean_nonzero` need one number per anchor; any other function sees the whole matrix.
-            terms: from a block to kinds of pairs, each values ``[B, R]`` and which pairs have one.
-
-        Returns:
-            A scalar, or ``[B, R]``.
+        The library's own reductions need one number per anchor; any other function sees the whole matrix.
         """
 
         def weighted(c: Comparison) -> list[tuple[Array, Array]]:
@@ -301,10 +240,6 @@ class Anchors:
             return jnp.asarray(sum(ops.reduce_terms(None, *kind) for kind in kinds))
         value = sum(ops.reduce_terms(reduce_fn, *kind) for kind in self.each(weighted))
         return self.axis.psum_once(jnp.asarray(value))
-
-    def _reduce(self, reduce_fn: ReduceFn | None, values: Array, where: Array) -> Array:
-        reduced = ops.reduce_terms(reduce_fn, values, where)
-        return self.axis.local_slice(reduced) if reduce_fn is None else self.axis.psum_once(reduced)
 
     def _map_rows(self, function: Callable[[Comparison], Any], axis: Axis) -> tuple[Tree, Tree]:
         ready = self if self.mine is None or is_by_rows(self.mine) else self._mined_at_once()
@@ -334,9 +269,11 @@ class Anchors:
         return vectors - self.targets.centre[None]
 
     def _among(self, references: Array, rows: Rows) -> Array:
-        """Return the anchors' own vectors, which are among the references."""
-        size = len(rows.place)
-        return _slice(references, rows.place[0], size, len(self.rows.place) % size == 0)
+        """Return the anchors' own vectors, which are among the references; beyond their end any rows."""
+        size, start = len(rows.place), rows.place[0]
+        first = jnp.minimum(start, len(references) - size)
+        own = jax.lax.dynamic_slice_in_dim(references, first, size)
+        return own if len(self.rows.place) % size == 0 else jnp.roll(own, first - start, axis=0)
 
     def _compare(self, rows: Rows) -> Comparison:
         """Compare some rows with all references, and mine their pairs."""
@@ -361,12 +298,9 @@ class Anchors:
             self.targets,
             rows.extra,
             self.on_sphere,
-            self._narrow(rows),
+            None if rows.narrow is None or self.narrow is None else (rows.narrow, self.narrow),
             self.mine is not None,
         )
-
-    def _narrow(self, rows: Rows) -> NarrowPair:
-        return None if rows.narrow is None or self.narrow is None else (rows.narrow, self.narrow)
 
     def _pairs(self, rows: Rows) -> Pairs:
         """The pairs that labels, or a mask in their place, make of rows and references."""
@@ -402,11 +336,10 @@ class Anchors:
         return dataclasses.replace(self, rows=self.rows._replace(mined=own))
 
 
-def _slice(vectors: Array, start: Array, size: int, inside: bool) -> Array:
-    """Rows from a place on; unless all are ``inside``, what would lie beyond the end is any rows."""
-    first = jnp.minimum(start, len(vectors) - size)
-    rows = jax.lax.dynamic_slice_in_dim(vectors, first, size)
-    return rows if inside else jnp.roll(rows, first - start, axis=0)
+def reduce_whole(axis: Axis, reduce_fn: ReduceFn | None, terms: Array, where: Array) -> Array:
+    """Reduce the terms of the whole batch; unreduced, a device keeps its own."""
+    reduced = ops.reduce_terms(reduce_fn, terms, where)
+    return axis.local_slice(reduced) if reduce_fn is None else axis.psum_once(reduced)
 
 
 def _mine(mine: Miner, key: Array | None, distances: Array, pairs: Pairs) -> Pairs:

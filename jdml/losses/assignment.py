@@ -10,7 +10,8 @@ import jax.numpy as jnp
 from jax import Array
 
 from jdml import ops
-from jdml.losses.comparison import Normalize, prepare
+from jdml.losses.anchors import reduce_whole
+from jdml.losses.comparison import Normalize, prepare, weights_of
 from jdml.ops import ReduceFn, checks
 from jdml.ops.chunking import CLASSES_AT_ONCE, Block, block_size, by_platform, over_rows
 from jdml.ops.meshes import NOWHERE, Axis, as_axis
@@ -26,33 +27,19 @@ FEW = 4_096
 
 
 class Assignment(NamedTuple):
-    """Embeddings against the proxies of all classes, or of a block of them.
+    """Embeddings against the proxies of all classes, or of a block of them."""
 
-    Attributes:
-        embeddings: ``[B, D]``; rows that are not valid are 0. On a mesh, those of this device.
-        labels: ``[B]``, theirs; −1 for rows that are not valid.
-        proxies: ``[C, K, D]``.
-        class_index: ``[C]``, the proxies' classes.
-        batch: the labels, validity and weights of all rows ``[B]``.
-        classes: how many classes there are in all.
-        on_sphere: whether the vectors are to be divided by their norms: products are. Else they are normalized.
-        class_block: how many classes :meth:`over_classes` takes at a time, None for all.
-        axis: the devices that share the work.
-        by_class: whether they share the classes, not the rows.
-        in_blocks: whether this is a block, whose last classes may be none.
-    """
-
-    embeddings: Array
-    labels: Array
-    proxies: Array
-    class_index: Array
-    batch: "Batch"
-    classes: int
-    on_sphere: bool
-    class_block: int | None = None
-    axis: Axis = NOWHERE
-    by_class: bool = False
-    in_blocks: bool = False
+    embeddings: Array  # [B, D], on a mesh those of this device; rows that are not valid are 0
+    labels: Array  # [B], theirs; −1 for rows that are not valid
+    proxies: Array  # [C, K, D]
+    class_index: Array  # [C], the proxies' classes
+    batch: "Batch"  # labels, validity and weights of all rows
+    classes: int  # how many there are in all
+    on_sphere: bool  # whether products are to be divided by the vectors' norms; else normalized
+    class_block: int | None = None  # how many classes are taken at a time, None for all
+    axis: Axis = NOWHERE  # the devices that share the work
+    by_class: bool = False  # whether they share the classes, not the rows
+    in_blocks: bool = False  # whether this is a block, whose last classes may be none
 
     @property
     def rows(self) -> Array:
@@ -153,25 +140,11 @@ class Assignment(NamedTuple):
         return here if self.by_class or not self.axis.names else self.axis.gather(here)
 
     def over_classes(self, function: Callable[["Assignment"], Tree]) -> Tree:
-        """Apply a function to one block of classes after the other, and recompute each for its gradient.
-
-        Args:
-            function: from a block, an assignment of ``class_block`` classes, to arrays ``[B]``, one entry per row.
-
-        Returns:
-            The function's results for all rows ``[T, B]``, one entry per block; on a mesh the same on every device.
-        """
+        """Apply a function with results per row to one block of classes after the other: ``[T, B]``, one per block."""
         return self.over_both(lambda block: (function(block), ()))[0]
 
     def over_both(self, function: Callable[["Assignment"], tuple[Tree, Tree]]) -> tuple[Tree, Tree]:
-        """Do the same for a function with results per row ``[B]``, and results per class ``[C]`` over the rows it sees.
-
-        Args:
-            function: from a block to both.
-
-        Returns:
-            ``[T, B]`` and ``[S, C]``: parts per block of classes, and parts per share of the rows.
-        """
+        """Do the same for results per row, and per class over the rows it sees, ``[S, C]`` by shares of the rows."""
 
         def of_block(part: tuple[Array, Array]) -> tuple[Tree, Tree]:
             proxies, index = part
@@ -195,8 +168,7 @@ class Assignment(NamedTuple):
 
     def finish(self, reduce_fn: ReduceFn | None, rows: Array, where: Array) -> Array:
         """Reduce terms that are the rows of the whole batch."""
-        reduced = ops.reduce_terms(reduce_fn, rows, where)
-        return self.axis.local_slice(reduced) if reduce_fn is None else self.axis.psum_once(reduced)
+        return reduce_whole(self.axis, reduce_fn, rows, where)
 
     def finish_classes(self, reduce_fn: ReduceFn | None, terms: Array) -> Array:
         """Reduce terms that are the classes; of a batch without a valid row there is none."""
@@ -205,17 +177,11 @@ class Assignment(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """Labels, validity and weights of the rows of all devices.
+    """The rows of all devices."""
 
-    Attributes:
-        labels: ``[B]``, −1 for rows that are not valid.
-        valid: ``[B]``.
-        weights: ``[B]``.
-    """
-
-    labels: Array
-    valid: Array
-    weights: Array
+    labels: Array  # [B], −1 for rows that are not valid
+    valid: Array  # [B]
+    weights: Array  # [B]
 
 
 def _on_tpu() -> bool:
@@ -326,10 +292,7 @@ def assign(
     checks.require_finite("proxies", centres)
     p = upcast(centres, dtype)
     p = p if before is None else before(p)
-    if weights is not None:
-        checks.check_weights("weights", weights, (size,))
-    scale = jnp.ones(size, dtype) if weights is None else jnp.asarray(weights, dtype)
-    batch = Batch(jnp.where(rows, labels, -1), rows, scale)
+    batch = Batch(jnp.where(rows, labels, -1), rows, weights_of(weights, size, dtype))
     own_labels = batch.labels
     if axis.holds_part("embeddings", embeddings):
         batch = axis.rows(batch)

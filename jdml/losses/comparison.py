@@ -71,8 +71,7 @@ def compare(
         self_index: ``[B]`` integers, where among ``references`` an anchor itself stands (-1: nowhere); that pair is
             left out.
         ids: ``[B]`` integers, which sample each anchor is, such as its row in the data set (-1: not known). Pairs of a
-            sample with itself, such as an older copy of it in a memory, are left out; not those of a row and its
-            reference where neither labels nor ``positive`` tells the positives.
+            sample with itself, such as an older copy in a memory, are left out, but not those of row i and reference i.
         reference_ids: ``[R]`` integers, likewise of ``references``.
         positive: ``[B, R]`` bool, given instead of labels: True for positive pairs, False for negative ones.
         mine: a miner, which chooses among the pairs (see :mod:`jdml.mining`); an anchor that is left without a
@@ -86,13 +85,11 @@ def compare(
         weights: ``[B]``, or ``[B, R]`` where a loss has one term per pair: each term is multiplied by its weight
             before the reduction.
         anchor_block: how many anchors are compared at a time, in ``O(R × anchor_block)`` memory, each similarity being
-            computed twice; None for all at once, ``"auto"`` for all while they are few. The result is the same. Where
-            the terms are pairs, ``reduce_fn=None``, a trimmed mean and a function of one's own see all of them, and so
-            does a miner of one's own its distances (unless it has an attribute ``by_rows = True``): these are whole
-            matrices whatever the block.
+            computed twice; None for all at once, ``"auto"`` for all while they are few. The result is the same. Whole
+            matrices whatever the block: terms that are pairs with ``reduce_fn=None``, a trimmed mean or a function of
+            one's own; distances for a miner of one's own without an attribute ``by_rows = True``.
         axis_name: inside a ``jax.shard_map``, the mesh axis over which the batch is spread: the rows of all devices
-            are one batch, compared with the references of all devices (or with those that are the same on every one,
-            as a memory's are). The value is the same on every device.
+            are one batch, and so are their references. The value is the same on every device.
 
     Returns:
         The anchors.
@@ -110,7 +107,10 @@ def compare(
         checks.check_embeddings(
             "references", references, dim=embeddings.shape[1], like="embeddings"
         )
-        columns = _valid_columns(reference_where, reference_labels, references.shape[0])
+        columns = mask_of("reference_where", reference_where, len(references))
+        if reference_labels is not None:
+            checks.check_labels("reference_labels", reference_labels, len(references))
+            columns = columns & (reference_labels >= 0)
     elif any(x is not None for x in (reference_labels, reference_where, self_index, reference_ids)):
         raise ValueError(
             "reference_labels, reference_where, self_index and reference_ids need references, which is missing"
@@ -197,10 +197,7 @@ def compare_towers(
 
 def valid_rows(labels: Array | None, where: Array | None, size: int) -> Array:
     """``[size]`` bool: the rows that ``where`` keeps and whose label, if there are labels, is not negative."""
-    rows = jnp.ones(size, bool)
-    if where is not None:
-        checks.check_mask("where", where, (size,))
-        rows = jnp.asarray(where)
+    rows = mask_of("where", where, size)
     if labels is None:
         return rows
     checks.check_labels("labels", labels, size)
@@ -208,15 +205,20 @@ def valid_rows(labels: Array | None, where: Array | None, size: int) -> Array:
     return rows & (labels >= 0)
 
 
-def _valid_columns(where: Array | None, labels: Array | None, size: int) -> Array:
-    columns = jnp.ones(size, bool)
-    if where is not None:
-        checks.check_mask("reference_where", where, (size,))
-        columns = jnp.asarray(where)
-    if labels is None:
-        return columns
-    checks.check_labels("reference_labels", labels, size)
-    return columns & (labels >= 0)
+def weights_of(weights: Array | None, size: int, dtype: jnp.dtype) -> Array:
+    """``[size]``: the rows' weights, 1 where there are none."""
+    if weights is None:
+        return jnp.ones(size, dtype)
+    checks.check_weights("weights", weights, (size,))
+    return jnp.asarray(weights, dtype)
+
+
+def mask_of(name: str, where: Array | None, size: int) -> Array:
+    """``[size]`` bool: a mask, True where there is none."""
+    if where is None:
+        return jnp.ones(size, bool)
+    checks.check_mask(name, where, (size,))
+    return jnp.asarray(where)
 
 
 def _check_pairs(

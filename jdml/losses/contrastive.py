@@ -8,6 +8,7 @@ from jax import Array
 from jdml import ops
 from jdml.losses.anchors import Comparison
 from jdml.losses.comparison import CompareOptions, compare, compare_towers
+from jdml.mining import Pairs
 from jdml.ops import ReduceFn, checks, log_sum_exp, mean
 from jdml.ops.numerics import softplus
 
@@ -33,8 +34,8 @@ def info_nce_loss(
     i's positive is reference i (:func:`jdml.both_ways` adds the other direction); views or classes,
     ``info_nce_loss(x, labels)``; a mask, ``positive=``.
 
-    When to use it: pairs without classes (text and image, query and document, two views of one image), with batches
-    as large as there is time for. With classes of many samples :func:`sup_con_loss` is its sibling.
+    When to use it: pairs without classes (text and image, two views of one image), in large batches. With classes of
+    many samples :func:`sup_con_loss` is its sibling.
 
     Args:
         embeddings: ``[B, D]``, the queries.
@@ -48,8 +49,7 @@ def info_nce_loss(
         ValueError: fewer references than rows where these are pairs.
 
     Implementation notes:
-        A row without a positive is left out of the mean (optax's ``ntxent`` is NaN there); one without a negative is
-        0. ``anchor_block`` bounds the memory at any B; the temperature may be learned. Pytorch-metric-learning averages
+        A row without a positive is left out of the mean; one without a negative is 0. Pytorch-metric-learning averages
         over all positive pairs, which is the same where all rows have as many.
 
     Paper settings:
@@ -67,12 +67,7 @@ def info_nce_loss(
     """
 
     def terms(c: Comparison) -> tuple[Array, Array]:
-        exponents = c.similarities / temperature
-        push = log_sum_exp(exponents, where=c.pairs.negative)[:, None]
-        some = c.pairs.positive & (push != -jnp.inf)
-        each = jnp.where(some, softplus(jnp.where(some, push - exponents, 0.0)), 0.0)
-        count = c.pairs.positive.sum(-1)
-        return each.sum(-1) / jnp.maximum(count, 1), count > 0
+        return against_negatives(c.similarities / temperature, c.pairs)
 
     return compare_towers(embeddings, labels, **options).reduce_rows(reduce_fn, terms)
 
@@ -130,6 +125,15 @@ def sup_con_loss(
         return jnp.where(some, push, 0.0) - pull, some
 
     return compare(embeddings, labels, **options).reduce_rows(reduce_fn, terms)
+
+
+def against_negatives(exponents: Array, pairs: Pairs) -> tuple[Array, Array]:
+    """``[B]``: the mean over positives of −log softmax against all negatives, and which anchors have a positive."""
+    push = log_sum_exp(exponents, where=pairs.negative)[:, None]
+    some = pairs.positive & (push != -jnp.inf)
+    each = jnp.where(some, softplus(jnp.where(some, push - exponents, 0.0)), 0.0)
+    count = pairs.positive.sum(-1)
+    return each.sum(-1) / jnp.maximum(count, 1), count > 0
 
 
 @ops.public(compare, scale=checks.positive, bias=checks.finite)

@@ -61,8 +61,8 @@ def multi_proxy_anchor_loss(
         reduce_fn: applied to one term per class, of which the loss is the sum; None gives ``[C]``.
 
     Implementation notes:
-        Each class's term carries its share ``τR/|C|`` of the regularizer. With K = 1 this is ProxyAnchor, whose
-        weights it has: one of 0 (or less) takes a sample out of the sums. Without a valid row the loss is 0.
+        Each class's term carries its share ``τR/|C|`` of the regularizer. With K = 1 this is
+        :func:`jdml.proxy_anchor_loss`, whose weights it has. Without a valid row the loss is 0.
 
     Paper settings:
         γ = .1, τ = .2, δ = .1; α is not printed, 32 is ProxyAnchor's. K = 10 (CUB, Cars196) or 2 (SOP); proxies'

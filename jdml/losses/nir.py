@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from jdml import ops
+from jdml.losses.comparison import mask_of, weights_of
 from jdml.ops import ReduceFn, checks, mean
 from jdml.ops.meshes import as_axis
 from jdml.ops.numerics import accumulate_in, upcast
@@ -66,12 +67,10 @@ def nir_loss(
         ValueError: another f; ``of_mean`` without a ``reduce_fn``.
 
     Implementation notes:
-        The normal density's constant is dropped. The mean of f is never below f
-        of the mean (f is convex), and is ruled by the least likely sample, where f of the mean pulls all alike. Beyond
-        an exponent of 60 the exponential goes on as its tangent: finite, with a gradient that still points the right
-        way, up to an exponent of 1e5, where it is flat. Latents are cut at ±1e15. Beyond an exponent of about 40 the
-        gradient is finite, but its square, as Adam and norms form it, overflows float32: a flow that meets such samples
-        wants clipping, element by element, softplus, or ``fit(callbacks=[SkipNonfinite(…)])``.
+        The normal density's constant is dropped. The mean of f is ruled by the least likely sample; f of the mean pulls
+        all alike. Beyond an exponent of 60 the exponential goes on as its tangent, up to 1e5, where it is flat. Latents
+        are cut at ±1e15. Beyond an exponent of about 40 the square of the gradient, as Adam and norms form it,
+        overflows float32: clip it element by element, or take softplus or ``fit(callbacks=[SkipNonfinite(…)])``.
 
     Paper settings:
         exp; temperatures of .3 and 3 and softplus as ablations. The loss it is added to is weighted by ω from .001 to
@@ -94,12 +93,7 @@ def nir_loss(
     if log_dets.shape != (size,):
         raise ValueError(f"log_dets must have shape [{size}], got {list(log_dets.shape)}")
     checks.one_of("shape", shape, SHAPES)
-    rows = jnp.ones(size, bool)
-    if where is not None:
-        checks.check_mask("where", where, (size,))
-        rows = where
-    if weights is not None:
-        checks.check_weights("weights", weights, (size,))
+    rows = mask_of("where", where, size)
     if of_mean and reduce_fn is None:
         raise ValueError("of_mean takes f of the reduced values: it needs a reduce_fn, got None")
     dtype = accumulate_in(latents, log_dets)
@@ -112,7 +106,7 @@ def nir_loss(
     exponents = temperature * jnp.clip(surprise, -LARGEST, LARGEST) / (dim if per_dimension else 1)
     exponents = jnp.clip(exponents, -LARGEST, LARGEST)
     values = exponents if of_mean else SHAPES[shape](exponents)
-    scale = jnp.ones(size, dtype) if weights is None else jnp.asarray(weights, dtype)
+    scale = weights_of(weights, size, dtype)
     axis = as_axis(axis_name)
     if reduce_fn is None and not axis.whole:
         return ops.reduce_terms(None, values * scale, rows)

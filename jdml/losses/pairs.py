@@ -1,9 +1,4 @@
-"""Losses on pairs and tuples of embeddings.
-
-All of them take the embeddings ``[B, D]`` and their labels, and compare every sample with every other one of the batch
-or with ``references``: a memory (XBM), proxies, another view. With proxies as references, a pair loss *is* its proxy
-version.
-"""
+"""Losses on pairs of embeddings: every sample against every other one of the batch, or against references."""
 
 import dataclasses
 from typing import Unpack
@@ -46,8 +41,6 @@ def contrastive_loss(
     Formula:
         ``reduce_pos (d − m⁺)₊ + reduce_neg (m⁻ − d)₊``, d Euclidean, or its square.
 
-    Positives farther than ``positive_margin`` are pulled, negatives nearer than ``negative_margin`` are pushed.
-
     Args:
         positive_margin: m⁺, a distance (a squared one where ``squared``).
         negative_margin: m⁻, likewise.
@@ -59,9 +52,8 @@ def contrastive_loss(
 
     Paper settings:
         CCP and the Metric Learning Reality Check: (0, .3841) CUB, (.2652, .5409) Cars196, (.2858, .5130) SOP and
-        In-shop. CCP's eq. 4.2 has the hinges of this loss with m⁺ = β − α, m⁻ = β + α. ``reduce_fn=jdml.mean``
-        averages over all positive pairs and over all negative ones, apart; the default over those of each kind with a
-        positive hinge, as the released programs do. Eq. 4.11 averages over all pairs together:
+        In-shop, averaged over the pairs of each kind with a positive hinge, as the released programs do. CCP's eq. 4.2
+        has m⁺ = β − α, m⁻ = β + α; its eq. 4.11 averages over all pairs together:
         ``margin_loss(beta=β, alpha=α, reduce_fn=jdml.mean)``.
 
     Reference:
@@ -154,10 +146,9 @@ def triplet_loss(
         A scalar, or ``[B]``: per anchor, the sum over its triplets.
 
     Implementation notes:
-        The sum is linear in the distances, with whole coefficients: the number of active triplets that a distance
-        is part of. Sorting each row's positives and negatives finds them all, in O(B·R log R) time and O(B·R) memory;
-        no triplet is ever enumerated. With ``mine=`` reduced to one positive and one negative per anchor it is the
-        usual sampled triplet. The soft margin takes O(B·R·P) time for P positives a row, in O(B·R) memory.
+        Sorting each row's positives and negatives counts the active triplets of each distance, in O(B·R log R) time and
+        O(B·R) memory; none is enumerated. With a miner that leaves one positive and one negative per anchor it is the
+        usual sampled triplet. The soft margin takes O(B·R·P) time for P positives a row.
 
     Paper settings:
         Margins of the Metric Learning Reality Check and CCP: .0961 CUB, .1190 Cars196, .0451 SOP and In-shop,
@@ -321,8 +312,8 @@ def mining_activity(
         ``"mined_anchors"``, of the anchors that have both before, and ``"mined_pairs"``; 0 where there are none.
 
     Implementation notes:
-        It has no gradient. As ``monitor`` of :func:`jdml.objectives.pair` it is logged with the loss, as recipes with a
-        miner do; a batch that is compared at once shares its distances with the loss.
+        It has no gradient. As ``monitor`` of :func:`jdml.objectives.pair` it is logged with the loss, and shares the
+        distances of a batch that is compared at once.
 
     Example:
         >>> import jax.numpy as jnp, jdml

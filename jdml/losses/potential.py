@@ -8,7 +8,7 @@ from jax import Array
 
 from jdml import fields, ops
 from jdml.losses.assignment import assign
-from jdml.losses.comparison import Normalize, prepare, valid_rows
+from jdml.losses.comparison import Normalize, prepare, valid_rows, weights_of
 from jdml.ops import ReduceFn, checks, mean
 from jdml.ops.meshes import Axis, as_axis
 from jdml.ops.numerics import accumulate_in
@@ -17,23 +17,14 @@ __all__ = ["contrastive_potential_loss", "field_activity", "potential_field_loss
 
 
 class Charges(NamedTuple):
-    """The points of a field: a batch of embeddings, then all proxies, class by class.
+    """The points of a field: a batch of embeddings, then all proxies, class by class."""
 
-    Attributes:
-        points: ``[B + C·K, D]``, normalized.
-        labels: ``[B + C·K]``, −1 for rows that are not valid.
-        weights: ``[B + C·K]``, 1 for proxies.
-        counted: ``[B + C·K]``, the charges whose potential is part of the loss: none if no row is valid.
-        batch: B.
-        axis: the devices that share the pairs; each has all charges.
-    """
-
-    points: Array
-    labels: Array
-    weights: Array
-    counted: Array
-    batch: int
-    axis: Axis
+    points: Array  # [B + C·K, D], normalized
+    labels: Array  # [B + C·K], −1 for rows that are not valid
+    weights: Array  # [B + C·K], 1 for proxies
+    counted: Array  # [B + C·K], whose potential is part of the loss: none if no row is valid
+    batch: int  # B
+    axis: Axis  # the devices that share the pairs; each has all charges
 
 
 class ChargeOptions(TypedDict, total=False):
@@ -67,13 +58,6 @@ def charge(
         weights: ``[B]``: the potential at each sample is multiplied by its weight.
         axis_name: inside a ``jax.shard_map``, the mesh axis over which the batch is spread: the rows of all devices
             are charges of one field. The value is the same on every device.
-
-    Returns:
-        The charges.
-
-    Raises:
-        TypeError: arguments of the wrong kind (float labels, integer embeddings, a mask that is not boolean).
-        ValueError: shapes that do not fit.
     """
     if proxies is not None:
         a = assign(
@@ -102,12 +86,9 @@ def charge(
     size = len(embeddings)
     rows = valid_rows(labels, where, size)
     labels = checks.widen_labels(labels)
-    if weights is not None:
-        checks.check_weights("weights", weights, (size,))
     dtype = accumulate_in(embeddings)
     points = prepare("embeddings", embeddings, rows, normalize, dtype)
-    scale = jnp.ones(size, dtype) if weights is None else jnp.asarray(weights, dtype)
-    of_rows = (jnp.where(rows, labels, -1), scale, rows)
+    of_rows = (jnp.where(rows, labels, -1), weights_of(weights, size, dtype), rows)
     if axis.holds_part("embeddings", embeddings):
         points, of_rows = axis.gather(points), axis.rows(of_rows)
     return Charges(points, *of_rows, len(points), axis)
@@ -158,31 +139,24 @@ def potential_field_loss(
             ``jax.jacrev``.
 
     Implementation notes:
-        The constant self term −1/δ^α of every charge is left out. Without a valid row there is no batch and the loss is
-        0. Pairs are summed in tiles that the gradient computes again (:func:`jdml.ops.pair_sums`):
-        ``O((B + CK)² D)`` time, memory linear in the charges. Powers are cut near the largest float.
+        The constant self term −1/δ^α of every charge is left out; without a valid row the loss is 0. Pairs are summed
+        in tiles that the gradient computes again (:func:`jdml.ops.pair_sums`): ``O((B + CK)² D)`` time, memory linear
+        in the charges. Powers are cut near the largest float.
 
-        Forces fade with distance, so that it matters where proxies begin and how fast they move. In a loop of one's own
-        do as ``jdml train`` does: let them begin on samples (:func:`jdml.training.init_proxies_from_samples`), and
-        learn 100 times as fast as the network (``jdml.optim.partition_by_role({"model": optax.adam(1e-3),
-        "proxies": optax.adam(1e-1)}, …)``).
+        Forces fade with distance. In a loop of one's own do as ``jdml train`` does: let proxies begin on samples
+        (:func:`jdml.training.init_proxies_from_samples`), and learn 100 times as fast as the network
+        (``jdml.optim.partition_by_role``). With a large α also cut the entries of proxies' gradients
+        (``optax.clip(5.0)``): two charges of different classes that almost touch repel each other thousands of times as
+        strongly as all others do, and one such gradient in Adam's second moment stops a proxy for hundreds of steps.
 
-        Two charges of different classes that almost touch repel each other thousands of times as strongly as all others
-        do. One such gradient in Adam's second moment stops a proxy for hundreds of steps, far from its class. With
-        α = 1 this does not show; with a large α also cut the entries of proxies' gradients (``optax.clip(5.0)``).
-
-        Without ``proxy_attraction`` the potential at a proxy is what remains of a sum when its siblings' part is taken
-        off: where these are within δ of it the value has an error of about ``1e-7 K/δ^α``. Its gradient has not.
-
-        Distances come from matrix products of vectors seen from their middle: in float32 unit vectors of a spread class
-        that are closer than 0.01 are told apart only to some percent of their distance, and copies of one vector may
-        seem 0.001 apart; the direction of a force holds.
+        Without ``proxy_attraction`` the value at a proxy with siblings within δ has an error of about ``1e-7 K/δ^α``;
+        its gradient has not. In float32 unit vectors closer than 0.01 are told apart only to some percent of their
+        distance, and copies of one vector may seem 0.001 apart; the direction of a force holds.
 
     Paper settings:
         K = 15 (CUB, Cars196) or 2 (SOP); δ from .1 to .3, α in 0…6 by cross-validation, 3 to 6 best there; proxies'
         learning rate ×100. Found here (``experiments/pfml_needs``): α = 1, the default, is better than 4, by far where
-        classes are many and have few samples: forces of α = 4 are too weak at a distance to bring proxies and data
-        together. ``jdml benchmark --method pfml`` is the paper's, with α = 4;
+        classes are many and have few samples. ``jdml benchmark --method pfml`` is the paper's, with α = 4;
         ``--method-setting preset=tuned`` is what was found.
 
     Reference:
@@ -364,8 +338,4 @@ def _reduce(
     reduced = ops.reduce_terms(reduce_fn, felt * charges.weights, charges.counted)
     if reduce_fn is not None:
         return axis.psum_once(reduced)
-    own, of_proxies = (
-        axis.local_slice(reduced[: charges.batch]),
-        axis.psum_once(reduced[charges.batch :]),
-    )
-    return jnp.concatenate([own, of_proxies])
+    return jnp.concatenate([axis.local_slice(reduced[:first]), axis.psum_once(reduced[first:])])

@@ -182,9 +182,8 @@ def proxy_anchor_loss(
         reduce_fn: applied to one term per class, of which the loss is the sum; None gives ``[C]``.
 
     Implementation notes:
-        The division by ``|P⁺|`` and ``|P|`` is part of the terms, so the default reduction is the sum. Without a
-        valid row the loss is 0. A weight of 0 (or less) takes a sample out of the sums (its class still counts in P⁺),
-        a weight of 2 counts it twice.
+        Without a valid row the loss is 0. A weight of 0 (or less) takes a sample out of the sums (its class still
+        counts in P⁺), a weight of 2 counts it twice.
 
     Paper settings:
         α = 32, δ = .1; proxies' learning rate ×100.
@@ -237,15 +236,14 @@ def soft_triple_loss(
         reduce_fn: applied to the valid rows; None gives ``[B]``.
 
     Implementation notes:
-        τR is added to every row, so that the mean over the rows has it once. Weights do not touch it, and it is always
-        taken on the sphere. MPA's eq. 4 prints the *sum* over the rows and τR once, which no ``reduce_fn`` is:
+        τR is added to every row; weights do not touch it, and it is always taken on the sphere. MPA's eq. 4, the *sum*
+        over the rows and τR once, is
         ``soft_triple_loss(x, y, p, tau=None, reduce_fn=jdml.total) + tau * center_regularizer(p)``.
 
     Paper settings:
         (λ, γ, τ, δ): CUB and In-shop (20, .1, .2, .01), with 10 centres. CCP prints (17.69, 19.18, .0669, .3588)
-        for Cars196 and (100, 47.9, .2, .3145) for SOP. γ divides there, too, in its program and in that of the protocol
-        where these were tuned: with so large ones the softmax over the centres is nearly their mean. γ is constant in
-        all of them; ``learned={"gamma": 0.1}`` learns it from the paper's.
+        for Cars196 and (100, 47.9, .2, .3145) for SOP; γ divides in its program, too, so that the softmax over the
+        centres is nearly their mean. ``learned={"gamma": 0.1}`` learns γ from the paper's.
 
     Reference:
         Qian, Shang, Sun, Hu, Li & Jin, *SoftTriple Loss: Deep Metric Learning Without Triplet Sampling*, eq. 6 and 10.

@@ -99,10 +99,9 @@ def smooth_ap_loss(
 
     Implementation notes:
         Positives are ranked one after the other: ``O(B R P)`` time for P positives a row, ``O(B R)`` memory, less with
-        ``anchor_block``, and no array that is cubic in the batch. Classes may be of any size. Its derivatives are the
-        gradient (backwards) and ``jax.hessian`` (forwards over it).
-        An anchor is not ranked for itself; the released program and pytorch-metric-learning do so, as the nearest
-        positive: ``references=x, reference_labels=labels`` gives theirs.
+        ``anchor_block``. Its derivatives are the gradient (backwards) and ``jax.hessian`` (forwards over it).
+        The released program and pytorch-metric-learning also rank an anchor for itself, as the nearest positive:
+        ``references=x, reference_labels=labels`` gives theirs.
 
     Paper settings:
         T = .01, 4 samples of a class in a batch of up to 384.

@@ -147,8 +147,8 @@ def subcenter_arcface_loss(
     Formula:
         ``reduce_i −log softmax_y( λ cos(θ_c + m_c·1[c = y]) )``, θ_c the angle to the nearest of a class's K centres.
 
-    When to use it: noisy labels, which gather around centres of their own, and classes with several modes. Margins
-    per class serve classes of very different sizes: the rarer, the wider.
+    When to use it: noisy labels, which gather around centres of their own, and classes with several modes; margins per
+    class for classes of very different sizes: the rarer, the wider.
 
     Args:
         proxies: ``[C, K, D]`` centres.

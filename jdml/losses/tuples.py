@@ -9,6 +9,7 @@ from jax import Array
 from jdml import ops
 from jdml.losses.anchors import Comparison, PairTerms
 from jdml.losses.comparison import CompareOptions, compare
+from jdml.losses.contrastive import against_negatives
 from jdml.mining import Pairs
 from jdml.ops import ReduceFn, checks, log_sum_exp, mean, mean_nonzero
 from jdml.ops.numerics import SQUARABLE, bounded, log_add_exp, softplus
@@ -50,16 +51,8 @@ def n_pair_loss(
         >>> n_pair_loss(anchors, jnp.arange(2), references=positives, reference_labels=jnp.arange(2)).round(4)
         Array(0.5178, dtype=float32)
     """
-
-    def terms(c: Comparison) -> tuple[Array, Array]:
-        similarities = c.similarities
-        push = log_sum_exp(similarities, where=c.pairs.negative)[:, None]
-        some = c.pairs.positive & (push != -jnp.inf)
-        each = jnp.where(some, softplus(jnp.where(some, push - similarities, 0.0)), 0.0)
-        count = c.pairs.positive.sum(-1)
-        return each.sum(-1) / jnp.maximum(count, 1), count > 0
-
-    return compare(embeddings, labels, **options).reduce_rows(reduce_fn, terms)
+    anchors = compare(embeddings, labels, **options)
+    return anchors.reduce_rows(reduce_fn, lambda c: against_negatives(c.similarities, c.pairs))
 
 
 @ops.public(compare, negative_margin=checks.finite, positive_margin=checks.finite)
@@ -207,9 +200,8 @@ def snr_contrastive_loss(
         reduce_fn: applied to positive and negative terms apart, and then added; None gives ``[B, R]``.
 
     Implementation notes:
-        An anchor of variance 0 has no signal-to-noise distance: its pairs count as 0 (in float32 those of one
-        below 1e-14/D, too). The paper's penalty on the mean of an embedding is not included; add it to the loss where
-        it is wanted.
+        An anchor of variance 0 (in float32 below 1e-14/D) has no signal-to-noise distance: its pairs count as 0. The
+        paper's penalty on the mean of an embedding is not included.
 
     Reference:
         Yuan, Deng, Tang, Tang & Chen, *Signal-to-Noise Ratio: A Robust Distance Metric for Deep Metric Learning*,

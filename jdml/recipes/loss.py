@@ -273,15 +273,14 @@ class LossConfig(Config):
         """Refuse settings that are not the loss's own numbers."""
         cores = (losses.compare, losses.assign)
         shared = {name for core in cores for name in inspect.signature(core).parameters}
-        keywords = inspect.signature(LOSSES[self.name].function).parameters
-        own = [
-            p.name for p in keywords.values() if p.kind is p.KEYWORD_ONLY and p.name not in shared
-        ]
-        numbers = [name for name in own if isinstance(keywords[name].default, float | int | tuple)]
+        keywords = inspect.signature(LOSSES[self.name].function).parameters.values()
+        own = {
+            p.name: p.default for p in keywords if p.kind is p.KEYWORD_ONLY and p.name not in shared
+        }
         for name, value in self.settings.items():
-            if name not in (*own, *PLAIN_OPTIONS):
+            if name not in own and name not in PLAIN_OPTIONS:
                 raise RecipeError(f"{{settings}}: {no_setting(f'{self.name}_loss', name, own)}")
-            if isinstance(value, str) and name in numbers:
+            if isinstance(value, str) and isinstance(own.get(name), float | int | tuple):
                 raise RecipeError(f"{{settings}}: {name} must be a number, got {value!r}")
 
     def _check_parts(self) -> None:
@@ -293,21 +292,25 @@ class LossConfig(Config):
                 f"{self.name} is a {kind} loss"
             )
         brings = method is not None and method.proxies is not None
-        unused: dict[str, tuple[Any, str]] = {}
-        if kind == "proxy":
-            unused["miner"] = ("none", "pair losses")
-        elif not brings:
-            unused["per_class"] = (None, "proxy losses")
-        if kind == "pair" or each == 0:
-            unused["sampled_classes"] = (None, "proxy losses with {per_class} above 0")
-        if kind == "proxy" or brings:
-            unused["memory_size"] = (0, "pair losses without proxies")
-        if self.name != "margin" or method is not None:
-            unused["learn_beta"] = (None, "{loss} margin with {method} plain")
-        if not self.has_proxies or (method is not None and method.chooses_proxies):
-            unused["init"] = ("random", "learned proxies, {per_class} above 0")
-        for name, (default, users) in unused.items():
-            if getattr(self if hasattr(self, name) else self.proxies, name) != default:
+        chosen = method is not None and method.chooses_proxies
+        for name, unused, users in (
+            ("miner", kind == "proxy", "pair losses"),
+            ("per_class", kind == "pair" and not brings, "proxy losses"),
+            (
+                "sampled_classes",
+                kind == "pair" or each == 0,
+                "proxy losses with {per_class} above 0",
+            ),
+            ("memory_size", kind == "proxy" or brings, "pair losses without proxies"),
+            (
+                "learn_beta",
+                self.name != "margin" or method is not None,
+                "{loss} margin with {method} plain",
+            ),
+            ("init", chosen or not self.has_proxies, "learned proxies, {per_class} above 0"),
+        ):
+            part = self if hasattr(self, name) else self.proxies
+            if unused and getattr(part, name) != getattr(type(part), name):
                 where = "" if method is None else f" with {{method}} {method.name}"
                 raise RecipeError(f"{{{name}}} is for {users}; {self.name}{where} is a {kind} loss")
         alone = not LOSSES[self.name].needs_proxies and method is None
@@ -326,9 +329,8 @@ def build_miner(words: str, dim: int) -> Callable[..., Any] | None:
     for word in re.split(r"\+(?!\d)", words):  # 1e+3 is a number
         name, options = parse_named(word, "miner")
         if name not in MINERS:
-            known = ["eps", *sorted(MINERS.keys() - {"eps"})]
             raise ValueError(
-                f"miner must be none or a chain of {', '.join(known)}; got {name!r}{did_you_mean(name, known)}"
+                f"miner must be none or a chain of {', '.join(MINERS)}; got {name!r}{did_you_mean(name, MINERS)}"
             )
         try:
             miners.append(MINERS[name].build(dim, **options))

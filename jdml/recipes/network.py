@@ -91,18 +91,20 @@ class NetworkConfig(Config):
         record = NETWORKS[name]
         if freeze_batch_norm is None:
             freeze_batch_norm = record.batch_norm
-        choices = (
+        settings: dict[str, Any] = {}
+        for field, value, has in (
             ("pooling", self.pooling, record.pooling),
             ("freeze_batch_norm", freeze_batch_norm or None, record.batch_norm),
             ("remat", self.remat or None, hasattr(record.kind, "remat")),
-        )
-        settings: dict[str, Any] = {n: value for n, value, _ in choices if value is not None}
-        for field, value, has in choices:
-            if value is not None and not has:
+        ):
+            if value is None:
+                continue
+            if not has:
                 raise RecipeError(
                     f"{{{field}}} is not for {{network}} {name}, which has no such choice"
                 )
-        if self.dtype != "float32":
+            settings[field] = value
+        if self.dtype != NetworkConfig.dtype:
             settings["dtype"] = jnp.dtype(self.dtype).type
         return models.create(
             name, dim=self.dim, **{**settings_of(pretrained, name), **settings, **own}
@@ -152,18 +154,14 @@ class FinetuneConfig(Config):
                 f"{{{chosen[0]}}} and {{{chosen[1]}}} both say what is frozen: give one of them"
             )
         blocks_learn = self.lora is None and self.freeze != BACKBONE
-        for name, default, needs, has in (
-            ("cached_views", 1, f"{{freeze}} {BACKBONE}", self.freeze == BACKBONE),
-            ("lora_alpha", None, "{lora}, a rank", self.lora is not None),
-            ("lora_paths", None, "{lora}, a rank", self.lora is not None),
-            (
-                "layer_decay",
-                None,
-                f"blocks that learn: no {{lora}}, no {{freeze}} {BACKBONE}",
-                blocks_learn,
-            ),
+        that_learn = f"blocks that learn: no {{lora}}, no {{freeze}} {BACKBONE}"
+        for name, has, needs in (
+            ("cached_views", self.freeze == BACKBONE, f"{{freeze}} {BACKBONE}"),
+            ("lora_alpha", self.lora is not None, "{lora}, a rank"),
+            ("lora_paths", self.lora is not None, "{lora}, a rank"),
+            ("layer_decay", blocks_learn, that_learn),
         ):
-            if getattr(self, name) != default and not has:
+            if getattr(self, name) != getattr(type(self), name) and not has:
                 raise RecipeError(f"{{{name}}} needs {needs}; got {getattr(self, name)}")
 
     @property

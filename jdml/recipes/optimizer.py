@@ -157,10 +157,9 @@ class OptimizerConfig(Config):
             return optax.adamw(schedule, b2=self.b2, weight_decay=decay)
 
         rules = {"backbone": rule("model", waits), "head": rule("model")}
-        for role in roles:
-            rules[role] = (
-                with_proxy_clipping(loss.proxies, rule(role)) if role == "proxies" else rule(role)
-            )
+        rules |= {role: rule(role) for role in roles}
+        if "proxies" in rules:
+            rules["proxies"] = with_proxy_clipping(loss.proxies, rules["proxies"])
         by_role = optim.partition_by_role(
             rules, optim.backbone_and_head, waiting={"backbone": waits}
         )
@@ -168,11 +167,7 @@ class OptimizerConfig(Config):
         if finetune.layer_decay is not None:
             blocks = network.blocks("layer_decay")
             parts.append(adapt.scale_by_depth(finetune.layer_decay, *blocks))
-        of_paths = {
-            pattern: factor
-            for pattern, factor in self.lr_multipliers.items()
-            if pattern not in (*roles, *ROLES)
-        }
+        of_paths = {p: f for p, f in self.lr_multipliers.items() if p not in (*roles, *ROLES)}
         if of_paths:
             parts.append(adapt.scale_by_path(of_paths))
         return optax.chain(*parts) if len(parts) > 1 else by_role
@@ -180,10 +175,7 @@ class OptimizerConfig(Config):
     def learning_rate_at(
         self, rate: float, steps: int, steps_per_epoch: int = 1, first_step: int = 0
     ) -> Any:
-        """Return a learning rate with this highest value: a number where it is constant, else a function of the step.
-
-        ``begins`` is the run's step that is this rule's first.
-        """
+        """Return a learning rate with this highest value: a number if it is constant, else a function of the step."""
         name, settings = self.schedule_settings()
         if name == "step":
             every, factor = settings["every"] * steps_per_epoch, settings["factor"]

@@ -316,9 +316,9 @@ def recipe(
     if backbone is not None:
         one_of("backbone", backbone, NETWORKS)
     conventional = RECIPES[method](dataset, backbone or "resnet50", **settings)
-    result = (
-        conventional if protocol == "conventional" else _under_mlrc(conventional, method, dataset)
-    )
+    result = conventional
+    if protocol != "conventional":
+        result = _under_mlrc(conventional, method, dataset)
     result = result.replace(**_head(backbone))
     # These settings override the protocol and the network.
     if "pooling" in settings:
