@@ -53,8 +53,7 @@ def greedy_k_center(
         ``[k]`` int32 indices into the pool, in the order in which they were picked.
 
     Raises:
-        TypeError: arguments of the wrong kind.
-        ValueError: shapes that do not fit, k below 1, an empty pool.
+        ValueError: an empty pool.
 
     Implementation notes:
         No point is picked twice while another may be; then they are repeated in the order in which they were picked.
@@ -122,10 +121,6 @@ def select_proxies(
 
     Returns:
         ``[C, k, D]``, in the pool's type. A class without a sample keeps its old proxies, repeated where k exceeds K.
-
-    Raises:
-        TypeError: arguments of the wrong kind.
-        ValueError: shapes that do not fit, k below 1.
 
     Paper settings:
         k = 8 of b = 12 (CUB, Cars196), 4 of 7 (SOP, In-shop), 4 of 16 (MNIST). With b = k they are random samples.

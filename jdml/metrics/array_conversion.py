@@ -12,6 +12,7 @@ from jax import Array
 
 from jdml import ops
 from jdml.ops import checks
+from jdml.ops.decorators import spell_documentation
 from jdml.ops.numerics import accumulate_in
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -37,6 +38,7 @@ def accepts_any_array(**finite: str) -> Callable[[F], F]:
     def decorate(function: F) -> F:
         signature = inspect.signature(function)
         asks = "query_labels" in signature.parameters
+        spell_documentation(function)
         if finite:
             function.__doc__ = (function.__doc__ or "").replace(_SHAPES, f"{_SHAPES}{_NOT_FINITE}")
 
@@ -86,6 +88,17 @@ def as_array(value: Any) -> Any:
     except (TypeError, RuntimeError, ValueError, BufferError):
         tensor = tensor.cpu()
         return (tensor.float() if tensor.is_floating_point() else tensor).numpy()
+
+
+def labelled_rows(function: str, embeddings: Any, labels: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Return labels, and which rows have a class, for a function on the host; refuse other arrays and no class."""
+    checks.check_concrete(function, embeddings, labels)
+    checks.check_embeddings("embeddings", embeddings)
+    checks.check_labels("labels", labels, len(embeddings))
+    classes = np.asarray(labels)
+    if not (classes >= 0).any():
+        raise ValueError("labels must hold at least one class, got none")
+    return classes, classes >= 0
 
 
 def unit_rows(vectors: Any) -> np.ndarray:

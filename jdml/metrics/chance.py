@@ -8,7 +8,7 @@ import numpy as np
 from jax import Array
 
 from jdml import ops
-from jdml.metrics.array_conversion import accepts_any_array
+from jdml.metrics.array_conversion import accepts_any_array, labelled_rows
 from jdml.metrics.ranking_score import apply_centering, choose_centering
 from jdml.ops import checks
 from jdml.ops.numerics import accumulate_in
@@ -59,9 +59,7 @@ def violation_probability(
         A :class:`Violation`. With all pairs it is the chance constraint, with ``anchors`` its relaxation to some.
 
     Raises:
-        TypeError: arguments of the wrong kind.
-        ValueError: shapes that do not fit, a row that is not finite, no pair, α or β out of range, ``anchors`` without
-            ``anchor_labels``.
+        ValueError: a row that is not finite, no pair, α or β out of range, ``anchors`` without ``anchor_labels``.
 
     Implementation notes:
         Runs on the host, in blocks of anchors; not for ``jit``. Pairs of two classes are far more than those of one:
@@ -218,8 +216,7 @@ def class_covering(embeddings: Array, labels: Array) -> ClassCovering:
         A :class:`ClassCovering`, whose ratio is infinite where classes do not differ.
 
     Raises:
-        TypeError: arguments of the wrong kind.
-        ValueError: shapes that do not fit, no class at all.
+        ValueError: no class at all.
 
     Implementation notes:
         Runs on the host, class by class; not for ``jit``. A network that shrinks all embeddings shrinks the radius, and
@@ -234,13 +231,8 @@ def class_covering(embeddings: Array, labels: Array) -> ClassCovering:
         >>> class_covering(x, jnp.array([0, 0, 1, 1]))
         ClassCovering(radius=0.75, between=4.5, ratio=0.16666666666666666)
     """
-    checks.check_concrete("class_covering", embeddings, labels)
-    checks.check_embeddings("embeddings", embeddings)
-    checks.check_labels("labels", labels, len(embeddings))
-    y, x = np.asarray(labels), np.asarray(embeddings, np.float64)
-    there = np.unique(y[y >= 0])
-    if not len(there):
-        raise ValueError("labels must hold at least one class, got none")
+    y, rows_of_classes = labelled_rows("class_covering", embeddings, labels)
+    x, there = np.asarray(embeddings, np.float64), np.unique(y[rows_of_classes])
     sizes = [int((y == c).sum()) for c in there]
     radii, means = [], []
     for of_class, size in zip(there, sizes, strict=True):

@@ -116,10 +116,7 @@ def frame_of(queries: Array | np.ndarray, gallery: Any) -> Any:
 
 @jax.jit
 def _frame_on_device(gallery: Array, queries: Array) -> tuple[Array, Array]:
-    def frame(axis: Axis, gallery: Array, queries: Array) -> Any:
-        return ranking_score.choose_centering(queries, gallery, axis=axis)
-
-    return by_parts(frame, gallery, queries)
+    return by_parts(lambda axis, g, q: ranking_score.choose_centering(q, g, axis), gallery, queries)
 
 
 @jax.jit

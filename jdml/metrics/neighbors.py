@@ -50,9 +50,8 @@ def nearest(
         Distances ``[Q, k]`` in float32 (float64 for float64 inputs), and indices ``[Q, k]`` int32.
 
     Raises:
-        TypeError: arguments of the wrong kind.
-        ValueError: shapes that do not fit, k out of range, ``exclude_self`` with more queries than gallery rows; a row
-            that is not finite, outside ``jit``.
+        ValueError: k out of range, ``exclude_self`` with more queries than gallery rows; a row that is not finite,
+            outside ``jit``.
 
     Implementation notes:
         The neighbours are chosen by a matrix product in full precision, with vectors moved and scaled so that neither
@@ -152,21 +151,20 @@ def _nearest(
     queries, gallery = jnp.asarray(queries, dtype), jnp.asarray(gallery, dtype)
     if len(queries) == 0:
         return jnp.zeros((0, k), dtype), jnp.zeros((0, k), jnp.int32), jnp.array(True)
-
-    def search(axis: Axis, gallery: Array, queries: Array) -> tuple[Array, Array, Array]:
-        return _search(queries, gallery, k, exclude_self, block_size, axis)
-
+    settings: Any = {"k": k, "exclude_self": exclude_self, "block_size": block_size}
+    search = functools.partial(_search, **settings)
     neighbors: tuple[Array, Array, Array] = by_parts(search, gallery, queries)
     return neighbors
 
 
 def _search(
-    queries: Array,
+    axis: Axis,
     gallery: Array,
+    queries: Array,
+    *,
     k: int,
     exclude_self: bool,
     block_size: int | None,
-    axis: Axis,
 ) -> tuple[Array, Array, Array]:
     """Each device searches its rows of the gallery, and the best are merged."""
     size, dim = queries.shape

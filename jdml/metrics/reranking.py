@@ -52,9 +52,7 @@ def rerank(
         ``[Q, N]`` float32, for ``evaluate_retrieval(distances=…)``.
 
     Raises:
-        TypeError: arguments of the wrong kind.
-        ValueError: shapes that do not fit, k1 or k2 < 1, ``weight`` outside 0…1, a row that is not finite,
-            ``self_index`` outside −1…N−1.
+        ValueError: k1 or k2 < 1, ``weight`` outside 0…1, a row that is not finite, ``self_index`` outside −1…N−1.
 
     Implementation notes:
         The neighbourhoods are sparse matrices on the host: memory O((Q + N)·k1²) at most and the result. Other queries
@@ -196,9 +194,7 @@ def expand_queries(
         ``[Q, D]`` float32 on the sphere, to be searched with in place of the queries.
 
     Raises:
-        TypeError: arguments of the wrong kind.
-        ValueError: shapes that do not fit, k beyond the gallery, α < 0, a row that is not finite, ``self_index``
-            outside −1…N−1.
+        ValueError: k beyond the gallery, α < 0, a row that is not finite, ``self_index`` outside −1…N−1.
 
     Reference:
         Chum et al., *Total Recall* (AQE); Radenović, Tolias & Chum, *Fine-tuning CNN Image Retrieval with No Human
@@ -230,8 +226,7 @@ def augment_gallery(gallery: Array, *, k: int = 10, alpha: float = 0.0) -> Array
         ``[N, D]`` float32 on the sphere. Done once, it costs a search nothing.
 
     Raises:
-        TypeError: arguments of the wrong kind.
-        ValueError: shapes that do not fit, k beyond the other rows, α < 0, a row that is not finite.
+        ValueError: k beyond the other rows, α < 0, a row that is not finite.
 
     Reference:
         Arandjelović & Zisserman, *Three Things Everyone Should Know to Improve Object Retrieval*, §5.

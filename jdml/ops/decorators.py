@@ -251,7 +251,7 @@ class _Parameter(inspect.Parameter):
 
 def spell_documentation(
     function: Callable[..., Any],
-    options: Callable[..., Any] | None,
+    options: Callable[..., Any] | None = None,
     signature: inspect.Signature | None = None,
     constraints: Mapping[str, checks.Constraint] = MappingProxyType({}),
 ) -> None:
