@@ -78,7 +78,7 @@ def as_array(value: Any) -> Any:
     is_array = isinstance(value, Array | np.ndarray | np.generic) or hasattr(value, "__jax_array__")
     if is_array or not hasattr(value, "__array__"):
         return checks.as_array(value)
-    if not _is_tensor(value):
+    if not all(hasattr(value, name) for name in ("__dlpack__", "detach", "is_floating_point")):
         return checks.as_array(np.asarray(value))
     tensor = value.detach()
     try:
@@ -129,10 +129,6 @@ def _is_missing(value: Any) -> bool:
     return nothing or (isinstance(value, float | np.floating) and bool(value != value))
 
 
-def _is_tensor(value: Any) -> bool:
-    return all(hasattr(value, name) for name in ("__dlpack__", "detach", "is_floating_point"))
-
-
 def _numbered(arguments: Mapping[str, Any]) -> dict[str, np.ndarray]:
     """Labels that are names, numbered together from 0; "-1" is no class."""
     named, numbered = {}, {}
@@ -149,19 +145,15 @@ def _numbered(arguments: Mapping[str, Any]) -> dict[str, np.ndarray]:
         if arguments.get(name) is not None and name not in named:
             raise TypeError(f"{name} must be names as {', '.join(named)} are, got numbers")
     every = np.concatenate([names.ravel() for names in named.values()])
-    numbers = np.where(_are_none(every), -1, np.unique(every, return_inverse=True)[1].reshape(-1))
+    none = b"-1" if every.dtype.kind == "S" else "-1"
+    are_none = np.char.strip(every) == none
+    numbers = np.where(are_none, -1, np.unique(every, return_inverse=True)[1].reshape(-1))
     ends = np.cumsum([names.size for names in named.values()])[:-1]
     parts = np.split(numbers.reshape(-1).astype(np.int32), ends)
     return {
         name: part.reshape(names.shape)
         for (name, names), part in zip(named.items(), parts, strict=True)
     }
-
-
-def _are_none(names: np.ndarray) -> np.ndarray:
-    """Which names are "-1", which is no class, as the number is not."""
-    none = b"-1" if names.dtype.kind == "S" else "-1"
-    return np.asarray(np.char.strip(names) == none)
 
 
 def _as_names(labels: Any) -> np.ndarray | None:

@@ -260,12 +260,10 @@ def _alike(queries: np.ndarray, gallery: np.ndarray) -> np.ndarray:
     return np.where(queries >= 0, counts[queries], 0).astype(np.int32)
 
 
-def _ignored(
-    ignore: np.ndarray, queries: np.ndarray, gallery: np.ndarray, at_a_time: int = AT_A_TIME
-) -> np.ndarray:
+def _ignored(ignore: np.ndarray, queries: np.ndarray, gallery: np.ndarray) -> np.ndarray:
     """How many right answers to each query do not count."""
     counts = np.zeros(queries.shape, np.int32)
-    rows = max(1, at_a_time // max(1, gallery.size))
+    rows = max(1, AT_A_TIME // max(1, gallery.size))
     for start in range(0, queries.size, rows):
         some = slice(start, start + rows)
         right = (queries[some, None] == gallery) & (gallery >= 0)
@@ -275,7 +273,9 @@ def _ignored(
 
 def warn_duplicates(queries: Array, gallery: Any, columns: np.ndarray, judged: np.ndarray) -> None:
     """Warn where queries equal the row that was found first, bit by bit: both may be one item."""
-    twins = judged & _equal(queries, gallery, columns)
+    with np.errstate(over="ignore"):
+        nearest = rows_of(gallery, columns).astype(np.float32)
+    twins = judged & np.asarray((np.asarray(queries) == nearest).all(axis=1))
     if twins.any():
         row = twins.argmax()
         warnings.warn(
@@ -285,13 +285,6 @@ def warn_duplicates(queries: Array, gallery: Any, columns: np.ndarray, judged: n
             UserWarning,
             stacklevel=4,
         )
-
-
-def _equal(queries: Array, gallery: Any, columns: np.ndarray) -> np.ndarray:
-    """Whether each query ``[Q]`` is the row that it found."""
-    with np.errstate(over="ignore"):
-        rows = rows_of(gallery, columns).astype(np.float32)
-    return np.asarray((np.asarray(queries) == rows).all(axis=1))
 
 
 def rows_of(gallery: Any, columns: np.ndarray) -> np.ndarray:

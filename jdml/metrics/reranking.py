@@ -136,11 +136,11 @@ def _apart(vectors: np.ndarray, rows: np.ndarray, columns: np.ndarray) -> list[n
     return [np.linalg.norm(vectors[rows[p]] - vectors[columns[p]], axis=1) for p in parts]
 
 
-def _farthest(vectors: np.ndarray, at_a_time: int = AT_A_TIME) -> np.ndarray:
+def _farthest(vectors: np.ndarray) -> np.ndarray:
     """The squared distance of each row to the farthest; 1 where all are one point."""
     from scipy.spatial.distance import cdist
 
-    step = max(1, at_a_time * 16 // len(vectors))
+    step = max(1, AT_A_TIME * 16 // len(vectors))
     blocks = (cdist(vectors[n : n + step], vectors) for n in range(0, len(vectors), step))
     most = np.square(np.concatenate([block.max(axis=1) for block in blocks]))
     return np.where(most > 0, most, 1.0)

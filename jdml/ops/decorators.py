@@ -168,11 +168,8 @@ class _Static(NamedTuple):
         return arguments
 
 
-class _TracedArgument:
-    """Stands for a traced leaf among the static ones."""
-
-
-_TRACED = _TracedArgument()
+_TRACED = object()
+"""Stands for a traced leaf among the static ones."""
 _PER_CLASS = {"proxies", "beta"}
 _SIZES = frozenset({"anchor_block", "class_block"})
 _LABELS = ("labels", "reference_labels", "ids", "reference_ids")

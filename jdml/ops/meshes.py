@@ -8,6 +8,7 @@ there are, and bring together one number per row. What follows is computed by ev
 
 import dataclasses
 import functools
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -379,10 +380,7 @@ def _dividing(mesh: Any, rows: int) -> tuple[str, ...]:
 
 
 def _size(mesh: Any, names: tuple[str, ...]) -> int:
-    size = 1
-    for name in names:
-        size *= mesh.shape[name]
-    return size
+    return math.prod(mesh.shape[name] for name in names)
 
 
 def _varies_over(array: Array) -> frozenset[str]:
