@@ -48,6 +48,8 @@ def evaluate_arrays(
         gallery, gallery_classes = _pair(arrays, gallery_embeddings, gallery_labels, whole=False)
         dim = queries.shape[1]
         checks.check_embeddings(gallery_embeddings, gallery, dim=dim, like=embeddings)
+        if (classes.dtype.kind in "iu") != (gallery_classes.dtype.kind in "iu"):
+            raise ValueError("labels and gallery labels must both be integers or both be strings")
     own = None
     if self_index != "self_index" or self_index in arrays:
         own = np.asarray(_named(arrays, self_index))
@@ -102,8 +104,10 @@ def _pair(
         raise ValueError(f"{classes} must be integers or strings, got {labels.dtype}")
     if isinstance(embeddings, np.memmap) and not whole:
         return embeddings, np.asarray(labels)  # checked when it is read
+    with np.errstate(over="ignore"):
+        embeddings = np.array(embeddings, np.float32)
     checks.check_finite(vectors, embeddings)
-    return np.array(embeddings, np.float32), np.asarray(labels)
+    return embeddings, np.asarray(labels)
 
 
 @contextmanager

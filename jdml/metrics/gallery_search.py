@@ -105,7 +105,7 @@ def frame_of(queries: Array | np.ndarray, gallery: Any) -> Any:
         return jax.device_get(_frame_on_device(gallery, queries))
     queries = np.asarray(queries)
     low, high = queries.min(0, initial=np.inf), queries.max(0, initial=-np.inf)
-    for start, piece in _pieces(gallery):
+    for start, piece in pieces(gallery):
         if isinstance(gallery, np.memmap):
             checks.check_finite("gallery", piece, first=start)
         low, high = np.minimum(low, piece.min(axis=0)), np.maximum(high, piece.max(axis=0))
@@ -225,7 +225,7 @@ def _rank_on_disk(search: Search, blocks: list[Block], depth: int) -> Iterator[t
     shapes = [(len(block.queries), depth) for block in blocks]
     best = [(np.full(shape, -np.inf, np.float32), np.zeros(shape, np.int32)) for shape in shapes]
     length = _rows_of_a_piece(search.gallery)
-    for start, piece in _pieces(search.gallery):
+    for start, piece in pieces(search.gallery):
         chunk = _chunk(pad_rows(piece, length), search.frame, np.int32(len(piece)))
         if search.mask is not None:
             chunk = chunk._replace(mask=pad_rows(search.mask[start : start + length], length))
@@ -290,12 +290,14 @@ def _rows_of_a_piece(rows: Any) -> int:
     return min(len(rows), max(1, PIECE // (4 * rows.shape[1])))
 
 
-def _pieces(rows: Any) -> Iterator[tuple[int, np.ndarray]]:
-    """Pieces of a gallery in float32, and where they start."""
-    size = _rows_of_a_piece(rows)
+def pieces(rows: Any, size: int | None = None) -> Iterator[tuple[int, Any]]:
+    """Pieces of a gallery, and where they start; in float32 where NumPy reads them."""
+    is_on_host = checks.is_on_host(rows)
+    rows, size = np.asarray(rows) if is_on_host else rows, size or _rows_of_a_piece(rows)
     for start in range(0, len(rows), size):
+        piece = rows[start : start + size]
         with np.errstate(over="ignore"):
-            yield start, np.asarray(rows[start : start + size], np.float32)
+            yield start, piece.astype(np.float32, copy=False) if is_on_host else piece
 
 
 def norms(part: np.ndarray) -> tuple[np.ndarray, float]:
