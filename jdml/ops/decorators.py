@@ -259,7 +259,8 @@ def spell_documentation(
     signature = signature or inspect.signature(function)
     line, *parts = re.split(rf"^({'|'.join(_SECTIONS)}):\n", f"{documentation}\n", flags=re.M)
     sections = dict(zip(parts[::2], parts[1::2], strict=True))
-    entries = {**_entries(inspect.getdoc(options) or ""), **_entries(sections.get("Args", ""))}
+    own = _entries(sections.get("Args", ""))
+    entries = {**_REDUCTION, **_entries(inspect.getdoc(options) or ""), **own}
     described = "".join(entries.get(name, "") for name in signature.parameters)
     if described:
         sections["Args"] = f"{described}\n"
@@ -275,6 +276,9 @@ def spell_documentation(
     function.__doc__ = "".join([line, *spelled]).rstrip()
 
 
+_REDUCTION = {
+    "reduce_fn": "    reduce_fn: applied to the valid rows; None gives ``[B]``.\n",
+}
 _SECTIONS = (
     "Formula",
     "Args",
