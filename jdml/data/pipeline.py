@@ -6,6 +6,7 @@ import os
 import threading
 import zlib
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -265,19 +266,17 @@ def without_bad_images(dataset: Dataset) -> Dataset:
     return dataset.select(~np.isin(np.arange(len(dataset)), list(problems)))
 
 
+@dataclass(eq=False)
 class _Load:
     """Return rows ``[B]``, images ``[B, H, W, 3]`` and the errors of images, by their place, of a step."""
 
-    def __init__(
-        self,
-        images: ImageFiles,
-        sampler: EpochSampler,
-        seed: int,
-        augment: bool,
-        places: np.ndarray | None = None,
-    ) -> None:
-        self.images, self.sampler, self.seed, self.augment = images, sampler, seed, augment
-        self.places = places  # None: all
+    images: ImageFiles
+    sampler: EpochSampler
+    seed: int
+    augment: bool
+    places: np.ndarray | None = None  # None: all
+
+    def __post_init__(self) -> None:
         self._lock = threading.Lock()  # an epoch is laid out by one thread
 
     def __reduce__(self) -> tuple[Any, ...]:
