@@ -8,6 +8,7 @@ import jax
 import numpy as np
 
 from jdml.data.images import CHANNELS, ImageFiles
+from jdml.ops import checks
 
 SAMPLE = 256
 """Rows, evenly spaced, whose range of values is checked."""
@@ -101,8 +102,7 @@ class Dataset:
         Raises:
             ValueError: if there is no such view; the message lists all views.
         """
-        if view not in self.views:
-            raise ValueError(f"view must be one of {sorted(self.views)}, got {view!r}")
+        checks.one_of("view", view, self.views)
         return replace(self, labels=self.views[view])
 
     def select(self, rows: np.ndarray) -> "Dataset":

@@ -14,7 +14,7 @@ import numpy as np
 from jdml._optional_imports import require_package
 from jdml.data.dataset import Dataset
 from jdml.data.images import BadImageError, ImageFiles, cores
-from jdml.data.samplers import EpochSampler, as_int
+from jdml.data.samplers import EpochSampler, as_int, check_state
 from jdml.ops import checks
 
 ENDLESS = 1 << 60
@@ -195,11 +195,7 @@ class ImageBatches:
                 pipeline does not move then.
         """
         own = self._settings()
-        for name, value in own.items():
-            if state.get(name) != value:
-                raise ValueError(
-                    f"state is of another pipeline: {name} must be {value}, got {state.get(name)}"
-                )
+        check_state(state, own, "pipeline")
         self._sampler.set_state({k: v for k, v in state.items() if k not in (*own, BAD)})
         self._bad = set(state[BAD])
         self.close()

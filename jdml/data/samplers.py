@@ -120,11 +120,7 @@ class EpochSampler(ABC):
         expected = {"epoch", "batch", *settings}
         if set(state) != expected:
             raise ValueError(f"state must have keys {sorted(expected)}, got {sorted(state)}")
-        for name, value in settings.items():
-            if state[name] != value:
-                raise ValueError(
-                    f"state is of another sampler: {name} must be {value}, got {state[name]}"
-                )
+        check_state(state, settings, "sampler")
         self._step = int(state["epoch"]) * self.batches_per_epoch + int(state["batch"])
 
 
@@ -290,6 +286,15 @@ class RandomBatchSampler(EpochSampler):
 
     def _settings(self) -> dict[str, int]:
         return {"batch_size": self.batch_size, "seed": self._seed, "num_samples": self._size}
+
+
+def check_state(state: dict[str, Any], settings: dict[str, int], of: str) -> None:
+    """Refuse a state that was taken with other settings."""
+    for name, value in settings.items():
+        if state.get(name) != value:
+            raise ValueError(
+                f"state is of another {of}: {name} must be {value}, got {state.get(name)}"
+            )
 
 
 @cache
