@@ -94,15 +94,46 @@ class SmallConvNet(nn.Module):
         return EmbeddingHead(self.dim, self.pooling, dtype=self.dtype, name="head")(x)
 
 
+@jax.custom_vjp
 def max_pool_2x2(x: jax.Array) -> jax.Array:
     """2×2 max-pooling with stride 2: a side of length 1 is not pooled, the last row or column of an odd side dropped.
+
+    :func:`~jdml.models.layers.max_pool` is as quick, but compiles a seventh longer.
 
     Example:
         >>> print(max_pool_2x2(jnp.arange(16.0).reshape(1, 4, 4, 1))[0, :, :, 0])
         [[ 5.  7.]
          [13. 15.]]
     """
-    return max_pool(x, 2, 2, [(0, int(side == 1)) for side in x.shape[1:3]])
+    return _corners(x).max((2, 4))
+
+
+def _corners(x: jax.Array) -> jax.Array:
+    """Reshape to ``[B, ⌊H/2⌋, 2, ⌊W/2⌋, 2, C]``; a side of length 1 is one corner."""
+    batch, height, width, channels = x.shape
+    down, across = min(height, 2), min(width, 2)
+    x = x[:, : height // down * down, : width // across * across]
+    return x.reshape(batch, height // down, down, width // across, across, channels)
+
+
+def _max_pool_2x2_forward(x: jax.Array) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
+    largest = max_pool_2x2(x)
+    return largest, (x, largest)
+
+
+def _max_pool_2x2_backward(
+    residuals: tuple[jax.Array, jax.Array], up: jax.Array
+) -> tuple[jax.Array]:
+    """Share the gradient equally among the largest corners."""
+    x, largest = residuals
+    corners, transpose = jax.vjp(_corners, x)
+    is_largest = corners == largest[:, :, None, :, None]
+    # At least 1: a compiler may recompute x with other rounding, and then no corner is the largest.
+    share = up / jnp.maximum(is_largest.sum((2, 4), dtype=up.dtype), 1)
+    return transpose(jnp.where(is_largest, share[:, :, None, :, None], 0))
+
+
+max_pool_2x2.defvjp(_max_pool_2x2_forward, _max_pool_2x2_backward)
 
 
 def conv3x3(features: int, *, use_bias: bool, dtype: Any) -> nn.Conv:
