@@ -6,6 +6,7 @@ JAX with it.
 """
 
 import importlib
+import pkgutil
 from typing import TYPE_CHECKING, Any
 
 from jdml.registry import LOSSES, REGULARIZERS
@@ -39,32 +40,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.2.0"
 
-_ROOMS = (
-    "adapt",
-    "ccp",
-    "cli",
-    "compilation_cache",
-    "data",
-    "distributed",
-    "fields",
-    "flows",
-    "gallery",
-    "losses",
-    "memory",
-    "metrics",
-    "mining",
-    "models",
-    "objectives",
-    "ops",
-    "optim",
-    "recipes",
-    "registry",
-    "report",
-    "runs",
-    "studies",
-    "testing",
-    "training",
-)
+_ROOMS = [each.name for each in pkgutil.iter_modules(__path__) if not each.name.startswith("_")]
 _ROOMS_OF_FLAT_NAMES = ("losses", "metrics", "mining", "ops", "gallery", "compilation_cache")
 
 __all__ = [

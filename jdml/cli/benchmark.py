@@ -2,7 +2,7 @@
 
 import contextlib
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -12,9 +12,9 @@ import numpy as np
 
 from jdml import data
 from jdml._optional_imports import require_package
+from jdml.cli.commands import print_table
 from jdml.cli.option_groups import DeviceOptions, FolderOptions, ImageOptions, WeightOptions
 from jdml.cli.options import NOT_DEFINING, Part, Typed, defining, empty_part
-from jdml.cli.tables import print_table
 from jdml.cli.train import provenance
 from jdml.cli.train_options import DEFAULT, apply_options, part_options
 from jdml.data import ImageBatches, corrupt_labels
@@ -28,6 +28,7 @@ from jdml.recipes import RECIPES, CCPConfig, Recipe, recipe
 from jdml.recipes.paper_comparison import PaperRow, find_paper_rows, footnotes
 from jdml.recipes.papers import Protocol
 from jdml.registry import DATASETS, pretrained_networks
+from jdml.report import mean_std
 from jdml.runs.run_files import CONFIG, METRICS, is_of_benchmark, read_json, write_json
 from jdml.studies.protocols import Retrieval, ablation, conventional, mlrc
 from jdml.training import Devices, RunConfig, pretrained, train
@@ -197,7 +198,12 @@ class Benchmark:
         show(title, runs, paper, below)
         if out is not None:
             out.mkdir(parents=True, exist_ok=True)
-            rows = runs[0] if task.seeds == 1 else {**over(runs, np.mean), "seeds": runs}
+            rows: dict[str, Any] = {**runs[0]}
+            if task.seeds > 1:
+                for row, values in runs[0].items():
+                    of_row = {name: [rows[row][name] for rows in runs] for name in values}
+                    rows[row] = {name: float(np.mean(each)) for name, each in of_row.items()}
+                rows["seeds"] = runs
             write_json(out / "metrics.json", {"options": self.options(), **rows})
 
     def _by_seed(self) -> Iterator["Benchmark"]:
@@ -261,7 +267,10 @@ class Benchmark:
         if task.protocol == "ablation":
             return {"ours": ablation(recipe, data, test, **settings)}
         if task.validation:
-            data, test = held_out_images(data, task.validation, self.run.seed)
+            rows = hold_out(data, task.validation, self.run.seed)
+            test, data = Retrieval(data.select(rows)), data.select(~rows)
+            labels = np.unique(data.labels, return_inverse=True)[1]  # 0, 1, … without gaps
+            data = replace(data, labels=labels)
         if self.data.label_noise:
             labels = corrupt_labels(data.labels, self.data.label_noise, self.run.seed)
             data = replace(data, labels=labels)
@@ -280,40 +289,14 @@ class Benchmark:
         }
 
 
-def held_out_images(train: Any, share: float, seed: int) -> tuple[Any, Retrieval]:
-    """Split off training images at random; labels of the rest are 0, 1, … without gaps."""
-    rows = hold_out(train, share, seed)
-    rest = train.select(~rows)
-    labels = np.unique(rest.labels, return_inverse=True)[1]
-    return replace(rest, labels=labels), Retrieval(train.select(rows))
-
-
-def over(runs: Sequence[Rows], statistic: Callable[[Any], Any]) -> Rows:
-    """Return a statistic over seeds of each row's metrics; the rows of one seed as they are."""
-    if len(runs) == 1:
-        return runs[0]
-    return {
-        row: {name: float(statistic([rows[row][name] for rows in runs])) for name in values}
-        for row, values in runs[0].items()
-    }
-
-
 def show(
-    title: str,
-    runs: Sequence[Rows],
-    paper: Sequence[PaperRow] = (),
-    below: Sequence[str] = (),
+    title: str, runs: Sequence[Rows], paper: Sequence[PaperRow] = (), below: Sequence[str] = ()
 ) -> None:
     """Print our rows by seed and the papers', in percent, with lines below."""
-    means, spreads = over(runs, np.mean), over(runs, partial(np.std, ddof=1))
-    names = [name for name in next(iter(means.values())) if name not in ("queries", "step")]
-    table: list[list[Any]] = []
-    for row, values in means.items():
-        cells = [f"{100 * values[name]:.1f}" for name in names]
-        if len(runs) > 1:
-            spread = (f"{100 * spreads[row][name]:.1f}" for name in names)
-            cells = [" ± ".join(pair) for pair in zip(cells, spread, strict=True)]
-        table.append([row, *cells])
+    names = [n for n in next(iter(runs[0].values())) if n not in ("queries", "step")]
+    table = [
+        [row, *(mean_std([rows[row][name] for rows in runs]) for name in names)] for row in runs[0]
+    ]
     for name, values in (row for each in paper for row in each.rows.items()):
         table.append([name, *(f"{values[n]:.1f}" if n in values else "–" for n in names)])
     print_table(title, ["%", *names], table)

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from jdml import data
 from jdml._optional_imports import is_pointer
 from jdml._paths import check_file
-from jdml.cli.tables import print_table
+from jdml.cli.commands import print_table
 from jdml.models import convert_weights
 from jdml.ops.checks import positive
 from jdml.registry import DATASETS, NETWORKS, pretrained_networks

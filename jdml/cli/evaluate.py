@@ -12,7 +12,7 @@ from typing import Any, Literal
 import numpy as np
 
 from jdml._paths import check_file, expand_user
-from jdml.cli.tables import print_table
+from jdml.cli.commands import print_table
 from jdml.data.folder import column_of, read_column
 from jdml.metrics.arrays import evaluate_arrays
 from jdml.metrics.retrieval import Average, evaluate_retrieval
@@ -88,7 +88,7 @@ class Evaluate:
         """Read the arrays, print and write the metrics."""
         if self.json not in (None, Path("-")):
             check_file("--json", self.json, (".json",))
-        arrays = self._with_groups(self._read())
+        arrays = self._read()
         with warnings.catch_warnings(record=True, action="always", category=UserWarning) as warned:
             metrics = evaluate_arrays(
                 arrays,
@@ -121,7 +121,7 @@ class Evaluate:
             write_json(self.json, metrics)
 
     def _read(self) -> Mapping[str, Any]:
-        """Read the arrays of the file, and the .npy files that options name."""
+        """Read the arrays of the file, and the .npy files and the column of a table that options name."""
         lone, group = self.file.suffix == ".npy", self.ignore_same_group or ""
         if lone and self.labels == "labels":
             raise ValueError(f"--labels must be the .npy file with the labels of {self.file}")
@@ -133,7 +133,13 @@ class Evaluate:
         apart = {name: map_array(file) for name, file in files.items()}
         if self.gallery is not None:
             apart |= self._read_gallery(arrays)
-        return ChainMap(apart, arrays)  # type: ignore[arg-type]  # nothing is written
+        both: ChainMap[str, Any] = ChainMap(apart, arrays)  # type: ignore[arg-type]
+        table, _, column = group.rpartition(":")
+        if table:
+            values = read_column(expand_user(table), column)
+            for prefix in ("", "gallery_") if self.gallery_embeddings in both else ("",):
+                apart[prefix + group] = column_of(table, values, both.get(f"{prefix}files", ()))
+        return both
 
     def _read_gallery(self, queries: Mapping[str, Any]) -> dict[str, np.ndarray]:
         """Read the arrays of --gallery, by their names in one file with the queries."""
@@ -147,14 +153,3 @@ class Evaluate:
         if self.gallery.suffix == ".npz" and group in (arrays := NpzArrays(self.gallery)):
             named[f"gallery_{group}"] = arrays[group]
         return named if table.files is None else {**named, "gallery_files": table.files}
-
-    def _with_groups(self, arrays: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return the arrays, with a column of a table if one is named."""
-        table, _, column = (self.ignore_same_group or "").rpartition(":")
-        if not table:
-            return arrays
-        values, groups = read_column(expand_user(table), column), {}
-        for prefix in ("", "gallery_") if self.gallery_embeddings in arrays else ("",):
-            of_files = column_of(table, values, arrays.get(f"{prefix}files", ()))
-            groups[f"{prefix}{self.ignore_same_group}"] = of_files
-        return ChainMap(groups, arrays)  # type: ignore[arg-type]  # nothing is written

@@ -2,7 +2,7 @@
 
 import contextlib
 import os
-from collections.abc import Container
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -174,14 +174,13 @@ class WeightOptions:
             return self.weights
         return partial(models.load_weights, self.weights)
 
-    def network_settings(self, model: str, typed: Container[str] = ()) -> dict[str, Any]:
+    def network_settings(self, model: str, typed: Iterable[str] = ()) -> dict[str, Any]:
         """Return the settings of a network for the weights of a run, or those that --normalization names."""
         run = self.of_run
         if run and run.get("network") == model:
-            skipped = ("dtype", "freeze_batch_norm", "remat")
+            skipped = {"dtype", "freeze_batch_norm", "remat", *typed}
             settings = {k: v for k, v in run["settings"].items() if k not in skipped}
-            values = {k: tuple(v) if isinstance(v, list) else v for k, v in settings.items()}
-            return {k: v for k, v in values.items() if k not in typed}
+            return {k: tuple(v) if isinstance(v, list) else v for k, v in settings.items()}
         own = {} if is_pointer(model) else registry.NETWORKS[model].other_settings
         return dict(own.get(self.normalization or "", {}))
 

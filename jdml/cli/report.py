@@ -10,7 +10,7 @@ from typing import Any
 
 from jdml import report
 from jdml._paths import check_file, write_text
-from jdml.cli.tables import print_table
+from jdml.cli.commands import print_table
 from jdml.ops.checks import default_of
 from jdml.report.embedding_stats import Projection
 from jdml.report.images import attach_images

@@ -7,7 +7,7 @@ from typing import Any, Literal
 import numpy as np
 
 from jdml._paths import check_file, expand_user, from_here
-from jdml.cli.tables import print_table
+from jdml.cli.commands import print_table
 from jdml.data.folder import image_named
 from jdml.data.load import image_id, read_path, read_source
 from jdml.gallery import Gallery

@@ -77,7 +77,8 @@ class Sweep(Train):
         before = read_json(out / ORDER) if (out / ORDER).is_file() else []
         write_json(out / ORDER, [*runs, *(name for name in before if name not in runs)])
         progress = not self.run.quiet
-        results = run_jobs(_Trainer(runs), jobs, record, workers=self.jobs, progress=progress)
+        train = functools.partial(_train_job, runs)
+        results = run_jobs(train, jobs, record, workers=self.jobs, progress=progress)
         failed = [name for name, result in results.items() if FAILED in result["metrics"]]
         done = [out / name for name in runs if name not in failed]
         if done:
@@ -144,23 +145,18 @@ def _checksums(data: Any, seed: int) -> dict[str, int | None]:
     return {"data_checksum": data_checksum(now.train), "files_checksum": now.files_checksum}
 
 
-@dataclasses.dataclass(frozen=True)
-class _Trainer:
-    """A function from a job of a sweep to its metrics; it prints nothing."""
-
-    runs: Mapping[str, Train]
-
-    def __call__(self, job: Mapping[str, Any]) -> dict[str, Any]:
-        keep_compiled_programs()
-        options = self.runs[job["name"]]
-        try:
-            with contextlib.redirect_stdout(io.StringIO()):
-                options.execute()
-        except FloatingPointError as error:  # a repetition would end like this, too
-            return {FAILED: str(error)}
-        assert options.run.out is not None
-        metrics: dict[str, Any] = read_json(options.run.out / METRICS)
-        return metrics
+def _train_job(runs: Mapping[str, Train], job: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the metrics of a job of a sweep; print nothing."""
+    keep_compiled_programs()
+    options = runs[job["name"]]
+    try:
+        with contextlib.redirect_stdout(io.StringIO()):
+            options.execute()
+    except FloatingPointError as error:  # a repetition would end like this, too
+        return {FAILED: str(error)}
+    assert options.run.out is not None
+    metrics: dict[str, Any] = read_json(options.run.out / METRICS)
+    return metrics
 
 
 def _values(text: str) -> tuple[str, list[str]]:

@@ -15,8 +15,8 @@ import numpy as np
 from jdml import data
 from jdml._optional_imports import is_pointer
 from jdml._paths import expand_user
+from jdml.cli.commands import print_table
 from jdml.cli.options import option_of, to_argv
-from jdml.cli.tables import print_table
 from jdml.cli.train_options import TrainOptions, naming_options
 from jdml.cli.training_data import read_training_data
 from jdml.data.listing import data_checksum

@@ -59,22 +59,16 @@ def scatter_grid(
     Returns:
         The path.
     """
-    require_package("matplotlib", "a figure")
+    columns = columns or len(panels)
+    figure, grid = _panels(len(panels), columns, (3.1, 3.1), (0.9, 0.4), title)
     from matplotlib import colormaps
     from matplotlib.lines import Line2D
 
-    columns = columns or len(panels)
-    rows = -(-len(panels) // columns)
     classes = np.unique(np.concatenate([labels for _, _, labels in panels]))
-    figure = _figure(figsize=(3.1 * columns + 0.9, 3.1 * rows + 0.4), layout="constrained")
-    grid = figure.subplots(rows, columns, squeeze=False)
-    for axes in grid.flat[len(panels) :]:
-        axes.set_axis_off()
     rng = np.random.default_rng(seed)
     bright, more = colormaps["tab10"], colormaps["tab20b"]
     colors = np.array([bright(i) if i < 10 else more(i % 20) for i in range(len(classes))])
-    for i, (name, points, labels) in enumerate(panels):
-        axes = grid.flat[i]
+    for i, (axes, (name, points, labels)) in enumerate(zip(grid, panels, strict=True)):
         rows_shown = rng.permutation(len(points))[:max_points]  # in random order: no class on top
         own = colors[np.searchsorted(classes, np.asarray(labels)[rows_shown])]
         axes.scatter(*np.asarray(points)[rows_shown].T, s=6, c=own, linewidths=0, alpha=0.8)
@@ -83,7 +77,6 @@ def scatter_grid(
         axes.set_title(name, fontsize=10)
         if i % columns == 0 and i // columns < len(row_titles):
             axes.set_ylabel(row_titles[i // columns])
-    figure.suptitle(title)
     marks = [Line2D([], [], marker="o", linestyle="", color=color) for color in colors]
     names = [literal(stats.label_name(class_names, label)) for label in classes]
     figure.legend(marks, names, loc="outside right center", frameon=False)
@@ -128,12 +121,11 @@ def gallery(
     scores = stats.score_neighbours(x, y, neighbours)
     rows = _order(scores, y, order, seed)[:queries] if isinstance(queries, int) else list(queries)
     columns = 1 + neighbours.indices.shape[1]
-    figure = _figure(figsize=(1.3 * columns, 1.6 * len(rows) + 0.4), layout="constrained")
-    grid = figure.subplots(len(rows), columns, squeeze=False)
-    for axes_of_row, row in zip(grid, rows, strict=True):
+    figure, grid = _panels(len(rows) * columns, columns, (1.3, 1.6), (0, 0.4), title)
+    for number, row in enumerate(rows):
         kinds = np.where(scores.right[row], "right", "wrong" if y[row] >= 0 else "plain")
         cells = zip([row, *neighbours.indices[row]], ["query", *kinds], strict=True)
-        for axes, (other, kind) in zip(axes_of_row, cells, strict=True):
+        for axes, (other, kind) in zip(grid[number * columns :], cells, strict=False):
             colour, style, word = FRAMES[kind]
             picture = picture_of(images, other)
             if picture is not None:
@@ -143,7 +135,6 @@ def gallery(
                 spine.set(linewidth=3, color=colour, linestyle=style)
             name = _name(class_names, y[other])
             axes.set_title(f"{word}\n{name}", fontsize=7, color=colour)
-    figure.suptitle(title)
     return figure
 
 
@@ -176,9 +167,6 @@ def embedding_map(
     Raises:
         ValueError: shapes that do not fit, an unknown method, or one whose library is not installed.
     """
-    require_package("matplotlib", "a picture")
-    from matplotlib import colormaps
-
     x, y = _check_inputs(embeddings, labels)
     rows = np.random.default_rng(seed).permutation(len(x))[:max_points]
     x, y = x[rows], y[rows]
@@ -188,8 +176,9 @@ def embedding_map(
     else:
         points, others, words = stats.project(x, method, others=stars, seed=seed)
     known = np.unique(y)
-    figure = _figure(figsize=(7.2, 6), layout="constrained")
-    axes = figure.subplots()
+    figure, (axes,) = _panels(1, 1, (7.2, 6))
+    from matplotlib import colormaps
+
     colours = colormaps["tab10" if len(known) <= 10 else "tab20"]
     for place, label in enumerate(known):
         axes.scatter(
@@ -234,8 +223,7 @@ def confusions(
     """
     x, y = _check_inputs(embeddings, labels)
     pairs = stats.confused_pairs(stats.nearest_neighbours(x, k).indices, y, max_pairs)
-    figure = _figure(figsize=(7, 0.32 * max(len(pairs), 1) + 1.2), layout="constrained")
-    axes = figure.subplots()
+    figure, (axes,) = _panels(1, 1, (7, 0.32 * max(len(pairs), 1) + 1.2))
     names = [f"{_name(class_names, a)} ↔ {_name(class_names, b)}" for a, b, _, _ in pairs]
     bars = axes.barh(range(len(pairs)), [100 * share for *_, share in pairs], color="#0072b2")
     axes.bar_label(bars, [str(count) for _, _, count, _ in pairs], padding=3, fontsize=8)
@@ -279,13 +267,8 @@ def curves(
         if name not in known:
             raise ValueError(f"metrics must be among {', '.join(known)}, got {name!r}")
     shown = list(metrics or known)
-    columns = min(columns, len(shown))
-    rows = -(-len(shown) // columns)
-    figure = _figure(figsize=(4.4 * columns, 3 * rows + 0.5), layout="constrained")
-    grid = figure.subplots(rows, columns, squeeze=False)
-    for axes in grid.flat[len(shown) :]:
-        axes.set_axis_off()
-    for axes, metric in zip(grid.flat, shown, strict=False):
+    figure, grid = _panels(len(shown), min(columns, len(shown)), (4.4, 3), (0, 0.5), title)
+    for axes, metric in zip(grid, shown, strict=True):
         for place, (name, several) in enumerate(logs.items()):
             for number, log in enumerate(several):
                 points = curve(log, metric)
@@ -297,14 +280,19 @@ def curves(
         axes.set(title=metric, xlabel="step")
         axes.grid(alpha=0.3)
     if len(logs) > 1:
-        handles, names = grid.flat[0].get_legend_handles_labels()
+        handles, names = grid[0].get_legend_handles_labels()
         figure.legend(handles, names, loc="outside lower center", ncols=4, frameon=False)
-    figure.suptitle(title)
     return figure
 
 
-def _figure(**settings: Any) -> Any:
-    """Make a figure that a notebook shows as a picture, whether pyplot is imported there or not."""
+def _panels(
+    count: int,
+    columns: int,
+    cell: tuple[float, float],
+    margin: tuple[float, float] = (0, 0),
+    title: str = "",
+) -> tuple[Any, Any]:
+    """Make a figure, which a notebook shows whether pyplot is imported or not, and its panels row by row."""
     require_package("matplotlib", "a picture")
     from matplotlib.figure import Figure
 
@@ -318,7 +306,14 @@ def _figure(**settings: Any) -> Any:
             self.savefig(file, format="png", dpi=100)
             return file.getvalue()
 
-    return InlineFigure(**settings)
+    rows = -(-count // columns)
+    size = columns * cell[0] + margin[0], rows * cell[1] + margin[1]
+    figure = InlineFigure(figsize=size, layout="constrained")
+    grid = figure.subplots(rows, columns, squeeze=False).flat
+    for axes in grid[count:]:
+        axes.set_axis_off()
+    figure.suptitle(title)
+    return figure, grid[:count]
 
 
 def logged_metrics(logs: Iterable[Sequence[Mapping[str, Any]]]) -> list[str]:
@@ -420,20 +415,18 @@ def neighbour_sheet(answers: Sequence[Mapping[str, Any]], path: str | Path) -> P
     """Draw queries, each in a row with its neighbours, and under each its class and distance."""
     shown = answers[:MOST]
     columns = 1 + max(len(answer["hits"]) for answer in shown)
-    figure = _figure(figsize=(1.3 * columns, 1.55 * len(shown)), layout="constrained")
-    grid = figure.subplots(len(shown), columns, squeeze=False)
-    for axes in grid.flat:
+    figure, grid = _panels(columns * len(shown), columns, (1.3, 1.55))
+    for axes in grid:
         axes.set_axis_off()
-    for row, answer in zip(grid, shown, strict=True):
-        hits = [(hit["file"], hit.get("label", ""), hit["distance"]) for hit in answer["hits"]]
-        for axes, (file, label, distance) in zip(
-            row, [(answer["query"], "query", None), *hits], strict=False
-        ):
-            image = open_image(image_named(file))
+    for row, answer in enumerate(shown):
+        query = {"file": answer["query"], "label": "query"}
+        for axes, hit in zip(grid[row * columns :], [query, *answer["hits"]], strict=False):
+            image = open_image(image_named(hit["file"]))
             image.thumbnail((SIDE, SIDE))
             axes.imshow(image)
-            below = "" if distance is None else f"\n{distance:.3f}"
-            axes.set_title(f"{_name(None, str(label))}{below}".strip(), fontsize=6)
+            below = f"\n{hit['distance']:.3f}" if "distance" in hit else ""
+            name = _name(None, str(hit.get("label", "")))
+            axes.set_title(f"{name}{below}".strip(), fontsize=6)
     return save_figure(figure, path)
 
 

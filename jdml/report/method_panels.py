@@ -24,7 +24,8 @@ Panel = dict[str, Any]
 class RunParts(NamedTuple):
     """The parts of a run that pictures show."""
 
-    config: Mapping[str, Any]
+    loss: Mapping[str, Any]
+    callbacks: Mapping[str, Any]
     learned: Mapping[str, Any]
     proxies: np.ndarray
     embeddings: np.ndarray
@@ -32,12 +33,6 @@ class RunParts(NamedTuple):
     classes: list[int]
     name: Callable[[int], str]
     folder: Path | None
-
-    @property
-    def loss(self) -> Mapping[str, Any]:
-        """The loss of the run's recipe; empty without one."""
-        loss = self.config.get("recipe", {}).get("loss")
-        return loss if isinstance(loss, Mapping) else {}
 
 
 POTENTIALS: dict[str, tuple[Callable[..., jax.Array], tuple[str, ...]]] = {
@@ -134,7 +129,7 @@ def flow_densities(run: RunParts) -> Iterator[Panel]:
 
 def new_proxies(run: RunParts) -> Iterator[Panel]:
     """Draw CCP's proxies at the end of a problem and at the start of the next one."""
-    problems = _problems(run.config.get("callbacks", {}))
+    problems = _problems(run.callbacks)
     before, chosen = _changes(run.folder) if problems else (None, None)
     if before is None or chosen is None:
         return
@@ -229,6 +224,8 @@ def panels(
     known, counts = np.unique(y, return_counts=True)
     largest = known[np.argsort(-counts, kind="stable")].tolist()
     classes = [label for label in largest if label < len(proxies)][:CLASSES]
-    run = RunParts(config, learned, proxies, x, y, classes, name, folder)
+    loss = config.get("recipe", {}).get("loss", {})
+    callbacks = config.get("callbacks", {})
+    run = RunParts(loss, callbacks, learned, proxies, x, y, classes, name, folder)
     pictures = potential_fields, flow_densities, new_proxies
     return next((drawn for draw in pictures if (drawn := list(draw(run)))), [])

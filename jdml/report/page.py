@@ -5,10 +5,9 @@ import datetime
 import hashlib
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -89,8 +88,7 @@ def html_report(
     firsts = [row.runs[0] for row in comparison.rows]
     order = [run for run in firsts if run.embeddings is not None or run.trained]
     analyzed = [
-        (run.name, _analyze(run, labels=labels, projections=projections, max_images=max_images))
-        for run in order[:max_runs]
+        (run.name, _analyze(run, labels, projections, max_images)) for run in order[:max_runs]
     ]
     views = [view for _, view in analyzed if isinstance(view, EmbeddingView)]
     notes = [f"{name}: {view}" for name, view in analyzed if isinstance(view, str)]
@@ -113,8 +111,8 @@ def html_report(
             **_to_json(views, thumbnails),
         },
         notes=notes,
-        has_methods=any(view.panels for view in views),
-        has_proxies=any(view.proxy_structure for view in views),
+        has_methods=any(view.shown["panels"] for view in views),
+        has_proxies=any(view.shown["proxies"] for view in views),
     )
     write_text(Path(out), text)
     return Path(out)
@@ -179,28 +177,20 @@ def _curves(comparison: Comparison) -> list[dict[str, Any]]:
     return curves
 
 
-@dataclass
-class EmbeddingView:
-    """One run's embeddings and their statistics, by labelling if they depend on labels."""
+class EmbeddingView(NamedTuple):
+    """One run's embeddings, their neighbours and scores by labelling, and what the page shows of them as it is."""
 
     name: str
     data: Any
     rows: np.ndarray
-    embeddings: np.ndarray
     labellings: Mapping[str, np.ndarray]
     neighbours: stats.Neighbours
     scores: Mapping[str, stats.Scores]
-    maps: dict[str, tuple[np.ndarray, np.ndarray, str]] = field(default_factory=dict)
-    structure: dict[str, float] = field(default_factory=dict)
-    histogram: dict[str, np.ndarray] = field(default_factory=dict)
-    proxy_structure: dict[str, float] = field(default_factory=dict)
-    proxy_names: list[str] = field(default_factory=list)
-    panels: list[dict[str, Any]] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
+    shown: dict[str, Any]
 
 
 def _analyze(
-    run: Run, *, labels: str | None, projections: Sequence[stats.Projection], max_images: int
+    run: Run, labels: str | None, projections: Sequence[stats.Projection], max_images: int
 ) -> EmbeddingView | str:
     """Analyse a run's embeddings, or say why they are not shown."""
     if run.data is None:
@@ -232,22 +222,33 @@ def _analyze(
     labellings = dict(sorted(labellings.items(), key=lambda item: item[0] != labels))
     near = stats.nearest_neighbours(vectors, NEAR)
     scores = {name: stats.score_neighbours(vectors, y, near) for name, y in labellings.items()}
-    view = EmbeddingView(run.name, data, rows, vectors, labellings, near, scores)
     learned = dict(trained.objective_params) if trained is not None else {}
     if run.proxies is not None:
         learned["proxies"] = run.proxies
-    proxies = None
+    shown: dict[str, Any] = {"proxies": {}, "panels": [], "notes": []}
+    proxies, proxy_names = None, list[str]()
     if "proxies" in learned:
         learned["proxies"] = np.asarray(learned["proxies"])
         proxies = _proxy_rows(learned["proxies"], vectors, trained)
-        _add_proxies(view, run, trained, learned)
-    for projection in projections:
-        view.maps[projection] = stats.project(vectors, projection, others=proxies)
+        classes = trained.class_names if trained is not None else ()
+        count = len(learned["proxies"])
+        classes = classes if len(classes) == count else tuple(map(str, range(count)))
+        proxy_names = [name for name in classes for _ in range(len(proxies) // count)]
+        shown |= _proxy_parts(run, trained, learned, classes)
+    maps = {name: stats.project(vectors, name, others=proxies) for name in projections}
+    measured, counts = dict[str, float](), dict[str, np.ndarray]()
     for y in list(labellings.values())[:1]:
-        view.structure, view.histogram = stats.structure(vectors, y)
+        measured, counts = stats.structure(vectors, y)
     if len(rows) < len(run.data):
-        view.notes.append(f"a random choice of {len(rows):,} of {len(run.data):,} images")
-    return view
+        shown["notes"].append(f"a random choice of {len(rows):,} of {len(run.data):,} images")
+    shown |= {
+        "dim": vectors.shape[1],
+        "spectrum": _digits(stats.spectrum(vectors)[:512]),
+        "histogram": {name: _digits(values) for name, values in counts.items()} or None,
+        "structure": {name: _round(value) for name, value in measured.items()},
+        "maps": {name: _map_json(*points, proxy_names) for name, points in maps.items()},
+    }
+    return EmbeddingView(run.name, data, rows, labellings, near, scores, shown)
 
 
 def _proxy_rows(proxies: np.ndarray, vectors: np.ndarray, trained: Any) -> np.ndarray:
@@ -258,34 +259,32 @@ def _proxy_rows(proxies: np.ndarray, vectors: np.ndarray, trained: Any) -> np.nd
     return stats.unit(rows) if np.allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-3) else rows
 
 
-def _add_proxies(view: EmbeddingView, run: Run, trained: Any, learned: Mapping[str, Any]) -> None:
-    """Add how proxies relate to the training data, and the method's own picture."""
-    proxies = learned["proxies"]
-    count = len(proxies)
-    names = trained.class_names if trained is not None else ()
-    names = names if len(names) == count else tuple(map(str, range(count)))
-    each = proxies.size // (count * view.embeddings.shape[1])
-    view.proxy_names = [name for name in names for _ in range(each)]
+def _proxy_parts(
+    run: Run, trained: Any, learned: Mapping[str, Any], names: Sequence[str]
+) -> dict[str, Any]:
+    """Return how proxies relate to the training data, and the method's own picture."""
     if run.train is None or (trained is None and run.train_embeddings is None):
-        view.notes.append("its training images are not found: proxies are shown on the map alone")
-        return
+        note = "its training images are not found: proxies are shown on the map alone"
+        return {"notes": [note]}
     rows = stats.random_rows(len(run.train), TRAINED)
     train = run.train.select(rows)
     if run.train_embeddings is not None:
         vectors = np.asarray(run.train_embeddings, np.float32)[rows]
     else:
         vectors = trained.embed(train, on_bad_image="nan")
-    whole = np.isfinite(vectors).all(axis=1) & (train.labels < count)
+    whole = np.isfinite(vectors).all(axis=1) & (train.labels < len(names))
     vectors, labels = vectors[whole], train.labels[whole]
     if not len(vectors):
-        return
-    view.proxy_structure = stats.proxy_structure(proxies, vectors, labels)
+        return {}
+    measured = stats.proxy_structure(learned["proxies"], vectors, labels)
+    parts: dict[str, Any] = {"proxies": {name: _round(value) for name, value in measured.items()}}
     try:
-        view.panels = method_panels.panels(
-            run.config, learned, vectors, labels, lambda label: names[label], run.path
+        panels = method_panels.panels(
+            run.config, learned, vectors, labels, names.__getitem__, run.path
         )
     except ModuleNotFoundError as error:
-        view.notes.append(f"the method's own picture is not shown: {error}")
+        return {**parts, "notes": [f"the method's own picture is not shown: {error}"]}
+    return {**parts, "panels": panels}
 
 
 def _to_json(views: Sequence[EmbeddingView], pictures: int) -> dict[str, Any]:
@@ -378,19 +377,12 @@ def _view_json(view: EmbeddingView, number: int, queries: list[int]) -> dict[str
     return {
         "name": view.name,
         "set": number,
-        "dim": view.embeddings.shape[1],
-        "notes": view.notes,
         "queries": queries,
         **neighbours(queries),
         "views": views,
         "hubs": hubs,
         "skew": round(skew, 2),
-        "spectrum": _digits(stats.spectrum(view.embeddings)[:512]),
-        "histogram": {name: _digits(counts) for name, counts in view.histogram.items()} or None,
-        "structure": {name: _round(value) for name, value in view.structure.items()},
-        "proxies": {name: _round(value) for name, value in view.proxy_structure.items()},
-        "maps": {name: _map_json(*map_, view.proxy_names) for name, map_ in view.maps.items()},
-        "panels": view.panels,
+        **view.shown,
     }
 
 

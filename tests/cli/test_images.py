@@ -46,14 +46,13 @@ def test_head_wider_than_its_features_is_initialized_at_random(animals, tmp_path
 
 
 @pytest.fixture
-def tiny_transformers(monkeypatch):
-    """Replace two large transformers in their records by small ones."""
+def tiny_transformer(monkeypatch):
+    """Replace a large transformer in its record by a small one."""
     tiny = {"width": 8, "depth": 1, "heads": 2, "hidden": 16, "patch": 8, "grid": 2}
-    for name in ("vit_s16", "siglip_b16"):
-        record = registry.NETWORKS[name]
-        small = dataclasses.replace(record, settings={**record.settings, **tiny})
-        # --weights accepts only names of the library: two of them are small here.
-        monkeypatch.setitem(registry.NETWORKS, name, small)
+    record = registry.NETWORKS["vit_s16"]
+    small = dataclasses.replace(record, settings={**record.settings, **tiny})
+    # --weights accepts only names of the library: one of them is small here.
+    monkeypatch.setitem(registry.NETWORKS, "vit_s16", small)
 
 
 def write_weights(file, net, metadata, factor=1.0):
@@ -67,7 +66,7 @@ def write_weights(file, net, metadata, factor=1.0):
     return arrays
 
 
-@pytest.mark.usefixtures("tiny_transformers")
+@pytest.mark.usefixtures("tiny_transformer")
 def test_network_is_configured_by_its_weights_file(train_images, jdml_main, animals, tmp_path):
     """Another grid, another activation and bicubic resampling; without a name on file by the other settings.
 
@@ -80,18 +79,8 @@ def test_network_is_configured_by_its_weights_file(train_images, jdml_main, anim
     metadata = {weights.ARCHITECTURE: network, weights.SETTINGS: json.dumps(settings)}
     arrays = write_weights(file, net, metadata)
     (animals / "ant" / "0.jpg").write_bytes(b"no image")
-    data = (
-        "--data-dir",
-        animals,
-        "--classes-per-batch",
-        2,
-        "--samples-per-class",
-        3,
-        "--on-bad-image",
-        "skip",
-        "--steps",
-        0,
-    )
+    data = "--classes-per-batch 2 --samples-per-class 3 --on-bad-image skip --steps 0".split()
+    data += ["--data-dir", animals]
     words = (*data, "--model", network, "--weights", file, "--out", run)
     code, _, err = train_images(*words)
     assert (code, err) == (0, "")

@@ -20,8 +20,6 @@ def places(tmp_path_factory):
     draw_photos(root / "three", 3, 3)
     draw_photos(root / "layout" / "train", 3, 2)
     draw_photos(root / "layout" / "val", 1, 2)
-    draw_photos(root / "lone" / "train", 3, 2)
-    draw_photos(root / "lone" / "test", 3, 1)
     (root / "file").write_text("")
     (root / "names.txt").write_text("kind0\nkind9\n")
     (root / "empty").mkdir()
@@ -56,8 +54,6 @@ NUMBERS = [
     ("train --steps -1", "--steps"),
     ("train --micro-batch 0", "--micro-batch"),
     ("train --devices 3", "--devices"),
-    ("train --devices many", "--devices"),
-    ("train --validation 1", "--validation"),
     ("train --validation 0.0001", "--validation"),
     ("train --lr-warmup-steps 2000", "--lr-warmup-steps", "--steps"),
     ("train --classes-per-batch 11 --samples-per-class 1", "batch", "10x6"),
@@ -66,12 +62,8 @@ NUMBERS = [
     ("train --data omniglot --image-size 0", "--image-size"),
     ("train --loss arcface --proxies-per-class 0", "--proxies-per-class"),
     ("train --processes 2", "processes", "coordinator"),
-    ("benchmark --dry-run --seeds 0", "--seeds"),
     ("sweep --set lr=1,-1 --out s", "--learning-rate"),
-    ("sweep --set micro-batch=4,0 --out s", "--micro-batch"),
-    ("sweep --set devices=2,many --out s", "--devices"),
     ("sweep --set lr=1,fast --out s", "--lr", "'fast'"),
-    ("sweep --seeds 0 --out s", "--seeds"),
     ("evaluate {e} --recall-at 0", "--recall-at"),
     ("data check folder {photos} --sample 0", "--sample"),
 ]
@@ -79,14 +71,11 @@ DATA = [
     ("train --data-dir {one}", "{one}", "test"),
     ("train --data-dir {three}", "test", "--split"),
     ("train --data-dir {layout}", "validation", "--split"),
-    ("train --data-dir {lone}", "test", "--split"),
     ("train --data-dir {layout} --split images", "--split", "train"),
     ("train --data-dir {empty}", "{empty}"),
     ("train --data-dir {file}", "{file}"),
     ("train --data-dir /no/such", "/no/such"),
-    ("train --data folder", "--data-dir"),
     ("train --data cub --data-dir /no/such", "images.txt", "/no/such"),
-    ("train --data omniglot --data-dir /no/such", "images_background.zip", "/no/such"),
     ("train --data nothing_there:rows", "nothing_there:rows"),
     ("train --data digits --data-dir {photos}", "--data-dir", "--data folder"),
     ("train --labels colour", "--labels", "parity"),
@@ -94,12 +83,10 @@ DATA = [
     ("train --data-dir {photos} --classes-file {names}", "kind9", "kind0"),
     ("train --data-dir {photos} --classes-file {photos}/kind0/0.png", "UTF-8"),
     ("train --data-dir {photos} --out {photos}", "--out", "{photos}"),
-    ("train --data-dir {photos} --out {photos}/kind0/run", "--out", "{photos}"),
     ("train --out {file}/run", "--out", "{file}"),
     ("benchmark --dataset inshop", "--data-dir"),
     ("benchmark --dataset folder --data-dir {photos} --method ccp --image-size 32", "4", "3"),
     ("data check cub nowhere", "DIR", "nowhere"),
-    ("data check folder ~no-such-user/photos", "DIR", "~no-such-user/photos"),
     ("embed {empty} {photos} --out e.npz", "{empty}", "config.json"),
     ("embed {empty} {photos} --out e.txt", "--out", ".npz"),
     ("search {empty} {file}", "--gallery"),
@@ -109,29 +96,23 @@ DATA = [
     ("evaluate nowhere.npz", "nowhere.npz"),
     ("report nowhere", "run", "nowhere"),
     ("report . --out r.pdf", "--out", ".html"),
-    ("report . --out r.html", ".", "config.json"),
     ("compare", "RUN"),
     ("compare . --csv r.txt", "--csv", ".csv"),
     ("sweep --set lr=1", "--out"),
-    ("train --data-dir s3://bucket/run", "--data-dir", "s3:/bucket/run"),
     ("train --out s3://bucket/run", "--out", "s3:/bucket/run"),
-    ("compare run --csv s3://bucket/run.csv", "--csv", "s3:/bucket/run.csv"),
 ]
 TOGETHER = [
+    ("benchmark --dry-run --validation 0.25 --protocol mlrc", "--validation", "conventional"),
     ("train --split images", "--split", "digits"),
     ("train --workers 2", "--workers", "digits"),
-    ("train --image-size 99", "--image-size", "digits"),
     ("train --data-dir {photos} --test-share .5", "--test-share", "--split classes"),
     ("train --loss proxy_anchor --miner eps", "--miner", "proxy_anchor"),
     ("train --loss proxy_anchor --memory-size 64", "--memory-size", "proxy_anchor"),
     ("train --proxies-per-class 2", "--proxies-per-class", "triplet"),
     ("train --proxy-init samples", "--proxy-init", "--proxies-per-class"),
     ("train --sampled-classes 4", "--sampled-classes", "triplet"),
-    ("train --patience 3", "--patience", "--validation"),
-    ("train --monitor digit/R@1", "--monitor", "--validation"),
     ("train --patience 3 --validation .2 --monitor R@1", "--monitor", "digit/MAP@R", "'R@1'"),
     ("train --evaluate-every 5", "--evaluate-every", "--validation"),
-    ("train --method-setting weight=1", "--method-setting", "--method nir"),
     ("train --method nir --loss triplet", "--method nir", "triplet"),
     ("train --method ccp", "--method ccp", "--validation"),
     ("train --pooling gem", "--pooling", "--model eps"),
@@ -155,29 +136,33 @@ TOGETHER = [
 ]
 
 
-def check_refused(done, names: tuple[str, ...]) -> None:
-    """Check that it was refused in one line with the names in this order; a line about devices is allowed."""
+@pytest.fixture
+def typed(places, jdml_command, tmp_path, monkeypatch):
+    """Type a row's command in an empty folder; return what it printed, and the names of the row."""
+
+    def call(row):
+        monkeypatch.chdir(tmp_path)
+        words, *names = row
+        done = jdml_command(*[word.format(**places) for word in words.split()])
+        assert not list(tmp_path.iterdir())
+        return done, tuple(name.format(**places) for name in names)
+
+    return call
+
+
+@pytest.mark.parametrize("row", UNREADABLE, ids=lambda row: row[0])
+def test_words_that_are_no_options_or_choices(row, typed):
+    done, names = typed(row)
+    assert (done.code, done.out) == (2, "")
+    for name in names:
+        assert re.search(rf"(?<![\w-]){name}(?![\w-])", done.err), done.err
+
+
+@pytest.mark.parametrize("row", [*WORDS, *NUMBERS, *DATA, *TOGETHER], ids=lambda row: row[0])
+def test_mistakes(row, typed):
+    """Each is refused in one line with the names in this order; a line about devices is allowed."""
+    done, names = typed(row)
     line = ".*".join(rf"(?<![\w-]){re.escape(name)}(?![\w-])" for name in names)
     assert (done.code, done.err.count("\n")) == (2, 1), (done.out, done.err)
     assert not done.out or " devices " in done.out
     assert re.match(rf"jdml[\w ]*: error: .*{line}", done.err), done.err
-
-
-@pytest.mark.parametrize("row", UNREADABLE, ids=lambda row: row[0])
-def test_words_that_are_no_options_or_choices(row, places, jdml_command, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    typed, *names = row
-    done = jdml_command(*[word.format(**places) for word in typed.split()])
-    assert (done.code, done.out) == (2, "")
-    for name in names:
-        assert re.search(rf"(?<![\w-]){name}(?![\w-])", done.err), done.err
-    assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.parametrize("row", [*WORDS, *NUMBERS, *DATA, *TOGETHER], ids=lambda row: row[0])
-def test_mistakes(row, places, jdml_command, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    typed, *names = row
-    done = jdml_command(*[word.format(**places) for word in typed.split()])
-    check_refused(done, tuple(name.format(**places) for name in names))
-    assert not list(tmp_path.iterdir())

@@ -32,6 +32,21 @@ def test_run_of_fit_is_identified_by_its_fingerprints(tmp_path):
     assert [row.name for row in compare_runs(runs).rows] == ["a", "b"]
 
 
+def test_runs_of_other_files_or_networks_are_separate_rows(tmp_path):
+    """A factory's settings may hold the seed."""
+    for seed, files in enumerate((1, 2, 2)):
+        config = train_config(seed=seed, provenance={"files_checksum": files})
+        write_run(tmp_path / "typed" / f"a-{seed}", config)
+    rows = compare_runs(read_runs(tmp_path / "typed")).rows
+    assert [[run.seed for run in row.runs] for row in rows] == [[0], [1, 2]]
+    for dims in ((4, 4), (4, 8)):
+        place = tmp_path / f"own{dims[1]}"
+        for seed, dim in enumerate(dims):
+            network = {"factory": "nets:net", "settings": {"seed": seed}, "dim": dim}
+            write_run(place / f"a-{seed}", {"fit": {"seed": seed}, "embedding": network})
+        assert len(compare_runs(read_runs(place)).rows) == len(set(dims))
+
+
 def test_runs_of_benchmark_are_read(tmp_path):
     options = {"method": "pfml", "protocol": "conventional", "seed": 4, "data_dir": "/x"}
     seeds = [{"ours": {"R@1": value}} for value in (0.25, 0.75)]

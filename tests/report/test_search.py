@@ -1,4 +1,4 @@
-"""The nearest images of a gallery, without the query itself; and the demo."""
+"""The nearest images of a gallery, without the query itself."""
 
 from pathlib import Path
 

@@ -15,6 +15,18 @@ def check(jdml_main):
 
 
 @pytest.fixture(scope="session")
+def succeed(jdml_command):
+    """Run a command that must not fail; return its output."""
+
+    def call(*words: object) -> str:
+        done = jdml_command(*words)
+        assert done.code == 0, done.err
+        return done.out
+
+    return call
+
+
+@pytest.fixture(scope="session")
 def draw():
     return draw_photos
 

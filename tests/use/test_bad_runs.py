@@ -128,7 +128,7 @@ def test_damaged_runs_are_refused(tmp_path, run, bad):
 # Commands
 
 
-def test_hostile_names_are_shown_as_text(tmp_path, run, jdml_command):
+def test_hostile_names_are_shown_as_text(tmp_path, run, jdml_command, succeed):
     names = ("[red]ant", "=1+1", "<script>alert(1)<!--", "\udcff", "a\nb", "b\x1b[31m")
     root = tmp_path / "photos"
     for number, name in enumerate(names):
@@ -140,11 +140,9 @@ def test_hostile_names_are_shown_as_text(tmp_path, run, jdml_command):
     stream = io.TextIOWrapper(io.BytesIO(), "utf-8")
     with contextlib.redirect_stdout(stream):
         assert jdml.cli.main(["data", "check", "folder", str(root), "--quiet"]) == 0
-    done = jdml_command("embed", run.folder, root, "--out", tmp_path / "e.npz", "--quiet")
-    assert done.code == 0, done.err
+    succeed("embed", run.folder, root, "--out", tmp_path / "e.npz", "--quiet")
     assert set(read_embeddings(tmp_path / "e.npz").labels.tolist()) == set(names)
-    done = jdml_command("report", tmp_path / "e.npz", "--out", tmp_path / "r.html")
-    assert done.code == 0, done.err
+    succeed("report", tmp_path / "e.npz", "--out", tmp_path / "r.html")
     assert "<script>alert" not in (tmp_path / "r.html").read_text()
     done = jdml_command(
         "search", run.folder, root / names[3] / "0.png", "--gallery", root, "--quiet"

@@ -85,29 +85,25 @@ def scores(printed: str) -> str:
 
 
 def test_table_trains_and_is_searched_like_the_folder(
-    table, photos, run, tiny, tmp_path, jdml_command, monkeypatch
+    table, photos, run, tiny, tmp_path, succeed, monkeypatch
 ):
     monkeypatch.chdir(tmp_path)
-    done = jdml_command("train", "--data", table, *tiny, "--out", "run")
-    assert done.code == 0, done.err
-    assert scores(done.out) == scores(run.out)
-    assert f"next: jdml embed run {table} --split test" in done.out
+    shown = succeed("train", "--data", table, *tiny, "--out", "run")
+    assert scores(shown) == scores(run.out)
+    assert f"next: jdml embed run {table} --split test" in shown
     for source in (table, photos):
-        done = jdml_command("embed", "run", source, "--out", f"{source.stem}.npz", "--quiet")
-        assert done.code == 0, done.err
+        succeed("embed", "run", source, "--out", f"{source.stem}.npz", "--quiet")
     one, other = (read_embeddings(Path(f"{source.stem}.npz")) for source in (table, photos))
     np.testing.assert_allclose(one.vectors, other.vectors, atol=1e-6)
     np.testing.assert_array_equal(one.labels, other.labels)
     assert one.files[3] == f"{table}[3]"
     query = ("search", "run", f"{table}[3]", "-k", 2, "--out", "found.png", "--json", "found.json")
-    done = jdml_command(*query, "--gallery", f"{table.stem}.npz", "--quiet")
-    assert done.code == 0, done.err
+    succeed(*query, "--gallery", f"{table.stem}.npz", "--quiet")
     (answer,) = json.loads(Path("found.json").read_text())
     assert len(answer["hits"]) == 2
     assert all(hit["file"] != answer["query"] for hit in answer["hits"])
     assert Path("found.png").exists()
     checked = data.check("folder", table)
     assert (checked.problems, checked.decoded) == ((), 36)
-    report = jdml_command("report", "run", "--out", "report.html")
-    assert report.code == 0
+    succeed("report", "run", "--out", "report.html")
     assert "data:image/webp" in Path("report.html").read_text()

@@ -7,24 +7,16 @@ import shutil
 
 import numpy as np
 import pytest
+from report.files import content
 
-import jdml
 from jdml.cli.commands import COMMANDS
 
 pytest.importorskip("jinja2")
 
 
-def content(page):
-    script = re.search(
-        r'<script type="application/json" id="data">(.*?)</script>', page.read_text(), re.S
-    )
-    return json.loads(script[1])
-
-
-def test_report_shows_the_images_that_were_scored(run, tmp_path, jdml_command):
-    done = jdml_command("report", run.folder, "--out", tmp_path / "r.html")
-    assert done.code == 0, done.err
-    assert re.search(r"report: .*r\.html \(0\.\d MB\)", done.out)
+def test_report_shows_the_images_that_were_scored(run, tmp_path, succeed):
+    shown = succeed("report", run.folder, "--out", tmp_path / "r.html")
+    assert re.search(r"report: .*r\.html \(0\.\d MB\)", shown)
     page = content(tmp_path / "r.html")
     (images,) = page["sets"]
     assert images["count"] == 18
@@ -37,82 +29,68 @@ def test_report_shows_the_images_that_were_scored(run, tmp_path, jdml_command):
     assert "test class R@1" in text
 
 
-def test_report_of_moved_images_names_the_run_and_takes_source(run, photos, tmp_path, jdml_command):
+def test_report_of_moved_images_names_the_run_and_takes_source(run, photos, tmp_path, succeed):
     moved = shutil.copytree(run.folder, tmp_path / "moved")
     config = json.loads((moved / "config.json").read_text())
     config["provenance"]["data_dir"] = str(tmp_path / "gone")
     (moved / "config.json").write_text(json.dumps(config))
-    done = jdml_command("report", moved, "--out", tmp_path / "r.html")
-    assert done.code == 0, done.err
-    assert "moved" in done.out
+    shown = succeed("report", moved, "--out", tmp_path / "r.html")
+    assert "moved" in shown
     assert content(tmp_path / "r.html")["embeddings"] == []
-    done = jdml_command("report", moved, "--source", photos, "--out", tmp_path / "r.html")
+    succeed("report", moved, "--source", photos, "--out", tmp_path / "r.html")
     assert content(tmp_path / "r.html")["sets"][0]["count"] == 18
 
 
-def test_report_of_embeddings_in_a_file(run, photos, tmp_path, jdml_command):
-    assert (
-        jdml_command("embed", run.folder, photos, "--out", tmp_path / "e.npz", "--quiet").code == 0
-    )
-    done = jdml_command(
+def test_report_of_embeddings_in_a_file(run, photos, tmp_path, succeed):
+    succeed("embed", run.folder, photos, "--out", tmp_path / "e.npz", "--quiet")
+    succeed(
         "report", tmp_path / "e.npz", run.folder, "--out", tmp_path / "r.html", "--thumbnails", 9
     )
-    assert done.code == 0, done.err
     page = content(tmp_path / "r.html")
     assert [look["name"] for look in page["embeddings"]] == ["e", "photos"]
     assert [images["count"] for images in page["sets"]] == [36, 18]
     assert sum(len(images["pictures"]) for images in page["sets"]) <= 9
     bare = tmp_path / "bare.npz"
     np.savez(bare, embeddings=np.random.default_rng(0).normal(size=(20, 3)))
-    assert jdml_command("report", bare, "--out", tmp_path / "r.html").code == 0
+    succeed("report", bare, "--out", tmp_path / "r.html")
     assert content(tmp_path / "r.html")["sets"][0]["views"] == {}
 
 
 @pytest.mark.slow  # three sweeps and a page
-def test_sweep_trains_missing_runs_and_compares_all(tmp_path, jdml_command):
+def test_sweep_trains_missing_runs_and_compares_all(tmp_path, succeed):
     out = tmp_path / "s"
-    words = f"sweep --labels parity --dim 4 --steps 2 --quiet --out {out} --set".split()
-    done = jdml_command(*words, "loss=triplet,proxy_anchor", "--metric", "R@1")
-    assert done.code == 0, done.err
-    assert f"next: jdml report {out}" in done.out
+    words = f"sweep --dim 4 --steps 2 --quiet --out {out} --set".split()
+    shown = succeed(*words, "loss=triplet,proxy_anchor")
+    table, _, next_command = shown.partition("next: ")
+    assert next_command.startswith(f"jdml report {out}")
+    assert "test digit" not in table  # held-out rows choose
+    assert table.index("triplet-0") < table.index("proxy_anchor-0")
+    assert max(map(len, table.splitlines())) <= 120
+    assert succeed("compare", out) == table
+    assert "test digit R@1" in succeed("compare", out, "--metric", "test digit R@1")
+    scores = json.loads((out / "triplet-0" / "metrics.json").read_text())
+    last = json.loads((out / "triplet-0" / "log.jsonl").read_text().splitlines()[-1])
+    assert scores["validation digit"]["R@1"] == last["digit/R@1"]
     assert json.loads((out / "sweep.json").read_text()) == ["triplet-0", "proxy_anchor-0"]
     times = {path: path.stat().st_mtime_ns for path in out.glob("*/metrics.json")}
     assert len(times) == 2
-    assert jdml_command(*words, "loss=triplet", "--seeds", 2).code == 0
+    succeed(*words, "loss=triplet", "--seeds", 2)
     assert {path: path.stat().st_mtime_ns for path in times} == times
     assert (out / "triplet-1").is_dir()
     shutil.rmtree(out / "triplet-0")
-    assert jdml_command(*words, "loss=triplet,proxy_anchor").code == 0
+    succeed(*words, "loss=triplet,proxy_anchor")
     assert (out / "triplet-0" / "metrics.json").is_file()
     scores = out / "proxy_anchor-0" / "metrics.json"
     assert scores.stat().st_mtime_ns == times[scores]
     config = json.loads((out / "proxy_anchor-0" / "config.json").read_text())
     assert config["recipe"]["loss"]["name"] == "proxy_anchor"
     assert shlex.split(config["provenance"]["command"])[:2] == ["jdml", "train"]
-    done = jdml_command("report", out, "--out", tmp_path / "r.html")
-    assert done.code == 0, done.err
+    succeed("report", out, "--out", tmp_path / "r.html")
     page = content(tmp_path / "r.html")
     assert [look["name"] for look in page["embeddings"]] == ["triplet-0", "proxy_anchor-0"]
     proxied = page["embeddings"][1]
-    assert [name for *_, name in proxied["maps"]["pca"]["proxies"]] == ["0", "1"]
+    assert [name for *_, name in proxied["maps"]["pca"]["proxies"]] == list("0123456789")
     assert len(proxied["proxies"]) == 2
-
-
-def test_sweep_selects_by_held_out_rows_with_compares_baseline(tmp_path, jdml_command):
-    words = f"sweep --set loss=triplet,contrastive --dim 4 --steps 2 --quiet --out {tmp_path}"
-    done = jdml_command(*words.split())
-    assert done.code == 0, done.err
-    assert "validation digit R@1" in done.out
-    assert "test digit" not in done.out
-    assert done.out.index("triplet-0") < done.out.index("contrastive-0")
-    table, _, next_command = done.out.partition("next: ")
-    assert max(map(len, table.splitlines())) <= 120
-    assert next_command.startswith(f"jdml report {tmp_path}")
-    assert jdml_command("compare", tmp_path).out == table
-    scores = json.loads((tmp_path / "triplet-0" / "metrics.json").read_text())
-    last = json.loads((tmp_path / "triplet-0" / "log.jsonl").read_text().splitlines()[-1])
-    assert scores["validation digit"]["R@1"] == last["digit/R@1"]
-    assert "test digit R@1" in jdml_command("compare", tmp_path, "--metric", "test digit R@1").out
 
 
 @pytest.mark.parametrize(
@@ -135,32 +113,21 @@ def test_validation_share_of_a_sweep(tmp_path, draw, typed, shares):
 
 
 @pytest.mark.slow  # two runs, and the same again
-def test_sweep_continues_after_a_run_that_is_not_finite(tmp_path, jdml_command):
+def test_sweep_continues_after_a_run_that_is_not_finite(tmp_path, succeed):
     words = "sweep --set lr=1e38,1e-3 --optimizer sgd --loss contrastive --normalize none --dim 4 --steps 9 --quiet"
     for _ in range(2):  # the second call finds both runs finished
-        done = jdml_command(*words.split(), "--out", tmp_path)
-        assert done.code == 0, done.err
-        assert re.search(r"failed: 1e38-0: .*(loss|grad_norm)", done.out)
+        shown = succeed(*words.split(), "--out", tmp_path)
+        assert re.search(r"failed: 1e38-0: .*(loss|grad_norm)", shown)
         assert (tmp_path / "1e-3-0" / "metrics.json").is_file()
-    assert jdml_command("compare", tmp_path).code == 0
+    succeed("compare", tmp_path)
 
 
 @pytest.mark.slow  # two sweeps
-def test_sweep_refuses_runs_of_changed_data(tmp_path, draw, jdml_command):
+def test_sweep_refuses_runs_of_changed_data(tmp_path, draw, jdml_command, succeed):
     birds = draw(tmp_path / "birds", 2, 12, 16)
     words = "sweep --loss triplet --image-size 16 --batch-size 4 --dim 4 --steps 1 --quiet --set lr=1e-3"
-    words = (
-        *words.split(),
-        "--select-on",
-        "test",
-        "--split",
-        "images",
-        "--out",
-        tmp_path / "s",
-        "--data-dir",
-    )
-    for _ in range(2):  # the second call finds the run finished
-        assert jdml_command(*words, birds).code == 0
+    words = f"{words} --select-on test --split images --out {tmp_path / 's'} --data-dir".split()
+    succeed(*words, birds)
     shutil.copy(birds / "kind0/0.png", birds / "kind0/more.png")
     done = jdml_command(*words, birds)
     assert (done.code, "1e-3-0" in done.err) == (2, True)
@@ -177,27 +144,6 @@ def test_options_typed_with_a_sweep_apply_unless_they_are_swept(tmp_path):
         {"alpha": 3.0, "beta": 60.0},
     ]
     assert [recipe.loss.settings for recipe in recipes("loss-setting=alpha=4")] == [{"alpha": 4.0}]
-
-
-@pytest.mark.slow  # three runs
-def test_runs_of_other_files_or_networks_are_separate_rows(tmp_path, draw, jdml_command):
-    words = "train --loss triplet --image-size 16 --batch-size 4 --dim 4 --steps 1 --quiet --split images".split()
-    for seed, name in enumerate(("birds", "cars", "cars")):
-        where = draw(tmp_path / f"{name}{seed}", 2, 12 + (name == "cars"), 16)
-        out = ("--out", tmp_path / "typed" / f"{name}{seed}")
-        assert jdml_command(*words, "--data-dir", where, "--seed", seed, *out).code == 0
-    rows = jdml.report.compare_runs(jdml.report.read_runs(tmp_path / "typed")).rows
-    assert {row.name: len(row.runs) for row in rows if len(row.runs) == 1} == {"birds0": 1}
-    assert sorted(len(row.runs) for row in rows) == [1, 2]
-    for dims in ((4, 4), (4, 8)):  # the configuration of a factory that takes the seed
-        for seed, dim in enumerate(dims, 1):
-            file = tmp_path / f"typed/cars{seed}/config.json"
-            made = {"factory": "nets:net", "settings": {"seed": seed}, "dim": dim}
-            config = json.loads(file.read_text()) | {"embedding": made}
-            config.pop("data", None)
-            file.write_text(json.dumps(config))
-        cars = jdml.report.read_runs(tmp_path / "typed/cars1", tmp_path / "typed/cars2")
-        assert len(jdml.report.compare_runs(cars).rows) == len(set(dims))
 
 
 def test_report_of_a_fold_has_no_training_classes(run, photos):

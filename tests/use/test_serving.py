@@ -26,14 +26,13 @@ def copy(photos, tmp_path) -> Path:
 
 
 @pytest.fixture
-def update(run, copy, tmp_path, jdml_command):
+def update(run, copy, tmp_path, succeed):
     """Update the gallery; return its numbers."""
 
     def call(*words):
         options = ("--out", tmp_path / "g", "--update", "--quiet", *words)
-        done = jdml_command("embed", run.folder, copy, *options)
-        assert done.code == 0, done.err
-        return tuple(int(re.search(rf"\b{name} (\d+)", done.out)[1]) for name in COUNTS)
+        shown = succeed("embed", run.folder, copy, *options)
+        return tuple(int(re.search(rf"\b{name} (\d+)", shown)[1]) for name in COUNTS)
 
     return call
 
@@ -72,7 +71,7 @@ def test_update_embeds_what_is_new_or_changed_and_removes_what_is_gone(run, copy
     assert "kind4/4.png" not in Gallery.load(tmp_path / "g").ids
 
 
-def test_update_leaves_what_a_service_added(run, copy, photos, tmp_path, update, jdml_command):
+def test_update_leaves_what_a_service_added(run, copy, photos, tmp_path, update, succeed):
     update()
     gallery, trained = Gallery.load(tmp_path / "g"), training.load(run.folder)
     sent = photos / "kind0" / "0.png"
@@ -84,17 +83,8 @@ def test_update_leaves_what_a_service_added(run, copy, photos, tmp_path, update,
     shutil.copy(sent, copy / "kind0" / "sent.png")  # from now on it is the folder's
     assert update() == (0, 1, 0, 35, 0)
     found = tmp_path / "found.json"
-    words = (
-        "search",
-        run.folder,
-        photos / "kind4" / "2.png",
-        "--gallery",
-        tmp_path / "g",
-        "-k",
-        37,
-    )
-    done = jdml_command(*words, "--json", found, "--quiet")
-    assert done.code == 0, done.err
+    words = ("search", run.folder, photos / "kind4" / "2.png", "--gallery", tmp_path / "g")
+    succeed(*words, "-k", 37, "--json", found, "--quiet")
     (answer,) = json.loads(found.read_text())
     files = {Path(hit["file"]) for hit in answer["hits"]}
     assert {file for file in files if not file.is_file()} == {Path("sent.png")}
@@ -102,15 +92,14 @@ def test_update_leaves_what_a_service_added(run, copy, photos, tmp_path, update,
     assert update() == (0, 0, 1, 35, 0)
 
 
-def test_galleries_move_with_their_images(run, photos, copy, tmp_path, update, jdml_command):
+def test_galleries_move_with_their_images(run, photos, copy, tmp_path, update, succeed):
     update()
     found = tmp_path / "found.json"
 
     def search(*galleries):
         query = photos / "kind4" / "2.png"
         options = ("-k", 3, "--json", found, "--quiet")
-        done = jdml_command("search", run.folder, query, "--gallery", *galleries, *options)
-        assert done.code == 0, done.err
+        succeed("search", run.folder, query, "--gallery", *galleries, *options)
         (answer,) = json.loads(found.read_text())
         return [(Path(hit["file"]), hit["distance"]) for hit in answer["hits"]]
 
@@ -132,41 +121,40 @@ def test_galleries_move_with_their_images(run, photos, copy, tmp_path, update, j
 
 
 @pytest.mark.parametrize("name", ["g", "g.npz", "g.npy", "g.parquet"])
-def test_search_and_evaluate_read_what_embed_writes(name, run, photos, tmp_path, jdml_command):
+def test_search_and_evaluate_read_what_embed_writes(name, run, photos, tmp_path, succeed):
     if name == "g.parquet":
         pytest.importorskip("pyarrow")
     gallery, queries = tmp_path / name, tmp_path / "q.npz"
     for out, split in ((gallery, "train"), (queries, "test")):
         words = ("embed", run.folder, photos, "--split", split, "--out", out, "--quiet")
-        assert jdml_command(*words).code == 0
+        succeed(*words)
     assert len(training.load(run.folder).class_names) == 3
     found, query = tmp_path / "found.json", photos / "kind4" / "2.png"
     words = ("search", run.folder, query, "-k", 2, "--json", found, "--gallery")
-    assert jdml_command(*words, gallery).code == 0
+    succeed(*words, gallery)
     (answer,) = json.loads(found.read_text())
     assert {(Path(h["file"]).is_file(), h["label"][:4]) for h in answer["hits"]} == {(True, "kind")}
 
     whole = tmp_path / f"all-{name}"
     words = ("embed", run.folder, photos, "--out", whole, "--quiet")
-    assert jdml_command(*words).code == 0
-    done = jdml_command("evaluate", queries, "--gallery", whole, "--json", "-")
-    assert done.code == 0, done.err
+    succeed(*words)
+    shown = succeed("evaluate", queries, "--gallery", whole, "--json", "-")
     vectors = training.load(run.folder).embed(photos)
     classes = np.repeat(np.arange(6), 6)
     alone = np.full(18, -1)  # queries that the gallery holds count as others
     expected = evaluate_retrieval(vectors[18:], classes[18:], vectors, classes, self_index=alone)
-    scores = json.loads(done.out)
+    scores = json.loads(shown)
     for metric in ("R@1", "MAP@R", "RP"):
         np.testing.assert_allclose(scores[metric], expected[metric], atol=1e-6)
 
 
-def test_galleries_of_other_models_are_refused(run, copy, tmp_path, update, jdml_command):
+def test_galleries_of_other_models_are_refused(run, copy, tmp_path, update, jdml_command, succeed):
     update()
     other = Gallery(model="0" * 16)
     other.add(np.eye(4, dtype=np.float32), list("abcd"), list("xxyy"))
     other.save(tmp_path / "other")
     queries = tmp_path / "q.npz"
-    assert jdml_command("embed", run.folder, copy, "--out", queries, "--quiet").code == 0
+    succeed("embed", run.folder, copy, "--out", queries, "--quiet")
     query = copy / "kind0" / "0.png"
     for option, words in {
         f"{tmp_path / 'other'} ": ("search", run.folder, query, "--gallery", tmp_path / "other"),

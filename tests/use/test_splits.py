@@ -44,7 +44,7 @@ def place(request, tmp_path_factory, draw) -> Path:
     "rule",
     ["classes", pytest.param("images", marks=pytest.mark.slow), "classes-file"],
 )
-def test_scored_images_are_not_training_images(place, rule, tmp_path, tiny, jdml_command):
+def test_scored_images_are_not_training_images(place, rule, tmp_path, tiny, jdml_command, succeed):
     run, out, exported = tmp_path / "run", tmp_path / "e.npz", tmp_path / "m.safetensors"
     how = ["--split", rule, "--seed", 3]
     if rule == "images":
@@ -52,14 +52,12 @@ def test_scored_images_are_not_training_images(place, rule, tmp_path, tiny, jdml
     if rule == "classes-file":
         (tmp_path / "names.txt").write_text("kind1\nkind2\nkind7\n")
         how = ["--classes-file", tmp_path / "names.txt"]
-    done = jdml_command("train", "--data-dir", place, *tiny, *how, "--out", run)
-    assert done.code == 0, done.err
-    assert jdml_command("export", run, "--out", exported).code == 0
+    succeed("train", "--data-dir", place, *tiny, *how, "--out", run)
+    succeed("export", run, "--out", exported)
     scored, files = json.loads((run / "metrics.json").read_text())["test class"], {}
     for which in (run, run / "model.safetensors", exported):
         for part in ("train", "test"):
-            done = jdml_command("embed", which, place, "--split", part, "--out", out, "--quiet")
-            assert done.code == 0, done.err
+            succeed("embed", which, place, "--split", part, "--out", out, "--quiet")
             with np.load(out) as arrays:
                 files[part] = set(arrays["files"])
         rescored = json.loads(jdml_command("evaluate", out, "--json", "-").out)
@@ -73,7 +71,7 @@ def test_scored_images_are_not_training_images(place, rule, tmp_path, tiny, jdml
 
 @pytest.mark.parametrize("rule", [None, "images"])
 def test_groups_are_on_one_side_of_the_split_and_of_held_out_rows(
-    draw, rule, tmp_path, tiny, jdml_command
+    draw, rule, tmp_path, tiny, jdml_command, succeed
 ):
     """And the commands that follow draw the same parts."""
     photos, run, out = draw(tmp_path / "photos"), tmp_path / "run", tmp_path / "e.npz"
@@ -88,7 +86,7 @@ def test_groups_are_on_one_side_of_the_split_and_of_held_out_rows(
     parts = {}
     for part in ("train", "test"):
         embed = ["--split", part, "--out", out, "--quiet"]
-        assert jdml_command("embed", run, tmp_path / "list.csv", *embed).code == 0
+        succeed("embed", run, tmp_path / "list.csv", *embed)
         with np.load(out) as arrays:
             parts[part] = set(arrays["files"])
     of_parts = [{session[file] for file in parts[part]} for part in ("train", "test")]
@@ -99,29 +97,27 @@ def test_groups_are_on_one_side_of_the_split_and_of_held_out_rows(
     assert {str(file) for file in shown.data.images.files} == parts["test"]
 
 
-def test_added_images_make_the_drawn_parts_unknown(draw, tmp_path, tiny, jdml_command):
+def test_added_images_make_the_drawn_parts_unknown(draw, tmp_path, tiny, jdml_command, succeed):
     photos, run, out = draw(tmp_path / "photos"), tmp_path / "run", tmp_path / "e.npz"
     moved = tmp_path / "elsewhere" / "photos"
     rule = ["--split", "images", "--test-share", 0.4]
-    assert jdml_command("train", "--data-dir", photos, *tiny, *rule, "--out", run).code == 0
+    succeed("train", "--data-dir", photos, *tiny, *rule, "--out", run)
     embed = ["--split", "test", "--out", out, "--quiet"]
     shutil.copytree(photos, moved)
-    assert jdml_command("embed", run, moved, *embed).code == 0
+    succeed("embed", run, moved, *embed)
     shutil.copy(photos / "kind0" / "0.png", photos / "kind0" / "new.png")
     done = jdml_command("embed", run, photos, *embed)
     assert done.code == 2
     assert re.search(r"split test: .*--split images", done.err)
-    assert jdml_command("embed", run, photos, "--out", out, "--quiet").code == 0
+    succeed("embed", run, photos, "--out", out, "--quiet")
     shown, why = attach_images(read_runs(run)[0])
     assert shown.data is None
     assert why
 
 
-def test_run_on_all_images_has_no_test_part(place, tmp_path, tiny, jdml_command):
+def test_run_on_all_images_has_no_test_part(place, tmp_path, tiny, jdml_command, succeed):
     run, out = tmp_path / "run", tmp_path / "e.npz"
-    assert jdml_command(
-        "train", "--data-dir", place, *tiny, "--split", "none", "--out", run
-    ).code == 0  # fmt: skip
+    succeed("train", "--data-dir", place, *tiny, "--split", "none", "--out", run)
     done = jdml_command("embed", run, place, "--split", "test", "--out", out)
     assert (done.code, "--split none" in done.err) == (2, True)
     done = jdml_command("embed", run, place, "--split", "train", "--out", out, "--quiet")

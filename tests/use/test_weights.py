@@ -26,11 +26,11 @@ def begin(photos, tiny, tmp_path, jdml_command):
 
 
 @pytest.mark.parametrize("exported", [False, True])
-def test_run_begins_with_the_parameters_of_another(run, begin, tmp_path, jdml_command, exported):
+def test_run_begins_with_the_parameters_of_another(run, begin, tmp_path, succeed, exported):
     weights = run.folder
     if exported:
         weights = tmp_path / "model.safetensors"
-        assert jdml_command("export", run.folder, "--out", weights).code == 0
+        succeed("export", run.folder, "--out", weights)
     expected, _ = read_model(run.folder / "model.safetensors")
     found, _ = begin(weights)
     assert found.keys() == expected.keys()
@@ -61,8 +61,7 @@ def test_network_of_another_shape_and_the_own_folder_are_refused(
     assert (done.code, str(run.folder) in done.err) == (2, True), done.err
 
 
-@pytest.mark.parametrize("classes", [10, 5])
-def test_fit_begins_with_a_run_and_its_proxies_of_the_same_size(tmp_path, caplog, classes):
+def test_fit_begins_with_a_run_and_its_proxies_of_the_same_size(tmp_path, caplog):
     digits = jdml.data.load("digits").relabel("digit")
     recipe = jdml.recipes.Recipe().replace(
         loss={"name": "proxy_anchor"},
@@ -71,17 +70,16 @@ def test_fit_begins_with_a_run_and_its_proxies_of_the_same_size(tmp_path, caplog
     )
     training.train(recipe, digits, run=tmp_path / "a", progress=False)
     expected, _ = read_model(tmp_path / "a" / "model.safetensors")
-    some = digits.select(np.asarray(digits.labels) < classes)
-    state = training.pretrained(tmp_path / "a")
     none = recipe.replace(batch={"steps": 0})
-    result = training.train(none, some, state=state, seed=1, progress=False)
-    proxies = np.asarray(result.state.params["proxies"])
-    if classes == 10:
-        np.testing.assert_array_equal(proxies, expected["objective/proxies"])
-    else:
-        assert proxies.shape[0] == 5
-        assert "proxies" in caplog.text
-    kernel = result.state.params["model"]["head"]["embedding"]["kernel"]
-    np.testing.assert_array_equal(kernel, expected["params/head/embedding/kernel"])
+    for classes in (10, 5):
+        some = digits.select(np.asarray(digits.labels) < classes)
+        state = training.pretrained(tmp_path / "a")
+        params = training.train(none, some, state=state, seed=1, progress=False).state.params
+        kernel = params["model"]["head"]["embedding"]["kernel"]
+        np.testing.assert_array_equal(kernel, expected["params/head/embedding/kernel"])
+        if classes == 10:
+            np.testing.assert_array_equal(params["proxies"], expected["objective/proxies"])
+    assert params["proxies"].shape[0] == 5
+    assert "proxies" in caplog.text
     with pytest.raises(FileNotFoundError, match=r"^load\b"):
         training.pretrained(tmp_path / "none")
