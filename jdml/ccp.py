@@ -53,8 +53,7 @@ def greedy_k_center(
         ``[k]`` int32 indices into the pool, in the order in which they were picked.
 
     Raises:
-        TypeError: arguments of the wrong kind.
-        ValueError: shapes that do not fit, k below 1, an empty pool.
+        ValueError: an empty pool.
 
     Implementation notes:
         No point is picked twice while another may be; then they are repeated in the order in which they were picked.
@@ -73,12 +72,8 @@ def greedy_k_center(
     size = len(pool)
     if size == 0:
         raise ValueError("pool must hold at least one point, got none")
-    for name, mask, length in (
-        ("where", where, size),
-        ("centers_where", centers_where, len(centers)),
-    ):
-        if mask is not None:
-            checks.check_mask(name, mask, (length,))
+    checks.check_mask("where", where, (size,))
+    checks.check_mask("centers_where", centers_where, (len(centers),))
     dtype = accumulate_in(pool, centers)
     free = jnp.ones(size, bool) if where is None else where
     points = jnp.where(free[:, None], pool, 0).astype(dtype)
@@ -126,10 +121,6 @@ def select_proxies(
 
     Returns:
         ``[C, k, D]``, in the pool's type. A class without a sample keeps its old proxies, repeated where k exceeds K.
-
-    Raises:
-        TypeError: arguments of the wrong kind.
-        ValueError: shapes that do not fit, k below 1.
 
     Paper settings:
         k = 8 of b = 12 (CUB, Cars196), 4 of 7 (SOP, In-shop), 4 of 16 (MNIST). With b = k they are random samples.

@@ -11,7 +11,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from jdml._paths import check_local, json_of, lock_of, write_text
-from jdml.metrics import host_search
+from jdml.metrics import gallery_search
 from jdml.metrics.quantization import Codec, Kind
 from jdml.ops import checks, sphere
 
@@ -416,10 +416,10 @@ class Gallery:
             return self._codec.nearest(points, part, k)
         halves, longest = self._halves.get(start, (np.zeros(0, np.float32), 0.0))
         if len(halves) < len(part):  # rows are only appended: those before are known
-            more, longer = host_search.norms(part[len(halves) :])
+            more, longer = gallery_search.norms(part[len(halves) :])
             halves, longest = np.concatenate([halves, more]), max(longest, longer)
             self._halves[start] = halves, longest
-        return host_search.exact_nearest(points, part, halves, longest, k)
+        return gallery_search.exact_nearest(points, part, halves, longest, k)
 
     def _forget(self, ids: Any) -> None:
         for name in list(ids):

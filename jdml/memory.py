@@ -176,8 +176,5 @@ def _slots(next_slot: Array, valid: Array, capacity: int) -> Array:
 
 
 def _valid_rows(labels: Array, where: Array | None) -> Array:
-    valid = labels >= 0
-    if where is None:
-        return valid
     checks.check_mask("where", where, labels.shape)
-    return valid & where
+    return labels >= 0 if where is None else where & (labels >= 0)

@@ -165,10 +165,6 @@ class Anchors:
         """Whether there is one block, the whole batch against itself."""
         return self.own_batch and self.block is None and not self.axis.names
 
-    def with_extra(self, values: Array) -> "Anchors":
-        """Let each anchor have a number of the loss's own: ``values [B]``, :attr:`Comparison.extra` of a block."""
-        return dataclasses.replace(self, rows=self.rows._replace(extra=values))
-
     def over_blocks(self, function: Callable[[Comparison], tuple[Tree, Tree]]) -> tuple[Tree, Tree]:
         """Apply a function with results per anchor ``[B, …]``, and per block, stacked along a new first axis."""
         return self._map_rows(function, self.axis)

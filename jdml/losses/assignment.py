@@ -135,10 +135,6 @@ class Assignment(NamedTuple):
             return of_batch
         return dataclasses.replace(self.axis, whole=False).local_slice(of_batch)
 
-    def all_rows(self, here: Tree) -> Tree:
-        """Collect the entries of the whole batch, from those of the rows that this device compares."""
-        return here if self.by_class or not self.axis.names else self.axis.gather(here)
-
     def over_classes(self, function: Callable[["Assignment"], Tree]) -> Tree:
         """Apply a function with results per row to one block of classes after the other: ``[T, B]``, one per block."""
         return self.over_both(lambda block: (function(block), ()))[0]

@@ -164,7 +164,9 @@ def matryoshka(
     def loss(*args: P.args, **settings: P.kwargs) -> Array:
         bound = signature.bind(*args, **settings)
         first = next(iter(bound.arguments))  # the embeddings, whatever a user's own loss calls them
-        dim = _dim(bound.arguments[first])
+        embeddings = checks.as_array(bound.arguments[first])
+        checks.check_embeddings("embeddings", embeddings)
+        dim = embeddings.shape[1]
         if max(sizes) > dim:
             raise ValueError(f"dims must be at most the embeddings' dimension, {dim}, got {sizes}")
 
@@ -177,12 +179,6 @@ def matryoshka(
 
     loss.__doc__ = f"The sum of losses over the first {sizes} entries of the embeddings."
     return loss
-
-
-def _dim(embeddings: Any) -> int:
-    embeddings = checks.as_array(embeddings)
-    checks.check_embeddings("embeddings", embeddings)
-    return int(embeddings.shape[1])
 
 
 def _cut(arguments: dict[str, Any], size: int, own: Collection[str] = ()) -> dict[str, Any]:

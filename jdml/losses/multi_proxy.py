@@ -108,7 +108,6 @@ def multi_proxy_anchor_dw_loss(
         delta: δ, margin, a cosine.
         gamma: γ, temperature over the proxies of a class.
         tau: τ, weight of the regularizer; None: without it.
-        reduce_fn: applied to the valid rows; None gives ``[B]``.
 
     Implementation notes:
         With K = 1 this is ProxyNCA*. τR is added to every row; weights do not touch it.
@@ -155,7 +154,6 @@ def multi_proxy_anchor_ap_loss(
         delta: δ, margin, a cosine.
         gamma: γ, temperature over the proxies of a class.
         tau: τ, weight of the regularizer; None: without it.
-        reduce_fn: applied to the valid rows; None gives ``[B]``.
 
     Implementation notes:
         τR is added to every row; weights do not touch it.

@@ -61,7 +61,6 @@ def nir_loss(
         weights: ``[B]``: each row's term is multiplied by its weight.
         axis_name: inside a ``jax.shard_map``, the mesh axis over which the batch is spread: the rows of all devices
             are one batch. The value is the same on every device.
-        reduce_fn: applied to the valid rows; None gives ``[B]``.
 
     Raises:
         ValueError: another f; ``of_mean`` without a ``reduce_fn``.

@@ -245,7 +245,7 @@ def margin_loss(
         checks.check_weights("sample_beta", sample_beta, (len(embeddings),))
         own = jnp.asarray(sample_beta)
         checks.require_finite("sample_beta", own, anchors.rows.valid)
-        anchors = anchors.with_extra(own)
+        anchors = dataclasses.replace(anchors, rows=anchors.rows._replace(extra=own))
     return anchors.reduce_pairs(reduce_fn, terms)
 
 

@@ -15,6 +15,8 @@ from jdml.ops.numerics import accumulate_in
 
 __all__ = ["contrastive_potential_loss", "field_activity", "potential_field_loss"]
 
+_CONSTRAINTS = dict.fromkeys(("delta", "alpha", "min_distance"), checks.positive)
+
 
 class Charges(NamedTuple):
     """The points of a field: a batch of embeddings, then all proxies, class by class."""
@@ -70,7 +72,7 @@ def charge(
             axis_name=axis_name,
         )
         x, p = a.normalized
-        x, p = (x, a.axis.gather(p)) if a.by_class else (a.all_rows(x), p)
+        x, p = (x, a.axis.gather(p)) if a.by_class else (a.axis.gather(x), p)
         classes, per_class, dim = p.shape
         owners = jnp.repeat(jnp.arange(classes, dtype=a.batch.labels.dtype), per_class)
         return Charges(
@@ -96,10 +98,8 @@ def charge(
 
 @ops.public(
     charge,
-    delta=checks.positive,
-    alpha=checks.positive,
+    **_CONSTRAINTS,
     repulsion_delta=checks.optional(checks.positive),
-    min_distance=checks.positive,
     tile=checks.optional(checks.count),
 )
 def potential_field_loss(
@@ -175,13 +175,7 @@ def potential_field_loss(
     return _reduce(charges, fields.decaying, parameters, tile, reduce_fn, among)
 
 
-@ops.public(
-    charge,
-    delta=checks.positive,
-    alpha=checks.positive,
-    min_distance=checks.positive,
-    tile=checks.optional(checks.count),
-)
+@ops.public(charge, **_CONSTRAINTS, tile=checks.optional(checks.count))
 def contrastive_potential_loss(
     embeddings: Array,
     labels: Array,
@@ -233,13 +227,7 @@ def contrastive_potential_loss(
     return _reduce(charges, fields.contrasting_as(repulsion), parameters, tile, reduce_fn)
 
 
-@ops.public(
-    charge,
-    delta=checks.positive,
-    alpha=checks.positive,
-    repulsion_delta=checks.optional(checks.positive),
-    min_distance=checks.positive,
-)
+@ops.public(charge, **_CONSTRAINTS, repulsion_delta=checks.optional(checks.positive))
 def field_activity(
     embeddings: Array,
     labels: Array,

@@ -50,7 +50,6 @@ def proxy_nca_loss(
 
     Args:
         scale: σ, per squared distance (on the sphere ``−σ d² = 2σ s − 2σ``, so ½ gives plain cosines).
-        reduce_fn: applied to the valid rows; None gives ``[B]``.
 
     Returns:
         A scalar, or ``[B]``. It may be negative.
@@ -98,7 +97,6 @@ def proxy_nca_pp_loss(
 
     Args:
         temperature: T, a squared distance.
-        reduce_fn: applied to the valid rows; None gives ``[B]``.
 
     Paper settings:
         T = 1/9 (the released program scales both sides to norm 3). CCP's reading, cosines over .1, is half as sharp:
@@ -136,7 +134,6 @@ def proxy_nca_margin_loss(
     Args:
         alpha: α, sharpness.
         delta: δ, margin, a cosine.
-        reduce_fn: applied to the valid rows; None gives ``[B]``.
 
     Implementation notes:
         The formula as printed: NIR's released program multiplies the first exponential by the number of samples of the
@@ -233,7 +230,6 @@ def soft_triple_loss(
         gamma: γ, temperature over the centres of a class.
         margin: δ, a cosine.
         tau: τ, weight of the regularizer; None: without it, which is faster than 0.
-        reduce_fn: applied to the valid rows; None gives ``[B]``.
 
     Implementation notes:
         τR is added to every row; weights do not touch it, and it is always taken on the sphere. MPA's eq. 4, the *sum*

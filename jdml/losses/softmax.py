@@ -36,7 +36,6 @@ def normalized_softmax_loss(
 
     Args:
         temperature: T, a cosine.
-        reduce_fn: applied to the valid rows; None gives ``[B]``.
 
     Paper settings:
         T = .05.
@@ -73,7 +72,6 @@ def cosface_loss(
     Args:
         scale: λ, inverse temperature.
         margin: m, a cosine.
-        reduce_fn: applied to the valid rows; None gives ``[B]``.
 
     Paper settings:
         λ = 64, m = .35.
@@ -110,7 +108,6 @@ def arcface_loss(
     Args:
         scale: λ, inverse temperature.
         margin: m, an angle in radians.
-        reduce_fn: applied to the valid rows; None gives ``[B]``.
 
     Implementation notes:
         No arc cosine is taken: ``cos(θ + m) = s cos m − √(1 − s²) sin m``, with gradient 0 of the root at s = ±1. Past
@@ -154,7 +151,6 @@ def subcenter_arcface_loss(
         proxies: ``[C, K, D]`` centres.
         scale: λ, inverse temperature.
         margin: m, an angle in radians: a scalar, or ``[C]`` with one value per class. It gets gradients.
-        reduce_fn: applied to the valid rows; None gives ``[B]``.
 
     Raises:
         ValueError: margins that are not one per class.

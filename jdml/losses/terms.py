@@ -41,7 +41,9 @@ def class_wise(
     a: Assignment, similarity: Similarity, alpha: float | Array, delta: float | Array
 ) -> Array:
     """``[C]``: the same two soft hinges on each class's similarities to its own samples and to all others."""
-    log_weights, counted = _log_weights(a)
+    positive = a.weights > 0
+    log_weights = jnp.where(positive, jnp.log(jnp.where(positive, a.weights, 1.0)), 0.0)
+    counted = positive & a.rows
     here = (a.here(log_weights)[:, None], a.here(counted)[:, None])
 
     def terms(block: Assignment) -> tuple[Array, Array]:
@@ -188,9 +190,3 @@ def spread(centres: Array, factors: Array) -> Array:
         products = jnp.einsum("csd,ctd->cst", unit, unit, precision=jax.lax.Precision.HIGHEST)
         cosines = products[:, first, second]
     return safe_sqrt(2.0 - 2.0 * cosines).sum(-1) / (per_class * (per_class - 1))
-
-
-def _log_weights(a: Assignment) -> tuple[Array, Array]:
-    """Log-weights ``[B]``, and which rows are valid and have a weight above 0."""
-    positive = a.weights > 0
-    return jnp.where(positive, jnp.log(jnp.where(positive, a.weights, 1.0)), 0.0), positive & a.rows

@@ -12,6 +12,7 @@ from jax import Array
 
 from jdml import ops
 from jdml.ops import checks
+from jdml.ops.decorators import spell_documentation
 from jdml.ops.numerics import accumulate_in
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -27,64 +28,47 @@ _SHAPES = "shapes that do not fit"
 _NOT_FINITE = ", a row that is not finite (outside ``jit``)"
 
 
-def accepts_any_array(function: F) -> F:
-    """Let a metric take arrays of any library (PyTorch, pandas, Flax NNX variables) and classes by name."""
-    signature = inspect.signature(function)
-    asks = "query_labels" in signature.parameters
+def accepts_any_array(**finite: str) -> Callable[[F], F]:
+    """Let a metric take arrays of any library (PyTorch, pandas, Flax NNX variables) and classes by name.
 
-    @functools.wraps(function)
-    def wrapper(*args: Any, **kwargs: Any) -> Any:
-        if asks and "labels" in kwargs and "query_labels" not in kwargs:
-            kwargs["query_labels"] = kwargs.pop("labels")
-        bound = signature.bind(*args, **kwargs)
-        values = {
-            name: as_array(value) if name == _ON_DISK else checks.as_array(as_array(value))
-            for name, value in bound.arguments.items()
-        }
-        values |= _numbered(values)
-        for name, value in values.items():
-            if name not in _NAMED or isinstance(value, np.ma.MaskedArray):
-                checks.check_numbers(name, value)
-        bound.arguments.update(values)
-        return function(*bound.args, **bound.kwargs)
-
-    return wrapper  # type: ignore[return-value]
-
-
-def finite_rows(**that_count: str) -> Callable[[F], F]:
-    """Let a metric refuse rows that are not finite, where values are at hand: they would spoil the whole number."""
+    Rows of the arguments ``finite`` that are not finite, of those that labels or a mask let count, are refused where
+    values are at hand: they would spoil the whole number.
+    """
 
     def decorate(function: F) -> F:
         signature = inspect.signature(function)
-        function.__doc__ = (function.__doc__ or "").replace(_SHAPES, f"{_SHAPES}{_NOT_FINITE}")
+        asks = "query_labels" in signature.parameters
+        spell_documentation(function)
+        if finite:
+            function.__doc__ = (function.__doc__ or "").replace(_SHAPES, f"{_SHAPES}{_NOT_FINITE}")
 
         @functools.wraps(function)
         def wrapper(*args: Any, **kwargs: Any) -> Any:
-            values = signature.bind(*args, **kwargs).arguments
-            for name, teller in that_count.items():
-                _check_rows(name, values[name], values.get(teller))
-            return function(*args, **kwargs)
+            if asks and "labels" in kwargs and "query_labels" not in kwargs:
+                kwargs["query_labels"] = kwargs.pop("labels")
+            bound = signature.bind(*args, **kwargs)
+            values = {
+                name: as_array(value) if name == _ON_DISK else checks.as_array(as_array(value))
+                for name, value in bound.arguments.items()
+            }
+            values |= _numbered(values)
+            for name, value in values.items():
+                if name not in _NAMED or isinstance(value, np.ma.MaskedArray):
+                    checks.check_numbers(name, value)
+            bound.arguments.update(values)
+            result = function(*bound.args, **bound.kwargs)  # refuses other shapes and kinds
+            for name, mask in finite.items():
+                vectors, counted = values[name], values.get(mask)
+                if checks.is_at_hand(vectors) and not isinstance(counted, jax.core.Tracer):
+                    counts = None if counted is None else np.asarray(counted)
+                    if counts is not None and counts.dtype != bool:
+                        counts = counts >= 0
+                    checks.check_finite(name, vectors, counts)
+            return result
 
         return wrapper  # type: ignore[return-value]
 
     return decorate
-
-
-def _check_rows(name: str, vectors: Any, teller: Any) -> None:
-    """Refuse a row that is not finite; what has not the kind or shape is left to be refused for that."""
-    if (
-        not checks.is_at_hand(vectors)
-        or vectors.ndim != 2
-        or not jnp.issubdtype(vectors.dtype, jnp.floating)
-    ):
-        return
-    rows = None
-    if teller is not None:
-        if not checks.is_at_hand(teller) or teller.shape != vectors.shape[:1]:
-            return
-        rows = np.asarray(teller)
-        rows = rows if rows.dtype == bool else rows >= 0
-    checks.check_finite(name, vectors, rows)
 
 
 def as_array(value: Any) -> Any:
@@ -94,7 +78,7 @@ def as_array(value: Any) -> Any:
     is_array = isinstance(value, Array | np.ndarray | np.generic) or hasattr(value, "__jax_array__")
     if is_array or not hasattr(value, "__array__"):
         return checks.as_array(value)
-    if not _is_tensor(value):
+    if not all(hasattr(value, name) for name in ("__dlpack__", "detach", "is_floating_point")):
         return checks.as_array(np.asarray(value))
     tensor = value.detach()
     try:
@@ -104,6 +88,17 @@ def as_array(value: Any) -> Any:
     except (TypeError, RuntimeError, ValueError, BufferError):
         tensor = tensor.cpu()
         return (tensor.float() if tensor.is_floating_point() else tensor).numpy()
+
+
+def labelled_rows(function: str, embeddings: Any, labels: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Return labels, and which rows have a class, for a function on the host; refuse other arrays and no class."""
+    checks.check_concrete(function, embeddings, labels)
+    checks.check_embeddings("embeddings", embeddings)
+    checks.check_labels("labels", labels, len(embeddings))
+    classes = np.asarray(labels)
+    if not (classes >= 0).any():
+        raise ValueError("labels must hold at least one class, got none")
+    return classes, classes >= 0
 
 
 def unit_rows(vectors: Any) -> np.ndarray:
@@ -134,10 +129,6 @@ def _is_missing(value: Any) -> bool:
     return nothing or (isinstance(value, float | np.floating) and bool(value != value))
 
 
-def _is_tensor(value: Any) -> bool:
-    return all(hasattr(value, name) for name in ("__dlpack__", "detach", "is_floating_point"))
-
-
 def _numbered(arguments: Mapping[str, Any]) -> dict[str, np.ndarray]:
     """Labels that are names, numbered together from 0; "-1" is no class."""
     named, numbered = {}, {}
@@ -154,19 +145,15 @@ def _numbered(arguments: Mapping[str, Any]) -> dict[str, np.ndarray]:
         if arguments.get(name) is not None and name not in named:
             raise TypeError(f"{name} must be names as {', '.join(named)} are, got numbers")
     every = np.concatenate([names.ravel() for names in named.values()])
-    numbers = np.where(_are_none(every), -1, np.unique(every, return_inverse=True)[1].reshape(-1))
+    none = b"-1" if every.dtype.kind == "S" else "-1"
+    are_none = np.char.strip(every) == none
+    numbers = np.where(are_none, -1, np.unique(every, return_inverse=True)[1].reshape(-1))
     ends = np.cumsum([names.size for names in named.values()])[:-1]
     parts = np.split(numbers.reshape(-1).astype(np.int32), ends)
     return {
         name: part.reshape(names.shape)
         for (name, names), part in zip(named.items(), parts, strict=True)
     }
-
-
-def _are_none(names: np.ndarray) -> np.ndarray:
-    """Which names are "-1", which is no class, as the number is not."""
-    none = b"-1" if names.dtype.kind == "S" else "-1"
-    return np.asarray(np.char.strip(names) == none)
 
 
 def _as_names(labels: Any) -> np.ndarray | None:

@@ -13,7 +13,7 @@ from jdml._paths import check_disk_space
 from jdml.metrics.clustering import agreement
 from jdml.metrics.reranking import look_again
 from jdml.metrics.retrieval import evaluate_retrieval
-from jdml.ops import sphere
+from jdml.ops import checks, sphere
 from jdml.ops.checks import Rerank
 
 AT_A_TIME = 1 << 16
@@ -46,11 +46,8 @@ def evaluate_arrays(
     renamed = gallery_embeddings != "gallery_embeddings" or gallery_labels != "gallery_labels"
     if renamed or gallery_embeddings in arrays or gallery_labels in arrays:
         gallery, gallery_classes = _pair(arrays, gallery_embeddings, gallery_labels, whole=False)
-        if gallery.shape[1] != queries.shape[1]:
-            raise ValueError(
-                f"{gallery_embeddings} must have dimension D = {queries.shape[1]} as {embeddings}, "
-                f"got {gallery.shape[1]}"
-            )
+        dim = queries.shape[1]
+        checks.check_embeddings(gallery_embeddings, gallery, dim=dim, like=embeddings)
         if (classes.dtype.kind in "iu") != (gallery_classes.dtype.kind in "iu"):
             raise ValueError("labels and gallery labels must both be integers or both be strings")
     own = None
@@ -98,10 +95,7 @@ def _pair(
 ) -> tuple[Any, Any]:
     """Take embeddings [N, D] and labels [N] from the arrays, checked; not ``whole``: those on disk stay there."""
     embeddings, labels = _named(arrays, vectors), _named(arrays, classes)
-    if embeddings.ndim != 2 or 0 in embeddings.shape:
-        raise ValueError(f"{vectors} must have shape [N, D], got {list(embeddings.shape)}")
-    if not np.issubdtype(embeddings.dtype, np.floating):
-        raise ValueError(f"{vectors} must be floating point, got {embeddings.dtype}")
+    checks.check_embeddings(vectors, embeddings)
     if labels.ndim not in (1, 2) or len(labels) != len(embeddings):
         raise ValueError(
             f"{classes} must have shape [N] = [{len(embeddings)}], got {list(labels.shape)}"
@@ -110,10 +104,10 @@ def _pair(
         raise ValueError(f"{classes} must be integers or strings, got {labels.dtype}")
     if isinstance(embeddings, np.memmap) and not whole:
         return embeddings, np.asarray(labels)  # checked when it is read
-    broken = ~np.isfinite(embeddings).all(axis=1)
-    if broken.any():
-        raise ValueError(f"{vectors} must be finite, row {int(np.argmax(broken))} is not")
-    return np.array(embeddings, np.float32), np.asarray(labels)
+    with np.errstate(over="ignore"):
+        embeddings = np.array(embeddings, np.float32)
+    checks.check_finite(vectors, embeddings)
+    return embeddings, np.asarray(labels)
 
 
 @contextmanager

@@ -8,7 +8,7 @@ import numpy as np
 from jax import Array
 
 from jdml import ops
-from jdml.metrics.array_conversion import accepts_any_array
+from jdml.metrics.array_conversion import accepts_any_array, labelled_rows
 from jdml.metrics.ranking_score import apply_centering, choose_centering
 from jdml.ops import checks
 from jdml.ops.numerics import accumulate_in
@@ -31,7 +31,7 @@ class Violation(NamedTuple):
     worst: float
 
 
-@accepts_any_array
+@accepts_any_array()
 def violation_probability(
     embeddings: Array,
     labels: Array,
@@ -59,9 +59,7 @@ def violation_probability(
         A :class:`Violation`. With all pairs it is the chance constraint, with ``anchors`` its relaxation to some.
 
     Raises:
-        TypeError: arguments of the wrong kind.
-        ValueError: shapes that do not fit, a row that is not finite, no pair, α or β out of range, ``anchors`` without
-            ``anchor_labels``.
+        ValueError: a row that is not finite, no pair, α or β out of range, ``anchors`` without ``anchor_labels``.
 
     Implementation notes:
         Runs on the host, in blocks of anchors; not for ``jit``. Pairs of two classes are far more than those of one:
@@ -84,8 +82,8 @@ def violation_probability(
     if anchors is not None and anchor_labels is not None:
         others, other_labels = anchors, anchor_labels
     checks.check_concrete("violation_probability", embeddings, labels, others, other_labels)
-    for name, value in (("beta", beta), ("alpha", alpha)):
-        checks.positive(name, value)
+    checks.positive("beta", beta)
+    checks.positive("alpha", alpha)
     if alpha > beta:
         raise ValueError(f"alpha must be above 0 and at most beta = {beta}, got {alpha}")
     checks.check_embeddings("embeddings", embeddings)
@@ -160,8 +158,7 @@ def greedy_covering_radii(points: Array, *, where: Array | None = None) -> Array
         Array([5., 1., 0.], dtype=float32)
     """
     checks.check_embeddings("points", points)
-    if where is not None:
-        checks.check_mask("where", where, (len(points),))
+    checks.check_mask("where", where, (len(points),))
     if len(points) == 0:
         return jnp.zeros(0, accumulate_in(points))
     valid = jnp.ones(len(points), bool) if where is None else where
@@ -178,16 +175,7 @@ def greedy_covering_radii(points: Array, *, where: Array | None = None) -> Array
 
 @ops.public()
 def mean_distance(points: Array) -> Array:
-    """Measure how far points are from each other: the mean distance of two of them.
-
-    Implementation notes:
-        All pairs, in tiles: ``O(N² D)`` time, ``O(N D)`` memory.
-
-    Example:
-        >>> import jax.numpy as jnp
-        >>> mean_distance(jnp.array([[0.0], [1.0], [5.0]])).round(4)
-        Array(3.3333, dtype=float32)
-    """
+    """Return the mean distance of two points; all pairs are met, in tiles."""
     checks.check_embeddings("points", points)
     size = len(points)
     x = points.astype(accumulate_in(points))
@@ -216,7 +204,7 @@ class ClassCovering(NamedTuple):
     ratio: float
 
 
-@accepts_any_array
+@accepts_any_array()
 def class_covering(embeddings: Array, labels: Array) -> ClassCovering:
     """Measure the covering radius of classes as the paper's figure does, and the distance between classes.
 
@@ -228,8 +216,7 @@ def class_covering(embeddings: Array, labels: Array) -> ClassCovering:
         A :class:`ClassCovering`, whose ratio is infinite where classes do not differ.
 
     Raises:
-        TypeError: arguments of the wrong kind.
-        ValueError: shapes that do not fit, no class at all.
+        ValueError: no class at all.
 
     Implementation notes:
         Runs on the host, class by class; not for ``jit``. A network that shrinks all embeddings shrinks the radius, and
@@ -244,13 +231,8 @@ def class_covering(embeddings: Array, labels: Array) -> ClassCovering:
         >>> class_covering(x, jnp.array([0, 0, 1, 1]))
         ClassCovering(radius=0.75, between=4.5, ratio=0.16666666666666666)
     """
-    checks.check_concrete("class_covering", embeddings, labels)
-    checks.check_embeddings("embeddings", embeddings)
-    checks.check_labels("labels", labels, len(embeddings))
-    y, x = np.asarray(labels), np.asarray(embeddings, np.float64)
-    there = np.unique(y[y >= 0])
-    if not len(there):
-        raise ValueError("labels must hold at least one class, got none")
+    y, rows_of_classes = labelled_rows("class_covering", embeddings, labels)
+    x, there = np.asarray(embeddings, np.float64), np.unique(y[rows_of_classes])
     sizes = [int((y == c).sum()) for c in there]
     radii, means = [], []
     for of_class, size in zip(there, sizes, strict=True):

@@ -8,11 +8,11 @@ import numpy as np
 from jax import Array
 
 from jdml._optional_imports import require_package
-from jdml.metrics.array_conversion import accepts_any_array, as_groups
+from jdml.metrics.array_conversion import accepts_any_array, as_groups, labelled_rows
 from jdml.ops import checks
 
 
-@accepts_any_array
+@accepts_any_array()
 def nmi(
     embeddings: Array,
     labels: Array,
@@ -41,9 +41,7 @@ def nmi(
         A fraction in 0…1, normalized by the arithmetic mean of the entropies.
 
     Raises:
-        TypeError: arguments of the wrong kind.
-        ValueError: shapes that do not fit, no row that has a class, an embedding that is not finite, more clusters than
-            embeddings.
+        ValueError: no row that has a class, an embedding that is not finite, more clusters than embeddings.
         ImportError: scikit-learn is not installed.
 
     Implementation notes:
@@ -63,19 +61,13 @@ def nmi(
     return _normalized(*_clustered(embeddings, labels, num_clusters, key, max_iterations, n_init))
 
 
-@accepts_any_array
+@accepts_any_array()
 def agreement(embeddings: Array, labels: Array) -> dict[str, float]:
     """Cluster once, and measure by all that there is."""
     if not np.any(np.asarray(labels) >= 0):
         return {"NMI": 0.0, "AMI": 0.0}
     both = _clustered(embeddings, labels, None, None, 20, 1)
     return {"NMI": _normalized(*both), "AMI": adjusted_mutual_information(*both)}
-
-
-def _check_some(classes: np.ndarray) -> None:
-    """Refuse rows none of which has a class: there is nothing to agree with."""
-    if not len(classes):
-        raise ValueError("labels must have a row of a class, got none that is not negative")
 
 
 def _normalized(classes: np.ndarray, clusters: np.ndarray) -> float:
@@ -93,12 +85,8 @@ def _clustered(
     n_init: int,
 ) -> tuple[np.ndarray, np.ndarray]:
     """The classes and the clusters of the embeddings that have a class."""
-    checks.check_concrete("nmi", embeddings, labels)
-    checks.check_embeddings("embeddings", embeddings)
-    checks.check_labels("labels", labels, embeddings.shape[0])
-    labelled = np.asarray(labels) >= 0
-    classes = np.asarray(labels)[labelled]
-    _check_some(classes)
+    every, labelled = labelled_rows("nmi", embeddings, labels)
+    classes = every[labelled]
     clusters = len(np.unique(classes)) if num_clusters is None else num_clusters
     checks.count("num_clusters", clusters)
     checks.count("max_iterations", max_iterations)
@@ -158,7 +146,8 @@ def adjusted_mutual_information(labels: Any, clusters: Any) -> float:
         )
     if classes.dtype.kind not in "US":
         classes, parts = classes[classes >= 0], parts[classes >= 0]
-    _check_some(classes)
+    if not len(classes):
+        raise ValueError("labels must hold at least one class, got none")
     require_package("sklearn", "adjusted mutual information")
     from sklearn.metrics import adjusted_mutual_info_score
 

@@ -28,6 +28,10 @@ DIFFERENCES = 1 << 18
 """Entries of the differences of queries and neighbours that are computed at a time."""
 PIECE = 8 * 2**20
 """Bytes of a chunk of a gallery on disk, in float32."""
+SPARE = 32
+"""Neighbours that are proposed beyond those that are wanted."""
+BLOCK = 1 << 24
+"""Scores that are computed at a time."""
 
 
 class Chunk(NamedTuple):
@@ -101,7 +105,7 @@ def frame_of(queries: Array | np.ndarray, gallery: Any) -> Any:
         return jax.device_get(_frame_on_device(gallery, queries))
     queries = np.asarray(queries)
     low, high = queries.min(0, initial=np.inf), queries.max(0, initial=-np.inf)
-    for start, piece in _pieces(gallery):
+    for start, piece in pieces(gallery):
         if isinstance(gallery, np.memmap):
             checks.check_finite("gallery", piece, first=start)
         low, high = np.minimum(low, piece.min(axis=0)), np.maximum(high, piece.max(axis=0))
@@ -112,10 +116,7 @@ def frame_of(queries: Array | np.ndarray, gallery: Any) -> Any:
 
 @jax.jit
 def _frame_on_device(gallery: Array, queries: Array) -> tuple[Array, Array]:
-    def frame(axis: Axis, gallery: Array, queries: Array) -> Any:
-        return ranking_score.choose_centering(queries, gallery, axis=axis)
-
-    return by_parts(frame, gallery, queries)
+    return by_parts(lambda axis, g, q: ranking_score.choose_centering(q, g, axis), gallery, queries)
 
 
 @jax.jit
@@ -224,7 +225,7 @@ def _rank_on_disk(search: Search, blocks: list[Block], depth: int) -> Iterator[t
     shapes = [(len(block.queries), depth) for block in blocks]
     best = [(np.full(shape, -np.inf, np.float32), np.zeros(shape, np.int32)) for shape in shapes]
     length = _rows_of_a_piece(search.gallery)
-    for start, piece in _pieces(search.gallery):
+    for start, piece in pieces(search.gallery):
         chunk = _chunk(pad_rows(piece, length), search.frame, np.int32(len(piece)))
         if search.mask is not None:
             chunk = chunk._replace(mask=pad_rows(search.mask[start : start + length], length))
@@ -289,9 +290,52 @@ def _rows_of_a_piece(rows: Any) -> int:
     return min(len(rows), max(1, PIECE // (4 * rows.shape[1])))
 
 
-def _pieces(rows: Any) -> Iterator[tuple[int, np.ndarray]]:
-    """Pieces of a gallery in float32, and where they start."""
-    size = _rows_of_a_piece(rows)
+def pieces(rows: Any, size: int | None = None) -> Iterator[tuple[int, Any]]:
+    """Pieces of a gallery, and where they start; in float32 where NumPy reads them."""
+    is_on_host = checks.is_on_host(rows)
+    rows, size = np.asarray(rows) if is_on_host else rows, size or _rows_of_a_piece(rows)
     for start in range(0, len(rows), size):
+        piece = rows[start : start + size]
         with np.errstate(over="ignore"):
-            yield start, np.asarray(rows[start : start + size], np.float32)
+            yield start, piece.astype(np.float32, copy=False) if is_on_host else piece
+
+
+def norms(part: np.ndarray) -> tuple[np.ndarray, float]:
+    """Return ``‖g‖²/2`` of every row, and the largest norm: what a search needs to know of a gallery."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        squares = np.einsum("nd,nd->n", part, part)
+    return squares / 2, float(np.sqrt(squares.max()))
+
+
+def exact_nearest(
+    points: np.ndarray,
+    part: np.ndarray,
+    halves: np.ndarray,
+    longest: float,
+    k: int,
+) -> Neighbors:
+    """Return the k nearest rows: proposed by scores ``q · g − ‖g‖²/2``, ordered by distances from differences.
+
+    ``halves [N]`` are ``‖g‖²/2``. Queries of which rounding could have hidden a neighbour are searched in a frame.
+    """
+    step = max(1, BLOCK // max(len(part), (k + SPARE) * points.shape[1]))
+    if len(points) > step:
+        starts = range(0, len(points), step)
+        blocks = [exact_nearest(points[i : i + step], part, halves, longest, k) for i in starts]
+        return np.concatenate([b[0] for b in blocks]), np.concatenate([b[1] for b in blocks])
+    many = min(k + SPARE, len(part))
+    scores = points @ part.T
+    scores -= halves
+    proposed = np.argpartition(scores, len(part) - many, axis=1)[:, len(part) - many :]
+    neighbors = by_distance(points, part[proposed], proposed, k)
+    if many == len(part):
+        return neighbors
+    best = np.sort(np.take_along_axis(scores, proposed, 1), axis=1)
+    rounding = np.linalg.norm(points, axis=1) * longest + longest**2
+    rounding *= 2 * points.shape[1] * np.finfo(np.float32).eps
+    hidden = ~(best[:, many - k] - best[:, 0] > rounding)
+    if hidden.any():
+        exact = nearest_rows(points[hidden], part, many)
+        for mine, theirs in zip(neighbors, exact, strict=True):
+            mine[hidden] = theirs[:, :k]
+    return neighbors

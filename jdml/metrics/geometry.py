@@ -9,13 +9,12 @@ from jax import Array
 
 from jdml import ops
 from jdml.metrics import ranking_score
-from jdml.metrics.array_conversion import accepts_any_array, finite_rows
+from jdml.metrics.array_conversion import accepts_any_array
 from jdml.ops import checks, mean, safe_sqrt
 from jdml.ops.numerics import accumulate_in, max_abs_scale
 
 
-@accepts_any_array
-@finite_rows(embeddings="labels")
+@accepts_any_array(embeddings="labels")
 @ops.public(mode=checks.nonzero_integer)
 def spectral_decay(embeddings: Array, *, mode: int = 1) -> Array:
     """Measure how unevenly embeddings fill their dimensions: how far singular values are from uniform ones.
@@ -63,8 +62,7 @@ def spectral_decay(embeddings: Array, *, mode: int = 1) -> Array:
     return -jnp.mean(logarithms) if mode > 0 else jnp.sum(share * logarithms)
 
 
-@accepts_any_array
-@finite_rows(embeddings="labels")
+@accepts_any_array(embeddings="labels")
 @ops.public(t=checks.positive)
 def uniformity(embeddings: Array, t: float | Array = 2.0) -> Array:
     """Measure G_t: how close embeddings are to each other on average, by a Gaussian kernel; smaller is more uniform.
@@ -104,8 +102,7 @@ def uniformity(embeddings: Array, t: float | Array = 2.0) -> Array:
     return jnp.sum(sums) / max(size * (size - 1), 1)
 
 
-@accepts_any_array
-@finite_rows(embeddings="labels")
+@accepts_any_array(embeddings="labels")
 @ops.public()
 def class_density(
     embeddings: Array, labels: Array, *, distance: Literal["euclidean", "cosine"] = "euclidean"
@@ -141,8 +138,7 @@ def class_density(
         >>> class_density(x, jnp.array([0, 0, 1, 1]))
         Array(0.25, dtype=float32)
     """
-    if distance not in ("euclidean", "cosine"):
-        raise ValueError(f'distance must be "euclidean" or "cosine", got {distance!r}')
+    checks.one_of("distance", distance, ("euclidean", "cosine"))
     classes, term = _classes(embeddings, labels), _distance_within
     if distance == "cosine":
         classes, term = classes.directions(), _cosine_within
@@ -158,8 +154,7 @@ def class_density(
     return jnp.where(between == 0, 0.0, within / jnp.where(between == 0, 1.0, between))
 
 
-@accepts_any_array
-@finite_rows(embeddings="labels")
+@accepts_any_array(embeddings="labels")
 @ops.public()
 def concentration_variance(embeddings: Array, labels: Array) -> Array:
     """Measure σ²_κ: how much classes differ in how tightly they lie around their centres.
@@ -200,8 +195,7 @@ def concentration_variance(embeddings: Array, labels: Array) -> Array:
     return jnp.where(between == 0, 0.0, spread)
 
 
-@accepts_any_array
-@finite_rows(points="where", centers="centers_where")
+@accepts_any_array(points="where", centers="centers_where")
 @ops.public()
 def covering_radius(
     points: Array,
@@ -238,12 +232,8 @@ def covering_radius(
     """
     checks.check_embeddings("points", points)
     checks.check_embeddings("centers", centers, dim=points.shape[1], like="points")
-    for name, mask, size in (
-        ("where", where, len(points)),
-        ("centers_where", centers_where, len(centers)),
-    ):
-        if mask is not None:
-            checks.check_mask(name, mask, (size,))
+    checks.check_mask("where", where, (len(points),))
+    checks.check_mask("centers_where", centers_where, (len(centers),))
     dtype = accumulate_in(points, centers)
     if where is not None:
         points = jnp.where(where[:, None], points, 0)

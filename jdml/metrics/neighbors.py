@@ -8,9 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from jdml.metrics import host_search
 from jdml.metrics.array_conversion import accepts_any_array
-from jdml.metrics.gallery_search import Neighbors, nearest_rows
+from jdml.metrics.gallery_search import Neighbors, exact_nearest, nearest_rows, norms
 from jdml.metrics.ranking_score import (
     apply_centering,
     choose_centering,
@@ -25,7 +24,7 @@ from jdml.ops.meshes import Axis, by_parts
 from jdml.ops.numerics import accumulate_in
 
 
-@accepts_any_array
+@accepts_any_array()
 def nearest(
     queries: Array,
     gallery: Any,
@@ -51,9 +50,8 @@ def nearest(
         Distances ``[Q, k]`` in float32 (float64 for float64 inputs), and indices ``[Q, k]`` int32.
 
     Raises:
-        TypeError: arguments of the wrong kind.
-        ValueError: shapes that do not fit, k out of range, ``exclude_self`` with more queries than gallery rows; a row
-            that is not finite, outside ``jit``.
+        ValueError: k out of range, ``exclude_self`` with more queries than gallery rows; a row that is not finite,
+            outside ``jit``.
 
     Implementation notes:
         The neighbours are chosen by a matrix product in full precision, with vectors moved and scaled so that neither
@@ -125,12 +123,12 @@ def _nearest_on_host(
     """Search by NumPy; None where the square of a row is not finite."""
     with np.errstate(over="ignore", invalid="ignore"):
         queries, gallery = (x.astype(np.float32, copy=False) for x in (queries, gallery))
-        halves, longest = host_search.norms(gallery)
+        halves, longest = norms(gallery)
         is_short = np.isfinite(longest) and np.isfinite(np.square(queries).sum(1)).all()
     if not is_short:
         return None
     wanted = k + exclude_self
-    distances, rows = host_search.exact_nearest(queries, gallery, halves, longest, wanted)
+    distances, rows = exact_nearest(queries, gallery, halves, longest, wanted)
     if exclude_self:
         is_own = rows == np.arange(len(queries))[:, None]
         others = np.argsort(is_own, axis=1, kind="stable")[:, :k]
@@ -153,21 +151,20 @@ def _nearest(
     queries, gallery = jnp.asarray(queries, dtype), jnp.asarray(gallery, dtype)
     if len(queries) == 0:
         return jnp.zeros((0, k), dtype), jnp.zeros((0, k), jnp.int32), jnp.array(True)
-
-    def search(axis: Axis, gallery: Array, queries: Array) -> tuple[Array, Array, Array]:
-        return _search(queries, gallery, k, exclude_self, block_size, axis)
-
+    settings: Any = {"k": k, "exclude_self": exclude_self, "block_size": block_size}
+    search = functools.partial(_search, **settings)
     neighbors: tuple[Array, Array, Array] = by_parts(search, gallery, queries)
     return neighbors
 
 
 def _search(
-    queries: Array,
+    axis: Axis,
     gallery: Array,
+    queries: Array,
+    *,
     k: int,
     exclude_self: bool,
     block_size: int | None,
-    axis: Axis,
 ) -> tuple[Array, Array, Array]:
     """Each device searches its rows of the gallery, and the best are merged."""
     size, dim = queries.shape

@@ -9,9 +9,9 @@ import numpy as np
 from jax import Array
 
 from jdml.metrics import ranking_score, relevance
-from jdml.metrics.gallery_search import frame_of, pad_rows
+from jdml.metrics.gallery_search import frame_of, pad_rows, pieces
 from jdml.metrics.relevance import Relevance, RetrievalTask
-from jdml.ops import checks, similarities
+from jdml.ops import similarities
 from jdml.ops.meshes import Axis, from_parts, mesh_of, on_host
 
 EXACT = 1 << 22
@@ -123,13 +123,7 @@ class PairDistances:
     def _pieces(self) -> Iterator[tuple[int, Any]]:
         """Pieces of the gallery in float32, and where they start; on a mesh all of it is one."""
         gallery = self.task.gallery
-        if mesh_of(gallery) is not None:
-            yield 0, gallery
-            return
-        rows = np.asarray(gallery) if checks.is_on_host(gallery) else gallery
-        for start in range(0, len(rows), PIECE):
-            piece = rows[start : start + PIECE]
-            yield start, piece.astype(np.float32, copy=False) if checks.is_on_host(piece) else piece
+        return iter([(0, gallery)]) if mesh_of(gallery) is not None else pieces(gallery, PIECE)
 
     def _blocks(self) -> Iterator[tuple[slice, slice, np.ndarray, np.ndarray, np.ndarray]]:
         """Rows of the gallery, queries, their distances ``[n, b]``, and which are pairs of one class and of two."""

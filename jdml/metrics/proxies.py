@@ -1,17 +1,17 @@
 """How proxies lie: how far from their embeddings and from each other, and as von Mises–Fisher mixtures."""
 
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 from jax import Array
 
-from jdml.metrics.array_conversion import accepts_any_array, as_text, unit_rows
+from jdml.metrics.array_conversion import accepts_any_array, as_text, labelled_rows, unit_rows
 from jdml.ops import checks
 
 Kind = Literal["assignment", "nearest", "represented"]
 
 
-@accepts_any_array
+@accepts_any_array()
 def proxy_distance(
     proxies: Array, embeddings: Array, labels: Array, kind: Kind = "assignment"
 ) -> float:
@@ -33,9 +33,7 @@ def proxy_distance(
         A Euclidean distance, 0…2.
 
     Raises:
-        TypeError: arguments of the wrong kind.
-        ValueError: shapes that do not fit, labels out of range, another kind, no embedding at all, a row that is not
-            finite.
+        ValueError: labels out of range, another kind, no embedding at all, a row that is not finite.
 
     Implementation notes:
         Runs on the host (SciPy's linear assignment); not for ``jit``. The paper's corollary has the first kind; its
@@ -56,8 +54,7 @@ def proxy_distance(
         >>> round(proxy_distance(p, x, y), 4), round(proxy_distance(p, x, y, kind="nearest"), 4)
         (0.4472, 0.3162)
     """
-    if kind not in ("assignment", "nearest", "represented"):
-        raise ValueError(f'kind must be "assignment", "nearest" or "represented", got {kind!r}')
+    checks.one_of("kind", kind, get_args(Kind))
     centres, points, owners = _prepare("proxy_distance", proxies, embeddings, labels)
     distances = [
         _class_distance(centre, points[owners == c], kind)
@@ -82,7 +79,7 @@ class ProxySpread(NamedTuple):
     covered: float | None = None
 
 
-@accepts_any_array
+@accepts_any_array()
 def proxy_spread(
     proxies: Array,
     embeddings: Array | None = None,
@@ -112,9 +109,8 @@ def proxy_spread(
         :class:`ProxySpread`. With one proxy per class there are no pairs: ``together`` and ``distance`` are 0.
 
     Raises:
-        TypeError: arguments of the wrong kind.
-        ValueError: shapes that do not fit, labels out of range, δ not positive, only some of ``embeddings``, ``labels``
-            and ``modes``, a row that is not finite.
+        ValueError: labels out of range, δ not positive, only some of ``embeddings``, ``labels`` and ``modes``, a row
+            that is not finite.
 
     Implementation notes:
         Runs on the host; not for ``jit``. Two classes may share a mode's name: each has its own.
@@ -163,9 +159,9 @@ def _prepare(
     if len(owners) == 0:
         raise ValueError("embeddings must hold at least one row, got none")
     checks.check_finite("embeddings", embeddings)
-    outside = (owners < 0) | (owners >= classes)
-    if outside.any():
-        row = int(outside.argmax())
+    checks.check_classes(owners, classes, "proxies")
+    if (owners < 0).any():
+        row = int((owners < 0).argmax())
         raise ValueError(f"labels[{row}] is {owners[row]}, expected 0…{classes - 1}")
     return centres, unit_rows(embeddings), owners
 
@@ -212,7 +208,7 @@ LARGE_ORDER = 30.0
 """The order from which the uniform expansion of Bessel functions is exact to 1e-9."""
 
 
-@accepts_any_array
+@accepts_any_array()
 def vmf_mixture_likelihood(
     embeddings: Array,
     labels: Array,
@@ -238,9 +234,7 @@ def vmf_mixture_likelihood(
         The mean log-likelihood, at most 0. With one κ for all it is −ProxyNCA++ with a temperature of 2/κ.
 
     Raises:
-        TypeError: arguments of the wrong kind.
-        ValueError: shapes that do not fit, labels out of range, no row that takes part, one that is not
-            finite, a κ or π out of range.
+        ValueError: labels out of range, no row that takes part, one that is not finite, a κ or π out of range.
 
     Implementation notes:
         Runs on the host in float64 (SciPy's Bessel functions, their first term where these underflow, and the uniform
@@ -258,20 +252,13 @@ def vmf_mixture_likelihood(
     """
     from scipy.special import logsumexp
 
-    checks.check_concrete("vmf_mixture_likelihood", embeddings, labels, proxies)
-    x, centres = embeddings, proxies
-    checks.check_embeddings("embeddings", x)
-    checks.check_embeddings("proxies", centres, dim=x.shape[1], like="embeddings")
-    checks.check_labels("labels", labels, len(x))
-    owners, (classes, dim) = np.asarray(labels), centres.shape
-    if (owners >= classes).any():
-        row = int((owners >= classes).argmax())
-        raise ValueError(f"labels[{row}] is {owners[row]}, expected 0…{classes - 1}")
-    rows = owners >= 0
-    if not rows.any():
-        raise ValueError("labels must hold at least one class, got none")
-    checks.check_finite("embeddings", x, rows)
-    checks.check_finite("proxies", centres)
+    checks.check_concrete("vmf_mixture_likelihood", proxies)
+    owners, rows = labelled_rows("vmf_mixture_likelihood", embeddings, labels)
+    checks.check_embeddings("proxies", proxies, dim=embeddings.shape[1], like="embeddings")
+    classes, dim = proxies.shape
+    checks.check_classes(owners, classes, "proxies")
+    checks.check_finite("embeddings", embeddings, rows)
+    checks.check_finite("proxies", proxies)
     kappas = _of_classes("concentrations", concentrations, classes)
     if not ((kappas > 0) & np.isfinite(kappas)).all():
         raise ValueError(f"concentrations must be finite and above 0, got {kappas.tolist()}")
@@ -280,7 +267,7 @@ def vmf_mixture_likelihood(
         raise ValueError(
             f"weights must be finite and not negative, nor all 0, got {shares.tolist()}"
         )
-    units, directions = unit_rows(x)[rows], unit_rows(centres)
+    units, directions = unit_rows(embeddings)[rows], unit_rows(proxies)
     with np.errstate(divide="ignore"):
         parts = np.log(shares) + _log_normalizer(kappas, dim) + kappas * (units @ directions.T)
     of_class = parts[np.arange(len(parts)), owners[rows]]

@@ -7,8 +7,7 @@ from typing import Any, Literal, Self
 
 import numpy as np
 
-from jdml.metrics import host_search
-from jdml.metrics.gallery_search import Neighbors, by_distance
+from jdml.metrics.gallery_search import Neighbors, by_distance, exact_nearest, norms
 
 Kind = Literal["float32", "int8", "binary"]
 LEEWAY = 25
@@ -64,8 +63,7 @@ class Codec:
         dim = points.shape[1]
         if self.kind == "int8":
             decoded = self.decode(np.asarray(codes), dim)
-            norms = host_search.norms(decoded)
-            return host_search.exact_nearest(points, decoded, *norms, k)
+            return exact_nearest(points, decoded, *norms(decoded), k)
         many = min(self.rescore * k, len(codes))
 
         def by_bits(bits: np.ndarray) -> np.ndarray:

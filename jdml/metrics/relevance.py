@@ -86,7 +86,7 @@ def task(
         raise ValueError("gallery and gallery_labels must be given together")
     checks.check_embeddings("queries", queries)
     if relevant is None:
-        check_levels(names[0], labels, queries.shape[0])
+        _check_levels(names[0], labels, queries.shape[0])
     elif labels is not None:
         checks.check_labels(names[0], labels, queries.shape[0])
     queries = checks.as_finite("queries", queries)
@@ -96,28 +96,27 @@ def task(
     else:
         checks.check_embeddings("gallery", gallery, dim=queries.shape[1], like="queries")
         if relevant is None:
-            check_levels(names[1], gallery_labels, gallery.shape[0])
+            _check_levels(names[1], gallery_labels, gallery.shape[0])
         on_disk = isinstance(gallery, np.memmap)  # checked when it is read
         gallery = gallery if on_disk else checks.as_finite("gallery", gallery)
     own = checked_own(self_index, len(queries), len(gallery))
     ignored = checked_ignore(ignore, len(queries), len(gallery))
-    if relevant is not None:
+    levels, right = [(labels, None)], None
+    if relevant is None:
+        levels = _by_level(labels, gallery_labels)
+    else:
         right = checked_pairs(relevant, len(queries), len(gallery))
-        return RetrievalTask(
-            off_mesh(queries), gallery, [(labels, None)], own, ignored, alone, right
-        )
-    levels = by_level(labels, gallery_labels)
-    return RetrievalTask(off_mesh(queries), gallery, levels, own, ignored, alone)
+    return RetrievalTask(off_mesh(queries), gallery, levels, own, ignored, alone, right)
 
 
-def check_levels(name: str, labels: Any, size: int) -> None:
+def _check_levels(name: str, labels: Any, size: int) -> None:
     """Refuse what is neither labels ``[size]`` nor ``[size, L]``."""
     many = getattr(labels, "ndim", 1) == 2 and labels.shape[1] > 0
     for level in _levels(labels) if many else [labels]:
         checks.check_labels(name, level, size)
 
 
-def by_level(query_labels: Any, gallery_labels: Any) -> list[tuple[Any, Any]]:
+def _by_level(query_labels: Any, gallery_labels: Any) -> list[tuple[Any, Any]]:
     """The labels ``([Q], [N])`` of each level."""
     if query_labels.shape[1:] != gallery_labels.shape[1:]:
         raise ValueError(
@@ -181,8 +180,7 @@ def checked_ignore(ignore: Any, queries: int, gallery: int) -> Any:
     """The pairs that do not count, checked."""
     if not isinstance(ignore, tuple | list):
         ignore = as_array(ignore)
-        if ignore is not None:
-            checks.check_mask("ignore", ignore, (queries, gallery))
+        checks.check_mask("ignore", ignore, (queries, gallery))
         return ignore
     if len(ignore) != 2:
         raise ValueError(
@@ -262,12 +260,10 @@ def _alike(queries: np.ndarray, gallery: np.ndarray) -> np.ndarray:
     return np.where(queries >= 0, counts[queries], 0).astype(np.int32)
 
 
-def _ignored(
-    ignore: np.ndarray, queries: np.ndarray, gallery: np.ndarray, at_a_time: int = AT_A_TIME
-) -> np.ndarray:
+def _ignored(ignore: np.ndarray, queries: np.ndarray, gallery: np.ndarray) -> np.ndarray:
     """How many right answers to each query do not count."""
     counts = np.zeros(queries.shape, np.int32)
-    rows = max(1, at_a_time // max(1, gallery.size))
+    rows = max(1, AT_A_TIME // max(1, gallery.size))
     for start in range(0, queries.size, rows):
         some = slice(start, start + rows)
         right = (queries[some, None] == gallery) & (gallery >= 0)
@@ -277,7 +273,9 @@ def _ignored(
 
 def warn_duplicates(queries: Array, gallery: Any, columns: np.ndarray, judged: np.ndarray) -> None:
     """Warn where queries equal the row that was found first, bit by bit: both may be one item."""
-    twins = judged & _equal(queries, gallery, columns)
+    with np.errstate(over="ignore"):
+        nearest = rows_of(gallery, columns).astype(np.float32)
+    twins = judged & np.asarray((np.asarray(queries) == nearest).all(axis=1))
     if twins.any():
         row = twins.argmax()
         warnings.warn(
@@ -287,13 +285,6 @@ def warn_duplicates(queries: Array, gallery: Any, columns: np.ndarray, judged: n
             UserWarning,
             stacklevel=4,
         )
-
-
-def _equal(queries: Array, gallery: Any, columns: np.ndarray) -> np.ndarray:
-    """Whether each query ``[Q]`` is the row that it found."""
-    with np.errstate(over="ignore"):
-        rows = rows_of(gallery, columns).astype(np.float32)
-    return np.asarray((np.asarray(queries) == rows).all(axis=1))
 
 
 def rows_of(gallery: Any, columns: np.ndarray) -> np.ndarray:

@@ -18,7 +18,7 @@ AT_A_TIME = 1 << 16
 """Pairs of vectors whose distances are taken at once."""
 
 
-@accepts_any_array
+@accepts_any_array()
 def rerank(
     queries: Array,
     gallery: Array | None = None,
@@ -52,9 +52,7 @@ def rerank(
         ``[Q, N]`` float32, for ``evaluate_retrieval(distances=…)``.
 
     Raises:
-        TypeError: arguments of the wrong kind.
-        ValueError: shapes that do not fit, k1 or k2 < 1, ``weight`` outside 0…1, a row that is not finite,
-            ``self_index`` outside −1…N−1.
+        ValueError: k1 or k2 < 1, ``weight`` outside 0…1, a row that is not finite, ``self_index`` outside −1…N−1.
 
     Implementation notes:
         The neighbourhoods are sparse matrices on the host: memory O((Q + N)·k1²) at most and the result. Other queries
@@ -138,11 +136,11 @@ def _apart(vectors: np.ndarray, rows: np.ndarray, columns: np.ndarray) -> list[n
     return [np.linalg.norm(vectors[rows[p]] - vectors[columns[p]], axis=1) for p in parts]
 
 
-def _farthest(vectors: np.ndarray, at_a_time: int = AT_A_TIME) -> np.ndarray:
+def _farthest(vectors: np.ndarray) -> np.ndarray:
     """The squared distance of each row to the farthest; 1 where all are one point."""
     from scipy.spatial.distance import cdist
 
-    step = max(1, at_a_time * 16 // len(vectors))
+    step = max(1, AT_A_TIME * 16 // len(vectors))
     blocks = (cdist(vectors[n : n + step], vectors) for n in range(0, len(vectors), step))
     most = np.square(np.concatenate([block.max(axis=1) for block in blocks]))
     return np.where(most > 0, most, 1.0)
@@ -176,7 +174,7 @@ def _final(
     return final
 
 
-@accepts_any_array
+@accepts_any_array()
 def expand_queries(
     queries: Array, gallery: Any, *, k: int = 10, alpha: float = 3.0, self_index: Any = None
 ) -> Array:
@@ -196,9 +194,7 @@ def expand_queries(
         ``[Q, D]`` float32 on the sphere, to be searched with in place of the queries.
 
     Raises:
-        TypeError: arguments of the wrong kind.
-        ValueError: shapes that do not fit, k beyond the gallery, α < 0, a row that is not finite, ``self_index``
-            outside −1…N−1.
+        ValueError: k beyond the gallery, α < 0, a row that is not finite, ``self_index`` outside −1…N−1.
 
     Reference:
         Chum et al., *Total Recall* (AQE); Radenović, Tolias & Chum, *Fine-tuning CNN Image Retrieval with No Human
@@ -214,7 +210,7 @@ def expand_queries(
     return _moved(queries, rows, gallery, alpha)
 
 
-@accepts_any_array
+@accepts_any_array()
 def augment_gallery(gallery: Array, *, k: int = 10, alpha: float = 0.0) -> Array:
     """Replace every row of a gallery by the average of itself and its neighbours: database-side augmentation.
 
@@ -230,8 +226,7 @@ def augment_gallery(gallery: Array, *, k: int = 10, alpha: float = 0.0) -> Array
         ``[N, D]`` float32 on the sphere. Done once, it costs a search nothing.
 
     Raises:
-        TypeError: arguments of the wrong kind.
-        ValueError: shapes that do not fit, k beyond the other rows, α < 0, a row that is not finite.
+        ValueError: k beyond the other rows, α < 0, a row that is not finite.
 
     Reference:
         Arandjelović & Zisserman, *Three Things Everyone Should Know to Improve Object Retrieval*, §5.

@@ -42,7 +42,7 @@ class _Cutoffs(NamedTuple):
     divisor: ranking.Divisor
 
 
-@accepts_any_array
+@accepts_any_array()
 def evaluate_retrieval(
     queries: Array,
     query_labels: Array | None = None,
@@ -109,10 +109,9 @@ def evaluate_retrieval(
         (``[Q, L]`` with ``per_query``), what that column gives alone.
 
     Raises:
-        TypeError: arguments of the wrong kind.
-        ValueError: shapes that do not fit, a gallery without labels, k < 1, a row that is not finite, a
-            ``self_index`` outside −1…N−1, ``ignore`` neither groups nor an array; columns of labels of which one does
-            not refine the one before, such as 0 and 1 for several labels a row; ``average="class"`` without labels.
+        ValueError: a gallery without labels, k < 1, a row that is not finite, a ``self_index`` outside −1…N−1,
+            ``ignore`` neither groups nor an array; columns of labels of which one does not refine the one before, such
+            as 0 and 1 for several labels a row; ``average="class"`` without labels.
 
     Warns:
         UserWarning: a query equals its nearest row of a gallery, bit by bit, and ``self_index`` does not say whether

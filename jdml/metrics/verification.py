@@ -21,7 +21,7 @@ FAR = (1e-1, 1e-2, 1e-3)
 """Rates of false accepts, unless others are given."""
 
 
-@accepts_any_array
+@accepts_any_array()
 def verification(
     queries: Array,
     labels: Array,
@@ -57,8 +57,7 @@ def verification(
         threshold lies in 95 of 100 samples of as many classes; ``"right"`` and ``"wrong"``, the numbers of pairs.
 
     Raises:
-        TypeError: arguments of the wrong kind.
-        ValueError: shapes that do not fit, f outside 0…1, a row that is not finite, no pair of one class or of two.
+        ValueError: f outside 0…1, a row that is not finite, no pair of one class or of two.
 
     Implementation notes:
         Up to 2²² pairs exactly: distances from differences, in float64. More are counted in 2¹⁷ steps from one power
@@ -105,7 +104,7 @@ def verification(
     return scores
 
 
-@accepts_any_array
+@accepts_any_array()
 def open_set(
     queries: Array,
     labels: Array,
@@ -137,8 +136,7 @@ def open_set(
         ``"known"`` and ``"unknown"``, how many there are.
 
     Raises:
-        TypeError: arguments of the wrong kind.
-        ValueError: shapes that do not fit, f outside 0…1, a row that is not finite, no known or no unknown query.
+        ValueError: f outside 0…1, a row that is not finite, no known or no unknown query.
 
     Implementation notes:
         The nearest row as :func:`jdml.metrics.evaluate_retrieval` finds it, its distance from differences. A host
@@ -178,7 +176,7 @@ def open_set(
     return scores | {"known": int(known.sum()), "unknown": int((~known).sum())}
 
 
-@accepts_any_array
+@accepts_any_array()
 def rejection_threshold(gallery: Any, gallery_labels: Any, *, far: float = 0.01) -> float:
     """Choose the distance beyond which an answer is none, from a labelled gallery alone.
 
@@ -196,8 +194,7 @@ def rejection_threshold(gallery: Any, gallery_labels: Any, *, far: float = 0.01)
         The distance; −1 where even equal vectors are too many.
 
     Raises:
-        TypeError: arguments of the wrong kind.
-        ValueError: shapes that do not fit, fewer than two classes, ``far`` outside 0…1.
+        ValueError: fewer than two classes, ``far`` outside 0…1.
 
     Implementation notes:
         Assumes that classes to come are as far from those of the gallery as these are from each other. Where there are

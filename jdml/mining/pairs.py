@@ -63,7 +63,8 @@ def all_pairs(
     """
     checks.check_labels("labels", labels, jnp.size(labels))
     labels = checks.widen_labels(labels)
-    rows: Array = _valid("where", where, labels)
+    checks.check_mask("where", where, labels.shape)
+    rows: Array = labels >= 0 if where is None else where & (labels >= 0)
     own = reference_labels is None
     if reference_labels is None:
         reference_labels, columns = labels, rows
@@ -71,8 +72,8 @@ def all_pairs(
         checks.check_labels("reference_labels", reference_labels, jnp.size(reference_labels))
         reference_labels = checks.widen_labels(reference_labels, "reference_labels")
         columns = reference_labels >= 0
+    checks.check_mask("reference_where", reference_where, jnp.shape(reference_labels))
     if reference_where is not None:
-        checks.check_mask("reference_where", reference_where, jnp.shape(reference_labels))
         columns = columns & reference_where
 
     def of_rows(anchors: tuple[Array, Array, Array], others: tuple[Array, Array]) -> Pairs:
@@ -86,13 +87,6 @@ def all_pairs(
 
     anchors = (labels, rows, jnp.arange(jnp.size(labels)))
     return meshes.by_rows(of_rows, anchors, (reference_labels, columns))
-
-
-def _valid(name: str, where: Array | None, labels: Array) -> Array:
-    if where is None:
-        return labels >= 0
-    checks.check_mask(name, where, labels.shape)
-    return where & (labels >= 0)
 
 
 # How a miner runs: row by row on all devices, with a random key for each row.

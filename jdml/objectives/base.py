@@ -106,32 +106,24 @@ def pair(
     """
     check_loss(loss_fn, {**settings, **(learned or {})})
     start, values = learned_settings(loss_fn, learned or {})
-    draws = checks.takes(loss_fn, "key")
-    unknown = {name for name in ("ids", "reference_ids") if not checks.takes(loss_fn, name)}
+    unknown = {n for n in ("key", "ids", "reference_ids") if not checks.takes(loss_fn, n)}
 
     def loss(
         params: Params,
         embeddings: Array,
         labels: Array,
         *,
-        key: Array | None = None,
-        where: Array | None = None,
         state: Any = None,
         **extra: Any,
     ) -> tuple[Array, Metrics]:
-        extra = {name: value for name, value in extra.items() if name not in unknown}
         now, metrics = values(params)
-        chosen = {**settings, **now, **extra}
-        if draws:
-            chosen["key"] = key
-        value = loss_fn(embeddings, labels, where=where, **chosen)
+        chosen = {**settings, **now, **{n: v for n, v in extra.items() if n not in unknown}}
+        value = loss_fn(embeddings, labels, **chosen)
         metrics = {"loss": value, **metrics}
         if monitor is None:
             return value, metrics
-        settings_of_monitor = checks.accepted_settings(monitor, {**chosen, "where": where})
-        return value, metrics | monitor(
-            jax.lax.stop_gradient(embeddings), labels, **settings_of_monitor
-        )
+        of_monitor = checks.accepted_settings(monitor, chosen)
+        return value, metrics | monitor(jax.lax.stop_gradient(embeddings), labels, **of_monitor)
 
     return Objective(lambda key: dict(start), loss)
 
@@ -266,11 +258,7 @@ def sample_classes(
     """Return ``[S, K, D]``, the proxies of a batch's classes and of random others, and the labels ``[B]`` among them.
 
     S is rounded up to a multiple of the devices, each of which draws among its own classes if they divide C; masked
-    rows have label −1.
-
-    Reference:
-        An et al., *Killing Two Birds with One Stone: Efficient and Robust Training of Face Recognition CNNs by
-        Partial FC*.
+    rows have label −1. As An et al., *Partial FC*, do.
     """
     axis = as_axis(axis_name)
     proxies = jnp.asarray(proxies)

@@ -137,28 +137,25 @@ def with_nir(
         params: Params,
         embeddings: Array,
         labels: Array,
-        *,
-        key: Array | None = None,
-        where: Array | None = None,
-        state: NirState | None = None,
         **extra: Any,
     ) -> tuple[Array, Metrics]:
-        inputs: dict[str, Any] = {"params": params, "embeddings": embeddings, "labels": labels}
-        inputs |= {"key": key, "where": where, "state": state, "extra": extra}
-        if is_explicit(
-            inputs
-        ):  # the flow's gathers and products do not say how results are sharded
-            return spread(lambda here: regularized_loss(**here), inputs)
-        return regularized_loss(**inputs)
+        inputs = {"params": params, "embeddings": embeddings, "labels": labels, "extra": extra}
+
+        def inside(here: dict[str, Any]) -> tuple[Array, Metrics]:
+            return regularized_loss(**here.pop("extra"), **here)
+
+        # The flow's gathers and products do not say how results are sharded.
+        return spread(inside, inputs) if is_explicit(inputs) else inside(inputs)
 
     def regularized_loss(
         params: Params,
         embeddings: Array,
         labels: Array,
-        key: Array | None,
-        where: Array | None,
-        state: NirState | None,
-        extra: dict[str, Any],
+        *,
+        key: Array | None = None,
+        where: Array | None = None,
+        state: NirState | None = None,
+        **extra: Any,
     ) -> tuple[Array, Metrics]:
         checks.check_classes(labels, len(params["proxies"]), "proxies", where)
         labels = checks.widen_labels(labels)

@@ -156,7 +156,6 @@ def as_anchor_objective(
         embeddings: Array,
         labels: Array,
         *,
-        key: Array | None = None,
         where: Array | None = None,
         state: Any = None,
         **extra: Any,
@@ -169,7 +168,6 @@ def as_anchor_objective(
             references=embeddings[:num_anchors],
             reference_labels=labels[:num_anchors],
             reference_where=there[:num_anchors],
-            key=key,
             where=there[num_anchors:],
             **extra,
         )

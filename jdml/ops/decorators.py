@@ -94,21 +94,14 @@ def public(
                 constraint(name, bound.arguments[name])
             for name in flags:
                 bound.arguments[name] = checks.check_flag(name, bound.arguments[name])
-            for name in _FUNCTIONS & bound.arguments.keys():
-                checks.check_function(name, bound.arguments[name])
-            for name in _SIZES & bound.arguments.keys():
-                checks.block(name, bound.arguments[name])
-            for name in _LABELS & bound.arguments.keys():
-                checks.check_label_values(name, bound.arguments[name])
             for name, value in bound.arguments.items():
+                if name in _CHECKS:
+                    _CHECKS[name](name, value)
                 checks.check_numbers(name, value)
                 checks.check_fixed_shape(name, value)
             _check_classes(bound.arguments)
-            arguments = {
-                name: _as_size(value) if name in fixed else _as_number(value)
-                for name, value in bound.arguments.items()
-            }
-            return compiled(*_split(arguments))
+            numbers = {n: _as_number(v, n in fixed) for n, v in bound.arguments.items()}
+            return compiled(*_split(numbers))
 
         wrapper.__signature__ = signature  # type: ignore[attr-defined]
         wrapper.constraints = constraints  # type: ignore[attr-defined]
@@ -175,15 +168,16 @@ class _Static(NamedTuple):
         return arguments
 
 
-class _TracedArgument:
-    """Stands for a traced leaf among the static ones."""
-
-
-_TRACED = _TracedArgument()
-_FUNCTIONS = {"normalize", "reduce_fn"}
-_LABELS = {"labels", "reference_labels", "ids", "reference_ids"}
+_TRACED = object()
+"""Stands for a traced leaf among the static ones."""
 _PER_CLASS = {"proxies", "beta"}
 _SIZES = frozenset({"anchor_block", "class_block"})
+_LABELS = ("labels", "reference_labels", "ids", "reference_ids")
+_CHECKS: dict[str, Callable[[str, Any], None]] = {
+    **dict.fromkeys(("normalize", "reduce_fn"), checks.check_function),
+    **dict.fromkeys(_SIZES, checks.block),
+    **dict.fromkeys(_LABELS, checks.check_label_values),
+}
 
 
 def _check_classes(arguments: dict[str, Any]) -> None:
@@ -198,14 +192,11 @@ def _check_classes(arguments: dict[str, Any]) -> None:
             )
 
 
-def _as_number(value: Any) -> Any:
-    """A Python number as a float, which is traced."""
+def _as_number(value: Any, is_size: bool) -> Any:
+    """Return a size as Python's integer, which is static, and another whole number as a float, which is traced."""
+    if is_size:
+        return int(value) if isinstance(value, np.integer) else value
     return float(value) if isinstance(value, int) and not isinstance(value, bool) else value
-
-
-def _as_size(value: Any) -> Any:
-    """A whole number of NumPy's as Python's, which is static."""
-    return int(value) if isinstance(value, np.integer) else value
 
 
 def _split(arguments: dict[str, Any]) -> tuple[list[Any], _Static]:
@@ -257,7 +248,7 @@ class _Parameter(inspect.Parameter):
 
 def spell_documentation(
     function: Callable[..., Any],
-    options: Callable[..., Any] | None,
+    options: Callable[..., Any] | None = None,
     signature: inspect.Signature | None = None,
     constraints: Mapping[str, checks.Constraint] = MappingProxyType({}),
 ) -> None:
@@ -268,7 +259,8 @@ def spell_documentation(
     signature = signature or inspect.signature(function)
     line, *parts = re.split(rf"^({'|'.join(_SECTIONS)}):\n", f"{documentation}\n", flags=re.M)
     sections = dict(zip(parts[::2], parts[1::2], strict=True))
-    entries = {**_entries(inspect.getdoc(options) or ""), **_entries(sections.get("Args", ""))}
+    own = _entries(sections.get("Args", ""))
+    entries = {**_REDUCTION, **_entries(inspect.getdoc(options) or ""), **own}
     described = "".join(entries.get(name, "") for name in signature.parameters)
     if described:
         sections["Args"] = f"{described}\n"
@@ -284,6 +276,9 @@ def spell_documentation(
     function.__doc__ = "".join([line, *spelled]).rstrip()
 
 
+_REDUCTION = {
+    "reduce_fn": "    reduce_fn: applied to the valid rows; None gives ``[B]``.\n",
+}
 _SECTIONS = (
     "Formula",
     "Args",

@@ -8,6 +8,7 @@ there are, and bring together one number per row. What follows is computed by ev
 
 import dataclasses
 import functools
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -231,8 +232,9 @@ def _by_parts(
     mesh = mesh_of((parts, others))
     if mesh is None:
         return function(NOWHERE, parts, others)
-    axis = Axis(_dividing(mesh, jax.tree.leaves(parts)[0].shape[0]), whole=True)
     part_leaves, part_tree = jax.tree.flatten(parts)
+    names = _dividing(mesh, part_leaves[0].shape[0]) if part_leaves else ()
+    axis = Axis(names, whole=True)
     other_leaves, other_tree = jax.tree.flatten(others)
 
     def inside(*arrays: Array) -> Tree:
@@ -249,15 +251,7 @@ def replicated(function: Callable[..., Tree]) -> Callable[..., Tree]:
 
     @functools.wraps(function)
     def wrapper(*arguments: Any, **static: Any) -> Tree:
-        mesh = mesh_of(arguments)
-        if mesh is None:
-            return function(*arguments, **static)
-        leaves, structure = jax.tree.flatten(arguments)
-
-        def inside(*arrays: Array) -> Tree:
-            return function(*jax.tree.unflatten(structure, arrays), **static)
-
-        return _on(mesh, inside, (P(),) * len(leaves), P(), leaves)
+        return by_parts(lambda axis, _, here: function(*here, **static), (), arguments)
 
     return wrapper
 
@@ -386,10 +380,7 @@ def _dividing(mesh: Any, rows: int) -> tuple[str, ...]:
 
 
 def _size(mesh: Any, names: tuple[str, ...]) -> int:
-    size = 1
-    for name in names:
-        size *= mesh.shape[name]
-    return size
+    return math.prod(mesh.shape[name] for name in names)
 
 
 def _varies_over(array: Array) -> frozenset[str]:

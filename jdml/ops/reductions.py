@@ -45,7 +45,7 @@ def mean(values: Array, where: Array | None = None) -> Array:
         >>> mean(jnp.array([1.0, 2.0, jnp.nan]), where=jnp.array([True, True, False]))
         Array(1.5, dtype=float32)
     """
-    mask = jnp.ones(values.shape, bool) if where is None else jnp.broadcast_to(where, values.shape)
+    mask = jnp.broadcast_to(True if where is None else where, values.shape)
     return ratio(total(values, mask), mask.sum())
 
 
@@ -96,9 +96,7 @@ def trimmed_mean(fraction: float) -> ReduceFn:
         raise ValueError("fraction must be below 1, got 1")
 
     def trimmed(values: Array, where: Array | None = None) -> Array:
-        mask = (
-            jnp.ones(values.shape, bool) if where is None else jnp.broadcast_to(where, values.shape)
-        )
+        mask = jnp.broadcast_to(True if where is None else where, values.shape)
         number = mask.sum().astype(jnp.float32)
         # A whole t·n must not fall below itself by rounding.
         count = number - jnp.floor(fraction * number * (1.0 + 4.0 * jnp.finfo(jnp.float32).eps))

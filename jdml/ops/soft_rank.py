@@ -19,12 +19,7 @@ FEW = 32
 def active_triplets(
     distances: Array, positive: Array, negative: Array, margin: Array | float
 ) -> Array:
-    """Count, for every entry, the triplets (row, p, n) with ``d_p + m > d_n`` that it is part of.
-
-    Implementation notes:
-        Rows of few positives: one of each row at a time, ``O(B R P)``. Others are sorted, ``O(B R log R)``. Neither
-        lists the triplets.
-    """
+    """Count, for every entry, the triplets (row, p, n) with ``d_p + m > d_n`` that it is part of; none is listed."""
     if distances.size == 0:
         return jnp.zeros(distances.shape, jnp.int32)
 
@@ -129,24 +124,13 @@ def _entries(values: Array, place: Array, default: float) -> Array:
 def soft_ranks(
     values: Array, wanted: Array, among: tuple[Array, ...], temperature: float | Array
 ) -> tuple[Array, ...]:
-    """The ranks of some entries of each row by falling value, every comparison softened to a sigmoid.
+    """Return ``r_ij = 1 + Σ_{z≠j, among_iz} σ((v_iz − v_ij) / T)`` where ``wanted_ij``, else 0: ranks by falling value.
 
-    Formula:
-        ``r_ij = 1 + Σ_{z≠j, among_iz} σ((v_iz − v_ij) / T)`` where ``wanted_ij``, else 0.
-
-    Implementation notes:
-        One wanted entry of each row at a time, as many times as the row with the most of them has: ``O(B R P)`` time
-        and ``O(B R)`` memory, in the gradient too. Second derivatives are those of the gradient, forwards
-        (``jax.hessian``); it is not to be differentiated backwards twice, nor forwards at first.
+    ``O(B R P)`` time and ``O(B R)`` memory, in the gradient too, whose derivatives are forwards (``jax.hessian``) only.
     """
     return _ranks(
         values, wanted, among, jnp.asarray(temperature, values.dtype) + zeros_alike(values, ())
     )
-
-
-@jax.custom_vjp
-def _ranks(values: Array, wanted: Array, among: Masks, temperature: Array) -> tuple[Array, ...]:
-    return _count_softly(values, wanted, among, temperature)
 
 
 def _count_softly(
@@ -191,6 +175,7 @@ def _ranks_backward(saved: Any, cotangents: tuple[Array, ...]) -> Any:
     return by_value, None, None, by_temperature
 
 
+_ranks = jax.custom_vjp(_count_softly)
 _ranks.defvjp(_ranks_forward, _ranks_backward)
 
 

@@ -149,15 +149,12 @@ def nir_recipe(
 
     Settings:
         preset: one of ``PRESETS``: as printed, or as the program is.
-        weight: ω; None: the released scripts', .0075 on CUB and the method's own .01 elsewhere. The paper prints "from
-            .001 to .01".
+        weight: ω, "from .001 to .01"; None: the released scripts', .0075 on CUB and the method's own .01 elsewhere.
         pooling: of the embedding head; ``"average+max"`` is what the paper's table marks with a cross.
         proxies_rate: of the proxies, in units of the model's.
-        max_norm: global norm that gradients are clipped to; None, as the released program and the paper's tables but
-            for a row of Table 4a, which prints no number.
+        max_norm: global norm that gradients are clipped to, as in a row of Table 4a, which prints no number.
         decay_every: epochs after which rates are multiplied by ``decay_factor``; None: constant rates, as in Table 1.
-            Table 2 has "stepwise scheduling at most twice", by a validation split, without a number; the released
-            scripts of SOP multiply by .2, twice.
+            Table 2 has "stepwise scheduling at most twice"; the released scripts of SOP multiply by .2, twice.
         **settings: as of :meth:`NIRConfig.changes`.
     """
     if weight is not None:

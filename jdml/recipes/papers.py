@@ -230,12 +230,11 @@ _OTHER_NAMES = {
 """Other names of data sets, in letters and digits."""
 
 
-def settings_of(method: str, *, of_paper: bool = True) -> dict[str, Any]:
+def settings_of(method: str) -> dict[str, Any]:
     """Return a method's own settings, next to those of its loss, and their defaults; None where data sets differ.
 
     Args:
         method: one of ``RECIPES``.
-        of_paper: include those that choose among the paper's settings.
 
     Returns:
         Settings of :func:`recipe` by name.
@@ -243,14 +242,12 @@ def settings_of(method: str, *, of_paper: bool = True) -> dict[str, Any]:
     Example:
         >>> settings_of("ccp")["preset"], settings_of("nir")["flow"], settings_of("mpa")
         ('paper', 'paper', {})
-        >>> settings_of("nir", of_paper=False)["flow"]
-        'released'
     """
     defaults: dict[str, Any] = {}
-    makers: list[Any] = [RECIPES[method]] if of_paper else []
+    makers: list[Any] = [RECIPES[method]]
     if method in METHODS:
         kind = METHODS[method]
-        makers = [kind.changes, *makers]
+        makers.insert(0, kind.changes)
         fields = dataclasses.fields(kind)
         defaults = {of.name: of.default for of in fields if of.default is not dataclasses.MISSING}
     for maker in makers:
@@ -293,8 +290,7 @@ def recipe(
         The settings are the papers', as printed; ``[unspecified]`` in ``jdml/recipes/paper_results.toml`` says what was
         filled in. SoftTriple and ``"mpa_proxy_anchor"``, ProxyAnchor as MPA ran it, have MPA's settings; C1, XBM and
         ProxyNCA++, of which CCP has MLRC rows alone, have EPS's otherwise. Other presets: ``"tuned"`` of PFML (see
-        ``experiments/pfml_needs``; ``clip="vector"`` keeps directions), ``"released"`` of CCP and NIR, as their
-        programs are. CCP has no plateau schedule. Its hierarchical proxy loss (HPL-PA) is not here.
+        ``experiments/pfml_needs``), ``"released"`` of CCP and NIR. CCP's hierarchical proxy loss (HPL-PA) is not here.
 
     Example:
         >>> recipe("mpa", "sop").batch.size, recipe("pfml", "cars", protocol="mlrc").network.dim

@@ -135,8 +135,7 @@ def recommended(
         labels: ``[N]``, of the training images; None leaves batch and miner open.
         pretraining: chooses the learning rate. ``"small"``: an untrained network for small images; ``"untrained"``:
             another untrained one; ``"pretrained"``: all of it learns, slowly, with a head that begins on principal
-            directions; ``"frozen"``: only that head, or low-rank changes, learn. The network and what is frozen are
-            fields of their own.
+            directions; ``"frozen"``: only that head, or low-rank changes, learn.
         steps: of training; the learning rates rise in the first twentieth.
         rows: of a batch, if there are as many.
 

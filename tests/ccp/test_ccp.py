@@ -62,10 +62,6 @@ def test_points_far_from_zero_are_distinguished() -> None:
     assert not ccp.greedy_covering_radii(jnp.full((3, 2), 0.1)).any()
 
 
-def test_covering_radii_of_no_points_are_empty() -> None:
-    assert ccp.greedy_covering_radii(jnp.ones((0, 2))).shape == (0,)
-
-
 def test_checked_names_the_point_that_is_not_finite() -> None:
     pool = jnp.array([[0.0], [jnp.nan], [5.0]])
     with pytest.raises(ValueError, match=r"^pool\[1\]"):
@@ -160,15 +156,6 @@ def test_state_machine_equals_reference(seed: int) -> None:
     rows = [tuple(row) for row in np.stack(decisions, axis=1).tolist()]
     assert rows == reference_machine(metrics, patience, run_patience)
     np.testing.assert_array_equal(problems, np.cumsum(decisions.end_problem))
-
-
-def test_state_machine_runs_without_jit() -> None:
-    machine = ccp.AlternatingProjections(patience=2)
-    state, ends = machine.init(), []
-    for metric in (0.5, 0.4, 0.3, 0.9, 0.9):
-        state, decision = machine.update(state, metric)
-        ends.append(bool(decision.end_problem))
-    assert ends == [False, False, True, False, False]
 
 
 @pytest.mark.parametrize(

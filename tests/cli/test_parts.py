@@ -6,6 +6,8 @@ import inspect
 import io
 import json
 import re
+import sys
+from collections import Counter
 from typing import Annotated
 
 import pytest
@@ -70,6 +72,22 @@ def test_help_of_train_is_three_screens_in_groups(monkeypatch):
     assert "(default: None)" not in text
     groups = re.findall(r"^╭─ (\S+) options ─+╮$", text, re.M)
     assert {"data", *(field.name for field in dataclasses.fields(Recipe)), "run"} <= set(groups)
+
+
+def test_train_builds_one_recipe_and_one_objective(jdml_command):
+    kinds = {Recipe.__post_init__.__code__: "recipe", LossConfig.build.__code__: "objective"}
+    built = Counter()
+
+    def count(frame, event, _):
+        if event == "call" and frame.f_code in kinds:
+            built[kinds[frame.f_code]] += 1
+
+    sys.setprofile(count)
+    try:
+        done = jdml_command("train", "--loss-setting", "margin=0.3", "--steps", 1, "--quiet")
+    finally:
+        sys.setprofile(None)
+    assert (done.code, built) == (0, {"recipe": 1, "objective": 1})
 
 
 def test_parts_and_calls_are_small():

@@ -64,47 +64,30 @@ def assert_parity(mine: Any, other: Any) -> None:
         np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-6 * max(1.0, np.abs(b).max()))
 
 
-PAIRS: dict[str, tuple[Callable[..., jax.Array], dict[str, Any], Callable[[], Any]]] = {
-    "contrastive": (
-        jdml.contrastive_loss,
-        {"positive_margin": 0.2, "negative_margin": 1.1},
-        lambda: pml_losses.ContrastiveLoss(pos_margin=0.2, neg_margin=1.1),
-    ),
-    "triplet": (
-        jdml.triplet_loss,
-        {"margin": 0.2},
-        lambda: pml_losses.TripletMarginLoss(margin=0.2),
-    ),
+# A loss, its settings, PML's loss, its settings.
+MARGINS = {"positive_margin": 0.2, "negative_margin": 1.1}
+THEIR_MARGINS = {"pos_margin": 0.2, "neg_margin": 1.1}
+FAR = {"positive_margin": 0.4, "negative_margin": 2.1}
+THEIR_FAR = {"pos_margin": 0.4, "neg_margin": 2.1}
+MS = {"alpha": 2.0, "beta": 40.0, "base": 0.4}
+CIRCLE, THEIR_CIRCLE = {"margin": 0.25, "gamma": 4.0}, {"m": 0.25, "gamma": 4}
+Row = tuple[Callable[..., jax.Array], dict[str, Any], str, dict[str, Any]]
+PAIRS: dict[str, Row] = {
+    "contrastive": (jdml.contrastive_loss, MARGINS, "ContrastiveLoss", THEIR_MARGINS),
+    "triplet": (jdml.triplet_loss, {"margin": 0.2}, "TripletMarginLoss", {"margin": 0.2}),
     "triplet, squared": (
         jdml.triplet_loss,
         {"margin": 0.2, "squared": True},
-        lambda: pml_losses.TripletMarginLoss(
-            margin=0.2, distance=pml_distances.LpDistance(power=2)
-        ),
+        "TripletMarginLoss",
+        {"margin": 0.2, "distance": lambda: pml_distances.LpDistance(power=2)},
     ),
-    "multi-similarity": (
-        jdml.multi_similarity_loss,
-        {"alpha": 2.0, "beta": 40.0, "base": 0.4},
-        lambda: pml_losses.MultiSimilarityLoss(alpha=2, beta=40, base=0.4),
-    ),
-    "circle": (
-        jdml.circle_loss,
-        {"margin": 0.25, "gamma": 4.0},
-        lambda: pml_losses.CircleLoss(m=0.25, gamma=4),
-    ),
-    "FastAP": (jdml.fast_ap_loss, {}, lambda: pml_losses.FastAPLoss()),
-    "lifted structure": (jdml.lifted_structure_loss, {}, lambda: pml_losses.LiftedStructureLoss()),
-    "SNR": (
-        jdml.snr_contrastive_loss,
-        {"positive_margin": 0.4, "negative_margin": 2.1},
-        lambda: pml_losses.SignalToNoiseRatioContrastiveLoss(pos_margin=0.4, neg_margin=2.1),
-    ),
-    "SupCon": (
-        jdml.sup_con_loss,
-        {"temperature": 0.2},
-        lambda: pml_losses.SupConLoss(temperature=0.2),
-    ),
-    "NCA": (jdml.nca_loss, {"scale": 3.0}, lambda: pml_losses.NCALoss(softmax_scale=3)),
+    "multi-similarity": (jdml.multi_similarity_loss, MS, "MultiSimilarityLoss", MS),
+    "circle": (jdml.circle_loss, CIRCLE, "CircleLoss", THEIR_CIRCLE),
+    "FastAP": (jdml.fast_ap_loss, {}, "FastAPLoss", {}),
+    "lifted structure": (jdml.lifted_structure_loss, {}, "LiftedStructureLoss", {}),
+    "SNR": (jdml.snr_contrastive_loss, FAR, "SignalToNoiseRatioContrastiveLoss", THEIR_FAR),
+    "SupCon": (jdml.sup_con_loss, {"temperature": 0.2}, "SupConLoss", {"temperature": 0.2}),
+    "NCA": (jdml.nca_loss, {"scale": 3.0}, "NCALoss", {"softmax_scale": 3}),
 }
 WITHOUT_REFERENCES = ("FastAP", "lifted structure")
 
@@ -112,7 +95,12 @@ WITHOUT_REFERENCES = ("FastAP", "lifted structure")
 @pytest.mark.parametrize("name", PAIRS)
 def test_pair_loss(name: str) -> None:
     """Within the batch, and against references where PML takes some."""
-    function, settings, build = PAIRS[name]
+    function, settings, peer, their_settings = PAIRS[name]
+
+    def build() -> Any:
+        made = {n: v() if callable(v) else v for n, v in their_settings.items()}
+        return getattr(pml_losses, peer)(**made)
+
     mine = ours(lambda x: function(x, Y, **settings), [X])
     assert_parity(mine, theirs(build(), [X], lambda f, x: f(x, torch.tensor(Y))))
     if name in WITHOUT_REFERENCES:
@@ -170,75 +158,41 @@ def test_n_pair_loss_on_one_pair_per_class() -> None:
     assert_parity(ours(ours_pairs, [X]), theirs(loss, [X], call))
 
 
-def with_proxies(build: Callable[[], Any], attribute: str) -> Callable[[np.ndarray], Any]:
-    """Return a PML loss with given weights."""
-
-    def made(weights: np.ndarray) -> Any:
-        loss = build()
-        setattr(loss, attribute, torch.nn.Parameter(torch.tensor(weights, dtype=torch.float64)))
-        return loss
-
-    return made
+def with_weights(loss: Any, attribute: str, weights: np.ndarray) -> Any:
+    """Give a PML loss these weights."""
+    setattr(loss, attribute, torch.nn.Parameter(torch.tensor(weights, dtype=torch.float64)))
+    return loss
 
 
-PROXY_LOSSES: dict[str, tuple[Callable[..., jax.Array], dict[str, Any], Any, str]] = {
-    "ProxyAnchor": (
-        jdml.proxy_anchor_loss,
-        {"alpha": 16.0, "delta": 0.2},
-        lambda: pml_losses.ProxyAnchorLoss(C + 2, D, margin=0.2, alpha=16),
-        "proxies",
-    ),
-    "ProxyNCA++": (
-        jdml.proxy_nca_pp_loss,
-        {},
-        lambda: pml_losses.ProxyNCALoss(C + 2, D, softmax_scale=9),
-        "proxies",
-    ),
-    "normalized softmax": (
-        jdml.normalized_softmax_loss,
-        {},
-        lambda: pml_losses.NormalizedSoftmaxLoss(C + 2, D),
-        "W",
-    ),
-    "CosFace": (jdml.cosface_loss, {}, lambda: pml_losses.CosFaceLoss(C + 2, D), "W"),
-    "ArcFace": (
-        jdml.arcface_loss,
-        {"margin": 0.5, "scale": 24.0},
-        lambda: pml_losses.ArcFaceLoss(C + 2, D, margin=float(np.rad2deg(0.5)), scale=24),
-        "W",
-    ),
-    "sub-centre ArcFace": (
-        lambda x, y, p, **settings: jdml.subcenter_arcface_loss(
-            x, y, p.reshape(C + 2, -1, D), **settings
-        ),
-        {"margin": 0.5, "scale": 24.0},
-        lambda: pml_losses.SubCenterArcFaceLoss(
-            num_classes=C + 2,
-            embedding_size=D,
-            margin=float(np.rad2deg(0.5)),
-            scale=24,
-            sub_centers=K,
-        ),
-        "W",
-    ),
-    "ArcFace, wide margin": (
-        jdml.arcface_loss,
-        {"margin": 1.4, "scale": 8.0},
-        lambda: pml_losses.ArcFaceLoss(C + 2, D, margin=float(np.rad2deg(1.4)), scale=8),
-        "W",
-    ),
+def sub_centres(x: jax.Array, y: Any, p: jax.Array, **settings: Any) -> jax.Array:
+    return jdml.subcenter_arcface_loss(x, y, p.reshape(C + 2, -1, D), **settings)
+
+
+ANCHOR, THEIR_ANCHOR = {"alpha": 16.0, "delta": 0.2}, {"alpha": 16, "margin": 0.2}
+ANGLE, THEIR_ANGLE = {"margin": 0.5, "scale": 24.0}, {"margin": float(np.rad2deg(0.5)), "scale": 24}
+WIDE, THEIR_WIDE = {"margin": 1.4, "scale": 8.0}, {"margin": float(np.rad2deg(1.4)), "scale": 8}
+PROXY_LOSSES: dict[str, Row] = {
+    "ProxyAnchor": (jdml.proxy_anchor_loss, ANCHOR, "ProxyAnchorLoss", THEIR_ANCHOR),
+    "ProxyNCA++": (jdml.proxy_nca_pp_loss, {}, "ProxyNCALoss", {"softmax_scale": 9}),
+    "normalized softmax": (jdml.normalized_softmax_loss, {}, "NormalizedSoftmaxLoss", {}),
+    "CosFace": (jdml.cosface_loss, {}, "CosFaceLoss", {}),
+    "ArcFace": (jdml.arcface_loss, ANGLE, "ArcFaceLoss", THEIR_ANGLE),
+    "sub-centre": (sub_centres, ANGLE, "SubCenterArcFaceLoss", {**THEIR_ANGLE, "sub_centers": K}),
+    "ArcFace, wide margin": (jdml.arcface_loss, WIDE, "ArcFaceLoss", THEIR_WIDE),
 }
 
 
 @pytest.mark.parametrize("name", PROXY_LOSSES)
 def test_proxy_loss(name: str) -> None:
     """Two classes more than there are labels."""
-    function, settings, build, attribute = PROXY_LOSSES[name]
-    per_class = K if name.startswith("sub-centre") else 1
+    function, settings, peer, their_settings = PROXY_LOSSES[name]
+    per_class = their_settings.get("sub_centers", 1)
     proxies = np.random.default_rng(5).normal(size=((C + 2) * per_class, D))
     mine = ours(lambda x, p: function(x, Y, p, **settings), [X, proxies])
-    columns = attribute == "W"
-    loss = with_proxies(build, attribute)(proxies.T if columns else proxies)
+    loss = getattr(pml_losses, peer)(num_classes=C + 2, embedding_size=D, **their_settings)
+    columns = hasattr(loss, "W")
+    attribute = "W" if columns else "proxies"
+    loss = with_weights(loss, attribute, proxies.T if columns else proxies)
     value, (grad,) = theirs(loss, [X], lambda f, x: f(x, torch.tensor(Y)))
     by_proxy = getattr(loss, attribute).grad.numpy()
     assert_parity(mine, (value, [grad, by_proxy.T if columns else by_proxy]))
@@ -248,9 +202,8 @@ def test_soft_triple_without_regularizer() -> None:
     centers = np.random.default_rng(6).normal(size=(C, K, D))
     settings = {"scale": 12.0, "gamma": 0.2, "margin": 0.05}
     mine = ours(lambda x, p: jdml.soft_triple_loss(x, Y, p, tau=0.0, **settings), [X, centers])
-    loss = with_proxies(
-        lambda: pml_losses.SoftTripleLoss(C, D, K, la=12, gamma=0.2, margin=0.05), "fc"
-    )(centers.reshape(C * K, D).T)
+    loss = pml_losses.SoftTripleLoss(C, D, K, la=12, gamma=0.2, margin=0.05)
+    loss = with_weights(loss, "fc", centers.reshape(C * K, D).T)
     value, (grad,) = theirs(loss, [X], lambda f, x: f(x, torch.tensor(Y)))
     by_center = loss.fc.grad.numpy().T.reshape(C, K, D)
     assert_parity(mine, (value, [grad, by_center]))

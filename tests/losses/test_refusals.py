@@ -1,6 +1,7 @@
 """Refusals of losses, by the class of the error and the name of the argument."""
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 import jax
@@ -234,52 +235,34 @@ def test_labels_beyond_int32_are_refused() -> None:
 
 Q, N = np.asarray(X, np.float64), RNG.normal(size=(B, D))
 LATENTS, LOG_DETS = jnp.asarray(N), jnp.zeros(B)
-nested = jdml.matryoshka
+nce, both, nested = jdml.info_nce_loss, jdml.both_ways(jdml.info_nce_loss), jdml.matryoshka
+triplet, margin, nir = jdml.triplet_loss, jdml.margin_loss, partial(jdml.nir_loss, LATENTS)
 CALLS: list[tuple[Callable[[], Any], type[Exception], str]] = [
-    (
-        lambda: jdml.margin_loss(X, Y + 1, beta=np.ones(2, np.float32)),
-        ValueError,
-        r"labels\[1\] is 2",
-    ),
-    (lambda: jdml.margin_loss(X, Y + 1, beta=jnp.ones(2)), ValueError, r"labels\[1\] is 2"),
-    (lambda: jdml.triplet_loss(X, Y, mine=lambda _, d, pairs: tuple(pairs)), TypeError, "mine"),
-    (lambda: jdml.triplet_loss(X, Y, mine=mining.easy_positive), TypeError, "mine"),
-    (lambda: jdml.info_nce_loss(Q), ValueError, "labels"),
-    (lambda: jdml.info_nce_loss(Q, references=N[:3]), ValueError, "references"),
-    (
-        lambda: jdml.info_nce_loss(Q, references=N, reference_labels=Y),
-        ValueError,
-        "reference_labels",
-    ),
-    (lambda: jdml.both_ways(jdml.info_nce_loss)(Q, N[:3]), ValueError, "documents"),
-    (
-        lambda: jdml.both_ways(jdml.info_nce_loss)(Q, N, weights=[[1.0] * B] * B),
-        TypeError,
-        "weights",
-    ),
-    (lambda: jdml.both_ways(None), TypeError, "loss_fn"),
+    (lambda: margin(X, Y + 1, beta=np.ones(2, np.float32)), ValueError, r"labels\[1\] is 2"),
+    (lambda: margin(X, Y + 1, beta=jnp.ones(2)), ValueError, r"labels\[1\] is 2"),
+    (lambda: triplet(X, Y, mine=lambda _, d, pairs: tuple(pairs)), TypeError, "mine"),
+    (lambda: triplet(X, Y, mine=mining.easy_positive), TypeError, "mine"),
+    (lambda: nce(Q), ValueError, "labels"),
+    (lambda: nce(Q, references=N[:3]), ValueError, "references"),
+    (lambda: nce(Q, references=N, reference_labels=Y), ValueError, "reference_labels"),
+    (lambda: both(Q, N[:3]), ValueError, "documents"),
+    (lambda: both(Q, N, weights=[[1.0] * B] * B), TypeError, "weights"),
     (lambda: jdml.both_ways("triplet"), TypeError, "loss_fn"),
     (lambda: nested(None, (2,)), TypeError, "loss_fn"),
-    (lambda: nested("triplet", (2,)), TypeError, "loss_fn"),
-    (lambda: nested(jdml.triplet_loss, (2, 8))(Q, Y), ValueError, "dims"),
-    (lambda: nested(jdml.triplet_loss, ()), ValueError, "dims"),
-    (lambda: nested(jdml.triplet_loss, 4), TypeError, "dims"),
-    (lambda: nested(jdml.triplet_loss, (2, 3), weights=(1.0,)), ValueError, "weights"),
-    *(
-        (
-            lambda wrong=wrong: nested(jdml.triplet_loss, (2, 3), weights=(1.0, wrong)),
-            error,
-            r"weights\[1\] must",
-        )
-        for wrong, error in ((np.nan, ValueError), (-1.0, ValueError), ("a", TypeError))
-    ),
-    (lambda: jdml.nir_loss(LATENTS, LOG_DETS, shape="square"), ValueError, "shape"),
-    (lambda: jdml.nir_loss(LATENTS, LOG_DETS, temperature=0), ValueError, "temperature"),
-    (lambda: jdml.nir_loss(LATENTS, LOG_DETS, norm_weight=0), ValueError, "norm_weight"),
-    (lambda: jdml.nir_loss(LATENTS, [0.0] * B), TypeError, "log_dets"),
-    (lambda: jdml.nir_loss(LATENTS, jnp.zeros(3)), ValueError, "log_dets"),
-    (lambda: jdml.nir_loss(LATENTS, LOG_DETS, where=jnp.ones(3, bool)), ValueError, "where"),
-    (lambda: jdml.nir_loss(LATENTS, LOG_DETS, of_mean=True, reduce_fn=None), ValueError, "of_mean"),
+    (lambda: nested(triplet, (2, 8))(Q, Y), ValueError, "dims"),
+    (lambda: nested(triplet, ()), ValueError, "dims"),
+    (lambda: nested(triplet, 4), TypeError, "dims"),
+    (lambda: nested(triplet, (2, 3), weights=(1.0,)), ValueError, "weights"),
+    (lambda: nested(triplet, (2, 3), weights=(1.0, np.nan)), ValueError, r"weights\[1\] must"),
+    (lambda: nested(triplet, (2, 3), weights=(1.0, -1.0)), ValueError, r"weights\[1\] must"),
+    (lambda: nested(triplet, (2, 3), weights=(1.0, "a")), TypeError, r"weights\[1\] must"),
+    (lambda: nir(LOG_DETS, shape="square"), ValueError, "shape"),
+    (lambda: nir(LOG_DETS, temperature=0), ValueError, "temperature"),
+    (lambda: nir(LOG_DETS, norm_weight=0), ValueError, "norm_weight"),
+    (lambda: nir([0.0] * B), TypeError, "log_dets"),
+    (lambda: nir(jnp.zeros(3)), ValueError, "log_dets"),
+    (lambda: nir(LOG_DETS, where=jnp.ones(3, bool)), ValueError, "where"),
+    (lambda: nir(LOG_DETS, of_mean=True, reduce_fn=None), ValueError, "of_mean"),
     (lambda: jdml.sphere(jnp.array([[3, 4]])), TypeError, "vectors"),
 ]
 

@@ -84,19 +84,6 @@ def test_no_gradient_enters_the_memory() -> None:
     np.testing.assert_array_equal(jax.grad(through)(jnp.ones((2, 2))), 0)
 
 
-def test_references_from_an_empty_memory_give_loss_zero() -> None:
-    x, y = batch(0, 0, 1)
-    state = memory.init(8, 2)
-    loss = jdml.contrastive_loss(
-        x,
-        y,
-        references=state.embeddings,
-        reference_labels=state.labels,
-        reference_where=state.valid,
-    )
-    assert loss == 0
-
-
 def test_own_entries_are_excluded_by_index_not_by_similarity() -> None:
     x = jnp.array([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0]])
     y = jnp.array([0, 0, 1])

@@ -242,20 +242,3 @@ def test_few_queries_compile_nothing_whatever_the_shapes():
             gallery, queries = vectors[: 300 + call], vectors[500 : 501 + rng.integers(64)]
             nearest(queries, gallery, int(rng.integers(1, 101)), exclude_self=bool(call % 2))
     assert not compilations.names
-
-
-@pytest.mark.parametrize("offset", [0.0, 1e4])
-@pytest.mark.parametrize("whole", [False, True])
-def test_few_queries_have_the_neighbours_of_many(whole, offset):
-    """Those that a program finds, which is compiled where queries are many; ties of whole numbers to the lowest row."""
-    rng = np.random.default_rng(6)
-    gallery, queries = (rng.normal(size=(size, 12)) for size in (500, 80))
-    if whole:
-        gallery, queries = np.round(gallery), np.round(queries)
-    gallery, queries = ((x + offset).astype(np.float32) for x in (gallery, queries))
-    distances, indices = nearest(queries[:64], gallery, 40)
-    apart = np.linalg.norm(queries[:64, None].astype(np.float64) - gallery, axis=-1)
-    order = np.argsort(apart.astype(np.float32), axis=1, kind="stable")[:, :40]
-    np.testing.assert_array_equal(indices, order)
-    many, _ = nearest(queries, gallery, 40)
-    np.testing.assert_allclose(distances, many[:64], rtol=1e-6)

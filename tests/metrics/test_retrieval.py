@@ -121,14 +121,6 @@ def test_half_precision_is_ranked_in_float32(dtype):
     chex.assert_trees_all_equal(nearest(jnp.asarray(vectors), jnp.asarray(gallery), 5), expected)
 
 
-def test_large_classes_equal_the_oracle():
-    """A few classes of different sizes, R a tenth of the gallery, like MNIST."""
-    rng = np.random.default_rng(5)
-    labels = rng.choice(5, 250, p=[0.1, 0.1, 0.2, 0.25, 0.35])
-    vectors = (rng.normal(size=(5, 2))[labels] + rng.normal(size=(250, 2))).astype(np.float32)
-    assert_equal_to_oracle(vectors, labels, block_size=64)
-
-
 @pytest.mark.parametrize(
     "move",
     [
@@ -157,17 +149,6 @@ def test_outlier_costs_the_others_no_precision(size, to_disk, times):
     others = np.delete(vectors, 0, 0)
     found, expected = nearest(others, vectors, 9)[1], nearest(others, others, 9)[1]
     chex.assert_trees_all_equal(found, expected + 1)
-
-
-def test_array_and_number_types_agree():
-    vectors, labels = embedded(3, whole=True)
-    expected = evaluate_retrieval(vectors, labels)
-    for dtype in (jnp.float16, jnp.bfloat16, np.float64):
-        assert evaluate_retrieval(vectors.astype(dtype), labels) == expected
-    for dtype in (jnp.float16, jnp.bfloat16, jnp.float32):
-        assert evaluate_retrieval(jnp.asarray(vectors, dtype), jnp.asarray(labels)) == expected
-    with jax.enable_x64(True):
-        assert evaluate_retrieval(vectors.astype(np.float64), labels) == expected
 
 
 def test_queries_without_a_match_are_not_counted():
@@ -402,13 +383,6 @@ def test_labels_beyond_int64_are_not_negative():
     labels = np.abs(labels)
     hashed = labels.astype(np.uint64) + np.uint64(2**62)
     assert evaluate_retrieval(vectors, hashed) == evaluate_retrieval(vectors, labels)
-
-
-def test_empty_recall_at_computes_no_recall():
-    vectors, labels = embedded(0)
-    scores = evaluate_retrieval(vectors, labels, recall_at=())
-    assert scores.items() <= evaluate_retrieval(vectors, labels).items()
-    assert list(scores) == ["P@1", "RP", "MAP@R", "queries"]
 
 
 def test_negative_labels_are_distractors():

@@ -302,14 +302,6 @@ def test_miners_compare_by_value(name: str) -> None:
     assert mining.semi_hard_negative(margin=0.1) != mining.semi_hard_negative(margin=0.3)
 
 
-def test_miner_has_no_gradient() -> None:
-    def kept(distances: jax.Array) -> jax.Array:
-        mined = mining.easy_positive()(None, distances, PAIRS)
-        return jnp.sum(jnp.where(mined.positive, 1.0, 0.0))
-
-    assert not np.asarray(jax.grad(kept)(jnp.asarray(DISTANCES))).any()
-
-
 def test_miner_gets_distances_of_normalized_vectors() -> None:
     seen = []
 

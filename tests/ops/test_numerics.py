@@ -8,9 +8,8 @@ import pytest
 
 from jdml import ops
 from jdml.ops import mean, mean_nonzero, reduce_groups, reduce_terms, total, trimmed_mean
-from jdml.ops.meshes import Axis
-from jdml.ops.numerics import inverse_norms, log_add_exp, softplus, upcast
-from jdml.ops.pairwise import Narrow, distances
+from jdml.ops.numerics import inverse_norms, log_add_exp, softplus
+from jdml.ops.pairwise import Narrow
 from jdml.ops.reductions import sum_rows
 from jdml.ops.soft_rank import _as_ordered_integers, _count_by_place, _count_by_search
 from oracles.programs import temporary_bytes
@@ -76,19 +75,6 @@ def test_gradients_of_normalization_are_tangent_and_scaled(dtype) -> None:
         close = {"atol": 1e-6 if dtype == jnp.float32 else 2e-3}
         expected = (np.eye(2) - np.outer(unit, unit)) / 5
         np.testing.assert_allclose(jacobian.astype(float), expected, **close)
-
-
-def test_axis_of_one_device_has_all_rows() -> None:
-    rows, axis = jnp.ones((3, 2)), Axis()
-    assert not axis.holds_part("embeddings", rows)
-    part, real = axis.shard(rows)
-    assert part is rows
-    assert real.tolist() == [True] * 3
-
-
-def test_widen_converts_to_the_wider_dtype() -> None:
-    """Also without a gradient."""
-    assert upcast(jnp.ones(2, jnp.float16), jnp.float32).dtype == jnp.float32
 
 
 def test_ball_is_the_identity_inside() -> None:
@@ -181,11 +167,6 @@ def test_distances_match_numpy_without_a_difference_per_pair() -> None:
         lambda a, b: ops.distances(a, b).sum(), (256, 64), (512, 64), argnums=(0, 1)
     )
     assert used < 6 * 256 * 512 * 4
-
-
-def test_given_squares_are_used() -> None:
-    x, y = jnp.array([[3.0, 0.0]]), jnp.array([[0.0, 4.0]])
-    np.testing.assert_allclose(distances(x, y, jnp.array([27.0])), [[6.0]])
 
 
 def test_ordered_integers_keep_the_order_of_floats() -> None:
@@ -300,11 +281,6 @@ def test_row_sums_and_their_counts(reduce_fn, counts) -> None:
     values, where = jnp.array([[3.0, 0.0], [2.0, 5.0]]), jnp.array([[True, True], [True, False]])
     sums, counted = sum_rows(reduce_fn, values, where)
     assert (sums.tolist(), counted.tolist()) == ([3.0, 2.0], counts)
-
-
-def test_unreduced_terms_are_zero_where_masked() -> None:
-    values = reduce_terms(None, VALUES.at[3].set(jnp.nan), MASK)
-    np.testing.assert_array_equal(values, [4, 0, 1, 0])
 
 
 def test_groups_reduce_like_single_terms() -> None:

@@ -11,9 +11,6 @@ import numpy as np
 import pytest
 
 from jdml import ops
-from jdml.ops import tiled_pairs
-from jdml.ops.chunking import block_size
-from jdml.ops.meshes import Axis, _named, _plan, spread
 from oracles.programs import temporary_bytes
 
 N, D = 37, 3
@@ -146,65 +143,6 @@ def test_wrong_arguments_are_refused(name: str, value: Any, error: type[Exceptio
         ops.pair_sums(term, **{**fitting, name: value})
 
 
-def two_devices() -> jax.sharding.Mesh:
-    if jax.device_count() < 2:
-        pytest.skip("needs two devices (tests/conftest.py asks for two CPU devices)")
-    kinds = (jax.sharding.AxisType.Auto,)
-    return jax.make_mesh((2,), ("data",), axis_types=kinds, devices=jax.devices()[:2])
-
-
-def test_axis_holds_part_and_reduces_across_devices() -> None:
-    axis, held = Axis(("data",)), []
-
-    def ask(rows: jax.Array, same: jax.Array) -> tuple[jax.Array, ...]:
-        held.append([axis.holds_part("references", array) for array in (rows, same)])
-        largest = rows.max()
-        return axis.most(largest), axis.least(largest)
-
-    spec = jax.P("data")
-    asked = jax.shard_map(ask, mesh=two_devices(), in_specs=(spec, jax.P()), out_specs=jax.P())
-    assert asked(jnp.array([1.0, 5.0]), jnp.ones(2)) == (5.0, 1.0)
-    assert held == [[True, False]]
-
-
-def test_sharded_call_passes_an_axis_to_functions_that_take_one() -> None:
-    rows = jax.device_put(jnp.ones((4, 2)), jax.NamedSharding(two_devices(), jax.P("data")))
-    seen = []
-
-    def function(arguments: dict[str, Any]) -> jax.Array:
-        seen.append(getattr(arguments.get("axis_name"), "names", None))
-        return jnp.zeros(())
-
-    spread(function, {"embeddings": rows})
-    spread(function, {"embeddings": rows, "axis_name": None})
-    assert seen == [None, ("data",)]
-
-
-def test_local_rows_are_passed_without_a_copy() -> None:
-    same = []
-
-    def inside(rows: jax.Array, proxies: jax.Array) -> jax.Array:
-        handed = _named({"embeddings": rows, "proxies": proxies, "axis_name": "data"})
-        same.extend([handed["embeddings"] is rows, handed["proxies"] is proxies])
-        return rows
-
-    spec = jax.P("data")
-    specs = {"in_specs": (spec, jax.P()), "out_specs": spec, "check_vma": False}
-    jax.shard_map(inside, mesh=two_devices(), **specs)(jnp.ones((4, 2)), jnp.ones((3, 2)))
-    assert same == [True, False]
-
-
-@pytest.mark.parametrize(
-    ("rows", "classes", "by_class"), [(4, 2, False), (2, 10, True), (3, 2, True)]
-)
-def test_proxies_are_sharded_by_class_if_more_or_rows_do_not_divide(
-    rows: int, classes: int, by_class: bool
-) -> None:
-    arguments = {"embeddings": jnp.ones((rows, 2)), "proxies": jnp.ones((classes, 2))}
-    axis, held = _plan(two_devices(), arguments)
-    assert (axis.names, held == {"proxies"}) == (("data",), by_class)
-
-
 def test_sums_run_inside_shard_map() -> None:
     mesh = jax.make_mesh((1,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
     points, groups = jnp.asarray(POINTS, jnp.float32), jnp.asarray(GROUPS)
@@ -260,18 +198,3 @@ def test_memory_is_linear_in_the_points() -> None:
     small, large = (temporary_bytes(sums, (size, 16), size) for size in (4096, 16_384))
     assert large < 16 * 2**20
     assert large - small < 8 * 4 * 16 * (16_384 - 4096)
-
-
-def test_tiles_and_blocks_are_wider_on_accelerators(monkeypatch: pytest.MonkeyPatch) -> None:
-    def sizes() -> tuple[Any, ...]:
-        return (
-            tiled_pairs._default_side(100_000, 1),
-            tiled_pairs._default_side(1_024, 1),
-            block_size("auto", 4_096, 4_096),
-            block_size("auto", 32_768, 32_768),
-            block_size("auto", 2_000, 2_000),
-        )
-
-    assert sizes() == (511, 1_024, 256, 32, 520)
-    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
-    assert sizes() == (2048, 1024, 1024, 512, None)

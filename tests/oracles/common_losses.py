@@ -6,97 +6,60 @@ from collections.abc import Sequence
 import numpy as np
 
 from oracles.numerics import Array, log_sum_exp, softplus
-from oracles.pair_losses import Comparison, compare, per_anchor
-from oracles.proxy_losses import classes, cross_entropy, per_sample
+from oracles.pair_losses import Comparison, complete, of_anchors, valid_anchors, with_positives
+from oracles.proxy_losses import Classes, cross_entropy, of_samples
 
 
-def info_nce(
-    embeddings: Array,
-    labels: Array | None,
-    *,
-    temperature: float = 0.07,
-    reduce: str = "default",
-    **options,
-) -> float | Array:
+@of_anchors(with_positives)
+def info_nce(pairs: Comparison, i: int, temperature: float = 0.07) -> float:
     """The mean over positives of −log(e^{s_p/T} / (e^{s_p/T} + Σ_n e^{s_n/T}))."""
-    pairs = compare(embeddings, labels, **options)
-
-    def term(i: int) -> float:
-        negatives = [pairs.similarity(i, n) / temperature for n in pairs.negatives(i)]
-        losses = []
-        for p in pairs.positives(i):
-            own = pairs.similarity(i, p) / temperature
-            losses.append(log_sum_exp([own, *negatives]) - own)
-        return sum(losses) / len(losses)
-
-    return per_anchor(pairs, term, pairs.positive.any(axis=1), reduce)
+    negatives = [pairs.similarity(i, n) / temperature for n in pairs.negatives(i)]
+    losses = []
+    for p in pairs.positives(i):
+        own = pairs.similarity(i, p) / temperature
+        losses.append(log_sum_exp([own, *negatives]) - own)
+    return sum(losses) / len(losses)
 
 
-def sup_con(
-    embeddings: Array,
-    labels: Array | None,
-    *,
-    temperature: float = 0.1,
-    decoupled: bool = False,
-    reduce: str = "default",
-    **options,
-) -> float | Array:
-    """The mean over positives of −log(e^{s_p/T} / Σ_a e^{s_a/T}), a over all others or the negatives."""
-    pairs = compare(embeddings, labels, **options)
-
-    def term(i: int) -> float:
-        others = pairs.negatives(i) + ([] if decoupled else pairs.positives(i))
-        whole = log_sum_exp([pairs.similarity(i, a) / temperature for a in others])
-        positives = pairs.positives(i)
-        return sum(whole - pairs.similarity(i, p) / temperature for p in positives) / len(positives)
-
-    counted = pairs.positive.any(axis=1)
-    if decoupled:
-        counted &= pairs.negative.any(axis=1)
-    return per_anchor(pairs, term, counted, reduce)
+def _mean_over_positives(pairs: Comparison, i: int, others: list[int], temperature: float) -> float:
+    """The mean over positives of −log(e^{s_p/T} / Σ_a e^{s_a/T})."""
+    whole = log_sum_exp([pairs.similarity(i, a) / temperature for a in others])
+    positives = pairs.positives(i)
+    return sum(whole - pairs.similarity(i, p) / temperature for p in positives) / len(positives)
 
 
+@of_anchors(with_positives)
+def sup_con(pairs: Comparison, i: int, temperature: float = 0.1) -> float:
+    """The mean over positives, a over all others."""
+    others = pairs.negatives(i) + pairs.positives(i)
+    return _mean_over_positives(pairs, i, others, temperature)
+
+
+@of_anchors(complete)
+def decoupled_sup_con(pairs: Comparison, i: int, temperature: float = 0.1) -> float:
+    """The mean over positives, a over the negatives."""
+    return _mean_over_positives(pairs, i, pairs.negatives(i), temperature)
+
+
+@of_anchors(valid_anchors)
 def sigmoid_contrastive(
-    embeddings: Array,
-    labels: Array | None,
-    *,
-    scale: float = 10.0,
-    bias: float = -10.0,
-    reduce: str = "default",
-    **options,
-) -> float | Array:
+    pairs: Comparison, i: int, scale: float = 10.0, bias: float = -10.0
+) -> float:
     """Σ_r −log σ(z (t s + b)) per anchor, z = ±1."""
-    pairs = compare(embeddings, labels, **options)
-
-    def term(i: int) -> float:
-        pull = sum(softplus(-(scale * pairs.similarity(i, j) + bias)) for j in pairs.positives(i))
-        return pull + sum(
-            softplus(scale * pairs.similarity(i, j) + bias) for j in pairs.negatives(i)
-        )
-
-    return per_anchor(pairs, term, pairs.valid, reduce)
+    pull = sum(softplus(-(scale * pairs.similarity(i, j) + bias)) for j in pairs.positives(i))
+    return pull + sum(softplus(scale * pairs.similarity(i, j) + bias) for j in pairs.negatives(i))
 
 
-def nca(
-    embeddings: Array,
-    labels: Array | None,
-    *,
-    scale: float = 1.0,
-    reduce: str = "default",
-    **options,
-) -> float | Array:
+@of_anchors(with_positives)
+def nca(pairs: Comparison, i: int, scale: float = 1.0) -> float:
     """−log of the softmax's mass on the positives, over −σ d²."""
-    pairs = compare(embeddings, labels, **options)
 
-    def term(i: int) -> float:
-        def logit(j: int) -> float:
-            return -scale * pairs.distance(i, j) ** 2
+    def logit(j: int) -> float:
+        return -scale * pairs.distance(i, j) ** 2
 
-        positives, negatives = pairs.positives(i), pairs.negatives(i)
-        whole = log_sum_exp([logit(j) for j in positives + negatives])
-        return whole - log_sum_exp([logit(j) for j in positives])
-
-    return per_anchor(pairs, term, pairs.positive.any(axis=1), reduce)
+    positives, negatives = pairs.positives(i), pairs.negatives(i)
+    whole = log_sum_exp([logit(j) for j in positives + negatives])
+    return whole - log_sum_exp([logit(j) for j in positives])
 
 
 def _soft_rank(
@@ -109,81 +72,52 @@ def _soft_rank(
     )
 
 
-def smooth_ap(
-    embeddings: Array,
-    labels: Array | None,
-    *,
-    temperature: float = 0.01,
-    reduce: str = "default",
-    **options,
-) -> float | Array:
+@of_anchors(with_positives)
+def smooth_ap(pairs: Comparison, i: int, temperature: float = 0.01) -> float:
     """1 − the mean over positives of (rank among positives) / (rank among all)."""
-    pairs = compare(embeddings, labels, **options)
-
-    def term(i: int) -> float:
-        positives = pairs.positives(i)
-        everyone = positives + pairs.negatives(i)
-        precision = 0.0
-        for p in positives:
-            among_positives = _soft_rank(pairs, i, p, positives, temperature)
-            precision += among_positives / _soft_rank(pairs, i, p, everyone, temperature)
-        return 1 - precision / len(positives)
-
-    return per_anchor(pairs, term, pairs.positive.any(axis=1), reduce)
+    positives = pairs.positives(i)
+    everyone = positives + pairs.negatives(i)
+    precision = 0.0
+    for p in positives:
+        among_positives = _soft_rank(pairs, i, p, positives, temperature)
+        precision += among_positives / _soft_rank(pairs, i, p, everyone, temperature)
+    return 1 - precision / len(positives)
 
 
+@of_anchors(with_positives)
 def recall_at_k(
-    embeddings: Array,
-    labels: Array | None,
-    *,
+    pairs: Comparison,
+    i: int,
     k: Sequence[int] = (1, 2, 4, 8, 16),
     temperature: float = 0.01,
     k_temperature: float = 1.0,
-    reduce: str = "default",
-    **options,
-) -> float | Array:
+) -> float:
     """1 − the share of positives within k, a sigmoid of k − rank, averaged over k."""
-    pairs = compare(embeddings, labels, **options)
-
-    def term(i: int) -> float:
-        positives = pairs.positives(i)
-        everyone = positives + pairs.negatives(i)
-        losses = []
-        for cutoff in k:
-            recalled = 0.0
-            for p in positives:
-                rank = _soft_rank(pairs, i, p, everyone, temperature)
-                recalled += math.exp(-softplus(-(cutoff - rank) / k_temperature))
-            losses.append(1 - recalled / len(positives))
-        return sum(losses) / len(losses)
-
-    return per_anchor(pairs, term, pairs.positive.any(axis=1), reduce)
+    positives = pairs.positives(i)
+    everyone = positives + pairs.negatives(i)
+    losses = []
+    for cutoff in k:
+        recalled = 0.0
+        for p in positives:
+            rank = _soft_rank(pairs, i, p, everyone, temperature)
+            recalled += math.exp(-softplus(-(cutoff - rank) / k_temperature))
+        losses.append(1 - recalled / len(positives))
+    return sum(losses) / len(losses)
 
 
+@of_samples()
 def subcenter_arcface(
-    embeddings: Array,
-    labels: Array,
-    proxies: Array,
-    *,
-    scale: float = 64.0,
-    margin: float | Array = 0.5,
-    reduce: str = "default",
-    **options,
-) -> float | Array:
+    data: Classes, i: int, scale: float = 64.0, margin: float | Array = 0.5
+) -> float:
     """Cross-entropy of λ cos of the angle to each class's nearest centre, widened by the true class's margin."""
-    data = classes(embeddings, labels, proxies, **options)
     margins = np.broadcast_to(margin, len(data.proxies))
-
-    def term(i: int) -> float:
-        logits = []
-        for c in range(len(data.proxies)):
-            cosine = data.similarity(i, c)
-            if c == data.labels[i]:
-                angle, m = math.acos(min(1.0, max(-1.0, cosine))), margins[c]
-                rises = angle > math.pi - m
-                beyond = cosine - max(m * math.sin(m), 1 - math.cos(m))
-                cosine = beyond if rises else math.cos(angle + m)
-            logits.append(scale * cosine)
-        return cross_entropy(logits, data.labels[i])
-
-    return per_sample(data, term, reduce)
+    logits = []
+    for c in range(len(data.proxies)):
+        cosine = data.similarity(i, c)
+        if c == data.labels[i]:
+            angle, m = math.acos(min(1.0, max(-1.0, cosine))), margins[c]
+            rises = angle > math.pi - m
+            beyond = cosine - max(m * math.sin(m), 1 - math.cos(m))
+            cosine = beyond if rises else math.cos(angle + m)
+        logits.append(scale * cosine)
+    return cross_entropy(logits, data.labels[i])

@@ -8,93 +8,41 @@ import math
 import numpy as np
 
 from oracles.numerics import Array, log_sum_exp, normalized, reduced, softplus
-from oracles.proxy_losses import center_regularizer, classes, per_sample, soft_similarity
+from oracles.proxy_losses import Classes, of_samples, proxy_anchor, soft_similarity
 
 
 def multi_proxy_anchor(
-    embeddings: Array,
-    labels: Array,
-    proxies: Array,
-    *,
+    *arrays: Array,
     alpha: float = 32.0,
     delta: float = 0.1,
     gamma: float = 0.1,
     tau: float = 0.2,
-    reduce: str = "default",
     **options,
 ) -> float | Array:
     """ProxyAnchor over S(x, c), plus τR shared out over the classes."""
-    data = classes(embeddings, labels, proxies, **options)
-    count = len(data.proxies)
-    present = {int(data.labels[i]) for i in range(len(data.labels)) if data.valid[i]}
-    share = tau * center_regularizer(proxies) / count if present else 0.0
-    terms = np.full(count, share)
-    for c in range(count):
-        pull, push = 0.0, 0.0
-        for i in range(len(data.labels)):
-            if not data.valid[i]:
-                continue
-            s = soft_similarity(data, i, c, gamma)
-            if data.labels[i] == c:
-                pull += max(0.0, data.weights[i]) * math.exp(-alpha * (s - delta))
-            else:
-                push += max(0.0, data.weights[i]) * math.exp(alpha * (s + delta))
-        terms[c] += math.log1p(push) / count
-        if c in present:
-            terms[c] += math.log1p(pull) / len(present)
-    return reduced(terms, np.ones(count, bool), "total" if reduce == "default" else reduce)
+    return proxy_anchor(*arrays, alpha=alpha, delta=delta, gamma=gamma, tau=tau, **options)
 
 
+@of_samples(tau=0.2)
 def multi_proxy_anchor_dw(
-    embeddings: Array,
-    labels: Array,
-    proxies: Array,
-    *,
-    alpha: float = 32.0,
-    delta: float = 0.1,
-    gamma: float = 0.1,
-    tau: float = 0.2,
-    reduce: str = "default",
-    **options,
-) -> float | Array:
+    data: Classes, i: int, alpha: float = 32.0, delta: float = 0.1, gamma: float = 0.1
+) -> float:
     """log(1 + e^{−α(S_y − δ)}) + log(1 + Σ_{c≠y} e^{α(S_c + δ)}) + τR."""
-    data = classes(embeddings, labels, proxies, **options)
-
-    def term(i: int) -> float:
-        pull = -alpha * (soft_similarity(data, i, data.labels[i], gamma) - delta)
-        push = [alpha * (soft_similarity(data, i, c, gamma) + delta) for c in data.others(i)]
-        return softplus(pull) + log_sum_exp([0.0, *push])
-
-    terms = per_sample(data, term, "none")
-    terms = terms + np.where(data.valid, tau * center_regularizer(proxies), 0.0)
-    return reduced(terms, data.valid, "mean" if reduce == "default" else reduce)
+    pull = -alpha * (soft_similarity(data, i, data.labels[i], gamma) - delta)
+    push = [alpha * (soft_similarity(data, i, c, gamma) + delta) for c in data.others(i)]
+    return softplus(pull) + log_sum_exp([0.0, *push])
 
 
+@of_samples(tau=0.2)
 def multi_proxy_anchor_ap(
-    embeddings: Array,
-    labels: Array,
-    proxies: Array,
-    *,
-    alpha: float = 32.0,
-    delta: float = 0.1,
-    gamma: float = 0.1,
-    tau: float = 0.2,
-    reduce: str = "default",
-    **options,
-) -> float | Array:
+    data: Classes, i: int, alpha: float = 32.0, delta: float = 0.1, gamma: float = 0.1
+) -> float:
     """log(1 + Σ_c e^{αS′}) + τR, S′ = δ − S at the own class and S + δ elsewhere."""
-    data = classes(embeddings, labels, proxies, **options)
-
-    def term(i: int) -> float:
-        exponents = [0.0]
-        for c in range(len(data.proxies)):
-            s = soft_similarity(data, i, c, gamma)
-            exponents.append(alpha * (delta - s if c == data.labels[i] else s + delta))
-        return log_sum_exp(exponents)
-
-    terms = per_sample(data, term, "none")
-    terms = terms + np.where(data.valid, tau * center_regularizer(proxies), 0.0)
-    return reduced(terms, data.valid, "mean" if reduce == "default" else reduce)
+    exponents = [0.0]
+    for c in range(len(data.proxies)):
+        s = soft_similarity(data, i, c, gamma)
+        exponents.append(alpha * (delta - s if c == data.labels[i] else s + delta))
+    return log_sum_exp(exponents)
 
 
 def superposed(

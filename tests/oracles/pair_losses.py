@@ -2,23 +2,28 @@
 
 Written from METHODS.md and the papers (and, for lifted structure, circle, FastAP and SNR, from
 what pytorch-metric-learning 2.9.0 computes), never from `jdml.losses`: slow, and easy to check by
-eye. Every oracle takes `reduce`: "default", "none", "total", "mean" or "mean_nonzero".
+eye. A function below is one term of a loss; its decorator makes the loss, with the function's own
+settings, those of `compare`, and `reduce`: "default", "none", "total", "mean" or "mean_nonzero".
 """
 
+import inspect
 import math
 from collections.abc import Callable
-from typing import NamedTuple
+from functools import partial
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from oracles.numerics import Array, log_sum_exp, normalized, reduced, relu, softplus
 
 Miner = Callable[[Array, Array, Array], tuple[Array, Array]]
+Oracle = Callable[..., Any]
 
 
 class Comparison(NamedTuple):
     """Anchors and references with the masks of their pairs."""
 
+    labels: Array | None  # [B]
     anchors: Array  # [B, D], normalized
     references: Array  # [R, D], normalized
     positive: Array  # [B, R] bool
@@ -87,7 +92,7 @@ def compare(
     pair_weights = np.repeat(w[:, None], size, axis=1) if w.ndim == 1 else w
     row_weights = w if w.ndim == 1 else np.ones(batch)
     comparison = Comparison(
-        anchors, others, is_positive, is_negative, valid, pair_weights, row_weights
+        labels, anchors, others, is_positive, is_negative, valid, pair_weights, row_weights
     )
     if mine is None:
         return comparison
@@ -99,76 +104,99 @@ def compare(
     return comparison._replace(positive=is_positive, negative=is_negative)
 
 
-def pair_terms(
-    pairs: Comparison, pull: Callable[[int, int], float], push: Callable[[int, int], float]
-) -> Array:
-    """The [B, R] matrix of pull at positives and push at negatives, weighted."""
-    terms = np.zeros(pairs.positive.shape)
-    for i in range(terms.shape[0]):
-        for j in range(terms.shape[1]):
-            if pairs.positive[i, j]:
-                terms[i, j] = pull(i, j) * pairs.weights[i, j]
-            if pairs.negative[i, j]:
-                terms[i, j] = push(i, j) * pairs.weights[i, j]
-    return terms
+def own_settings(term: Oracle, options: dict[str, Any]) -> Oracle:
+    """Take a term's own settings from the options."""
+    names = [name for name in inspect.signature(term).parameters if name in options]
+    return partial(term, **{name: options.pop(name) for name in names})
 
 
-def reduced_separately(terms: Array, pairs: Comparison, reduce: str) -> float | Array:
-    """Reduce positives and negatives separately, then add."""
-    reduce = "mean_nonzero" if reduce == "default" else reduce
-    pulled = reduced(terms, pairs.positive, reduce)
-    return pulled + reduced(terms, pairs.negative, reduce)
+def with_settings(oracle: Oracle, term: Oracle) -> Oracle:
+    """Show a term's own settings among the oracle's parameters."""
+    own, shared = (list(inspect.signature(f).parameters.values()) for f in (term, oracle))
+    own = [p.replace(kind=p.KEYWORD_ONLY) for p in own if p.default is not p.empty]
+    oracle.__signature__ = inspect.Signature([*shared[:-1], *own, shared[-1]])  # type: ignore[attr-defined]
+    return oracle
 
 
-def per_anchor(
-    pairs: Comparison, term: Callable[[int], float], counted: Array, reduce: str
-) -> float | Array:
-    """One weighted term per anchor, averaged over the anchors that count."""
-    terms = np.zeros(len(pairs.anchors))
-    for i in range(len(terms)):
-        if counted[i]:
-            terms[i] = term(i) * pairs.row_weights[i]
-    return reduced(terms, counted, "mean" if reduce == "default" else reduce)
+def of_pairs(kinds: str) -> Callable[[Oracle], Oracle]:
+    """Sum weighted terms of pairs, pull and push; the two kinds are averaged `apart` or `together`."""
+
+    def decorate(term: Oracle) -> Oracle:
+        def oracle(embeddings: Array, labels: Array | None, *, reduce: str = "default", **options):
+            compute = own_settings(term, options)
+            pairs = compare(embeddings, labels, **options)
+            terms = np.zeros(pairs.positive.shape)
+            for i, j in np.argwhere(pairs.positive | pairs.negative):
+                pull, push = compute(pairs, i, j)
+                terms[i, j] = (pull if pairs.positive[i, j] else push) * pairs.weights[i, j]
+            reduce = "mean_nonzero" if reduce == "default" else reduce
+            if kinds == "together":
+                return reduced(terms, pairs.positive | pairs.negative, reduce)
+            pulled = reduced(terms, pairs.positive, reduce)
+            return pulled + reduced(terms, pairs.negative, reduce)
+
+        return with_settings(oracle, term)
+
+    return decorate
 
 
+def valid_anchors(pairs: Comparison) -> Array:
+    """All valid anchors."""
+    return pairs.valid
+
+
+def with_positives(pairs: Comparison) -> Array:
+    """The anchors that have a positive."""
+    return pairs.positive.any(axis=1)
+
+
+def complete(pairs: Comparison) -> Array:
+    """The anchors that have a positive and a negative."""
+    return pairs.positive.any(axis=1) & pairs.negative.any(axis=1)
+
+
+def of_anchors(counted: Callable[[Comparison], Array]) -> Callable[[Oracle], Oracle]:
+    """Average one weighted term per anchor over the anchors that count."""
+
+    def decorate(term: Oracle) -> Oracle:
+        def oracle(embeddings: Array, labels: Array | None, *, reduce: str = "default", **options):
+            compute = own_settings(term, options)
+            pairs = compare(embeddings, labels, **options)
+            some, terms = counted(pairs), np.zeros(len(pairs.anchors))
+            for i in np.flatnonzero(some):
+                terms[i] = compute(pairs, i) * pairs.row_weights[i]
+            return reduced(terms, some, "mean" if reduce == "default" else reduce)
+
+        return with_settings(oracle, term)
+
+    return decorate
+
+
+def reduced_sums(sums: Array, count: int, reduce: str) -> float | Array:
+    """Reduce sums of terms that are as many."""
+    if reduce == "none":
+        return sums
+    whole = float(sums.sum())
+    return whole if reduce == "total" else whole / max(count, 1)
+
+
+@of_pairs("apart")
 def contrastive(
-    embeddings: Array,
-    labels: Array | None,
-    *,
-    positive_margin: float = 0.0,
-    negative_margin: float = 0.5,
-    reduce: str = "default",
-    **options,
-) -> float | Array:
+    pairs: Comparison, i: int, j: int, positive_margin: float = 0.0, negative_margin: float = 0.5
+) -> tuple[float, float]:
     """C2: (d − m⁺)₊ over positives and (m⁻ − d)₊ over negatives."""
-    pairs = compare(embeddings, labels, **options)
-    terms = pair_terms(
-        pairs,
-        lambda i, j: relu(pairs.distance(i, j) - positive_margin),
-        lambda i, j: relu(negative_margin - pairs.distance(i, j)),
-    )
-    return reduced_separately(terms, pairs, reduce)
+    d = pairs.distance(i, j)
+    return relu(d - positive_margin), relu(negative_margin - d)
 
 
-def similarity_contrastive(
-    embeddings: Array,
-    labels: Array | None,
-    *,
-    negative_margin: float = 0.5,
-    reduce: str = "default",
-    **options,
-) -> float | Array:
+@of_anchors(valid_anchors)
+def similarity_contrastive(pairs: Comparison, i: int, negative_margin: float = 0.5) -> float:
     """C1: per anchor Σ_pos (1 − s) + Σ_neg s·1[s > m]."""
-    pairs = compare(embeddings, labels, **options)
-
-    def term(i: int) -> float:
-        total = sum(1 - pairs.similarity(i, j) for j in pairs.positives(i))
-        for j in pairs.negatives(i):
-            s = pairs.similarity(i, j)
-            total += s if s > negative_margin else 0.0
-        return total
-
-    return per_anchor(pairs, term, pairs.valid, reduce)
+    total = sum(1 - pairs.similarity(i, j) for j in pairs.positives(i))
+    for j in pairs.negatives(i):
+        s = pairs.similarity(i, j)
+        total += s if s > negative_margin else 0.0
+    return total
 
 
 def triplet(
@@ -192,77 +220,42 @@ def triplet(
                 sums[i] += hinge * pairs.row_weights[i]
                 triplets += 1
                 active += hinge * pairs.row_weights[i] != 0
-    if reduce == "none":
-        return sums
-    if reduce == "total":
-        return float(sums.sum())
-    count = triplets if reduce == "mean" else active
-    return float(sums.sum()) / count if count else 0.0
+    return reduced_sums(sums, triplets if reduce == "mean" else active, reduce)
 
 
+@of_pairs("together")
 def margin(
-    embeddings: Array,
-    labels: Array | None,
-    *,
+    pairs: Comparison,
+    i: int,
+    j: int,
     beta: float | Array = 1.2,
     alpha: float = 0.2,
     squared: bool = False,
-    reduce: str = "default",
-    **options,
-) -> float | Array:
+) -> tuple[float, float]:
     """(d − β + α)₊ over positives, (β − d + α)₊ over negatives, all active ones together."""
-    pairs = compare(embeddings, labels, **options)
-    power = 2 if squared else 1
-
-    def boundary(i: int) -> float:
-        return float(beta) if np.ndim(beta) == 0 else float(beta[labels[i]])
-
-    terms = pair_terms(
-        pairs,
-        lambda i, j: relu(pairs.distance(i, j) ** power - boundary(i) + alpha),
-        lambda i, j: relu(boundary(i) - pairs.distance(i, j) ** power + alpha),
-    )
-    reduce = "mean_nonzero" if reduce == "default" else reduce
-    return reduced(terms, pairs.positive | pairs.negative, reduce)
+    d = pairs.distance(i, j) ** (2 if squared else 1)
+    boundary = float(beta) if np.ndim(beta) == 0 else float(beta[pairs.labels[i]])
+    return relu(d - boundary + alpha), relu(boundary - d + alpha)
 
 
+@of_anchors(valid_anchors)
 def multi_similarity(
-    embeddings: Array,
-    labels: Array | None,
-    *,
-    alpha: float = 2.0,
-    beta: float = 50.0,
-    base: float = 0.5,
-    reduce: str = "default",
-    **options,
-) -> float | Array:
+    pairs: Comparison, i: int, alpha: float = 2.0, beta: float = 50.0, base: float = 0.5
+) -> float:
     """log(1 + Σ_pos e^{−α(s−λ)})/α + log(1 + Σ_neg e^{β(s−λ)})/β per anchor."""
-    pairs = compare(embeddings, labels, **options)
-
-    def term(i: int) -> float:
-        pull = [-alpha * (pairs.similarity(i, j) - base) for j in pairs.positives(i)]
-        push = [beta * (pairs.similarity(i, j) - base) for j in pairs.negatives(i)]
-        return log_sum_exp([0.0, *pull]) / alpha + log_sum_exp([0.0, *push]) / beta
-
-    return per_anchor(pairs, term, pairs.valid, reduce)
+    pull = [-alpha * (pairs.similarity(i, j) - base) for j in pairs.positives(i)]
+    push = [beta * (pairs.similarity(i, j) - base) for j in pairs.negatives(i)]
+    return log_sum_exp([0.0, *pull]) / alpha + log_sum_exp([0.0, *push]) / beta
 
 
-def n_pair(
-    embeddings: Array, labels: Array | None, *, reduce: str = "default", **options
-) -> float | Array:
+@of_anchors(with_positives)
+def n_pair(pairs: Comparison, i: int) -> float:
     """Per anchor the mean over its positives of log(1 + Σ_neg e^{s_an − s_ap})."""
-    pairs = compare(embeddings, labels, **options)
-
-    def term(i: int) -> float:
-        losses = []
-        for p in pairs.positives(i):
-            s = pairs.similarity(i, p)
-            losses.append(
-                log_sum_exp([0.0, *(pairs.similarity(i, n) - s for n in pairs.negatives(i))])
-            )
-        return sum(losses) / len(losses)
-
-    return per_anchor(pairs, term, pairs.positive.any(axis=1), reduce)
+    losses = []
+    for p in pairs.positives(i):
+        s = pairs.similarity(i, p)
+        losses.append(log_sum_exp([0.0, *(pairs.similarity(i, n) - s for n in pairs.negatives(i))]))
+    return sum(losses) / len(losses)
 
 
 def lifted_structure(
@@ -288,87 +281,46 @@ def lifted_structure(
                 gap = log_sum_exp(push) + pairs.distance(i, j) - positive_margin
                 sums[i] += relu(gap) ** 2 / 2 * pairs.row_weights[i]
                 counted += 1
-    if reduce == "none":
-        return sums
-    if reduce == "total":
-        return float(sums.sum())
-    return float(sums.sum()) / counted if counted else 0.0
+    return reduced_sums(sums, counted, reduce)
 
 
-def circle(
-    embeddings: Array,
-    labels: Array | None,
-    *,
-    margin: float = 0.4,
-    gamma: float = 80.0,
-    reduce: str = "default",
-    **options,
-) -> float | Array:
+@of_anchors(complete)
+def circle(pairs: Comparison, i: int, margin: float = 0.4, gamma: float = 80.0) -> float:
     """softplus(log Σ_pos e^{−γ(1+m−s)₊(s−1+m)} + log Σ_neg e^{γ(s+m)₊(s−m)}) per anchor."""
-    pairs = compare(embeddings, labels, **options)
-
-    def term(i: int) -> float:
-        pull = []
-        for j in pairs.positives(i):
-            s = pairs.similarity(i, j)
-            pull.append(-gamma * relu(1 + margin - s) * (s - (1 - margin)))
-        push = []
-        for j in pairs.negatives(i):
-            s = pairs.similarity(i, j)
-            push.append(gamma * relu(s + margin) * (s - margin))
-        return softplus(log_sum_exp(pull) + log_sum_exp(push))
-
-    both = pairs.positive.any(axis=1) & pairs.negative.any(axis=1)
-    return per_anchor(pairs, term, both, reduce)
+    pull = []
+    for j in pairs.positives(i):
+        s = pairs.similarity(i, j)
+        pull.append(-gamma * relu(1 + margin - s) * (s - (1 - margin)))
+    push = []
+    for j in pairs.negatives(i):
+        s = pairs.similarity(i, j)
+        push.append(gamma * relu(s + margin) * (s - margin))
+    return softplus(log_sum_exp(pull) + log_sum_exp(push))
 
 
-def fast_ap(
-    embeddings: Array,
-    labels: Array | None,
-    *,
-    num_bins: int = 10,
-    reduce: str = "default",
-    **options,
-) -> float | Array:
+@of_anchors(with_positives)
+def fast_ap(pairs: Comparison, i: int, num_bins: int = 10) -> float:
     """1 − Σ_bins h⁺ H⁺ / H / N⁺, soft histograms of the squared distances on [0, 4]."""
-    pairs = compare(embeddings, labels, **options)
     width = 4.0 / num_bins
 
-    def histogram(i: int, members: list[int], edge: int) -> float:
+    def histogram(members: list[int], edge: int) -> float:
         return sum(relu(1 - abs(pairs.distance(i, j) ** 2 - edge * width) / width) for j in members)
 
-    def term(i: int) -> float:
-        precision, seen_positive, seen = 0.0, 0.0, 0.0
-        for edge in range(num_bins + 1):
-            hits = histogram(i, pairs.positives(i), edge)
-            seen_positive += hits
-            seen += hits + histogram(i, pairs.negatives(i), edge)
-            if hits * seen_positive > 0:
-                precision += hits * seen_positive / seen
-        return 1 - precision / len(pairs.positives(i))
-
-    return per_anchor(pairs, term, pairs.positive.any(axis=1), reduce)
+    precision, seen_positive, seen = 0.0, 0.0, 0.0
+    for edge in range(num_bins + 1):
+        hits = histogram(pairs.positives(i), edge)
+        seen_positive += hits
+        seen += hits + histogram(pairs.negatives(i), edge)
+        if hits * seen_positive > 0:
+            precision += hits * seen_positive / seen
+    return 1 - precision / len(pairs.positives(i))
 
 
+@of_pairs("apart")
 def snr_contrastive(
-    embeddings: Array,
-    labels: Array | None,
-    *,
-    positive_margin: float = 0.0,
-    negative_margin: float = 1.0,
-    reduce: str = "default",
-    **options,
-) -> float | Array:
+    pairs: Comparison, i: int, j: int, positive_margin: float = 0.0, negative_margin: float = 1.0
+) -> tuple[float, float]:
     """Contrastive on d_SNR = var(a − r)/var(a), variances over the D components."""
-    pairs = compare(embeddings, labels, **options)
-
-    def noise(i: int, j: int) -> float:
-        anchor = pairs.anchors[i]
-        return float(np.var(anchor - pairs.references[j]) / np.var(anchor))
-
-    terms = pair_terms(
-        pairs,
-        lambda i, j: relu(noise(i, j) - positive_margin),
-        lambda i, j: relu(negative_margin - noise(i, j)),
-    )
-    return reduced_separately(terms, pairs, reduce)
+    anchor = pairs.anchors[i]
+    noise = float(np.var(anchor - pairs.references[j]) / np.var(anchor))
+    return relu(noise - positive_margin), relu(negative_margin - noise)

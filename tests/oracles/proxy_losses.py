@@ -1,7 +1,8 @@
 """Proxy and softmax losses restated as plain loops over samples and classes, in NumPy float64.
 
-Written from METHODS.md and the papers, never from `jdml.losses`. Every oracle takes `reduce`:
-"default", "none", "total", "mean" or "mean_nonzero".
+Written from METHODS.md and the papers, never from `jdml.losses`. A function of one sample's term is
+made a loss by its decorator, with the function's own settings, those of `classes`, `tau` (a weight of
+the regularizer) and `reduce`: "default", "none", "total", "mean" or "mean_nonzero".
 """
 
 import math
@@ -11,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from oracles.numerics import Array, log_sum_exp, normalized, reduced, softplus
+from oracles.pair_losses import Oracle, own_settings, with_settings
 
 
 class Classes(NamedTuple):
@@ -60,13 +62,29 @@ def classes(
     return Classes(normalized(embeddings, normalize), centers, np.asarray(labels), valid, w)
 
 
-def per_sample(data: Classes, term: Callable[[int], float], reduce: str) -> float | Array:
-    """One weighted term per valid sample."""
-    terms = np.zeros(len(data.embeddings))
-    for i in range(len(terms)):
-        if data.valid[i]:
-            terms[i] = term(i) * data.weights[i]
-    return reduced(terms, data.valid, "mean" if reduce == "default" else reduce)
+def of_samples(tau: float = 0.0) -> Callable[[Oracle], Oracle]:
+    """Average one weighted term per valid sample, with τR where a loss has the regularizer."""
+
+    def decorate(term: Oracle) -> Oracle:
+        def oracle(
+            embeddings: Array,
+            labels: Array,
+            proxies: Array,
+            *,
+            tau: float = tau,
+            reduce: str = "default",
+            **options,
+        ) -> float | Array:
+            compute = own_settings(term, options)
+            data = classes(embeddings, labels, proxies, **options)
+            terms = np.zeros(len(data.embeddings))
+            for i in np.flatnonzero(data.valid):
+                terms[i] = compute(data, i) * data.weights[i] + tau * center_regularizer(proxies)
+            return reduced(terms, data.valid, "mean" if reduce == "default" else reduce)
+
+        return with_settings(oracle, term)
+
+    return decorate
 
 
 def cross_entropy(logits: list[float], label: int) -> float:
@@ -74,64 +92,26 @@ def cross_entropy(logits: list[float], label: int) -> float:
     return log_sum_exp(logits) - logits[label]
 
 
-def proxy_nca(
-    embeddings: Array,
-    labels: Array,
-    proxies: Array,
-    *,
-    scale: float = 1.0,
-    reduce: str = "default",
-    **options,
-) -> float | Array:
+@of_samples()
+def proxy_nca(data: Classes, i: int, scale: float = 1.0) -> float:
     """scale·d²(x, p_y) + log Σ_{c≠y} e^{−scale·d²(x, p_c)}."""
-    data = classes(embeddings, labels, proxies, **options)
-
-    def term(i: int) -> float:
-        wrong = [-scale * data.squared_distance(i, c) for c in data.others(i)]
-        return scale * data.squared_distance(i, data.labels[i]) + log_sum_exp(wrong)
-
-    return per_sample(data, term, reduce)
+    wrong = [-scale * data.squared_distance(i, c) for c in data.others(i)]
+    return scale * data.squared_distance(i, data.labels[i]) + log_sum_exp(wrong)
 
 
-def proxy_nca_pp(
-    embeddings: Array,
-    labels: Array,
-    proxies: Array,
-    *,
-    temperature: float = 1 / 9,
-    reduce: str = "default",
-    **options,
-) -> float | Array:
+@of_samples()
+def proxy_nca_pp(data: Classes, i: int, temperature: float = 1 / 9) -> float:
     """Cross-entropy of the logits −d²/T over all classes."""
-    data = classes(embeddings, labels, proxies, **options)
-
-    def term(i: int) -> float:
-        count = len(data.proxies)
-        logits = [-data.squared_distance(i, c) / temperature for c in range(count)]
-        return cross_entropy(logits, data.labels[i])
-
-    return per_sample(data, term, reduce)
+    logits = [-data.squared_distance(i, c) / temperature for c in range(len(data.proxies))]
+    return cross_entropy(logits, data.labels[i])
 
 
-def proxy_nca_margin(
-    embeddings: Array,
-    labels: Array,
-    proxies: Array,
-    *,
-    alpha: float = 32.0,
-    delta: float = 0.1,
-    reduce: str = "default",
-    **options,
-) -> float | Array:
+@of_samples()
+def proxy_nca_margin(data: Classes, i: int, alpha: float = 32.0, delta: float = 0.1) -> float:
     """log(1 + e^{−α(s_y − δ)}) + log(1 + Σ_{c≠y} e^{α(s_c + δ)})."""
-    data = classes(embeddings, labels, proxies, **options)
-
-    def term(i: int) -> float:
-        pull = -alpha * (data.similarity(i, data.labels[i]) - delta)
-        push = [alpha * (data.similarity(i, c) + delta) for c in data.others(i)]
-        return softplus(pull) + log_sum_exp([0.0, *push])
-
-    return per_sample(data, term, reduce)
+    pull = -alpha * (data.similarity(i, data.labels[i]) - delta)
+    push = [alpha * (data.similarity(i, c) + delta) for c in data.others(i)]
+    return softplus(pull) + log_sum_exp([0.0, *push])
 
 
 def proxy_anchor(
@@ -141,32 +121,31 @@ def proxy_anchor(
     *,
     alpha: float = 32.0,
     delta: float = 0.1,
+    gamma: float | None = None,
+    tau: float = 0.0,
     reduce: str = "default",
     **options,
 ) -> float | Array:
-    """Pull of the classes in the batch over |P⁺|, plus push of all classes over C.
+    """Pull of the classes in the batch over |P⁺|, plus push of all classes over C, plus τR shared out.
 
-    A sample's weight multiplies its exponential; none is below 0.
+    A sample's weight multiplies its exponential; none is below 0. With γ the similarities are soft (MPA).
     """
     data = classes(embeddings, labels, proxies, **options)
     count = len(data.proxies)
     present = {int(data.labels[i]) for i in range(len(data.labels)) if data.valid[i]}
-    terms = np.zeros(count)
+    terms = np.full(count, tau * center_regularizer(proxies) / count if present else 0.0)
     for c in range(count):
         pull, push = 0.0, 0.0
-        for i in range(len(data.labels)):
-            if not data.valid[i]:
-                continue
-            s = data.similarity(i, c)
+        for i in np.flatnonzero(data.valid):
+            s = data.similarity(i, c) if gamma is None else soft_similarity(data, i, c, gamma)
             if data.labels[i] == c:
                 pull += max(0.0, data.weights[i]) * math.exp(-alpha * (s - delta))
             else:
                 push += max(0.0, data.weights[i]) * math.exp(alpha * (s + delta))
-        terms[c] = math.log1p(push) / count
+        terms[c] += math.log1p(push) / count
         if c in present:
             terms[c] += math.log1p(pull) / len(present)
-    reduce = "total" if reduce == "default" else reduce
-    return reduced(terms, np.ones(count, bool), reduce)
+    return reduced(terms, np.ones(count, bool), "total" if reduce == "default" else reduce)
 
 
 def center_regularizer(proxies: Array, *, normalize: str | None = "sphere") -> float:
@@ -191,99 +170,45 @@ def soft_similarity(data: Classes, i: int, c: int, gamma: float) -> float:
     return sum(math.exp(s / gamma - log_total) * s for s in dots)
 
 
+@of_samples(tau=0.2)
 def soft_triple(
-    embeddings: Array,
-    labels: Array,
-    proxies: Array,
-    *,
-    scale: float = 20.0,
-    gamma: float = 0.1,
-    margin: float = 0.01,
-    tau: float = 0.2,
-    reduce: str = "default",
-    **options,
-) -> float | Array:
-    """Cross-entropy of λ(S(x, c) − δ·1[c = y]), S softmax-weighted over centers; plus τR per sample."""
-    data = classes(embeddings, labels, proxies, **options)
-
-    def term(i: int) -> float:
-        logits = []
-        for c in range(len(data.proxies)):
-            logits.append(
-                scale
-                * (soft_similarity(data, i, c, gamma) - (margin if c == data.labels[i] else 0.0))
-            )
-        return cross_entropy(logits, data.labels[i])
-
-    regularizer = np.full(len(data.labels), tau * center_regularizer(proxies))
-    terms = per_sample(data, term, "none") + np.where(data.valid, regularizer, 0.0)
-    return reduced(terms, data.valid, "mean" if reduce == "default" else reduce)
+    data: Classes, i: int, scale: float = 20.0, gamma: float = 0.1, margin: float = 0.01
+) -> float:
+    """Cross-entropy of λ(S(x, c) − δ·1[c = y]), S softmax-weighted over centers."""
+    logits = [scale * soft_similarity(data, i, c, gamma) for c in range(len(data.proxies))]
+    logits[data.labels[i]] -= scale * margin
+    return cross_entropy(logits, data.labels[i])
 
 
-def angular_softmax(
-    data: Classes, scale: float, at_target: Callable[[float], float], reduce: str
-) -> float | Array:
+def angular(data: Classes, i: int, scale: float, at_target: Callable[[float], float]) -> float:
     """Cross-entropy of scaled cosines, the true class's changed by `at_target`."""
-
-    def term(i: int) -> float:
-        logits = []
-        for c in range(len(data.proxies)):
-            s = data.similarity(i, c)
-            logits.append(scale * (at_target(s) if c == data.labels[i] else s))
-        return cross_entropy(logits, data.labels[i])
-
-    return per_sample(data, term, reduce)
+    cosines = [data.similarity(i, c) for c in range(len(data.proxies))]
+    cosines[data.labels[i]] = at_target(cosines[data.labels[i]])
+    return cross_entropy([scale * s for s in cosines], data.labels[i])
 
 
-def normalized_softmax(
-    embeddings: Array,
-    labels: Array,
-    proxies: Array,
-    *,
-    temperature: float = 0.05,
-    reduce: str = "default",
-    **options,
-) -> float | Array:
+@of_samples()
+def normalized_softmax(data: Classes, i: int, temperature: float = 0.05) -> float:
     """Cross-entropy of s/T."""
-    data = classes(embeddings, labels, proxies, **options)
-    return angular_softmax(data, 1 / temperature, lambda s: s, reduce)
+    return angular(data, i, 1 / temperature, lambda s: s)
 
 
-def cosface(
-    embeddings: Array,
-    labels: Array,
-    proxies: Array,
-    *,
-    scale: float = 64.0,
-    margin: float = 0.35,
-    reduce: str = "default",
-    **options,
-) -> float | Array:
+@of_samples()
+def cosface(data: Classes, i: int, scale: float = 64.0, margin: float = 0.35) -> float:
     """Cross-entropy of scaled cosines, s − m at the true class."""
-    data = classes(embeddings, labels, proxies, **options)
-    return angular_softmax(data, scale, lambda s: s - margin, reduce)
+    return angular(data, i, scale, lambda s: s - margin)
 
 
-def arcface(
-    embeddings: Array,
-    labels: Array,
-    proxies: Array,
-    *,
-    scale: float = 64.0,
-    margin: float = 0.5,
-    reduce: str = "default",
-    **options,
-) -> float | Array:
+@of_samples()
+def arcface(data: Classes, i: int, scale: float = 64.0, margin: float = 0.5) -> float:
     """Cross-entropy of scaled cosines, cos(θ + m) at the true class.
 
     Past θ = π − m, where cos(θ + m) would rise again, s − m·sin m takes over, or s − (1 − cos m) where that is less.
     """
-    data = classes(embeddings, labels, proxies, **options)
-
     beyond = max(margin * math.sin(margin), 1 - math.cos(margin))
 
     def widened(s: float) -> float:
         angle = math.acos(min(1.0, max(-1.0, s)))
         return math.cos(angle + margin) if angle <= math.pi - margin else s - beyond
 
-    return angular_softmax(data, scale, widened, reduce)
+    return angular(data, i, scale, widened)

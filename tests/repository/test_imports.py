@@ -199,9 +199,12 @@ def test_import_jdml_imports_nothing_else():
     assert done.returncode == 0, done.stderr
 
 
-def test_losses_import_only_jax():
-    """The flat names and their packages need JAX and NumPy; other packages import other libraries."""
-    done = python(f"""
+def test_losses_import_only_jax_and_touch_no_device():
+    """The flat names and their packages need JAX and NumPy; with a platform that does not exist, devices fail."""
+    nowhere = {"JAX_PLATFORMS": "no_such_platform"}
+    assert python("import jax; jax.devices()", **nowhere).returncode != 0
+    done = python(
+        f"""
         import sys
         import jax, numpy
         before = set(sys.modules)
@@ -210,15 +213,9 @@ def test_losses_import_only_jax():
         heavy = {{name.split(".")[0] for name in added}} & {HEAVY}
         assert not heavy, sorted(heavy)
         assert sum(not name.startswith("jdml") for name in added) < 30, sorted(added)
-    """)
-    assert done.returncode == 0, done.stderr
-
-
-def test_import_touches_no_device():
-    """With a platform that does not exist, using a device fails, but importing the flat names does not."""
-    touch = "import jax; jax.devices()"
-    assert python(touch, JAX_PLATFORMS="no_such_platform").returncode != 0
-    done = python("from jdml import *", JAX_PLATFORMS="no_such_platform")
+        """,
+        **nowhere,
+    )
     assert done.returncode == 0, done.stderr
 
 

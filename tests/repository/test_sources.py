@@ -96,7 +96,7 @@ def test_no_circular_imports():
     assert circles(import_graph(PACKAGE)) == set()
 
 
-def test_circular_imports_are_true_recall_at_any_level(tmp_path):
+def test_circular_imports_at_any_level_are_found(tmp_path):
     package = tmp_path / "jdml"
     for name, code in {
         "__init__.py": "",

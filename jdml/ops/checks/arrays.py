@@ -156,27 +156,19 @@ def check_label_values(name: str, labels: Any) -> None:
     words = isinstance(labels, list | tuple) and len(labels) > 0 and isinstance(labels[0], str)
     if words or (isinstance(labels, np.ndarray) and labels.dtype.kind in "USOT"):
         objects = not words and labels.dtype.kind == "O"
-        if objects and are_integers(labels):
-            raise TypeError(
-                f"{name} must be integers, got Python objects: write {name}.astype(int)"
-            )
-        got = "Python objects" if objects else "strings"
         text = f"{name}.astype(str)" if objects else name
-        raise TypeError(
-            f"{name} must be integers, got {got}: write numpy.unique({text}, return_inverse=True)[1]"
-            + (", of both sides in one call" if name.startswith("reference_") else "")
-        )
+        both = ", of both sides in one call" if name.startswith("reference_") else ""
+        advice = f"numpy.unique({text}, return_inverse=True)[1]{both}"
+        if objects and are_integers(labels):
+            advice = f"{name}.astype(int)"
+        got = "Python objects" if objects else "strings"
+        raise TypeError(f"{name} must be integers, got {got}: write {advice}")
     if isinstance(labels, Array) and labels.dtype == jnp.uint32 and is_at_hand(labels):
         labels = np.asarray(labels)
-    if not isinstance(labels, np.ndarray) or labels.dtype.itemsize < 4 or labels.dtype == np.int32:
-        return
-    if (
-        jax.dtypes.canonicalize_dtype(np.int64) == np.int64
-        or not np.issubdtype(labels.dtype, np.integer)
-        or labels.size == 0
-    ):
-        return
-    _check_within(name, labels, np.int32, ", or enable 64-bit types")
+    is_wide = isinstance(labels, np.ndarray) and labels.dtype.kind in "iu"
+    if is_wide and labels.dtype.itemsize >= 4 and labels.dtype != np.int32:
+        if jax.dtypes.canonicalize_dtype(np.int64) != np.int64:
+            _check_within(name, labels, np.int32, ", or enable 64-bit types")
 
 
 def _check_within(name: str, labels: np.ndarray, kind: type[np.signedinteger], also: str) -> None:
@@ -206,25 +198,23 @@ def check_classes(labels: Any, classes: int, like: str, where: Any = None) -> No
     """
     if not isinstance(labels, np.ndarray) or labels.ndim != 1 or labels.dtype.kind not in "iu":
         return
-    values = labels
-    if values.size == 0 or values.max() < classes:
-        return
-    outside = values >= classes
-    if where is not None:
-        if not is_at_hand(where) or where.shape != values.shape:
+    outside = labels >= classes
+    if where is not None and outside.any():
+        if not is_at_hand(where) or where.shape != labels.shape:
             return
         outside = outside & np.asarray(where, bool)
     if outside.any():
         row = int(outside.argmax())
         raise ValueError(
-            f"labels[{row}] is {values[row]}, expected 0…{classes - 1} as {like} has {classes} classes: number them "
+            f"labels[{row}] is {labels[row]}, expected 0…{classes - 1} as {like} has {classes} classes: number them "
             "from 0; a row of no class has label -1"
         )
 
 
 def check_mask(name: str, mask: Any, *shapes: tuple[int, ...]) -> None:
-    """Refuse what is not a boolean array of one of the given shapes."""
-    _check_shape(name, mask, shapes, "boolean", jnp.bool_)
+    """Refuse what is neither None nor a boolean array of one of the given shapes."""
+    if mask is not None:
+        _check_shape(name, mask, shapes, "boolean", jnp.bool_)
 
 
 def check_weights(name: str, weights: Any, *shapes: tuple[int, ...]) -> None:

@@ -111,12 +111,7 @@ def one_of(name: str, value: Any, known: Iterable[str]) -> None:
 
 
 def did_you_mean(word: Any, known: Iterable[str]) -> str:
-    """Return ``"; did you mean X?"``, or nothing where no known word is near.
-
-    Example:
-        >>> did_you_mean("tripplet", ["margin", "triplet"])
-        '; did you mean triplet?'
-    """
+    """Return ``"; did you mean X?"``, or nothing where no known word is near."""
     near = difflib.get_close_matches(str(word), list(known), n=1, cutoff=0.6)
     return f"; did you mean {near[0]}?" if near else ""
 
@@ -132,14 +127,6 @@ def check_fields(values: Any, called: Callable[[str], str] = str) -> None:
 
     A constraint wants a number, ``bool`` a flag, ``str`` a text, a ``Literal`` one of its words; None is for fields
     that say so. Numbers of NumPy and JAX become Python's. ``called`` is from a field's name to its name in a message.
-
-    Example:
-        >>> from jdml.ops.checks import positive
-        >>> Point = dataclasses.make_dataclass("Point", [("x", Annotated[float, positive])])
-        >>> check_fields(Point(-1.0))
-        Traceback (most recent call last):
-        ...
-        ValueError: x must be > 0, got -1.0
     """
     kind: Any = type(values)
     for rule in _rules(kind):
@@ -219,18 +206,12 @@ def accepted_settings(function: Callable[..., Any], settings: Mapping[str, Any])
     return {name: value for name, value in settings.items() if name in known and name not in own}
 
 
-def _signature(function: Callable[..., Any]) -> inspect.Signature | None:
-    """None of what is not a Python function."""
-    try:
-        return inspect.signature(function)
-    except (TypeError, ValueError):
-        return None
-
-
 def _keywords(function: Callable[..., Any]) -> list[str] | None:
     """Return the keywords that a function takes; None where that is any, or where there is no signature."""
-    known = _signature(function)
-    parameters = [] if known is None else list(known.parameters.values())
-    if known is None or any(p.kind is p.VAR_KEYWORD for p in parameters):
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return None
+    if any(p.kind is p.VAR_KEYWORD for p in parameters):
         return None
     return [p.name for p in parameters if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD)]
