@@ -1,12 +1,13 @@
 """Adapt a network that knows much already: which parameters learn, how fast by depth, and in how many numbers.
 
-Parameters are told by their paths, names joined by ``/`` such as ``block0/attention/query/kernel``, and paths by
+Parameters are named by their paths, names joined by ``/`` such as ``block0/attention/query/kernel``, and paths by
 patterns. All here are functions of a pytree of parameters, whoever's network it is.
 """
 
+import functools
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import jax
@@ -18,26 +19,23 @@ from jax.tree_util import GetAttrKey, KeyPath
 
 from jdml.ops import checks
 
+__all__ = [
+    "joined",
+    "lora_factors",
+    "lora_merged",
+    "matching",
+    "scale_by_depth",
+    "scale_by_path",
+    "split",
+]
+
 Tree = Any
 HIDDEN = optax.MaskedNode()
 """Stands in a tree where a parameter is left out: JAX sees no array there, as within ``optax.masked``."""
-SHOWN = 4
-"""The most paths that an error lists if a pattern matches none."""
 
 
 def path_texts(path: KeyPath) -> tuple[str, ...]:
-    """Give a path in texts, without the ``value`` in which each variable of NNX ends.
-
-    Args:
-        path: of a leaf, as ``jax.tree_util.tree_leaves_with_path`` gives it.
-
-    Returns:
-        The names.
-
-    Example:
-        >>> [path_texts(path) for path, _ in jax.tree_util.tree_leaves_with_path({"blocks": [2, 3]})]
-        [('blocks', '0'), ('blocks', '1')]
-    """
+    """Return the names of a leaf's path, without the ``value`` in which each variable of NNX ends."""
     parts = []
     for part in path:
         for attribute in ("key", "idx", "name"):
@@ -52,18 +50,7 @@ def path_texts(path: KeyPath) -> tuple[str, ...]:
 
 
 def paths(params: Tree) -> list[str]:
-    """Name every parameter by its path.
-
-    Args:
-        params: a pytree of arrays.
-
-    Returns:
-        The paths, in the order of the leaves.
-
-    Example:
-        >>> paths({"head": {"kernel": 1, "bias": 0}, "blocks": [2, 3]})
-        ['blocks/0', 'blocks/1', 'head/bias', 'head/kernel']
-    """
+    """Return the path of every parameter, such as ``"head/bias"``, in the order of the leaves."""
     return ["/".join(path_texts(path)) for path, _ in jax.tree_util.tree_leaves_with_path(params)]
 
 
@@ -96,30 +83,13 @@ def matching(params: Tree, pattern: str | None) -> Tree:
 
 
 def check_pattern(name: str, pattern: Any, params: Tree) -> None:
-    """Refuse a pattern that names none of the parameters.
-
-    Args:
-        name: what the pattern is called.
-        pattern: of paths; None is none.
-        params: a pytree of arrays.
-
-    Raises:
-        TypeError: no text.
-        ValueError: no regular expression, or one that names nothing, telling some paths.
-
-    Example:
-        >>> check_pattern("freeze", "body", {"head": 0})
-        Traceback (most recent call last):
-        ...
-        ValueError: freeze must be a pattern of parameters' paths, 'body' names none of 1: head, …
-    """
+    """Refuse a pattern, unless it is None, that names none of the parameters."""
     if pattern is None or any(jax.tree.leaves(matching(params, pattern))):
         return
-    there = paths(params)
-    step = -(-len(there) // SHOWN)
+    known = paths(params)
     raise ValueError(
-        f"{name} must be a pattern of parameters' paths, {pattern!r} names none of {len(there)}: "
-        f"{', '.join(there[::step])}, …"
+        f"{name} must be a pattern of parameters' paths, {pattern!r} names none of {len(known)}: "
+        f"{', '.join(known[:: -(-len(known) // 4)])}, …"
     )
 
 
@@ -181,32 +151,13 @@ def _is_hidden(node: Any) -> bool:
 
 
 def depths(names: Iterable[str], before: str, blocks: str) -> dict[str, int]:
-    """Tell how deep each part of a network lies, as BEiT's program and timm count it.
-
-    Args:
-        names: of the parts, such as ``params``.
-        before: pattern of what comes before the blocks (patches, positions, the stem).
-        blocks: pattern with which a block's parts begin; blocks are ordered by it, numbers as numbers.
-
-    Returns:
-        By name: 0 before the blocks, 1 … L for the L blocks, L + 1 for all that comes after them.
-
-    Example:
-        >>> depths(["patches", "block0", "block2", "block10", "norm", "head"], "patches", "block[0-9]+")
-        {'patches': 0, 'block0': 1, 'block2': 2, 'block10': 3, 'norm': 4, 'head': 4}
-    """
+    """Return the depth of each part: 0 before the blocks, 1 … L for the L blocks, L + 1 after them."""
+    names = list(names)
     of_block = {name: match[0] for name in names if (match := re.match(blocks, name))}
-    order = sorted(set(of_block.values()), key=_natural)
-    number = {block: place for place, block in enumerate(order, 1)}
-    after = len(order) + 1
-    return {
-        name: number[of_block[name]]
-        if name in of_block
-        else 0
-        if re.fullmatch(before, name)
-        else after
-        for name in names
-    }
+    order = ["", *sorted(set(of_block.values()), key=_natural)]
+    depth = dict.fromkeys(names, len(order))
+    depth |= {name: 0 for name in names if re.fullmatch(before, name)}
+    return depth | {name: order.index(block) for name, block in of_block.items()}
 
 
 def _natural(text: str) -> list[tuple[bool, int, str]]:
@@ -218,19 +169,28 @@ ROLE = "model"
 """The role whose updates are scaled, unless another is given."""
 
 
+def _of_role(scale: Callable[[Tree], Tree], role: str | None) -> Callable[[Tree, Any], Tree]:
+    """Return a stateless update that scales the parameters of a role, or all."""
+
+    def update(updates: Tree, _: Any) -> Tree:
+        return scale(updates) if role is None else {**updates, role: scale(updates[role])}
+
+    return update
+
+
 def scale_by_depth(
     decay: float, before: str, blocks: str, role: str | None = ROLE
 ) -> optax.GradientTransformation:
     """Let deep layers learn faster than those near the images: layer-wise learning-rate decay.
 
     Formula:
-        ``u ← d^(L + 1 − l) u`` for the layer l of L + 2 (:func:`depths`): the head keeps its learning rate, the last
-        block has d times it, and what comes before the first of L blocks d^(L+1) times.
+        ``u ← d^(L + 1 − l) u`` for the layer l of L + 2: the head keeps its learning rate, the last block has d times
+        it, and what comes before the first of L blocks d^(L+1) times.
 
     Args:
         decay: d, such as 0.65.
-        before: see :func:`depths`.
-        blocks: see :func:`depths`.
+        before: pattern of what comes before the blocks (patches, positions, the stem).
+        blocks: pattern with which a block's parts begin; blocks are ordered by it, numbers as numbers.
         role: of the parameters which the model's are; None: they are all parameters.
 
     Returns:
@@ -254,21 +214,19 @@ def scale_by_depth(
     """
     checks.positive("decay", decay)
 
-    def scale(updates: Tree, _: Tree) -> Tree:
-        parts = updates if role is None else updates[role]
+    def scale(parts: Tree) -> Tree:
         depth = depths(parts, before, blocks)
         if len(set(depth.values()) - {0}) < 2:
             raise ValueError(
                 f"blocks must be a pattern of the model's parts, {blocks!r} names none of {', '.join(parts)}"
             )
         last = max(depth.values())
-        scaled = {
+        return {
             name: jax.tree.map(lambda u, n=name: u * decay ** (last - depth[n]), part)
             for name, part in parts.items()
         }
-        return scaled if role is None else {**updates, role: scaled}
 
-    return optax.stateless(scale)
+    return optax.stateless(_of_role(scale, role))
 
 
 def scale_by_path(
@@ -308,12 +266,8 @@ def scale_by_path(
         factor = next(factors, None)
         return update if factor is None else update * factor
 
-    def update(updates: Tree, state: Any, params: Any = None) -> tuple[Tree, Any]:
-        part = updates if role is None else updates[role]
-        scaled = jax.tree_util.tree_map_with_path(scale, part)
-        return scaled if role is None else {**updates, role: scaled}, state
-
-    return optax.GradientTransformation(init, update)
+    scale_all = functools.partial(jax.tree_util.tree_map_with_path, scale)
+    return optax.GradientTransformation(init, optax.stateless(_of_role(scale_all, role)).update)
 
 
 # LoRA.
@@ -349,8 +303,6 @@ def lora_factors(key: Array, params: Tree, rank: int, pattern: str) -> dict[str,
         {'query': {'kernel': {'a': (8, 3), 'b': (3, 8)}}}
     """
     checks.count("rank", rank)
-    if not isinstance(params, Mapping):
-        raise TypeError(f"params must be nested dictionaries, got a {type(params).__name__}")
     named = jax.tree_util.tree_leaves_with_path(params)
     if not all(isinstance(part, jax.tree_util.DictKey) for path, _ in named for part in path):
         raise TypeError("params must be nested dictionaries, got others within them")

@@ -136,17 +136,11 @@ class Placement:
         """Make a batch of ``size`` rows over the devices from the rows of :meth:`local_rows`."""
         if self.mesh is None:
             return rows
-        local = self.local_rows(size)
+        sharding = self._rows()
 
         def one(part: ArrayLike) -> jax.Array:
-            part = np.asarray(part)
-
-            def rows_at(index: Any) -> np.ndarray:
-                first, last, _ = index[0].indices(size)
-                start = np.searchsorted(local, first)
-                return part[start : start + last - first]
-
-            return jax.make_array_from_callback((size, *part.shape[1:]), self._rows(), rows_at)
+            own, shape = np.asarray(part), (size, *np.shape(part)[1:])
+            return jax.make_array_from_process_local_data(sharding, own, shape)
 
         return jax.tree.map(one, rows)
 
@@ -240,19 +234,13 @@ def initialize(
         process: the index of this one, from 0.
 
     Raises:
-        ValueError: some of the three without the others, or a process out of range.
+        ValueError: of JAX: some of the three without the others, or a process out of range.
 
     Example:
         >>> initialize()  # one process
     """
-    arguments = (coordinator, processes, process)
-    if None in arguments and arguments != (None, None, None):
-        raise ValueError(
-            f"processes, process and coordinator belong together, got {arguments[1:]} and {coordinator}"
-        )
-    if processes is not None and process is not None and not 0 <= process < processes:
-        raise ValueError(f"process must be from 0 to {processes - 1}, got {process}")
-    is_alone = processes == 1 or (processes is None and not _is_launched())
+    is_automatic = coordinator is None and processes is None and process is None
+    is_alone = processes == 1 or (is_automatic and not _is_launched())
     if is_alone or jax.distributed.is_initialized():
         return
     jax.distributed.initialize(
@@ -281,14 +269,6 @@ def peer_failure_context() -> Iterator[None]:
 def is_main_process() -> bool:
     """Return whether this process is the one that writes."""
     return jax.process_index() == 0
-
-
-def wait_for_all(name: str) -> None:
-    """Wait until every process calls this."""
-    if jax.process_count() > 1:
-        from jax.experimental import multihost_utils
-
-        multihost_utils.sync_global_devices(name)
 
 
 def broadcast_metrics(values: Mapping[str, float]) -> dict[str, float]:
@@ -373,17 +353,6 @@ class Preempted(SystemExit):
         )
 
 
-class Interrupted(KeyboardInterrupt):
-    """A run was interrupted (Ctrl-C) and has saved where it was: the same call resumes from there."""
-
-    def __init__(self, step: int) -> None:
-        super().__init__(step)
-        self.step = step
-
-    def __str__(self) -> str:
-        return f"interrupted (Ctrl-C); saved at step {self.step}, the same call resumes from there"
-
-
 class Termination:
     """Note SIGTERM and the first Ctrl-C without ending; a second Ctrl-C ends at once.
 
@@ -418,7 +387,11 @@ class Termination:
 
     def end(self, step: int) -> BaseException:
         """Return what ends the run, saved at this step."""
-        return Interrupted(step) if self._asked == signal.SIGINT else Preempted(step)
+        if self._asked != signal.SIGINT:
+            return Preempted(step)
+        return KeyboardInterrupt(
+            f"interrupted; saved at step {step}, the same call or command resumes from there"
+        )
 
     def asked(self, step: int) -> bool:
         """Return whether to save after this step and end; every process asks after every step."""

@@ -106,10 +106,8 @@ def _run(words: list[str], *, own_process: bool) -> int:
             raise
         return _fail(prog, "out of memory: try a smaller --batch-size or --image-size")
     except KeyboardInterrupt as error:
-        step = getattr(error, "step", None)  # of a run that has saved its state
-        where = "its last checkpoint" if step is None else f"step {step}"
-        line = f"interrupted; with --out, the same command resumes from {where}"
-        return _fail(prog, line, 130)
+        line = "interrupted; with --out, the same command resumes from its last checkpoint"
+        return _fail(prog, str(error) or line, 130)
 
 
 def _error_line(error: BaseException) -> str:

@@ -259,16 +259,17 @@ class Benchmark:
                 devices=Devices(mesh, micro_batch=self.devices.micro_batch),
                 progress=not self.run.quiet,
             ),
-            "recall_at": DATASETS[task.dataset].recall_at,
-            "ndcg_at": DATASETS[task.dataset].ndcg_at,
         }
+        record = DATASETS[task.dataset]
+        test = test._replace(recall_at=record.recall_at, ndcg_at=record.ndcg_at)
         if task.protocol == "mlrc":
             return mlrc(recipe, data, test, **settings)
         if task.protocol == "ablation":
             return {"ours": ablation(recipe, data, test, **settings)}
         if task.validation:
             rows = hold_out(data, task.validation, self.run.seed)
-            test, data = Retrieval(data.select(rows)), data.select(~rows)
+            test = test._replace(queries=data.select(rows), gallery=None)
+            data = data.select(~rows)
             labels = np.unique(data.labels, return_inverse=True)[1]  # 0, 1, … without gaps
             data = replace(data, labels=labels)
         if self.data.label_noise:

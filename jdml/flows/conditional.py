@@ -1,6 +1,6 @@
 """The conditional flow: its blocks, its density, its sizes."""
 
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 import distrax
 import flax.linen as nn
@@ -35,11 +35,7 @@ PRESETS: dict[str, dict[str, Any]] = {
 """NIR's flow as released, and as printed (the paper does not give the depth of the nets); and Glow of the printed size
 with all three of its parts: activation normalization, invertible 1×1 mixing, affine coupling."""
 
-_CHOICES = {
-    "coupling": ("glow", "realnvp"),
-    "mixing": ("permutation", "linear"),
-    "conditioning": ("dense", "start", "mid", "end", "embedded"),
-}
+_CHOICES = {"coupling": Coupling, "mixing": Mixing, "conditioning": Conditioning}
 
 
 def preset(name: str, dim: int, condition_dim: int, **changes: Any) -> "ConditionalFlow":
@@ -138,7 +134,7 @@ class ConditionalFlow(nn.Module):
                 f"dim must be at least 2 for one half to move the other, got {self.dim}"
             )
         for name, choices in _CHOICES.items():
-            checks.one_of(name, getattr(self, name), choices)
+            checks.one_of(name, getattr(self, name), get_args(choices))
         checks.positive("clamp", self.clamp)
         self.nets = [
             [Net(self.hidden, self.depth, 2 * len(range(self.dim)[half.moved])) for half in halves]
@@ -151,8 +147,8 @@ class ConditionalFlow(nn.Module):
         if self.mixing == "linear":
             starts = [start_of_linear(self.dim, self.seed + i) for i in range(self.num_blocks)]
             self.triangles = [
-                self.param(f"mixing_{i}", lambda _, start=start: jnp.asarray(start.triangles))
-                for i, start in enumerate(starts)
+                self.param(f"mixing_{i}", lambda _, start=triangles: jnp.asarray(start))
+                for i, (_, triangles, _) in enumerate(starts)
             ]
 
     def __call__(self, x: Array, condition: Array) -> tuple[Array, Array]:
@@ -216,7 +212,7 @@ class ConditionalFlow(nn.Module):
             TypeError: a condition that is not floating.
             ValueError: a condition of another width, parameters of other sizes.
         """
-        self._check("condition", condition, self.condition_dim)
+        checks.check_embeddings("condition", condition, dim=self.condition_dim, like="the flow")
         condition = condition.astype(accumulate_in(condition))
         nets = [[unbound(net) for net in nets] for nets in self.nets]
         bijectors = self._bijectors(self._conditions(condition), nets)
@@ -226,18 +222,14 @@ class ConditionalFlow(nn.Module):
         return distrax.Transformed(latents, distrax.Inverse(distrax.Chain(bijectors[::-1])))
 
     def _check_inputs(self, name: str, vectors: Array, condition: Array) -> tuple[Array, Array]:
-        self._check(name, vectors, self.dim)
-        self._check("condition", condition, self.condition_dim)
+        checks.check_embeddings(name, vectors, dim=self.dim, like="the flow")
+        checks.check_embeddings("condition", condition, dim=self.condition_dim, like="the flow")
         if vectors.shape[0] != condition.shape[0]:
             raise ValueError(
                 f"condition must have as many rows as {name}, {vectors.shape[0]}, got {condition.shape[0]}"
             )
         dtype = accumulate_in(vectors, condition)
         return vectors.astype(dtype), condition.astype(dtype)
-
-    @staticmethod
-    def _check(name: str, vectors: Array, width: int) -> None:
-        checks.check_embeddings(name, vectors, dim=width, like="the flow")
 
     def _conditions(self, condition: Array) -> list[Array | None]:
         """Return the part of the condition that each block's nets see."""
@@ -276,8 +268,8 @@ class ConditionalFlow(nn.Module):
     def _mix(self, index: int) -> list[distrax.Bijector]:
         if self.mixing == "permutation":
             return [Permute(np.random.RandomState(self.seed + index).permutation(self.dim))]
-        start = start_of_linear(self.dim, self.seed + index)
-        return [Linear(self.triangles[index], start.signs), Permute(start.permutation)]
+        order, _, signs = start_of_linear(self.dim, self.seed + index)
+        return [Linear(self.triangles[index], signs), Permute(order)]
 
     def _affine(self, parameters: Array) -> distrax.Bijector:
         raw, shift = jnp.split(parameters, 2, axis=-1)

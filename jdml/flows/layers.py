@@ -1,8 +1,8 @@
 """The layers of a flow: fixed permutations, GLOW's learned matrix, and the nets that scale and shift a half."""
 
-import dataclasses
 import functools
 from collections.abc import Callable
+from typing import Any
 
 import distrax
 import flax.linen as nn
@@ -69,29 +69,17 @@ class Linear(distrax.Bijector):
         return jax.scipy.linalg.solve_triangular(self._upper, inner).T.reshape(y.shape)
 
 
-@dataclasses.dataclass(frozen=True)
-class LinearStart:
-    """A rotation as permutation × unit lower × upper triangular matrix, the latter two in one, log|diagonal| on it."""
-
-    permutation: np.ndarray
-    triangles: np.ndarray
-    signs: np.ndarray
-
-
 @functools.lru_cache(maxsize=64)
-def start_of_linear(dim: int, seed: int) -> LinearStart:
-    """The rotation drawn from a seed, taken apart."""
+def start_of_linear(dim: int, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return a random rotation P L U: P's order, L and U in one with log|diagonal| on it, and the diagonal's signs."""
     from scipy.linalg import lu
 
     rotation, _ = np.linalg.qr(np.random.RandomState(seed).normal(size=(dim, dim)))
     permutation, lower, upper = lu(rotation)
     diagonal = np.diag(upper)
     triangles = np.tril(lower, -1) + np.triu(upper, 1) + np.diag(np.log(np.abs(diagonal)))
-    return LinearStart(
-        permutation.argmax(axis=1),
-        triangles.astype(np.float32),
-        np.sign(diagonal).astype(np.float32),
-    )
+    signs = np.sign(diagonal).astype(np.float32)
+    return permutation.argmax(axis=1), triangles.astype(np.float32), signs
 
 
 class Net(nn.Module):
@@ -106,12 +94,10 @@ class Net(nn.Module):
         """``[B, in]`` to ``[B, out]``."""
         widths = [self.hidden] * (self.depth - 1) + [self.out]
         for i, width in enumerate(widths):
-            bound = x.shape[-1] ** -0.5
-            x = nn.Dense(
-                width,
-                kernel_init=nn.initializers.variance_scaling(1 / 3, "fan_in", "uniform"),
-                bias_init=_uniform(bound),
-            )(nn.relu(x) if i else x)
+            kernel_init = nn.initializers.variance_scaling(1 / 3, "fan_in", "uniform")
+            bias_init = functools.partial(_uniform, x.shape[-1] ** -0.5)
+            dense = nn.Dense(width, kernel_init=kernel_init, bias_init=bias_init)
+            x = dense(nn.relu(x) if i else x)
         return x
 
 
@@ -152,7 +138,7 @@ def with_condition(
 
 
 def unbound(net: Net) -> Callable[[Array], Array]:
-    """The net as a function that holds its parameters."""
+    """Return the net as a function that holds its parameters."""
     plain, variables = net.clone(parent=None), net.variables
     # Flax declares (value, state) too, which comes back only where something is mutable.
     return lambda x: plain.apply(variables, x)  # type: ignore[return-value]
@@ -163,7 +149,5 @@ def _wide(values: Array) -> Array:
     return upcast(values, accumulate_in(values))
 
 
-def _uniform(bound: float) -> Callable[..., Array]:
-    return lambda key, shape, dtype=jnp.float32: jax.random.uniform(
-        key, shape, dtype, -bound, bound
-    )
+def _uniform(bound: float, key: Array, shape: Any, dtype: Any = jnp.float32) -> Array:
+    return jax.random.uniform(key, shape, dtype, -bound, bound)

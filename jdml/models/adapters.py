@@ -155,18 +155,21 @@ def embed_in_training(
 
 
 class Object(ModelAdapter):
-    """An object with the two functions, such as one that cannot be hashed."""
+    """An object with the two functions: one that cannot be hashed, or the base of models around another."""
 
-    def __init__(self, model: Any) -> None:
-        super().__init__(model, model)
+    def __init__(self, model: Any, identity: Any = None) -> None:
+        super().__init__(unwrap(model), model if identity is None else identity)
+        self.base = model
+        self.holds_parameters = getattr(model, "holds_parameters", False)
+        self.factory = getattr(model, "factory", {})
 
     def init(self, key: Any, images: Any, /, *, train: bool = False) -> Any:
         """Return its own variables."""
-        return self.module.init(key, images, train=train)
+        return self.base.init(key, images, train=train)
 
     def apply(self, variables: Any, images: Any, /, **settings: Any) -> Any:
         """Return its own embeddings."""
-        return self.module.apply(variables, images, **settings)
+        return self.base.apply(variables, images, **settings)
 
 
 class FromFunctions(ModelAdapter):
@@ -189,22 +192,13 @@ class FromFunctions(ModelAdapter):
         """Return fresh parameters."""
         return {"params": self._init(key, images), "batch_stats": {}}
 
-    def apply(
-        self,
-        variables: Mapping[str, Any],
-        images: Any,
-        /,
-        *,
-        train: bool = False,
-        mutable: Any = False,
-        rngs: Mapping[str, Any] | None = None,
-    ) -> Any:
-        """Return embeddings; with ``mutable`` also ``{"batch_stats": …}``."""
+    def _embed(
+        self, variables: Any, images: Any, train: bool, mutable: bool, rngs: Any
+    ) -> tuple[Tree, Tree]:
         key = next(iter(rngs.values())) if rngs else None
         keys = {name: rngs or None if name == "rngs" else key for name in self._keys}
         flags = flag_values(self.flags, train)
-        embeddings = self._apply(variables["params"], images, **flags, **keys)
-        return (embeddings, {"batch_stats": {}}) if mutable else embeddings
+        return self._apply(variables["params"], images, **flags, **keys), {}
 
 
 class WithHead(ModelAdapter):
@@ -243,18 +237,18 @@ class WithHead(ModelAdapter):
             for kind in ("params", "batch_stats")
         }
 
-    def apply(self, variables: Any, images: Any, /, **settings: Any) -> Any:
-        """Return embeddings; with ``mutable`` also ``{"batch_stats": …}``."""
-        features = self.backbone.apply(part_of(variables, "backbone"), images, **settings)
-        if not settings.get("mutable"):
-            return self.head.apply(part_of(variables, HEAD), features, **settings)
-        features, updates = features
-        embeddings, head_updates = self.head.apply(part_of(variables, HEAD), features, **settings)
-        stats = {"backbone": updates, HEAD: head_updates}
-        old = variables.get("batch_stats", {})
-        return embeddings, {
-            "batch_stats": {k: new.get("batch_stats", old[k]) for k, new in stats.items()}
-        }
+    def _embed(
+        self, variables: Any, images: Any, train: bool, mutable: bool, rngs: Any
+    ) -> tuple[Tree, Tree]:
+        outputs, stats = images, {}
+        settings: dict[str, Any] = {"mutable": ["batch_stats"]} if mutable else {}
+        for name, model in (("backbone", self.backbone), (HEAD, self.head)):
+            part = part_of(variables, name)
+            outputs = model.apply(part, outputs, train=train, rngs=rngs, **settings)
+            if mutable:
+                outputs, updates = outputs
+                stats[name] = updates.get("batch_stats", part["batch_stats"])
+        return outputs, stats
 
 
 def part_of(variables: Mapping[str, Any], name: str) -> dict[str, Any]:
@@ -267,7 +261,6 @@ def part_of(variables: Mapping[str, Any], name: str) -> dict[str, Any]:
 
 def check_network(model: Model, preprocess: Callable[[Any], Any], sample: Tree) -> None:
     """Refuse a network that is the same in training and evaluation, but should not be. jdml's own are not tried."""
-    model = getattr(model, "base", model)  # of low-rank changes
     if not isinstance(model, ModelAdapter):
         return
     inputs = jax.eval_shape(preprocess, jax.tree.map(_two_rows, sample))
@@ -275,13 +268,9 @@ def check_network(model: Model, preprocess: Callable[[Any], Any], sample: Tree) 
     with nn.intercept_methods(_note_mode_layers(layers)):
         variables = jax.eval_shape(model.init, jax.eval_shape(lambda: jax.random.key(0)), inputs)
     if isinstance(model, WithHead):
-        check_network(model.backbone, lambda x: x, inputs)
-        apply = model.backbone.apply
-        check_network(
-            model.head,
-            lambda x: x,
-            jax.eval_shape(apply, part_of(variables, "backbone"), inputs),
-        )
+        features = jax.eval_shape(model.backbone.apply, part_of(variables, "backbone"), inputs)
+        check_network(model.backbone, lambda rows: rows, inputs)
+        check_network(model.head, lambda rows: rows, features)
         return
     if isinstance(model, StatefulModuleAdapter) and model.frozen:
         _log.warning("batch norm in evaluation mode is frozen: %s", ", ".join(model.frozen))

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
-from flax.traverse_util import unflatten_dict
+from flax.traverse_util import flatten_dict, unflatten_dict
 
 from jdml.adapt import path_texts
 from jdml.distributed import Tree
@@ -96,6 +96,26 @@ class ModelAdapter(Model):
     def __repr__(self) -> str:
         return f"{type(self).__name__}({type(self.module).__name__})"
 
+    def apply(
+        self,
+        variables: Any,
+        images: Tree,
+        /,
+        *,
+        train: bool = False,
+        mutable: Any = False,
+        rngs: Any = None,
+    ) -> Any:
+        """Return embeddings; with ``mutable`` also ``{"batch_stats": …}``."""
+        embeddings, stats = self._embed(variables, images, train, bool(mutable), rngs)
+        return (embeddings, {"batch_stats": stats}) if mutable else embeddings
+
+    def _embed(
+        self, variables: Any, images: Tree, train: bool, mutable: bool, rngs: Any
+    ) -> tuple[Tree, Tree]:
+        """Return embeddings, and the statistics after them where they are ``mutable``."""
+        raise NotImplementedError
+
 
 class StatefulModuleAdapter(ModelAdapter):
     """A module that holds its arrays, and layers whose mode is an attribute of theirs."""
@@ -139,13 +159,8 @@ class Names:
 
     def tree(self, named: Mapping[str, Any]) -> Tree:
         """Return nested dictionaries as a tree of the structure."""
-        leaves = []
-        for path in self._paths:
-            leaf: Any = named
-            for part in path:
-                leaf = leaf[part]
-            leaves.append(leaf)
-        return jax.tree.unflatten(self._structure, leaves)
+        leaves = flatten_dict(dict(named))
+        return jax.tree.unflatten(self._structure, [leaves[path] for path in self._paths])
 
 
 def check_savable(tree: Tree) -> None:

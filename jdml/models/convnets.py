@@ -96,14 +96,9 @@ class SmallConvNet(nn.Module):
 
 @jax.custom_vjp
 def max_pool_2x2(x: jax.Array) -> jax.Array:
-    """2×2 max-pooling with stride 2: a side of length 1 is not pooled, the last row or column of an odd side dropped.
+    """2×2 max-pooling with stride 2; a side of length 1 is not pooled, an odd side loses its last row or column.
 
     :func:`~jdml.models.layers.max_pool` is as quick, but compiles a seventh longer.
-
-    Example:
-        >>> print(max_pool_2x2(jnp.arange(16.0).reshape(1, 4, 4, 1))[0, :, :, 0])
-        [[ 5.  7.]
-         [13. 15.]]
     """
     return _corners(x).max((2, 4))
 
@@ -176,8 +171,7 @@ class BNInception(nn.Module):
     Attributes:
         dim: width D of the embeddings.
         pooling: how the head pools over space; see ``EmbeddingHead``.
-        freeze_batch_norm: whether batch norm always uses its running statistics and never updates them, as fine-tuning
-            on CUB and Cars196 does; its scale and shift go on learning.
+        freeze_batch_norm: whether batch norm always uses its running statistics and never updates them.
         dtype: type to compute in; parameters, statistics and output stay float32.
 
     Implementation notes:
@@ -226,15 +220,8 @@ class Inception(nn.Module):
         mix, stride = self.mix, 2 if self.mix.pool == "halve" else 1
 
         def conv(x: jax.Array, features: int, size: int, name: str, stride: int = 1) -> jax.Array:
-            layer = ConvNorm(
-                features,
-                size,
-                stride,
-                use_bias=True,
-                freeze=self.freeze,
-                dtype=self.dtype,
-                name=name,
-            )
+            settings: dict[str, Any] = {"use_bias": True, "freeze": self.freeze}
+            layer = ConvNorm(features, size, stride, dtype=self.dtype, name=name, **settings)
             return layer(x, train=train)
 
         single = conv(x, mix.single[0], 1, "3x3_reduce")
@@ -292,8 +279,7 @@ class EfficientNetLite0(nn.Module):
     Attributes:
         dim: width D of the embeddings.
         pooling: how the head pools over space; see ``EmbeddingHead``.
-        freeze_batch_norm: whether batch norm always uses its running statistics and never updates them; its scale and
-            shift go on learning.
+        freeze_batch_norm: whether batch norm always uses its running statistics and never updates them.
         dtype: type to compute in; parameters, statistics and output stay float32.
 
     Implementation notes:

@@ -60,21 +60,10 @@ def convolve(
     *,
     chunk_bytes: int = CHUNK_BYTES,
 ) -> jax.Array:
-    """Convolve images with a kernel, as ``jax.lax.conv_general_dilated`` does.
+    """Convolve images ``[B, H, W, C]`` with a kernel, as ``jax.lax.conv_general_dilated`` does, to rounding.
 
-    Implementation notes:
-        Values and gradients are those of ``conv_general_dilated`` to rounding, under ``jit``, ``grad``, ``vmap``,
-        ``jax.checkpoint`` and for batches that are sharded over a mesh. Gradients of kernels are accumulated in float32
-        by chunks of a batch, so that no patches of a whole batch are kept. Derivatives are those of a
-        ``jax.custom_vjp``: forward-mode (``jax.jvp``, ``jax.jacfwd``) raises JAX's TypeError.
-
-    Example:
-        >>> x, kernel = jnp.ones((1, 4, 4, 1)), jnp.ones((3, 3, 1, 2))
-        >>> print(convolve(x, kernel, (1, 1), "SAME")[0, :, :, 0])
-        [[4. 6. 6. 4.]
-         [6. 9. 9. 6.]
-         [6. 9. 9. 6.]
-         [4. 6. 6. 4.]]
+    Gradients of kernels are accumulated in float32 by chunks of a batch, so that no patches of a whole batch are kept.
+    Forward-mode derivatives raise JAX's TypeError.
     """
     if lhs_dilation is not None and tuple(lhs_dilation) != (1, 1):
         raise ValueError(f"lhs_dilation must be 1, got {tuple(lhs_dilation)}")
@@ -114,13 +103,7 @@ def convolve(
 def windows(
     x: jax.Array, size: Pair, strides: Pair, dilation: Pair = (1, 1), axis: int = 1
 ) -> list[jax.Array]:
-    """Return the strided slice that each place of a window covers, row by row, of the two axes from ``axis`` on.
-
-    Example:
-        >>> x = jnp.arange(9.0).reshape(1, 3, 3, 1)
-        >>> [part.ravel().tolist() for part in windows(x, (2, 1), (1, 2))]
-        [[0.0, 2.0, 3.0, 5.0], [3.0, 5.0, 6.0, 8.0]]
-    """
+    """Return the strided slice that each place of a window covers, row by row, of the two axes from ``axis`` on."""
 
     def along(x: jax.Array, axis: int, index: int, which: int) -> jax.Array:
         reach = (size[which] - 1) * dilation[which]

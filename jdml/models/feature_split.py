@@ -10,8 +10,7 @@ import jax.numpy as jnp
 
 from jdml import adapt
 from jdml.distributed import Tree
-from jdml.models.adapters import HEAD, Model, WithHead, part_of, traced
-from jdml.models.base_adapter import ModelAdapter
+from jdml.models.adapters import HEAD, Model, Object, WithHead, part_of, traced
 
 
 class FeatureSplit:
@@ -98,14 +97,12 @@ class FeatureSplit:
             return self.model.apply(variables, images, train=False)
 
 
-class _SplitPart(ModelAdapter):
+class _SplitPart(Object):
+    """A part of a network, with the variables of the whole network."""
+
     def __init__(self, split: FeatureSplit) -> None:
         super().__init__(split.model, split.identity)
         self._split = split
-
-    def init(self, key: Any, images: Any, /, *, train: bool = False) -> Any:
-        """Return the variables of the whole network."""
-        return self._split.model.init(key, images, train=train)
 
 
 class Backbone(_SplitPart):

@@ -9,15 +9,14 @@ import jax
 from jdml import adapt
 from jdml._paths import check_local
 from jdml.distributed import Tree
-from jdml.models.adapters import AnyModel, Model, as_model, traced, unwrap
-from jdml.models.base_adapter import ModelAdapter
+from jdml.models.adapters import AnyModel, Model, Object, as_model, traced
 from jdml.ops import checks
 
 FACTORS = "lora"
 """The name of the factors next to the network's own parameters."""
 
 
-class Frozen(ModelAdapter):
+class Frozen(Object):
     """A network some of whose parameters are frozen, with their running statistics.
 
     Frozen parameters have no gradient and no optimizer state. Batch norm in frozen parts must use its running
@@ -57,19 +56,9 @@ class Frozen(ModelAdapter):
         adapt.matching({}, pattern)
         checks.optional(checks.count)("cached_views", cached_views)
         check_local("cache_folder", cache_folder)
-        self.base = as_model(model)
         self.pattern, self.cached_views, self.cache_folder = pattern, cached_views, cache_folder
-        self.holds_parameters = getattr(self.base, "holds_parameters", False)
-        self.factory = getattr(self.base, "factory", {})
-        super().__init__(unwrap(self.base), (self.base, pattern, cached_views))
-
-    def init(self, key: Any, images: Any, /, *, train: bool = False) -> Any:
-        """Make the network's fresh variables."""
-        return self.base.init(key, images, train=train)
-
-    def apply(self, variables: Mapping[str, Any], images: Any, /, **settings: Any) -> Any:
-        """Embed."""
-        return self.base.apply(variables, images, **settings)
+        base = as_model(model)
+        super().__init__(base, (base, pattern, cached_views))
 
 
 def check_not_frozen(model: object) -> None:
@@ -80,7 +69,7 @@ def check_not_frozen(model: object) -> None:
         )
 
 
-class WithLora(ModelAdapter):
+class WithLora(Object):
     """A network some of whose arrays learn ``W + (α / r) A B``, while W and all other parameters are frozen.
 
     Its parameters are the network's and the factors, ``"lora"``; a run's ``model.safetensors`` has them merged, so that
@@ -130,12 +119,10 @@ class WithLora(ModelAdapter):
         checks.optional(checks.positive)("alpha", alpha)
         for pattern in (paths, also):
             adapt.matching({}, pattern)
-        self.base = as_model(model)
         self.scale = 1.0 if alpha is None else float(alpha) / rank
         self.settings = (rank, paths, self.scale, also)
-        self.holds_parameters = getattr(self.base, "holds_parameters", False)
-        self.factory = getattr(self.base, "factory", {})
-        super().__init__(unwrap(self.base), (self.base, *self.settings))
+        base = as_model(model)
+        super().__init__(base, (base, *self.settings))
 
     @property
     def frozen(self) -> str:

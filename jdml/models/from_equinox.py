@@ -3,7 +3,6 @@
 import contextlib
 import inspect
 import sys
-from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -72,17 +71,9 @@ class FromEquinox(StatefulModuleAdapter):
         carried = {"fixed": fixed, "state": state}
         return {"params": params, "batch_stats": {k: v for k, v in carried.items() if v}}
 
-    def apply(
-        self,
-        variables: Mapping[str, Any],
-        images: Any,
-        /,
-        *,
-        train: bool = False,
-        mutable: Any = False,
-        rngs: Mapping[str, Any] | None = None,
-    ) -> Any:
-        """Return embeddings; with ``mutable`` also ``{"batch_stats": …}``."""
+    def _embed(
+        self, variables: Any, images: Any, train: bool, mutable: bool, rngs: Any
+    ) -> tuple[Tree, Tree]:
         import equinox as eqx
 
         carried = variables["batch_stats"]
@@ -99,10 +90,9 @@ class FromEquinox(StatefulModuleAdapter):
             )
         key = next(iter(rngs.values())) if rngs else None
         embeddings, state = self._call(module, images, state, key, train)
-        if not mutable:
-            return embeddings
-        after = {**carried, "state": self._names[2].named(state)} if "state" in carried else carried
-        return embeddings, {"batch_stats": after}
+        if "state" in carried:
+            carried = {**carried, "state": self._names[2].named(state)}
+        return embeddings, carried
 
     def _call(
         self, module: Any, images: Tree, state: Any, key: jax.Array | None, train: bool

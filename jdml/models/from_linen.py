@@ -39,17 +39,9 @@ class FromLinen(ModelAdapter):
             variables = self._in_mode(train).init(key, images, **flags)
         return {"params": variables.get("params", {}), "batch_stats": _carry(variables)}
 
-    def apply(
-        self,
-        variables: Mapping[str, Any],
-        images: Any,
-        /,
-        *,
-        train: bool = False,
-        mutable: Any = False,
-        rngs: dict[str, Any] | None = None,
-    ) -> Any:
-        """Return embeddings; with ``mutable`` also ``{"batch_stats": …}``."""
+    def _embed(
+        self, variables: Any, images: Any, train: bool, mutable: bool, rngs: Any
+    ) -> tuple[Tree, Tree]:
         carried = variables.get("batch_stats", {})
         collections = {k[1:]: tree for k, tree in carried.items() if k.startswith(OTHER)}
         stats = {k: tree for k, tree in carried.items() if not k.startswith(OTHER)}
@@ -65,10 +57,8 @@ class FromLinen(ModelAdapter):
                 rngs=rngs,
                 **flags,
             )
-        if not mutable:
-            return out
-        embeddings, updates = out
-        return embeddings, {"batch_stats": _carry({**collections, **updates})}
+        embeddings, updates = out if mutable else (out, {})
+        return embeddings, _carry({**collections, **updates})
 
     def _in_mode(self, train: bool) -> nn.Module:
         """Return the module with its own flags set, and those of the modules among its attributes."""

@@ -1,13 +1,13 @@
 """An NNX module as a model: its parameters are trained, its other variables carried, its streams seeded anew."""
 
 import zlib
-from collections.abc import Mapping
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from jdml.distributed import Tree
 from jdml.models.base_adapter import (
     Names,
     StatefulModuleAdapter,
@@ -51,17 +51,9 @@ class FromNnx(StatefulModuleAdapter):
         params, stats = (names.named(jax.tree.map(jnp.asarray, state)) for names, state in pairs)
         return {"params": params, "batch_stats": stats}
 
-    def apply(
-        self,
-        variables: Mapping[str, Any],
-        images: Any,
-        /,
-        *,
-        train: bool = False,
-        mutable: Any = False,
-        rngs: Mapping[str, Any] | None = None,
-    ) -> Any:
-        """Return embeddings; with ``mutable`` also ``{"batch_stats": …}``."""
+    def _embed(
+        self, variables: Any, images: Any, train: bool, mutable: bool, rngs: Any
+    ) -> tuple[Tree, Tree]:
         params = self._names[0].tree(variables["params"])
         stats = self._names[1].tree(variables["batch_stats"])
         rest = (jax.tree.map(lambda leaf: leaf, part) for part in self._rest)
@@ -74,11 +66,8 @@ class FromNnx(StatefulModuleAdapter):
             more["rngs"] = nnx.Rngs(jax.random.fold_in(key, 1))
         if self._is_bridge and mutable:
             more["mutable"] = ["batch_stats"]
-        embeddings = module(images, **more)
-        if not mutable:
-            return embeddings
-        after = _split(module)[2]
-        return embeddings, {"batch_stats": Names(after).named(after)}
+        embeddings, after = module(images, **more), _split(module)[2]
+        return embeddings, Names(after).named(after)
 
     def _switch(self, module: Any, train: bool) -> None:
         """Set the mode of a module and of all within it."""

@@ -24,20 +24,9 @@ def as_floating(images: jax.Array, dtype: Any) -> jax.Array:
 
 
 class BatchNorm(nn.Module):
-    r"""Batch norm over the batch and space, with Flax's names and numbers, and half of its memory.
+    """``flax.linen.BatchNorm`` with half of its memory: the only array of x's size stored for the gradient is x.
 
-    .. math:: y = \frac{x - \mu}{\sqrt{\sigma^2 + \epsilon}} \cdot scale + bias
-
-    Implementation notes:
-        The variance is E[x²] − E[x]², at least 0, as in ``flax.linen.BatchNorm``. The only array of x's size that is
-        stored for the gradient is x. The running statistics have no gradient. Forward-mode derivatives by the batch's
-        own statistics raise JAX's TypeError.
-
-    Example:
-        >>> x = jnp.array([[1.0], [3.0]])
-        >>> y, _ = BatchNorm(use_running_average=False).init_with_output(jax.random.key(0), x)
-        >>> print(y.round(3).ravel())
-        [-1.  1.]
+    The running statistics have no gradient; forward-mode derivatives by the batch's own raise JAX's TypeError.
     """
 
     use_running_average: bool
@@ -137,15 +126,8 @@ def batch_norm(
 def max_pool(x: jax.Array, size: int, stride: int, padding: Sequence[tuple[int, int]]) -> jax.Array:
     """Max-pooling of ``[B, H, W, C]`` over windows of size × size; where several are largest they share the gradient.
 
-    Implementation notes:
-        The value is ``nn.max_pool``'s. The gradient compares each window's places with the maximum, slice by slice:
-        XLA's (select-and-scatter) takes several times as long on a CPU. A TPU uses XLA's, where the first of the
-        largest gets the gradient. Forward-mode derivatives raise JAX's TypeError.
-
-    Example:
-        >>> print(max_pool(jnp.arange(9.0).reshape(1, 3, 3, 1), 3, 2, ((1, 1), (1, 1)))[0, :, :, 0])
-        [[4. 5.]
-         [7. 8.]]
+    The gradient compares each window's places with the maximum: XLA's (select-and-scatter) takes several times as long
+    on a CPU. A TPU uses XLA's, where the first of the largest gets the gradient. Forward-mode raises JAX's TypeError.
     """
     return _max_pool(size, stride, tuple(map(tuple, padding)), x)
 
@@ -163,8 +145,10 @@ def _xla_max_pool(size: int, stride: int, padding: Padding, x: jax.Array) -> jax
     return nn.max_pool(x, (size, size), (stride, stride), padding)
 
 
-def _pooled_places(size: int, stride: int, padding: Padding, x: jax.Array) -> list[jax.Array]:
-    padded = jnp.pad(x, ((0, 0), *padding, (0, 0)), constant_values=-jnp.inf)
+def _pooled_places(
+    size: int, stride: int, padding: Padding, x: jax.Array, fill: float = -jnp.inf
+) -> list[jax.Array]:
+    padded = jnp.pad(x, ((0, 0), *padding, (0, 0)), constant_values=fill)
     return windows(padded, (size, size), (stride, stride))
 
 
@@ -194,12 +178,9 @@ def _shared(
     # At least 1: a compiler may recompute x with other rounding, and then no place is the largest.
     share = up / jnp.maximum(reduce(jnp.add, [here.astype(up.dtype) for here in is_largest]), 1)
 
-    def places(x: jax.Array) -> list[jax.Array]:
-        padded = jnp.pad(x, ((0, 0), *padding, (0, 0)))
-        return windows(padded, (size, size), (stride, stride))
-
-    (gradient,) = jax.linear_transpose(places, x)(
-        [jnp.where(here, share, 0) for here in is_largest]
+    shares = [jnp.where(here, share, 0) for here in is_largest]
+    (gradient,) = jax.linear_transpose(partial(_pooled_places, size, stride, padding, fill=0), x)(
+        shares
     )
     return gradient
 
@@ -207,14 +188,15 @@ def _shared(
 _max_pool.defvjp(_max_pool_forward, _max_pool_backward)
 
 
-class ConvNorm(nn.Module):
-    """Convolution, batch norm, activation: ``"conv"`` and ``"norm"`` among the parameters.
+def conv(features: int, size: int, stride: int = 1, **settings: Any) -> nn.Conv:
+    """Return a convolution, padded alike on all sides and begun as He's unless ``settings`` say otherwise."""
+    defaults = {"padding": size // 2, "kernel_init": nn.initializers.he_normal()}
+    settings = {**defaults, **settings, "conv_general_dilated": convolve}
+    return nn.Conv(features, (size, size), stride, **settings)
 
-    Example:
-        >>> x = jnp.zeros((2, 9, 9, 3))
-        >>> ConvNorm(8, 3, stride=2).init_with_output(jax.random.key(0), x, train=False)[0].shape
-        (2, 5, 5, 8)
-    """
+
+class ConvNorm(nn.Module):
+    """Convolution, batch norm, activation: ``"conv"`` and ``"norm"`` among the parameters."""
 
     features: int
     size: int
@@ -231,16 +213,14 @@ class ConvNorm(nn.Module):
     @nn.compact
     def __call__(self, x: jax.Array, *, train: bool) -> jax.Array:
         """Map ``[B, H, W, C]`` to ``[B, H′, W′, features]``."""
-        x = nn.Conv(
+        x = conv(
             self.features,
-            (self.size, self.size),
+            self.size,
             self.stride,
             padding=self.size // 2 if self.padding is None else self.padding,
             feature_group_count=self.groups,
             use_bias=self.use_bias,
-            kernel_init=nn.initializers.he_normal(),
             dtype=self.dtype,
-            conv_general_dilated=convolve,
             name="conv",
         )(x)
         x = batch_norm(
@@ -255,23 +235,12 @@ class ConvNorm(nn.Module):
 
 
 def gem_pool(features: jax.Array, p: jax.Array | float = 3.0, eps: float = 1e-6) -> jax.Array:
-    r"""Generalized-mean pooling over space.
+    """Return the generalized mean over space, ``(mean max(x, eps)^p)^(1/p)``, of ``[B, H, W, C]``.
 
-    .. math:: g_c = \Big(\frac{1}{HW} \sum_{h,w} \max(x_{hwc}, \epsilon)^p\Big)^{1/p}
-
-    p = 1 is average pooling (of what exceeds eps); p → ∞ is max pooling.
-
-    Implementation notes:
-        Each map is divided by its maximum before the powers are taken: neither a large p nor large features overflow.
-        Features below eps get no gradient.
+    Each map is divided by its maximum before the powers are taken: neither a large p nor large features overflow.
 
     Reference:
         Radenović, Tolias, Chum. Fine-tuning CNN image retrieval with no human annotation. 2018.
-
-    Example:
-        >>> x = jnp.array([1.0, 2.0, 3.0, 4.0]).reshape(1, 2, 2, 1)
-        >>> print(gem_pool(x, 1.0), gem_pool(x, 3.0))
-        [[2.5]] [[2.9240177]]
     """
     x = jnp.maximum(features.astype(jnp.float32), eps)
     largest = jax.lax.stop_gradient(x.max((1, 2), keepdims=True))

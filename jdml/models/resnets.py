@@ -1,6 +1,6 @@
 """Residual networks: ResNet-18 and ResNet-50 for photographs, ResNet20-v2 for small images."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -8,8 +8,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from jdml.models.convolution import convolve
-from jdml.models.layers import EmbeddingHead, as_floating, batch_norm, max_pool
+from jdml.models.layers import EmbeddingHead, as_floating, batch_norm, conv, max_pool
 
 BLOCKS = {18: (2, 2, 2, 2), 50: (3, 4, 6, 3)}
 
@@ -26,8 +25,7 @@ class ResNet(nn.Module):
         dim: width D of the embeddings.
         depth: 18 or 50.
         pooling: how the head pools over space; see ``EmbeddingHead``.
-        freeze_batch_norm: whether batch norm always uses its running statistics and never updates them, as fine-tuning
-            on CUB and Cars196 does; its scale and shift go on learning.
+        freeze_batch_norm: whether batch norm always uses its running statistics and never updates them.
         dtype: type to compute in; parameters, statistics and output stay float32.
 
     Implementation notes:
@@ -54,16 +52,28 @@ class ResNet(nn.Module):
     def __call__(self, images: jax.Array, *, train: bool = False) -> jax.Array:
         """Embed images ``[B, H, W, C]``, as :mod:`jdml.models` says."""
         norm = partial(batch_norm, train, self.dtype, freeze=self.freeze_batch_norm)
-        conv = partial(_conv, dtype=self.dtype)
-        sizes = (1, 3, 1) if self.depth == 50 else (3, 3)
-        x = as_floating(images, self.dtype)
-        x = nn.relu(norm(name="stem_norm")(conv(64, 7, 2, name="stem_conv")(x)))
+
+        def conv_norm(x: jax.Array, name: str, *shape: int) -> jax.Array:
+            layer = conv(*shape, use_bias=False, dtype=self.dtype, name=name)
+            return norm(name=name.replace("conv", "norm"))(layer(x))
+
+        def block(x: jax.Array, name: str, width: int, stride: int) -> jax.Array:
+            shapes = [(width, 3, stride), (width, 3, 1)]
+            if self.depth == 50:
+                shapes = [(width, 1, 1), (width, 3, stride), (4 * width, 1, 1)]
+            y = x
+            for i, shape in enumerate(shapes):
+                y = conv_norm(nn.relu(y) if i else y, f"{name}_conv{i}", *shape)
+            if x.shape != y.shape:
+                x = conv_norm(x, f"{name}_shortcut_conv", y.shape[-1], 1, stride)
+            return nn.relu(x + y)
+
+        x = nn.relu(conv_norm(as_floating(images, self.dtype), "stem_conv", 64, 7, 2))
         x = max_pool(x, 3, 2, ((1, 1), (1, 1)))
         for stage, number in enumerate(BLOCKS[self.depth]):
             for index in range(number):
                 stride = 2 if stage > 0 and index == 0 else 1
-                widths = [64 * 2**stage] * 2 + [256 * 2**stage] * (self.depth == 50)
-                x = _block(x, sizes, widths, stride, conv, norm, f"stage{stage}_block{index}")
+                x = block(x, f"stage{stage}_block{index}", 64 * 2**stage, stride)
         return EmbeddingHead(self.dim, self.pooling, dtype=self.dtype, name="head")(x)
 
 
@@ -106,60 +116,15 @@ class ResNet20V2(nn.Module):
     def __call__(self, images: jax.Array, *, train: bool = False) -> jax.Array:
         """Embed images ``[B, H, W, C]``, as :mod:`jdml.models` says."""
         norm = partial(batch_norm, train, self.dtype, freeze=self.freeze_batch_norm)
-        conv = partial(_conv, dtype=self.dtype)
-        x = conv(self.features[0], 3)(as_floating(images, self.dtype))
+        convolution = partial(conv, use_bias=False, dtype=self.dtype)
+        x = convolution(self.features[0], 3)(as_floating(images, self.dtype))
         for stage, features in enumerate(self.features):
             for index in range(self.blocks):
                 stride = 2 if stage > 0 and index == 0 else 1
                 before = nn.relu(norm()(x))
-                changed = conv(features, 3, stride)(before)
-                changed = conv(features, 3)(nn.relu(norm()(changed)))
+                changed = convolution(features, 3, stride)(before)
+                changed = convolution(features, 3)(nn.relu(norm()(changed)))
                 fits = x.shape[-1] == features and stride == 1
-                x = changed + (x if fits else conv(features, 1, stride)(before))
+                x = changed + (x if fits else convolution(features, 1, stride)(before))
         x = nn.relu(norm()(x))
         return EmbeddingHead(self.dim, self.pooling, dtype=self.dtype, name="head")(x)
-
-
-def _conv(features: int, size: int, stride: int = 1, **settings: Any) -> nn.Conv:
-    """A convolution without bias, padded alike on all sides, with He's initialization."""
-    return nn.Conv(
-        features,
-        (size, size),
-        stride,
-        padding=size // 2,
-        use_bias=False,
-        kernel_init=nn.initializers.he_normal(),
-        conv_general_dilated=convolve,
-        **settings,
-    )
-
-
-Layer = Callable[..., nn.Module]
-
-
-def _shortcut(
-    x: jax.Array, features: int, stride: int, conv: Layer, norm: Layer, name: str
-) -> jax.Array:
-    """Return the block's input, projected where its shape changes."""
-    if x.shape[-1] == features and stride == 1:
-        return x
-    projected = conv(features, 1, stride, name=f"{name}_shortcut_conv")(x)
-    return norm(name=f"{name}_shortcut_norm")(projected)
-
-
-def _block(
-    x: jax.Array,
-    sizes: Sequence[int],
-    widths: Sequence[int],
-    stride: int,
-    conv: Layer,
-    norm: Layer,
-    name: str,
-) -> jax.Array:
-    """Return ``relu(x + f(x))``, f convolutions of some sizes and widths; the first one of 3×3 has the stride."""
-    y = x
-    for i, (size, width) in enumerate(zip(sizes, widths, strict=True)):
-        strides = stride if i == sizes.index(3) else 1
-        y = nn.relu(y) if i else y
-        y = norm(name=f"{name}_norm{i}")(conv(width, size, strides, name=f"{name}_conv{i}")(y))
-    return nn.relu(y + _shortcut(x, widths[-1], stride, conv, norm, name))

@@ -227,12 +227,7 @@ class AttentionPool(nn.Module):
 def resample(
     positions: jax.Array, grid: int, shape: tuple[int, int], resampling: Resampling
 ) -> jax.Array:
-    """Resample positions bicubically; that of the class token, the first where there is one, stays.
-
-    Example:
-        >>> resample(jnp.ones((1, 10, 2)), 3, (4, 5), "transformers").shape
-        (1, 21, 2)
-    """
+    """Resample positions ``[1, T, C]`` bicubically; that of a class token, the first, is unchanged."""
     one_of("resampling", resampling, get_args(Resampling))
     if shape == (grid, grid):
         return positions

@@ -27,10 +27,9 @@ Triple = tuple[float, float, float]
 def create(name: str, *, dim: int, **settings: Any) -> nn.Module:
     """Make a network by name.
 
-    For small images {small}; for photographs, with pretrained weights to convert (``convert_weights``), {photographs}.
-
     Args:
-        name: the network's name.
+        name: the network's name, a key of ``jdml.registry.NETWORKS``: those for small images, then those for
+            photographs, which have pretrained weights to convert (``convert_weights``).
         dim: width D of the embeddings.
         **settings: the network's other attributes, such as ``pooling`` or ``dtype``.
 
@@ -49,12 +48,6 @@ def create(name: str, *, dim: int, **settings: Any) -> nn.Module:
     record = NETWORKS[name]
     module: nn.Module = record.kind(dim=dim, **{**record.settings, **settings})
     return module
-
-
-if create.__doc__:  # which `python -OO` leaves out
-    for word, small in (("{small}", True), ("{photographs}", False)):
-        names = [f"``{name!r}``" for name, net in NETWORKS.items() if net.small_images == small]
-        create.__doc__ = create.__doc__.replace(word, ", ".join(names))
 
 
 @dataclass(frozen=True)

@@ -84,113 +84,83 @@ def for_images(side: int | None) -> str:
 IMAGENET = Images((123.675, 116.28, 103.53), (58.395, 57.12, 57.375))
 CLIP = Images((122.7709383, 116.7460125, 104.09373615), (68.5005327, 66.6321579, 70.32316305))
 SIGNED = Images((127.5, 127.5, 127.5), (127.5, 127.5, 127.5))
-
-
-Sizes = tuple[int, int, int]
-SIZES: dict[str, tuple[str, Sizes]] = {
-    "s": ("small", (384, 12, 6)),
-    "b": ("base", (768, 12, 12)),
-    "l": ("large", (1024, 24, 16)),
+SIZES = {
+    "s": ("small", 384, 12, 6),
+    "b": ("base", 768, 12, 12),
+    "l": ("large", 1024, 24, 16),
+    "so400m": ("so400m", 1152, 27, 16),
 }
-"""Usual widths, depths and numbers of heads."""
-
-
-Other = tuple[str, Images, dict[str, Any]]
+"""Words, widths, depths and numbers of heads of the usual sizes."""
 
 
 def _vit(
     name: str,
-    sizes: Sizes,
+    size: str,
     patch: int,
     grid: int,
     images: Images,
-    weight_formats: str,
     weights: str,
-    other: Other | None = None,
+    other: tuple[str, Images, Mapping[str, Any], str] | None = None,
     **settings: Any,
 ) -> Network:
-    """Return a vision transformer; ``other`` weights have another ending, statistics and settings."""
-    others: dict[str, Any] = {}
+    """Return a vision transformer; ``other`` weights have another ending, statistics, settings and place."""
+    word, width, depth, heads = SIZES[size]
+    weights = f"model.safetensors of {weights.format(word, patch)} on huggingface.co"
+    other_images, other_settings = {}, {}
     if other is not None:
-        others = {"other_images": {name + other[0]: other[1]}}
-        others["other_settings"] = {name + other[0]: other[2]}
-    shape = dict(zip(("width", "depth", "heads"), sizes, strict=True), patch=patch, grid=grid)
+        ending, statistics, others, place = other
+        weights += f", or {place} (then train with --normalization {name}{ending})"
+        other_images, other_settings = {name + ending: statistics}, {name + ending: others}
+    shape = {"width": width, "depth": depth, "heads": heads, "patch": patch, "grid": grid}
+    family = name.partition("_")[0] + "_registers" * name.endswith("_reg")
     return Network(
         name,
         "jdml.models.vit:VisionTransformer",
         {**shape, **settings},
         batch_norm=False,
         images=images,
-        weight_formats=f"jdml.models.vit_weight_formats:{weight_formats}",
+        other_images=other_images,
+        other_settings=other_settings,
+        weight_formats=f"jdml.models.weight_formats:{family.upper()}",
         weights=weights,
         blocks=("patches|positions|class_token|registers|norm_before", r"block\d+"),
-        **others,
     )
 
 
 def _vits() -> Iterator[Network]:
-    dino = {"s": "dino_deitsmall16_pretrain.pth", "b": "dino_vitbase16_pretrain.pth"}
-    for size, (word, sizes) in SIZES.items():
-        name = f"vit_{size}16"
-        weights = f"model.safetensors of timm/vit_{word}_patch16_224.augreg_in21k on huggingface.co"
-        other: Other | None = None
-        if size in dino:
-            weights += f", or DINO's {dino[size]} of dl.fbaipublicfiles.com/dino (then train with "
-            weights += f"--normalization {name}_dino)"
-            other = ("_dino", IMAGENET, {"resampling": "dino"})
-        yield _vit(name, sizes, 16, 14, SIGNED, "VIT", weights, other)
-
-
-def _dinov2() -> Iterator[Network]:
-    for size, (word, sizes) in SIZES.items():
-        name = f"dinov2_{size}14"
-        shape = (sizes, 14, 37, IMAGENET)
-        weights = (
-            f"model.safetensors of facebook/dinov2-{word} on huggingface.co, or "
-            f"dinov2_vit{size}14_pretrain.pth of dl.fbaipublicfiles.com/dinov2 (then train with "
-            f"--normalization {name}_meta)"
-        )
-        other: Other = ("_meta", IMAGENET, {"resampling": "dino"})
-        yield _vit(name, *shape, "DINOV2", weights, other, layer_scale=True)
-        weights = f"model.safetensors of facebook/dinov2-with-registers-{word} on huggingface.co"
-        registers: dict[str, Any] = {"layer_scale": True, "registers": 4}
-        yield _vit(f"{name}_reg", *shape, "DINOV2_REGISTERS", weights, **registers)
-
-
-def _clips() -> Iterator[Network]:
+    """Yield the vision transformers, family by family."""
+    dino: dict[str, Any] = {"resampling": "dino"}
+    files = {"s": "dino_deitsmall16_pretrain.pth", "b": "dino_vitbase16_pretrain.pth", "l": ""}
+    for size, file in files.items():
+        other = ("_dino", IMAGENET, dino, f"DINO's {file} of dl.fbaipublicfiles.com/dino")
+        weights = "timm/vit_{}_patch{}_224.augreg_in21k"
+        yield _vit(f"vit_{size}16", size, 16, 14, SIGNED, weights, other if file else None)
+    for size in files:
+        place = f"dinov2_vit{size}14_pretrain.pth of dl.fbaipublicfiles.com/dinov2"
+        meta = ("_meta", IMAGENET, dino, place)
+        shape = (size, 14, 37, IMAGENET)
+        name, weights = f"dinov2_{size}14", "facebook/dinov2-{}"
+        yield _vit(name, *shape, weights, meta, layer_scale=True)
+        weights = "facebook/dinov2-with-registers-{}"
+        yield _vit(f"{name}_reg", *shape, weights, layer_scale=True, registers=4)
+    laion = ("_laion", CLIP, {"activation": "gelu"}, "open_clip_model.safetensors of LAION's")
+    clip: dict[str, Any] = {"norm_before": True, "epsilon": 1e-5, "activation": "quick_gelu"}
     for size, patch, grid, projection in (
         ("b", 32, 7, 512),
         ("b", 16, 14, 512),
         ("l", 14, 16, 768),
     ):
-        word, sizes = SIZES[size]
-        name = f"clip_{size}{patch}"
-        weights = (
-            f"model.safetensors of openai/clip-vit-{word}-patch{patch} on huggingface.co, or "
-            f"open_clip_model.safetensors of LAION's (then train with --normalization {name}_laion)"
-        )
-        other: Other = ("_laion", CLIP, {"activation": "gelu"})
-        settings: dict[str, Any] = {"norm_before": True, "projection": projection, "epsilon": 1e-5}
-        settings |= {"activation": "quick_gelu"}
-        yield _vit(name, sizes, patch, grid, CLIP, "CLIP", weights, other, **settings)
-
-
-def _siglips() -> Iterator[Network]:
-    settings: dict[str, Any] = {
-        "class_token": False,
-        "pooling": "attention",
-        "activation": "gelu_tanh",
-    }
-    wide: Sizes = (1152, 27, 16)
-    towers: tuple[tuple[str, str, Sizes, int, int, dict[str, Any]], ...] = (
-        ("b16", "base-patch16-224", SIZES["b"][1], 16, 14, {}),
-        ("l16", "large-patch16-256", SIZES["l"][1], 16, 16, {}),
-        ("so400m14", "so400m-patch14-224", wide, 14, 16, {"hidden": 4304}),
-    )
-    for size, file, sizes, patch, grid, hidden in towers:
-        weights = f"model.safetensors of google/siglip2-{file} (or SigLIP 1's siglip-{file}) on huggingface.co"
-        others = {**settings, **hidden}
-        yield _vit(f"siglip_{size}", sizes, patch, grid, SIGNED, "SIGLIP", weights, **others)
+        name, settings = f"clip_{size}{patch}", {**clip, "projection": projection}
+        weights = "openai/clip-vit-{}-patch{}"
+        yield _vit(name, size, patch, grid, CLIP, weights, laion, **settings)
+    siglip: dict[str, Any] = {"class_token": False, "pooling": "attention"}
+    siglip["activation"] = "gelu_tanh"
+    towers = (("b", 16, 14, 224, None), ("l", 16, 16, 256, None), ("so400m", 14, 16, 224, 4304))
+    for size, patch, grid, side, hidden in towers:
+        tower = f"{{0}}-patch{{1}}-{side}"
+        weights = f"google/siglip2-{tower} (or SigLIP 1's siglip-{tower})"
+        name, settings = f"siglip_{size}{patch}", siglip | ({"hidden": hidden} if hidden else {})
+        yield _vit(name, size, patch, grid, SIGNED, weights, **settings)
 
 
 RESIDUAL = ("stem.*", r"stage\d+_block\d+")
@@ -250,9 +220,6 @@ _NETWORKS = (
         blocks=RESIDUAL,
     ),
     *_vits(),
-    *_dinov2(),
-    *_clips(),
-    *_siglips(),
 )
 NETWORKS: dict[str, Network] = {network.name: network for network in _NETWORKS}
 """Every network by its name, those for small images first."""

@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,13 +12,8 @@ import jax.numpy as jnp
 from jdml._optional_imports import require_package
 from jdml._paths import check_disk_space, check_local
 from jdml.data.load import RUN, run_data_config
-from jdml.distributed import Tree, broadcast_metrics, is_main_process, wait_for_all
-from jdml.runs.identity import (
-    config_differences,
-    differences,
-    explain_mismatch,
-    is_extension,
-)
+from jdml.distributed import Tree, broadcast_metrics, is_main_process
+from jdml.runs.identity import config_differences, differences, is_extension
 from jdml.runs.run_files import (
     CHECKPOINTS,
     CONFIG,
@@ -29,9 +23,7 @@ from jdml.runs.run_files import (
     MODEL,
     PREVIOUS_METRICS,
     first_line,
-    read_description,
     read_json,
-    steps_in,
     write_json,
     write_model,
 )
@@ -65,7 +57,6 @@ class RunFolder:
         self.path = Path(path).absolute()
         self._asynchronous = asynchronous
         self._growing = growing
-        self._model_steps: dict[str, Any] = {}
         self._more_steps: dict[str, Any] | None = None
         from filelock import FileLock
 
@@ -147,28 +138,13 @@ class RunFolder:
 
         return self._manager.restore(self._latest, args=args.Composite(**items))
 
-    def has_model(self, step: int, *, last: bool = False) -> bool:
-        """Return whether ``model.safetensors``, or ``last.safetensors``, has the parameters of a step."""
-        name = LAST if last else MODEL
-        file = self.path / name
-        if name not in self._model_steps and file.is_file():
-            self._model_steps[name] = read_description(file).get("step")
-        return self._model_steps.get(name) == step
-
     def save_model(
-        self,
-        variables: Mapping[str, Tree],
-        step: int,
-        metrics: Mapping[str, Any],
-        *,
-        last: bool = False,
+        self, name: str, variables: Mapping[str, Tree], step: int, metrics: Mapping[str, Any]
     ) -> None:
         """Write the parameters of a step, their scores and description as ``model`` or ``last.safetensors``."""
-        name = LAST if last else MODEL
-        description = {**self.description, "step": step, "metrics": dict(metrics)}
         if is_main_process():
+            description = {**self.description, "step": step, "metrics": dict(metrics)}
             write_model(self.path / name, variables, description)
-        self._model_steps[name] = step
 
     def has_metrics(self, step: int) -> bool:
         """Return whether ``metrics.json`` has the scores of a step's parameters."""
@@ -207,11 +183,12 @@ class RunFolder:
                 write_json(file, config)
             return
         differing = config_differences(saved, config)
-        if differing and not (
-            self._growing and all(is_extension(line, saved, config) for line in differing)
-        ):
-            wrong = explain_mismatch(differing, saved, config, may_grow=self._growing is not None)
-            raise ValueError(f"folder {self.path} holds a run of another configuration: {wrong}")
+        grows = self._growing is not None and is_extension(differing)
+        if differing and not (grows and self._growing):
+            hint = ". To train it for more steps: RunConfig(allow_more_steps=True)" if grows else ""
+            raise ValueError(
+                f"folder {self.path} holds a run of another configuration: {'; '.join(differing)}{hint}"
+            )
         self._more_steps = config if differing else None
 
     def _acquire(self) -> None:
@@ -236,14 +213,10 @@ class RunFolder:
     def _open_manager(self, keep: int) -> Any:
         import orbax.checkpoint as ocp
 
-        if is_main_process():
-            steps = sorted(steps_in(self._checkpoints))
-            removed = [self._checkpoints / str(step) for step in steps[:-keep]]
-            for leftover in (*self._checkpoints.glob("*.orbax-checkpoint-tmp*"), *removed):
-                shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()
-        wait_for_all("the run's folder")
         options = ocp.CheckpointManagerOptions(
-            max_to_keep=keep, enable_async_checkpointing=self._asynchronous
+            max_to_keep=keep,
+            enable_async_checkpointing=self._asynchronous,
+            cleanup_tmp_directories=True,
         )
         return ocp.CheckpointManager(self._checkpoints, options=options)
 

@@ -1,7 +1,7 @@
 """Files of embeddings, with the names and classes of their images."""
 
+import contextlib
 import json
-import zipfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any, NamedTuple
@@ -80,16 +80,7 @@ def holds_embeddings(path: Path) -> bool:
 
 
 def read_embeddings(path: Path) -> EmbeddingTable:
-    """Read the embeddings of a ``.npz``, ``.npy`` or ``.parquet`` file, of :func:`write_embeddings` or other programs.
-
-    Example:
-        >>> import tempfile
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     file = Path(folder) / "e.npz"
-        ...     write_embeddings(file, EmbeddingTable(np.eye(2), np.array(["cat", "dog"])))
-        ...     read_embeddings(file).labels.tolist()
-        ['cat', 'dog']
-    """
+    """Read the embeddings of a ``.npz``, ``.npy`` or ``.parquet`` file, of jdml or another program."""
     readers = {".npy": _read_npy, ".parquet": _read_parquet}
     arrays = readers.get(path.suffix, NpzArrays)(path)
     if "embeddings" not in arrays:
@@ -118,32 +109,17 @@ class NpzArrays(Mapping[str, np.ndarray]):
     """The arrays of a .npz file, read on access; a ValueError names a file or an array that cannot be read."""
 
     def __init__(self, file: Path) -> None:
-        """Open the file."""
+        """Read the names."""
         self._file = file
-        if file.is_file() and not zipfile.is_zipfile(file):
-            raise ValueError(f"{file} is not a readable .npz file (numpy.savez)")
-        try:
-            with file.open("rb") as stream, np.load(stream, allow_pickle=False) as content:
-                self._names = tuple(content.files)
-        except FileNotFoundError:
-            raise
-        except Exception as error:  # of zipfile, zlib, pickle or NumPy: not such a file
-            raise ValueError(
-                f"{file} is not a readable .npz file (numpy.savez): {error}"
-            ) from error
+        with _of_numpy(f"{file}, a .npz file (numpy.savez),"), np.load(file) as content:
+            self._names = tuple(content.files)
 
     def __getitem__(self, name: str) -> np.ndarray:
         """Read an array."""
         if name not in self._names:
             raise KeyError(name)
-        try:
-            with (
-                self._file.open("rb") as stream,
-                np.load(stream, allow_pickle=False) as content,
-            ):
-                array: np.ndarray = content[name]
-        except Exception as error:
-            raise ValueError(f"{name!r} of {self._file} cannot be read: {error}") from error
+        with _of_numpy(f"{name!r} of {self._file}"), np.load(self._file) as content:
+            array: np.ndarray = content[name]
         return array
 
     def __contains__(self, name: object) -> bool:
@@ -161,13 +137,20 @@ class NpzArrays(Mapping[str, np.ndarray]):
 
 def map_array(file: Path) -> np.ndarray:
     """Open a .npy file as a memory map."""
+    with _of_numpy(f"{file}, a .npy file (numpy.save),"):
+        array: np.ndarray = np.load(file, mmap_mode="r")
+    return array
+
+
+@contextlib.contextmanager
+def _of_numpy(what: str) -> Iterator[None]:
+    """Raise a ValueError for content that NumPy cannot read; its errors are of many kinds."""
     try:
-        array: np.ndarray = np.load(file, mmap_mode="r", allow_pickle=False)
+        yield
     except FileNotFoundError:
         raise
-    except Exception as error:  # of NumPy: not such a file
-        raise ValueError(f"{file} is not a readable .npy file (numpy.save): {error}") from error
-    return array
+    except Exception as error:
+        raise ValueError(f"{what} cannot be read: {error}") from error
 
 
 def _column(name: str, arrays: Mapping[str, np.ndarray], path: Path) -> np.ndarray | None:

@@ -28,16 +28,9 @@ PROGRAMS = {".stablehlo": "flatbuffers", ".onnx": "jax2onnx"}
 
 
 def export_stablehlo(trained: Trained, *, platforms: str | Sequence[str] = PLATFORMS) -> bytes:
-    """Return a program from images to embeddings, with its parameters, that needs only JAX and flatbuffers.
+    """Return a program from images to embeddings, with its parameters, for ``jax.export.deserialize``.
 
-    Implementation notes:
-        JAX promises to read programs of versions up to six months older: keep the ``.safetensors`` file, too.
-
-    Example:
-        In a program without jdml::
-
-            model = jax.export.deserialize(open("model.stablehlo", "rb").read())
-            embeddings = model.call(images)
+    JAX promises to read programs of versions up to six months older.
     """
     require_package("flatbuffers", "writing a program")
     from jax import export
@@ -57,12 +50,7 @@ def export_stablehlo(trained: Trained, *, platforms: str | Sequence[str] = PLATF
 
 
 def export_onnx(trained: Trained) -> bytes:
-    """Return an ONNX program from ``images`` to ``embeddings``, with its parameters, for any number of images.
-
-    Raises:
-        ValueError: a network with an operation that jax2onnx does not write, or writes wrongly: the program is run by
-            ONNX Runtime, and its embeddings of random images are compared.
-    """
+    """Return an ONNX program from ``images`` to ``embeddings``, whose embeddings of random images are the network's."""
     require_package("jax2onnx", "writing an ONNX file")
     require_package("onnxruntime", "writing an ONNX file")
     from jax2onnx import to_onnx
@@ -94,8 +82,6 @@ def export_onnx(trained: Trained) -> bytes:
     return content
 
 
-INNER = ("jaxpr", "call_jaxpr")
-"""Parameters of the calls that are written where they stand."""
 CALLS = ("jit", "pjit", "checkpoint", "custom_jvp_call", "custom_vjp_call", "closed_call")
 
 
@@ -112,7 +98,7 @@ def _as_on_tpu(jaxpr: Any, consts: Sequence[Any], inputs: Sequence[Any]) -> list
             values[step.outvars[0]] = None
             continue
         operands = [value_of(variable) for variable in step.invars]
-        inner = next((params[key] for key in INNER if name in CALLS and key in params), None)
+        inner = params.get("jaxpr", params.get("call_jaxpr")) if name in CALLS else None
         if params.get("branches_platforms"):
             platforms = params["branches_platforms"]
             branch = [who is None or "tpu" in who for who in platforms].index(True)

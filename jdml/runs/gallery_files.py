@@ -1,9 +1,9 @@
 """Galleries of image files: embed only what is new or changed, and read a gallery with its files' paths."""
 
+import contextlib
 import hashlib
 import json
 import os
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -69,14 +69,9 @@ def update_gallery(
 ) -> tuple[Gallery, Update]:
     """Embed the images of a source that are new or changed into a gallery's folder, and remove what is gone.
 
-    What was added to the gallery otherwise, such as by a service, stays in it.
-
     An image's id is its path relative to ``root``. It is changed if its class is another, or its size or modification
-    time; with ``by_content``, and for images without a file, its checksum.
-
-    Implementation notes:
-        Saved every ``piece`` images: the gallery first, then what is known of its files. An update that is killed
-        between embeds the last of them again.
+    time; with ``by_content``, and for images without a file, its checksum. Other rows of the gallery stay. It is saved
+    every ``piece`` images, before the record of its files: a killed update embeds the last of them again.
     """
     gallery, records = Gallery(model=trained), dict[str, Record]()
     if is_gallery(folder):
@@ -116,7 +111,10 @@ def update_gallery(
             embedded |= {*good}
         if len(gallery):
             gallery.save(folder)
-            _write(folder, root, {name: records[name] for name in gallery.ids if name in records})
+            own = {name: records[name] for name in gallery.ids if name in records}
+            # Also relative to the gallery: both may be moved together.
+            roots = [os.path.relpath(root, folder.absolute()), str(root)]
+            write_text(folder / FILES, json.dumps({"roots": roots, "files": own}))
     if not len(gallery):
         raise ValueError("every image is damaged: nothing to embed")
     changed = sum(name in had for name in embedded)
@@ -176,12 +174,6 @@ def _read(folder: Path) -> dict[str, Any]:
     return {**empty, **json_of(file.read_bytes(), file, dict)} if file.is_file() else empty
 
 
-def _write(folder: Path, root: Path, records: Mapping[str, Record]) -> None:
-    """Write what is known of the files; their root also relative to the gallery, as both may be moved together."""
-    roots = [os.path.relpath(root, folder.absolute()), str(root)]
-    write_text(folder / FILES, json.dumps({"roots": roots, "files": records}))
-
-
 def _id_of(file: Any, root: Path) -> str:
     name = image_id(file)
     if isinstance(file, Row) and os.path.exists(str(file.source)):
@@ -192,25 +184,15 @@ def _id_of(file: Any, root: Path) -> str:
 
 def _record(file: Any, known: Record | None, *, by_content: bool) -> Record:
     """Return a file's record; what is known where its size and time are as before, and these are enough."""
-    stat = _stat(file)
+    stat: tuple[int | None, int | None] = None, None
+    with contextlib.suppress(OSError, ValueError):  # a row's is that of its table
+        own = os.stat(str(file.source) if isinstance(file, Row) else str(file))
+        stat = own.st_size, own.st_mtime_ns
     if known is not None and stat == known[:2] and None not in stat and not by_content:
         return known
-    return *stat, _checksum(file)
-
-
-def _stat(file: Any) -> tuple[int | None, int | None]:
-    """Return the size and time of an image's file, or of the table that it is a row of."""
-    try:
-        known = os.stat(str(file.source) if isinstance(file, Row) else str(file))
-    except (OSError, ValueError):
-        return None, None
-    return known.st_size, known.st_mtime_ns
-
-
-def _checksum(file: Any) -> str | None:
     try:
         content = file.source[file.number] if isinstance(file, Row) else file.read_bytes()
     except OSError:
-        return None
+        return *stat, None
     content = content if isinstance(content, bytes) else np.asarray(content).tobytes()
-    return hashlib.sha256(content).hexdigest()[:16]
+    return *stat, hashlib.sha256(content).hexdigest()[:16]

@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import hashlib
 import json
+import re
 import types
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flax.traverse_util import empty_node, flatten_dict
 
 from jdml.data import ImageFiles
 from jdml.data.dataset import TrainSet
@@ -23,24 +25,15 @@ SAMPLE_BYTES = 1 << 26
 PLAIN = (bool, int, float, complex, str, bytes, type(None))
 UNCOMPARED = ("provenance", "versions")
 """Parts of a configuration that may differ when a run is resumed."""
-GROWING = ("fit.steps", "recipe.batch.steps")
+GROWING = r"fit\.steps|recipe\.batch\.steps"
 """Numbers that may be larger when a run is resumed."""
 
 
 def fingerprint(*values: Any) -> str:
     """Return sixteen hexadecimal digits of values that are the same in every process.
 
-    Implementation notes:
-        A function counts by its qualified name and the values that it closes over, an object by its class and its
-        fields or attributes. Code is not compared: begin another run after you change a function of your own.
-
-    Example:
-        >>> import functools, jdml
-        >>> one, two = (functools.partial(jdml.triplet_loss, margin=m) for m in (0.1, 0.2))
-        >>> fingerprint(one) == fingerprint(functools.partial(jdml.triplet_loss, margin=0.1))
-        True
-        >>> fingerprint(one) == fingerprint(two)
-        False
+    A function counts by its qualified name and the values that it closes over, an object by its class and its fields or
+    attributes. Code is not compared: begin another run after you change a function of your own.
     """
     return _digest("\0".join(_words(values, frozenset())).encode())[:16]
 
@@ -135,26 +128,21 @@ def _digest(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-def differences(old: Any, new: Any, prefix: str = "") -> list[str]:
-    """Return the fields in which two JSON trees differ, by their dotted names.
+def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
+    """Return the fields in which two JSON trees differ, such as ``"fit.steps: 10 there, 20 now"``."""
+    one, other = (flatten_dict(dict(tree), sep=".", keep_empty_nodes=True) for tree in (old, new))
+    return [
+        f"{name}: {_shown(name, one)} there, {_shown(name, other)} now"
+        for name in sorted(one.keys() | other.keys())
+        if one.get(name, empty_node) != other.get(name, empty_node)
+        and _shown(name, one) != _shown(name, other)  # NaN
+    ]
 
-    Example:
-        >>> differences({"lr": 0.1, "fit": {"steps": 10}}, {"lr": 0.1, "fit": {"steps": 20}})
-        ['fit.steps: 10 there, 20 now']
-    """
-    if not (isinstance(old, dict) and isinstance(new, dict)):
-        same = old == new or (old != old and new != new)  # NaN
-        return [] if same else [f"{prefix}: {json.dumps(old)} there, {json.dumps(new)} now"]
-    lines = []
-    for name in sorted(old.keys() | new.keys()):
-        path = f"{prefix}.{name}" if prefix else name
-        if name not in old:
-            lines.append(f"{path}: absent there, {json.dumps(new[name])} now")
-        elif name not in new:
-            lines.append(f"{path}: {json.dumps(old[name])} there, absent now")
-        else:
-            lines += differences(old[name], new[name], path)
-    return lines
+
+def _shown(name: str, values: Mapping[str, Any]) -> str:
+    if name not in values:
+        return "absent"
+    return "{}" if values[name] is empty_node else json.dumps(values[name])
 
 
 def config_differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
@@ -163,31 +151,11 @@ def config_differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[s
         {name: value for name, value in config.items() if name not in UNCOMPARED}
         for config in (old, new)
     )
-    return differences(one, other)
+    changed = differences(one, other)
+    return [re.sub(r"^fingerprint\.(\w+): .*", r"the \1 differs", line) for line in changed]
 
 
-def is_extension(line: str, old: Any, new: Any) -> bool:
-    """Return whether a difference is a larger number of steps."""
-    name = line.partition(":")[0]
-    if name not in GROWING:
-        return False
-    for part in name.split("."):
-        old, new = old.get(part), new.get(part)
-    return isinstance(old, int) and isinstance(new, int) and old < new
-
-
-def explain_mismatch(
-    changed: list[str], old: Mapping[str, Any], new: Mapping[str, Any], *, may_grow: bool
-) -> str:
-    """Describe how two runs differ, and how to allow more steps."""
-    names = [line.partition(":")[0] for line in changed]
-    shown = [
-        f"the {name.removeprefix('fingerprint.')} differs"
-        if name.startswith("fingerprint.")
-        else line
-        for name, line in zip(names, changed, strict=True)
-    ]
-    hint = ""
-    if may_grow and all(is_extension(line, old, new) for line in changed):
-        hint = ". To train it for more steps: RunConfig(allow_more_steps=True)"
-    return "; ".join(shown) + hint
+def is_extension(changed: list[str]) -> bool:
+    """Return whether all differences are larger numbers of steps."""
+    numbers = [re.fullmatch(rf"(?:{GROWING}): (\d+) there, (\d+) now", line) for line in changed]
+    return all(number and int(number[1]) < int(number[2]) for number in numbers)

@@ -6,7 +6,7 @@ import operator
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
@@ -136,21 +136,24 @@ class Trained:
                 "the model was loaded before this process was forked: load it in each process"
             )
         one_of("on_bad_image", on_bad_image, ("nan", "stop"))
-        images = self.images_of(source)
-        files = images.images if isinstance(images, _Grey) else images
-        if isinstance(files, _Tolerant):
-            files.stops = on_bad_image == "stop"
+        bad: dict[int, str] = {}
+        images = self._images_of(source, None if on_bad_image == "stop" else bad)
         shown, size = progress and hasattr(images, "shape"), len(jax.tree.leaves(images)[0])
         with progress_bar(shown, total=size, desc="embedding", unit="image") as bar:
-            vectors = self._embed(_WithProgress(images, bar) if shown else images, batch_size)
+
+            def read(rows: slice) -> np.ndarray:
+                batch = np.asarray(images[rows])
+                bar.update(len(batch))
+                return batch
+
+            vectors = self._embed(ReadRows(images.shape, read) if shown else images, batch_size)
         for part in jax.tree.leaves(vectors):
             if not np.isfinite(part).all():
                 row = np.isfinite(part).all(axis=-1).argmin()
                 raise ValueError(f"source must have finite embeddings, row {row} has not")
-        if isinstance(files, _Tolerant) and files.bad:
-            vectors = np.where(
-                np.isin(np.arange(len(vectors)), list(files.bad))[:, None], np.nan, vectors
-            )
+        if bad:
+            vectors = np.array(vectors)
+            vectors[list(bad)] = np.nan
         return vectors
 
     def warm(self, sizes: Sequence[int] = (1, 8, 64)) -> None:
@@ -199,13 +202,16 @@ class Trained:
 
     def images_of(self, source: Any) -> Any:
         """Return the model's inputs of a source: an array, or files that are cropped as the run does."""
+        return self._images_of(source, None)
+
+    def _images_of(self, source: Any, bad: dict[int, str] | None) -> Any:
         if isinstance(source, Dataset):
             source = source.images
         if isinstance(source, ImageFiles):
-            return self._files(source.files)
+            return self._files(source.files, bad)
         sources = [source] if _is_image(source) else source
         if isinstance(sources, Sequence) and sources and _is_image(sources[0]):
-            return self._files(_files_of(sources))
+            return self._files(_files_of(sources), bad)
         if "parts" in self.input:
             return source
         if isinstance(source, list):
@@ -217,14 +223,22 @@ class Trained:
             )
         return self._array(as_host(source))
 
-    def _files(self, files: Any) -> Any:
+    def _files(self, files: Any, bad: dict[int, str] | None) -> Any:
         shape = self.input.get("shape", ())
         if len(shape) != 3 or shape[0] != shape[1] or shape[2] not in (1, 3):
             raise ValueError(
                 f"source must be arrays: the run was trained on inputs of shape {shape}"
             )
         images = _Tolerant(files, self.crop or Crops(shape[0], shape[0], (1.0, 1.0)))
-        return images if shape[2] == 3 else _Grey(images)
+        images.bad = bad
+        if shape[2] == 3:
+            return images
+        weights = np.array([0.299, 0.587, 0.114])
+
+        def grey(rows: Any) -> np.ndarray:
+            return np.round(images[rows] @ weights)[..., None].astype(np.uint8)
+
+        return ReadRows((*images.shape[:3], 1), grey)
 
     def _array(self, images: np.ndarray) -> Any:
         shape = tuple(self.input["shape"])
@@ -290,32 +304,32 @@ def load(
         described = description.get("embedding")
         if described is None:
             raise ValueError(f"{path} has no description of its network (embedding in {CONFIG})")
-        in_words = model is None and "factory" not in described
-        module: Any = build_model(described) if in_words else model
+        is_own = model is None and "factory" not in described
+        module: Any = build_model(described) if is_own else None
         preprocess = preprocess or build_preprocess(described)
+        crop, step = build_crop(described), operator.index(description["step"])
+        class_names = tuple(described.get("class_names", ()))
+        normalize = build_normalize(described) if normalize is UNSET else normalize
         input_template(described["input"])
-        variables = unflatten_dict(jax.device_put(arrays), sep="/")  # which compiles nothing
-        trained = Trained(
-            model=module,
-            params=variables.get("params", {}),
-            batch_stats=variables.get("batch_stats", {}),
-            config=config,
-            class_names=tuple(described.get("class_names", ())),
-            step=operator.index(description["step"]),
-            metrics=description.get("metrics", {}),
-            preprocess=preprocess,
-            normalize=build_normalize(described) if normalize is UNSET else normalize,
-            crop=build_crop(described),
-            input=described["input"],
-            objective_params=variables.get("objective", {}),
-            description={**described, "step": description["step"]},
-        )
-    if in_words:
-        return trained
-    module = build_model(described) if model is None else as_model(model)
-    variables = fit_variables(module, arrays, described, path, preprocess)
-    return replace(
-        trained, model=module, params=variables["params"], batch_stats=variables["batch_stats"]
+        # This compiles nothing.
+        variables = unflatten_dict(jax.device_put(arrays), sep="/")
+    if not is_own:
+        module = build_model(described) if model is None else as_model(model)
+        variables |= fit_variables(module, arrays, described, path, preprocess)
+    return Trained(
+        model=module,
+        params=variables.get("params", {}),
+        batch_stats=variables.get("batch_stats", {}),
+        config=config,
+        class_names=class_names,
+        step=step,
+        metrics=description.get("metrics", {}),
+        preprocess=preprocess,
+        normalize=normalize,
+        crop=crop,
+        input=described["input"],
+        objective_params=variables.get("objective", {}),
+        description={**described, "step": step},
     )
 
 
@@ -379,18 +393,15 @@ def _files_of(sources: Sequence[Any]) -> list[Any]:
 
 
 class _Tolerant(ImageFiles):
-    """Image files that note which of them cannot be decoded; those are black."""
+    """Image files of which those that cannot be decoded are black, and are noted in ``bad`` if it is there."""
 
-    def __init__(self, files: Any, transform: Crops) -> None:
-        super().__init__(files, transform)
-        self.stops = True
-        self.bad: dict[int, str] = {}
+    bad: dict[int, str] | None = None
 
     def read(self, row: int, random: np.random.Generator | None = None) -> np.ndarray:
         try:
             return super().read(row, random)
         except BadImageError as error:
-            if self.stops:
+            if self.bad is None:
                 raise
             if row not in self.bad:
                 self.bad[int(row)] = str(error)
@@ -398,31 +409,15 @@ class _Tolerant(ImageFiles):
             return np.zeros(self.shape[1:], np.uint8)
 
 
-class _Grey:
-    """Image files in grey, ``[N, H, W, 1]``."""
+@dataclass(frozen=True)
+class ReadRows:
+    """Images of a shape that a function reads, some rows at a time."""
 
-    def __init__(self, images: ImageFiles) -> None:
-        self.images = images
-        self.shape = (*images.shape[:3], 1)
+    shape: tuple[int, ...]
+    read: Callable[[Any], np.ndarray]
 
     def __len__(self) -> int:
-        return len(self.images)
+        return self.shape[0]
 
     def __getitem__(self, rows: Any) -> np.ndarray:
-        weights = np.array([0.299, 0.587, 0.114])
-        return np.round(self.images[rows] @ weights)[..., None].astype(np.uint8)
-
-
-class _WithProgress:
-    """Images that advance a progress bar when they are read."""
-
-    def __init__(self, images: Any, bar: Any) -> None:
-        self.images, self.shape, self.bar = images, images.shape, bar
-
-    def __len__(self) -> int:
-        return len(self.images)
-
-    def __getitem__(self, rows: slice) -> np.ndarray:
-        batch = np.asarray(self.images[rows])
-        self.bar.update(len(batch))
-        return batch
+        return self.read(rows)

@@ -1,15 +1,17 @@
 """Description of a run's embeddings as JSON: network, crop, preprocessing, labels."""
 
 import dataclasses
-import importlib.metadata
 import operator
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
 
+import flax
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 
 from jdml.data import Crops, ImageFiles
 from jdml.data.dataset import TrainSet, value_range
@@ -26,7 +28,6 @@ from jdml.runs.identity import qualified_name
 from jdml.runs.run_files import named_leaves
 
 Description = dict[str, Any]
-PACKAGES = ("jdml", "jax", "flax", "optax", "numpy")
 
 
 def describe(
@@ -34,6 +35,7 @@ def describe(
 ) -> Description:
     """Describe the network, the crop, the preprocessing and the normalization of a run."""
     transform = train.images.transform if isinstance(train.images, ImageFiles) else None
+    other_crop = None if transform is None else {"class": qualified_name(transform)}
     if isinstance(preprocess, Normalizer):
         prepared: Any = dataclasses.asdict(preprocess)
     elif preprocess in (uint8_to_float, default_preprocess):
@@ -45,7 +47,7 @@ def describe(
     return {
         **_of_model(model),
         "input": input_spec(train.images),
-        "crop": _of_crop(transform),
+        "crop": dataclasses.asdict(transform) if isinstance(transform, Crops) else other_crop,
         "preprocess": prepared,
         "normalize": known.get(normalize, qualified_name(normalize)),
         "class_names": list(names.get(trained_view(train), ())),
@@ -54,13 +56,8 @@ def describe(
 
 def versions() -> dict[str, str]:
     """Return the versions of what computes: jdml, jax, flax, optax, numpy."""
-    numbers = {}
-    for package in PACKAGES:
-        try:
-            numbers[package] = importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:  # used from its sources
-            numbers[package] = "unknown"
-    return numbers
+    packages: Any = sys.modules["jdml"], jax, flax, optax, np
+    return {package.__name__: package.__version__ for package in packages}
 
 
 def trained_view(train: TrainSet) -> str | None:
@@ -203,9 +200,3 @@ def input_spec(images: Any) -> Any:
         "dtype": jnp.dtype(images.dtype).name,
         **measured,
     }
-
-
-def _of_crop(transform: object) -> Description | None:
-    if isinstance(transform, Crops):
-        return dataclasses.asdict(transform)
-    return None if transform is None else {"class": qualified_name(transform)}

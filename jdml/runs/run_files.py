@@ -39,12 +39,7 @@ def is_of_benchmark(config: Mapping[str, Any]) -> bool:
 
 def write_json(path: str | Path, content: Any) -> None:
     """Write JSON to a file atomically."""
-    write_text(Path(path), json_text(content))
-
-
-def json_text(content: Any) -> str:
-    """Return JSON as in files."""
-    return json.dumps(content, indent=2, sort_keys=True) + "\n"
+    write_text(Path(path), json.dumps(content, indent=2, sort_keys=True) + "\n")
 
 
 def read_json(path: Path, kind: type = object) -> Any:
@@ -76,7 +71,7 @@ def read_checkpoint(run: Path) -> dict[str, Any] | None:
     require_package("orbax.checkpoint", "reading a checkpoint")
     import orbax.checkpoint as ocp
 
-    steps = steps_in(run / CHECKPOINTS)
+    steps = [int(path.name) for path in (run / CHECKPOINTS).glob("*") if path.name.isdigit()]
     if not steps:
         return None
     path = run / CHECKPOINTS / str(max(steps))
@@ -95,26 +90,9 @@ def read_checkpoint(run: Path) -> dict[str, Any] | None:
 
 
 def named_leaves(tree: Tree) -> dict[str, Any]:
-    """Return the leaves of a pytree by their paths.
-
-    Example:
-        >>> named_leaves({"params": {"dense": {"kernel": 1, "bias": 2}}})
-        {'params/dense/bias': 2, 'params/dense/kernel': 1}
-    """
+    """Return the leaves of a pytree by their paths, such as ``params/dense/bias``."""
     leaves = jax.tree_util.tree_leaves_with_path(tree)
-    return {"/".join(str(_key(part)) for part in path): leaf for path, leaf in leaves}
-
-
-def _key(part: Any) -> Any:
-    for attribute in ("key", "idx", "name"):
-        if hasattr(part, attribute):
-            return getattr(part, attribute)
-    return part
-
-
-def steps_in(checkpoints: Path) -> list[int]:
-    """List the steps of which there are checkpoints, whole or partly removed."""
-    return [int(path.name) for path in checkpoints.glob("*") if path.name.isdigit()]
+    return {jax.tree_util.keystr(path, simple=True, separator="/"): leaf for path, leaf in leaves}
 
 
 def first_line(error: Exception) -> str:
@@ -133,8 +111,7 @@ class Log:
         if folder is None:
             return
         path = folder / LOG
-        truncate_log(path, after_step)
-        self._before = _seconds(path)
+        self._before = truncate_log(path, after_step)
         self._file = path.open("a", encoding="utf-8")
 
     def write(self, record: Mapping[str, float | int | str]) -> None:
@@ -160,19 +137,13 @@ class Log:
                 write_json(path, {"memory_mib": max(known, default=None)})
 
 
-def truncate_log(path: Path, after_step: int) -> None:
-    """Remove, atomically, the lines whose ``step`` is after ``after_step`` or that do not parse; end the last one."""
-    if not path.exists():
-        return
-    text = path.read_text(encoding="utf-8", errors="replace")
-    lines = "".join(line + "\n" for line in text.splitlines() if _step(line) <= after_step)
-    if lines != text:
-        write_text(path, lines)
-
-
-def _seconds(path: Path) -> float:
-    """Return the seconds of the last line; 0 if there is none."""
-    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+def truncate_log(path: Path, after_step: int) -> float:
+    """Remove the lines after a step and those that do not parse, end the last one, and return its seconds."""
+    text = path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
+    lines = [line for line in text.splitlines() if _step(line) <= after_step]
+    whole = "".join(line + "\n" for line in lines)
+    if whole != text:
+        write_text(path, whole)
     seconds = json.loads(lines[-1]).get("seconds") if lines else 0.0
     return float(seconds) if isinstance(seconds, int | float) else 0.0
 
@@ -201,15 +172,7 @@ def peak_memory() -> float | None:
 
 
 def read_results(path: str | Path) -> dict[str, dict[str, Any]]:
-    """Read all results in a study's file, by name.
-
-    Example:
-        >>> import tempfile
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     write_results(f"{folder}/a.jsonl", {"b-0": {"metrics": {"R@1": 0.5}}, "a-0": {}})
-        ...     read_results(f"{folder}/a.jsonl")
-        {'a-0': {}, 'b-0': {'metrics': {'R@1': 0.5}}}
-    """
+    """Read all results in a study's file, by name."""
     check_local("path", path)
     path = Path(path)
     results: dict[str, dict[str, Any]] = {}
@@ -242,11 +205,7 @@ def through_json(value: Any) -> Any:
 
 def _plain(value: Any) -> Any:
     """Return a number of an array library as Python's."""
-    if np.ndim(value) == 0 and hasattr(value, "item"):
-        return value.item()
-    raise TypeError(
-        f"a result must be of numbers, texts, lists and dictionaries, got a {type(value).__name__}"
-    )
+    return value.item()
 
 
 def save_result(path: str | Path, name: str, result: Mapping[str, Any]) -> None:

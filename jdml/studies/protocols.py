@@ -1,20 +1,8 @@
 """The two protocols of retrieval on unseen classes: conventional, and that of *A Metric Learning Reality Check*.
 
-A protocol trains models by a recipe and scores them on unseen classes. Each training is a run of
-:func:`jdml.training.fit` in its own folder, so that a killed protocol resumes. All protocols have the same arguments.
-
-Args:
-    recipe: the training settings; ``evaluation.every`` is of evaluations on held-out classes, if there are any.
-    data: the training classes.
-    test: queries and gallery.
-    run: folder of the run, or of one subfolder per fold; or a :class:`jdml.training.RunConfig`; None writes nothing.
-    train: the function that trains a model, such as ``partial(jdml.training.train, model=…, devices=…)``.
-    seed: of parameters, batches and augmentation.
-    recall_at: the k of R@k.
-    ndcg_at: the k of nDCG@k.
-
-Raises:
-    ValueError: settings that do not fit the data, or a fold in which no class has two images to validate with.
+A protocol trains models by a recipe on classes ``data``, by the function ``train``, such as
+``partial(jdml.training.train, model=…, devices=…)``, and scores them on unseen classes. Each training is a run in its
+own folder, so that a killed protocol resumes. All protocols have the same arguments.
 """
 
 import dataclasses
@@ -40,19 +28,20 @@ RUN_PATIENCE = 60
 """Evaluations without improvement that end a run, if its recipe has no patience."""
 FOLDS = 4
 THIRDS = 3
-RECALL_AT, NDCG_AT = default_of(metrics.evaluate_retrieval, "recall_at"), (8,)
 
 
 class Retrieval(NamedTuple):
-    """The test images.
-
-    Attributes:
-        queries: the images that search.
-        gallery: the images that are searched; None: the other queries.
-    """
+    """The images that search, those that are searched (None: the other queries), the k of R@k and of nDCG@k."""
 
     queries: Dataset
     gallery: Dataset | None = None
+    recall_at: tuple[int, ...] = default_of(metrics.evaluate_retrieval, "recall_at")
+    ndcg_at: tuple[int, ...] = (8,)
+
+    @property
+    def parts(self) -> list[Dataset]:
+        """The queries and, if there is one, the gallery."""
+        return [self.queries] if self.gallery is None else [self.queries, self.gallery]
 
 
 def conventional(
@@ -63,25 +52,18 @@ def conventional(
     *,
     train: Train = train_recipe.train,
     seed: int = 0,
-    recall_at: tuple[int, ...] = RECALL_AT,
-    ndcg_at: tuple[int, ...] = NDCG_AT,
 ) -> dict[str, float]:
-    """Train one model on all training classes, score it on the test classes.
+    """Train one model on all training classes, and score its last parameters on the test classes.
 
-    Nothing is chosen by the test classes: the last parameters are scored. CCP, which needs a metric to end a problem,
-    holds out a quarter of the training classes and is scored at its best there.
-
-    Returns:
-        ``R@k``, ``RP``, ``MAP@R``, ``nDCG@k``, ``MAP@1000`` and, if the recipe asks for it, ``NMI``.
-
-    Reference:
-        Oh Song, Xiang, Jegelka & Savarese, *Deep Metric Learning via Lifted Structured Feature Embedding* (the splits).
+    CCP, which needs a metric to end a problem, holds out a quarter of the training classes and is scored at its best
+    there. The splits are those of Oh Song, Xiang, Jegelka & Savarese, *Deep Metric Learning via Lifted Structured
+    Feature Embedding*.
     """
     validation = None
     if recipe.loss.needs_validation:
         data, validation = next(_parts(data))
     result = _train(train, recipe, data, validation, run, seed)
-    return _score(recipe, [_embed(recipe, result, test)], test, recall_at, ndcg_at)
+    return _score(recipe, [_embed(recipe, result, test)], test)
 
 
 def mlrc(
@@ -92,18 +74,12 @@ def mlrc(
     *,
     train: Train = train_recipe.train,
     seed: int = 0,
-    recall_at: tuple[int, ...] = RECALL_AT,
-    ndcg_at: tuple[int, ...] = NDCG_AT,
 ) -> dict[str, dict[str, float]]:
     """Train four models, each on three quarters of the training classes and stopped by the fourth.
 
-    Returns:
-        ``"separated"``: the mean of the four models' metrics and of their last ``step``;
-        ``"concatenated"``: those of their normalized embeddings side by side, normalized as each is (CCP: into the
-        ball); ``"std"``: the four models' sample standard deviation.
-
-    Reference:
-        Musgrave, Belongie & Lim, *A Metric Learning Reality Check*.
+    ``"separated"`` is the mean of their metrics and last steps, ``"std"`` their sample standard deviation;
+    ``"concatenated"`` is of their normalized embeddings side by side, normalized as each is (CCP: into the ball).
+    Musgrave, Belongie & Lim, *A Metric Learning Reality Check*.
     """
     run, scores, vectors = as_config(RunConfig, run), [], []
     for number, (part, validation) in enumerate(list(_parts(data))):
@@ -111,12 +87,12 @@ def mlrc(
         own = dataclasses.replace(run, folder=folder)
         result = _train(train, recipe, part, validation, own, seed + number)
         vectors.append(_embed(recipe, result, test))
-        measured = _score(recipe, vectors[-1:], test, recall_at, ndcg_at)
+        measured = _score(recipe, vectors[-1:], test)
         scores.append({**measured, "step": float(result.state.step)})
     values = {name: [metrics[name] for metrics in scores] for name in scores[0]}
     return {
         "separated": {name: float(np.mean(each)) for name, each in values.items()},
-        "concatenated": _score(recipe, vectors, test, recall_at, ndcg_at),
+        "concatenated": _score(recipe, vectors, test),
         "std": {name: float(np.std(each, ddof=1)) for name, each in values.items()},
     }
 
@@ -129,20 +105,14 @@ def ablation(
     *,
     train: Train = train_recipe.train,
     seed: int = 0,
-    recall_at: tuple[int, ...] = RECALL_AT,
-    ndcg_at: tuple[int, ...] = NDCG_AT,
 ) -> dict[str, float]:
-    """Train one model on two thirds of the training classes, stopped by the other third, as CCP's ablations are.
+    """Train one model on two thirds of the training classes, stopped by the other third.
 
-    Returns:
-        The metrics of :func:`conventional`, and the run's last ``step``.
-
-    Reference:
-        Gürbüz, Can & Alatan, *Deep Metric Learning with Chance Constraints*, supplement, section 2.1.
+    Gürbüz, Can & Alatan, *Deep Metric Learning with Chance Constraints*, supplement, section 2.1.
     """
     part, validation = next(_parts(data, THIRDS))
     result = _train(train, recipe, part, validation, run, seed)
-    scores = _score(recipe, [_embed(recipe, result, test)], test, recall_at, ndcg_at)
+    scores = _score(recipe, [_embed(recipe, result, test)], test)
     return {**scores, "step": float(result.state.step)}
 
 
@@ -181,29 +151,23 @@ def _train(
 
 def _embed(recipe: Recipe, result: FitResult, test: Retrieval) -> list[jax.Array]:
     """Return normalized embeddings of the queries and, if there is one, of the gallery."""
-    parts = [part for part in test if part is not None]
-    return [normalized(recipe, result.embedder(part.images)) for part in parts]
+    return [normalized(recipe, result.embedder(part.images)) for part in test.parts]
 
 
 def _score(
-    recipe: Recipe,
-    vectors: Sequence[Sequence[jax.Array]],
-    test: Retrieval,
-    recall_at: tuple[int, ...],
-    ndcg_at: tuple[int, ...],
+    recipe: Recipe, vectors: Sequence[Sequence[jax.Array]], test: Retrieval
 ) -> dict[str, float]:
     """Score retrieval with the embeddings of one model, or of several side by side."""
-    parts = [part for part in test if part is not None]
     joined = [
         of_part[0] if len(of_part) == 1 else normalized(recipe, jnp.concatenate(of_part, axis=1))
         for of_part in zip(*vectors, strict=True)
     ]
     queries, labels = joined[0], jnp.asarray(test.queries.labels)
-    pairs = zip(joined, parts, strict=True)
+    pairs = zip(joined, test.parts, strict=True)
     retrieval = metrics.evaluate_retrieval(
         *(array for x, part in pairs for array in (x, jnp.asarray(part.labels))),
-        recall_at=recall_at,
-        ndcg_at=ndcg_at,
+        recall_at=test.recall_at,
+        ndcg_at=test.ndcg_at,
         map_at=(1000,),
         map_divisor=recipe.evaluation.map_divisor,
     )

@@ -37,41 +37,14 @@ def run_jobs(
     minutes: float | None = None,
     progress: bool = True,
 ) -> dict[str, dict[str, Any]]:
-    """Run all jobs that have no result yet, within a time limit, and return all results.
+    """Run all jobs that have no result yet in a study's file, and return all results.
 
-    Args:
-        run: a module-level function from a job's settings to its metrics, both JSON-able.
-        jobs: settings by name.
-        out: the study's file, such as ``results.jsonl``: JSON lines, one per job, sorted by name. Each is written
-            atomically when its job ends. Several studies may share a file, also at the same time;
-            :func:`jdml.runs.run_files.read_results` reads it.
-        workers: processes at a time, each with its share of the cores.
-        minutes: start no job after this time; running jobs end and are saved. None: run all.
-        progress: show a progress bar with the job that ended last and the remaining time.
-
-    Returns:
-        By name: ``job``, ``metrics``, ``seconds`` and ``machine``.
-
-    Raises:
-        TypeError: ``minutes`` is not a number.
-        ValueError: ``workers`` below 1, ``minutes`` below 0, or a result with other settings, naming them.
-        Exception: a job's error, with a note that names the job; no job starts after it, running ones end and are
-            saved.
-        RuntimeError: a worker was killed, or cannot import ``run`` (a notebook's function), naming the running jobs.
-
-    Implementation notes:
-        Called again, after an interruption or with more minutes, it runs only missing jobs. Jobs start in their order,
-        each when a worker is free. Several workers are processes, which call :func:`disable_malloc_trim`. On Linux each
-        is bound to its share of the cores: a step of a small network does not keep two cores busy, and one worker per
-        core does 1.7 times as many runs as one on both. On a GPU each takes its share of the memory that JAX reserves,
-        unless ``XLA_PYTHON_CLIENT_MEM_FRACTION`` is set.
-
-    Example:
-        >>> import tempfile
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     results = run_jobs(dict, {"a": {"seed": 0}}, f"{folder}/results.jsonl", progress=False)
-        >>> results["a"]["metrics"]
-        {'seed': 0}
+    ``run`` is a module-level function from a job's settings to its metrics, both JSON-able. A result (``job``,
+    ``metrics``, ``seconds``, ``machine``) is written atomically when its job ends; several studies may share a file,
+    also at the same time. No job starts after the ``minutes``, or after an error, which names its job; running ones end
+    and are saved. On Linux each worker is bound to its share of the cores: a step of a small network does not keep two
+    cores busy, and one worker per core does 1.7 times as many runs as one on both. On a GPU each takes its share of the
+    memory that JAX reserves, unless ``XLA_PYTHON_CLIENT_MEM_FRACTION`` is set.
     """
     checks.count("workers", workers)
     checks.optional(checks.non_negative)("minutes", minutes)
@@ -81,7 +54,11 @@ def run_jobs(
     stored = results_of(jobs, out)
     results = {name: stored.get(name) for name in jobs}
     missing = {name: job for name, job in jobs.items() if name not in stored}
-    initial, started = len(jobs) - len(missing), _in_time(missing, minutes)
+    initial, end = (
+        len(jobs) - len(missing),
+        time.monotonic() + 60 * (math.inf if minutes is None else minutes),
+    )
+    started = itertools.takewhile(lambda job: time.monotonic() < end, missing.items())
     with progress_bar(progress, total=len(jobs), initial=initial, unit="run") as bar:
         for name, result in _run_all(run, started, min(workers, len(missing))):
             save_result(out, name, result)
@@ -104,13 +81,7 @@ def results_of(jobs: Mapping[str, Job], out: str | Path) -> dict[str, dict[str, 
 
 
 def over_seeds(results: Mapping[str, Mapping[str, Any]], name: str, metric: str) -> list[Any]:
-    """Return the values of a metric in all runs called ``NAME-SEED``, without those that do not have it.
-
-    Example:
-        >>> runs = {f"triplet-{seed}": {"metrics": {"R@1": value}} for seed, value in enumerate((0.4, 0.5))}
-        >>> over_seeds(runs, "triplet", "R@1")
-        [0.4, 0.5]
-    """
+    """Return the values of a metric in all runs called ``NAME-SEED``, without those that do not have it."""
     chosen = (run["metrics"] for key, run in results.items() if key.rpartition("-")[0] == name)
     return [metrics[metric] for metrics in chosen if metric in metrics]
 
@@ -118,16 +89,7 @@ def over_seeds(results: Mapping[str, Mapping[str, Any]], name: str, metric: str)
 def by_seed(
     results: Mapping[str, Mapping[str, Any]], metric: str, /, **settings: Any
 ) -> dict[int, Any]:
-    """Return the values of a metric by seed, of the runs whose jobs have some settings; refuse two of one seed.
-
-    Example:
-        >>> runs = {
-        ...     f"{way} {seed}": {"job": {"way": way, "seed": seed}, "metrics": {"R@1": value}}
-        ...     for way, seed, value in (("alone", 0, 0.4), ("alone", 1, 0.5), ("NIR", 0, 0.6))
-        ... }
-        >>> by_seed(runs, "R@1", way="alone")
-        {0: 0.4, 1: 0.5}
-    """
+    """Return the values of a metric by seed, of the runs whose jobs have some settings; refuse two of one seed."""
     values: dict[int, Any] = {}
     wanted = through_json(settings)
     for run in results.values():
@@ -144,12 +106,6 @@ def by_seed(
             )
         values[job["seed"]] = metrics[metric]
     return values
-
-
-def _in_time(jobs: Mapping[str, Job], minutes: float | None) -> Iterator[tuple[str, Job]]:
-    """Yield the jobs one by one until the minutes are over."""
-    end = math.inf if minutes is None else time.monotonic() + 60 * minutes
-    yield from itertools.takewhile(lambda job: time.monotonic() < end, jobs.items())
 
 
 def _run_all(

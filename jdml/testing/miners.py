@@ -55,8 +55,19 @@ def check_miner(
         _assert_subset(once(key, ties, pairs), pairs, f" ({name} distances)")
     nothing = Pairs(jnp.zeros_like(pairs.positive), jnp.zeros_like(pairs.negative))
     _assert_subset(once(key, distances, nothing), nothing, " (no pairs)")
-    _check_vmap(miner, once, key, distances, pairs)
-    _check_compilations(miner, key, distances, pairs)
+
+    stacked, keys = jnp.stack([distances, 2.0 - distances]), jax.random.split(key, 2)
+    vmapped = jax.jit(jax.vmap(miner, in_axes=(0, 0, None)))(keys, stacked, pairs)
+    for i in range(2):
+        one = Pairs(vmapped.positive[i], vmapped.negative[i])
+        _assert_same(one, once(keys[i], stacked[i], pairs), "jax.vmap and a loop")
+
+    miner(key, distances, pairs)
+    counter = Compilations()
+    other, spread = keys[0], jnp.multiply(distances, 1.5)
+    with counter:
+        miner(other, spread, pairs)
+    assert not counter.names, f"other values compiled again: {', '.join(counter.names)}"
 
 
 def _random_pairs(batch: int, references: int, dim: int, seed: int) -> tuple[jax.Array, Pairs]:
@@ -85,24 +96,3 @@ def _assert_same(actual: Pairs, expected: Pairs, what: str) -> None:
     for name in ("positive", "negative"):
         same = np.array_equal(getattr(actual, name), getattr(expected, name))
         assert same, f"{what}: another {name} mask"
-
-
-def _check_vmap(
-    miner: Miner, once: Any, key: jax.Array, distances: jax.Array, pairs: Pairs
-) -> None:
-    stacked = jnp.stack([distances, 2.0 - distances])
-    keys = jax.random.split(key, 2)
-    vmapped = jax.jit(jax.vmap(miner, in_axes=(0, 0, None)))(keys, stacked, pairs)
-    for i in range(2):
-        one = Pairs(vmapped.positive[i], vmapped.negative[i])
-        _assert_same(one, once(keys[i], stacked[i], pairs), "jax.vmap and a loop")
-
-
-def _check_compilations(miner: Miner, key: jax.Array, distances: jax.Array, pairs: Pairs) -> None:
-    miner(key, distances, pairs)
-    counter = Compilations()
-    other = jax.random.split(key, 1)[0]
-    spread = jnp.multiply(distances, 1.5)
-    with counter:
-        miner(other, spread, pairs)
-    assert not counter.names, f"other values compiled again: {', '.join(counter.names)}"

@@ -22,6 +22,7 @@ from jdml.models.adapters import Model
 from jdml.models.embedding import Preprocess, default_preprocess, embed
 from jdml.ops import ball, checks
 from jdml.recipes import CCPConfig, Recipe
+from jdml.runs.inference import ReadRows
 from jdml.training.callbacks import CallbackResult, StatefulCallback, Stop
 from jdml.training.step import TrainState
 
@@ -53,27 +54,24 @@ class AlternatingProblems(StatefulCallback):
 
     A problem ends when the monitored metric no longer improves. Then the model and the proxies return to their best in
     this problem, the weights are anchored there (:func:`jdml.optim.set_anchor`), and every class gets new proxies:
-    those of ``pool_size`` of its samples that the old ones cover worst. The first problem begins with random samples
-    as proxies, anchored at the initial weights. The optimizer's moments continue. The log has the number of the problem
-    and, at its end, ``covering_radius``, the largest distance of a class's pool from its nearest old proxy, mean over
-    classes; and ``covering_ratio``, that radius in units of the mean distance between the means of two classes' pools,
-    which measures how well classes are covered.
+    those of ``pool_size`` of its samples that the old ones cover worst. The optimizer's moments continue. The log has
+    the number of the problem and, at its end, ``covering_radius``, the largest distance of a class's pool from its
+    nearest old proxy, mean over classes, and ``covering_ratio``, that radius in units of the mean distance between the
+    means of two classes' pools.
 
     Attributes:
         model: the model that is trained.
         train: the data set that is trained on.
-        pool_size: b, samples per class among which the new proxies are chosen; all of a smaller class. Below the number
-            of proxies K it means b · K samples: with 1 new proxies are random samples, as with K.
+        pool_size: b, samples per class among which the new proxies are chosen; below the number of proxies K it means
+            b · K samples.
         monitor: the evaluation metric, larger is better.
         machine: the end of a problem and of the run.
-        anchor_first: whether the first problem is anchored, too, at the initial parameters, as in the paper's
-            algorithm; False, as in the released program: nothing is anchored before there is a solution.
+        anchor_first: whether the first problem is anchored, too, at the initial parameters.
         first: the first problem's proxies: ``"random"`` samples; ``"covering"``, chosen from a pool given K random
-            samples, a literal reading of the paper's algorithm; ``"origin"``, chosen from a pool given 0, as in the
-            released program, so that the longest embedding is the first; ``"unchanged"``, those of the initial state,
-            to continue from a run without problems.
-        restore: whether the model returns to its best when a problem ends, as in the paper's algorithm; False continues
-            from where it is, anchored at the best, with pools embedded as it is, as the released program does.
+            samples; ``"origin"``, chosen from a pool given 0, so that the longest embedding is the first;
+            ``"unchanged"``, those of the initial state, to continue from a run without problems.
+        restore: whether the model returns to its best when a problem ends; False continues from where it is, anchored
+            at the best, with pools embedded as it is.
         normalize: of pool and proxies before they are compared, as in the loss.
         seed: of the samples in the pools.
         preprocess: as in training.
@@ -86,18 +84,16 @@ class AlternatingProblems(StatefulCallback):
             :func:`jdml.optim.add_anchored_weights` in the optimizer; a class whose images are all damaged.
 
     Implementation notes:
-        Pools depend on the seed and the number of the problem alone; image files are augmented as in training, and
-        embedded as in evaluation. If one of a pool is damaged, all files are checked, once, the damaged ones are named
-        in the log, and the draw is repeated among the others, as by ``init_proxies_from_samples``; of several processes
-        the one that meets it ends with its name. Nothing is compiled again between problems. Give
-        :func:`~jdml.training.fit` the same ``monitor``, so that it saves the best of the whole run. The state of an
-        objective (a cross-batch memory) does not return with the weights.
+        Pools depend on the seed and the number of the problem alone, and are embedded as in evaluation. If a file of
+        one is damaged, all are checked, once, and the draw is repeated among the others; of several processes the one
+        that meets it ends with its name. Nothing is compiled again between problems. Give :func:`~jdml.training.fit`
+        the same ``monitor``, so that it saves the best of the whole run. The state of an objective (a cross-batch
+        memory) does not return with the weights.
 
     Paper settings:
         b = 12 and K = 8 (CUB, Cars196), 7 and 4 (SOP, In-shop), 16 and 4 (MNIST); anchored with λ = 2e-4. Algorithm 1:
-        ``restore`` and ``anchor_first``, beginning with its random ρ* (``first="random"``, as the recipe's preset
-        ``paper`` reads it), or with what its first line makes of them (``first="covering"``). Released:
-        ``restore=False``, ``first="origin"``.
+        ``restore`` and ``anchor_first``, with ``first="random"`` (the recipe's preset ``paper``) or, by its first line,
+        ``"covering"``. Released: neither of the two, ``first="origin"``.
 
     Reference:
         Gürbüz, Can & Alatan, *Deep Metric Learning with Chance Constraints*, Algorithm 1.
@@ -236,7 +232,9 @@ class AlternatingProblems(StatefulCallback):
         if not isinstance(images, ImageFiles):
             images = jax.tree.map(lambda leaf: np.asarray(leaf[rows]), images)
         elif self.augment:
-            images = _WithAugmentation(images, rows, (self.seed, *number))
+            seed, files = (self.seed, *number), images  # of several processes each reads its own
+            shape = (len(rows), *images.shape[1:])
+            images = ReadRows(shape, lambda part: files.augmented(rows[part], seed=seed))
         else:
             images = images.select(rows)
         params, stats = state.params["model"], state.batch_stats
@@ -256,20 +254,6 @@ class AlternatingProblems(StatefulCallback):
             indices[of_class, : len(chosen)] = chosen
             there[of_class, : len(chosen)] = True
         return indices, there
-
-
-class _WithAugmentation:
-    """Image files as in training, decoded on access: of several processes each reads its own."""
-
-    def __init__(self, images: ImageFiles, rows: np.ndarray, seed: tuple[int, ...]) -> None:
-        self.images, self.rows, self.seed = images, rows, seed
-        self.shape = (len(rows), *images.shape[1:])
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    def __getitem__(self, part: slice) -> np.ndarray:
-        return self.images.augmented(self.rows[part], seed=self.seed)
 
 
 @jax.jit

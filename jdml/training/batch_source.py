@@ -1,6 +1,5 @@
 """Checks of the data and the sampler of a run, and its batches: rows of a data set in memory, or image files."""
 
-import logging
 import time
 import warnings
 from abc import ABC, abstractmethod
@@ -29,7 +28,6 @@ POSITIVES = "two rows of one class, a pair loss's positives"
 NEGATIVES = "rows of two classes, a pair loss's negatives"
 
 StepResult = tuple[TrainState, Metrics]
-_log = logging.getLogger(__name__)
 
 
 def check_train(train: Any) -> None:
@@ -48,8 +46,6 @@ def check_train(train: Any) -> None:
             "train.images and train.labels must have the same number of rows, at least 1, "
             f"got {sorted(lengths)} and {list(labels.shape)}"
         )
-    if len(labels) > 1 and (labels == labels[0]).all():
-        _log.warning("train has one class: there are no negatives to learn from")
 
 
 def check_arguments(
@@ -112,7 +108,7 @@ class BatchSource(ABC):
         if self.missing_pairs:
             classes = len(np.unique(labels))
             there = {POSITIVES: classes < len(labels), NEGATIVES: classes > 1}
-            self.missing_pairs = [pairs for pairs in self.missing_pairs if not there[pairs]]
+            self.missing_pairs[:] = [pairs for pairs in self.missing_pairs if not there[pairs]]
 
     @property
     def sample(self) -> Tree:

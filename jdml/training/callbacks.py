@@ -28,11 +28,10 @@ class Stop:
 
 
 class Callback(Protocol):
-    """A function that :func:`jdml.training.fit` calls after some of its steps.
+    """A function that :func:`jdml.training.fit` calls after the last step and each that its ``every`` divides.
 
-    It is called after each step that its attribute ``every`` divides, and after the last one; without ``every`` after
-    each evaluation; in a run without evaluations at each log record. An attribute ``config``, a JSON-able mapping, is
-    compared with the folder's when a run is resumed.
+    Without the attribute ``every`` it is called after each evaluation; in a run without evaluations at each log record.
+    An attribute ``config``, a JSON-able mapping, is compared with the folder's when a run is resumed.
 
     Example:
         >>> def show(step, state, metrics):
@@ -76,10 +75,9 @@ class CallbackResult(NamedTuple):
 
 @runtime_checkable
 class StatefulCallback(Protocol):
-    """A callback that carries arrays from call to call, saved with each checkpoint.
+    """A callback that carries arrays from call to call, saved with each checkpoint, such as ``AlternatingProblems``.
 
-    :class:`jdml.training.AlternatingProblems` is one. Its attributes ``every`` and ``config`` are those of
-    :class:`Callback`.
+    Its attributes ``every`` and ``config`` are those of :class:`Callback`.
     """
 
     def template(self, state: TrainState, /) -> Tree:
@@ -136,8 +134,8 @@ def every(n: int, function: Callable[..., Any]) -> Every:
 class EMA:
     """Keep an exponential moving average of the parameters.
 
-    Evaluations, the best parameters, ``model.safetensors`` and the embedder use the average, with the latest running
-    statistics; ``FitResult.state`` has the parameters themselves. Not together with a :class:`StatefulCallback`.
+    Evaluations, ``model.safetensors`` and the embedder use the average, with the latest running statistics;
+    ``FitResult.state`` has the parameters themselves. Not together with a :class:`StatefulCallback`.
 
     Attributes:
         decay: weight of a step relative to the next one, such as 0.999.

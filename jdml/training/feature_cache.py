@@ -6,7 +6,7 @@ import os
 import tempfile
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -17,9 +17,11 @@ from jdml.data import ImageBatches, ImageFiles
 from jdml.data.dataset import TrainSet
 from jdml.data.samplers import Sampler
 from jdml.distributed import Tree, any_process, is_main_process
+from jdml.models.adapters import Model
 from jdml.models.base_adapter import ModelAdapter
 from jdml.models.embedding import embed
 from jdml.models.feature_split import Backbone, FeatureSplit, HeadOnly
+from jdml.models.finetuning import Frozen
 from jdml.runs.identity import fingerprint
 from jdml.training.batch_source import (
     DEVICE_BYTES,
@@ -39,26 +41,24 @@ SETS = 4
 """Sets of images whose features stay in memory for evaluations."""
 
 
-class FeatureCacheConfig(NamedTuple):
-    """Augmented views of each image, the folder of the features (None: memory), and the seed of the views."""
-
-    views: int = 1
-    folder: Path | None = None
-    seed: int = 0
-
-
 class CachedFeatureSource(BatchSource):
-    """Step on cached features of the rows that a sampler yields."""
+    """Step on cached features, in a folder or in memory, of augmented views of the rows that a sampler yields."""
 
     def __init__(
-        self, spec: StepConfig, train: TrainSet, sampler: Sampler, cache: FeatureCacheConfig
+        self,
+        spec: StepConfig,
+        train: TrainSet,
+        sampler: Sampler,
+        views: int,
+        folder: Path | None,
+        seed: int,
     ) -> None:
         super().__init__(spec, train, sampler)
-        if cache.views > 1 and not isinstance(train.images, ImageFiles):
+        if views > 1 and not isinstance(train.images, ImageFiles):
             raise ValueError(
-                f"cached_views must be 1 of images in memory, which are not augmented, got {cache.views}"
+                f"cached_views must be 1 of images in memory, which are not augmented, got {views}"
             )
-        self.cache = cache
+        self.views, self.folder, self.seed = views, folder, seed
         self._rows: RowSource | None = None
         self._sets: list[tuple[Any, np.ndarray]] = []
 
@@ -89,27 +89,20 @@ class CachedFeatureSource(BatchSource):
     def step(self, state: TrainState) -> StepResult:
         """Take one step on the next batch; before the first, all features are computed or read."""
         if self._rows is None:
-            features = self._load_or_compute(self.train.images, self.cache.views, state)
+            features = self._load_or_compute(self.train.images, self.views, state)
             head = HeadOnly(self.split)
             spec = dataclasses.replace(self.spec, model=head, preprocess=_same, micro_batch=None)
             self._rows = RowSource(
                 spec, SimpleNamespace(images=features, labels=self.train.labels), self.sampler
             )
-            self._rows.report = self.report
-        self._rows.missing_pairs = self.missing_pairs
-        result = self._rows.step(state)
-        self.missing_pairs = self._rows.missing_pairs
-        return result
+            self._rows.report, self._rows.missing_pairs = self.report, self.missing_pairs
+        return self._rows.step(state)
 
     def embedder(self, state: TrainState) -> Embedder:
         """Return an embedder that computes the features of the same images once."""
         embedder = _CachedEmbedder(*super().embedder(state))
         embedder.source = self
         return embedder
-
-    def close(self) -> None:
-        """Drop the features of evaluations."""
-        self._sets = []
 
     def features_of(self, images: Any, state: TrainState) -> np.ndarray:
         """Return features ``[N, 1, …]`` of a set of images as in evaluation, from memory for the last sets."""
@@ -131,12 +124,12 @@ class CachedFeatureSource(BatchSource):
         shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), variables)
         program = jax.jit(features_of_one).lower(shapes, self.sample)
         file = None
-        if self.cache.folder is not None:
+        if self.folder is not None:
             frozen = self.spec.split(state.params)[1]["model"]
             backbone = jax.device_get((frozen, state.batch_stats)), self.spec.preprocess
-            augmented = (self.cache.seed, views) if views > 1 else ()
+            augmented = (self.seed, views) if views > 1 else ()
             digits = fingerprint(_content(images), backbone, program.as_text(), augmented)
-            file = self.cache.folder / f"{digits}.npy"
+            file = self.folder / f"{digits}.npy"
         missing = any_process(np.array(file is None or not file.is_file()))
         if file is not None and not missing:
             return _read(file)
@@ -169,7 +162,7 @@ class CachedFeatureSource(BatchSource):
                 batch = (
                     images[start : rows[-1] + 1]
                     if views == 1
-                    else images.augmented(rows, (self.cache.seed, view))
+                    else images.augmented(rows, (self.seed, view))
                 )
                 features[rows, view] = embed(
                     self.backbone, params, stats, batch, preprocess=self.spec.preprocess
@@ -217,11 +210,13 @@ def _read(file: Path) -> np.ndarray:
 
 
 def make_batch_source(
-    spec: StepConfig, train: TrainSet, sampler: Any, cache: FeatureCacheConfig | None
+    spec: StepConfig, train: TrainSet, sampler: Any, model: Model, run: Any, seed: int
 ) -> BatchSource:
-    """Return the batches of what a sampler yields, of cached features if they are asked for."""
-    if cache is not None:
-        return CachedFeatureSource(spec, train, sampler, cache)
+    """Return the batches of what a sampler yields; features are cached by default in the folder of the run."""
+    if isinstance(model, Frozen) and model.cached_views is not None:
+        default = None if run is None else Path(run) / FEATURES
+        folder = default if model.cache_folder is None else Path(model.cache_folder)
+        return CachedFeatureSource(spec, train, sampler, model.cached_views, folder, seed)
     if isinstance(sampler, ImageBatches):
         return ImageFileSource(spec, train, sampler)
     return RowSource(spec, train, sampler)

@@ -5,7 +5,7 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self, cast
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -38,16 +38,57 @@ _log = logging.getLogger("jdml.training")
 
 
 @dataclass(frozen=True)
-class FromPretrained:
-    """The result of :func:`pretrained`."""
+class InitialState:
+    """The beginning of a run: a given state, or a fresh one and the functions that change it.
 
-    load: Pretrained
+    ``run``: the model file of the run whose head and proxies are kept, if they have the size.
+    """
+
+    load: Pretrained | None = None
     then: Start | None = None
     run: Path | None = None
-    """The model file of the run whose head and proxies are kept, if they have the size."""
+    state: TrainState | None = None
+
+    @classmethod
+    def of(cls, state: "State | None") -> "InitialState":
+        """Return what ``fit(state=)`` means."""
+        if isinstance(state, InitialState):
+            return state
+        if isinstance(state, TrainState):
+            return cls(state=state)
+        checks.check_function("state", state)
+        return cls(then=state)
+
+    @property
+    def identity(self) -> str | None:
+        """The digest of this beginning; None for a fresh state."""
+        start: Any = self.then
+        plain: dict[str, Any] = {}
+        if isinstance(start, functools.partial):  # counts without its data set
+            start, keywords = start.func, start.keywords.items()
+            plain = {k: v for k, v in keywords if isinstance(v, int | float | str)}
+        parts = (self.state, self.load, start and [qualified_name(start), plain])
+        return None if all(part is None for part in parts) else fingerprint(parts)
+
+    def make(self, spec: StepConfig, sample: Tree, seed: int, *, resumed: bool) -> TrainState:
+        """Make the state before the first step; of a resumed run, arrays of its structure."""
+        if self.state is not None:
+            return self.state
+        fresh = fresh_state(spec, sample, seed=seed, pretrained=self.load)
+        if resumed:
+            return fresh
+        state = fresh if self.then is None else self.then(fresh)
+        state = state if self.run is None else _keep_head_and_proxies(self.run, state)
+        name = "state must be a function that returns parameters"
+        check_same_arrays(name, fresh.params, state.params)
+        return state._replace(step=fresh.step)
 
 
-def pretrained(load: Pretrained | str | Path, then: Start | None = None) -> FromPretrained:
+State = TrainState | Start | InitialState
+"""The ``state`` of ``fit``, if it is not None."""
+
+
+def pretrained(load: Pretrained | str | Path, then: Start | None = None) -> InitialState:
     """Begin a run with pretrained parameters: ``fit(state=pretrained(load))``.
 
     Args:
@@ -65,19 +106,13 @@ def pretrained(load: Pretrained | str | Path, then: Start | None = None) -> From
         FileNotFoundError: no such file.
     """
     if not isinstance(load, str | Path):
-        return FromPretrained(load, then)
-    file = model_file(load)
-    return FromPretrained(functools.partial(_load_run, file), then, file)
-
-
-def model_file(run: str | Path) -> Path:
-    """Return the file of a run's best parameters; a file is returned as it is."""
-    check_local("load", run)
-    path = expand_user(run)
+        return InitialState(load, then)
+    check_local("load", load)
+    path = expand_user(load)
     file = path / MODEL if path.is_dir() else path
     if not file.is_file():
         raise FileNotFoundError(f"load must be a run with parameters, {file} does not exist")
-    return file
+    return InitialState(functools.partial(_load_run, file), then, file)
 
 
 def _load_run(path: Path, variables: Mapping[str, Tree]) -> Tree:
@@ -114,54 +149,6 @@ def _keep_head_and_proxies(path: Path, state: TrainState) -> TrainState:
     return state._replace(params=params)
 
 
-State = TrainState | Start | FromPretrained
-"""The ``state`` of ``fit``, if it is not None."""
-
-
-@dataclass(frozen=True)
-class InitialState:
-    """The beginning of a run: a given state, or a fresh one and the functions that change it."""
-
-    state: TrainState | None
-    load: Pretrained | None
-    start: Start | None
-    run: Path | None = None
-
-    @classmethod
-    def of(cls, state: State | None) -> Self:
-        """Return what ``fit(state=)`` means."""
-        if isinstance(state, FromPretrained):
-            return cls(None, state.load, state.then, state.run)
-        if isinstance(state, TrainState):
-            return cls(state, None, None)
-        checks.check_function("state", state)
-        return cls(None, None, state)
-
-    @property
-    def identity(self) -> str | None:
-        """The digest of this beginning; None for a fresh state."""
-        start: Any = self.start
-        plain: dict[str, Any] = {}
-        if isinstance(start, functools.partial):  # counts without its data set
-            start, keywords = start.func, start.keywords.items()
-            plain = {k: v for k, v in keywords if isinstance(v, int | float | str)}
-        parts = (self.state, self.load, start and [qualified_name(start), plain])
-        return None if all(part is None for part in parts) else fingerprint(parts)
-
-    def make(self, spec: StepConfig, sample: Tree, seed: int, *, resumed: bool) -> TrainState:
-        """Make the state before the first step; of a resumed run, arrays of its structure."""
-        if self.state is not None:
-            return self.state
-        fresh = fresh_state(spec, sample, seed=seed, pretrained=self.load)
-        if resumed:
-            return fresh
-        state = fresh if self.start is None else self.start(fresh)
-        state = state if self.run is None else _keep_head_and_proxies(self.run, state)
-        name = "state must be a function that returns parameters"
-        check_same_arrays(name, fresh.params, state.params)
-        return state._replace(step=fresh.step)
-
-
 def init_proxies_from_samples(
     state: TrainState,
     model: AnyModel,
@@ -180,8 +167,7 @@ def init_proxies_from_samples(
         state: before the first step, of :func:`jdml.training.create_state`, with ``proxies [C, K, D]``.
         model: the model of the state.
         train: the data set that is trained on.
-        seed: of the draw: K different samples of each class; a class of fewer has some of them twice. If one of them
-            is a damaged file, all files are checked and the draw is repeated among the others.
+        seed: of the draw of K samples of each class; a class of fewer has some of them twice.
         preprocess: as in training.
         rows_at_a_time: how many images make a batch of the network, whose batch normalization sees them as in training.
 
@@ -192,6 +178,9 @@ def init_proxies_from_samples(
     Raises:
         TypeError: no model, no data set, a seed that is no integer.
         ValueError: a seed below 0, no proxies among the parameters, a class without a sample, a size below 1.
+
+    Implementation notes:
+        If a drawn file is damaged, all files are checked and the draw is repeated among the others.
 
     Example:
         >>> import optax, jdml

@@ -14,9 +14,9 @@ from jdml._optional_imports import progress_bar
 from jdml.data.dataset import TrainSet
 from jdml.data.samplers import Sampler
 from jdml.distributed import Placement, Termination, is_main_process, peer_failure_context
-from jdml.models.adapters import AnyModel, Model, as_model, check_network, unwrap
+from jdml.models.adapters import AnyModel, as_model, check_network, unwrap
 from jdml.models.embedding import Preprocess, default_preprocess
-from jdml.models.finetuning import Frozen, WithLora, frozen_part
+from jdml.models.finetuning import WithLora, frozen_part
 from jdml.objectives import Objective
 from jdml.ops import checks
 from jdml.runs.checkpoint import RunFolder
@@ -24,7 +24,7 @@ from jdml.runs.identity import data_fingerprint, fingerprint
 from jdml.runs.model_metadata import describe, trained_view, versions
 from jdml.training.batch_source import check_arguments, check_proxies
 from jdml.training.callbacks import AnyCallback, Callbacks
-from jdml.training.feature_cache import FEATURES, FeatureCacheConfig, make_batch_source
+from jdml.training.feature_cache import make_batch_source
 from jdml.training.initialization import InitialState, State
 from jdml.training.optimizer_wrappers import with_ema, with_loss_scale
 from jdml.training.run_config import (
@@ -63,11 +63,10 @@ def fit(
 
     Args:
         model: from images to embeddings ``[B, D]``: a Linen module; an NNX or an Equinox module, whose parameters are
-            the initial ones and do not change (the result has the trained ones); an Equinox module and its state; or
-            functions ``(init, apply)``, ``init(key, images) -> params``, ``apply(params, images)``. Its flag for
-            training may be called ``train``, ``training``, ``is_training``, ``deterministic``,
-            ``use_running_average``, ``inference`` or ``eval``. Or any of these in :class:`Frozen` or
-            :class:`WithLora`.
+            the initial ones and do not change; an Equinox module and its state; functions ``(init, apply)``,
+            ``init(key, images) -> params``, ``apply(params, images)``; or one of these in :class:`Frozen` or
+            :class:`WithLora`. Its flag for training may be called ``train``, ``training``, ``is_training``,
+            ``deterministic``, ``use_running_average``, ``inference`` or ``eval``.
         objective: a :class:`jdml.objectives.Objective`.
         optimizer: an ``optax.GradientTransformation`` over ``{"model": …, **objective roles}``. One that wants the
             loss (``optax.contrib.reduce_on_plateau``, ``momo``, ``optax.polyak_sgd``) gets the step's as ``value=``;
@@ -81,9 +80,8 @@ def fit(
             files that were skipped, and the log ``input_wait``, the share of the time spent waiting for batches.
         steps: gradient steps in all; 0 evaluates and saves the initial state, from which a run may be resumed.
         seed: of the initial parameters and of all random numbers in the steps (not of the sampler).
-        state: the initial state: a :class:`TrainState`; a function from the fresh state to one of the same shapes, such
-            as ``functools.partial(init_proxies_from_samples, model=model, train=train)``, not called when a run is
-            resumed; or :func:`pretrained`. None: a fresh state.
+        state: the initial state; or a function from the fresh state to one of the same shapes, such as
+            ``functools.partial(init_proxies_from_samples, model=model, train=train)``; or :func:`pretrained`.
         run: the run's folder, or a :class:`RunConfig`. None writes nothing.
         evaluation: called with an :class:`Embedder`, returns metrics by name, every 100 steps; or an
             :class:`Evaluation`.
@@ -110,13 +108,11 @@ def fit(
         RuntimeError: another process of this run has ended.
 
     Implementation notes:
-        Log records, evaluations and checkpoints depend on the step alone. A run that is killed anywhere and started
-        again repeats the steps since its last checkpoint and ends with the same bits as an unbroken run on the
-        same machine, on any number of devices and processes with the same numbers to rounding. Data up to 1 GiB lie on
-        the device, whole on each. The host waits for the device only at log records.
-
-        ``logging.getLogger("jdml.training")`` logs before the first step, for INFO, how many of the network's
-        parameters learn, and the memory of parameters, optimizer and a step.
+        A run that is killed anywhere and started again repeats the steps since its last checkpoint and ends with the
+        same bits as an unbroken run on the same machine, on any number of devices and processes with the same numbers
+        to rounding. Data up to 1 GiB lie on the device, whole on each. The host waits for the device only at log
+        records. ``logging.getLogger("jdml.training")`` has, for INFO, how many of the network's parameters learn, and
+        the memory of parameters, optimizer and a step.
 
         Several processes (:func:`jdml.training.initialize`) make the same call; each decodes its own rows of image
         files, evaluation embeds on all devices, and the first process writes: all must see the run's folder.
@@ -142,8 +138,7 @@ def fit(
         skip_nonfinite=callback_config.skip_limit is not None,
         freeze=freeze,
     )
-    cache = _feature_cache(whole_model, config, seed)
-    source = make_batch_source(spec, train, sampler, cache)
+    source = make_batch_source(spec, train, sampler, whole_model, config.folder, seed)
     if initial.state is None:
         bare = network.base if isinstance(network, WithLora) else network
         check_network(bare, preprocess, source.sample)
@@ -155,7 +150,7 @@ def fit(
                 **schedule.config,
                 "skip_nonfinite": spec.skip_nonfinite,
                 "freeze": freeze,
-                "cached_views": cache and cache.views,
+                "cached_views": getattr(whole_model, "cached_views", None),
             }
             folder = _open_folder(config, settings, spec, train, initial, callback_config)
             stack.callback(folder.close)
@@ -180,16 +175,6 @@ def _warn_low_precision(params: Any) -> None:
             "(dtype)",
             *(kind, kind),
         )
-
-
-def _feature_cache(model: Model, config: RunConfig, seed: int) -> FeatureCacheConfig | None:
-    """Return which features are cached, and the folder: by default the run's, if it has one."""
-    if not isinstance(model, Frozen) or model.cached_views is None:
-        return None
-    folder = model.cache_folder
-    if folder is None and config.folder is not None:
-        folder = Path(config.folder) / FEATURES
-    return FeatureCacheConfig(model.cached_views, None if folder is None else Path(folder), seed)
 
 
 def _open_folder(

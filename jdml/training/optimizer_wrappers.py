@@ -96,19 +96,14 @@ def value_and_grad(function: Callable[..., Any], opt_state: Any) -> Callable[...
     return lambda *args: (*plain(*args), None)
 
 
-def averages(opt_state: Tree) -> list[Any]:
-    """List the parts of an optimizer's state with parameters for evaluation: an EMA's, optax's schedule-free."""
+def evaluation_params(params: Mapping[str, Tree], opt_state: Tree) -> dict[str, Tree]:
+    """Return the parameters to evaluate and save: those of an EMA, of optax's schedule-free, or as they are."""
 
     def has_params(part: Any) -> bool:
         return isinstance(part, EmaState | ScheduleFreeState)
 
-    return [p for p in jax.tree.leaves(opt_state, is_leaf=has_params) if has_params(p)]
-
-
-def evaluation_params(params: Mapping[str, Tree], opt_state: Tree) -> dict[str, Tree]:
-    """Return the parameters to evaluate and save."""
     chosen: Any = dict(params)
-    for part in averages(opt_state):
+    for part in filter(has_params, jax.tree.leaves(opt_state, is_leaf=has_params)):
         own = part.average if isinstance(part, EmaState) else part.z
         chosen = jax.tree.map(
             functools.partial(_evaluation_param, part),

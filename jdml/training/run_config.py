@@ -82,7 +82,7 @@ class Evaluation:
 
 
 def recall_ranks(name: str) -> tuple[int, ...]:
-    """Look up the ranks k at which papers give R@k on a data set.
+    """Return the ranks k at which papers give R@k on a data set.
 
     Args:
         name: the data set's name, as for :func:`jdml.data.load`.
@@ -101,13 +101,13 @@ def score(
     normalize: Normalize | None = sphere,
     recall_at: Sequence[int] = DataSet.recall_at,
 ) -> dict[str, float]:
-    """Measure retrieval by all labellings of a data set, with one embedding of each image.
+    """Measure retrieval by all labellings of a data set.
 
     Args:
         embed: images ``[N, H, W, C]`` to embeddings ``[N, D]``, such as an :class:`jdml.training.Embedder`.
         queries: the images that search.
-        gallery: the images that are searched, labelled as the queries are (In-shop's gallery); classes that have
-            names in both are the same where their names are. Default: the queries, each among all others.
+        gallery: the images that are searched, labelled as the queries are; classes with names in both are the same
+            where their names are. Default: the queries, each among all others.
         normalize: what is done to the embeddings before they are compared; None for nothing.
         recall_at: k of ``"R@k"``.
 
@@ -130,7 +130,7 @@ def score(
 
 
 def metric_names(recall_at: Sequence[int]) -> tuple[str, ...]:
-    """Name the metrics that :func:`score` gives of each labelling.
+    """Return the names of the metrics that :func:`score` gives of each labelling.
 
     Args:
         recall_at: k of ``"R@k"``.
@@ -155,9 +155,9 @@ class RunConfig:
     """The folder of a run, and how often it is written.
 
     Attributes:
-        folder: the run's folder: ``config.json``, ``log.jsonl``, ``checkpoints/``; ``model.safetensors``, the best
-            parameters (without a monitor the last), and their scores in ``metrics.json``; with a monitor also
-            ``last.safetensors``: see :func:`jdml.training.load`. None writes nothing.
+        folder: ``config.json``, ``log.jsonl``, ``checkpoints/``; ``model.safetensors``, the best parameters (without a
+            monitor the last), their scores in ``metrics.json``; with a monitor ``last.safetensors``: see
+            :func:`jdml.training.load`. None writes nothing.
         checkpoint_every: steps between checkpoints; None: as many as between evaluations.
         log_every: steps between log records; evaluations, checkpoints and callbacks with ``every`` make one, too.
         resume: continue from the folder's last checkpoint; False refuses a folder that has one.
@@ -165,8 +165,8 @@ class RunConfig:
             stateful callback.
         async_checkpoints: write checkpoints while training continues, from a copy of the state.
         config: JSON-able description of the run, compared with the folder's on resume.
-        normalize: what retrieval does to embeddings, such as :func:`jdml.sphere`: not done here, but recorded in the
-            folder, so that :func:`jdml.training.load` does it.
+        normalize: what retrieval does to embeddings, such as :func:`jdml.sphere`: recorded for
+            :func:`jdml.training.load`.
 
     Raises:
         TypeError: a number of steps that is no integer.
@@ -193,13 +193,12 @@ class Devices:
     """The devices of a run, and how a step is divided among them.
 
     Attributes:
-        mesh: the devices, whose first axis carries the batch; None: one device. Batches, random numbers and results
-            are those of one device, to rounding; a batch that does not divide is padded with places that count for
-            nothing. Axes may be of any kind.
+        mesh: the devices, whose first axis carries the batch, with axes of any kind; None: one device. Results are
+            those of one device, to rounding; a batch that does not divide is padded with places that count for nothing.
         shard: what is partitioned, by role: ``{"proxies": P("data")}`` for classes. Optimizer state goes with it; all
             else is the same on every device.
-        micro_batch: rows that go through the network at a time, twice each: the loss sees the whole batch, and the
-            gradient is that of the whole batch, with the activations of so many rows. Dropout draws by the turn.
+        micro_batch: rows that go through the network at a time, twice each: loss and gradient are those of the whole
+            batch, with the activations of so many rows. Dropout draws by the turn.
 
     Raises:
         TypeError: a ``micro_batch`` that is no integer.
@@ -313,8 +312,7 @@ class FitResult(NamedTuple):
     Attributes:
         state: the last state.
         history: one record per log step: ``step``, mean ``loss`` and other metrics since the record before, and the
-            evaluation's metrics, if there was one. The same for every run of the same configuration. The last one of
-            a run with a folder has the file of its ``model``.
+            evaluation's metrics, if there was one. The last one of a run with a folder has the file of its ``model``.
         best: the best monitored value and its step; None without ``monitor``.
         best_params: parameters of all roles at that step (those of ``state`` without ``monitor``).
         best_batch_stats: the model's running statistics at that step.

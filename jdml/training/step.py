@@ -102,8 +102,8 @@ def create_state(
         model: whatever :func:`fit` takes, from images to embeddings ``[B, D]``.
         objective: a :class:`jdml.objectives.Objective`.
         optimizer: an ``optax.GradientTransformation`` over ``{"model": …, **objective roles}``.
-        sample_images: images ``[B, H, W, C]`` of the data set, or whatever else the model takes, with rows first; only
-            the first row's shape and type are used.
+        sample_images: images ``[B, H, W, C]``, or whatever else the model takes, with rows first; only the first row's
+            shape and type are used.
         seed: the run's seed; the same seed gives the same state.
         preprocess: what stands between stored images and the model (see :func:`make_train_step`).
         pretrained: from the model's fresh variables ``{"params", "batch_stats"}`` to those to begin with, such as
@@ -114,8 +114,8 @@ def create_state(
         (:class:`jdml.training.Frozen`).
 
     Raises:
-        ValueError: images ``[B, C, H, W]``, a seed of more than 32 bits, a frozen model's pattern that names no
-            parameter, ``pretrained`` that returns other parameters.
+        ValueError: images ``[B, C, H, W]``, a seed of more than 32 bits, a frozen pattern that names no parameter,
+            ``pretrained`` that returns other parameters.
     """
     checks.uint32("seed", seed)
     check_channels("sample_images", sample_images)
@@ -312,8 +312,6 @@ def make_train_step(
 ) -> Step:
     """Build the jitted train step ``step(state, images, labels, where=None, ids=None) -> (state, metrics)``.
 
-    One step serves every method: embed, mine and measure (the objective), differentiate, update.
-
     Args:
         model: whatever :func:`fit` takes, from images to embeddings ``[B, D]``.
         objective: a :class:`jdml.objectives.Objective`.
@@ -339,9 +337,8 @@ def make_train_step(
     """
     network, freeze = frozen_part(as_model(model))
     settings = (preprocess, placement, micro_batch, skip_nonfinite, freeze)
-    return compiled(
-        StepConfig(network, objective, optimizer, *settings), donate=donate, indexed=indexed
-    )
+    spec = StepConfig(network, objective, optimizer, *settings)
+    return compiled(spec, donate=donate, indexed=indexed)
 
 
 @lru_cache(maxsize=16)

@@ -3,7 +3,7 @@
 import copy
 import dataclasses
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
@@ -24,7 +24,7 @@ from jdml.recipes.recipe import check_positives
 from jdml.training.alternation import make_callback
 from jdml.training.callbacks import EMA, AnyCallback, LossScale, SkipNonfinite, StatefulCallback
 from jdml.training.initialization import (
-    FromPretrained,
+    InitialState,
     State,
     dense_head,
     init_head_from_pca,
@@ -71,28 +71,23 @@ def train(
 ) -> FitResult:
     """Train a method by its recipe: :func:`jdml.training.fit` with the parts that the recipe describes.
 
-    Parts that no plain value describes are arguments and replace the recipe's.
-
     Args:
         recipe: the settings; from :func:`jdml.recipes.recipe`, or made of values.
         train: images and labels. With proxies labels are 0, 1, … without gaps: a class without a row has a proxy, too,
             and a warning.
-        validation: held-out images. They are scored by MAP@R after each epoch, choose the best parameters, and decide
-            when a problem of CCP ends.
-        run: the run's folder, or a :class:`RunConfig`, as of :func:`jdml.training.fit`. ``config.json`` holds the
-            recipe next to its ``config``.
+        validation: held-out images. Their MAP@R after each epoch chooses the best parameters, and ends problems of CCP.
+        run: as of :func:`jdml.training.fit`. ``config.json`` holds the recipe next to its ``config``.
         seed: of parameters, batches, miners, pools and the start.
         devices: as of :func:`jdml.training.fit`. Proxies are partitioned where the devices divide the classes.
         callbacks: as of :func:`jdml.training.fit`, in addition to those of the recipe. :class:`EMA`,
             :class:`SkipNonfinite` and :class:`LossScale` replace the recipe's, a :class:`StatefulCallback` the method's
             (for CCP :class:`AlternatingProblems`).
         progress: show a progress bar.
-        **parts: ``model``, ``objective``, ``optimizer``, ``sampler``, ``state``, ``preprocess``: see
-            :func:`jdml.training.fit`; ``sampler`` may be a function of ``train`` and the recipe's sampler. The recipe's
-            ``pooling``, ``remat`` and ``freeze_batch_norm`` do not apply to a ``model``. ``evaluation``: a function,
-            called as the recipe's ``evaluation`` says, or an :class:`Evaluation`; without its ``function`` it is
-            retrieval in ``validation``. A ``state``, or the second function of :func:`pretrained`, replaces the
-            recipe's initialization.
+        **parts: what replaces the recipe's ``model``, ``objective``, ``optimizer``, ``sampler``, ``state``,
+            ``preprocess`` and ``evaluation``, see :func:`jdml.training.fit`. ``sampler`` may be a function of ``train``
+            and the recipe's sampler. ``pooling``, ``remat`` and ``freeze_batch_norm`` do not apply to a ``model``. An
+            ``evaluation`` without a ``function`` is retrieval in ``validation``. A ``state``, or the second function of
+            :func:`pretrained`, replaces the recipe's initialization.
 
     Returns:
         The :class:`jdml.training.FitResult`.
@@ -118,20 +113,17 @@ def train(
     preprocess, state = parts.get("preprocess", default_preprocess), parts.get("state")
     model = parts.get("model")
     if model is None:
-        load = state.load if isinstance(state, FromPretrained) else None
+        load = state.load if isinstance(state, InitialState) else None
         model = make_network(recipe, train, seed=seed, preprocess=preprocess, pretrained=load)
     model = frozen(recipe, adapted(recipe, model), train, preprocess)
     network = frozen_part(as_model(model))[0]
     objective: Any = parts.get("objective")
     batches: Any = parts.get("sampler")
-    has_sampler = hasattr(batches, "__next__")
-    if objective is None:
-        if not has_sampler:
+    if not hasattr(batches, "__next__"):
+        if objective is None:
             check_positives(recipe.batch, recipe.loss, train.labels)
-    if not has_sampler:
-        change, views = batches, getattr(train, "views", {})
-        batches = recipe.batch.build(train.labels, seed, views)
-        batches = batches if change is None else change(train, batches)
+        sampler = recipe.batch.build(train.labels, seed, getattr(train, "views", {}))
+        batches = sampler if batches is None else batches(train, sampler)
     per_epoch = max(1, len(train) // getattr(batches, "batch_size", recipe.batch.rows))
     steps = recipe.batch.num_steps(per_epoch)
     if objective is None:
@@ -142,7 +134,9 @@ def train(
     if parts.get("sampler") is None and isinstance(train.images, ImageFiles) and views is None:
         batches = ImageBatches(train, batches, seed=seed)
     evaluation = _evaluation(recipe, parts.get("evaluation"), validation, per_epoch)
-    all_callbacks = [*callbacks, *_step_callbacks(recipe, {type(c) for c in callbacks})]
+    kinds = {type(callback) for callback in callbacks}
+    of_recipe = [each for each in _step_callbacks(recipe) if type(each) not in kinds]
+    all_callbacks: list[Any] = [*callbacks, *of_recipe]
     if not any(isinstance(callback, StatefulCallback) for callback in callbacks):
         augment = getattr(batches, "augment", True) if views is None else views > 1
         method = recipe.loss.method
@@ -153,7 +147,7 @@ def train(
     start = _start(recipe, objective, model=network, train=train, seed=seed, preprocess=preprocess)
     if state is None:
         state = start
-    elif isinstance(state, FromPretrained) and state.then is None:
+    elif isinstance(state, InitialState) and state.then is None:
         state = dataclasses.replace(state, then=start)
     if device_config.shard is None and device_config.mesh is not None:
         shard = class_shards(device_config.mesh, objective)
@@ -180,15 +174,14 @@ def train(
     )
 
 
-def _step_callbacks(recipe: Recipe, others: set[type]) -> list[Any]:
-    """Return the callbacks of a recipe that are part of the step, but for those that are given."""
-    ema, limit = recipe.evaluation.ema, recipe.batch.skip_nonfinite
-    asked = [
-        None if ema is None else EMA(ema),
-        None if limit is None else SkipNonfinite(limit),
-        LossScale() if recipe.network.dtype == "float16" else None,
-    ]
-    return [callback for callback in asked if callback and type(callback) not in others]
+def _step_callbacks(recipe: Recipe) -> Iterator[Any]:
+    """Yield the callbacks of a recipe that are part of the step."""
+    if recipe.evaluation.ema is not None:
+        yield EMA(recipe.evaluation.ema)
+    if recipe.batch.skip_nonfinite is not None:
+        yield SkipNonfinite(recipe.batch.skip_nonfinite)
+    if recipe.network.dtype == "float16":
+        yield LossScale()
 
 
 def _evaluation(
@@ -220,19 +213,17 @@ def make_network(
 ) -> Any:
     """Make the network of a recipe."""
     name = recipe.network.resolve(train.images)
+    fixed = recipe.finetune.freeze_batch_norm
     if is_pointer(name):
-        fixed = recipe.finetune.freeze_batch_norm
         model = build_custom_model(
             recipe.network, name, train, preprocess, freeze_batch_norm=fixed, seed=seed
         )
-        return adapted(recipe, model)
-    frozen = (
-        True if recipe.finetune.freeze_batch_norm else None if recipe.finetune.freezes else False
-    )
-    network = recipe.network.build(
-        train.images, freeze_batch_norm=frozen, pretrained=pretrained, **own
-    )
-    return adapted(recipe, network)
+    else:
+        frozen = True if fixed else None if recipe.finetune.freezes else False
+        model = recipe.network.build(
+            train.images, freeze_batch_norm=frozen, pretrained=pretrained, **own
+        )
+    return adapted(recipe, model)
 
 
 def adapted(recipe: Recipe, model: Any) -> Any:

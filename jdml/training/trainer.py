@@ -1,6 +1,5 @@
 """A run in progress: results of steps are checked, evaluated and written."""
 
-import logging
 import math
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -14,7 +13,7 @@ from jdml.distributed import Tree, broadcast_metrics, gather_to_host, is_main_pr
 from jdml.models.finetuning import as_saved
 from jdml.objectives.base import Metrics
 from jdml.runs.checkpoint import RunFolder
-from jdml.runs.run_files import MODEL, Log
+from jdml.runs.run_files import LAST, MODEL, Log
 from jdml.training.batch_source import BatchSource
 from jdml.training.callbacks import Callbacks, StatefulCallback, Stop, copy_new_arrays
 from jdml.training.optimizer_wrappers import evaluation_params
@@ -23,8 +22,6 @@ from jdml.training.step import TrainState
 
 PATIENCE = 50
 """First steps after which a run without any gradient, whose batches have no pairs, is stopped."""
-
-_log = logging.getLogger(__name__)
 
 
 class Trainer:
@@ -52,8 +49,10 @@ class Trainer:
         self.monitored: dict[str, float] = {}
         self.timing: Mapping[str, float] = {}
         self.steps_without_gradient = 0
+        self.saved: dict[str, int] = {}
+        """The step of each model file."""
         if jax.tree.leaves(state.objective_state):
-            source.missing_pairs = []  # a memory has positives and negatives, too
+            source.missing_pairs.clear()  # a memory has positives and negatives, too
         if self._restore():
             self._save_result()  # a process may have been killed before it was written
         else:
@@ -105,11 +104,6 @@ class Trainer:
     def result(self) -> FitResult:
         """Return the run's result."""
         best = self._best_weights()
-        if self.best is not None and best is None and self.progress.score_names:
-            _log.warning(
-                "monitor %r was never a number: the result has the last parameters",
-                self.evaluation.monitor,
-            )
         params, batch_stats = best or self._weights()
         state = self.state._replace(params=params, batch_stats=batch_stats)
         return FitResult(
@@ -158,7 +152,7 @@ class Trainer:
     def _check_learning(self, values: list[Metrics]) -> None:
         """Stop a run in which no step had a gradient, and no batch had positives, or negatives."""
         if not self.source.missing_pairs or any(metrics["grad_norm"] != 0 for metrics in values):
-            self.source.missing_pairs = []  # it learns: labels are no longer observed
+            self.source.missing_pairs.clear()  # it learns: labels are no longer observed
             return
         self.steps_without_gradient += len(values)
         if self.steps_without_gradient >= min(PATIENCE, self.schedule.steps):
@@ -247,33 +241,32 @@ class Trainer:
             self._save_result()
 
     def _save_result(self) -> None:
-        """Write the best and the last parameters and, of a run that has ended, scores, unless they are there."""
+        """Write the best and the last parameters and, of a run that has ended, scores, unless they were written."""
         if self.folder is None:
             return
         progress, best = self.progress, self._best_weights()
         step = progress.best.step if best else progress.step
-        scores = self._save_model(self.folder, step, best)
+        scores = self._save_model(self.folder, MODEL, step, best)
         if self.best is not None:
-            self._save_model(self.folder, progress.step, None, last=True)
+            self._save_model(self.folder, LAST, progress.step, None)
         has_ended = progress.stop_reason is not None and progress.score_names
         if has_ended and not self.folder.has_metrics(step):
             self.folder.save_metrics({"step": step, **scores})
 
-    def _save_model(
-        self, folder: RunFolder, step: int, weights: Any, *, last: bool = False
-    ) -> Record:
-        """Write parameters, by default the present ones, unless they are there; return their scores."""
+    def _save_model(self, folder: RunFolder, name: str, step: int, weights: Any) -> Record:
+        """Write parameters, by default the present ones, unless they were written; return their scores."""
         records = {record["step"]: record for record in self.progress.history}
         record = records.get(step, {})
         scores = {name: record[name] for name in self.progress.score_names if name in record}
-        if not folder.has_model(step, last=last):
+        if self.saved.get(name) != step:
             params, batch_stats = weights or (self._evaluated_params(), self.state.batch_stats)
             variables = {
                 "params": as_saved(self.source.spec.model, params["model"]),
                 "batch_stats": batch_stats,
                 "objective": {role: value for role, value in params.items() if role != "model"},
             }
-            folder.save_model(gather_to_host(variables), step, scores, last=last)
+            folder.save_model(name, gather_to_host(variables), step, scores)
+            self.saved[name] = step
         return scores
 
     def _best_weights(self) -> Any:

@@ -1,10 +1,13 @@
 """Random weights under the names of other libraries' files."""
 
+from pathlib import Path
+
 import jax
 import numpy as np
 from flax.traverse_util import flatten_dict
+from safetensors.numpy import save_file
 
-from jdml.models import create
+from jdml.models import Conversion, convert_weights, create
 from jdml.models.weight_formats import WeightFormat, stored_shape
 
 
@@ -24,3 +27,10 @@ def random_arrays(arch: str, layout: WeightFormat) -> dict[str, np.ndarray]:
             shape = stored_shape(target, value.shape, layout, name)
             arrays[name] = draw.uniform(0.5, 1.5, shape).astype(np.float32)
     return arrays
+
+
+def convert(arrays: dict[str, np.ndarray], folder: Path, arch: str) -> tuple[Conversion, Path]:
+    """Convert arrays as ``in.safetensors``; return the conversion and its file."""
+    save_file(arrays, folder / "in.safetensors")
+    out = folder / "out.safetensors"
+    return convert_weights(folder / "in.safetensors", out, arch=arch), out

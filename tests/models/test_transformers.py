@@ -8,8 +8,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 import pytest
-from models.files import random_arrays, zeros
-from safetensors.numpy import save_file
+from models.files import convert, random_arrays, zeros
 
 from jdml.models import convert_weights, create, load_weights, weights_settings
 from jdml.models.weight_formats import weight_formats
@@ -278,18 +277,16 @@ def test_image_encoder_of_transformers_clip_is_converted(small, tmp_path):
     layout = next(each for each in weight_formats(network) if each.origin == "transformers")
     text = {"text_projection.weight", "text_model.final_layer_norm.weight", "logit_scale"}
     arrays = random_arrays(network, layout) | dict.fromkeys(text, np.ones((P, C), np.float32))
-    save_file(arrays, tmp_path / "in.safetensors")
-    done = convert_weights(tmp_path / "in.safetensors", tmp_path / "out.safetensors", arch=network)
+    done, _ = convert(arrays, tmp_path, network)
     assert (done.origin, set(done.unused)) == ("transformers", text)
 
 
 @pytest.mark.parametrize("file", FILES)
 def test_every_array_of_a_file_is_used(file, small, tmp_path):
     network, arrays = small(FILES[file][0]), arrays_of(file)
-    save_file(arrays, tmp_path / "in.safetensors")
-    done = convert_weights(tmp_path / "in.safetensors", tmp_path / "out.safetensors", arch=network)
+    done, converted = convert(arrays, tmp_path, network)
     assert set(done.unused) <= {*TEXT, "mask_token", "head.bias"}
-    params = load_weights(tmp_path / "out.safetensors", zeros(network))["params"]
+    params = load_weights(converted, zeros(network))["params"]
     fused = next(name for name in arrays if name.endswith(("0.attn.qkv.weight", "in_proj_weight")))
     value = params["block0"]["attention"]["value"]["kernel"]
     np.testing.assert_array_equal(value.reshape(C, C), arrays[fused][2 * C :].T)
@@ -306,13 +303,11 @@ def test_every_array_of_a_file_is_used(file, small, tmp_path):
 def test_positions_of_another_grid_set_the_grid(small, tmp_path):
     network, arrays = small("siglip_b16"), arrays_of("timm's SigLIP")
     arrays["pos_embed"] = np.ones((1, 36, C), np.float32)
-    save_file(arrays, tmp_path / "in.safetensors")
-    convert_weights(tmp_path / "in.safetensors", tmp_path / "out.safetensors", arch=network)
-    assert weights_settings(tmp_path / "out.safetensors") == {"activation": "gelu", "grid": 6}
+    _, file = convert(arrays, tmp_path, network)
+    assert weights_settings(file) == {"activation": "gelu", "grid": 6}
     arrays["pos_embed"] = np.ones((1, 35, C), np.float32)
-    save_file(arrays, tmp_path / "in.safetensors")
     with pytest.raises(ValueError, match=r"pos_embed .*\[1, 35, 48\].*\[1, 16, 48\]"):
-        convert_weights(tmp_path / "in.safetensors", tmp_path / "out.safetensors", arch=network)
+        convert(arrays, tmp_path, network)
 
 
 @pytest.mark.parametrize(
@@ -324,8 +319,5 @@ def test_positions_of_another_grid_set_the_grid(small, tmp_path):
     ],
 )
 def test_file_of_another_network_is_refused(file, network, change, named, small, tmp_path):
-    save_file({**arrays_of(file), **change}, tmp_path / "in.safetensors")
     with pytest.raises(ValueError, match=rf"in\.safetensors\b.*{named}"):
-        convert_weights(
-            tmp_path / "in.safetensors", tmp_path / "out.safetensors", arch=small(network)
-        )
+        convert({**arrays_of(file), **change}, tmp_path, small(network))

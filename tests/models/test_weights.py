@@ -11,7 +11,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from flax.traverse_util import flatten_dict
-from models.files import random_arrays, zeros
+from models.files import convert, random_arrays, zeros
 from safetensors.numpy import load_file, save_file
 
 import jdml.cli
@@ -32,9 +32,7 @@ def stored() -> dict[str, np.ndarray]:
 
 
 def converted(folder: Path, arrays: dict[str, np.ndarray] | None = None) -> Path:
-    save_file(stored() if arrays is None else arrays, folder / "in.safetensors")
-    convert_weights(folder / "in.safetensors", folder / "out.safetensors", arch=ARCH)
-    return folder / "out.safetensors"
+    return convert(stored() if arrays is None else arrays, folder, ARCH)[1]
 
 
 def test_every_array_is_mapped(tmp_path):

@@ -29,7 +29,7 @@ def stripes(classes=8, images=6, seed=0):
     return data.Dataset("stripes", pixels[..., None].astype(np.uint8), labels)
 
 
-TEST = Retrieval(stripes(seed=1))
+TEST = Retrieval(stripes(seed=1), recall_at=(1,))
 PLAIN = Recipe().replace(
     network={"dim": DIM},
     batch={"steps": 4},
@@ -59,7 +59,7 @@ class Counted(SmallConvNet):
 
 def trained(protocol, recipe, *arguments, **parts):
     parts = {"model": SmallConvNet(DIM, (8,)), "progress": False, **parts}
-    return protocol(recipe, *arguments, train=partial(training.train, **parts), recall_at=(1,))
+    return protocol(recipe, *arguments, train=partial(training.train, **parts))
 
 
 # Several runs.

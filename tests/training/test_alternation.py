@@ -104,11 +104,17 @@ SCORES = [0.5, 0.4, 0.3, 0.1, 0.2, 0.1, 0.1, 0.9]
 """Improves, stale, stale → problem 1; improves, improves, stale, stale → problem 2."""
 
 
-def test_problem_starts_at_the_best_state_of_the_previous_one(toy):
-    traced = chex.assert_max_traces(OBJECTIVE.loss, n=1)  # no retrace
+@pytest.fixture(scope="module")
+def alternated(toy):
+    """Return a run of three problems, whose pools have all samples and whose step is traced once, and its callback."""
+    traced = chex.assert_max_traces(OBJECTIVE.loss, n=1)
     chex.clear_trace_counter()
-    callback = problems_of(toy, Watched, anchor_first=False)
-    result = train(toy, SCORES, callback, objective=OBJECTIVE._replace(loss=traced))
+    callback = problems_of(toy, Watched, anchor_first=False, pool_size=10)
+    return train(toy, SCORES, callback, objective=OBJECTIVE._replace(loss=traced)), callback
+
+
+def test_problem_starts_at_the_best_state_of_the_previous_one(toy, alternated):
+    result, callback = alternated
     assert [record["problem"] for record in result.history] == [0, 0, 0, 1, 1, 1, 1, 2]
     first, *evaluations = callback.seen
     assert are_samples(toy, first[1].params["proxies"], embeddings(toy, first[1]))
@@ -137,15 +143,15 @@ def test_problem_starts_at_the_last_state_with_restore_false(toy):
     assert not are_samples(toy, after.params["proxies"], embeddings(toy, at_best))
 
 
-def test_new_proxies_are_the_worst_covered_samples(toy):
+def test_new_proxies_are_the_worst_covered_samples(toy, alternated):
     """The log has their covering radius, also relative to the distance between classes."""
-    callback = problems_of(toy, Watched, pool_size=10)
-    record = train(toy, SCORES[:4], callback).history[2]
+    result, callback = alternated
+    record = result.history[2]
     (at_best, _), (_, after) = callback.seen[1], callback.seen[3]
     x, old = embeddings(toy, at_best), np.asarray(ball(at_best.params["proxies"]))
     radii, means = [], []
     for of_class in range(4):
-        samples = x[toy.data.labels == of_class]  # ten samples: the pool is all of them
+        samples = x[toy.data.labels == of_class]
         apart = np.linalg.norm(samples[:, None] - old[of_class][None], axis=-1).min(1)
         first = after.params["proxies"][of_class, 0]
         np.testing.assert_allclose(first, samples[apart.argmax()], atol=1e-5)
@@ -155,15 +161,6 @@ def test_new_proxies_are_the_worst_covered_samples(toy):
     np.testing.assert_allclose(record["covering_radius"], np.mean(radii), rtol=1e-4)
     ratio = np.mean(radii) / (apart.sum() / 12)
     np.testing.assert_allclose(record["covering_ratio"], ratio, rtol=1e-4)
-
-
-def test_pool_has_at_least_as_many_samples_as_proxies(toy):
-    proxies = []
-    for size in (1, K):
-        callback = problems_of(toy, Watched, pool_size=size)
-        train(toy, SCORES[:4], callback)
-        proxies.append(callback.seen[3][1].params["proxies"])
-    np.testing.assert_array_equal(*proxies)
 
 
 def test_run_ends_after_stale_problems(toy):
@@ -204,6 +201,8 @@ def test_first_proxies_are_random_samples(toy, fresh):
 
 def test_released_start_covers_samples_far_from_the_origin(toy, fresh):
     x = fresh[1]
+    few = [first_proxies(toy, fresh, first="origin", pool_size=size) for size in (1, K)]
+    np.testing.assert_array_equal(*few)  # a pool has at least as many samples as proxies
     proxies = first_proxies(toy, fresh, first="origin", pool_size=10)
     for of_class, rows in enumerate(chosen_rows(toy, proxies, x)):
         own = np.flatnonzero(toy.data.labels == of_class)  # ten samples: the pool is all of them
@@ -302,10 +301,9 @@ def unbroken(toy, tmp_path_factory):
     return train_to_the_end(toy, tmp_path_factory.mktemp("unbroken"))[0]
 
 
-@pytest.mark.parametrize("die_at", [7, pytest.param(13, marks=pytest.mark.slow)])  # another run
-def test_killed_run_resumes_exactly(toy, identical, tmp_path, unbroken, die_at):
+def test_killed_run_resumes_exactly(toy, identical, tmp_path, unbroken):
     with pytest.raises(toy.Killed):
-        train_to_the_end(toy, tmp_path, die_at)
+        train_to_the_end(toy, tmp_path, die_at=7)
     resumed, callback = train_to_the_end(toy, tmp_path)
     assert callback.seen[0][0] is not None  # a resumed run does not select first proxies
     assert identical(resumed.state, unbroken.state)

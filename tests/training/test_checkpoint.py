@@ -74,7 +74,7 @@ def test_metrics_of_a_shorter_run_are_set_aside(tmp_path):
     RunFolder(tmp_path, config).close()
     assert (tmp_path / "metrics.json").exists()
     longer = {**config, "fit": {"steps": 4}}
-    with pytest.raises(ValueError, match=r"\bsteps: 2\b"):
+    with pytest.raises(ValueError, match=r"\bsteps: 2\b.* 4\b.*allow_more_steps="):
         RunFolder(tmp_path, longer)
     grown = RunFolder(tmp_path, longer, growing=True)
     assert (tmp_path / "metrics.json").exists()
@@ -82,6 +82,8 @@ def test_metrics_of_a_shorter_run_are_set_aside(tmp_path):
     grown.close()
     assert not (tmp_path / "metrics.json").exists()
     assert json.loads((tmp_path / "metrics_before.json").read_text()) == {"step": 2, "R@1": 0.5}
+    with pytest.raises(ValueError, match=r"\bsteps: 4\b.* 2\b"):
+        RunFolder(tmp_path, config, growing=True)
 
 
 def scores_alone(path):

@@ -16,7 +16,7 @@ import jdml
 from jdml import data, models
 from jdml.recipes import LossConfig, NetworkConfig, Recipe
 from jdml.training import Evaluation, Frozen, default_preprocess, fit, load, train
-from jdml.training.train_recipe import frozen, make_network
+from jdml.training.train_recipe import frozen
 
 
 class Watched:
@@ -50,14 +50,16 @@ def test_features_of_a_frozen_backbone_are_computed_once(pictures, tmp_path, cap
         batch={"size": 8, "steps": 3},
         optimizer={"learning_rate": 1e-2},
     )
-    settings = {"progress": False, "validation": pictures, "evaluation": Evaluation(every=1)}
+    model = models.SmallConvNet(4, (8,), freeze_batch_norm=True)
+    settings = {"progress": False, "model": model}
+    watched = {"validation": pictures, "evaluation": Evaluation(every=1), **settings}
     caplog.set_level("INFO", "jdml.training")
-    cached = train(plan, pictures, run=tmp_path / "run", **settings)
+    cached = train(plan, pictures, run=tmp_path / "run", **watched)
     (file,) = (tmp_path / "run" / "features").iterdir()
-    assert np.load(file).shape == (24, 1, 64)
+    assert np.load(file).shape == (24, 1, 8)
     line = next(line for line in caplog.messages if line.startswith("memory"))
-    assert re.search(r"\b260 of [\d,]+ parameters\b", line)
-    each = train(plan.replace(finetune={"cached_views": 0}), pictures, **settings)
+    assert re.search(r"\b36 of [\d,]+ parameters\b", line)
+    each = train(plan.replace(finetune={"cached_views": 0}), pictures, **watched)
     chex.assert_trees_all_close(cached.state.params, each.state.params, rtol=1e-3, atol=1e-5)
     scores = ([r["MAP@R"] for r in result.history] for result in (cached, each))
     np.testing.assert_allclose(*scores, atol=1e-3)
@@ -66,15 +68,13 @@ def test_features_of_a_frozen_backbone_are_computed_once(pictures, tmp_path, cap
     embedded = load(tmp_path / "run").embed(pictures.images)
     np.testing.assert_allclose(embedded, jdml.sphere(every), atol=1e-6)
     np.save(file, 1 - np.load(file))  # changed features show that they are read
-    settings["validation"] = None
-    own = make_network(plan, pictures)
-    own = frozen(plan, own, pictures, default_preprocess, cache_folder=file.parent)
-    again = train(plan, pictures, model=own, **settings)
+    own = frozen(plan, model, pictures, default_preprocess, cache_folder=file.parent)
+    again = train(plan, pictures, model=own, evaluation=Evaluation(every=1), progress=False)
     assert abs(again.history[0]["loss"] - cached.history[0]["loss"]) > 1e-3
-    alone = train(plan, pictures, progress=False)  # without a folder features are in memory
+    alone = train(plan, pictures, **settings)  # without a folder features are in memory
     chex.assert_trees_all_close(alone.state.params, cached.state.params, rtol=1e-4)
     with pytest.raises(ValueError, match=r"^cached_views\b"):
-        train(plan.replace(finetune={"cached_views": 2}), pictures, progress=False)
+        train(plan.replace(finetune={"cached_views": 2}), pictures, **settings)
 
 
 def test_incomplete_features_are_not_in_the_folder(toy, two, tmp_path):

@@ -87,16 +87,6 @@ def test_damaged_image_ends_the_run_and_is_named(toy, data):
         train(toy, data, batches_of(data))
 
 
-def test_skipped_rows_do_not_affect_the_loss(toy, identical, data):
-    """Two kinds of damage give the same run."""
-
-    def damaged(content):
-        data.images.files[5].write_bytes(content)
-        return train(toy, data, batches_of(data, on_bad_image="skip"), function=None)
-
-    assert identical(damaged(b"").state, damaged(b"other").state)
-
-
 def test_memory_has_the_rows_of_undamaged_files(toy, data):
     data.images.files[5].write_bytes(b"")
     objective = objectives.with_memory(objectives.pair(jdml.contrastive_loss), 100, 2)

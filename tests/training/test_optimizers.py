@@ -78,28 +78,6 @@ def test_ema_is_the_weighted_mean_over_the_steps(toy, tmp_path):
     check_is_evaluated_and_saved(toy, averaged, tmp_path)
 
 
-def test_ema_is_resumed_exactly(toy, identical, tmp_path):
-    settings = {"callbacks": [EMA(0.9)], "monitor": "spread"}
-    whole = run(toy, ADAM, tmp_path / "whole", **settings)
-    with pytest.raises(toy.Killed):
-        run(toy, ADAM, tmp_path / "run", sampler=toy.killed_at(4), **settings)
-    again = run(toy, ADAM, tmp_path / "run", **settings)
-    assert identical(whole.state, again.state)
-    assert identical(whole.best_params, again.best_params)
-    with pytest.raises(ValueError, match=r"\boptimizer\b"):
-        run(toy, ADAM, tmp_path / "run", **{**settings, "callbacks": [EMA(0.99)]})
-
-
-def test_more_steps_need_allow_more_steps(toy, tmp_path):
-    optimizer = optax.adam(optax.cosine_decay_schedule(1e-2, 6, alpha=0.1))
-    run(toy, optimizer, tmp_path)
-    with pytest.raises(ValueError, match=r"\bsteps: 6.* 8.*allow_more_steps="):
-        run(toy, optimizer, tmp_path, steps=8)
-    assert run(toy, optimizer, tmp_path, steps=8, allow_more_steps=True).state.step == 8
-    with pytest.raises(ValueError, match=r"\bsteps: 8.* 6"):
-        run(toy, optimizer, tmp_path)
-
-
 class Half(nn.Module):
     dtype: type = jnp.float16
 

@@ -9,7 +9,6 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from training.as_values import as_values
 
 import jdml
 from jdml import objectives
@@ -77,16 +76,6 @@ def test_one_trace_for_all_batches(toy):
     assert state.step == 3
 
 
-def test_indexed_step_equals_the_step(toy, identical):
-    indices = np.array([3, 1, 4, 15, 9, 2, 6, 5], np.int32)
-    images, labels = jnp.asarray(toy.data.images), jnp.asarray(toy.data.labels)
-    parts = toy.model, toy.objective, toy.optimizer
-    plain = make_train_step(*parts)(start(toy), toy.data.images[indices], toy.data.labels[indices])
-    indexed = make_train_step(*parts, indexed=True)(start(toy), images, labels, indices)
-    chex.assert_trees_all_close(plain[0].params, indexed[0].params, rtol=1e-5, atol=1e-7)
-    np.testing.assert_allclose(plain[1]["loss"], indexed[1]["loss"], rtol=1e-5)
-
-
 def test_donated_state_is_deleted(toy):
     state = start(toy)
     step = make_train_step(toy.model, toy.objective, toy.optimizer, donate=True)
@@ -110,14 +99,6 @@ def test_embed_equals_apply_for_any_batch_size(toy, size):
         found = embedded(toy, state, same)
         assert isinstance(found, np.ndarray)
         np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
-
-
-def test_embed_compiles_once(toy):
-    chex.clear_trace_counter()
-    preprocess = chex.assert_max_traces(uint8_to_float, n=1)
-    state = start(toy)
-    for size in (16, 40, 33):
-        embedded(toy, state, toy.data.images[:size], preprocess=preprocess)
 
 
 def test_wrong_arguments_are_refused(toy):
@@ -155,26 +136,16 @@ MODEL = (lambda key, x: {"w": jax.random.normal(key, (6, 2))}, lambda params, x:
 OBJECTIVE = with_memory(pair(jdml.contrastive_loss, mine=jdml.mining.easy_positive()), 60, 2)
 
 
-def batches(number=6):
-    sampler = ClassBatchSampler(DATA.labels, 3, 4, seed=1)
-    return [next(sampler) for _ in range(number)]
-
-
-def run(toy, given, train=DATA, **settings):
-    settings = {"steps": len(given), "progress": False, **settings}
-    return fit(
-        MODEL, OBJECTIVE, optax.sgd(0.1), train, toy.rows(given), **as_values(settings)
-    ).state
-
-
 @pytest.mark.parametrize("on_host", [False, True])
 def test_memory_has_the_rows_of_the_data_set(toy, on_host):
     """On the device and on the host; empty slots are not stored."""
-    given = batches(4)
+    sampler = ClassBatchSampler(DATA.labels, 3, 4, seed=1)
+    given = [next(sampler) for _ in range(4)]
     given[1] = np.where(np.arange(12) % 5 == 1, -1, given[1])
     images = toy.on_disk(DATA.images) if on_host else DATA.images
     train = SimpleNamespace(images=images, labels=DATA.labels)
-    memory = run(toy, given, train).objective_state.memory
+    parts = MODEL, OBJECTIVE, optax.sgd(0.1), train, toy.rows(given)
+    memory = fit(*parts, steps=4, progress=False).state.objective_state.memory
     expected = np.concatenate([rows[rows >= 0] for rows in given])
     np.testing.assert_array_equal(memory.ids[: len(expected)], expected)
     np.testing.assert_array_equal(memory.labels[: len(expected)], DATA.labels[expected])
@@ -197,16 +168,6 @@ def test_step_excludes_older_copies():
     for name in ("with ids", "indexed"):
         np.testing.assert_allclose(losses[name]["memory_loss"], alone["memory_loss"], rtol=1e-5)
     assert losses["without ids"]["memory_loss"] < 0.9 * alone["memory_loss"]
-
-
-def test_run_with_a_memory_is_resumed_exactly(toy, tmp_path, identical):
-    given = batches()
-    unbroken = run(toy, given)
-    with pytest.raises(IndexError):
-        run(toy, given[:4], steps=6, folder=tmp_path, checkpoint_every=2)
-    resumed = run(toy, given, folder=tmp_path, checkpoint_every=2)
-    assert identical(resumed, unbroken)
-    assert set(np.asarray(resumed.objective_state.memory.ids)) == set(range(30))
 
 
 # Micro-batches: the gradient of the whole batch with the activations of a part of it.
