@@ -136,13 +136,13 @@ class Gallery:
         """
         self._check_model(model)
         vectors = self._check_vectors("embeddings", embeddings)
-        ids = [_as_id(place, name) for place, name in enumerate(_several(ids))]
+        ids = _as_ids(ids)
         if len(ids) != len(vectors):
             raise ValueError(f"ids must be {len(vectors)}, one for each row, got {len(ids)}")
         if len(set(ids)) != len(ids):
             twice = next(name for place, name in enumerate(ids) if name in ids[:place])
             raise ValueError(f"ids must not repeat, got {twice!r} twice")
-        if len({type(name) for name in [*ids, *self._some_id]}) > 1:
+        if len({type(name) for name in [*ids, *itertools.islice(self._rows, 1)]}) > 1:
             raise ValueError("ids must be all texts or all integers, got both")
         own = self._checked_labels(labels, ids)
         self._has_integers = any(isinstance(name, int) for name in ids)
@@ -160,7 +160,7 @@ class Gallery:
         Raises:
             ValueError: an id that the gallery does not have.
         """
-        ids = [_as_id(place, name) for place, name in enumerate(_several(ids))]
+        ids = _as_ids(ids)
         for name in ids:
             if name not in self._rows:
                 raise ValueError(f"ids must be in the gallery, got {name!r}")
@@ -197,13 +197,10 @@ class Gallery:
             here = np.count_nonzero((gone >= start) & (gone < start + len(part)))
             candidates, places = self._nearest(points, start, part, min(k + int(here), len(part)))
             candidates = np.where(np.isin(start + places, gone), np.inf, candidates)
-            candidates, places = (
-                np.hstack([distances, candidates]),
-                np.hstack([rows, start + places]),
-            )
+            candidates = np.hstack([distances, candidates])
             order = np.argsort(candidates, axis=1, kind="stable")[:, :k]
             distances = np.take_along_axis(candidates, order, 1)
-            rows = np.take_along_axis(places, order, 1)
+            rows = np.take_along_axis(np.hstack([rows, start + places]), order, 1)
         if max_distance is not None:
             distances = np.where(distances <= max_distance, distances, np.inf).astype(np.float32)
         there = np.isfinite(distances)
@@ -345,10 +342,6 @@ class Gallery:
         return gallery
 
     @property
-    def _some_id(self) -> list[Id]:
-        return [*itertools.islice(self._rows, 1)]
-
-    @property
     def _width(self) -> int:
         """Bytes of a row."""
         return self._codec.row_bytes(self._dim or 0)
@@ -446,19 +439,10 @@ class Gallery:
         left = np.array(sorted(self._rows.values()), int)
         whole = np.concatenate([np.asarray(part) for _, part in self._parts()])
         self._hold(whole[left])
-        self._ids, self._labels = (
-            [self._ids[row] for row in left],
-            [self._labels[row] for row in left],
-        )
+        self._ids = [self._ids[row] for row in left]
+        self._labels = [self._labels[row] for row in left]
         self._rows = {name: row for row, name in enumerate(self._ids) if name is not None}
         self._removed = []
-
-
-def _several(ids: Any) -> list[Any]:
-    """Return ids as a list; one text is not several ids."""
-    if isinstance(ids, str | bytes):
-        raise TypeError(f"ids must be several, got the text {ids!r}: write [{ids!r}]")
-    return list(ids)
 
 
 def _identity(model: Any) -> str | None:
@@ -468,14 +452,19 @@ def _identity(model: Any) -> str | None:
     return identity
 
 
-def _as_id(place: int, name: Any) -> Id:
-    if isinstance(name, str):
-        return name
-    if isinstance(name, os.PathLike):
-        return Path(name).as_posix()
-    if isinstance(name, int | np.integer) and not isinstance(name, bool) and name >= 0:
-        return int(name)
-    raise TypeError(f"ids[{place}] must be a text or an integer from 0, got {name!r}")
+def _as_ids(ids: Any) -> list[Id]:
+    """Return ids as texts or integers; one text is not several ids."""
+    if isinstance(ids, str | bytes):
+        raise TypeError(f"ids must be several, got the text {ids!r}: write [{ids!r}]")
+    known: list[Id] = []
+    for place, name in enumerate(ids):
+        if isinstance(name, str | os.PathLike):
+            known.append(name if isinstance(name, str) else Path(name).as_posix())
+        elif isinstance(name, int | np.integer) and not isinstance(name, bool) and name >= 0:
+            known.append(int(name))
+        else:
+            raise TypeError(f"ids[{place}] must be a text or an integer from 0, got {name!r}")
+    return known
 
 
 def _files(folder: Path, generation: int) -> tuple[Path, Path]:

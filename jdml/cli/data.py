@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from jdml import data
-from jdml._import_path import is_pointer
+from jdml._optional_imports import is_pointer
 from jdml._paths import check_file
 from jdml.cli.commands import print_table
 from jdml.models import convert_weights

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 import jax
 
 from jdml import data, models, registry
-from jdml._import_path import is_pointer
+from jdml._optional_imports import is_pointer
 from jdml._paths import check_folder, expand_user
 from jdml.cli.options import NOT_DEFINING, Help, option_of
 from jdml.data.load import recognize

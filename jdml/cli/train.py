@@ -13,7 +13,7 @@ import jax
 import numpy as np
 
 from jdml import data
-from jdml._import_path import is_pointer
+from jdml._optional_imports import is_pointer
 from jdml._paths import expand_user
 from jdml.cli.commands import print_table
 from jdml.cli.options import option_of, to_argv

@@ -7,7 +7,7 @@ from functools import cache, cached_property
 from typing import Annotated, Any, Literal, Self
 
 from jdml import recipes
-from jdml._import_path import is_pointer
+from jdml._optional_imports import is_pointer
 from jdml.cli.option_groups import DataOptions, DeviceOptions, RunOptions, WeightOptions
 from jdml.cli.options import Part, Typed, defining, empty_part, option_of
 from jdml.data.folder import check_apart

@@ -1,72 +1,55 @@
 """An epoch of classes × samples: which classes share a batch, and which of their rows."""
 
-from typing import NamedTuple
-
 import numpy as np
 
 
-class Classes(NamedTuple):
-    """Classes that may stand in one batch: their rows by class, their sizes and their groups of samples."""
+class ClassBatches:
+    """The classes that may stand in one batch, P of them with S samples each, T batches in an epoch."""
 
-    rows: list[np.ndarray]
-    sizes: np.ndarray
-    groups: np.ndarray
-    batches: int
+    def __init__(
+        self,
+        rows: np.ndarray,
+        labels: np.ndarray,
+        shape: tuple[int, int],
+        *,
+        pads: bool,
+        power: float | None,
+    ) -> None:
+        """Sort rows by class, and count the batches of an epoch; the shape is P, S."""
+        classes, sizes = np.unique(labels, return_counts=True)
+        per_batch, self.samples = shape
+        if per_batch > len(classes):
+            raise ValueError(
+                f"classes_per_batch must be at most the number of classes {len(classes)}, got {per_batch}"
+            )
+        smallest = sizes.argmin()
+        if not pads and self.samples > sizes[smallest]:
+            raise ValueError(
+                f"samples_per_class must be at most the size of every class, got {self.samples}: "
+                f"class {classes[smallest]} has {sizes[smallest]} samples"
+            )
+        self.groups = -(-sizes // self.samples)
+        batches = -(-int(self.groups.sum()) // per_batch)
+        if power is None:
+            batches = max(int(self.groups.max()), batches)
+        self.shape = batches, per_batch
+        self.weights = None if power is None else sizes.astype(float) ** power
+        self.rows = np.split(rows[np.argsort(labels, kind="stable")], np.cumsum(sizes)[:-1])
 
-
-def sort_by_class(
-    rows: np.ndarray,
-    labels: np.ndarray,
-    classes_per_batch: int,
-    samples_per_class: int,
-    *,
-    pads: bool,
-    power: float | None,
-) -> Classes:
-    """Sort rows by class, and count the batches of an epoch."""
-    classes, sizes = np.unique(labels, return_counts=True)
-    if classes_per_batch > len(classes):
-        raise ValueError(
-            f"classes_per_batch must be at most the number of classes {len(classes)}, "
-            f"got {classes_per_batch}"
+    def draw(self, random: np.random.Generator) -> np.ndarray:
+        """Draw all batches of an epoch, ``[T, P · S]``."""
+        if self.weights is None:
+            groups = _share_slots(self.groups, self.shape[0] * self.shape[1], random)
+        else:
+            groups = _share_by_weight(self.weights, self.shape, random)
+        slots = _assign_classes(groups, self.shape, random)
+        order = np.argsort(slots, axis=None, kind="stable")
+        batches = np.empty((slots.size, self.samples), np.int32)
+        drawn = zip(self.rows, groups, strict=True)
+        batches[order] = np.concatenate(
+            [_assign_rows(rows, count, self.samples, random) for rows, count in drawn]
         )
-    smallest = sizes.argmin()
-    if not pads and samples_per_class > sizes[smallest]:
-        raise ValueError(
-            f"samples_per_class must be at most the size of every class, got {samples_per_class}: "
-            f"class {classes[smallest]} has {sizes[smallest]} samples"
-        )
-    groups = -(-sizes // samples_per_class)
-    batches = -(-int(groups.sum()) // classes_per_batch)
-    if power is None:
-        batches = max(int(groups.max()), batches)
-    by_class = np.split(rows[np.argsort(labels, kind="stable")], np.cumsum(sizes)[:-1])
-    return Classes(by_class, sizes, groups, batches)
-
-
-def draw_epoch(
-    classes: Classes,
-    classes_per_batch: int,
-    samples_per_class: int,
-    power: float | None,
-    random: np.random.Generator,
-) -> np.ndarray:
-    """Draw all batches of an epoch."""
-    shape = classes.batches, classes_per_batch
-    if power is None:
-        groups = _share_slots(classes.groups, shape[0] * shape[1], random)
-    else:
-        groups = _share_by_weight(classes.sizes.astype(float) ** power, shape, random)
-    slots = _assign_classes(groups, shape, random)
-    order = np.argsort(slots, axis=None, kind="stable")
-    batches = np.empty((slots.size, samples_per_class), np.int32)
-    batches[order] = np.concatenate(
-        [
-            _assign_rows(rows, count, samples_per_class, random)
-            for rows, count in zip(classes.rows, groups, strict=True)
-        ]
-    )
-    return batches.reshape(shape[0], -1)
+        return batches.reshape(self.shape[0], -1)
 
 
 def _share_slots(groups: np.ndarray, slots: int, random: np.random.Generator) -> np.ndarray:

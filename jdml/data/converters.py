@@ -89,7 +89,6 @@ def from_parquet(
         with named_if_bad(first):
             tables = {"": datasets.concatenate_datasets([*tables.values()])}
     rows, classes = of_table(next(iter(tables.values())), str(first), image, label)
-    rows.name = str(first)
     return _as_dataset(rows, classes, label, transform, first.stem)
 
 
@@ -167,7 +166,7 @@ def from_torch(
         >>> from_torch(dataset).images.shape
         (4, 8, 8, 3)
     """
-    return _as_dataset(number_torch(dataset, image, label), _classes(labels), "label", transform)
+    return _as_dataset(number_torch(dataset, image, label), labels, "label", transform)
 
 
 def from_rows(
@@ -204,25 +203,20 @@ def from_rows(
         >>> data.images.shape, data.labels.tolist(), data.class_names["label"]
         ((4, 8, 8, 3), [0, 0, 1, 1], ('ant', 'bee'))
     """
-    return _as_dataset(number_rows(rows, image, label), _classes(labels), "label", transform)
-
-
-def _classes(labels: Any) -> Classes | None:
-    """Return the labels of an argument."""
-    if labels is None:
-        return None
-    numbered = enumerate(labels)
-    return Classes(np.array([as_label(label, f"labels[{row}]") for row, label in numbered]))
+    return _as_dataset(number_rows(rows, image, label), labels, "label", transform)
 
 
 def _as_dataset(
     rows: RowImages,
-    classes: Classes | None,
+    classes: Any,
     view: str,
     transform: Crops | None,
     name: str | None = None,
 ) -> Dataset:
     """Make a data set of rows: arrays and small pictures of one size in memory, all others read when drawn."""
+    if classes is not None and not isinstance(classes, Classes):  # an argument
+        known = [as_label(label, f"labels[{row}]") for row, label in enumerate(classes)]
+        classes = Classes(np.array(known))
     if classes is not None and rows.is_stream:
         raise ValueError(
             "labels must be None for rows that come one after another, perhaps in an order of their own: their labels "

@@ -8,6 +8,7 @@ import jax
 import numpy as np
 
 from jdml.data.images import CHANNELS, ImageFiles
+from jdml.ops import checks
 
 SAMPLE = 256
 """Rows, evenly spaced, whose range of values is checked."""
@@ -101,8 +102,7 @@ class Dataset:
         Raises:
             ValueError: if there is no such view; the message lists all views.
         """
-        if view not in self.views:
-            raise ValueError(f"view must be one of {sorted(self.views)}, got {view!r}")
+        checks.one_of("view", view, self.views)
         return replace(self, labels=self.views[view])
 
     def select(self, rows: np.ndarray) -> "Dataset":
@@ -141,21 +141,21 @@ def as_inputs(name: str, images: Any) -> Any:
     """Return images, features or tokens as arrays; dictionaries and tuples of them part by part."""
     if isinstance(images, ImageFiles):
         return images
-    if isinstance(images, Mapping):
-        parts = {key: as_inputs(f"{name}[{key!r}]", part) for key, part in images.items()}
-        _check_same_length(name, parts.values())
-        return parts
-    if isinstance(images, tuple):
-        several = tuple(as_inputs(f"{name}[{i}]", part) for i, part in enumerate(images))
-        _check_same_length(name, several)
-        return several
+    if isinstance(images, Mapping | tuple):
+        items = images.items() if isinstance(images, Mapping) else enumerate(images)
+        parts = {key: as_inputs(f"{name}[{key!r}]", part) for key, part in items}
+        lengths = [_num_rows(part) for part in parts.values()]
+        if len(set(lengths)) != 1:
+            raise ValueError(f"{name} must have parts of the same number of rows, got {lengths}")
+        return parts if isinstance(images, Mapping) else tuple(parts.values())
     if isinstance(images, list):
         modes = {image.mode for image in images if hasattr(image, "getbands")} & _OTHER_COLOURS
         if modes:
             raise TypeError(
                 f'{name} must be grey or RGB, got mode {min(modes)}: write image.convert("RGB") for each'
             )
-        kinds = {getattr(image, "size", type(image)) for image in images if _is_image(image)}
+        pictures = [each for each in images if isinstance(each, bytes) or hasattr(each, "getbands")]
+        kinds = {getattr(image, "size", type(image)) for image in pictures}
         if len(kinds) > 1 or bytes in kinds:
             raise TypeError(
                 f"{name} must be an array or images of one size, got image files or several sizes: write "
@@ -176,11 +176,6 @@ def as_inputs(name: str, images: Any) -> Any:
     return images.astype(np.float32) if images.dtype == np.float64 else images
 
 
-def _is_image(value: Any) -> bool:
-    """Return whether a value is an image of Pillow, or the bytes of an image file."""
-    return isinstance(value, bytes) or hasattr(value, "getbands")
-
-
 _PIXELS = ("uint8", "float32")
 _OTHER_COLOURS = {"CMYK", "HSV", "LAB", "P", "PA", "YCbCr"}
 
@@ -193,12 +188,6 @@ def check_channels(name: str, images: Any) -> None:
             f"{name} must have shape [N, H, W, C], got {list(shape)}, which looks like [N, C, H, W]: "
             f"write numpy.moveaxis({name}, 1, -1)"
         )
-
-
-def _check_same_length(name: str, parts: Iterable[Any]) -> None:
-    lengths = [_num_rows(part) for part in parts]
-    if len(set(lengths)) != 1:
-        raise ValueError(f"{name} must have parts of the same number of rows, got {lengths}")
 
 
 def _num_rows(images: Any) -> int:

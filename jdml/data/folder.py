@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from jdml._import_path import call_user_object, import_user_object, is_pointer
+from jdml._optional_imports import call_user_object, import_user_object, is_pointer
 from jdml._paths import expand_user
 from jdml.data.image_discovery import count_by_suffix, image_files, images_in, pluralize, subfolders
 from jdml.data.images import Readable

@@ -40,16 +40,15 @@ def image_files(place: Path) -> tuple[list[Path], Counter[str]]:
     """Return the images of a folder, at any depth and through links, and the number of other files by suffix."""
     images: list[Path] = []
     others: Counter[str] = Counter()
-    folders: list[tuple[str, tuple[str, ...]]] = [(str(place), (os.path.realpath(place),))]
+    folders = [str(place)]
     while folders:
-        folder, above = folders.pop()
-        with os.scandir(folder) as entries:
+        with os.scandir(folders.pop()) as entries:
             for entry in entries:
-                real = _real_folder(entry, above)
-                if _is_ignored(entry.name) or (real is None and _is(entry, os.path.isdir)):
+                if _is_ignored(entry.name):
                     continue
-                if real is not None:
-                    folders.append((entry.path, (*above, real)))
+                if _is(entry, os.path.isdir):
+                    if not _is_circle(entry):
+                        folders.append(entry.path)
                 elif not _is(entry, os.path.isfile):
                     others[BROKEN_LINK] += not os.path.exists(entry.path)
                 elif _is_image(entry.name):
@@ -61,9 +60,12 @@ def image_files(place: Path) -> tuple[list[Path], Counter[str]]:
 
 def subfolders(place: Path) -> list[Path]:
     """Return the folders in a folder that :func:`image_files` enters, by name."""
-    above = (os.path.realpath(place),)
     with os.scandir(place) as entries:
-        return sorted(Path(entry.path) for entry in entries if _real_folder(entry, above))
+        return sorted(
+            Path(entry.path)
+            for entry in entries
+            if not _is_ignored(entry.name) and _is(entry, os.path.isdir) and not _is_circle(entry)
+        )
 
 
 def images_in(place: Path) -> int:
@@ -111,15 +113,12 @@ def _is(entry: os.DirEntry[str], kind: Callable[[str], bool]) -> bool:
     return entry.is_file() if kind is os.path.isfile else entry.is_dir()
 
 
-def _real_folder(entry: os.DirEntry[str], above: tuple[str, ...]) -> str | None:
-    """Return the real path of a folder; None for other entries, ignored folders and links to a folder above."""
-    if _is_ignored(entry.name) or not _is(entry, os.path.isdir):
-        return None
+def _is_circle(entry: os.DirEntry[str]) -> bool:
+    """Return whether it is a link to a folder above it, whatever links lead there."""
     if not entry.is_symlink():
-        return os.path.join(above[-1], entry.name)
-    real = os.path.realpath(entry.path)
-    is_circle = any(os.path.commonpath((real, place)) == real for place in above)
-    return None if is_circle else real
+        return False
+    above = {Path(os.path.realpath(folder)) for folder in Path(entry.path).absolute().parents}
+    return any(folder.is_relative_to(os.path.realpath(entry.path)) for folder in above)
 
 
 def _is_ignored(name: str) -> bool:

@@ -390,7 +390,11 @@ def by_embedding(
     colours = None if colours is None else colours[finite]
     nearest = _nearest_of_another(vectors, kind.reshape(-1), colours, block)
     distance = np.linalg.norm(vectors - vectors[nearest], axis=1)
-    within = SHARE * _median_distance(vectors) if within is None else within
+    if within is None:
+        from scipy.spatial.distance import pdist
+
+        some = np.random.default_rng(0).permutation(len(vectors))[:SAMPLE]
+        within = SHARE * np.median(pdist(vectors[some])) if len(vectors) > 1 else 0.0
     near = np.flatnonzero((distance <= within) & (kind != kind[nearest])).tolist()
     pairs = {tuple(sorted((row, int(nearest[row])))): float(distance[row]) for row in near}
     ordered = sorted(pairs.items(), key=lambda pair: pair[::-1])
@@ -419,10 +423,3 @@ def _nearest_of_another(
             nearest[rows][better] = best[better] + begin
             closest[rows][better] = score[better]
     return nearest
-
-
-def _median_distance(vectors: np.ndarray) -> Any:
-    from scipy.spatial.distance import pdist
-
-    some = np.random.default_rng(0).permutation(len(vectors))[:SAMPLE]
-    return np.median(pdist(vectors[some])) if len(vectors) > 1 else 0.0

@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from jdml._import_path import is_pointer
+from jdml._optional_imports import is_pointer
 from jdml._paths import check_local, expand_user
 from jdml.data.dataset import Dataset, NoSuchPartError
 from jdml.data.folder import (
@@ -159,29 +159,22 @@ class PathImages(NamedTuple):
 
 def read_path(path: Path, groups: str | None = None) -> PathImages:
     """Return the images of a path, whose splits keep groups on one side."""
-    if path.is_dir():
-        kind = recognize(path)
-        if kind != "folder":
-            return _all_of(read_listing(kind, path, groups=groups))
-        if has_tables(path):
-            return _all_of(read_listing("folder", path, groups=groups))
+    kind = recognize(path) if path.is_dir() else "folder"
+    if path.is_dir() and kind == "folder" and not has_tables(path):
         images, others = image_files(path)
         if not images:
             raise FileNotFoundError(f"{path} has no images in it")
         if all(file.parent == path for file in images):
             return PathImages(images, None, omission_notes(others))
-        return _all_of(read_listing("folder", path, groups=groups))
-    if path.is_file() and path.suffix.lower() not in (*ENDINGS, *TABLES):
+    elif path.is_file() and path.suffix.lower() not in (*ENDINGS, *TABLES):
         return PathImages([path])
-    row = None if path.is_file() else row_named(str(path))
-    if row is not None:
-        return PathImages([row])
-    if path.is_file() or is_pointer(str(path)):
-        return _all_of(read_listing("folder", path, groups=groups))
-    raise FileNotFoundError(f"{path} does not exist")
-
-
-def _all_of(listing: Listing) -> PathImages:
+    elif not path.exists():
+        row = row_named(str(path))
+        if row is not None:
+            return PathImages([row])
+        if not is_pointer(str(path)):
+            raise FileNotFoundError(f"{path} does not exist")
+    listing = read_listing(kind, path, groups=groups)
     files = [listing.files[row] for row in listing.splits["all"]]
     return PathImages(files, listing, listing.notes)
 

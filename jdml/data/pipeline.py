@@ -6,6 +6,7 @@ import os
 import threading
 import zlib
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -13,7 +14,7 @@ import numpy as np
 from jdml._optional_imports import require_package
 from jdml.data.dataset import Dataset
 from jdml.data.images import BadImageError, ImageFiles, cores
-from jdml.data.samplers import EpochSampler, as_int
+from jdml.data.samplers import EpochSampler, as_int, check_state
 from jdml.ops import checks
 
 ENDLESS = 1 << 60
@@ -194,11 +195,7 @@ class ImageBatches:
                 pipeline does not move then.
         """
         own = self._settings()
-        for name, value in own.items():
-            if state.get(name) != value:
-                raise ValueError(
-                    f"state is of another pipeline: {name} must be {value}, got {state.get(name)}"
-                )
+        check_state(state, own, "pipeline")
         self._sampler.set_state({k: v for k, v in state.items() if k not in (*own, BAD)})
         self._bad = set(state[BAD])
         self.close()
@@ -265,19 +262,17 @@ def without_bad_images(dataset: Dataset) -> Dataset:
     return dataset.select(~np.isin(np.arange(len(dataset)), list(problems)))
 
 
+@dataclass(eq=False)
 class _Load:
     """Return rows ``[B]``, images ``[B, H, W, 3]`` and the errors of images, by their place, of a step."""
 
-    def __init__(
-        self,
-        images: ImageFiles,
-        sampler: EpochSampler,
-        seed: int,
-        augment: bool,
-        places: np.ndarray | None = None,
-    ) -> None:
-        self.images, self.sampler, self.seed, self.augment = images, sampler, seed, augment
-        self.places = places  # None: all
+    images: ImageFiles
+    sampler: EpochSampler
+    seed: int
+    augment: bool
+    places: np.ndarray | None = None  # None: all
+
+    def __post_init__(self) -> None:
         self._lock = threading.Lock()  # an epoch is laid out by one thread
 
     def __reduce__(self) -> tuple[Any, ...]:

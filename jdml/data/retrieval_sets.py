@@ -25,9 +25,7 @@ def read_cub(data_dir: str | Path | None) -> Listing:
     """Read the lists of CUB-200-2011."""
     folder = data_folder("cub", data_dir)
     if prepared(folder, "cub"):
-        records, columns, known = read_prepared(folder, "cub", {"class": "label"})
-        splits = zero_shot(columns["class"] < CUB_TRAINING_CLASSES)
-        return Listing("cub", records, {"class": columns["class"]}, splits, known)
+        return _read_copy(folder, "cub", CUB_TRAINING_CLASSES)
     root = _find_folder("cub", folder, ("CUB_200_2011",), CUB_LISTS)
     images_list, labels_list, classes_list = (root / name for name in CUB_LISTS)
     names = _read_by_number(classes_list, ("CLASS_ID", "NAME"))
@@ -48,6 +46,13 @@ def read_cub(data_dir: str | Path | None) -> Listing:
     return Listing("cub", files, {"class": ids}, splits, {"class": names})
 
 
+def _read_copy(folder: Path, name: str, training_classes: int) -> Listing:
+    """Read a copy prepared by tfds, whose classes are numbered from 0; the first are for training."""
+    records, columns, known = read_prepared(folder, name, {"class": "label"})
+    ids = columns["class"]
+    return Listing(name, records, {"class": ids}, zero_shot(ids < training_classes), known)
+
+
 def _read_by_number(path: Path, fields: Sequence[str]) -> dict[int, str]:
     """Read a list of numbers and texts."""
     lines = _read_lines(path, fields)
@@ -58,9 +63,7 @@ def read_cars(data_dir: str | Path | None) -> Listing:
     """Read the annotations of Cars196."""
     folder = data_folder("cars", data_dir)
     if prepared(folder, "cars"):
-        records, columns, known = read_prepared(folder, "cars", {"class": "label"})
-        splits = zero_shot(columns["class"] < CARS_TRAINING_CLASSES)
-        return Listing("cars", records, {"class": columns["class"]}, splits, known)
+        return _read_copy(folder, "cars", CARS_TRAINING_CLASSES)
     root = _find_folder("cars", folder, ("cars196",), (CARS_ANNOTATIONS,))
     rows, class_names = _read_car_annotations(root / CARS_ANNOTATIONS)
     files = [root / str(image) for image, _ in rows]

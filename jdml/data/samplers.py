@@ -13,7 +13,7 @@ from typing import Any, Literal, Protocol
 
 import numpy as np
 
-from jdml.data.class_batches import Classes, draw_epoch, sort_by_class
+from jdml.data.class_batches import ClassBatches
 from jdml.data.dataset import as_labels
 from jdml.ops import checks
 
@@ -120,11 +120,7 @@ class EpochSampler(ABC):
         expected = {"epoch", "batch", *settings}
         if set(state) != expected:
             raise ValueError(f"state must have keys {sorted(expected)}, got {sorted(state)}")
-        for name, value in settings.items():
-            if state[name] != value:
-                raise ValueError(
-                    f"state is of another sampler: {name} must be {value}, got {state[name]}"
-                )
+        check_state(state, settings, "sampler")
         self._step = int(state["epoch"]) * self.batches_per_epoch + int(state["batch"])
 
 
@@ -198,8 +194,8 @@ class ClassBatchSampler(EpochSampler):
         labels = as_labels("labels", labels)
         checks.optional(checks.unit_interval)("class_weight_power", class_weight_power)
         self._pads, self._power = on_small_class == "pad", class_weight_power
-        self._classes_per_batch = as_int("classes_per_batch", classes_per_batch)
-        self._samples_per_class = as_int("samples_per_class", samples_per_class)
+        per_batch = as_int("classes_per_batch", classes_per_batch)
+        self._shape = shape = per_batch, as_int("samples_per_class", samples_per_class)
         self._size = len(labels)
         self._checksum = zlib.crc32(labels.tobytes())
         members = [np.arange(self._size)]
@@ -207,31 +203,23 @@ class ClassBatchSampler(EpochSampler):
             groups = as_labels("groups", groups, self._size)
             self._checksum = zlib.crc32(groups.tobytes(), self._checksum)
             members = _rows_of_groups(labels, groups)
-        self._parts: list[Classes] = [
-            sort_by_class(
-                rows,
-                labels[rows],
-                self._classes_per_batch,
-                self._samples_per_class,
-                pads=self._pads,
-                power=self._power,
-            )
+        self._parts = [
+            ClassBatches(rows, labels[rows], shape, pads=self._pads, power=self._power)
             for rows in members
         ]
-        self.batch_size = self._classes_per_batch * self._samples_per_class
-        self.batches_per_epoch = sum(part.batches for part in self._parts)
+        self.batch_size = shape[0] * shape[1]
+        self.batches_per_epoch = sum(part.shape[0] for part in self._parts)
 
     def epoch(self, number: int) -> np.ndarray:
         """Return all batches of an epoch: int32 row indices ``[batches_per_epoch, P · S]``."""
         random = np.random.default_rng([self._seed, number])
-        shape = self._classes_per_batch, self._samples_per_class
-        parts = [draw_epoch(part, *shape, self._power, random) for part in self._parts]
+        parts = [part.draw(random) for part in self._parts]
         return parts[0] if len(parts) == 1 else random.permutation(np.concatenate(parts))
 
     def _settings(self) -> dict[str, int]:
         return {
-            "classes_per_batch": self._classes_per_batch,
-            "samples_per_class": self._samples_per_class,
+            "classes_per_batch": self._shape[0],
+            "samples_per_class": self._shape[1],
             "seed": self._seed,
             "num_samples": self._size,
             "labels_checksum": self._checksum,
@@ -298,6 +286,15 @@ class RandomBatchSampler(EpochSampler):
 
     def _settings(self) -> dict[str, int]:
         return {"batch_size": self.batch_size, "seed": self._seed, "num_samples": self._size}
+
+
+def check_state(state: dict[str, Any], settings: dict[str, int], of: str) -> None:
+    """Refuse a state that was taken with other settings."""
+    for name, value in settings.items():
+        if state.get(name) != value:
+            raise ValueError(
+                f"state is of another {of}: {name} must be {value}, got {state.get(name)}"
+            )
 
 
 @cache

@@ -76,7 +76,14 @@ def _draw_classes(
     classes, own = np.unique(ids, return_inverse=True)
     if groups is None:
         return random.permutation(classes)[:count]
-    joined = _joined_classes(own, np.unique(groups, return_inverse=True)[1])
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import connected_components
+
+    # A graph of classes and groups: what hangs together is on one side.
+    nodes = own, len(classes) + np.unique(groups, return_inverse=True)[1]
+    size = int(nodes[1].max()) + 1
+    graph = coo_array((np.ones(len(own)), nodes), shape=(size, size))
+    joined = connected_components(graph, directed=False)[1][: len(classes)]
     units = random.permutation(np.unique(joined))
     drawn = np.cumsum([(joined == unit).sum() for unit in units])
     nearest = int(np.argmin(np.abs(drawn - count)))
@@ -85,18 +92,6 @@ def _draw_classes(
             "rule 'classes' needs groups of few classes each, these join too many: rule 'images' scores whole groups"
         )
     return classes[np.isin(joined, units[: nearest + 1])]
-
-
-def _joined_classes(own: np.ndarray, groups: np.ndarray) -> np.ndarray:
-    """Return a number for each class ``[C]``, one and the same for those that share a group, directly or by others."""
-    joined = np.arange(own.max() + 1)
-    while True:
-        least = np.full(groups.max() + 1, len(joined))
-        np.minimum.at(least, groups, joined[own])
-        before = joined.copy()
-        np.minimum.at(joined, own, least[groups])
-        if (joined == before).all():
-            return joined
 
 
 def _draw_groups(

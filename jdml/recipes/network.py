@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from jdml import adapt, models
-from jdml._import_path import call_user_object, import_user_object, is_pointer
+from jdml._optional_imports import call_user_object, import_user_object, is_pointer
 from jdml.data import Dataset, ImageFiles
 from jdml.models.adapters import Object, as_model
 from jdml.models.base_adapter import ModelAdapter

@@ -5,7 +5,7 @@ and the tests. Records are plain values that need neither JAX nor NumPy; what th
 ``"module:name"`` and imported when it is asked for (:func:`resolve`).
 """
 
-from jdml._import_path import resolve
+from jdml._optional_imports import resolve
 from jdml.registry.datasets import DATASETS, Count, DataSet
 from jdml.registry.losses import (
     LOSSES,

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from jdml._import_path import resolve
+from jdml._optional_imports import resolve
 from jdml.ops.checks import check_settings
 
 

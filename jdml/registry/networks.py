@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from jdml._import_path import resolve
+from jdml._optional_imports import resolve
 
 
 class Images(NamedTuple):

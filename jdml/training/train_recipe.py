@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jdml import adapt, metrics
-from jdml._import_path import is_pointer
+from jdml._optional_imports import is_pointer
 from jdml.data import Dataset, ImageBatches, ImageFiles
 from jdml.distributed import class_shards
 from jdml.models.adapters import as_model

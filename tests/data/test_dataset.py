@@ -80,6 +80,7 @@ OF_CARS = np.random.default_rng(0).permutation(np.repeat(np.arange(98), 3)) * 5 
         (lambda: dataset().relabel("colour"), ValueError, "view"),
         (lambda: dataset().select(np.ones(3, bool)), IndexError, ""),
         (lambda: load("cifar"), ValueError, "name"),
+        (lambda: check("imagenet", "."), ValueError, "name"),
         (lambda: load("digits", split="valid"), ValueError, "split"),
         (lambda: load("mnist", data_dir=".", split="valid"), ValueError, "split"),
         (lambda: load("digits", image_size=8), TypeError, ".*image_size"),
@@ -237,13 +238,6 @@ def test_label_column_of_a_table_is_selected(place):
         read_column(table, "camera")
     with pytest.raises(FileNotFoundError, match=r"nowhere\.csv"):
         read_column(place / "nowhere.csv", "camera")
-
-
-def test_default_split_shares_no_class(place):
-    (place / "t.csv").write_text(
-        "file,label,split\na.jpg,ant,train\nb.jpg,bee,val\nin/c.jpg,bee,val\n"
-    )
-    assert not [note for note in check("folder", place / "t.csv").notes if "both" in note]
 
 
 # Parity, wrong labels, folds of classes

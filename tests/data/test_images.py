@@ -175,12 +175,6 @@ def test_select_decodes_nothing(files):
     assert data.select([]).images.shape == (0, 16, 16, 3)
 
 
-def test_results_do_not_depend_on_threads(files):
-    np.testing.assert_array_equal(
-        ImageFiles(files, SMALL, threads=1)[:], ImageFiles(files, SMALL, threads=7)[:]
-    )
-
-
 def test_transform_must_return_bytes_of_its_size(files):
     class Unit:
         size = 16

@@ -18,7 +18,7 @@ import jdml
 PACKAGE = Path(jdml.__file__).parent
 
 # Modules that need no other package: paths, optional libraries, names of objects.
-SHARED = {"_import_path", "_optional_imports", "_paths"}
+SHARED = {"_optional_imports", "_paths"}
 # package -> the packages that it may import (its own modules, `SHARED` and the records of `registry` always).
 NUMERICS = {"ops", "mining", "memory", "fields", "losses", "metrics"}
 METHODS = NUMERICS | {
@@ -189,7 +189,7 @@ def test_import_jdml_imports_nothing_else():
         import jdml
         from jdml.cli import main
         own = {name for name in sys.modules if name.startswith("jdml.")}
-        light = {"cli", "ops", "registry", "_import_path", "_optional_imports", "_paths"}
+        light = {"cli", "ops", "registry", "_optional_imports", "_paths"}
         assert {name.split(".")[1] for name in own} <= light, own
         assert main(["--help"]) == 0
         brought = {name.split(".")[0] for name in sys.modules} - set(sys.stdlib_module_names)
