@@ -95,7 +95,18 @@ class _HiddenBar:
 
 
 def resolve(pointer: str) -> Any:
-    """Import the attribute that a pointer ``"module:name"`` names."""
+    """Import the attribute that a pointer ``"module:name"`` names.
+
+    Args:
+        pointer: the module and the name of an attribute in it.
+
+    Returns:
+        The attribute.
+
+    Example:
+        >>> resolve("jdml.mining:easy_positive").__name__
+        'easy_positive'
+    """
     module, _, name = pointer.partition(":")
     return getattr(importlib.import_module(module), name)
 

@@ -234,13 +234,19 @@ def initialize(
         process: the index of this one, from 0.
 
     Raises:
-        ValueError: of JAX: some of the three without the others, or a process out of range.
+        ValueError: some of the three without the others, or a process out of range.
 
     Example:
         >>> initialize()  # one process
     """
-    is_automatic = coordinator is None and processes is None and process is None
-    is_alone = processes == 1 or (is_automatic and not _is_launched())
+    arguments = (coordinator, processes, process)
+    if None in arguments and arguments != (None, None, None):
+        raise ValueError(
+            f"processes, process and coordinator belong together, got {arguments[1:]} and {coordinator}"
+        )
+    if processes is not None and process is not None and not 0 <= process < processes:
+        raise ValueError(f"process must be from 0 to {processes - 1}, got {process}")
+    is_alone = processes == 1 or (processes is None and not _is_launched())
     if is_alone or jax.distributed.is_initialized():
         return
     jax.distributed.initialize(

@@ -111,16 +111,22 @@ class NpzArrays(Mapping[str, np.ndarray]):
     def __init__(self, file: Path) -> None:
         """Read the names."""
         self._file = file
-        with _of_numpy(f"{file}, a .npz file (numpy.savez),"), np.load(file) as content:
+        with self._open(f"{file}, a .npz file (numpy.savez),") as content:
             self._names = tuple(content.files)
 
     def __getitem__(self, name: str) -> np.ndarray:
         """Read an array."""
         if name not in self._names:
             raise KeyError(name)
-        with _of_numpy(f"{name!r} of {self._file}"), np.load(self._file) as content:
+        with self._open(f"{name!r} of {self._file}") as content:
             array: np.ndarray = content[name]
         return array
+
+    @contextlib.contextmanager
+    def _open(self, what: str) -> Iterator[Any]:
+        """Open the file, which NumPy itself would leave open where it is damaged."""
+        with _of_numpy(what), self._file.open("rb") as stream, np.load(stream) as content:
+            yield content
 
     def __contains__(self, name: object) -> bool:
         """Return whether there is such an array, readable or not."""

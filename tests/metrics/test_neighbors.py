@@ -244,6 +244,17 @@ def test_few_queries_compile_nothing_whatever_the_shapes():
     assert not compilations.names
 
 
+def test_answers_are_the_same_bits_whatever_the_shapes():
+    """Of fewer queries, for fewer neighbours, and in a gallery that grew by rows far away."""
+    rng = np.random.default_rng(7)
+    gallery, queries = (rng.normal(size=(size, 24)).astype(np.float32) for size in (900, 64))
+    expected = nearest(queries, gallery, 60)
+    for size, k, more in ((1, 60, 0), (7, 1, 1), (33, 20, 300), (64, 60, 17)):
+        grown = np.concatenate([gallery, np.full((more, 24), 100, np.float32)])
+        for answer, whole in zip(nearest(queries[:size], grown, k), expected, strict=True):
+            np.testing.assert_array_equal(answer, whole[:size, :k])
+
+
 @pytest.mark.parametrize("offset", [0.0, 1e4])
 @pytest.mark.parametrize("whole", [False, True])
 def test_few_queries_have_the_neighbours_of_many(whole, offset):
