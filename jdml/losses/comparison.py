@@ -89,7 +89,8 @@ def compare(
             matrices whatever the block: terms that are pairs with ``reduce_fn=None``, a trimmed mean or a function of
             one's own; distances for a miner of one's own without an attribute ``by_rows = True``.
         axis_name: inside a ``jax.shard_map``, the mesh axis over which the batch is spread: the rows of all devices
-            are one batch, and so are their references. The value is the same on every device.
+            are one batch, compared with the references of all devices (or with those that are the same on every one,
+            as a memory's are). The value is the same on every device.
 
     Returns:
         The anchors.

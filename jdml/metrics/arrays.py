@@ -96,6 +96,8 @@ def _pair(
     """Take embeddings [N, D] and labels [N] from the arrays, checked; not ``whole``: those on disk stay there."""
     embeddings, labels = _named(arrays, vectors), _named(arrays, classes)
     checks.check_embeddings(vectors, embeddings)
+    if not len(embeddings):
+        raise ValueError(f"{vectors} must hold at least one row, got none")
     if labels.ndim not in (1, 2) or len(labels) != len(embeddings):
         raise ValueError(
             f"{classes} must have shape [N] = [{len(embeddings)}], got {list(labels.shape)}"

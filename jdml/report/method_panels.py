@@ -224,7 +224,8 @@ def panels(
     known, counts = np.unique(y, return_counts=True)
     largest = known[np.argsort(-counts, kind="stable")].tolist()
     classes = [label for label in largest if label < len(proxies)][:CLASSES]
-    loss = config.get("recipe", {}).get("loss", {})
+    loss = config.get("recipe", {}).get("loss")
+    loss = loss if isinstance(loss, Mapping) else {}  # of a user's own description
     callbacks = config.get("callbacks", {})
     run = RunParts(loss, callbacks, learned, proxies, x, y, classes, name, folder)
     pictures = potential_fields, flow_densities, new_proxies

@@ -1,5 +1,6 @@
 """Checks of the data and the sampler of a run, and its batches: rows of a data set in memory, or image files."""
 
+import logging
 import time
 import warnings
 from abc import ABC, abstractmethod
@@ -28,6 +29,7 @@ POSITIVES = "two rows of one class, a pair loss's positives"
 NEGATIVES = "rows of two classes, a pair loss's negatives"
 
 StepResult = tuple[TrainState, Metrics]
+_log = logging.getLogger(__name__)
 
 
 def check_train(train: Any) -> None:
@@ -46,6 +48,8 @@ def check_train(train: Any) -> None:
             "train.images and train.labels must have the same number of rows, at least 1, "
             f"got {sorted(lengths)} and {list(labels.shape)}"
         )
+    if len(labels) > 1 and (labels == labels[0]).all():
+        _log.warning("train has one class: there are no negatives to learn from")
 
 
 def check_arguments(

@@ -1,5 +1,6 @@
 """A run in progress: results of steps are checked, evaluated and written."""
 
+import logging
 import math
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -22,6 +23,8 @@ from jdml.training.step import TrainState
 
 PATIENCE = 50
 """First steps after which a run without any gradient, whose batches have no pairs, is stopped."""
+
+_log = logging.getLogger(__name__)
 
 
 class Trainer:
@@ -104,6 +107,11 @@ class Trainer:
     def result(self) -> FitResult:
         """Return the run's result."""
         best = self._best_weights()
+        if self.best is not None and best is None and self.progress.score_names:
+            _log.warning(
+                "monitor %r was never a number: the result has the last parameters",
+                self.evaluation.monitor,
+            )
         params, batch_stats = best or self._weights()
         state = self.state._replace(params=params, batch_stats=batch_stats)
         return FitResult(

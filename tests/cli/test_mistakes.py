@@ -83,6 +83,7 @@ DATA = [
     ("train --data-dir {photos} --classes-file {names}", "kind9", "kind0"),
     ("train --data-dir {photos} --classes-file {photos}/kind0/0.png", "UTF-8"),
     ("train --data-dir {photos} --out {photos}", "--out", "{photos}"),
+    ("train --data-dir {photos} --out {photos}/kind0/run", "--out", "{photos}"),
     ("train --out {file}/run", "--out", "{file}"),
     ("benchmark --dataset inshop", "--data-dir"),
     ("benchmark --dataset folder --data-dir {photos} --method ccp --image-size 32", "4", "3"),

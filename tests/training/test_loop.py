@@ -217,14 +217,15 @@ def test_wrong_settings_are_refused(toy, settings, error, name):
         train(toy, **settings)
 
 
-def test_monitor_that_is_always_nan_keeps_the_last_parameters(toy, plain, tmp_path):
-    """In memory and on disk."""
+def test_monitor_that_is_always_nan_keeps_the_last_parameters(toy, plain, tmp_path, caplog):
+    """In memory and on disk, with a warning."""
     settings = {"function": lambda embed: {"a": float("nan")}, "monitor": "a"}
     result = train(toy, **settings, folder=tmp_path)
     assert result.best is None
     expected = plain.embedder(toy.data.images)
     np.testing.assert_array_equal(result.embedder(toy.data.images), expected)
     np.testing.assert_array_equal(load(tmp_path, model=toy.model).embed(toy.data.images), expected)
+    assert sum("monitor 'a'" in message for message in caplog.messages) == 1
 
 
 @pytest.mark.parametrize(

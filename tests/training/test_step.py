@@ -101,6 +101,14 @@ def test_embed_equals_apply_for_any_batch_size(toy, size):
         np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
 
 
+def test_embed_compiles_once(toy):
+    chex.clear_trace_counter()
+    preprocess = chex.assert_max_traces(uint8_to_float, n=1)
+    state = start(toy)
+    for size in (16, 40, 33):
+        embedded(toy, state, toy.data.images[:size], preprocess=preprocess)
+
+
 def test_wrong_arguments_are_refused(toy):
     images, state = toy.data.images, start(toy)
     for call, error, name in (
