@@ -54,10 +54,8 @@ def run_jobs(
     stored = results_of(jobs, out)
     results = {name: stored.get(name) for name in jobs}
     missing = {name: job for name, job in jobs.items() if name not in stored}
-    initial, end = (
-        len(jobs) - len(missing),
-        time.monotonic() + 60 * (math.inf if minutes is None else minutes),
-    )
+    initial = len(jobs) - len(missing)
+    end = time.monotonic() + 60 * (math.inf if minutes is None else minutes)
     started = itertools.takewhile(lambda job: time.monotonic() < end, missing.items())
     with progress_bar(progress, total=len(jobs), initial=initial, unit="run") as bar:
         for name, result in _run_all(run, started, min(workers, len(missing))):

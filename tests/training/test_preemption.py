@@ -69,6 +69,8 @@ def test_second_interruption_ends_immediately(train, tmp_path):
 @pytest.mark.parametrize(
     ("call", "error", "name"),
     [
+        (lambda mesh: initialize("a:1"), ValueError, "processes, process and coordinator"),
+        (lambda mesh: initialize("a:1", 2, 2), ValueError, "process"),
         (lambda mesh: Placement.on(None, {"proxies": jax.P("data")}), ValueError, "shard"),
         (lambda mesh: Placement.on("data", None), TypeError, "mesh"),
     ],
@@ -102,9 +104,7 @@ def test_launchers_are_detected(monkeypatch):
             launched.setenv(name, value)
             initialize()
     initialize("localhost:1", 2, 1)
-    initialize("localhost:1")  # JAX refuses it
-    by_hand = [("localhost:1", 2, 1), ("localhost:1", None, None)]
-    assert calls == [(None, None, None)] * 3 + by_hand
+    assert calls == [(None, None, None)] * 3 + [("localhost:1", 2, 1)]
 
 
 def test_arrays_of_a_role_are_sharded_if_the_devices_divide_them(toy):
