@@ -243,7 +243,7 @@ class Benchmark:
             seed=self.run.seed,
             workers=self.data.workers,
             worker_kind=task.worker_kind,
-            on_bad_image=self.data.on_bad_image or "stop",
+            on_bad_image=self.data.bad_image_policy,
         )
         settings: Any = {
             "run": RunConfig(self.run.out, config=self._config(data)),

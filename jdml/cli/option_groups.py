@@ -17,6 +17,7 @@ from jdml.cli.options import NOT_DEFINING, Help, option_of
 from jdml.data.load import recognize
 from jdml.ops.checks import (
     at_least,
+    default_of,
     did_you_mean,
     fraction_below_1,
     one_of,
@@ -58,6 +59,11 @@ class ImageOptions:
     """Threads that decode image files. Default: one per core."""
     on_bad_image: Annotated[Literal["skip", "stop"] | None, NOT_DEFINING] = None
     """Whether a damaged image stops the run (default), or is skipped and counted."""
+
+    @property
+    def bad_image_policy(self) -> Literal["skip", "stop"]:
+        """``on_bad_image``, or the default of the batches."""
+        return self.on_bad_image or default_of(data.ImageBatches, "on_bad_image")
 
 
 @dataclass(frozen=True)
@@ -139,7 +145,7 @@ class DataOptions(ImageOptions):
             data=self.data_name,
             image_size=self.image_size or crops().size,
             augmentation=self.augmentation or "conventional",
-            on_bad_image=self.on_bad_image or "stop",
+            on_bad_image=self.bad_image_policy,
         )
 
 

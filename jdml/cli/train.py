@@ -283,7 +283,7 @@ class TrainingRun:
             seed=options.run.seed,
             augment=options.data.augmentation != "none",
             workers=options.data.workers,
-            on_bad_image=options.data.on_bad_image or "stop",
+            on_bad_image=options.data.bad_image_policy,
         )
 
     def _monitor(self) -> str | None:
