@@ -16,7 +16,7 @@ from jdml.cli.commands import print_table
 from jdml.cli.option_groups import DeviceOptions, FolderOptions, ImageOptions, WeightOptions
 from jdml.cli.options import NOT_DEFINING, Part, Typed, defining, empty_part
 from jdml.cli.train import provenance
-from jdml.cli.train_options import DEFAULT, apply_options, part_options
+from jdml.cli.train_options import DEFAULT, apply_options, naming_options, part_options
 from jdml.data import ImageBatches, corrupt_labels
 from jdml.data.integrity import count_mismatches
 from jdml.data.listing import data_checksum
@@ -106,8 +106,6 @@ class Benchmark:
 
     def check(self) -> None:
         """Refuse options that contradict each other, and the folder of another run."""
-        self.run.check()
-        self.weights.check()
         task = self.task
         if self.data.label_noise and (task.protocol != "conventional" or task.method == "ccp"):
             raise ValueError(
@@ -123,7 +121,7 @@ class Benchmark:
             raise ValueError(f"--out {self.run.out} holds another run: choose another folder")
 
     def recipe(self) -> Recipe:
-        """Return the paper's recipe with the typed options; errors name the options."""
+        """Return the paper's recipe with the typed options."""
         task = self.task
         settings: Any = {"protocol": task.protocol, "backbone": task.backbone}
         try:
@@ -138,8 +136,7 @@ class Benchmark:
         """Return the recipe with the protocol's evaluations, or with the few steps of a dry run."""
         task, recipe = self.task, self.recipe()
         if task.dry_run:
-            steps = self.batch.get("steps", 2)
-            return dry_run_recipe(recipe).replace(batch={"steps": steps}, evaluation={"every": 2})
+            return dry_run_recipe(recipe, self.batch.get("steps", 2))
         every = EVERY.get(task.dataset, 25)
         if "every" not in self.evaluation:
             recipe = recipe.replace(evaluation={"every": every})
@@ -150,7 +147,7 @@ class Benchmark:
     def paper_rows(self) -> list[PaperRow]:
         """Return the papers' rows of such a run."""
         task = self.task
-        if task.validation:
+        if task.validation or task.dry_run:
             return []
         dino = task.backbone == "vit_s16" and self.weights.normalization == "vit_s16_dino"
         return find_paper_rows(
@@ -165,9 +162,9 @@ class Benchmark:
 
     def options(self) -> dict[str, Any]:
         """Return the options outside the recipe that define the benchmark, as JSON has them."""
-        groups = (self.task, self.data, self.weights, self.run)
-        return {name: value for group in groups for name, value in defining(group).items()}
+        return defining(self.task, self.data, self.weights, self.run)
 
+    @naming_options()
     def execute(self) -> None:
         """Train, score, print our rows and the papers', write metrics.json."""
         self.devices.join()
@@ -182,8 +179,7 @@ class Benchmark:
         title = f"{task.dataset}, {task.protocol}: {task.method}, {task.backbone}{seeds}"
         if task.validation:
             title = f"{title} (held-out training images)"
-        paper: list[PaperRow] = []
-        below: Sequence[str] = ()
+        paper, below = self.paper_rows(), list[str]()
         if task.dry_run:
             title = f"{title} (dry run on noise)"
         else:
@@ -193,18 +189,16 @@ class Benchmark:
                 *["a quarter of the training classes only ends problems"] * quarter,
                 *["random weights"] * (self.weights.weights is None),
             ]
-            paper = self.paper_rows()
             below = footnotes(paper, task.method, task.protocol, differs)
         show(title, runs, paper, below)
         if out is not None:
             out.mkdir(parents=True, exist_ok=True)
-            rows: dict[str, Any] = {**runs[0]}
-            if task.seeds > 1:
-                for row, values in runs[0].items():
-                    of_row = {name: [rows[row][name] for rows in runs] for name in values}
-                    rows[row] = {name: float(np.mean(each)) for name, each in of_row.items()}
-                rows["seeds"] = runs
-            write_json(out / "metrics.json", {"options": self.options(), **rows})
+            mean = {
+                row: {name: float(np.mean([rows[row][name] for rows in runs])) for name in values}
+                for row, values in runs[0].items()
+            }
+            by_seed = {"seeds": runs} if task.seeds > 1 else {}
+            write_json(out / "metrics.json", {"options": self.options(), **mean, **by_seed})
 
     def _by_seed(self) -> Iterator["Benchmark"]:
         """Yield the options of each run; the models of one run of mlrc have consecutive seeds."""
@@ -262,10 +256,6 @@ class Benchmark:
         }
         record = DATASETS[task.dataset]
         test = test._replace(recall_at=record.recall_at, ndcg_at=record.ndcg_at)
-        if task.protocol == "mlrc":
-            return mlrc(recipe, data, test, **settings)
-        if task.protocol == "ablation":
-            return {"ours": ablation(recipe, data, test, **settings)}
         if task.validation:
             rows = hold_out(data, task.validation, self.run.seed)
             test = test._replace(queries=data.select(rows), gallery=None)
@@ -275,18 +265,18 @@ class Benchmark:
         if self.data.label_noise:
             labels = corrupt_labels(data.labels, self.data.label_noise, self.run.seed)
             data = replace(data, labels=labels)
-        return {"ours": conventional(recipe, data, test, **settings)}
+        if task.protocol == "mlrc":
+            return mlrc(recipe, data, test, **settings)
+        score = ablation if task.protocol == "ablation" else conventional
+        return {"ours": score(recipe, data, test, **settings)}
 
     def _config(self, train: Any) -> dict[str, Any]:
         """Return the part of config.json next to the recipe; a run resumes if it agrees."""
-        rows = [] if self.task.dry_run else self.paper_rows()
         images = None if self.task.dry_run else data_checksum(train)
+        paper = next((row.values for row in self.paper_rows()), {})
         return {
             "benchmark": {**self.options(), "data_checksum": images},
-            "provenance": {
-                **provenance("jdml benchmark", self),
-                "paper": rows[0].values if rows else {},
-            },
+            "provenance": {**provenance("jdml benchmark", self), "paper": paper},
         }
 
 
@@ -305,14 +295,14 @@ def show(
         print(line)
 
 
-def dry_run_recipe(recipe: Recipe) -> Recipe:
-    """Return the recipe with batches and pools that a few images fill."""
+def dry_run_recipe(recipe: Recipe, steps: int) -> Recipe:
+    """Return the recipe with batches and pools that a few images fill, and few steps."""
     batch: dict[str, Any] = {"size": DRY_CLASSES}
     if recipe.batch.classes is not None:
         batch = {"classes": DRY_CLASSES // 4, "samples_per_class": 4}
-    if isinstance(recipe.loss.method, CCPConfig):
-        recipe = recipe.replace(loss={"method": {"pool_size": DRY_IMAGES}})
-    return recipe.replace(batch=batch)
+    is_ccp = isinstance(recipe.loss.method, CCPConfig)
+    loss = {"method": {"pool_size": DRY_IMAGES}} if is_ccp else {}
+    return recipe.replace(loss=loss, batch={**batch, "steps": steps}, evaluation={"every": 2})
 
 
 @contextlib.contextmanager

@@ -61,7 +61,7 @@ class Evaluate:
     """Average over queries, or over classes (the mean of each class's mean), so that small classes count alike."""
     nmi: bool = False
     """Also cluster by k-means, one cluster per class, and compare with the labels (NMI, AMI)."""
-    normalize: Literal["none", "sphere"] = "none"
+    normalize: Literal["none", "sphere"] = default_of(evaluate_arrays, "normalize")
     """sphere: scale every vector to length 1 first, so that the ranking is by cosine."""
     embeddings: str = default_of(evaluate_arrays, "embeddings")
     """Name of the array of query embeddings."""
@@ -78,7 +78,7 @@ class Evaluate:
     """Name of an array [N] (gallery_NAME [M] for a gallery), such as camera: pairs of one class and one group are
     ignored. Or TABLE.csv:COLUMN, for the files that jdml embed wrote; or a .npy file (for a gallery gallery_FILE.npy
     next to it)."""
-    rerank: Rerank = default_of(evaluate_arrays, "second_look")
+    rerank: Rerank = default_of(evaluate_arrays, "rerank")
     """Rerank the neighbours: reciprocal prefers mutual neighbours (k-reciprocal), expand moves queries towards their
     neighbours, augment moves the gallery's rows towards theirs."""
     json: Path | None = None
@@ -88,27 +88,11 @@ class Evaluate:
         """Read the arrays, print and write the metrics."""
         if self.json not in (None, Path("-")):
             check_file("--json", self.json, (".json",))
-        arrays = self._read()
+        arrays, settings = self._read(), dict(vars(self))
+        for name in ("file", "gallery", "json"):
+            del settings[name]
         with warnings.catch_warnings(record=True, action="always", category=UserWarning) as warned:
-            metrics = evaluate_arrays(
-                arrays,
-                embeddings=self.embeddings,
-                labels=self.labels,
-                gallery_embeddings=self.gallery_embeddings,
-                gallery_labels=self.gallery_labels,
-                self_index=self.self_index,
-                ignore_same=self.ignore_same_group,
-                second_look=self.rerank,
-                recall_at=self.recall_at,
-                precision_at=self.precision_at,
-                true_recall_at=self.true_recall_at,
-                ndcg_at=self.ndcg_at,
-                map_at=self.map_at,
-                mrr=self.mrr,
-                average=self.average,
-                on_sphere=self.normalize == "sphere",
-                clustered=self.nmi,
-            )
+            metrics = evaluate_arrays(arrays, **settings)
         for warning in warned:
             print(f"note: {warning.message}", file=sys.stderr)
         if self.json == Path("-"):

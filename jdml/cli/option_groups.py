@@ -18,7 +18,6 @@ from jdml.data.load import recognize
 from jdml.ops.checks import (
     at_least,
     default_of,
-    did_you_mean,
     fraction_below_1,
     one_of,
     open_unit_interval,
@@ -114,21 +113,17 @@ class DataOptions(ImageOptions):
 
     def check(self) -> None:
         """Refuse options that the data set does not have."""
-        if self.data is not None and self.data not in registry.DATASETS:
-            known = sorted(registry.DATASETS)
-            raise ValueError(
-                f"--data must be one of {', '.join(known)}, a path or module:name, got {self.data!r}"
-                f"{did_you_mean(self.data, known)}"
-            )
+        if self.data is not None:
+            one_of("--data", self.data, (*sorted(registry.DATASETS), "a path", "module:name"))
         record, files = registry.DATASETS[self.data_name], self.of_files
-        unused = [] if files else [name for name in OF_FILES if getattr(self, name) is not None]
-        unused += [] if files or record.sized or self.image_size is None else ["image_size"]
-        unused += [] if record.needs_folder or self.data_dir is None else ["data_dir"]
-        for name in unused:
-            raise ValueError(
-                f"{option_of(type(self), name)} is for image files, not for {self.data_name}: for your own images "
-                "write --data folder"
-            )
+        has = {**dict.fromkeys(OF_FILES, files), "image_size": files or record.sized}
+        has["data_dir"] = record.needs_folder
+        for name in has:
+            if not has[name] and getattr(self, name) is not None:
+                raise ValueError(
+                    f"{option_of(type(self), name)} is for image files, not for {self.data_name}: for your own "
+                    "images write --data folder"
+                )
         if self.split is not None and self.classes_file is not None:
             raise ValueError("--split does not go with --classes-file: write one of them")
         if self.test_share is not None and self.split not in ("classes", "images"):
@@ -159,12 +154,9 @@ class WeightOptions:
     """Network whose image mean and deviation are used. Default: --model's."""
 
     def __post_init__(self) -> None:
-        """Take the best parameters of a run's folder."""
+        """Take the best parameters of a run's folder; refuse unknown statistics."""
         if self.weights is not None and expand_user(self.weights).is_dir():
             object.__setattr__(self, "weights", expand_user(self.weights) / MODEL)
-
-    def check(self) -> None:
-        """Refuse unknown statistics."""
         if self.normalization is not None:
             one_of("--normalization", self.normalization, sorted(registry.image_statistics()))
 
@@ -209,7 +201,7 @@ class FolderOptions:
     quiet: Annotated[bool, NOT_DEFINING] = False
     """No progress bar."""
 
-    def check(self) -> None:
+    def __post_init__(self) -> None:
         """Refuse a folder that cannot be one."""
         if self.out is not None:
             check_folder("--out", self.out)
@@ -244,14 +236,13 @@ class DeviceOptions:
     process: Annotated[int | None, NOT_DEFINING] = None
     """Number of this process, from 0."""
 
-    def check(self) -> None:
+    def __post_init__(self) -> None:
         """Refuse a wrong number of devices."""
         if self.devices not in (None, "all") and not str(self.devices).isdigit():
             raise ValueError(f"--devices must be a number or all, got {self.devices!r}")
 
     def join(self) -> None:
         """Join the other processes, if available are any, before anything uses a device."""
-        self.check()
         initialize(self.coordinator, self.processes, self.process)
         is_set = "xla_force_host_platform_device_count" in os.environ.get("XLA_FLAGS", "")
         is_set |= jax.config.values["jax_num_cpu_devices"] >= 0

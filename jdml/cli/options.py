@@ -275,13 +275,13 @@ def to_argv(options: Any) -> list[str]:
     return words
 
 
-def defining(options: Any) -> dict[str, Any]:
-    """Return the options that define a run, as JSON has them: files by their content."""
-    hints = get_type_hints(type(options), include_extras=True)
+def defining(*groups: Any) -> dict[str, Any]:
+    """Return the options of some groups that define a run, as JSON has them: files by their content."""
     return {
-        field.name: _by_content(getattr(options, field.name))
-        for field in dataclasses.fields(options)
-        if NOT_DEFINING not in getattr(hints[field.name], "__metadata__", ())
+        name: _by_content(value)
+        for group in groups
+        for name, hint, value, _ in _fields(type(group), Part(group))
+        if NOT_DEFINING not in getattr(hint, "__metadata__", ())
     }
 
 

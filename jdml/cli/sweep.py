@@ -16,6 +16,7 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 from jdml.cli.options import changed_options, make, parse, paths
 from jdml.cli.report import print_comparison
 from jdml.cli.train import Train
+from jdml.cli.train_options import naming_options
 from jdml.cli.training_data import read_training_data
 from jdml.compilation_cache import keep_compiled_programs
 from jdml.data.listing import data_checksum
@@ -59,6 +60,7 @@ class Sweep(Train):
     metric: tuple[str, ...] = ()
     """Metrics of the table at the end. Default: R@1 and MAP@R."""
 
+    @naming_options()
     def execute(self) -> None:
         """Train the missing runs, and compare all."""
         out = self.run.out

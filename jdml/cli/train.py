@@ -22,6 +22,7 @@ from jdml.cli.training_data import read_training_data
 from jdml.data.listing import data_checksum
 from jdml.data.load import source_name
 from jdml.distributed import is_main_process
+from jdml.ops.checks import one_of
 from jdml.recipes import EvaluationConfig, Recipe
 from jdml.recipes.recipe import check_positives, for_classes, usual_batch
 from jdml.runs.run_files import write_json
@@ -37,7 +38,7 @@ from jdml.training import (
     score,
     train,
 )
-from jdml.training.train_recipe import check_head, frozen, make_network, pattern_of
+from jdml.training.train_recipe import check_head, frozen, make_network, param_shapes
 
 RECOMMENDED = "no --loss and no --method is typed: this is the recommended recipe for photographs"
 UNTRAINED = (
@@ -55,6 +56,7 @@ class Train(TrainOptions):
     paper's recipe and split see jdml benchmark.
     """
 
+    @naming_options()
     def execute(self) -> None:
         """Train, score, print the scores, write metrics.json."""
         self.devices.join()
@@ -117,18 +119,24 @@ class TrainingRun:
         self.recipe, self.notes = fit_to_data(options, self.train.labels)
         model, weights = str(self.recipe.network.name), options.weights
         self.preprocess = weights.preprocess(model)
-        with naming_options():
-            self.model = make_network(
-                self.recipe,
-                self.train,
-                seed=options.run.seed,
-                preprocess=self.preprocess,
-                pretrained=weights.pretrained(),
-                **weights.network_settings(model, options.network),
-            )
-        self.recall_at = recall_ranks(str(options.data.data))
-        self._check()
+        self.network = make_network(
+            self.recipe,
+            self.train,
+            seed=options.run.seed,
+            preprocess=self.preprocess,
+            pretrained=weights.pretrained(),
+            **weights.network_settings(model, options.network),
+        )
+        self._check_head()
+        self.model = frozen(
+            self.recipe,
+            self.network,
+            self.train,
+            self.preprocess,
+            cache_folder=options.run.feature_cache,
+        )
         self.sampler = self._sampler()
+        self.recall_at = recall_ranks(str(options.data.data))
         self.monitor = self._monitor()
 
     def run(self) -> FitResult:
@@ -142,7 +150,7 @@ class TrainingRun:
         if options.run.tensorboard and out is not None:
             often = math.gcd(options.run.log_every, every)
             callbacks = [TensorBoard(out / "tensorboard", every=often)]
-        with naming_options(), log_lines():
+        with log_lines():
             return train(
                 self.recipe,
                 self.train,
@@ -165,13 +173,7 @@ class TrainingRun:
                 devices=Devices(mesh, micro_batch=options.devices.micro_batch),
                 callbacks=callbacks,
                 progress=not options.run.quiet,
-                model=frozen(
-                    self.recipe,
-                    self.model,
-                    self.train,
-                    self.preprocess,
-                    cache_folder=options.run.feature_cache,
-                ),
+                model=self.model,
                 sampler=self.sampler,
                 evaluation=Evaluation(
                     None if held_out is None else partial(self._score, queries=held_out),
@@ -203,15 +205,9 @@ class TrainingRun:
 
     def summary(self) -> list[str]:
         """Describe the data, the network, the loss and the batches, a row of a table each."""
-        images, recipe = self.train.images, self.recipe
-        first = jax.ShapeDtypeStruct((1, *images.shape[1:]), np.float32)
-        shapes = jax.eval_shape(
-            partial(self.model.init, train=False),
-            jax.random.key(0),
-            jax.eval_shape(self.preprocess, first),
-        )
-        parameters = sum(int(np.prod(leaf.shape)) for leaf in jax.tree.leaves(shapes["params"]))
-        size = "×".join(map(str, images.shape[1:]))
+        recipe, size = self.recipe, "×".join(map(str, self.train.images.shape[1:]))
+        shapes = param_shapes(self.network, self.train, self.preprocess)
+        parameters = sum(leaf.size for leaf in jax.tree.leaves(shapes))
         batch = recipe.batch
         held_out = {} if self.data.validation is None else {"validation": self.data.validation}
         parts = {**held_out, **{part: queries for part, (queries, _) in self.data.tests.items()}}
@@ -249,32 +245,19 @@ class TrainingRun:
             return [embed, f"      jdml export {out} --out model.stablehlo"]
         return [embed, f"      jdml search {out} PHOTO.jpg --gallery {where} -k 10"]
 
-    def _check(self) -> None:
-        """Refuse options that the data cannot follow; initialize the head at random where its default is impossible."""
-        recipe = self.recipe
-        needs = [f"--method {self.options.method.method}"] * recipe.loss.needs_validation
-        typed = self.options.evaluation
-        needs += [
-            option_of(EvaluationConfig, n) for n in ("patience", "monitor", "every") if n in typed
-        ]
-        if needs and self.data.validation is None:
-            raise ValueError(f"{needs[0]} needs --validation, held-out rows: --validation 0.2")
-        with naming_options():
-            pattern_of(recipe, self.model, self.train, self.preprocess)
-            recipe.batch.check_views(self.train.views)
+    def _check_head(self) -> None:
+        """Initialize the head at random where its default is impossible."""
         try:
-            with naming_options():
-                check_head(recipe, self.model, self.train, self.preprocess)
+            check_head(self.recipe, self.network, self.train, self.preprocess)
         except ValueError as error:
             if "head_init" in self.options.network:
                 raise
-            self.recipe = recipe.replace(network={"head_init": "random"})
+            self.recipe = self.recipe.replace(network={"head_init": "random"})
             self.notes += (f"the head is initialized at random: {error}",)
 
     def _sampler(self) -> Any:
         options, recipe = self.options, self.recipe
-        with naming_options():
-            sampler = recipe.batch.build(self.train.labels, options.run.seed, self.train.views)
+        sampler = recipe.batch.build(self.train.labels, options.run.seed, self.train.views)
         if not options.data.of_files or recipe.finetune.caches_features:
             return sampler
         return data.ImageBatches(
@@ -287,14 +270,20 @@ class TrainingRun:
         )
 
     def _monitor(self) -> str | None:
-        evaluation, loss = self.recipe.evaluation, self.recipe.loss
+        """Return the metric whose best parameters are kept; refuse options that need held-out rows without any."""
+        evaluation, loss, typed = self.recipe.evaluation, self.recipe.loss, self.options.evaluation
+        needs = [f"--method {self.options.method.method}"] * loss.needs_validation
+        needs += [
+            option_of(EvaluationConfig, n) for n in ("patience", "monitor", "every") if n in typed
+        ]
+        if needs and self.data.validation is None:
+            raise ValueError(f"{needs[0]} needs --validation, held-out rows: --validation 0.2")
         if not (evaluation.patience or evaluation.monitor or loss.needs_validation):
             return None
         monitor = evaluation.monitor or f"{self.data.labels}/MAP@R"
         metrics = metric_names(self.recall_at)
         names = sorted(f"{view}/{metric}" for view in self.train.views for metric in metrics)
-        if monitor not in names:
-            raise ValueError(f"--monitor must be one of {', '.join(names)}, got {monitor!r}")
+        one_of("--monitor", monitor, names)
         return monitor
 
     def _score(self, embedder: Any, queries: Any, gallery: Any = None) -> dict[str, float]:
@@ -324,7 +313,6 @@ def fit_to_data(options: TrainOptions, labels: np.ndarray) -> tuple[Recipe, tupl
     untrained = options.weights.weights is None and not is_pointer(str(parts["network"].name))
     if options.data.of_files and untrained:
         notes.append(UNTRAINED)
-    with naming_options():
-        recipe = Recipe(**parts)
-        check_positives(recipe.batch, recipe.loss, labels)
+    recipe = Recipe(**parts)
+    check_positives(recipe.batch, recipe.loss, labels)
     return recipe, tuple(notes)

@@ -74,18 +74,17 @@ class TrainOptions:
 
     @cached_property
     def parts(self) -> dict[str, Any]:
-        """The parts of the recipe, before they are fitted to the data; errors name the options."""
-        with naming_options():
-            parts, changes = DEFAULT, {} if self.recommends else self._changes()
-            if self.recommends:
-                steps = self.batch.get("steps", STEPS)
-                parts = {**DEFAULT, **recommended_parts(self._pretraining, steps)}
-            changes = with_typed(parts, changes, part_options(self))
-            loss = parts["loss"].replace(**changes.pop("loss"))
-            if not (self.has_batch or loss.has_proxies):
-                changes["batch"] = {**PAIR_BATCH, **changes["batch"]}
-            replaced = {name: parts[name].replace(**change) for name, change in changes.items()}
-            return {"loss": loss, **replaced}
+        """The parts of the recipe, before they are fitted to the data."""
+        parts, changes = DEFAULT, {} if self.recommends else self._changes()
+        if self.recommends:
+            steps = self.batch.get("steps", STEPS)
+            parts = {**DEFAULT, **recommended_parts(self._pretraining, steps)}
+        changes = with_typed(parts, changes, part_options(self))
+        loss = parts["loss"].replace(**changes.pop("loss"))
+        if not (self.has_batch or loss.has_proxies):
+            changes["batch"] = {**PAIR_BATCH, **changes["batch"]}
+        replaced = {name: parts[name].replace(**change) for name, change in changes.items()}
+        return {"loss": loss, **replaced}
 
     def _changes(self) -> dict[str, Any]:
         """Return the changes of the default parts by the loss and the method."""
@@ -104,41 +103,33 @@ class TrainOptions:
     @property
     def recipe(self) -> Recipe:
         """The recipe before it is fitted to the data."""
-        with naming_options():
-            return Recipe(**self.parts)
+        return Recipe(**self.parts)
 
     def resolve(self) -> Self:
         """Check the options, and fill in the data set and the network."""
-        self.run.check()
-        self.devices.check()
-        self.weights.check()
-        options = replace(self, data=self.data.resolve())
+        data, out = self.data.resolve(), self.run.out
         file, run, model = self.weights.weights, self.weights.of_run, self.network.get("name")
         model = model or (file and read_metadata(file).get(ARCHITECTURE)) or run.get("network")
-        model = model or for_images(None if options.data.of_files else options.data.image_size or 0)
-        with naming_options():
-            NetworkConfig(model)  # refuses an unknown name
+        model = model or for_images(None if data.of_files else data.image_size or 0)
+        NetworkConfig(model)  # refuses an unknown name
         size = {"dim": run["dim"]} if run.get("network") == model else {}
-        options = replace(options, network={**size, **options.network, "name": model})
-        out = options.run.out
+        sized = self.data.image_size is not None or self.data.augmentation is not None
+        if data.of_files and not sized and not is_pointer(model) and NETWORKS[model].small_images:
+            data = replace(data, image_size=SMALL_IMAGES)
+        options = replace(self, data=data, network={**size, **self.network, "name": model})
         if run and file and out is not None and out.resolve() == file.parent.resolve():
             raise ValueError(f"--weights must be another run's than --out, got {out} for both")
-        sized = self.data.image_size is not None or self.data.augmentation is not None
-        if self.data.of_files and not sized and not is_pointer(model):
-            if NETWORKS[model].small_images:
-                options = replace(options, data=replace(options.data, image_size=SMALL_IMAGES))
         if self.method.method == "plain" and self.method.method_setting:
             known = " or ".join(f"--method {name}" for name in METHODS)
             raise ValueError(f"--method-setting needs {known}")
         _ = options.parts  # refuses wrong values
-        if options.run.out is not None and options.data.data == "folder":
-            assert options.data.data_dir is not None
-            check_apart("--out", options.run.out, options.data.data_dir)
+        if out is not None and data.data == "folder" and data.data_dir is not None:
+            check_apart("--out", out, data.data_dir)
         return options
 
     def defining(self) -> dict[str, Any]:
         """Return the options outside the recipe that define a run, as JSON has them."""
-        return {**defining(self.data), **defining(self.weights), **defining(self.run)}
+        return defining(self.data, self.weights, self.run)
 
     def config(self) -> dict[str, Any]:
         """Return the recipe and the other options that define the run, as JSON has them."""
@@ -165,9 +156,8 @@ class TrainOptions:
 
 
 def apply_options(recipe: Recipe, values: Mapping[str, Typed]) -> Recipe:
-    """Return a recipe with the typed values of its parts; errors name the options."""
-    with naming_options():
-        return recipe.replace(**with_typed(vars(recipe), {}, values))
+    """Return a recipe with the typed values of its parts."""
+    return recipe.replace(**with_typed(vars(recipe), {}, values))
 
 
 def part_options(command: Any) -> dict[str, Typed]:
@@ -206,7 +196,7 @@ def _options_by_field() -> dict[str, str]:
 
 @contextmanager
 def naming_options() -> Iterator[None]:
-    """Name a recipe's fields as options in errors."""
+    """Name a recipe's fields as options in errors, also as a decorator of a function."""
     options = _options_by_field()
     try:
         yield
@@ -214,4 +204,6 @@ def naming_options() -> Iterator[None]:
         raise ValueError(error.with_names(lambda name: options.get(name, name))) from error
     except (TypeError, ValueError) as error:
         name, _, wrong = str(error).partition(" ")
-        raise ValueError(f"{options.get(name, name)} {wrong}") from error
+        if name not in options:
+            raise
+        raise ValueError(f"{options[name]} {wrong}") from error

@@ -12,6 +12,7 @@ from jdml.data.integrity import singleton_classes
 from jdml.data.listing import first_few
 from jdml.data.load import load_split, read_listing
 from jdml.data.splits import hold_out, read_names
+from jdml.ops.checks import one_of
 
 QueryGallery = tuple[data.Dataset, data.Dataset | None]
 
@@ -43,10 +44,8 @@ def read_training_data(options: DataOptions, seed: int) -> TrainingData:
         tests = {"test": (parts["test"], None)}
     elif validation is not None:
         tests = {"validation": (validation, None)}
-    if options.labels is not None and options.labels not in train.views:
-        raise ValueError(
-            f"--labels must be one of {', '.join(train.views)}, got {options.labels!r}"
-        )
+    if options.labels is not None:
+        one_of("--labels", options.labels, train.views)
     if options.train_classes:
         train, tests = _split_classes(train, tests["test"][0], options.train_classes)
     if options.validation:

@@ -4,7 +4,7 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import jax.numpy as jnp
 import numpy as np
@@ -28,10 +28,10 @@ def evaluate_arrays(
     gallery_embeddings: str = "gallery_embeddings",
     gallery_labels: str = "gallery_labels",
     self_index: str = "self_index",
-    ignore_same: str | None = None,
-    second_look: Rerank = "none",
-    on_sphere: bool = False,
-    clustered: bool = False,
+    ignore_same_group: str | None = None,
+    rerank: Rerank = "none",
+    normalize: Literal["none", "sphere"] = "none",
+    nmi: bool = False,
     **ranks: Any,
 ) -> dict[str, Any]:
     """Measure embeddings that lie with their labels among other arrays, such as those of a ``.npz`` file.
@@ -54,17 +54,17 @@ def evaluate_arrays(
     if self_index != "self_index" or self_index in arrays:
         own = np.asarray(_named(arrays, self_index))
     groups = None
-    if ignore_same is not None:
-        theirs = ignore_same if gallery is None else f"gallery_{ignore_same}"
-        groups = tuple(np.asarray(_named(arrays, name)) for name in (ignore_same, theirs))
+    if ignore_same_group is not None:
+        theirs = ignore_same_group if gallery is None else f"gallery_{ignore_same_group}"
+        groups = tuple(np.asarray(_named(arrays, name)) for name in (ignore_same_group, theirs))
     with ExitStack() as stack:
-        if on_sphere:
+        if normalize == "sphere":
             queries = _unit(queries)
             if isinstance(gallery, np.memmap):
                 gallery = stack.enter_context(_unit_on_disk(gallery))
             elif gallery is not None:
                 gallery = _unit(gallery)
-        ranked = look_again(second_look, queries, gallery, own)
+        ranked = look_again(rerank, queries, gallery, own)
         if ranked.gallery is not None and gallery_classes is None:
             gallery_classes = classes
         measured: dict[str, Any] = evaluate_retrieval(
@@ -77,7 +77,7 @@ def evaluate_arrays(
             distances=ranked.distances,
             **ranks,
         )
-    if clustered:
+    if nmi:
         scores = [agreement(queries, level) for level in np.atleast_2d(classes.T)]
         by_name = {name: np.array([score[name] for score in scores]) for name in scores[0]}
         measured |= scores[0] if classes.ndim == 1 else by_name

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Self, get_origin
 
-from jdml.ops.checks import Constraint, check_fields, did_you_mean
+from jdml.ops.checks import check_fields, did_you_mean
 
 
 class RecipeError(ValueError):
@@ -45,7 +45,10 @@ class Config:
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
             if isinstance(value, Mapping) or get_origin(field.type) is Mapping:
-                set_field(self, field.name, _plain_settings(field.name, value))
+                value = _plain_settings(field.name, value)
+            elif isinstance(value, list):
+                value = tuple(value)
+            object.__setattr__(self, field.name, value)
 
     def __hash__(self) -> int:
         plain = (v for v in vars(self).values() if not isinstance(v, Mapping))
@@ -105,19 +108,6 @@ class Config:
             if field.name in known and isinstance(kind, type) and issubclass(kind, Config):
                 known[field.name] = kind.from_json(known[field.name])
         return cls(**known)
-
-
-def check(name: str, value: Any, constraint: Constraint) -> None:
-    """Apply a constraint; what is wrong is wrong of the recipe."""
-    try:
-        constraint(name, value)
-    except (TypeError, ValueError) as error:
-        raise RecipeError(str(error)) from None
-
-
-def set_field(config: Config, name: str, value: Any) -> None:
-    """Set a field of a frozen dataclass while it is made."""
-    object.__setattr__(config, name, value)
 
 
 def known_fields(called: str, kind: type, values: Mapping[str, Any]) -> dict[str, Any]:

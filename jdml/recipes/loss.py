@@ -113,6 +113,10 @@ class Method(Config):
         return {}
 
 
+PLAIN = Method()
+"""Takes the place of a method where there is none: it changes nothing."""
+
+
 @dataclasses.dataclass(frozen=True)
 class LossConfig(Config):
     """The loss, the pairs it sees, and what a method makes of it."""
@@ -152,7 +156,7 @@ class LossConfig(Config):
     @property
     def has_proxies(self) -> bool:
         """Whether samples are compared with vectors of their classes."""
-        of_method = self.method is not None and self.method.proxies is not None
+        of_method = (self.method or PLAIN).proxies is not None
         return of_method or (self.kind == "proxy" and self.proxies.per_class != 0)
 
     @property
@@ -160,14 +164,13 @@ class LossConfig(Config):
         """Proxies per class; 0 where there are none."""
         if not self.has_proxies:
             return 0
-        of_method = None if self.method is None else self.method.proxies
-        own = LOSSES[self.name].proxies if of_method is None else of_method
+        own = (self.method or PLAIN).proxies or LOSSES[self.name].proxies
         return own if self.proxies.per_class is None else self.proxies.per_class
 
     @property
     def needs_validation(self) -> bool:
         """Whether the method acts on evaluations of held-out rows."""
-        return self.method is not None and self.method.needs_validation
+        return (self.method or PLAIN).needs_validation
 
     @property
     def normalization(self) -> Callable[..., Any] | None:
@@ -213,24 +216,22 @@ class LossConfig(Config):
         """
         loss_fn, settings = LOSSES[self.name].function, dict[str, Any](self.settings)
         for name in LOSSES[self.name].per_class:
-            value = settings.get(name)
-            if isinstance(value, tuple) and all(type(one) in (int, float) for one in value):
-                settings[name] = np.asarray(value, np.float64)
+            if isinstance(settings.get(name), tuple):
+                settings[name] = np.asarray(settings[name], np.float64)
+                if settings[name].shape != (num_classes,):
+                    raise RecipeError(
+                        f"{{settings}}: {name} must be a number, or one for each of the {num_classes} classes, "
+                        f"got {settings[name].size}"
+                    )
         if "reduce_fn" in settings:
             one_of("reduce_fn", settings["reduce_fn"], REDUCTIONS)
             settings["reduce_fn"] = REDUCTIONS[settings["reduce_fn"]]
         settings["normalize"] = self.normalization
         if self.kind == "pair":
             settings["mine"] = build_miner(self.miner, dim)
-        for name, value in settings.items():
-            if isinstance(value, np.ndarray) and value.shape != (num_classes,):
-                raise RecipeError(
-                    f"{{settings}}: {name} must be a number, or one for each of the {num_classes} classes, "
-                    f"got {value.size}"
-                )
         settings |= own
         parts = (loss_fn, num_classes, dim, settings)
-        objective = None if self.method is None else self.method.objective(self, *parts)
+        objective = (self.method or PLAIN).objective(self, *parts)
         if objective is None and self.has_proxies:
             objective = self.of_proxies(*parts)
         if objective is None:
@@ -285,14 +286,14 @@ class LossConfig(Config):
 
     def _check_parts(self) -> None:
         """Refuse what the loss, or its method, would not use."""
-        each, method, kind = self.proxies.per_class, self.method, self.kind
-        if method is not None and method.kind != kind:
+        each, method, kind = self.proxies.per_class, self.method or PLAIN, self.kind
+        if self.method is not None and method.kind != kind:
             raise RecipeError(
                 f"{{method}} {method.name} is for {method.kind} losses, such as {method.loss}; "
                 f"{self.name} is a {kind} loss"
             )
-        brings = method is not None and method.proxies is not None
-        chosen = method is not None and method.chooses_proxies
+        brings = method.proxies is not None
+        learned = self.has_proxies and not method.chooses_proxies
         for name, unused, users in (
             ("miner", kind == "proxy", "pair losses"),
             ("per_class", kind == "pair" and not brings, "proxy losses"),
@@ -304,16 +305,16 @@ class LossConfig(Config):
             ("memory_size", kind == "proxy" or brings, "pair losses without proxies"),
             (
                 "learn_beta",
-                self.name != "margin" or method is not None,
+                self.name != "margin" or self.method is not None,
                 "{loss} margin with {method} plain",
             ),
-            ("init", chosen or not self.has_proxies, "learned proxies, {per_class} above 0"),
+            ("init", not learned, "learned proxies, {per_class} above 0"),
         ):
             part = self if hasattr(self, name) else self.proxies
             if unused and getattr(part, name) != getattr(type(part), name):
-                where = "" if method is None else f" with {{method}} {method.name}"
+                where = "" if self.method is None else f" with {{method}} {method.name}"
                 raise RecipeError(f"{{{name}}} is for {users}; {self.name}{where} is a {kind} loss")
-        alone = not LOSSES[self.name].needs_proxies and method is None
+        alone = not LOSSES[self.name].needs_proxies and self.method is None
         if each is not None and each < (0 if alone else 1):
             fields = [name for name, loss in LOSSES.items() if not loss.needs_proxies]
             raise RecipeError(

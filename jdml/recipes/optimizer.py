@@ -18,8 +18,8 @@ from jdml.ops.checks import (
     one_of,
     positive,
 )
-from jdml.recipes.config import Config, RecipeError, check, parse_named, set_field
-from jdml.recipes.loss import LossConfig, ProxyConfig
+from jdml.recipes.config import Config, RecipeError, parse_named
+from jdml.recipes.loss import PLAIN, LossConfig, ProxyConfig
 from jdml.recipes.network import FinetuneConfig, NetworkConfig
 
 ROLES = ("proxies", "beta", "flow")
@@ -63,14 +63,13 @@ class OptimizerConfig(Config):
     def __post_init__(self) -> None:
         super().__post_init__()
         for role, multiplier in self.lr_multipliers.items():
-            check(f"{{lr_multipliers}} {role}", multiplier, finite)
+            finite(f"lr_multipliers {role}", multiplier)
         norm = self.clip_global_norm
         if isinstance(norm, Mapping):
             for role, each in norm.items():
-                check(f"{{clip_global_norm}} {role}", each, positive)
+                positive(f"clip_global_norm {role}", each)
         elif norm is not None:
-            check("{clip_global_norm}", norm, positive)
-        set_field(self, "weight_decay_roles", tuple(self.weight_decay_roles))
+            positive("clip_global_norm", norm)
         self.schedule_settings()
 
     def schedule_settings(self) -> tuple[str, dict[str, Any]]:
@@ -80,11 +79,11 @@ class OptimizerConfig(Config):
         known = {"every": count, "factor": non_negative} if name == "step" else {}
         for setting, value in settings.items():
             if setting not in known:
-                raise RecipeError(no_setting(f"{{schedule}} {name}", setting, known))
-            check(f"{{schedule}} {name}: {setting}", value, known[setting])
+                raise ValueError(no_setting(f"schedule {name}", setting, known))
+            known[setting](f"schedule {name}: {setting}", value)
         if name == "step" and "every" not in settings:
-            raise RecipeError(
-                f"{{schedule}} step needs a number of epochs, such as step:every=10, got {self.schedule!r}"
+            raise ValueError(
+                f"schedule step needs a number of epochs, such as step:every=10, got {self.schedule!r}"
             )
         return name, {"factor": STEP_FACTOR, **settings} if name == "step" else settings
 
@@ -144,7 +143,7 @@ class OptimizerConfig(Config):
                 waits,
                 steps,
             )
-        own = {} if loss.method is None else loss.method.learning_rates()
+        own = (loss.method or PLAIN).learning_rates()
 
         def rule(role: str, first_step: int = 0) -> optax.GradientTransformation:
             rate = own.get(role, self.learning_rate * self.lr_multipliers.get(role, 1.0))
@@ -206,10 +205,8 @@ class OptimizerConfig(Config):
 
     def _of_all_roles(self, loss: LossConfig) -> list[optax.GradientTransformation]:
         """Make what acts on all gradients together, before each role's rule."""
-        first = []
-        anchor = None if loss.method is None else loss.method.transform_gradients()
-        if anchor is not None:
-            first.append(anchor)
+        anchor = (loss.method or PLAIN).transform_gradients()
+        first = [] if anchor is None else [anchor]
         if self.name != "adamw" and self.weight_decay:
             names = ("model", *self.weight_decay_roles)
             first.append(

@@ -1,12 +1,14 @@
 """The papers' results, read from ``paper_results.toml``, and how a run differs from their rows."""
 
-import functools
 import math
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
+from operator import attrgetter
 from typing import Any
+
+from flax.traverse_util import unflatten_dict
 
 from jdml.recipes.config import Config
 from jdml.recipes.loss import Method
@@ -131,7 +133,7 @@ def find_paper_rows(
             continue
         paper, noise = reported_run(result)
         if noise == label_noise and _task(paper) == _task(run):
-            paper = _with_values(paper, {name: _value(run, name) for name in result.unprinted})
+            paper = _with_values(paper, {name: attrgetter(name)(run) for name in result.unprinted})
             differences = (*_differences(run, paper), *([result.note] if result.note else []))
             matches.append(PaperRow(result.table, result.values, differences))
     return matches
@@ -164,24 +166,15 @@ def reported_run(result: PaperResult) -> tuple[Recipe, float]:
     return _with_values(paper, fields), noise
 
 
-def _value(recipe: Any, path: str) -> Any:
-    """Return a value of a recipe by its dotted path."""
-    return functools.reduce(getattr, path.split("."), recipe)
-
-
 def _with_values(recipe: Recipe, values: Mapping[str, Any]) -> Recipe:
     """Return a recipe with other values, by dotted path."""
-    changes: dict[str, Any] = {}
-    for path, value in values.items():
-        *parts, name = path.split(".")
-        functools.reduce(lambda tree, part: tree.setdefault(part, {}), parts, changes)[name] = value
-    return recipe.replace(**changes)
+    return recipe.replace(**unflatten_dict(dict(values), sep="."))
 
 
 def _task(run: Recipe) -> dict[str, Any]:
     """Return what the tables vary."""
     method = run.loss.method
-    task = {name: _value(run, name) for name in TASK_FIELDS}
+    task = {name: attrgetter(name)(run) for name in TASK_FIELDS}
     task["proxies"] = run.loss.num_proxies
     task["clipped"] = run.optimizer.clip_global_norm is not None
     if method is not None:

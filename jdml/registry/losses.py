@@ -16,8 +16,7 @@ class Loss:
         name: the loss's name; the function is ``{name}_loss``.
         kind: "pair", which compares samples with each other, or "proxy", with learned proxies of the classes.
         module: the module of :mod:`jdml.losses` with its formula, or a pointer to a function of another package.
-        multi_proxy: whether its classes have several proxies each, ``[C, K, D]``.
-        proxies: the default number of proxies per class: its paper's or a study's.
+        proxies: the default number of proxies per class: its paper's or a study's. Above 1, they are ``[C, K, D]``.
         needs_proxies: False of a field, whose samples are charges, too.
         start: the initial proxies: drawn at random, or on samples of their class.
         per_class: its settings that may have a number for each class.
@@ -27,12 +26,16 @@ class Loss:
     name: str
     kind: Literal["pair", "proxy"]
     module: str
-    multi_proxy: bool = False
     proxies: int = 1
     needs_proxies: bool = True
     start: Literal["random", "samples"] = "random"
     per_class: tuple[str, ...] = ()
     monitor: str | None = None
+
+    @property
+    def multi_proxy(self) -> bool:
+        """Whether its classes have several proxies each."""
+        return self.proxies > 1
 
     @property
     def function(self) -> Callable[..., Any]:
@@ -60,24 +63,16 @@ _LOSSES = (
     Loss("sup_con", "pair", "contrastive"),
     Loss("triplet", "pair", "pairs"),
     Loss("arcface", "proxy", "softmax"),
-    Loss(
-        "contrastive_potential",
-        "proxy",
-        "potential",
-        multi_proxy=True,
-        proxies=3,
-        needs_proxies=False,
-    ),
+    Loss("contrastive_potential", "proxy", "potential", proxies=3, needs_proxies=False),
     Loss("cosface", "proxy", "softmax"),
-    Loss("multi_proxy_anchor", "proxy", "multi_proxy", multi_proxy=True, proxies=10),
-    Loss("multi_proxy_anchor_ap", "proxy", "multi_proxy", multi_proxy=True, proxies=10),
-    Loss("multi_proxy_anchor_dw", "proxy", "multi_proxy", multi_proxy=True, proxies=10),
+    Loss("multi_proxy_anchor", "proxy", "multi_proxy", proxies=10),
+    Loss("multi_proxy_anchor_ap", "proxy", "multi_proxy", proxies=10),
+    Loss("multi_proxy_anchor_dw", "proxy", "multi_proxy", proxies=10),
     Loss("normalized_softmax", "proxy", "softmax"),
     Loss(
         "potential_field",
         "proxy",
         "potential",
-        multi_proxy=True,
         proxies=3,
         needs_proxies=False,
         start="samples",
@@ -87,10 +82,8 @@ _LOSSES = (
     Loss("proxy_nca", "proxy", "proxies"),
     Loss("proxy_nca_margin", "proxy", "proxies"),
     Loss("proxy_nca_pp", "proxy", "proxies"),
-    Loss("soft_triple", "proxy", "proxies", multi_proxy=True, proxies=10),
-    Loss(
-        "subcenter_arcface", "proxy", "softmax", multi_proxy=True, proxies=3, per_class=("margin",)
-    ),
+    Loss("soft_triple", "proxy", "proxies", proxies=10),
+    Loss("subcenter_arcface", "proxy", "softmax", proxies=3, per_class=("margin",)),
 )
 LOSSES: dict[str, Loss] = {loss.name: loss for loss in _LOSSES}
 """Every loss by its name, those of pairs first."""

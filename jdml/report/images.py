@@ -99,7 +99,7 @@ def search_images(
     gallery: EmbeddingTable,
     k: int,
     max_distance: float = np.inf,
-    second_look: Rerank = default_of(evaluate_arrays, "second_look"),
+    second_look: Rerank = default_of(evaluate_arrays, "rerank"),
 ) -> list[dict[str, Any]]:
     """Find the nearest images of a gallery by Euclidean distance, other than the query itself and its copies.
 

@@ -268,7 +268,7 @@ def pattern_of(recipe: Recipe, model: Any, train: Dataset, preprocess: Preproces
     """Return the pattern of the paths of a network's frozen parameters."""
     if recipe.finetune.freeze is None and recipe.finetune.last_blocks is None:
         return None
-    params = _shapes(model, train, preprocess)
+    params = param_shapes(model, train, preprocess)
     names = dict.fromkeys(path.split("/")[0] for path in adapt.paths(params))
     return recipe.finetune.frozen_pattern(recipe.network, names)
 
@@ -278,14 +278,14 @@ def check_head(recipe: Recipe, model: Any, train: Dataset, preprocess: Preproces
     if recipe.network.head_init == "random":
         return
     try:
-        dense_head(_shapes(model, train, preprocess))
+        dense_head(param_shapes(model, train, preprocess))
     except ValueError as error:
         raise RecipeError(
             f"{{head_init}} principal, {{dim}} {recipe.network.dim}: {error}"
         ) from error
 
 
-def _shapes(model: Any, train: Dataset, preprocess: Preprocess) -> Any:
+def param_shapes(model: Any, train: Dataset, preprocess: Preprocess) -> Any:
     """Return the shapes of a network's parameters."""
     images = jax.eval_shape(
         preprocess, jax.ShapeDtypeStruct((1, *train.images.shape[1:]), train.images.dtype)

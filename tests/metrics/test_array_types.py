@@ -117,7 +117,7 @@ def test_evaluate_arrays_equals_evaluate_retrieval():
     settings = {"recall_at": (1,), "map_at": (2,)}
     assert evaluate_arrays(by_name, **names, self_index="own", **settings) == expected
     alone = {"embeddings": ROWS, "labels": CLASSES.astype(str)}
-    assert evaluate_arrays(alone, **settings, clustered=True) == {
+    assert evaluate_arrays(alone, **settings, nmi=True) == {
         **expected,
         **agreement(ROWS, CLASSES),
     }
@@ -141,10 +141,10 @@ def test_second_look_equals_its_steps_with_self_index():
         "expand": searched(metrics.expand_queries(rows, rows, self_index=own), rows),
     }
     for kind, scores in expected.items():
-        assert evaluate_arrays(alone, second_look=kind, **settings) == scores
+        assert evaluate_arrays(alone, rerank=kind, **settings) == scores
         searched_in = {**alone, **turned, "self_index": own[::-1]}
-        assert evaluate_arrays(searched_in, second_look=kind, **settings) == pytest.approx(scores)
-        clusters = evaluate_arrays(alone, second_look=kind, clustered=True)
+        assert evaluate_arrays(searched_in, rerank=kind, **settings) == pytest.approx(scores)
+        clusters = evaluate_arrays(alone, rerank=kind, nmi=True)
         assert {name: clusters[name] for name in ("NMI", "AMI")} == agreement(rows, classes)
 
 
@@ -153,11 +153,11 @@ def test_gallery_on_disk_is_normalized_on_disk(to_disk, tmp_path, monkeypatch):
     arrays = {"embeddings": 2 * ROWS, "labels": CLASSES, "gallery_labels": CLASSES[::-1]}
     arrays["self_index"] = np.arange(12)[::-1]
     scores = [
-        evaluate_arrays({**arrays, "gallery_embeddings": each}, on_sphere=True)
+        evaluate_arrays({**arrays, "gallery_embeddings": each}, normalize="sphere")
         for each in (gallery, np.asarray(gallery), to_disk(3 * ROWS[::-1], ">f8"))
     ]
     assert scores[0] == pytest.approx(scores[1]) == scores[2]
     free = shutil.disk_usage(tmp_path)._replace(free=(1 << 20) + 4 * ROWS.size - 1)
     monkeypatch.setattr(shutil, "disk_usage", lambda folder: free)
     with pytest.raises(OSError, match="No space left"):
-        evaluate_arrays({**arrays, "gallery_embeddings": gallery}, on_sphere=True)
+        evaluate_arrays({**arrays, "gallery_embeddings": gallery}, normalize="sphere")
