@@ -80,8 +80,8 @@ class Check:
         rows = [
             [
                 part.split,
-                _with_published(part.counts.classes, part.published and part.published.classes),
-                _with_published(part.counts.images, part.published and part.published.images),
+                _counted(part, "classes"),
+                _counted(part, "images"),
                 f"{part.missing:,}",
             ]
             for part in checked.parts
@@ -123,8 +123,10 @@ def _plain(value: Any) -> Any:
     return [_plain(part) for part in value] if isinstance(value, tuple) else value
 
 
-def _with_published(count: int, published: int | None) -> str:
-    return f"{count:,}" if published is None else f"{count:,} / {published:,}"
+def _counted(part: Any, name: str) -> str:
+    """Return a count of a part, next to the published one."""
+    count = f"{getattr(part.counts, name):,}"
+    return f"{count} / {getattr(part.published, name):,}" if part.published else count
 
 
 @dataclass(frozen=True)

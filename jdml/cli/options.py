@@ -240,16 +240,17 @@ def option_of(kind: type, name: str) -> str:
 # Writing
 
 
-def changed_options(options: Any) -> dict[tuple[str, ...], Any]:
-    """Return the values of a command's options that are not defaults, by group and field."""
+def changed_options(options: Any, kind: Any = None) -> dict[tuple[str, ...], Any]:
+    """Return the values of a command's options, or of another it extends, that are no defaults, by group and field."""
+    kind = kind or type(options)
 
     def at(values: Any, path: tuple[str, ...]) -> Any:
         for name in path:
             values = values.get(name, {}) if isinstance(values, dict) else getattr(values, name)
         return values
 
-    default = type(options)()
-    values = {path: at(options, path) for path in paths(type(options)).values()}
+    default = kind()
+    values = {path: at(options, path) for path in paths(kind).values()}
     return {path: value for path, value in values.items() if value != at(default, path)}
 
 

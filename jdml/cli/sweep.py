@@ -96,9 +96,7 @@ class Sweep(Train):
         for text in self.set:
             option, choices = _values(text)
             settings.setdefault(option, []).extend(choices)
-        fields = (field.name for field in dataclasses.fields(Train))
-        train = Train(**{name: getattr(self, name) for name in fields})
-        common = flatten_dict(unflatten_dict(changed_options(train)))
+        common = flatten_dict(unflatten_dict(changed_options(self, Train)))
         has_own = functools.cache(has_validation)  # combinations share their data
         quiet = self.run.quiet or self.jobs > 1  # one run shows its steps
         holds_out = self.select_on == "validation" and "--validation" not in settings

@@ -3,7 +3,7 @@
 import logging
 import math
 import shlex
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -136,17 +136,20 @@ class TrainingRun:
             cache_folder=options.run.feature_cache,
         )
         self.sampler = self._sampler()
-        self.recall_at = recall_ranks(str(options.data.data))
-        self.monitor = self._monitor()
+        recall_at = recall_ranks(str(options.data.data))
+        self.score: Callable[..., dict[str, float]] = partial(
+            score, normalize=self.recipe.loss.normalization, recall_at=recall_at
+        )
+        self.monitor = self._monitor(recall_at)
 
     def run(self) -> FitResult:
         """Train, and print a summary at the start."""
-        options, evaluation, held_out = self.options, self.recipe.evaluation, self.data.validation
+        options, held_out = self.options, self.data.validation
         mesh, devices = options.devices.mesh(self.recipe.batch.rows)
         for line in (*self.summary(), *devices) if is_main_process() else ():
             print(line)
         load, out = options.weights.pretrained(), options.run.out
-        every, callbacks = evaluation.every or Evaluation.every, []
+        every, callbacks = self.recipe.evaluation.every or Evaluation.every, []
         if options.run.tensorboard and out is not None:
             often = math.gcd(options.run.log_every, every)
             callbacks = [TensorBoard(out / "tensorboard", every=often)]
@@ -176,10 +179,9 @@ class TrainingRun:
                 model=self.model,
                 sampler=self.sampler,
                 evaluation=Evaluation(
-                    None if held_out is None else partial(self._score, queries=held_out),
+                    None if held_out is None else partial(self.score, queries=held_out),
                     every=every,
                     monitor=self.monitor,
-                    patience=evaluation.patience,
                 ),
                 state=None if load is None else pretrained(load),
                 preprocess=self.preprocess,
@@ -188,7 +190,7 @@ class TrainingRun:
     def scores(self, result: FitResult) -> dict[str, dict[str, float]]:
         """Score test parts and held-out rows by all labels with two classes: ``{"test digit": {"R@1": …}}``."""
         parts, embedder = dict(self.data.tests), result.embedder
-        measured: dict[str, Any] = {n: self._score(embedder, *part) for n, part in parts.items()}
+        measured: dict[str, Any] = {n: self.score(embedder, *part) for n, part in parts.items()}
         if self.data.validation is not None and "validation" not in parts:
             step = int(result.state.step) if result.best is None else result.best.step
             measured["validation"] = next((r for r in result.history if r["step"] == step), {})
@@ -269,7 +271,7 @@ class TrainingRun:
             on_bad_image=options.data.bad_image_policy,
         )
 
-    def _monitor(self) -> str | None:
+    def _monitor(self, recall_at: Sequence[int]) -> str | None:
         """Return the metric whose best parameters are kept; refuse options that need held-out rows without any."""
         evaluation, loss, typed = self.recipe.evaluation, self.recipe.loss, self.options.evaluation
         needs = [f"--method {self.options.method.method}"] * loss.needs_validation
@@ -281,19 +283,10 @@ class TrainingRun:
         if not (evaluation.patience or evaluation.monitor or loss.needs_validation):
             return None
         monitor = evaluation.monitor or f"{self.data.labels}/MAP@R"
-        metrics = metric_names(self.recall_at)
+        metrics = metric_names(recall_at)
         names = sorted(f"{view}/{metric}" for view in self.train.views for metric in metrics)
         one_of("--monitor", monitor, names)
         return monitor
-
-    def _score(self, embedder: Any, queries: Any, gallery: Any = None) -> dict[str, float]:
-        return score(
-            embedder,
-            queries,
-            gallery,
-            normalize=self.recipe.loss.normalization,
-            recall_at=self.recall_at,
-        )
 
 
 def fit_to_data(options: TrainOptions, labels: np.ndarray) -> tuple[Recipe, tuple[str, ...]]:

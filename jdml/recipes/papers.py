@@ -182,8 +182,8 @@ def _pfml(
 ) -> Recipe:
     """PFML; ``clip`` and ``start`` in place of the preset's."""
     one_of("preset", preset, PFML)
-    own = {name: value for name, value in (("clip", clip), ("start", start)) if value is not None}
-    alpha, clip, start = ({**PFML[preset], **own}[name] for name in ("alpha", "clip", "start"))
+    usual = PFML[preset]
+    alpha, clip, start = usual["alpha"], clip or usual["clip"], start or usual["start"]
     one_of("clip", clip, get_args(Clip))
     proxies = {
         "init": start,
