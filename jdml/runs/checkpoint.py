@@ -129,7 +129,7 @@ class RunFolder:
                 f"checkpoint {path} is damaged ({type(error).__name__}: {first_line(error)}); "
                 "remove it to resume from the one before, or choose another folder"
             ) from error
-        shown, more = "; ".join(differing[:3]), len(differing) - 3
+        shown, more = "; ".join(map(str, differing[:3])), len(differing) - 3
         rest = f"; and {more} more" if more > 0 else ""
         raise ValueError(f"checkpoint {path} is of another model: {shown}{rest}")
 
@@ -185,9 +185,10 @@ class RunFolder:
         differing = config_differences(saved, config)
         grows = self._growing is not None and is_extension(differing)
         if differing and not (grows and self._growing):
+            shown = "; ".join(map(str, differing))
             hint = ". To train it for more steps: RunConfig(allow_more_steps=True)" if grows else ""
             raise ValueError(
-                f"folder {self.path} holds a run of another configuration: {'; '.join(differing)}{hint}"
+                f"folder {self.path} holds a run of another configuration: {shown}{hint}"
             )
         self._more_steps = config if differing else None
 
