@@ -5,7 +5,6 @@ import hashlib
 import os
 import tempfile
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -41,7 +40,7 @@ SETS = 4
 """Sets of images whose features stay in memory for evaluations."""
 
 
-class CachedFeatureSource(BatchSource):
+class CachedFeatureSource(RowSource):
     """Step on cached features, in a folder or in memory, of augmented views of the rows that a sampler yields."""
 
     def __init__(
@@ -59,7 +58,6 @@ class CachedFeatureSource(BatchSource):
                 f"cached_views must be 1 of images in memory, which are not augmented, got {views}"
             )
         self.views, self.folder, self.seed = views, folder, seed
-        self._rows: RowSource | None = None
         self._sets: list[tuple[Any, np.ndarray]] = []
 
     def check(self, state: TrainState) -> None:
@@ -88,15 +86,12 @@ class CachedFeatureSource(BatchSource):
 
     def step(self, state: TrainState) -> StepResult:
         """Take one step on the next batch; before the first, all features are computed or read."""
-        if self._rows is None:
+        if self._step is None:
             features = self._load_or_compute(self.train.images, self.views, state)
             head = HeadOnly(self.split)
             spec = dataclasses.replace(self.spec, model=head, preprocess=_same, micro_batch=None)
-            self._rows = RowSource(
-                spec, SimpleNamespace(images=features, labels=self.train.labels), self.sampler
-            )
-            self._rows.report, self._rows.missing_pairs = self.report, self.missing_pairs
-        return self._rows.step(state)
+            self._prepare(spec, features)
+        return super().step(state)
 
     def embedder(self, state: TrainState) -> Embedder:
         """Return an embedder that computes the features of the same images once."""
