@@ -47,7 +47,6 @@ class RunFolder:
         config: Mapping[str, Any],
         *,
         resume: bool = True,
-        keep: int = 2,
         growing: bool | None = False,
         asynchronous: bool = False,
     ) -> None:
@@ -66,23 +65,22 @@ class RunFolder:
         self._checkpoints = self.path / CHECKPOINTS
         try:
             self._claim(json.loads(json.dumps(config)))
-            self._manager = self._open_manager(keep)
+            self._manager = self._open_manager()
+            self.latest: int | None = self._manager.latest_step()
+            if self.latest is not None and not resume:
+                raise ValueError(
+                    f"folder {self.path} already has a checkpoint of step {self.latest}: "
+                    "resume it or choose another folder"
+                )
         except BaseException:
             self._release()
             raise
-        self._latest: int | None = self._manager.latest_step()
-        if self._latest is not None and not resume:
-            self.close()
-            raise ValueError(
-                f"folder {self.path} already has a checkpoint of step {self._latest}: "
-                "resume it or choose another folder"
-            )
 
     def save(self, step: int, tree: Tree, progress: Mapping[str, Any]) -> None:
         """Save a pytree of arrays and JSON-able progress as the checkpoint of a step, atomically."""
         from orbax.checkpoint import args
 
-        if step == self._latest:
+        if step == self.latest:
             return
         packed = _pack(jax.tree.map(jnp.copy, tree) if self._asynchronous else tree)
         # Orbax would fail halfway.
@@ -93,29 +91,22 @@ class RunFolder:
             arrays=args.JsonSave(_arrays(tree)),
         )
         self._manager.save(step, args=items, force=True)
-        self._latest = step
+        self.latest = step
 
-    @property
-    def has_checkpoint(self) -> bool:
-        """Whether there is a checkpoint to resume from."""
-        return self._latest is not None
-
-    def accept(self) -> None:
-        """Write the configuration of a run with more steps than the folder's, once it can resume."""
-        if self._more_steps is not None and is_main_process():
+    def restore(self, template: Tree) -> tuple[Tree, dict[str, Any]] | None:
+        """Return the newest checkpoint's tree, shaped as the template, and its progress; None without one."""
+        checkpoint = None if self.latest is None else self._read_latest(template)
+        if self._more_steps is not None and is_main_process():  # and the run can resume
             metrics = self.path / METRICS
             if metrics.exists():
                 metrics.replace(self.path / PREVIOUS_METRICS)
             write_json(self.path / CONFIG, self._more_steps)
-        self._more_steps = None
+        return checkpoint
 
-    def restore(self, template: Tree) -> tuple[Tree, dict[str, Any]] | None:
-        """Return the newest checkpoint's tree, shaped as the template, and its progress; None without one."""
+    def _read_latest(self, template: Tree) -> tuple[Tree, dict[str, Any]]:
         from orbax.checkpoint import args
 
-        if self._latest is None:
-            return None
-        path = self._checkpoints / str(self._latest)
+        path = self._checkpoints / str(self.latest)
         try:
             differing = differences(
                 self._read(arrays=args.JsonRestore())["arrays"], _arrays(template)
@@ -136,7 +127,7 @@ class RunFolder:
     def _read(self, **items: Any) -> Any:
         from orbax.checkpoint import args
 
-        return self._manager.restore(self._latest, args=args.Composite(**items))
+        return self._manager.restore(self.latest, args=args.Composite(**items))
 
     def save_model(
         self, name: str, variables: Mapping[str, Tree], step: int, metrics: Mapping[str, Any]
@@ -146,15 +137,12 @@ class RunFolder:
             description = {**self.description, "step": step, "metrics": dict(metrics)}
             write_model(self.path / name, variables, description)
 
-    def has_metrics(self, step: int) -> bool:
-        """Return whether ``metrics.json`` has the scores of a step's parameters."""
-        file = self.path / METRICS
-        return file.is_file() and read_json(file, dict).get("step") == step
-
     def save_metrics(self, metrics: Mapping[str, Any]) -> None:
-        """Write ``metrics.json``."""
+        """Write ``metrics.json``, unless it has the scores of this step, to which others may have been added."""
+        file = self.path / METRICS
         if is_main_process():
-            write_json(self.path / METRICS, metrics)
+            if not file.is_file() or read_json(file, dict).get("step") != metrics["step"]:
+                write_json(file, metrics)
 
     def close(self) -> None:
         """Wait for background writes, and release the folder."""
@@ -211,11 +199,11 @@ class RunFolder:
         log = self.path / LOG
         return any(self._checkpoints.glob("*")) or (log.exists() and log.stat().st_size > 0)
 
-    def _open_manager(self, keep: int) -> Any:
+    def _open_manager(self) -> Any:
         import orbax.checkpoint as ocp
 
         options = ocp.CheckpointManagerOptions(
-            max_to_keep=keep,
+            max_to_keep=2,
             enable_async_checkpointing=self._asynchronous,
             cleanup_tmp_directories=True,
         )

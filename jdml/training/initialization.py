@@ -200,13 +200,9 @@ def init_proxies_from_samples(
     if proxies is None:
         raise ValueError(f"the objective has no proxies: its parameters are {sorted(state.params)}")
     classes, per_class, dim = proxies.shape
-    rng, labels = np.random.default_rng(seed), np.asarray(train.labels)
-    rows = np.empty((classes, per_class), np.int64)
-    for of_class in range(classes):
-        there = rng.permutation(np.flatnonzero(labels == of_class))
-        if not len(there):
-            raise ValueError(f"class {of_class} has no sample to begin on")
-        rows[of_class] = np.resize(there, per_class)
+    rng = np.random.default_rng(seed)
+    samples = draw_by_class(rng, np.asarray(train.labels), classes, per_class)
+    rows = np.stack([np.resize(of_class, per_class) for of_class in samples])
 
     @jax.jit
     def embedded(images: Tree, key: jax.Array) -> jax.Array:
@@ -225,6 +221,17 @@ def init_proxies_from_samples(
         points[part] = embedded(images, jax.random.fold_in(jax.random.key(seed), turn))
     started = sphere(jnp.asarray(points, proxies.dtype)).reshape(proxies.shape)
     return state._replace(params={**state.params, "proxies": started})
+
+
+def draw_by_class(
+    rng: np.random.Generator, labels: np.ndarray, classes: int, most: int
+) -> list[np.ndarray]:
+    """Return the rows of some samples of each class, in random order."""
+    rows = [rng.permutation(np.flatnonzero(labels == number))[:most] for number in range(classes)]
+    for number, of_class in enumerate(rows):
+        if not len(of_class):
+            raise ValueError(f"class {number} has no sample to choose from")
+    return rows
 
 
 def _rows_of(images: Tree, rows: np.ndarray) -> Tree:

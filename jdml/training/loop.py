@@ -154,15 +154,12 @@ def fit(
             }
             folder = _open_folder(config, settings, spec, train, initial, callback_config)
             stack.callback(folder.close)
-        first = initial.make(
-            spec, source.sample, seed, resumed=folder is not None and folder.has_checkpoint
-        )
+        resumed = folder is not None and folder.latest is not None
+        first = initial.make(spec, source.sample, seed, resumed=resumed)
         check_proxies(first.params, train.labels)
         _warn_low_precision(first.params)
         source.check(first)
         with Trainer(source, schedule, first, folder, callback_config) as trainer:
-            if folder is not None:
-                folder.accept()
             _take_steps(trainer, shown=progress and is_main_process())
     return trainer.result()
 
