@@ -133,7 +133,7 @@ class Evaluate:
         apart = {name: map_array(file) for name, file in files.items()}
         if self.gallery is not None:
             apart |= self._read_gallery(arrays)
-        both: ChainMap[str, Any] = ChainMap(apart, arrays)  # type: ignore[arg-type]
+        both: ChainMap[str, Any] = ChainMap(apart, arrays)
         table, _, column = group.rpartition(":")
         if table:
             values = read_column(expand_user(table), column)

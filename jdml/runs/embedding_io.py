@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+from collections import UserDict
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any, NamedTuple
@@ -105,18 +106,18 @@ def read_embeddings(path: Path) -> EmbeddingTable:
     return EmbeddingTable(vectors, **columns, model=str(arrays.get(MODEL, "")))
 
 
-class NpzArrays(Mapping[str, np.ndarray]):
+class NpzArrays(UserDict[str, np.ndarray]):
     """The arrays of a .npz file, read on access; a ValueError names a file or an array that cannot be read."""
 
     def __init__(self, file: Path) -> None:
         """Read the names."""
         self._file = file
         with self._open(f"{file}, a .npz file (numpy.savez),") as content:
-            self._names = tuple(content.files)
+            super().__init__(dict.fromkeys(content.files))
 
     def __getitem__(self, name: str) -> np.ndarray:
         """Read an array."""
-        if name not in self._names:
+        if name not in self:
             raise KeyError(name)
         with self._open(f"{name!r} of {self._file}") as content:
             array: np.ndarray = content[name]
@@ -127,18 +128,6 @@ class NpzArrays(Mapping[str, np.ndarray]):
         """Open the file, which NumPy itself would leave open where it is damaged."""
         with _of_numpy(what), self._file.open("rb") as stream, np.load(stream) as content:
             yield content
-
-    def __contains__(self, name: object) -> bool:
-        """Return whether there is such an array, readable or not."""
-        return name in self._names
-
-    def __iter__(self) -> Iterator[str]:
-        """Iterate over the names."""
-        return iter(self._names)
-
-    def __len__(self) -> int:
-        """Return the number of arrays."""
-        return len(self._names)
 
 
 def map_array(file: Path) -> np.ndarray:

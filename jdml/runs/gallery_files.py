@@ -1,7 +1,6 @@
 """Galleries of image files: embed only what is new or changed, and read a gallery with its files' paths."""
 
 import contextlib
-import hashlib
 import json
 import os
 from pathlib import Path
@@ -15,6 +14,7 @@ from jdml.data.images import Row
 from jdml.data.load import Source, image_id
 from jdml.gallery import METADATA, Gallery
 from jdml.runs.embedding_io import EmbeddingTable, holds_embeddings, read_embeddings
+from jdml.runs.identity import file_digest, file_stat
 from jdml.runs.inference import Trained
 
 FILES = "files.json"
@@ -184,15 +184,10 @@ def _id_of(file: Any, root: Path) -> str:
 
 def _record(file: Any, known: Record | None, *, by_content: bool) -> Record:
     """Return a file's record; what is known where its size and time are as before, and these are enough."""
-    stat: tuple[int | None, int | None] = None, None
-    with contextlib.suppress(OSError, ValueError):  # a row's is that of its table
-        own = os.stat(str(file.source) if isinstance(file, Row) else str(file))
-        stat = own.st_size, own.st_mtime_ns
-    if known is not None and stat == known[:2] and None not in stat and not by_content:
+    stat = file_stat(file)
+    if known is not None and stat == known[:2] and not by_content:
         return known
-    try:
-        content = file.source[file.number] if isinstance(file, Row) else file.read_bytes()
-    except OSError:
-        return *stat, None
-    content = content if isinstance(content, bytes) else np.asarray(content).tobytes()
-    return *stat, hashlib.sha256(content).hexdigest()[:16]
+    checksum = None
+    with contextlib.suppress(OSError):
+        checksum = file_digest(file)[:16]
+    return *(stat or (None, None)), checksum

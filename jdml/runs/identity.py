@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import hashlib
 import json
+import os
 import types
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -15,6 +16,7 @@ import numpy as np
 
 from jdml.data import ImageFiles
 from jdml.data.dataset import TrainSet
+from jdml.data.images import Row
 from jdml.data.listing import short_names
 from jdml.models.base_adapter import is_flag
 
@@ -46,6 +48,21 @@ def data_fingerprint(train: TrainSet) -> str:
         names = short_names(train.images.files)
         return fingerprint(names, train.images.transform, np.asarray(train.labels))
     return fingerprint(train.images, np.asarray(train.labels))
+
+
+def file_stat(file: Any) -> tuple[int, int] | None:
+    """Return size and modification time in ns of an image's file or table; None where there is none."""
+    path = str(file.source if isinstance(file, Row) else file)
+    if not os.path.isfile(path):
+        return None
+    stat = os.stat(path)
+    return stat.st_size, stat.st_mtime_ns
+
+
+def file_digest(file: Any) -> str:
+    """Return the checksum of an image's content."""
+    content = file.source[file.number] if isinstance(file, Row) else file.read_bytes()
+    return _digest(content if isinstance(content, bytes) else np.asarray(content).tobytes())
 
 
 def qualified_name(value: Any) -> str:

@@ -2,7 +2,6 @@
 
 import dataclasses
 import hashlib
-import os
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,7 @@ from jdml.models.base_adapter import ModelAdapter
 from jdml.models.embedding import embed
 from jdml.models.feature_split import Backbone, FeatureSplit, HeadOnly
 from jdml.models.finetuning import Frozen
-from jdml.runs.identity import fingerprint
+from jdml.runs.identity import file_digest, file_stat, fingerprint
 from jdml.training.batch_source import (
     DEVICE_BYTES,
     BatchSource,
@@ -181,17 +180,10 @@ def _same(features: Tree) -> Tree:
 
 
 def _content(images: Any) -> Any:
-    """Identify images: by all numbers of an array; by names, sizes and times of files, or their bytes."""
-
-    def of_file(file: Any) -> tuple[Any, ...]:
-        path = str(getattr(file, "of", file))  # a row's table
-        if not os.path.isfile(path):
-            return str(file), hashlib.sha256(file.read_bytes()).hexdigest()
-        stat = os.stat(path)
-        return str(file), stat.st_size, stat.st_mtime_ns
-
+    """Identify images: by all numbers of an array; by names, sizes and times of files, or their content."""
     if isinstance(images, ImageFiles):
-        return images.transform, [of_file(file) for file in images.files]
+        files = [(str(file), *(file_stat(file) or (file_digest(file),))) for file in images.files]
+        return images.transform, files
     digest = hashlib.sha256()
     for start in range(0, len(images), CHUNK):
         digest.update(np.asarray(images[start : start + CHUNK]).tobytes())
