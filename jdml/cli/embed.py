@@ -12,9 +12,8 @@ from jdml.data.image_discovery import pluralize
 from jdml.data.load import Split, read_source, root_of
 from jdml.gallery import ENDINGS
 from jdml.ops.checks import default_of
-from jdml.runs.embedding_io import write_embeddings
+from jdml.runs.embedding_io import embed_source, update_gallery, write_embeddings
 from jdml.runs.export import PROGRAMS, export_file
-from jdml.runs.gallery_files import embed_source, update_gallery
 from jdml.training import load
 
 

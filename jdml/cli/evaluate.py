@@ -17,8 +17,7 @@ from jdml.data.folder import column_of, read_column
 from jdml.metrics.arrays import evaluate_arrays
 from jdml.metrics.retrieval import Average, evaluate_retrieval
 from jdml.ops.checks import Rerank, default_of
-from jdml.runs.embedding_io import MODEL, NpzArrays, map_array
-from jdml.runs.gallery_files import read_table
+from jdml.runs.embedding_io import MODEL, NpzArrays, map_array, read_table
 from jdml.runs.run_files import write_json
 
 
