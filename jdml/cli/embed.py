@@ -88,9 +88,9 @@ class Embed:
                 on_bad_image="nan" if skip else "stop",
                 progress=progress,
             )
-            damaged, size, dim = done.damaged, len(gallery), gallery.dim
+            damaged, size, dim = done["damaged"], len(gallery), gallery.dim
             labels = None if source.labels is None else gallery.labels
-            print(", ".join(f"{name} {number:,}" for name, number in done._asdict().items()))
+            print(", ".join(f"{name} {number:,}" for name, number in done.items()))
         what = "" if labels is None else f" of {len(np.unique(labels)):,} classes"
         left = f", {damaged:,} damaged left out" if damaged else ""
         print(f"{pluralize(size, 'image', 'images')}{what}, {dim}-D{left}: {out}")

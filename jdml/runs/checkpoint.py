@@ -57,6 +57,7 @@ class RunFolder:
         self._asynchronous = asynchronous
         self._growing = growing
         self._more_steps: dict[str, Any] | None = None
+        import orbax.checkpoint as ocp
         from filelock import FileLock
 
         self._lock = FileLock(self.path / LOCK, thread_local=False)
@@ -65,7 +66,12 @@ class RunFolder:
         self._checkpoints = self.path / CHECKPOINTS
         try:
             self._claim(json.loads(json.dumps(config)))
-            self._manager = self._open_manager()
+            options = ocp.CheckpointManagerOptions(
+                max_to_keep=2,
+                enable_async_checkpointing=asynchronous,
+                cleanup_tmp_directories=True,
+            )
+            self._manager = ocp.CheckpointManager(self._checkpoints, options=options)
             self.latest: int | None = self._manager.latest_step()
             if self.latest is not None and not resume:
                 raise ValueError(
@@ -158,7 +164,9 @@ class RunFolder:
         file = self.path / CONFIG
         self._acquire()
         saved = read_json(file, dict) if file.exists() else None
-        if saved is None or not self._has_results():
+        log = self.path / LOG
+        has_log = log.exists() and log.stat().st_size > 0
+        if saved is None or not (has_log or any(self._checkpoints.glob("*"))):
             models = [self.path / name for name in (MODEL, LAST)]
             foreign = [self.path / METRICS, *([] if saved else models)]
             if there := [other.name for other in foreign if other.exists()]:
@@ -193,21 +201,6 @@ class RunFolder:
             raise ValueError(
                 f"folder {self.path} is written by another run at this moment: wait for it, or choose another folder"
             )
-
-    def _has_results(self) -> bool:
-        """Return whether the folder has a log or a checkpoint, as after a run's first step."""
-        log = self.path / LOG
-        return any(self._checkpoints.glob("*")) or (log.exists() and log.stat().st_size > 0)
-
-    def _open_manager(self) -> Any:
-        import orbax.checkpoint as ocp
-
-        options = ocp.CheckpointManagerOptions(
-            max_to_keep=2,
-            enable_async_checkpointing=self._asynchronous,
-            cleanup_tmp_directories=True,
-        )
-        return ocp.CheckpointManager(self._checkpoints, options=options)
 
 
 def _is_key(leaf: object) -> bool:

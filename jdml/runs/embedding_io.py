@@ -228,16 +228,6 @@ def _write_parquet(
 # Galleries: folders of embeddings, with a record of their image files.
 
 
-class Update(NamedTuple):
-    """Numbers of images by what was done with them."""
-
-    added: int
-    changed: int
-    removed: int
-    unchanged: int
-    damaged: int
-
-
 def embed_source(
     trained: Trained, source: Source, *, skip: bool, progress: bool
 ) -> tuple[EmbeddingTable, int]:
@@ -268,12 +258,13 @@ def update_gallery(
     on_bad_image: Any = "nan",
     progress: bool = False,
     piece: int = PIECE,
-) -> tuple[Gallery, Update]:
+) -> tuple[Gallery, dict[str, int]]:
     """Embed the images of a source that are new or changed into a gallery's folder, and remove what is gone.
 
     An image's id is its path relative to ``root``. It is changed if its class is another, or its size or modification
     time; with ``by_content``, and for images without a file, its checksum. Other rows of the gallery stay. It is saved
-    every ``piece`` images, before the record of its files: a killed update embeds the last of them again.
+    every ``piece`` images, before the record of its files: a killed update embeds the last of them again. Return the
+    gallery, and numbers of images by what was done with them.
     """
     gallery, records = Gallery(model=trained), dict[str, Record]()
     if is_gallery(folder):
@@ -324,13 +315,13 @@ def update_gallery(
     if not len(gallery):
         raise ValueError("every image is damaged: nothing to embed")
     changed = sum(name in had for name in embedded)
-    return gallery, Update(
-        added=len(embedded) - changed,
-        changed=changed,
-        removed=len(gone),
-        unchanged=len(of_id) - len(todo),
-        damaged=len(todo) - len(embedded),
-    )
+    return gallery, {
+        "added": len(embedded) - changed,
+        "changed": changed,
+        "removed": len(gone),
+        "unchanged": len(of_id) - len(todo),
+        "damaged": len(todo) - len(embedded),
+    }
 
 
 def read_table(path: Path, model: str) -> EmbeddingTable | None:
