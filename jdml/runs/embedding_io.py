@@ -64,23 +64,21 @@ def write_embeddings(path: Path, table: EmbeddingTable) -> None:
     """Write embeddings atomically, in the format of the file's ending; of a .npy file the rest in .npy.json."""
     if path.suffix not in ENDINGS:
         raise ValueError(f"path must end in {' or '.join(ENDINGS)}, got {path}")
-    named = {"labels": table.labels, "files": table.files}
-    columns = {name: values for name, values in named.items() if values is not None}
+    named = {"labels": table.labels, "files": table.files, MODEL: np.array(table.model)}
+    rest: Any = {name: values for name, values in named.items() if values is not None}
     if path.suffix == ".parquet":
         require_package("pyarrow", f"writing {path}")
     _rest_of(path).unlink(missing_ok=True)  # no file lies next to another's description
     with atomic_write(path) as file:
         if path.suffix == ".npz":
-            model = np.array(table.model)
-            arrays: Any = {"embeddings": table.vectors, "model": model, **columns}
-            np.savez(file, **arrays)
+            np.savez(file, embeddings=table.vectors, **rest)
         elif path.suffix == ".npy":
             np.save(file, table.vectors)
         else:
-            _write_parquet(file, table.vectors, {MODEL: table.model}, columns)
+            _write_parquet(file, table.vectors, **rest)
     if path.suffix == ".npy":
-        lists = {name: values.tolist() for name, values in columns.items()}
-        write_text(_rest_of(path), json.dumps({MODEL: table.model, **lists}))
+        lists = {name: values.tolist() for name, values in rest.items()}
+        write_text(_rest_of(path), json.dumps(lists))
 
 
 def holds_embeddings(path: Path) -> bool:
@@ -107,12 +105,15 @@ def read_embeddings(path: Path) -> EmbeddingTable:
     if broken.any():
         row = int(broken.argmax())
         raise ValueError(f"embeddings of {path} must be finite in float32, row {row} is not")
-    columns = {name: _column(name, arrays, path) for name in ("labels", "files")}
+    columns = {name: arrays[name] for name in ("labels", "files") if name in arrays}
     for name, values in columns.items():
-        if values is None or values.shape == (len(vectors),):
-            continue
+        if values.dtype.kind == "S":
+            columns[name] = np.char.decode(values, "utf-8")
+        elif values.dtype.kind not in ("iuU" if name == "labels" else "U"):
+            kinds = "integers or strings" if name == "labels" else "strings"
+            raise ValueError(f"{name} of {path} must be {kinds}, got {values.dtype}")
         by_level = name == "labels" and values.ndim == 2 and values.shape[1] > 0
-        if not by_level or len(values) != len(vectors):
+        if values.shape[:1] != (len(vectors),) or (values.ndim != 1 and not by_level):
             raise ValueError(
                 f"{name} of {path} must have shape [N] = [{len(vectors)}], got {list(values.shape)}"
             )
@@ -161,19 +162,6 @@ def _of_numpy(what: str) -> Iterator[None]:
         raise ValueError(f"{what} cannot be read: {error}") from error
 
 
-def _column(name: str, arrays: Mapping[str, np.ndarray], path: Path) -> np.ndarray | None:
-    """Return names, or numbers of classes; None without the column."""
-    values = arrays.get(name)
-    if values is None:
-        return None
-    if values.dtype.kind == "S":
-        return np.char.decode(values, "utf-8")
-    if values.dtype.kind not in ("iuU" if name == "labels" else "U"):
-        kinds = "integers or strings" if name == "labels" else "strings"
-        raise ValueError(f"{name} of {path} must be {kinds}, got {values.dtype}")
-    return values
-
-
 def _rest_of(path: Path) -> Path:
     """Return the file of what a .npy file does not hold."""
     return path.with_name(path.name + ".json")
@@ -213,7 +201,7 @@ def _values_of(column: Any) -> np.ndarray:
 
 
 def _write_parquet(
-    file: IO[bytes], vectors: np.ndarray, about: dict[str, str], columns: dict[str, np.ndarray]
+    file: IO[bytes], vectors: np.ndarray, *, model: np.ndarray, **columns: np.ndarray
 ) -> None:
     import pyarrow as pa
     from pyarrow import parquet
@@ -221,8 +209,7 @@ def _write_parquet(
     flat = pa.array(np.ascontiguousarray(vectors).reshape(-1))
     arrays = {"embedding": pa.FixedSizeListArray.from_arrays(flat, vectors.shape[1])}
     arrays |= {PARQUET[name]: pa.array(values.tolist()) for name, values in columns.items()}
-    metadata = {f"jdml {name}": value for name, value in about.items()}
-    parquet.write_table(pa.table(arrays, metadata=metadata), file)
+    parquet.write_table(pa.table(arrays, metadata={f"jdml {MODEL}": str(model)}), file)
 
 
 # Galleries: folders of embeddings, with a record of their image files.

@@ -44,10 +44,10 @@ def fingerprint(*values: Any) -> str:
 
 def data_fingerprint(train: TrainSet) -> str:
     """Return the digest of pixels or names of files, and labels; it does not depend on where a folder is."""
-    if isinstance(train.images, ImageFiles):
-        names = short_names(train.images.files)
-        return fingerprint(names, train.images.transform, np.asarray(train.labels))
-    return fingerprint(train.images, np.asarray(train.labels))
+    images = train.images
+    of_files = isinstance(images, ImageFiles)
+    parts = (short_names(images.files), images.transform) if of_files else (images,)
+    return fingerprint(*parts, np.asarray(train.labels))
 
 
 def file_stat(file: Any) -> tuple[int, int] | None:

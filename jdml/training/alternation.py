@@ -19,12 +19,13 @@ from jdml.distributed import Tree, gather_to_host
 from jdml.losses.comparison import Normalize
 from jdml.metrics.chance import mean_distance
 from jdml.models.adapters import Model
-from jdml.models.embedding import Preprocess, default_preprocess, embed
+from jdml.models.embedding import Preprocess, default_preprocess
 from jdml.ops import ball, checks
 from jdml.recipes import CCPConfig, Recipe
 from jdml.runs.inference import ReadRows
 from jdml.training.callbacks import CallbackResult, StatefulCallback, Stop
 from jdml.training.initialization import draw_by_class
+from jdml.training.run_config import Embedder
 from jdml.training.step import TrainState
 
 _log = logging.getLogger(__name__)
@@ -239,8 +240,7 @@ class AlternatingProblems(StatefulCallback):
             images = ReadRows(shape, lambda part: files.augmented(rows[part], seed=seed))
         else:
             images = images.select(rows)
-        params, stats = state.params["model"], state.batch_stats
-        return embed(self.model, params, stats, images, preprocess=self.preprocess)
+        return Embedder(self.model, state, self.preprocess)(images)
 
     def _draw(
         self, labels: np.ndarray, classes: int, size: int, number: tuple[int, ...]

@@ -149,18 +149,12 @@ class CachedFeatureSource(RowSource):
     def _fill(self, features: np.ndarray, images: Any, state: TrainState) -> None:
         """Compute features, a chunk of images at a time."""
         number, views = features.shape[:2]
-        params, stats = state.params["model"], state.batch_stats
+        embedder = Embedder(self.backbone, state, self.spec.preprocess)
         for start in range(0, number, CHUNK):
             rows = np.arange(start, min(start + CHUNK, number))
             for view in range(views):
-                batch = (
-                    images[start : rows[-1] + 1]
-                    if views == 1
-                    else images.augmented(rows, (self.seed, view))
-                )
-                features[rows, view] = embed(
-                    self.backbone, params, stats, batch, preprocess=self.spec.preprocess
-                )
+                batch = images[rows] if views == 1 else images.augmented(rows, (self.seed, view))
+                features[rows, view] = embedder(batch)
 
 
 class _CachedEmbedder(Embedder):

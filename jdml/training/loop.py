@@ -63,16 +63,13 @@ def fit(
 
     Args:
         model: from images to embeddings ``[B, D]``: a Linen module; an NNX or an Equinox module, whose parameters are
-            the initial ones and do not change; an Equinox module and its state; functions ``(init, apply)``,
-            ``init(key, images) -> params``, ``apply(params, images)``; or one of these in :class:`Frozen` or
-            :class:`WithLora`. Its flag for training may be called ``train``, ``training``, ``is_training``,
-            ``deterministic``, ``use_running_average``, ``inference`` or ``eval``.
+            the initial ones and do not change; a pair ``(init, apply)``, see :func:`jdml.models.as_model`; or one of
+            these in :class:`Frozen` or :class:`WithLora`.
         objective: a :class:`jdml.objectives.Objective`.
         optimizer: an ``optax.GradientTransformation`` over ``{"model": …, **objective roles}``. One that wants the
             loss (``optax.contrib.reduce_on_plateau``, ``momo``, ``optax.polyak_sgd``) gets the step's as ``value=``;
             ``optax.contrib.schedule_free`` is evaluated and saved with its evaluation parameters. With
-            ``optax.MultiSteps(…, k)`` a step here is one batch: ``steps``, evaluations and the log count batches, of
-            which k make an update; schedules within it count updates, as does its ``gradient_step``.
+            ``optax.MultiSteps(…, k)`` ``steps``, evaluations and the log count batches, schedules within it updates.
         train: a data set with ``images [N, H, W, C]`` and ``labels [N]``, such as a :class:`jdml.data.Dataset`. Images
             may be whatever the model takes, with rows first: features ``[N, D]``, tokens, dictionaries of such.
         sampler: an iterator of index arrays ``[B]`` into ``train``, with ``get_state()`` and ``set_state()``; or
@@ -85,8 +82,8 @@ def fit(
         run: the run's folder, or a :class:`RunConfig`. None writes nothing.
         evaluation: called with an :class:`Embedder`, returns metrics by name, every 100 steps; or an
             :class:`Evaluation`.
-        callbacks: called after some of the steps, see :class:`Callback` and :func:`every`; :class:`StatefulCallback`;
-            and :class:`EMA`, :class:`SkipNonfinite`, :class:`LossScale`.
+        callbacks: see :class:`Callback`, :func:`every` and :class:`StatefulCallback`; and :class:`EMA`,
+            :class:`SkipNonfinite`, :class:`LossScale`.
         devices: the mesh of devices that train, or :class:`Devices`. None: one device.
         preprocess: applied to stored images before the model; by default uint8 becomes 0…1.
         progress: show a progress bar.
@@ -104,7 +101,7 @@ def fit(
         FloatingPointError: a loss or a gradient is not finite, naming the step, or as many in a row as
             :class:`SkipNonfinite` allows; nothing of it is saved.
         Preempted: SIGTERM came, and a last checkpoint was saved (with a folder, in the main thread).
-        KeyboardInterrupt: Ctrl-C came, and a last checkpoint was saved, too; a second one ends at once.
+        KeyboardInterrupt: the same of Ctrl-C; a second one ends at once.
         RuntimeError: another process of this run has ended.
 
     Implementation notes:
@@ -159,8 +156,9 @@ def fit(
         check_proxies(first.params, train.labels)
         _warn_low_precision(first.params)
         source.check(first)
-        with Trainer(source, schedule, first, folder, callback_config) as trainer:
-            _take_steps(trainer, shown=progress and is_main_process())
+        trainer = Trainer(source, schedule, first, folder, callback_config)
+        stack.callback(trainer.close)
+        _take_steps(trainer, shown=progress and is_main_process())
     return trainer.result()
 
 

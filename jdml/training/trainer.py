@@ -64,10 +64,8 @@ class Trainer:
         path = folder.path if folder is not None and is_main_process() else None
         self.log = Log(path, after_step=self.progress.step)
 
-    def __enter__(self) -> "Trainer":
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
+        """Stop the workers of the batches, and close the log."""
         self.source.close()
         self.log.close()
 
