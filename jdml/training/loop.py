@@ -142,14 +142,9 @@ def fit(
     with peer_failure_context(), contextlib.ExitStack() as stack:
         folder = None
         if config.folder is not None:
-            settings = {
-                "seed": seed,
-                **schedule.config,
-                "skip_nonfinite": spec.skip_nonfinite,
-                "freeze": freeze,
-                "cached_views": getattr(whole_model, "cached_views", None),
-            }
-            folder = _open_folder(config, settings, spec, train, initial, callback_config)
+            views = getattr(whole_model, "cached_views", None)
+            settings = {"seed": seed, "freeze": freeze, "cached_views": views}
+            folder = _open_folder(schedule, settings, spec, train, initial, callback_config)
             stack.callback(folder.close)
         resumed = folder is not None and folder.latest is not None
         first = initial.make(spec, source.sample, seed, resumed=resumed)
@@ -173,7 +168,7 @@ def _warn_low_precision(params: Any) -> None:
 
 
 def _open_folder(
-    run: RunConfig,
+    schedule: Schedule,
     settings: Mapping[str, Any],
     spec: StepConfig,
     train: TrainSet,
@@ -181,18 +176,25 @@ def _open_folder(
     callbacks: Callbacks,
 ) -> RunFolder:
     """Open a run's folder, or refuse it if it has another run's results."""
+    run, evaluation, bare, lora = schedule.run, schedule.evaluation, spec.model, None
     assert run.folder is not None
-    config, bare, lora = dict(run.config or {}), spec.model, None
+    config = dict(run.config or {})
     if isinstance(spec.model, WithLora):
         bare, lora = spec.model.base, spec.model.settings
-    provenance = config.get("provenance", {})
-    if isinstance(provenance, Mapping):
-        provenance = {"labels": trained_view(train), **provenance}
     description = {
         **config,
         **({"callbacks": callbacks.config} if callbacks.config else {}),
-        "provenance": provenance,
-        "fit": settings,
+        "provenance": {"labels": trained_view(train), **config.get("provenance", {})},
+        "fit": {
+            **settings,
+            "steps": schedule.steps,
+            "evaluate_every": evaluation.every,
+            "log_every": run.log_every,
+            "checkpoint_every": run.checkpoint_every or evaluation.every,
+            "monitor": evaluation.monitor,
+            "patience": evaluation.patience,
+            "skip_nonfinite": spec.skip_nonfinite,
+        },
         "fingerprint": {
             "data": data_fingerprint(train),
             # The shapes of a model's arrays are compared with the checkpoint's.
