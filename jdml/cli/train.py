@@ -128,13 +128,8 @@ class TrainingRun:
             **weights.network_settings(model, options.network),
         )
         self._check_head()
-        self.model = frozen(
-            self.recipe,
-            self.network,
-            self.train,
-            self.preprocess,
-            cache_folder=options.run.feature_cache,
-        )
+        parts = self.recipe, self.network, self.train, self.preprocess
+        self.model = frozen(*parts, cache_folder=options.run.feature_cache)
         self.sampler = self._sampler()
         recall_at = recall_ranks(str(options.data.data))
         self.score: Callable[..., dict[str, float]] = partial(
