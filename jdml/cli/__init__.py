@@ -14,7 +14,6 @@ __all__ = ["main"]
 
 OPTIONS = {
     "data_dir": "--data-dir",
-    "miner": "--miner",
     "folder": "--out",
     "out_dir": "--out",
     "places": "RUN",

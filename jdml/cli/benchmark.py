@@ -25,18 +25,16 @@ from jdml.data.splits import hold_out
 from jdml.distributed import is_main_process
 from jdml.ops.checks import at_least, default_of, fraction_below_1
 from jdml.recipes import RECIPES, CCPConfig, Recipe, recipe
-from jdml.recipes.paper_comparison import PaperRow, find_paper_rows, footnotes
+from jdml.recipes.paper_comparison import CROP_SIZES, PaperRow, find_paper_rows, footnotes
 from jdml.recipes.papers import Protocol
 from jdml.registry import DATASETS, pretrained_networks
 from jdml.report import mean_std
 from jdml.runs.run_files import CONFIG, METRICS, is_of_benchmark, read_json, write_json
-from jdml.studies.protocols import Retrieval, ablation, conventional, mlrc
+from jdml.studies.protocols import FOLDS, Retrieval, ablation, conventional, mlrc
 from jdml.training import Devices, RunConfig, pretrained, train
 from jdml.training.train_recipe import make_network
 
 Rows = dict[str, dict[str, float]]
-FOLDS = 4
-APART = ("query", "gallery")
 EVERY = {"sop": 250, "inshop": 250}
 MLRC_EVALUATIONS = 600
 """150,000 steps where there are many classes: the longest of the tables took 131,000 on average."""
@@ -102,7 +100,7 @@ class Benchmark:
     @property
     def crop_size(self) -> int:
         """Height and width of the crops."""
-        return self.data.image_size or (224 if self.task.protocol == "conventional" else 227)
+        return self.data.image_size or CROP_SIZES[self.task.protocol]
 
     def check(self) -> None:
         """Refuse options that contradict each other, and the folder of another run."""
@@ -217,13 +215,13 @@ class Benchmark:
             part = load_split(name, folder, split, transform=crops(self.crop_size))
             return data.without_bad_images(part) if self.data.on_bad_image == "skip" else part
 
-        apart = "query" in DATASETS[name].published
-        parts = {split: load(split) for split in ("train", *(APART if apart else ("test",)))}
+        scored = ("query", "gallery") if "query" in DATASETS[name].published else ("test",)
+        parts = {split: load(split) for split in ("train", *scored)}
         mismatches = count_mismatches(name, parts)
         for line in mismatches:
             print(f"{name}: {line}", flush=True)
-        train, *scored = parts.values()
-        return train, Retrieval(*scored), mismatches
+        train, *tests = parts.values()
+        return train, Retrieval(*tests), mismatches
 
     def _measure(self, data: Any, test: Any) -> Rows:
         """Return metrics by row."""

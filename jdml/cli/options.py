@@ -262,9 +262,8 @@ def to_argv(options: Any) -> list[str]:
         >>> to_argv(Train(loss={"name": "triplet"}, optimizer={"learning_rate": 1e-4}))
         ['--loss', 'triplet', '--learning-rate', '0.0001']
     """
-    names: dict[tuple[str, ...], str] = {}
-    for option, path in paths(type(options)).items():
-        names.setdefault(path, option)  # the first is no alias
+    # Of several names of one field the first is no alias.
+    names = {path: option for option, path in reversed(paths(type(options)).items())}
     words = []
     for path, value in changed_options(options).items():
         if isinstance(value, bool):

@@ -99,7 +99,9 @@ class BatchConfig(Config):
             >>> len(next(batch.build(np.repeat(np.arange(4), 5))))
             6
         """
-        self.check_views(views)
+        if self.group_by is not None:
+            known = sorted(views) or ["the data set's views, of which it has none"]
+            one_of("group_by", self.group_by, known)
         if self.classes is None or self.samples_per_class is None:
             return RandomBatchSampler(len(labels), min(self.rows, len(labels)), seed=seed)
         return ClassBatchSampler(
@@ -111,12 +113,6 @@ class BatchConfig(Config):
             groups=None if self.group_by is None else views[self.group_by],
             class_weight_power=self.class_sampling_power,
         )
-
-    def check_views(self, views: Mapping[str, np.ndarray]) -> None:
-        """Refuse an unknown labelling in ``group_by``."""
-        if self.group_by is not None:
-            known = sorted(views) or ["the data set's views, of which it has none"]
-            one_of("group_by", self.group_by, known)
 
     def fit_to_data(self, labels: np.ndarray) -> tuple[Self, list[str]]:
         """Shrink a batch to the rows, classes and samples that there are, and pad small classes; say what changed."""

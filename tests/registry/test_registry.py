@@ -39,7 +39,6 @@ def test_loss_matches_its_record(name):
     if record.kind == "proxy":
         assert (parameters["proxies"].default is None) == (not record.needs_proxies)
     assert record.monitor is None or record.monitor in losses.__all__
-    assert (record.proxies > 1) == record.multi_proxy
     if record.kind == "proxy":  # the default number in training, too
         assert LossConfig(name).num_proxies == record.proxies
         assert LossConfig(name, proxies=ProxyConfig(per_class=2)).num_proxies == 2
