@@ -216,13 +216,14 @@ class LossConfig(Config):
         """
         loss_fn, settings = LOSSES[self.name].function, dict[str, Any](self.settings)
         for name in LOSSES[self.name].per_class:
-            if isinstance(settings.get(name), tuple):
-                settings[name] = np.asarray(settings[name], np.float64)
-                if settings[name].shape != (num_classes,):
+            value = settings.get(name)
+            if isinstance(value, tuple) and all(type(one) in (int, float) for one in value):
+                if len(value) != num_classes:
                     raise RecipeError(
                         f"{{settings}}: {name} must be a number, or one for each of the {num_classes} classes, "
-                        f"got {settings[name].size}"
+                        f"got {len(value)}"
                     )
+                settings[name] = np.asarray(value, np.float64)
         if "reduce_fn" in settings:
             one_of("reduce_fn", settings["reduce_fn"], REDUCTIONS)
             settings["reduce_fn"] = REDUCTIONS[settings["reduce_fn"]]

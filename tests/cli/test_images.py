@@ -12,11 +12,13 @@ from flax.traverse_util import flatten_dict
 from jdml import models, registry
 from jdml.cli.commands import COMMANDS
 from jdml.cli.train import TrainingRun
+from jdml.cli.train_options import naming_options
 from jdml.models import weights
 from jdml.models.io import write_tensors
 from jdml.training import load
 
 
+@naming_options()
 def training_of(*words):
     options = COMMANDS["train"].read(["--image-size", "16", *map(str, words)])
     return TrainingRun(options.resolve(), {})
