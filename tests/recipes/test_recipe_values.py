@@ -18,6 +18,7 @@ from jdml.recipes import (
     OptimizerConfig,
     Recipe,
     recipe,
+    recommended,
 )
 from jdml.recipes.config import parse_settings
 from jdml.recipes.loss import build_miner
@@ -47,6 +48,9 @@ def decay_of(roles):
         (lambda: recipe("nir", "cub", single=True), ValueError, "nir has no setting 'single'"),
         (lambda: recipe("pfml", "cub", clip="all"), ValueError, "clip"),
         (lambda: recipe("xbm", "cub", size="M"), ValueError, "size"),
+        (lambda: recommended(pretraining="big"), ValueError, "pretraining"),
+        (lambda: recommended(steps=-1), ValueError, "steps"),
+        (lambda: recommended(rows=3), ValueError, "rows"),
         (lambda: rates_of({"proxy": 3.0}), ValueError, "lr_multipliers"),
         (lambda: rates_of({"model": 3.0}), ValueError, "lr_multipliers"),
         (lambda: decay_of(("proxy",)), ValueError, "weight_decay_roles"),
@@ -158,8 +162,6 @@ def test_method_is_put_onto_a_recipe():
     for method, loss in (("nir", "proxy_anchor"), ("ccp", "contrastive")):
         with pytest.raises(ValueError, match=rf"^method {method} has no 'wieght'"):
             recipes.METHODS[method].onto(base(loss), wieght=1)
-    with pytest.raises(ValueError, match="^method ccp: patience"):
-        recipes.CCPConfig.onto(base("contrastive"), single=True, patience=5)
     single = recipes.CCPConfig.onto(base("contrastive"), single=True, patience=None)
     assert single.loss.method.patience > 1000
 

@@ -50,16 +50,3 @@ def test_recommended_settings(pretraining, rate, head):
         optimizer=OptimizerConfig(learning_rate=rate, lr_warmup_steps=15, schedule="cosine"),
     )
     assert recommended(steps=0).optimizer.lr_warmup_steps == 0
-
-
-@pytest.mark.parametrize(
-    ("name", "value", "error"),
-    [
-        ("pretraining", "big", ValueError),
-        ("steps", -1, ValueError),
-        ("rows", 3, ValueError),
-    ],
-)
-def test_wrong_arguments_are_refused(name, value, error):
-    with pytest.raises(error, match=rf"^{name}\b"):
-        recommended(**{name: value})
