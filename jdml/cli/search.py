@@ -129,7 +129,7 @@ def _queries(names: tuple[str, ...]) -> tuple[list[str], list[str]]:
             raise FileNotFoundError(f"QUERY must be images or folders, {path} does not exist")
         images = read_path(path)
         notes += [f"{path}: {note}" for note in images.notes]
-        files += [image_id(file) for file in images.files]
+        files += [image_id(file) for file in images.all_files]
     if not files:
         raise ValueError("QUERY is missing: an image, or several")
     return files, notes

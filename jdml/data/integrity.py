@@ -149,39 +149,38 @@ def _check_arrays(
     name: str, data_dir: str | Path | None, duplicates: bool | Embed, within: float | None
 ) -> Findings:
     """Check a data set in memory: reading it decodes everything."""
-    parts, problems = [], []
-    loaded: dict[str, Dataset] = {}
     record = DATASETS[name]
-    for split, published in record.published.items():
+    loaded: dict[str, Dataset] = {}
+    errors: list[str] = []
+    for split in record.published:
         try:
             data = load(name, data_dir=data_dir, split=split)
-            loaded[split] = data.relabel(record.counted) if record.counted else data
-            count = Count(len(np.unique(loaded[split].labels)), len(data))
         except MissingLibraryError:
             raise
         except (OSError, ValueError) as error:
-            problems.append(str(error))
-            count = Count(0, 0)
-        parts.append(Part(split, count, published, 0))
-    problems += _other_counts([part for part in parts if part.split in loaded])
-    files: list[Any] = []
-    places = []
-    for split, data in loaded.items() if duplicates else ():
-        own, (labels, known) = images_of(data, split)
-        names = labels if known is None else np.array(known)[labels]
-        files += own
-        places += [Place(str(file), split, str(n)) for file, n in zip(own, names, strict=True)]
+            errors.append(str(error))
+            continue
+        loaded[split] = data.relabel(record.counted) if record.counted else data
+    parts = tuple(
+        Part(split, _count(loaded[split].labels) if split in loaded else Count(0, 0), published, 0)
+        for split, published in record.published.items()
+    )
+    problems = tuple(dict.fromkeys((*errors, *count_mismatches(name, loaded))))
     alike: tuple[Alike, ...] = ()
-    if files:
-        images, labels = (
-            np.concatenate([getattr(data, field) for data in loaded.values()])
-            for field in ("images", "labels")
-        )
+    if duplicates and loaded:
+        files: list[Any] = []
+        places: list[Place] = []
+        for split, data in loaded.items():
+            own, (labels, known) = images_of(data, split)
+            names = labels if known is None else np.array(known)[labels]
+            files += own
+            places += [Place(str(file), split, str(n)) for file, n in zip(own, names, strict=True)]
+        images = np.concatenate([data.images for data in loaded.values()])
         hashes = ImageFiles(files).each(perceptual_hash) if duplicates is True else ()
-        alike = _find_alike(Dataset("all", images, labels), hashes, places, duplicates, within)
+        everything = Dataset("all", images, np.zeros(len(images), int))
+        alike = _find_alike(everything, hashes, places, duplicates, within)
     decoded = sum(part.counts.images for part in parts)
-    unique = tuple(dict.fromkeys(problems))
-    return Findings(tuple(parts), decoded, unique, _describe_alike(alike), alike)
+    return Findings(parts, decoded, problems, _describe_alike(alike), alike)
 
 
 def _check_listing(
@@ -194,27 +193,23 @@ def _check_listing(
     """Check a data set of image files."""
     published = DATASETS[listing.name].published
     ids = next(iter(listing.views.values()))
+    names = [str(file) for file in listing.files]
     gone = set(missing_files(listing.files))
     parts = []
     for split in published or [name for name in listing.splits if name != "all"]:
         rows = listing.splits[split]
-        count = Count(len(np.unique(ids[rows])), len(rows))
-        absent = sum(str(listing.files[row]) in gone for row in rows)
-        parts.append(Part(split, count, published.get(split), absent))
+        absent = sum(names[row] in gone for row in rows)
+        parts.append(Part(split, _count(ids[rows]), published.get(split), absent))
     problems = list(_other_counts(parts))
     notes = [*singleton_classes(ids), *listing.split_notes]
     (problems if listing.own_split else notes).extend(_few_classes(parts))
     (notes if listing.own_split else problems).extend(_shared_classes(listing, ids))
-    (problems if listing.num_unreadable else notes).extend(listing.notes)
-    names = [str(file) for file in listing.files]
+    (problems if listing.has_unreadable else notes).extend(listing.notes)
     twice = len(names) - len(set(names))
     if twice:
         problems.append(f"{twice} of {len(names)} images are in the lists twice")
-    if gone:
-        listed = [name for name in names if name in gone]
-        problems.append(
-            f"{len(listed)} of {len(names)} image files are missing: {first_few(listed)}"
-        )
+    are = f"of {len(names)} image files are"
+    problems += _describe([name for name in names if name in gone], are, are, "missing")
     rows = np.flatnonzero([name not in gone for name in names])
     if sample is not None and sample < len(rows):
         rows = rows[np.sort(np.random.default_rng(0).choice(len(rows), sample, replace=False))]
@@ -223,14 +218,13 @@ def _check_listing(
     apart, together = _describe_copies(list(images.files), places)
     function = perceptual_hash if duplicates is True else lambda image: None
     results = list(images.each(function, progress=progress))
-    numbers = np.unique(ids[rows], return_inverse=True)[1].reshape(-1)
-    data = Dataset(listing.name, images, numbers)
+    data = Dataset(listing.name, images, np.zeros(len(rows), int))
     alike = _find_alike(data, results, places, duplicates, within)
     (notes if published else problems).extend([*apart, *_describe_alike(alike)])
     notes += together
     bad = [str(error) for error in results if isinstance(error, BadImageError)]
-    if bad:
-        problems.append(f"{len(bad)} of {len(images)} images are damaged: {first_few(bad)}")
+    are = f"of {len(images)} images are"
+    problems += _describe(bad, are, are, "damaged")
     return Findings(tuple(parts), len(images), tuple(problems), tuple(notes), alike)
 
 
@@ -248,33 +242,29 @@ def _find_alike(
     return by_hash(hashes, places, within) if duplicates else ()
 
 
-def _describe_alike(alike: Sequence[Alike]) -> tuple[str, ...]:
-    """Return a line if images are nearly the same."""
-    if not alike:
-        return ()
-    pairs = pluralize(len(alike), "pair of images is", "pairs of images are")
-    listed = first_few([str(pair) for pair in alike])
-    return (f"{pairs} nearly the same in two parts or under two labels: {listed}",)
-
-
 def _places(listing: Listing, ids: np.ndarray, rows: np.ndarray) -> list[Place]:
     part = np.full(len(ids), "", object)
     for split in ("train", "val", "test"):
         part[listing.splits.get(split, [])] = split
-    named = next(iter(listing.names.values()), {})
-    labels = [str(named.get(label, label)) for label in ids[rows].tolist()]
     files = [str(listing.files[row]) for row in rows]
+    labels = _class_names(listing, ids[rows])
     return [Place(*place) for place in zip(files, part[rows], labels, strict=True)]
+
+
+def _class_names(listing: Listing, ids: np.ndarray) -> list[str]:
+    named = next(iter(listing.names.values()), {})
+    return [str(named.get(number, number)) for number in ids.tolist()]
+
+
+def _count(labels: np.ndarray) -> Count:
+    return Count(len(np.unique(labels)), len(labels))
 
 
 def count_mismatches(name: str, parts: Mapping[str, Dataset]) -> tuple[str, ...]:
     """Return a line for each split of a data set whose counts are not the published ones."""
     published = DATASETS[name].published if name in DATASETS else {}
     return _other_counts(
-        [
-            Part(split, Count(len(np.unique(part.labels)), len(part)), published.get(split), 0)
-            for split, part in parts.items()
-        ]
+        [Part(split, _count(part.labels), published.get(split), 0) for split, part in parts.items()]
     )
 
 
@@ -286,6 +276,22 @@ def _other_counts(parts: Sequence[Part]) -> tuple[str, ...]:
         for part in parts
         if part.published is not None and part.counts != part.published
     )
+
+
+# Lines of a report
+
+
+def _describe(names: Sequence[str], one: str, more: str, what: str) -> tuple[str, ...]:
+    """Return a line with the number of names and the first few, if there are any."""
+    if not names:
+        return ()
+    return (f"{pluralize(len(names), one, more)} {what}: {first_few(names)}",)
+
+
+def _describe_alike(alike: Sequence[Alike]) -> tuple[str, ...]:
+    pairs = [str(pair) for pair in alike]
+    what = "nearly the same in two parts or under two labels"
+    return _describe(pairs, "pair of images is", "pairs of images are", what)
 
 
 def singleton_classes(ids: np.ndarray) -> tuple[str, ...]:
@@ -309,14 +315,9 @@ def _few_classes(parts: Sequence[Part]) -> tuple[str, ...]:
 
 def _shared_classes(listing: Listing, ids: np.ndarray) -> tuple[str, ...]:
     """Return a line if a class trains and tests."""
-    if not {"train", "test"} <= listing.splits.keys():
-        return ()
-    shared = np.intersect1d(ids[listing.splits["train"]], ids[listing.splits["test"]])
-    if not len(shared):
-        return ()
-    named = next(iter(listing.names.values()), {})
-    names = first_few([str(named.get(i, i)) for i in shared.tolist()])
-    return (f"{pluralize(len(shared), 'class is', 'classes are')} in train and in test: {names}",)
+    train, test = (ids[listing.splits.get(split, [])] for split in ("train", "test"))
+    shared = _class_names(listing, np.intersect1d(train, test))
+    return _describe(shared, "class is", "classes are", "in train and in test")
 
 
 def _describe_copies(
@@ -329,11 +330,9 @@ def _describe_copies(
         is_one_class = len({places[row][1:] for row in rows}) == 1
         line = " = ".join(places[row].file for row in rows)
         (together if is_one_class else apart).append(line)
-    lie = pluralize(len(apart), "image lies", "images lie")
-    have = pluralize(len(together), "image has", "images have")
     return (
-        (f"{lie} in two classes or parts, as copies: {first_few(apart)}",) * bool(apart),
-        (f"{have} copies in their class: {first_few(together)}",) * bool(together),
+        _describe(apart, "image lies", "images lie", "in two classes or parts, as copies"),
+        _describe(together, "image has", "images have", "copies in their class"),
     )
 
 

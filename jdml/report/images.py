@@ -1,6 +1,7 @@
 """The images of runs: find them, search for the nearest ones, make small pictures for a page."""
 
 import base64
+import filecmp
 import io
 from collections.abc import Sequence
 from dataclasses import replace
@@ -14,7 +15,7 @@ from jdml._optional_imports import require_package
 from jdml.data import Dataset, ImageFiles
 from jdml.data.dataset import NoSuchPartError
 from jdml.data.folder import image_named
-from jdml.data.image_discovery import RealFiles, same_content
+from jdml.data.image_discovery import path_resolver
 from jdml.data.images import open_image
 from jdml.data.load import read_source, trained_labelling
 from jdml.metrics import nearest
@@ -70,8 +71,7 @@ def _read_part(text: str, folder: Path | None, config: Any, splits: Sequence[Any
             continue
         if isinstance(images, Dataset):
             return images
-        files = ImageFiles(images)
-        return Dataset(Path(text).name, files, np.zeros(len(files), np.int32))
+        return Dataset(Path(text).name, images, np.zeros(len(images), np.int32))
     raise missing[0]
 
 
@@ -115,7 +115,7 @@ def search_images(
             f"gallery must hold embeddings [N, {vectors.shape[1]}], got {list(rows.shape)}"
         )
     files = gallery.files.tolist() if gallery.files is not None else [*map(str, range(len(rows)))]
-    real = RealFiles()
+    real = path_resolver()
 
     def is_query(query: int, row: int) -> bool:
         if gallery.files is None:
@@ -173,7 +173,7 @@ def _same_bytes(asked: str, file: str) -> bool:
     try:
         one, other = map(image_named, (asked, file))
         if isinstance(one, Path) and isinstance(other, Path):
-            return same_content(one, other)
+            return filecmp.cmp(one, other, shallow=False)
         return np.array_equal(np.asarray(open_image(one)), np.asarray(open_image(other)))
     except (OSError, ValueError):
         return False

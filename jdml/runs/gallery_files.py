@@ -60,7 +60,6 @@ def update_gallery(
     folder: Path,
     trained: Trained,
     source: Source,
-    root: Path,
     *,
     by_content: bool = False,
     on_bad_image: Any = "nan",
@@ -69,9 +68,9 @@ def update_gallery(
 ) -> tuple[Gallery, Update]:
     """Embed the images of a source that are new or changed into a gallery's folder, and remove what is gone.
 
-    An image's id is its path relative to ``root``. It is changed if its class is another, or its size or modification
-    time; with ``by_content``, and for images without a file, its checksum. Other rows of the gallery stay. It is saved
-    every ``piece`` images, before the record of its files: a killed update embeds the last of them again.
+    An image's id is its path relative to the source's root. It is changed if its class is another, or its size or
+    modification time; with ``by_content``, and for images without a file, its checksum. Other rows of the gallery stay.
+    It is saved every ``piece`` images, before the record of its files: a killed update embeds the last of them again.
     """
     gallery, records = Gallery(model=trained), dict[str, Record]()
     if is_gallery(folder):
@@ -81,8 +80,8 @@ def update_gallery(
             raise ValueError(
                 f"--out holds embeddings of another model: embed into a new folder, not into {folder}"
             )
-    images = source.images.images if isinstance(source.images, Dataset) else source.images
-    images = ImageFiles(images) if isinstance(images, list) else images
+    root, images = source.root, source.images
+    images = images.images if isinstance(images, Dataset) else images
     files = list(images.files) if isinstance(images, ImageFiles) else None
     of_id: dict[str, int] = {}
     for row in range(len(images)):
