@@ -143,8 +143,7 @@ def from_torch(
         dataset: of pairs ``(image, label)``, or of dictionaries; or a ``DataLoader`` of such.
         image: the image's place in a row. None: the first of a pair, ``"image"`` of a dictionary.
         label: the label's place in a row. None: the second of a pair, ``"label"`` of a dictionary.
-        labels: all labels ``[N]`` in the order of the rows, such as ``dataset.targets``; not for a loader. None: every
-            row is read once.
+        labels: all labels ``[N]`` in the order of the rows, such as ``dataset.targets``. None: every row is read once.
         transform: as for :func:`from_parquet`.
 
     Returns:
@@ -155,8 +154,7 @@ def from_torch(
         ValueError: a row without an image or a label, by its number; ``labels`` for a loader or a stream.
 
     Implementation notes:
-        One row is read at a time, as a data set may keep a file open; with
-        ``ImageBatches(…, worker_kind="process")`` each process has a copy of it.
+        One row is read at a time, as a data set may keep a file open; each process of ``ImageBatches`` has a copy.
 
     Example:
         A list stands for a ``torch.utils.data.Dataset``:

@@ -10,7 +10,7 @@ import numpy as np
 
 from jdml._optional_imports import is_pointer
 from jdml._paths import check_local, expand_user
-from jdml.data.dataset import Dataset, NoSuchPartError
+from jdml.data.dataset import Dataset, NoSuchPartError, check_split
 from jdml.data.folder import ENDINGS, has_tables, row_named
 from jdml.data.image_discovery import image_files, omission_notes
 from jdml.data.images import ImageFiles, Row
@@ -114,8 +114,11 @@ def load(
     if name not in IMAGE_FILES:
         if groups is not None:
             raise ValueError(f"groups are for image files, not for {name}")
-        folder = folder_of(name, data_dir, download)
-        dataset: Dataset = DATASETS[name].reader(folder, split or "train", **options)
+        split = split or "train"
+        check_split(split, (*DATASETS[name].published, "all"))
+        dataset: Dataset = DATASETS[name].reader(
+            folder_of(name, data_dir, download), split, **options
+        )
         return dataset
     listing = read_listing(name, data_dir, download=download, groups=groups)
     if split is None:
@@ -123,14 +126,8 @@ def load(
     dataset = listing.dataset(split, **options)
     if name == "folder" and len(dataset) < len(listing.files):
         how = "its own parts" if listing.own_split else "; ".join(listing.split_notes)
-        _log.warning(
-            "%s: split %r, %d of %d images (%s)",
-            data_dir,
-            split,
-            len(dataset),
-            len(listing.files),
-            how,
-        )
+        counts = len(dataset), len(listing.files)
+        _log.warning("%s: split %r, %d of %d images (%s)", data_dir, split, *counts, how)
     return dataset
 
 

@@ -11,12 +11,11 @@ from pathlib import Path
 import numpy as np
 
 from jdml._optional_imports import require_package
-from jdml.data.dataset import Dataset, check_split
+from jdml.data.dataset import Dataset
 from jdml.data.images import Readable, open_image
 from jdml.data.splits import parity_labels
 from jdml.data.tfds import prepared, read_prepared
 
-SPLITS = ("train", "test", "all")
 _PREFIXES = {"train": "train", "test": "t10k"}
 _TABLES = {"train": "mnist_train_small.csv", "test": "mnist_test.csv"}
 _SOURCES = {"train": "images_background", "test": "images_evaluation"}
@@ -33,7 +32,6 @@ def load_digits(folder: Path, split: str) -> Dataset:
     require_package("sklearn", "the data set digits, a part of scikit-learn,")
     from sklearn.datasets import load_digits as read
 
-    check_split(split, SPLITS)
     raw = read()
     images = np.rint(raw.images[..., None] * (255 / 16)).astype(np.uint8)
     data = _digit_dataset("digits", images, raw.target)
@@ -54,7 +52,6 @@ def _digit_dataset(name: str, images: np.ndarray, digits: np.ndarray) -> Dataset
 
 def load_mnist(folder: Path, split: str) -> Dataset:
     """Load MNIST: 60,000 training and 10,000 test images, 28×28."""
-    check_split(split, SPLITS)
     parts = [part for part in _PREFIXES if split in (part, "all")]
     read = _read_idx_pair
     if not any(folder.glob("*-idx?-ubyte*")):
@@ -112,7 +109,6 @@ def _read_table(folder: Path, part: str) -> tuple[np.ndarray, np.ndarray]:
 
 def load_omniglot(folder: Path, split: str, *, image_size: int = 28) -> Dataset:
     """Load Omniglot, labelled by alphabet."""
-    check_split(split, SPLITS)
     read = _read_prepared_drawings if prepared(folder, "omniglot") else _read_drawings
     drawings: dict[str, Readable] = {}
     for part in _SOURCES:
