@@ -238,8 +238,11 @@ def _find_alike(
     """Find near duplicates by hashes or by embeddings."""
     if callable(duplicates):
         return by_embedding(duplicates(data), places, within)
-    hashes = [None if isinstance(one, BadImageError) else one for one in results]
-    return by_hash(hashes, places, within) if duplicates else ()
+    if not duplicates or not places:
+        return ()
+    unknown = np.full(SIDE**2 + 2, np.nan)
+    hashes = [unknown if isinstance(one, BadImageError) else one for one in results]
+    return by_hash(np.stack(hashes), places, within)
 
 
 def _places(listing: Listing, ids: np.ndarray, rows: np.ndarray) -> list[Place]:
@@ -339,33 +342,27 @@ def _describe_copies(
 # Near duplicates
 
 
-class Hash(NamedTuple):
-    """A description of an image that hardly changes if it is made smaller, compressed or slightly cropped."""
+def perceptual_hash(image: "Image") -> np.ndarray:
+    """Return 256 bits, which hardly change if an image is made smaller, compressed or slightly cropped, and its colour.
 
-    bits: np.ndarray
-    colour: np.ndarray
-
-
-def perceptual_hash(image: "Image") -> Hash | None:
-    """Return the hash of an image; None of a flat one."""
+    The bits of a flat image are NaN, and so are the two numbers of the colour of a grey one.
+    """
     from imagehash import phash
 
     small = np.asarray(image.convert("YCbCr").resize((SIDE, SIDE)), np.float32)
+    bits, colour = phash(image, SIDE).hash.reshape(-1).astype(np.float32), small[..., 1:]
     if small[..., 0].std() <= FLAT:
-        return None
-    bits, colours = phash(image, SIDE).hash, small[..., 1:]
-    grey = np.abs(colours - 128).max() <= GREY
-    colour = np.full(2, np.nan) if grey else colours.mean(axis=(0, 1))
-    return Hash(bits.reshape(-1).astype(np.float32), colour)
+        bits[:] = np.nan
+    is_grey = np.abs(colour - 128).max() <= GREY
+    mean = np.full(2, np.nan) if is_grey else colour.mean(axis=(0, 1))
+    return np.concatenate([bits, mean])
 
 
 def by_hash(
-    hashes: Sequence[Hash | None], places: Sequence[Place], within: float | None = None
+    hashes: np.ndarray, places: Sequence[Place], within: float | None = None
 ) -> tuple[Alike, ...]:
-    """Find images that are alike by their hashes."""
-    none = Hash(np.full(SIDE**2, np.nan), np.full(2, np.nan))
-    rows = [none if one is None else one for one in hashes] or [none]
-    bits, colours = (np.array(parts, np.float32) for parts in zip(*rows, strict=True))
+    """Find images that are alike by their hashes ``[N, 258]``."""
+    bits, colours = np.split(hashes.astype(np.float32), [SIDE**2], axis=1)
     limit = np.sqrt((BITS if within is None else within) + 0.5)
     pairs = by_embedding(bits, places, limit, colours)
     return tuple(pair._replace(distance=float(round(pair.distance**2))) for pair in pairs)

@@ -107,7 +107,6 @@ def test_uniform_images_and_other_colours_are_not_duplicates(tmp_path):
     assert {"red", "grey"} < {label for pair in labels for label in pair if "grey" in pair}
     assert ("blue", "red") not in labels
     assert not any("flat" in str(pair) for pair in found)
-    assert integrity.by_hash([], []) == integrity.by_hash([None], [Place("a", "", "b")]) == ()
 
 
 def test_near_duplicates_are_found_by_a_runs_embeddings(run, photos, tmp_path, jdml_command):
