@@ -1,4 +1,4 @@
-"""Folders of images: a folder for each class, or parts (``train/``, ``test/``) of such; lists, tables, user modules."""
+"""Folders of images: a folder for each class, or parts (``train/``, ``test/``) of such; lists of files and labels."""
 
 import csv
 import io
@@ -6,34 +6,16 @@ import os
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import cache
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from jdml._optional_imports import call_user_object, import_user_object, is_pointer
+from jdml._optional_imports import is_pointer
 from jdml._paths import expand_user
 from jdml.data.image_discovery import count_by_suffix, image_files, images_in, pluralize, subfolders
-from jdml.data.images import Readable
-from jdml.data.listing import (
-    PARTS,
-    LabelledFile,
-    Listing,
-    as_listing,
-    normalized,
-    read_text,
-)
-from jdml.data.rows import (
-    Classes,
-    from_hub,
-    guess_columns,
-    images_of,
-    is_table,
-    open_tables,
-)
-from jdml.ops import checks
+from jdml.data.listing import PARTS, LabelledFile, Listing, as_listing, normalized, read_text
+from jdml.data.rows import has_tables, read_pointer, read_tables
 
 SEPARATORS = ",;\t"
 ENDINGS = (".csv", ".tsv")
@@ -50,7 +32,7 @@ def read_folder(root: Path, column: str | None = None) -> Listing:
     if is_pointer(str(root)) and not root.exists():
         return read_pointer(str(root))
     if has_tables(root):
-        return _read_tables(root)
+        return read_tables(root)
     if not root.is_dir():
         why = "is not a folder of classes" if root.exists() else "does not exist"
         raise FileNotFoundError(f"{root.absolute()} {why}")
@@ -78,70 +60,6 @@ def read_folder(root: Path, column: str | None = None) -> Listing:
     if not rows:
         raise ValueError(f"{root}: expected a folder of images for each class, got none")
     return as_listing(rows, repeats=True, others=others, notes=notes)
-
-
-def has_tables(root: Path) -> bool:
-    """Return whether a path is tables of rows; a folder that also holds images is not."""
-    return is_table(root) and (root.is_file() or not image_files(root)[0])
-
-
-def _read_tables(root: Path) -> Listing:
-    """Read tables; an image is called ``PATH[ROW]``, or ``PATH PART[ROW]``."""
-    parts = []
-    for part, table in open_tables([root]).items():
-        rows = from_hub(table, *guess_columns(table.features), f"{root} {part}".rstrip())
-        parts.append((PARTS.get(part, part), rows.files(), rows.classes()))
-    return _as_listing(parts)
-
-
-@cache
-def read_pointer(pointer: str) -> Listing:
-    """Read an object of a user's module, which may be in the working directory."""
-    value = import_user_object(pointer)
-    value = call_user_object(pointer, value) if callable(value) else value
-    if not isinstance(value, Mapping):
-        return _as_listing([("", *images_of(value, pointer))])
-    for part in value:
-        checks.one_of(f"{pointer}: a part", part, PARTS)
-    return _as_listing(
-        (PARTS[part], *images_of(source, f"{pointer} {part}")) for part, source in value.items()
-    )
-
-
-@cache
-def _rows_by_name(source: str) -> dict[str, Readable]:
-    return {str(file): file for file in read_folder(Path(source)).files}
-
-
-def row_named(name: str) -> Readable | None:
-    """Return the row of a table or of a user's object, called ``PATH[ROW]`` or ``PATH PART[ROW]``, or None."""
-    name = str(expand_user(name))
-    match = re.fullmatch(r"(.+?)(?: \w+)?\[\d+\]", name)
-    if not match or not (has_tables(Path(match[1])) or is_pointer(match[1])):
-        return None
-    rows = _rows_by_name(match[1])
-    if name not in rows:
-        raise ValueError(f"{name}: {match[1]} has no such row")
-    return rows[name]
-
-
-def image_named(name: str) -> Readable:
-    """Return the image of a name: a row, or a file."""
-    return row_named(name) or Path(name)
-
-
-def _as_listing(parts: Iterable[tuple[str, Sequence[Any], Classes]]) -> Listing:
-    """Make a listing of images that are no files; classes are called by their names, or their numbers."""
-    rows = []
-    for part, files, (numbers, known) in parts:
-        labels = numbers.tolist()
-        if numbers.dtype.kind == "i" and numbers.min() < 0:
-            row = int(numbers.argmin())
-            raise ValueError(f"{files[row]}: label must be at least 0, got {labels[row]}")
-        names = labels if known is None else [known[label] for label in labels]
-        named = zip(files, names, strict=True)
-        rows += [LabelledFile(file, normalized(str(name)), part) for file, name in named]
-    return as_listing(rows)
 
 
 def _part_folders(root: Path) -> dict[Path, str]:

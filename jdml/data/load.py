@@ -11,11 +11,11 @@ import numpy as np
 from jdml._optional_imports import is_pointer
 from jdml._paths import check_local, expand_user
 from jdml.data.dataset import Dataset, NoSuchPartError, check_split
-from jdml.data.folder import ENDINGS, has_tables, row_named
+from jdml.data.folder import ENDINGS
 from jdml.data.image_discovery import image_files, omission_notes
 from jdml.data.images import ImageFiles, Row
 from jdml.data.listing import Listing
-from jdml.data.rows import TABLES
+from jdml.data.rows import TABLES, has_tables, row_named
 from jdml.data.splits import SHARES, read_groups, resplit, split_by_class_names
 from jdml.data.tfds import folder_of
 from jdml.ops import checks

@@ -1,18 +1,28 @@
-"""Rows of other libraries' data sets: an image and a label by number, read on access."""
+"""Rows of other libraries' data sets: an image and a label by number, read on access; tables, user modules."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
+from functools import cache
 from pathlib import Path
 from threading import RLock
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from jdml._optional_imports import require_package
+from jdml._optional_imports import (
+    call_user_object,
+    import_user_object,
+    is_pointer,
+    require_package,
+)
+from jdml._paths import expand_user
 from jdml.data.dataset import Dataset, as_host, is_tensor
-from jdml.data.images import CHANNELS, ImageFiles, Row, cores, named_if_bad, open_image
+from jdml.data.image_discovery import image_files
+from jdml.data.images import CHANNELS, ImageFiles, Readable, Row, cores, named_if_bad, open_image
+from jdml.data.listing import PARTS, LabelledFile, Listing, as_listing, normalized
+from jdml.ops import checks
 
 TABLES = (".arrow", ".parquet")
 """Endings of such files."""
@@ -142,7 +152,7 @@ def images_of(source: Any, name: str) -> tuple[Sequence[Any], Classes]:
             return list(source.images.files), classes
         rows = RowImages([(image,) for image in source.images], name=name, classes=classes)
     elif hasattr(source, "features") and hasattr(source, "column_names"):
-        rows = from_hub(source, "image", "label")
+        rows = from_hub(source, *_guess_columns(source.features or {}), name)
     else:
         torch = any(base.__module__.split(".")[0] == "torch" for base in type(source).__mro__)
         rows = number_rows(source, of_torch=torch)
@@ -200,7 +210,7 @@ def from_hub(dataset: Any, image: str, label: str, name: str = "dataset") -> Row
     return RowImages(dataset, image, label, name, classes=classes)
 
 
-def guess_columns(features: Mapping[str, Any]) -> tuple[str, str]:
+def _guess_columns(features: Mapping[str, Any]) -> tuple[str, str]:
     """Return the columns of the images and the labels of a table: by name, or the only ones of their kind."""
     kinds = {column: str(getattr(kind, "dtype", kind)) for column, kind in features.items()}
     pictures = [column for column, kind in kinds.items() if re.search("binary|bytes|Image", kind)]
@@ -282,3 +292,68 @@ def as_label(value: Any, where: str) -> int | str:
             f"{where}: label must be an integer or a string, got a {type(value).__name__}"
         )
     return int(label)
+
+
+# Listings of rows
+
+
+def has_tables(root: Path) -> bool:
+    """Return whether a path is tables of rows; a folder that also holds images is not."""
+    return is_table(root) and (root.is_file() or not image_files(root)[0])
+
+
+def read_tables(root: Path) -> Listing:
+    """Read tables; an image is called ``PATH[ROW]``, or ``PATH PART[ROW]``."""
+    return _as_listing(str(root), open_tables([root]))
+
+
+@cache
+def read_pointer(pointer: str) -> Listing:
+    """Read an object of a user's module, which may be in the working directory, or a dictionary of such by part."""
+    value = import_user_object(pointer)
+    value = call_user_object(pointer, value) if callable(value) else value
+    if not isinstance(value, Mapping):
+        return _as_listing(pointer, {"": value})
+    for part in value:
+        checks.one_of(f"{pointer}: a part", part, PARTS)
+    return _as_listing(pointer, value)
+
+
+def _as_listing(name: str, sources: Mapping[str, Any]) -> Listing:
+    """Make a listing of rows, by part; classes are called by their names, or their numbers."""
+    rows = []
+    for part, source in sources.items():
+        files, (numbers, known) = images_of(source, f"{name} {part}".rstrip())
+        labels = numbers.tolist()
+        if numbers.dtype.kind == "i" and numbers.min() < 0:
+            row = int(numbers.argmin())
+            raise ValueError(f"{files[row]}: label must be at least 0, got {labels[row]}")
+        names = labels if known is None else [known[label] for label in labels]
+        rows += [
+            LabelledFile(file, normalized(str(label)), PARTS.get(part, part))
+            for file, label in zip(files, names, strict=True)
+        ]
+    return as_listing(rows)
+
+
+@cache
+def _rows_by_name(source: str) -> dict[str, Readable]:
+    listing = read_pointer(source) if is_pointer(source) else read_tables(Path(source))
+    return {str(file): file for file in listing.files}
+
+
+def row_named(name: str) -> Readable | None:
+    """Return the row of a table or of a user's object, called ``PATH[ROW]`` or ``PATH PART[ROW]``, or None."""
+    name = str(expand_user(name))
+    match = re.fullmatch(r"(.+?)(?: \w+)?\[\d+\]", name)
+    if not match or not (has_tables(Path(match[1])) or is_pointer(match[1])):
+        return None
+    rows = _rows_by_name(match[1])
+    if name not in rows:
+        raise ValueError(f"{name}: {match[1]} has no such row")
+    return rows[name]
+
+
+def image_named(name: str) -> Readable:
+    """Return the image of a name: a row, or a file."""
+    return row_named(name) or Path(name)
