@@ -202,7 +202,6 @@ def _check_listing(
         parts.append(Part(split, _count(ids[rows]), published.get(split), absent))
     problems = list(_other_counts(parts))
     notes = [*singleton_classes(ids), *listing.split_notes]
-    (problems if listing.own_split else notes).extend(_few_classes(parts))
     (notes if listing.own_split else problems).extend(_shared_classes(listing, ids))
     (problems if listing.has_unreadable else notes).extend(listing.notes)
     twice = len(names) - len(set(names))
@@ -305,15 +304,6 @@ def singleton_classes(ids: np.ndarray) -> tuple[str, ...]:
         return ()
     few = f"{single} of {len(classes)} classes have" if single > 1 else "1 class has"
     return (f"{few} a single image, which has no positive",)
-
-
-def _few_classes(parts: Sequence[Part]) -> tuple[str, ...]:
-    """Return a line for each split of fewer than two classes, if no counts are published."""
-    return tuple(
-        f"{part.split} has {pluralize(part.counts.classes, 'class', 'classes')}, at least two are needed"
-        for part in parts
-        if part.published is None and part.counts.classes < 2
-    )
 
 
 def _shared_classes(listing: Listing, ids: np.ndarray) -> tuple[str, ...]:

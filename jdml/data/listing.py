@@ -233,18 +233,13 @@ def _own_parts(rows: Sequence[LabelledFile]) -> dict[str, np.ndarray]:
 def _halves(ids: np.ndarray, count: int) -> tuple[dict[str, np.ndarray], tuple[str, ...]]:
     """Split classes in halves by name: the first trains; by size, if one half has far fewer images."""
     train = 2 * np.arange(count) < count
+    first, second = train.sum(), count - train.sum()
+    how = f"of {count} classes the first {first} by name are for training, the other {second} for scoring"
     sizes = np.bincount(ids, minlength=count)
     share = float(sizes[~train].sum() / len(ids))
-    if count < 4 or UNEQUAL <= share <= 1 - UNEQUAL:
-        return zero_shot(train[ids]), (
-            f"no train and test parts: of {count} classes the first {train.sum()} by name are for training, the other "
-            f"{count - train.sum()} for scoring",
-        )
-    rank = np.empty(count, int)
-    rank[np.argsort(-sizes, kind="stable")] = np.arange(count)
-    train = np.isin(rank % 4, (0, 3) if count % 4 != 3 else (1, 2))
-    now = float(sizes[~train].sum() / len(ids))
-    return zero_shot(train[ids]), (
-        f"no train and test parts: every second class by its number of images is for scoring, {now:.0%} of the images "
-        f"(the second half by name has {share:.0%})",
-    )
+    if count >= 4 and not UNEQUAL <= share <= 1 - UNEQUAL:
+        rank = np.empty(count, int)
+        rank[np.argsort(-sizes, kind="stable")] = np.arange(count)
+        train = np.isin(rank % 4, (0, 3) if count % 4 != 3 else (1, 2))
+        how = "every second class by its number of images is for scoring"
+    return zero_shot(train[ids]), (f"no train and test parts: {how}",)
