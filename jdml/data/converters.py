@@ -209,8 +209,7 @@ def _as_dataset(
     if labels is not None:
         if rows.is_stream:
             raise ValueError(
-                "labels must be None for rows that come one after another, perhaps in an order of their own: their "
-                "labels are read with them"
+                "labels must be None for rows of a stream: they are read with the images"
             )
         rows.known_classes = as_classes(labels, "labels")
     images: Any = _read_into_memory(rows) if transform is None else None

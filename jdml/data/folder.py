@@ -123,9 +123,7 @@ def _read_list(path: Path, column: str | None) -> Listing:
             )
         label = normalized(row["label"].strip())
         if label == "-1":
-            raise ValueError(
-                f"{where}: label must be a class, got -1, which is none: leave the row out"
-            )
+            raise ValueError(f"{where}: label must be a class, got -1: leave the row out")
         file, own = _find_file(path.parent, row["file"]), group and row[group].strip()
         rows.append(LabelledFile(file, label, PARTS.get(split, ""), own, where))
     if not rows:
@@ -161,9 +159,7 @@ def _read_rows(
         row = dict(zip(header, values, strict=False))
         filled = [row.get(name, "").strip() for name in (*needed, *optional) if name in header]
         if len(values) != len(header) or not all(filled):
-            raise ValueError(
-                f"{path}:{number}: expected {','.join(header)}, got {','.join(values)!r}"
-            )
+            raise ValueError(f"{path}:{number}: expected {','.join(header)}, got {values}")
         yield f"{path}:{number}", row
 
 

@@ -247,9 +247,7 @@ def _split_as_run(listing: Listing, root: Path, split: str, config: Mapping[str,
     if is_command and rule == "none":
         _check_same(listing, split, config)
         if split != "train":
-            raise NoSuchPartError(
-                f"split {split}: the run was trained on all of these images (--split none)"
-            )
+            raise NoSuchPartError(f"split {split}: the run trained on all images (--split none)")
         return resplit(listing, "none")
     if listing.own_split:
         return listing
@@ -259,8 +257,7 @@ def _split_as_run(listing: Listing, root: Path, split: str, config: Mapping[str,
         return resplit(listing, rule, seed=config["seed"], share=config.get("test_share"))
     if rule == UNKNOWN["split"]:
         raise ValueError(
-            f"split {split}: the file does not say which images trained it; give the run's folder, export it again, or "
-            "write --split all"
+            f"split {split}: the file does not say which images trained it; give the run's folder, or --split all"
         )
     if group and rule is None and not config.get("classes_file"):
         _check_same(listing, split, config)

@@ -102,9 +102,7 @@ class ImageBatches:
             raise TypeError(f"dataset must have images of type ImageFiles, got {kind}")
         rows = sampler.get_state().get("num_samples", len(dataset))
         if rows != len(dataset):
-            raise ValueError(
-                f"sampler must be over the data set's {len(dataset)} rows, got one over {rows}"
-            )
+            raise ValueError(f"sampler must be over {len(dataset)} rows, got one over {rows}")
         seed, prefetch = as_int("seed", seed, 0), as_int("prefetch", prefetch)
         workers = cores() if workers is None else as_int("workers", workers)
         checks.one_of("worker_kind", worker_kind, ("thread", "process"))

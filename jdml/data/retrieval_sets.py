@@ -120,9 +120,7 @@ def read_inshop(folder: Path) -> Listing:
     files, items, statuses = [], [], []
     for where, (image, item, status) in _read_lines(path, INSHOP_FIELDS, skip=2):
         if status not in INSHOP_PARTS:
-            raise ValueError(
-                f"{where}: {INSHOP_FIELDS[2]} must be one of {INSHOP_PARTS}, got {status!r}"
-            )
+            raise ValueError(f"{where}: status must be one of {INSHOP_PARTS}, got {status!r}")
         files.append(images / image)
         items.append(item)
         statuses.append(status)

@@ -122,9 +122,7 @@ class RowImages:
         if isinstance(value, list) and image.ndim > 1 and image.dtype.kind == "i":
             image = image.astype(np.uint8) if 0 <= image.min() <= image.max() <= 255 else image
         if image.dtype.kind not in "fiu":
-            raise TypeError(
-                f"{self}[{number}]: image must be an array of numbers or an image, got a {type(value).__name__}"
-            )
+            raise TypeError(f"{self}[{number}]: image must be an array or image, got {type(value)}")
         if self.of_torch and is_tensor(value) and image.ndim == 3:
             last = image.shape[-1] in CHANNELS and image.shape[0] not in CHANNELS
             return image if last else np.moveaxis(image, 0, -1)
@@ -288,9 +286,7 @@ def as_label(value: Any, where: str) -> int | str:
     if value is None or label.dtype.kind in "SU":
         raise ValueError(f"{where} has no label")
     if label.shape or label.dtype.kind not in "iub":
-        raise TypeError(
-            f"{where}: label must be an integer or a string, got a {type(value).__name__}"
-        )
+        raise TypeError(f"{where}: label must be an integer or a string, got {type(value)}")
     return int(label)
 
 

@@ -53,9 +53,7 @@ def resplit(listing: Listing, rule: Rule, *, seed: int = 0, share: float | None 
     classes = np.unique(ids)
     if rule == "classes":
         if len(classes) < 4:
-            raise ValueError(
-                f"rule 'classes' needs at least 4 classes, got {len(classes)}: rule 'images' scores images of each"
-            )
+            raise ValueError(f"rule must be 'images' for fewer than 4 classes, got {len(classes)}")
         count = min(max(round(share * len(classes)), 2), len(classes) - 2)
         scored = np.isin(ids, _draw_classes(ids, groups, count, random))
     elif groups is not None:
@@ -108,9 +106,7 @@ def _draw_groups(
             drawn[classes] += counts
             scored[rows] = True
     if not scored.any():
-        raise ValueError(
-            "groups must leave each class rows of other groups to train on, but each of them has all rows of a class"
-        )
+        raise ValueError("groups must leave each class rows of other groups to train on")
     return scored
 
 
