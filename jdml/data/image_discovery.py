@@ -70,10 +70,10 @@ def _entries(place: Path) -> Iterator[tuple[Path, str]]:
             if entry.name.startswith(".") or entry.name.lower() in SYSTEM_FOLDERS:
                 continue
             path, is_link = Path(entry.path), entry.is_symlink()
-            if path.is_dir() if is_link else entry.is_dir():
+            if os.path.isdir(path) if is_link else entry.is_dir():
                 if not (is_link and _is_circle(path)):
                     yield path, FOLDER
-            elif path.is_file() if is_link else entry.is_file():
+            elif os.path.isfile(path) if is_link else entry.is_file():
                 suffix = path.suffix.lower()
                 yield path, IMAGE if suffix in suffixes() else suffix or "without a suffix"
             elif not os.path.exists(path):

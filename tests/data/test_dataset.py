@@ -17,7 +17,7 @@ from jdml.data import (
     split_by_class_names,
 )
 from jdml.data.folder import read_column, read_folder
-from jdml.data.integrity import Place, by_embedding, count_mismatches
+from jdml.data.integrity import count_mismatches
 from jdml.data.load import read_path, read_source
 from jdml.data.splits import read_names
 
@@ -223,10 +223,6 @@ def test_images_without_classes_cannot_be_split(place, monkeypatch):
 def test_unknown_source_is_refused():
     with pytest.raises(FileNotFoundError, match=r"\bbirds\b"):
         read_source("birds", None)
-
-
-def test_single_image_has_no_duplicate():
-    assert by_embedding(np.ones((1, 3)), [Place("a.jpg", "train", "ant")]) == ()
 
 
 def test_label_column_of_a_table_is_selected(place):

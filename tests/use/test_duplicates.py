@@ -137,4 +137,5 @@ def test_by_embedding_finds_the_nearest_of_another_class_in_blocks():
         found = integrity.by_embedding(vectors, places, 0.7, block=block)
         pairs = {(int(one.file), int(other.file)): far for one, other, far in found}
         assert pairs == pytest.approx(expected, rel=1e-4)
-    assert integrity.by_embedding(np.full((2, 3), np.nan), places[:2]) == ()
+    for few in (np.full((2, 3), np.nan), np.ones((1, 3))):
+        assert integrity.by_embedding(few, places[: len(few)]) == ()
