@@ -1,6 +1,6 @@
 """Check that a folder holds a data set as it was published: counts, missing files, damaged images, near duplicates."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -13,7 +13,7 @@ from jdml.data.image_discovery import identical_files, pluralize
 from jdml.data.images import BadImageError, ImageFiles
 from jdml.data.listing import Listing, first_few, missing_files
 from jdml.data.load import IMAGE_FILES, load, read_listing
-from jdml.data.rows import images_of
+from jdml.data.rows import list_rows
 from jdml.ops import checks
 from jdml.registry import DATASETS, Count
 
@@ -134,75 +134,23 @@ def check(
     checks.one_of("name", name, DATASETS)
     if duplicates is True:
         require_package("imagehash", "a search for duplicates by a hash")
-    if name not in IMAGE_FILES:
-        return _check_arrays(name, data_dir, duplicates, within)
+    errors: list[str] = []
     try:
-        listing = read_listing(name, data_dir)
+        is_list = name in IMAGE_FILES
+        listing = read_listing(name, data_dir) if is_list else _list_arrays(name, data_dir, errors)
     except MissingLibraryError:
         raise
     except (OSError, ValueError) as error:
-        return Findings((), 0, (str(error),))
-    return _check_listing(listing, sample, duplicates, within, progress)
-
-
-def _check_arrays(
-    name: str, data_dir: str | Path | None, duplicates: bool | Embed, within: float | None
-) -> Findings:
-    """Check a data set in memory: reading it decodes everything."""
-    record = DATASETS[name]
-    loaded: dict[str, Dataset] = {}
-    errors: list[str] = []
-    for split in record.published:
-        try:
-            data = load(name, data_dir=data_dir, split=split)
-        except MissingLibraryError:
-            raise
-        except (OSError, ValueError) as error:
-            errors.append(str(error))
-            continue
-        loaded[split] = data.relabel(record.counted) if record.counted else data
-    parts = tuple(
-        Part(split, _count(loaded[split].labels) if split in loaded else Count(0, 0), published, 0)
-        for split, published in record.published.items()
-    )
-    problems = tuple(dict.fromkeys((*errors, *count_mismatches(name, loaded))))
-    alike: tuple[Alike, ...] = ()
-    if duplicates and loaded:
-        files: list[Any] = []
-        places: list[Place] = []
-        for split, data in loaded.items():
-            own, (labels, known) = images_of(data, split)
-            names = labels if known is None else np.array(known)[labels]
-            files += own
-            places += [Place(str(file), split, str(n)) for file, n in zip(own, names, strict=True)]
-        images = np.concatenate([data.images for data in loaded.values()])
-        hashes = ImageFiles(files).each(perceptual_hash) if duplicates is True else ()
-        everything = Dataset("all", images, np.zeros(len(images), int))
-        alike = _find_alike(everything, hashes, places, duplicates, within)
-    decoded = sum(part.counts.images for part in parts)
-    return Findings(parts, decoded, problems, _describe_alike(alike), alike)
-
-
-def _check_listing(
-    listing: Listing,
-    sample: int | None,
-    duplicates: bool | Embed,
-    within: float | None,
-    progress: bool,
-) -> Findings:
-    """Check a data set of image files."""
-    published = DATASETS[listing.name].published
+        return Findings((), 0, tuple(errors) or (str(error),))
+    published = DATASETS[name].published
     ids = next(iter(listing.views.values()))
     names = [str(file) for file in listing.files]
     gone = set(missing_files(listing.files))
-    parts = []
-    for split in published or [name for name in listing.splits if name != "all"]:
-        rows = listing.splits[split]
-        absent = sum(names[row] in gone for row in rows)
-        parts.append(Part(split, _count(ids[rows]), published.get(split), absent))
-    problems = list(_other_counts(parts))
+    parts = _count_parts(listing, ids, published, gone)
+    problems = [*errors, *_other_counts(parts)]
     notes = [*singleton_classes(ids), *listing.split_notes]
-    (notes if listing.own_split else problems).extend(_shared_classes(listing, ids))
+    if is_list:
+        (notes if listing.own_split else problems).extend(_shared_classes(listing, ids))
     (problems if listing.has_unreadable else notes).extend(listing.notes)
     twice = len(names) - len(set(names))
     if twice:
@@ -216,10 +164,19 @@ def _check_listing(
     places = _places(listing, ids, rows)
     apart, together = _describe_copies(list(images.files), places)
     function = perceptual_hash if duplicates is True else lambda image: None
-    results = list(images.each(function, progress=progress))
-    data = Dataset(listing.name, images, np.zeros(len(rows), int))
-    alike = _find_alike(data, results, places, duplicates, within)
-    (notes if published else problems).extend([*apart, *_describe_alike(alike)])
+    results: list[Any] = list(images.each(function, progress=progress))
+    alike: tuple[Alike, ...] = ()
+    if callable(duplicates):
+        inputs = images if is_list else np.stack([row.read_bytes() for row in images.files])
+        vectors = duplicates(Dataset(name, inputs, np.zeros(len(rows), int)))
+        alike = by_embedding(vectors, places, within)
+    elif duplicates and places:
+        nothing = np.full(SIDE**2 + 2, np.nan)
+        hashes = [nothing if isinstance(one, BadImageError) else one for one in results]
+        alike = by_hash(np.stack(hashes), places, within)
+    what = "nearly the same in two parts or under two labels"
+    pairs = _describe([*map(str, alike)], "pair of images is", "pairs of images are", what)
+    (notes if published else problems).extend([*apart, *pairs])
     notes += together
     bad = [str(error) for error in results if isinstance(error, BadImageError)]
     are = f"of {len(images)} images are"
@@ -227,21 +184,32 @@ def _check_listing(
     return Findings(tuple(parts), len(images), tuple(problems), tuple(notes), alike)
 
 
-def _find_alike(
-    data: Dataset,
-    results: Iterable[Any],
-    places: Sequence[Place],
-    duplicates: bool | Embed,
-    within: float | None,
-) -> tuple[Alike, ...]:
-    """Find near duplicates by hashes or by embeddings."""
-    if callable(duplicates):
-        return by_embedding(duplicates(data), places, within)
-    if not duplicates or not places:
-        return ()
-    unknown = np.full(SIDE**2 + 2, np.nan)
-    hashes = [unknown if isinstance(one, BadImageError) else one for one in results]
-    return by_hash(np.stack(hashes), places, within)
+def _list_arrays(name: str, data_dir: str | Path | None, errors: list[str]) -> Listing:
+    """List the images of a data set in memory; note the errors of parts that cannot be read."""
+    record = DATASETS[name]
+    parts: dict[str, Dataset] = {}
+    for split in record.published:
+        try:
+            data = load(name, data_dir=data_dir, split=split)
+        except MissingLibraryError:
+            raise
+        except (OSError, ValueError) as error:
+            errors.append(str(error))
+            continue
+        parts[split] = data.relabel(record.counted) if record.counted else data
+    return list_rows(name, parts)
+
+
+def _count_parts(
+    listing: Listing, ids: np.ndarray, published: Mapping[str, Count], gone: set[str]
+) -> list[Part]:
+    """Count the classes, the images and the missing files of each part."""
+    parts = []
+    for split in published or [split for split in listing.splits if split != "all"]:
+        rows = listing.splits.get(split, np.arange(0))
+        absent = sum(str(listing.files[row]) in gone for row in rows)
+        parts.append(Part(split, _count(ids[rows]), published.get(split), absent))
+    return parts
 
 
 def _places(listing: Listing, ids: np.ndarray, rows: np.ndarray) -> list[Place]:
@@ -288,12 +256,6 @@ def _describe(names: Sequence[str], one: str, more: str, what: str) -> tuple[str
     if not names:
         return ()
     return (f"{pluralize(len(names), one, more)} {what}: {first_few(names)}",)
-
-
-def _describe_alike(alike: Sequence[Alike]) -> tuple[str, ...]:
-    pairs = [str(pair) for pair in alike]
-    what = "nearly the same in two parts or under two labels"
-    return _describe(pairs, "pair of images is", "pairs of images are", what)
 
 
 def singleton_classes(ids: np.ndarray) -> tuple[str, ...]:

@@ -300,7 +300,7 @@ def has_tables(root: Path) -> bool:
 
 def read_tables(root: Path) -> Listing:
     """Read tables; an image is called ``PATH[ROW]``, or ``PATH PART[ROW]``."""
-    return _as_listing(str(root), open_tables([root]))
+    return list_rows(str(root), open_tables([root]))
 
 
 @cache
@@ -309,13 +309,13 @@ def read_pointer(pointer: str) -> Listing:
     value = import_user_object(pointer)
     value = call_user_object(pointer, value) if callable(value) else value
     if not isinstance(value, Mapping):
-        return _as_listing(pointer, {"": value})
+        return list_rows(pointer, {"": value})
     for part in value:
         checks.one_of(f"{pointer}: a part", part, PARTS)
-    return _as_listing(pointer, value)
+    return list_rows(pointer, value)
 
 
-def _as_listing(name: str, sources: Mapping[str, Any]) -> Listing:
+def list_rows(name: str, sources: Mapping[str, Any]) -> Listing:
     """Make a listing of rows, by part; classes are called by their names, or their numbers."""
     rows = []
     for part, source in sources.items():
@@ -329,6 +329,8 @@ def _as_listing(name: str, sources: Mapping[str, Any]) -> Listing:
             LabelledFile(file, normalized(str(label)), PARTS.get(part, part))
             for file, label in zip(files, names, strict=True)
         ]
+    if not rows:
+        raise ValueError(f"{name} has no rows")
     return as_listing(rows)
 
 
