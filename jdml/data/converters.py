@@ -25,12 +25,14 @@ from jdml.registry.networks import SMALL_IMAGES
 
 IN_MEMORY = 1 << 30
 """The largest size in bytes of small pictures that become an array."""
+IMAGE, LABEL = "image", "label"
+"""The columns of a table, unless others are given."""
 
 
 def from_parquet(
     path: str | Path | Sequence[str | Path],
-    image: str = "image",
-    label: str = "label",
+    image: str = IMAGE,
+    label: str = LABEL,
     *,
     transform: Crops | None = None,
 ) -> Dataset:
@@ -88,7 +90,7 @@ def from_parquet(
 
 
 def from_huggingface(
-    dataset: Any, image: str = "image", label: str = "label", *, transform: Crops | None = None
+    dataset: Any, image: str = IMAGE, label: str = LABEL, *, transform: Crops | None = None
 ) -> Dataset:
     """Convert a ``datasets.Dataset`` of Hugging Face, in memory or on disk; its images are not copied.
 

@@ -160,7 +160,7 @@ def check(
     rows = np.flatnonzero([name not in gone for name in names])
     if sample is not None and sample < len(rows):
         rows = rows[np.sort(np.random.default_rng(0).choice(len(rows), sample, replace=False))]
-    images = ImageFiles([listing.files[row] for row in rows])
+    images = ImageFiles([listing.files[row] for row in rows.tolist()])
     places = _places(listing, ids, rows)
     apart, together = _describe_copies(list(images.files), places)
     function = perceptual_hash if duplicates is True else lambda image: None
@@ -216,7 +216,7 @@ def _places(listing: Listing, ids: np.ndarray, rows: np.ndarray) -> list[Place]:
     part = np.full(len(ids), "", object)
     for split in ("train", "val", "test"):
         part[listing.splits.get(split, [])] = split
-    files = [str(listing.files[row]) for row in rows]
+    files = [str(listing.files[row]) for row in rows.tolist()]
     labels = _class_names(listing, ids[rows])
     return [Place(*place) for place in zip(files, part[rows], labels, strict=True)]
 
