@@ -243,8 +243,7 @@ def _task(
         raise ValueError(
             f"{labels} of {function} must have shape [Q], got {len(task.levels)} levels"
         )
-    truth, mask = relevance.truth(*task.levels[0], task.own, task.ignored)
-    return task, truth, mask
+    return task, *task.levels[0]
 
 
 def _equal(false: np.ndarray, true: np.ndarray) -> float:

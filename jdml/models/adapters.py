@@ -1,6 +1,7 @@
 """Networks that :func:`jdml.training.fit` takes, brought to one form: ``init`` and ``apply`` as in Flax Linen."""
 
 import copy
+import functools
 import logging
 import re
 from collections.abc import Callable, Hashable, Mapping
@@ -17,7 +18,6 @@ from jdml.models.base_adapter import (
     EVALUATION,
     TRAINING,
     ModelAdapter,
-    StatefulModuleAdapter,
     arguments,
     flag_values,
     flags_of,
@@ -251,9 +251,13 @@ class WithHead(ModelAdapter):
         return outputs, stats
 
 
-def part_of(variables: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """Return the variables of the backbone, or of the head, of :class:`WithHead`."""
-    return {kind: variables.get(kind, {}).get(name, {}) for kind in ("params", "batch_stats")}
+def part_of(variables: Mapping[str, Any], path: str) -> dict[str, Any]:
+    """Return the variables of a part of a network, such as the backbone or the head of :class:`WithHead`."""
+
+    def part(tree: Any) -> Any:
+        return functools.reduce(lambda tree, name: tree.get(name, {}), path.split("/"), tree)
+
+    return {kind: part(variables.get(kind, {})) for kind in ("params", "batch_stats")}
 
 
 # A trial on shapes, before any work.
@@ -272,9 +276,9 @@ def check_network(model: Model, preprocess: Callable[[Any], Any], sample: Tree) 
         check_network(model.backbone, lambda rows: rows, inputs)
         check_network(model.head, lambda rows: rows, features)
         return
-    if isinstance(model, StatefulModuleAdapter) and model.frozen:
-        _log.warning("batch norm in evaluation mode is frozen: %s", ", ".join(model.frozen))
-    if model.same_in_training or not (layers or getattr(model, "has_modes", False)):
+    if model.frozen_norms:
+        _log.warning("batch norm in evaluation mode is frozen: %s", ", ".join(model.frozen_norms))
+    if model.same_in_training or not (layers or model.has_modes):
         return
     program, moving = traced(model, variables, inputs, True)
     if "BatchNorm" in layers and not moving:

@@ -4,13 +4,12 @@ import zlib
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 from flax import nnx
 
 from jdml.distributed import Tree
 from jdml.models.base_adapter import (
+    ModelAdapter,
     Names,
-    StatefulModuleAdapter,
     arguments,
     check_savable,
     flag_values,
@@ -19,7 +18,7 @@ from jdml.models.base_adapter import (
 )
 
 
-class FromNnx(StatefulModuleAdapter):
+class FromNnx(ModelAdapter):
     """An NNX module as functions: its variables leave it, and come in again at each call.
 
     The module itself is never changed. Its own parameters are those to begin with, whatever the seed. Every
@@ -28,10 +27,12 @@ class FromNnx(StatefulModuleAdapter):
     attributes. Random streams are seeded anew at each step.
     """
 
+    holds_parameters = True
+
     def __init__(self, module: Any, train_flag: str | None = None) -> None:
         graph, params, stats, self._rest = _split(module)
         super().__init__(module, (graph, train_flag))
-        self._graph, self._states, self._train_flag = graph, (params, stats), train_flag
+        self._graph, self._train_flag = graph, train_flag
         self._names = (Names(params), Names(stats))
         parts: list[tuple[str, Any]] = [(_path(path), x) for path, x in nnx.iter_modules(module)]
         norms = {p: x.use_running_average for p, x in parts if isinstance(x, nnx.BatchNorm)}
@@ -40,15 +41,13 @@ class FromNnx(StatefulModuleAdapter):
         call = type(getattr(module, "to_nnx__module", module)).__call__
         self._is_bridge = call is not type(module).__call__  # to a Linen module
         is_container = not self._is_bridge and type(module).__module__.startswith("flax.")
-        # A container of Flax passes no flags to its layers: these are switched.
-        self.flags = () if is_container else flags_of(call, train_flag)
+        self.flags = () if is_container else flags_of(call, train_flag)  # its layers are switched
         self._takes_rngs = "rngs" in [x.name for x in arguments(call)]
         check_savable(stats)
 
     def init(self, key: Any, images: Any, /, *, train: bool = False) -> dict[str, Any]:
         """Return the variables that the module holds."""
-        pairs = zip(self._names, self._states, strict=True)
-        params, stats = (names.named(jax.tree.map(jnp.asarray, state)) for names, state in pairs)
+        params, stats = (names.initial() for names in self._names)
         return {"params": params, "batch_stats": stats}
 
     def _embed(
@@ -73,7 +72,7 @@ class FromNnx(StatefulModuleAdapter):
         """Set the mode of a module and of all within it."""
         module.train() if train else module.eval()
         for path, part in nnx.iter_modules(module):
-            if _path(path) in self.frozen:
+            if _path(path) in self.frozen_norms:
                 part.use_running_average = True  # type: ignore[attr-defined]
             for name, value in list(vars(part).items()):
                 known = is_flag(name) or name == self._train_flag
