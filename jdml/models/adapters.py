@@ -71,11 +71,11 @@ def as_model(model: AnyModel, *, train_flag: str | bool | None = None) -> Model:
     """
     flag = train_flag if isinstance(train_flag, str) else None
     adapter = _adapter(model, flag)
-    if flag is not None and flag not in getattr(adapter, "flags", ()):
-        if not hasattr(unwrap(adapter), flag):
-            raise ValueError(
-                f"train_flag must be an argument of the model's call, or an attribute, got {flag!r}"
-            )
+    flags = getattr(adapter, "flags", ())
+    if flag is not None and flag not in flags and not hasattr(unwrap(adapter), flag):
+        raise ValueError(
+            f"train_flag must be an argument of the model's call, or an attribute, got {flag!r}"
+        )
     if train_flag is False:
         adapter = copy.copy(adapter) if isinstance(adapter, ModelAdapter) else Object(adapter)
         adapter.same_in_training = True
@@ -86,7 +86,10 @@ def _adapter(model: Any, flag: str | None) -> Model:
     if isinstance(model, ModelAdapter):
         return model
     if isinstance(model, nn.Module):
-        return cast(Model, model) if flag is None and _is_own(model) else FromLinen(model, flag)
+        # The networks of this package carry batch statistics alone, and have the flag ``train``.
+        is_own = type(model).__module__.startswith("jdml.") and flag is None
+        is_model = is_own and flags_of(type(model).__call__, None) == ("train",)
+        return cast(Model, model) if is_model else FromLinen(model, flag)
     if any(base.__module__.startswith("flax.nnx") for base in type(model).__mro__):
         from jdml.models.from_nnx import FromNnx
 
@@ -102,7 +105,7 @@ def _adapter(model: Any, flag: str | None) -> Model:
             return _adapter(owner, flag)
         if callable(init) and callable(apply):
             return FromFunctions(init, apply, flag)
-    elif _has_functions(model):
+    elif not isinstance(model, type) and callable(getattr(model, "apply", None)):
         parameters = arguments(model.apply)
         if any(p.name == "mutable" or p.kind is p.VAR_KEYWORD for p in parameters):
             return cast(Model, model) if isinstance(model, Hashable) else Object(model)
@@ -111,22 +114,6 @@ def _adapter(model: Any, flag: str | None) -> Model:
         "model must be a module (Flax Linen, Flax NNX, Equinox) from images to embeddings, a pair (init, apply), or an "
         f"object with these two functions, got {model!r:.80}"
     )
-
-
-def _has_functions(model: Any) -> bool:
-    names = ("init", "apply")
-    return not isinstance(model, type) and all(callable(getattr(model, n, None)) for n in names)
-
-
-def _is_own(model: nn.Module) -> bool:
-    """Return whether a Linen module is one of :mod:`jdml.models`, which carry batch statistics alone."""
-    if not type(model).__module__.startswith("jdml."):
-        return False
-    try:
-        hash(model)
-    except TypeError:
-        return False
-    return flags_of(type(model).__call__, None) == ("train",)
 
 
 def unwrap(model: AnyModel) -> Any:
@@ -267,7 +254,8 @@ def check_network(model: Model, preprocess: Callable[[Any], Any], sample: Tree) 
     """Refuse a network that is the same in training and evaluation, but should not be. jdml's own are not tried."""
     if not isinstance(model, ModelAdapter):
         return
-    inputs = jax.eval_shape(preprocess, jax.tree.map(_two_rows, sample))
+    two = jax.tree.map(lambda leaf: np.empty((2, *np.shape(leaf)[1:]), leaf.dtype), sample)
+    inputs = jax.eval_shape(preprocess, two)
     layers: set[str] = set()
     with nn.intercept_methods(_note_mode_layers(layers)):
         variables = jax.eval_shape(model.init, jax.eval_shape(lambda: jax.random.key(0)), inputs)
@@ -289,11 +277,6 @@ def check_network(model: Model, preprocess: Callable[[Any], Any], sample: Tree) 
             f"is none of {', '.join(TRAINING + EVALUATION)}, by jdml.models.as_model(model, train_flag='…'), or write "
             "train_flag=False where this is intended"
         )
-
-
-def _two_rows(leaf: Any) -> jax.ShapeDtypeStruct:
-    dtype = jax.dtypes.canonicalize_dtype(leaf.dtype)
-    return jax.ShapeDtypeStruct((2, *np.shape(leaf)[1:]), dtype)
 
 
 def _note_mode_layers(layers: set[str]) -> Any:

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
 from jdml.ops.meshes import Axis, from_parts, zeros_alike
@@ -58,20 +59,15 @@ def convolve(
     if isinstance(padding, str):
         padding = lax.padtype_to_pads(images.shape[1:3], reach, window_strides, padding)
     # Zeros beyond the kernel's reach are laid down: of XLA's own gradient the CPU would make negative padding, and err.
-    wide = [
-        tuple(max(0, side - most + 1) for side in pads)
-        for pads, most in zip(padding, reach, strict=True)
-    ]
-    if any(map(any, wide)):
+    pads = np.array(padding)
+    wide = np.maximum(pads - np.array(reach)[:, None] + 1, 0)
+    if wide.any():
         images = jnp.pad(images, ((0, 0), *wide, (0, 0)))
-    down, right = (
-        (int(before) - first, int(after) - last)
-        for (before, after), (first, last) in zip(padding, wide, strict=True)
-    )
+    down, right = (pads - wide).tolist()
     stride_rows, stride_columns = map(int, window_strides)
     geometry = Geometry(
         (stride_rows, stride_columns),
-        (down, right),
+        (tuple(down), tuple(right)),
         (rows, columns),
         feature_group_count,
         precision,

@@ -65,10 +65,7 @@ class FromLinen(ModelAdapter):
         copies: dict[int, nn.Module] = {}
 
         def switch(value: Any) -> Any:
-            leaves, structure = jax.tree.flatten(value, is_leaf=lambda x: x is None)
-            new = [clone(leaf) if isinstance(leaf, nn.Module) else leaf for leaf in leaves]
-            is_same = all(a is b for a, b in zip(new, leaves, strict=True))
-            return value if is_same else jax.tree.unflatten(structure, new)
+            return jax.tree.map(lambda x: clone(x) if isinstance(x, nn.Module) else x, value)
 
         def clone(module: nn.Module) -> nn.Module:
             if id(module) in copies:
@@ -81,12 +78,10 @@ class FromLinen(ModelAdapter):
                     continue
                 known = is_flag(name) or name == self._train_flag
                 if known and (value is None or isinstance(value, bool)):
-                    new = _flag(module, name, value, train, is_argument=name in flags)
+                    changes[name] = _flag(module, name, value, train, is_argument=name in flags)
                 else:
-                    new = switch(value)
-                if new is not value:
-                    changes[name] = new
-            copies[id(module)] = module.clone(**changes) if changes else module
+                    changes[name] = switch(value)
+            copies[id(module)] = module.clone(**changes)
             return copies[id(module)]
 
         return clone(self.module)
