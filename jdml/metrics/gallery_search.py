@@ -281,9 +281,9 @@ def scores_of(chunk: Chunk, block: Block, frame: Any, offset: Array | int) -> Ar
         queries = ranking_score.apply_centering(block.queries, frame)
         scores = ranking_score.ranking_score(queries, chunk.references, chunk.half_squares)
     if block.own is not None:
-        scores = jnp.where(rows == block.own[:, None], -jnp.inf, scores)
+        scores = jnp.where(rows[None, :] == block.own[:, None], -jnp.inf, scores)
     if chunk.mask is not None:
-        scores = jnp.where(chunk.mask == block.mask[:, None], -jnp.inf, scores)
+        scores = jnp.where(chunk.mask[None, :] == block.mask[:, None], -jnp.inf, scores)
     elif block.mask is not None:
         is_whole = block.mask.shape[1] == len(rows)
         mask = block.mask if is_whole else jnp.take(block.mask, rows, axis=1, mode="clip")

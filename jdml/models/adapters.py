@@ -96,6 +96,7 @@ def _adapter(model: Any, flag: str | None) -> Model:
         return FromNnx(model, flag)
     if is_equinox(model):
         return FromEquinox(model, train_flag=flag)
+    functions = getattr(model, "init", None), getattr(model, "apply", None)
     if isinstance(model, tuple) and len(model) == 2:
         init, apply = model
         if is_equinox(init) and not callable(apply):
@@ -105,7 +106,7 @@ def _adapter(model: Any, flag: str | None) -> Model:
             return _adapter(owner, flag)
         if callable(init) and callable(apply):
             return FromFunctions(init, apply, flag)
-    elif not isinstance(model, type) and callable(getattr(model, "apply", None)):
+    elif all(map(callable, functions)) and not isinstance(model, type):
         parameters = arguments(model.apply)
         if any(p.name == "mutable" or p.kind is p.VAR_KEYWORD for p in parameters):
             return cast(Model, model) if isinstance(model, Hashable) else Object(model)
