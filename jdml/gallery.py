@@ -47,11 +47,10 @@ class Gallery:
     Implementation notes:
         Search is exact: a matrix product on the host proposes neighbours, of which distances are computed from
         differences; where rounding could have hidden one :func:`jdml.nearest` searches instead. Ties go to what was
-        added first. A saved gallery is a folder:
-        ``vectors-N.bin`` (rows, one after the other), ``ids-N.jsonl`` and ``gallery.json``, which says how many rows
-        count and is replaced atomically, last. Saving into the folder it came from appends the new rows; an append that
-        is killed leaves the gallery as it was. Removed rows are skipped, and left out of the files once they are more
-        than one in fifty.
+        added first. A saved gallery is a folder: ``vectors-N.bin`` (rows, one after the other), ``ids-N.jsonl`` and
+        ``gallery.json``, which says how many rows count and is replaced atomically, last. Saving into the folder it
+        came from appends the new rows; an append that is killed leaves the gallery as it was. Removed rows are skipped,
+        and left out of the files once they are more than one in fifty.
 
     Example:
         >>> import numpy as np

@@ -56,13 +56,11 @@ def nearest(
 
     Implementation notes:
         The neighbours are chosen by a matrix product in full precision, with vectors moved and scaled so that neither
-        a common offset, nor large numbers, nor a few rows far away (by up to 10³⁰ times their spread) cost the others
-        digits. Rows far from most of a gallery are told from each other with fewer, by the square of how far in units
-        of a neighbour's distance, and so are rows of heaps: where they lie within a thousandth of what most are apart,
-        rounding chooses among them. The distances of what is chosen, and its order, are computed from the differences
-        of the vectors: exact zeros for duplicates, gradient 0 there. Differentiable in the distances.
-        Under ``jit``, where a row that is not finite cannot be refused, it is the last of all neighbours, and its
-        distances, as a query's or a neighbour's, are NaN: other rows' answers do not depend on it.
+        a common offset, nor large numbers, nor a few rows far away cost the others digits. Rows within a thousandth of
+        what most are apart, and rows far from most of a gallery, are told from each other by rounding. The distances of
+        what is chosen, and its order, are computed from the differences of the vectors: exact zeros for duplicates,
+        gradient 0 there. Differentiable in the distances. Under ``jit``, where a row that is not finite cannot be
+        refused, it is the last of all neighbours, and its distances are NaN: other rows' answers do not depend on it.
         Memory O(block × (N + k·D)). On a CPU, outside ``jit``, up to 64 float32 queries are compared by NumPy, for
         which nothing is compiled, and more by programs for few sizes, to which they and the gallery are padded: a
         gallery may grow row by row. Otherwise there is a program for each shape and k.

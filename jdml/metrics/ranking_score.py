@@ -66,11 +66,10 @@ def _bounds(*several: Array, finite_only: bool = False) -> tuple[Array, Array]:
 def frame_of(low: Any, high: Any, some: Any) -> tuple[Any, Any]:
     """The frame of vectors whose coordinates ``[D]`` lie between two bounds, by some of them ``[n, D]``.
 
-    The centre is their median, which a few vectors far from the others do not move: scores lose digits by the
-    square of how far from it vectors lie. It is cut to multiples of the largest power of two up to their spread (the
-    largest median of a coordinate's deviations; without any it is not cut): what spreads around the origin stays there,
-    and whole numbers stay exact, with their ties. The exponent is that power's, or a larger one that keeps squares
-    finite; vectors 10³⁰ times the spread away leave the others no digits. NumPy's arrays are computed by NumPy.
+    The centre is their median, as scores lose digits by the square of how far from it vectors lie. It is cut to
+    multiples of the largest power of two up to their spread (the largest median of a coordinate's deviations; without
+    any it is not cut): whole numbers stay exact, with their ties. The exponent is that power's, or a larger one that
+    keeps squares finite. NumPy's arrays are computed by NumPy.
     """
     xp: Any = np if isinstance(some, np.ndarray) else jnp
     if len(some) == 0:

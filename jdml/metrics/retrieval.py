@@ -118,17 +118,14 @@ def evaluate_retrieval(
             both are one item; or no query has a reference, so that there is nothing to measure.
 
     Implementation notes:
-        All of the gallery, in float32 whatever the embeddings' type, in blocks of queries: memory O(block × N) whatever
-        R. Rows nearer to each other than a thousandth of what most are apart are told apart by rounding, see
-        :func:`jdml.metrics.nearest`; where they are of one class that changes no number. Ties go to the lowest index:
-        of rows that have collapsed to one point the first of the gallery are found, so that its order decides (R@8 is
-        near 0 where it is sorted by class, near chance where it is shuffled). A k beyond the gallery counts the missing
-        ranks as misses. ``jax.lax.top_k`` ranks; beyond 256 ranks on a CPU
-        it is NumPy's partial sort of (score, index), per block. Queries, gallery and ranks are padded to few sizes
-        (eight an octave from 64 queries and 1,024 rows on; 16, 64, 128, 256, … ranks), for each of which, and each
-        choice of metrics, a program is compiled: other values, and other k, recompile nothing. Groups are one
-        number a row, compared where distances are; every level of labels is ranked anew. ``mrr`` ranks queries again,
-        16 times as deep, until each has its first right answer. A host function: call it outside ``jit``.
+        Exact, in float32 whatever the embeddings' type, in blocks of queries: memory O(block × N). Rows nearer to each
+        other than a thousandth of what most are apart are told apart by rounding, see :func:`jdml.metrics.nearest`.
+        Ties go to the lowest index: where rows have collapsed to one point the gallery's order decides (R@8 is near 0
+        where it is sorted by class, near chance where it is shuffled). A k beyond the gallery counts the missing ranks
+        as misses. ``jax.lax.top_k`` ranks; beyond 256 ranks on a CPU it is NumPy's partial sort. Queries, gallery and
+        ranks are padded to few sizes, for each of which, and each choice of metrics, a program is compiled: other
+        values, and other k, recompile nothing. Every level of labels is ranked anew; ``mrr`` ranks 16 times as deep
+        until each query has its first right answer. A host function: call it outside ``jit``.
 
     Paper settings:
         In-shop has a query and a gallery set; the others search among themselves.

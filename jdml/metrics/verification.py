@@ -61,13 +61,11 @@ def verification(
 
     Implementation notes:
         Up to 2²² pairs exactly: distances from differences, in float64. More are counted in 2¹⁷ steps from one power
-        of two to the next, and as many below how far the vectors spread along their widest coordinate, from matrix
-        products in float32: a threshold is known to a hundred-thousandth of itself, and distances that differ by less
-        tie; those below a thousandth of what most are apart are known to that, or count as 0. A few rows far from the
-        others take nothing from this. Memory does not grow with the pairs. Pairs that share a class
-        are not independent: the interval takes classes for what was drawn (the pairs with a member in a class vary
-        together), and reads the threshold off at ``f ± 1.96`` standard errors of FAR. It is for many classes: with
-        three it says little. A host function: call it outside ``jit``.
+        of two to the next, from matrix products in float32: a threshold is known to a hundred-thousandth of itself, and
+        distances that differ by less tie; those below a thousandth of what most are apart are known to that, or count
+        as 0. Memory does not grow with the pairs. Pairs that share a class are not independent: the interval takes
+        classes for what was drawn, and reads the threshold off at ``f ± 1.96`` standard errors of FAR. With three
+        classes it says little. A host function: call it outside ``jit``.
 
     Reference:
         Grother & Ngan, *Face Recognition Vendor Test*, NIST IR 8009 (rates); Woodruff, *Confidence Intervals for

@@ -161,11 +161,7 @@ class Object(ModelAdapter):
 
 
 class FromFunctions(ModelAdapter):
-    """Two functions: ``init(key, images) -> params`` and ``apply(params, images) -> embeddings``.
-
-    ``apply`` gets its flags, and in training a key where it has an argument ``key`` or ``rng``, or keys by name as
-    ``rngs`` (None in evaluation).
-    """
+    """Two functions: ``init(key, images) -> params`` and ``apply(params, images) -> embeddings``."""
 
     def __init__(
         self, init: Callable[..., Any], apply: Callable[..., Any], train_flag: str | None = None

@@ -31,12 +31,10 @@ def is_equinox(model: Any) -> bool:
 
 
 class FromEquinox(ModelAdapter):
-    """An Equinox module as functions: its arrays leave it, and come in again at each call.
+    """An Equinox module as functions; ``state`` is what ``equinox.nn.make_with_state`` returns besides it.
 
-    Floating-point arrays are trained from their values in the module, whatever the seed; other arrays and the state
-    are carried from step to step and saved. A module whose call turns one row into a vector is mapped over the rows of
-    a batch; another takes the batch. ``inference`` is switched by ``equinox.nn.inference_mode``, and each row has a
-    ``key`` of its own in training. ``state`` is what ``equinox.nn.make_with_state`` returns besides the module.
+    Floating-point arrays are trained from their values in the module; other arrays and the state are carried from step
+    to step and saved. A module of one row is mapped over the rows of a batch, each with a ``key`` of its own.
     """
 
     holds_parameters = True

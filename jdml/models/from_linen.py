@@ -1,8 +1,6 @@
 """A user's Linen module as a model: its flags are set, and all its collections are carried."""
 
 import dataclasses
-import functools
-import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -10,7 +8,7 @@ import flax.linen as nn
 import jax
 
 from jdml.distributed import Tree
-from jdml.models.base_adapter import ModelAdapter, flag_values, flags_of, is_flag
+from jdml.models.base_adapter import ModelAdapter, arguments, flag_values, flags_of, is_flag
 
 OTHER = "~"
 """Begins the name of a collection other than ``batch_stats`` among the statistics that a run carries."""
@@ -19,11 +17,10 @@ PASSING = ("params", "intermediates", "perturbations")
 
 
 class FromLinen(ModelAdapter):
-    """A Linen module as functions.
+    """A Linen module as functions; collections other than ``params`` are carried from step to step, and saved.
 
     Known flags are set: arguments of ``__call__`` and attributes, its own and those of the modules that it is given;
-    and those of Flax's layers, and of modules in ``nn.Sequential``, that nobody has set. Collections other than
-    ``params`` are carried from step to step, and saved.
+    and those of Flax's layers, and of modules in ``nn.Sequential``, that nobody has set.
     """
 
     def __init__(self, module: nn.Module, train_flag: str | None = None) -> None:
@@ -115,15 +112,11 @@ def _set_flags(train: bool) -> Callable[..., Any]:
         module: Any = context.module
         in_container = isinstance(module.parent, nn.Sequential)
         if context.method_name == "__call__" and (_is_flax(module) or in_container):
-            for name in _argument_names(module.__class__)[1 + len(args) :]:
+            for argument in arguments(type(module).__call__)[1 + len(args) :]:
+                name = argument.name
                 is_set = name in kwargs or getattr(module, name, None) is not None
                 if is_flag(name) and not is_set:
                     kwargs = {**kwargs, **flag_values([name], train)}
         return call(*args, **kwargs)
 
     return interceptor
-
-
-@functools.cache
-def _argument_names(kind: Any) -> tuple[str, ...]:
-    return tuple(inspect.signature(kind.__call__).parameters)

@@ -19,12 +19,11 @@ from jdml.models.base_adapter import (
 
 
 class FromNnx(ModelAdapter):
-    """An NNX module as functions: its variables leave it, and come in again at each call.
+    """An NNX module as functions: a copy of it has the variables of each call.
 
-    The module itself is never changed. Its own parameters are those to begin with, whatever the seed. Every
-    ``nnx.Param`` is trained; every other variable is carried from step to step and saved. Its mode is what
-    ``module.train()`` and ``module.eval()`` switch, and the known flags among the arguments of its ``__call__`` and its
-    attributes. Random streams are seeded anew at each step.
+    Every ``nnx.Param`` is trained from its value in the module; every other variable is carried from step to step and
+    saved. Its mode is what ``module.train()`` and ``module.eval()`` switch, and the known flags among arguments and
+    attributes.
     """
 
     holds_parameters = True
