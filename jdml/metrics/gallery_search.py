@@ -167,12 +167,6 @@ def ranked(
         yield part, indices, valid
 
 
-def first(search: Search) -> np.ndarray:
-    """The row of the gallery ``[Q]`` that is nearest to each query; any row if all are excluded."""
-    blocks = jax.device_get([(part, indices) for part, indices, _ in ranked(search, 1)])
-    return np.concatenate([indices[: part.stop - part.start, 0] for part, indices in blocks])
-
-
 def nearest_rows(
     queries: Any, gallery: Any, k: int, own: Any = None, block_size: int | None = None
 ) -> Neighbors:

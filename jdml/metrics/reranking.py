@@ -95,7 +95,9 @@ def rerank(
     scale = _farthest(vectors) if released else np.ones(size)
     neighbours = _neighbourhoods(near, k1, strict=released)
     rows, columns = neighbours.nonzero()
-    apart = np.concatenate([np.zeros(0), *_apart(vectors, rows, columns)])
+    apart = np.empty(len(rows))
+    for part in (slice(n, n + AT_A_TIME) for n in range(0, len(rows), AT_A_TIME)):
+        apart[part] = np.linalg.norm(vectors[rows[part]] - vectors[columns[part]], axis=1)
     apart = np.square(apart) / scale[rows] if released else apart
     encoded = neighbours.astype(np.float64)
     encoded.data = np.exp(-apart)
@@ -126,13 +128,6 @@ def _neighbourhoods(near: np.ndarray, k1: int, *, strict: bool) -> Any:
     joined.eliminate_zeros()
     joined.sort_indices()
     return joined
-
-
-def _apart(vectors: np.ndarray, rows: np.ndarray, columns: np.ndarray) -> list[np.ndarray]:
-    """The distances of pairs of rows, some at a time."""
-    starts = range(0, len(rows), AT_A_TIME)
-    parts = [slice(start, start + AT_A_TIME) for start in starts]
-    return [np.linalg.norm(vectors[rows[p]] - vectors[columns[p]], axis=1) for p in parts]
 
 
 def _farthest(vectors: np.ndarray) -> np.ndarray:

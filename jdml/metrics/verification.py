@@ -3,12 +3,13 @@
 from collections.abc import Sequence
 from typing import Any
 
+import jax
 import numpy as np
 from jax import Array
 
 from jdml.metrics import relevance
 from jdml.metrics.array_conversion import accepts_any_array
-from jdml.metrics.gallery_search import first, prepare
+from jdml.metrics.gallery_search import prepare, ranked
 from jdml.metrics.pairwise_distances import Curve, PairDistances
 from jdml.metrics.relevance import Relevance, RetrievalTask
 from jdml.ops import checks
@@ -257,7 +258,9 @@ def _nearest(
     task: RetrievalTask, truth: Relevance, mask: relevance.IgnoreMask
 ) -> tuple[np.ndarray, np.ndarray]:
     """Each query's distance to its nearest row, infinite where nothing may answer; and whether that is right."""
-    nearest = first(prepare(task.queries, task.gallery, task.own).among(mask))
+    search = prepare(task.queries, task.gallery, task.own).among(mask)
+    parts = jax.device_get([(part, indices) for part, indices, _ in ranked(search, 1)])
+    nearest = np.concatenate([indices[: part.stop - part.start, 0] for part, indices in parts])
     out = mask.excludes(nearest)
     if task.own is not None:
         out = out | (task.own == nearest)
