@@ -74,10 +74,6 @@ class ModelAdapter(Model):
 
     holds_parameters = False
     """Whether ``init`` returns the arrays of the module, whatever the key."""
-    has_modes = False
-    """Whether its layers are known to have batch norm or dropout, whose mode is an attribute of theirs."""
-    frozen_norms: Sequence[str] = ()
-    """The paths of batch norm that is frozen in evaluation mode."""
     same_in_training = False
     """Whether its user says that it computes in training what it does in evaluation."""
     factory: Mapping[str, Any] = MappingProxyType({})
@@ -123,8 +119,10 @@ class ModelAdapter(Model):
     def _set_frozen(self, norms: Mapping[str, bool | None], drops: Sequence[bool | None]) -> None:
         """Freeze batch norm in evaluation mode, unless all layers are in it, as in networks of model zoos."""
         self.has_modes = bool(norms or drops)
-        if not (all(norms.values()) and all(drops)):
-            self.frozen_norms = [path for path, evaluates in norms.items() if evaluates]
+        are_evaluating = all(norms.values()) and all(drops)
+        self.frozen_norms = [
+            p for p, evaluates in norms.items() if evaluates and not are_evaluating
+        ]
 
 
 class Names:
