@@ -119,10 +119,9 @@ class ModelAdapter(Model):
     def _set_frozen(self, norms: Mapping[str, bool | None], drops: Sequence[bool | None]) -> None:
         """Freeze batch norm in evaluation mode, unless all layers are in it, as in networks of model zoos."""
         self.has_modes = bool(norms or drops)
-        are_evaluating = all(norms.values()) and all(drops)
-        self.frozen_norms = [
-            p for p, evaluates in norms.items() if evaluates and not are_evaluating
-        ]
+        if all(norms.values()) and all(drops):
+            norms = {}
+        self.frozen_norms = [path for path, evaluates in norms.items() if evaluates]
 
 
 class Names:
