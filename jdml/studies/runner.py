@@ -51,19 +51,18 @@ def run_jobs(
     check_local("out", out)
     out = Path(out)
     out.parent.mkdir(parents=True, exist_ok=True)
-    stored = results_of(jobs, out)
-    results = {name: stored.get(name) for name in jobs}
-    missing = {name: job for name, job in jobs.items() if name not in stored}
-    initial = len(jobs) - len(missing)
+    results = results_of(jobs, out)
+    missing = {name: job for name, job in jobs.items() if name not in results}
     end = time.monotonic() + 60 * (math.inf if minutes is None else minutes)
     started = itertools.takewhile(lambda job: time.monotonic() < end, missing.items())
+    initial = len(jobs) - len(missing)
     with progress_bar(progress, total=len(jobs), initial=initial, unit="run") as bar:
         for name, result in _run_all(run, started, min(workers, len(missing))):
             save_result(out, name, result)
             results[name] = result
             bar.set_postfix_str(name, refresh=False)
             bar.update()
-    return {name: result for name, result in results.items() if result is not None}
+    return {name: results[name] for name in jobs if name in results}
 
 
 def results_of(jobs: Mapping[str, Job], out: str | Path) -> dict[str, dict[str, Any]]:
