@@ -22,7 +22,7 @@ Panel = dict[str, Any]
 
 
 class Learned(NamedTuple):
-    """What a run learned: its parameters, and the embeddings of training images; the classes that are shown."""
+    """Parameters that a run learned, embeddings of training images, and the classes that are shown."""
 
     run: Run
     params: Mapping[str, Any]

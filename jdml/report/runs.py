@@ -1,5 +1,6 @@
 """Read runs from their folders: settings, logs, scores."""
 
+import contextlib
 import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -177,10 +178,9 @@ def _of_folder(place: Path, scores: Mapping[str, Any]) -> Run:
     """Read a run of :func:`jdml.training.fit`, also one of ``jdml train``."""
     config, log = read_json(place / CONFIG, dict), _read_log(place / LOG)
     fit, provenance = config.get("fit", {}), config.get("provenance", {})
-    own = {name: value for name, value in config.items() if name not in OF_THE_LOOP}
+    own = {k: v for k, v in config.items() if k not in (*OF_THE_LOOP, *NOT_SETTINGS)}
     recipe = _flat(own.pop("recipe", {}))  # the name of a part is called as the part
-    values = {name.removesuffix(".name"): value for name, value in recipe.items()} | own
-    settings = _flat({k: v for k, v in values.items() if k not in NOT_SETTINGS})
+    settings = {name.removesuffix(".name"): value for name, value in recipe.items()} | _flat(own)
     if "data" not in own:  # a program's own run is known by its fingerprints alone
         settings |= {f"fit.{name}": value for name, value in fit.items() if name != "seed"}
         prints = config.get("fingerprint", {})
@@ -281,12 +281,10 @@ def _read_log(path: Path) -> list[dict[str, Any]]:
         return []
     records = []
     for line in path.read_bytes().splitlines():
-        try:
-            record = json_of(line, path)
-        except ValueError:
-            continue
-        if isinstance(record, dict) and _is_number(record.get("step")):
-            records.append({k: v for k, v in record.items() if v is None or _is_number(v)})
+        with contextlib.suppress(ValueError):
+            record = json_of(line, path, dict)
+            if _is_number(record.get("step")):
+                records.append({name: v for name, v in record.items() if _is_number(v)})
     return records
 
 

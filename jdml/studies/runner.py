@@ -111,12 +111,7 @@ def _run_all(
     """Yield results by name as they come; take a job only when it starts."""
     if workers <= 1:
         for name, job in jobs:
-            try:
-                result = _time_run(run, job)
-            except Exception as error:  # whatever a job raises
-                error.add_note(f"in job {name!r}")
-                raise
-            yield name, result
+            yield name, _time_run(run, name, job)
         return
     context = multiprocessing.get_context("spawn")
     shares = context.SimpleQueue()
@@ -128,13 +123,13 @@ def _run_all(
         failed: Exception | None = None
         while True:
             for name, job in itertools.islice(jobs, workers - len(names)):
-                names[pool.submit(_time_run, run, job)] = name
+                names[pool.submit(_time_run, run, name, job)] = name
             if not names:
                 break
             for future in wait(names, return_when=FIRST_COMPLETED).done:
                 name = names.pop(future)
                 try:
-                    result = future.result()
+                    yield name, future.result()
                 except BrokenProcessPool as error:
                     running = ", ".join((name, *names.values()))
                     raise PeerExitedError(
@@ -142,10 +137,7 @@ def _run_all(
                         "(take fewer workers), or cannot import run (put a notebook's function into a .py file)"
                     ) from error
                 except Exception as error:  # raised below, after the running jobs are saved
-                    error.add_note(f"in job {name!r}")
                     failed, jobs = failed or error, iter(())
-                    continue
-                yield name, result
     if failed is not None:
         raise failed
 
@@ -166,10 +158,14 @@ def _start_worker(shares: Any, workers: int) -> None:
     end_with_parent()  # a restarted study would write into the same folders
 
 
-def _time_run(run: Callable[[Job], Metrics], job: Job) -> dict[str, Any]:
-    """Run a job, and return its result as it is read from the file."""
+def _time_run(run: Callable[[Job], Metrics], name: str, job: Job) -> dict[str, Any]:
+    """Run a job, and return its result as it is read from the file; errors name the job."""
     start = time.perf_counter()
-    metrics = run(copy.deepcopy(dict(job)))
+    try:
+        metrics = run(copy.deepcopy(dict(job)))
+    except Exception as error:  # whatever a job raises
+        error.add_note(f"in job {name!r}")
+        raise
     cores, all_cores = len(_cores()), os.cpu_count()
     used = all_cores if cores == all_cores else f"{cores} of {all_cores}"
     return through_json(
