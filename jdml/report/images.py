@@ -107,15 +107,9 @@ def search_images(
         [{'rank': 1, 'file': '1', 'distance': 0.2, 'label': 'dog'}]
     """
     rows = gallery.vectors
-    if rows.ndim != 2 or rows.shape[1] != vectors.shape[1]:
-        raise ValueError(
-            f"gallery must hold embeddings [N, {vectors.shape[1]}], got {list(rows.shape)}"
-        )
     files = gallery.files.tolist() if gallery.files is not None else [*map(str, range(len(rows)))]
 
     def is_query(query: int, row: int) -> bool:
-        if gallery.files is None:
-            return False
         asked, file = queries[query], files[row]
         if _same_bytes(asked, file):
             return True
