@@ -29,10 +29,9 @@ BINS = 40
 
 
 class Scores(NamedTuple):
-    """Scores by labels ``[N]``: right neighbours ``[N, K]``, MAP@R and R@1 ``[N]``, rows with suspect labels."""
+    """Scores by labels ``[N]``: MAP@R and R@1 ``[N]``, rows with suspect labels."""
 
     labels: np.ndarray
-    right: np.ndarray
     quality: np.ndarray
     first: np.ndarray
     suspects: list[int]
@@ -49,7 +48,6 @@ def score_neighbours(
     embeddings: Any, labels: np.ndarray, distances: np.ndarray, indices: np.ndarray
 ) -> Scores:
     """Score neighbours by labels; NaN where a row has no other of its class."""
-    right = (labels[indices] == labels[:, None]) & (labels >= 0)[:, None]
     with warnings.catch_warnings():  # queries without an answer are NaN
         warnings.simplefilter("ignore", UserWarning)
         x = jnp.asarray(embeddings, jnp.float32)
@@ -57,7 +55,7 @@ def score_neighbours(
     quality, first = (np.asarray(scores[name], np.float64) for name in ("MAP@R", "R@1"))
     suspects = suspect_labels(indices, labels)
     nearest_first = np.argsort(distances[suspects, 0], kind="stable")
-    return Scores(labels, right, quality, first, suspects[nearest_first].tolist())
+    return Scores(labels, quality, first, suspects[nearest_first].tolist())
 
 
 def hubs(indices: np.ndarray, most: int = 24) -> tuple[list[tuple[int, int]], float]:
@@ -142,19 +140,17 @@ def structure(embeddings: Any, labels: Any) -> tuple[dict[str, float], dict[str,
     return measured, histogram
 
 
-def proxy_structure(proxies: Any, embeddings: Any, labels: Any) -> dict[str, float]:
-    """Measure the distances of proxies from the embeddings of their class, on the unit sphere."""
-    centres = unit(np.asarray(proxies, np.float64))
-    centres = centres[:, None] if centres.ndim == 2 else centres
-    x, y = unit(np.asarray(embeddings, np.float64)), np.asarray(labels)
+def proxy_structure(proxies: Any, embeddings: Any, labels: np.ndarray) -> dict[str, float]:
+    """Measure the distances of proxies ``[C, K, D]`` from the embeddings of their class, on the unit sphere."""
+    centres, x = unit(proxies), unit(np.asarray(embeddings, np.float64))
     away = [
-        np.linalg.norm(centres[c] - x[y == c].mean(0), axis=1).mean()
-        for c in range(len(centres))
-        if (y == c).any()
+        np.linalg.norm(centres[label] - x[labels == label].mean(0), axis=1).mean()
+        for label in np.unique(labels)
     ]
-    proxies, points = jnp.asarray(centres, jnp.float32), jnp.asarray(x, jnp.float32)
+    points, classes = jnp.asarray(x, jnp.float32), jnp.asarray(labels, jnp.int32)
+    proxies = jnp.asarray(centres, jnp.float32)
     measured = {
-        "proxy to its class": proxy_distance(proxies, points, jnp.asarray(y, jnp.int32)),
+        "proxy to its class": proxy_distance(proxies, points, classes),
         "proxy to its class's mean": float(np.mean(away)),
     }
     if centres.shape[1] > 1:

@@ -121,9 +121,10 @@ def gallery(
     scores = stats.score_neighbours(x, y, distances, indices)
     rows = _order(scores, order, seed)[:queries] if isinstance(queries, int) else queries
     columns = 1 + indices.shape[1]
+    plain = ["plain"] * indices.shape[1]
     figure, grid = _panels(len(rows) * columns, columns, (1.3, 1.6), (0, 0.4), title)
     for number, row in enumerate(rows):
-        kinds = np.where(scores.right[row], "right", "wrong" if y[row] >= 0 else "plain")
+        kinds = np.where(y[indices[row]] == y[row], "right", "wrong") if y[row] >= 0 else plain
         cells = zip([row, *indices[row]], ["query", *kinds], strict=True)
         for axes, (other, kind) in zip(grid[number * columns :], cells, strict=False):
             colour, style, word = FRAMES[kind]

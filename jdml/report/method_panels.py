@@ -26,7 +26,6 @@ class Learned(NamedTuple):
 
     run: Run
     params: Mapping[str, Any]
-    proxies: np.ndarray
     embeddings: np.ndarray
     labels: np.ndarray
     names: Sequence[str]
@@ -52,8 +51,9 @@ def potential_fields(learned: Learned) -> Iterator[Panel]:
         return
     potential, known = POTENTIALS[learned.loss["name"]]
     settings = {k: float(v) for k, v in learned.loss.get("settings", {}).items() if k in known}
-    count, each, dim = learned.proxies.shape
-    charges = unit(np.concatenate([learned.embeddings, learned.proxies.reshape(-1, dim)]))
+    proxies = learned.params["proxies"]
+    count, each, dim = proxies.shape
+    charges = unit(np.concatenate([learned.embeddings, proxies.reshape(-1, dim)]))
     labels = np.concatenate([learned.labels, np.repeat(np.arange(count), each)])
     centre, (axes, share) = charges.mean(0), principal_axes(charges)
     points = (charges - centre) @ axes
@@ -89,10 +89,10 @@ def flow_densities(learned: Learned) -> Iterator[Panel]:
         return
     from jdml import flows  # imports distrax
 
-    nir, dim = learned.loss.get("method") or {}, learned.proxies.shape[-1]
+    nir, dim = learned.loss.get("method") or {}, learned.embeddings.shape[-1]
     flow = flows.preset(nir.get("flow", "released"), dim, dim, **nir.get("flow_settings", {}))
     y = learned.labels
-    centres, x = unit(learned.proxies), unit(learned.embeddings)
+    centres, x = unit(learned.params["proxies"]), unit(learned.embeddings)
 
     @jax.jit
     def density(points: Any, proxy: Any) -> Any:
@@ -211,15 +211,10 @@ def panels(
     names: Sequence[str],
 ) -> list[Panel]:
     """Draw what a run's method learned as plain values: titles, words, grids, points; empty for other methods."""
-    if "proxies" not in params or not len(embeddings):
-        return []
-    proxies = np.asarray(params["proxies"], np.float64)
-    proxies = proxies[:, None] if proxies.ndim == 2 else proxies
     rows = np.random.default_rng(0).permutation(len(embeddings))[:CHARGES]
-    x, y = np.asarray(embeddings, np.float64)[rows], np.asarray(labels)[rows]
+    x, y = np.asarray(embeddings, np.float64)[rows], labels[rows]
     known, counts = np.unique(y, return_counts=True)
-    largest = known[np.argsort(-counts, kind="stable")].tolist()
-    classes = [label for label in largest if label < len(proxies)][:CLASSES]
-    learned = Learned(run, params, proxies, x, y, names, classes)
+    classes = known[np.argsort(-counts, kind="stable")][:CLASSES].tolist()
+    learned = Learned(run, params, x, y, names, classes)
     pictures = potential_fields, flow_densities, new_proxies
     return next((drawn for draw in pictures if (drawn := list(draw(learned)))), [])

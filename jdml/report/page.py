@@ -199,11 +199,12 @@ def _analyze(
     stars, star_names = None, list[str]()
     if "proxies" in learned:
         count = len(learned["proxies"])
+        proxies = np.asarray(learned["proxies"], np.float64).reshape(count, -1, vectors.shape[1])
         classes = trained.class_names if trained is not None else ()
         classes = classes if len(classes) == count else tuple(map(str, range(count)))
-        stars = _proxy_rows(learned["proxies"], vectors, trained)
+        stars = _proxy_rows(proxies, vectors, trained)
         star_names = np.repeat(classes, len(stars) // count).tolist()
-        shown |= _proxy_parts(run, trained, learned, classes)
+        shown |= _proxy_parts(run, trained, {**learned, "proxies": proxies}, classes)
     measured, counts = dict[str, float](), dict[str, np.ndarray]()
     for first in list(scores.values())[:1]:
         measured, counts = stats.structure(vectors, first.labels)
@@ -233,9 +234,9 @@ def _embed(data: Any, embeddings: Any, trained: Any, most: int) -> tuple[np.ndar
     return rows[whole], vectors[whole]
 
 
-def _proxy_rows(proxies: Any, vectors: np.ndarray, trained: Any) -> np.ndarray:
+def _proxy_rows(proxies: np.ndarray, vectors: np.ndarray, trained: Any) -> np.ndarray:
     """Return proxies as rows, normalized as embeddings are."""
-    rows = np.asarray(proxies, np.float64).reshape(-1, vectors.shape[1])
+    rows = proxies.reshape(-1, vectors.shape[1])
     if trained is not None and trained.normalize is not None:
         return np.asarray(trained.normalize(rows.astype(np.float32)), np.float64)
     return stats.unit(rows) if np.allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-3) else rows

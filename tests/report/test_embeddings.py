@@ -219,7 +219,6 @@ def test_field_is_drawn_with_its_charges(cloud):
         assert sum(own for *_, own in panel["stars"]) == 1
     triplet = {"recipe": {"loss": {"name": "triplet"}}}
     assert panels(Run("a", config=triplet), proxies, x, labels, "012") == []
-    assert panels(Run("a", config=field), {}, x, labels, "012") == []
 
 
 def test_density_is_drawn_with_the_runs_flow(cloud):
