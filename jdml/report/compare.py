@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from jdml.report.runs import FILES, Run, number_repeated
+from jdml.report.runs import FILES, Run, unique_names
 from jdml.report.tables import (
     CONFIDENCE,
     PairedDifference,
@@ -327,11 +327,8 @@ def _groups(runs: Sequence[Run]) -> dict[str, list[Run]]:
         stems = {re.sub(r"[-_ ]?(seed)?[-_=]?\d+$", "", run.name) for run in group}
         common = len(group) > 1 and len(stems) == 1 and "" not in stems
         names.append(stems.pop() if common else group[0].name)
-    unique = [
-        group[0].name if names.count(name) > 1 else name
-        for name, group in zip(names, groups.values(), strict=True)
-    ]
-    return dict(zip(number_repeated(unique), groups.values(), strict=True))
+    unique = unique_names(names, [group[0].name for group in groups.values()])
+    return dict(zip(unique, groups.values(), strict=True))
 
 
 def _are_seeds(run: Run, other: Run) -> bool:

@@ -129,11 +129,10 @@ def read_runs(*places: str | Path) -> list[Run]:
         folder = number if run.path is None else run.path.resolve()
         once.setdefault((folder, run.seed, str(run.settings)), run)
     runs = list(once.values())
-    names = [run.name for run in runs]
-    for number, run in enumerate(runs):
-        if run.path is not None and [each.name for each in runs].count(run.name) > 1:
-            names[number] = f"{run.path.absolute().parent.name}/{run.name}"
-    return [replace(run, name=name) for run, name in zip(runs, number_repeated(names), strict=True)]
+    folders = ["" if r.path is None else f"{r.path.absolute().parent.name}/" for r in runs]
+    longer = [f"{folder}{run.name}" for folder, run in zip(folders, runs, strict=True)]
+    names = unique_names([run.name for run in runs], longer)
+    return [replace(run, name=name) for run, name in zip(runs, names, strict=True)]
 
 
 def as_runs(runs: Any, data: Any = None) -> list[Run]:
@@ -284,7 +283,7 @@ def _read_log(path: Path) -> list[dict[str, Any]]:
         with contextlib.suppress(ValueError):
             record = json_of(line, path, dict)
             if _is_number(record.get("step")):
-                records.append({name: v for name, v in record.items() if _is_number(v)})
+                records.append({k: v for k, v in record.items() if v is None or _is_number(v)})
     return records
 
 
@@ -306,15 +305,16 @@ def _flat_scores(scores: Mapping[str, Any], prefix: str = "") -> dict[str, float
     }
 
 
-def number_repeated(names: Sequence[str]) -> list[str]:
-    """Put a number behind names that repeat an earlier one.
+def unique_names(names: Sequence[str], longer: Sequence[str]) -> list[str]:
+    """Take the longer of two names where the short one repeats, and number those that still repeat.
 
     Example:
-        >>> number_repeated(["a", "b", "a"])
-        ['a', 'b', 'a (2)']
+        >>> unique_names(["a", "b", "b", "b"], ["x/a", "x/b", "y/b", "y/b"])
+        ['a', 'x/b', 'y/b', 'y/b (2)']
     """
     numbered: list[str] = []
-    for name in names:
+    for short, long in zip(names, longer, strict=True):
+        name = long if names.count(short) > 1 else short
         variants = (f"{name} ({number})" for number in itertools.count(2))
         tried = itertools.chain([name], variants)
         numbered.append(next(each for each in tried if each not in numbered))

@@ -21,7 +21,7 @@ from jdml._paths import check_local
 from jdml.data import Dataset, load
 from jdml.metrics import evaluate_retrieval
 from jdml.ops import checks
-from jdml.recipes import BatchConfig, LossConfig, NetworkConfig, OptimizerConfig, Recipe
+from jdml.recipes import LossConfig, Recipe
 from jdml.report.compare import compare_runs
 from jdml.report.embedding_stats import project, unit
 from jdml.report.figures import scatter_grid
@@ -81,24 +81,16 @@ def methods() -> dict[str, Recipe]:
 
     The margin and the batch of 64 random samples were chosen on a held-out part of the training rows.
     """
-
-    def recipe(loss: str, miner: str = LossConfig.miner, **settings: float) -> Recipe:
-        return Recipe(
-            loss=LossConfig(loss, settings, miner=miner),
-            network=NetworkConfig(dim=DIM),
-            batch=BatchConfig(size=BATCH),
-            optimizer=OptimizerConfig(
-                learning_rate=LEARNING_RATE, lr_multipliers={"proxies": PROXIES_LR_FACTOR}
-            ),
-        )
-
-    negative = f"semi_hard_negative:margin={MARGIN}"
-    return {
-        "triplet": recipe("triplet", f"random_positive+{negative}", margin=MARGIN),
-        "triplet + EPS": recipe("triplet", f"easy_positive+{negative}", margin=MARGIN),
-        "MS + EPS": recipe("multi_similarity", "multi_similarity_negative+easy_positive"),
-        "ProxyAnchor": recipe("proxy_anchor"),
+    rates = {"learning_rate": LEARNING_RATE, "lr_multipliers": {"proxies": PROXIES_LR_FACTOR}}
+    base = Recipe().replace(network={"dim": DIM}, batch={"size": BATCH}, optimizer=rates)
+    margin, negative = {"margin": MARGIN}, f"semi_hard_negative:margin={MARGIN}"
+    losses = {
+        "triplet": LossConfig("triplet", margin, miner=f"random_positive+{negative}"),
+        "triplet + EPS": LossConfig("triplet", margin, miner=f"easy_positive+{negative}"),
+        "MS + EPS": LossConfig("multi_similarity", miner="multi_similarity_negative+easy_positive"),
+        "ProxyAnchor": LossConfig("proxy_anchor"),
     }
+    return {name: replace(base, loss=loss) for name, loss in losses.items()}
 
 
 def load_parts() -> tuple[Dataset, Dataset]:
