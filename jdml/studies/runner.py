@@ -71,8 +71,9 @@ def results_of(jobs: Mapping[str, Job], out: str | Path) -> dict[str, dict[str, 
     for name in (name for name in jobs if name in results):
         different = differences(results[name]["job"], json.loads(json.dumps(dict(jobs[name]))))
         if different:
+            shown = "; ".join(map(str, different))
             raise ValueError(
-                f"{name} in {out} was run with other settings: {'; '.join(different)}. Choose another file"
+                f"{name} in {out} was run with other settings: {shown}. Choose another file"
             )
     return results
 
