@@ -68,12 +68,37 @@ class Demo:
     """Runs of each method; the table shows their mean and standard deviation."""
 
     def execute(self) -> None:
-        """Train the four methods, print the table, write the figure and the run folder."""
-        runs = run_demo(self.out, steps=self.steps, seeds=self.seeds)
+        """Train the four methods, print the table, write the figure, the page and the numbers."""
+        checks.count("steps", self.steps)
+        checks.count("seeds", self.seeds)
+        check_local("out", self.out)
+        config = {
+            "data": "digits 0–5 by parity",
+            "model": f"{HIDDEN} hidden units, {DIM}-D",
+            "steps": self.steps,
+            "seeds": self.seeds,
+        }
+        file = self.out / "config.json"
+        if file.exists() and read_json(file, dict).keys() != config.keys():
+            raise ValueError(f"--out {self.out} holds another run: choose another folder")
+        self.out.mkdir(parents=True, exist_ok=True)
+        write_json(file, config)
+        data, scored = load_parts()
+        jobs = list(itertools.product(methods().items(), range(self.seeds)))
+        runs = []
+        with progress_bar(True, total=len(jobs), unit="run") as bar:
+            for (name, recipe), seed in jobs:
+                bar.set_description(name)
+                runs.append(_train(name, recipe, data, scored, self.steps, seed))
+                bar.update()
+        figure, page = self.out / "demo.png", self.out / "report.html"
+        write_json(self.out / "metrics.json", scores_of(runs))
+        draw(runs, figure)
+        title = "Even and odd were learned: which methods still tell the digits apart?"
+        html_report(runs, page, title=title, metrics=COLUMNS)
         print("R@1 and MAP@R by digit, in %, of models trained on even/odd\n")
         print(markdown_table(*table(runs)), *summary(runs), sep="\n")
-        print(f"figure: {self.out / 'demo.png'}")
-        print(f"report: {self.out / 'report.html'}")
+        print(f"figure: {figure}\nreport: {page}")
 
 
 def methods() -> dict[str, Recipe]:
@@ -106,35 +131,6 @@ def load_parts() -> tuple[Dataset, Dataset]:
 def is_trained(data: Dataset) -> np.ndarray:
     """Return which images are of digits that are trained."""
     return np.isin(data.labels, TRAINED_DIGITS)
-
-
-def run_demo(
-    out_dir: str | Path, *, steps: int = Demo.steps, seeds: int = Demo.seeds, progress: bool = True
-) -> list[Run]:
-    """Train the four methods, and write the figure, the report and the numbers into a folder."""
-    checks.count("steps", steps)
-    checks.count("seeds", seeds)
-    check_local("out_dir", out_dir)
-    folder, network = Path(out_dir), f"{HIDDEN} hidden units, {DIM}-D"
-    config = {"data": "digits 0–5 by parity", "model": network, "steps": steps, "seeds": seeds}
-    file = folder / "config.json"
-    if file.exists() and read_json(file, dict).keys() != config.keys():
-        raise ValueError(f"out_dir {folder} holds another run: choose another folder")
-    folder.mkdir(parents=True, exist_ok=True)
-    write_json(file, config)
-    data, scored = load_parts()
-    jobs = list(itertools.product(methods().items(), range(seeds)))
-    runs = []
-    with progress_bar(progress, total=len(jobs), unit="run") as bar:
-        for (name, recipe), seed in jobs:
-            bar.set_description(name)
-            runs.append(_train(name, recipe, data, scored, steps, seed))
-            bar.update()
-    write_json(folder / "metrics.json", scores_of(runs))
-    draw(runs, folder / "demo.png")
-    title = "Even and odd were learned: which methods still tell the digits apart?"
-    html_report(runs, folder / "report.html", title=title, metrics=COLUMNS)
-    return runs
 
 
 def scores_of(runs: Sequence[Run]) -> dict[str, dict[str, list[float]]]:

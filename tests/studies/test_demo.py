@@ -3,7 +3,7 @@
 import pytest
 
 from jdml.report import Run
-from jdml.studies.demo import COLUMNS, is_trained, load_parts, methods, run_demo, table
+from jdml.studies.demo import COLUMNS, Demo, is_trained, load_parts, methods, table
 
 
 def test_demo_does_not_train_on_test_images():
@@ -30,12 +30,12 @@ def test_demo_compares_four_methods():
 @pytest.mark.parametrize("name", ["steps", "seeds"])
 def test_demo_without_steps_or_seeds_is_refused(tmp_path, name):
     with pytest.raises(ValueError, match=rf"^{name}\b"):
-        run_demo(tmp_path / "demo", **{name: 0})
+        Demo(tmp_path / "demo", **{name: 0}).execute()
     assert list(tmp_path.iterdir()) == []
 
 
 def test_demo_refuses_another_runs_folder(tmp_path):
     (tmp_path / "config.json").write_text('{"lr": 0.1}')
-    with pytest.raises(ValueError, match=r"^out_dir\b"):
-        run_demo(tmp_path, steps=1, seeds=1)
+    with pytest.raises(ValueError, match=r"^--out\b"):
+        Demo(tmp_path, steps=1, seeds=1).execute()
     assert [path.name for path in tmp_path.iterdir()] == ["config.json"]
