@@ -120,22 +120,21 @@ def gallery(
     distances, indices = stats.nearest_neighbours(x, k)
     scores = stats.score_neighbours(x, y, distances, indices)
     rows = _order(scores, order, seed)[:queries] if isinstance(queries, int) else queries
-    columns = 1 + indices.shape[1]
-    plain = ["plain"] * indices.shape[1]
-    figure, grid = _panels(len(rows) * columns, columns, (1.3, 1.6), (0, 0.4), title)
-    for number, row in enumerate(rows):
-        kinds = np.where(y[indices[row]] == y[row], "right", "wrong") if y[row] >= 0 else plain
-        cells = zip([row, *indices[row]], ["query", *kinds], strict=True)
-        for axes, (other, kind) in zip(grid[number * columns :], cells, strict=False):
-            colour, style, word = FRAMES[kind]
-            picture = picture_of(images, other)
-            if picture is not None:
-                axes.imshow(np.asarray(picture), cmap="gray" if picture.mode == "L" else None)
-            axes.set(xticks=[], yticks=[])
-            for spine in axes.spines.values():
-                spine.set(linewidth=3, color=colour, linestyle=style)
-            name = _name(class_names, y[other])
-            axes.set_title(f"{word}\n{name}", fontsize=7, color=colour)
+    asked = np.asarray(rows, int)
+    shown = np.column_stack([asked, indices[asked]])
+    kinds = np.where(y[shown] == y[asked][:, None], "right", "wrong")
+    kinds[y[asked] < 0] = "plain"
+    kinds[:, 0] = "query"
+    figure, grid = _panels(shown.size, shown.shape[1], (1.3, 1.6), (0, 0.4), title)
+    for axes, row, kind in zip(grid, shown.flat, kinds.flat, strict=True):
+        colour, style, word = FRAMES[kind]
+        picture = picture_of(images, row)
+        if picture is not None:
+            axes.imshow(np.asarray(picture), cmap="gray" if picture.mode == "L" else None)
+        axes.set(xticks=[], yticks=[])
+        for spine in axes.spines.values():
+            spine.set(linewidth=3, color=colour, linestyle=style)
+        axes.set_title(f"{word}\n{_name(class_names, y[row])}", fontsize=7, color=colour)
     return figure
 
 

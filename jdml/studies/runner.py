@@ -92,11 +92,8 @@ def by_seed(
     wanted = through_json(settings)
     for run in results.values():
         job, metrics = run["job"], run["metrics"]
-        if (
-            metric not in metrics
-            or "seed" not in job
-            or not wanted.items() <= through_json(job).items()
-        ):
+        is_selected = wanted.items() <= through_json(job).items()
+        if not is_selected or metric not in metrics or "seed" not in job:
             continue
         if job["seed"] in values:
             raise ValueError(
