@@ -1,5 +1,6 @@
 """Compare runs: the settings that differ, the scores, and whether differences are more than chance."""
 
+import itertools
 import json
 import math
 import re
@@ -163,9 +164,7 @@ def comparison_table(comparison: Comparison) -> tuple[list[str], list[list[str]]
     if any(row.memory is not None for row in rows):
         columns.append(("memory", [size(row.memory) for row in rows]))
     titles, lists = zip(*columns, strict=True)
-    height = len(rows) + len(papers)
-    filled = [cells + ["–"] * (height - len(cells)) for cells in lists]
-    return list(titles), [list(row) for row in zip(*filled, strict=True)]
+    return list(titles), [list(row) for row in itertools.zip_longest(*lists, fillvalue="–")]
 
 
 def summary_sentences(comparison: Comparison) -> list[str]:
