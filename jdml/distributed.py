@@ -32,10 +32,6 @@ HEARTBEAT = 30
 """Seconds without a sign of life after which a process counts as ended."""
 SHUTDOWN = 30
 """Seconds that a process waits for the others at its end."""
-COUNTS = ("SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE")
-"""Environment variables of launchers: the number of processes."""
-CLUSTERS = ("TPU_WORKER_HOSTNAMES", "TPU_PROCESS_ADDRESSES", "JOB_COMPLETION_INDEX")
-"""Environment variables of GKE on several machines."""
 
 _log = logging.getLogger(__name__)
 
@@ -112,12 +108,16 @@ class Placement:
         )
 
     def _map(self, function: Callable[[jax.Array, NamedSharding], Any], tree: Tree) -> Tree:
-        """Apply a function to each array of a state and its sharding, where there is a mesh."""
+        """Apply a function to each array of a state and the sharding of its role, where there is a mesh."""
         if self.mesh is None:
             return tree
-        return jax.tree_util.tree_map_with_path(
-            lambda path, leaf: function(leaf, self._at(self._spec(path, leaf))), tree
-        )
+
+        def one(path: KeyPath, leaf: jax.Array) -> Any:
+            names = {getattr(part, "key", None) for part in path}
+            specs = (s for role, s in self.shard if role in names and self._fits(np.shape(leaf), s))
+            return function(leaf, self._at(next(specs, P())))
+
+        return jax.tree_util.tree_map_with_path(one, tree)
 
     def replicate(self, tree: Tree) -> Tree:
         """Put whole arrays, such as a data set, on every device."""
@@ -151,14 +151,6 @@ class Placement:
     def _rows(self) -> NamedSharding:
         assert self.mesh is not None
         return self._at(P(self.mesh.axis_names[0]))
-
-    def _spec(self, path: KeyPath, leaf: jax.Array) -> P:
-        """Return the partition of an array's role; the role's name is part of its path."""
-        names = {getattr(part, "key", None) for part in path}
-        for role, spec in self.shard:
-            if role in names and self._fits(np.shape(leaf), spec):
-                return spec
-        return P()
 
     def _fits(self, shape: Sequence[int], spec: P) -> bool:
         if len(shape) < len(spec):
@@ -298,13 +290,11 @@ def any_process(flags: np.ndarray) -> np.ndarray:
 
 
 def _is_launched() -> bool:
-    """Return whether a launcher that JAX knows started several processes."""
-    hosts, addresses, index = CLUSTERS
-    return (
-        any(int(os.environ.get(name, 1)) > 1 for name in COUNTS)
-        or any("," in os.environ.get(name, "") for name in (hosts, addresses))
-        or index in os.environ
-    )
+    """Return whether a launcher that JAX knows started several processes: SLURM, Open MPI or GKE."""
+    counts = [os.environ.get(n, 1) for n in ("SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE")]
+    hosts = [os.environ.get(n, "") for n in ("TPU_WORKER_HOSTNAMES", "TPU_PROCESS_ADDRESSES")]
+    is_job = "JOB_COMPLETION_INDEX" in os.environ
+    return any(int(n) > 1 for n in counts) or any("," in names for names in hosts) or is_job
 
 
 @functools.cache

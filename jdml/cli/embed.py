@@ -12,9 +12,8 @@ from jdml.data.image_discovery import pluralize
 from jdml.data.load import Split, read_source, root_of
 from jdml.gallery import ENDINGS
 from jdml.ops.checks import default_of
-from jdml.runs.embedding_io import write_embeddings
+from jdml.runs.embedding_io import embed_source, update_gallery, write_embeddings
 from jdml.runs.export import PROGRAMS, export_file
-from jdml.runs.gallery_files import embed_source, update_gallery
 from jdml.training import load
 
 
@@ -89,9 +88,9 @@ class Embed:
                 on_bad_image="nan" if skip else "stop",
                 progress=progress,
             )
-            damaged, size, dim = done.damaged, len(gallery), gallery.dim
+            damaged, size, dim = done["damaged"], len(gallery), gallery.dim
             labels = None if source.labels is None else gallery.labels
-            print(", ".join(f"{name} {number:,}" for name, number in done._asdict().items()))
+            print(", ".join(f"{name} {number:,}" for name, number in done.items()))
         what = "" if labels is None else f" of {len(np.unique(labels)):,} classes"
         left = f", {damaged:,} damaged left out" if damaged else ""
         print(f"{pluralize(size, 'image', 'images')}{what}, {dim}-D{left}: {out}")

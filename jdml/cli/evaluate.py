@@ -17,8 +17,7 @@ from jdml.data.folder import column_of, read_column
 from jdml.metrics.arrays import evaluate_arrays
 from jdml.metrics.retrieval import Average, evaluate_retrieval
 from jdml.ops.checks import Rerank, default_of
-from jdml.runs.embedding_io import MODEL, NpzArrays, map_array
-from jdml.runs.gallery_files import read_table
+from jdml.runs.embedding_io import MODEL, NpzArrays, map_array, read_table
 from jdml.runs.run_files import write_json
 
 
@@ -133,7 +132,7 @@ class Evaluate:
         apart = {name: map_array(file) for name, file in files.items()}
         if self.gallery is not None:
             apart |= self._read_gallery(arrays)
-        both: ChainMap[str, Any] = ChainMap(apart, arrays)  # type: ignore[arg-type]
+        both: ChainMap[str, Any] = ChainMap(apart, arrays)
         table, _, column = group.rpartition(":")
         if table:
             values = read_column(expand_user(table), column)

@@ -15,8 +15,7 @@ from jdml.metrics import rejection_threshold
 from jdml.ops.checks import Rerank, at_least, default_of
 from jdml.report.figures import neighbour_sheet
 from jdml.report.images import search_images
-from jdml.runs.embedding_io import EmbeddingTable, join_tables
-from jdml.runs.gallery_files import embed_source, read_table
+from jdml.runs.embedding_io import EmbeddingTable, embed_source, join_tables, read_table
 from jdml.runs.run_files import write_json
 from jdml.training import load
 

@@ -37,7 +37,7 @@ from jdml.training import (
     score,
     train,
 )
-from jdml.training.train_recipe import check_head, frozen, make_network, pattern_of
+from jdml.training.train_recipe import check_head, frozen, make_network
 
 RECOMMENDED = "no --loss and no --method is typed: this is the recommended recipe for photographs"
 UNTRAINED = (
@@ -118,7 +118,7 @@ class TrainingRun:
         model, weights = str(self.recipe.network.name), options.weights
         self.preprocess = weights.preprocess(model)
         with naming_options():
-            self.model = make_network(
+            network = make_network(
                 self.recipe,
                 self.train,
                 seed=options.run.seed,
@@ -126,6 +126,8 @@ class TrainingRun:
                 pretrained=weights.pretrained(),
                 **weights.network_settings(model, options.network),
             )
+            parts = self.recipe, network, self.train, self.preprocess
+            self.model = frozen(*parts, cache_folder=options.run.feature_cache)
         self.recall_at = recall_ranks(str(options.data.data))
         self._check()
         self.sampler = self._sampler()
@@ -165,13 +167,7 @@ class TrainingRun:
                 devices=Devices(mesh, micro_batch=options.devices.micro_batch),
                 callbacks=callbacks,
                 progress=not options.run.quiet,
-                model=frozen(
-                    self.recipe,
-                    self.model,
-                    self.train,
-                    self.preprocess,
-                    cache_folder=options.run.feature_cache,
-                ),
+                model=self.model,
                 sampler=self.sampler,
                 evaluation=Evaluation(
                     None if held_out is None else partial(self._score, queries=held_out),
@@ -260,7 +256,6 @@ class TrainingRun:
         if needs and self.data.validation is None:
             raise ValueError(f"{needs[0]} needs --validation, held-out rows: --validation 0.2")
         with naming_options():
-            pattern_of(recipe, self.model, self.train, self.preprocess)
             recipe.batch.check_views(self.train.views)
         try:
             with naming_options():

@@ -47,7 +47,6 @@ class RunFolder:
         config: Mapping[str, Any],
         *,
         resume: bool = True,
-        keep: int = 2,
         growing: bool | None = False,
         asynchronous: bool = False,
     ) -> None:
@@ -58,6 +57,7 @@ class RunFolder:
         self._asynchronous = asynchronous
         self._growing = growing
         self._more_steps: dict[str, Any] | None = None
+        import orbax.checkpoint as ocp
         from filelock import FileLock
 
         self._lock = FileLock(self.path / LOCK, thread_local=False)
@@ -66,23 +66,27 @@ class RunFolder:
         self._checkpoints = self.path / CHECKPOINTS
         try:
             self._claim(json.loads(json.dumps(config)))
-            self._manager = self._open_manager(keep)
+            options = ocp.CheckpointManagerOptions(
+                max_to_keep=2,
+                enable_async_checkpointing=asynchronous,
+                cleanup_tmp_directories=True,
+            )
+            self._manager = ocp.CheckpointManager(self._checkpoints, options=options)
+            self.latest: int | None = self._manager.latest_step()
+            if self.latest is not None and not resume:
+                raise ValueError(
+                    f"folder {self.path} already has a checkpoint of step {self.latest}: "
+                    "resume it or choose another folder"
+                )
         except BaseException:
             self._release()
             raise
-        self._latest: int | None = self._manager.latest_step()
-        if self._latest is not None and not resume:
-            self.close()
-            raise ValueError(
-                f"folder {self.path} already has a checkpoint of step {self._latest}: "
-                "resume it or choose another folder"
-            )
 
     def save(self, step: int, tree: Tree, progress: Mapping[str, Any]) -> None:
         """Save a pytree of arrays and JSON-able progress as the checkpoint of a step, atomically."""
         from orbax.checkpoint import args
 
-        if step == self._latest:
+        if step == self.latest:
             return
         packed = _pack(jax.tree.map(jnp.copy, tree) if self._asynchronous else tree)
         # Orbax would fail halfway.
@@ -93,29 +97,22 @@ class RunFolder:
             arrays=args.JsonSave(_arrays(tree)),
         )
         self._manager.save(step, args=items, force=True)
-        self._latest = step
+        self.latest = step
 
-    @property
-    def has_checkpoint(self) -> bool:
-        """Whether there is a checkpoint to resume from."""
-        return self._latest is not None
-
-    def accept(self) -> None:
-        """Write the configuration of a run with more steps than the folder's, once it can resume."""
-        if self._more_steps is not None and is_main_process():
+    def restore(self, template: Tree) -> tuple[Tree, dict[str, Any]] | None:
+        """Return the newest checkpoint's tree, shaped as the template, and its progress; None without one."""
+        checkpoint = None if self.latest is None else self._read_latest(template)
+        if self._more_steps is not None and is_main_process():  # and the run can resume
             metrics = self.path / METRICS
             if metrics.exists():
                 metrics.replace(self.path / PREVIOUS_METRICS)
             write_json(self.path / CONFIG, self._more_steps)
-        self._more_steps = None
+        return checkpoint
 
-    def restore(self, template: Tree) -> tuple[Tree, dict[str, Any]] | None:
-        """Return the newest checkpoint's tree, shaped as the template, and its progress; None without one."""
+    def _read_latest(self, template: Tree) -> tuple[Tree, dict[str, Any]]:
         from orbax.checkpoint import args
 
-        if self._latest is None:
-            return None
-        path = self._checkpoints / str(self._latest)
+        path = self._checkpoints / str(self.latest)
         try:
             differing = differences(
                 self._read(arrays=args.JsonRestore())["arrays"], _arrays(template)
@@ -129,14 +126,14 @@ class RunFolder:
                 f"checkpoint {path} is damaged ({type(error).__name__}: {first_line(error)}); "
                 "remove it to resume from the one before, or choose another folder"
             ) from error
-        shown, more = "; ".join(differing[:3]), len(differing) - 3
+        shown, more = "; ".join(map(str, differing[:3])), len(differing) - 3
         rest = f"; and {more} more" if more > 0 else ""
         raise ValueError(f"checkpoint {path} is of another model: {shown}{rest}")
 
     def _read(self, **items: Any) -> Any:
         from orbax.checkpoint import args
 
-        return self._manager.restore(self._latest, args=args.Composite(**items))
+        return self._manager.restore(self.latest, args=args.Composite(**items))
 
     def save_model(
         self, name: str, variables: Mapping[str, Tree], step: int, metrics: Mapping[str, Any]
@@ -146,15 +143,12 @@ class RunFolder:
             description = {**self.description, "step": step, "metrics": dict(metrics)}
             write_model(self.path / name, variables, description)
 
-    def has_metrics(self, step: int) -> bool:
-        """Return whether ``metrics.json`` has the scores of a step's parameters."""
-        file = self.path / METRICS
-        return file.is_file() and read_json(file, dict).get("step") == step
-
     def save_metrics(self, metrics: Mapping[str, Any]) -> None:
-        """Write ``metrics.json``."""
+        """Write ``metrics.json``, unless it has the scores of this step, to which others may have been added."""
+        file = self.path / METRICS
         if is_main_process():
-            write_json(self.path / METRICS, metrics)
+            if not file.is_file() or read_json(file, dict).get("step") != metrics["step"]:
+                write_json(file, metrics)
 
     def close(self) -> None:
         """Wait for background writes, and release the folder."""
@@ -170,7 +164,9 @@ class RunFolder:
         file = self.path / CONFIG
         self._acquire()
         saved = read_json(file, dict) if file.exists() else None
-        if saved is None or not self._has_results():
+        log = self.path / LOG
+        has_log = log.exists() and log.stat().st_size > 0
+        if saved is None or not (has_log or any(self._checkpoints.glob("*"))):
             models = [self.path / name for name in (MODEL, LAST)]
             foreign = [self.path / METRICS, *([] if saved else models)]
             if there := [other.name for other in foreign if other.exists()]:
@@ -185,9 +181,10 @@ class RunFolder:
         differing = config_differences(saved, config)
         grows = self._growing is not None and is_extension(differing)
         if differing and not (grows and self._growing):
+            shown = "; ".join(map(str, differing))
             hint = ". To train it for more steps: RunConfig(allow_more_steps=True)" if grows else ""
             raise ValueError(
-                f"folder {self.path} holds a run of another configuration: {'; '.join(differing)}{hint}"
+                f"folder {self.path} holds a run of another configuration: {shown}{hint}"
             )
         self._more_steps = config if differing else None
 
@@ -204,21 +201,6 @@ class RunFolder:
             raise ValueError(
                 f"folder {self.path} is written by another run at this moment: wait for it, or choose another folder"
             )
-
-    def _has_results(self) -> bool:
-        """Return whether the folder has a log or a checkpoint, as after a run's first step."""
-        log = self.path / LOG
-        return any(self._checkpoints.glob("*")) or (log.exists() and log.stat().st_size > 0)
-
-    def _open_manager(self, keep: int) -> Any:
-        import orbax.checkpoint as ocp
-
-        options = ocp.CheckpointManagerOptions(
-            max_to_keep=keep,
-            enable_async_checkpointing=self._asynchronous,
-            cleanup_tmp_directories=True,
-        )
-        return ocp.CheckpointManager(self._checkpoints, options=options)
 
 
 def _is_key(leaf: object) -> bool:

@@ -27,7 +27,7 @@ PROGRAMS = {".stablehlo": "flatbuffers", ".onnx": "jax2onnx"}
 """Endings of programs, and the package that writes each."""
 
 
-def export_stablehlo(trained: Trained, *, platforms: str | Sequence[str] = PLATFORMS) -> bytes:
+def export_stablehlo(trained: Trained, platforms: Sequence[str] = PLATFORMS) -> bytes:
     """Return a program from images to embeddings, with its parameters, for ``jax.export.deserialize``.
 
     JAX promises to read programs of versions up to six months older.
@@ -35,7 +35,6 @@ def export_stablehlo(trained: Trained, *, platforms: str | Sequence[str] = PLATF
     require_package("flatbuffers", "writing a program")
     from jax import export
 
-    names = [platforms] if isinstance(platforms, str) else list(platforms)
     images = _open_batch(trained)
     embedded = trained.function()
 
@@ -43,9 +42,9 @@ def export_stablehlo(trained: Trained, *, platforms: str | Sequence[str] = PLATF
         return jax.vmap(lambda image: embedded(image[None])[0])(images)
 
     try:
-        program = export.export(jax.jit(embedded), platforms=names)(images)
+        program = export.export(jax.jit(embedded), platforms=platforms)(images)
     except Exception:  # of a network that needs the number of images
-        program = export.export(jax.jit(each), platforms=names)(images)
+        program = export.export(jax.jit(each), platforms=platforms)(images)
     return bytes(program.serialize())
 
 

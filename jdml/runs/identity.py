@@ -4,19 +4,19 @@ import dataclasses
 import functools
 import hashlib
 import json
-import re
+import os
 import types
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax.traverse_util import empty_node, flatten_dict
 
 from jdml.data import ImageFiles
 from jdml.data.dataset import TrainSet
+from jdml.data.images import Row
 from jdml.data.listing import short_names
 from jdml.models.base_adapter import is_flag
 
@@ -25,8 +25,12 @@ SAMPLE_BYTES = 1 << 26
 PLAIN = (bool, int, float, complex, str, bytes, type(None))
 UNCOMPARED = ("provenance", "versions")
 """Parts of a configuration that may differ when a run is resumed."""
-GROWING = r"fit\.steps|recipe\.batch\.steps"
+GROWING = ("fit.steps", "recipe.batch.steps")
 """Numbers that may be larger when a run is resumed."""
+DIGESTS = "fingerprint."
+"""The beginning of the names of digests, whose values say nothing."""
+ABSENT = object()
+"""The value of a field that a tree does not have."""
 
 
 def fingerprint(*values: Any) -> str:
@@ -40,10 +44,25 @@ def fingerprint(*values: Any) -> str:
 
 def data_fingerprint(train: TrainSet) -> str:
     """Return the digest of pixels or names of files, and labels; it does not depend on where a folder is."""
-    if isinstance(train.images, ImageFiles):
-        names = short_names(train.images.files)
-        return fingerprint(names, train.images.transform, np.asarray(train.labels))
-    return fingerprint(train.images, np.asarray(train.labels))
+    images = train.images
+    of_files = isinstance(images, ImageFiles)
+    parts = (short_names(images.files), images.transform) if of_files else (images,)
+    return fingerprint(*parts, np.asarray(train.labels))
+
+
+def file_stat(file: Any) -> tuple[int, int] | None:
+    """Return size and modification time in ns of an image's file or table; None where there is none."""
+    path = str(file.source if isinstance(file, Row) else file)
+    if not os.path.isfile(path):
+        return None
+    stat = os.stat(path)
+    return stat.st_size, stat.st_mtime_ns
+
+
+def file_digest(file: Any) -> str:
+    """Return the checksum of an image's content."""
+    content = file.source[file.number] if isinstance(file, Row) else file.read_bytes()
+    return _digest(content if isinstance(content, bytes) else np.asarray(content).tobytes())
 
 
 def qualified_name(value: Any) -> str:
@@ -128,34 +147,45 @@ def _digest(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
-    """Return the fields in which two JSON trees differ, such as ``"fit.steps: 10 there, 20 now"``."""
-    one, other = (flatten_dict(dict(tree), sep=".", keep_empty_nodes=True) for tree in (old, new))
-    return [
-        f"{name}: {_shown(name, one)} there, {_shown(name, other)} now"
-        for name in sorted(one.keys() | other.keys())
-        if one.get(name, empty_node) != other.get(name, empty_node)
-        and _shown(name, one) != _shown(name, other)  # NaN
-    ]
+class Difference(NamedTuple):
+    """A field in which two JSON trees differ; as text ``"fit.steps: 10 there, 20 now"``."""
+
+    name: str
+    old: Any
+    new: Any
+
+    def __str__(self) -> str:
+        if self.name.startswith(DIGESTS):
+            return f"the {self.name.removeprefix(DIGESTS)} differs"
+        old, new = ("absent" if x is ABSENT else json.dumps(x) for x in self[1:])
+        return f"{self.name}: {old} there, {new} now"
 
 
-def _shown(name: str, values: Mapping[str, Any]) -> str:
-    if name not in values:
-        return "absent"
-    return "{}" if values[name] is empty_node else json.dumps(values[name])
+def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Difference]:
+    """Return the fields in which two JSON trees differ."""
+    one, other = dict(_fields(old)), dict(_fields(new))
+    names = sorted(one.keys() | other.keys())
+    fields = [Difference(n, one.get(n, ABSENT), other.get(n, ABSENT)) for n in names]
+    # NaN differs from itself.
+    return [each for each in fields if each.old != each.new and repr(each.old) != repr(each.new)]
 
 
-def config_differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
+def _fields(tree: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in tree.items():
+        if isinstance(value, Mapping) and value:
+            yield from _fields(value, f"{path}{name}.")
+        else:
+            yield f"{path}{name}", value
+
+
+def config_differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Difference]:
     """Return the fields in which two runs must agree and differ."""
-    one, other = (
-        {name: value for name, value in config.items() if name not in UNCOMPARED}
-        for config in (old, new)
-    )
-    changed = differences(one, other)
-    return [re.sub(r"^fingerprint\.(\w+): .*", r"the \1 differs", line) for line in changed]
+    return [each for each in differences(old, new) if each.name.split(".")[0] not in UNCOMPARED]
 
 
-def is_extension(changed: list[str]) -> bool:
+def is_extension(changed: list[Difference]) -> bool:
     """Return whether all differences are larger numbers of steps."""
-    numbers = [re.fullmatch(rf"(?:{GROWING}): (\d+) there, (\d+) now", line) for line in changed]
-    return all(number and int(number[1]) < int(number[2]) for number in numbers)
+    return all(
+        each.name in GROWING and type(each.old) is type(each.new) is int and each.old < each.new
+        for each in changed
+    )

@@ -19,11 +19,13 @@ from jdml.distributed import Tree, gather_to_host
 from jdml.losses.comparison import Normalize
 from jdml.metrics.chance import mean_distance
 from jdml.models.adapters import Model
-from jdml.models.embedding import Preprocess, default_preprocess, embed
+from jdml.models.embedding import Preprocess, default_preprocess
 from jdml.ops import ball, checks
 from jdml.recipes import CCPConfig, Recipe
 from jdml.runs.inference import ReadRows
 from jdml.training.callbacks import CallbackResult, StatefulCallback, Stop
+from jdml.training.initialization import draw_by_class
+from jdml.training.run_config import Embedder
 from jdml.training.step import TrainState
 
 _log = logging.getLogger(__name__)
@@ -134,7 +136,7 @@ class AlternatingProblems(StatefulCallback):
         """Choose the first problem's proxies."""
         proxies = state.params["proxies"]
         # A class without samples and an optimizer without an anchor are refused now.
-        self._rows(np.asarray(self.train.labels), len(proxies), 1, (0,))
+        self._draw(np.asarray(self.train.labels), len(proxies), 1, (0,))
         anchored = optim.set_anchor(state.opt_state, state.params)
         if self.anchor_first:
             state = state._replace(opt_state=anchored)
@@ -204,16 +206,17 @@ class AlternatingProblems(StatefulCallback):
         classes, per_class, dim = proxies.shape
         if size is None:
             size = self.pool_size if self.pool_size >= per_class else self.pool_size * per_class
-        indices, there = self._rows(np.asarray(self.train.labels), classes, size, number)
+        samples = self._draw(np.asarray(self.train.labels), classes, size, number)
         try:
-            vectors = self._embedded(state, indices[there], number)
+            vectors = self._embedded(state, np.concatenate(samples), number)
         except BadImageError:
             # Repeated wherever one is drawn, so that a resumed run draws the same.
             if jax.process_count() > 1:
                 raise
-            indices, there = self._rows(self._labels_of_whole, classes, size, number)
-            vectors = self._embedded(state, indices[there], number)
-        pool = np.zeros((*indices.shape, dim), np.float32)
+            samples = self._draw(self._labels_of_whole, classes, size, number)
+            vectors = self._embedded(state, np.concatenate(samples), number)
+        there = np.arange(size) < np.array([[len(rows)] for rows in samples])
+        pool = np.zeros((*there.shape, dim), np.float32)
         pool[there] = vectors
         return self._normalized(jnp.asarray(pool, proxies.dtype)), jnp.asarray(there)
 
@@ -237,23 +240,12 @@ class AlternatingProblems(StatefulCallback):
             images = ReadRows(shape, lambda part: files.augmented(rows[part], seed=seed))
         else:
             images = images.select(rows)
-        params, stats = state.params["model"], state.batch_stats
-        return embed(self.model, params, stats, images, preprocess=self.preprocess)
+        return Embedder(self.model, state, self.preprocess)(images)
 
-    def _rows(
+    def _draw(
         self, labels: np.ndarray, classes: int, size: int, number: tuple[int, ...]
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Return indices ``[C, b]`` of random samples of each class, and a mask of those that exist."""
-        rng = np.random.default_rng([self.seed, *number])
-        indices = np.zeros((classes, size), np.int64)
-        there = np.zeros(indices.shape, bool)
-        for of_class in range(classes):
-            chosen = rng.permutation(np.flatnonzero(labels == of_class))[:size]
-            if not len(chosen):
-                raise ValueError(f"class {of_class} has no sample to choose from")
-            indices[of_class, : len(chosen)] = chosen
-            there[of_class, : len(chosen)] = True
-        return indices, there
+    ) -> list[np.ndarray]:
+        return draw_by_class(np.random.default_rng([self.seed, *number]), labels, classes, size)
 
 
 @jax.jit

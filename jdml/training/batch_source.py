@@ -112,7 +112,7 @@ class BatchSource(ABC):
         if self.missing_pairs:
             classes = len(np.unique(labels))
             there = {POSITIVES: classes < len(labels), NEGATIVES: classes > 1}
-            self.missing_pairs[:] = [pairs for pairs in self.missing_pairs if not there[pairs]]
+            self.missing_pairs = [pairs for pairs in self.missing_pairs if not there[pairs]]
 
     @property
     def sample(self) -> Tree:
@@ -188,16 +188,22 @@ class RowSource(BatchSource):
     def __init__(self, spec: StepConfig, train: TrainSet, sampler: Sampler) -> None:
         super().__init__(spec, train, sampler)
         self._labels = np.asarray(train.labels)
-        sizes = [getattr(x, "nbytes", DEVICE_BYTES + 1) for x in jax.tree.leaves(train.images)]
+        self._step: Step | None = None
+        self._masks = False
+
+    def _prepare(self, spec: StepConfig, inputs: Tree) -> Step:
+        """Compile the step on the inputs of all rows; put small ones on the device."""
+        self._inputs: Tree = inputs
+        sizes = [getattr(x, "nbytes", DEVICE_BYTES + 1) for x in jax.tree.leaves(inputs)]
         self.on_device = sum(sizes) <= DEVICE_BYTES
         if self.on_device:
-            self.images = self.placement.replicate(train.images)
-            self.labels = self.placement.replicate(train.labels)
+            self._inputs, self._device_labels = self.placement.replicate((inputs, self._labels))
         self._step = compiled(spec, donate=True, indexed=self.on_device)
-        self._masks = False
+        return self._step
 
     def step(self, state: TrainState) -> StepResult:
         """Take one step on the next batch."""
+        step = self._step or self._prepare(self.spec, self.train.images)
         rows = self._next_rows()
         self.observe_labels(self._labels[rows[rows >= 0]])
         size = self.size(len(rows), state)
@@ -209,10 +215,10 @@ class RowSource(BatchSource):
         masked = where if self._masks else None
         if self.on_device:
             there = self.placement.shard_batch((filled, masked), size)
-            return self.run(self._step, state, self.images, self.labels, *there)
-        batch = jax.tree.map(lambda rows: rows[filled], self.train.images)
+            return self.run(step, state, self._inputs, self._device_labels, *there)
+        batch = jax.tree.map(lambda rows: rows[filled], self._inputs)
         there = self.placement.shard_batch((batch, self.train.labels[filled], masked, rows), size)
-        return self.run(self._step, state, *there)
+        return self.run(step, state, *there)
 
     def _next_rows(self) -> np.ndarray:
         """Take the next batch of the sampler: rows ``[B]`` of the data set, −1 where a place is empty."""

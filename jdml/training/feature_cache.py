@@ -2,10 +2,8 @@
 
 import dataclasses
 import hashlib
-import os
 import tempfile
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -22,7 +20,7 @@ from jdml.models.base_adapter import ModelAdapter
 from jdml.models.embedding import embed
 from jdml.models.feature_split import Backbone, FeatureSplit, HeadOnly
 from jdml.models.finetuning import Frozen
-from jdml.runs.identity import fingerprint
+from jdml.runs.identity import file_digest, file_stat, fingerprint
 from jdml.training.batch_source import (
     DEVICE_BYTES,
     BatchSource,
@@ -41,7 +39,7 @@ SETS = 4
 """Sets of images whose features stay in memory for evaluations."""
 
 
-class CachedFeatureSource(BatchSource):
+class CachedFeatureSource(RowSource):
     """Step on cached features, in a folder or in memory, of augmented views of the rows that a sampler yields."""
 
     def __init__(
@@ -59,7 +57,6 @@ class CachedFeatureSource(BatchSource):
                 f"cached_views must be 1 of images in memory, which are not augmented, got {views}"
             )
         self.views, self.folder, self.seed = views, folder, seed
-        self._rows: RowSource | None = None
         self._sets: list[tuple[Any, np.ndarray]] = []
 
     def check(self, state: TrainState) -> None:
@@ -88,15 +85,12 @@ class CachedFeatureSource(BatchSource):
 
     def step(self, state: TrainState) -> StepResult:
         """Take one step on the next batch; before the first, all features are computed or read."""
-        if self._rows is None:
+        if self._step is None:
             features = self._load_or_compute(self.train.images, self.views, state)
             head = HeadOnly(self.split)
             spec = dataclasses.replace(self.spec, model=head, preprocess=_same, micro_batch=None)
-            self._rows = RowSource(
-                spec, SimpleNamespace(images=features, labels=self.train.labels), self.sampler
-            )
-            self._rows.report, self._rows.missing_pairs = self.report, self.missing_pairs
-        return self._rows.step(state)
+            self._prepare(spec, features)
+        return super().step(state)
 
     def embedder(self, state: TrainState) -> Embedder:
         """Return an embedder that computes the features of the same images once."""
@@ -155,18 +149,12 @@ class CachedFeatureSource(BatchSource):
     def _fill(self, features: np.ndarray, images: Any, state: TrainState) -> None:
         """Compute features, a chunk of images at a time."""
         number, views = features.shape[:2]
-        params, stats = state.params["model"], state.batch_stats
+        embedder = Embedder(self.backbone, state, self.spec.preprocess)
         for start in range(0, number, CHUNK):
             rows = np.arange(start, min(start + CHUNK, number))
             for view in range(views):
-                batch = (
-                    images[start : rows[-1] + 1]
-                    if views == 1
-                    else images.augmented(rows, (self.seed, view))
-                )
-                features[rows, view] = embed(
-                    self.backbone, params, stats, batch, preprocess=self.spec.preprocess
-                )
+                batch = images[rows] if views == 1 else images.augmented(rows, (self.seed, view))
+                features[rows, view] = embedder(batch)
 
 
 class _CachedEmbedder(Embedder):
@@ -186,17 +174,10 @@ def _same(features: Tree) -> Tree:
 
 
 def _content(images: Any) -> Any:
-    """Identify images: by all numbers of an array; by names, sizes and times of files, or their bytes."""
-
-    def of_file(file: Any) -> tuple[Any, ...]:
-        path = str(getattr(file, "of", file))  # a row's table
-        if not os.path.isfile(path):
-            return str(file), hashlib.sha256(file.read_bytes()).hexdigest()
-        stat = os.stat(path)
-        return str(file), stat.st_size, stat.st_mtime_ns
-
+    """Identify images: by all numbers of an array; by names, sizes and times of files, or their content."""
     if isinstance(images, ImageFiles):
-        return images.transform, [of_file(file) for file in images.files]
+        files = [(str(file), *(file_stat(file) or (file_digest(file),))) for file in images.files]
+        return images.transform, files
     digest = hashlib.sha256()
     for start in range(0, len(images), CHUNK):
         digest.update(np.asarray(images[start : start + CHUNK]).tobytes())

@@ -17,7 +17,7 @@ from jdml.data import BadImageError, Dataset, without_bad_images
 from jdml.data.dataset import TrainSet
 from jdml.distributed import Tree
 from jdml.models.adapters import AnyModel, as_model, embed_in_training
-from jdml.models.embedding import Preprocess, default_preprocess, embed
+from jdml.models.embedding import Preprocess, default_preprocess
 from jdml.models.feature_split import Backbone, FeatureSplit
 from jdml.ops import checks, sphere
 from jdml.recipes.network import HEAD
@@ -25,6 +25,7 @@ from jdml.runs.identity import fingerprint, qualified_name
 from jdml.runs.model_metadata import check_fits
 from jdml.runs.run_files import MODEL, named_leaves, read_model
 from jdml.training.batch_source import check_train
+from jdml.training.run_config import Embedder
 from jdml.training.step import (
     Pretrained,
     Start,
@@ -117,14 +118,12 @@ def pretrained(load: Pretrained | str | Path, then: Start | None = None) -> Init
 
 def _load_run(path: Path, variables: Mapping[str, Tree]) -> Tree:
     """Put a run's parameters and statistics into a network's variables; a head of another size stays as it is."""
-    arrays, own = read_model(path)[0], named_leaves(variables)
-    stored, fresh = (
-        {name: array for name, array in each.items() if name.startswith(f"params/{HEAD}/")}
-        for each in (arrays, own)
-    )
-    if {n: np.shape(a) for n, a in stored.items()} != {n: np.shape(a) for n, a in fresh.items()}:
+    arrays, own, head = read_model(path)[0], named_leaves(variables), f"params/{HEAD}"
+    stored, fresh = _shapes(arrays, head), _shapes(own, head)
+    if stored != fresh:
         _log.warning("%s: its head has another size, the head begins anew", path)
-        arrays = {name: array for name, array in arrays.items() if name not in stored} | fresh
+        arrays = {name: array for name, array in arrays.items() if name not in stored}
+        arrays |= {name: own[name] for name in fresh}
     check_fits(own, arrays, path)
     leaves = [jnp.asarray(arrays[name], leaf.dtype) for name, leaf in own.items()]
     return jax.tree.unflatten(jax.tree.structure(variables), leaves)
@@ -132,21 +131,23 @@ def _load_run(path: Path, variables: Mapping[str, Tree]) -> Tree:
 
 def _keep_head_and_proxies(path: Path, state: TrainState) -> TrainState:
     """Return a state with a run's head, proxies and other parameters of its objective that have the size of its own."""
-    arrays, own = read_model(path)[0], named_leaves(state.params)
-    groups: dict[str, dict[str, Any]] = {}
-    for name in own:
-        role, _, rest = name.partition("/")
-        if role != "model":
-            groups.setdefault(role, {})[name] = arrays.get(f"objective/{name}")
-        elif rest.startswith(f"{HEAD}/"):
-            groups.setdefault(HEAD, {})[name] = arrays.get(f"params/{rest}")
-    for group, stored in groups.items():
-        if all(np.shape(array) == own[name].shape for name, array in stored.items()):
-            own |= {name: jnp.asarray(array, own[name].dtype) for name, array in stored.items()}
-        elif group != HEAD:
-            _log.warning("%s: its %s have another size, or none: they begin anew", path, group)
-    params = jax.tree.unflatten(jax.tree.structure(state.params), own.values())
-    return state._replace(params=params)
+    model, objective = state.params["model"], {**state.params}
+    del objective["model"]
+    tree = {"params": model, "objective": objective}
+    arrays, own = read_model(path)[0], named_leaves(tree)
+    for group in (f"params/{HEAD}", *(f"objective/{role}" for role in objective)):
+        shapes = _shapes(own, group)
+        if shapes == _shapes(arrays, group):
+            own |= {name: jnp.asarray(arrays[name], own[name].dtype) for name in shapes}
+        elif group.startswith("objective"):
+            name = group.partition("/")[2]
+            _log.warning("%s: its %s have another size, or none: they begin anew", path, name)
+    tree = jax.tree.unflatten(jax.tree.structure(tree), own.values())
+    return state._replace(params={"model": tree["params"], **tree["objective"]})
+
+
+def _shapes(arrays: Mapping[str, Any], group: str) -> dict[str, tuple[int, ...]]:
+    return {n: np.shape(a) for n, a in arrays.items() if f"{n}/".startswith(f"{group}/")}
 
 
 def init_proxies_from_samples(
@@ -200,13 +201,9 @@ def init_proxies_from_samples(
     if proxies is None:
         raise ValueError(f"the objective has no proxies: its parameters are {sorted(state.params)}")
     classes, per_class, dim = proxies.shape
-    rng, labels = np.random.default_rng(seed), np.asarray(train.labels)
-    rows = np.empty((classes, per_class), np.int64)
-    for of_class in range(classes):
-        there = rng.permutation(np.flatnonzero(labels == of_class))
-        if not len(there):
-            raise ValueError(f"class {of_class} has no sample to begin on")
-        rows[of_class] = np.resize(there, per_class)
+    rng = np.random.default_rng(seed)
+    samples = draw_by_class(rng, np.asarray(train.labels), classes, per_class)
+    rows = np.stack([np.resize(of_class, per_class) for of_class in samples])
 
     @jax.jit
     def embedded(images: Tree, key: jax.Array) -> jax.Array:
@@ -225,6 +222,17 @@ def init_proxies_from_samples(
         points[part] = embedded(images, jax.random.fold_in(jax.random.key(seed), turn))
     started = sphere(jnp.asarray(points, proxies.dtype)).reshape(proxies.shape)
     return state._replace(params={**state.params, "proxies": started})
+
+
+def draw_by_class(
+    rng: np.random.Generator, labels: np.ndarray, classes: int, most: int
+) -> list[np.ndarray]:
+    """Return the rows of some samples of each class, in random order."""
+    rows = [rng.permutation(np.flatnonzero(labels == number))[:most] for number in range(classes)]
+    for number, of_class in enumerate(rows):
+        if not len(of_class):
+            raise ValueError(f"class {number} has no sample to choose from")
+    return rows
 
 
 def _rows_of(images: Tree, rows: np.ndarray) -> Tree:
@@ -294,7 +302,7 @@ def init_head_from_pca(
     variables = {"params": params, "batch_stats": state.batch_stats}
     sample = jax.eval_shape(preprocess, jax.tree.map(lambda leaf: leaf[:1], drawn))
     split = FeatureSplit(network, layer, variables, sample)
-    features = embed(Backbone(split), params, state.batch_stats, drawn, preprocess=preprocess)
+    features = Embedder(Backbone(split), state, preprocess)(drawn)
     if features.shape[1] != width or not np.isfinite(features).all():
         raise ValueError(
             f"a head from principal axes needs finite features of train [N, {width}], got {list(features.shape)} "

@@ -63,16 +63,13 @@ def fit(
 
     Args:
         model: from images to embeddings ``[B, D]``: a Linen module; an NNX or an Equinox module, whose parameters are
-            the initial ones and do not change; an Equinox module and its state; functions ``(init, apply)``,
-            ``init(key, images) -> params``, ``apply(params, images)``; or one of these in :class:`Frozen` or
-            :class:`WithLora`. Its flag for training may be called ``train``, ``training``, ``is_training``,
-            ``deterministic``, ``use_running_average``, ``inference`` or ``eval``.
+            the initial ones and do not change; a pair ``(init, apply)``, see :func:`jdml.models.as_model`; or one of
+            these in :class:`Frozen` or :class:`WithLora`.
         objective: a :class:`jdml.objectives.Objective`.
         optimizer: an ``optax.GradientTransformation`` over ``{"model": …, **objective roles}``. One that wants the
             loss (``optax.contrib.reduce_on_plateau``, ``momo``, ``optax.polyak_sgd``) gets the step's as ``value=``;
             ``optax.contrib.schedule_free`` is evaluated and saved with its evaluation parameters. With
-            ``optax.MultiSteps(…, k)`` a step here is one batch: ``steps``, evaluations and the log count batches, of
-            which k make an update; schedules within it count updates, as does its ``gradient_step``.
+            ``optax.MultiSteps(…, k)`` ``steps``, evaluations and the log count batches, schedules within it updates.
         train: a data set with ``images [N, H, W, C]`` and ``labels [N]``, such as a :class:`jdml.data.Dataset`. Images
             may be whatever the model takes, with rows first: features ``[N, D]``, tokens, dictionaries of such.
         sampler: an iterator of index arrays ``[B]`` into ``train``, with ``get_state()`` and ``set_state()``; or
@@ -85,8 +82,8 @@ def fit(
         run: the run's folder, or a :class:`RunConfig`. None writes nothing.
         evaluation: called with an :class:`Embedder`, returns metrics by name, every 100 steps; or an
             :class:`Evaluation`.
-        callbacks: called after some of the steps, see :class:`Callback` and :func:`every`; :class:`StatefulCallback`;
-            and :class:`EMA`, :class:`SkipNonfinite`, :class:`LossScale`.
+        callbacks: see :class:`Callback`, :func:`every` and :class:`StatefulCallback`; and :class:`EMA`,
+            :class:`SkipNonfinite`, :class:`LossScale`.
         devices: the mesh of devices that train, or :class:`Devices`. None: one device.
         preprocess: applied to stored images before the model; by default uint8 becomes 0…1.
         progress: show a progress bar.
@@ -104,7 +101,7 @@ def fit(
         FloatingPointError: a loss or a gradient is not finite, naming the step, or as many in a row as
             :class:`SkipNonfinite` allows; nothing of it is saved.
         Preempted: SIGTERM came, and a last checkpoint was saved (with a folder, in the main thread).
-        KeyboardInterrupt: Ctrl-C came, and a last checkpoint was saved, too; a second one ends at once.
+        KeyboardInterrupt: the same of Ctrl-C; a second one ends at once.
         RuntimeError: another process of this run has ended.
 
     Implementation notes:
@@ -145,25 +142,18 @@ def fit(
     with peer_failure_context(), contextlib.ExitStack() as stack:
         folder = None
         if config.folder is not None:
-            settings = {
-                "seed": seed,
-                **schedule.config,
-                "skip_nonfinite": spec.skip_nonfinite,
-                "freeze": freeze,
-                "cached_views": getattr(whole_model, "cached_views", None),
-            }
-            folder = _open_folder(config, settings, spec, train, initial, callback_config)
+            views = getattr(whole_model, "cached_views", None)
+            settings = {"seed": seed, "freeze": freeze, "cached_views": views}
+            folder = _open_folder(schedule, settings, spec, train, initial, callback_config)
             stack.callback(folder.close)
-        first = initial.make(
-            spec, source.sample, seed, resumed=folder is not None and folder.has_checkpoint
-        )
+        resumed = folder is not None and folder.latest is not None
+        first = initial.make(spec, source.sample, seed, resumed=resumed)
         check_proxies(first.params, train.labels)
         _warn_low_precision(first.params)
         source.check(first)
-        with Trainer(source, schedule, first, folder, callback_config) as trainer:
-            if folder is not None:
-                folder.accept()
-            _take_steps(trainer, shown=progress and is_main_process())
+        trainer = Trainer(source, schedule, first, folder, callback_config)
+        stack.callback(trainer.close)
+        _take_steps(trainer, shown=progress and is_main_process())
     return trainer.result()
 
 
@@ -178,7 +168,7 @@ def _warn_low_precision(params: Any) -> None:
 
 
 def _open_folder(
-    run: RunConfig,
+    schedule: Schedule,
     settings: Mapping[str, Any],
     spec: StepConfig,
     train: TrainSet,
@@ -186,18 +176,25 @@ def _open_folder(
     callbacks: Callbacks,
 ) -> RunFolder:
     """Open a run's folder, or refuse it if it has another run's results."""
+    run, evaluation, bare, lora = schedule.run, schedule.evaluation, spec.model, None
     assert run.folder is not None
-    config, bare, lora = dict(run.config or {}), spec.model, None
+    config = dict(run.config or {})
     if isinstance(spec.model, WithLora):
         bare, lora = spec.model.base, spec.model.settings
-    provenance = config.get("provenance", {})
-    if isinstance(provenance, Mapping):
-        provenance = {"labels": trained_view(train), **provenance}
     description = {
         **config,
         **({"callbacks": callbacks.config} if callbacks.config else {}),
-        "provenance": provenance,
-        "fit": settings,
+        "provenance": {"labels": trained_view(train), **config.get("provenance", {})},
+        "fit": {
+            **settings,
+            "steps": schedule.steps,
+            "evaluate_every": evaluation.every,
+            "log_every": run.log_every,
+            "checkpoint_every": run.checkpoint_every or evaluation.every,
+            "monitor": evaluation.monitor,
+            "patience": evaluation.patience,
+            "skip_nonfinite": spec.skip_nonfinite,
+        },
         "fingerprint": {
             "data": data_fingerprint(train),
             # The shapes of a model's arrays are compared with the checkpoint's.

@@ -244,18 +244,6 @@ class Schedule:
         every = (self.run.log_every, *self.callback_steps)
         return any(step % n == 0 for n in every) or self.evaluates(step) or self.saves(step)
 
-    @property
-    def config(self) -> dict[str, int | str | None]:
-        """The settings that a run's folder compares: not the callbacks'."""
-        return {
-            "steps": self.steps,
-            "evaluate_every": self.evaluation.every,
-            "log_every": self.run.log_every,
-            "checkpoint_every": self.run.checkpoint_every or self.evaluation.every,
-            "monitor": self.evaluation.monitor,
-            "patience": self.evaluation.patience,
-        }
-
 
 class Best(NamedTuple):
     """The best evaluation so far.

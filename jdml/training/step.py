@@ -230,14 +230,13 @@ def _pure_step(spec: StepConfig) -> Step:
     def embedded(
         params: Tree, batch_stats: Tree, images: Tree, key: jax.Array
     ) -> tuple[Tree, Tree]:
-        def at_once(images: Tree, key: jax.Array) -> tuple[Tree, Tree]:
-            return embed_in_training(spec.model, params, batch_stats, spec.preprocess(images), key)
+        embed = partial(embed_in_training, spec.model, params, batch_stats)
+        if spec.micro_batch is None:
+            return embed(spec.preprocess(images), key)
 
         def turn(images: Tree, number: jax.Array) -> Tree:
-            return at_once(images, jax.random.fold_in(key, number))[0]
+            return embed(spec.preprocess(images), jax.random.fold_in(key, number))[0]
 
-        if spec.micro_batch is None:
-            return at_once(images, key)
         return in_turns(turn, images, spec.micro_batch), batch_stats
 
     def step(

@@ -257,20 +257,14 @@ def frozen(
     cache_folder: str | Path | None = None,
 ) -> Any:
     """Freeze the parts of a network that a recipe freezes, if there are some and the network is not frozen."""
-    pattern = None if isinstance(model, Frozen) else pattern_of(recipe, model, train, preprocess)
-    if pattern is None:
+    tune = recipe.finetune
+    if isinstance(model, Frozen) or (tune.freeze is None and tune.last_blocks is None):
         return model
-    views = recipe.finetune.cached_views if recipe.finetune.caches_features else None
-    return Frozen(model, pattern, cached_views=views, cache_folder=cache_folder)
-
-
-def pattern_of(recipe: Recipe, model: Any, train: Dataset, preprocess: Preprocess) -> str | None:
-    """Return the pattern of the paths of a network's frozen parameters."""
-    if recipe.finetune.freeze is None and recipe.finetune.last_blocks is None:
-        return None
     params = _shapes(model, train, preprocess)
     names = dict.fromkeys(path.split("/")[0] for path in adapt.paths(params))
-    return recipe.finetune.frozen_pattern(recipe.network, names)
+    pattern = str(tune.frozen_pattern(recipe.network, names))
+    views = tune.cached_views if tune.caches_features else None
+    return Frozen(model, pattern, cached_views=views, cache_folder=cache_folder)
 
 
 def check_head(recipe: Recipe, model: Any, train: Dataset, preprocess: Preprocess) -> None:

@@ -47,7 +47,7 @@ class Trainer:
             for name, callback in callbacks.stateful.items()
         }
         self.progress = Progress()
-        self.best = None if self.evaluation.monitor is None else self._weights()
+        self.best: Any = () if self.evaluation.monitor is None else self._weights()
         self.pending: list[Metrics] = []
         self.monitored: dict[str, float] = {}
         self.timing: Mapping[str, float] = {}
@@ -64,10 +64,8 @@ class Trainer:
         path = folder.path if folder is not None and is_main_process() else None
         self.log = Log(path, after_step=self.progress.step)
 
-    def __enter__(self) -> "Trainer":
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
+        """Stop the workers of the batches, and close the log."""
         self.source.close()
         self.log.close()
 
@@ -107,7 +105,7 @@ class Trainer:
     def result(self) -> FitResult:
         """Return the run's result."""
         best = self._best_weights()
-        if self.best is not None and best is None and self.progress.score_names:
+        if self.best and not best and self.progress.score_names:
             _log.warning(
                 "monitor %r was never a number: the result has the last parameters",
                 self.evaluation.monitor,
@@ -235,15 +233,13 @@ class Trainer:
             progress.stop_reason = stop.reason
 
     def _tree(self) -> dict[str, Tree]:
-        best = self.best if self.best is not None else ()
-        tree: dict[str, Tree] = {"state": self.state, "best": best}
+        tree: dict[str, Tree] = {"state": self.state, "best": self.best}
         return {**tree, "callbacks": self.carried} if self.carried else tree
 
     def save(self) -> None:
         """Save everything that the run needs to resume, at any step."""
         if self.folder is not None:
             progress = {**asdict(self.progress), "sampler": self.source.sampler.get_state()}
-            progress["best"] = list(self.progress.best)
             progress["pending"] = jax.tree.map(float, jax.device_get(self.pending))
             self.folder.save(self.progress.step, self._tree(), progress)
             self._save_result()
@@ -255,10 +251,9 @@ class Trainer:
         progress, best = self.progress, self._best_weights()
         step = progress.best.step if best else progress.step
         scores = self._save_model(self.folder, MODEL, step, best)
-        if self.best is not None:
+        if self.best:
             self._save_model(self.folder, LAST, progress.step, None)
-        has_ended = progress.stop_reason is not None and progress.score_names
-        if has_ended and not self.folder.has_metrics(step):
+        if progress.stop_reason is not None and progress.score_names:
             self.folder.save_metrics({"step": step, **scores})
 
     def _save_model(self, folder: RunFolder, name: str, step: int, weights: Any) -> Record:
@@ -288,7 +283,7 @@ class Trainer:
             return False
         tree, progress = checkpoint
         self.state, self.carried = tree["state"], tree.get("callbacks", {})
-        self.best = None if self.evaluation.monitor is None else tree["best"]
+        self.best = tree["best"]
         self.source.sampler.set_state(progress.pop("sampler"))
         self.pending = jax.tree.map(np.float32, progress.pop("pending"))
         self.progress = Progress(**{**progress, "best": Best(*progress["best"])})

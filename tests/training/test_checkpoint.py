@@ -78,7 +78,7 @@ def test_metrics_of_a_shorter_run_are_set_aside(tmp_path):
         RunFolder(tmp_path, longer)
     grown = RunFolder(tmp_path, longer, growing=True)
     assert (tmp_path / "metrics.json").exists()
-    grown.accept()
+    grown.restore(state())
     grown.close()
     assert not (tmp_path / "metrics.json").exists()
     assert json.loads((tmp_path / "metrics_before.json").read_text()) == {"step": 2, "R@1": 0.5}

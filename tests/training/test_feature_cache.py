@@ -142,6 +142,10 @@ def test_cache_depends_on_images_and_network(tmp_path):
     (views,) = (x for x in map(np.load, (tmp_path / "features").iterdir()) if x.shape[1] == 2)
     assert views.shape == (4, 2, 8)
     assert (views[:, 0] != views[:, 1]).any(-1).all()
+    pictures = [Image.new("RGB", (8 + n, 9), (60 * n, 0, 0)) for n in range(4)]
+    rows = list(zip(pictures, [0, 0, 1, 1], strict=True))
+    train_set = data.from_rows(rows, transform=data.conventional(8))
+    assert files(plan) == 7
 
 
 def of_functions():

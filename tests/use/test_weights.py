@@ -81,5 +81,10 @@ def test_fit_begins_with_a_run_and_its_proxies_of_the_same_size(tmp_path, caplog
             np.testing.assert_array_equal(params["proxies"], expected["objective/proxies"])
     assert params["proxies"].shape[0] == 5
     assert "proxies" in caplog.text
+    margin = none.replace(
+        loss={"name": "margin", "learn_beta": "shared"}
+    )  # a scalar, which the run has not
+    training.train(margin, digits, state=training.pretrained(tmp_path / "a"), progress=False)
+    assert "beta" in caplog.text
     with pytest.raises(FileNotFoundError, match=r"^load\b"):
         training.pretrained(tmp_path / "none")

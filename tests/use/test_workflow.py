@@ -200,7 +200,7 @@ def test_exported_file_is_used_like_a_run(run, photos, tmp_path, jdml_command):
     done = subprocess.run(alone, cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     np.testing.assert_allclose(np.load(names[2]), trained.embed(images), atol=1e-5)
-    program = jax.export.deserialize(export.export_stablehlo(trained, platforms="cpu"))
+    program = jax.export.deserialize(export.export_stablehlo(trained, platforms=("cpu",)))
     assert program.platforms == ("cpu",)
     exported = tmp_path / "model.safetensors"
     assert jdml_command("export", run.folder, "--out", exported).code == 0

@@ -25,7 +25,7 @@ import numpy as np
 from jdml import Gallery
 from jdml.data import ImageFiles
 from jdml.data.load import Source
-from jdml.runs.gallery_files import update_gallery
+from jdml.runs.embedding_io import update_gallery
 
 DIM, FILES, PIECE = 16, 60, 4
 

@@ -208,6 +208,7 @@ def prepare() -> None:
         "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
     }
     os.environ.setdefault("JDML_SHARED_DATA", str(REPOSITORY.parent / "shared" / "data"))
+    sys.path.append(str(REPOSITORY / "tests"))
     runpy.run_path(str(REPOSITORY / "tests" / "conftest.py"))
     for name in IMPORTED:
         __import__(name)
