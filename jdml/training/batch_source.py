@@ -292,4 +292,6 @@ def memory_summary(spec: StepConfig, state: TrainState, step: Step, batch: tuple
     if compiled_memory is not None:  # activations, gradients, a batch
         sizes["a step"] = compiled_memory.temp_size_in_bytes
     memory = ", ".join(f"{name} {size / 1e6:,.1f} MB" for name, size in sizes.items())
-    return f"memory    {memory}; {learning:,} of {learning + frozen:,} parameters learn"
+    return (
+        f"memory    {memory}; {learning:,} of {learning + frozen:,} parameters of the network learn"
+    )
