@@ -27,8 +27,6 @@ from jdml.runs.inference import load
 SCRIPTS = ("plot.js", "views.js", "page.js")
 POINTS = 1500
 """Points of a curve; longer ones are thinned."""
-BAD_IMAGES = "bad_images"
-"""A curve that is left out if it is 0."""
 NEAR = 8
 """Neighbours that are found."""
 SHOWN = 6
@@ -147,7 +145,8 @@ def _curves(comparison: Comparison) -> list[dict[str, Any]]:
         for place, run in runs:
             points = curve(run.log, name)
             every = -(-len(points) // POINTS)
-            if points and (name != BAD_IMAGES or any(value for _, value in points)):
+            is_nothing = name == "bad_images" and not any(value for _, value in points)
+            if points and not is_nothing:
                 thinned = [*points[:-1:every], points[-1]]
                 lines.append({"run": run.name, "row": place, "points": thinned})
         if lines:
