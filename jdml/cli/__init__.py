@@ -17,7 +17,7 @@ OPTIONS = {
     "miner": "--miner",
     "folder": "--out",
     "out_dir": "--out",
-    "places": "RUN",
+    "runs": "RUN",
     "k": "-k",
     "source": "SOURCE",
     "split": "--split",

@@ -30,12 +30,11 @@ from jdml.recipes.papers import Protocol
 from jdml.registry import DATASETS, pretrained_networks
 from jdml.report import mean_std
 from jdml.runs.run_files import CONFIG, METRICS, is_of_benchmark, read_json, write_json
-from jdml.studies.protocols import Retrieval, ablation, conventional, mlrc
+from jdml.studies.protocols import FOLDS, Retrieval, run_protocol
 from jdml.training import Devices, RunConfig, pretrained, train
 from jdml.training.train_recipe import make_network
 
 Rows = dict[str, dict[str, float]]
-FOLDS = 4
 APART = ("query", "gallery")
 EVERY = {"sop": 250, "inshop": 250}
 MLRC_EVALUATIONS = 600
@@ -262,10 +261,6 @@ class Benchmark:
         }
         record = DATASETS[task.dataset]
         test = test._replace(recall_at=record.recall_at, ndcg_at=record.ndcg_at)
-        if task.protocol == "mlrc":
-            return mlrc(recipe, data, test, **settings)
-        if task.protocol == "ablation":
-            return {"ours": ablation(recipe, data, test, **settings)}
         if task.validation:
             rows = hold_out(data, task.validation, self.run.seed)
             test = test._replace(queries=data.select(rows), gallery=None)
@@ -275,7 +270,7 @@ class Benchmark:
         if self.data.label_noise:
             labels = corrupt_labels(data.labels, self.data.label_noise, self.run.seed)
             data = replace(data, labels=labels)
-        return {"ours": conventional(recipe, data, test, **settings)}
+        return run_protocol(task.protocol, recipe, data, test, **settings)
 
     def _config(self, train: Any) -> dict[str, Any]:
         """Return the part of config.json next to the recipe; a run resumes if it agrees."""

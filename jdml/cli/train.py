@@ -37,7 +37,7 @@ from jdml.training import (
     score,
     train,
 )
-from jdml.training.train_recipe import check_head, frozen, make_network
+from jdml.training.train_recipe import check_head, make_network, with_finetuning
 
 RECOMMENDED = "no --loss and no --method is typed: this is the recommended recipe for photographs"
 UNTRAINED = (
@@ -127,7 +127,7 @@ class TrainingRun:
                 **weights.network_settings(model, options.network),
             )
             parts = self.recipe, network, self.train, self.preprocess
-            self.model = frozen(*parts, cache_folder=options.run.feature_cache)
+            self.model = with_finetuning(*parts, cache_folder=options.run.feature_cache)
         self.recall_at = recall_ranks(str(options.data.data))
         self._check()
         self.sampler = self._sampler()

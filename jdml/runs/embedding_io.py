@@ -114,9 +114,8 @@ def read_embeddings(path: Path) -> EmbeddingTable:
             raise ValueError(f"{name} of {path} must be {kinds}, got {values.dtype}")
         by_level = name == "labels" and values.ndim == 2 and values.shape[1] > 0
         if values.shape[:1] != (len(vectors),) or (values.ndim != 1 and not by_level):
-            raise ValueError(
-                f"{name} of {path} must have shape [N] = [{len(vectors)}], got {list(values.shape)}"
-            )
+            shape = list(values.shape)
+            raise ValueError(f"{name} of {path} must be [N] = [{len(vectors)}], got {shape}")
     return EmbeddingTable(vectors, **columns, model=str(arrays.get(MODEL, "")))
 
 
@@ -257,9 +256,7 @@ def update_gallery(
         gallery = Gallery.load(folder)
         records = {name: tuple(record) for name, record in _read(folder)["files"].items()}
         if gallery.model != trained.identity:
-            raise ValueError(
-                f"--out holds embeddings of another model: embed into a new folder, not into {folder}"
-            )
+            raise ValueError(f"--out must be a new folder, {folder} is of another model")
     root, images = source.root, source.images
     images = images.images if isinstance(images, Dataset) else images
     files = list(images.files) if isinstance(images, ImageFiles) else None
@@ -316,9 +313,7 @@ def read_table(path: Path, model: str) -> EmbeddingTable | None:
         return None
     table = _read_gallery(path) if is_gallery(path) else read_embeddings(path)
     if model and table.model and model != table.model:
-        raise ValueError(
-            f"{path} was embedded with another model, so its distances mean nothing: embed it again (jdml embed)"
-        )
+        raise ValueError(f"{path} was embedded with another model: embed it again (jdml embed)")
     return table
 
 
