@@ -66,7 +66,7 @@ parity: $(VENV)/.parity ## all tests, with PyTorch's libraries and faiss to comp
 notebooks: $(VENV)/.dev ## run every notebook on small digits and compare its output
 	$(BIN)/python -m pytest -q -n $(WORKERS) -W default notebooks
 
-docs: $(VENV)/.docs ## the site, strictly and offline, into build/docs/html (ten minutes of two cores; one minute once cached)
+docs: $(VENV)/.docs ## the site, strictly and offline, into build/docs/html (six minutes of two cores; one minute once cached)
 	$(BIN)/python docs/maker
 
 clean: ## remove the environment and the tools' caches (runs stay)

@@ -19,7 +19,7 @@ import jdml
 from jdml import ccp, mining, models, objectives
 from jdml.distributed import Placement, class_shards
 from jdml.flows import ConditionalFlow, preset
-from jdml.metrics import gallery_search, neighbors, retrieval
+from jdml.metrics import gallery_search, neighbors, ranking, retrieval
 from jdml.ops import tiled_pairs
 from jdml.training import TrainState, make_train_step
 from jdml.training.optimizer_wrappers import with_loss_scale
@@ -171,13 +171,15 @@ def ranked(size: int, dim: int, rows: int, depth: int) -> tuple[Any, ...]:
     """A block of `evaluate_retrieval`."""
     theirs, own = shape(size, dtype=jnp.int32), shape(rows, dtype=jnp.int32)
     chunk = gallery_search.Chunk(shape(size), shape(size, dim))
-    ranks = (1, 10), (), (), (), ()
+    at_ranks = ranking.recall_at_k, ranking.recall_at_k
+    functions = *at_ranks, ranking.precision_at_1, ranking.r_precision, ranking.map_at_r
+    ranks = [1, 10, None, None, None]
 
     def block(chunk: Any, queries: Any, frame: Any, theirs: Any, own: Any) -> Any:
         _, rows_, hits = gallery_search._top(
             chunk, gallery_search.Block(queries, own), frame, depth
         )
-        return retrieval._measure(hits, (theirs, own, rows_), own, ranks, False, "min")
+        return retrieval._measure(hits, (theirs, own, rows_), own, ranks, functions)
 
     frame = shape(1, dim), shape(dtype=jnp.int32)
     return (

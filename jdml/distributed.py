@@ -50,22 +50,17 @@ class Placement:
     @classmethod
     def on(cls, mesh: Any, shard: Mapping[str, Any] | None) -> "Placement":
         """Return the placement that :class:`jdml.training.Devices` describes."""
+        if mesh is not None and not isinstance(mesh, Mesh):
+            raise TypeError(f"mesh must be a jax.sharding.Mesh, got a {type(mesh).__name__}")
+        devices: Any = () if mesh is None else mesh.devices.flat
+        processes = jax.process_count()
+        if processes > 1 and {device.process_index for device in devices} != {*range(processes)}:
+            raise ValueError(f"mesh must hold devices of all {processes} processes, got {mesh}")
         if mesh is None:
             if shard:
                 raise ValueError(f"shard needs a mesh: got shard for {', '.join(shard)}, mesh=None")
-            if jax.process_count() > 1:
-                raise ValueError(
-                    f"mesh must hold the devices of all {jax.process_count()} processes, got None: "
-                    'write jax.make_mesh((jax.device_count(),), ("data",))'
-                )
             _warn_idle_devices(jax.device_count())
             return HERE
-        if not isinstance(mesh, Mesh):
-            raise TypeError(f"mesh must be a jax.sharding.Mesh, got a {type(mesh).__name__}")
-        if {d.process_index for d in mesh.devices.flat} != set(range(jax.process_count())):
-            raise ValueError(
-                f"mesh must hold devices of all {jax.process_count()} processes, got {mesh}"
-            )
         return cls(Mesh(mesh.devices, mesh.axis_names), tuple((shard or {}).items()))
 
     @property
@@ -82,15 +77,10 @@ class Placement:
         """Refuse roles that the parameters lack, or none of whose arrays can be partitioned."""
         for role, spec in self.shard:
             if role not in params:
-                raise ValueError(
-                    f"shard names the role {role!r}, the parameters have {sorted(params)}"
-                )
+                raise ValueError(f"shard names {role!r}, the parameters have {sorted(params)}")
             shapes = [list(np.shape(leaf)) for leaf in jax.tree.leaves(params[role])]
             if not any(self._fits(shape, spec) for shape in shapes):
-                raise ValueError(
-                    f"shard[{role!r}] is {spec} over {self._parts(spec)} devices, which divides none of the shapes "
-                    f"{shapes[:3]}"
-                )
+                raise ValueError(f"shard[{role!r}], {spec}, divides none of {shapes[:3]}")
 
     def place(self, tree: Tree) -> Tree:
         """Put a run's state on the devices."""
@@ -233,9 +223,7 @@ def initialize(
     """
     arguments = (coordinator, processes, process)
     if None in arguments and arguments != (None, None, None):
-        raise ValueError(
-            f"processes, process and coordinator belong together, got {arguments[1:]} and {coordinator}"
-        )
+        raise ValueError(f"processes, process and coordinator belong together, got {arguments}")
     if processes is not None and process is not None and not 0 <= process < processes:
         raise ValueError(f"process must be from 0 to {processes - 1}, got {process}")
     is_alone = processes == 1 or (processes is None and not _is_launched())
@@ -301,11 +289,7 @@ def _is_launched() -> bool:
 def _warn_idle_devices(devices: int) -> None:
     """Warn, once, of devices that are not used."""
     if devices > 1:
-        _log.warning(
-            "training on 1 of %d devices: fit(devices=jax.make_mesh((%d,), ('data',))) uses all",
-            devices,
-            devices,
-        )
+        _log.warning("training on 1 of %d devices: fit(devices=) takes a mesh of them", devices)
 
 
 # Signals that end a process (SIGTERM, Ctrl-C), and the memory that it keeps.
@@ -344,9 +328,7 @@ class Preempted(SystemExit):
         self.step = step
 
     def __str__(self) -> str:
-        return (
-            f"asked to end (SIGTERM); saved at step {self.step}, the same call resumes from there"
-        )
+        return f"asked to end (SIGTERM); saved at step {self.step}, the same call resumes it"
 
 
 class Termination:
@@ -385,9 +367,7 @@ class Termination:
         """Return what ends the run, saved at this step."""
         if self._asked != signal.SIGINT:
             return Preempted(step)
-        return KeyboardInterrupt(
-            f"interrupted; saved at step {step}, the same call or command resumes from there"
-        )
+        return KeyboardInterrupt(f"interrupted; saved at step {step}, the same call resumes it")
 
     def asked(self, step: int) -> bool:
         """Return whether to save after this step and end; every process asks after every step."""

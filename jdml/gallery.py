@@ -47,11 +47,10 @@ class Gallery:
     Implementation notes:
         Search is exact: a matrix product on the host proposes neighbours, of which distances are computed from
         differences; where rounding could have hidden one :func:`jdml.nearest` searches instead. Ties go to what was
-        added first. A saved gallery is a folder:
-        ``vectors-N.bin`` (rows, one after the other), ``ids-N.jsonl`` and ``gallery.json``, which says how many rows
-        count and is replaced atomically, last. Saving into the folder it came from appends the new rows; an append that
-        is killed leaves the gallery as it was. Removed rows are skipped, and left out of the files once they are more
-        than one in fifty.
+        added first. A saved gallery is a folder: ``vectors-N.bin`` (rows, one after the other), ``ids-N.jsonl`` and
+        ``gallery.json``, which says how many rows count and is replaced atomically, last. Saving into the folder it
+        came from appends the new rows; an append that is killed leaves the gallery as it was. Removed rows are skipped,
+        and left out of the files once they are more than one in fifty.
 
     Example:
         >>> import numpy as np
@@ -75,10 +74,10 @@ class Gallery:
         self._stored: np.ndarray | None = None  # [n, W], what is saved, maybe on disk
         self._new: list[np.ndarray] = []
         self._halves: dict[int, tuple[np.ndarray, float]] = {}  # of a part: ‖g‖²/2, the longest
-        self._ids: list[Id | None] = []  # of every row; None where it was removed
-        self._has_integers = False
+        self._ids: list[Id] = []  # of every row, and its label
         self._labels: list[Label] = []
-        self._rows: dict[Id, int] = {}
+        self._has_integers = False
+        self._rows: dict[Id, int] = {}  # of what is not removed, in order
         self._removed: list[int] = []
         self._folder: Path | None = None
         self._version: tuple[int, int] | None = None  # of the files: generation and rows
@@ -100,13 +99,12 @@ class Gallery:
     @property
     def ids(self) -> list[Id]:
         """The ids, in the order in which they were added."""
-        return [name for name in self._ids if name is not None]
+        return list(self._rows)
 
     @property
     def labels(self) -> np.ndarray:
         """The labels ``[N]`` in the order of the ids; −1, or "" among names, where none was given."""
-        pairs = zip(self._ids, self._labels, strict=True)
-        labels = [label for name, label in pairs if name is not None]
+        labels = [self._labels[row] for row in self._rows.values()]
         if any(isinstance(label, str) for label in labels):
             return np.array(["" if label == -1 else label for label in labels])
         return np.array(labels, np.int64)
@@ -114,9 +112,7 @@ class Gallery:
     @property
     def embeddings(self) -> np.ndarray:
         """The embeddings ``[N, D]``, float32, in the order of the ids, as far as a quantized gallery keeps them."""
-        rows = [row for row, name in enumerate(self._ids) if name is not None]
-        whole = [np.asarray(part) for _, part in self._parts()] or [np.zeros((0, 0), np.float32)]
-        return self._codec.decode(np.concatenate(whole)[rows], self._dim or 0)
+        return self._codec.decode(self._encoded(), self._dim or 0)
 
     def add(
         self, embeddings: Any, ids: Sequence[Id], labels: Any = None, *, model: Any = None
@@ -147,7 +143,7 @@ class Gallery:
         own = self._checked_labels(labels, ids)
         self._has_integers = any(isinstance(name, int) for name in ids)
         self._dim = vectors.shape[1]
-        self._forget(name for name in ids if name in self._rows)
+        self._removed += [self._rows.pop(name) for name in ids if name in self._rows]
         self._rows |= {name: len(self._ids) + place for place, name in enumerate(ids)}
         self._new.append(self._codec.encode(vectors))
         self._ids += ids
@@ -164,7 +160,7 @@ class Gallery:
         for name in ids:
             if name not in self._rows:
                 raise ValueError(f"ids must be in the gallery, got {name!r}")
-        self._forget(dict.fromkeys(ids))
+        self._removed += [self._rows.pop(name) for name in dict.fromkeys(ids)]
         self._leave_out()
 
     def search(
@@ -229,7 +225,7 @@ class Gallery:
         if self._codec.kind != "float32" or not len(self):
             raise ValueError(f"a gallery must hold float32 vectors to be quantized, got {self!r}")
         self._leave_out(all_of_them=True)
-        vectors = np.concatenate([np.asarray(part) for _, part in self._parts()])
+        vectors = self._encoded()
         every = -(-len(vectors) // 200)
         probes, own = vectors[::every], self.ids[::every]
         exact, _ = self.search(probes, min(11, len(self)))
@@ -332,12 +328,11 @@ class Gallery:
         for number, line in enumerate(lines, start=1):
             name, label = json_of(line, f"{file}:{number}", list)
             gallery._ids.append(name)
-            gallery._has_integers = isinstance(name, int)
             gallery._labels.append(label)
+        gallery._has_integers = any(isinstance(name, int) for name in gallery._ids)
         gallery._removed = metadata["removed"]
-        for row in gallery._removed:
-            gallery._ids[row] = None
-        gallery._rows = {name: r for r, name in enumerate(gallery._ids) if name is not None}
+        gone = {*gallery._removed}
+        gallery._rows = {name: r for r, name in enumerate(gallery._ids) if r not in gone}
         gallery._stored = gallery._read_vectors(mmap=mmap)
         return gallery
 
@@ -388,10 +383,9 @@ class Gallery:
         if own.dtype.kind != "U":
             checks.check_labels("labels", own, size)
         new: list[Label] = own.tolist()
-        replaced = {None, *ids}
-        pairs = zip(self._ids, self._labels, strict=True)
-        others = (label for name, label in pairs if name not in replaced and label != -1)
-        some = itertools.islice(others, 1)  # all have one kind
+        replaced = {*ids}
+        others = (self._labels[row] for name, row in self._rows.items() if name not in replaced)
+        some = itertools.islice((label for label in others if label != -1), 1)  # all have one kind
         kinds = {type(label) for label in (*some, *new) if label != -1}
         if len(kinds) > 1:
             raise ValueError("labels must be all texts or all integers, got both")
@@ -421,11 +415,10 @@ class Gallery:
             self._halves[start] = halves, longest
         return gallery_search.exact_nearest(points, part, halves, longest, k)
 
-    def _forget(self, ids: Any) -> None:
-        for name in list(ids):
-            row = self._rows.pop(name)
-            self._ids[row] = None
-            self._removed.append(row)
+    def _encoded(self) -> np.ndarray:
+        """Return the rows that are not removed, as they are stored."""
+        whole = [np.asarray(part) for _, part in self._parts()] or [np.zeros((0, 0), np.float32)]
+        return np.concatenate(whole)[list(self._rows.values())]
 
     def _hold(self, rows: np.ndarray) -> None:
         """Replace all rows: the next save writes them anew."""
@@ -436,12 +429,10 @@ class Gallery:
         gone = len(self._removed)
         if not gone or (gone <= max(SLACK, len(self._ids) // SHARE) and not all_of_them):
             return
-        left = np.array(sorted(self._rows.values()), int)
-        whole = np.concatenate([np.asarray(part) for _, part in self._parts()])
-        self._hold(whole[left])
-        self._ids = [self._ids[row] for row in left]
-        self._labels = [self._labels[row] for row in left]
-        self._rows = {name: row for row, name in enumerate(self._ids) if name is not None}
+        self._hold(self._encoded())
+        self._labels = [self._labels[row] for row in self._rows.values()]
+        self._ids = self.ids
+        self._rows = {name: row for row, name in enumerate(self._ids)}
         self._removed = []
 
 

@@ -124,8 +124,8 @@ def main() -> None:
     cache = page_cache()
     os.environ["JDML_DOCS_CACHE"] = str(cache)
     os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    # The pages' kernels share compiled programs, and tell nothing but what they print.
-    os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(BUILD / "programs"))
+    # The pages' kernels share compiled programs, with tests and notebooks, too.
+    os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(REPOSITORY / "build" / "programs"))
     os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
     os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "0")
     from maker.running import run_pages

@@ -117,17 +117,22 @@ def _run(subject: Subject, points: Any, labels: Any, proxies: Any) -> Any:
                 sizes.max() > 1e-7, 0.03 / jnp.maximum(jnp.quantile(sizes, 0.9), 1e-7), 0.0
             )
 
-        both = (points, proxies)
-        rates = jax.tree.map(rate_of, forces(both, jax.random.key(0)))  # proxies learn at their own
+        def step(carried: Any, key: Any) -> Any:
+            both, rates = carried
+            felt = forces(both, key)
+            # Proxies learn at their own rate; both are those of the first step.
+            rates = jax.tree.map(
+                lambda rate, force: jnp.where(rate < 0, rate_of(force), rate), rates, felt
+            )
 
-        def step(both: Any, key: Any) -> Any:
             def moved(x: jax.Array, force: jax.Array, rate: jax.Array) -> jax.Array:
                 length = jnp.linalg.norm(force, axis=-1, keepdims=True) * rate
                 return jdml.sphere(x + rate * force * jnp.minimum(1, STRIDE / (length + 1e-9)))
 
-            return jax.tree.map(moved, both, forces(both, key), rates), both
+            return (jax.tree.map(moved, both, felt, rates), rates), both
 
-        end, path = jax.lax.scan(step, both, jax.random.split(jax.random.key(0), STEPS))
+        start = (points, proxies), (jnp.float32(-1), jnp.float32(-1))
+        (end, _), path = jax.lax.scan(step, start, jax.random.split(jax.random.key(0), STEPS))
         return jax.tree.map(
             lambda p, e: to_plane(jnp.concatenate([p[::SHOWN], e[None]])), path, end
         )
@@ -145,7 +150,7 @@ def _run(subject: Subject, points: Any, labels: Any, proxies: Any) -> Any:
             force = -tangent(probe, jax.grad(with_probe)(probe))
             return jax.jvp(to_plane, (probe,), (force,))[1]
 
-        return jax.lax.map(at, PROBES, batch_size=32)
+        return jax.lax.map(at, PROBES, batch_size=len(PROBES) // 3)
 
     flat = proxies.reshape(-1, 3)
     path, proxy_path = descend(points, flat)

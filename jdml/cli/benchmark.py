@@ -30,7 +30,7 @@ from jdml.recipes.papers import Protocol
 from jdml.registry import DATASETS, pretrained_networks
 from jdml.report import mean_std
 from jdml.runs.run_files import CONFIG, METRICS, is_of_benchmark, read_json, write_json
-from jdml.studies.protocols import FOLDS, Retrieval, ablation, conventional, mlrc
+from jdml.studies.protocols import FOLDS, Retrieval, run_protocol
 from jdml.training import Devices, RunConfig, pretrained, train
 from jdml.training.train_recipe import make_network
 
@@ -263,10 +263,7 @@ class Benchmark:
         if self.data.label_noise:
             labels = corrupt_labels(data.labels, self.data.label_noise, self.run.seed)
             data = replace(data, labels=labels)
-        if task.protocol == "mlrc":
-            return mlrc(recipe, data, test, **settings)
-        score = ablation if task.protocol == "ablation" else conventional
-        return {"ours": score(recipe, data, test, **settings)}
+        return run_protocol(task.protocol, recipe, data, test, **settings)
 
     def _config(self, train: Any) -> dict[str, Any]:
         """Return the part of config.json next to the recipe; a run resumes if it agrees."""

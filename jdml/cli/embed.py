@@ -9,7 +9,7 @@ import numpy as np
 from jdml._optional_imports import require_package
 from jdml._paths import check_file, check_folder
 from jdml.data.image_discovery import pluralize
-from jdml.data.load import Split, read_source, root_of
+from jdml.data.load import Split, read_source
 from jdml.gallery import ENDINGS
 from jdml.ops.checks import default_of
 from jdml.runs.embedding_io import embed_source, update_gallery, write_embeddings
@@ -83,7 +83,6 @@ class Embed:
                 out,
                 trained,
                 source,
-                root_of(self.source, self.data_dir, source),
                 by_content=self.by_content,
                 on_bad_image="nan" if skip else "stop",
                 progress=progress,

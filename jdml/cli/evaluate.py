@@ -13,7 +13,7 @@ import numpy as np
 
 from jdml._paths import check_file, expand_user
 from jdml.cli.commands import print_table
-from jdml.data.folder import column_of, read_column
+from jdml.data.folder import read_column
 from jdml.metrics.arrays import evaluate_arrays
 from jdml.metrics.retrieval import Average, evaluate_retrieval
 from jdml.ops.checks import Rerank, default_of
@@ -119,9 +119,9 @@ class Evaluate:
         both: ChainMap[str, Any] = ChainMap(apart, arrays)
         table, _, column = group.rpartition(":")
         if table:
-            values = read_column(expand_user(table), column)
             for prefix in ("", "gallery_") if self.gallery_embeddings in both else ("",):
-                apart[prefix + group] = column_of(table, values, both.get(f"{prefix}files", ()))
+                files = both.get(f"{prefix}files", ())
+                apart[prefix + group] = read_column(expand_user(table), column, files)
         return both
 
     def _read_gallery(self, queries: Mapping[str, Any]) -> dict[str, np.ndarray]:

@@ -38,7 +38,7 @@ from jdml.training import (
     score,
     train,
 )
-from jdml.training.train_recipe import check_head, frozen, make_network, param_shapes
+from jdml.training.train_recipe import check_head, make_network, param_shapes, with_finetuning
 
 RECOMMENDED = "no --loss and no --method is typed: this is the recommended recipe for photographs"
 UNTRAINED = (
@@ -129,7 +129,7 @@ class TrainingRun:
         )
         self._check_head()
         parts = self.recipe, self.network, self.train, self.preprocess
-        self.model = frozen(*parts, cache_folder=options.run.feature_cache)
+        self.model = with_finetuning(*parts, cache_folder=options.run.feature_cache)
         self.sampler = self._sampler()
         recall_at = recall_ranks(str(options.data.data))
         self.score: Callable[..., dict[str, float]] = partial(

@@ -19,9 +19,7 @@ class ClassBatches:
         classes, sizes = np.unique(labels, return_counts=True)
         per_batch, self.samples = shape
         if per_batch > len(classes):
-            raise ValueError(
-                f"classes_per_batch must be at most the number of classes {len(classes)}, got {per_batch}"
-            )
+            raise ValueError(f"classes_per_batch must be at most {len(classes)}, got {per_batch}")
         smallest = sizes.argmin()
         if not pads and self.samples > sizes[smallest]:
             raise ValueError(

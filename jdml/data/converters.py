@@ -14,11 +14,10 @@ from jdml.data.listing import normalized, number_classes
 from jdml.data.rows import (
     Classes,
     RowImages,
-    as_label,
+    as_classes,
     from_hub,
+    is_table,
     number_rows,
-    number_torch,
-    of_table,
     open_tables,
 )
 from jdml.data.transforms import Crops
@@ -26,7 +25,6 @@ from jdml.registry.networks import SMALL_IMAGES
 
 IN_MEMORY = 1 << 30
 """The largest size in bytes of small pictures that become an array."""
-
 IMAGE, LABEL = "image", "label"
 """The columns of a table, unless others are given."""
 
@@ -72,24 +70,23 @@ def from_parquet(
         ...
         FileNotFoundError: path must name Parquet files, a folder of them or a pattern, birds.parquet names none
     """
-    tables = open_tables(path) if isinstance(path, str | Path) else {}
-    if not tables:
-        if isinstance(path, str | Path):
-            path = sorted(glob.glob(str(expand_user(path)))) or [path]
-        absent = next((file for file in path if not expand_user(file).is_file()), None)
-        if absent is not None:
-            raise FileNotFoundError(
-                f"path must name Parquet files, a folder of them or a pattern, {absent} names none"
-            )
-        tables = open_tables(path)
-    first = Path(path if isinstance(path, str | Path) else path[0])
-    if len(tables) > 1:
+    files = [expand_user(each) for each in ([path] if isinstance(path, str | Path) else path)]
+    if isinstance(path, str | Path) and not files[0].exists():
+        files = [Path(file) for file in sorted(glob.glob(str(files[0])))] or files
+    is_folder = len(files) == 1 and files[0].is_dir() and is_table(files[0])
+    absent = None if is_folder else next((file for file in files if not file.is_file()), None)
+    if absent is not None:
+        raise FileNotFoundError(
+            f"path must name Parquet files, a folder of them or a pattern, {absent} names none"
+        )
+    table, *others = open_tables(files).values()
+    if others:
         import datasets
 
-        with named_if_bad(first):
-            tables = {"": datasets.concatenate_datasets([*tables.values()])}
-    rows, classes = of_table(next(iter(tables.values())), str(first), image, label)
-    return _as_dataset(rows, classes, label, transform, first.stem)
+        with named_if_bad(files[0]):
+            table = datasets.concatenate_datasets([table, *others])
+    rows = from_hub(table, image, label, str(files[0]))
+    return _as_dataset(rows, None, label, transform, files[0].stem)
 
 
 def from_huggingface(
@@ -123,8 +120,9 @@ def from_huggingface(
     """
     if isinstance(dataset, Mapping):
         raise TypeError(f"dataset must be one split of {', '.join(dataset)}, got a dictionary")
-    rows, classes = from_hub(dataset, image, label)
-    return _as_dataset(rows, classes, label, transform)
+    rows = from_hub(dataset, image, label)
+    rows.name = "huggingface"
+    return _as_dataset(rows, None, label, transform)
 
 
 def from_torch(
@@ -144,8 +142,7 @@ def from_torch(
         dataset: of pairs ``(image, label)``, or of dictionaries; or a ``DataLoader`` of such.
         image: the image's place in a row. None: the first of a pair, ``"image"`` of a dictionary.
         label: the label's place in a row. None: the second of a pair, ``"label"`` of a dictionary.
-        labels: all labels ``[N]`` in the order of the rows, such as ``dataset.targets``; not for a loader. None: every
-            row is read once.
+        labels: all labels ``[N]`` in the order of the rows, such as ``dataset.targets``. None: every row is read once.
         transform: as for :func:`from_parquet`.
 
     Returns:
@@ -156,8 +153,7 @@ def from_torch(
         ValueError: a row without an image or a label, by its number; ``labels`` for a loader or a stream.
 
     Implementation notes:
-        One row is read at a time, as a data set may keep a file open; with
-        ``ImageBatches(…, worker_kind="process")`` each process has a copy of it.
+        One row is read at a time, as a data set may keep a file open; each process of ``ImageBatches`` has a copy.
 
     Example:
         A list stands for a ``torch.utils.data.Dataset``:
@@ -166,7 +162,9 @@ def from_torch(
         >>> from_torch(dataset).images.shape
         (4, 8, 8, 3)
     """
-    return _as_dataset(number_torch(dataset, image, label), labels, "label", transform)
+    return _as_dataset(
+        number_rows(dataset, image, label, of_torch=True), labels, "label", transform
+    )
 
 
 def from_rows(
@@ -207,49 +205,39 @@ def from_rows(
 
 
 def _as_dataset(
-    rows: RowImages,
-    classes: Any,
-    view: str,
-    transform: Crops | None,
-    name: str | None = None,
+    rows: RowImages, labels: Any, view: str, transform: Crops | None, name: str | None = None
 ) -> Dataset:
     """Make a data set of rows: arrays and small pictures of one size in memory, all others read when drawn."""
-    if classes is not None and not isinstance(classes, Classes):  # an argument
-        known = [as_label(label, f"labels[{row}]") for row, label in enumerate(classes)]
-        classes = Classes(np.array(known))
-    if classes is not None and rows.is_stream:
-        raise ValueError(
-            "labels must be None for rows that come one after another, perhaps in an order of their own: their labels "
-            "are read with them"
-        )
-    images: Any = None
-    if transform is None:
-        images, read = _read_into_memory(rows, with_labels=classes is None)
-        classes = classes if read is None else Classes(np.array(read))
-    labels, names = rows.labels() if classes is None else classes
-    if labels.dtype.kind == "U":
-        labels, names = number_classes([normalized(label) for label in labels.tolist()])
-    labels = as_labels(view, labels)
-    images = ImageFiles(rows.files(), transform) if images is None else images
-    named = {} if names is None else {view: names}
-    return Dataset(name or rows.name, images, labels, {view: labels}, named)
+    if labels is not None:
+        if rows.is_stream:
+            raise ValueError(
+                "labels must be None for rows of a stream: they are read with the images"
+            )
+        rows.known_classes = as_classes(labels, "labels")
+    images: Any = _read_into_memory(rows) if transform is None else None
+    if images is None:
+        images = ImageFiles(rows.files(), transform)
+    numbers, names = rows.classes()
+    if numbers.dtype.kind == "U":
+        numbers, names = number_classes([normalized(label) for label in numbers.tolist()])
+    numbers = as_labels(view, numbers)
+    class_names = {} if names is None else {view: names}
+    return Dataset(name or rows.name, images, numbers, {view: numbers}, class_names)
 
 
-def _read_into_memory(
-    rows: RowImages, *, with_labels: bool
-) -> tuple[np.ndarray | None, list[int | str] | None]:
-    """Read all images of one size, and the labels; return None if images are large or of several sizes."""
+def _read_into_memory(rows: RowImages) -> np.ndarray | None:
+    """Read all images of one size, with their labels; return None if images are large or of several sizes."""
     first = rows[0]
     as_arrays = isinstance(first, np.ndarray)
     if not as_arrays:
         first = _decode(rows, 0, first)[0]
         if max(first.shape[:2]) > SMALL_IMAGES or first.nbytes * len(rows) > IN_MEMORY:
-            return None, None
+            return None
     images = np.empty((len(rows), *first.shape), first.dtype)
     shapes = {first.shape}
 
     def read(row: int) -> tuple[Any, bool]:
-        image, label = rows.pair(row) if with_labels else (rows[row], None)
+        image, label = rows.pair(row)
         grey = False
         if not as_arrays:
             image, grey = _decode(rows, row, image)
@@ -262,12 +250,14 @@ def _read_into_memory(
         return label, grey
 
     labels, grey = zip(*rows.each(read), strict=True)
+    if rows.known_classes is None:
+        rows.known_classes = Classes(np.array(labels))
     if len(shapes) == 1:
-        images = np.ascontiguousarray(images[..., :1]) if all(grey) else images
-    elif first.dtype != np.uint8:
+        return np.ascontiguousarray(images[..., :1]) if all(grey) else images
+    if first.dtype != np.uint8:
         one, other = map(list, sorted(shapes)[:2])
         raise ValueError(f"{rows} must have images of one shape, got {one} and {other}")
-    return (images if len(shapes) == 1 else None), (list(labels) if with_labels else None)
+    return None
 
 
 def _decode(rows: RowImages, row: int, image: Any) -> tuple[np.ndarray, bool]:

@@ -1,4 +1,4 @@
-"""Folders of images: a folder for each class, or parts (``train/``, ``test/``) of such; lists, tables, user modules."""
+"""Folders of images: a folder for each class, or parts (``train/``, ``test/``) of such; lists of files and labels."""
 
 import csv
 import io
@@ -6,46 +6,33 @@ import os
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import cache
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from jdml._optional_imports import call_user_object, import_user_object, is_pointer
+from jdml._optional_imports import is_pointer
 from jdml._paths import expand_user
 from jdml.data.image_discovery import count_by_suffix, image_files, images_in, pluralize, subfolders
-from jdml.data.images import Readable
-from jdml.data.listing import (
-    PARTS,
-    LabelledFile,
-    Listing,
-    as_listing,
-    data_folder,
-    normalized,
-    read_text,
-)
-from jdml.data.rows import TABLES, Classes, images_of, of_table, open_tables
-from jdml.ops import checks
+from jdml.data.listing import PARTS, LabelledFile, Listing, as_listing, normalized, read_text
+from jdml.data.rows import has_tables, read_pointer, read_tables
 
 SEPARATORS = ",;\t"
 ENDINGS = (".csv", ".tsv")
 
 
-def read_folder(data_dir: str | Path | None) -> Listing:
+def read_folder(root: Path, column: str | None = None) -> Listing:
     """Read a folder of classes, or of parts of such; or a list, tables, or an object of a user's module.
 
     A class is a folder with images at any depth. If two folders or more are called like parts (``train/``, ``val/``,
-    ``test/``, ``query/``, ``gallery/``), each of them holds classes.
+    ``test/``, ``query/``, ``gallery/``), each of them holds classes. The column of a list has the groups.
     """
-    root = data_folder("folder", data_dir)
     if root.suffix.lower() in ENDINGS and not root.is_dir():
-        return read_table(root)
+        return _read_list(root, column)
     if is_pointer(str(root)) and not root.exists():
         return read_pointer(str(root))
     if has_tables(root):
-        return _read_tables(root)
+        return read_tables(root)
     if not root.is_dir():
         why = "is not a folder of classes" if root.exists() else "does not exist"
         raise FileNotFoundError(f"{root.absolute()} {why}")
@@ -65,8 +52,7 @@ def read_folder(data_dir: str | Path | None) -> Listing:
                     f"{place.name}/ is one class, with images in {inner[0]}/, {inner[1]}/: move them up if they are "
                     "classes, or give a .csv file of file,label,split"
                 )
-            label = normalized(place.name)
-            rows += [LabelledFile(file, label, part, str(file), file.name) for file in images]
+            rows += [LabelledFile(file, normalized(place.name), part) for file in images]
         loose = images_in(holder)
         if loose:
             lie = pluralize(loose, "image lies", "images lie")
@@ -76,106 +62,33 @@ def read_folder(data_dir: str | Path | None) -> Listing:
     return as_listing(rows, repeats=True, others=others, notes=notes)
 
 
-def has_tables(root: Path) -> bool:
-    """Return whether a path is tables of rows; a folder that also holds images is not."""
-    if root.is_file():
-        return root.suffix.lower() in TABLES
-    if any((root / note).is_file() for note in ("dataset_dict.json", "state.json")):
-        return True
-    return (
-        root.is_dir()
-        and bool([*root.glob("*.parquet"), *root.glob("*/*.parquet")])
-        and not image_files(root)[0]
-    )
-
-
-def _read_tables(root: Path) -> Listing:
-    """Read tables; an image is called ``PATH[ROW]``, or ``PATH PART[ROW]``."""
-    parts = []
-    tables = open_tables(str(root))
-    lone = len(tables) == 1
-    for part, table in tables.items():
-        rows, classes = of_table(table, str(root) if lone else f"{root} {part}")
-        parts.append(("" if lone else PARTS.get(part, part), rows.files(), classes))
-    return _as_listing(parts)
-
-
-@cache
-def read_pointer(pointer: str) -> Listing:
-    """Read an object of a user's module, which may be in the working directory."""
-    value = import_user_object(pointer)
-    value = call_user_object(pointer, value) if callable(value) else value
-    if not isinstance(value, Mapping):
-        return _as_listing([("", *images_of(value, pointer))])
-    for part in value:
-        checks.one_of(f"{pointer}: a part", part, PARTS)
-    return _as_listing(
-        (PARTS[part], *images_of(source, f"{pointer} {part}")) for part, source in value.items()
-    )
-
-
-@cache
-def _rows_by_name(source: str) -> dict[str, Readable]:
-    return {str(file): file for file in read_folder(source).files}
-
-
-def row_named(name: str) -> Readable | None:
-    """Return the row of a table or of a user's object, called ``PATH[ROW]`` or ``PATH PART[ROW]``, or None."""
-    name = str(expand_user(name))
-    match = re.fullmatch(r"(.+?)(?: \w+)?\[\d+\]", name)
-    if not match or not (has_tables(Path(match[1])) or is_pointer(match[1])):
-        return None
-    rows = _rows_by_name(match[1])
-    if name not in rows:
-        raise ValueError(f"{name}: {match[1]} has no such row")
-    return rows[name]
-
-
-def image_named(name: str) -> Readable:
-    """Return the image of a name: a row, or a file."""
-    return row_named(name) or Path(name)
-
-
-def _as_listing(parts: Iterable[tuple[str, Sequence[Any], Classes]]) -> Listing:
-    """Make a listing of images that are no files; classes are called by their names, or their numbers."""
-    rows = []
-    for part, files, (numbers, known) in parts:
-        labels = numbers.tolist()
-        if numbers.dtype.kind == "i" and numbers.min() < 0:
-            row = int(numbers.argmin())
-            raise ValueError(f"{files[row]}: label must be at least 0, got {labels[row]}")
-        names = labels if known is None else [known[label] for label in labels]
-        rows += [
-            LabelledFile(file, normalized(str(name)), part, str(file), str(file))
-            for file, name in zip(files, names, strict=True)
-        ]
-    return as_listing(rows, repeats=False)
+def _part_folders(root: Path) -> dict[Path, str]:
+    """Return the folders that are called like parts, each with its part; none if there are not two parts."""
+    places = subfolders(root)
+    parts = {place: PARTS[place.name.lower()] for place in places if place.name.lower() in PARTS}
+    return parts if len(set(parts.values())) > 1 else {}
 
 
 def _find_parts(root: Path, others: Counter[str], notes: list[str]) -> list[tuple[str, Path]]:
     """Return the folders that hold classes, each with its part; ``""`` for a folder without parts."""
-    places = subfolders(root)
-    parts = {place: PARTS[place.name.lower()] for place in places if place.name.lower() in PARTS}
-    if len(set(parts.values())) < 2:
-        for place in places:
-            inner = subfolders(place)
-            like_a_part = PARTS.keys() & re.split(r"[\W_]+", place.name.lower())
-            holds_parts = sum(each.name.lower() in PARTS for each in inner) > 1
-            # Only folders called like parts are searched: reading comes later, once.
-            if (like_a_part or holds_parts) and any(image_files(each)[0] for each in inner):
-                raise ValueError(
-                    f"{place} looks like a part, or holds parts ({', '.join(x.name for x in inner[:3])}), but "
-                    f"{root} has no other part: name file, label and split in a .csv file"
-                )
-        return [("", root)]
-    for place in places:
-        if place not in parts:
+    parts = _part_folders(root)
+    for place in subfolders(root):
+        if parts and place not in parts:
             images, other = image_files(place)
             others += other
             if images:
                 left_out = pluralize(len(images), "image is", "images are")
                 notes.append(f"{place.name}/ is not a part: its {left_out} left out")
-    return [(part, place) for place, part in parts.items()]
+        elif not parts:
+            like_a_part = PARTS.keys() & re.split(r"[\W_]+", place.name.lower())
+            inner = subfolders(place)
+            # Only folders called like parts are searched: reading comes later, once.
+            if (like_a_part or _part_folders(place)) and any(image_files(x)[0] for x in inner):
+                raise ValueError(
+                    f"{place} looks like a part, or holds parts ({', '.join(x.name for x in inner[:3])}), but "
+                    f"{root} has no other part: name file, label and split in a .csv file"
+                )
+    return [(part, place) for place, part in parts.items()] or [("", root)]
 
 
 def check_apart(name: str, folder: Path, root: Path) -> None:
@@ -183,10 +96,8 @@ def check_apart(name: str, folder: Path, root: Path) -> None:
     inside, around = (expand_user(place).absolute().resolve() for place in (folder, root))
     if not around.is_dir() or not inside.is_relative_to(around):
         return
-    names = [place.name for place in subfolders(around)]
-    parts = {name: PARTS[name.lower()] for name in names if name.lower() in PARTS}
-    first = next(iter(inside.relative_to(around).parts), None)
-    if len(set(parts.values())) < 2 or first in {None, *parts}:
+    parts = _part_folders(around)
+    if not parts or inside == around or any(inside.is_relative_to(part) for part in parts):
         raise ValueError(
             f"{name} must not lie among the images in {root}, where it would be read as a class, got {folder}"
         )
@@ -195,72 +106,60 @@ def check_apart(name: str, folder: Path, root: Path) -> None:
 # A list of image files and their labels
 
 
-def read_table(path: Path, column: str | None = None) -> Listing:
+def _read_list(path: Path, column: str | None) -> Listing:
     """Read a list of files and their labels: ``file,label`` or ``file,label,split``, named in its first line.
 
-    A list with one more column, which is named, may have others.
+    A list that has the column of the groups may have others.
     """
+    header = [name.strip().lower() for name in next(_read_records(path), (1, []))[1]]
+    group = column.lower() if column is not None and column.lower() in header else None
+    needed = ["file", "label", *([] if group is None else [group])]
     rows = []
-    known = ("file", "label", "split") if column is None else None
-    for where, row in _read_rows(path, ("file", "label"), known):
+    for where, row in _read_rows(path, needed, ["split"] if group is None else []):
         split = row.get("split", "").strip().lower()
         if split not in PARTS and "split" in row:
             raise ValueError(
                 f"{where}: split must be train, val or test, got {split!r} (or query and gallery for test)"
             )
-        file, label = _find_file(path.parent, row["file"]), normalized(row["label"].strip())
+        label = normalized(row["label"].strip())
         if label == "-1":
-            raise ValueError(
-                f"{where}: label must be a class, got -1, which is none: leave the row out"
-            )
-        rows.append(LabelledFile(file, label, PARTS.get(split, ""), where, row["file"].strip()))
+            raise ValueError(f"{where}: label must be a class, got -1: leave the row out")
+        file, own = _find_file(path.parent, row["file"]), group and row[group].strip()
+        rows.append(LabelledFile(file, label, PARTS.get(split, ""), own, where))
     if not rows:
         raise ValueError(f"{path}: expected at least one image, got none")
-    return as_listing(rows, repeats=False)
+    return as_listing(rows)
 
 
-def read_column(path: Path, column: str) -> dict[str, str]:
-    """Read one more column of a list by file, such as the camera that took the images."""
-    column = column.lower()
-    return {
-        str(_find_file(path.parent, row["file"]).absolute()): row[column].strip()
-        for _, row in _read_rows(path, ("file", column))
-    }
-
-
-def column_of(table: str, values: Mapping[str, str], files: Iterable[str]) -> np.ndarray:
-    """Return the values ``[N]`` that a table's column has for some files."""
+def read_column(path: Path, column: str, files: Iterable[str]) -> np.ndarray:
+    """Return the values ``[N]`` that one more column of a list has for files, such as the camera that took them."""
+    rows = [row for _, row in _read_rows(path, ["file", column.lower()])]
+    places = [str(_find_file(path.parent, row["file"]).absolute()) for row in rows]
+    values = {place: row[column.lower()].strip() for place, row in zip(places, rows, strict=True)}
     missing = [file for file in files if file not in values]
     if missing:
-        raise ValueError(f"{table} does not name {len(missing)} of the files: {missing[0]}")
+        raise ValueError(f"{path} does not name {len(missing)} of the files: {missing[0]}")
     return np.array([values[file] for file in files])
 
 
-def has_column(path: Path, column: str) -> bool:
-    """Return whether a list has a column of this name."""
-    if path.suffix.lower() not in ENDINGS or not path.is_file():
-        return False
-    names = next(_read_records(path), (1, []))[1]
-    return column.lower() in [name.strip().lower() for name in names]
-
-
 def _read_rows(
-    path: Path, needed: tuple[str, ...], known: tuple[str, ...] | None = None
+    path: Path, needed: Sequence[str], optional: Sequence[str] = ()
 ) -> Iterator[tuple[str, dict[str, str]]]:
-    """Return each row by the names of its columns, in lower case, and where it stands (``file:line``)."""
+    """Return each row by the names of its columns, in lower case, and where it stands (``file:line``).
+
+    With optional columns, others are refused.
+    """
     records = _read_records(path)
     number, names = next(records, (1, []))
     header = [name.strip().lower() for name in names]
-    if not set(needed) <= set(header) or set(header) - {*(known or header)}:
-        expected = ",".join(needed)
-        raise ValueError(f"{path}:{number}: expected {expected}, got {','.join(names)!r}")
+    known = {*needed, *optional} if optional else {*header}
+    if not {*needed} <= {*header} <= known:
+        raise ValueError(f"{path}:{number}: expected {','.join(needed)}, got {','.join(names)!r}")
     for number, values in records:
         row = dict(zip(header, values, strict=False))
-        empty = any(not row.get(name, "").strip() for name in known or needed if name in header)
-        if len(values) != len(header) or empty:
-            raise ValueError(
-                f"{path}:{number}: expected {','.join(header)}, got {','.join(values)!r}"
-            )
+        filled = [row.get(name, "").strip() for name in (*needed, *optional) if name in header]
+        if len(values) != len(header) or not all(filled):
+            raise ValueError(f"{path}:{number}: expected {','.join(header)}, got {values}")
         yield f"{path}:{number}", row
 
 

@@ -3,7 +3,7 @@
 import hashlib
 import os
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,8 @@ UNREADABLE = frozenset(
 """Suffixes of images that are not read, or not everywhere."""
 SYSTEM_FOLDERS = ("$recycle.bin", "@eadir", "__macosx", "lost+found", "system volume information")
 """Folders that archives and file systems add."""
-BROKEN_LINK = "links that lead nowhere"
+FOLDER, IMAGE, BROKEN_LINK = "folder", "image", "links that lead nowhere"
+"""Kinds of entries of a folder; other files are called by their suffix."""
 
 
 @cache
@@ -40,38 +41,49 @@ def image_files(place: Path) -> tuple[list[Path], Counter[str]]:
     """Return the images of a folder, at any depth and through links, and the number of other files by suffix."""
     images: list[Path] = []
     others: Counter[str] = Counter()
-    folders = [str(place)]
+    folders = [place]
     while folders:
-        with os.scandir(folders.pop()) as entries:
-            for entry in entries:
-                if _is_ignored(entry.name):
-                    continue
-                if _is(entry, os.path.isdir):
-                    if not _is_circle(entry):
-                        folders.append(entry.path)
-                elif not _is(entry, os.path.isfile):
-                    others[BROKEN_LINK] += not os.path.exists(entry.path)
-                elif _is_image(entry.name):
-                    images.append(Path(entry.path))
-                else:
-                    others[os.path.splitext(entry.name)[1].lower() or "without a suffix"] += 1
-    return sorted(images, key=lambda path: path.parts), +others
+        for path, kind in _entries(folders.pop()):
+            if kind == FOLDER:
+                folders.append(path)
+            elif kind == IMAGE:
+                images.append(path)
+            else:
+                others[kind] += 1
+    return sorted(images, key=lambda path: path.parts), others
 
 
 def subfolders(place: Path) -> list[Path]:
     """Return the folders in a folder that :func:`image_files` enters, by name."""
-    with os.scandir(place) as entries:
-        return sorted(
-            Path(entry.path)
-            for entry in entries
-            if not _is_ignored(entry.name) and _is(entry, os.path.isdir) and not _is_circle(entry)
-        )
+    return sorted(path for path, kind in _entries(place) if kind == FOLDER)
 
 
 def images_in(place: Path) -> int:
     """Count the images that lie in a folder itself."""
+    return sum(kind == IMAGE for _, kind in _entries(place))
+
+
+def _entries(place: Path) -> Iterator[tuple[Path, str]]:
+    """Return what is in a folder, and its kind: links to folders and files, and only these, are looked up."""
     with os.scandir(place) as entries:
-        return sum(_is_image(entry.name) and _is(entry, os.path.isfile) for entry in entries)
+        for entry in entries:
+            if entry.name.startswith(".") or entry.name.lower() in SYSTEM_FOLDERS:
+                continue
+            path, is_link = Path(entry.path), entry.is_symlink()
+            if os.path.isdir(path) if is_link else entry.is_dir():
+                if not (is_link and _is_circle(path)):
+                    yield path, FOLDER
+            elif os.path.isfile(path) if is_link else entry.is_file():
+                suffix = path.suffix.lower()
+                yield path, IMAGE if suffix in suffixes() else suffix or "without a suffix"
+            elif not os.path.exists(path):
+                yield path, BROKEN_LINK
+
+
+def _is_circle(link: Path) -> bool:
+    """Return whether a link leads to a folder above it, whatever links lead there."""
+    above = {Path(os.path.realpath(folder)) for folder in link.absolute().parents}
+    return any(folder.is_relative_to(os.path.realpath(link)) for folder in above)
 
 
 def omission_notes(others: Mapping[str, int]) -> tuple[str, ...]:
@@ -88,11 +100,6 @@ def omission_notes(others: Mapping[str, int]) -> tuple[str, ...]:
     return tuple(lines)
 
 
-def num_unreadable(others: Mapping[str, int]) -> int:
-    """Count the files that are images of other kinds, or links that lead nowhere."""
-    return sum(count for kind, count in others.items() if kind in {*UNREADABLE, BROKEN_LINK})
-
-
 def count_by_suffix(others: Mapping[str, int]) -> str:
     """Return the number of files, and of the most frequent suffixes."""
     common = Counter(others).most_common(3)
@@ -106,53 +113,16 @@ def pluralize(number: int, one: str, more: str) -> str:
     return f"{number} {one if number == 1 else more}"
 
 
-def _is(entry: os.DirEntry[str], kind: Callable[[str], bool]) -> bool:
-    """Return whether it is a file or a folder, or a link to one; only links are looked up on the disk."""
-    if entry.is_symlink():
-        return kind(entry.path)
-    return entry.is_file() if kind is os.path.isfile else entry.is_dir()
+def path_resolver() -> Callable[[str | Path], str]:
+    """Return a function from a file, which need not exist, to its real path; it looks up each folder once."""
+    real_folder = cache(os.path.realpath)
 
-
-def _is_circle(entry: os.DirEntry[str]) -> bool:
-    """Return whether it is a link to a folder above it, whatever links lead there."""
-    if not entry.is_symlink():
-        return False
-    above = {Path(os.path.realpath(folder)) for folder in Path(entry.path).absolute().parents}
-    return any(folder.is_relative_to(os.path.realpath(entry.path)) for folder in above)
-
-
-def _is_ignored(name: str) -> bool:
-    return name.startswith(".") or name.lower() in SYSTEM_FOLDERS
-
-
-def _is_image(name: str) -> bool:
-    return not name.startswith(".") and os.path.splitext(name)[1].lower() in suffixes()
-
-
-class RealFiles:
-    """Return the real path of a file, which need not exist; real paths of folders are cached."""
-
-    def __init__(self) -> None:
-        """Begin with an empty cache."""
-        self._folders: dict[str, str] = {}
-
-    def __call__(self, path: str | Path) -> str:
-        """Return the real path."""
+    def real_path(path: str | Path) -> str:
         folder, name = os.path.split(path)
-        if folder not in self._folders:
-            self._folders[folder] = os.path.realpath(folder)
-        file = os.path.join(self._folders[folder], name)
+        file = os.path.join(real_folder(folder), name)
         return os.path.realpath(file) if os.path.islink(file) else file
 
-
-def same_content(first: str | Path, second: str | Path) -> bool:
-    """Return whether two files hold the same bytes; False if one of them cannot be read."""
-    try:
-        if os.path.getsize(first) != os.path.getsize(second):
-            return False
-        return Path(first).read_bytes() == Path(second).read_bytes()
-    except OSError:
-        return False
+    return real_path
 
 
 def identical_files(files: Sequence[Any]) -> list[list[int]]:

@@ -1,6 +1,6 @@
 """Check that a folder holds a data set as it was published: counts, missing files, damaged images, near duplicates."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -13,7 +13,7 @@ from jdml.data.image_discovery import identical_files, pluralize
 from jdml.data.images import BadImageError, ImageFiles
 from jdml.data.listing import Listing, first_few, missing_files
 from jdml.data.load import IMAGE_FILES, load, read_listing
-from jdml.data.rows import images_of
+from jdml.data.rows import list_rows
 from jdml.ops import checks
 from jdml.registry import DATASETS, Count
 
@@ -134,147 +134,107 @@ def check(
     checks.one_of("name", name, DATASETS)
     if duplicates is True:
         require_package("imagehash", "a search for duplicates by a hash")
-    if name not in IMAGE_FILES:
-        return _check_arrays(name, data_dir, duplicates, within)
+    errors: list[str] = []
     try:
-        listing = read_listing(name, data_dir)
+        is_list = name in IMAGE_FILES
+        listing = read_listing(name, data_dir) if is_list else _list_arrays(name, data_dir, errors)
     except MissingLibraryError:
         raise
     except (OSError, ValueError) as error:
-        return Findings((), 0, (str(error),))
-    return _check_listing(listing, sample, duplicates, within, progress)
-
-
-def _check_arrays(
-    name: str, data_dir: str | Path | None, duplicates: bool | Embed, within: float | None
-) -> Findings:
-    """Check a data set in memory: reading it decodes everything."""
-    parts, problems = [], []
-    loaded: dict[str, Dataset] = {}
-    record = DATASETS[name]
-    for split, published in record.published.items():
-        try:
-            data = load(name, data_dir=data_dir, split=split)
-            loaded[split] = data.relabel(record.counted) if record.counted else data
-            count = Count(len(np.unique(loaded[split].labels)), len(data))
-        except MissingLibraryError:
-            raise
-        except (OSError, ValueError) as error:
-            problems.append(str(error))
-            count = Count(0, 0)
-        parts.append(Part(split, count, published, 0))
-    problems += _other_counts([part for part in parts if part.split in loaded])
-    files: list[Any] = []
-    places = []
-    for split, data in loaded.items() if duplicates else ():
-        own, (labels, known) = images_of(data, split)
-        names = labels if known is None else np.array(known)[labels]
-        files += own
-        places += [Place(str(file), split, str(n)) for file, n in zip(own, names, strict=True)]
-    alike: tuple[Alike, ...] = ()
-    if files:
-        images, labels = (
-            np.concatenate([getattr(data, field) for data in loaded.values()])
-            for field in ("images", "labels")
-        )
-        hashes = ImageFiles(files).each(perceptual_hash) if duplicates is True else ()
-        alike = _find_alike(Dataset("all", images, labels), hashes, places, duplicates, within)
-    decoded = sum(part.counts.images for part in parts)
-    unique = tuple(dict.fromkeys(problems))
-    return Findings(tuple(parts), decoded, unique, _describe_alike(alike), alike)
-
-
-def _check_listing(
-    listing: Listing,
-    sample: int | None,
-    duplicates: bool | Embed,
-    within: float | None,
-    progress: bool,
-) -> Findings:
-    """Check a data set of image files."""
-    published = DATASETS[listing.name].published
+        return Findings((), 0, tuple(errors) or (str(error),))
+    published = DATASETS[name].published
     ids = next(iter(listing.views.values()))
-    gone = set(missing_files(listing.files))
-    parts = []
-    for split in published or [name for name in listing.splits if name != "all"]:
-        rows = listing.splits[split]
-        count = Count(len(np.unique(ids[rows])), len(rows))
-        absent = sum(str(listing.files[row]) in gone for row in rows)
-        parts.append(Part(split, count, published.get(split), absent))
-    problems = list(_other_counts(parts))
-    notes = [*singleton_classes(ids), *listing.split_notes]
-    (problems if listing.own_split else notes).extend(_few_classes(parts))
-    (notes if listing.own_split else problems).extend(_shared_classes(listing, ids))
-    (problems if listing.num_unreadable else notes).extend(listing.notes)
     names = [str(file) for file in listing.files]
+    gone = set(missing_files(listing.files))
+    parts = _count_parts(listing, ids, published, gone)
+    problems = [*errors, *_other_counts(parts)]
+    notes = [*singleton_classes(ids), *listing.split_notes]
+    if is_list:
+        (notes if listing.own_split else problems).extend(_shared_classes(listing, ids))
+    (problems if listing.has_unreadable else notes).extend(listing.notes)
     twice = len(names) - len(set(names))
     if twice:
         problems.append(f"{twice} of {len(names)} images are in the lists twice")
-    if gone:
-        listed = [name for name in names if name in gone]
-        problems.append(
-            f"{len(listed)} of {len(names)} image files are missing: {first_few(listed)}"
-        )
+    are = f"of {len(names)} image files are"
+    problems += _describe([name for name in names if name in gone], are, are, "missing")
     rows = np.flatnonzero([name not in gone for name in names])
     if sample is not None and sample < len(rows):
         rows = rows[np.sort(np.random.default_rng(0).choice(len(rows), sample, replace=False))]
-    images = ImageFiles([listing.files[row] for row in rows])
+    images = ImageFiles([listing.files[row] for row in rows.tolist()])
     places = _places(listing, ids, rows)
     apart, together = _describe_copies(list(images.files), places)
     function = perceptual_hash if duplicates is True else lambda image: None
-    results = list(images.each(function, progress=progress))
-    numbers = np.unique(ids[rows], return_inverse=True)[1].reshape(-1)
-    data = Dataset(listing.name, images, numbers)
-    alike = _find_alike(data, results, places, duplicates, within)
-    (notes if published else problems).extend([*apart, *_describe_alike(alike)])
+    results: list[Any] = list(images.each(function, progress=progress))
+    alike: tuple[Alike, ...] = ()
+    if callable(duplicates):
+        inputs = images if is_list else np.stack([row.read_bytes() for row in images.files])
+        vectors = duplicates(Dataset(name, inputs, np.zeros(len(rows), int)))
+        alike = by_embedding(vectors, places, within)
+    elif duplicates and places:
+        nothing = np.full(SIDE**2 + 2, np.nan)
+        hashes = [nothing if isinstance(one, BadImageError) else one for one in results]
+        alike = by_hash(np.stack(hashes), places, within)
+    what = "nearly the same in two parts or under two labels"
+    pairs = _describe([*map(str, alike)], "pair of images is", "pairs of images are", what)
+    (notes if published else problems).extend([*apart, *pairs])
     notes += together
     bad = [str(error) for error in results if isinstance(error, BadImageError)]
-    if bad:
-        problems.append(f"{len(bad)} of {len(images)} images are damaged: {first_few(bad)}")
+    are = f"of {len(images)} images are"
+    problems += _describe(bad, are, are, "damaged")
     return Findings(tuple(parts), len(images), tuple(problems), tuple(notes), alike)
 
 
-def _find_alike(
-    data: Dataset,
-    results: Iterable[Any],
-    places: Sequence[Place],
-    duplicates: bool | Embed,
-    within: float | None,
-) -> tuple[Alike, ...]:
-    """Find near duplicates by hashes or by embeddings."""
-    if callable(duplicates):
-        return by_embedding(duplicates(data), places, within)
-    hashes = [None if isinstance(one, BadImageError) else one for one in results]
-    return by_hash(hashes, places, within) if duplicates else ()
+def _list_arrays(name: str, data_dir: str | Path | None, errors: list[str]) -> Listing:
+    """List the images of a data set in memory; note the errors of parts that cannot be read."""
+    record = DATASETS[name]
+    parts: dict[str, Dataset] = {}
+    for split in record.published:
+        try:
+            data = load(name, data_dir=data_dir, split=split)
+        except MissingLibraryError:
+            raise
+        except (OSError, ValueError) as error:
+            errors.append(str(error))
+            continue
+        parts[split] = data.relabel(record.counted) if record.counted else data
+    return list_rows(name, parts)
 
 
-def _describe_alike(alike: Sequence[Alike]) -> tuple[str, ...]:
-    """Return a line if images are nearly the same."""
-    if not alike:
-        return ()
-    pairs = pluralize(len(alike), "pair of images is", "pairs of images are")
-    listed = first_few([str(pair) for pair in alike])
-    return (f"{pairs} nearly the same in two parts or under two labels: {listed}",)
+def _count_parts(
+    listing: Listing, ids: np.ndarray, published: Mapping[str, Count], gone: set[str]
+) -> list[Part]:
+    """Count the classes, the images and the missing files of each part."""
+    parts = []
+    for split in published or [split for split in listing.splits if split != "all"]:
+        rows = listing.splits.get(split, np.arange(0))
+        absent = sum(str(listing.files[row]) in gone for row in rows)
+        parts.append(Part(split, _count(ids[rows]), published.get(split), absent))
+    return parts
 
 
 def _places(listing: Listing, ids: np.ndarray, rows: np.ndarray) -> list[Place]:
     part = np.full(len(ids), "", object)
     for split in ("train", "val", "test"):
         part[listing.splits.get(split, [])] = split
-    named = next(iter(listing.names.values()), {})
-    labels = [str(named.get(label, label)) for label in ids[rows].tolist()]
-    files = [str(listing.files[row]) for row in rows]
+    files = [str(listing.files[row]) for row in rows.tolist()]
+    labels = _class_names(listing, ids[rows])
     return [Place(*place) for place in zip(files, part[rows], labels, strict=True)]
+
+
+def _class_names(listing: Listing, ids: np.ndarray) -> list[str]:
+    named = next(iter(listing.names.values()), {})
+    return [str(named.get(number, number)) for number in ids.tolist()]
+
+
+def _count(labels: np.ndarray) -> Count:
+    return Count(len(np.unique(labels)), len(labels))
 
 
 def count_mismatches(name: str, parts: Mapping[str, Dataset]) -> tuple[str, ...]:
     """Return a line for each split of a data set whose counts are not the published ones."""
     published = DATASETS[name].published if name in DATASETS else {}
     return _other_counts(
-        [
-            Part(split, Count(len(np.unique(part.labels)), len(part)), published.get(split), 0)
-            for split, part in parts.items()
-        ]
+        [Part(split, _count(part.labels), published.get(split), 0) for split, part in parts.items()]
     )
 
 
@@ -288,6 +248,16 @@ def _other_counts(parts: Sequence[Part]) -> tuple[str, ...]:
     )
 
 
+# Lines of a report
+
+
+def _describe(names: Sequence[str], one: str, more: str, what: str) -> tuple[str, ...]:
+    """Return a line with the number of names and the first few, if there are any."""
+    if not names:
+        return ()
+    return (f"{pluralize(len(names), one, more)} {what}: {first_few(names)}",)
+
+
 def singleton_classes(ids: np.ndarray) -> tuple[str, ...]:
     """Return a line if classes have a single image each."""
     classes, counts = np.unique(ids, return_counts=True)
@@ -298,25 +268,11 @@ def singleton_classes(ids: np.ndarray) -> tuple[str, ...]:
     return (f"{few} a single image, which has no positive",)
 
 
-def _few_classes(parts: Sequence[Part]) -> tuple[str, ...]:
-    """Return a line for each split of fewer than two classes, if no counts are published."""
-    return tuple(
-        f"{part.split} has {pluralize(part.counts.classes, 'class', 'classes')}, at least two are needed"
-        for part in parts
-        if part.published is None and part.counts.classes < 2
-    )
-
-
 def _shared_classes(listing: Listing, ids: np.ndarray) -> tuple[str, ...]:
     """Return a line if a class trains and tests."""
-    if not {"train", "test"} <= listing.splits.keys():
-        return ()
-    shared = np.intersect1d(ids[listing.splits["train"]], ids[listing.splits["test"]])
-    if not len(shared):
-        return ()
-    named = next(iter(listing.names.values()), {})
-    names = first_few([str(named.get(i, i)) for i in shared.tolist()])
-    return (f"{pluralize(len(shared), 'class is', 'classes are')} in train and in test: {names}",)
+    train, test = (ids[listing.splits.get(split, [])] for split in ("train", "test"))
+    shared = _class_names(listing, np.intersect1d(train, test))
+    return _describe(shared, "class is", "classes are", "in train and in test")
 
 
 def _describe_copies(
@@ -329,44 +285,36 @@ def _describe_copies(
         is_one_class = len({places[row][1:] for row in rows}) == 1
         line = " = ".join(places[row].file for row in rows)
         (together if is_one_class else apart).append(line)
-    lie = pluralize(len(apart), "image lies", "images lie")
-    have = pluralize(len(together), "image has", "images have")
     return (
-        (f"{lie} in two classes or parts, as copies: {first_few(apart)}",) * bool(apart),
-        (f"{have} copies in their class: {first_few(together)}",) * bool(together),
+        _describe(apart, "image lies", "images lie", "in two classes or parts, as copies"),
+        _describe(together, "image has", "images have", "copies in their class"),
     )
 
 
 # Near duplicates
 
 
-class Hash(NamedTuple):
-    """A description of an image that hardly changes if it is made smaller, compressed or slightly cropped."""
+def perceptual_hash(image: "Image") -> np.ndarray:
+    """Return 256 bits, which hardly change if an image is made smaller, compressed or slightly cropped, and its colour.
 
-    bits: np.ndarray
-    colour: np.ndarray
-
-
-def perceptual_hash(image: "Image") -> Hash | None:
-    """Return the hash of an image; None of a flat one."""
+    The bits of a flat image are NaN, and so are the two numbers of the colour of a grey one.
+    """
     from imagehash import phash
 
     small = np.asarray(image.convert("YCbCr").resize((SIDE, SIDE)), np.float32)
+    bits, colour = phash(image, SIDE).hash.reshape(-1).astype(np.float32), small[..., 1:]
     if small[..., 0].std() <= FLAT:
-        return None
-    bits, colours = phash(image, SIDE).hash, small[..., 1:]
-    grey = np.abs(colours - 128).max() <= GREY
-    colour = np.full(2, np.nan) if grey else colours.mean(axis=(0, 1))
-    return Hash(bits.reshape(-1).astype(np.float32), colour)
+        bits[:] = np.nan
+    is_grey = np.abs(colour - 128).max() <= GREY
+    mean = np.full(2, np.nan) if is_grey else colour.mean(axis=(0, 1))
+    return np.concatenate([bits, mean])
 
 
 def by_hash(
-    hashes: Sequence[Hash | None], places: Sequence[Place], within: float | None = None
+    hashes: np.ndarray, places: Sequence[Place], within: float | None = None
 ) -> tuple[Alike, ...]:
-    """Find images that are alike by their hashes."""
-    none = Hash(np.full(SIDE**2, np.nan), np.full(2, np.nan))
-    rows = [none if one is None else one for one in hashes] or [none]
-    bits, colours = (np.array(parts, np.float32) for parts in zip(*rows, strict=True))
+    """Find images that are alike by their hashes ``[N, 258]``."""
+    bits, colours = np.split(hashes.astype(np.float32), [SIDE**2], axis=1)
     limit = np.sqrt((BITS if within is None else within) + 0.5)
     pairs = by_embedding(bits, places, limit, colours)
     return tuple(pair._replace(distance=float(round(pair.distance**2))) for pair in pairs)

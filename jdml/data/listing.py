@@ -3,17 +3,22 @@
 import re
 import unicodedata
 import zlib
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from jdml._paths import check_local, expand_user
 from jdml.data.dataset import Dataset, check_split
-from jdml.data.image_discovery import RealFiles, num_unreadable, omission_notes, pluralize
+from jdml.data.image_discovery import (
+    BROKEN_LINK,
+    UNREADABLE,
+    omission_notes,
+    path_resolver,
+    pluralize,
+)
 from jdml.data.images import ImageFiles, Readable
 from jdml.data.transforms import Crops
 
@@ -49,9 +54,14 @@ class Listing:
     names: Mapping[str, Mapping[Any, str]] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     own_split: bool = False
-    num_unreadable: int = 0
+    has_unreadable: bool = False
     split_notes: tuple[str, ...] = ()
     groups: np.ndarray | None = None
+
+    @property
+    def all_files(self) -> list[Any]:
+        """The files in the order of the split ``all``."""
+        return [self.files[row] for row in self.splits["all"]]
 
     @property
     def checksum(self) -> int:
@@ -118,14 +128,6 @@ def first_few(names: Sequence[str]) -> str:
     return ", ".join(names[:FIRST]) + (", …" if len(names) > FIRST else "")
 
 
-def data_folder(name: str, data_dir: str | Path | None) -> Path:
-    """Return the folder that a user gave."""
-    if data_dir is None:
-        raise ValueError(f"data_dir must be the folder of the {name} files, got None")
-    check_local("data_dir", data_dir)
-    return expand_user(data_dir)
-
-
 def read_text(path: Path) -> str:
     """Read a text file in UTF-8; its line ends become line feeds."""
     try:
@@ -134,15 +136,19 @@ def read_text(path: Path) -> str:
         raise ValueError(f"{path}: expected UTF-8 text: {error}") from error
 
 
-@dataclass(frozen=True)
-class LabelledFile:
-    """An image file, its label and its part, and where they are written."""
+class LabelledFile(NamedTuple):
+    """An image file with its label, its part and its group, and the line of a list that says so."""
 
     file: Readable
     label: str
-    part: str
-    where: str
-    name: str
+    part: str = ""
+    group: str | None = None
+    line: str = ""
+
+    @property
+    def where(self) -> str:
+        """The line, or the file."""
+        return self.line or str(self.file)
 
 
 def normalized(label: str) -> str:
@@ -167,12 +173,11 @@ def number_classes(labels: Sequence[str]) -> tuple[np.ndarray, tuple[str, ...]]:
 def as_listing(
     rows: Sequence[LabelledFile],
     *,
-    repeats: bool,
-    others: Counter[str] | None = None,
+    repeats: bool = False,
+    others: Mapping[str, int] = MappingProxyType({}),
     notes: Sequence[str] = (),
 ) -> Listing:
-    """Make a listing whose classes are numbered in the order of their names."""
-    others = others or Counter()
+    """Make a listing whose classes are numbered in the order of their names; ``repeats``: links are left out."""
     once = _each_once(rows, repeats)
     twice = len(rows) - len(once)
     if twice:
@@ -181,6 +186,7 @@ def as_listing(
     ids, names = number_classes([row.label for row in once])
     own = any(row.part for row in once)
     parts, split_notes = (_own_parts(once), ()) if own else _halves(ids, len(names))
+    has_groups = all(row.group is not None for row in once)
     return Listing(
         "folder",
         [row.file for row in once],
@@ -189,22 +195,23 @@ def as_listing(
         {"class": dict(enumerate(names))},
         (*notes, *omission_notes(others)),
         own,
-        num_unreadable(others),
+        not others.keys().isdisjoint({*UNREADABLE, BROKEN_LINK}),
         split_notes,
+        np.array([row.group for row in once]) if has_groups else None,
     )
 
 
 def _each_once(rows: Sequence[LabelledFile], repeats: bool) -> list[LabelledFile]:
     """Return each file once, whatever path leads to it; refuse one of two classes or parts."""
-    real = RealFiles()
+    real_path = path_resolver()
     once: dict[str, LabelledFile] = {}
     for row in rows:
-        first = once.setdefault(real(str(row.file)), row)
+        first = once.setdefault(real_path(str(row.file)), row)
         if first is row or (repeats and (first.label, first.part) == (row.label, row.part)):
             continue
         raise ValueError(
-            f"{row.where}: {row.name} is listed twice, here as {row.label!r} {row.part} and in {first.where} as "
-            f"{first.label!r} {first.part}"
+            f"{row.where} is listed twice, here as {row.label!r} {row.part} and in "
+            f"{first.where} as {first.label!r} {first.part}"
         )
     return list(once.values())
 
@@ -226,18 +233,13 @@ def _own_parts(rows: Sequence[LabelledFile]) -> dict[str, np.ndarray]:
 def _halves(ids: np.ndarray, count: int) -> tuple[dict[str, np.ndarray], tuple[str, ...]]:
     """Split classes in halves by name: the first trains; by size, if one half has far fewer images."""
     train = 2 * np.arange(count) < count
+    first, second = train.sum(), count - train.sum()
+    how = f"of {count} classes the first {first} by name are for training, the other {second} for scoring"
     sizes = np.bincount(ids, minlength=count)
     share = float(sizes[~train].sum() / len(ids))
-    if count < 4 or UNEQUAL <= share <= 1 - UNEQUAL:
-        return zero_shot(train[ids]), (
-            f"no train and test parts: of {count} classes the first {train.sum()} by name are for training, the other "
-            f"{count - train.sum()} for scoring",
-        )
-    rank = np.empty(count, int)
-    rank[np.argsort(-sizes, kind="stable")] = np.arange(count)
-    train = np.isin(rank % 4, (0, 3) if count % 4 != 3 else (1, 2))
-    now = float(sizes[~train].sum() / len(ids))
-    return zero_shot(train[ids]), (
-        f"no train and test parts: every second class by its number of images is for scoring, {now:.0%} of the images "
-        f"(the second half by name has {share:.0%})",
-    )
+    if count >= 4 and not UNEQUAL <= share <= 1 - UNEQUAL:
+        rank = np.empty(count, int)
+        rank[np.argsort(-sizes, kind="stable")] = np.arange(count)
+        train = np.isin(rank % 4, (0, 3) if count % 4 != 3 else (1, 2))
+        how = "every second class by its number of images is for scoring"
+    return zero_shot(train[ids]), (f"no train and test parts: {how}",)

@@ -1,7 +1,6 @@
 """Data sets by name, and the images of a path or a data set, split as a run split them: the same everywhere."""
 
 import logging
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from textwrap import indent
@@ -11,31 +10,18 @@ import numpy as np
 
 from jdml._optional_imports import is_pointer
 from jdml._paths import check_local, expand_user
-from jdml.data.dataset import Dataset, NoSuchPartError
-from jdml.data.folder import (
-    ENDINGS,
-    has_column,
-    has_tables,
-    read_column,
-    read_table,
-    row_named,
-)
+from jdml.data.dataset import Dataset, NoSuchPartError, check_split
+from jdml.data.folder import ENDINGS
 from jdml.data.image_discovery import image_files, omission_notes
 from jdml.data.images import ImageFiles, Row
 from jdml.data.listing import Listing
-from jdml.data.rows import TABLES
-from jdml.data.splits import (
-    SHARES,
-    read_groups,
-    resplit,
-    split_by_class_names,
-    split_by_groups,
-)
+from jdml.data.rows import TABLES, has_tables, row_named
+from jdml.data.splits import SHARES, read_groups, resplit, split_by_class_names
 from jdml.data.tfds import folder_of
 from jdml.ops import checks
 from jdml.ops.checks import did_you_mean
 from jdml.registry import DATASETS
-from jdml.registry.datasets import table
+from jdml.registry.datasets import describe
 
 IMAGE_FILES = tuple(name for name, record in DATASETS.items() if record.kind == "files")
 """Names of the data sets whose images are ``ImageFiles``."""
@@ -53,13 +39,15 @@ def read_listing(
 ) -> Listing:
     """Read the lists of a data set of image files, whose splits keep each of the groups on one side."""
     folder = folder_of(name, data_dir, download)
-    table = expand_user(folder or "")
-    if name == "folder" and isinstance(groups, str) and has_column(table, groups):
-        values, rows = read_column(table, groups), read_table(table, groups)
-        of_files = np.array([values[str(file.absolute())] for file in rows.files])
-        return split_by_groups(rows, of_files, groups)
-    listing: Listing = DATASETS[name].reader(folder)
+    listing = _read_lists(name, folder, groups)
     return listing if groups is None else read_groups(listing, groups, folder)
+
+
+def _read_lists(name: str, folder: Path, groups: Any) -> Listing:
+    """Read the lists of a data set of image files; groups may name a column."""
+    has_column = name == "folder" and isinstance(groups, str)
+    listing: Listing = DATASETS[name].reader(folder, *([groups] if has_column else []))
+    return listing
 
 
 def recognize(folder: str | Path) -> str:
@@ -84,7 +72,9 @@ def load(
 ) -> Dataset:
     r"""Read a data set: small images into memory, large ones as files that are decoded when read.
 
-    {table}
+    The data sets, their views, of which the first is the labels, and the content of ``data_dir``:
+
+    {datasets}
 
     Image files are split by class: no class trains and tests. Each split numbers its classes 0, 1, …
 
@@ -121,12 +111,14 @@ def load(
         ((599, 8, 8, 1), 2)
     """
     checks.one_of("name", name, DATASETS)
-    check_local("data_dir", data_dir)
     if name not in IMAGE_FILES:
         if groups is not None:
             raise ValueError(f"groups are for image files, not for {name}")
-        folder = folder_of(name, data_dir, download)
-        dataset: Dataset = DATASETS[name].reader(folder, split or "train", **options)
+        split = split or "train"
+        check_split(split, (*DATASETS[name].published, "all"))
+        dataset: Dataset = DATASETS[name].reader(
+            folder_of(name, data_dir, download), split, **options
+        )
         return dataset
     listing = read_listing(name, data_dir, download=download, groups=groups)
     if split is None:
@@ -134,60 +126,49 @@ def load(
     dataset = listing.dataset(split, **options)
     if name == "folder" and len(dataset) < len(listing.files):
         how = "its own parts" if listing.own_split else "; ".join(listing.split_notes)
-        _log.warning(
-            "%s: split %r, %d of %d images (%s)",
-            data_dir,
-            split,
-            len(dataset),
-            len(listing.files),
-            how,
-        )
+        counts = len(dataset), len(listing.files)
+        _log.warning("%s: split %r, %d of %d images (%s)", data_dir, split, *counts, how)
     return dataset
 
 
 if load.__doc__:  # `python -OO` drops docstrings
-    load.__doc__ = load.__doc__.replace("{table}", indent(table(), 4 * " ").lstrip())
+    load.__doc__ = load.__doc__.replace("{datasets}", indent(describe(), 4 * " ").lstrip())
 
 
-class PathImages(NamedTuple):
-    """The image files of a path, and their listing if they have classes."""
-
-    files: list[Any]
-    listing: Listing | None = None
-    notes: tuple[str, ...] = ()
-
-
-def read_path(path: Path, groups: str | None = None) -> PathImages:
-    """Return the images of a path, whose splits keep groups on one side."""
+def read_path(path: Path, column: str | None = None) -> Listing:
+    """Return the images of a path: a listing, which has no labellings if they have no classes."""
     kind = recognize(path) if path.is_dir() else "folder"
     if path.is_dir() and kind == "folder" and not has_tables(path):
         images, others = image_files(path)
         if not images:
             raise FileNotFoundError(f"{path} has no images in it")
         if all(file.parent == path for file in images):
-            return PathImages(images, None, omission_notes(others))
+            return _without_classes(images, omission_notes(others))
     elif path.is_file() and path.suffix.lower() not in (*ENDINGS, *TABLES):
-        return PathImages([path])
+        return _without_classes([path])
     elif not path.exists():
         row = row_named(str(path))
         if row is not None:
-            return PathImages([row])
+            return _without_classes([row])
         if not is_pointer(str(path)):
             raise FileNotFoundError(f"{path} does not exist")
-    listing = read_listing(kind, path, groups=groups)
-    files = [listing.files[row] for row in listing.splits["all"]]
-    return PathImages(files, listing, listing.notes)
+    return _read_lists(kind, path, column)
+
+
+def _without_classes(files: list[Any], notes: tuple[str, ...] = ()) -> Listing:
+    return Listing("folder", files, {}, {"all": np.arange(len(files))}, notes=notes)
 
 
 # Images to embed
 
 
 class Source(NamedTuple):
-    """Images to embed."""
+    """Images to embed, with the names of their files and of their classes, and the folder that holds them."""
 
-    images: Any
-    files: np.ndarray | None
-    labels: np.ndarray | None
+    images: Dataset | ImageFiles
+    root: Path
+    files: np.ndarray | None = None
+    labels: np.ndarray | None = None
     notes: tuple[str, ...] = ()
 
 
@@ -199,20 +180,37 @@ def read_source(
     view: str | None = None,
     config: Mapping[str, Any] | None = None,
 ) -> Source:
-    """Read a folder, an image, a ``.csv`` or Parquet file, or a data set with its folder."""
+    """Read a folder, an image, a ``.csv`` or Parquet file, or a data set with its folder, split as a run did."""
     config = config or {}
-    path = expand_user(source)
+    path, group = expand_user(source), config.get("group")
     name, colon, folder = source.partition(":")
-    if path.is_file() or (path.is_dir() and not (data_dir is not None and source in DATASETS)):
-        return _from_path(path, split, view, config)
-    if name in DATASETS:
-        return _from_name(name, Path(folder) if colon else data_dir, split, view, config)
-    if is_pointer(source) or row_named(source) is not None:
-        return _from_path(path, split, view, config)
-    raise FileNotFoundError(
-        "source must be a folder of images, an image, a .csv or .parquet file, or a data set such as cub:FOLDER; "
-        f"{source} is none{did_you_mean(name, DATASETS)}"
-    )
+    is_name = name in DATASETS and not path.is_file()
+    if is_name and (not path.is_dir() or (data_dir is not None and source in DATASETS)):
+        place = Path(folder) if colon else data_dir
+        if name not in IMAGE_FILES:
+            shape = _lookup(config, "embedding", "input", "shape")
+            is_image = isinstance(shape, list) and len(shape) == 3
+            options = {"image_size": shape[0]} if DATASETS[name].sized and is_image else {}
+            part = load(name, data_dir=place, split=split, **options)
+            return Source(part, Path.cwd(), labels=_class_labels(part, view, config))
+        root = folder_of(name, place)
+        listing = _read_lists(name, root, group)
+    elif path.exists() or is_pointer(source) or row_named(source) is not None:
+        root, listing = path, read_path(path, group)
+    else:
+        raise FileNotFoundError(
+            "source must be a folder of images, an image, a .csv or .parquet file, or a data set such as cub:FOLDER; "
+            f"{source} is none{did_you_mean(name, DATASETS)}"
+        )
+    if split != "all":
+        listing = _split_as_run(listing, root, split, config)
+    root = (root if root.is_dir() else root.parent).absolute()
+    if not listing.views:
+        files = ImageFiles(listing.files)
+        return Source(files, root, _names_of(files), None, listing.notes)
+    part = listing.dataset(split)
+    labels = _class_labels(part, view, config)
+    return Source(part, root, _names_of(part.images), labels, listing.notes)
 
 
 def has_validation(name: str, data_dir: Path | None) -> bool:
@@ -235,67 +233,21 @@ def source_name(data: str, folder: Path | None) -> str:
     return str(folder) if data == "folder" else f"{data}:{folder}"
 
 
-def root_of(source: str, data_dir: Path | None, images: Source) -> Path:
-    """Return the folder to which the images' paths are relative."""
-    name, _, folder = source.partition(":")
-    path = expand_user(source)
-    if not path.exists() and name in DATASETS:
-        path = Path(folder or data_dir or ".")
-        if not (folder or data_dir) and images.files is not None:
-            path = Path(os.path.commonpath(images.files.tolist()))
-    return (path if path.is_dir() else path.parent).absolute()
-
-
-def _from_name(
-    name: str, folder: Path | None, split: str, view: str | None, config: Mapping[str, Any]
-) -> Source:
-    if name in IMAGE_FILES:
-        groups = config.get("group") if config.get("data") == name and split != "all" else None
-        return _from_listing(read_listing(name, folder, groups=groups), split, view, config)
-    shape = _lookup(config, "embedding", "input", "shape")
-    is_image = isinstance(shape, list) and len(shape) == 3
-    options = {"image_size": shape[0]} if DATASETS[name].sized and is_image else {}
-    part = load(name, data_dir=folder, split=split, **options)
-    return Source(part, None, _class_labels(part, view, config))
-
-
-def _from_path(path: Path, split: str, view: str | None, config: Mapping[str, Any]) -> Source:
-    groups = config.get("group")
-    if groups and split == "all" and not has_column(path, groups):
-        groups = None
-    images = read_path(path, groups)
-    if images.listing is not None:
-        return _from_listing(images.listing, split, view, config)
-    if split != "all":
-        raise NoSuchPartError(f"split {split} needs a folder for each class, {path} has none")
-    files = np.array([image_id(file) for file in images.files])
-    rows = any(isinstance(file, Row) for file in images.files)
-    return Source(ImageFiles(images.files) if rows else images.files, files, None, images.notes)
-
-
-def _from_listing(
-    listing: Listing, split: str, view: str | None, config: Mapping[str, Any]
-) -> Source:
-    if split != "all":
-        listing = _split_as_run(listing, split, config)
-    part = listing.dataset(split)
-    files = np.array([image_id(file) for file in part.images.files])
-    return Source(part, files, _class_labels(part, view, config), listing.notes)
-
-
-def _split_as_run(listing: Listing, split: str, config: Mapping[str, Any]) -> Listing:
+def _split_as_run(listing: Listing, root: Path, split: str, config: Mapping[str, Any]) -> Listing:
     """Split a listing as the run did; not one of another data set, or with a split of its own."""
-    data, rule = config.get("data"), config.get("split")
+    if not listing.views:
+        raise NoSuchPartError(f"split {split} needs a folder for each class, {root} has none")
+    data, rule, group = (config.get(name) for name in ("data", "split", "group"))
     names = _lookup(config, "embedding", "class_names")
     is_command = isinstance(data, str) and data in DATASETS and "seed" in config
     if is_command and data != listing.name:
         return listing
+    if group and data == listing.name:
+        listing = read_groups(listing, group, root)
     if is_command and rule == "none":
         _check_same(listing, split, config)
         if split != "train":
-            raise NoSuchPartError(
-                f"split {split}: the run was trained on all of these images (--split none)"
-            )
+            raise NoSuchPartError(f"split {split}: the run trained on all images (--split none)")
         return resplit(listing, "none")
     if listing.own_split:
         return listing
@@ -305,10 +257,9 @@ def _split_as_run(listing: Listing, split: str, config: Mapping[str, Any]) -> Li
         return resplit(listing, rule, seed=config["seed"], share=config.get("test_share"))
     if rule == UNKNOWN["split"]:
         raise ValueError(
-            f"split {split}: the file does not say which images trained it; give the run's folder, export it again, or "
-            "write --split all"
+            f"split {split}: the file does not say which images trained it; give the run's folder, or --split all"
         )
-    if config.get("group") and rule is None and not config.get("classes_file"):
+    if group and rule is None and not config.get("classes_file"):
         _check_same(listing, split, config)
         return listing
     by_name = (is_command and (by_class or config.get("classes_file"))) or listing.name == "folder"
@@ -328,6 +279,10 @@ def _check_same(listing: Listing, split: str, config: Mapping[str, Any]) -> None
 def image_id(file: Any) -> str:
     """Return an image's name from everywhere: its absolute path, or ``FILE[ROW]``."""
     return str(file) if isinstance(file, Row) else str(Path(str(file)).absolute())
+
+
+def _names_of(images: ImageFiles) -> np.ndarray:
+    return np.array([image_id(file) for file in images.files])
 
 
 def _class_labels(part: Dataset, view: str | None, config: Mapping[str, Any]) -> np.ndarray:

@@ -21,6 +21,8 @@ ENDLESS = 1 << 60
 """A number of steps that no run reaches."""
 SEED, TRANSFORM, BAD = "augmentation_seed", "transform_checksum", "bad_rows"
 """Keys that the pipeline adds to its sampler's state."""
+DRAWING = threading.Lock()
+"""The lock of the thread that draws an epoch."""
 
 _log = logging.getLogger(__name__)
 
@@ -100,9 +102,7 @@ class ImageBatches:
             raise TypeError(f"dataset must have images of type ImageFiles, got {kind}")
         rows = sampler.get_state().get("num_samples", len(dataset))
         if rows != len(dataset):
-            raise ValueError(
-                f"sampler must be over the data set's {len(dataset)} rows, got one over {rows}"
-            )
+            raise ValueError(f"sampler must be over {len(dataset)} rows, got one over {rows}")
         seed, prefetch = as_int("seed", seed, 0), as_int("prefetch", prefetch)
         workers = cores() if workers is None else as_int("workers", workers)
         checks.one_of("worker_kind", worker_kind, ("thread", "process"))
@@ -272,14 +272,8 @@ class _Load:
     augment: bool
     places: np.ndarray | None = None  # None: all
 
-    def __post_init__(self) -> None:
-        self._lock = threading.Lock()  # an epoch is laid out by one thread
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _Load, (self.images, self.sampler, self.seed, self.augment, self.places)
-
     def __call__(self, step: int) -> tuple[np.ndarray, np.ndarray, dict[int, str]]:
-        with self._lock:
+        with DRAWING:
             rows = self.sampler.batch_at(step)
         places = np.arange(len(rows)) if self.places is None else self.places
         rows = np.pad(rows, (0, 1), constant_values=-1)[np.minimum(places, len(rows))]

@@ -1,12 +1,13 @@
 """The four benchmarks of retrieval from their authors' lists: CUB-200-2011, Cars196, SOP and In-shop."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from jdml.data.listing import Listing, data_folder, read_text, zero_shot
+from jdml.data.listing import Listing, read_text, zero_shot
 from jdml.data.tfds import prepared, read_prepared
 
 CUB_LISTS = ("images.txt", "image_class_labels.txt", "classes.txt")
@@ -21,9 +22,8 @@ INSHOP_FIELDS = ("image_name", "item_id", "evaluation_status")
 INSHOP_PARTS = ("train", "query", "gallery")
 
 
-def read_cub(data_dir: str | Path | None) -> Listing:
+def read_cub(folder: Path) -> Listing:
     """Read the lists of CUB-200-2011."""
-    folder = data_folder("cub", data_dir)
     if prepared(folder, "cub"):
         return _read_copy(folder, "cub", CUB_TRAINING_CLASSES)
     root = _find_folder("cub", folder, ("CUB_200_2011",), CUB_LISTS)
@@ -48,9 +48,8 @@ def read_cub(data_dir: str | Path | None) -> Listing:
 
 def _read_copy(folder: Path, name: str, training_classes: int) -> Listing:
     """Read a copy prepared by tfds, whose classes are numbered from 0; the first are for training."""
-    records, columns, known = read_prepared(folder, name, {"class": "label"})
-    ids = columns["class"]
-    return Listing(name, records, {"class": ids}, zero_shot(ids < training_classes), known)
+    copy = read_prepared(folder, name, {"class": "label"})
+    return replace(copy, splits=zero_shot(copy.views["class"] < training_classes))
 
 
 def _read_by_number(path: Path, fields: Sequence[str]) -> dict[int, str]:
@@ -59,9 +58,8 @@ def _read_by_number(path: Path, fields: Sequence[str]) -> dict[int, str]:
     return {_integer(where, fields[0], number): text for where, (number, text) in lines}
 
 
-def read_cars(data_dir: str | Path | None) -> Listing:
+def read_cars(folder: Path) -> Listing:
     """Read the annotations of Cars196."""
-    folder = data_folder("cars", data_dir)
     if prepared(folder, "cars"):
         return _read_copy(folder, "cars", CARS_TRAINING_CLASSES)
     root = _find_folder("cars", folder, ("cars196",), (CARS_ANNOTATIONS,))
@@ -89,15 +87,12 @@ def _read_car_annotations(path: Path) -> tuple[list[tuple[Any, int]], list[str]]
         ) from error
 
 
-def read_sop(data_dir: str | Path | None) -> Listing:
+def read_sop(folder: Path) -> Listing:
     """Read the lists of Stanford Online Products."""
-    folder = data_folder("sop", data_dir)
     if prepared(folder, "sop"):
         features = {"class": "class_id", "super_class": "super_class_id"}
-        records, columns, names = read_prepared(folder, "sop", features)
-        views = {view: columns[view] for view in features}
-        named = {"super_class": names["super_class"]}
-        return Listing("sop", records, views, zero_shot(columns["split"] == "train"), named)
+        copy = read_prepared(folder, "sop", features)
+        return replace(copy, names={"super_class": copy.names["super_class"]})
     root = _find_folder("sop", folder, ("Stanford_Online_Products",), tuple(SOP_LISTS.values()))
     files: list[Path] = []
     train, ids, kinds = [], [], []
@@ -116,9 +111,8 @@ def read_sop(data_dir: str | Path | None) -> Listing:
     return Listing("sop", files, views, zero_shot(np.array(train)), names)
 
 
-def read_inshop(data_dir: str | Path | None) -> Listing:
+def read_inshop(folder: Path) -> Listing:
     """Read the partition of In-shop."""
-    folder = data_folder("inshop", data_dir)
     place = _find_folder("inshop", folder, INSHOP_FOLDERS, (INSHOP_PARTITION,))
     path = place / INSHOP_PARTITION
     root = place.parent if place.name in ("Eval", "Anno") else place
@@ -126,9 +120,7 @@ def read_inshop(data_dir: str | Path | None) -> Listing:
     files, items, statuses = [], [], []
     for where, (image, item, status) in _read_lines(path, INSHOP_FIELDS, skip=2):
         if status not in INSHOP_PARTS:
-            raise ValueError(
-                f"{where}: {INSHOP_FIELDS[2]} must be one of {INSHOP_PARTS}, got {status!r}"
-            )
+            raise ValueError(f"{where}: status must be one of {INSHOP_PARTS}, got {status!r}")
         files.append(images / image)
         items.append(item)
         statuses.append(status)
@@ -136,13 +128,10 @@ def read_inshop(data_dir: str | Path | None) -> Listing:
     if _integer(where, "COUNT", count) != len(files):
         raise ValueError(f"{where}: expected {count} images, as this line says, got {len(files)}")
     parts = {part: np.flatnonzero(np.array(statuses) == part) for part in INSHOP_PARTS}
-    test = np.concatenate([parts["query"], parts["gallery"]])
     splits = {
-        "train": parts["train"],
-        "test": test,
-        "all": np.concatenate([parts["train"], test]),
-        "query": parts["query"],
-        "gallery": parts["gallery"],
+        **parts,
+        "test": np.concatenate([parts["query"], parts["gallery"]]),
+        "all": np.concatenate([*parts.values()]),
     }
     names = {"item": {item: item for item in items}}
     return Listing("inshop", files, {"item": np.array(items)}, splits, names)

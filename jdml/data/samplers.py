@@ -270,9 +270,7 @@ class RandomBatchSampler(EpochSampler):
         self._size = as_int("labels_or_size", size)
         self.batch_size = as_int("batch_size", batch_size)
         if self.batch_size > self._size:
-            raise ValueError(
-                f"batch_size must be at most the number of samples {self._size}, got {batch_size}"
-            )
+            raise ValueError(f"batch_size must be at most {self._size} samples, got {batch_size}")
         self.batches_per_epoch = self._size // self.batch_size
         # Epochs are seeded with [seed, epoch]; the fixed shuffle with one word more.
         self._order = np.random.default_rng([self._seed, 0, 1]).permutation(self._size)

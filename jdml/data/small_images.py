@@ -3,21 +3,19 @@
 import gzip
 import io
 import math
+import re
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 
 from jdml._optional_imports import require_package
-from jdml.data.dataset import Dataset, check_split
-from jdml.data.listing import data_folder
+from jdml.data.dataset import Dataset
+from jdml.data.images import Readable, open_image
 from jdml.data.splits import parity_labels
-from jdml.data.tfds import complete_copy, open_prepared, prepared, read_prepared
+from jdml.data.tfds import prepared, read_prepared
 
-SPLITS = ("train", "test", "all")
 _PREFIXES = {"train": "train", "test": "t10k"}
 _TABLES = {"train": "mnist_train_small.csv", "test": "mnist_test.csv"}
 _SOURCES = {"train": "images_background", "test": "images_evaluation"}
@@ -29,12 +27,11 @@ _DAMAGED = (  # RuntimeError, of which NotImplementedError is one: encrypted, or
 # Digits
 
 
-def load_digits(data_dir: str | None, split: str) -> Dataset:
+def load_digits(folder: Path, split: str) -> Dataset:
     """Load the 8×8 digits (a part of UCI's optical recognition of handwritten digits)."""
     require_package("sklearn", "the data set digits, a part of scikit-learn,")
     from sklearn.datasets import load_digits as read
 
-    check_split(split, SPLITS)
     raw = read()
     images = np.rint(raw.images[..., None] * (255 / 16)).astype(np.uint8)
     data = _digit_dataset("digits", images, raw.target)
@@ -53,10 +50,8 @@ def _digit_dataset(name: str, images: np.ndarray, digits: np.ndarray) -> Dataset
 # MNIST
 
 
-def load_mnist(data_dir: str | Path | None, split: str) -> Dataset:
+def load_mnist(folder: Path, split: str) -> Dataset:
     """Load MNIST: 60,000 training and 10,000 test images, 28×28."""
-    check_split(split, SPLITS)
-    folder = data_folder("mnist", data_dir)
     parts = [part for part in _PREFIXES if split in (part, "all")]
     read = _read_idx_pair
     if not any(folder.glob("*-idx?-ubyte*")):
@@ -97,11 +92,10 @@ def _read_idx(folder: Path, name: str, rank: int) -> np.ndarray:
 
 def _read_prepared_mnist(folder: Path, part: str) -> tuple[np.ndarray, np.ndarray]:
     """Read images ``[N, H, W]`` and digits ``[N]`` of one part from a copy prepared by tfds."""
-    builder = open_prepared(folder, "mnist")
-    with complete_copy(builder.data_dir):
-        rows = [*builder.as_data_source(split=part)]
-    images = np.stack([row["image"][..., 0] for row in rows])
-    return images, np.array([row["label"] for row in rows], np.int32)
+    copy = read_prepared(folder, "mnist", {"digit": "label"})
+    rows = copy.splits[part]
+    images = [np.asarray(open_image(copy.files[row]))[..., 0] for row in rows]
+    return np.stack(images), copy.views["digit"][rows]
 
 
 def _read_table(folder: Path, part: str) -> tuple[np.ndarray, np.ndarray]:
@@ -113,39 +107,17 @@ def _read_table(folder: Path, part: str) -> tuple[np.ndarray, np.ndarray]:
 # Omniglot: 1,623 handwritten letters of 50 alphabets, by 20 people each
 
 
-def load_omniglot(data_dir: str | Path | None, split: str, *, image_size: int = 28) -> Dataset:
+def load_omniglot(folder: Path, split: str, *, image_size: int = 28) -> Dataset:
     """Load Omniglot, labelled by alphabet."""
-    check_split(split, SPLITS)
-    folder = data_folder("omniglot", data_dir)
-    if prepared(folder, "omniglot"):
-        return _read_prepared_omniglot(folder, split, image_size)
-    letters: list[str] = []
-    images: list[np.ndarray] = []
-    for part, source in _SOURCES.items():
+    read = _read_prepared_drawings if prepared(folder, "omniglot") else _read_drawings
+    drawings: dict[str, Readable] = {}
+    for part in _SOURCES:
         if split in (part, "all"):
-            for name, image in _read_source(folder, source, image_size):
-                letters.append(name.rsplit("/", 1)[0])
-                images.append(image)
-    return _label_letters(images, letters)
-
-
-def _read_prepared_omniglot(folder: Path, split: str, image_size: int) -> Dataset:
-    """Read a copy prepared by tfds, whose letters are called ``ALPHABET_N``, N from 0."""
-    records, columns, names = read_prepared(folder, "omniglot", {"letter": "label"})
-    letters = []
-    for part, label in zip(columns["split"], columns["letter"], strict=True):
-        alphabet, _, number = names["letter"][int(label)].rpartition("_")
-        letters.append(f"{_SOURCES[part]}/{alphabet}/character{int(number) + 1:02d}")
-    wanted = [row for row, part in enumerate(columns["split"]) if split in (part, "all")]
-    wanted.sort(key=lambda row: letters[row].split("/"))
-    images = [_decode_letter(records[row].read_bytes(), image_size) for row in wanted]
-    return _label_letters(images, [letters[row] for row in wanted])
-
-
-def _label_letters(images: list[np.ndarray], letters: list[str]) -> Dataset:
-    """Number letters (``SOURCE/ALPHABET/characterNN``) and alphabets in their order."""
-    letter, letter_names = _number(letters)
-    alphabet, alphabet_names = _number([name.rsplit("/", 1)[0] for name in letters])
+            drawings |= read(folder, part)
+    names = sorted(drawings, key=lambda name: name.split("/"))
+    images = [_decode_letter(drawings[name], image_size) for name in names]
+    letter, letter_names = _number([name.rsplit("/", 1)[0] for name in names])
+    alphabet, alphabet_names = _number([name.rsplit("/", 2)[0] for name in names])
     return Dataset(
         "omniglot",
         np.stack(images)[..., None],
@@ -164,51 +136,51 @@ def _number(names: list[str]) -> tuple[np.ndarray, list[str]]:
     return np.array([ids[name] for name in names], np.int32), list(ids)
 
 
-def _read_source(folder: Path, source: str, image_size: int) -> Iterator[tuple[str, np.ndarray]]:
-    """Read names and images of one zip or folder, sorted by alphabet, letter and file."""
-    with _open_source(folder, source) as (where, names, read):
-        drawings = [name.split("/") for name in names]  # SOURCE/ALPHABET/characterNN/*.png
-        drawings = [d for d in drawings if len(d) == 4 and d[0] == source and d[3].endswith(".png")]
-        if not drawings:
-            raise ValueError(f"{where}: expected {source}/ALPHABET/characterNN/*.png, got none")
-        for name in map("/".join, sorted(drawings)):
-            try:
-                image = _decode_letter(read(name), image_size)
-            except _DAMAGED as error:
-                raise ValueError(f"{where}: {name} is not a whole image: {error}") from error
-            yield name, image
+def _read_prepared_drawings(folder: Path, part: str) -> dict[str, Readable]:
+    """Return the drawings of a copy prepared by tfds, whose letters are called ``ALPHABET_N``, N from 0."""
+    copy = read_prepared(folder, "omniglot", {"letter": "label"})
+    drawings = {}
+    for row in copy.splits[part].tolist():
+        alphabet, _, number = copy.names["letter"][copy.views["letter"][row]].rpartition("_")
+        letter = f"{_SOURCES[part]}/{alphabet}/character{int(number) + 1:02d}"
+        drawings[f"{letter}/{row:05d}.png"] = copy.files[row]
+    return drawings
 
 
-@contextmanager
-def _open_source(
-    folder: Path, source: str
-) -> Iterator[tuple[Path, list[str], Callable[[str], bytes]]]:
-    """Return the path of a source, the names of its files, and the function that reads one of them."""
+def _read_drawings(folder: Path, part: str) -> dict[str, Readable]:
+    """Return the drawings ``SOURCE/ALPHABET/characterNN/*.png`` of a zip, or of the folder that it unpacks to."""
+    source = _SOURCES[part]
     archive, unpacked = folder / f"{source}.zip", folder / source
+    files: dict[str, Readable]
     if archive.is_file():
         try:
             opened = zipfile.ZipFile(archive)
         except _DAMAGED as error:
             raise ValueError(f"{archive}: expected a whole zip archive: {error}") from error
-        with opened:
-            yield archive, opened.namelist(), opened.read
+        files = {name: zipfile.Path(opened, name) for name in opened.namelist()}
     elif unpacked.is_dir():
-        files = [path.relative_to(folder).as_posix() for path in unpacked.glob("*/*/*.png")]
-        yield unpacked, files, lambda name: (folder / name).read_bytes()
+        files = {path.relative_to(folder).as_posix(): path for path in unpacked.glob("*/*/*.png")}
     else:
         raise FileNotFoundError(
-            f"omniglot needs {source}.zip, or the folder {source} that it unpacks to, "
-            f"in {folder.absolute()}"
+            f"omniglot needs {source}.zip, or the folder {source} that it unpacks to, in {folder.absolute()}"
         )
+    pattern = re.compile(rf"{source}/[^/]+/[^/]+/[^/]+\.png")
+    drawings = {name: file for name, file in files.items() if pattern.fullmatch(name)}
+    if not drawings:
+        raise ValueError(f"{folder}: expected {source}/ALPHABET/characterNN/*.png, got none")
+    return drawings
 
 
-def _decode_letter(content: bytes, image_size: int) -> np.ndarray:
+def _decode_letter(file: Readable, image_size: int) -> np.ndarray:
     """Decode a PNG, dark ink on white paper, as uint8 ``[s, s]`` with ink 255 on 0."""
     require_package("PIL", "Omniglot")
     from PIL import Image
 
-    with Image.open(io.BytesIO(content), formats=("PNG",)) as png:
-        grey = png.convert("L")
+    try:
+        with Image.open(io.BytesIO(file.read_bytes()), formats=("PNG",)) as png:
+            grey = png.convert("L")
+    except _DAMAGED as error:
+        raise ValueError(f"{file} is not a whole image: {error}") from error
     if grey.size != (image_size, image_size):
         grey = grey.resize((image_size, image_size), Image.Resampling.BOX)
     return 255 - np.asarray(grey)

@@ -8,7 +8,6 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from jdml._paths import expand_user
 from jdml.data.dataset import Dataset, as_labels
 from jdml.data.listing import Listing, first_few, normalized, read_text, zero_shot
 from jdml.ops import checks
@@ -54,9 +53,7 @@ def resplit(listing: Listing, rule: Rule, *, seed: int = 0, share: float | None 
     classes = np.unique(ids)
     if rule == "classes":
         if len(classes) < 4:
-            raise ValueError(
-                f"rule 'classes' needs at least 4 classes, got {len(classes)}: rule 'images' scores images of each"
-            )
+            raise ValueError(f"rule must be 'images' for fewer than 4 classes, got {len(classes)}")
         count = min(max(round(share * len(classes)), 2), len(classes) - 2)
         scored = np.isin(ids, _draw_classes(ids, groups, count, random))
     elif groups is not None:
@@ -109,9 +106,7 @@ def _draw_groups(
             drawn[classes] += counts
             scored[rows] = True
     if not scored.any():
-        raise ValueError(
-            "groups must leave each class rows of other groups to train on, but each of them has all rows of a class"
-        )
+        raise ValueError("groups must leave each class rows of other groups to train on")
     return scored
 
 
@@ -134,8 +129,8 @@ def hold_out(train: Dataset, share: float, seed: int) -> np.ndarray:
     return held_out
 
 
-def read_groups(listing: Listing, groups: Any, root: Any) -> Listing:
-    """Split a listing by groups ``[N]``, or by a pattern that is searched in the files' paths within a folder."""
+def read_groups(listing: Listing, groups: Any, root: Path) -> Listing:
+    """Split a listing by groups ``[N]``, by its column of such, or by a pattern of the files' paths within a folder."""
     size = len(listing.files)
     if not isinstance(groups, str):
         values = np.asarray(groups)
@@ -145,6 +140,8 @@ def read_groups(listing: Listing, groups: Any, root: Any) -> Listing:
             )
         values = values.astype(str) if values.dtype.kind == "O" else values
         return split_by_groups(listing, values[np.argsort(listing.splits["all"])], "")
+    if listing.groups is not None:
+        return split_by_groups(listing, listing.groups, groups)
     try:
         pattern = re.compile(groups)
     except re.error:
@@ -153,8 +150,7 @@ def read_groups(listing: Listing, groups: Any, root: Any) -> Listing:
         raise ValueError(
             f"groups must be a column of a .csv, or a regular expression with one group in parentheses, got {groups!r}"
         )
-    place = expand_user(root or "")
-    folder = f"{place if place.is_dir() else place.parent}/"
+    folder = f"{root if root.is_dir() else root.parent}/"
     names = [str(file).replace("\\", "/").removeprefix(folder) for file in listing.files]
     matches = [pattern.search(name) for name in names]
     lone = [name for name, match in zip(names, matches, strict=True) if match is None]
@@ -186,12 +182,10 @@ def _crossing_groups(listing: Listing) -> np.ndarray:
     """Return the groups that are on several sides of a listing's splits."""
     if listing.groups is None:
         return np.zeros(0)
-    names, numbers = np.unique(listing.groups, return_inverse=True)
-    sides = np.zeros(len(numbers), int)
-    for side, part in enumerate(("val", "test"), start=1):
-        sides[listing.splits.get(part, [])] = side
-    places = np.unique(3 * numbers + sides) // 3
-    return names[places[1:][places[1:] == places[:-1]]]
+    parts = [part for part in ("train", "val", "test") if part in listing.splits]
+    sides = [np.unique(listing.groups[listing.splits[part]]) for part in parts]
+    groups, counts = np.unique(np.concatenate(sides), return_counts=True)
+    return groups[counts > 1]
 
 
 def _check_groups(listing: Listing) -> Listing:

@@ -5,7 +5,7 @@ import os
 import re
 import socket
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -14,8 +14,9 @@ from urllib.request import getproxies
 import numpy as np
 
 from jdml._optional_imports import EXTRAS, MissingLibraryError, require_package
-from jdml._paths import check_local
+from jdml._paths import check_local, expand_user
 from jdml.data.images import Row
+from jdml.data.listing import Listing, zero_shot
 from jdml.data.rows import RowImages
 from jdml.ops import checks
 from jdml.registry import DATASETS
@@ -36,18 +37,34 @@ def prepared(folder: Path, name: str) -> Path | None:
     return max(copies, key=lambda place: [int(n) for n in place.name.split(".")], default=None)
 
 
-def open_prepared(folder: Path, name: str) -> Any:
-    """Open the newest prepared copy."""
+def read_prepared(folder: Path, name: str, views: Mapping[str, str]) -> Listing:
+    """Read the newest prepared copy: its images, undecoded, and features as labellings, by their splits."""
     require_package("tensorflow_datasets", f"{name} as TensorFlow Datasets prepared it")
     import tensorflow_datasets as tfds
 
     place = prepared(folder, name)
-    with complete_copy(place):
-        return tfds.builder_from_directory(str(place))
+    files: list[Row] = []
+    is_train: list[bool] = []
+    ids: dict[str, list[int]] = {view: [] for view in views}
+    with _complete_copy(place):
+        builder = tfds.builder_from_directory(str(place))
+        features, skip = builder.info.features, tfds.decode.SkipDecoding()
+        images = [key for key, kind in features.items() if isinstance(kind, tfds.features.Image)]
+        for split in ("train", "test"):
+            source = builder.as_data_source(split=split, decoders=dict.fromkeys(images, skip))
+            rows = RowImages(source, "image", name=f"{builder.name} {split}")
+            for file, values in zip(rows.files(), source, strict=True):
+                files.append(file)
+                is_train.append(split == "train")
+                for view, feature in views.items():
+                    ids[view].append(values[feature])
+    names = {view: dict(enumerate(features[feature].names)) for view, feature in views.items()}
+    labellings = {view: np.array(values) for view, values in ids.items()}
+    return Listing(name, files, labellings, zero_shot(np.array(is_train)), names)
 
 
 @contextlib.contextmanager
-def complete_copy(place: Any) -> Iterator[None]:
+def _complete_copy(place: Path | None) -> Iterator[None]:
     """Name the folder of a copy that is damaged, whatever its readers raise."""
     try:
         yield
@@ -61,31 +78,6 @@ def complete_copy(place: Any) -> Iterator[None]:
             f"{place} must be a complete copy of TensorFlow Datasets, as array_record: {reason}; move it away, and "
             "`jdml data get` prepares it again"
         ) from error
-
-
-def read_prepared(
-    folder: Path, name: str, views: Mapping[str, str]
-) -> tuple[list[Row], dict[str, np.ndarray], dict[str, dict[int, str]]]:
-    """Read all images of the splits ``train`` and ``test``, undecoded, and their labels."""
-    builder = open_prepared(folder, name)
-    import tensorflow_datasets as tfds
-
-    skip = tfds.decode.SkipDecoding()
-    features = builder.info.features
-    skipped = {key: skip for key, kind in features.items() if isinstance(kind, tfds.features.Image)}
-    records: list[Row] = []
-    columns: dict[str, list[Any]] = {view: [] for view in (*views, "split")}
-    for split in ("train", "test"):
-        with complete_copy(builder.data_dir):
-            source = builder.as_data_source(split=split, decoders=skipped)
-            images = RowImages(source, "image", None, f"{builder.name} {split}")
-            for row, values in enumerate(source):
-                records.append(Row(images, row))
-                columns["split"].append(split)
-                for view, feature in views.items():
-                    columns[view].append(values[feature])
-    names = {view: dict(enumerate(features[feature].names)) for view, feature in views.items()}
-    return records, {view: np.array(values) for view, values in columns.items()}, names
 
 
 def get(name: str, data_dir: str | Path | None = None, *, download: bool = True) -> Path:
@@ -140,14 +132,18 @@ names a folder with the four IDX files
     return folder
 
 
-def folder_of(name: str, data_dir: str | Path | None, download: bool = True) -> str | Path | None:
+def folder_of(name: str, data_dir: str | Path | None, download: bool = True) -> Path:
     """Return the folder of a data set: the one given, else that of tfds, else one with a part of it."""
-    if data_dir is not None or not DATASETS[name].tfds:
-        return data_dir
+    check_local("data_dir", data_dir)
+    record = DATASETS[name]
+    if data_dir is not None or not record.needs_folder:
+        return expand_user(data_dir or "")
+    if not record.tfds:
+        raise ValueError(f"data_dir must be the folder of the {name} files, got None")
     try:
         return get(name, download=download)
     except (FileNotFoundError, MissingLibraryError) as error:
-        fallback = Path(DATASETS[name].fallback)
+        fallback = Path(record.fallback)
         if not fallback.is_file():
             raise
         warnings.warn(f"{fallback} is read, a part of {name}: {error}", stacklevel=3)
@@ -164,34 +160,34 @@ def _prepare(folder: Path, name: str) -> None:
         tf.config.set_visible_devices([], "GPU")
     tfds_name, downloads = DATASETS[name].tfds, folder / "downloads"
     builder = tfds.builder(tfds_name, data_dir=str(folder), file_format="array_record")
-    sizes: dict[str, int] = {}
-    hosts: dict[str, int] = {}
-    for url, info in (builder.url_infos or {}).items():
-        if not (downloads / "manual" / str(info.filename)).is_file():
-            sizes[str(info.filename)] = info.size
-            place = urlsplit(url)
-            hosts[str(place.hostname)] = place.port or PORTS[place.scheme]
-    size = sum(sizes.values()) / 1e6
+    missing = {
+        url: info
+        for url, info in (builder.url_infos or {}).items()
+        if not (downloads / "manual" / str(info.filename)).is_file()
+    }
+    size = sum(info.size for info in missing.values()) / 1e6
     print(f"{name}: {size:,.0f} MB to download, once, and to prepare in {folder}", flush=True)
     failures: Any = (OSError, tfds.download.DownloadError, NonMatchingChecksumError)
     try:
-        if not (downloads / tfds_name).exists():
-            _check_network(hosts)
+        if missing and not (downloads / tfds_name).exists():
+            _check_network(missing)
         builder.download_and_prepare()
     except failures as error:
+        files = sorted(str(info.filename) for info in missing.values())
         raise FileNotFoundError(
-            f"{name} could not be downloaded ({' '.join(str(error).split())}): put {', '.join(sorted(sizes))} into "
+            f"{name} could not be downloaded ({' '.join(str(error).split())}): put {', '.join(files)} into "
             f"{downloads / 'manual'}, or name as data_dir a folder with {DATASETS[name].holds}"
         ) from error
 
 
-def _check_network(hosts: Mapping[str, int]) -> None:
+def _check_network(urls: Iterable[str]) -> None:
     """Raise at once if no host answers, as tfds does after minutes."""
     errors = []
-    for host, port in hosts.items():
+    for scheme, host, port in {(url.scheme, url.hostname, url.port) for url in map(urlsplit, urls)}:
         try:
-            socket.create_connection((host, port), timeout=10).close()
+            socket.create_connection((host, port or PORTS[scheme]), timeout=10).close()
+            return
         except OSError as error:
             errors.append(f"{host}: {error}")
-    if errors and len(errors) == len(hosts) and not getproxies():
+    if not getproxies():
         raise OSError("; ".join(errors))

@@ -78,16 +78,13 @@ def as_array(value: Any) -> Any:
     is_array = isinstance(value, Array | np.ndarray | np.generic) or hasattr(value, "__jax_array__")
     if is_array or not hasattr(value, "__array__"):
         return checks.as_array(value)
-    if not all(hasattr(value, name) for name in ("__dlpack__", "detach", "is_floating_point")):
+    if not all(hasattr(value, name) for name in ("detach", "is_floating_point")):
         return checks.as_array(np.asarray(value))
-    tensor = value.detach()
+    tensor = value.detach().cpu()
     try:
-        if tensor.device.type == "cpu":
-            return tensor.numpy()
-        return jax.dlpack.from_dlpack(tensor.contiguous())
-    except (TypeError, RuntimeError, ValueError, BufferError):
-        tensor = tensor.cpu()
-        return (tensor.float() if tensor.is_floating_point() else tensor).numpy()
+        return tensor.numpy()
+    except TypeError:  # of a type that NumPy does not have
+        return tensor.float().numpy()
 
 
 def labelled_rows(function: str, embeddings: Any, labels: Any) -> tuple[np.ndarray, np.ndarray]:

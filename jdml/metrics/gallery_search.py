@@ -119,16 +119,22 @@ def _frame_on_device(gallery: Array, queries: Array) -> tuple[Array, Array]:
     return by_parts(lambda axis, g, q: ranking_score.choose_centering(q, g, axis), gallery, queries)
 
 
+def chunk_of(rows: Array, frame: Any) -> Chunk:
+    """Move rows into a frame."""
+    references = ranking_score.apply_centering(rows, frame)
+    return Chunk(0.5 * jnp.sum(jnp.square(references), axis=-1), references)
+
+
 @jax.jit
 def _chunk(rows: Array, frame: Any, size: Array | int) -> Chunk:
     """Rows of which the first ``size`` count."""
 
     def moved(axis: Axis, rows: Array, others: Any) -> tuple[Chunk, tuple[()]]:
         frame, size = others
-        references = ranking_score.apply_centering(rows, frame)
-        half_squares = 0.5 * jnp.sum(jnp.square(references), axis=-1)
+        chunk = chunk_of(rows, frame)
         is_there = axis.index * len(rows) + jnp.arange(len(rows)) < size
-        return Chunk(jnp.where(is_there, half_squares, jnp.inf), references), ()
+        half_squares = jnp.where(is_there, chunk.half_squares, jnp.inf)
+        return chunk._replace(half_squares=half_squares), ()
 
     return from_parts(moved, rows, (frame, size))[0]
 
@@ -159,12 +165,6 @@ def ranked(
         results = _one_ahead(results)
     for part, (indices, valid) in zip(parts, results, strict=True):
         yield part, indices, valid
-
-
-def first(search: Search) -> np.ndarray:
-    """The row of the gallery ``[Q]`` that is nearest to each query; any row if all are excluded."""
-    blocks = jax.device_get([(part, indices) for part, indices, _ in ranked(search, 1)])
-    return np.concatenate([indices[: part.stop - part.start, 0] for part, indices in blocks])
 
 
 def nearest_rows(
@@ -253,7 +253,7 @@ def _top(
     def top(axis: Axis, chunk: Chunk, others: Any) -> tuple[Array, ...]:
         block, frame, start = others
         offset = start + axis.index * len(chunk.half_squares)
-        scores = _scores(chunk, block, frame, offset)
+        scores = scores_of(chunk, block, frame, offset)
         scores, indices = jax.lax.top_k(scores, min(depth, scores.shape[1]))
         return ranking_score.merge(axis, depth, scores, scores, indices + offset)
 
@@ -263,18 +263,26 @@ def _top(
 
 @jax.jit
 def _places(chunk: Chunk, block: Block, frame: Any) -> Array:
-    return ranking_score.order(_scores(chunk, block, frame, 0))
+    return ranking_score.order(scores_of(chunk, block, frame, 0))
 
 
-def _scores(chunk: Chunk, block: Block, frame: Any, offset: Array | int) -> Array:
-    """Compute scores ``[b, n]``, −∞ for what does not count."""
-    askers = block.own, block.mask
-    out = ranking_score.exclusion_mask(askers, chunk.mask, offset, len(chunk.half_squares))
+def scores_of(chunk: Chunk, block: Block, frame: Any, offset: Array | int) -> Array:
+    """Compute scores ``[b, n]``: greater is nearer, −∞ for what does not count."""
+    rows = offset + jnp.arange(len(chunk.half_squares), dtype=jnp.int32)
     if block.distances is not None:
         scores = 0.0 - block.distances
-        return scores if out is None else jnp.where(out, -jnp.inf, scores)
-    queries = ranking_score.apply_centering(block.queries, frame)
-    return ranking_score.ranking_score(queries, chunk.references, chunk.half_squares, out)
+    else:
+        queries = ranking_score.apply_centering(block.queries, frame)
+        scores = ranking_score.ranking_score(queries, chunk.references, chunk.half_squares)
+    if block.own is not None:
+        scores = jnp.where(rows[None, :] == block.own[:, None], -jnp.inf, scores)
+    if chunk.mask is not None:
+        scores = jnp.where(chunk.mask[None, :] == block.mask[:, None], -jnp.inf, scores)
+    elif block.mask is not None:
+        is_whole = block.mask.shape[1] == len(rows)
+        mask = block.mask if is_whole else jnp.take(block.mask, rows, axis=1, mode="clip")
+        scores = jnp.where(mask, -jnp.inf, scores)
+    return scores
 
 
 def _one_ahead(items: Iterator[T]) -> Iterator[T]:

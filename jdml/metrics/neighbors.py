@@ -9,15 +9,16 @@ import numpy as np
 from jax import Array
 
 from jdml.metrics.array_conversion import accepts_any_array
-from jdml.metrics.gallery_search import Neighbors, exact_nearest, nearest_rows, norms
-from jdml.metrics.ranking_score import (
-    apply_centering,
-    choose_centering,
-    exclusion_mask,
-    merge,
-    ranking_score,
-    rows_per_block,
+from jdml.metrics.gallery_search import (
+    Block,
+    Neighbors,
+    chunk_of,
+    exact_nearest,
+    nearest_rows,
+    norms,
+    scores_of,
 )
+from jdml.metrics.ranking_score import choose_centering, merge, rows_per_block
 from jdml.ops import checks, safe_norm
 from jdml.ops.chunking import by_platform
 from jdml.ops.meshes import Axis, by_parts
@@ -55,13 +56,11 @@ def nearest(
 
     Implementation notes:
         The neighbours are chosen by a matrix product in full precision, with vectors moved and scaled so that neither
-        a common offset, nor large numbers, nor a few rows far away (by up to 10³⁰ times their spread) cost the others
-        digits. Rows far from most of a gallery are told from each other with fewer, by the square of how far in units
-        of a neighbour's distance, and so are rows of heaps: where they lie within a thousandth of what most are apart,
-        rounding chooses among them. The distances of what is chosen, and its order, are computed from the differences
-        of the vectors: exact zeros for duplicates, gradient 0 there. Differentiable in the distances.
-        Under ``jit``, where a row that is not finite cannot be refused, it is the last of all neighbours, and its
-        distances, as a query's or a neighbour's, are NaN: other rows' answers do not depend on it.
+        a common offset, nor large numbers, nor a few rows far away cost the others digits. Rows within a thousandth of
+        what most are apart, and rows far from most of a gallery, are told from each other by rounding. The distances of
+        what is chosen, and its order, are computed from the differences of the vectors: exact zeros for duplicates,
+        gradient 0 there. Differentiable in the distances. Under ``jit``, where a row that is not finite cannot be
+        refused, it is the last of all neighbours, and its distances are NaN: other rows' answers do not depend on it.
         Memory O(block × (N + k·D)). On a CPU, outside ``jit``, up to 64 float32 queries are compared by NumPy, for
         which nothing is compiled, and more by programs for few sizes, to which they and the gallery are padded: a
         gallery may grow row by row. Otherwise there is a program for each shape and k.
@@ -169,16 +168,14 @@ def _search(
     """Each device searches its rows of the gallery, and the best are merged."""
     size, dim = queries.shape
     frame = choose_centering(*map(jax.lax.stop_gradient, (queries, gallery)), axis=axis)
-    references = apply_centering(jax.lax.stop_gradient(gallery), frame)
-    half_squares = 0.5 * jnp.sum(jnp.square(references), axis=-1)
+    chunk = chunk_of(jax.lax.stop_gradient(gallery), frame)
     offset = axis.index * len(gallery)
 
     def search(block: tuple[Array, Array]) -> tuple[Array, Array]:
         rows, start = block
-        probes = apply_centering(jax.lax.stop_gradient(rows), frame)
         own = start + jnp.arange(len(rows)) if exclude_self else None
-        out = exclusion_mask((own, None), None, offset, len(gallery))
-        score = ranking_score(probes, references, half_squares, out)
+        probes = Block(jax.lax.stop_gradient(rows), own)
+        score = scores_of(chunk, probes, frame, offset)
         score, here = jax.lax.top_k(score, min(k, len(gallery)))
         distances = safe_norm(rows[:, None, :] - gallery[here])[..., 0]
         distances, indices = merge(axis, k, score, distances, here.astype(jnp.int32) + offset)
@@ -190,7 +187,7 @@ def _search(
     padding = ((0, starts.size * rows - size), (0, 0))
     blocks = jnp.pad(queries, padding).reshape(starts.size, rows, dim)
     distances, indices = jax.lax.map(search, (blocks, starts))
-    is_whole = axis.least(jnp.isfinite(half_squares).all().astype(jnp.int32)) > 0
+    is_whole = axis.least(jnp.isfinite(chunk.half_squares).all().astype(jnp.int32)) > 0
     whole = is_whole & jnp.isfinite(queries).all()
     return distances.reshape(-1, k)[:size], indices.reshape(-1, k)[:size], whole
 

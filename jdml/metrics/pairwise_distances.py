@@ -101,34 +101,23 @@ class PairDistances:
 
     def _in_steps(self) -> tuple[np.ndarray, ...]:
         """The middle of every step that has pairs, 0 for the first; how many of either kind lie in it."""
-        starts = range(0, len(self.queries), PIECE)
-        mine = max(self._reach(self.queries[start : start + PIECE]) for start in starts)
-        largest = mine + max(self._reach(part) for _, part in self._pieces())
-        counts = np.zeros((2, _step(np.float32(largest)) + 1), np.int64)
+        counts = np.zeros((2, 0), np.int64)
         for _, _, apart, *kinds in self._blocks():
-            steps = np.minimum(_step(np.ldexp(apart, -self.frame[1])), counts.shape[1] - 1)
+            steps = _step(np.ldexp(apart, -self.frame[1]))
+            size = max(counts.shape[1], steps.max() + 1)
+            counts = np.pad(counts, ((0, 0), (0, size - counts.shape[1])))
             for turn, kind in enumerate(kinds):
-                counts[turn] += np.bincount(steps[kind], minlength=counts.shape[1])
+                counts[turn] += np.bincount(steps[kind], minlength=size)
         there = np.flatnonzero(counts.any(axis=0))
         middles = np.where(there > 0, (_start(there) + _start(there + 1)) / 2, 0)
         return np.ldexp(middles, self.frame[1]), *counts[:, there]
 
-    def _reach(self, vectors: Any) -> float:
-        """How far from the frame's centre the farthest is."""
-        if mesh_of(vectors) is not None:
-            return float(_reach(vectors, self.frame))
-        is_there = np.arange(PIECE) < len(vectors)
-        return float(_reach(pad_rows(vectors, PIECE), self.frame, is_there))
-
-    def _pieces(self) -> Iterator[tuple[int, Any]]:
-        """Pieces of the gallery in float32, and where they start; on a mesh all of it is one."""
-        gallery = self.task.gallery
-        return iter([(0, gallery)]) if mesh_of(gallery) is not None else pieces(gallery, PIECE)
-
     def _blocks(self) -> Iterator[tuple[slice, slice, np.ndarray, np.ndarray, np.ndarray]]:
         """Rows of the gallery, queries, their distances ``[n, b]``, and which are pairs of one class and of two."""
         queries, at_a_time = self.queries, self.columns
-        for start, part in self._pieces():
+        gallery = self.task.gallery
+        parts = [(0, gallery)] if mesh_of(gallery) is not None else pieces(gallery, PIECE)
+        for start, part in parts:  # in float32
             rows = slice(start, start + len(part))
             for first in range(0, len(queries), at_a_time):
                 columns = slice(first, min(first + at_a_time, len(queries)))
@@ -186,12 +175,6 @@ def _start(steps: np.ndarray) -> np.ndarray:
     beyond = np.maximum(steps - STEPS, 0) * (_OCTAVE // STEPS) + _ONE
     whole: np.ndarray = beyond.astype(np.int32).view(np.float32).astype(np.float64)
     return np.where(steps < STEPS, steps / STEPS, whole)
-
-
-@jax.jit
-def _reach(vectors: Array, frame: tuple[Array, Array], is_there: Array | None = None) -> Array:
-    squares = jnp.sum(jnp.square(ranking_score.apply_centering(vectors, frame)), axis=-1)
-    return jnp.sqrt(jnp.max(squares if is_there is None else jnp.where(is_there, squares, 0)))
 
 
 @jax.jit

@@ -5,7 +5,6 @@ of one matrix product. Equal gallery rows get equal scores, so that duplicates s
 """
 
 import functools
-from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -67,11 +66,10 @@ def _bounds(*several: Array, finite_only: bool = False) -> tuple[Array, Array]:
 def frame_of(low: Any, high: Any, some: Any) -> tuple[Any, Any]:
     """The frame of vectors whose coordinates ``[D]`` lie between two bounds, by some of them ``[n, D]``.
 
-    The centre is their median, which a few vectors far from the others do not move: scores lose digits by the
-    square of how far from it vectors lie. It is cut to multiples of the largest power of two up to their spread (the
-    largest median of a coordinate's deviations; without any it is not cut): what spreads around the origin stays there,
-    and whole numbers stay exact, with their ties. The exponent is that power's, or a larger one that keeps squares
-    finite; vectors 10³⁰ times the spread away leave the others no digits. NumPy's arrays are computed by NumPy.
+    The centre is their median, as scores lose digits by the square of how far from it vectors lie. It is cut to
+    multiples of the largest power of two up to their spread (the largest median of a coordinate's deviations; without
+    any it is not cut): whole numbers stay exact, with their ties. The exponent is that power's, or a larger one that
+    keeps squares finite. NumPy's arrays are computed by NumPy.
     """
     xp: Any = np if isinstance(some, np.ndarray) else jnp
     if len(some) == 0:
@@ -101,29 +99,11 @@ def apply_centering(vectors: Array, frame: tuple[Array, Array]) -> Array:
     return jnp.ldexp(vectors, -exponent) - centre
 
 
-def ranking_score(queries: Array, gallery: Array, half_squares: Array, out: Array | None) -> Array:
+def ranking_score(queries: Array, gallery: Array, half_squares: Array) -> Array:
     """``q · g − ‖g‖²/2`` for all pairs: greater is nearer."""
     scores = similarities(queries, gallery) - half_squares[None, :]
     scores = jnp.where(scores == 0, 0.0, scores)  # 0 and −0 are a tie
-    scores = jnp.where(half_squares[None, :] < jnp.inf, scores, -jnp.inf)
-    return scores if out is None else jnp.where(out, -jnp.inf, scores)
-
-
-def exclusion_mask(
-    askers: Sequence[Array | None], gallery_groups: Array | None, start: Array | int, size: int
-) -> Array | None:
-    """Mark the rows of a piece of the gallery that take no part in each query's ranking."""
-    own, mask = askers
-    rows = start + jnp.arange(size, dtype=jnp.int32)
-    masks = []
-    if own is not None:
-        masks.append(rows[None, :] == own[:, None])
-    if mask is not None and gallery_groups is not None:
-        masks.append(gallery_groups[None, :] == mask[:, None])
-    elif mask is not None:
-        whole = mask.shape[1] == size
-        masks.append(mask if whole else jnp.take(mask, rows, axis=1, mode="clip"))
-    return functools.reduce(jnp.logical_or, masks) if masks else None
+    return jnp.where(half_squares[None, :] < jnp.inf, scores, -jnp.inf)
 
 
 def merge(axis: Axis, k: int, scores: Array, *others: Array) -> tuple[Array, ...]:

@@ -17,20 +17,6 @@ AT_A_TIME = 1 << 24
 """Entries of a matrix ``[Q, N]`` that are counted at a time."""
 
 
-class RetrievalTask(NamedTuple):
-    """The checked queries and gallery."""
-
-    queries: Array  # [Q, D] float32, on one device
-    gallery: Any  # [N, D] float32, on a mesh or not; or on disk
-    levels: list[
-        tuple[Any, Any]
-    ]  # the labels ([Q], [N]) of each level; (None, None) where there are none
-    own: np.ndarray | None  # [Q], the gallery's row that each query is, −1 for none
-    ignored: Any  # the pairs that do not count: [Q, N] bool, or the groups by number
-    alone: bool  # whether the gallery are the queries
-    pairs: np.ndarray | None = None  # the right answers that were given: q·N + n, ascending
-
-
 class Relevance(NamedTuple):
     """The relevant pairs: those of one class, or those that were given."""
 
@@ -52,7 +38,7 @@ class Relevance(NamedTuple):
 
 
 class IgnoreMask(NamedTuple):
-    """Pairs that are neither right nor wrong: see :func:`jdml.metrics.ranking_score.exclusion_mask`."""
+    """Pairs that are neither right nor wrong: those of equal numbers, or those that are marked."""
 
     of_queries: Any = None  # [Q] integers, or [Q, N] bool
     of_gallery: Any = None  # [N] integers
@@ -64,6 +50,16 @@ class IgnoreMask(NamedTuple):
         if self.of_queries is not None:
             return np.asarray(self.of_queries[np.arange(len(rows)), rows])
         return np.zeros(len(rows), bool)
+
+
+class RetrievalTask(NamedTuple):
+    """The checked queries and gallery, and what is right on each level of the labels."""
+
+    queries: Array  # [Q, D] float32, on one device
+    gallery: Any  # [N, D] float32, on a mesh or not; or on disk
+    own: np.ndarray | None  # [Q], the gallery's row that each query is, −1 for none
+    alone: bool  # whether the gallery are the queries
+    levels: list[tuple[Relevance, IgnoreMask]]
 
 
 def task(
@@ -86,53 +82,44 @@ def task(
         raise ValueError("gallery and gallery_labels must be given together")
     checks.check_embeddings("queries", queries)
     if relevant is None:
-        _check_levels(names[0], labels, queries.shape[0])
+        classes = _levels(names[0], labels, len(queries))
     elif labels is not None:
-        checks.check_labels(names[0], labels, queries.shape[0])
+        checks.check_labels(names[0], labels, len(queries))
     queries = checks.as_finite("queries", queries)
     if alone:
         gallery, gallery_labels = queries, labels
         self_index = np.arange(len(queries)) if self_index is None else self_index
     else:
         checks.check_embeddings("gallery", gallery, dim=queries.shape[1], like="queries")
-        if relevant is None:
-            _check_levels(names[1], gallery_labels, gallery.shape[0])
         on_disk = isinstance(gallery, np.memmap)  # checked when it is read
         gallery = gallery if on_disk else checks.as_finite("gallery", gallery)
-    own = checked_own(self_index, len(queries), len(gallery))
-    ignored = checked_ignore(ignore, len(queries), len(gallery))
-    levels, right = [(labels, None)], None
+    shape = len(queries), len(gallery)
+    own, ignored = checked_own(self_index, *shape), _checked_ignore(ignore, *shape)
     if relevant is None:
-        levels = _by_level(labels, gallery_labels)
+        others = classes if alone else _levels(names[1], gallery_labels, len(gallery))
+        if len(classes) != len(others):
+            raise ValueError(
+                f"{names[0]} and {names[1]} must have the same levels, got {len(classes)} and {len(others)}"
+            )
+        both = zip(classes, others, strict=True)
+        levels = [_truth(*numbers, own, ignored) for numbers in both]
     else:
-        right = checked_pairs(relevant, len(queries), len(gallery))
-    return RetrievalTask(off_mesh(queries), gallery, levels, own, ignored, alone, right)
+        levels = [_pair_truth(labels, _checked_pairs(relevant, *shape), shape, own, ignored)]
+    return RetrievalTask(off_mesh(queries), gallery, own, alone, levels)
 
 
-def _check_levels(name: str, labels: Any, size: int) -> None:
-    """Refuse what is neither labels ``[size]`` nor ``[size, L]``."""
-    many = getattr(labels, "ndim", 1) == 2 and labels.shape[1] > 0
-    for level in _levels(labels) if many else [labels]:
+def _levels(name: str, labels: Any, size: int) -> list[Any]:
+    """Return labels ``[size]``, or the columns of ``[size, L]``, checked."""
+    is_hierarchy = getattr(labels, "ndim", 1) == 2 and labels.shape[1] > 0
+    levels = list(np.asarray(labels).T) if is_hierarchy else [labels]
+    for level in levels:
         checks.check_labels(name, level, size)
+    return levels
 
 
-def _by_level(query_labels: Any, gallery_labels: Any) -> list[tuple[Any, Any]]:
-    """The labels ``([Q], [N])`` of each level."""
-    if query_labels.shape[1:] != gallery_labels.shape[1:]:
-        raise ValueError(
-            "query_labels and gallery_labels must have the same levels, got shapes "
-            f"{list(query_labels.shape)} and {list(gallery_labels.shape)}"
-        )
-    return list(zip(_levels(query_labels), _levels(gallery_labels), strict=True))
-
-
-def _levels(labels: Any) -> list[Any]:
-    return [labels] if labels.ndim == 1 else list(np.asarray(labels).T)
-
-
-def check_nested(name: str, levels: list[tuple[Any, Any]]) -> None:
+def check_nested(name: str, levels: list[tuple[Relevance, IgnoreMask]]) -> None:
     """Refuse a column whose classes do not refine those of the column before: no hierarchy, coarsest first."""
-    columns = [np.concatenate([np.asarray(x).astype(np.int64) for x in pair]) for pair in levels]
+    columns = [np.concatenate(truth[:2]) for truth, _ in levels]
     for level, (coarse, fine) in enumerate(itertools.pairwise(columns), start=1):
         known = (coarse >= 0) & (fine >= 0)
         parents, children = _numbered(coarse[known]), _numbered(fine[known])
@@ -145,7 +132,7 @@ def check_nested(name: str, levels: list[tuple[Any, Any]]) -> None:
             )
 
 
-def checked_pairs(relevant: Any, queries: int, gallery: int) -> np.ndarray:
+def _checked_pairs(relevant: Any, queries: int, gallery: int) -> np.ndarray:
     """The right answers of a matrix ``[Q, N]``, dense or of scipy.sparse, as ascending numbers q·N + n."""
     if not hasattr(relevant, "tocoo"):
         checks.check_mask("relevant", relevant, (queries, gallery))
@@ -176,7 +163,7 @@ def checked_own(self_index: Any, queries: int, gallery: int) -> np.ndarray | Non
     return own.astype(np.int32)
 
 
-def checked_ignore(ignore: Any, queries: int, gallery: int) -> Any:
+def _checked_ignore(ignore: Any, queries: int, gallery: int) -> Any:
     """The pairs that do not count, checked."""
     if not isinstance(ignore, tuple | list):
         ignore = as_array(ignore)
@@ -196,7 +183,7 @@ def checked_ignore(ignore: Any, queries: int, gallery: int) -> Any:
     return np.split(_numbered(np.concatenate(groups)), [queries])
 
 
-def truth(
+def _truth(
     query_labels: Any, gallery_labels: Any, own: np.ndarray | None, ignore: Any
 ) -> tuple[Relevance, IgnoreMask]:
     """Return the relevant pairs, and those that do not count."""
@@ -223,28 +210,26 @@ def truth(
     return Relevance(queries, gallery, relevant), mask
 
 
-def pair_truth(task: RetrievalTask) -> tuple[Relevance, IgnoreMask]:
+def _pair_truth(
+    labels: Any, pairs: np.ndarray, shape: tuple[int, int], own: np.ndarray | None, ignore: Any
+) -> tuple[Relevance, IgnoreMask]:
     """Return the right answers that were given, and the pairs that do not count."""
-    assert task.pairs is not None
-    shape, pairs = (len(task.queries), len(task.gallery)), task.pairs
     classes, mask = np.zeros(shape[0], np.int32), IgnoreMask()
-    labels = task.levels[0][0]
     if labels is not None:
         labels = np.asarray(labels)
         classes = np.where(labels >= 0, _numbered(labels), -1)
     rows, columns = np.divmod(pairs, max(1, shape[1]))
     counts = classes[rows] >= 0
-    if isinstance(task.ignored, list):
-        groups, theirs = task.ignored
-        exclusion_mask = np.zeros(shape, bool)
-        exclusion_mask.flat[pairs[groups[rows] == theirs[columns]]] = True
-        mask = IgnoreMask(exclusion_mask)
-    elif task.ignored is not None:
-        mask = IgnoreMask(np.asarray(task.ignored))
+    if isinstance(ignore, list):
+        groups, theirs = ignore
+        mask = IgnoreMask(np.zeros(shape, bool))
+        mask.of_queries.flat[pairs[groups[rows] == theirs[columns]]] = True
+    elif ignore is not None:
+        mask = IgnoreMask(np.asarray(ignore))
     if mask.of_queries is not None:
         counts &= ~mask.of_queries[rows, columns]
-    if task.own is not None:
-        counts &= task.own[rows] != columns
+    if own is not None:
+        counts &= own[rows] != columns
     relevant = np.bincount(rows[counts], minlength=shape[0]).astype(np.int32)
     return Relevance(classes, np.zeros(shape[1], np.int32), relevant, pairs[counts]), mask
 

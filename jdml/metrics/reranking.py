@@ -1,6 +1,5 @@
 """A second look at a ranking: neighbours that are each other's, vectors moved towards their neighbours."""
 
-from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 import jax
@@ -96,15 +95,17 @@ def rerank(
     scale = _farthest(vectors) if released else np.ones(size)
     neighbours = _neighbourhoods(near, k1, strict=released)
     rows, columns = neighbours.nonzero()
-    apart = np.concatenate([np.zeros(0), *_apart(vectors, rows, columns)])
+    apart = np.empty(len(rows))
+    for part in (slice(n, n + AT_A_TIME) for n in range(0, len(rows), AT_A_TIME)):
+        apart[part] = np.linalg.norm(vectors[rows[part]] - vectors[columns[part]], axis=1)
     apart = np.square(apart) / scale[rows] if released else apart
     encoded = neighbours.astype(np.float64)
     encoded.data = np.exp(-apart)
     if released:
         encoded = encoded.multiply(1 / encoded.sum(axis=1)[:, None]).tocsr()
     encoded = _listed(near[:, :k2]).astype(np.float64) @ encoded / min(k2, near.shape[1])
-    plain = _apart_from_all(asked, searched, scale[places] if released else None)
-    return jnp.asarray(_final(encoded, places, first, weight, plain))
+    far = scale[places] if released else None
+    return jnp.asarray(_final(encoded, places, first, weight, asked, vectors[first:], far))
 
 
 def _listed(near: np.ndarray) -> Any:
@@ -129,13 +130,6 @@ def _neighbourhoods(near: np.ndarray, k1: int, *, strict: bool) -> Any:
     return joined
 
 
-def _apart(vectors: np.ndarray, rows: np.ndarray, columns: np.ndarray) -> list[np.ndarray]:
-    """The distances of pairs of rows, some at a time."""
-    starts = range(0, len(rows), AT_A_TIME)
-    parts = [slice(start, start + AT_A_TIME) for start in starts]
-    return [np.linalg.norm(vectors[rows[p]] - vectors[columns[p]], axis=1) for p in parts]
-
-
 def _farthest(vectors: np.ndarray) -> np.ndarray:
     """The squared distance of each row to the farthest; 1 where all are one point."""
     from scipy.spatial.distance import cdist
@@ -146,31 +140,29 @@ def _farthest(vectors: np.ndarray) -> np.ndarray:
     return np.where(most > 0, most, 1.0)
 
 
-def _apart_from_all(
-    queries: np.ndarray, gallery: np.ndarray, scale: np.ndarray | None
-) -> Iterator[np.ndarray]:
-    """The distances of each query to all of the gallery ``[N]``; with a scale their squares, divided by it."""
-    from scipy.spatial.distance import cdist
-
-    queries, gallery = queries.astype(np.float64), gallery.astype(np.float64)
-    for row in range(len(queries)):
-        apart = cdist(queries[[row]], gallery)[0]
-        yield apart if scale is None else np.square(apart) / scale[row]
-
-
 def _final(
-    encoded: Any, places: np.ndarray, first: int, weight: float, apart: Iterable[np.ndarray]
+    encoded: Any,
+    places: np.ndarray,
+    first: int,
+    weight: float,
+    asked: np.ndarray,
+    searched: np.ndarray,
+    scale: np.ndarray | None,
 ) -> np.ndarray:
     """The final distances ``[Q, N]`` of the rows at some places to those of the gallery, query by query."""
+    from scipy.spatial.distance import cdist
+
     gallery, sums = encoded[first:].tocsc(), encoded.sum(axis=1)
     final = np.empty((len(places), gallery.shape[0]), np.float32)
-    for query, (place, distances) in enumerate(zip(places, apart, strict=True)):
+    for query, place in enumerate(places):
         own = encoded[[place]].tocoo()
         there = gallery[:, own.col].tocsc()
         there.data = np.minimum(there.data, np.repeat(own.data, np.diff(there.indptr)))
         shared = there.sum(axis=1)
         jaccard = 1 - shared / (sums[place] + sums[first:] - shared)
-        final[query] = (1 - weight) * jaccard + weight * distances
+        apart = cdist(asked[[query]], searched)[0]
+        apart = apart if scale is None else np.square(apart) / scale[query]
+        final[query] = (1 - weight) * jaccard + weight * apart
     return final
 
 
@@ -276,8 +268,6 @@ def look_again(kind: Rerank, queries: Any, gallery: Any = None, self_index: Any 
 
 def _others(queries: Array, gallery: Any, k: int, self_index: Any) -> np.ndarray:
     """The k nearest rows of a gallery ``[Q, k]``, without the one that a query is itself."""
-    checks.check_embeddings("queries", queries)
-    checks.check_embeddings("gallery", gallery, dim=queries.shape[1], like="queries")
     checks.count("k", k)
     own = checked_own(self_index, len(queries), len(gallery))
     if own is None or (own < 0).all():

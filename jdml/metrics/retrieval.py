@@ -2,7 +2,7 @@
 
 import functools
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple, get_args
 
 import jax
@@ -28,18 +28,18 @@ from jdml.registry.datasets import DataSet
 
 Average = Literal["query", "class"]
 """Over what metrics are averaged: all queries, or classes of their own averages."""
+_MAP = {
+    divisor: functools.partial(ranking.map_at_k, divisor=divisor)
+    for divisor in get_args(ranking.Divisor)
+}
 
 
-class _Cutoffs(NamedTuple):
-    """The ranks at which metrics are taken."""
+class _Metric(NamedTuple):
+    """A metric of ranked answers, at a rank or at none."""
 
-    recall: tuple[int, ...]
-    precision: tuple[int, ...]
-    true_recall: tuple[int, ...]
-    ndcg: tuple[int, ...]
-    average_precision: tuple[int, ...]
-    reciprocal_rank: bool
-    divisor: ranking.Divisor
+    name: str
+    function: Callable[..., Array]
+    k: int | None = None
 
 
 @accepts_any_array()
@@ -118,17 +118,14 @@ def evaluate_retrieval(
             both are one item; or no query has a reference, so that there is nothing to measure.
 
     Implementation notes:
-        All of the gallery, in float32 whatever the embeddings' type, in blocks of queries: memory O(block × N) whatever
-        R. Rows nearer to each other than a thousandth of what most are apart are told apart by rounding, see
-        :func:`jdml.metrics.nearest`; where they are of one class that changes no number. Ties go to the lowest index:
-        of rows that have collapsed to one point the first of the gallery are found, so that its order decides (R@8 is
-        near 0 where it is sorted by class, near chance where it is shuffled). A k beyond the gallery counts the missing
-        ranks as misses. ``jax.lax.top_k`` ranks; beyond 256 ranks on a CPU
-        it is NumPy's partial sort of (score, index), per block. Queries, gallery and ranks are padded to few sizes
-        (eight an octave from 64 queries and 1,024 rows on; 16, 64, 128, 256, … ranks), for each of which, and each
-        choice of metrics, a program is compiled: other values, and other k, recompile nothing. Groups are one
-        number a row, compared where distances are; every level of labels is ranked anew. ``mrr`` ranks queries again,
-        16 times as deep, until each has its first right answer. A host function: call it outside ``jit``.
+        Exact, in float32 whatever the embeddings' type, in blocks of queries: memory O(block × N). Rows nearer to each
+        other than a thousandth of what most are apart are told apart by rounding, see :func:`jdml.metrics.nearest`.
+        Ties go to the lowest index: where rows have collapsed to one point the gallery's order decides (R@8 is near 0
+        where it is sorted by class, near chance where it is shuffled). A k beyond the gallery counts the missing ranks
+        as misses. ``jax.lax.top_k`` ranks; beyond 256 ranks on a CPU it is NumPy's partial sort. Queries, gallery and
+        ranks are padded to few sizes, for each of which, and each choice of metrics, a program is compiled: other
+        values, and other k, recompile nothing. Every level of labels is ranked anew; ``mrr`` ranks 16 times as deep
+        until each query has its first right answer. A host function: call it outside ``jit``.
 
     Paper settings:
         In-shop has a query and a gallery set; the others search among themselves.
@@ -150,15 +147,17 @@ def evaluate_retrieval(
     one_of("average", average, get_args(Average))
     if average == "class" and query_labels is None:
         raise ValueError('average="class" needs query_labels, the classes of the queries')
-    cutoffs = _Cutoffs(
-        _checked_ranks("recall_at", recall_at),
-        _checked_ranks("precision_at", precision_at),
-        _checked_ranks("true_recall_at", true_recall_at),
-        _checked_ranks("ndcg_at", ndcg_at),
-        _checked_ranks("map_at", map_at),
-        bool(mrr),
-        map_divisor,
-    )
+    metrics = [
+        *_at_ranks("recall_at", recall_at, "R", ranking.recall_at_k),
+        _Metric("P@1", ranking.precision_at_1),
+        _Metric("RP", ranking.r_precision),
+        _Metric("MAP@R", ranking.map_at_r),
+        *_at_ranks("precision_at", precision_at, "P", ranking.precision_at_k),
+        *_at_ranks("true_recall_at", true_recall_at, "recall(true)", ranking.true_recall_at_k),
+        *_at_ranks("ndcg_at", ndcg_at, "nDCG", ranking.ndcg_at_k),
+        *_at_ranks("map_at", map_at, "MAP", _MAP[map_divisor]),
+        *([_Metric("MRR", _reciprocal_rank)] if mrr else []),
+    ]
     if block_size is not None:
         checks.count("block_size", block_size)
     named = "evaluate_retrieval", ("query_labels", "gallery_labels")
@@ -166,23 +165,18 @@ def evaluate_retrieval(
     task = relevance.task(
         *named, queries, query_labels, gallery, gallery_labels, self_index, ignore, relevant
     )
-    if relevant is None:
-        relevance.check_nested(named[1][0], task.levels)
+    relevance.check_nested(named[1][0], task.levels)
     if distances is not None:
         checks.check_weights("distances", distances, (len(task.queries), len(task.gallery)))
     search = None
     levels = []
-    for labels in task.levels:
-        if relevant is None:
-            truth, mask = relevance.truth(*labels, task.own, task.ignored)
-        else:
-            truth, mask = relevance.pair_truth(task)
+    for truth, mask in task.levels:
         judged = truth.num_relevant > 0
         if judged.any():
             search = search or prepare(task.queries, task.gallery, task.own, distances)
-            scores, columns = _measured(search.among(mask), truth, cutoffs, block_size)
+            scores, columns = _measured(search.among(mask), truth, metrics, block_size)
         else:
-            scores = dict.fromkeys(_names(cutoffs), np.full(judged.shape, np.nan))
+            scores = {metric.name: np.full(judged.shape, np.nan) for metric in metrics}
             if judged.size:
                 warnings.warn(
                     f"none of {judged.size} queries has a right answer to find: there is nothing to measure",
@@ -199,14 +193,15 @@ def evaluate_retrieval(
 
 
 def _measured(
-    search: Search, truth: relevance.Relevance, cutoffs: _Cutoffs, block_size: int | None
+    search: Search, truth: relevance.Relevance, metrics: list[_Metric], block_size: int | None
 ) -> tuple[dict[str, np.ndarray], np.ndarray]:
     """All metrics of every query, NaN where it has no reference, and what is nearest to it."""
     judged = truth.num_relevant > 0
-    scores = {name: np.full(judged.shape, np.nan) for name in _names(cutoffs)}
+    scores = {metric.name: np.full(judged.shape, np.nan) for metric in metrics}
     columns = np.zeros(judged.shape, np.int32)
-    ranks = [k for several in cutoffs[:5] for k in several]
-    wanted = max(1, truth.num_relevant.max(), *ranks)
+    ranks = [metric.k for metric in metrics]
+    functions = tuple(metric.function for metric in metrics)
+    wanted = max(1, truth.num_relevant.max(), *(k for k in ranks if k is not None))
     size = padded_size(len(truth.gallery_classes), ROWS)
     gallery_classes = jnp.asarray(pad_rows(truth.gallery_classes, size, fill=-1))
     measured = []
@@ -219,14 +214,14 @@ def _measured(
         else:
             numbers = np.arange(part.start, part.start + rows)
             hits = np.asarray(hits) & truth.hits(numbers, np.asarray(indices))
-        values = _measure(hits, classes, relevant, cutoffs[:5], *cutoffs[5:])
+        values = _measure(hits, classes, relevant, ranks, functions)
         measured.append((part, values, indices))
     for part, values, indices in jax.device_get(measured):
         count = part.stop - part.start
         columns[part] = indices[:count, 0]
-        for name, value in zip(_names(cutoffs), values, strict=True):
-            scores[name][part] = value[:count]
-    if cutoffs.reciprocal_rank:
+        for metric, value in zip(metrics, values, strict=True):
+            scores[metric.name][part] = value[:count]
+    if "MRR" in scores:
         _search_deeper(search, truth, scores["MRR"], wanted, block_size)
     return {name: np.where(judged, value, np.nan) for name, value in scores.items()}, columns
 
@@ -264,60 +259,41 @@ def _summary(
     return summary | {"unanswered": unanswered} if unanswered else summary
 
 
-def _checked_ranks(name: str, ranks: Any) -> tuple[int, ...]:
+def _at_ranks(
+    argument: str, ranks: Any, name: str, function: Callable[..., Array]
+) -> list[_Metric]:
+    """Return a metric at each of the ranks of an argument, checked."""
     if isinstance(ranks, str) or not isinstance(ranks, Sequence):
-        raise TypeError(f"{name} must be a sequence of integers >= 1, got {ranks!r}")
+        raise TypeError(f"{argument} must be a sequence of integers >= 1, got {ranks!r}")
     for i, k in enumerate(ranks):
-        checks.count(f"{name}[{i}]", k)
-    return tuple(int(k) for k in ranks)
+        checks.count(f"{argument}[{i}]", k)
+    return [_Metric(f"{name}@{k}", function, int(k)) for k in ranks]
 
 
-def _names(cutoffs: _Cutoffs) -> list[str]:
-    """The metrics' names, in the order of the result."""
-    return [
-        *(f"R@{k}" for k in cutoffs.recall),
-        *("P@1", "RP", "MAP@R"),
-        *(f"P@{k}" for k in cutoffs.precision),
-        *(f"recall(true)@{k}" for k in cutoffs.true_recall),
-        *(f"nDCG@{k}" for k in cutoffs.ndcg),
-        *(f"MAP@{k}" for k in cutoffs.average_precision),
-        *(["MRR"] if cutoffs.reciprocal_rank else []),
-    ]
+def _reciprocal_rank(hits: Array, relevant: Array) -> Array:
+    return jnp.where(hits.any(axis=1), 1 / (1 + hits.argmax(axis=1)), 0.0)
 
 
-@functools.partial(jax.jit, static_argnames=("reciprocal_rank", "divisor"))
+@functools.partial(jax.jit, static_argnames="functions")
 def _measure(
     hits: Array,
     classes: tuple[Array, Array, Array] | None,
     relevant: Array,
-    ranks: tuple[tuple[Any, ...], ...],
-    reciprocal_rank: bool,
-    divisor: ranking.Divisor,
+    ranks: list[Any],
+    functions: tuple[Callable[..., Array], ...],
 ) -> list[Array]:
-    """All metrics of a block of queries, in the order of their names.
+    """All metrics of a block of queries.
 
     ``hits`` are the neighbours that are right; of ``classes``, the gallery's, the queries' and the neighbours' rows,
     those that count.
     """
-    recall, precision, true_recall, ndcg, average_precision = ranks
     if classes is not None:
         gallery, own, indices = classes
         hits = hits & (gallery[indices] == own[:, None])
     padding = (0, max(0, QUERIES - len(hits)))  # as sums of few rows are rounded otherwise
     hits, relevant = jnp.pad(hits, (padding, (0, 0))), jnp.pad(relevant, padding)
-    values = [
-        *(ranking.recall_at_k(hits, relevant, k) for k in recall),
-        ranking.precision_at_1(hits, relevant),
-        ranking.r_precision(hits, relevant),
-        ranking.map_at_r(hits, relevant),
-        *(ranking.precision_at_k(hits, relevant, k) for k in precision),
-        *(ranking.true_recall_at_k(hits, relevant, k) for k in true_recall),
-        *(ranking.ndcg_at_k(hits, relevant, k) for k in ndcg),
-        *(ranking.map_at_k(hits, relevant, k, divisor=divisor) for k in average_precision),
-    ]
-    if reciprocal_rank:
-        values.append(jnp.where(hits.any(axis=1), 1 / (1 + hits.argmax(axis=1)), 0.0))
-    return values
+    pairs = zip(functions, ranks, strict=True)
+    return [f(hits, relevant) if k is None else f(hits, relevant, k) for f, k in pairs]
 
 
 def _average(values: np.ndarray, classes: np.ndarray | None = None) -> float:

@@ -3,12 +3,13 @@
 from collections.abc import Sequence
 from typing import Any
 
+import jax
 import numpy as np
 from jax import Array
 
 from jdml.metrics import relevance
 from jdml.metrics.array_conversion import accepts_any_array
-from jdml.metrics.gallery_search import first, prepare
+from jdml.metrics.gallery_search import prepare, ranked
 from jdml.metrics.pairwise_distances import Curve, PairDistances
 from jdml.metrics.relevance import Relevance, RetrievalTask
 from jdml.ops import checks
@@ -61,13 +62,11 @@ def verification(
 
     Implementation notes:
         Up to 2²² pairs exactly: distances from differences, in float64. More are counted in 2¹⁷ steps from one power
-        of two to the next, and as many below how far the vectors spread along their widest coordinate, from matrix
-        products in float32: a threshold is known to a hundred-thousandth of itself, and distances that differ by less
-        tie; those below a thousandth of what most are apart are known to that, or count as 0. A few rows far from the
-        others take nothing from this. Memory does not grow with the pairs. Pairs that share a class
-        are not independent: the interval takes classes for what was drawn (the pairs with a member in a class vary
-        together), and reads the threshold off at ``f ± 1.96`` standard errors of FAR. It is for many classes: with
-        three it says little. A host function: call it outside ``jit``.
+        of two to the next, from matrix products in float32: a threshold is known to a hundred-thousandth of itself, and
+        distances that differ by less tie; those below a thousandth of what most are apart are known to that, or count
+        as 0. Memory does not grow with the pairs. Pairs that share a class are not independent: the interval takes
+        classes for what was drawn, and reads the threshold off at ``f ± 1.96`` standard errors of FAR. With three
+        classes it says little. A host function: call it outside ``jit``.
 
     Reference:
         Grother & Ngan, *Face Recognition Vendor Test*, NIST IR 8009 (rates); Woodruff, *Confidence Intervals for
@@ -243,8 +242,7 @@ def _task(
         raise ValueError(
             f"{labels} of {function} must have shape [Q], got {len(task.levels)} levels"
         )
-    truth, mask = relevance.truth(*task.levels[0], task.own, task.ignored)
-    return task, truth, mask
+    return task, *task.levels[0]
 
 
 def _equal(false: np.ndarray, true: np.ndarray) -> float:
@@ -260,7 +258,9 @@ def _nearest(
     task: RetrievalTask, truth: Relevance, mask: relevance.IgnoreMask
 ) -> tuple[np.ndarray, np.ndarray]:
     """Each query's distance to its nearest row, infinite where nothing may answer; and whether that is right."""
-    nearest = first(prepare(task.queries, task.gallery, task.own).among(mask))
+    search = prepare(task.queries, task.gallery, task.own).among(mask)
+    parts = jax.device_get([(part, indices) for part, indices, _ in ranked(search, 1)])
+    nearest = np.concatenate([indices[: part.stop - part.start, 0] for part, indices in parts])
     out = mask.excludes(nearest)
     if task.own is not None:
         out = out | (task.own == nearest)

@@ -1,6 +1,7 @@
 """Networks that :func:`jdml.training.fit` takes, brought to one form: ``init`` and ``apply`` as in Flax Linen."""
 
 import copy
+import functools
 import logging
 import re
 from collections.abc import Callable, Hashable, Mapping
@@ -17,7 +18,6 @@ from jdml.models.base_adapter import (
     EVALUATION,
     TRAINING,
     ModelAdapter,
-    StatefulModuleAdapter,
     arguments,
     flag_values,
     flags_of,
@@ -71,11 +71,11 @@ def as_model(model: AnyModel, *, train_flag: str | bool | None = None) -> Model:
     """
     flag = train_flag if isinstance(train_flag, str) else None
     adapter = _adapter(model, flag)
-    if flag is not None and flag not in getattr(adapter, "flags", ()):
-        if not hasattr(unwrap(adapter), flag):
-            raise ValueError(
-                f"train_flag must be an argument of the model's call, or an attribute, got {flag!r}"
-            )
+    flags = getattr(adapter, "flags", ())
+    if flag is not None and flag not in flags and not hasattr(unwrap(adapter), flag):
+        raise ValueError(
+            f"train_flag must be an argument of the model's call, or an attribute, got {flag!r}"
+        )
     if train_flag is False:
         adapter = copy.copy(adapter) if isinstance(adapter, ModelAdapter) else Object(adapter)
         adapter.same_in_training = True
@@ -86,13 +86,17 @@ def _adapter(model: Any, flag: str | None) -> Model:
     if isinstance(model, ModelAdapter):
         return model
     if isinstance(model, nn.Module):
-        return cast(Model, model) if flag is None and _is_own(model) else FromLinen(model, flag)
+        # The networks of this package carry batch statistics alone, and have the flag ``train``.
+        is_own = type(model).__module__.startswith("jdml.") and flag is None
+        is_model = is_own and flags_of(type(model).__call__, None) == ("train",)
+        return cast(Model, model) if is_model else FromLinen(model, flag)
     if any(base.__module__.startswith("flax.nnx") for base in type(model).__mro__):
         from jdml.models.from_nnx import FromNnx
 
         return FromNnx(model, flag)
     if is_equinox(model):
         return FromEquinox(model, train_flag=flag)
+    functions = getattr(model, "init", None), getattr(model, "apply", None)
     if isinstance(model, tuple) and len(model) == 2:
         init, apply = model
         if is_equinox(init) and not callable(apply):
@@ -102,7 +106,7 @@ def _adapter(model: Any, flag: str | None) -> Model:
             return _adapter(owner, flag)
         if callable(init) and callable(apply):
             return FromFunctions(init, apply, flag)
-    elif _has_functions(model):
+    elif all(map(callable, functions)) and not isinstance(model, type):
         parameters = arguments(model.apply)
         if any(p.name == "mutable" or p.kind is p.VAR_KEYWORD for p in parameters):
             return cast(Model, model) if isinstance(model, Hashable) else Object(model)
@@ -111,22 +115,6 @@ def _adapter(model: Any, flag: str | None) -> Model:
         "model must be a module (Flax Linen, Flax NNX, Equinox) from images to embeddings, a pair (init, apply), or an "
         f"object with these two functions, got {model!r:.80}"
     )
-
-
-def _has_functions(model: Any) -> bool:
-    names = ("init", "apply")
-    return not isinstance(model, type) and all(callable(getattr(model, n, None)) for n in names)
-
-
-def _is_own(model: nn.Module) -> bool:
-    """Return whether a Linen module is one of :mod:`jdml.models`, which carry batch statistics alone."""
-    if not type(model).__module__.startswith("jdml."):
-        return False
-    try:
-        hash(model)
-    except TypeError:
-        return False
-    return flags_of(type(model).__call__, None) == ("train",)
 
 
 def unwrap(model: AnyModel) -> Any:
@@ -173,11 +161,7 @@ class Object(ModelAdapter):
 
 
 class FromFunctions(ModelAdapter):
-    """Two functions: ``init(key, images) -> params`` and ``apply(params, images) -> embeddings``.
-
-    ``apply`` gets its flags, and in training a key where it has an argument ``key`` or ``rng``, or keys by name as
-    ``rngs`` (None in evaluation).
-    """
+    """Two functions: ``init(key, images) -> params`` and ``apply(params, images) -> embeddings``."""
 
     def __init__(
         self, init: Callable[..., Any], apply: Callable[..., Any], train_flag: str | None = None
@@ -251,9 +235,13 @@ class WithHead(ModelAdapter):
         return outputs, stats
 
 
-def part_of(variables: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """Return the variables of the backbone, or of the head, of :class:`WithHead`."""
-    return {kind: variables.get(kind, {}).get(name, {}) for kind in ("params", "batch_stats")}
+def part_of(variables: Mapping[str, Any], path: str) -> dict[str, Any]:
+    """Return the variables of a part of a network, such as the backbone or the head of :class:`WithHead`."""
+
+    def part(tree: Any) -> Any:
+        return functools.reduce(lambda tree, name: tree.get(name, {}), path.split("/"), tree)
+
+    return {kind: part(variables.get(kind, {})) for kind in ("params", "batch_stats")}
 
 
 # A trial on shapes, before any work.
@@ -263,7 +251,8 @@ def check_network(model: Model, preprocess: Callable[[Any], Any], sample: Tree) 
     """Refuse a network that is the same in training and evaluation, but should not be. jdml's own are not tried."""
     if not isinstance(model, ModelAdapter):
         return
-    inputs = jax.eval_shape(preprocess, jax.tree.map(_two_rows, sample))
+    two = jax.tree.map(lambda leaf: np.empty((2, *np.shape(leaf)[1:]), leaf.dtype), sample)
+    inputs = jax.eval_shape(preprocess, two)
     layers: set[str] = set()
     with nn.intercept_methods(_note_mode_layers(layers)):
         variables = jax.eval_shape(model.init, jax.eval_shape(lambda: jax.random.key(0)), inputs)
@@ -272,8 +261,8 @@ def check_network(model: Model, preprocess: Callable[[Any], Any], sample: Tree) 
         check_network(model.backbone, lambda rows: rows, inputs)
         check_network(model.head, lambda rows: rows, features)
         return
-    if isinstance(model, StatefulModuleAdapter) and model.frozen:
-        _log.warning("batch norm in evaluation mode is frozen: %s", ", ".join(model.frozen))
+    if frozen_norms := getattr(model, "frozen_norms", ()):
+        _log.warning("batch norm in evaluation mode is frozen: %s", ", ".join(frozen_norms))
     if model.same_in_training or not (layers or getattr(model, "has_modes", False)):
         return
     program, moving = traced(model, variables, inputs, True)
@@ -285,11 +274,6 @@ def check_network(model: Model, preprocess: Callable[[Any], Any], sample: Tree) 
             f"is none of {', '.join(TRAINING + EVALUATION)}, by jdml.models.as_model(model, train_flag='…'), or write "
             "train_flag=False where this is intended"
         )
-
-
-def _two_rows(leaf: Any) -> jax.ShapeDtypeStruct:
-    dtype = jax.dtypes.canonicalize_dtype(leaf.dtype)
-    return jax.ShapeDtypeStruct((2, *np.shape(leaf)[1:]), dtype)
 
 
 def _note_mode_layers(layers: set[str]) -> Any:

@@ -84,7 +84,7 @@ class ModelAdapter(Model):
         try:
             hash(identity)
         except TypeError:
-            identity = _IdentityKey(module)
+            identity = id(module)  # which is held
         self._identity: Hashable = identity
 
     def __eq__(self, other: object) -> bool:
@@ -116,42 +116,25 @@ class ModelAdapter(Model):
         """Return embeddings, and the statistics after them where they are ``mutable``."""
         raise NotImplementedError
 
-
-class StatefulModuleAdapter(ModelAdapter):
-    """A module that holds its arrays, and layers whose mode is an attribute of theirs."""
-
-    holds_parameters = True
-    has_modes = False
-    """Whether it has batch norm or dropout."""
-    frozen: Sequence[str] = ()
-    """The paths of batch norm that is frozen in evaluation mode."""
-
     def _set_frozen(self, norms: Mapping[str, bool | None], drops: Sequence[bool | None]) -> None:
         """Freeze batch norm in evaluation mode, unless all layers are in it, as in networks of model zoos."""
         self.has_modes = bool(norms or drops)
-        if not (all(norms.values()) and all(drops)):
-            self.frozen = [path for path, evaluates in norms.items() if evaluates]
-
-
-class _IdentityKey:
-    """Stands for an object that equals nothing else."""
-
-    def __init__(self, value: object) -> None:
-        self.value = value
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _IdentityKey) and self.value is other.value
-
-    def __hash__(self) -> int:
-        return id(self.value)
+        if all(norms.values()) and all(drops):
+            norms = {}
+        self.frozen_norms = [path for path, evaluates in norms.items() if evaluates]
 
 
 class Names:
     """Converts a pytree to nested dictionaries by name, as in checkpoints and model files, and back."""
 
     def __init__(self, tree: Tree) -> None:
+        self._tree = tree
         self._paths = [path_texts(path) for path, _ in jax.tree_util.tree_leaves_with_path(tree)]
         self._structure = jax.tree.structure(tree)
+
+    def initial(self) -> dict[str, Any]:
+        """Return the tree that it was made of, as arrays by name."""
+        return self.named(jax.tree.map(jnp.asarray, self._tree))
 
     def named(self, tree: Tree) -> dict[str, Any]:
         """Return a tree of the structure as nested dictionaries."""

@@ -1,6 +1,6 @@
 """Convolutional networks: small ones for small images, BN-Inception and EfficientNet-Lite0 for photographs."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -203,7 +203,7 @@ class BNInception(nn.Module):
         x = conv(64, 1, name="conv2_3x3_reduce")(x, train=train)
         x = _max_pool(conv(192, 3, name="conv2_3x3")(x, train=train))
         for name, mix in BLOCKS.items():
-            x = Inception(mix, self.freeze_batch_norm, self.dtype, name=name)(x, train=train)
+            x = Inception(mix, conv, name=name)(x, train=train)
         return EmbeddingHead(self.dim, self.pooling, dtype=self.dtype, name="head")(x)
 
 
@@ -211,8 +211,7 @@ class Inception(nn.Module):
     """One inception block: four branches, or three with stride 2, side by side."""
 
     mix: Mix
-    freeze: bool
-    dtype: Any
+    conv: Callable[..., ConvNorm]
 
     @nn.compact
     def __call__(self, x: jax.Array, *, train: bool) -> jax.Array:
@@ -220,9 +219,7 @@ class Inception(nn.Module):
         mix, stride = self.mix, 2 if self.mix.pool == "halve" else 1
 
         def conv(x: jax.Array, features: int, size: int, name: str, stride: int = 1) -> jax.Array:
-            settings: dict[str, Any] = {"use_bias": True, "freeze": self.freeze}
-            layer = ConvNorm(features, size, stride, dtype=self.dtype, name=name, **settings)
-            return layer(x, train=train)
+            return self.conv(features, size, stride, name=name)(x, train=train)
 
         single = conv(x, mix.single[0], 1, "3x3_reduce")
         single = conv(single, mix.single[1], 3, "3x3", stride)

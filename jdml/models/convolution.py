@@ -1,22 +1,8 @@
-r"""One convolution for all networks: on a CPU by the products that are quickest there, elsewhere XLA's own.
+"""One convolution for all networks: on a CPU by the products that are quickest there, elsewhere XLA's own.
 
-XLA's convolutions on a CPU are uneven: a depthwise one may take fifty times as long as its arithmetic needs, and the
-gradient of a kernel, on many processors, ten to twenty times as long as the forward pass. ``convolve`` takes the place
-of ``jax.lax.conv_general_dilated`` in ``flax.linen.Conv(conv_general_dilated=convolve)``; parameters, their names and
-their initial values are Flax's. Each of the three parts has one rule, by the shape alone (``docs/convolutions.md`` has
-the measurements):
-
-===========  =============================  ============================  ===========================================
-kind         forward                        gradient of the images        gradient of the kernel
-===========  =============================  ============================  ===========================================
-pointwise    one product                    one product                   one product
-depthwise    a sum of shifted products      the same, shifted back        sums of shifted products, by chunks
-dense        XLA's                          XLA's                         one product, by chunks: at stride 1 of both
-                                                                          sides shifted, else of patches
-other        XLA's                          XLA's                         XLA's
-===========  =============================  ============================  ===========================================
-
-On GPUs, TPUs and in programs that are exported for them everything is XLA's (``jax.lax.platform_dependent``).
+``convolve`` takes the place of ``jax.lax.conv_general_dilated`` in ``flax.linen.Conv(conv_general_dilated=convolve)``;
+parameters, their names and their initial values are Flax's. What computes each part of it on a CPU depends on the shape
+alone: ``docs/convolutions.md`` has the table and the measurements.
 """
 
 from collections.abc import Callable, Sequence
@@ -25,6 +11,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
 from jdml.ops.meshes import Axis, from_parts, zeros_alike
@@ -72,20 +59,15 @@ def convolve(
     if isinstance(padding, str):
         padding = lax.padtype_to_pads(images.shape[1:3], reach, window_strides, padding)
     # Zeros beyond the kernel's reach are laid down: of XLA's own gradient the CPU would make negative padding, and err.
-    wide = [
-        tuple(max(0, side - most + 1) for side in pads)
-        for pads, most in zip(padding, reach, strict=True)
-    ]
-    if any(map(any, wide)):
+    pads = np.array(padding)
+    wide = np.maximum(pads - np.array(reach)[:, None] + 1, 0)
+    if wide.any():
         images = jnp.pad(images, ((0, 0), *wide, (0, 0)))
-    down, right = (
-        (int(before) - first, int(after) - last)
-        for (before, after), (first, last) in zip(padding, wide, strict=True)
-    )
+    down, right = (pads - wide).tolist()
     stride_rows, stride_columns = map(int, window_strides)
     geometry = Geometry(
         (stride_rows, stride_columns),
-        (down, right),
+        (tuple(down), tuple(right)),
         (rows, columns),
         feature_group_count,
         precision,
@@ -145,11 +127,14 @@ def _pointwise(geometry: Geometry, images: jax.Array, kernel: jax.Array) -> jax.
 
 
 def _by_places(geometry: Geometry, images: jax.Array, kernel: jax.Array) -> jax.Array:
-    """Return a depthwise sum over the kernel's places."""
+    """Return a depthwise sum over the kernel's places, in float32 at least."""
     size = (kernel.shape[0], kernel.shape[1])
-    parts = windows(_pad(geometry, images), size, geometry.strides, geometry.dilation)
-    numbers = kernel.reshape(-1, kernel.shape[3])
-    return reduce(jnp.add, [part * row for part, row in zip(parts, numbers, strict=True)])
+    dtype = jnp.promote_types(images.dtype, jnp.float32)
+    padded = _pad(geometry, images.astype(dtype))
+    parts = windows(padded, size, geometry.strides, geometry.dilation)
+    numbers = kernel.astype(dtype).reshape(-1, kernel.shape[3])
+    terms = [part * row for part, row in zip(parts, numbers, strict=True)]
+    return reduce(jnp.add, terms).astype(images.dtype)
 
 
 def _rule(geometry: Geometry, kernel: jax.Array) -> Transform:
@@ -168,26 +153,12 @@ def _is_depthwise(geometry: Geometry, kernel: jax.Array) -> bool:
     return geometry.groups > 1 and geometry.groups == kernel.shape[3] and kernel.shape[2] == 1
 
 
-def _sum_dtype(transform: Transform, array: jax.Array) -> Any:
-    """Return the type to sum over places in, float32 at least; a product widens by itself."""
-    return jnp.promote_types(array.dtype, jnp.float32) if transform is _by_places else array.dtype
-
-
-def _forward(geometry: Geometry, images: jax.Array, kernel: jax.Array) -> jax.Array:
-    transform = _rule(geometry, kernel)
-    dtype = _sum_dtype(transform, images)
-    features = transform(geometry, images.astype(dtype), kernel.astype(dtype))
-    return features.astype(images.dtype)
-
-
 def _by_images(
     transform: Transform, geometry: Geometry, images: jax.Array, kernel: jax.Array, up: jax.Array
 ) -> jax.Array:
     """Return the gradient of the images: a transform transposed."""
-    dtype = _sum_dtype(transform, images)
-    wide, kernel, up = (array.astype(dtype) for array in (images, kernel, up))
-    (gradient,) = jax.linear_transpose(lambda x: transform(geometry, x, kernel), wide)(up)
-    return gradient.astype(images.dtype)
+    (gradient,) = jax.linear_transpose(lambda x: transform(geometry, x, kernel), images)(up)
+    return gradient
 
 
 def _by_kernel(
@@ -299,10 +270,11 @@ def _product(text: str, geometry: Geometry, left: jax.Array, right: jax.Array) -
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _convolve(geometry: Geometry, images: jax.Array, kernel: jax.Array) -> jax.Array:
-    if _rule(geometry, kernel) is _xla:
+    rule = _rule(geometry, kernel)
+    if rule is _xla:
         return _xla(geometry, images, kernel)
     return lax.platform_dependent(
-        images, kernel, cpu=partial(_forward, geometry), default=partial(_xla, geometry)
+        images, kernel, cpu=partial(rule, geometry), default=partial(_xla, geometry)
     )
 
 

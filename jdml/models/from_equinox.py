@@ -12,8 +12,8 @@ from jdml.adapt import path_texts
 from jdml.data.images import CHANNELS
 from jdml.distributed import Tree
 from jdml.models.base_adapter import (
+    ModelAdapter,
     Names,
-    StatefulModuleAdapter,
     arguments,
     check_savable,
     flag_values,
@@ -30,23 +30,22 @@ def is_equinox(model: Any) -> bool:
     return equinox is not None and isinstance(model, equinox.Module)
 
 
-class FromEquinox(StatefulModuleAdapter):
-    """An Equinox module as functions: its arrays leave it, and come in again at each call.
+class FromEquinox(ModelAdapter):
+    """An Equinox module as functions; ``state`` is what ``equinox.nn.make_with_state`` returns besides it.
 
-    Floating-point arrays are trained from their values in the module, whatever the seed; other arrays and the state
-    are carried from step to step and saved. A module whose call turns one row into a vector is mapped over the rows of
-    a batch; another takes the batch. ``inference`` is switched by ``equinox.nn.inference_mode``, and each row has a
-    ``key`` of its own in training. ``state`` is what ``equinox.nn.make_with_state`` returns besides the module.
+    Floating-point arrays are trained from their values in the module; other arrays and the state are carried from step
+    to step and saved. A module of one row is mapped over the rows of a batch, each with a ``key`` of its own.
     """
+
+    holds_parameters = True
 
     def __init__(self, module: Any, state: Any = None, train_flag: str | None = None) -> None:
         import equinox as eqx
 
-        self._params, rest = eqx.partition(module, eqx.is_inexact_array)
-        self._fixed, self._static = eqx.partition(rest, eqx.is_array)
-        self._state = state
-        self._names = tuple(Names(part) for part in (self._params, self._fixed, state))
-        shapes = jax.tree.map(lambda x: f"{x.dtype}{x.shape}", (self._params, self._fixed, state))
+        params, rest = eqx.partition(module, eqx.is_inexact_array)
+        fixed, self._static = eqx.partition(rest, eqx.is_array)
+        self._names = tuple(Names(part) for part in (params, fixed, state))
+        shapes = jax.tree.map(lambda x: f"{x.dtype}{x.shape}", (params, fixed, state))
         identity = [jax.tree.flatten(part) for part in (self._static, shapes, train_flag)]
         super().__init__(module, tuple((tuple(leaves), tree) for leaves, tree in identity))
         call = type(module).__call__
@@ -55,7 +54,7 @@ class FromEquinox(StatefulModuleAdapter):
         norms, drops = _mode_layers(module)
         self._axis: Any = next((norm.axis_name for norm in norms.values()), BATCH)
         self._set_frozen({p: x.inference for p, x in norms.items()}, [x.inference for x in drops])
-        check_savable((self._fixed, state))
+        check_savable((fixed, state))
 
     @property
     def norms(self) -> list[str]:
@@ -64,10 +63,7 @@ class FromEquinox(StatefulModuleAdapter):
 
     def init(self, key: Any, images: Any, /, *, train: bool = False) -> dict[str, Any]:
         """Return the arrays that the module and its state hold."""
-        held = zip(self._names, (self._params, self._fixed, self._state), strict=True)
-        params, fixed, state = (
-            names.named(jax.tree.map(jnp.asarray, part)) for names, part in held
-        )
+        params, fixed, state = (names.initial() for names in self._names)
         carried = {"fixed": fixed, "state": state}
         return {"params": params, "batch_stats": {k: v for k, v in carried.items() if v}}
 
@@ -82,9 +78,9 @@ class FromEquinox(StatefulModuleAdapter):
         state = self._names[2].tree(carried.get("state", {}))
         module = eqx.combine(params, fixed, self._static)
         module = eqx.nn.inference_mode(module, value=not train)
-        if train and self.frozen:
+        if train and self.frozen_norms:
             module = eqx.tree_at(
-                lambda x: [_mode_layers(x)[0][path].inference for path in self.frozen],
+                lambda x: [_mode_layers(x)[0][path].inference for path in self.frozen_norms],
                 module,
                 replace_fn=lambda _: True,
             )

@@ -1,8 +1,6 @@
 """A user's Linen module as a model: its flags are set, and all its collections are carried."""
 
 import dataclasses
-import functools
-import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -10,7 +8,7 @@ import flax.linen as nn
 import jax
 
 from jdml.distributed import Tree
-from jdml.models.base_adapter import ModelAdapter, flag_values, flags_of, is_flag
+from jdml.models.base_adapter import ModelAdapter, arguments, flag_values, flags_of, is_flag
 
 OTHER = "~"
 """Begins the name of a collection other than ``batch_stats`` among the statistics that a run carries."""
@@ -19,11 +17,10 @@ PASSING = ("params", "intermediates", "perturbations")
 
 
 class FromLinen(ModelAdapter):
-    """A Linen module as functions.
+    """A Linen module as functions; collections other than ``params`` are carried from step to step, and saved.
 
     Known flags are set: arguments of ``__call__`` and attributes, its own and those of the modules that it is given;
-    and those of Flax's layers, and of modules in ``nn.Sequential``, that nobody has set. Collections other than
-    ``params`` are carried from step to step, and saved.
+    and those of Flax's layers, and of modules in ``nn.Sequential``, that nobody has set.
     """
 
     def __init__(self, module: nn.Module, train_flag: str | None = None) -> None:
@@ -65,10 +62,7 @@ class FromLinen(ModelAdapter):
         copies: dict[int, nn.Module] = {}
 
         def switch(value: Any) -> Any:
-            leaves, structure = jax.tree.flatten(value, is_leaf=lambda x: x is None)
-            new = [clone(leaf) if isinstance(leaf, nn.Module) else leaf for leaf in leaves]
-            is_same = all(a is b for a, b in zip(new, leaves, strict=True))
-            return value if is_same else jax.tree.unflatten(structure, new)
+            return jax.tree.map(lambda x: clone(x) if isinstance(x, nn.Module) else x, value)
 
         def clone(module: nn.Module) -> nn.Module:
             if id(module) in copies:
@@ -81,12 +75,10 @@ class FromLinen(ModelAdapter):
                     continue
                 known = is_flag(name) or name == self._train_flag
                 if known and (value is None or isinstance(value, bool)):
-                    new = _flag(module, name, value, train, is_argument=name in flags)
+                    changes[name] = _flag(module, name, value, train, is_argument=name in flags)
                 else:
-                    new = switch(value)
-                if new is not value:
-                    changes[name] = new
-            copies[id(module)] = module.clone(**changes) if changes else module
+                    changes[name] = switch(value)
+            copies[id(module)] = module.clone(**changes)
             return copies[id(module)]
 
         return clone(self.module)
@@ -120,15 +112,11 @@ def _set_flags(train: bool) -> Callable[..., Any]:
         module: Any = context.module
         in_container = isinstance(module.parent, nn.Sequential)
         if context.method_name == "__call__" and (_is_flax(module) or in_container):
-            for name in _argument_names(module.__class__)[1 + len(args) :]:
+            for argument in arguments(type(module).__call__)[1 + len(args) :]:
+                name = argument.name
                 is_set = name in kwargs or getattr(module, name, None) is not None
                 if is_flag(name) and not is_set:
                     kwargs = {**kwargs, **flag_values([name], train)}
         return call(*args, **kwargs)
 
     return interceptor
-
-
-@functools.cache
-def _argument_names(kind: Any) -> tuple[str, ...]:
-    return tuple(inspect.signature(kind.__call__).parameters)

@@ -4,13 +4,12 @@ import zlib
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 from flax import nnx
 
 from jdml.distributed import Tree
 from jdml.models.base_adapter import (
+    ModelAdapter,
     Names,
-    StatefulModuleAdapter,
     arguments,
     check_savable,
     flag_values,
@@ -19,19 +18,20 @@ from jdml.models.base_adapter import (
 )
 
 
-class FromNnx(StatefulModuleAdapter):
-    """An NNX module as functions: its variables leave it, and come in again at each call.
+class FromNnx(ModelAdapter):
+    """An NNX module as functions: a copy of it has the variables of each call.
 
-    The module itself is never changed. Its own parameters are those to begin with, whatever the seed. Every
-    ``nnx.Param`` is trained; every other variable is carried from step to step and saved. Its mode is what
-    ``module.train()`` and ``module.eval()`` switch, and the known flags among the arguments of its ``__call__`` and its
-    attributes. Random streams are seeded anew at each step.
+    Every ``nnx.Param`` is trained from its value in the module; every other variable is carried from step to step and
+    saved. Its mode is what ``module.train()`` and ``module.eval()`` switch, and the known flags among arguments and
+    attributes.
     """
+
+    holds_parameters = True
 
     def __init__(self, module: Any, train_flag: str | None = None) -> None:
         graph, params, stats, self._rest = _split(module)
         super().__init__(module, (graph, train_flag))
-        self._graph, self._states, self._train_flag = graph, (params, stats), train_flag
+        self._graph, self._train_flag = graph, train_flag
         self._names = (Names(params), Names(stats))
         parts: list[tuple[str, Any]] = [(_path(path), x) for path, x in nnx.iter_modules(module)]
         norms = {p: x.use_running_average for p, x in parts if isinstance(x, nnx.BatchNorm)}
@@ -40,15 +40,13 @@ class FromNnx(StatefulModuleAdapter):
         call = type(getattr(module, "to_nnx__module", module)).__call__
         self._is_bridge = call is not type(module).__call__  # to a Linen module
         is_container = not self._is_bridge and type(module).__module__.startswith("flax.")
-        # A container of Flax passes no flags to its layers: these are switched.
-        self.flags = () if is_container else flags_of(call, train_flag)
+        self.flags = () if is_container else flags_of(call, train_flag)  # its layers are switched
         self._takes_rngs = "rngs" in [x.name for x in arguments(call)]
         check_savable(stats)
 
     def init(self, key: Any, images: Any, /, *, train: bool = False) -> dict[str, Any]:
         """Return the variables that the module holds."""
-        pairs = zip(self._names, self._states, strict=True)
-        params, stats = (names.named(jax.tree.map(jnp.asarray, state)) for names, state in pairs)
+        params, stats = (names.initial() for names in self._names)
         return {"params": params, "batch_stats": stats}
 
     def _embed(
@@ -73,7 +71,7 @@ class FromNnx(StatefulModuleAdapter):
         """Set the mode of a module and of all within it."""
         module.train() if train else module.eval()
         for path, part in nnx.iter_modules(module):
-            if _path(path) in self.frozen:
+            if _path(path) in self.frozen_norms:
                 part.use_running_average = True  # type: ignore[attr-defined]
             for name, value in list(vars(part).items()):
                 known = is_flag(name) or name == self._train_flag

@@ -99,7 +99,5 @@ def _read_torch(path: Path) -> Arrays:
 _READERS: dict[str, Callable[[Path], Arrays]] = {
     ".safetensors": read_safetensors,
     ".npz": _read_npz,
-    ".pth": _read_torch,
-    ".pt": _read_torch,
-    ".bin": _read_torch,
+    **dict.fromkeys((".pth", ".pt", ".bin"), _read_torch),
 }

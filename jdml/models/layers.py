@@ -126,8 +126,7 @@ def batch_norm(
 def max_pool(x: jax.Array, size: int, stride: int, padding: Sequence[tuple[int, int]]) -> jax.Array:
     """Max-pooling of ``[B, H, W, C]`` over windows of size × size; where several are largest they share the gradient.
 
-    The gradient compares each window's places with the maximum: XLA's (select-and-scatter) takes several times as long
-    on a CPU. A TPU uses XLA's, where the first of the largest gets the gradient. Forward-mode raises JAX's TypeError.
+    XLA's gradient takes several times as long on a CPU. A TPU uses it: the first of the largest gets it there.
     """
     return _max_pool(size, stride, tuple(map(tuple, padding)), x)
 

@@ -53,9 +53,9 @@ class VisionTransformer(nn.Module):
 
     Implementation notes:
         As in the programs of their papers there is no dropout. Images whose patches make another grid get the positions
-        resampled bicubically, so that one set of parameters fits all sizes, with the bicubic of the weights' origin
-        (their features differ by some percent otherwise); sides that are no multiple of ``patch`` lose the rest.
-        Features of patch tokens have both signs, while GeM pooling is meant for non-negative ones.
+        resampled by the bicubic of the weights' origin (their features differ by some percent otherwise); sides that
+        are no multiple of ``patch`` lose the rest. Features of patch tokens have both signs, while GeM pooling is meant
+        for non-negative ones.
 
     Reference:
         Dosovitskiy et al., *An Image is Worth 16x16 Words*; Steiner et al., *How to train your ViT?* (ImageNet-21k);

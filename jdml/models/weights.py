@@ -162,13 +162,12 @@ def convert_weights(path: str | Path, out: str | Path, *, arch: str) -> Conversi
 
     Implementation notes:
         Everything but the embedding head is converted, or nothing. The names of the file are recognized, with any of
-        the usual prefixes such as ``"module."``. Arrays are stored as float32, as ``"params/…"`` and
-        ``"batch_stats/…"``, with the attributes that the network needs (:func:`weights_settings`): the resampling of
-        positions, the GELU of timm's SigLIP, the grid of a file for images of another size. Some attributes are in no
-        file: ``create("vit_s16", resampling="dino")`` for DINO's weights, ``create("clip_b32", activation="gelu")`` for
-        LAION's CLIP, or ``--normalization vit_s16_dino``, ``clip_b32_laion`` on the command line. timm's
-        ``efficientnet_lite0`` has the names of ``tf_efficientnet_lite0``, but is another network: only the latter is
-        right here.
+        the usual prefixes such as ``"module."``. Arrays are stored as float32, with the attributes that the network
+        needs (:func:`weights_settings`): the resampling of positions, the GELU of timm's SigLIP, the grid of a file for
+        images of another size. Some are in no file: ``create("vit_s16", resampling="dino")`` for DINO's weights,
+        ``create("clip_b32", activation="gelu")`` for LAION's CLIP, or ``--normalization vit_s16_dino``,
+        ``clip_b32_laion`` on the command line. timm's ``efficientnet_lite0`` has the names of
+        ``tf_efficientnet_lite0``, but is another network: only the latter is right here.
 
     Example:
         >>> convert_weights("resnet50.bin", "resnet50.safetensors", arch="resnet152")

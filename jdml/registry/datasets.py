@@ -146,17 +146,9 @@ DATASETS: dict[str, DataSet] = {dataset.name: dataset for dataset in _DATASETS}
 """Every data set by its name, those that fit into memory first."""
 
 
-def table() -> str:
-    """Return the data sets as a table of reStructuredText: name, content of the folder, labellings."""
-    head = ("name", "content of `data_dir`", "views (the first is the labels)")
-    rows = [
-        (name, each.holds + (", or tfds' copy" if each.tfds else ""), ", ".join(each.labellings))
+def describe() -> str:
+    """Return the data sets as a list of reStructuredText: name, views, content of the folder."""
+    return "\n".join(
+        f"- ``{name}``, by {', '.join(each.labellings)}: {each.holds}{', or a copy of tfds' * bool(each.tfds)}"
         for name, each in DATASETS.items()
-    ]
-    widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
-    rule = " ".join("=" * width for width in widths)
-    lines = [
-        " ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in (head, *rows)
-    ]
-    return "\n".join([rule, lines[0], rule, *lines[1:], rule])
+    )

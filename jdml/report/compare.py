@@ -1,14 +1,15 @@
 """Compare runs: the settings that differ, the scores, and whether differences are more than chance."""
 
+import itertools
 import json
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from jdml.report.runs import FILES, Run, number_repeated
+from jdml.report.runs import FILES, Run, unique_names
 from jdml.report.tables import (
     CONFIDENCE,
     PairedDifference,
@@ -108,23 +109,25 @@ def compare_runs(
     if not runs:
         raise ValueError("runs must hold at least one run, got none")
     groups = _groups(runs)
-    names = _row_names(groups)
-    settings = _differing_settings(groups, names)
+    settings = _differing_settings(groups)
     if baseline is not None:
-        place = _baseline_row(baseline, names, groups)
-        groups.insert(0, groups.pop(place))
-        names.insert(0, names.pop(place))
+        rows_of = {run.name: name for name, group in reversed(groups.items()) for run in group}
+        rows_of |= {name: name for name in groups}
+        if baseline not in rows_of:
+            raise ValueError(f"baseline must be one of {', '.join(groups)}, got {baseline!r}")
+        first = rows_of[baseline]
+        groups = {first: groups[first]} | groups
     measured = list(dict.fromkeys(name for run in runs for name in run.metrics))
     differences = {metric: _differences(groups, metric, confidence) for metric in measured}
     rows = []
-    for place, (name, group) in enumerate(zip(names, groups, strict=True)):
+    for name, group in groups.items():
         seconds = [run.seconds for run in group if run.seconds is not None]
         row = Row(
             name,
             tuple(group),
             {key: group[0].settings.get(key) for key in settings},
             {m: [r.metrics[m] for r in group if m in r.metrics] for m in measured},
-            {m: d[place] for m, d in differences.items() if place and d[place].seeds},
+            {m: by_row[name] for m, by_row in differences.items() if name in by_row},
             float(np.mean(seconds)) if seconds else None,
             max((run.memory for run in group if run.memory is not None), default=None),
         )
@@ -161,9 +164,7 @@ def comparison_table(comparison: Comparison) -> tuple[list[str], list[list[str]]
     if any(row.memory is not None for row in rows):
         columns.append(("memory", [size(row.memory) for row in rows]))
     titles, lists = zip(*columns, strict=True)
-    height = len(rows) + len(papers)
-    filled = [cells + ["–"] * (height - len(cells)) for cells in lists]
-    return list(titles), [list(row) for row in zip(*filled, strict=True)]
+    return list(titles), [list(row) for row in itertools.zip_longest(*lists, fillvalue="–")]
 
 
 def summary_sentences(comparison: Comparison) -> list[str]:
@@ -214,37 +215,34 @@ def _sentences(comparison: Comparison, metric: str) -> list[str]:
     base, *others = comparison.rows
     share = is_share(metric)
     scale, form, unit = (100, ".1f", " points") if share else (1, ".3g", "")
-    lines, unclear = [], []
+    lines, unclear = [], {}
     for row in others:
         difference = row.differences.get(metric)
         if difference is None or difference.seeds < 2:
             continue
         if difference.low <= 0 <= difference.high:
-            unclear.append(row)
+            unclear[row.name] = difference
             continue
         above = difference.mean > 0
-        by = f"{abs(scale * difference.mean):{form}}"
+        ends = sorted(abs(end) for end in (difference.low, difference.high))
+        by, low, high = (f"{scale * size:{form}}" for size in (abs(difference.mean), *ends))
+        words = f"has a {'higher' if above else 'lower'} {metric} than {base.name} by {by}"
         if share:
-            words = (
-                f"is {'better' if above else 'worse'} than {base.name} by {by} points of {metric}"
-            )
-        else:
-            words = f"has a {'higher' if above else 'lower'} {metric} than {base.name} by {by}"
-        ends = sorted(abs(scale * end) for end in (difference.low, difference.high))
-        low, high = (format(end, form) for end in ends)
+            better = "better" if above else "worse"
+            words = f"is {better} than {base.name} by {by} points of {metric}"
         lines.append(
             f"{row.name} {words} ({100 * comparison.confidence:.0f} % interval {low} to {high}, "
             f"{difference.seeds} seeds)"
         )
     if unclear:
-        largest = max((row.differences[metric] for row in unclear), key=lambda d: abs(d.mean))
+        largest = max(unclear.values(), key=lambda difference: abs(difference.mean))
         needed = ""
         if largest.mean:
             seeds = _seeds_needed(largest, comparison.confidence)
             about = f"{abs(scale * largest.mean):{form}}{unit}"
             needed = f"; about {seeds:,} would be needed for a difference of {about}"
         lines.append(
-            f"{_first_of([row.name for row in unclear])} cannot be told apart from {base.name} in {metric} by these "
+            f"{_first_of(list(unclear))} cannot be told apart from {base.name} in {metric} by these "
             f"{largest.seeds} seeds{needed}"
         )
     return lines
@@ -280,22 +278,24 @@ def comparison_records(comparison: Comparison) -> list[dict[str, Any]]:
     for row in comparison.rows:
         numbers: dict[str, Any] = {}
         for metric in comparison.metrics:
-            values, difference = row.values[metric], row.differences.get(metric)
-            numbers[metric] = float(np.mean(values)) if values else ""
-            numbers[f"{metric} runs"] = len(values)
-            numbers[f"{metric} std"] = float(np.std(values, ddof=1)) if len(values) > 1 else ""
-            for part, title in (("mean", ""), ("low", " low"), ("high", " high")):
-                value = math.nan if difference is None else getattr(difference, part)
-                numbers[f"{metric} difference{title}"] = "" if math.isnan(value) else value
-        numbers["seconds"] = "" if row.seconds is None else row.seconds
-        numbers["memory_mib"] = "" if row.memory is None else row.memory
+            values = row.values[metric]
+            mean, low, high, *_ = row.differences.get(metric, paired_difference({}, {}))
+            numbers |= {
+                metric: float(np.mean(values)) if values else None,
+                f"{metric} runs": len(values),
+                f"{metric} std": float(np.std(values, ddof=1)) if len(values) > 1 else None,
+                f"{metric} difference": mean,
+                f"{metric} difference low": low,
+                f"{metric} difference high": high,
+            }
+        numbers |= {"seconds": row.seconds, "memory_mib": row.memory}
         record: dict[str, Any] = {"run": row.name, "runs": len(row.runs)}
-        for name in comparison.settings:
-            value = row.settings[name]
-            title = f"setting {name}" if name in ("run", "runs") or name in numbers else name
+        for name, value in row.settings.items():
+            title = f"setting {name}" if name in record.keys() | numbers.keys() else name
             plain = isinstance(value, int | float) and not isinstance(value, bool)
             record[title] = value if plain else setting_cell(value)
-        records.append(record | numbers)
+        unknown = (name for name, value in numbers.items() if value is None or math.isnan(value))
+        records.append(record | numbers | dict.fromkeys(unknown, ""))
     return records
 
 
@@ -312,7 +312,7 @@ def _value_cell(metric: str, row: Row) -> str:
     return cell if len(values) == len(row.runs) else f"{cell} ({len(values)} of {len(row.runs)})"
 
 
-def _groups(runs: Sequence[Run]) -> list[list[Run]]:
+def _groups(runs: Sequence[Run]) -> dict[str, list[Run]]:
     """Group runs that differ only in their seed; a second run of a seed stands for itself."""
     groups: dict[str, list[Run]] = {}
     for run in runs:
@@ -321,7 +321,13 @@ def _groups(runs: Sequence[Run]) -> list[list[Run]]:
         while not all(_are_seeds(run, other) for other in groups.get(key, [])):
             key += "'"
         groups.setdefault(key, []).append(run)
-    return list(groups.values())
+    names = []  # of each group: the common part of its runs' names, or the first one's
+    for group in groups.values():
+        stems = {re.sub(r"[-_ ]?(seed)?[-_=]?\d+$", "", run.name) for run in group}
+        common = len(group) > 1 and len(stems) == 1 and "" not in stems
+        names.append(stems.pop() if common else group[0].name)
+    unique = unique_names(names, [group[0].name for group in groups.values()])
+    return dict(zip(unique, groups.values(), strict=True))
 
 
 def _are_seeds(run: Run, other: Run) -> bool:
@@ -330,38 +336,16 @@ def _are_seeds(run: Run, other: Run) -> bool:
     return run.seed is not None and other.seed != run.seed and len(files) < 2
 
 
-def _differing_settings(groups: Sequence[Sequence[Run]], names: Sequence[str]) -> list[str]:
+def _differing_settings(groups: Mapping[str, Sequence[Run]]) -> list[str]:
     """Name the settings that differ between groups, without those that the rows' names or other settings imply."""
-    settings = [group[0].settings for group in groups]
+    settings = [group[0].settings for group in groups.values()]
     return [
         name
         for name in dict.fromkeys(name for of_row in settings for name in of_row)
         if not name.startswith("its ")
         and len({json.dumps(of_row.get(name), default=str) for of_row in settings}) > 1
-        and [str(of_row.get(name)) for of_row in settings] != list(names)
+        and [str(of_row.get(name)) for of_row in settings] != list(groups)
     ]
-
-
-def _row_names(groups: Sequence[Sequence[Run]]) -> list[str]:
-    """Name rows by their run, or by the common part of the names of their runs."""
-    names: list[str] = []
-    for group in groups:
-        stems = {re.sub(r"[-_ ]?(seed)?[-_=]?\d+$", "", run.name) for run in group}
-        common = len(group) > 1 and len(stems) == 1 and "" not in stems
-        names.append(stems.pop() if common else group[0].name)
-    repeated = {name for name in names if names.count(name) > 1}
-    return number_repeated(
-        [g[0].name if name in repeated else name for name, g in zip(names, groups, strict=True)]
-    )
-
-
-def _baseline_row(baseline: str, names: Sequence[str], groups: Sequence[Sequence[Run]]) -> int:
-    """Find the row of a name, or else of a run of that name."""
-    members = [[run.name for run in group] for group in groups]
-    for place, of_row in enumerate((*([name] for name in names), *members)):
-        if baseline in of_row:
-            return place % len(names)
-    raise ValueError(f"baseline must be one of {', '.join(names)}, got {baseline!r}")
 
 
 def _papers(rows: Sequence[Row], measured: Sequence[str]) -> dict[str, dict[str, float]]:
@@ -381,25 +365,25 @@ def _papers(rows: Sequence[Row], measured: Sequence[str]) -> dict[str, dict[str,
 
 
 def _differences(
-    groups: Sequence[Sequence[Run]], metric: str, confidence: float
-) -> list[PairedDifference]:
-    """Compare each group with the first one, with intervals at the levels of Holm's procedure."""
-    values = [
+    groups: Mapping[str, Sequence[Run]], metric: str, confidence: float
+) -> dict[str, PairedDifference]:
+    """Compare the groups that share seeds with the first one, with intervals at the levels of Holm's procedure."""
+    base, *others = (
         {run.seed: run.metrics[metric] for run in group if metric in run.metrics}
-        for group in groups
-    ]
-    differences = [
-        paired_difference(of_group, values[0], scale=1.0, confidence=confidence)
-        for of_group in values
-    ]
-    tested = [place for place, d in enumerate(differences) if place and d.seeds > 1]
+        for group in groups.values()
+    )
+    values = dict(zip(list(groups)[1:], others, strict=True))
+
+    def to_base(name: str, level: float) -> PairedDifference:
+        return paired_difference(values[name], base, scale=1.0, confidence=level)
+
+    differences = {name: to_base(name, confidence) for name in values}
+    tested = [name for name, difference in differences.items() if difference.seeds > 1]
     left = len(tested)
-    for place in sorted(tested, key=lambda place: differences[place].p):
-        level = 1 - (1 - confidence) / left
-        tighter = paired_difference(values[place], values[0], scale=1.0, confidence=level)
-        differences[place] = tighter
-        left -= not tighter.low <= 0 <= tighter.high
-    return differences
+    for name in sorted(tested, key=lambda name: differences[name].p):
+        differences[name] = to_base(name, 1 - (1 - confidence) / left)
+        left -= not differences[name].low <= 0 <= differences[name].high
+    return {name: difference for name, difference in differences.items() if difference.seeds}
 
 
 def _kind(metric: str) -> str:
@@ -410,15 +394,15 @@ def _kind(metric: str) -> str:
 def _select_metrics(metrics: Sequence[str], wanted: Sequence[str]) -> list[str]:
     """Choose the metrics of a table: those that are asked for, or the usual ones of many."""
     held_out = [metric for metric in metrics if metric.startswith(VALIDATION)]
-    selected: list[str] = []
+    selected: dict[str, None] = {}
     for name in wanted:
         fitting = [metric for metric in metrics if name in (metric, _kind(metric))]
         if not fitting:
             raise ValueError(f"metrics must be among {', '.join(metrics) or 'none'}, got {name!r}")
-        validation = [metric for metric in fitting if metric in held_out]
-        selected += fitting if name in fitting or not validation else validation
+        validation = [] if name in fitting else [m for m in fitting if m in held_out]
+        selected |= dict.fromkeys(validation or fitting)
     if wanted:
-        return list(dict.fromkeys(selected))
+        return list(selected)
     metrics = held_out or metrics
     if len(metrics) <= MOST // 2:
         return list(metrics)

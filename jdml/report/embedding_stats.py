@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 import jax.numpy as jnp
 import numpy as np
@@ -17,6 +17,7 @@ from jdml.metrics import (
     spectral_decay,
     uniformity,
 )
+from jdml.ops.checks import one_of
 
 NO_CLASS = "(no class)"
 """The class name of rows with a negative label."""
@@ -27,41 +28,34 @@ SAMPLE = 4000
 BINS = 40
 
 
-class Neighbours(NamedTuple):
-    """The nearest others of every row: ``indices`` and ``distances`` ``[N, K]``."""
-
-    indices: np.ndarray
-    distances: np.ndarray
-
-
 class Scores(NamedTuple):
-    """Scores by one labelling: right neighbours ``[N, K]``, MAP@R and R@1 ``[N]``, rows with suspect labels."""
+    """Scores by labels ``[N]``: MAP@R and R@1 ``[N]``, rows with suspect labels."""
 
-    right: np.ndarray
+    labels: np.ndarray
     quality: np.ndarray
     first: np.ndarray
     suspects: list[int]
 
 
-def nearest_neighbours(embeddings: Any, k: int = 8) -> Neighbours:
-    """Find every row's nearest others."""
+def nearest_neighbours(embeddings: Any, k: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the distances and rows ``[N, K]`` of every row's nearest others."""
     x = jnp.asarray(embeddings, jnp.float32)
     distances, indices = nearest(x, x, min(k, len(x) - 1), exclude_self=True)
-    return Neighbours(np.asarray(indices), np.asarray(distances))
+    return np.asarray(distances), np.asarray(indices)
 
 
-def score_neighbours(embeddings: Any, labels: Any, neighbours: Neighbours) -> Scores:
+def score_neighbours(
+    embeddings: Any, labels: np.ndarray, distances: np.ndarray, indices: np.ndarray
+) -> Scores:
     """Score neighbours by labels; NaN where a row has no other of its class."""
-    y = np.asarray(labels)
-    right = (y[neighbours.indices] == y[:, None]) & (y >= 0)[:, None]
     with warnings.catch_warnings():  # queries without an answer are NaN
         warnings.simplefilter("ignore", UserWarning)
         x = jnp.asarray(embeddings, jnp.float32)
-        scores = evaluate_retrieval(x, jnp.asarray(y), recall_at=(1,), per_query=True)
+        scores = evaluate_retrieval(x, jnp.asarray(labels), recall_at=(1,), per_query=True)
     quality, first = (np.asarray(scores[name], np.float64) for name in ("MAP@R", "R@1"))
-    suspects = suspect_labels(neighbours.indices, y)
-    nearest_first = np.argsort(neighbours.distances[suspects, 0], kind="stable")
-    return Scores(right, quality, first, suspects[nearest_first].tolist())
+    suspects = suspect_labels(indices, labels)
+    nearest_first = np.argsort(distances[suspects, 0], kind="stable")
+    return Scores(labels, quality, first, suspects[nearest_first].tolist())
 
 
 def hubs(indices: np.ndarray, most: int = 24) -> tuple[list[tuple[int, int]], float]:
@@ -78,7 +72,6 @@ def confused_pairs(
 ) -> list[tuple[int, int, int, float]]:
     """Count the confused pairs of classes: two labels, count, share."""
     known, own, sizes = np.unique(labels, return_inverse=True, return_counts=True)
-    own = own.reshape(-1)
     query, answer = np.repeat(own, indices.shape[1]), own[indices].reshape(-1)
     wrong = (query != answer) & (known[query] >= 0) & (known[answer] >= 0)
     both = np.sort(np.stack([query, answer], axis=1)[wrong], axis=1)
@@ -94,23 +87,21 @@ def suspect_labels(
 ) -> np.ndarray:
     """Find rows whose nearest neighbours are all of one other class: their labels may be wrong."""
     known, own, sizes = np.unique(labels, return_inverse=True, return_counts=True)
-    own = own.reshape(-1)
-    neighbours = own[indices]
-    other = neighbours[:, 0]
-    same = (neighbours == other[:, None]).cumprod(axis=1).sum(axis=1)
+    other = own[indices[:, 0]]
+    same = (own[indices] == other[:, None]).cumprod(axis=1).sum(axis=1)
     unanimous = same >= np.minimum(agree, sizes[other])
     classes = (known[own] >= 0) & (known[other] >= 0) & (other != own)
     return np.flatnonzero(unanimous & classes & (sizes[other] >= least))
 
 
-def by_class(scores: Scores, labels: np.ndarray) -> list[tuple[int, int, float, float]]:
+def by_class(scores: Scores) -> list[tuple[int, int, float, float]]:
     """Return the label, number of rows, R@1 and MAP@R of every class with two rows."""
     rows = []
-    for label in np.unique(labels[labels >= 0]):
-        members = np.flatnonzero(labels == label)
-        if len(members) > 1:
-            first, quality = scores.first[members].mean(), scores.quality[members].mean()
-            rows.append((int(label), len(members), float(first), float(quality)))
+    for label, count in zip(*np.unique(scores.labels, return_counts=True), strict=True):
+        if label >= 0 and count > 1:
+            own = scores.labels == label
+            first, quality = float(scores.first[own].mean()), float(scores.quality[own].mean())
+            rows.append((int(label), int(count), first, quality))
     return rows
 
 
@@ -149,19 +140,17 @@ def structure(embeddings: Any, labels: Any) -> tuple[dict[str, float], dict[str,
     return measured, histogram
 
 
-def proxy_structure(proxies: Any, embeddings: Any, labels: Any) -> dict[str, float]:
-    """Measure the distances of proxies from the embeddings of their class, on the unit sphere."""
-    centres = unit(np.asarray(proxies, np.float64))
-    centres = centres[:, None] if centres.ndim == 2 else centres
-    x, y = unit(np.asarray(embeddings, np.float64)), np.asarray(labels)
+def proxy_structure(proxies: Any, embeddings: Any, labels: np.ndarray) -> dict[str, float]:
+    """Measure the distances of proxies ``[C, K, D]`` from the embeddings of their class, on the unit sphere."""
+    centres, x = unit(proxies), unit(np.asarray(embeddings, np.float64))
     away = [
-        np.linalg.norm(centres[c] - x[y == c].mean(0), axis=1).mean()
-        for c in range(len(centres))
-        if (y == c).any()
+        np.linalg.norm(centres[label] - x[labels == label].mean(0), axis=1).mean()
+        for label in np.unique(labels)
     ]
-    proxies, points = jnp.asarray(centres, jnp.float32), jnp.asarray(x, jnp.float32)
+    points, classes = jnp.asarray(x, jnp.float32), jnp.asarray(labels, jnp.int32)
+    proxies = jnp.asarray(centres, jnp.float32)
     measured = {
-        "proxy to its class": proxy_distance(proxies, points, jnp.asarray(y, jnp.int32)),
+        "proxy to its class": proxy_distance(proxies, points, classes),
         "proxy to its class's mean": float(np.mean(away)),
     }
     if centres.shape[1] > 1:
@@ -173,22 +162,19 @@ def proxy_structure(proxies: Any, embeddings: Any, labels: Any) -> dict[str, flo
 
 def project(
     embeddings: Any, method: Projection = "pca", *, others: Any = None, seed: int = 0
-) -> tuple[np.ndarray, np.ndarray, str]:
-    """Lay embeddings and others out in the plane; return both, and the axes' label."""
+) -> tuple[np.ndarray, str]:
+    """Lay embeddings, then others, out in the plane; return the points and the axes' label."""
     x = np.asarray(embeddings, np.float64)
-    more = np.zeros((0, x.shape[1])) if others is None else np.asarray(others, np.float64)
+    both = x if others is None else np.concatenate([x, np.asarray(others, np.float64)])
     if method == "pca":
         axes, share = principal_axes(x)
-        centre, words = x.mean(0), f"two principal axes, {100 * share:.0f} % of the variance"
-        return (x - centre) @ axes, (more - centre) @ axes, words
-    if method not in ("tsne", "umap"):
-        raise ValueError(f'method must be "pca", "tsne" or "umap", got {method!r}')
-    both = np.concatenate([x, more])
+        return (both - x.mean(0)) @ axes, f"two principal axes, {100 * share:.0f} % of the variance"
+    one_of("method", method, get_args(Projection))
     largest = np.abs(both).max()
     both = both - both.mean(0)
     spread = np.abs(both).max()
     if spread <= np.finfo(np.float32).eps * largest:  # scikit-learn fails on equal rows
-        return np.zeros((len(x), 2)), np.zeros((len(more), 2)), "all rows are equal"
+        return np.zeros((len(both), 2)), "all rows are equal"
     both = (both / spread).astype(np.float32)
     if method == "tsne":
         require_package("sklearn", "a map by t-SNE")
@@ -197,15 +183,12 @@ def project(
         perplexity = min(30.0, max(1.0, (len(both) - 1) / 3))
         init: Any = "pca" if both.shape[1] > 1 else "random"
         points = TSNE(init=init, perplexity=perplexity, random_state=seed).fit_transform(both)
-        words = f"t-SNE, perplexity {perplexity:.0f}: keeps neighbours, not distances"
-    else:
-        require_package("umap", "a map by UMAP")
-        from umap import UMAP
+        return points, f"t-SNE, perplexity {perplexity:.0f}: keeps neighbours, not distances"
+    require_package("umap", "a map by UMAP")
+    from umap import UMAP
 
-        points = UMAP(random_state=seed, n_jobs=1).fit_transform(both)
-        words = "UMAP: keeps neighbours, not distances"
-    points = np.asarray(points)
-    return points[: len(x)], points[len(x) :], words
+    points = UMAP(random_state=seed, n_jobs=1).fit_transform(both)
+    return np.asarray(points), "UMAP: keeps neighbours, not distances"
 
 
 def principal_axes(x: np.ndarray) -> tuple[np.ndarray, float]:

@@ -10,9 +10,9 @@ import numpy as np
 
 from jdml._optional_imports import require_package
 from jdml._paths import atomic_write
-from jdml.data.folder import image_named
 from jdml.data.images import open_image
-from jdml.ops.checks import default_of
+from jdml.data.rows import image_named
+from jdml.ops.checks import default_of, one_of
 from jdml.report import embedding_stats as stats
 from jdml.report.compare import compare_runs
 from jdml.report.images import picture_of
@@ -117,24 +117,24 @@ def gallery(
     x, y = _check_inputs(embeddings, labels)
     if len(images) != len(x):
         raise ValueError(f"images must have N = {len(x)} rows, got {len(images)}")
-    neighbours = stats.nearest_neighbours(x, k)
-    scores = stats.score_neighbours(x, y, neighbours)
-    rows = _order(scores, y, order, seed)[:queries] if isinstance(queries, int) else list(queries)
-    columns = 1 + neighbours.indices.shape[1]
-    figure, grid = _panels(len(rows) * columns, columns, (1.3, 1.6), (0, 0.4), title)
-    for number, row in enumerate(rows):
-        kinds = np.where(scores.right[row], "right", "wrong" if y[row] >= 0 else "plain")
-        cells = zip([row, *neighbours.indices[row]], ["query", *kinds], strict=True)
-        for axes, (other, kind) in zip(grid[number * columns :], cells, strict=False):
-            colour, style, word = FRAMES[kind]
-            picture = picture_of(images, other)
-            if picture is not None:
-                axes.imshow(np.asarray(picture), cmap="gray" if picture.mode == "L" else None)
-            axes.set(xticks=[], yticks=[])
-            for spine in axes.spines.values():
-                spine.set(linewidth=3, color=colour, linestyle=style)
-            name = _name(class_names, y[other])
-            axes.set_title(f"{word}\n{name}", fontsize=7, color=colour)
+    distances, indices = stats.nearest_neighbours(x, k)
+    scores = stats.score_neighbours(x, y, distances, indices)
+    rows = _order(scores, order, seed)[:queries] if isinstance(queries, int) else queries
+    asked = np.asarray(rows, int)
+    shown = np.column_stack([asked, indices[asked]])
+    kinds = np.where(y[shown] == y[asked][:, None], "right", "wrong")
+    kinds[y[asked] < 0] = "plain"
+    kinds[:, 0] = "query"
+    figure, grid = _panels(shown.size, shown.shape[1], (1.3, 1.6), (0, 0.4), title)
+    for axes, row, kind in zip(grid, shown.flat, kinds.flat, strict=True):
+        colour, style, word = FRAMES[kind]
+        picture = picture_of(images, row)
+        if picture is not None:
+            axes.imshow(np.asarray(picture), cmap="gray" if picture.mode == "L" else None)
+        axes.set(xticks=[], yticks=[])
+        for spine in axes.spines.values():
+            spine.set(linewidth=3, color=colour, linestyle=style)
+        axes.set_title(f"{word}\n{_name(class_names, y[row])}", fontsize=7, color=colour)
     return figure
 
 
@@ -170,11 +170,13 @@ def embedding_map(
     x, y = _check_inputs(embeddings, labels)
     rows = np.random.default_rng(seed).permutation(len(x))[:max_points]
     x, y = x[rows], y[rows]
-    stars = None if proxies is None else np.asarray(proxies, np.float64).reshape(-1, x.shape[1])
+    if proxies is not None:
+        proxies = np.asarray(proxies, np.float64).reshape(-1, x.shape[1])
     if x.shape[1] == 2:
-        points, others, words = x, np.zeros((0, 2)) if stars is None else stars, "two dimensions"
+        points, words = x if proxies is None else np.concatenate([x, proxies]), "two dimensions"
     else:
-        points, others, words = stats.project(x, method, others=stars, seed=seed)
+        points, words = stats.project(x, method, others=proxies, seed=seed)
+    points, others = points[: len(x)], points[len(x) :]
     known = np.unique(y)
     figure, (axes,) = _panels(1, 1, (7.2, 6))
     from matplotlib import colormaps
@@ -222,7 +224,7 @@ def confusions(
         ValueError: shapes that do not fit, fewer than two rows.
     """
     x, y = _check_inputs(embeddings, labels)
-    pairs = stats.confused_pairs(stats.nearest_neighbours(x, k).indices, y, max_pairs)
+    pairs = stats.confused_pairs(stats.nearest_neighbours(x, k)[1], y, max_pairs)
     figure, (axes,) = _panels(1, 1, (7, 0.32 * max(len(pairs), 1) + 1.2))
     names = [f"{_name(class_names, a)} ↔ {_name(class_names, b)}" for a, b, _, _ in pairs]
     bars = axes.barh(range(len(pairs)), [100 * share for *_, share in pairs], color="#0072b2")
@@ -264,8 +266,7 @@ def curves(
     if not known:
         raise ValueError("runs have logged nothing that can be drawn")
     for name in metrics or ():
-        if name not in known:
-            raise ValueError(f"metrics must be among {', '.join(known)}, got {name!r}")
+        one_of("metrics", name, known)
     shown = list(metrics or known)
     figure, grid = _panels(len(shown), min(columns, len(shown)), (4.4, 3), (0, 0.5), title)
     for axes, metric in zip(grid, shown, strict=True):
@@ -346,23 +347,15 @@ def _check_inputs(embeddings: Any, labels: Any) -> tuple[np.ndarray, np.ndarray]
     return x, y
 
 
-def _order(scores: stats.Scores, y: np.ndarray, order: str, seed: int) -> list[int]:
+def _order(scores: stats.Scores, order: str, seed: int) -> np.ndarray:
     """Order queries; those without a match come last."""
-    orders = {
-        "best": lambda: np.argsort(-scores.quality, kind="stable"),
-        "random": lambda: np.random.default_rng(seed).permutation(len(y)),
-        "spread": lambda: _spread(y),
-        "worst": lambda: np.argsort(scores.quality, kind="stable"),
-    }
-    if order not in orders:
-        raise ValueError(f"order must be one of {', '.join(orders)}, got {order!r}")
-    return orders[order]().tolist()
-
-
-def _spread(y: np.ndarray) -> np.ndarray:
-    """Return the first row of each class, classes far apart first."""
-    first = np.unique(y, return_index=True)[1]
-    return first[np.argsort(np.arange(len(first)) * 0.6180339887 % 1)]
+    one_of("order", order, ("best", "random", "spread", "worst"))
+    if order == "random":
+        return np.random.default_rng(seed).permutation(len(scores.labels))
+    if order == "spread":  # the first row of each class, classes far apart first
+        first = np.unique(scores.labels, return_index=True)[1]
+        return first[np.argsort(np.arange(len(first)) * 0.6180339887 % 1)]
+    return np.argsort(scores.quality if order == "worst" else -scores.quality, kind="stable")
 
 
 def _name(names: Sequence[str] | None, label: Any) -> str:
@@ -380,27 +373,20 @@ def save_figure(figure: Any, path: str | Path) -> Path:
 
 def _choose_fonts(figure: Any) -> None:
     """Let each text use fonts that have its characters, of any script; write those that no font has escaped."""
-    from matplotlib.font_manager import findfont
+    from matplotlib.font_manager import findfont, fontManager
     from matplotlib.text import Text
 
+    fonts = [font for font in fontManager.ttflist if not font.name.startswith("Last Resort")]
     for item in figure.findobj(Text):
         known = _characters(findfont(item.get_fontproperties()))
         for character in sorted(set(item.get_text()) - known - {"\n"}):
-            family = _font_with(character)
+            fitting = (font.name for font in fonts if character in _characters(font.fname))
+            family = next(fitting, None)
             if family is None:
                 escaped = character.encode("unicode_escape").decode()
                 item.set_text(item.get_text().replace(character, escaped))
             else:
                 item.set_fontfamily([*item.get_fontfamily(), family])
-
-
-@cache
-def _font_with(character: str) -> str | None:
-    """Return the family of an installed font that has a character."""
-    from matplotlib.font_manager import fontManager
-
-    fonts = (font for font in fontManager.ttflist if not font.name.startswith("Last Resort"))
-    return next((font.name for font in fonts if character in _characters(font.fname)), None)
 
 
 @cache

@@ -1,7 +1,10 @@
 """The images of runs: find them, search for the nearest ones, make small pictures for a page."""
 
 import base64
+import contextlib
+import filecmp
 import io
+import itertools
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -13,10 +16,9 @@ import numpy as np
 from jdml._optional_imports import require_package
 from jdml.data import Dataset, ImageFiles
 from jdml.data.dataset import NoSuchPartError
-from jdml.data.folder import image_named
-from jdml.data.image_discovery import RealFiles, same_content
 from jdml.data.images import open_image
 from jdml.data.load import read_source, trained_labelling
+from jdml.data.rows import image_named
 from jdml.metrics import nearest
 from jdml.metrics.arrays import evaluate_arrays
 from jdml.metrics.reranking import look_again
@@ -30,8 +32,8 @@ ROOM = 3_000_000
 """Characters that all pictures of a page may take."""
 SCORED = ("test", "query", "val", "all")
 """Parts of a data set; a report shows the first that exists."""
-SELF_SEARCH = 32
-"""The nearest rows of a gallery that may be the query itself."""
+COPIES = 32
+"""The most rows of a gallery that may be the query itself, or copies of it."""
 
 
 def attach_images(
@@ -52,27 +54,21 @@ def attach_images(
         scored = _read_part(source or own, folder, config, SCORED)
     except (FileNotFoundError, ValueError, TypeError) as error:
         return run, f"its images are not found ({error}): name them by source or data_dir"
-    with_scored = replace(run, data=scored)
-    try:
-        return replace(with_scored, train=_trained(own, folder, config)), ""
-    except (FileNotFoundError, ValueError, TypeError):
-        return with_scored, ""  # proxies are then shown without their classes' images
+    run = replace(run, data=scored)
+    with contextlib.suppress(FileNotFoundError, ValueError, TypeError):  # shown without them
+        run = replace(run, train=_trained(own, folder, config))
+    return run, ""
 
 
 def _read_part(text: str, folder: Path | None, config: Any, splits: Sequence[Any]) -> Dataset:
     """Read the first part of a data set that exists."""
-    missing: list[NoSuchPartError] = []
     for split in splits:
-        try:
+        with contextlib.suppress(NoSuchPartError):
             images = read_source(text, folder, split=split, config=config).images
-        except NoSuchPartError as error:
-            missing.append(error)
-            continue
-        if isinstance(images, Dataset):
-            return images
-        files = ImageFiles(images)
-        return Dataset(Path(text).name, files, np.zeros(len(files), np.int32))
-    raise missing[0]
+            if isinstance(images, Dataset):
+                return images
+            return Dataset(Path(text).name, images, np.zeros(len(images), np.int32))
+    raise NoSuchPartError(f"{text} has no part {' or '.join(splits)}")
 
 
 def _trained(text: str | None, folder: Path | None, config: Any) -> Dataset:
@@ -82,8 +78,8 @@ def _trained(text: str | None, folder: Path | None, config: Any) -> Dataset:
     if text is None or some:
         raise ValueError("the run does not say which classes it was trained on")
     part = _read_part(text, folder, config, ("train",))
-    view = trained_labelling(config)
-    part = part.relabel(view) if view is not None and view in part.views else part
+    view = trained_labelling(config) or ""
+    part = part.relabel(view) if view in part.views else part
     names = config.get("embedding", {}).get("class_names") or []
     own = next((part.class_names[v] for v in part.class_names if part.views[v] is part.labels), ())
     if names and own and list(own) != list(names):
@@ -110,18 +106,11 @@ def search_images(
         [{'rank': 1, 'file': '1', 'distance': 0.2, 'label': 'dog'}]
     """
     rows = gallery.vectors
-    if rows.ndim != 2 or rows.shape[1] != vectors.shape[1]:
-        raise ValueError(
-            f"gallery must hold embeddings [N, {vectors.shape[1]}], got {list(rows.shape)}"
-        )
     files = gallery.files.tolist() if gallery.files is not None else [*map(str, range(len(rows)))]
-    real = RealFiles()
 
     def is_query(query: int, row: int) -> bool:
-        if gallery.files is None:
-            return False
         asked, file = queries[query], files[row]
-        if real(asked) == real(file) or _same_bytes(asked, file):
+        if _same_bytes(asked, file):
             return True
         moved = Path(asked).name == Path(file).name and not Path(file).exists()
         # One image's embeddings differ a little between batches.
@@ -131,39 +120,28 @@ def search_images(
     asked, searched = jnp.asarray(vectors), jnp.asarray(rows, jnp.float32)
     own = None
     if second_look != "none":
-        near = np.asarray(nearest(asked, searched, min(SELF_SEARCH, len(rows)))[1]).tolist()
+        near = np.asarray(nearest(asked, searched, min(COPIES, len(rows)))[1])
         own = np.array(
-            [
-                next((row for row in nearby if is_query(query, row)), -1)
-                for query, nearby in enumerate(near)
-            ]
+            [next((i for i in of if is_query(q, i)), -1) for q, of in enumerate(near.tolist())]
         )
     asked, searched, _, apart = look_again(second_look, asked, searched, own)
-    most = min(k + 1, len(rows))
-    while True:
-        if apart is None:
-            distances, indices = map(np.asarray, nearest(asked, searched, most))
-        else:
-            indices = np.argsort(apart, axis=1, kind="stable")[:, :most]
-            distances = np.take_along_axis(np.asarray(apart), indices, axis=1)
-        others = [
-            [place for place, row in enumerate(near) if not is_query(query, row)][:k]
-            for query, near in enumerate(indices)
-        ]
-        if most == len(rows) or all(len(places) == k for places in others):
-            break
-        most = min(2 * most, len(rows))  # a query has several copies
-    with np.errstate(over="ignore"):  # a limit beyond the largest float32
-        within = distances <= distances.dtype.type(max_distance)
+    most = min(k + COPIES, len(rows))
+    if apart is None:
+        distances, indices = map(np.asarray, nearest(asked, searched, most))
+    else:
+        indices = np.argsort(apart, axis=1, kind="stable")[:, :most]
+        distances = np.take_along_axis(np.asarray(apart), indices, axis=1)
+    limit = np.float32(min(max_distance, float(np.finfo(np.float32).max)))
     answers = []
     for query, name in enumerate(queries):
+        is_near = distances[query] <= limit
+        others = (i for i in np.flatnonzero(is_near) if not is_query(query, indices[query, i]))
         hits: list[dict[str, Any]] = []
-        for rank, place in enumerate(others[query], 1):
-            if within[query, place]:
-                row, distance = indices[query, place], float(distances[query, place])
-                hits.append({"rank": rank, "file": files[row], "distance": round(distance, 6)})
-                if gallery.labels is not None:
-                    hits[-1]["label"] = gallery.labels[row].item()
+        for rank, place in enumerate(itertools.islice(others, k), 1):
+            row, distance = indices[query, place], round(float(distances[query, place]), 6)
+            hits.append({"rank": rank, "file": files[row], "distance": distance})
+            if gallery.labels is not None:
+                hits[-1]["label"] = gallery.labels[row].item()
         answers.append({"query": name, "hits": hits})
     return answers
 
@@ -173,7 +151,7 @@ def _same_bytes(asked: str, file: str) -> bool:
     try:
         one, other = map(image_named, (asked, file))
         if isinstance(one, Path) and isinstance(other, Path):
-            return same_content(one, other)
+            return filecmp.cmp(one, other, shallow=False)
         return np.array_equal(np.asarray(open_image(one)), np.asarray(open_image(other)))
     except (OSError, ValueError):
         return False
@@ -203,7 +181,6 @@ def thumbnails(images: Any, rows: Sequence[int], room: int = ROOM) -> dict[int, 
     """Make pictures that a page holds in itself."""
     some = [picture_of(images, row) for row in list(rows)[:: max(1, len(rows) // 24)]]
     some = [picture for picture in some if picture is not None]
-    side = SIDES[-1]
     for side in SIDES:
         if sum(len(_address(p, side)) for p in some) * len(rows) <= 0.9 * room * len(some):
             break

@@ -1,8 +1,7 @@
 """Pictures of methods: PFML's field, NIR's densities around proxies, CCP's proxies before and after a problem."""
 
 import base64
-from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -11,6 +10,7 @@ import numpy as np
 
 from jdml import fields
 from jdml.report.embedding_stats import principal_axes, unit
+from jdml.report.runs import Run
 from jdml.runs.run_files import read_checkpoint
 
 SIDE = 72
@@ -21,18 +21,21 @@ CHARGES = 1500
 Panel = dict[str, Any]
 
 
-class RunParts(NamedTuple):
-    """The parts of a run that pictures show."""
+class Learned(NamedTuple):
+    """Parameters that a run learned, embeddings of training images, and the classes that are shown."""
 
-    loss: Mapping[str, Any]
-    callbacks: Mapping[str, Any]
-    learned: Mapping[str, Any]
-    proxies: np.ndarray
+    run: Run
+    params: Mapping[str, Any]
     embeddings: np.ndarray
     labels: np.ndarray
+    names: Sequence[str]
     classes: list[int]
-    name: Callable[[int], str]
-    folder: Path | None
+
+    @property
+    def loss(self) -> Mapping[str, Any]:
+        """The recipe's loss; empty in a user's own description."""
+        loss = self.run.config.get("recipe", {}).get("loss")
+        return loss if isinstance(loss, Mapping) else {}
 
 
 POTENTIALS: dict[str, tuple[Callable[..., jax.Array], tuple[str, ...]]] = {
@@ -42,17 +45,16 @@ POTENTIALS: dict[str, tuple[Callable[..., jax.Array], tuple[str, ...]]] = {
 """The potential of a loss, and the names of its settings."""
 
 
-def potential_fields(run: RunParts) -> Iterator[Panel]:
+def potential_fields(learned: Learned) -> Iterator[Panel]:
     """Draw the potential for a sample of a class, in the plane of the charges' two principal axes."""
-    if run.loss.get("name") not in POTENTIALS:
+    if learned.loss.get("name") not in POTENTIALS:
         return
-    potential, known = POTENTIALS[run.loss["name"]]
-    settings = {k: float(v) for k, v in run.loss.get("settings", {}).items() if k in known}
-    proxies, x, y = run.proxies, run.embeddings, run.labels
-    count, each = proxies.shape[:2]
-    of_proxies = unit(proxies.reshape(count * each, -1))
-    owners = np.repeat(np.arange(count), each)
-    charges, labels = np.concatenate([unit(x), of_proxies]), np.concatenate([y, owners])
+    potential, known = POTENTIALS[learned.loss["name"]]
+    settings = {k: float(v) for k, v in learned.loss.get("settings", {}).items() if k in known}
+    proxies = learned.params["proxies"]
+    count, each, dim = proxies.shape
+    charges = unit(np.concatenate([learned.embeddings, proxies.reshape(-1, dim)]))
+    labels = np.concatenate([learned.labels, np.repeat(np.arange(count), each)])
     centre, (axes, share) = charges.mean(0), principal_axes(charges)
     points = (charges - centre) @ axes
     grid, extent = _grid(points)
@@ -63,42 +65,44 @@ def potential_fields(run: RunParts) -> Iterator[Panel]:
         classes = jnp.int32(labels)
         return fields.class_field(places, label, sources, classes, potential=potential, **settings)
 
-    for label in run.classes:
+    samples = len(learned.labels)
+    for label in learned.classes:
         values = np.asarray(field(label, places, sources), np.float64)
         values -= np.median(values)  # a potential is known up to a constant: far charges add one
         scale = np.median(np.abs(values)) or 1.0
+        marks = _points(points, labels == label)
         yield {
-            "title": f"potential field of {run.name(label)}",
+            "title": f"potential field of {learned.names[label]}",
             "words": "Samples of this class are drawn from red to blue, where the potential is below its median. "
             "Dots are samples, stars are proxies; filled ones are of this class. The field is shown in the plane "
             f"of the charges' two principal axes ({100 * share:.0f} % of their variance), the charges projected.",
             "extent": extent,
-            "heat": _heat(np.arcsinh(values / scale), diverging=True),
-            "points": _points(points[: len(x)], y == label),
-            "stars": _points(points[len(x) :], owners == label),
+            "heat": _heat(np.arcsinh(values / scale)),
+            "points": marks[:samples],
+            "stars": marks[samples:],
         }
 
 
-def flow_densities(run: RunParts) -> Iterator[Panel]:
+def flow_densities(learned: Learned) -> Iterator[Panel]:
     """Draw the level sets of NIR's density on the sphere around a proxy."""
-    if "flow" not in run.learned:
+    if "flow" not in learned.params:
         return
     from jdml import flows  # imports distrax
 
-    nir, dim = run.loss.get("method") or {}, run.proxies.shape[-1]
+    nir, dim = learned.loss.get("method") or {}, learned.embeddings.shape[-1]
     flow = flows.preset(nir.get("flow", "released"), dim, dim, **nir.get("flow_settings", {}))
-    y = run.labels
-    centres, x = unit(run.proxies), unit(run.embeddings)
+    y = learned.labels
+    centres, x = unit(learned.params["proxies"]), unit(learned.embeddings)
 
     @jax.jit
     def density(points: Any, proxy: Any) -> Any:
         condition = jnp.broadcast_to(proxy, points.shape)
         of_class: Any = flow.apply(
-            {"params": run.learned["flow"]}, condition, method="distribution"
+            {"params": learned.params["flow"]}, condition, method="distribution"
         )
         return of_class.log_prob(points)
 
-    for label in run.classes:
+    for label in learned.classes:
         own = x[y == label]
         proxy = centres[label, int(np.argmax((own @ centres[label].T).sum(0)))]
         outward = own - np.outer(own @ proxy, proxy)
@@ -116,7 +120,7 @@ def flow_densities(run: RunParts) -> Iterator[Panel]:
         top = float(np.quantile(values, 0.995))
         inside = np.abs(near).max(1) <= reach
         yield {
-            "title": f"density around the proxy of {run.name(label)}",
+            "title": f"density around the proxy of {learned.names[label]}",
             "words": "Level sets of the flow's log-density on the sphere, by angle from the proxy (star), in a "
             "slice through the proxy and the two axes along which the class varies most. Samples are projected; "
             "those of this class are filled.",
@@ -127,53 +131,46 @@ def flow_densities(run: RunParts) -> Iterator[Panel]:
         }
 
 
-def new_proxies(run: RunParts) -> Iterator[Panel]:
+def new_proxies(learned: Learned) -> Iterator[Panel]:
     """Draw CCP's proxies at the end of a problem and at the start of the next one."""
-    problems = _problems(run.callbacks)
-    before, chosen = _changes(run.folder) if problems else (None, None)
-    if before is None or chosen is None:
+    settings = _problems(learned.run.config)
+    checkpoint = read_checkpoint(learned.run.path) if settings and learned.run.path else None
+    state = _problems(checkpoint or {})
+    if not int(state.get("machine", {}).get("problem", 0)):
         return
-    axes, share = principal_axes(run.embeddings)
-    centre = run.embeddings.mean(0)
+    before, chosen = state["before"], state["chosen"]
+    axes, share = principal_axes(learned.embeddings)
+    centre = learned.embeddings.mean(0)
 
     def flat(proxies: Any) -> np.ndarray:
         x = np.asarray(proxies, np.float64)
-        if problems.get("normalize") == "sphere":
+        if settings.get("normalize") == "sphere":
             x = unit(x)
-        elif problems.get("normalize") == "ball":
+        elif settings.get("normalize") == "ball":
             x = x / np.maximum(np.linalg.norm(x, axis=-1, keepdims=True), 1)
         return (x.reshape(-1, x.shape[-1]) - centre) @ axes
 
     owners = np.repeat(np.arange(len(before)), np.shape(before)[1])
-    points, before, chosen = (run.embeddings - centre) @ axes, flat(before), flat(chosen)
-    for label in run.classes:
+    points, before, chosen = (learned.embeddings - centre) @ axes, flat(before), flat(chosen)
+    for label in learned.classes:
         own = owners == label
         yield {
-            "title": f"proxies of {run.name(label)} at the change of a problem",
+            "title": f"proxies of {learned.names[label]} at the change of a problem",
             "words": "Boxes: proxies at the end of the last problem. Stars: the new proxies of the next one, "
             "samples that the boxes cover worst. Dots are the embeddings of samples, in the plane of their two "
             f"principal axes ({100 * share:.0f} % of their variance).",
             "extent": _grid(np.concatenate([points, before, chosen]))[1],
             "heat": None,
-            "points": _points(points, run.labels == label),
+            "points": _points(points, learned.labels == label),
             "stars": _points(chosen[own]),
             "boxes": _points(before[own]),
         }
 
 
-def _problems(callbacks: Mapping[str, Any]) -> Mapping[str, Any]:
+def _problems(parts: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the settings, or the state, of the callback that alternates CCP's problems."""
-    parts = (part for part in callbacks.values() if isinstance(part, Mapping))
-    return next((part for part in parts if "pool_size" in part or "chosen" in part), {})
-
-
-def _changes(folder: Path | None) -> tuple[Any, Any]:
-    """Read the proxies before and after the last change of a CCP problem from a checkpoint."""
-    checkpoint = None if folder is None else read_checkpoint(folder)
-    carried = _problems((checkpoint or {}).get("callbacks", {}))
-    if not int(carried.get("machine", {}).get("problem", 0)):
-        return None, None
-    return carried.get("before"), carried.get("chosen")
+    callbacks = [part for part in parts.get("callbacks", {}).values() if isinstance(part, Mapping)]
+    return next((part for part in callbacks if "pool_size" in part or "chosen" in part), {})
 
 
 def _grid(points: np.ndarray, margin: float = 0.12) -> tuple[np.ndarray, list[float]]:
@@ -185,18 +182,18 @@ def _grid(points: np.ndarray, margin: float = 0.12) -> tuple[np.ndarray, list[fl
     return grid, [float(xs[0]), float(xs[-1]), float(ys[0]), float(ys[-1])]
 
 
-def _heat(values: np.ndarray, *, diverging: bool = False, levels: int = 0) -> dict[str, Any]:
-    """Encode a grid of values as bytes."""
+def _heat(values: np.ndarray, levels: int | None = None) -> dict[str, Any]:
+    """Encode a grid of values as bytes, of levels, or of two colours for the two signs."""
     values = np.nan_to_num(values)
     low, high = (float(bound) for bound in np.quantile(values, (0.01, 0.99)))
-    if diverging:
+    if levels is None:
         high = max(abs(low), abs(high), 1e-12)
         low = -high
     shares = np.clip((values - low) / max(high - low, 1e-12), 0, 1)
-    if levels:
+    if levels is not None:
         shares = np.floor(shares * levels * 0.999) / (levels - 1)
     bytes_ = np.round(255 * shares.clip(0, 1)).astype(np.uint8).tobytes()
-    kind = "diverging" if diverging else "level"
+    kind = "diverging" if levels is None else "level"
     return {"side": SIDE, "kind": kind, "values": base64.b64encode(bytes_).decode()}
 
 
@@ -207,26 +204,17 @@ def _points(points: np.ndarray, own: np.ndarray | None = None) -> list[list[floa
 
 
 def panels(
-    config: Mapping[str, Any],
-    learned: Mapping[str, Any],
+    run: Run,
+    params: Mapping[str, Any],
     embeddings: np.ndarray,
     labels: np.ndarray,
-    name: Callable[[int], str],
-    folder: Path | None = None,
+    names: Sequence[str],
 ) -> list[Panel]:
     """Draw what a run's method learned as plain values: titles, words, grids, points; empty for other methods."""
-    if "proxies" not in learned or not len(embeddings):
-        return []
-    proxies = np.asarray(learned["proxies"], np.float64)
-    proxies = proxies[:, None] if proxies.ndim == 2 else proxies
     rows = np.random.default_rng(0).permutation(len(embeddings))[:CHARGES]
-    x, y = np.asarray(embeddings, np.float64)[rows], np.asarray(labels)[rows]
+    x, y = np.asarray(embeddings, np.float64)[rows], labels[rows]
     known, counts = np.unique(y, return_counts=True)
-    largest = known[np.argsort(-counts, kind="stable")].tolist()
-    classes = [label for label in largest if label < len(proxies)][:CLASSES]
-    loss = config.get("recipe", {}).get("loss")
-    loss = loss if isinstance(loss, Mapping) else {}  # of a user's own description
-    callbacks = config.get("callbacks", {})
-    run = RunParts(loss, callbacks, learned, proxies, x, y, classes, name, folder)
+    classes = known[np.argsort(-counts, kind="stable")][:CLASSES].tolist()
+    learned = Learned(run, params, x, y, names, classes)
     pictures = potential_fields, flow_densities, new_proxies
-    return next((drawn for draw in pictures if (drawn := list(draw(run)))), [])
+    return next((drawn for draw in pictures if (drawn := list(draw(learned)))), [])

@@ -4,8 +4,8 @@ import base64
 import datetime
 import hashlib
 import itertools
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from importlib.resources import files
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,13 +21,12 @@ from jdml.report.figures import curve, logged_metrics
 from jdml.report.images import ROOM, thumbnails
 from jdml.report.runs import Run, as_runs
 from jdml.report.tables import setting_cell
+from jdml.runs.identity import fingerprint
 from jdml.runs.inference import load
 
-PARTS = ("plot.js", "views.js", "page.js")
+SCRIPTS = ("plot.js", "views.js", "page.js")
 POINTS = 1500
 """Points of a curve; longer ones are thinned."""
-BAD_IMAGES = "bad_images"
-"""A curve that is left out if it is 0."""
 NEAR = 8
 """Neighbours that are found."""
 SHOWN = 6
@@ -94,82 +93,60 @@ def html_report(
     notes = [f"{name}: {view}" for name, view in analyzed if isinstance(view, str)]
     if len(order) > max_runs:
         notes.append(f"The embeddings of {len(order) - max_runs} more settings are not shown.")
-    columns, rows = comparison_table(comparison)
     text = _render(
         title=title,
         written=datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC"),
-        columns=columns,
-        rows=rows,
+        comparison=comparison,
+        table=comparison_table(comparison),
         sentences=summary_sentences(comparison),
-        several=len(comparison.rows) > 1,
-        seeds=any(len(row.runs) > 1 for row in comparison.rows),
-        confidence=round(100 * comparison.confidence),
-        runs=[_run_details(run) for row in comparison.rows for run in row.runs],
+        notes=notes,
         page={
             "rows": [row.name for row in comparison.rows],
             "curves": _curves(comparison),
             **_to_json(views, thumbnails),
         },
-        notes=notes,
-        has_methods=any(view.shown["panels"] for view in views),
-        has_proxies=any(view.shown["proxies"] for view in views),
     )
     write_text(Path(out), text)
     return Path(out)
 
 
 def _render(**values: Any) -> str:
-    """Render the page, which holds its script and style."""
+    """Render the page, which holds its script and style, and allows no others."""
     require_package("jinja2", "a report")
-    from jinja2 import Environment, PackageLoader, select_autoescape
+    from jinja2 import Environment, PackageLoader
 
-    assets = files("jdml.report") / "assets"
-    texts = [(assets / name).read_text(encoding="utf-8") for name in (*PARTS, "page.css")]
-    script, style = "\n".join(texts[:-1]), texts[-1]
-    hashes = (
-        base64.b64encode(hashlib.sha256(t.encode()).digest()).decode() for t in (script, style)
-    )
-    script_hash, style_hash = hashes  # the page's policy allows these two alone
-    environment = Environment(
-        loader=PackageLoader("jdml.report", "assets"),
-        autoescape=select_autoescape(default=True, default_for_string=True),
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+    loader = PackageLoader("jdml.report", "assets")
+    environment = Environment(loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True)
     environment.policies["json.dumps_kwargs"] = {"separators": (",", ":")}
-    return environment.get_template("page.html").render(
-        **values, script=script, style=style, script_hash=script_hash, style_hash=style_hash
-    )
+    environment.filters |= {"cell": setting_cell, "settings": _settings, "sha256": _sha256}
+    *scripts, style = (loader.get_source(environment, n)[0] for n in (*SCRIPTS, "page.css"))
+    page = environment.get_template("page.html")
+    return page.render(**values, script="\n".join(scripts), style=style)
 
 
-def _run_details(run: Run) -> dict[str, Any]:
-    """Return what a page says of a run."""
-    fit = {f"fit.{name}": value for name, value in run.config.get("fit", {}).items()}
+def _sha256(text: str) -> str:
+    """Return a digest as the page's policy has it."""
+    return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+
+
+def _settings(run: Run) -> dict[str, Any]:
+    """Return the seed and settings of a run, and those of its training."""
     seed = {} if run.seed is None else {"seed": run.seed}
-    settings = {**seed, **run.settings, **fit}
-    return {
-        "name": run.name,
-        "place": None if run.path is None else str(run.path),
-        "command": run.command,
-        "settings": [(name, setting_cell(value)) for name, value in settings.items()],
-        "versions": ", ".join(f"{name} {value}" for name, value in run.versions.items()),
-        "data": run.config.get("data_checksum", run.config.get("fingerprint", {}).get("data")),
-        "metrics": [(name, f"{value:.4g}") for name, value in run.metrics.items()],
-    }
+    fit = {f"fit.{name}": value for name, value in run.config.get("fit", {}).items()}
+    return {**seed, **run.settings, **fit}
 
 
 def _curves(comparison: Comparison) -> list[dict[str, Any]]:
     """Return the logs by metric: a line for each run."""
-    runs = [
-        (place, run) for place, row in enumerate(comparison.rows) for run in row.runs if run.log
-    ]
+    runs = [(place, run) for place, row in enumerate(comparison.rows) for run in row.runs]
     curves = []
     for name in logged_metrics(run.log for _, run in runs):
         lines = []
         for place, run in runs:
             points = curve(run.log, name)
             every = -(-len(points) // POINTS)
-            if points and (name != BAD_IMAGES or any(value for _, value in points)):
+            is_nothing = name == "bad_images" and not any(value for _, value in points)
+            if points and not is_nothing:
                 thinned = [*points[:-1:every], points[-1]]
                 lines.append({"run": run.name, "row": place, "points": thinned})
         if lines:
@@ -183,8 +160,8 @@ class EmbeddingView(NamedTuple):
     name: str
     data: Any
     rows: np.ndarray
-    labellings: Mapping[str, np.ndarray]
-    neighbours: stats.Neighbours
+    distances: np.ndarray
+    indices: np.ndarray
     scores: Mapping[str, stats.Scores]
     shown: dict[str, Any]
 
@@ -195,65 +172,70 @@ def _analyze(
     """Analyse a run's embeddings, or say why they are not shown."""
     if run.data is None:
         return "its images are not found, so its embeddings are not shown"
-    trained, vectors = None, run.embeddings
-    rows = stats.random_rows(len(run.data), max_images)
-    data = run.data.select(rows)
-    if vectors is None:
-        try:
-            trained = load(run.path or "")
-        except (ValueError, FileNotFoundError) as error:
-            return f"its embeddings are not shown: {error}"
-        vectors = trained.embed(data, on_bad_image="nan")
-    else:
-        vectors = np.asarray(vectors, np.float32)[rows]
-    whole = np.isfinite(vectors).all(axis=1)
-    if whole.sum() < 3:
+    try:
+        trained = load(run.path or "") if run.embeddings is None else None
+    except (ValueError, FileNotFoundError) as error:
+        return f"its embeddings are not shown: {error}"
+    rows, vectors = _embed(run.data, run.embeddings, trained, max_images)
+    if len(rows) < 3:
         return "it has fewer than three embeddings to show"
-    if not whole.all():
-        rows, data, vectors = rows[whole], data.select(whole), vectors[whole]
-    labellings = {}
+    data = run.data.select(rows)
+    distances, indices = stats.nearest_neighbours(vectors, NEAR)
+    scores = {}
     for name, numbers in (data.views or {"class": data.labels}).items():
         names = np.asarray(data.class_names.get(name, ()), str)
         without = np.isin(numbers, np.flatnonzero(names == stats.NO_CLASS))
-        if len(np.unique(np.where(without, -1, numbers))) > 1:
-            labellings[name] = np.where(without, -1, numbers)
-    if labels is not None and labels not in labellings:
-        raise ValueError(f"labels must be one of {', '.join(labellings) or 'none'}, got {labels!r}")
-    labellings = dict(sorted(labellings.items(), key=lambda item: item[0] != labels))
-    near = stats.nearest_neighbours(vectors, NEAR)
-    scores = {name: stats.score_neighbours(vectors, y, near) for name, y in labellings.items()}
-    learned = dict(trained.objective_params) if trained is not None else {}
-    if run.proxies is not None:
-        learned["proxies"] = run.proxies
+        numbers = np.where(without, -1, numbers)
+        if np.ptp(numbers):
+            scores[name] = stats.score_neighbours(vectors, numbers, distances, indices)
+    if labels is not None and labels not in scores:
+        raise ValueError(f"labels must be one of {', '.join(scores) or 'none'}, got {labels!r}")
+    scores = dict(sorted(scores.items(), key=lambda item: item[0] != labels))
+    hubs, skew = stats.hubs(indices)
     shown: dict[str, Any] = {"proxies": {}, "panels": [], "notes": []}
-    proxies, proxy_names = None, list[str]()
+    learned = dict(trained.objective_params) if trained is not None else {}
+    learned |= {} if run.proxies is None else {"proxies": run.proxies}
+    stars, star_names = None, list[str]()
     if "proxies" in learned:
-        learned["proxies"] = np.asarray(learned["proxies"])
-        proxies = _proxy_rows(learned["proxies"], vectors, trained)
-        classes = trained.class_names if trained is not None else ()
         count = len(learned["proxies"])
+        proxies = np.asarray(learned["proxies"], np.float64).reshape(count, -1, vectors.shape[1])
+        classes = trained.class_names if trained is not None else ()
         classes = classes if len(classes) == count else tuple(map(str, range(count)))
-        proxy_names = [name for name in classes for _ in range(len(proxies) // count)]
-        shown |= _proxy_parts(run, trained, learned, classes)
-    maps = {name: stats.project(vectors, name, others=proxies) for name in projections}
+        stars = _proxy_rows(proxies, vectors, trained)
+        star_names = np.repeat(classes, len(stars) // count).tolist()
+        shown |= _proxy_parts(run, trained, {**learned, "proxies": proxies}, classes)
     measured, counts = dict[str, float](), dict[str, np.ndarray]()
-    for y in list(labellings.values())[:1]:
-        measured, counts = stats.structure(vectors, y)
+    for first in list(scores.values())[:1]:
+        measured, counts = stats.structure(vectors, first.labels)
     if len(rows) < len(run.data):
         shown["notes"].append(f"a random choice of {len(rows):,} of {len(run.data):,} images")
+    maps = {name: stats.project(vectors, name, others=stars) for name in projections}
     shown |= {
+        "hubs": hubs,
+        "skew": round(skew, 2),
         "dim": vectors.shape[1],
         "spectrum": _digits(stats.spectrum(vectors)[:512]),
         "histogram": {name: _digits(values) for name, values in counts.items()} or None,
         "structure": {name: _round(value) for name, value in measured.items()},
-        "maps": {name: _map_json(*points, proxy_names) for name, points in maps.items()},
+        "maps": {name: _map_json(*points, star_names) for name, points in maps.items()},
     }
-    return EmbeddingView(run.name, data, rows, labellings, near, scores, shown)
+    return EmbeddingView(run.name, data, rows, distances, indices, scores, shown)
+
+
+def _embed(data: Any, embeddings: Any, trained: Any, most: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return rows of a data set, all or a random choice, and their embeddings; no row without one."""
+    rows = stats.random_rows(len(data), most)
+    if embeddings is None:
+        vectors = trained.embed(data.select(rows), on_bad_image="nan")
+    else:
+        vectors = np.asarray(embeddings, np.float32)[rows]
+    whole = np.isfinite(vectors).all(axis=1)
+    return rows[whole], vectors[whole]
 
 
 def _proxy_rows(proxies: np.ndarray, vectors: np.ndarray, trained: Any) -> np.ndarray:
     """Return proxies as rows, normalized as embeddings are."""
-    rows = proxies.astype(np.float64).reshape(-1, vectors.shape[1])
+    rows = proxies.reshape(-1, vectors.shape[1])
     if trained is not None and trained.normalize is not None:
         return np.asarray(trained.normalize(rows.astype(np.float32)), np.float64)
     return stats.unit(rows) if np.allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-3) else rows
@@ -266,39 +248,35 @@ def _proxy_parts(
     if run.train is None or (trained is None and run.train_embeddings is None):
         note = "its training images are not found: proxies are shown on the map alone"
         return {"notes": [note]}
-    rows = stats.random_rows(len(run.train), TRAINED)
-    train = run.train.select(rows)
-    if run.train_embeddings is not None:
-        vectors = np.asarray(run.train_embeddings, np.float32)[rows]
-    else:
-        vectors = trained.embed(train, on_bad_image="nan")
-    whole = np.isfinite(vectors).all(axis=1) & (train.labels < len(names))
-    vectors, labels = vectors[whole], train.labels[whole]
+    rows, vectors = _embed(run.train, run.train_embeddings, trained, TRAINED)
+    labels = run.train.labels[rows]
+    known = labels < len(names)
+    vectors, labels = vectors[known], labels[known]
     if not len(vectors):
         return {}
     measured = stats.proxy_structure(learned["proxies"], vectors, labels)
     parts: dict[str, Any] = {"proxies": {name: _round(value) for name, value in measured.items()}}
     try:
-        panels = method_panels.panels(
-            run.config, learned, vectors, labels, names.__getitem__, run.path
-        )
+        parts["panels"] = method_panels.panels(run, learned, vectors, labels, names)
     except ModuleNotFoundError as error:
-        return {**parts, "notes": [f"the method's own picture is not shown: {error}"]}
-    return {**parts, "panels": panels}
+        parts["notes"] = [f"the method's own picture is not shown: {error}"]
+    return parts
 
 
 def _to_json(views: Sequence[EmbeddingView], pictures: int) -> dict[str, Any]:
-    """Lay out embeddings as plain values, those of the same images together."""
-    sets: list[list[EmbeddingView]] = []
+    """Lay out embeddings as plain values, those of the same images with the same labels together."""
+    sets = defaultdict[str, list[EmbeddingView]](list)
     for view in views:
-        same = next((others for others in sets if _same_images(others[0], view)), None)
-        if same is None:
-            sets.append([view])
-        else:
-            same.append(view)
+        images = view.data.images
+        if isinstance(images, ImageFiles):
+            images = list(map(str, images.files))
+        elif getattr(images, "ndim", 0) != 4:
+            images = None
+        names = view.data.name, list(view.scores)
+        sets[fingerprint(names, view.rows, view.data.labels, images)].append(view)
     data: list[dict[str, Any]] = []
     embeddings: list[dict[str, Any]] = []
-    for number, of_set in enumerate(sets):
+    for number, of_set in enumerate(sets.values()):
         queries, rows = _choose_rows(of_set, pictures // len(sets))
         images = thumbnails(of_set[0].data.images, rows, ROOM // len(sets))
         data.append(_data_json(of_set[0], images))
@@ -306,31 +284,13 @@ def _to_json(views: Sequence[EmbeddingView], pictures: int) -> dict[str, Any]:
     return {"sets": data, "embeddings": embeddings}
 
 
-def _same_images(a: EmbeddingView, b: EmbeddingView) -> bool:
-    """Whether two runs embed the same images with the same labels."""
-
-    def content(view: EmbeddingView) -> Any:
-        images = view.data.images
-        if isinstance(images, ImageFiles):
-            return list(map(str, images.files))
-        return images if getattr(images, "ndim", 0) == 4 else len(images)
-
-    return (
-        a.data.name == b.data.name
-        and a.labellings.keys() == b.labellings.keys()
-        and np.array_equal(a.rows, b.rows)
-        and np.array_equal(a.data.labels, b.data.labels)
-        and np.array_equal(content(a), content(b))
-    )
-
-
 def _data_json(view: EmbeddingView, pictures: Mapping[int, str]) -> dict[str, Any]:
     views = {}
-    for name, labels in view.labellings.items():
-        known, numbers = np.unique(labels, return_inverse=True)
+    for name, scores in view.scores.items():
+        known, numbers = np.unique(scores.labels, return_inverse=True)
         names = [stats.label_name(view.data.class_names.get(name), label) for label in known]
         none = 0 if known[0] < 0 else None
-        views[name] = {"names": names, "labels": numbers.reshape(-1).tolist(), "none": none}
+        views[name] = {"names": names, "labels": numbers.tolist(), "none": none}
     paths = None
     if isinstance(view.data.images, ImageFiles):
         paths = [str(file) for file in view.data.images.files]
@@ -345,19 +305,15 @@ def _data_json(view: EmbeddingView, pictures: Mapping[int, str]) -> dict[str, An
 
 
 def _view_json(view: EmbeddingView, number: int, queries: list[int]) -> dict[str, Any]:
-    near = view.neighbours
-    hubs, skew = stats.hubs(near.indices)
-
     def neighbours(rows: list[int]) -> dict[str, Any]:
         return {
-            "near": near.indices[rows, :SHOWN].tolist(),
-            "distances": np.round(near.distances[rows, :SHOWN], 3).tolist(),
+            "near": view.indices[rows, :SHOWN].tolist(),
+            "distances": np.round(view.distances[rows, :SHOWN], 3).tolist(),
         }
 
     views: dict[str, dict[str, Any]] = {}
-    for name, labels in view.labellings.items():
-        scores = view.scores[name]
-        place = {label: n for n, label in enumerate(np.unique(labels).tolist())}
+    for name, scores in view.scores.items():
+        place = {label: n for n, label in enumerate(np.unique(scores.labels).tolist())}
         suspects = scores.suspects[:SUSPECTS]
         # One digit for each row: 0, its nearest is right; 1, it is wrong; 2, there is nothing to find.
         digits = np.where(np.isnan(scores.first), 2, scores.first == 0).astype(int)
@@ -366,12 +322,12 @@ def _view_json(view: EmbeddingView, number: int, queries: list[int]) -> dict[str
             "suspects": {"count": len(scores.suspects), "rows": suspects, **neighbours(suspects)},
             "nearest": "".join(map(str, digits)),
             "classes": [
-                [place[label], count, _round(first), _round(quality)]
-                for label, count, first, quality in stats.by_class(scores, labels)
+                [place[label], count, *map(_round, means)]
+                for label, count, *means in stats.by_class(scores)
             ],
             "confused": [
                 [place[a], place[b], count, _round(share)]
-                for a, b, count, share in stats.confused_pairs(near.indices, labels)
+                for a, b, count, share in stats.confused_pairs(view.indices, scores.labels)
             ],
         }
     return {
@@ -380,21 +336,18 @@ def _view_json(view: EmbeddingView, number: int, queries: list[int]) -> dict[str
         "queries": queries,
         **neighbours(queries),
         "views": views,
-        "hubs": hubs,
-        "skew": round(skew, 2),
         **view.shown,
     }
 
 
-def _map_json(points: np.ndarray, proxies: np.ndarray, words: str, names: Any) -> dict[str, Any]:
-    """Lay out points on a raster, which makes the file small."""
-    both = np.concatenate([points, proxies])
-    low = both.min(0)
-    scale = (ACROSS - 1) / max(float((both.max(0) - low).max()), 1e-12)
-    raster = np.round((both - low) * scale).astype(int).tolist()
-    xs, ys = zip(*raster[: len(points)], strict=True)
-    stars = zip(raster[len(points) :], names, strict=True)
-    return {"x": xs, "y": ys, "words": words, "proxies": [[x, y, name] for (x, y), name in stars]}
+def _map_json(points: np.ndarray, words: str, names: Sequence[str]) -> dict[str, Any]:
+    """Lay out embeddings and proxies, whose names are known, on a raster, which makes the file small."""
+    low = points.min(0)
+    scale = (ACROSS - 1) / max(float((points.max(0) - low).max()), 1e-12)
+    xs, ys = np.round((points - low) * scale).astype(int).T.tolist()
+    count = len(points) - len(names)
+    stars = list(zip(xs[count:], ys[count:], names, strict=True))
+    return {"x": xs[:count], "y": ys[:count], "words": words, "proxies": stars}
 
 
 def _choose_rows(views: Sequence[EmbeddingView], pictures: int) -> tuple[list[int], list[int]]:
@@ -404,7 +357,7 @@ def _choose_rows(views: Sequence[EmbeddingView], pictures: int) -> tuple[list[in
     rows: dict[int, None] = {}
 
     def add(row: int, share: float) -> bool:
-        near = [i for view in views for i in view.neighbours.indices[row, :SHOWN].tolist()]
+        near = [i for view in views for i in view.indices[row, :SHOWN].tolist()]
         new = dict.fromkeys(i for i in (row, *near) if i not in rows)
         if fits := len(rows) + len(new) <= share * room:
             rows.update(new)
@@ -418,27 +371,25 @@ def _choose_rows(views: Sequence[EmbeddingView], pictures: int) -> tuple[list[in
             break
         queries.append(row)
     for view in views:
-        rows |= dict.fromkeys(row for row, _ in stats.hubs(view.neighbours.indices)[0][:12])
+        rows |= dict.fromkeys(row for row, _ in view.shown["hubs"][:12])
     others = np.random.default_rng(0).permutation(len(views[0].data)).tolist()
     rows |= dict.fromkeys(itertools.islice((i for i in others if i not in rows), room))
     return queries, list(rows)[:pictures]
 
 
 def _worst_and_random(views: Sequence[EmbeddingView]) -> Iterator[int]:
-    """Yield rows in turns: of each run the worst of a class, class after class, then a random one."""
+    """Return rows in turns: of each run the worst of a class, class after class, then a random one."""
     rng = np.random.default_rng(0)
-    orders = []
+    orders: list[Sequence[int]] = []
     for view in views:
-        labels = next(iter(view.labellings.values()), view.data.labels)
-        quality = next((scores.quality for scores in view.scores.values()), np.zeros(len(labels)))
-        worst = np.argsort(quality, kind="stable")  # NaN last
-        by_class = np.argsort(labels[worst], kind="stable")
-        ordered = labels[worst][by_class]
-        rank = np.empty(len(worst), int)  # of a row in its class
-        rank[by_class] = np.arange(len(worst)) - np.searchsorted(ordered, ordered)
-        orders += [worst[np.argsort(rank, kind="stable")], rng.permutation(len(worst))]
-    for rows in zip(*orders, strict=True):
-        yield from map(int, rows)
+        in_turns = list(range(len(view.data)))
+        for scores in list(view.scores.values())[:1]:
+            turns = defaultdict[int, Iterator[int]](itertools.count)  # of the rows of a class
+            worst = np.argsort(scores.quality, kind="stable").tolist()  # NaN last
+            turn = {row: next(turns[scores.labels[row]]) for row in worst}
+            in_turns = sorted(worst, key=turn.__getitem__)
+        orders += [in_turns, rng.permutation(len(view.data)).tolist()]
+    return itertools.chain.from_iterable(zip(*orders, strict=True))
 
 
 def _round(value: Any) -> float | None:

@@ -1,6 +1,7 @@
 """Read runs from their folders: settings, logs, scores."""
 
-import json
+import contextlib
+import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -12,7 +13,7 @@ from flax.traverse_util import flatten_dict
 
 from jdml._paths import check_local, expand_user, json_of, wrap_read_errors
 from jdml.data import Dataset, ImageFiles
-from jdml.data.folder import image_named
+from jdml.data.rows import image_named
 from jdml.report.embedding_stats import NO_CLASS
 from jdml.runs.embedding_io import read_embeddings
 from jdml.runs.run_files import (
@@ -41,6 +42,7 @@ OF_THE_LOOP = ("embedding", "fingerprint", "fit", "callbacks", "provenance", "ve
 HELD_OUT = "validation"
 """Prefix of the scores of an unfinished benchmark's models."""
 NOT_CURVES = ("seconds", "step")
+NO_SCORES = ("queries", "step")
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,8 +110,6 @@ def read_runs(*places: str | Path) -> list[Run]:
         FileNotFoundError: a place does not exist.
         ValueError: a place holds no run.
     """
-    if not places:
-        raise ValueError("places must name at least one run, got none")
     runs: list[Run] = []
     for each in places:
         check_local("run", each)
@@ -126,15 +126,13 @@ def read_runs(*places: str | Path) -> list[Run]:
         runs += read
     once: dict[Any, Run] = {}  # two paths may lead to one run
     for number, run in enumerate(runs):
-        settings = json.dumps(run.settings, sort_keys=True, default=str)
-        key = number if run.path is None else (run.path.resolve(), run.seed, settings)
-        once.setdefault(key, run)
+        folder = number if run.path is None else run.path.resolve()
+        once.setdefault((folder, run.seed, str(run.settings)), run)
     runs = list(once.values())
-    names = [run.name for run in runs]
-    for number, run in enumerate(runs):
-        if run.path is not None and [each.name for each in runs].count(run.name) > 1:
-            names[number] = f"{run.path.absolute().parent.name}/{run.name}"
-    return [replace(run, name=name) for run, name in zip(runs, number_repeated(names), strict=True)]
+    folders = ["" if r.path is None else f"{r.path.absolute().parent.name}/" for r in runs]
+    longer = [f"{folder}{run.name}" for folder, run in zip(folders, runs, strict=True)]
+    names = unique_names([run.name for run in runs], longer)
+    return [replace(run, name=name) for run, name in zip(runs, names, strict=True)]
 
 
 def as_runs(runs: Any, data: Any = None) -> list[Run]:
@@ -179,10 +177,9 @@ def _of_folder(place: Path, scores: Mapping[str, Any]) -> Run:
     """Read a run of :func:`jdml.training.fit`, also one of ``jdml train``."""
     config, log = read_json(place / CONFIG, dict), _read_log(place / LOG)
     fit, provenance = config.get("fit", {}), config.get("provenance", {})
-    own = {name: value for name, value in config.items() if name not in OF_THE_LOOP}
+    own = {k: v for k, v in config.items() if k not in (*OF_THE_LOOP, *NOT_SETTINGS)}
     recipe = _flat(own.pop("recipe", {}))  # the name of a part is called as the part
-    values = {name.removesuffix(".name"): value for name, value in recipe.items()} | own
-    settings = _flat({k: v for k, v in values.items() if k not in NOT_SETTINGS})
+    settings = {name.removesuffix(".name"): value for name, value in recipe.items()} | _flat(own)
     if "data" not in own:  # a program's own run is known by its fingerprints alone
         settings |= {f"fit.{name}": value for name, value in fit.items() if name != "seed"}
         prints = config.get("fingerprint", {})
@@ -210,9 +207,8 @@ def _of_folder(place: Path, scores: Mapping[str, Any]) -> Run:
 
 def _of_benchmark(place: Path, scores: dict[str, Any]) -> Iterator[Run]:
     """Read the runs of ``jdml benchmark``, one for each seed; of four folds the first, with the time of all."""
-    scores = dict(scores)
-    options = scores.pop("options")
-    every = scores.pop("seeds", [scores])
+    options = scores["options"]
+    every = scores.get("seeds") or [{k: v for k, v in scores.items() if k != "options"}]
     apart = 4 if options.get("protocol") == "mlrc" else 1
     settings = _flat({k: v for k, v in options.items() if k not in (*NOT_SETTINGS, "seed")})
     for number, rows in enumerate(every):
@@ -222,7 +218,6 @@ def _of_benchmark(place: Path, scores: dict[str, Any]) -> Iterator[Run]:
         models = [_of_folder(one, {}) for one in folders if (one / CONFIG).is_file()]
         first = models[0] if models else Run(place.name)
         times = [model.seconds for model in models if model.seconds is not None]
-        memories = [model.memory for model in models if model.memory is not None]
         rows = {("" if row == "ours" else row): rows[row] for row in rows if row != "std"}
         yield replace(
             first,
@@ -232,7 +227,7 @@ def _of_benchmark(place: Path, scores: dict[str, Any]) -> Iterator[Run]:
             metrics=_flat_scores(rows),
             config={**first.config, "benchmark": options},
             seconds=sum(times) if len(times) == len(models) > 0 else None,
-            memory=max(memories, default=None),
+            memory=max((m.memory for m in models if m.memory is not None), default=None),
             paper=first.config.get("provenance", {}).get("paper", {}),
         )
 
@@ -262,18 +257,16 @@ def _of_study(results: Mapping[str, Mapping[str, Any]]) -> Iterator[Run]:
 
 def _of_arrays(place: Path) -> Run:
     """Read embeddings from a file; with several levels of labels, a view for each."""
-    embedded = read_embeddings(place)
-    vectors, labels, files = embedded.vectors, embedded.labels, embedded.files
+    vectors, labels, files, _ = read_embeddings(place)
     levels: dict[str, np.ndarray] = {} if labels is None else {"class": labels}
     if labels is not None and labels.ndim == 2:
         levels = {f"level {n}": column for n, column in enumerate(labels.T)}
     names: dict[str, tuple[str, ...]] = {}
     views: dict[str, Any] = {}
     for view, values in levels.items():
-        known, numbers = np.unique(values, return_inverse=True)
-        without = known.dtype.kind in "if" and known < 0
+        known, views[view] = np.unique(values, return_inverse=True)
+        without = known.dtype.kind == "i" and known < 0
         names[view] = tuple(np.where(without, NO_CLASS, known.astype(str)).tolist())
-        views[view] = numbers.reshape(-1)
     finest = [np.zeros(len(vectors), np.int32), *views.values()][-1]
     images = vectors if files is None else ImageFiles([image_named(str(name)) for name in files])
     data = Dataset(place.stem, images, finest, views, names)
@@ -287,12 +280,10 @@ def _read_log(path: Path) -> list[dict[str, Any]]:
         return []
     records = []
     for line in path.read_bytes().splitlines():
-        try:
-            record = json_of(line, path)
-        except ValueError:
-            continue
-        if isinstance(record, dict) and _is_number(record.get("step")):
-            records.append({k: v for k, v in record.items() if v is None or _is_number(v)})
+        with contextlib.suppress(ValueError):
+            record = json_of(line, path, dict)
+            if _is_number(record.get("step")):
+                records.append({k: v for k, v in record.items() if v is None or _is_number(v)})
     return records
 
 
@@ -306,30 +297,25 @@ def _flat(tree: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _flat_scores(scores: Mapping[str, Any], prefix: str = "") -> dict[str, float]:
-    """Flatten nested scores; leave out what is no finite number."""
-    flat: dict[str, float] = {}
-    for name, value in scores.items():
-        whole = f"{prefix} {name}".strip()
-        if isinstance(value, Mapping):
-            flat |= _flat_scores(value, whole)
-        elif isinstance(value, int | float) and not isinstance(value, bool):
-            if math.isfinite(value) and name not in ("step", "queries"):
-                flat[whole] = float(value)
-    return flat
+    """Flatten nested scores; leave out counts, and what is no finite number."""
+    return {
+        " ".join(path).strip(): float(value)
+        for path, value in flatten_dict({prefix: dict(scores)}).items()
+        if _is_number(value) and not isinstance(value, bool) and path[-1] not in NO_SCORES
+    }
 
 
-def number_repeated(names: Sequence[str]) -> list[str]:
-    """Put a number behind names that repeat an earlier one.
+def unique_names(names: Sequence[str], longer: Sequence[str]) -> list[str]:
+    """Take the longer of two names where the short one repeats, and number those that still repeat.
 
     Example:
-        >>> number_repeated(["a", "b", "a"])
-        ['a', 'b', 'a (2)']
+        >>> unique_names(["a", "b", "b", "b"], ["x/a", "x/b", "y/b", "y/b"])
+        ['a', 'x/b', 'y/b', 'y/b (2)']
     """
     numbered: list[str] = []
-    for name in names:
-        tried, number = name, 1
-        while tried in numbered:
-            number += 1
-            tried = f"{name} ({number})"
-        numbered.append(tried)
+    for short, long in zip(names, longer, strict=True):
+        name = long if names.count(short) > 1 else short
+        variants = (f"{name} ({number})" for number in itertools.count(2))
+        tried = itertools.chain([name], variants)
+        numbered.append(next(each for each in tried if each not in numbered))
     return numbered

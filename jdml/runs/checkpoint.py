@@ -13,7 +13,7 @@ from jdml._optional_imports import require_package
 from jdml._paths import check_disk_space, check_local
 from jdml.data.load import RUN, run_data_config
 from jdml.distributed import Tree, broadcast_metrics, is_main_process
-from jdml.runs.identity import config_differences, differences, is_extension
+from jdml.runs.identity import differences, is_extension
 from jdml.runs.run_files import (
     CHECKPOINTS,
     CONFIG,
@@ -28,18 +28,14 @@ from jdml.runs.run_files import (
     write_model,
 )
 
+UNCOMPARED = {"provenance": None, "versions": None}
+"""Parts of a configuration that may differ when a run is resumed."""
 LOCK = ".lock"
 """The file that a process locks while it writes into a run's folder."""
 
 
 class RunFolder:
-    """The folder of one run: ``config.json``, ``log.jsonl`` and ``checkpoints/``.
-
-    Implementation notes:
-        Orbax renames a checkpoint when it is complete: a killed save leaves the previous checkpoint, and parts that
-        the next start removes. Steps donate their buffers, so a copy is written in the background. Arrays of a mesh
-        are written by the processes that have them, all else by the first one, and can be restored on another mesh.
-    """
+    """The folder of a run; a killed save leaves the previous checkpoint, and parts that the next start removes."""
 
     def __init__(
         self,
@@ -74,10 +70,7 @@ class RunFolder:
             self._manager = ocp.CheckpointManager(self._checkpoints, options=options)
             self.latest: int | None = self._manager.latest_step()
             if self.latest is not None and not resume:
-                raise ValueError(
-                    f"folder {self.path} already has a checkpoint of step {self.latest}: "
-                    "resume it or choose another folder"
-                )
+                raise ValueError(f"folder {self.path} has a run of step {self.latest}: resume it")
         except BaseException:
             self._release()
             raise
@@ -88,6 +81,7 @@ class RunFolder:
 
         if step == self.latest:
             return
+        # The next step takes the state's memory.
         packed = _pack(jax.tree.map(jnp.copy, tree) if self._asynchronous else tree)
         # Orbax would fail halfway.
         check_disk_space(self._checkpoints, sum(leaf.nbytes for leaf in jax.tree.leaves(packed)))
@@ -114,9 +108,8 @@ class RunFolder:
 
         path = self._checkpoints / str(self.latest)
         try:
-            differing = differences(
-                self._read(arrays=args.JsonRestore())["arrays"], _arrays(template)
-            )
+            saved = self._read(arrays=args.JsonRestore())["arrays"]
+            differing = differences(saved, _arrays(template))
             if not differing:
                 items = args.StandardRestore(_pack(template))
                 content = self._read(state=items, progress=args.JsonRestore())
@@ -170,22 +163,18 @@ class RunFolder:
             models = [self.path / name for name in (MODEL, LAST)]
             foreign = [self.path / METRICS, *([] if saved else models)]
             if there := [other.name for other in foreign if other.exists()]:
-                raise ValueError(
-                    f"folder {self.path} has {there[0]} of something else than a run: choose another folder"
-                )
+                raise ValueError(f"folder {self.path} has {there[0]} but no run: choose another")
             if is_main_process():
                 for model in models:  # of a run that was begun here before
                     model.unlink(missing_ok=True)
                 write_json(file, config)
             return
-        differing = config_differences(saved, config)
+        differing = differences(*({**each, **UNCOMPARED} for each in (saved, config)))
         grows = self._growing is not None and is_extension(differing)
         if differing and not (grows and self._growing):
             shown = "; ".join(map(str, differing))
             hint = ". To train it for more steps: RunConfig(allow_more_steps=True)" if grows else ""
-            raise ValueError(
-                f"folder {self.path} holds a run of another configuration: {shown}{hint}"
-            )
+            raise ValueError(f"folder {self.path} holds a run with other settings: {shown}{hint}")
         self._more_steps = config if differing else None
 
     def _acquire(self) -> None:
@@ -198,9 +187,7 @@ class RunFolder:
                 self._lock.acquire(timeout=0)
         taken = is_main_process() and not self._lock.is_locked
         if broadcast_metrics({"taken": taken})["taken"]:
-            raise ValueError(
-                f"folder {self.path} is written by another run at this moment: wait for it, or choose another folder"
-            )
+            raise ValueError(f"folder {self.path} is written by another run now: choose another")
 
 
 def _is_key(leaf: object) -> bool:

@@ -114,9 +114,8 @@ def read_embeddings(path: Path) -> EmbeddingTable:
             raise ValueError(f"{name} of {path} must be {kinds}, got {values.dtype}")
         by_level = name == "labels" and values.ndim == 2 and values.shape[1] > 0
         if values.shape[:1] != (len(vectors),) or (values.ndim != 1 and not by_level):
-            raise ValueError(
-                f"{name} of {path} must have shape [N] = [{len(vectors)}], got {list(values.shape)}"
-            )
+            shape = list(values.shape)
+            raise ValueError(f"{name} of {path} must be [N] = [{len(vectors)}], got {shape}")
     return EmbeddingTable(vectors, **columns, model=str(arrays.get(MODEL, "")))
 
 
@@ -239,7 +238,6 @@ def update_gallery(
     folder: Path,
     trained: Trained,
     source: Source,
-    root: Path,
     *,
     by_content: bool = False,
     on_bad_image: Any = "nan",
@@ -248,21 +246,19 @@ def update_gallery(
 ) -> tuple[Gallery, dict[str, int]]:
     """Embed the images of a source that are new or changed into a gallery's folder, and remove what is gone.
 
-    An image's id is its path relative to ``root``. It is changed if its class is another, or its size or modification
-    time; with ``by_content``, and for images without a file, its checksum. Other rows of the gallery stay. It is saved
-    every ``piece`` images, before the record of its files: a killed update embeds the last of them again. Return the
-    gallery, and numbers of images by what was done with them.
+    An image's id is its path relative to the source's root. It is changed if its class is another, or its size or
+    modification time; with ``by_content``, and for images without a file, its checksum. Other rows of the gallery stay.
+    It is saved every ``piece`` images, before the record of its files: a killed update embeds the last of them again.
+    Return the gallery, and numbers of images by what was done with them.
     """
     gallery, records = Gallery(model=trained), dict[str, Record]()
     if is_gallery(folder):
         gallery = Gallery.load(folder)
         records = {name: tuple(record) for name, record in _read(folder)["files"].items()}
         if gallery.model != trained.identity:
-            raise ValueError(
-                f"--out holds embeddings of another model: embed into a new folder, not into {folder}"
-            )
-    images = source.images.images if isinstance(source.images, Dataset) else source.images
-    images = ImageFiles(images) if isinstance(images, list) else images
+            raise ValueError(f"--out must be a new folder, {folder} is of another model")
+    root, images = source.root, source.images
+    images = images.images if isinstance(images, Dataset) else images
     files = list(images.files) if isinstance(images, ImageFiles) else None
     of_id: dict[str, int] = {}
     for row in range(len(images)):
@@ -317,9 +313,7 @@ def read_table(path: Path, model: str) -> EmbeddingTable | None:
         return None
     table = _read_gallery(path) if is_gallery(path) else read_embeddings(path)
     if model and table.model and model != table.model:
-        raise ValueError(
-            f"{path} was embedded with another model, so its distances mean nothing: embed it again (jdml embed)"
-        )
+        raise ValueError(f"{path} was embedded with another model: embed it again (jdml embed)")
     return table
 
 

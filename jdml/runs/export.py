@@ -28,10 +28,7 @@ PROGRAMS = {".stablehlo": "flatbuffers", ".onnx": "jax2onnx"}
 
 
 def export_stablehlo(trained: Trained, platforms: Sequence[str] = PLATFORMS) -> bytes:
-    """Return a program from images to embeddings, with its parameters, for ``jax.export.deserialize``.
-
-    JAX promises to read programs of versions up to six months older.
-    """
+    """Return a program from images to embeddings, with its parameters, for ``jax.export.deserialize``."""
     require_package("flatbuffers", "writing a program")
     from jax import export
 

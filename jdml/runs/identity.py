@@ -23,8 +23,6 @@ from jdml.models.base_adapter import is_flag
 SAMPLE_BYTES = 1 << 26
 """Number of bytes, evenly spaced, that count of a larger array."""
 PLAIN = (bool, int, float, complex, str, bytes, type(None))
-UNCOMPARED = ("provenance", "versions")
-"""Parts of a configuration that may differ when a run is resumed."""
 GROWING = ("fit.steps", "recipe.batch.steps")
 """Numbers that may be larger when a run is resumed."""
 DIGESTS = "fingerprint."
@@ -34,11 +32,7 @@ ABSENT = object()
 
 
 def fingerprint(*values: Any) -> str:
-    """Return sixteen hexadecimal digits of values that are the same in every process.
-
-    A function counts by its qualified name and the values that it closes over, an object by its class and its fields or
-    attributes. Code is not compared: begin another run after you change a function of your own.
-    """
+    """Return sixteen hexadecimal digits of values, the same in every process; a function's code does not count."""
     return _digest("\0".join(_words(values, frozenset())).encode())[:16]
 
 
@@ -176,11 +170,6 @@ def _fields(tree: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]
             yield from _fields(value, f"{path}{name}.")
         else:
             yield f"{path}{name}", value
-
-
-def config_differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Difference]:
-    """Return the fields in which two runs must agree and differ."""
-    return [each for each in differences(old, new) if each.name.split(".")[0] not in UNCOMPARED]
 
 
 def is_extension(changed: list[Difference]) -> bool:

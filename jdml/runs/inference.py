@@ -388,7 +388,7 @@ def _files_of(sources: Sequence[Any]) -> list[Any]:
         content = read_path(expand_user(source))
         for note in content.notes:
             _log.warning("%s: %s", source, note)
-        files += content.files
+        files += content.all_files
     return files
 
 

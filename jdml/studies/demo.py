@@ -4,21 +4,25 @@ Even and odd are classes of three modes each. A loss that pulls every positive p
 positive sampling (EPS) pulls each sample to its nearest positive only, and keeps them apart.
 """
 
+import itertools
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import flax.linen as nn
+import jax
 import jax.numpy as jnp
 import numpy as np
 
 from jdml._optional_imports import progress_bar
 from jdml._paths import check_local
-from jdml.data import load
+from jdml.data import Dataset, load
 from jdml.metrics import evaluate_retrieval
 from jdml.ops import checks
-from jdml.recipes import BatchConfig, LossConfig, NetworkConfig, OptimizerConfig, Recipe
+from jdml.recipes import LossConfig, Recipe
+from jdml.report.compare import compare_runs
 from jdml.report.embedding_stats import project, unit
 from jdml.report.figures import scatter_grid
 from jdml.report.page import html_report
@@ -47,22 +51,6 @@ class Network(nn.Module):
         return nn.Dense(DIM)(nn.relu(nn.Dense(HIDDEN)(images.reshape(len(images), -1))))
 
 
-class Parts(NamedTuple):
-    """The demo's data: even/odd for training; other images of the same digits; digits that are not trained."""
-
-    train: Any
-    known: Any
-    unseen: Any
-
-
-class DemoResult(NamedTuple):
-    """Scores and embeddings in the plane by method, and the runs for the report."""
-
-    scores: dict[str, dict[str, list[float]]]
-    points: dict[str, tuple[np.ndarray, np.ndarray]]
-    runs: tuple[Run, ...] = ()
-
-
 @dataclass(frozen=True)
 class Demo:
     """Train on even/odd labels, and see which methods still separate the digits.
@@ -80,12 +68,37 @@ class Demo:
     """Runs of each method; the table shows their mean and standard deviation."""
 
     def execute(self) -> None:
-        """Train the four methods, print the table, write the figure and the run folder."""
-        result = run_demo(self.out, steps=self.steps, seeds=self.seeds)
+        """Train the four methods, print the table, write the figure, the page and the numbers."""
+        checks.count("steps", self.steps)
+        checks.count("seeds", self.seeds)
+        check_local("out", self.out)
+        config = {
+            "data": "digits 0–5 by parity",
+            "model": f"{HIDDEN} hidden units, {DIM}-D",
+            "steps": self.steps,
+            "seeds": self.seeds,
+        }
+        file = self.out / "config.json"
+        if file.exists() and read_json(file, dict).keys() != config.keys():
+            raise ValueError(f"--out {self.out} holds another run: choose another folder")
+        self.out.mkdir(parents=True, exist_ok=True)
+        write_json(file, config)
+        data, scored = load_parts()
+        jobs = list(itertools.product(methods().items(), range(self.seeds)))
+        runs = []
+        with progress_bar(True, total=len(jobs), unit="run") as bar:
+            for (name, recipe), seed in jobs:
+                bar.set_description(name)
+                runs.append(_train(name, recipe, data, scored, self.steps, seed))
+                bar.update()
+        figure, page = self.out / "demo.png", self.out / "report.html"
+        write_json(self.out / "metrics.json", scores_of(runs))
+        draw(runs, figure)
+        title = "Even and odd were learned: which methods still tell the digits apart?"
+        html_report(runs, page, title=title, metrics=COLUMNS)
         print("R@1 and MAP@R by digit, in %, of models trained on even/odd\n")
-        print(markdown_table(*table(result)), *summary(result), sep="\n")
-        print(f"figure: {self.out / 'demo.png'}")
-        print(f"report: {self.out / 'report.html'}")
+        print(markdown_table(*table(runs)), *summary(runs), sep="\n")
+        print(f"figure: {figure}\nreport: {page}")
 
 
 def methods() -> dict[str, Recipe]:
@@ -93,124 +106,88 @@ def methods() -> dict[str, Recipe]:
 
     The margin and the batch of 64 random samples were chosen on a held-out part of the training rows.
     """
-
-    def recipe(loss: str, miner: str = LossConfig.miner, **settings: float) -> Recipe:
-        return Recipe(
-            loss=LossConfig(loss, settings, miner=miner),
-            network=NetworkConfig(dim=DIM),
-            batch=BatchConfig(size=BATCH),
-            optimizer=OptimizerConfig(
-                learning_rate=LEARNING_RATE, lr_multipliers={"proxies": PROXIES_LR_FACTOR}
-            ),
-        )
-
-    negative = f"semi_hard_negative:margin={MARGIN}"
-    return {
-        "triplet": recipe("triplet", f"random_positive+{negative}", margin=MARGIN),
-        "triplet + EPS": recipe("triplet", f"easy_positive+{negative}", margin=MARGIN),
-        "MS + EPS": recipe("multi_similarity", "multi_similarity_negative+easy_positive"),
-        "ProxyAnchor": recipe("proxy_anchor"),
+    rates = {"learning_rate": LEARNING_RATE, "lr_multipliers": {"proxies": PROXIES_LR_FACTOR}}
+    base = Recipe().replace(network={"dim": DIM}, batch={"size": BATCH}, optimizer=rates)
+    margin, negative = {"margin": MARGIN}, f"semi_hard_negative:margin={MARGIN}"
+    losses = {
+        "triplet": LossConfig("triplet", margin, miner=f"random_positive+{negative}"),
+        "triplet + EPS": LossConfig("triplet", margin, miner=f"easy_positive+{negative}"),
+        "MS + EPS": LossConfig("multi_similarity", miner="multi_similarity_negative+easy_positive"),
+        "ProxyAnchor": LossConfig("proxy_anchor"),
     }
+    return {name: replace(base, loss=loss) for name, loss in losses.items()}
 
 
-def load_parts() -> Parts:
-    """Load the embedded digits: training images of 0–5 by parity; test images of 0–5; all of 6–9."""
+def load_parts() -> tuple[Dataset, Dataset]:
+    """Load digits to train on, 0–5 by parity, and to score: other images of 0–5, then all of 6–9."""
     train, test, everything = (load("digits", split=split) for split in ("train", "test", "all"))
-    return Parts(
-        train=train.select(np.isin(train.labels, TRAINED_DIGITS)).relabel("parity"),
-        known=test.select(np.isin(test.labels, TRAINED_DIGITS)),
-        unseen=everything.select(~np.isin(everything.labels, TRAINED_DIGITS)),
-    )
+    known, unseen = test.select(is_trained(test)), everything.select(~is_trained(everything))
+    parts = [(part.images, part.labels, part.views) for part in (known, unseen)]
+    images, labels, views = jax.tree.map(lambda *both: np.concatenate(both), *parts)
+    scored = replace(test, images=images, labels=labels, views=views)
+    return train.select(is_trained(train)).relabel("parity"), scored
 
 
-def run_demo(
-    out_dir: str | Path, *, steps: int = Demo.steps, seeds: int = Demo.seeds, progress: bool = True
-) -> DemoResult:
-    """Train the four methods, and write the figure, the report and the numbers into a folder."""
-    checks.count("steps", steps)
-    checks.count("seeds", seeds)
-    check_local("out_dir", out_dir)
-    folder, network = Path(out_dir), f"{HIDDEN} hidden units, {DIM}-D"
-    config = {"data": "digits 0–5 by parity", "model": network, "steps": steps, "seeds": seeds}
-    file = folder / "config.json"
-    if file.exists() and read_json(file, dict).keys() != config.keys():
-        raise ValueError(f"out_dir {folder} holds another run: choose another folder")
-    folder.mkdir(parents=True, exist_ok=True)
-    write_json(file, config)
-    parts, recipes = load_parts(), methods()
-    runs: list[Run] = []
-    result = DemoResult({}, {})
-    with progress_bar(progress, total=len(recipes) * seeds, unit="run") as bar:
-        for name, recipe in recipes.items():
-            bar.set_description(name)
-            result.scores[name] = {column: [] for column in COLUMNS}
-            for seed in range(seeds):
-                run, points = _train(name, recipe, parts, steps, seed)
-                runs.append(run)
-                result.points.setdefault(name, points)
-                for column in COLUMNS:
-                    result.scores[name][column].append(run.metrics[column])
-                bar.update()
-    result = result._replace(runs=tuple(runs))
-    write_json(folder / "metrics.json", result.scores)
-    draw(result, parts, folder / "demo.png")
-    title = "Even and odd were learned: which methods still tell the digits apart?"
-    html_report(result.runs, folder / "report.html", title=title, metrics=COLUMNS)
-    return result
+def is_trained(data: Dataset) -> np.ndarray:
+    """Return which images are of digits that are trained."""
+    return np.isin(data.labels, TRAINED_DIGITS)
 
 
-def table(result: DemoResult) -> tuple[list[str], list[list[str]]]:
+def scores_of(runs: Sequence[Run]) -> dict[str, dict[str, list[float]]]:
+    """Return the scores of all seeds, by method and column."""
+    rows = compare_runs(runs).rows
+    return {row.runs[0].settings["method"]: row.values for row in rows}
+
+
+def table(runs: Sequence[Run]) -> tuple[list[str], list[list[str]]]:
     """Return the result as a table's columns and rows: means ± standard deviations in percent."""
-    columns = ["method"] + [
-        name.replace("unseen", "6–9").replace("seen", "0–5") for name in COLUMNS
-    ]
+    titles = [name.replace("unseen", "6–9").replace("seen", "0–5") for name in COLUMNS]
     rows = [
         [method, *(mean_std(scores[name]) for name in COLUMNS)]
-        for method, scores in result.scores.items()
+        for method, scores in scores_of(runs).items()
     ]
-    return columns, rows
+    return ["method", *titles], rows
 
 
-def draw(result: DemoResult, parts: Parts, path: Path) -> Path:
+def draw(runs: Sequence[Run], path: Path) -> Path:
     """Draw the figure: a column per method; above the digits 0–5, below 6–9."""
-    panels = [
-        (name if row == 0 else "", points[row], part.labels)
-        for row, part in enumerate((parts.known, parts.unseen))
-        for name, points in result.points.items()
-    ]
+    shown = [run for run in runs if run.embeddings is not None]
+    panels = []
+    for trained in (True, False):
+        for run in shown:
+            rows = is_trained(run.data) == trained
+            name = run.settings["method"] if trained else ""
+            panels.append((name, project(run.embeddings[rows])[0], run.data.labels[rows]))
     return scatter_grid(
         panels,
         path,
-        columns=len(result.points),
+        columns=len(shown),
         row_titles=("digits 0–5, unseen images", "digits 6–9, never seen"),
         title="Trained on the labels even and odd; coloured by digit (two principal components)",
     )
 
 
-def summary(result: DemoResult) -> list[str]:
+def summary(runs: Sequence[Run]) -> list[str]:
     """Compare the triplet loss without and with EPS in words, and say whether seeds agree."""
-    without, with_eps = (result.scores[name] for name in ("triplet", "triplet + EPS"))
-    lines = []
+    scores, lines = scores_of(runs), []
     for part, digits in (("seen", "0–5, on unseen images"), ("unseen", "6–9, never seen")):
-        name = f"{part} MAP@R"
-        clear = min(with_eps[name]) > max(without[name])
+        before, after = (scores[name][f"{part} MAP@R"] for name in ("triplet", "triplet + EPS"))
+        clear = min(after) > max(before)
         note = "in every run" if clear else "not in every run: more --seeds or --steps may decide"
-        before, after = (mean_std(scores[name]) for scores in (without, with_eps))
-        lines.append(f"easy positives, digits {digits}: MAP@R {before} -> {after} ({note})")
+        means = f"{mean_std(before)} -> {mean_std(after)}"
+        lines.append(f"easy positives, digits {digits}: MAP@R {means} ({note})")
     return lines
 
 
-def _train(
-    name: str, recipe: Recipe, parts: Parts, steps: int, seed: int
-) -> tuple[Run, tuple[np.ndarray, np.ndarray]]:
-    """Train a method once; return the run for the report, and its last embeddings in the plane."""
-    tests = {"seen": parts.known, "unseen": parts.unseen}
+def _train(name: str, recipe: Recipe, data: Dataset, scored: Dataset, steps: int, seed: int) -> Run:
+    """Train a method once; return the run for the report, the first seed with its last embeddings."""
+    known = is_trained(scored)
 
     def evaluate(embedder: Embedder) -> dict[str, float]:
         scores: dict[str, float] = {}
-        for part, data in tests.items():
-            x = jnp.asarray(unit(embedder(data.images)))
-            retrieval = evaluate_retrieval(x, data.labels, recall_at=(1,))
+        for part, rows in (("seen", known), ("unseen", ~known)):
+            x = jnp.asarray(unit(embedder(scored.images[rows])))
+            retrieval = evaluate_retrieval(x, scored.labels[rows], recall_at=(1,))
             scores |= {f"{part} {metric}": float(retrieval[metric]) for metric in ("R@1", "MAP@R")}
         return scores
 
@@ -218,7 +195,7 @@ def _train(
     every = max(1, steps // 20)
     result = train(
         recipe.replace(batch={"steps": steps}),
-        parts.train,
+        data,
         model=Network(),
         seed=seed,
         run=RunConfig(log_every=every),
@@ -227,7 +204,6 @@ def _train(
     )
     last = result.history[-LAST:]
     scores = {column: float(np.mean([record[column] for record in last])) for column in COLUMNS}
-    known, unseen = (unit(result.embedder(data.images)) for data in tests.values())
     run = Run(
         f"{name}-{seed}",
         {"method": name, "steps": steps},
@@ -236,22 +212,14 @@ def _train(
         result.history,
         seconds=time.monotonic() - start,
     )
-    if seed == 0:
-        proxies = result.best_params.get("proxies")
-        run = replace(
-            run,
-            embeddings=np.concatenate([known, unseen]),
-            data=_join(parts.known, parts.unseen),
-            proxies=None if proxies is None else np.asarray(proxies),
-            train=parts.train,
-            train_embeddings=unit(result.embedder(parts.train.images)),
-        )
-    return run, (project(known)[0], project(unseen)[0])
-
-
-def _join(first: Any, second: Any) -> Any:
-    """Join two data sets of the same views."""
-    images = np.concatenate([first.images, second.images])
-    labels = np.concatenate([first.labels, second.labels])
-    views = {view: np.concatenate([first.views[view], second.views[view]]) for view in first.views}
-    return replace(first, images=images, labels=labels, views=views)
+    if seed > 0:
+        return run
+    vectors = [unit(result.embedder(scored.images[rows])) for rows in (known, ~known)]
+    return replace(
+        run,
+        embeddings=np.concatenate(vectors),
+        data=scored,
+        proxies=result.best_params.get("proxies"),
+        train=data,
+        train_embeddings=unit(result.embedder(data.images)),
+    )

@@ -1,11 +1,7 @@
-"""The two protocols of retrieval on unseen classes: conventional, and that of *A Metric Learning Reality Check*.
-
-A protocol trains models by a recipe on classes ``data``, by the function ``train``, such as
-``partial(jdml.training.train, model=…, devices=…)``, and scores them on unseen classes. Each training is a run in its
-own folder, so that a killed protocol resumes. All protocols have the same arguments.
-"""
+"""The protocols of retrieval on unseen classes: conventional, that of *A Metric Learning Reality Check*, ablation."""
 
 import dataclasses
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -18,6 +14,7 @@ from jdml import metrics
 from jdml.data import Dataset, mlrc_folds
 from jdml.ops.checks import default_of
 from jdml.recipes import Recipe
+from jdml.recipes.papers import Protocol
 from jdml.training import train_recipe
 from jdml.training.run_config import FitResult, RunConfig, as_config
 from jdml.training.train_recipe import normalized
@@ -44,29 +41,8 @@ class Retrieval(NamedTuple):
         return [self.queries] if self.gallery is None else [self.queries, self.gallery]
 
 
-def conventional(
-    recipe: Recipe,
-    data: Dataset,
-    test: Retrieval,
-    run: str | Path | RunConfig | None = None,
-    *,
-    train: Train = train_recipe.train,
-    seed: int = 0,
-) -> dict[str, float]:
-    """Train one model on all training classes, and score its last parameters on the test classes.
-
-    CCP, which needs a metric to end a problem, holds out a quarter of the training classes and is scored at its best
-    there. The splits are those of Oh Song, Xiang, Jegelka & Savarese, *Deep Metric Learning via Lifted Structured
-    Feature Embedding*.
-    """
-    validation = None
-    if recipe.loss.needs_validation:
-        data, validation = next(_parts(data))
-    result = _train(train, recipe, data, validation, run, seed)
-    return _score(recipe, [_embed(recipe, result, test)], test)
-
-
-def mlrc(
+def run_protocol(
+    protocol: Protocol,
     recipe: Recipe,
     data: Dataset,
     test: Retrieval,
@@ -75,20 +51,41 @@ def mlrc(
     train: Train = train_recipe.train,
     seed: int = 0,
 ) -> dict[str, dict[str, float]]:
-    """Train four models, each on three quarters of the training classes and stopped by the fourth.
+    """Train models by a recipe on classes ``data``, score them on unseen classes, and return metrics by row.
 
-    ``"separated"`` is the mean of their metrics and last steps, ``"std"`` their sample standard deviation;
-    ``"concatenated"`` is of their normalized embeddings side by side, normalized as each is (CCP: into the ball).
-    Musgrave, Belongie & Lim, *A Metric Learning Reality Check*.
+    ``"conventional"``: one model on all training classes, scored with its last parameters. CCP, which needs a metric to
+    end a problem, holds out a quarter of the classes and is scored at its best there. The splits are those of Oh Song,
+    Xiang, Jegelka & Savarese, *Deep Metric Learning via Lifted Structured Feature Embedding*.
+
+    ``"mlrc"``: four models, each on three quarters of the training classes and stopped by the fourth. ``"separated"``
+    is the mean of their metrics and last steps, ``"std"`` their sample standard deviation; ``"concatenated"`` is of
+    their normalized embeddings side by side, normalized as each is (CCP: into the ball). Musgrave, Belongie & Lim, *A
+    Metric Learning Reality Check*.
+
+    ``"ablation"``: one model on two thirds of the training classes, stopped by the other third. Gürbüz, Can & Alatan,
+    *Deep Metric Learning with Chance Constraints*, supplement, section 2.1.
+
+    Models are trained by ``train``, such as ``partial(jdml.training.train, model=…)``, each as a run in its own folder,
+    so that a killed protocol resumes.
     """
     run, scores, vectors = as_config(RunConfig, run), [], []
-    for number, (part, validation) in enumerate(list(_parts(data))):
-        folder = None if run.folder is None else Path(run.folder) / f"fold{number}"
-        own = dataclasses.replace(run, folder=folder)
-        result = _train(train, recipe, part, validation, own, seed + number)
-        vectors.append(_embed(recipe, result, test))
-        measured = _score(recipe, vectors[-1:], test)
-        scores.append({**measured, "step": float(result.state.step)})
+    parts: list[tuple[Dataset, Dataset | None]] = [(data, None)]
+    evaluation: dict[str, int | None] = {"every": None, "patience": None}
+    if protocol != "conventional" or recipe.loss.needs_validation:
+        folds = _parts(data, THIRDS if protocol == "ablation" else FOLDS)
+        parts = [*itertools.islice(folds, FOLDS if protocol == "mlrc" else 1)]
+        evaluation = {"patience": recipe.evaluation.patience or RUN_PATIENCE}
+    recipe = recipe.replace(evaluation=evaluation)
+    for number, (part, validation) in enumerate(parts):
+        own = run
+        if protocol == "mlrc" and run.folder is not None:
+            own = dataclasses.replace(run, folder=Path(run.folder) / f"fold{number}")
+        result = train(recipe, part, validation=validation, run=own, seed=seed + number)
+        vectors.append([normalized(recipe, result.embedder(part.images)) for part in test.parts])
+        step = {} if protocol == "conventional" else {"step": float(result.state.step)}
+        scores.append({**_score(recipe, vectors[-1:], test), **step})
+    if protocol != "mlrc":
+        return {"ours": scores[0]}
     values = {name: [metrics[name] for metrics in scores] for name in scores[0]}
     return {
         "separated": {name: float(np.mean(each)) for name, each in values.items()},
@@ -97,26 +94,7 @@ def mlrc(
     }
 
 
-def ablation(
-    recipe: Recipe,
-    data: Dataset,
-    test: Retrieval,
-    run: str | Path | RunConfig | None = None,
-    *,
-    train: Train = train_recipe.train,
-    seed: int = 0,
-) -> dict[str, float]:
-    """Train one model on two thirds of the training classes, stopped by the other third.
-
-    Gürbüz, Can & Alatan, *Deep Metric Learning with Chance Constraints*, supplement, section 2.1.
-    """
-    part, validation = next(_parts(data, THIRDS))
-    result = _train(train, recipe, part, validation, run, seed)
-    scores = _score(recipe, [_embed(recipe, result, test)], test)
-    return {**scores, "step": float(result.state.step)}
-
-
-def _parts(train: Dataset, folds: int = FOLDS) -> Iterator[tuple[Dataset, Dataset]]:
+def _parts(train: Dataset, folds: int) -> Iterator[tuple[Dataset, Dataset]]:
     """Training and validation part of each fold; labels of the former are 0, 1, … without gaps."""
     classes = len(np.unique(train.labels))
     if classes < folds:
@@ -131,27 +109,6 @@ def _parts(train: Dataset, folds: int = FOLDS) -> Iterator[tuple[Dataset, Datase
             )
         own = np.unique(part.labels, return_inverse=True)[1]
         yield dataclasses.replace(part, labels=own), validation
-
-
-def _train(
-    train: Train,
-    recipe: Recipe,
-    data: Dataset,
-    validation: Dataset | None,
-    run: str | Path | RunConfig | None,
-    seed: int,
-) -> FitResult:
-    """Train one model, stopped by held-out classes if there are any."""
-    evaluation: dict[str, int | None] = {"every": None, "patience": None}
-    if validation is not None:
-        evaluation = {"patience": recipe.evaluation.patience or RUN_PATIENCE}
-    recipe = recipe.replace(evaluation=evaluation)
-    return train(recipe, data, validation=validation, run=run, seed=seed)
-
-
-def _embed(recipe: Recipe, result: FitResult, test: Retrieval) -> list[jax.Array]:
-    """Return normalized embeddings of the queries and, if there is one, of the gallery."""
-    return [normalized(recipe, result.embedder(part.images)) for part in test.parts]
 
 
 def _score(

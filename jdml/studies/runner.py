@@ -51,19 +51,18 @@ def run_jobs(
     check_local("out", out)
     out = Path(out)
     out.parent.mkdir(parents=True, exist_ok=True)
-    stored = results_of(jobs, out)
-    results = {name: stored.get(name) for name in jobs}
-    missing = {name: job for name, job in jobs.items() if name not in stored}
-    initial = len(jobs) - len(missing)
+    results = results_of(jobs, out)
+    missing = {name: job for name, job in jobs.items() if name not in results}
     end = time.monotonic() + 60 * (math.inf if minutes is None else minutes)
     started = itertools.takewhile(lambda job: time.monotonic() < end, missing.items())
+    initial = len(jobs) - len(missing)
     with progress_bar(progress, total=len(jobs), initial=initial, unit="run") as bar:
         for name, result in _run_all(run, started, min(workers, len(missing))):
             save_result(out, name, result)
             results[name] = result
             bar.set_postfix_str(name, refresh=False)
             bar.update()
-    return {name: result for name, result in results.items() if result is not None}
+    return {name: results[name] for name in jobs if name in results}
 
 
 def results_of(jobs: Mapping[str, Job], out: str | Path) -> dict[str, dict[str, Any]]:
@@ -93,11 +92,8 @@ def by_seed(
     wanted = through_json(settings)
     for run in results.values():
         job, metrics = run["job"], run["metrics"]
-        if (
-            metric not in metrics
-            or "seed" not in job
-            or not wanted.items() <= through_json(job).items()
-        ):
+        is_selected = wanted.items() <= through_json(job).items()
+        if not is_selected or metric not in metrics or "seed" not in job:
             continue
         if job["seed"] in values:
             raise ValueError(
@@ -113,12 +109,7 @@ def _run_all(
     """Yield results by name as they come; take a job only when it starts."""
     if workers <= 1:
         for name, job in jobs:
-            try:
-                result = _time_run(run, job)
-            except Exception as error:  # whatever a job raises
-                error.add_note(f"in job {name!r}")
-                raise
-            yield name, result
+            yield name, _time_run(run, name, job)
         return
     context = multiprocessing.get_context("spawn")
     shares = context.SimpleQueue()
@@ -130,13 +121,13 @@ def _run_all(
         failed: Exception | None = None
         while True:
             for name, job in itertools.islice(jobs, workers - len(names)):
-                names[pool.submit(_time_run, run, job)] = name
+                names[pool.submit(_time_run, run, name, job)] = name
             if not names:
                 break
             for future in wait(names, return_when=FIRST_COMPLETED).done:
                 name = names.pop(future)
                 try:
-                    result = future.result()
+                    yield name, future.result()
                 except BrokenProcessPool as error:
                     running = ", ".join((name, *names.values()))
                     raise PeerExitedError(
@@ -144,10 +135,7 @@ def _run_all(
                         "(take fewer workers), or cannot import run (put a notebook's function into a .py file)"
                     ) from error
                 except Exception as error:  # raised below, after the running jobs are saved
-                    error.add_note(f"in job {name!r}")
                     failed, jobs = failed or error, iter(())
-                    continue
-                yield name, result
     if failed is not None:
         raise failed
 
@@ -168,10 +156,14 @@ def _start_worker(shares: Any, workers: int) -> None:
     end_with_parent()  # a restarted study would write into the same folders
 
 
-def _time_run(run: Callable[[Job], Metrics], job: Job) -> dict[str, Any]:
-    """Run a job, and return its result as it is read from the file."""
+def _time_run(run: Callable[[Job], Metrics], name: str, job: Job) -> dict[str, Any]:
+    """Run a job, and return its result as it is read from the file; errors name the job."""
     start = time.perf_counter()
-    metrics = run(copy.deepcopy(dict(job)))
+    try:
+        metrics = run(copy.deepcopy(dict(job)))
+    except Exception as error:  # whatever a job raises
+        error.add_note(f"in job {name!r}")
+        raise
     cores, all_cores = len(_cores()), os.cpu_count()
     used = all_cores if cores == all_cores else f"{cores} of {all_cores}"
     return through_json(

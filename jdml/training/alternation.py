@@ -279,13 +279,8 @@ def _(
     **settings: Any,
 ) -> AlternatingProblems:
     if monitor is None:
-        raise ValueError(
-            "validation is needed by ccp: held-out rows, which decide when a problem ends (or evaluation, with a "
-            "monitor)"
-        )
-    machine = AlternatingProjections(
-        patience=method.patience, run_patience=method.run_patience, tolerance=method.tolerance
-    )
+        raise ValueError("validation is needed by ccp: held-out rows, whose scores end a problem")
+    machine = AlternatingProjections(method.patience, method.run_patience, method.tolerance)
     return AlternatingProblems(
         model,
         train,

@@ -177,8 +177,8 @@ class BatchSource(ABC):
         traced = jax.make_jaxpr(statistics)(state.batch_stats).jaxpr
         if traced.outvars != traced.invars:
             raise ValueError(
-                f"{why}: the rows of a batch must not depend on each other, but the model's batch normalization is "
-                "trained; freeze it (freeze_batch_norm=True, --freeze-batch-norm) or take a model without"
+                f"{why}: rows must not depend on each other, but batch normalization is trained; freeze it "
+                "(freeze_batch_norm=True, --freeze-batch-norm) or take a model without"
             )
 
 
@@ -233,11 +233,7 @@ class RowSource(BatchSource):
 
 
 class ImageFileSource(BatchSource):
-    """Step on batches of image files, and measure how long the device waits for them.
-
-    The host waits for a step before it takes the next batch, so that its waiting for the batch is the device's; the
-    workers of the pipeline decode meanwhile. Of several processes each decodes its own rows.
-    """
+    """Step on batches of image files, and measure how long the device waits for them."""
 
     def __init__(self, spec: StepConfig, train: TrainSet, batches: ImageBatches) -> None:
         if batches.dataset is not train:
@@ -257,7 +253,7 @@ class ImageFileSource(BatchSource):
                 self.sampler.take(self.placement.local_rows(self._size))
         if self._start is None:
             self._start = time.perf_counter()
-        jax.block_until_ready(self._last)
+        jax.block_until_ready(self._last)  # so that the host's waiting for a batch is the device's
         start = time.perf_counter()
         batch = next(self.sampler)
         self._waiting += time.perf_counter() - start

@@ -236,9 +236,7 @@ class Callbacks(NamedTuple):
                 number = 1 + sum(type(other).__name__ == name for other in called.values())
                 called[name if number == 1 else f"{name} {number}"] = callback
         if EMA in declared and any(isinstance(c, StatefulCallback) for c in called.values()):
-            raise ValueError(
-                "callbacks: EMA cannot be combined with a stateful callback, which replaces parameters in its average"
-            )
+            raise ValueError("callbacks: EMA cannot be combined with a StatefulCallback")
         scaled = LossScale in declared
         skip = declared.get(SkipNonfinite, SkipNonfinite(SKIPPED_IN_A_ROW) if scaled else None)
         decay = float(declared[EMA].decay) if EMA in declared else None
@@ -265,8 +263,6 @@ class Callbacks(NamedTuple):
 def copy_new_arrays(state: Any, before: TrainState) -> TrainState:
     """Copy the arrays that a callback changed in a state: the next step takes their memory."""
     if not isinstance(state, TrainState):
-        raise TypeError(
-            f"callbacks must return None, a TrainState or jdml.training.Stop, got a {type(state).__name__}"
-        )
+        raise TypeError(f"callbacks must return None, a TrainState or Stop, got {type(state)}")
     check_same_arrays("callbacks must return a state", before, state)
     return jax.tree.map(lambda new, old: new if new is old else jnp.copy(new), state, before)

@@ -53,9 +53,7 @@ class CachedFeatureSource(RowSource):
     ) -> None:
         super().__init__(spec, train, sampler)
         if views > 1 and not isinstance(train.images, ImageFiles):
-            raise ValueError(
-                f"cached_views must be 1 of images in memory, which are not augmented, got {views}"
-            )
+            raise ValueError(f"cached_views must be 1 for images in memory, got {views}")
         self.views, self.folder, self.seed = views, folder, seed
         self._sets: list[tuple[Any, np.ndarray]] = []
 
@@ -79,8 +77,7 @@ class CachedFeatureSource(RowSource):
         split = jax.jit(lambda v, x: self.split.embeddings(v, self.split.features(v, x)))
         if not np.allclose(whole, split(variables, images), rtol=1e-2, atol=1e-3):
             raise ValueError(
-                "cached_views: the embeddings depend on more than the input of the layer that learns: write "
-                "jdml.models.WithHead(backbone, head)"
+                "cached_views: embeddings depend on more than the head's input: write models.WithHead(backbone, head)"
             )
 
     def step(self, state: TrainState) -> StepResult:

@@ -40,14 +40,11 @@ _log = logging.getLogger("jdml.training")
 
 @dataclass(frozen=True)
 class InitialState:
-    """The beginning of a run: a given state, or a fresh one and the functions that change it.
-
-    ``run``: the model file of the run whose head and proxies are kept, if they have the size.
-    """
+    """The beginning of a run: a given state, or a fresh one and the functions that change it."""
 
     load: Pretrained | None = None
     then: Start | None = None
-    run: Path | None = None
+    run: Path | None = None  # the model file whose head and proxies are kept, if they have the size
     state: TrainState | None = None
 
     @classmethod
@@ -304,10 +301,8 @@ def init_head_from_pca(
     split = FeatureSplit(network, layer, variables, sample)
     features = Embedder(Backbone(split), state, preprocess)(drawn)
     if features.shape[1] != width or not np.isfinite(features).all():
-        raise ValueError(
-            f"a head from principal axes needs finite features of train [N, {width}], got {list(features.shape)} "
-            f"with {int(np.isfinite(features).all(1).sum())} finite rows"
-        )
+        shape = list(features.shape)
+        raise ValueError(f"train must have finite features [N, {width}], got some of {shape}")
     x = features.astype(np.float64)
     directions = np.linalg.eigh(x.T @ x)[1][:, : -dim - 1 : -1]
     arrays = {f"{layer}/kernel": directions, f"{layer}/bias": np.zeros(dim)}

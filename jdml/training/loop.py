@@ -160,11 +160,7 @@ def fit(
 def _warn_low_precision(params: Any) -> None:
     """Warn of 16-bit parameters: small updates of them are lost."""
     for kind in {str(leaf.dtype) for leaf in jax.tree.leaves(params)} & {"bfloat16", "float16"}:
-        _log.warning(
-            "parameters are %s: small updates of them are lost; keep them in float32 (param_dtype) and compute in %s "
-            "(dtype)",
-            *(kind, kind),
-        )
+        _log.warning("parameters are %s: small updates are lost; keep them in float32", kind)
 
 
 def _open_folder(

@@ -62,11 +62,7 @@ class TrainState(NamedTuple):
 
 @dataclass(frozen=True)
 class StepConfig:
-    """All that a step is compiled from; hashable: the same parts give the same compiled step.
-
-    ``micro_batch``, ``skip_nonfinite``: as of :func:`make_train_step`. ``freeze``: a pattern of the paths of the
-    model's frozen parameters.
-    """
+    """All that a step is compiled from; hashable: the same parts give the same compiled step."""
 
     model: Model
     objective: Objective
@@ -141,9 +137,7 @@ def fresh_state(
         load = model.around(pretrained) if isinstance(model, WithLora) else pretrained
         variables = {**fresh, **load(fresh)}
         if variables.keys() != fresh.keys():
-            raise ValueError(
-                f"pretrained must return some of {', '.join(fresh)}, got {', '.join(variables)}"
-            )
+            raise ValueError(f"pretrained must return some of {[*fresh]}, got {[*variables]}")
         trees = fresh["params"], variables["params"]
         check_same_arrays("pretrained must return parameters", *trees, types=False)
     params = {"model": variables["params"], **objective.init(objective_key)}
@@ -199,17 +193,14 @@ def _init(model: Model, key: jax.Array, images: Tree) -> Variables:
 
 
 def in_turns(function: Callable[[Tree, jax.Array], Tree], rows: Tree, size: int) -> Tree:
-    """Return ``function(rows, 0)``, computed for ``size`` rows at a time, and again for its gradient (GradCache).
-
-    Turn t takes the rows t, t + T, t + 2T, … of T turns, so that on a mesh each device has a share of every turn in the
-    rows that it holds. All rows in one turn are computed once.
-    """
+    """Return ``function(rows, 0)``, computed for ``size`` rows at a time, and again for its gradient (GradCache)."""
     number = len(jax.tree.leaves(rows)[0])
     turns = -(-number // size)
     if turns == 1:
         return function(rows, jnp.zeros((), jnp.int32))
 
     def cut(part: jax.Array) -> jax.Array:
+        # Turn t takes the rows t, t + T, t + 2T, …: of a mesh each device has a share of every turn.
         # Repeat a row: at others, such as 0, a network may have no derivative.
         more = turns * size - number
         part = jnp.pad(part, [(0, more)] + [(0, 0)] * (part.ndim - 1), mode="edge")

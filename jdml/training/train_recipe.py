@@ -106,16 +106,14 @@ def train(
         (3, 8)
     """
     for name in parts.keys() - Parts.__annotations__.keys():
-        raise TypeError(
-            f"train() got an unexpected keyword argument {name!r}: its parts are {', '.join(Parts.__annotations__)}"
-        )
+        raise TypeError(f"parts must be some of {', '.join(Parts.__annotations__)}, got {name}")
     config, device_config = as_config(RunConfig, run), as_config(Devices, devices)
     preprocess, state = parts.get("preprocess", default_preprocess), parts.get("state")
     model = parts.get("model")
     if model is None:
         load = state.load if isinstance(state, InitialState) else None
         model = make_network(recipe, train, seed=seed, preprocess=preprocess, pretrained=load)
-    model = frozen(recipe, adapted(recipe, model), train, preprocess)
+    model = with_finetuning(recipe, model, train, preprocess)
     network = frozen_part(as_model(model))[0]
     objective: Any = parts.get("objective")
     batches: Any = parts.get("sampler")
@@ -215,23 +213,13 @@ def make_network(
     name = recipe.network.resolve(train.images)
     fixed = recipe.finetune.freeze_batch_norm
     if is_pointer(name):
-        model = build_custom_model(
+        return build_custom_model(
             recipe.network, name, train, preprocess, freeze_batch_norm=fixed, seed=seed
         )
-    else:
-        frozen = True if fixed else None if recipe.finetune.freezes else False
-        model = recipe.network.build(
-            train.images, freeze_batch_norm=frozen, pretrained=pretrained, **own
-        )
-    return adapted(recipe, model)
-
-
-def adapted(recipe: Recipe, model: Any) -> Any:
-    """Wrap a network with the LoRA factors of a recipe, if there are some that it does not have."""
-    inner, tune = model.base if isinstance(model, Frozen) else model, recipe.finetune
-    if tune.lora is None or isinstance(inner, WithLora):
-        return model
-    return WithLora(model, tune.lora, tune.lora_pattern(recipe.network), alpha=tune.lora_alpha)
+    frozen = True if fixed else None if recipe.finetune.freezes else False
+    return recipe.network.build(
+        train.images, freeze_batch_norm=frozen, pretrained=pretrained, **own
+    )
 
 
 def make_optimizer(
@@ -248,7 +236,7 @@ def make_optimizer(
     )
 
 
-def frozen(
+def with_finetuning(
     recipe: Recipe,
     model: Any,
     train: Dataset,
@@ -256,8 +244,11 @@ def frozen(
     *,
     cache_folder: str | Path | None = None,
 ) -> Any:
-    """Freeze the parts of a network that a recipe freezes, if there are some and the network is not frozen."""
-    tune = recipe.finetune
+    """Add the LoRA factors of a recipe to a network, and freeze its parts, unless it has the one or is the other."""
+    tune, inner = recipe.finetune, model.base if isinstance(model, Frozen) else model
+    if tune.lora is not None and not isinstance(inner, WithLora):
+        paths = tune.lora_pattern(recipe.network)
+        return WithLora(model, tune.lora, paths, alpha=tune.lora_alpha)
     if isinstance(model, Frozen) or (tune.freeze is None and tune.last_blocks is None):
         return model
     params = param_shapes(model, train, preprocess)
@@ -281,9 +272,8 @@ def check_head(recipe: Recipe, model: Any, train: Dataset, preprocess: Preproces
 
 def param_shapes(model: Any, train: Dataset, preprocess: Preprocess) -> Any:
     """Return the shapes of a network's parameters."""
-    images = jax.eval_shape(
-        preprocess, jax.ShapeDtypeStruct((1, *train.images.shape[1:]), train.images.dtype)
-    )
+    image = jax.ShapeDtypeStruct((1, *train.images.shape[1:]), train.images.dtype)
+    images = jax.eval_shape(preprocess, image)
     init = functools.partial(as_model(model).init, train=False)
     return jax.eval_shape(init, jax.random.key(0), images)["params"]
 

@@ -104,12 +104,9 @@ class Trainer:
 
     def result(self) -> FitResult:
         """Return the run's result."""
-        best = self._best_weights()
+        best, monitor = self._best_weights(), self.evaluation.monitor
         if self.best and not best and self.progress.score_names:
-            _log.warning(
-                "monitor %r was never a number: the result has the last parameters",
-                self.evaluation.monitor,
-            )
+            _log.warning("monitor %r was never a number: the last parameters are kept", monitor)
         params, batch_stats = best or self._weights()
         state = self.state._replace(params=params, batch_stats=batch_stats)
         return FitResult(
@@ -166,8 +163,7 @@ class Trainer:
                 raise ValueError("train must have rows of at least two classes, all are of one")
             raise ValueError(
                 f"sampler must yield batches with {self.source.missing_pairs[0]}: none of the first "
-                f"{self.steps_without_gradient} had any, and the gradient was 0 in all of them; write "
-                "jdml.data.ClassBatchSampler(labels, 16, 4)"
+                f"{self.steps_without_gradient} had any; write jdml.data.ClassBatchSampler(labels, 16, 4)"
             )
 
     def _evaluate(self, record: Record) -> None:

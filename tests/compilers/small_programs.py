@@ -1,4 +1,4 @@
-"""Compile small programs of all parts for an accelerator that is absent: `small_programs.py TARGET FILE [WORD …]`.
+"""Compile small programs of all parts for an accelerator that is absent: `small_programs.py TARGET FILE`.
 
 Writes the counts of each program, or its error, as JSON by name.
 """
@@ -70,7 +70,7 @@ def of_size() -> Iterator[tuple[Any, ...]]:
     was, programs.DIM = programs.DIM, dim
     yield programs.bare(rows, rows)
     yield programs.bare(rows, classes)
-    for name in ("contrastive", "multi_similarity", "margin", "sup_con"):
+    for name in ("contrastive", "multi_similarity", "sup_con"):
         yield programs.of_pairs(name, rows)
     yield programs.of_pairs(
         "multi_similarity", rows, " with MS pairs", mine=multi_similarity_pairs()
@@ -80,22 +80,22 @@ def of_size() -> Iterator[tuple[Any, ...]]:
     programs.DIM = was
 
 
+LOSSES = {
+    "h100": "triplet info_nce recall_at_k snr_contrastive proxy_nca_pp subcenter_arcface",
+    "v5e": "circle lifted_structure fast_ap smooth_ap arcface multi_proxy_anchor_dw soft_triple",
+}
+"""One of each kind, for one target each, besides those of a usual batch; `benchmarks/compiled.py` compiles all."""
 METHODS = {"h100": ("XBM", "MPA", "PFML"), "v5e": ("EPS", "NIR", "CCP", "sampled")}
 """Whose steps are compiled for which target: each for one."""
 
 
-def all_programs(target: str, both: tuple[str, ...]) -> Iterator[tuple[Any, ...]]:
-    """Yield each program's name, its trace function, and further fields that are not used here.
-
-    Losses whose names begin with a word of ``both`` are compiled for both targets, the others for one each.
-    """
+def all_programs(target: str) -> Iterator[tuple[Any, ...]]:
+    """Yield each program's name, its trace function, and further fields that are not used here."""
     yield exported(programs.DIM)
     yield pooled()
-    turn = list(compilers.TARGETS).index(target)
-    for number, program in enumerate(programs.small(None, classes=4, batch=12)):
-        if number % len(compilers.TARGETS) == turn or program[0].startswith(both):
-            yield program
-    yield from programs.mined(None)
+    wanted = tuple(f"{name}," for name in f"products multi_proxy_anchor {LOSSES[target]}".split())
+    yield from (p for p in programs.small(None, classes=4, batch=12) if p[0].startswith(wanted))
+    yield from (p for p in programs.mined(None) if p[0].startswith("triplet with"))
     yield in_bfloat16()
     yield from of_size()
     for name in programs.judged.FIELDS:
@@ -104,16 +104,16 @@ def all_programs(target: str, both: tuple[str, ...]) -> Iterator[tuple[Any, ...]
     yield from programs.metrics(None, size=40)
     networks = SimpleNamespace(networks=["small"], devices=[2], rows=4, side=16)
     networks.methods = METHODS[target]  # how arrays are partitioned does not depend on the target
-    yield from programs.steps(networks)
+    yield from (p for p in programs.steps(networks) if "alone" not in p[0])
 
 
-def main(target: str, out: Path, *both: str) -> None:
+def main(target: str, out: Path) -> None:
     """Compile all, and write the counts."""
     programs.place(lambda number: compilers.devices(target, 8)[:number])
     programs.BATCH, programs.DIM, programs.STEP_CLASSES = 12, 8, 128
     programs.MEMORY = 128
     found = {}
-    for what, lowered, *_ in all_programs(target, both):
+    for what, lowered, *_ in all_programs(target):
         try:
             text = compilers.compiled(lowered(), compilers.QUICK)[0].as_text()
             program = compilers.Program(text)
@@ -131,4 +131,4 @@ def main(target: str, out: Path, *both: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], Path(sys.argv[2]), *sys.argv[3:])
+    main(sys.argv[1], Path(sys.argv[2]))

@@ -16,7 +16,8 @@ from jdml.data import (
     from_rows,
     from_torch,
 )
-from jdml.data.folder import image_named, read_folder, read_pointer
+from jdml.data.folder import read_folder
+from jdml.data.rows import image_named, read_pointer
 
 # Hugging Face
 

@@ -85,8 +85,7 @@ def objective_with_a_flow() -> None:
     several = of.as_proxy_objective(jdml.contrastive_loss, 40, D, proxies_per_class=2)
     made = [
         of.with_nir(one, flow, wrong_class_weight=0.3, of_mean=True, warmup=2),
-        of.with_nir(several, learned, stop_proxy_gradient=True),
-        of.with_nir(one, flow, self_regularization="both"),
+        of.with_nir(several, learned, stop_proxy_gradient=True, self_regularization="both"),
     ]
     for objective in made:
         params, state = objective.init(jax.random.key(0)), objective.init_state()

@@ -210,15 +210,15 @@ def test_field_is_drawn_with_its_charges(cloud):
     x, labels = cloud
     proxies = {"proxies": np.eye(3, 8)[:, None]}
     field = {"recipe": {"loss": {"name": "potential_field", "settings": {"alpha": 2.0}}}}
-    drawn = panels(field, proxies, x, labels, str)
+    drawn = panels(Run("a", config=field), proxies, x, labels, "012")
     assert len(drawn) == 3
     for label, panel in enumerate(drawn):
         assert str(label) in panel["title"]
         x0, x1, y0, y1 = panel["extent"]
         assert all(x0 <= a <= x1 and y0 <= b <= y1 for a, b, _ in panel["points"] + panel["stars"])
         assert sum(own for *_, own in panel["stars"]) == 1
-    assert panels({"recipe": {"loss": {"name": "triplet"}}}, proxies, x, labels, str) == []
-    assert panels(field, {}, x, labels, str) == []
+    triplet = {"recipe": {"loss": {"name": "triplet"}}}
+    assert panels(Run("a", config=triplet), proxies, x, labels, "012") == []
 
 
 def test_density_is_drawn_with_the_runs_flow(cloud):
@@ -232,7 +232,7 @@ def test_density_is_drawn_with_the_runs_flow(cloud):
     params = flow.init(jax.random.key(0), jnp.zeros((2, 8)), jnp.zeros((2, 8)))["params"]
     learned = {"proxies": np.eye(3, 8)[:, None], "flow": params}
     config = {"recipe": {"loss": {"method": {"flow_settings": settings}}}}
-    first, *_ = panels(config, learned, x, labels, str)
+    first, *_ = panels(Run("a", config=config), learned, x, labels, "012")
     assert first["heat"]["kind"] == "level"
     assert first["stars"] == [[0.0, 0.0, 1]]
     assert {own for *_, own in first["points"]} >= {1}

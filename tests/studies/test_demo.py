@@ -2,24 +2,27 @@
 
 import pytest
 
-from jdml.studies.demo import COLUMNS, DemoResult, load_parts, methods, run_demo, table
+from jdml.report import Run
+from jdml.studies.demo import COLUMNS, Demo, is_trained, load_parts, methods, table
 
 
 def test_demo_does_not_train_on_test_images():
-    parts = load_parts()
-    assert set(parts.train.labels.tolist()) == {0, 1}
-    assert set(parts.train.views["digit"].tolist()) == set(range(6))
-    assert set(parts.known.labels.tolist()) == set(range(6))
-    assert set(parts.unseen.labels.tolist()) == {6, 7, 8, 9}
-    trained = {image.tobytes() for image in parts.train.images}
-    assert not any(image.tobytes() in trained for image in parts.known.images)
+    data, scored = load_parts()
+    assert set(data.labels.tolist()) == {0, 1}
+    assert set(data.views["digit"].tolist()) == set(range(6))
+    known = is_trained(scored)
+    assert set(scored.labels[known].tolist()) == set(range(6))
+    assert set(scored.labels[~known].tolist()) == {6, 7, 8, 9}
+    trained = {image.tobytes() for image in data.images}
+    assert not any(image.tobytes() in trained for image in scored.images)
 
 
 def test_demo_compares_four_methods():
     """Its example in tests/cli/test_commands.py tests that it runs and writes its files."""
     assert list(methods()) == ["triplet", "triplet + EPS", "MS + EPS", "ProxyAnchor"]
-    scores = {"triplet": {name: [0.4, 0.5] for name in COLUMNS}}
-    columns, rows = table(DemoResult(scores, {}))
+    scores = [dict.fromkeys(COLUMNS, value) for value in (0.4, 0.5)]
+    runs = [Run("a", {"method": "triplet"}, seed, of) for seed, of in enumerate(scores)]
+    columns, rows = table(runs)
     assert columns == ["method", "0–5 R@1", "0–5 MAP@R", "6–9 R@1", "6–9 MAP@R"]
     assert rows == [["triplet", *["45.0 ± 7.1"] * 4]]
 
@@ -27,12 +30,12 @@ def test_demo_compares_four_methods():
 @pytest.mark.parametrize("name", ["steps", "seeds"])
 def test_demo_without_steps_or_seeds_is_refused(tmp_path, name):
     with pytest.raises(ValueError, match=rf"^{name}\b"):
-        run_demo(tmp_path / "demo", **{name: 0})
+        Demo(tmp_path / "demo", **{name: 0}).execute()
     assert list(tmp_path.iterdir()) == []
 
 
 def test_demo_refuses_another_runs_folder(tmp_path):
     (tmp_path / "config.json").write_text('{"lr": 0.1}')
-    with pytest.raises(ValueError, match=r"^out_dir\b"):
-        run_demo(tmp_path, steps=1, seeds=1)
+    with pytest.raises(ValueError, match=r"^--out\b"):
+        Demo(tmp_path, steps=1, seeds=1).execute()
     assert [path.name for path in tmp_path.iterdir()] == ["config.json"]

@@ -16,7 +16,7 @@ import jdml
 from jdml import data, models
 from jdml.recipes import LossConfig, NetworkConfig, Recipe
 from jdml.training import Evaluation, Frozen, default_preprocess, fit, load, train
-from jdml.training.train_recipe import frozen
+from jdml.training.train_recipe import with_finetuning
 
 
 class Watched:
@@ -68,7 +68,7 @@ def test_features_of_a_frozen_backbone_are_computed_once(pictures, tmp_path, cap
     embedded = load(tmp_path / "run").embed(pictures.images)
     np.testing.assert_allclose(embedded, jdml.sphere(every), atol=1e-6)
     np.save(file, 1 - np.load(file))  # changed features show that they are read
-    own = frozen(plan, model, pictures, default_preprocess, cache_folder=file.parent)
+    own = with_finetuning(plan, model, pictures, default_preprocess, cache_folder=file.parent)
     again = train(plan, pictures, model=own, evaluation=Evaluation(every=1), progress=False)
     assert abs(again.history[0]["loss"] - cached.history[0]["loss"]) > 1e-3
     alone = train(plan, pictures, **settings)  # without a folder features are in memory
@@ -124,7 +124,7 @@ def test_cache_depends_on_images_and_network(tmp_path):
         folder = tmp_path / "features"
         dim, pooling = plan.network.dim, plan.network.pooling or "average"
         model = models.SmallConvNet(dim, (8,), pooling=pooling, freeze_batch_norm=True)
-        model = frozen(plan, model, train_set, default_preprocess, cache_folder=folder)
+        model = with_finetuning(plan, model, train_set, default_preprocess, cache_folder=folder)
         result = train(plan, train_set, model=model, evaluation=evaluate, progress=False)
         np.testing.assert_allclose(embedded[-1], result.embedder(test.images), atol=1e-6)
         return len(list(folder.iterdir()))

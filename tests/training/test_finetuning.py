@@ -24,7 +24,7 @@ from jdml.training import (
     pretrained,
     train,
 )
-from jdml.training.train_recipe import frozen, make_network, make_optimizer
+from jdml.training.train_recipe import make_network, make_optimizer, with_finetuning
 
 
 def test_patterns_match_whole_parts_of_paths():
@@ -201,18 +201,17 @@ def test_training_only_the_last_blocks_with_batch_norm(pictures):
     )
     network = make_network(lite, pictures)
     assert network.freeze_batch_norm
-    pattern = frozen(lite, network, pictures, default_preprocess).pattern
+    pattern = with_finetuning(lite, network, pictures, default_preprocess).pattern
     params = params_of("efficientnet_lite0")
     learns, _ = adapt.split(params, adapt.matching(params, pattern))
     first = {path.split("/")[0] for path in adapt.paths(learns)}
     assert {name.rpartition("_")[0] or name for name in first} == {"stage6_block0", "top", "head"}
     few = lite.replace(finetune={"last_blocks": 99})
     with pytest.raises(ValueError, match=r"^last_blocks\b"):
-        frozen(few, network, pictures, default_preprocess)
+        with_finetuning(few, network, pictures, default_preprocess)
+    small = Recipe(network=NetworkConfig("small"), finetune=FinetuneConfig(lora=2))
     with pytest.raises(ValueError, match=r"\blora\b.*small.*lora_paths"):
-        make_network(
-            Recipe(network=NetworkConfig("small"), finetune=FinetuneConfig(lora=2)), pictures
-        )
+        with_finetuning(small, network, pictures, default_preprocess)
 
 
 @pytest.mark.slow  # several programs of a transformer

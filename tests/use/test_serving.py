@@ -175,7 +175,7 @@ from jdml.data.load import read_source
 from jdml.runs.embedding_io import update_gallery
 from jdml.training import load
 run, images, gallery = sys.argv[1:]
-update_gallery(Path(gallery), load(run), read_source(images, None), Path(images), piece=3)
+update_gallery(Path(gallery), load(run), read_source(images, None), piece=3)
 """
 
 
