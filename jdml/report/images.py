@@ -32,8 +32,8 @@ ROOM = 3_000_000
 """Characters that all pictures of a page may take."""
 SCORED = ("test", "query", "val", "all")
 """Parts of a data set; a report shows the first that exists."""
-COPIES = 32
-"""The most rows of a gallery that may be the query itself, or copies of it."""
+SELF_SEARCH = 32
+"""The nearest rows of a gallery among which reranking looks for the query itself."""
 
 
 def attach_images(
@@ -120,30 +120,37 @@ def search_images(
     asked, searched = jnp.asarray(vectors), jnp.asarray(rows, jnp.float32)
     own = None
     if second_look != "none":
-        near = np.asarray(nearest(asked, searched, min(COPIES, len(rows)))[1])
+        near = np.asarray(nearest(asked, searched, min(SELF_SEARCH, len(rows)))[1])
         own = np.array(
             [next((i for i in of if is_query(q, i)), -1) for q, of in enumerate(near.tolist())]
         )
     asked, searched, _, apart = look_again(second_look, asked, searched, own)
-    most = min(k + COPIES, len(rows))
-    if apart is None:
-        distances, indices = map(np.asarray, nearest(asked, searched, most))
-    else:
-        indices = np.argsort(apart, axis=1, kind="stable")[:, :most]
-        distances = np.take_along_axis(np.asarray(apart), indices, axis=1)
     limit = np.float32(min(max_distance, float(np.finfo(np.float32).max)))
-    answers = []
-    for query, name in enumerate(queries):
-        is_near = distances[query] <= limit
-        others = (i for i in np.flatnonzero(is_near) if not is_query(query, indices[query, i]))
+
+    def hits_of(query: int, distances: np.ndarray, near: np.ndarray) -> list[dict[str, Any]]:
+        within = zip(near[distances <= limit], distances[distances <= limit], strict=True)
+        others = ((row, distance) for row, distance in within if not is_query(query, row))
         hits: list[dict[str, Any]] = []
-        for rank, place in enumerate(itertools.islice(others, k), 1):
-            row, distance = indices[query, place], round(float(distances[query, place]), 6)
-            hits.append({"rank": rank, "file": files[row], "distance": distance})
+        for rank, (row, distance) in enumerate(itertools.islice(others, k), 1):
+            hits.append({"rank": rank, "file": files[row], "distance": round(float(distance), 6)})
             if gallery.labels is not None:
                 hits[-1]["label"] = gallery.labels[row].item()
-        answers.append({"query": name, "hits": hits})
-    return answers
+        return hits
+
+    def search(most: int) -> list[list[dict[str, Any]]]:
+        if apart is None:
+            distances, indices = map(np.asarray, nearest(asked, searched, most))
+        else:
+            indices = np.argsort(apart, axis=1, kind="stable")[:, :most]
+            distances = np.take_along_axis(np.asarray(apart), indices, axis=1)
+        answers = list(map(hits_of, range(len(queries)), distances, indices))
+        lacking = [len(hits) < k for hits in answers] & (distances[:, -1] <= limit)
+        if most == len(rows) or not lacking.any():
+            return answers
+        return search(min(2 * most, len(rows)))  # a query has several copies
+
+    answers = search(min(k + 1, len(rows)))
+    return [{"query": name, "hits": hits} for name, hits in zip(queries, answers, strict=True)]
 
 
 def _same_bytes(asked: str, file: str) -> bool:

@@ -10,15 +10,18 @@ from jdml.report.images import search_images
 from jdml.runs.embedding_io import EmbeddingTable
 
 
-def test_query_and_its_copies_are_not_found(tmp_path):
-    files = [tmp_path / name for name in "abcd"]
-    for file, content in zip(files, ("one", "one", "two", "three"), strict=True):
+@pytest.mark.parametrize("copies", [1, 40])
+def test_query_and_its_copies_are_not_found(tmp_path, copies):
+    contents = ["one"] * (1 + copies) + ["two", "three"]
+    files = [tmp_path / f"{number}.png" for number in range(len(contents))]
+    for file, content in zip(files, contents, strict=True):
         file.write_text(content)
     names = np.array([str(file) for file in files])
-    gallery = EmbeddingTable(np.array([[0.0], [0.0], [1.0], [3.0]]), np.array([5, 5, 5, 7]), names)
-    (answer,) = search_images(np.array([[0.0]]), [str(files[0])], gallery, k=2, max_distance=1e99)
+    vectors = np.array([[0.0]] * (1 + copies) + [[1.0], [3.0]])
+    gallery = EmbeddingTable(vectors, np.array([5] * (2 + copies) + [7]), names)
+    (answer,) = search_images(np.array([[0.0]]), [names[0]], gallery, k=2, max_distance=1e99)
     found = [(hit["rank"], hit["file"], hit["label"]) for hit in answer["hits"]]
-    assert found == [(1, names[2], 5), (2, names[3], 7)]
+    assert found == [(1, names[-2], 5), (2, names[-1], 7)]
 
 
 @pytest.mark.parametrize("second_look", ["expand", "reciprocal"])
