@@ -60,11 +60,16 @@ def losses() -> str:
     if any("processor_time" in row for row in on_record["rows"]):
         said += " † is processor time, of all cores together, taken while other programs ran."
     slow = [
-        f"{row['loss']} of {row['classes']:,} classes" if row["classes"] else row["loss"]
+        row["loss"]
+        + (f" of {row['classes']:,} classes" if row["classes"] else "")
+        + f" ({row['times_faster'] * row['over_floor']:.1f})"
         for row in on_record["rows"]
         if row.get("times_faster", 2) < 2
     ]
-    said += f" Less than twice as fast as PML: {', '.join(slow) or 'none'}."
+    said += (
+        " Less than twice as fast as PML (and how many times as fast the products alone would be): "
+        f"{', '.join(slow) or 'none'}."
+    )
     command = "python benchmarks/losses.py --repeats 21"
     begin = heading("Losses", "losses", command, said, on_record["rows"][0])
     return begin + table(head, rows)
