@@ -21,25 +21,25 @@ SEPARATORS = ",;\t"
 ENDINGS = (".csv", ".tsv")
 
 
-def read_folder(root: Path, column: str | None = None) -> Listing:
+def read_folder(folder: Path, column: str | None = None) -> Listing:
     """Read a folder of classes, or of parts of such; or a list, tables, or an object of a user's module.
 
     A class is a folder with images at any depth. If two folders or more are called like parts (``train/``, ``val/``,
     ``test/``, ``query/``, ``gallery/``), each of them holds classes. The column of a list has the groups.
     """
-    if root.suffix.lower() in ENDINGS and not root.is_dir():
-        return _read_list(root, column)
-    if is_pointer(str(root)) and not root.exists():
-        return read_pointer(str(root))
-    if has_tables(root):
-        return read_tables(root)
-    if not root.is_dir():
-        why = "is not a folder of classes" if root.exists() else "does not exist"
-        raise FileNotFoundError(f"{root.absolute()} {why}")
+    if folder.suffix.lower() in ENDINGS and not folder.is_dir():
+        return _read_list(folder, column)
+    if is_pointer(str(folder)) and not folder.exists():
+        return read_pointer(str(folder))
+    if has_tables(folder):
+        return read_tables(folder)
+    if not folder.is_dir():
+        why = "is not a folder of classes" if folder.exists() else "does not exist"
+        raise FileNotFoundError(f"{folder.absolute()} {why}")
     others: Counter[str] = Counter()
     notes: list[str] = []
     rows: list[LabelledFile] = []
-    for part, holder in _find_parts(root, others, notes):
+    for part, holder in _find_parts(folder, others, notes):
         for place in subfolders(holder):
             images, other = image_files(place)
             others += other
@@ -58,7 +58,7 @@ def read_folder(root: Path, column: str | None = None) -> Listing:
             lie = pluralize(loose, "image lies", "images lie")
             notes.append(f"{lie} next to the classes' folders, in none of them")
     if not rows:
-        raise ValueError(f"{root}: expected a folder of images for each class, got none")
+        raise ValueError(f"{folder}: expected a folder of images for each class, got none")
     return as_listing(rows, repeats=True, others=others, notes=notes)
 
 

@@ -101,7 +101,7 @@ def test_data_set_matches_its_record(name):
     record = DATASETS[name]
     assert record.name == name
     takes = list(inspect.signature(record.reader).parameters)
-    assert takes[0] == "data_dir"
+    assert takes[0] == "folder"
     assert (record.kind == "arrays") == ("split" in takes)
     assert record.sized == ("image_size" in takes)
     assert (name in data.IMAGE_FILES) == (record.kind == "files")
