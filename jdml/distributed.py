@@ -55,7 +55,10 @@ class Placement:
         devices: Any = () if mesh is None else mesh.devices.flat
         processes = jax.process_count()
         if processes > 1 and {device.process_index for device in devices} != {*range(processes)}:
-            raise ValueError(f"mesh must hold devices of all {processes} processes, got {mesh}")
+            raise ValueError(
+                f"mesh must hold devices of all {processes} processes, got {mesh}: write "
+                'jax.make_mesh((jax.device_count(),), ("data",))'
+            )
         if mesh is None:
             if shard:
                 raise ValueError(f"shard needs a mesh: got shard for {', '.join(shard)}, mesh=None")
@@ -80,7 +83,10 @@ class Placement:
                 raise ValueError(f"shard names {role!r}, the parameters have {sorted(params)}")
             shapes = [list(np.shape(leaf)) for leaf in jax.tree.leaves(params[role])]
             if not any(self._fits(shape, spec) for shape in shapes):
-                raise ValueError(f"shard[{role!r}], {spec}, divides none of {shapes[:3]}")
+                raise ValueError(
+                    f"shard[{role!r}] is {spec} over {self._parts(spec)} devices, which divides none of the shapes "
+                    f"{shapes[:3]}"
+                )
 
     def place(self, tree: Tree) -> Tree:
         """Put a run's state on the devices."""
@@ -289,7 +295,11 @@ def _is_launched() -> bool:
 def _warn_idle_devices(devices: int) -> None:
     """Warn, once, of devices that are not used."""
     if devices > 1:
-        _log.warning("training on 1 of %d devices: fit(devices=) takes a mesh of them", devices)
+        _log.warning(
+            "training on 1 of %d devices: fit(devices=jax.make_mesh((%d,), ('data',))) uses all",
+            devices,
+            devices,
+        )
 
 
 # Signals that end a process (SIGTERM, Ctrl-C), and the memory that it keeps.

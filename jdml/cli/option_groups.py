@@ -113,8 +113,8 @@ class DataOptions(ImageOptions):
 
     def check(self) -> None:
         """Refuse options that the data set does not have."""
-        if self.data is not None:
-            one_of("--data", self.data, (*sorted(registry.DATASETS), "a path", "module:name"))
+        if self.data is not None and self.data not in registry.DATASETS:
+            one_of("--data", self.data, (*sorted(registry.DATASETS), "a path or module:name"))
         record, files = registry.DATASETS[self.data_name], self.of_files
         has = {**dict.fromkeys(OF_FILES, files), "image_size": files or record.sized}
         has["data_dir"] = record.needs_folder

@@ -147,8 +147,9 @@ def check(
     names = [str(file) for file in listing.files]
     gone = set(missing_files(listing.files))
     parts = _count_parts(listing, ids, published, gone)
-    problems = [*errors, *_other_counts(parts)]
+    problems = [*errors, *_other_counts([p for p in parts if p.split in listing.splits])]
     notes = [*singleton_classes(ids), *listing.split_notes]
+    (problems if listing.own_split else notes).extend(_few_classes(parts))
     if is_list:
         (notes if listing.own_split else problems).extend(_shared_classes(listing, ids))
     (problems if listing.has_unreadable else notes).extend(listing.notes)
@@ -266,6 +267,15 @@ def singleton_classes(ids: np.ndarray) -> tuple[str, ...]:
         return ()
     few = f"{single} of {len(classes)} classes have" if single > 1 else "1 class has"
     return (f"{few} a single image, which has no positive",)
+
+
+def _few_classes(parts: Sequence[Part]) -> list[str]:
+    """Return a line for each split of fewer than two classes, if no counts are published."""
+    return [
+        f"{part.split} has {pluralize(part.counts.classes, 'class', 'classes')}, at least two are needed"
+        for part in parts
+        if part.published is None and part.counts.classes < 2
+    ]
 
 
 def _shared_classes(listing: Listing, ids: np.ndarray) -> tuple[str, ...]:

@@ -210,7 +210,7 @@ def _each_once(rows: Sequence[LabelledFile], repeats: bool) -> list[LabelledFile
         if first is row or (repeats and (first.label, first.part) == (row.label, row.part)):
             continue
         raise ValueError(
-            f"{row.where} is listed twice, here as {row.label!r} {row.part} and in "
+            f"{row.where}: {row.file} is listed twice, here as {row.label!r} {row.part} and in "
             f"{first.where} as {first.label!r} {first.part}"
         )
     return list(once.values())

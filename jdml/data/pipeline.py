@@ -21,8 +21,6 @@ ENDLESS = 1 << 60
 """A number of steps that no run reaches."""
 SEED, TRANSFORM, BAD = "augmentation_seed", "transform_checksum", "bad_rows"
 """Keys that the pipeline adds to its sampler's state."""
-DRAWING = threading.Lock()
-"""The lock of the thread that draws an epoch."""
 
 _log = logging.getLogger(__name__)
 
@@ -272,8 +270,14 @@ class _Load:
     augment: bool
     places: np.ndarray | None = None  # None: all
 
+    def __post_init__(self) -> None:
+        self._lock = threading.Lock()  # an epoch is laid out by one thread
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _Load, (self.images, self.sampler, self.seed, self.augment, self.places)
+
     def __call__(self, step: int) -> tuple[np.ndarray, np.ndarray, dict[int, str]]:
-        with DRAWING:
+        with self._lock:
             rows = self.sampler.batch_at(step)
         places = np.arange(len(rows)) if self.places is None else self.places
         rows = np.pad(rows, (0, 1), constant_values=-1)[np.minimum(places, len(rows))]

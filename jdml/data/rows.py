@@ -30,8 +30,6 @@ SAVED = ("dataset_dict.json", "state.json")
 """Files in the folder of a data set that Hugging Face's datasets saved."""
 BLOCK = 64
 """Rows that a thread reads at a time."""
-ONE_AT_A_TIME = RLock()
-"""The lock of PyTorch's data sets, which may keep a file open."""
 
 
 class Classes(NamedTuple):
@@ -60,6 +58,15 @@ class RowImages:
             raise ValueError(f"{name} must hold at least one row, got none")
         self.rows, self.keys, self.name = rows, (image, label), name
         self.of_torch, self.is_stream, self.known_classes = of_torch, is_stream, classes
+        self._lock = RLock()  # a data set of PyTorch may keep a file open
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what another process gets, which has its own lock."""
+        return {name: value for name, value in vars(self).items() if name != "_lock"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Take what another process sent."""
+        vars(self).update(state, _lock=RLock())
 
     def __len__(self) -> int:
         """Return the number of rows N."""
@@ -101,7 +108,7 @@ class RowImages:
         return [Row(self, row) for row in range(len(self))]
 
     def _row(self, number: int) -> Any:
-        with ONE_AT_A_TIME if self.of_torch else nullcontext():
+        with self._lock if self.of_torch else nullcontext():
             return self.rows[int(number)]
 
     def _label(self, row: Any, number: int) -> int | str:
@@ -122,7 +129,9 @@ class RowImages:
         if isinstance(value, list) and image.ndim > 1 and image.dtype.kind == "i":
             image = image.astype(np.uint8) if 0 <= image.min() <= image.max() <= 255 else image
         if image.dtype.kind not in "fiu":
-            raise TypeError(f"{self}[{number}]: image must be an array or image, got {type(value)}")
+            raise TypeError(
+                f"{self}[{number}]: image must be an array or image, got a {type(value).__name__}"
+            )
         if self.of_torch and is_tensor(value) and image.ndim == 3:
             last = image.shape[-1] in CHANNELS and image.shape[0] not in CHANNELS
             return image if last else np.moveaxis(image, 0, -1)
@@ -286,7 +295,9 @@ def as_label(value: Any, where: str) -> int | str:
     if value is None or label.dtype.kind in "SU":
         raise ValueError(f"{where} has no label")
     if label.shape or label.dtype.kind not in "iub":
-        raise TypeError(f"{where}: label must be an integer or a string, got {type(value)}")
+        raise TypeError(
+            f"{where}: label must be an integer or a string, got a {type(value).__name__}"
+        )
     return int(label)
 
 

@@ -167,7 +167,8 @@ def _read_drawings(folder: Path, part: str) -> dict[str, Readable]:
     pattern = re.compile(rf"{source}/[^/]+/[^/]+/[^/]+\.png")
     drawings = {name: file for name, file in files.items() if pattern.fullmatch(name)}
     if not drawings:
-        raise ValueError(f"{folder}: expected {source}/ALPHABET/characterNN/*.png, got none")
+        place = archive if archive.is_file() else unpacked
+        raise ValueError(f"{place}: expected {source}/ALPHABET/characterNN/*.png, got none")
     return drawings
 
 

@@ -268,6 +268,8 @@ def look_again(kind: Rerank, queries: Any, gallery: Any = None, self_index: Any 
 
 def _others(queries: Array, gallery: Any, k: int, self_index: Any) -> np.ndarray:
     """The k nearest rows of a gallery ``[Q, k]``, without the one that a query is itself."""
+    checks.check_embeddings("queries", queries)
+    checks.check_embeddings("gallery", gallery, dim=queries.shape[1], like="queries")
     checks.count("k", k)
     own = checked_own(self_index, len(queries), len(gallery))
     if own is None or (own < 0).all():

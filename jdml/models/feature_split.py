@@ -14,16 +14,15 @@ from jdml.models.adapters import HEAD, Model, Object, WithHead, part_of, traced
 
 
 class FeatureSplit:
-    """A network before and after the input of one layer, its last."""
-
-    _head: Callable[..., Any]
+    """A network before and after the input of one layer."""
 
     def __init__(
         self, model: Model, layer: str, variables: Mapping[str, Tree], inputs: Tree
     ) -> None:
         self.model, self.layer = model, layer
+        rows, structure = jax.tree.flatten(inputs)
+        self.row = structure, tuple((x.shape[1:], jnp.result_type(x)) for x in rows)
         self.dtype = jax.eval_shape(self.features, variables, inputs).dtype
-        self.identity = model, layer, self.dtype
 
     @classmethod
     def of_learning(
@@ -44,36 +43,58 @@ class FeatureSplit:
                 "cached_views: the network must be the same in training and evaluation, without dropout or trained "
                 "batch norm"
             )
-        return cls(model, HEAD if isinstance(model, WithHead) else layer, variables, inputs)
+        return cls(model, layer, variables, inputs)
+
+    @property
+    def identity(self) -> tuple[Any, ...]:
+        """All that programs of the split depend on."""
+        return self.model, self.layer, self.row, self.dtype
 
     def features(self, variables: Any, images: Any) -> jax.Array:
         """Return the layer's input for images, in its own type."""
         if isinstance(self.model, WithHead):
-            self._head = self.model.head.apply
             features: jax.Array = self.model.backbone.apply(part_of(variables, "backbone"), images)
             return features
-        calls: list[Any] = []
+        inputs: list[jax.Array] = []
 
-        def note(call: Any, args: Any, kwargs: Any, context: Any) -> Any:
-            is_layer = "/".join(context.module.path) == self.layer
-            if context.method_name == "__call__" and is_layer:
-                calls.append((context.module.clone(parent=None), args, kwargs))
-            return call(*args, **kwargs)
+        def note(args: Any) -> Any:
+            inputs.append(args[0])
+            return args
 
-        with nn.intercept_methods(note):
-            self.model.apply(variables, images, train=False)
-        if len(calls) != 1:
+        self._at_layer(note, variables, images)
+        if len(inputs) != 1:
             raise ValueError(
-                f"cached_views: the network must call {self.layer} once, as a Linen layer, got {len(calls)} calls: "
+                f"cached_views: the network must call {self.layer} once, as a Linen layer, got {len(inputs)} calls: "
                 "write jdml.models.WithHead(backbone, head)"
             )
-        ((layer, (features, *more), settings),) = calls
-        self._head = lambda variables, x: layer.apply(variables, x, *more, **settings)
-        return features
+        return inputs[0]
 
     def embeddings(self, variables: Any, features: jax.Array) -> Any:
         """Return the embeddings of features."""
-        return self._head(part_of(variables, self.layer), features.astype(self.dtype))
+        features = features.astype(self.dtype)
+        if isinstance(self.model, WithHead):
+            return self.model.head.apply(part_of(variables, HEAD), features)
+        # The compiler removes what is computed of these images.
+        structure, shapes = self.row
+        one = features.reshape(len(features), -1)[:, 0]
+        images = [
+            jnp.broadcast_to(one.reshape(-1, *[1] * len(shape)), (len(one), *shape)).astype(dtype)
+            for shape, dtype in shapes
+        ]
+        images = jax.tree.unflatten(structure, images)
+        return self._at_layer(lambda args: (features, *args[1:]), variables, images)
+
+    def _at_layer(self, change: Callable[[Any], Any], variables: Any, images: Any) -> Any:
+        """Apply the network, with other arguments of the layer."""
+
+        def interceptor(call: Any, args: Any, kwargs: Any, context: Any) -> Any:
+            is_layer = "/".join(context.module.path) == self.layer
+            if context.method_name == "__call__" and is_layer:
+                args = change(args)
+            return call(*args, **kwargs)
+
+        with nn.intercept_methods(interceptor):
+            return self.model.apply(variables, images, train=False)
 
 
 class _SplitPart(Object):

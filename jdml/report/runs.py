@@ -110,6 +110,8 @@ def read_runs(*places: str | Path) -> list[Run]:
         FileNotFoundError: a place does not exist.
         ValueError: a place holds no run.
     """
+    if not places:
+        raise ValueError("places must name at least one run, got none")
     runs: list[Run] = []
     for each in places:
         check_local("run", each)

@@ -4,7 +4,7 @@ import dataclasses
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, get_args
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +12,7 @@ import numpy as np
 
 from jdml import metrics
 from jdml.data import Dataset, mlrc_folds
-from jdml.ops.checks import default_of
+from jdml.ops.checks import default_of, one_of
 from jdml.recipes import Recipe
 from jdml.recipes.papers import Protocol
 from jdml.training import train_recipe
@@ -68,6 +68,7 @@ def run_protocol(
     Models are trained by ``train``, such as ``partial(jdml.training.train, model=…)``, each as a run in its own folder,
     so that a killed protocol resumes.
     """
+    one_of("protocol", protocol, get_args(Protocol))
     run, scores, vectors = as_config(RunConfig, run), [], []
     parts: list[tuple[Dataset, Dataset | None]] = [(data, None)]
     evaluation: dict[str, int | None] = {"every": None, "patience": None}

@@ -160,7 +160,11 @@ def fit(
 def _warn_low_precision(params: Any) -> None:
     """Warn of 16-bit parameters: small updates of them are lost."""
     for kind in {str(leaf.dtype) for leaf in jax.tree.leaves(params)} & {"bfloat16", "float16"}:
-        _log.warning("parameters are %s: small updates are lost; keep them in float32", kind)
+        _log.warning(
+            "parameters are %s: small updates of them are lost; keep them in float32 (param_dtype) and compute in %s "
+            "(dtype)",
+            *(kind, kind),
+        )
 
 
 def _open_folder(
@@ -175,12 +179,15 @@ def _open_folder(
     run, evaluation, bare, lora = schedule.run, schedule.evaluation, spec.model, None
     assert run.folder is not None
     config = dict(run.config or {})
+    provenance = config.get("provenance", {})
+    if isinstance(provenance, Mapping):
+        provenance = {"labels": trained_view(train), **provenance}
     if isinstance(spec.model, WithLora):
         bare, lora = spec.model.base, spec.model.settings
     description = {
         **config,
         **({"callbacks": callbacks.config} if callbacks.config else {}),
-        "provenance": {"labels": trained_view(train), **config.get("provenance", {})},
+        "provenance": provenance,
         "fit": {
             **settings,
             "steps": schedule.steps,

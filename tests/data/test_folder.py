@@ -404,3 +404,13 @@ def test_real_lists_are_complete_and_missing_images_are_counted(shared_data, nam
     assert sum(part.missing for part in findings.parts) == images
     (problem,) = findings.problems
     assert problem.startswith(f"{images} of {images} image files ")
+
+
+def test_part_of_one_class_is_a_problem(tmp_path):
+    classes(tmp_path / "train", "a")
+    classes(tmp_path / "test", "b", "c")
+    problems = check("folder", tmp_path).problems
+    assert any(line.startswith("train has 1 class") for line in problems)
+    classes(tmp_path / "alone", "a")
+    notes = check("folder", tmp_path / "alone").notes
+    assert any(line.startswith("train has 1 class") for line in notes)

@@ -31,6 +31,7 @@ REFUSALS = [
     (lambda: report.curves({"a": [{"step": 1}]}), "runs"),
     (lambda: report.html_report([], "r.html"), "runs"),
     (lambda: report.html_report(EMBEDDED, "r.html", labels="x"), "labels"),
+    (lambda: report.read_runs(), "places"),
     (lambda: search_images(X[:1], ["q"], EmbeddingTable(X[:, :3]), k=1), "gallery"),
 ]
 

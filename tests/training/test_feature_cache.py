@@ -199,3 +199,28 @@ class Normed(nn.Module):
 def test_network_whose_features_cannot_be_cached_is_refused(fit_toy):
     with pytest.raises(ValueError, match=r"^cached_views\b"):
         fit_toy(model=Frozen(Normed(), "body.*", cached_views=1))
+
+
+class Spherical(nn.Module):
+    """A network that computes something after its head."""
+
+    @nn.compact
+    def __call__(self, images, train=False):
+        x = nn.relu(nn.Dense(8, name="body")(images.reshape(len(images), -1)))
+        scale = self.param("scale", nn.initializers.constant(2.0), (8,))
+        return jdml.sphere(Scaled(name="head")(x, scale))
+
+
+class Scaled(nn.Module):
+    @nn.compact
+    def __call__(self, x, scale):
+        return nn.Dense(2)(x * scale)
+
+
+def test_network_may_compute_around_its_head(fit_toy):
+    plain, cached = (
+        fit_toy(model=Frozen(Spherical(), "(?!head/).*", cached_views=views), steps=3)
+        for views in (None, 1)
+    )
+    losses = [[record["loss"] for record in result.history] for result in (plain, cached)]
+    np.testing.assert_allclose(*losses, rtol=1e-5)
