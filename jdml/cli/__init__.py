@@ -16,6 +16,7 @@ OPTIONS = {
     "data_dir": "--data-dir",
     "folder": "--out",
     "out_dir": "--out",
+    "places": "RUN",
     "runs": "RUN",
     "k": "-k",
     "source": "SOURCE",
