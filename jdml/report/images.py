@@ -144,8 +144,11 @@ def search_images(
             indices = np.argsort(apart, axis=1, kind="stable")[:, :most]
             distances = np.take_along_axis(np.asarray(apart), indices, axis=1)
         answers = list(map(hits_of, range(len(queries)), distances, indices))
-        lacking = [len(hits) < k for hits in answers] & (distances[:, -1] <= limit)
-        if most == len(rows) or not lacking.any():
+        enough = all(
+            len(hits) == k or farthest > limit
+            for hits, farthest in zip(answers, distances[:, -1], strict=True)
+        )
+        if enough or most == len(rows):
             return answers
         return search(min(2 * most, len(rows)))  # a query has several copies
 
