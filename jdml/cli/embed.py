@@ -8,7 +8,7 @@ import numpy as np
 
 from jdml._optional_imports import require_package
 from jdml._paths import check_file, check_folder
-from jdml.data.image_discovery import pluralize
+from jdml.data.listing import pluralize
 from jdml.data.load import Split, read_source
 from jdml.gallery import ENDINGS
 from jdml.ops.checks import default_of

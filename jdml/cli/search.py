@@ -8,8 +8,8 @@ import numpy as np
 
 from jdml._paths import check_file, expand_user, from_here
 from jdml.cli.commands import print_table
+from jdml.data.folder import image_named
 from jdml.data.load import image_id, read_path, read_source
-from jdml.data.rows import image_named
 from jdml.gallery import Gallery
 from jdml.metrics import rejection_threshold
 from jdml.ops.checks import Rerank, at_least, default_of

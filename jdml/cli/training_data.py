@@ -7,9 +7,8 @@ import numpy as np
 
 from jdml import data
 from jdml.cli.option_groups import DataOptions
-from jdml.data.image_discovery import pluralize
 from jdml.data.integrity import singleton_classes
-from jdml.data.listing import first_few
+from jdml.data.listing import first_few, pluralize
 from jdml.data.load import load_split, read_listing
 from jdml.data.splits import hold_out, read_names
 from jdml.ops.checks import one_of

@@ -98,10 +98,7 @@ def _assign_classes(
 def _assign_rows(
     rows: np.ndarray, groups: int, size: int, random: np.random.Generator
 ) -> np.ndarray:
-    """Assign a class's rows to ``[groups, size]``, shuffle after shuffle, none twice in a group.
-
-    Every group of a class smaller than that has all its rows, and −1 in the other places.
-    """
+    """Assign a class's rows to ``[groups, size]``, shuffle after shuffle, none twice in a group; −1 where they lack."""
     if len(rows) < size:
         rows = np.concatenate([rows, np.full(size - len(rows), -1, rows.dtype)])
         shuffles = [random.permutation(rows) for _ in range(groups)]

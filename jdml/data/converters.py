@@ -12,9 +12,9 @@ from jdml.data.dataset import Dataset, as_labels
 from jdml.data.images import ImageFiles, Row, is_grey, named_if_bad, open_image
 from jdml.data.listing import normalized, number_classes
 from jdml.data.rows import (
-    Classes,
+    IMAGE,
+    LABEL,
     RowImages,
-    as_classes,
     from_hub,
     is_table,
     number_rows,
@@ -25,8 +25,6 @@ from jdml.registry.networks import SMALL_IMAGES
 
 IN_MEMORY = 1 << 30
 """The largest size in bytes of small pictures that become an array."""
-IMAGE, LABEL = "image", "label"
-"""The columns of a table, unless others are given."""
 
 
 def from_parquet(
@@ -86,7 +84,7 @@ def from_parquet(
         with named_if_bad(files[0]):
             table = datasets.concatenate_datasets([table, *others])
     rows = from_hub(table, image, label, str(files[0]))
-    return _as_dataset(rows, None, label, transform, files[0].stem)
+    return _as_dataset(rows, label, transform, files[0].stem)
 
 
 def from_huggingface(
@@ -120,9 +118,7 @@ def from_huggingface(
     """
     if isinstance(dataset, Mapping):
         raise TypeError(f"dataset must be one split of {', '.join(dataset)}, got a dictionary")
-    rows = from_hub(dataset, image, label)
-    rows.name = "huggingface"
-    return _as_dataset(rows, None, label, transform)
+    return _as_dataset(from_hub(dataset, image, label, "huggingface"), label, transform)
 
 
 def from_torch(
@@ -133,13 +129,13 @@ def from_torch(
     labels: Any = None,
     transform: Crops | None = None,
 ) -> Dataset:
-    """Convert a data set of PyTorch, or one epoch of a ``DataLoader``.
+    """Convert a data set of PyTorch; of a ``DataLoader`` pass its ``dataset``.
 
     Tensors ``[C, H, W]`` become arrays ``[N, H, W, C]``; those of which only the last axis has 1, 3 or 4 channels are
     not transposed. Pillow's images become arrays if they are small and of one size; else they are read when drawn.
 
     Args:
-        dataset: of pairs ``(image, label)``, or of dictionaries; or a ``DataLoader`` of such.
+        dataset: of pairs ``(image, label)``, or of dictionaries. A stream is read once, and must fit into memory.
         image: the image's place in a row. None: the first of a pair, ``"image"`` of a dictionary.
         label: the label's place in a row. None: the second of a pair, ``"label"`` of a dictionary.
         labels: all labels ``[N]`` in the order of the rows, such as ``dataset.targets``. None: every row is read once.
@@ -150,7 +146,7 @@ def from_torch(
 
     Raises:
         TypeError: rows of another kind; a label that is neither an integer nor a string.
-        ValueError: a row without an image or a label, by its number; ``labels`` for a loader or a stream.
+        ValueError: a row without an image or a label, by its number; ``labels`` for a stream.
 
     Implementation notes:
         One row is read at a time, as a data set may keep a file open; each process of ``ImageBatches`` has a copy.
@@ -162,9 +158,8 @@ def from_torch(
         >>> from_torch(dataset).images.shape
         (4, 8, 8, 3)
     """
-    return _as_dataset(
-        number_rows(dataset, image, label, of_torch=True), labels, "label", transform
-    )
+    rows = number_rows(dataset, image, label, labels=labels, of_torch=True)
+    return _as_dataset(rows, LABEL, transform)
 
 
 def from_rows(
@@ -201,38 +196,34 @@ def from_rows(
         >>> data.images.shape, data.labels.tolist(), data.class_names["label"]
         ((4, 8, 8, 3), [0, 0, 1, 1], ('ant', 'bee'))
     """
-    return _as_dataset(number_rows(rows, image, label), labels, "label", transform)
+    return _as_dataset(number_rows(rows, image, label, labels=labels), LABEL, transform)
 
 
 def _as_dataset(
-    rows: RowImages, labels: Any, view: str, transform: Crops | None, name: str | None = None
+    rows: RowImages, view: str, transform: Crops | None, name: str | None = None
 ) -> Dataset:
     """Make a data set of rows: arrays and small pictures of one size in memory, all others read when drawn."""
-    if labels is not None:
-        if rows.is_stream:
-            raise ValueError(
-                "labels must be None for rows of a stream: they are read with the images"
-            )
-        rows.known_classes = as_classes(labels, "labels")
-    images: Any = _read_into_memory(rows) if transform is None else None
-    if images is None:
-        images = ImageFiles(rows.files(), transform)
-    numbers, names = rows.classes()
+    images: Any = None
+    numbers: np.ndarray | None = None
+    if transform is None:
+        images, numbers = _read_into_memory(rows)
+    numbers, names = rows.labels() if numbers is None else numbers, rows.class_names
     if numbers.dtype.kind == "U":
         numbers, names = number_classes([normalized(label) for label in numbers.tolist()])
+    images = ImageFiles(rows.files(), transform) if images is None else images
     numbers = as_labels(view, numbers)
     class_names = {} if names is None else {view: names}
     return Dataset(name or rows.name, images, numbers, {view: numbers}, class_names)
 
 
-def _read_into_memory(rows: RowImages) -> np.ndarray | None:
-    """Read all images of one size, with their labels; return None if images are large or of several sizes."""
+def _read_into_memory(rows: RowImages) -> tuple[np.ndarray | None, np.ndarray | None]:
+    """Read all images of one size, and their labels; None for images that are large or of several sizes."""
     first = rows[0]
     as_arrays = isinstance(first, np.ndarray)
     if not as_arrays:
         first = _decode(rows, 0, first)[0]
         if max(first.shape[:2]) > SMALL_IMAGES or first.nbytes * len(rows) > IN_MEMORY:
-            return None
+            return None, None
     images = np.empty((len(rows), *first.shape), first.dtype)
     shapes = {first.shape}
 
@@ -250,14 +241,12 @@ def _read_into_memory(rows: RowImages) -> np.ndarray | None:
         return label, grey
 
     labels, grey = zip(*rows.each(read), strict=True)
-    if rows.known_classes is None:
-        rows.known_classes = Classes(np.array(labels))
     if len(shapes) == 1:
-        return np.ascontiguousarray(images[..., :1]) if all(grey) else images
+        return np.ascontiguousarray(images[..., :1]) if all(grey) else images, np.array(labels)
     if first.dtype != np.uint8:
         one, other = map(list, sorted(shapes)[:2])
         raise ValueError(f"{rows} must have images of one shape, got {one} and {other}")
-    return None
+    return None, np.array(labels)
 
 
 def _decode(rows: RowImages, row: int, image: Any) -> tuple[np.ndarray, bool]:

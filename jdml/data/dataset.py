@@ -149,20 +149,10 @@ def as_inputs(name: str, images: Any) -> Any:
             raise ValueError(f"{name} must have parts of the same number of rows, got {lengths}")
         return parts if isinstance(images, Mapping) else tuple(parts.values())
     if isinstance(images, list):
-        modes = {image.mode for image in images if hasattr(image, "getbands")} & _OTHER_COLOURS
-        if modes:
+        if any(isinstance(each, bytes) or hasattr(each, "getbands") for each in images):
             raise TypeError(
-                f'{name} must be grey or RGB, got mode {min(modes)}: write image.convert("RGB") for each'
+                f"{name} must be an array, got a list of images: write jdml.data.from_rows(list(zip(images, labels)))"
             )
-        pictures = [each for each in images if isinstance(each, bytes) or hasattr(each, "getbands")]
-        kinds = {getattr(image, "size", type(image)) for image in pictures}
-        if len(kinds) > 1 or bytes in kinds:
-            raise TypeError(
-                f"{name} must be an array or images of one size, got image files or several sizes: write "
-                "jdml.data.from_rows(list(zip(images, labels)))"
-            )
-        if kinds:
-            images = np.stack([np.atleast_3d(np.asarray(image)) for image in images])
     images = as_host(images)
     if images.dtype.kind not in "fiu" or (images.ndim == 4 and images.dtype.name not in _PIXELS):
         instead = {
@@ -177,7 +167,6 @@ def as_inputs(name: str, images: Any) -> Any:
 
 
 _PIXELS = ("uint8", "float32")
-_OTHER_COLOURS = {"CMYK", "HSV", "LAB", "P", "PA", "YCbCr"}
 
 
 def check_channels(name: str, images: Any) -> None:

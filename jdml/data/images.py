@@ -1,6 +1,5 @@
 """Image files as one array that is decoded when it is read."""
 
-import inspect
 import io
 import logging
 import os
@@ -10,7 +9,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from random import Random
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import numpy as np
@@ -27,8 +25,6 @@ CHANNELS = (1, 3, 4)
 """Channels of a photograph: grey, RGB, RGB with transparency."""
 DEPTHS = (8, 10, 12, 14, 16)
 """Bits that a pixel of 16 bits may hold."""
-ORIENTATION = 0x0112
-"""Tag of EXIF."""
 ENDS = {"JPEG": b"\xff\xd9", "MPO": b"\xff\xd9", "PNG": b"IEND", "GIF": b";"}
 """How whole files end, by Pillow's names of formats."""
 TAIL = 64
@@ -110,8 +106,12 @@ class ImageFiles:
         """See the class."""
         self.files = _object_array(files)
         self.transform = conventional() if transform is None else transform
-        _check_no_generator(self.transform)
         self.threads = threads
+        for name, value in getattr(self.transform, "__dict__", {}).items():
+            if isinstance(value, np.random.Generator):
+                raise ValueError(
+                    f"transform must draw from the generator that it is called with, got one with its own {name}"
+                )
 
     @property
     def shape(self) -> tuple[int, int, int, int]:
@@ -316,6 +316,7 @@ def is_grey(image: Any) -> bool:
 
 def _upright(image: "Image") -> "Image":
     """Turn an image as its EXIF data say; leave it as it is if they cannot be read."""
+    from PIL.ExifTags import Base
     from PIL.Image import Transpose
 
     turns = {  # ImageOps.exif_transpose fails if other data of EXIF are malformed
@@ -328,7 +329,7 @@ def _upright(image: "Image") -> "Image":
         8: Transpose.ROTATE_90,
     }
     try:
-        turn = turns.get(int(image.getexif().get(ORIENTATION, 1)))
+        turn = turns.get(int(image.getexif().get(Base.Orientation, 1)))
     except Exception:  # Pillow's readers raise many kinds on damaged data
         return image
     return image if turn is None else image.transpose(turn)
@@ -360,20 +361,6 @@ def cores() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
-
-
-def _check_no_generator(transform: Any) -> None:
-    """Refuse a transform that holds a random generator: copies in worker processes would draw the same."""
-    values = dict(getattr(transform, "__dict__", {}))
-    if inspect.isroutine(transform):
-        names = inspect.getclosurevars(transform)
-        values |= {**names.globals, **names.nonlocals}
-    for name, value in values.items():
-        if isinstance(value, np.random.Generator | np.random.RandomState | Random):
-            raise ValueError(
-                f"transform must draw from the generator that it is called with, transform(image, random), got one "
-                f"with its own {name}, whose draws worker processes would repeat"
-            )
 
 
 def _object_array(files: Iterable[Readable]) -> np.ndarray:

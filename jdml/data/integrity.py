@@ -1,7 +1,9 @@
 """Check that a folder holds a data set as it was published: counts, missing files, damaged images, near duplicates."""
 
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -9,9 +11,8 @@ import numpy as np
 
 from jdml._optional_imports import MissingLibraryError, require_package
 from jdml.data.dataset import Dataset
-from jdml.data.image_discovery import identical_files, pluralize
 from jdml.data.images import BadImageError, ImageFiles
-from jdml.data.listing import Listing, first_few, missing_files
+from jdml.data.listing import first_few, missing_files, pluralize
 from jdml.data.load import IMAGE_FILES, load, read_listing
 from jdml.data.rows import list_rows
 from jdml.ops import checks
@@ -20,8 +21,6 @@ from jdml.registry import DATASETS, Count
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-Embed = Callable[[Dataset], np.ndarray]
-"""A function from images to embeddings ``[N, D]``, NaN for images that cannot be read."""
 SIDE = 16
 """A hash has this number of bits squared: the signs of an image's lowest frequencies."""
 BITS = 48
@@ -32,8 +31,8 @@ GREY, FLAT = 4.0, 1.0
 """Largest deviation of a grey image from grey, and standard deviation of a flat image, whose hash is noise."""
 SHARE = 0.2
 """Embeddings are alike if their distance is at most this share of the median distance."""
-BLOCK = 1 << 10, 1 << 13
-"""Rows that are compared at a time, and the number of rows with which they are."""
+MEMORY = 64
+"""MiB that the distances of some images from all others may take at a time."""
 SAMPLE = 1 << 10
 """Rows of which the median distance is taken."""
 
@@ -100,7 +99,7 @@ def check(
     data_dir: str | Path | None,
     *,
     sample: int | None = None,
-    duplicates: bool | Embed = False,
+    duplicates: bool | Callable[[Dataset], np.ndarray] = False,
     within: float | None = None,
     progress: bool = False,
 ) -> Findings:
@@ -134,36 +133,51 @@ def check(
     checks.one_of("name", name, DATASETS)
     if duplicates is True:
         require_package("imagehash", "a search for duplicates by a hash")
-    errors: list[str] = []
+    record, is_list = DATASETS[name], name in IMAGE_FILES
+    published, counted = record.published, record.counted or record.labellings[0]
     try:
-        is_list = name in IMAGE_FILES
-        listing = read_listing(name, data_dir) if is_list else _list_arrays(name, data_dir, errors)
+        if is_list:
+            listing = read_listing(name, data_dir)
+        else:
+            arrays = {part: load(name, data_dir, part).relabel(counted) for part in published}
+            listing = list_rows(name, arrays)
     except MissingLibraryError:
         raise
     except (OSError, ValueError) as error:
-        return Findings((), 0, tuple(errors) or (str(error),))
-    published = DATASETS[name].published
-    ids = next(iter(listing.views.values()))
+        return Findings((), 0, (str(error),))
+    view, ids = next(iter(listing.views.items()))
+    label = {number: str(number) for number in ids.tolist()} | dict(listing.names.get(view, {}))
     names = [str(file) for file in listing.files]
     gone = set(missing_files(listing.files))
-    parts = _count_parts(listing, ids, published, gone)
-    problems = [*errors, *_other_counts([p for p in parts if p.split in listing.splits])]
+    absent = np.array([name in gone for name in names])
+    parts = []
+    for split in published or [split for split in listing.splits if split != "all"]:
+        members = listing.splits.get(split, np.arange(0))
+        missing = int(absent[members].sum())
+        parts.append(Part(split, _count(ids[members]), published.get(split), missing))
+    problems: list[str] = []
     notes = [*singleton_classes(ids), *listing.split_notes]
-    (problems if listing.own_split else notes).extend(_few_classes(parts))
+    wrong = [line for part in parts if part.split in listing.splits for line in _wrong_counts(part)]
+    (problems if published or listing.own_split else notes).extend(wrong)
     if is_list:
-        (notes if listing.own_split else problems).extend(_shared_classes(listing, ids))
+        train, test = (ids[listing.splits.get(split, [])] for split in ("train", "test"))
+        both = [label[number] for number in np.intersect1d(train, test).tolist()]
+        shared = _describe(both, "class is", "classes are", "in train and in test")
+        (notes if listing.own_split else problems).extend(shared)
     (problems if listing.has_unreadable else notes).extend(listing.notes)
     twice = len(names) - len(set(names))
     if twice:
         problems.append(f"{twice} of {len(names)} images are in the lists twice")
     are = f"of {len(names)} image files are"
     problems += _describe([name for name in names if name in gone], are, are, "missing")
-    rows = np.flatnonzero([name not in gone for name in names])
+    rows = np.flatnonzero(~absent)
     if sample is not None and sample < len(rows):
         rows = rows[np.sort(np.random.default_rng(0).choice(len(rows), sample, replace=False))]
     images = ImageFiles([listing.files[row] for row in rows.tolist()])
-    places = _places(listing, ids, rows)
-    apart, together = _describe_copies(list(images.files), places)
+    part_of = np.full(len(ids), "", object)
+    for split in ("train", "val", "test"):
+        part_of[listing.splits.get(split, [])] = split
+    places = [Place(names[row], part_of[row], label[ids[row].item()]) for row in rows.tolist()]
     function = perceptual_hash if duplicates is True else lambda image: None
     results: list[Any] = list(images.each(function, progress=progress))
     alike: tuple[Alike, ...] = ()
@@ -177,54 +191,13 @@ def check(
         alike = by_hash(np.stack(hashes), places, within)
     what = "nearly the same in two parts or under two labels"
     pairs = _describe([*map(str, alike)], "pair of images is", "pairs of images are", what)
+    apart, together = _describe_copies(images.files.tolist(), places)
     (notes if published else problems).extend([*apart, *pairs])
     notes += together
     bad = [str(error) for error in results if isinstance(error, BadImageError)]
     are = f"of {len(images)} images are"
     problems += _describe(bad, are, are, "damaged")
     return Findings(tuple(parts), len(images), tuple(problems), tuple(notes), alike)
-
-
-def _list_arrays(name: str, data_dir: str | Path | None, errors: list[str]) -> Listing:
-    """List the images of a data set in memory; note the errors of parts that cannot be read."""
-    record = DATASETS[name]
-    parts: dict[str, Dataset] = {}
-    for split in record.published:
-        try:
-            data = load(name, data_dir=data_dir, split=split)
-        except MissingLibraryError:
-            raise
-        except (OSError, ValueError) as error:
-            errors.append(str(error))
-            continue
-        parts[split] = data.relabel(record.counted) if record.counted else data
-    return list_rows(name, parts)
-
-
-def _count_parts(
-    listing: Listing, ids: np.ndarray, published: Mapping[str, Count], gone: set[str]
-) -> list[Part]:
-    """Count the classes, the images and the missing files of each part."""
-    parts = []
-    for split in published or [split for split in listing.splits if split != "all"]:
-        rows = listing.splits.get(split, np.arange(0))
-        absent = sum(str(listing.files[row]) in gone for row in rows)
-        parts.append(Part(split, _count(ids[rows]), published.get(split), absent))
-    return parts
-
-
-def _places(listing: Listing, ids: np.ndarray, rows: np.ndarray) -> list[Place]:
-    part = np.full(len(ids), "", object)
-    for split in ("train", "val", "test"):
-        part[listing.splits.get(split, [])] = split
-    files = [str(listing.files[row]) for row in rows.tolist()]
-    labels = _class_names(listing, ids[rows])
-    return [Place(*place) for place in zip(files, part[rows], labels, strict=True)]
-
-
-def _class_names(listing: Listing, ids: np.ndarray) -> list[str]:
-    named = next(iter(listing.names.values()), {})
-    return [str(named.get(number, number)) for number in ids.tolist()]
 
 
 def _count(labels: np.ndarray) -> Count:
@@ -234,22 +207,27 @@ def _count(labels: np.ndarray) -> Count:
 def count_mismatches(name: str, parts: Mapping[str, Dataset]) -> tuple[str, ...]:
     """Return a line for each split of a data set whose counts are not the published ones."""
     published = DATASETS[name].published if name in DATASETS else {}
-    return _other_counts(
-        [Part(split, _count(part.labels), published.get(split), 0) for split, part in parts.items()]
-    )
-
-
-def _other_counts(parts: Sequence[Part]) -> tuple[str, ...]:
     return tuple(
-        f"{part.split} has {pluralize(part.counts.classes, 'class', 'classes')} and "
-        f"{pluralize(part.counts.images, 'image', 'images')}, "
-        f"published are {part.published.classes} and {part.published.images}"
-        for part in parts
-        if part.published is not None and part.counts != part.published
+        line
+        for split, count in published.items()
+        if split in parts
+        for line in _wrong_counts(Part(split, _count(parts[split].labels), count, 0))
     )
 
 
 # Lines of a report
+
+
+def _wrong_counts(part: Part) -> list[str]:
+    """Return a line if counts are not the published ones, or, without such, if there are no two classes."""
+    counts, published = part.counts, part.published
+    has = f"{part.split} has {pluralize(counts.classes, 'class', 'classes')}"
+    if published is None:
+        return [f"{has}, at least two are needed"] if counts.classes < 2 else []
+    if counts == published:
+        return []
+    images = pluralize(counts.images, "image", "images")
+    return [f"{has} and {images}, published are {published.classes} and {published.images}"]
 
 
 def _describe(names: Sequence[str], one: str, more: str, what: str) -> tuple[str, ...]:
@@ -269,29 +247,21 @@ def singleton_classes(ids: np.ndarray) -> tuple[str, ...]:
     return (f"{few} a single image, which has no positive",)
 
 
-def _few_classes(parts: Sequence[Part]) -> list[str]:
-    """Return a line for each split of fewer than two classes, if no counts are published."""
-    return [
-        f"{part.split} has {pluralize(part.counts.classes, 'class', 'classes')}, at least two are needed"
-        for part in parts
-        if part.published is None and part.counts.classes < 2
-    ]
-
-
-def _shared_classes(listing: Listing, ids: np.ndarray) -> tuple[str, ...]:
-    """Return a line if a class trains and tests."""
-    train, test = (ids[listing.splits.get(split, [])] for split in ("train", "test"))
-    shared = _class_names(listing, np.intersect1d(train, test))
-    return _describe(shared, "class is", "classes are", "in train and in test")
-
-
 def _describe_copies(
     files: Sequence[Any], places: Sequence[Place]
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return a line for files of the same bytes in two classes or parts, and one for those within a class."""
+    by_size: dict[int, list[int]] = defaultdict(list)
+    for row, file in enumerate(files):
+        if isinstance(file, Path):
+            by_size[file.stat().st_size].append(row)
+    by_content: dict[bytes, list[int]] = defaultdict(list)
+    for rows in by_size.values():
+        for row in rows if len(rows) > 1 else ():
+            by_content[sha256(files[row].read_bytes()).digest()].append(row)
     apart: list[str] = []
     together: list[str] = []
-    for rows in identical_files(files):
+    for rows in sorted(rows for rows in by_content.values() if len(rows) > 1):
         is_one_class = len({places[row][1:] for row in rows}) == 1
         line = " = ".join(places[row].file for row in rows)
         (together if is_one_class else apart).append(line)
@@ -305,10 +275,7 @@ def _describe_copies(
 
 
 def perceptual_hash(image: "Image") -> np.ndarray:
-    """Return 256 bits, which hardly change if an image is made smaller, compressed or slightly cropped, and its colour.
-
-    The bits of a flat image are NaN, and so are the two numbers of the colour of a grey one.
-    """
+    """Return 256 bits, NaN for a flat image, and two numbers for the mean colour, NaN for a grey one."""
     from imagehash import phash
 
     small = np.asarray(image.convert("YCbCr").resize((SIDE, SIDE)), np.float32)
@@ -335,9 +302,12 @@ def by_embedding(
     places: Sequence[Place],
     within: float | None = None,
     colours: np.ndarray | None = None,
-    block: tuple[int, int] = BLOCK,
 ) -> tuple[Alike, ...]:
     """Find for each image the most similar one of another part or label (and of its colour), if it is near enough."""
+    require_package("sklearn", "a search for duplicates")
+    from scipy.spatial.distance import pdist
+    from sklearn.metrics import pairwise_distances_chunked
+
     finite = np.flatnonzero(np.isfinite(vectors).all(axis=1)).tolist()
     if not finite:
         return ()
@@ -346,38 +316,23 @@ def by_embedding(
     places = [places[row] for row in finite]
     kind = np.unique([f"{place.part}\n{place.label}" for place in places], return_inverse=True)[1]
     colours = None if colours is None else colours[finite]
-    nearest = _nearest_of_another(vectors, kind.reshape(-1), colours, block)
-    distance = np.linalg.norm(vectors - vectors[nearest], axis=1)
     if within is None:
-        from scipy.spatial.distance import pdist
-
         some = np.random.default_rng(0).permutation(len(vectors))[:SAMPLE]
         within = SHARE * np.median(pdist(vectors[some])) if len(vectors) > 1 else 0.0
-    near = np.flatnonzero((distance <= within) & (kind != kind[nearest])).tolist()
+
+    def nearest_of_another(distances: np.ndarray, start: int) -> tuple[np.ndarray, np.ndarray]:
+        rows = slice(start, start + len(distances))
+        distances[kind[rows, None] == kind] = np.inf
+        if colours is not None:
+            apart = np.square(colours[rows, None] - colours).sum(axis=-1)
+            distances[apart > COLOUR**2] = np.inf  # not of grey, NaN
+        return distances.min(axis=1), distances.argmin(axis=1)
+
+    chunks = pairwise_distances_chunked(
+        vectors, reduce_func=nearest_of_another, working_memory=MEMORY
+    )
+    distance, nearest = map(np.concatenate, zip(*chunks, strict=True))
+    near = np.flatnonzero((distance <= within) & np.isfinite(distance)).tolist()
     pairs = {tuple(sorted((row, int(nearest[row])))): float(distance[row]) for row in near}
     ordered = sorted(pairs.items(), key=lambda pair: pair[::-1])
     return tuple(Alike(places[one], places[other], apart) for (one, other), apart in ordered)
-
-
-def _nearest_of_another(
-    vectors: np.ndarray, kind: np.ndarray, colours: np.ndarray | None, block: tuple[int, int]
-) -> np.ndarray:
-    """Return the row nearest to each, of those of another kind and its colour; itself if there are none."""
-    half = 0.5 * np.square(vectors).sum(axis=1)
-    nearest = np.arange(len(vectors))
-    closest = np.full(len(vectors), -np.inf, np.float32)
-    for start in range(0, len(vectors), block[0]):
-        rows = slice(start, start + block[0])
-        for begin in range(0, len(vectors), block[1]):
-            columns = slice(begin, begin + block[1])
-            scores = vectors[rows] @ vectors[columns].T - half[columns]
-            scores[kind[rows, None] == kind[columns]] = -np.inf
-            if colours is not None:
-                apart = colours[rows, None] - colours[columns]
-                scores[np.square(apart).sum(axis=-1) > COLOUR**2] = -np.inf  # not of grey, NaN
-            best = scores.argmax(axis=1)
-            score = np.take_along_axis(scores, best[:, None], axis=1)[:, 0]
-            better = score > closest[rows]
-            nearest[rows][better] = best[better] + begin
-            closest[rows][better] = score[better]
-    return nearest

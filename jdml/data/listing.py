@@ -1,24 +1,18 @@
 """``Listing``: image files with their classes and splits, as lists and folders describe them."""
 
+import os
 import re
 import unicodedata
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from jdml.data.dataset import Dataset, check_split
-from jdml.data.image_discovery import (
-    BROKEN_LINK,
-    UNREADABLE,
-    omission_notes,
-    path_resolver,
-    pluralize,
-)
 from jdml.data.images import ImageFiles, Readable
 from jdml.data.transforms import Crops
 
@@ -123,6 +117,11 @@ def missing_files(files: Sequence[Any]) -> list[str]:
     return [str(file) for file in files if isinstance(file, Path) and not file.is_file()]
 
 
+def pluralize(number: int, one: str, more: str) -> str:
+    """Return a number and a noun."""
+    return f"{number} {one if number == 1 else more}"
+
+
 def first_few(names: Sequence[str]) -> str:
     """Return the first few names."""
     return ", ".join(names[:FIRST]) + (", …" if len(names) > FIRST else "")
@@ -137,18 +136,13 @@ def read_text(path: Path) -> str:
 
 
 class LabelledFile(NamedTuple):
-    """An image file with its label, its part and its group, and the line of a list that says so."""
+    """An image file with its label, its part and its group, and where that stands."""
 
     file: Readable
     label: str
-    part: str = ""
+    part: str
+    where: str
     group: str | None = None
-    line: str = ""
-
-    @property
-    def where(self) -> str:
-        """The line, or the file."""
-        return self.line or str(self.file)
 
 
 def normalized(label: str) -> str:
@@ -171,18 +165,14 @@ def number_classes(labels: Sequence[str]) -> tuple[np.ndarray, tuple[str, ...]]:
 
 
 def as_listing(
-    rows: Sequence[LabelledFile],
-    *,
-    repeats: bool = False,
-    others: Mapping[str, int] = MappingProxyType({}),
-    notes: Sequence[str] = (),
+    rows: Sequence[LabelledFile], notes: Sequence[str] = (), *, has_unreadable: bool = False
 ) -> Listing:
-    """Make a listing whose classes are numbered in the order of their names; ``repeats``: links are left out."""
-    once = _each_once(rows, repeats)
+    """Make a listing whose classes are numbered in the order of their names; a file is in it once."""
+    once = _each_once(rows)
     twice = len(rows) - len(once)
     if twice:
-        links = pluralize(twice, "file is a link to another", "files are links to others")
-        notes = (*notes, f"{links} of their class: each is read once")
+        files = pluralize(twice, "file is", "files are")
+        notes = (*notes, f"{files} listed or linked again in their class: each is read once")
     ids, names = number_classes([row.label for row in once])
     own = any(row.part for row in once)
     parts, split_notes = (_own_parts(once), ()) if own else _halves(ids, len(names))
@@ -193,26 +183,27 @@ def as_listing(
         {"class": ids},
         {**parts, "all": np.arange(len(once))},
         {"class": dict(enumerate(names))},
-        (*notes, *omission_notes(others)),
+        tuple(notes),
         own,
-        not others.keys().isdisjoint({*UNREADABLE, BROKEN_LINK}),
+        has_unreadable,
         split_notes,
         np.array([row.group for row in once]) if has_groups else None,
     )
 
 
-def _each_once(rows: Sequence[LabelledFile], repeats: bool) -> list[LabelledFile]:
-    """Return each file once, whatever path leads to it; refuse one of two classes or parts."""
-    real_path = path_resolver()
+def _each_once(rows: Sequence[LabelledFile]) -> list[LabelledFile]:
+    """Return each file once, whatever path leads to it; refuse one of two classes, parts or groups."""
+    real_folder = cache(os.path.realpath)  # of which there are few
     once: dict[str, LabelledFile] = {}
     for row in rows:
-        first = once.setdefault(real_path(str(row.file)), row)
-        if first is row or (repeats and (first.label, first.part) == (row.label, row.part)):
-            continue
-        raise ValueError(
-            f"{row.where}: {row.file} is listed twice, here as {row.label!r} {row.part} and in "
-            f"{first.where} as {first.label!r} {first.part}"
-        )
+        folder, name = os.path.split(str(row.file))
+        file = os.path.join(real_folder(folder), name)
+        first = once.setdefault(os.path.realpath(file) if os.path.islink(file) else file, row)
+        if first[1:3] != row[1:3] or first.group != row.group:
+            raise ValueError(
+                f"{row.where}: {row.file} is listed twice, here as {row.label!r} {row.part} and in "
+                f"{first.where} as {first.label!r} {first.part}"
+            )
     return list(once.values())
 
 

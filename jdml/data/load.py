@@ -11,11 +11,10 @@ import numpy as np
 from jdml._optional_imports import is_pointer
 from jdml._paths import check_local, expand_user
 from jdml.data.dataset import Dataset, NoSuchPartError, check_split
-from jdml.data.folder import ENDINGS
-from jdml.data.image_discovery import image_files, omission_notes
+from jdml.data.folder import ENDINGS, has_tables, image_files, omission_notes, row_named
 from jdml.data.images import ImageFiles, Row
 from jdml.data.listing import Listing
-from jdml.data.rows import TABLES, has_tables, row_named
+from jdml.data.rows import TABLES
 from jdml.data.splits import SHARES, read_groups, resplit, split_by_class_names
 from jdml.data.tfds import folder_of
 from jdml.ops import checks
@@ -81,8 +80,7 @@ def load(
     Args:
         name: one of these names.
         data_dir: the folder of the data set's own files. None: that of TensorFlow Datasets (tfds), which prepares
-            the data set there on first use, if it has it (:func:`get`). If that fails, the 20,000 training images
-            of MNIST that Colab has are read, with a warning.
+            the data set there on first use, if it has it (:func:`get`).
         split: ``"train"``, ``"test"`` or ``"all"``; inshop also has ``"query"`` and ``"gallery"``, which number
             the items as ``"test"`` does. None: everything of a folder without parts, else ``"train"``. The log says
             how a folder was split.
@@ -151,7 +149,10 @@ def read_path(path: Path, column: str | None = None) -> Listing:
         if row is not None:
             return _without_classes([row])
         if not is_pointer(str(path)):
-            raise FileNotFoundError(f"{path} does not exist")
+            raise FileNotFoundError(
+                "source must be a folder of images, an image, a .csv or .parquet file, or a data set such as "
+                f"cub:FOLDER; {path} is none{did_you_mean(str(path).partition(':')[0], DATASETS)}"
+            )
     return _read_lists(kind, path, column)
 
 
@@ -195,22 +196,16 @@ def read_source(
             return Source(part, Path.cwd(), labels=_class_labels(part, view, config))
         root = folder_of(name, place)
         listing = _read_lists(name, root, group)
-    elif path.exists() or is_pointer(source) or row_named(source) is not None:
-        root, listing = path, read_path(path, group)
     else:
-        raise FileNotFoundError(
-            "source must be a folder of images, an image, a .csv or .parquet file, or a data set such as cub:FOLDER; "
-            f"{source} is none{did_you_mean(name, DATASETS)}"
-        )
+        root, listing = path, read_path(path, group)
     if split != "all":
         listing = _split_as_run(listing, root, split, config)
     root = (root if root.is_dir() else root.parent).absolute()
+    files = np.array([image_id(listing.files[row]) for row in listing.splits.get(split, ())])
     if not listing.views:
-        files = ImageFiles(listing.files)
-        return Source(files, root, _names_of(files), None, listing.notes)
+        return Source(ImageFiles(listing.files), root, files, None, listing.notes)
     part = listing.dataset(split)
-    labels = _class_labels(part, view, config)
-    return Source(part, root, _names_of(part.images), labels, listing.notes)
+    return Source(part, root, files, _class_labels(part, view, config), listing.notes)
 
 
 def has_validation(name: str, data_dir: Path | None) -> bool:
@@ -279,10 +274,6 @@ def _check_same(listing: Listing, split: str, config: Mapping[str, Any]) -> None
 def image_id(file: Any) -> str:
     """Return an image's name from everywhere: its absolute path, or ``FILE[ROW]``."""
     return str(file) if isinstance(file, Row) else str(Path(str(file)).absolute())
-
-
-def _names_of(images: ImageFiles) -> np.ndarray:
-    return np.array([image_id(file) for file in images.files])
 
 
 def _class_labels(part: Dataset, view: str | None, config: Mapping[str, Any]) -> np.ndarray:

@@ -206,8 +206,13 @@ class ImageBatches:
 
     def _settings(self) -> dict[str, int]:
         """Return the settings that a saved state must share."""
-        transform = repr((_named(self._load.images.transform), self._load.augment))
-        return {SEED: self._load.seed, TRANSFORM: zlib.crc32(transform.encode())}
+        transform: Any = self._load.images.transform
+        kind = type(transform)
+        if not any("__repr__" in vars(base) for base in kind.__mro__[:-1]):
+            # A repr of Python's own has an address, which is another one in another process.
+            transform = kind.__qualname__, sorted(getattr(transform, "__dict__", {}).items())
+        text = repr((transform, self._load.augment))
+        return {SEED: self._load.seed, TRANSFORM: zlib.crc32(text.encode())}
 
     def _start(self) -> Any:
         """Start the workers, from the present step on."""
@@ -303,11 +308,3 @@ def end_with_parent(*_: int) -> None:
         os._exit(1)
 
     threading.Thread(target=watch, daemon=True).start()
-
-
-def _named(transform: Any) -> Any:
-    """Return a description of a transform that is the same in another process."""
-    kind = type(transform)
-    if any("__repr__" in vars(base) for base in kind.__mro__[:-1]):
-        return transform
-    return kind.__qualname__, sorted(getattr(transform, "__dict__", {}).items())

@@ -1,6 +1,6 @@
 """The four benchmarks of retrieval from their authors' lists: CUB-200-2011, Cars196, SOP and In-shop."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,10 +15,10 @@ CUB_TRAINING_CLASSES = 100
 CARS_ANNOTATIONS = "cars_annos.mat"
 CARS_TRAINING_CLASSES = 98
 SOP_LISTS = {"train": "Ebay_train.txt", "test": "Ebay_test.txt"}
-SOP_FIELDS = ("image_id", "class_id", "super_class_id", "path")
+SOP_FIELDS = {"image_id": int, "class_id": int, "super_class_id": int, "path": str}
 INSHOP_PARTITION = "list_eval_partition.txt"
 INSHOP_FOLDERS = ("Eval", "Anno", "In-shop Clothes Retrieval Benchmark/Eval")
-INSHOP_FIELDS = ("image_name", "item_id", "evaluation_status")
+INSHOP_FIELDS = {"image_name": str, "item_id": str, "evaluation_status": str}
 INSHOP_PARTS = ("train", "query", "gallery")
 
 
@@ -28,12 +28,14 @@ def read_cub(folder: Path) -> Listing:
         return _read_copy(folder, "cub", CUB_TRAINING_CLASSES)
     root = _find_folder("cub", folder, ("CUB_200_2011",), CUB_LISTS)
     images_list, labels_list, classes_list = (root / name for name in CUB_LISTS)
-    names = _read_by_number(classes_list, ("CLASS_ID", "NAME"))
-    paths = _read_by_number(images_list, ("IMAGE_ID", "PATH"))
-    classes = {
-        _integer(where, "IMAGE_ID", image): _integer(where, "CLASS_ID", number)
-        for where, (image, number) in _read_lines(labels_list, ("IMAGE_ID", "CLASS_ID"))
-    }
+    names, paths, classes = (
+        dict(values for _, values in _read_lines(path, fields))
+        for path, fields in (
+            (classes_list, {"CLASS_ID": int, "NAME": str}),
+            (images_list, {"IMAGE_ID": int, "PATH": str}),
+            (labels_list, {"IMAGE_ID": int, "CLASS_ID": int}),
+        )
+    )
     bare = [row for row in paths if classes.get(row) not in names]
     if bare:
         raise ValueError(
@@ -52,39 +54,27 @@ def _read_copy(folder: Path, name: str, training_classes: int) -> Listing:
     return replace(copy, splits=zero_shot(copy.views["class"] < training_classes))
 
 
-def _read_by_number(path: Path, fields: Sequence[str]) -> dict[int, str]:
-    """Read a list of numbers and texts."""
-    lines = _read_lines(path, fields)
-    return {_integer(where, fields[0], number): text for where, (number, text) in lines}
-
-
 def read_cars(folder: Path) -> Listing:
     """Read the annotations of Cars196."""
+    from scipy.io import loadmat
+
     if prepared(folder, "cars"):
         return _read_copy(folder, "cars", CARS_TRAINING_CLASSES)
     root = _find_folder("cars", folder, ("cars196",), (CARS_ANNOTATIONS,))
-    rows, class_names = _read_car_annotations(root / CARS_ANNOTATIONS)
-    files = [root / str(image) for image, _ in rows]
-    ids = np.array([label for _, label in rows])
-    names = {"class": dict(enumerate(class_names, 1))}
-    return Listing("cars", files, {"class": ids}, zero_shot(ids <= CARS_TRAINING_CLASSES), names)
-
-
-def _read_car_annotations(path: Path) -> tuple[list[tuple[Any, int]], list[str]]:
-    """Return path and class of every image, and the classes' names."""
-    from scipy.io import loadmat
-
+    path = root / CARS_ANNOTATIONS
     try:
         content = loadmat(path, squeeze_me=True)
         rows = np.atleast_1d(content["annotations"])
-        names = [str(name) for name in np.atleast_1d(content["class_names"])]
-        classes = [int(label) for label in rows["class"]]
-        return list(zip(rows["relative_im_path"], classes, strict=True)), names
+        files = [root / str(image) for image in rows["relative_im_path"]]
+        ids = np.array([int(label) for label in rows["class"]])
+        names = dict(enumerate(map(str, np.atleast_1d(content["class_names"])), 1))
     except Exception as error:  # loadmat raises many kinds on damaged files
         raise ValueError(
             f"{path}: expected a MATLAB file with annotations (relative_im_path, class) and "
             f"class_names: {type(error).__name__}: {error}"
         ) from error
+    splits = zero_shot(ids <= CARS_TRAINING_CLASSES)
+    return Listing("cars", files, {"class": ids}, splits, {"class": names})
 
 
 def read_sop(folder: Path) -> Listing:
@@ -97,11 +87,11 @@ def read_sop(folder: Path) -> Listing:
     files: list[Path] = []
     train, ids, kinds = [], [], []
     for part, name in SOP_LISTS.items():
-        for where, values in _read_lines(root / name, SOP_FIELDS, skip=1):
-            files.append(root / values[3])
+        for _, (_, number, kind, path) in _read_lines(root / name, SOP_FIELDS, skip=1):
+            files.append(root / path)
             train.append(part == "train")
-            ids.append(_integer(where, SOP_FIELDS[1], values[1]))
-            kinds.append(_integer(where, SOP_FIELDS[2], values[2]))
+            ids.append(number)
+            kinds.append(kind)
     views = {"class": np.array(ids), "super_class": np.array(kinds)}
     kind_names = {
         kind: file.relative_to(root).parts[0].removesuffix("_final")
@@ -124,8 +114,8 @@ def read_inshop(folder: Path) -> Listing:
         files.append(images / image)
         items.append(item)
         statuses.append(status)
-    where, (count,) = next(_read_lines(path, ("COUNT",)))
-    if _integer(where, "COUNT", count) != len(files):
+    where, (count,) = next(_read_lines(path, {"COUNT": int}))
+    if count != len(files):
         raise ValueError(f"{where}: expected {count} images, as this line says, got {len(files)}")
     parts = {part: np.flatnonzero(np.array(statuses) == part) for part in INSHOP_PARTS}
     splits = {
@@ -148,20 +138,16 @@ def _find_folder(name: str, folder: Path, inside: Sequence[str], files: Sequence
 
 
 def _read_lines(
-    path: Path, fields: Sequence[str], *, skip: int = 0
-) -> Iterator[tuple[str, list[str]]]:
-    """Return where each line of a list stands (``file:line``), and its fields."""
+    path: Path, fields: Mapping[str, type], *, skip: int = 0
+) -> Iterator[tuple[str, list[Any]]]:
+    """Return where each line of a list stands (``file:line``), and its fields: texts and numbers ≥ 0."""
     for number, line in enumerate(read_text(path).split("\n"), 1):
         if number <= skip or not line.strip():
             continue
         values = line.strip().split(maxsplit=len(fields) - 1)
         if len(values) != len(fields):
             raise ValueError(f"{path}:{number}: expected {' '.join(fields)!r}, got {line!r}")
-        yield f"{path}:{number}", values
-
-
-def _integer(where: str, name: str, text: str) -> int:
-    """Return a number ≥ 0 of a list."""
-    if not (text.isascii() and text.isdigit()):
-        raise ValueError(f"{where}: {name} must be an integer ≥ 0, got {text!r}")
-    return int(text)
+        for (name, kind), text in zip(fields.items(), values, strict=True):
+            if kind is int and not (text.isascii() and text.isdigit()):
+                raise ValueError(f"{path}:{number}: {name} must be an integer ≥ 0, got {text!r}")
+        yield f"{path}:{number}", [kind(v) for kind, v in zip(fields.values(), values, strict=True)]

@@ -3,12 +3,9 @@
 A sampler's batches are a pure function of (seed, epoch). Its state is its position, two integers, and its settings.
 """
 
-import time
 import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from functools import cache
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -16,9 +13,6 @@ import numpy as np
 from jdml.data.class_batches import ClassBatches
 from jdml.data.dataset import as_labels
 from jdml.ops import checks
-
-LONG = 0.05
-"""Seconds: if an epoch took longer to draw, a thread draws the next one while this one trains."""
 
 
 class Sampler(Protocol):
@@ -53,7 +47,6 @@ class EpochSampler(ABC):
         self._seed = as_int("seed", seed, 0)
         self._step = 0
         self._epochs: dict[int, np.ndarray] = {}
-        self._ahead: dict[int, Future[np.ndarray]] = {}
 
     @abstractmethod
     def epoch(self, number: int) -> np.ndarray:
@@ -87,22 +80,10 @@ class EpochSampler(ABC):
         number, batch = divmod(as_int("step", step, 0), self.batches_per_epoch)
         batches = self._epochs.get(number)
         if batches is None:
-            batches = self._draw(number)
+            batches = self.epoch(number)
             near = {n: drawn for n, drawn in self._epochs.items() if abs(n - number) == 1}
             self._epochs = {**near, number: batches}
         return batches[batch].copy()
-
-    def _draw(self, number: int) -> np.ndarray:
-        """Return an epoch, which may have been drawn ahead; if that takes long, draw the next one ahead."""
-        ahead, start = self._ahead.get(number), time.monotonic()
-        batches = self.epoch(number) if ahead is None else ahead.result()
-        is_slow = ahead is not None or time.monotonic() - start > LONG
-        self._ahead = {number + 1: _thread().submit(self.epoch, number + 1)} if is_slow else {}
-        return batches
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Return the state of a copy, without epochs that are being drawn."""
-        return {**self.__dict__, "_ahead": {}}
 
     def get_state(self) -> dict[str, int]:
         """Return the sampler's position and settings as a flat dictionary of integers (JSON-able)."""
@@ -161,7 +142,7 @@ class ClassBatchSampler(EpochSampler):
         the fewest groups, so that unequal classes become more equal. With r_c groups of class c still to place in t
         batches, Σ r_c = P · t and r_c ≤ t, and systematic sampling takes class c with probability r_c / t: exactly P
         distinct classes in each batch, in changing combinations, and a class with r_c = t for certain. An epoch costs
-        O(N + T · C); if it takes long, a thread draws the next one while this one trains.
+        O(N + T · C).
 
     Example:
         >>> sampler = ClassBatchSampler([0, 0, 1, 1, 1, 2, 2], 2, 2, seed=1)
@@ -202,7 +183,14 @@ class ClassBatchSampler(EpochSampler):
         if groups is not None:
             groups = as_labels("groups", groups, self._size)
             self._checksum = zlib.crc32(groups.tobytes(), self._checksum)
-            members = _rows_of_groups(labels, groups)
+            couples = np.unique(np.stack([labels, groups]), axis=1)
+            classes, counts = np.unique(couples[0], return_counts=True)
+            if counts.max(initial=1) > 1:
+                label = classes[counts.argmax()]
+                raise ValueError(
+                    f"groups must have all rows of a class in one group, class {label} is not"
+                )
+            members = [np.flatnonzero(groups == group) for group in np.unique(groups)]
         self._parts = [
             ClassBatches(rows, labels[rows], shape, pads=self._pads, power=self._power)
             for rows in members
@@ -226,16 +214,6 @@ class ClassBatchSampler(EpochSampler):
             **({"pads": 1} if self._pads else {}),
             **({} if self._power is None else {"power_in_thousandths": round(1000 * self._power)}),
         }
-
-
-def _rows_of_groups(labels: np.ndarray, groups: np.ndarray) -> list[np.ndarray]:
-    """Return the rows of each group; refuse a class that is in several."""
-    order = np.lexsort((groups, labels))
-    split = (np.diff(labels[order]) == 0) & (np.diff(groups[order]) != 0)
-    if split.any():
-        label = labels[order[split.argmax()]]
-        raise ValueError(f"groups must have all rows of a class in one group, class {label} is not")
-    return [np.flatnonzero(groups == group) for group in np.unique(groups)]
 
 
 class RandomBatchSampler(EpochSampler):
@@ -293,12 +271,6 @@ def check_state(state: dict[str, Any], settings: dict[str, int], of: str) -> Non
             raise ValueError(
                 f"state is of another {of}: {name} must be {value}, got {state.get(name)}"
             )
-
-
-@cache
-def _thread() -> ThreadPoolExecutor:
-    """Return the thread that draws epochs ahead."""
-    return ThreadPoolExecutor(1, "jdml-sampler")
 
 
 def as_int(name: str, value: int, least: int = 1) -> int:

@@ -1,7 +1,6 @@
 """Small images in memory: scikit-learn's 1,797 digits of 8×8 pixels, MNIST's digits, and Omniglot's letters."""
 
 import gzip
-import io
 import math
 import re
 import zipfile
@@ -12,16 +11,12 @@ import numpy as np
 
 from jdml._optional_imports import require_package
 from jdml.data.dataset import Dataset
-from jdml.data.images import Readable, open_image
+from jdml.data.images import Readable, named_if_bad, open_image
 from jdml.data.splits import parity_labels
 from jdml.data.tfds import prepared, read_prepared
 
 _PREFIXES = {"train": "train", "test": "t10k"}
-_TABLES = {"train": "mnist_train_small.csv", "test": "mnist_test.csv"}
 _SOURCES = {"train": "images_background", "test": "images_evaluation"}
-_DAMAGED = (  # RuntimeError, of which NotImplementedError is one: encrypted, or packed in another way
-    OSError, EOFError, SyntaxError, ValueError, RuntimeError, zlib.error, zipfile.BadZipFile
-)  # fmt: skip
 
 
 # Digits
@@ -53,20 +48,16 @@ def _digit_dataset(name: str, images: np.ndarray, digits: np.ndarray) -> Dataset
 def load_mnist(folder: Path, split: str) -> Dataset:
     """Load MNIST: 60,000 training and 10,000 test images, 28×28."""
     parts = [part for part in _PREFIXES if split in (part, "all")]
-    read = _read_idx_pair
-    if not any(folder.glob("*-idx?-ubyte*")):
-        if prepared(folder, "mnist"):
-            read = _read_prepared_mnist
-        elif (folder / _TABLES["train"]).is_file():
-            read = _read_table
-    images, digits = zip(*(read(folder, part) for part in parts), strict=True)
-    return _digit_dataset("mnist", np.concatenate(images)[..., None], np.concatenate(digits))
-
-
-def _read_idx_pair(folder: Path, part: str) -> tuple[np.ndarray, np.ndarray]:
-    """Read images ``[N, H, W]`` and digits ``[N]`` of one part from two IDX files."""
-    images = _read_idx(folder, f"{_PREFIXES[part]}-images-idx3-ubyte", 3)
-    return images, _read_idx(folder, f"{_PREFIXES[part]}-labels-idx1-ubyte", 1)
+    if prepared(folder, "mnist") and not any(folder.glob("*-idx?-ubyte*")):
+        copy = read_prepared(folder, "mnist", {"digit": "label"})
+        rows = np.concatenate([copy.splits[part] for part in parts])
+        images = np.stack([np.asarray(open_image(copy.files[row]))[..., :1] for row in rows])
+        return _digit_dataset("mnist", images, copy.views["digit"][rows])
+    images, digits = (
+        np.concatenate([_read_idx(folder, f"{_PREFIXES[part]}-{name}", rank) for part in parts])
+        for name, rank in (("images-idx3-ubyte", 3), ("labels-idx1-ubyte", 1))
+    )
+    return _digit_dataset("mnist", images[..., None], digits)
 
 
 def _read_idx(folder: Path, name: str, rank: int) -> np.ndarray:
@@ -74,8 +65,8 @@ def _read_idx(folder: Path, name: str, rank: int) -> np.ndarray:
     path = next((p for p in (folder / name, folder / f"{name}.gz") if p.is_file()), None)
     if path is None:
         raise FileNotFoundError(
-            f"mnist needs {name} or {name}.gz (or a folder mnist/VERSION that TensorFlow Datasets prepared, or Colab's "
-            f"{_TABLES['train']}) in {folder.absolute()}"
+            f"mnist needs {name} or {name}.gz (or a folder mnist/VERSION that TensorFlow Datasets prepared) in "
+            f"{folder.absolute()}"
         )
     try:
         content = path.read_bytes()
@@ -88,20 +79,6 @@ def _read_idx(folder: Path, name: str, rank: int) -> np.ndarray:
     if not is_idx or len(content) != header + math.prod(shape):
         raise ValueError(f"{path}: expected a whole IDX file of bytes with {rank} dimensions")
     return np.frombuffer(content, np.uint8, offset=header).reshape(shape)
-
-
-def _read_prepared_mnist(folder: Path, part: str) -> tuple[np.ndarray, np.ndarray]:
-    """Read images ``[N, H, W]`` and digits ``[N]`` of one part from a copy prepared by tfds."""
-    copy = read_prepared(folder, "mnist", {"digit": "label"})
-    rows = copy.splits[part]
-    images = [np.asarray(open_image(copy.files[row]))[..., 0] for row in rows]
-    return np.stack(images), copy.views["digit"][rows]
-
-
-def _read_table(folder: Path, part: str) -> tuple[np.ndarray, np.ndarray]:
-    """Read images ``[N, 28, 28]`` and digits ``[N]`` of one part from a line for each: its digit, and its pixels."""
-    rows = np.loadtxt(folder / _TABLES[part], np.uint8, delimiter=",", ndmin=2)
-    return rows[:, 1:].reshape(-1, 28, 28), rows[:, 0]
 
 
 # Omniglot: 1,623 handwritten letters of 50 alphabets, by 20 people each
@@ -155,7 +132,7 @@ def _read_drawings(folder: Path, part: str) -> dict[str, Readable]:
     if archive.is_file():
         try:
             opened = zipfile.ZipFile(archive)
-        except _DAMAGED as error:
+        except (OSError, zipfile.BadZipFile) as error:
             raise ValueError(f"{archive}: expected a whole zip archive: {error}") from error
         files = {name: zipfile.Path(opened, name) for name in opened.namelist()}
     elif unpacked.is_dir():
@@ -173,15 +150,11 @@ def _read_drawings(folder: Path, part: str) -> dict[str, Readable]:
 
 
 def _decode_letter(file: Readable, image_size: int) -> np.ndarray:
-    """Decode a PNG, dark ink on white paper, as uint8 ``[s, s]`` with ink 255 on 0."""
-    require_package("PIL", "Omniglot")
+    """Decode a drawing, dark ink on white paper, as uint8 ``[s, s]`` with ink 255 on 0."""
+    with named_if_bad(file):
+        grey = open_image(file).convert("L")
     from PIL import Image
 
-    try:
-        with Image.open(io.BytesIO(file.read_bytes()), formats=("PNG",)) as png:
-            grey = png.convert("L")
-    except _DAMAGED as error:
-        raise ValueError(f"{file} is not a whole image: {error}") from error
     if grey.size != (image_size, image_size):
         grey = grey.resize((image_size, image_size), Image.Resampling.BOX)
     return 255 - np.asarray(grey)

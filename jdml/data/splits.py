@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+import jax
 import numpy as np
 
 from jdml.data.dataset import Dataset, as_labels
@@ -165,10 +166,11 @@ def split_by_groups(listing: Listing, groups: np.ndarray, name: str) -> Listing:
     """Keep the rows of each group ``[N]`` on one side of the splits; refuse those on both sides of a listing's own."""
     number = f"{len(np.unique(groups))} groups{f' ({name})' if name else ''}, each on one side of the split"
     listing = replace(listing, groups=groups)
-    if not len(_crossing_groups(listing)):
-        return replace(listing, split_notes=(number, *listing.split_notes))
-    if listing.own_split or listing.name != "folder":
-        _check_groups(listing)
+    try:
+        return replace(_check_groups(listing), split_notes=(number, *listing.split_notes))
+    except ValueError:
+        if listing.own_split or listing.name != "folder":
+            raise
     listing, whole = replace(listing, split_notes=(number,)), listing.splits["all"]
     try:
         listing, how = resplit(listing, "classes"), "half of the classes are"
@@ -178,23 +180,17 @@ def split_by_groups(listing: Listing, groups: np.ndarray, name: str) -> Listing:
     return replace(listing, splits={**listing.splits, "all": whole}, split_notes=notes)
 
 
-def _crossing_groups(listing: Listing) -> np.ndarray:
-    """Return the groups that are on several sides of a listing's splits."""
+def _check_groups(listing: Listing) -> Listing:
+    """Refuse splits that have a group on several sides."""
     if listing.groups is None:
-        return np.zeros(0)
+        return listing
     parts = [part for part in ("train", "val", "test") if part in listing.splits]
     sides = [np.unique(listing.groups[listing.splits[part]]) for part in parts]
     groups, counts = np.unique(np.concatenate(sides), return_counts=True)
-    return groups[counts > 1]
-
-
-def _check_groups(listing: Listing) -> Listing:
-    """Refuse splits that have a group on several sides."""
-    crossing = _crossing_groups(listing)
-    if len(crossing):
+    crossing = groups[counts > 1].astype(str).tolist()
+    if crossing:
         raise ValueError(
-            "groups must be on one side of the split, these are on several: "
-            f"{first_few(crossing.astype(str).tolist())}"
+            f"groups must be on one side of the split, these are on several: {first_few(crossing)}"
         )
     return listing
 
@@ -250,24 +246,22 @@ class Fold(NamedTuple):
     validation: np.ndarray
 
 
-def mlrc_folds(
-    labels: np.ndarray, folds: int = 4, *, rule: Literal["mlrc", "kfold"] = "mlrc"
-) -> list[Fold]:
+def mlrc_folds(labels: np.ndarray, folds: int = 4) -> list[Fold]:
     """Make the folds of *A Metric Learning Reality Check*: each model trains on 3 of 4 parts of the classes.
+
+    Fold f trains on the ``round(n (1 − 1/folds))`` classes from ⌊f n / folds⌋ on, around the end, and validates on the
+    ⌊n / folds⌋ that follow. So fold 0 validates on the last part, fold 1 on the first.
 
     Args:
         labels: ``[N]`` integers, of the training half of the classes only; classes are taken in their order.
         folds: the number of folds, at least 2.
-        rule: ``"mlrc"``: fold f trains on the ``round(n (1 − 1/folds))`` classes from ⌊f n / folds⌋ on, around the end,
-            and validates on the ⌊n / folds⌋ that follow. So fold 0 validates on the last part, fold 1 on the first.
-            ``"kfold"``: fold f validates on the f-th part, as scikit-learn's ``KFold`` does.
 
     Returns:
         The folds.
 
     Raises:
         TypeError: if labels are not integers.
-        ValueError: if there are fewer than two folds, fewer classes than folds, or another rule is asked for.
+        ValueError: if there are fewer than two folds, or fewer classes than folds.
 
     Reference:
         Musgrave, Belongie & Lim, *A Metric Learning Reality Check*, section 3.
@@ -278,20 +272,14 @@ def mlrc_folds(
         [[6, 7], [0, 1], [2, 3], [4, 5]]
     """
     labels = as_labels("labels", labels)
-    checks.one_of("rule", rule, ("mlrc", "kfold"))
     classes, own = np.unique(labels, return_inverse=True)
     number = len(classes)
     if not 2 <= folds <= number:
         raise ValueError(f"folds must be from 2 to the number of classes, {number}, got {folds}")
-    result = []
+    trained, held_out, result = round(number * (1 - 1 / folds)), number // folds, []
     for fold in range(folds):
-        if rule == "mlrc":
-            start, trained = fold * number // folds, round(number * (1 - 1 / folds))
-            around = (np.arange(number) + start) % number
-            train, validation = around[:trained], around[trained : trained + number // folds]
-        else:
-            validation = np.array_split(np.arange(number), folds)[fold]
-            train = np.setdiff1d(np.arange(number), validation)
+        around = (np.arange(number) + fold * number // folds) % number
+        train, validation = around[:trained], around[trained : trained + held_out]
         result.append(Fold(np.isin(own, train), np.isin(own, validation)))
     return result
 
@@ -358,21 +346,10 @@ def corrupt_labels(
     count = round(fraction * len(labels))
     if count and len(classes) < 2:
         raise ValueError(f"labels must be of at least 2 classes, got {len(classes)}")
-    random = np.random.default_rng(_seed_words(key))
+    is_seed = isinstance(key, int | np.integer)
+    random = np.random.default_rng(key if is_seed else np.asarray(jax.random.key_data(key)))
     rows = random.choice(len(labels), count, replace=False)
     shift = random.integers(1, max(len(classes), 2), count)
     noisy = labels.copy()
     noisy[rows] = classes[(np.searchsorted(classes, labels[rows]) + shift) % len(classes)]
     return noisy
-
-
-def _seed_words(key: Any) -> list[int]:
-    """Return an integer seed, or the words of a JAX key (typed or raw), as a list of integers ≥ 0."""
-    if isinstance(key, int | np.integer):
-        return [int(key)]
-    import jax
-    import jax.numpy as jnp
-
-    if jnp.issubdtype(key.dtype, jax.dtypes.prng_key):
-        key = jax.random.key_data(key)
-    return [int(word) for word in np.asarray(key)]

@@ -3,13 +3,9 @@
 import contextlib
 import os
 import re
-import socket
-import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
-from urllib.request import getproxies
 
 import numpy as np
 
@@ -21,17 +17,13 @@ from jdml.data.rows import RowImages
 from jdml.ops import checks
 from jdml.registry import DATASETS
 
-PORTS = {"ftp": 21, "http": 80, "https": 443}
-VERSION = re.compile(r"\d+(\.\d+)*")
-"""Name of the folder of a complete copy."""
-
 
 def prepared(folder: Path, name: str) -> Path | None:
     """Return the newest copy of a data set that TensorFlow Datasets prepared in a folder."""
     copies = [
         info.parent
         for info in folder.glob(f"{DATASETS[name].tfds}/*/dataset_info.json")
-        if VERSION.fullmatch(info.parent.name)
+        if re.fullmatch(r"\d+(\.\d+)*", info.parent.name)
         and any(file.suffix not in (".json", ".txt") for file in info.parent.iterdir())
     ]
     return max(copies, key=lambda place: [int(n) for n in place.name.split(".")], default=None)
@@ -46,7 +38,7 @@ def read_prepared(folder: Path, name: str, views: Mapping[str, str]) -> Listing:
     files: list[Row] = []
     is_train: list[bool] = []
     ids: dict[str, list[int]] = {view: [] for view in views}
-    with _complete_copy(place):
+    try:
         builder = tfds.builder_from_directory(str(place))
         features, skip = builder.info.features, tfds.decode.SkipDecoding()
         images = [key for key, kind in features.items() if isinstance(kind, tfds.features.Image)]
@@ -58,16 +50,6 @@ def read_prepared(folder: Path, name: str, views: Mapping[str, str]) -> Listing:
                 is_train.append(split == "train")
                 for view, feature in views.items():
                     ids[view].append(values[feature])
-    names = {view: dict(enumerate(features[feature].names)) for view, feature in views.items()}
-    labellings = {view: np.array(values) for view, values in ids.items()}
-    return Listing(name, files, labellings, zero_shot(np.array(is_train)), names)
-
-
-@contextlib.contextmanager
-def _complete_copy(place: Path | None) -> Iterator[None]:
-    """Name the folder of a copy that is damaged, whatever its readers raise."""
-    try:
-        yield
     except (MissingLibraryError, MemoryError):
         raise
     except Exception as error:  # of tfds and its readers
@@ -78,6 +60,9 @@ def _complete_copy(place: Path | None) -> Iterator[None]:
             f"{place} must be a complete copy of TensorFlow Datasets, as array_record: {reason}; move it away, and "
             "`jdml data get` prepares it again"
         ) from error
+    names = {view: dict(enumerate(features[feature].names)) for view, feature in views.items()}
+    labellings = {view: np.array(values) for view, values in ids.items()}
+    return Listing(name, files, labellings, zero_shot(np.array(is_train)), names)
 
 
 def get(name: str, data_dir: str | Path | None = None, *, download: bool = True) -> Path:
@@ -133,21 +118,14 @@ names a folder with the four IDX files
 
 
 def folder_of(name: str, data_dir: str | Path | None, download: bool = True) -> Path:
-    """Return the folder of a data set: the one given, else that of tfds, else one with a part of it."""
+    """Return the folder of a data set: the one given, else that of tfds."""
     check_local("data_dir", data_dir)
     record = DATASETS[name]
     if data_dir is not None or not record.needs_folder:
         return expand_user(data_dir or "")
     if not record.tfds:
         raise ValueError(f"data_dir must be the folder of the {name} files, got None")
-    try:
-        return get(name, download=download)
-    except (FileNotFoundError, MissingLibraryError) as error:
-        fallback = Path(record.fallback)
-        if not fallback.is_file():
-            raise
-        warnings.warn(f"{fallback} is read, a part of {name}: {error}", stacklevel=3)
-        return fallback.parent
+    return get(name, download=download)
 
 
 def _prepare(folder: Path, name: str) -> None:
@@ -158,36 +136,18 @@ def _prepare(folder: Path, name: str) -> None:
 
     with contextlib.suppress(RuntimeError):  # TensorFlow computes already, with the GPU's memory
         tf.config.set_visible_devices([], "GPU")
-    tfds_name, downloads = DATASETS[name].tfds, folder / "downloads"
-    builder = tfds.builder(tfds_name, data_dir=str(folder), file_format="array_record")
-    missing = {
-        url: info
-        for url, info in (builder.url_infos or {}).items()
-        if not (downloads / "manual" / str(info.filename)).is_file()
-    }
-    size = sum(info.size for info in missing.values()) / 1e6
+    manual = folder / "downloads" / "manual"
+    builder = tfds.builder(DATASETS[name].tfds, data_dir=str(folder), file_format="array_record")
+    infos = (builder.url_infos or {}).values()
+    missing = [info for info in infos if not (manual / str(info.filename)).is_file()]
+    size = sum(info.size for info in missing) / 1e6
     print(f"{name}: {size:,.0f} MB to download, once, and to prepare in {folder}", flush=True)
     failures: Any = (OSError, tfds.download.DownloadError, NonMatchingChecksumError)
     try:
-        if missing and not (downloads / tfds_name).exists():
-            _check_network(missing)
         builder.download_and_prepare()
     except failures as error:
-        files = sorted(str(info.filename) for info in missing.values())
+        files = sorted(str(info.filename) for info in missing)
         raise FileNotFoundError(
             f"{name} could not be downloaded ({' '.join(str(error).split())}): put {', '.join(files)} into "
-            f"{downloads / 'manual'}, or name as data_dir a folder with {DATASETS[name].holds}"
+            f"{manual}, or name as data_dir a folder with {DATASETS[name].holds}"
         ) from error
-
-
-def _check_network(urls: Iterable[str]) -> None:
-    """Raise at once if no host answers, as tfds does after minutes."""
-    errors = []
-    for scheme, host, port in {(url.scheme, url.hostname, url.port) for url in map(urlsplit, urls)}:
-        try:
-            socket.create_connection((host, port or PORTS[scheme]), timeout=10).close()
-            return
-        except OSError as error:
-            errors.append(f"{host}: {error}")
-    if not getproxies():
-        raise OSError("; ".join(errors))

@@ -33,7 +33,6 @@ class DataSet:
         sized: whether its reader takes ``image_size=``.
         needs_folder: whether its images are in a folder.
         tfds: its name in TensorFlow Datasets, which prepares it on first use; "" for none.
-        fallback: a file in Colab, from whose folder a part of it can be read; "" for none.
     """
 
     name: str
@@ -49,7 +48,6 @@ class DataSet:
     sized: bool = False
     needs_folder: bool = True
     tfds: str = ""
-    fallback: str = ""
 
     @property
     def reader(self) -> Any:
@@ -75,7 +73,6 @@ _DATASETS = (
         ("digit", "parity"),
         published={"train": Count(10, 60000), "test": Count(10, 10000)},
         tfds="mnist",
-        fallback="/content/sample_data/mnist_train_small.csv",
     ),
     DataSet(
         "omniglot",

@@ -10,8 +10,8 @@ import numpy as np
 
 from jdml._optional_imports import require_package
 from jdml._paths import atomic_write
+from jdml.data.folder import image_named
 from jdml.data.images import open_image
-from jdml.data.rows import image_named
 from jdml.ops.checks import default_of, one_of
 from jdml.report import embedding_stats as stats
 from jdml.report.compare import compare_runs

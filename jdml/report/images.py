@@ -16,9 +16,9 @@ import numpy as np
 from jdml._optional_imports import require_package
 from jdml.data import Dataset, ImageFiles
 from jdml.data.dataset import NoSuchPartError
+from jdml.data.folder import image_named
 from jdml.data.images import open_image
 from jdml.data.load import read_source, trained_labelling
-from jdml.data.rows import image_named
 from jdml.metrics import nearest
 from jdml.metrics.arrays import evaluate_arrays
 from jdml.metrics.reranking import look_again

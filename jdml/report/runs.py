@@ -13,7 +13,7 @@ from flax.traverse_util import flatten_dict
 
 from jdml._paths import check_local, expand_user, json_of, wrap_read_errors
 from jdml.data import Dataset, ImageFiles
-from jdml.data.rows import image_named
+from jdml.data.folder import image_named
 from jdml.report.embedding_stats import NO_CLASS
 from jdml.runs.embedding_io import read_embeddings
 from jdml.runs.run_files import (

@@ -1,17 +1,16 @@
-"""Omniglot and MNIST from the files of their authors, whole and damaged; MNIST from Colab's tables."""
+"""Omniglot and MNIST from the files of their authors, whole and damaged."""
 
-import dataclasses
 import gzip
-import io
+import itertools
 import struct
 import zipfile
 from pathlib import Path
 
 import numpy as np
 import pytest
+from data.pictures import encoded
 
 from jdml.data import load
-from jdml.registry import DATASETS
 
 Image = pytest.importorskip("PIL.Image")
 
@@ -34,13 +33,10 @@ def drawings(source: str) -> dict[str, bytes]:
     """Return a source's PNGs of two drawers, 1 bit, white paper, in unsorted order."""
     out = {}
     for alphabet, letters in reversed(LETTERS[source].items()):
-        for letter in range(letters, 0, -1):
-            for drawer in (1, 2):
-                file = io.BytesIO()
-                ink = drawing(source, alphabet, letter, drawer)
-                Image.fromarray(~ink).convert("1").save(file, "png")
-                name = f"{source}/{alphabet}/character{letter:02}/{letter:04}_{drawer:02}.png"
-                out[name] = file.getvalue()
+        for letter, drawer in itertools.product(range(letters, 0, -1), (1, 2)):
+            paper = Image.fromarray(~drawing(source, alphabet, letter, drawer)).convert("1")
+            name = f"{source}/{alphabet}/character{letter:02}/{letter:04}_{drawer:02}.png"
+            out[name] = encoded(paper)
     return out
 
 
@@ -119,15 +115,6 @@ def test_damaged_omniglot_is_refused(tmp_path, write, options, error, name):
         load("omniglot", data_dir=tmp_path, **options)
 
 
-@pytest.mark.slow  # decodes 13,180 images
-def test_real_omniglot(shared_data):
-    data = load("omniglot", data_dir=shared_data / "omniglot", split="test")
-    assert data.images.shape == (13180, 28, 28, 1)
-    assert (data.num_classes, data.relabel("letter").num_classes) == (20, 659)
-    assert (np.bincount(data.views["letter"]) == 20).all()
-    assert 15 < data.images.mean() < 25  # ink is bright and rare
-
-
 # MNIST
 
 RANDOM = np.random.default_rng(0)
@@ -195,42 +182,13 @@ def test_missing_mnist_file_is_named(tmp_path):
         load("mnist", data_dir=tmp_path, split="test")
 
 
-def write_table(rows, path):
-    """Write a table like Colab's: a line per image with its digit and its pixels by row."""
-    path.write_text("".join(",".join(map(str, row)) + "\n" for row in rows))
-
-
-def test_mnist_is_read_from_colabs_tables(tmp_path):
-    images = np.random.default_rng(0).integers(0, 256, (5, 28, 28))
-    digits = np.array([3, 1, 4, 1, 9])
-    rows = np.concatenate([digits[:, None], images.reshape(5, -1)], axis=1)
-    write_table(rows[:3], tmp_path / "mnist_train_small.csv")
-    with pytest.raises(FileNotFoundError, match=r"mnist_test\.csv"):
-        load("mnist", data_dir=tmp_path, split="test")
-    write_table(rows[3:], tmp_path / "mnist_test.csv")
-    for split, part in {"train": slice(3), "test": slice(3, 5), "all": slice(5)}.items():
-        data = load("mnist", data_dir=tmp_path, split=split)
-        assert data.images.dtype == np.uint8
-        np.testing.assert_array_equal(data.images[..., 0], images[part])
-        np.testing.assert_array_equal(data.labels, digits[part])
-
-
-def test_fallback_table_is_read_without_mnist_files(tmp_path, monkeypatch):
-    """The data set is registered by the test, as Colab's folder is absolute."""
-    table = tmp_path / "mnist_train_small.csv"
-    record = dataclasses.replace(DATASETS["mnist"], fallback=str(table))
-    # No data set of the library has a fallback folder that a test may write to.
-    monkeypatch.setitem(DATASETS, "colab", record)
-    monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path))
-    with pytest.raises(FileNotFoundError):
-        load("colab", download=False)
-    write_table(np.eye(2, 785, dtype=int), table)
-    with pytest.warns(UserWarning, match=str(table)):
-        assert len(load("colab", download=False)) == 2
-
-
-@pytest.mark.slow  # reads 70,000 images
-def test_real_mnist(shared_data):
+@pytest.mark.slow  # decodes 13,180 drawings and reads 70,000 images
+def test_real_omniglot_and_mnist(shared_data):
+    letters = load("omniglot", data_dir=shared_data / "omniglot", split="test")
+    assert letters.images.shape == (13180, 28, 28, 1)
+    assert (letters.num_classes, letters.relabel("letter").num_classes) == (20, 659)
+    assert (np.bincount(letters.views["letter"]) == 20).all()
+    assert 15 < letters.images.mean() < 25  # ink is bright and rare
     train = load("mnist", data_dir=shared_data / "mnist")
     test = load("mnist", data_dir=shared_data / "mnist", split="test")
     assert train.images.shape == (60000, 28, 28, 1)

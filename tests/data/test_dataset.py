@@ -89,7 +89,6 @@ OF_CARS = np.random.default_rng(0).permutation(np.repeat(np.arange(98), 3)) * 5 
         (lambda: corrupt_labels(LABELS / 2, 0.5, 0), TypeError, "labels"),
         (lambda: corrupt_labels(np.zeros(4, int), 0.5, 0), ValueError, "labels"),
         (lambda: mlrc_folds(OF_CARS, folds=99), ValueError, "folds"),
-        (lambda: mlrc_folds(OF_CARS, rule="random"), ValueError, "rule"),
     ],
 )
 def test_wrong_arguments_are_refused(call, error, name):
@@ -279,15 +278,9 @@ def classes(mask):
 def test_fold_sizes_and_positions_of_cars():
     """Of 98 training classes 74 train and 24 validate; fold 0 validates on the last, fold 1 on the first."""
     folds = mlrc_folds(OF_CARS)
-    for fold in [*folds, *mlrc_folds(OF_CARS, rule="kfold")]:
+    for fold in folds:
         assert not set(classes(fold.train)) & set(classes(fold.validation))
     assert [(len(classes(f.train)), len(classes(f.validation))) for f in folds] == [(74, 24)] * 4
     assert classes(folds[0].validation) == list(range(74, 98))
     assert classes(folds[1].validation) == list(range(24))
     assert classes(folds[3].train) == [*range(49), *range(73, 98)]
-
-
-def test_kfold_equals_scikit_learns():
-    selection = pytest.importorskip("sklearn.model_selection")
-    expected = [held.tolist() for _, held in selection.KFold(4).split(np.arange(98))]
-    assert [classes(f.validation) for f in mlrc_folds(OF_CARS, rule="kfold")] == expected

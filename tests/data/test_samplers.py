@@ -2,8 +2,6 @@
 
 import copy
 import json
-import threading
-import time
 from itertools import islice
 
 import numpy as np
@@ -240,29 +238,6 @@ def test_classes_are_sampled_by_a_power_of_their_frequency(power):
             break
     shares = np.bincount(classes.ravel(), minlength=len(sizes)) / len(classes)
     np.testing.assert_allclose(shares, expected, atol=0.006)
-
-
-class Slow(RandomBatchSampler):
-    """A sampler whose epochs take long to draw."""
-
-    def __init__(self) -> None:
-        super().__init__(12, 4)
-        self.threads: dict[int, int] = {}
-
-    def epoch(self, number: int) -> np.ndarray:
-        self.threads[number] = threading.get_ident()
-        time.sleep(0.1)
-        return super().epoch(number)
-
-
-def test_next_epoch_is_drawn_in_the_background():
-    sampler = Slow()
-    first = next(sampler)
-    copied = copy.deepcopy(sampler)  # also while the next epoch is drawn
-    batches = [first, *take(sampler, 5)]
-    np.testing.assert_array_equal(batches, take(RandomBatchSampler(12, 4), 6))
-    np.testing.assert_array_equal(next(copied), batches[1])
-    assert sampler.threads[0] == threading.get_ident() != sampler.threads[1]
 
 
 ZEROS = np.zeros(3, int)

@@ -13,7 +13,7 @@ import pytest
 import jdml.cli
 from jdml import data, losses, metrics, mining, models, registry, report, training
 from jdml._optional_imports import ALONE, EXTRAS, MissingLibraryError, progress_bar, require_package
-from jdml.data import image_discovery
+from jdml.data import folder as folders
 from jdml.recipes import LossConfig, ProxyConfig
 from jdml.registry import DATASETS, LOSSES, MINERS, NETWORKS
 from jdml.runs.checkpoint import RunFolder
@@ -197,7 +197,7 @@ def test_missing_library_is_reported_before_any_file_is_written(
 ):
     (tmp_path / "a.png").write_bytes(b"")
     (tmp_path / "w.safetensors").write_bytes(b"")
-    image_discovery.suffixes.cache_clear()
+    folders.suffixes.cache_clear()
     without(library)
     with pytest.raises(ValueError, match=rf"pip install 'jdml\[{extra}\]'"):
         use(tmp_path)

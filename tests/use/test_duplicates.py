@@ -120,7 +120,7 @@ def test_near_duplicates_are_found_by_a_runs_embeddings(run, photos, tmp_path, j
     assert "again.bmp" in done.out
 
 
-def test_by_embedding_finds_the_nearest_of_another_class_in_blocks():
+def test_by_embedding_finds_the_nearest_of_another_class():
     rng = np.random.default_rng(0)
     vectors = (rng.normal(size=(50, 3)) + 100).astype(np.float32)
     vectors[7] = np.nan
@@ -133,9 +133,8 @@ def test_by_embedding_finds_the_nearest_of_another_class_in_blocks():
         for row, other in enumerate(apart.argmin(axis=1))
         if apart[row, other] <= 0.7
     }
-    for block in ((8, 16), integrity.BLOCK):
-        found = integrity.by_embedding(vectors, places, 0.7, block=block)
-        pairs = {(int(one.file), int(other.file)): far for one, other, far in found}
-        assert pairs == pytest.approx(expected, rel=1e-4)
+    found = integrity.by_embedding(vectors, places, 0.7)
+    pairs = {(int(one.file), int(other.file)): far for one, other, far in found}
+    assert pairs == pytest.approx(expected, rel=1e-4)
     for few in (np.full((2, 3), np.nan), np.ones((1, 3))):
         assert integrity.by_embedding(few, places[: len(few)]) == ()

@@ -50,11 +50,8 @@ def torch_data(torch):
     return Pairs()
 
 
-def test_pytorch_data_set_and_loader(torch, torch_data):
+def test_pytorch_data_set(torch_data):
     check_pairs(run_block("torch-data-set", dataset=torch_data)["train"])
-    check_pairs(
-        run_block("torch-loader", loader=torch.utils.data.DataLoader(torch_data, 4))["train"]
-    )
 
 
 def test_pytorch_sampler_restarts(torch):
