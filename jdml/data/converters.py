@@ -11,15 +11,7 @@ from jdml._paths import expand_user
 from jdml.data.dataset import Dataset, as_labels
 from jdml.data.images import ImageFiles, Row, is_grey, named_if_bad, open_image
 from jdml.data.listing import normalized, number_classes
-from jdml.data.rows import (
-    IMAGE,
-    LABEL,
-    RowImages,
-    from_hub,
-    is_table,
-    number_rows,
-    open_tables,
-)
+from jdml.data.rows import IMAGE, LABEL, RowImages, from_hub, is_table, number_rows, open_tables
 from jdml.data.transforms import Crops
 from jdml.registry.networks import SMALL_IMAGES
 

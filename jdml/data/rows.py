@@ -167,6 +167,8 @@ def number_rows(
                 "labels must be None for rows of a stream: they are read with the images"
             )
         labels = as_row_labels(labels, "labels")
+        if len(labels) != len(rows):
+            raise ValueError(f"labels must be one for each of {len(rows)} rows, got {len(labels)}")
     return RowImages(rows, image, label, name, labels, of_torch=of_torch)
 
 

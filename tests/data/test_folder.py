@@ -1,5 +1,6 @@
 """Folders of images: links, parts, names, long tails; and checks that a data set is complete."""
 
+import re
 import unicodedata
 from pathlib import Path
 
@@ -188,15 +189,20 @@ def test_linked_file_in_two_classes_or_parts_is_refused(tmp_path, link, target):
         (("val", "test"), ["val", "test"]),
     ],
 )
-def test_parts_are_recognized_by_name(tmp_path, names, parts):
+def test_parts_are_recognized_by_name_and_numbers_sorted(tmp_path, names, parts):
     for name in names:
-        classes(tmp_path / name, "ant", "bee")
-    assert parts_of(tmp_path) == dict.fromkeys(parts, ["ant", "bee"])
+        classes(tmp_path / name, "9", "10", "bee")
+    assert parts_of(tmp_path) == dict.fromkeys(parts, ["9", "10", "bee"])
 
 
-def test_folders_next_to_parts_are_skipped_and_noted(tmp_path):
+def test_folders_next_to_parts_are_skipped_and_noted(tmp_path, caplog):
     for part in ("train", "test"):
         classes(tmp_path / part, "ant", "bee")
+    assert len(load("folder", tmp_path)) == 4
+    (line,) = caplog.messages
+    assert "4 of 8" in line
+    (note,) = check("folder", tmp_path).notes
+    assert re.match(r"2 classes .*: ant, bee$", note)
     (tmp_path / "annotations").mkdir()
     (tmp_path / "annotations" / "a.xml").touch()
     draw(tmp_path / "test" / "lost.png")
@@ -207,14 +213,6 @@ def test_folders_next_to_parts_are_skipped_and_noted(tmp_path):
     classes(tmp_path, "extra")
     assert read_folder(tmp_path).notes[0].startswith("extra/ ")
     assert len(read_folder(tmp_path).files) == 9 - 1  # of the parts
-
-
-def test_own_parts_are_told_apart_by_default(tmp_path, caplog):
-    for part in ("train", "test"):
-        classes(tmp_path / part, "ant", "bee")
-    assert len(load("folder", tmp_path)) == 4
-    (line,) = caplog.messages
-    assert "4 of 8" in line
 
 
 @pytest.mark.parametrize(
@@ -246,18 +244,13 @@ def test_folders_without_images(tmp_path):
 # Names
 
 
-def test_every_file_that_pillow_reads_is_an_image(tmp_path):
+def test_every_file_that_pillow_reads_is_an_image_but_in_system_folders(tmp_path):
     for name in ("ant", "bee"):
         draw(*(tmp_path / name / f"a.{suffix}" for suffix in ("jfif", "JPEG", "tga", "webp")))
-    assert check("folder", tmp_path).decoded == 8
-
-
-def test_system_folders_are_not_classes(tmp_path):
-    classes(tmp_path, "ant", "bee")
     for name in (".hidden", "__MACOSX", "$RECYCLE.BIN"):
         classes(tmp_path, name, f"ant/{name}")
     assert parts_of(tmp_path) == {"train": ["ant"], "test": ["bee"]}
-    assert len(read_folder(tmp_path).files) == 4
+    assert check("folder", tmp_path).decoded == 8
 
 
 def test_composed_and_decomposed_accents_are_one_label(tmp_path):
@@ -275,11 +268,6 @@ def test_names_are_the_same_in_every_locale():
     assert {normalized(name) for name in names} == {"ärger/猫.png"}
     data = [Dataset("one", ImageFiles([Path(name)]), np.zeros(1, int)) for name in names]
     assert len(set(map(data_checksum, data))) == len(set(map(data_fingerprint, data))) == 1
-
-
-def test_numbered_names_sort_numerically(tmp_path):
-    classes(tmp_path, "1", "2", "9", "10", "11", "100")
-    assert parts_of(tmp_path) == {"train": ["1", "2", "9"], "test": ["10", "11", "100"]}
 
 
 def test_long_tail_is_split_into_similar_halves(tmp_path):
@@ -347,24 +335,6 @@ def test_copies_are_named(animals):
     assert problem.endswith(f": {cat}/2.jpg = {dog}/cat.jpg")
 
 
-@pytest.mark.parametrize(
-    ("places", "pairs"),
-    [([0, 10, 20, 0.1, 30, 50], 1), ([0, 10, 20, 0.1, 10.1, 50], 2), ([0, 10, 20, 30, 40, 50], 0)],
-)
-def test_near_duplicates_are_counted(animals, places, pairs):
-    """The embeddings lie on a line; the first three are cats."""
-    findings = check("folder", animals, duplicates=lambda _: np.array(places)[:, None], within=1)
-    assert len(findings.alike) == pairs
-    assert [problem.split()[0] for problem in findings.problems] == [str(pairs)] * (pairs > 0)
-
-
-def test_shared_classes_are_named(tmp_path):
-    for part in ("train", "test"):
-        classes(tmp_path / part, "cat", "dog")
-    (note,) = [note for note in check("folder", tmp_path).notes if note.startswith("2 classes ")]
-    assert note.endswith(": cat, dog")
-
-
 def test_wrong_lists_are_reported_as_problems(tmp_path):
     header = "image_id class_id super_class_id path\n"
     (tmp_path / "Ebay_train.txt").write_text(header + "1 1 1 a/1.JPG\n2 2 1 a/2.JPG\n")
@@ -395,6 +365,13 @@ def test_real_lists_are_complete_and_missing_images_are_counted(shared_data, nam
     assert sum(part.missing for part in findings.parts) == images
     (problem,) = findings.problems
     assert problem.startswith(f"{images} of {images} image files ")
+    if name == "sop":
+        train = load("sop", data_dir=shared_data / folder, check_files=False)
+        assert train.relabel("super_class").num_classes == 12
+        assert "stapler" in train.class_names["super_class"]
+    if name == "cub":
+        train = load("cub", data_dir=shared_data / "cub_fullres", transform=data.conventional(8))
+        assert train.images[:].shape == (49, 8, 8, 3)
 
 
 def test_part_of_one_class_is_a_problem(tmp_path):

@@ -55,6 +55,7 @@ def shades(images: np.ndarray) -> list[int]:
 
 RED, WHITE = (255, 0, 0), (255, 255, 255)
 PALETTE = colours(RED, (0, 0, 255)).quantize(2)
+BLUE = Image.new("RGB", (20, 20), "blue")  # a second page, which is not read
 
 
 @pytest.mark.parametrize(
@@ -72,6 +73,7 @@ PALETTE = colours(RED, (0, 0, 255)).quantize(2)
         (encoded(Image.new("CMYK", (20, 20), (0, 255, 255, 0)), "jpeg", quality=95), RED),
         (encoded(Image.new("RGB", (20, 20), RED), "webp", lossless=True), RED),
         (encoded(Image.new("RGB", (20, 20), RED), "gif"), RED),
+        (encoded(PALETTE.convert("RGB"), "tiff", save_all=True, append_images=[BLUE]), RED),
     ],
 )
 def test_every_mode_becomes_rgb(content, expected):
@@ -106,19 +108,13 @@ def test_exif_orientation(orientation):
     np.testing.assert_array_equal(np.asarray(decode(content)), upright)
 
 
-def test_malformed_exif_still_turns_the_image():
-    """The resolution unit is text, where a number should be."""
+def test_unusual_exif_is_read_as_far_as_it_goes():
+    """A resolution unit that is text, where a number should be, still turns the image; the others do not."""
     tags = struct.pack("<HHIHH", 0x0112, 3, 1, 6, 0) + struct.pack("<HHI", 0x0128, 2, 4) + b"inc\0"
-    exif = b"Exif\0\0II*\0" + struct.pack("<IH", 8, 2) + tags + struct.pack("<I", 0)
-    content = encoded(Image.new("RGB", (20, 40), RED), "jpeg", exif=exif)
-    assert decode(content).size == (40, 20)
-
-
-@pytest.mark.parametrize(
-    "exif", [b"Exif\0\0", b"Exif\0\0nonsense" * 9, orientation_tag(0), orientation_tag(65535)]
-)
-def test_exif_without_orientation_is_ignored(exif):
-    assert decode(encoded(Image.new("RGB", (20, 40), RED), "jpeg", exif=exif)).size == (20, 40)
+    malformed = b"Exif\0\0II*\0" + struct.pack("<IH", 8, 2) + tags + struct.pack("<I", 0)
+    without = [b"Exif\0\0", b"Exif\0\0nonsense" * 9, orientation_tag(0), orientation_tag(65535)]
+    for exif, size in ((malformed, (40, 20)), *((exif, (20, 40)) for exif in without)):
+        assert decode(encoded(Image.new("RGB", (20, 40), RED), "jpeg", exif=exif)).size == size
 
 
 @pytest.mark.parametrize("orientation", [3, 6])
@@ -130,14 +126,11 @@ def test_tiff_is_turned_once(orientation):
 
 @pytest.mark.parametrize("kind", ["png", "tiff", "jpeg2000"])
 def test_16_bit_images_of_fewer_bits_are_not_dark(kind):
+    """A value range in a file is used."""
     for bits in (8, 10, 12, 14, 16):
         ramp = np.linspace(0, 2**bits - 1, 400).astype(np.uint16).reshape(20, 20)
-        content = encoded(Image.fromarray(ramp), kind)
-        pixels = np.asarray(decode(content))[..., 0].astype(int)
+        pixels = np.asarray(decode(encoded(Image.fromarray(ramp), kind)))[..., 0].astype(int)
         np.testing.assert_allclose(pixels, np.linspace(0, 255, 400).reshape(20, 20), atol=1.3)
-
-
-def test_value_range_in_a_file_is_used():
     ramp = (np.arange(16) * 64).astype(">u2")
     for most, expected in ((65535, 3), (4095, 59), (1023, 239)):
         content = b"P5 4 4 %d\n" % most + ramp.tobytes()
@@ -176,7 +169,9 @@ def test_select_decodes_nothing(files):
     assert data.select([]).images.shape == (0, 16, 16, 3)
 
 
-def test_transform_must_return_bytes_of_its_size(files):
+def test_wrong_transforms_are_refused(files):
+    """One that returns shares of 1, and one with a generator of its own."""
+
     class Unit:
         size = 16
 
@@ -185,9 +180,6 @@ def test_transform_must_return_bytes_of_its_size(files):
 
     with pytest.raises(TypeError, match="float32"):
         ImageFiles(files, Unit())[:1]
-
-
-def test_transform_with_its_own_generator_is_refused(files):
     transform = SimpleNamespace(size=16, rng=np.random.default_rng(0))
     with pytest.raises(ValueError, match=r"^transform\b.*\brng\b"):
         ImageFiles(files, transform)
@@ -223,12 +215,6 @@ def test_damaged_images_are_named(tmp_path, content):
     path.write_bytes(content)
     with pytest.raises(BadImageError, match=rf"^{path}:"):
         ImageFiles([path], SMALL)[:]
-
-
-def test_first_of_several_pages_is_read(tmp_path):
-    one, two = (Image.new("RGB", (4, 4), colour) for colour in ("red", "blue"))
-    one.save(tmp_path / "two.tiff", save_all=True, append_images=[two])
-    assert ImageFiles([tmp_path / "two.tiff"], conventional(4))[0][0, 0].tolist() == [255, 0, 0]
 
 
 @pytest.mark.parametrize("kind", ["jpeg", "png", "gif", "webp", "bmp"])

@@ -74,13 +74,6 @@ def inshop(folder: Path, old: str = "", new: str = "") -> None:
     write(folder, {"list_eval_partition.txt": INSHOP.replace(old, new, 1)})
 
 
-def test_byte_order_mark_is_skipped(tmp_path):
-    cub(tmp_path)
-    for file in tmp_path.rglob("*.txt"):
-        file.write_bytes(b"\xef\xbb\xbf" + file.read_bytes().replace(b"\n", b"\r\n"))
-    assert load("cub", data_dir=tmp_path, **SMALL).labels.tolist() == [1, 0, 2]
-
-
 @pytest.mark.parametrize("inside", ["", "CUB_200_2011"])
 def test_cub(tmp_path, inside):
     cub(tmp_path / inside)
@@ -206,19 +199,6 @@ def test_damaged_lists_are_refused(tmp_path, name, write, changes, place):
 def test_wrong_arguments_are_refused(tmp_path, name, options, error, argument):
     with pytest.raises(error, match=rf"{argument}\b"):
         load(name, **{"data_dir": cub(tmp_path), **options})
-
-
-# The real lists; test_folder.py compares their counts with the published ones
-
-
-@pytest.mark.slow  # reads lists of 120,000 files
-def test_real_names_and_images(shared_data):
-    train = load("sop", data_dir=shared_data / "sop", check_files=False)
-    assert train.relabel("super_class").num_classes == 12
-    assert "stapler" in train.class_names["super_class"]
-    train = load("cub", data_dir=shared_data / "cub_fullres", **SMALL)
-    assert train.images[:].shape == (49, 8, 8, 3)
-    assert train.class_names["class"][:2] == ("001.Black_footed_Albatross", "005.Crested_Auklet")
 
 
 @pytest.mark.parametrize("label", ["-1", " -1 ", '"-1"'])
