@@ -136,28 +136,26 @@ if load.__doc__:  # `python -OO` drops docstrings
 def read_path(path: Path, column: str | None = None) -> Listing:
     """Return the images of a path: a listing, which has no labellings if they have no classes."""
     kind = recognize(path) if path.is_dir() else "folder"
+    files: list[Any] = []
+    notes: tuple[str, ...] = ()
     if path.is_dir() and kind == "folder" and not has_tables(path):
         images, others = image_files(path)
         if not images:
             raise FileNotFoundError(f"{path} has no images in it")
         if all(file.parent == path for file in images):
-            return _without_classes(images, omission_notes(others))
+            files, notes = [*images], omission_notes(others)
     elif path.is_file() and path.suffix.lower() not in (*ENDINGS, *TABLES):
-        return _without_classes([path])
+        files = [path]
     elif not path.exists():
-        row = row_named(str(path))
-        if row is not None:
-            return _without_classes([row])
-        if not is_pointer(str(path)):
+        files = [row for row in [row_named(str(path))] if row is not None]
+        if not files and not is_pointer(str(path)):
             raise FileNotFoundError(
                 "source must be a folder of images, an image, a .csv or .parquet file, or a data set such as "
                 f"cub:FOLDER; {path} is none{did_you_mean(str(path).partition(':')[0], DATASETS)}"
             )
+    if files:
+        return Listing("folder", files, {}, {"all": np.arange(len(files))}, notes=notes)
     return _read_lists(kind, path, column)
-
-
-def _without_classes(files: list[Any], notes: tuple[str, ...] = ()) -> Listing:
-    return Listing("folder", files, {}, {"all": np.arange(len(files))}, notes=notes)
 
 
 # Images to embed

@@ -83,12 +83,6 @@ def test_batch_equals_sampler_rows_augmented_by_seed(data, make, settings):
             np.testing.assert_array_equal(batch.images[place], data.images.read(row, random))
 
 
-def test_images_without_augmentation_equal_evaluation(data, make):
-    sampler = RandomBatchSampler(12, 4)
-    batch = next(make(sampler=sampler, augment=False))
-    np.testing.assert_array_equal(batch.images, data.images[RandomBatchSampler(12, 4).batch_at(0)])
-
-
 # State
 
 
@@ -109,9 +103,11 @@ def test_state_restores_the_position(make, stop):
 
 
 def test_pipeline_starts_at_its_samplers_position(data, make):
-    sampler = ClassBatchSampler(data.labels, 2, 2, seed=3)
+    """And without augmentation reads as evaluation does."""
+    sampler = RandomBatchSampler(12, 4)
     next(sampler)
-    assert same(next(make(sampler=sampler)), list(islice(make(), 2))[1])
+    batch = next(make(sampler=sampler, augment=False))
+    np.testing.assert_array_equal(batch.images, data.images[RandomBatchSampler(12, 4).batch_at(1)])
 
 
 def test_state_of_another_pipeline_is_refused(data, make):
