@@ -24,12 +24,10 @@ class TrainSet(Protocol):
     @property
     def images(self) -> Any:
         """``[N, H, W, C]``, or whatever the model takes, with rows first."""
-        ...
 
     @property
     def labels(self) -> np.ndarray | jax.Array:
         """``[N]`` integers."""
-        ...
 
 
 @dataclass(frozen=True, eq=False)

@@ -37,7 +37,6 @@ class Readable(Protocol):
 
     def read_bytes(self) -> bytes:
         """Return the whole file."""
-        ...
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ import multiprocessing
 import os
 import threading
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
@@ -59,6 +59,11 @@ class ImageBatches:
         on_bad_image: how a damaged or missing image is treated: ``"stop"`` raises, ``"skip"`` leaves its row
             out, says so once in the log and counts the file.
 
+    Attributes:
+        batches_per_epoch: batches in each epoch, the sampler's.
+        batch_size: rows in each batch, the sampler's.
+        bad_rows: the rows of the files skipped so far; may be set, to those of several pipelines.
+
     Raises:
         TypeError: if the images are no ``ImageFiles``.
         ValueError: if the sampler is over another number of rows, or a setting is out of range.
@@ -107,10 +112,11 @@ class ImageBatches:
         checks.one_of("on_bad_image", on_bad_image, ("stop", "skip"))
         self.dataset, self.augment = dataset, augment
         self._sampler = sampler
+        self.batches_per_epoch, self.batch_size = sampler.batches_per_epoch, sampler.batch_size
         self._load = _Load(dataset.images, sampler, seed, augment)
         self._workers, self._kind, self._prefetch = workers, worker_kind, prefetch
         self._skips = on_bad_image == "skip"
-        self._bad: set[int] = set()
+        self.bad_rows: list[int] = []
         self._ahead: Any = None
 
     def __iter__(self) -> Iterator[Batch]:
@@ -136,36 +142,17 @@ class ImageBatches:
         for place, problem in problems.items():
             where[place] = False
             row = int(rows[place])
-            if row not in self._bad:
-                self._bad.add(row)
+            if row not in self.bad_rows:
+                self.bad_rows.append(row)
                 _log.warning("skipped: %s", problem)
         self._sampler.step += 1
         labels = np.where(rows >= 0, self.dataset.labels[rows], 0)
         return Batch(images, labels, where, rows.astype(np.int32))
 
     @property
-    def batches_per_epoch(self) -> int:
-        """Batches in each epoch, the sampler's."""
-        return self._sampler.batches_per_epoch
-
-    @property
-    def batch_size(self) -> int:
-        """Rows in each batch, the sampler's."""
-        return self._sampler.batch_size
-
-    @property
     def bad_images(self) -> int:
         """The number of different files skipped so far."""
-        return len(self._bad)
-
-    @property
-    def bad_rows(self) -> list[int]:
-        """The rows of skipped files, rising; may be set, to those of several pipelines."""
-        return sorted(self._bad)
-
-    @bad_rows.setter
-    def bad_rows(self, rows: Iterable[int]) -> None:
-        self._bad = set(rows)
+        return len(self.bad_rows)
 
     def take(self, places: np.ndarray) -> None:
         """Decode, from here on, only these places of each batch, as one of several processes does.
@@ -183,7 +170,7 @@ class ImageBatches:
 
     def get_state(self) -> dict[str, Any]:
         """Return the sampler's state, the pipeline's settings and the skipped rows (JSON-able)."""
-        return {**self._sampler.get_state(), **self._settings(), BAD: sorted(self._bad)}
+        return {**self._sampler.get_state(), **self._settings(), BAD: sorted(self.bad_rows)}
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Go to the position of ``state``: the batches from here on are the same.
@@ -195,7 +182,7 @@ class ImageBatches:
         own = self._settings()
         check_state(state, own, "pipeline")
         self._sampler.set_state({k: v for k, v in state.items() if k not in (*own, BAD)})
-        self._bad = set(state[BAD])
+        self.bad_rows = list(state[BAD])
         self.close()
 
     def close(self) -> None:

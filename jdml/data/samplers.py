@@ -20,15 +20,12 @@ class Sampler(Protocol):
 
     def __next__(self) -> Any:
         """Return the next batch: rows ``[B]``, or a batch of :class:`jdml.data.ImageBatches`."""
-        ...
 
     def get_state(self) -> dict[str, Any]:
         """Return its position, as values that JSON has."""
-        ...
 
     def set_state(self, state: dict[str, Any], /) -> None:
         """Go to the position of a state."""
-        ...
 
 
 class EpochSampler(ABC):
@@ -37,6 +34,7 @@ class EpochSampler(ABC):
     Attributes:
         batch_size: rows in each batch.
         batches_per_epoch: batches in each epoch.
+        step: the number of batches before the next one, from the beginning of epoch 0; may be set.
     """
 
     batch_size: int
@@ -45,7 +43,7 @@ class EpochSampler(ABC):
     def __init__(self, seed: int) -> None:
         """Start before the first batch of epoch 0."""
         self._seed = as_int("seed", seed, 0)
-        self._step = 0
+        self.step = 0
         self._epochs: dict[int, np.ndarray] = {}
 
     @abstractmethod
@@ -62,18 +60,9 @@ class EpochSampler(ABC):
 
     def __next__(self) -> np.ndarray:
         """Return the next batch: int32 row indices ``[batch_size]``."""
-        batch = self.batch_at(self._step)
-        self._step += 1
+        batch = self.batch_at(self.step)
+        self.step += 1
         return batch
-
-    @property
-    def step(self) -> int:
-        """The number of batches before the next one, from the beginning of epoch 0; may be set."""
-        return self._step
-
-    @step.setter
-    def step(self, step: int) -> None:
-        self._step = as_int("step", step, 0)
 
     def batch_at(self, step: int) -> np.ndarray:
         """Return the batch of any step 0, 1, …, ``[batch_size]`` int32; the sampler does not move."""
@@ -87,7 +76,7 @@ class EpochSampler(ABC):
 
     def get_state(self) -> dict[str, int]:
         """Return the sampler's position and settings as a flat dictionary of integers (JSON-able)."""
-        epoch, batch = divmod(self._step, self.batches_per_epoch)
+        epoch, batch = divmod(self.step, self.batches_per_epoch)
         return {"epoch": epoch, "batch": batch, **self._settings()}
 
     def set_state(self, state: dict[str, int]) -> None:
@@ -102,7 +91,7 @@ class EpochSampler(ABC):
         if set(state) != expected:
             raise ValueError(f"state must have keys {sorted(expected)}, got {sorted(state)}")
         check_state(state, settings, "sampler")
-        self._step = int(state["epoch"]) * self.batches_per_epoch + int(state["batch"])
+        self.step = int(state["epoch"]) * self.batches_per_epoch + int(state["batch"])
 
 
 class ClassBatchSampler(EpochSampler):
