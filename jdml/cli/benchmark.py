@@ -19,7 +19,6 @@ from jdml.cli.train import provenance
 from jdml.cli.train_options import DEFAULT, apply_options, naming_options, part_options
 from jdml.data import ImageBatches, corrupt_labels
 from jdml.data.integrity import count_mismatches
-from jdml.data.listing import data_checksum
 from jdml.data.load import load_split
 from jdml.data.splits import hold_out
 from jdml.distributed import is_main_process
@@ -29,6 +28,7 @@ from jdml.recipes.paper_comparison import CROP_SIZES, PaperRow, find_paper_rows,
 from jdml.recipes.papers import Protocol
 from jdml.registry import DATASETS, pretrained_networks
 from jdml.report import mean_std
+from jdml.runs.identity import data_fingerprint
 from jdml.runs.run_files import CONFIG, METRICS, is_of_benchmark, read_json, write_json
 from jdml.studies.protocols import FOLDS, Retrieval, run_protocol
 from jdml.training import Devices, RunConfig, pretrained, train
@@ -267,7 +267,7 @@ class Benchmark:
 
     def _config(self, train: Any) -> dict[str, Any]:
         """Return the part of config.json next to the recipe; a run resumes if it agrees."""
-        images = None if self.task.dry_run else data_checksum(train)
+        images = None if self.task.dry_run else data_fingerprint(train)
         paper = next((row.values for row in self.paper_rows()), {})
         return {
             "benchmark": {**self.options(), "data_checksum": images},

@@ -19,11 +19,11 @@ from jdml.cli.train import Train
 from jdml.cli.train_options import naming_options
 from jdml.cli.training_data import read_training_data
 from jdml.compilation_cache import keep_compiled_programs
-from jdml.data.listing import data_checksum
 from jdml.data.load import has_validation
 from jdml.ops.checks import did_you_mean, positive
 from jdml.report import compare_runs, read_runs
 from jdml.report.runs import ORDER
+from jdml.runs.identity import data_fingerprint
 from jdml.runs.run_files import CONFIG, METRICS, delete_results, read_json, write_json
 from jdml.studies.runner import results_of, run_jobs
 
@@ -139,10 +139,10 @@ def read_value(option: str, text: str) -> dict[tuple[str, ...], Any]:
         raise ValueError(f"{option} cannot be {text!r}: see jdml train --help") from error
 
 
-def _checksums(data: Any, seed: int) -> dict[str, int | None]:
+def _checksums(data: Any, seed: int) -> dict[str, str | int | None]:
     """Return the checksums by which a sweep refuses to mix runs of other data."""
     now = read_training_data(data, seed)
-    return {"data_checksum": data_checksum(now.train), "files_checksum": now.files_checksum}
+    return {"data_checksum": data_fingerprint(now.train), "files_checksum": now.files_checksum}
 
 
 def _train_job(runs: Mapping[str, Train], job: Mapping[str, Any]) -> dict[str, Any]:

@@ -19,12 +19,12 @@ from jdml.cli.commands import print_table
 from jdml.cli.options import option_of, to_argv
 from jdml.cli.train_options import TrainOptions, naming_options
 from jdml.cli.training_data import read_training_data
-from jdml.data.listing import data_checksum
 from jdml.data.load import source_name
 from jdml.distributed import is_main_process
 from jdml.ops.checks import one_of
 from jdml.recipes import EvaluationConfig, Recipe
 from jdml.recipes.recipe import check_positives, for_classes, usual_batch
+from jdml.runs.identity import data_fingerprint
 from jdml.runs.run_files import write_json
 from jdml.training import (
     Devices,
@@ -159,7 +159,7 @@ class TrainingRun:
                     allow_more_steps=True,
                     config={
                         **options.defining(),
-                        "data_checksum": data_checksum(self.train),
+                        "data_checksum": data_fingerprint(self.train),
                         "provenance": {
                             **self.provenance,
                             "labels": self.data.labels,

@@ -103,7 +103,8 @@ class ImageFiles:
         threads: int | None = None,
     ) -> None:
         """See the class."""
-        self.files = _object_array(files)
+        listed = (Path(file) if isinstance(file, str) else file for file in files)
+        self.files = np.fromiter(listed, object)
         self.transform = conventional() if transform is None else transform
         self.threads = threads
         for name, value in getattr(self.transform, "__dict__", {}).items():
@@ -360,13 +361,3 @@ def cores() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
-
-
-def _object_array(files: Iterable[Readable]) -> np.ndarray:
-    """Return an array of objects of any type."""
-    if isinstance(files, np.ndarray) and files.dtype == object:
-        return files
-    listed = [Path(file) if isinstance(file, str) else file for file in files]
-    array = np.empty(len(listed), object)
-    array[:] = listed
-    return array

@@ -59,9 +59,10 @@ class Listing:
 
     @property
     def checksum(self) -> int:
-        """A checksum of the names and classes of all images."""
-        ids = next(iter(self.views.values()))
-        return images_checksum(self.files, np.unique(ids, return_inverse=True)[1])
+        """A checksum of the names and classes of all images, wherever these lie."""
+        labels = np.unique(next(iter(self.views.values())), return_inverse=True)[1]
+        content = "\n".join(short_names(self.files)).encode(errors="surrogateescape")
+        return zlib.crc32(np.asarray(labels, np.int64).tobytes(), zlib.crc32(content))
 
     def dataset(
         self, split: str, *, transform: Crops | None = None, check_files: bool = True
@@ -90,20 +91,6 @@ class Listing:
 def short_names(files: Iterable[Any]) -> list[str]:
     """Return the names of files in their folders, the same wherever these lie, and in every locale."""
     return [normalized("/".join(str(file).split("/")[-2:])) for file in files]
-
-
-def images_checksum(files: Iterable[Any], labels: np.ndarray) -> int:
-    """Return a checksum of the names of files, of their folders and labels, independent of where these lie."""
-    content = "\n".join(short_names(files)).encode(errors="surrogateescape")
-    return zlib.crc32(np.asarray(labels, np.int64).tobytes(), zlib.crc32(content))
-
-
-def data_checksum(dataset: Dataset) -> int:
-    """Return a checksum of the labels and of the pixels, or of the names of the files in their folder."""
-    if isinstance(dataset.images, ImageFiles):
-        return images_checksum(dataset.images.files, dataset.labels)
-    content = np.ascontiguousarray(dataset.images).tobytes()
-    return zlib.crc32(np.asarray(dataset.labels, np.int64).tobytes(), zlib.crc32(content))
 
 
 def zero_shot(train: np.ndarray) -> dict[str, np.ndarray]:
