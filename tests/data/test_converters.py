@@ -162,12 +162,6 @@ def test_given_labels_replace_those_of_the_rows():
             from_rows(rows, labels=labels)
 
 
-def test_lists_of_images_are_refused_by_dataset_with_their_converter():
-    for images in (FILES, [Image.fromarray(picture) for picture in PICTURES]):
-        with pytest.raises(TypeError, match=r"^images\b.*\bfrom_rows\b"):
-            Dataset("wrong", images, LABELS)
-
-
 def test_pillow_images_equal_their_files(tmp_path):
     """Images with transparency, with an EXIF orientation, and of 16 bits."""
     deep = Image.fromarray(np.arange(72, dtype=np.uint16).reshape(8, 9) * 900)
@@ -205,6 +199,9 @@ def test_wrong_rows_are_refused(rows, error, name):
     with pytest.raises(error, match=f"^{name}") as caught:
         from_rows(rows)
     assert "\n" not in str(caught.value)
+    for images in (FILES, [Image.fromarray(picture) for picture in PICTURES]):
+        with pytest.raises(TypeError, match=r"^images\b.*\bfrom_rows\b"):
+            Dataset("wrong", images, LABELS)
 
 
 # A user's module

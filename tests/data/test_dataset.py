@@ -28,7 +28,8 @@ def dataset() -> Dataset:
     return Dataset("toy", images, digits, {"digit": digits, "parity": digits % 2})
 
 
-def test_relabel_changes_only_the_labels():
+@pytest.mark.parametrize("rows", [[2, 0], np.array([2, 0], np.uint8)])
+def test_relabel_changes_only_the_labels_and_select_takes_rows(rows):
     data = dataset()
     assert data.labels.dtype == data.views["parity"].dtype == np.int32
     assert (len(data), data.num_classes) == (4, 8)
@@ -38,11 +39,6 @@ def test_relabel_changes_only_the_labels():
     np.testing.assert_array_equal(parity.relabel("digit").labels, data.labels)
     assert parity.images is data.images
     assert repr(data) == "Dataset('toy', uint8 [4, 2, 2, 1], 8 classes, views digit, parity)"
-
-
-@pytest.mark.parametrize("rows", [[2, 0], np.array([2, 0], np.uint8)])
-def test_select_rows(rows):
-    data = dataset()
     part = data.select(rows)
     np.testing.assert_array_equal(part.labels, [7, 3])
     np.testing.assert_array_equal(part.views["parity"], [1, 1])
@@ -156,14 +152,11 @@ def test_duplicate_file_in_a_list_is_refused_with_both_lines(place, first, secon
             read(place, "\n".join(lines).format(place=place))
 
 
-def test_tsv_file_is_read_as_a_list(place):
+def test_tsv_files_and_odd_labels_are_read(place):
     (place / "t.tsv").write_text('file\tlabel\na.jpg\t5" disk\nb.jpg\tbee, red\n')
     for reader in (read_folder, read_path):
         listing = reader(place / "t.tsv")
         assert listing.names["class"] == {0: '5" disk', 1: "bee, red"}
-
-
-def test_unicode_separators_stay_in_a_label(place):
     label = "a\u2028b\x0bc\x85d"
     assert read(place, f"file,label\na.jpg,{label}\nb.jpg,bee\n")["a.jpg"] == label
     (place / "names.txt").write_text(f"{label}\nbee\n", encoding="utf-8")

@@ -229,7 +229,7 @@ def test_part_without_its_counterpart_is_refused(tmp_path, places, names):
         read_folder(tmp_path)
 
 
-def test_folders_without_images(tmp_path):
+def test_folders_without_images_and_parts_of_one_class_are_named(tmp_path):
     with pytest.raises(FileNotFoundError, match=rf"^{tmp_path}/none\b"):
         load("folder", data_dir=tmp_path / "none")
     with pytest.raises(ValueError, match=rf"{tmp_path}\b"):
@@ -239,6 +239,13 @@ def test_folders_without_images(tmp_path):
     assert len(load("folder", data_dir=tmp_path)) == 4
     (note,) = read_folder(tmp_path).notes
     assert note.startswith("dog/ ")
+    classes(tmp_path / "one" / "train", "a")
+    classes(tmp_path / "one" / "test", "b", "c")
+    problems = check("folder", tmp_path / "one").problems
+    assert any(line.startswith("train has 1 class") for line in problems)
+    classes(tmp_path / "alone", "a")
+    notes = check("folder", tmp_path / "alone").notes
+    assert any(line.startswith("train has 1 class") for line in notes)
 
 
 # Names
@@ -348,13 +355,3 @@ def test_real_lists_are_complete_and_missing_images_are_counted(shared_data, nam
     if name == "cub":
         train = load("cub", data_dir=shared_data / "cub_fullres", transform=data.conventional(8))
         assert train.images[:].shape == (49, 8, 8, 3)
-
-
-def test_part_of_one_class_is_a_problem(tmp_path):
-    classes(tmp_path / "train", "a")
-    classes(tmp_path / "test", "b", "c")
-    problems = check("folder", tmp_path).problems
-    assert any(line.startswith("train has 1 class") for line in problems)
-    classes(tmp_path / "alone", "a")
-    notes = check("folder", tmp_path / "alone").notes
-    assert any(line.startswith("train has 1 class") for line in notes)

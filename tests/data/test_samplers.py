@@ -146,6 +146,7 @@ ANCHORED = np.array([0] * 6 + [1] * 5 + [2] * 2)
 
 
 def test_batch_has_anchors_of_all_classes_then_the_other_samplers_rows() -> None:
+    """Other anchors are drawn after some steps, across epochs."""
     inner = RandomBatchSampler(ANCHORED, 4, seed=3)
     sampler = AnchorBatchSampler(RandomBatchSampler(ANCHORED, 4, seed=3), ANCHORED, 3)
     assert (sampler.num_anchors, sampler.batch_size) == (9, 13)
@@ -153,9 +154,6 @@ def test_batch_has_anchors_of_all_classes_then_the_other_samplers_rows() -> None
     np.testing.assert_array_equal(batches[:, 9:], take(inner, 7))
     check_batches(batches[:1, :9], ANCHORED, 3, 3)
     assert (batches[:, :9] == batches[0, :9]).all()
-
-
-def test_anchors_are_refreshed_after_some_steps_across_epochs() -> None:
     sampler = AnchorBatchSampler(RandomBatchSampler(ANCHORED, 4), ANCHORED, 2, refresh_every=5)
     assert sampler.batches_per_epoch == 3
     anchors = [tuple(batch) for batch in take(sampler, 20)[:, :4].tolist()]

@@ -118,7 +118,7 @@ def test_wrong_tables_are_refused(write, values, error, place):
     assert "\n" not in str(caught.value)
 
 
-def test_wrong_paths_are_refused(write, tmp_path):
+def test_wrong_paths_and_a_missing_library_are_refused(write, tmp_path, monkeypatch):
     file, text, other = write(), tmp_path / "text.parquet", tmp_path / "words.parquet"
     text.write_text("no table")
     write(other.name, label=list("abcd") * 3)
@@ -129,10 +129,6 @@ def test_wrong_paths_are_refused(write, tmp_path):
     ):
         with pytest.raises(error, match=rf"{name}\b"):
             from_parquet(path)
-
-
-def test_missing_library_names_its_extra(write, monkeypatch):
-    file = write()
     monkeypatch.setitem(sys.modules, "datasets", None)
     with pytest.raises(ImportError, match=r"birds\.parquet .*'jdml\[parquet\]'"):
         from_parquet(file)
