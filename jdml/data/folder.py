@@ -1,4 +1,4 @@
-"""What a path holds: folders of classes, or parts (``train/``, ``test/``) of such; lists; tables; a user's rows."""
+"""The images of a path: folders of classes, or parts (``train/``, ``test/``) of such; lists; tables; a user's rows."""
 
 import csv
 import io
@@ -59,12 +59,12 @@ def read_folder(folder: Path, column: str | None = None) -> Listing:
     images, others = image_files(folder)
     rows: list[LabelledFile] = []
     inner: dict[Path, set[str]] = defaultdict(set)  # the folders within each class that hold images
-    beside: Counter[str] = Counter()
+    outside: Counter[str] = Counter()
     loose = 0
     for image in images:
         names = image.relative_to(folder).parts
         if parts and len(names) > 1 and names[0] not in parts:
-            beside[names[0]] += 1
+            outside[names[0]] += 1
         elif len(names) <= depth:
             loose += 1
         else:
@@ -74,7 +74,7 @@ def read_folder(folder: Path, column: str | None = None) -> Listing:
             rows.append(LabelledFile(image, label, part, str(image)))
     notes = [
         f"{name}/ is not a part: its {pluralize(count, 'image is', 'images are')} left out"
-        for name, count in beside.items()
+        for name, count in outside.items()
     ]
     holders = [folder / name for name in parts] or [folder]
     for place in [place for holder in holders for place in subfolders(holder)]:

@@ -209,5 +209,5 @@ def test_label_minus_one_is_no_class(tmp_path, label):
         load("folder", tmp_path / "list.csv")
     pixels = np.zeros((8, 8, 3), np.uint8)
     for none in (-1, label.strip('"')):
-        with pytest.raises(ValueError, match=r"\blabel\b.* -1\b"):
+        with pytest.raises(ValueError, match=r"\blabel\b.*-1\b"):
             from_rows([(pixels, type(none)(0)), (pixels, none)])
