@@ -112,8 +112,8 @@ def check(
         duplicates: also find images that are nearly the same in two parts (train, val, test) or under two labels: by a
             perceptual hash (needs ImageHash), which knows an image that was resized, compressed, made grey or cropped
             by a per cent or two, and not one of another colour; or by a function from images to embeddings ``[N, D]``,
-            NaN for those that it cannot read. Each image is compared with the most similar one; 20,000 take 4 seconds
-            of a core in addition to decoding, and memory for their vectors.
+            NaN for those that it cannot read. Each image is compared with the most similar one; 20,000 take some
+            ten seconds of a core in addition to decoding.
         within: the largest distance of near duplicates: bits of 256 in which hashes differ, by default 48; the distance
             of embeddings, by default a fifth of the median distance of two images.
         progress: show a progress bar.
