@@ -188,11 +188,14 @@ def check(
     elif duplicates and places:
         nothing = np.full(SIDE**2 + 2, np.nan)
         hashes = [nothing if isinstance(one, BadImageError) else one for one in results]
-        alike = by_hash(np.stack(hashes), places, within)
+        bits, colours = np.split(np.array(hashes, np.float32), [SIDE**2], axis=1)
+        limit = np.sqrt((BITS if within is None else within) + 0.5)
+        pairs = by_embedding(bits, places, limit, colours)
+        alike = tuple(pair._replace(distance=float(round(pair.distance**2))) for pair in pairs)
     what = "nearly the same in two parts or under two labels"
-    pairs = _describe([*map(str, alike)], "pair of images is", "pairs of images are", what)
+    near = _describe([*map(str, alike)], "pair of images is", "pairs of images are", what)
     apart, together = _describe_copies(images.files.tolist(), places)
-    (notes if published else problems).extend([*apart, *pairs])
+    (notes if published else problems).extend([*apart, *near])
     notes += together
     bad = [str(error) for error in results if isinstance(error, BadImageError)]
     are = f"of {len(images)} images are"
@@ -285,16 +288,6 @@ def perceptual_hash(image: "Image") -> np.ndarray:
     is_grey = np.abs(colour - 128).max() <= GREY
     mean = np.full(2, np.nan) if is_grey else colour.mean(axis=(0, 1))
     return np.concatenate([bits, mean])
-
-
-def by_hash(
-    hashes: np.ndarray, places: Sequence[Place], within: float | None = None
-) -> tuple[Alike, ...]:
-    """Find images that are alike by their hashes ``[N, 258]``."""
-    bits, colours = np.split(hashes.astype(np.float32), [SIDE**2], axis=1)
-    limit = np.sqrt((BITS if within is None else within) + 0.5)
-    pairs = by_embedding(bits, places, limit, colours)
-    return tuple(pair._replace(distance=float(round(pair.distance**2))) for pair in pairs)
 
 
 def by_embedding(
