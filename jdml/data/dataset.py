@@ -146,11 +146,11 @@ def as_inputs(name: str, images: Any) -> Any:
         if len(set(lengths)) != 1:
             raise ValueError(f"{name} must have parts of the same number of rows, got {lengths}")
         return parts if isinstance(images, Mapping) else tuple(parts.values())
-    if isinstance(images, list):
-        if any(isinstance(each, bytes) or hasattr(each, "getbands") for each in images):
-            raise TypeError(
-                f"{name} must be an array, got a list of images: write jdml.data.from_rows(list(zip(images, labels)))"
-            )
+    listed = images if isinstance(images, list) else []
+    if any(isinstance(each, bytes) or hasattr(each, "getbands") for each in listed):
+        raise TypeError(
+            f"{name} must be an array, got a list of images: write jdml.data.from_rows(list(zip(images, labels)))"
+        )
     images = as_host(images)
     if images.dtype.kind not in "fiu" or (images.ndim == 4 and images.dtype.name not in _PIXELS):
         instead = {
