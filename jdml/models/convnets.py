@@ -96,10 +96,8 @@ class SmallConvNet(nn.Module):
 
 @jax.custom_vjp
 def max_pool_2x2(x: jax.Array) -> jax.Array:
-    """2×2 max-pooling with stride 2; a side of length 1 is not pooled, an odd side loses its last row or column.
-
-    :func:`~jdml.models.layers.max_pool` is as quick, but compiles a seventh longer.
-    """
+    """2×2 max-pooling with stride 2; a side of length 1 is not pooled, an odd side loses its last row or column."""
+    # `layers.max_pool` is as quick, but compiles a seventh longer.
     return _corners(x).max((2, 4))
 
 

@@ -197,15 +197,12 @@ def check_freeze(
         raise ValueError(
             f"pattern must leave something to learn, {freeze!r} freezes all parameters"
         )
-    marks = jax.tree.leaves(adapt.matching(batch_stats, freeze))
-    frozen = dict(zip(adapt.paths(batch_stats), marks, strict=True))
     variables = {"params": params["model"], "batch_stats": batch_stats}
     moving = traced(model, variables, inputs, True)[1]
-    changed: list[Any] = [path for path in moving if frozen[path]]
-    if moving and not changed:
-        means = {f"{part}/mean": part for part in getattr(model, "norms", ())}
-        matches = adapt.matching(means, freeze)
-        changed = [part for mean, part in means.items() if matches[mean]]
+    # Equinox's state does not name the layers of its statistics.
+    moving += [f"{norm}/mean" for norm in getattr(model, "norms", ()) if moving]
+    frozen = adapt.matching(dict.fromkeys(moving, True), freeze)
+    changed = [path for path in moving if frozen[path]]
     if changed:
         raise ValueError(
             f"pattern: the running statistics of {len(changed)} frozen parts change in training, {changed[0]} first: "

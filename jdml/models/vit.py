@@ -251,13 +251,8 @@ def _cubic(size: int, new: int, more: float) -> np.ndarray:
     weights = np.zeros((new, size))
     for tap in range(-1, 3):
         column = np.clip(first + tap, 0, size - 1)
-        np.add.at(weights, (np.arange(new), column), _keys(np.abs(places - first - tap)))
+        r, a = np.abs(places - first - tap), SHARPNESS
+        near = ((a + 2) * r - (a + 3)) * r * r + 1
+        far = ((a * r - 5 * a) * r + 8 * a) * r - 4 * a
+        np.add.at(weights, (np.arange(new), column), np.where(r <= 1, near, far))
     return weights
-
-
-def _keys(r: np.ndarray) -> np.ndarray:
-    """Keys' cubic kernel at distances r ≤ 2."""
-    a = SHARPNESS
-    near = ((a + 2) * r - (a + 3)) * r * r + 1
-    far = ((a * r - 5 * a) * r + 8 * a) * r - 4 * a
-    return np.where(r <= 1, near, far)

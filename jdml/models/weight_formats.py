@@ -18,7 +18,6 @@ class WeightFormat(NamedTuple):
 
     origin: str
     name: Callable[[str], str]
-    transposed: bool = True
     settings: Mapping[str, Any] = {}
 
 
@@ -36,7 +35,7 @@ def torch_format(origin: str, layer_name: Callable[[str], str]) -> WeightFormat:
 
     def name(path: str) -> str:
         layer, _, leaf = path.rpartition("/")
-        return f"{layer_name(layer)}.{TORCH_LEAVES[leaf]}" if layer else layer_name(leaf)
+        return f"{layer_name(layer)}.{TORCH_LEAVES[leaf]}"
 
     return WeightFormat(origin, name)
 
@@ -51,15 +50,6 @@ def _torchvision_resnet(layer: str) -> str:
     else:
         part = part[:-1].replace("norm", "bn") + str(int(part[-1]) + 1)
     return f"layer{int(stage) + 1}.{block}.{part}"
-
-
-def _transformers_resnet(layer: str) -> str:
-    kind = "convolution" if "conv" in layer else "normalization"
-    if layer.startswith("stem"):
-        return f"embedder.embedder.{kind}"
-    stage, block, part = _parts(r"stage(\d+)_block(\d+)_(\w+)", layer)
-    where = "shortcut" if part.startswith("shortcut") else f"layer.{part[-1]}"
-    return f"encoder.stages.{stage}.layers.{block}.{where}.{kind}"
 
 
 def _bn_inception(layer: str) -> str:
@@ -96,10 +86,7 @@ def _parts(pattern: str, layer: str) -> tuple[str, ...]:
     return match.groups()
 
 
-RESNET = (
-    torch_format("torchvision and timm", _torchvision_resnet),
-    torch_format("transformers", _transformers_resnet),
-)
+RESNET = (torch_format("torchvision and timm", _torchvision_resnet),)
 BN_INCEPTION = (torch_format("pretrainedmodels", _bn_inception),)
 EFFICIENTNET_LITE0 = (
     torch_format("efficientnet_lite_pytorch", _efficientnet_lite),
@@ -114,15 +101,9 @@ Table = Mapping[str, str]
 
 
 def _format(
-    origin: str,
-    block: str,
-    table: Table,
-    settings: Mapping[str, Any] | None = None,
-    *,
-    transposed: bool = True,
+    origin: str, block: str, table: Table, settings: Mapping[str, Any] | None = None
 ) -> WeightFormat:
     """Make a format of a table."""
-    leaves = TORCH_LEAVES if transposed else {}
 
     def name(path: str) -> str:
         first, _, rest = path.partition("/")
@@ -131,11 +112,10 @@ def _format(
         if path in table:
             return before + table[path]
         layer, _, leaf = path.rpartition("/")
-        between = "." if transposed else "/"
-        full = f"{before}{table[layer]}{between}{leaves.get(leaf, leaf)}"
+        full = f"{before}{table[layer]}.{TORCH_LEAVES[leaf]}"
         return full.replace("in_proj.", "in_proj_")  # as in PyTorch's attention
 
-    return WeightFormat(origin, name, transposed, settings or {})
+    return WeightFormat(origin, name, settings or {})
 
 
 def _fuse(path: str, name: str) -> Table:
@@ -235,28 +215,12 @@ _OPEN_CLIP: Table = {
     "dense0": "mlp.c_fc",
     "dense1": "mlp.c_proj",
 }
-_JAX: Table = {
-    "class_token": "cls",
-    "positions": "Transformer/posembed_input/pos_embedding",
-    "patches": "embedding",
-    "norm": "Transformer/encoder_norm",
-    "norm0": "LayerNorm_0",
-    "norm1": "LayerNorm_2",
-    "attention/query": "MultiHeadDotProductAttention_1/query",
-    "attention/key": "MultiHeadDotProductAttention_1/key",
-    "attention/value": "MultiHeadDotProductAttention_1/value",
-    "attention/out": "MultiHeadDotProductAttention_1/out",
-    "dense0": "MlpBlock_3/Dense_0",
-    "dense1": "MlpBlock_3/Dense_1",
-}
-
 _THEIRS = {"resampling": "transformers"}
 _LAYER = "encoder.layer.{}."
 
 VIT = (
     _format("timm and DINO", "blocks.{}.", _TIMM),
     _format("transformers", _LAYER, _TRANSFORMERS, _THEIRS),
-    _format("the ViT paper's program", "Transformer/encoderblock_{}/", _JAX, transposed=False),
 )
 DINOV2 = (
     _format("timm and DINO", "blocks.{}.", _TIMM),
@@ -295,28 +259,23 @@ FUSED = {
 """The parts of fused arrays, by a part of their names."""
 
 
-def from_stored(
-    array: np.ndarray, target: str, shape: Shape, layout: WeightFormat, name: str
-) -> np.ndarray | Shape:
+def from_stored(array: np.ndarray, target: str, shape: Shape, name: str) -> np.ndarray | Shape:
     """Lay out a stored array as our parameter; return the shape that it needs where it has another."""
     if target in TOKENS:
         tokens = _tokens(array, target, shape)
         return shape if tokens is None else tokens
     number, place = _part(target, name)
-    transposed = layout.transposed and name.endswith("weight")
-    expected = stored_shape(target, shape, layout, name)
+    expected = stored_shape(target, shape, name)
     if array.shape != expected:
         return expected
     array = np.split(array, number)[place]
-    if transposed and target.endswith("/kernel"):
+    if name.endswith("weight") and target.endswith("/kernel"):
         array = array.transpose(2, 3, 1, 0) if array.ndim == 4 else array.T
     return array.reshape(shape)
 
 
-def stored_shape(target: str, shape: Shape, layout: WeightFormat, name: str) -> Shape:
-    """Return the shape of a parameter in a file of a format."""
-    if not layout.transposed:
-        return shape
+def stored_shape(target: str, shape: Shape, name: str) -> Shape:
+    """Return the shape of a parameter in a file, where it has this name."""
     if target.endswith("/kernel") and not name.endswith("weight"):
         return shape
     if target.endswith("/kernel") and len(shape) == 4:
@@ -329,13 +288,6 @@ def stored_shape(target: str, shape: Shape, layout: WeightFormat, name: str) -> 
         shape = (math.prod(shape),)
     number, _ = _part(target, name)
     return (number * shape[0], *shape[1:]) if number > 1 else shape
-
-
-def grid_of(converted: Mapping[str, np.ndarray], shapes: Mapping[str, Shape]) -> dict[str, int]:
-    """Return the grid of positions, as a setting of the network, where it is not the default."""
-    if POSITIONS not in shapes or converted[POSITIONS].shape == shapes[POSITIONS]:
-        return {}
-    return {"grid": math.isqrt(converted[POSITIONS].shape[1])}
 
 
 def _part(target: str, name: str) -> tuple[int, int]:

@@ -2,7 +2,7 @@
 
 import dataclasses
 import json
-import re
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache, partial
@@ -17,7 +17,7 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 
 from jdml._paths import check_file, check_local, json_of
 from jdml.models.io import read_metadata, read_tensors, write_tensors
-from jdml.models.weight_formats import Shape, WeightFormat, from_stored, grid_of, weight_formats
+from jdml.models.weight_formats import POSITIONS, Shape, WeightFormat, from_stored, weight_formats
 from jdml.ops.checks import one_of
 from jdml.registry import NETWORKS, image_statistics, pretrained_networks
 
@@ -142,11 +142,10 @@ def convert_weights(path: str | Path, out: str | Path, *, arch: str) -> Conversi
     """Convert weights of another library into a file for ``load_weights``.
 
     Args:
-        path: a ``.safetensors``, ``.npz`` or PyTorch (``.pth``, ``.pt``, ``.bin``) file. ResNets may have the names of
-            torchvision and timm or of transformers; ``bn_inception`` those of pretrainedmodels; ``efficientnet_lite0``
-            those of efficientnet_lite_pytorch or of timm's ``tf_efficientnet_lite0``; vision transformers those of
-            timm, of transformers, and of their own programs: DINO's and DINOv2's (``.pth``), the ViT paper's
-            (``.npz``), open_clip's.
+        path: a ``.safetensors`` or PyTorch (``.pth``, ``.pt``, ``.bin``) file. ResNets have the names of torchvision
+            and timm; ``bn_inception`` those of pretrainedmodels; ``efficientnet_lite0`` those of
+            efficientnet_lite_pytorch or of timm's ``tf_efficientnet_lite0``; vision transformers those of timm, of
+            transformers, and of their own programs: DINO's, DINOv2's, open_clip's.
         out: the ``.safetensors`` file to write, atomically.
         arch: the architecture, a name of ``jdml.registry.pretrained_networks()``.
 
@@ -175,7 +174,6 @@ def convert_weights(path: str | Path, out: str | Path, *, arch: str) -> Conversi
         ValueError: arch must be one of resnet18, ..., got 'resnet152'...
     """
     check_local("path", path)
-    check_local("out", out)
     path, out = Path(path), Path(out)
     one_of("arch", arch, pretrained_networks())
     check_file("out", out, (".safetensors",))
@@ -183,10 +181,10 @@ def convert_weights(path: str | Path, out: str | Path, *, arch: str) -> Conversi
     if out.exists() and out.samefile(path):
         raise ValueError(f"out must be another file than path, got {out} for both")
     shapes = _shapes(arch)
-    layout, names = _recognize(tensors, shapes, arch, path)
+    layout, prefix, names = _recognize(tensors, shapes, arch, path)
     converted = {}
     for target, name in names.items():
-        array = from_stored(tensors[name], target, shapes[target], layout, name)
+        array = from_stored(tensors[name], target, shapes[target], name)
         if isinstance(array, tuple):
             raise ValueError(
                 f"{path}: {name} has shape {list(tensors[name].shape)}, {arch} needs {list(array)} for {target}"
@@ -195,18 +193,19 @@ def convert_weights(path: str | Path, out: str | Path, *, arch: str) -> Conversi
             raise ValueError(f"{path}: {name} has values that are not finite")
         converted[target] = array
     used = set(names.values())
-    unused = tuple(name for name in tensors if name not in used)
-    foreign = _foreign(unused, names, layout)
-    foreign = [n for n in foreign if not n.endswith(".bias") or tensors[n].any()]
+    unused = {name: array for name, array in tensors.items() if name not in used}
+    foreign = _foreign(unused, names, prefix)
     if foreign:
         raise ValueError(
             f"{path} holds another network than {arch}: it has {len(foreign)} arrays more between those of "
             f"{arch}, such as {', '.join(foreign[:3])}"
         )
-    settings = {**layout.settings, **grid_of(converted, shapes)}
+    settings = dict(layout.settings)
+    if POSITIONS in shapes and converted[POSITIONS].shape != shapes[POSITIONS]:
+        settings["grid"] = math.isqrt(converted[POSITIONS].shape[1])
     metadata = {SETTINGS: json.dumps(settings)} if settings else {}
     write_tensors(out, converted, {ARCHITECTURE: arch, **metadata})
-    return Conversion(arch, layout.origin, names, unused)
+    return Conversion(arch, layout.origin, names, tuple(unused))
 
 
 def load_weights(path: str | Path, variables: Mapping[str, Any]) -> dict[str, Any]:
@@ -307,36 +306,33 @@ def _shapes(arch: str) -> dict[str, Shape]:
 
 def _recognize(
     tensors: Mapping[str, np.ndarray], shapes: Mapping[str, Shape], arch: str, path: Path
-) -> tuple[WeightFormat, dict[str, str]]:
-    """Return the format with the most names in the file, and its name for each parameter."""
+) -> tuple[WeightFormat, str, dict[str, str]]:
+    """Return the format with the most names in the file, the prefix of all, and the name of each parameter."""
     candidates = [
-        (layout, {target: prefix + layout.name(target.partition("/")[2]) for target in shapes})
+        (layout, prefix, {x: prefix + layout.name(x.partition("/")[2]) for x in shapes})
         for layout in weight_formats(arch)
         for prefix in PREFIXES
     ]
-    best, names = max(
-        candidates, key=lambda pair: sum(name in tensors for name in pair[1].values())
-    )
+    best = max(candidates, key=lambda each: sum(name in tensors for name in each[2].values()))
+    layout, _, names = best
     missing = [f"{name} ({target})" for target, name in names.items() if name not in tensors]
     if missing:
         shown = ", ".join(missing[:5]) + (", …" if len(missing) > 5 else "")
         raise ValueError(
-            f"{path}: {len(missing)} of {len(shapes)} parameters of {arch} are missing, by the names of {best.origin}: "
-            f"{shown}; the file has {', '.join(list(tensors)[:5]) or 'no arrays'}, …"
+            f"{path}: {len(missing)} of {len(shapes)} parameters of {arch} are missing, by the names of "
+            f"{layout.origin}: {shown}; the file has {', '.join(list(tensors)[:5]) or 'no arrays'}, …"
         )
-    return best, names
+    return best
 
 
-def _foreign(unused: tuple[str, ...], names: Mapping[str, str], layout: WeightFormat) -> list[str]:
+def _foreign(unused: Mapping[str, np.ndarray], names: Mapping[str, str], prefix: str) -> list[str]:
     """Return unused names within the network: next to its layers, or in none, where a classifier never is."""
-    target, name = next(iter(names.items()))
-    prefix = name.removesuffix(layout.name(target.partition("/")[2]))
-    within = {name.removeprefix(prefix).replace("/", ".").split(".")[0] for name in names.values()}
-    parts = {name: re.split(r"[./]", name.removeprefix(prefix)) for name in unused}
-    return [
-        name
-        for name in unused
-        if name.startswith(prefix)
-        and not name.endswith(HARMLESS)
-        and (len(parts[name]) == 1 or parts[name][0] in within)
-    ]
+    within = {name.removeprefix(prefix).split(".")[0] for name in names.values()}
+    foreign = []
+    for name, array in unused.items():
+        first, _, rest = name.removeprefix(prefix).partition(".")
+        is_within = name.startswith(prefix) and (not rest or first in within)
+        changes_nothing = name.endswith(HARMLESS) or (name.endswith(".bias") and not array.any())
+        if is_within and not changes_nothing:
+            foreign.append(name)
+    return foreign
