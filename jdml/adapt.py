@@ -26,7 +26,6 @@ __all__ = [
     "lora_factors",
     "lora_merged",
     "matching",
-    "scale_by_depth",
     "scale_by_path",
     "split",
 ]
@@ -171,41 +170,8 @@ def _scale(factors: Callable[[Tree], Tree], role: str | None) -> optax.GradientT
     return optax.stateless(update)
 
 
-def scale_by_depth(
-    decay: float, before: str, blocks: str, role: str | None = "model"
-) -> optax.GradientTransformation:
-    """Let deep layers learn faster than those near the images: layer-wise learning-rate decay.
-
-    Formula:
-        ``u ← d^(L + 1 − l) u`` for the layer l of L + 2: the head keeps its learning rate, the last block has d times
-        it, and what comes before the first of L blocks d^(L+1) times.
-
-    Args:
-        decay: d, such as 0.65.
-        before: pattern of what comes before the blocks (patches, positions, the stem).
-        blocks: pattern with which a block's parts begin; blocks are ordered by it, numbers as numbers.
-        role: of the parameters which the model's are; None: they are all parameters.
-
-    Returns:
-        The transformation: after the optimizer's rule, so that it scales the learning rate.
-
-    Raises:
-        TypeError: d is not a number.
-        ValueError: d not above 0; on ``update``: a model without such blocks.
-
-    Paper settings:
-        BEiT and timm count layers so. BEiT: 0.65 for ViT-B; MAE: 0.65 to 0.75.
-
-    Reference:
-        Bao, Dong, Piao & Wei, *BEiT: BERT Pre-Training of Image Transformers*.
-
-    Example:
-        >>> tx = scale_by_depth(0.5, "stem", "block[0-9]", role=None)
-        >>> params = {"block0": jnp.ones(1), "block1": jnp.ones(1), "head": jnp.ones(1), "stem": jnp.ones(1)}
-        >>> print(*tx.update(params, tx.init(params))[0].values())
-        [0.25] [0.5] [1.] [0.125]
-    """
-    checks.positive("decay", decay)
+def scale_by_depth(decay: float, before: str, blocks: str) -> optax.GradientTransformation:
+    """Multiply the model's updates by ``decay^(L + 1 − l)`` at the depth l, as BEiT and timm do."""
 
     def factors(parts: Tree) -> Tree:
         depth = depths(parts, before, blocks)
@@ -219,7 +185,7 @@ def scale_by_depth(
             for name, part in parts.items()
         }
 
-    return _scale(factors, role)
+    return _scale(factors, "model")
 
 
 def scale_by_path(
@@ -281,9 +247,8 @@ def lora_factors(key: Array, params: Tree, rank: int, pattern: str) -> dict[str,
         ValueError: a pattern that names none, a rank below 1.
 
     Implementation notes:
-        The axes of an array are cut in two where ``in + out`` is smallest: those of attention between channels and
-        heads, those of a convolution between what it reads and what it makes. A is uniform with the variance
-        ``1/(3 in)``, as in the program of the paper.
+        The axes of an array are cut in two where ``in + out`` is smallest: attention's between channels and heads. A
+        is uniform with the variance ``1/(3 in)``, as in the program of the paper.
 
     Reference:
         Hu et al., *LoRA: Low-Rank Adaptation of Large Language Models*.

@@ -15,8 +15,7 @@ from jdml.models.layers import ConvNorm, EmbeddingHead, as_floating, batch_norm,
 class EpsNet(nn.Module):
     """The network of the EPS paper's MNIST study.
 
-    3×3 convolution to 32 channels, 3×3 convolution to 64, each followed by ReLU and batch norm;
-    2×2 max-pooling; dense 128; dense ``dim``.
+    3×3 convolutions to 32 and 64 channels, each with ReLU and batch norm; 2×2 max-pooling; dense 128; dense ``dim``.
 
     Attributes:
         dim: width D of the embeddings; 2 in the paper, which plots them.
@@ -28,8 +27,8 @@ class EpsNet(nn.Module):
         ReLUs, and batch-norm momentum 0.9.
 
     Reference:
-        Levi, Xiao, Wang, Darrell. Rethinking preventing class-collapsing in metric learning with
-        margin-based losses. ICCV 2021, section 5.1.
+        Levi, Xiao, Wang, Darrell. Rethinking preventing class-collapsing in metric learning with margin-based losses.
+        ICCV 2021, section 5.1.
 
     Example:
         >>> net = EpsNet()
@@ -162,9 +161,8 @@ BLOCKS = {
 class BNInception(nn.Module):
     """BN-Inception with a pooled embedding head on its 1,024 channels.
 
-    A 7×7 convolution to 64 channels with stride 2, a 1×1 to 64 and a 3×3 to 192, each with batch norm and ReLU, two
-    3×3 max-poolings with stride 2, and ten inception blocks: the channels of a 1×1 convolution, of a 3×3, of two 3×3
-    in a row and of a pooling, side by side. The third and the eighth block halve the resolution.
+    Convolutions 7×7, 1×1 and 3×3 to 64, 64 and 192 channels and ten inception blocks, each of a 1×1 convolution, a 3×3,
+    two 3×3 in a row and a pooling side by side. The third and the eighth block halve the resolution.
 
     Attributes:
         dim: width D of the embeddings.
@@ -175,8 +173,8 @@ class BNInception(nn.Module):
     Implementation notes:
         As in the Caffe model and its PyTorch port: convolutions have a bias before batch norm (ε = 1e-5), the two first
         max-poolings begin at the first pixel and drop nothing at the end, average pooling counts the padding, and the
-        images are BGR in 0…255 minus (104, 117, 128): ``normalizer("bn_inception")``. The halving blocks of the port
-        refuse maps of odd sides, which no multiple of 32 has; here they pad them on both ends.
+        images are BGR in 0…255 minus (104, 117, 128): ``normalizer("bn_inception")``. Maps of odd sides, which the port
+        refuses, are padded on both ends.
 
     Reference:
         Ioffe & Szegedy, *Batch Normalization: Accelerating Deep Network Training by Reducing Internal Covariate Shift*.
@@ -267,9 +265,8 @@ STAGES = (
 class EfficientNetLite0(nn.Module):
     """EfficientNet-Lite0 with a pooled embedding head on its 1,280 channels.
 
-    A 3×3 convolution to 32 channels with stride 2, sixteen inverted bottlenecks in seven stages (1×1 to six times the
-    channels, depthwise 3×3 or 5×5, 1×1 back, and the input added where the shape allows), and a 1×1 convolution to
-    1,280 channels. ReLU6 everywhere; unlike EfficientNet-B0 there is no squeeze-and-excitation.
+    A 3×3 convolution, sixteen inverted bottlenecks in seven stages (1×1 to six times the channels, depthwise 3×3 or
+    5×5, 1×1 back), and a 1×1 convolution to 1,280 channels. ReLU6 everywhere; no squeeze-and-excitation.
 
     Attributes:
         dim: width D of the embeddings.
@@ -280,8 +277,7 @@ class EfficientNetLite0(nn.Module):
     Implementation notes:
         As in the TensorFlow model and its ports (timm's ``tf_efficientnet_lite0``): "SAME" padding, batch norm with
         ε = 1e-3 and momentum 0.99, images (x − 127) / 128: ``normalizer("efficientnet_lite0")``. timm's own
-        ``efficientnet_lite0`` has the same shapes, but pads symmetrically with ε = 1e-5: not that. No dropout and no
-        stochastic depth.
+        ``efficientnet_lite0`` pads symmetrically with ε = 1e-5: not that. No dropout and no stochastic depth.
 
     Reference:
         Tan & Le, *EfficientNet: Rethinking Model Scaling for Convolutional Neural Networks*; the Lite variants are of

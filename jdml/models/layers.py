@@ -276,11 +276,7 @@ class EmbeddingHead(nn.Module):
 
     @nn.compact
     def __call__(self, features: jax.Array) -> jax.Array:
-        """Pool and project feature maps ``[B, H, W, C]`` to embeddings ``[B, dim]``, float32.
-
-        Raises:
-            ValueError: if ``features`` is not of rank 4, or ``pooling`` is not a valid choice.
-        """
+        """Pool and project feature maps ``[B, H, W, C]`` to embeddings ``[B, dim]``, float32."""
         one_of("pooling", self.pooling, POOLINGS)
         if features.ndim != 4:
             raise ValueError(f"features must have shape [B, H, W, C], got {list(features.shape)}")

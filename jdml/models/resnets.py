@@ -16,10 +16,9 @@ BLOCKS = {18: (2, 2, 2, 2), 50: (3, 4, 6, 3)}
 class ResNet(nn.Module):
     """ResNet-18 or ResNet-50 with a pooled embedding head.
 
-    A 7×7 convolution to 64 channels with stride 2, batch norm, ReLU, 3×3 max-pooling with stride 2, and four stages of
-    64, 128, 256 and 512 channels, all but the first at half the resolution of the one before. A stage is a row of
-    blocks ``relu(x + f(x))``: f is two 3×3 convolutions in ResNet-18, and 1×1, 3×3 and 1×1 to four times the channels
-    in ResNet-50, each followed by batch norm.
+    A 7×7 convolution to 64 channels, 3×3 max-pooling, and four stages of 64, 128, 256 and 512 channels, all but the
+    first at half the resolution of the one before. A stage is a row of blocks ``relu(x + f(x))``: f is two 3×3
+    convolutions in ResNet-18, and 1×1, 3×3 and 1×1 to four times the channels in ResNet-50.
 
     Attributes:
         dim: width D of the embeddings.
@@ -80,9 +79,8 @@ class ResNet(nn.Module):
 class ResNet20V2(nn.Module):
     """ResNet20-v2, for images of about 32×32: the network of CCP's MNIST study.
 
-    A 3×3 convolution to 16 channels and three stages of three blocks with 16, 32 and 64 channels, the second and third
-    stage at half the resolution of the one before. A block adds two 3×3 convolutions to its input, each *after* batch
-    norm and ReLU, so that nothing but sums stands between the blocks.
+    A 3×3 convolution and three stages of three blocks with 16, 32 and 64 channels, the second and third at half the
+    resolution of the one before. A block adds two 3×3 convolutions to its input, each *after* batch norm and ReLU.
 
     Attributes:
         dim: width D of the embeddings; 2 in the paper, which plots them.

@@ -25,9 +25,8 @@ DINO_MORE = 0.1
 class VisionTransformer(nn.Module):
     """A vision transformer with an embedding head; ViT-S/16 if nothing else is said.
 
-    The image is cut into patches, each one a token; a learned class token goes before them, and learned positions are
-    added to all. Blocks ``x + attention(norm(x))``, ``x + mlp(norm(x))`` and a last layer norm follow. A dense layer
-    embeds what is pooled of the tokens.
+    Patches of the image are tokens, with a learned class token before them and learned positions. Blocks
+    ``x + attention(norm(x))``, ``x + mlp(norm(x))`` and a last layer norm follow; a dense layer embeds what is pooled.
 
     Attributes:
         dim: width D of the embeddings.
@@ -53,9 +52,8 @@ class VisionTransformer(nn.Module):
 
     Implementation notes:
         As in the programs of their papers there is no dropout. Images whose patches make another grid get the positions
-        resampled by the bicubic of the weights' origin (their features differ by some percent otherwise); sides that
-        are no multiple of ``patch`` lose the rest. Features of patch tokens have both signs, while GeM pooling is meant
-        for non-negative ones.
+        resampled by the bicubic of the weights' origin; sides that are no multiple of ``patch`` lose the rest. Features
+        of patch tokens have both signs, while GeM pooling is meant for non-negative ones.
 
     Reference:
         Dosovitskiy et al., *An Image is Worth 16x16 Words*; Steiner et al., *How to train your ViT?* (ImageNet-21k);
@@ -90,13 +88,7 @@ class VisionTransformer(nn.Module):
 
     @nn.compact
     def __call__(self, images: jax.Array, *, train: bool = False) -> jax.Array:
-        """Embed images ``[B, H, W, C]`` of at least ``patch`` × ``patch``, as :mod:`jdml.models` says.
-
-        Raises:
-            TypeError: if the images are not floating-point.
-            ValueError: if they are not of rank 4 or smaller than a patch, or ``pooling``, ``activation`` or
-                ``resampling`` is not a valid choice.
-        """
+        """Embed images ``[B, H, W, C]`` of at least ``patch`` × ``patch``, as :mod:`jdml.models` says."""
         own = (CLASS_TOKEN,) * self.class_token + (ATTENTION,)
         one_of("pooling", self.pooling, (*own, *POOLINGS))
         one_of("activation", self.activation, get_args(Activation))

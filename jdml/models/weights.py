@@ -28,8 +28,7 @@ def create(name: str, *, dim: int, **settings: Any) -> nn.Module:
     """Make a network by name.
 
     Args:
-        name: the network's name, a key of ``jdml.registry.NETWORKS``: those for small images, then those for
-            photographs, which have pretrained weights to convert (``convert_weights``).
+        name: the network's name, a key of ``jdml.registry.NETWORKS``.
         dim: width D of the embeddings.
         **settings: the network's other attributes, such as ``pooling`` or ``dtype``.
 
@@ -79,8 +78,7 @@ def normalizer(name: str) -> Callable[[jax.Array], jax.Array]:
             ``"vit_s16"`` for those of ImageNet-21k, ``"vit_s16_dino"`` for DINO's.
 
     Returns:
-        A function of RGB images ``[…, H, W, 3]``, uint8 in 0…255 or floating-point in 0…1, that returns float32. Equal
-        names give equal functions, so that a step compiled for one serves the other.
+        A function of RGB images ``[…, H, W, 3]``, uint8 in 0…255 or floating-point in 0…1, that returns float32.
 
     Raises:
         ValueError: if no network of that name has pretrained weights.
@@ -156,12 +154,10 @@ def convert_weights(path: str | Path, out: str | Path, *, arch: str) -> Conversi
         FileNotFoundError: if there is no file ``path``.
         ValueError: if the architecture has no conversion, a file has the wrong ending or cannot be read, ``out`` cannot
             be written or is ``path``, a parameter is missing, is not finite or has another shape, or the file's network
-            has layers between those of ``arch`` (another depth, squeeze and excitation); naming the file, the parameter
-            and both shapes.
+            has layers between those of ``arch``, such as a deeper one's.
 
     Implementation notes:
-        Everything but the embedding head is converted, or nothing. The names of the file are recognized, with any of
-        the usual prefixes such as ``"module."``. Arrays are stored as float32, with the attributes that the network
+        Everything but the embedding head is converted, or nothing, to float32, with the attributes that the network
         needs (:func:`weights_settings`): the resampling of positions, the GELU of timm's SigLIP, the grid of a file for
         images of another size. Some are in no file: ``create("vit_s16", resampling="dino")`` for DINO's weights,
         ``create("clip_b32", activation="gelu")`` for LAION's CLIP, or ``--normalization vit_s16_dino``,
@@ -220,17 +216,14 @@ def load_weights(path: str | Path, variables: Mapping[str, Any]) -> dict[str, An
 
     Raises:
         FileNotFoundError: if there is no such file.
-        ValueError: if the file cannot be read, was not written by ``convert_weights``, or does not fit the variables;
-            naming the file, its architecture, the first parameter that does not fit, and both shapes.
+        ValueError: if the file cannot be read, was not written by ``convert_weights``, or does not fit the variables.
 
     Example:
-        Training that starts from pretrained weights:
+        ``training.fit(…, state=start)`` begins with pretrained weights by
 
         >>> from functools import partial
         >>> from jdml import training
         >>> start = training.pretrained(partial(load_weights, "resnet50.safetensors"))
-
-        ``training.fit(…, state=start)`` then begins with them.
     """
     check_local("path", path)
     path = Path(path)
