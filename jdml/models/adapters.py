@@ -17,6 +17,7 @@ from jdml.models.base_adapter import (
     EVALUATION,
     TRAINING,
     ModelAdapter,
+    Result,
     arguments,
     flag_values,
     flags_of,
@@ -171,9 +172,7 @@ class FromFunctions(ModelAdapter):
         """Return fresh parameters."""
         return {"params": self._init(key, images), "batch_stats": {}}
 
-    def _embed(
-        self, variables: Any, images: Any, train: bool, mutable: bool, rngs: Any
-    ) -> tuple[Tree, Tree]:
+    def _embed(self, variables: Any, images: Any, train: bool, mutable: bool, rngs: Any) -> Result:
         key = next(iter(rngs.values())) if rngs else None
         keys = {name: rngs or None if name == "rngs" else key for name in self._keys}
         flags = flag_values(self.flags, train)
@@ -216,17 +215,13 @@ class WithHead(ModelAdapter):
             for kind in ("params", "batch_stats")
         }
 
-    def _embed(
-        self, variables: Any, images: Any, train: bool, mutable: bool, rngs: Any
-    ) -> tuple[Tree, Tree]:
+    def _embed(self, variables: Any, images: Any, train: bool, mutable: bool, rngs: Any) -> Result:
         outputs, stats = images, {}
-        settings: dict[str, Any] = {"mutable": ["batch_stats"]} if mutable else {}
+        settings: dict[str, Any] = {"train": train, "mutable": ["batch_stats"], "rngs": rngs}
         for name, model in (("backbone", self.backbone), (HEAD, self.head)):
             part = part_of(variables, name)
-            outputs = model.apply(part, outputs, train=train, rngs=rngs, **settings)
-            if mutable:
-                outputs, updates = outputs
-                stats[name] = updates.get("batch_stats", part["batch_stats"])
+            outputs, updates = model.apply(part, outputs, **settings)
+            stats[name] = updates.get("batch_stats", part["batch_stats"])
         return outputs, stats
 
 

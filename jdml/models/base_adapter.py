@@ -16,6 +16,8 @@ TRAINING = ("train", "training", "is_training")
 """Flags that are true in training."""
 EVALUATION = ("deterministic", "use_running_average", "inference", "eval")
 """Flags that are true in evaluation."""
+Result = tuple[Tree, Tree]
+"""Embeddings, and the statistics after them."""
 
 
 def is_flag(name: str) -> bool:
@@ -99,10 +101,8 @@ class ModelAdapter:
         embeddings, stats = self._embed(variables, images, train, bool(mutable), rngs)
         return (embeddings, {"batch_stats": stats}) if mutable else embeddings
 
-    def _embed(
-        self, variables: Any, images: Tree, train: bool, mutable: bool, rngs: Any
-    ) -> tuple[Tree, Tree]:
-        """Return embeddings, and the statistics after them where they are ``mutable``."""
+    def _embed(self, variables: Any, images: Any, train: bool, mutable: bool, rngs: Any) -> Result:
+        """Return embeddings and statistics; these are used where they are ``mutable``."""
         raise NotImplementedError
 
     def _set_frozen(self, norms: Mapping[str, bool | None], drops: Sequence[bool | None]) -> None:
@@ -121,9 +121,8 @@ def by_name(tree: Tree) -> dict[str, Any]:
 def restored(named: Mapping[str, Any], tree: Tree) -> Tree:
     """Return nested dictionaries in the structure of the tree that :func:`by_name` made them of."""
     leaves = flatten_dict(dict(named), sep="/")
-    return jax.tree.unflatten(
-        jax.tree.structure(tree), [leaves[name] for name in adapt.named_leaves(tree)]
-    )
+    in_order = [leaves[name] for name in adapt.named_leaves(tree)]
+    return jax.tree.unflatten(jax.tree.structure(tree), in_order)
 
 
 def check_savable(tree: Tree) -> None:

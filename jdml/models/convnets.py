@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from jdml.models.convolution import convolve
-from jdml.models.layers import ConvNorm, EmbeddingHead, as_floating, batch_norm, max_pool
+from jdml.models.layers import BatchNorm, ConvNorm, EmbeddingHead, as_floating, max_pool
 
 
 class EpsNet(nn.Module):
@@ -48,8 +48,8 @@ class EpsNet(nn.Module):
         """Embed images ``[B, H, W, C]``, as :mod:`jdml.models` says."""
         x = as_floating(images, self.dtype)
         for features in (32, 64):
-            x = conv3x3(features, use_bias=True, dtype=self.dtype)(x)
-            x = batch_norm(train, self.dtype, freeze=self.freeze_batch_norm)(nn.relu(x))
+            x = nn.Conv(features, (3, 3), dtype=self.dtype, conv_general_dilated=convolve)(x)
+            x = BatchNorm(self.freeze_batch_norm or not train, dtype=self.dtype)(nn.relu(x))
         x = max_pool_2x2(x)
         x = nn.relu(nn.Dense(128, dtype=self.dtype)(x.reshape(x.shape[0], -1)))
         return nn.Dense(self.dim, dtype=self.dtype, name="embedding")(x).astype(jnp.float32)
@@ -85,10 +85,11 @@ class SmallConvNet(nn.Module):
     @nn.compact
     def __call__(self, images: jax.Array, *, train: bool = False) -> jax.Array:
         """Embed images ``[B, H, W, C]``, as :mod:`jdml.models` says."""
+        conv = partial(nn.Conv, use_bias=False, dtype=self.dtype, conv_general_dilated=convolve)
         x = as_floating(images, self.dtype)
         for features in self.features:
-            x = conv3x3(features, use_bias=False, dtype=self.dtype)(x)
-            x = batch_norm(train, self.dtype, freeze=self.freeze_batch_norm)(x)
+            x = conv(features, (3, 3))(x)
+            x = BatchNorm(self.freeze_batch_norm or not train, dtype=self.dtype)(x)
             x = max_pool_2x2(nn.relu(x))
         return EmbeddingHead(self.dim, self.pooling, dtype=self.dtype, name="head")(x)
 
@@ -126,11 +127,6 @@ def _max_pool_2x2_backward(
 
 
 max_pool_2x2.defvjp(_max_pool_2x2_forward, _max_pool_2x2_backward)
-
-
-def conv3x3(features: int, *, use_bias: bool, dtype: Any) -> nn.Conv:
-    """A zero-padded 3×3 convolution."""
-    return nn.Conv(features, (3, 3), use_bias=use_bias, dtype=dtype, conv_general_dilated=convolve)
 
 
 class Mix(NamedTuple):

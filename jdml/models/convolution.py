@@ -185,9 +185,7 @@ def _rows_at_once(part_of: Part, images: jax.Array, kernel: jax.Array, up: jax.A
     else:
         laid_out = up.shape[1] * up.shape[2] * rows * columns * images.shape[3]
     most = max(1, max(CHUNK_BYTES // 4, 2 * kernel.size) // max(1, laid_out))
-    return max(
-        (n for n in range(1, len(images) + 1) if len(images) % n == 0 and n <= most), default=0
-    )
+    return max(n for n in range(1, len(images) + 1) if len(images) % n == 0 and n <= most)
 
 
 def _patches_part(

@@ -12,6 +12,7 @@ from jdml.data.images import CHANNELS
 from jdml.distributed import Tree
 from jdml.models.base_adapter import (
     ModelAdapter,
+    Result,
     arguments,
     by_name,
     check_savable,
@@ -68,9 +69,7 @@ class FromEquinox(ModelAdapter):
         params, carried = jax.tree.map(jnp.asarray, (self._params, self._carried))
         return {"params": by_name(params), "batch_stats": by_name(carried)}
 
-    def _embed(
-        self, variables: Any, images: Any, train: bool, mutable: bool, rngs: Any
-    ) -> tuple[Tree, Tree]:
+    def _embed(self, variables: Any, images: Any, train: bool, mutable: bool, rngs: Any) -> Result:
         import equinox as eqx
 
         params = restored(variables["params"], self._params)

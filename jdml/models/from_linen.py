@@ -9,7 +9,14 @@ import flax.linen as nn
 import jax
 
 from jdml.distributed import Tree
-from jdml.models.base_adapter import ModelAdapter, arguments, flag_values, flags_of, is_flag
+from jdml.models.base_adapter import (
+    ModelAdapter,
+    Result,
+    arguments,
+    flag_values,
+    flags_of,
+    is_flag,
+)
 
 OTHER = "~"
 """Begins the name of a collection other than ``batch_stats`` among the statistics that a run carries."""
@@ -37,9 +44,7 @@ class FromLinen(ModelAdapter):
             variables = self._in_mode(train).init(key, images, **flags)
         return {"params": variables.get("params", {}), "batch_stats": _carry(variables)}
 
-    def _embed(
-        self, variables: Any, images: Any, train: bool, mutable: bool, rngs: Any
-    ) -> tuple[Tree, Tree]:
+    def _embed(self, variables: Any, images: Any, train: bool, mutable: bool, rngs: Any) -> Result:
         collections: dict[str, Any] = {"batch_stats": {}}
         for name, tree in variables.get("batch_stats", {}).items():
             if name.startswith(OTHER):

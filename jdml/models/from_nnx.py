@@ -7,9 +7,9 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from jdml.distributed import Tree
 from jdml.models.base_adapter import (
     ModelAdapter,
+    Result,
     arguments,
     by_name,
     check_savable,
@@ -53,9 +53,7 @@ class FromNnx(ModelAdapter):
         params, stats = jax.tree.map(jnp.asarray, (self._params, self._stats))
         return {"params": by_name(params), "batch_stats": by_name(stats)}
 
-    def _embed(
-        self, variables: Any, images: Any, train: bool, mutable: bool, rngs: Any
-    ) -> tuple[Tree, Tree]:
+    def _embed(self, variables: Any, images: Any, train: bool, mutable: bool, rngs: Any) -> Result:
         params = restored(variables["params"], self._params)
         stats = restored(variables["batch_stats"], self._stats)
         rest = jax.tree.map(lambda leaf: leaf, self._rest)
@@ -66,7 +64,7 @@ class FromNnx(ModelAdapter):
         more: dict[str, Any] = flag_values(self.flags, train)
         if self._takes_rngs:
             more["rngs"] = nnx.Rngs(jax.random.fold_in(key, 1))
-        if self._is_bridge and mutable:
+        if self._is_bridge:
             more["mutable"] = ["batch_stats"]
         embeddings = module(images, **more)
         return embeddings, by_name(nnx.split(module, *PARTS)[3])

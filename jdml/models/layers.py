@@ -111,13 +111,6 @@ def _standardize_backward(
 _standardize_batch.defvjp(_standardize_forward, _standardize_backward)
 
 
-def batch_norm(
-    train: bool, dtype: Any, *, freeze: bool = False, name: str | None = None, **settings: Any
-) -> BatchNorm:
-    """Return batch norm that uses the batch's own statistics in training unless it is frozen."""
-    return BatchNorm(use_running_average=freeze or not train, dtype=dtype, name=name, **settings)
-
-
 class Window(NamedTuple):
     """Where a max-pooling looks; hashable, so that it can be static."""
 
@@ -216,14 +209,8 @@ class ConvNorm(nn.Module):
             dtype=self.dtype,
             name="conv",
         )(x)
-        x = batch_norm(
-            train,
-            self.dtype,
-            freeze=self.freeze,
-            epsilon=self.epsilon,
-            momentum=self.momentum,
-            name="norm",
-        )(x)
+        fixed = self.freeze or not train
+        x = BatchNorm(fixed, self.momentum, self.epsilon, self.dtype, name="norm")(x)
         return x if self.activation is None else self.activation(x)
 
 

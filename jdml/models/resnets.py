@@ -8,7 +8,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from jdml.models.layers import EmbeddingHead, as_floating, batch_norm, conv, max_pool
+from jdml.models.layers import BatchNorm, EmbeddingHead, as_floating, conv, max_pool
 
 BLOCKS = {18: (2, 2, 2, 2), 50: (3, 4, 6, 3)}
 
@@ -50,7 +50,7 @@ class ResNet(nn.Module):
     @nn.compact
     def __call__(self, images: jax.Array, *, train: bool = False) -> jax.Array:
         """Embed images ``[B, H, W, C]``, as :mod:`jdml.models` says."""
-        norm = partial(batch_norm, train, self.dtype, freeze=self.freeze_batch_norm)
+        norm = partial(BatchNorm, self.freeze_batch_norm or not train, dtype=self.dtype)
 
         def conv_norm(x: jax.Array, name: str, *shape: int) -> jax.Array:
             layer = conv(*shape, use_bias=False, dtype=self.dtype, name=name)
@@ -113,7 +113,7 @@ class ResNet20V2(nn.Module):
     @nn.compact
     def __call__(self, images: jax.Array, *, train: bool = False) -> jax.Array:
         """Embed images ``[B, H, W, C]``, as :mod:`jdml.models` says."""
-        norm = partial(batch_norm, train, self.dtype, freeze=self.freeze_batch_norm)
+        norm = partial(BatchNorm, self.freeze_batch_norm or not train, dtype=self.dtype)
         convolution = partial(conv, use_bias=False, dtype=self.dtype)
         x = convolution(self.features[0], 3)(as_floating(images, self.dtype))
         for stage, features in enumerate(self.features):

@@ -14,12 +14,9 @@ from jdml.ops.checks import one_of
 CLASS_TOKEN, ATTENTION = "token", "attention"
 Activation = Literal["gelu", "gelu_tanh", "quick_gelu"]
 """The exact one; by a tanh (SigLIP's program); x σ(1.702 x) (CLIP's)."""
-QUICK = 1.702
 Resampling = Literal["timm", "transformers", "dino"]
 """timm: bicubic with a = −½, antialiased where the grid is smaller. The others: PyTorch's bicubic, a = −¾, not
 antialiased, with its borders repeated; DINO's program scales by (n + 0.1)/grid."""
-SHARPNESS = -0.75
-DINO_MORE = 0.1
 
 
 class VisionTransformer(nn.Module):
@@ -149,7 +146,7 @@ class VisionTransformer(nn.Module):
 
 def _activate(x: jax.Array, kind: Activation) -> jax.Array:
     if kind == "quick_gelu":
-        return x * nn.sigmoid(QUICK * x)
+        return x * nn.sigmoid(1.702 * x)
     return nn.gelu(x, approximate=kind == "gelu_tanh")
 
 
@@ -229,7 +226,7 @@ def resample(
     if resampling == "timm":
         patches = jax.image.resize(patches, (*shape, width), "bicubic")
     else:
-        more = DINO_MORE if resampling == "dino" else 0.0
+        more = 0.1 if resampling == "dino" else 0.0
         rows, columns = (_cubic(grid, size, more).astype(positions.dtype) for size in shape)
         precision = jax.lax.Precision.HIGHEST
         patches = jnp.einsum("rh,cw,hwd->rcd", rows, columns, patches, precision=precision)
@@ -243,7 +240,7 @@ def _cubic(size: int, new: int, more: float) -> np.ndarray:
     weights = np.zeros((new, size))
     for tap in range(-1, 3):
         column = np.clip(first + tap, 0, size - 1)
-        r, a = np.abs(places - first - tap), SHARPNESS
+        r, a = np.abs(places - first - tap), -0.75
         near = ((a + 2) * r - (a + 3)) * r * r + 1
         far = ((a * r - 5 * a) * r + 8 * a) * r - 4 * a
         np.add.at(weights, (np.arange(new), column), np.where(r <= 1, near, far))

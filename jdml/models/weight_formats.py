@@ -44,7 +44,7 @@ def _torchvision_resnet(layer: str) -> str:
     stem = {"stem_conv": "conv1", "stem_norm": "bn1"}
     if layer in stem:
         return stem[layer]
-    stage, block, part = _parts(r"stage(\d+)_block(\d+)_(\w+)", layer)
+    stage, block, part = re.findall(r"stage(\d+)_block(\d+)_(\w+)", layer)[0]
     if part.startswith("shortcut"):
         part = {"shortcut_conv": "downsample.0", "shortcut_norm": "downsample.1"}[part]
     else:
@@ -56,12 +56,15 @@ def _bn_inception(layer: str) -> str:
     return layer.removesuffix("/conv").replace("/norm", "_bn").replace("/", "_")
 
 
+BLOCK = r"stage(\d+)_block(\d+)_(\w+)/(\w+)"
+
+
 def _efficientnet_lite(layer: str) -> str:
     ends = {"stem/conv": "_conv_stem", "stem/norm": "_bn0"}
     ends |= {"top/conv": "_conv_head", "top/norm": "_bn1"}
     if layer in ends:
         return ends[layer]
-    stage, block, part, kind = _parts(r"stage(\d+)_block(\d+)_(\w+)/(\w+)", layer)
+    stage, block, part, kind = re.findall(BLOCK, layer)[0]
     number = sum(stage.blocks for stage in STAGES[: int(stage)]) + int(block)
     norm = ("expand", "depthwise", "project").index(part)
     return f"_blocks.{number}." + (f"_{part}_conv" if kind == "conv" else f"_bn{norm}")
@@ -72,18 +75,12 @@ def _timm_efficientnet(layer: str) -> str:
     ends |= {"top/conv": "conv_head", "top/norm": "bn2"}
     if layer in ends:
         return ends[layer]
-    stage, block, part, kind = _parts(r"stage(\d+)_block(\d+)_(\w+)/(\w+)", layer)
+    stage, block, part, kind = re.findall(BLOCK, layer)[0]
     names = {"expand": "conv_pw", "depthwise": "conv_dw", "project": "conv_pwl"}
     if STAGES[int(stage)].expansion == 1:
         names = {"depthwise": "conv_dw", "project": "conv_pw"}
     norm = tuple(names).index(part) + 1
     return f"blocks.{stage}.{block}." + (names[part] if kind == "conv" else f"bn{norm}")
-
-
-def _parts(pattern: str, layer: str) -> tuple[str, ...]:
-    match = re.fullmatch(pattern, layer)
-    assert match, layer
-    return match.groups()
 
 
 RESNET = (torch_format("torchvision and timm", _torchvision_resnet),)
@@ -243,9 +240,8 @@ SIGLIP = (
 
 
 def weight_formats(name: str) -> tuple[WeightFormat, ...]:
-    """Return the formats in which a network's weights are published; none where it has none."""
-    pointer = NETWORKS[name].weight_formats
-    return resolve(pointer) if pointer else ()
+    """Return the formats in which a network's weights are published."""
+    return resolve(NETWORKS[name].weight_formats)
 
 
 POSITIONS = "params/positions"

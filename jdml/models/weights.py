@@ -21,8 +21,6 @@ from jdml.models.weight_formats import POSITIONS, Shape, WeightFormat, from_stor
 from jdml.ops.checks import one_of
 from jdml.registry import NETWORKS, image_statistics, pretrained_networks
 
-Triple = tuple[float, float, float]
-
 
 def create(name: str, *, dim: int, **settings: Any) -> nn.Module:
     """Make a network by name.
@@ -53,8 +51,8 @@ def create(name: str, *, dim: int, **settings: Any) -> nn.Module:
 class Normalizer:
     """Normalizes photographs as a network's weights expect; equal ones are one static argument of ``jax.jit``."""
 
-    mean: Triple
-    std: Triple
+    mean: tuple[float, float, float]
+    std: tuple[float, float, float]
     bgr: bool = False
 
     def __call__(self, images: jax.Array) -> jax.Array:
@@ -105,7 +103,6 @@ PREFIXES = (
     "model.",
     "backbone.",
     "module.backbone.",
-    "resnet.",
     "vit.",
     "dinov2.",
     "dinov2_with_registers.",
@@ -188,8 +185,7 @@ def convert_weights(path: str | Path, out: str | Path, *, arch: str) -> Conversi
         if not np.isfinite(array).all():
             raise ValueError(f"{path}: {name} has values that are not finite")
         converted[target] = array
-    used = set(names.values())
-    unused = {name: array for name, array in tensors.items() if name not in used}
+    unused = {name: array for name, array in tensors.items() if name not in names.values()}
     foreign = _foreign(unused, names, prefix)
     if foreign:
         raise ValueError(
@@ -234,16 +230,11 @@ def load_weights(path: str | Path, variables: Mapping[str, Any]) -> dict[str, An
         )
     tensors = read_tensors(path)
     current = flatten_dict(dict(variables), sep="/", keep_empty_nodes=True)
-    fresh = {
-        name: value
-        for name, value in current.items()
-        if name.startswith(HEAD) or not hasattr(value, "shape")
-    }
-    expected = {name: value for name, value in current.items() if name not in fresh}
+    arrays = {name: value for name, value in current.items() if hasattr(value, "shape")}
+    expected = {name: value for name, value in arrays.items() if not name.startswith(HEAD)}
     for name in sorted(expected.keys() | tensors.keys()):
         stored, own = (
-            list(arrays[name].shape) if name in arrays else "absent"
-            for arrays in (tensors, expected)
+            list(side[name].shape) if name in side else "absent" for side in (tensors, expected)
         )
         if stored != own:
             raise ValueError(
@@ -251,7 +242,7 @@ def load_weights(path: str | Path, variables: Mapping[str, Any]) -> dict[str, An
                 f"{name} is {stored} in the file and {own} in the variables"
             )
     loaded = {name: jnp.asarray(tensors[name], value.dtype) for name, value in expected.items()}
-    return unflatten_dict({**loaded, **fresh}, sep="/")
+    return unflatten_dict({**current, **loaded}, sep="/")
 
 
 def weights_settings(pretrained: Any) -> dict[str, Any]:
