@@ -87,6 +87,10 @@ class ModelAdapter:
     def __repr__(self) -> str:
         return f"{type(self).__name__}({type(self.module).__name__})"
 
+    def init(self, key: Any, images: Any, /, *, train: bool = False) -> Any:
+        """Return fresh variables."""
+        raise NotImplementedError
+
     def apply(
         self,
         variables: Any,

@@ -25,7 +25,7 @@ class Geometry(NamedTuple):
     """How a kernel meets the images; hashable, so that it can be static."""
 
     strides: tuple[int, ...]
-    padding: tuple[tuple[int, ...], ...]
+    padding: Sequence[tuple[int, int]]
     groups: int
     precision: Any
 

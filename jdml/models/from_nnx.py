@@ -19,9 +19,6 @@ from jdml.models.base_adapter import (
     restored,
 )
 
-PARTS: Any = nnx.Param, (nnx.RngState, nnx.Intermediate), ...
-"""Parameters; random streams and intermediates; what is carried."""
-
 
 class FromNnx(ModelAdapter):
     """An NNX module as functions: a copy of it has the variables of each call.
@@ -34,7 +31,7 @@ class FromNnx(ModelAdapter):
     holds_parameters = True
 
     def __init__(self, module: Any, train_flag: str | None = None) -> None:
-        self._graph, self._params, self._rest, self._stats = nnx.split(module, *PARTS)
+        self._graph, self._params, self._rest, self._stats = _split(module)
         super().__init__(module, (self._graph, train_flag))
         self._train_flag = train_flag
         parts: list[tuple[str, Any]] = [(_path(path), x) for path, x in nnx.iter_modules(module)]
@@ -67,7 +64,7 @@ class FromNnx(ModelAdapter):
         if self._is_bridge:
             more["mutable"] = ["batch_stats"]
         embeddings = module(images, **more)
-        return embeddings, by_name(nnx.split(module, *PARTS)[3])
+        return embeddings, by_name(_split(module)[3])
 
     def _switch(self, module: Any, train: bool) -> None:
         """Set the mode of a module and of all within it."""
@@ -80,6 +77,11 @@ class FromNnx(ModelAdapter):
                 is_layers = name in ("deterministic", "use_running_average")  # those are set
                 if known and not is_layers and (value is None or isinstance(value, bool)):
                     setattr(part, name, flag_values([name], train)[name])
+
+
+def _split(module: Any) -> Any:
+    """Return the graph, the parameters, random streams and intermediates, and the carried variables."""
+    return nnx.split(module, nnx.Param, (nnx.RngState, nnx.Intermediate), ...)
 
 
 def _path(path: Any) -> str:

@@ -121,7 +121,7 @@ class Window(NamedTuple):
 
 def max_pool(x: jax.Array, size: int, stride: int, padding: Sequence[tuple[int, int]]) -> jax.Array:
     """Max-pooling of ``[B, H, W, C]`` over windows of size × size; several largest share the gradient."""
-    return _max_pool(Window(size, stride, tuple(map(tuple, padding))), x)
+    return _max_pool(Window(size, stride, tuple((low, high) for low, high in padding)), x)
 
 
 # XLA's gradient takes several times as long on a CPU. A TPU uses it: the first of the largest gets it there.
