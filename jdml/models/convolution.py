@@ -16,7 +16,6 @@ from jax import lax
 
 from jdml.ops.meshes import Axis, from_parts, zeros_alike
 
-LAYOUT = ("NHWC", "HWIO", "NHWC")
 CHUNK_BYTES = 1 << 21
 """Bytes that the gradient of a kernel lays out at a time: about what the caches of two cores hold."""
 
@@ -89,7 +88,7 @@ def _xla(geometry: Geometry, images: jax.Array, kernel: jax.Array) -> jax.Array:
         kernel,
         strides,
         padding,
-        dimension_numbers=LAYOUT,
+        dimension_numbers=("NHWC", "HWIO", "NHWC"),
         feature_group_count=groups,
         precision=precision,
     )

@@ -22,8 +22,6 @@ from jdml.ops import checks
 
 Preprocess = Callable[[Any], Any]
 """From a batch as it is stored to the model's input, inside the compiled step."""
-PIXELS = 1 << 21
-"""Pixels of one forward pass."""
 
 
 def uint8_to_float(images: jax.Array) -> jax.Array:
@@ -148,7 +146,7 @@ def embed(
     if batch_size is None:
         shape = np.shape(first)
         pixels = shape[1] * shape[2] if len(shape) == 4 else 1
-        batch_size = 1 << (min(512, max(1, PIXELS // pixels)).bit_length() - 1)
+        batch_size = 1 << (min(512, max(1, (1 << 21) // pixels)).bit_length() - 1)
     checks.count("batch_size", batch_size)
     if size == 0:
         raise ValueError("images must hold at least one image, got none")

@@ -144,13 +144,15 @@ class WithLora(Object):
 
     def merged(self, params: Mapping[str, Any]) -> dict[str, Any]:
         """Return the network's own parameters, with the factors merged."""
-        return adapt.lora_merged(*_split_factors(params), self.scale)
+        own = {name: part for name, part in params.items() if name != FACTORS}
+        return adapt.lora_merged(own, params[FACTORS], self.scale)
 
     def around(self, pretrained: Callable[[Any], Any]) -> Callable[[Any], Any]:
         """Let ``pretrained``, which knows the network alone, begin a network with factors."""
 
         def begin(variables: Mapping[str, Any]) -> dict[str, Any]:
-            params, factors = _split_factors(variables["params"])
+            params = dict(variables["params"])
+            factors = params.pop(FACTORS)
             loaded = pretrained({**variables, "params": params})
             return {**loaded, "params": {**loaded.get("params", params), FACTORS: factors}}
 
@@ -168,12 +170,6 @@ def frozen_part(model: Model) -> tuple[Model, str | None]:
 def as_saved(model: Any, params: Tree) -> Tree:
     """Return a model's parameters as its run's file has them: with the factors merged."""
     return model.merged(params) if isinstance(model, WithLora) else params
-
-
-def _split_factors(params: Mapping[str, Any]) -> tuple[dict[str, Any], Any]:
-    own = dict(params)
-    factors = own.pop(FACTORS)
-    return own, factors
 
 
 def split_frozen(params: Mapping[str, Tree], freeze: str | None) -> tuple[Tree, Tree]:

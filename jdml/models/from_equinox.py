@@ -21,9 +21,6 @@ from jdml.models.base_adapter import (
     restored,
 )
 
-BATCH = "batch"
-"""The name of the axis of rows, unless a batch norm names it."""
-
 
 def is_equinox(model: Any) -> bool:
     """Return whether a model is an Equinox module; nothing is imported."""
@@ -55,14 +52,10 @@ class FromEquinox(ModelAdapter):
         self._key = {x.name: x for x in arguments(call)[2:]}.get("key")
         self.flags = flags_of(call, train_flag)
         norms, drops = _mode_layers(module)
-        self._axis: Any = next((norm.axis_name for norm in norms.values()), BATCH)
+        self._axis: Any = next((norm.axis_name for norm in norms.values()), "batch")
+        self.norms = list(norms)  # whose statistics the state does not name
         self._set_frozen({p: x.inference for p, x in norms.items()}, [x.inference for x in drops])
         check_savable(self._carried)
-
-    @property
-    def norms(self) -> list[str]:
-        """The paths of batch norm; the state does not name the layers of its statistics."""
-        return list(_mode_layers(self.module)[0])
 
     def init(self, key: Any, images: Any, /, *, train: bool = False) -> dict[str, Any]:
         """Return the arrays that the module and its state hold."""

@@ -20,8 +20,6 @@ from jdml.models.base_adapter import (
 
 OTHER = "~"
 """Begins the name of a collection other than ``batch_stats`` among the statistics that a run carries."""
-PASSING = ("params", "intermediates", "perturbations")
-"""Collections that are not carried from step to step."""
 
 
 class FromLinen(ModelAdapter):
@@ -94,7 +92,8 @@ class FromLinen(ModelAdapter):
 
 def _carry(variables: Mapping[str, Tree]) -> dict[str, Tree]:
     """Return all collections but the parameters as one: batch statistics, and others under their names."""
-    others = {OTHER + k: v for k, v in variables.items() if k not in (*PASSING, "batch_stats")}
+    apart = ("params", "batch_stats", "intermediates", "perturbations")
+    others = {OTHER + name: tree for name, tree in variables.items() if name not in apart}
     return {**variables.get("batch_stats", {}), **others}
 
 

@@ -13,9 +13,6 @@ from benchmarks import compilers
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = Path(__file__).with_name("small_programs.py")
-LIMIT = 3600
-"""Seconds after which it hangs; the slower target takes about one minute."""
-
 
 TEXT = """HloModule jit_f, is_scheduled=true
 
@@ -204,7 +201,7 @@ def compiled(target: str, out: Path) -> dict[str, Any]:
         env=given,
         capture_output=True,
         text=True,
-        timeout=LIMIT,
+        timeout=3600,  # it hangs: the slower target takes about one minute
         check=False,
     )
     if "no compiler for" in done.stderr:

@@ -1,7 +1,6 @@
 """Positions resampled to another grid, and images normalized, as pretrained weights expect."""
 
 from functools import partial
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -63,18 +62,13 @@ def test_bicubic_of_each_program_equals_the_reference(origin, shape):
     np.testing.assert_allclose(actual[0, 1:], patches.reshape(-1, CHANNELS), atol=2e-6)
 
 
-def file_of(origin: str, arch: str, folder: Path) -> Path:
-    """Convert random weights with the names of their origin; return the file."""
-    named = weight_formats(arch)[1 if origin == "transformers" else 0]
-    arrays = {name: 0.1 * (value - 1) for name, value in random_arrays(arch, named).items()}
-    return convert(arrays, folder, arch)[1]
-
-
 @pytest.mark.parametrize("origin", ["timm", "transformers", "dino"])
 def test_network_at_another_size_resamples_like_its_weights_origin(origin, tmp_path, small):
     """It equals a network made for that size with positions that the reference resampled."""
     network = small("vit_s16")
-    file = file_of(origin, network, tmp_path)
+    named = weight_formats(network)[1 if origin == "transformers" else 0]
+    arrays = {name: 0.1 * (value - 1) for name, value in random_arrays(network, named).items()}
+    file = convert(arrays, tmp_path, network)[1]
     stats = "vit_s16_dino" if origin == "dino" else None
     given = WeightOptions(weights=file, normalization=stats).network_settings(network)
     settings = weights_settings(file) | given

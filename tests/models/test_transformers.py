@@ -15,16 +15,7 @@ from jdml.registry import NETWORKS
 
 
 class Reference(NamedTuple):
-    """A reference implementation with weights.
-
-    Attributes:
-        network: our network.
-        make: makes the reference model.
-        pooled: computes the reference model's features.
-        origin: the library whose names the file has.
-        settings: the network settings in the converted file.
-        any_size: whether it takes images of any size.
-    """
+    """A model of another library, its features, and what our converted file says."""
 
     network: str
     make: Callable[[], Any]
