@@ -255,9 +255,9 @@ def check_network(model: Model, preprocess: Callable[[Any], Any], sample: Tree) 
         check_network(model.backbone, lambda rows: rows, inputs)
         check_network(model.head, lambda rows: rows, features)
         return
-    if model.frozen_norms:
-        _log.warning("batch norm in evaluation mode is frozen: %s", ", ".join(model.frozen_norms))
-    if model.same_in_training or not (layers or model.has_modes):
+    if frozen_norms := getattr(model, "frozen_norms", ()):
+        _log.warning("batch norm in evaluation mode is frozen: %s", ", ".join(frozen_norms))
+    if model.same_in_training or not (layers or getattr(model, "has_modes", False)):
         return
     program, moving = traced(model, variables, inputs, True)
     if "BatchNorm" in layers and not moving:

@@ -63,10 +63,6 @@ class ModelAdapter:
     """Whether ``init`` returns the arrays of the module, whatever the key."""
     same_in_training = False
     """Whether its user says that it computes in training what it does in evaluation."""
-    has_modes = False
-    """Whether it has layers that differ in training."""
-    frozen_norms: Sequence[str] = ()
-    """The paths of batch norm in evaluation mode, which is frozen."""
     factory: Mapping[str, Any] = MappingProxyType({})
     """How a factory made it: ``factory``, a pointer, and ``settings``."""
 

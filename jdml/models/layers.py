@@ -112,7 +112,7 @@ _standardize_batch.defvjp(_standardize_forward, _standardize_backward)
 
 
 class Window(NamedTuple):
-    """Where a max-pooling looks; hashable, so that it can be static."""
+    """The places of a max-pooling; hashable, so that it can be static."""
 
     size: int
     stride: int
