@@ -282,14 +282,10 @@ def traced(
 
     key = jax.eval_shape(lambda: jax.random.key(0))
     closed = jax.make_jaxpr(apply)(stats, variables["params"], inputs, key)
+    arrays = zip(closed.jaxpr.invars, closed.jaxpr.outvars, strict=False)
     moving = [
         path
-        for (path, leaf), old, new in zip(
-            adapt.named_leaves(stats).items(),
-            closed.jaxpr.invars,
-            closed.jaxpr.outvars,
-            strict=False,
-        )
+        for (path, leaf), (old, new) in zip(adapt.named_leaves(stats).items(), arrays, strict=False)
         if new is not old and jnp.issubdtype(leaf.dtype, jnp.floating)
     ]
     return re.sub(r"0x[0-9a-f]+", "", str(closed)), moving

@@ -64,9 +64,7 @@ class Frozen(Object):
 def check_not_frozen(model: object) -> None:
     """Refuse a network that is frozen already: freezing is the outermost."""
     if isinstance(model, Frozen):
-        raise ValueError(
-            "model must not be Frozen: write one Frozen(…) around all, with one pattern"
-        )
+        raise ValueError("model must not be Frozen: write one Frozen(…) around all, one pattern")
 
 
 class WithLora(Object):
@@ -190,9 +188,7 @@ def check_freeze(
     """Refuse to freeze all parameters, or parts whose running statistics change with each batch."""
     adapt.check_pattern("pattern", freeze, params["model"])
     if not jax.tree.leaves(split_frozen(params, freeze)[0]):
-        raise ValueError(
-            f"pattern must leave something to learn, {freeze!r} freezes all parameters"
-        )
+        raise ValueError(f"pattern must leave something to learn, {freeze!r} freezes all")
     variables = {"params": params["model"], "batch_stats": batch_stats}
     moving = traced(model, variables, inputs, True)[1]
     # Equinox's state does not name the layers of its statistics.

@@ -42,8 +42,7 @@ class VisionTransformer(nn.Module):
         epsilon: of the layer norms.
         norm_before: whether a layer norm precedes the blocks, and patches have no bias, as in CLIP.
         layer_scale: whether both parts of a block are multiplied by learned numbers, one a channel, as in DINOv2.
-        resampling: how positions are resampled for images of another size: as by ``"timm"`` (whose file it is),
-            ``"transformers"`` or ``"dino"``; see ``jdml.models.vit.resample``.
+        resampling: of positions, for images of another size: as by ``"timm"``, ``"transformers"`` or ``"dino"``.
         remat: whether blocks are recomputed for the gradient, so that only their inputs are stored.
         dtype: type to compute in; parameters and output stay float32, and so does the softmax.
 
@@ -91,9 +90,7 @@ class VisionTransformer(nn.Module):
         one_of("activation", self.activation, get_args(Activation))
         x = as_floating(images, self.dtype)
         if min(x.shape[1:3]) < self.patch:
-            raise ValueError(
-                f"images must be at least {self.patch}×{self.patch}, got {x.shape[1]}×{x.shape[2]}"
-            )
+            raise ValueError(f"images must have sides of at least {self.patch}, got {x.shape[1:3]}")
         x, grid = self._tokens(x)
         hidden = self.hidden or 4 * self.width
         parts = (self.heads, hidden, self.activation, self.epsilon, self.dtype)

@@ -9,20 +9,16 @@ from jdml.registry import NETWORKS
 
 
 @pytest.fixture
-def small():
+def small(monkeypatch):
     """Register a small network of a family; return its name."""
-    registered = []
 
     def register(name: str) -> str:
         record, few = NETWORKS[name], f"few_{name}"
         sizes = {"width": WIDTH, "depth": DEPTH, "heads": HEADS, "grid": GRID, "hidden": None}
         if "projection" in record.settings:
             sizes["projection"] = PROJECTED
-        settings = {**record.settings, **sizes}
-        NETWORKS[few] = dataclasses.replace(record, name=few, settings=settings)
-        registered.append(few)
+        network = dataclasses.replace(record, name=few, settings={**record.settings, **sizes})
+        monkeypatch.setitem(NETWORKS, few, network)  # until the end of the test
         return few
 
-    yield register
-    for few in registered:
-        del NETWORKS[few]
+    return register

@@ -26,9 +26,7 @@ class Reference(NamedTuple):
 
 
 def library(name: str) -> Any:
-    """Import a PyTorch library. They import torchvision, whose package on PyPI is built for CUDA. With a torch for the
-    CPU only, its operators are not loaded, so they are declared here. No network calls them.
-    """
+    """Import a PyTorch library; operators of torchvision, which no network calls, are declared where CUDA is absent."""
     reason = f"compares with {name}: pip install jdml[parity]"
     torch = pytest.importorskip("torch", reason=reason)
     try:
