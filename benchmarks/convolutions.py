@@ -92,11 +92,11 @@ def kernel_parts(case: Case) -> list[str]:
     return ["patches by chunks", *(["both shifted, by chunks"] if shifted else [])]
 
 
-def chosen(geometry: rules.Geometry, kernel: jax.Array, images: jax.Array) -> list[str]:
+def chosen(geometry: rules.Geometry, kernel: jax.Array) -> list[str]:
     """Return the rule's choice for each part."""
     names = {rules._xla: "XLA", rules._by_places: "by places", rules._pointwise: "one product"}
     transform = names[rules._rule(geometry, kernel)]
-    by_kernel = rules._kernel_rule(geometry, images, kernel)
+    by_kernel = rules._kernel_rule(geometry, kernel)
     return [transform, transform, next(n for n, part in KERNEL_PARTS.items() if part is by_kernel)]
 
 
@@ -104,7 +104,7 @@ def measure(case: Case, repeats: int) -> list[dict[str, Any]]:
     """Milliseconds of each formulation of each part."""
     half = case.size // 2
     pad = ((half, half), (half, half))
-    geometry = rules.Geometry((case.stride,) * 2, pad, (1, 1), case.groups, None)
+    geometry = rules.Geometry((case.stride,) * 2, pad, case.groups, None)
     rng = np.random.default_rng(0)
     shapes = (
         (case.batch, case.side, case.side, case.channels),
@@ -113,7 +113,7 @@ def measure(case: Case, repeats: int) -> list[dict[str, Any]]:
     images, kernel = (jnp.asarray(rng.normal(size=shape), jnp.float32) for shape in shapes)
     out = rules._xla(geometry, images, kernel).shape
     arrays = (images, kernel, jnp.asarray(rng.normal(size=out), jnp.float32))
-    names = chosen(geometry, kernel, images)
+    names = chosen(geometry, kernel)
     rows = []
     for (part, ways), name in zip(parts(case, geometry).items(), names, strict=True):
         compiled = {

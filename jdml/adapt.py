@@ -6,6 +6,7 @@ patterns. All here are functions of a pytree of parameters, whoever's network it
 
 import functools
 import math
+import operator
 import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -14,8 +15,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from flax.traverse_util import unflatten_dict
 from jax import Array
-from jax.tree_util import GetAttrKey, KeyPath
+from jax.tree_util import DictKey, GetAttrKey, KeyPath
 
 from jdml.ops import checks
 
@@ -24,7 +26,6 @@ __all__ = [
     "lora_factors",
     "lora_merged",
     "matching",
-    "scale_by_depth",
     "scale_by_path",
     "split",
 ]
@@ -34,24 +35,17 @@ HIDDEN = optax.MaskedNode()
 """Stands in a tree where a parameter is left out: JAX sees no array there, as within ``optax.masked``."""
 
 
-def path_texts(path: KeyPath) -> tuple[str, ...]:
-    """Return the names of a leaf's path, without the ``value`` in which each variable of NNX ends."""
-    parts = []
-    for part in path:
-        for attribute in ("key", "idx", "name"):
-            if hasattr(part, attribute):
-                parts.append(str(getattr(part, attribute)))
-                break
-    # Of a variable of NNX, in a dictionary; what a module of Equinox calls so has a name.
-    of_variable = len(parts) > 1 and not isinstance(path[-2], GetAttrKey)
-    if of_variable and isinstance(path[-1], GetAttrKey) and parts[-1] == "value":
-        parts.pop()
-    return tuple(parts)
+def path_text(path: KeyPath) -> str:
+    """Return a leaf's path, such as ``"head/bias"``, without the ``value`` in which each variable of NNX ends."""
+    # A variable is in a dictionary; what a module of Equinox calls so is in a module.
+    if path[-1:] == (GetAttrKey("value"),) and not isinstance(path[-2], GetAttrKey):
+        path = path[:-1]
+    return jax.tree_util.keystr(path, simple=True, separator="/")
 
 
-def paths(params: Tree) -> list[str]:
-    """Return the path of every parameter, such as ``"head/bias"``, in the order of the leaves."""
-    return ["/".join(path_texts(path)) for path, _ in jax.tree_util.tree_leaves_with_path(params)]
+def named_leaves(tree: Tree) -> dict[str, Any]:
+    """Return the leaves of a pytree by their paths."""
+    return {path_text(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(tree)}
 
 
 def matching(params: Tree, pattern: str | None) -> Tree:
@@ -78,7 +72,7 @@ def matching(params: Tree, pattern: str | None) -> Tree:
         return jax.tree.map(lambda _: False, params)
     whole = _whole(pattern)
     return jax.tree_util.tree_map_with_path(
-        lambda path, _: whole.fullmatch("/".join(path_texts(path))) is not None, params
+        lambda path, _: whole.fullmatch(path_text(path)) is not None, params
     )
 
 
@@ -86,7 +80,7 @@ def check_pattern(name: str, pattern: Any, params: Tree) -> None:
     """Refuse a pattern, unless it is None, that names none of the parameters."""
     if pattern is None or any(jax.tree.leaves(matching(params, pattern))):
         return
-    known = paths(params)
+    known = list(named_leaves(params))
     raise ValueError(
         f"{name} must be a pattern of parameters' paths, {pattern!r} names none of {len(known)}: "
         f"{', '.join(known[:: -(-len(known) // 4)])}, …"
@@ -165,56 +159,21 @@ def _natural(text: str) -> list[tuple[bool, int, str]]:
     return [(part.isdigit(), int(part) if part.isdigit() else 0, part) for part in parts]
 
 
-ROLE = "model"
-"""The role whose updates are scaled, unless another is given."""
-
-
-def _of_role(scale: Callable[[Tree], Tree], role: str | None) -> Callable[[Tree, Any], Tree]:
-    """Return a stateless update that scales the parameters of a role, or all."""
+def _scale(factors: Callable[[Tree], Tree], role: str | None) -> optax.GradientTransformation:
+    """Multiply the updates of a role, or all, by a tree of factors that is a function of their paths."""
 
     def update(updates: Tree, _: Any) -> Tree:
-        return scale(updates) if role is None else {**updates, role: scale(updates[role])}
+        own = updates if role is None else updates[role]
+        scaled = jax.tree.map(operator.mul, own, factors(own))
+        return scaled if role is None else {**updates, role: scaled}
 
-    return update
+    return optax.stateless(update)
 
 
-def scale_by_depth(
-    decay: float, before: str, blocks: str, role: str | None = ROLE
-) -> optax.GradientTransformation:
-    """Let deep layers learn faster than those near the images: layer-wise learning-rate decay.
+def scale_by_depth(decay: float, before: str, blocks: str) -> optax.GradientTransformation:
+    """Multiply the model's updates by ``decay^(L + 1 − l)`` at the depth l, as BEiT and timm do."""
 
-    Formula:
-        ``u ← d^(L + 1 − l) u`` for the layer l of L + 2: the head keeps its learning rate, the last block has d times
-        it, and what comes before the first of L blocks d^(L+1) times.
-
-    Args:
-        decay: d, such as 0.65.
-        before: pattern of what comes before the blocks (patches, positions, the stem).
-        blocks: pattern with which a block's parts begin; blocks are ordered by it, numbers as numbers.
-        role: of the parameters which the model's are; None: they are all parameters.
-
-    Returns:
-        The transformation: after the optimizer's rule, so that it scales the learning rate.
-
-    Raises:
-        TypeError: d is not a number.
-        ValueError: d not above 0; on ``update``: a model without such blocks.
-
-    Paper settings:
-        BEiT and timm count layers so. BEiT: 0.65 for ViT-B; MAE: 0.65 to 0.75.
-
-    Reference:
-        Bao, Dong, Piao & Wei, *BEiT: BERT Pre-Training of Image Transformers*.
-
-    Example:
-        >>> tx = scale_by_depth(0.5, "stem", "block[0-9]", role=None)
-        >>> params = {"block0": jnp.ones(1), "block1": jnp.ones(1), "head": jnp.ones(1), "stem": jnp.ones(1)}
-        >>> print(*tx.update(params, tx.init(params))[0].values())
-        [0.25] [0.5] [1.] [0.125]
-    """
-    checks.positive("decay", decay)
-
-    def scale(parts: Tree) -> Tree:
+    def factors(parts: Tree) -> Tree:
         depth = depths(parts, before, blocks)
         if len(set(depth.values()) - {0}) < 2:
             raise ValueError(
@@ -222,15 +181,15 @@ def scale_by_depth(
             )
         last = max(depth.values())
         return {
-            name: jax.tree.map(lambda u, n=name: u * decay ** (last - depth[n]), part)
+            name: jax.tree.map(lambda _, n=name: decay ** (last - depth[n]), part)
             for name, part in parts.items()
         }
 
-    return optax.stateless(_of_role(scale, role))
+    return _scale(factors, "model")
 
 
 def scale_by_path(
-    factors: Mapping[str, float], role: str | None = ROLE
+    factors: Mapping[str, float], role: str | None = "model"
 ) -> optax.GradientTransformation:
     """Scale the updates of some parameters: learning rates by regular expression of paths.
 
@@ -260,14 +219,12 @@ def scale_by_path(
             check_pattern("lr_multipliers", pattern, params if role is None else params[role])
         return optax.EmptyState()
 
-    def scale(path: KeyPath, update: Array) -> Array:
-        name = "/".join(path_texts(path))
-        factors = (factor for pattern, factor in patterns if pattern.fullmatch(name))
-        factor = next(factors, None)
-        return update if factor is None else update * factor
+    def factor_of(path: KeyPath, _: Array) -> float:
+        name = path_text(path)
+        return next((factor for pattern, factor in patterns if pattern.fullmatch(name)), 1.0)
 
-    scale_all = functools.partial(jax.tree_util.tree_map_with_path, scale)
-    return optax.GradientTransformation(init, optax.stateless(_of_role(scale_all, role)).update)
+    of_tree = functools.partial(jax.tree_util.tree_map_with_path, factor_of)
+    return optax.GradientTransformation(init, _scale(of_tree, role).update)
 
 
 # LoRA.
@@ -290,9 +247,8 @@ def lora_factors(key: Array, params: Tree, rank: int, pattern: str) -> dict[str,
         ValueError: a pattern that names none, a rank below 1.
 
     Implementation notes:
-        The axes of an array are cut in two where ``in + out`` is smallest: those of attention between channels and
-        heads, those of a convolution between what it reads and what it makes. A is uniform with the variance
-        ``1/(3 in)``, as in the program of the paper.
+        The axes of an array are cut in two where ``in + out`` is smallest: attention's between channels and heads. A
+        is uniform with the variance ``1/(3 in)``, as in the program of the paper.
 
     Reference:
         Hu et al., *LoRA: Low-Rank Adaptation of Large Language Models*.
@@ -303,27 +259,23 @@ def lora_factors(key: Array, params: Tree, rank: int, pattern: str) -> dict[str,
         {'query': {'kernel': {'a': (8, 3), 'b': (3, 8)}}}
     """
     checks.count("rank", rank)
-    named = jax.tree_util.tree_leaves_with_path(params)
-    if not all(isinstance(part, jax.tree_util.DictKey) for path, _ in named for part in path):
-        raise TypeError("params must be nested dictionaries, got others within them")
     check_pattern("pattern", pattern, params)
-    wide = jax.tree.map(
-        lambda leaf, mark: mark and np.ndim(leaf) > 1, params, matching(params, pattern)
-    )
-    if not any(jax.tree.leaves(wide)):
+    marked = split(params, matching(params, pattern))[1]
+    leaves = jax.tree_util.tree_leaves_with_path(marked)
+    wide = [(path, np.shape(leaf)) for path, leaf in leaves if np.ndim(leaf) > 1]
+    if not wide:
         raise ValueError(f"pattern must name kernels, {pattern!r} names vectors alone")
-    factors: dict[str, Any] = {}
-    leaves = jax.tree_util.tree_leaves_with_path(split(params, wide)[1])
-    for (path, leaf), own in zip(leaves, jax.random.split(key, len(leaves)), strict=True):
-        into, out = _matrix(np.shape(leaf))
+    factors = {}
+    for (path, shape), own in zip(wide, jax.random.split(key, len(wide)), strict=True):
+        if not all(isinstance(part, DictKey) for part in path):
+            raise TypeError("params must be nested dictionaries, got others within them")
+        cuts = [(math.prod(shape[:n]), math.prod(shape[n:])) for n in range(1, len(shape))]
+        into, out = min(cuts, key=sum)
         bound = 1 / math.sqrt(into)
-        a = jax.random.uniform(own, (into, rank), jnp.float32, -bound, bound)
-        *names, last = path_texts(path)
-        place = factors
-        for name in names:
-            place = place.setdefault(name, {})
-        place[last] = {"a": a, "b": jnp.zeros((rank, out), jnp.float32)}
-    return factors
+        names = [part.key for part in path]
+        factors[*names, "a"] = jax.random.uniform(own, (into, rank), jnp.float32, -bound, bound)
+        factors[*names, "b"] = jnp.zeros((rank, out), jnp.float32)
+    return dict(unflatten_dict(factors))
 
 
 def lora_merged(params: Tree, factors: Mapping[str, Any], scale: float) -> Tree:
@@ -355,9 +307,3 @@ def lora_merged(params: Tree, factors: Mapping[str, Any], scale: float) -> Tree:
         return {name: merged(p, own[name]) if name in own else p for name, p in part.items()}
 
     return merged(params, factors)
-
-
-def _matrix(shape: tuple[int, ...]) -> tuple[int, int]:
-    """Rows and columns of an array as a matrix, whose axes are cut where both together are fewest."""
-    cuts = [(math.prod(shape[:n]), math.prod(shape[n:])) for n in range(1, len(shape))]
-    return min(cuts, key=sum)

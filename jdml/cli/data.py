@@ -133,9 +133,9 @@ def _counted(part: Any, name: str) -> str:
 class Convert:
     """Convert pretrained weights into a file for jdml.models.load_weights.
 
-    Reads files of torchvision, timm, transformers (Hugging Face), open_clip, DINO and DINOv2, pretrainedmodels,
-    efficientnet_lite_pytorch and the ViT paper's program, and checks every parameter's name and shape. A file with a
-    missing parameter or another shape is refused; additional parameters, such as a classifier, are listed and left out.
+    Reads files of torchvision, timm, transformers (Hugging Face), open_clip, DINO and DINOv2, pretrainedmodels and
+    efficientnet_lite_pytorch, and checks every parameter's name and shape. A file with a missing parameter or another
+    shape is refused; additional parameters, such as a classifier, are listed and left out.
 
     Which file of which library (jdml downloads nothing):
 
@@ -143,7 +143,7 @@ class Convert:
     """
 
     file: Path
-    """The downloaded .safetensors or .npz file, or one of PyTorch (.pth, .pt, .bin; needs torch)."""
+    """The downloaded .safetensors file, or one of PyTorch (.pth, .pt, .bin; needs torch)."""
     arch: Literal[tuple(sorted(pretrained_networks()))] = "resnet50"  # type: ignore[valid-type]
     """The network, as in jdml.models.create."""
     out: Path | None = None

@@ -1,11 +1,10 @@
 """Networks that :func:`jdml.training.fit` takes, brought to one form: ``init`` and ``apply`` as in Flax Linen."""
 
 import copy
-import functools
 import logging
 import re
-from collections.abc import Callable, Hashable, Mapping
-from typing import TYPE_CHECKING, Any, Union, cast
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Union
 
 import flax.linen as nn
 import jax
@@ -18,6 +17,7 @@ from jdml.models.base_adapter import (
     EVALUATION,
     TRAINING,
     ModelAdapter,
+    Result,
     arguments,
     flag_values,
     flags_of,
@@ -54,7 +54,7 @@ def as_model(model: AnyModel, *, train_flag: str | bool | None = None) -> Model:
             None: the flags above.
 
     Returns:
-        The model, wrapped where it does not have these functions; equal for equal modules.
+        The model, wrapped unless it is of jdml; equal for equal modules.
 
     Raises:
         TypeError: anything else.
@@ -89,28 +89,24 @@ def _adapter(model: Any, flag: str | None) -> Model:
         # The networks of this package carry batch statistics alone, and have the flag ``train``.
         is_own = type(model).__module__.startswith("jdml.") and flag is None
         is_model = is_own and flags_of(type(model).__call__, None) == ("train",)
-        return cast(Model, model) if is_model else FromLinen(model, flag)
+        return model if is_model else FromLinen(model, flag)
     if any(base.__module__.startswith("flax.nnx") for base in type(model).__mro__):
         from jdml.models.from_nnx import FromNnx
 
         return FromNnx(model, flag)
     if is_equinox(model):
         return FromEquinox(model, train_flag=flag)
-    functions = getattr(model, "init", None), getattr(model, "apply", None)
-    if isinstance(model, tuple) and len(model) == 2:
-        init, apply = model
-        if is_equinox(init) and not callable(apply):
-            return FromEquinox(init, apply, flag)
-        owner = getattr(init, "__self__", None)
-        if isinstance(owner, nn.Module) and getattr(apply, "__self__", None) is owner:
-            return _adapter(owner, flag)
-        if callable(init) and callable(apply):
-            return FromFunctions(init, apply, flag)
-    elif all(map(callable, functions)) and not isinstance(model, type):
-        parameters = arguments(model.apply)
-        if any(p.name == "mutable" or p.kind is p.VAR_KEYWORD for p in parameters):
-            return cast(Model, model) if isinstance(model, Hashable) else Object(model)
-        return FromFunctions(model.init, model.apply, flag)
+    is_pair = isinstance(model, tuple) and len(model) == 2
+    init, apply = model if is_pair else (getattr(model, x, None) for x in ("init", "apply"))
+    if is_equinox(init) and not callable(apply):
+        return FromEquinox(init, apply, flag)
+    owner = getattr(init, "__self__", None)
+    if isinstance(owner, nn.Module) and getattr(apply, "__self__", None) is owner:
+        return _adapter(owner, flag)
+    if callable(init) and callable(apply) and not isinstance(model, type):
+        parameters = [] if is_pair else arguments(apply)
+        is_linens = any(p.name == "mutable" or p.kind is p.VAR_KEYWORD for p in parameters)
+        return Object(model) if is_linens else FromFunctions(init, apply, flag)
     raise TypeError(
         "model must be a module (Flax Linen, Flax NNX, Equinox) from images to embeddings, a pair (init, apply), or an "
         f"object with these two functions, got {model!r:.80}"
@@ -143,7 +139,7 @@ def embed_in_training(
 
 
 class Object(ModelAdapter):
-    """An object with the two functions: one that cannot be hashed, or the base of models around another."""
+    """An object with Linen's two functions, and the base of models around another."""
 
     def __init__(self, model: Any, identity: Any = None) -> None:
         super().__init__(unwrap(model), model if identity is None else identity)
@@ -176,9 +172,7 @@ class FromFunctions(ModelAdapter):
         """Return fresh parameters."""
         return {"params": self._init(key, images), "batch_stats": {}}
 
-    def _embed(
-        self, variables: Any, images: Any, train: bool, mutable: bool, rngs: Any
-    ) -> tuple[Tree, Tree]:
+    def _embed(self, variables: Any, images: Any, train: bool, mutable: bool, rngs: Any) -> Result:
         key = next(iter(rngs.values())) if rngs else None
         keys = {name: rngs or None if name == "rngs" else key for name in self._keys}
         flags = flag_values(self.flags, train)
@@ -221,27 +215,19 @@ class WithHead(ModelAdapter):
             for kind in ("params", "batch_stats")
         }
 
-    def _embed(
-        self, variables: Any, images: Any, train: bool, mutable: bool, rngs: Any
-    ) -> tuple[Tree, Tree]:
+    def _embed(self, variables: Any, images: Any, train: bool, mutable: bool, rngs: Any) -> Result:
         outputs, stats = images, {}
-        settings: dict[str, Any] = {"mutable": ["batch_stats"]} if mutable else {}
+        settings: dict[str, Any] = {"train": train, "mutable": ["batch_stats"], "rngs": rngs}
         for name, model in (("backbone", self.backbone), (HEAD, self.head)):
             part = part_of(variables, name)
-            outputs = model.apply(part, outputs, train=train, rngs=rngs, **settings)
-            if mutable:
-                outputs, updates = outputs
-                stats[name] = updates.get("batch_stats", part["batch_stats"])
+            outputs, updates = model.apply(part, outputs, **settings)
+            stats[name] = updates.get("batch_stats", part["batch_stats"])
         return outputs, stats
 
 
-def part_of(variables: Mapping[str, Any], path: str) -> dict[str, Any]:
-    """Return the variables of a part of a network, such as the backbone or the head of :class:`WithHead`."""
-
-    def part(tree: Any) -> Any:
-        return functools.reduce(lambda tree, name: tree.get(name, {}), path.split("/"), tree)
-
-    return {kind: part(variables.get(kind, {})) for kind in ("params", "batch_stats")}
+def part_of(variables: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """Return the variables of the backbone or the head of :class:`WithHead`."""
+    return {kind: variables.get(kind, {}).get(name, {}) for kind in ("params", "batch_stats")}
 
 
 # A trial on shapes, before any work.
@@ -254,7 +240,15 @@ def check_network(model: Model, preprocess: Callable[[Any], Any], sample: Tree) 
     two = jax.tree.map(lambda leaf: np.empty((2, *np.shape(leaf)[1:]), leaf.dtype), sample)
     inputs = jax.eval_shape(preprocess, two)
     layers: set[str] = set()
-    with nn.intercept_methods(_note_mode_layers(layers)):
+
+    def note(call: Any, args: Any, kwargs: Any, context: Any) -> Any:
+        """Note Linen's layers that differ in training; they are known only where they are called."""
+        module = context.module
+        if isinstance(module, nn.BatchNorm) or (isinstance(module, nn.Dropout) and module.rate):
+            layers.add(type(module).__name__)
+        return call(*args, **kwargs)
+
+    with nn.intercept_methods(note):
         variables = jax.eval_shape(model.init, jax.eval_shape(lambda: jax.random.key(0)), inputs)
     if isinstance(model, WithHead):
         features = jax.eval_shape(model.backbone.apply, part_of(variables, "backbone"), inputs)
@@ -276,18 +270,6 @@ def check_network(model: Model, preprocess: Callable[[Any], Any], sample: Tree) 
         )
 
 
-def _note_mode_layers(layers: set[str]) -> Any:
-    """Note Linen's layers that differ in training; they are known only where they are called."""
-
-    def interceptor(call: Any, args: Any, kwargs: Any, context: Any) -> Any:
-        module = context.module
-        if isinstance(module, nn.BatchNorm) or (isinstance(module, nn.Dropout) and module.rate):
-            layers.add(type(module).__name__)
-        return call(*args, **kwargs)
-
-    return interceptor
-
-
 def traced(
     model: Model, variables: Mapping[str, Tree], inputs: Tree, train: bool
 ) -> tuple[str, list[str]]:
@@ -295,17 +277,15 @@ def traced(
     stats = variables.get("batch_stats", {})
 
     def apply(stats: Tree, params: Tree, inputs: Tree, key: jax.Array) -> tuple[Tree, Tree]:
-        return embed_in_training(model, params, stats, inputs, key, train=train)
+        embeddings, after = embed_in_training(model, params, stats, inputs, key, train=train)
+        return after, embeddings  # the statistics first, as among the arguments
 
     key = jax.eval_shape(lambda: jax.random.key(0))
     closed = jax.make_jaxpr(apply)(stats, variables["params"], inputs, key)
-    leaves, jaxpr = jax.tree.leaves(stats), closed.jaxpr
-    after = jaxpr.outvars[len(jaxpr.outvars) - len(leaves) :]
+    arrays = zip(closed.jaxpr.invars, closed.jaxpr.outvars, strict=False)
     moving = [
         path
-        for path, leaf, old, new in zip(
-            adapt.paths(stats), leaves, jaxpr.invars, after, strict=False
-        )
+        for (path, leaf), (old, new) in zip(adapt.named_leaves(stats).items(), arrays, strict=False)
         if new is not old and jnp.issubdtype(leaf.dtype, jnp.floating)
     ]
     return re.sub(r"0x[0-9a-f]+", "", str(closed)), moving

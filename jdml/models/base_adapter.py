@@ -9,13 +9,15 @@ import jax
 import jax.numpy as jnp
 from flax.traverse_util import flatten_dict, unflatten_dict
 
-from jdml.adapt import path_texts
+from jdml import adapt
 from jdml.distributed import Tree
 
 TRAINING = ("train", "training", "is_training")
 """Flags that are true in training."""
 EVALUATION = ("deterministic", "use_running_average", "inference", "eval")
 """Flags that are true in evaluation."""
+Result = tuple[Tree, Tree]
+"""Embeddings, and the statistics after them."""
 
 
 def is_flag(name: str) -> bool:
@@ -29,11 +31,8 @@ def flag_values(names: Iterable[str], train: bool) -> dict[str, bool]:
 
 
 def arguments(call: Callable[..., object]) -> list[inspect.Parameter]:
-    """Return the parameters of a function; none of a compiled one."""
-    try:
-        return list(inspect.signature(call).parameters.values())
-    except (TypeError, ValueError):
-        return []
+    """Return the parameters of a function."""
+    return list(inspect.signature(call).parameters.values())
 
 
 def flags_of(call: Callable[..., object], train_flag: str | None) -> tuple[str, ...]:
@@ -46,31 +45,19 @@ def flags_of(call: Callable[..., object], train_flag: str | None) -> tuple[str, 
 
 
 class Model(Protocol):
-    """A network as two functions, as Flax Linen has them: of a key to variables, of variables to embeddings."""
+    """A network as two functions, as Flax Linen has them."""
 
-    def init(self, key: jax.Array, images: Tree, /, *, train: bool = False) -> Any:
-        """Return fresh variables ``{"params": …}``, with ``"batch_stats"`` where there are some."""
-        ...
+    @property
+    def init(self) -> Callable[..., Any]:
+        """From ``(key, images, train=)`` to fresh variables ``{"params": …}``, maybe with ``"batch_stats"``."""
 
-    def apply(
-        self,
-        variables: Any,
-        images: Tree,
-        /,
-        *,
-        train: bool = False,
-        mutable: Any = False,
-        rngs: Any = None,
-    ) -> Any:
-        """Return embeddings; with ``mutable`` also ``{"batch_stats": …}``."""
-        ...
+    @property
+    def apply(self) -> Callable[..., Any]:
+        """From ``(variables, images, train=, mutable=, rngs=)`` to embeddings; ``mutable``: and ``"batch_stats"``."""
 
 
-class ModelAdapter(Model):
-    """A network of another kind as a :class:`Model`.
-
-    Adapters of equal parts are equal and share compiled programs; what cannot be hashed equals itself alone.
-    """
+class ModelAdapter:
+    """A network of another kind as a :class:`Model`; those of equal parts are equal and share compiled programs."""
 
     holds_parameters = False
     """Whether ``init`` returns the arrays of the module, whatever the key."""
@@ -84,7 +71,7 @@ class ModelAdapter(Model):
         try:
             hash(identity)
         except TypeError:
-            identity = id(module)  # which is held
+            identity = id(module)  # what cannot be hashed equals itself alone
         self._identity: Hashable = identity
 
     def __eq__(self, other: object) -> bool:
@@ -95,6 +82,10 @@ class ModelAdapter(Model):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({type(self.module).__name__})"
+
+    def init(self, key: Any, images: Any, /, *, train: bool = False) -> Any:
+        """Return fresh variables."""
+        raise NotImplementedError
 
     def apply(
         self,
@@ -110,10 +101,8 @@ class ModelAdapter(Model):
         embeddings, stats = self._embed(variables, images, train, bool(mutable), rngs)
         return (embeddings, {"batch_stats": stats}) if mutable else embeddings
 
-    def _embed(
-        self, variables: Any, images: Tree, train: bool, mutable: bool, rngs: Any
-    ) -> tuple[Tree, Tree]:
-        """Return embeddings, and the statistics after them where they are ``mutable``."""
+    def _embed(self, variables: Any, images: Any, train: bool, mutable: bool, rngs: Any) -> Result:
+        """Return embeddings and statistics; these are used where they are ``mutable``."""
         raise NotImplementedError
 
     def _set_frozen(self, norms: Mapping[str, bool | None], drops: Sequence[bool | None]) -> None:
@@ -124,34 +113,21 @@ class ModelAdapter(Model):
         self.frozen_norms = [path for path, evaluates in norms.items() if evaluates]
 
 
-class Names:
-    """Converts a pytree to nested dictionaries by name, as in checkpoints and model files, and back."""
+def by_name(tree: Tree) -> dict[str, Any]:
+    """Return a pytree as nested dictionaries by name, as in checkpoints and model files."""
+    return dict(unflatten_dict(adapt.named_leaves(tree), sep="/"))
 
-    def __init__(self, tree: Tree) -> None:
-        self._tree = tree
-        self._paths = [path_texts(path) for path, _ in jax.tree_util.tree_leaves_with_path(tree)]
-        self._structure = jax.tree.structure(tree)
 
-    def initial(self) -> dict[str, Any]:
-        """Return the tree that it was made of, as arrays by name."""
-        return self.named(jax.tree.map(jnp.asarray, self._tree))
-
-    def named(self, tree: Tree) -> dict[str, Any]:
-        """Return a tree of the structure as nested dictionaries."""
-        return dict(unflatten_dict(dict(zip(self._paths, jax.tree.leaves(tree), strict=True))))
-
-    def tree(self, named: Mapping[str, Any]) -> Tree:
-        """Return nested dictionaries as a tree of the structure."""
-        leaves = flatten_dict(dict(named))
-        return jax.tree.unflatten(self._structure, [leaves[path] for path in self._paths])
+def restored(named: Mapping[str, Any], tree: Tree) -> Tree:
+    """Return nested dictionaries in the structure of the tree that :func:`by_name` made them of."""
+    leaves = flatten_dict(dict(named), sep="/")
+    in_order = [leaves[name] for name in adapt.named_leaves(tree)]
+    return jax.tree.unflatten(jax.tree.structure(tree), in_order)
 
 
 def check_savable(tree: Tree) -> None:
-    """Refuse variables, other than parameters, that a run cannot save, such as random keys."""
-    for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
+    """Refuse random keys among variables other than parameters: a run cannot save them."""
+    for name, leaf in adapt.named_leaves(tree).items():
         dtype = getattr(leaf, "dtype", type(leaf))
-        is_key = jnp.issubdtype(dtype, jax.dtypes.prng_key)
-        if is_key or not (hasattr(leaf, "dtype") or isinstance(leaf, int | float)):
-            raise TypeError(
-                f"model must hold arrays of numbers, got {dtype} in {jax.tree_util.keystr(path)}"
-            )
+        if jnp.issubdtype(dtype, jax.dtypes.prng_key):
+            raise TypeError(f"model must hold arrays of numbers, got {dtype} in {name}")

@@ -9,14 +9,13 @@ import jax
 import jax.numpy as jnp
 
 from jdml.models.convolution import convolve
-from jdml.models.layers import ConvNorm, EmbeddingHead, as_floating, batch_norm, max_pool
+from jdml.models.layers import BatchNorm, ConvNorm, EmbeddingHead, as_floating, max_pool
 
 
 class EpsNet(nn.Module):
     """The network of the EPS paper's MNIST study.
 
-    3×3 convolution to 32 channels, 3×3 convolution to 64, each followed by ReLU and batch norm;
-    2×2 max-pooling; dense 128; dense ``dim``.
+    3×3 convolutions to 32 and 64 channels, each with ReLU and batch norm; 2×2 max-pooling; dense 128; dense ``dim``.
 
     Attributes:
         dim: width D of the embeddings; 2 in the paper, which plots them.
@@ -28,8 +27,8 @@ class EpsNet(nn.Module):
         ReLUs, and batch-norm momentum 0.9.
 
     Reference:
-        Levi, Xiao, Wang, Darrell. Rethinking preventing class-collapsing in metric learning with
-        margin-based losses. ICCV 2021, section 5.1.
+        Levi, Xiao, Wang, Darrell. Rethinking preventing class-collapsing in metric learning with margin-based losses.
+        ICCV 2021, section 5.1.
 
     Example:
         >>> net = EpsNet()
@@ -49,8 +48,8 @@ class EpsNet(nn.Module):
         """Embed images ``[B, H, W, C]``, as :mod:`jdml.models` says."""
         x = as_floating(images, self.dtype)
         for features in (32, 64):
-            x = conv3x3(features, use_bias=True, dtype=self.dtype)(x)
-            x = batch_norm(train, self.dtype, freeze=self.freeze_batch_norm)(nn.relu(x))
+            x = nn.Conv(features, (3, 3), dtype=self.dtype, conv_general_dilated=convolve)(x)
+            x = BatchNorm(self.freeze_batch_norm or not train, dtype=self.dtype)(nn.relu(x))
         x = max_pool_2x2(x)
         x = nn.relu(nn.Dense(128, dtype=self.dtype)(x.reshape(x.shape[0], -1)))
         return nn.Dense(self.dim, dtype=self.dtype, name="embedding")(x).astype(jnp.float32)
@@ -86,20 +85,19 @@ class SmallConvNet(nn.Module):
     @nn.compact
     def __call__(self, images: jax.Array, *, train: bool = False) -> jax.Array:
         """Embed images ``[B, H, W, C]``, as :mod:`jdml.models` says."""
+        conv = partial(nn.Conv, use_bias=False, dtype=self.dtype, conv_general_dilated=convolve)
         x = as_floating(images, self.dtype)
         for features in self.features:
-            x = conv3x3(features, use_bias=False, dtype=self.dtype)(x)
-            x = batch_norm(train, self.dtype, freeze=self.freeze_batch_norm)(x)
+            x = conv(features, (3, 3))(x)
+            x = BatchNorm(self.freeze_batch_norm or not train, dtype=self.dtype)(x)
             x = max_pool_2x2(nn.relu(x))
         return EmbeddingHead(self.dim, self.pooling, dtype=self.dtype, name="head")(x)
 
 
 @jax.custom_vjp
 def max_pool_2x2(x: jax.Array) -> jax.Array:
-    """2×2 max-pooling with stride 2; a side of length 1 is not pooled, an odd side loses its last row or column.
-
-    :func:`~jdml.models.layers.max_pool` is as quick, but compiles a seventh longer.
-    """
+    """2×2 max-pooling with stride 2; a side of length 1 is not pooled, an odd side loses its last row or column."""
+    # `layers.max_pool` is as quick, but compiles a seventh longer.
     return _corners(x).max((2, 4))
 
 
@@ -131,11 +129,6 @@ def _max_pool_2x2_backward(
 max_pool_2x2.defvjp(_max_pool_2x2_forward, _max_pool_2x2_backward)
 
 
-def conv3x3(features: int, *, use_bias: bool, dtype: Any) -> nn.Conv:
-    """A zero-padded 3×3 convolution."""
-    return nn.Conv(features, (3, 3), use_bias=use_bias, dtype=dtype, conv_general_dilated=convolve)
-
-
 class Mix(NamedTuple):
     """Channels of one inception block; ``single`` and ``double`` name the reducing 1×1 convolution first."""
 
@@ -164,9 +157,8 @@ BLOCKS = {
 class BNInception(nn.Module):
     """BN-Inception with a pooled embedding head on its 1,024 channels.
 
-    A 7×7 convolution to 64 channels with stride 2, a 1×1 to 64 and a 3×3 to 192, each with batch norm and ReLU, two
-    3×3 max-poolings with stride 2, and ten inception blocks: the channels of a 1×1 convolution, of a 3×3, of two 3×3
-    in a row and of a pooling, side by side. The third and the eighth block halve the resolution.
+    Convolutions 7×7, 1×1 and 3×3 to 64, 64 and 192 channels and ten inception blocks, each of a 1×1 convolution, a 3×3,
+    two 3×3 in a row and a pooling side by side. The third and the eighth block halve the resolution.
 
     Attributes:
         dim: width D of the embeddings.
@@ -177,8 +169,8 @@ class BNInception(nn.Module):
     Implementation notes:
         As in the Caffe model and its PyTorch port: convolutions have a bias before batch norm (ε = 1e-5), the two first
         max-poolings begin at the first pixel and drop nothing at the end, average pooling counts the padding, and the
-        images are BGR in 0…255 minus (104, 117, 128): ``normalizer("bn_inception")``. The halving blocks of the port
-        refuse maps of odd sides, which no multiple of 32 has; here they pad them on both ends.
+        images are BGR in 0…255 minus (104, 117, 128): ``normalizer("bn_inception")``. Maps of odd sides, which the port
+        refuses, are padded on both ends.
 
     Reference:
         Ioffe & Szegedy, *Batch Normalization: Accelerating Deep Network Training by Reducing Internal Covariate Shift*.
@@ -269,9 +261,8 @@ STAGES = (
 class EfficientNetLite0(nn.Module):
     """EfficientNet-Lite0 with a pooled embedding head on its 1,280 channels.
 
-    A 3×3 convolution to 32 channels with stride 2, sixteen inverted bottlenecks in seven stages (1×1 to six times the
-    channels, depthwise 3×3 or 5×5, 1×1 back, and the input added where the shape allows), and a 1×1 convolution to
-    1,280 channels. ReLU6 everywhere; unlike EfficientNet-B0 there is no squeeze-and-excitation.
+    A 3×3 convolution, sixteen inverted bottlenecks in seven stages (1×1 to six times the channels, depthwise 3×3 or
+    5×5, 1×1 back), and a 1×1 convolution to 1,280 channels. ReLU6 everywhere; no squeeze-and-excitation.
 
     Attributes:
         dim: width D of the embeddings.
@@ -282,8 +273,7 @@ class EfficientNetLite0(nn.Module):
     Implementation notes:
         As in the TensorFlow model and its ports (timm's ``tf_efficientnet_lite0``): "SAME" padding, batch norm with
         ε = 1e-3 and momentum 0.99, images (x − 127) / 128: ``normalizer("efficientnet_lite0")``. timm's own
-        ``efficientnet_lite0`` has the same shapes, but pads symmetrically with ε = 1e-5: not that. No dropout and no
-        stochastic depth.
+        ``efficientnet_lite0`` pads symmetrically with ε = 1e-5: not that. No dropout and no stochastic depth.
 
     Reference:
         Tan & Le, *EfficientNet: Rethinking Model Scaling for Convolutional Neural Networks*; the Lite variants are of

@@ -16,63 +16,44 @@ from jax import lax
 
 from jdml.ops.meshes import Axis, from_parts, zeros_alike
 
-LAYOUT = ("NHWC", "HWIO", "NHWC")
 CHUNK_BYTES = 1 << 21
 """Bytes that the gradient of a kernel lays out at a time: about what the caches of two cores hold."""
-
-Pair = tuple[int, int]
 
 
 class Geometry(NamedTuple):
     """How a kernel meets the images; hashable, so that it can be static."""
 
-    strides: Pair
-    padding: tuple[Pair, Pair]
-    dilation: Pair
+    strides: tuple[int, ...]
+    padding: Sequence[tuple[int, int]]
     groups: int
     precision: Any
-    chunk_bytes: int = CHUNK_BYTES
 
 
 def convolve(
     images: jax.Array,
     kernel: jax.Array,
     window_strides: Sequence[int],
-    padding: str | Sequence[Pair],
+    padding: str | Sequence[tuple[int, int]],
     lhs_dilation: Sequence[int] | None = None,
     rhs_dilation: Sequence[int] | None = None,
     dimension_numbers: Any = None,
     feature_group_count: int = 1,
     precision: Any = None,
-    *,
-    chunk_bytes: int = CHUNK_BYTES,
 ) -> jax.Array:
-    """Convolve images ``[B, H, W, C]`` with a kernel, as ``jax.lax.conv_general_dilated`` does, to rounding.
-
-    Gradients of kernels are accumulated in float32 by chunks of a batch, so that no patches of a whole batch are kept.
-    Forward-mode derivatives raise JAX's TypeError.
-    """
-    if lhs_dilation is not None and tuple(lhs_dilation) != (1, 1):
-        raise ValueError(f"lhs_dilation must be 1, got {tuple(lhs_dilation)}")
-    rows, columns = rhs_dilation or (1, 1)
-    reach = ((kernel.shape[0] - 1) * rows + 1, (kernel.shape[1] - 1) * columns + 1)
+    """Convolve images ``[B, H, W, C]`` with a kernel, as ``jax.lax.conv_general_dilated`` does, to rounding."""
+    for name, dilation in (("lhs_dilation", lhs_dilation), ("rhs_dilation", rhs_dilation)):
+        if dilation is not None and {*dilation} != {1}:
+            raise ValueError(f"{name} must be 1, got {tuple(dilation)}")
+    size = kernel.shape[:2]
     if isinstance(padding, str):
-        padding = lax.padtype_to_pads(images.shape[1:3], reach, window_strides, padding)
+        padding = lax.padtype_to_pads(images.shape[1:3], size, window_strides, padding)
     # Zeros beyond the kernel's reach are laid down: of XLA's own gradient the CPU would make negative padding, and err.
     pads = np.array(padding)
-    wide = np.maximum(pads - np.array(reach)[:, None] + 1, 0)
+    wide = np.maximum(pads - np.array(size)[:, None] + 1, 0)
     if wide.any():
         images = jnp.pad(images, ((0, 0), *wide, (0, 0)))
-    down, right = (pads - wide).tolist()
-    stride_rows, stride_columns = map(int, window_strides)
-    geometry = Geometry(
-        (stride_rows, stride_columns),
-        (tuple(down), tuple(right)),
-        (rows, columns),
-        feature_group_count,
-        precision,
-        chunk_bytes,
-    )
+    padding = tuple(map(tuple, (pads - wide).tolist()))
+    geometry = Geometry(tuple(window_strides), padding, feature_group_count, precision)
 
     # On a mesh each device convolves its own images; without this it would collect all for the gradient's chunks.
     def here(axis: Axis, images: jax.Array, kernel: jax.Array) -> tuple[jax.Array, tuple[()]]:
@@ -83,14 +64,13 @@ def convolve(
 
 
 def windows(
-    x: jax.Array, size: Pair, strides: Pair, dilation: Pair = (1, 1), axis: int = 1
+    x: jax.Array, size: Sequence[int], strides: Sequence[int], axis: int = 1
 ) -> list[jax.Array]:
     """Return the strided slice that each place of a window covers, row by row, of the two axes from ``axis`` on."""
 
     def along(x: jax.Array, axis: int, index: int, which: int) -> jax.Array:
-        reach = (size[which] - 1) * dilation[which]
-        start = index * dilation[which]
-        return lax.slice_in_dim(x, start, x.shape[axis] - reach + start, strides[which], axis)
+        end = x.shape[axis] - size[which] + 1 + index
+        return lax.slice_in_dim(x, index, end, strides[which], axis)
 
     return [
         along(along(x, axis, i, 0), axis + 1, j, 1) for i in range(size[0]) for j in range(size[1])
@@ -102,14 +82,13 @@ Part = Callable[[Geometry, jax.Array, jax.Array, jax.Array], jax.Array]
 
 
 def _xla(geometry: Geometry, images: jax.Array, kernel: jax.Array) -> jax.Array:
-    strides, padding, dilation, groups, precision, _ = geometry
+    strides, padding, groups, precision = geometry
     return lax.conv_general_dilated(
         images,
         kernel,
         strides,
         padding,
-        rhs_dilation=dilation,
-        dimension_numbers=LAYOUT,
+        dimension_numbers=("NHWC", "HWIO", "NHWC"),
         feature_group_count=groups,
         precision=precision,
     )
@@ -128,10 +107,9 @@ def _pointwise(geometry: Geometry, images: jax.Array, kernel: jax.Array) -> jax.
 
 def _by_places(geometry: Geometry, images: jax.Array, kernel: jax.Array) -> jax.Array:
     """Return a depthwise sum over the kernel's places, in float32 at least."""
-    size = (kernel.shape[0], kernel.shape[1])
     dtype = jnp.promote_types(images.dtype, jnp.float32)
     padded = _pad(geometry, images.astype(dtype))
-    parts = windows(padded, size, geometry.strides, geometry.dilation)
+    parts = windows(padded, kernel.shape[:2], geometry.strides)
     numbers = kernel.astype(dtype).reshape(-1, kernel.shape[3])
     terms = [part * row for part, row in zip(parts, numbers, strict=True)]
     return reduce(jnp.add, terms).astype(images.dtype)
@@ -139,18 +117,11 @@ def _by_places(geometry: Geometry, images: jax.Array, kernel: jax.Array) -> jax.
 
 def _rule(geometry: Geometry, kernel: jax.Array) -> Transform:
     """Return what computes a convolution on a CPU; it is transposed for the gradient of the images."""
-    if _is_pointwise(geometry, kernel):
-        return _pointwise
-    return _by_places if _is_depthwise(geometry, kernel) else _xla
-
-
-def _is_pointwise(geometry: Geometry, kernel: jax.Array) -> bool:
-    unpadded = geometry.padding == ((0, 0), (0, 0))
-    return geometry.groups == 1 and kernel.shape[:2] == (1, 1) and unpadded
-
-
-def _is_depthwise(geometry: Geometry, kernel: jax.Array) -> bool:
-    return geometry.groups > 1 and geometry.groups == kernel.shape[3] and kernel.shape[2] == 1
+    rows, columns, channels, features = kernel.shape
+    if geometry.groups == 1:
+        is_pointwise = rows == columns == 1 and geometry.padding == ((0, 0), (0, 0))
+        return _pointwise if is_pointwise else _xla
+    return _by_places if geometry.groups == features and channels == 1 else _xla
 
 
 def _by_images(
@@ -174,12 +145,12 @@ def _cpu_by_kernel(
 ) -> jax.Array:
     if geometry.groups > 1 and _rule(geometry, kernel) is _xla:
         return _by_kernel(_xla, geometry, images, kernel, up)
-    return _by_chunks(_kernel_rule(geometry, images, kernel), geometry, images, kernel, up)
+    return _by_chunks(_kernel_rule(geometry, kernel), geometry, images, kernel, up)
 
 
-def _kernel_rule(geometry: Geometry, images: jax.Array, kernel: jax.Array) -> Part:
+def _kernel_rule(geometry: Geometry, kernel: jax.Array) -> Part:
     """Return what computes a chunk's share of the gradient of the kernel on a CPU."""
-    if _is_depthwise(geometry, kernel):
+    if geometry.groups > 1:
         return _depthwise_part
     rows, columns, channels, features = kernel.shape
     shifted = columns * channels + rows * features
@@ -191,7 +162,7 @@ def _by_chunks(
     part_of: Part, geometry: Geometry, images: jax.Array, kernel: jax.Array, up: jax.Array
 ) -> jax.Array:
     """Sum the gradient of the kernel, in float32 at least, over chunks of the batch."""
-    rows = _rows_at_once(part_of, geometry.chunk_bytes, images, kernel, up)
+    rows = _rows_at_once(part_of, images, kernel, up)
     if rows == len(images):
         return part_of(geometry, images, kernel, up).astype(kernel.dtype)
 
@@ -203,10 +174,8 @@ def _by_chunks(
     return lax.fori_loop(0, len(images) // rows, add, zero).astype(kernel.dtype)
 
 
-def _rows_at_once(
-    part_of: Part, chunk_bytes: int, images: jax.Array, kernel: jax.Array, up: jax.Array
-) -> int:
-    """Return the largest divisor of the batch of which a part lays out at most these bytes, and at least 1."""
+def _rows_at_once(part_of: Part, images: jax.Array, kernel: jax.Array, up: jax.Array) -> int:
+    """Return the largest divisor of the batch of which a part lays out at most a chunk's bytes, and at least 1."""
     rows, columns, _, features = kernel.shape
     if rows * columns == 1:  # nothing is laid out
         return len(images)
@@ -214,10 +183,8 @@ def _rows_at_once(
         laid_out = images.shape[1] * up.shape[2] * (columns * images.shape[3] + rows * features)
     else:
         laid_out = up.shape[1] * up.shape[2] * rows * columns * images.shape[3]
-    most = max(1, max(chunk_bytes // 4, 2 * kernel.size) // max(1, laid_out))
-    return max(
-        (n for n in range(1, len(images) + 1) if len(images) % n == 0 and n <= most), default=0
-    )
+    most = max(1, max(CHUNK_BYTES // 4, 2 * kernel.size) // max(1, laid_out))
+    return max(n for n in range(1, len(images) + 1) if len(images) % n == 0 and n <= most)
 
 
 def _patches_part(
@@ -225,27 +192,23 @@ def _patches_part(
 ) -> jax.Array:
     """Return one product of patches ``[K·K′·C, N]`` and ``up [N, C′]``."""
     channels = _pad(geometry, images).transpose(3, 0, 1, 2)
-    size = (kernel.shape[0], kernel.shape[1])
-    patches = jnp.concatenate(windows(channels, size, geometry.strides, geometry.dilation, axis=2))
+    places = windows(channels, kernel.shape[:2], geometry.strides, axis=2)
+    patches = jnp.concatenate(places)
     return _product("kbhw,bhwo->ko", geometry, patches, up).reshape(kernel.shape)
 
 
 def _shifted_part(
     geometry: Geometry, images: jax.Array, kernel: jax.Array, up: jax.Array
 ) -> jax.Array:
-    """Return one product of images shifted along rows ``[K′·C, N]`` and ``up`` shifted along columns ``[N, K·C′]``.
-
-    At stride 1 a place (i, j) of the kernel moves the images by j against the ``up`` that moves by -i, so that the K +
-    K′ shifts of the two sides meet in all K · K′ places, and neither is laid out that often.
-    """
+    """Return one product of images shifted along rows ``[K′·C, N]`` and ``up`` shifted along columns ``[N, K·C′]``."""
+    # At stride 1 the K + K′ shifts of the two sides meet in all K · K′ places, and neither is laid out that often.
     rows, columns, channels, features = kernel.shape
     (top, bottom), across = geometry.padding
     wide = jnp.pad(images.transpose(3, 0, 1, 2), ((0, 0), (0, 0), (0, 0), across))
-    left = jnp.concatenate(windows(wide, (1, columns), (1, 1), geometry.dilation, axis=2))
-    reach = (rows - 1) * geometry.dilation[0]
-    none, down = (0, 0, 0), (reach - top, reach - bottom, 0)
+    left = jnp.concatenate(windows(wide, (1, columns), (1, 1), axis=2))
+    none, down = (0, 0, 0), (rows - 1 - top, rows - 1 - bottom, 0)
     high = lax.pad(up, jnp.zeros((), up.dtype), (none, down, none, none))
-    right = jnp.concatenate(windows(high, (rows, 1), (1, 1), geometry.dilation)[::-1], -1)
+    right = jnp.concatenate(windows(high, (rows, 1), (1, 1))[::-1], -1)
     gradient = _product("kbhw,bhwo->ko", geometry, left, right)
     return gradient.reshape(columns, channels, rows, features).transpose(2, 0, 1, 3)
 
@@ -254,8 +217,8 @@ def _depthwise_part(
     geometry: Geometry, images: jax.Array, kernel: jax.Array, up: jax.Array
 ) -> jax.Array:
     """Return a sum over all pixels of ``up`` times the slice of each place of the kernel."""
-    size = (kernel.shape[0], kernel.shape[1])
-    parts = windows(_pad(geometry, images), size, geometry.strides, geometry.dilation)
+    padded = _pad(geometry, images)
+    parts = windows(padded, kernel.shape[:2], geometry.strides)
     dtype = jnp.promote_types(kernel.dtype, jnp.float32)
     up = up.astype(dtype)
     sums = [jnp.sum(part * up, (0, 1, 2)) for part in parts]

@@ -22,8 +22,6 @@ from jdml.ops import checks
 
 Preprocess = Callable[[Any], Any]
 """From a batch as it is stored to the model's input, inside the compiled step."""
-PIXELS = 1 << 21
-"""Pixels of one forward pass."""
 
 
 def uint8_to_float(images: jax.Array) -> jax.Array:
@@ -79,14 +77,10 @@ def default_preprocess(inputs: Any) -> Any:
 
 def check_as_trained(images: Any, spec: Mapping[str, Any], preprocess: object) -> None:
     """Refuse photographs in another range than those that were trained on (``spec`` of ``input_spec``)."""
-    is_custom = not isinstance(preprocess, Normalizer) and preprocess not in (
-        uint8_to_float,
-        default_preprocess,
-    )
+    usual = uint8_to_float, default_preprocess
+    is_custom = not isinstance(preprocess, Normalizer) and preprocess not in usual
     if is_custom or len(spec.get("shape", ())) != 3 or not hasattr(images, "dtype"):
         return
-    if images.dtype != np.uint8 and not jnp.issubdtype(images.dtype, jnp.floating):
-        raise TypeError(f"images must be uint8 in 0…255 or float in 0…1, got {images.dtype}")
     if isinstance(images, np.ndarray) and images.dtype.kind == "f":
         for row, image in enumerate(images):  # one by one: all may be more than a device holds
             if not np.isfinite(image).all():
@@ -152,7 +146,7 @@ def embed(
     if batch_size is None:
         shape = np.shape(first)
         pixels = shape[1] * shape[2] if len(shape) == 4 else 1
-        batch_size = 1 << (min(512, max(1, PIXELS // pixels)).bit_length() - 1)
+        batch_size = 1 << (min(512, max(1, (1 << 21) // pixels)).bit_length() - 1)
     checks.count("batch_size", batch_size)
     if size == 0:
         raise ValueError("images must hold at least one image, got none")

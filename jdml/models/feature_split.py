@@ -13,26 +13,26 @@ from jdml.distributed import Tree
 from jdml.models.adapters import HEAD, Model, Object, WithHead, part_of, traced
 
 
-class FeatureSplit:
-    """A network before and after the input of one layer."""
+class FeatureSplit(Object):
+    """A network before the input of one layer: from images to features ``[B, …]`` in float32."""
 
     def __init__(
         self, model: Model, layer: str, variables: Mapping[str, Tree], inputs: Tree
     ) -> None:
-        self.model, self.layer = model, layer
+        self.base, self.layer = model, layer
         rows, structure = jax.tree.flatten(inputs)
         self.row = structure, tuple((x.shape[1:], jnp.result_type(x)) for x in rows)
-        self.dtype = jax.eval_shape(self.features, variables, inputs).dtype
+        self.dtype = jax.eval_shape(lambda *x: self.features(*x), variables, inputs).dtype
+        super().__init__(model, (model, layer, self.row, self.dtype))
 
     @classmethod
     def of_learning(
         cls, model: Model, freeze: str | None, variables: Mapping[str, Tree], inputs: Tree
     ) -> "FeatureSplit":
         """Split before the only layer that learns; the network must be the same in training."""
-        params = variables["params"]
-        marks = jax.tree.leaves(adapt.matching(params, freeze))
-        learning = [p for p, frozen in zip(adapt.paths(params), marks, strict=True) if not frozen]
-        layer = os.path.commonpath([os.path.dirname(path) or path for path in learning])
+        marks = adapt.named_leaves(adapt.matching(variables["params"], freeze))
+        learning = [os.path.dirname(path) or path for path, frozen in marks.items() if not frozen]
+        layer = os.path.commonpath(learning)
         if not layer or (isinstance(model, WithHead) and layer.split("/")[0] != HEAD):
             raise ValueError(
                 "cached_views: only one layer may learn, such as the head, got several: freeze more, such as "
@@ -45,15 +45,14 @@ class FeatureSplit:
             )
         return cls(model, layer, variables, inputs)
 
-    @property
-    def identity(self) -> tuple[Any, ...]:
-        """All that programs of the split depend on."""
-        return self.model, self.layer, self.row, self.dtype
+    def apply(self, variables: Any, images: Any, /, **_: Any) -> Any:
+        """Return the features."""
+        return self.features(variables, images).astype(jnp.float32)
 
     def features(self, variables: Any, images: Any) -> jax.Array:
         """Return the layer's input for images, in its own type."""
-        if isinstance(self.model, WithHead):
-            features: jax.Array = self.model.backbone.apply(part_of(variables, "backbone"), images)
+        if isinstance(self.base, WithHead):
+            features: jax.Array = self.base.backbone.apply(part_of(variables, "backbone"), images)
             return features
         inputs: list[jax.Array] = []
 
@@ -72,8 +71,8 @@ class FeatureSplit:
     def embeddings(self, variables: Any, features: jax.Array) -> Any:
         """Return the embeddings of features."""
         features = features.astype(self.dtype)
-        if isinstance(self.model, WithHead):
-            return self.model.head.apply(part_of(variables, HEAD), features)
+        if isinstance(self.base, WithHead):
+            return self.base.head.apply(part_of(variables, HEAD), features)
         # The compiler removes what is computed of these images.
         structure, shapes = self.row
         one = features.reshape(len(features), -1)[:, 0]
@@ -94,27 +93,15 @@ class FeatureSplit:
             return call(*args, **kwargs)
 
         with nn.intercept_methods(interceptor):
-            return self.model.apply(variables, images, train=False)
+            return self.base.apply(variables, images, train=False)
 
 
-class _SplitPart(Object):
-    """A part of a network, with the variables of the whole network."""
+class HeadOnly(Object):
+    """A network after the split, with the parameters of the whole network."""
 
     def __init__(self, split: FeatureSplit) -> None:
-        super().__init__(split.model, split.identity)
+        super().__init__(split.base, split)
         self._split = split
-
-
-class Backbone(_SplitPart):
-    """A network before the split: from images to features ``[B, …]`` in float32."""
-
-    def apply(self, variables: Any, images: Any, /, **_: Any) -> Any:
-        """Return the features."""
-        return self._split.features(variables, images).astype(jnp.float32)
-
-
-class HeadOnly(_SplitPart):
-    """A network after the split, with the parameters of the whole network."""
 
     def apply(self, variables: Any, features: Any, /, **settings: Any) -> Any:
         """Return embeddings of one view of each row ``[B, views, …]``: a random one in training, else the first."""

@@ -64,9 +64,7 @@ class Frozen(Object):
 def check_not_frozen(model: object) -> None:
     """Refuse a network that is frozen already: freezing is the outermost."""
     if isinstance(model, Frozen):
-        raise ValueError(
-            "model must not be Frozen: write one Frozen(…) around all, with one pattern"
-        )
+        raise ValueError("model must not be Frozen: write one Frozen(…) around all, one pattern")
 
 
 class WithLora(Object):
@@ -144,13 +142,15 @@ class WithLora(Object):
 
     def merged(self, params: Mapping[str, Any]) -> dict[str, Any]:
         """Return the network's own parameters, with the factors merged."""
-        return adapt.lora_merged(*_split_factors(params), self.scale)
+        own = {name: part for name, part in params.items() if name != FACTORS}
+        return adapt.lora_merged(own, params[FACTORS], self.scale)
 
     def around(self, pretrained: Callable[[Any], Any]) -> Callable[[Any], Any]:
         """Let ``pretrained``, which knows the network alone, begin a network with factors."""
 
         def begin(variables: Mapping[str, Any]) -> dict[str, Any]:
-            params, factors = _split_factors(variables["params"])
+            params = dict(variables["params"])
+            factors = params.pop(FACTORS)
             loaded = pretrained({**variables, "params": params})
             return {**loaded, "params": {**loaded.get("params", params), FACTORS: factors}}
 
@@ -168,12 +168,6 @@ def frozen_part(model: Model) -> tuple[Model, str | None]:
 def as_saved(model: Any, params: Tree) -> Tree:
     """Return a model's parameters as its run's file has them: with the factors merged."""
     return model.merged(params) if isinstance(model, WithLora) else params
-
-
-def _split_factors(params: Mapping[str, Any]) -> tuple[dict[str, Any], Any]:
-    own = dict(params)
-    factors = own.pop(FACTORS)
-    return own, factors
 
 
 def split_frozen(params: Mapping[str, Tree], freeze: str | None) -> tuple[Tree, Tree]:
@@ -194,18 +188,13 @@ def check_freeze(
     """Refuse to freeze all parameters, or parts whose running statistics change with each batch."""
     adapt.check_pattern("pattern", freeze, params["model"])
     if not jax.tree.leaves(split_frozen(params, freeze)[0]):
-        raise ValueError(
-            f"pattern must leave something to learn, {freeze!r} freezes all parameters"
-        )
-    marks = jax.tree.leaves(adapt.matching(batch_stats, freeze))
-    frozen = dict(zip(adapt.paths(batch_stats), marks, strict=True))
+        raise ValueError(f"pattern must leave something to learn, {freeze!r} freezes all")
     variables = {"params": params["model"], "batch_stats": batch_stats}
     moving = traced(model, variables, inputs, True)[1]
-    changed: list[Any] = [path for path in moving if frozen[path]]
-    if moving and not changed:
-        means = {f"{part}/mean": part for part in getattr(model, "norms", ())}
-        matches = adapt.matching(means, freeze)
-        changed = [part for mean, part in means.items() if matches[mean]]
+    # Equinox's state does not name the layers of its statistics.
+    moving += [f"{norm}/mean" for norm in getattr(model, "norms", ()) if moving]
+    frozen = adapt.matching(dict.fromkeys(moving, True), freeze)
+    changed = [path for path in moving if frozen[path]]
     if changed:
         raise ValueError(
             f"pattern: the running statistics of {len(changed)} frozen parts change in training, {changed[0]} first: "

@@ -4,17 +4,19 @@ import zlib
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from flax import nnx
 
-from jdml.distributed import Tree
 from jdml.models.base_adapter import (
     ModelAdapter,
-    Names,
+    Result,
     arguments,
+    by_name,
     check_savable,
     flag_values,
     flags_of,
     is_flag,
+    restored,
 )
 
 
@@ -29,10 +31,9 @@ class FromNnx(ModelAdapter):
     holds_parameters = True
 
     def __init__(self, module: Any, train_flag: str | None = None) -> None:
-        graph, params, stats, self._rest = _split(module)
-        super().__init__(module, (graph, train_flag))
-        self._graph, self._train_flag = graph, train_flag
-        self._names = (Names(params), Names(stats))
+        self._graph, self._params, self._rest, self._stats = _split(module)
+        super().__init__(module, (self._graph, train_flag))
+        self._train_flag = train_flag
         parts: list[tuple[str, Any]] = [(_path(path), x) for path, x in nnx.iter_modules(module)]
         norms = {p: x.use_running_average for p, x in parts if isinstance(x, nnx.BatchNorm)}
         drops = [x.deterministic for _, x in parts if isinstance(x, nnx.Dropout) and x.rate]
@@ -42,30 +43,28 @@ class FromNnx(ModelAdapter):
         is_container = not self._is_bridge and type(module).__module__.startswith("flax.")
         self.flags = () if is_container else flags_of(call, train_flag)  # its layers are switched
         self._takes_rngs = "rngs" in [x.name for x in arguments(call)]
-        check_savable(stats)
+        check_savable(self._stats)
 
     def init(self, key: Any, images: Any, /, *, train: bool = False) -> dict[str, Any]:
         """Return the variables that the module holds."""
-        params, stats = (names.initial() for names in self._names)
-        return {"params": params, "batch_stats": stats}
+        params, stats = jax.tree.map(jnp.asarray, (self._params, self._stats))
+        return {"params": by_name(params), "batch_stats": by_name(stats)}
 
-    def _embed(
-        self, variables: Any, images: Any, train: bool, mutable: bool, rngs: Any
-    ) -> tuple[Tree, Tree]:
-        params = self._names[0].tree(variables["params"])
-        stats = self._names[1].tree(variables["batch_stats"])
-        rest = (jax.tree.map(lambda leaf: leaf, part) for part in self._rest)
-        module: Any = nnx.merge(self._graph, params, stats, *rest)
+    def _embed(self, variables: Any, images: Any, train: bool, mutable: bool, rngs: Any) -> Result:
+        params = restored(variables["params"], self._params)
+        stats = restored(variables["batch_stats"], self._stats)
+        rest = jax.tree.map(lambda leaf: leaf, self._rest)
+        module: Any = nnx.merge(self._graph, params, rest, stats)
         self._switch(module, train)
         key = next(iter(rngs.values())) if rngs else jax.random.key(0)
         _seed(module, key)
         more: dict[str, Any] = flag_values(self.flags, train)
         if self._takes_rngs:
             more["rngs"] = nnx.Rngs(jax.random.fold_in(key, 1))
-        if self._is_bridge and mutable:
+        if self._is_bridge:
             more["mutable"] = ["batch_stats"]
-        embeddings, after = module(images, **more), _split(module)[2]
-        return embeddings, Names(after).named(after)
+        embeddings = module(images, **more)
+        return embeddings, by_name(_split(module)[3])
 
     def _switch(self, module: Any, train: bool) -> None:
         """Set the mode of a module and of all within it."""
@@ -80,11 +79,9 @@ class FromNnx(ModelAdapter):
                     setattr(part, name, flag_values([name], train)[name])
 
 
-def _split(module: Any) -> tuple[Any, Any, Any, tuple[Any, Any]]:
-    """Return the graph, the parameters, the carried variables, and random streams and intermediates."""
-    parts: Any = nnx.split(module, nnx.Param, nnx.RngState, nnx.Intermediate, ...)
-    graph, params, streams, intermediates, stats = parts
-    return graph, params, stats, (streams, intermediates)
+def _split(module: Any) -> Any:
+    """Return the graph, the parameters, random streams and intermediates, and the carried variables."""
+    return nnx.split(module, nnx.Param, (nnx.RngState, nnx.Intermediate), ...)
 
 
 def _path(path: Any) -> str:

@@ -1,7 +1,7 @@
-"""Files of named arrays: .safetensors, .npz and PyTorch's .pth read, .safetensors written; all writes are atomic."""
+"""Files of named arrays: .safetensors and PyTorch's .pth read, .safetensors written; all writes are atomic."""
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +9,7 @@ import numpy as np
 from jdml._optional_imports import MissingLibraryError, require_package
 from jdml._paths import atomic_write
 
+ENDINGS = (".safetensors", ".pth", ".pt", ".bin")
 # Under these keys training programs store the weights of a checkpoint.
 WRAPPERS = ("state_dict", "model", "model_state_dict", "teacher")
 
@@ -16,21 +17,14 @@ Arrays = dict[str, np.ndarray]
 
 
 def read_tensors(path: Path) -> Arrays:
-    """Read the floating-point arrays of a file by name, as float32.
-
-    Implementation notes:
-        No code of the file is run: pickles are read by ``torch.load(weights_only=True)``, ``.npz`` without pickles.
-    """
-    if path.suffix not in _READERS:
-        raise ValueError(f"{path} must end in one of {', '.join(_READERS)}")
+    """Read the floating-point arrays of a file by name, as float32; no code of a pickle is run."""
+    if path.suffix not in ENDINGS:
+        raise ValueError(f"{path} must end in one of {', '.join(ENDINGS)}")
     path.stat()  # a missing file is refused before a missing library
-    with wrap_format_errors(path):
-        tensors = _READERS[path.suffix](path)
-        return {
-            name: np.asarray(value, np.float32)
-            for name, value in tensors.items()
-            if value.dtype.kind not in "biuSU"
-        }
+    if path.suffix != ENDINGS[0]:
+        return _read_torch(path)
+    tensors = read_safetensors(path)
+    return {n: np.asarray(x, np.float32) for n, x in tensors.items() if x.dtype.kind not in "biu"}
 
 
 def read_safetensors(path: Path) -> Arrays:
@@ -55,7 +49,7 @@ def read_metadata(path: Path) -> dict[str, str]:
 
 @contextlib.contextmanager
 def wrap_format_errors(path: Path) -> Iterator[None]:
-    """Raise a ValueError that names the file for errors of safetensors, zipfile, zlib, pickle or PyTorch."""
+    """Raise a ValueError that names the file for errors of safetensors, pickle or PyTorch."""
     try:
         yield
     except (FileNotFoundError, PermissionError, MissingLibraryError):
@@ -75,29 +69,17 @@ def write_tensors(path: Path, tensors: Mapping[str, np.ndarray], metadata: dict[
         file.write(save(contiguous, metadata))
 
 
-def _read_npz(path: Path) -> Arrays:
-    with path.open("rb") as file:
-        content = np.load(file, allow_pickle=False)
-        return {name: content[name] for name in content.files}
-
-
 def _read_torch(path: Path) -> Arrays:
     require_package("torch", f"reading {path}")
     import torch
 
-    content = torch.load(path, map_location="cpu", weights_only=True)
-    for key in WRAPPERS:
-        if isinstance(content, dict) and isinstance(content.get(key), dict):
-            content = content[key]
-    tensors = {name: value for name, value in content.items() if isinstance(value, torch.Tensor)}
-    return {
-        name: (value.float() if value.is_floating_point() else value).detach().numpy()
-        for name, value in tensors.items()
-    }
-
-
-_READERS: dict[str, Callable[[Path], Arrays]] = {
-    ".safetensors": read_safetensors,
-    ".npz": _read_npz,
-    **dict.fromkeys((".pth", ".pt", ".bin"), _read_torch),
-}
+    with wrap_format_errors(path):
+        content = torch.load(path, map_location="cpu", weights_only=True)
+        for key in WRAPPERS:
+            if isinstance(content, dict) and isinstance(content.get(key), dict):
+                content = content[key]
+        return {
+            name: value.float().detach().numpy()
+            for name, value in content.items()
+            if isinstance(value, torch.Tensor) and value.is_floating_point()
+        }

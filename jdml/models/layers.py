@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from functools import partial, reduce
-from typing import Any
+from typing import Any, NamedTuple
 
 import flax.linen as nn
 import jax
@@ -10,8 +10,6 @@ import jax.numpy as jnp
 
 from jdml.models.convolution import convolve, windows
 from jdml.ops.checks import one_of
-
-Padding = tuple[tuple[int, int], ...]
 
 
 def as_floating(images: jax.Array, dtype: Any) -> jax.Array:
@@ -24,10 +22,7 @@ def as_floating(images: jax.Array, dtype: Any) -> jax.Array:
 
 
 class BatchNorm(nn.Module):
-    """``flax.linen.BatchNorm`` with half of its memory: the only array of x's size stored for the gradient is x.
-
-    The running statistics have no gradient; forward-mode derivatives by the batch's own raise JAX's TypeError.
-    """
+    """``flax.linen.BatchNorm`` with half of its memory: the only array of x's size stored for the gradient is x."""
 
     use_running_average: bool
     momentum: float = 0.9
@@ -116,82 +111,74 @@ def _standardize_backward(
 _standardize_batch.defvjp(_standardize_forward, _standardize_backward)
 
 
-def batch_norm(
-    train: bool, dtype: Any, *, freeze: bool = False, name: str | None = None, **settings: Any
-) -> BatchNorm:
-    """Return batch norm that uses the batch's own statistics in training unless it is frozen."""
-    return BatchNorm(use_running_average=freeze or not train, dtype=dtype, name=name, **settings)
+class Window(NamedTuple):
+    """The places of a max-pooling; hashable, so that it can be static."""
+
+    size: int
+    stride: int
+    padding: Sequence[tuple[int, int]]
 
 
 def max_pool(x: jax.Array, size: int, stride: int, padding: Sequence[tuple[int, int]]) -> jax.Array:
-    """Max-pooling of ``[B, H, W, C]`` over windows of size × size; where several are largest they share the gradient.
-
-    XLA's gradient takes several times as long on a CPU. A TPU uses it: the first of the largest gets it there.
-    """
-    return _max_pool(size, stride, tuple(map(tuple, padding)), x)
+    """Max-pooling of ``[B, H, W, C]`` over windows of size × size; several largest share the gradient."""
+    return _max_pool(Window(size, stride, tuple((low, high) for low, high in padding)), x)
 
 
-@partial(jax.custom_vjp, nondiff_argnums=(0, 1, 2))
-def _max_pool(size: int, stride: int, padding: Padding, x: jax.Array) -> jax.Array:
+# XLA's gradient takes several times as long on a CPU. A TPU uses it: the first of the largest gets it there.
+@partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _max_pool(window: Window, x: jax.Array) -> jax.Array:
     return jax.lax.platform_dependent(
         x,
-        tpu=partial(_xla_max_pool, size, stride, padding),
-        default=lambda x: reduce(jnp.maximum, _pooled_places(size, stride, padding, x)),
+        tpu=partial(_xla_max_pool, window),
+        default=lambda x: reduce(jnp.maximum, _pooled_places(window, x)),
     )
 
 
-def _xla_max_pool(size: int, stride: int, padding: Padding, x: jax.Array) -> jax.Array:
-    return nn.max_pool(x, (size, size), (stride, stride), padding)
+def _xla_max_pool(window: Window, x: jax.Array) -> jax.Array:
+    return nn.max_pool(x, (window.size,) * 2, (window.stride,) * 2, window.padding)
 
 
-def _pooled_places(
-    size: int, stride: int, padding: Padding, x: jax.Array, fill: float = -jnp.inf
-) -> list[jax.Array]:
-    padded = jnp.pad(x, ((0, 0), *padding, (0, 0)), constant_values=fill)
-    return windows(padded, (size, size), (stride, stride))
+def _pooled_places(window: Window, x: jax.Array, fill: float = -jnp.inf) -> list[jax.Array]:
+    padded = jnp.pad(x, ((0, 0), *window.padding, (0, 0)), constant_values=fill)
+    return windows(padded, (window.size,) * 2, (window.stride,) * 2)
 
 
-def _max_pool_forward(
-    size: int, stride: int, padding: Padding, x: jax.Array
-) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
-    largest = _max_pool(size, stride, padding, x)
+def _max_pool_forward(window: Window, x: jax.Array) -> tuple[jax.Array, tuple[jax.Array, ...]]:
+    largest = _max_pool(window, x)
     return largest, (x, largest)
 
 
 def _max_pool_backward(
-    size: int, stride: int, padding: Padding, residuals: tuple[jax.Array, jax.Array], up: jax.Array
+    window: Window, residuals: tuple[jax.Array, ...], up: jax.Array
 ) -> tuple[jax.Array]:
     return jax.lax.platform_dependent(
         *residuals,
         up,
-        tpu=lambda x, _, up: jax.vjp(partial(_xla_max_pool, size, stride, padding), x)[1](up),
-        default=lambda x, largest, up: (_shared(size, stride, padding, x, largest, up),),
+        tpu=lambda x, _, up: jax.vjp(partial(_xla_max_pool, window), x)[1](up),
+        default=lambda x, largest, up: (_shared(window, x, largest, up),),
     )
 
 
-def _shared(
-    size: int, stride: int, padding: Padding, x: jax.Array, largest: jax.Array, up: jax.Array
-) -> jax.Array:
+def _shared(window: Window, x: jax.Array, largest: jax.Array, up: jax.Array) -> jax.Array:
     """Return the gradient, in equal shares for all the largest places of a window."""
-    is_largest = [place == largest for place in _pooled_places(size, stride, padding, x)]
+    is_largest = [place == largest for place in _pooled_places(window, x)]
     # At least 1: a compiler may recompute x with other rounding, and then no place is the largest.
     share = up / jnp.maximum(reduce(jnp.add, [here.astype(up.dtype) for here in is_largest]), 1)
-
     shares = [jnp.where(here, share, 0) for here in is_largest]
-    (gradient,) = jax.linear_transpose(partial(_pooled_places, size, stride, padding, fill=0), x)(
-        shares
-    )
+    (gradient,) = jax.linear_transpose(partial(_pooled_places, window, fill=0), x)(shares)
     return gradient
 
 
 _max_pool.defvjp(_max_pool_forward, _max_pool_backward)
 
 
-def conv(features: int, size: int, stride: int = 1, **settings: Any) -> nn.Conv:
-    """Return a convolution, padded alike on all sides and begun as He's unless ``settings`` say otherwise."""
-    defaults = {"padding": size // 2, "kernel_init": nn.initializers.he_normal()}
-    settings = {**defaults, **settings, "conv_general_dilated": convolve}
-    return nn.Conv(features, (size, size), stride, **settings)
+def conv(
+    features: int, size: int, stride: int = 1, padding: Any = None, **settings: Any
+) -> nn.Conv:
+    """Return a convolution, padded alike on all sides unless ``padding`` says otherwise, and begun as He's."""
+    padding = size // 2 if padding is None else padding
+    settings |= {"kernel_init": nn.initializers.he_normal(), "conv_general_dilated": convolve}
+    return nn.Conv(features, (size, size), stride, padding, **settings)
 
 
 class ConvNorm(nn.Module):
@@ -216,32 +203,21 @@ class ConvNorm(nn.Module):
             self.features,
             self.size,
             self.stride,
-            padding=self.size // 2 if self.padding is None else self.padding,
+            self.padding,
             feature_group_count=self.groups,
             use_bias=self.use_bias,
             dtype=self.dtype,
             name="conv",
         )(x)
-        x = batch_norm(
-            train,
-            self.dtype,
-            freeze=self.freeze,
-            epsilon=self.epsilon,
-            momentum=self.momentum,
-            name="norm",
-        )(x)
+        fixed = self.freeze or not train
+        x = BatchNorm(fixed, self.momentum, self.epsilon, self.dtype, name="norm")(x)
         return x if self.activation is None else self.activation(x)
 
 
 def gem_pool(features: jax.Array, p: jax.Array | float = 3.0, eps: float = 1e-6) -> jax.Array:
-    """Return the generalized mean over space, ``(mean max(x, eps)^p)^(1/p)``, of ``[B, H, W, C]``.
-
-    Each map is divided by its maximum before the powers are taken: neither a large p nor large features overflow.
-
-    Reference:
-        Radenović, Tolias, Chum. Fine-tuning CNN image retrieval with no human annotation. 2018.
-    """
+    """Return the generalized mean over space, ``(mean max(x, eps)^p)^(1/p)``, of ``[B, H, W, C]``."""
     x = jnp.maximum(features.astype(jnp.float32), eps)
+    # Each map is divided by its maximum before the powers are taken: neither a large p nor large features overflow.
     largest = jax.lax.stop_gradient(x.max((1, 2), keepdims=True))
     mean = ((x / largest) ** p).mean((1, 2))
     return largest[:, 0, 0] * mean ** (1 / p)
@@ -287,11 +263,7 @@ class EmbeddingHead(nn.Module):
 
     @nn.compact
     def __call__(self, features: jax.Array) -> jax.Array:
-        """Pool and project feature maps ``[B, H, W, C]`` to embeddings ``[B, dim]``, float32.
-
-        Raises:
-            ValueError: if ``features`` is not of rank 4, or ``pooling`` is not a valid choice.
-        """
+        """Pool and project feature maps ``[B, H, W, C]`` to embeddings ``[B, dim]``, float32."""
         one_of("pooling", self.pooling, POOLINGS)
         if features.ndim != 4:
             raise ValueError(f"features must have shape [B, H, W, C], got {list(features.shape)}")

@@ -8,7 +8,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from jdml.models.layers import EmbeddingHead, as_floating, batch_norm, conv, max_pool
+from jdml.models.layers import BatchNorm, EmbeddingHead, as_floating, conv, max_pool
 
 BLOCKS = {18: (2, 2, 2, 2), 50: (3, 4, 6, 3)}
 
@@ -16,10 +16,9 @@ BLOCKS = {18: (2, 2, 2, 2), 50: (3, 4, 6, 3)}
 class ResNet(nn.Module):
     """ResNet-18 or ResNet-50 with a pooled embedding head.
 
-    A 7×7 convolution to 64 channels with stride 2, batch norm, ReLU, 3×3 max-pooling with stride 2, and four stages of
-    64, 128, 256 and 512 channels, all but the first at half the resolution of the one before. A stage is a row of
-    blocks ``relu(x + f(x))``: f is two 3×3 convolutions in ResNet-18, and 1×1, 3×3 and 1×1 to four times the channels
-    in ResNet-50, each followed by batch norm.
+    A 7×7 convolution to 64 channels, 3×3 max-pooling, and four stages of 64, 128, 256 and 512 channels, all but the
+    first at half the resolution of the one before. A stage is a row of blocks ``relu(x + f(x))``: f is two 3×3
+    convolutions in ResNet-18, and 1×1, 3×3 and 1×1 to four times the channels in ResNet-50.
 
     Attributes:
         dim: width D of the embeddings.
@@ -51,7 +50,7 @@ class ResNet(nn.Module):
     @nn.compact
     def __call__(self, images: jax.Array, *, train: bool = False) -> jax.Array:
         """Embed images ``[B, H, W, C]``, as :mod:`jdml.models` says."""
-        norm = partial(batch_norm, train, self.dtype, freeze=self.freeze_batch_norm)
+        norm = partial(BatchNorm, self.freeze_batch_norm or not train, dtype=self.dtype)
 
         def conv_norm(x: jax.Array, name: str, *shape: int) -> jax.Array:
             layer = conv(*shape, use_bias=False, dtype=self.dtype, name=name)
@@ -80,9 +79,8 @@ class ResNet(nn.Module):
 class ResNet20V2(nn.Module):
     """ResNet20-v2, for images of about 32×32: the network of CCP's MNIST study.
 
-    A 3×3 convolution to 16 channels and three stages of three blocks with 16, 32 and 64 channels, the second and third
-    stage at half the resolution of the one before. A block adds two 3×3 convolutions to its input, each *after* batch
-    norm and ReLU, so that nothing but sums stands between the blocks.
+    A 3×3 convolution and three stages of three blocks with 16, 32 and 64 channels, the second and third at half the
+    resolution of the one before. A block adds two 3×3 convolutions to its input, each *after* batch norm and ReLU.
 
     Attributes:
         dim: width D of the embeddings; 2 in the paper, which plots them.
@@ -115,7 +113,7 @@ class ResNet20V2(nn.Module):
     @nn.compact
     def __call__(self, images: jax.Array, *, train: bool = False) -> jax.Array:
         """Embed images ``[B, H, W, C]``, as :mod:`jdml.models` says."""
-        norm = partial(batch_norm, train, self.dtype, freeze=self.freeze_batch_norm)
+        norm = partial(BatchNorm, self.freeze_batch_norm or not train, dtype=self.dtype)
         convolution = partial(conv, use_bias=False, dtype=self.dtype)
         x = convolution(self.features[0], 3)(as_floating(images, self.dtype))
         for stage, features in enumerate(self.features):

@@ -14,20 +14,16 @@ from jdml.ops.checks import one_of
 CLASS_TOKEN, ATTENTION = "token", "attention"
 Activation = Literal["gelu", "gelu_tanh", "quick_gelu"]
 """The exact one; by a tanh (SigLIP's program); x σ(1.702 x) (CLIP's)."""
-QUICK = 1.702
 Resampling = Literal["timm", "transformers", "dino"]
 """timm: bicubic with a = −½, antialiased where the grid is smaller. The others: PyTorch's bicubic, a = −¾, not
 antialiased, with its borders repeated; DINO's program scales by (n + 0.1)/grid."""
-SHARPNESS = -0.75
-DINO_MORE = 0.1
 
 
 class VisionTransformer(nn.Module):
     """A vision transformer with an embedding head; ViT-S/16 if nothing else is said.
 
-    The image is cut into patches, each one a token; a learned class token goes before them, and learned positions are
-    added to all. Blocks ``x + attention(norm(x))``, ``x + mlp(norm(x))`` and a last layer norm follow. A dense layer
-    embeds what is pooled of the tokens.
+    Patches of the image are tokens, with a learned class token before them and learned positions. Blocks
+    ``x + attention(norm(x))``, ``x + mlp(norm(x))`` and a last layer norm follow; a dense layer embeds what is pooled.
 
     Attributes:
         dim: width D of the embeddings.
@@ -46,16 +42,14 @@ class VisionTransformer(nn.Module):
         epsilon: of the layer norms.
         norm_before: whether a layer norm precedes the blocks, and patches have no bias, as in CLIP.
         layer_scale: whether both parts of a block are multiplied by learned numbers, one a channel, as in DINOv2.
-        resampling: how positions are resampled for images of another size: as by ``"timm"`` (whose file it is),
-            ``"transformers"`` or ``"dino"``; see ``jdml.models.vit.resample``.
+        resampling: of positions, for images of another size: as by ``"timm"``, ``"transformers"`` or ``"dino"``.
         remat: whether blocks are recomputed for the gradient, so that only their inputs are stored.
         dtype: type to compute in; parameters and output stay float32, and so does the softmax.
 
     Implementation notes:
         As in the programs of their papers there is no dropout. Images whose patches make another grid get the positions
-        resampled by the bicubic of the weights' origin (their features differ by some percent otherwise); sides that
-        are no multiple of ``patch`` lose the rest. Features of patch tokens have both signs, while GeM pooling is meant
-        for non-negative ones.
+        resampled by the bicubic of the weights' origin; sides that are no multiple of ``patch`` lose the rest. Features
+        of patch tokens have both signs, while GeM pooling is meant for non-negative ones.
 
     Reference:
         Dosovitskiy et al., *An Image is Worth 16x16 Words*; Steiner et al., *How to train your ViT?* (ImageNet-21k);
@@ -90,21 +84,13 @@ class VisionTransformer(nn.Module):
 
     @nn.compact
     def __call__(self, images: jax.Array, *, train: bool = False) -> jax.Array:
-        """Embed images ``[B, H, W, C]`` of at least ``patch`` × ``patch``, as :mod:`jdml.models` says.
-
-        Raises:
-            TypeError: if the images are not floating-point.
-            ValueError: if they are not of rank 4 or smaller than a patch, or ``pooling``, ``activation`` or
-                ``resampling`` is not a valid choice.
-        """
+        """Embed images ``[B, H, W, C]`` of at least ``patch`` × ``patch``, as :mod:`jdml.models` says."""
         own = (CLASS_TOKEN,) * self.class_token + (ATTENTION,)
         one_of("pooling", self.pooling, (*own, *POOLINGS))
         one_of("activation", self.activation, get_args(Activation))
         x = as_floating(images, self.dtype)
         if min(x.shape[1:3]) < self.patch:
-            raise ValueError(
-                f"images must be at least {self.patch}×{self.patch}, got {x.shape[1]}×{x.shape[2]}"
-            )
+            raise ValueError(f"images must have sides of at least {self.patch}, got {x.shape[1:3]}")
         x, grid = self._tokens(x)
         hidden = self.hidden or 4 * self.width
         parts = (self.heads, hidden, self.activation, self.epsilon, self.dtype)
@@ -157,7 +143,7 @@ class VisionTransformer(nn.Module):
 
 def _activate(x: jax.Array, kind: Activation) -> jax.Array:
     if kind == "quick_gelu":
-        return x * nn.sigmoid(QUICK * x)
+        return x * nn.sigmoid(1.702 * x)
     return nn.gelu(x, approximate=kind == "gelu_tanh")
 
 
@@ -237,7 +223,7 @@ def resample(
     if resampling == "timm":
         patches = jax.image.resize(patches, (*shape, width), "bicubic")
     else:
-        more = DINO_MORE if resampling == "dino" else 0.0
+        more = 0.1 if resampling == "dino" else 0.0
         rows, columns = (_cubic(grid, size, more).astype(positions.dtype) for size in shape)
         precision = jax.lax.Precision.HIGHEST
         patches = jnp.einsum("rh,cw,hwd->rcd", rows, columns, patches, precision=precision)
@@ -251,13 +237,8 @@ def _cubic(size: int, new: int, more: float) -> np.ndarray:
     weights = np.zeros((new, size))
     for tap in range(-1, 3):
         column = np.clip(first + tap, 0, size - 1)
-        np.add.at(weights, (np.arange(new), column), _keys(np.abs(places - first - tap)))
+        r, a = np.abs(places - first - tap), -0.75
+        near = ((a + 2) * r - (a + 3)) * r * r + 1
+        far = ((a * r - 5 * a) * r + 8 * a) * r - 4 * a
+        np.add.at(weights, (np.arange(new), column), np.where(r <= 1, near, far))
     return weights
-
-
-def _keys(r: np.ndarray) -> np.ndarray:
-    """Keys' cubic kernel at distances r ≤ 2."""
-    a = SHARPNESS
-    near = ((a + 2) * r - (a + 3)) * r * r + 1
-    far = ((a * r - 5 * a) * r + 8 * a) * r - 4 * a
-    return np.where(r <= 1, near, far)

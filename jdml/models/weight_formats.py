@@ -18,7 +18,6 @@ class WeightFormat(NamedTuple):
 
     origin: str
     name: Callable[[str], str]
-    transposed: bool = True
     settings: Mapping[str, Any] = {}
 
 
@@ -36,7 +35,7 @@ def torch_format(origin: str, layer_name: Callable[[str], str]) -> WeightFormat:
 
     def name(path: str) -> str:
         layer, _, leaf = path.rpartition("/")
-        return f"{layer_name(layer)}.{TORCH_LEAVES[leaf]}" if layer else layer_name(leaf)
+        return f"{layer_name(layer)}.{TORCH_LEAVES[leaf]}"
 
     return WeightFormat(origin, name)
 
@@ -45,7 +44,7 @@ def _torchvision_resnet(layer: str) -> str:
     stem = {"stem_conv": "conv1", "stem_norm": "bn1"}
     if layer in stem:
         return stem[layer]
-    stage, block, part = _parts(r"stage(\d+)_block(\d+)_(\w+)", layer)
+    stage, block, part = re.findall(r"stage(\d+)_block(\d+)_(\w+)", layer)[0]
     if part.startswith("shortcut"):
         part = {"shortcut_conv": "downsample.0", "shortcut_norm": "downsample.1"}[part]
     else:
@@ -53,17 +52,11 @@ def _torchvision_resnet(layer: str) -> str:
     return f"layer{int(stage) + 1}.{block}.{part}"
 
 
-def _transformers_resnet(layer: str) -> str:
-    kind = "convolution" if "conv" in layer else "normalization"
-    if layer.startswith("stem"):
-        return f"embedder.embedder.{kind}"
-    stage, block, part = _parts(r"stage(\d+)_block(\d+)_(\w+)", layer)
-    where = "shortcut" if part.startswith("shortcut") else f"layer.{part[-1]}"
-    return f"encoder.stages.{stage}.layers.{block}.{where}.{kind}"
-
-
 def _bn_inception(layer: str) -> str:
     return layer.removesuffix("/conv").replace("/norm", "_bn").replace("/", "_")
+
+
+BLOCK = r"stage(\d+)_block(\d+)_(\w+)/(\w+)"
 
 
 def _efficientnet_lite(layer: str) -> str:
@@ -71,7 +64,7 @@ def _efficientnet_lite(layer: str) -> str:
     ends |= {"top/conv": "_conv_head", "top/norm": "_bn1"}
     if layer in ends:
         return ends[layer]
-    stage, block, part, kind = _parts(r"stage(\d+)_block(\d+)_(\w+)/(\w+)", layer)
+    stage, block, part, kind = re.findall(BLOCK, layer)[0]
     number = sum(stage.blocks for stage in STAGES[: int(stage)]) + int(block)
     norm = ("expand", "depthwise", "project").index(part)
     return f"_blocks.{number}." + (f"_{part}_conv" if kind == "conv" else f"_bn{norm}")
@@ -82,7 +75,7 @@ def _timm_efficientnet(layer: str) -> str:
     ends |= {"top/conv": "conv_head", "top/norm": "bn2"}
     if layer in ends:
         return ends[layer]
-    stage, block, part, kind = _parts(r"stage(\d+)_block(\d+)_(\w+)/(\w+)", layer)
+    stage, block, part, kind = re.findall(BLOCK, layer)[0]
     names = {"expand": "conv_pw", "depthwise": "conv_dw", "project": "conv_pwl"}
     if STAGES[int(stage)].expansion == 1:
         names = {"depthwise": "conv_dw", "project": "conv_pw"}
@@ -90,16 +83,7 @@ def _timm_efficientnet(layer: str) -> str:
     return f"blocks.{stage}.{block}." + (names[part] if kind == "conv" else f"bn{norm}")
 
 
-def _parts(pattern: str, layer: str) -> tuple[str, ...]:
-    match = re.fullmatch(pattern, layer)
-    assert match, layer
-    return match.groups()
-
-
-RESNET = (
-    torch_format("torchvision and timm", _torchvision_resnet),
-    torch_format("transformers", _transformers_resnet),
-)
+RESNET = (torch_format("torchvision and timm", _torchvision_resnet),)
 BN_INCEPTION = (torch_format("pretrainedmodels", _bn_inception),)
 EFFICIENTNET_LITE0 = (
     torch_format("efficientnet_lite_pytorch", _efficientnet_lite),
@@ -114,15 +98,9 @@ Table = Mapping[str, str]
 
 
 def _format(
-    origin: str,
-    block: str,
-    table: Table,
-    settings: Mapping[str, Any] | None = None,
-    *,
-    transposed: bool = True,
+    origin: str, block: str, table: Table, settings: Mapping[str, Any] | None = None
 ) -> WeightFormat:
     """Make a format of a table."""
-    leaves = TORCH_LEAVES if transposed else {}
 
     def name(path: str) -> str:
         first, _, rest = path.partition("/")
@@ -131,11 +109,10 @@ def _format(
         if path in table:
             return before + table[path]
         layer, _, leaf = path.rpartition("/")
-        between = "." if transposed else "/"
-        full = f"{before}{table[layer]}{between}{leaves.get(leaf, leaf)}"
+        full = f"{before}{table[layer]}.{TORCH_LEAVES[leaf]}"
         return full.replace("in_proj.", "in_proj_")  # as in PyTorch's attention
 
-    return WeightFormat(origin, name, transposed, settings or {})
+    return WeightFormat(origin, name, settings or {})
 
 
 def _fuse(path: str, name: str) -> Table:
@@ -235,28 +212,12 @@ _OPEN_CLIP: Table = {
     "dense0": "mlp.c_fc",
     "dense1": "mlp.c_proj",
 }
-_JAX: Table = {
-    "class_token": "cls",
-    "positions": "Transformer/posembed_input/pos_embedding",
-    "patches": "embedding",
-    "norm": "Transformer/encoder_norm",
-    "norm0": "LayerNorm_0",
-    "norm1": "LayerNorm_2",
-    "attention/query": "MultiHeadDotProductAttention_1/query",
-    "attention/key": "MultiHeadDotProductAttention_1/key",
-    "attention/value": "MultiHeadDotProductAttention_1/value",
-    "attention/out": "MultiHeadDotProductAttention_1/out",
-    "dense0": "MlpBlock_3/Dense_0",
-    "dense1": "MlpBlock_3/Dense_1",
-}
-
 _THEIRS = {"resampling": "transformers"}
 _LAYER = "encoder.layer.{}."
 
 VIT = (
     _format("timm and DINO", "blocks.{}.", _TIMM),
     _format("transformers", _LAYER, _TRANSFORMERS, _THEIRS),
-    _format("the ViT paper's program", "Transformer/encoderblock_{}/", _JAX, transposed=False),
 )
 DINOV2 = (
     _format("timm and DINO", "blocks.{}.", _TIMM),
@@ -279,9 +240,8 @@ SIGLIP = (
 
 
 def weight_formats(name: str) -> tuple[WeightFormat, ...]:
-    """Return the formats in which a network's weights are published; none where it has none."""
-    pointer = NETWORKS[name].weight_formats
-    return resolve(pointer) if pointer else ()
+    """Return the formats in which a network's weights are published."""
+    return resolve(NETWORKS[name].weight_formats)
 
 
 POSITIONS = "params/positions"
@@ -295,28 +255,23 @@ FUSED = {
 """The parts of fused arrays, by a part of their names."""
 
 
-def from_stored(
-    array: np.ndarray, target: str, shape: Shape, layout: WeightFormat, name: str
-) -> np.ndarray | Shape:
+def from_stored(array: np.ndarray, target: str, shape: Shape, name: str) -> np.ndarray | Shape:
     """Lay out a stored array as our parameter; return the shape that it needs where it has another."""
     if target in TOKENS:
         tokens = _tokens(array, target, shape)
         return shape if tokens is None else tokens
     number, place = _part(target, name)
-    transposed = layout.transposed and name.endswith("weight")
-    expected = stored_shape(target, shape, layout, name)
+    expected = stored_shape(target, shape, name)
     if array.shape != expected:
         return expected
     array = np.split(array, number)[place]
-    if transposed and target.endswith("/kernel"):
+    if name.endswith("weight") and target.endswith("/kernel"):
         array = array.transpose(2, 3, 1, 0) if array.ndim == 4 else array.T
     return array.reshape(shape)
 
 
-def stored_shape(target: str, shape: Shape, layout: WeightFormat, name: str) -> Shape:
-    """Return the shape of a parameter in a file of a format."""
-    if not layout.transposed:
-        return shape
+def stored_shape(target: str, shape: Shape, name: str) -> Shape:
+    """Return the shape of a parameter in a file, where it has this name."""
     if target.endswith("/kernel") and not name.endswith("weight"):
         return shape
     if target.endswith("/kernel") and len(shape) == 4:
@@ -329,13 +284,6 @@ def stored_shape(target: str, shape: Shape, layout: WeightFormat, name: str) -> 
         shape = (math.prod(shape),)
     number, _ = _part(target, name)
     return (number * shape[0], *shape[1:]) if number > 1 else shape
-
-
-def grid_of(converted: Mapping[str, np.ndarray], shapes: Mapping[str, Shape]) -> dict[str, int]:
-    """Return the grid of positions, as a setting of the network, where it is not the default."""
-    if POSITIONS not in shapes or converted[POSITIONS].shape == shapes[POSITIONS]:
-        return {}
-    return {"grid": math.isqrt(converted[POSITIONS].shape[1])}
 
 
 def _part(target: str, name: str) -> tuple[int, int]:

@@ -2,7 +2,7 @@
 
 import dataclasses
 import json
-import re
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache, partial
@@ -17,19 +17,16 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 
 from jdml._paths import check_file, check_local, json_of
 from jdml.models.io import read_metadata, read_tensors, write_tensors
-from jdml.models.weight_formats import Shape, WeightFormat, from_stored, grid_of, weight_formats
+from jdml.models.weight_formats import POSITIONS, Shape, WeightFormat, from_stored, weight_formats
 from jdml.ops.checks import one_of
 from jdml.registry import NETWORKS, image_statistics, pretrained_networks
-
-Triple = tuple[float, float, float]
 
 
 def create(name: str, *, dim: int, **settings: Any) -> nn.Module:
     """Make a network by name.
 
     Args:
-        name: the network's name, a key of ``jdml.registry.NETWORKS``: those for small images, then those for
-            photographs, which have pretrained weights to convert (``convert_weights``).
+        name: the network's name, a key of ``jdml.registry.NETWORKS``.
         dim: width D of the embeddings.
         **settings: the network's other attributes, such as ``pooling`` or ``dtype``.
 
@@ -54,8 +51,8 @@ def create(name: str, *, dim: int, **settings: Any) -> nn.Module:
 class Normalizer:
     """Normalizes photographs as a network's weights expect; equal ones are one static argument of ``jax.jit``."""
 
-    mean: Triple
-    std: Triple
+    mean: tuple[float, float, float]
+    std: tuple[float, float, float]
     bgr: bool = False
 
     def __call__(self, images: jax.Array) -> jax.Array:
@@ -79,8 +76,7 @@ def normalizer(name: str) -> Callable[[jax.Array], jax.Array]:
             ``"vit_s16"`` for those of ImageNet-21k, ``"vit_s16_dino"`` for DINO's.
 
     Returns:
-        A function of RGB images ``[…, H, W, 3]``, uint8 in 0…255 or floating-point in 0…1, that returns float32. Equal
-        names give equal functions, so that a step compiled for one serves the other.
+        A function of RGB images ``[…, H, W, 3]``, uint8 in 0…255 or floating-point in 0…1, that returns float32.
 
     Raises:
         ValueError: if no network of that name has pretrained weights.
@@ -107,7 +103,6 @@ PREFIXES = (
     "model.",
     "backbone.",
     "module.backbone.",
-    "resnet.",
     "vit.",
     "dinov2.",
     "dinov2_with_registers.",
@@ -142,11 +137,10 @@ def convert_weights(path: str | Path, out: str | Path, *, arch: str) -> Conversi
     """Convert weights of another library into a file for ``load_weights``.
 
     Args:
-        path: a ``.safetensors``, ``.npz`` or PyTorch (``.pth``, ``.pt``, ``.bin``) file. ResNets may have the names of
-            torchvision and timm or of transformers; ``bn_inception`` those of pretrainedmodels; ``efficientnet_lite0``
-            those of efficientnet_lite_pytorch or of timm's ``tf_efficientnet_lite0``; vision transformers those of
-            timm, of transformers, and of their own programs: DINO's and DINOv2's (``.pth``), the ViT paper's
-            (``.npz``), open_clip's.
+        path: a ``.safetensors`` or PyTorch (``.pth``, ``.pt``, ``.bin``) file. ResNets have the names of torchvision
+            and timm; ``bn_inception`` those of pretrainedmodels; ``efficientnet_lite0`` those of
+            efficientnet_lite_pytorch or of timm's ``tf_efficientnet_lite0``; vision transformers those of timm, of
+            transformers, and of their own programs: DINO's, DINOv2's, open_clip's.
         out: the ``.safetensors`` file to write, atomically.
         arch: the architecture, a name of ``jdml.registry.pretrained_networks()``.
 
@@ -157,12 +151,10 @@ def convert_weights(path: str | Path, out: str | Path, *, arch: str) -> Conversi
         FileNotFoundError: if there is no file ``path``.
         ValueError: if the architecture has no conversion, a file has the wrong ending or cannot be read, ``out`` cannot
             be written or is ``path``, a parameter is missing, is not finite or has another shape, or the file's network
-            has layers between those of ``arch`` (another depth, squeeze and excitation); naming the file, the parameter
-            and both shapes.
+            has layers between those of ``arch``, such as a deeper one's.
 
     Implementation notes:
-        Everything but the embedding head is converted, or nothing. The names of the file are recognized, with any of
-        the usual prefixes such as ``"module."``. Arrays are stored as float32, with the attributes that the network
+        Everything but the embedding head is converted, or nothing, to float32, with the attributes that the network
         needs (:func:`weights_settings`): the resampling of positions, the GELU of timm's SigLIP, the grid of a file for
         images of another size. Some are in no file: ``create("vit_s16", resampling="dino")`` for DINO's weights,
         ``create("clip_b32", activation="gelu")`` for LAION's CLIP, or ``--normalization vit_s16_dino``,
@@ -175,7 +167,6 @@ def convert_weights(path: str | Path, out: str | Path, *, arch: str) -> Conversi
         ValueError: arch must be one of resnet18, ..., got 'resnet152'...
     """
     check_local("path", path)
-    check_local("out", out)
     path, out = Path(path), Path(out)
     one_of("arch", arch, pretrained_networks())
     check_file("out", out, (".safetensors",))
@@ -183,10 +174,10 @@ def convert_weights(path: str | Path, out: str | Path, *, arch: str) -> Conversi
     if out.exists() and out.samefile(path):
         raise ValueError(f"out must be another file than path, got {out} for both")
     shapes = _shapes(arch)
-    layout, names = _recognize(tensors, shapes, arch, path)
+    layout, prefix, names = _recognize(tensors, shapes, arch, path)
     converted = {}
     for target, name in names.items():
-        array = from_stored(tensors[name], target, shapes[target], layout, name)
+        array = from_stored(tensors[name], target, shapes[target], name)
         if isinstance(array, tuple):
             raise ValueError(
                 f"{path}: {name} has shape {list(tensors[name].shape)}, {arch} needs {list(array)} for {target}"
@@ -194,19 +185,19 @@ def convert_weights(path: str | Path, out: str | Path, *, arch: str) -> Conversi
         if not np.isfinite(array).all():
             raise ValueError(f"{path}: {name} has values that are not finite")
         converted[target] = array
-    used = set(names.values())
-    unused = tuple(name for name in tensors if name not in used)
-    foreign = _foreign(unused, names, layout)
-    foreign = [n for n in foreign if not n.endswith(".bias") or tensors[n].any()]
+    unused = {name: array for name, array in tensors.items() if name not in names.values()}
+    foreign = _foreign(unused, names, prefix)
     if foreign:
         raise ValueError(
             f"{path} holds another network than {arch}: it has {len(foreign)} arrays more between those of "
             f"{arch}, such as {', '.join(foreign[:3])}"
         )
-    settings = {**layout.settings, **grid_of(converted, shapes)}
+    settings = dict(layout.settings)
+    if POSITIONS in shapes and converted[POSITIONS].shape != shapes[POSITIONS]:
+        settings["grid"] = math.isqrt(converted[POSITIONS].shape[1])
     metadata = {SETTINGS: json.dumps(settings)} if settings else {}
     write_tensors(out, converted, {ARCHITECTURE: arch, **metadata})
-    return Conversion(arch, layout.origin, names, unused)
+    return Conversion(arch, layout.origin, names, tuple(unused))
 
 
 def load_weights(path: str | Path, variables: Mapping[str, Any]) -> dict[str, Any]:
@@ -221,17 +212,14 @@ def load_weights(path: str | Path, variables: Mapping[str, Any]) -> dict[str, An
 
     Raises:
         FileNotFoundError: if there is no such file.
-        ValueError: if the file cannot be read, was not written by ``convert_weights``, or does not fit the variables;
-            naming the file, its architecture, the first parameter that does not fit, and both shapes.
+        ValueError: if the file cannot be read, was not written by ``convert_weights``, or does not fit the variables.
 
     Example:
-        Training that starts from pretrained weights:
+        ``training.fit(…, state=start)`` begins with pretrained weights by
 
         >>> from functools import partial
         >>> from jdml import training
         >>> start = training.pretrained(partial(load_weights, "resnet50.safetensors"))
-
-        ``training.fit(…, state=start)`` then begins with them.
     """
     check_local("path", path)
     path = Path(path)
@@ -242,16 +230,11 @@ def load_weights(path: str | Path, variables: Mapping[str, Any]) -> dict[str, An
         )
     tensors = read_tensors(path)
     current = flatten_dict(dict(variables), sep="/", keep_empty_nodes=True)
-    fresh = {
-        name: value
-        for name, value in current.items()
-        if name.startswith(HEAD) or not hasattr(value, "shape")
-    }
-    expected = {name: value for name, value in current.items() if name not in fresh}
+    arrays = {name: value for name, value in current.items() if hasattr(value, "shape")}
+    expected = {name: value for name, value in arrays.items() if not name.startswith(HEAD)}
     for name in sorted(expected.keys() | tensors.keys()):
         stored, own = (
-            list(arrays[name].shape) if name in arrays else "absent"
-            for arrays in (tensors, expected)
+            list(side[name].shape) if name in side else "absent" for side in (tensors, expected)
         )
         if stored != own:
             raise ValueError(
@@ -259,7 +242,7 @@ def load_weights(path: str | Path, variables: Mapping[str, Any]) -> dict[str, An
                 f"{name} is {stored} in the file and {own} in the variables"
             )
     loaded = {name: jnp.asarray(tensors[name], value.dtype) for name, value in expected.items()}
-    return unflatten_dict({**loaded, **fresh}, sep="/")
+    return unflatten_dict({**current, **loaded}, sep="/")
 
 
 def weights_settings(pretrained: Any) -> dict[str, Any]:
@@ -307,36 +290,33 @@ def _shapes(arch: str) -> dict[str, Shape]:
 
 def _recognize(
     tensors: Mapping[str, np.ndarray], shapes: Mapping[str, Shape], arch: str, path: Path
-) -> tuple[WeightFormat, dict[str, str]]:
-    """Return the format with the most names in the file, and its name for each parameter."""
+) -> tuple[WeightFormat, str, dict[str, str]]:
+    """Return the format with the most names in the file, the prefix of all, and the name of each parameter."""
     candidates = [
-        (layout, {target: prefix + layout.name(target.partition("/")[2]) for target in shapes})
+        (layout, prefix, {x: prefix + layout.name(x.partition("/")[2]) for x in shapes})
         for layout in weight_formats(arch)
         for prefix in PREFIXES
     ]
-    best, names = max(
-        candidates, key=lambda pair: sum(name in tensors for name in pair[1].values())
-    )
+    best = max(candidates, key=lambda each: sum(name in tensors for name in each[2].values()))
+    layout, _, names = best
     missing = [f"{name} ({target})" for target, name in names.items() if name not in tensors]
     if missing:
         shown = ", ".join(missing[:5]) + (", …" if len(missing) > 5 else "")
         raise ValueError(
-            f"{path}: {len(missing)} of {len(shapes)} parameters of {arch} are missing, by the names of {best.origin}: "
-            f"{shown}; the file has {', '.join(list(tensors)[:5]) or 'no arrays'}, …"
+            f"{path}: {len(missing)} of {len(shapes)} parameters of {arch} are missing, by the names of "
+            f"{layout.origin}: {shown}; the file has {', '.join(list(tensors)[:5]) or 'no arrays'}, …"
         )
-    return best, names
+    return best
 
 
-def _foreign(unused: tuple[str, ...], names: Mapping[str, str], layout: WeightFormat) -> list[str]:
+def _foreign(unused: Mapping[str, np.ndarray], names: Mapping[str, str], prefix: str) -> list[str]:
     """Return unused names within the network: next to its layers, or in none, where a classifier never is."""
-    target, name = next(iter(names.items()))
-    prefix = name.removesuffix(layout.name(target.partition("/")[2]))
-    within = {name.removeprefix(prefix).replace("/", ".").split(".")[0] for name in names.values()}
-    parts = {name: re.split(r"[./]", name.removeprefix(prefix)) for name in unused}
-    return [
-        name
-        for name in unused
-        if name.startswith(prefix)
-        and not name.endswith(HARMLESS)
-        and (len(parts[name]) == 1 or parts[name][0] in within)
-    ]
+    within = {name.removeprefix(prefix).split(".")[0] for name in names.values()}
+    foreign = []
+    for name, array in unused.items():
+        first, _, rest = name.removeprefix(prefix).partition(".")
+        is_within = name.startswith(prefix) and (not rest or first in within)
+        changes_nothing = name.endswith(HARMLESS) or (name.endswith(".bias") and not array.any())
+        if is_within and not changes_nothing:
+            foreign.append(name)
+    return foreign

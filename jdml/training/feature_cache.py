@@ -18,7 +18,7 @@ from jdml.distributed import Tree, any_process, is_main_process
 from jdml.models.adapters import Model
 from jdml.models.base_adapter import ModelAdapter
 from jdml.models.embedding import embed
-from jdml.models.feature_split import Backbone, FeatureSplit, HeadOnly
+from jdml.models.feature_split import FeatureSplit, HeadOnly
 from jdml.models.finetuning import Frozen
 from jdml.runs.identity import file_digest, file_stat, fingerprint
 from jdml.training.batch_source import (
@@ -64,7 +64,6 @@ class CachedFeatureSource(RowSource):
         rows = jax.eval_shape(self.spec.preprocess, self.sample)
         model, freeze = self.spec.model, self.spec.freeze
         self.split = FeatureSplit.of_learning(model, freeze, variables, rows)
-        self.backbone = Backbone(self.split)
         if isinstance(model, ModelAdapter):
             self._check_same_embeddings(variables)
 
@@ -109,7 +108,7 @@ class CachedFeatureSource(RowSource):
 
         # The program of one image, lowered, identifies the network with its dtype, pooling and preprocessing.
         def features_of_one(variables: Tree, image: Tree) -> Tree:
-            return self.backbone.apply(variables, self.spec.preprocess(image))
+            return self.split.apply(variables, self.spec.preprocess(image))
 
         variables = {"params": state.params["model"], "batch_stats": state.batch_stats}
         shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), variables)
@@ -146,7 +145,7 @@ class CachedFeatureSource(RowSource):
     def _fill(self, features: np.ndarray, images: Any, state: TrainState) -> None:
         """Compute features, a chunk of images at a time."""
         number, views = features.shape[:2]
-        embedder = Embedder(self.backbone, state, self.spec.preprocess)
+        embedder = Embedder(self.split, state, self.spec.preprocess)
         for start in range(0, number, CHUNK):
             rows = np.arange(start, min(start + CHUNK, number))
             for view in range(views):

@@ -18,7 +18,7 @@ from jdml.data.dataset import TrainSet
 from jdml.distributed import Tree
 from jdml.models.adapters import AnyModel, as_model, embed_in_training
 from jdml.models.embedding import Preprocess, default_preprocess
-from jdml.models.feature_split import Backbone, FeatureSplit
+from jdml.models.feature_split import FeatureSplit
 from jdml.ops import checks, sphere
 from jdml.recipes.network import HEAD
 from jdml.runs.identity import fingerprint, qualified_name
@@ -299,7 +299,7 @@ def init_head_from_pca(
     variables = {"params": params, "batch_stats": state.batch_stats}
     sample = jax.eval_shape(preprocess, jax.tree.map(lambda leaf: leaf[:1], drawn))
     split = FeatureSplit(network, layer, variables, sample)
-    features = Embedder(Backbone(split), state, preprocess)(drawn)
+    features = Embedder(split, state, preprocess)(drawn)
     if features.shape[1] != width or not np.isfinite(features).all():
         shape = list(features.shape)
         raise ValueError(f"train must have finite features [N, {width}], got some of {shape}")
@@ -308,7 +308,7 @@ def init_head_from_pca(
     arrays = {f"{layer}/kernel": directions, f"{layer}/bias": np.zeros(dim)}
 
     def begin(path: Any, leaf: jax.Array) -> jax.Array:
-        own = arrays.get("/".join(adapt.path_texts(path)))
+        own = arrays.get(adapt.path_text(path))
         return leaf if own is None else jnp.asarray(own, leaf.dtype)
 
     started = jax.tree_util.tree_map_with_path(begin, params)
@@ -319,7 +319,7 @@ def dense_head(params: Tree) -> tuple[str, tuple[int, int]]:
     """Return the path of the head's one dense layer, and its kernel's shape ``(C, D)``."""
     of_head: dict[str, Any] = {
         path: leaf.shape
-        for path, leaf in zip(adapt.paths(params), jax.tree.leaves(params), strict=True)
+        for path, leaf in adapt.named_leaves(params).items()
         if path.split("/")[0] == HEAD and len(leaf.shape) > 1
     }
     path, shape = next(iter(of_head.items()), ("", (0, 0)))

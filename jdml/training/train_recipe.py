@@ -252,7 +252,7 @@ def with_finetuning(
     if isinstance(model, Frozen) or (tune.freeze is None and tune.last_blocks is None):
         return model
     params = param_shapes(model, train, preprocess)
-    names = dict.fromkeys(path.split("/")[0] for path in adapt.paths(params))
+    names = dict.fromkeys(path.split("/")[0] for path in adapt.named_leaves(params))
     pattern = str(tune.frozen_pattern(recipe.network, names))
     views = tune.cached_views if tune.caches_features else None
     return Frozen(model, pattern, cached_views=views, cache_folder=cache_folder)

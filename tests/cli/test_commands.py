@@ -139,7 +139,7 @@ def write_weights(file: Path) -> None:
     for path, leaf in flatten_dict(variables, sep="/").items():
         if not path.startswith("params/head"):
             name = layout.name(path.partition("/")[2])
-            arrays[name] = np.zeros(stored_shape(path, leaf.shape, layout, name), np.float32)
+            arrays[name] = np.zeros(stored_shape(path, leaf.shape, name), np.float32)
     save_file(arrays, file)
 
 

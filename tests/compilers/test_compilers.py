@@ -1,35 +1,18 @@
 """The compilers for H100 and TPU v5e compile small programs of all parts; their programs are analysed correctly."""
 
-import importlib.util
 import json
 import os
 import subprocess
 import sys
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 
+from benchmarks import compilers
+
 ROOT = Path(__file__).parents[2]
 SCRIPT = Path(__file__).with_name("small_programs.py")
-LIMIT = 3600
-"""Seconds after which it hangs; the slower target takes about one minute."""
-
-
-def load() -> ModuleType:
-    """`benchmarks/compilers.py`."""
-    spec = importlib.util.spec_from_file_location(
-        "benchmarks_compilers", ROOT / "benchmarks" / "compilers.py"
-    )
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-compilers = load()
 
 TEXT = """HloModule jit_f, is_scheduled=true
 
@@ -218,7 +201,7 @@ def compiled(target: str, out: Path) -> dict[str, Any]:
         env=given,
         capture_output=True,
         text=True,
-        timeout=LIMIT,
+        timeout=3600,  # it hangs: the slower target takes about one minute
         check=False,
     )
     if "no compiler for" in done.stderr:

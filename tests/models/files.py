@@ -10,6 +10,9 @@ from safetensors.numpy import save_file
 from jdml.models import Conversion, convert_weights, create
 from jdml.models.weight_formats import WeightFormat, stored_shape
 
+WIDTH, DEPTH, HEADS, PROJECTED, GRID = 48, 2, 4, 20, 4
+"""Sizes of small vision transformers."""
+
 
 def zeros(arch: str, dim: int = 8) -> dict:
     """Return a network's variables with the shapes of its init, all zeros."""
@@ -24,7 +27,7 @@ def random_arrays(arch: str, layout: WeightFormat) -> dict[str, np.ndarray]:
     for target, value in flatten_dict(zeros(arch), sep="/").items():
         if not target.startswith("params/head/"):
             name = layout.name(target.partition("/")[2])
-            shape = stored_shape(target, value.shape, layout, name)
+            shape = stored_shape(target, value.shape, name)
             arrays[name] = draw.uniform(0.5, 1.5, shape).astype(np.float32)
     return arrays
 

@@ -1,14 +1,12 @@
 """Positions resampled to another grid, and images normalized, as pretrained weights expect."""
 
-import dataclasses
 from functools import partial
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from models.files import convert, random_arrays, zeros
+from models.files import GRID, convert, random_arrays, zeros
 
 from jdml import registry
 from jdml.cli.option_groups import WeightOptions
@@ -18,8 +16,8 @@ from jdml.models.weight_formats import weight_formats
 
 # Positions of another grid: each program's bicubic compared with a small reference, PyTorch, and a whole network.
 
-GRID, CHANNELS = 5, 3
-POSITIONS = np.random.default_rng(0).normal(size=(1, 1 + GRID**2, CHANNELS)).astype(np.float32)
+SIDE, CHANNELS = 5, 3
+POSITIONS = np.random.default_rng(0).normal(size=(1, 1 + SIDE**2, CHANNELS)).astype(np.float32)
 SHAPES = [(5, 5), (3, 3), (4, 7), (9, 9), (2, 12)]
 
 
@@ -55,47 +53,33 @@ def along(values: np.ndarray, new: int, origin: str) -> np.ndarray:
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("origin", ["timm", "transformers", "dino"])
 def test_bicubic_of_each_program_equals_the_reference(origin, shape):
-    actual = resample(jnp.asarray(POSITIONS), GRID, shape, origin)
-    patches = POSITIONS[0, 1:].reshape(GRID, GRID, CHANNELS).astype(np.float64)
-    if shape != (GRID, GRID):
+    actual = resample(jnp.asarray(POSITIONS), SIDE, shape, origin)
+    patches = POSITIONS[0, 1:].reshape(SIDE, SIDE, CHANNELS).astype(np.float64)
+    if shape != (SIDE, SIDE):
         patches = along(patches, shape[0], origin)
         patches = along(patches.swapaxes(0, 1), shape[1], origin).swapaxes(0, 1)
     np.testing.assert_array_equal(actual[:, 0], POSITIONS[:, 0])
     np.testing.assert_allclose(actual[0, 1:], patches.reshape(-1, CHANNELS), atol=2e-6)
 
 
-@pytest.fixture(scope="module")
-def shallow():
-    """Register a network with two blocks in place of twelve; return its name."""
-    record = registry.NETWORKS["vit_s16"]
-    settings = {**record.settings, "depth": 2}
-    registry.NETWORKS["shallow"] = dataclasses.replace(record, name="shallow", settings=settings)
-    yield "shallow"
-    del registry.NETWORKS["shallow"]
-
-
-def file_of(origin: str, arch: str, folder: Path) -> Path:
-    """Convert random weights with the names of their origin; return the file."""
-    named = weight_formats(arch)[1 if origin == "transformers" else 0]
-    arrays = {name: 0.1 * (value - 1) for name, value in random_arrays(arch, named).items()}
-    return convert(arrays, folder, arch)[1]
-
-
 @pytest.mark.parametrize("origin", ["timm", "transformers", "dino"])
-def test_network_at_another_size_resamples_like_its_weights_origin(origin, tmp_path, shallow):
+def test_network_at_another_size_resamples_like_its_weights_origin(origin, tmp_path, small):
     """It equals a network made for that size with positions that the reference resampled."""
-    file = file_of(origin, shallow, tmp_path)
+    network = small("vit_s16")
+    named = weight_formats(network)[1 if origin == "transformers" else 0]
+    arrays = {name: 0.1 * (value - 1) for name, value in random_arrays(network, named).items()}
+    file = convert(arrays, tmp_path, network)[1]
     stats = "vit_s16_dino" if origin == "dino" else None
-    given = WeightOptions(weights=file, normalization=stats).network_settings(shallow)
+    given = WeightOptions(weights=file, normalization=stats).network_settings(network)
     settings = weights_settings(file) | given
     assert settings == ({} if origin == "timm" else {"resampling": origin})
     images = np.random.default_rng(0).normal(size=(2, 96, 96, 3)).astype(np.float32)
-    net, other = create(shallow, dim=8, **settings), create(shallow, dim=8, grid=6)
+    net, other = create(network, dim=8, **settings), create(network, dim=8, grid=6)
     rng = np.random.default_rng(2)
-    fresh = jax.tree.map(lambda a: 0.05 * rng.standard_normal(a.shape, a.dtype), zeros(shallow))
+    fresh = jax.tree.map(lambda a: 0.05 * rng.standard_normal(a.shape, a.dtype), zeros(network))
     variables = load_weights(file, fresh)
     positions = np.asarray(variables["params"]["positions"], np.float64)
-    patches = along(positions[0, 1:].reshape(14, 14, -1), 6, origin).swapaxes(0, 1)
+    patches = along(positions[0, 1:].reshape(GRID, GRID, -1), 6, origin).swapaxes(0, 1)
     patches = along(patches, 6, origin).swapaxes(0, 1).reshape(1, 36, -1)
     resampled = np.concatenate([positions[:, :1], patches], 1).astype(np.float32)
     placed = {"params": {**variables["params"], "positions": resampled}}

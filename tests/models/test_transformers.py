@@ -1,6 +1,5 @@
 """Vision transformers compared with their weights' origin at two sizes, and conversion of every file's names."""
 
-import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -8,46 +7,15 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 import pytest
-from models.files import convert, random_arrays, zeros
+from models.files import DEPTH, GRID, HEADS, PROJECTED, WIDTH, convert, random_arrays, zeros
 
 from jdml.models import convert_weights, create, load_weights, weights_settings
 from jdml.models.weight_formats import weight_formats
 from jdml.registry import NETWORKS
 
-WIDTH, DEPTH, HEADS, PROJECTED, GRID = 48, 2, 4, 20, 4
-
-
-@pytest.fixture
-def small():
-    """Register a small network of a family; return its name."""
-    registered = []
-
-    def register(name: str) -> str:
-        record, few = NETWORKS[name], f"few_{name}"
-        sizes = {"width": WIDTH, "depth": DEPTH, "heads": HEADS, "grid": GRID, "hidden": None}
-        if "projection" in record.settings:
-            sizes["projection"] = PROJECTED
-        settings = {**record.settings, **sizes}
-        NETWORKS[few] = dataclasses.replace(record, name=few, settings=settings)
-        registered.append(few)
-        return few
-
-    yield register
-    for few in registered:
-        del NETWORKS[few]
-
 
 class Reference(NamedTuple):
-    """A reference implementation with weights.
-
-    Attributes:
-        network: our network.
-        make: makes the reference model.
-        pooled: computes the reference model's features.
-        origin: the library whose names the file has.
-        settings: the network settings in the converted file.
-        any_size: whether it takes images of any size.
-    """
+    """A model of another library, its features, and what our converted file says."""
 
     network: str
     make: Callable[[], Any]
@@ -58,9 +26,7 @@ class Reference(NamedTuple):
 
 
 def library(name: str) -> Any:
-    """Import a PyTorch library. They import torchvision, whose package on PyPI is built for CUDA. With a torch for the
-    CPU only, its operators are not loaded, so they are declared here. No network calls them.
-    """
+    """Import a PyTorch library; operators of torchvision, which no network calls, are declared where CUDA is absent."""
     reason = f"compares with {name}: pip install jdml[parity]"
     torch = pytest.importorskip("torch", reason=reason)
     try:
@@ -207,101 +173,64 @@ def test_embeddings_equal_the_references(name, small, tmp_path):
         np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-5 * np.abs(theirs).max())
 
 
-# Names in the files of programs that need not be installed: timm 1.0, open_clip 3.3 and DINOv2's own.
+# Names in files that no reference above writes: DINOv2's own, and timm's CLIP, whose head has a bias.
 C, P = WIDTH, PROJECTED
-MLP = {
+BLOCK = {
+    "norm1.weight": (C,), "norm1.bias": (C,), "norm2.weight": (C,), "norm2.bias": (C,),
+    "attn.qkv.weight": (3 * C, C), "attn.qkv.bias": (3 * C,), "attn.proj.weight": (C, C), "attn.proj.bias": (C,),
     "mlp.fc1.weight": (4 * C, C), "mlp.fc1.bias": (4 * C,), "mlp.fc2.weight": (C, 4 * C), "mlp.fc2.bias": (C,),
 }  # fmt: skip
-TIMM_BLOCK = {
-    "norm1.weight": (C,), "norm1.bias": (C,), "norm2.weight": (C,), "norm2.bias": (C,),
-    "attn.qkv.weight": (3 * C, C), "attn.qkv.bias": (3 * C,), "attn.proj.weight": (C, C), "attn.proj.bias": (C,), **MLP,
-}  # fmt: skip
-OPEN_CLIP_BLOCK = {
-    "ln_1.weight": (C,), "ln_1.bias": (C,), "ln_2.weight": (C,), "ln_2.bias": (C,),
-    "attn.in_proj_weight": (3 * C, C), "attn.in_proj_bias": (3 * C,),
-    "attn.out_proj.weight": (C, C), "attn.out_proj.bias": (C,),
-    "mlp.c_fc.weight": (4 * C, C), "mlp.c_fc.bias": (4 * C,), "mlp.c_proj.weight": (C, 4 * C), "mlp.c_proj.bias": (C,),
-}  # fmt: skip
-SCALES = {"ls1.gamma": (C,), "ls2.gamma": (C,)}
-TIMM = {"patch_embed.proj.bias": (C,), "norm.weight": (C,), "norm.bias": (C,)}
 FILES = {
-    "timm's DINOv2 with registers": ("dinov2_s14_reg", "blocks.{}.", {**TIMM_BLOCK, **SCALES}, {
-        **TIMM, "cls_token": (1, 1, C), "reg_token": (1, 4, C), "pos_embed": (1, 16, C),
-        "patch_embed.proj.weight": (C, 3, 14, 14),
+    "dinov2_s14_reg": ({**BLOCK, "ls1.gamma": (C,), "ls2.gamma": (C,)}, {
+        "cls_token": (1, 1, C), "register_tokens": (1, 4, C), "pos_embed": (1, 17, C), "mask_token": (1, C),
+        "patch_embed.proj.weight": (C, 3, 14, 14), "patch_embed.proj.bias": (C,),
+        "norm.weight": (C,), "norm.bias": (C,),
     }),
-    "DINOv2's own with registers": ("dinov2_s14_reg", "blocks.{}.", {**TIMM_BLOCK, **SCALES}, {
-        **TIMM, "cls_token": (1, 1, C), "register_tokens": (1, 4, C), "pos_embed": (1, 17, C), "mask_token": (1, C),
-        "patch_embed.proj.weight": (C, 3, 14, 14),
-    }),
-    "timm's CLIP": ("clip_b16", "blocks.{}.", TIMM_BLOCK, {
+    "clip_b16": (BLOCK, {
         "cls_token": (1, 1, C), "pos_embed": (1, 17, C), "patch_embed.proj.weight": (C, 3, 16, 16),
         "norm_pre.weight": (C,), "norm_pre.bias": (C,), "norm.weight": (C,), "norm.bias": (C,),
         "head.weight": (P, C), "head.bias": (P,),
     }),
-    "timm's SigLIP": ("siglip_b16", "blocks.{}.", TIMM_BLOCK, {
-        **TIMM, "pos_embed": (1, 16, C), "patch_embed.proj.weight": (C, 3, 16, 16),
-        "attn_pool.latent": (1, 1, C), "attn_pool.q.weight": (C, C), "attn_pool.q.bias": (C,),
-        "attn_pool.kv.weight": (2 * C, C), "attn_pool.kv.bias": (2 * C,), "attn_pool.proj.weight": (C, C),
-        "attn_pool.proj.bias": (C,), "attn_pool.norm.weight": (C,), "attn_pool.norm.bias": (C,),
-        **{f"attn_pool.{name}": shape for name, shape in MLP.items()},
-    }),
-    "open_clip": ("clip_b16", "visual.transformer.resblocks.{}.", OPEN_CLIP_BLOCK, {
-        "visual.class_embedding": (C,), "visual.positional_embedding": (17, C), "visual.proj": (C, P),
-        "visual.conv1.weight": (C, 3, 16, 16), "visual.ln_pre.weight": (C,), "visual.ln_pre.bias": (C,),
-        "visual.ln_post.weight": (C,), "visual.ln_post.bias": (C,),
-        "token_embedding.weight": (7, C), "positional_embedding": (5, C), "logit_scale": (1,),
-        "transformer.resblocks.0.ln_1.weight": (C,),
-    }),
 }  # fmt: skip
-TEXT = {
-    "token_embedding.weight",
-    "positional_embedding",
-    "logit_scale",
-    "transformer.resblocks.0.ln_1.weight",
-}
 
 
-def arrays_of(file: str) -> dict[str, np.ndarray]:
+def arrays_of(network: str) -> dict[str, np.ndarray]:
     """Return a file's arrays of random numbers; a head bias, which CLIP does not have, is zero."""
-    _, block, of_block, others = FILES[file]
-    shapes = {**others}
+    of_block, shapes = FILES[network]
     for number in range(DEPTH):
-        shapes |= {block.format(number) + name: shape for name, shape in of_block.items()}
+        shapes = shapes | {f"blocks.{number}.{name}": shape for name, shape in of_block.items()}
     rng = np.random.default_rng(0)
     arrays = {name: rng.normal(size=shape).astype(np.float32) for name, shape in shapes.items()}
     return {name: array * (name != "head.bias") for name, array in arrays.items()}
 
 
+def named_by(origin: str, network: str) -> dict[str, np.ndarray]:
+    """Return random arrays under a library's names."""
+    return random_arrays(network, next(x for x in weight_formats(network) if x.origin == origin))
+
+
 def test_image_encoder_of_transformers_clip_is_converted(small, tmp_path):
     network = small("clip_b16")
-    layout = next(each for each in weight_formats(network) if each.origin == "transformers")
     text = {"text_projection.weight", "text_model.final_layer_norm.weight", "logit_scale"}
-    arrays = random_arrays(network, layout) | dict.fromkeys(text, np.ones((P, C), np.float32))
-    done, _ = convert(arrays, tmp_path, network)
+    arrays = dict.fromkeys(text, np.ones((P, C), np.float32))
+    done, _ = convert(arrays | named_by("transformers", network), tmp_path, network)
     assert (done.origin, set(done.unused)) == ("transformers", text)
 
 
 @pytest.mark.parametrize("file", FILES)
 def test_every_array_of_a_file_is_used(file, small, tmp_path):
-    network, arrays = small(FILES[file][0]), arrays_of(file)
+    network, arrays = small(file), arrays_of(file)
     done, converted = convert(arrays, tmp_path, network)
-    assert set(done.unused) <= {*TEXT, "mask_token", "head.bias"}
+    assert set(done.unused) <= {"mask_token", "head.bias"}
     params = load_weights(converted, zeros(network))["params"]
-    fused = next(name for name in arrays if name.endswith(("0.attn.qkv.weight", "in_proj_weight")))
     value = params["block0"]["attention"]["value"]["kernel"]
-    np.testing.assert_array_equal(value.reshape(C, C), arrays[fused][2 * C :].T)
-    if file == "open_clip":
-        np.testing.assert_array_equal(params["projection"]["kernel"], arrays["visual.proj"])
-    if file == "timm's DINOv2 with registers":  # its class token includes the position
-        np.testing.assert_array_equal(params["positions"][0, 0], np.zeros(C))
-        np.testing.assert_array_equal(params["positions"][0, 1:], arrays["pos_embed"][0])
-    if file == "timm's SigLIP":
-        key = params["pool"]["attention"]["key"]["kernel"].reshape(C, C)
-        np.testing.assert_array_equal(key, arrays["attn_pool.kv.weight"][:C].T)
+    fused = arrays["blocks.0.attn.qkv.weight"]
+    np.testing.assert_array_equal(value.reshape(C, C), fused[2 * C :].T)
 
 
 def test_positions_of_another_grid_set_the_grid(small, tmp_path):
-    network, arrays = small("siglip_b16"), arrays_of("timm's SigLIP")
+    network = small("siglip_b16")
+    arrays = named_by("timm", network)
     arrays["pos_embed"] = np.ones((1, 36, C), np.float32)
     _, file = convert(arrays, tmp_path, network)
     assert weights_settings(file) == {"activation": "gelu", "grid": 6}
@@ -313,9 +242,8 @@ def test_positions_of_another_grid_set_the_grid(small, tmp_path):
 @pytest.mark.parametrize(
     ("file", "network", "change", "named"),
     [
-        ("DINOv2's own with registers", "dinov2_s14", {}, "register_tokens"),
-        ("timm's CLIP", "clip_b16", {"head.bias": np.ones(P, np.float32)}, r"head\.bias"),
-        ("open_clip", "siglip_b16", {}, "few_siglip_b16"),
+        ("dinov2_s14_reg", "dinov2_s14", {}, "register_tokens"),
+        ("clip_b16", "clip_b16", {"head.bias": np.ones(P, np.float32)}, r"head\.bias"),
     ],
 )
 def test_file_of_another_network_is_refused(file, network, change, named, small, tmp_path):

@@ -1,15 +1,12 @@
 """Pretrained weights under every library's names: features equal PyTorch's to 1e-5."""
 
 import re
-import tempfile
-from collections.abc import Iterator
-from functools import cache
 from pathlib import Path
 
 import jax
 import numpy as np
 import pytest
-from models.files import zeros
+from models.files import convert, zeros
 
 from jdml.models import convert_weights, create, load_weights, normalizer
 from jdml.models.io import read_tensors
@@ -36,28 +33,9 @@ def published(arch: str):
     return randomize(NETWORKS[arch]())
 
 
-@cache
 def published_arrays(arch: str) -> dict[str, np.ndarray]:
     """Return its state by the published names."""
     return {name: value.numpy() for name, value in published(arch).state_dict().items()}
-
-
-@cache
-def converted_arrays(arch: str) -> dict[str, np.ndarray]:
-    """Return that state converted to our names."""
-    with tempfile.TemporaryDirectory() as folder:
-        before, after = Path(folder) / "in.npz", Path(folder) / "out.safetensors"
-        np.savez(before, **published_arrays(arch))
-        convert_weights(before, after, arch=arch)
-        return {name: np.array(value) for name, value in read_tensors(after).items()}
-
-
-@pytest.fixture(scope="module", autouse=True)
-def forget_arrays() -> Iterator[None]:
-    """Drop the cached arrays after the module: together they take some 300 MiB."""
-    yield
-    published_arrays.cache_clear()
-    converted_arrays.cache_clear()
 
 
 def features(arch: str, file: Path, images: np.ndarray) -> np.ndarray:
@@ -96,19 +74,6 @@ def test_features_equal_pytorchs(arch, tmp_path):
 
 
 # The same arrays under other libraries' names. (pattern, replacement) applied in turn.
-TRANSFORMERS_RESNET = [
-    (r"^(?=conv1|bn1)", "embedder.embedder."),
-    (r"embedder.(conv|bn)1", r"embedder.\1"),
-    (r"^layer(\d)", lambda match: f"encoder.stages.{int(match[1]) - 1}.layers"),
-    (r"layers\.(\d+)\.(conv|bn)(\d)",
-     lambda match: f"layers.{match[1]}.layer.{int(match[3]) - 1}.{match[2]}"),
-    (r"downsample\.0", "shortcut.convolution"),
-    (r"downsample\.1", "shortcut.normalization"),
-    (r"\bconv\b", "convolution"),
-    (r"\bbn\b", "normalization"),
-    (r"^(?!fc)", "resnet."),
-    (r"^fc", "classifier.1"),
-]  # fmt: skip
 # block of efficientnet_lite_pytorch -> stage and block of timm
 TIMM_BLOCKS = ["0.0", "1.0", "1.1", "2.0", "2.1", "3.0", "3.1", "3.2", "4.0", "4.1", "4.2", "5.0",
                "5.1", "5.2", "5.3", "6.0"]  # fmt: skip
@@ -137,59 +102,18 @@ def renamed(arrays: dict[str, np.ndarray], rules) -> dict[str, np.ndarray]:
     return result
 
 
-def split_attention(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Split query, key and value into separate arrays."""
-    result = {name: value for name, value in arrays.items() if ".qkv." not in name}
-    for name in arrays.keys() - result.keys():
-        for part, value in zip(("query", "key", "value"), np.split(arrays[name], 3), strict=True):
-            result[name.replace("qkv", part)] = value
-    return result
-
-
-def jax_vit(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Return the arrays as the ViT paper's program stores them: Flax's layout and names, separate heads."""
-    result = {
-        "cls": arrays["cls_token"],
-        "Transformer/posembed_input/pos_embedding": arrays["pos_embed"],
-        "embedding/kernel": np.einsum("oihw->hwio", arrays["patch_embed.proj.weight"]),
-        "embedding/bias": arrays["patch_embed.proj.bias"],
-        "Transformer/encoder_norm/scale": arrays["norm.weight"],
-        "Transformer/encoder_norm/bias": arrays["norm.bias"],
-        "head/kernel": np.zeros((384, 10), np.float32),
-    }
-    arrays = split_attention(arrays)
-    for i in range(12):
-        ours, theirs = f"Transformer/encoderblock_{i}/", f"blocks.{i}."
-        for norm, number in (("LayerNorm_0", 1), ("LayerNorm_2", 2)):
-            result[f"{ours}{norm}/scale"] = arrays[f"{theirs}norm{number}.weight"]
-            result[f"{ours}{norm}/bias"] = arrays[f"{theirs}norm{number}.bias"]
-            dense = f"{ours}MlpBlock_3/Dense_{number - 1}/"
-            result[f"{dense}kernel"] = arrays[f"{theirs}mlp.fc{number}.weight"].T
-            result[f"{dense}bias"] = arrays[f"{theirs}mlp.fc{number}.bias"]
-        attention = f"{ours}MultiHeadDotProductAttention_1/"
-        for part in ("query", "key", "value"):
-            kernel, bias = (arrays[f"{theirs}attn.{part}.{leaf}"] for leaf in ("weight", "bias"))
-            result[f"{attention}{part}/kernel"] = kernel.T.reshape(384, 6, 64)
-            result[f"{attention}{part}/bias"] = bias.reshape(6, 64)
-        result[f"{attention}out/kernel"] = arrays[f"{theirs}attn.proj.weight"].T.reshape(6, 64, 384)
-        result[f"{attention}out/bias"] = arrays[f"{theirs}attn.proj.bias"]
-    return result
-
-
 @pytest.mark.parametrize(
-    ("arch", "origin", "rename"),
+    ("arch", "origin", "rules"),
     [
-        ("resnet50", "transformers", lambda arrays: renamed(arrays, TRANSFORMERS_RESNET)),
-        ("efficientnet_lite0", "timm", lambda arrays: renamed(arrays, TIMM_LITE)),
-        ("vit_s16", "the ViT paper's program", jax_vit),
-        ("vit_s16", "timm and DINO", lambda arrays: renamed(arrays, [("^", "module.backbone.")])),
+        ("efficientnet_lite0", "timm", TIMM_LITE),
+        ("vit_s16", "timm and DINO", [("^", "module.backbone.")]),
     ],
 )
-def test_names_of_all_libraries_give_the_same_file(arch, origin, rename, tmp_path):
-    np.savez(tmp_path / "other.npz", **rename(published_arrays(arch)))
-    done = convert_weights(tmp_path / "other.npz", tmp_path / "other.safetensors", arch=arch)
+def test_names_of_all_libraries_give_the_same_file(arch, origin, rules, tmp_path):
+    ours = read_tensors(convert(published_arrays(arch), tmp_path, arch)[1])
+    done, file = convert(renamed(published_arrays(arch), rules), tmp_path, arch)
     assert done.origin == origin
-    ours, others = converted_arrays(arch), read_tensors(tmp_path / "other.safetensors")
+    others = read_tensors(file)
     assert ours.keys() == others.keys()
     assert all(np.array_equal(ours[name], others[name]) for name in ours)
 

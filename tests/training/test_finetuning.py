@@ -32,7 +32,7 @@ def test_patterns_match_whole_parts_of_paths():
 
     def named(pattern):
         marks = jax.tree.leaves(adapt.matching(params, pattern))
-        return [path for path, mark in zip(adapt.paths(params), marks, strict=True) if mark]
+        return [path for path, mark in zip(adapt.named_leaves(params), marks, strict=True) if mark]
 
     assert named("block1") == ["block1/bias", "block1/kernel"]
     assert named(".*/kernel") == ["block1/kernel", "block10/kernel"]
@@ -52,7 +52,7 @@ def test_paths_of_a_module_with_a_field_called_value():
         part: Attention
 
     net = Net(Attention(jnp.ones(1), jnp.ones(1)))
-    assert adapt.paths(net) == ["part/value", "part/query"]
+    assert list(adapt.named_leaves(net)) == ["part/value", "part/query"]
 
 
 def moved(start, end):
@@ -204,7 +204,7 @@ def test_training_only_the_last_blocks_with_batch_norm(pictures):
     pattern = with_finetuning(lite, network, pictures, default_preprocess).pattern
     params = params_of("efficientnet_lite0")
     learns, _ = adapt.split(params, adapt.matching(params, pattern))
-    first = {path.split("/")[0] for path in adapt.paths(learns)}
+    first = {path.split("/")[0] for path in adapt.named_leaves(learns)}
     assert {name.rpartition("_")[0] or name for name in first} == {"stage6_block0", "top", "head"}
     few = lite.replace(finetune={"last_blocks": 99})
     with pytest.raises(ValueError, match=r"^last_blocks\b"):
