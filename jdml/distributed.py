@@ -19,6 +19,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.experimental import multihost_utils
 from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 from jax.tree_util import KeyPath
@@ -149,9 +150,8 @@ class Placement:
         return self._at(P(self.mesh.axis_names[0]))
 
     def _fits(self, shape: Sequence[int], spec: P) -> bool:
-        if len(shape) < len(spec):
-            return False
-        return all(n % self._parts(P(axes)) == 0 for n, axes in zip(shape, spec, strict=False))
+        pairs = zip(shape, spec, strict=False)
+        return len(shape) >= len(spec) and all(n % self._parts(P(axes)) == 0 for n, axes in pairs)
 
     def _parts(self, spec: P) -> int:
         assert self.mesh is not None
@@ -193,19 +193,6 @@ def put(array: ArrayLike, sharding: NamedSharding) -> jax.Array:
         return jax.random.wrap_key_data(data, impl=jax.random.key_impl(array))
     whole = np.asarray(array)
     return jax.make_array_from_callback(whole.shape, sharding, lambda index: whole[index])
-
-
-def gather_to_host(tree: Tree) -> Tree:
-    """Gather arrays of a mesh on one device of this process."""
-
-    def one(leaf: Any) -> Any:
-        sharding = getattr(leaf, "sharding", None)
-        if not isinstance(sharding, NamedSharding) or sharding.mesh.size == 1:
-            return leaf
-        same = put(leaf, NamedSharding(sharding.mesh, P()))
-        return same.addressable_data(0)
-
-    return jax.tree.map(one, tree)
 
 
 def initialize(
@@ -267,8 +254,6 @@ def broadcast_metrics(values: Mapping[str, float]) -> dict[str, float]:
     """Return the first process's numbers; those of others may differ in the last digit."""
     if jax.process_count() == 1 or not values:
         return dict(values)
-    from jax.experimental import multihost_utils
-
     bits = np.array(list(values.values()), np.float64).view(np.uint32)
     numbers = np.asarray(multihost_utils.broadcast_one_to_all(bits)).astype(np.uint32)
     return dict(zip(values, numbers.view(np.float64).tolist(), strict=True))
@@ -276,11 +261,7 @@ def broadcast_metrics(values: Mapping[str, float]) -> dict[str, float]:
 
 def any_process(flags: np.ndarray) -> np.ndarray:
     """Return where flags are True in any process."""
-    if jax.process_count() == 1:
-        return flags
-    from jax.experimental import multihost_utils
-
-    return np.any(np.asarray(multihost_utils.process_allgather(flags)), axis=0)
+    return np.any(multihost_utils.process_allgather(flags), axis=0)
 
 
 def _is_launched() -> bool:
@@ -341,48 +322,39 @@ class Preempted(SystemExit):
         return f"asked to end (SIGTERM); saved at step {self.step}, the same call resumes it"
 
 
-class Termination:
-    """Note SIGTERM and the first Ctrl-C without ending; a second Ctrl-C ends at once.
+@contextlib.contextmanager
+def note_termination(watched: bool) -> Iterator[Callable[[int], BaseException | None]]:
+    """Note SIGTERM and the first Ctrl-C, and yield a function: what ends the run after a step, for which it is saved.
 
-    Several processes agree, by JAX's preemption service, on a step at which all of them save and end.
+    A second Ctrl-C ends at once. Several processes agree, by JAX's preemption service, on a step at which all of them
+    save and end; all must ask after every step.
     """
+    several = watched and jax.process_count() > 1
+    asked: list[int] = []
+    before: dict[int, Any] = {}
 
-    def __init__(self, watched: bool) -> None:
-        self._watched = watched
-        self._asked: int | None = None
-        self._before: dict[int, Any] = {}
-
-    def __enter__(self) -> "Termination":
-        is_alone = jax.process_count() == 1
-        if self._watched and is_alone and threading.current_thread() is threading.main_thread():
-            self._before[signal.SIGTERM] = signal.signal(signal.SIGTERM, self._note)
-            if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-                self._before[signal.SIGINT] = signal.signal(signal.SIGINT, self._note)
-        return self
-
-    def __exit__(self, *raised: object) -> None:
-        for number, before in self._before.items():
-            signal.signal(number, before)
-        if self._asked is not None and raised[0] is None:  # it came after the last step
-            signal.raise_signal(self._asked)
-
-    def _note(self, number: int, *_: object) -> None:
+    def note(number: int, *_: object) -> None:
         if number == signal.SIGINT:
-            if self._asked is not None:
+            if asked:
                 raise KeyboardInterrupt
             _log.warning("saving after this step; Ctrl-C once more ends at once")
-        self._asked = number
+        asked.append(number)
 
-    def end(self, step: int) -> BaseException:
-        """Return what ends the run, saved at this step."""
-        if self._asked != signal.SIGINT:
+    def ending(step: int) -> BaseException | None:
+        if not (multihost_utils.reached_preemption_sync_point(step) if several else asked):
+            return None
+        if asked[-1:] != [signal.SIGINT]:
             return Preempted(step)
         return KeyboardInterrupt(f"interrupted; saved at step {step}, the same call resumes it")
 
-    def asked(self, step: int) -> bool:
-        """Return whether to save after this step and end; every process asks after every step."""
-        if not self._watched or jax.process_count() == 1:
-            return self._asked is not None
-        from jax.experimental import multihost_utils
-
-        return bool(multihost_utils.reached_preemption_sync_point(step))
+    if watched and not several and threading.current_thread() is threading.main_thread():
+        before[signal.SIGTERM] = signal.signal(signal.SIGTERM, note)
+        if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+            before[signal.SIGINT] = signal.signal(signal.SIGINT, note)
+    try:
+        yield ending
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    if asked:  # it came after the last step
+        signal.raise_signal(asked[-1])

@@ -21,13 +21,7 @@ from jdml.models.embedding import embed
 from jdml.models.feature_split import Backbone, FeatureSplit, HeadOnly
 from jdml.models.finetuning import Frozen
 from jdml.runs.identity import file_digest, file_stat, fingerprint
-from jdml.training.batch_source import (
-    DEVICE_BYTES,
-    BatchSource,
-    ImageFileSource,
-    RowSource,
-    StepResult,
-)
+from jdml.training.batch_source import DEVICE_BYTES, BatchSource, ImageFileSource, RowSource
 from jdml.training.run_config import Embedder
 from jdml.training.step import StepConfig, TrainState
 
@@ -80,14 +74,12 @@ class CachedFeatureSource(RowSource):
                 "cached_views: embeddings depend on more than the head's input: write models.WithHead(backbone, head)"
             )
 
-    def step(self, state: TrainState) -> StepResult:
-        """Take one step on the next batch; before the first, all features are computed or read."""
-        if self._step is None:
-            features = self._load_or_compute(self.train.images, self.views, state)
-            head = HeadOnly(self.split)
-            spec = dataclasses.replace(self.spec, model=head, preprocess=_same, micro_batch=None)
-            self._prepare(spec, features)
-        return super().step(state)
+    def step_inputs(self, state: TrainState) -> tuple[StepConfig, Tree]:
+        """Return the step of the head alone, and all features, which are computed or read."""
+        features = self._load_or_compute(self.train.images, self.views, state)
+        head = HeadOnly(self.split)
+        spec = dataclasses.replace(self.spec, model=head, preprocess=_same, micro_batch=None)
+        return spec, features
 
     def embedder(self, state: TrainState) -> Embedder:
         """Return an embedder that computes the features of the same images once."""
@@ -128,30 +120,24 @@ class CachedFeatureSource(RowSource):
         size = 4 * int(np.prod(shape))
         if file is None and size <= DEVICE_BYTES:
             features = np.empty(shape, np.float32)
-            self._fill(features, images, state)
-            return features
-        folder = Path(tempfile.gettempdir()) if file is None else file.parent
-        folder.mkdir(parents=True, exist_ok=True)
-        check_disk_space(folder, size if file is None else 2 * size)
-        # A file without a name, which vanishes with the array, and with a process that is killed.
-        with tempfile.TemporaryFile(dir=folder) as part:
-            features = np.memmap(part, np.float32, "w+", shape=shape)
-        self._fill(features, images, state)
+        else:
+            folder = Path(tempfile.gettempdir()) if file is None else file.parent
+            folder.mkdir(parents=True, exist_ok=True)
+            check_disk_space(folder, size if file is None else 2 * size)
+            # A file without a name, which vanishes with the array, and with a process that is killed.
+            with tempfile.TemporaryFile(dir=folder) as part:
+                features = np.memmap(part, np.float32, "w+", shape=shape)
+        embedder = Embedder(self.backbone, state, self.spec.preprocess)
+        for start in range(0, len(images), CHUNK):
+            rows = np.arange(start, min(start + CHUNK, len(images)))
+            for view in range(views):
+                batch = images[rows] if views == 1 else images.augmented(rows, (self.seed, view))
+                features[rows, view] = embedder(batch)
         if file is None or not is_main_process():
             return features
         with atomic_write(file, shared=True) as whole:
             np.save(whole, features)
         return _read(file)
-
-    def _fill(self, features: np.ndarray, images: Any, state: TrainState) -> None:
-        """Compute features, a chunk of images at a time."""
-        number, views = features.shape[:2]
-        embedder = Embedder(self.backbone, state, self.spec.preprocess)
-        for start in range(0, number, CHUNK):
-            rows = np.arange(start, min(start + CHUNK, number))
-            for view in range(views):
-                batch = images[rows] if views == 1 else images.augmented(rows, (self.seed, view))
-                features[rows, view] = embedder(batch)
 
 
 class _CachedEmbedder(Embedder):

@@ -141,7 +141,7 @@ def metric_names(recall_at: Sequence[int]) -> tuple[str, ...]:
     return (*(f"R@{k}" for k in recall_at), "RP", "MAP@R")
 
 
-Record = dict[str, float | int | str]
+Record = dict[str, float | int]
 Config = TypeVar("Config")
 
 
@@ -259,29 +259,6 @@ class Best(NamedTuple):
     evals_since_improvement: int = 0
 
 
-def update_best(best: Best, value: float, step: int) -> tuple[Best, bool]:
-    """Take one evaluation into account; larger is better and NaN never is.
-
-    Args:
-        best: the best so far.
-        value: the monitored metric now.
-        step: the step of this evaluation.
-
-    Returns:
-        The best now, and whether this evaluation is it. Ties keep the earlier one.
-
-    Example:
-        >>> best, improved = update_best(Best(), 0.5, 100)
-        >>> best, improved
-        (Best(value=0.5, step=100, evals_since_improvement=0), True)
-        >>> update_best(best, 0.5, 200)
-        (Best(value=0.5, step=100, evals_since_improvement=1), False)
-    """
-    if value > best.value:
-        return Best(value, step, 0), True
-    return best._replace(evals_since_improvement=best.evals_since_improvement + 1), False
-
-
 @dataclass
 class Progress:
     """The loop's own state: JSON-able, saved with the train state."""
@@ -300,7 +277,7 @@ class FitResult(NamedTuple):
     Attributes:
         state: the last state.
         history: one record per log step: ``step``, mean ``loss`` and other metrics since the record before, and the
-            evaluation's metrics, if there was one. The last one of a run with a folder has the file of its ``model``.
+            evaluation's metrics, if there was one.
         best: the best monitored value and its step; None without ``monitor``.
         best_params: parameters of all roles at that step (those of ``state`` without ``monitor``).
         best_batch_stats: the model's running statistics at that step.

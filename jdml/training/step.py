@@ -22,7 +22,7 @@ from jdml.models.weights import weights_settings
 from jdml.objectives import Objective
 from jdml.objectives.base import Metrics
 from jdml.ops import checks
-from jdml.training.optimizer_wrappers import update, value_and_grad
+from jdml.training.optimizer_wrappers import passing_loss, value_and_grad
 
 _log = logging.getLogger(__name__)
 Variables = dict[str, Tree]
@@ -214,9 +214,10 @@ def in_turns(function: Callable[[Tree, jax.Array], Tree], rows: Tree, size: int)
     return jax.tree.map(joined, parts)
 
 
-def _pure_step(spec: StepConfig) -> Step:
-    """Build the step as a pure, unjitted function ``(state, images, labels, where, ids)``."""
-    objective = spec.objective
+@lru_cache(maxsize=16)
+def compiled(spec: StepConfig, *, donate: bool, indexed: bool) -> Step:
+    """Jit a step; the same parts give the same function, so that other seeds compile nothing."""
+    objective, optimizer = spec.objective, passing_loss(spec.optimizer)
 
     def embedded(
         params: Tree, batch_stats: Tree, images: Tree, key: jax.Array
@@ -260,7 +261,7 @@ def _pure_step(spec: StepConfig) -> Step:
 
         gradient = value_and_grad(loss_of, state.opt_state)
         (loss, (embeddings, batch_stats, metrics)), grads, dynamic = gradient(learning)
-        updates, opt_state = update(spec.optimizer, grads, state.opt_state, learning, loss)
+        updates, opt_state = optimizer.update(grads, state.opt_state, learning, value=loss)
         after = TrainState(
             step=state.step + 1,
             params=adapt.joined(optax.apply_updates(learning, updates), frozen),
@@ -285,7 +286,17 @@ def _pure_step(spec: StepConfig) -> Step:
             after = after._replace(opt_state=after.opt_state._replace(dynamic=dynamic))
         return spec.placement.keep(after), {**metrics, "loss": loss, "grad_norm": norm}
 
-    return step
+    def indexed_step(
+        state: TrainState,
+        images: Tree,
+        labels: jax.Array,
+        indices: jax.Array,
+        where: jax.Array | None = None,
+    ) -> tuple[TrainState, Metrics]:
+        batch = jax.tree.map(lambda rows: rows[indices], images)
+        return step(state, batch, labels[indices], where, indices)
+
+    return jax.jit(indexed_step if indexed else step, donate_argnums=(0,) if donate else ())
 
 
 def make_train_step(
@@ -329,21 +340,3 @@ def make_train_step(
     settings = (preprocess, placement, micro_batch, skip_nonfinite, freeze)
     spec = StepConfig(network, objective, optimizer, *settings)
     return compiled(spec, donate=donate, indexed=indexed)
-
-
-@lru_cache(maxsize=16)
-def compiled(spec: StepConfig, *, donate: bool, indexed: bool) -> Step:
-    """Jit a step; the same parts give the same function, so that other seeds compile nothing."""
-    step = _pure_step(spec)
-
-    def indexed_step(
-        state: TrainState,
-        images: Tree,
-        labels: jax.Array,
-        indices: jax.Array,
-        where: jax.Array | None = None,
-    ) -> tuple[TrainState, Metrics]:
-        batch = jax.tree.map(lambda rows: rows[indices], images)
-        return step(state, batch, labels[indices], where, indices)
-
-    return jax.jit(indexed_step if indexed else step, donate_argnums=(0,) if donate else ())
