@@ -45,7 +45,7 @@ class PeerExitedError(RuntimeError):
 class Placement:
     """The devices of parameters, optimizer states and batches. Hashable, as a static part of compiled steps."""
 
-    mesh: Mesh | None = None
+    mesh: Any = None
     shard: tuple[tuple[str, P], ...] = ()
 
     @classmethod
@@ -70,12 +70,12 @@ class Placement:
     @property
     def devices(self) -> int:
         """How many devices share the rows of a batch."""
-        return 1 if self.mesh is None else self.mesh.shape[self.mesh.axis_names[0]]
+        return 1 if self.mesh is None else int(self.mesh.shape[self.mesh.axis_names[0]])
 
     @property
     def in_turn(self) -> bool:
         """Whether a step must end before the next begins: a CPU's devices wait for each other with few threads."""
-        return self.mesh is not None and self.mesh.devices.flat[0].platform == "cpu"
+        return self.mesh is not None and bool(self.mesh.devices.flat[0].platform == "cpu")
 
     def check(self, params: Mapping[str, Tree]) -> None:
         """Refuse roles that the parameters lack, or none of whose arrays can be partitioned."""
@@ -91,7 +91,9 @@ class Placement:
 
     def place(self, tree: Tree) -> Tree:
         """Put a run's state on the devices."""
-        return self._map(put, tree)
+        if self.mesh is None:
+            return tree
+        return _put(tree, self._map(lambda leaf, sharding: sharding, tree))
 
     def keep(self, tree: Tree) -> Tree:
         """Constrain the state inside a compiled step to its sharding."""
@@ -120,7 +122,8 @@ class Placement:
         """Put whole arrays, such as a data set, on every device."""
         if self.mesh is None:
             return jax.tree.map(jnp.asarray, tree)
-        return jax.tree.map(lambda x: put(np.asarray(x), self._at(P())), tree)
+        tree = jax.tree.map(np.asarray, tree)
+        return _put(tree, jax.tree.map(lambda x: self._at(P()), tree))
 
     def local_rows(self, size: int) -> np.ndarray:
         """Return the sorted rows of a batch of ``size`` rows that this process fills."""
@@ -142,11 +145,9 @@ class Placement:
         return jax.tree.map(one, rows)
 
     def _at(self, spec: P) -> NamedSharding:
-        assert self.mesh is not None
         return NamedSharding(self.mesh, spec)
 
     def _rows(self) -> NamedSharding:
-        assert self.mesh is not None
         return self._at(P(self.mesh.axis_names[0]))
 
     def _fits(self, shape: Sequence[int], spec: P) -> bool:
@@ -154,7 +155,6 @@ class Placement:
         return len(shape) >= len(spec) and all(n % self._parts(P(axes)) == 0 for n, axes in pairs)
 
     def _parts(self, spec: P) -> int:
-        assert self.mesh is not None
         return int(np.prod([self.mesh.shape[name] for name in jax.tree.leaves(tuple(spec))]))
 
 
@@ -180,19 +180,15 @@ def class_shards(mesh: Mesh | None, objective: Any) -> dict[str, P]:
     return {"proxies": P(axis)} if proxies.shape[0] % mesh.shape[axis] == 0 else {}
 
 
-def put(array: ArrayLike, sharding: NamedSharding) -> jax.Array:
-    """Put an array, whole in this process or on a mesh, into a sharding."""
-    if isinstance(array, jax.Array) and array.sharding == sharding:
-        return array
+def _same(tree: Tree) -> Tree:
+    return tree
+
+
+def _put(tree: Tree, shardings: Tree) -> Tree:
+    """Put arrays, whole in each process or on the mesh, into shardings."""
     if jax.process_count() == 1:
-        return jax.device_put(array, sharding)
-    if isinstance(array, jax.Array) and not array.is_fully_addressable:
-        return jax.jit(lambda x: x, out_shardings=sharding)(array)
-    if isinstance(array, jax.Array) and jnp.issubdtype(array.dtype, jax.dtypes.prng_key):
-        data = put(jax.random.key_data(array), NamedSharding(sharding.mesh, P()))
-        return jax.random.wrap_key_data(data, impl=jax.random.key_impl(array))
-    whole = np.asarray(array)
-    return jax.make_array_from_callback(whole.shape, sharding, lambda index: whole[index])
+        return jax.device_put(tree, shardings)
+    return jax.jit(_same, out_shardings=shardings)(tree)
 
 
 def initialize(
@@ -214,13 +210,8 @@ def initialize(
     Example:
         >>> initialize()  # one process
     """
-    arguments = (coordinator, processes, process)
-    if None in arguments and arguments != (None, None, None):
-        raise ValueError(f"processes, process and coordinator belong together, got {arguments}")
-    if processes is not None and process is not None and not 0 <= process < processes:
-        raise ValueError(f"process must be from 0 to {processes - 1}, got {process}")
-    is_alone = processes == 1 or (processes is None and not _is_launched())
-    if is_alone or jax.distributed.is_initialized():
+    is_bare = (coordinator, processes, process) == (None, None, None)
+    if processes == 1 or (is_bare and not _is_launched()) or jax.distributed.is_initialized():
         return
     jax.distributed.initialize(
         coordinator,

@@ -10,12 +10,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from jax.experimental.multihost_utils import process_allgather
 
 from jdml import optim
 from jdml.ccp import AlternatingProjections, AlternationState, covering_radius, select_proxies
 from jdml.data import BadImageError, ImageFiles
 from jdml.data.dataset import TrainSet
-from jdml.distributed import Tree, gather_to_host
+from jdml.distributed import Tree
 from jdml.losses.comparison import Normalize
 from jdml.metrics.chance import mean_distance
 from jdml.models.adapters import Model
@@ -135,9 +136,7 @@ class AlternatingProblems(StatefulCallback):
     def start(self, state: TrainState, /) -> tuple[Alternation, TrainState]:
         """Choose the first problem's proxies."""
         proxies = state.params["proxies"]
-        # A class without samples and an optimizer without an anchor are refused now.
-        self._draw(np.asarray(self.train.labels), len(proxies), 1, (0,))
-        anchored = optim.set_anchor(state.opt_state, state.params)
+        anchored = optim.set_anchor(state.opt_state, state.params)  # or it is refused now
         if self.anchor_first:
             state = state._replace(opt_state=anchored)
         chosen = proxies if self.first == "unchanged" else self._first_proxies(state)
@@ -169,7 +168,7 @@ class AlternatingProblems(StatefulCallback):
         return Alternation(machine, params, batch_stats, before, chosen)
 
     def _first_proxies(self, state: TrainState) -> Array:
-        proxies = gather_to_host(state.params["proxies"])
+        proxies = process_allgather(state.params["proxies"], tiled=True)
         per_class = proxies.shape[1]
         centres, old = proxies, jnp.zeros(proxies.shape[:2], bool)
         if self.first == "origin":
@@ -187,16 +186,16 @@ class AlternatingProblems(StatefulCallback):
         opt_state = optim.set_anchor(state.opt_state, best.params)
         if self.restore:
             state = state._replace(params=best.params, batch_stats=best.batch_stats)
-        centres = self._normalized(gather_to_host(best.params["proxies"]))
+        centres = self._normalized(process_allgather(best.params["proxies"], tiled=True))
         points, there = self._pool(state, (int(best.machine.problem),))
         radius, ratio = _covering(points, centres, there)
         chosen = select_proxies(points, centres, centres.shape[1], where=there)
         state = state._replace(params={**state.params, "proxies": chosen}, opt_state=opt_state)
         return state, float(radius), float(ratio)
 
-    def _normalized(self, vectors: Array) -> Array:
-        normalized: Array = vectors if self.normalize is None else self.normalize(vectors)
-        return normalized
+    def _normalized(self, vectors: np.ndarray) -> Array:
+        points = jnp.asarray(vectors)
+        return points if self.normalize is None else jnp.asarray(self.normalize(points))
 
     def _pool(
         self, state: TrainState, number: tuple[int, ...], size: int | None = None
@@ -218,7 +217,7 @@ class AlternatingProblems(StatefulCallback):
         there = np.arange(size) < np.array([[len(rows)] for rows in samples])
         pool = np.zeros((*there.shape, dim), np.float32)
         pool[there] = vectors
-        return self._normalized(jnp.asarray(pool, proxies.dtype)), jnp.asarray(there)
+        return self._normalized(pool.astype(proxies.dtype)), jnp.asarray(there)
 
     @functools.cached_property
     def _labels_of_whole(self) -> np.ndarray:

@@ -4,8 +4,8 @@ import logging
 import time
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
-from typing import Any, cast
+from collections.abc import Mapping
+from typing import Any
 
 import jax
 import numpy as np
@@ -21,7 +21,7 @@ from jdml.models.weights import Normalizer
 from jdml.objectives.base import Metrics
 from jdml.runs.model_metadata import input_spec
 from jdml.training.run_config import Embedder
-from jdml.training.step import Step, StepConfig, TrainState, compiled
+from jdml.training.step import StepConfig, TrainState, compiled
 
 DEVICE_BYTES = 1 << 30  # data sets up to this size are put on the device once
 POSITIVES = "two rows of one class, a pair loss's positives"
@@ -94,14 +94,13 @@ def check_proxies(params: Mapping[str, Tree], labels: ArrayLike) -> None:
 class BatchSource(ABC):
     """The batches of a run; the state of ``sampler`` is saved with the run's."""
 
-    program: Step | None = None
+    program: Any = None
     """The compiled step, made before the first batch."""
 
     def __init__(self, spec: StepConfig, train: TrainSet, sampler: Any) -> None:
         self.spec, self.train, self.sampler = spec, train, sampler
         self.placement, self.input = spec.placement, input_spec(train.images)
         self.last_metrics: Metrics = {}
-        self.report: Callable[[str], None] | None = None
         self._may_pad = False
         # A process has only its own rows of a batch.
         self.missing_pairs = [] if jax.process_count() > 1 else [POSITIVES, NEGATIVES]
@@ -126,30 +125,23 @@ class BatchSource(ABC):
         """Return what the program takes after the state."""
 
     def step(self, state: TrainState) -> tuple[TrainState, Metrics]:
-        """Take one step on the next batch; report its memory before the first one."""
+        """Take one step on the next batch."""
         batch = self.next_batch(state)
-        program = cast(Any, self.program)
-        if self.report is not None:
-            memory = program.lower(state, *batch).compile().memory_analysis()
-            self.report(memory_summary(self.spec, state, memory))
-            self.report = None
-        state, self.last_metrics = program(state, *batch)
+        state, self.last_metrics = self.program(state, *batch)
         return state, self.last_metrics
 
     def embedder(self, state: TrainState) -> Embedder:
         """Return the embedder for evaluations."""
         return Embedder(self.spec.model, state, self.spec.preprocess, input=self.input)
 
-    def data_metrics(self) -> Mapping[str, int]:
-        """Return numbers about the data for the history."""
-        return {}
+    def metrics(self) -> tuple[dict[str, int], dict[str, float]]:
+        """Return numbers about the data for the history, and times for the log alone."""
+        return {}, {}
 
-    def timing_metrics(self) -> Mapping[str, float]:
-        """Return numbers for the log alone."""
-        return {}
-
-    def close(self) -> None:  # noqa: B027
-        """Release resources."""
+    def close(self) -> None:
+        """Stop the workers."""
+        if isinstance(self.sampler, ImageBatches):
+            self.sampler.close()
 
     def check(self, state: TrainState) -> None:
         """Refuse, before any step, a state that cannot be partitioned or frozen, and rows that are not independent."""
@@ -257,35 +249,13 @@ class ImageFileSource(BatchSource):
         self.observe_labels(batch.labels[batch.where])
         return tuple(self.placement.shard_batch(batch, self._size))
 
-    def data_metrics(self) -> Mapping[str, int]:
-        """Return how many different images were skipped so far."""
+    def metrics(self) -> tuple[dict[str, int], dict[str, float]]:
+        """Return how many images were skipped so far, and the share of time that was spent waiting for batches."""
         bad = np.isin(np.arange(len(self.train.labels)), self.sampler.bad_rows)
         self.sampler.bad_rows = np.flatnonzero(any_process(bad)).tolist()
-        return {"bad_images": self.sampler.bad_images}
-
-    def timing_metrics(self) -> Mapping[str, float]:
-        """Return the share of the time since the last call that was spent waiting for batches."""
-        if self._start is None:
-            return {}
-        share = self._waiting / (time.perf_counter() - self._start)
+        times = {}
+        if self._start is not None:
+            share = self._waiting / (time.perf_counter() - self._start)
+            times["input_wait"] = round(share, 4)
         self._start, self._waiting = None, 0.0
-        return {"input_wait": round(share, 4)}
-
-    def close(self) -> None:
-        """Stop the workers."""
-        self.sampler.close()
-
-
-def memory_summary(spec: StepConfig, state: TrainState, of_step: Any) -> str:
-    """Say how many of the model's parameters learn, and the memory of parameters, optimizer and a step."""
-    learning, frozen = (
-        sum(x.size for x in jax.tree.leaves(part["model"])) for part in spec.split(state.params)
-    )
-    trees = {"parameters": state.params, "optimizer": state.opt_state}
-    sizes = {name: sum(x.nbytes for x in jax.tree.leaves(tree)) for name, tree in trees.items()}
-    if of_step is not None:  # activations, gradients, a batch
-        sizes["a step"] = of_step.temp_size_in_bytes
-    memory = ", ".join(f"{name} {size / 1e6:,.1f} MB" for name, size in sizes.items())
-    return (
-        f"memory    {memory}; {learning:,} of {learning + frozen:,} parameters of the network learn"
-    )
+        return {"bad_images": self.sampler.bad_images}, times

@@ -24,7 +24,6 @@ from jdml.recipes.network import HEAD
 from jdml.runs.identity import fingerprint, qualified_name
 from jdml.runs.model_metadata import check_fits
 from jdml.runs.run_files import MODEL, named_leaves, read_model
-from jdml.training.batch_source import check_train
 from jdml.training.run_config import Embedder
 from jdml.training.step import (
     Pretrained,
@@ -174,8 +173,9 @@ def init_proxies_from_samples(
         ``fit(state=functools.partial(init_proxies_from_samples, model=model, train=train))``.
 
     Raises:
-        TypeError: no model, no data set, a seed that is no integer.
-        ValueError: a seed below 0, no proxies among the parameters, a class without a sample, a size below 1.
+        TypeError: no model, a seed that is no integer.
+        KeyError: no proxies among the parameters.
+        ValueError: a seed below 0, a class without a sample, a size below 1.
 
     Implementation notes:
         If a drawn file is damaged, all files are checked and the draw is repeated among the others.
@@ -192,11 +192,7 @@ def init_proxies_from_samples(
     """
     checks.count("rows_at_a_time", rows_at_a_time)
     checks.uint32("seed", seed)
-    network = as_model(model)
-    check_train(train)
-    proxies = state.params.get("proxies")
-    if proxies is None:
-        raise ValueError(f"the objective has no proxies: its parameters are {sorted(state.params)}")
+    network, proxies = as_model(model), state.params["proxies"]
     classes, per_class, dim = proxies.shape
     rng = np.random.default_rng(seed)
     samples = draw_by_class(rng, np.asarray(train.labels), classes, per_class)
@@ -265,7 +261,7 @@ def init_head_from_pca(
         ``NetworkConfig(head_init="principal")``.
 
     Raises:
-        TypeError: no model, no data set, a seed that is no integer.
+        TypeError: no model, a seed that is no integer.
         ValueError: a seed below 0, no images, a network without such a head, or fewer features than dimensions.
 
     Implementation notes:
@@ -285,9 +281,7 @@ def init_head_from_pca(
     """
     checks.count("images", images)
     checks.uint32("seed", seed)
-    network = as_model(model)
-    check_train(train)
-    params = state.params["model"]
+    network, params = as_model(model), state.params["model"]
     layer, (width, dim) = dense_head(params)
     rows = np.random.default_rng(seed).permutation(len(train.labels))[:images]
     try:

@@ -35,7 +35,7 @@ from jdml.training.run_config import (
     Schedule,
     as_config,
 )
-from jdml.training.step import StepConfig
+from jdml.training.step import StepConfig, TrainState
 from jdml.training.trainer import Trainer
 
 NARROW = {"bfloat16", "float16"}
@@ -111,7 +111,7 @@ def fit(
         same bits as an unbroken run on the same machine, on any number of devices and processes with the same numbers
         to rounding. Data up to 1 GiB lie on the device, whole on each. The host waits for the device only at log
         records. ``logging.getLogger("jdml.training")`` has, for INFO, how many of the network's parameters learn, and
-        the memory of parameters, optimizer and a step.
+        the memory of parameters and optimizer.
 
         Several processes (:func:`jdml.training.initialize`) make the same call; each decodes its own rows of image
         files, evaluation embeds on all devices, and the first process writes: all must see the run's folder.
@@ -165,10 +165,25 @@ def fit(
                 *(dtype, dtype),
             )
         source.check(first)
+        if is_main_process():
+            _log.info("%s", _memory_summary(spec, first))
         trainer = Trainer(source, schedule, first, folder, declared)
         stack.callback(trainer.close)
         trainer.run(shown=progress and is_main_process())
     return trainer.result()
+
+
+def _memory_summary(spec: StepConfig, state: TrainState) -> str:
+    """Say how many of the model's parameters learn, and the memory of parameters and optimizer."""
+    learning, frozen = (
+        sum(x.size for x in jax.tree.leaves(part["model"])) for part in spec.split(state.params)
+    )
+    trees = {"parameters": state.params, "optimizer": state.opt_state}
+    sizes = {name: sum(x.nbytes for x in jax.tree.leaves(tree)) for name, tree in trees.items()}
+    memory = ", ".join(f"{name} {size / 1e6:,.1f} MB" for name, size in sizes.items())
+    return (
+        f"memory    {memory}; {learning:,} of {learning + frozen:,} parameters of the network learn"
+    )
 
 
 def _describe_run(

@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.experimental import multihost_utils
+from jax.experimental.multihost_utils import process_allgather
 
 from jdml._optional_imports import progress_bar
 from jdml.distributed import Tree, broadcast_metrics, is_main_process, note_termination
@@ -77,13 +77,6 @@ class Trainer:
         noted = note_termination(self.folder is not None)
         bars = progress_bar(shown, total=schedule.steps, initial=progress.step)
         with noted as ending, bars as bar:
-
-            def report(line: str) -> None:
-                bar.clear()  # it is drawn again below the line
-                _log.info("%s", line)
-
-            if is_main_process() and _log.isEnabledFor(logging.INFO):
-                source.report = report
             if schedule.steps == 0 and progress.stop_reason is None:
                 self._log_and_evaluate()
             compiling = progress.stop_reason is None
@@ -112,8 +105,8 @@ class Trainer:
     def _log_and_evaluate(self) -> None:
         """Check and average the metrics of the last steps, evaluate, call back, write."""
         step, progress = self.progress.step, self.progress
-        record: Record = {"step": step, **self._average_pending(), **self.source.data_metrics()}
-        self.timing = self.source.timing_metrics()
+        of_data, self.timing = self.source.metrics()
+        record: Record = {"step": step, **self._average_pending(), **of_data}
         is_evaluated = self.schedule.evaluates(step)
         if is_evaluated:
             self._evaluate(record)
@@ -296,7 +289,7 @@ class Trainer:
                 "batch_stats": batch_stats,
                 "objective": {role: value for role, value in params.items() if role != "model"},
             }
-            arrays = multihost_utils.process_allgather(variables, tiled=True)
+            arrays = process_allgather(variables, tiled=True)
             folder.save_model(name, arrays, step, scores)
             self.saved[name] = step
         return scores
