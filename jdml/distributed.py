@@ -7,7 +7,6 @@ writes.
 
 import contextlib
 import ctypes
-import functools
 import logging
 import os
 import signal
@@ -63,7 +62,9 @@ class Placement:
         if mesh is None:
             if shard:
                 raise ValueError(f"shard needs a mesh: got shard for {', '.join(shard)}, mesh=None")
-            _warn_idle_devices(jax.device_count())
+            if (idle := jax.device_count()) > 1:
+                use = f"fit(devices=jax.make_mesh(({idle},), ('data',))) uses all"
+                _log.warning("training on 1 of %d devices: %s", idle, use)
             return HERE
         return cls(Mesh(mesh.devices, mesh.axis_names), tuple((shard or {}).items()))
 
@@ -261,17 +262,6 @@ def _is_launched() -> bool:
     hosts = [os.environ.get(n, "") for n in ("TPU_WORKER_HOSTNAMES", "TPU_PROCESS_ADDRESSES")]
     is_job = "JOB_COMPLETION_INDEX" in os.environ
     return any(int(n) > 1 for n in counts) or any("," in names for names in hosts) or is_job
-
-
-@functools.cache
-def _warn_idle_devices(devices: int) -> None:
-    """Warn, once, of devices that are not used."""
-    if devices > 1:
-        _log.warning(
-            "training on 1 of %d devices: fit(devices=jax.make_mesh((%d,), ('data',))) uses all",
-            devices,
-            devices,
-        )
 
 
 # Signals that end a process (SIGTERM, Ctrl-C), and the memory that it keeps.

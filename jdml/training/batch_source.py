@@ -24,8 +24,6 @@ from jdml.training.run_config import Embedder
 from jdml.training.step import StepConfig, TrainState, compiled
 
 DEVICE_BYTES = 1 << 30  # data sets up to this size are put on the device once
-POSITIVES = "two rows of one class, a pair loss's positives"
-NEGATIVES = "rows of two classes, a pair loss's negatives"
 
 _log = logging.getLogger(__name__)
 
@@ -101,16 +99,8 @@ class BatchSource(ABC):
         self.spec, self.train, self.sampler = spec, train, sampler
         self.placement, self.input = spec.placement, input_spec(train.images)
         self.last_metrics: Metrics = {}
+        self.last_labels = np.empty(0)
         self._may_pad = False
-        # A process has only its own rows of a batch.
-        self.missing_pairs = [] if jax.process_count() > 1 else [POSITIVES, NEGATIVES]
-
-    def observe_labels(self, labels: np.ndarray) -> None:
-        """Note the pairs, of those that a pair loss needs, that no batch had so far."""
-        if self.missing_pairs:
-            classes = len(np.unique(labels))
-            there = {POSITIVES: classes < len(labels), NEGATIVES: classes > 1}
-            self.missing_pairs = [pairs for pairs in self.missing_pairs if not there[pairs]]
 
     @property
     def sample(self) -> Tree:
@@ -196,7 +186,7 @@ class RowSource(BatchSource):
         if self.program is None:
             self._prepare(state)
         rows = self._next_rows()
-        self.observe_labels(self._labels[rows[rows >= 0]])
+        self.last_labels = self._labels[rows[rows >= 0]]
         size = self.size(len(rows), state)
         rows = np.pad(rows, (0, size - len(rows)), constant_values=-1)
         # Once a batch has such places, all are masked: two programs at most.
@@ -225,13 +215,9 @@ class RowSource(BatchSource):
 class ImageFileSource(BatchSource):
     """Step on batches of image files, and measure how long the device waits for them."""
 
-    def __init__(self, spec: StepConfig, train: TrainSet, batches: ImageBatches) -> None:
-        if batches.dataset is not train:
-            raise ValueError("sampler must be ImageBatches of train, got those of another data set")
-        super().__init__(spec, train, batches)
-        self._size: int | None = None
-        self._start: float | None = None
-        self._waiting = 0.0
+    _size: int | None = None
+    _start: float | None = None
+    _waiting = 0.0
 
     def next_batch(self, state: TrainState) -> tuple[Any, ...]:
         """Return the images, labels, filled places and rows of the next batch."""
@@ -246,7 +232,7 @@ class ImageFileSource(BatchSource):
         start = time.perf_counter()
         batch = next(self.sampler)
         self._waiting += time.perf_counter() - start
-        self.observe_labels(batch.labels[batch.where])
+        self.last_labels = batch.labels[batch.where]
         return tuple(self.placement.shard_batch(batch, self._size))
 
     def metrics(self) -> tuple[dict[str, int], dict[str, float]]:

@@ -13,7 +13,6 @@ import numpy as np
 from jdml._paths import atomic_write, check_disk_space
 from jdml.data import ImageBatches, ImageFiles
 from jdml.data.dataset import TrainSet
-from jdml.data.samplers import Sampler
 from jdml.distributed import Tree, any_process, is_main_process
 from jdml.models.adapters import Model
 from jdml.models.base_adapter import ModelAdapter
@@ -37,18 +36,14 @@ class CachedFeatureSource(RowSource):
     """Step on cached features, in a folder or in memory, of augmented views of the rows that a sampler yields."""
 
     def __init__(
-        self,
-        spec: StepConfig,
-        train: TrainSet,
-        sampler: Sampler,
-        views: int,
-        folder: Path | None,
-        seed: int,
+        self, spec: StepConfig, train: TrainSet, sampler: Any, model: Frozen, run: Any, seed: int
     ) -> None:
         super().__init__(spec, train, sampler)
-        if views > 1 and not isinstance(train.images, ImageFiles):
-            raise ValueError(f"cached_views must be 1 for images in memory, got {views}")
-        self.views, self.folder, self.seed = views, folder, seed
+        self.views, self.seed = int(model.cached_views or 1), seed
+        if self.views > 1 and not isinstance(train.images, ImageFiles):
+            raise ValueError(f"cached_views must be 1 for images in memory, got {self.views}")
+        default = None if run is None else Path(run) / FEATURES
+        self.folder = default if model.cache_folder is None else Path(model.cache_folder)
         self._sets: list[tuple[Any, np.ndarray]] = []
 
     def check(self, state: TrainState) -> None:
@@ -178,9 +173,9 @@ def make_batch_source(
 ) -> BatchSource:
     """Return the batches of what a sampler yields; features are cached by default in the folder of the run."""
     if isinstance(model, Frozen) and model.cached_views is not None:
-        default = None if run is None else Path(run) / FEATURES
-        folder = default if model.cache_folder is None else Path(model.cache_folder)
-        return CachedFeatureSource(spec, train, sampler, model.cached_views, folder, seed)
-    if isinstance(sampler, ImageBatches):
-        return ImageFileSource(spec, train, sampler)
-    return RowSource(spec, train, sampler)
+        return CachedFeatureSource(spec, train, sampler, model, run, seed)
+    if not isinstance(sampler, ImageBatches):
+        return RowSource(spec, train, sampler)
+    if sampler.dataset is not train:
+        raise ValueError("sampler must be ImageBatches of train, got those of another data set")
+    return ImageFileSource(spec, train, sampler)

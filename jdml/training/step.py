@@ -219,18 +219,6 @@ def compiled(spec: StepConfig, *, donate: bool, indexed: bool) -> Step:
     """Jit a step; the same parts give the same function, so that other seeds compile nothing."""
     objective, optimizer = spec.objective, passing_loss(spec.optimizer)
 
-    def embedded(
-        params: Tree, batch_stats: Tree, images: Tree, key: jax.Array
-    ) -> tuple[Tree, Tree]:
-        embed = partial(embed_in_training, spec.model, params, batch_stats)
-        if spec.micro_batch is None:
-            return embed(spec.preprocess(images), key)
-
-        def turn(images: Tree, number: jax.Array) -> Tree:
-            return embed(spec.preprocess(images), jax.random.fold_in(key, number))[0]
-
-        return in_turns(turn, images, spec.micro_batch), batch_stats
-
     def step(
         state: TrainState,
         images: Tree,
@@ -247,7 +235,15 @@ def compiled(spec: StepConfig, *, donate: bool, indexed: bool) -> Step:
 
         def loss_of(learning: Tree) -> tuple[jax.Array, tuple[jax.Array, Tree, Metrics]]:
             params = adapt.joined(learning, frozen)
-            embeddings, stats = embedded(params.pop("model"), state.batch_stats, images, model_key)
+            embed = partial(embed_in_training, spec.model, params.pop("model"), state.batch_stats)
+
+            def turn(images: Tree, number: jax.Array) -> Tree:
+                return embed(spec.preprocess(images), jax.random.fold_in(model_key, number))[0]
+
+            if spec.micro_batch is None:
+                embeddings, stats = embed(spec.preprocess(images), model_key)
+            else:
+                embeddings, stats = in_turns(turn, images, spec.micro_batch), state.batch_stats
             value, metrics = objective.loss(
                 params,
                 embeddings,

@@ -53,11 +53,11 @@ class Trainer:
         self.pending: list[Metrics] = []
         self.monitored: dict[str, float] = {}
         self.timing: Mapping[str, float] = {}
+        # A memory has positives and negatives, too; a process has only its own rows of a batch.
+        self.learns = bool(jax.tree.leaves(state.objective_state)) or jax.process_count() > 1
         self.steps_without_gradient = 0
         self.saved: dict[str, int] = {}
         """The step of each model file."""
-        if jax.tree.leaves(state.objective_state):
-            source.missing_pairs.clear()  # a memory has positives and negatives, too
         if self._restore():
             self._save_result()  # a process may have been killed before it was written
         else:
@@ -170,17 +170,19 @@ class Trainer:
         return {**means, **skipped}
 
     def _check_learning(self, values: list[Metrics]) -> None:
-        """Stop a run in which no step had a gradient, and no batch had positives, or negatives."""
-        if not self.source.missing_pairs or any(metrics["grad_norm"] != 0 for metrics in values):
-            self.source.missing_pairs.clear()  # it learns: labels are no longer observed
-            return
+        """Stop a run in which no step had a gradient, and the last batch has no positives, or no negatives."""
+        self.learns = self.learns or any(metrics["grad_norm"] != 0 for metrics in values)
         self.steps_without_gradient += len(values)
-        if self.steps_without_gradient >= min(PATIENCE, self.schedule.steps):
-            if len(np.unique(self.source.train.labels)) < 2:
-                raise ValueError("train must have rows of at least two classes, all are of one")
+        if self.learns or self.steps_without_gradient < min(PATIENCE, self.schedule.steps):
+            return
+        labels = self.source.last_labels
+        if len(np.unique(self.source.train.labels)) < 2:
+            raise ValueError("train must have rows of at least two classes, all are of one")
+        if (classes := len(np.unique(labels))) in (1, len(labels)):
+            pairs = "rows of two classes" if classes == 1 else "two rows of one class"
             raise ValueError(
-                f"sampler must yield batches with {self.source.missing_pairs[0]}: none of the first "
-                f"{self.steps_without_gradient} had any; write jdml.data.ClassBatchSampler(labels, 16, 4)"
+                f"sampler must yield batches with {pairs}: a pair loss had no gradient in the first "
+                f"{self.steps_without_gradient} steps; write jdml.data.ClassBatchSampler(labels, 16, 4)"
             )
 
     def _evaluate(self, record: Record) -> None:
@@ -221,9 +223,8 @@ class Trainer:
         step, every = self.progress.step, getattr(callback, "every", None)
         if step == self.schedule.steps or self.progress.stop_reason is not None:
             return True
-        if every is not None:
-            return step % int(every) == 0
-        return self.evaluation.function is None or self.schedule.evaluates(step)
+        usual = 1 if self.evaluation.function is None else self.evaluation.every
+        return step % int(every or usual) == 0
 
     def _call(self, name: str, callback: Any, record: Record) -> None:
         step, progress = self.progress.step, self.progress
