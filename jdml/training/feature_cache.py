@@ -16,7 +16,7 @@ from jdml.data.dataset import TrainSet
 from jdml.distributed import Tree, any_process, is_main_process
 from jdml.models.adapters import Model
 from jdml.models.base_adapter import ModelAdapter
-from jdml.models.embedding import embed
+from jdml.models.embedding import default_preprocess, embed
 from jdml.models.feature_split import Backbone, FeatureSplit, HeadOnly
 from jdml.models.finetuning import Frozen
 from jdml.runs.identity import file_digest, file_stat, fingerprint
@@ -73,8 +73,9 @@ class CachedFeatureSource(RowSource):
         """Return the step of the head alone, and all features, which are computed or read."""
         features = self._load_or_compute(self.train.images, self.views, state)
         head = HeadOnly(self.split)
-        spec = dataclasses.replace(self.spec, model=head, preprocess=_same, micro_batch=None)
-        return spec, features
+        # What is applied to images by default leaves features as they are.
+        settings: Any = {"preprocess": default_preprocess, "micro_batch": None}
+        return dataclasses.replace(self.spec, model=head, **settings), features
 
     def embedder(self, state: TrainState) -> Embedder:
         """Return an embedder that computes the features of the same images once."""
@@ -109,30 +110,22 @@ class CachedFeatureSource(RowSource):
             digits = fingerprint(_content(images), backbone, program.as_text(), augmented)
             file = self.folder / f"{digits}.npy"
         missing = any_process(np.array(file is None or not file.is_file()))
-        if file is not None and not missing:
-            return _read(file)
-        shape = (len(images), views, *program.out_info.shape[1:])
-        size = 4 * int(np.prod(shape))
-        if file is None and size <= DEVICE_BYTES:
-            features = np.empty(shape, np.float32)
-        else:
-            folder = Path(tempfile.gettempdir()) if file is None else file.parent
-            folder.mkdir(parents=True, exist_ok=True)
-            check_disk_space(folder, size if file is None else 2 * size)
-            # A file without a name, which vanishes with the array, and with a process that is killed.
-            with tempfile.TemporaryFile(dir=folder) as part:
-                features = np.memmap(part, np.float32, "w+", shape=shape)
-        embedder = Embedder(self.backbone, state, self.spec.preprocess)
-        for start in range(0, len(images), CHUNK):
-            rows = np.arange(start, min(start + CHUNK, len(images)))
-            for view in range(views):
-                batch = images[rows] if views == 1 else images.augmented(rows, (self.seed, view))
-                features[rows, view] = embedder(batch)
-        if file is None or not is_main_process():
-            return features
-        with atomic_write(file, shared=True) as whole:
-            np.save(whole, features)
-        return _read(file)
+        if file is None or missing:
+            shape = (len(images), views, *program.out_info.shape[1:])
+            features = _empty(shape, None if file is None else file.parent)
+            embedder = Embedder(self.backbone, state, self.spec.preprocess)
+            for start in range(0, len(images), CHUNK):
+                rows = np.arange(start, min(start + CHUNK, len(images)))
+                for view in range(views):
+                    seed = self.seed, view
+                    batch = images[rows] if views == 1 else images.augmented(rows, seed)
+                    features[rows, view] = embedder(batch)
+            if file is None or not is_main_process():
+                return features
+            with atomic_write(file, shared=True) as whole:
+                np.save(whole, features)
+        is_large = file.stat().st_size > DEVICE_BYTES
+        return np.asanyarray(np.load(file, mmap_mode="r" if is_large else None))
 
 
 class _CachedEmbedder(Embedder):
@@ -144,11 +137,19 @@ class _CachedEmbedder(Embedder):
         features = self.source.features_of(images, self.state)
         params, stats = self.state.params["model"], self.state.batch_stats
         head = HeadOnly(self.source.split)
-        return embed(head, params, stats, features, batch_size=CHUNK, preprocess=_same)
+        return embed(head, params, stats, features, batch_size=CHUNK)
 
 
-def _same(features: Tree) -> Tree:
-    return features
+def _empty(shape: tuple[int, ...], folder: Path | None) -> np.ndarray:
+    """Return space for features: in memory, or in a file without a name, which a killed process leaves nowhere."""
+    size = 4 * int(np.prod(shape))
+    if folder is None and size <= DEVICE_BYTES:
+        return np.empty(shape, np.float32)
+    place = folder or Path(tempfile.gettempdir())
+    place.mkdir(parents=True, exist_ok=True)
+    check_disk_space(place, 2 * size if folder else size)
+    with tempfile.TemporaryFile(dir=place) as part:
+        return np.memmap(part, np.float32, "w+", shape=shape)
 
 
 def _content(images: Any) -> Any:
@@ -160,12 +161,6 @@ def _content(images: Any) -> Any:
     for start in range(0, len(images), CHUNK):
         digest.update(np.asarray(images[start : start + CHUNK]).tobytes())
     return images.shape, str(images.dtype), digest.hexdigest()
-
-
-def _read(file: Path) -> np.ndarray:
-    """Read features, mapped if they are large."""
-    is_large = file.stat().st_size > DEVICE_BYTES
-    return np.asanyarray(np.load(file, mmap_mode="r" if is_large else None))
 
 
 def make_batch_source(

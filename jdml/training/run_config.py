@@ -115,15 +115,12 @@ def score(
         ``"VIEW/R@k"`` for each k, ``"VIEW/RP"`` and ``"VIEW/MAP@R"``, as fractions.
     """
     prepare = normalize or (lambda vectors: vectors)
-    parts = [part for part in (queries, gallery) if part is not None]
+    parts = [queries] if gallery is None else [queries, gallery]
     vectors = [prepare(jnp.asarray(embed(part.images))) for part in parts]
     scores: dict[str, float] = {}
     for view in queries.views:
-        columns = [
-            x
-            for v, part in zip(vectors, parts, strict=True)
-            for x in (v, jnp.asarray(labels_as_in(queries, part, view)))
-        ]
+        labels = [jnp.asarray(labels_as_in(queries, part, view)) for part in parts]
+        columns = [column for both in zip(vectors, labels, strict=True) for column in both]
         measured = evaluate_retrieval(*columns, recall_at=tuple(recall_at))
         scores |= {f"{view}/{name}": float(measured[name]) for name in metric_names(recall_at)}
     return scores

@@ -22,6 +22,7 @@ from jdml.models.weights import weights_settings
 from jdml.objectives import Objective
 from jdml.objectives.base import Metrics
 from jdml.ops import checks
+from jdml.runs.identity import differences
 from jdml.training.optimizer_wrappers import passing_loss, value_and_grad
 
 _log = logging.getLogger(__name__)
@@ -161,12 +162,9 @@ def check_same_arrays(begin: str, before: Tree, after: Tree, *, types: bool = Tr
             for path, x in jax.tree_util.tree_leaves_with_path(tree)
         }
 
-    had, has = by_path(before), by_path(after)
-    for name in (*had, *has):
-        if had.get(name) != has.get(name):
-            raise ValueError(
-                f"{begin} of the same shapes: {name} was {had.get(name, 'absent')}, got {has.get(name, 'none')}"
-            )
+    changed = differences(by_path(before), by_path(after))
+    if changed:
+        raise ValueError(f"{begin} of the same shapes: {changed[0]}")
 
 
 def _warn_other_settings(model: AnyModel, pretrained: Any) -> None:

@@ -132,14 +132,13 @@ def train(
         batches = ImageBatches(train, batches, seed=seed)
     evaluation = _evaluation(recipe, parts.get("evaluation"), validation, per_epoch)
     kinds = {type(callback) for callback in callbacks}
-    of_recipe = [each for each in _step_callbacks(recipe) if type(each) not in kinds]
-    all_callbacks: list[Any] = [*callbacks, *of_recipe]
+    of_recipe: list[Any] = [c for c in _step_callbacks(recipe) if type(c) not in kinds]
     if not any(isinstance(callback, StatefulCallback) for callback in callbacks):
         augment = getattr(batches, "augment", True) if views is None else views > 1
-        method = recipe.loss.method
-        settings: Any = {"seed": seed, "preprocess": preprocess, "augment": augment}
-        of_method = make_callback(method, recipe, network, train, evaluation.monitor, **settings)
-        all_callbacks += [] if of_method is None else [of_method]
+        common: Any = {"seed": seed, "preprocess": preprocess, "augment": augment}
+        parts_of_method = recipe.loss.method, recipe, network, train, evaluation.monitor
+        of_method = make_callback(*parts_of_method, **common)
+        of_recipe += [] if of_method is None else [of_method]
     start = _start(recipe, objective, model=network, train=train, seed=seed, preprocess=preprocess)
     if state is None:
         state = start
@@ -163,7 +162,7 @@ def train(
             normalize=config.normalize or recipe.loss.normalization,
         ),
         evaluation=evaluation,
-        callbacks=all_callbacks,
+        callbacks=[*callbacks, *of_recipe],
         devices=device_config,
         preprocess=preprocess,
         progress=progress,

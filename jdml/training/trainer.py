@@ -255,8 +255,7 @@ class Trainer:
             progress.stop_reason = stop.reason
 
     def _tree(self) -> dict[str, Tree]:
-        tree: dict[str, Tree] = {"state": self.state, "best": self.best}
-        return {**tree, "callbacks": self.carried} if self.carried else tree
+        return {"state": self.state, "best": self.best, "callbacks": self.carried}
 
     def save(self) -> None:
         """Save everything that the run needs to resume, at any step."""
@@ -301,8 +300,7 @@ class Trainer:
         if checkpoint is None:
             return False
         tree, progress = checkpoint
-        self.state, self.carried = tree["state"], tree.get("callbacks", {})
-        self.best = tree["best"]
+        self.state, self.best, self.carried = tree["state"], tree["best"], tree["callbacks"]
         self.source.sampler.set_state(progress.pop("sampler"))
         self.pending = jax.tree.map(np.float32, progress.pop("pending"))
         self.progress = Progress(**{**progress, "best": Best(*progress["best"])})
