@@ -161,6 +161,17 @@ def pictures():
     return data.Dataset("pictures", images, labels.astype(np.int32))
 
 
+@pytest.fixture
+def noise_files(tmp_path):
+    """Write forty image files of noise."""
+    Image = pytest.importorskip("PIL.Image")  # noqa: N806
+    noise = np.random.default_rng(0)
+    paths = [tmp_path / f"{i}.png" for i in range(40)]
+    for path in paths:
+        Image.fromarray(noise.integers(0, 256, (30, 40, 3), np.uint8)).save(path)
+    return paths
+
+
 @pytest.fixture(scope="session")
 def two():
     return Two()

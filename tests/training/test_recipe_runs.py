@@ -1,6 +1,5 @@
 """`train` with a recipe equals `fit` with parts made by hand, bit for bit."""
 
-import dataclasses
 import functools
 import json
 import sys
@@ -187,15 +186,6 @@ def test_mutated_recipe_settings_take_effect():
     second = train(recipe, blobs(), model=Network(), **STILL).history[-1]["loss"]
     wide = PLAIN.replace(loss={"settings": {"margin": 1.5}})
     assert first < second == train(wide, blobs(), model=Network(), **STILL).history[-1]["loss"]
-
-
-def test_classes_without_rows_are_warned_of_with_proxies(recwarn):
-    gaps = dataclasses.replace(blobs(), labels=10 * blobs().labels)
-    still = PLAIN.replace(batch={"steps": 0})
-    train(still, gaps, model=Network(), **STILL)
-    assert not [each for each in recwarn if issubclass(each.category, UserWarning)]
-    with pytest.warns(UserWarning, match=r"\blabel 1\b"):
-        train(still.replace(loss={"name": "arcface"}), gaps, model=Network(), **STILL)
 
 
 def network_for(shape, *, finetune=(), **changes):

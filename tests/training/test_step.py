@@ -13,7 +13,7 @@ import pytest
 import jdml
 from jdml import objectives
 from jdml.data import ClassBatchSampler, Dataset, RandomBatchSampler
-from jdml.models import as_model
+from jdml.models import SmallConvNet
 from jdml.objectives import pair, with_memory
 from jdml.training import (
     Devices,
@@ -244,27 +244,12 @@ def test_dropout_of_micro_batches_is_repeated_in_the_backward_pass():
 
 
 def test_micro_batches_refuse_batch_norm_that_is_not_frozen():
-    class Normed(nn.Module):
-        frozen: bool = False
-
-        @nn.compact
-        def __call__(self, images, *, train=False):
-            x = nn.Dense(8)(images.reshape(len(images), -1))
-            return nn.BatchNorm(use_running_average=self.frozen or not train)(x)
-
     def begin(model, micro_batch):
         parts = OBJECTIVES["proxies"], optax.sgd(1.0), Dataset("noise", IMAGES, LABELS)
-        sampler = RandomBatchSampler(24, 8)
-        fit(
-            model,
-            *parts,
-            sampler,
-            steps=0,
-            progress=False,
-            devices=Devices(micro_batch=micro_batch),
-        )
+        settings = {"steps": 0, "progress": False, "devices": Devices(micro_batch=micro_batch)}
+        fit(model, *parts, RandomBatchSampler(24, 8), **settings)
 
-    begin(as_model(Normed(frozen=True), train_flag=False), 4)
-    for model, size in ((Normed(), 4), (Net(), 0)):
+    begin(SmallConvNet(8, (4,), freeze_batch_norm=True), 4)
+    for model, size in ((SmallConvNet(8, (4,)), 4), (Net(), 0)):
         with pytest.raises(ValueError, match=r"^micro_batch\b"):
             begin(model, size)

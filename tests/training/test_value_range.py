@@ -129,13 +129,6 @@ def test_larger_images_are_cropped_with_pillow(on_bytes, monkeypatch):
         run.embed(larger)
 
 
-def test_embed_refuses_wrong_arguments(on_bytes):
-    with pytest.raises(ValueError, match=r"^on_bad_image\b"):
-        on_bytes.embed(BYTES, on_bad_image="skip")
-    with pytest.raises(ValueError, match=r"^images\b.*\[N, H, W, C\]"):
-        on_bytes.embed(np.zeros((2, 3, 9, 9), np.float32))
-
-
 def test_exported_function_equals_embed(tmp_path):
     run = trained(UNIT, tmp_path)
     np.testing.assert_allclose(run.function()(UNIT), run.embed(UNIT), rtol=1e-5)
