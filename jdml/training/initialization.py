@@ -2,7 +2,7 @@
 
 import functools
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -121,25 +121,32 @@ def _load_run(path: Path, variables: Mapping[str, Tree]) -> Tree:
         arrays = {name: array for name, array in arrays.items() if name not in stored}
         arrays |= {name: own[name] for name in fresh}
     check_fits(own, arrays, path)
-    leaves = [jnp.asarray(arrays[name], leaf.dtype) for name, leaf in own.items()]
-    return jax.tree.unflatten(jax.tree.structure(variables), leaves)
+    return _with_arrays(variables, own, arrays)
 
 
 def _keep_head_and_proxies(path: Path, state: TrainState) -> TrainState:
     """Return a state with a run's head, proxies and other parameters of its objective that have the size of its own."""
-    model, objective = state.params["model"], {**state.params}
-    del objective["model"]
-    tree = {"params": model, "objective": objective}
-    arrays, own = read_model(path)[0], named_leaves(tree)
+    objective = {role: part for role, part in state.params.items() if role != "model"}
+    tree = {"params": state.params["model"], "objective": objective}
+    stored, own, arrays = read_model(path)[0], named_leaves(tree), {}
     for group in (f"params/{HEAD}", *(f"objective/{role}" for role in objective)):
         shapes = _shapes(own, group)
-        if shapes == _shapes(arrays, group):
-            own |= {name: jnp.asarray(arrays[name], own[name].dtype) for name in shapes}
+        if shapes == _shapes(stored, group):
+            arrays |= {name: stored[name] for name in shapes}
         elif group.startswith("objective"):
             name = group.partition("/")[2]
             _log.warning("%s: its %s have another size, or none: they begin anew", path, name)
-    tree = jax.tree.unflatten(jax.tree.structure(tree), own.values())
+    tree = _with_arrays(tree, own, arrays)
     return state._replace(params={"model": tree["params"], **tree["objective"]})
+
+
+def _with_arrays(tree: Tree, paths: Iterable[str], arrays: Mapping[str, Any]) -> Tree:
+    """Return a tree, whose leaves have these paths, with other arrays at some of them, in the types of its own."""
+    leaves, structure = jax.tree.flatten(tree)
+    own = zip(paths, leaves, strict=True)
+    return structure.unflatten(
+        jnp.asarray(arrays[path], leaf.dtype) if path in arrays else leaf for path, leaf in own
+    )
 
 
 def _shapes(arrays: Mapping[str, Any], group: str) -> dict[str, tuple[int, ...]]:
@@ -300,22 +307,16 @@ def init_head_from_pca(
     x = features.astype(np.float64)
     directions = np.linalg.eigh(x.T @ x)[1][:, : -dim - 1 : -1]
     arrays = {f"{layer}/kernel": directions, f"{layer}/bias": np.zeros(dim)}
-
-    def begin(path: Any, leaf: jax.Array) -> jax.Array:
-        own = arrays.get("/".join(adapt.path_texts(path)))
-        return leaf if own is None else jnp.asarray(own, leaf.dtype)
-
-    started = jax.tree_util.tree_map_with_path(begin, params)
+    started = _with_arrays(params, adapt.paths(params), arrays)
     return state._replace(params={**state.params, "model": started})
 
 
 def dense_head(params: Tree) -> tuple[str, tuple[int, int]]:
     """Return the path of the head's one dense layer, and its kernel's shape ``(C, D)``."""
-    of_head: dict[str, Any] = {
-        path: leaf.shape
-        for path, leaf in zip(adapt.paths(params), jax.tree.leaves(params), strict=True)
-        if path.split("/")[0] == HEAD and len(leaf.shape) > 1
+    shapes = {
+        path: x.shape for path, x in zip(adapt.paths(params), jax.tree.leaves(params), strict=True)
     }
+    of_head = {p: s for p, s in shapes.items() if p.split("/")[0] == HEAD and len(s) > 1}
     path, shape = next(iter(of_head.items()), ("", (0, 0)))
     if len(of_head) != 1 or not path.endswith("/kernel") or len(shape) != 2 or shape[0] < shape[1]:
         raise ValueError(

@@ -195,10 +195,8 @@ def _describe_run(
     callbacks: Callbacks,
 ) -> dict[str, Any]:
     """Return what ``config.json`` has of a run: a run with another one does not resume it."""
-    run, evaluation, bare, lora = schedule.run, schedule.evaluation, spec.model, None
-    config = dict(run.config or {})
-    if isinstance(spec.model, WithLora):
-        bare, lora = spec.model.base, spec.model.settings
+    run, evaluation, config = schedule.run, schedule.evaluation, dict(schedule.run.config or {})
+    lora = spec.model.settings if isinstance(spec.model, WithLora) else None
     return {
         **config,
         **({"callbacks": callbacks.config} if callbacks.config else {}),
@@ -216,7 +214,7 @@ def _describe_run(
         "fingerprint": {
             "data": data_fingerprint(train),
             # The shapes of a model's arrays are compared with the checkpoint's.
-            "model": fingerprint(unwrap(bare), lora, spec.preprocess),
+            "model": fingerprint(unwrap(spec.model), lora, spec.preprocess),
             "objective": fingerprint(spec.objective),
             "optimizer": fingerprint(spec.optimizer),
             "start": initial.identity,

@@ -169,7 +169,7 @@ def check_same_arrays(begin: str, before: Tree, after: Tree, *, types: bool = Tr
 
 def _warn_other_settings(model: AnyModel, pretrained: Any) -> None:
     """Warn where a file of weights is of a network with other settings: shapes fit, features differ."""
-    module = unwrap(model.base if isinstance(model, WithLora) else model)
+    module = unwrap(model)
     for name, value in weights_settings(pretrained).items():
         own = getattr(module, name, value)
         if own != value:

@@ -131,14 +131,12 @@ def train(
     if parts.get("sampler") is None and isinstance(train.images, ImageFiles) and views is None:
         batches = ImageBatches(train, batches, seed=seed)
     evaluation = _evaluation(recipe, parts.get("evaluation"), validation, per_epoch)
-    kinds = {type(callback) for callback in callbacks}
-    of_recipe: list[Any] = [c for c in _step_callbacks(recipe) if type(c) not in kinds]
+    of_method = None
     if not any(isinstance(callback, StatefulCallback) for callback in callbacks):
         augment = getattr(batches, "augment", True) if views is None else views > 1
         common: Any = {"seed": seed, "preprocess": preprocess, "augment": augment}
         parts_of_method = recipe.loss.method, recipe, network, train, evaluation.monitor
         of_method = make_callback(*parts_of_method, **common)
-        of_recipe += [] if of_method is None else [of_method]
     start = _start(recipe, objective, model=network, train=train, seed=seed, preprocess=preprocess)
     if state is None:
         state = start
@@ -162,7 +160,7 @@ def train(
             normalize=config.normalize or recipe.loss.normalization,
         ),
         evaluation=evaluation,
-        callbacks=[*callbacks, *of_recipe],
+        callbacks=[*_step_callbacks(recipe), *callbacks, *([of_method] if of_method else [])],
         devices=device_config,
         preprocess=preprocess,
         progress=progress,

@@ -127,7 +127,7 @@ class Trainer:
         is_best = progress.best.step > 0
         if self.best and not is_best and progress.score_names:
             _log.warning("monitor %r was never a number: the last parameters are kept", monitor)
-        params, batch_stats = self.best if is_best else self._weights()
+        params, batch_stats = self.best if is_best else _copy(self._weights())
         state = self.state._replace(params=params, batch_stats=batch_stats)
         return FitResult(
             state=self.state,
@@ -246,7 +246,8 @@ class Trainer:
         # The result has the parameters that were evaluated last.
         if state is not None and state is not self.state and not (is_last and is_evaluated):
             if not isinstance(state, TrainState):
-                raise TypeError(f"callbacks must return None, a TrainState or Stop, got {state!r}")
+                kind = type(state).__name__
+                raise TypeError(f"callbacks must return None, a TrainState or Stop, got a {kind}")
             check_same_arrays("callbacks must return a state", self.state, state)
             # The next step takes the memory of the state's arrays.
             new = jax.tree.map(lambda x, own: x if x is own else jnp.copy(x), state, self.state)

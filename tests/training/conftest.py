@@ -164,7 +164,7 @@ def pictures():
 @pytest.fixture
 def noise_files(tmp_path):
     """Write forty image files of noise."""
-    Image = pytest.importorskip("PIL.Image")  # noqa: N806
+    Image = pytest.importorskip("PIL.Image")
     noise = np.random.default_rng(0)
     paths = [tmp_path / f"{i}.png" for i in range(40)]
     for path in paths:
