@@ -94,20 +94,13 @@ class Placement:
         """Put a run's state on the devices."""
         if self.mesh is None:
             return tree
-        return _put(tree, self._map(lambda leaf, sharding: sharding, tree))
+        return _put(tree, self.map(lambda leaf, sharding: sharding, tree))
 
     def keep(self, tree: Tree) -> Tree:
         """Constrain the state inside a compiled step to its sharding."""
-        return self._map(jax.lax.with_sharding_constraint, tree)
+        return self.map(jax.lax.with_sharding_constraint, tree)
 
-    def shapes(self, tree: Tree) -> Tree:
-        """Return the shapes and shardings of a state, for which a step can be compiled."""
-        return self._map(
-            lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding),
-            tree,
-        )
-
-    def _map(self, function: Callable[[jax.Array, NamedSharding], Any], tree: Tree) -> Tree:
+    def map(self, function: Callable[[jax.Array, NamedSharding], Any], tree: Tree) -> Tree:
         """Apply a function to each array of a state and the sharding of its role, where there is a mesh."""
         if self.mesh is None:
             return tree

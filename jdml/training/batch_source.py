@@ -171,20 +171,16 @@ class RowSource(BatchSource):
         """Return what a step is compiled from, and its inputs: a row for each of the data set."""
         return self.spec, self.train.images
 
-    def _prepare(self, state: TrainState) -> None:
-        """Compile the step; put small inputs on the device."""
-        spec, self._inputs = self.step_inputs(state)
-        self._labels = np.asarray(self.train.labels)
-        sizes = [getattr(x, "nbytes", DEVICE_BYTES + 1) for x in jax.tree.leaves(self._inputs)]
-        self.on_device = sum(sizes) <= DEVICE_BYTES
-        if self.on_device:
-            self._all = self.placement.replicate((self._inputs, self._labels))
-        self.program = compiled(spec, donate=True, indexed=self.on_device)
-
     def next_batch(self, state: TrainState) -> tuple[Any, ...]:
         """Return the next rows, or their inputs and labels, and which places are filled."""
         if self.program is None:
-            self._prepare(state)
+            spec, self._inputs = self.step_inputs(state)
+            self._labels = np.asarray(self.train.labels)
+            sizes = [getattr(x, "nbytes", DEVICE_BYTES + 1) for x in jax.tree.leaves(self._inputs)]
+            self._on_device = sum(sizes) <= DEVICE_BYTES
+            if self._on_device:
+                self._all = self.placement.replicate((self._inputs, self._labels))
+            self.program = compiled(spec, donate=True, indexed=self._on_device)
         rows = self._next_rows()
         self.last_labels = self._labels[rows[rows >= 0]]
         size = self.size(len(rows), state)
@@ -194,7 +190,7 @@ class RowSource(BatchSource):
         rows = rows[self.placement.local_rows(size)]
         filled = np.maximum(rows, 0)  # row −1 is an empty place
         masked = rows >= 0 if self._masks else None
-        if self.on_device:
+        if self._on_device:
             return *self._all, *self.placement.shard_batch((filled, masked), size)
         batch = jax.tree.map(lambda rows: rows[filled], self._inputs)
         there: tuple[Any, ...] = batch, self._labels[filled], masked, rows

@@ -121,8 +121,8 @@ def fit(
     schedule = Schedule(steps, evaluated, config, declared.steps)
     whole_model = as_model(model)
     network, freeze = frozen_part(whole_model)
-    saved = config.folder is not None
-    check_arguments(objective, optimizer, train, sampler, preprocess, saved=saved)
+    parts = objective, optimizer, train, sampler, preprocess
+    check_arguments(*parts, saved=config.folder is not None)
     checks.uint32("seed", seed)
     initial = InitialState.of(state)
     if declared.decay is not None:
@@ -167,8 +167,9 @@ def fit(
         source.check(first)
         if is_main_process():
             _log.info("%s", _memory_summary(spec, first))
+        stack.callback(source.close)
         trainer = Trainer(source, schedule, first, folder, declared)
-        stack.callback(trainer.close)
+        stack.callback(trainer.log.close)
         trainer.run(shown=progress and is_main_process())
     return trainer.result()
 

@@ -2,7 +2,7 @@
 
 import functools
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -74,20 +74,6 @@ def with_loss_scale(optimizer: Any) -> optax.GradientTransformation:
         return updates, state._replace(inner=after)
 
     return optax.GradientTransformationExtraArgs(init, step)
-
-
-def value_and_grad(function: Callable[..., Any], opt_state: Any) -> Callable[..., Any]:
-    """Return ``jax.value_and_grad(…, has_aux=True)`` of the scaled loss, if it is scaled, and the next scale."""
-    if isinstance(opt_state, LossScaleState):
-        scaled = opt_state.dynamic.value_and_grad(function, has_aux=True)
-
-        def unscale(*args: Any) -> Any:
-            dynamic, _, value, grads = scaled(*args)
-            return value, grads, dynamic
-
-        return unscale
-    plain = jax.value_and_grad(function, has_aux=True)
-    return lambda *args: (*plain(*args), None)
 
 
 def evaluation_params(params: Mapping[str, Tree], opt_state: Tree) -> dict[str, Tree]:

@@ -23,7 +23,7 @@ from jdml.objectives import Objective
 from jdml.objectives.base import Metrics
 from jdml.ops import checks
 from jdml.runs.identity import differences
-from jdml.training.optimizer_wrappers import passing_loss, value_and_grad
+from jdml.training.optimizer_wrappers import LossScaleState, passing_loss
 
 _log = logging.getLogger(__name__)
 Variables = dict[str, Tree]
@@ -253,9 +253,14 @@ def compiled(spec: StepConfig, *, donate: bool, indexed: bool) -> Step:
             )
             return value, (embeddings, stats, metrics)
 
-        gradient = value_and_grad(loss_of, state.opt_state)
-        (loss, (embeddings, batch_stats, metrics)), grads, dynamic = gradient(learning)
-        updates, opt_state = optimizer.update(grads, state.opt_state, learning, value=loss)
+        opt_state, dynamic = state.opt_state, None
+        if isinstance(opt_state, LossScaleState):
+            gradient = opt_state.dynamic.value_and_grad(loss_of, has_aux=True)
+            dynamic, _, value, grads = gradient(learning)
+        else:
+            value, grads = jax.value_and_grad(loss_of, has_aux=True)(learning)
+        loss, (embeddings, batch_stats, metrics) = value
+        updates, opt_state = optimizer.update(grads, opt_state, learning, value=loss)
         after = TrainState(
             step=state.step + 1,
             params=adapt.joined(optax.apply_updates(learning, updates), frozen),

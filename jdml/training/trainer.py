@@ -66,11 +66,6 @@ class Trainer:
         path = folder.path if folder is not None and is_main_process() else None
         self.log = Log(path, after_step=self.progress.step)
 
-    def close(self) -> None:
-        """Stop the workers of the batches, and close the log."""
-        self.source.close()
-        self.log.close()
-
     def run(self, *, shown: bool) -> None:
         """Step until the run has stopped, and log and evaluate as its schedule says."""
         schedule, progress, source = self.schedule, self.progress, self.source
