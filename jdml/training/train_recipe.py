@@ -131,12 +131,13 @@ def train(
     if parts.get("sampler") is None and isinstance(train.images, ImageFiles) and views is None:
         batches = ImageBatches(train, batches, seed=seed)
     evaluation = _evaluation(recipe, parts.get("evaluation"), validation, per_epoch)
-    of_method = None
+    of_method: list[Any] = []
     if not any(isinstance(callback, StatefulCallback) for callback in callbacks):
         augment = getattr(batches, "augment", True) if views is None else views > 1
         common: Any = {"seed": seed, "preprocess": preprocess, "augment": augment}
         parts_of_method = recipe.loss.method, recipe, network, train, evaluation.monitor
-        of_method = make_callback(*parts_of_method, **common)
+        made = make_callback(*parts_of_method, **common)
+        of_method = [] if made is None else [made]
     start = _start(recipe, objective, model=network, train=train, seed=seed, preprocess=preprocess)
     if state is None:
         state = start
@@ -160,7 +161,7 @@ def train(
             normalize=config.normalize or recipe.loss.normalization,
         ),
         evaluation=evaluation,
-        callbacks=[*_step_callbacks(recipe), *callbacks, *([of_method] if of_method else [])],
+        callbacks=[*_step_callbacks(recipe), *callbacks, *of_method],
         devices=device_config,
         preprocess=preprocess,
         progress=progress,

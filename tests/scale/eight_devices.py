@@ -301,13 +301,12 @@ def steps_do_not_run_ahead_of_each_other() -> None:
 
 @check
 def wrong_shards_are_refused() -> None:
-    for error, name, arguments, settings in (
-        (ValueError, r"shard\['proxies'\].* 3 devices.*\[8, 2, 16\]", ("MPA", 3), {}),
-        (ValueError, "shard .*'flow'", ("MPA", 2), {"shard": {"flow": P("data")}}),
-        (ValueError, "mesh: .* 12 rows .* 8 devices", ("EPS", 8), {"batch": 3}),
-        (ValueError, "micro_batch=4", ("EPS", 8), {"micro_batch": 4}),
+    for name, arguments, settings in (
+        (r"shard\['proxies'\].* 3 devices.*\[8, 2, 16\]", ("MPA", 3), {}),
+        ("mesh: .* 12 rows .* 8 devices", ("EPS", 8), {"batch": 3}),
+        ("micro_batch=4", ("EPS", 8), {"micro_batch": 4}),
     ):
-        with pytest.raises(error, match=f"^{name}"):
+        with pytest.raises(ValueError, match=f"^{name}"):
             train(*arguments, **settings)
 
 

@@ -135,11 +135,8 @@ def test_what_several_callbacks_carry_is_saved(toy, fit_toy, identical, tmp_path
         fit_toy(tmp_path / "run", callbacks=[Count("a"), Count("b", 4)], steps=8)
     with pytest.raises(ValueError, match=r"\bsteps: 8\b"):
         counted(toy, fit_toy, tmp_path / "run", steps=9, allow_more_steps=True)
-
-
-def test_a_stateful_callback_ends_the_run(fit_toy):
-    result = fit_toy(steps=30, every=30, callbacks=[Count("nine", 1)])
-    assert (result.stop_reason, int(result.state.step)) == ("nine", 9)
+    ended = fit_toy(steps=30, every=30, callbacks=[Count("nine", 1)])
+    assert (ended.stop_reason, int(ended.state.step)) == ("nine", 9)
 
 
 @pytest.mark.parametrize(

@@ -150,20 +150,6 @@ def test_what_cannot_be_initialized_is_refused(function, change, name):
         function(training.create_state(*parts, seed=1), **change)
 
 
-@pytest.mark.parametrize(
-    ("start", "error", "name"),
-    [
-        ({"model": {}}, TypeError, "model"),
-        (lambda state: state._replace(params={"model": {}}), ValueError, "parameters"),
-    ],
-)
-def test_fit_refuses_wrong_start_functions(start, error, name):
-    objective = objectives.proxy(jdml.potential_field_loss, 2, 3, 2)
-    parts = (MODEL, objective, optax.sgd(0.1), TRAIN, data.RandomBatchSampler(9, 4, seed=0))
-    with pytest.raises(error, match=rf"^state\b.*\b{name}\b"):
-        training.fit(*parts, steps=1, state=start, progress=False)
-
-
 def test_run_that_starts_on_samples_is_resumed(tmp_path):
     objective = objectives.proxy(jdml.potential_field_loss, 2, 3, 2, alpha=1.0)
     optimizer = optax.sgd(0.0)

@@ -1,7 +1,6 @@
 """`train` with a recipe equals `fit` with parts made by hand, bit for bit."""
 
 import functools
-import json
 import sys
 from types import SimpleNamespace
 
@@ -155,16 +154,6 @@ def test_recipe_run_equals_the_run_made_by_hand(kind):
     jax.tree.map(np.testing.assert_array_equal, one.state.params, other.state.params)
     assert [record["loss"] for record in one.history] == [r["loss"] for r in other.history]
     assert one.best == other.best
-
-
-def test_run_folder_has_the_recipe(tmp_path):
-    made = margin()[0]
-    train(made, blobs(), model=Network(), run=tmp_path, **STILL)
-    written = json.loads((tmp_path / "config.json").read_text())["recipe"]
-    assert Recipe.from_json(written) == made
-    other = made.replace(optimizer={"learning_rate": 2 * RATE})
-    with pytest.raises(ValueError, match=r"\brecipe\b.*\blearning_rate\b.*\b0\.01\b.*\b0\.02\b"):
-        train(other, blobs(), model=Network(), run=tmp_path, **STILL)
 
 
 def test_given_parts_override_the_recipe():

@@ -65,17 +65,6 @@ def test_step_equals_a_gradient_step_by_hand(toy):
     assert set(metrics) == {"loss", "grad_norm", "gap"}
 
 
-def test_one_trace_for_all_batches(toy):
-    traced = toy.make_objective()
-    counting = traced._replace(loss=chex.assert_max_traces(traced.loss, n=1))
-    chex.clear_trace_counter()
-    state = start(toy, objective=counting)
-    step = make_train_step(toy.model, counting, toy.optimizer)
-    for i in range(3):
-        state, _ = step(state, toy.data.images[i : i + 8], toy.data.labels[i : i + 8])
-    assert state.step == 3
-
-
 def test_donated_state_is_deleted(toy):
     state = start(toy)
     step = make_train_step(toy.model, toy.objective, toy.optimizer, donate=True)
@@ -99,14 +88,6 @@ def test_embed_equals_apply_for_any_batch_size(toy, size):
         found = embedded(toy, state, same)
         assert isinstance(found, np.ndarray)
         np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
-
-
-def test_embed_compiles_once(toy):
-    chex.clear_trace_counter()
-    preprocess = chex.assert_max_traces(uint8_to_float, n=1)
-    state = start(toy)
-    for size in (16, 40, 33):
-        embedded(toy, state, toy.data.images[:size], preprocess=preprocess)
 
 
 def test_wrong_arguments_are_refused(toy):
