@@ -128,7 +128,8 @@ def _keep_head_and_proxies(path: Path, state: TrainState) -> TrainState:
     """Return a state with a run's head, proxies and other parameters of its objective that have the size of its own."""
     objective = {role: part for role, part in state.params.items() if role != "model"}
     tree = {"params": state.params["model"], "objective": objective}
-    stored, own, arrays = read_model(path)[0], named_leaves(tree), {}
+    stored, own = read_model(path)[0], named_leaves(tree)
+    arrays: dict[str, np.ndarray] = {}
     for group in (f"params/{HEAD}", *(f"objective/{role}" for role in objective)):
         shapes = _shapes(own, group)
         if shapes == _shapes(stored, group):
@@ -142,11 +143,9 @@ def _keep_head_and_proxies(path: Path, state: TrainState) -> TrainState:
 
 def _with_arrays(tree: Tree, paths: Iterable[str], arrays: Mapping[str, Any]) -> Tree:
     """Return a tree, whose leaves have these paths, with other arrays at some of them, in the types of its own."""
-    leaves, structure = jax.tree.flatten(tree)
-    own = zip(paths, leaves, strict=True)
-    return structure.unflatten(
-        jnp.asarray(arrays[path], leaf.dtype) if path in arrays else leaf for path, leaf in own
-    )
+    own = zip(paths, jax.tree.leaves(tree), strict=True)
+    leaves = [jnp.asarray(arrays[p], leaf.dtype) if p in arrays else leaf for p, leaf in own]
+    return jax.tree.unflatten(jax.tree.structure(tree), leaves)
 
 
 def _shapes(arrays: Mapping[str, Any], group: str) -> dict[str, tuple[int, ...]]:
