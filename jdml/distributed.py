@@ -73,11 +73,6 @@ class Placement:
         """How many devices share the rows of a batch."""
         return 1 if self.mesh is None else int(self.mesh.shape[self.mesh.axis_names[0]])
 
-    @property
-    def in_turn(self) -> bool:
-        """Whether a step must end before the next begins: a CPU's devices wait for each other with few threads."""
-        return self.mesh is not None and bool(self.mesh.devices.flat[0].platform == "cpu")
-
     def check(self, params: Mapping[str, Tree]) -> None:
         """Refuse roles that the parameters lack, or none of whose arrays can be partitioned."""
         for role, spec in self.shard:
@@ -298,11 +293,8 @@ class Preempted(SystemExit):
 
 @contextlib.contextmanager
 def note_termination(watched: bool) -> Iterator[Callable[[int], BaseException | None]]:
-    """Note SIGTERM and the first Ctrl-C, and yield a function: what ends the run after a step, for which it is saved.
-
-    A second Ctrl-C ends at once. Several processes agree, by JAX's preemption service, on a step at which all of them
-    save and end; all must ask after every step.
-    """
+    """Note SIGTERM and Ctrl-C, of which a second ends at once; yield a function: what ends the run after a step."""
+    # By JAX's preemption service all processes, which must ask after every step, save and end at one.
     several = watched and jax.process_count() > 1
     asked: list[int] = []
     before: dict[int, Any] = {}

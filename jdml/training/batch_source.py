@@ -73,15 +73,16 @@ def check_arguments(
 
 def check_proxies(params: Mapping[str, Tree], labels: ArrayLike) -> None:
     """Refuse fewer proxies than classes, whose rows would be ignored; warn of proxies that no row attracts."""
-    proxies: Tree = params.get("proxies")
-    shape, classes = np.shape(proxies), int(np.max(labels)) + 1
-    if len(shape) in (2, 3) and shape[0] < classes:
+    shape, classes = np.shape(params.get("proxies")), int(np.max(labels)) + 1
+    if len(shape) not in (2, 3):
+        return
+    if shape[0] < classes:
         raise ValueError(
             f"objective has proxies of {shape[0]} classes, train has labels up to {classes - 1}: "
             f"write jdml.objectives.proxy(loss_fn, num_classes={classes}, dim=…)"
         )
     missing = np.setdiff1d(np.arange(classes), labels)
-    if len(shape) in (2, 3) and len(missing):
+    if len(missing):
         warnings.warn(
             f"train has no rows of {len(missing)} classes, such as label {missing[0]}, which have proxies, too: "
             "relabel with numpy.unique(labels, return_inverse=True)[1]",

@@ -176,14 +176,12 @@ def fit(
 
 def _memory_summary(spec: StepConfig, state: TrainState) -> str:
     """Say how many of the model's parameters learn, and the memory of parameters and optimizer."""
-    learning, frozen = (
-        sum(x.size for x in jax.tree.leaves(part["model"])) for part in spec.split(state.params)
-    )
-    trees = {"parameters": state.params, "optimizer": state.opt_state}
-    sizes = {name: sum(x.nbytes for x in jax.tree.leaves(tree)) for name, tree in trees.items()}
-    memory = ", ".join(f"{name} {size / 1e6:,.1f} MB" for name, size in sizes.items())
+    trees = state.params, state.opt_state
+    parameters, optimizer = (sum(x.nbytes for x in jax.tree.leaves(tree)) / 1e6 for tree in trees)
+    learning = optax.tree.size(spec.split(state.params)[0]["model"])
     return (
-        f"memory    {memory}; {learning:,} of {learning + frozen:,} parameters of the network learn"
+        f"memory    parameters {parameters:,.1f} MB, optimizer {optimizer:,.1f} MB; {learning:,} of "
+        f"{optax.tree.size(state.params['model']):,} parameters of the network learn"
     )
 
 

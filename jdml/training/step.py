@@ -55,9 +55,7 @@ class TrainState(NamedTuple):
 
     def __repr__(self) -> str:
         """Return the step and the number of parameters by role, in one line."""
-        sizes = {
-            role: sum(map(np.size, jax.tree.leaves(part))) for role, part in self.params.items()
-        }
+        sizes = {role: optax.tree.size(part) for role, part in self.params.items()}
         return f"TrainState(step={self.step}, parameters={sizes})"
 
 
