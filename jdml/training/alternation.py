@@ -205,15 +205,19 @@ class AlternatingProblems(StatefulCallback):
         classes, per_class, dim = proxies.shape
         if size is None:
             size = self.pool_size if self.pool_size >= per_class else self.pool_size * per_class
-        samples = self._draw(np.asarray(self.train.labels), classes, size, number)
+
+        def draw(labels: np.ndarray) -> tuple[list[np.ndarray], np.ndarray]:
+            rng = np.random.default_rng([self.seed, *number])
+            samples = draw_by_class(rng, labels, classes, size)
+            return samples, self._embedded(state, np.concatenate(samples), number)
+
         try:
-            vectors = self._embedded(state, np.concatenate(samples), number)
+            samples, vectors = draw(np.asarray(self.train.labels))
         except BadImageError:
             # Repeated wherever one is drawn, so that a resumed run draws the same.
             if jax.process_count() > 1:
                 raise
-            samples = self._draw(self._labels_of_whole, classes, size, number)
-            vectors = self._embedded(state, np.concatenate(samples), number)
+            samples, vectors = draw(self._labels_of_whole)
         there = np.arange(size) < np.array([[len(rows)] for rows in samples])
         pool = np.zeros((*there.shape, dim), np.float32)
         pool[there] = vectors
@@ -240,11 +244,6 @@ class AlternatingProblems(StatefulCallback):
         else:
             images = images.select(rows)
         return Embedder(self.model, state, self.preprocess)(images)
-
-    def _draw(
-        self, labels: np.ndarray, classes: int, size: int, number: tuple[int, ...]
-    ) -> list[np.ndarray]:
-        return draw_by_class(np.random.default_rng([self.seed, *number]), labels, classes, size)
 
 
 @jax.jit
