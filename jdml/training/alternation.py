@@ -203,12 +203,12 @@ class AlternatingProblems(StatefulCallback):
         """Return embeddings ``[C, b, D]`` of samples of each class, and a mask of those that exist."""
         proxies = state.params["proxies"]
         classes, per_class, dim = proxies.shape
-        if size is None:
-            size = self.pool_size if self.pool_size >= per_class else self.pool_size * per_class
+        usual = self.pool_size if self.pool_size >= per_class else self.pool_size * per_class
+        most = usual if size is None else size
 
         def draw(labels: np.ndarray) -> tuple[list[np.ndarray], np.ndarray]:
             rng = np.random.default_rng([self.seed, *number])
-            samples = draw_by_class(rng, labels, classes, size)
+            samples = draw_by_class(rng, labels, classes, most)
             return samples, self._embedded(state, np.concatenate(samples), number)
 
         try:
@@ -218,7 +218,7 @@ class AlternatingProblems(StatefulCallback):
             if jax.process_count() > 1:
                 raise
             samples, vectors = draw(self._labels_of_whole)
-        there = np.arange(size) < np.array([[len(rows)] for rows in samples])
+        there = np.arange(most) < np.array([[len(rows)] for rows in samples])
         pool = np.zeros((*there.shape, dim), np.float32)
         pool[there] = vectors
         return self._normalized(pool.astype(proxies.dtype)), jnp.asarray(there)
