@@ -73,7 +73,8 @@ def check_arguments(
 
 def check_proxies(params: Mapping[str, Tree], labels: ArrayLike) -> None:
     """Refuse fewer proxies than classes, whose rows would be ignored; warn of proxies that no row attracts."""
-    shape, classes = np.shape(params.get("proxies")), int(np.max(labels)) + 1
+    proxies: Tree = params.get("proxies")
+    shape, classes = np.shape(proxies), int(np.max(labels)) + 1
     if len(shape) not in (2, 3):
         return
     if shape[0] < classes:
