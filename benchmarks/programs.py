@@ -327,7 +327,10 @@ def step(
     at = NamedSharding(mesh, P("data"))
     images = jax.ShapeDtypeStruct((rows * devices, side, side, 3), jnp.uint8, sharding=at)
     labels = jax.ShapeDtypeStruct((rows * devices,), jnp.int32, sharding=at)
-    return made.lower(placement.shapes(state), images, labels)
+    shapes = placement.map(
+        lambda leaf, where: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=where), state
+    )
+    return made.lower(shapes, images, labels)
 
 
 def steps(asked: Any) -> Cases:

@@ -7,7 +7,6 @@ writes.
 
 import contextlib
 import ctypes
-import functools
 import logging
 import os
 import signal
@@ -19,6 +18,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.experimental import multihost_utils
 from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 from jax.tree_util import KeyPath
@@ -44,7 +44,7 @@ class PeerExitedError(RuntimeError):
 class Placement:
     """The devices of parameters, optimizer states and batches. Hashable, as a static part of compiled steps."""
 
-    mesh: Mesh | None = None
+    mesh: Any = None
     shard: tuple[tuple[str, P], ...] = ()
 
     @classmethod
@@ -62,19 +62,16 @@ class Placement:
         if mesh is None:
             if shard:
                 raise ValueError(f"shard needs a mesh: got shard for {', '.join(shard)}, mesh=None")
-            _warn_idle_devices(jax.device_count())
+            if (idle := jax.device_count()) > 1:
+                use = f"fit(devices=jax.make_mesh(({idle},), ('data',))) uses all"
+                _log.warning("training on 1 of %d devices: %s", idle, use)
             return HERE
         return cls(Mesh(mesh.devices, mesh.axis_names), tuple((shard or {}).items()))
 
     @property
     def devices(self) -> int:
         """How many devices share the rows of a batch."""
-        return 1 if self.mesh is None else self.mesh.shape[self.mesh.axis_names[0]]
-
-    @property
-    def in_turn(self) -> bool:
-        """Whether a step must end before the next begins: a CPU's devices wait for each other with few threads."""
-        return self.mesh is not None and self.mesh.devices.flat[0].platform == "cpu"
+        return 1 if self.mesh is None else int(self.mesh.shape[self.mesh.axis_names[0]])
 
     def check(self, params: Mapping[str, Tree]) -> None:
         """Refuse roles that the parameters lack, or none of whose arrays can be partitioned."""
@@ -90,20 +87,15 @@ class Placement:
 
     def place(self, tree: Tree) -> Tree:
         """Put a run's state on the devices."""
-        return self._map(put, tree)
+        if self.mesh is None:
+            return tree
+        return _put(tree, self.map(lambda leaf, sharding: sharding, tree))
 
     def keep(self, tree: Tree) -> Tree:
         """Constrain the state inside a compiled step to its sharding."""
-        return self._map(jax.lax.with_sharding_constraint, tree)
+        return self.map(jax.lax.with_sharding_constraint, tree)
 
-    def shapes(self, tree: Tree) -> Tree:
-        """Return the shapes and shardings of a state, for which a step can be compiled."""
-        return self._map(
-            lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding),
-            tree,
-        )
-
-    def _map(self, function: Callable[[jax.Array, NamedSharding], Any], tree: Tree) -> Tree:
+    def map(self, function: Callable[[jax.Array, NamedSharding], Any], tree: Tree) -> Tree:
         """Apply a function to each array of a state and the sharding of its role, where there is a mesh."""
         if self.mesh is None:
             return tree
@@ -119,7 +111,8 @@ class Placement:
         """Put whole arrays, such as a data set, on every device."""
         if self.mesh is None:
             return jax.tree.map(jnp.asarray, tree)
-        return jax.tree.map(lambda x: put(np.asarray(x), self._at(P())), tree)
+        tree = jax.tree.map(np.asarray, tree)
+        return _put(tree, jax.tree.map(lambda x: self._at(P()), tree))
 
     def local_rows(self, size: int) -> np.ndarray:
         """Return the sorted rows of a batch of ``size`` rows that this process fills."""
@@ -141,20 +134,16 @@ class Placement:
         return jax.tree.map(one, rows)
 
     def _at(self, spec: P) -> NamedSharding:
-        assert self.mesh is not None
         return NamedSharding(self.mesh, spec)
 
     def _rows(self) -> NamedSharding:
-        assert self.mesh is not None
         return self._at(P(self.mesh.axis_names[0]))
 
     def _fits(self, shape: Sequence[int], spec: P) -> bool:
-        if len(shape) < len(spec):
-            return False
-        return all(n % self._parts(P(axes)) == 0 for n, axes in zip(shape, spec, strict=False))
+        pairs = zip(shape, spec, strict=False)
+        return len(shape) >= len(spec) and all(n % self._parts(P(axes)) == 0 for n, axes in pairs)
 
     def _parts(self, spec: P) -> int:
-        assert self.mesh is not None
         return int(np.prod([self.mesh.shape[name] for name in jax.tree.leaves(tuple(spec))]))
 
 
@@ -180,32 +169,15 @@ def class_shards(mesh: Mesh | None, objective: Any) -> dict[str, P]:
     return {"proxies": P(axis)} if proxies.shape[0] % mesh.shape[axis] == 0 else {}
 
 
-def put(array: ArrayLike, sharding: NamedSharding) -> jax.Array:
-    """Put an array, whole in this process or on a mesh, into a sharding."""
-    if isinstance(array, jax.Array) and array.sharding == sharding:
-        return array
+def _same(tree: Tree) -> Tree:
+    return tree
+
+
+def _put(tree: Tree, shardings: Tree) -> Tree:
+    """Put arrays, whole in each process or on the mesh, into shardings."""
     if jax.process_count() == 1:
-        return jax.device_put(array, sharding)
-    if isinstance(array, jax.Array) and not array.is_fully_addressable:
-        return jax.jit(lambda x: x, out_shardings=sharding)(array)
-    if isinstance(array, jax.Array) and jnp.issubdtype(array.dtype, jax.dtypes.prng_key):
-        data = put(jax.random.key_data(array), NamedSharding(sharding.mesh, P()))
-        return jax.random.wrap_key_data(data, impl=jax.random.key_impl(array))
-    whole = np.asarray(array)
-    return jax.make_array_from_callback(whole.shape, sharding, lambda index: whole[index])
-
-
-def gather_to_host(tree: Tree) -> Tree:
-    """Gather arrays of a mesh on one device of this process."""
-
-    def one(leaf: Any) -> Any:
-        sharding = getattr(leaf, "sharding", None)
-        if not isinstance(sharding, NamedSharding) or sharding.mesh.size == 1:
-            return leaf
-        same = put(leaf, NamedSharding(sharding.mesh, P()))
-        return same.addressable_data(0)
-
-    return jax.tree.map(one, tree)
+        return jax.device_put(tree, shardings)
+    return jax.jit(_same, out_shardings=shardings)(tree)
 
 
 def initialize(
@@ -227,13 +199,8 @@ def initialize(
     Example:
         >>> initialize()  # one process
     """
-    arguments = (coordinator, processes, process)
-    if None in arguments and arguments != (None, None, None):
-        raise ValueError(f"processes, process and coordinator belong together, got {arguments}")
-    if processes is not None and process is not None and not 0 <= process < processes:
-        raise ValueError(f"process must be from 0 to {processes - 1}, got {process}")
-    is_alone = processes == 1 or (processes is None and not _is_launched())
-    if is_alone or jax.distributed.is_initialized():
+    is_bare = (coordinator, processes, process) == (None, None, None)
+    if processes == 1 or (is_bare and not _is_launched()) or jax.distributed.is_initialized():
         return
     jax.distributed.initialize(
         coordinator,
@@ -267,8 +234,6 @@ def broadcast_metrics(values: Mapping[str, float]) -> dict[str, float]:
     """Return the first process's numbers; those of others may differ in the last digit."""
     if jax.process_count() == 1 or not values:
         return dict(values)
-    from jax.experimental import multihost_utils
-
     bits = np.array(list(values.values()), np.float64).view(np.uint32)
     numbers = np.asarray(multihost_utils.broadcast_one_to_all(bits)).astype(np.uint32)
     return dict(zip(values, numbers.view(np.float64).tolist(), strict=True))
@@ -276,11 +241,7 @@ def broadcast_metrics(values: Mapping[str, float]) -> dict[str, float]:
 
 def any_process(flags: np.ndarray) -> np.ndarray:
     """Return where flags are True in any process."""
-    if jax.process_count() == 1:
-        return flags
-    from jax.experimental import multihost_utils
-
-    return np.any(np.asarray(multihost_utils.process_allgather(flags)), axis=0)
+    return np.any(multihost_utils.process_allgather(flags), axis=0)
 
 
 def _is_launched() -> bool:
@@ -289,17 +250,6 @@ def _is_launched() -> bool:
     hosts = [os.environ.get(n, "") for n in ("TPU_WORKER_HOSTNAMES", "TPU_PROCESS_ADDRESSES")]
     is_job = "JOB_COMPLETION_INDEX" in os.environ
     return any(int(n) > 1 for n in counts) or any("," in names for names in hosts) or is_job
-
-
-@functools.cache
-def _warn_idle_devices(devices: int) -> None:
-    """Warn, once, of devices that are not used."""
-    if devices > 1:
-        _log.warning(
-            "training on 1 of %d devices: fit(devices=jax.make_mesh((%d,), ('data',))) uses all",
-            devices,
-            devices,
-        )
 
 
 # Signals that end a process (SIGTERM, Ctrl-C), and the memory that it keeps.
@@ -341,48 +291,36 @@ class Preempted(SystemExit):
         return f"asked to end (SIGTERM); saved at step {self.step}, the same call resumes it"
 
 
-class Termination:
-    """Note SIGTERM and the first Ctrl-C without ending; a second Ctrl-C ends at once.
+@contextlib.contextmanager
+def note_termination(watched: bool) -> Iterator[Callable[[int], BaseException | None]]:
+    """Note SIGTERM and Ctrl-C, of which a second ends at once; yield a function: what ends the run after a step."""
+    # By JAX's preemption service all processes, which must ask after every step, save and end at one.
+    several = watched and jax.process_count() > 1
+    asked: list[int] = []
+    before: dict[int, Any] = {}
 
-    Several processes agree, by JAX's preemption service, on a step at which all of them save and end.
-    """
-
-    def __init__(self, watched: bool) -> None:
-        self._watched = watched
-        self._asked: int | None = None
-        self._before: dict[int, Any] = {}
-
-    def __enter__(self) -> "Termination":
-        is_alone = jax.process_count() == 1
-        if self._watched and is_alone and threading.current_thread() is threading.main_thread():
-            self._before[signal.SIGTERM] = signal.signal(signal.SIGTERM, self._note)
-            if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-                self._before[signal.SIGINT] = signal.signal(signal.SIGINT, self._note)
-        return self
-
-    def __exit__(self, *raised: object) -> None:
-        for number, before in self._before.items():
-            signal.signal(number, before)
-        if self._asked is not None and raised[0] is None:  # it came after the last step
-            signal.raise_signal(self._asked)
-
-    def _note(self, number: int, *_: object) -> None:
+    def note(number: int, *_: object) -> None:
         if number == signal.SIGINT:
-            if self._asked is not None:
+            if asked:
                 raise KeyboardInterrupt
             _log.warning("saving after this step; Ctrl-C once more ends at once")
-        self._asked = number
+        asked.append(number)
 
-    def end(self, step: int) -> BaseException:
-        """Return what ends the run, saved at this step."""
-        if self._asked != signal.SIGINT:
+    def ending(step: int) -> BaseException | None:
+        if not (multihost_utils.reached_preemption_sync_point(step) if several else asked):
+            return None
+        if asked[-1:] != [signal.SIGINT]:
             return Preempted(step)
         return KeyboardInterrupt(f"interrupted; saved at step {step}, the same call resumes it")
 
-    def asked(self, step: int) -> bool:
-        """Return whether to save after this step and end; every process asks after every step."""
-        if not self._watched or jax.process_count() == 1:
-            return self._asked is not None
-        from jax.experimental import multihost_utils
-
-        return bool(multihost_utils.reached_preemption_sync_point(step))
+    if watched and not several and threading.current_thread() is threading.main_thread():
+        before[signal.SIGTERM] = signal.signal(signal.SIGTERM, note)
+        if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+            before[signal.SIGINT] = signal.signal(signal.SIGINT, note)
+    try:
+        yield ending
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    if asked:  # it came after the last step
+        signal.raise_signal(asked[-1])

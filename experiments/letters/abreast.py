@@ -26,7 +26,7 @@ from jdml.models.convolution import windows
 from jdml.recipes import Recipe
 from jdml.runs.run_files import save_result
 from jdml.studies.runner import results_of
-from jdml.training import Best, default_preprocess, make_train_step, train_recipe, update_best
+from jdml.training import Best, default_preprocess, make_train_step, train_recipe
 
 MOST, LARGE = 24, 2048
 """Models of a program; rows of a batch from which on it has one."""
@@ -161,7 +161,8 @@ def fit(
             if number not in diverged:
                 x = train_recipe.normalized(recipe, vectors[number])
                 value = float(evaluate_retrieval(x, labels, recall_at=(1,))["MAP@R"])
-            best[number], better = update_best(best[number], value, done)
+            better = value > best[number].value
+            best[number] = Best(value, done) if better else best[number]
             curves[number].append([done, round(value, 5)])
             improved.append(better)
         best_weights = _chosen(jnp.asarray(improved), _weights(states), best_weights)

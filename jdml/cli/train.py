@@ -38,7 +38,8 @@ from jdml.training import (
     score,
     train,
 )
-from jdml.training.train_recipe import check_head, make_network, param_shapes, with_finetuning
+from jdml.training.initialization import dense_head
+from jdml.training.train_recipe import make_network, param_shapes, with_finetuning
 
 RECOMMENDED = "no --loss and no --method is typed: this is the recommended recipe for photographs"
 UNTRAINED = (
@@ -244,8 +245,10 @@ class TrainingRun:
 
     def _check_head(self) -> None:
         """Initialize the head at random where its default is impossible."""
+        if self.recipe.network.head_init == "random":
+            return
         try:
-            check_head(self.recipe, self.network, self.train, self.preprocess)
+            dense_head(param_shapes(self.network, self.train, self.preprocess))
         except ValueError as error:
             if "head_init" in self.options.network:
                 raise

@@ -38,7 +38,6 @@ from jdml.training.run_config import (
     metric_names,
     recall_ranks,
     score,
-    update_best,
 )
 from jdml.training.step import TrainState, create_state, make_train_step
 from jdml.training.train_recipe import train
@@ -69,7 +68,6 @@ __all__ = [
     "embed",
     "every",
     "fit",
-    "update_best",
     "initialize",
     "disable_malloc_trim",
     "load",

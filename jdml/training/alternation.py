@@ -10,12 +10,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from jax.experimental.multihost_utils import process_allgather
 
 from jdml import optim
 from jdml.ccp import AlternatingProjections, AlternationState, covering_radius, select_proxies
 from jdml.data import BadImageError, ImageFiles
 from jdml.data.dataset import TrainSet
-from jdml.distributed import Tree, gather_to_host
+from jdml.distributed import Tree
 from jdml.losses.comparison import Normalize
 from jdml.metrics.chance import mean_distance
 from jdml.models.adapters import Model
@@ -135,9 +136,7 @@ class AlternatingProblems(StatefulCallback):
     def start(self, state: TrainState, /) -> tuple[Alternation, TrainState]:
         """Choose the first problem's proxies."""
         proxies = state.params["proxies"]
-        # A class without samples and an optimizer without an anchor are refused now.
-        self._draw(np.asarray(self.train.labels), len(proxies), 1, (0,))
-        anchored = optim.set_anchor(state.opt_state, state.params)
+        anchored = optim.set_anchor(state.opt_state, state.params)  # or it is refused now
         if self.anchor_first:
             state = state._replace(opt_state=anchored)
         chosen = proxies if self.first == "unchanged" else self._first_proxies(state)
@@ -169,7 +168,7 @@ class AlternatingProblems(StatefulCallback):
         return Alternation(machine, params, batch_stats, before, chosen)
 
     def _first_proxies(self, state: TrainState) -> Array:
-        proxies = gather_to_host(state.params["proxies"])
+        proxies = process_allgather(state.params["proxies"], tiled=True)
         per_class = proxies.shape[1]
         centres, old = proxies, jnp.zeros(proxies.shape[:2], bool)
         if self.first == "origin":
@@ -187,16 +186,16 @@ class AlternatingProblems(StatefulCallback):
         opt_state = optim.set_anchor(state.opt_state, best.params)
         if self.restore:
             state = state._replace(params=best.params, batch_stats=best.batch_stats)
-        centres = self._normalized(gather_to_host(best.params["proxies"]))
+        centres = self._normalized(process_allgather(best.params["proxies"], tiled=True))
         points, there = self._pool(state, (int(best.machine.problem),))
         radius, ratio = _covering(points, centres, there)
         chosen = select_proxies(points, centres, centres.shape[1], where=there)
         state = state._replace(params={**state.params, "proxies": chosen}, opt_state=opt_state)
         return state, float(radius), float(ratio)
 
-    def _normalized(self, vectors: Array) -> Array:
-        normalized: Array = vectors if self.normalize is None else self.normalize(vectors)
-        return normalized
+    def _normalized(self, vectors: np.ndarray) -> Array:
+        points = jnp.asarray(vectors)
+        return points if self.normalize is None else jnp.asarray(self.normalize(points))
 
     def _pool(
         self, state: TrainState, number: tuple[int, ...], size: int | None = None
@@ -204,21 +203,25 @@ class AlternatingProblems(StatefulCallback):
         """Return embeddings ``[C, b, D]`` of samples of each class, and a mask of those that exist."""
         proxies = state.params["proxies"]
         classes, per_class, dim = proxies.shape
-        if size is None:
-            size = self.pool_size if self.pool_size >= per_class else self.pool_size * per_class
-        samples = self._draw(np.asarray(self.train.labels), classes, size, number)
+        usual = self.pool_size if self.pool_size >= per_class else self.pool_size * per_class
+        most = usual if size is None else size
+
+        def draw(labels: np.ndarray) -> tuple[list[np.ndarray], np.ndarray]:
+            rng = np.random.default_rng([self.seed, *number])
+            samples = draw_by_class(rng, labels, classes, most)
+            return samples, self._embedded(state, np.concatenate(samples), number)
+
         try:
-            vectors = self._embedded(state, np.concatenate(samples), number)
+            samples, vectors = draw(np.asarray(self.train.labels))
         except BadImageError:
             # Repeated wherever one is drawn, so that a resumed run draws the same.
             if jax.process_count() > 1:
                 raise
-            samples = self._draw(self._labels_of_whole, classes, size, number)
-            vectors = self._embedded(state, np.concatenate(samples), number)
-        there = np.arange(size) < np.array([[len(rows)] for rows in samples])
+            samples, vectors = draw(self._labels_of_whole)
+        there = np.arange(most) < np.array([[len(rows)] for rows in samples])
         pool = np.zeros((*there.shape, dim), np.float32)
         pool[there] = vectors
-        return self._normalized(jnp.asarray(pool, proxies.dtype)), jnp.asarray(there)
+        return self._normalized(pool.astype(proxies.dtype)), jnp.asarray(there)
 
     @functools.cached_property
     def _labels_of_whole(self) -> np.ndarray:
@@ -241,11 +244,6 @@ class AlternatingProblems(StatefulCallback):
         else:
             images = images.select(rows)
         return Embedder(self.model, state, self.preprocess)(images)
-
-    def _draw(
-        self, labels: np.ndarray, classes: int, size: int, number: tuple[int, ...]
-    ) -> list[np.ndarray]:
-        return draw_by_class(np.random.default_rng([self.seed, *number]), labels, classes, size)
 
 
 @jax.jit

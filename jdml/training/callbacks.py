@@ -1,19 +1,17 @@
 """Callbacks: functions called after steps of a run, which may read its state, replace it or end the run."""
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NamedTuple, Protocol, Self, runtime_checkable
-
-import jax
-import jax.numpy as jnp
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from jdml._optional_imports import require_package
 from jdml._paths import check_local
 from jdml.distributed import Tree, is_main_process
 from jdml.ops import checks
-from jdml.training.step import TrainState, check_same_arrays
+from jdml.training.step import TrainState
 
 
 @dataclass(frozen=True)
@@ -95,20 +93,7 @@ class StatefulCallback(Protocol):
         ...
 
 
-@dataclass(frozen=True)
-class Every:
-    """A function, the number of steps between its calls, and its own ``config``."""
-
-    every: int
-    function: Callable[..., Any]
-    config: Mapping[str, Any] | None
-
-    def __call__(self, step: int, state: TrainState, metrics: Mapping[str, float], /) -> Any:
-        """Call the function."""
-        return self.function(step, state, metrics)
-
-
-def every(n: int, function: Callable[..., Any]) -> Every:
+def every(n: int, function: Callable[..., Any]) -> Callback:
     """Make a callback of a function that is called every n steps, and after the last.
 
     Args:
@@ -127,7 +112,9 @@ def every(n: int, function: Callable[..., Any]) -> Every:
         10
     """
     checks.count("n", n)
-    return Every(n, function, getattr(function, "config", None))
+    callback: Any = functools.partial(function)
+    callback.every, callback.config = n, getattr(function, "config", None)
+    return callback
 
 
 @dataclass(frozen=True)
@@ -217,52 +204,29 @@ DECLARED = (EMA, SkipNonfinite, LossScale)
 """Callbacks that are part of the compiled step."""
 
 
-class Callbacks(NamedTuple):
+class Callbacks:
     """The callbacks of a run: those that the loop calls, by name, and settings of the compiled step."""
 
-    called: Mapping[str, Any]
-    decay: float | None
-    skip_limit: int | None
-    loss_scale: bool
-
-    @classmethod
-    def of(cls, callbacks: Sequence[AnyCallback]) -> Self:
-        """Sort callbacks."""
+    def __init__(self, callbacks: Sequence[AnyCallback]) -> None:
         declared: dict[type, Any] = {type(c): c for c in callbacks if type(c) in DECLARED}
-        called: dict[str, Any] = {}
+        self.called: dict[str, Any] = {}
         for callback in callbacks:
             name = type(callback).__name__
             if type(callback) not in DECLARED:
-                number = 1 + sum(type(other).__name__ == name for other in called.values())
-                called[name if number == 1 else f"{name} {number}"] = callback
-        if EMA in declared and any(isinstance(c, StatefulCallback) for c in called.values()):
+                number = 1 + sum(type(other).__name__ == name for other in self.called.values())
+                self.called[name if number == 1 else f"{name} {number}"] = callback
+        self.stateful: dict[str, StatefulCallback] = {
+            name: each for name, each in self.called.items() if isinstance(each, StatefulCallback)
+        }
+        if EMA in declared and self.stateful:
             raise ValueError("callbacks: EMA cannot be combined with a StatefulCallback")
-        scaled = LossScale in declared
-        skip = declared.get(SkipNonfinite, SkipNonfinite(SKIPPED_IN_A_ROW) if scaled else None)
-        decay = float(declared[EMA].decay) if EMA in declared else None
-        return cls(called, decay, skip and int(skip.limit), scaled)
-
-    @property
-    def stateful(self) -> dict[str, StatefulCallback]:
-        """Those that carry arrays."""
-        return {name: c for name, c in self.called.items() if isinstance(c, StatefulCallback)}
-
-    @property
-    def steps(self) -> tuple[int, ...]:
-        """The numbers of steps between calls of those that have one."""
-        asked = (getattr(callback, "every", None) for callback in self.called.values())
-        return tuple(int(n) for n in asked if n is not None)
-
-    @property
-    def config(self) -> dict[str, Any]:
+        self.loss_scale = LossScale in declared
+        default = SkipNonfinite(SKIPPED_IN_A_ROW) if self.loss_scale else None
+        skip = declared.get(SkipNonfinite, default)
+        self.skip_limit = skip and int(skip.limit)
+        self.decay = float(declared[EMA].decay) if EMA in declared else None
+        asked = [getattr(callback, "every", None) for callback in self.called.values()]
+        self.steps = tuple(int(n) for n in asked if n is not None)
+        configs = {name: getattr(each, "config", None) for name, each in self.called.items()}
+        self.config = {name: dict(config) for name, config in configs.items() if config}
         """Their settings by name, compared with the run folder's."""
-        named = {name: getattr(callback, "config", None) for name, callback in self.called.items()}
-        return {name: dict(config) for name, config in named.items() if config}
-
-
-def copy_new_arrays(state: Any, before: TrainState) -> TrainState:
-    """Copy the arrays that a callback changed in a state: the next step takes their memory."""
-    if not isinstance(state, TrainState):
-        raise TypeError(f"callbacks must return None, a TrainState or Stop, got {type(state)}")
-    check_same_arrays("callbacks must return a state", before, state)
-    return jax.tree.map(lambda new, old: new if new is old else jnp.copy(new), state, before)

@@ -13,21 +13,14 @@ import numpy as np
 from jdml._paths import atomic_write, check_disk_space
 from jdml.data import ImageBatches, ImageFiles
 from jdml.data.dataset import TrainSet
-from jdml.data.samplers import Sampler
 from jdml.distributed import Tree, any_process, is_main_process
 from jdml.models.adapters import Model
 from jdml.models.base_adapter import ModelAdapter
-from jdml.models.embedding import embed
+from jdml.models.embedding import default_preprocess, embed
 from jdml.models.feature_split import FeatureSplit, HeadOnly
 from jdml.models.finetuning import Frozen
 from jdml.runs.identity import file_digest, file_stat, fingerprint
-from jdml.training.batch_source import (
-    DEVICE_BYTES,
-    BatchSource,
-    ImageFileSource,
-    RowSource,
-    StepResult,
-)
+from jdml.training.batch_source import DEVICE_BYTES, BatchSource, ImageFileSource, RowSource
 from jdml.training.run_config import Embedder
 from jdml.training.step import StepConfig, TrainState
 
@@ -43,18 +36,14 @@ class CachedFeatureSource(RowSource):
     """Step on cached features, in a folder or in memory, of augmented views of the rows that a sampler yields."""
 
     def __init__(
-        self,
-        spec: StepConfig,
-        train: TrainSet,
-        sampler: Sampler,
-        views: int,
-        folder: Path | None,
-        seed: int,
+        self, spec: StepConfig, train: TrainSet, sampler: Any, model: Frozen, run: Any, seed: int
     ) -> None:
         super().__init__(spec, train, sampler)
-        if views > 1 and not isinstance(train.images, ImageFiles):
-            raise ValueError(f"cached_views must be 1 for images in memory, got {views}")
-        self.views, self.folder, self.seed = views, folder, seed
+        self.views, self.seed = int(model.cached_views or 1), seed
+        if self.views > 1 and not isinstance(train.images, ImageFiles):
+            raise ValueError(f"cached_views must be 1 for images in memory, got {self.views}")
+        default = None if run is None else Path(run) / FEATURES
+        self.folder = default if model.cache_folder is None else Path(model.cache_folder)
         self._sets: list[tuple[Any, np.ndarray]] = []
 
     def check(self, state: TrainState) -> None:
@@ -79,14 +68,13 @@ class CachedFeatureSource(RowSource):
                 "cached_views: embeddings depend on more than the head's input: write models.WithHead(backbone, head)"
             )
 
-    def step(self, state: TrainState) -> StepResult:
-        """Take one step on the next batch; before the first, all features are computed or read."""
-        if self._step is None:
-            features = self._load_or_compute(self.train.images, self.views, state)
-            head = HeadOnly(self.split)
-            spec = dataclasses.replace(self.spec, model=head, preprocess=_same, micro_batch=None)
-            self._prepare(spec, features)
-        return super().step(state)
+    def step_inputs(self, state: TrainState) -> tuple[StepConfig, Tree]:
+        """Return the step of the head alone, and all features, which are computed or read."""
+        features = self._load_or_compute(self.train.images, self.views, state)
+        head = HeadOnly(self.split)
+        # What is applied to images by default leaves features as they are.
+        settings: Any = {"preprocess": default_preprocess, "micro_batch": None}
+        return dataclasses.replace(self.spec, model=head, **settings), features
 
     def embedder(self, state: TrainState) -> Embedder:
         """Return an embedder that computes the features of the same images once."""
@@ -121,36 +109,22 @@ class CachedFeatureSource(RowSource):
             digits = fingerprint(_content(images), backbone, program.as_text(), augmented)
             file = self.folder / f"{digits}.npy"
         missing = any_process(np.array(file is None or not file.is_file()))
-        if file is not None and not missing:
-            return _read(file)
-        shape = (len(images), views, *program.out_info.shape[1:])
-        size = 4 * int(np.prod(shape))
-        if file is None and size <= DEVICE_BYTES:
-            features = np.empty(shape, np.float32)
-            self._fill(features, images, state)
-            return features
-        folder = Path(tempfile.gettempdir()) if file is None else file.parent
-        folder.mkdir(parents=True, exist_ok=True)
-        check_disk_space(folder, size if file is None else 2 * size)
-        # A file without a name, which vanishes with the array, and with a process that is killed.
-        with tempfile.TemporaryFile(dir=folder) as part:
-            features = np.memmap(part, np.float32, "w+", shape=shape)
-        self._fill(features, images, state)
-        if file is None or not is_main_process():
-            return features
-        with atomic_write(file, shared=True) as whole:
-            np.save(whole, features)
-        return _read(file)
-
-    def _fill(self, features: np.ndarray, images: Any, state: TrainState) -> None:
-        """Compute features, a chunk of images at a time."""
-        number, views = features.shape[:2]
-        embedder = Embedder(self.split, state, self.spec.preprocess)
-        for start in range(0, number, CHUNK):
-            rows = np.arange(start, min(start + CHUNK, number))
-            for view in range(views):
-                batch = images[rows] if views == 1 else images.augmented(rows, (self.seed, view))
-                features[rows, view] = embedder(batch)
+        if file is None or missing:
+            shape = (len(images), views, *program.out_info.shape[1:])
+            features = _empty(shape, None if file is None else file.parent)
+            embedder = Embedder(self.split, state, self.spec.preprocess)
+            for start in range(0, len(images), CHUNK):
+                rows = np.arange(start, min(start + CHUNK, len(images)))
+                for view in range(views):
+                    seed = self.seed, view
+                    batch = images[rows] if views == 1 else images.augmented(rows, seed)
+                    features[rows, view] = embedder(batch)
+            if file is None or not is_main_process():
+                return features
+            with atomic_write(file, shared=True) as whole:
+                np.save(whole, features)
+        is_large = file.stat().st_size > DEVICE_BYTES
+        return np.asanyarray(np.load(file, mmap_mode="r" if is_large else None))
 
 
 class _CachedEmbedder(Embedder):
@@ -162,11 +136,19 @@ class _CachedEmbedder(Embedder):
         features = self.source.features_of(images, self.state)
         params, stats = self.state.params["model"], self.state.batch_stats
         head = HeadOnly(self.source.split)
-        return embed(head, params, stats, features, batch_size=CHUNK, preprocess=_same)
+        return embed(head, params, stats, features, batch_size=CHUNK)
 
 
-def _same(features: Tree) -> Tree:
-    return features
+def _empty(shape: tuple[int, ...], folder: Path | None) -> np.ndarray:
+    """Return space for features: in memory, or in a file without a name, which a killed process leaves nowhere."""
+    size = 4 * int(np.prod(shape))
+    if folder is None and size <= DEVICE_BYTES:
+        return np.empty(shape, np.float32)
+    place = folder or Path(tempfile.gettempdir())
+    place.mkdir(parents=True, exist_ok=True)
+    check_disk_space(place, 2 * size if folder else size)
+    with tempfile.TemporaryFile(dir=place) as part:
+        return np.memmap(part, np.float32, "w+", shape=shape)
 
 
 def _content(images: Any) -> Any:
@@ -180,20 +162,14 @@ def _content(images: Any) -> Any:
     return images.shape, str(images.dtype), digest.hexdigest()
 
 
-def _read(file: Path) -> np.ndarray:
-    """Read features, mapped if they are large."""
-    is_large = file.stat().st_size > DEVICE_BYTES
-    return np.asanyarray(np.load(file, mmap_mode="r" if is_large else None))
-
-
 def make_batch_source(
     spec: StepConfig, train: TrainSet, sampler: Any, model: Model, run: Any, seed: int
 ) -> BatchSource:
     """Return the batches of what a sampler yields; features are cached by default in the folder of the run."""
     if isinstance(model, Frozen) and model.cached_views is not None:
-        default = None if run is None else Path(run) / FEATURES
-        folder = default if model.cache_folder is None else Path(model.cache_folder)
-        return CachedFeatureSource(spec, train, sampler, model.cached_views, folder, seed)
-    if isinstance(sampler, ImageBatches):
-        return ImageFileSource(spec, train, sampler)
-    return RowSource(spec, train, sampler)
+        return CachedFeatureSource(spec, train, sampler, model, run, seed)
+    if not isinstance(sampler, ImageBatches):
+        return RowSource(spec, train, sampler)
+    if sampler.dataset is not train:
+        raise ValueError("sampler must be ImageBatches of train, got those of another data set")
+    return ImageFileSource(spec, train, sampler)

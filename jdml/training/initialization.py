@@ -2,7 +2,7 @@
 
 import functools
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -24,7 +24,6 @@ from jdml.recipes.network import HEAD
 from jdml.runs.identity import fingerprint, qualified_name
 from jdml.runs.model_metadata import check_fits
 from jdml.runs.run_files import MODEL, named_leaves, read_model
-from jdml.training.batch_source import check_train
 from jdml.training.run_config import Embedder
 from jdml.training.step import (
     Pretrained,
@@ -122,25 +121,31 @@ def _load_run(path: Path, variables: Mapping[str, Tree]) -> Tree:
         arrays = {name: array for name, array in arrays.items() if name not in stored}
         arrays |= {name: own[name] for name in fresh}
     check_fits(own, arrays, path)
-    leaves = [jnp.asarray(arrays[name], leaf.dtype) for name, leaf in own.items()]
-    return jax.tree.unflatten(jax.tree.structure(variables), leaves)
+    return _with_arrays(variables, own, arrays)
 
 
 def _keep_head_and_proxies(path: Path, state: TrainState) -> TrainState:
     """Return a state with a run's head, proxies and other parameters of its objective that have the size of its own."""
-    model, objective = state.params["model"], {**state.params}
-    del objective["model"]
-    tree = {"params": model, "objective": objective}
-    arrays, own = read_model(path)[0], named_leaves(tree)
+    objective = {role: part for role, part in state.params.items() if role != "model"}
+    tree = {"params": state.params["model"], "objective": objective}
+    stored, own = read_model(path)[0], named_leaves(tree)
+    arrays: dict[str, np.ndarray] = {}
     for group in (f"params/{HEAD}", *(f"objective/{role}" for role in objective)):
         shapes = _shapes(own, group)
-        if shapes == _shapes(arrays, group):
-            own |= {name: jnp.asarray(arrays[name], own[name].dtype) for name in shapes}
+        if shapes == _shapes(stored, group):
+            arrays |= {name: stored[name] for name in shapes}
         elif group.startswith("objective"):
             name = group.partition("/")[2]
             _log.warning("%s: its %s have another size, or none: they begin anew", path, name)
-    tree = jax.tree.unflatten(jax.tree.structure(tree), own.values())
+    tree = _with_arrays(tree, own, arrays)
     return state._replace(params={"model": tree["params"], **tree["objective"]})
+
+
+def _with_arrays(tree: Tree, paths: Iterable[str], arrays: Mapping[str, Any]) -> Tree:
+    """Return a tree, whose leaves have these paths, with other arrays at some of them, in the types of its own."""
+    own = zip(paths, jax.tree.leaves(tree), strict=True)
+    leaves = [jnp.asarray(arrays[p], leaf.dtype) if p in arrays else leaf for p, leaf in own]
+    return jax.tree.unflatten(jax.tree.structure(tree), leaves)
 
 
 def _shapes(arrays: Mapping[str, Any], group: str) -> dict[str, tuple[int, ...]]:
@@ -174,8 +179,9 @@ def init_proxies_from_samples(
         ``fit(state=functools.partial(init_proxies_from_samples, model=model, train=train))``.
 
     Raises:
-        TypeError: no model, no data set, a seed that is no integer.
-        ValueError: a seed below 0, no proxies among the parameters, a class without a sample, a size below 1.
+        TypeError: no model, a seed that is no integer.
+        KeyError: no proxies among the parameters.
+        ValueError: a seed below 0, a class without a sample, a size below 1.
 
     Implementation notes:
         If a drawn file is damaged, all files are checked and the draw is repeated among the others.
@@ -192,11 +198,7 @@ def init_proxies_from_samples(
     """
     checks.count("rows_at_a_time", rows_at_a_time)
     checks.uint32("seed", seed)
-    network = as_model(model)
-    check_train(train)
-    proxies = state.params.get("proxies")
-    if proxies is None:
-        raise ValueError(f"the objective has no proxies: its parameters are {sorted(state.params)}")
+    network, proxies = as_model(model), state.params["proxies"]
     classes, per_class, dim = proxies.shape
     rng = np.random.default_rng(seed)
     samples = draw_by_class(rng, np.asarray(train.labels), classes, per_class)
@@ -265,7 +267,7 @@ def init_head_from_pca(
         ``NetworkConfig(head_init="principal")``.
 
     Raises:
-        TypeError: no model, no data set, a seed that is no integer.
+        TypeError: no model, a seed that is no integer.
         ValueError: a seed below 0, no images, a network without such a head, or fewer features than dimensions.
 
     Implementation notes:
@@ -285,9 +287,7 @@ def init_head_from_pca(
     """
     checks.count("images", images)
     checks.uint32("seed", seed)
-    network = as_model(model)
-    check_train(train)
-    params = state.params["model"]
+    network, params = as_model(model), state.params["model"]
     layer, (width, dim) = dense_head(params)
     rows = np.random.default_rng(seed).permutation(len(train.labels))[:images]
     try:
@@ -306,22 +306,14 @@ def init_head_from_pca(
     x = features.astype(np.float64)
     directions = np.linalg.eigh(x.T @ x)[1][:, : -dim - 1 : -1]
     arrays = {f"{layer}/kernel": directions, f"{layer}/bias": np.zeros(dim)}
-
-    def begin(path: Any, leaf: jax.Array) -> jax.Array:
-        own = arrays.get(adapt.path_text(path))
-        return leaf if own is None else jnp.asarray(own, leaf.dtype)
-
-    started = jax.tree_util.tree_map_with_path(begin, params)
+    started = _with_arrays(params, adapt.named_leaves(params), arrays)
     return state._replace(params={**state.params, "model": started})
 
 
 def dense_head(params: Tree) -> tuple[str, tuple[int, int]]:
     """Return the path of the head's one dense layer, and its kernel's shape ``(C, D)``."""
-    of_head: dict[str, Any] = {
-        path: leaf.shape
-        for path, leaf in adapt.named_leaves(params).items()
-        if path.split("/")[0] == HEAD and len(leaf.shape) > 1
-    }
+    shapes = {path: leaf.shape for path, leaf in adapt.named_leaves(params).items()}
+    of_head = {p: s for p, s in shapes.items() if p.split("/")[0] == HEAD and len(s) > 1}
     path, shape = next(iter(of_head.items()), ("", (0, 0)))
     if len(of_head) != 1 or not path.endswith("/kernel") or len(shape) != 2 or shape[0] < shape[1]:
         raise ValueError(

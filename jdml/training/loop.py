@@ -10,10 +10,9 @@ import jax
 import numpy as np
 import optax
 
-from jdml._optional_imports import progress_bar
 from jdml.data.dataset import TrainSet
 from jdml.data.samplers import Sampler
-from jdml.distributed import Placement, Termination, is_main_process, peer_failure_context
+from jdml.distributed import Placement, is_main_process, peer_failure_context
 from jdml.models.adapters import AnyModel, as_model, check_network, unwrap
 from jdml.models.embedding import Preprocess, default_preprocess
 from jdml.models.finetuning import WithLora, frozen_part
@@ -36,8 +35,11 @@ from jdml.training.run_config import (
     Schedule,
     as_config,
 )
-from jdml.training.step import StepConfig
+from jdml.training.step import StepConfig, TrainState
 from jdml.training.trainer import Trainer
+
+NARROW = {"bfloat16", "float16"}
+"""Types in which small updates of parameters are lost."""
 
 _log = logging.getLogger("jdml.training")
 
@@ -109,30 +111,30 @@ def fit(
         same bits as an unbroken run on the same machine, on any number of devices and processes with the same numbers
         to rounding. Data up to 1 GiB lie on the device, whole on each. The host waits for the device only at log
         records. ``logging.getLogger("jdml.training")`` has, for INFO, how many of the network's parameters learn, and
-        the memory of parameters, optimizer and a step.
+        the memory of parameters and optimizer.
 
         Several processes (:func:`jdml.training.initialize`) make the same call; each decodes its own rows of image
         files, evaluation embeds on all devices, and the first process writes: all must see the run's folder.
     """
     config, device_config = as_config(RunConfig, run), as_config(Devices, devices)
-    callback_config, evaluated = Callbacks.of(callbacks), as_config(Evaluation, evaluation)
-    schedule = Schedule(steps, evaluated, config, callback_config.steps)
+    declared, evaluated = Callbacks(callbacks), as_config(Evaluation, evaluation)
+    schedule = Schedule(steps, evaluated, config, declared.steps)
     whole_model = as_model(model)
     network, freeze = frozen_part(whole_model)
-    saved = config.folder is not None
-    check_arguments(objective, optimizer, train, sampler, preprocess, saved=saved)
+    parts = objective, optimizer, train, sampler, preprocess
+    check_arguments(*parts, saved=config.folder is not None)
     checks.uint32("seed", seed)
     initial = InitialState.of(state)
-    if callback_config.decay is not None:
-        optimizer = with_ema(optimizer, callback_config.decay)
+    if declared.decay is not None:
+        optimizer = with_ema(optimizer, declared.decay)
     spec = StepConfig(
         network,
         objective,
-        with_loss_scale(optimizer) if callback_config.loss_scale else optimizer,
+        with_loss_scale(optimizer) if declared.loss_scale else optimizer,
         preprocess,
         placement=Placement.on(device_config.mesh, device_config.shard),
         micro_batch=device_config.micro_batch,
-        skip_nonfinite=callback_config.skip_limit is not None,
+        skip_nonfinite=declared.skip_limit is not None,
         freeze=freeze,
     )
     source = make_batch_source(spec, train, sampler, whole_model, config.folder, seed)
@@ -144,50 +146,60 @@ def fit(
         if config.folder is not None:
             views = getattr(whole_model, "cached_views", None)
             settings = {"seed": seed, "freeze": freeze, "cached_views": views}
-            folder = _open_folder(schedule, settings, spec, train, initial, callback_config)
+            description = _describe_run(schedule, settings, spec, train, initial, declared)
+            folder = RunFolder(
+                config.folder,
+                description,
+                resume=config.resume,
+                growing=None if declared.stateful else config.allow_more_steps,
+                asynchronous=config.async_checkpoints,
+            )
             stack.callback(folder.close)
         resumed = folder is not None and folder.latest is not None
         first = initial.make(spec, source.sample, seed, resumed=resumed)
         check_proxies(first.params, train.labels)
-        _warn_low_precision(first.params)
+        for dtype in {str(x.dtype) for x in jax.tree.leaves(first.params)} & NARROW:
+            _log.warning(
+                "parameters are %s: small updates of them are lost; keep them in float32 (param_dtype) and compute in "
+                "%s (dtype)",
+                *(dtype, dtype),
+            )
         source.check(first)
-        trainer = Trainer(source, schedule, first, folder, callback_config)
-        stack.callback(trainer.close)
-        _take_steps(trainer, shown=progress and is_main_process())
+        if is_main_process():
+            _log.info("%s", _memory_summary(spec, first))
+        stack.callback(source.close)
+        trainer = Trainer(source, schedule, first, folder, declared)
+        stack.callback(trainer.log.close)
+        trainer.run(shown=progress and is_main_process())
     return trainer.result()
 
 
-def _warn_low_precision(params: Any) -> None:
-    """Warn of 16-bit parameters: small updates of them are lost."""
-    for kind in {str(leaf.dtype) for leaf in jax.tree.leaves(params)} & {"bfloat16", "float16"}:
-        _log.warning(
-            "parameters are %s: small updates of them are lost; keep them in float32 (param_dtype) and compute in %s "
-            "(dtype)",
-            *(kind, kind),
-        )
+def _memory_summary(spec: StepConfig, state: TrainState) -> str:
+    """Say how many of the model's parameters learn, and the memory of parameters and optimizer."""
+    trees = state.params, state.opt_state
+    parameters, optimizer = (sum(x.nbytes for x in jax.tree.leaves(tree)) / 1e6 for tree in trees)
+    learning = optax.tree.size(spec.split(state.params)[0]["model"])
+    return (
+        f"memory    parameters {parameters:,.1f} MB, optimizer {optimizer:,.1f} MB; {learning:,} of "
+        f"{optax.tree.size(state.params['model']):,} parameters of the network learn"
+    )
 
 
-def _open_folder(
+def _describe_run(
     schedule: Schedule,
     settings: Mapping[str, Any],
     spec: StepConfig,
     train: TrainSet,
     initial: InitialState,
     callbacks: Callbacks,
-) -> RunFolder:
-    """Open a run's folder, or refuse it if it has another run's results."""
-    run, evaluation, bare, lora = schedule.run, schedule.evaluation, spec.model, None
-    assert run.folder is not None
-    config = dict(run.config or {})
-    provenance = config.get("provenance", {})
-    if isinstance(provenance, Mapping):
-        provenance = {"labels": trained_view(train), **provenance}
-    if isinstance(spec.model, WithLora):
-        bare, lora = spec.model.base, spec.model.settings
-    description = {
+) -> dict[str, Any]:
+    """Return what ``config.json`` has of a run: a run with another one does not resume it."""
+    run, evaluation, config = schedule.run, schedule.evaluation, dict(schedule.run.config or {})
+    lora = spec.model.settings if isinstance(spec.model, WithLora) else None
+    return {
         **config,
         **({"callbacks": callbacks.config} if callbacks.config else {}),
-        "provenance": provenance,
+        "provenance": {"labels": trained_view(train), **config.get("provenance", {})},
         "fit": {
             **settings,
             "steps": schedule.steps,
@@ -201,7 +213,7 @@ def _open_folder(
         "fingerprint": {
             "data": data_fingerprint(train),
             # The shapes of a model's arrays are compared with the checkpoint's.
-            "model": fingerprint(unwrap(bare), lora, spec.preprocess),
+            "model": fingerprint(unwrap(spec.model), lora, spec.preprocess),
             "objective": fingerprint(spec.objective),
             "optimizer": fingerprint(spec.optimizer),
             "start": initial.identity,
@@ -209,43 +221,3 @@ def _open_folder(
         "embedding": describe(spec.model, spec.preprocess, run.normalize, train),
         "versions": versions(),
     }
-    return RunFolder(
-        run.folder,
-        description,
-        resume=run.resume,
-        growing=None if callbacks.stateful else run.allow_more_steps,
-        asynchronous=run.async_checkpoints,
-    )
-
-
-def _take_steps(trainer: Trainer, *, shown: bool) -> None:
-    """Step until the run has stopped, and log and evaluate as its schedule says."""
-    schedule, progress, source = trainer.schedule, trainer.progress, trainer.source
-    ending = Termination(watched=trainer.folder is not None)
-    with ending, progress_bar(shown, total=schedule.steps, initial=progress.step) as bar:
-
-        def report(line: str) -> None:
-            bar.clear()  # it is drawn again below the line
-            _log.info("%s", line)
-
-        if is_main_process() and _log.isEnabledFor(logging.INFO):
-            source.report = report
-        if schedule.steps == 0 and progress.stop_reason is None:
-            trainer.log_and_evaluate()
-        compiling = shown and progress.stop_reason is None
-        if compiling:
-            bar.set_description("compiling")
-        while progress.stop_reason is None:
-            trainer.record_step(*source.step(trainer.state))
-            if compiling or source.placement.in_turn:
-                jax.block_until_ready(trainer.pending)
-            if compiling:
-                bar.set_description()
-                compiling = False
-            bar.update()
-            if schedule.pauses(progress.step):
-                trainer.log_and_evaluate()
-                bar.set_postfix(trainer.summary())
-            if ending.asked(progress.step) and progress.stop_reason is None:
-                trainer.save()
-                raise ending.end(progress.step)

@@ -115,15 +115,12 @@ def score(
         ``"VIEW/R@k"`` for each k, ``"VIEW/RP"`` and ``"VIEW/MAP@R"``, as fractions.
     """
     prepare = normalize or (lambda vectors: vectors)
-    parts = [part for part in (queries, gallery) if part is not None]
+    parts = [queries] if gallery is None else [queries, gallery]
     vectors = [prepare(jnp.asarray(embed(part.images))) for part in parts]
     scores: dict[str, float] = {}
     for view in queries.views:
-        columns = [
-            x
-            for v, part in zip(vectors, parts, strict=True)
-            for x in (v, jnp.asarray(labels_as_in(queries, part, view)))
-        ]
+        labels = [jnp.asarray(labels_as_in(queries, part, view)) for part in parts]
+        columns = [column for both in zip(vectors, labels, strict=True) for column in both]
         measured = evaluate_retrieval(*columns, recall_at=tuple(recall_at))
         scores |= {f"{view}/{name}": float(measured[name]) for name in metric_names(recall_at)}
     return scores
@@ -141,7 +138,7 @@ def metric_names(recall_at: Sequence[int]) -> tuple[str, ...]:
     return (*(f"R@{k}" for k in recall_at), "RP", "MAP@R")
 
 
-Record = dict[str, float | int | str]
+Record = dict[str, float | int]
 Config = TypeVar("Config")
 
 
@@ -259,29 +256,6 @@ class Best(NamedTuple):
     evals_since_improvement: int = 0
 
 
-def update_best(best: Best, value: float, step: int) -> tuple[Best, bool]:
-    """Take one evaluation into account; larger is better and NaN never is.
-
-    Args:
-        best: the best so far.
-        value: the monitored metric now.
-        step: the step of this evaluation.
-
-    Returns:
-        The best now, and whether this evaluation is it. Ties keep the earlier one.
-
-    Example:
-        >>> best, improved = update_best(Best(), 0.5, 100)
-        >>> best, improved
-        (Best(value=0.5, step=100, evals_since_improvement=0), True)
-        >>> update_best(best, 0.5, 200)
-        (Best(value=0.5, step=100, evals_since_improvement=1), False)
-    """
-    if value > best.value:
-        return Best(value, step, 0), True
-    return best._replace(evals_since_improvement=best.evals_since_improvement + 1), False
-
-
 @dataclass
 class Progress:
     """The loop's own state: JSON-able, saved with the train state."""
@@ -300,7 +274,7 @@ class FitResult(NamedTuple):
     Attributes:
         state: the last state.
         history: one record per log step: ``step``, mean ``loss`` and other metrics since the record before, and the
-            evaluation's metrics, if there was one. The last one of a run with a folder has the file of its ``model``.
+            evaluation's metrics, if there was one.
         best: the best monitored value and its step; None without ``monitor``.
         best_params: parameters of all roles at that step (those of ``state`` without ``monitor``).
         best_batch_stats: the model's running statistics at that step.

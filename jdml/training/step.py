@@ -22,7 +22,8 @@ from jdml.models.weights import weights_settings
 from jdml.objectives import Objective
 from jdml.objectives.base import Metrics
 from jdml.ops import checks
-from jdml.training.optimizer_wrappers import update, value_and_grad
+from jdml.runs.identity import differences
+from jdml.training.optimizer_wrappers import LossScaleState, passing_loss
 
 _log = logging.getLogger(__name__)
 Variables = dict[str, Tree]
@@ -54,9 +55,7 @@ class TrainState(NamedTuple):
 
     def __repr__(self) -> str:
         """Return the step and the number of parameters by role, in one line."""
-        sizes = {
-            role: sum(map(np.size, jax.tree.leaves(part))) for role, part in self.params.items()
-        }
+        sizes = {role: optax.tree.size(part) for role, part in self.params.items()}
         return f"TrainState(step={self.step}, parameters={sizes})"
 
 
@@ -161,17 +160,14 @@ def check_same_arrays(begin: str, before: Tree, after: Tree, *, types: bool = Tr
             for path, x in jax.tree_util.tree_leaves_with_path(tree)
         }
 
-    had, has = by_path(before), by_path(after)
-    for name in (*had, *has):
-        if had.get(name) != has.get(name):
-            raise ValueError(
-                f"{begin} of the same shapes: {name} was {had.get(name, 'absent')}, got {has.get(name, 'none')}"
-            )
+    changed = differences(by_path(before), by_path(after))
+    if changed:
+        raise ValueError(f"{begin} of the same shapes: {changed[0]}")
 
 
 def _warn_other_settings(model: AnyModel, pretrained: Any) -> None:
     """Warn where a file of weights is of a network with other settings: shapes fit, features differ."""
-    module = unwrap(model.base if isinstance(model, WithLora) else model)
+    module = unwrap(model)
     for name, value in weights_settings(pretrained).items():
         own = getattr(module, name, value)
         if own != value:
@@ -214,21 +210,10 @@ def in_turns(function: Callable[[Tree, jax.Array], Tree], rows: Tree, size: int)
     return jax.tree.map(joined, parts)
 
 
-def _pure_step(spec: StepConfig) -> Step:
-    """Build the step as a pure, unjitted function ``(state, images, labels, where, ids)``."""
-    objective = spec.objective
-
-    def embedded(
-        params: Tree, batch_stats: Tree, images: Tree, key: jax.Array
-    ) -> tuple[Tree, Tree]:
-        embed = partial(embed_in_training, spec.model, params, batch_stats)
-        if spec.micro_batch is None:
-            return embed(spec.preprocess(images), key)
-
-        def turn(images: Tree, number: jax.Array) -> Tree:
-            return embed(spec.preprocess(images), jax.random.fold_in(key, number))[0]
-
-        return in_turns(turn, images, spec.micro_batch), batch_stats
+@lru_cache(maxsize=16)
+def compiled(spec: StepConfig, *, donate: bool, indexed: bool) -> Step:
+    """Jit a step; the same parts give the same function, so that other seeds compile nothing."""
+    objective, optimizer = spec.objective, passing_loss(spec.optimizer)
 
     def step(
         state: TrainState,
@@ -246,7 +231,15 @@ def _pure_step(spec: StepConfig) -> Step:
 
         def loss_of(learning: Tree) -> tuple[jax.Array, tuple[jax.Array, Tree, Metrics]]:
             params = adapt.joined(learning, frozen)
-            embeddings, stats = embedded(params.pop("model"), state.batch_stats, images, model_key)
+            embed = partial(embed_in_training, spec.model, params.pop("model"), state.batch_stats)
+
+            def turn(images: Tree, number: jax.Array) -> Tree:
+                return embed(spec.preprocess(images), jax.random.fold_in(model_key, number))[0]
+
+            if spec.micro_batch is None:
+                embeddings, stats = embed(spec.preprocess(images), model_key)
+            else:
+                embeddings, stats = in_turns(turn, images, spec.micro_batch), state.batch_stats
             value, metrics = objective.loss(
                 params,
                 embeddings,
@@ -258,9 +251,14 @@ def _pure_step(spec: StepConfig) -> Step:
             )
             return value, (embeddings, stats, metrics)
 
-        gradient = value_and_grad(loss_of, state.opt_state)
-        (loss, (embeddings, batch_stats, metrics)), grads, dynamic = gradient(learning)
-        updates, opt_state = update(spec.optimizer, grads, state.opt_state, learning, loss)
+        opt_state, dynamic = state.opt_state, None
+        if isinstance(opt_state, LossScaleState):
+            gradient = opt_state.dynamic.value_and_grad(loss_of, has_aux=True)
+            dynamic, _, value, grads = gradient(learning)
+        else:
+            value, grads = jax.value_and_grad(loss_of, has_aux=True)(learning)
+        loss, (embeddings, batch_stats, metrics) = value
+        updates, opt_state = optimizer.update(grads, opt_state, learning, value=loss)
         after = TrainState(
             step=state.step + 1,
             params=adapt.joined(optax.apply_updates(learning, updates), frozen),
@@ -285,7 +283,17 @@ def _pure_step(spec: StepConfig) -> Step:
             after = after._replace(opt_state=after.opt_state._replace(dynamic=dynamic))
         return spec.placement.keep(after), {**metrics, "loss": loss, "grad_norm": norm}
 
-    return step
+    def indexed_step(
+        state: TrainState,
+        images: Tree,
+        labels: jax.Array,
+        indices: jax.Array,
+        where: jax.Array | None = None,
+    ) -> tuple[TrainState, Metrics]:
+        batch = jax.tree.map(lambda rows: rows[indices], images)
+        return step(state, batch, labels[indices], where, indices)
+
+    return jax.jit(indexed_step if indexed else step, donate_argnums=(0,) if donate else ())
 
 
 def make_train_step(
@@ -329,21 +337,3 @@ def make_train_step(
     settings = (preprocess, placement, micro_batch, skip_nonfinite, freeze)
     spec = StepConfig(network, objective, optimizer, *settings)
     return compiled(spec, donate=donate, indexed=indexed)
-
-
-@lru_cache(maxsize=16)
-def compiled(spec: StepConfig, *, donate: bool, indexed: bool) -> Step:
-    """Jit a step; the same parts give the same function, so that other seeds compile nothing."""
-    step = _pure_step(spec)
-
-    def indexed_step(
-        state: TrainState,
-        images: Tree,
-        labels: jax.Array,
-        indices: jax.Array,
-        where: jax.Array | None = None,
-    ) -> tuple[TrainState, Metrics]:
-        batch = jax.tree.map(lambda rows: rows[indices], images)
-        return step(state, batch, labels[indices], where, indices)
-
-    return jax.jit(indexed_step if indexed else step, donate_argnums=(0,) if donate else ())

@@ -18,7 +18,7 @@ from jdml.distributed import class_shards
 from jdml.models.adapters import as_model
 from jdml.models.embedding import Preprocess, default_preprocess
 from jdml.models.finetuning import Frozen, WithLora, frozen_part
-from jdml.recipes import Recipe, RecipeError
+from jdml.recipes import Recipe
 from jdml.recipes.network import build_custom_model
 from jdml.recipes.recipe import check_positives
 from jdml.training.alternation import make_callback
@@ -26,7 +26,6 @@ from jdml.training.callbacks import EMA, AnyCallback, LossScale, SkipNonfinite, 
 from jdml.training.initialization import (
     InitialState,
     State,
-    dense_head,
     init_head_from_pca,
     init_proxies_from_samples,
 )
@@ -132,16 +131,13 @@ def train(
     if parts.get("sampler") is None and isinstance(train.images, ImageFiles) and views is None:
         batches = ImageBatches(train, batches, seed=seed)
     evaluation = _evaluation(recipe, parts.get("evaluation"), validation, per_epoch)
-    kinds = {type(callback) for callback in callbacks}
-    of_recipe = [each for each in _step_callbacks(recipe) if type(each) not in kinds]
-    all_callbacks: list[Any] = [*callbacks, *of_recipe]
+    of_method: list[Any] = []
     if not any(isinstance(callback, StatefulCallback) for callback in callbacks):
         augment = getattr(batches, "augment", True) if views is None else views > 1
-        method = recipe.loss.method
-        settings: Any = {"seed": seed, "preprocess": preprocess, "augment": augment}
-        of_method = make_callback(method, recipe, network, train, evaluation.monitor, **settings)
-        all_callbacks += [] if of_method is None else [of_method]
-    check_head(recipe, network, train, preprocess)
+        common: Any = {"seed": seed, "preprocess": preprocess, "augment": augment}
+        parts_of_method = recipe.loss.method, recipe, network, train, evaluation.monitor
+        made = make_callback(*parts_of_method, **common)
+        of_method = [] if made is None else [made]
     start = _start(recipe, objective, model=network, train=train, seed=seed, preprocess=preprocess)
     if state is None:
         state = start
@@ -165,7 +161,7 @@ def train(
             normalize=config.normalize or recipe.loss.normalization,
         ),
         evaluation=evaluation,
-        callbacks=all_callbacks,
+        callbacks=[*_step_callbacks(recipe), *callbacks, *of_method],
         devices=device_config,
         preprocess=preprocess,
         progress=progress,
@@ -258,18 +254,6 @@ def with_finetuning(
     return Frozen(model, pattern, cached_views=views, cache_folder=cache_folder)
 
 
-def check_head(recipe: Recipe, model: Any, train: Dataset, preprocess: Preprocess) -> None:
-    """Refuse a head that cannot be initialized from principal axes, before any work."""
-    if recipe.network.head_init == "random":
-        return
-    try:
-        dense_head(param_shapes(model, train, preprocess))
-    except ValueError as error:
-        raise RecipeError(
-            f"{{head_init}} principal, {{dim}} {recipe.network.dim}: {error}"
-        ) from error
-
-
 def param_shapes(model: Any, train: Dataset, preprocess: Preprocess) -> Any:
     """Return the shapes of a network's parameters."""
     image = jax.ShapeDtypeStruct((1, *train.images.shape[1:]), train.images.dtype)
@@ -308,14 +292,13 @@ def roles_of(objective: Any) -> tuple[str, ...]:
 
 def _start(recipe: Recipe, objective: Any, **settings: Any) -> Start | None:
     """Return the initialization of head and proxies, if the recipe has one."""
-    starts: list[Any] = []
-    if recipe.network.head_init == "principal":
-        starts.append(functools.partial(init_head_from_pca, **settings))
-    if recipe.loss.proxies.init == "samples" and "proxies" in roles_of(objective):
-        starts.append(functools.partial(init_proxies_from_samples, **settings))
-    return functools.partial(_apply_all, tuple(starts)) if starts else None
+    head = recipe.network.head_init == "principal"
+    proxies = recipe.loss.proxies.init == "samples" and "proxies" in roles_of(objective)
+    start = functools.partial(_initialize, head=head, proxies=proxies, **settings)
+    return start if head or proxies else None
 
 
-def _apply_all(starts: Any, state: TrainState) -> TrainState:
-    """Apply initializations in turn: the new head embeds the samples for proxies."""
-    return functools.reduce(lambda s, start: start(s), starts, state)
+def _initialize(state: TrainState, *, head: bool, proxies: bool, **settings: Any) -> TrainState:
+    """Initialize the head, and then the proxies, whose samples the new head embeds."""
+    state = init_head_from_pca(state, **settings) if head else state
+    return init_proxies_from_samples(state, **settings) if proxies else state

@@ -1,25 +1,27 @@
-"""A run in progress: results of steps are checked, evaluated and written."""
+"""A run in progress: steps are taken, and their results checked, evaluated and written."""
 
 import logging
 import math
 from collections.abc import Mapping
 from dataclasses import asdict
-from typing import Any, cast
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.experimental.multihost_utils import process_allgather
 
-from jdml.distributed import Tree, broadcast_metrics, gather_to_host, is_main_process
+from jdml._optional_imports import progress_bar
+from jdml.distributed import Tree, broadcast_metrics, is_main_process, note_termination
 from jdml.models.finetuning import as_saved
 from jdml.objectives.base import Metrics
 from jdml.runs.checkpoint import RunFolder
 from jdml.runs.run_files import LAST, MODEL, Log
 from jdml.training.batch_source import BatchSource
-from jdml.training.callbacks import Callbacks, StatefulCallback, Stop, copy_new_arrays
+from jdml.training.callbacks import Callbacks, Stop
 from jdml.training.optimizer_wrappers import evaluation_params
-from jdml.training.run_config import Best, FitResult, Progress, Record, Schedule, update_best
-from jdml.training.step import TrainState
+from jdml.training.run_config import Best, FitResult, Progress, Record, Schedule
+from jdml.training.step import TrainState, check_same_arrays
 
 PATIENCE = 50
 """First steps after which a run without any gradient, whose batches have no pairs, is stopped."""
@@ -47,15 +49,15 @@ class Trainer:
             for name, callback in callbacks.stateful.items()
         }
         self.progress = Progress()
-        self.best: Any = () if self.evaluation.monitor is None else self._weights()
+        self.best: Any = () if self.evaluation.monitor is None else _copy(self._weights())
         self.pending: list[Metrics] = []
         self.monitored: dict[str, float] = {}
         self.timing: Mapping[str, float] = {}
+        # A memory has positives and negatives, too; a process has only its own rows of a batch.
+        self.learns = bool(jax.tree.leaves(state.objective_state)) or jax.process_count() > 1
         self.steps_without_gradient = 0
         self.saved: dict[str, int] = {}
         """The step of each model file."""
-        if jax.tree.leaves(state.objective_state):
-            source.missing_pairs.clear()  # a memory has positives and negatives, too
         if self._restore():
             self._save_result()  # a process may have been killed before it was written
         else:
@@ -64,67 +66,79 @@ class Trainer:
         path = folder.path if folder is not None and is_main_process() else None
         self.log = Log(path, after_step=self.progress.step)
 
-    def close(self) -> None:
-        """Stop the workers of the batches, and close the log."""
-        self.source.close()
-        self.log.close()
+    def run(self, *, shown: bool) -> None:
+        """Step until the run has stopped, and log and evaluate as its schedule says."""
+        schedule, progress, source = self.schedule, self.progress, self.source
+        noted = note_termination(self.folder is not None)
+        bars = progress_bar(shown, total=schedule.steps, initial=progress.step)
+        with noted as ending, bars as bar:
+            if schedule.steps == 0 and progress.stop_reason is None:
+                self._log_and_evaluate()
+            mesh, compiling = source.placement.mesh, progress.stop_reason is None
+            # A CPU's devices wait for each other with few threads: a step must end before the next.
+            in_turn = mesh is not None and mesh.devices.flat[0].platform == "cpu"
+            if compiling:
+                bar.set_description("compiling")
+            while progress.stop_reason is None:
+                self.state, metrics = source.step(self.state)
+                self.pending.append(metrics)
+                progress.step += 1
+                if compiling or in_turn:
+                    jax.block_until_ready(metrics)
+                if compiling:
+                    bar.set_description()
+                    compiling = False
+                bar.update()
+                if schedule.pauses(progress.step):
+                    self._log_and_evaluate()
+                    last = progress.history[-1]
+                    name = "skipped" if math.isnan(last["loss"]) else "loss"
+                    bar.set_postfix({name: last[name], **self.monitored, **self.timing})
+                end = ending(progress.step)
+                if end is not None and progress.stop_reason is None:
+                    self.save()
+                    raise end
 
-    def record_step(self, state: TrainState, metrics: Metrics) -> None:
-        """Record the result of a step, without waiting for it."""
-        self.state = state
-        self.pending.append(metrics)
-        self.progress.step += 1
-
-    def log_and_evaluate(self) -> None:
+    def _log_and_evaluate(self) -> None:
         """Check and average the metrics of the last steps, evaluate, call back, write."""
         step, progress = self.progress.step, self.progress
-        record: Record = {"step": step, **self._average_pending(), **self.source.data_metrics()}
-        self.timing = self.source.timing_metrics()
-        if self.schedule.evaluates(step):
+        of_data, self.timing = self.source.metrics()
+        record: Record = {"step": step, **self._average_pending(), **of_data}
+        is_evaluated = self.schedule.evaluates(step)
+        if is_evaluated:
             self._evaluate(record)
-        is_running = progress.stop_reason is None
         self._call_back(record)
-        if is_running and progress.stop_reason is not None and not self.schedule.evaluates(step):
+        if progress.stop_reason is not None and not is_evaluated:
             self._evaluate(record)
         if step == self.schedule.steps and progress.stop_reason is None:
             progress.stop_reason = "steps"
-        if self.folder is not None and progress.stop_reason is not None:
-            record["model"] = MODEL
         progress.history.append(record)
         # Before the checkpoint: a run that resumes from it would not write this line.
         self.log.write({**record, **self.timing})
         if self.schedule.saves(step) or progress.stop_reason is not None:
             self.save()
 
-    def summary(self) -> Mapping[str, float | int | str]:
-        """Return the numbers of the progress bar: the last loss or the skipped steps, the monitored metric, waiting."""
-        last = self.progress.history[-1]
-        shown = "skipped" if math.isnan(float(last["loss"])) else "loss"
-        return {shown: last[shown], **self.monitored, **self.timing}
-
     def result(self) -> FitResult:
         """Return the run's result."""
-        best, monitor = self._best_weights(), self.evaluation.monitor
-        if self.best and not best and self.progress.score_names:
+        progress, monitor = self.progress, self.evaluation.monitor
+        is_best = progress.best.step > 0
+        if self.best and not is_best and progress.score_names:
             _log.warning("monitor %r was never a number: the last parameters are kept", monitor)
-        params, batch_stats = best or self._weights()
+        params, batch_stats = self.best if is_best else _copy(self._weights())
         state = self.state._replace(params=params, batch_stats=batch_stats)
         return FitResult(
             state=self.state,
-            history=self.progress.history,
-            best=self.progress.best if best else None,
+            history=progress.history,
+            best=progress.best if is_best else None,
             best_params=params,
             best_batch_stats=batch_stats,
-            stop_reason=str(self.progress.stop_reason),
+            stop_reason=str(progress.stop_reason),
             embedder=BatchSource.embedder(self.source, state),
         )
 
     def _weights(self) -> tuple[dict[str, Tree], Tree]:
-        params, batch_stats = _copy((self._evaluated_params(), self.state.batch_stats))
-        return params, batch_stats
-
-    def _evaluated_params(self) -> dict[str, Tree]:
-        return evaluation_params(self.state.params, self.state.opt_state)
+        """Return the parameters to evaluate and save, and the running statistics."""
+        return evaluation_params(self.state.params, self.state.opt_state), self.state.batch_stats
 
     def _average_pending(self) -> Record:
         """Average the metrics of the steps since the last record; refuse or count those that are not finite."""
@@ -153,17 +167,19 @@ class Trainer:
         return {**means, **skipped}
 
     def _check_learning(self, values: list[Metrics]) -> None:
-        """Stop a run in which no step had a gradient, and no batch had positives, or negatives."""
-        if not self.source.missing_pairs or any(metrics["grad_norm"] != 0 for metrics in values):
-            self.source.missing_pairs.clear()  # it learns: labels are no longer observed
-            return
+        """Stop a run in which no step had a gradient, and the last batch has no positives, or no negatives."""
+        self.learns = self.learns or any(metrics["grad_norm"] != 0 for metrics in values)
         self.steps_without_gradient += len(values)
-        if self.steps_without_gradient >= min(PATIENCE, self.schedule.steps):
-            if len(np.unique(self.source.train.labels)) < 2:
-                raise ValueError("train must have rows of at least two classes, all are of one")
+        if self.learns or self.steps_without_gradient < min(PATIENCE, self.schedule.steps):
+            return
+        labels = self.source.last_labels
+        if len(np.unique(self.source.train.labels)) < 2:
+            raise ValueError("train must have rows of at least two classes, all are of one")
+        if (classes := len(np.unique(labels))) in (1, len(labels)):
+            pairs = "rows of two classes" if classes == 1 else "two rows of one class"
             raise ValueError(
-                f"sampler must yield batches with {self.source.missing_pairs[0]}: none of the first "
-                f"{self.steps_without_gradient} had any; write jdml.data.ClassBatchSampler(labels, 16, 4)"
+                f"sampler must yield batches with {pairs}: a pair loss had no gradient in the first "
+                f"{self.steps_without_gradient} steps; write jdml.data.ClassBatchSampler(labels, 16, 4)"
             )
 
     def _evaluate(self, record: Record) -> None:
@@ -171,19 +187,22 @@ class Trainer:
         if self.evaluation.function is None:
             return
         progress, monitor = self.progress, self.evaluation.monitor
-        state = self.state._replace(params=self._evaluated_params())
+        state = self.state._replace(params=self._weights()[0])
         scores = self.evaluation.function(self.source.embedder(state))
         metrics = broadcast_metrics({str(name): float(value) for name, value in scores.items()})
-        for name in sorted(metrics.keys() & {*record, "model", "skipped"}):
+        for name in sorted(metrics.keys() & {*record, "skipped"}):
             raise ValueError(f"evaluation must not return {name!r}, a name of the log: rename it")
         self.monitored = dict(list(metrics.items())[:1])
         if monitor is not None:
             if monitor not in metrics:
                 raise ValueError(f"monitor {monitor!r} is not among the metrics {sorted(metrics)}")
             self.monitored = {monitor: metrics[monitor]}
-            progress.best, improved = update_best(progress.best, metrics[monitor], progress.step)
-            if improved:
-                self.best = self._weights()
+            if metrics[monitor] > progress.best.value:  # NaN never is; of ties the first is kept
+                progress.best = Best(metrics[monitor], progress.step)
+                self.best = _copy(self._weights())
+            else:
+                number = progress.best.evals_since_improvement + 1
+                progress.best = progress.best._replace(evals_since_improvement=number)
             patience = self.evaluation.patience
             if patience is not None and progress.best.evals_since_improvement >= patience:
                 progress.stop_reason = "patience"
@@ -201,36 +220,40 @@ class Trainer:
         step, every = self.progress.step, getattr(callback, "every", None)
         if step == self.schedule.steps or self.progress.stop_reason is not None:
             return True
-        if every is not None:
-            return step % int(every) == 0
-        return self.evaluation.function is None or self.schedule.evaluates(step)
+        usual = 1 if self.evaluation.function is None else self.evaluation.every
+        return step % int(every or usual) == 0
 
     def _call(self, name: str, callback: Any, record: Record) -> None:
         step, progress = self.progress.step, self.progress
-        values = {**record, **self.timing}.items()
-        numbers = {k: float(v) for k, v in values if k != "step" and not isinstance(v, str)}
+        numbers = {k: float(v) for k, v in {**record, **self.timing}.items() if k != "step"}
         is_evaluated = self.evaluation.function is not None and self.schedule.evaluates(step)
-        if isinstance(callback, StatefulCallback):
+        is_last = progress.stop_reason is not None or step == self.schedule.steps
+        stop: Any = None
+        if name in self.carried:
             result = callback.update(self.carried[name], step, self.state, numbers)
             self.carried[name] = self.place(result.carried)
             if is_evaluated:
                 progress.score_names += result.metrics
             record |= result.metrics
-            state, stop = cast(TrainState | None, result.state), result.stop
+            state, stop = result.state, result.stop
         else:
-            returned: Any = callback(step, self.state, numbers)
-            returned = Stop() if returned is Stop else returned
-            state, stop = (None, returned) if isinstance(returned, Stop) else (returned, None)
-        is_last = progress.stop_reason is not None or step == self.schedule.steps
+            state = callback(step, self.state, numbers)
+            if state is Stop or isinstance(state, Stop):
+                state, stop = None, state
         # The result has the parameters that were evaluated last.
         if state is not None and state is not self.state and not (is_last and is_evaluated):
-            self.state = self.place(copy_new_arrays(state, self.state))
+            if not isinstance(state, TrainState):
+                kind = type(state).__name__
+                raise TypeError(f"callbacks must return None, a TrainState or Stop, got a {kind}")
+            check_same_arrays("callbacks must return a state", self.state, state)
+            # The next step takes the memory of the state's arrays.
+            new = jax.tree.map(lambda x, own: x if x is own else jnp.copy(x), state, self.state)
+            self.state = self.place(new)
         if stop is not None and not is_last:
             progress.stop_reason = stop.reason
 
     def _tree(self) -> dict[str, Tree]:
-        tree: dict[str, Tree] = {"state": self.state, "best": self.best}
-        return {**tree, "callbacks": self.carried} if self.carried else tree
+        return {"state": self.state, "best": self.best, "callbacks": self.carried}
 
     def save(self) -> None:
         """Save everything that the run needs to resume, at any step."""
@@ -244,33 +267,30 @@ class Trainer:
         """Write the best and the last parameters and, of a run that has ended, scores, unless they were written."""
         if self.folder is None:
             return
-        progress, best = self.progress, self._best_weights()
-        step = progress.best.step if best else progress.step
-        scores = self._save_model(self.folder, MODEL, step, best)
+        progress, last = self.progress, self._weights()
+        is_best = progress.best.step > 0
+        step, weights = (progress.best.step, self.best) if is_best else (progress.step, last)
+        scores = self._save_model(self.folder, MODEL, step, weights)
         if self.best:
-            self._save_model(self.folder, LAST, progress.step, None)
+            self._save_model(self.folder, LAST, progress.step, last)
         if progress.stop_reason is not None and progress.score_names:
             self.folder.save_metrics({"step": step, **scores})
 
     def _save_model(self, folder: RunFolder, name: str, step: int, weights: Any) -> Record:
-        """Write parameters, by default the present ones, unless they were written; return their scores."""
-        records = {record["step"]: record for record in self.progress.history}
-        record = records.get(step, {})
+        """Write parameters and statistics, unless they were written; return their scores."""
+        record = next((each for each in self.progress.history if each["step"] == step), {})
         scores = {name: record[name] for name in self.progress.score_names if name in record}
         if self.saved.get(name) != step:
-            params, batch_stats = weights or (self._evaluated_params(), self.state.batch_stats)
+            params, batch_stats = weights
             variables = {
                 "params": as_saved(self.source.spec.model, params["model"]),
                 "batch_stats": batch_stats,
                 "objective": {role: value for role, value in params.items() if role != "model"},
             }
-            folder.save_model(name, gather_to_host(variables), step, scores)
+            arrays = process_allgather(variables, tiled=True)
+            folder.save_model(name, arrays, step, scores)
             self.saved[name] = step
         return scores
-
-    def _best_weights(self) -> Any:
-        """Return the best parameters and statistics, after the first improvement."""
-        return self.best if self.progress.best.step > 0 else None
 
     def _restore(self) -> bool:
         """Resume from the folder's last checkpoint, if there is one."""
@@ -278,8 +298,7 @@ class Trainer:
         if checkpoint is None:
             return False
         tree, progress = checkpoint
-        self.state, self.carried = tree["state"], tree.get("callbacks", {})
-        self.best = tree["best"]
+        self.state, self.best, self.carried = tree["state"], tree["best"], tree["callbacks"]
         self.source.sampler.set_state(progress.pop("sampler"))
         self.pending = jax.tree.map(np.float32, progress.pop("pending"))
         self.progress = Progress(**{**progress, "best": Best(*progress["best"])})

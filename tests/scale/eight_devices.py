@@ -138,15 +138,9 @@ def train(name: str, devices: int | None, *, batch: int = 4, **settings: Any) ->
     return fit(model, method["objective"], optimizer, DATA, sampler, **{**chosen, **settings})
 
 
-def history(result: Any) -> list[dict[str, float]]:
-    """Return the numbers of the history; a run with a folder also has the path of its model."""
-    return [{k: v for k, v in record.items() if k != "model"} for record in result.history]
-
-
 def assert_same(actual: Any, expected: Any, tolerance: float = 1e-4) -> None:
     """Compare parameters and history to a relative 1e-4."""
-    trees = [(actual.state.params, expected.state.params), (history(actual), history(expected))]
-    for a, b in trees:
+    for a, b in (actual.state.params, expected.state.params), (actual.history, expected.history):
         chex.assert_trees_all_close(a, b, rtol=tolerance, atol=tolerance)
 
 
@@ -204,7 +198,7 @@ def checkpoints_resume_on_other_numbers_of_devices() -> None:
                     result = train(name, devices, sampler=sampler, run=run)
         assert_same(result, alone(name))
     unbroken = train("MPA", 4)
-    assert history(result) == history(unbroken)
+    assert result.history == unbroken.history
     chex.assert_trees_all_equal(result.state.params, unbroken.state.params)
 
 
@@ -307,13 +301,12 @@ def steps_do_not_run_ahead_of_each_other() -> None:
 
 @check
 def wrong_shards_are_refused() -> None:
-    for error, name, arguments, settings in (
-        (ValueError, r"shard\['proxies'\].* 3 devices.*\[8, 2, 16\]", ("MPA", 3), {}),
-        (ValueError, "shard .*'flow'", ("MPA", 2), {"shard": {"flow": P("data")}}),
-        (ValueError, "mesh: .* 12 rows .* 8 devices", ("EPS", 8), {"batch": 3}),
-        (ValueError, "micro_batch=4", ("EPS", 8), {"micro_batch": 4}),
+    for name, arguments, settings in (
+        (r"shard\['proxies'\].* 3 devices.*\[8, 2, 16\]", ("MPA", 3), {}),
+        ("mesh: .* 12 rows .* 8 devices", ("EPS", 8), {"batch": 3}),
+        ("micro_batch=4", ("EPS", 8), {"micro_batch": 4}),
     ):
-        with pytest.raises(error, match=f"^{name}"):
+        with pytest.raises(ValueError, match=f"^{name}"):
             train(*arguments, **settings)
 
 

@@ -1,5 +1,6 @@
 """A tiny model, objective, data set and sampler for quick runs of the training loop."""
 
+import dataclasses
 import functools
 from types import SimpleNamespace
 
@@ -9,11 +10,10 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from training.as_values import as_values
 
 from jdml import data
 from jdml.objectives import Objective
-from jdml.training import fit
+from jdml.training import Devices, Evaluation, RunConfig, fit
 
 
 class Net(nn.Module):
@@ -118,8 +118,16 @@ def toy_objective(scale=1.0):
     )
 
 
+KINDS = {"run": RunConfig, "evaluation": Evaluation, "devices": Devices}
+
+
 def fit_parts(toy, **settings):
-    """Train with the toy's parts in place of those that are not given, of which the fields may be flat."""
+    """Train with the toy's parts in place of those that are not given; fields of `RunConfig` and others may be flat."""
+    for name, kind in KINDS.items():
+        fields = [field.name for field in dataclasses.fields(kind) if field.name in settings]
+        own = {field: settings.pop(field) for field in fields}
+        if own:
+            settings.setdefault(name, kind(**own))
     parts = {
         "model": toy.model,
         "objective": toy.objective,
@@ -128,7 +136,7 @@ def fit_parts(toy, **settings):
         "sampler": toy.batches(),
         "progress": False,
     }
-    return fit(**as_values(parts | settings))
+    return fit(**(parts | settings))
 
 
 @pytest.fixture(scope="session")
@@ -159,6 +167,17 @@ def pictures():
     labels = np.arange(24) % 3
     images = rng.integers(0, 256, (24, 16, 16, 3), dtype=np.uint8)
     return data.Dataset("pictures", images, labels.astype(np.int32))
+
+
+@pytest.fixture
+def noise_files(tmp_path):
+    """Write forty image files of noise."""
+    Image = pytest.importorskip("PIL.Image")
+    noise = np.random.default_rng(0)
+    paths = [tmp_path / f"{i}.png" for i in range(40)]
+    for path in paths:
+        Image.fromarray(noise.integers(0, 256, (30, 40, 3), np.uint8)).save(path)
+    return paths
 
 
 @pytest.fixture(scope="session")

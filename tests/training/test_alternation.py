@@ -240,18 +240,12 @@ def test_first_problem_is_anchored_at_the_initial_state(toy, fresh):
 
 
 @pytest.fixture
-def files(toy, tmp_path):
-    """Write forty image files, which have the toy's shape after cropping."""
-    from PIL import Image
-
-    noise = np.random.default_rng(0)
-    paths = [tmp_path / f"{i}.png" for i in range(40)]
-    for path in paths:
-        Image.fromarray(noise.integers(0, 256, (30, 40, 3), np.uint8)).save(path)
-    images = ImageFiles(paths, conventional(toy.data.images.shape[1]))
+def files(toy, noise_files):
+    """Return image files that have the toy's shape after cropping."""
+    images = ImageFiles(noise_files, conventional(toy.data.images.shape[1]))
     train = SimpleNamespace(images=images, labels=toy.data.labels)
     state = create_state(toy.model, OBJECTIVE, OPTIMIZER, images[:1], seed=0)
-    return SimpleNamespace(paths=paths, train=train, state=state)
+    return SimpleNamespace(paths=noise_files, train=train, state=state)
 
 
 def test_image_files_are_augmented_as_in_training(toy, files):
@@ -317,20 +311,16 @@ def labelled(change):
 
 
 @pytest.mark.parametrize(
-    ("changes", "error", "name"),
+    ("changes", "name"),
     [
-        ({"pool_size": 0}, ValueError, "pool_size"),
-        ({"first": "farthest"}, ValueError, "first"),
-        ({"train": labelled(lambda labels: labels * 0 - 1)}, ValueError, "class 0"),
-        ({"train": labelled(lambda labels: labels + (labels == 2))}, ValueError, "class 2"),
+        ({"pool_size": 0}, "pool_size"),
+        ({"first": "farthest"}, "first"),
+        ({"train": labelled(lambda labels: labels + (labels == 2))}, "class 2"),
+        ({"optimizer": optax.adam(1e-3)}, "opt_state"),
     ],
 )
-def test_wrong_callback_is_refused_before_any_step(toy, changes, error, name):
+def test_wrong_callback_is_refused_before_any_step(toy, changes, name):
     changes = {key: value(toy) if key == "train" else value for key, value in changes.items()}
-    with pytest.raises(error, match=rf"^{name}\b"):
-        train(toy, [0.5], problems_of(toy, **changes))
-
-
-def test_optimizer_without_an_anchor_is_refused(toy):
-    with pytest.raises(ValueError, match=r"^opt_state\b"):
-        train(toy, [0.5], problems_of(toy), optimizer=optax.adam(1e-3))
+    optimizer = changes.pop("optimizer", OPTIMIZER)
+    with pytest.raises(ValueError, match=rf"^{name}\b"):
+        train(toy, [0.5], problems_of(toy, **changes), optimizer=optimizer)

@@ -68,15 +68,8 @@ def test_a_callback_ends_the_run(fit_toy):
     assert fit_toy(steps=4, callbacks=[stop]).stop_reason == "steps"
 
 
-def test_a_state_that_is_returned_last_is_kept_where_nothing_was_evaluated(fit_toy):
-    proxies = jnp.ones((4, 2))
-    last = every(3, lambda step, s, metrics: s._replace(params={**s.params, "proxies": proxies}))
-    result = fit_toy(steps=3, function=None, callbacks=[last])
-    np.testing.assert_array_equal(result.state.params["proxies"].reshape(4, 2), proxies)
-
-
 def test_a_callback_replaces_the_state(fit_toy, identical):
-    """But not after the last step: what was evaluated is the result. Its own arrays stay its own."""
+    """But not where it was evaluated after the last step: that is the result. Its own arrays stay its own."""
     proxies = jnp.ones((4, 2))
     seen = []
 
@@ -89,7 +82,10 @@ def test_a_callback_replaces_the_state(fit_toy, identical):
     assert not np.array_equal(result.state.params["proxies"], proxies)
     assert proxies.sum() == 8
     plain = fit_toy(steps=3, log_every=1)
-    assert identical(fit_toy(steps=3, callbacks=[every(3, replace)]).state, plain.state)
+    last = every(3, replace)
+    assert identical(fit_toy(steps=3, callbacks=[last]).state, plain.state)
+    result = fit_toy(steps=3, function=None, callbacks=[last])
+    np.testing.assert_array_equal(result.state.params["proxies"], proxies)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -139,11 +135,8 @@ def test_what_several_callbacks_carry_is_saved(toy, fit_toy, identical, tmp_path
         fit_toy(tmp_path / "run", callbacks=[Count("a"), Count("b", 4)], steps=8)
     with pytest.raises(ValueError, match=r"\bsteps: 8\b"):
         counted(toy, fit_toy, tmp_path / "run", steps=9, allow_more_steps=True)
-
-
-def test_a_stateful_callback_ends_the_run(fit_toy):
-    result = fit_toy(steps=30, every=30, callbacks=[Count("nine", 1)])
-    assert (result.stop_reason, int(result.state.step)) == ("nine", 9)
+    ended = fit_toy(steps=30, every=30, callbacks=[Count("nine", 1)])
+    assert (ended.stop_reason, int(ended.state.step)) == ("nine", 9)
 
 
 @pytest.mark.parametrize(
@@ -160,17 +153,16 @@ def test_callbacks_that_are_refused(fit_toy, callbacks, error, words):
 
 
 @pytest.mark.parametrize(
-    ("call", "error", "name"),
+    ("call", "name"),
     [
-        (lambda: every(0, print), ValueError, "n"),
-        (lambda: EMA(1.0), ValueError, "decay"),
-        (lambda: EMA("a"), TypeError, "decay"),
-        (lambda: SkipNonfinite(0), ValueError, "limit"),
-        (lambda: RunConfig("gs://bucket/run"), ValueError, "folder"),
+        (lambda: every(0, print), "n"),
+        (lambda: EMA(1.0), "decay"),
+        (lambda: SkipNonfinite(0), "limit"),
+        (lambda: RunConfig("gs://bucket/run"), "folder"),
     ],
 )
-def test_values_that_are_refused(call, error, name):
-    with pytest.raises(error, match=rf"^{name}\b"):
+def test_values_that_are_refused(call, name):
+    with pytest.raises(ValueError, match=rf"^{name}\b"):
         call()
 
 

@@ -4,7 +4,6 @@ import fcntl
 import gc
 import json
 import os
-import sys
 
 import jax
 import jax.numpy as jnp
@@ -12,10 +11,9 @@ import numpy as np
 import optax
 import pytest
 
-from jdml._optional_imports import MissingLibraryError
 from jdml.runs.checkpoint import RunFolder
-from jdml.runs.embedding_io import EmbeddingTable, read_embeddings, write_embeddings
-from jdml.runs.run_files import Log, read_model, truncate_log, write_json
+from jdml.runs.embedding_io import read_embeddings
+from jdml.runs.run_files import Log, truncate_log
 
 
 def state(scale=1.0):
@@ -86,21 +84,11 @@ def test_metrics_of_a_shorter_run_are_set_aside(tmp_path):
         RunFolder(tmp_path, config, growing=True)
 
 
-def scores_alone(path):
-    write_json(path / "metrics.json", {"EPS": {"R@1": [0.5]}})
-
-
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-@pytest.mark.parametrize(
-    ("prepare", "name"),
-    [
-        (scores_alone, r"^folder\b.*metrics\.json"),
-        (lambda path: (path / "config.json").write_text("{"), r"config\.json\b"),
-    ],
-)
-def test_folder_that_is_not_a_run_is_refused(tmp_path, prepare, name):
-    prepare(tmp_path)
-    with pytest.raises(ValueError, match=name):
+@pytest.mark.parametrize(("file", "text"), [("metrics.json", "{}"), ("config.json", "{")])
+def test_folder_that_is_not_a_run_is_refused(tmp_path, file, text):
+    (tmp_path / file).write_text(text)
+    with pytest.raises(ValueError, match=file):
         RunFolder(tmp_path, {})
 
 
@@ -147,43 +135,23 @@ def test_folder_is_locked_for_one_run(tmp_path):
         RunFolder(tmp_path, {"a": 2})
     assert refused.value is not None  # keeps the error's traceback alive
     assert lock_is_free(tmp_path)
-    taken = os.open(tmp_path / ".lock", os.O_RDWR)
-    fcntl.flock(taken, fcntl.LOCK_EX)
-    with pytest.raises(ValueError, match=r"^folder\b"):
-        RunFolder(tmp_path, {"a": 1})
-    os.close(taken)
     RunFolder(tmp_path, {"a": 1}).close()
 
 
 @pytest.mark.filterwarnings("ignore:.*fork")
 def test_fork_does_not_keep_the_lock(tmp_path):
     """A fork may outlive the process that wrote into the folder."""
-    folder, (end, own_end), (has_checkpoint, own_begun) = (
-        RunFolder(tmp_path, {}),
-        os.pipe(),
-        os.pipe(),
-    )
+    folder, (end, own_end) = RunFolder(tmp_path, {}), os.pipe()
     fork = os.fork()
     if fork == 0:
         os.close(own_end)
-        os.write(own_begun, b"1")
         os.read(end, 1)
         os._exit(0)
-    os.read(has_checkpoint, 1)
     folder.close()
     free = lock_is_free(tmp_path)
     os.close(own_end)
     os.waitpid(fork, 0)
     assert free
-
-
-def test_missing_or_damaged_model_file(tmp_path):
-    file = tmp_path / "model.safetensors"
-    with pytest.raises(FileNotFoundError):
-        read_model(file)
-    file.write_bytes(b"no header")
-    with pytest.raises(ValueError, match=r"model\.safetensors\b"):
-        read_model(file)
 
 
 # The log.
@@ -216,18 +184,9 @@ def test_log_has_no_nan(tmp_path):
 X = np.eye(3, 2, dtype=np.float32)
 
 
-def test_embeddings_round_trip(tmp_path):
-    written = EmbeddingTable(X, np.array(["a", "b", "b"]), np.array(list("xyz")), "a model")
-    write_embeddings(tmp_path / "e.npz", written)
-    read = read_embeddings(tmp_path / "e.npz")
-    assert [column.tolist() for column in read[:3]] == [c.tolist() for c in written[:3]]
-    assert read.model == "a model"
-    write_embeddings(tmp_path / "bare.npz", EmbeddingTable(X))
-    assert read_embeddings(tmp_path / "bare.npz")[1:] == (None, None, "")
-    write_embeddings(tmp_path / "e.npy", written)
-    np.testing.assert_array_equal(np.load(tmp_path / "e.npy"), X)
+def test_names_of_another_program_are_read(tmp_path):
     names = {"labels": np.array([b"a", b"b", "é".encode()]), "files": np.array([b"x"] * 3)}
-    np.savez(tmp_path / "e.npz", embeddings=X, **names)  # written by another program
+    np.savez(tmp_path / "e.npz", embeddings=X, **names)
     read = read_embeddings(tmp_path / "e.npz")
     assert (read.labels.tolist(), read.files.tolist()) == (["a", "b", "é"], ["x"] * 3)
 
@@ -244,11 +203,3 @@ def test_wrong_columns_are_refused(tmp_path, name, values):
     np.savez(tmp_path / "e.npz", **{"embeddings": X, name: values})
     with pytest.raises(ValueError, match=rf"^{name} of .*e\.npz\b"):
         read_embeddings(tmp_path / "e.npz")
-
-
-def test_unknown_suffix_and_missing_pyarrow_are_refused(tmp_path, monkeypatch):
-    with pytest.raises(ValueError, match=r"^path\b.*e\.csv"):
-        write_embeddings(tmp_path / "e.csv", EmbeddingTable(X))
-    monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with pytest.raises(MissingLibraryError, match=r"\bpyarrow\b"):
-        write_embeddings(tmp_path / "e.parquet", EmbeddingTable(X))

@@ -19,21 +19,6 @@ from jdml.training import Evaluation, Frozen, default_preprocess, fit, load, tra
 from jdml.training.train_recipe import with_finetuning
 
 
-class Watched:
-    """Images that record a folder's content at each access."""
-
-    def __init__(self, images, folder):
-        self.images, self.folder, self.found = images, folder, []
-        self.shape, self.dtype, self.nbytes = images.shape, images.dtype, images.nbytes
-
-    def __len__(self):
-        return len(self.images)
-
-    def __getitem__(self, rows):
-        self.found.extend(self.folder.glob("*"))
-        return self.images[rows]
-
-
 def features_of(toy, model, images, folder, **settings):
     """Train the toy's head on cached features; return the folder's files."""
     train = SimpleNamespace(images=images, labels=toy.data.labels)
@@ -80,10 +65,14 @@ def test_features_of_a_frozen_backbone_are_computed_once(pictures, tmp_path, cap
 def test_incomplete_features_are_not_in_the_folder(toy, two, tmp_path):
     """A killed process leaves no large file; other images get another file."""
     folder = tmp_path / "features"
-    images = Watched(toy.data.images, folder)
-    assert len(features_of(toy, two, images, folder)) == 1
-    assert images.found == []
-    assert len(features_of(toy, two, toy.data.images, folder)) == 1
+
+    class Watched(toy.on_disk):
+        def __getitem__(self, rows):
+            assert not list(folder.glob("*"))
+            return super().__getitem__(rows)
+
+    for images in (Watched(toy.data.images), toy.data.images):
+        assert len(features_of(toy, two, images, folder)) == 1
     assert len(features_of(toy, two, 255 - toy.data.images, folder)) == 2
 
 

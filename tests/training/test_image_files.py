@@ -18,21 +18,14 @@ from jdml.data import (
 )
 from jdml.training import metric_names, recall_ranks, score
 
-Image = pytest.importorskip("PIL.Image")
 pytest.importorskip("grain")
 
 
 @pytest.fixture
-def data(tmp_path) -> Dataset:
-    """Write forty images of noise in four classes."""
-    noise = np.random.default_rng(0)
-    folder = tmp_path / "images"
-    folder.mkdir()
-    paths = [folder / f"{i}.jpg" for i in range(40)]
-    for path in paths:
-        Image.fromarray(noise.integers(0, 256, (20, 24, 3), np.uint8)).save(path)
+def data(noise_files) -> Dataset:
+    """Return forty images of noise in four classes."""
     labels = np.arange(40) % 4
-    return Dataset("noise", ImageFiles(paths, conventional(8)), labels, {"class": labels})
+    return Dataset("noise", ImageFiles(noise_files, conventional(8)), labels, {"class": labels})
 
 
 def batches_of(data, kind=ImageBatches, **settings):
@@ -83,7 +76,7 @@ def test_history_and_log(toy, data, tmp_path, capsys):
 
 def test_damaged_image_ends_the_run_and_is_named(toy, data):
     data.images.files[39].write_bytes(b"")
-    with pytest.raises(BadImageError, match=r"39\.jpg"):
+    with pytest.raises(BadImageError, match=r"39\.png"):
         train(toy, data, batches_of(data))
 
 

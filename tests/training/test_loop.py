@@ -1,20 +1,17 @@
 """The loop: schedule, early stopping, log, checkpoints, resume."""
 
 import json
-import logging
 import os
 import shutil
 from types import SimpleNamespace
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from training.as_values import logged
 
 from jdml.runs.run_files import read_checkpoint
-from jdml.training import Best, SkipNonfinite, TensorBoard, load, pretrained
+from jdml.training import Best, SkipNonfinite, load, pretrained
 
 
 def train(toy, **settings):
@@ -168,7 +165,6 @@ def test_finished_run_returns_its_result_and_refuses_other_settings(toy, identic
     assert {path.name for path in (folder / "checkpoints").iterdir()} == {"9", "12"}
     assert read_checkpoint(folder)["step"] == 12
     for change, words in (
-        ({"config": {"lr": 0.1, "net": {"dim": 2}}}, r"\blr: 0\.01\b.*0\.1\b"),
         ({"config": {"lr": 0.01, "net": {"dim": 3}}}, r"\bnet\.dim: 2\b.*3\b"),
         ({"steps": 13}, r"\bsteps: 12\b.*13\b"),
         ({"resume": False}, r"\bstep 12\b"),
@@ -205,11 +201,11 @@ def test_nan_loss_names_its_step_and_is_not_saved(toy, tmp_path):
         ({"monitor": "spread", "function": None}, ValueError, "monitor"),
         ({"monitor": "R@1"}, ValueError, r"monitor.*R@1.*spread"),
         ({"state": object()}, TypeError, "state"),
+        ({"state": lambda state: state._replace(params={})}, ValueError, "state.*parameters"),
         ({"evaluation": 3}, TypeError, "function"),
         ({"devices": 3}, TypeError, "mesh"),
         ({"folder": ""}, ValueError, "folder"),
         ({"function": lambda embed: {"loss": 1.0}}, ValueError, "evaluation.*loss"),
-        ({"function": lambda embed: {"model": 1.0}}, ValueError, "evaluation.*model"),
     ],
 )
 def test_wrong_settings_are_refused(toy, settings, error, name):
@@ -228,43 +224,28 @@ def test_monitor_that_is_always_nan_keeps_the_last_parameters(toy, plain, tmp_pa
     assert sum("monitor 'a'" in message for message in caplog.messages) == 1
 
 
-@pytest.mark.parametrize(
-    ("load", "words"),
-    [
+def test_pretrained_variables_must_match_the_network(toy):
+    for begin, words in (
         (lambda variables: variables["params"], "BatchNorm_0"),
         (lambda variables: {"params": {**variables["params"], "more": np.ones(2)}}, "more"),
-    ],
-)
-def test_pretrained_variables_must_match_the_network(toy, load, words):
-    with pytest.raises(ValueError, match=rf"^pretrained\b.*{words}"):
-        train(toy, state=pretrained(load), steps=1)
+    ):
+        with pytest.raises(ValueError, match=rf"^pretrained\b.*{words}"):
+            train(toy, state=pretrained(begin), steps=1)
 
 
 def test_progress_bar_shows_loss_and_metric(toy, capsys):
-    before, evaluate = [], lambda embed: {**toy.spread(embed), "other": 0.0}
-
-    class Handler(logging.Handler):
-        def emit(self, record):
-            before.append(capsys.readouterr().err)
-
-    with logged(Handler()):
-        train(toy, progress=True, function=evaluate)
-    assert before[0].endswith(" \r")  # a reported line stands alone
+    train(toy, progress=True, function=lambda embed: {**toy.spread(embed), "other": 0.0})
     shown = capsys.readouterr().err
-    assert "compiling" in before[0] + shown
-    assert "12/12" in shown
-    assert "loss=" in shown
-    assert "spread=" in shown
-    assert "other=" not in shown
+    for words, is_there in {
+        "compiling": 1,
+        "12/12": 1,
+        "loss=": 1,
+        "spread=": 1,
+        "other=": 0,
+    }.items():
+        assert (words in shown) == is_there
     train(toy)
     assert capsys.readouterr().err == ""
-
-
-def test_tensorboard_events_have_the_metric(toy, tmp_path):
-    pytest.importorskip("tensorboardX", reason="needs tensorboardX")
-    train(toy, callbacks=[TensorBoard(tmp_path / "tensorboard")])
-    (events,) = (tmp_path / "tensorboard").iterdir()
-    assert b"spread" in events.read_bytes()
 
 
 def test_steps_that_are_not_finite_are_skipped(toy, identical, tmp_path, capsys):
@@ -306,13 +287,8 @@ def test_steps_that_are_not_finite_are_skipped(toy, identical, tmp_path, capsys)
     assert "nan" not in shown
 
 
-class Narrow(nn.Module):
-    @nn.compact
-    def __call__(self, x, train=False):
-        return nn.Dense(4, param_dtype=jnp.bfloat16)(x.reshape(len(x), -1))
-
-
 def test_16_bit_parameters_are_warned_of(toy, caplog):
     """Small updates of them round to nothing."""
-    train(toy, steps=0, model=Narrow())
+    init = lambda key, images: {"w": jnp.ones((9, 2), jnp.bfloat16)}  # noqa: E731
+    train(toy, steps=0, model=(init, lambda params, x: x.reshape(len(x), -1) @ params["w"]))
     assert "bfloat16" in caplog.text

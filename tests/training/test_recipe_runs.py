@@ -1,8 +1,6 @@
 """`train` with a recipe equals `fit` with parts made by hand, bit for bit."""
 
-import dataclasses
 import functools
-import json
 import sys
 from types import SimpleNamespace
 
@@ -158,16 +156,6 @@ def test_recipe_run_equals_the_run_made_by_hand(kind):
     assert one.best == other.best
 
 
-def test_run_folder_has_the_recipe(tmp_path):
-    made = margin()[0]
-    train(made, blobs(), model=Network(), run=tmp_path, **STILL)
-    written = json.loads((tmp_path / "config.json").read_text())["recipe"]
-    assert Recipe.from_json(written) == made
-    other = made.replace(optimizer={"learning_rate": 2 * RATE})
-    with pytest.raises(ValueError, match=r"\brecipe\b.*\blearning_rate\b.*\b0\.01\b.*\b0\.02\b"):
-        train(other, blobs(), model=Network(), run=tmp_path, **STILL)
-
-
 def test_given_parts_override_the_recipe():
     objective = objectives.proxy(jdml.arcface_loss, CLASSES, DIM)
     sampler = data.RandomBatchSampler(30, 7, seed=0)
@@ -187,15 +175,6 @@ def test_mutated_recipe_settings_take_effect():
     second = train(recipe, blobs(), model=Network(), **STILL).history[-1]["loss"]
     wide = PLAIN.replace(loss={"settings": {"margin": 1.5}})
     assert first < second == train(wide, blobs(), model=Network(), **STILL).history[-1]["loss"]
-
-
-def test_classes_without_rows_are_warned_of_with_proxies(recwarn):
-    gaps = dataclasses.replace(blobs(), labels=10 * blobs().labels)
-    still = PLAIN.replace(batch={"steps": 0})
-    train(still, gaps, model=Network(), **STILL)
-    assert not [each for each in recwarn if issubclass(each.category, UserWarning)]
-    with pytest.warns(UserWarning, match=r"\blabel 1\b"):
-        train(still.replace(loss={"name": "arcface"}), gaps, model=Network(), **STILL)
 
 
 def network_for(shape, *, finetune=(), **changes):

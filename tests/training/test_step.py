@@ -13,7 +13,7 @@ import pytest
 import jdml
 from jdml import objectives
 from jdml.data import ClassBatchSampler, Dataset, RandomBatchSampler
-from jdml.models import as_model
+from jdml.models import SmallConvNet
 from jdml.objectives import pair, with_memory
 from jdml.training import (
     Devices,
@@ -65,17 +65,6 @@ def test_step_equals_a_gradient_step_by_hand(toy):
     assert set(metrics) == {"loss", "grad_norm", "gap"}
 
 
-def test_one_trace_for_all_batches(toy):
-    traced = toy.make_objective()
-    counting = traced._replace(loss=chex.assert_max_traces(traced.loss, n=1))
-    chex.clear_trace_counter()
-    state = start(toy, objective=counting)
-    step = make_train_step(toy.model, counting, toy.optimizer)
-    for i in range(3):
-        state, _ = step(state, toy.data.images[i : i + 8], toy.data.labels[i : i + 8])
-    assert state.step == 3
-
-
 def test_donated_state_is_deleted(toy):
     state = start(toy)
     step = make_train_step(toy.model, toy.objective, toy.optimizer, donate=True)
@@ -99,14 +88,6 @@ def test_embed_equals_apply_for_any_batch_size(toy, size):
         found = embedded(toy, state, same)
         assert isinstance(found, np.ndarray)
         np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
-
-
-def test_embed_compiles_once(toy):
-    chex.clear_trace_counter()
-    preprocess = chex.assert_max_traces(uint8_to_float, n=1)
-    state = start(toy)
-    for size in (16, 40, 33):
-        embedded(toy, state, toy.data.images[:size], preprocess=preprocess)
 
 
 def test_wrong_arguments_are_refused(toy):
@@ -244,27 +225,12 @@ def test_dropout_of_micro_batches_is_repeated_in_the_backward_pass():
 
 
 def test_micro_batches_refuse_batch_norm_that_is_not_frozen():
-    class Normed(nn.Module):
-        frozen: bool = False
-
-        @nn.compact
-        def __call__(self, images, *, train=False):
-            x = nn.Dense(8)(images.reshape(len(images), -1))
-            return nn.BatchNorm(use_running_average=self.frozen or not train)(x)
-
     def begin(model, micro_batch):
         parts = OBJECTIVES["proxies"], optax.sgd(1.0), Dataset("noise", IMAGES, LABELS)
-        sampler = RandomBatchSampler(24, 8)
-        fit(
-            model,
-            *parts,
-            sampler,
-            steps=0,
-            progress=False,
-            devices=Devices(micro_batch=micro_batch),
-        )
+        settings = {"steps": 0, "progress": False, "devices": Devices(micro_batch=micro_batch)}
+        fit(model, *parts, RandomBatchSampler(24, 8), **settings)
 
-    begin(as_model(Normed(frozen=True), train_flag=False), 4)
-    for model, size in ((Normed(), 4), (Net(), 0)):
+    begin(SmallConvNet(8, (4,), freeze_batch_norm=True), 4)
+    for model, size in ((SmallConvNet(8, (4,)), 4), (Net(), 0)):
         with pytest.raises(ValueError, match=r"^micro_batch\b"):
             begin(model, size)

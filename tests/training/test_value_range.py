@@ -72,7 +72,7 @@ def test_run_on_floats_refuses_other_ranges(tmp_path):
     np.testing.assert_allclose(run.embed(BYTES), run.embed(UNIT), atol=1e-5)
 
 
-def test_fit_refuses_floats_up_to_255():
+def test_fit_refuses_floats_up_to_255_and_bytes_of_0_and_1_only():
     with pytest.raises(ValueError, match=r"^train\.images\b"):
         fit(255 * UNIT)
     fit(255 * UNIT, preprocess=lambda images: images / 255)
@@ -81,9 +81,6 @@ def test_fit_refuses_floats_up_to_255():
         with pytest.raises(ValueError, match=r"^train\.images\b"):
             fit(images, preprocess=normalizer("resnet18"))
     fit(BYTES, preprocess=normalizer("resnet18"))
-
-
-def test_bytes_of_0_and_1_only_are_refused():
     drawn = (BYTES > 128).astype(np.uint8)
     with pytest.raises(ValueError, match=r"^train\.images\b"):
         fit(drawn)
@@ -127,13 +124,6 @@ def test_larger_images_are_cropped_with_pillow(on_bytes, monkeypatch):
     monkeypatch.setitem(sys.modules, "PIL", None)
     with pytest.raises(ImportError, match="pillow"):
         run.embed(larger)
-
-
-def test_embed_refuses_wrong_arguments(on_bytes):
-    with pytest.raises(ValueError, match=r"^on_bad_image\b"):
-        on_bytes.embed(BYTES, on_bad_image="skip")
-    with pytest.raises(ValueError, match=r"^images\b.*\[N, H, W, C\]"):
-        on_bytes.embed(np.zeros((2, 3, 9, 9), np.float32))
 
 
 def test_exported_function_equals_embed(tmp_path):

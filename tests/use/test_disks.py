@@ -32,12 +32,18 @@ def test_compiled_programs_are_cached_unless_switched_off(tmp_path, monkeypatch)
         "jax_compilation_cache_max_size",
     )  # fmt: skip
     before = {name: jax.config.values[name] for name in names}
+    (tmp_path / "cache").mkdir()
+    for name in ("jit_part-1-cache", "jit_whole-2-cache", "jit_whole-2-atime"):
+        (tmp_path / "cache" / name).write_bytes(b"12345678")
     monkeypatch.setenv("JDML_CACHE", str(tmp_path / "cache"))
     jax.config.update("jax_compilation_cache_dir", "a folder of the user's choice")
     try:
         assert compilation_cache.keep_compiled_programs() is None
         jax.config.update("jax_compilation_cache_dir", None)
         assert compilation_cache.keep_compiled_programs() == tmp_path / "cache"
+        assert jax.config.values["jax_compilation_cache_max_size"] == 1 << 30
+        left = {path.name for path in (tmp_path / "cache").glob("jit*")}
+        assert left == {"jit_whole-2-cache", "jit_whole-2-atime"}  # the other is incomplete
         assert jdml.keep_compiled_programs(tmp_path / "own") == tmp_path / "own"
         assert jax.config.values["jax_compilation_cache_dir"] == str(tmp_path / "own")
         assert compilation_cache.keep_compiled_programs() is None  # one is set
