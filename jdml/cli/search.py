@@ -111,7 +111,7 @@ class Search:
         if gallery is None:
             source = read_source(name, self.data_dir, view=self.labels, config=trained.config)
             notes += source.notes
-            return embed_source(trained, source, skip=True, progress=not self.quiet)[0]
+            return embed_source(trained, source, on_bad_image="nan", progress=not self.quiet)[0]
         if not gallery.model:
             notes.append(f"{path} does not say which model embedded it")
         labels = gallery.labels

@@ -13,7 +13,7 @@ from jdml._optional_imports import require_package
 from jdml._paths import check_disk_space, check_local
 from jdml.data.load import RUN, run_data_config
 from jdml.distributed import Tree, broadcast_metrics, is_main_process
-from jdml.runs.identity import differences, is_extension
+from jdml.runs.identity import differences
 from jdml.runs.run_files import (
     CHECKPOINTS,
     CONFIG,
@@ -30,6 +30,8 @@ from jdml.runs.run_files import (
 
 UNCOMPARED = {"provenance": None, "versions": None}
 """Parts of a configuration that may differ when a run is resumed."""
+GROWING = ("fit.steps", "recipe.batch.steps")
+"""Numbers that may be larger when a run is resumed."""
 LOCK = ".lock"
 """The file that a process locks while it writes into a run's folder."""
 
@@ -72,7 +74,7 @@ class RunFolder:
             if self.latest is not None and not resume:
                 raise ValueError(f"folder {self.path} has a run of step {self.latest}: resume it")
         except BaseException:
-            self._release()
+            self._lock.release()
             raise
 
     def save(self, step: int, tree: Tree, progress: Mapping[str, Any]) -> None:
@@ -119,9 +121,8 @@ class RunFolder:
                 f"checkpoint {path} is damaged ({type(error).__name__}: {first_line(error)}); "
                 "remove it to resume from the one before, or choose another folder"
             ) from error
-        shown, more = "; ".join(map(str, differing[:3])), len(differing) - 3
-        rest = f"; and {more} more" if more > 0 else ""
-        raise ValueError(f"checkpoint {path} is of another model: {shown}{rest}")
+        shown = "; ".join(map(str, differing[:3]))
+        raise ValueError(f"checkpoint {path} is of another model, {len(differing)} differ: {shown}")
 
     def _read(self, **items: Any) -> Any:
         from orbax.checkpoint import args
@@ -146,11 +147,7 @@ class RunFolder:
     def close(self) -> None:
         """Wait for background writes, and release the folder."""
         self._manager.close()
-        self._release()
-
-    def _release(self) -> None:
-        if self._lock.is_locked:
-            self._lock.release()
+        self._lock.release()
 
     def _claim(self, config: dict[str, Any]) -> None:
         """Compare the configuration with the folder's, or write it there first of all."""
@@ -170,7 +167,10 @@ class RunFolder:
                 write_json(file, config)
             return
         differing = differences(*({**each, **UNCOMPARED} for each in (saved, config)))
-        grows = self._growing is not None and is_extension(differing)
+        grows = self._growing is not None and all(
+            each.name in GROWING and type(each.old) is type(each.new) is int and each.old < each.new
+            for each in differing
+        )
         if differing and not (grows and self._growing):
             shown = "; ".join(map(str, differing))
             hint = ". To train it for more steps: RunConfig(allow_more_steps=True)" if grows else ""

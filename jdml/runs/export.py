@@ -1,7 +1,6 @@
 """Write a trained model as one file: parameters, or a program for JAX or for ONNX."""
 
 import importlib.metadata
-import json
 import logging
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -19,7 +18,8 @@ from jdml._optional_imports import require_package
 from jdml._paths import atomic_write, check_local
 from jdml.data.load import RUN, run_data_config
 from jdml.runs.inference import Trained
-from jdml.runs.run_files import write_json, write_model
+from jdml.runs.model_metadata import input_template
+from jdml.runs.run_files import first_line, write_json, write_model
 
 PLATFORMS = ("cpu", "cuda", "tpu")
 """Platforms of an exported program."""
@@ -27,7 +27,7 @@ PROGRAMS = {".stablehlo": "flatbuffers", ".onnx": "jax2onnx"}
 """Endings of programs, and the package that writes each."""
 
 
-def export_stablehlo(trained: Trained, platforms: Sequence[str] = PLATFORMS) -> bytes:
+def export_stablehlo(trained: Trained) -> bytes:
     """Return a program from images to embeddings, with its parameters, for ``jax.export.deserialize``."""
     require_package("flatbuffers", "writing a program")
     from jax import export
@@ -39,9 +39,9 @@ def export_stablehlo(trained: Trained, platforms: Sequence[str] = PLATFORMS) -> 
         return jax.vmap(lambda image: embedded(image[None])[0])(images)
 
     try:
-        program = export.export(jax.jit(embedded), platforms=platforms)(images)
+        program = export.export(jax.jit(embedded), platforms=PLATFORMS)(images)
     except Exception:  # of a network that needs the number of images
-        program = export.export(jax.jit(each), platforms=platforms)(images)
+        program = export.export(jax.jit(each), platforms=PLATFORMS)(images)
     return bytes(program.serialize())
 
 
@@ -54,9 +54,7 @@ def export_onnx(trained: Trained) -> bytes:
 
     batch, embedded = _open_batch(trained), jax.jit(trained.function())
     names: dict[str, Any] = {"input_names": ["images"], "output_names": ["embeddings"]}
-    log = logging.getLogger("onnx_ir")  # it warns of names that it leaves out
-    level = log.level
-    log.setLevel(logging.ERROR)
+    logging.getLogger("onnx_ir").setLevel(logging.ERROR)  # it warns of names that it leaves out
     try:
         program = jax.make_jaxpr(embedded)(batch)
         model: Any = to_onnx(
@@ -68,10 +66,7 @@ def export_onnx(trained: Trained) -> bytes:
         images = images.astype(batch.dtype)
         (actual,) = InferenceSession(content).run(None, {"images": images})
     except Exception as error:  # of a library that does not know an operation
-        reason = str(error).partition("\n")[0]
-        raise ValueError(f"the network cannot be written as ONNX: {reason}") from error
-    finally:
-        log.setLevel(level)
+        raise ValueError(f"the network cannot be written as ONNX: {first_line(error)}") from error
     expected = np.asarray(embedded(images))
     if not np.allclose(actual, expected, rtol=1e-3, atol=1e-3 * np.abs(expected).max()):
         raise ValueError("the network cannot be written as ONNX: jax2onnx gives other embeddings")
@@ -132,8 +127,8 @@ def _open_batch(trained: Trained) -> jax.ShapeDtypeStruct:
     if "shape" not in trained.input:
         raise ValueError("a program takes one array: this run was trained on several")
     (batch,) = export.symbolic_shape("batch")
-    shape = (batch, *trained.input["shape"])
-    return jax.ShapeDtypeStruct(shape, jax.dtypes.canonicalize_dtype(trained.input["dtype"]))
+    one = input_template(trained.input)
+    return jax.ShapeDtypeStruct((batch, *one.shape[1:]), one.dtype)
 
 
 def export_file(trained: Trained, out: str | Path) -> tuple[Path, ...]:
@@ -141,7 +136,7 @@ def export_file(trained: Trained, out: str | Path) -> tuple[Path, ...]:
     check_local("out", out)
     out = Path(out)
     description = {
-        "embedding": dict(trained.description),
+        "embedding": trained.config["embedding"],
         RUN: run_data_config(trained.config),
         "step": trained.step,
         "metrics": dict(trained.metrics),
@@ -149,7 +144,6 @@ def export_file(trained: Trained, out: str | Path) -> tuple[Path, ...]:
     if trained.crop is not None:
         crop = {name: getattr(trained.crop, name) for name in ("short_side", "size")}
         description["evaluation_crop"] = {**crop, "filter": "bilinear"}
-    description = json.loads(json.dumps(description))
     if out.suffix == ".safetensors":
         variables = {
             "params": trained.params,

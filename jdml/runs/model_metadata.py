@@ -1,5 +1,6 @@
 """Description of a run's embeddings as JSON: network, crop, preprocessing, labels."""
 
+import contextlib
 import dataclasses
 import operator
 import sys
@@ -25,7 +26,7 @@ from jdml.recipes.loss import NORMALIZATIONS
 from jdml.recipes.network import from_factory
 from jdml.registry import NETWORKS
 from jdml.runs.identity import qualified_name
-from jdml.runs.run_files import named_leaves
+from jdml.runs.run_files import named_leaves, through_json
 
 Description = dict[str, Any]
 
@@ -109,28 +110,9 @@ def build_crop(description: Description) -> Crops | None:
     return Crops(**{**crop, **pairs})
 
 
-def fit_variables(
-    model: Model,
-    arrays: Mapping[str, np.ndarray],
-    described: dict[str, Any],
-    path: Path,
-    preprocess: Preprocess,
-) -> dict[str, Any]:
-    """Return arrays in the structure of a model's variables; refuse other names or shapes."""
-
-    def init(inputs: Tree) -> Tree:
-        return model.init(jax.random.key(0), preprocess(inputs), train=False)
-
-    variables = jax.eval_shape(init, input_template(described["input"]))
-    template = {kind: variables.get(kind, {}) for kind in ("params", "batch_stats")}
+def fit_variables(template: Mapping[str, Tree], arrays: Mapping[str, Any], path: Path) -> Any:
+    """Return a run's arrays in the structure of a network's variables; refuse other names or shapes."""
     own = named_leaves(template)
-    check_fits(own, arrays, path)
-    leaves = [jax.device_put(arrays[name]) for name in own]
-    return jax.tree.unflatten(jax.tree.structure(template), leaves)
-
-
-def check_fits(own: Mapping[str, Any], arrays: Mapping[str, Any], path: Path) -> None:
-    """Refuse a run's arrays that are not those of a network, by their names and shapes."""
     stored = {n: a for n, a in arrays.items() if not n.startswith("objective/")}
     for name in sorted(own.keys() | stored.keys()):
         shapes = [list(np.shape(x[name])) if name in x else "absent" for x in (stored, own)]
@@ -138,6 +120,8 @@ def check_fits(own: Mapping[str, Any], arrays: Mapping[str, Any], path: Path) ->
             raise ValueError(
                 f"model is not the run's: {name} is {shapes[0]} in {path} and {shapes[1]} in the model"
             )
+    leaves = [jnp.asarray(arrays[name], leaf.dtype) for name, leaf in own.items()]
+    return jax.tree.unflatten(jax.tree.structure(template), leaves)
 
 
 def input_template(described: Any) -> Any:
@@ -155,36 +139,18 @@ def _of_model(described: Model) -> Description:
     if isinstance(described, ModelAdapter) and described.factory:
         return dict(described.factory)
     model = unwrap(described)
-    own = {name: record for name, record in NETWORKS.items() if type(model) is record.kind}
+    own = {name: record.settings for name, record in NETWORKS.items() if type(model) is record.kind}
     if own:
-        # The nearest: weights may change attributes, such as the grid.
-        name = min(own, key=lambda name: _distance(model, own[name].settings))
-        fixed = {k: v for k, v in own[name].settings.items() if getattr(model, k) == v}
-        fields = [f.name for f in dataclasses.fields(model) if f.init]
-        left = [f for f in fields if f not in ("parent", "name", "dim", *fixed)]
-        settings = {f: _plain(getattr(model, f), f) for f in left}
-        if not any(value is _unknown for value in settings.values()):
-            return {"network": name, "dim": model.dim, "settings": settings}
+        # The name that says most of it: weights may change attributes, such as the grid.
+        same = {name: {k: getattr(model, k) == v for k, v in own[name].items()} for name in own}
+        name = max(own, key=lambda each: 2 * sum(same[each].values()) - len(same[each]))
+        left = [f.name for f in dataclasses.fields(model) if f.init and not same[name].get(f.name)]
+        settings = {k: getattr(model, k) for k in left if k not in ("parent", "name", "dim")}
+        if "dtype" in settings:
+            settings["dtype"] = jnp.dtype(model.dtype).name
+        with contextlib.suppress(AttributeError):  # of what JSON does not have
+            return {"network": name, "dim": model.dim, "settings": through_json(settings)}
     return {"class": qualified_name(type(model))}
-
-
-def _distance(model: Any, settings: Mapping[str, Any]) -> tuple[int, int]:
-    """Return a sort key: the number of attributes that differ, then minus those that agree."""
-    same = sum(getattr(model, k) == v for k, v in settings.items())
-    other = len(settings) - same
-    return other, -same if other else 0
-
-
-_unknown = object()
-
-
-def _plain(value: Any, name: str) -> Any:
-    """Return a network's attribute as JSON has it."""
-    if name == "dtype":
-        return jnp.dtype(value).name
-    if isinstance(value, tuple | list):
-        return list(value)
-    return value if isinstance(value, str | int | float | None) else _unknown
 
 
 def input_spec(images: Any) -> Any:
