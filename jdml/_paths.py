@@ -127,9 +127,3 @@ def write_text(path: Path, text: str) -> None:
     """Write a text file atomically; names of files that are not UTF-8 are escaped."""
     with atomic_write(path) as file:
         file.write(text.encode(errors="backslashreplace"))
-
-
-def from_here(file: str) -> str:
-    """Return a path relative to the working directory, if it lies in it."""
-    path, here = Path(file), Path.cwd()
-    return str(path.relative_to(here)) if path.is_relative_to(here) else file

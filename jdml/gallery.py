@@ -28,8 +28,6 @@ PIECE = 1 << 16
 PADDED = 1 << 10
 """Rows up to which embeddings are padded to a power of two, so that few programs are compiled to normalize them."""
 NUMBER = checks.Constraint(lambda value: value == value, "other than NaN")
-FILE = ".npz"
-"""The ending of a file of embeddings, which no gallery's folder has."""
 SLACK, SHARE = 64, 50
 """Removed rows that stay where they are: so many, or one of so many."""
 
@@ -238,13 +236,10 @@ class Gallery:
         """Save into a folder; into the one it came from only what is new is written.
 
         Raises:
-            ValueError: a folder that holds other files or ends as a file of embeddings does, or a gallery that another
-                process has changed since.
+            ValueError: a folder that holds other files, or a gallery that another process has changed since.
         """
         check_local("path", path)
         folder = Path(path)
-        if folder.suffix == FILE:
-            raise ValueError(f"path must be a folder's name, without {FILE}, got {folder}")
         with lock_of(folder, needed=False):
             self._save(folder)
 

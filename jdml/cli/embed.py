@@ -10,7 +10,6 @@ from jdml._optional_imports import require_package
 from jdml._paths import check_file, check_folder
 from jdml.data.image_discovery import pluralize
 from jdml.data.load import Split, read_source
-from jdml.gallery import FILE
 from jdml.ops.checks import default_of
 from jdml.runs.embedding_io import embed_source, update_gallery, write_embeddings
 from jdml.runs.export import PROGRAMS, export_file
@@ -52,14 +51,14 @@ class Embed:
     def execute(self) -> None:
         """Embed the images and write the file."""
         out = self.out or Path(f"{Path(self.source.replace(':', '_')).name}.npz")
-        is_file = out.suffix == FILE
+        is_file = out.suffix == ".npz"
         if is_file and self.update:
             raise ValueError(f"--update needs a gallery, --out FOLDER, got the file {out}")
         if is_file:
-            check_file("--out", out, (FILE,))
+            check_file("--out", out, (".npz",))
         else:
             if out.suffix[1:].isalpha() and not out.is_dir():
-                raise ValueError(f"--out must be a folder or end in {FILE}, got {out}")
+                raise ValueError(f"--out must be a folder or end in .npz, got {out}")
             check_folder("--out", out)
             if not self.update and out.is_dir() and any(out.iterdir()):
                 raise ValueError(f"--out must be a new folder, or write --update, got {out}")

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from jdml._paths import check_file, expand_user, from_here
+from jdml._paths import check_file, expand_user
 from jdml.cli.commands import print_table
 from jdml.data.load import image_id, read_path, read_source
 from jdml.data.rows import image_named
@@ -78,12 +78,13 @@ class Search:
             print(f"note: {note}")
         vectors = trained.embed([Path(name) for name in queries])
         neighbours = search_images(vectors, queries, gallery, self.k, limit, self.rerank)
-        rows = []
+        rows, here = [], Path.cwd()
         for answer in neighbours:
             query = Path(answer["query"]).name
             for hit in answer["hits"]:
-                cells = hit["rank"], hit["distance"], hit.get("label", ""), from_here(hit["file"])
-                rows.append([query, *cells])
+                file = Path(hit["file"])
+                file = file.relative_to(here) if file.is_relative_to(here) else file
+                rows.append([query, hit["rank"], hit["distance"], hit.get("label", ""), str(file)])
             if not answer["hits"] and np.isfinite(limit):
                 rows.append([query, "", "", "", "not in the gallery"])
         print_table(None, ["query", "rank", "distance", "class", "file"], rows)

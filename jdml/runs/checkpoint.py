@@ -13,7 +13,7 @@ from jdml._optional_imports import require_package
 from jdml._paths import check_disk_space, check_local
 from jdml.data.load import RUN, run_data_config
 from jdml.distributed import Tree, broadcast_metrics, is_main_process
-from jdml.runs.identity import differences
+from jdml.runs.identity import differences, explain
 from jdml.runs.run_files import (
     CHECKPOINTS,
     CONFIG,
@@ -121,7 +121,7 @@ class RunFolder:
                 f"checkpoint {path} is damaged ({type(error).__name__}: {first_line(error)}); "
                 "remove it to resume from the one before, or choose another folder"
             ) from error
-        shown = "; ".join(map(str, differing[:3]))
+        shown = "; ".join(explain(differing)[:3])
         raise ValueError(f"checkpoint {path} is of another model, {len(differing)} differ: {shown}")
 
     def _read(self, **items: Any) -> Any:
@@ -168,11 +168,11 @@ class RunFolder:
             return
         differing = differences(*({**each, **UNCOMPARED} for each in (saved, config)))
         grows = self._growing is not None and all(
-            each.name in GROWING and type(each.old) is type(each.new) is int and each.old < each.new
-            for each in differing
+            name in GROWING and type(old) is type(new) is int and old < new
+            for name, (old, new) in differing.items()
         )
         if differing and not (grows and self._growing):
-            shown = "; ".join(map(str, differing))
+            shown = "; ".join(explain(differing))
             hint = ". To train it for more steps: RunConfig(allow_more_steps=True)" if grows else ""
             raise ValueError(f"folder {self.path} holds a run with other settings: {shown}{hint}")
         self._more_steps = config if differing else None

@@ -16,7 +16,6 @@ from jax.extend.core import Literal
 
 from jdml._optional_imports import require_package
 from jdml._paths import atomic_write, check_local
-from jdml.data.load import RUN, run_data_config
 from jdml.runs.inference import Trained
 from jdml.runs.model_metadata import input_template
 from jdml.runs.run_files import first_line, write_json, write_model
@@ -29,7 +28,6 @@ PROGRAMS = {".stablehlo": "flatbuffers", ".onnx": "jax2onnx"}
 
 def export_stablehlo(trained: Trained) -> bytes:
     """Return a program from images to embeddings, with its parameters, for ``jax.export.deserialize``."""
-    require_package("flatbuffers", "writing a program")
     from jax import export
 
     images = _open_batch(trained)
@@ -47,18 +45,19 @@ def export_stablehlo(trained: Trained) -> bytes:
 
 def export_onnx(trained: Trained) -> bytes:
     """Return an ONNX program from ``images`` to ``embeddings``, whose embeddings of random images are the network's."""
-    require_package("jax2onnx", "writing an ONNX file")
     require_package("onnxruntime", "writing an ONNX file")
     from jax2onnx import to_onnx
     from onnxruntime import InferenceSession
 
     batch, embedded = _open_batch(trained), jax.jit(trained.function())
-    names: dict[str, Any] = {"input_names": ["images"], "output_names": ["embeddings"]}
     logging.getLogger("onnx_ir").setLevel(logging.ERROR)  # it warns of names that it leaves out
     try:
         program = jax.make_jaxpr(embedded)(batch)
         model: Any = to_onnx(
-            lambda images: _as_on_tpu(program.jaxpr, program.consts, [images])[0], [batch], **names
+            lambda images: _as_on_tpu(program.jaxpr, program.consts, [images])[0],
+            [batch],
+            input_names=["images"],
+            output_names=["embeddings"],
         )
         content = bytes(model.SerializeToString())
         images: Any = np.random.default_rng(0).integers(0, 256, (3, *batch.shape[1:]))
@@ -135,12 +134,7 @@ def export_file(trained: Trained, out: str | Path) -> tuple[Path, ...]:
     """Write a trained model, as ``.safetensors``, ``.stablehlo`` or ``.onnx``, atomically."""
     check_local("out", out)
     out = Path(out)
-    description = {
-        "embedding": trained.config["embedding"],
-        RUN: run_data_config(trained.config),
-        "step": trained.step,
-        "metrics": dict(trained.metrics),
-    }
+    description = dict(trained.description)
     if trained.crop is not None:
         crop = {name: getattr(trained.crop, name) for name in ("short_side", "size")}
         description["evaluation_crop"] = {**crop, "filter": "bilinear"}

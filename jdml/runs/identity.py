@@ -9,7 +9,7 @@ import sys
 import types
 from collections.abc import Iterator, Mapping, Sequence, Set
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -104,15 +104,10 @@ def _parts(value: Any) -> Sequence[Any]:
     nnx = sys.modules.get("flax.nnx")
     if nnx is not None and isinstance(value, nnx.Variable):
         return [(str(x.dtype), x.shape) for x in jax.tree.leaves(value)]
-    # Settings of the library's own objects, such as image files, are their plain public values.
-    is_own = type(value).__module__.startswith("jdml.")
-    private = ("_",) if is_own else ("_pytree__", "_object__")  # of NNX
     return [
         (name, part)
         for name, part in getattr(value, "__dict__", {}).items()
-        if not name.startswith(private)
-        and not is_flag(name)
-        and (isinstance(part, PLAIN) or not is_own)
+        if not name.startswith(("_pytree__", "_object__")) and not is_flag(name)  # of NNX
     ]
 
 
@@ -129,24 +124,21 @@ def _digest(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-class Difference(NamedTuple):
-    """A field in which two JSON trees differ; as text ``"fit.steps: 10 there, 20 now"``."""
-
-    name: str
-    old: Any
-    new: Any
-
-    def __str__(self) -> str:
-        if self.name.startswith(DIGESTS):
-            return f"the {self.name.removeprefix(DIGESTS)} differs"
-        old, new = ("absent" if x is ABSENT else json.dumps(x) for x in self[1:])
-        return f"{self.name}: {old} there, {new} now"
-
-
-def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Difference]:
-    """Return the fields in which two JSON trees differ."""
+def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """Return the fields in which two JSON trees differ, and both values."""
     one, other = (flatten_dict(dict(tree), sep=".") for tree in (old, new))
     names = sorted(one.keys() | other.keys())
-    fields = [Difference(n, one.get(n, ABSENT), other.get(n, ABSENT)) for n in names]
+    values = {name: (one.get(name, ABSENT), other.get(name, ABSENT)) for name in names}
     # NaN differs from itself.
-    return [each for each in fields if each.old != each.new and repr(each.old) != repr(each.new)]
+    return {name: (a, b) for name, (a, b) in values.items() if a != b and repr(a) != repr(b)}
+
+
+def explain(differing: Mapping[str, tuple[Any, Any]]) -> list[str]:
+    """Return a sentence for each difference, such as ``"fit.steps: 10 there, 20 now"``."""
+    sentences = []
+    for name, values in differing.items():
+        old, new = ("absent" if x is ABSENT else json.dumps(x) for x in values)
+        is_digest = name.startswith(DIGESTS)
+        field = name.removeprefix(DIGESTS)
+        sentences.append(f"the {field} differs" if is_digest else f"{name}: {old} there, {new} now")
+    return sentences

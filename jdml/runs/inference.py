@@ -27,23 +27,8 @@ from jdml.models.adapters import AnyModel, Model, as_model
 from jdml.models.embedding import Preprocess, check_as_trained, embed
 from jdml.ops.checks import count, one_of
 from jdml.runs.identity import fingerprint
-from jdml.runs.model_metadata import (
-    build_crop,
-    build_model,
-    build_normalize,
-    build_preprocess,
-    fit_variables,
-    input_template,
-)
-from jdml.runs.run_files import (
-    CONFIG,
-    LAST,
-    METRICS,
-    MODEL,
-    named_leaves,
-    read_json,
-    read_model,
-)
+from jdml.runs.model_metadata import build_model, build_part, fit_variables, input_template
+from jdml.runs.run_files import CONFIG, LAST, METRICS, MODEL, named_leaves, read_json, read_model
 
 UNSET: Any = object()
 _log = logging.getLogger(__name__)
@@ -85,6 +70,7 @@ class Trained:
     crop: Crops | None
     input: Mapping[str, Any]
     objective_params: Mapping[str, Tree] = field(default_factory=dict)
+    description: Mapping[str, Any] = field(default_factory=dict)
     _process: int = field(default_factory=os.getpid, init=False, repr=False)
 
     def __repr__(self) -> str:
@@ -200,10 +186,7 @@ class Trained:
         return embed_batch
 
     def images_of(self, source: Any, bad: dict[int, str] | None = None) -> Any:
-        """Return the model's inputs of a source: an array, or files that are cropped as the run does.
-
-        Files that cannot be decoded are black, and their errors are noted in ``bad``; without it they are refused.
-        """
+        """Return the model's inputs of a source: an array, or files that are cropped as the run does."""
         if isinstance(source, Dataset):
             source = source.images
         if isinstance(source, ImageFiles):
@@ -305,10 +288,10 @@ def load(
             raise ValueError(f"{path} has no description of its network (embedding in {CONFIG})")
         is_own = model is None and "factory" not in described
         module = build_model(described) if module is None else module
-        preprocess = preprocess or build_preprocess(described)
-        crop, step = build_crop(described), operator.index(description["step"])
+        preprocess = preprocess or build_part("preprocess", described)
+        crop, step = build_part("crop", described), operator.index(description["step"])
         class_names = tuple(described.get("class_names", ()))
-        normalize = build_normalize(described) if normalize is UNSET else normalize
+        normalize = build_part("normalize", described) if normalize is UNSET else normalize
         template = input_template(described["input"])
         # This compiles nothing.
         variables = unflatten_dict(jax.device_put(arrays), sep="/")
@@ -333,6 +316,7 @@ def load(
         crop=crop,
         input=described["input"],
         objective_params=variables.get("objective", {}),
+        description=description,
     )
 
 

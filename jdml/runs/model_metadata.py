@@ -6,7 +6,7 @@ import operator
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import flax
 import jax
@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from jdml.data import Crops, ImageFiles
+from jdml.data import Crops
 from jdml.data.dataset import TrainSet, value_range
 from jdml.distributed import Tree
 from jdml.losses.comparison import Normalize
@@ -29,30 +29,36 @@ from jdml.runs.identity import qualified_name
 from jdml.runs.run_files import named_leaves, through_json
 
 Description = dict[str, Any]
+FUNCTIONS: dict[str, Any] = {
+    **NORMALIZATIONS,
+    "default_preprocess": default_preprocess,
+    "uint8_to_float": uint8_to_float,
+}
+"""The library's functions before and after a network; None is "none"."""
 
 
 def describe(
     model: Model, preprocess: Preprocess, normalize: Normalize | None, train: TrainSet
 ) -> Description:
     """Describe the network, the crop, the preprocessing and the normalization of a run."""
-    transform = train.images.transform if isinstance(train.images, ImageFiles) else None
-    other_crop = None if transform is None else {"class": qualified_name(transform)}
-    if isinstance(preprocess, Normalizer):
-        prepared: Any = dataclasses.asdict(preprocess)
-    elif preprocess in (uint8_to_float, default_preprocess):
-        prepared = "to_float"
-    else:
-        prepared = {"function": qualified_name(preprocess)}
-    known = {None: None, **{function: name for name, function in NORMALIZATIONS.items()}}
     names = getattr(train, "class_names", {})
     return {
         **_of_model(model),
         "input": input_spec(train.images),
-        "crop": dataclasses.asdict(transform) if isinstance(transform, Crops) else other_crop,
-        "preprocess": prepared,
-        "normalize": known.get(normalize, qualified_name(normalize)),
+        "crop": _describe_part(getattr(train.images, "transform", None)),
+        "preprocess": _describe_part(preprocess),
+        "normalize": _describe_part(normalize),
         "class_names": list(names.get(trained_view(train), ())),
     }
+
+
+def _describe_part(value: Any) -> Any:
+    """Return the name or the settings of a function of the library, or where another one is defined."""
+    for name, function in FUNCTIONS.items():
+        if function is value:
+            return name
+    is_own = isinstance(value, Crops | Normalizer)
+    return dataclasses.asdict(value) if is_own else {"function": qualified_name(value)}
 
 
 def versions() -> dict[str, str]:
@@ -77,37 +83,23 @@ def build_model(description: Description) -> Model:
     settings = dict(description.get("settings", {}))
     if "dtype" in settings:
         settings["dtype"] = jnp.dtype(settings["dtype"]).type
-    settings = {k: tuple(v) if isinstance(v, list) else v for k, v in settings.items()}
-    return cast(Model, create(description["network"], dim=description["dim"], **settings))
+    return cast(Model, create(description["network"], dim=description["dim"], **_tuples(settings)))
 
 
-def build_preprocess(description: Description) -> Preprocess:
-    """Build the function from stored images to the model's input."""
-    kind = description["preprocess"]
-    if kind == "to_float":
-        return default_preprocess
-    if "mean" in kind:
-        return Normalizer(tuple(kind["mean"]), tuple(kind["std"]), kind["bgr"])
-    raise ValueError(f"its preprocess= was {kind['function']}: load(run, preprocess=…)")
+def _tuples(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings of JSON with tuples in place of lists."""
+    return {k: tuple(v) if isinstance(v, list) else v for k, v in settings.items()}
 
 
-def build_normalize(description: Description) -> Normalize | None:
-    """Build the normalization of embeddings; None without one."""
-    kind = description["normalize"]
-    if kind is not None and kind not in NORMALIZATIONS:
-        raise ValueError(f"its normalize= was {kind}: load(run, normalize=…)")
-    return NORMALIZATIONS.get(kind)
-
-
-def build_crop(description: Description) -> Crops | None:
-    """Build the crop of image files; None where the run had images in memory."""
-    crop = description["crop"]
-    if crop is None:
-        return None
-    if "class" in crop:
-        raise ValueError(f"its images were cropped by {crop['class']}, which is not of jdml")
-    pairs = {name: tuple(crop[name]) for name in ("scale", "ratio")}
-    return Crops(**{**crop, **pairs})
+def build_part(name: Literal["crop", "preprocess", "normalize"], description: Description) -> Any:
+    """Build the crop of image files, the function before the network, or the one after it."""
+    part = description[name]
+    if isinstance(part, str):
+        return FUNCTIONS[part]
+    if "function" in part:
+        remedy = "" if name == "crop" else f": load(run, {name}=…)"
+        raise ValueError(f"its {name} was {part['function']}, which is not of jdml{remedy}")
+    return (Crops if name == "crop" else Normalizer)(**_tuples(part))
 
 
 def fit_variables(template: Mapping[str, Tree], arrays: Mapping[str, Any], path: Path) -> Any:
