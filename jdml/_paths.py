@@ -9,6 +9,7 @@ import shutil
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path, PurePath
 from typing import IO, Any
 
@@ -100,12 +101,9 @@ def atomic_write(path: Path, *, shared: bool = False) -> Iterator[IO[bytes]]:
 
 def lock_of(path: Path, *, needed: bool = True) -> Any:
     """Return a lock among processes that write a path; not ``needed``: none where ``filelock`` is not installed."""
-    try:
-        require_package("filelock", "several processes that write one file")
-    except ModuleNotFoundError:
-        if needed:
-            raise
+    if not needed and find_spec("filelock") is None:
         return contextlib.nullcontext()
+    require_package("filelock", "several processes that write one file")
     from filelock import FileLock
 
     path.parent.mkdir(parents=True, exist_ok=True)

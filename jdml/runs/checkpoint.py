@@ -32,8 +32,6 @@ UNCOMPARED = {"provenance": None, "versions": None}
 """Parts of a configuration that may differ when a run is resumed."""
 GROWING = ("fit.steps", "recipe.batch.steps")
 """Numbers that may be larger when a run is resumed."""
-LOCK = ".lock"
-"""The file that a process locks while it writes into a run's folder."""
 
 
 class RunFolder:
@@ -58,7 +56,7 @@ class RunFolder:
         import orbax.checkpoint as ocp
         from filelock import FileLock
 
-        self._lock = FileLock(self.path / LOCK, thread_local=False)
+        self._lock = FileLock(self.path / ".lock", thread_local=False)
         parts = {name: config[name] for name in ("embedding", "versions") if name in config}
         self.description: dict[str, Any] = {**parts, RUN: run_data_config(config)}
         self._checkpoints = self.path / CHECKPOINTS

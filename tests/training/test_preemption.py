@@ -1,4 +1,4 @@
-"""Preemption, several processes and the compilation cache, tested in one process."""
+"""Preemption and several processes, tested in one process."""
 
 import signal
 
@@ -6,7 +6,6 @@ import jax
 import numpy as np
 import pytest
 
-from jdml import compilation_cache
 from jdml.distributed import Placement, class_shards
 from jdml.training import Preempted, initialize
 
@@ -118,27 +117,3 @@ def test_arrays_of_a_role_are_sharded_if_the_devices_divide_them(toy):
     for params in ({"proxies": np.ones((3, 4))}, {"model": np.ones(2)}):
         with pytest.raises(ValueError, match=r"^shard\b.*\bproxies\b"):
             placed.check(params)
-
-
-@pytest.fixture
-def cache_settings():
-    """Restore JAX's settings of its compilation cache."""
-    names = ("jax_compilation_cache_", "jax_persistent_cache_min")
-    before = {name: value for name, value in jax.config.values.items() if name.startswith(names)}
-    yield
-    for name, value in before.items():
-        jax.config.update(name, value)
-
-
-def test_compilation_cache_is_limited_and_incomplete_entries_are_removed(
-    cache_settings, monkeypatch, tmp_path
-):
-    pytest.importorskip("filelock")
-    for name in ("jit_part-1-cache", "jit_whole-2-cache", "jit_whole-2-atime"):
-        (tmp_path / name).write_bytes(b"12345678")
-    monkeypatch.setenv("JDML_CACHE", str(tmp_path))
-    jax.config.update("jax_compilation_cache_dir", None)
-    assert compilation_cache.keep_compiled_programs() == tmp_path
-    assert jax.config.values["jax_compilation_cache_max_size"] == 1 << 30
-    left = {path.name for path in tmp_path.glob("jit*")}
-    assert left == {"jit_whole-2-cache", "jit_whole-2-atime"}

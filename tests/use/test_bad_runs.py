@@ -46,25 +46,11 @@ def with_file(name: str, content: str | bytes) -> Callable[[Path], Path]:
     return make
 
 
-def with_truncated_weights(place: Path) -> Path:
-    shutil.copy(place / "model.safetensors", place / "last.safetensors")
-    return truncate(place / "last.safetensors").parent
-
-
-def last(place: Path) -> Any:
-    return training.load(place, which="last")
-
-
 def embed(place: Path) -> Any:
     noise = np.random.default_rng(0).integers(0, 256, (2, 16, 16, 3)).astype(np.uint8)
     return training.load(place).embed(noise)
 
 
-def read(name: str = "") -> Callable[[Path], Any]:
-    return lambda place: report.read_runs(place / name)
-
-
-ROW = '{"name": "a", "job": {}, "metrics": {}'
 RUNS = [
     Bad("scores of words", with_file("metrics.json", "R@1 = 1"), training.load, "metrics.json"),
     Bad(
@@ -73,7 +59,6 @@ RUNS = [
         lambda place: [r["step"] for r in report.read_runs(place)[0].log],
         read=[1, 2],
     ),
-    Bad("a record twice", with_file("r.jsonl", f"{ROW}}}\n{ROW}}}\n"), read("r.jsonl"), "line 2"),
     Bad(
         "a truncated model",
         lambda place: truncate(place / "model.safetensors").parent,
@@ -99,13 +84,6 @@ RUNS = [
             ("settings", {"wide": 3}, "^/run .*wide"),
             ("input", {"shape": [0.5], "dtype": "uint8"}, "^/run .*float"),
         )
-    ),
-    Bad("truncated last weights", with_truncated_weights, last, "last.safetensors"),
-    Bad(
-        "no weights",
-        lambda place: (place / "model.safetensors").unlink() or place,
-        training.load,
-        "parameters",
     ),
     Bad(
         "an exported program in its place",

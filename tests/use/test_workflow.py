@@ -15,7 +15,6 @@ import numpy as np
 import pytest
 
 from jdml import training
-from jdml.registry import NETWORKS
 from jdml.runs import export
 from jdml.runs.run_files import read_model
 
@@ -147,13 +146,6 @@ def test_search_in_galleries_of_one_point_and_of_another_model(run, photos, tmp_
     np.savez(gallery, **same, model=np.array("0" * 16))
     done = jdml_command("search", run.folder, query, *options)
     assert (done.code, f"{gallery} " in done.err) == (2, True)
-    for words, name in (
-        (("embed", run.folder, "cubb:/data"), "cubb:/data"),
-        (("embed", run.folder, photos / "kind0", "--split", "test"), "--split"),
-        (("search", run.folder, query, "--gallery", photos, "--labels", "kind"), "--labels"),
-    ):
-        done = jdml_command(*words)
-        assert (done.code, done.err.count("\n"), name in done.err) == (2, 1, True), done.err
 
 
 ALONE = """
@@ -303,40 +295,3 @@ def test_run_resumes_with_more_steps_but_not_with_fewer(photos, tmp_path, jdml_c
     done = jdml_command(*command)
     assert done.code == 2
     assert re.search(r"\bsteps\b.*\b6\b.*\b4\b", done.err)
-
-
-# The guide's commands
-
-
-@pytest.mark.slow  # trains and embeds three times
-def test_guides_commands_on_real_birds(shared_data, tmp_path, jdml_command, monkeypatch):
-    """Run the page's commands, from the folder to a search, with less training.
-
-    A small network replaces the large one in its record, as the page's words are used unchanged.
-    """
-    record = NETWORKS["vit_s16"]
-    tiny = {**record.settings, "width": 24, "depth": 1, "heads": 2}
-    # The page names this network, which is large.
-    monkeypatch.setitem(NETWORKS, "vit_s16", dataclasses.replace(record, settings=tiny))
-    crops = sorted((shared_data / "cub_crops227" / "images").iterdir())[:6]
-    for place in crops:
-        (tmp_path / "photos" / place.name).mkdir(parents=True)
-        for file in sorted(place.glob("*.jpg"))[:8]:
-            (tmp_path / "photos" / place.name / file.name).symlink_to(file)
-    query = next((tmp_path / "photos").glob("*/*.jpg")).relative_to(tmp_path)
-    page = (Path(__file__).parents[2] / "docs" / "guides" / "evening.md").read_text()
-    cells = "".join(re.findall(r"%%bash\n(.*?)```", page, re.S)).replace("\\\n", " ")
-    commands = [line.split() for line in cells.splitlines() if line.startswith("jdml ")]
-    assert [words[1] for words in commands] == [
-        *("data", "train", "train", "compare", "report", "embed", "search", "export")
-    ]
-    monkeypatch.chdir(tmp_path)
-    for words in commands:
-        shorter = re.sub(r"--steps \d+", "--steps 2", " ".join(words[1:]))
-        shorter = shorter.replace(
-            "--last-blocks 1", "--lora 4"
-        )  # which the page names; it runs the other
-        done = jdml_command(*shorter.replace("photos/fern/0.png", str(query)).split())
-        assert done.code == 0, (words, done.err)
-        if words[1] == "search":
-            assert done.out.count(".jpg") >= 3, done.out  # three neighbours
