@@ -51,18 +51,6 @@ def lock_is_free(path):
     return True
 
 
-def test_round_trip(tmp_path, identical):
-    folder = RunFolder(tmp_path, {"lr": 0.1})
-    assert folder.restore(state()) is None
-    folder.save(3, state(2.0), {"history": [{"step": 3, "loss": float("inf")}]})
-    folder.close()
-    again = RunFolder(tmp_path, {"lr": 0.1})
-    tree, progress = again.restore(state())
-    assert identical(tree, state(2.0))
-    assert progress == {"history": [{"step": 3, "loss": float("inf")}]}
-    again.close()
-
-
 def test_metrics_of_a_shorter_run_are_set_aside(tmp_path):
     config = {"lr": 0.1, "fit": {"steps": 2}}
     folder = RunFolder(tmp_path, config)

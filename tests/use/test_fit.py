@@ -130,12 +130,6 @@ def generator():
         yield np.arange(8)
 
 
-def of(library, name, **methods):
-    """Return a stand-in for an object of a library that need not be installed."""
-    return type(name, (), {**methods, "__module__": f"{library}.data"})()
-
-
-LOADER = of("torch.utils", "DataLoader", __iter__=lambda self: iter(()))
 CHANNELS_FIRST = SimpleNamespace(images=np.zeros((24, 3, 8, 8), np.uint8), labels=LABELS)
 SHORT = SimpleNamespace(images=FEATURES, labels=LABELS[:5])
 

@@ -54,26 +54,6 @@ def test_embeddings_have_the_runs_scores(run, photos, tmp_path, jdml_command):
         assert all(Path(name).is_file() for name in arrays["files"])
 
 
-def test_photograph_has_the_same_embedding_in_every_form(run, photos):
-    trained = training.load(run.folder)
-    files = [photos / "kind0" / "0.png", photos / "kind4" / "3.png"]
-    by_path = trained.embed(files)
-    assert by_path.shape == (2, 4)
-    np.testing.assert_allclose(np.linalg.norm(by_path, axis=1), 1, rtol=1e-6)
-    cut = np.stack([trained.images_of(str(file))[0] for file in files])
-    np.testing.assert_allclose(trained.embed(cut), by_path, atol=1e-6)
-    from PIL import Image
-
-    whole = np.stack([np.asarray(Image.open(file)) for file in files])
-    np.testing.assert_allclose(trained.embed(whole), by_path, atol=1e-6)
-    applied = trained.model.apply(
-        {"params": trained.params, "batch_stats": trained.batch_stats},
-        trained.preprocess(cut),
-        train=False,
-    )
-    np.testing.assert_allclose(trained.normalize(applied), by_path, atol=1e-6)
-
-
 def test_embed_names_and_skips_damaged_images(run, photos, tmp_path, jdml_command, caplog, draw):
     folder = draw(tmp_path / "other", 2, 2)
     (folder / "kind0" / "1.png").write_bytes(b"no image")
