@@ -120,7 +120,7 @@ class RunFolder:
                 "remove it to resume from the one before, or choose another folder"
             ) from error
         shown = "; ".join(explain(differing)[:3])
-        raise ValueError(f"checkpoint {path} is of another model, {len(differing)} differ: {shown}")
+        raise ValueError(f"checkpoint {path} is of another model: {shown}")
 
     def _read(self, **items: Any) -> Any:
         from orbax.checkpoint import args

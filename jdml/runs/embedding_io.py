@@ -186,7 +186,7 @@ def update_gallery(
             vectors = trained.embed(part, on_bad_image=on_bad_image, progress=progress)
             whole = ~np.isnan(vectors).any(axis=1)
             good = np.array(names)[whole].tolist()
-            gallery.remove({*names}.difference(good).intersection(gallery.ids))
+            gallery.remove([*{*names}.difference(good).intersection(gallery.ids)])
             if good:
                 gallery.add(vectors[whole], good, labels[some[whole]])
             records |= {name: versions[name] for name in good}

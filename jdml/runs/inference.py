@@ -186,7 +186,7 @@ class Trained:
         return embed_batch
 
     def images_of(self, source: Any, bad: dict[int, str] | None = None) -> Any:
-        """Return the model's inputs of a source: an array, or files that are cropped as the run does."""
+        """Return the model's inputs of a source: an array, or cropped files; ``bad`` notes damaged ones."""
         if isinstance(source, Dataset):
             source = source.images
         if isinstance(source, ImageFiles):
