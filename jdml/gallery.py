@@ -261,7 +261,7 @@ class Gallery:
         lines = zip(self._ids[saved_rows:], self._labels[saved_rows:], strict=True)
         files = _files(folder, generation)
         blocks = (np.ascontiguousarray(part).data for part in parts)
-        _append(files[0], saved_rows * self._width, blocks)
+        _append(files[0], saved_rows * self._codec.row_bytes(self._dim or 0), blocks)
         text = (json.dumps(line).encode() + b"\n" for line in lines)
         metadata = {
             "format": FORMAT,
@@ -325,19 +325,15 @@ class Gallery:
         gallery._stored = gallery._read_vectors(vectors, rows, mmap=mmap)
         return gallery
 
-    @property
-    def _width(self) -> int:
-        """Bytes of a row."""
-        return self._codec.row_bytes(self._dim or 0)
-
     def _read_vectors(self, file: Path, rows: int, *, mmap: bool) -> np.ndarray | None:
         """Map or read the rows that are saved."""
         if not rows:
             return None
-        if file.stat().st_size < rows * self._width:
-            raise ValueError(f"{file} must have {rows * self._width} bytes, is shorter")
+        width = self._codec.row_bytes(self._dim or 0)
+        if file.stat().st_size < rows * width:
+            raise ValueError(f"{file} must have {rows * width} bytes, is shorter")
         dtype = np.dtype(np.float32 if self._codec.kind == "float32" else np.uint8)
-        mapped = np.memmap(file, dtype, "r", shape=(rows, self._width // dtype.itemsize))
+        mapped = np.memmap(file, dtype, "r", shape=(rows, width // dtype.itemsize))
         return mapped if mmap else np.array(mapped)
 
     def _check_vectors(self, name: str, vectors: Any) -> np.ndarray:

@@ -1,6 +1,7 @@
 """The folder of a run, and atomic checkpoints of all that the run needs to resume."""
 
 import contextlib
+import functools
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -108,11 +109,12 @@ class RunFolder:
 
         path = self._checkpoints / str(self.latest)
         try:
-            saved = self._read(arrays=args.JsonRestore())["arrays"]
+            restore = functools.partial(self._manager.restore, self.latest)
+            saved = restore(args=args.Composite(arrays=args.JsonRestore()))["arrays"]
             differing = differences(saved, _arrays(template))
             if not differing:
-                items = args.StandardRestore(_pack(template))
-                content = self._read(state=items, progress=args.JsonRestore())
+                items = {"state": args.StandardRestore(_pack(template))}
+                content = restore(args=args.Composite(**items, progress=args.JsonRestore()))
                 return _unpack(template, content["state"]), dict(content["progress"])
         except Exception as error:
             raise ValueError(
@@ -121,11 +123,6 @@ class RunFolder:
             ) from error
         shown = "; ".join(explain(differing)[:3])
         raise ValueError(f"checkpoint {path} is of another model: {shown}")
-
-    def _read(self, **items: Any) -> Any:
-        from orbax.checkpoint import args
-
-        return self._manager.restore(self.latest, args=args.Composite(**items))
 
     def save_model(
         self, name: str, variables: Mapping[str, Tree], step: int, metrics: Mapping[str, Any]

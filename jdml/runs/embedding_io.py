@@ -156,12 +156,10 @@ def update_gallery(
     progress: bool = False,
     piece: int = PIECE,
 ) -> tuple[Gallery, dict[str, int]]:
-    """Embed the images of a source that are new or changed into a gallery's folder, and remove what is gone.
+    """Embed what is new or changed into a gallery's folder, remove what is gone; return how many images are which.
 
-    An image's id is its path relative to the source's root. It is changed if its class is another, or its size or
-    modification time; without a file, its checksum. Other rows of the gallery stay. It is saved every ``piece`` images,
-    before the record of its files: a killed update embeds the last of them again. Return the gallery, and numbers of
-    images by what was done with them.
+    An image has changed if its class is another, or its file's size or time, or without a file its checksum. Rows of
+    the gallery that are in no record of files stay. A killed update embeds the last ``piece`` images again.
     """
     gallery = Gallery.load(folder) if is_gallery(folder) else Gallery(model=trained)
     if gallery.model != trained.identity:
