@@ -214,6 +214,10 @@ def test_refuses_unknown_ids_and_foreign_folders(tmp_path: Path) -> None:
         gallery.save(tmp_path / "foreign")
     with pytest.raises(FileNotFoundError, match=r"^path\b"):
         Gallery.load(tmp_path / "none")
+    gallery.save(tmp_path / "g")
+    (tmp_path / "g" / METADATA).unlink()  # as where the first save was killed
+    filled(60).save(tmp_path / "g")
+    assert len(Gallery.load(tmp_path / "g")) == 60
 
 
 def test_names_of_classes_and_stored_embeddings(tmp_path: Path) -> None:
@@ -233,13 +237,6 @@ def test_names_of_classes_and_stored_embeddings(tmp_path: Path) -> None:
     np.testing.assert_allclose(found.embeddings, content, atol=0.02)
     with pytest.warns(UserWarning, match="int8"):  # which are outside of its range
         found.add(100 * vectors(1), ["far.jpg"])
-
-
-def test_killed_first_save_is_repeated(tmp_path: Path) -> None:
-    filled().save(tmp_path / "g")
-    (tmp_path / "g" / METADATA).unlink()
-    filled(60).save(tmp_path / "g")
-    assert len(Gallery.load(tmp_path / "g")) == 60
 
 
 def test_saving_leaves_other_galleries_files_and_writers_alone(tmp_path: Path) -> None:

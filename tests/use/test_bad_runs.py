@@ -21,20 +21,13 @@ from jdml.runs.embedding_io import read_embeddings
 from jdml.runs.run_files import read_model
 
 
-def changed(place: Path, **parts: Any) -> Path:
-    """Return a run with some fields of its model's description changed."""
+def changed(place: Path, factor: float = 1.0, **parts: Any) -> Path:
+    """Return a run with other parameters, and some fields of its model's description changed."""
     file = place / "model.safetensors"
     tensors, told = read_model(file)
     told["embedding"] |= parts
+    tensors = {name: factor * array for name, array in tensors.items()}
     write_tensors(file, tensors, {"jdml": json.dumps(told)})
-    return place
-
-
-def not_finite(place: Path) -> Path:
-    file = place / "model.safetensors"
-    tensors, told = read_model(file)
-    nans = {name: np.full_like(array, np.nan) for name, array in tensors.items()}
-    write_tensors(file, nans, {"jdml": json.dumps(told)})
     return place
 
 
@@ -71,7 +64,7 @@ RUNS = [
         training.load,
         "model.safetensors",
     ),
-    Bad("a model of NaN", not_finite, embed, "row 0"),
+    Bad("a model of NaN", lambda place: changed(place, np.nan), embed, "row 0"),
     *(
         Bad(
             f"a description with another {name}",
