@@ -9,6 +9,7 @@ import shutil
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path, PurePath
 from typing import IO, Any
 
@@ -100,12 +101,9 @@ def atomic_write(path: Path, *, shared: bool = False) -> Iterator[IO[bytes]]:
 
 def lock_of(path: Path, *, needed: bool = True) -> Any:
     """Return a lock among processes that write a path; not ``needed``: none where ``filelock`` is not installed."""
-    try:
-        require_package("filelock", "several processes that write one file")
-    except ModuleNotFoundError:
-        if needed:
-            raise
+    if not needed and find_spec("filelock") is None:
         return contextlib.nullcontext()
+    require_package("filelock", "several processes that write one file")
     from filelock import FileLock
 
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -127,9 +125,3 @@ def write_text(path: Path, text: str) -> None:
     """Write a text file atomically; names of files that are not UTF-8 are escaped."""
     with atomic_write(path) as file:
         file.write(text.encode(errors="backslashreplace"))
-
-
-def from_here(file: str) -> str:
-    """Return a path relative to the working directory, if it lies in it."""
-    path, here = Path(file), Path.cwd()
-    return str(path.relative_to(here)) if path.is_relative_to(here) else file

@@ -8,8 +8,6 @@ __all__ = ["keep_compiled_programs"]
 
 SWITCH = "JDML_CACHE"
 MOST_BYTES = 1 << 30
-ENTRY, TIMES, LOCK = "-cache", "-atime", ".lockfile"
-"""Endings of the names of JAX's files, and its lock."""
 
 
 def keep_compiled_programs(folder: str | os.PathLike[str] | None = None) -> Path | None:
@@ -61,7 +59,7 @@ def _remove_incomplete(folder: Path) -> None:
     """Remove entries of killed processes, which have no file of times yet: JAX could neither read nor replace them."""
     from filelock import FileLock, Timeout
 
-    with contextlib.suppress(OSError, Timeout), FileLock(folder / LOCK, timeout=1):
-        for entry in folder.glob(f"*{ENTRY}"):
-            if not entry.with_name(entry.name.removesuffix(ENTRY) + TIMES).exists():
+    with contextlib.suppress(OSError, Timeout), FileLock(folder / ".lockfile", timeout=1):
+        for entry in folder.glob("*-cache"):
+            if not entry.with_name(entry.name.removesuffix("-cache") + "-atime").exists():
                 entry.unlink()

@@ -1,5 +1,6 @@
 """A gallery of embeddings that grows: added to, searched, saved, and mapped from disk."""
 
+import dataclasses
 import itertools
 import json
 import os
@@ -20,15 +21,13 @@ __all__ = ["Gallery"]
 Id = int | str
 Label = int | str
 
-FORMAT = "jdml gallery 1"
+FORMAT = "jdml gallery 2"
 METADATA = "gallery.json"
 PIECE = 1 << 16
 """Rows of quantized vectors that are decoded at a time."""
 PADDED = 1 << 10
 """Rows up to which embeddings are padded to a power of two, so that few programs are compiled to normalize them."""
 NUMBER = checks.Constraint(lambda value: value == value, "other than NaN")
-ENDINGS = (".npz", ".npy", ".parquet")
-"""How files of embeddings end, which no gallery's folder does."""
 SLACK, SHARE = 64, 50
 """Removed rows that stay where they are: so many, or one of so many."""
 
@@ -76,12 +75,10 @@ class Gallery:
         self._halves: dict[int, tuple[np.ndarray, float]] = {}  # of a part: ‖g‖²/2, the longest
         self._ids: list[Id] = []  # of every row, and its label
         self._labels: list[Label] = []
-        self._has_integers = False
         self._rows: dict[Id, int] = {}  # of what is not removed, in order
         self._removed: list[int] = []
         self._folder: Path | None = None
         self._version: tuple[int, int] | None = None  # of the files: generation and rows
-        self._is_rewritten = False  # whether the next save writes all rows
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -141,7 +138,6 @@ class Gallery:
         if len({type(name) for name in [*ids, *itertools.islice(self._rows, 1)]}) > 1:
             raise ValueError("ids must be all texts or all integers, got both")
         own = self._checked_labels(labels, ids)
-        self._has_integers = any(isinstance(name, int) for name in ids)
         self._dim = vectors.shape[1]
         self._removed += [self._rows.pop(name) for name in ids if name in self._rows]
         self._rows |= {name: len(self._ids) + place for place, name in enumerate(ids)}
@@ -200,7 +196,7 @@ class Gallery:
         if max_distance is not None:
             distances = np.where(distances <= max_distance, distances, np.inf).astype(np.float32)
         there = np.isfinite(distances)
-        integers = self._has_integers
+        integers = any(isinstance(name, int) for name in self._ids[-1:])
         ids = np.full(rows.shape, -1 if integers else None, np.int64 if integers else object)
         ids[there] = [self._ids[row] for row in rows[there]]
         return ids, distances
@@ -230,7 +226,7 @@ class Gallery:
         probes, own = vectors[::every], self.ids[::every]
         exact, _ = self.search(probes, min(11, len(self)))
         self._codec = Codec.fit(kind, vectors, rescore)
-        self._hold(self._codec.encode(vectors))
+        self._stored, self._new, self._halves = None, [self._codec.encode(vectors)], {}
         approximate, _ = self.search(probes, exact.shape[1])
         others = [({*a} - {name}, {*b}) for a, b, name in zip(exact, approximate, own, strict=True)]
         self.recall = float(np.mean([len(a & b) / max(len(a), 1) for a, b in others]))
@@ -240,47 +236,42 @@ class Gallery:
         """Save into a folder; into the one it came from only what is new is written.
 
         Raises:
-            ValueError: a folder that holds other files or ends as a file of embeddings does, or a gallery that another
-                process has changed since.
+            ValueError: a folder that holds other files, or a gallery that another process has changed since.
         """
         check_local("path", path)
         folder = Path(path)
-        if folder.suffix in ENDINGS:
-            raise ValueError(f"path must be a folder's name, without {folder.suffix}, got {folder}")
         with lock_of(folder, needed=False):
             self._save(folder)
 
     def _save(self, folder: Path) -> None:
         before = _read(folder) if (folder / METADATA).exists() else {}
-        same = self._folder is not None and folder.resolve() == self._folder.resolve()
-        if not same and (before or _holds_others(folder)):
-            raise ValueError(f"path must be a new folder or the gallery's own, {folder} is neither")
-        if same and before.get("version") != self._version:
-            raise ValueError(f"path was changed by another process since it was read: {folder}")
+        is_own = self._folder is not None and folder.resolve() == self._folder.resolve()
+        known = self._version if is_own else None
+        if before.get("version") != known or (not is_own and _holds_others(folder)):
+            raise ValueError(
+                f"path must be a new folder, or the gallery's own as it was read or saved last, got {folder}"
+            )
         folder.mkdir(parents=True, exist_ok=True)
-        appends = bool(before) and not self._is_rewritten
-        generation, saved_rows = before.get("version", (0, 0))
-        if not appends:
-            generation, saved_rows = generation + 1, 0
-        parts = self._new if appends else [part for _, part in self._parts()]
+        if self._stored is None or not before:  # all rows are written
+            generation, saved_rows, saved_bytes = before.get("version", (0, 0))[0] + 1, 0, 0
+            parts = [part for _, part in self._parts()]
+        else:
+            (generation, saved_rows), saved_bytes = before["version"], before["bytes_of_ids"]
+            parts = self._new
         lines = zip(self._ids[saved_rows:], self._labels[saved_rows:], strict=True)
         files = _files(folder, generation)
-        _append(
-            files[0], saved_rows * self._width, (np.ascontiguousarray(part).data for part in parts)
-        )
+        blocks = (np.ascontiguousarray(part).data for part in parts)
+        _append(files[0], saved_rows * self._codec.row_bytes(self._dim or 0), blocks)
         text = (json.dumps(line).encode() + b"\n" for line in lines)
-        bytes_of_ids = _append(files[1], before["bytes_of_ids"] if appends else 0, text)
         metadata = {
             "format": FORMAT,
             "model": self.model,
             "normalize": self.normalize and "sphere",
             "dimension": self._dim,
-            "kind": self._codec.kind,
-            "rescore": self._codec.rescore,
+            "codec": dataclasses.asdict(self._codec),
             "recall": self.recall,
-            "code": self._codec.scale,
             "version": (generation, len(self._ids)),
-            "bytes_of_ids": bytes_of_ids,
+            "bytes_of_ids": _append(files[1], saved_bytes, text),
             "removed": self._removed,
         }
         write_text(folder / METADATA, json.dumps(metadata))
@@ -289,8 +280,8 @@ class Gallery:
                 file.unlink()
         mapped = self._stored is None or isinstance(self._stored, np.memmap)
         self._folder, self._version = folder, (generation, len(self._ids))
-        self._is_rewritten = False
-        self._stored, self._new = self._read_vectors(mmap=mapped), []
+        self._stored = self._read_vectors(files[0], len(self._ids), mmap=mapped)
+        self._new = []
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], mmap: bool = True) -> "Gallery":
@@ -305,23 +296,22 @@ class Gallery:
             ValueError: files that are damaged.
         """
         folder = Path(path)
-        while True:
-            metadata = _read(folder)
-            try:
-                return cls._load(folder, metadata, mmap=mmap)
-            except FileNotFoundError:
-                # Another process may just have written all rows anew, and removed these files.
-                if _read(folder)["version"] == metadata["version"]:
-                    raise
+        metadata = _read(folder)
+        try:
+            return cls._load(folder, metadata, mmap=mmap)
+        except FileNotFoundError:
+            # Another process may just have written all rows anew, and removed these files.
+            if _read(folder)["version"] == metadata["version"]:
+                raise
+            return cls.load(path, mmap)
 
     @classmethod
     def _load(cls, folder: Path, metadata: dict[str, Any], *, mmap: bool) -> "Gallery":
         gallery = cls(model=metadata["model"], normalize=metadata["normalize"] and sphere)
-        gallery._codec = Codec(metadata["kind"], metadata["rescore"], metadata["code"])
-        gallery.recall = metadata["recall"]
+        gallery._codec, gallery.recall = Codec(**metadata["codec"]), metadata["recall"]
         gallery._dim, gallery._folder = metadata["dimension"], folder
         gallery._version = generation, rows = metadata["version"]
-        file = _files(folder, generation)[1]
+        vectors, file = _files(folder, generation)
         lines = file.read_bytes()[: metadata["bytes_of_ids"]].splitlines()
         if len(lines) != rows:
             raise ValueError(f"{file} must have {rows} lines, got {len(lines)}")
@@ -329,31 +319,21 @@ class Gallery:
             name, label = json_of(line, f"{file}:{number}", list)
             gallery._ids.append(name)
             gallery._labels.append(label)
-        gallery._has_integers = any(isinstance(name, int) for name in gallery._ids)
         gallery._removed = metadata["removed"]
         gone = {*gallery._removed}
         gallery._rows = {name: r for r, name in enumerate(gallery._ids) if r not in gone}
-        gallery._stored = gallery._read_vectors(mmap=mmap)
+        gallery._stored = gallery._read_vectors(vectors, rows, mmap=mmap)
         return gallery
 
-    @property
-    def _width(self) -> int:
-        """Bytes of a row."""
-        return self._codec.row_bytes(self._dim or 0)
-
-    def _read_vectors(self, *, mmap: bool) -> np.ndarray | None:
+    def _read_vectors(self, file: Path, rows: int, *, mmap: bool) -> np.ndarray | None:
         """Map or read the rows that are saved."""
-        assert self._folder is not None
-        assert self._version is not None
-        generation, rows = self._version
         if not rows:
             return None
-        file = _files(self._folder, generation)[0]
-        if file.stat().st_size < rows * self._width:
-            raise ValueError(f"{file} must have {rows * self._width} bytes, is shorter")
+        width = self._codec.row_bytes(self._dim or 0)
+        if file.stat().st_size < rows * width:
+            raise ValueError(f"{file} must have {rows * width} bytes, is shorter")
         dtype = np.dtype(np.float32 if self._codec.kind == "float32" else np.uint8)
-        shape = rows, self._width // dtype.itemsize
-        mapped = np.memmap(file, dtype, "r", shape=shape)
+        mapped = np.memmap(file, dtype, "r", shape=(rows, width // dtype.itemsize))
         return mapped if mmap else np.array(mapped)
 
     def _check_vectors(self, name: str, vectors: Any) -> np.ndarray:
@@ -363,9 +343,8 @@ class Gallery:
         if self.normalize is None:
             return rows
         size = len(rows)
-        padding = (1 << (size - 1).bit_length()) - size
-        if 0 < size < PADDED and padding:
-            rows = np.pad(rows, ((0, padding), (0, 0)), "edge")
+        if size < PADDED:
+            rows = gallery_search.pad_rows(rows, 1 << max(size - 1, 0).bit_length())
         return np.asarray(self.normalize(rows))[:size]
 
     def _check_model(self, model: Any) -> None:
@@ -374,20 +353,16 @@ class Gallery:
             raise ValueError(f"model must be the gallery's, {self.model}, got {other}")
 
     def _checked_labels(self, labels: Any, ids: Sequence[Id]) -> list[Label]:
-        size = len(ids)
         if labels is None:
-            return [-1] * size
+            return [-1] * len(ids)
         own = np.asarray(labels)
-        if own.dtype.kind == "U" and own.shape != (size,):
-            raise ValueError(f"labels must have shape [N] = [{size}], got {list(own.shape)}")
-        if own.dtype.kind != "U":
-            checks.check_labels("labels", own, size)
+        is_text = own.dtype.kind == "U"
+        checks.check_labels("labels", np.zeros(own.shape, int) if is_text else own, len(ids))
         new: list[Label] = own.tolist()
         replaced = {*ids}
         others = (self._labels[row] for name, row in self._rows.items() if name not in replaced)
-        some = itertools.islice((label for label in others if label != -1), 1)  # all have one kind
-        kinds = {type(label) for label in (*some, *new) if label != -1}
-        if len(kinds) > 1:
+        one = next((label for label in others if label != -1), -1)  # all have one kind
+        if len({type(label) for label in (one, *new) if label != -1}) > 1:
             raise ValueError("labels must be all texts or all integers, got both")
         return new
 
@@ -420,16 +395,12 @@ class Gallery:
         whole = [np.asarray(part) for _, part in self._parts()] or [np.zeros((0, 0), np.float32)]
         return np.concatenate(whole)[list(self._rows.values())]
 
-    def _hold(self, rows: np.ndarray) -> None:
-        """Replace all rows: the next save writes them anew."""
-        self._stored, self._new, self._is_rewritten, self._halves = None, [rows], True, {}
-
     def _leave_out(self, *, all_of_them: bool = False) -> None:
         """Copy the rows that are left, once many are gone: the next save writes them all."""
         gone = len(self._removed)
         if not gone or (gone <= max(SLACK, len(self._ids) // SHARE) and not all_of_them):
             return
-        self._hold(self._encoded())
+        self._stored, self._new, self._halves = None, [self._encoded()], {}
         self._labels = [self._labels[row] for row in self._rows.values()]
         self._ids = self.ids
         self._rows = {name: row for row, name in enumerate(self._ids)}

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -10,7 +10,6 @@ from jdml._optional_imports import require_package
 from jdml._paths import check_file, check_folder
 from jdml.data.listing import pluralize
 from jdml.data.load import Split, read_source
-from jdml.gallery import ENDINGS
 from jdml.ops.checks import default_of
 from jdml.runs.embedding_io import embed_source, update_gallery, write_embeddings
 from jdml.runs.export import PROGRAMS, export_file
@@ -22,9 +21,8 @@ class Embed:
     """Embed images with the model of a run, cropped and normalized as in its evaluation.
 
     A .npz file holds embeddings [N, D] and, if known, labels [N] (names of classes) and files [N], for jdml evaluate
-    and jdml search. A .npy file holds the embeddings alone, with the rest in a .npy.json file; a .parquet file (needs
-    pyarrow) a row for each image. Any other name is the folder of a gallery (jdml.Gallery), which --update
-    extends. Damaged images are reported and skipped.
+    and jdml search. Any other name is the folder of a gallery (jdml.Gallery), which --update extends. Damaged images
+    are reported and skipped.
     """
 
     run: Path
@@ -33,12 +31,10 @@ class Embed:
     """A folder of images (of classes or flat), an image, a .csv file of file,label[,split], a Parquet file, or a data
     set with its folder, such as cub:CUB_200_2011; or module:name, a data set of your own module."""
     out: Path | None = None
-    """The file to write, .npz, .npy or .parquet, or a gallery's folder. Default: SOURCE.npz in the working folder."""
+    """The .npz file to write, or a gallery's folder. Default: SOURCE.npz in the working folder."""
     update: bool = False
     """Embed into the gallery only images that are new or changed (by size, modification time or class), and remove
     those that are gone. What jdml.Gallery added otherwise stays."""
-    by_content: bool = False
-    """With --update: compare checksums of the files, not their size and time."""
     data_dir: Path | None = None
     """Folder of a data set that is given by its name alone."""
     split: Split = default_of(read_source, "split")
@@ -55,38 +51,31 @@ class Embed:
     def execute(self) -> None:
         """Embed the images and write the file."""
         out = self.out or Path(f"{Path(self.source.replace(':', '_')).name}.npz")
-        if out.suffix in ENDINGS:
-            check_file("--out", out, ENDINGS)
+        is_file = out.suffix == ".npz"
+        if is_file and self.update:
+            raise ValueError(f"--update needs a gallery, --out FOLDER, got the file {out}")
+        if is_file:
+            check_file("--out", out, (".npz",))
         else:
             if out.suffix[1:].isalpha() and not out.is_dir():
-                raise ValueError(f"--out must be a folder or {', '.join(ENDINGS)}, got {out}")
+                raise ValueError(f"--out must be a folder or end in .npz, got {out}")
             check_folder("--out", out)
             if not self.update and out.is_dir() and any(out.iterdir()):
                 raise ValueError(f"--out must be a new folder, or write --update, got {out}")
-        if self.update and out.suffix in ENDINGS:
-            raise ValueError(f"--update needs a gallery, --out FOLDER, got the file {out}")
-        if out.suffix == ".parquet":
-            require_package("pyarrow", f"writing {out}")
         trained = load(self.run, which=self.which)
         source = read_source(
             self.source, self.data_dir, split=self.split, view=self.labels, config=trained.config
         )
         for note in source.notes:
             print(f"note: {note}")
-        skip, progress = self.on_bad_image == "skip", not self.quiet
-        if out.suffix in ENDINGS:
-            embedded, damaged = embed_source(trained, source, skip=skip, progress=progress)
+        settings: Any = {"on_bad_image": "nan" if self.on_bad_image == "skip" else "stop"}
+        settings["progress"] = not self.quiet
+        if is_file:
+            embedded, damaged = embed_source(trained, source, **settings)
             write_embeddings(out, embedded)
             (size, dim), labels = embedded.vectors.shape, embedded.labels
         else:
-            gallery, done = update_gallery(
-                out,
-                trained,
-                source,
-                by_content=self.by_content,
-                on_bad_image="nan" if skip else "stop",
-                progress=progress,
-            )
+            gallery, done = update_gallery(out, trained, source, **settings)
             damaged, size, dim = done["damaged"], len(gallery), gallery.dim
             labels = None if source.labels is None else gallery.labels
             print(", ".join(f"{name} {number:,}" for name, number in done.items()))

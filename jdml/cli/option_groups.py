@@ -24,7 +24,7 @@ from jdml.ops.checks import (
     positive,
     uint32,
 )
-from jdml.runs.model_metadata import build_preprocess
+from jdml.runs.model_metadata import build_part
 from jdml.runs.run_files import MODEL, read_description
 from jdml.training import RunConfig, default_preprocess, initialize
 
@@ -185,7 +185,7 @@ class WeightOptions:
     def preprocess(self, model: str, *, always: bool = False) -> Any:
         """Return the preprocessing of images before a network."""
         if self.normalization is None and (run := self.of_run):
-            return build_preprocess(run)
+            return build_part("preprocess", run)
         normalizes = always or self.weights is not None or self.normalization is not None
         return models.normalizer(self.normalization or model) if normalizes else default_preprocess
 

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from jdml._paths import check_file, expand_user, from_here
+from jdml._paths import check_file, expand_user
 from jdml.cli.commands import print_table
 from jdml.data.folder import image_named
 from jdml.data.load import image_id, read_path, read_source
@@ -78,12 +78,13 @@ class Search:
             print(f"note: {note}")
         vectors = trained.embed([Path(name) for name in queries])
         neighbours = search_images(vectors, queries, gallery, self.k, limit, self.rerank)
-        rows = []
+        rows, here = [], Path.cwd()
         for answer in neighbours:
             query = Path(answer["query"]).name
             for hit in answer["hits"]:
-                cells = hit["rank"], hit["distance"], hit.get("label", ""), from_here(hit["file"])
-                rows.append([query, *cells])
+                file = Path(hit["file"])
+                file = file.relative_to(here) if file.is_relative_to(here) else file
+                rows.append([query, hit["rank"], hit["distance"], hit.get("label", ""), str(file)])
             if not answer["hits"] and np.isfinite(limit):
                 rows.append([query, "", "", "", "not in the gallery"])
         print_table(None, ["query", "rank", "distance", "class", "file"], rows)
@@ -111,7 +112,7 @@ class Search:
         if gallery is None:
             source = read_source(name, self.data_dir, view=self.labels, config=trained.config)
             notes += source.notes
-            return embed_source(trained, source, skip=True, progress=not self.quiet)[0]
+            return embed_source(trained, source, on_bad_image="nan", progress=not self.quiet)[0]
         if not gallery.model:
             notes.append(f"{path} does not say which model embedded it")
         labels = gallery.labels

@@ -48,15 +48,15 @@ def read_metadata(path: Path) -> dict[str, str]:
 
 
 @contextlib.contextmanager
-def wrap_format_errors(path: Path) -> Iterator[None]:
-    """Raise a ValueError that names the file for errors of safetensors, pickle or PyTorch."""
+def wrap_format_errors(what: object) -> Iterator[None]:
+    """Raise a ValueError that names the file for errors of NumPy, safetensors, zipfile, zlib, pickle or PyTorch."""
     try:
         yield
     except (FileNotFoundError, PermissionError, MissingLibraryError):
         raise
     except Exception as error:  # also an OSError: PyTorch's of a file that is cut off
         reason = str(error).strip().partition("\n")[0][:300] or type(error).__name__
-        raise ValueError(f"{path} is not a readable {path.suffix} file: {reason}") from error
+        raise ValueError(f"{what} cannot be read: {reason}") from error
 
 
 def write_tensors(path: Path, tensors: Mapping[str, np.ndarray], metadata: dict[str, str]) -> None:

@@ -1,6 +1,7 @@
 """The folder of a run, and atomic checkpoints of all that the run needs to resume."""
 
 import contextlib
+import functools
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,7 +14,7 @@ from jdml._optional_imports import require_package
 from jdml._paths import check_disk_space, check_local
 from jdml.data.load import RUN, run_data_config
 from jdml.distributed import Tree, broadcast_metrics, is_main_process
-from jdml.runs.identity import differences, is_extension
+from jdml.runs.identity import differences, explain
 from jdml.runs.run_files import (
     CHECKPOINTS,
     CONFIG,
@@ -30,8 +31,8 @@ from jdml.runs.run_files import (
 
 UNCOMPARED = {"provenance": None, "versions": None}
 """Parts of a configuration that may differ when a run is resumed."""
-LOCK = ".lock"
-"""The file that a process locks while it writes into a run's folder."""
+GROWING = ("fit.steps", "recipe.batch.steps")
+"""Numbers that may be larger when a run is resumed."""
 
 
 class RunFolder:
@@ -56,7 +57,7 @@ class RunFolder:
         import orbax.checkpoint as ocp
         from filelock import FileLock
 
-        self._lock = FileLock(self.path / LOCK, thread_local=False)
+        self._lock = FileLock(self.path / ".lock", thread_local=False)
         parts = {name: config[name] for name in ("embedding", "versions") if name in config}
         self.description: dict[str, Any] = {**parts, RUN: run_data_config(config)}
         self._checkpoints = self.path / CHECKPOINTS
@@ -72,7 +73,7 @@ class RunFolder:
             if self.latest is not None and not resume:
                 raise ValueError(f"folder {self.path} has a run of step {self.latest}: resume it")
         except BaseException:
-            self._release()
+            self._lock.release()
             raise
 
     def save(self, step: int, tree: Tree, progress: Mapping[str, Any]) -> None:
@@ -108,25 +109,20 @@ class RunFolder:
 
         path = self._checkpoints / str(self.latest)
         try:
-            saved = self._read(arrays=args.JsonRestore())["arrays"]
+            restore = functools.partial(self._manager.restore, self.latest)
+            saved = restore(args=args.Composite(arrays=args.JsonRestore()))["arrays"]
             differing = differences(saved, _arrays(template))
             if not differing:
-                items = args.StandardRestore(_pack(template))
-                content = self._read(state=items, progress=args.JsonRestore())
+                items = {"state": args.StandardRestore(_pack(template))}
+                content = restore(args=args.Composite(**items, progress=args.JsonRestore()))
                 return _unpack(template, content["state"]), dict(content["progress"])
         except Exception as error:
             raise ValueError(
                 f"checkpoint {path} is damaged ({type(error).__name__}: {first_line(error)}); "
                 "remove it to resume from the one before, or choose another folder"
             ) from error
-        shown, more = "; ".join(map(str, differing[:3])), len(differing) - 3
-        rest = f"; and {more} more" if more > 0 else ""
-        raise ValueError(f"checkpoint {path} is of another model: {shown}{rest}")
-
-    def _read(self, **items: Any) -> Any:
-        from orbax.checkpoint import args
-
-        return self._manager.restore(self.latest, args=args.Composite(**items))
+        shown = "; ".join(explain(differing)[:3])
+        raise ValueError(f"checkpoint {path} is of another model: {shown}")
 
     def save_model(
         self, name: str, variables: Mapping[str, Tree], step: int, metrics: Mapping[str, Any]
@@ -146,11 +142,7 @@ class RunFolder:
     def close(self) -> None:
         """Wait for background writes, and release the folder."""
         self._manager.close()
-        self._release()
-
-    def _release(self) -> None:
-        if self._lock.is_locked:
-            self._lock.release()
+        self._lock.release()
 
     def _claim(self, config: dict[str, Any]) -> None:
         """Compare the configuration with the folder's, or write it there first of all."""
@@ -170,9 +162,12 @@ class RunFolder:
                 write_json(file, config)
             return
         differing = differences(*({**each, **UNCOMPARED} for each in (saved, config)))
-        grows = self._growing is not None and is_extension(differing)
+        grows = self._growing is not None and all(
+            name in GROWING and type(old) is type(new) is int and old < new
+            for name, (old, new) in differing.items()
+        )
         if differing and not (grows and self._growing):
-            shown = "; ".join(map(str, differing))
+            shown = "; ".join(explain(differing))
             hint = ". To train it for more steps: RunConfig(allow_more_steps=True)" if grows else ""
             raise ValueError(f"folder {self.path} holds a run with other settings: {shown}{hint}")
         self._more_steps = config if differing else None

@@ -6,30 +6,30 @@ import os
 from collections import UserDict
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import IO, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from jdml._optional_imports import require_package
-from jdml._paths import atomic_write, json_of, write_text
+from jdml._paths import atomic_write, write_text
 from jdml.data import Dataset, ImageFiles
 from jdml.data.images import Row
 from jdml.data.load import Source, image_id
-from jdml.gallery import ENDINGS, METADATA, Gallery
-from jdml.runs.identity import file_digest, file_stat
+from jdml.gallery import METADATA, Gallery
+from jdml.models.io import wrap_format_errors
+from jdml.runs.identity import file_version
 from jdml.runs.inference import Trained
+from jdml.runs.run_files import read_json
 
+COLUMNS = ("embeddings", "labels", "files")
+"""Names of the arrays in files."""
 MODEL = "model"
 """The name of the model's identity in files."""
-PARQUET = {"embeddings": "embedding", "labels": "label", "files": "file"}
-"""Columns of Parquet files."""
 FILES = "files.json"
-"""The record of a gallery's files: their root, and the size, time and checksum of each."""
+"""The record of a gallery's files: their root, and the size and time of each."""
 PIECE = 1 << 13
 """Images that are embedded before the gallery is saved."""
-
-Record = tuple[int | None, int | None, str | None]
-"""Size, modification time in ns, and checksum of a file."""
+OnBadImage = Literal["nan", "stop"]
+ALL_DAMAGED = "every image is damaged: nothing to embed"
 
 
 class EmbeddingTable(NamedTuple):
@@ -45,56 +45,31 @@ def join_tables(tables: Mapping[str, EmbeddingTable]) -> EmbeddingTable:
     """Return the rows of several tables by their names, which rows without a file are named by."""
     if len(tables) == 1:
         return next(iter(tables.values()))
-    labels: list[Any] = []
-    files: list[str] = []
-    for name, table in tables.items():
-        size = len(table.vectors)
-        labels += [-1] * size if table.labels is None else table.labels.tolist()
-        files += (
-            [f"{name}[{row}]" for row in range(size)] if table.files is None else [*table.files]
-        )
-    if any(isinstance(label, str) for label in labels):
-        labels = ["" if label == -1 else str(label) for label in labels]
-    vectors = np.concatenate([table.vectors for table in tables.values()])
+    labels: list[np.ndarray] = []
+    files: list[np.ndarray] = []
+    for name, (vectors, own, names, _) in tables.items():
+        labels.append(np.full(len(vectors), -1) if own is None else own)
+        unnamed = [f"{name}[{row}]" for row in range(len(vectors))]
+        files.append(np.array(unnamed) if names is None else names)
+    joined = np.concatenate(labels)  # of numbers and names: texts
+    if joined.dtype.kind == "U":
+        joined[joined == "-1"] = ""
     is_labelled = any(table.labels is not None for table in tables.values())
-    return EmbeddingTable(vectors, np.array(labels) if is_labelled else None, np.array(files))
+    vectors = np.concatenate([table.vectors for table in tables.values()])
+    return EmbeddingTable(vectors, joined if is_labelled else None, np.concatenate(files))
 
 
 def write_embeddings(path: Path, table: EmbeddingTable) -> None:
-    """Write embeddings atomically, in the format of the file's ending; of a .npy file the rest in .npy.json."""
-    if path.suffix not in ENDINGS:
-        raise ValueError(f"path must end in {' or '.join(ENDINGS)}, got {path}")
-    named = {"labels": table.labels, "files": table.files, MODEL: np.array(table.model)}
-    rest: Any = {name: values for name, values in named.items() if values is not None}
-    if path.suffix == ".parquet":
-        require_package("pyarrow", f"writing {path}")
-    _rest_of(path).unlink(missing_ok=True)  # no file lies next to another's description
+    """Write embeddings into a ``.npz`` file, atomically."""
+    columns = dict(zip(COLUMNS, table[:3], strict=True)) | {MODEL: np.array(table.model)}
+    arrays: Any = {name: values for name, values in columns.items() if values is not None}
     with atomic_write(path) as file:
-        if path.suffix == ".npz":
-            np.savez(file, embeddings=table.vectors, **rest)
-        elif path.suffix == ".npy":
-            np.save(file, table.vectors)
-        else:
-            _write_parquet(file, table.vectors, **rest)
-    if path.suffix == ".npy":
-        lists = {name: values.tolist() for name, values in rest.items()}
-        write_text(_rest_of(path), json.dumps(lists))
-
-
-def holds_embeddings(path: Path) -> bool:
-    """Return whether a path is a file of embeddings, there or not, and not of images."""
-    if path.suffix == ".parquet" and path.is_file():
-        require_package("pyarrow", f"reading {path}")
-        from pyarrow import parquet
-
-        return "embedding" in parquet.read_schema(path).names
-    return path.suffix in (".npz", ".npy")
+        np.savez(file, **arrays)
 
 
 def read_embeddings(path: Path) -> EmbeddingTable:
-    """Read the embeddings of a ``.npz``, ``.npy`` or ``.parquet`` file, of jdml or another program."""
-    readers = {".npy": _read_npy, ".parquet": _read_parquet}
-    arrays = readers.get(path.suffix, NpzArrays)(path)
+    """Read the embeddings of a ``.npz`` file, of jdml or another program."""
+    arrays = NpzArrays(path)
     if "embeddings" not in arrays:
         raise ValueError(f"{path} has no array 'embeddings'; it has {', '.join(sorted(arrays))}")
     with np.errstate(over="ignore"):
@@ -105,7 +80,7 @@ def read_embeddings(path: Path) -> EmbeddingTable:
     if broken.any():
         row = int(broken.argmax())
         raise ValueError(f"embeddings of {path} must be finite in float32, row {row} is not")
-    columns = {name: arrays[name] for name in ("labels", "files") if name in arrays}
+    columns = {name: arrays[name] for name in COLUMNS[1:] if name in arrays}
     for name, values in columns.items():
         if values.dtype.kind == "S":
             columns[name] = np.char.decode(values, "utf-8")
@@ -139,90 +114,28 @@ class NpzArrays(UserDict[str, np.ndarray]):
     @contextlib.contextmanager
     def _open(self, what: str) -> Iterator[Any]:
         """Open the file, which NumPy itself would leave open where it is damaged."""
-        with _of_numpy(what), self._file.open("rb") as stream, np.load(stream) as content:
+        with wrap_format_errors(what), self._file.open("rb") as stream, np.load(stream) as content:
             yield content
 
 
 def map_array(file: Path) -> np.ndarray:
     """Open a .npy file as a memory map."""
-    with _of_numpy(f"{file}, a .npy file (numpy.save),"):
+    with wrap_format_errors(f"{file}, a .npy file (numpy.save),"):
         array: np.ndarray = np.load(file, mmap_mode="r")
     return array
-
-
-@contextlib.contextmanager
-def _of_numpy(what: str) -> Iterator[None]:
-    """Raise a ValueError for content that NumPy cannot read; its errors are of many kinds."""
-    try:
-        yield
-    except FileNotFoundError:
-        raise
-    except Exception as error:
-        raise ValueError(f"{what} cannot be read: {error}") from error
-
-
-def _rest_of(path: Path) -> Path:
-    """Return the file of what a .npy file does not hold."""
-    return path.with_name(path.name + ".json")
-
-
-def _read_npy(path: Path) -> Mapping[str, np.ndarray]:
-    arrays, file = {"embeddings": map_array(path)}, _rest_of(path)
-    rest = json_of(file.read_bytes(), file, dict) if file.is_file() else {}
-    return arrays | {name: np.array(values) for name, values in rest.items()}
-
-
-def _read_parquet(path: Path) -> Mapping[str, np.ndarray]:
-    require_package("pyarrow", f"reading {path}")
-    from pyarrow import parquet
-
-    table = parquet.read_table(path)
-    arrays = {
-        name: _values_of(table[of].combine_chunks())
-        for name, of in PARQUET.items()
-        if of in table.column_names
-    }
-    model = (table.schema.metadata or {}).get(f"jdml {MODEL}".encode(), b"")
-    return arrays | {MODEL: np.array(model.decode())}
-
-
-def _values_of(column: Any) -> np.ndarray:
-    """Return a column's values; those of lists of a fixed size are not copied."""
-    import pyarrow as pa
-
-    kind = column.type
-    if pa.types.is_fixed_size_list(kind) and not column.null_count:
-        flat = column.flatten()
-        if pa.types.is_floating(kind.value_type) and not flat.null_count:
-            values: np.ndarray = flat.to_numpy().reshape(len(column), kind.list_size)
-            return values
-    return np.array(column.to_pylist())
-
-
-def _write_parquet(
-    file: IO[bytes], vectors: np.ndarray, *, model: np.ndarray, **columns: np.ndarray
-) -> None:
-    import pyarrow as pa
-    from pyarrow import parquet
-
-    flat = pa.array(np.ascontiguousarray(vectors).reshape(-1))
-    arrays = {"embedding": pa.FixedSizeListArray.from_arrays(flat, vectors.shape[1])}
-    arrays |= {PARQUET[name]: pa.array(values.tolist()) for name, values in columns.items()}
-    parquet.write_table(pa.table(arrays, metadata={f"jdml {MODEL}": str(model)}), file)
 
 
 # Galleries: folders of embeddings, with a record of their image files.
 
 
 def embed_source(
-    trained: Trained, source: Source, *, skip: bool, progress: bool
+    trained: Trained, source: Source, *, on_bad_image: OnBadImage, progress: bool
 ) -> tuple[EmbeddingTable, int]:
-    """Embed a source; with ``skip`` without its damaged images, whose number is returned."""
-    bad: Literal["nan", "stop"] = "nan" if skip else "stop"
-    vectors = trained.embed(source.images, on_bad_image=bad, progress=progress)
+    """Embed a source without its damaged images, whose number is returned; or stop at the first of them."""
+    vectors = trained.embed(source.images, on_bad_image=on_bad_image, progress=progress)
     whole = ~np.isnan(vectors).any(axis=1)
     if not whole.any():
-        raise ValueError("every image is damaged: nothing to embed")
+        raise ValueError(ALL_DAMAGED)
     labels, files = (
         None if column is None else column[whole] for column in (source.labels, source.files)
     )
@@ -239,79 +152,87 @@ def update_gallery(
     trained: Trained,
     source: Source,
     *,
-    by_content: bool = False,
-    on_bad_image: Any = "nan",
+    on_bad_image: OnBadImage = "nan",
     progress: bool = False,
     piece: int = PIECE,
 ) -> tuple[Gallery, dict[str, int]]:
-    """Embed the images of a source that are new or changed into a gallery's folder, and remove what is gone.
+    """Embed what is new or changed into a gallery's folder, remove what is gone; return how many images are which.
 
-    An image's id is its path relative to the source's root. It is changed if its class is another, or its size or
-    modification time; with ``by_content``, and for images without a file, its checksum. Other rows of the gallery stay.
-    It is saved every ``piece`` images, before the record of its files: a killed update embeds the last of them again.
-    Return the gallery, and numbers of images by what was done with them.
+    An image has changed if its class is another, or its file's size or time, or without a file its checksum. Rows of
+    the gallery that are in no record of files stay. A killed update embeds the last ``piece`` images again.
     """
-    gallery, records = Gallery(model=trained), dict[str, Record]()
-    if is_gallery(folder):
-        gallery = Gallery.load(folder)
-        records = {name: tuple(record) for name, record in _read(folder)["files"].items()}
-        if gallery.model != trained.identity:
-            raise ValueError(f"--out must be a new folder, {folder} is of another model")
-    root, images = source.root, source.images
-    images = images.images if isinstance(images, Dataset) else images
-    files = list(images.files) if isinstance(images, ImageFiles) else None
-    of_id: dict[str, int] = {}
-    for row in range(len(images)):
-        of_id.setdefault(str(row) if files is None else _id_of(files[row], root), row)
-    labels = [-1] * len(images) if source.labels is None else source.labels.tolist()
+    gallery = Gallery.load(folder) if is_gallery(folder) else Gallery(model=trained)
+    if gallery.model != trained.identity:
+        raise ValueError(f"--out must be a new folder, {folder} is of another model")
+    records = _read_record(folder)["files"]
+    images = source.images.images if isinstance(source.images, Dataset) else source.images
+    rows, versions = _rows_by_id(images, source.root)
+    labels = np.full(len(images), -1) if source.labels is None else source.labels
     had = dict(zip(gallery.ids, gallery.labels.tolist(), strict=True))
-    todo: dict[str, Record] = {}
-    for name, row in of_id.items():
-        file = Row(images, row) if files is None else files[row]
-        known = records.get(name) if had.get(name) == labels[row] else None
-        record = _record(file, known, by_content=by_content)
-        by_checksum = by_content or None in record[:2]
-        is_same = known and (record is known or (by_checksum and record[2] == known[2]))
-        (records if is_same else todo)[name] = record
-    gone = [name for name in had if name in records and name not in of_id]
+    gone = [name for name in had if name in records and name not in rows]
     gallery.remove(gone)
+    todo = [
+        name
+        for name, row in rows.items()
+        if records.get(name) != versions[name] or had.get(name) != labels[row].item()
+    ]
     embedded: set[str] = set()
     for start in range(0, max(len(todo), 1), piece):
-        names = list(todo)[start : start + piece]
-        if names:
-            rows = np.array([of_id[name] for name in names])
-            part = images.select(rows) if isinstance(images, ImageFiles) else images[rows]
+        if names := todo[start : start + piece]:
+            some = np.array([rows[name] for name in names])
+            part = images.select(some) if isinstance(images, ImageFiles) else images[some]
             vectors = trained.embed(part, on_bad_image=on_bad_image, progress=progress)
             whole = ~np.isnan(vectors).any(axis=1)
-            good = [name for name, is_whole in zip(names, whole, strict=True) if is_whole]
+            good = np.array(names)[whole].tolist()
             gallery.remove([*{*names}.difference(good).intersection(gallery.ids)])
             if good:
-                gallery.add(vectors[whole], good, [labels[of_id[name]] for name in good])
-            records |= {name: todo[name] for name in good}
+                gallery.add(vectors[whole], good, labels[some[whole]])
+            records |= {name: versions[name] for name in good}
             embedded |= {*good}
         if len(gallery):
             gallery.save(folder)
             own = {name: records[name] for name in gallery.ids if name in records}
             # Also relative to the gallery: both may be moved together.
-            roots = [os.path.relpath(root, folder.absolute()), str(root)]
+            roots = [os.path.relpath(source.root, folder.absolute()), str(source.root)]
             write_text(folder / FILES, json.dumps({"roots": roots, "files": own}))
     if not len(gallery):
-        raise ValueError("every image is damaged: nothing to embed")
-    changed = sum(name in had for name in embedded)
+        raise ValueError(ALL_DAMAGED)
+    changed = len(embedded & had.keys())
     return gallery, {
         "added": len(embedded) - changed,
         "changed": changed,
         "removed": len(gone),
-        "unchanged": len(of_id) - len(todo),
+        "unchanged": len(rows) - len(todo),
         "damaged": len(todo) - len(embedded),
     }
 
 
+def _rows_by_id(images: Any, root: Path) -> tuple[dict[str, int], dict[str, list[Any]]]:
+    """Return the first row of each image by its id, and what says whether it has changed."""
+    rows: dict[str, int] = {}
+    versions: dict[str, list[Any]] = {}
+    for row in range(len(images)):
+        name, file = str(row), Row(images, row)
+        if isinstance(images, ImageFiles):
+            file = images.files[row]
+            name = image_id(file)
+            if isinstance(file, Row) and os.path.exists(str(file.source)):
+                name = os.path.abspath(name)
+            path = Path(name)
+            name = path.relative_to(root).as_posix() if path.is_relative_to(root) else name
+        if name not in rows:
+            rows[name], versions[name] = row, file_version(file)
+    return rows, versions
+
+
 def read_table(path: Path, model: str) -> EmbeddingTable | None:
     """Read a model's embeddings from a gallery's folder or a file; None for what holds none, such as images."""
-    if not is_gallery(path) and not holds_embeddings(path):
+    if is_gallery(path):
+        table = _read_gallery(path)
+    elif path.suffix == ".npz":
+        table = read_embeddings(path)
+    else:
         return None
-    table = _read_gallery(path) if is_gallery(path) else read_embeddings(path)
     if model and table.model and model != table.model:
         raise ValueError(f"{path} was embedded with another model: embed it again (jdml embed)")
     return table
@@ -319,13 +240,11 @@ def read_table(path: Path, model: str) -> EmbeddingTable | None:
 
 def _read_gallery(folder: Path) -> EmbeddingTable:
     """Read a gallery's embeddings, its labels if it has any, and its files, as paths where their root is there."""
-    gallery = Gallery.load(folder)
-    known = _read(folder)
-    roots, files = known["roots"], known["files"]
-    places = (Path(os.path.normpath(Path(folder.absolute(), root))) for root in roots)
-    there = [place for place in places if place.is_dir()]
-    root = there[:1]
-    names = [str(Path(*root, name)) if name in files else name for name in map(str, gallery.ids)]
+    gallery, record = Gallery.load(folder), _read_record(folder)
+    places = (Path(os.path.normpath(folder.absolute() / root)) for root in record["roots"])
+    root = [place for place in places if place.is_dir()][:1]
+    ids = map(str, gallery.ids)
+    names = [str(Path(*root, name)) if name in record["files"] else name for name in ids]
     labels = gallery.labels
     is_labelled = labels.dtype.kind == "U" or bool((labels >= 0).any())
     return EmbeddingTable(
@@ -333,26 +252,6 @@ def _read_gallery(folder: Path) -> EmbeddingTable:
     )
 
 
-def _read(folder: Path) -> dict[str, Any]:
+def _read_record(folder: Path) -> dict[str, Any]:
     file = folder / FILES
-    empty: dict[str, Any] = {"roots": [], "files": {}}
-    return {**empty, **json_of(file.read_bytes(), file, dict)} if file.is_file() else empty
-
-
-def _id_of(file: Any, root: Path) -> str:
-    name = image_id(file)
-    if isinstance(file, Row) and os.path.exists(str(file.source)):
-        name = os.path.abspath(name)
-    path = Path(name)
-    return path.relative_to(root).as_posix() if path.is_relative_to(root) else name
-
-
-def _record(file: Any, known: Record | None, *, by_content: bool) -> Record:
-    """Return a file's record; what is known where its size and time are as before, and these are enough."""
-    stat = file_stat(file)
-    if known is not None and stat == known[:2] and not by_content:
-        return known
-    checksum = None
-    with contextlib.suppress(OSError):
-        checksum = file_digest(file)[:16]
-    return *(stat or (None, None)), checksum
+    return read_json(file, dict) if file.is_file() else {"roots": [], "files": {}}

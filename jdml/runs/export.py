@@ -1,7 +1,6 @@
 """Write a trained model as one file: parameters, or a program for JAX or for ONNX."""
 
 import importlib.metadata
-import json
 import logging
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -17,9 +16,9 @@ from jax.extend.core import Literal
 
 from jdml._optional_imports import require_package
 from jdml._paths import atomic_write, check_local
-from jdml.data.load import RUN, run_data_config
 from jdml.runs.inference import Trained
-from jdml.runs.run_files import write_json, write_model
+from jdml.runs.model_metadata import input_template
+from jdml.runs.run_files import first_line, write_json, write_model
 
 PLATFORMS = ("cpu", "cuda", "tpu")
 """Platforms of an exported program."""
@@ -27,9 +26,8 @@ PROGRAMS = {".stablehlo": "flatbuffers", ".onnx": "jax2onnx"}
 """Endings of programs, and the package that writes each."""
 
 
-def export_stablehlo(trained: Trained, platforms: Sequence[str] = PLATFORMS) -> bytes:
+def export_stablehlo(trained: Trained) -> bytes:
     """Return a program from images to embeddings, with its parameters, for ``jax.export.deserialize``."""
-    require_package("flatbuffers", "writing a program")
     from jax import export
 
     images = _open_batch(trained)
@@ -39,28 +37,27 @@ def export_stablehlo(trained: Trained, platforms: Sequence[str] = PLATFORMS) -> 
         return jax.vmap(lambda image: embedded(image[None])[0])(images)
 
     try:
-        program = export.export(jax.jit(embedded), platforms=platforms)(images)
+        program = export.export(jax.jit(embedded), platforms=PLATFORMS)(images)
     except Exception:  # of a network that needs the number of images
-        program = export.export(jax.jit(each), platforms=platforms)(images)
+        program = export.export(jax.jit(each), platforms=PLATFORMS)(images)
     return bytes(program.serialize())
 
 
 def export_onnx(trained: Trained) -> bytes:
     """Return an ONNX program from ``images`` to ``embeddings``, whose embeddings of random images are the network's."""
-    require_package("jax2onnx", "writing an ONNX file")
     require_package("onnxruntime", "writing an ONNX file")
     from jax2onnx import to_onnx
     from onnxruntime import InferenceSession
 
     batch, embedded = _open_batch(trained), jax.jit(trained.function())
-    names: dict[str, Any] = {"input_names": ["images"], "output_names": ["embeddings"]}
-    log = logging.getLogger("onnx_ir")  # it warns of names that it leaves out
-    level = log.level
-    log.setLevel(logging.ERROR)
+    logging.getLogger("onnx_ir").setLevel(logging.ERROR)  # it warns of names that it leaves out
     try:
         program = jax.make_jaxpr(embedded)(batch)
         model: Any = to_onnx(
-            lambda images: _as_on_tpu(program.jaxpr, program.consts, [images])[0], [batch], **names
+            lambda images: _as_on_tpu(program.jaxpr, program.consts, [images])[0],
+            [batch],
+            input_names=["images"],
+            output_names=["embeddings"],
         )
         content = bytes(model.SerializeToString())
         images: Any = np.random.default_rng(0).integers(0, 256, (3, *batch.shape[1:]))
@@ -68,10 +65,7 @@ def export_onnx(trained: Trained) -> bytes:
         images = images.astype(batch.dtype)
         (actual,) = InferenceSession(content).run(None, {"images": images})
     except Exception as error:  # of a library that does not know an operation
-        reason = str(error).partition("\n")[0]
-        raise ValueError(f"the network cannot be written as ONNX: {reason}") from error
-    finally:
-        log.setLevel(level)
+        raise ValueError(f"the network cannot be written as ONNX: {first_line(error)}") from error
     expected = np.asarray(embedded(images))
     if not np.allclose(actual, expected, rtol=1e-3, atol=1e-3 * np.abs(expected).max()):
         raise ValueError("the network cannot be written as ONNX: jax2onnx gives other embeddings")
@@ -115,10 +109,8 @@ def _as_on_tpu(jaxpr: Any, consts: Sequence[Any], inputs: Sequence[Any]) -> list
 def _max_pool(
     x: jax.Array, window_dimensions: Any, window_strides: Any, padding: Any, **_: Any
 ) -> jax.Array:
-    """Pool images ``[B, H, W, C]`` within edges that are laid down: jax2onnx leaves padding out."""
-    for axis, sizes in enumerate(padding):
-        edges = [jnp.full_like(lax.slice_in_dim(x, 0, n, axis=axis), -jnp.inf) for n in sizes]
-        x = jnp.concatenate([edges[0], x, edges[1]], axis) if any(sizes) else x
+    """Pool images ``[B, H, W, C]`` that are padded before: jax2onnx leaves the padding of a pooling out."""
+    x = lax.pad(x, jnp.asarray(-jnp.inf, x.dtype), [(low, high, 0) for low, high in padding])
     pooled: jax.Array = nn.max_pool(
         x, window_shape=window_dimensions[1:3], strides=window_strides[1:3], padding="VALID"
     )
@@ -132,24 +124,18 @@ def _open_batch(trained: Trained) -> jax.ShapeDtypeStruct:
     if "shape" not in trained.input:
         raise ValueError("a program takes one array: this run was trained on several")
     (batch,) = export.symbolic_shape("batch")
-    shape = (batch, *trained.input["shape"])
-    return jax.ShapeDtypeStruct(shape, jax.dtypes.canonicalize_dtype(trained.input["dtype"]))
+    one = input_template(trained.input)
+    return jax.ShapeDtypeStruct((batch, *one.shape[1:]), one.dtype)
 
 
 def export_file(trained: Trained, out: str | Path) -> tuple[Path, ...]:
     """Write a trained model, as ``.safetensors``, ``.stablehlo`` or ``.onnx``, atomically."""
     check_local("out", out)
     out = Path(out)
-    description = {
-        "embedding": dict(trained.description),
-        RUN: run_data_config(trained.config),
-        "step": trained.step,
-        "metrics": dict(trained.metrics),
-    }
+    description = dict(trained.description)
     if trained.crop is not None:
         crop = {name: getattr(trained.crop, name) for name in ("short_side", "size")}
         description["evaluation_crop"] = {**crop, "filter": "bilinear"}
-    description = json.loads(json.dumps(description))
     if out.suffix == ".safetensors":
         variables = {
             "params": trained.params,

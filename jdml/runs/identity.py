@@ -5,14 +5,16 @@ import functools
 import hashlib
 import json
 import os
+import sys
 import types
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence, Set
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flax.traverse_util import flatten_dict
 
 from jdml.data import ImageFiles
 from jdml.data.dataset import TrainSet
@@ -23,8 +25,6 @@ from jdml.models.base_adapter import is_flag
 SAMPLE_BYTES = 1 << 26
 """Number of bytes, evenly spaced, that count of a larger array."""
 PLAIN = (bool, int, float, complex, str, bytes, type(None))
-GROWING = ("fit.steps", "recipe.batch.steps")
-"""Numbers that may be larger when a run is resumed."""
 DIGESTS = "fingerprint."
 """The beginning of the names of digests, whose values say nothing."""
 ABSENT = object()
@@ -44,19 +44,15 @@ def data_fingerprint(train: TrainSet) -> str:
     return fingerprint(*parts, np.asarray(train.labels))
 
 
-def file_stat(file: Any) -> tuple[int, int] | None:
-    """Return size and modification time in ns of an image's file or table; None where there is none."""
-    path = str(file.source if isinstance(file, Row) else file)
-    if not os.path.isfile(path):
-        return None
-    stat = os.stat(path)
-    return stat.st_size, stat.st_mtime_ns
-
-
-def file_digest(file: Any) -> str:
-    """Return the checksum of an image's content."""
-    content = file.source[file.number] if isinstance(file, Row) else file.read_bytes()
-    return _digest(content if isinstance(content, bytes) else np.asarray(content).tobytes())
+def file_version(file: Any) -> list[Any]:
+    """Return size and modification time in ns of an image's file or table; of other images their checksum."""
+    is_row = isinstance(file, Row)
+    path = str(file.source if is_row else file)
+    if os.path.isfile(path):
+        stat = os.stat(path)
+        return [stat.st_size, stat.st_mtime_ns]
+    content = file.source[file.number] if is_row else file.read_bytes()
+    return [_digest(content if isinstance(content, bytes) else np.asarray(content).tobytes())]
 
 
 def qualified_name(value: Any) -> str:
@@ -77,55 +73,42 @@ def _words(value: Any, above: frozenset[int]) -> Iterator[str]:
         yield _digest(value.read_bytes()) if value.is_file() else "path"
     elif id(value) in above:
         yield "itself"
-    elif isinstance(value, set | frozenset):
-        yield from ("set", *sorted(fingerprint(part) for part in value))
     else:
-        name, parts = _parts(value)
-        yield f"{name} {len(parts)}"
-        for part in parts:
-            yield from _words(part, above | {id(value)})
+        inside = above | {id(value)}
+        words = [" ".join(_words(part, inside)) for part in _parts(value)]
+        yield f"{qualified_name(value)} {len(words)}"
+        yield from sorted(words) if isinstance(value, Mapping | Set) else words
 
 
-def _parts(value: Any) -> tuple[str, Any]:
-    """Return a value's name, and its parts."""
+def _parts(value: Any) -> Sequence[Any]:
+    """Return what a value consists of; nothing of a class, a module or a function of C."""
     if isinstance(value, Mapping):
-        items = sorted(value.items(), key=lambda item: str(item[0]))
-        return "mapping", [part for item in items for part in item]
-    if isinstance(value, tuple | list):
-        return qualified_name(type(value)), value
+        return list(value.items())
+    if isinstance(value, tuple | list | Set):
+        return list(value)
     if isinstance(value, functools.partial):
-        return "partial", (value.func, value.args, value.keywords)
+        return value.func, value.args, value.keywords
     if isinstance(value, types.MethodType):
-        return "method", (value.__func__, value.__self__)
+        return value.__func__, value.__self__
     if isinstance(value, types.FunctionType):
         cells = [cell.cell_contents for cell in value.__closure__ or ()]
-        return qualified_name(value), [cells, value.__defaults__, value.__kwdefaults__]
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return cells, value.__defaults__, value.__kwdefaults__
+    if isinstance(value, type | types.ModuleType):
+        return ()
+    if dataclasses.is_dataclass(value):
         hidden = ("parent", "name")  # of Linen, which sets them
         names = [f.name for f in dataclasses.fields(value) if f.name not in hidden]
-        return qualified_name(value), [(name, getattr(value, name, None)) for name in names]
+        return [(name, getattr(value, name, None)) for name in names]
     if hasattr(value, "__wrapped__"):  # jitted, cached, with a derivative of its own
-        return "wrapped", (value.__wrapped__,)
-    if isinstance(value, np.dtype):
-        return str(value), ()
-    if isinstance(value, type | types.ModuleType) or not hasattr(value, "__dict__"):
-        return qualified_name(value), ()
-    if any(
-        kind.__module__.startswith("flax.nnx") and kind.__name__ == "Variable"
-        for kind in type(value).__mro__
-    ):
-        return qualified_name(value), [(str(x.dtype), x.shape) for x in jax.tree.leaves(value)]
-    # Settings of the library's own objects, such as image files, are their plain public values.
-    is_own = type(value).__module__.startswith("jdml.")
-    private = ("_",) if is_own else ("_pytree__", "_object__")  # of NNX
-    parts = [
+        return (value.__wrapped__,)
+    nnx = sys.modules.get("flax.nnx")
+    if nnx is not None and isinstance(value, nnx.Variable):
+        return [(str(x.dtype), x.shape) for x in jax.tree.leaves(value)]
+    return [
         (name, part)
-        for name, part in vars(value).items()
-        if not name.startswith(private)
-        and not is_flag(name)
-        and (isinstance(part, PLAIN) or not is_own)
+        for name, part in getattr(value, "__dict__", {}).items()
+        if not name.startswith(("_pytree__", "_object__")) and not is_flag(name)  # of NNX
     ]
-    return qualified_name(value), parts
 
 
 def _array_digest(value: Any) -> str:
@@ -141,40 +124,21 @@ def _digest(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-class Difference(NamedTuple):
-    """A field in which two JSON trees differ; as text ``"fit.steps: 10 there, 20 now"``."""
-
-    name: str
-    old: Any
-    new: Any
-
-    def __str__(self) -> str:
-        if self.name.startswith(DIGESTS):
-            return f"the {self.name.removeprefix(DIGESTS)} differs"
-        old, new = ("absent" if x is ABSENT else json.dumps(x) for x in self[1:])
-        return f"{self.name}: {old} there, {new} now"
-
-
-def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Difference]:
-    """Return the fields in which two JSON trees differ."""
-    one, other = dict(_fields(old)), dict(_fields(new))
+def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """Return the fields in which two JSON trees differ, and both values."""
+    one, other = (flatten_dict(dict(tree), sep=".") for tree in (old, new))
     names = sorted(one.keys() | other.keys())
-    fields = [Difference(n, one.get(n, ABSENT), other.get(n, ABSENT)) for n in names]
+    values = {name: (one.get(name, ABSENT), other.get(name, ABSENT)) for name in names}
     # NaN differs from itself.
-    return [each for each in fields if each.old != each.new and repr(each.old) != repr(each.new)]
+    return {name: (a, b) for name, (a, b) in values.items() if a != b and repr(a) != repr(b)}
 
 
-def _fields(tree: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
-    for name, value in tree.items():
-        if isinstance(value, Mapping) and value:
-            yield from _fields(value, f"{path}{name}.")
-        else:
-            yield f"{path}{name}", value
-
-
-def is_extension(changed: list[Difference]) -> bool:
-    """Return whether all differences are larger numbers of steps."""
-    return all(
-        each.name in GROWING and type(each.old) is type(each.new) is int and each.old < each.new
-        for each in changed
-    )
+def explain(differing: Mapping[str, tuple[Any, Any]]) -> list[str]:
+    """Return a sentence for each difference, such as ``"fit.steps: 10 there, 20 now"``."""
+    sentences = []
+    for name, values in differing.items():
+        old, new = ("absent" if x is ABSENT else json.dumps(x) for x in values)
+        is_digest = name.startswith(DIGESTS)
+        field = name.removeprefix(DIGESTS)
+        sentences.append(f"the {field} differs" if is_digest else f"{name}: {old} there, {new} now")
+    return sentences

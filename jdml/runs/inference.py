@@ -27,23 +27,8 @@ from jdml.models.adapters import AnyModel, Model, as_model
 from jdml.models.embedding import Preprocess, check_as_trained, embed
 from jdml.ops.checks import count, one_of
 from jdml.runs.identity import fingerprint
-from jdml.runs.model_metadata import (
-    build_crop,
-    build_model,
-    build_normalize,
-    build_preprocess,
-    fit_variables,
-    input_template,
-)
-from jdml.runs.run_files import (
-    CONFIG,
-    LAST,
-    METRICS,
-    MODEL,
-    named_leaves,
-    read_json,
-    read_model,
-)
+from jdml.runs.model_metadata import build_model, build_part, fit_variables, input_template
+from jdml.runs.run_files import CONFIG, LAST, METRICS, MODEL, named_leaves, read_json, read_model
 
 UNSET: Any = object()
 _log = logging.getLogger(__name__)
@@ -137,7 +122,7 @@ class Trained:
             )
         one_of("on_bad_image", on_bad_image, ("nan", "stop"))
         bad: dict[int, str] = {}
-        images = self._images_of(source, None if on_bad_image == "stop" else bad)
+        images = self.images_of(source, None if on_bad_image == "stop" else bad)
         shown, size = progress and hasattr(images, "shape"), len(jax.tree.leaves(images)[0])
         with progress_bar(shown, total=size, desc="embedding", unit="image") as bar:
 
@@ -200,11 +185,8 @@ class Trained:
 
         return embed_batch
 
-    def images_of(self, source: Any) -> Any:
-        """Return the model's inputs of a source: an array, or files that are cropped as the run does."""
-        return self._images_of(source, None)
-
-    def _images_of(self, source: Any, bad: dict[int, str] | None) -> Any:
+    def images_of(self, source: Any, bad: dict[int, str] | None = None) -> Any:
+        """Return the model's inputs of a source: an array, or cropped files; ``bad`` notes damaged ones."""
         if isinstance(source, Dataset):
             source = source.images
         if isinstance(source, ImageFiles):
@@ -246,12 +228,11 @@ class Trained:
         if images.shape[1:] == shape:
             return images.astype(np.float32) if images.dtype == np.float64 else images
         check_channels("images", images)
-        expected = f"[N, {', '.join(map(str, shape))}]"
-        if images.ndim != 1 + len(shape):
-            raise ValueError(f"images must have shape {expected}, got {list(images.shape)}")
-        if self.crop is None or images.dtype != np.uint8 or images.shape[3] != 3:
+        is_photo = images.dtype == np.uint8 and images.ndim == 4 and images.shape[3] == 3
+        if self.crop is None or not is_photo:
             others = "" if self.crop is None else ", or uint8 images [N, H, W, 3] of any size"
-            raise ValueError(f"images must have shape {expected}{others}, got {list(images.shape)}")
+            expected = f"[N, {', '.join(map(str, shape))}]{others}"
+            raise ValueError(f"images must have shape {expected}, got {list(images.shape)}")
         require_package("PIL", "cropping images")
         from PIL import Image
 
@@ -299,23 +280,29 @@ def load(
     path = expand_user(run)
     if not path.exists():
         raise FileNotFoundError(f"run {path} does not exist")
+    module: Any = None if model is None else as_model(model)
     with wrap_read_errors(path):
         config, arrays, description = _read(path, which)
         described = description.get("embedding")
         if described is None:
             raise ValueError(f"{path} has no description of its network (embedding in {CONFIG})")
         is_own = model is None and "factory" not in described
-        module: Any = build_model(described) if is_own else None
-        preprocess = preprocess or build_preprocess(described)
-        crop, step = build_crop(described), operator.index(description["step"])
+        module = build_model(described) if module is None else module
+        preprocess = preprocess or build_part("preprocess", described)
+        crop, step = build_part("crop", described), operator.index(description["step"])
         class_names = tuple(described.get("class_names", ()))
-        normalize = build_normalize(described) if normalize is UNSET else normalize
-        input_template(described["input"])
+        normalize = build_part("normalize", described) if normalize is UNSET else normalize
+        template = input_template(described["input"])
         # This compiles nothing.
         variables = unflatten_dict(jax.device_put(arrays), sep="/")
     if not is_own:
-        module = build_model(described) if model is None else as_model(model)
-        variables |= fit_variables(module, arrays, described, path, preprocess)
+
+        def init(inputs: Tree) -> Tree:
+            return module.init(jax.random.key(0), preprocess(inputs), train=False)
+
+        own = jax.eval_shape(init, template)
+        own = {kind: own.get(kind, {}) for kind in ("params", "batch_stats")}
+        variables |= fit_variables(own, arrays, path)
     return Trained(
         model=module,
         params=variables.get("params", {}),
@@ -329,7 +316,7 @@ def load(
         crop=crop,
         input=described["input"],
         objective_params=variables.get("objective", {}),
-        description={**described, "step": step},
+        description=description,
     )
 
 
@@ -360,13 +347,10 @@ class _Images(list[Any]):
         return "source"
 
 
-def _is_pillow(image: Any) -> bool:
-    pillow = sys.modules.get("PIL.Image")
-    return pillow is not None and isinstance(image, pillow.Image)
-
-
 def _is_image(source: Any) -> bool:
-    return isinstance(source, str | Path | bytes | bytearray) or _is_pillow(source)
+    pillow = sys.modules.get("PIL.Image")
+    is_pillow = pillow is not None and isinstance(source, pillow.Image)
+    return is_pillow or isinstance(source, str | Path | bytes | bytearray)
 
 
 def _files_of(sources: Sequence[Any]) -> list[Any]:
@@ -379,7 +363,7 @@ def _files_of(sources: Sequence[Any]) -> list[Any]:
                 f"source[{place}] must be a path, bytes or an image of Pillow, got a {type(source).__name__}"
             )
         if not isinstance(source, str | Path):
-            if _is_pillow(source):
+            if hasattr(source, "load"):
                 with contextlib.suppress(Exception):  # named when it is read, by a thread
                     source.load()  # by one thread: the image may be several times in the list
             files.append(Row(images, place))

@@ -1,11 +1,12 @@
 """Description of a run's embeddings as JSON: network, crop, preprocessing, labels."""
 
+import contextlib
 import dataclasses
 import operator
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import flax
 import jax
@@ -13,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from jdml.data import Crops, ImageFiles
+from jdml.data import Crops
 from jdml.data.dataset import TrainSet, value_range
 from jdml.distributed import Tree
 from jdml.losses.comparison import Normalize
@@ -25,33 +26,39 @@ from jdml.recipes.loss import NORMALIZATIONS
 from jdml.recipes.network import from_factory
 from jdml.registry import NETWORKS
 from jdml.runs.identity import qualified_name
-from jdml.runs.run_files import named_leaves
+from jdml.runs.run_files import named_leaves, through_json
 
 Description = dict[str, Any]
+FUNCTIONS: dict[str, Any] = {
+    **NORMALIZATIONS,
+    "default_preprocess": default_preprocess,
+    "uint8_to_float": uint8_to_float,
+}
+"""The library's functions before and after a network; None is "none"."""
 
 
 def describe(
     model: Model, preprocess: Preprocess, normalize: Normalize | None, train: TrainSet
 ) -> Description:
     """Describe the network, the crop, the preprocessing and the normalization of a run."""
-    transform = train.images.transform if isinstance(train.images, ImageFiles) else None
-    other_crop = None if transform is None else {"class": qualified_name(transform)}
-    if isinstance(preprocess, Normalizer):
-        prepared: Any = dataclasses.asdict(preprocess)
-    elif preprocess in (uint8_to_float, default_preprocess):
-        prepared = "to_float"
-    else:
-        prepared = {"function": qualified_name(preprocess)}
-    known = {None: None, **{function: name for name, function in NORMALIZATIONS.items()}}
     names = getattr(train, "class_names", {})
     return {
         **_of_model(model),
         "input": input_spec(train.images),
-        "crop": dataclasses.asdict(transform) if isinstance(transform, Crops) else other_crop,
-        "preprocess": prepared,
-        "normalize": known.get(normalize, qualified_name(normalize)),
+        "crop": _describe_part(getattr(train.images, "transform", None)),
+        "preprocess": _describe_part(preprocess),
+        "normalize": _describe_part(normalize),
         "class_names": list(names.get(trained_view(train), ())),
     }
+
+
+def _describe_part(value: Any) -> Any:
+    """Return the name or the settings of a function of the library, or where another one is defined."""
+    for name, function in FUNCTIONS.items():
+        if function is value:
+            return name
+    is_own = isinstance(value, Crops | Normalizer)
+    return dataclasses.asdict(value) if is_own else {"function": qualified_name(value)}
 
 
 def versions() -> dict[str, str]:
@@ -76,61 +83,28 @@ def build_model(description: Description) -> Model:
     settings = dict(description.get("settings", {}))
     if "dtype" in settings:
         settings["dtype"] = jnp.dtype(settings["dtype"]).type
-    settings = {k: tuple(v) if isinstance(v, list) else v for k, v in settings.items()}
-    return cast(Model, create(description["network"], dim=description["dim"], **settings))
+    return cast(Model, create(description["network"], dim=description["dim"], **_tuples(settings)))
 
 
-def build_preprocess(description: Description) -> Preprocess:
-    """Build the function from stored images to the model's input."""
-    kind = description["preprocess"]
-    if kind == "to_float":
-        return default_preprocess
-    if "mean" in kind:
-        return Normalizer(tuple(kind["mean"]), tuple(kind["std"]), kind["bgr"])
-    raise ValueError(f"its preprocess= was {kind['function']}: load(run, preprocess=…)")
+def _tuples(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings of JSON with tuples in place of lists."""
+    return {k: tuple(v) if isinstance(v, list) else v for k, v in settings.items()}
 
 
-def build_normalize(description: Description) -> Normalize | None:
-    """Build the normalization of embeddings; None without one."""
-    kind = description["normalize"]
-    if kind is not None and kind not in NORMALIZATIONS:
-        raise ValueError(f"its normalize= was {kind}: load(run, normalize=…)")
-    return NORMALIZATIONS.get(kind)
+def build_part(name: Literal["crop", "preprocess", "normalize"], description: Description) -> Any:
+    """Build the crop of image files, the function before the network, or the one after it."""
+    part = description[name]
+    if isinstance(part, str):
+        return FUNCTIONS[part]
+    if "function" in part:
+        remedy = "" if name == "crop" else f": load(run, {name}=…)"
+        raise ValueError(f"its {name} was {part['function']}, which is not of jdml{remedy}")
+    return (Crops if name == "crop" else Normalizer)(**_tuples(part))
 
 
-def build_crop(description: Description) -> Crops | None:
-    """Build the crop of image files; None where the run had images in memory."""
-    crop = description["crop"]
-    if crop is None:
-        return None
-    if "class" in crop:
-        raise ValueError(f"its images were cropped by {crop['class']}, which is not of jdml")
-    pairs = {name: tuple(crop[name]) for name in ("scale", "ratio")}
-    return Crops(**{**crop, **pairs})
-
-
-def fit_variables(
-    model: Model,
-    arrays: Mapping[str, np.ndarray],
-    described: dict[str, Any],
-    path: Path,
-    preprocess: Preprocess,
-) -> dict[str, Any]:
-    """Return arrays in the structure of a model's variables; refuse other names or shapes."""
-
-    def init(inputs: Tree) -> Tree:
-        return model.init(jax.random.key(0), preprocess(inputs), train=False)
-
-    variables = jax.eval_shape(init, input_template(described["input"]))
-    template = {kind: variables.get(kind, {}) for kind in ("params", "batch_stats")}
+def fit_variables(template: Mapping[str, Tree], arrays: Mapping[str, Any], path: Path) -> Any:
+    """Return a run's arrays in the structure of a network's variables; refuse other names or shapes."""
     own = named_leaves(template)
-    check_fits(own, arrays, path)
-    leaves = [jax.device_put(arrays[name]) for name in own]
-    return jax.tree.unflatten(jax.tree.structure(template), leaves)
-
-
-def check_fits(own: Mapping[str, Any], arrays: Mapping[str, Any], path: Path) -> None:
-    """Refuse a run's arrays that are not those of a network, by their names and shapes."""
     stored = {n: a for n, a in arrays.items() if not n.startswith("objective/")}
     for name in sorted(own.keys() | stored.keys()):
         shapes = [list(np.shape(x[name])) if name in x else "absent" for x in (stored, own)]
@@ -138,6 +112,8 @@ def check_fits(own: Mapping[str, Any], arrays: Mapping[str, Any], path: Path) ->
             raise ValueError(
                 f"model is not the run's: {name} is {shapes[0]} in {path} and {shapes[1]} in the model"
             )
+    leaves = [jnp.asarray(arrays[name], leaf.dtype) for name, leaf in own.items()]
+    return jax.tree.unflatten(jax.tree.structure(template), leaves)
 
 
 def input_template(described: Any) -> Any:
@@ -155,36 +131,18 @@ def _of_model(described: Model) -> Description:
     if isinstance(described, ModelAdapter) and described.factory:
         return dict(described.factory)
     model = unwrap(described)
-    own = {name: record for name, record in NETWORKS.items() if type(model) is record.kind}
+    own = {name: record.settings for name, record in NETWORKS.items() if type(model) is record.kind}
     if own:
-        # The nearest: weights may change attributes, such as the grid.
-        name = min(own, key=lambda name: _distance(model, own[name].settings))
-        fixed = {k: v for k, v in own[name].settings.items() if getattr(model, k) == v}
-        fields = [f.name for f in dataclasses.fields(model) if f.init]
-        left = [f for f in fields if f not in ("parent", "name", "dim", *fixed)]
-        settings = {f: _plain(getattr(model, f), f) for f in left}
-        if not any(value is _unknown for value in settings.values()):
-            return {"network": name, "dim": model.dim, "settings": settings}
+        # The name that says most of it: weights may change attributes, such as the grid.
+        same = {name: {k: getattr(model, k) == v for k, v in own[name].items()} for name in own}
+        name = max(own, key=lambda each: 2 * sum(same[each].values()) - len(same[each]))
+        left = [f.name for f in dataclasses.fields(model) if f.init and not same[name].get(f.name)]
+        settings = {k: getattr(model, k) for k in left if k not in ("parent", "name", "dim")}
+        if "dtype" in settings:
+            settings["dtype"] = jnp.dtype(model.dtype).name
+        with contextlib.suppress(AttributeError):  # of what JSON does not have
+            return {"network": name, "dim": model.dim, "settings": through_json(settings)}
     return {"class": qualified_name(type(model))}
-
-
-def _distance(model: Any, settings: Mapping[str, Any]) -> tuple[int, int]:
-    """Return a sort key: the number of attributes that differ, then minus those that agree."""
-    same = sum(getattr(model, k) == v for k, v in settings.items())
-    other = len(settings) - same
-    return other, -same if other else 0
-
-
-_unknown = object()
-
-
-def _plain(value: Any, name: str) -> Any:
-    """Return a network's attribute as JSON has it."""
-    if name == "dtype":
-        return jnp.dtype(value).name
-    if isinstance(value, tuple | list):
-        return list(value)
-    return value if isinstance(value, str | int | float | None) else _unknown
 
 
 def input_spec(images: Any) -> Any:

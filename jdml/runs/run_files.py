@@ -3,6 +3,7 @@
 import contextlib
 import json
 import math
+import operator
 import sys
 import time
 from collections.abc import Collection, Mapping
@@ -30,6 +31,8 @@ PREVIOUS_METRICS = "metrics_before.json"
 """The scores of a run before it was extended."""
 DESCRIPTION = "jdml"
 """The key of the description, as JSON, in a model file's metadata."""
+PLAIN = operator.methodcaller("item")
+"""Returns a number of an array library as Python's."""
 
 
 def is_of_benchmark(config: Mapping[str, Any]) -> bool:
@@ -192,7 +195,7 @@ def read_results(path: str | Path) -> dict[str, dict[str, Any]]:
 def write_results(path: str | Path, results: Mapping[str, Mapping[str, Any]]) -> None:
     """Write the results of runs atomically."""
     lines = [
-        json.dumps({**result, "name": name}, sort_keys=True, ensure_ascii=False, default=_plain)
+        json.dumps({**result, "name": name}, sort_keys=True, ensure_ascii=False, default=PLAIN)
         for name, result in sorted(results.items())
     ]
     write_text(Path(path), "".join(f"{line}\n" for line in lines))
@@ -200,12 +203,7 @@ def write_results(path: str | Path, results: Mapping[str, Mapping[str, Any]]) ->
 
 def through_json(value: Any) -> Any:
     """Return a value as JSON returns it: lists for tuples, Python's numbers."""
-    return json.loads(json.dumps(value, default=_plain))
-
-
-def _plain(value: Any) -> Any:
-    """Return a number of an array library as Python's."""
-    return value.item()
+    return json.loads(json.dumps(value, default=PLAIN))
 
 
 def save_result(path: str | Path, name: str, result: Mapping[str, Any]) -> None:
@@ -217,10 +215,7 @@ def save_result(path: str | Path, name: str, result: Mapping[str, Any]) -> None:
 def delete_results(path: str | Path, names: Collection[str]) -> None:
     """Remove the results of some runs from a file, so that they are computed again."""
     path = Path(path)
-    if not path.exists():
-        return
-    with lock_of(path):
-        results = read_results(path)
-        rest = {name: result for name, result in results.items() if name not in names}
-        if len(rest) < len(results):
-            write_results(path, rest)
+    if path.exists():
+        with lock_of(path):
+            results = read_results(path)
+            write_results(path, {n: result for n, result in results.items() if n not in names})

@@ -19,7 +19,7 @@ from jdml._paths import check_local
 from jdml.data.pipeline import end_with_parent
 from jdml.distributed import PeerExitedError, disable_malloc_trim
 from jdml.ops import checks
-from jdml.runs.identity import differences
+from jdml.runs.identity import differences, explain
 from jdml.runs.run_files import read_results, save_result, through_json
 
 Job = Mapping[str, Any]
@@ -71,7 +71,7 @@ def results_of(jobs: Mapping[str, Job], out: str | Path) -> dict[str, dict[str, 
     for name in (name for name in jobs if name in results):
         different = differences(results[name]["job"], json.loads(json.dumps(dict(jobs[name]))))
         if different:
-            shown = "; ".join(map(str, different))
+            shown = "; ".join(explain(different))
             raise ValueError(
                 f"{name} in {out} was run with other settings: {shown}. Choose another file"
             )

@@ -19,7 +19,7 @@ from jdml.models.base_adapter import ModelAdapter
 from jdml.models.embedding import default_preprocess, embed
 from jdml.models.feature_split import FeatureSplit, HeadOnly
 from jdml.models.finetuning import Frozen
-from jdml.runs.identity import file_digest, file_stat, fingerprint
+from jdml.runs.identity import file_version, fingerprint
 from jdml.training.batch_source import DEVICE_BYTES, BatchSource, ImageFileSource, RowSource
 from jdml.training.run_config import Embedder
 from jdml.training.step import StepConfig, TrainState
@@ -154,8 +154,7 @@ def _empty(shape: tuple[int, ...], folder: Path | None) -> np.ndarray:
 def _content(images: Any) -> Any:
     """Identify images: by all numbers of an array; by names, sizes and times of files, or their content."""
     if isinstance(images, ImageFiles):
-        files = [(str(file), *(file_stat(file) or (file_digest(file),))) for file in images.files]
-        return images.transform, files
+        return images.transform, [(str(file), *file_version(file)) for file in images.files]
     digest = hashlib.sha256()
     for start in range(0, len(images), CHUNK):
         digest.update(np.asarray(images[start : start + CHUNK]).tobytes())

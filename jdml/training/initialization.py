@@ -22,7 +22,7 @@ from jdml.models.feature_split import FeatureSplit
 from jdml.ops import checks, sphere
 from jdml.recipes.network import HEAD
 from jdml.runs.identity import fingerprint, qualified_name
-from jdml.runs.model_metadata import check_fits
+from jdml.runs.model_metadata import fit_variables
 from jdml.runs.run_files import MODEL, named_leaves, read_model
 from jdml.training.run_config import Embedder
 from jdml.training.step import (
@@ -120,8 +120,7 @@ def _load_run(path: Path, variables: Mapping[str, Tree]) -> Tree:
         _log.warning("%s: its head has another size, the head begins anew", path)
         arrays = {name: array for name, array in arrays.items() if name not in stored}
         arrays |= {name: own[name] for name in fresh}
-    check_fits(own, arrays, path)
-    return _with_arrays(variables, own, arrays)
+    return fit_variables(variables, arrays, path)
 
 
 def _keep_head_and_proxies(path: Path, state: TrainState) -> TrainState:

@@ -279,6 +279,8 @@ REFUSED = [
         TypeError,
         ".*negativ_margin",
     ),
+    (lambda: objectives.pair(jdml.triplet_loss, margn=0.3), TypeError, ".*margn"),
+    (lambda: objectives.proxy(jdml.proxy_nca_loss, 2, 2, scal=3.0), TypeError, ".*scal"),
 ]
 
 

@@ -39,6 +39,9 @@ def test_image_has_the_same_embedding_as_path_bytes_and_of_pillow(trained, photo
         np.testing.assert_allclose(trained.embed(source), expected[:1], atol=1e-6)
     images = trained.images_of(photos[:4])[:]
     np.testing.assert_array_equal(trained.embed(list(images)), trained.embed(images))
+    variables = {"params": trained.params, "batch_stats": trained.batch_stats}
+    applied = trained.model.apply(variables, trained.preprocess(images), train=False)
+    np.testing.assert_allclose(trained.normalize(applied), expected, atol=1e-6)
     assert "\n" not in repr(trained)
     image = Image.open(photos[0])  # is decoded once, by one thread
     np.testing.assert_allclose(trained.embed([image] * 64), expected[[0] * 64], atol=1e-6)

@@ -4,9 +4,9 @@ import errno
 import os
 
 import jax
+import pytest
 
 import jdml
-from jdml import compilation_cache
 
 
 def test_full_disk_leaves_no_incomplete_file(run, photos, tmp_path, monkeypatch, jdml_command):
@@ -24,31 +24,31 @@ def test_full_disk_leaves_no_incomplete_file(run, photos, tmp_path, monkeypatch,
     assert not list(tmp_path.iterdir())
 
 
+@pytest.fixture
+def cache_settings():
+    """Restore JAX's settings of its compilation cache."""
+    names = ("jax_compilation_cache_", "jax_persistent_cache_min")
+    before = {name: value for name, value in jax.config.values.items() if name.startswith(names)}
+    yield
+    for name, value in before.items():
+        jax.config.update(name, value)
+
+
+@pytest.mark.usefixtures("cache_settings")
 def test_compiled_programs_are_cached_unless_switched_off(tmp_path, monkeypatch):
+    """Entries that a killed process did not complete are removed."""
     monkeypatch.setenv("JDML_CACHE", "off")
-    assert compilation_cache.keep_compiled_programs() is None
-    names = (
-        "jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs",
-        "jax_compilation_cache_max_size",
-    )  # fmt: skip
-    before = {name: jax.config.values[name] for name in names}
-    (tmp_path / "cache").mkdir()
-    for name in ("jit_part-1-cache", "jit_whole-2-cache", "jit_whole-2-atime"):
-        (tmp_path / "cache" / name).write_bytes(b"12345678")
-    monkeypatch.setenv("JDML_CACHE", str(tmp_path / "cache"))
+    assert jdml.keep_compiled_programs() is None
+    monkeypatch.setenv("JDML_CACHE", str(tmp_path))
     jax.config.update("jax_compilation_cache_dir", "a folder of the user's choice")
-    try:
-        assert compilation_cache.keep_compiled_programs() is None
-        jax.config.update("jax_compilation_cache_dir", None)
-        assert compilation_cache.keep_compiled_programs() == tmp_path / "cache"
-        assert jax.config.values["jax_compilation_cache_max_size"] == 1 << 30
-        left = {path.name for path in (tmp_path / "cache").glob("jit*")}
-        assert left == {"jit_whole-2-cache", "jit_whole-2-atime"}  # the other is incomplete
-        assert jdml.keep_compiled_programs(tmp_path / "own") == tmp_path / "own"
-        assert jax.config.values["jax_compilation_cache_dir"] == str(tmp_path / "own")
-        assert compilation_cache.keep_compiled_programs() is None  # one is set
-        assert jdml.keep_compiled_programs(tmp_path / "cache") == tmp_path / "cache"
-        assert jax.config.values["jax_compilation_cache_dir"] == str(tmp_path / "cache")
-    finally:
-        for name, value in before.items():
-            jax.config.update(name, value)
+    assert jdml.keep_compiled_programs() is None
+    jax.config.update("jax_compilation_cache_dir", None)
+    for name in ("jit_part-1-cache", "jit_whole-2-cache", "jit_whole-2-atime"):
+        (tmp_path / name).write_bytes(b"12345678")
+    assert jdml.keep_compiled_programs() == tmp_path
+    left = {path.name for path in tmp_path.glob("jit*")}
+    assert left == {"jit_whole-2-cache", "jit_whole-2-atime"}
+    assert jax.config.values["jax_compilation_cache_max_size"] == 1 << 30
+    assert jdml.keep_compiled_programs(tmp_path / "own") == tmp_path / "own"
+    assert jax.config.values["jax_compilation_cache_dir"] == str(tmp_path / "own")
+    assert jdml.keep_compiled_programs() is None  # one is set

@@ -1,7 +1,6 @@
 """`fit`: accepted and refused arguments, results that belong to their run, and `load`."""
 
 import functools
-import warnings
 from types import SimpleNamespace
 
 import flax.linen as nn
@@ -131,12 +130,6 @@ def generator():
         yield np.arange(8)
 
 
-def of(library, name, **methods):
-    """Return a stand-in for an object of a library that need not be installed."""
-    return type(name, (), {**methods, "__module__": f"{library}.data"})()
-
-
-LOADER = of("torch.utils", "DataLoader", __iter__=lambda self: iter(()))
 CHANNELS_FIRST = SimpleNamespace(images=np.zeros((24, 3, 8, 8), np.uint8), labels=LABELS)
 SHORT = SimpleNamespace(images=FEATURES, labels=LABELS[:5])
 
@@ -164,23 +157,11 @@ def test_wrong_arguments_are_refused_in_one_line(argument, value, error, names):
     assert "\n" not in str(caught.value)
 
 
-def test_proxies_of_missing_classes_are_warned_of():
-    gaps = data.Dataset("gaps", FEATURES, np.where(LABELS == 2, 5, LABELS))
-    proxies = objectives.proxy(jdml.proxy_anchor_loss, 6, 3)
-    with pytest.warns(UserWarning, match=r"\b2 classes\b.*\blabel 2\b"):
-        fit(train=gaps, objective=proxies)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", UserWarning)
-        fit(train=gaps)  # no proxies
-
-
-@pytest.mark.parametrize("loss", [jdml.normalized_softmax_loss, jdml.triplet_loss])
-def test_data_of_one_class_are_refused(loss):
+def test_data_of_one_class_are_refused():
+    """Also with proxies; tests/training/test_pairs_in_batches.py has pairs."""
     one = data.Dataset("one", FEATURES, np.zeros(24, int))
-    is_pair = loss is jdml.triplet_loss
-    objective = objectives.pair(loss) if is_pair else objectives.proxy(loss, 1, 3)
     with pytest.raises(ValueError, match=r"^train\b.*two classes"):
-        fit(train=one, objective=objective, steps=30)
+        fit(train=one, objective=objectives.proxy(jdml.normalized_softmax_loss, 1, 3), steps=30)
 
 
 def test_generator_trains_only_without_a_folder(tmp_path):
@@ -188,20 +169,6 @@ def test_generator_trains_only_without_a_folder(tmp_path):
     with pytest.raises(TypeError, match=r"^sampler\b.*get_state"):
         fit(tmp_path / "run", sampler=generator())
     assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.parametrize(
-    ("make", "names"),
-    [
-        (lambda: objectives.pair(jdml.triplet_loss, margn=0.3), "margn.*margin"),
-        (lambda: objectives.proxy(jdml.proxy_anchor_loss, 2, 2, detla=0.3), "detla.*delta"),
-        (lambda: objectives.pair(jdml.triplet_loss, mine=jdml.easy_positive), r"easy_positive\(\)"),
-        (lambda: objectives.pair(jdml.triplet_loss, mine="hard"), "mine.*'hard'"),
-    ],
-)
-def test_objectives_check_their_settings(make, names):
-    with pytest.raises(TypeError, match=names):
-        make()
 
 
 # Results belong to their run

@@ -15,7 +15,6 @@ import numpy as np
 import pytest
 
 from jdml import training
-from jdml.registry import NETWORKS
 from jdml.runs import export
 from jdml.runs.run_files import read_model
 
@@ -51,41 +50,6 @@ def test_embeddings_have_the_runs_scores(run, photos, tmp_path, jdml_command):
     with np.load(out) as arrays:
         assert sorted(set(arrays["labels"])) == ["kind3", "kind4", "kind5"]
         assert all(Path(name).is_file() for name in arrays["files"])
-
-
-def test_photograph_has_the_same_embedding_in_every_form(run, photos):
-    trained = training.load(run.folder)
-    files = [photos / "kind0" / "0.png", photos / "kind4" / "3.png"]
-    by_path = trained.embed(files)
-    assert by_path.shape == (2, 4)
-    np.testing.assert_allclose(np.linalg.norm(by_path, axis=1), 1, rtol=1e-6)
-    cut = np.stack([trained.images_of(str(file))[0] for file in files])
-    np.testing.assert_allclose(trained.embed(cut), by_path, atol=1e-6)
-    from PIL import Image
-
-    whole = np.stack([np.asarray(Image.open(file)) for file in files])
-    np.testing.assert_allclose(trained.embed(whole), by_path, atol=1e-6)
-    applied = trained.model.apply(
-        {"params": trained.params, "batch_stats": trained.batch_stats},
-        trained.preprocess(cut),
-        train=False,
-    )
-    np.testing.assert_allclose(trained.normalize(applied), by_path, atol=1e-6)
-
-
-def test_embed_writes_other_formats(run, photos, tmp_path, jdml_command):
-    expected = training.load(run.folder).embed(photos / "kind5")
-    flat = ("embed", run.folder, photos / "kind5", "--quiet", "--out")
-    done = jdml_command(*flat, tmp_path / "e.npy")
-    assert done.code == 0, done.err
-    np.testing.assert_array_equal(np.load(tmp_path / "e.npy"), expected)
-    parquet = pytest.importorskip("pyarrow.parquet")
-    done = jdml_command("embed", run.folder, photos, "--quiet", "--out", tmp_path / "e.parquet")
-    assert done.code == 0, done.err
-    table = parquet.read_table(tmp_path / "e.parquet")
-    assert table.column_names == ["embedding", "label", "file"]
-    assert table.num_rows == 36
-    np.testing.assert_allclose(table["embedding"].to_pylist()[30:], expected, atol=1e-6)
 
 
 def test_embed_names_and_skips_damaged_images(run, photos, tmp_path, jdml_command, caplog, draw):
@@ -160,13 +124,6 @@ def test_search_in_galleries_of_one_point_and_of_another_model(run, photos, tmp_
     np.savez(gallery, **same, model=np.array("0" * 16))
     done = jdml_command("search", run.folder, query, *options)
     assert (done.code, f"{gallery} " in done.err) == (2, True)
-    for words, name in (
-        (("embed", run.folder, "cubb:/data"), "cubb:/data"),
-        (("embed", run.folder, photos / "kind0", "--split", "test"), "--split"),
-        (("search", run.folder, query, "--gallery", photos, "--labels", "kind"), "--labels"),
-    ):
-        done = jdml_command(*words)
-        assert (done.code, done.err.count("\n"), name in done.err) == (2, 1, True), done.err
 
 
 ALONE = """
@@ -198,8 +155,6 @@ def test_exported_file_is_used_like_a_run(run, photos, tmp_path, jdml_command):
     done = subprocess.run(alone, cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     np.testing.assert_allclose(np.load(names[2]), trained.embed(images), atol=1e-5)
-    program = jax.export.deserialize(export.export_stablehlo(trained, platforms=("cpu",)))
-    assert program.platforms == ("cpu",)
     exported = tmp_path / "model.safetensors"
     assert jdml_command("export", run.folder, "--out", exported).code == 0
     again = training.load(exported)
@@ -293,7 +248,8 @@ def test_killed_export_leaves_program_and_description_consistent(
     killed = pytest.raises(KeyboardInterrupt) if dies_at < 2 else contextlib.nullcontext()
     with monkeypatch.context() as patch, killed:
         patch.setattr(os, "replace", dying)
-        export.export_file(dataclasses.replace(trained, step=7), program)
+        later = {**trained.description, "step": 7}
+        export.export_file(dataclasses.replace(trained, description=later), program)
     assert (program.read_bytes() == b"old") == (dies_at == 0)
     assert described.exists() == (dies_at == 2)
     if described.exists():
@@ -317,40 +273,3 @@ def test_run_resumes_with_more_steps_but_not_with_fewer(photos, tmp_path, jdml_c
     done = jdml_command(*command)
     assert done.code == 2
     assert re.search(r"\bsteps\b.*\b6\b.*\b4\b", done.err)
-
-
-# The guide's commands
-
-
-@pytest.mark.slow  # trains and embeds three times
-def test_guides_commands_on_real_birds(shared_data, tmp_path, jdml_command, monkeypatch):
-    """Run the page's commands, from the folder to a search, with less training.
-
-    A small network replaces the large one in its record, as the page's words are used unchanged.
-    """
-    record = NETWORKS["vit_s16"]
-    tiny = {**record.settings, "width": 24, "depth": 1, "heads": 2}
-    # The page names this network, which is large.
-    monkeypatch.setitem(NETWORKS, "vit_s16", dataclasses.replace(record, settings=tiny))
-    crops = sorted((shared_data / "cub_crops227" / "images").iterdir())[:6]
-    for place in crops:
-        (tmp_path / "photos" / place.name).mkdir(parents=True)
-        for file in sorted(place.glob("*.jpg"))[:8]:
-            (tmp_path / "photos" / place.name / file.name).symlink_to(file)
-    query = next((tmp_path / "photos").glob("*/*.jpg")).relative_to(tmp_path)
-    page = (Path(__file__).parents[2] / "docs" / "guides" / "evening.md").read_text()
-    cells = "".join(re.findall(r"%%bash\n(.*?)```", page, re.S)).replace("\\\n", " ")
-    commands = [line.split() for line in cells.splitlines() if line.startswith("jdml ")]
-    assert [words[1] for words in commands] == [
-        *("data", "train", "train", "compare", "report", "embed", "search", "export")
-    ]
-    monkeypatch.chdir(tmp_path)
-    for words in commands:
-        shorter = re.sub(r"--steps \d+", "--steps 2", " ".join(words[1:]))
-        shorter = shorter.replace(
-            "--last-blocks 1", "--lora 4"
-        )  # which the page names; it runs the other
-        done = jdml_command(*shorter.replace("photos/fern/0.png", str(query)).split())
-        assert done.code == 0, (words, done.err)
-        if words[1] == "search":
-            assert done.out.count(".jpg") >= 3, done.out  # three neighbours

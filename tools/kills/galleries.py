@@ -42,9 +42,9 @@ def embed(images: ImageFiles, **options: Any) -> np.ndarray:
 
 def update(gallery: Path, photos: Path) -> None:
     """Bring the gallery up to date."""
-    source = Source(ImageFiles(sorted(photos.glob("*.png"))), None, None)
+    source = Source(ImageFiles(sorted(photos.glob("*.png"))), photos)
     model: Any = SimpleNamespace(identity="digest", embed=embed)
-    update_gallery(gallery, model, source, photos, piece=PIECE)
+    update_gallery(gallery, model, source, piece=PIECE)
 
 
 def add(folder: Path, turn: int) -> None:

@@ -257,8 +257,6 @@ WRITERS: dict[str, tuple[str, str]] = {
     "export, parameters": ("export {run} --out {out}", "model.safetensors"),
     "export, a program": ("export {run} --out {out}", "model.stablehlo"),
     "embed, .npz": ("embed {run} images --quiet --out {out}", "embedded.npz"),
-    "embed, .npy": ("embed {run} images --quiet --out {out}", "embedded.npy"),
-    "embed, .parquet": ("embed {run} images --quiet --out {out}", "embedded.parquet"),
     "search, a sheet": (f"{SEARCH} --out {{out}}", "sheet.png"),
     "search, .json": (f"{SEARCH} --json {{out}}", "found.json"),
     "compare, .csv": ("compare {run} --csv {out}", "table.csv"),
