@@ -22,13 +22,13 @@ from jdml.data import Dataset, load
 from jdml.metrics import evaluate_retrieval
 from jdml.ops import checks
 from jdml.recipes import LossConfig, Recipe
-from jdml.report.compare import compare_runs
+from jdml.report.compare import compare_runs, summary_sentences
 from jdml.report.embedding_stats import project, unit
 from jdml.report.figures import scatter_grid
 from jdml.report.page import html_report
 from jdml.report.runs import Run
 from jdml.report.tables import markdown_table, mean_std
-from jdml.runs.run_files import read_json, write_json
+from jdml.runs.run_files import CONFIG, read_results, write_results
 from jdml.training import Embedder, Evaluation, RunConfig, train
 
 TRAINED_DIGITS = (0, 1, 2, 3, 4, 5)
@@ -61,7 +61,7 @@ class Demo:
     """
 
     out: Path = Path("runs/demo")
-    """Folder for the figure (demo.png), the page (report.html), metrics.json and config.json."""
+    """Folder for the figure (demo.png), the page (report.html) and the scores (results.jsonl)."""
     steps: int = 400
     """Training steps of each method."""
     seeds: int = 3
@@ -72,17 +72,13 @@ class Demo:
         checks.count("steps", self.steps)
         checks.count("seeds", self.seeds)
         check_local("out", self.out)
-        config = {
-            "data": "digits 0–5 by parity",
-            "model": f"{HIDDEN} hidden units, {DIM}-D",
-            "steps": self.steps,
-            "seeds": self.seeds,
-        }
-        file = self.out / "config.json"
-        if file.exists() and read_json(file, dict).keys() != config.keys():
+        figure, page, results = (
+            self.out / name for name in ("demo.png", "report.html", "results.jsonl")
+        )
+        others = {name.rpartition("-")[0] for name in read_results(results)} - methods().keys()
+        if others or (self.out / CONFIG).exists():
             raise ValueError(f"--out {self.out} holds another run: choose another folder")
         self.out.mkdir(parents=True, exist_ok=True)
-        write_json(file, config)
         data, scored = load_parts()
         jobs = list(itertools.product(methods().items(), range(self.seeds)))
         runs = []
@@ -91,13 +87,18 @@ class Demo:
                 bar.set_description(name)
                 runs.append(_train(name, recipe, data, scored, self.steps, seed))
                 bar.update()
-        figure, page = self.out / "demo.png", self.out / "report.html"
-        write_json(self.out / "metrics.json", scores_of(runs))
+        records = {
+            run.name: {"job": {**run.settings, "seed": run.seed}, "metrics": run.metrics}
+            for run in runs
+        }
+        write_results(results, records)
         draw(runs, figure)
         title = "Even and odd were learned: which methods still tell the digits apart?"
         html_report(runs, page, title=title, metrics=COLUMNS)
-        print("R@1 and MAP@R by digit, in %, of models trained on even/odd\n")
-        print(markdown_table(*table(runs)), *summary(runs), sep="\n")
+        print("R@1 and MAP@R in %, by digit, of models trained on even/odd:")
+        print("seen: other images of the digits 0–5; unseen: the digits 6–9\n")
+        print(markdown_table(*table(runs)))
+        print(*summary_sentences(compare_runs(runs, metrics=["MAP@R"])), sep="\n")
         print(f"figure: {figure}\nreport: {page}")
 
 
@@ -133,20 +134,13 @@ def is_trained(data: Dataset) -> np.ndarray:
     return np.isin(data.labels, TRAINED_DIGITS)
 
 
-def scores_of(runs: Sequence[Run]) -> dict[str, dict[str, list[float]]]:
-    """Return the scores of all seeds, by method and column."""
-    rows = compare_runs(runs).rows
-    return {row.runs[0].settings["method"]: row.values for row in rows}
-
-
 def table(runs: Sequence[Run]) -> tuple[list[str], list[list[str]]]:
     """Return the result as a table's columns and rows: means ± standard deviations in percent."""
-    titles = [name.replace("unseen", "6–9").replace("seen", "0–5") for name in COLUMNS]
     rows = [
-        [method, *(mean_std(scores[name]) for name in COLUMNS)]
-        for method, scores in scores_of(runs).items()
+        [row.runs[0].settings["method"], *(mean_std(row.values[name]) for name in COLUMNS)]
+        for row in compare_runs(runs).rows
     ]
-    return ["method", *titles], rows
+    return ["method", *COLUMNS], rows
 
 
 def draw(runs: Sequence[Run], path: Path) -> Path:
@@ -165,18 +159,6 @@ def draw(runs: Sequence[Run], path: Path) -> Path:
         row_titles=("digits 0–5, unseen images", "digits 6–9, never seen"),
         title="Trained on the labels even and odd; coloured by digit (two principal components)",
     )
-
-
-def summary(runs: Sequence[Run]) -> list[str]:
-    """Compare the triplet loss without and with EPS in words, and say whether seeds agree."""
-    scores, lines = scores_of(runs), []
-    for part, digits in (("seen", "0–5, on unseen images"), ("unseen", "6–9, never seen")):
-        before, after = (scores[name][f"{part} MAP@R"] for name in ("triplet", "triplet + EPS"))
-        clear = min(after) > max(before)
-        note = "in every run" if clear else "not in every run: more --seeds or --steps may decide"
-        means = f"{mean_std(before)} -> {mean_std(after)}"
-        lines.append(f"easy positives, digits {digits}: MAP@R {means} ({note})")
-    return lines
 
 
 def _train(name: str, recipe: Recipe, data: Dataset, scored: Dataset, steps: int, seed: int) -> Run:
@@ -204,22 +186,11 @@ def _train(name: str, recipe: Recipe, data: Dataset, scored: Dataset, steps: int
     )
     last = result.history[-LAST:]
     scores = {column: float(np.mean([record[column] for record in last])) for column in COLUMNS}
-    run = Run(
-        f"{name}-{seed}",
-        {"method": name, "steps": steps},
-        seed,
-        scores,
-        result.history,
-        seconds=time.monotonic() - start,
-    )
-    if seed > 0:
-        return run
-    vectors = [unit(result.embedder(scored.images[rows])) for rows in (known, ~known)]
-    return replace(
-        run,
-        embeddings=np.concatenate(vectors),
-        data=scored,
-        proxies=result.best_params.get("proxies"),
-        train=data,
-        train_embeddings=unit(result.embedder(data.images)),
-    )
+    shown: dict[str, Any] = {}
+    if seed == 0:
+        vectors = [unit(result.embedder(scored.images[rows])) for rows in (known, ~known)]
+        shown = {"embeddings": np.concatenate(vectors), "data": scored, "train": data}
+        shown["proxies"] = result.best_params.get("proxies")
+        shown["train_embeddings"] = unit(result.embedder(data.images))
+    own, seconds = {"method": name, "steps": steps}, time.monotonic() - start
+    return Run(f"{name}-{seed}", own, seed, scores, result.history, seconds=seconds, **shown)
