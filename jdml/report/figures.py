@@ -65,7 +65,7 @@ def scatter_grid(
     for i, (axes, (name, points, labels)) in enumerate(zip(grid, panels, strict=True)):
         rows = rng.permutation(len(points))[:max_points]
         points, labels = np.asarray(points)[rows], np.asarray(labels)[rows]
-        _draw_classes(axes, points, labels, classes, class_names, size=6)
+        _draw_classes(axes, points, labels, classes, class_names)
         axes.set(xticks=[], yticks=[], aspect="equal")
         axes.set_adjustable("datalim")
         axes.set_title(name, fontsize=10)
@@ -172,7 +172,7 @@ def embedding_map(
     points, others = points[: len(x)], points[len(x) :]
     known = np.unique(y)
     figure, (axes,) = _panels(1, 1, (7.2, 6))
-    _draw_classes(axes, points, y, known, class_names, size=12)
+    _draw_classes(axes, points, y, known, class_names)
     if len(others):
         axes.scatter(*others.T, s=140, c="black", marker="*", edgecolors="white", label="proxies")
     if len(known) <= 30:
@@ -239,8 +239,8 @@ def curves(
         ValueError: a metric that nothing logged, or nothing logged at all.
     """
     if not isinstance(runs, Mapping):
-        settings = compare_runs(as_runs(runs)).rows
-        runs = {row.name: [run.log for run in row.runs if run.log] for row in settings}
+        rows = compare_runs(as_runs(runs)).rows
+        runs = {row.name: [run.log for run in row.runs if run.log] for row in rows}
     logs: dict[str, list[Any]] = {
         str(name): [log] if log and isinstance(log[0], Mapping) else list(log)
         for name, log in runs.items()
@@ -270,12 +270,7 @@ def curves(
 
 
 def _draw_classes(
-    axes: Any,
-    points: np.ndarray,
-    labels: np.ndarray,
-    classes: np.ndarray,
-    names: Sequence[str] | None,
-    size: float,
+    axes: Any, points: np.ndarray, labels: np.ndarray, classes: np.ndarray, names: Any
 ) -> None:
     """Draw points, a colour and mark for each class."""
     from matplotlib import colormaps
@@ -284,7 +279,7 @@ def _draw_classes(
     for place, label in enumerate(classes):
         axes.scatter(
             *points[labels == label].T,
-            s=size,
+            s=9,
             color=colours(place % colours.N),
             marker=MARKERS[place // colours.N % len(MARKERS)],
             linewidths=0,

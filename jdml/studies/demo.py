@@ -13,13 +13,11 @@ from typing import Any
 
 import flax.linen as nn
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from jdml._optional_imports import progress_bar
 from jdml._paths import check_local
 from jdml.data import Dataset, load
-from jdml.metrics import evaluate_retrieval
 from jdml.ops import checks
 from jdml.recipes import LossConfig, Recipe
 from jdml.report.compare import compare_runs, summary_sentences
@@ -29,7 +27,7 @@ from jdml.report.page import html_report
 from jdml.report.runs import Run
 from jdml.report.tables import markdown_table, mean_std
 from jdml.runs.run_files import CONFIG, read_results, write_results
-from jdml.training import Embedder, Evaluation, RunConfig, train
+from jdml.training import Embedder, Evaluation, RunConfig, score, train
 
 TRAINED_DIGITS = (0, 1, 2, 3, 4, 5)
 COLUMNS = ("seen R@1", "seen MAP@R", "unseen R@1", "unseen MAP@R")
@@ -164,14 +162,12 @@ def draw(runs: Sequence[Run], path: Path) -> Path:
 def _train(name: str, recipe: Recipe, data: Dataset, scored: Dataset, steps: int, seed: int) -> Run:
     """Train a method once; return the run for the report, the first seed with its last embeddings."""
     known = is_trained(scored)
+    parts = {"seen": scored.select(known), "unseen": scored.select(~known)}
 
     def evaluate(embedder: Embedder) -> dict[str, float]:
-        scores: dict[str, float] = {}
-        for part, rows in (("seen", known), ("unseen", ~known)):
-            x = jnp.asarray(unit(embedder(scored.images[rows])))
-            retrieval = evaluate_retrieval(x, scored.labels[rows], recall_at=(1,))
-            scores |= {f"{part} {metric}": float(retrieval[metric]) for metric in ("R@1", "MAP@R")}
-        return scores
+        scores = {name: score(embedder, part, recall_at=(1,)) for name, part in parts.items()}
+        names = (column.split() for column in COLUMNS)
+        return {f"{part} {metric}": scores[part][f"digit/{metric}"] for part, metric in names}
 
     start = time.monotonic()
     every = max(1, steps // 20)
@@ -188,9 +184,8 @@ def _train(name: str, recipe: Recipe, data: Dataset, scored: Dataset, steps: int
     scores = {column: float(np.mean([record[column] for record in last])) for column in COLUMNS}
     shown: dict[str, Any] = {}
     if seed == 0:
-        vectors = [unit(result.embedder(scored.images[rows])) for rows in (known, ~known)]
-        shown = {"embeddings": np.concatenate(vectors), "data": scored, "train": data}
+        shown = {"data": scored, "embeddings": unit(result.embedder(scored.images))}
+        shown |= {"train": data, "train_embeddings": unit(result.embedder(data.images))}
         shown["proxies"] = result.best_params.get("proxies")
-        shown["train_embeddings"] = unit(result.embedder(data.images))
     own, seconds = {"method": name, "steps": steps}, time.monotonic() - start
     return Run(f"{name}-{seed}", own, seed, scores, result.history, seconds=seconds, **shown)

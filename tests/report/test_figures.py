@@ -79,17 +79,6 @@ def test_rows_without_a_class_in_figures():
         assert last == ["alone", "(no class)", "(no class)"]
 
 
-def test_characters_without_a_font_are_escaped(cloud, tmp_path, recwarn):
-    x, y = cloud
-    figure = report.embedding_map(
-        x, y, class_names=["ärger", "\U000f0001", "z\n"]
-    )  # private: in no font
-    figure.savefig(tmp_path / "map.png")
-    shown = [text.get_text() for text in figure.legends[0].get_texts()]
-    assert shown[:2] == ["ärger", r"\U000f0001"]
-    assert [str(w.message) for w in recwarn if "Glyph" in str(w.message)] == []
-
-
 def test_names_in_figures_are_not_read_as_formulas(cloud, tmp_path):
     """Dollar signs and a leading underscore are shown as text, also in legends."""
     x, y = cloud

@@ -29,31 +29,26 @@ IN_BROWSER = pytest.mark.slow  # starts a browser
 def make_runs(names):
     """Return two runs on the same pictures with proxies, charges and logs, and one without any of these."""
     rng = np.random.default_rng(0)
-    classes = len(names)
-    labels = np.repeat(np.arange(classes), EACH)
+    labels = np.repeat(np.arange(len(names)), EACH)
     images = rng.integers(0, 256, (len(labels), 8, 8, 1)).astype(np.uint8)
     views = {"kind": labels, "parity": labels % 2}
     data = Dataset(names[0], images, labels, views, {"kind": tuple(names)})
-    centres = rng.normal(size=(classes, 6))
+    centres = rng.normal(size=(len(names), 6))
     centres /= np.linalg.norm(centres, axis=1, keepdims=True)
     field = {"recipe": {"loss": {"name": "potential_field", "settings": {"delta": 0.3}}}}
+    about = {"config": field, "command": f"jdml train --note {names[2]}", "versions": {"a": "1"}}
+    log = [{"step": s, "loss": 9.0 / s, "grad_norm": 1.0, names[1]: s / 9} for s in range(1, 9)]
     runs = []
     for place, noise in enumerate((0.35, 0.8)):
         x = centres[labels] + noise * rng.normal(size=(len(labels), 6))
         x /= np.linalg.norm(x, axis=1, keepdims=True)
-        log = [{"step": s, "loss": 9.0 / s, "grad_norm": 1.0, names[1]: s / 9} for s in range(1, 9)]
-        settings = {
-            "loss": "potential_field",
-            "loss_setting": ["delta=0.3"],
-            "note": names[2 + place],
-        }
-        about = {"config": field, "command": f"jdml train --note {names[2]}", "seconds": 2.0}
-        shown = {"embeddings": x, "data": data, "train": data, "train_embeddings": x}
+        settings = {"loss_setting": ["delta=0.3"], "note": names[2 + place]}
+        shown = {"embeddings": x, "data": data, "proxies": centres[:, None]}
+        shown |= {"train": data, "train_embeddings": x}
         scores = {"test kind R@1": 0.5 + place / 4}
-        more = {**about, **shown, "versions": {"jdml": "0.1"}, "proxies": centres[:, None]}
-        runs.append(Run(names[place], settings, 0, scores, log, **more))
+        runs.append(Run(names[place], settings, 0, scores, log, **about, **shown))
     scores = {"test kind R@1": 0.1}
-    return [*runs, Run(names[4], {"loss": "other"}, 0, scores, [], paper={"R@1": 61.5})]
+    return [*runs, Run(names[4], {"loss": "other"}, 0, scores, paper={"R@1": 61.5})]
 
 
 @pytest.fixture(scope="module")
@@ -84,15 +79,11 @@ def test_names_are_escaped(pages, tmp_path):
     assert "a [b]<br><small>[c]</small>" in text
 
 
-def test_page_and_command_have_the_same_summary(pages, tmp_path):
-    for kind, names in (("tame", TAME), ("hostile", HOSTILE)):
-        text = pages[kind].read_text()
-        (shown,) = re.findall(r'<ul class="notes" id="sentences".*?>(.*?)</ul>', text, re.S)
-        lines = re.findall(r"<li.*?>(.*?)</li>", shown, re.S)
-        comparison = report.compare_runs(make_runs(names))
-        assert [html.unescape(line) for line in lines] == report.summary_sentences(comparison)
-    alone = report.html_report(Run("alone", {}, 0, {"loss": 1.0}), tmp_path / "alone.html")
-    assert 'id="sentences"' not in alone.read_text()
+def test_page_has_the_summary_of_the_command(pages):
+    text = pages["hostile"].read_text()
+    (shown,) = re.findall(r'<ul class="notes" id="sentences".*?>(.*?)</ul>', text, re.S)
+    lines = [html.unescape(line) for line in re.findall(r"<li.*?>(.*?)</li>", shown, re.S)]
+    assert lines == report.summary_sentences(report.compare_runs(make_runs(HOSTILE)))
 
 
 def test_thinned_curve_keeps_its_last_point(tmp_path):
