@@ -35,7 +35,7 @@ UNANIMOUS, FEWEST = 5, 3
 """Neighbours of one other class that make a label suspect; fewer if the class has fewer images, but this many."""
 CHARGES, FIELDS, SIDE = 1500, 4, 72
 """Embeddings in a potential field, classes whose field is drawn, points of its grid along a side."""
-POTENTIALS = {
+POTENTIALS: dict[str, tuple[fields.Potential, tuple[str, ...]]] = {
     "potential_field": (fields.potential, ("delta", "alpha", "repulsion_delta")),
     "contrastive_potential": (fields.contrastive_potential, ("delta",)),
 }
