@@ -9,7 +9,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import flax.linen as nn
 import jax
@@ -18,7 +18,7 @@ import numpy as np
 from jdml._optional_imports import progress_bar
 from jdml._paths import check_local
 from jdml.data import Dataset, load
-from jdml.ops import checks
+from jdml.ops.checks import count
 from jdml.recipes import LossConfig, Recipe
 from jdml.report.compare import compare_runs, summary_sentences
 from jdml.report.embedding_stats import project, unit
@@ -60,15 +60,13 @@ class Demo:
 
     out: Path = Path("runs/demo")
     """Folder for the figure (demo.png), the page (report.html) and the scores (results.jsonl)."""
-    steps: int = 400
+    steps: Annotated[int, count] = 400
     """Training steps of each method."""
-    seeds: int = 3
+    seeds: Annotated[int, count] = 3
     """Runs of each method; the table shows their mean and standard deviation."""
 
     def execute(self) -> None:
         """Train the four methods, print the table, write the figure, the page and the numbers."""
-        checks.count("steps", self.steps)
-        checks.count("seeds", self.seeds)
         check_local("out", self.out)
         figure, page, results = (
             self.out / name for name in ("demo.png", "report.html", "results.jsonl")

@@ -26,13 +26,6 @@ def test_demo_compares_four_methods():
     assert table(runs) == (["method", *COLUMNS], [["triplet", *["45.0 ± 7.1"] * 4]])
 
 
-@pytest.mark.parametrize("name", ["steps", "seeds"])
-def test_demo_without_steps_or_seeds_is_refused(tmp_path, name):
-    with pytest.raises(ValueError, match=rf"^{name}\b"):
-        Demo(tmp_path / "demo", **{name: 0}).execute()
-    assert list(tmp_path.iterdir()) == []
-
-
 @pytest.mark.parametrize("other", ["run", "study"])
 def test_demo_refuses_another_runs_folder(tmp_path, other):
     if other == "run":
