@@ -126,7 +126,7 @@ def read_runs(*places: str | Path) -> list[Run]:
                 "results.jsonl or a .npz file"
             )
         runs += found
-    # Two paths may lead to one run.
+    # One for each folder or file: two paths may lead to it.
     once = {(Path(run.path or "").resolve(), run.name): run for run in runs}
     names = [run.name for run in once.values()]
     longer = [f"{path.parent.name}/{name}" for path, name in once]
