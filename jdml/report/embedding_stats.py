@@ -146,9 +146,10 @@ def structure(embeddings: Any, labels: Any) -> tuple[dict[str, float], dict[str,
     return measured, {"edges": edges, **shares}
 
 
-def proxy_structure(proxies: Any, embeddings: Any, labels: np.ndarray) -> dict[str, float]:
+def proxy_structure(proxies: Any, embeddings: Any, labels: Any) -> dict[str, float]:
     """Measure the distances of proxies ``[C, K, D]`` from the embeddings of their class, on the unit sphere."""
-    centres, x = unit(proxies), unit(np.asarray(embeddings, np.float64))
+    centres: Any = unit(proxies)
+    x: Any = unit(np.asarray(embeddings, np.float64))
     away = [
         np.linalg.norm(centres[label] - x[labels == label].mean(0), axis=1).mean()
         for label in np.unique(labels)

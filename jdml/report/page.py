@@ -374,7 +374,7 @@ def _worst_first(scores: stats.Scores | None) -> list[int]:
         return []
     turns = defaultdict[int, Iterator[int]](itertools.count)  # of the rows of a class
     worst = np.argsort(scores.quality, kind="stable").tolist()  # NaN last
-    return sorted(worst, key=lambda row: next(turns[scores.labels[row]]))
+    return sorted(worst, key=lambda row: next(turns[int(scores.labels[row])]))
 
 
 def _round(value: Any) -> float | None:
