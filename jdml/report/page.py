@@ -354,18 +354,20 @@ def _choose_rows(views: Sequence[EmbeddingView], pictures: int) -> tuple[list[in
     random = np.random.default_rng(0).permutation(len(views[0].data)).tolist()
     firsts = [next(iter(view.scores.values()), None) for view in views]
     orders = [order for first in firsts for order in (_worst_first(first) or random, random)]
-    in_turns = dict.fromkeys(itertools.chain.from_iterable(zip(*orders, strict=True)))
-    room = max(pictures, FEW) // (3 + SHOWN * len(views))
-    queries = list(in_turns)[:room]
-    suspects = [row for first in firsts if first for row in first.suspects[:SUSPECTS]]
-    rows = [
-        near
-        for row in (*suspects, *queries)
-        for view in views
-        for near in (row, *view.indices[row, :SHOWN].tolist())
-    ]
-    rows += [row for view in views for row, _ in view.shown["hubs"]]
-    return queries, list(dict.fromkeys([*rows, *random]))[:pictures]
+    in_turns = itertools.chain.from_iterable(zip(*orders, strict=True))
+    suspects = (row for first in firsts if first for row in first.suspects[:SUSPECTS])
+    rows: dict[int, None] = {}
+    chosen: dict[int, None] = {}
+    for candidates, share in ((suspects, 0.25), (in_turns, 0.85)):
+        chosen = {}
+        for row in candidates:
+            near = (other for view in views for other in view.indices[row, :SHOWN].tolist())
+            more = rows | dict.fromkeys((row, *near))
+            if len(more) > share * max(pictures, FEW):
+                break
+            rows, chosen[row] = more, None
+    rows |= dict.fromkeys(row for view in views for row, _ in view.shown["hubs"])
+    return list(chosen), list(rows | dict.fromkeys(random))[:pictures]
 
 
 def _worst_first(scores: stats.Scores | None) -> list[int]:
