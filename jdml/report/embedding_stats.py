@@ -213,20 +213,20 @@ def potential_fields(
 
     @jax.jit
     def field(label: Any, places: Any, sources: Any) -> Any:
-        own = jnp.int32(classes)
-        return fields.class_field(places, label, sources, own, potential=potential, **settings)
+        groups = jnp.int32(classes)
+        return fields.class_field(places, label, sources, groups, potential=potential, **settings)
 
     panels = []
-    found, counts = np.unique(labels[rows], return_counts=True)
-    for label in found[np.argsort(-counts, kind="stable")][:FIELDS].tolist():
+    own, counts = np.unique(labels[rows], return_counts=True)
+    for label in own[np.argsort(-counts, kind="stable")][:FIELDS].tolist():
         values = np.asarray(field(label, places, sources), np.float64)
         values -= np.median(values)  # a potential is known up to a constant: far charges add one
         heat = np.nan_to_num(np.arcsinh(values / (np.median(np.abs(values)) or 1.0)))
         top = max(np.abs(np.quantile(heat, (0.01, 0.99))).max(), 1e-12)
         pixels = np.round(127.5 * (1 + np.clip(heat / top, -1, 1))).astype(np.uint8)
         marks = [
-            [*point, int(own)]
-            for point, own in zip(points.round(4).tolist(), classes == label, strict=True)
+            [*point, int(flag)]
+            for point, flag in zip(points.round(4).tolist(), classes == label, strict=True)
         ]
         panel = {
             "title": f"potential field of {names[label]}",

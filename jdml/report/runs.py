@@ -119,13 +119,13 @@ def read_runs(*places: str | Path) -> list[Run]:
         if not place.exists():
             raise FileNotFoundError(f"run {place} does not exist")
         with wrap_read_errors(place):
-            found = list(_read(place))
-        if not found:
+            read = list(_read(place))
+        if not read:
             raise ValueError(
                 f"{place} holds no run: expected a run's folder (with {CONFIG}), a folder of runs, a study's "
                 "results.jsonl or a .npz file"
             )
-        runs += found
+        runs += read
     # One for each folder or file: two paths may lead to it.
     once = {(Path(run.path or "").resolve(), run.name): run for run in runs}
     names = [run.name for run in once.values()]
