@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from jdml.report.runs import FILES, Run, unique_names
+from jdml.report.runs import FILES, HELD_OUT, Run, unique_names
 from jdml.report.tables import (
     CONFIDENCE,
     PairedDifference,
@@ -27,8 +27,6 @@ FIRST = ("R@1", "MAP@R", "P@1", "NMI")
 MONITOR = "MAP@R"
 """The metric that training monitors by default."""
 MOST = 8
-VALIDATION = "validation "
-"""Prefix of the metrics of held-out rows."""
 TESTS = ("test ", "seen ", "unseen ")
 """Prefixes of the metrics of test parts."""
 POWER = 0.8
@@ -206,7 +204,7 @@ def summary_sentences(comparison: Comparison) -> list[str]:
             "these are scores of the test part, which should choose nothing: jdml train --validation 0.2 holds out "
             "rows to choose by"
         )
-    elif any(metric.startswith(VALIDATION) for metric in shown):
+    elif any(metric.startswith(HELD_OUT) for metric in shown):
         lines.append("these are scores of held-out rows: score the chosen setting on the test part")
     return lines
 
@@ -391,7 +389,7 @@ def _kind(metric: str) -> str:
 
 def _select_metrics(metrics: Sequence[str], wanted: Sequence[str]) -> list[str]:
     """Choose the metrics of a table: those that are asked for, or the usual ones of many."""
-    held_out = [metric for metric in metrics if metric.startswith(VALIDATION)]
+    held_out = [metric for metric in metrics if metric.startswith(HELD_OUT)]
     selected: dict[str, None] = {}
     for name in wanted:
         fitting = [metric for metric in metrics if name in (metric, _kind(metric))]

@@ -40,7 +40,7 @@ FILES = "its files"
 OF_THE_LOOP = ("embedding", "fingerprint", "fit", "callbacks", "provenance", "versions")
 """Entries that training adds to a run's configuration."""
 HELD_OUT = "validation"
-"""Prefix of the scores of an unfinished benchmark's models."""
+"""Prefix of the scores of held-out rows, and of an unfinished benchmark's models."""
 NOT_CURVES = ("seconds", "step")
 NO_SCORES = ("queries", "step")
 
@@ -257,10 +257,8 @@ def _of_arrays(place: Path) -> Run:
 
 def _read_log(path: Path) -> list[dict[str, Any]]:
     """Read the complete lines of a log."""
-    if not path.is_file():
-        return []
     records = []
-    for line in path.read_bytes().splitlines():
+    for line in path.read_bytes().splitlines() if path.is_file() else ():
         with contextlib.suppress(ValueError):
             record = json_of(line, path, dict)
             if _is_number(record.get("step")):

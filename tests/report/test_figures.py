@@ -10,13 +10,9 @@ from jdml import report
 pytest.importorskip("matplotlib", reason="figures are drawn with matplotlib")
 
 
-def panel(classes, size=50):
-    rng = np.random.default_rng(0)
-    return "points", rng.normal(size=(size, 2)), rng.integers(0, classes, size)
-
-
 def test_grid_of_panels_is_written(tmp_path):
-    path = report.scatter_grid([panel(4)] * 5, tmp_path / "f.png", columns=3, row_titles=["a"])
+    panel = "points", np.random.default_rng(0).normal(size=(50, 2)), np.arange(50) % 4
+    path = report.scatter_grid([panel] * 5, tmp_path / "f.png", columns=3, row_titles=["a"])
     with Image.open(path) as image:
         assert min(image.size) > 300
 
