@@ -2,7 +2,7 @@
 
 import base64
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, get_args
 
 import jax
@@ -193,10 +193,10 @@ def potential_fields(
     embeddings: np.ndarray,
     labels: np.ndarray,
     names: Sequence[str],
-) -> list[dict[str, Any]]:
+) -> Iterator[dict[str, Any]]:
     """Draw PFML's potential for a sample of each of the largest classes; nothing for another loss."""
     if loss.get("name") not in POTENTIALS:
-        return []
+        return
     potential, known = POTENTIALS[loss["name"]]
     settings = {k: float(v) for k, v in loss.get("settings", {}).items() if k in known}
     rows = np.random.default_rng(0).permutation(len(embeddings))[:CHARGES]
@@ -216,7 +216,6 @@ def potential_fields(
         groups = jnp.int32(classes)
         return fields.class_field(places, label, sources, groups, potential=potential, **settings)
 
-    panels = []
     own, counts = np.unique(labels[rows], return_counts=True)
     for label in own[np.argsort(-counts, kind="stable")][:FIELDS].tolist():
         values = np.asarray(field(label, places, sources), np.float64)
@@ -228,7 +227,7 @@ def potential_fields(
             [*point, int(flag)]
             for point, flag in zip(points.round(4).tolist(), classes == label, strict=True)
         ]
-        panel = {
+        yield {
             "title": f"potential field of {names[label]}",
             "words": "Samples of this class are drawn from red to blue, where the potential is below its median. "
             "Dots are samples, stars are proxies; filled ones are of this class. The field is shown in the plane "
@@ -239,8 +238,6 @@ def potential_fields(
             "points": marks[: len(rows)],
             "stars": marks[len(rows) :],
         }
-        panels.append(panel)
-    return panels
 
 
 def principal_axes(x: np.ndarray) -> tuple[np.ndarray, float]:

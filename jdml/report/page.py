@@ -259,7 +259,7 @@ def _proxy_parts(
     described = loss if isinstance(loss, Mapping) else {}  # of a recipe, not a user's own
     return {
         "proxies": {name: _round(value) for name, value in measured.items()},
-        "panels": stats.potential_fields(described, proxies, vectors, labels, names),
+        "panels": [*stats.potential_fields(described, proxies, vectors, labels, names)],
     }
 
 

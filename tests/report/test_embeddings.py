@@ -177,11 +177,11 @@ def test_thumbnails_of_every_image_type(tmp_path):
 
 def test_field_is_drawn_with_its_charges(cloud):
     loss = {"name": "potential_field", "settings": {"alpha": 2.0}}
-    drawn = potential_fields(loss, np.eye(3, 8)[:, None], *cloud, "012")
+    drawn = list(potential_fields(loss, np.eye(3, 8)[:, None], *cloud, "012"))
     assert len(drawn) == 3
     for label, panel in enumerate(drawn):
         assert str(label) in panel["title"]
         x0, x1, y0, y1 = panel["extent"]
         assert all(x0 <= a <= x1 and y0 <= b <= y1 for a, b, _ in panel["points"] + panel["stars"])
         assert sum(own for *_, own in panel["stars"]) == 1
-    assert potential_fields({"name": "triplet"}, np.eye(3, 8)[:, None], *cloud, "012") == []
+    assert not list(potential_fields({"name": "triplet"}, np.eye(3, 8)[:, None], *cloud, "012"))
