@@ -37,7 +37,7 @@ EXTRAS: dict[str, dict[str, str]] = {
     "all": {"tensorboardX": "tensorboardX"},
 }
 """Modules and their distributions, by the extra of ``jdml`` that installs them."""
-ALONE = {"chex": "chex", "torch": "torch", "umap": "umap-learn"}
+ALONE = {"chex": "chex", "torch": "torch"}
 """Modules of no extra, and their distributions."""
 
 

@@ -42,7 +42,7 @@ class Report:
     labels: str | None = None
     """The labelling that is shown first. Default: the data's first."""
     map: tuple[Projection, ...] = default_of(report.html_report, "projections")
-    """Projections of the map; tsne takes a minute for 10,000 images, umap needs umap-learn."""
+    """Projections of the map; tsne takes a minute for 10,000 images."""
     max_images: int = default_of(report.html_report, "max_images")
     """Maximum number of images on the map and with neighbours; of more, a random sample."""
     thumbnails: int = default_of(report.html_report, "thumbnails")

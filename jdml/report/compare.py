@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from jdml.report.runs import FILES, Run, unique_names
+from jdml.report.runs import FILES, HELD_OUT, Run, unique_names
 from jdml.report.tables import (
     CONFIDENCE,
     PairedDifference,
@@ -17,9 +17,9 @@ from jdml.report.tables import (
     duration,
     is_share,
     mean_std,
+    number_format,
     paired_difference,
     setting_cell,
-    size,
 )
 
 FIRST = ("R@1", "MAP@R", "P@1", "NMI")
@@ -27,8 +27,6 @@ FIRST = ("R@1", "MAP@R", "P@1", "NMI")
 MONITOR = "MAP@R"
 """The metric that training monitors by default."""
 MOST = 8
-VALIDATION = "validation "
-"""Prefix of the metrics of held-out rows."""
 TESTS = ("test ", "seen ", "unseen ")
 """Prefixes of the metrics of test parts."""
 POWER = 0.8
@@ -162,7 +160,8 @@ def comparison_table(comparison: Comparison) -> tuple[list[str], list[list[str]]
     if any(row.seconds is not None for row in rows):
         columns.append(("time", [duration(row.seconds) for row in rows]))
     if any(row.memory is not None for row in rows):
-        columns.append(("memory", [size(row.memory) for row in rows]))
+        memory = ["–" if row.memory is None else f"{row.memory:.0f} MiB" for row in rows]
+        columns.append(("memory", memory))
     titles, lists = zip(*columns, strict=True)
     return list(titles), [list(row) for row in itertools.zip_longest(*lists, fillvalue="–")]
 
@@ -205,7 +204,7 @@ def summary_sentences(comparison: Comparison) -> list[str]:
             "these are scores of the test part, which should choose nothing: jdml train --validation 0.2 holds out "
             "rows to choose by"
         )
-    elif any(metric.startswith(VALIDATION) for metric in shown):
+    elif any(metric.startswith(HELD_OUT) for metric in shown):
         lines.append("these are scores of held-out rows: score the chosen setting on the test part")
     return lines
 
@@ -213,25 +212,22 @@ def summary_sentences(comparison: Comparison) -> list[str]:
 def _sentences(comparison: Comparison, metric: str) -> list[str]:
     """Say of a metric which rows differ from the first one, and which cannot be told apart from it."""
     base, *others = comparison.rows
-    share = is_share(metric)
-    scale, form, unit = (100, ".1f", " points") if share else (1, ".3g", "")
-    lines, unclear = [], {}
-    for row in others:
-        difference = row.differences.get(metric)
-        if difference is None or difference.seeds < 2:
-            continue
-        if difference.low <= 0 <= difference.high:
-            unclear[row.name] = difference
-            continue
+    scale, form = number_format(metric)
+    points = " points" if is_share(metric) else ""
+    differences = {row.name: row.differences[metric] for row in others if metric in row.differences}
+    tested = {name: each for name, each in differences.items() if each.seeds > 1}
+    unclear = {name: each for name, each in tested.items() if each.low <= 0 <= each.high}
+    lines = []
+    for name in (name for name in tested if name not in unclear):
+        difference = tested[name]
         above = difference.mean > 0
-        ends = sorted(abs(end) for end in (difference.low, difference.high))
-        by, low, high = (f"{scale * size:{form}}" for size in (abs(difference.mean), *ends))
+        low, by, high = (f"{scale * end:{form}}" for end in sorted(map(abs, difference[:3])))
         words = f"has a {'higher' if above else 'lower'} {metric} than {base.name} by {by}"
-        if share:
+        if points:
             better = "better" if above else "worse"
             words = f"is {better} than {base.name} by {by} points of {metric}"
         lines.append(
-            f"{row.name} {words} ({100 * comparison.confidence:.0f} % interval {low} to {high}, "
+            f"{name} {words} ({100 * comparison.confidence:.0f} % interval {low} to {high}, "
             f"{difference.seeds} seeds)"
         )
     if unclear:
@@ -239,7 +235,7 @@ def _sentences(comparison: Comparison, metric: str) -> list[str]:
         needed = ""
         if largest.mean:
             seeds = _seeds_needed(largest, comparison.confidence)
-            about = f"{abs(scale * largest.mean):{form}}{unit}"
+            about = f"{abs(scale * largest.mean):{form}}{points}"
             needed = f"; about {seeds:,} would be needed for a difference of {about}"
         lines.append(
             f"{_first_of(list(unclear))} cannot be told apart from {base.name} in {metric} by these "
@@ -393,7 +389,7 @@ def _kind(metric: str) -> str:
 
 def _select_metrics(metrics: Sequence[str], wanted: Sequence[str]) -> list[str]:
     """Choose the metrics of a table: those that are asked for, or the usual ones of many."""
-    held_out = [metric for metric in metrics if metric.startswith(VALIDATION)]
+    held_out = [metric for metric in metrics if metric.startswith(HELD_OUT)]
     selected: dict[str, None] = {}
     for name in wanted:
         fitting = [metric for metric in metrics if name in (metric, _kind(metric))]

@@ -1,12 +1,15 @@
-"""Statistics of embeddings: neighbours, hubs, confusions, classes, spectrum, distances, maps."""
+"""Statistics of embeddings: neighbours, hubs, confusions, classes, spectrum, distances, maps, PFML's field."""
 
+import base64
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, get_args
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jdml import fields
 from jdml._optional_imports import require_package
 from jdml.metrics import (
     class_density,
@@ -22,10 +25,21 @@ from jdml.ops.checks import one_of
 NO_CLASS = "(no class)"
 """The class name of rows with a negative label."""
 
-Projection = Literal["pca", "tsne", "umap"]
+Projection = Literal["pca", "tsne"]
 SAMPLE = 4000
 """The most rows whose pairs are measured."""
 BINS = 40
+HUBS = 12
+"""Hubs that are shown."""
+UNANIMOUS, FEWEST = 5, 3
+"""Neighbours of one other class that make a label suspect; fewer if the class has fewer images, but this many."""
+CHARGES, FIELDS, SIDE = 1500, 4, 72
+"""Embeddings in a potential field, classes whose field is drawn, points of its grid along a side."""
+POTENTIALS: dict[str, tuple[fields.Potential, tuple[str, ...]]] = {
+    "potential_field": (fields.potential, ("delta", "alpha", "repulsion_delta")),
+    "contrastive_potential": (fields.contrastive_potential, ("delta",)),
+}
+"""The potential of a loss, and the names of its settings."""
 
 
 class Scores(NamedTuple):
@@ -53,15 +67,15 @@ def score_neighbours(
         x = jnp.asarray(embeddings, jnp.float32)
         scores = evaluate_retrieval(x, jnp.asarray(labels), recall_at=(1,), per_query=True)
     quality, first = (np.asarray(scores[name], np.float64) for name in ("MAP@R", "R@1"))
-    suspects = suspect_labels(indices, labels)
+    suspects = _suspect_labels(indices, labels)
     nearest_first = np.argsort(distances[suspects, 0], kind="stable")
     return Scores(labels, quality, first, suspects[nearest_first].tolist())
 
 
-def hubs(indices: np.ndarray, most: int = 24) -> tuple[list[tuple[int, int]], float]:
+def hubs(indices: np.ndarray) -> tuple[list[tuple[int, int]], float]:
     """Find rows that are neighbours of too many, with their counts, and the skewness of all counts."""
     counts = np.bincount(indices.reshape(-1), minlength=len(indices))
-    order = np.argsort(-counts, kind="stable")[:most]
+    order = np.argsort(-counts, kind="stable")[:HUBS]
     spread = counts.std()
     skew = float(np.mean(((counts - counts.mean()) / spread) ** 3)) if spread > 0 else 0.0
     return [(int(row), int(counts[row])) for row in order if counts[row] > indices.shape[1]], skew
@@ -82,27 +96,22 @@ def confused_pairs(
     return list(zip(*(column.tolist() for column in columns), strict=True))
 
 
-def suspect_labels(
-    indices: np.ndarray, labels: np.ndarray, agree: int = 5, least: int = 3
-) -> np.ndarray:
+def _suspect_labels(indices: np.ndarray, labels: np.ndarray) -> np.ndarray:
     """Find rows whose nearest neighbours are all of one other class: their labels may be wrong."""
     known, own, sizes = np.unique(labels, return_inverse=True, return_counts=True)
     other = own[indices[:, 0]]
     same = (own[indices] == other[:, None]).cumprod(axis=1).sum(axis=1)
-    unanimous = same >= np.minimum(agree, sizes[other])
+    unanimous = same >= np.minimum(UNANIMOUS, sizes[other])
     classes = (known[own] >= 0) & (known[other] >= 0) & (other != own)
-    return np.flatnonzero(unanimous & classes & (sizes[other] >= least))
+    return np.flatnonzero(unanimous & classes & (sizes[other] >= FEWEST))
 
 
 def by_class(scores: Scores) -> list[tuple[int, int, float, float]]:
     """Return the label, number of rows, R@1 and MAP@R of every class with two rows."""
-    rows = []
-    for label, count in zip(*np.unique(scores.labels, return_counts=True), strict=True):
-        if label >= 0 and count > 1:
-            own = scores.labels == label
-            first, quality = float(scores.first[own].mean()), float(scores.quality[own].mean())
-            rows.append((int(label), int(count), first, quality))
-    return rows
+    known, own, counts = np.unique(scores.labels, return_inverse=True, return_counts=True)
+    means = [np.bincount(own, values) / counts for values in (scores.first, scores.quality)]
+    columns = zip(*(column.tolist() for column in (known, counts, *means)), strict=True)
+    return [row for row in columns if row[0] >= 0 and row[1] > 1]
 
 
 def spectrum(embeddings: Any) -> np.ndarray:
@@ -123,38 +132,34 @@ def structure(embeddings: Any, labels: Any) -> tuple[dict[str, float], dict[str,
     distances, same = pdist(x[few]), y[few][first] == y[few][second]
     kinds = {"within": distances[same], "between": distances[~same]}
     within, between = (float(kind.mean()) if len(kind) else 0.0 for kind in kinds.values())
-    points, classes = jnp.asarray(x), jnp.asarray(y, jnp.int32)
     measured = {
-        "spectral decay": float(spectral_decay(points)),
-        "density": float(class_density(points, classes)),
-        "uniformity": float(uniformity(points)),
+        "spectral decay": float(spectral_decay(x)),
+        "density": float(class_density(x, y)),
+        "uniformity": float(uniformity(x)),
         "within": within,
         "between": between,
         "ratio": within / between if between else 0.0,
     }
     edges = np.linspace(0, distances.max(initial=0.0) or 1.0, BINS + 1)
-    histogram = {"edges": edges}
-    for name, kind in kinds.items():
-        counts = np.histogram(kind, edges)[0]
-        histogram[name] = counts / max(counts.sum(), 1)
-    return measured, histogram
+    counts = {name: np.histogram(kind, edges)[0] for name, kind in kinds.items()}
+    shares = {name: count / max(count.sum(), 1) for name, count in counts.items()}
+    return measured, {"edges": edges, **shares}
 
 
-def proxy_structure(proxies: Any, embeddings: Any, labels: np.ndarray) -> dict[str, float]:
+def proxy_structure(proxies: Any, embeddings: Any, labels: Any) -> dict[str, float]:
     """Measure the distances of proxies ``[C, K, D]`` from the embeddings of their class, on the unit sphere."""
-    centres, x = unit(proxies), unit(np.asarray(embeddings, np.float64))
+    centres: Any = unit(proxies)
+    x: Any = unit(np.asarray(embeddings, np.float64))
     away = [
         np.linalg.norm(centres[label] - x[labels == label].mean(0), axis=1).mean()
         for label in np.unique(labels)
     ]
-    points, classes = jnp.asarray(x, jnp.float32), jnp.asarray(labels, jnp.int32)
-    proxies = jnp.asarray(centres, jnp.float32)
     measured = {
-        "proxy to its class": proxy_distance(proxies, points, classes),
+        "proxy to its class": proxy_distance(centres, x, labels),
         "proxy to its class's mean": float(np.mean(away)),
     }
     if centres.shape[1] > 1:
-        spread = proxy_spread(proxies)
+        spread = proxy_spread(centres)
         measured["spread of a class's proxies"] = spread.distance
         measured["proxies of a class within 0.2 of each other"] = spread.together
     return measured
@@ -170,25 +175,69 @@ def project(
         axes, share = principal_axes(x)
         return (both - x.mean(0)) @ axes, f"two principal axes, {100 * share:.0f} % of the variance"
     one_of("method", method, get_args(Projection))
-    largest = np.abs(both).max()
-    both = both - both.mean(0)
-    spread = np.abs(both).max()
-    if spread <= np.finfo(np.float32).eps * largest:  # scikit-learn fails on equal rows
-        return np.zeros((len(both), 2)), "all rows are equal"
-    both = (both / spread).astype(np.float32)
-    if method == "tsne":
-        require_package("sklearn", "a map by t-SNE")
-        from sklearn.manifold import TSNE
+    require_package("sklearn", "a map by t-SNE")
+    from sklearn.manifold import TSNE
 
-        perplexity = min(30.0, max(1.0, (len(both) - 1) / 3))
-        init: Any = "pca" if both.shape[1] > 1 else "random"
-        points = TSNE(init=init, perplexity=perplexity, random_state=seed).fit_transform(both)
-        return points, f"t-SNE, perplexity {perplexity:.0f}: keeps neighbours, not distances"
-    require_package("umap", "a map by UMAP")
-    from umap import UMAP
+    perplexity = min(30.0, max(1.0, (len(both) - 1) / 3))
+    # scikit-learn's own start at the principal axes fails on equal rows and on one dimension.
+    begin = (both - both.mean(0)) @ principal_axes(both)[0]
+    begin *= 1e-4 / (begin[:, 0].std() or 1.0)
+    layout = TSNE(init=begin.astype(np.float32), perplexity=perplexity, random_state=seed)
+    words = f"t-SNE, perplexity {perplexity:.0f}: keeps neighbours, not distances"
+    return layout.fit_transform(both.astype(np.float32)), words
 
-    points = UMAP(random_state=seed, n_jobs=1).fit_transform(both)
-    return np.asarray(points), "UMAP: keeps neighbours, not distances"
+
+def potential_fields(
+    loss: Mapping[str, Any],
+    proxies: np.ndarray,
+    embeddings: np.ndarray,
+    labels: np.ndarray,
+    names: Sequence[str],
+) -> Iterator[dict[str, Any]]:
+    """Draw PFML's potential for a sample of each of the largest classes; nothing for another loss."""
+    if loss.get("name") not in POTENTIALS:
+        return
+    potential, known = POTENTIALS[loss["name"]]
+    settings = {k: float(v) for k, v in loss.get("settings", {}).items() if k in known}
+    rows = np.random.default_rng(0).permutation(len(embeddings))[:CHARGES]
+    count, each, dim = proxies.shape
+    charges = unit(np.concatenate([embeddings[rows], proxies.reshape(-1, dim)]))
+    classes = np.concatenate([labels[rows], np.repeat(np.arange(count), each)])
+    centre, (axes, share) = charges.mean(0), principal_axes(charges)
+    points = (charges - centre) @ axes
+    low, high = points.min(0), points.max(0)
+    middle, half = (low + high) / 2, max(0.62 * float((high - low).max()), 1e-6)
+    xs, ys = (np.linspace(m - half, m + half, SIDE) for m in middle)
+    grid = np.stack(np.meshgrid(xs, ys[::-1]), axis=-1).reshape(-1, 2)  # row by row from the top
+    places, sources = jnp.float32(centre + grid @ axes.T), jnp.float32(charges)
+
+    @jax.jit
+    def field(label: Any, places: Any, sources: Any) -> Any:
+        groups = jnp.int32(classes)
+        return fields.class_field(places, label, sources, groups, potential=potential, **settings)
+
+    own, counts = np.unique(labels[rows], return_counts=True)
+    for label in own[np.argsort(-counts, kind="stable")][:FIELDS].tolist():
+        values = np.asarray(field(label, places, sources), np.float64)
+        values -= np.median(values)  # a potential is known up to a constant: far charges add one
+        heat = np.nan_to_num(np.arcsinh(values / (np.median(np.abs(values)) or 1.0)))
+        top = max(np.abs(np.quantile(heat, (0.01, 0.99))).max(), 1e-12)
+        pixels = np.round(127.5 * (1 + np.clip(heat / top, -1, 1))).astype(np.uint8)
+        marks = [
+            [*point, int(flag)]
+            for point, flag in zip(points.round(4).tolist(), classes == label, strict=True)
+        ]
+        yield {
+            "title": f"potential field of {names[label]}",
+            "words": "Samples of this class are drawn from red to blue, where the potential is below its median. "
+            "Dots are samples, stars are proxies; filled ones are of this class. The field is shown in the plane "
+            f"of the charges' two principal axes ({100 * share:.0f} % of their variance), the charges projected.",
+            "extent": [float(end) for axis in (xs, ys) for end in (axis[0], axis[-1])],
+            "side": SIDE,
+            "heat": base64.b64encode(pixels.tobytes()).decode(),
+            "points": marks[: len(rows)],
+            "stars": marks[len(rows) :],
+        }
 
 
 def principal_axes(x: np.ndarray) -> tuple[np.ndarray, float]:

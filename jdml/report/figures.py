@@ -2,7 +2,6 @@
 
 import io
 from collections.abc import Iterable, Mapping, Sequence
-from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -12,7 +11,7 @@ from jdml._optional_imports import require_package
 from jdml._paths import atomic_write
 from jdml.data.folder import image_named
 from jdml.data.images import open_image
-from jdml.ops.checks import default_of, one_of
+from jdml.ops.checks import check_embeddings, check_labels, default_of, one_of
 from jdml.report import embedding_stats as stats
 from jdml.report.compare import compare_runs
 from jdml.report.images import picture_of
@@ -61,25 +60,19 @@ def scatter_grid(
     """
     columns = columns or len(panels)
     figure, grid = _panels(len(panels), columns, (3.1, 3.1), (0.9, 0.4), title)
-    from matplotlib import colormaps
-    from matplotlib.lines import Line2D
-
     classes = np.unique(np.concatenate([labels for _, _, labels in panels]))
     rng = np.random.default_rng(seed)
-    bright, more = colormaps["tab10"], colormaps["tab20b"]
-    colors = np.array([bright(i) if i < 10 else more(i % 20) for i in range(len(classes))])
     for i, (axes, (name, points, labels)) in enumerate(zip(grid, panels, strict=True)):
-        rows_shown = rng.permutation(len(points))[:max_points]  # in random order: no class on top
-        own = colors[np.searchsorted(classes, np.asarray(labels)[rows_shown])]
-        axes.scatter(*np.asarray(points)[rows_shown].T, s=6, c=own, linewidths=0, alpha=0.8)
+        rows = rng.permutation(len(points))[:max_points]
+        points, labels = np.asarray(points)[rows], np.asarray(labels)[rows]
+        _draw_classes(axes, points, labels, classes, class_names)
         axes.set(xticks=[], yticks=[], aspect="equal")
         axes.set_adjustable("datalim")
         axes.set_title(name, fontsize=10)
         if i % columns == 0 and i // columns < len(row_titles):
             axes.set_ylabel(row_titles[i // columns])
-    marks = [Line2D([], [], marker="o", linestyle="", color=color) for color in colors]
-    names = [literal(stats.label_name(class_names, label)) for label in classes]
-    figure.legend(marks, names, loc="outside right center", frameon=False)
+    handles = grid[0].get_legend_handles_labels()
+    figure.legend(*handles, loc="outside right center", frameon=False)
     return save_figure(figure, path)
 
 
@@ -154,12 +147,12 @@ def embedding_map(
     Args:
         embeddings: ``[N, D]``; two dimensions are drawn as they are.
         labels: ``[N]`` integers.
-        method: ``"pca"``, ``"tsne"`` or ``"umap"`` (needs umap-learn).
+        method: ``"pca"`` or ``"tsne"`` (needs scikit-learn).
         proxies: ``[C, K, D]`` or ``[C, D]``, drawn as stars.
         class_names: the name of label i. Default: its number.
         title: of the figure.
         max_points: of more a random choice is drawn.
-        seed: of that choice, and of t-SNE and UMAP.
+        seed: of that choice, and of t-SNE.
 
     Returns:
         A ``matplotlib.figure.Figure``.
@@ -179,17 +172,7 @@ def embedding_map(
     points, others = points[: len(x)], points[len(x) :]
     known = np.unique(y)
     figure, (axes,) = _panels(1, 1, (7.2, 6))
-    from matplotlib import colormaps
-
-    colours = colormaps["tab10" if len(known) <= 10 else "tab20"]
-    for place, label in enumerate(known):
-        axes.scatter(
-            *points[y == label].T,
-            s=12,
-            color=colours(place % colours.N),
-            marker=MARKERS[place // colours.N % len(MARKERS)],
-            label=_name(class_names, label),
-        )
+    _draw_classes(axes, points, y, known, class_names)
     if len(others):
         axes.scatter(*others.T, s=140, c="black", marker="*", edgecolors="white", label="proxies")
     if len(known) <= 30:
@@ -256,8 +239,8 @@ def curves(
         ValueError: a metric that nothing logged, or nothing logged at all.
     """
     if not isinstance(runs, Mapping):
-        settings = compare_runs(as_runs(runs)).rows
-        runs = {row.name: [run.log for run in row.runs if run.log] for row in settings}
+        rows = compare_runs(as_runs(runs)).rows
+        runs = {row.name: [run.log for run in row.runs if run.log] for row in rows}
     logs: dict[str, list[Any]] = {
         str(name): [log] if log and isinstance(log[0], Mapping) else list(log)
         for name, log in runs.items()
@@ -286,6 +269,24 @@ def curves(
     return figure
 
 
+def _draw_classes(
+    axes: Any, points: np.ndarray, labels: np.ndarray, classes: np.ndarray, names: Any
+) -> None:
+    """Draw points, a colour and mark for each class."""
+    from matplotlib import colormaps
+
+    colours = colormaps["tab10" if len(classes) <= 10 else "tab20"]
+    for place, label in enumerate(classes):
+        axes.scatter(
+            *points[labels == label].T,
+            s=9,
+            color=colours(place % colours.N),
+            marker=MARKERS[place // colours.N % len(MARKERS)],
+            linewidths=0,
+            label=_name(names, label),
+        )
+
+
 def _panels(
     count: int,
     columns: int,
@@ -298,10 +299,6 @@ def _panels(
     from matplotlib.figure import Figure
 
     class InlineFigure(Figure):
-        def savefig(self, *args: Any, **settings: Any) -> None:
-            _choose_fonts(self)
-            super().savefig(*args, **settings)
-
         def _repr_png_(self) -> bytes:
             file = io.BytesIO()
             self.savefig(file, format="png", dpi=100)
@@ -340,10 +337,8 @@ def curve(log: Sequence[Mapping[str, Any]], name: str) -> list[tuple[int, float]
 
 def _check_inputs(embeddings: Any, labels: Any) -> tuple[np.ndarray, np.ndarray]:
     x, y = np.asarray(embeddings, np.float64), np.asarray(labels)
-    if x.ndim != 2 or len(x) < 2:
-        raise ValueError(f"embeddings must be [N, D] with two rows at least, got {list(x.shape)}")
-    if y.shape != (len(x),):
-        raise ValueError(f"labels must have shape [N] = [{len(x)}], got {list(y.shape)}")
+    check_embeddings("embeddings", x)
+    check_labels("labels", y, len(x))
     return x, y
 
 
@@ -371,32 +366,6 @@ def save_figure(figure: Any, path: str | Path) -> Path:
     return path
 
 
-def _choose_fonts(figure: Any) -> None:
-    """Let each text use fonts that have its characters, of any script; write those that no font has escaped."""
-    from matplotlib.font_manager import findfont, fontManager
-    from matplotlib.text import Text
-
-    fonts = [font for font in fontManager.ttflist if not font.name.startswith("Last Resort")]
-    for item in figure.findobj(Text):
-        known = _characters(findfont(item.get_fontproperties()))
-        for character in sorted(set(item.get_text()) - known - {"\n"}):
-            fitting = (font.name for font in fonts if character in _characters(font.fname))
-            family = next(fitting, None)
-            if family is None:
-                escaped = character.encode("unicode_escape").decode()
-                item.set_text(item.get_text().replace(character, escaped))
-            else:
-                item.set_fontfamily([*item.get_fontfamily(), family])
-
-
-@cache
-def _characters(file: str) -> frozenset[str]:
-    """Return the characters that a font has."""
-    from matplotlib.font_manager import get_font
-
-    return frozenset(map(chr, get_font(file).get_charmap()))
-
-
 def neighbour_sheet(answers: Sequence[Mapping[str, Any]], path: str | Path) -> Path:
     """Draw queries, each in a row with its neighbours, and under each its class and distance."""
     shown = answers[:MOST]
@@ -417,10 +386,5 @@ def neighbour_sheet(answers: Sequence[Mapping[str, Any]], path: str | Path) -> P
 
 
 def literal(name: str) -> str:
-    r"""Write a name so that a figure shows it as it is: no formula between dollars, no legend that hides ``_name``.
-
-    Example:
-        >>> literal("$5"), literal("_rest")
-        ('\\$5', ' _rest')
-    """
+    """Write a name so that a figure shows it as it is: no formula between dollars, no legend that hides ``_name``."""
     return (" " if name.startswith("_") else "") + name.replace("$", r"\$")

@@ -26,10 +26,8 @@ from jdml.ops.checks import Rerank, default_of
 from jdml.report.runs import Run
 from jdml.runs.embedding_io import EmbeddingTable
 
-SIDES = (96, 72, 56, 40, 28)
-"""Longest sides that are tried, until the pictures fit."""
-ROOM = 3_000_000
-"""Characters that all pictures of a page may take."""
+SIDE = 80
+"""Longest side of a picture on a page."""
 SCORED = ("test", "query", "val", "all")
 """Parts of a data set; a report shows the first that exists."""
 SELF_SEARCH = 32
@@ -97,14 +95,7 @@ def search_images(
     max_distance: float = np.inf,
     second_look: Rerank = default_of(evaluate_arrays, "rerank"),
 ) -> list[dict[str, Any]]:
-    """Find the nearest images of a gallery by Euclidean distance, other than the query itself and its copies.
-
-    Example:
-        >>> gallery = EmbeddingTable(np.array([[0.0], [2.0], [3.0]]), np.array(["cat", "dog", "dog"]))
-        >>> (answer,) = search_images(np.array([[1.8]]), ["query.jpg"], gallery, k=1)
-        >>> answer["hits"]
-        [{'rank': 1, 'file': '1', 'distance': 0.2, 'label': 'dog'}]
-    """
+    """Find the nearest images of a gallery by Euclidean distance, other than the query itself and its copies."""
     rows = gallery.vectors
     files = gallery.files.tolist() if gallery.files is not None else [*map(str, range(len(rows)))]
 
@@ -187,30 +178,18 @@ def picture_of(images: Any, row: int) -> Any:
     return Image.fromarray(pixels[..., 0] if pixels.shape[-1] == 1 else pixels)
 
 
-def thumbnails(images: Any, rows: Sequence[int], room: int = ROOM) -> dict[int, str]:
+def thumbnails(images: Any, rows: Sequence[int]) -> dict[int, str]:
     """Make pictures that a page holds in itself."""
-    some = [picture_of(images, row) for row in list(rows)[:: max(1, len(rows) // 24)]]
-    some = [picture for picture in some if picture is not None]
-    for side in SIDES:
-        if sum(len(_address(p, side)) for p in some) * len(rows) <= 0.9 * room * len(some):
-            break
-    pictures: dict[int, str] = {}
-    for row in rows:
-        picture = picture_of(images, row)
-        if picture is not None:
-            pictures[int(row)] = _address(picture, side)
-            room -= len(pictures[int(row)])
-        if room < 0:
-            break
-    return pictures
+    pictures = ((int(row), picture_of(images, row)) for row in rows)
+    return {row: _address(picture) for row, picture in pictures if picture is not None}
 
 
-def _address(picture: Any, side: int) -> str:
+def _address(picture: Any) -> str:
     """Write one picture as a ``data:`` address: small drawings without loss, photographs as WebP."""
     small = picture.convert("L" if picture.mode in ("1", "L") else "RGB")
-    exact = max(small.size) <= min(side, 32)
+    exact = max(small.size) <= 32
     if not exact:
-        small.thumbnail((side, side))
+        small.thumbnail((SIDE, SIDE))
     file = io.BytesIO()
     small.save(file, "WEBP", lossless=exact, quality=100 if exact else 70, method=4)
     return "data:image/webp;base64," + base64.b64encode(file.getvalue()).decode()

@@ -15,10 +15,9 @@ from jdml._optional_imports import require_package
 from jdml._paths import check_local, write_text
 from jdml.data import ImageFiles
 from jdml.report import embedding_stats as stats
-from jdml.report import method_panels
 from jdml.report.compare import Comparison, compare_runs, comparison_table, summary_sentences
 from jdml.report.figures import curve, logged_metrics
-from jdml.report.images import ROOM, thumbnails
+from jdml.report.images import thumbnails
 from jdml.report.runs import Run, as_runs
 from jdml.report.tables import setting_cell
 from jdml.runs.identity import fingerprint
@@ -31,6 +30,8 @@ NEAR = 8
 """Neighbours that are found."""
 SHOWN = 6
 """Neighbours that are shown."""
+FEW = 200
+"""Pictures for which queries are chosen where fewer are shown."""
 SUSPECTS = 24
 """Images with suspect labels that are shown."""
 TRAINED = 2000
@@ -63,7 +64,7 @@ def html_report(
         data: a :class:`jdml.data.Dataset` that every run embeds. Default: the data of each run.
         title: of the page.
         labels: the labelling that is shown first. Default: the data's first.
-        projections: of the map: ``"pca"``, ``"tsne"``, ``"umap"`` (needs umap-learn).
+        projections: of the map: ``"pca"``, ``"tsne"``.
         max_images: images with neighbours and a place on the map; of more a random choice.
         thumbnails: pictures in the page, for all runs together.
         max_runs: settings whose embeddings are shown, each by its first seed.
@@ -193,17 +194,16 @@ def _analyze(
     scores = dict(sorted(scores.items(), key=lambda item: item[0] != labels))
     hubs, skew = stats.hubs(indices)
     shown: dict[str, Any] = {"proxies": {}, "panels": [], "notes": []}
-    learned = dict(trained.objective_params) if trained is not None else {}
-    learned |= {} if run.proxies is None else {"proxies": run.proxies}
+    learned = run.proxies if trained is None else trained.objective_params.get("proxies")
     stars, star_names = None, list[str]()
-    if "proxies" in learned:
-        count = len(learned["proxies"])
-        proxies = np.asarray(learned["proxies"], np.float64).reshape(count, -1, vectors.shape[1])
+    if learned is not None:
+        count = len(learned)
+        proxies = np.asarray(learned, np.float64).reshape(count, -1, vectors.shape[1])
         classes = trained.class_names if trained is not None else ()
         classes = classes if len(classes) == count else tuple(map(str, range(count)))
         stars = _proxy_rows(proxies, vectors, trained)
         star_names = np.repeat(classes, len(stars) // count).tolist()
-        shown |= _proxy_parts(run, trained, {**learned, "proxies": proxies}, classes)
+        shown |= _proxy_parts(run, trained, proxies, classes)
     measured, counts = dict[str, float](), dict[str, np.ndarray]()
     for first in list(scores.values())[:1]:
         measured, counts = stats.structure(vectors, first.labels)
@@ -214,8 +214,8 @@ def _analyze(
         "hubs": hubs,
         "skew": round(skew, 2),
         "dim": vectors.shape[1],
-        "spectrum": _digits(stats.spectrum(vectors)[:512]),
-        "histogram": {name: _digits(values) for name, values in counts.items()} or None,
+        "spectrum": list(map(_round, stats.spectrum(vectors)[:512])),
+        "histogram": {name: list(map(_round, of)) for name, of in counts.items()} or None,
         "structure": {name: _round(value) for name, value in measured.items()},
         "maps": {name: _map_json(*points, star_names) for name, points in maps.items()},
     }
@@ -242,9 +242,9 @@ def _proxy_rows(proxies: np.ndarray, vectors: np.ndarray, trained: Any) -> np.nd
 
 
 def _proxy_parts(
-    run: Run, trained: Any, learned: Mapping[str, Any], names: Sequence[str]
+    run: Run, trained: Any, proxies: np.ndarray, names: Sequence[str]
 ) -> dict[str, Any]:
-    """Return how proxies relate to the training data, and the method's own picture."""
+    """Return how proxies relate to the training data, and PFML's own picture."""
     if run.train is None or (trained is None and run.train_embeddings is None):
         note = "its training images are not found: proxies are shown on the map alone"
         return {"notes": [note]}
@@ -254,13 +254,13 @@ def _proxy_parts(
     vectors, labels = vectors[known], labels[known]
     if not len(vectors):
         return {}
-    measured = stats.proxy_structure(learned["proxies"], vectors, labels)
-    parts: dict[str, Any] = {"proxies": {name: _round(value) for name, value in measured.items()}}
-    try:
-        parts["panels"] = method_panels.panels(run, learned, vectors, labels, names)
-    except ModuleNotFoundError as error:
-        parts["notes"] = [f"the method's own picture is not shown: {error}"]
-    return parts
+    measured = stats.proxy_structure(proxies, vectors, labels)
+    loss = run.config.get("recipe", {}).get("loss")
+    described = loss if isinstance(loss, Mapping) else {}  # of a recipe, not a user's own
+    return {
+        "proxies": {name: _round(value) for name, value in measured.items()},
+        "panels": [*stats.potential_fields(described, proxies, vectors, labels, names)],
+    }
 
 
 def _to_json(views: Sequence[EmbeddingView], pictures: int) -> dict[str, Any]:
@@ -278,8 +278,7 @@ def _to_json(views: Sequence[EmbeddingView], pictures: int) -> dict[str, Any]:
     embeddings: list[dict[str, Any]] = []
     for number, of_set in enumerate(sets.values()):
         queries, rows = _choose_rows(of_set, pictures // len(sets))
-        images = thumbnails(of_set[0].data.images, rows, ROOM // len(sets))
-        data.append(_data_json(of_set[0], images))
+        data.append(_data_json(of_set[0], thumbnails(of_set[0].data.images, rows)))
         embeddings += [_view_json(view, number, queries) for view in of_set]
     return {"sets": data, "embeddings": embeddings}
 
@@ -351,50 +350,34 @@ def _map_json(points: np.ndarray, words: str, names: Sequence[str]) -> dict[str,
 
 
 def _choose_rows(views: Sequence[EmbeddingView], pictures: int) -> tuple[list[int], list[int]]:
-    """Choose queries of the gallery, and all rows that get a picture, as far as there is room."""
-    room = pictures or 200
-    queries: list[int] = []
+    """Choose queries of the gallery, and the rows that get a picture, those around suspects and queries first."""
+    random = np.random.default_rng(0).permutation(len(views[0].data)).tolist()
+    firsts = [next(iter(view.scores.values()), None) for view in views]
+    orders = [order for first in firsts for order in (_worst_first(first) or random, random)]
+    in_turns = itertools.chain.from_iterable(zip(*orders, strict=True))
+    suspects = (row for first in firsts if first for row in first.suspects[:SUSPECTS])
     rows: dict[int, None] = {}
-
-    def add(row: int, share: float) -> bool:
-        near = [i for view in views for i in view.indices[row, :SHOWN].tolist()]
-        new = dict.fromkeys(i for i in (row, *near) if i not in rows)
-        if fits := len(rows) + len(new) <= share * room:
-            rows.update(new)
-        return fits
-
-    for view in views:
-        for row in next((scores.suspects for scores in view.scores.values()), [])[:SUSPECTS]:
-            add(row, 0.25)
-    for row in dict.fromkeys(_worst_and_random(views)):
-        if not add(row, 0.85):
-            break
-        queries.append(row)
-    for view in views:
-        rows |= dict.fromkeys(row for row, _ in view.shown["hubs"][:12])
-    others = np.random.default_rng(0).permutation(len(views[0].data)).tolist()
-    rows |= dict.fromkeys(itertools.islice((i for i in others if i not in rows), room))
-    return queries, list(rows)[:pictures]
+    chosen: dict[int, None] = {}
+    for candidates, share in ((suspects, 0.25), (in_turns, 0.85)):
+        chosen = {}
+        for row in candidates:
+            near = (other for view in views for other in view.indices[row, :SHOWN].tolist())
+            more = rows | dict.fromkeys((row, *near))
+            if len(more) > share * max(pictures, FEW):
+                break
+            rows, chosen[row] = more, None
+    rows |= dict.fromkeys(row for view in views for row, _ in view.shown["hubs"])
+    return list(chosen), list(rows | dict.fromkeys(random))[:pictures]
 
 
-def _worst_and_random(views: Sequence[EmbeddingView]) -> Iterator[int]:
-    """Return rows in turns: of each run the worst of a class, class after class, then a random one."""
-    rng = np.random.default_rng(0)
-    orders: list[Sequence[int]] = []
-    for view in views:
-        in_turns = list(range(len(view.data)))
-        for scores in list(view.scores.values())[:1]:
-            turns = defaultdict[int, Iterator[int]](itertools.count)  # of the rows of a class
-            worst = np.argsort(scores.quality, kind="stable").tolist()  # NaN last
-            turn = {row: next(turns[scores.labels[row]]) for row in worst}
-            in_turns = sorted(worst, key=turn.__getitem__)
-        orders += [in_turns, rng.permutation(len(view.data)).tolist()]
-    return itertools.chain.from_iterable(zip(*orders, strict=True))
+def _worst_first(scores: stats.Scores | None) -> list[int]:
+    """Order rows: the worst of each class, then the second worst of each, and so on; without labels none."""
+    if scores is None:
+        return []
+    turns = defaultdict[int, Iterator[int]](itertools.count)  # of the rows of a class
+    worst = np.argsort(scores.quality, kind="stable").tolist()  # NaN last
+    return sorted(worst, key=lambda row: next(turns[int(scores.labels[row])]))
 
 
 def _round(value: Any) -> float | None:
     return None if not np.isfinite(value) else float(f"{float(value):.4g}")
-
-
-def _digits(values: np.ndarray) -> list[float]:
-    return [float(f"{value:.3g}") for value in values]

@@ -1,8 +1,8 @@
 """Read runs from their folders: settings, logs, scores."""
 
 import contextlib
-import itertools
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -40,7 +40,7 @@ FILES = "its files"
 OF_THE_LOOP = ("embedding", "fingerprint", "fit", "callbacks", "provenance", "versions")
 """Entries that training adds to a run's configuration."""
 HELD_OUT = "validation"
-"""Prefix of the scores of an unfinished benchmark's models."""
+"""Prefix of the scores of held-out rows, and of an unfinished benchmark's models."""
 NOT_CURVES = ("seconds", "step")
 NO_SCORES = ("queries", "step")
 
@@ -115,7 +115,7 @@ def read_runs(*places: str | Path) -> list[Run]:
     runs: list[Run] = []
     for each in places:
         check_local("run", each)
-    for place in {place.resolve(): place for place in map(expand_user, places)}.values():
+        place = expand_user(each)
         if not place.exists():
             raise FileNotFoundError(f"run {place} does not exist")
         with wrap_read_errors(place):
@@ -126,43 +126,33 @@ def read_runs(*places: str | Path) -> list[Run]:
                 "results.jsonl or a .npz file"
             )
         runs += read
-    once: dict[Any, Run] = {}  # two paths may lead to one run
-    for number, run in enumerate(runs):
-        folder = number if run.path is None else run.path.resolve()
-        once.setdefault((folder, run.seed, str(run.settings)), run)
-    runs = list(once.values())
-    folders = ["" if r.path is None else f"{r.path.absolute().parent.name}/" for r in runs]
-    longer = [f"{folder}{run.name}" for folder, run in zip(folders, runs, strict=True)]
-    names = unique_names([run.name for run in runs], longer)
-    return [replace(run, name=name) for run, name in zip(runs, names, strict=True)]
+    # One for each folder or file: two paths may lead to it.
+    once = {(Path(run.path or "").resolve(), run.name): run for run in runs}
+    names = [run.name for run in once.values()]
+    longer = [f"{path.parent.name}/{name}" for path, name in once]
+    unique = unique_names(names, longer)
+    return [replace(run, name=name) for run, name in zip(once.values(), unique, strict=True)]
 
 
 def as_runs(runs: Any, data: Any = None) -> list[Run]:
     """Read runs that are folders or files; all of them show ``data`` if it is there."""
-    several = [runs] if isinstance(runs, str | Path | Run) else list(runs)
-    lists = [[run] if isinstance(run, Run) else read_runs(run) for run in several]
-    listed = [run for each in lists for run in each]
+    several = [runs] if isinstance(runs, str | Path | Run) else runs
+    listed = [r for run in several for r in ([run] if isinstance(run, Run) else read_runs(run))]
     return listed if data is None else [replace(run, data=data) for run in listed]
 
 
 def _read(place: Path) -> Iterator[Run]:
-    if not place.is_dir():
-        if place.suffix == ".npz":
-            yield _of_arrays(place)
-        elif place.suffix == ".jsonl":
-            yield from _of_study(read_results(place))
-        return
-    scores = _read_if_there(place / METRICS)
-    leaves = flatten_dict(scores).values()
-    if "options" in scores:
+    if place.suffix == ".npz":
+        yield _of_arrays(place)
+    elif place.suffix == ".jsonl":
+        yield from _of_study(place)
+    elif (place / RESULTS).is_file():
+        yield from _of_study(place / RESULTS)
+    elif "options" in (scores := _read_if_there(place / METRICS)):
         yield from _of_benchmark(place, scores)
-    elif leaves and all(isinstance(values, list) for values in leaves):
-        yield from _of_demo(place, scores)
     elif (place / CONFIG).is_file():
         yield _of_folder(place, scores)
-    elif (place / RESULTS).is_file():
-        yield from _of_study(read_results(place / RESULTS))
-    else:  # the runs of a sweep in its order, so that its first one is the baseline
+    elif place.is_dir():  # the runs of a sweep in its order, so that its first one is the baseline
         order = read_json(place / ORDER, list) if (place / ORDER).is_file() else []
         rank = {name: number for number, name in enumerate(order)}
         folders = [child for child in place.iterdir() if child.is_dir()]
@@ -193,7 +183,7 @@ def _of_folder(place: Path, scores: Mapping[str, Any]) -> Run:
     seed = settings.pop("seed", fit.get("seed"))
     memory = _read_if_there(place / RESOURCES).get("memory_mib")
     return Run(
-        place.name,
+        place.resolve().name,
         settings,
         seed,
         _flat_scores(scores, HELD_OUT if is_of_benchmark(config) else ""),
@@ -212,18 +202,19 @@ def _of_benchmark(place: Path, scores: dict[str, Any]) -> Iterator[Run]:
     options = scores["options"]
     every = scores.get("seeds") or [{k: v for k, v in scores.items() if k != "options"}]
     apart = 4 if options.get("protocol") == "mlrc" else 1
+    name = place.resolve().name
     settings = _flat({k: v for k, v in options.items() if k not in (*NOT_SETTINGS, "seed")})
     for number, rows in enumerate(every):
         seed = options.get("seed", 0) + apart * number
         folder = place / f"seed{seed}" if len(every) > 1 else place
         folders = [folder] if (folder / CONFIG).is_file() else sorted(folder.glob("fold*"))
         models = [_of_folder(one, {}) for one in folders if (one / CONFIG).is_file()]
-        first = models[0] if models else Run(place.name)
+        first = models[0] if models else Run(name, path=place)
         times = [model.seconds for model in models if model.seconds is not None]
         rows = {("" if row == "ours" else row): rows[row] for row in rows if row != "std"}
         yield replace(
             first,
-            name=place.name if len(every) == 1 else f"{place.name}-{seed}",
+            name=name if len(every) == 1 else f"{name}-{seed}",
             settings=settings,
             seed=seed,
             metrics=_flat_scores(rows),
@@ -234,27 +225,16 @@ def _of_benchmark(place: Path, scores: dict[str, Any]) -> Iterator[Run]:
         )
 
 
-def _of_demo(place: Path, scores: Mapping[str, Any]) -> Iterator[Run]:
-    """Read the runs of ``jdml demo``."""
-    config = _read_if_there(place / CONFIG)
-    settings = {name: value for name, value in _flat(config).items() if name != "seeds"}
-    for method, columns in scores.items():
-        for seed, values in enumerate(zip(*columns.values(), strict=True)):
-            metrics = {name: float(value) for name, value in zip(columns, values, strict=True)}
-            own = {"method": method, **settings}
-            yield Run(f"{method}-{seed}", own, seed, metrics, path=place, config=config)
-
-
-def _of_study(results: Mapping[str, Mapping[str, Any]]) -> Iterator[Run]:
-    """Read the results of :func:`jdml.studies.runner.run_jobs`."""
-    for key, result in results.items():
+def _of_study(file: Path) -> Iterator[Run]:
+    """Read the results of :func:`jdml.studies.runner.run_jobs`, and of ``jdml demo``."""
+    for key, result in read_results(file).items():
         settings = _flat({k: v for k, v in result["job"].items() if k not in NOT_SETTINGS})
         if settings.get("name") == key:  # of a sweep, whose settings are its job's
             settings.pop("name")
         seed, seconds = settings.pop("seed", None), result.get("seconds")
         scores = _flat_scores(result["metrics"])
         seconds = seconds if _is_number(seconds) else None
-        yield Run(key, settings, seed, scores, config=result["job"], seconds=seconds)
+        yield Run(key, settings, seed, scores, (), file, result["job"], seconds=seconds)
 
 
 def _of_arrays(place: Path) -> Run:
@@ -272,16 +252,13 @@ def _of_arrays(place: Path) -> Run:
     finest = [np.zeros(len(vectors), np.int32), *views.values()][-1]
     images = vectors if files is None else ImageFiles([image_named(str(name)) for name in files])
     data = Dataset(place.stem, images, finest, views, names)
-    settings = {"embeddings": place.name}
-    return Run(place.stem, settings, path=place, embeddings=vectors, data=data)
+    return Run(place.stem, {"embeddings": place.name}, path=place, embeddings=vectors, data=data)
 
 
 def _read_log(path: Path) -> list[dict[str, Any]]:
     """Read the complete lines of a log."""
-    if not path.is_file():
-        return []
     records = []
-    for line in path.read_bytes().splitlines():
+    for line in path.read_bytes().splitlines() if path.is_file() else ():
         with contextlib.suppress(ValueError):
             record = json_of(line, path, dict)
             if _is_number(record.get("step")):
@@ -308,16 +285,11 @@ def _flat_scores(scores: Mapping[str, Any], prefix: str = "") -> dict[str, float
 
 
 def unique_names(names: Sequence[str], longer: Sequence[str]) -> list[str]:
-    """Take the longer of two names where the short one repeats, and number those that still repeat.
-
-    Example:
-        >>> unique_names(["a", "b", "b", "b"], ["x/a", "x/b", "y/b", "y/b"])
-        ['a', 'x/b', 'y/b', 'y/b (2)']
-    """
-    numbered: list[str] = []
+    """Take the longer of two names where the short one repeats, and number those that still repeat."""
+    unique: list[str] = []
+    times = Counter[str]()
     for short, long in zip(names, longer, strict=True):
         name = long if names.count(short) > 1 else short
-        variants = (f"{name} ({number})" for number in itertools.count(2))
-        tried = itertools.chain([name], variants)
-        numbered.append(next(each for each in tried if each not in numbered))
-    return numbered
+        times[name] += 1
+        unique.append(name if times[name] == 1 else f"{name} ({times[name]})")
+    return unique

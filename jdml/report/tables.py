@@ -35,10 +35,9 @@ def mean_std(values: Sequence[float], *, scale: float = PERCENT, digits: int = 1
     """
     if len(values) == 0:
         raise ValueError("values must hold at least one run, got none")
-    with np.errstate(over="ignore", invalid="ignore"):  # of numbers near the largest: inf
-        scaled = scale * np.asarray(values, np.float64)
-        mean = f"{scaled.mean():.{digits}f}"
-        return mean if len(values) == 1 else f"{mean} ± {scaled.std(ddof=1):.{digits}f}"
+    scaled = scale * np.asarray(values, np.float64)
+    mean = f"{scaled.mean():.{digits}f}"
+    return mean if len(values) == 1 else f"{mean} ± {scaled.std(ddof=1):.{digits}f}"
 
 
 class PairedDifference(NamedTuple):
@@ -230,15 +229,18 @@ def is_share(metric: str) -> bool:
     return SHARE.search(metric) is not None
 
 
+def number_format(metric: str) -> tuple[float, str]:
+    """Return the factor and the format of a metric's differences."""
+    return (PERCENT, ".1f") if is_share(metric) else (1.0, ".3g")
+
+
 def difference_cell(metric: str, difference: PairedDifference | None) -> str:
     """Write a difference and its interval."""
     if difference is None:
         return "–"
-    scale, form = (100.0, "+.1f") if is_share(metric) else (1.0, "+.3g")
-    text = format(scale * difference.mean, form)
-    if difference.seeds == 1:
-        return f"{text} (n = 1)"
-    return f"{text} [{scale * difference.low:{form}}, {scale * difference.high:{form}}]"
+    scale, form = number_format(metric)
+    mean, low, high = (f"{scale * number:+{form}}" for number in difference[:3])
+    return f"{mean} (n = 1)" if difference.seeds == 1 else f"{mean} [{low}, {high}]"
 
 
 def setting_cell(value: Any) -> str:
@@ -253,22 +255,10 @@ def setting_cell(value: Any) -> str:
 
 
 def duration(seconds: float | None) -> str:
-    """Write seconds in words.
-
-    Example:
-        >>> duration(5.04), duration(130), duration(7325), duration(None)
-        ('5.0 s', '2 min 10 s', '2 h 2 min', '–')
-    """
+    """Write seconds in words: 5.0 s, 2 min 10 s, 2 h 2 min."""
     if seconds is None:
         return "–"
     if seconds < 60:
         return f"{seconds:.1f} s"
     minutes, rest = divmod(int(seconds), 60)
     return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
-
-
-def size(mebibytes: float | None) -> str:
-    """Write memory in words."""
-    if mebibytes is None:
-        return "–"
-    return f"{mebibytes:.0f} MiB" if mebibytes < 1024 else f"{mebibytes / 1024:.1f} GiB"

@@ -13,7 +13,6 @@ from typing import Any
 import jax
 import numpy as np
 
-from jdml._optional_imports import require_package
 from jdml._paths import check_local, json_of, lock_of, with_filename, write_text
 from jdml.distributed import Tree
 from jdml.models.io import read_metadata, read_safetensors, write_tensors
@@ -67,29 +66,6 @@ def read_model(path: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
 def read_description(path: Path) -> dict[str, Any]:
     """Read the description of a model file; empty where it has none."""
     return json_of(read_metadata(path).get(DESCRIPTION, "{}"), path, dict)
-
-
-def read_checkpoint(run: Path) -> dict[str, Any] | None:
-    """Read the newest checkpoint of a run as NumPy arrays; NamedTuples become dictionaries."""
-    require_package("orbax.checkpoint", "reading a checkpoint")
-    import orbax.checkpoint as ocp
-
-    steps = [int(path.name) for path in (run / CHECKPOINTS).glob("*") if path.name.isdigit()]
-    if not steps:
-        return None
-    path = run / CHECKPOINTS / str(max(steps))
-    try:
-        with ocp.PyTreeCheckpointer() as checkpointer:
-            state = path.absolute() / "state"
-            saved = ocp.PyTreeCheckpointHandler().metadata(state).tree
-            as_numpy = jax.tree.map(lambda _: ocp.RestoreArgs(restore_type=np.ndarray), saved)
-            tree = checkpointer.restore(state, restore_args=as_numpy)
-            progress = json.loads((path / "progress" / "metadata").read_text(encoding="utf-8"))
-    except Exception as error:  # of many kinds, of Orbax and its storage
-        raise ValueError(
-            f"checkpoint {path} is damaged ({type(error).__name__}: {first_line(error)})"
-        ) from error
-    return {**tree, "step": max(steps), "progress": progress}
 
 
 def named_leaves(tree: Tree) -> dict[str, Any]:

@@ -9,27 +9,25 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import flax.linen as nn
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from jdml._optional_imports import progress_bar
 from jdml._paths import check_local
 from jdml.data import Dataset, load
-from jdml.metrics import evaluate_retrieval
-from jdml.ops import checks
+from jdml.ops.checks import count
 from jdml.recipes import LossConfig, Recipe
-from jdml.report.compare import compare_runs
+from jdml.report.compare import compare_runs, summary_sentences
 from jdml.report.embedding_stats import project, unit
 from jdml.report.figures import scatter_grid
 from jdml.report.page import html_report
 from jdml.report.runs import Run
 from jdml.report.tables import markdown_table, mean_std
-from jdml.runs.run_files import read_json, write_json
-from jdml.training import Embedder, Evaluation, RunConfig, train
+from jdml.runs.run_files import CONFIG, read_results, write_results
+from jdml.training import Evaluation, RunConfig, score, train
 
 TRAINED_DIGITS = (0, 1, 2, 3, 4, 5)
 COLUMNS = ("seen R@1", "seen MAP@R", "unseen R@1", "unseen MAP@R")
@@ -61,28 +59,22 @@ class Demo:
     """
 
     out: Path = Path("runs/demo")
-    """Folder for the figure (demo.png), the page (report.html), metrics.json and config.json."""
-    steps: int = 400
+    """Folder for the figure (demo.png), the page (report.html) and the scores (results.jsonl)."""
+    steps: Annotated[int, count] = 400
     """Training steps of each method."""
-    seeds: int = 3
+    seeds: Annotated[int, count] = 3
     """Runs of each method; the table shows their mean and standard deviation."""
 
     def execute(self) -> None:
         """Train the four methods, print the table, write the figure, the page and the numbers."""
-        checks.count("steps", self.steps)
-        checks.count("seeds", self.seeds)
         check_local("out", self.out)
-        config = {
-            "data": "digits 0–5 by parity",
-            "model": f"{HIDDEN} hidden units, {DIM}-D",
-            "steps": self.steps,
-            "seeds": self.seeds,
-        }
-        file = self.out / "config.json"
-        if file.exists() and read_json(file, dict).keys() != config.keys():
+        figure, page, results = (
+            self.out / name for name in ("demo.png", "report.html", "results.jsonl")
+        )
+        others = {name.rpartition("-")[0] for name in read_results(results)} - methods().keys()
+        if others or (self.out / CONFIG).exists():
             raise ValueError(f"--out {self.out} holds another run: choose another folder")
         self.out.mkdir(parents=True, exist_ok=True)
-        write_json(file, config)
         data, scored = load_parts()
         jobs = list(itertools.product(methods().items(), range(self.seeds)))
         runs = []
@@ -91,13 +83,18 @@ class Demo:
                 bar.set_description(name)
                 runs.append(_train(name, recipe, data, scored, self.steps, seed))
                 bar.update()
-        figure, page = self.out / "demo.png", self.out / "report.html"
-        write_json(self.out / "metrics.json", scores_of(runs))
+        records = {
+            run.name: {"job": {**run.settings, "seed": run.seed}, "metrics": run.metrics}
+            for run in runs
+        }
+        write_results(results, records)
         draw(runs, figure)
         title = "Even and odd were learned: which methods still tell the digits apart?"
         html_report(runs, page, title=title, metrics=COLUMNS)
-        print("R@1 and MAP@R by digit, in %, of models trained on even/odd\n")
-        print(markdown_table(*table(runs)), *summary(runs), sep="\n")
+        print("R@1 and MAP@R in %, by digit, of models trained on even/odd:")
+        print("seen: other images of the digits 0–5; unseen: the digits 6–9\n")
+        print(markdown_table(*table(runs)))
+        print(*summary_sentences(compare_runs(runs, metrics=["MAP@R"])), sep="\n")
         print(f"figure: {figure}\nreport: {page}")
 
 
@@ -133,20 +130,13 @@ def is_trained(data: Dataset) -> np.ndarray:
     return np.isin(data.labels, TRAINED_DIGITS)
 
 
-def scores_of(runs: Sequence[Run]) -> dict[str, dict[str, list[float]]]:
-    """Return the scores of all seeds, by method and column."""
-    rows = compare_runs(runs).rows
-    return {row.runs[0].settings["method"]: row.values for row in rows}
-
-
 def table(runs: Sequence[Run]) -> tuple[list[str], list[list[str]]]:
     """Return the result as a table's columns and rows: means ± standard deviations in percent."""
-    titles = [name.replace("unseen", "6–9").replace("seen", "0–5") for name in COLUMNS]
     rows = [
-        [method, *(mean_std(scores[name]) for name in COLUMNS)]
-        for method, scores in scores_of(runs).items()
+        [row.runs[0].settings["method"], *(mean_std(row.values[name]) for name in COLUMNS)]
+        for row in compare_runs(runs).rows
     ]
-    return ["method", *titles], rows
+    return ["method", *COLUMNS], rows
 
 
 def draw(runs: Sequence[Run], path: Path) -> Path:
@@ -167,29 +157,15 @@ def draw(runs: Sequence[Run], path: Path) -> Path:
     )
 
 
-def summary(runs: Sequence[Run]) -> list[str]:
-    """Compare the triplet loss without and with EPS in words, and say whether seeds agree."""
-    scores, lines = scores_of(runs), []
-    for part, digits in (("seen", "0–5, on unseen images"), ("unseen", "6–9, never seen")):
-        before, after = (scores[name][f"{part} MAP@R"] for name in ("triplet", "triplet + EPS"))
-        clear = min(after) > max(before)
-        note = "in every run" if clear else "not in every run: more --seeds or --steps may decide"
-        means = f"{mean_std(before)} -> {mean_std(after)}"
-        lines.append(f"easy positives, digits {digits}: MAP@R {means} ({note})")
-    return lines
-
-
 def _train(name: str, recipe: Recipe, data: Dataset, scored: Dataset, steps: int, seed: int) -> Run:
     """Train a method once; return the run for the report, the first seed with its last embeddings."""
     known = is_trained(scored)
+    parts = {"seen": scored.select(known), "unseen": scored.select(~known)}
 
-    def evaluate(embedder: Embedder) -> dict[str, float]:
-        scores: dict[str, float] = {}
-        for part, rows in (("seen", known), ("unseen", ~known)):
-            x = jnp.asarray(unit(embedder(scored.images[rows])))
-            retrieval = evaluate_retrieval(x, scored.labels[rows], recall_at=(1,))
-            scores |= {f"{part} {metric}": float(retrieval[metric]) for metric in ("R@1", "MAP@R")}
-        return scores
+    def evaluate(embedder: Any) -> dict[str, float]:
+        scores = {name: score(embedder, part, recall_at=(1,)) for name, part in parts.items()}
+        names = (column.split() for column in COLUMNS)
+        return {f"{part} {metric}": scores[part][f"digit/{metric}"] for part, metric in names}
 
     start = time.monotonic()
     every = max(1, steps // 20)
@@ -204,22 +180,10 @@ def _train(name: str, recipe: Recipe, data: Dataset, scored: Dataset, steps: int
     )
     last = result.history[-LAST:]
     scores = {column: float(np.mean([record[column] for record in last])) for column in COLUMNS}
-    run = Run(
-        f"{name}-{seed}",
-        {"method": name, "steps": steps},
-        seed,
-        scores,
-        result.history,
-        seconds=time.monotonic() - start,
-    )
-    if seed > 0:
-        return run
-    vectors = [unit(result.embedder(scored.images[rows])) for rows in (known, ~known)]
-    return replace(
-        run,
-        embeddings=np.concatenate(vectors),
-        data=scored,
-        proxies=result.best_params.get("proxies"),
-        train=data,
-        train_embeddings=unit(result.embedder(data.images)),
-    )
+    shown: dict[str, Any] = {}
+    if seed == 0:
+        shown = {"data": scored, "embeddings": unit(result.embedder(scored.images))}
+        shown |= {"train": data, "train_embeddings": unit(result.embedder(data.images))}
+        shown["proxies"] = result.best_params.get("proxies")
+    own, seconds = {"method": name, "steps": steps}, time.monotonic() - start
+    return Run(f"{name}-{seed}", own, seed, scores, result.history, seconds=seconds, **shown)

@@ -97,11 +97,6 @@ def run_protocol(
 
 def _parts(train: Dataset, folds: int) -> Iterator[tuple[Dataset, Dataset]]:
     """Training and validation part of each fold; labels of the former are 0, 1, … without gaps."""
-    classes = len(np.unique(train.labels))
-    if classes < folds:
-        raise ValueError(
-            f"data must have at least {folds} classes to hold out a part, got {classes}"
-        )
     for number, fold in enumerate(mlrc_folds(train.labels, folds)):
         part, validation = train.select(fold.train), train.select(fold.validation)
         if np.unique(validation.labels, return_counts=True)[1].max() < 2:
@@ -120,10 +115,9 @@ def _score(
         of_part[0] if len(of_part) == 1 else normalized(recipe, jnp.concatenate(of_part, axis=1))
         for of_part in zip(*vectors, strict=True)
     ]
-    queries, labels = joined[0], jnp.asarray(test.queries.labels)
-    pairs = zip(joined, test.parts, strict=True)
+    labels = [jnp.asarray(part.labels) for part in test.parts]
     retrieval = metrics.evaluate_retrieval(
-        *(array for x, part in pairs for array in (x, jnp.asarray(part.labels))),
+        *itertools.chain(*zip(joined, labels, strict=True)),
         recall_at=test.recall_at,
         ndcg_at=test.ndcg_at,
         map_at=(1000,),
@@ -131,9 +125,8 @@ def _score(
     )
     scores = {name: float(value) for name, value in retrieval.items()}
     if recipe.evaluation.nmi:
-        scores["NMI"] = float(metrics.nmi(queries, labels, key=jax.random.key(0)))
+        scores["NMI"] = metrics.nmi(joined[0], labels[0])
     if recipe.evaluation.nmi_cluster_factor is not None:
-        number = recipe.evaluation.nmi_cluster_factor * len(np.unique(np.asarray(labels)))
-        number = min(number, len(queries))
-        scores["NMI+"] = float(metrics.nmi(queries, labels, number, key=jax.random.key(0)))
+        clusters = recipe.evaluation.nmi_cluster_factor * len(np.unique(labels[0]))
+        scores["NMI+"] = metrics.nmi(joined[0], labels[0], min(clusters, len(joined[0])))
     return scores

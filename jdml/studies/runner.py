@@ -2,7 +2,6 @@
 
 import copy
 import itertools
-import json
 import math
 import multiprocessing
 import os
@@ -69,7 +68,7 @@ def results_of(jobs: Mapping[str, Job], out: str | Path) -> dict[str, dict[str, 
     """Read a study's file; refuse one of these jobs that was run with other settings, naming them."""
     results = read_results(out)
     for name in (name for name in jobs if name in results):
-        different = differences(results[name]["job"], json.loads(json.dumps(dict(jobs[name]))))
+        different = differences(results[name]["job"], through_json(dict(jobs[name])))
         if different:
             shown = "; ".join(explain(different))
             raise ValueError(
@@ -92,8 +91,7 @@ def by_seed(
     wanted = through_json(settings)
     for run in results.values():
         job, metrics = run["job"], run["metrics"]
-        is_selected = wanted.items() <= through_json(job).items()
-        if not is_selected or metric not in metrics or "seed" not in job:
+        if not wanted.items() <= job.items() or metric not in metrics or "seed" not in job:
             continue
         if job["seed"] in values:
             raise ValueError(

@@ -9,17 +9,13 @@ from report.files import content
 from scipy.spatial.distance import pdist, squareform
 
 import jdml
-from jdml import flows, report
+from jdml import report
 from jdml.data import Dataset, ImageFiles
 from jdml.report import Run
+from jdml.report.embedding_stats import potential_fields
 from jdml.report.images import thumbnails
-from jdml.report.method_panels import panels
 
 Image = pytest.importorskip("PIL.Image", reason="thumbnails are drawn with Pillow")
-
-
-def unit(x):
-    return x / np.linalg.norm(x, axis=-1, keepdims=True)
 
 
 @pytest.fixture(scope="module")
@@ -84,7 +80,7 @@ def test_structure_equals_the_metrics(cloud, shown):
 def test_proxies_are_measured_against_their_class(cloud, shown):
     x, labels = cloud
     page, proxies = shown
-    units = unit(proxies)
+    units = proxies / np.linalg.norm(proxies, axis=-1, keepdims=True)
     apart = [np.linalg.norm(units[c] - x[labels == c].mean(0), axis=1).mean() for c in range(3)]
     _, to_mean, distance, together = page["proxies"].values()
     assert to_mean == pytest.approx(np.mean(apart), rel=1e-3)
@@ -155,28 +151,12 @@ def test_maps_place_neighbours_together(cloud):
     assert jdml.evaluate_retrieval(laid, labels, recall_at=(1,))["R@1"] > 0.9
 
 
-@pytest.mark.parametrize("scale", [1e-30, 1e30])
-def test_maps_of_few_equal_or_narrow_rows(scale):
-    for shape in ((2, 3), (12, 1)):
-        x = scale * np.random.default_rng(0).normal(size=shape)
+def test_map_of_equal_or_narrow_rows(cloud):
+    """scikit-learn's own start fails on them."""
+    for x in (np.ones((12, 3)), cloud[0][:, :1]):
         laid, stars, _ = map_points(x, "tsne", x[:1])
         assert (laid.shape, stars.shape) == ((len(x), 2), (1, 2))
         assert np.isfinite(laid).all()
-        assert len(np.unique(laid, axis=0)) == len(x)
-        equal, _, _ = map_points(np.full(shape, scale), "tsne")  # scikit-learn fails on equal rows
-        np.testing.assert_allclose(equal, 0, atol=1e-9 * scale)
-
-
-@pytest.mark.slow  # compiles UMAP
-@pytest.mark.filterwarnings("ignore:Tensorflow not installed:ImportWarning")
-def test_umap_places_neighbours_together(cloud):
-    pytest.importorskip("umap", reason="needs umap-learn")
-    x, labels = np.eye(3, 8)[cloud[1]] + 0.01 * cloud[0], cloud[1]
-    laid, others, words = map_points(x, "umap", x[:2])
-    assert words.startswith("UMAP")
-    assert (laid.shape, others.shape) == ((len(x), 2), (2, 2))
-    assert jdml.evaluate_retrieval(laid, labels, recall_at=(1,))["R@1"] > 0.9
-    np.testing.assert_allclose(laid, map_points(x, "umap", x[:2])[0])
 
 
 # Pictures
@@ -195,44 +175,13 @@ def test_thumbnails_of_every_image_type(tmp_path):
     assert list(thumbnails(files, [0, 1, 2])) == [0]
 
 
-def test_thumbnails_fit_their_size_limit():
-    rng = np.random.default_rng(0)
-    images = rng.integers(0, 256, (60, 96, 96, 3)).astype(np.uint8)
-    pictures = thumbnails(images, range(60), room=45_000)
-    assert sum(map(len, pictures.values())) <= 48_000
-    assert len(pictures) > 45
-
-
-# The methods' own pictures
-
-
 def test_field_is_drawn_with_its_charges(cloud):
-    x, labels = cloud
-    proxies = {"proxies": np.eye(3, 8)[:, None]}
-    field = {"recipe": {"loss": {"name": "potential_field", "settings": {"alpha": 2.0}}}}
-    drawn = panels(Run("a", config=field), proxies, x, labels, "012")
+    loss = {"name": "potential_field", "settings": {"alpha": 2.0}}
+    drawn = list(potential_fields(loss, np.eye(3, 8)[:, None], *cloud, "012"))
     assert len(drawn) == 3
     for label, panel in enumerate(drawn):
         assert str(label) in panel["title"]
         x0, x1, y0, y1 = panel["extent"]
         assert all(x0 <= a <= x1 and y0 <= b <= y1 for a, b, _ in panel["points"] + panel["stars"])
         assert sum(own for *_, own in panel["stars"]) == 1
-    triplet = {"recipe": {"loss": {"name": "triplet"}}}
-    assert panels(Run("a", config=triplet), proxies, x, labels, "012") == []
-
-
-def test_density_is_drawn_with_the_runs_flow(cloud):
-    pytest.importorskip("distrax", reason="flows need distrax")
-    import jax
-    import jax.numpy as jnp
-
-    x, labels = cloud
-    settings = {"num_blocks": 1, "hidden": 8, "depth": 1, "conditioning": "start"}
-    flow = flows.preset("released", 8, 8, **settings)
-    params = flow.init(jax.random.key(0), jnp.zeros((2, 8)), jnp.zeros((2, 8)))["params"]
-    learned = {"proxies": np.eye(3, 8)[:, None], "flow": params}
-    config = {"recipe": {"loss": {"method": {"flow_settings": settings}}}}
-    first, *_ = panels(Run("a", config=config), learned, x, labels, "012")
-    assert first["heat"]["kind"] == "level"
-    assert first["stars"] == [[0.0, 0.0, 1]]
-    assert {own for *_, own in first["points"]} >= {1}
+    assert not list(potential_fields({"name": "triplet"}, np.eye(3, 8)[:, None], *cloud, "012"))

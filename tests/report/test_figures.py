@@ -10,13 +10,9 @@ from jdml import report
 pytest.importorskip("matplotlib", reason="figures are drawn with matplotlib")
 
 
-def panel(classes, size=50):
-    rng = np.random.default_rng(0)
-    return "points", rng.normal(size=(size, 2)), rng.integers(0, classes, size)
-
-
 def test_grid_of_panels_is_written(tmp_path):
-    path = report.scatter_grid([panel(4)] * 5, tmp_path / "f.png", columns=3, row_titles=["a"])
+    panel = "points", np.random.default_rng(0).normal(size=(50, 2)), np.arange(50) % 4
+    path = report.scatter_grid([panel] * 5, tmp_path / "f.png", columns=3, row_titles=["a"])
     with Image.open(path) as image:
         assert min(image.size) > 300
 
@@ -77,17 +73,6 @@ def test_rows_without_a_class_in_figures():
         shown = report.gallery(images, x, y, queries=7, k=1, order=order, class_names=names)
         last = [title.removeprefix("query\n") for title in titles(shown)[8::2]]
         assert last == ["alone", "(no class)", "(no class)"]
-
-
-def test_characters_without_a_font_are_escaped(cloud, tmp_path, recwarn):
-    x, y = cloud
-    figure = report.embedding_map(
-        x, y, class_names=["ärger", "\U000f0001", "z\n"]
-    )  # private: in no font
-    figure.savefig(tmp_path / "map.png")
-    shown = [text.get_text() for text in figure.legends[0].get_texts()]
-    assert shown[:2] == ["ärger", r"\U000f0001"]
-    assert [str(w.message) for w in recwarn if "Glyph" in str(w.message)] == []
 
 
 def test_names_in_figures_are_not_read_as_formulas(cloud, tmp_path):

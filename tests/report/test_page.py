@@ -3,6 +3,7 @@
 import html
 import re
 import shutil
+from contextlib import contextmanager
 
 import numpy as np
 import pytest
@@ -29,31 +30,26 @@ IN_BROWSER = pytest.mark.slow  # starts a browser
 def make_runs(names):
     """Return two runs on the same pictures with proxies, charges and logs, and one without any of these."""
     rng = np.random.default_rng(0)
-    classes = len(names)
-    labels = np.repeat(np.arange(classes), EACH)
+    labels = np.repeat(np.arange(len(names)), EACH)
     images = rng.integers(0, 256, (len(labels), 8, 8, 1)).astype(np.uint8)
     views = {"kind": labels, "parity": labels % 2}
     data = Dataset(names[0], images, labels, views, {"kind": tuple(names)})
-    centres = rng.normal(size=(classes, 6))
+    centres = rng.normal(size=(len(names), 6))
     centres /= np.linalg.norm(centres, axis=1, keepdims=True)
     field = {"recipe": {"loss": {"name": "potential_field", "settings": {"delta": 0.3}}}}
+    about = {"config": field, "command": f"jdml train --note {names[2]}", "versions": {"a": "1"}}
+    log = [{"step": s, "loss": 9.0 / s, "grad_norm": 1.0, names[1]: s / 9} for s in range(1, 9)]
     runs = []
     for place, noise in enumerate((0.35, 0.8)):
         x = centres[labels] + noise * rng.normal(size=(len(labels), 6))
         x /= np.linalg.norm(x, axis=1, keepdims=True)
-        log = [{"step": s, "loss": 9.0 / s, "grad_norm": 1.0, names[1]: s / 9} for s in range(1, 9)]
-        settings = {
-            "loss": "potential_field",
-            "loss_setting": ["delta=0.3"],
-            "note": names[2 + place],
-        }
-        about = {"config": field, "command": f"jdml train --note {names[2]}", "seconds": 2.0}
-        shown = {"embeddings": x, "data": data, "train": data, "train_embeddings": x}
+        settings = {"loss_setting": ["delta=0.3"], "note": names[2 + place]}
+        shown = {"embeddings": x, "data": data, "proxies": centres[:, None]}
+        shown |= {"train": data, "train_embeddings": x}
         scores = {"test kind R@1": 0.5 + place / 4}
-        more = {**about, **shown, "versions": {"jdml": "0.1"}, "proxies": centres[:, None]}
-        runs.append(Run(names[place], settings, 0, scores, log, **more))
+        runs.append(Run(names[place], settings, 0, scores, log, **about, **shown))
     scores = {"test kind R@1": 0.1}
-    return [*runs, Run(names[4], {"loss": "other"}, 0, scores, [], paper={"R@1": 61.5})]
+    return [*runs, Run(names[4], {"loss": "other"}, 0, scores, paper={"R@1": 61.5})]
 
 
 @pytest.fixture(scope="module")
@@ -84,15 +80,11 @@ def test_names_are_escaped(pages, tmp_path):
     assert "a [b]<br><small>[c]</small>" in text
 
 
-def test_page_and_command_have_the_same_summary(pages, tmp_path):
-    for kind, names in (("tame", TAME), ("hostile", HOSTILE)):
-        text = pages[kind].read_text()
-        (shown,) = re.findall(r'<ul class="notes" id="sentences".*?>(.*?)</ul>', text, re.S)
-        lines = re.findall(r"<li.*?>(.*?)</li>", shown, re.S)
-        comparison = report.compare_runs(make_runs(names))
-        assert [html.unescape(line) for line in lines] == report.summary_sentences(comparison)
-    alone = report.html_report(Run("alone", {}, 0, {"loss": 1.0}), tmp_path / "alone.html")
-    assert 'id="sentences"' not in alone.read_text()
+def test_page_has_the_summary_of_the_command(pages):
+    text = pages["hostile"].read_text()
+    (shown,) = re.findall(r'<ul class="notes" id="sentences".*?>(.*?)</ul>', text, re.S)
+    lines = [html.unescape(line) for line in re.findall(r"<li.*?>(.*?)</li>", shown, re.S)]
+    assert lines == report.summary_sentences(report.compare_runs(make_runs(HOSTILE)))
 
 
 def test_thinned_curve_keeps_its_last_point(tmp_path):
@@ -118,92 +110,76 @@ def browser():
         opened.close()
 
 
-class Tab:
-    """A page in the browser, with its requests and errors."""
-
-    def __init__(self, browser, path, width=1280, height=900, scheme="light", **options):
-        self.asked, self.complaints = [], []
-        viewport = {"width": width, "height": height}
-        self.context = browser.new_context(viewport=viewport, color_scheme=scheme, **options)
-        self.context.set_default_timeout(PATIENCE)
-        self.page = self.context.new_page()
-        self.page.on("request", lambda request: self.asked.append(request.url))
-        self.page.on("console", lambda message: self.complaints.append(message.text))
-        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
-        self.page.on("dialog", lambda dialog: self.complaints.append(dialog.message))
-        self.page.goto(path.as_uri())
-        self.page.wait_for_selector("html[data-ready=yes]", state="attached")
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, kind, *_):
-        self.context.close()
-        if kind is None:
-            assert self.complaints == []
-
-    def count(self, selector):
-        return self.page.locator(selector).count()
-
-    def spoken(self):
-        """Return the last announcement to a screen reader."""
-        return self.page.text_content("#spoken")
+@contextmanager
+def open_page(browser, path, width=1280, height=900, **options):
+    """Open a page in a window, without any request but that for the page, and without errors."""
+    asked, complaints = [], []
+    context = browser.new_context(viewport={"width": width, "height": height}, **options)
+    context.set_default_timeout(PATIENCE)
+    page = context.new_page()
+    page.on("request", lambda request: asked.append(request.url))
+    page.on("console", lambda message: complaints.append(message.text))
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    page.on("dialog", lambda dialog: complaints.append(dialog.message))
+    page.goto(path.as_uri())
+    page.wait_for_selector("html[data-ready=yes]", state="attached")
+    yield page
+    context.close()
+    assert complaints == []
+    assert [url for url in asked if not url.startswith("data:")] == [path.as_uri()]
 
 
 @pytest.fixture(scope="module")
 def tab(browser, pages):
-    with Tab(browser, pages["tame"]) as opened:
-        yield opened
+    with open_page(browser, pages["tame"]) as page:
+        yield page
 
 
 @IN_BROWSER
 def test_hostile_names_change_only_the_text(browser, pages):
-    """No requests, the same elements on both pages, and neither is wider than its window."""
+    """The same elements are on both pages, and neither is wider than its window."""
     count = """() => {
       const n = {};
       for (const e of document.querySelectorAll('body *')) n[e.tagName] = (n[e.tagName] || 0) + 1;
       return n;
     }"""
-    with Tab(browser, pages["hostile"]) as opened:
-        names = opened.page.locator("#classes tbody th").all_text_contents()
-        assert len(names) == len(HOSTILE)
-        assert HOSTILE[0] in names
-        with Tab(browser, pages["tame"]) as tame:
-            assert opened.page.evaluate(count) == tame.page.evaluate(count)
-        assert opened.page.evaluate("document.documentElement.scrollWidth") == 1280
-        assert opened.page.title() == HOSTILE[0]
-        opened.page.mouse.wheel(0, 5000)
-        opened.page.wait_for_timeout(100)
-        asked = [url for url in opened.asked if not url.startswith("data:")]
-        assert asked == [pages["hostile"].as_uri()]
+    with open_page(browser, pages["hostile"]) as page:
+        names = page.locator("#classes tbody th").all_text_contents()
+        assert sorted(names) == sorted(HOSTILE)
+        with open_page(browser, pages["tame"]) as tame:
+            assert page.evaluate(count) == tame.evaluate(count)
+        assert page.evaluate("document.documentElement.scrollWidth") == 1280
+        assert page.title() == HOSTILE[0]
+        page.mouse.wheel(0, 5000)
+        page.wait_for_timeout(100)
 
 
 def queries(tab):
     """Return the captions of the queries that are shown."""
-    return tab.page.locator("#gallery figure.query figcaption").all_text_contents()
+    return tab.locator("#gallery figure.query figcaption").all_text_contents()
 
 
 @IN_BROWSER
 def test_queries_are_filtered_and_sorted(tab):
-    only = tab.page.get_by_label("Only class")
+    only = tab.get_by_label("Only class")
     only.select_option(label="class 3")
     assert queries(tab)
     assert all("class 3" in text for text in queries(tab))
     only.select_option(label="all classes")
     for order, sign in (("worst first", 1), ("best first", -1)):
-        tab.page.get_by_label("Order").select_option(label=order)
+        tab.get_by_label("Order").select_option(label=order)
         scores = [float(re.search(r"MAP@R ([\d.]+)", text)[1]) for text in queries(tab)]
         assert scores == sorted(scores, reverse=sign < 0)
         assert len(set(scores)) > 1
     before = len(queries(tab))
-    tab.page.get_by_role("button", name="Show more").press("Enter")
+    tab.get_by_role("button", name="Show more").press("Enter")
     assert len(queries(tab)) > before
 
 
 @IN_BROWSER
 def test_right_and_wrong_differ_by_text_and_frame(tab):
-    tab.page.get_by_label("Order").select_option(label="worst first")
-    frames = tab.page.evaluate(
+    tab.get_by_label("Order").select_option(label="worst first")
+    frames = tab.evaluate(
         """() => [...document.querySelectorAll('#gallery-here .found > li')].flatMap((row) => {
           const label = (f) => f.querySelector('.name').textContent, query = label(row.querySelector('.query'));
           return [...row.querySelectorAll('figure:not(.query)')].map((f) => [label(f) === query,
@@ -217,73 +193,73 @@ def test_right_and_wrong_differ_by_text_and_frame(tab):
 
 @IN_BROWSER
 def test_click_on_a_confused_pair_shows_its_queries(tab):
-    row = tab.page.locator("#confused tbody tr").first
+    row = tab.locator("#confused tbody tr").first
     pair = set(row.locator("th").text_content().split(" ↔ "))
     row.get_by_role("button").click()
     shown = {name for name in TAME if any(name in text for text in queries(tab))}
     assert shown
     assert shown <= pair
-    tab.page.get_by_role("button", name="All classes again").click()
+    tab.get_by_role("button", name="All classes again").click()
 
 
 @IN_BROWSER
 def test_click_on_a_table_head_sorts(tab):
-    head = tab.page.locator("#classes th", has_text="R@1")
-    cells = tab.page.locator("#classes tbody td:nth-child(3)")
+    head = tab.locator("#classes th", has_text="R@1")
+    cells = tab.locator("#classes tbody td:nth-child(3)")
     for direction in ("descending", "ascending"):
         head.get_by_role("button").click()
         assert head.get_attribute("aria-sort") == direction
         values = [float(text) for text in cells.all_text_contents()]
         assert values == sorted(values, reverse=direction == "descending")
-    tab.page.locator("#classes select").first.select_option(label="class 1")  # the other run
+    tab.locator("#classes select").first.select_option(label="class 1")  # the other run
     assert [float(text) for text in cells.all_text_contents()] != values
-    paper = tab.page.locator("#compared tbody tr").all_text_contents()[-1]
+    paper = tab.locator("#compared tbody tr").all_text_contents()[-1]
     assert re.search(r"paper.*61\.5", paper, re.S)
 
 
 @IN_BROWSER
 def test_map_reacts_to_mouse_and_keyboard(tab):
-    canvas = tab.page.locator("#map canvas[role=img]").first
+    canvas = tab.locator("#map canvas[role=img]").first
     canvas.scroll_into_view_if_needed()
     canvas.focus()
-    tab.page.keyboard.press("ArrowRight")
-    first = tab.spoken()
+    tab.keyboard.press("ArrowRight")
+    first = tab.text_content("#spoken")
     assert re.search(r"class \d", first)
-    tip = tab.page.locator("#map .tip")
+    tip = tab.locator("#map .tip")
     assert tip.is_visible()
-    tab.page.keyboard.press("ArrowLeft")
-    assert tab.spoken() != first
-    tab.page.keyboard.press("Escape")
+    tab.keyboard.press("ArrowLeft")
+    assert tab.text_content("#spoken") != first
+    tab.keyboard.press("Escape")
     assert not tip.is_visible()
     box = canvas.bounding_box()
     for x in range(10, int(box["width"]), 12):
-        tab.page.mouse.move(box["x"] + x, box["y"] + box["height"] / 2)
+        tab.mouse.move(box["x"] + x, box["y"] + box["height"] / 2)
         if tip.is_visible() and tip.locator("img").count():
             break
     assert tip.locator("img").get_attribute("src").startswith("data:image/webp")
     before = canvas.evaluate("canvas => canvas.toDataURL()")
     canvas.focus()
-    tab.page.keyboard.press("+")
-    tab.page.wait_for_timeout(100)
+    tab.keyboard.press("+")
+    tab.wait_for_timeout(100)
     zoomed = canvas.evaluate("canvas => canvas.toDataURL()")
     assert zoomed != before
-    tab.page.keyboard.press("0")
-    tab.page.get_by_label("Colour by").select_option(label="whether the nearest is right")
-    names = tab.page.locator("#map .legend button").all_text_contents()
+    tab.keyboard.press("0")
+    tab.get_by_label("Colour by").select_option(label="whether the nearest is right")
+    names = tab.locator("#map .legend button").all_text_contents()
     assert names == ["✓ nearest is right", "✗ nearest is wrong"]
 
 
 @IN_BROWSER
 def test_curves_are_hidden_by_legend_and_read_by_arrow_keys(tab):
-    canvas = tab.page.locator("#curves canvas[role=img]").first
+    canvas = tab.locator("#curves canvas[role=img]").first
     canvas.focus()
-    tab.page.keyboard.press("ArrowRight")
-    assert re.match(r"step \d: [\d.]+ · class [01]", tab.spoken())
-    button = tab.page.locator("#curves .legend button").first
+    tab.keyboard.press("ArrowRight")
+    assert re.match(r"step \d: [\d.]+ · class [01]", tab.text_content("#spoken"))
+    button = tab.locator("#curves .legend button").first
     before = canvas.evaluate("canvas => canvas.toDataURL()")
     button.click()
     assert button.get_attribute("aria-pressed") == "false"
-    tab.page.wait_for_timeout(100)
+    tab.wait_for_timeout(100)
     assert canvas.evaluate("canvas => canvas.toDataURL()") != before
     button.click()
 
@@ -291,7 +267,7 @@ def test_curves_are_hidden_by_legend_and_read_by_arrow_keys(tab):
 @IN_BROWSER
 def test_field_picture_is_drawn(tab):
     """Each class's picture shows the potential's two signs, blue and red."""
-    plots = tab.page.locator("#method canvas[role=img]")
+    plots = tab.locator("#method canvas[role=img]")
     assert plots.count() == 8  # four classes of each run
     colours = plots.first.evaluate(
         """canvas => {
@@ -305,7 +281,7 @@ def test_field_picture_is_drawn(tab):
 
 @IN_BROWSER
 def test_every_control_has_an_accessible_name(tab):
-    nameless = tab.page.evaluate(
+    nameless = tab.evaluate(
         """() => {
           const kinds = 'button, select, img, canvas[role=img], [role=region], section';
           const named = (e) => e.getAttribute('aria-label') || e.getAttribute('aria-labelledby') ||
@@ -314,9 +290,7 @@ def test_every_control_has_an_accessible_name(tab):
         }"""
     )
     assert nameless == []
-    levels = tab.page.evaluate(
-        "[...document.querySelectorAll('h1,h2,h3,h4')].map((h) => +h.tagName[1])"
-    )
+    levels = tab.evaluate("[...document.querySelectorAll('h1,h2,h3,h4')].map((h) => +h.tagName[1])")
     assert levels[0] == 1
     assert all(after - before <= 1 for before, after in zip(levels, levels[1:], strict=False))
 
@@ -331,25 +305,25 @@ def test_page_omits_missing_sections(browser, tmp_path, kind):
         "no pictures": Run("a", embeddings=x, data=Dataset("d", x, np.arange(24) % 3)),
     }[kind]
     shown = kind != "no embeddings"
-    with Tab(browser, report.html_report(run, tmp_path / "r.html")) as opened:
-        assert opened.count("#map canvas[role=img]") == shown
-        assert opened.count("#gallery .found > li") == 8 * shown
-        assert opened.count("#gallery figure.wrong") > 0 or kind != "no pictures"
+    with open_page(browser, report.html_report(run, tmp_path / "r.html")) as page:
+        assert page.locator("#map canvas[role=img]").count() == shown
+        assert page.locator("#gallery .found > li").count() == 8 * shown
+        assert page.locator("#gallery figure.wrong").count() > 0 or kind != "no pictures"
 
 
 @IN_BROWSER
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_page_fits_the_width_of_a_phone(browser, pages, scheme):
-    phone = {"has_touch": True, "is_mobile": True}
-    with Tab(browser, pages["hostile"], 390, 844, scheme, **phone) as opened:
-        assert opened.page.evaluate("document.documentElement.scrollWidth") == 390
-        ground = opened.page.evaluate("getComputedStyle(document.body).backgroundColor")
+    phone = {"has_touch": True, "is_mobile": True, "color_scheme": scheme}
+    with open_page(browser, pages["hostile"], 390, 844, **phone) as page:
+        assert page.evaluate("document.documentElement.scrollWidth") == 390
+        ground = page.evaluate("getComputedStyle(document.body).backgroundColor")
         assert (ground == "rgb(255, 255, 255)") == (scheme == "light")
-        canvas = opened.page.locator("#map canvas[role=img]").first
+        canvas = page.locator("#map canvas[role=img]").first
         canvas.scroll_into_view_if_needed()
         box = canvas.bounding_box()
         for x in range(10, int(box["width"]), 12):
-            opened.page.touchscreen.tap(box["x"] + x, box["y"] + box["height"] / 2)
-            if opened.page.locator("#map .tip").is_visible():
+            page.touchscreen.tap(box["x"] + x, box["y"] + box["height"] / 2)
+            if page.locator("#map .tip").is_visible():
                 break
-        assert opened.page.locator("#map .tip").is_visible()
+        assert page.locator("#map .tip").is_visible()

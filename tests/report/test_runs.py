@@ -93,7 +93,7 @@ def test_folds_of_an_unfinished_benchmark_have_validation_scores(tmp_path):
     assert [run.metrics for run in runs] == [{"validation R@1": 0.5}, {"validation R@1": 0.75}]
 
 
-def test_study_and_demo_are_read(tmp_path, monkeypatch):
+def test_study_is_read(tmp_path, monkeypatch):
     records = []
     for method, seed in itertools.product(("EPS", "MS"), (1, 2)):
         job = {"name": f"{method}-{seed}", "method": method, "seed": seed}
@@ -106,9 +106,6 @@ def test_study_and_demo_are_read(tmp_path, monkeypatch):
         rows = compare_runs(read_runs(*places)).rows
         found = {row.name: row.values["R@1"] for row in rows}
         assert found == {"EPS": [0.25, 0.5], "MS": [0.25, 0.5]}
-    (tmp_path / "d").mkdir()
-    (tmp_path / "d" / "metrics.json").write_text(json.dumps({"EPS": {"R@1": [0.5, 0.75]}}))
-    assert [run.name for run in read_runs(tmp_path / "d")] == ["EPS-0", "EPS-1"]
 
 
 def test_embeddings_in_a_file_are_read(tmp_path):

@@ -46,19 +46,6 @@ def test_holm_correction():
     assert holm_correction({"a": 0.25, 1: 0.25}) == {"a": 0.5, 1: 0.5}
 
 
-def test_conclusion_is_that_of_the_first_paired_test():
-    columns = {"triplet": {"new": ONE, "old": OTHER}, "margin": {"new": OTHER, "old": ONE}}
-    tests = {"gain": ("new", "old"), "loss": ("old", "new")}
-    table, conclusion = paired_table("points", tests, columns, planned=3).split("\n\n")
-    header, _, gain, loss = ([cell.strip() for cell in row.split("|")] for row in table.split("\n"))
-    assert header == ["", "points", "triplet", "margin", ""]
-    assert gain[2:-1] == [str(paired_difference(ONE, OTHER)), str(paired_difference(OTHER, ONE))]
-    assert loss[2:-1] == [str(paired_difference(OTHER, ONE)), str(paired_difference(ONE, OTHER))]
-    p = f"{3 * paired_difference(ONE, OTHER).p:.2g}"
-    assert conclusion.count(p) == 2
-    assert conclusion.startswith("gain")
-
-
 def test_paired_tests_without_runs():
     nothing = {"triplet": {"new": {0: 0.5}}}
     table = paired_table("points", {"gain": ("new", "old")}, nothing)

@@ -1,8 +1,9 @@
-"""The demo: its parts, its methods and its table."""
+"""The demo: its parts, its table and its folder."""
 
 import pytest
 
 from jdml.report import Run
+from jdml.runs.run_files import write_results
 from jdml.studies.demo import COLUMNS, Demo, is_trained, load_parts, methods, table
 
 
@@ -22,20 +23,16 @@ def test_demo_compares_four_methods():
     assert list(methods()) == ["triplet", "triplet + EPS", "MS + EPS", "ProxyAnchor"]
     scores = [dict.fromkeys(COLUMNS, value) for value in (0.4, 0.5)]
     runs = [Run("a", {"method": "triplet"}, seed, of) for seed, of in enumerate(scores)]
-    columns, rows = table(runs)
-    assert columns == ["method", "0–5 R@1", "0–5 MAP@R", "6–9 R@1", "6–9 MAP@R"]
-    assert rows == [["triplet", *["45.0 ± 7.1"] * 4]]
+    assert table(runs) == (["method", *COLUMNS], [["triplet", *["45.0 ± 7.1"] * 4]])
 
 
-@pytest.mark.parametrize("name", ["steps", "seeds"])
-def test_demo_without_steps_or_seeds_is_refused(tmp_path, name):
-    with pytest.raises(ValueError, match=rf"^{name}\b"):
-        Demo(tmp_path / "demo", **{name: 0}).execute()
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_demo_refuses_another_runs_folder(tmp_path):
-    (tmp_path / "config.json").write_text('{"lr": 0.1}')
+@pytest.mark.parametrize("other", ["run", "study"])
+def test_demo_refuses_another_runs_folder(tmp_path, other):
+    if other == "run":
+        (tmp_path / "config.json").write_text('{"lr": 0.1}')
+    else:
+        write_results(tmp_path / "results.jsonl", {"EPS-0": {"job": {}, "metrics": {}}})
+    before = [path.name for path in tmp_path.iterdir()]
     with pytest.raises(ValueError, match=r"^--out\b"):
         Demo(tmp_path, steps=1, seeds=1).execute()
-    assert [path.name for path in tmp_path.iterdir()] == ["config.json"]
+    assert [path.name for path in tmp_path.iterdir()] == before

@@ -13,7 +13,7 @@ import pytest
 
 from jdml.runs.checkpoint import RunFolder
 from jdml.runs.embedding_io import EmbeddingTable, read_embeddings, write_embeddings
-from jdml.runs.run_files import Log, truncate_log, write_json
+from jdml.runs.run_files import Log, truncate_log
 
 
 def state(scale=1.0):

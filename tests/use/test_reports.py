@@ -5,7 +5,6 @@ import re
 import shlex
 import shutil
 
-import numpy as np
 import pytest
 from report.files import content
 
@@ -50,10 +49,6 @@ def test_report_of_embeddings_in_a_file(run, photos, tmp_path, succeed):
     assert [look["name"] for look in page["embeddings"]] == ["e", "photos"]
     assert [images["count"] for images in page["sets"]] == [36, 18]
     assert sum(len(images["pictures"]) for images in page["sets"]) <= 9
-    bare = tmp_path / "bare.npz"
-    np.savez(bare, embeddings=np.random.default_rng(0).normal(size=(20, 3)))
-    succeed("report", bare, "--out", tmp_path / "r.html")
-    assert content(tmp_path / "r.html")["sets"][0]["views"] == {}
 
 
 @pytest.mark.slow  # three sweeps and a page

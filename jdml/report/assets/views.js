@@ -85,7 +85,7 @@ function buildGallery() {
     const label = look.hubs.length ? "" : "No image is a neighbour of more than its share.";
     here.replaceChildren(el("p", { class: "quiet", text: `${short(look.name, 80)}: skewness ${number(look.skew)}. ${label}` }),
       el("div", { class: "row", tabindex: 0, role: "region", "aria-label": "Hubs" },
-        ...look.hubs.slice(0, 12).map(([row, count]) => card(look, view, row, "plain", `neighbour of ${count}`))));
+        ...look.hubs.map(([row, count]) => card(look, view, row, "plain", `neighbour of ${count}`))));
   }
   gallery.show = (of, by, pair) => {
     look = of; view = by; gallery.pair = pair; only = ""; more = FIRST_ROWS; run.select.value = String(page.embeddings.indexOf(of)); fill(); hubs();
@@ -208,7 +208,7 @@ function buildMap() {
     const names = colouring().names;
     const colours = [...views(look).map((view) => [view, view]), ...(views(look).length ? [["?", "whether the nearest is right"]] : [])];
     choosers.replaceChildren(...[
-      Object.keys(look.maps).length > 1 ? chooser("Projection", Object.keys(look.maps).map((k) => [k, { pca: "PCA", tsne: "t-SNE", umap: "UMAP" }[k] || k]), (value) => { kind = value; draw(); }, kind).node : null,
+      Object.keys(look.maps).length > 1 ? chooser("Projection", Object.keys(look.maps).map((k) => [k, { pca: "PCA", tsne: "t-SNE" }[k]]), (value) => { kind = value; draw(); }, kind).node : null,
       colours.length ? chooser("Colour by", colours, (value) => { by = value; only = ""; fill(); }, by).node : null,
       names.length > 1 ? chooser("Highlight", [["", "everything"], ...names.map((name, i) => [String(i), name])], (value) => { only = value; draw(); }, only).node : null,
     ].filter(Boolean));
@@ -242,13 +242,14 @@ function buildMethod() {
   }
 }
 function panel(of) {
-  const marks = (list, kind) => (list || []).map(([x, y, own]) => ({ x, y, own, line: kind, text: () => `${{ points: "sample", stars: "proxy", boxes: "proxy before" }[kind]} of ${own ? "this class" : "another class"}` }));
-  const dots = marks(of.points, "points"), stars = marks(of.stars, "stars"), boxes = marks(of.boxes, "boxes");
-  const values = of.heat ? Uint8Array.from(atob(of.heat.values), (c) => c.charCodeAt(0)) : null;
+  const marks = (list, kind) => list.map(([x, y, own]) => ({ x, y, own, line: kind, text: () => `${kind === "points" ? "sample" : "proxy"} of ${own ? "this class" : "another class"}` }));
+  const dots = marks(of.points, "points"), stars = marks(of.stars, "stars");
+  const values = Uint8Array.from(atob(of.heat), (c) => c.charCodeAt(0));
   const plot = new Plot({
-    label: `${short(of.title, 120)}. ${of.words}`, items: [...dots, ...stars, ...boxes], extent: of.extent, square: true, axes: false, tallest: 420,
+    label: `${short(of.title, 120)}. ${of.words}`, items: [...dots, ...stars], extent: of.extent, square: true, axes: false, tallest: 420,
     draw(c, p) {
-      if (values) { c.imageSmoothingEnabled = of.heat.kind === "diverging"; c.drawImage(heat(values, of.heat), p.px(of.extent[0]), p.py(of.extent[3]), p.sx * (of.extent[1] - of.extent[0]), p.sy * (of.extent[3] - of.extent[2])); }
+      c.imageSmoothingEnabled = true;
+      c.drawImage(heat(values, of.side), p.px(of.extent[0]), p.py(of.extent[3]), p.sx * (of.extent[1] - of.extent[0]), p.sy * (of.extent[3] - of.extent[2]));
       c.lineWidth = 1.2;
       for (const own of [0, 1]) {
         c.beginPath(); for (const d of dots) if (d.own === own) trace(c, 0, p.px(d.x), p.py(d.y), own ? 3.2 : 2.4);
@@ -257,20 +258,18 @@ function panel(of) {
         c.beginPath(); for (const s of stars) if (s.own === own) star(c, p.px(s.x), p.py(s.y), own ? 10 : 7);
         c.fillStyle = own ? ink("--ink") : ink("--plot"); c.strokeStyle = own ? ink("--plot") : ink("--quiet"); c.fill(); c.stroke();
       }
-      c.beginPath(); for (const b of boxes) trace(c, 1, p.px(b.x), p.py(b.y), 6);
-      c.fillStyle = ink("--plot"); c.strokeStyle = ink("--ink"); c.lineWidth = 2; c.fill(); c.stroke();
     },
   });
   plot.node.prepend(el("h4", { dir: "auto", text: of.title }));
   return plot.node;
 }
-function heat(values, of) {
+function heat(values, side) {
   const dark = matchMedia("(prefers-color-scheme: dark)").matches, canvas = document.createElement("canvas");
-  canvas.width = canvas.height = of.side;
-  const c = canvas.getContext("2d"), pixels = c.createImageData(of.side, of.side), mix = (a, b, t) => a.map((v, i) => v + (b[i] - v) * t);
-  const middle = dark ? [25, 29, 35] : [255, 255, 255], cold = dark ? [70, 140, 220] : [70, 130, 200], warm = dark ? [214, 96, 86] : [205, 92, 80], thick = dark ? [150, 160, 175] : [110, 118, 130];
+  canvas.width = canvas.height = side;
+  const c = canvas.getContext("2d"), pixels = c.createImageData(side, side), mix = (a, b, t) => a.map((v, i) => v + (b[i] - v) * t);
+  const middle = dark ? [25, 29, 35] : [255, 255, 255], cold = dark ? [70, 140, 220] : [70, 130, 200], warm = dark ? [214, 96, 86] : [205, 92, 80];
   values.forEach((value, i) => {
-    const t = value / 255, colour = of.kind === "level" ? mix(middle, thick, t) : t < 0.5 ? mix(middle, cold, 1 - 2 * t) : mix(middle, warm, 2 * t - 1);
+    const t = value / 255, colour = t < 0.5 ? mix(middle, cold, 1 - 2 * t) : mix(middle, warm, 2 * t - 1);
     pixels.data.set([...colour, 255], 4 * i);
   });
   c.putImageData(pixels, 0, 0);
