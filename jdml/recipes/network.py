@@ -91,19 +91,17 @@ class NetworkConfig(Config):
         record = NETWORKS[name]
         if freeze_batch_norm is None:
             freeze_batch_norm = record.batch_norm
-        settings: dict[str, Any] = {}
-        for field, value, has in (
-            ("pooling", self.pooling, record.pooling),
-            ("freeze_batch_norm", freeze_batch_norm or None, record.batch_norm),
-            ("remat", self.remat or None, hasattr(record.kind, "remat")),
-        ):
-            if value is None:
-                continue
-            if not has:
+        asked = {
+            "pooling": self.pooling,
+            "freeze_batch_norm": freeze_batch_norm,
+            "remat": self.remat,
+        }
+        settings = {field: value for field, value in asked.items() if value not in (None, False)}
+        for field in settings:
+            if not hasattr(record.kind, field):
                 raise RecipeError(
                     f"{{{field}}} is not for {{network}} {name}, which has no such choice"
                 )
-            settings[field] = value
         if self.dtype != NetworkConfig.dtype:
             settings["dtype"] = jnp.dtype(self.dtype).type
         return models.create(
@@ -223,18 +221,12 @@ def from_factory(pointer: str, settings: Mapping[str, Any]) -> ModelAdapter:
 
 
 def build_custom_model(
-    config: NetworkConfig,
-    pointer: str,
-    train: Dataset,
-    preprocess: Preprocess,
-    *,
-    freeze_batch_norm: bool,
-    seed: int,
+    config: NetworkConfig, train: Dataset, preprocess: Preprocess, **settings: Any
 ) -> ModelAdapter:
     """Build the network that a recipe names by its factory; refuse settings that it does not follow."""
-    shape = train.images.shape
-    own = {**vars(config), "freeze_batch_norm": freeze_batch_norm, "seed": seed}
-    own["image_size"] = int(shape[1]) if len(shape) == 4 else None
+    shape, pointer = train.images.shape, str(config.name)
+    size = int(shape[1]) if len(shape) == 4 else None
+    own = {**vars(config), **settings, "image_size": size}
     accepted = {name: own[name] for name in FACTORY_ARGS if own.get(name) is not None}
     network = from_factory(pointer, accepted)
     defaults = {**vars(NetworkConfig()), "freeze_batch_norm": False}

@@ -107,8 +107,8 @@ ROWS, SAMPLES = 64, 4
 WARMUP_DIVISOR = 20
 """Warm-up lasts 1/20 of the steps."""
 MULTIMODAL_SIZE, MAX_SAMPLES, MIN_CLASSES = 100, 40, 4
-"""Classes of at least 100 images are treated as multi-modal; at most 40 samples per class, at least 4 classes per
-batch."""
+"""Where half of the classes have 100 images, these may have several modes, which a loss that pulls every positive pair
+merges: each image is pulled to the nearest of its class. At most 40 samples per class, at least 4 classes per batch."""
 Pretraining = Literal["small", "untrained", "pretrained", "frozen"]
 RATES: dict[Pretraining, float] = {
     "small": 3e-3,
@@ -181,11 +181,7 @@ def recommended_parts(pretraining: Pretraining, steps: int, rows: int = ROWS) ->
 def for_classes(
     loss: LossConfig, batch: BatchConfig, labels: Any, *, rows: int = ROWS
 ) -> dict[str, Any]:
-    """Choose the batch, and which positives a pair loss pulls, by the size of the classes.
-
-    Where half of the classes have a hundred images or more, these may have several modes, which a loss that pulls every
-    positive pair merges: a class gets a quarter of the batch, and each image is pulled to the nearest of its class.
-    """
+    """Choose the batch, and the positives that a pair loss pulls, by the size of the classes."""
     sizes = np.unique(labels, return_counts=True)[1]
     if np.median(sizes) < MULTIMODAL_SIZE:
         return {"loss": loss, "batch": usual_batch(batch, loss, labels, rows=rows)}

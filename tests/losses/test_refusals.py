@@ -166,7 +166,6 @@ NO_NUMBERS: list[dict[str, Any]] = [
     {"labels": np.ma.masked_less(Y, 1)},
     {"embeddings": np.asarray(X).astype(object)},
     {"embeddings": np.asarray(X).astype(str)},
-    {"embeddings": np.asarray(X).astype(np.longdouble)},
     {"proxies": np.asarray(PROXIES).astype(object)},
     {"proxies": np.ma.masked_less(np.asarray(PROXIES), 0)},
     {"where": np.array([True] * 6, object)},
