@@ -30,10 +30,6 @@ class RecipeError(ValueError):
 class Config:
     """A frozen dataclass of plain values, which are checked by their types and by the constraints on the fields."""
 
-    def __init_subclass__(cls) -> None:
-        super().__init_subclass__()
-        cls.__hash__ = Config.__hash__  # type: ignore[method-assign]  # or dataclass hashes mappings, too
-
     def __post_init__(self) -> None:
         try:
             check_fields(self)
@@ -44,10 +40,6 @@ class Config:
             raise RecipeError(f"{{{name}}} {wrong}") from None
         for name, value in [*vars(self).items()]:
             object.__setattr__(self, name, _plain(name, value))
-
-    def __hash__(self) -> int:
-        plain = (v for v in vars(self).values() if not isinstance(v, Mapping))
-        return hash((type(self), *plain))
 
     def replace(self, **changes: Any) -> Self:
         """Return a copy with other values.

@@ -63,6 +63,8 @@ class ProxyConfig(Config):
 class Method(Config):
     """A method around a recipe's loss. The fields are the method's own numbers; the rest stands on the class.
 
+    A field of a mapping has ``hash=False``.
+
     Attributes:
         name: the method's name.
         kind: whether it is for losses of pairs or of proxies.
@@ -84,7 +86,6 @@ class Method(Config):
         return {"name": self.name, **super().to_json(defaults=defaults)}
 
     def __init_subclass__(cls) -> None:
-        super().__init_subclass__()
         METHODS[cls.name] = cls
 
     @classmethod
@@ -122,7 +123,7 @@ class LossConfig(Config):
 
     name: str = "triplet"
     """The loss; proxy losses also learn vectors for each class."""
-    settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    settings: Mapping[str, Any] = dataclasses.field(default_factory=dict, hash=False)
     """Hyperparameters of the loss, such as margin=0.2 or reduce_fn=mean."""
     miner: str = "none"
     """Miner of a pair loss, such as easy_positive+semi_hard:margin=0.2."""
@@ -155,15 +156,15 @@ class LossConfig(Config):
     @property
     def has_proxies(self) -> bool:
         """Whether samples are compared with vectors of their classes."""
-        of_method = (self.method or PLAIN).proxies is not None
-        return of_method or (self.kind == "proxy" and self.proxies.per_class != 0)
+        return self.num_proxies > 0
 
     @property
     def num_proxies(self) -> int:
         """Proxies per class; 0 where there are none."""
-        if not self.has_proxies:
+        of_method = (self.method or PLAIN).proxies
+        if of_method is None and self.kind == "pair":
             return 0
-        own = (self.method or PLAIN).proxies or LOSSES[self.name].proxies
+        own = of_method or LOSSES[self.name].proxies
         return own if self.proxies.per_class is None else self.proxies.per_class
 
     @property
@@ -219,8 +220,7 @@ class LossConfig(Config):
             if isinstance(value, tuple) and all(type(one) in (int, float) for one in value):
                 if len(value) != num_classes:
                     raise RecipeError(
-                        f"{{settings}}: {name} must be a number, or one for each of the {num_classes} classes, "
-                        f"got {len(value)}"
+                        f"{{settings}}: {name} must be one number, or {num_classes}, one a class; got {len(value)}"
                     )
                 settings[name] = np.asarray(value, np.float64)
         if "reduce_fn" in settings:
@@ -329,10 +329,7 @@ def weighted(objective: Objective, weight: float) -> Objective:
 
 
 def in_bfloat16(objective: Objective) -> Objective:
-    """Pass float32 embeddings and references to a pair loss in bfloat16, in which an accelerator multiplies them.
-
-    The library's networks that compute in bfloat16 round their embeddings to it, so that no bit is lost.
-    """
+    """Pass float32 vectors to a pair loss in bfloat16, to which the library's networks in bfloat16 round them."""
     largest = float(jnp.finfo(jnp.bfloat16).max)
 
     def narrow(vectors: Any) -> Any:

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jdml import adapt, models
 from jdml._optional_imports import call_user_object, import_user_object, is_pointer
 from jdml.data import Dataset, ImageFiles
-from jdml.models.adapters import Object, as_model
+from jdml.models.adapters import HEAD, Object, as_model
 from jdml.models.base_adapter import ModelAdapter
 from jdml.models.embedding import Preprocess
 from jdml.models.from_linen import FromLinen
@@ -26,8 +26,6 @@ from jdml.registry.networks import CUSTOM_NETWORK, FACTORY_ARGS, for_images
 
 BACKBONE = "backbone"
 """Value of ``freeze`` for all of a network but its embedding head."""
-HEAD = "head"
-"""The embedding layer of every network that has a backbone."""
 ALL_BUT_HEAD = f"(?!{HEAD}(?:/|$)).*"
 
 

@@ -39,7 +39,7 @@ class NIRConfig(Method):
     """ω, of the proxy loss."""
     flow: Literal["glow", "paper", "released"] = "released"
     """The flow, as of :func:`jdml.flows.preset`."""
-    flow_settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    flow_settings: Mapping[str, Any] = dataclasses.field(default_factory=dict, hash=False)
     """Other attributes of :class:`jdml.flows.ConditionalFlow`, such as ``conditioning``."""
     flow_learning_rate: Annotated[float, positive] = 5e-4
     """Learning rate of the flow."""

@@ -27,15 +27,7 @@ ROLES = ("proxies", "beta", "flow")
 """Roles of parameters that objectives of the library learn; a recipe may have rates of others than its own."""
 LOSS, NETWORK, FINETUNE = LossConfig(), NetworkConfig(), FinetuneConfig()
 """The other parts of a recipe that says nothing of them."""
-STEP_FACTOR = 0.5
-"""Factor of a step schedule, unless another is given."""
-SCHEDULES: dict[str, dict[str, Constraint]] = {
-    "constant": {},
-    "cosine": {},
-    "linear": {},
-    "step": {"every": count, "factor": non_negative},
-}
-"""The settings of the schedules."""
+SCHEDULES = ("constant", "cosine", "linear", "step")
 
 _log = logging.getLogger(__name__)
 
@@ -51,7 +43,7 @@ class OptimizerConfig(Config):
     weight_decay: Annotated[float, non_negative] = 0.0
     """Weight decay of the network."""
     lr_multipliers: Annotated[Mapping[str, float], finite] = dataclasses.field(
-        default_factory=lambda: {"proxies": 100.0}
+        default_factory=lambda: {"proxies": 100.0}, hash=False
     )
     """Learning-rate factors of a role (proxies, beta, flow), or of parameters by a regular expression."""
     weight_decay_roles: tuple[str, ...] = ()
@@ -60,7 +52,9 @@ class OptimizerConfig(Config):
     """constant, cosine or linear to 0, or step:every=EPOCHS,factor=0.5."""
     lr_warmup_steps: Annotated[int, non_negative] = 0
     """Steps in which the learning rate rises from 0."""
-    clip_global_norm: Annotated[float | Mapping[str, float] | None, positive] = None
+    clip_global_norm: Annotated[float | Mapping[str, float] | None, positive] = dataclasses.field(
+        default=None, hash=False
+    )
     """Clip the gradient to this global norm; or one norm for each role."""
     clip_value: Annotated[float | None, positive] = None
     """Clip each entry of the gradient to ± this value."""
@@ -75,12 +69,14 @@ class OptimizerConfig(Config):
         """Return the schedule's name and settings, such as ``('step', {'factor': 0.5, 'every': 10})``."""
         name, settings = parse_named(self.schedule, "schedule")
         one_of("schedule", name, SCHEDULES)
+        known = dict[str, Constraint]()
         if name == "step":
-            settings = {"every": None, "factor": STEP_FACTOR, **settings}
+            known = {"every": count, "factor": non_negative}
+            settings = {"every": None, "factor": 0.5, **settings}
         for setting, value in settings.items():
-            if setting not in SCHEDULES[name]:
-                raise ValueError(no_setting(f"schedule {name}", setting, SCHEDULES[name]))
-            SCHEDULES[name][setting](f"schedule {name}: {setting}", value)
+            if setting not in known:
+                raise ValueError(no_setting(f"schedule {name}", setting, known))
+            known[setting](f"schedule {name}: {setting}", value)
         return name, settings
 
     def build(
@@ -125,15 +121,14 @@ class OptimizerConfig(Config):
         for role in self.weight_decay_roles:
             one_of("weight_decay_roles", role, dict.fromkeys(("model", *roles, *ROLES)))
         steps = max(1, steps)
-        self.check_warmup(steps)
+        if self.lr_warmup_steps and self.lr_warmup_steps >= steps:
+            raise RecipeError(
+                f"{{lr_warmup_steps}} must be below {{steps}}, {steps}, got {self.lr_warmup_steps}"
+            )
         waits = finetune.backbone_freeze_steps
         waits = finetune.backbone_freeze_epochs * steps_per_epoch if waits is None else waits
         if waits >= steps:
-            _log.warning(
-                "only the head and the loss's own parameters learn: the backbone is frozen for %d steps of %d",
-                waits,
-                steps,
-            )
+            _log.warning("the backbone is frozen in all %d steps: only head and loss learn", steps)
         own = (loss.method or PLAIN).learning_rates()
 
         def rule(role: str, first_step: int = 0) -> optax.GradientTransformation:
@@ -187,16 +182,7 @@ class OptimizerConfig(Config):
             rates = optax.join_schedules([up, joined], [warmup])
         return rates if not first_step else lambda step: rates(step + first_step)
 
-    def check_warmup(self, steps: int) -> None:
-        """Refuse a warm-up of the learning rate that is as long as the run."""
-        if self.lr_warmup_steps and self.lr_warmup_steps >= steps:
-            raise RecipeError(
-                f"{{lr_warmup_steps}} must be below {{steps}}, {steps}, got {self.lr_warmup_steps}"
-            )
-
-    def _of_all_roles(
-        self, loss: LossConfig, roles: tuple[str, ...]
-    ) -> list[optax.GradientTransformation]:
+    def _of_all_roles(self, loss: LossConfig, roles: tuple[str, ...]) -> list[Any]:
         """Make what acts on all gradients together, before each role's rule."""
         anchor = (loss.method or PLAIN).transform_gradients()
         first = [] if anchor is None else [anchor]

@@ -39,7 +39,6 @@ EXCLUDED = (
     "batch.size",
     "batch.classes",
     "batch.samples_per_class",
-    "batch.steps",
     "optimizer.lr_multipliers",
     "evaluation.",
 )
@@ -130,8 +129,14 @@ def find_paper_rows(
         paper, noise = reported_run(result)
         if noise == label_noise and _task(paper) == _task(run):
             paper = _with_values(paper, {name: attrgetter(name)(run) for name in result.unprinted})
-            differences = (*_differences(run, paper), *([result.note] if result.note else []))
-            matches.append(dataclasses.replace(result, differences=differences))
+            ours, theirs = _values_of(run), _values_of(paper)
+            differences = [
+                f"{name} {_format(ours.get(name))} (paper: {_format(theirs.get(name))})"
+                for name in {**ours, **theirs}
+                if ours.get(name) != theirs.get(name)
+            ]
+            differences += [result.note] if result.note else []
+            matches.append(dataclasses.replace(result, differences=tuple(differences)))
     return matches
 
 
@@ -175,16 +180,6 @@ def _task(run: Recipe) -> dict[str, Any]:
     task["clipped"] = run.optimizer.clip_global_norm is not None
     task["without the loss"] = values.get("loss.method.weight") == 0
     return task
-
-
-def _differences(run: Recipe, paper: Recipe) -> Iterator[str]:
-    """Say in what a recipe differs from that of a paper's row."""
-    ours, theirs = _values_of(run), _values_of(paper)
-    for name in {**ours, **theirs}:
-        if ours.get(name) != theirs.get(name):
-            yield f"{name} {_format(ours.get(name))} (paper: {_format(theirs.get(name))})"
-    if run.batch.steps != paper.batch.steps:
-        yield f"steps {run.batch.steps}"
 
 
 def _values_of(run: Recipe) -> dict[str, Any]:

@@ -30,6 +30,8 @@ PFML: dict[str, dict[str, Any]] = {
 """PFML's α, and how its proxies are clipped and start: the paper's, and as ``experiments/pfml_needs`` found them, where
 charges that almost touch would poison Adam's second moment. The paper prints a range of α, {0, 6}; 4, where its figures
 centre, is an inference."""
+ADAMW = {"name": "adamw", "weight_decay": 1e-4, "weight_decay_roles": ("proxies",)}
+"""ProxyAnchor's and MPA's."""
 Protocol = Literal["ablation", "conventional", "mlrc"]
 """How models are trained, chosen and scored, see :mod:`jdml.studies.protocols`."""
 Maker = Callable[..., Recipe]
@@ -109,12 +111,7 @@ def _multi_proxy(loss: str, per_class: int | None = None) -> Maker:
                 "size": 32 if large else 64 if dataset == "cars" else 180,
                 "epochs": 100 if large else 60,
             },
-            optimizer={
-                "name": "adamw",
-                "weight_decay": 1e-4,
-                "weight_decay_roles": ("proxies",),
-                "schedule": "step:every=20",
-            },
+            optimizer={**ADAMW, "schedule": "step:every=20"},
         )
 
     return make
@@ -133,14 +130,7 @@ def _proxy_anchor(dataset: str, backbone: str) -> Recipe:
         network={"pooling": "average+max", "dim": 512},
         finetune={"freeze_batch_norm": not large, "backbone_freeze_epochs": frozen},
         batch={"size": rows, "epochs": 60},
-        optimizer={
-            "name": "adamw",
-            "learning_rate": rate,
-            "weight_decay": 1e-4,
-            "weight_decay_roles": ("proxies",),
-            "clip_value": 10.0,
-            "schedule": schedule,
-        },
+        optimizer={**ADAMW, "learning_rate": rate, "clip_value": 10.0, "schedule": schedule},
     )
 
 

@@ -92,14 +92,6 @@ class Recipe(Config):
     optimizer: OptimizerConfig = dataclasses.field(default_factory=OptimizerConfig)
     evaluation: EvaluationConfig = dataclasses.field(default_factory=EvaluationConfig)
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.batch.steps is not None:
-            self.optimizer.check_warmup(self.batch.steps)
-        for name in ("last_blocks", "layer_decay"):
-            if getattr(self.finetune, name) is not None and self.network.name is not None:
-                self.network.blocks(name)
-
 
 STEPS = 1000
 ROWS, SAMPLES = 64, 4
@@ -201,12 +193,10 @@ def usual_batch(
     if loss.has_proxies:
         return batch.replace(size=min(rows, len(labels)))
     sizes = np.unique(labels, return_counts=True)[1]
-    wanted, smallest = max(SAMPLES, rows // len(sizes)), int(sizes.min())
-    if smallest > 1:
-        samples = min(wanted, smallest)
-    else:  # classes of one image leave places empty, others do not
-        samples = min(wanted, max(2, int(np.median(sizes))))
-        batch = batch.replace(on_small_class="pad")
+    most = int(sizes.min())
+    if most == 1:  # classes of one image leave places empty, others do not
+        most, batch = max(2, int(np.median(sizes))), batch.replace(on_small_class="pad")
+    samples = min(max(SAMPLES, rows // len(sizes)), most)
     return batch.replace(classes=min(len(sizes), rows // samples), samples_per_class=samples)
 
 
@@ -214,7 +204,7 @@ def check_positives(batch: BatchConfig, loss: LossConfig, labels: np.ndarray) ->
     """Refuse batches in which a pair loss without a memory has nothing to compare."""
     if loss.has_proxies or loss.memory_size:
         return
-    usual, without_pair = usual_batch(batch, loss, labels), ""
+    usual = usual_batch(batch, loss, labels)
     instead = f"take {usual}, {usual.classes} classes with {usual.samples_per_class} images each"
     if np.unique(labels, return_counts=True)[1].max() < 2:
         without_pair = "one class: each training class has one image"
@@ -223,8 +213,8 @@ def check_positives(batch: BatchConfig, loss: LossConfig, labels: np.ndarray) ->
         without_pair = "one class"
     elif batch.classes == 1:
         without_pair = "different classes"
-    if without_pair:
-        raise RecipeError(
-            f"{{batch}} {batch} has no two images of {without_pair}: {loss.name}, a pair loss, would learn nothing; "
-            f"{instead}"
-        )
+    else:
+        return
+    raise RecipeError(
+        f"{{batch}} {batch} has no two images of {without_pair}: {loss.name} would learn nothing; {instead}"
+    )

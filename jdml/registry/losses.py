@@ -36,8 +36,7 @@ class Loss:
     def function(self) -> Callable[..., Any]:
         """The loss itself, such as :func:`jdml.losses.triplet_loss`."""
         own = f"jdml.losses.{self.module}:{self.name}_loss"
-        loss: Callable[..., Any] = resolve(self.module if ":" in self.module else own)
-        return loss
+        return resolve(self.module if ":" in self.module else own)
 
 
 _LOSSES = (

@@ -57,8 +57,7 @@ class Network:
     @property
     def kind(self) -> Callable[..., Any]:
         """The network's class."""
-        kind: Callable[..., Any] = resolve(self.module)
-        return kind
+        return resolve(self.module)
 
 
 SMALL_IMAGES = 64
@@ -225,9 +224,7 @@ def image_statistics() -> dict[str, Images]:
         >>> image_statistics()["vit_s16"].mean
         (127.5, 127.5, 127.5)
     """
-    statistics = {}
+    statistics = {each.name: each.images for each in NETWORKS.values() if each.images is not None}
     for network in NETWORKS.values():
-        if network.images is not None:
-            statistics[network.name] = network.images
-        statistics.update(network.other_images)
+        statistics |= network.other_images
     return statistics

@@ -3,7 +3,7 @@
 import contextlib
 import contextvars
 import numbers
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -12,6 +12,7 @@ import numpy as np
 from jax import Array
 from jax.experimental import checkify
 
+from jdml.ops.checks.settings import Constraint
 from jdml.ops.meshes import on_host
 
 
@@ -135,16 +136,14 @@ def is_integer(value: Any) -> bool:
 
 def check_label_values(name: str, labels: Any) -> None:
     """Refuse labels that are names, and those that JAX would cut down to 32 bits, and so take for others."""
-    words = isinstance(labels, list | tuple) and len(labels) > 0 and isinstance(labels[0], str)
-    if words or (isinstance(labels, np.ndarray) and labels.dtype.kind in "USOT"):
-        objects = not words and labels.dtype.kind == "O"
-        text = f"{name}.astype(str)" if objects else name
+    if isinstance(labels, list | tuple) and labels and isinstance(labels[0], str):
+        labels = np.asarray(labels)
+    if isinstance(labels, np.ndarray) and labels.dtype.kind in "USOT":
+        text = f"{name}.astype(str)" if labels.dtype.kind == "O" else name
         both = ", of both sides in one call" if name.startswith("reference_") else ""
         advice = f"numpy.unique({text}, return_inverse=True)[1]{both}"
-        if objects and are_integers(labels):
-            advice = f"{name}.astype(int)"
-        got = "Python objects" if objects else "strings"
-        raise TypeError(f"{name} must be integers, got {got}: write {advice}")
+        advice = f"{name}.astype(int)" if are_integers(labels) else advice
+        raise TypeError(f"{name} must be integers, got dtype {labels.dtype}: write {advice}")
     if isinstance(labels, Array) and labels.dtype == jnp.uint32 and is_at_hand(labels):
         labels = np.asarray(labels)
     is_wide = isinstance(labels, np.ndarray) and labels.dtype.kind in "iu"
@@ -246,14 +245,13 @@ def check_key(name: str, key: Array | None, *, needed_by: str) -> Array:
     return key
 
 
-def check_array(
-    name: str, value: Any, test: Callable[[Any], Any], expected: str, rank: int
-) -> None:
-    """Check an array of hyper-parameters as :class:`Constraint` says; a traced one under ``jdml.checked`` only."""
+def check_array(name: str, value: Any, constraint: Constraint) -> None:
+    """Check an array of hyper-parameters; a traced one under ``jdml.checked`` only."""
+    test, expected = constraint.test, constraint.expected
     if not isinstance(value, Array | np.ndarray) or value.dtype == bool:
         raise TypeError(f"{name} must be a number {expected}, got {value!r}")
-    if value.ndim > rank:
-        allowed = "a scalar" if rank == 0 else "a scalar or one-dimensional"
+    if value.ndim > constraint.rank:
+        allowed = "a scalar or one-dimensional" if constraint.rank else "a scalar"
         raise ValueError(f"{name} must be {allowed}, got shape {list(value.shape)}")
     if not is_at_hand(value):
         flat = jnp.ravel(value)

@@ -38,7 +38,7 @@ class Constraint:
                 raise TypeError(f"{name} must be {noun} {self.expected}, got {shown}")
             from jdml.ops.checks.arrays import check_array
 
-            check_array(name, value, self.test, self.expected, self.rank)
+            check_array(name, value, self)
         elif not self.test(value):
             raise ValueError(f"{name} must be {self.expected}, got {value}")
 
@@ -119,11 +119,9 @@ def no_setting(owner: str, name: str, known: Iterable[str]) -> str:
 
 
 def check_fields(values: Any, called: Callable[[str], str] = str) -> None:
-    """Check the fields of a dataclass by their types and by the constraints that stand on them.
+    """Check the fields of a dataclass by their types and their constraints; ``called`` gives their names in messages.
 
-    A constraint wants a number, or a mapping of such, ``bool`` a flag, ``str`` a text, a ``Literal`` one of its words;
-    None is for fields that say so. Numbers of NumPy and JAX become Python's. ``called`` is from a field's name to its
-    name in a message.
+    Numbers of NumPy and JAX become Python's.
     """
     hints = _type_hints(type(values))
     for field in dataclasses.fields(values):
