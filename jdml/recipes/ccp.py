@@ -72,14 +72,13 @@ class CCPConfig(Method):
         Args:
             parts: of the recipe of a pair loss, by name.
             preset: one of ``PRESETS``; the class has the paper's settings.
-            single: whether the first problem never ends: what CCP is compared with.
+            single: whether the first problem never ends, whatever its ``patience``: what CCP is compared with.
             **settings: fields of the class; None for the preset's.
 
         Returns:
             The values that change, by part, as ``Recipe.replace`` takes them.
 
         Raises:
-            TypeError: a ``patience`` of a single problem.
             ValueError: an unknown preset or setting.
 
         Example:
@@ -90,8 +89,8 @@ class CCPConfig(Method):
         """
         one_of("preset", preset, PRESETS)
         own = {name: value for name, value in settings.items() if value is not None}
-        never = {"patience": NEVER} if single else {}
-        problems = cls.from_json({**PRESETS[preset], **dict(**own, **never)})
+        own |= {"patience": NEVER} if single else {}
+        problems = cls.from_json({**PRESETS[preset], **own})
         multipliers = parts["optimizer"].lr_multipliers.items()
         others = {role: factor for role, factor in multipliers if role != "proxies"}
         return {

@@ -1,6 +1,7 @@
 """The order of packages: which may import which, what `import jdml` costs, and where public names live."""
 
 import ast
+import graphlib
 import importlib
 import os
 import subprocess
@@ -162,6 +163,46 @@ def test_wrong_import_is_found(tmp_path, file, code, why):
     (problem,) = wrong_imports(tmp_path / "jdml")
     assert why in problem
     assert file in problem
+
+
+# No circular imports between files of `jdml/`: at the top, inside functions, for type checkers only.
+
+
+def in_order(package: Path) -> list[str]:
+    """Return all files of a package, each after those that it imports; any other name is in a package's own file."""
+    paths = sorted(package.rglob("*.py"))
+    files = {".".join(p.relative_to(package.parent).with_suffix("").parts): p for p in paths}
+    files = {name.removesuffix(".__init__"): path for name, path in files.items()}
+    graph: dict[str, set[str]] = {}
+    for name, path in files.items():
+        room = name if path.name == "__init__.py" else name.rpartition(".")[0]
+        modules = {each.module for each in imports(ast.parse(path.read_text()), room)}
+        graph[name] = {
+            module if module in files else module.rpartition(".")[0] for module in modules
+        } & files.keys() - {name}
+    return list(graphlib.TopologicalSorter(graph).static_order())
+
+
+def test_no_circular_imports():
+    assert "jdml.losses.pairs" in in_order(PACKAGE)
+
+
+@pytest.mark.parametrize(
+    ("ops", "losses"),
+    [
+        ("def f():\n    from ..losses import pairs", "from jdml.ops import f"),
+        ("import jdml.losses.pairs", "if TYPE_CHECKING:\n    from jdml import ops"),
+        ("from jdml.losses.pairs import f", "from . import losses\nfrom ..ops import g as h"),
+    ],
+)
+def test_circular_imports_at_any_level_are_found(tmp_path, ops, losses):
+    sources = {"__init__": "", "ops/__init__": ops, "losses/__init__": "", "losses/pairs": losses}
+    for name, code in sources.items():
+        path = tmp_path / "jdml" / f"{name}.py"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(code)
+    with pytest.raises(graphlib.CycleError):
+        in_order(tmp_path / "jdml")
 
 
 def python(code: str, **environment: str) -> subprocess.CompletedProcess[str]:

@@ -1,4 +1,4 @@
-"""Static checks of the sources: markup of docstrings, no circular imports, typed options."""
+"""Static checks of the sources: markup of docstrings, typed options, sizes, defaults, names."""
 
 import ast
 import contextlib
@@ -41,77 +41,6 @@ def test_docstrings_have_code_in_double_backticks():
     assert wrong_markup('"""Of `x`."""') == ["1: `x`"]
     assert wrong_markup('class C:\n    """Of ``x``."""\n    def execute(self): ...')
     assert wrong_markup('"""Of ``x``, :func:`fit` and `a page <https://jax.dev>`_."""') == []
-
-
-# No circular imports between files of `jdml/`, at the top or inside functions.
-
-
-def import_graph(package: Path) -> dict[str, set[str]]:
-    """Return the files that each file imports: at the top, inside functions, for type checkers only."""
-    files = {name_of(path, package): path for path in sorted(package.rglob("*.py"))}
-    return {name: set(imported(path, name, files)) - {name} for name, path in files.items()}
-
-
-def name_of(path: Path, package: Path) -> str:
-    """Return a file's module; for a package's own file the package."""
-    parts = path.relative_to(package.parent).with_suffix("").parts
-    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
-
-
-def imported(path: Path, name: str, files: Mapping[str, Path]) -> Iterator[str]:
-    """Return the files that a file imports from; any other name is in the package's own file."""
-    package = name if path.name == "__init__.py" else name.rpartition(".")[0]
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names if alias.name in files)
-        elif isinstance(node, ast.ImportFrom):
-            above = package.split(".")[: len(package.split(".")) - node.level + 1]
-            prefix = ".".join(above) if node.level else ""
-            module = ".".join(filter(None, [prefix, node.module]))
-            for alias in node.names:
-                inside = f"{module}.{alias.name}"
-                yield from [m for m in (inside, module) if m in files][:1]
-
-
-def circles(graph: Mapping[str, set[str]]) -> set[frozenset[str]]:
-    """Return the sets of files that import each other in a circle."""
-    reached = {start: reachable(graph, start) for start in graph}
-    together = {frozenset(b for b in found if a in reached[b]) for a, found in reached.items()}
-    return together - {frozenset()}
-
-
-def reachable(graph: Mapping[str, set[str]], start: str) -> set[str]:
-    """Return the files that a file imports, directly or not; the file itself only if it is in a circle."""
-    found: set[str] = set()
-    ahead = list(graph[start])
-    while ahead:
-        name = ahead.pop()
-        if name not in found:
-            found.add(name)
-            ahead += graph[name]
-    return found
-
-
-def test_no_circular_imports():
-    assert circles(import_graph(PACKAGE)) == set()
-
-
-def test_circular_imports_at_any_level_are_found(tmp_path):
-    package = tmp_path / "jdml"
-    for name, code in {
-        "__init__.py": "",
-        "ops/__init__.py": "from jdml.ops.soft_rank import sort",
-        "ops/soft_rank.py": "def sort():\n    from ..losses import pairs",
-        "losses/__init__.py": "",
-        "losses/pairs.py": "if TYPE_CHECKING:\n    from jdml import memory\nimport jdml.losses.terms",
-        "losses/terms.py": "from jdml.losses import pairs as p\nfrom . import VERSION",
-        "memory.py": "from jdml.ops import mean",
-        "data.py": "from jdml.memory import push\nfrom jdml.ops.soft_rank import sort",
-    }.items():
-        (package / name).parent.mkdir(parents=True, exist_ok=True)
-        (package / name).write_text(code)
-    names = ("ops", "ops.soft_rank", "losses.pairs", "losses.terms", "memory")
-    assert circles(import_graph(package)) == {frozenset(f"jdml.{name}" for name in names)}
 
 
 # The types of the losses' shared options, for editors and type checkers. `tests/typing` checks calls.
@@ -175,8 +104,7 @@ def literal_defaults(node: ast.AST) -> Iterator[tuple[str, object]]:
     defaults: list[tuple[str, ast.expr | None]] = []
     match node:
         case ast.FunctionDef(args=args):
-            by_position = [*args.posonlyargs, *args.args][-len(args.defaults) or None :]
-            pairs = [*zip(by_position, args.defaults, strict=False)]
+            pairs = [*zip(args.args[::-1], args.defaults[::-1], strict=False)]
             pairs += zip(args.kwonlyargs, args.kw_defaults, strict=True)
             defaults = [(parameter.arg, default) for parameter, default in pairs]
         case ast.ClassDef(body=body):
@@ -220,29 +148,15 @@ PLAIN = [
 ]
 
 
-def stored_names(node: ast.AST) -> list[str]:
-    """Return the names that a node introduces."""
-    match node:
-        case ast.FunctionDef() | ast.ClassDef():
-            return [node.name]
-        case ast.arg():
-            return [node.arg]
-        case ast.Name(ctx=ast.Store()):
-            return [node.id]
-        case ast.Attribute(ctx=ast.Store()):
-            return [node.attr]
-    return []
-
-
 def test_names_and_docstrings_are_plain():
     wrong = []
     for file in sorted(file for folder in PLAIN for file in folder.rglob("*.py")):
-        wrong += [f"{file.name}" for word in file.stem.split("_") if word in NO_NAMES]
+        wrong += [file.name] * bool(NO_NAMES & {*file.stem.split("_")})
         for node in ast.walk(ast.parse(file.read_text())):
-            for name in stored_names(node):
-                wrong += [
-                    f"{file.name}: {name}" for word in name.split("_") if word.lower() in NO_NAMES
-                ]
+            fields = () if isinstance(node, ast.keyword) else ("name", "arg", "id", "attr")
+            for name in (str(getattr(node, field, "")) for field in fields):
+                if NO_NAMES & {*name.lower().split("_")}:
+                    wrong.append(f"{file.name}: {name}")
             match node:
                 case ast.Expr(ast.Constant(str(text))) if text.lstrip().startswith(NO_OPENINGS):
                     wrong.append(f"{file.name}: {text.partition(chr(10))[0]}")
