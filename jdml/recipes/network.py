@@ -94,7 +94,7 @@ class NetworkConfig(Config):
             "freeze_batch_norm": freeze_batch_norm,
             "remat": self.remat,
         }
-        settings = {field: value for field, value in asked.items() if value not in (None, False)}
+        settings: dict[str, Any] = {n: v for n, v in asked.items() if v not in (None, False)}
         for field in settings:
             if not hasattr(record.kind, field):
                 raise RecipeError(

@@ -198,7 +198,7 @@ class OptimizerConfig(Config):
         norms = self.clip_global_norm
         if isinstance(norms, Mapping):
             clips = {role: optax.identity() for role in ("model", *roles)}
-            for pattern, norm in reversed(norms.items()):  # the first that names a role counts
+            for pattern, norm in [*norms.items()][::-1]:  # the first that names a role counts
                 clip = optax.clip_by_global_norm(norm)
                 clips |= {role: clip for role in clips if re.fullmatch(pattern, role)}
             first.append(optax.partition(clips, lambda params: {role: role for role in params}))

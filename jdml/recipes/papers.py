@@ -206,7 +206,7 @@ def settings_of(method: str) -> dict[str, Any]:
         >>> settings_of("ccp")["preset"], settings_of("nir")["flow"], settings_of("mpa")
         ('paper', 'paper', {})
     """
-    makers, defaults = [RECIPES[method]], dict[str, Any]()
+    makers, defaults = list[Any]([RECIPES[method]]), dict[str, Any]()
     if method in METHODS:
         makers.insert(0, METHODS[method].changes)
         defaults |= vars(METHODS[method]())

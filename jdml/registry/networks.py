@@ -142,7 +142,7 @@ def _vits() -> Iterator[Network]:
         name, settings = f"clip_{size}{patch}", {**clip, "projection": projection}
         weights = "openai/clip-vit-{}-patch{}"
         yield _vit(name, size, patch, grid, CLIP, weights, laion, **settings)
-    siglip = {"class_token": False, "pooling": "attention", "activation": "gelu_tanh"}
+    siglip = dict[str, Any](class_token=False, pooling="attention", activation="gelu_tanh")
     sizes = (("b", 16, 14, 224, None), ("l", 16, 16, 256, None), ("so400m", 14, 16, 224, 4304))
     for size, patch, grid, side, hidden in sizes:
         tower = f"{{0}}-patch{{1}}-{side}"

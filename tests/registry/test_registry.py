@@ -134,15 +134,6 @@ def without(monkeypatch):
     return block
 
 
-@pytest.mark.parametrize("module", [module for modules in EXTRAS.values() for module in modules])
-def test_missing_library_names_its_extra(without, module):
-    without(module)
-    extra = next(extra for extra, modules in EXTRAS.items() if module in modules)
-    for kind in (MissingLibraryError, ImportError, ValueError):
-        with pytest.raises(kind, match=rf"pip install 'jdml\[{extra}\]'$"):
-            require_package(module, "this")
-
-
 def test_library_that_does_not_load_says_why(tmp_path, monkeypatch, without):
     without("jax2onnx")
     monkeypatch.delitem(sys.modules, "jax2onnx")

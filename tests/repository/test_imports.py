@@ -240,7 +240,7 @@ def test_import_jdml_imports_nothing_else():
     assert done.returncode == 0, done.stderr
 
 
-def test_losses_import_only_jax_and_touch_no_device():
+def test_losses_import_only_jax_open_only_code_and_touch_no_device():
     """The flat names and their packages need JAX and NumPy; with a platform that does not exist, devices fail."""
     nowhere = {"JAX_PLATFORMS": "no_such_platform"}
     assert python("import jax; jax.devices()", **nowhere).returncode != 0
@@ -248,8 +248,14 @@ def test_losses_import_only_jax_and_touch_no_device():
         f"""
         import sys
         import jax, numpy
-        before = set(sys.modules)
+        opened, before = [], set(sys.modules)
+        def audit(event, arguments):
+            name = str(arguments[0]) if event == "open" else ".py"
+            if not name.endswith((".py", ".pyc")) and ".pyc." not in name:
+                opened.append(name)
+        sys.addaudithook(audit)
         from jdml import *
+        assert not opened, opened
         added = set(sys.modules) - before
         heavy = {{name.split(".")[0] for name in added}} & {HEAVY}
         assert not heavy, sorted(heavy)
@@ -257,22 +263,6 @@ def test_losses_import_only_jax_and_touch_no_device():
         """,
         **nowhere,
     )
-    assert done.returncode == 0, done.stderr
-
-
-def test_import_opens_only_code():
-    done = python("""
-        import sys
-        import jax, numpy, flax, optax
-        opened = []
-        def audit(event, arguments):
-            if event == "open" and not str(arguments[0]).endswith((".py", ".pyc")) \\
-                    and ".pyc." not in str(arguments[0]):
-                opened.append(arguments[0])
-        sys.addaudithook(audit)
-        from jdml import *
-        assert not opened, opened
-    """)
     assert done.returncode == 0, done.stderr
 
 

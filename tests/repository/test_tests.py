@@ -61,14 +61,8 @@ def patched(tree: ast.Module, lines: list[str]) -> Iterator[int]:
         match node:
             case ast.Call(ast.Attribute(attr=name), [target, *_]) if name in PATCHES:
                 changed = [target]
-            case ast.Call(ast.Name("setattr" | "delattr"), [target, *_]):
-                changed = [target]
-            case ast.Assign(targets) | ast.Delete(targets):
+            case ast.Assign(targets):
                 changed = [part for part in targets if isinstance(part, ast.Attribute)]
-            case ast.AugAssign(ast.Attribute() as target) | ast.AnnAssign(
-                ast.Attribute() as target
-            ):
-                changed = [target]
         for target in changed:
             name = ast.unparse(target).strip("'\"").partition(".")[0]
             commented = any("#" in line for line in lines[node.lineno - 2 : node.end_lineno])

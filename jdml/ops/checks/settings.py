@@ -123,7 +123,7 @@ def check_fields(values: Any, called: Callable[[str], str] = str) -> None:
 
     Numbers of NumPy and JAX become Python's.
     """
-    hints = _type_hints(type(values))
+    hints = _type_hints(values.__class__)
     for field in dataclasses.fields(values):
         hint, value, name = hints[field.name], getattr(values, field.name), called(field.name)
         marks = getattr(hint, "__metadata__", ())
