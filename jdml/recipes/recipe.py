@@ -96,8 +96,6 @@ class Recipe(Config):
 STEPS = 1000
 ROWS, SAMPLES = 64, 4
 """Rows of a batch, at most, and samples of a class, at least."""
-WARMUP_DIVISOR = 20
-"""Warm-up lasts 1/20 of the steps."""
 MULTIMODAL_SIZE, MAX_SAMPLES, MIN_CLASSES = 100, 40, 4
 """Where half of the classes have 100 images, these may have several modes, which a loss that pulls every positive pair
 merges: each image is pulled to the nearest of its class. At most 40 samples per class, at least 4 classes per batch."""
@@ -164,7 +162,7 @@ def recommended_parts(pretraining: Pretraining, steps: int, rows: int = ROWS) ->
         "batch": BatchConfig(size=rows, on_small_class="refuse", steps=int(steps)),
         "optimizer": OptimizerConfig(
             learning_rate=RATES[pretraining],
-            lr_warmup_steps=int(steps) // WARMUP_DIVISOR,
+            lr_warmup_steps=int(steps) // 20,
             schedule="cosine",
         ),
     }

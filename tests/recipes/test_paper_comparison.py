@@ -153,23 +153,18 @@ def test_columns_are_those_of_the_data_set_and_of_each_part() -> None:
     # One table has the separated models first, the other the concatenated ones.
     for method in ("pfml", "ccp"):
         found = row(method, "cub", "mlrc")
-        for part in ("separated", "concatenated"):
-            own = found.rows[f"{found.table}, {part}"]
-            assert list(own) == ["P@1", "RP", "MAP@R"]
-            assert {name: found.values[f"{part} {name}"] for name in own} == own
-        assert found.values["separated P@1"] < found.values["concatenated P@1"]
+        parts = {
+            part: found.rows[f"{found.table}, {part}"] for part in ("separated", "concatenated")
+        }
+        assert [list(values) for values in parts.values()] == [["P@1", "RP", "MAP@R"]] * 2
+        assert parts["separated"]["P@1"] < parts["concatenated"]["P@1"]
 
 
 def test_what_a_paper_leaves_open_is_said_by_method_and_protocol() -> None:
     """Under MLRC batches, rates and pooling are the protocol's."""
     assert unspecified_settings("proxy_anchor", "conventional") == ""
-    assert "10" in unspecified_settings("ccp", "conventional")
     assert "γ" in unspecified_settings("soft_triple", "mlrc")
-    assert "256" in unspecified_settings("contrastive", "mlrc")
-    for method in ("multi_similarity", "contrastive"):
-        assert unspecified_settings(method, "mlrc") == unspecified_settings("margin", "ablation")
+    assert unspecified_settings("contrastive", "mlrc") == unspecified_settings("margin", "ablation")
     for protocol, rate in (("conventional", True), ("mlrc", False)):
         assert "α = 4" in unspecified_settings("pfml", protocol)
         assert ("1e-4" in unspecified_settings("pfml", protocol)) is rate
-    run = recipe("pfml", "cub", protocol="mlrc")
-    assert (run.optimizer.learning_rate, run.network.pooling) == (1e-5, "average")

@@ -3,7 +3,7 @@
 import contextlib
 import contextvars
 import numbers
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
@@ -113,9 +113,7 @@ def check_labels(name: str, labels: Any, size: int) -> None:
             hint = f": write {name}.astype(str)"
         elif jnp.issubdtype(labels.dtype, jnp.floating):  # pandas' integers with gaps
             hint = f": write numpy.nan_to_num({name}, nan=-1).astype(int), -1 for no class"
-    _check_kind(name, labels, f"an integer array of shape [{size}]", jnp.integer, hint=hint)
-    if labels.shape != (size,):
-        raise ValueError(f"{name} must have shape [{size}], got {list(labels.shape)}")
+    _check_shape(name, labels, ((size,),), "an integer array", jnp.integer, hint=hint)
     if labels.dtype == np.uint64 and is_at_hand(labels):
         _check_within(name, np.asarray(labels), np.int64, "")
 
@@ -201,10 +199,10 @@ def check_weights(name: str, weights: Any, *shapes: tuple[int, ...]) -> None:
 
 
 def _check_shape(
-    name: str, value: Any, shapes: tuple[tuple[int, ...], ...], kind: str, *dtypes: Any
+    name: str, value: Any, shapes: Sequence[Any], kind: str, *dtypes: Any, hint: str = ""
 ) -> None:
     allowed = " or ".join(str(list(shape)) for shape in shapes)
-    _check_kind(name, value, f"{kind} of shape {allowed}", *dtypes)
+    _check_kind(name, value, f"{kind} of shape {allowed}", *dtypes, hint=hint)
     if value.shape not in shapes:
         raise ValueError(f"{name} must have shape {allowed}, got {list(value.shape)}")
 
