@@ -97,7 +97,7 @@ STEPS = 1000
 ROWS, SAMPLES = 64, 4
 """Rows of a batch, at most, and samples of a class, at least."""
 MULTIMODAL_SIZE, MAX_SAMPLES, MIN_CLASSES = 100, 40, 4
-"""Where half of the classes have 100 images, these may have several modes, which a loss that pulls every positive pair
+"""Classes of 100 images, if half have as many, may have several modes, which a loss that pulls every positive pair
 merges: each image is pulled to the nearest of its class. At most 40 samples per class, at least 4 classes per batch."""
 Pretraining = Literal["small", "untrained", "pretrained", "frozen"]
 RATES: dict[Pretraining, float] = {

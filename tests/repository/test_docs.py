@@ -198,7 +198,7 @@ def help_of_program(source: Path) -> str:
     """Return the output of ``python source --help``, or of a module's; fail if it fails."""
     forget_siblings()
     with asking_for_help(str(source)) as shown, pytest.MonkeyPatch.context() as patch:
-        if source.is_relative_to(SCRIPTS):
+        if not source.is_relative_to(REPOSITORY / "experiments"):
             patch.syspath_prepend(source.parent)  # like `python source`
         try:
             runpy.run_path(str(source), run_name="__main__")

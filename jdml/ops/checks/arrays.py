@@ -12,7 +12,6 @@ import numpy as np
 from jax import Array
 from jax.experimental import checkify
 
-from jdml.ops.checks.settings import Constraint
 from jdml.ops.meshes import on_host
 
 
@@ -243,8 +242,8 @@ def check_key(name: str, key: Array | None, *, needed_by: str) -> Array:
     return key
 
 
-def check_array(name: str, value: Any, constraint: Constraint) -> None:
-    """Check an array of hyper-parameters; a traced one under ``jdml.checked`` only."""
+def check_array(name: str, value: Any, constraint: Any) -> None:
+    """Check an array as :class:`Constraint` says; a traced one under ``jdml.checked`` only."""
     test, expected = constraint.test, constraint.expected
     if not isinstance(value, Array | np.ndarray) or value.dtype == bool:
         raise TypeError(f"{name} must be a number {expected}, got {value!r}")
