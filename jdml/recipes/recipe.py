@@ -69,7 +69,8 @@ class Recipe(Config):
 
     Raises:
         TypeError: a value that is not plain.
-        ValueError: a value out of range, an unknown name, or values that contradict each other.
+        ValueError: a value out of range, an unknown name, or values of a part that contradict each other; those of two
+            parts are refused where the one is built.
 
     Example:
         >>> from jdml.recipes import ProxyConfig

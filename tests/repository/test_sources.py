@@ -4,9 +4,9 @@ import ast
 import contextlib
 import inspect
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import get_args, get_type_hints
+from typing import Any, get_args, get_type_hints
 
 import pytest
 
@@ -99,31 +99,26 @@ PLAIN_DEFAULTS = {None, True, False, -1, (), ""}
 OTHER_MEANINGS = {"dim", "k", "labels", "negative_margin", "on_bad_image", "temperature"}
 
 
-def literal_defaults(node: ast.AST) -> Iterator[tuple[str, object]]:
-    """Yield the parameters, or fields, of a function or class whose defaults are written as literals."""
-    defaults: list[tuple[str, ast.expr | None]] = []
-    match node:
-        case ast.FunctionDef(args=args):
-            pairs = [*zip(args.args[::-1], args.defaults[::-1], strict=False)]
-            pairs += zip(args.kwonlyargs, args.kw_defaults, strict=True)
-            defaults = [(parameter.arg, default) for parameter, default in pairs]
-        case ast.ClassDef(body=body):
-            fields = [each for each in body if isinstance(each, ast.AnnAssign)]
-            defaults = [(ast.unparse(field.target), field.value) for field in fields]
-    for name, default in defaults:
-        with contextlib.suppress(ValueError, TypeError):  # no literal, or one that may change
-            value = ast.literal_eval(default) if default is not None else None
-            if value not in PLAIN_DEFAULTS and name not in OTHER_MEANINGS:
-                yield name, value
-
-
 def repeated_defaults(sources: Mapping[str, str]) -> dict[tuple[str, object], list[str]]:
-    """Return the defaults that more than one function or class writes, with these."""
+    """Return the literal defaults that more than one function or dataclass writes, with these."""
     owners: dict[tuple[str, object], list[str]] = {}
-    for file, source in sources.items():
-        for node in ast.walk(ast.parse(source)):
-            for default in literal_defaults(node):
-                owners.setdefault(default, []).append(f"{file}: {node.name}")
+    for file, node in (
+        (f, node) for f, text in sources.items() for node in ast.walk(ast.parse(text))
+    ):
+        defaults: list[tuple[str, Any]] = []
+        match node:
+            case ast.FunctionDef(args=args):
+                pairs = [*zip(args.args[::-1], args.defaults[::-1], strict=False)]
+                pairs += zip(args.kwonlyargs, args.kw_defaults, strict=True)
+                defaults = [(parameter.arg, default) for parameter, default in pairs]
+            case ast.ClassDef(body=body):
+                fields = [each for each in body if isinstance(each, ast.AnnAssign)]
+                defaults = [(ast.unparse(field.target), field.value) for field in fields]
+        for name, default in defaults:
+            with contextlib.suppress(ValueError, TypeError):  # no literal, or one that may change
+                value = ast.literal_eval(default) if default is not None else None
+                if value not in PLAIN_DEFAULTS and name not in OTHER_MEANINGS:
+                    owners.setdefault((name, value), []).append(f"{file}: {node.name}")
     return {default: places for default, places in owners.items() if len(places) > 1}
 
 
