@@ -94,7 +94,7 @@ class Loss(NamedTuple):
 def described(record: registry.Loss) -> Loss:
     """A loss as it is measured."""
     field = not record.needs_proxies
-    per_class = CENTRES if record.multi_proxy and not field else 1
+    per_class = CENTRES if record.proxies > 1 and not field else 1
     return Loss(SETTINGS.get(record.name, {}), PEERS.get(record.name), per_class, field)
 
 

@@ -16,16 +16,15 @@ from typing import Any
 
 import jdml
 from jdml.cli.commands import COMMANDS
-from jdml.registry import MINERS, REGULARIZERS, miner_builders, pair_losses, proxy_losses
+from jdml.registry import MINERS, REGULARIZERS, pair_losses, proxy_losses
 from maker import records
 from maker.scene import Subject
-from maker.subjects import levels
+from maker.subjects import RULES, levels
 
 REPOSITORY = Path(__file__).parents[2]
 ROOMS = tuple(room for room in jdml._ROOMS if room != "cli")
 PAIRS = [f"{name}_loss" for name in pair_losses()]
 PROXIES = [f"{name}_loss" for name in proxy_losses()]
-RULES = miner_builders()
 FAMILIES = {
     "Pair losses": (
         PAIRS,

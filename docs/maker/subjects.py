@@ -6,9 +6,11 @@ import jax
 import jax.numpy as jnp
 
 import jdml
-from jdml.registry import LOSSES, MINERS, Loss, miner_builders
+from jdml.registry import LOSSES, MINERS, Loss
 from maker.scene import Subject
 
+RULES = [*dict.fromkeys(miner.builder for miner in MINERS.values())]
+"""Functions that make miners."""
 SETTINGS: dict[
     str, dict[str, Any]
 ] = {  # where the defaults are for more dimensions than a picture has
@@ -31,7 +33,7 @@ def proxy_subject(record: Loss) -> Subject:
     """Show a proxy loss; its proxies move, too: one of each class, two where it means several, four of a field."""
     name = f"{record.name}_loss"
     settings = SETTINGS.get(name, {})
-    per_class = 1 if not record.multi_proxy else 2 if record.needs_proxies else 4
+    per_class = 1 if record.proxies == 1 else 2 if record.needs_proxies else 4
 
     def value(points: Any, labels: Any, proxies: Any, key: Any) -> jax.Array:
         shown = proxies if per_class > 1 else proxies[:, 0]
@@ -77,7 +79,7 @@ def levels() -> dict[str, tuple[float, float]]:
     corners = jdml.sphere(jnp.eye(8)[:4] - jnp.eye(8)[:4].mean(0))
     values = {}
     for record in LOSSES.values():
-        per_class = 2 if record.needs_proxies and record.multi_proxy else 1
+        per_class = 2 if record.needs_proxies and record.proxies > 1 else 1
         of_classes = [jnp.broadcast_to(corners[0], corners.shape), corners]
         proxies = [jnp.repeat(points[:, None], per_class, axis=1) for points in of_classes]
         arguments = [
@@ -93,5 +95,5 @@ def subjects() -> dict[str, Subject]:
     """Collect all losses and miners by name."""
     show = {"pair": pair_subject, "proxy": proxy_subject}
     shown = [show[record.kind](record) for record in LOSSES.values()]
-    shown += [nir_subject(), center_subject(), *map(miner_subject, miner_builders())]
+    shown += [nir_subject(), center_subject(), *map(miner_subject, RULES)]
     return {subject.name: subject for subject in shown}

@@ -34,7 +34,7 @@ def on_letters(recipe: Recipe) -> Recipe:
     alternating = recipe.loss.needs_validation
     random = recipe.loss.has_proxies and not alternating
     batch = batch_of(ROWS if random else (ROWS // PER_CLASS, PER_CLASS))
-    number = 4 if alternating else PROXIES if LOSSES[recipe.loss.name].multi_proxy else None
+    number = 4 if alternating else PROXIES if LOSSES[recipe.loss.name].proxies > 1 else None
     rates = {**recipe.optimizer.lr_multipliers, "beta": 50.0}
     return known.on_data(recipe, batch, RATE, POOL).replace(
         loss={"proxies": {"per_class": number}},
@@ -83,7 +83,7 @@ def tuned(recipe: Recipe, settings: Mapping[str, Any]) -> Recipe:
 def ranges_of(recipe: Recipe) -> dict[str, dict[str, list[Any]]]:
     """Return the ranges of a method's tuned settings, by name."""
     loss = recipe.loss
-    sections = ["all", loss.kind, *["several"] * LOSSES[loss.name].multi_proxy]
+    sections = ["all", loss.kind, *["several"] * (LOSSES[loss.name].proxies > 1)]
     sections += ["memory"] * bool(loss.memory_size) + ([loss.method.name] if loss.method else [])
     own = [*(RANGES[section] for section in sections), RANGES["losses"][loss.name]]
     return {name: span for part in own for name, span in part.items()}
@@ -124,5 +124,5 @@ def objective_of(name: str, recipe: Recipe, classes: int) -> Objective | None:
     nested = jdml.matryoshka(LOSSES[loss.name].function, PREFIXES)
     settings = {**loss.settings, "normalize": loss.normalization}
     if loss.has_proxies:
-        return loss.of_proxies(nested, classes, dim, settings)
+        return loss.of_proxies(nested, classes, dim, **settings)
     return objectives.pair(nested, mine=build_miner(loss.miner, dim), **settings)

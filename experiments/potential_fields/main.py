@@ -234,7 +234,7 @@ def report(results: Results, settings: Settings) -> str:
         rows = []
         for method in NEAR:
             shown = cells(results, f"{method}, epoch", EPOCH, 1, 2)
-            if not registry.LOSSES[LOSSES[method][0]].multi_proxy:
+            if registry.LOSSES[LOSSES[method][0]].proxies == 1:
                 shown[EPOCH.index("epoch: together")] = "–"
             rows.append([method, *shown, OF_PAPER["distance"].get(method, "–")])
         titles = (name.removeprefix("epoch: ") for name in EPOCH)

@@ -51,8 +51,7 @@ class BatchConfig(Config):
 
     def __str__(self) -> str:
         """Return the shape of a batch: ``"8x4"``, or ``"64"`` for random rows."""
-        shape = f"{self.classes}x{self.samples_per_class}"
-        return str(self.rows) if self.classes is None else shape
+        return f"{self.classes}x{self.samples_per_class}" if self.classes else str(self.rows)
 
     @property
     def rows(self) -> int:

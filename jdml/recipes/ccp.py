@@ -1,13 +1,12 @@
 """CCP: what it makes of a pair loss, and its paper's settings, as printed or as the program was released."""
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from jdml import objectives, optim
 from jdml.ccp import AlternatingProjections
 from jdml.ops.checks import at_least, default_of, non_negative, one_of
-from jdml.recipes.config import known_fields
 from jdml.recipes.loss import LossConfig, Method
 from jdml.recipes.recipe import LARGE, PRESET, Recipe, pair_settings
 
@@ -73,14 +72,14 @@ class CCPConfig(Method):
         Args:
             parts: of the recipe of a pair loss, by name.
             preset: one of ``PRESETS``; the class has the paper's settings.
-            single: whether the first problem never ends: what CCP is compared with.
+            single: whether the first problem never ends, whatever its ``patience``: what CCP is compared with.
             **settings: fields of the class; None for the preset's.
 
         Returns:
             The values that change, by part, as ``Recipe.replace`` takes them.
 
         Raises:
-            ValueError: an unknown preset, or a ``patience`` of a single problem.
+            ValueError: an unknown preset or setting.
 
         Example:
             >>> from jdml.recipes import LossConfig
@@ -89,38 +88,23 @@ class CCPConfig(Method):
             (8, 'ball', False)
         """
         one_of("preset", preset, PRESETS)
-        settings = known_fields("method ccp", cls, settings)
         own = {name: value for name, value in settings.items() if value is not None}
-        if single:
-            if "patience" in own:
-                raise ValueError(
-                    f"method ccp: patience ends a problem, and the single one never does, got {own['patience']}"
-                )
-            own["patience"] = NEVER
-        problems = cls(**{**PRESETS[preset], **own})
-        multipliers = dict(parts["optimizer"].lr_multipliers)
-        multipliers.pop("proxies", None)
+        own |= {"patience": NEVER} if single else {}
+        problems = cls.from_json({**PRESETS[preset], **own})
+        multipliers = parts["optimizer"].lr_multipliers.items()
+        others = {role: factor for role, factor in multipliers if role != "proxies"}
         return {
             "loss": {"method": problems, "normalize": "ball"},
-            "optimizer": {"lr_multipliers": multipliers},
+            "optimizer": {"lr_multipliers": others},
         }
 
     def objective(
-        self,
-        loss: LossConfig,
-        loss_fn: Callable[..., Any],
-        num_classes: int,
-        dim: int,
-        settings: Mapping[str, Any],
+        self, loss: LossConfig, loss_fn: Any, num_classes: int, dim: int, **settings: Any
     ) -> objectives.Objective:
         """Read the pair loss as one of proxies."""
+        settings["in_batch_weight"] = self.in_batch_weight
         return objectives.as_proxy_objective(
-            loss_fn,
-            num_classes,
-            dim,
-            loss.num_proxies,
-            in_batch_weight=self.in_batch_weight,
-            **settings,
+            loss_fn, num_classes, dim, loss.num_proxies, **settings
         )
 
     def transform_gradients(self) -> Any:
@@ -153,10 +137,7 @@ def ccp_recipe(
         loss={"name": loss, "settings": pair_settings(loss, dataset)},
         network={"pooling": "average+max", "dim": 512},
         finetune={"freeze_batch_norm": True},
-        batch={
-            "classes": 32 if inception else 24 if printed else 28,
-            "samples_per_class": 4,
-        },
+        batch={"classes": 32 if inception else 24 if printed else 28, "samples_per_class": 4},
         optimizer={
             "learning_rate": 1e-5 if printed or not large else 1e-4,
             "b2": 0.99 if printed else 0.999,

@@ -5,9 +5,9 @@ import dataclasses
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Self, get_origin
+from typing import Any, Self
 
-from jdml.ops.checks import check_fields, did_you_mean
+from jdml.ops.checks import check_fields, no_setting
 
 
 class RecipeError(ValueError):
@@ -30,10 +30,6 @@ class RecipeError(ValueError):
 class Config:
     """A frozen dataclass of plain values, which are checked by their types and by the constraints on the fields."""
 
-    def __init_subclass__(cls) -> None:
-        super().__init_subclass__()
-        cls.__hash__ = Config.__hash__  # type: ignore[method-assign]  # or dataclass hashes mappings, too
-
     def __post_init__(self) -> None:
         try:
             check_fields(self)
@@ -42,17 +38,8 @@ class Config:
             kind = type(self).__name__
             name = kind.removesuffix("Config").lower() if name == "name" else f"{kind}.{name}"
             raise RecipeError(f"{{{name}}} {wrong}") from None
-        for field in dataclasses.fields(self):
-            value = getattr(self, field.name)
-            if isinstance(value, Mapping) or get_origin(field.type) is Mapping:
-                value = _plain_settings(field.name, value)
-            elif isinstance(value, list):
-                value = tuple(value)
-            object.__setattr__(self, field.name, value)
-
-    def __hash__(self) -> int:
-        plain = (v for v in vars(self).values() if not isinstance(v, Mapping))
-        return hash((type(self), *plain))
+        for name, value in [*vars(self).items()]:
+            object.__setattr__(self, name, _plain(name, value))
 
     def replace(self, **changes: Any) -> Self:
         """Return a copy with other values.
@@ -102,22 +89,14 @@ class Config:
         Raises:
             ValueError: an unknown name.
         """
-        known = known_fields(cls.__name__, cls, values)
-        for field in dataclasses.fields(cls):
-            kind = field.type
-            if field.name in known and isinstance(kind, type) and issubclass(kind, Config):
-                known[field.name] = kind.from_json(known[field.name])
-        return cls(**known)
-
-
-def known_fields(called: str, kind: type, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a copy of values, after checking that a dataclass has fields of their names."""
-    names = [field.name for field in dataclasses.fields(kind)]
-    for name in (name for name in values if name not in names):
-        raise ValueError(
-            f"{called} has no {name!r}{did_you_mean(name, names)}; it has {', '.join(names)}"
-        )
-    return dict(values)
+        kinds: dict[str, Any] = {field.name: field.type for field in dataclasses.fields(cls)}
+        parts = dict(values)
+        for name, value in values.items():
+            if name not in kinds:
+                raise ValueError(no_setting(cls.__name__, name, kinds))
+            if isinstance(kinds[name], type) and issubclass(kinds[name], Config):
+                parts[name] = kinds[name].from_json(value)
+        return cls(**parts)
 
 
 def parse_settings(settings: Iterable[str], option: str) -> dict[str, Any]:
@@ -153,21 +132,17 @@ def _as_json(value: Any, defaults: bool) -> Any:
     return [_as_json(part, defaults) for part in value] if isinstance(value, tuple) else value
 
 
-def _plain_settings(name: str, settings: Any) -> dict[str, Any]:
-    """Return settings as the plain values that JSON has, lists as tuples; refuse others."""
-    if not isinstance(settings, Mapping):
-        raise TypeError(f"{name} must be values by name, got a {type(settings).__name__}")
-    return {str(key): _plain(f"{name}[{key!r}]", value) for key, value in settings.items()}
-
-
 def _plain(name: str, value: Any) -> Any:
+    """Return a value as one that JSON has, lists as tuples, or a part as it is; refuse others."""
     if hasattr(value, "tolist") and hasattr(value, "dtype"):  # arrays and numbers of NumPy and JAX
         value = value.tolist()
+    if isinstance(value, Mapping):
+        return {str(key): _plain(f"{name}[{key!r}]", part) for key, part in value.items()}
     if isinstance(value, tuple | list):
         return tuple(_plain(name, part) for part in value)
     if isinstance(value, float) and not math.isfinite(value):
         raise TypeError(f"{name} must be a finite number, got {value}")
-    if value is None or isinstance(value, bool | int | float | str):
+    if value is None or isinstance(value, bool | int | float | str | Config):
         return value
     raise TypeError(
         f"{name} must be a plain value (a number, a word, a list of such), got a {type(value).__name__}: "

@@ -1,10 +1,10 @@
 """The loss of a recipe: what compares what, with the proxies, the memory and the method around it."""
 
 import dataclasses
-import inspect
 import re
 from collections.abc import Callable, Mapping
 from functools import wraps
+from inspect import signature
 from typing import Annotated, Any, ClassVar, Literal
 
 import jax.numpy as jnp
@@ -28,8 +28,12 @@ from jdml.registry import LOSSES, MINERS
 
 METHODS: dict[str, type["Method"]] = {}
 """Every method by its name: a subclass of :class:`Method` is one."""
-_OF_OPS = {name: getattr(ops, name) for name in ("mean", "mean_nonzero", "total")}
-REDUCTIONS: dict[str, Callable[..., Any]] = {**_OF_OPS, "sum": jnp.sum}
+REDUCTIONS: dict[str, Any] = {
+    "mean": ops.mean,
+    "mean_nonzero": ops.mean_nonzero,
+    "total": ops.total,
+    "sum": jnp.sum,
+}
 NORMALIZATIONS: dict[str, Any] = {"sphere": ops.sphere, "ball": ops.ball, "none": None}
 PLAIN_OPTIONS = ("anchor_block", "class_block", "reduce_fn")
 """Options that ``settings`` may have next to a loss's own numbers."""
@@ -59,6 +63,8 @@ class ProxyConfig(Config):
 class Method(Config):
     """A method around a recipe's loss. The fields are the method's own numbers; the rest stands on the class.
 
+    A field of a mapping has ``hash=False``.
+
     Attributes:
         name: the method's name.
         kind: whether it is for losses of pairs or of proxies.
@@ -80,7 +86,6 @@ class Method(Config):
         return {"name": self.name, **super().to_json(defaults=defaults)}
 
     def __init_subclass__(cls) -> None:
-        super().__init_subclass__()
         METHODS[cls.name] = cls
 
     @classmethod
@@ -94,12 +99,7 @@ class Method(Config):
         return {"loss": {"method": cls(**settings)}}
 
     def objective(
-        self,
-        loss: Any,
-        loss_fn: Callable[..., Any],
-        num_classes: int,
-        dim: int,
-        settings: Mapping[str, Any],
+        self, loss: Any, loss_fn: Any, num_classes: int, dim: int, **settings: Any
     ) -> Objective | None:
         """Make the objective from the recipe's loss; None: the loss's own."""
         return None
@@ -123,7 +123,7 @@ class LossConfig(Config):
 
     name: str = "triplet"
     """The loss; proxy losses also learn vectors for each class."""
-    settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    settings: Mapping[str, Any] = dataclasses.field(default_factory=dict, hash=False)
     """Hyperparameters of the loss, such as margin=0.2 or reduce_fn=mean."""
     miner: str = "none"
     """Miner of a pair loss, such as easy_positive+semi_hard:margin=0.2."""
@@ -156,15 +156,15 @@ class LossConfig(Config):
     @property
     def has_proxies(self) -> bool:
         """Whether samples are compared with vectors of their classes."""
-        of_method = (self.method or PLAIN).proxies is not None
-        return of_method or (self.kind == "proxy" and self.proxies.per_class != 0)
+        return self.num_proxies > 0
 
     @property
     def num_proxies(self) -> int:
         """Proxies per class; 0 where there are none."""
-        if not self.has_proxies:
+        of_method = (self.method or PLAIN).proxies
+        if of_method is None and self.kind == "pair":
             return 0
-        own = (self.method or PLAIN).proxies or LOSSES[self.name].proxies
+        own = of_method or LOSSES[self.name].proxies
         return own if self.proxies.per_class is None else self.proxies.per_class
 
     @property
@@ -220,8 +220,7 @@ class LossConfig(Config):
             if isinstance(value, tuple) and all(type(one) in (int, float) for one in value):
                 if len(value) != num_classes:
                     raise RecipeError(
-                        f"{{settings}}: {name} must be a number, or one for each of the {num_classes} classes, "
-                        f"got {len(value)}"
+                        f"{{settings}}: {name} must be one number, or {num_classes}, one a class; got {len(value)}"
                     )
                 settings[name] = np.asarray(value, np.float64)
         if "reduce_fn" in settings:
@@ -231,10 +230,10 @@ class LossConfig(Config):
         if self.kind == "pair":
             settings["mine"] = build_miner(self.miner, dim)
         settings |= own
-        parts = (loss_fn, num_classes, dim, settings)
-        objective = (self.method or PLAIN).objective(self, *parts)
+        parts = (loss_fn, num_classes, dim)
+        objective = (self.method or PLAIN).objective(self, *parts, **settings)
         if objective is None and self.has_proxies:
-            objective = self.of_proxies(*parts)
+            objective = self.of_proxies(*parts, **settings)
         if objective is None:
             learned: dict[str, Any] = {}
             if self.learn_beta is not None:
@@ -250,34 +249,22 @@ class LossConfig(Config):
                 objective = objectives.with_memory(objective, self.memory_size, dim, warmup=wait)
         return objective if self.weight == 1 else weighted(objective, self.weight)
 
-    def of_proxies(
-        self,
-        loss_fn: Callable[..., Any],
-        num_classes: int,
-        dim: int,
-        settings: Mapping[str, Any],
-    ) -> Objective:
+    def of_proxies(self, loss_fn: Any, num_classes: int, dim: int, **settings: Any) -> Objective:
         """Make the objective of a loss between samples and learned proxies."""
-        record, each = LOSSES[self.name], self.num_proxies
-        sampled = self.proxies.sampled_classes
-        few = (num_classes if sampled is None else sampled) * each <= MONITORED
+        each, sampled = self.num_proxies, self.proxies.sampled_classes
+        monitor, few = LOSSES[self.name].monitor, (sampled or num_classes) * each <= MONITORED
+        settings["monitor"] = getattr(losses, monitor) if monitor and few else None
         return objectives.proxy(
-            loss_fn,
-            num_classes,
-            dim,
-            each,
-            sampled_classes=sampled,
-            monitor=getattr(losses, record.monitor) if record.monitor and few else None,
-            **settings,
+            loss_fn, num_classes, dim, each, sampled_classes=sampled, **settings
         )
 
     def _check_settings(self) -> None:
         """Refuse settings that are not the loss's own numbers."""
-        cores = (losses.compare, losses.assign)
-        shared = {name for core in cores for name in inspect.signature(core).parameters}
-        keywords = inspect.signature(LOSSES[self.name].function).parameters.values()
+        shared = {name for f in (losses.compare, losses.assign) for name in signature(f).parameters}
         own = {
-            p.name: p.default for p in keywords if p.kind is p.KEYWORD_ONLY and p.name not in shared
+            name: p.default
+            for name, p in signature(LOSSES[self.name].function).parameters.items()
+            if p.kind is p.KEYWORD_ONLY and name not in shared
         }
         for name, value in self.settings.items():
             if name not in own and name not in PLAIN_OPTIONS:
@@ -287,40 +274,29 @@ class LossConfig(Config):
 
     def _check_parts(self) -> None:
         """Refuse what the loss, or its method, would not use."""
-        each, method, kind = self.proxies.per_class, self.method or PLAIN, self.kind
+        method, kind, name = self.method or PLAIN, self.kind, self.name
         if self.method is not None and method.kind != kind:
             raise RecipeError(
                 f"{{method}} {method.name} is for {method.kind} losses, such as {method.loss}; "
-                f"{self.name} is a {kind} loss"
+                f"{name} is a {kind} loss"
             )
-        brings = method.proxies is not None
+        each, pair, plain = self.proxies.per_class, kind == "pair", self.method is None
+        where, brings = "" if plain else f" with {{method}} {method.name}", method.proxies
         learned = self.has_proxies and not method.chooses_proxies
-        for name, unused, users in (
-            ("miner", kind == "proxy", "pair losses"),
-            ("per_class", kind == "pair" and not brings, "proxy losses"),
-            (
-                "sampled_classes",
-                kind == "pair" or each == 0,
-                "proxy losses with {per_class} above 0",
-            ),
-            ("memory_size", kind == "proxy" or brings, "pair losses without proxies"),
-            (
-                "learn_beta",
-                self.name != "margin" or self.method is not None,
-                "{loss} margin with {method} plain",
-            ),
-            ("init", not learned, "learned proxies, {per_class} above 0"),
+        for field, used, users in (
+            ("miner", pair, "pair losses"),
+            ("per_class", brings or not pair, "proxy losses"),
+            ("sampled_classes", each != 0 and not pair, "proxy losses with {per_class} above 0"),
+            ("memory_size", pair and not brings, "pair losses without proxies"),
+            ("learn_beta", name == "margin" and plain, "{loss} margin with {method} plain"),
+            ("init", learned, "learned proxies, {per_class} above 0"),
         ):
-            part = self if hasattr(self, name) else self.proxies
-            if unused and getattr(part, name) != getattr(type(part), name):
-                where = "" if self.method is None else f" with {{method}} {method.name}"
-                raise RecipeError(f"{{{name}}} is for {users}; {self.name}{where} is a {kind} loss")
-        alone = not LOSSES[self.name].needs_proxies and self.method is None
-        if each is not None and each < (0 if alone else 1):
-            fields = [name for name, loss in LOSSES.items() if not loss.needs_proxies]
-            raise RecipeError(
-                f"{{per_class}} must be positive (0 for {' and '.join(sorted(fields))} alone), got {each}"
-            )
+            part = self if hasattr(self, field) else self.proxies
+            if not used and getattr(part, field) != getattr(type(part), field):
+                raise RecipeError(f"{{{field}}} is for {users}; {name}{where} is a {kind} loss")
+        least = 1 if LOSSES[name].needs_proxies or not plain else 0
+        if each is not None and each < least:
+            raise RecipeError(f"{{per_class}} must be >= {least} for {{loss}} {name}, got {each}")
 
 
 def build_miner(words: str, dim: int) -> Callable[..., Any] | None:
@@ -353,10 +329,7 @@ def weighted(objective: Objective, weight: float) -> Objective:
 
 
 def in_bfloat16(objective: Objective) -> Objective:
-    """Pass float32 embeddings and references to a pair loss in bfloat16, in which an accelerator multiplies them.
-
-    The library's networks that compute in bfloat16 round their embeddings to it, so that no bit is lost.
-    """
+    """Pass float32 vectors to a pair loss in bfloat16, to which the library's networks in bfloat16 round them."""
     largest = float(jnp.finfo(jnp.bfloat16).max)
 
     def narrow(vectors: Any) -> Any:

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jdml import adapt, models
 from jdml._optional_imports import call_user_object, import_user_object, is_pointer
 from jdml.data import Dataset, ImageFiles
-from jdml.models.adapters import Object, as_model
+from jdml.models.adapters import HEAD, Object, as_model
 from jdml.models.base_adapter import ModelAdapter
 from jdml.models.embedding import Preprocess
 from jdml.models.from_linen import FromLinen
@@ -26,8 +26,6 @@ from jdml.registry.networks import CUSTOM_NETWORK, FACTORY_ARGS, for_images
 
 BACKBONE = "backbone"
 """Value of ``freeze`` for all of a network but its embedding head."""
-HEAD = "head"
-"""The embedding layer of every network that has a backbone."""
 ALL_BUT_HEAD = f"(?!{HEAD}(?:/|$)).*"
 
 
@@ -91,19 +89,17 @@ class NetworkConfig(Config):
         record = NETWORKS[name]
         if freeze_batch_norm is None:
             freeze_batch_norm = record.batch_norm
-        settings: dict[str, Any] = {}
-        for field, value, has in (
-            ("pooling", self.pooling, record.pooling),
-            ("freeze_batch_norm", freeze_batch_norm or None, record.batch_norm),
-            ("remat", self.remat or None, hasattr(record.kind, "remat")),
-        ):
-            if value is None:
-                continue
-            if not has:
+        asked = {
+            "pooling": self.pooling,
+            "freeze_batch_norm": freeze_batch_norm,
+            "remat": self.remat,
+        }
+        settings: dict[str, Any] = {n: v for n, v in asked.items() if v not in (None, False)}
+        for field in settings:
+            if not hasattr(record.kind, field):
                 raise RecipeError(
                     f"{{{field}}} is not for {{network}} {name}, which has no such choice"
                 )
-            settings[field] = value
         if self.dtype != NetworkConfig.dtype:
             settings["dtype"] = jnp.dtype(self.dtype).type
         return models.create(
@@ -223,18 +219,12 @@ def from_factory(pointer: str, settings: Mapping[str, Any]) -> ModelAdapter:
 
 
 def build_custom_model(
-    config: NetworkConfig,
-    pointer: str,
-    train: Dataset,
-    preprocess: Preprocess,
-    *,
-    freeze_batch_norm: bool,
-    seed: int,
+    config: NetworkConfig, train: Dataset, preprocess: Preprocess, **settings: Any
 ) -> ModelAdapter:
     """Build the network that a recipe names by its factory; refuse settings that it does not follow."""
-    shape = train.images.shape
-    own = {**vars(config), "freeze_batch_norm": freeze_batch_norm, "seed": seed}
-    own["image_size"] = int(shape[1]) if len(shape) == 4 else None
+    shape, pointer = train.images.shape, str(config.name)
+    size = int(shape[1]) if len(shape) == 4 else None
+    own = {**vars(config), **settings, "image_size": size}
     accepted = {name: own[name] for name in FACTORY_ARGS if own.get(name) is not None}
     network = from_factory(pointer, accepted)
     defaults = {**vars(NetworkConfig()), "freeze_batch_norm": False}

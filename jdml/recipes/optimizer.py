@@ -10,6 +10,7 @@ import optax
 
 from jdml import adapt, optim
 from jdml.ops.checks import (
+    Constraint,
     count,
     finite,
     fraction_below_1,
@@ -26,8 +27,6 @@ ROLES = ("proxies", "beta", "flow")
 """Roles of parameters that objectives of the library learn; a recipe may have rates of others than its own."""
 LOSS, NETWORK, FINETUNE = LossConfig(), NetworkConfig(), FinetuneConfig()
 """The other parts of a recipe that says nothing of them."""
-STEP_FACTOR = 0.5
-"""Factor of a step schedule, unless another is given."""
 SCHEDULES = ("constant", "cosine", "linear", "step")
 
 _log = logging.getLogger(__name__)
@@ -43,8 +42,8 @@ class OptimizerConfig(Config):
     """Learning rate of the network."""
     weight_decay: Annotated[float, non_negative] = 0.0
     """Weight decay of the network."""
-    lr_multipliers: Mapping[str, float] = dataclasses.field(
-        default_factory=lambda: {"proxies": 100.0}
+    lr_multipliers: Annotated[Mapping[str, float], finite] = dataclasses.field(
+        default_factory=lambda: {"proxies": 100.0}, hash=False
     )
     """Learning-rate factors of a role (proxies, beta, flow), or of parameters by a regular expression."""
     weight_decay_roles: tuple[str, ...] = ()
@@ -53,7 +52,9 @@ class OptimizerConfig(Config):
     """constant, cosine or linear to 0, or step:every=EPOCHS,factor=0.5."""
     lr_warmup_steps: Annotated[int, non_negative] = 0
     """Steps in which the learning rate rises from 0."""
-    clip_global_norm: float | Mapping[str, float] | None = None
+    clip_global_norm: Annotated[float | Mapping[str, float] | None, positive] = dataclasses.field(
+        default=None, hash=False
+    )
     """Clip the gradient to this global norm; or one norm for each role."""
     clip_value: Annotated[float | None, positive] = None
     """Clip each entry of the gradient to ± this value."""
@@ -62,30 +63,21 @@ class OptimizerConfig(Config):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for role, multiplier in self.lr_multipliers.items():
-            finite(f"lr_multipliers {role}", multiplier)
-        norm = self.clip_global_norm
-        if isinstance(norm, Mapping):
-            for role, each in norm.items():
-                positive(f"clip_global_norm {role}", each)
-        elif norm is not None:
-            positive("clip_global_norm", norm)
         self.schedule_settings()
 
     def schedule_settings(self) -> tuple[str, dict[str, Any]]:
         """Return the schedule's name and settings, such as ``('step', {'factor': 0.5, 'every': 10})``."""
         name, settings = parse_named(self.schedule, "schedule")
         one_of("schedule", name, SCHEDULES)
-        known = {"every": count, "factor": non_negative} if name == "step" else {}
+        known = dict[str, Constraint]()
+        if name == "step":
+            known = {"every": count, "factor": non_negative}
+            settings = {"every": None, "factor": 0.5, **settings}
         for setting, value in settings.items():
             if setting not in known:
                 raise ValueError(no_setting(f"schedule {name}", setting, known))
             known[setting](f"schedule {name}: {setting}", value)
-        if name == "step" and "every" not in settings:
-            raise ValueError(
-                f"schedule step needs a number of epochs, such as step:every=10, got {self.schedule!r}"
-            )
-        return name, {"factor": STEP_FACTOR, **settings} if name == "step" else settings
+        return name, settings
 
     def build(
         self,
@@ -126,23 +118,17 @@ class OptimizerConfig(Config):
             >>> [bool(updates["model"][part].any()) for part in ("conv", "head")]
             [False, True]
         """
-        if "model" in self.lr_multipliers:
-            raise RecipeError("{lr_multipliers} has 'model', whose rate is {learning_rate} itself")
-        known = ("model", *roles, *ROLES)
-        for role in set(self.weight_decay_roles) - {*known}:
-            raise RecipeError(
-                f"{{weight_decay_roles}} has {role!r}, expected some of {', '.join(dict.fromkeys(known))}"
-            )
+        for role in self.weight_decay_roles:
+            one_of("weight_decay_roles", role, dict.fromkeys(("model", *roles, *ROLES)))
         steps = max(1, steps)
-        self.check_warmup(steps)
+        if self.lr_warmup_steps and self.lr_warmup_steps >= steps:
+            raise RecipeError(
+                f"{{lr_warmup_steps}} must be below {{steps}}, {steps}, got {self.lr_warmup_steps}"
+            )
         waits = finetune.backbone_freeze_steps
         waits = finetune.backbone_freeze_epochs * steps_per_epoch if waits is None else waits
         if waits >= steps:
-            _log.warning(
-                "only the head and the loss's own parameters learn: the backbone is frozen for %d steps of %d",
-                waits,
-                steps,
-            )
+            _log.warning("the backbone is frozen in all %d steps: only head and loss learn", steps)
         own = (loss.method or PLAIN).learning_rates()
 
         def rule(role: str, first_step: int = 0) -> optax.GradientTransformation:
@@ -162,7 +148,7 @@ class OptimizerConfig(Config):
         by_role = optim.partition_by_role(
             rules, optim.backbone_and_head, waiting={"backbone": waits}
         )
-        parts = [*self._of_all_roles(loss), by_role]
+        parts = [*self._of_all_roles(loss, roles), by_role]
         if finetune.layer_decay is not None:
             blocks = network.blocks("layer_decay")
             parts.append(adapt.scale_by_depth(finetune.layer_decay, *blocks))
@@ -196,14 +182,7 @@ class OptimizerConfig(Config):
             rates = optax.join_schedules([up, joined], [warmup])
         return rates if not first_step else lambda step: rates(step + first_step)
 
-    def check_warmup(self, steps: int) -> None:
-        """Refuse a warm-up of the learning rate that is as long as the run."""
-        if self.lr_warmup_steps and self.lr_warmup_steps >= steps:
-            raise RecipeError(
-                f"{{lr_warmup_steps}} must be below {{steps}}, {steps}, got {self.lr_warmup_steps}"
-            )
-
-    def _of_all_roles(self, loss: LossConfig) -> list[optax.GradientTransformation]:
+    def _of_all_roles(self, loss: LossConfig, roles: tuple[str, ...]) -> list[Any]:
         """Make what acts on all gradients together, before each role's rule."""
         anchor = (loss.method or PLAIN).transform_gradients()
         first = [] if anchor is None else [anchor]
@@ -216,10 +195,15 @@ class OptimizerConfig(Config):
             )
         if self.clip_value is not None:
             first.append(optax.clip(self.clip_value))
-        if isinstance(self.clip_global_norm, Mapping):
-            first.append(_clip_by_role(self.clip_global_norm))
-        elif self.clip_global_norm is not None:
-            first.append(optax.clip_by_global_norm(self.clip_global_norm))
+        norms = self.clip_global_norm
+        if isinstance(norms, Mapping):
+            clips = {role: optax.identity() for role in ("model", *roles)}
+            for pattern, norm in [*norms.items()][::-1]:  # the first that names a role counts
+                clip = optax.clip_by_global_norm(norm)
+                clips |= {role: clip for role in clips if re.fullmatch(pattern, role)}
+            first.append(optax.partition(clips, lambda params: {role: role for role in params}))
+        elif norms is not None:
+            first.append(optax.clip_by_global_norm(norms))
         return first
 
 
@@ -235,17 +219,3 @@ def with_proxy_clipping(
     if proxies.on_sphere:
         parts.append(optim.retract_to_sphere())
     return rule if len(parts) == 1 else optax.chain(*parts)
-
-
-def _clip_by_role(norms: Mapping[str, float]) -> optax.GradientTransformation:
-    """Clip the gradients of each role to a norm of its own."""
-
-    def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
-        clipped = {}
-        for role, own in updates.items():
-            norm = next((n for pattern, n in norms.items() if re.fullmatch(pattern, role)), None)
-            clip = optax.identity() if norm is None else optax.clip_by_global_norm(norm)
-            clipped[role] = clip.update(own, optax.EmptyState())[0]
-        return clipped, state
-
-    return optax.GradientTransformation(lambda params: optax.EmptyState(), update)

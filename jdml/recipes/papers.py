@@ -1,9 +1,8 @@
 """The papers' recipes: a function for each family of methods, from data set and backbone to a recipe."""
 
-import dataclasses
-import inspect
 import re
 from collections.abc import Callable, Mapping
+from inspect import signature
 from types import MappingProxyType
 from typing import Any, Literal, get_args
 
@@ -24,52 +23,43 @@ from jdml.recipes.recipe import (
 )
 from jdml.registry import NETWORKS
 
-DELTA = 0.2
-"""PFML's: where the paper's figures centre."""
-CLIP_CHARGES = 5.0
-"""Largest entry of a charge's gradient: charges that almost touch would poison Adam's second moment."""
-Clip = Literal["entry", "none", "vector"]
-"""How gradients of PFML's proxies are clipped: entries at ±5, not at all, or vectors at the force of a pair at δ."""
 PFML: dict[str, dict[str, Any]] = {
-    "paper": {"alpha": 4.0, "clip": "none", "start": "random"},
-    "tuned": {"alpha": 1.0, "clip": "entry", "start": "samples"},
+    "paper": {"alpha": 4.0, "clip_value": None, "init": "random"},
+    "tuned": {"alpha": 1.0, "clip_value": 5.0, "init": "samples"},
 }
-"""PFML's α, clip and start: the paper's, and as ``experiments/pfml_needs`` found them. The paper prints a range of α,
-{0, 6}; 4, where its figures centre, is an inference."""
+"""PFML's α, and how its proxies are clipped and start: the paper's, and as ``experiments/pfml_needs`` found them, where
+charges that almost touch would poison Adam's second moment. The paper prints a range of α, {0, 6}; 4, where its figures
+centre, is an inference."""
+ADAMW = {"name": "adamw", "weight_decay": 1e-4, "weight_decay_roles": ("proxies",)}
+"""ProxyAnchor's and MPA's."""
 Protocol = Literal["ablation", "conventional", "mlrc"]
 """How models are trained, chosen and scored, see :mod:`jdml.studies.protocols`."""
 Maker = Callable[..., Recipe]
 """From data set and backbone to a recipe; a method's own settings by keyword."""
 
 
-def _pair_recipe(
-    dataset: str,
+def _pair(
     loss: str,
     *,
-    settings: Mapping[str, Any] = MappingProxyType({}),
-    random_rows: int | None = None,
+    settings: Mapping[str, Any] | None = None,
+    batch: Mapping[str, int] = MappingProxyType({"classes": 20, "samples_per_class": 8}),
     multipliers: Mapping[str, float] = MappingProxyType({"beta": 50.0}),
     **of_loss: Any,
-) -> Recipe:
-    """EPS's setting, and that of the pair losses it is compared with."""
-    shape = (
-        {"classes": 20, "samples_per_class": 8} if random_rows is None else {"size": random_rows}
-    )
-    return Recipe().replace(
-        loss={"name": loss, "settings": settings, **of_loss},
-        network={"pooling": "average", "dim": 128},
-        finetune={"freeze_batch_norm": True},
-        batch={**shape, "epochs": 150},
-        optimizer={"learning_rate": 1e-5, "lr_multipliers": multipliers, "weight_decay": 4e-4},
-        evaluation={"nmi": True, "nmi_cluster_factor": None if dataset in LARGE else 10},
-    )
-
-
-def _pair(loss: str, **of_loss: Any) -> Maker:
+) -> Maker:
     """A loss in EPS's setting, or as in its tables; settings that it is not given are CCP's."""
-    return lambda dataset, backbone: _pair_recipe(
-        dataset, loss, **{"settings": pair_settings(loss, dataset), **of_loss}
-    )
+
+    def make(dataset: str, backbone: str) -> Recipe:
+        own = pair_settings(loss, dataset) if settings is None else settings
+        return Recipe().replace(
+            loss={"name": loss, "settings": own, **of_loss},
+            network={"pooling": "average", "dim": 128},
+            finetune={"freeze_batch_norm": True},
+            batch={**batch, "epochs": 150},
+            optimizer={"learning_rate": 1e-5, "lr_multipliers": multipliers, "weight_decay": 4e-4},
+            evaluation={"nmi": True, "nmi_cluster_factor": None if dataset in LARGE else 10},
+        )
+
+    return make
 
 
 def _xbm(
@@ -83,8 +73,7 @@ def _xbm(
     one_of("loss", loss, ("similarity_contrastive", "contrastive"))
     one_of("size", size, PAPER_SETTINGS["memories"])
     rows = 32 * of_dataset(PAPER_SETTINGS["memories"][size], dataset)
-    settings = pair_settings(loss, dataset)
-    return _pair_recipe(dataset, loss, settings=settings, memory_size=rows, memory_start_step=1000)
+    return _pair(loss, memory_size=rows, memory_start_step=1000)(dataset, backbone)
 
 
 def _eps_tables(positive: str) -> dict[str, Maker]:
@@ -105,7 +94,8 @@ def _eps_tables(positive: str) -> dict[str, Maker]:
 def _proxy_nca(loss: str, factor: float, **settings: Any) -> Maker:
     """ProxyNCA as in EPS's tables: random batches; and ProxyNCA++ in the same setting."""
     proxies, multipliers = {"per_class": 1}, {"proxies": factor}
-    return _pair(loss, settings=settings, random_rows=160, multipliers=multipliers, proxies=proxies)
+    batch = {"size": 160}
+    return _pair(loss, settings=settings, batch=batch, multipliers=multipliers, proxies=proxies)
 
 
 def _multi_proxy(loss: str, per_class: int | None = None) -> Maker:
@@ -121,12 +111,7 @@ def _multi_proxy(loss: str, per_class: int | None = None) -> Maker:
                 "size": 32 if large else 64 if dataset == "cars" else 180,
                 "epochs": 100 if large else 60,
             },
-            optimizer={
-                "name": "adamw",
-                "weight_decay": 1e-4,
-                "weight_decay_roles": ("proxies",),
-                "schedule": "step:every=20",
-            },
+            optimizer={**ADAMW, "schedule": "step:every=20"},
         )
 
     return make
@@ -145,14 +130,7 @@ def _proxy_anchor(dataset: str, backbone: str) -> Recipe:
         network={"pooling": "average+max", "dim": 512},
         finetune={"freeze_batch_norm": not large, "backbone_freeze_epochs": frozen},
         batch={"size": rows, "epochs": 60},
-        optimizer={
-            "name": "adamw",
-            "learning_rate": rate,
-            "weight_decay": 1e-4,
-            "weight_decay_roles": ("proxies",),
-            "clip_value": 10.0,
-            "schedule": schedule,
-        },
+        optimizer={**ADAMW, "learning_rate": rate, "clip_value": 10.0, "schedule": schedule},
     )
 
 
@@ -162,7 +140,7 @@ def _field(loss: str, dataset: str, backbone: str, **settings: Any) -> Recipe:
     return Recipe().replace(
         loss={
             "name": loss,
-            "settings": {"delta": DELTA, "reduce_fn": "sum", **settings},
+            "settings": {"delta": 0.2, "reduce_fn": "sum", **settings},  # where its figures centre
             "proxies": {"per_class": 2 if large else 15},
         },
         network={"pooling": "average+max", "dim": 384 if backbone == "vit_s16" else 512},
@@ -172,25 +150,10 @@ def _field(loss: str, dataset: str, backbone: str, **settings: Any) -> Recipe:
     )
 
 
-def _pfml(
-    dataset: str,
-    backbone: str,
-    *,
-    preset: Literal["tuned", "paper"] = PRESET,
-    clip: Clip | None = None,
-    start: Literal["random", "samples"] | None = None,
-) -> Recipe:
-    """PFML; ``clip`` and ``start`` in place of the preset's."""
+def _pfml(dataset: str, backbone: str, *, preset: Literal["tuned", "paper"] = PRESET) -> Recipe:
     one_of("preset", preset, PFML)
-    usual = PFML[preset]
-    alpha, clip, start = usual["alpha"], clip or usual["clip"], start or usual["start"]
-    one_of("clip", clip, get_args(Clip))
-    proxies = {
-        "init": start,
-        "clip_value": CLIP_CHARGES if clip == "entry" else None,
-        "clip_norm": alpha / DELTA ** (alpha + 1) if clip == "vector" else None,
-    }
-    base = _field("potential_field", dataset, backbone, alpha=alpha)
+    proxies = dict(PFML[preset])
+    base = _field("potential_field", dataset, backbone, alpha=proxies.pop("alpha"))
     return base.replace(loss={"proxies": proxies})
 
 
@@ -243,19 +206,17 @@ def settings_of(method: str) -> dict[str, Any]:
         >>> settings_of("ccp")["preset"], settings_of("nir")["flow"], settings_of("mpa")
         ('paper', 'paper', {})
     """
-    defaults: dict[str, Any] = {}
-    makers: list[Any] = [RECIPES[method]]
+    makers, defaults = list[Any]([RECIPES[method]]), dict[str, Any]()
     if method in METHODS:
-        kind = METHODS[method]
-        makers.insert(0, kind.changes)
-        fields = dataclasses.fields(kind)
-        defaults = {of.name: of.default for of in fields if of.default is not dataclasses.MISSING}
+        makers.insert(0, METHODS[method].changes)
+        defaults |= vars(METHODS[method]())
     for maker in makers:
-        for parameter in inspect.signature(maker).parameters.values():
-            if parameter.default is not parameter.empty:
-                defaults[parameter.name] = parameter.default
+        parameters = signature(maker).parameters.values()
+        defaults |= {
+            each.name: each.default for each in parameters if each.default is not each.empty
+        }
     presets = {"ccp": CCP_PRESETS, "nir": NIR_PRESETS}.get(method, {})
-    return {**defaults, **presets.get(defaults.get("preset", ""), {})}
+    return {**defaults, **presets.get(PRESET, {})}
 
 
 def recipe(
@@ -311,31 +272,37 @@ def recipe(
         backbone = "resnet50"
     if backbone is not None:
         one_of("backbone", backbone, NETWORKS)
-    conventional = RECIPES[method](dataset, backbone or "resnet50", **settings)
-    result = conventional
+    result = RECIPES[method](dataset, backbone or "resnet50", **settings)
     if protocol != "conventional":
-        result = _under_mlrc(conventional, method, dataset)
-    result = result.replace(**_head(backbone))
-    # These settings override the protocol and the network.
-    if "pooling" in settings:
-        result = result.replace(network={"pooling": conventional.network.pooling})
-    if "warmup" in settings:
-        epochs = conventional.finetune.backbone_freeze_epochs
-        result = result.replace(finetune={"backbone_freeze_epochs": epochs})
-    if settings.get("decay_every") is not None:
-        result = result.replace(optimizer={"schedule": conventional.optimizer.schedule})
-    return result
+        result = _under_mlrc(result, method, dataset)
+    record, changes = NETWORKS.get(backbone or ""), dict[str, Any](network={"name": backbone})
+    if record is None or not (record.batch_norm and record.pooling):
+        changes["network"]["pooling"] = None
+    if record is None or not record.batch_norm or record.small_images:
+        changes["finetune"] = {"freeze_batch_norm": False}
+    return result.replace(**changes)
 
 
 def _under_mlrc(result: Recipe, method: str, dataset: str) -> Recipe:
     """Return the method's recipe in the setting of the protocol; losses of CCP's tables have theirs."""
-    result = result.replace(
-        loss={"normalize": "sphere" if method in ON_SPHERE else "ball"},
+    loss: dict[str, Any] = {"normalize": "sphere" if method in ON_SPHERE else "ball"}
+    if method in ("multi_similarity", "triplet"):
+        loss |= {"settings": pair_settings(method, dataset), "miner": "none"}
+    elif method == "soft_triple":
+        loss["settings"] = of_dataset(PAPER_SETTINGS["soft_triple"], dataset)
+        loss["proxies"] = {"per_class": 1 if dataset in LARGE else 10}
+    elif method == "proxy_nca_pp":  # cosines over the printed .1 are squared distances over .2
+        loss["settings"] = {"temperature": 0.2}
+    batch, frozen = {"size": 32}, 0
+    if method in ("proxy_anchor", "proxy_nca_pp", "soft_triple"):
+        batch, frozen = {"classes": 32, "samples_per_class": 1}, 1
+    elif result.loss.kind == "pair":
+        batch = {"classes": 8, "samples_per_class": 4}
+    return result.replace(
+        loss=loss,
         network={"pooling": "average", "dim": 128},
-        finetune={"freeze_batch_norm": True, "backbone_freeze_epochs": 0},
-        batch={"classes": 8, "samples_per_class": 4}
-        if result.loss.kind == "pair"
-        else {"size": 32},
+        finetune={"freeze_batch_norm": True, "backbone_freeze_epochs": frozen},
+        batch=batch,
         optimizer={
             "name": "adam",
             "learning_rate": 1e-5,
@@ -345,29 +312,3 @@ def _under_mlrc(result: Recipe, method: str, dataset: str) -> Recipe:
             "clip_value": None,
         },
     )
-    if method in ("multi_similarity", "triplet"):
-        return result.replace(loss={"settings": pair_settings(method, dataset), "miner": "none"})
-    if method not in ("proxy_anchor", "proxy_nca_pp", "soft_triple"):
-        return result
-    loss: dict[str, Any] = {}
-    if method == "soft_triple":
-        loss["settings"] = of_dataset(PAPER_SETTINGS["soft_triple"], dataset)
-        loss["proxies"] = {"per_class": 1 if dataset in LARGE else 10}
-    if method == "proxy_nca_pp":  # cosines over the printed .1 are squared distances over .2
-        loss["settings"] = {"temperature": 0.2}
-    return result.replace(
-        loss=loss,
-        batch={"classes": 32, "samples_per_class": 1},
-        finetune={"backbone_freeze_epochs": 1},
-    )
-
-
-def _head(backbone: str | None) -> dict[str, Any]:
-    """Return the changes for a network without a choice of pooling or without batch norm, or for small images."""
-    record = None if backbone is None else NETWORKS[backbone]
-    network: dict[str, Any] = {"name": backbone}
-    if record is not None and record.batch_norm and not record.small_images:
-        return {"network": network}
-    if record is None or not (record.batch_norm and record.pooling):
-        network["pooling"] = None
-    return {"network": network, "finetune": {"freeze_batch_norm": False}}

@@ -69,7 +69,8 @@ class Recipe(Config):
 
     Raises:
         TypeError: a value that is not plain.
-        ValueError: a value out of range, an unknown name, or values that contradict each other.
+        ValueError: a value out of range, an unknown name, or values of a part that contradict each other; those of two
+            parts are refused where the one is built.
 
     Example:
         >>> from jdml.recipes import ProxyConfig
@@ -92,23 +93,13 @@ class Recipe(Config):
     optimizer: OptimizerConfig = dataclasses.field(default_factory=OptimizerConfig)
     evaluation: EvaluationConfig = dataclasses.field(default_factory=EvaluationConfig)
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.batch.steps is not None:
-            self.optimizer.check_warmup(self.batch.steps)
-        for name in ("last_blocks", "layer_decay"):
-            if getattr(self.finetune, name) is not None and self.network.name is not None:
-                self.network.blocks(name)
-
 
 STEPS = 1000
 ROWS, SAMPLES = 64, 4
 """Rows of a batch, at most, and samples of a class, at least."""
-WARMUP_DIVISOR = 20
-"""Warm-up lasts 1/20 of the steps."""
 MULTIMODAL_SIZE, MAX_SAMPLES, MIN_CLASSES = 100, 40, 4
-"""Classes of at least 100 images are treated as multi-modal; at most 40 samples per class, at least 4 classes per
-batch."""
+"""Classes of 100 images, if half have as many, may have several modes, which a loss that pulls every positive pair
+merges: each image is pulled to the nearest of its class. At most 40 samples per class, at least 4 classes per batch."""
 Pretraining = Literal["small", "untrained", "pretrained", "frozen"]
 RATES: dict[Pretraining, float] = {
     "small": 3e-3,
@@ -172,7 +163,7 @@ def recommended_parts(pretraining: Pretraining, steps: int, rows: int = ROWS) ->
         "batch": BatchConfig(size=rows, on_small_class="refuse", steps=int(steps)),
         "optimizer": OptimizerConfig(
             learning_rate=RATES[pretraining],
-            lr_warmup_steps=int(steps) // WARMUP_DIVISOR,
+            lr_warmup_steps=int(steps) // 20,
             schedule="cosine",
         ),
     }
@@ -181,11 +172,7 @@ def recommended_parts(pretraining: Pretraining, steps: int, rows: int = ROWS) ->
 def for_classes(
     loss: LossConfig, batch: BatchConfig, labels: Any, *, rows: int = ROWS
 ) -> dict[str, Any]:
-    """Choose the batch, and which positives a pair loss pulls, by the size of the classes.
-
-    Where half of the classes have a hundred images or more, these may have several modes, which a loss that pulls every
-    positive pair merges: a class gets a quarter of the batch, and each image is pulled to the nearest of its class.
-    """
+    """Choose the batch, and the positives that a pair loss pulls, by the size of the classes."""
     sizes = np.unique(labels, return_counts=True)[1]
     if np.median(sizes) < MULTIMODAL_SIZE:
         return {"loss": loss, "batch": usual_batch(batch, loss, labels, rows=rows)}
@@ -205,12 +192,10 @@ def usual_batch(
     if loss.has_proxies:
         return batch.replace(size=min(rows, len(labels)))
     sizes = np.unique(labels, return_counts=True)[1]
-    wanted, smallest = max(SAMPLES, rows // len(sizes)), int(sizes.min())
-    if smallest > 1:
-        samples = min(wanted, smallest)
-    else:  # classes of one image leave places empty, others do not
-        samples = min(wanted, max(2, int(np.median(sizes))))
-        batch = batch.replace(on_small_class="pad")
+    most = int(sizes.min())
+    if most == 1:  # classes of one image leave places empty, others do not
+        most, batch = max(2, int(np.median(sizes))), batch.replace(on_small_class="pad")
+    samples = min(max(SAMPLES, rows // len(sizes)), most)
     return batch.replace(classes=min(len(sizes), rows // samples), samples_per_class=samples)
 
 
@@ -218,7 +203,7 @@ def check_positives(batch: BatchConfig, loss: LossConfig, labels: np.ndarray) ->
     """Refuse batches in which a pair loss without a memory has nothing to compare."""
     if loss.has_proxies or loss.memory_size:
         return
-    usual, without_pair = usual_batch(batch, loss, labels), ""
+    usual = usual_batch(batch, loss, labels)
     instead = f"take {usual}, {usual.classes} classes with {usual.samples_per_class} images each"
     if np.unique(labels, return_counts=True)[1].max() < 2:
         without_pair = "one class: each training class has one image"
@@ -227,8 +212,8 @@ def check_positives(batch: BatchConfig, loss: LossConfig, labels: np.ndarray) ->
         without_pair = "one class"
     elif batch.classes == 1:
         without_pair = "different classes"
-    if without_pair:
-        raise RecipeError(
-            f"{{batch}} {batch} has no two images of {without_pair}: {loss.name}, a pair loss, would learn nothing; "
-            f"{instead}"
-        )
+    else:
+        return
+    raise RecipeError(
+        f"{{batch}} {batch} has no two images of {without_pair}: {loss.name} would learn nothing; {instead}"
+    )

@@ -13,7 +13,6 @@ from jdml.registry.losses import (
     REGULARIZERS,
     Loss,
     Miner,
-    miner_builders,
     pair_losses,
     proxy_losses,
 )
@@ -32,7 +31,6 @@ __all__ = [
     "Miner",
     "Network",
     "image_statistics",
-    "miner_builders",
     "pair_losses",
     "pretrained_networks",
     "proxy_losses",

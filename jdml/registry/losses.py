@@ -33,16 +33,10 @@ class Loss:
     monitor: str | None = None
 
     @property
-    def multi_proxy(self) -> bool:
-        """Whether its classes have several proxies each."""
-        return self.proxies > 1
-
-    @property
     def function(self) -> Callable[..., Any]:
         """The loss itself, such as :func:`jdml.losses.triplet_loss`."""
         own = f"jdml.losses.{self.module}:{self.name}_loss"
-        loss: Callable[..., Any] = resolve(self.module if ":" in self.module else own)
-        return loss
+        return resolve(self.module if ":" in self.module else own)
 
 
 _LOSSES = (
@@ -180,16 +174,3 @@ _MINERS = (
 )
 MINERS = {word: miner for miner in _MINERS for word in miner.words}
 """Every miner by each of its words."""
-
-
-def miner_builders() -> tuple[str, ...]:
-    """Return the names of the functions of :mod:`jdml.mining` that make miners.
-
-    Returns:
-        Their names, each once.
-
-    Example:
-        >>> miner_builders()[:2]
-        ('easy_positive', 'random_positive')
-    """
-    return tuple(dict.fromkeys(miner.builder for miner in MINERS.values()))

@@ -30,7 +30,6 @@ class Network:
         module: pointer to its class.
         settings: the attributes of the class that the name stands for.
         small_images: whether it is for small images; the others are for photographs.
-        layers: the layers of a network for small images, in words.
         pooling: whether it takes ``pooling=``, how it pools over space.
         batch_norm: whether it has batch norm, and so takes ``freeze_batch_norm=``.
         images: how its usual pretrained weights expect images; None without such weights.
@@ -46,7 +45,6 @@ class Network:
     module: str
     settings: Mapping[str, Any] = field(default_factory=dict)
     small_images: bool = False
-    layers: str = ""
     pooling: bool = True
     batch_norm: bool = True
     images: Images | None = None
@@ -59,8 +57,7 @@ class Network:
     @property
     def kind(self) -> Callable[..., Any]:
         """The network's class."""
-        kind: Callable[..., Any] = resolve(self.module)
-        return kind
+        return resolve(self.module)
 
 
 SMALL_IMAGES = 64
@@ -72,12 +69,7 @@ FACTORY_ARGS = ("dim", "image_size", "seed", "dtype", "remat", "pooling", "freez
 
 
 def for_images(side: int | None) -> str:
-    """Return the default network for images in memory of this height and width; None: image files.
-
-    Example:
-        >>> for_images(28), for_images(105), for_images(None)
-        ('eps', 'small', 'small')
-    """
+    """Return the default network for images in memory of this height and width; None: image files."""
     return "eps" if side is not None and side <= SMALL_IMAGES else "small"
 
 
@@ -145,24 +137,25 @@ def _vits() -> Iterator[Network]:
         yield _vit(f"{name}_reg", *shape, weights, layer_scale=True, registers=4)
     laion = ("_laion", CLIP, {"activation": "gelu"}, "open_clip_model.safetensors of LAION's")
     clip: dict[str, Any] = {"norm_before": True, "epsilon": 1e-5, "activation": "quick_gelu"}
-    for size, patch, grid, projection in (
-        ("b", 32, 7, 512),
-        ("b", 16, 14, 512),
-        ("l", 14, 16, 768),
-    ):
+    towers = (("b", 32, 7, 512), ("b", 16, 14, 512), ("l", 14, 16, 768))
+    for size, patch, grid, projection in towers:
         name, settings = f"clip_{size}{patch}", {**clip, "projection": projection}
         weights = "openai/clip-vit-{}-patch{}"
         yield _vit(name, size, patch, grid, CLIP, weights, laion, **settings)
-    siglip: dict[str, Any] = {"class_token": False, "pooling": "attention"}
-    siglip["activation"] = "gelu_tanh"
-    towers = (("b", 16, 14, 224, None), ("l", 16, 16, 256, None), ("so400m", 14, 16, 224, 4304))
-    for size, patch, grid, side, hidden in towers:
+    siglip = dict[str, Any](class_token=False, pooling="attention", activation="gelu_tanh")
+    sizes = (("b", 16, 14, 224, None), ("l", 16, 16, 256, None), ("so400m", 14, 16, 224, 4304))
+    for size, patch, grid, side, hidden in sizes:
         tower = f"{{0}}-patch{{1}}-{side}"
         weights = f"google/siglip2-{tower} (or SigLIP 1's siglip-{tower})"
         name, settings = f"siglip_{size}{patch}", siglip | ({"hidden": hidden} if hidden else {})
         yield _vit(name, size, patch, grid, SIGNED, weights, **settings)
 
 
+RESNETS = {
+    18: "resnet18-f37072fd.pth of download.pytorch.org/models, or model.safetensors of timm/resnet18.tv_in1k",
+    50: "resnet50-0676ba61.pth (the papers' weights) or resnet50-11ad3fa6.pth of download.pytorch.org/models",
+}
+"""Published weights of ResNets by depth."""
 RESIDUAL = ("stem.*", r"stage\d+_block\d+")
 """First names of the parameters of residual networks."""
 _NETWORKS = (
@@ -170,38 +163,21 @@ _NETWORKS = (
         "eps",
         "jdml.models.convnets:EpsNet",
         small_images=True,
-        layers="two convolutions, made for 2-D pictures of digits",
         pooling=False,
     ),
-    Network(
-        "small",
-        "jdml.models.convnets:SmallConvNet",
-        small_images=True,
-        layers="four convolutions, for images of any size",
-    ),
-    Network(
-        "resnet20v2",
-        "jdml.models.resnets:ResNet20V2",
-        small_images=True,
-        layers="nine residual blocks",
-    ),
-    Network(
-        "resnet18",
-        "jdml.models.resnets:ResNet",
-        {"depth": 18},
-        images=IMAGENET,
-        weight_formats="jdml.models.weight_formats:RESNET",
-        weights="resnet18-f37072fd.pth of download.pytorch.org/models, or model.safetensors of timm/resnet18.tv_in1k",
-        blocks=RESIDUAL,
-    ),
-    Network(
-        "resnet50",
-        "jdml.models.resnets:ResNet",
-        {"depth": 50},
-        images=IMAGENET,
-        weight_formats="jdml.models.weight_formats:RESNET",
-        weights="resnet50-0676ba61.pth (the papers' weights) or resnet50-11ad3fa6.pth of download.pytorch.org/models",
-        blocks=RESIDUAL,
+    Network("small", "jdml.models.convnets:SmallConvNet", small_images=True),
+    Network("resnet20v2", "jdml.models.resnets:ResNet20V2", small_images=True),
+    *(
+        Network(
+            f"resnet{depth}",
+            "jdml.models.resnets:ResNet",
+            {"depth": depth},
+            images=IMAGENET,
+            weight_formats="jdml.models.weight_formats:RESNET",
+            weights=weights,
+            blocks=RESIDUAL,
+        )
+        for depth, weights in RESNETS.items()
     ),
     Network(
         "bn_inception",
@@ -248,9 +224,7 @@ def image_statistics() -> dict[str, Images]:
         >>> image_statistics()["vit_s16"].mean
         (127.5, 127.5, 127.5)
     """
-    statistics = {}
+    statistics = {each.name: each.images for each in NETWORKS.values() if each.images is not None}
     for network in NETWORKS.values():
-        if network.images is not None:
-            statistics[network.name] = network.images
-        statistics.update(network.other_images)
+        statistics |= network.other_images
     return statistics

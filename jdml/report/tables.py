@@ -177,7 +177,7 @@ def paired_table(
         | --------------- | ------------------------------------ |
         | gain: new − old | +2.67 [-2.5, +7.84], p = 0.16, n = 3 |
         <BLANKLINE>
-        gain, p with Holm's correction over 2 tests: triplet 0.32.
+        gain, p with Holm's correction over 2 tests: triplet 0.31.
     """
     tested = {
         name: {

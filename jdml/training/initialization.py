@@ -16,11 +16,10 @@ from jdml._paths import check_local, expand_user
 from jdml.data import BadImageError, Dataset, without_bad_images
 from jdml.data.dataset import TrainSet
 from jdml.distributed import Tree
-from jdml.models.adapters import AnyModel, as_model, embed_in_training
+from jdml.models.adapters import HEAD, AnyModel, as_model, embed_in_training
 from jdml.models.embedding import Preprocess, default_preprocess
 from jdml.models.feature_split import FeatureSplit
 from jdml.ops import checks, sphere
-from jdml.recipes.network import HEAD
 from jdml.runs.identity import fingerprint, qualified_name
 from jdml.runs.model_metadata import fit_variables
 from jdml.runs.run_files import MODEL, named_leaves, read_model

@@ -210,7 +210,7 @@ def make_network(
     fixed = recipe.finetune.freeze_batch_norm
     if is_pointer(name):
         return build_custom_model(
-            recipe.network, name, train, preprocess, freeze_batch_norm=fixed, seed=seed
+            recipe.network, train, preprocess, freeze_batch_norm=fixed, seed=seed
         )
     frozen = True if fixed else None if recipe.finetune.freezes else False
     return recipe.network.build(

@@ -33,6 +33,7 @@ EXACT = 1e-5
 TRAINED = 5e-3
 """Tolerance after twenty steps, which amplify a difference."""
 
+MINERS = dict.fromkeys(miner.builder for miner in registry.MINERS.values())
 Numbers = Mapping[str, list[float]]
 
 
@@ -62,7 +63,7 @@ def of_loss(name: str) -> Numbers:
     loss = getattr(jdml, f"{name}_loss")
     arrays = [X]
     if record.kind == "proxy":
-        several = (SEVERAL,) if record.multi_proxy else ()
+        several = (SEVERAL,) if record.proxies > 1 else ()
         arrays.append(wave(CLASSES, *several, DIM, pace=1.3))
 
     def value(x: jax.Array, *proxies: jax.Array) -> jax.Array:
@@ -157,7 +158,7 @@ def of_method(name: str) -> Numbers:
 
 PARTS: Mapping[str, tuple[Callable[..., Numbers], float]] = {
     **{f"loss {name}": (partial(of_loss, name), EXACT) for name in registry.LOSSES},
-    **{f"miner {name}": (partial(of_miner, name), EXACT) for name in registry.miner_builders()},
+    **{f"miner {name}": (partial(of_miner, name), EXACT) for name in MINERS},
     **{f"flow {name}": (partial(of_flow, name), EXACT) for name in PRESETS},
     "metrics": (of_metrics, EXACT),
     **{f"method {name}": (partial(of_method, name), TRAINED) for name in recipes.RECIPES},

@@ -1,6 +1,7 @@
 """The order of packages: which may import which, what `import jdml` costs, and where public names live."""
 
 import ast
+import graphlib
 import importlib
 import os
 import subprocess
@@ -82,25 +83,18 @@ class Import(NamedTuple):
     at_top: bool
 
 
-def imports(tree: ast.Module, package: str) -> Iterator[Import]:
-    """Return all imports of a module in ``package``, with relative ones resolved."""
-
-    def visit(node: ast.AST, at_top: bool) -> Iterator[Import]:
-        if isinstance(node, ast.Import):
-            for alias in node.names:
-                yield Import(alias.name, node.lineno, at_top)
-        elif isinstance(node, ast.ImportFrom):
-            base = package.split(".")[: len(package.split(".")) - node.level + 1]
-            prefix = ".".join(base) if node.level else ""
-            module = ".".join(filter(None, [prefix, node.module]))
-            for alias in node.names:
-                yield Import(f"{module}.{alias.name}", node.lineno, at_top)
-        inside = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
-        typing_only = isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
-        for child in ast.iter_child_nodes(node):
-            yield from visit(child, at_top and not inside and not typing_only)
-
-    return visit(tree, True)
+def imports(node: ast.AST, at_top: bool = True) -> Iterator[Import]:
+    """Return all imports of a module; relative ones, which there are none of, begin with a dot."""
+    if isinstance(node, ast.Import):
+        for alias in node.names:
+            yield Import(alias.name, node.lineno, at_top)
+    elif isinstance(node, ast.ImportFrom):
+        for alias in node.names:
+            yield Import(f"{'.' * node.level}{node.module}.{alias.name}", node.lineno, at_top)
+    inside = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+    typing_only = isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
+    for child in ast.iter_child_nodes(node):
+        yield from imports(child, at_top and not inside and not typing_only)
 
 
 def wrong_imports(package: Path) -> list[str]:
@@ -112,7 +106,7 @@ def wrong_imports(package: Path) -> list[str]:
         if room not in ALLOWED:
             wrong.append(f"{path}:1: the room {room!r} has no row in ALLOWED")
             continue
-        for name, line, at_top in imports(ast.parse(path.read_text()), ".".join(parts[:-1])):
+        for name, line, at_top in imports(ast.parse(path.read_text())):
             root, target = name.split(".")[0], name.split(".")[1] if "." in name else ""
             why = ""
             if root == "jdml":
@@ -146,7 +140,7 @@ def test_packages_import_in_one_direction():
     ("file", "code", "why"),
     [
         ("losses/pairs.py", "from jdml.training import loop", "losses imports the room training"),
-        ("losses/pairs.py", "from .. import models", "losses imports the room models"),
+        ("losses/pairs.py", "from .. import models", "import it where it is used"),
         ("mining.py", "import jdml", "imports the flat names"),
         ("metrics/retrieval.py", "def f():\n    import flax.linen", "metrics is pure"),
         ("data/digits.py", "from PIL import Image", "PIL is imported when jdml.data is"),
@@ -162,6 +156,45 @@ def test_wrong_import_is_found(tmp_path, file, code, why):
     (problem,) = wrong_imports(tmp_path / "jdml")
     assert why in problem
     assert file in problem
+
+
+# No circular imports between files of `jdml/`: at the top, inside functions, for type checkers only.
+
+
+def in_order(package: Path) -> list[str]:
+    """Return all files of a package, each after those that it imports; any other name is in a package's own file."""
+    paths = sorted(package.rglob("*.py"))
+    files = {".".join(p.relative_to(package.parent).with_suffix("").parts): p for p in paths}
+    files = {name.removesuffix(".__init__"): path for name, path in files.items()}
+    graph: dict[str, set[str]] = {}
+    for name, path in files.items():
+        modules = {each.module for each in imports(ast.parse(path.read_text()))}
+        graph[name] = {
+            module if module in files else module.rpartition(".")[0] for module in modules
+        } & files.keys() - {name}
+    return list(graphlib.TopologicalSorter(graph).static_order())
+
+
+def test_no_circular_imports():
+    assert "jdml.losses.pairs" in in_order(PACKAGE)
+
+
+@pytest.mark.parametrize(
+    ("ops", "losses"),
+    [
+        ("def f():\n    from jdml.losses import pairs", "from jdml.ops import f"),
+        ("import jdml.losses.pairs", "if TYPE_CHECKING:\n    from jdml import ops"),
+        ("from jdml.losses.pairs import f", "from jdml import losses\nfrom jdml.ops import g as h"),
+    ],
+)
+def test_circular_imports_at_any_level_are_found(tmp_path, ops, losses):
+    sources = {"__init__": "", "ops/__init__": ops, "losses/__init__": "", "losses/pairs": losses}
+    for name, code in sources.items():
+        path = tmp_path / "jdml" / f"{name}.py"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(code)
+    with pytest.raises(graphlib.CycleError):
+        in_order(tmp_path / "jdml")
 
 
 def python(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -199,7 +232,7 @@ def test_import_jdml_imports_nothing_else():
     assert done.returncode == 0, done.stderr
 
 
-def test_losses_import_only_jax_and_touch_no_device():
+def test_losses_import_only_jax_open_only_code_and_touch_no_device():
     """The flat names and their packages need JAX and NumPy; with a platform that does not exist, devices fail."""
     nowhere = {"JAX_PLATFORMS": "no_such_platform"}
     assert python("import jax; jax.devices()", **nowhere).returncode != 0
@@ -207,8 +240,14 @@ def test_losses_import_only_jax_and_touch_no_device():
         f"""
         import sys
         import jax, numpy
-        before = set(sys.modules)
+        opened, before = [], set(sys.modules)
+        def audit(event, arguments):
+            name = str(arguments[0]) if event == "open" else ".py"
+            if not name.endswith((".py", ".pyc")) and ".pyc." not in name:
+                opened.append(name)
+        sys.addaudithook(audit)
         from jdml import *
+        assert not opened, opened
         added = set(sys.modules) - before
         heavy = {{name.split(".")[0] for name in added}} & {HEAVY}
         assert not heavy, sorted(heavy)
@@ -216,22 +255,6 @@ def test_losses_import_only_jax_and_touch_no_device():
         """,
         **nowhere,
     )
-    assert done.returncode == 0, done.stderr
-
-
-def test_import_opens_only_code():
-    done = python("""
-        import sys
-        import jax, numpy, flax, optax
-        opened = []
-        def audit(event, arguments):
-            if event == "open" and not str(arguments[0]).endswith((".py", ".pyc")) \\
-                    and ".pyc." not in str(arguments[0]):
-                opened.append(arguments[0])
-        sys.addaudithook(audit)
-        from jdml import *
-        assert not opened, opened
-    """)
     assert done.returncode == 0, done.stderr
 
 

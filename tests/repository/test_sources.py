@@ -1,12 +1,12 @@
-"""Static checks of the sources: markup of docstrings, no circular imports, typed options."""
+"""Static checks of the sources: markup of docstrings, typed options, sizes, defaults, names."""
 
 import ast
 import contextlib
 import inspect
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import get_args, get_type_hints
+from typing import Any, get_args, get_type_hints
 
 import pytest
 
@@ -41,77 +41,6 @@ def test_docstrings_have_code_in_double_backticks():
     assert wrong_markup('"""Of `x`."""') == ["1: `x`"]
     assert wrong_markup('class C:\n    """Of ``x``."""\n    def execute(self): ...')
     assert wrong_markup('"""Of ``x``, :func:`fit` and `a page <https://jax.dev>`_."""') == []
-
-
-# No circular imports between files of `jdml/`, at the top or inside functions.
-
-
-def import_graph(package: Path) -> dict[str, set[str]]:
-    """Return the files that each file imports: at the top, inside functions, for type checkers only."""
-    files = {name_of(path, package): path for path in sorted(package.rglob("*.py"))}
-    return {name: set(imported(path, name, files)) - {name} for name, path in files.items()}
-
-
-def name_of(path: Path, package: Path) -> str:
-    """Return a file's module; for a package's own file the package."""
-    parts = path.relative_to(package.parent).with_suffix("").parts
-    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
-
-
-def imported(path: Path, name: str, files: Mapping[str, Path]) -> Iterator[str]:
-    """Return the files that a file imports from; any other name is in the package's own file."""
-    package = name if path.name == "__init__.py" else name.rpartition(".")[0]
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names if alias.name in files)
-        elif isinstance(node, ast.ImportFrom):
-            above = package.split(".")[: len(package.split(".")) - node.level + 1]
-            prefix = ".".join(above) if node.level else ""
-            module = ".".join(filter(None, [prefix, node.module]))
-            for alias in node.names:
-                inside = f"{module}.{alias.name}"
-                yield from [m for m in (inside, module) if m in files][:1]
-
-
-def circles(graph: Mapping[str, set[str]]) -> set[frozenset[str]]:
-    """Return the sets of files that import each other in a circle."""
-    reached = {start: reachable(graph, start) for start in graph}
-    together = {frozenset(b for b in found if a in reached[b]) for a, found in reached.items()}
-    return together - {frozenset()}
-
-
-def reachable(graph: Mapping[str, set[str]], start: str) -> set[str]:
-    """Return the files that a file imports, directly or not; the file itself only if it is in a circle."""
-    found: set[str] = set()
-    ahead = list(graph[start])
-    while ahead:
-        name = ahead.pop()
-        if name not in found:
-            found.add(name)
-            ahead += graph[name]
-    return found
-
-
-def test_no_circular_imports():
-    assert circles(import_graph(PACKAGE)) == set()
-
-
-def test_circular_imports_at_any_level_are_found(tmp_path):
-    package = tmp_path / "jdml"
-    for name, code in {
-        "__init__.py": "",
-        "ops/__init__.py": "from jdml.ops.soft_rank import sort",
-        "ops/soft_rank.py": "def sort():\n    from ..losses import pairs",
-        "losses/__init__.py": "",
-        "losses/pairs.py": "if TYPE_CHECKING:\n    from jdml import memory\nimport jdml.losses.terms",
-        "losses/terms.py": "from jdml.losses import pairs as p\nfrom . import VERSION",
-        "memory.py": "from jdml.ops import mean",
-        "data.py": "from jdml.memory import push\nfrom jdml.ops.soft_rank import sort",
-    }.items():
-        (package / name).parent.mkdir(parents=True, exist_ok=True)
-        (package / name).write_text(code)
-    names = ("ops", "ops.soft_rank", "losses.pairs", "losses.terms", "memory")
-    assert circles(import_graph(package)) == {frozenset(f"jdml.{name}" for name in names)}
 
 
 # The types of the losses' shared options, for editors and type checkers. `tests/typing` checks calls.
@@ -170,32 +99,26 @@ PLAIN_DEFAULTS = {None, True, False, -1, (), ""}
 OTHER_MEANINGS = {"dim", "k", "labels", "negative_margin", "on_bad_image", "temperature"}
 
 
-def literal_defaults(node: ast.AST) -> Iterator[tuple[str, object]]:
-    """Yield the parameters, or fields, of a function or class whose defaults are written as literals."""
-    defaults: list[tuple[str, ast.expr | None]] = []
-    match node:
-        case ast.FunctionDef(args=args):
-            by_position = [*args.posonlyargs, *args.args][-len(args.defaults) or None :]
-            pairs = [*zip(by_position, args.defaults, strict=False)]
-            pairs += zip(args.kwonlyargs, args.kw_defaults, strict=True)
-            defaults = [(parameter.arg, default) for parameter, default in pairs]
-        case ast.ClassDef(body=body):
-            fields = [each for each in body if isinstance(each, ast.AnnAssign)]
-            defaults = [(ast.unparse(field.target), field.value) for field in fields]
-    for name, default in defaults:
-        with contextlib.suppress(ValueError, TypeError):  # no literal, or one that may change
-            value = ast.literal_eval(default) if default is not None else None
-            if value not in PLAIN_DEFAULTS and name not in OTHER_MEANINGS:
-                yield name, value
-
-
 def repeated_defaults(sources: Mapping[str, str]) -> dict[tuple[str, object], list[str]]:
-    """Return the defaults that more than one function or class writes, with these."""
+    """Return the literal defaults that more than one function or dataclass writes, with these."""
     owners: dict[tuple[str, object], list[str]] = {}
-    for file, source in sources.items():
-        for node in ast.walk(ast.parse(source)):
-            for default in literal_defaults(node):
-                owners.setdefault(default, []).append(f"{file}: {node.name}")
+    for file, node in (
+        (f, node) for f, text in sources.items() for node in ast.walk(ast.parse(text))
+    ):
+        defaults: list[tuple[str, Any]] = []
+        match node:
+            case ast.FunctionDef(args=args):
+                pairs = [*zip(args.args[::-1], args.defaults[::-1], strict=False)]
+                pairs += zip(args.kwonlyargs, args.kw_defaults, strict=True)
+                defaults = [(parameter.arg, default) for parameter, default in pairs]
+            case ast.ClassDef(body=body):
+                fields = [each for each in body if isinstance(each, ast.AnnAssign)]
+                defaults = [(ast.unparse(field.target), field.value) for field in fields]
+        for name, default in defaults:
+            with contextlib.suppress(ValueError, TypeError):  # no literal, or one that may change
+                value = ast.literal_eval(default) if default is not None else None
+                if value not in PLAIN_DEFAULTS and name not in OTHER_MEANINGS:
+                    owners.setdefault((name, value), []).append(f"{file}: {node.name}")
     return {default: places for default, places in owners.items() if len(places) > 1}
 
 
@@ -220,29 +143,15 @@ PLAIN = [
 ]
 
 
-def stored_names(node: ast.AST) -> list[str]:
-    """Return the names that a node introduces."""
-    match node:
-        case ast.FunctionDef() | ast.ClassDef():
-            return [node.name]
-        case ast.arg():
-            return [node.arg]
-        case ast.Name(ctx=ast.Store()):
-            return [node.id]
-        case ast.Attribute(ctx=ast.Store()):
-            return [node.attr]
-    return []
-
-
 def test_names_and_docstrings_are_plain():
     wrong = []
     for file in sorted(file for folder in PLAIN for file in folder.rglob("*.py")):
-        wrong += [f"{file.name}" for word in file.stem.split("_") if word in NO_NAMES]
+        wrong += [file.name] * bool(NO_NAMES & {*file.stem.split("_")})
         for node in ast.walk(ast.parse(file.read_text())):
-            for name in stored_names(node):
-                wrong += [
-                    f"{file.name}: {name}" for word in name.split("_") if word.lower() in NO_NAMES
-                ]
+            fields = () if isinstance(node, ast.keyword) else ("name", "arg", "id", "attr")
+            for name in (str(getattr(node, field, "")) for field in fields):
+                if NO_NAMES & {*name.lower().split("_")}:
+                    wrong.append(f"{file.name}: {name}")
             match node:
                 case ast.Expr(ast.Constant(str(text))) if text.lstrip().startswith(NO_OPENINGS):
                     wrong.append(f"{file.name}: {text.partition(chr(10))[0]}")

@@ -14,18 +14,22 @@ MOST_WORDS = 6
 def pinned(tree: ast.Module) -> Iterator[int]:
     """Yield the lines of patterns (``match=``, also in tables) with more than ``MOST_WORDS`` words."""
     constants = {ast.unparse(n.targets[0]): n.value for n in tree.body if isinstance(n, ast.Assign)}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.keyword) and node.arg == "match" and is_long(node.value):
-            yield node.value.lineno
-        if isinstance(node, ast.FunctionDef):
-            matches = (n for n in ast.walk(node) if isinstance(n, ast.keyword) and n.arg == "match")
-            names = {n.id for match in matches for n in ast.walk(match) if isinstance(n, ast.Name)}
-            for columns, table in tables(node):
-                for row in rows(table, constants):
-                    cells = [row] if len(columns) == 1 else cells_of(row)
-                    for column, cell in zip(columns, cells, strict=False):
-                        if column in names and is_long(cell):
-                            yield cell.lineno
+    for test in ast.walk(tree):
+        if isinstance(test, ast.keyword) and test.arg == "match" and is_long(test.value):
+            yield test.value.lineno
+        if not isinstance(test, ast.FunctionDef):
+            continue
+        matches = [n for n in ast.walk(test) if isinstance(n, ast.keyword) and n.arg == "match"]
+        names = {n.id for match in matches for n in ast.walk(match) if isinstance(n, ast.Name)}
+        for columns, table in tables(test):
+            parts = [constants.get(n.id) for n in ast.walk(table) if isinstance(n, ast.Name)]
+            for row in (row for part in [table, *filter(None, parts)] for row in ast.walk(part)):
+                cells = row.args if isinstance(row, ast.Call) else getattr(row, "elts", [])
+                each = columns * len(cells) if len(columns) == 1 else columns
+                for column, cell in zip(each, cells, strict=False):
+                    is_text = isinstance(cell, ast.Constant | ast.JoinedStr)
+                    if column in names and is_text and is_long(cell):
+                        yield cell.lineno
 
 
 def is_long(pattern: ast.expr) -> bool:
@@ -44,22 +48,6 @@ def tables(test: ast.FunctionDef) -> Iterator[tuple[list[str], ast.expr]]:
                 yield re.findall(r"\w+", ast.unparse(target)), table
 
 
-def rows(table: ast.expr, constants: dict[str, ast.expr]) -> Iterator[ast.expr]:
-    """Yield the rows of a table, also of tables that it adds or refers to."""
-    match table:
-        case ast.List(elts) | ast.Tuple(elts) | ast.Set(elts):
-            for row in elts:
-                yield from rows(row.value, constants) if isinstance(row, ast.Starred) else [row]
-        case ast.BinOp(left, _, right):
-            yield from (*rows(left, constants), *rows(right, constants))
-        case ast.Name(name) if name in constants:
-            yield from rows(constants[name], {})
-
-
-def cells_of(row: ast.expr) -> list[ast.expr]:
-    return row.args if isinstance(row, ast.Call) else getattr(row, "elts", [])
-
-
 def patched(tree: ast.Module, lines: list[str]) -> Iterator[int]:
     """Yield the lines that patch the package without a comment on the line or above."""
     own = {"jdml", "experiments"}
@@ -73,14 +61,8 @@ def patched(tree: ast.Module, lines: list[str]) -> Iterator[int]:
         match node:
             case ast.Call(ast.Attribute(attr=name), [target, *_]) if name in PATCHES:
                 changed = [target]
-            case ast.Call(ast.Name("setattr" | "delattr"), [target, *_]):
-                changed = [target]
-            case ast.Assign(targets) | ast.Delete(targets):
+            case ast.Assign(targets):
                 changed = [part for part in targets if isinstance(part, ast.Attribute)]
-            case ast.AugAssign(ast.Attribute() as target) | ast.AnnAssign(
-                ast.Attribute() as target
-            ):
-                changed = [target]
         for target in changed:
             name = ast.unparse(target).strip("'\"").partition(".")[0]
             commented = any("#" in line for line in lines[node.lineno - 2 : node.end_lineno])

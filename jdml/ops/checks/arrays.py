@@ -3,7 +3,7 @@
 import contextlib
 import contextvars
 import numbers
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
@@ -28,11 +28,10 @@ def check_numbers(name: str, value: Any) -> None:
     """Refuse an array that is not one of numbers, or not JAX's or NumPy's; let through what is no array."""
     if not hasattr(value, "__array__") or isinstance(value, Array | np.generic | type):
         return
-    if isinstance(value, np.ndarray) and not isinstance(value, np.ma.MaskedArray):
-        if not _is_known(value.dtype):
-            raise TypeError(f"{name} must be numbers, got dtype {value.dtype}")
-    else:
+    if not isinstance(value, np.ndarray) or isinstance(value, np.ma.MaskedArray):
         raise TypeError(f"{name} must be an array of JAX or NumPy, got {type(value).__name__}")
+    if value.dtype != bool and not jnp.issubdtype(value.dtype, jnp.number):
+        raise TypeError(f"{name} must be numbers, got dtype {value.dtype}")
 
 
 def is_fixed_shape(value: Any) -> bool:
@@ -47,16 +46,6 @@ def check_fixed_shape(name: str, value: Any) -> None:
         raise ValueError(
             f"{name} must have a fixed shape, got [{shape}]: export one size, and fill up smaller inputs to it"
         )
-
-
-def _is_known(dtype: np.dtype) -> bool:
-    """Whether JAX has a type of numbers; its own small floats are of no kind of NumPy's."""
-    if dtype.kind not in "biufc":
-        return bool(jnp.issubdtype(dtype, jnp.number))
-    return dtype not in _EXTENDED or dtype in (np.float64, np.complex128)
-
-
-_EXTENDED = (np.longdouble, np.clongdouble)
 
 
 def is_at_hand(value: Any) -> bool:
@@ -74,23 +63,20 @@ def is_on_host(value: Any) -> bool:
     """Whether NumPy reads an array without a copy: it is NumPy's own, or on one CPU."""
     if isinstance(value, np.ndarray):
         return True
-    return (
-        is_at_hand(value)
-        and len(devices := value.devices()) == 1
-        and {*devices}.pop().platform == "cpu"
-    )
+    return is_at_hand(value) and [each.platform for each in value.devices()] == ["cpu"]
 
 
-def _check_floating(name: str, value: Any, shape: str) -> None:
-    if not isinstance(value, Array | np.ndarray):
-        raise TypeError(f"{name} must be an array of shape {shape}, got {type(value).__name__}")
-    if not jnp.issubdtype(value.dtype, jnp.floating):
-        raise TypeError(f"{name} must be floating point, got dtype {value.dtype}")
+def _check_kind(name: str, value: Any, expected: str, *dtypes: Any, hint: str = "") -> None:
+    """Refuse what is not an array of JAX or NumPy, or none of these types."""
+    is_array = isinstance(value, Array | np.ndarray)
+    if not is_array or not any(jnp.issubdtype(value.dtype, dtype) for dtype in dtypes):
+        got = f"dtype {value.dtype}" if is_array else type(value).__name__
+        raise TypeError(f"{name} must be {expected}, got {got}{hint}")
 
 
 def check_embeddings(name: str, vectors: Any, *, dim: int | None = None, like: str = "") -> None:
     """Refuse what is not a floating array ``[N, D]``, with ``D = dim``, the dimension of the argument ``like``."""
-    _check_floating(name, vectors, "[N, D]")
+    _check_kind(name, vectors, "a floating-point array of shape [N, D]", jnp.floating)
     if vectors.ndim != 2 or vectors.shape[1] == 0:
         raise ValueError(f"{name} must have shape [N, D] with D > 0, got {list(vectors.shape)}")
     if dim is not None and vectors.shape[1] != dim:
@@ -109,7 +95,7 @@ def check_concrete(function: str, *arrays: Any) -> None:
 
 def as_centres(name: str, proxies: Any) -> Array:
     """Return proxies ``[C, D]`` or ``[C, K, D]`` as ``[C, K, D]``."""
-    _check_floating(name, proxies, "[C, D] or [C, K, D]")
+    _check_kind(name, proxies, "a floating-point array of shape [C, D] or [C, K, D]", jnp.floating)
     if proxies.ndim not in (2, 3) or 0 in proxies.shape:
         raise ValueError(
             f"{name} must have shape [C, D] or [C, K, D], none of them 0, got {list(proxies.shape)}"
@@ -120,17 +106,13 @@ def as_centres(name: str, proxies: Any) -> Array:
 
 def check_labels(name: str, labels: Any, size: int) -> None:
     """Refuse what is not an integer array ``[size]``."""
-    if not isinstance(labels, Array | np.ndarray):
-        raise TypeError(
-            f"{name} must be an integer array of shape [{size}], got {type(labels).__name__}"
-        )
-    if not jnp.issubdtype(labels.dtype, jnp.integer):
-        hint = f": write {name}.astype(str)" if labels.dtype == object else ""
-        if jnp.issubdtype(labels.dtype, jnp.floating):  # pandas makes floats of integers with gaps
+    hint = ""
+    if isinstance(labels, Array | np.ndarray):
+        if labels.dtype == object:
+            hint = f": write {name}.astype(str)"
+        elif jnp.issubdtype(labels.dtype, jnp.floating):  # pandas' integers with gaps
             hint = f": write numpy.nan_to_num({name}, nan=-1).astype(int), -1 for no class"
-        raise TypeError(f"{name} must be integers, got dtype {labels.dtype}{hint}")
-    if labels.shape != (size,):
-        raise ValueError(f"{name} must have shape [{size}], got {list(labels.shape)}")
+    _check_shape(name, labels, ((size,),), "an integer array", jnp.integer, hint=hint)
     if labels.dtype == np.uint64 and is_at_hand(labels):
         _check_within(name, np.asarray(labels), np.int64, "")
 
@@ -139,9 +121,7 @@ def widen_labels(labels: Any, name: str = "labels") -> Array:
     """Return labels of any integer type as int32, or wider where they are."""
     check_label_values(name, labels)
     labels = as_array(labels)
-    if not isinstance(labels, Array | np.ndarray) or not jnp.issubdtype(labels.dtype, jnp.integer):
-        kind = getattr(labels, "dtype", type(labels).__name__)
-        raise TypeError(f"{name} must be an array of integers, got {kind}")
+    _check_kind(name, labels, "an array of integers", jnp.integer)
     labels = jnp.asarray(labels)
     return labels.astype(jnp.promote_types(labels.dtype, jnp.int32))
 
@@ -153,16 +133,14 @@ def is_integer(value: Any) -> bool:
 
 def check_label_values(name: str, labels: Any) -> None:
     """Refuse labels that are names, and those that JAX would cut down to 32 bits, and so take for others."""
-    words = isinstance(labels, list | tuple) and len(labels) > 0 and isinstance(labels[0], str)
-    if words or (isinstance(labels, np.ndarray) and labels.dtype.kind in "USOT"):
-        objects = not words and labels.dtype.kind == "O"
-        text = f"{name}.astype(str)" if objects else name
+    if isinstance(labels, list | tuple) and labels and isinstance(labels[0], str):
+        labels = np.asarray(labels)
+    if isinstance(labels, np.ndarray) and labels.dtype.kind in "USOT":
+        text = f"{name}.astype(str)" if labels.dtype.kind == "O" else name
         both = ", of both sides in one call" if name.startswith("reference_") else ""
         advice = f"numpy.unique({text}, return_inverse=True)[1]{both}"
-        if objects and are_integers(labels):
-            advice = f"{name}.astype(int)"
-        got = "Python objects" if objects else "strings"
-        raise TypeError(f"{name} must be integers, got {got}: write {advice}")
+        advice = f"{name}.astype(int)" if are_integers(labels) else advice
+        raise TypeError(f"{name} must be integers, got dtype {labels.dtype}: write {advice}")
     if isinstance(labels, Array) and labels.dtype == jnp.uint32 and is_at_hand(labels):
         labels = np.asarray(labels)
     is_wide = isinstance(labels, np.ndarray) and labels.dtype.kind in "iu"
@@ -192,10 +170,7 @@ def are_integers(array: np.ndarray) -> bool:
 
 
 def check_classes(labels: Any, classes: int, like: str, where: Any = None) -> None:
-    """Refuse NumPy labels beyond the classes that the argument ``like`` has; negative ones are rows of no class.
-
-    Those of JAX are left to the loss, which takes such rows as not valid: to look at them here would wait for a device.
-    """
+    """Refuse NumPy labels beyond the classes that ``like`` has; to look at JAX's would wait for a device."""
     if not isinstance(labels, np.ndarray) or labels.ndim != 1 or labels.dtype.kind not in "iu":
         return
     outside = labels >= classes
@@ -214,24 +189,19 @@ def check_classes(labels: Any, classes: int, like: str, where: Any = None) -> No
 def check_mask(name: str, mask: Any, *shapes: tuple[int, ...]) -> None:
     """Refuse what is neither None nor a boolean array of one of the given shapes."""
     if mask is not None:
-        _check_shape(name, mask, shapes, "boolean", jnp.bool_)
+        _check_shape(name, mask, shapes, "a boolean array", jnp.bool_)
 
 
 def check_weights(name: str, weights: Any, *shapes: tuple[int, ...]) -> None:
     """Refuse what is not a real array of one of the given shapes."""
-    _check_shape(name, weights, shapes, "real", jnp.floating, jnp.integer)
+    _check_shape(name, weights, shapes, "a real array", jnp.floating, jnp.integer)
 
 
 def _check_shape(
-    name: str, value: Any, shapes: tuple[tuple[int, ...], ...], kind: str, *dtypes: Any
+    name: str, value: Any, shapes: Sequence[Any], kind: str, *dtypes: Any, hint: str = ""
 ) -> None:
     allowed = " or ".join(str(list(shape)) for shape in shapes)
-    if not isinstance(value, Array | np.ndarray):
-        raise TypeError(
-            f"{name} must be a {kind} array of shape {allowed}, got {type(value).__name__}"
-        )
-    if not any(jnp.issubdtype(value.dtype, dtype) for dtype in dtypes):
-        raise TypeError(f"{name} must be a {kind} array, got dtype {value.dtype}")
+    _check_kind(name, value, f"{kind} of shape {allowed}", *dtypes, hint=hint)
     if value.shape not in shapes:
         raise ValueError(f"{name} must have shape {allowed}, got {list(value.shape)}")
 
@@ -247,10 +217,7 @@ def as_finite(name: str, vectors: Any) -> Array:
 def check_finite(
     name: str, vectors: Any, rows: np.ndarray | None = None, *, first: int = 0
 ) -> None:
-    """Refuse rows of ``[N, …]``, of those in ``rows``, that are not finite in JAX's type of them.
-
-    ``first`` is the number of the first row.
-    """
+    """Refuse a row of ``[N, …]``, of those in ``rows``, that is not finite; ``first`` is the first row's number."""
     with np.errstate(over="ignore"):
         vectors = jnp.asarray(vectors)
     axes = tuple(range(1, vectors.ndim))
@@ -275,14 +242,13 @@ def check_key(name: str, key: Array | None, *, needed_by: str) -> Array:
     return key
 
 
-def check_array(
-    name: str, value: Any, test: Callable[[Any], Any], expected: str, rank: int
-) -> None:
-    """Check an array of hyper-parameters as :class:`Constraint` says; a traced one under ``jdml.checked`` only."""
+def check_array(name: str, value: Any, constraint: Any) -> None:
+    """Check an array as :class:`Constraint` says; a traced one under ``jdml.checked`` only."""
+    test, expected = constraint.test, constraint.expected
     if not isinstance(value, Array | np.ndarray) or value.dtype == bool:
         raise TypeError(f"{name} must be a number {expected}, got {value!r}")
-    if value.ndim > rank:
-        allowed = "a scalar" if rank == 0 else "a scalar or one-dimensional"
+    if value.ndim > constraint.rank:
+        allowed = "a scalar or one-dimensional" if constraint.rank else "a scalar"
         raise ValueError(f"{name} must be {allowed}, got shape {list(value.shape)}")
     if not is_at_hand(value):
         flat = jnp.ravel(value)

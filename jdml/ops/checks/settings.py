@@ -7,8 +7,8 @@ import inspect
 import math
 import numbers
 import types
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
+from collections.abc import Callable, Iterable, Mapping
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -20,14 +20,16 @@ class Constraint:
     integer: bool = False
     rank: int = 0
     or_none: bool = False
-    words: tuple[str, ...] = ()
+    several: bool = False
 
     def __call__(self, name: str, value: Any) -> None:
         """Raise a TypeError or a ValueError where the value does not meet the condition."""
-        if (value is None and self.or_none) or (isinstance(value, str) and value in self.words):
+        if value is None and self.or_none:
             return
-        if isinstance(value, str) and self.words:
-            raise ValueError(f"{name} must be {self.expected}, got {value!r}")
+        if self.several and isinstance(value, list | tuple) and value:
+            for each in value:
+                dataclasses.replace(self, several=False)(name, each)
+            return
         kind = numbers.Integral if self.integer else numbers.Real
         if isinstance(value, bool) or not isinstance(value, kind):
             if self.integer or not hasattr(value, "dtype"):
@@ -36,7 +38,7 @@ class Constraint:
                 raise TypeError(f"{name} must be {noun} {self.expected}, got {shown}")
             from jdml.ops.checks.arrays import check_array
 
-            check_array(name, value, self.test, self.expected, self.rank)
+            check_array(name, value, self)
         elif not self.test(value):
             raise ValueError(f"{name} must be {self.expected}, got {value}")
 
@@ -61,30 +63,24 @@ unit_interval = Constraint(lambda v: (v >= 0) & (v <= 1), "in [0, 1]")
 open_unit_interval = Constraint(lambda v: (v > 0) & (v < 1), "between 0 and 1")
 fraction_below_1 = Constraint(lambda v: (v >= 0) & (v < 1), "in [0, 1)")
 count = at_least(1)
-block = dataclasses.replace(
-    count, expected='an integer >= 1, "auto" or None', or_none=True, words=("auto",)
-)
 nonzero_integer = Constraint(lambda v: v != 0, "other than 0", integer=True)
 uint32 = Constraint(lambda v: 0 <= v < 2**32, f"from 0 to {2**32 - 1}", integer=True)
 """A key of JAX keeps 32 bits of a larger one, which are another seed's."""
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class _Counts(Constraint):
-    def __call__(self, name: str, value: Any) -> None:
-        several = isinstance(value, Sequence) and not isinstance(value, str)
-        if several and not value:
-            raise ValueError(f"{name} must hold at least one integer >= 1, got {value!r}")
-        for number in value if several else (value,):
-            count(name, number)
-
-
-counts = _Counts(count.test, count.expected, integer=True)
+counts = dataclasses.replace(count, several=True)
 """One or several whole numbers ≥ 1."""
-
-
 Rerank = Literal["augment", "expand", "none", "reciprocal"]
 """How a ranking is computed again."""
+
+
+def block(name: str, value: Any) -> None:
+    """Refuse what is no size of a block: an integer, ``"auto"`` or None."""
+    if not (isinstance(value, str) and value == "auto"):
+        _block_size(name, value)
+
+
+_block_size = dataclasses.replace(count, expected='>= 1, "auto" or None', or_none=True)
 
 
 def check_flag(name: str, value: Any) -> bool:
@@ -123,59 +119,45 @@ def no_setting(owner: str, name: str, known: Iterable[str]) -> str:
 
 
 def check_fields(values: Any, called: Callable[[str], str] = str) -> None:
-    """Check the fields of a dataclass by their types and by the constraints that stand on them.
+    """Check the fields of a dataclass by their types and their constraints; ``called`` gives their names in messages.
 
-    A constraint wants a number, ``bool`` a flag, ``str`` a text, a ``Literal`` one of its words; None is for fields
-    that say so. Numbers of NumPy and JAX become Python's. ``called`` is from a field's name to its name in a message.
+    Numbers of NumPy and JAX become Python's.
     """
-    kind: Any = type(values)
-    for rule in _rules(kind):
-        value, name = getattr(values, rule.field), called(rule.field)
+    hints = _type_hints(values.__class__)
+    for field in dataclasses.fields(values):
+        hint, value, name = hints[field.name], getattr(values, field.name), called(field.name)
+        marks = getattr(hint, "__metadata__", ())
+        constraints = [mark for mark in marks if isinstance(mark, Constraint)]
+        hint = hint.__origin__ if get_origin(hint) is Annotated else hint
+        kinds = get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
+        words = [word for kind in kinds if get_origin(kind) is Literal for word in get_args(kind)]
         if hasattr(value, "dtype") and hasattr(value, "tolist") and value.ndim == 0:
             value = value.tolist()
-            object.__setattr__(values, rule.field, value)
+            object.__setattr__(values, field.name, value)
         if value is None:
-            if not rule.optional:
+            if types.NoneType not in kinds and hint is not Any:
                 raise TypeError(f"{name} must not be None")
             continue
-        if {str} == {*rule.kinds} - {types.NoneType} and not isinstance(value, str):
+        if {str} == {*kinds} - {types.NoneType} and not isinstance(value, str):
             raise TypeError(f"{name} must be a text, got a {type(value).__name__}")
-        if bool in rule.kinds:
+        if bool in kinds:
             check_flag(name, value)
-        if rule.constraints and float not in rule.kinds and isinstance(value, float):
+        if get_origin(kinds[0]) is Mapping and not isinstance(value, Mapping):
+            raise TypeError(f"{name} must be values by name, got a {type(value).__name__}")
+        if constraints and float not in kinds and isinstance(value, float):
             raise TypeError(f"{name} must be a whole number, got {value!r}")
-        if rule.words and str not in rule.kinds:  # next to any word they are suggestions
-            if isinstance(value, str) or not {int, float} & {*rule.kinds}:
-                one_of(name, value, rule.words)
-        for constraint in rule.constraints:
-            constraint(name, value)
+        if words and str not in kinds:  # next to any word they are suggestions
+            if isinstance(value, str) or not {int, float} & {*kinds}:
+                one_of(name, value, words)
+        several = {name: value}
+        if isinstance(value, Mapping):
+            several = {f"{name} {key}": each for key, each in value.items()}
+        for constraint in constraints:
+            for name, each in several.items():
+                constraint(name, each)
 
 
-class _Rule(NamedTuple):
-    """The values that a field may have: its kinds, its constraints, its words; whether also None."""
-
-    field: str
-    kinds: tuple[Any, ...]
-    constraints: tuple[Constraint, ...]
-    words: tuple[Any, ...]
-    optional: bool
-
-
-@functools.cache
-def _rules(kind: Any) -> tuple[_Rule, ...]:
-    """Read the types of a dataclass's fields once: a record is made often."""
-    hints, rules = get_type_hints(kind, include_extras=True), []
-    for field in dataclasses.fields(kind):
-        hint = hints[field.name]
-        constraints: tuple[Constraint, ...] = ()
-        if get_origin(hint) is Annotated:
-            constraints = tuple(rule for rule in hint.__metadata__ if isinstance(rule, Constraint))
-            hint = hint.__origin__
-        kinds = get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
-        words = tuple(word for one in kinds if get_origin(one) is Literal for word in get_args(one))
-        optional = type(None) in kinds or hint is Any
-        rules.append(_Rule(field.name, kinds, constraints, words, optional))
-    return tuple(rules)
+_type_hints = functools.cache(functools.partial(get_type_hints, include_extras=True))
 
 
 def check_settings(function: Callable[..., Any], settings: Iterable[str]) -> None:
