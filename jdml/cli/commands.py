@@ -30,6 +30,18 @@ class Command:
 
         return read(self.kind, words, f"jdml {self.name}")
 
+    def recipe_options(self) -> dict[str, str]:
+        """Return the option of each field of a recipe that has one, by the names that errors have for it."""
+        from jdml.cli.options import fields_of, option_of
+
+        names: dict[str, str] = {}
+        for kind, name in fields_of(self.kind):
+            if hasattr(kind, "to_json"):
+                part = kind.__name__.removesuffix("Config").lower()
+                for known in (part if name == "name" else name, f"{kind.__name__}.{name}"):
+                    names[known] = option_of(kind, name)
+        return names
+
 
 COMMANDS: dict[str, Command] = {
     name: Command(name, **values)
